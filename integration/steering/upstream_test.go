@@ -98,7 +98,7 @@ func TestLoopThroughAnotherResolver(t *testing.T) {
 	pod := n.addPod(nil)
 	n.startAgent()
 	for _, server := range []string{"198.51.100.53:53", "10.96.0.10:53"} { // kube-dns asks the resolver, too
-		n.awaitLog(0, "upstream leads back to this node and is not asked\" server="+server+" ")
+		n.awaitLog(0, "upstream leads back to this node and is not used\" server="+server+" ")
 	}
 	before := n.External.Questions("")
 	answer, err := testutil.Ask(pod.NetNS, n.all()[0].server(), "www.example.", dns.TypeA, "udp", testutil.AskOptions{})
@@ -110,7 +110,7 @@ func TestLoopThroughAnotherResolver(t *testing.T) {
 	}
 	n.wantSteered(pod.client(), "with the loop", n.all()...)
 	code, text, _ := n.run("status", "--config", n.configFile())
-	if code != 3 || !strings.Contains(text, "198.51.100.53:53 asks this node for names in .,") || !strings.Contains(text, "take this node's DNS addresses out of its configuration") {
+	if code != 3 || !strings.Contains(text, "198.51.100.53:53 forwards names in . to this node,") || !strings.Contains(text, "take this node's DNS addresses out of its configuration") {
 		t.Errorf("status ends with %d:\n%s", code, text)
 	}
 }

@@ -176,7 +176,7 @@ func TestNoTCP(t *testing.T) {
 			if took := time.Since(began); took < streamSpan-100*time.Millisecond {
 				t.Errorf("after %s already", took)
 			}
-			if strings.Count(b.log.String(), "does not take TCP") != 1 {
+			if strings.Count(b.log.String(), "does not accept TCP") != 1 {
 				t.Errorf("log:\n%s", b.log)
 			}
 			for i := range 3 {

@@ -13,51 +13,50 @@ import (
 )
 
 const (
-	// failLimit questions running must go wrong before a server is passed over: one or two are a lost packet or a name's
-	// own trouble.
+	// failLimit queries in a row must fail before a server counts as failing: one or two are a lost packet or the name's own fault.
 	failLimit = 3
-	// soundFor is how long a server that was silent to a client may be silent to a neutral question, too. With silentAfter
-	// before it, that is silentEnd: by then the client must be told.
+	// soundFor is how long a server that was silent to a client may be silent to a health check, too. Together with silentAfter it makes
+	// silentEnd, when the client must have its answer.
 	soundFor = silentEnd - silentAfter
-	// A failing server is asked in the background after these times.
+	// The first and the longest pause between health checks of a failing server.
 	probeFirst = 500 * time.Millisecond
 	probeLast  = 5 * time.Second
-	// calm is how long a server that came back must be well to be tried as often as at first when it fails again.
+	// calm is how long a recovered server must stay healthy before its next failure starts with probeFirst again.
 	calm = time.Minute
-	// rememberEvery is how often a question that was answered well is kept as a neutral one.
+	// rememberEvery is how often a query that was answered well is kept for health checks.
 	rememberEvery = 10 * time.Second
 )
 
-// health is what real answers say of a server, and neutral questions where nobody has an answer.
+// health is a server's state, from answers to clients' queries, and from health checks if no server answered.
 type health struct {
-	fails    atomic.Int32 // running, of real questions
+	fails    atomic.Int32 // clients' queries that failed in a row
 	failing  atomic.Bool
-	last     atomic.Int64 // when something was last heard of it, by the server's clock
-	well     atomic.Int64 // when it last answered a client's question well, by the same
+	last     atomic.Int64 // when the server last sent anything, by the server's clock
+	well     atomic.Int64 // when it last answered a client's query well, by the same clock
 	changes  atomic.Uint64
-	wants    atomic.Bool // a newer question to be tried with
-	checking atomic.Bool // by a neutral question
+	wants    atomic.Bool // the health check needs a newer query
+	checking atomic.Bool // a health check runs
 
-	kept  atomic.Int64            // when good was kept, by the server's clock
-	known atomic.Pointer[dns.Msg] // a question that it answered well
+	kept  atomic.Int64            // when known was stored, by the server's clock
+	known atomic.Pointer[dns.Msg] // a query that it answered well
 
 	mu        sync.Mutex // guards the fields below
 	why       reason
 	err       error
-	overtaken bool      // it failed by being slower than another
-	since     time.Time // of the present state; zero: as at the start
+	overtaken bool      // it failed only by being slower than another server
+	since     time.Time // start of the present state; zero: since the server was made
 	pause     time.Duration
 	term      int      // how often it has begun to fail
-	asker     *Ask     // whose question it failed
-	probe     *dns.Msg // what it is tried with: the question that it failed, then such as others answer well
-	stream    bool     // and how that is asked
+	block     *Ask     // the server block of the query that failed
+	probe     *dns.Msg // the health check's query: the one that failed, later one that another server answered well
+	stream    bool     // whether probe goes over a stream
 	holds     []string
 }
 
-// hear notes that something came from the server.
+// hear records that the server sent something.
 func (s *server) hear(now time.Time) { s.health.last.Store(s.at(now)) }
 
-// good notes an answer that came after took. A server that was passed over for being slow must be quick to come back.
+// good records a good answer that came after took. A server that failed by being slow recovers only with a quick answer.
 func (s *server) good(now time.Time, took time.Duration) {
 	h := &s.health
 	s.hear(now)
@@ -79,33 +78,33 @@ func (s *server) good(now time.Time, took time.Duration) {
 	s.log.Info("upstream answers again", "server", s.name, "after", was.Round(time.Millisecond))
 }
 
-// remember keeps a question that was answered well, now and then.
+// remember stores a query that was answered well for health checks, at most every rememberEvery.
 func (s *server) remember(now time.Time, req *dns.Msg) {
 	at, kept := s.at(now), s.health.kept.Load()
 	if kept == 0 || at-kept > int64(rememberEvery) {
 		s.health.kept.Store(at)
-		s.health.known.Store(bare(req))
+		s.health.known.Store(anonymize(req))
 	}
 }
 
-// failed is one question that a server did not answer as it should.
+// failed is one query that a server failed to answer.
 type failed struct {
 	why       reason
 	err       error
 	beaten    bool // another server answered it well
-	overtaken bool // before this one, that is all
+	overtaken bool // another server was only faster
 	req       *dns.Msg
 	stream    bool
 	holds     []string
-	asker     *Ask
+	block     *Ask
 }
 
-// bad notes a failure. A question that another server answered well is held against this one, and the third running makes it
-// one that is asked last. One that nobody answered may be at fault itself (its zone's servers are dead, and any pod can ask
-// for names below such a zone): then a neutral question decides.
+// bad records a failure. If another server answered the query well, the failure counts against this server, and the third in a row makes
+// it failing. If no server answered, the name may be at fault (its zone's servers are dead, and any pod can send queries for names in
+// such a zone), so a health check decides.
 func (s *server) bad(now time.Time, f failed) {
 	if !f.beaten && f.why == reasonSilent {
-		s.suspect(f.asker)
+		s.suspect(f.block)
 		return
 	}
 	switch n := s.health.fails.Add(1); {
@@ -113,11 +112,11 @@ func (s *server) bad(now time.Time, f failed) {
 	case f.beaten:
 		s.fail(now, f)
 	default:
-		s.suspect(f.asker)
+		s.suspect(f.block)
 	}
 }
 
-// fail has the server asked last, and begins to try it.
+// fail marks the server as failing, so that it is tried last, and starts its health checks.
 func (s *server) fail(now time.Time, f failed) {
 	h := &s.health
 	h.mu.Lock()
@@ -135,25 +134,25 @@ func (s *server) fail(now time.Time, f failed) {
 	}
 	h.failing.Store(true)
 	h.changes.Add(1)
-	h.since, h.asker = now, f.asker
+	h.since, h.block = now, f.block
 	if f.req != nil {
-		h.probe, h.stream, h.holds = bare(f.req), f.stream, f.holds
+		h.probe, h.stream, h.holds = anonymize(f.req), f.stream, f.holds
 	}
-	s.log.Warn("upstream fails real questions, it is asked last and tried in the background", "server", s.name, "reason", f.why.String(), "err", f.err)
+	s.log.Warn("upstream fails clients' queries; it is tried last until a health check succeeds", "server", s.name, "reason", f.why.String(), "err", f.err)
 	h.term++
 	term, pause := h.term, h.pause
 	s.tasks.Go(func() { s.recover(s.life, term, pause) })
 }
 
-// bare is a question without what it says of its asker.
-func bare(req *dns.Msg) *dns.Msg {
+// anonymize returns a query without anything about its client.
+func anonymize(req *dns.Msg) *dns.Msg {
 	m := new(dns.Msg)
 	m.Question = append(m.Question, req.Question...)
 	m.RecursionDesired = req.RecursionDesired
 	return m
 }
 
-// suspect has a server that did not answer looked at in the background, unless that is being done.
+// suspect starts a health check of a server that did not answer, unless one is running.
 func (s *server) suspect(a *Ask) {
 	h := &s.health
 	if h.failing.Load() || !h.checking.CompareAndSwap(false, true) {
@@ -170,16 +169,16 @@ func (s *server) suspect(a *Ask) {
 	})
 }
 
-// check asks a neutral question. A server that leaves it unanswered, and all others meanwhile, fails; it is listened to for
-// as long as to any question, so one that is slow with everything is known to be alive.
+// check runs a health check. The server fails if it answers neither that nor any other query meanwhile. The check waits as long as for any
+// query, so a server that is slow with everything counts as alive.
 func (s *server) check(life context.Context, a *Ask) {
 	began := time.Now()
 	silence := time.AfterFunc(soundFor, func() {
 		switch now := time.Now(); {
 		case now.Sub(began) > soundFor+stalled:
-			// We stood still: what came in time may not have been read yet.
+			// This process was delayed, and may not have read what came in time.
 		case !s.heard(began):
-			s.fail(now, failed{why: reasonSilent, asker: a})
+			s.fail(now, failed{why: reasonSilent, block: a})
 		}
 	})
 	defer silence.Stop()
@@ -189,13 +188,13 @@ func (s *server) check(life context.Context, a *Ask) {
 	case err == nil:
 		s.good(now, took)
 	case !s.heard(began):
-		s.fail(now, failed{why: reasonOf(good, err), err: err, asker: a})
+		s.fail(now, failed{why: reasonOf(good, err), err: err, block: a})
 	}
 }
 
-// sound asks neutral questions: for the servers of the block's zone, and soon after what it has answered well before, over a
-// datagram. Any answer will do. The first depends on nobody's zone, so no client can bring it about that it fails; the second
-// is for servers that do not speak of zones.
+// sound sends the health check's two queries: NS of the block's zone, and shortly after it one that the server answered well before, over a
+// datagram. Any answer counts. The first does not depend on clients' names, so no client can make it fail; the second is for servers that
+// do not answer NS queries.
 func (s *server) sound(life context.Context, a *Ask) (q, m *dns.Msg, took time.Duration, err error) {
 	ctx, cancel := context.WithCancel(life)
 	defer cancel()
@@ -245,7 +244,7 @@ func (s *server) sound(life context.Context, a *Ask) (q, m *dns.Msg, took time.D
 	return nil, nil, 0, errors.Join(errs...)
 }
 
-// once asks over a new connection.
+// once sends a query over a new connection.
 func (s *server) once(ctx context.Context, q *dns.Msg, stream bool, deadline time.Time) (*dns.Msg, error) {
 	buf, wire, err := s.bufs.pack(q)
 	if err != nil {
@@ -259,8 +258,8 @@ func (s *server) once(ctx context.Context, q *dns.Msg, stream bool, deadline tim
 	return m, err
 }
 
-// offer gives a failing server a question to be tried with that another one has answered well. It must not be judged for
-// ever by one question, which may be one that it alone refuses with reason, as a validating resolver does.
+// offer gives a failing server's health check a query that another server has answered well. The server must not be judged forever by one
+// query, because it may refuse that one with reason, as a validating resolver does.
 func (s *server) offer(req *dns.Msg, stream bool, holds []string) {
 	if !s.health.wants.CompareAndSwap(true, false) {
 		return
@@ -268,11 +267,11 @@ func (s *server) offer(req *dns.Msg, stream bool, holds []string) {
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
 	if s.health.probe != nil {
-		s.health.probe, s.health.stream, s.health.holds = bare(req), stream, holds
+		s.health.probe, s.health.stream, s.health.holds = anonymize(req), stream, holds
 	}
 }
 
-// recover asks a failing server until it answers, or life ends.
+// recover repeats health checks of a failing server until it answers, or life ends.
 func (s *server) recover(life context.Context, term int, pause time.Duration) {
 	h := &s.health
 	timer := time.NewTimer(pause)
@@ -285,21 +284,21 @@ func (s *server) recover(life context.Context, term int, pause time.Duration) {
 		}
 		h.mu.Lock()
 		over := !h.failing.Load() || h.term != term
-		why, overtaken, asker := h.why, h.overtaken, h.asker
+		why, overtaken, block := h.why, h.overtaken, h.block
 		req, stream, holds := h.probe, h.stream, h.holds
 		h.mu.Unlock()
 		if over {
-			return // a client's question found out first
+			return // a client's query was answered first
 		}
 		s.counts.probes.Add(1)
-		spoke := !overtaken && why.spoken()
+		answered := !overtaken && why.answered()
 		offered := !h.wants.Swap(true)
 		switch {
-		case !spoke:
-			s.trySound(life, asker)
+		case !answered:
+			s.trySound(life, block)
 		case round > 0 && !offered && round%2 == 0:
-			// Nobody has answered anything better since: it is not judged by that one question alone.
-			s.trySound(life, asker)
+			// No other server has answered anything better since, so the server is not judged by that one query alone.
+			s.trySound(life, block)
 		default:
 			s.try(life, req, stream, holds)
 		}
@@ -308,8 +307,8 @@ func (s *server) recover(life context.Context, term int, pause time.Duration) {
 	}
 }
 
-// trySound tries a failing server by a neutral question. One that was silent is back with any answer; one that had spoken
-// must have a good one.
+// trySound checks a failing server with the queries of sound. A server that was silent recovers with any answer; one that gave bad answers
+// needs a good one.
 func (s *server) trySound(life context.Context, a *Ask) {
 	_, m, took, err := s.sound(life, a)
 	if life.Err() != nil {
@@ -317,17 +316,17 @@ func (s *server) trySound(life context.Context, a *Ask) {
 	}
 	h := &s.health
 	h.mu.Lock()
-	spoke, holds := h.why.spoken(), h.holds
+	answered, holds := h.why.answered(), h.holds
 	if err != nil && !resourceerr.ForQuery(err) && h.failing.Load() {
 		h.why, h.err, h.overtaken = reasonOf(good, err), err, false
 	}
 	h.mu.Unlock()
-	if err == nil && !(spoke && judge(m, holds).bad()) {
+	if err == nil && !(answered && judge(m, holds).bad()) {
 		s.good(time.Now(), took)
 	}
 }
 
-// try asks once in the background, over datagrams too where a stream does not come about.
+// try sends one health check query, and repeats it over a datagram if no stream can be made.
 func (s *server) try(life context.Context, req *dns.Msg, stream bool, holds []string) {
 	began := time.Now()
 	stream = s.tls != nil || stream && !s.streamless(began)

@@ -17,27 +17,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// line is one connected socket to a server, with one question on it at a time. Several on one stream would save sockets,
-// but the usual servers (CoreDNS among them) answer a stream's questions one after the other, so that a slow name would
-// hold up those behind it.
+// line is one connected socket to a server, with one query on it at a time. Several queries on one stream would save sockets, but common
+// servers (CoreDNS among them) answer a stream's queries one after the other, so a slow name would delay the others.
 type line struct {
-	conn   net.Conn
-	stream bool
-	until  time.Time // it is not used again after that
-	idle   time.Time // since when it waits in the pool
-	served bool      // it has carried an answer: the server may have closed it meanwhile
-	told   error     // what the network said of a datagram, see rejection
+	conn     net.Conn
+	stream   bool
+	until    time.Time // it is not reused after this time
+	idle     time.Time // since when it waits in the pool
+	served   bool      // it has carried an answer, so the server may have closed it meanwhile
+	rejected error     // the network's rejection of a datagram, see rejection
 
-	// What was read of an answer that is not whole yet, behind its two bytes of length on a stream.
+	// The part of an answer that was read so far; on a stream, with the two bytes of length in front.
 	buf *[]byte
 	n   int
 }
 
-// bufferSize holds an answer over datagrams of the usual limit (1232 bytes, which the agent sets for its clients), and most
-// over streams. Each question that waits for its answer holds one, so it is no larger.
+// bufferSize in bytes fits an answer over datagrams of the usual limit (1232 bytes, which the agent sets for its clients), and most answers
+// over streams. Each waiting query holds one, so it is no larger.
 const bufferSize = 1280
 
-// buffers lends read and write buffers.
+// buffers is a pool of read and write buffers.
 type buffers struct{ pool sync.Pool }
 
 func (b *buffers) get() *[]byte {
@@ -49,13 +48,13 @@ func (b *buffers) get() *[]byte {
 }
 
 func (b *buffers) put(p *[]byte) {
-	if cap(*p) == bufferSize { // one that grew goes back to the garbage
+	if cap(*p) == bufferSize { // a buffer that grew is left to the garbage collector
 		*p = (*p)[:bufferSize]
 		b.pool.Put(p)
 	}
 }
 
-// pack writes a question with its two bytes of length in front. The buffer goes back to b.
+// pack writes a query with its two bytes of length in front. The caller returns the buffer to b.
 func (b *buffers) pack(req *dns.Msg) (*[]byte, []byte, error) {
 	p := b.get()
 	wire, err := req.PackBuffer((*p)[2:])
@@ -72,55 +71,54 @@ func (b *buffers) pack(req *dns.Msg) (*[]byte, []byte, error) {
 	return p, wire, nil
 }
 
-// newID is not to be guessed (RFC 5452, section 4.3): the global source is seeded by the system and is ChaCha8.
+// newID returns an unpredictable message ID (RFC 5452, section 4.3): the global source is ChaCha8, seeded by the system.
 func newID() uint16 { return uint16(rand.Uint32()) } //nolint:gosec // see above
 
-// send writes the question in wire (see pack) under a new ID.
+// send writes the query in wire (see pack) with a new ID.
 func (l *line) send(wire []byte) (id uint16, err error) {
 	id = newID()
 	binary.BigEndian.PutUint16(wire[2:], id)
 	if !l.stream {
 		wire = wire[2:]
 	}
-	for range rejectionsMost {
+	for range maxRejections {
 		if _, err = l.conn.Write(wire); l.stream || !rejection(err) {
-			break // else the kernel told of a datagram before this one, and did not send
+			break // otherwise the kernel reported an earlier datagram's rejection and did not send this one
 		}
 	}
 	return id, err
 }
 
-// await is receive that waits on after a rejection, of which it tells told (nil: nobody), until end.
-func (l *line) await(ctx context.Context, b *buffers, req *dns.Msg, id uint16, end time.Time, told func(error)) (*dns.Msg, error) {
-	known := l.told != nil
+// await calls receive and goes on waiting after a rejection, at most until end. It calls rejected, if not nil, with the rejection.
+func (l *line) await(ctx context.Context, b *buffers, req *dns.Msg, id uint16, end time.Time, rejected func(error)) (*dns.Msg, error) {
+	known := l.rejected != nil
 	m, err := l.receive(b, req, id)
-	if known || l.told == nil {
+	if known || l.rejected == nil {
 		return m, err
 	}
-	if told != nil {
-		told(err)
+	if rejected != nil {
+		rejected(err)
 	}
-	l.listenOn(end)
+	l.extend(end)
 	if ctx.Err() != nil {
-		_ = l.conn.SetDeadline(time.Unix(1, 0)) // it ended before: what its end did to the deadline is undone
+		_ = l.conn.SetDeadline(time.Unix(1, 0)) // ctx ended before extend, which has overwritten the deadline that this set
 	}
 	return l.receive(b, req, id)
 }
 
-// listenOn has the answer to a rejected datagram waited for as long as any before another server is asked, and no longer: most rejections
-// are true.
-func (l *line) listenOn(end time.Time) {
+// extend makes a rejected datagram wait for an answer for hedgeAfter and no longer, because most rejections are true.
+func (l *line) extend(end time.Time) {
 	if soon := time.Now().Add(hedgeAfter); soon.Before(end) {
 		end = soon
 	}
 	_ = l.conn.SetDeadline(end) // see over
 }
 
-// rejectionsMost is how often a question is sent anew for what the network said of an earlier one.
-const rejectionsMost = 3
+// maxRejections is how often a query is sent if the kernel reports the rejection of an earlier datagram instead of sending.
+const maxRejections = 3
 
-// rejection reports whether err is what the network said of a datagram (ICMP, as Linux translates it: icmp_err_convert, icmpv6_err_convert).
-// It may be anybody's word: the kernel compares ports and addresses and nothing else, and the server may answer all the same.
+// rejection reports whether err is the network's rejection of a datagram (ICMP, as Linux translates it: icmp_err_convert,
+// icmpv6_err_convert). It may be forged, because the kernel compares only ports and addresses, and the server may answer nevertheless.
 func rejection(err error) bool {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {
@@ -134,9 +132,8 @@ func rejection(err error) bool {
 	return false
 }
 
-// receive waits for the answer to req until the connection's deadline. After a timeout it may be called again: what was
-// read is kept. So it may be after the first rejection of a datagram; later ones are passed over, and at the deadline the first one is the
-// error.
+// receive waits for the answer to req until the connection's deadline. After a timeout or the first rejection it may be called again, and
+// goes on with what was read. It ignores later rejections, and returns the first one at the deadline.
 func (l *line) receive(b *buffers, req *dns.Msg, id uint16) (*dns.Msg, error) {
 	if l.buf == nil {
 		l.buf, l.n = b.get(), 0
@@ -145,20 +142,20 @@ func (l *line) receive(b *buffers, req *dns.Msg, id uint16) (*dns.Msg, error) {
 		wire, err := l.message(udpSize(req))
 		switch {
 		case err == nil:
-		case !l.stream && rejection(err) && l.told == nil:
-			l.told = err
+		case !l.stream && rejection(err) && l.rejected == nil:
+			l.rejected = err
 			return nil, err
 		case !l.stream && rejection(err):
 			continue
-		case l.told != nil && isTimeout(err):
-			return nil, l.told
+		case l.rejected != nil && isTimeout(err):
+			return nil, l.rejected
 		default:
 			return nil, err
 		}
 		m, err := read(wire, req, id)
 		if err == nil || l.stream || !errors.Is(err, errForeign) {
 			b.put(l.buf)
-			l.buf, l.told = nil, nil
+			l.buf, l.rejected = nil, nil
 			l.served = l.served || err == nil
 			return m, err
 		}
@@ -178,7 +175,7 @@ func (l *line) message(size int) ([]byte, error) {
 		if l.n >= 2 {
 			whole := 2 + int(binary.BigEndian.Uint16(*l.buf))
 			if l.n > whole {
-				return nil, errForeign // nothing more was asked for
+				return nil, errForeign // only one query is in flight
 			}
 			if l.n == whole {
 				return (*l.buf)[2:whole], nil
@@ -197,7 +194,7 @@ func (l *line) message(size int) ([]byte, error) {
 	}
 }
 
-// udpSize is how long an answer over datagrams may be.
+// udpSize returns the size limit of an answer over datagrams in bytes.
 func udpSize(req *dns.Msg) int {
 	if o := req.IsEdns0(); o != nil {
 		return max(dns.MinMsgSize, int(o.UDPSize()))
@@ -205,14 +202,13 @@ func udpSize(req *dns.Msg) int {
 	return dns.MinMsgSize
 }
 
-// stale reports whether err only means that the server had closed a connection that we kept: then nobody has seen the
-// question, or nobody will say what became of it, and it is asked again over another.
+// stale reports whether err only means that the server had closed a pooled connection. The query is then repeated over another one.
 func (l *line) stale(err error) bool {
 	return l.stream && l.served && l.n == 0 && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE))
 }
 
 func (l *line) close(b *buffers) {
-	_ = l.conn.Close() // nothing is lost with it
+	_ = l.conn.Close() // no data depends on it
 	if l.buf != nil {
 		b.put(l.buf)
 		l.buf = nil
@@ -222,14 +218,14 @@ func (l *line) close(b *buffers) {
 // connect makes a connection over a network, "udp" or "tcp".
 type connect func(ctx context.Context, network, addr string, mark int) (net.Conn, error)
 
-// connectSocket is connect by the kernel.
+// connectSocket is connect with the kernel's sockets.
 func connectSocket(ctx context.Context, network, addr string, mark int) (net.Conn, error) {
-	// Idle lines are closed after seconds, so the kernel's own keep-alives would find nothing.
+	// Idle lines are closed after seconds, before the kernel's keep-alives would find anything.
 	d := net.Dialer{KeepAlive: -1, Control: func(network, _ string, c syscall.RawConn) error { return prepare(network, c, mark) }}
 	return d.DialContext(ctx, network, addr)
 }
 
-// dial opens a line. Over datagrams it never waits.
+// dial opens a line. For datagrams it never waits.
 func dial(ctx context.Context, by connect, addr string, stream bool, config *tls.Config, mark int) (*line, error) {
 	network := "udp"
 	if stream {
@@ -242,7 +238,7 @@ func dial(ctx context.Context, by connect, addr string, stream bool, config *tls
 	if config != nil {
 		secure := tls.Client(conn, config)
 		if err := secure.HandshakeContext(ctx); err != nil {
-			_ = conn.Close() // the handshake's error says more
+			_ = conn.Close() // the handshake's error is the useful one
 			return nil, err
 		}
 		conn = secure
@@ -250,7 +246,7 @@ func dial(ctx context.Context, by connect, addr string, stream bool, config *tls
 	return &line{conn: conn, stream: stream}, nil
 }
 
-// prepare sets what a socket needs before it connects. A mark, where given, tells the host table that the agent asks.
+// prepare sets a socket's options before it connects. A mark, if not 0, tells the host table that the packets are the agent's.
 func prepare(network string, c syscall.RawConn, mark int) error {
 	var err error
 	ctlErr := c.Control(func(fd uintptr) {
@@ -260,7 +256,7 @@ func prepare(network string, c syscall.RawConn, mark int) error {
 			}
 		}
 		switch network {
-		// Else "host unreachable" stays unknown to a connected datagram socket (ip(7)), and the question waits.
+		// Without it a connected datagram socket does not get "host unreachable" (ip(7)), and the query waits.
 		case "udp4":
 			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVERR, 1)
 		case "udp6":

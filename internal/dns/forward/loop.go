@@ -11,12 +11,12 @@ import (
 	"github.com/miekg/dns"
 )
 
-// loopType is what CoreDNS's loop plugin asks for, too: next to nobody else does, so looking for our own questions costs
-// the others one comparison.
+// loopType is the type that CoreDNS's loop plugin uses, too. Hardly any client sends it, so detecting the agent's own queries costs the
+// others one comparison.
 const loopType = dns.TypeHINFO
 
-// When loops are looked for. The first looks may come before the lease, when a question for our addresses goes to kube-dns
-// instead; later ones find what was changed elsewhere; a found one is looked at more often, to see that it was mended.
+// When loops are searched for. The first searches may come before the lease, when a query to our addresses goes to kube-dns instead; later
+// ones find changes on other hosts. After a loop was found, the search repeats more often, to notice its repair.
 const (
 	loopLater = 10 * time.Minute
 	loopFound = 30 * time.Second
@@ -26,17 +26,17 @@ func loopFirst() []time.Duration {
 	return []time.Duration{300 * time.Millisecond, 3 * time.Second, 15 * time.Second}
 }
 
-// nonces are the names that were asked to see whether they come back.
+// nonces are the names that were sent to see whether they come back.
 type nonces struct {
 	mu  sync.Mutex // guards out
 	out map[string]bool
 }
 
-// add makes a name in zone that nobody else asks for.
+// add makes a random name in zone.
 func (n *nonces) add(zone string) string {
 	name := strings.ToLower(rand.Text()) + "."
 	if zone == "." {
-		name += strings.ToLower(rand.Text()) + "." // as a name below a top-level domain, which a resolver asks others for
+		name += strings.ToLower(rand.Text()) + "." // a name below a top-level domain, which a resolver forwards
 	} else {
 		name += zone
 	}
@@ -49,7 +49,7 @@ func (n *nonces) add(zone string) string {
 	return name
 }
 
-// seen notes that name was asked of us, and reports whether it is one of ours.
+// seen records that a query for name arrived, and reports whether it is one of the agent's names.
 func (n *nonces) seen(name string) bool {
 	name = strings.ToLower(name) // a resolver may change the case
 	n.mu.Lock()
@@ -70,7 +70,7 @@ func (n *nonces) drop(name string) bool {
 	return back
 }
 
-// watchLoops looks for loops until ctx ends.
+// watchLoops searches for loops until ctx ends.
 func (a *Ask) watchLoops(ctx context.Context) {
 	first := loopFirst()
 	pause := first[0]
@@ -82,7 +82,7 @@ func (a *Ask) watchLoops(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		looped := a.lookForLoops(ctx)
+		looped := a.findLoops(ctx)
 		switch {
 		case round < len(first):
 			pause = first[round]
@@ -95,27 +95,26 @@ func (a *Ask) watchLoops(ctx context.Context) {
 	}
 }
 
-// lookForLoops asks every server for a name that nobody knows, and notes who has asked us for it. It reports whether there
-// is a loop.
-func (a *Ask) lookForLoops(ctx context.Context) (looped bool) {
+// findLoops sends every server a query for a random name, and marks the servers whose query comes back. It reports whether there is a loop.
+func (a *Ask) findLoops(ctx context.Context) (looped bool) {
 	for i, s := range a.list {
 		back, err := a.comesBack(ctx, s)
 		switch {
 		case ctx.Err() != nil:
 			return looped
 		case back && !a.loops[i].Swap(true):
-			a.servers.log.Error("upstream leads back to this node and is not asked", "server", s.name, "zone", a.zones[0], "remedy", loopText(s.name, a.zones[0]))
+			a.servers.log.Error("upstream leads back to this node and is not used", "server", s.name, "zone", a.zones[0], "remedy", loopText(s.name, a.zones[0]))
 		case !back && err != nil:
-			// Who does not answer has not shown that the loop is gone.
+			// A server that does not answer has not shown that the loop is gone.
 		case !back && a.loops[i].Swap(false):
-			a.servers.log.Info("upstream leads back to this node no more", "server", s.name, "zone", a.zones[0])
+			a.servers.log.Info("upstream no longer leads back to this node", "server", s.name, "zone", a.zones[0])
 		}
 		looped = looped || a.loops[i].Load()
 	}
 	return looped
 }
 
-// comesBack asks s once, and reports whether the question came to our own sockets.
+// comesBack sends s one query, and reports whether it arrived at the agent's own sockets.
 func (a *Ask) comesBack(ctx context.Context, s *server) (bool, error) {
 	name := a.servers.nonces.add(a.zones[0])
 	req := new(dns.Msg).SetQuestion(name, loopType)
@@ -132,6 +131,6 @@ func (a *Ask) comesBack(ctx context.Context, s *server) (bool, error) {
 }
 
 func loopText(server, zone string) string {
-	return fmt.Sprintf("%s asks this node for names in %s, directly or by others, so it is not asked for them: "+
+	return fmt.Sprintf("%s forwards names in %s to this node, directly or through other servers, so it is not used for them: "+
 		"take this node's DNS addresses out of its configuration, or name another server under upstreams", server, zone)
 }

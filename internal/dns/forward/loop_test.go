@@ -56,7 +56,7 @@ func TestLoop(t *testing.T) {
 				b := serve(t, nil, servers...)
 				log := b.log
 				k.to.Store(b)
-				if !b.lookForLoops(t.Context()) {
+				if !b.findLoops(t.Context()) {
 					t.Fatal("not found")
 				}
 				got, took := b.ask("udp", "a.example.")
@@ -66,35 +66,35 @@ func TestLoop(t *testing.T) {
 				if looping.questions() != 0 {
 					t.Errorf("the looping server was asked %d times", looping.questions())
 				}
-				for _, want := range []string{"level=ERROR", "upstream leads back to this node and is not asked", "server=" + looping.addr, "name another server under upstreams"} {
+				for _, want := range []string{"level=ERROR", "upstream leads back to this node and is not used", "server=" + looping.addr, "name another server under upstreams"} {
 					if !strings.Contains(log.String(), want) {
 						t.Errorf("the log lacks %q:\n%s", want, log)
 					}
 				}
 				faults := strings.Join(b.Ask.servers.Faults(), "\n")
-				if !strings.Contains(faults, looping.addr+" asks this node for names in .,") {
+				if !strings.Contains(faults, looping.addr+" forwards names in . to this node,") {
 					t.Errorf("faults: %s", faults)
 				}
 				if st := statusOf(b, looping.addr); len(st.Loops) != 1 || st.Loops[0] != "." {
 					t.Errorf("status: %+v", st)
 				}
-				b.lookForLoops(t.Context())
+				b.findLoops(t.Context())
 				if n := strings.Count(log.String(), "level=ERROR"); n != 1 {
 					t.Errorf("said %d times", n)
 				}
 				if !others {
 					looping.behave(silence)
-					if !b.lookForLoops(t.Context()) {
+					if !b.findLoops(t.Context()) {
 						t.Error("a server that says nothing has shown that its loop is gone")
 					}
 					looping.behave(k.answer)
 				}
 				k.to.Store(nil) // mended
-				if b.lookForLoops(t.Context()) {
+				if b.findLoops(t.Context()) {
 					t.Error("still there")
 				}
 				b.want("udp", "b.example.", "resolver", 0, quick)
-				if !strings.Contains(log.String(), "leads back to this node no more") {
+				if !strings.Contains(log.String(), "no longer leads back to this node") {
 					t.Errorf("the end is not said:\n%s", log)
 				}
 			}(named{t, name})
@@ -123,13 +123,13 @@ func TestNoLoop(t *testing.T) {
 		if rcode, err := b.ServeDNS(t.Context(), w, q); err != nil || rcode != dns.RcodeSuccess || w.msg == nil {
 			t.Errorf("a client's question of this type: %d, %v", rcode, err)
 		}
-		if b.lookForLoops(t.Context()) {
+		if b.findLoops(t.Context()) {
 			t.Error("a loop was found")
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		f.behave(silence)
-		if b.lookForLoops(ctx) {
+		if b.findLoops(ctx) {
 			t.Error("silence is no loop")
 		}
 		b.Ask.servers.nonces.mu.Lock()

@@ -12,13 +12,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// counts is what is counted of one server.
+// counts are a server's counters.
 type counts struct {
 	results [reasons]atomic.Uint64
 	opened  [2]atomic.Uint64 // connections, by protocol
 	probes  atomic.Uint64
 
-	observers [16]atomic.Pointer[prometheus.Observer] // by code; those above share the others' vector look-up
+	observers [16]atomic.Pointer[prometheus.Observer] // by response code; higher codes use a look-up in vec
 	durations sync.Once
 	vec       *prometheus.HistogramVec
 }
@@ -30,7 +30,7 @@ func index(stream bool) int {
 	return 0
 }
 
-// observe puts the time of an answer where CoreDNS's forward plugin puts it.
+// observe records an answer's time in the same histogram as CoreDNS's forward plugin.
 func (s *server) observe(code int, took time.Duration) {
 	c := &s.counts
 	if code < len(c.observers) {
@@ -50,8 +50,8 @@ func (s *server) observe(code int, took time.Duration) {
 	o.Observe(took.Seconds())
 }
 
-// proxyDurations finds the vector of plugin/pkg/proxy, which does not export it: asking the registry for a vector of the
-// same name hands out the one that is there. Nil: it has another shape than we know.
+// proxyDurations finds the vector of plugin/pkg/proxy, which does not export it: registering a vector of the same name returns the existing
+// one. It returns nil if the existing one has other labels.
 func proxyDurations() *prometheus.HistogramVec {
 	vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: plugin.Namespace, Subsystem: "proxy", Name: "request_duration_seconds",
@@ -71,29 +71,29 @@ func proxyDurations() *prometheus.HistogramVec {
 	return nil
 }
 
-// collector gathers at each scrape what the servers have counted.
+// collector reads the servers' counters at each scrape.
 type collector struct {
 	servers                                                            *Servers
 	requests, healthy, changes, probes, opened, hedged, shed, resorted *prometheus.Desc
 	loops                                                              *prometheus.Desc
 }
 
-// Collector exports the servers' counts. The label server has the values that the configuration names.
+// Collector exports the servers' counters. The label server has the servers' names from the configuration.
 func (ss *Servers) Collector() prometheus.Collector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("neardns_upstream_"+name, help, labels, nil)
 	}
 	return &collector{
 		servers:  ss,
-		requests: desc("requests_total", "Questions to an upstream, by what came of them; answered is a good answer, a denial included.", "server", "result"),
-		healthy:  desc("healthy", "Whether an upstream is asked in its turn (1), or last because it failed real questions (0).", "server"),
+		requests: desc("requests_total", "Queries to an upstream, by result; answered is a good answer, including a denial.", "server", "result"),
+		healthy:  desc("healthy", "Whether an upstream is tried in its turn (1), or last because it failed clients' queries (0).", "server"),
 		changes:  desc("health_changes_total", "How often an upstream began to fail or answered again.", "server"),
-		probes:   desc("probes_total", "Questions to a failing upstream in the background, to see whether it answers again.", "server"),
+		probes:   desc("probes_total", "Health check queries to a failing upstream.", "server"),
 		opened:   desc("connections_opened_total", "Connections and sockets opened to an upstream.", "server", "protocol"),
-		hedged:   desc("hedges_total", "Questions asked a second time beside one that had no answer yet."),
-		shed:     desc("shed_total", "Questions that were not asked, because every upstream was dead and their source had its share of those that try."),
-		resorted: desc("last_resort_total", "Questions answered by the cluster DNS address because the upstreams before it failed.", "zone"),
-		loops:    desc("loop", "Whether an upstream leads back to this node (1) and is not asked for the zone.", "server", "zone"),
+		hedged:   desc("hedges_total", "Queries sent a second time while the first had no answer yet."),
+		shed:     desc("shed_total", "Queries that were not forwarded, because every upstream was dead and their client had its share of the queries that probe them."),
+		resorted: desc("last_resort_total", "Queries answered by the cluster DNS address because the upstreams before it failed.", "zone"),
+		loops:    desc("loop", "Whether an upstream leads back to this node (1) and is not used for the zone.", "server", "zone"),
 	}
 }
 

@@ -9,16 +9,16 @@ import (
 	"github.com/neardns/neardns/internal/dns/resourceerr"
 )
 
-// outcome is what came of a try.
+// outcome is the result of a try.
 type outcome struct {
-	try  int
-	msg  *dns.Msg
-	err  error
-	told bool // by the network, in err: the try goes on
+	try      int
+	msg      *dns.Msg
+	err      error
+	rejected bool // err is the network's rejection of a datagram: the try goes on
 }
 
-// take notes an outcome and reports whether it is the answer.
-func (r *race) take(out outcome) bool {
+// take records an outcome and reports whether it is the answer.
+func (r *hedgedQuery) take(out outcome) bool {
 	t := &r.tries[out.try]
 	t.state, t.err = ended, out.err
 	now := time.Now()
@@ -33,8 +33,8 @@ func (r *race) take(out outcome) bool {
 	t.why, t.worth = reasonOf(v, out.err), v
 	t.server.counts.results[t.why].Add(1)
 	if out.err != nil {
-		// The head of the answer is all that there is, and the client can come over TCP itself.
-		return r.cut() && t.stream && !t.stood() && !r.overTCP
+		// There is only a truncated answer, and the client can retry over TCP itself.
+		return r.isTruncated() && t.stream && !t.hasConnection() && !r.overTCP
 	}
 	if r.best == nil || rank(v) < rank(r.worth) {
 		r.best, r.worth = out.msg, v
@@ -45,15 +45,15 @@ func (r *race) take(out outcome) bool {
 	if v != good {
 		t.server.hear(now)
 		if v == truncated && !t.stream {
-			r.headed = now
-			r.wholeNext(t)
+			r.truncatedAt = now
+			r.planWhole(t)
 		}
 		return false
 	}
 	t.server.good(now, now.Sub(t.began))
 	t.server.remember(now, r.req)
 	t.server.health.well.Store(t.server.at(now))
-	if r.spare {
+	if r.hasFailing {
 		for _, s := range r.a.list {
 			if s != t.server && s.health.failing.Load() {
 				s.offer(r.req, r.a.stream, r.a.holds)
@@ -66,8 +66,8 @@ func (r *race) take(out outcome) bool {
 	return true
 }
 
-// wholeNext has the server that answered with the head of an answer asked next, over a stream.
-func (r *race) wholeNext(t *try) {
+// planWhole makes the next try go to the server of the truncated answer, over a stream.
+func (r *hedgedQuery) planWhole(t *try) {
 	if r.next == maxTries {
 		return
 	}
@@ -78,21 +78,21 @@ func (r *race) wholeNext(t *try) {
 	r.tries[r.next] = try{server: t.server, at: t.at, again: true, stream: true}
 }
 
-// rank says which of two answers that are no good goes to the client when there is no other. A denial from elsewhere is
-// what the client would have got without us.
+// rank orders the answers that are not good: the lowest goes to the client if there is no good one. A denial from another zone is what the
+// client would have got without neardns.
 func rank(v verdict) int {
 	return [...]int{good: 0, truncated: 1, lame: 2, servfail: 3, refused: 4}[v]
 }
 
-// give ends a race that nobody has won: with the best of the bad answers, or everybody's reason. A client over TCP never gets
-// the head of an answer: it would take it for the whole.
-func (r *race) give(err error) (*dns.Msg, error) {
-	if r.best != nil && !(r.overTCP && r.cut()) {
+// finish ends a query without a good answer: with the best of the others, or with each server's reason. A client over TCP never gets a
+// truncated answer, because it would take it for the whole.
+func (r *hedgedQuery) finish(err error) (*dns.Msg, error) {
+	if r.best != nil && !(r.overTCP && r.isTruncated()) {
 		return r.best, nil
 	}
 	errs := []error{err}
-	limit := err != nil || r.cut()
-	if r.cut() {
+	limit := err != nil || r.isTruncated()
+	if r.isTruncated() {
 		errs = append(errs, errCut)
 	}
 	for i := range r.next {
@@ -103,7 +103,7 @@ func (r *race) give(err error) (*dns.Msg, error) {
 		case running:
 			t.why = reasonSilent
 		}
-		// What did not come in time may be on its way, but from a server that was dead before and stayed so.
+		// A late answer may still be on its way, except from a server that was dead before and sent nothing since.
 		limit = limit || resourceerr.ForQuery(t.err) || t.why == reasonSilent && (!r.trial || t.server.heard(r.began))
 		errs = append(errs, fault(t.server, t.why, t.err))
 	}

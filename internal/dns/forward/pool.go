@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// Times and bounds of the lines that wait for the next question.
+// Limits of idle lines.
 const (
-	// CoreDNS closes an idle stream after 10 s (core/dnsserver's default), so we must be first.
+	// CoreDNS closes an idle stream after 10 s (core/dnsserver's default), so the agent must close it first.
 	idleLimit = 8 * time.Second
-	// maxIdle lines wait per server and protocol: half of the misses that may be in flight by default, one source's share.
+	// maxIdle is the number of idle lines per server and protocol: half of the default limit of misses in flight, one client's share.
 	// With fewer, a busy node would open and close connections all the time.
 	maxIdle = 512
 )
 
-// pool keeps lines to one server for the next question, oldest first: with datagrams that varies the source port.
+// pool holds idle lines to one server. It reuses the oldest first, which varies the source port of datagrams.
 type pool struct {
 	bufs *buffers
 
@@ -24,7 +24,7 @@ type pool struct {
 	closed bool
 }
 
-// take hands out a line that waits, or nil.
+// take returns an idle line, or nil.
 func (p *pool) take() *line {
 	now := time.Now()
 	p.mu.Lock()
@@ -40,7 +40,7 @@ func (p *pool) take() *line {
 	return nil
 }
 
-// give takes a line back. Its answer has been read whole.
+// give returns a line to the pool. Its answer must have been read whole.
 func (p *pool) give(l *line) {
 	l.idle = time.Now()
 	p.mu.Lock()
@@ -59,7 +59,7 @@ func (p *pool) old(l *line, now time.Time) bool {
 	return now.Sub(l.idle) >= idleLimit || now.After(l.until)
 }
 
-// expire closes what has waited too long, and comes again while something waits.
+// expire closes lines that were idle for too long, and runs again while lines are idle.
 func (p *pool) expire() {
 	now := time.Now()
 	p.mu.Lock()
@@ -80,7 +80,7 @@ func (p *pool) expire() {
 	}
 }
 
-// flush closes all lines that wait: what was behind them is not there any more.
+// flush closes all idle lines, because their endpoint is gone.
 func (p *pool) flush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,21 +14,21 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ErrNotAsked says that no server block asks by this plugin for a name: an operator's Corefile answers it in another way.
-var ErrNotAsked = errors.New("no server is asked for this name by ask")
+// ErrNotAsked: no server block forwards a name with this plugin. An operator's Corefile answers it in another way.
+var ErrNotAsked = errors.New("no server block forwards this name with the plugin ask")
 
-// When a pressing question is sent, to each server and over each protocol, always over a new connection: a lost packet, a Service's
-// endpoint that is gone or a connection from before must not decide.
+// When a pressing query is sent to each server and over each protocol, always over a new connection: a lost packet, a Service's endpoint
+// that is gone or an old connection must not decide.
 func reachUDP() []time.Duration {
 	return []time.Duration{0, 300 * time.Millisecond, 600 * time.Millisecond, time.Second, 1400 * time.Millisecond}
 }
 func reachTCP() []time.Duration { return []time.Duration{0, 700 * time.Millisecond} }
 
-// Reach asks for name's address as a miss would be asked: from this netns, by its routes and filters, the last resort included. It
-// returns nil once a server has answered well, and otherwise, when ctx ends or all have failed, why none did. Pressing asks all
-// servers at once over both protocols, again and again; otherwise they are asked one after the other, as they usually are.
+// Reach sends a query for name's address as a miss would: from this netns, with its routes and filters, the last resort included. It returns
+// nil once a server has answered well; when ctx ends or all have failed, it returns why. If pressing, it queries all servers at once over
+// both protocols, several times; otherwise one after the other.
 //
-// What comes of it changes nothing of what is known of the servers, and is bounded by nobody else's questions.
+// It does not change the servers' health, and clients' queries do not limit it.
 func (ss *Servers) Reach(ctx context.Context, name string, pressing bool) error {
 	a := ss.blockOf(name)
 	if a == nil {
@@ -49,7 +49,7 @@ func (ss *Servers) Reach(ctx context.Context, name string, pressing bool) error 
 	return errors.Join(errs...)
 }
 
-// Heard is how long ago one of the servers that are asked for name last answered a client's question well; false: never.
+// Heard returns how long ago one of the servers for name last answered a client's query well; false: never.
 func (ss *Servers) Heard(name string) (ago time.Duration, ok bool) {
 	a := ss.blockOf(name)
 	if a == nil {
@@ -65,16 +65,16 @@ func (ss *Servers) Heard(name string) (ago time.Duration, ok bool) {
 	return ago, ok
 }
 
-// Trouble gets a value when a question was not answered as soon as it should. It is for one reader, who may be slow.
+// Trouble receives a value when a query was not answered as soon as it should be. It is for one reader, which may be slow.
 func (ss *Servers) Trouble() <-chan struct{} { return ss.trouble }
 
-// NoteTrouble notes that a question was not answered as it should, by these servers or others. It never waits.
+// NoteTrouble records that a query was not answered as it should be, by these servers or others. It never waits.
 func (ss *Servers) NoteTrouble() {
 	ss.trouble.Send()
 }
 
-// blockOf finds the server block that is asked for name: the one of the longest zone, and of these the newest, since a reload's old
-// blocks stay until their last answer.
+// blockOf finds the server block for name: the one with the longest zone, and of these the newest, because after a reload the old blocks stay
+// until their last answer.
 func (ss *Servers) blockOf(name string) *Ask {
 	name = strings.ToLower(dns.Fqdn(name))
 	ss.mu.Lock()
@@ -91,10 +91,10 @@ func (ss *Servers) blockOf(name string) *Ask {
 	return found
 }
 
-// press asks everybody in every way.
+// press queries all servers over all protocols.
 func (a *Ask) press(ctx context.Context, req *dns.Msg) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // ends those that still wait
+	defer cancel() // ends the attempts that still wait
 	type attempt struct {
 		server *server
 		stream bool
@@ -147,11 +147,11 @@ func once(errs []error) error {
 	return errors.Join(out...)
 }
 
-// reach asks one server once, over a new connection.
+// reach sends one query to one server over a new connection.
 func (a *Ask) reach(ctx context.Context, s *server, req *dns.Msg, stream bool) error {
 	buf, wire, err := s.bufs.pack(req)
 	if err != nil {
-		return err // never: the name was packed before
+		return err // cannot happen: the name was packed before
 	}
 	defer s.bufs.put(buf)
 	m, err := s.exchange(ctx, req, wire, way{stream: stream, fresh: true}, time.Now().Add(silentEnd))
@@ -173,8 +173,8 @@ func (a *Ask) reach(ctx context.Context, s *server, req *dns.Msg, stream bool) e
 	return fmt.Errorf("%s over %s: %s", s, over, why)
 }
 
-// isLast reports whether nobody is behind a server: it is the last resort, or there is none. What it says is what pods hear of
-// kube-dns without us, also where the zone is not the one that it holds: a wrong clusterDomain must not cost a node its cache.
+// isLast reports whether no other server comes after s: it is a last resort, or there is none. Its answers are what pods would get from
+// kube-dns without neardns, even for a zone that it does not hold: a wrong clusterDomain must not cost a node its cache.
 func (a *Ask) isLast(s *server) bool {
 	return a.first == len(a.list) || slices.Contains(a.list[a.first:], s)
 }

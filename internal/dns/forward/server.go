@@ -19,14 +19,13 @@ import (
 )
 
 const (
-	// defaultMaxAge is how long a stream is used. A connection to a Service stays with the endpoint that it was given at
-	// its start; a minute later at most, kube-dns's new pods get their share. Each line draws its own end between half of
-	// this and the whole, so that they do not all begin anew at once.
+	// defaultMaxAge is how long a stream is used. A connection to a Service stays with the endpoint that it got at its start, so this is
+	// when kube-dns's new pods get their share at the latest. Each line draws its own end between half of this and the whole, so that
+	// they are not all replaced at once.
 	defaultMaxAge = time.Minute
 )
 
-// server is one server that is asked, with its lines and what is known of it. All server blocks that name it, and their
-// successors after a reload, share it.
+// server is one upstream with its connections, health and counters. All server blocks that name it share it, over reloads too.
 type server struct {
 	name    string // as the Corefile has it
 	addr    string // address:port
@@ -34,12 +33,12 @@ type server struct {
 	mark    int
 	log     *slog.Logger
 	bufs    *buffers
-	life    context.Context // ends when no server block names it any more
+	life    context.Context // ends when no server block names the server
 	end     context.CancelFunc
 	tasks   sync.WaitGroup // probes
 	maxAge  time.Duration
 	connect connect
-	born    time.Time // what the server's clock counts from
+	born    time.Time // the zero of the server's clock
 
 	udp, tcp pool
 	streams  streams
@@ -59,8 +58,8 @@ func (s *server) pool(stream bool) *pool {
 	return &s.udp
 }
 
-// at is a moment by the server's clock: nanoseconds since it was made, and never 0. It is the machine's clock that nobody
-// sets, so that a wall clock that is set back takes no server for silent, or for talking.
+// at returns a time by the server's clock: nanoseconds since the server was made, never 0. It uses the monotonic clock, so that setting the
+// wall clock makes no server look silent or alive.
 func (s *server) at(t time.Time) int64 { return int64(t.Sub(s.born)) + 1 }
 
 // heard reports whether anything came from the server since t.
@@ -73,12 +72,12 @@ func (s *server) open(ctx context.Context, stream bool) (*line, error) {
 		return nil, err
 	}
 	s.counts.opened[index(stream)].Add(1)
-	// A spread of ends; what an attacker could learn from it he sees on the wire.
+	// The ends are spread; an attacker could learn nothing from the random number that the wire does not show.
 	l.until = time.Now().Add(s.maxAge - rand.N(s.maxAge/2)) //nolint:gosec // see above
 	return l, nil
 }
 
-// ready gives a line that can be used without waiting: one from the pool, or over datagrams a new one. Nil: dial.
+// ready returns a line that can be used without waiting: one from the pool, or a new one for datagrams. If it is nil, the caller must dial.
 func (s *server) ready(stream bool) (*line, error) {
 	if l := s.pool(stream).take(); l != nil {
 		return l, nil
@@ -89,17 +88,16 @@ func (s *server) ready(stream bool) (*line, error) {
 	return s.open(context.Background(), false)
 }
 
-// way is how a server is asked.
+// way is how a query is sent.
 type way struct {
 	stream    bool         // over TCP or TLS
 	fresh     bool         // over a new connection
-	connected *atomic.Bool // nil: nobody asks
-	told      func(error)  // called when a datagram was rejected, which is listened on for; nil: nobody asks
+	connected *atomic.Bool // set once there is a connection; may be nil
+	rejected  func(error)  // called when a datagram was rejected, and the wait goes on; may be nil
 }
 
-// exchange asks over a line that waits or a new one, and blocks until the answer, deadline or the end of ctx. fresh
-// passes the pool by. A line that the server had closed meanwhile is replaced at once, without anybody noticing. connected
-// is set once a connection stands.
+// exchange sends a query over a pooled or new line, and blocks until the answer, the deadline or the end of ctx. It replaces a pooled line
+// that the server had closed, which the caller does not notice.
 func (s *server) exchange(ctx context.Context, req *dns.Msg, wire []byte, w way, deadline time.Time) (m *dns.Msg, err error) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
@@ -116,27 +114,27 @@ func (s *server) exchange(ctx context.Context, req *dns.Msg, wire []byte, w way,
 		if w.connected != nil {
 			w.connected.Store(true)
 		}
-		m, err, stale := s.over(ctx, l, req, wire, deadline, w.told)
+		m, err, stale := s.over(ctx, l, req, wire, deadline, w.rejected)
 		if !stale {
 			return m, err
 		}
-		s.pool(true).flush() // most likely the others are dead too
+		s.pool(true).flush() // the server has probably closed the others too
 		w.fresh = true
 	}
 }
 
-// over asks over l, which it gives back or closes.
+// over sends a query over l, and then returns l to the pool or closes it.
 //
 //nolint:revive,staticcheck // stale qualifies the error
-func (s *server) over(ctx context.Context, l *line, req *dns.Msg, wire []byte, deadline time.Time, told func(error)) (m *dns.Msg, err error, stale bool) {
+func (s *server) over(ctx context.Context, l *line, req *dns.Msg, wire []byte, deadline time.Time, rejected func(error)) (m *dns.Msg, err error, stale bool) {
 	_ = l.conn.SetDeadline(deadline) // fails on a closed socket only, and then so does the write
 	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(time.Unix(1, 0)) })
 	id, err := l.send(wire)
 	if err == nil {
-		m, err = l.await(ctx, s.bufs, req, id, deadline, told)
+		m, err = l.await(ctx, s.bufs, req, id, deadline, rejected)
 	}
 	if !stop() {
-		err = errors.Join(err, ctx.Err()) // its deadline may be changed any moment: not to be used again
+		err = errors.Join(err, ctx.Err()) // its deadline may change at any moment, so the line must not be reused
 	}
 	if err != nil {
 		stale = l.stale(err)
@@ -149,7 +147,7 @@ func (s *server) over(ctx context.Context, l *line, req *dns.Msg, wire []byte, d
 
 // close ends everything that the server holds. Lines in use are closed by their users.
 func (s *server) close() {
-	s.health.mu.Lock() // so that no probe begins after the wait for them
+	s.health.mu.Lock() // so that no health check begins after the wait for them
 	s.end()
 	s.health.mu.Unlock()
 	s.udp.close()
@@ -157,22 +155,22 @@ func (s *server) close() {
 	s.tasks.Wait()
 }
 
-// reason puts an error of the network into the few words that stand in logs, status and metrics.
+// reason classifies a failure for logs, status and metrics.
 type reason uint8
 
 const (
 	reasonNone        reason = iota
 	reasonSilent             // no answer in time
-	reasonSlow               // another one answered first, although it was asked later
+	reasonSlow               // another server answered first, although its try began later
 	reasonRefuses            // nothing listens: ECONNREFUSED, or an ICMP rejection
 	reasonUnreachable        // no route, a firewall's ICMP
 	reasonBroken             // the connection ended before the answer
-	reasonMalformed          // not a DNS answer to what was asked
+	reasonMalformed          // not a DNS answer to the query
 	reasonTLS                // no TLS, or not with this certificate
 	reasonServfail
 	reasonRefused
 	reasonLame
-	reasons // how many there are
+	reasons // the number of reasons
 )
 
 func (r reason) String() string {
@@ -180,10 +178,10 @@ func (r reason) String() string {
 		"tls failed", "SERVFAIL", "REFUSED", "answers for another zone"}[r]
 }
 
-// spoken reports whether the server has said something, and something wrong.
-func (r reason) spoken() bool { return r == reasonServfail || r == reasonRefused || r == reasonLame }
+// answered reports whether the server gave an answer, but a bad one.
+func (r reason) answered() bool { return r == reasonServfail || r == reasonRefused || r == reasonLame }
 
-// label is the reason as the value of a metric's label.
+// label returns the reason as a metric's label value.
 func (r reason) label() string { return strings.ReplaceAll(strings.ToLower(r.String()), " ", "_") }
 
 func reasonOf(v verdict, err error) reason {
@@ -215,7 +213,7 @@ func reasonOf(v verdict, err error) reason {
 	return reasonBroken
 }
 
-// fault is what came of one server for one question, as text.
+// fault describes one server's failure for one query.
 func fault(s *server, r reason, err error) error {
 	if err == nil || r == reasonSilent {
 		return fmt.Errorf("%s: %s", s, r)

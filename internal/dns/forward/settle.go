@@ -8,15 +8,14 @@ import (
 	"github.com/neardns/neardns/internal/dns/resourceerr"
 )
 
-// errNoStream is of a stream that was still being made when another way had the answer.
-var errNoStream = errors.New("no connection in the time of a question")
+// errNoStream is the failure of a connection that was still being made when another try had the answer.
+var errNoStream = errors.New("no connection within the time of a query")
 
-// settle draws the conclusions of a race: what each server that was asked has shown of itself. winner is the try that
-// answered well, or -1.
-func (r *race) settle(winner int) {
+// settle updates the health of each server that the query used. winner is the try that answered well, or -1.
+func (r *hedgedQuery) settle(winner int) {
 	now := time.Now()
-	if r.due(r.end); r.late {
-		return // it was us: stopped or starved, we have looked too late at what had come in time
+	if r.checkLate(r.end); r.late {
+		return // this process was stopped or starved, and may have read answers late that came in time
 	}
 	r.settleStreams(now)
 	for i := range r.next {
@@ -39,13 +38,13 @@ func (r *race) settle(winner int) {
 	}
 }
 
-// settleStreams notes whose streams did not come about although they answered over datagrams. A stream that stands and
-// brings nothing is slow and no more, unless none has ever brought anything.
-func (r *race) settleStreams(now time.Time) {
+// settleStreams records a server whose streams failed although it answered over datagrams. A connected stream without an answer is only
+// slow, unless no stream of the server has ever carried an answer.
+func (r *hedgedQuery) settleStreams(now time.Time) {
 	for i := range r.next {
 		t := &r.tries[i]
 		failed := t.state == ended && t.err != nil && !resourceerr.ForQuery(t.err) || t.state == running && now.Sub(t.began) >= hedgeAfter
-		if !t.stream || t.server.tls != nil || !failed || t.stood() && t.server.streams.worked.Load() || !r.byDatagram(t.server) {
+		if !t.stream || t.server.tls != nil || !failed || t.hasConnection() && t.server.streams.worked.Load() || !r.byDatagram(t.server) {
 			continue
 		}
 		t.server.streamFailed(now, cmp.Or(t.err, errNoStream))
@@ -54,7 +53,7 @@ func (r *race) settleStreams(now time.Time) {
 }
 
 // byDatagram reports whether a server has answered over a datagram, and over no stream.
-func (r *race) byDatagram(s *server) (did bool) {
+func (r *hedgedQuery) byDatagram(s *server) (did bool) {
 	for i := range r.next {
 		if t := &r.tries[i]; t.server == s && t.state == ended && t.err == nil {
 			if t.stream {
@@ -66,8 +65,8 @@ func (r *race) byDatagram(s *server) (did bool) {
 	return did
 }
 
-// earlier reports whether a try before i asked the same server.
-func (r *race) earlier(i int) bool {
+// earlier reports whether a try before i went to the same server.
+func (r *hedgedQuery) earlier(i int) bool {
 	for j := range i {
 		if r.tries[j].server == r.tries[i].server {
 			return true
@@ -76,20 +75,20 @@ func (r *race) earlier(i int) bool {
 	return false
 }
 
-// settleOwn is for a server whose second try was better than its first: the server is well, the first way to it was not.
-func (r *race) settleOwn(winner int) {
+// settleOwn handles a server whose later try won over its earlier one: the server is healthy, but the earlier connection was not.
+func (r *hedgedQuery) settleOwn(winner int) {
 	won := &r.tries[winner]
 	for i := range r.next {
-		if t := &r.tries[i]; i != winner && t.server == won.server && t.state == running && t.stood() {
-			// Its connection leads to an endpoint that is gone, as may the others of its time.
+		if t := &r.tries[i]; i != winner && t.server == won.server && t.state == running && t.hasConnection() {
+			// Its connection leads to an endpoint that is gone, and so may others of the same age.
 			won.server.pool(t.stream).flush()
 		}
 	}
 }
 
-// failure sums up what went wrong between a server and this question, over all of its tries. Without a winner only the
-// network's failures count: nobody has shown that the question has a better answer.
-func (r *race) failure(first int, won bool, now time.Time) (f failed, ok bool) {
+// failure returns what went wrong with a server over all of its tries. Without a winner only failures of the network count, because no
+// other server has shown that the query has a better answer.
+func (r *hedgedQuery) failure(first int, won bool, now time.Time) (f failed, ok bool) {
 	for i := first; i < r.next; i++ {
 		t := &r.tries[i]
 		if t.server != r.tries[first].server || t.state == planned {
@@ -99,13 +98,13 @@ func (r *race) failure(first int, won bool, now time.Time) (f failed, ok bool) {
 		heard := t.server.heard(t.began)
 		overtaken := false
 		switch {
-		case t.state == ended && t.err == nil && (!won || !t.why.spoken()):
+		case t.state == ended && t.err == nil && (!won || !t.why.answered()):
 			return failed{}, false
 		case resourceerr.ForQuery(t.err):
 			continue
-		case t.state == running && t.told != nil:
-			// It may be true. Another server answered before it could be seen whether this one answers all the same.
-			return failed{why: reasonOf(good, t.told), err: t.told, req: r.req, holds: r.a.holds, asker: r.a, stream: t.stream}, true
+		case t.state == running && t.rejected != nil:
+			// The rejection may be true: another server answered before this one could disprove it.
+			return failed{why: reasonOf(good, t.rejected), err: t.rejected, req: r.req, holds: r.a.holds, block: r.a, stream: t.stream}, true
 		case t.state == ended && t.why != reasonSilent:
 		case won && now.Sub(t.began) >= hedgeAfter:
 			if why, overtaken = reasonSilent, true; heard {
@@ -114,17 +113,16 @@ func (r *race) failure(first int, won bool, now time.Time) (f failed, ok bool) {
 		case !won && !heard && now.Sub(t.began) >= silentAfter:
 			why = reasonSilent
 		default:
-			continue // too short to tell
+			continue // it ran too briefly for a verdict
 		}
-		f, ok = failed{why: why, err: t.err, beaten: won, overtaken: overtaken, req: r.req, holds: r.a.holds, asker: r.a}, true
+		f, ok = failed{why: why, err: t.err, beaten: won, overtaken: overtaken, req: r.req, holds: r.a.holds, block: r.a}, true
 		f.stream = r.tries[first].stream
 	}
 	return f, ok
 }
 
-// silentAfter is how long nothing may have been heard of a server to call it silent, where its client went before the
-// budget was over.
+// silentAfter is how long a server must have sent nothing to count as silent, if the client left before the budget was used up.
 const silentAfter = 3 * hedgeAfter
 
-// stalled is how late a timer or the end of a question may be noticed before a server's silence says nothing.
+// stalled is how late this process may notice a timer or the end of a query. Beyond it, a server's silence proves nothing.
 const stalled = 200 * time.Millisecond

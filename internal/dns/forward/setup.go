@@ -11,8 +11,8 @@ import (
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 )
 
-// Setup returns the directive's set-up function. The servers named are taken from and kept in ss, which outlives reloads.
-// It registers nothing; whoever assembles the server does.
+// Setup returns the directive's set-up function. It takes the servers from ss, which outlives reloads. It registers nothing; package
+// corefile does.
 func Setup(ss *Servers) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
 		a, err := parse(c)
@@ -88,7 +88,7 @@ func (a *Ask) property(c *caddy.Controller) error {
 	return nil
 }
 
-// parseServers reads the rest of the line as servers. Those in taken are left out: they are asked before.
+// parseServers reads the rest of the line as servers. It leaves out those in taken, which are tried before.
 func parseServers(c *caddy.Controller, taken []spec) ([]spec, error) {
 	args := c.RemainingArgs()
 	if len(args) == 0 {

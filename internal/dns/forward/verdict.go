@@ -9,15 +9,15 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// verdict says what an answer is worth.
+// verdict classifies an answer.
 type verdict uint8
 
 const (
-	good      verdict = iota // an answer for the client, a denial included
-	truncated                // the head of one; the whole is to be had over a stream
-	servfail                 // the server says that it cannot
-	refused                  // the server says that it will not
-	lame                     // the server does not hold the zone: it denies out of one above it, or refers us elsewhere
+	good      verdict = iota // an answer for the client, including a denial
+	truncated                // the whole answer must be fetched over a stream
+	servfail
+	refused
+	lame // the server does not hold the zone: its denial is from a zone above, or it returns a referral
 )
 
 // bad reports whether another server may know better.
@@ -27,11 +27,10 @@ func (v verdict) String() string {
 	return [...]string{"answered", "truncated", "SERVFAIL", "REFUSED", "answers for another zone"}[v]
 }
 
-// judge looks at an answer. holds are the zones, lower case and fully qualified, that the servers are expected to hold.
+// judge classifies an answer. holds are the zones, lower case and fully qualified, that the servers are expected to hold.
 //
-// A server that does not hold a zone is known by its denials: the SOA beside them is that of a zone above (RFC 2308,
-// section 2.1), or there is none and a referral instead. Denials without either are taken as they are: small servers
-// leave the SOA out.
+// A server that does not hold a zone is recognised by its denials: their SOA is that of a zone above (RFC 2308, section 2.1), or they are
+// referrals. A denial with neither is good, because small servers leave the SOA out.
 func judge(m *dns.Msg, holds []string) verdict {
 	switch {
 	case m.Rcode == dns.RcodeServerFailure:
@@ -65,13 +64,13 @@ func judge(m *dns.Msg, holds []string) verdict {
 	return good
 }
 
-// Faults of an answer. errForeign is somebody else's: over datagrams it is passed over and the wait goes on.
+// Faults of an answer. A datagram with errForeign is ignored, and the wait goes on.
 var (
-	errForeign   = errors.New("an answer to another question")
-	errMalformed = errors.New("an answer that cannot be read")
+	errForeign   = errors.New("answer to another query")
+	errMalformed = errors.New("malformed answer")
 )
 
-// read takes a message for the answer to req, which was sent under id, or says why it is none.
+// read parses the answer to req, which was sent with id. It returns an error if the message is not that answer.
 func read(wire []byte, req *dns.Msg, id uint16) (*dns.Msg, error) {
 	if len(wire) < msg.HeaderSize || msg.ReadHeader(wire).Id != id || !msg.IsResponse(wire) {
 		return nil, errForeign
@@ -81,14 +80,14 @@ func read(wire []byte, req *dns.Msg, id uint16) (*dns.Msg, error) {
 		if !m.Truncated || !sameQuestion(m, req) {
 			return nil, errMalformed
 		}
-		// Some cut an answer anywhere, with the bit set: the whole is asked for over a stream.
+		// Some servers cut an answer anywhere and set TC: the whole is fetched over a stream.
 		m.Answer, m.Ns, m.Extra = nil, nil, nil
 	}
 	if m.Opcode != req.Opcode {
 		return nil, errForeign
 	}
 	if len(m.Question) == 0 && m.Rcode != dns.RcodeSuccess {
-		m.Question = append(m.Question, req.Question...) // an error needs none (RFC 1035, section 4.1.1)
+		m.Question = append(m.Question, req.Question...) // an error may omit it (RFC 1035, section 4.1.1)
 	}
 	if !sameQuestion(m, req) {
 		return nil, errForeign
@@ -97,8 +96,7 @@ func read(wire []byte, req *dns.Msg, id uint16) (*dns.Msg, error) {
 	return m, nil
 }
 
-// whole reports whether m holds as many records as its header announces: the library takes a message that ends behind the
-// question for one without any.
+// whole reports whether m has as many records as its header announces: the library accepts a message that ends after the question section.
 func whole(wire []byte, m *dns.Msg) bool {
 	h := msg.ReadHeader(wire)
 	return int(h.Ancount) == len(m.Answer) && int(h.Nscount) == len(m.Ns) && int(h.Arcount) == len(m.Extra)

@@ -97,15 +97,15 @@ func TestReasons(t *testing.T) {
 func TestStoodStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{}
-		r := race{a: new(Ask), req: new(dns.Msg), began: time.Now().Add(-time.Hour), end: time.Now().Add(-time.Hour), count: 1, next: 1}
+		r := hedgedQuery{a: new(Ask), req: new(dns.Msg), began: time.Now().Add(-time.Hour), end: time.Now().Add(-time.Hour), count: 1, next: 1}
 		r.tries[0] = try{server: s, state: ended, why: reasonSilent, err: context.DeadlineExceeded}
 		r.settle(-1)
 		if s.health.fails.Load() != 0 {
 			t.Error("a server was blamed after we had stood still")
 		}
 		// Nor where we stood still on the way: the stream was made meanwhile, and nobody looked.
-		r = race{a: new(Ask), req: new(dns.Msg), began: time.Now().Add(-time.Second), end: time.Now().Add(time.Second), count: 2, next: 2}
-		r.due(time.Now().Add(-time.Second + hedgeAfter))
+		r = hedgedQuery{a: new(Ask), req: new(dns.Msg), began: time.Now().Add(-time.Second), end: time.Now().Add(time.Second), count: 2, next: 2}
+		r.checkLate(time.Now().Add(-time.Second + hedgeAfter))
 		r.tries = [maxTries]try{{server: s, state: running, stream: true, began: r.began, connected: new(atomic.Bool)}, {server: s, state: ended, again: true}}
 		if r.settle(1); s.streams.failed.Load() != 0 {
 			t.Error("a stream is held to have failed after we had stood still")
