@@ -38,7 +38,7 @@ func TestPodsCommand(t *testing.T) {
 	}
 	c := podindex.New(conf)
 	c.Follow(pods.Open(dir, rules.Kind{}, slog.New(slog.DiscardHandler)))
-	c.Answered(queryinfo.Answer{Who: c.Who(netip.MustParseAddr("10.244.1.5"))})
+	c.Record(queryinfo.Answer{Identity: c.Identify(netip.MustParseAddr("10.244.1.5"))})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {

@@ -58,12 +58,12 @@ type observer struct {
 	upstreams *forward.Servers
 }
 
-// Answered implements front.Observer.
-func (o observer) Answered(a queryinfo.Answer) {
+// Record implements listener.Observer.
+func (o observer) Record(a queryinfo.Answer) {
 	if a.Rcode == rcodeServerFailure { // also where an operator's Corefile asks, of which upstreams knows nothing
 		o.upstreams.NoteTrouble()
 	}
-	o.Clients.Answered(a)
+	o.Clients.Record(a)
 }
 
 // Check looks whether a plan can be served, without serving it. path is where its configuration is from; CoreDNS itself knows only the

@@ -476,8 +476,8 @@ func TestRefreshProperty(t *testing.T) {
 		"refresh x":                   `refresh "x": write a number of hits`,
 		"refresh -1":                  `refresh "-1": write a number of hits`,
 		"refresh 3 1x":                "refresh: time: unknown unit",
-		"refresh 3\n prefetch 3":      "refresh and prefetch say differently",
-		"prefetch 3 1m\n refresh 3":   "prefetch and refresh say differently",
+		"refresh 3\n prefetch 3":      "refresh and prefetch contradict each other",
+		"prefetch 3 1m\n refresh 3":   "prefetch and refresh contradict each other",
 		"prefetch 3\n prefetch 4 10s": "",
 	} {
 		p, err := parse(caddy.NewTestController("dns", "cache {\n "+text+"\n}"))

@@ -1,12 +1,11 @@
-// Package cache is the CoreDNS plugin that answers from what was answered before. It has the name, the syntax and the
-// metrics of CoreDNS's own cache, in whose place it stands, and keeps answers as they go over the wire, in a store that
-// outlives the server: a reload or a successor begins with what its predecessor knew.
+// Package cache is the CoreDNS plugin that answers queries from earlier answers. It replaces CoreDNS's own cache, with the same name, syntax
+// and metrics, and stores answers in wire form, in a store that outlives the server: a reload or a successor starts with the same entries.
 //
-// It owns what is kept, for how long and what a client gets of it. It must never give an answer for longer than its TTL
-// but as a stale one, where the operator allows that, nor one block's answers to questions of another.
+// It guarantees that an entry is served beyond its TTL only as a stale one, if the operator allows that, and that one block's entries never
+// answer queries of a block that would answer differently.
 //
-// Failure policy: what cannot be kept is passed on as it came. When the upstream fails, what is stale is said again; where
-// there is nothing, the failure goes to the client.
+// On failure of the upstream it serves a stale entry; without one, the failure goes to the client. An answer that cannot be cached is passed
+// on unchanged.
 package cache
 
 import (
@@ -31,24 +30,24 @@ type Cache struct {
 	store   *answers.Store
 	space   *answers.Space
 	metrics *Metrics
-	raw     bool            // what is written reaches the socket as it is
-	source  *offload.Source // whom hits are offered to; nil: nobody
+	raw     bool            // bytes that are written reach the socket unchanged
+	source  *offload.Source // offers hits to the kernel; nil: none are offered
 
 	bound   sync.Once // before the first answer is kept
 	series  answers.CowMap[seriesKey, *series]
 	flights flights
 	health  health
-	// Questions that no client waits for, in flight. Beyond them a refresh is left to the next who asks.
+	// Refreshes in flight. Beyond its capacity, a refresh is left to the next query.
 	background chan struct{}
 	ahead      ahead
 	buffers    sync.Pool // *[]byte
 }
 
-// earlyRecheck is how soon an early fetch that failed is tried again: there is little time before it is too late.
+// earlyRecheck is how soon an early refresh that failed is retried: little time is left before the entry expires.
 const earlyRecheck = time.Second
 
-// backgroundMost bounds refreshes in flight in one block, so that an upstream that hangs while everything is stale costs
-// some hundred goroutines, not one for each name.
+// backgroundMost bounds the refreshes in flight in one block. An upstream that hangs while everything is stale then costs some hundred
+// goroutines, not one for each name.
 const backgroundMost = 256
 
 func newCache(p policy, store *answers.Store, space *answers.Space, m *Metrics) *Cache {
@@ -63,7 +62,7 @@ func newCache(p policy, store *answers.Store, space *answers.Space, m *Metrics) 
 // Name implements plugin.Handler.
 func (c *Cache) Name() string { return "cache" }
 
-// asked is one question, as far as a kept answer depends on it.
+// asked is one query, as far as an entry's reply depends on it.
 type asked struct {
 	key      msg.Key
 	question [260]byte // in wire form, in the client's case
@@ -73,7 +72,7 @@ type asked struct {
 	rd       bool
 }
 
-// read fails on a name without wire form, which came over no wire.
+// read fails on a name without wire form, which no message can contain.
 func (a *asked) read(r *dns.Msg) bool {
 	q, err := msg.AppendQuestion(a.question[:0], r.Question[0].Name, r.Question[0].Qtype, r.Question[0].Qclass)
 	if err != nil {
@@ -133,7 +132,7 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	return dns.RcodeSuccess, nil
 }
 
-// look finds what is known now.
+// look finds the current entry.
 func (c *Cache) look(k *msg.Key) (e *answers.Entry, left int) {
 	success, denial := c.space.Peek(k)
 	return c.choose(success, denial, c.store.Now())
@@ -153,15 +152,14 @@ func (c *Cache) within(name string) bool {
 	return false
 }
 
-// choose takes one of the two that may be known of a question, and says for how many seconds it is good. At zero or below
-// it is stale.
+// choose returns one of the two entries that a question may have, and for how many seconds it is valid. At zero or below it is stale.
 func (c *Cache) choose(success, denial *answers.Entry, now answers.Instant) (e *answers.Entry, left int) {
 	good, staleGood := 0, false
 	if success != nil {
 		if good = success.Left(now); good > 0 {
 			return success, good
 		}
-		staleGood = c.sayable(success, good)
+		staleGood = c.servable(success, good)
 		if staleGood && c.preferPositive {
 			return success, good
 		}
@@ -170,9 +168,9 @@ func (c *Cache) choose(success, denial *answers.Entry, now answers.Instant) (e *
 		bad := denial.Left(now)
 		failure := failed(denial.Rcode())
 		switch {
-		case bad > 0 && !(failure && staleGood): // a failure is passing; what was good before is better
+		case bad > 0 && !(failure && staleGood): // a failure passes; the earlier answer is better
 			return denial, bad
-		case bad <= 0 && !failure && c.sayable(denial, bad) && (!staleGood || denial.Stored() > success.Stored()):
+		case bad <= 0 && !failure && c.servable(denial, bad) && (!staleGood || denial.Stored() > success.Stored()):
 			return denial, bad
 		}
 	}
@@ -182,20 +180,20 @@ func (c *Cache) choose(success, denial *answers.Entry, now answers.Instant) (e *
 	return nil, 0
 }
 
-// sayable reports whether what has ended so many seconds ago may be said as stale.
-func (c *Cache) sayable(e *answers.Entry, left int) bool {
+// servable reports whether an entry may be served stale, -left seconds after it expired.
+func (c *Cache) servable(e *answers.Entry, left int) bool {
 	if c.staleFor == 0 || time.Duration(-left)*time.Second >= c.staleFor {
 		return false
 	}
 	if c.onSilence {
 		if _, silent, ever := e.Failed(); ever && !silent {
-			return false // the upstream was heard
+			return false // the upstream answered
 		}
 	}
 	return true
 }
 
-// calls reports whether a hit has the chain do something for later: watch an answer that has become popular, or fetch it anew.
+// calls reports whether a hit needs ServeDNS, to watch an entry that has become popular or to refresh it.
 func (c *Cache) calls(e *answers.Entry, now answers.Instant) bool {
 	switch {
 	case c.prefetch == 0:
@@ -206,25 +204,25 @@ func (c *Cache) calls(e *answers.Entry, now answers.Instant) bool {
 	return c.early(e, now) && e.Hits(now, c.gap) >= c.prefetch
 }
 
-// early reports whether a popular answer is to be fetched anew: so much of its TTL is over, to the nanosecond. CoreDNS counts whole
-// seconds; of a TTL of 5 s that would be a fifth at least, and a fifth more questions to the upstream.
+// early reports whether a popular entry is due for refresh by its percentage of the TTL, to the nanosecond. CoreDNS counts whole seconds; of a
+// TTL of 5 s that would be at least a fifth, and a fifth more queries to the upstream.
 func (c *Cache) early(e *answers.Entry, now answers.Instant) bool {
 	ttl := time.Duration(e.TTL()) * time.Second
 	return ttl-time.Duration(now-e.Stored()) <= ttl/100*time.Duration(c.percentage)
 }
 
-// stale answers with what has ended, or with what the upstream says now if that is to be waited for.
+// stale answers with an expired entry, or with the upstream's new answer if the client should wait for it.
 func (c *Cache) stale(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *asked, e *answers.Entry, s *series) (int, error) {
 	now := c.store.Now()
 	if c.mayRefresh(e, now, c.recheck) {
 		f, leads := c.refresh(ctx, w, r, a, e, s)
 		if f == nil && c.onSilence {
-			return c.miss(ctx, w, r, a, nil, s) // there is too much to do for a refresh, and nobody is known to be silent
+			return c.miss(ctx, w, r, a, nil, s) // no refresh could start, so the upstream is not known to be silent
 		}
-		// Where only silence allows what is stale, whoever looks whether the upstream is back waits for it.
+		// If stale answers need a silent upstream, the query that checks whether it is back waits for it.
 		if f != nil && c.verify && (!c.health.down(now) || c.onSilence) && c.await(f, leads) {
 			if f.entry == nil || !f.kept && !leads {
-				return c.miss(ctx, w, r, a, nil, s) // there is news, and it is each client's own
+				return c.miss(ctx, w, r, a, nil, s) // the new answer is each client's own
 			}
 			c.reply(w, r, a, f.entry, f.left(c.store.Now()))
 			return dns.RcodeSuccess, nil
@@ -240,7 +238,7 @@ func (c *Cache) stale(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *
 	return dns.RcodeSuccess, nil
 }
 
-// await waits for a refresh as long as a client should, and reports whether it brought what replaces the stale answer.
+// await waits for a refresh as long as a client should, and reports whether it replaced the stale entry.
 func (c *Cache) await(f *flight, leads bool) bool {
 	if c.verifyWait == 0 {
 		<-f.done
@@ -248,7 +246,7 @@ func (c *Cache) await(f *flight, leads bool) bool {
 	}
 	left := c.verifyWait - time.Duration(c.store.Now()-f.begun)
 	if left <= 0 {
-		return false // who came before has waited already
+		return false // an earlier client has waited already
 	}
 	t := time.NewTimer(left)
 	defer t.Stop()
@@ -263,8 +261,8 @@ func (c *Cache) await(f *flight, leads bool) bool {
 	}
 }
 
-// mayRefresh reports whether the upstream is to be asked again about an entry: not soon after it failed (RFC 8767, section 5:
-// the failure recheck timer), but at once when an upstream that was silent is heard again.
+// mayRefresh reports whether the upstream may be queried again about an entry: not soon after it failed (RFC 8767, section 5: the failure
+// recheck timer), but at once when an upstream that was silent is heard again.
 func (c *Cache) mayRefresh(e *answers.Entry, now answers.Instant, recheck time.Duration) bool {
 	if c.health.down(now) {
 		return c.health.probe(now)
@@ -279,7 +277,7 @@ func (c *Cache) mayRefresh(e *answers.Entry, now answers.Instant, recheck time.D
 	return time.Duration(now-at) >= recheck || silent && c.health.heard() > at
 }
 
-// failed reports whether a response code tells of the server, not of the name.
+// failed reports whether a response code is about the server, not the name.
 func failed(rcode int) bool {
 	return rcode == dns.RcodeServerFailure || rcode == dns.RcodeNotImplemented
 }

@@ -157,7 +157,7 @@ func (c *Cache) keepFailure(q *fetch, r *dns.Msg) *answers.Entry {
 func (c *Cache) put(q *fetch, e *answers.Entry) bool {
 	if failed(e.Rcode()) {
 		if _, denial := c.space.Peek(&q.asked.key); denial != nil && !failed(denial.Rcode()) {
-			if left := denial.Left(c.store.Now()); left > 0 || c.sayable(denial, left) {
+			if left := denial.Left(c.store.Now()); left > 0 || c.servable(denial, left) {
 				return false
 			}
 		}

@@ -131,7 +131,7 @@ func TestRefreshOfLent(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				q := fastpath.Query{Wire: b, Who: borrowing{}}
+				q := fastpath.Query{Wire: b, Identity: borrowing{}}
 				if !q.Read(q.Wire) {
 					t.Fatal("the question is not plain")
 				}

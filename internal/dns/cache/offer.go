@@ -9,10 +9,10 @@ import (
 	"github.com/neardns/neardns/internal/dns/fastpath"
 )
 
-// Borrowing is what is known of a client whose hits somebody else may answer, with answers that this cache lends.
+// Borrowing is the identity of a client whose hits the kernel may answer with offloaded entries.
 type Borrowing interface{ Borrows() bool }
 
-// offer offers an answer that was just said, where the question is of those that the borrower knows.
+// offer offers an entry that was just served for offload, if the kernel program understands the query.
 func (c *Cache) offer(e *answers.Entry, q *fastpath.Query, now answers.Instant) {
 	if q.TCP || !q.RD || q.CD || q.OPT.DO() {
 		return
@@ -20,12 +20,12 @@ func (c *Cache) offer(e *answers.Entry, q *fastpath.Query, now answers.Instant) 
 	if rcode := e.Rcode(); rcode != dns.RcodeSuccess && rcode != dns.RcodeNameError {
 		return
 	}
-	if client, ok := q.Who.(Borrowing); ok && client.Borrows() {
+	if client, ok := q.Identity.(Borrowing); ok && client.Borrows() {
 		c.source.Offer(e, now, q.MaxSize)
 	}
 }
 
-// popular is with which gaps hits count as one popularity; 0 where nothing is fetched for it.
+// popular is the longest gap between hits that count as one popularity; 0 if popular names are not refreshed.
 func (c *Cache) popular() time.Duration {
 	if c.prefetch == 0 {
 		return 0
@@ -33,11 +33,11 @@ func (c *Cache) popular() time.Duration {
 	return c.gap
 }
 
-// says tells until when hits of a question are answered with e: to its end where a timer watches it, else to the moment from which a popular
-// answer is left to the chain, to be watched or fetched anew. It is part of lend.Source.
-func (c *Cache) says(e, success, denial *answers.Entry, now answers.Instant) (until answers.Instant, ok bool) {
+// validUntil returns until when hits of a question are answered with e: until it expires if a timer watches it, else until it is due for
+// refresh. It implements offload.Source.Says.
+func (c *Cache) validUntil(e, success, denial *answers.Entry, now answers.Instant) (until answers.Instant, ok bool) {
 	if e == denial && success != nil && c.preferPositive {
-		return 0, false // what is stale may come to be preferred at any moment
+		return 0, false // the stale entry may be preferred at any moment
 	}
 	if chosen, left := c.choose(success, denial, now); chosen != e || left <= 0 {
 		return 0, false

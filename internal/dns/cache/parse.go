@@ -25,7 +25,7 @@ const (
 	mostHold        = 5 * time.Minute
 )
 
-// policy is what a block says. Pairs are by class.
+// policy is a block's configuration. Pairs are by class.
 type policy struct {
 	zones    []string
 	capacity [2]int
@@ -46,7 +46,7 @@ type policy struct {
 	verifyWait     time.Duration // 0: as long as the upstream takes
 	staleTTL       uint32
 	recheck        time.Duration
-	onSilence      bool // stale answers only where the upstream says nothing at all
+	onSilence      bool // stale answers only if the upstream is silent
 	preferPositive bool
 	hold           time.Duration // how long a denial of what was there must last to be believed
 
@@ -96,7 +96,7 @@ func parse(c *caddy.Controller) (policy, error) {
 			}
 			if name == "prefetch" || name == "refresh" {
 				if hot != "" && hot != name {
-					return p, c.Errf("%s and %s say differently when a popular name is fetched: write one of them", hot, name)
+					return p, c.Errf("%s and %s contradict each other about refreshing popular names: write one of them", hot, name)
 				}
 				hot = name
 			}

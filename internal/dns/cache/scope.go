@@ -17,7 +17,7 @@ import (
 // step is a directive behind the cache, with all its words.
 type step []string
 
-// surroundings is what stands in the server block beside the cache.
+// surroundings are the other directives of the server block.
 type surroundings struct {
 	before []string // names of directives, in the chain's order
 	behind []step   // answers come to be there, and nowhere else
@@ -52,7 +52,7 @@ func around(c *caddy.Controller) (s surroundings, err error) {
 		case len(words) == 0:
 		case !behind:
 			s.before = append(s.before, name)
-		case name == "limit", name == "cancel": // they say whether there is an answer, not which
+		case name == "limit", name == "cancel": // they decide whether there is an answer, not which
 		default:
 			next, servers := read(words)
 			s.behind, s.asked = append(s.behind, next), append(s.asked, servers...)
@@ -85,7 +85,7 @@ func read(words []caddyfile.Token) (s, servers step) {
 	return s, servers
 }
 
-// blind reports whether nobody before the cache looks into answers or changes them, so that bytes can be written. metrics is
+// blind reports whether no plugin before the cache reads or changes answers, so that bytes can be written. metrics is
 // this agent's, and reads the code from them; complete is, and reads whole messages.
 func (s surroundings) blind() bool {
 	return !slices.ContainsFunc(s.before, func(name string) bool {

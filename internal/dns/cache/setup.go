@@ -12,7 +12,7 @@ import (
 )
 
 // Setup returns the directive's set-up function for a process's one store. Blocks find what blocks like them left there. It
-// registers nothing; whoever assembles the server does. m may be shared by any number of blocks. lender is offered hits; nil: nobody is.
+// registers nothing; the program that assembles the server does. Any number of blocks may share m. lender is offered hits; nil: none are offered.
 func Setup(store *answers.Store, m *Metrics, lender *offload.Lender) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
 		if m.err != nil {
@@ -22,14 +22,14 @@ func Setup(store *answers.Store, m *Metrics, lender *offload.Lender) caddy.Setup
 		if err != nil {
 			return plugin.Error("cache", err)
 		}
-		beside, err := around(c)
+		neighbours, err := around(c)
 		if err != nil {
 			return plugin.Error("cache", err)
 		}
-		cache := newCache(p, store, store.Space(p.scope(c.ServerBlockKeys, beside)), m)
-		cache.raw = beside.blind()
+		cache := newCache(p, store, store.Space(p.scope(c.ServerBlockKeys, neighbours)), m)
+		cache.raw = neighbours.blind()
 		if lender != nil && !cache.keepTTL {
-			cache.source = lender.Source(offload.Source{Space: cache.space, Gap: cache.popular(), Rotate: cache.rotate, Says: cache.says})
+			cache.source = lender.Source(offload.Source{Space: cache.space, Gap: cache.popular(), Rotate: cache.rotate, Says: cache.validUntil})
 		}
 		// At start-up, not here: a configuration that is refused must change nothing.
 		c.OnStartup(func() error {

@@ -15,9 +15,9 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// Chain is one CoreDNS: the plugins of one configuration and, for each address, the server that hands them questions. It
-// has no socket: those belong to whoever asks it and outlive every chain, so a reload touches none of them. Its methods are safe for
-// concurrent use, but for Close.
+// Chain is one CoreDNS: the plugins of one configuration and, for each address, the server that passes queries to them. It has no socket:
+// sockets belong to the listener and outlive every chain, so a reload touches none of them. Its methods are safe for concurrent use, except
+// for Close.
 type Chain struct {
 	log      *slog.Logger
 	instance *caddy.Instance
@@ -25,11 +25,10 @@ type Chain struct {
 	hits     map[netip.AddrPort]*hits // nil: all is CoreDNS's
 }
 
-// errBuilt ends caddy.Start when everything is set up and nothing listens yet.
+// errBuilt ends caddy.Start when everything is set up and no socket is open yet.
 var errBuilt = errors.New("built")
 
-// Build makes a chain from cfg, whose plugins run when it returns: the one that comes after before, which goes on answering until it
-// is closed, or the first (nil).
+// Build makes a chain from cfg, whose plugins run when it returns. It replaces before, which answers until it is closed, or is the first (nil).
 func (b *Builder) Build(cfg Config, before *Chain) (*Chain, error) {
 	if before == nil {
 		c, err := b.build(cfg)
@@ -50,7 +49,7 @@ func (b *Builder) Build(cfg Config, before *Chain) (*Chain, error) {
 	if err != nil {
 		for _, f := range before.instance.OnRestartFailed {
 			if again := f(); again != nil {
-				b.log.Warn("a plugin did not go back to the old configuration", "err", again)
+				b.log.Warn("plugin did not restore the old configuration", "err", again)
 			}
 		}
 	}
@@ -105,7 +104,7 @@ func (b *Builder) build(cfg Config) (*Chain, error) {
 		if c.hits, err = hitsOf(process.blocks, c.servers, cfg.Shared); err != nil {
 			return nil, err
 		}
-		if err := b.tellSlow(cfg); err != nil {
+		if err := b.logSlow(cfg); err != nil {
 			return nil, err
 		}
 	}
@@ -126,7 +125,7 @@ func (c *Chain) ServeDNS(at netip.AddrPort, w dns.ResponseWriter, r *dns.Msg, q 
 	server.ServeDNS(&asking{Context: context.Background(), server: server, query: q}, w, r)
 }
 
-// asking is the context of one question: what CoreDNS's server puts into two contexts, and the question's Query, in one.
+// asking is the context of one query: the values that CoreDNS's server puts into two contexts, and the Query, in one.
 type asking struct {
 	context.Context
 	server *dnsserver.Server
@@ -146,8 +145,7 @@ func (a *asking) Value(key any) any {
 	return nil
 }
 
-// Close ends the chain's plugins: a miss still needs its forwarder, so whatever was asked must be answered before. final says that
-// no chain comes after this one.
+// Close ends the chain's plugins. A miss still needs its forwarder, so all queries must be answered before. final: no other chain follows.
 func (c *Chain) Close(final bool) error {
 	process.mu.Lock()
 	defer process.mu.Unlock()
@@ -162,7 +160,7 @@ func (c *Chain) Close(final bool) error {
 	return errors.Join(errs...)
 }
 
-// inRendered says which text a plugin's complaint counts its lines in.
+// inRendered adds which text a plugin's error counts its lines in.
 func inRendered(err error) error {
 	return fmt.Errorf("%w (lines as in neardns-agent config show --corefile)", err)
 }

@@ -1,11 +1,10 @@
-// Package corefile is CoreDNS, embedded: the text of a Corefile from a Config, and the chain of plugins that the text asks for. A chain
-// answers questions that it is given; it has no socket and reads no question by itself.
+// Package corefile is the embedded CoreDNS: it renders a Corefile from a Config, and builds the plugin chain of that text. The chain answers
+// the queries that the listener passes to it; it has no socket.
 //
-// It owns CoreDNS's process-wide settings and the way from Config to Corefile. It must never take signals or command-line flags into
-// account, nor files but those that an operator's Corefile names.
+// It guarantees that only it touches CoreDNS's process-wide settings. It reads no signals, no command-line flags, and only those files that an
+// operator's Corefile names.
 //
-// Failure policy: Build gives a chain whose plugins run, or an error, and then nothing runs; a question is answered SERVFAIL only
-// when no stale answer may be given.
+// On failure, Build returns an error and no plugin runs. A query is answered SERVFAIL only if no stale answer may be served.
 package corefile
 
 import (
@@ -29,10 +28,10 @@ const (
 	defaultBufferSize = 1232 // dnsflagday.net/2020: passes every path without fragments
 )
 
-// Queries says which questions are logged.
+// Queries is which queries are logged.
 type Queries string
 
-// What may be logged. Off still says once a minute and kind that upstreams fail.
+// The values of Queries. Off still logs failing upstreams, once a minute and kind.
 const (
 	QueriesOff    Queries = "off"
 	QueriesErrors Queries = "errors"
@@ -61,11 +60,11 @@ type Config struct {
 	External []nameserver.Address
 
 	Cache Cache
-	// Misses bounds the questions that are being asked of upstreams, in all zones together.
+	// Misses bounds the queries that wait for upstreams, in all zones together.
 	Misses int
 	// BufferSize bounds UDP answers, TC above. 1232
 	BufferSize uint16
-	// FastPath answers before CoreDNS what the cache or the edge's zones have; see Chain.Hits.
+	// FastPath answers hits of the cache and of the edge's zones without CoreDNS; see Chain.FastPath.
 	FastPath bool
 	Queries  Queries
 
@@ -79,7 +78,7 @@ type Config struct {
 	OverrideName string
 	// Binds is the name of our link where the Override was written for NodeLocal DNSCache: each server block is served at the
 	// addresses that it binds (by number, or all by this name); those without a bind, at all of them. Misses by forward are bounded
-	// in time. "": blocks say nothing of addresses.
+	// in time. "": blocks name no addresses.
 	Binds string
 	// Shared serves the edge's zones and nothing else; of the other fields only addresses, port, buffer size and fast path count then.
 	Shared bool
@@ -87,15 +86,15 @@ type Config struct {
 	InstanceID string
 }
 
-// Cache says what is kept.
+// Cache is what the cache keeps, and for how long.
 type Cache struct {
 	Entries     int           // per server block, positive answers; and as many negative ones
 	NegativeTTL time.Duration // at most; whole seconds
-	// ServeStale is how long after its end an answer may still be given when the upstream fails (RFC 8767). 0: never.
+	// ServeStale is how long after it expired an answer may be served if the upstream fails (RFC 8767). 0: never.
 	ServeStale time.Duration
-	// NoPrefetch: names that are in use are not fetched anew before they end.
+	// NoPrefetch: names in use are not refreshed before they expire.
 	NoPrefetch bool
-	// HoldDenials is how long a denial of a name that just had an answer must last before it is believed. 0: no time.
+	// HoldDenials is how long a denial of a name that just had an answer must last before it counts. 0: at once.
 	HoldDenials time.Duration
 }
 
@@ -155,7 +154,7 @@ func (c *Config) checkZones(fault faultFunc) {
 	}
 	zone("clusterDomain", c.ClusterDomain)
 	if len(c.Cluster) == 0 {
-		fault("upstreams.cluster", "nobody to ask for %s: name the address of kube-dns", c.ClusterDomain)
+		fault("upstreams.cluster", "no upstream for %s: name the address of kube-dns", c.ClusterDomain)
 	}
 	for i, z := range c.ReverseZones {
 		zone(fmt.Sprintf("reverseZones[%d]", i), z)

@@ -96,7 +96,7 @@ func is(host string, address netip.Addr) bool {
 	return err == nil && a.Unmap() == address
 }
 
-// pluginsOf lists a block's plugins in the order in which they see a question. As CoreDNS does for each address, it links them, each
+// pluginsOf lists a block's plugins in the order in which they see a query. As CoreDNS does for each address, it links them, each
 // to the same one as before.
 func pluginsOf(config *dnsserver.Config) []plugin.Handler {
 	var out []plugin.Handler
@@ -137,10 +137,10 @@ func zoneHitsOf(plugins []plugin.Handler, server *dnsserver.Server, zone string)
 	return z
 }
 
-// Slow tells why a zone's hits go through CoreDNS although the fast path is on.
+// Slow is why a zone's hits go through CoreDNS although the fast path is on.
 type Slow struct {
 	Zones   []string
-	Plugins []string // those that see each question, by their directives
+	Plugins []string // those that see each query, by their directives
 }
 
 func (s Slow) String() string {
@@ -148,11 +148,11 @@ func (s Slow) String() string {
 	if len(s.Plugins) > 1 {
 		verb = "see"
 	}
-	return fmt.Sprintf("hits of %s go through CoreDNS: %s %s each question", strings.Join(s.Zones, ", "), strings.Join(s.Plugins, ", "), verb)
+	return fmt.Sprintf("hits of %s go through CoreDNS: %s %s each query", strings.Join(s.Zones, ", "), strings.Join(s.Plugins, ", "), verb)
 }
 
-// tellSlow says once which zones have no fast path.
-func (b *Builder) tellSlow(cfg Config) error {
+// logSlow logs which zones have no fast path.
+func (b *Builder) logSlow(cfg Config) error {
 	slow, err := SlowZones(cfg)
 	for _, s := range slow {
 		b.log.Info("hits go through CoreDNS", "zones", strings.Join(s.Zones, " "), "seen_by", strings.Join(s.Plugins, " "))
@@ -160,7 +160,7 @@ func (b *Builder) tellSlow(cfg Config) error {
 	return err
 }
 
-// SlowZones lists the server blocks with a cache of which hits go through CoreDNS, since a plugin before the cache sees each question.
+// SlowZones lists the server blocks with a cache of which hits go through CoreDNS, because a plugin before the cache sees each query.
 func SlowZones(cfg Config) ([]Slow, error) {
 	text, err := Render(cfg)
 	if err != nil {

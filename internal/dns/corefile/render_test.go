@@ -169,7 +169,7 @@ func TestRenderRefuses(t *testing.T) {
 		{"cluster domain with a brace", func(c *Config) { c.ClusterDomain = "a{b" }, `clusterDomain: "a{b" is not a domain name: '{' may not`},
 		{"cluster domain with a line", func(c *Config) { c.ClusterDomain = "a\nbind 0.0.0.0" }, "clusterDomain"},
 		{"long label", func(c *Config) { c.ClusterDomain = strings.Repeat("x", 64) }, "is not a domain name"},
-		{"no cluster upstream", func(c *Config) { c.Cluster = nil }, "upstreams.cluster: nobody to ask for cluster.local"},
+		{"no cluster upstream", func(c *Config) { c.Cluster = nil }, "upstreams.cluster: no upstream for cluster.local"},
 		{"snippet zone", func(c *Config) { c.Snippets = map[string]string{"a b": "log"} }, `snippets["a b"]`},
 		{"snippet directive", func(c *Config) { c.Snippets = map[string]string{".": "log\nkubernetes cluster.local"} },
 			`snippets["."]:2 - Error during parsing: Unknown directive 'kubernetes'`},

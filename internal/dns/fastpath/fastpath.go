@@ -26,7 +26,7 @@ type Handler interface {
 type Query struct {
 	Wire     []byte     // the message as it came; over UDP it may be cut at 512 bytes
 	Client   netip.Addr // without zone and mapping
-	Who      any        // what the listener's observer knows of the client
+	Identity any        // what the listener's observer knows of the client
 	TCP      bool
 	Received time.Time
 

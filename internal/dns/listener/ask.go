@@ -17,9 +17,9 @@ import (
 	"github.com/neardns/neardns/internal/dns/responsewriter"
 )
 
-// Ask has the chain answer a question for a name in zone that nobody has asked for before, as if a client had sent it to one of the
-// server's addresses: by whatever the configuration says of that zone, an operator's Corefile included. It returns nil once an answer
-// came, a denial included, or what came instead, at the latest when ctx ends.
+// Ask sends a query for a fresh name in zone through the chain, as if a client had sent it to one of the server's addresses. So the
+// configuration of that zone answers, an operator's Corefile included. It returns nil after an answer, a denial included, and otherwise
+// what came instead, at the latest when ctx ends.
 func (s *Server) Ask(ctx context.Context, zone string) error {
 	s.mu.Lock()
 	c, cfg := s.chain, s.config
@@ -48,10 +48,10 @@ func (s *Server) Ask(ctx context.Context, zone string) error {
 	}
 }
 
-// Fetch has a question dealt with that somebody else answers: what is kept is looked up as for a client that who is known of, and what is
-// not is asked of upstreams and kept. It returns the response code once an answer is there, and otherwise an error. message must be a
-// whole question in wire form; Fetch does not keep it.
-func (s *Server) Fetch(message []byte, who any) (rcode int, err error) {
+// Fetch runs a mirrored query, whose client gets its answer elsewhere: as a hit if the cache has the answer, for a client with that identity,
+// and otherwise through the chain, which caches it. It returns the response code. message is a whole query in wire form; Fetch does not keep
+// it.
+func (s *Server) Fetch(message []byte, identity any) (rcode int, err error) {
 	s.mu.Lock()
 	c, cfg := s.chain, s.config
 	s.mu.Unlock()
@@ -60,12 +60,12 @@ func (s *Server) Fetch(message []byte, who any) (rcode int, err error) {
 	}
 	defer c.leave()
 	at, w := cfg.internalClient()
-	if code, ok := kept(c.chain.FastPath(at), message, who); ok {
+	if code, ok := fetchFast(c.chain.FastPath(at), message, identity); ok {
 		return code, nil
 	}
 	m := new(dns.Msg)
 	if err := m.Unpack(message); err != nil {
-		return 0, fmt.Errorf("read the question: %w", err)
+		return 0, fmt.Errorf("read the query: %w", err)
 	}
 	c.answer(nil, at, netip.Addr{}, w, m)
 	if w.Msg == nil {
@@ -81,12 +81,12 @@ func (c *Config) internalClient() (at netip.AddrPort, w *responsewriter.Capture)
 	return at, &responsewriter.Capture{Base: responsewriter.Base{Local: own, Remote: own}}
 }
 
-// kept looks up what stands before the chain.
-func kept(first fastpath.Handler, message []byte, who any) (code int, ok bool) {
+// fetchFast tries the fast path.
+func fetchFast(first fastpath.Handler, message []byte, identity any) (code int, ok bool) {
 	if first == nil {
 		return 0, false
 	}
-	answer, _, ok := first.Answer(make([]byte, 0, dns.MinMsgSize), &fastpath.Query{Wire: message, Who: who, Received: time.Now()})
+	answer, _, ok := first.Answer(make([]byte, 0, dns.MinMsgSize), &fastpath.Query{Wire: message, Identity: identity, Received: time.Now()})
 	if !ok || len(answer) < msg.HeaderSize {
 		return 0, false
 	}

@@ -22,22 +22,22 @@ import (
 
 // Sizes of what is read.
 const (
-	questionMost = dns.MinMsgSize // what the DNS library reads of a question by default; what is longer is cut, and invalid
-	batchMost    = 32             // datagrams in one system call
+	maxQuery  = dns.MinMsgSize // as the DNS library reads by default; a longer query is cut, and invalid
+	batchSize = 32             // datagrams in one system call
 )
 
-// datagrams reads a point's UDP socket: as many questions in one system call as lie there, and as many answers in another. A socket
-// is bound to its one address, so answers have the right source by themselves; each goes to the very socket address that its
-// question came from, an IPv6 scope included.
+// datagrams reads a point's UDP socket: all waiting queries with one system call, and writes all their answers with another. A socket is
+// bound to one address, so answers have the right source address. Each goes to the socket address that its query came from, an IPv6 scope
+// included.
 //
 // One goroutine uses it.
 type datagrams struct {
 	p      *point
 	raw    syscall.RawConn
-	inWork sync.WaitGroup // questions that the chain has
+	inWork sync.WaitGroup // queries that the chain has
 
 	in      packets
-	buffers [batchMost][questionMost]byte
+	buffers [batchSize][maxQuery]byte
 	read    func(fd uintptr) (done bool) // receive: made once, so that a hit costs no allocation
 	rounds  int                          // reads since there was nothing to read
 	got     int                          // by the last read
@@ -45,7 +45,7 @@ type datagrams struct {
 	failed  int                          // reads that failed since one did not
 
 	query   fastpath.Query
-	answers [batchMost][]byte
+	answers [batchSize][]byte
 	out     packets
 	ready   int // answers in out
 	writer  writer
@@ -60,9 +60,9 @@ type packet struct {
 
 // packets are the arguments of recvmmsg(2) and sendmmsg(2).
 type packets struct {
-	headers [batchMost]packet
-	parts   [batchMost]unix.Iovec
-	from    [batchMost]address
+	headers [batchSize]packet
+	parts   [batchSize]unix.Iovec
+	from    [batchSize]address
 }
 
 // address is the other end of a packet, as the kernel writes it. An IPv4 one (unix.RawSockaddrInet4) takes a part of its room.
@@ -74,9 +74,9 @@ func newDatagrams(p *point, conn *net.UDPConn) (*datagrams, error) {
 		return nil, err
 	}
 	d := &datagrams{p: p, raw: raw, room: room{dropped: &p.quota.dropped}}
-	for i := range batchMost {
+	for i := range batchSize {
 		d.in.parts[i].Base = &d.buffers[i][0]
-		d.in.parts[i].SetLen(questionMost)
+		d.in.parts[i].SetLen(maxQuery)
 		h := &d.in.headers[i].header
 		h.Name, h.Namelen, h.Iov = d.in.from[i].bytes(), unix.SizeofSockaddrInet6, &d.in.parts[i]
 		h.SetIovlen(1)
@@ -91,20 +91,20 @@ func newDatagrams(p *point, conn *net.UDPConn) (*datagrams, error) {
 
 func (a *address) bytes() *byte { return (*byte)(unsafe.Pointer(a)) }
 
-// toldAfter is how many reads in a row the runtime is not told of. It is told of system calls so that others run while one waits.
-// Ours never wait, and to be told wakes its monitor (runtime.sysmon), which then looks about every 20 µs: at 1,000 questions a second
-// that is three of four context switches. But the monitor also takes the processor from who has had it for 10 ms, so a reader that
-// always finds something must not leave it asleep.
-const toldAfter = 16
+// rawReads: one of so many reads goes through the Go runtime, the others are raw system calls. The runtime wants to know of system calls so
+// that other goroutines run while one waits. Ours never wait, and telling it wakes its monitor (runtime.sysmon), which then polls about every
+// 20 µs: at 1,000 queries a second that makes three of four context switches. But the monitor also preempts goroutines that have run for
+// 10 ms, so a reader that always finds queries must not leave it asleep.
+const rawReads = 16
 
-// receive reads what lies in the socket. It returns false where nothing does, and is called again when something comes.
+// receive reads the waiting datagrams. It returns false if there are none, and is called again when some arrive.
 func (d *datagrams) receive(fd uintptr) (done bool) {
 	for {
 		call := unix.RawSyscall6
-		if d.rounds++; d.rounds%toldAfter == 0 {
+		if d.rounds++; d.rounds%rawReads == 0 {
 			call = unix.Syscall6
 		}
-		n, _, errno := call(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&d.in.headers[0])), batchMost, unix.MSG_DONTWAIT, 0, 0)
+		n, _, errno := call(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&d.in.headers[0])), batchSize, unix.MSG_DONTWAIT, 0, 0)
 		switch errno {
 		case 0:
 			d.got, d.err, d.failed = int(n), nil, 0
@@ -121,10 +121,10 @@ func (d *datagrams) receive(fd uintptr) (done bool) {
 	}
 }
 
-// failedMost is how often in a row, a millisecond apart, a read may fail before the socket is dead.
-const failedMost = 1000
+// maxFailures is how often in a row, a millisecond apart, a read may fail before the socket counts as dead.
+const maxFailures = 1000
 
-// serve reads and answers until the point ends, or with an error until its socket dies; what was read is answered in either case.
+// serve reads and answers until the point ends, or returns an error when its socket dies. All queries that were read are answered.
 func (d *datagrams) serve() error {
 	defer d.inWork.Wait()
 	for {
@@ -132,7 +132,7 @@ func (d *datagrams) serve() error {
 			return nil
 		}
 		if d.p.quota.full() {
-			<-time.After(fullLook)
+			<-time.After(fullPoll)
 			continue
 		}
 		err := d.raw.Read(d.read)
@@ -143,17 +143,17 @@ func (d *datagrams) serve() error {
 		case err == nil:
 			d.serveBatch(d.got)
 		case errors.Is(err, os.ErrDeadlineExceeded): // a pause, or the end
-		case d.failed > 0 && d.failed < failedMost: // something happened to the socket, for instance SOCK_DESTROY; it is bound as before
-			<-time.After(fullLook)
+		case d.failed > 0 && d.failed < maxFailures: // something happened to the socket, for example SOCK_DESTROY; it is still bound
+			<-time.After(fullPoll)
 		default:
 			return err
 		}
 	}
 }
 
-// serveBatch has n datagrams answered by who stands before the chain, and gives the rest to the chain.
+// serveBatch answers n datagrams by the fast path, and passes the rest to the chain.
 func (d *datagrams) serveBatch(n int) {
-	var left uint64 // a bit for each
+	var left uint64 // bit i: the chain has to answer datagram i
 	c := d.p.enter()
 	if c.first == nil {
 		left = 1<<n - 1
@@ -161,7 +161,7 @@ func (d *datagrams) serveBatch(n int) {
 		d.query.Received = time.Now()
 		for i := range n {
 			d.query.Wire, d.query.Client = d.datagram(i), d.in.from[i].client()
-			answer, ok := d.p.before(c.first, d.answers[i][:0], &d.query)
+			answer, ok := d.p.answerFast(c.first, d.answers[i][:0], &d.query)
 			if !ok {
 				left |= 1 << i
 				continue
@@ -182,12 +182,12 @@ func (d *datagrams) serveBatch(n int) {
 	}
 }
 
-// datagram is what was read as the ith of a batch.
+// datagram is the ith of a batch.
 func (d *datagrams) datagram(i int) []byte {
-	return d.buffers[i][:min(d.in.headers[i].size, questionMost)]
+	return d.buffers[i][:min(d.in.headers[i].size, maxQuery)]
 }
 
-// reply makes the answer to the ith of a batch ready to be sent.
+// reply prepares the answer to the ith of a batch.
 func (d *datagrams) reply(i int) {
 	h := &d.out.headers[d.ready].header
 	h.Name, h.Namelen = d.in.from[i].bytes(), d.in.headers[i].header.Namelen
@@ -196,14 +196,14 @@ func (d *datagrams) reply(i int) {
 	d.ready++
 }
 
-// hand gives the ith of a batch to the chain. Where no source could be served it waits, as reading does.
+// hand passes the ith of a batch to a worker. If no client has a free slot it waits, as serve does.
 func (d *datagrams) hand(i int) {
 	m := d.datagram(i)
 	if len(m) < msg.HeaderSize {
 		return // no DNS message
 	}
 	for d.p.quota.full() {
-		<-time.After(fullLook)
+		<-time.After(fullPoll)
 	}
 	src := d.in.from[i].client()
 	if !d.p.quota.take(src) {
@@ -214,7 +214,7 @@ func (d *datagrams) hand(i int) {
 	d.p.workers.do(q)
 }
 
-// client is the address that packets are counted for: without port, mapping and scope, as package places has it.
+// client is the address that packets are counted for: without port, mapping and scope, as fairshare.Source has it.
 func (a *address) client() netip.Addr {
 	if a.Family == unix.AF_INET {
 		return netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(a)).Addr)
@@ -243,7 +243,7 @@ type writer struct {
 
 func (w *writer) open(raw syscall.RawConn, r *room) { w.raw, w.room, w.send = raw, r, w.sendAll }
 
-// write sends packets, each or not: a client that cannot be reached must not cost others their answers. It never waits.
+// write tries to send each packet: a client that cannot be reached must not cost others their answers. It never waits.
 func (w *writer) write(packets []packet) error {
 	if len(packets) == 0 {
 		return nil
@@ -269,20 +269,20 @@ func (w *writer) sendAll(fd uintptr) (done bool) {
 		case unix.EAGAIN:
 			w.room.fill(fd)
 		case unix.EINTR:
-		default: // the first packet's: of a later one the kernel tells when it is the first
+		default: // of the first packet; the kernel reports a later packet's error when that is the first
 			w.error, w.rest = errno, w.rest[1:]
 		}
 	}
 	return true
 }
 
-// sendmmsg is sendmmsg(2), and never waits. The runtime is not told of the call (toldAfter); the longest takes a fraction of a millisecond.
+// sendmmsg is sendmmsg(2), and never waits. The call is raw (rawReads); the longest takes a fraction of a millisecond.
 func sendmmsg(fd uintptr, packets []packet) (n int, err unix.Errno) {
 	sent, _, err := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&packets[0])), uintptr(len(packets)), unix.MSG_DONTWAIT, 0, 0)
 	return int(sent), err
 }
 
-// datagram is one question over UDP while the chain has it: the chain's writer.
+// datagram is one query over UDP while the chain has it: the chain's writer.
 type datagram struct {
 	responsewriter.Base
 	of       *datagrams
@@ -292,18 +292,18 @@ type datagram struct {
 	toSize   uint32
 }
 
-// serve has the chain answer the question.
+// serve runs the query through the chain.
 func (q *datagram) serve() {
 	defer q.of.inWork.Done()
 	defer q.of.p.quota.give(q.source)
 	q.Base = responsewriter.Base{Local: net.UDPAddrFromAddrPort(q.of.p.at), Remote: q.to.udp()}
 	wire := q.question
 	q.question = nil
-	q.of.p.deal(q.source, q, wire)
+	q.of.p.handle(q.source, q, wire)
 }
 
-// deal has the chain answer a message. What is no question is refused or ignored as the DNS library's server does.
-func (p *point) deal(source netip.Addr, w dns.ResponseWriter, wire []byte) {
+// handle runs a message through the chain. A message that is no query is refused or ignored as the DNS library's server does.
+func (p *point) handle(source netip.Addr, w dns.ResponseWriter, wire []byte) {
 	r := new(dns.Msg)
 	head := r.Unpack(wire[:msg.HeaderSize]) // alone it is a message, too
 	action := dns.DefaultMsgAcceptFunc(dns.Header(msg.ReadHeader(wire)))
@@ -322,7 +322,7 @@ func (p *point) deal(source netip.Addr, w dns.ResponseWriter, wire []byte) {
 		r.Opcode, r.Rcode = opcode, dns.RcodeNotImplemented
 	}
 	r.Zero, r.Answer, r.Ns, r.Extra = false, nil, nil, nil
-	_ = w.WriteMsg(r) // what of its question was read may have no wire form, and then there is no answer
+	_ = w.WriteMsg(r) // the part of its question that was read may have no wire form; then there is no answer
 }
 
 // WriteMsg sends an answer.

@@ -97,7 +97,7 @@ func TestBatches(t *testing.T) {
 			defer conn.Close()
 			for round := range 20 {
 				open := map[uint16]string{}
-				for i := range 3*batchMost + 1 {
+				for i := range 3*batchSize + 1 {
 					q := question(fmt.Sprintf("s%d-r%d-q%d.example.org.", sender, round, i), dns.TypeA)
 					q.Id = uint16(i)
 					open[q.Id] = q.Question[0].Name
@@ -214,13 +214,13 @@ func TestNoAllocationPerHit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range batchMost {
+	for i := range batchSize {
 		copy(d.buffers[i][:], b)
 		d.in.headers[i].size = uint32(len(b))
 		d.in.from[i] = kernelAddress(conn.LocalAddr().(*net.UDPAddr).AddrPort())
 		d.in.headers[i].header.Namelen = sizeOf(d.in.from[i])
 	}
-	for what, n := range map[string]int{"one": 1, "a batch": batchMost} {
+	for what, n := range map[string]int{"one": 1, "a batch": batchSize} {
 		again := func() {
 			for i := range n {
 				d.in.headers[i].header.Namelen = sizeOf(d.in.from[i])

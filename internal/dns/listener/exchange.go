@@ -11,17 +11,16 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// Observer is told of each question that is answered, once, over UDP and TCP alike and whoever answers it. What the DNS library
-// refuses by itself, since it is no question, is not among them. Both methods are called for each question: they must be quick, and
-// are called at the same time.
+// Observer records each query once, over UDP and TCP, whether the fast path or the chain answers it. Messages that the DNS library refuses
+// because they are no queries are not among them. Both methods run for each query, concurrently, and must be quick.
 type Observer interface {
-	// Who returns what is known of a client, to go with its question; nil: nothing. It may be called more than once for a question.
-	Who(client netip.Addr) any
-	// Answered is told what became of a question, as soon as it is dealt with. A question of the agent's own has no Client.
-	Answered(a queryinfo.Answer)
+	// Identify returns what is known of a client, to go with its query; nil: nothing. It may be called more than once for a query.
+	Identify(client netip.Addr) any
+	// Record takes the outcome of a query as soon as the query is done. A query of the agent's own has no Client.
+	Record(a queryinfo.Answer)
 }
 
-// exchange is one question while the chain answers it: the chain's writer, which notes what is written.
+// exchange is the writer of one query for the chain. It notes what is written.
 type exchange struct {
 	dns.ResponseWriter
 	query       queryinfo.Query
@@ -34,7 +33,7 @@ func (x *exchange) WriteMsg(m *dns.Msg) error {
 	if err != nil {
 		return err
 	}
-	x.rcode = m.Rcode // also what the header has no place for
+	x.rcode = m.Rcode // with the OPT's extension
 	x.size += len(b)
 	_, err = x.ResponseWriter.Write(b)
 	return err
@@ -48,32 +47,32 @@ func (x *exchange) Write(b []byte) (int, error) {
 	return x.ResponseWriter.Write(b)
 }
 
-// answer has the chain answer a question, and tells the observer.
+// answer runs a query through the chain, and records it.
 func (s *serving) answer(o Observer, at netip.AddrPort, client netip.Addr, w dns.ResponseWriter, r *dns.Msg) {
 	x := &exchange{ResponseWriter: w}
 	x.query.Client = client
 	if o != nil {
-		x.query.Who = o.Who(client)
+		x.query.Identity = o.Identify(client)
 	}
 	s.chain.ServeDNS(at, x, r, &x.query)
 	if o != nil {
-		o.Answered(queryinfo.Answer{Client: client, Who: x.query.Who, Rcode: x.rcode, Size: x.size, Level: x.query.Level()})
+		o.Record(queryinfo.Answer{Client: client, Identity: x.query.Identity, Rcode: x.rcode, Size: x.size, Level: x.query.Level()})
 	}
 }
 
-// before asks whoever stands before the chain. It returns b with the answer appended, or as it is where there is none; ok is false where
-// the chain is to answer.
-func (p *point) before(first fastpath.Handler, b []byte, q *fastpath.Query) (answer []byte, ok bool) {
-	// One question must not end the process, and the chain has a recovery of its own.
+// answerFast runs a query through the fast path. It returns b with the answer appended, or unchanged if there is none. If ok is false, the
+// chain has to answer.
+func (p *point) answerFast(first fastpath.Handler, b []byte, q *fastpath.Query) (answer []byte, ok bool) {
+	// One query must not end the process. The chain recovers by itself.
 	defer func() {
 		if r := recover(); r != nil {
-			p.log.Error("a hit was left to the chain", "panic", r, "stack", string(debug.Stack()))
+			p.log.Error("fast path panicked; the plugin chain answers", "panic", r, "stack", string(debug.Stack()))
 			answer, ok = nil, false
 		}
 	}()
-	q.Who = nil
+	q.Identity = nil
 	if p.observer != nil {
-		q.Who = p.observer.Who(q.Client)
+		q.Identity = p.observer.Identify(q.Client)
 	}
 	head := len(b)
 	b, level, ok := first.Answer(b, q)
@@ -86,7 +85,7 @@ func (p *point) before(first fastpath.Handler, b []byte, q *fastpath.Query) (ans
 		code = msg.Rcode(b[head:])
 	}
 	if p.observer != nil {
-		p.observer.Answered(queryinfo.Answer{Client: q.Client, Who: q.Who, Rcode: code, Size: size, Level: level})
+		p.observer.Record(queryinfo.Answer{Client: q.Client, Identity: q.Identity, Rcode: code, Size: size, Level: level})
 	}
 	return b, true
 }

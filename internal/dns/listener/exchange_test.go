@@ -29,7 +29,7 @@ type watcher struct {
 	told []queryinfo.Answer
 }
 
-func (w *watcher) Who(client netip.Addr) any {
+func (w *watcher) Identify(client netip.Addr) any {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asks++
@@ -39,7 +39,7 @@ func (w *watcher) Who(client netip.Addr) any {
 	return "who is at " + client.String()
 }
 
-func (w *watcher) Answered(a queryinfo.Answer) {
+func (w *watcher) Record(a queryinfo.Answer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.told = append(w.told, a)
@@ -70,7 +70,7 @@ type shelf struct {
 func (s *shelf) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) {
 	m := new(dns.Msg)
 	s.mu.Lock()
-	s.asked = fastpath.Query{Client: q.Client, Who: q.Who, TCP: q.TCP}
+	s.asked = fastpath.Query{Client: q.Client, Identity: q.Identity, TCP: q.TCP}
 	s.mu.Unlock()
 	if err := m.Unpack(q.Wire); err != nil || len(m.Question) != 1 || m.Question[0].Name != s.name {
 		return b, queryinfo.Hit, false
@@ -133,7 +133,7 @@ func TestObserver(t *testing.T) {
 			for _, network := range []string{"udp", "tcp"} {
 				ask(t, network, addressOf(cfg), kept.Copy())
 				want := tc.want
-				want.Client, want.Who = local, "who is at 127.0.0.1"
+				want.Client, want.Identity = local, "who is at 127.0.0.1"
 				if diff := cmp.Diff([]queryinfo.Answer{want}, w.take(t, 1), sameAnswer); diff != "" {
 					t.Errorf("%s (-want +got):\n%s", network, diff)
 				}
@@ -162,13 +162,13 @@ func TestObserverOfSilence(t *testing.T) {
 	if _, err := conn.Write(wire); err != nil {
 		t.Fatal(err)
 	}
-	if got := w.take(t, 1); len(got) != 1 || got[0].Size != 0 || got[0].Who == nil {
+	if got := w.take(t, 1); len(got) != 1 || got[0].Size != 0 || got[0].Identity == nil {
 		t.Errorf("told %+v", got)
 	}
 	if err := s.Ask(t.Context(), "cluster.local"); err != nil {
 		t.Fatal(err)
 	}
-	if got := w.take(t, 1); len(got) != 1 || got[0].Client.IsValid() || got[0].Who != nil || got[0].Size == 0 {
+	if got := w.take(t, 1); len(got) != 1 || got[0].Client.IsValid() || got[0].Identity != nil || got[0].Size == 0 {
 		t.Errorf("told %+v", got)
 	}
 }
@@ -203,7 +203,7 @@ func TestFirst(t *testing.T) {
 		levels := map[queryinfo.Level]int{}
 		for _, a := range told {
 			levels[a.Level]++
-			if a.Who != "who is at 127.0.0.1" || a.Size < msg.HeaderSize || (a.Rcode == dns.RcodeNameError) != (a.Level == queryinfo.Stale) {
+			if a.Identity != "who is at 127.0.0.1" || a.Size < msg.HeaderSize || (a.Rcode == dns.RcodeNameError) != (a.Level == queryinfo.Stale) {
 				t.Errorf("%s: told %+v", network, a)
 			}
 		}
@@ -211,7 +211,7 @@ func TestFirst(t *testing.T) {
 			t.Errorf("%s: told %+v", network, told)
 		}
 		first.mu.Lock()
-		if last := first.asked; last.TCP != (network == "tcp") || last.Client != netip.MustParseAddr("127.0.0.1") || last.Who != "who is at 127.0.0.1" {
+		if last := first.asked; last.TCP != (network == "tcp") || last.Client != netip.MustParseAddr("127.0.0.1") || last.Identity != "who is at 127.0.0.1" {
 			t.Errorf("%s: asked by %+v", network, last)
 		}
 		first.mu.Unlock()
@@ -294,8 +294,8 @@ func BenchmarkExchange(b *testing.B) {
 
 type nobodyCounts struct{}
 
-func (nobodyCounts) Who(netip.Addr) any        { return nil }
-func (nobodyCounts) Answered(queryinfo.Answer) {}
+func (nobodyCounts) Identify(netip.Addr) any { return nil }
+func (nobodyCounts) Record(queryinfo.Answer) {}
 
 // nowhere is a client that takes everything.
 type nowhere struct{ dns.ResponseWriter }

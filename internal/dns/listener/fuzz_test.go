@@ -38,7 +38,7 @@ func FuzzFront(f *testing.F) {
 		}
 		for _, tcp := range []bool{false, true} {
 			f.Add(bytes.Repeat(framed(wire), 3), uint16(1), tcp)
-			f.Add(framed(wire, wire, append(slices.Clone(wire), make([]byte, questionMostTCP)...), wire), uint16(50), tcp)
+			f.Add(framed(wire, wire, append(slices.Clone(wire), make([]byte, maxQueryTCP)...), wire), uint16(50), tcp)
 			f.Add(append(framed(wire), 0, 200, 1), uint16(2), tcp)
 		}
 		all = append(all, framed(wire)...)
@@ -53,9 +53,9 @@ func FuzzFront(f *testing.F) {
 		if len(stream) > fuzzMost {
 			return
 		}
-		most := questionMost
+		most := maxQuery
 		if tcp {
-			most = questionMostTCP
+			most = maxQueryTCP
 		}
 		messages := split(stream)
 		want, questions := lib.answers(messages, most)

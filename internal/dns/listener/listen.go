@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/portowners"
 )
 
-// BusyError says that an address cannot be listened on.
+// BusyError is an address that cannot be listened on.
 type BusyError struct {
 	Address  netip.AddrPort
 	Protocol string   // udp, tcp
@@ -29,7 +29,7 @@ func (e *BusyError) Error() string {
 	case errors.Is(e.Err, syscall.EADDRINUSE) && len(e.Holders) > 0:
 		return msg + ": held by " + strings.Join(e.Holders, ", ")
 	case errors.Is(e.Err, syscall.EADDRINUSE):
-		return fmt.Sprintf("%s: its holder cannot be seen from here: on the node, run ss -lnp 'sport = :%d'", msg, e.Address.Port())
+		return fmt.Sprintf("%s: the process that holds it is not visible from here: on the node, run ss -lnp 'sport = :%d'", msg, e.Address.Port())
 	case errors.Is(e.Err, syscall.EADDRNOTAVAIL):
 		return msg + ": the address is on no link of this host (or its IPv6 duplicate check has not ended)"
 	case errors.Is(e.Err, syscall.EACCES):
@@ -40,7 +40,7 @@ func (e *BusyError) Error() string {
 
 func (e *BusyError) Unwrap() error { return e.Err }
 
-// rootCause strips what package net says about the address, which the message has already.
+// rootCause strips the address that package net adds, which the message has already.
 func rootCause(err error) error {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
@@ -49,15 +49,15 @@ func rootCause(err error) error {
 	return err
 }
 
-// Socket is one listening socket of an address: a descriptor of it, which whoever has the Socket closes.
+// Socket is one listening socket of an address: a descriptor, which the holder of the Socket closes.
 type Socket struct {
 	Protocol string // udp, tcp
 	Address  netip.AddrPort
 	File     *os.File
 }
 
-// listen makes a point of each address and protocol, from the sockets that were inherited and else from new ones. It makes
-// all or none, and then names every one that could not be had. It takes what it uses out of inherited.
+// listen makes a point for each address and protocol, from an inherited socket if there is one. It makes all or none, and then names each
+// one that failed.
 func (s *Server) listen(ctx context.Context, cfg Config, addresses []netip.Addr, inherited []Socket) ([]*point, error) {
 	var points []*point
 	var errs []error
@@ -100,9 +100,9 @@ func (s *Server) listenAt(ctx context.Context, protocol string, at netip.AddrPor
 	return s.newPoint(protocol, at, f)
 }
 
-// open binds with SO_REUSEPORT only where that shares the port with nobody: with it, a second DNS server of the same user on
-// the same address would go unnoticed and take half of the questions. One on the wildcard takes none, since the kernel
-// prefers the socket with the address.
+// open binds with SO_REUSEPORT only if no other socket has the same address: otherwise a second DNS server of the same user on the same address
+// would go unnoticed and get half of the queries. One on the wildcard address gets none, because the kernel prefers the socket with the
+// address.
 func open(ctx context.Context, protocol string, at netip.AddrPort, transparent bool) (*os.File, error) {
 	f, err := bind(ctx, protocol, at, options{transparent: transparent})
 	if err == nil || !errors.Is(err, syscall.EADDRINUSE) {

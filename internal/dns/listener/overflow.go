@@ -53,7 +53,7 @@ func since(before, now int64) uint64 {
 	return uint64(uint32(now) - uint32(before)) //nolint:gosec // it wraps as the kernel's does
 }
 
-// drops is how many datagrams the kernel has dropped that were for the socket; -1: it does not tell.
+// drops is how many datagrams the kernel has dropped that were for the socket; -1: unknown.
 func drops(conn *net.UDPConn) int64 {
 	// The order of SO_MEMINFO's numbers (linux/sock_diag.h, Linux 4.12): memory, its bounds and lengths, and at last the drops.
 	const dropsAt = 8
@@ -62,14 +62,14 @@ func drops(conn *net.UDPConn) int64 {
 	if err != nil {
 		return -1
 	}
-	told := int64(-1)
+	dropped := int64(-1)
 	_ = raw.Control(func(fd uintptr) { // an error: it is closed
 		size := uint32(unsafe.Sizeof(numbers))
 		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_MEMINFO,
 			uintptr(unsafe.Pointer(&numbers)), uintptr(unsafe.Pointer(&size)), 0)
 		if errno == 0 && size == uint32(unsafe.Sizeof(numbers)) {
-			told = int64(numbers[dropsAt])
+			dropped = int64(numbers[dropsAt])
 		}
 	})
-	return told
+	return dropped
 }

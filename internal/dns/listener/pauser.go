@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// pauser stops and resumes the goroutine that reads a socket, which passes it before each read. It is open until it is told otherwise.
+// pauser stops and resumes the goroutine that reads a socket, which passes it before each read. It is open at first.
 type pauser struct {
 	mu    sync.Mutex // serialises shut, open and end
 	block atomic.Pointer[barrier]

@@ -52,7 +52,7 @@ func TestWhoGoes(t *testing.T) {
 	of.heard(own[3])
 	of.await(own[3])
 	goes(own[4])
-	of.dealt(own[3])
+	of.done(own[3])
 	goes(own[5])
 	goes(own[6])
 	goes(own[3]) // now it is idle, and the one after those

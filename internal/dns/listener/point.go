@@ -26,24 +26,24 @@ import (
 
 // Times of a point's end.
 const (
-	flushLeast = 50 * time.Millisecond // what the switch let through before the lease went is in the socket by then
+	flushLeast = 50 * time.Millisecond // queries that the switch let through before the lease ended are in the socket by then
 	flushMost  = time.Second
 	flushLook  = 5 * time.Millisecond
-	idleMost   = time.Second     // an open connection that asks nothing for so long is closed when its server ends
+	idleMost   = time.Second     // an open connection without a query for so long is closed when its server ends
 	drainMost  = 5 * time.Second // CoreDNS's own grace; a miss takes 4.5 s at most
 	cutMost    = 2 * time.Second
 )
 
-// Times of a connection, which are CoreDNS's own: of its first question, of one answer, and between questions. How many questions
-// may come over it has no bound.
+// Times of a connection, which are CoreDNS's own: for its first query, for one answer, and between queries. The number of queries has no
+// bound.
 const (
 	readMost    = 3 * time.Second
 	writeMost   = 5 * time.Second
 	betweenMost = 10 * time.Second
 )
 
-// point is one open socket, an address and protocol, and whoever answers there. It owns the socket, the moment at which it reads and
-// the ends of its connections: a chain comes and goes behind it. Over TCP it reads with the DNS library's server, as CoreDNS does.
+// point is one open socket, an address and protocol, and the chain that answers there. It owns the socket, its reading and the ends of its
+// connections, while one chain replaces another behind it. Over TCP it reads with the DNS library's server, as CoreDNS does.
 type point struct {
 	protocol string // udp, tcp
 	at       netip.AddrPort
@@ -51,13 +51,13 @@ type point struct {
 	socket   socket
 	server   *dns.Server // over TCP
 	udp      *datagrams  // over UDP
-	observer Observer    // nil: nobody
+	observer Observer    // nil: none
 	workers  *workers
 	chain    atomic.Pointer[led]
 	pauser   pauser
 	quota    *quota
 	conns    streams
-	ended    chan struct{} // closed when nothing is read or answered here any more
+	ended    chan struct{} // closed when the point has ended
 }
 
 // socket is a *net.UDPConn or a *net.TCPListener.
@@ -108,7 +108,7 @@ func (p *point) serve(c *serving, gone func()) {
 	begun := sync.OnceFunc(func() { close(started) })
 	go func() { // ends with the socket
 		if err := p.read(begun); err != nil && !errors.Is(err, net.ErrClosed) {
-			p.log.Error("a socket died", "protocol", p.protocol, "addr", p.at, "err", err)
+			p.log.Error("socket died", "protocol", p.protocol, "addr", p.at, "err", err)
 		}
 		begun()
 		close(p.ended)
@@ -130,12 +130,12 @@ func (p *point) read(begun func()) error {
 	return p.server.ActivateAndServe()
 }
 
-// bufferBytes is what a UDP socket may hold unread, as the kernel counts: about 5,400 questions, 270 ms of a flood of 20,000 a
-// second. Linux gives 208 KiB by default (net.core.rmem_default), 13 ms: less than some time slices of other processes. A
-// starved agent does not answer from so long a queue for long: its probes stand in it, too, and late answers cost the lease.
+// bufferBytes is what a UDP socket may hold unread, as the kernel counts: about 5,400 queries, 270 ms of a flood of 20,000 a second. Linux's
+// default of 208 KiB (net.core.rmem_default) is 13 ms, less than some time slices of other processes. A starved agent does not answer from so
+// long a queue for long: its probes wait in it too, and late answers cost the lease.
 const bufferBytes = 4 << 20
 
-// widen gives a socket its buffer. Best effort: where the capability is missing, net.core.rmem_max bounds it.
+// widen sets a socket's buffer. Best effort: without the capability, net.core.rmem_max bounds it.
 func widen(conn *net.UDPConn) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -149,26 +149,26 @@ func widen(conn *net.UDPConn) {
 	})
 }
 
-// led is a chain, and who stands before it at a point.
+// led is a chain and its fast path at a point.
 type led struct {
 	*serving
 	first fastpath.Handler // nil: nothing
 }
 
-// lead has questions from now on answered by a chain.
+// lead makes a chain answer all further queries.
 func (p *point) lead(c *serving) { p.chain.Store(&led{c, c.chain.FastPath(p.at)}) }
 
-// enter counts a question in at the chain; whoever calls it calls leave.
+// enter counts a query in at the chain. The caller must call leave.
 func (p *point) enter() *led {
 	for {
 		if c := p.chain.Load(); c.enter() {
 			return c
 		}
-		// It was retired since: another is in its place already.
+		// It was retired meanwhile: another one has replaced it.
 	}
 }
 
-// ServeDNS answers one question.
+// ServeDNS answers one query.
 func (p *point) ServeDNS(w dns.ResponseWriter, r *dns.Msg) {
 	p.ask(fairshare.Client(w.RemoteAddr()), w, r)
 }
@@ -181,7 +181,7 @@ func (p *point) ask(client netip.Addr, w dns.ResponseWriter, r *dns.Msg) {
 
 // until bounds the read that is going on. A datagram's answer may still be written.
 func (p *point) until(t time.Time) {
-	// An error: the socket is closed, and nobody reads.
+	// An error: the socket is closed, and nothing reads it.
 	switch s := p.socket.(type) {
 	case *net.UDPConn:
 		_ = s.SetReadDeadline(t)
@@ -190,10 +190,10 @@ func (p *point) until(t time.Time) {
 	}
 }
 
-// pause stops reading and accepting until resume; what comes stays in the socket. Open connections go on.
+// pause stops reading and accepting until resume. Queries then wait in the socket. Open connections continue.
 func (p *point) pause() {
 	p.pauser.shut()
-	p.until(time.Now()) // wakes who reads
+	p.until(time.Now()) // wakes the reader
 }
 
 func (p *point) resume() {
@@ -201,7 +201,7 @@ func (p *point) resume() {
 	p.pauser.open()
 }
 
-// flush waits until what came before has been read. The caller has seen to it that nothing more comes.
+// flush waits until all queries in the socket have been read. The caller makes sure that no more arrive.
 func (p *point) flush() {
 	begun := time.Now()
 	tick := time.NewTicker(flushLook)
@@ -215,7 +215,7 @@ func (p *point) flush() {
 	}
 }
 
-// waiting tells how much lies in the socket unread: bytes, or connections to accept.
+// waiting is how much waits in the socket: bytes, or connections to accept.
 func (p *point) waiting() (n int) {
 	raw, err := p.socket.SyscallConn()
 	if err != nil {
@@ -234,13 +234,13 @@ func (p *point) waiting() (n int) {
 	return n
 }
 
-// end stops reading and accepting for good, answers what was read, and closes each connection right after an answer, when
-// its client has least reason to be asking, or when it has been idle for a second. It reports an error if some had to be
-// cut. What is unread stays in the socket for other processes that have it.
+// end stops reading and accepting for good and answers the queries that were read. It closes each connection right after an answer, when a
+// query is least likely to be on its way, or after a second without one. It returns an error if it had to cut some. Unread queries stay in
+// the socket for other processes that have it.
 func (p *point) end() error {
 	p.pauser.end()
 	if p.protocol == "tcp" {
-		// Now: the library would close it after the last connection, and let more of them queue up meanwhile.
+		// Now: the library would close it after the last connection, and more of them would queue up meanwhile.
 		_ = p.socket.Close()
 	}
 	tick := time.NewTicker(idleMost / 10)
@@ -248,7 +248,7 @@ func (p *point) end() error {
 	for begun := time.Now(); time.Since(begun) < drainMost; {
 		p.conns.drain(begun.Add(idleMost))
 		if p.protocol == "udp" {
-			p.until(time.Now()) // again: a pause that ends just now takes the deadline back
+			p.until(time.Now()) // repeated: a pause that ends just now resets the deadline
 		}
 		select {
 		case <-p.ended:
@@ -259,7 +259,7 @@ func (p *point) end() error {
 	ctx, cancel := context.WithTimeout(context.Background(), cutMost)
 	defer cancel()
 	if p.server != nil {
-		_ = p.server.ShutdownContext(ctx) // how it went is seen below
+		_ = p.server.ShutdownContext(ctx) // the result shows below
 	}
 	_ = p.socket.Close()
 	select {
@@ -270,23 +270,23 @@ func (p *point) end() error {
 	}
 }
 
-// reader stands between the library and a connection: it sees where one question ends and the next begins. One goroutine uses it.
+// reader stands between the library and a connection: it sees where one query ends and the next begins. One goroutine uses it.
 type reader struct {
 	dns.Reader
 	p      *point
 	query  fastpath.Query
-	answer []byte // of whoever stands before the chain
+	answer []byte // of the fast path
 }
 
-// questionMostTCP is how much of a question over TCP is looked at. What is longer is cut, and invalid, as over UDP: the library would take
-// 64 KiB of each connection that announces so much.
-const questionMostTCP = 4096
+// maxQueryTCP is how much of a query over TCP is read. A longer one is cut, and invalid, as over UDP: the library would allocate 64 KiB for
+// each connection that announces so much.
+const maxQueryTCP = 4096
 
-// answerKept is the room for an answer that a connection keeps for the next one: that of common answers.
+// answerKept is the largest answer buffer that a connection reuses. Common answers fit.
 const answerKept = 4096
 
-// ReadTCP answers questions, at once or by workers, until there is one that the library is to deal with before the next one is read, or
-// the connection ends.
+// ReadTCP answers queries, at once or by workers, until the connection ends or there is a query that the library has to handle before the
+// next one is read.
 func (r *reader) ReadTCP(conn net.Conn, timeout time.Duration) ([]byte, error) {
 	s, ok := conn.(*stream)
 	if !ok {
@@ -295,7 +295,7 @@ func (r *reader) ReadTCP(conn net.Conn, timeout time.Duration) ([]byte, error) {
 	for {
 		m, err := s.next(timeout)
 		if err != nil {
-			s.pending.Wait() // a client may say that it asks no more, and wait for its answers
+			s.pending.Wait() // a client may close its sending side and wait for its answers
 			return nil, err
 		}
 		done, err := r.first(s, m)
@@ -310,7 +310,7 @@ func (r *reader) ReadTCP(conn net.Conn, timeout time.Duration) ([]byte, error) {
 	}
 }
 
-// next reads one question, or says that the connection ends here.
+// next reads one query, or returns an error if the connection ends here.
 func (s *stream) next(timeout time.Duration) ([]byte, error) {
 	goes, ends := s.of.await(s)
 	switch {
@@ -328,7 +328,7 @@ func (s *stream) next(timeout time.Duration) ([]byte, error) {
 		return nil, err
 	}
 	s.of.begins(s)
-	m := make([]byte, min(int(binary.BigEndian.Uint16(size[:])), questionMostTCP))
+	m := make([]byte, min(int(binary.BigEndian.Uint16(size[:])), maxQueryTCP))
 	if _, err := io.ReadFull(s.TCPConn, m); err != nil {
 		return nil, err
 	}
@@ -336,14 +336,14 @@ func (s *stream) next(timeout time.Duration) ([]byte, error) {
 	return m, err
 }
 
-// first has whoever stands before the chain answer a question, and reports whether it did.
+// first tries the fast path, and reports whether it answered.
 func (r *reader) first(s *stream, m []byte) (done bool, err error) {
 	c := r.p.enter()
 	var answer []byte
 	ok := false
 	if c.first != nil {
 		r.query.Wire, r.query.Client, r.query.TCP, r.query.Received = m, s.source, true, time.Now()
-		answer, ok = r.p.before(c.first, append(r.answer[:0], 0, 0), &r.query)
+		answer, ok = r.p.answerFast(c.first, append(r.answer[:0], 0, 0), &r.query)
 	}
 	c.leave()
 	if !ok {
@@ -363,8 +363,8 @@ type acceptor struct {
 	p *point
 }
 
-// Accept gives up only where the listener is closed, or cannot be one any more. A shortage passes (of descriptors, of memory), and the
-// library would ask anew at once and for ever, or let the listener go for good.
+// Accept fails only if the listener is closed or broken for good. A shortage of descriptors or memory passes by itself; the library would
+// retry in a busy loop, or give the listener up.
 func (a acceptor) Accept() (net.Conn, error) {
 	for failed := 0; ; {
 		if !a.p.pauser.pass() {
@@ -382,24 +382,24 @@ func (a acceptor) Accept() (net.Conn, error) {
 			continue
 		case errors.Is(err, unix.EINVAL) && listenAgain(a.TCPListener) == nil: // it was destroyed
 			continue
-		case errors.Is(err, net.ErrClosed), failed >= failedMost && !resourceerr.Is(err):
+		case errors.Is(err, net.ErrClosed), failed >= maxFailures && !resourceerr.Is(err):
 			return nil, err
 		}
-		if failed++; failed == acceptSaid {
-			a.p.log.Warn("connections cannot be accepted, they wait", "addr", a.p.at, "err", err)
+		if failed++; failed == acceptLogged {
+			a.p.log.Warn("cannot accept connections; they wait in the kernel", "addr", a.p.at, "err", err)
 		}
-		<-time.After(acceptAgain)
+		<-time.After(acceptRetry)
 	}
 }
 
-// A connection that cannot be accepted waits in the kernel and is tried again; soon it is told of.
+// A connection that cannot be accepted waits in the kernel and is retried.
 const (
-	acceptAgain = 10 * time.Millisecond
-	acceptSaid  = 50 // tries
+	acceptRetry  = 10 * time.Millisecond
+	acceptLogged = 50 // tries before it is logged
 )
 
-// listenAgain has a listener listen that somebody destroyed (SOCK_DESTROY, by `ss -K`; of MPTCP the kernel destroys none). Its socket has
-// the address still, listens no more, and is shut down, which its connections would inherit: a connect to nowhere undoes that
+// listenAgain restores a listener that another program destroyed (SOCK_DESTROY, by `ss -K`; the kernel destroys no MPTCP listener). Its socket
+// still has the address, but does not listen and is shut down, which its connections would inherit: a connect to nowhere undoes that
 // (tcp_disconnect).
 func listenAgain(l *net.TCPListener) error {
 	raw, err := l.SyscallConn()

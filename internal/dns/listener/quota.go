@@ -10,29 +10,29 @@ import (
 	"github.com/neardns/neardns/internal/dns/fairshare"
 )
 
-// running is how many datagrams may be in work beside the misses that wait for upstreams: each is a goroutine of some
-// kilobytes. Two processors need no more than a few to be busy; the others would only wait here and not in the socket. The
-// DNS library itself knows no bound: CoreDNS was seen with 2.8 million goroutines and 60 GiB (coredns/coredns#8312).
+// running is how many datagrams may be in progress in addition to the misses that wait for upstreams: each is a goroutine of some kilobytes. A
+// few keep two processors busy; more would only wait here instead of in the socket. The DNS library has no bound: a CoreDNS was seen with 2.8
+// million goroutines and 60 GiB (coredns/coredns#8312).
 const running = 256
 
-// fullLook is how often a reader that waits looks again.
-const fullLook = time.Millisecond
+// fullPoll is how often a waiting reader checks for a free slot.
+const fullPoll = time.Millisecond
 
-// quota bounds what clients may hold of one server at one time: datagrams in work, and TCP connections. All points share it.
-// It is safe for concurrent use.
+// quota bounds what clients may use of one server at one time: datagrams in progress, and TCP connections. All points share it. It is safe for
+// concurrent use.
 //
-// Both are shared by source as misses are (package places), which bounds the sources that are remembered, too.
+// Package fairshare divides both among clients, which also bounds the number of clients that are remembered.
 type quota struct {
-	idled, refused atomic.Uint64 // connections that were closed for others, and not let in
-	dropped        atomic.Uint64 // datagrams: questions, and answers (see room)
+	idled, refused atomic.Uint64 // connections that were closed for others, and that were refused
+	dropped        atomic.Uint64 // datagrams: queries, and answers (see room)
 	overflows      overflows     // datagrams that the kernel dropped; has a lock of its own
 
 	mu      sync.Mutex // guards the fields below
 	packets fairshare.Pool
 	conns   fairshare.Pool
-	piped   fairshare.Pool            // questions over TCP that were read while earlier ones of their connection may be in work
-	visits  map[netip.Addr]*list.List // of *stream: a source's part of waiting
-	waiting list.List                 // of *stream, those that await a question, longest first
+	piped   fairshare.Pool            // queries over TCP that were read while earlier ones of their connection may be in progress
+	visits  map[netip.Addr]*list.List // of *stream: a client's part of waiting
+	waiting list.List                 // of *stream, those that await a query, longest first
 }
 
 func newQuota(cfg Config) *quota {
@@ -41,7 +41,7 @@ func newQuota(cfg Config) *quota {
 	return c
 }
 
-// bound takes over a configuration's limits. What is open beyond them stays.
+// bound applies a configuration's limits. Connections that are open beyond them stay.
 func (c *quota) bound(cfg Config) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,15 +49,14 @@ func (c *quota) bound(cfg Config) {
 	c.conns.Resize(cfg.Connections)
 }
 
-// full tells whether no further datagram should be read for now: whoever sent it could not be served.
+// full reports whether no further datagram should be read for now, because no client could get a slot.
 func (c *quota) full() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.packets.Free() <= 0
 }
 
-// take lets a datagram of src in. Where it does not, the datagram is dropped: answering would take the time that others wait
-// for.
+// take takes a slot for a datagram of src. If it returns false, the datagram is dropped: answering would take time that others wait for.
 func (c *quota) take(src netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,14 +68,15 @@ func (c *quota) take(src netip.Addr) bool {
 	return true
 }
 
-// give says that a datagram of src has been dealt with.
+// give frees the slot of a datagram of src.
 func (c *quota) give(src netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.packets.Release(src)
 }
 
-// takePiped lets a question over TCP into work beside those of its connection. Where it does not, the connection's next question waits.
+// takePiped takes a slot for a query over TCP that runs in parallel to others of its connection. If it returns false, the connection's next
+// query waits.
 func (c *quota) takePiped(src netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,18 +87,17 @@ func (c *quota) takePiped(src netip.Addr) bool {
 	return true
 }
 
-// givePiped says that such a question has been dealt with.
+// givePiped frees that slot.
 func (c *quota) givePiped(src netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.piped.Release(src)
 }
 
-// enter lets a connection in, or not. It may be one for another: then that is returned, and is to be closed.
+// enter admits a connection or refuses it. It may return another one as its victim, which the caller must close.
 //
-// A source that may have no more gives the one that it has not asked on for longest for its new one. Where all places are
-// taken, the longest idle one of all goes, if its source has more than who comes. A connection with a question in work is
-// never closed.
+// A client that may have no more loses its longest idle connection for its new one. If all slots are taken, the longest idle connection of all
+// goes, if its client has more connections than the newcomer. A connection with a query in progress is never closed.
 func (c *quota) enter(s *stream) (victim *stream, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -118,7 +117,7 @@ func (c *quota) enter(s *stream) (victim *stream, ok bool) {
 	}
 	c.conns.Acquire(s.source)
 	s.inside = true
-	c.await(s) // nobody may have begun to read it when the next one comes
+	c.await(s) // the next connection may arrive before this one is read
 	return victim, true
 }
 
@@ -142,7 +141,7 @@ func (c *quota) drop(s *stream) {
 	}
 }
 
-// idle notes that a connection awaits a question.
+// idle notes that a connection awaits a query.
 func (c *quota) idle(s *stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,7 +160,7 @@ func (c *quota) await(s *stream) {
 	s.inAll, s.inOwn = c.waiting.PushBack(s), own.PushBack(s)
 }
 
-// busy notes that a connection has a question in work.
+// busy notes that a connection has a query in progress.
 func (c *quota) busy(s *stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -180,7 +179,7 @@ func (c *quota) busied(s *stream) {
 	s.inAll, s.inOwn = nil, nil
 }
 
-// count is how many places there are, and how many are taken.
+// count is how many slots there are, and how many are taken.
 type count struct{ most, taken int }
 
 // counts are for the metrics.

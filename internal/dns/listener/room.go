@@ -8,24 +8,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// room is what a UDP socket may have under way: answers that wait in the queue of a pod's link, where a shaper holds them back (the
-// bandwidth plugin's, for instance), count as the socket's until they leave. One such pod could fill the socket with answers to itself,
-// and then nobody else had any.
+// room is a UDP socket's send buffer. Answers that a shaper holds back in the queue of a pod's link (for example the bandwidth plugin's) count
+// against the socket until they leave. One such pod could fill the buffer with its own answers, and no other pod would get any.
 //
-// Once the socket is full it gets as much again, and each packet that stays in a queue tells whose link it is: to others a packet is gone
-// when the system call returns. Clients behind such links have no further answers while half of the first part is under way.
+// When the buffer is full, its size is doubled. From then on each packet that stays in a queue after its system call marks its client as slow;
+// packets to other clients are gone by then. A slow client gets no answers while more than half of the original buffer is queued.
 //
-// Whoever holds the socket's lock for writing uses it (syscall.RawConn.Write), but for dropped.
+// Only the holder of the socket's lock for writing uses it (syscall.RawConn.Write), except for dropped.
 type room struct {
-	most    int                 // what was full, in bytes as the kernel counts; 0: nothing was, since the answers under way were few
-	slow    map[netip.Addr]bool // clients with a packet in a queue, since then
+	most    int                 // the original size, in bytes as the kernel counts; 0: the buffer is not full
+	slow    map[netip.Addr]bool // clients with a packet in a queue
 	dropped *atomic.Uint64      // the quota's
 }
 
-// slowMost bounds the clients that are remembered. One that is forgotten is found again by its next answer.
+// slowMost bounds the slow clients that are remembered. The next answer finds a forgotten one again.
 const slowMost = 1024
 
-// send sends packets one by one, each or not, and returns the last error of one that could not be sent.
+// send tries to send packets one by one, and returns the last error.
 func (r *room) send(fd uintptr, packets []packet) (last error) {
 	for i := range packets {
 		client := (*address)(unsafe.Pointer(packets[i].header.Name)).client()
@@ -63,7 +62,7 @@ func (r *room) fill(fd uintptr) {
 	size(fd, 2*most)
 }
 
-// size changes how much of a socket may be under way. Best effort: where the capability is missing, net.core.wmem_max bounds it.
+// size changes a socket's send buffer. Best effort: without the capability, net.core.wmem_max bounds it.
 func size(fd uintptr, bytes int) {
 	given := bytes / 2 // the kernel doubles it (socket(7))
 	if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, given) != nil {
@@ -71,7 +70,7 @@ func size(fd uintptr, bytes int) {
 	}
 }
 
-// underWay is how many bytes of a socket have not left yet, as the kernel counts (SIOCOUTQ, Linux 2.6.30 for UDP).
+// underWay is how many bytes of a socket are queued, as the kernel counts (SIOCOUTQ, Linux 2.6.30 for UDP).
 func underWay(fd uintptr) int {
 	n, _ := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) // an error: nothing can be sent either
 	return n

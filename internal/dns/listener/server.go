@@ -1,11 +1,9 @@
-// Package listener is where questions arrive: it owns the listening sockets, reads them, shares what clients may hold of them, and hands
-// each question to a chain. Chains come and go behind it without a lost question.
+// Package listener owns the DNS sockets: it reads queries, bounds what each client may use, and passes each query to the plugin chain.
 //
-// It must never take signals, command-line flags or files into account, write rules, or decide whether pods may reach it: the lease
-// does. It knows nothing of how questions are answered.
+// It guarantees that replacing the chain loses no query. It reads no signals, flags or files, writes no packet rules, and does not decide
+// whether pods may reach it: the lease does.
 //
-// Failure policy: Start leaves either all addresses served or none and says who is in the way; a Restart that fails leaves the old
-// chain serving.
+// On failure, Start serves none of the addresses and names the program that holds one, and Restart leaves the old chain serving.
 package listener
 
 import (
@@ -23,42 +21,41 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// Config is what the sockets are made from, and what clients may hold of them. The server keeps no reference to its slice.
+// Config is what the sockets are made from, and what clients may use of them. The server keeps no reference to its slice.
 type Config struct {
 	// Addresses are listened on, UDP and TCP each.
 	Addresses []netip.Addr
-	// Deaf has no address listened on: the chain is asked by this process alone, as at the first of Addresses (Ask, Fetch).
+	// Deaf: listen on no address. Only this process queries the chain, as at the first of Addresses (Ask, Fetch).
 	Deaf bool
 	Port uint16
-	// Transparent sets IP_TRANSPARENT on the sockets, by which the switch tells them from another program's at the same
-	// addresses. It needs CAP_NET_ADMIN or CAP_NET_RAW and changes nothing else for a socket that is bound to a local address.
+	// Transparent sets IP_TRANSPARENT on the sockets, by which the switch distinguishes them from another program's at the same addresses. It
+	// needs CAP_NET_ADMIN or CAP_NET_RAW and changes nothing else for a socket that is bound to a local address.
 	Transparent bool
-	// Misses is how many questions may wait for upstreams: so many more datagrams may be in work.
+	// Misses is how many queries may wait for upstreams: so many more datagrams may be in progress.
 	Misses int
 	// Connections bounds the open TCP connections, at all addresses together.
 	Connections int
 }
 
-// Chain answers what the front has read. The front calls Close once, when all that the chain was asked is answered, or when no more
-// time is given to it.
+// Chain answers the queries that the listener has read. The listener calls Close once, when the chain has answered all its queries, or when
+// its time is over.
 type Chain interface {
 	// ServeDNS answers a query that came to an address, by w, or leaves it unanswered. It returns when the last plugin has, and notes in q
 	// at which level the answer was found. It is safe for concurrent use.
 	ServeDNS(at netip.AddrPort, w dns.ResponseWriter, r *dns.Msg, q *queryinfo.Query)
 	// FastPath returns what answers hits at an address as the chain would; nil: nothing does.
 	FastPath(at netip.AddrPort) fastpath.Handler
-	// Close ends the chain. final says that no other comes after it.
+	// Close ends the chain. final: no other chain follows.
 	Close(final bool) error
 }
 
-// Build makes the chain that comes after another, or the first (nil). What is before goes on answering meanwhile, and stays where
-// Build fails.
+// Build makes the chain that replaces another one, or the first (nil). The old one answers meanwhile, and stays if Build fails.
 type Build func(before Chain) (Chain, error)
 
-// Server is the front of one agent. Its methods may be called from several goroutines; they wait for each other.
+// Server is the listener of one agent. Its methods may be called from several goroutines; they wait for each other.
 type Server struct {
 	log      *slog.Logger
-	observer Observer // nil: nobody
+	observer Observer // nil: none
 	quota    *quota
 	workers  *workers
 
@@ -71,7 +68,7 @@ type Server struct {
 	old    sync.WaitGroup // chains that are retiring
 }
 
-// census counts the points that are served.
+// census counts the points that serve.
 type census struct {
 	mu   sync.Mutex // guards n and over
 	n    int
@@ -79,7 +76,7 @@ type census struct {
 	done chan struct{} // closed when none is left
 }
 
-// join counts points in, too late where done is closed: whoever waits for it starts the server anew.
+// join counts points in. If done is closed already, it is too late, and the waiter restarts the server.
 func (c *census) join(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,7 +92,7 @@ func (c *census) leave() {
 	}
 }
 
-// usual is what a scrape before the first Start shows for both limits.
+// usual is what both limits are before the first Start, for a scrape.
 const usual = 1024
 
 // New makes a server that is not started. observer may be nil.
@@ -122,7 +119,7 @@ func (s *Server) Start(ctx context.Context, cfg Config, build Build, inherited [
 	if s.chain != nil {
 		return ErrStarted
 	}
-	// Sockets first: who is in the way is said before a plugin is set up.
+	// Sockets first, so that a conflict is reported before a plugin is set up.
 	points, err := s.listen(ctx, cfg, cfg.heard(), inherited)
 	if err != nil {
 		return err
@@ -142,7 +139,7 @@ func (s *Server) Start(ctx context.Context, cfg Config, build Build, inherited [
 	return nil
 }
 
-// heard are the addresses that are listened on.
+// heard are the addresses to listen on.
 func (c Config) heard() []netip.Addr {
 	if c.Deaf {
 		return nil
@@ -155,7 +152,7 @@ func (c Config) clone() Config {
 	return c
 }
 
-// CloseAll closes sockets that nobody reads any more.
+// CloseAll closes sockets that are not read any more.
 func CloseAll(sockets []Socket) {
 	for _, i := range sockets {
 		_ = i.File.Close() // only a copy
@@ -216,7 +213,7 @@ func (s *Server) Restart(ctx context.Context, next Config, build Build) error {
 	s.old.Go(func() { // Stop waits for it
 		err := each(gone, (*point).finish)
 		if err = errors.Join(err, old.retire(drainMost, false)); err != nil {
-			s.log.Warn("the old configuration did not end as it should", "err", err)
+			s.log.Warn("old configuration did not end cleanly", "err", err)
 		}
 	})
 	return nil
@@ -263,8 +260,8 @@ func (s *Server) Addresses() []netip.Addr {
 	return slices.Clone(s.config.Addresses)
 }
 
-// Pause stops reading and accepting, until Resume. What comes waits in the sockets for whoever reads them; what was read is
-// answered, and open connections are served. After Pause, Stop leaves what is unread to others.
+// Pause stops reading and accepting, until Resume. Queries then wait in the sockets for another process that reads them; those that were read
+// are answered, and open connections are served. After Pause, Stop leaves unread queries to others.
 func (s *Server) Pause() { s.pause(true) }
 
 // Resume undoes Pause.
@@ -283,9 +280,9 @@ func (s *Server) pause(yes bool) {
 	}
 }
 
-// Stop answers what is in the sockets and what is being asked, and closes them: UDP at once, each connection after its next
-// answer or after a second without a question, all of them after five seconds. The lease must be withdrawn before, so that
-// nothing more comes. Stopping a server that is not started does nothing.
+// Stop answers the queries in the sockets and in progress, and closes the sockets: UDP at once, each connection after its next answer or after
+// a second without a query, all of them after five seconds. The lease must be withdrawn before, so that no more queries arrive. Stopping a
+// server that is not started does nothing.
 func (s *Server) Stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -307,8 +304,8 @@ func (s *Server) Stop() error {
 	return nil
 }
 
-// Done is closed when no socket of the server is served any more, by Stop or because all have died; nil before Start.
-// One dead socket among several does not close it: the prober finds that one.
+// Done is closed when no socket of the server is served any more, because of Stop or because all have died; nil before Start. One dead socket
+// among several does not close it: the prober finds that one.
 func (s *Server) Done() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

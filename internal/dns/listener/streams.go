@@ -30,29 +30,29 @@ type streams struct {
 type stream struct {
 	*net.TCPConn
 	of       *streams
-	waits    bool // for its next question; guarded by of.mu, as the next three
-	answered bool // at least one question, or it is in work
-	partly   bool // its next question has begun to come
-	inWork   int  // questions that workers have
+	waits    bool // for its next query; guarded by of.mu, as the next three
+	answered bool // at least one query, or it is in progress
+	partly   bool // its next query has begun to arrive
+	inWork   int  // queries that workers have
 
 	writing sync.Mutex     // one whole answer after the other
 	pending sync.WaitGroup // counts what inWork does
 
 	source       netip.Addr
 	inside       bool          // counted in the quota; guarded by its lock, as are the next two
-	inAll, inOwn *list.Element // its places among those that wait
+	inAll, inOwn *list.Element // in the quota's lists of waiting connections
 }
 
-// maxUnread bounds the answers of one connection that its client has not read. The kernel takes twice of it, for its own overhead, and
-// then grows it no further; left alone it takes 4 MiB, for which the container's memory limit has no room.
+// maxUnread bounds the answers of one connection that its client has not read. The kernel doubles it for its own overhead, and then does not
+// grow the buffer further. By default it grows to 4 MiB, for which the container's memory limit has no room.
 const maxUnread = 32 << 10
 
-// add takes a new connection in. Where there is no place for it, it is closed and nil returned.
+// add admits a new connection. If there is no slot for it, add closes it and returns nil.
 func (s *streams) add(conn *net.TCPConn) *stream {
 	c := &stream{TCPConn: conn, of: s, source: fairshare.Client(conn.RemoteAddr())}
 	victim, ok := s.quota.enter(c)
 	if victim != nil {
-		victim.reset() // whoever reads it sees an error, and ends it
+		victim.reset() // its reader gets an error, and ends it
 	}
 	if !ok {
 		c.reset()
@@ -77,8 +77,8 @@ func (c *stream) Close() error {
 	return c.TCPConn.Close()
 }
 
-// Write writes a whole answer, whoever gives it, within writeMost. A deadline outlasts the write that it was set for, so each has its
-// own. Nothing can follow an answer that was cut: then the connection is closed.
+// Write writes a whole answer within writeMost. A deadline outlasts the write that it was set for, so each write sets its own. Nothing can
+// follow a partial answer, so the connection is then closed.
 func (c *stream) Write(b []byte) (int, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -92,15 +92,15 @@ func (c *stream) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// reset closes a connection at once, so that it leaves nothing in the kernel either: a flood would leave thousands that
-// wait for their client's end.
+// reset closes a connection at once and leaves no state in the kernel. A flood would otherwise leave thousands of connections that wait for
+// their clients.
 func (c *stream) reset() {
 	_ = c.SetLinger(0) // an error: it is closed already
 	_ = c.TCPConn.Close()
 }
 
-// await is called before a question is read. goes is false if the connection is to end instead: its point ends, the last question is
-// answered, and no further one has come in. ends says that the point does.
+// await is called before a query is read. goes is false if the connection should end instead: its point ends, the last query is answered, and
+// no further one has arrived. ends reports whether the point ends.
 func (s *streams) await(c *stream) (goes, ends bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,14 +114,14 @@ func (s *streams) await(c *stream) (goes, ends bool) {
 	return true, s.draining
 }
 
-// begins is called when a part of the next question was read.
+// begins is called when a part of the next query was read.
 func (s *streams) begins(c *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.partly = true
 }
 
-// heard is called when the question was read, or none could be.
+// heard is called when the query was read, or none could be.
 func (s *streams) heard(c *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +129,7 @@ func (s *streams) heard(c *stream) {
 	s.quota.busy(c)
 }
 
-// begin counts a question in that a worker gets.
+// begin counts a query that a worker gets.
 func (s *streams) begin(c *stream) {
 	c.pending.Add(1)
 	s.mu.Lock()
@@ -137,8 +137,8 @@ func (s *streams) begin(c *stream) {
 	c.inWork++
 }
 
-// dealt counts it out.
-func (s *streams) dealt(c *stream) {
+// done ends that count.
+func (s *streams) done(c *stream) {
 	defer c.pending.Done()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,8 +151,8 @@ func (s *streams) dealt(c *stream) {
 	}
 }
 
-// drain lets each connection end after its next answer, or at idleTill if it asks nothing more. It is called again and
-// again, since who begins to read just now sets a deadline of its own.
+// drain lets each connection end after its next answer, or at idleTill if no query comes. It is called repeatedly, because a reader that
+// starts just now sets a deadline of its own.
 func (s *streams) drain(idleTill time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +164,7 @@ func (s *streams) drain(idleTill time.Time) {
 	}
 }
 
-// unread tells how many bytes have come in that nobody has read.
+// unread is how many bytes wait in the socket.
 func (c *stream) unread() (n int) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -174,7 +174,7 @@ func (c *stream) unread() (n int) {
 	return n
 }
 
-// piped is one question over TCP while a worker has it: the chain's writer.
+// piped is one query over TCP while a worker has it: the chain's writer.
 type piped struct {
 	responsewriter.Base
 	of       *stream
@@ -182,8 +182,8 @@ type piped struct {
 	question []byte
 }
 
-// pipe gives a question to a worker, so that those behind it need not wait for its answer (RFC 7766, sections 6.2.1.1 and 7). It returns
-// false where the source has its share of such questions in work.
+// pipe gives a query to a worker, so that the queries behind it need not wait for its answer (RFC 7766, sections 6.2.1.1 and 7). It returns
+// false if the client has its share of such queries in progress.
 func (p *point) pipe(c *stream, question []byte) bool {
 	if len(question) < msg.HeaderSize || !p.quota.takePiped(c.source) {
 		return false
@@ -193,13 +193,13 @@ func (p *point) pipe(c *stream, question []byte) bool {
 	return true
 }
 
-// serve has the chain answer the question.
+// serve runs the query through the chain.
 func (q *piped) serve() {
-	defer q.of.of.dealt(q.of)
+	defer q.of.of.done(q.of)
 	defer q.p.quota.givePiped(q.of.source)
 	wire := q.question
 	q.question = nil
-	q.p.deal(q.of.source, q, wire)
+	q.p.handle(q.of.source, q, wire)
 }
 
 // WriteMsg sends an answer.

@@ -328,7 +328,7 @@ func TestDeafClient(t *testing.T) {
 func TestGiantQuestion(t *testing.T) {
 	_, cfg := serve(t, nil, &handler{do: answer})
 	conn := dialTCP(t, "127.0.0.1", cfg)
-	for i, size := range []int{questionMostTCP, questionMostTCP + 1, dns.MaxMsgSize, 100} {
+	for i, size := range []int{maxQueryTCP, maxQueryTCP + 1, dns.MaxMsgSize, 100} {
 		q := question("a.example.org.", dns.TypeA)
 		q.Id = uint16(i)
 		q.SetEdns0(1232, false)
@@ -340,7 +340,7 @@ func TestGiantQuestion(t *testing.T) {
 		if err != nil {
 			t.Fatal(size, err)
 		}
-		if want := size > questionMostTCP; int(m.Id) != i || want != (m.Rcode == dns.RcodeFormatError) {
+		if want := size > maxQueryTCP; int(m.Id) != i || want != (m.Rcode == dns.RcodeFormatError) {
 			t.Errorf("%d bytes: %v", size, m)
 		}
 	}

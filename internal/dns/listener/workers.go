@@ -2,31 +2,31 @@ package listener
 
 import "sync"
 
-// idleWorkers is how many goroutines are kept for the next questions: more than the questions of common bursts, and about 1 MiB.
+// idleWorkers is how many goroutines wait for the next queries: more than the queries of common bursts, and about 1 MiB.
 const idleWorkers = 64
 
-// workers hand questions to the chain, each one at a time. A worker lives on when its question is dealt with, and the one that was
-// busy last is asked first: its stack has grown to what a plugin chain takes, and is in the processor's cache. So a question costs no
-// goroutine. The quota bounds how many there are, since each has a question that has a place there.
+// workers run queries through the chain, each one at a time. A worker stays alive after its query, and the one that was busy last gets the
+// next: its stack has grown to what a plugin chain needs, and is in the processor's cache. So a query costs no new goroutine. The quota bounds
+// their number, because each has a query with a slot there.
 //
 // The zero value is ready to use, by several goroutines at the same time.
 type workers struct {
 	mu   sync.Mutex   // guards the fields below
 	idle []chan asked // busy last: last
-	over bool         // nobody is to stay
+	over bool         // no worker stays
 }
 
-// asked is a question that a worker has the chain answer.
+// asked is a query that a worker runs through the chain.
 type asked interface{ serve() }
 
-// do has a question answered. It never waits.
+// do gives a query to a worker. It never waits.
 func (w *workers) do(q asked) {
 	w.mu.Lock()
 	if last := len(w.idle) - 1; last >= 0 {
 		next := w.idle[last]
 		w.idle = w.idle[:last]
 		w.mu.Unlock()
-		next <- q // it has room for one
+		next <- q // buffered
 		return
 	}
 	w.mu.Unlock()
@@ -46,7 +46,7 @@ func (w *workers) work(q asked) {
 	}
 }
 
-// rest takes a worker among those that are idle, unless there are enough.
+// rest adds a worker to the idle ones, unless there are enough.
 func (w *workers) rest(next chan asked) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -64,7 +64,7 @@ func (w *workers) open() {
 	w.over = false
 }
 
-// dismiss ends workers, each as soon as it is idle. Nobody may call do any more before open.
+// dismiss ends workers, each as soon as it is idle. do must not be called again before open.
 func (w *workers) dismiss() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

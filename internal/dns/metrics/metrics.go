@@ -1,11 +1,10 @@
-// Package metrics is the CoreDNS plugin that counts questions under CoreDNS's own metric names.
+// Package metrics is the CoreDNS plugin that counts queries under CoreDNS's own metric names.
 //
-// CoreDNS's prometheus plugin opens a second HTTP listener and looks six metrics up by label for every question. This
-// one opens none, since the agent serves CoreDNS's registry beside its own, and keeps the counters it has found.
+// CoreDNS's prometheus plugin opens a second HTTP listener and looks six metrics up by label for every query. This one opens none, because the
+// agent serves CoreDNS's registry together with its own, and keeps the counters that it has found. It guarantees the same series as
+// CoreDNS's plugin, and owns none: all are from plugin/metrics/vars, in Prometheus's default registry.
 //
-// It owns no metric: all are CoreDNS's, from plugin/metrics/vars, in Prometheus's default registry.
-//
-// Failure policy: it only watches. What it cannot name it counts as "other" or under the root, never refuses.
+// On failure it counts a value that it cannot name as "other" or under the root. It never refuses a query.
 package metrics
 
 import (
@@ -21,12 +20,12 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// Metrics counts what passes it.
+// Metrics counts the queries that pass it.
 type Metrics struct {
 	next  plugin.Handler
 	zones []string // of the server block, lower case, fully qualified
 
-	// One entry per server address, zone and view, made at the first question and kept.
+	// One entry per server address, zone and view, made at the first query and kept.
 	series answers.CowMap[seriesKey, *series]
 }
 
@@ -41,7 +40,7 @@ func (m *Metrics) Name() string { return "prometheus" }
 
 // ServeDNS implements plugin.Handler.
 func (m *Metrics) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-	// Before anything behind us changes the question: its size as it came.
+	// Before a plugin behind us changes the message: its size as it came.
 	asked := question{start: time.Now(), size: r.Len(), qtype: r.Question[0].Qtype}
 	if o := r.IsEdns0(); o != nil {
 		asked.do = o.Do()
@@ -65,7 +64,7 @@ func (m *Metrics) find(ctx context.Context, qname string) *series {
 	return m.series.Get(key, newSeries)
 }
 
-// zone names the zone of the block that qname is in. Most blocks have one; CoreDNS has checked already that it is in it.
+// zone is the block's zone that qname is in. Most blocks have one zone; CoreDNS has checked that qname is in it.
 func (m *Metrics) zone(qname string) string {
 	if len(m.zones) == 1 {
 		return m.zones[0]
@@ -82,14 +81,13 @@ func (m *Metrics) zone(qname string) string {
 	return longest
 }
 
-// within is dns.IsSubDomain without taking the names apart. It errs only for a label with a dot inside it, by a label of
-// a metric.
+// within is dns.IsSubDomain without splitting the names. It is wrong only for a label that contains a dot, which costs a wrong metric label.
 func within(name, zone string) bool {
 	at := len(name) - len(zone)
 	return at >= 0 && (at == 0 || zone == "." || name[at-1] == '.') && strings.EqualFold(name[at:], zone)
 }
 
-// recorder notes what is written. It implements plugin.PluginTracker, by which CoreDNS says who wrote.
+// recorder notes the answer. It implements plugin.PluginTracker, by which CoreDNS names the plugin that wrote.
 type recorder struct {
 	dns.ResponseWriter
 	rcode  int
@@ -107,7 +105,7 @@ func (r *recorder) Write(b []byte) (int, error) {
 	n, err := r.ResponseWriter.Write(b)
 	if err == nil {
 		r.size += n
-		if len(b) >= msg.HeaderSize { // the cache's: a whole message. CoreDNS's own plugin would count it as NOERROR.
+		if len(b) >= msg.HeaderSize { // the cache writes whole messages; CoreDNS's plugin would count them as NOERROR
 			r.rcode = msg.Rcode(b)
 		}
 	}

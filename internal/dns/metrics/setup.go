@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Setup is the directive's set-up function. It registers nothing; whoever assembles the server does.
+// Setup is the directive's set-up function. It registers nothing; the program that assembles the server does.
 func Setup(c *caddy.Controller) error {
 	for i := 0; c.Next(); i++ {
 		if i > 0 {
@@ -31,7 +31,7 @@ func Setup(c *caddy.Controller) error {
 		return m
 	})
 
-	// As in CoreDNS: a reload forgets which plugins were on and says anew; one that fails says again what still is.
+	// As in CoreDNS: a reload resets which plugins are on and sets them again; so does a reload that fails.
 	enabled := func() error {
 		for _, host := range config.ListenHosts {
 			addr := config.Transport + "://" + net.JoinHostPort(host, config.Port)

@@ -1,7 +1,7 @@
 // Package probe is the CoreDNS plugin that answers the agent's own prober: who serves this address?
 //
 // It owns one zone, in a server block of its own, so it costs the other zones nothing: no handler more in their chains.
-// It must never ask an upstream, never be cached and never tell anybody but the prober which instance answers.
+// It guarantees that no upstream is queried, that no answer is cached, and that only the prober learns which instance answers.
 //
 // Failure policy: what it does not answer is answered NXDOMAIN, which the prober takes for "not the agent".
 package probe
@@ -45,7 +45,7 @@ func (p *Probe) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (i
 		answer.Rcode = dns.RcodeNameError
 	}
 	if err := w.WriteMsg(answer); err != nil {
-		// The client is gone or its buffer full; CoreDNS must not write a second time, so the code says "written".
+		// The client is gone or its buffer full; CoreDNS must not write a second time, so the code is that of a written answer.
 		return dns.RcodeSuccess, plugin.Error(p.Name(), err)
 	}
 	return answer.Rcode, nil

@@ -9,8 +9,8 @@ import (
 	"github.com/coredns/coredns/plugin"
 )
 
-// Setup returns the directive's set-up function. sources are the prober's probe sources; nobody else but loopback is told
-// who serves. It registers nothing; whoever assembles the server does.
+// Setup returns the directive's set-up function. sources are the prober's probe sources; only these and loopback addresses
+// learn the instance. It registers nothing; the program that assembles the server does.
 func Setup(sources ...netip.Addr) caddy.SetupFunc {
 	sources = slices.Clone(sources)
 	return func(c *caddy.Controller) error {

@@ -1,5 +1,9 @@
-// Package queryinfo is what is known of one question beside its message, from the socket to the last plugin: who asks, and at which level
-// the answer was found. It is a leaf: it imports none of its siblings.
+// Package queryinfo is what goes with a query next to its message, from the socket to the last plugin: the client's identity, and the level
+// at which the answer was found.
+//
+// It guarantees that a plugin can read and note both at any time. It imports none of its siblings.
+//
+// It cannot fail: a context without a query is one of the agent's own.
 package queryinfo
 
 import (
@@ -8,23 +12,23 @@ import (
 	"sync/atomic"
 )
 
-// Level tells where an answer came from.
+// Level is where an answer came from.
 type Level uint32
 
-// The levels. Hit and Stale are answers that were kept.
+// The levels. Hit and Stale are answers from the cache.
 const (
-	Miss  Level = iota // an upstream, the configuration, or nobody
+	Miss  Level = iota // an upstream, the configuration, or there was none
 	Hit                // the cache, within the answer's TTL or as it was confirmed
 	Stale              // the cache, after the answer's TTL
 )
 
-// Kept reports whether the cache had the answer.
+// Kept reports whether the answer came from the cache.
 func (l Level) Kept() bool { return l != Miss }
 
-// Query is one question on its way. Its fields do not change once it is under way. A nil Query is one that nobody looks at.
+// Query is one query on its way through the plugins. Its fields do not change meanwhile. Nothing reads a nil Query.
 type Query struct {
-	Client netip.Addr // without zone and mapping; not valid: no client asks
-	Who    any        // what the front's observer knows of the client; nil: nothing
+	Client   netip.Addr // without zone and mapping; not valid: the query is no client's
+	Identity any        // what the listener's observer knows of the client; nil: nothing
 
 	level atomic.Uint32
 }
@@ -44,23 +48,23 @@ func (q *Query) Level() Level {
 	return Level(q.level.Load())
 }
 
-// Answer is what became of one question.
+// Answer is the outcome of one query.
 type Answer struct {
-	Client netip.Addr // not valid: it was a question of the agent's own
-	Who    any        // as in Query
-	Rcode  int        // of what was written; NOERROR where nothing was
-	Size   int        // bytes of the answer, without TCP's length; 0: nothing was written
-	Level  Level
+	Client   netip.Addr // not valid: the query was the agent's own
+	Identity any        // as in Query
+	Rcode    int        // of what was written; NOERROR where nothing was
+	Size     int        // bytes of the answer, without TCP's length; 0: nothing was written
+	Level    Level
 }
 
 // Key is a context's key of its *Query.
 type Key struct{}
 
-// From returns the question that a context belongs to; nil for none.
+// From returns the query that a context belongs to; nil for none.
 func From(ctx context.Context) *Query {
 	q, _ := ctx.Value(Key{}).(*Query)
 	return q
 }
 
-// With returns a context that belongs to q. With nil, what is asked in it is no client's question.
+// With returns a context that belongs to q. With nil, queries in it are no client's.
 func With(ctx context.Context, q *Query) context.Context { return context.WithValue(ctx, Key{}, q) }

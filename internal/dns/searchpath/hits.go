@@ -12,7 +12,7 @@ func MayComplete(q *fastpath.Query) bool {
 	if q.Type != dns.TypeA && q.Type != dns.TypeAAAA || !q.RD || q.CD || q.OPT.DO() {
 		return false
 	}
-	client, ok := q.Who.(Client)
+	client, ok := q.Identity.(Client)
 	if !ok {
 		return false
 	}

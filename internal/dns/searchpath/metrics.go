@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// result says what became of a question that may have been the first of a walk.
+// result is the outcome of a query that may have been the first of a walk.
 type result int
 
 const (

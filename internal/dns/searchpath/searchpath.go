@@ -1,13 +1,12 @@
-// Package searchpath is the CoreDNS plugin that walks a pod's search list in the pod's place. With ndots:5 a resolver asks for
-// one name outside the cluster up to ten times; for a pod that wants it, the first of these questions is answered with what
-// the walk would have found, so that two remain: one for each family.
+// Package searchpath is the CoreDNS plugin that walks a pod's search list on the pod's behalf. With ndots:5 a resolver sends up to ten
+// queries for one name outside the cluster. For a pod that opts in, the first of them is answered with the result of the whole walk, so that
+// two remain: one for each family.
 //
-// It stands in front of the cache and asks the server itself, cache and all, so that the pod and its walk see the same. It
-// owns what was decided of late, by search list and name. Its answers depend on who asks: whatever keeps whole answers must
-// never keep one of these, and must not stand in front of this plugin for a pod that has it switched on.
+// It guarantees that the pod and its walk see the same: it stands in front of the cache and queries the server itself, cache included. It
+// remembers recent decisions by search list and name. Its answers depend on the client, so a plugin that stores whole answers must not stand
+// in front of it.
 //
-// Failure policy: it only takes questions away. Whenever the resolver's own walk could end otherwise, in any libc, the
-// question is passed on as if this plugin were not there.
+// On failure, and whenever the resolver's own walk could end differently in any libc, the query is passed on as if this plugin were not there.
 package searchpath
 
 import (
@@ -23,9 +22,8 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// walkMost is how long a question waits for a walk before it is asked itself, which may take another 1.9 s, or 4.5 where the name
-// is slow (the plugin ask): musl asks again after 2.5 s, glibc and Go after five. What the walk has asked by then is under way, or
-// in the cache, for the pod's own.
+// walkMost is how long a query waits for a walk before it is passed on, which may take another 1.9 s, or 4.5 if the name is slow (plugin ask).
+// musl retries after 2.5 s, glibc and Go after five. The walk's own queries are then in progress or in the cache, for the pod's own walk.
 const walkMost = 500 * time.Millisecond
 
 // SearchPath is the plugin in one server block.
@@ -35,10 +33,10 @@ type SearchPath struct {
 	metrics *Metrics
 }
 
-// Client is a pod that asks, as whoever observes the questions knows it: the Who of a question's Query. What is no Client is not
-// completed. Its methods are safe for concurrent use.
+// Client is a pod, as the observer of queries knows it: the Identity of a Query. Queries without one are not completed. Its methods are safe
+// for concurrent use.
 type Client interface {
-	// Search returns the pod's search list if the pod wants completion, else nil. It may lag a moment behind pods that come and go.
+	// Search returns the pod's search list if the pod opts in, else nil. It may lag a moment behind pods that come and go.
 	Search() *Search
 	// SearchNow returns the search list of the pod that has the address now, which may be another one. It may cost system calls.
 	SearchNow(addr netip.Addr) *Search
@@ -61,14 +59,14 @@ func (c *SearchPath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 	return plugin.NextOrFailure(c.Name(), c.next, ctx, w, r)
 }
 
-// wanted returns the search list by which the question may be completed, nil for none. Only questions for addresses are: no
-// resolver walks for others. Who checks signatures (DO, CD) cannot use a CNAME that nobody signed.
+// wanted returns the search list by which the query may be completed; nil for none. Only queries for addresses are: no resolver walks for
+// other types. A client that checks signatures (DO, CD) cannot use an unsigned CNAME.
 func (c *SearchPath) wanted(ctx context.Context, r *dns.Msg) *Search {
 	q := queryinfo.From(ctx)
 	if q == nil {
 		return nil
 	}
-	client, ok := q.Who.(Client)
+	client, ok := q.Identity.(Client)
 	if !ok {
 		return nil
 	}
@@ -89,11 +87,11 @@ func (c *SearchPath) wanted(ctx context.Context, r *dns.Msg) *Search {
 	return s
 }
 
-// complete answers the first question of a walk with the walk's end, where there is one that every resolver would come to.
+// complete answers the first query of a walk with the walk's end, if there is one that every resolver would come to.
 func (c *SearchPath) complete(ctx context.Context, ask *walker, w dns.ResponseWriter, r *dns.Msg, s *Search, name string) (rcode int, done bool) {
 	question := r.Question[0].Name
-	// The same question can be a later one of a longer name's walk: web.shop's second is the first of web in the namespace
-	// shop. Then the longer name's first question was here just now, and the resolver is walking by itself.
+	// The same query can be a later one of a longer name's walk: web.shop's second is the first of web in the namespace shop. Then the longer
+	// name's first query was here just now, and the resolver is walking by itself.
 	for _, longer := range s.later(question) {
 		if c.memory.walked(decisionKey{s, strings.ToLower(longer)}) {
 			c.metrics.count(resultLater)
@@ -122,9 +120,9 @@ func (c *SearchPath) complete(ctx context.Context, ask *walker, w dns.ResponseWr
 		c.metrics.count(resultLeft)
 		return 0, false
 	}
-	// Its address may have been another pod's until just now, which would then hear of this one's domains.
+	// Its address may have been another pod's until just now. The answer would then reveal this pod's domains to it.
 	q := queryinfo.From(ctx)
-	if client, ok := q.Who.(Client); !ok || !client.SearchNow(q.Client).Same(s) {
+	if client, ok := q.Identity.(Client); !ok || !client.SearchNow(q.Client).Same(s) {
 		c.metrics.count(resultLeft)
 		return 0, false
 	}
@@ -139,8 +137,8 @@ func answer(r, found *dns.Msg, d *end, ttl uint32) *dns.Msg {
 	m.SetRcode(r, found.Rcode)
 	m.RecursionAvailable = true
 	if len(found.Answer) == 0 {
-		// No CNAME before nothing: glibc takes an answer section that is not empty for the end of the walk, also where the
-		// address of the other family got lost (coredns/coredns#7179).
+		// No CNAME without a record behind it: for glibc, an answer section that is not empty ends the walk, even if the address of the other
+		// family got lost (coredns/coredns#7179).
 		for _, rr := range d.denial {
 			own := dns.Copy(rr) // a plugin before us may change it
 			own.Header().Ttl = min(own.Header().Ttl, ttl)

@@ -6,7 +6,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 )
 
-// Setup returns the directive's set-up function for a process's one memory. It registers nothing; whoever assembles the server
+// Setup returns the directive's set-up function for a process's one memory. It registers nothing; the program that assembles the server
 // does.
 func Setup(memory *Memory, metrics *Metrics) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
@@ -15,7 +15,7 @@ func Setup(memory *Memory, metrics *Metrics) caddy.SetupFunc {
 				return plugin.Error("searchpath", plugin.ErrOnce)
 			}
 			if len(c.RemainingArgs()) != 0 || c.NextBlock() {
-				return plugin.Error("searchpath", c.Err("takes no arguments: which pods want it is said in NodeConfig and by annotation"))
+				return plugin.Error("searchpath", c.Err("takes no arguments: NodeConfig or an annotation turns it on for a pod"))
 			}
 		}
 		// At start-up, not here: a configuration that is refused must change nothing. One that is taken may answer otherwise.

@@ -13,15 +13,14 @@ import (
 	"github.com/neardns/neardns/internal/dns/responsewriter"
 )
 
-// walker asks the server that it stands in, for one client. It may go on when the client's question is answered, so it keeps
-// nothing of that.
+// walker queries its own server for one client. It may continue after the client's query is answered, so it keeps nothing of that.
 type walker struct {
 	server *dnsserver.Server
 	client responsewriter.Base
 }
 
-// newWalker makes one of a client's question. Its questions come over TCP, so that nothing is cut, from the client: its share
-// of what may be asked of upstreams is used.
+// newWalker makes one for a client's query. The walk's queries come from the client, so that they use its share of misses, and over TCP, so
+// that no answer is truncated.
 func newWalker(server *dnsserver.Server, client dns.ResponseWriter) *walker {
 	return &walker{server, responsewriter.Base{Local: overTCP(client.LocalAddr()), Remote: overTCP(client.RemoteAddr())}}
 }
@@ -37,7 +36,7 @@ func overTCP(a net.Addr) net.Addr {
 	return net.TCPAddrFromAddrPort(at)
 }
 
-// inner reports whether the server asks itself: for this plugin, or for an alias that leads back.
+// inner reports whether the query is the server's own: this plugin's, or one for an alias that leads back.
 func inner(ctx context.Context) bool {
 	n, _ := ctx.Value(dnsserver.LoopKey{}).(int)
 	return n > 0
@@ -90,10 +89,10 @@ func (k *walker) walk(ctx context.Context, s *Search, name string, d *end) {
 	d.absent, d.ttl = true, ttl
 }
 
-// both asks for both families at once.
+// both queries both families at once.
 func (k *walker) both(ctx context.Context, question string) (v4, v6 *dns.Msg) {
 	done := make(chan struct{})
-	go func() { // ends with the question, which has a bound of its own
+	go func() { // ends with the query, which has a bound of its own
 		defer close(done)
 		v6 = k.ask(ctx, question, dns.TypeAAAA)
 	}()
@@ -102,7 +101,7 @@ func (k *walker) both(ctx context.Context, question string) (v4, v6 *dns.Msg) {
 	return v4, v6
 }
 
-// ask asks the server as the client would. It returns nil where nothing was written.
+// ask queries the server as the client would. It returns nil if no plugin wrote an answer.
 func (k *walker) ask(ctx context.Context, question string, qtype uint16) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetQuestion(question, qtype)
@@ -112,7 +111,7 @@ func (k *walker) ask(ctx context.Context, question string, qtype uint16) *dns.Ms
 	return w.Msg
 }
 
-// outcome is what an answer says of a name.
+// outcome is what an answer means for a name.
 type outcome int
 
 const (

@@ -182,7 +182,7 @@ func (w *writer) LocalAddr() net.Addr       { return &net.UDPAddr{IP: net.IPv4(1
 // send asks as a client at an address does, over UDP, and reads the answer as it would come over the wire.
 func (r *rig) send(from netip.Addr, m *dns.Msg) *dns.Msg {
 	w := &writer{from: net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 40000))}
-	ctx := queryinfo.With(context.WithValue(context.Background(), dnsserver.Key{}, r.server), &queryinfo.Query{Client: from, Who: whoAt{r, from}})
+	ctx := queryinfo.With(context.WithValue(context.Background(), dnsserver.Key{}, r.server), &queryinfo.Query{Client: from, Identity: whoAt{r, from}})
 	r.server.ServeDNS(context.WithValue(ctx, dnsserver.LoopKey{}, 0), w, m)
 	if w.got == nil {
 		r.t.Errorf("no answer to %s", m.Question[0].String())

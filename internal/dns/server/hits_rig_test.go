@@ -181,7 +181,7 @@ func newPair(t testing.TB, text string, size uint16) *pair {
 
 // fast asks who stands before the chain.
 func (p *pair) fast(m []byte, tcp bool, who any) ([]byte, bool) {
-	q := &fastpath.Query{Wire: m, Client: netip.MustParseAddr("10.244.1.7"), Who: who, TCP: tcp}
+	q := &fastpath.Query{Wire: m, Client: netip.MustParseAddr("10.244.1.7"), Identity: who, TCP: tcp}
 	if p.hits == nil {
 		return nil, false
 	}
@@ -210,7 +210,7 @@ func (p *pair) slow(m []byte, tcp bool, who any) []byte {
 	if tcp {
 		w.remote = &net.TCPAddr{IP: net.IPv4(10, 244, 1, 7), Port: 4000}
 	}
-	p.chain.ServeDNS(p.at, w, r, &queryinfo.Query{Client: netip.MustParseAddr("10.244.1.7"), Who: who})
+	p.chain.ServeDNS(p.at, w, r, &queryinfo.Query{Client: netip.MustParseAddr("10.244.1.7"), Identity: who})
 	return w.got
 }
 

@@ -316,7 +316,7 @@ func noAllocationOfHits(t *testing.T) {
 		m.SetEdns0(1232, false)
 		wire := packed(t, m)
 		p.slow(wire, false, nil)
-		q := &fastpath.Query{Wire: wire, Client: netip.MustParseAddr("10.244.1.7"), Received: time.Now(), Who: searching{}}
+		q := &fastpath.Query{Wire: wire, Client: netip.MustParseAddr("10.244.1.7"), Received: time.Now(), Identity: searching{}}
 		if allocs := testing.AllocsPerRun(1000, func() {
 			if _, _, ok := p.hits.Answer(b, q); !ok {
 				t.Fatal("no hit")

@@ -26,7 +26,7 @@ type watcher struct {
 	told []queryinfo.Answer
 }
 
-func (w *watcher) Who(netip.Addr) any {
+func (w *watcher) Identify(netip.Addr) any {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.pod
@@ -38,7 +38,7 @@ func (w *watcher) set(pod any) {
 	w.pod = pod
 }
 
-func (w *watcher) Answered(a queryinfo.Answer) {
+func (w *watcher) Record(a queryinfo.Answer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.told = append(w.told, a)
@@ -145,7 +145,7 @@ func TestObserverOfCompletion(t *testing.T) {
 				t.Fatalf("not completed: %v", m)
 			}
 			// The walk has asked for the end already, so the cache has it.
-			if got := w.next(t); got.Level != queryinfo.Hit || got.Rcode != 0 || got.Who == nil {
+			if got := w.next(t); got.Level != queryinfo.Hit || got.Rcode != 0 || got.Identity == nil {
 				t.Errorf("told %+v", got)
 			}
 		}

@@ -220,8 +220,8 @@ func (c *client) SearchNow(addr netip.Addr) *searchpath.Search {
 	return nil
 }
 
-// Who returns what is known of a client, for its question to take along; nil for whoever is no pod of this node.
-func (c *Clients) Who(addr netip.Addr) any {
+// Identify returns what is known of a client, to go with its query; nil if it is no pod of this node.
+func (c *Clients) Identify(addr netip.Addr) any {
 	if p := c.index.Find(addr); p != nil {
 		return p
 	}
@@ -234,9 +234,9 @@ const (
 	rcodeNameError = 3
 )
 
-// Answered counts a pod's question. What the server asks itself on a pod's behalf is part of that question.
-func (c *Clients) Answered(a queryinfo.Answer) {
-	p, ok := a.Who.(*client)
+// Record counts a pod's query. Queries that the server sends to itself on the pod's behalf are part of it.
+func (c *Clients) Record(a queryinfo.Answer) {
+	p, ok := a.Identity.(*client)
 	if !ok {
 		return
 	}

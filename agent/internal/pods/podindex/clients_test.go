@@ -136,8 +136,8 @@ func TestCounts(t *testing.T) {
 	answered(c, "10.244.1.5", 0, queryinfo.Hit)
 	answered(c, "10.244.1.5", 3, queryinfo.Stale)
 	answered(c, "10.244.1.6", 0, queryinfo.Miss)
-	answered(c, "192.0.2.1", 0, queryinfo.Hit)         // no pod's
-	c.Answered(queryinfo.Answer{Level: queryinfo.Hit}) // nobody's
+	answered(c, "192.0.2.1", 0, queryinfo.Hit)       // no pod's
+	c.Record(queryinfo.Answer{Level: queryinfo.Hit}) // nobody's
 	want := map[string]Counts{"shop/web": {Queries: 6, Hits: 2, Failures: 2}, "shop/api": {Queries: 1}, "data/db": {}}
 	got := map[string]Counts{}
 	for _, p := range c.Pods() {
@@ -158,12 +158,12 @@ func TestCounts(t *testing.T) {
 
 // answered tells of a question from an address as the front does.
 func answered(c *Clients, from string, rcode int, level queryinfo.Level) {
-	c.Answered(queryinfo.Answer{Client: addr(from), Who: c.Who(addr(from)), Rcode: rcode, Level: level})
+	c.Record(queryinfo.Answer{Client: addr(from), Identity: c.Identify(addr(from)), Rcode: rcode, Level: level})
 }
 
 // searchOfPod is what search completion finds in the question of the pod with an address.
 func searchOfPod(c *Clients, at string) *searchpath.Search {
-	if p, ok := c.Who(addr(at)).(searchpath.Client); ok {
+	if p, ok := c.Identify(addr(at)).(searchpath.Client); ok {
 		return p.Search()
 	}
 	return nil
@@ -184,7 +184,7 @@ func TestSearchNow(t *testing.T) {
 	}
 	before := write("shop")
 	registry.Outdate()
-	p, ok := c.Who(addr("10.244.1.5")).(searchpath.Client)
+	p, ok := c.Identify(addr("10.244.1.5")).(searchpath.Client)
 	if !ok || !p.SearchNow(addr("10.244.1.5")).Same(p.Search()) || p.SearchNow(addr("10.244.1.6")) != nil {
 		t.Fatal("the pod itself is not found")
 	}
@@ -293,7 +293,7 @@ func TestWhoseHitsTheKernelAnswers(t *testing.T) {
 				t.Errorf("wanted %t, but %q", wanted, why)
 			}
 			c := clientsOf(filesOf(t, tc.file), confOf(t, tc.conf))
-			p, _ := c.Who(addr("10.244.1.5")).(*client)
+			p, _ := c.Identify(addr("10.244.1.5")).(*client)
 			if p == nil || p.Borrows() != (tc.wanted && tc.why == "") {
 				t.Errorf("the client %+v", p)
 			}
@@ -308,7 +308,7 @@ func TestKernelCounts(t *testing.T) {
 	gone := web
 	gone.ContainerID = "c9"
 	c := clientsOf(filesOf(t, web), confOf(t, "kernelHits: {mode: on}\n"))
-	c.Answered(queryinfo.Answer{Who: c.Who(addr("10.244.1.5")), Level: queryinfo.Miss})
+	c.Record(queryinfo.Answer{Identity: c.Identify(addr("10.244.1.5")), Level: queryinfo.Miss})
 	c.AnsweredInKernel(web, 3)
 	c.AnsweredInKernel(gone, 2)
 	if got := c.Pods()[0].Counts; got != (Counts{Queries: 4, Hits: 3, Kernel: 3}) {
