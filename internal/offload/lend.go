@@ -145,7 +145,7 @@ func (l *Lender) Begin(b Borrower) error {
 	defer l.mu.Unlock()
 	l.borrower, l.fault = b, nil
 	l.offset = l.apart()
-	l.store.OnReturn(l.takeBack)
+	l.store.OnRevoke(l.takeBack)
 	if l.forget(); l.fault == nil {
 		l.open.Store(true)
 	}
@@ -161,7 +161,7 @@ func (l *Lender) End() error {
 		return nil
 	}
 	l.forget() // before the store tells of nothing more: what it replaces meanwhile is taken back
-	l.store.OnReturn(nil)
+	l.store.OnRevoke(nil)
 	l.borrower = nil
 	return l.fault
 }
@@ -209,7 +209,7 @@ func (l *Lender) Run(ctx context.Context) {
 
 // take lends what was offered, if it would still be said.
 func (l *Lender) take(o offer) {
-	o.source.Space.Lend(o.entry, func(success, denial *answers.Entry) (answers.Instant, bool) {
+	o.source.Space.Offload(o.entry, func(success, denial *answers.Entry) (answers.Instant, bool) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		now := l.store.Now()
@@ -259,7 +259,7 @@ func (l *Lender) together() bool {
 // question is the key's question alone: only questions without DO and CD are lent answers to.
 func question(k *msg.Key) []byte { return k.Bytes()[:len(k.Bytes())-1] }
 
-// takeBack implements wire.Store.OnReturn.
+// takeBack implements answers.Store.OnRevoke.
 func (l *Lender) takeBack(e *answers.Entry) {
 	k := e.Key()
 	l.mu.Lock()

@@ -21,7 +21,7 @@ const (
 	classes
 )
 
-// Entry is one kept answer. What is said about it never changes; how it is used does.
+// Entry is one cached answer. Its message never changes; its counters do.
 type Entry struct {
 	// The message with ID 0, RD and CD clear and its question in lower case, and behind it, two bytes each: which record
 	// of the message is the first of a set of addresses (see addresses), how many there are, and the places of all TTLs.
@@ -30,11 +30,13 @@ type Entry struct {
 	flags byte   // of the key
 	class Class
 
-	used   atomic.Uint32 // hits since it was last looked at for eviction, up to 3; what lent.go says; the mark
-	ttl    uint32        // seconds
-	turn   atomic.Uint32 // replies that were rotated
-	stored int64         // nanoseconds on the store's clock
-	hash   uint64
+	uses    atomic.Uint32 // hits since eviction last checked the entry, at most maxUses
+	ttl     uint32        // seconds
+	turn    atomic.Uint32 // replies that were rotated
+	marked  atomic.Bool   // see Mark
+	offload atomic.Int64  // see offload.go
+	stored  int64         // nanoseconds on the store's clock
+	hash    uint64
 
 	heat   atomic.Uint64 // milliseconds of the last hit on the store's clock, and below them hits without a long gap
 	failed atomic.Int64  // when a refresh last failed; see Failed
@@ -287,13 +289,16 @@ func (e *Entry) heatAt(now Instant, gap time.Duration, n uint64) uint64 {
 	return min(hits+min(n, 1<<hitsBits-1), 1<<hitsBits-1)
 }
 
-// Use tells eviction that the entry, or the other one that is known of its question, was an answer. A nil entry is nothing.
+// maxUses is as many uses as eviction distinguishes.
+const maxUses = 3
+
+// Use counts a use of the entry, or of the other entry of its question, for eviction. A nil entry counts nothing.
 func (e *Entry) Use() {
 	if e == nil {
 		return
 	}
-	if n := e.used.Load(); n&usedMask < usedMask {
-		e.used.CompareAndSwap(n, n+1) // one that fails is another's use at the same time
+	if n := e.uses.Load(); n < maxUses {
+		e.uses.CompareAndSwap(n, n+1) // if it fails, another goroutine has counted a use at the same time
 	}
 }
 
@@ -306,7 +311,7 @@ func (e *Entry) Fail(now Instant, silent bool) {
 	e.failed.Store(at)
 }
 
-// Failed tells when a refresh last failed; never is false.
+// Failed returns when a refresh last failed; ever is false if none did.
 func (e *Entry) Failed() (at Instant, silent, ever bool) {
 	f := e.failed.Load()
 	if f < 0 {
@@ -315,7 +320,7 @@ func (e *Entry) Failed() (at Instant, silent, ever bool) {
 	return Instant(f), false, f != 0
 }
 
-// Deny notes that the upstream denied what the entry says and returns when it first did since it was kept.
+// Deny notes that the upstream denied the entry's answer, and returns when it first did since the entry was stored.
 func (e *Entry) Deny(now Instant) (first Instant) {
 	e.denied.CompareAndSwap(0, int64(max(now, 1)))
 	return Instant(e.denied.Load())
@@ -324,7 +329,7 @@ func (e *Entry) Deny(now Instant) (first Instant) {
 // Denied reports whether Deny was called.
 func (e *Entry) Denied() bool { return e.denied.Load() != 0 }
 
-// What an entry takes beside its bytes: its struct in Go's size class and its share of a map that is between half and
+// entryOverhead is an entry's memory without its bytes: its struct in Go's size class and its share of a map that is between half and
 // seven eighths full, with key, pointer and control byte (Go 1.24's maps).
 const entryOverhead = int64(unsafe.Sizeof(Entry{})+15)/16*16 + 28
 

@@ -45,7 +45,7 @@ func (k *Keeper) Snapshot(w io.Writer) error { return k.Store.Snapshot(w, k.Boot
 // Restore takes over what another process's store held.
 func (k *Keeper) Restore(r io.Reader) (Restored, error) { return k.Store.Restore(r, k.Boot) }
 
-// Load takes over the file, if there is one, and says in one line what came of it.
+// Load restores the file, if there is one, and logs the result in one line.
 func (k *Keeper) Load() {
 	f, err := atomicfile.Open(k.Path, os.O_RDONLY|syscall.O_NOFOLLOW) // a link must lead nowhere else
 	if errors.Is(err, fs.ErrNotExist) {
@@ -96,7 +96,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// Save writes the snapshot, if there is anything new, and says when that begins or ends to fail.
+// Save writes the snapshot if the store has changed, and logs when writing starts or stops to fail.
 func (k *Keeper) Save() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

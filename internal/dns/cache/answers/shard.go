@@ -85,7 +85,7 @@ func (g *ghosts) take(hash uint64) bool {
 	return true
 }
 
-// find returns what is known of a question. What an entry says never changes, so it may be read without the lock.
+// find returns the entries of a question. An entry's message never changes, so it may be read without the lock.
 func (sh *shard) find(k *msg.Key, hash uint64) (success, denial *Entry) {
 	if e := sh.index[Success][hash]; e != nil && e.matches(k) {
 		success = e
@@ -109,11 +109,11 @@ func (sh *shard) put(sp *Space, e *Entry, proven bool) {
 	}
 	for _, index := range sh.index {
 		if old := index[e.hash]; old != nil {
-			sp.store.takeBack(old)
+			sp.store.revoke(old)
 		}
 	}
 	if old := sh.index[e.class][e.hash]; old != nil {
-		if old.list == &q.main || old.uses() > 0 {
+		if old.list == &q.main || old.uses.Load() > 0 {
 			to = &q.main
 		}
 		e.inherit(old)
@@ -130,7 +130,7 @@ func (sh *shard) put(sp *Space, e *Entry, proven bool) {
 
 // unlink takes an entry out of its list and the books, not out of the index.
 func (sh *shard) unlink(sp *Space, e *Entry) {
-	sp.store.takeBack(e)
+	sp.store.revoke(e)
 	e.list.remove(e)
 	sp.account(e, -1)
 }
@@ -165,13 +165,13 @@ func (sh *shard) evict(sp *Space, c Class, now Instant, onlyNew bool) bool {
 		}
 		if q.small.n > 0 && (q.main.n == 0 || q.small.n*10 > q.small.n+q.main.n) {
 			e := q.small.back
-			if e.uses() == 0 || sp.dead(e, now) {
+			if e.uses.Load() == 0 || sp.dead(e, now) {
 				sh.ghost[c].add(e.hash, q.small.n+q.main.n)
 				sh.delete(sp, e)
 				return true
 			}
 			q.small.remove(e)
-			e.setUses(0)
+			e.uses.Store(0)
 			q.main.push(e)
 			continue
 		}
@@ -179,12 +179,12 @@ func (sh *shard) evict(sp *Space, c Class, now Instant, onlyNew bool) bool {
 			return false
 		}
 		e := q.main.back
-		n := e.uses()
+		n := e.uses.Load()
 		if n == 0 || sp.dead(e, now) {
 			sh.delete(sp, e)
 			return true
 		}
-		e.setUses(n - 1)
+		e.uses.Store(n - 1)
 		q.main.remove(e)
 		q.main.push(e)
 	}
@@ -200,7 +200,7 @@ func (sh *shard) evict(sp *Space, c Class, now Instant, onlyNew bool) bool {
 	return true
 }
 
-// drop takes out what unwanted says.
+// drop removes the entries that unwanted reports.
 func (sh *shard) drop(sp *Space, unwanted func(*Entry) bool) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

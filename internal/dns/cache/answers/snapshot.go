@@ -69,7 +69,7 @@ func (s *Store) Snapshot(w io.Writer, boot Boot) error {
 						continue
 					}
 					queue := byte(0)
-					if main[n] || e.uses() > 0 {
+					if main[n] || e.uses.Load() > 0 {
 						queue = 1
 					}
 					b = append(b[:0], tagEntry, e.flags, byte(e.class), queue)
@@ -94,7 +94,7 @@ func (s *Store) Snapshot(w io.Writer, boot Boot) error {
 	return nil
 }
 
-// Restored says what a Restore did.
+// Restored is the result of a Restore.
 type Restored struct {
 	Entries int           // that were taken over
 	Stale   int           // of these, past their TTL
@@ -106,9 +106,9 @@ type Restored struct {
 // Restore takes over what a snapshot holds, as much older as time has passed since, unless the store knows a newer answer.
 // Nothing is taken over if the snapshot is not whole. It reads no more than the store's limit and some for bookkeeping.
 //
-// The time passed is told by the clock of the boot, which nobody can set. Of a snapshot from another boot nothing is taken over:
-// how long the machine was off only a wall clock could tell, and many stand still meanwhile. boot is asked when all is
-// read: a snapshot that comes over a socket may be begun long after Restore.
+// The time passed comes from the clock of the boot, which cannot be set. A snapshot from another boot is not used: only a wall clock knows how
+// long the machine was off, and many of them stand still meanwhile. boot is called after the last byte, because a snapshot that comes over a
+// socket may start long after Restore.
 func (s *Store) Restore(r io.Reader, boot func() Boot) (Restored, error) {
 	in := &summed{r: bufio.NewReaderSize(io.LimitReader(r, s.limit.Load()+1<<20), 64<<10), sum: crc32.New(crc32.MakeTable(crc32.Castagnoli))}
 	found, then, err := in.snapshot()
@@ -256,7 +256,7 @@ func (in *summed) end(entries int) error {
 // century bounds times that are read, so that no sum with them overflows.
 const century = 100 * 365 * 24 * time.Hour
 
-// elapsed tells how much time has passed since the snapshot.
+// elapsed returns how much time has passed since the snapshot.
 func elapsed(then, now Boot) (time.Duration, bool) {
 	if then.ID != now.ID || then.ID == ([16]byte{}) {
 		return 0, false

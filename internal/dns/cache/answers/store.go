@@ -19,7 +19,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// DefaultBytes bounds a store that is told nothing else. Two server blocks full of 10,000 answers and 10,000 denials of
+// DefaultBytes is a store's default bound. Two server blocks full of 10,000 answers and 10,000 denials of
 // common size take about 12 MB.
 const DefaultBytes = 32 << 20
 
@@ -37,7 +37,7 @@ type Store struct {
 	bytes atomic.Int64
 	puts  atomic.Uint64 // changes, by which a snapshot knows whether it is worth its while
 
-	onReturn atomic.Pointer[func(*Entry)]
+	onRevoke atomic.Pointer[func(*Entry)]
 
 	mu     sync.Mutex // guards spaces' replacement
 	spaces atomic.Pointer[map[uint64]*Space]
@@ -72,8 +72,8 @@ func (s *Store) Bytes() (now, limit int64) { return s.bytes.Load(), s.limit.Load
 // Changes counts what was put in or taken out.
 func (s *Store) Changes() uint64 { return s.puts.Load() }
 
-// Space returns the space of one way in which answers come to be: whoever answers differently must use another id, and an
-// id means the same in the next process. The space is made if it is not there.
+// Space returns the space of one way to answer. A chain that answers differently must use another id, and an id means the same in the next
+// process. The space is made if it is not there.
 func (s *Store) Space(id uint64) *Space {
 	if sp := (*s.spaces.Load())[id]; sp != nil {
 		return sp
@@ -103,7 +103,7 @@ func (s *Store) all() []*Space {
 	return spaces
 }
 
-// fit evicts until the store is within its bytes: from whoever takes most, so that a flood in one space costs that space.
+// fit evicts until the store is within its bytes: from the space that takes most, so that a flood in one space costs that space.
 func (s *Store) fit() (evicted [classes]int) {
 	for s.bytes.Load() > s.limit.Load() {
 		var most *Space
@@ -123,8 +123,7 @@ func (s *Store) fit() (evicted [classes]int) {
 	return evicted
 }
 
-// Sweep drops what can never be an answer again: entries beyond their space's Keep, and spaces that nobody uses while
-// others are used.
+// Sweep drops entries that can never be served again, beyond their space's Keep, and spaces that no chain uses while others are used.
 func (s *Store) Sweep() {
 	now := s.Now()
 	used := false
@@ -177,7 +176,7 @@ type Space struct {
 // ID is what Store.Space was asked for.
 func (sp *Space) ID() uint64 { return sp.id }
 
-// Retain says that the space is in use until Release. A chain does so as long as it serves.
+// Retain marks the space as in use until Release. A chain does so as long as it serves.
 func (sp *Space) Retain() { sp.users.Add(1) }
 
 // Release undoes one Retain. What the space holds stays: the next chain may be the same.
@@ -254,7 +253,7 @@ func (sp *Space) put(e *Entry, proven bool) (evicted [classes]int) {
 		evicted[c] += n
 	}
 	if sp.closed.Load() {
-		sp.close() // a question of a chain that is gone: nobody will ask for it
+		sp.close() // an answer for a chain that is gone: it will not be looked up
 	}
 	return evicted
 }

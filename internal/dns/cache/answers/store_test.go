@@ -128,7 +128,7 @@ func TestKnownAgain(t *testing.T) {
 		if e, _ := sp.Get(k); e == nil {
 			break
 		} else {
-			e.setUses(0) // looking must not count
+			e.uses.Store(0) // looking must not count
 		}
 		put(fmt.Sprintf("r%d.example.", i))
 		if i > 1000 {
@@ -280,8 +280,8 @@ func TestTryPeek(t *testing.T) {
 		t.Fatal(err)
 	}
 	sp.Put(k, e)
-	if success, denial, ok := sp.TryPeek(k); success != e || denial != nil || !ok || e.uses() != 0 {
-		t.Errorf("found %v, %v, %t, used %d", success, denial, ok, e.uses())
+	if success, denial, ok := sp.TryPeek(k); success != e || denial != nil || !ok || e.uses.Load() != 0 {
+		t.Errorf("found %v, %v, %t, used %d", success, denial, ok, e.uses.Load())
 	}
 	sh := sp.shard(e.hash)
 	sh.mu.Lock()

@@ -25,15 +25,15 @@ func TestRipe(t *testing.T) {
 	ripe(0, false) // it is being offered
 	e.Decline()
 	ripe(0, true)
-	e.setLent(lentAt(Instant(10 * time.Second)))
+	e.offload.Store(int64(10*time.Second) + offloadUntil)
 	ripe(Instant(9*time.Second), false)
 	ripe(Instant(10*time.Second), true)
-	if e.uses() != usedMask || e.lent() {
-		t.Errorf("%d uses, lent %t", e.uses(), e.lent())
+	if e.uses.Load() != maxUses || e.isOffloaded() {
+		t.Errorf("%d uses, offloaded %t", e.uses.Load(), e.isOffloaded())
 	}
-	e.setUses(1)
-	if e.Ripe(0) || e.uses() != 1 {
-		t.Errorf("eviction's count and the offer are not apart: %b", e.used.Load())
+	e.uses.Store(1)
+	if e.Ripe(0) || e.uses.Load() != 1 {
+		t.Errorf("eviction's count and the offer are not apart: %d", e.uses.Load())
 	}
 }
 
@@ -47,19 +47,19 @@ func TestMark(t *testing.T) {
 		t.Error("a marked entry is not offered at its first hit")
 	}
 	e.Use()
-	e.setUses(3)
-	e.setLent(lentAt(Instant(time.Hour)))
-	if !e.Marked() || !e.lent() || e.uses() != 3 {
-		t.Errorf("marked %t, lent %t, %d uses", e.Marked(), e.lent(), e.uses())
+	e.uses.Store(3)
+	e.offload.Store(int64(time.Hour) + offloadUntil)
+	if !e.Marked() || !e.isOffloaded() || e.uses.Load() != 3 {
+		t.Errorf("marked %t, offloaded %t, %d uses", e.Marked(), e.isOffloaded(), e.uses.Load())
 	}
 	heir := new(Entry)
 	heir.inherit(e)
-	if heir.Marked() || heir.lent() || heir.uses() != 3 {
-		t.Errorf("what replaces it: marked %t, lent %t, %d uses", heir.Marked(), heir.lent(), heir.uses())
+	if heir.Marked() || heir.isOffloaded() || heir.uses.Load() != 3 {
+		t.Errorf("what replaces it: marked %t, offloaded %t, %d uses", heir.Marked(), heir.isOffloaded(), heir.uses.Load())
 	}
 	e.Unmark()
-	if e.Marked() || !e.lent() || e.uses() != 3 || !e.Mark() {
-		t.Errorf("marked %t, lent %t, %d uses", e.Marked(), e.lent(), e.uses())
+	if e.Marked() || !e.isOffloaded() || e.uses.Load() != 3 || !e.Mark() {
+		t.Errorf("marked %t, offloaded %t, %d uses", e.Marked(), e.isOffloaded(), e.uses.Load())
 	}
 }
 
@@ -104,15 +104,15 @@ func nameOf(k *msg.Key) string { return string(k.Bytes()[1:2]) + "." }
 
 // lending lends an entry for a minute.
 func lending(sp *Space, e *Entry) (called bool) {
-	sp.Lend(e, func(success, denial *Entry) (Instant, bool) {
+	sp.Offload(e, func(success, denial *Entry) (Instant, bool) {
 		called = success == e || denial == e
 		return sp.store.Now() + Instant(time.Minute), true
 	})
 	return called
 }
 
-// TestOnReturn: whatever ends an entry's life in the store, the borrower hears of it first, and once.
-func TestOnReturn(t *testing.T) {
+// TestOnRevoke: whatever ends an entry's life in the store, the borrower hears of it first, and once.
+func TestOnRevoke(t *testing.T) {
 	for name, end := range map[string]func(sp *Space, k *msg.Key, e *Entry){
 		"replaced":          func(sp *Space, k *msg.Key, _ *Entry) { sp.Put(k, entryOf(t, k, Success)) },
 		"denied beside it":  func(sp *Space, k *msg.Key, _ *Entry) { sp.Put(k, entryOf(t, k, Denial)) },
@@ -126,7 +126,7 @@ func TestOnReturn(t *testing.T) {
 			e := entryOf(t, k, Success)
 			sp.Put(k, e)
 			returned := 0
-			s.OnReturn(func(got *Entry) {
+			s.OnRevoke(func(got *Entry) {
 				if got == e {
 					returned++
 				}
@@ -141,7 +141,7 @@ func TestOnReturn(t *testing.T) {
 			if returned != 1 {
 				t.Errorf("returned %d times", returned)
 			}
-			if s.OnReturn(nil); name != "denied beside it" && lending(sp, e) {
+			if s.OnRevoke(nil); name != "denied beside it" && lending(sp, e) {
 				t.Error("lent although it is gone")
 			}
 		})
