@@ -179,40 +179,6 @@ func older(want, got []byte, off, records int) {
 	}
 }
 
-// TestCacheCuts: what is kept whole is cut for who takes less, and says so.
-func TestCacheCuts(t *testing.T) {
-	up, again := newForgetful(t, many)
-	cfg := config(t, up)
-	start(t, cfg)
-	at := netip.AddrPortFrom(cfg.Addresses[0], cfg.Port).String()
-	const name = "n90.example.org." // 1,474 bytes
-	ask(t, "tcp", at, question(name, mdns.TypeA))
-	again.Store(true)
-	for _, tc := range []struct {
-		network string
-		size    uint16
-		limit   int
-		cut     bool
-	}{{"udp", 0, 512, true}, {"udp", 1232, 1232, true}, {"udp", 4096, 1232, true}, {"tcp", 0, 65535, false}, {"tcp", 512, 65535, false}} {
-		q := question(name, mdns.TypeA)
-		if tc.size > 0 {
-			q.SetEdns0(tc.size, false)
-		}
-		wire, err := q.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := exchangeRaw(t, tc.network, at, wire)
-		m := new(mdns.Msg)
-		if err := m.Unpack(got); err != nil {
-			t.Fatal(err)
-		}
-		if len(got) > tc.limit || m.Truncated != tc.cut || !tc.cut && len(m.Answer) != 90 || (m.IsEdns0() != nil) != (tc.size > 0) {
-			t.Errorf("%s, size %d: %d bytes, TC %v, %d answers", tc.network, tc.size, len(got), m.Truncated, len(m.Answer))
-		}
-	}
-}
-
 // TestCacheBehindPlugins: plugins that change or read answers on their way still do, for hits too.
 func TestCacheBehindPlugins(t *testing.T) {
 	up, again := newForgetful(t, many)

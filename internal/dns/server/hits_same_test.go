@@ -284,7 +284,7 @@ func TestSlowZones(t *testing.T) {
 			for _, s := range slow {
 				told = append(told, s.String())
 			}
-			if !want != slices.Equal(told, []string{"hits of slow.example go through CoreDNS: " + name + " sees each question"}) || want != (told == nil) {
+			if !want != slices.Equal(told, []string{"hits of slow.example go through CoreDNS: " + name + " sees each query"}) || want != (told == nil) {
 				t.Errorf("told %v", told)
 			}
 		})

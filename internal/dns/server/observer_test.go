@@ -4,9 +4,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -173,32 +171,4 @@ func TestObserverOfRefusal(t *testing.T) {
 			t.Errorf("%s: told %+v", network, got)
 		}
 	}
-}
-
-// TestObserverOfStale: an answer that has ended is told of as such.
-func TestObserverOfStale(t *testing.T) {
-	var sick atomic.Bool
-	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
-		if sick.Load() {
-			return new(mdns.Msg).SetRcode(q, mdns.RcodeServerFailure)
-		}
-		m := address("10.0.0.1")(q)
-		m.Answer[0].Header().Ttl = 1
-		return m
-	})
-	cfg := config(t, up)
-	cfg.Cache.ServeStale = time.Hour
-	w := new(watcher)
-	s := observed(slog.New(slog.DiscardHandler), w)
-	if err := s.Start(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
-	defer s.Stop() //nolint:errcheck // at the end
-	ask(t, "udp", addressOf(cfg), question("example.org.", mdns.TypeA))
-	w.next(t)
-	sick.Store(true)
-	waitFor(t, "a stale answer", func() bool {
-		ask(t, "udp", addressOf(cfg), question("example.org.", mdns.TypeA))
-		return w.next(t).Level == queryinfo.Stale
-	})
 }

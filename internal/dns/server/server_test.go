@@ -10,9 +10,7 @@ import (
 	"net/netip"
 	"runtime"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	mdns "github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
@@ -206,35 +204,6 @@ func TestOverrideServes(t *testing.T) {
 	if c, err := net.Dial("tcp", netip.AddrPortFrom(netip.MustParseAddr("127.0.0.9"), cfg.Port).String()); err == nil {
 		c.Close()
 		t.Error("the override chose its own address")
-	}
-}
-
-// TestServeStale asks for a name again after its end with the upstream failing.
-func TestServeStale(t *testing.T) {
-	var failing atomic.Bool
-	var failed atomic.Int64
-	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
-		if failing.Load() && q.Question[0].Qtype == mdns.TypeA { // else it looks for loops
-			failed.Add(1)
-			return new(mdns.Msg).SetRcode(q, mdns.RcodeServerFailure)
-		}
-		return address("10.0.0.7")(q)
-	})
-	cfg := config(t, up)
-	cfg.Cache.ServeStale = time.Hour
-	cfg.Snippets = map[string]string{".": "cache {\n success 1000 1 1\n serve_stale 1h verify 1s 30s 30s\n}"} // TTL at most 1 s
-	start(t, cfg)
-	q := question("a.example.org.", mdns.TypeA)
-	wantA(t, ask(t, "udp", addressOf(cfg), q), "10.0.0.7")
-	failing.Store(true)
-	waitFor(t, "the answer's end", func() bool {
-		wantA(t, ask(t, "udp", addressOf(cfg), q), "10.0.0.7")
-		return failed.Load() > 0
-	})
-	m := ask(t, "udp", addressOf(cfg), q)
-	wantA(t, m, "10.0.0.7")
-	if len(m.Answer) == 1 && m.Answer[0].Header().Ttl != 30 {
-		t.Errorf("stale answer with TTL %d", m.Answer[0].Header().Ttl)
 	}
 }
 
