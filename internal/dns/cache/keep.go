@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 )
 
-// heldRecheck is how often a name is asked for again while its denial is not yet believed.
+// heldRecheck is how often a name is queried while its denial does not count yet.
 const heldRecheck = 2 * time.Second
 
 // taken is what became of an answer.
@@ -21,82 +21,97 @@ type taken struct {
 	entry     *answers.Entry // what the client gets; nil: the answer as it came
 	ttl       uint32
 	kept      bool
-	held      bool // entry is the answer of before; what came was a denial that is not believed yet
-	refreshes bool // what is stale is said no more (RFC 8767, section 4)
-	failure   bool // it says nothing about the name
+	held      bool // entry is the earlier answer: a denial came that does not count yet
+	refreshes bool // it ends what is stale (RFC 8767, section 4)
+	failure   bool // it is not about the name
 }
 
-// kind is what an answer says, as far as the cache is concerned.
+// kind is what an answer means for the cache.
 type kind int
 
 const (
-	other    kind = iota // passed on as it came
-	positive             // the answer that was asked for
-	denies               // that there is such a name, or such data
-	news                 // about the name, and must not be kept
-	fails
+	unusable         kind = iota // truncated, a referral, an error of the protocol: passed on as it came
+	positive                     // the answer to the question
+	denial                       // the name, or its data, does not exist
+	uncachedPositive             // about the name, but must not be cached
+	uncachedDenial
+	failure // the server cannot answer
 )
 
-// take keeps an answer if it may be kept.
+// denies reports whether an answer of the kind denies the name or its data.
+func (k kind) denies() bool { return k == denial || k == uncachedDenial }
+
+// policyFor is what the cache does with an answer of a kind: whether it is stored, in which class, and for how many seconds it is valid.
+func (c *Cache) policyFor(k kind, res *dns.Msg) (store bool, class answers.Class, ttl uint32) {
+	switch k {
+	case positive, uncachedPositive:
+		return k == positive, answers.Success, c.lifetime(res, answers.Success)
+	case failure:
+		return true, answers.Denial, uint32(c.failTTL / time.Second)
+	}
+	return k == denial, answers.Denial, c.lifetime(res, answers.Denial)
+}
+
+// take stores an answer if it may be stored.
 func (c *Cache) take(q *fetch, res *dns.Msg) taken {
-	what := classify(res, time.Now())
-	if what == other && !c.onSilence {
+	k := classify(res, time.Now())
+	if k == unusable && !c.onSilence {
 		return taken{}
 	}
 	if !match(q.request, res) {
-		if what != other {
+		if k != unusable {
 			q.series.drops.Inc()
 		}
 		return taken{}
 	}
-	denied := what == denies || what == news && !answered(res)
-	if good := q.good; c.hold > 0 && denied && good != nil {
-		if t, ok := c.holdBack(good); ok {
+	if c.hold > 0 && k.denies() && q.good != nil {
+		if t, ok := c.holdBack(q.good); ok {
 			return t
 		}
 	}
+	store, class, ttl := c.policyFor(k, res)
 	switch {
-	case what == news && denied && c.preferPositive:
+	case store:
+		return c.storeAnswer(q, res, k, class, ttl)
+	case k == uncachedDenial && c.preferPositive:
 		return taken{}
-	case what == news:
-		return c.pass(q, res, denied)
-	case what == other:
-		t := c.pass(q, res, true)
-		t.failure = true
-		return t
 	}
-	class, ttl := answers.Success, c.lifetime(res, what)
-	if what != positive {
-		class = answers.Denial
-	}
+	t := c.pass(q, res, class, ttl)
+	t.failure = k == unusable
+	return t
+}
+
+// storeAnswer makes an entry of an answer, and stores it unless its lifetime, the query or the configuration forbids that.
+func (c *Cache) storeAnswer(q *fetch, res *dns.Msg, k kind, class answers.Class, ttl uint32) taken {
 	e := c.entry(q, class, res, ttl)
 	if e == nil {
 		return taken{}
 	}
-	t := taken{entry: e, ttl: ttl, refreshes: what == positive || what == denies && !c.preferPositive || what == fails && c.onSilence, failure: what == fails}
+	t := taken{entry: e, ttl: ttl, failure: k == failure,
+		refreshes: k == positive || k == denial && !c.preferPositive || k == failure && c.onSilence}
 	if ttl == 0 || !q.asked.rd || plugin.Zones(c.except[class]).Matches(q.request.Question[0].Name) != "" {
 		return t
 	}
 	if t.kept = c.put(q, e); !t.kept {
 		return t
 	}
-	success, denial := c.space.Peek(&q.asked.key)
+	success, denied := c.space.Peek(&q.asked.key)
 	switch {
-	case what == positive && denial != nil:
-		c.space.Remove(denial)
-	case what == denies && success != nil && !c.preferPositive:
+	case k == positive && denied != nil:
+		c.space.Remove(denied)
+	case k == denial && success != nil && !c.preferPositive:
 		c.space.Remove(success)
 	}
 	return t
 }
 
-// pass is for what is told and not kept. It goes to the one who asked; it is the upstream's word nevertheless, so what is stale is
-// not said any more (RFC 8767, section 4): a name whose address went, an alias that leads elsewhere.
-func (c *Cache) pass(q *fetch, res *dns.Msg, denied bool) taken {
-	if q.asked.rd { // else the upstream may have said less than it could
+// pass is for an answer that is not stored. It goes to the client whose query it answers. Stale entries end nevertheless (RFC 8767, section 4):
+// the upstream may have answered that a name has lost its address, or that an alias leads elsewhere.
+func (c *Cache) pass(q *fetch, res *dns.Msg, class answers.Class, ttl uint32) taken {
+	if q.asked.rd { // otherwise the upstream may know more than it answered
 		now := c.store.Now()
-		success, other := c.space.Peek(&q.asked.key)
-		for _, e := range []*answers.Entry{success, other} {
+		success, denied := c.space.Peek(&q.asked.key)
+		for _, e := range []*answers.Entry{success, denied} {
 			if e != nil && (e.Left(now) <= 0 || failed(e.Rcode())) {
 				c.space.Remove(e)
 			}
@@ -105,22 +120,18 @@ func (c *Cache) pass(q *fetch, res *dns.Msg, denied bool) taken {
 	if !q.background {
 		return taken{} // as it came
 	}
-	class, what := answers.Success, positive
-	if denied {
-		class, what = answers.Denial, denies
-	}
-	t := taken{ttl: c.lifetime(res, what), refreshes: true}
-	if !res.Truncated && res.Rcode <= 15 { // else nothing can be said to the one who waits; it asks by itself
-		t.entry = c.entry(q, class, res, t.ttl)
+	t := taken{ttl: ttl, refreshes: true}
+	if !res.Truncated && res.Rcode <= 15 { // otherwise a waiting client cannot use it, and sends its own query
+		t.entry = c.entry(q, class, res, ttl)
 	}
 	return t
 }
 
-// holdBack answers a denial with what was good before, if the operator wants a denial to last before it is believed.
+// holdBack answers with the earlier entry instead of a denial, if the operator wants a denial to last before it counts.
 func (c *Cache) holdBack(good *answers.Entry) (taken, bool) {
 	now := c.store.Now()
 	if !good.Denied() && time.Duration(-good.Left(now))*time.Second >= max(c.staleFor, c.hold) {
-		return taken{}, false // it ended long ago
+		return taken{}, false // it expired long ago
 	}
 	if time.Duration(now-good.Deny(now)) >= c.hold {
 		return taken{}, false
@@ -132,14 +143,14 @@ func (c *Cache) holdBack(good *answers.Entry) (taken, bool) {
 	return taken{entry: good, ttl: ttl, held: true}, true
 }
 
-// heldTTL is what is left of the time for which the denial is not believed, so that no client keeps the answer for longer.
+// heldTTL is the rest of the time for which the denial does not count, so that no client keeps the answer for longer.
 func (c *Cache) heldTTL(good *answers.Entry) uint32 {
 	now := c.store.Now()
 	left := c.hold - time.Duration(now-good.Deny(now))
 	return uint32(max(1, math.Ceil(left.Seconds())))
 }
 
-// keepFailure keeps that nobody answered.
+// keepFailure stores that no server answered.
 func (c *Cache) keepFailure(q *fetch, r *dns.Msg) *answers.Entry {
 	ttl := uint32(c.failTTL / time.Second)
 	if ttl == 0 || !q.asked.rd || plugin.Zones(c.except[answers.Denial]).Matches(r.Question[0].Name) != "" {
@@ -152,8 +163,8 @@ func (c *Cache) keepFailure(q *fetch, r *dns.Msg) *answers.Entry {
 	return e
 }
 
-// put keeps an entry, unless it is a failure in the place of a denial that can still be said: that the server fails now does
-// not make what it said before less true (RFC 8767, section 4).
+// put stores an entry, unless it is a failure and a denial can still be served: that the server fails now does not make its earlier answer
+// less true (RFC 8767, section 4).
 func (c *Cache) put(q *fetch, e *answers.Entry) bool {
 	if failed(e.Rcode()) {
 		if _, denial := c.space.Peek(&q.asked.key); denial != nil && !failed(denial.Rcode()) {
@@ -207,41 +218,45 @@ func withoutOPT(extra []dns.RR) []dns.RR {
 	return slices.DeleteFunc(slices.Clone(extra), isOPT)
 }
 
-// classify tells what an answer is. Any NOERROR and any NXDOMAIN is the upstream's word about the name, but for one that is cut
-// and for a referral, which only say who else may know.
+// classify returns what an answer means. Any NOERROR and any NXDOMAIN is about the name, except for a truncated answer and a referral, which
+// only show where an answer may be found.
 func classify(m *dns.Msg, now time.Time) kind {
 	if m.Truncated || len(m.Question) == 0 || m.Rcode > 15 {
-		return other
+		return unusable
 	}
 	soa := slices.ContainsFunc(m.Ns, func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeSOA })
-	denied := m.Rcode == dns.RcodeNameError
-	if denied && len(m.Answer) > 0 {
-		// An alias to a name that does not exist (RFC 2308, section 2.1). CoreDNS's library knows only NXDOMAIN without
-		// answers, so it is asked about the rest: transfers, signatures that have run out.
+	nxdomain := m.Rcode == dns.RcodeNameError
+	uncached := uncachedDenial
+	if answered(m) {
+		uncached = uncachedPositive
+	}
+	if nxdomain && len(m.Answer) > 0 {
+		// An alias to a name that does not exist (RFC 2308, section 2.1). CoreDNS's library knows only NXDOMAIN without answers, so it judges
+		// the rest: transfers, signatures that have expired.
 		c := *m
 		c.Rcode = dns.RcodeSuccess
 		m = &c
 	}
 	switch t, _ := response.Typify(m, now); {
 	case t == response.ServerError:
-		return fails
+		return failure
 	case t == response.Meta, t == response.Update, t == response.Delegation:
-		return other
+		return unusable
 	case t == response.OtherError:
 		if m.Rcode == dns.RcodeSuccess || m.Rcode == dns.RcodeNameError {
-			return news // its signatures have run out
+			return uncached // its signatures have expired
 		}
-		return other
+		return unusable
 	case subnet(m):
-		return news
-	case denied && soa, t == response.NoData:
-		return denies
-	case !denied && answered(m):
+		return uncached
+	case nxdomain && soa, t == response.NoData:
+		return denial
+	case !nxdomain && uncached == uncachedPositive:
 		return positive
-	case !denied && soa:
-		return denies
+	case !nxdomain && soa:
+		return denial
 	}
-	return news // neither an answer nor, for want of an SOA, a denial (RFC 2308, section 5)
+	return uncached // neither an answer nor, without an SOA, a denial (RFC 2308, section 5)
 }
 
 // subnet reports whether the answer is for a part of the Internet alone (RFC 7871, section 7.3.1).
@@ -288,15 +303,8 @@ func answered(m *dns.Msg) bool {
 	return false
 }
 
-// lifetime is for how many seconds an answer is kept: as long as its shortest record, within the operator's bounds.
-func (c *Cache) lifetime(m *dns.Msg, what kind) uint32 {
-	if what == fails {
-		return uint32(c.failTTL / time.Second)
-	}
-	class := answers.Success
-	if what == denies {
-		class = answers.Denial
-	}
+// lifetime is for how many seconds an answer of a class is valid: as long as its shortest record, within the operator's bounds.
+func (c *Cache) lifetime(m *dns.Msg, class answers.Class) uint32 {
 	least := uint32(math.MaxInt32)
 	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
 		for _, rr := range section {
@@ -304,8 +312,8 @@ func (c *Cache) lifetime(m *dns.Msg, what kind) uint32 {
 			if h.Rrtype == dns.TypeOPT {
 				continue
 			}
-			least = min(least, h.Ttl)                           // beyond 2^31-1 it is that (RFC 8767, section 4)
-			if soa, ok := rr.(*dns.SOA); ok && what == denies { // RFC 2308, section 5
+			least = min(least, h.Ttl)                                    // beyond 2^31-1 it is that (RFC 8767, section 4)
+			if soa, ok := rr.(*dns.SOA); ok && class == answers.Denial { // RFC 2308, section 5
 				least = min(least, soa.Minttl)
 			}
 		}
