@@ -47,7 +47,7 @@ func commands() []command {
 	}
 }
 
-// exitError carries the exit code of a command that has said already what there was to say, or says it by err.
+// exitError carries the exit code of a command that has printed its result already, or has it in err.
 type exitError struct {
 	code int
 	err  error
@@ -123,7 +123,7 @@ func flags(name string) *flag.FlagSet {
 	return flag.NewFlagSet("neardns-agent "+name, flag.ContinueOnError)
 }
 
-// parse reads flags and refuses leftovers. Help that was asked for is an answer; wrong usage is a configuration fault.
+// parse reads flags and refuses leftovers. Requested help is no fault; wrong usage is a configuration fault.
 func parse(e env, fs *flag.FlagSet, args []string) error {
 	var said bytes.Buffer
 	fs.SetOutput(&said)

@@ -63,7 +63,7 @@ func runConfig(ctx context.Context, e env, args []string) error {
 	}
 	if verb == "check" || *format == "conflist-entry" { // the installer passes them on
 		sayLines(e, n.Warnings())
-		files, _ := podfile.List(n.StateDir) // what cannot be read tells nothing
+		files, _ := podfile.List(n.StateDir) // files that cannot be read are skipped
 		if lacks := inspect.Lever(n, files); lacks != "" {
 			sayLines(e, []string{lacks})
 		}
@@ -87,7 +87,7 @@ func runConfig(ctx context.Context, e env, args []string) error {
 		return badConfig(err)
 	}
 	if verb == "check" && len(unknown) > 0 {
-		// A running agent passes them over (D-040); who asks wants to hear of a slip.
+		// A running agent ignores them (D-040); this command reports a slip.
 		return badConfig(errors.New(strings.Join(unknown, "\n")))
 	}
 	if verb == "check" {
@@ -102,13 +102,13 @@ func runConfig(ctx context.Context, e env, args []string) error {
 	return err
 }
 
-// showConfig prints the configuration as it takes effect, with who answers for names outside of the cluster.
+// showConfig prints the configuration in effect, with the servers for names outside of the cluster.
 func showConfig(ctx context.Context, e env, path string) error {
-	look, err := inspector(ctx, e, path)
+	in, err := inspector(ctx, e, path)
 	if err != nil {
 		return err
 	}
-	n, fault := look.Conf, look.Fault
+	n, fault := in.Conf, in.Fault
 	if p, _, err := plan.Read(n, e.readFile, "config"); err == nil && n.Upstreams.Auto {
 		n.Remark("upstreams.external", p.External)
 	}

@@ -18,7 +18,7 @@ type env struct {
 	stderr    io.Writer
 	lookupEnv func(string) (string, bool)
 	readFile  func(string) ([]byte, error)
-	// hangups delivers SIGHUP, and SIGUSR1 by which CoreDNS is told to reload, until ctx ends.
+	// hangups delivers SIGHUP, and SIGUSR1, by which CoreDNS reloads, until ctx ends.
 	hangups func(ctx context.Context) <-chan struct{}
 	version string
 }

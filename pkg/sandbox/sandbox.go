@@ -4,7 +4,7 @@
 // it open; a rename would reach nobody. It never creates, removes or truncates a file to nothing, and follows no link in the
 // file's own name.
 //
-// Failure policy: a change that cannot be written whole is taken back, and the error says so.
+// Failure policy: a change that cannot be written completely is undone, and is an error.
 package sandbox
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
-// id stands for the sandbox's id in a pattern.
+// id is the placeholder for the sandbox's id in a pattern.
 const id = "{id}"
 
 // maxSize bounds what is read. A full search list has 2 KiB; more was not written by a runtime.
@@ -39,7 +39,7 @@ func Patterns() []string {
 	}
 }
 
-// CheckPattern tells whether a pattern is a whole path with the id as one of its folders.
+// CheckPattern checks that a pattern is an absolute path with the id as one of its folders.
 func CheckPattern(p string) error {
 	folders := strings.Count(filepath.Dir(p)+"/", "/"+id+"/")
 	if !filepath.IsAbs(p) || folders != 1 || strings.Count(p, id) != 1 || filepath.Clean(p) != p || strings.ContainsRune(p, 0) {

@@ -1,12 +1,12 @@
-// Package config owns NodeConfig, the one file that says what the agent does on a node: it reads the YAML, fills in from
-// the environment, from the kubelet's configuration and from defaults what the file leaves out, and checks the whole.
+// Package config reads NodeConfig, the agent's configuration file: it reads the YAML, takes what the file leaves out from the environment,
+// the kubelet's configuration and defaults, and checks the result.
 //
-// It must never change anything on the node, open a socket or look at the kernel, so that `config check` may be run
-// anywhere and by anyone. All that it reads comes through Env.
+// It never changes anything on the node, opens a socket or reads from the kernel, so that any user may run `config check` anywhere. It
+// reads only through Env.
 //
-// Failure policy: Load returns a complete, checked Node or an error that lists every fault, each with file, line, field
-// and remedy. There is no partly valid configuration, with one exception: a key that is not known has no effect and is said
-// (Unknown), so that a release that is rolled back starts with the file of the newer one.
+// Failure policy: Load returns a complete, checked Node, or an error that lists every fault with file, line, field and remedy. There is
+// no partly valid configuration, with one exception: an unknown key has no effect and is reported (Unknown), so that a release that is
+// rolled back starts with the file of the newer one.
 package config
 
 import (
@@ -27,19 +27,19 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// What the first two lines of a NodeConfig file must say.
+// The first two lines of a NodeConfig file.
 const (
 	APIVersion = "neardns.io/v1alpha1"
 	Kind       = "NodeConfig"
 )
 
-// Env is what the configuration takes from outside its file.
+// Env is where the configuration reads beyond its file.
 type Env struct {
 	LookupEnv func(name string) (string, bool)  // as os.LookupEnv
 	ReadFile  func(path string) ([]byte, error) // as os.ReadFile; must report an absent file as fs.ErrNotExist
 }
 
-// Node is a NodeConfig with nothing left open. The comments name the key where it differs from the field.
+// Node is a complete NodeConfig. Comments name the key if it differs from the field.
 type Node struct {
 	Arrangement      string           // one of the Arrangement constants
 	ClusterDomain    string           // lower case, without the final dot
@@ -48,7 +48,7 @@ type Node struct {
 	InterceptNode    bool
 	Upstreams        Upstreams
 	StubDomains      map[string][]nameserver.Address // by domain, lower case, without the final dot
-	KubeDNSConfigMap string                          // folder of a mounted kube-dns ConfigMap; it need not exist
+	KubeDNSConfigMap string                          // folder of a mounted kube-dns ConfigMap; it may not exist
 	Cache            Cache
 	FastPath         string // on: hits are answered before CoreDNS
 	KernelHits       KernelHits
@@ -59,26 +59,26 @@ type Node struct {
 	KubeProxyMode    string // one of the KubeProxy constants
 	Listen           Listen
 	Log              Log
-	PodDNS           overlay.Rules // what is wanted of pods' own DNS settings
+	PodDNS           overlay.Rules // wanted changes of pods' own DNS settings
 	ResolvConf       ResolvConf
-	AdoptPods        bool // pods that ran before neardns came are steered, too
+	AdoptPods        bool // pods that ran before neardns are steered, too
 	Hosts            Hosts
 	StateDir         string
 	PersistDir       string
 	Corefile         string            // path of a file that replaces the rendered Corefile; "" for none
-	CorefileText     string            // what stands in it
+	CorefileText     string            // its text
 	Snippets         map[string]string // lines added to the server block of a zone, by zone ("." is the root)
 
 	at     map[string]strict.Place // where each field was written
 	origin map[string]string       // where the value of a field that was not written comes from
 
 	podDNS  strict.Value      // as it was written
-	unknown []*strict.Fault   // keys that are passed over
-	remarks map[string]string // what Show says of a field besides
+	unknown []*strict.Fault   // unknown keys, which are ignored
+	remarks map[string]string // more text for Show's comments
 }
 
-// Unknown lists the keys of the file that this release does not know, each with its place and what was probably meant. They have
-// no effect. There are none where anything else is wrong: then they are among the faults.
+// Unknown lists the keys of the file that this release does not know, each with its place and the key that was probably meant. They
+// have no effect. If the file has other faults, it is empty: they are among the faults.
 func (n *Node) Unknown() []string {
 	var out []string
 	for _, err := range n.unknown {
@@ -87,53 +87,53 @@ func (n *Node) Unknown() []string {
 	return out
 }
 
-// Upstreams says whom the agent asks on a miss.
+// Upstreams are the servers that get misses.
 type Upstreams struct {
 	Cluster  []nameserver.Address // for the cluster domain and the reverse zones, without TLS
-	External []nameserver.Source  // for everything else; none: the cluster's are asked for that too
-	Auto     bool                 // external: auto: in External's place the node's resolvers, where kube-dns would ask them too
-	Corefile string               // kubeDNSCorefile: where kube-dns's own is mounted; it need not exist
+	External []nameserver.Source  // for all other names; none: the cluster's get those, too
+	Auto     bool                 // external: auto: instead of External the node's resolvers, if kube-dns uses them, too
+	Corefile string               // kubeDNSCorefile: the mounted Corefile of kube-dns; it may not exist
 	NodeFile string               // nodeResolvConf: names the node's resolvers
 }
 
-// Cache bounds what is remembered.
+// Cache has the limits of the cache.
 type Cache struct {
 	Entries     int
-	NegativeTTL time.Duration // longest time that a denial is kept
-	ServeStale  time.Duration // how long an expired answer may serve while the upstream fails; 0: not at all
+	NegativeTTL time.Duration // longest TTL of a denial
+	ServeStale  time.Duration // how long expired entries are served while upstreams fail; 0: never
 	MemoryMiB   int           // of all entries of all zones together
-	Prefetch    bool          // fetch what is in use before it ends
-	HoldDenials time.Duration // how long a denial of what was there must last to be believed; 0: no time
+	Prefetch    bool          // refresh entries in use before they expire
+	HoldDenials time.Duration // how long a denial of an existing name must last to count; 0: it counts at once
 }
 
-// Limits bound what a flood or a slow upstream can take.
+// Limits bound what a flood or a slow upstream can use.
 type Limits struct {
-	Misses         int // questions that are being asked of upstreams at one time
-	TCPConnections int // of clients, open at one time
+	Misses         int // queries to upstreams at the same time
+	TCPConnections int // of clients, open at the same time
 }
 
-// Lease is the rhythm of the proof that the agent answers.
+// Lease has the times of the probes and of the leases that they renew.
 type Lease struct {
 	Renew    time.Duration // from one probe to the next
-	Lifetime time.Duration // how long a lease outlives the last proven answer
+	Lifetime time.Duration // of a lease after the last answered probe
 }
 
-// Link is the interface that holds our addresses.
+// Link is the interface with our addresses.
 type Link struct {
 	Name             string
 	ClusterDNSOnLink bool
 }
 
-// Hosts says what the role `hosts` keeps.
+// Hosts is for the role `hosts`.
 type Hosts struct {
-	Services []string // namespace/name, whose names are kept in the node's hosts file
+	Services []string // namespace/name; their names are kept in the node's hosts file
 }
 
 // Values of arrangement.
 const (
 	ArrangementSteered = "steered" // by pods' own tables, or as link.clusterDNSOnLink has it
-	// ArrangementTransparent: hits are answered in the kernel, and all else goes where it goes without us. Nothing is laid in pods,
-	// on links or in netfilter.
+	// ArrangementTransparent: the kernel serves hits, and all other queries go where they go without us. There are no rules in pods, on
+	// links or in netfilter.
 	ArrangementTransparent = "transparent"
 )
 
@@ -141,7 +141,7 @@ const (
 const (
 	BackendAuto     = "auto"
 	BackendNftables = "nftables"
-	BackendIptables = "iptables" // whichever of the two the node has and uses
+	BackendIptables = "iptables" // nft or legacy, whichever the node uses
 
 	BackendIptablesNFT    = "iptables-nft"
 	BackendIptablesLegacy = "iptables-legacy"
@@ -153,14 +153,14 @@ const (
 	KubeProxyIptables = "iptables"
 	KubeProxyIPVS     = "ipvs"
 	KubeProxyNftables = "nftables"
-	KubeProxyNone     = "none" // nothing on the node translates the cluster DNS address, so nothing may be steered
+	KubeProxyNone     = "none" // nothing on the node translates the cluster DNS address, so no pod may be steered
 )
 
 // Listen holds the addresses of the HTTP endpoints; the zero value of one turns it off.
 type Listen struct {
 	Metrics    netip.AddrPort
 	Health     netip.AddrPort
-	Namespaces bool // metrics by namespace, which tell whoever reaches Metrics, pods among them, who else is here
+	Namespaces bool // metrics by namespace: any client of Metrics, also a pod, then sees the namespaces on the node
 }
 
 // Values of fastPath.
@@ -169,7 +169,7 @@ const (
 	FastPathOff = "off"
 )
 
-// KernelHits says of which pods the kernel answers hits, at their links.
+// KernelHits selects the pods whose hits the kernel serves, at their links.
 type KernelHits struct {
 	Mode       string   // one of the KernelHits constants
 	Namespaces []string // for KernelHitsNamespaces
@@ -178,8 +178,8 @@ type KernelHits struct {
 // Values of kernelHits.mode.
 const (
 	KernelHitsOff        = "off"
-	KernelHitsNamespaces = "namespaces" // of pods of the namespaces that are listed, and of those whose annotation says so
-	KernelHitsOn         = "on"         // of all pods but those whose annotation says no
+	KernelHitsNamespaces = "namespaces" // of pods in the listed namespaces, and of pods with the annotation "true"
+	KernelHitsOn         = "on"         // of all pods but those with the annotation "false"
 )
 
 // Values of log.format and log.queries.
@@ -187,19 +187,18 @@ const (
 	LogText       = "text"
 	LogJSON       = "json"
 	QueriesOff    = "off"
-	QueriesErrors = "errors" // only those that ended in an error
+	QueriesErrors = "errors" // only those with an error
 	QueriesAll    = "all"
 )
 
-// Log says what is logged, and how.
+// Log is what is logged, and how.
 type Log struct {
 	Level   slog.Level
 	Format  string
 	Queries string
 }
 
-// Default returns what holds where neither the file nor the node says otherwise. It is not valid as it is: a node has
-// no default cluster DNS address.
+// Default returns the values of keys that are neither in the file nor detected. It is not valid: there is no default cluster DNS address.
 func Default() Node {
 	return Node{
 		Arrangement:      ArrangementSteered,
@@ -222,7 +221,7 @@ func Default() Node {
 	}
 }
 
-// Load reads the file at path, completes it and checks it. An empty path stands for a file that leaves everything out.
+// Load reads the file at path, completes it and checks it. An empty path stands for an empty file.
 func Load(path string, env Env) (*Node, error) {
 	n := Default()
 	n.at, n.origin = map[string]strict.Place{}, map[string]string{}
@@ -244,7 +243,7 @@ func Load(path string, env Env) (*Node, error) {
 	} else {
 		err = n.withBounds(err)
 	}
-	if err != nil { // which may come of a key that is not known
+	if err != nil { // which an unknown key may have caused
 		var all []error
 		for _, f := range n.unknown {
 			all = append(all, f)
@@ -254,8 +253,8 @@ func Load(path string, env Env) (*Node, error) {
 	return &n, nil
 }
 
-// withBounds tells, beside why there is no whole configuration, which numbers are out of range: the rest of the checks would judge what
-// is not there.
+// withBounds adds the numbers that are out of range to the reason why there is no complete configuration. The other checks would judge
+// missing values.
 func (n *Node) withBounds(err error) error {
 	return errors.Join(append([]error{err}, n.checkBounds()...)...)
 }
@@ -272,8 +271,8 @@ func unreadable(err error) error {
 	return fmt.Errorf("read configuration: %w: %s", err, remedy)
 }
 
-// StateDir reads nothing but the state folder out of a file that may be faulty, for who looks for the agent that serves
-// meanwhile. It is the default where the file cannot be read or names none.
+// StateDir reads only the state folder, also from a faulty file, so that a command finds the agent that still serves. It is the default
+// if the file cannot be read or has none.
 func StateDir(path string, env Env) string {
 	dir := nodestate.DefaultStateDir
 	data, err := env.ReadFile(path)
@@ -308,13 +307,13 @@ func (n *Node) readCorefile(env Env) error {
 	return nil
 }
 
-// Steers reports whether packets may be steered on this node at all.
+// Steers reports whether pods may be steered on this node.
 func (n *Node) Steers() bool { return n.KubeProxyMode != KubeProxyNone }
 
-// Adopts tells whether pods that ran before neardns came are steered: where new ones are, too.
+// Adopts reports whether pods that ran before neardns are steered: only if new ones are, too.
 func (n *Node) Adopts() bool { return n.AdoptPods && n.steering() != conflist.SteerOff }
 
-// KernelAlone reports whether the kernel's hits are all that there is of the cache on this node (arrangement: transparent).
+// KernelAlone reports whether only the kernel serves hits on this node (arrangement: transparent).
 func (n *Node) KernelAlone() bool { return n.Arrangement == ArrangementTransparent }
 
 // ClusterDNS lists the cluster DNS addresses.
@@ -326,17 +325,17 @@ func (n *Node) ClusterDNS() []netip.Addr {
 	return out
 }
 
-// steering is what the plugin's entry says of it; "" for its default.
+// steering is the value for the plugin's entry; "" for its default.
 func (n *Node) steering() string {
-	if !n.Steers() || n.KernelAlone() || n.Link.ClusterDNSOnLink { // on the link they come by themselves
+	if !n.Steers() || n.KernelAlone() || n.Link.ClusterDNSOnLink { // on the link, queries come without rules
 		return conflist.SteerOff
 	}
 	return ""
 }
 
-// Own returns every address at which the agent answers. A server at one of them must never become an upstream: the
-// agent would ask itself. With link.clusterDNSOnLink and with interceptNode that goes for the cluster DNS addresses too: they
-// are on the agent's link, or the agent's own questions to them would be caught like any host process's.
+// Own returns every address at which the agent answers. None of them may be an upstream: the agent would query itself. With
+// link.clusterDNSOnLink and with interceptNode the cluster DNS addresses are among them: they are on the agent's link, or the host's rules
+// lead the agent's own queries back to it.
 func (n *Node) Own() []netip.Addr {
 	own := slices.Clone(n.LocalAddresses)
 	for _, r := range n.Redirects {
@@ -363,7 +362,7 @@ func (n *Node) ConflistEntry() ([]byte, error) {
 	})
 }
 
-// fault places a message at the field it is about, or else at the nearest field around it that was written.
+// fault places a message at its field, or else at the nearest field around it that is in the file.
 func (n *Node) fault(field, message string) error {
 	f := &strict.Fault{Field: field, Message: message}
 	for name := field; name != ""; name = parent(name) {
@@ -382,7 +381,7 @@ func (n *Node) fault(field, message string) error {
 	return f
 }
 
-// parent cuts the last step off a field's name: a[0].b → a[0] → a.
+// parent removes the last step of a field's name: a[0].b → a[0] → a.
 func parent(name string) string {
 	for i := len(name) - 1; i > 0; i-- {
 		if name[i] == '.' || name[i] == '[' {

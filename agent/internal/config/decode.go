@@ -8,16 +8,16 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Values are walked by hand, not decoded into a struct: only so can every fault be told at once and with the place and the
-// name of the field, and only so are the few forms that we want the only ones that are taken.
+// Values are read field by field, not decoded into a struct. goccy/go-yaml's Strict() stops at the first fault, and an unknown key is one:
+// a file with five mistakes would take five tries, and a rolled back agent would not start with the file of the newer one.
 
-// decoder takes values over into a Node, and collects what is wrong with them.
+// decoder reads values into a Node, and collects their faults.
 type decoder struct {
 	strict.Reader
 	node *Node
 }
 
-// decoder makes one whose texts have ${NAME} replaced; without lookup they stay as they are.
+// decoder makes a decoder that replaces ${NAME} in texts, if lookup is not nil.
 func (n *Node) decoder(lookup func(string) (string, bool)) *decoder {
 	d := &decoder{node: n}
 	d.Wrong = wrong
@@ -34,7 +34,7 @@ func (n *Node) decoder(lookup func(string) (string, bool)) *decoder {
 	return d
 }
 
-// decode takes over what the file says into n.
+// decode reads the file into n.
 func (n *Node) decode(file string, data []byte, lookup func(string) (string, bool)) error {
 	n.at[""] = strict.Place{File: file}
 	body, err := parse(file, data)
@@ -51,30 +51,30 @@ func (n *Node) decode(file string, data []byte, lookup func(string) (string, boo
 		return &strict.Fault{Place: body.Place, Message: "the file is " + kind(body) + start}
 	}
 	d.group(body)
-	// A file for something else would otherwise yield a list of unknown fields that hides what is really wrong.
+	// Without these a file of another kind would only yield a list of unknown fields.
 	for _, want := range []struct{ key, value string }{{"apiVersion", APIVersion}, {"kind", Kind}} {
 		if _, ok := n.at[want.key]; !ok {
 			d.Add(&strict.Fault{Place: n.at[""], Field: want.key, Message: "missing: add the line " + want.key + ": " + want.value})
 		}
 	}
 	if !slices.ContainsFunc(d.Faults(), func(f *strict.Fault) bool { return !f.Unknown }) {
-		// A program that was rolled back meets the file of the newer one: what it does not know must not keep it from starting.
+		// A rolled back agent meets the file of the newer one: unknown keys must not keep it from starting.
 		n.unknown = d.Faults()
 		return nil
 	}
 	return d.Err(0)
 }
 
-// strange is the fault of a key that is not known here: a slip, or one of a newer release.
+// strange is the fault of an unknown key: a slip, or a key of a newer release.
 func strange(m strict.Member, remedy string) *strict.Fault {
 	return &strict.Fault{Place: m.Name, Unknown: true, Message: fmt.Sprintf("unknown field %q: %s", m.Value.Field, remedy)}
 }
 
-// fail notes a fault at v. Its text says what is wrong and what to do.
+// fail adds a fault at v. Its text has what is wrong and what to do.
 func (d *decoder) fail(v strict.Value, format string, args ...any) {
 	message := fmt.Sprintf(format, args...)
 	if from := d.node.origin[v.Field]; from != "" {
-		// The text that is quoted stands nowhere in the file; what does is this.
+		// The quoted text is not in the file; this is.
 		message += " (the value comes " + from + ")"
 	}
 	d.Fault(v, "%s", message)
@@ -89,7 +89,7 @@ func (d *decoder) pairs(v strict.Value) []strict.Member {
 	return d.Plain(v)
 }
 
-// group takes over the keys of the whole file, or those under one prefix.
+// group reads the keys of the whole file, or those under one prefix.
 func (d *decoder) group(v strict.Value) {
 	if v.Field != "" {
 		d.node.at[v.Field] = v.Place
@@ -113,7 +113,7 @@ func (d *decoder) group(v strict.Value) {
 	}
 }
 
-// given refuses a key without a value: it is as likely a value forgotten as a default meant.
+// given refuses a key without a value: it may be a forgotten value or a wish for the default.
 func (d *decoder) given(v strict.Value) bool {
 	if v.IsNull() {
 		d.fail(v, "has no value: give it one or take the key out")
@@ -121,7 +121,7 @@ func (d *decoder) given(v strict.Value) bool {
 	return !v.IsNull()
 }
 
-// wrong words that v is not what is wanted.
+// wrong is the message for a value of the wrong kind.
 func wrong(v strict.Value, want, _ string) string {
 	if v.Kind == strict.Other {
 		return "anchors, aliases and tags are not taken here: write out " + want
@@ -129,7 +129,7 @@ func wrong(v strict.Value, want, _ string) string {
 	return "is " + kind(v) + ": write " + want
 }
 
-// kind is what those who write YAML call a value.
+// kind is the name of a kind of value in YAML.
 func kind(v strict.Value) string {
 	switch v.Kind {
 	case strict.Object:
@@ -147,7 +147,7 @@ func kind(v strict.Value) string {
 // text returns text with ${NAME} replaced.
 func (d *decoder) text(v strict.Value, want string) (string, bool) { return d.TextOf(v, want, "") }
 
-// raw returns text as it stands.
+// raw returns text as it is.
 func (d *decoder) raw(v strict.Value, want string) (string, bool) {
 	if v.Kind != strict.String {
 		d.Mismatch(v, want, "")
@@ -199,7 +199,7 @@ func isVariable(name string) bool {
 
 func join(prefix, key string) string { return strings.TrimPrefix(prefix+"."+key, ".") }
 
-// retired are keys that former releases took, each with why it is gone. A file that still has one keeps its agent going.
+// retired reports why a key of former releases is gone. A file may still have it.
 func retired(name string) (why string, ok bool) {
 	if name == "service" {
 		return "no release ever used what stands in it: take it out", true
@@ -207,7 +207,7 @@ func retired(name string) (why string, ok bool) {
 	return "", false
 }
 
-// known tells which keys a mapping takes: the one that was probably meant, or all of them.
+// known is the remedy for an unknown key of a mapping: the key that was probably meant, or all keys.
 func (d *decoder) known(prefix, key string) string {
 	if why, ok := retired(join(prefix, key)); ok {
 		return why
@@ -225,7 +225,7 @@ func (d *decoder) known(prefix, key string) string {
 	return suggest(key, keys)
 }
 
-// suggest words the remedy for an unknown key.
+// suggest is the remedy for an unknown key, from the known ones.
 func suggest(key string, keys []string) string {
 	slices.Sort(keys)
 	if near, ok := strict.Nearest(key, keys...); ok {

@@ -52,7 +52,7 @@ type kubelet struct {
 	resolvConf    string
 }
 
-// detect fills in what the file leaves out and the node can tell.
+// detect fills in what the file leaves out and the node has.
 func (n *Node) detect(env Env) error {
 	k, err := n.readKubelet(env)
 	// A file that cannot be read is a fault only where the node cannot do without it.
@@ -114,11 +114,11 @@ func (n *Node) detectRedirects(env Env, k kubelet) error {
 	return nil
 }
 
-// detectSteering says of the steering addresses that follow from their position that they do.
+// detectSteering fills in steering addresses by position, and notes that as their origin.
 func (n *Node) detectSteering() {
 	complete, err := steer.Complete(n.Redirects)
 	if err != nil {
-		return // Validate says it, with the place
+		return // Validate reports it, with the place
 	}
 	for _, r := range n.Redirects {
 		if !r.Steering.IsValid() {
@@ -174,8 +174,7 @@ func (n *Node) detectMetrics(env Env) {
 	n.origin["listen.metrics"] = source
 }
 
-// Kubelet is what the kubelet's own file says of what is detected by it, for those who cannot read that; ok is false where there is
-// no such file.
+// Kubelet returns the detected settings of the kubelet's own file, for programs that cannot read it; ok is false if there is no such file.
 func (n *Node) Kubelet(env Env) (out nodestate.Kubelet, ok bool, err error) {
 	k, err := n.readKubelet(env)
 	if err != nil || k.from != KubeletConfig {
@@ -188,8 +187,8 @@ func (n *Node) Kubelet(env Env) (out nodestate.Kubelet, ok bool, err error) {
 	return out, true, nil
 }
 
-// readKubelet reads what we need of the kubelet's configuration, or, where that is not to be seen, of what the installer wrote down
-// of it in the state folder. An absent file is no fault: not every distribution has one.
+// readKubelet reads our part of the kubelet's configuration, or, if that is not mounted, of the installer's copy in the state folder. A
+// missing file is no fault: not every distribution has one.
 func (n *Node) readKubelet(env Env) (kubelet, error) {
 	const instead = "name clusterDomain, redirects and localAddresses in the configuration, so that it is not asked"
 	from := KubeletConfig
@@ -228,7 +227,7 @@ func (n *Node) readKubelet(env Env) (kubelet, error) {
 			d.kubeletDNS(&k, m.Value)
 		case "resolvConf":
 			if m.Value.Kind == strict.String && path.IsAbs(m.Value.Text) {
-				k.resolvConf = path.Clean(m.Value.Text) // "" tells the kubelet to use none; who wants the policy Default names one here
+				k.resolvConf = path.Clean(m.Value.Text) // with "" the kubelet uses none; set resolvConf.host for the policy Default
 			}
 		}
 	}

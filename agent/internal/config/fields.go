@@ -17,13 +17,13 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// field is one key of NodeConfig: how it is read, how it is shown, and whether the agent takes a new value over while it
-// runs. The table of them is the only list of keys; reading, `config show` and Diff all go by it.
+// field is one key of NodeConfig: how it is read and shown, and whether a running agent takes over a new value. The table is the only list
+// of keys; reading, `config show` and Diff use it.
 type field struct {
 	name   string // with its group: cache.entries
 	reload bool
 	set    func(d *decoder, v strict.Value)
-	show   func(n *Node) any // what stands in YAML; nil: left out
+	show   func(n *Node) any // the value in YAML; nil: left out
 }
 
 // table lists the fields in the order in which they are shown. Those of a group stand together.
@@ -153,7 +153,7 @@ func number(name string, reload bool, at func(*Node) *int) field {
 			case v.Kind == strict.Number && err == nil:
 				*at(d.node) = int(whole)
 			case v.Kind == strict.Number && errors.Is(err, strconv.ErrRange):
-				*at(d.node) = 1 << 62 // far beyond every bound, which Validate will say
+				*at(d.node) = 1 << 62 // beyond every bound: Validate reports it
 			default:
 				d.Mismatch(v, "a whole number, without quotes", "")
 			}

@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// ResolvConf says how pods' own resolv.conf files may be changed.
+// ResolvConf is how pods' own resolv.conf files may be changed.
 type ResolvConf struct {
 	Mode  string   // one of the conflist's ResolvConf constants
 	Paths []string // where the runtime keeps a sandbox's file, as sandbox.CheckPattern wants them
@@ -21,7 +21,7 @@ type ResolvConf struct {
 	NRI   string   // the socket of the runtime's NRI; "" for off
 }
 
-// podDNS is the field that holds what is wanted of pods' DNS settings. pkg/overlay knows what may stand in it.
+// podDNS is the field for pods' DNS settings. pkg/overlay reads its keys.
 func podDNS(name string, reload bool) field {
 	return field{name: name, reload: reload,
 		set: func(d *decoder, v strict.Value) {
@@ -48,7 +48,7 @@ func podDNS(name string, reload bool) field {
 		}}
 }
 
-// Warnings are about what the file asks for and no pod, or no usual one, can have: each with its place. They are no faults.
+// Warnings are about settings that no pod, or no usual one, can have: each with its place. They are no faults.
 func (n *Node) Warnings() []string {
 	var clusterDNS []netip.Addr
 	for _, r := range n.Redirects {

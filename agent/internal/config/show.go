@@ -8,8 +8,8 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// Show gives the whole configuration as it is in effect, as a NodeConfig file that yields the same again. Behind each
-// value that the file did not give stands where it comes from.
+// Show renders the configuration in effect as a NodeConfig file that reads back as the same. Each value that is not from the file has a
+// comment with its origin. go-yaml cannot render it: a text with a tab, a carriage return or a leading blank would read back otherwise.
 func (n *Node) Show() string {
 	var b strings.Builder
 	var open []string // groups that we are in
@@ -54,7 +54,7 @@ func (n *Node) value(name string, value any, depth int) string {
 	return " " + flow(value) + comment + "\n"
 }
 
-// Remark has Show say more of a field than where its value comes from.
+// Remark adds a text to the comment that Show gives a field.
 func (n *Node) Remark(field, text string) {
 	if n.remarks == nil {
 		n.remarks = map[string]string{}
@@ -98,8 +98,7 @@ func block(value any, depth int) string {
 	return " |\n" + indent(depth) + strings.Join(lines, "\n"+indent(depth))
 }
 
-// plainLines reports whether a literal block gives back s as it is. What it would trim or take for its own indentation
-// has to be quoted.
+// plainLines reports whether a literal block reads back as s. Text that it would trim, or take for its own indentation, has to be quoted.
 func plainLines(s string) bool {
 	for line := range strings.SplitSeq(strings.TrimSuffix(s, "\n"), "\n") {
 		if line == "" || strings.ContainsFunc(line, func(r rune) bool { return r < ' ' || r == 0x7f || r == 0xfeff || r == 0x85 }) {
@@ -136,8 +135,7 @@ func flow(value any) string {
 	return fmt.Sprint(value)
 }
 
-// scalar quotes text unless it is one that no YAML reader could take for anything else. ${ is escaped so that the file
-// reads back as it is.
+// scalar quotes text unless every YAML reader reads it as text. ${ is escaped so that the file reads back as the same.
 func scalar(s string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789./-_"
 	letter := s != "" && strings.Trim(s, plain) == "" && strings.ContainsAny(s[:1], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ/0123456789")
@@ -147,7 +145,7 @@ func scalar(s string) string {
 	return quote(strings.ReplaceAll(s, "${", "$${"))
 }
 
-// ambiguous tells text that some reader takes for a number, a truth value or nothing.
+// ambiguous reports text that some reader takes for a number, a truth value or null.
 func ambiguous(s string) bool {
 	switch strings.ToLower(s) {
 	case "true", "false", "yes", "no", "on", "off", "null", "y", "n":
@@ -179,8 +177,7 @@ func quote(s string) string {
 	return b.String()
 }
 
-// Diff names the fields in which two configurations differ: those that a running agent takes over, and those that wait
-// for its restart.
+// Diff lists the fields in which two configurations differ: those that a running agent takes over, and those that need a restart.
 func Diff(before, after *Node) (reloadable, restart []string) {
 	for _, f := range table() {
 		same := flow(f.show(before)) == flow(f.show(after))

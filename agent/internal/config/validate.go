@@ -18,7 +18,7 @@ const mostServices = 20
 // Validate checks each value and how they go together. It returns all faults joined.
 func (n *Node) Validate() error {
 	faults := n.checkAddresses()
-	if len(faults) == 0 { // what is said of upstreams by wrong addresses of our own would be wrong too
+	if len(faults) == 0 { // with wrong addresses of our own, faults of upstreams would be wrong, too
 		faults = append(n.checkUpstreams(), n.checkStubDomains()...)
 	}
 	return errors.Join(slices.Concat(faults, n.checkBounds(), n.checkLease(), n.checkNames())...)
@@ -71,7 +71,7 @@ func (n *Node) checkUpstreams() []error {
 	}
 	const second = "name the address of a second Service for the same pods, such as kube-dns-upstream"
 	switch {
-	case len(n.Upstreams.Cluster) == 0: // not so of external: then the cluster is asked for everything
+	case len(n.Upstreams.Cluster) == 0: // an empty external list is no fault: the cluster's servers get all queries
 		add("upstreams.cluster", "names no server: name one, or take the key out to ask the cluster DNS addresses")
 	case n.Link.ClusterDNSOnLink && !n.IsSet("upstreams.cluster"):
 		add("link.clusterDNSOnLink", "true makes the cluster DNS address this node's own: set upstreams.cluster too and %s", second)

@@ -15,8 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Each parse function here takes one text into its typed form. Its error says what is wrong with the text and what to
-// write; the caller adds where it stands.
+// Each parse function here turns one text into its typed form. Its error has what is wrong and what to write; the caller adds the place.
 
 func parseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
@@ -26,7 +25,7 @@ func parseAddr(s string) (netip.Addr, error) {
 	return a, nil
 }
 
-// parseServer takes a server that is asked without TLS.
+// parseServer reads a server that is used without TLS.
 func parseServer(s string) (nameserver.Address, error) {
 	a, err := nameserver.ParsePlain(s)
 	if err != nil && !errors.Is(err, nameserver.ErrLinkLocal) {
@@ -79,12 +78,12 @@ func parseNamespace(s string) (string, error) {
 	return s, nil
 }
 
-// isLabel tells a name that Kubernetes takes for a namespace or a Service (RFC 1123, section 2.1, in lower case).
+// isLabel reports whether Kubernetes accepts the name for a namespace or a Service (RFC 1123, section 2.1, in lower case).
 func isLabel(s string) bool {
 	return len(s) <= 63 && strict.IsDomain(s) && !strings.ContainsAny(s, "._") && strings.ToLower(s) == s
 }
 
-// parsePath wants whole paths: the agent's working directory is nobody's business.
+// parsePath requires absolute paths: the agent's working directory must not matter.
 func parsePath(s string) (string, error) {
 	if !path.IsAbs(s) || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return "", fmt.Errorf("%q is not a whole path: start it with /", s)
@@ -104,7 +103,7 @@ func parseLinkName(s string) (string, error) {
 	return s, nil
 }
 
-// parseListen takes address:port or off. Brackets are optional and may stand around either family, so that
+// parseListen takes address:port or off. Brackets are optional for either family, so that
 // "${NODE_IP}:9253" is right on every node; the port is what follows the last colon.
 func parseListen(s string) (netip.AddrPort, error) {
 	if s == "off" {

@@ -14,7 +14,7 @@ import (
 
 // parse reads the one YAML document in data. No document gives a value without a kind.
 func parse(file string, data []byte) (v strict.Value, err error) {
-	// A parser that panics on odd input must not take down an agent that is only asked to reload.
+	// A panic of the parser on odd input must not end an agent that only reloads.
 	defer func() {
 		if r := recover(); r != nil {
 			err = &strict.Fault{Place: strict.Place{File: file}, Message: fmt.Sprintf("not readable as YAML (%v): write it anew from a sample", r)}
@@ -96,7 +96,7 @@ func object(file string, at strict.Place, values []*ast.MappingValueNode) strict
 	return strict.ObjectOf(at, members)
 }
 
-// place says where v stands.
+// place is where v is in the file.
 func place(file string, v ast.Node) strict.Place {
 	if v == nil {
 		return strict.Place{File: file}
