@@ -72,6 +72,25 @@ func (a *agent) begin(ctx context.Context) error {
 	return err
 }
 
+// arrangement is how an active agent answers pods: steered by the node's loop, or transparent, by hits in the kernel alone.
+type arrangement interface {
+	reporter
+	yielder
+	set(next plan.Plan, changed bool)
+	bypassed() map[netip.Addr]struct{} // sources that the switch bypasses
+	// run serves until ctx ends or a successor has the node. own outlives ctx until the agent has handed over or stopped.
+	run(ctx, own context.Context) error
+	// close ends what is left after run, once nothing else of the agent runs.
+	close() error
+}
+
+// reporter is what status, readiness and liveness show.
+type reporter interface {
+	Alive() (bool, string)
+	Ready() (bool, string)
+	Status() node.Status
+}
+
 // run opens the parts, takes the node, and serves until ctx ends or a successor has the node.
 func (a *agent) run(ctx context.Context) error {
 	var o opened
@@ -79,70 +98,78 @@ func (a *agent) run(ctx context.Context) error {
 	if err := a.open(ctx, &o); err != nil {
 		return err
 	}
+	begin := a.beginSteered
 	if o.plan.KernelAlone() {
-		return a.runAlone(ctx, &o)
+		begin = a.prepareTransparent(&o)
 	}
 	s, err := a.takeNode(ctx, &o)
 	if err != nil {
 		return err
 	}
 	defer s.lock.Close() //nolint:errcheck // at exit
-	n, err := a.loop(ctx, &o, s)
+	if !s.warm {
+		a.answers.Load()
+	}
+	how, err := begin(ctx, &o, s)
 	if err != nil {
 		return err
 	}
-	return a.keep(ctx, &o, s, n)
+	return a.keep(ctx, &o, s, how)
 }
 
-// keep runs the loop, and beside it those who answer for it: people's endpoints, the cache's snapshots, runtimes and successors.
-func (a *agent) keep(ctx context.Context, o *opened, s *tenure, n *node.Node) error {
+// keep runs the arrangement, and next to it the endpoints, the cache's snapshots, pods' runtimes, and the socket for a successor.
+func (a *agent) keep(ctx context.Context, o *opened, s *tenure, how arrangement) error {
 	var wg sync.WaitGroup
-	defer wg.Wait()
 	shared, closing := context.WithCancel(ctx) // a successor listens there
-	defer closing()
 	own, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	a.serve(shared, own, &wg, o.metrics, n)
+	ctx, ending := context.WithCancel(ctx)
+	a.serve(shared, own, &wg, o.metrics, how)
 	wg.Go(func() { a.answers.Run(own) })
-	a.kernel.bypassed = func() map[netip.Addr]struct{} { return bypassedSources(n.Evidence) }
+	a.kernel.bypassed = how.bypassed
 	wg.Go(func() { a.kernel.run(own) })
-	wg.Go(func() { settle(own, a.log, n.Ready) })
+	wg.Go(func() { settle(own, a.log, how.Ready) })
+	a.keepPods(own, o, &wg)
+	hangups := a.env.Hangups(own)
+	wg.Go(func() { a.follow(shared, hangups, s.waited, how.set, o.metrics.Read) }) // from here on a.conf is its own
+	if queries, err := handover.Listen(filepath.Join(o.plan.Folders.State, nodestate.HandoverName)); err != nil {
+		// Not worth failing for: a successor then waits for this agent's end.
+		a.log.Warn("no hand-over can be requested", "err", err)
+	} else {
+		active := &activeAgent{agent: a, node: how, server: o.server, metrics: o.metrics, lock: s.lock, closing: closing, ending: ending}
+		wg.Go(func() { handover.Give(own, a.log, queries, active) })
+	}
+	err := how.run(ctx, own)
+	err = a.ended(o.plan, err)
+	if !a.given.Load() {
+		a.answers.Save()
+	}
+	ending()
+	stop()
+	closing()
+	wg.Wait()
+	return errors.Join(err, how.close())
+}
+
+// keepPods adopts running pods and writes their resolv.conf, where the configuration says so.
+func (a *agent) keepPods(own context.Context, o *opened, wg *sync.WaitGroup) {
 	adoption := a.adoption()
-	if c := a.conf.ResolvConf; c.Mode != conflist.ResolvConfOff && c.NRI != "" {
+	if c := a.conf.ResolvConf; !a.conf.KernelAlone() && c.Mode != conflist.ResolvConfOff && c.NRI != "" {
 		overlays := nri.New(nri.Config{Log: a.log, StateDir: o.plan.Folders.State, Paths: c.Paths, Socket: c.NRI})
 		adoption.Runtime = overlays.Pods
 		wg.Go(func() { overlays.Run(own) })
 	}
-	if a.conf.Adopts() {
+	if a.conf.Adopts() || a.conf.KernelAlone() {
 		wg.Go(func() { o.registry.Adopt(own, adoption) })
 	}
-	hangups := a.env.Hangups(own)
-	wg.Go(func() { a.follow(shared, hangups, s.waited, n.Set, o.metrics.Read) }) // from here on a.conf is its own
-	defer func() {
-		if !a.given.Load() {
-			a.answers.Save()
-		}
-	}()
-	asked, err := handover.Listen(filepath.Join(o.plan.Folders.State, nodestate.HandoverName))
-	if err != nil {
-		// Not worth failing for: a successor then waits for this agent's end.
-		a.log.Warn("no hand-over can be asked for", "err", err)
-		return a.ended(o.plan, n.Run(ctx))
-	}
-	ctx, ending := context.WithCancel(ctx)
-	defer ending()
-	wg.Go(func() {
-		handover.Give(own, a.log, asked, &holder{agent: a, node: n, server: o.server, metrics: o.metrics, lock: s.lock, closing: closing, ending: ending})
-	})
-	return a.ended(o.plan, n.Run(ctx))
 }
 
-// told is what is told of a node to whoever looks at the agent.
-type told interface {
-	Alive() (bool, string)
-	Ready() (bool, string)
-	Status() node.Status
-}
+// steered is the arrangement in which pods' packets are rewritten to the agent while it holds a lease.
+type steered struct{ *node.Node }
+
+func (s steered) set(next plan.Plan, changed bool)  { s.Set(next, changed) }
+func (s steered) bypassed() map[netip.Addr]struct{} { return bypassedSources(s.Evidence) }
+func (s steered) run(ctx, _ context.Context) error  { return s.Run(ctx) }
+func (steered) close() error                        { return nil } // Run has ended all
 
 // adoption is what running pods are adopted by.
 func (a *agent) adoption() pods.Adoption {
@@ -168,7 +195,7 @@ func (a *agent) ended(first plan.Plan, err error) error {
 
 // serve answers whoever looks at the agent: at addresses that the node has once until shared ends, and in the pod's folder
 // until own does.
-func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, n told) {
+func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, n reporter) {
 	health := telemetry.Health{Alive: n.Alive, Ready: n.Ready, Status: func() any {
 		s := n.Status()
 		s.PID, s.Version, s.Without, s.Unknown = os.Getpid(), a.env.Version, without(iptables.MissingPrograms()), a.unknown()

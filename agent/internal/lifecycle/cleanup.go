@@ -25,11 +25,11 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// Clean takes everything away, in the order in which nothing ever leads into nothing: the conflist's entry, pods' local nameservers, pod tables,
-// then the switch, then the link and the files. Where a pod cannot be entered, or names a local address by itself, the switch stays, since
-// that pod still sends to it. p is the plan of the node, of
-// which it takes folders and link. cniConf is the folder of the runtime's networks, hostRoot where the host's root is mounted; empty: the
-// hosts file is another's, and stays. An agent that runs, in either role, is in its way (IsHeld); the role hosts only in that of its lines.
+// Clean removes everything of neardns from the node. Its steps are in an order in which no packet is ever sent to something that is gone:
+// the CNI configuration's entry, pods' local nameservers, pod tables, then the switch, then the link and the files. If a pod cannot be
+// entered, or names a local address by itself, the switch stays, because that pod still sends to it. p is the plan of the node, of
+// which it takes folders and link. cniConf is the folder of the runtime's networks. hostRoot is where the host's root is mounted; if it is
+// empty, the hosts file stays. A running agent prevents it (IsHeld); a running role hosts keeps its lines only.
 func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) error {
 	release, err := hold(p.Folders.State)
 	if err != nil {
@@ -44,37 +44,77 @@ func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) er
 		return err
 	}
 	defer lock.Close() //nolint:errcheck // at exit
-	say := func(format string, args ...any) { _, _ = fmt.Fprintf(e.Stdout, format+"\n", args...) }
+	c := cleanup{env: e, plan: p, cniConf: cniConf, hostRoot: hostRoot}
+	for _, s := range c.steps() {
+		if err := s.do(ctx); err != nil {
+			return fmt.Errorf("remove %s: %w", s.what, err)
+		}
+	}
+	return nil
+}
 
-	if err := unchain(ctx, e, cniConf); err != nil {
+// cleanup is a Clean that runs.
+type cleanup struct {
+	env               Env
+	plan              plan.Plan
+	cniConf, hostRoot string
+	backend           rules.Kind
+	registry          *pods.Pods
+}
+
+// step is a part of Clean. One that fails ends it.
+type step struct {
+	what string
+	do   func(context.Context) error
+}
+
+func (c *cleanup) steps() []step {
+	return []step{
+		{"the entry in CNI configurations", func(ctx context.Context) error { return unchain(ctx, c.env, c.cniConf) }},
+		// No pod is steered from here on, whatever the CNI configuration has.
+		{"the record of the fallback check", func(context.Context) error { return nodestate.RemoveProof(c.plan.Folders.Persist) }},
+		{"kernel hits", func(context.Context) error { return sweep(bpfFolder(c.plan.Folders.State, c.hostRoot)) }},
+		{"pods' local nameservers", c.nameservers},
+		{"pods' tables", c.tables},
+		// The installer's watch would restore the host's rules by this file.
+		{"the record of the host's rules", func(context.Context) error { return nodestate.RemoveHostRules(c.plan.Folders.State) }},
+		{"the host's rules", c.hostRules},
+		{"the prober's link", func(context.Context) error { return prober.Remove() }}, // of an agent in node-cache's place that was killed
+		{"the link", c.link},
+		{"files", c.files},
+		// Last, because nothing of the cache depends on it: a hosts file that cannot be written, or whose role runs, holds nothing else up.
+		{"lines in the hosts file", c.hosts},
+	}
+}
+
+func (c *cleanup) say(format string, args ...any) {
+	_, _ = fmt.Fprintf(c.env.Stdout, format+"\n", args...)
+}
+
+const keepsSwitch = "the switch stays for these pods; end them and run cleanup again"
+
+func (c *cleanup) nameservers(context.Context) (err error) {
+	if c.backend, err = inspect.Installed(c.plan.Folders.State); err != nil {
 		return err
 	}
-	// Nothing is steered from here on, whatever the conflist still says.
-	if err := nodestate.RemoveProof(p.Folders.Persist); err != nil {
-		return err
+	c.registry = pods.Open(c.plan.Folders.State, c.backend, slog.New(slog.DiscardHandler))
+	if err := c.registry.RestoreNameservers(c.hostRoot); err != nil {
+		return fmt.Errorf("%w: %s", err, keepsSwitch)
 	}
-	k, err := inspect.Installed(p.Folders.State)
-	if err != nil {
-		return err
+	return nil
+}
+
+func (c *cleanup) tables(ctx context.Context) error {
+	living := len(c.registry.List())
+	if err := errors.Join(c.registry.RemoveTables(ctx)...); err != nil {
+		return fmt.Errorf("%w: %s", err, keepsSwitch)
 	}
-	if err := sweep(bpfFolder(p.Folders.State, hostRoot)); err != nil {
-		return fmt.Errorf("take the kernel's part of hits away: %w", err)
-	}
-	registry := pods.Open(p.Folders.State, k, slog.New(slog.DiscardHandler))
-	living := len(registry.List())
-	if err := registry.RestoreNameservers(hostRoot); err != nil {
-		return fmt.Errorf("%w: the switch stays for them; end these pods and run cleanup again", err)
-	}
-	if err := errors.Join(registry.RemoveTables(ctx)...); err != nil {
-		return fmt.Errorf("%w: the switch stays for them; end these pods and run cleanup again", err)
-	}
-	// Nobody may put the host's rules back from here on: by this file the installer's watch would.
-	if err := nodestate.RemoveHostRules(p.Folders.State); err != nil {
-		return err
-	}
-	say("pod tables removed: %d pods ask kube-dns directly from now on; no rule of ours is left in them, only the runtime's note to call the "+
-		"plugin when they end", living)
-	for _, k := range append(k.Others(), k) { // an agent that was killed while it changed from one to the other left both
+	c.say("pod tables removed: %d pods query kube-dns directly from now on; only the runtime's note to call the plugin at their end is left", living)
+	return nil
+}
+
+func (c *cleanup) hostRules(context.Context) error {
+	for _, k := range append(c.backend.Others(), c.backend) { // an agent that was killed while it changed from one to the other left both
 		if err := removeRules(k); err != nil {
 			return err
 		}
@@ -82,45 +122,51 @@ func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) er
 	if err := iptables.RemoveAccepts(); err != nil {
 		return err
 	}
-	say("host table removed")
-	if err := prober.Remove(); err != nil { // of an agent in node-cache's place that was killed
-		return err
-	}
-	_, absent := net.InterfaceByName(p.Link.Name)
-	if err := link.Remove(link.Config{Name: p.Link.Name}); err != nil {
+	c.say("host table removed")
+	return nil
+}
+
+func (c *cleanup) link(context.Context) error {
+	name := c.plan.Link.Name
+	_, absent := net.InterfaceByName(name)
+	if err := link.Remove(link.Config{Name: name}); err != nil {
 		return err
 	}
 	if absent == nil {
-		say("link %s removed", p.Link.Name)
-	} else { // or --link has a slip
-		say("there is no link %s", p.Link.Name)
+		c.say("link %s removed", name)
+	} else { // or --link has a typo
+		c.say("there is no link %s", name)
 	}
-	if err := errors.Join(
-		os.RemoveAll(filepath.Dir(podfile.Path(p.Folders.State, "x", "x"))),
-		removeFile(filepath.Join(p.Folders.State, nodestate.AgentSocketName)),
-		removeFile(filepath.Join(p.Folders.State, nodestate.HandoverName)),
-		nodestate.RemoveWatch(p.Folders.State),
-		nodestate.RemoveKubelet(p.Folders.State),
-		removeFile(podfile.LockPath(p.Folders.State)),
-		removeFile(filepath.Join(p.Folders.State, nodestate.PluginLogName)),
-		removeFile(filepath.Join(p.Folders.State, nodestate.PluginLogName+".1")),
-		removeFile(filepath.Join(p.Folders.Persist, nodestate.CacheSnapshotName)),
-		removeFile(filepath.Join(p.Folders.State, nodestate.AgentLockName)),
-		nodestate.Sweep(p.Folders.State, 0), // of writers that were killed
-		nodestate.Sweep(p.Folders.Persist, 0),
-	); err != nil {
-		return err
+	return nil
+}
+
+func (c *cleanup) files(context.Context) error {
+	state, persist := c.plan.Folders.State, c.plan.Folders.Persist
+	return errors.Join(
+		os.RemoveAll(filepath.Dir(podfile.Path(state, "x", "x"))),
+		removeFile(filepath.Join(state, nodestate.AgentSocketName)),
+		removeFile(filepath.Join(state, nodestate.HandoverName)),
+		nodestate.RemoveWatch(state),
+		nodestate.RemoveKubelet(state),
+		removeFile(podfile.LockPath(state)),
+		removeFile(filepath.Join(state, nodestate.PluginLogName)),
+		removeFile(filepath.Join(state, nodestate.PluginLogName+".1")),
+		removeFile(filepath.Join(persist, nodestate.CacheSnapshotName)),
+		removeFile(filepath.Join(state, nodestate.AgentLockName)),
+		nodestate.Sweep(state, 0), // of writers that were killed
+		nodestate.Sweep(persist, 0),
+	)
+}
+
+func (c *cleanup) hosts(ctx context.Context) (err error) {
+	if c.hostRoot != "" {
+		err = removeHosts(ctx, c.plan.Folders.State, c.hostRoot, c.say)
 	}
-	// Last, since nothing of the cache depends on it: a hosts file that cannot be written, or whose role runs, holds nothing else up.
-	hostsErr := error(nil)
-	if hostRoot != "" {
-		hostsErr = removeHosts(ctx, p.Folders.State, hostRoot, say)
-	}
-	// The folders themselves stay where they hold something else, or are mounted.
-	for _, dir := range []string{p.Folders.State, p.Folders.Persist} {
+	// The folders themselves stay if they hold something else, or are mounted.
+	for _, dir := range []string{c.plan.Folders.State, c.plan.Folders.Persist} {
 		_ = os.Remove(dir)
 	}
-	return hostsErr
+	return err
 }
 
 // bpfFolder is where the kernel's part of hits stands, for a cleanup that sees the state folder below the host's root. Where it is not told of

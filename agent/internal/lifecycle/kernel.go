@@ -49,7 +49,7 @@ type kernel struct {
 	registry *pods.Pods
 	conf     func() *config.Node
 	served   func() []netip.AddrPort        // where questions are answered
-	alone    *alone                         // nil: pods are steered, and what the kernel does not answer comes to the agent
+	alone    *transparent                   // nil: pods are steered, and what the kernel does not answer comes to the agent
 	bypassed func() map[netip.Addr]struct{} // sources that the switch bypasses
 
 	mu     sync.Mutex // guards the fields below, and the level's life

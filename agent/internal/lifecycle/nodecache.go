@@ -33,7 +33,7 @@ import (
 // NodeCache serves this node in the place of NodeLocal DNSCache's node-cache, by its flags and template instead of a NodeConfig, until
 // ctx ends. Clients name its addresses; there is no plugin, and so no steering address.
 func NodeCache(ctx context.Context, e Env, opts nodecache.Options) error {
-	answer, err := opts.Resolve(e.LookupEnv, namedUpstream(opts, e.ReadFile))
+	answer, err := opts.Resolve(e.LookupEnv, templateUpstream(opts, e.ReadFile))
 	if err != nil {
 		return &ConfigError{err}
 	}
@@ -59,10 +59,10 @@ func NodeCache(ctx context.Context, e Env, opts nodecache.Options) error {
 	return a.begin(ctx)
 }
 
-// namedUpstream is whom a template asks for the cluster's names by number, without the placeholder for it: such a one served where
-// no variable tells of kube-dns. The zero Addr: nobody, or a template that is not fit to be read; what is wrong is said when it is
-// to be served.
-func namedUpstream(opts nodecache.Options, readFile func(string) ([]byte, error)) netip.Addr {
+// templateUpstream returns the kube-dns address written literally in the Corefile template. It is needed if the environment has no
+// variable with kube-dns's address. It is the zero Addr if the template has the placeholder, or cannot be read; serving it then
+// reports the fault.
+func templateUpstream(opts nodecache.Options, readFile func(string) ([]byte, error)) netip.Addr {
 	template, err := readFile(opts.Template)
 	if err != nil || strings.Contains(string(template), nodecache.ClusterDNS) {
 		return netip.Addr{}

@@ -103,12 +103,9 @@ func (a *agent) openCache(o *opened) (err error) {
 	return nil
 }
 
-// loop makes the node's loop, once the node is this agent's: what came with it, the prober in its place, and the rules of no other back
-// end beside ours.
-func (a *agent) loop(ctx context.Context, o *opened, s *tenure) (*node.Node, error) {
-	if !s.warm {
-		a.answers.Load()
-	}
+// beginSteered makes the node's loop, once this agent is the active one: with what the predecessor handed over, its own prober, and no
+// rules of another back end.
+func (a *agent) beginSteered(ctx context.Context, o *opened, s *tenure) (arrangement, error) {
 	var probes *prober.Prober
 	err := patiently(ctx, a.log, "the prober's pod table", func() (err error) {
 		probes, err = s.proberFor(ctx, prober.Config{Redirects: o.plan.Redirects, Locals: o.plan.LocalAddresses(), Rules: a.backend, Log: a.log})
@@ -147,7 +144,7 @@ func (a *agent) loop(ctx context.Context, o *opened, s *tenure) (*node.Node, err
 		n.Inherit(*s.from, s.served)
 		a.log.Info("taken over", "from", s.from.From, "after", s.from.Took, "addr", s.served)
 	}
-	return n, nil
+	return steered{n}, nil
 }
 
 // collect has the metrics show every part.

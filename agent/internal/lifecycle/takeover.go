@@ -25,6 +25,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 	"github.com/neardns/neardns/internal/dns/listener"
 	"github.com/neardns/neardns/internal/dns/server"
+	"github.com/neardns/neardns/internal/telemetry"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/tick"
@@ -111,69 +112,78 @@ type tenure struct {
 	waited bool           // for another agent's end, maybe for days
 }
 
-// takeNode takes the node: at once where it is free, from a running agent where this one may. It returns the error with exit
-// code 3 where it may not, or where the holder neither hands over nor ends.
+// takeNode makes this agent the active one: at once if the node is free, from a running agent if this one may take over. It returns the
+// error with exit code 3 if it may not, or if the active agent neither hands over nor ends.
 func (a *agent) takeNode(ctx context.Context, o *opened) (*tenure, error) {
-	first, m := o.plan, o.metrics
-	lock := func() (*os.File, error) { return takeLock(first.Lock, a.claim.String()) }
-	s := &successor{log: a.log, server: o.server, plan: first, answers: a.answers, lock: lock}
-	path := filepath.Join(first.Folders.State, nodestate.HandoverName)
-	said := ""
-	for begun := time.Now(); ; {
+	lock := func() (*os.File, error) { return takeLock(o.plan.Lock, a.claim.String()) }
+	t := &takeover{agent: a, first: o.plan, metrics: o.metrics, begun: time.Now(),
+		successor: &successor{log: a.log, server: o.server, plan: o.plan, answers: a.answers, lock: lock}}
+	for {
 		got, err := lock()
 		var held *HeldError
 		switch {
 		case err == nil:
-			return &tenure{lock: got, waited: said != ""}, nil
+			return &tenure{lock: got, waited: t.lastLogged != ""}, nil
 		case !errors.As(err, &held):
 			return nil, err
-		case first.Lock.Waits && !a.mayTake:
-			if said == "" {
-				said = "standing by"
-				a.footing(first)
-				a.log.Info("another agent has this node, standing by for its end", "holder", held.holder)
+		case a.mayTake:
+			if s, err := t.ask(ctx, held); s != nil || err != nil {
+				return s, err
 			}
-			if !tick.Pause(ctx, takeAgain) {
-				return nil, ctx.Err()
-			}
-			continue
-		case !a.mayTake:
+		case !o.plan.Lock.Waits:
 			return nil, fmt.Errorf("%w: stop it first, or start with --take-over", held)
-		}
-		release := high() // for the sockets that come
-		taken, err := handover.Take(ctx, a.log, path, a.claim, s)
-		release()
-		if err == nil {
-			m.Handover("taken")
-			signLock(taken.Lock, a.claim.String())
-			return &tenure{lock: taken.Lock, served: s.served, warm: s.restored, from: &node.Handover{From: taken.From.String(), At: taken.At,
-				Took: taken.Took.Round(time.Millisecond).String()}}, nil
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		if s.orphaned != nil {
-			a.log.Warn("the holder ended within the hand-over, what it gave is kept", "from", held.holder, "err", err)
-			return &tenure{lock: s.orphaned, served: s.served, warm: s.restored, from: &node.Handover{From: held.holder, At: time.Now(), Took: "0s"}}, nil
-		}
-		var refused *handover.RefusedError
-		if errors.As(err, &refused) && !refused.Later {
-			return nil, fmt.Errorf("%w: %s", held, refused.Reason)
-		}
-		if !errors.Is(err, handover.ErrNobody) {
-			m.Handover("failed")
-		}
-		if text := err.Error(); text != said {
-			a.log.Warn("not taken over, will be tried again", "holder", held.holder, "err", err)
-			said = text
-		}
-		if time.Since(begun) > takeMost {
-			return nil, fmt.Errorf("%w, and did not hand over within %s: %w", held, takeMost, err)
+		case t.lastLogged == "":
+			t.lastLogged = "standing by"
+			a.footing(o.plan)
+			a.log.Info("another agent is active on this node; standing by for its end", "active", held.holder)
 		}
 		if !tick.Pause(ctx, takeAgain) {
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// takeover is the wait for a running agent to hand over.
+type takeover struct {
+	agent      *agent
+	first      plan.Plan
+	metrics    *telemetry.Metrics
+	successor  *successor
+	begun      time.Time
+	lastLogged string // why it did not hand over, or that this agent stands by
+}
+
+// ask asks the active agent for the node. Neither a tenure nor an error: ask again later.
+func (t *takeover) ask(ctx context.Context, held *HeldError) (*tenure, error) {
+	a, s := t.agent, t.successor
+	release := high() // for the sockets that come
+	taken, err := handover.Take(ctx, a.log, filepath.Join(t.first.Folders.State, nodestate.HandoverName), a.claim, s)
+	release()
+	var refused *handover.RefusedError
+	switch {
+	case err == nil:
+		t.metrics.Handover("taken")
+		signLock(taken.Lock, a.claim.String())
+		return &tenure{lock: taken.Lock, served: s.served, warm: s.restored, from: &node.Handover{From: taken.From.String(), At: taken.At,
+			Took: taken.Took.Round(time.Millisecond).String()}}, nil
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case s.orphaned != nil:
+		a.log.Warn("the active agent ended during the handover; what it handed over is kept", "from", held.holder, "err", err)
+		return &tenure{lock: s.orphaned, served: s.served, warm: s.restored, from: &node.Handover{From: held.holder, At: time.Now(), Took: "0s"}}, nil
+	case errors.As(err, &refused) && !refused.Later:
+		return nil, fmt.Errorf("%w: %s", held, refused.Reason)
+	case !errors.Is(err, handover.ErrNobody):
+		t.metrics.Handover("failed")
+	}
+	if text := err.Error(); text != t.lastLogged {
+		a.log.Warn("not taken over, will be tried again", "active", held.holder, "err", err)
+		t.lastLogged = text
+	}
+	if time.Since(t.begun) > takeMost {
+		return nil, fmt.Errorf("%w, and did not hand over within %s: %w", held, takeMost, err)
+	}
+	return nil, nil //nolint:nilnil // neither: the caller asks again
 }
 
 // footing puts down what pods need in any case before this agent waits for its turn: the switch, to which only what is missing is

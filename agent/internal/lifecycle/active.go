@@ -13,8 +13,8 @@ import (
 	"github.com/neardns/neardns/internal/telemetry"
 )
 
-// holder is this agent as its successors see it.
-type holder struct {
+// activeAgent is this agent as its successors see it.
+type activeAgent struct {
 	agent   *agent
 	node    yielder
 	server  *server.Server
@@ -30,10 +30,10 @@ type yielder interface {
 	Yield(ctx context.Context, successor string, addresses []netip.Addr) (decide func(taken bool), err error)
 }
 
-func (h *holder) Claim() handover.Claim { return h.agent.claim }
-func (h *holder) Lock() *os.File        { return h.lock }
+func (h *activeAgent) Claim() handover.Claim { return h.agent.claim }
+func (h *activeAgent) Lock() *os.File        { return h.lock }
 
-func (h *holder) Sockets() ([]handover.Socket, error) {
+func (h *activeAgent) Sockets() ([]handover.Socket, error) {
 	sockets, err := h.server.Sockets()
 	var out []handover.Socket
 	for _, s := range sockets {
@@ -43,9 +43,9 @@ func (h *holder) Sockets() ([]handover.Socket, error) {
 }
 
 // Snapshot writes what the cache holds.
-func (h *holder) Snapshot(w io.Writer) error { return h.agent.answers.Snapshot(w) }
+func (h *activeAgent) Snapshot(w io.Writer) error { return h.agent.answers.Snapshot(w) }
 
-func (h *holder) Beside(successor handover.Claim) (end func(), err error) {
+func (h *activeAgent) Beside(successor handover.Claim) (end func(), err error) {
 	alone, err := h.node.Beside(successor.Instance)
 	if err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (h *holder) Beside(successor handover.Claim) (end func(), err error) {
 	}, nil
 }
 
-func (h *holder) Yield(ctx context.Context, successor handover.Claim, addresses []netip.Addr) (func(taken bool), error) {
+func (h *activeAgent) Yield(ctx context.Context, successor handover.Claim, addresses []netip.Addr) (func(taken bool), error) {
 	decide, err := h.node.Yield(ctx, successor.Instance, addresses)
 	if err != nil {
 		return nil, err
@@ -75,12 +75,12 @@ func (h *holder) Yield(ctx context.Context, successor handover.Claim, addresses 
 	}, nil
 }
 
-func (h *holder) StepDown(successor handover.Claim) {
+func (h *activeAgent) StepDown(successor handover.Claim) {
 	h.agent.log.Warn("ending for a newer agent that hands over in another way", "to", successor.String())
 	h.ending()
 }
 
-func (h *holder) Done(successor handover.Claim, took time.Duration, err error) {
+func (h *activeAgent) Done(successor handover.Claim, took time.Duration, err error) {
 	var refused *handover.RefusedError
 	switch {
 	case err == nil:

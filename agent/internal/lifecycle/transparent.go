@@ -1,0 +1,226 @@
+package lifecycle
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/internal/dns/forward"
+	"github.com/neardns/neardns/internal/dns/server"
+	"github.com/neardns/neardns/internal/offload/backends"
+	"github.com/neardns/neardns/internal/offload/bpf"
+	"github.com/neardns/neardns/internal/offload/mirror"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/tick"
+)
+
+// leftAlone is said of each pod of a node on which the kernel's hits are all that there is.
+const leftAlone = "arrangement: transparent: nothing is laid in pods, and the kernel answers hits at their links"
+
+// serversLook is from one look at kube-dns's servers to the next.
+const serversLook = time.Second
+
+// transparent is the arrangement of a node on which the kernel's program answers hits and nobody else has a part in pods' questions (arrangement:
+// transparent, D-073). It keeps nothing that a pod's question passes, so nothing of it can be lost with the agent.
+type transparent struct {
+	log       *slog.Logger
+	instance  string
+	started   time.Time
+	server    *server.Server
+	upstreams *forward.Servers
+	heard     *mirror.Listener
+	kernel    *kernel
+	registry  *pods.Pods
+	taken     chan struct{}    // a successor has the node; with room for one
+	given     *node.Handover   // how the node came from another agent; nil: it was free
+	reloaded  func(taken bool) // counts a reload
+	// clusterDNS are the configured addresses.
+	clusterDNS func() []netip.Addr
+
+	mu      sync.Mutex // guards the fields below
+	plan    plan.Plan
+	fault   string           // why another plan is not served
+	servers []netip.AddrPort // behind the cluster DNS addresses
+	blind   string           // why they are not known
+}
+
+// agentClient marks the agent's own queries in a pod's stead: their answers may be offloaded.
+type agentClient struct{}
+
+// Borrows implements cache.Borrowing.
+func (agentClient) Borrows() bool { return true }
+
+// prepareTransparent opens what is known of pods before the agent takes the node. The result starts the server.
+func (a *agent) prepareTransparent(o *opened) func(context.Context, *opened, *tenure) (arrangement, error) {
+	t := &transparent{log: a.log, instance: a.instance, started: time.Now(), server: o.server, upstreams: o.upstreams, plan: o.plan, taken: make(chan struct{}, 1),
+		reloaded: o.metrics.Reload, clusterDNS: func() []netip.Addr { return a.config().ClusterDNS() }}
+	t.heard = mirror.New(func(message []byte) error {
+		_, err := o.server.Fetch(message, agentClient{})
+		return err
+	})
+	a.openPods(o, t.served)
+	a.kernel.alone, t.kernel, t.registry = t, a.kernel, o.registry
+	return func(ctx context.Context, o *opened, s *tenure) (arrangement, error) {
+		t.given = s.from
+		if len(o.server.Addresses()) == 0 {
+			if err := o.server.Start(ctx, o.plan.Server); err != nil {
+				return nil, err
+			}
+		}
+		a.collect(o)
+		return t, nil
+	}
+}
+
+func (*transparent) bypassed() map[netip.Addr]struct{} { return nil }
+
+// run follows kube-dns's servers until ctx ends. The kernel's loop does the rest.
+func (t *transparent) run(ctx, own context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	own, stop := context.WithCancel(own)
+	defer stop()
+	if changes, err := t.registry.Watch(own); err != nil {
+		t.log.Warn("pod files are only polled", "err", err)
+	} else {
+		wg.Go(func() { tick.Drain(changes) }) // the kernel's loop looks by itself
+	}
+	wg.Go(func() { t.follow(own) })
+	select {
+	case <-ctx.Done():
+	case <-t.taken:
+	}
+	t.log.Info("stopping; the kernel serves its entries until they expire")
+	return nil
+}
+
+// close stops the server, once no mirrored query is read any more.
+func (t *transparent) close() error {
+	t.heard.Wait()
+	return t.server.Stop()
+}
+
+// Beside lets a successor serve at the same time.
+func (*transparent) Beside(string) (func(), error) { return func() {}, nil }
+
+// Yield gives the node to a successor at once: there is nothing to prove.
+func (t *transparent) Yield(context.Context, string, []netip.Addr) (func(bool), error) {
+	return func(taken bool) {
+		if taken {
+			t.taken <- struct{}{}
+		}
+	}, nil
+}
+
+// set serves another plan. changed tells that the configuration differs, be it only in what no plan has.
+func (t *transparent) set(p plan.Plan, changed bool) {
+	err := t.server.Restart(context.Background(), p.Server)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	changed = changed || !reflect.DeepEqual(p.Server, t.plan.Server)
+	if t.fault = ""; err != nil {
+		t.fault = err.Error()
+		t.reloaded(false)
+		t.log.Error("new configuration not served, the old one keeps serving", "err", err)
+		return
+	}
+	t.plan = p
+	if changed {
+		t.reloaded(true)
+		t.log.Info("configuration reloaded")
+	}
+}
+
+// listen reads the questions that the level copies, until the returned function is called.
+func (t *transparent) listen(level *bpf.Level) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() {
+		err := level.Copied(ctx, func(ifindex int, message []byte) { t.heard.Hear(ifindex, message, time.Now()) })
+		if err != nil {
+			t.kernel.report(err)
+		}
+	})
+	return func() {
+		cancel()
+		done.Wait()
+	}
+}
+
+// follow keeps what is known of kube-dns's servers until ctx ends.
+func (t *transparent) follow(ctx context.Context) {
+	var m backends.Memory
+	for ok := true; ok; ok = tick.Grid(ctx, serversLook) {
+		found, err := m.Look(at53(t.clusterDNS()), time.Now())
+		why := ""
+		if err != nil {
+			why = err.Error()
+		}
+		found = found[:min(len(found), bpf.ServedMost-len(t.clusterDNS()))]
+		t.mu.Lock()
+		if !slices.Equal(found, t.servers) {
+			t.log.Info("sockets lead to", "servers", found)
+		}
+		if why != "" && why != t.blind {
+			t.log.Warn("it is not known whom sockets lead to: only what is for the cluster DNS addresses is answered", "err", err)
+		}
+		t.servers, t.blind = found, why
+		t.mu.Unlock()
+	}
+}
+
+// served are the addresses at which the kernel answers: those that pods name, and those that sockets lead to in their place.
+func (t *transparent) served() []netip.AddrPort {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return append(at53(t.clusterDNS()), t.servers...)
+}
+
+func at53(addresses []netip.Addr) (out []netip.AddrPort) {
+	for _, a := range addresses {
+		out = append(out, netip.AddrPortFrom(a, dnsPort))
+	}
+	return out
+}
+
+// Alive implements reporter. Nothing that pods need can stand still.
+func (t *transparent) Alive() (bool, string) { return true, "" }
+
+// Ready implements reporter: hits are answered, or are not to be.
+func (t *transparent) Ready() (bool, string) {
+	s := t.Status()
+	why := s.Faults["server"]
+	if s.KernelHits != nil {
+		why = cmp.Or(why, s.KernelHits.Fault)
+	}
+	return s.Ready, why
+}
+
+// Status implements reporter.
+func (t *transparent) Status() node.Status {
+	k := t.kernel.status()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := node.Status{Instance: t.instance, Arranged: t.plan.Name(), Started: t.started, Serving: true, Faults: map[string]string{},
+		Repairs: map[string]int{}, Upstreams: t.upstreams.Status(), External: t.plan.External, Handover: t.given, Redirects: []steer.Redirect{}}
+	for part, why := range map[string]string{
+		"server": t.fault, "endpoints": t.blind,
+		"upstreams": strings.Join(slices.Concat(t.plan.Warnings, t.upstreams.Faults()), "; "),
+	} {
+		if why != "" {
+			s.Faults[part] = why
+		}
+	}
+	s.Ready = (k == nil || k.Fault == "") && t.fault == ""
+	s.KernelHits = k
+	return s
+}
