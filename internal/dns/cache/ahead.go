@@ -16,15 +16,14 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// ahead fetches what is asked for all the time shortly before it ends, whether or not somebody asks just then. So nobody waits for such
-// a name, and its answer is used for nearly all of its TTL.
+// ahead refreshes popular entries shortly before they expire, by a timer. So no client waits for such a name, and an entry is used for
+// nearly all of its TTL.
 //
-// What that costs the upstream is bound by a credit: all questions to it, together, are at most 1.1 of those that it would have if
-// answers were left to expire, and some more at once: one for each name that was asked for until now and is not any more, and creditMost.
-// The credit counts tenths of a question. A question of a client's earns one. One of ours costs ten, and earns eleven when clients went
-// on asking for so long that an answer left to expire would have been fetched anew, too.
+// A credit bounds the cost: the upstream gets at most 1.1 times the queries that it would get if entries expired, plus one for each name
+// that has just become unpopular, plus creditMost. The credit counts tenths of a query. A query for a client earns one. A refresh costs
+// ten, and earns eleven if clients went on for so long that an expired entry would have been fetched again.
 //
-// While nothing is asked for often there is no timer.
+// While no name is popular there is no timer.
 type ahead struct {
 	cache *Cache
 
@@ -60,8 +59,8 @@ const (
 	tryAgain = 16
 )
 
-// hotHits is how many hits within a TTL make an answer nearly pay for itself: left to expire it costs one question for each TTL and the
-// time until somebody asks, an eighth of the TTL then. Colder names are fetched from what others have spared.
+// hotHits is how many hits within a TTL make a refresh nearly pay for itself: without it, the name costs one query for each TTL plus the
+// time until the next hit, which is then an eighth of the TTL. Refreshes of colder names are paid from the savings of others.
 const hotHits = 8
 
 // roomEvery bounds what a flood of names can make of looking for room.
@@ -86,8 +85,8 @@ type watched struct {
 	ttl    time.Duration   // the longest so far
 	lapses answers.Instant // when an answer would have ended that was left to expire
 	took   time.Duration   // to fetch it
-	ours   bool            // nobody waited for the entry
-	// The upstream says what is left of an answer of its own, which ends with ours: then it is asked when both have ended.
+	ours   bool            // no client waited for the entry
+	// The upstream is a cache whose own entry expires with ours, so the refresh comes when both have expired.
 	shared bool
 }
 
@@ -179,7 +178,7 @@ func (h *ahead) look(w *watched, now answers.Instant) {
 		return
 	}
 	if success, denial := c.space.Peek(&a.key); e != success && e != denial {
-		return // evicted, or there is news
+		return // evicted, or replaced
 	}
 	if c.source != nil {
 		c.source.Tell(e) // hits of the kernel's
@@ -189,7 +188,7 @@ func (h *ahead) look(w *watched, now answers.Instant) {
 	}
 	f, _ := c.refresh(w.series.context(), nil, r, a, e, w.series)
 	if f == nil {
-		return // there is too much to do
+		return // too many refreshes are in flight
 	}
 	go func() { // ends with the fetch
 		<-f.done
@@ -254,7 +253,7 @@ func (h *ahead) worth(w *watched, e *answers.Entry, now answers.Instant) bool {
 			// are spared than too many.
 			first := last
 			if w.isHot() {
-				first = min(last, max(w.lapses, e.Stored())+answers.Instant(w.pause)) // nobody asked between the two
+				first = min(last, max(w.lapses, e.Stored())+answers.Instant(w.pause)) // there was no hit between the two
 			}
 			w.lapses = first + answers.Instant(w.ttl)
 		}

@@ -392,8 +392,8 @@ func TestRefreshTriesAgain(t *testing.T) {
 	})
 }
 
-// TestRefreshAfterReload: what a chain watched is watched by the one that comes after it, and by no other, be it while it is fetched. So one
-// client waits, the first.
+// TestRefreshAfterReload: what a chain watched is watched by the one that comes after it, and by no other, be it while it is fetched. So
+// one client waits, the first.
 func TestRefreshAfterReload(t *testing.T) {
 	for name, reloaded := range map[string]func(f *fixture, since time.Duration) bool{
 		"at some time":         func(_ *fixture, since time.Duration) bool { return since >= 5*time.Second },

@@ -1,11 +1,12 @@
-// Package cache is the CoreDNS plugin that answers queries from earlier answers. It replaces CoreDNS's own cache, with the same name, syntax
-// and metrics, and stores answers in wire form, in a store that outlives the server: a reload or a successor starts with the same entries.
+// Package cache is the CoreDNS plugin that answers queries from earlier answers. It replaces CoreDNS's own cache, with the same name,
+// syntax and metrics, and stores answers in wire form, in a store that outlives the server: a reload or a successor starts with the same
+// entries.
 //
 // It guarantees that an entry is served beyond its TTL only as a stale one, if the operator allows that, and that one block's entries never
 // answer queries of a block that would answer differently.
 //
-// On failure of the upstream it serves a stale entry; without one, the failure goes to the client. An answer that cannot be cached is passed
-// on unchanged.
+// On failure of the upstream it serves a stale entry; without one, the failure goes to the client. An answer that cannot be cached is
+// passed on unchanged.
 package cache
 
 import (
@@ -204,8 +205,8 @@ func (c *Cache) calls(e *answers.Entry, now answers.Instant) bool {
 	return c.early(e, now) && e.Hits(now, c.gap) >= c.prefetch
 }
 
-// early reports whether a popular entry is due for refresh by its percentage of the TTL, to the nanosecond. CoreDNS counts whole seconds; of a
-// TTL of 5 s that would be at least a fifth, and a fifth more queries to the upstream.
+// early reports whether a popular entry is due for refresh by its percentage of the TTL, to the nanosecond. CoreDNS counts whole seconds;
+// of a TTL of 5 s that would be at least a fifth, and a fifth more queries to the upstream.
 func (c *Cache) early(e *answers.Entry, now answers.Instant) bool {
 	ttl := time.Duration(e.TTL()) * time.Second
 	return ttl-time.Duration(now-e.Stored()) <= ttl/100*time.Duration(c.percentage)

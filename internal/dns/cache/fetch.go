@@ -17,16 +17,16 @@ import (
 	"github.com/neardns/neardns/internal/dns/responsewriter"
 )
 
-// followMost is how long a question waits for another one's answer before it asks by itself. Whoever leads ends sooner:
-// ask takes 4.5 s, and the agent's Corefile gives what forward asks 4 s (cancel).
+// followMost is how long a query waits for the answer to an equal one before it is forwarded itself. The first one ends sooner: ask takes
+// at most 4.5 s, and the agent's Corefile bounds forward to 4 s (cancel).
 const followMost = 5 * time.Second
 
-// inFlight marks the context of a question that others may be waiting for. A plugin that asks its own server again (an
-// alias that leads back) must not wait for itself.
+// inFlight marks the context of a query that others may wait for. A plugin that queries its own server (for an alias that leads back)
+// must not wait for itself.
 type inFlight struct{}
 
-// miss asks the upstream. Questions alike that come meanwhile wait for the answer and take it, if it is one that is kept:
-// a moment later it would have been theirs anyway. Whatever is not kept belongs to the one who asked.
+// miss forwards a query. Equal queries that come meanwhile wait for the answer and share it if it is stored: a moment later they would
+// get it from the cache anyway. An answer that is not stored belongs to one client.
 func (c *Cache) miss(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *asked, good *answers.Entry, s *series) (int, error) {
 	q := &fetch{ResponseWriter: w, cache: c, asked: *a, request: r, good: good, series: s}
 	if a.rd && ctx.Value(inFlight{}) == nil {
@@ -50,8 +50,8 @@ func (c *Cache) miss(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *a
 	return q.run(ctx)
 }
 
-// refresh begins to ask the upstream about an entry that is known, in the background, unless somebody does already. w is
-// the client's for whom it is done; nil: for nobody yet. It returns nil when there is too much to do already.
+// refresh starts an upstream query for an entry in the background, unless one is in progress. w is the writer of the client that needs
+// it; nil: no client does yet. It returns nil if too many refreshes are in flight.
 func (c *Cache) refresh(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *asked, e *answers.Entry, s *series) (f *flight, leads bool) {
 	f, leads = c.flights.join(a.key.Bytes(), c.store.Now())
 	if !leads {
@@ -82,7 +82,7 @@ func (c *Cache) refresh(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a
 		defer func() { <-c.background }()
 		defer c.flights.end(f)
 		defer func() {
-			// Nobody above us catches it, and one name must not end the server.
+			// No caller recovers, and one name must not end the server.
 			if p := recover(); p != nil {
 				vars.Panic.Inc()
 				clog.NewWithPlugin(c.Name()).Errorf("Recovered from panic while refreshing %q: %v\n%s", r.Question[0].Name, p, debug.Stack())
@@ -96,12 +96,12 @@ func (c *Cache) refresh(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a
 			e.Fail(now, false)
 		case err != nil:
 			e.Fail(now, true)
-		} // else it was shed on the way: the next one may try at once
+		} // else it was shed on the way: the next query may retry at once
 	}()
 	return f, true
 }
 
-// fetch is one question to the upstream, and the writer that takes the answer.
+// fetch is one query to the upstream, and the writer that takes the answer.
 type fetch struct {
 	dns.ResponseWriter // the client's; in the background one that is never written to
 
@@ -109,15 +109,15 @@ type fetch struct {
 	asked      asked
 	request    *dns.Msg // the client's; not changed
 	good       *answers.Entry
-	flight     *flight // nil: nobody else may have the answer
+	flight     *flight // nil: no other client may share the answer
 	series     *series
 	background bool
 	written    bool
-	failure    bool // what was written says nothing about the name
+	failure    bool // the answer is not about the name
 	plain      bool // the upstream has refused EDNS
 }
 
-// run asks, and keeps the failure if nobody answers (RFC 9520, section 3.2).
+// run forwards the query, and stores the failure if no server answers (RFC 9520, section 3.2).
 func (q *fetch) run(ctx context.Context) (int, error) {
 	c := q.cache
 	inner := ctx
@@ -135,12 +135,12 @@ func (q *fetch) run(ctx context.Context) (int, error) {
 	}
 	switch {
 	case q.written:
-	case err == nil: // whoever did not write said why by the code, and answers for it
+	case err == nil: // the plugin that did not write has set the code, and CoreDNS answers with it
 	case code == dns.RcodeServerFailure && ctx.Err() == nil:
 		c.health.silence()
 		var own interface{ Limit() bool }
 		if errors.As(err, &own) && own.Limit() {
-			// Our own limit, not the upstream's word: who asks again may well be answered. Who waits here hears of it.
+			// Our own limit, not the upstream's failure: the next query may well be answered. Waiting clients get the failure.
 			if e := c.entry(q, answers.Denial, new(dns.Msg).SetRcode(r, dns.RcodeServerFailure), 0); e != nil && q.flight != nil {
 				q.flight.settle(e, 0, true, false)
 			}
@@ -157,16 +157,17 @@ func (q *fetch) run(ctx context.Context) (int, error) {
 // everywhere, and is what the agent gives its clients.
 const ednsSize = 1232
 
-// question is what the upstream is asked: what the key of the answer knows, and nothing else that this client put beside it. The
-// answer is for others too, and options are from one hop to the next (RFC 6891, section 6.1.1): cookies (RFC 7873, section 5),
-// the client's subnet (RFC 7871, section 7.2), whatever a resolver may take offence at.
+// question is the upstream query. It has the contents of the answer's key, and nothing else of this client's query: the answer is for
+// others too, and options are hop by hop (RFC 6891, section 6.1.1), for example cookies (RFC 7873, section 5) and the client's subnet
+// (RFC 7871, section 7.2).
 func (q *fetch) question() *dns.Msg {
 	r := new(dns.Msg)
 	asked := q.request.Question[0]
 	r.SetQuestion(strings.ToLower(asked.Name), asked.Qtype)
 	r.Question[0].Qclass = asked.Qclass
 	r.Id, r.RecursionDesired, r.CheckingDisabled = q.request.Id, q.asked.rd, q.asked.cd
-	// So that the upstream says whether it is authentic; who does not understand AD does not get it (RFC 6840, section 5.7).
+	// So that the upstream reports whether the answer is authentic. A client that does not understand AD does not get it (RFC 6840,
+	// section 5.7).
 	r.AuthenticatedData = true
 	if !q.plain {
 		size := uint16(ednsSize)
@@ -187,7 +188,7 @@ func refusesEDNS(res *dns.Msg) bool {
 	return res.Rcode == dns.RcodeBadVers
 }
 
-// WriteMsg takes what the upstream said: keeps it, and passes it on.
+// WriteMsg stores the upstream's answer and passes it on.
 func (q *fetch) WriteMsg(res *dns.Msg) error {
 	if res == nil {
 		return errors.New("cache: there is no message to write")
@@ -220,7 +221,7 @@ func (q *fetch) WriteMsg(res *dns.Msg) error {
 	return q.ResponseWriter.WriteMsg(&m)
 }
 
-// Write passes on what a plugin wrote itself. It cannot be kept: nothing is known of it.
+// Write passes on bytes that a plugin wrote. They are not stored, because their meaning is unknown.
 func (q *fetch) Write(b []byte) (int, error) {
 	q.written = true
 	if q.background {

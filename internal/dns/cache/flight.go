@@ -9,13 +9,13 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 )
 
-// flights are the questions that are being asked upstream, at most one of a kind.
+// flights are the upstream queries in progress, at most one for each key.
 type flights struct {
 	mu    sync.Mutex // guards the field below
 	under map[string]*flight
 }
 
-// flight is a question under way, and what it brought.
+// flight is an upstream query in progress, and its result.
 type flight struct {
 	key   string
 	begun answers.Instant
@@ -23,10 +23,10 @@ type flight struct {
 	once sync.Once
 	done chan struct{} // closed when the fields below are set for good
 
-	entry     *answers.Entry // nil: nothing that could be said to others
+	entry     *answers.Entry // nil: no answer for other clients
 	ttl       uint32         // for an entry that is in no store
-	kept      bool           // the entry is for all who asked, not for the first alone
-	refreshed bool           // it replaces what is stale
+	kept      bool           // the entry is for all clients, not for the first alone
+	refreshed bool           // it replaces the stale entry
 }
 
 // join finds the flight of a key or begins it; then leads is true, and end must be called.
@@ -44,7 +44,7 @@ func (fs *flights) join(key []byte, now answers.Instant) (f *flight, leads bool)
 	return f, true
 }
 
-// end takes a flight out. Who waits for it and got nothing goes by itself.
+// end removes a flight. Clients that wait for it without a result send their own queries.
 func (fs *flights) end(f *flight) {
 	fs.mu.Lock()
 	delete(fs.under, f.key)
@@ -52,7 +52,7 @@ func (fs *flights) end(f *flight) {
 	f.once.Do(func() { close(f.done) })
 }
 
-// settle says what the flight brought. The first word holds.
+// settle sets the flight's result. The first call counts.
 func (f *flight) settle(e *answers.Entry, ttl uint32, kept, refreshed bool) {
 	f.once.Do(func() {
 		f.entry, f.ttl, f.kept, f.refreshed = e, ttl, kept, refreshed
@@ -60,7 +60,7 @@ func (f *flight) settle(e *answers.Entry, ttl uint32, kept, refreshed bool) {
 	})
 }
 
-// follow waits for another one's answer.
+// follow waits for the result of another client's query.
 func (f *flight) follow(ctx context.Context) bool {
 	t := time.NewTimer(followMost)
 	defer t.Stop()
@@ -73,7 +73,7 @@ func (f *flight) follow(ctx context.Context) bool {
 	return false
 }
 
-// left is the TTL to say of what the flight brought: what is left of it, and no more than it was given.
+// left is the TTL for a client of the flight's result: the rest of the entry's, and at most the one that it was given.
 func (f *flight) left(now answers.Instant) uint32 {
 	if left := f.entry.Left(now); left > 0 && uint32(left) < f.ttl {
 		return uint32(left)
@@ -81,17 +81,17 @@ func (f *flight) left(now answers.Instant) uint32 {
 	return f.ttl
 }
 
-// health is what is known of a block's upstream by its answers and its silence.
+// health is the state of a block's upstream, judged by its answers and its silence.
 type health struct {
-	silent  atomic.Int32 // questions without an answer since the last one
+	silent  atomic.Int32 // queries without an answer since the last one
 	last    atomic.Int64 // answer
-	probing atomic.Int64 // last question while it was down
+	probing atomic.Int64 // last query while it was down
 }
 
 const (
-	downAfter  = 3                      // unanswered questions in a row, so that one name that cannot be resolved says nothing
+	downAfter  = 3                      // unanswered queries in a row, so that one name that cannot be resolved does not count
 	downLeast  = 2 * time.Second        // without any answer
-	probeEvery = 100 * time.Millisecond // one question, to notice when it is back
+	probeEvery = 100 * time.Millisecond // one query, to notice when it is back
 )
 
 func (h *health) answer(now answers.Instant) {

@@ -11,8 +11,8 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// FastPath returns what answers hits of a zone of the block at a server without the plugin chain; nil if the zone is not cached, or a plugin
-// before the cache has to see messages.
+// FastPath returns what answers hits of a zone of the block at a server without the plugin chain; nil if the zone is not cached, or a
+// plugin before the cache has to see messages.
 func (c *Cache) FastPath(server *dnsserver.Server, zone string) fastpath.Handler {
 	if !c.raw || !slices.ContainsFunc(c.zones, func(z string) bool { return plugin.Name(z).Matches(zone) }) {
 		return nil

@@ -105,8 +105,8 @@ func (c *Cache) storeAnswer(q *fetch, res *dns.Msg, k kind, class answers.Class,
 	return t
 }
 
-// pass is for an answer that is not stored. It goes to the client whose query it answers. Stale entries end nevertheless (RFC 8767, section 4):
-// the upstream may have answered that a name has lost its address, or that an alias leads elsewhere.
+// pass is for an answer that is not stored. It goes to the client whose query it answers. Stale entries end nevertheless (RFC 8767,
+// section 4): the upstream may have answered that a name has lost its address, or that an alias leads elsewhere.
 func (c *Cache) pass(q *fetch, res *dns.Msg, class answers.Class, ttl uint32) taken {
 	if q.asked.rd { // otherwise the upstream may know more than it answered
 		now := c.store.Now()
@@ -218,8 +218,8 @@ func withoutOPT(extra []dns.RR) []dns.RR {
 	return slices.DeleteFunc(slices.Clone(extra), isOPT)
 }
 
-// classify returns what an answer means. Any NOERROR and any NXDOMAIN is about the name, except for a truncated answer and a referral, which
-// only show where an answer may be found.
+// classify returns what an answer means. Any NOERROR and any NXDOMAIN is about the name, except for a truncated answer and a referral,
+// which only show where an answer may be found.
 func classify(m *dns.Msg, now time.Time) kind {
 	if m.Truncated || len(m.Question) == 0 || m.Rcode > 15 {
 		return unusable
@@ -231,8 +231,8 @@ func classify(m *dns.Msg, now time.Time) kind {
 		uncached = uncachedPositive
 	}
 	if nxdomain && len(m.Answer) > 0 {
-		// An alias to a name that does not exist (RFC 2308, section 2.1). CoreDNS's library knows only NXDOMAIN without answers, so it judges
-		// the rest: transfers, signatures that have expired.
+		// An alias to a name that does not exist (RFC 2308, section 2.1). CoreDNS's library knows only NXDOMAIN without answers, so it
+		// judges the rest: transfers, signatures that have expired.
 		c := *m
 		c.Rcode = dns.RcodeSuccess
 		m = &c

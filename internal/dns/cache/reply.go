@@ -10,8 +10,8 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// reply answers r with a kept answer. Where nobody between us and the socket wants to see or change the message, its bytes go
-// out as they are; elsewhere it is taken apart for them. Like CoreDNS's, it has no use for an error: the client is gone.
+// reply answers r with an entry. If no plugin between the cache and the socket reads or changes the message, its bytes go out unchanged;
+// otherwise it is unpacked for them. Like CoreDNS's cache, it ignores errors: the client is gone.
 func (c *Cache) reply(w dns.ResponseWriter, r *dns.Msg, a *asked, e *answers.Entry, ttl uint32) {
 	pooled, ok := c.buffers.Get().(*[]byte)
 	if !ok {

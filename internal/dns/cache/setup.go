@@ -12,7 +12,8 @@ import (
 )
 
 // Setup returns the directive's set-up function for a process's one store. Blocks find what blocks like them left there. It
-// registers nothing; the program that assembles the server does. Any number of blocks may share m. lender is offered hits; nil: none are offered.
+// registers nothing; the program that assembles the server does. Any number of blocks may share m. lender is offered hits; nil: none are
+// offered.
 func Setup(store *answers.Store, m *Metrics, lender *offload.Lender) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
 		if m.err != nil {

@@ -58,7 +58,7 @@ func joinAddrs(addresses []netip.Addr) string {
 	return strings.Join(out, ", ")
 }
 
-// Directives lists what an operator's Corefile may say: what is served, and what the agent sees to itself.
+// Directives lists the directives of an operator's Corefile: those that are served, and those that the agent replaces.
 func Directives() []string {
 	out := slices.DeleteFunc(directives(), func(d string) bool { return d == dirProbe || d == dirMetrics || d == dirShared })
 	for name := range taken() {

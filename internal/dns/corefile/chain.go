@@ -28,7 +28,8 @@ type Chain struct {
 // errBuilt ends caddy.Start when everything is set up and no socket is open yet.
 var errBuilt = errors.New("built")
 
-// Build makes a chain from cfg, whose plugins run when it returns. It replaces before, which answers until it is closed, or is the first (nil).
+// Build makes a chain from cfg, whose plugins run when it returns. It replaces before, which answers until it is closed, or is the first
+// (nil).
 func (b *Builder) Build(cfg Config, before *Chain) (*Chain, error) {
 	if before == nil {
 		c, err := b.build(cfg)

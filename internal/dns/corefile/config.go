@@ -1,8 +1,8 @@
-// Package corefile is the embedded CoreDNS: it renders a Corefile from a Config, and builds the plugin chain of that text. The chain answers
-// the queries that the listener passes to it; it has no socket.
+// Package corefile is the embedded CoreDNS: it renders a Corefile from a Config, and builds the plugin chain of that text. The chain
+// answers the queries that the listener passes to it; it has no socket.
 //
-// It guarantees that only it touches CoreDNS's process-wide settings. It reads no signals, no command-line flags, and only those files that an
-// operator's Corefile names.
+// It guarantees that only it touches CoreDNS's process-wide settings. It reads no signals, no command-line flags, and only those files
+// that an operator's Corefile names.
 //
 // On failure, Build returns an error and no plugin runs. A query is answered SERVFAIL only if no stale answer may be served.
 package corefile

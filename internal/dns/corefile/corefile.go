@@ -74,7 +74,7 @@ func balanced(text string) bool {
 }
 
 // override turns the operator's Corefile into blocks of ours: its own directives, read and printed again by meaning, so
-// that imports, variables and comments cannot hide anything; without those that the agent takes over. The notes say which.
+// that imports, variables and comments cannot hide anything; without those that the agent replaces. The notes list these.
 func override(cfg Config) (blocks []*block, notes []string, err error) {
 	field := cmp.Or(cfg.OverrideName, "corefile")
 	parsed, err := parseCorefile(field, cfg.Override)

@@ -30,7 +30,7 @@ func bridge(log *slog.Logger) {
 // unbridge lets go of a logger whose server has ended, so that nothing is written to it later.
 func unbridge(log *slog.Logger) { process.output.log.CompareAndSwap(log, nil) }
 
-// Write implements io.Writer. It never fails, since there is nobody to tell.
+// Write implements io.Writer. It never fails, because no caller could handle an error.
 func (l *lines) Write(p []byte) (int, error) {
 	log := l.log.Load()
 	if log == nil {
@@ -80,7 +80,7 @@ func emit(log *slog.Logger, line []byte) {
 	log.LogAttrs(ctx, level, "coredns", attrs...)
 }
 
-// caddyLevel reads the level that caddy writes in front of its text. Its news about reloads is the agent's to tell.
+// caddyLevel reads the level that caddy writes in front of its text. The agent logs reloads itself.
 func caddyLevel(level slog.Level, text string) (slog.Level, slog.Value) {
 	for _, l := range []struct {
 		prefix string

@@ -94,7 +94,7 @@ func dispatch(name string) caddy.SetupFunc {
 	}
 }
 
-// Check says whether a configuration could be served, plugins' arguments included. It listens on nothing and asks nobody
+// Check reports why a configuration could not be served, plugins' arguments included. It opens no socket and sends no query
 // (but reads the files that an operator's Corefile names). It is for a command that ends: CoreDNS has no way to end what a
 // plugin's set-up has begun for a check, and the hosts plugin begins to watch its file.
 func (b *Builder) Check(cfg Config) error {

@@ -46,19 +46,19 @@ const probeZone = "probe.neardns.invalid"
 const staleTerms = "verify 500ms 30s 30s"
 
 // The cluster's own names change hands: a pod's address is another pod's minutes later. So their stale answers live a minute at
-// most, and are given only where kube-dns said nothing in all the time that a question has; they are asked about again after
-// five seconds, and no client keeps them for longer.
+// most, and are served only if kube-dns was silent for as long as a query may take. They are rechecked after five seconds, and no client
+// keeps them for longer.
 const (
 	clusterStale      = time.Minute
 	clusterStaleTerms = "verify 0s 5s 5s"
 )
 
-// What is fetched anew before it ends: names, denied ones too, with three hits less than a minute apart, by a timer of their own and within
-// what that may cost the upstream. Three hits spare the upstream what is asked for by chance.
+// Which entries are refreshed before they expire: names, denied ones too, with three hits less than a minute apart. Three hits spare the
+// upstream names that are queried by chance.
 const refreshTerms = "refresh 3 1m"
 
 // The longest that an answer is kept, as in CoreDNS, and the shortest. CoreDNS's five seconds would make answers live
-// longer than their owner said. What kube-dns says is kept for half a minute, as NodeLocal DNSCache and kube-dns's own cache
+// longer than their TTL. kube-dns's answers are cached for half a minute, as NodeLocal DNSCache and kube-dns's own cache
 // keep it, whatever the TTL: a record that was taken out of it is gone for pods when they expect it to be.
 const (
 	mostTTL        = 3600
@@ -72,9 +72,9 @@ const (
 // the failure.
 const missLimit = "cancel 4s"
 
-// directives lists what a Corefile may say, in the order in which the plugins see a question. It is CoreDNS's own order
+// directives lists the directives of a Corefile, in the order in which the plugins see a query. It is CoreDNS's own order
 // (core/dnsserver/zdirectives.go) for those that are linked, but for limit and cancel, which stand behind the cache so that
-// hits are not bounded by them and do not pay for them, and searchpath, which asks the whole server anew and so needs nothing
+// hits are not bounded by them and do not pay for them, and searchpath, which queries the whole server and so needs nothing
 // of what follows it.
 func directives() []string {
 	return []string{dirBufsize, dirBind, dirDebug, dirPprof, dirProbe, dirMetrics, dirErrors, "log", dirSearchPath, "local", "dns64", "loadbalance",
@@ -114,7 +114,7 @@ func (b *block) print(w *strings.Builder, port uint16) {
 	w.WriteString("}\n")
 }
 
-// Render turns a Config into the Corefile that is served, or says everything that is wrong with it. It opens nothing and
+// Render turns a Config into the Corefile that is served, or returns everything that is wrong with it. It opens nothing and
 // remembers nothing; only a Corefile or snippet of the operator's own can make it look further, by CoreDNS's {$NAME} for
 // environment variables and "import" for files.
 func Render(cfg Config) (string, error) {
@@ -225,7 +225,7 @@ func rendered(cfg Config) ([]*block, error) {
 	return blocks, nil
 }
 
-// sharedZones is the edge's one block. It asks nobody: what lies in none of its zones it refuses.
+// sharedZones is the edge's one block. It has no upstream, and refuses names in none of its zones.
 func sharedZones(cfg Config) *block {
 	b := &block{zones: []string{"."}}
 	b.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, cfg.BufferSize))
@@ -234,8 +234,8 @@ func sharedZones(cfg Config) *block {
 	return b
 }
 
-// answersOf tells the cache that answers are the cluster's, by whichever of its DNS addresses: a redirect that comes or goes
-// changes nothing of what is known. Where the operator names servers of his own, they count.
+// answersOf names the cluster as the source of all its DNS addresses' answers, so that a redirect that comes or goes costs no entries. If
+// the operator names other servers, their addresses count.
 func answersOf(cfg Config) []string {
 	own := func(s nameserver.Address) bool { return !slices.Contains(cfg.LastResort, s) }
 	if len(cfg.Cluster) == 0 || slices.ContainsFunc(cfg.Cluster, own) {
@@ -244,7 +244,7 @@ func answersOf(cfg Config) []string {
 	return []string{"answers_of cluster"}
 }
 
-// whose says whose answers a cache keeps.
+// whose is whose answers a cache keeps.
 type whose int
 
 const (

@@ -48,9 +48,9 @@ func (s *Server) Ask(ctx context.Context, zone string) error {
 	}
 }
 
-// Fetch runs a mirrored query, whose client gets its answer elsewhere: as a hit if the cache has the answer, for a client with that identity,
-// and otherwise through the chain, which caches it. It returns the response code. message is a whole query in wire form; Fetch does not keep
-// it.
+// Fetch runs a mirrored query, whose client gets its answer elsewhere: as a hit if the cache has the answer, for a client with that
+// identity, and otherwise through the chain, which caches it. It returns the response code. message is a whole query in wire form; Fetch
+// does not keep it.
 func (s *Server) Fetch(message []byte, identity any) (rcode int, err error) {
 	s.mu.Lock()
 	c, cfg := s.chain, s.config

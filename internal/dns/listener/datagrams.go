@@ -92,9 +92,9 @@ func newDatagrams(p *point, conn *net.UDPConn) (*datagrams, error) {
 func (a *address) bytes() *byte { return (*byte)(unsafe.Pointer(a)) }
 
 // rawReads: one of so many reads goes through the Go runtime, the others are raw system calls. The runtime wants to know of system calls so
-// that other goroutines run while one waits. Ours never wait, and telling it wakes its monitor (runtime.sysmon), which then polls about every
-// 20 µs: at 1,000 queries a second that makes three of four context switches. But the monitor also preempts goroutines that have run for
-// 10 ms, so a reader that always finds queries must not leave it asleep.
+// that other goroutines run while one waits. Ours never wait, and telling it wakes its monitor (runtime.sysmon), which then polls about
+// every 20 µs: at 1,000 queries a second that makes three of four context switches. But the monitor also preempts goroutines that have
+// run for 10 ms, so a reader that always finds queries must not leave it asleep.
 const rawReads = 16
 
 // receive reads the waiting datagrams. It returns false if there are none, and is called again when some arrive.

@@ -100,9 +100,9 @@ func (s *Server) listenAt(ctx context.Context, protocol string, at netip.AddrPor
 	return s.newPoint(protocol, at, f)
 }
 
-// open binds with SO_REUSEPORT only if no other socket has the same address: otherwise a second DNS server of the same user on the same address
-// would go unnoticed and get half of the queries. One on the wildcard address gets none, because the kernel prefers the socket with the
-// address.
+// open binds with SO_REUSEPORT only if no other socket has the same address: otherwise a second DNS server of the same user on the same
+// address would go unnoticed and get half of the queries. One on the wildcard address gets none, because the kernel prefers the socket
+// with the address.
 func open(ctx context.Context, protocol string, at netip.AddrPort, transparent bool) (*os.File, error) {
 	f, err := bind(ctx, protocol, at, options{transparent: transparent})
 	if err == nil || !errors.Is(err, syscall.EADDRINUSE) {

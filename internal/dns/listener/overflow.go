@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// overflows counts the questions over UDP that the kernel dropped since a socket was full of others, while the server had it. It is safe for
-// concurrent use.
+// overflows counts the questions over UDP that the kernel dropped since a socket was full of others, while the server had it. It is safe
+// for concurrent use.
 type overflows struct {
 	mu   sync.Mutex             // guards the fields below
 	past uint64                 // of sockets that are closed

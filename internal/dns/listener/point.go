@@ -130,9 +130,9 @@ func (p *point) read(begun func()) error {
 	return p.server.ActivateAndServe()
 }
 
-// bufferBytes is what a UDP socket may hold unread, as the kernel counts: about 5,400 queries, 270 ms of a flood of 20,000 a second. Linux's
-// default of 208 KiB (net.core.rmem_default) is 13 ms, less than some time slices of other processes. A starved agent does not answer from so
-// long a queue for long: its probes wait in it too, and late answers cost the lease.
+// bufferBytes is what a UDP socket may hold unread, as the kernel counts: about 5,400 queries, 270 ms of a flood of 20,000 a second.
+// Linux's default of 208 KiB (net.core.rmem_default) is 13 ms, less than some time slices of other processes. A starved agent does not
+// answer from so long a queue for long: its probes wait in it too, and late answers cost the lease.
 const bufferBytes = 4 << 20
 
 // widen sets a socket's buffer. Best effort: without the capability, net.core.rmem_max bounds it.
@@ -398,9 +398,9 @@ const (
 	acceptLogged = 50 // tries before it is logged
 )
 
-// listenAgain restores a listener that another program destroyed (SOCK_DESTROY, by `ss -K`; the kernel destroys no MPTCP listener). Its socket
-// still has the address, but does not listen and is shut down, which its connections would inherit: a connect to nowhere undoes that
-// (tcp_disconnect).
+// listenAgain restores a listener that another program destroyed (SOCK_DESTROY, by `ss -K`; the kernel destroys no MPTCP listener). Its
+// socket still has the address, but does not listen and is shut down, which its connections would inherit: a connect to nowhere undoes
+// that (tcp_disconnect).
 func listenAgain(l *net.TCPListener) error {
 	raw, err := l.SyscallConn()
 	if err != nil {

@@ -10,16 +10,16 @@ import (
 	"github.com/neardns/neardns/internal/dns/fairshare"
 )
 
-// running is how many datagrams may be in progress in addition to the misses that wait for upstreams: each is a goroutine of some kilobytes. A
-// few keep two processors busy; more would only wait here instead of in the socket. The DNS library has no bound: a CoreDNS was seen with 2.8
-// million goroutines and 60 GiB (coredns/coredns#8312).
+// running is how many datagrams may be in progress in addition to the misses that wait for upstreams: each is a goroutine of some
+// kilobytes. A few keep two processors busy; more would only wait here instead of in the socket. The DNS library has no bound: a CoreDNS
+// was seen with 2.8 million goroutines and 60 GiB (coredns/coredns#8312).
 const running = 256
 
 // fullPoll is how often a waiting reader checks for a free slot.
 const fullPoll = time.Millisecond
 
-// quota bounds what clients may use of one server at one time: datagrams in progress, and TCP connections. All points share it. It is safe for
-// concurrent use.
+// quota bounds what clients may use of one server at one time: datagrams in progress, and TCP connections. All points share it. It is
+// safe for concurrent use.
 //
 // Package fairshare divides both among clients, which also bounds the number of clients that are remembered.
 type quota struct {
@@ -96,8 +96,8 @@ func (c *quota) givePiped(src netip.Addr) {
 
 // enter admits a connection or refuses it. It may return another one as its victim, which the caller must close.
 //
-// A client that may have no more loses its longest idle connection for its new one. If all slots are taken, the longest idle connection of all
-// goes, if its client has more connections than the newcomer. A connection with a query in progress is never closed.
+// A client that may have no more loses its longest idle connection for its new one. If all slots are taken, the longest idle connection
+// of all goes, if its client has more connections than the newcomer. A connection with a query in progress is never closed.
 func (c *quota) enter(s *stream) (victim *stream, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

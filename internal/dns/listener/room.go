@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// room is a UDP socket's send buffer. Answers that a shaper holds back in the queue of a pod's link (for example the bandwidth plugin's) count
-// against the socket until they leave. One such pod could fill the buffer with its own answers, and no other pod would get any.
+// room is a UDP socket's send buffer. Answers that a shaper holds back in the queue of a pod's link (for example the bandwidth plugin's)
+// count against the socket until they leave. One such pod could fill the buffer with its own answers, and no other pod would get any.
 //
-// When the buffer is full, its size is doubled. From then on each packet that stays in a queue after its system call marks its client as slow;
-// packets to other clients are gone by then. A slow client gets no answers while more than half of the original buffer is queued.
+// When the buffer is full, its size is doubled. From then on each packet that stays in a queue after its system call marks its client as
+// slow; packets to other clients are gone by then. A slow client gets no answers while more than half of the original buffer is queued.
 //
 // Only the holder of the socket's lock for writing uses it (syscall.RawConn.Write), except for dropped.
 type room struct {

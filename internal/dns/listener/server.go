@@ -28,8 +28,8 @@ type Config struct {
 	// Deaf: listen on no address. Only this process queries the chain, as at the first of Addresses (Ask, Fetch).
 	Deaf bool
 	Port uint16
-	// Transparent sets IP_TRANSPARENT on the sockets, by which the switch distinguishes them from another program's at the same addresses. It
-	// needs CAP_NET_ADMIN or CAP_NET_RAW and changes nothing else for a socket that is bound to a local address.
+	// Transparent sets IP_TRANSPARENT on the sockets, by which the switch distinguishes them from another program's at the same
+	// addresses. It needs CAP_NET_ADMIN or CAP_NET_RAW and changes nothing else for a socket that is bound to a local address.
 	Transparent bool
 	// Misses is how many queries may wait for upstreams: so many more datagrams may be in progress.
 	Misses int
@@ -260,8 +260,8 @@ func (s *Server) Addresses() []netip.Addr {
 	return slices.Clone(s.config.Addresses)
 }
 
-// Pause stops reading and accepting, until Resume. Queries then wait in the sockets for another process that reads them; those that were read
-// are answered, and open connections are served. After Pause, Stop leaves unread queries to others.
+// Pause stops reading and accepting, until Resume. Queries then wait in the sockets for another process that reads them; those that were
+// read are answered, and open connections are served. After Pause, Stop leaves unread queries to others.
 func (s *Server) Pause() { s.pause(true) }
 
 // Resume undoes Pause.
@@ -280,9 +280,9 @@ func (s *Server) pause(yes bool) {
 	}
 }
 
-// Stop answers the queries in the sockets and in progress, and closes the sockets: UDP at once, each connection after its next answer or after
-// a second without a query, all of them after five seconds. The lease must be withdrawn before, so that no more queries arrive. Stopping a
-// server that is not started does nothing.
+// Stop answers the queries in the sockets and in progress, and closes the sockets: UDP at once, each connection after its next answer or
+// after a second without a query, all of them after five seconds. The lease must be withdrawn before, so that no more queries arrive.
+// Stopping a server that is not started does nothing.
 func (s *Server) Stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -304,8 +304,8 @@ func (s *Server) Stop() error {
 	return nil
 }
 
-// Done is closed when no socket of the server is served any more, because of Stop or because all have died; nil before Start. One dead socket
-// among several does not close it: the prober finds that one.
+// Done is closed when no socket of the server is served any more, because of Stop or because all have died; nil before Start. One dead
+// socket among several does not close it: the prober finds that one.
 func (s *Server) Done() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -43,8 +43,8 @@ type stream struct {
 	inAll, inOwn *list.Element // in the quota's lists of waiting connections
 }
 
-// maxUnread bounds the answers of one connection that its client has not read. The kernel doubles it for its own overhead, and then does not
-// grow the buffer further. By default it grows to 4 MiB, for which the container's memory limit has no room.
+// maxUnread bounds the answers of one connection that its client has not read. The kernel doubles it for its own overhead, and then does
+// not grow the buffer further. By default it grows to 4 MiB, for which the container's memory limit has no room.
 const maxUnread = 32 << 10
 
 // add admits a new connection. If there is no slot for it, add closes it and returns nil.
@@ -99,8 +99,8 @@ func (c *stream) reset() {
 	_ = c.TCPConn.Close()
 }
 
-// await is called before a query is read. goes is false if the connection should end instead: its point ends, the last query is answered, and
-// no further one has arrived. ends reports whether the point ends.
+// await is called before a query is read. goes is false if the connection should end instead: its point ends, the last query is answered,
+// and no further one has arrived. ends reports whether the point ends.
 func (s *streams) await(c *stream) (goes, ends bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -95,7 +95,8 @@ func wantIDs(t *testing.T, conn *dns.Conn, want ...uint16) {
 	}
 }
 
-// TestPipelined: a question over TCP does not wait for the answer to the one before it, whoever answers. (RFC 7766, sections 6.2.1.1 and 7.)
+// TestPipelined: a question over TCP does not wait for the answer to the one before it, whoever answers. (RFC 7766, sections 6.2.1.1 and
+// 7.)
 func TestPipelined(t *testing.T) {
 	h := newHeld()
 	h.first = &shelf{name: "kept.example.org."}
@@ -323,8 +324,8 @@ func TestDeafClient(t *testing.T) {
 	})
 }
 
-// TestGiantQuestion: of a question over TCP so much is looked at as a question may need; a longer one is malformed, and the next one is read
-// where it ends.
+// TestGiantQuestion: of a question over TCP so much is looked at as a question may need; a longer one is malformed, and the next one is
+// read where it ends.
 func TestGiantQuestion(t *testing.T) {
 	_, cfg := serve(t, nil, &handler{do: answer})
 	conn := dialTCP(t, "127.0.0.1", cfg)

@@ -6,8 +6,8 @@ import "sync"
 const idleWorkers = 64
 
 // workers run queries through the chain, each one at a time. A worker stays alive after its query, and the one that was busy last gets the
-// next: its stack has grown to what a plugin chain needs, and is in the processor's cache. So a query costs no new goroutine. The quota bounds
-// their number, because each has a query with a slot there.
+// next: its stack has grown to what a plugin chain needs, and is in the processor's cache. So a query costs no new goroutine. The quota
+// bounds their number, because each has a query with a slot there.
 //
 // The zero value is ready to use, by several goroutines at the same time.
 type workers struct {

@@ -1,8 +1,8 @@
 // Package metrics is the CoreDNS plugin that counts queries under CoreDNS's own metric names.
 //
-// CoreDNS's prometheus plugin opens a second HTTP listener and looks six metrics up by label for every query. This one opens none, because the
-// agent serves CoreDNS's registry together with its own, and keeps the counters that it has found. It guarantees the same series as
-// CoreDNS's plugin, and owns none: all are from plugin/metrics/vars, in Prometheus's default registry.
+// CoreDNS's prometheus plugin opens a second HTTP listener and looks six metrics up by label for every query. This one opens none,
+// because the agent serves CoreDNS's registry together with its own, and keeps the counters that it has found. It guarantees the same
+// series as CoreDNS's plugin, and owns none: all are from plugin/metrics/vars, in Prometheus's default registry.
 //
 // On failure it counts a value that it cannot name as "other" or under the root. It never refuses a query.
 package metrics
@@ -81,7 +81,8 @@ func (m *Metrics) zone(qname string) string {
 	return longest
 }
 
-// within is dns.IsSubDomain without splitting the names. It is wrong only for a label that contains a dot, which costs a wrong metric label.
+// within is dns.IsSubDomain without splitting the names. It is wrong only for a label that contains a dot, which costs a wrong metric
+// label.
 func within(name, zone string) bool {
 	at := len(name) - len(zone)
 	return at >= 0 && (at == 0 || zone == "." || name[at-1] == '.') && strings.EqualFold(name[at:], zone)

@@ -34,7 +34,7 @@ type Memory struct {
 func NewMemory() *Memory { return &Memory{now: time.Now, known: map[decisionKey]*decision{}} }
 
 // decisionKey is a pod, by its Search, and a name. Pods with equal lists share nothing: whether a resolver is walking by itself
-// is told by what its own pod has asked.
+// shows only in its own pod's queries.
 type decisionKey struct {
 	search *Search
 	name   string

@@ -29,9 +29,9 @@ type Search struct {
 	id       string // the same for all that walk in the same way
 }
 
-// NewSearch takes a search list, the two options that steer its use, and the cluster's domain. It returns nil where no question
-// tells that a walk begins (without a list, or with one that begins with the root), and where resolvers differ in what they
-// take of the list. noTLD: a name without a dot is never asked as it is (no-tld-query, resolv.conf(5)).
+// NewSearch takes a search list, the two options that steer its use, and the cluster's domain. It returns nil if no query
+// shows that a walk begins (without a list, or with one that begins with the root), and if resolvers read the list differently. noTLD: a
+// name without a dot is never queried as it is (no-tld-query, resolv.conf(5)).
 func NewSearch(list []string, ndots int, noTLD bool, cluster string) *Search {
 	if len(list) > domainsMost || len("search "+strings.Join(list, " ")+"\n") > lineMost {
 		return nil

@@ -1,12 +1,13 @@
 // Package searchpath is the CoreDNS plugin that walks a pod's search list on the pod's behalf. With ndots:5 a resolver sends up to ten
-// queries for one name outside the cluster. For a pod that opts in, the first of them is answered with the result of the whole walk, so that
-// two remain: one for each family.
+// queries for one name outside the cluster. For a pod that opts in, the first of them is answered with the result of the whole walk, so
+// that two remain: one for each family.
 //
 // It guarantees that the pod and its walk see the same: it stands in front of the cache and queries the server itself, cache included. It
-// remembers recent decisions by search list and name. Its answers depend on the client, so a plugin that stores whole answers must not stand
-// in front of it.
+// remembers recent decisions by search list and name. Its answers depend on the client, so a plugin that stores whole answers must not
+// stand in front of it.
 //
-// On failure, and whenever the resolver's own walk could end differently in any libc, the query is passed on as if this plugin were not there.
+// On failure, and whenever the resolver's own walk could end differently in any libc, the query is passed on as if this plugin were not
+// there.
 package searchpath
 
 import (
@@ -22,8 +23,9 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// walkMost is how long a query waits for a walk before it is passed on, which may take another 1.9 s, or 4.5 if the name is slow (plugin ask).
-// musl retries after 2.5 s, glibc and Go after five. The walk's own queries are then in progress or in the cache, for the pod's own walk.
+// walkMost is how long a query waits for a walk before it is passed on, which may take another 1.9 s, or 4.5 if the name is slow (plugin
+// ask). musl retries after 2.5 s, glibc and Go after five. The walk's own queries are then in progress or in the cache, for the pod's own
+// walk.
 const walkMost = 500 * time.Millisecond
 
 // SearchPath is the plugin in one server block.
@@ -33,8 +35,8 @@ type SearchPath struct {
 	metrics *Metrics
 }
 
-// Client is a pod, as the observer of queries knows it: the Identity of a Query. Queries without one are not completed. Its methods are safe
-// for concurrent use.
+// Client is a pod, as the observer of queries knows it: the Identity of a Query. Queries without one are not completed. Its methods are
+// safe for concurrent use.
 type Client interface {
 	// Search returns the pod's search list if the pod opts in, else nil. It may lag a moment behind pods that come and go.
 	Search() *Search
@@ -90,8 +92,8 @@ func (c *SearchPath) wanted(ctx context.Context, r *dns.Msg) *Search {
 // complete answers the first query of a walk with the walk's end, if there is one that every resolver would come to.
 func (c *SearchPath) complete(ctx context.Context, ask *walker, w dns.ResponseWriter, r *dns.Msg, s *Search, name string) (rcode int, done bool) {
 	question := r.Question[0].Name
-	// The same query can be a later one of a longer name's walk: web.shop's second is the first of web in the namespace shop. Then the longer
-	// name's first query was here just now, and the resolver is walking by itself.
+	// The same query can be a later one of a longer name's walk: web.shop's second is the first of web in the namespace shop. Then the
+	// longer name's first query was here just now, and the resolver is walking by itself.
 	for _, longer := range s.later(question) {
 		if c.memory.walked(decisionKey{s, strings.ToLower(longer)}) {
 			c.metrics.count(resultLater)
@@ -137,8 +139,8 @@ func answer(r, found *dns.Msg, d *end, ttl uint32) *dns.Msg {
 	m.SetRcode(r, found.Rcode)
 	m.RecursionAvailable = true
 	if len(found.Answer) == 0 {
-		// No CNAME without a record behind it: for glibc, an answer section that is not empty ends the walk, even if the address of the other
-		// family got lost (coredns/coredns#7179).
+		// No CNAME without a record behind it: for glibc, an answer section that is not empty ends the walk, even if the address of the
+		// other family got lost (coredns/coredns#7179).
 		for _, rr := range d.denial {
 			own := dns.Copy(rr) // a plugin before us may change it
 			own.Header().Ttl = min(own.Header().Ttl, ttl)

@@ -26,7 +26,8 @@ type Config struct {
 }
 
 func (c Config) listener() listener.Config {
-	return listener.Config{Addresses: c.Addresses, Port: c.Port, Transparent: c.Transparent, Deaf: c.Deaf, Misses: c.Misses, Connections: c.Connections}
+	return listener.Config{Addresses: c.Addresses, Port: c.Port, Transparent: c.Transparent, Deaf: c.Deaf,
+		Misses: c.Misses, Connections: c.Connections}
 }
 
 // Server is one embedded CoreDNS behind its sockets. Its methods may be called from several goroutines; they wait for each other.

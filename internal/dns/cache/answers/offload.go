@@ -10,8 +10,8 @@ const (
 	offloadUntil   = 3 // this and above: offloaded until that many nanoseconds less offloadUntil on the store's clock
 )
 
-// Ripe counts a hit that the kernel could have served, and reports whether to offer the entry for offload: at the second hit, if the entry is
-// marked at the first, and then not before Decline or before the time for which it was offloaded is over.
+// Ripe counts a hit that the kernel could have served, and reports whether to offer the entry for offload: at the second hit, if the
+// entry is marked at the first, and then not before Decline or before the time for which it was offloaded is over.
 func (e *Entry) Ripe(now Instant) bool {
 	switch state := e.offload.Load(); {
 	case state == offloadNone && !e.marked.Load():
@@ -29,8 +29,8 @@ func (e *Entry) Decline() { e.offload.Store(offloadHit) }
 // isOffloaded reports whether the entry was offloaded and not revoked, even if its time is over.
 func (e *Entry) isOffloaded() bool { return e.offload.Load() >= offloadUntil }
 
-// Mark marks the entry as watched by the store's user, and reports whether it was not marked before. The mark means nothing to the store. An
-// entry that replaces this one has no mark.
+// Mark marks the entry as watched by the store's user, and reports whether it was not marked before. The mark means nothing to the store.
+// An entry that replaces this one has no mark.
 func (e *Entry) Mark() bool { return e.marked.CompareAndSwap(false, true) }
 
 // Unmark removes the mark.
@@ -39,7 +39,8 @@ func (e *Entry) Unmark() { e.marked.Store(false) }
 // Marked reports whether the entry is marked.
 func (e *Entry) Marked() bool { return e.marked.Load() }
 
-// inherit takes over the use counts of the entry that e replaces. Only the old answer was offloaded or offered: e is offered at its first hit.
+// inherit takes over the use counts of the entry that e replaces. Only the old answer was offloaded or offered: e is offered at its first
+// hit.
 func (e *Entry) inherit(old *Entry) {
 	e.uses.Store(old.uses.Load())
 	e.offload.Store(min(old.offload.Load(), offloadHit))
@@ -53,9 +54,9 @@ func (e *Entry) Key() msg.Key {
 	return k
 }
 
-// Offload calls push with the entries of e's question, e among them, and notes until when e is offloaded. If ok is false, e is as before its
-// offer. If e is no longer stored, push is not called. Meanwhile no entry of the question can be put or removed: push must be quick, and must
-// not call the store.
+// Offload calls push with the entries of e's question, e among them, and notes until when e is offloaded. If ok is false, e is as before
+// its offer. If e is no longer stored, push is not called. Meanwhile no entry of the question can be put or removed: push must be quick,
+// and must not call the store.
 func (sp *Space) Offload(e *Entry, push func(success, denial *Entry) (until Instant, ok bool)) {
 	sh := sp.shard(e.hash)
 	sh.mu.RLock()
@@ -74,8 +75,8 @@ func (sp *Space) Offload(e *Entry, push func(success, denial *Entry) (until Inst
 }
 
 // OnRevoke sets a function to call for each offloaded entry before the kernel must stop serving it: because it is replaced or removed, or
-// another answer to its question joins it. A lock of the store is held meanwhile: f must be quick, and must not call the store. nil: none is
-// called.
+// another answer to its question joins it. A lock of the store is held meanwhile: f must be quick, and must not call the store. nil: none
+// is called.
 func (s *Store) OnRevoke(f func(*Entry)) {
 	if f == nil {
 		s.onRevoke.Store(nil)

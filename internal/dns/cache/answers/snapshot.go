@@ -106,9 +106,9 @@ type Restored struct {
 // Restore takes over what a snapshot holds, as much older as time has passed since, unless the store knows a newer answer.
 // Nothing is taken over if the snapshot is not whole. It reads no more than the store's limit and some for bookkeeping.
 //
-// The time passed comes from the clock of the boot, which cannot be set. A snapshot from another boot is not used: only a wall clock knows how
-// long the machine was off, and many of them stand still meanwhile. boot is called after the last byte, because a snapshot that comes over a
-// socket may start long after Restore.
+// The time passed comes from the clock of the boot, which cannot be set. A snapshot from another boot is not used: only a wall clock
+// knows how long the machine was off, and many of them stand still meanwhile. boot is called after the last byte, because a snapshot that
+// comes over a socket may start long after Restore.
 func (s *Store) Restore(r io.Reader, boot func() Boot) (Restored, error) {
 	in := &summed{r: bufio.NewReaderSize(io.LimitReader(r, s.limit.Load()+1<<20), 64<<10), sum: crc32.New(crc32.MakeTable(crc32.Castagnoli))}
 	found, then, err := in.snapshot()
