@@ -70,7 +70,7 @@ TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
 
-build: bin/neardns bin/neardns-agent bin/neardns-install bin/neardns-iptables bin/neardns-controller ## build the plugin, the agent, the installer and the controller into bin/
+build: bin/neardns bin/neardns-agent bin/neardns-install bin/neardns-iptables bin/neardns-controller bin/neardns-edge ## build the plugin, the agent and the installer, and the controller and the edge of fleet/, into bin/
 
 bin/neardns: FORCE
 	@$(BUILD) -buildvcs=$(VCS) -o $@ ./plugins/neardns
@@ -82,6 +82,8 @@ bin/neardns-iptables: FORCE
 	@$(BUILD) -buildvcs=$(VCS) -o $@ ./agent/iptables
 bin/neardns-controller: FORCE
 	@$(BUILD) -buildvcs=$(VCS) -o $@ ./fleet/controller
+bin/neardns-edge: FORCE
+	@$(BUILD) -buildvcs=$(VCS) -o $@ ./fleet/edge
 
 # Without BASE nothing is asked of a registry: the base is then made here of Debian's packages.
 images: build ## build the images (ENGINE=podman, BASE=an image of Debian, TAG=dev, ARCHIVE=a folder for docker archives)
@@ -188,7 +190,7 @@ bin/tools/vm: FORCE
 test-kubelet-dns: ## compare pkg/resolvconf with the kubelet's own code (CASES=20000, SEED=1); the first build takes minutes
 	@cd integration/kubelet-dns && nice $(GO) test -count=1 -timeout 20m -v . -args $(if $(CASES),-cases $(CASES)) $(if $(SEED),-seed $(SEED)) | grep -aE '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 
-test-manifests: ## render install/ as kubectl does, read it as an API server does, compare with the golden files
+test-manifests: ## render install/ and fleet/install/ as kubectl does, read it as an API server does, compare with the golden files
 	@cd integration/cluster-manifests && $(GO) test -count=1 ./...
 
 # Built as `make build` builds it, so that what the controller links is compiled once. The control plane's first build takes up to ten minutes.

@@ -33,7 +33,6 @@ func commands() []command {
 			"this, too", runNodecache},
 		{"hosts", "[--config FILE] [--host-root DIR]", "keep names of Services in the node's /etc/hosts, for programs below the pods (what install/hosts runs)",
 			runHosts},
-		{"edge", "[--config FILE] [--check]", "serve zones that clusters share, by geo, weight and health (what install/edge runs)", runEdge},
 		{"ready", "[--config FILE | --pod-dir DIR] [--alive]", "whether the agent serves under its leases, or at least runs, for the kubelet's probes",
 			runReady},
 		{"status", "[--config FILE] [--json | --watch]", "what is served, under which leases, since when; --watch goes on", runStatus},
@@ -104,6 +103,10 @@ func run(ctx context.Context, e env) int {
 			fmt.Fprintf(e.stderr, "neardns-agent %s: %v\n", c.name, err)
 			return code
 		}
+	}
+	if name == "edge" {
+		fmt.Fprintln(e.stderr, "neardns-agent: the command edge is a program of its own: run neardns-edge with the same flags (fleet/docs/edge.md)")
+		return exitConfig
 	}
 	fmt.Fprintf(e.stderr, "neardns-agent: there is no command %q; `neardns-agent help` lists them\n", e.args[0])
 	return exitConfig

@@ -52,6 +52,7 @@ func TestCommandLine(t *testing.T) {
 	}{
 		{"nothing", nil, nil, exitConfig, "", "neardns-agent v0.0.0-test"},
 		{"help", []string{"help"}, nil, exitGood, "Exit codes: 0 good", ""},
+		{"the edge, which was a command", []string{"edge", "--check"}, nil, exitConfig, "", "run neardns-edge"},
 		{"unknown command", []string{"serve"}, nil, exitConfig, "", `there is no command "serve"`},
 		{"unknown flag", []string{"status", "--colour"}, nil, exitConfig, "", "flag provided but not defined: -colour"},
 		{"a command's help", []string{"status", "--help"}, nil, exitGood, "Usage of neardns-agent status:", ""},

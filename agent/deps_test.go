@@ -14,12 +14,13 @@ func TestDeps(t *testing.T) {
 	}
 	for prefix, why := range map[string]string{
 		"k8s.io/":               "the agent asks no API server: what it needs of the cluster is in files",
-		"sigs.k8s.io/":          "YAML has one door, agent/internal/config, and another library there",
-		"gopkg.in/yaml":         "YAML has one door, agent/internal/config, and another library there",
+		"sigs.k8s.io/":          "YAML has one door, internal/configfile, and another library there",
+		"gopkg.in/yaml":         "YAML has one door, internal/configfile, and another library there",
 		"testing":               "test code is not part of a product",
 		module + "pkg/testutil": "test code is not part of a product",
 		module + "plugins":      "plugin and agent share only pkg",
 		module + "install":      "the installer is a program of its own",
+		module + "fleet":        "fleet's programs are a product of their own",
 		module + "integration":  "test code is not part of a product",
 		"github.com/containernetworking/cni/libcni":    "that is the runtime's side",
 		"github.com/coredns/coredns/plugin/kubernetes": "the agent asks kube-dns, not the API server",

@@ -4,10 +4,8 @@ import (
 	"context"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 
-	"github.com/neardns/neardns/pkg/tick"
+	"github.com/neardns/neardns/internal/process"
 	"github.com/neardns/neardns/pkg/version"
 )
 
@@ -26,23 +24,6 @@ type env struct {
 func realEnv() env {
 	return env{
 		args: os.Args[1:], stdout: os.Stdout, stderr: os.Stderr, lookupEnv: os.LookupEnv, readFile: os.ReadFile,
-		hangups: hangups, version: version.String(),
+		hangups: process.Hangups, version: version.String(),
 	}
-}
-
-func hangups(ctx context.Context) <-chan struct{} {
-	signals, out := make(chan os.Signal, 1), tick.New()
-	signal.Notify(signals, syscall.SIGHUP, syscall.SIGUSR1)
-	go func() {
-		defer signal.Stop(signals)
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-signals:
-				out.Send()
-			}
-		}
-	}()
-	return out
 }

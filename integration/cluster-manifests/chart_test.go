@@ -19,7 +19,19 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-const charts = install + "/chart"
+// The two charts: the cache's, and the one of the parts for fleets.
+const (
+	nodeChart  = "../../install/chart"
+	fleetChart = "../../fleet/install/chart"
+)
+
+// chartWith is the chart that has a kustomization.
+func chartWith(name string) string {
+	if strings.HasPrefix(folder(name), "fleet/") {
+		return fleetChart
+	}
+	return nodeChart
+}
 
 // change is an operation of RFC 6902.
 type change struct {
@@ -35,28 +47,28 @@ type overlay struct {
 	Resources  []map[string]any `json:"resources,omitempty"`
 }
 
-// parts are the kustomizations that the chart has whole; overlays are in it by what they add.
+// parts are the kustomizations that the charts have whole; overlays are in the cache's by what they add.
 var parts = []string{"base", "uninstall", "hosts", "placement", "zones", "edge",
 	"monitoring", "hosts/monitoring", "placement/monitoring", "zones/monitoring", "edge/monitoring"}
 
-const generated = "# Rendered from install/%s by make update-golden.\n"
+const generated = "# Rendered from %s by make update-golden.\n"
 
-// The chart's files are what kubectl kustomize renders: nobody keeps two of them.
+// The charts' files are what kubectl kustomize renders: nobody keeps two of them.
 func TestChartFiles(t *testing.T) {
 	for _, name := range parts {
-		golden(t, filepath.Join(charts, "files", name+".yaml"), strings.ReplaceAll(generated, "%s", name)+render(t, name))
+		golden(t, filepath.Join(chartWith(name), "files", name+".yaml"), strings.ReplaceAll(generated, "%s", folder(name))+render(t, name))
 	}
 	for _, name := range kustomizations(t) {
 		name, ok := strings.CutPrefix(name, "overlays/")
 		if !ok && !slices.Contains(parts, name) && name != "placement/left" { // which is in placement
-			t.Errorf("the chart has no part for install/%s", name)
+			t.Errorf("no chart has a part for %s", folder(name))
 		}
 		if ok {
 			text, err := yaml.Marshal(overlayOf(t, name))
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden(t, filepath.Join(charts, "files", "overlays", name+".yaml"), strings.ReplaceAll(generated, "%s", "overlays/"+name)+string(text))
+			golden(t, filepath.Join(nodeChart, "files", "overlays", name+".yaml"), strings.ReplaceAll(generated, "%s", "install/overlays/"+name)+string(text))
 		}
 	}
 }
@@ -115,7 +127,12 @@ func read(t *testing.T, file string, into any) {
 // helm does what `helm template neardns install/chart --namespace kube-system --set …` does.
 func helm(t *testing.T, namespace string, values map[string]any) (string, error) {
 	t.Helper()
-	c, err := loader.LoadDir(charts)
+	return helmOf(t, nodeChart, namespace, values)
+}
+
+func helmOf(t *testing.T, folder, namespace string, values map[string]any) (string, error) {
+	t.Helper()
+	c, err := loader.LoadDir(folder)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +156,7 @@ func helmChart(c *chart.Chart, namespace string, values map[string]any) (string,
 	return strings.TrimPrefix(strings.TrimSpace(text.String()), "---\n"), nil
 }
 
-// The chart gives the objects that kustomize gives, field by field, for the base, each overlay, and what stands beside them.
+// The charts give the objects that kustomize gives, field by field, for the base, each overlay, and each other part.
 func TestChart(t *testing.T) {
 	type values = map[string]any
 	enabled := values{"enabled": true}
@@ -148,14 +165,13 @@ func TestChart(t *testing.T) {
 		kustomizations []string
 	}{
 		"base": {nil, []string{"base"}},
-		"uninstall": {values{"uninstall": true, "hosts": enabled, "placement": enabled, "zones": enabled, "edge": enabled, "monitoring": enabled},
-			[]string{"uninstall"}},
-		"placement": {values{"placement": enabled}, []string{"base", "placement"}},
-		"zones":     {values{"zones": enabled}, []string{"base", "zones"}},
-		"no cache": {values{"cache": values{"enabled": false}, "overlays": []any{"second-kube-dns"}, "zones": enabled, "edge": enabled, "monitoring": enabled},
-			[]string{"zones", "zones/monitoring", "edge", "edge/monitoring"}},
-		"all": {values{"hosts": enabled, "placement": enabled, "zones": enabled, "edge": enabled, "monitoring": enabled},
-			slices.DeleteFunc(slices.Clone(parts), func(p string) bool { return p == "uninstall" })},
+		"uninstall": {values{"uninstall": true, "hosts": enabled, "monitoring": enabled}, []string{"uninstall"}},
+		"all":       {values{"hosts": enabled, "monitoring": enabled}, []string{"base", "monitoring", "hosts", "hosts/monitoring"}},
+		"placement": {values{"placement": enabled}, []string{"placement"}},
+		"zones":     {values{"zones": enabled}, []string{"zones"}},
+		"edge":      {values{"edge": enabled, "monitoring": enabled}, []string{"edge", "edge/monitoring"}},
+		"fleet": {values{"placement": enabled, "zones": enabled, "edge": enabled, "monitoring": enabled},
+			slices.DeleteFunc(slices.Clone(parts), func(p string) bool { return chartWith(p) != fleetChart })},
 	}
 	for _, name := range kustomizations(t) {
 		if overlay, ok := strings.CutPrefix(name, "overlays/"); ok {
@@ -170,7 +186,7 @@ func TestChart(t *testing.T) {
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			text, err := helm(t, "kube-system", test.values)
+			text, err := helmOf(t, chartWith(test.kustomizations[0]), "kube-system", test.values)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -245,16 +261,21 @@ func TestChartValues(t *testing.T) {
 func TestChartPods(t *testing.T) {
 	type values = map[string]any
 	enabled, digest := values{"enabled": true}, "sha256:"+strings.Repeat("ab", 32)
+	image := values{"registry": "registry.example", "digests": values{"neardns-agent": digest}, "pullSecrets": []any{"one", "two"}}
 	text, err := helm(t, "kube-system", values{
-		"image":           values{"registry": "registry.example", "digests": values{"neardns-agent": digest}, "pullSecrets": []any{"one", "two"}},
+		"image":           image,
 		"resources":       values{"agent": values{"limits": values{"memory": "512Mi", "cpu": "2"}, "requests": values{"cpu": nil}}, "done": values{"limits": values{"memory": "9Mi"}}},
 		"kubeDNSCorefile": "rke2-coredns-rke2-coredns",
-		"hosts":           enabled, "placement": enabled, "zones": enabled, "edge": enabled,
+		"hosts":           enabled,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects := decode(t, "pods", text)
+	more, err := helmOf(t, fleetChart, "kube-system", values{"image": image, "placement": enabled, "zones": enabled, "edge": enabled})
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := decode(t, "pods", text+"\n---\n"+more)
 	var pods []corev1.PodSpec
 	for _, d := range all[*appsv1.DaemonSet](objects) {
 		pods = append(pods, d.Spec.Template.Spec)
@@ -283,24 +304,29 @@ func TestChartPods(t *testing.T) {
 			}
 		}
 	}
-	want := []string{"registry.example/neardns-agent@" + digest, "registry.example/neardns-controller:dev", "registry.example/neardns-plugin:dev"}
+	want := []string{"registry.example/neardns-agent@" + digest, "registry.example/neardns-controller:dev", "registry.example/neardns-edge:dev", "registry.example/neardns-plugin:dev"}
 	if got := slices.Sorted(maps.Keys(seen)); !slices.Equal(got, want) {
 		t.Errorf("images %v, want %v", got, want)
 	}
-	// The schema lists the containers that there are.
-	text, err = helm(t, "kube-system", values{"hosts": enabled, "placement": enabled, "zones": enabled, "edge": enabled, "overlays": []any{"host-resolv-conf"},
-		"resources": func() values {
-			all := values{}
-			for _, name := range []string{"agent", "cleanup", "copy", "done", "edge", "entry", "follow", "hosts", "install", "placement", "watch", "zones"} {
-				all[name] = values{"limits": values{"memory": "77Mi"}}
-			}
-			return all
-		}()})
-	if err != nil {
-		t.Fatal(err)
+	// The schemas list the containers that there are.
+	resources := func(names ...string) values {
+		all := values{}
+		for _, name := range names {
+			all[name] = values{"limits": values{"memory": "77Mi"}}
+		}
+		return all
 	}
-	if n, containers := strings.Count(text, "memory: 77Mi"), strings.Count(text, "image: neardns/"); n != containers || n == 0 {
-		t.Errorf("%d of %d containers have the resources that are named", n, containers)
+	for chart, given := range map[string]values{
+		nodeChart: {"hosts": enabled, "overlays": []any{"host-resolv-conf"},
+			"resources": resources("agent", "cleanup", "copy", "done", "entry", "follow", "hosts", "install", "watch")},
+		fleetChart: {"placement": enabled, "zones": enabled, "edge": enabled, "resources": resources("cleanup", "done", "edge", "entry", "placement", "zones")},
+	} {
+		if text, err = helmOf(t, chart, "kube-system", given); err != nil {
+			t.Fatal(err)
+		}
+		if n, containers := strings.Count(text, "memory: 77Mi"), strings.Count(text, "image: neardns/"); n != containers || n == 0 {
+			t.Errorf("%s: %d of %d containers have the resources that are named", chart, n, containers)
+		}
 	}
 }
 
@@ -352,8 +378,7 @@ func TestChartNodeConfig(t *testing.T) {
 func TestChartEdge(t *testing.T) {
 	names := map[string]bool{}
 	for _, zone := range []string{"one.example", "two.example"} {
-		text, err := helm(t, "kube-system", map[string]any{
-			"cache": map[string]any{"enabled": false},
+		text, err := helmOf(t, fleetChart, "kube-system", map[string]any{
 			"image": map[string]any{"registry": "registry.example/dns"},
 			"edge": map[string]any{"enabled": true, "edgeConfig": map[string]any{
 				"listen": map[string]any{"dns": []any{"${POD_IPS}"}}, "stateDir": "/var/lib/neardns-edge",
@@ -369,15 +394,15 @@ func TestChartEdge(t *testing.T) {
 		if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.ConfigMap != nil && v.ConfigMap.Name == set.Name }) {
 			t.Errorf("the pods do not mount %s: %+v", set.Name, pod.Volumes)
 		}
-		if want := "registry.example/dns/neardns-agent:dev"; pod.Containers[0].Image != want {
+		if want := "registry.example/dns/neardns-edge:dev"; pod.Containers[0].Image != want {
 			t.Errorf("image %s, want %s", pod.Containers[0].Image, want)
 		}
 		file := filepath.Join(t.TempDir(), "edgeconfig.yaml")
 		if err := os.WriteFile(file, []byte(set.Data["edgeconfig.yaml"]), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if out, code := run(t, "neardns-agent", []string{"POD_IPS=10.0.0.7"}, "edge", "--check", "--config="+file); code != 0 || !strings.Contains(set.Data["edgeconfig.yaml"], zone) {
-			t.Errorf("the agent refuses it: %s", out)
+		if out, code := run(t, "neardns-edge", []string{"POD_IPS=10.0.0.7"}, "--check", "--config="+file); code != 0 || !strings.Contains(set.Data["edgeconfig.yaml"], zone) {
+			t.Errorf("neardns-edge refuses it: %s", out)
 		}
 	}
 	if len(names) != 2 {
@@ -407,6 +432,9 @@ func TestChartRefuses(t *testing.T) {
 				t.Errorf("error %v does not name %q; rendered:\n%.200s", err, test.want, text)
 			}
 		})
+	}
+	if _, err := helmOf(t, fleetChart, "kube-system", nil); err == nil || !strings.Contains(err.Error(), "nothing is enabled") {
+		t.Errorf("fleet's chart with nothing enabled: %v", err)
 	}
 }
 

@@ -44,10 +44,10 @@ func TestEdge(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := []string{"POD_IP=10.0.0.7", "POD_IPS=10.0.0.7,fd00::7"}
-	if out, code := run(t, "neardns-agent", env, "edge", "--check", "--config="+file); code != 0 || !strings.Contains(out, "good") {
-		t.Errorf("the agent refuses it: %s", out)
+	if out, code := run(t, "neardns-edge", env, "--check", "--config="+file); code != 0 || !strings.Contains(out, "good") {
+		t.Errorf("neardns-edge refuses it: %s", out)
 	}
-	if out, code := run(t, "neardns-agent", nil, "edge", "--check", "--config="+file); code != 2 || !strings.Contains(out, "POD_IP") {
+	if out, code := run(t, "neardns-edge", nil, "--check", "--config="+file); code != 2 || !strings.Contains(out, "POD_IP") {
 		t.Errorf("without the pod's addresses it exits with %d: %s", code, out)
 	}
 }

@@ -47,7 +47,7 @@ func TestPrometheusRule(t *testing.T) {
 		for line := range strings.Lines("groups:\n" + groups) {
 			text.WriteString("  " + line)
 		}
-		golden(t, install+"/"+of.folder+"/prometheusrule.yaml", text.String())
+		golden(t, "../../"+folder(of.folder)+"/prometheusrule.yaml", text.String())
 
 		rule := the[*monitoringv1.PrometheusRule](t, decode(t, of.folder, render(t, of.folder)))
 		var plain, operators any

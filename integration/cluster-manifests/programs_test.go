@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 }
 
 var build = sync.OnceValue(func() error {
-	for name, pkg := range map[string]string{"neardns-agent": "./agent", "neardns-install": "./install"} {
+	for name, pkg := range map[string]string{"neardns-agent": "./agent", "neardns-install": "./install", "neardns-edge": "./fleet/edge"} {
 		cmd := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(programs, name), pkg)
 		cmd.Dir = "../.."
 		if out, err := cmd.CombinedOutput(); err != nil {

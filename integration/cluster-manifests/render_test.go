@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"sigs.k8s.io/kustomize/api/krusty"
@@ -15,38 +16,51 @@ const install = "../../install"
 
 var update = flag.Bool("update", false, "rewrite install/neardns.yaml and the golden files")
 
-// render does what `kubectl kustomize install/NAME` does, with its defaults: nothing outside the folder's tree but other
+// fleet are the parts that are below fleet/install, and not below install.
+var fleet = []string{"edge", "placement", "zones"}
+
+// folder is where a kustomization is, from the repository's top.
+func folder(name string) string {
+	if first, _, _ := strings.Cut(name, "/"); slices.Contains(fleet, first) {
+		return "fleet/install/" + name
+	}
+	return "install/" + name
+}
+
+// render does what `kubectl kustomize FOLDER` does, with its defaults: nothing outside the folder's tree but other
 // kustomizations, no plugins.
 func render(t *testing.T, name string) string {
 	t.Helper()
 	options := krusty.MakeDefaultOptions()
 	options.Reorder = krusty.ReorderOptionUnspecified
-	resources, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), filepath.Join(install, name))
+	resources, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), filepath.Join("../..", folder(name)))
 	if err != nil {
-		t.Fatalf("render install/%s: %v", name, err)
+		t.Fatalf("render %s: %v", folder(name), err)
 	}
 	text, err := resources.AsYaml()
 	if err != nil {
-		t.Fatalf("render install/%s: %v", name, err)
+		t.Fatalf("render %s: %v", folder(name), err)
 	}
 	return string(text)
 }
 
-// kustomizations are all folders of install/ that can be applied.
+// kustomizations are all folders of install/ and fleet/install/ that can be applied.
 func kustomizations(t *testing.T) []string {
 	t.Helper()
 	var out []string
-	for _, pattern := range []string{"*/kustomization.yaml", "*/*/kustomization.yaml"} {
-		files, err := filepath.Glob(filepath.Join(install, pattern))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range files {
-			name, err := filepath.Rel(install, filepath.Dir(f))
+	for _, root := range []string{install, "../../fleet/install"} {
+		for _, pattern := range []string{"*/kustomization.yaml", "*/*/kustomization.yaml"} {
+			files, err := filepath.Glob(filepath.Join(root, pattern))
 			if err != nil {
 				t.Fatal(err)
 			}
-			out = append(out, name)
+			for _, f := range files {
+				name, err := filepath.Rel(root, filepath.Dir(f))
+				if err != nil {
+					t.Fatal(err)
+				}
+				out = append(out, name)
+			}
 		}
 	}
 	if len(out) < 6 || !slices.Contains(out, "base") {

@@ -39,7 +39,7 @@ func newCluster(t *testing.T, infra, others int) *cluster {
 	for i := range others {
 		AddNode(t, c.Client, fmt.Sprintf("worker%03d", i), nil)
 	}
-	for _, args := range [][]string{{"apply", "-f", "../../install/neardns.yaml"}, {"apply", "-k", "../../install/placement"}} {
+	for _, args := range [][]string{{"apply", "-f", "../../install/neardns.yaml"}, {"apply", "-k", "../../fleet/install/placement"}} {
 		Await(t, "kubectl "+strings.Join(args, " "), func() error {
 			if out, err := c.Kubectl(args...); err != nil {
 				return fmt.Errorf("%w: %s", err, out)

@@ -42,7 +42,7 @@ func with(good, field, value string) string {
 func TestZonesRefused(t *testing.T) {
 	p := Start(t, false, "serviceaccount-controller")
 	Await(t, "the definitions are applied", func() error {
-		if out, err := p.Kubectl("apply", "-f", "../../install/zones/crd.yaml"); err != nil {
+		if out, err := p.Kubectl("apply", "-f", "../../fleet/install/zones/crd.yaml"); err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
 		return nil

@@ -36,8 +36,8 @@ type member struct {
 func newMember(t *testing.T, flags ...string) *member {
 	t.Helper()
 	m := &member{Plane: Start(t, false, "serviceaccount-controller,service-lb-controller"), t: t, flags: flags}
-	Await(t, "kubectl apply -k install/zones", func() error {
-		if out, err := m.Kubectl("apply", "-k", "../../install/zones"); err != nil {
+	Await(t, "kubectl apply -k fleet/install/zones", func() error {
+		if out, err := m.Kubectl("apply", "-k", "../../fleet/install/zones"); err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
 		return nil

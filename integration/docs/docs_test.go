@@ -100,8 +100,8 @@ func TestEveryBlockHolds(t *testing.T) {
 		case "text":
 			checkFindings(t, b)
 		case "conf", "lua": // of other servers: pkg/testutil/zoneserver draws these from what it runs the servers with
-			if b.file != "docs/shared-zones-servers.md" {
-				t.Errorf("%s: only docs/shared-zones-servers.md has blocks of language %q", b, b.lang)
+			if b.file != "fleet/docs/shared-zones-servers.md" {
+				t.Errorf("%s: only fleet/docs/shared-zones-servers.md has blocks of language %q", b, b.lang)
 			}
 		case "go":
 		default:
@@ -137,7 +137,7 @@ func checkCommands(t *testing.T, bin string, b block) {
 			checkUsage(t, bin, b, words)
 		}
 		for _, w := range words[1:] {
-			if regexp.MustCompile(`^(conf|install|integration)/[\w./-]+$`).MatchString(w) {
+			if regexp.MustCompile(`^(conf|fleet|install|integration)/[\w./-]+$`).MatchString(w) {
 				if _, err := os.Stat(filepath.Join(root, w)); err != nil {
 					t.Errorf("%s: %v", b, err)
 				}

@@ -67,9 +67,6 @@ func TestShortPages(t *testing.T) {
 			limits[name] = 10
 		}
 	}
-	for _, name := range []string{"docs/edge.md", "docs/shared-zones.md", "docs/shared-zones-servers.md"} {
-		delete(limits, name) // these are to be shortened or moved
-	}
 	for name, kilobytes := range limits {
 		if n := len(read(t, name)); n > kilobytes*1024 {
 			t.Errorf("%s has %d bytes, of at most %d KB", name, n, kilobytes)

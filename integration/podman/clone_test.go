@@ -18,7 +18,7 @@ func TestPlainClone(t *testing.T) {
 		t.Fatalf("clone: %v\n%s", err, out)
 	}
 	// The files as they are now, also where they are not committed.
-	for _, name := range []string{"Dockerfile.agent", "Dockerfile.plugin", ".dockerignore"} {
+	for _, name := range []string{"Dockerfile.agent", "Dockerfile.plugin", "fleet/Dockerfile", ".dockerignore"} {
 		text, err := os.ReadFile(filepath.Join("../..", name))
 		if err != nil {
 			t.Fatal(err)
@@ -37,7 +37,8 @@ func TestPlainClone(t *testing.T) {
 	}
 	const base = "localhost/neardns-base:bookworm" // integration/tools/images'
 	for _, test := range []struct{ file, target, program string }{
-		{"Dockerfile.agent", "controller", "neardns-controller"},
+		{"fleet/Dockerfile", "controller", "neardns-controller"},
+		{"fleet/Dockerfile", "edge", "neardns-edge"},
 		{"Dockerfile.agent", "agent", "neardns-agent"},
 		{"Dockerfile.plugin", "", "neardns-install"},
 	} {

@@ -23,7 +23,8 @@ func (r *release) list() []image {
 		{"neardns-plugin", r.version, "Dockerfile.plugin", ""},
 		{"neardns-agent", r.version, "Dockerfile.agent", "agent"},
 		{"neardns-agent", r.version + "-slim", "Dockerfile.agent", "slim"},
-		{"neardns-controller", r.version, "Dockerfile.agent", "controller"},
+		{"neardns-controller", r.version, "fleet/Dockerfile", "controller"},
+		{"neardns-edge", r.version, "fleet/Dockerfile", "edge"},
 	}
 }
 

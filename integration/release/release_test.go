@@ -175,7 +175,7 @@ func TestSums(t *testing.T) {
 // No manifest of the repository keeps the tag dev.
 func TestTagged(t *testing.T) {
 	tags := 0
-	err := filepath.WalkDir("../../install", func(path string, entry os.DirEntry, err error) error {
+	tag := func(path string, entry os.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || filepath.Ext(path) != ".yaml" || strings.Contains(path, "/chart/files/") || strings.Contains(path, "/chart/values") {
 			return err
 		}
@@ -191,10 +191,9 @@ func TestTagged(t *testing.T) {
 			}
 		}
 		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
+	testutil.Must(t, filepath.WalkDir("../../install", tag))
+	testutil.Must(t, filepath.WalkDir("../../fleet/install", tag))
 	if tags < 10 {
 		t.Errorf("%d tags, there should be ten", tags)
 	}

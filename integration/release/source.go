@@ -123,11 +123,27 @@ func (r *release) names(ctx context.Context, arch string) error {
 	return nil
 }
 
-// manifests packs install/ with the version in place of the tag that stands there, and the chart.
+// manifests packs install/ and fleet/install/ with the version in place of the tag that stands there, and the chart of each.
 func (r *release) manifests(_ context.Context, out string) error {
-	install := filepath.Join(r.src, "install")
-	manifests, chart := map[string]string{}, map[string]string{}
-	err := filepath.WalkDir(install, func(path string, entry os.DirEntry, err error) error {
+	manifests := map[string]string{}
+	for chart, folder := range map[string]string{"neardns": "install", "neardns-fleet": "fleet/install"} {
+		inChart, err := r.tag(folder, chart, manifests)
+		if err != nil {
+			return err
+		}
+		// As `helm package` names it.
+		if err := r.pack(filepath.Join(out, chart+"-"+strings.TrimPrefix(r.version, "v")+".tgz"), inChart); err != nil {
+			return err
+		}
+	}
+	return r.pack(filepath.Join(out, "neardns-"+r.version+"-manifests.tar.gz"), manifests)
+}
+
+// tag writes the version into the files of a folder. It adds them to manifests by their names in the archive, and returns those of its chart.
+func (r *release) tag(folder, name string, manifests map[string]string) (chart map[string]string, err error) {
+	chart = map[string]string{}
+	top := filepath.Join(r.src, folder)
+	err = filepath.WalkDir(top, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || strings.HasSuffix(path, ".go") {
 			return err
 		}
@@ -138,22 +154,15 @@ func (r *release) manifests(_ context.Context, out string) error {
 		if err := os.WriteFile(path, tagged(entry.Name(), text, r.version), 0o644); err != nil {
 			return err
 		}
-		under, err := filepath.Rel(install, path)
+		under, err := filepath.Rel(top, path)
 		if inChart, ok := strings.CutPrefix(under, "chart/"); ok {
-			chart["neardns/"+inChart] = path
+			chart[name+"/"+inChart] = path
 		} else {
-			manifests["neardns-"+r.version+"/install/"+under] = path
+			manifests["neardns-"+r.version+"/"+folder+"/"+under] = path
 		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	// As `helm package` names it.
-	if err := r.pack(filepath.Join(out, "neardns-"+strings.TrimPrefix(r.version, "v")+".tgz"), chart); err != nil {
-		return err
-	}
-	return r.pack(filepath.Join(out, "neardns-"+r.version+"-manifests.tar.gz"), manifests)
+	return chart, err
 }
 
 // tagged is a manifest or a chart's description that names the version where that of the repository says dev. A chart's version is a

@@ -27,6 +27,7 @@ func TestDeps(t *testing.T) {
 		"go.opentelemetry.io/":                      "comes with libcni's invoke, which a plugin does not need",
 		"github.com/containernetworking/cni/libcni": "that is the runtime's side",
 		"github.com/neardns/neardns/agent":          "plugins never import the agent",
+		"github.com/neardns/neardns/fleet":          "fleet's programs are a product of their own",
 		"github.com/cilium/ebpf":                    "BPF is the agent's",
 		"net/http":                                  "the plugin talks to nobody",
 		"testing":                                   "test code is not part of a product",

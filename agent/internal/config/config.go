@@ -12,12 +12,12 @@ package config
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net/netip"
 	"slices"
 	"time"
 
+	"github.com/neardns/neardns/internal/configfile"
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/nodestate"
@@ -228,7 +228,7 @@ func Load(path string, env Env) (*Node, error) {
 	if path != "" {
 		data, err := env.ReadFile(path)
 		if err != nil {
-			return nil, unreadable(err)
+			return nil, configfile.Unreadable(err)
 		}
 		if err := n.decode(path, data, env.LookupEnv); err != nil {
 			return nil, n.withBounds(err)
@@ -259,18 +259,6 @@ func (n *Node) withBounds(err error) error {
 	return errors.Join(append([]error{err}, n.checkBounds()...)...)
 }
 
-// unreadable is the error of a configuration file that cannot be read.
-func unreadable(err error) error {
-	remedy := "name another file with --config"
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		remedy = "create the file or name another with --config"
-	case errors.Is(err, fs.ErrPermission):
-		remedy = "run the command as root, or let this user read the file"
-	}
-	return fmt.Errorf("read configuration: %w: %s", err, remedy)
-}
-
 // StateDir reads only the state folder, also from a faulty file, so that a command finds the agent that still serves. It is the default
 // if the file cannot be read or has none.
 func StateDir(path string, env Env) string {
@@ -279,7 +267,7 @@ func StateDir(path string, env Env) string {
 	if path == "" || err != nil {
 		return dir
 	}
-	body, err := parse(path, data)
+	body, err := configfile.Parse(path, data)
 	if err != nil || body.Kind == "" {
 		return dir
 	}
@@ -287,7 +275,7 @@ func StateDir(path string, env Env) string {
 	d := n.decoder(env.LookupEnv)
 	for _, p := range d.pairs(body) {
 		if s, ok := d.text(p.Value, ""); p.Key == "stateDir" && ok {
-			if clean, err := parsePath(s); err == nil {
+			if clean, err := configfile.ParsePath(s); err == nil {
 				dir = clean
 			}
 		}

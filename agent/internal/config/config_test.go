@@ -343,11 +343,8 @@ func TestUnreadableFile(t *testing.T) {
 		e := world{}.Env()
 		e.ReadFile = func(path string) ([]byte, error) { return nil, &fs.PathError{Op: "open", Path: path, Err: tc.err} }
 		_, err := Load(path, e)
-		_, edge := LoadEdge(path, e)
-		for _, err := range []error{err, edge} {
-			if want := "read configuration: " + tc.want; err == nil || err.Error() != want {
-				t.Errorf("got %v\nwant %s", err, want)
-			}
+		if want := "read configuration: " + tc.want; err == nil || err.Error() != want {
+			t.Errorf("got %v\nwant %s", err, want)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/neardns/neardns/internal/configfile"
 	"github.com/neardns/neardns/pkg/strict"
 )
 
@@ -20,11 +21,13 @@ type decoder struct {
 // decoder makes a decoder that replaces ${NAME} in texts, if lookup is not nil.
 func (n *Node) decoder(lookup func(string) (string, bool)) *decoder {
 	d := &decoder{node: n}
-	d.Wrong = wrong
-	d.Strange = func(m strict.Member, known []string) *strict.Fault { return strange(m, suggest(m.Key, known)) }
+	d.Wrong = configfile.Wrong
+	d.Strange = func(m strict.Member, known []string) *strict.Fault {
+		return configfile.Strange(m, configfile.Suggest(m.Key, known))
+	}
 	if lookup != nil {
 		d.Expand = func(v strict.Value, text string) (string, error) {
-			out, err := expand(text, lookup)
+			out, err := configfile.Expand(text, lookup)
 			if err == nil && out != text {
 				n.origin[v.Field] = "from " + text
 			}
@@ -37,7 +40,7 @@ func (n *Node) decoder(lookup func(string) (string, bool)) *decoder {
 // decode reads the file into n.
 func (n *Node) decode(file string, data []byte, lookup func(string) (string, bool)) error {
 	n.at[""] = strict.Place{File: file}
-	body, err := parse(file, data)
+	body, err := configfile.Parse(file, data)
 	if err != nil {
 		return err
 	}
@@ -48,7 +51,7 @@ func (n *Node) decode(file string, data []byte, lookup func(string) (string, boo
 		return &strict.Fault{Place: n.at[""], Message: "the file is empty" + start}
 	case strict.Object:
 	default:
-		return &strict.Fault{Place: body.Place, Message: "the file is " + kind(body) + start}
+		return &strict.Fault{Place: body.Place, Message: "the file is " + configfile.Kind(body) + start}
 	}
 	d.group(body)
 	// Without these a file of another kind would only yield a list of unknown fields.
@@ -63,11 +66,6 @@ func (n *Node) decode(file string, data []byte, lookup func(string) (string, boo
 		return nil
 	}
 	return d.Err(0)
-}
-
-// strange is the fault of an unknown key: a slip, or a key of a newer release.
-func strange(m strict.Member, remedy string) *strict.Fault {
-	return &strict.Fault{Place: m.Name, Unknown: true, Message: fmt.Sprintf("unknown field %q: %s", m.Value.Field, remedy)}
 }
 
 // fail adds a fault at v. Its text has what is wrong and what to do.
@@ -109,7 +107,7 @@ func (d *decoder) group(v strict.Value) {
 			}
 			continue
 		}
-		d.Add(strange(m, d.known(v.Field, m.Key)))
+		d.Add(configfile.Strange(m, d.known(v.Field, m.Key)))
 	}
 }
 
@@ -121,29 +119,6 @@ func (d *decoder) given(v strict.Value) bool {
 	return !v.IsNull()
 }
 
-// wrong is the message for a value of the wrong kind.
-func wrong(v strict.Value, want, _ string) string {
-	if v.Kind == strict.Other {
-		return "anchors, aliases and tags are not taken here: write out " + want
-	}
-	return "is " + kind(v) + ": write " + want
-}
-
-// kind is the name of a kind of value in YAML.
-func kind(v strict.Value) string {
-	switch v.Kind {
-	case strict.Object:
-		return "a mapping"
-	case strict.Null:
-		return "empty"
-	case strict.String:
-		return "text"
-	case strict.Boolean:
-		return "true or false"
-	}
-	return string(v.Kind)
-}
-
 // text returns text with ${NAME} replaced.
 func (d *decoder) text(v strict.Value, want string) (string, bool) { return d.TextOf(v, want, "") }
 
@@ -153,48 +128,6 @@ func (d *decoder) raw(v strict.Value, want string) (string, bool) {
 		d.Mismatch(v, want, "")
 	}
 	return v.Text, v.Kind == strict.String
-}
-
-// expand replaces each ${NAME} by the environment's value. $${ stands for ${ itself. An empty variable is refused like an
-// unset one: ":9253" in place of "10.0.0.1:9253" would be valid and listen to the world.
-func expand(s string, lookup func(string) (string, bool)) (string, error) {
-	var b strings.Builder
-	for {
-		i := strings.Index(s, "${")
-		if i < 0 {
-			b.WriteString(s)
-			return b.String(), nil
-		}
-		if i > 0 && s[i-1] == '$' {
-			b.WriteString(s[:i-1] + "${")
-			s = s[i+2:]
-			continue
-		}
-		b.WriteString(s[:i])
-		name, rest, closed := strings.Cut(s[i+2:], "}")
-		if !closed || !isVariable(name) {
-			return "", fmt.Errorf("%q does not name a variable: write ${NAME}, or $${ for the text ${", s[i:])
-		}
-		value, ok := lookup(name)
-		if !ok {
-			return "", fmt.Errorf("environment variable %s is not set: set it, or write the value here", name)
-		}
-		if value == "" {
-			return "", fmt.Errorf("environment variable %s is empty: set it, or write the value here", name)
-		}
-		b.WriteString(value)
-		s = rest
-	}
-}
-
-func isVariable(name string) bool {
-	for i, c := range name {
-		letter := c == '_' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
-		if !letter && (i == 0 || c < '0' || c > '9') {
-			return false
-		}
-	}
-	return name != ""
 }
 
 func join(prefix, key string) string { return strings.TrimPrefix(prefix+"."+key, ".") }
@@ -222,14 +155,5 @@ func (d *decoder) known(prefix, key string) string {
 			keys = append(keys, rest)
 		}
 	}
-	return suggest(key, keys)
-}
-
-// suggest is the remedy for an unknown key, from the known ones.
-func suggest(key string, keys []string) string {
-	slices.Sort(keys)
-	if near, ok := strict.Nearest(key, keys...); ok {
-		return fmt.Sprintf("did you mean %q?", near)
-	}
-	return "take it out; known here: " + strings.Join(keys, ", ")
+	return configfile.Suggest(key, keys)
 }

@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 
+	"github.com/neardns/neardns/internal/configfile"
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/steer"
@@ -206,7 +207,7 @@ func (n *Node) readKubelet(env Env) (kubelet, error) {
 	if err != nil {
 		return kubelet{}, fmt.Errorf("detect settings: %w: mend it, or %s", err, instead)
 	}
-	body, err := parse(from, data)
+	body, err := configfile.Parse(from, data)
 	if err != nil {
 		return kubelet{}, fmt.Errorf("detect settings: %w; or %s", err, instead)
 	}
@@ -219,7 +220,7 @@ func (n *Node) readKubelet(env Env) (kubelet, error) {
 		switch m.Key {
 		case "clusterDomain":
 			if s, ok := d.text(m.Value, "text"); ok && s != "" {
-				if k.clusterDomain, err = parseDomain(s); err != nil {
+				if k.clusterDomain, err = configfile.ParseDomain(s); err != nil {
 					d.fail(m.Value, "%v", err)
 				}
 			}

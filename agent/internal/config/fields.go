@@ -11,6 +11,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/neardns/neardns/internal/configfile"
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/steer"
@@ -32,25 +33,25 @@ func table() []field {
 	return []field{
 		fixed("apiVersion", APIVersion),
 		fixed("kind", Kind),
-		text("arrangement", restart, func(n *Node) *string { return &n.Arrangement }, oneOf(ArrangementSteered, ArrangementTransparent)),
-		text("clusterDomain", reload, func(n *Node) *string { return &n.ClusterDomain }, parseDomain),
+		text("arrangement", restart, func(n *Node) *string { return &n.Arrangement }, configfile.OneOf(ArrangementSteered, ArrangementTransparent)),
+		text("clusterDomain", reload, func(n *Node) *string { return &n.ClusterDomain }, configfile.ParseDomain),
 		redirects("redirects", reload),
-		list("localAddresses", reload, func(n *Node) *[]netip.Addr { return &n.LocalAddresses }, parseAddr, netip.Addr.String, false),
+		list("localAddresses", reload, func(n *Node) *[]netip.Addr { return &n.LocalAddresses }, configfile.ParseAddr, netip.Addr.String, false),
 		boolean("interceptNode", reload, func(n *Node) *bool { return &n.InterceptNode }),
-		list("upstreams.cluster", reload, func(n *Node) *[]nameserver.Address { return &n.Upstreams.Cluster }, parseServer, nameserver.Address.Short, true),
+		list("upstreams.cluster", reload, func(n *Node) *[]nameserver.Address { return &n.Upstreams.Cluster }, configfile.ParseServer, nameserver.Address.Short, true),
 		external("upstreams.external", reload),
-		text("upstreams.kubeDNSCorefile", reload, func(n *Node) *string { return &n.Upstreams.Corefile }, parsePath),
-		text("upstreams.nodeResolvConf", reload, func(n *Node) *string { return &n.Upstreams.NodeFile }, parsePath),
+		text("upstreams.kubeDNSCorefile", reload, func(n *Node) *string { return &n.Upstreams.Corefile }, configfile.ParsePath),
+		text("upstreams.nodeResolvConf", reload, func(n *Node) *string { return &n.Upstreams.NodeFile }, configfile.ParsePath),
 		stubDomains("stubDomains", reload),
-		text("kubeDNSConfigMap", reload, func(n *Node) *string { return &n.KubeDNSConfigMap }, parsePath),
+		text("kubeDNSConfigMap", reload, func(n *Node) *string { return &n.KubeDNSConfigMap }, configfile.ParsePath),
 		number("cache.entries", reload, func(n *Node) *int { return &n.Cache.Entries }),
 		duration("cache.negativeTTL", reload, func(n *Node) *time.Duration { return &n.Cache.NegativeTTL }),
 		duration("cache.serveStale", reload, func(n *Node) *time.Duration { return &n.Cache.ServeStale }),
 		number("cache.memoryMiB", reload, func(n *Node) *int { return &n.Cache.MemoryMiB }),
 		boolean("cache.prefetch", reload, func(n *Node) *bool { return &n.Cache.Prefetch }),
 		duration("cache.holdDenials", reload, func(n *Node) *time.Duration { return &n.Cache.HoldDenials }),
-		text("fastPath", reload, func(n *Node) *string { return &n.FastPath }, oneOf(FastPathOn, FastPathOff)),
-		text("kernelHits.mode", reload, func(n *Node) *string { return &n.KernelHits.Mode }, oneOf(KernelHitsOff, KernelHitsNamespaces, KernelHitsOn)),
+		text("fastPath", reload, func(n *Node) *string { return &n.FastPath }, configfile.OneOf(FastPathOn, FastPathOff)),
+		text("kernelHits.mode", reload, func(n *Node) *string { return &n.KernelHits.Mode }, configfile.OneOf(KernelHitsOff, KernelHitsNamespaces, KernelHitsOn)),
 		list("kernelHits.namespaces", reload, func(n *Node) *[]string { return &n.KernelHits.Namespaces }, parseNamespace, func(s string) string { return s }, true),
 		number("limits.misses", reload, func(n *Node) *int { return &n.Limits.Misses }),
 		number("limits.tcpConnections", reload, func(n *Node) *int { return &n.Limits.TCPConnections }),
@@ -58,25 +59,25 @@ func table() []field {
 		duration("lease.lifetime", reload, func(n *Node) *time.Duration { return &n.Lease.Lifetime }),
 		text("link.name", restart, func(n *Node) *string { return &n.Link.Name }, parseLinkName),
 		boolean("link.clusterDNSOnLink", restart, func(n *Node) *bool { return &n.Link.ClusterDNSOnLink }),
-		text("backend", restart, func(n *Node) *string { return &n.Backend }, oneOf(BackendAuto, BackendNftables, BackendIptables, BackendIptablesNFT, BackendIptablesLegacy)),
+		text("backend", restart, func(n *Node) *string { return &n.Backend }, configfile.OneOf(BackendAuto, BackendNftables, BackendIptables, BackendIptablesNFT, BackendIptablesLegacy)),
 		text("kubeProxyMode", reload, func(n *Node) *string { return &n.KubeProxyMode },
-			oneOf(KubeProxyAuto, KubeProxyIptables, KubeProxyIPVS, KubeProxyNftables, KubeProxyNone)),
+			configfile.OneOf(KubeProxyAuto, KubeProxyIptables, KubeProxyIPVS, KubeProxyNftables, KubeProxyNone)),
 		listen("listen.metrics", restart, func(n *Node) *netip.AddrPort { return &n.Listen.Metrics }),
 		listen("listen.health", restart, func(n *Node) *netip.AddrPort { return &n.Listen.Health }),
 		boolean("listen.namespaces", restart, func(n *Node) *bool { return &n.Listen.Namespaces }),
 		logLevel("log.level", reload),
-		text("log.format", reload, func(n *Node) *string { return &n.Log.Format }, oneOf(LogText, LogJSON)),
-		text("log.queries", reload, func(n *Node) *string { return &n.Log.Queries }, oneOf(QueriesOff, QueriesErrors, QueriesAll)),
+		text("log.format", reload, func(n *Node) *string { return &n.Log.Format }, configfile.OneOf(LogText, LogJSON)),
+		text("log.queries", reload, func(n *Node) *string { return &n.Log.Queries }, configfile.OneOf(QueriesOff, QueriesErrors, QueriesAll)),
 		boolean("adoptPods", restart, func(n *Node) *bool { return &n.AdoptPods }),
 		podDNS("podDNS", reload),
-		text("resolvConf.mode", restart, func(n *Node) *string { return &n.ResolvConf.Mode }, oneOf(conflist.ResolvConfAuto, conflist.ResolvConfOff)),
+		text("resolvConf.mode", restart, func(n *Node) *string { return &n.ResolvConf.Mode }, configfile.OneOf(conflist.ResolvConfAuto, conflist.ResolvConfOff)),
 		list("resolvConf.paths", restart, func(n *Node) *[]string { return &n.ResolvConf.Paths }, parsePattern, func(s string) string { return s }, false),
-		text("resolvConf.host", reload, func(n *Node) *string { return &n.ResolvConf.Host }, parsePath),
+		text("resolvConf.host", reload, func(n *Node) *string { return &n.ResolvConf.Host }, configfile.ParsePath),
 		nri("resolvConf.nri", restart),
 		list("hosts.services", reload, func(n *Node) *[]string { return &n.Hosts.Services }, parseService, func(s string) string { return s }, true),
-		text("stateDir", restart, func(n *Node) *string { return &n.StateDir }, parsePath),
-		text("persistDir", restart, func(n *Node) *string { return &n.PersistDir }, parsePath),
-		text("corefile", reload, func(n *Node) *string { return &n.Corefile }, parsePath),
+		text("stateDir", restart, func(n *Node) *string { return &n.StateDir }, configfile.ParsePath),
+		text("persistDir", restart, func(n *Node) *string { return &n.PersistDir }, configfile.ParsePath),
+		text("corefile", reload, func(n *Node) *string { return &n.Corefile }, configfile.ParsePath),
 		snippets("snippets", reload),
 	}
 }
@@ -277,7 +278,7 @@ func (d *decoder) addr(v strict.Value) netip.Addr {
 	if !ok {
 		return netip.Addr{}
 	}
-	a, err := parseAddr(s)
+	a, err := configfile.ParseAddr(s)
 	if err != nil {
 		d.fail(v, "%v", err)
 	}
@@ -291,7 +292,7 @@ func stubDomains(name string, reload bool) field {
 			for _, m := range d.entries(v) {
 				domain, ok := d.domain(m, func(s string) bool { _, ok := d.node.StubDomains[s]; return ok })
 				if ok && d.given(m.Value) {
-					d.node.StubDomains[domain] = elements(d, m.Value, parseServer)
+					d.node.StubDomains[domain] = elements(d, m.Value, configfile.ParseServer)
 				}
 			}
 		},
@@ -350,7 +351,7 @@ func (d *decoder) entries(v strict.Value) []strict.Member {
 // domain reads a key that is a domain. Two spellings of one domain are one domain, twice.
 func (d *decoder) domain(m strict.Member, taken func(string) bool) (string, bool) {
 	at := strict.Value{Field: m.Value.Field, Place: m.Name}
-	domain, err := parseDomain(m.Key)
+	domain, err := configfile.ParseDomain(m.Key)
 	if err != nil {
 		d.fail(at, "%v", err)
 		return "", false
@@ -366,7 +367,7 @@ func listen(name string, reload bool, at func(*Node) *netip.AddrPort) field {
 	return field{name: name, reload: reload,
 		set: func(d *decoder, v strict.Value) {
 			if s, ok := d.text(v, "address:port, or off"); ok {
-				a, err := parseListen(s)
+				a, err := configfile.ParseListen(s)
 				if err != nil {
 					d.fail(v, "%v", err)
 				}
@@ -388,7 +389,7 @@ func logLevel(name string, reload bool) field {
 			if !ok {
 				return
 			}
-			if _, err := oneOf("debug", "info", "warn", "error")(s); err != nil {
+			if _, err := configfile.OneOf("debug", "info", "warn", "error")(s); err != nil {
 				d.fail(v, "%v", err)
 				return
 			}

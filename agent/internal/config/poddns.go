@@ -7,6 +7,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/neardns/neardns/internal/configfile"
 	"github.com/neardns/neardns/pkg/overlay"
 	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/sandbox"
@@ -147,7 +148,7 @@ func nri(name string, reload bool) field {
 				d.node.ResolvConf.NRI = ""
 				return
 			}
-			path, err := parsePath(s)
+			path, err := configfile.ParsePath(s)
 			if err != nil {
 				d.fail(v, "%v; off turns it off", err)
 			}

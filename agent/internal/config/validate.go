@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/neardns/neardns/internal/configfile"
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 	"github.com/neardns/neardns/pkg/steer"
 )
@@ -26,7 +27,7 @@ func (n *Node) Validate() error {
 
 // checkAddresses checks redirects and local addresses, whose rules are pkg/steer's.
 func (n *Node) checkAddresses() []error {
-	if _, err := parseDomain(n.ClusterDomain); err != nil {
+	if _, err := configfile.ParseDomain(n.ClusterDomain); err != nil {
 		return []error{n.fault("clusterDomain", err.Error())}
 	}
 	if len(n.Redirects) == 0 {

@@ -13,7 +13,7 @@ func TestBPFFolder(t *testing.T) {
 		{"/run/neardns", "/", "/sys/fs/bpf/neardns"},
 		{"/run/neardns", "", "/sys/fs/bpf/neardns"},
 		{"/host/run/neardns", "/host", "/host/sys/fs/bpf/neardns"},
-		{"/host/run/neardns", "", "/host/sys/fs/bpf/neardns"}, // the hosts file is to stay as it is (install/placement/left)
+		{"/host/run/neardns", "", "/host/sys/fs/bpf/neardns"}, // the hosts file is to stay as it is (fleet/install/placement/left)
 		{"/host/var/state", "/host", "/host" + own},
 		{"/run/neardns", "/host", "/sys/fs/bpf/neardns"}, // mounted where the host has it
 		{"/var/state", "/", own},

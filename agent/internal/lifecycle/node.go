@@ -6,12 +6,11 @@ import (
 	"os"
 	"time"
 
-	"github.com/KimMachineGun/automemlimit/memlimit"
-
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/lifecycle/handover"
 	"github.com/neardns/neardns/agent/internal/node/plan"
 	"github.com/neardns/neardns/internal/dns/forward/upstream"
+	"github.com/neardns/neardns/internal/process"
 	"github.com/neardns/neardns/internal/telemetry"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
@@ -43,7 +42,7 @@ func begin(e Env, conf *config.Node) (*slog.Logger, *slog.LevelVar) {
 		log.Info("detected", "field", d.Field, "value", d.Value, "source", d.Source)
 	}
 	sayUnknown(log, conf)
-	limitMemory(log, e.LookupEnv, memlimit.FromCgroup, setMemoryLimit, setGCPercent)
+	process.LimitMemory(log, e.LookupEnv)
 	return log, level
 }
 

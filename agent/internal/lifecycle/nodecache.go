@@ -13,8 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/KimMachineGun/automemlimit/memlimit"
-
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/config/nodecache"
 	"github.com/neardns/neardns/agent/internal/lifecycle/handover"
@@ -24,6 +22,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/corefile"
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 	"github.com/neardns/neardns/internal/dns/forward/upstream"
+	"github.com/neardns/neardns/internal/process"
 	"github.com/neardns/neardns/internal/telemetry"
 	"github.com/neardns/neardns/pkg/atomicfile"
 	"github.com/neardns/neardns/pkg/nodestate"
@@ -44,7 +43,7 @@ func NodeCache(ctx context.Context, e Env, opts nodecache.Options) error {
 			log.Info("flags", "note", note)
 		}
 	}
-	limitMemory(log, e.LookupEnv, memlimit.FromCgroup, setMemoryLimit, setGCPercent)
+	process.LimitMemory(log, e.LookupEnv)
 	if err := os.MkdirAll(nodestate.DefaultStateDir, 0o700); err != nil {
 		return fmt.Errorf("make state folder: %w: mount one there that can be written, such as an emptyDir", err)
 	}

@@ -9,8 +9,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/node/plan"
-	"github.com/neardns/neardns/internal/dns/forward/upstream"
-	"github.com/neardns/neardns/pkg/tick"
+	"github.com/neardns/neardns/internal/process"
 )
 
 // plan reads what the configuration names, reports what was passed over, and remembers the files to follow. No back end is chosen in it.
@@ -107,36 +106,7 @@ func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, stale bool,
 		}
 		set(next, changed)
 	}
-	followFiles(ctx, a.log, hangups, stale, a.followed, reload)
-}
-
-// followFiles calls reload at each hangup, and when one of the files that followed lists has changed, until ctx ends; with stale also at
-// once. A reload may change the list.
-func followFiles(ctx context.Context, log *slog.Logger, hangups <-chan struct{}, stale bool, followed func() []string, reload func()) {
-	for ; ctx.Err() == nil; stale = true {
-		files := followed()
-		watching, stop := context.WithCancel(ctx)
-		changes := upstream.Watch(watching, log, files)
-		if stale {
-			reload() // a hangup, or what changed while no watch stood
-		}
-		for again := !slices.Equal(files, followed()); !again && ctx.Err() == nil; {
-			select {
-			case <-ctx.Done():
-			case <-hangups:
-				// The watch must not know of less than the hangup makes us read: it would take a return to what it
-				// knows for no change.
-				again = true
-			case _, ok := <-changes:
-				if ok { // else ctx ends
-					reload()
-					again = !slices.Equal(files, followed())
-				}
-			}
-		}
-		stop()
-		tick.Drain(changes)
-	}
+	process.FollowFiles(ctx, a.log, hangups, stale, a.followed, reload)
 }
 
 // followed lists the files whose change means a reload.

@@ -1,7 +1,7 @@
 // Package v1alpha1 is the part of neardns' API that an API server keeps: NodeDNS, DNSZone and DNSRecord. (NodeConfig, of the same group,
 // is a file on each node, read by agent/internal/config.)
 //
-// The CustomResourceDefinitions (install/placement/crd.yaml, install/zones/crd.yaml) and zz_generated.deepcopy.go are made from these
+// The CustomResourceDefinitions (fleet/install/placement/crd.yaml, fleet/install/zones/crd.yaml) and zz_generated.deepcopy.go are made from these
 // types and their comments by controller-gen; `make update-golden` does it, and a test in integration/cluster-manifests holds them to the
 // types.
 //

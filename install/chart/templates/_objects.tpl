@@ -52,8 +52,3 @@
 {{- end }}
 {{- end }}
 {{- end }}
-
-{{- /* config writes the fields of a configuration of that kind. */}}
-{{- define "neardns.config" }}
-{{- toYaml (merge (dict "apiVersion" "neardns.io/v1alpha1" "kind" .kind) .fields) }}
-{{- end }}

@@ -61,7 +61,7 @@ var conf embed.FS
 
 var templates = template.Must(template.New("").ParseFS(conf, "conf/*.tmpl"))
 
-// Files are the parts of a server's configuration that deal with the shared zone, as docs/shared-zones-servers.md shows them: by
+// Files are the parts of a server's configuration that deal with the shared zone, as fleet/docs/shared-zones-servers.md shows them: by
 // name, in the order of the document.
 var files = map[Kind][]string{
 	BIND:     {"named.conf"},

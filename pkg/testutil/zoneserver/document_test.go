@@ -7,7 +7,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
-const page = "../../../docs/shared-zones-servers.md"
+const page = "../../../fleet/docs/shared-zones-servers.md"
 
 // languages of the document's blocks, by a file's ending.
 var languages = map[string]string{"named.conf": "conf", "knot.conf": "yaml", "pdns.conf": "conf", "shared-zone.lua": "lua", "pdns.sh": "sh"}

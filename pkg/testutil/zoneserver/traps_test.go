@@ -58,7 +58,7 @@ var traps = []struct {
 	{"NOTIFY after a change; after another", trapNotify},
 }
 
-// TestTraps holds the table of traps in docs/shared-zones-servers.md to what the servers do.
+// TestTraps holds the table of traps in fleet/docs/shared-zones-servers.md to what the servers do.
 func TestTraps(t *testing.T) {
 	testutil.RequireRoot(t) // real servers run
 	cells := map[zoneserver.Kind][]string{}

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+func TestUsage(t *testing.T) {
+	for line, want := range map[string]struct {
+		code int
+		text string
+	}{
+		"--version":              {exitGood, "neardns-edge "},
+		"version":                {exitGood, "neardns-edge "},
+		"--help":                 {exitGood, "-config FILE"},
+		"serve":                  {exitConfig, `unexpected argument "serve"`},
+		"--port 53":              {exitConfig, "not defined: -port"},
+		"--check --config /none": {exitConfig, "create the file or name another with --config"},
+		"--config /none":         {exitConfig, "create the file or name another with --config"},
+	} {
+		var out bytes.Buffer
+		e := env{stdout: &out, stderr: &out, lookupEnv: os.LookupEnv, readFile: os.ReadFile}
+		if code := run(t.Context(), e, strings.Fields(line)); code != want.code || !strings.Contains(out.String(), want.text) {
+			t.Errorf("%s: exit code %d, not %d, and\n%s\nwithout %q", line, code, want.code, out.String(), want.text)
+		}
+	}
+}
+
+// TestDeps: an edge faces the Internet. It asks no API server, and links nothing of the node's programs.
+func TestDeps(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dep := range strings.FieldsSeq(string(out)) {
+		for _, prefix := range []string{"k8s.io/", "sigs.k8s.io/", "github.com/cilium/ebpf", "github.com/google/nftables",
+			"github.com/neardns/neardns/agent", "github.com/neardns/neardns/plugins", "github.com/neardns/neardns/install"} {
+			if strings.HasPrefix(dep, prefix) {
+				t.Errorf("links %s", dep)
+			}
+		}
+	}
+}

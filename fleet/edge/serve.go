@@ -1,0 +1,136 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/neardns/neardns/fleet/edge/authoritative"
+	"github.com/neardns/neardns/fleet/edge/edgeconfig"
+	"github.com/neardns/neardns/fleet/edge/geo"
+	"github.com/neardns/neardns/fleet/edge/healthcheck"
+	"github.com/neardns/neardns/fleet/edge/secondary"
+	"github.com/neardns/neardns/internal/dns/corefile"
+	"github.com/neardns/neardns/internal/dns/metrics"
+	"github.com/neardns/neardns/internal/dns/server"
+	"github.com/neardns/neardns/internal/process"
+	"github.com/neardns/neardns/internal/telemetry"
+	"github.com/neardns/neardns/pkg/version"
+)
+
+// maxMisses bounds the queries over UDP that CoreDNS works on at a time.
+const maxMisses = 1024
+
+// checkConfig returns what is wrong with an EdgeConfig and the files that it names.
+func checkConfig(e env, path string) error {
+	read, err := readConfig(e, path)
+	return cmp.Or(err, read.geoFault)
+}
+
+// configuration is an EdgeConfig and what it names.
+type configuration struct {
+	*edgeconfig.Config
+	locator *geo.Locator
+	roots   *x509.CertPool // nil: the system's
+	// geoFault says why the locator has no database although the configuration names one; nil if it has. It is a configError.
+	geoFault error
+}
+
+// readConfig reads all of a configuration; an error is a configError.
+func readConfig(e env, path string) (c configuration, err error) {
+	if c.Config, err = edgeconfig.Load(path, edgeconfig.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile}); err != nil {
+		return c, configError{err}
+	}
+	var fault error
+	if c.locator, fault = readLocator(e, c.Geo); fault != nil {
+		c.geoFault = configError{fault}
+	}
+	if c.roots, err = readRoots(e, c.Roots); err != nil {
+		return c, configError{err}
+	}
+	return c, nil
+}
+
+// serve answers the zones of an EdgeConfig until ctx ends.
+func serve(ctx context.Context, e env, path string) error {
+	conf, err := readConfig(e, path)
+	if err != nil {
+		return err
+	}
+	level := new(slog.LevelVar)
+	level.Set(conf.Level)
+	log := telemetry.NewLogger(e.stderr, level, conf.JSON)
+	process.LimitMemory(log, e.lookupEnv)
+	log.Info("starting", "version", version.String(), "zones", len(conf.Zones), "addresses", conf.Addresses)
+
+	ctx, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	hangups := e.hangups(ctx)
+	r := &edge{env: e, path: path, log: log, level: level, checker: healthcheck.New(ctx, log, healthcheck.Options{}),
+		plugin: authoritative.New(authoritative.Options{}), wg: &wg}
+	wg.Go(r.checker.Wait)
+	r.apply(ctx, conf)
+	if conf.geoFault != nil { // a missing download must not cost an authoritative server
+		r.reloads.Count(false)
+		log.Error("clients are located without the database until it can be read", "err", conf.geoFault)
+	}
+
+	s := server.New(log, nil, corefile.Plugin{Name: authoritative.Name, Setup: r.plugin.Setup}, corefile.Plugin{Name: "metrics", Setup: metrics.Setup})
+	if err := s.Start(ctx, server.Config{Config: corefile.Config{Addresses: conf.Addresses, Port: conf.Port, Shared: true, FastPath: true, Misses: maxMisses},
+		Connections: conf.Limits.TCPConnections}); err != nil {
+		return err
+	}
+	registry := telemetry.NewRegistry(version.String())
+	registry.Collect(r.plugin.Collector())
+	registry.Collect(r.checker.Collector())
+	registry.Collect(secondary.Collector(r.copies, &r.reloads))
+	registry.Collect(s.Collector())
+	health := telemetry.Health{Ready: func() (bool, string) { return ready(r.copies()) }}
+	wg.Go(func() { telemetry.ServeTCP(ctx, log, "metrics", conf.Listen.Metrics, registry.MetricsHandler()) })
+	wg.Go(func() { telemetry.ServeTCP(ctx, log, "health", conf.Listen.Health, health.Handler()) })
+	wg.Go(func() { process.FollowFiles(ctx, log, hangups, false, r.files, func() { r.reload(ctx) }) })
+	<-ctx.Done()
+	log.Info("stopping")
+	return s.Stop()
+}
+
+// readLocator reads what tells where clients are. With an error, the locator knows the ranges and the region of the configuration.
+func readLocator(e env, conf edgeconfig.Geo) (*geo.Locator, error) {
+	l := &geo.Locator{Own: conf.Region}
+	for _, r := range conf.Ranges {
+		l.Ranges.Add(r.Network, r.Codes)
+	}
+	if conf.Database == "" {
+		return l, nil
+	}
+	data, err := e.readFile(conf.Database)
+	if err == nil {
+		l.Database, err = geo.ReadDatabase(data)
+	}
+	if err != nil {
+		l.Database = nil
+		return l, fmt.Errorf("geo.database: %w", err)
+	}
+	return l, nil
+}
+
+// readRoots reads who may sign the certificates of targets; nil for the system's.
+func readRoots(e env, path string) (*x509.CertPool, error) {
+	if path == "" {
+		return nil, nil //nolint:nilnil // as package tls has it
+	}
+	data, err := e.readFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("healthChecks.caFile: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(data) {
+		return nil, fmt.Errorf("healthChecks.caFile: %s has no certificate: name a file in PEM", path)
+	}
+	return pool, nil
+}

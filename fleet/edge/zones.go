@@ -1,0 +1,234 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/neardns/neardns/fleet/edge/authoritative"
+	"github.com/neardns/neardns/fleet/edge/edgeconfig"
+	"github.com/neardns/neardns/fleet/edge/healthcheck"
+	"github.com/neardns/neardns/fleet/edge/secondary"
+	"github.com/neardns/neardns/fleet/zones/rfc2136"
+)
+
+// edge is what a running edge takes over of a changed configuration.
+type edge struct {
+	env     env
+	path    string
+	log     *slog.Logger
+	level   *slog.LevelVar
+	plugin  *authoritative.Server
+	checker *healthcheck.Checker
+	reloads secondary.Reloads
+	wg      *sync.WaitGroup // of the role's goroutines
+
+	mu    sync.Mutex // guards the fields below, which apply alone changes
+	conf  *edgeconfig.Config
+	zones map[string]*zone // by name
+}
+
+// zone is a zone that is followed.
+type zone struct {
+	conf    edgeconfig.Zone // apply's own
+	copy    *secondary.Copy
+	targets atomic.Pointer[[]netip.Prefix] // where health checks may connect to
+	stop    context.CancelFunc
+	done    chan struct{} // closed when nobody follows it any more
+}
+
+// reload takes a changed configuration over, whole or not at all.
+func (r *edge) reload(ctx context.Context) {
+	next, err := readConfig(r.env, r.path)
+	if err = cmp.Or(err, next.geoFault); err == nil {
+		if fields := r.conf.Restart(next.Config); len(fields) > 0 {
+			err = fmt.Errorf("%s: takes effect only when the edge starts: restart it", strings.Join(fields, ", "))
+		}
+	}
+	if err != nil {
+		r.reloads.Count(false)
+		r.log.Error("new configuration refused, the old one keeps serving", "err", err)
+		return
+	}
+	r.apply(ctx, next)
+	r.reloads.Count(true)
+	r.log.Info("configuration reloaded", "zones", len(next.Zones))
+}
+
+// apply has a configuration that was read whole in effect; one goroutine at a time calls it. Zones that it does not name are no longer
+// followed; their files stay.
+func (r *edge) apply(ctx context.Context, next configuration) {
+	conf := next.Config
+	r.level.Set(conf.Level)
+	r.plugin.Configure(authoritative.Options{Rate: authoritative.Rate{Answers: conf.Rate.Answers, Slip: conf.Rate.Slip, Exempt: conf.Rate.Exempt},
+		Resolvers: conf.Geo.Resolvers, Notified: r.notified})
+	r.plugin.SetLocator(next.locator)
+	r.checker.SetRoots(next.roots)
+
+	zones := map[string]*zone{}
+	for _, z := range conf.Zones {
+		zone := r.zones[z.Name]
+		if zone == nil {
+			zone = r.begin(ctx, conf, z)
+		} else if !zone.conf.Same(&z) {
+			zone.conf = z
+			zone.targets.Store(&z.Targets)
+			zone.copy.Follow(r.client(z, conf.Limits))
+		}
+		zones[z.Name] = zone
+	}
+	before := r.zones
+	r.mu.Lock()
+	r.conf, r.zones = conf, zones
+	r.mu.Unlock()
+	for name, z := range before {
+		if zones[name] == nil {
+			z.stop()
+			<-z.done // else it could be served again
+			r.plugin.Drop(name + ".")
+			r.checker.Set(name+".", nil, nil)
+			r.log.Info("the zone is not served any more", "zone", name)
+		}
+	}
+}
+
+// begin has a zone followed until ctx ends; what its file has is served at once.
+func (r *edge) begin(ctx context.Context, conf *edgeconfig.Config, z edgeconfig.Zone) *zone {
+	ctx, stop := context.WithCancel(ctx)
+	out := &zone{conf: z, stop: stop, done: make(chan struct{})}
+	out.targets.Store(&z.Targets)
+	watch := func(name string, checks map[string][]healthcheck.Check) map[healthcheck.Check]authoritative.Target {
+		watched := map[healthcheck.Check]authoritative.Target{}
+		for check, t := range r.checker.Set(name, checks, *out.targets.Load()) {
+			watched[check] = t
+		}
+		return watched
+	}
+	origin := z.Name + "."
+	out.copy = secondary.New(r.log, origin, filepath.Join(conf.StateDir, z.Name+".zone"), r.client(z, conf.Limits),
+		secondary.Bounded(r.plugin.Taker(origin, watch), conf.Limits.Records))
+	out.copy.Confirmed = r.judge(origin)
+	r.wg.Go(func() {
+		defer close(out.done)
+		out.copy.Run(ctx)
+	})
+	return out
+}
+
+// judge returns what has a zone's clusters judged by their heartbeats. One goroutine at a time calls it.
+func (r *edge) judge(origin string) func() {
+	var last []string
+	return func() {
+		silent := r.plugin.Current(origin)
+		if !slices.Equal(silent, last) {
+			r.log.Warn("clusters missed their heartbeats: their addresses are answered only if a health check finds them well, or if there are no others",
+				"zone", origin, "silent", silent, "before", last)
+			last = silent
+		}
+	}
+}
+
+// client asks a zone's primary.
+func (r *edge) client(z edgeconfig.Zone, limits edgeconfig.Limits) *rfc2136.Client {
+	keys := &keyFolder{read: r.env.readFile, folder: z.Key, log: r.log}
+	return &rfc2136.Client{Server: z.Primary.Addr.String(), Zone: z.Name + ".", Key: keys.key, Most: limits.Records}
+}
+
+// files are those whose change means a reload. Keys are read for each message.
+func (r *edge) files() (out []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range []string{r.path, r.conf.Geo.Database, r.conf.Roots} {
+		if f != "" {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// copies are the zones' that are followed, in the configuration's order.
+func (r *edge) copies() (out []*secondary.Copy) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, z := range r.conf.Zones {
+		out = append(out, r.zones[z.Name].copy)
+	}
+	return out
+}
+
+// notified passes a NOTIFY on; it is taken from the zone's primary and from whom the configuration names.
+func (r *edge) notified(origin string, sender netip.Addr) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, z := range r.conf.Zones {
+		if z.Name+"." == origin && (z.Primary.Addr.Addr() == sender || slices.Contains(z.Notify, sender)) {
+			r.zones[z.Name].copy.Notify()
+			return true
+		}
+	}
+	return false
+}
+
+// ready is the readiness probe's: an edge without one of its zones must get no question of it.
+func ready(copies []*secondary.Copy) (bool, string) {
+	for _, c := range copies {
+		if s := c.State(); s.Records == 0 {
+			return false, fmt.Sprintf("zone %s was never read: %s", s.Zone, s.Fault)
+		}
+	}
+	return true, ""
+}
+
+// keyFolder is a mounted Secret with a TSIG key. It is read for each message, so that a key is rotated without a restart.
+type keyFolder struct {
+	read   func(string) ([]byte, error)
+	folder string
+	log    *slog.Logger
+
+	mu   sync.Mutex // guards the fields below
+	last rfc2136.Key
+	said time.Time
+}
+
+// key is the folder's key; the last one that was good where it cannot be read, and no key where there is none.
+func (k *keyFolder) key() rfc2136.Key {
+	if k.folder == "" {
+		return rfc2136.Key{}
+	}
+	next := rfc2136.Key{Algorithm: "hmac-sha256"}
+	var errs []error
+	for _, file := range []struct {
+		name string
+		to   *string
+	}{{"name", &next.Name}, {"secret", &next.Secret}, {"algorithm", &next.Algorithm}} {
+		data, err := k.read(filepath.Join(k.folder, file.name))
+		if err == nil {
+			*file.to = strings.TrimSpace(string(data))
+		} else if file.name != "algorithm" || !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	err := errors.Join(errs...)
+	if err == nil {
+		err = next.Validate()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err == nil {
+		k.last = next
+	} else if time.Since(k.said) > time.Minute {
+		k.said = time.Now()
+		k.log.Error("the zone's key cannot be read", "folder", k.folder, "err", err)
+	}
+	return k.last
+}

@@ -1,0 +1,102 @@
+package configfile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/neardns/neardns/pkg/strict"
+)
+
+// Strange is the fault of a key that is not known here: a slip, or one of a newer release.
+func Strange(m strict.Member, remedy string) *strict.Fault {
+	return &strict.Fault{Place: m.Name, Unknown: true, Message: fmt.Sprintf("unknown field %q: %s", m.Value.Field, remedy)}
+}
+
+// Wrong words that v is not what is wanted.
+func Wrong(v strict.Value, want, _ string) string {
+	if v.Kind == strict.Other {
+		return "anchors, aliases and tags are not taken here: write out " + want
+	}
+	return "is " + Kind(v) + ": write " + want
+}
+
+// Kind is what those who write YAML call a value.
+func Kind(v strict.Value) string {
+	switch v.Kind {
+	case strict.Object:
+		return "a mapping"
+	case strict.Null:
+		return "empty"
+	case strict.String:
+		return "text"
+	case strict.Boolean:
+		return "true or false"
+	}
+	return string(v.Kind)
+}
+
+// Expand replaces each ${NAME} by the environment's value. $${ stands for ${ itself. An empty variable is refused like an
+// unset one: ":9253" in place of "10.0.0.1:9253" would be valid and listen to the world.
+func Expand(s string, lookup func(string) (string, bool)) (string, error) {
+	var b strings.Builder
+	for {
+		i := strings.Index(s, "${")
+		if i < 0 {
+			b.WriteString(s)
+			return b.String(), nil
+		}
+		if i > 0 && s[i-1] == '$' {
+			b.WriteString(s[:i-1] + "${")
+			s = s[i+2:]
+			continue
+		}
+		b.WriteString(s[:i])
+		name, rest, closed := strings.Cut(s[i+2:], "}")
+		if !closed || !isVariable(name) {
+			return "", fmt.Errorf("%q does not name a variable: write ${NAME}, or $${ for the text ${", s[i:])
+		}
+		value, ok := lookup(name)
+		if !ok {
+			return "", fmt.Errorf("environment variable %s is not set: set it, or write the value here", name)
+		}
+		if value == "" {
+			return "", fmt.Errorf("environment variable %s is empty: set it, or write the value here", name)
+		}
+		b.WriteString(value)
+		s = rest
+	}
+}
+
+func isVariable(name string) bool {
+	for i, c := range name {
+		letter := c == '_' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
+		if !letter && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// Suggest words the remedy for an unknown key.
+func Suggest(key string, keys []string) string {
+	slices.Sort(keys)
+	if near, ok := strict.Nearest(key, keys...); ok {
+		return fmt.Sprintf("did you mean %q?", near)
+	}
+	return "take it out; known here: " + strings.Join(keys, ", ")
+}
+
+// Unreadable is the error of a configuration file that cannot be read.
+func Unreadable(err error) error {
+	remedy := "name another file with --config"
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		remedy = "create the file or name another with --config"
+	case errors.Is(err, fs.ErrPermission):
+		remedy = "run the command as root, or let this user read the file"
+	}
+	return fmt.Errorf("read configuration: %w: %s", err, remedy)
+}
