@@ -142,12 +142,12 @@ func TestRepairFight(t *testing.T) {
 	// One that deletes the table whenever it sees it, and ends with the test.
 	foe := n.Host.Start("sh", "-c", "while :; do nft delete table inet neardns 2>/dev/null; sleep 0.02; done")
 	testutil.Eventually(t, func() error {
-		if a := n.status().Agent; a == nil || !strings.Contains(a.Faults["rules"], "something on this node undid it 10 times") {
+		if a := n.status().Agent; a == nil || !strings.Contains(a.Faults["rules"], "another program undid the repair 10 times") {
 			return fmt.Errorf("the fight is no fault: %+v", a)
 		}
 		return nil
 	})
-	n.wantSeen("a fight", "FAIL", "agent", "something on this node undid it")
+	n.wantSeen("a fight", "FAIL", "agent", "another program undid the repair")
 	before := n.repairs("rules") // the pauses from here on: TestFlapping (agent/internal/node/backoff)
 	testutil.Eventually(t, func() error {
 		if got := n.repairs("rules") - before; got < 2 {
@@ -157,7 +157,7 @@ func TestRepairFight(t *testing.T) {
 	})
 	foe.Kill()
 	log := n.agent.Output()
-	if said := strings.Count(log, "something on this node undid it"); said != 1 {
+	if said := strings.Count(log, "another program undid the repair"); said != 1 {
 		t.Errorf("said %d times", said)
 	}
 	if said := strings.Count(log, "msg=repaired"); said > 11 {

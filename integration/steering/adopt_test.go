@@ -142,7 +142,7 @@ func TestAdoptStale(t *testing.T) {
 	n.startAgent()
 	testutil.Eventually(t, func() error { return living.adopted(podfile.Steered) })
 	n.awaitLog(0, "none of the addresses 10.244.1.250")
-	n.awaitLog(0, "its netns is that of")
+	n.awaitLog(0, "its netns now belongs to")
 	files, err := filepath.Glob(filepath.Join(n.stateDir(), "pods", "*.json"))
 	if err != nil || len(files) != 2 {
 		t.Errorf("files: %v %v, want those of two pods", files, err)

@@ -120,7 +120,7 @@ func TestCleanupKeepsTheSwitch(t *testing.T) {
 	}
 	for range 2 {
 		code, out, errs := n.run("cleanup", "--config", n.configFile(), "--cni-conf", n.path("none"))
-		if code == 0 || !strings.Contains(errs, "pod default/pod1 ") || !strings.Contains(errs, "names 169.254.20.10 in DNS settings of its own") {
+		if code == 0 || !strings.Contains(errs, "pod default/pod1 ") || !strings.Contains(errs, "names 169.254.20.10 in its own DNS settings") {
 			t.Errorf("cleanup: %d\n%s%s", code, out, errs)
 		}
 		n.wantFallback(p.client(), "cleanup refused", targets(local4)...)

@@ -64,7 +64,7 @@ func snapshots() map[string]func(*Snapshot) {
 		"link-and-rules": func(snap *Snapshot) {
 			snap.LinkDrift = []string{"it is down", "address 169.254.20.11 is missing", "192.0.2.7/32 on it is not ours"}
 			snap.Table.Drift = []string{"chain switch4 lacks rule 2: goto fallback4", "set ours4 lacks 169.254.20.11", "counter probe is missing"}
-			snap.Agent.Faults = map[string]string{"rules": "something on this node undid it 5 times within 10s"}
+			snap.Agent.Faults = map[string]string{"rules": "another program undid the repair 5 times within 10s"}
 		},
 		"pod-dns": func(snap *Snapshot) {
 			bad := `annotation neardns.io/dns-params is ignored: line 1: "yes" is a word to some`

@@ -36,7 +36,7 @@ func TestRepairsAreBounded(t *testing.T) {
 			t.Errorf("%d repairs in a minute", repairs)
 		}
 		s := n.Status()
-		if !strings.Contains(s.Faults["rules"], "undid it 10 times") || s.LastFault == nil || s.LastFault.Part != "rules" {
+		if !strings.Contains(s.Faults["rules"], "undid the repair 10 times") || s.LastFault == nil || s.LastFault.Part != "rules" {
 			t.Errorf("the flapping is no fault: %v, last %v", s.Faults, s.LastFault)
 		}
 		if s.Repairs["rules"] != w.count("count-repair rules") {

@@ -29,9 +29,9 @@ import (
 const (
 	// adoptEvery is how often Adopt checks whether the runtime attached or removed a container. It costs a stat of a folder.
 	adoptEvery = time.Second
-	// maxUnread is how long the folders are not read if they do not change.
+	// maxUnread is the longest time between two scans of folders that do not change.
 	maxUnread = 30 * time.Second
-	// adoptWait bounds the wait for the plugin's call for the same container.
+	// adoptWait is the longest wait for the container's lock, which the plugin holds during ADD and DEL.
 	adoptWait = time.Second
 )
 
@@ -41,8 +41,8 @@ type Adoption struct {
 	Paths []string // of sandboxes' resolv.conf, as sandbox.Find takes them
 	// Wanted returns the settings in effect.
 	Wanted func() Wanted
-	// Runtime returns the pods that the runtime reported, by container ID; settled is false while more reports may come. nil: no runtime
-	// reports pods.
+	// Runtime returns the pods that the runtime reported, by container ID. settled is false if more reports may follow. It is nil if no
+	// runtime reports pods.
 	Runtime func() (pods map[string]attached.Pod, settled bool)
 }
 
@@ -51,17 +51,17 @@ type Wanted struct {
 	Redirects []steer.Redirect
 	Locals    []steer.Local
 	Rules     overlay.Rules // for pods' DNS settings
-	Alone     string        // the reason if no pod is steered at all
+	Alone     string        // the reason if no pod is steered at all; else ""
 }
 
-// Adopt makes files for pods that run already and have none, until ctx ends: those that were attached before the plugin was in the network's
-// list. Their files have what ADD would have written, but each path is untried: a running pod must lose no query. Files of adopted pods that
-// the runtime removed go, with the pod's rules.
+// Adopt writes pod files for running pods that have none, until ctx ends. These pods were attached before the plugin was in the network's
+// list. Such a file has what ADD would have written, except that each path is untried: a running pod must not lose a query. When the
+// runtime removes an adopted pod, Adopt removes its file and its rules.
 func (p *Pods) Adopt(ctx context.Context, a Adoption) {
-	k := &adopter{Adoption: a, pods: p, had: map[string]time.Time{}, said: map[string]string{}}
+	k := &adopter{Adoption: a, pods: p, hadFile: map[string]time.Time{}, lastLogged: map[string]string{}}
 	for {
 		if k.due(time.Now()) {
-			k.look(ctx)
+			k.scan(ctx)
 		}
 		if !tick.Pause(ctx, adoptEvery) {
 			return
@@ -72,22 +72,22 @@ func (p *Pods) Adopt(ctx context.Context, a Adoption) {
 // adopter is the state of Adopt, used by one goroutine.
 type adopter struct {
 	Adoption
-	pods   *Pods
-	looked time.Time
-	stamps []stamp        // of the folders
-	again  bool           // something was not to be decided yet
-	told   int            // how many pods the runtime had told of
-	files  []podfile.File // as this look knows them
-	// had are attachments that had a file in this process's time, and when they were made: where theirs is gone, the plugin's DEL was
-	// called, and the rest of the DEL is under way.
-	had  map[string]time.Time
-	said map[string]string // why an attachment is not adopted, as it was logged
+	pods     *Pods
+	scanned  time.Time      // the last scan
+	stamps   []stamp        // of the folders
+	retry    bool           // the last scan could not decide about a pod
+	reported int            // how many pods the runtime reported at the last check
+	files    []podfile.File // of the current scan
+	// hadFile has the attachments that had a pod file since this process started, with the time at which they were made. If the file is
+	// gone, the plugin has removed it and the runtime has not finished the DEL.
+	hadFile    map[string]time.Time
+	lastLogged map[string]string // the reason that was last logged about an attachment, so that it is logged once
 }
 
-// due tells whether a look may find news.
+// due reports whether a scan may find a change.
 func (k *adopter) due(now time.Time) bool {
 	folders := append(attached.Folders(k.Root), k.pods.dir())
-	changed := k.again || now.Sub(k.looked) >= maxUnread || k.stamps == nil
+	changed := k.retry || now.Sub(k.scanned) >= maxUnread || k.stamps == nil
 	if k.stamps == nil {
 		k.stamps = make([]stamp, len(folders))
 	}
@@ -98,28 +98,28 @@ func (k *adopter) due(now time.Time) bool {
 	}
 	if k.Runtime != nil {
 		pods, _ := k.Runtime()
-		changed = changed || len(pods) != k.told
-		k.told = len(pods)
+		changed = changed || len(pods) != k.reported
+		k.reported = len(pods)
 	}
 	return changed
 }
 
-// look adopts what is new, and lets go what was taken down.
-func (k *adopter) look(ctx context.Context) {
-	k.looked, k.again = time.Now(), false
+// scan adopts pods that are new, and drops the adopted ones that the runtime removed.
+func (k *adopter) scan(ctx context.Context) {
+	k.scanned, k.retry = time.Now(), false
 	paths, known, err := attached.List(k.Root)
 	if err != nil {
-		k.say(k.Root, slog.LevelWarn, "running pods cannot be looked for", err.Error())
+		k.logOnce(k.Root, slog.LevelWarn, "cannot list running pods; they are not adopted", err.Error())
 		return
 	}
-	delete(k.said, k.Root)
+	delete(k.lastLogged, k.Root)
 	k.pods.Outdate()
-	files, _ := k.pods.read() // Reconcile reports those that cannot be read
+	files, _ := k.pods.read() // Reconcile reports unreadable files
 	of := map[string]podfile.File{}
 	for _, f := range files {
 		of[attached.FileName(f.Network, f.ContainerID, f.IfName)] = f
 	}
-	k.letGo(files, paths, known)
+	k.dropRemoved(files, paths, known)
 	k.files = slices.Clone(files)
 	for _, a := range k.candidates(paths, of) {
 		if ctx.Err() != nil {
@@ -128,37 +128,37 @@ func (k *adopter) look(ctx context.Context) {
 		if err := k.adopt(ctx, a); err != nil {
 			level := slog.LevelInfo
 			if errors.Is(err, fs.ErrNotExist) {
-				level = slog.LevelDebug // a reboot may leave hundreds of files of such
+				level = slog.LevelDebug // after a reboot, hundreds of cache files may name pods that are gone
 			}
-			k.say(a.File+a.ContainerID, level, "running pod not adopted", err.Error(), "pod", a.String(), "container_id", a.ContainerID, "netns", a.NetNS)
+			k.logOnce(a.File+a.ContainerID, level, "running pod not adopted", err.Error(), "pod", a.String(), "container_id", a.ContainerID, "netns", a.NetNS)
 		}
 	}
-	for name := range k.said { // of what is gone
+	for name := range k.lastLogged { // forget attachments that are gone
 		if !strings.Contains(name, "-") || slices.ContainsFunc(paths, func(path string) bool { return strings.HasPrefix(name, filepath.Base(path)) }) {
 			continue
 		}
-		delete(k.said, name)
+		delete(k.lastLogged, name)
 	}
 }
 
-// candidates are the pods without a file, the newest first: of two that name one netns, the older is a file that was left behind.
+// candidates returns the pods without a pod file, the newest first: if two cache files name one netns, the older one is a leftover.
 func (k *adopter) candidates(paths []string, of map[string]podfile.File) []attached.Pod {
-	told, settled := map[string]attached.Pod(nil), true
+	reported, settled := map[string]attached.Pod(nil), true
 	if k.Runtime != nil {
-		told, settled = k.Runtime()
-		told = maps.Clone(told)
+		reported, settled = k.Runtime()
+		reported = maps.Clone(reported)
 	}
 	var out []attached.Pod
-	had := map[string]time.Time{}
+	hadFile := map[string]time.Time{}
 	for _, path := range paths {
 		name := filepath.Base(path)
 		if f, ok := of[name]; ok {
-			had[name] = modified(path)
-			delete(told, f.ContainerID)
+			hadFile[name] = modified(path)
+			delete(reported, f.ContainerID)
 			continue
 		}
-		if made, ok := k.had[name]; ok && made.Equal(modified(path)) {
-			had[name] = made
+		if made, ok := k.hadFile[name]; ok && made.Equal(modified(path)) {
+			hadFile[name] = made
 			continue
 		}
 		a, err := attached.Read(path)
@@ -166,48 +166,48 @@ func (k *adopter) candidates(paths []string, of map[string]podfile.File) []attac
 			continue
 		}
 		if err != nil {
-			k.again = k.again || time.Since(modified(path)) < maxUnread // it may be half written
-			k.say(name, slog.LevelDebug, "attachment passed over", err.Error())
+			k.retry = k.retry || time.Since(modified(path)) < maxUnread // the runtime may still be writing it
+			k.logOnce(name, slog.LevelDebug, "attachment skipped", err.Error())
 			continue
 		}
 		if !a.IsPod() {
-			continue // a loopback, or another program's container
+			continue // a loopback interface, or a container that is no pod
 		}
-		if by, ok := told[a.ContainerID]; ok && a.Annotations == nil {
-			a.Annotations = by.Annotations
+		if r, ok := reported[a.ContainerID]; ok && a.Annotations == nil {
+			a.Annotations = r.Annotations
 		}
-		delete(told, a.ContainerID)
+		delete(reported, a.ContainerID)
 		if a.Annotations == nil && !settled {
-			k.again = true // the runtime may be about to tell whether its owner wants it steered
+			k.retry = true // the runtime may still report annotations that opt the pod out
 			continue
 		}
 		out = append(out, a)
 	}
-	k.had = had
+	k.hadFile = hadFile
 	for _, f := range of {
-		delete(told, f.ContainerID)
+		delete(reported, f.ContainerID)
 	}
-	for _, id := range slices.Sorted(maps.Keys(told)) {
-		if told[id].IsPod() && told[id].NetNS != "" {
-			out = append(out, told[id])
+	for _, id := range slices.Sorted(maps.Keys(reported)) {
+		if reported[id].IsPod() && reported[id].NetNS != "" {
+			out = append(out, reported[id])
 		}
 	}
 	slices.SortStableFunc(out, func(a, b attached.Pod) int { return b.Made.Compare(a.Made) })
 	return out
 }
 
-// adopt makes the file of one pod, or tells why it has none.
+// adopt writes the file of one pod, or returns why the pod cannot have one.
 func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 	p := k.pods
 	if err := podfile.CheckKey(a.ContainerID, a.IfName); err != nil {
 		return err
 	}
 	if !filepath.IsAbs(a.NetNS) {
-		return fmt.Errorf("the runtime names no network namespace of it (%q)", a.NetNS)
+		return fmt.Errorf("the runtime names no network namespace for it (%q)", a.NetNS)
 	}
 	ns, inode, err := openNetNS(a.NetNS)
 	if err != nil {
-		return fmt.Errorf("it is gone, or not to be seen from here: %w", err)
+		return fmt.Errorf("its network namespace is gone, or not visible to the agent: %w", err)
 	}
 	defer ns.Close() //nolint:errcheck // only to look
 	host, hostInode, err := podfile.OpenNetNS(p.hostNS)
@@ -218,7 +218,7 @@ func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 	if inode == hostInode {
 		return errors.New("it is in the host's network namespace")
 	}
-	if err := holds(ns, a.IfName, a.Addresses); err != nil {
+	if err := checkAddresses(ns, a.IfName, a.Addresses); err != nil {
 		return err
 	}
 	unlock, err := k.lock(ctx, a.ContainerID)
@@ -226,20 +226,20 @@ func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 		return err
 	}
 	defer unlock()
-	// Under the lock no ADD or DEL of ours is under way for this container, and none of another agent.
+	// Under the lock, neither the plugin nor another agent works on this container.
 	if a.File != "" && !slices.ContainsFunc(attached.Folders(k.Root), func(folder string) bool { return !modified(filepath.Join(folder, a.File)).IsZero() }) {
-		return nil // taken down meanwhile
+		return nil // the runtime removed it meanwhile
 	}
 	if !modified(podfile.Path(p.stateDir, a.ContainerID, a.IfName)).IsZero() {
 		return nil // ADD or another agent was faster
 	}
 	for _, f := range k.files {
-		if f.NetNSInode == inode && f.ContainerID != a.ContainerID && leads(f) {
-			return fmt.Errorf("its netns is that of %s by now", Name(f))
+		if f.NetNSInode == inode && f.ContainerID != a.ContainerID && leadsToNetNS(f) {
+			return fmt.Errorf("its netns now belongs to %s", Name(f))
 		}
 	}
-	f := adopted(a, k.Wanted(), inode, p.backend.Recorded(), k.settings(a))
-	if err := findWays(&f, ns, host); err != nil {
+	f := adoptedFile(a, k.Wanted(), inode, p.backend.Recorded(), k.dnsSettings(a))
+	if err := checkRoutes(&f, ns, host); err != nil {
 		return err
 	}
 	if err := podfile.Write(p.stateDir, f); err != nil {
@@ -248,17 +248,17 @@ func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 	p.Outdate()
 	k.files = append(k.files, f)
 	if a.File != "" {
-		k.had[a.File] = a.Made
+		k.hadFile[a.File] = a.Made
 	}
-	delete(k.said, a.File+a.ContainerID)
+	delete(k.lastLogged, a.File+a.ContainerID)
 	p.log.Info("running pod adopted", "pod", a.String(), "container_id", a.ContainerID, "iface", a.IfName, "by", f.Adopted,
 		"annotations_known", a.Annotations != nil)
 	return nil
 }
 
-// lock keeps the plugin's calls for a container away. The folder is made by the first ADD, or here.
+// lock takes the container's lock, so that the plugin's ADD and DEL for it wait. It makes the state folder if there was no ADD yet.
 func (k *adopter) lock(ctx context.Context, containerID string) (unlock func(), err error) {
-	if err := os.MkdirAll(k.pods.stateDir, 0o755); err != nil { //nolint:gosec // as the plugin makes it
+	if err := os.MkdirAll(k.pods.stateDir, 0o755); err != nil { //nolint:gosec // the same mode as the plugin uses
 		return nil, fmt.Errorf("make state folder: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, adoptWait)
@@ -270,21 +270,21 @@ func (k *adopter) lock(ctx context.Context, containerID string) (unlock func(), 
 	return unlock, err
 }
 
-// settings are the pod's own, as ADD would learn them: of the runtime, else of the pod's file.
-func (k *adopter) settings(a attached.Pod) resolvconf.Settings {
+// dnsSettings returns the pod's own DNS settings as ADD would get them: from the runtime, else from the pod's resolv.conf.
+func (k *adopter) dnsSettings(a attached.Pod) resolvconf.Settings {
 	if a.DNS != nil {
 		return *a.DNS
 	}
 	file, err := resolver.Find(k.Paths, a.ContainerID)
 	if err != nil {
-		return resolvconf.Settings{} // not known
+		return resolvconf.Settings{} // unknown
 	}
-	own, _ := resolvconf.Parse(file.Text).Settings() // a nameserver line without an address names nobody
+	own, _ := resolvconf.Parse(file.Text).Settings() // a nameserver line without an address is ignored
 	return own
 }
 
-// adopted is the file of a pod that ran already. It is pure.
-func adopted(a attached.Pod, want Wanted, inode uint64, backend string, own resolvconf.Settings) podfile.File {
+// adoptedFile returns the pod file for a running pod. It is pure.
+func adoptedFile(a attached.Pod, want Wanted, inode uint64, backend string, own resolvconf.Settings) podfile.File {
 	wish := want.Rules.For("podDNS", a.Namespace, a.Annotations)
 	f := podfile.File{
 		ContainerID: a.ContainerID, IfName: a.IfName, Network: a.Network, NetNS: a.NetNS, NetNSInode: inode,
@@ -299,11 +299,11 @@ func adopted(a attached.Pod, want Wanted, inode uint64, backend string, own reso
 		f.Nameservers, f.Searches, f.Options = a.DNS.Nameservers, a.DNS.Searches, a.DNS.Options
 	}
 	if wish.Wants() {
-		f.DNS.Reason = "the pod ran before neardns came: its DNS settings are laid when it is made anew"
+		f.DNS.Reason = "the pod is older than neardns on this node; restart it to apply its DNS settings"
 	}
 	if a.Annotations == nil {
 		f.Ignored = append(f.Ignored, podfile.Ignored{What: "the pod's annotations",
-			Why: "the runtime tells nobody of them after ADD: enable its NRI for the agent, or restart the pod"})
+			Why: "the runtime reports annotations only at ADD; enable NRI for the agent, or restart the pod"})
 	}
 	reason := overlay.AsksOthers(own.Nameservers, want.Redirects, want.Locals)
 	if want.Alone != "" {
@@ -316,19 +316,19 @@ func adopted(a attached.Pod, want Wanted, inode uint64, backend string, own reso
 		d := podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: reason}
 		if reason == "" {
 			d.Local = overlay.LocalOf(own.Nameservers, want.Locals, r.ClusterDNS)
-			d.State, d.Reason, d.Untried = podfile.Pending, "the pod ran already: its path to the agent is tried first", true
+			d.State, d.Reason, d.Untried = podfile.Pending, "the pod is older than neardns on this node; its path to the agent has not been tried yet", true
 		}
 		f.Decisions = append(f.Decisions, d)
 	}
 	return f
 }
 
-// findWays leaves those redirects alone whose queries would not pass this host's switch, as ADD does.
-func findWays(f *podfile.File, ns, host *os.File) error {
+// checkRoutes leaves redirects alone if their queries do not pass this host's switch, as ADD does.
+func checkRoutes(f *podfile.File, ns, host *os.File) error {
 	for i := range f.Decisions {
 		d := &f.Decisions[i]
 		if d.State == podfile.LeftAlone && !f.OptOut {
-			continue // for all redirects alike
+			continue // all redirects have the same reason then
 		}
 		way := hostnet.Ways(int(ns.Fd()), int(host.Fd()), d.Redirect.ClusterDNS)[0]
 		var noWay *hostnet.WayError
@@ -339,13 +339,13 @@ func findWays(f *podfile.File, ns, host *os.File) error {
 		case errors.As(way.Err, &noWay):
 			*d = podfile.Decision{Redirect: d.Redirect, State: podfile.LeftAlone, Reason: noWay.Reason}
 		default:
-			return fmt.Errorf("look for the way to %s: %w", d.Redirect.ClusterDNS, way.Err)
+			return fmt.Errorf("look up the route to %s: %w", d.Redirect.ClusterDNS, way.Err)
 		}
 	}
 	return nil
 }
 
-// openNetNS opens a netns by its path, which may be visible only from the host's root.
+// openNetNS opens a netns by its path. In a container, the path may be visible only below the host's root.
 func openNetNS(path string) (*os.File, uint64, error) {
 	ns, inode, err := podfile.OpenNetNS(path)
 	if err == nil {
@@ -357,14 +357,14 @@ func openNetNS(path string) (*os.File, uint64, error) {
 	return nil, 0, err
 }
 
-// holds tells whether a netns has one of the addresses on the interface: paths and numbers of namespaces are used again, and a file of
-// the cache may outlive its container.
-func holds(ns *os.File, ifName string, addrs []netip.Addr) error {
+// checkAddresses returns an error if a netns has none of the addresses on the interface. Paths and inodes of namespaces are reused, and a
+// file in libcni's cache may outlive its container.
+func checkAddresses(ns *os.File, ifName string, addrs []netip.Addr) error {
 	var have []netip.Addr
 	err := hostnet.InNetNS(int(ns.Fd()), func() error {
 		i, err := net.InterfaceByName(ifName)
 		if err != nil {
-			return fmt.Errorf("its netns has no %s, and is another container's by now: %w", ifName, err)
+			return fmt.Errorf("its netns has no %s, so another container uses the netns now: %w", ifName, err)
 		}
 		list, err := i.Addrs()
 		for _, a := range list {
@@ -380,35 +380,36 @@ func holds(ns *os.File, ifName string, addrs []netip.Addr) error {
 		return err
 	}
 	if !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return slices.Contains(have, a) }) {
-		return fmt.Errorf("%s in its netns has none of the addresses %s: another container's by now", ifName, steer.JoinAddrs(addrs, ", "))
+		return fmt.Errorf("%s in its netns has none of the addresses %s, so another container uses the netns now", ifName, steer.JoinAddrs(addrs, ", "))
 	}
 	return nil
 }
 
-// letGo ends the adoption of pods that the runtime took down. known tells that the cache can be seen at all.
-func (k *adopter) letGo(files []podfile.File, paths []string, known bool) {
-	there := map[string]bool{}
+// dropRemoved removes file and rules of adopted pods that the runtime removed. known is false if libcni's cache is not visible: then its
+// silence about a pod proves nothing.
+func (k *adopter) dropRemoved(files []podfile.File, paths []string, known bool) {
+	inCache := map[string]bool{}
 	for _, path := range paths {
-		there[filepath.Base(path)] = true
+		inCache[filepath.Base(path)] = true
 	}
 	for _, f := range files {
 		if f.Adopted == "" {
 			continue
 		}
-		down := f.Adopted == podfile.ByCache && known && !there[attached.FileName(f.Network, f.ContainerID, f.IfName)]
-		if !down && k.pods.surelyGone([]podfile.File{f}) != nil {
+		removed := f.Adopted == podfile.ByCache && known && !inCache[attached.FileName(f.Network, f.ContainerID, f.IfName)]
+		if !removed && k.pods.surelyGone([]podfile.File{f}) != nil {
 			continue
 		}
 		if err := k.pods.drop(f); err != nil {
-			k.again = true
-			k.say(f.ContainerID+"-", slog.LevelWarn, "adopted pod that was taken down is not let go", err.Error(), "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
+			k.retry = true
+			k.logOnce(f.ContainerID+"-", slog.LevelWarn, "cleanup of a removed adopted pod failed", err.Error(), "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
 			continue
 		}
-		k.pods.log.Info("adopted pod was taken down", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
+		k.pods.log.Info("adopted pod removed", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
 	}
 }
 
-// drop does for an attachment what the plugin's DEL does: rules, then file.
+// drop removes an attachment as the plugin's DEL does: first the rules, then the file.
 func (p *Pods) drop(f podfile.File) error {
 	p.reconciling.Lock()
 	defer p.reconciling.Unlock()
@@ -438,11 +439,11 @@ func (p *Pods) drop(f podfile.File) error {
 	return p.forget(f)
 }
 
-// say logs what is news about one thing.
-func (k *adopter) say(about string, level slog.Level, message, why string, args ...any) {
-	if k.said[about] == why {
+// logOnce logs a reason about one attachment or folder, unless it was the last one logged about it.
+func (k *adopter) logOnce(about string, level slog.Level, message, why string, args ...any) {
+	if k.lastLogged[about] == why {
 		return
 	}
-	k.said[about] = why
-	k.pods.log.Log(context.Background(), level, message, append(args, "err", why)...) //nolint:sloglint // the callers' are literals
+	k.lastLogged[about] = why
+	k.pods.log.Log(context.Background(), level, message, append(args, "err", why)...) //nolint:sloglint // the callers pass literals
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// What an adopted pod's file says is what ADD would have written, but that the pod is tried first.
+// An adopted pod has the file that ADD would have written, except that its paths are untried.
 func TestAdopted(t *testing.T) {
 	ignore, yes := false, true
 	pod := func(change func(*attached.Pod)) attached.Pod {
@@ -58,7 +58,7 @@ func TestAdopted(t *testing.T) {
 				f.Ignored = []podfile.Ignored{{What: "annotation " + overlay.AnnotationSteer, Why: "annotations is ignore in the node's settings for this pod"}}
 			}, "tried first"},
 		"annotations not known": {pod(func(p *attached.Pod) { p.Annotations = nil }), own, overlay.Rules{}, func(f *podfile.File) {
-			f.Ignored = []podfile.Ignored{{What: "the pod's annotations", Why: "the runtime tells nobody of them after ADD: enable its NRI for the agent, or restart the pod"}}
+			f.Ignored = []podfile.Ignored{{What: "the pod's annotations", Why: "the runtime reports annotations only at ADD; enable NRI for the agent, or restart the pod"}}
 		}, "tried first"},
 		"the runtime's dns": {pod(func(p *attached.Pod) { p.DNS = &own }), own, overlay.Rules{}, func(f *podfile.File) {
 			f.Nameservers, f.Searches, f.Options = own.Nameservers, own.Searches, own.Options
@@ -67,7 +67,7 @@ func TestAdopted(t *testing.T) {
 			p.Annotations[overlay.AnnotationCompletion], p.Annotations[overlay.AnnotationParams] = "true", "options: [ndots:1]"
 		}), own, overlay.Rules{}, func(f *podfile.File) {
 			f.SearchCompletion = &yes
-			f.DNS.Reason = "the pod ran before neardns came: its DNS settings are laid when it is made anew"
+			f.DNS.Reason = "the pod is older than neardns on this node; restart it to apply its DNS settings"
 		}, "tried first"},
 		"by the runtime": {pod(func(p *attached.Pod) { p.File, p.Network = "", "" }), own, overlay.Rules{}, func(f *podfile.File) { f.Network, f.Adopted = "", podfile.ByNRI },
 			"tried first"},
@@ -79,7 +79,7 @@ func TestAdopted(t *testing.T) {
 			if c.want != nil {
 				c.want(&want)
 			}
-			got := adopted(c.pod, Wanted{Redirects: []steer.Redirect{r4, r6}, Rules: c.rules}, 7, "b", c.own)
+			got := adoptedFile(c.pod, Wanted{Redirects: []steer.Redirect{r4, r6}, Rules: c.rules}, 7, "b", c.own)
 			if len(got.Decisions) != 2 {
 				t.Fatalf("decisions %+v", got.Decisions)
 			}
@@ -121,7 +121,7 @@ func cache(t *testing.T, root string, pod *testutil.Pod, id, ifName string, anno
 }
 
 func (n *node) adopter(root string, runtime func() (map[string]attached.Pod, bool)) *adopter {
-	return &adopter{pods: n.Pods, had: map[string]time.Time{}, said: map[string]string{}, Adoption: Adoption{Root: root, Runtime: runtime,
+	return &adopter{pods: n.Pods, hadFile: map[string]time.Time{}, lastLogged: map[string]string{}, Adoption: Adoption{Root: root, Runtime: runtime,
 		Wanted: func() Wanted { return Wanted{Redirects: []steer.Redirect{r4, r6}} }}}
 }
 
@@ -145,24 +145,24 @@ func TestAdoptByTheRuntime(t *testing.T) {
 	root := t.TempDir()
 	first, second, third := n.AddPod("first"), n.AddPod("second"), n.AddPod("third")
 	cache(t, root, first, "first", "eth0", nil)
-	told, settled := map[string]attached.Pod{}, false
-	k := n.adopter(root, func() (map[string]attached.Pod, bool) { return told, settled })
-	k.look(t.Context())
+	reported, settled := map[string]attached.Pod{}, false
+	k := n.adopter(root, func() (map[string]attached.Pod, bool) { return reported, settled })
+	k.scan(t.Context())
 	n.wantAdopted(podfile.ByCache)
-	if !k.again {
-		t.Error("nobody looks again")
+	if !k.retry {
+		t.Error("no other scan is due")
 	}
 	of := func(pod *testutil.Pod, id string, annotations map[string]string) attached.Pod {
 		return attached.Pod{ContainerID: id, IfName: "eth0", NetNS: pod.Path(), Namespace: "shop", Name: id, Addresses: pod.Addrs, Annotations: annotations}
 	}
-	told["first"] = of(first, "first", map[string]string{overlay.AnnotationSteer: "false"})
-	told["second"] = of(second, "second", map[string]string{})
-	told["hosts"] = attached.Pod{ContainerID: "hosts", IfName: "eth0", Namespace: "shop", Name: "hosts", Addresses: third.Addrs}
+	reported["first"] = of(first, "first", map[string]string{overlay.AnnotationSteer: "false"})
+	reported["second"] = of(second, "second", map[string]string{})
+	reported["hosts"] = attached.Pod{ContainerID: "hosts", IfName: "eth0", Namespace: "shop", Name: "hosts", Addresses: third.Addrs}
 	host := of(third, "host-netns", nil)
 	host.NetNS = n.Host.Path()
-	told["host-netns"] = host
+	reported["host-netns"] = host
 	settled = true
-	k.look(t.Context())
+	k.scan(t.Context())
 	n.wantAdopted(podfile.ByCache, "first")
 	n.wantAdopted(podfile.ByNRI, "second")
 	if d := n.states("first", "eth0")[0]; d.State != podfile.LeftAlone || d.Reason != overlay.OptedOut {
@@ -173,8 +173,8 @@ func TestAdoptByTheRuntime(t *testing.T) {
 	}
 	// Who is in no cache goes with its netns.
 	second.Delete()
-	delete(told, "second")
-	k.look(t.Context())
+	delete(reported, "second")
+	k.scan(t.Context())
 	n.wantAdopted(podfile.ByNRI)
 	n.wantAdopted(podfile.ByCache, "first")
 }
@@ -188,14 +188,14 @@ func TestAdoptTwoAttachments(t *testing.T) {
 	pod := n.AddPod("pod")
 	paths := []string{cache(t, root, pod, "c1", "eth0", map[string]string{}), ""}
 	k := n.adopter(root, nil)
-	k.look(t.Context())
+	k.scan(t.Context())
 	write(t, n.dir, fileOf(pod, "c1", "net1", decisions(podfile.Steered, r4)))
 	n.tend(yes, false, map[string]int{Pending: 1, Steered: 1})
 	n.try(held, true)
 	n.tend(yes, true, map[string]int{Steered: 2})
 	n.wantTable(pod, r4, r6)
 	testutil.Must(t, os.Remove(paths[0]))
-	k.look(t.Context())
+	k.scan(t.Context())
 	n.wantTable(pod, r4)
 	n.wantAdopted(podfile.ByCache)
 	if len(n.List()) != 1 {
@@ -203,10 +203,10 @@ func TestAdoptTwoAttachments(t *testing.T) {
 	}
 
 	cache(t, root, pod, "c1", "eth0", map[string]string{})
-	k.look(t.Context())
+	k.scan(t.Context())
 	n.wantAdopted(podfile.ByCache, "c1")
 	testutil.Must(t, podfile.Remove(n.dir, "c1", "eth0")) // as the plugin's DEL does, first of its chain
-	k.look(t.Context())
+	k.scan(t.Context())
 	n.wantAdopted(podfile.ByCache)
 }
 
@@ -217,13 +217,13 @@ func TestAdoptWithoutCache(t *testing.T) {
 	pod := n.AddPod("pod")
 	cache(t, root, pod, "c1", "eth0", map[string]string{})
 	k := n.adopter(root, nil)
-	k.look(t.Context())
+	k.scan(t.Context())
 	n.wantAdopted(podfile.ByCache, "c1")
 	testutil.Must(t, os.Rename(filepath.Join(root, "results"), filepath.Join(root, "away")))
-	k.look(t.Context())
+	k.scan(t.Context())
 	n.wantAdopted(podfile.ByCache, "c1")
 	testutil.Must(t, os.WriteFile(filepath.Join(root, "results"), nil, 0o600)) // no folder
-	k.look(t.Context())
+	k.scan(t.Context())
 	n.wantAdopted(podfile.ByCache, "c1")
 }
 
@@ -379,14 +379,14 @@ func TestSteeredAmidConnections(t *testing.T) {
 	}
 }
 
-// A log line is said once for one reason.
+// A reason is logged once.
 func TestSay(t *testing.T) {
-	var said strings.Builder
-	k := &adopter{pods: open(t.TempDir(), "/proc/self/ns/net", slog.New(slog.NewTextHandler(&said, nil))), said: map[string]string{}}
+	var logs strings.Builder
+	k := &adopter{pods: open(t.TempDir(), "/proc/self/ns/net", slog.New(slog.NewTextHandler(&logs, nil))), lastLogged: map[string]string{}}
 	for _, why := range []string{"a", "a", "b", "a"} {
-		k.say("x", slog.LevelInfo, "message", why)
+		k.logOnce("x", slog.LevelInfo, "message", why)
 	}
-	if n := strings.Count(said.String(), "message"); n != 3 {
-		t.Errorf("said %d times:\n%s", n, said.String())
+	if n := strings.Count(logs.String(), "message"); n != 3 {
+		t.Errorf("logged %d times:\n%s", n, logs.String())
 	}
 }

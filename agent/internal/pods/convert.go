@@ -13,9 +13,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// Convert replaces the rules of another back end in every steered pod by ours. Each error names a pod that keeps the old ones. Pods with
-// nftables' rules accept answers that fell back by either back end, so they may be converted late; those with iptables' rules must be
-// converted before the host's rules become nftables'.
+// Convert replaces the rules of another back end in every steered pod by those of this back end. Each error names a pod that keeps the
+// old ones. Pods with nftables rules accept fallback answers through either back end, so they may be converted late; pods with iptables
+// rules must be converted before the host changes to nftables.
 func (p *Pods) Convert(ctx context.Context) []error {
 	p.reconciling.Lock()
 	defer p.reconciling.Unlock()
@@ -38,7 +38,7 @@ func (p *Pods) Convert(ctx context.Context) []error {
 	return errs
 }
 
-// convert replaces the rules that a sandbox's files record by our back end's, and records that.
+// convert replaces a sandbox's rules if its files record another back end, and records the new one.
 func (p *Pods) convert(box *sandbox, want steer.Pod) error {
 	at := slices.IndexFunc(box.files, func(f podfile.File) bool { return len(f.In(podfile.Steered)) > 0 && f.Backend != p.backend.Recorded() })
 	if at < 0 {
@@ -51,7 +51,7 @@ func (p *Pods) convert(box *sandbox, want steer.Pod) error {
 	if err := p.apply(box); err != nil {
 		return err
 	}
-	if !old.Alike(p.backend) { // the other variant's chains Repair leaves alone; they say the same
+	if !old.Alike(p.backend) { // the iptables variants: Repair leaves the other's chains alone, and they have the same rules
 		if err := removeOf(old, box.ns); err != nil {
 			return err
 		}
@@ -64,7 +64,7 @@ func (p *Pods) convert(box *sandbox, want steer.Pod) error {
 		}
 		box.files[i] = f
 	}
-	p.log.Info("pod has rules of another back end now", "pod", box.files[0].PodNamespace+"/"+box.files[0].PodName, "backend", p.backend.String(),
+	p.log.Info("pod rules converted to another back end", "pod", box.files[0].PodNamespace+"/"+box.files[0].PodName, "backend", p.backend.String(),
 		"redirects", len(want.Redirects))
 	return nil
 }

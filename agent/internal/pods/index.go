@@ -24,8 +24,8 @@ type index[T any] struct {
 	byKey   map[[2]string]*T // container ID and interface
 }
 
-// NewIndex makes an index of p's pods. keep makes the data of an attachment from its data before (nil: it is new); it is called one at a
-// time, for all attachments, whenever one may have changed.
+// NewIndex makes an index of p's pods. keep makes the data of an attachment from its previous data (nil if it is new). When a pod file
+// may have changed, keep is called for all attachments, one after the other.
 func NewIndex[T any](p *Pods, keep func(f podfile.File, old *T) *T) *Index[T] {
 	x := &Index[T]{pods: p, keep: keep}
 	x.made.Store(&index[T]{})
@@ -48,7 +48,7 @@ func (x *Index[T]) current() *index[T] {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	made = x.made.Load()
-	version := x.pods.version.Load() // before reading: what changes meanwhile is read the next time
+	version := x.pods.version.Load() // loaded before reading, so that a change meanwhile causes another rebuild
 	if made.version == version {
 		return made
 	}
@@ -84,7 +84,7 @@ func alive(f podfile.File) bool {
 	return true
 }
 
-// Outdate has everything read and rebuilt when it is next needed.
+// Outdate marks the files as changed, so that the next use reads them and rebuilds each Index.
 func (p *Pods) Outdate() {
 	p.stale.Store(true)
 	p.version.Add(1)

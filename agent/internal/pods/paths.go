@@ -23,7 +23,7 @@ type path struct {
 	redirect steer.Redirect
 }
 
-// StateOf is the state that a pod's file has in force for a path; zero for one that is left alone, which the table does not decide.
+// StateOf returns the state that a pod's file records for a path; zero for a path that is left alone, which podstate does not decide.
 func StateOf(d podfile.Decision) podstate.State {
 	switch {
 	case d.State == podfile.Steered:
@@ -61,7 +61,7 @@ func (p *Pods) reportSteered(f podfile.File, e podstate.Event) {
 	}
 }
 
-// reportTables reports the pods whose own tables bypass them, every podstate.Soon: it costs a look into each pod's netns.
+// reportTables reports the pods whose own tables bypass them. It runs once per podstate.Soon, because it enters each pod's netns.
 func (p *Pods) reportTables(files []podfile.File, now time.Time) error {
 	if !p.backend.Caps().Evidence || now.Sub(p.tablesRead) < podstate.Soon {
 		return nil
@@ -104,15 +104,15 @@ func (p *Pods) bypassedBy(box *sandbox) (ways []steer.PodWay, known bool, err er
 	return ways, known, err
 }
 
-// signal is an event about a path, with what the pod's file and the log are to have of it.
+// signal is an event about a path, with its details for the pod's file and the log.
 type signal struct {
 	event     podstate.Event
 	reason    string
 	protocols []string // over which no answer came
 }
 
-// decide passes signals about a sandbox's paths to the table and carries out what it decides: first in the pod's table, then in its files, so
-// that an agent that ends between the two leaves no rules that no file knows. changed: pods may be steered now.
+// decide passes signals about a sandbox's paths to the table and carries out what it decides: first in the pod's table, then in its
+// files, so that an agent that ends between the two leaves no rules that no file knows. changed: pods may be steered now.
 func (p *Pods) decide(box *sandbox, signalOf func(podfile.File, podfile.Decision) (signal, bool)) (changed bool, err error) {
 	files, effects := slices.Clone(box.files), podstate.Effect(0)
 	var logs []func()
@@ -145,7 +145,7 @@ func (p *Pods) decide(box *sandbox, signalOf func(podfile.File, podfile.Decision
 		}
 	}
 	for i, f := range files {
-		if err := p.note(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := p.writeDecisions(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return false, err
 		}
 		box.files[i] = f
@@ -157,7 +157,7 @@ func (p *Pods) decide(box *sandbox, signalOf func(podfile.File, podfile.Decision
 	return changed, nil
 }
 
-// shrink makes a sandbox's table with what is still steered; without anything it goes.
+// shrink rewrites a sandbox's table with the redirects that are still steered, or removes the table if there are none.
 func (p *Pods) shrink(box *sandbox) error {
 	if len(podfile.Table(box.files...).Redirects) == 0 {
 		return p.remove(box.ns)
@@ -170,7 +170,7 @@ func (p *Pods) logState(f podfile.File, was, now podstate.State, s signal) {
 	about := []any{"pod", f.PodNamespace + "/" + f.PodName, "container_id", f.ContainerID}
 	switch {
 	case s.event == podstate.TrialAnswered:
-		p.log.Info("the path of a pod to the agent works", about...)
+		p.log.Info("trial answered: the pod's path to the agent works", about...)
 	case was == podstate.Untried:
 		p.log.Warn("running pod not steered", append(about, "reason", s.reason)...)
 	default:

@@ -26,7 +26,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// Pods is the registry. All methods may be called at the same time; Reconcile and RemoveTables follow one another.
+// Pods is the registry. All methods are safe for concurrent use; a call of Reconcile or RemoveTables waits for the one before.
 type Pods struct {
 	// Release lets the next query of a client that the switch bypasses pass to the agent; nil: the back end bypasses no client.
 	Release func(steer.Client) error
@@ -41,21 +41,21 @@ type Pods struct {
 	version     atomic.Uint64 // how often that was so, for an Index
 
 	// reconciling guards the next two, too.
-	verified map[key]fingerprint // of a pod's table when it was last found right
-	dead     map[key]time.Time   // since when a file's path leads to no netns of its own, by this process's clock
+	verified map[key]fingerprint // of a pod's table when Verify last found no drift
+	dead     map[key]time.Time   // when this process first saw that a file's netns is gone
 
-	tablesRead time.Time // RunTrials' alone: when the pods' own tables were last read
+	tablesRead time.Time // when the pods' own tables were last read; only RunTrials uses it
 
 	mu       sync.Mutex // guards the fields below
 	files    []podfile.File
 	errs     []error // of the last reading
 	folder   stamp
-	watched  bool                    // a watch says when to read again
+	watched  bool                    // a watch reports changes, so files are read again only then
 	switched map[steer.Redirect]bool // what the switch knows, see FallbackOnly
 	paths    map[path]podstate.Status
 }
 
-// fingerprint shows that a pod's table is as it was when it was found right, without reading its rules.
+// fingerprint shows that a pod's table is unchanged since it was verified, without reading its rules.
 type fingerprint struct {
 	inode      uint64
 	generation uint32 // the kernel's count of changes in that netns
@@ -95,7 +95,8 @@ func (p *Pods) read() ([]podfile.File, []error) {
 	return p.files, p.errs
 }
 
-// all returns the files, read again, and the number of the host's netns; no file if that is not known, since one may be its own.
+// all reads the files again and returns them with the inode of the host's netns. If that inode is unknown it returns no file, since one of
+// them may be for the host's netns.
 func (p *Pods) all() (files []podfile.File, hostInode uint64, errs []error) {
 	p.stale.Store(true)
 	files, errs = p.read()
@@ -104,11 +105,11 @@ func (p *Pods) all() (files []podfile.File, hostInode uint64, errs []error) {
 	if err != nil {
 		return nil, 0, append(errs, fmt.Errorf("open the host's netns: %w", err))
 	}
-	_ = host.Close() // only its number counts
+	_ = host.Close() // only the inode is needed
 	return files, hostInode, errs
 }
 
-// LookAgain sees changes before the watch reports them: what is read next is not older than the call.
+// LookAgain marks the files as changed if their folder changed, before the watch reports it: the next read is not older than this call.
 func (p *Pods) LookAgain() {
 	changed := modified(p.dir())
 	p.mu.Lock()
@@ -121,15 +122,15 @@ func (p *Pods) LookAgain() {
 
 // stamp is the time at which the folder of the pod files was read.
 type stamp struct {
-	changed time.Time // when it had last changed, by the file system; zero: there is none
-	seen    time.Time // when that was first seen, by this process's clock
-	settled bool      // since then the file system's clock has ticked, so that another change would show
+	changed time.Time // the folder's modification time; zero if there is no folder
+	seen    time.Time // when this process first saw that modification time
+	settled bool      // the file system's clock has ticked since, so that another change would show
 }
 
-// coarse is more than how coarse a file system's clock is: a jiffy, 10 ms at most (HZ=100), before Linux 6.13.
+// coarse is longer than a tick of a file system's clock: a jiffy, at most 10 ms (HZ=100), before Linux 6.13.
 const coarse = 20 * time.Millisecond
 
-// next returns the stamp of a reading that begins now.
+// next returns the stamp of a read that begins now.
 func (s stamp) next(folder string, now time.Time) stamp {
 	changed := modified(folder)
 	if !changed.Equal(s.changed) || s.seen.IsZero() {
@@ -174,8 +175,8 @@ func (p *Pods) FallbackOnly(configured []steer.Redirect) []steer.Redirect {
 	return out
 }
 
-// HostInterfaces returns the links by which steered pods' packets come, sorted: they cannot be uplinks. Those of waiting pods are not
-// among them, since it is still open whether one is an uplink.
+// HostInterfaces returns the links by which steered pods' packets enter the host, sorted: these cannot be uplinks. It leaves out the links
+// of pending pods, because they are checked only when the pod is steered.
 func (p *Pods) HostInterfaces() []string {
 	files, _ := p.read()
 	var out []string
@@ -227,7 +228,7 @@ func (p *Pods) Stale() []podfile.File {
 	return out
 }
 
-// Name names the pod of an attachment, for people.
+// Name names the pod of an attachment, for messages.
 func Name(f podfile.File) string {
 	if f.PodName == "" {
 		return fmt.Sprintf("container %.12s (%s)", f.ContainerID, f.IfName)

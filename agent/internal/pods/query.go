@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// maxQueried is from how many pods QueryKubeDNS sends its query: one may have a policy of its own, or be about to end.
+// maxQueried is the number of pods from which QueryKubeDNS sends its query: a single one may have its own policy, or be terminating.
 const maxQueried = 3
 
 // QueryKubeDNS queries clusterDNS over UDP for name's address from the netns, and so from the address and by the route, of steered pods.
@@ -40,7 +40,7 @@ func (p *Pods) QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name str
 
 // conns opens sockets in steered pods, the newest first.
 func (p *Pods) conns(clusterDNS netip.Addr) []net.Conn {
-	files, _ := p.read() // Reconcile reports what cannot be read
+	files, _ := p.read() // Reconcile reports unreadable files
 	var out []net.Conn
 	for _, f := range slices.Backward(files) {
 		if len(out) == maxQueried {
@@ -53,7 +53,7 @@ func (p *Pods) conns(clusterDNS netip.Addr) []net.Conn {
 		if err != nil {
 			continue
 		}
-		_ = hostnet.InNetNS(int(ns.Fd()), func() error { // without this pod, another one is queried from
+		_ = hostnet.InNetNS(int(ns.Fd()), func() error { // an error leaves this pod out
 			conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(clusterDNS, 53)))
 			if err == nil {
 				out = append(out, conn)
@@ -66,7 +66,7 @@ func (p *Pods) conns(clusterDNS netip.Addr) []net.Conn {
 }
 
 // lookUp queries over one socket, which it closes. NXDOMAIN is an answer. The query has CD set (RFC 4035, section 3.2.2), which the kernel
-// program leaves to others and servers that do not validate ignore: the answer is to show what becomes of queries that leave the pod.
+// program does not answer and non-validating servers ignore, so the answer shows where queries that leave the pod end up.
 func lookUp(ctx context.Context, conn net.Conn, name string, ipv4 bool) error {
 	defer conn.Close() //nolint:errcheck // nothing was written to keep
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()

@@ -30,14 +30,14 @@ const (
 	Gone      = "gone"
 )
 
-// maxSteering bounds how many pods are steered at the same time: this waits for the kernel more than it works, and a node that adopts its
-// pods has a hundred to steer.
+// maxSteering bounds how many pods are steered at the same time. Steering mostly waits for the kernel, and a node that adopts its pods
+// steers a hundred.
 const maxSteering = 8
 
 // sandbox is one netns with its attachments. It has one pod table, whatever their number.
 type sandbox struct {
 	files []podfile.File
-	ns    *os.File // nil: gone, or not to be seen from here
+	ns    *os.File // nil: gone, or not visible to the agent
 }
 
 // Fallback is what the agent knows of the path to kube-dns by one cluster DNS address.
@@ -54,7 +54,7 @@ func (p *Pods) Reconcile(ctx context.Context, fallback func(netip.Addr) Fallback
 	p.reconciling.Lock()
 	defer p.reconciling.Unlock()
 	if deep {
-		p.stale.Store(true) // in case that the watch missed something
+		p.stale.Store(true) // in case the watch missed a change
 	}
 	files, readErrs := p.read()
 	errs := slices.Clone(readErrs)
@@ -69,7 +69,7 @@ func (p *Pods) Reconcile(ctx context.Context, fallback func(netip.Addr) Fallback
 	}
 	atOnce := maxSteering
 	if deep || p.backend.Caps().Programs {
-		atOnce = 1 // what was found right is noted in one place; programs wait for each other's lock
+		atOnce = 1 // repair writes p.verified, which has no lock of its own; iptables programs wait for each other's lock anyway
 	}
 	var mu sync.Mutex // guards counts, errs and busy
 	busy := false
@@ -88,7 +88,7 @@ func (p *Pods) Reconcile(ctx context.Context, fallback func(netip.Addr) Fallback
 			// A pod that shares the host's netns is left alone: no pod table may ever be there.
 			ofHost := box.files[0].NetNSInode == hostInode
 			mu.Lock()
-			skip := busy || ofHost || box.ns == nil // else each pod in turn would wait for the lock that is held, and the loop with it
+			skip := busy || ofHost || box.ns == nil // busy: else each pod in turn would wait for the iptables lock
 			mu.Unlock()
 			var more []error
 			if !skip {
@@ -111,8 +111,9 @@ func (p *Pods) Reconcile(ctx context.Context, fallback func(netip.Addr) Fallback
 	return counts, errors.Join(errs...)
 }
 
-// sandboxes groups attachments by the netns that their own paths lead to, in the order of the files, and opens each. A file whose
-// path leads nowhere, or to another netns than it says, has none: its number may be another pod's by now. The caller closes each.
+// sandboxes groups attachments by the netns that their paths lead to, in the order of the files, and opens each. If a file's path leads
+// nowhere or to another netns than the file records, its sandbox has ns == nil, because another pod may have that inode now. The caller
+// closes each sandbox.
 func sandboxes(files []podfile.File) iter.Seq[sandbox] {
 	type place struct {
 		path  string
@@ -131,11 +132,11 @@ func sandboxes(files []podfile.File) iter.Seq[sandbox] {
 		}
 		out[i].files = append(out[i].files, f)
 	}
-	for _, same := range paths { // seldom more than one: then who leads there makes one sandbox
+	for _, same := range paths { // rarely more than one path: those that lead to the netns form one sandbox
 		first := -1
 		for _, i := range same {
 			switch {
-			case len(same) == 1 || !leads(out[i].files[0]):
+			case len(same) == 1 || !leadsToNetNS(out[i].files[0]):
 			case first < 0:
 				first = i
 			default:
@@ -158,8 +159,8 @@ func sandboxes(files []podfile.File) iter.Seq[sandbox] {
 	}
 }
 
-// leads tells whether an attachment's path leads to its netns.
-func leads(f podfile.File) bool {
+// leadsToNetNS reports whether an attachment's path leads to the netns that its file records.
+func leadsToNetNS(f podfile.File) bool {
 	ns, err := enter(f)
 	if err != nil {
 		return false
@@ -174,7 +175,7 @@ func (s sandbox) close() {
 	}
 }
 
-// enter opens an attachment's netns. Where the agent runs in a container, the path may only be seen from the host's root.
+// enter opens an attachment's netns. In a container, the path may be visible only below the host's root.
 func enter(f podfile.File) (*os.File, error) {
 	ns, err := f.OpenNetNS()
 	if err == nil {
@@ -216,7 +217,7 @@ func (p *Pods) reconcile(box *sandbox, host *os.File, fallback func(netip.Addr) 
 		if len(box.files[i].In(podfile.Pending)) == 0 {
 			continue
 		}
-		if err := p.steerWaiting(box, i, host, verified); err != nil {
+		if err := p.steerPending(box, i, host, verified); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", Name(box.files[i]), err))
 		}
 	}
@@ -228,9 +229,9 @@ func (p *Pods) reconcile(box *sandbox, host *os.File, fallback func(netip.Addr) 
 	return errs
 }
 
-// steerWaiting steers the paths of one attachment that waited for their fallback: first the file, then the table. Rules without a file would
-// never be found; a file whose rules are not there is repaired by the next check.
-func (p *Pods) steerWaiting(box *sandbox, i int, host *os.File, verified func(netip.Addr) bool) error {
+// steerPending steers the pending paths of one attachment whose fallback is verified: first the file, then the table. No check would find
+// rules without a file, but the next one repairs a file without rules.
+func (p *Pods) steerPending(box *sandbox, i int, host *os.File, verified func(netip.Addr) bool) error {
 	before := box.files[i]
 	after, err := p.route(before, box.ns, host, verified)
 	if len(before.In(podfile.Steered)) == 0 {
@@ -239,18 +240,18 @@ func (p *Pods) steerWaiting(box *sandbox, i int, host *os.File, verified func(ne
 	if reflect.DeepEqual(after.Decisions, before.Decisions) {
 		return err
 	}
-	if updateErr := p.note(after); errors.Is(updateErr, fs.ErrNotExist) {
+	if updateErr := p.writeDecisions(after); errors.Is(updateErr, fs.ErrNotExist) {
 		return err // deleted meanwhile
 	} else if updateErr != nil {
 		return errors.Join(err, updateErr)
 	}
 	box.files[i] = after
 	if len(after.In(podfile.Steered)) == len(before.In(podfile.Steered)) {
-		return err // only reasons to leave it alone
+		return err // nothing more is steered; only reasons to leave a path alone were added
 	}
 	if applyErr := p.apply(box); applyErr != nil {
 		box.files[i] = before
-		if updateErr := p.note(before); !errors.Is(updateErr, fs.ErrNotExist) {
+		if updateErr := p.writeDecisions(before); !errors.Is(updateErr, fs.ErrNotExist) {
 			applyErr = errors.Join(applyErr, updateErr)
 		}
 		return errors.Join(err, applyErr)
@@ -262,18 +263,18 @@ func (p *Pods) steerWaiting(box *sandbox, i int, host *os.File, verified func(ne
 	return err
 }
 
-// note writes an attachment's decisions into its file, and nothing else: the rest may have changed since it was read.
-func (p *Pods) note(f podfile.File) error {
+// writeDecisions writes an attachment's decisions into its file, and nothing else, because the rest may have changed since it was read.
+func (p *Pods) writeDecisions(f podfile.File) error {
 	return podfile.Amend(p.stateDir, f.ContainerID, f.IfName, func(now *podfile.File) bool {
 		if now.NetNSInode != f.NetNSInode {
-			return false // another pod's by now
+			return false // the file is now for another netns
 		}
 		now.Decisions, now.HostInterface = f.Decisions, f.HostInterface
 		return true
 	})
 }
 
-// deleted reports whether DEL removed the file meanwhile: then it may have looked for rules before ours came.
+// deleted reports whether DEL removed the file meanwhile. If so, DEL may have removed the rules before the agent added its own.
 func (p *Pods) deleted(f podfile.File) (bool, error) {
 	_, err := os.Lstat(podfile.Path(p.stateDir, f.ContainerID, f.IfName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -282,8 +283,8 @@ func (p *Pods) deleted(f podfile.File) (bool, error) {
 	return false, err
 }
 
-// route returns f with those waiting paths steered whose fallback is verified, that the switch knows, and whose way leads through this host.
-// A path with another way is left alone.
+// route returns f with its pending paths steered if their fallback is verified, the switch knows them, and their route leads through this
+// host. A path with another route is left alone.
 func (p *Pods) route(f podfile.File, ns, host *os.File, verified func(netip.Addr) bool) (podfile.File, error) {
 	p.mu.Lock()
 	switched := p.switched
@@ -298,7 +299,7 @@ func (p *Pods) route(f podfile.File, ns, host *os.File, verified func(netip.Addr
 		if _, do := p.report(f, *d, podstate.FallbackVerified, time.Now()); do&podstate.Steer == 0 {
 			continue
 		}
-		// The plugin looked when the pod was made; its routes may be others by now.
+		// The plugin checked at ADD; the routes may have changed since.
 		iface, err := hostnet.Way(int(ns.Fd()), int(host.Fd()), d.Redirect.ClusterDNS)
 		if err == nil {
 			err = p.notUplink(host, iface)
@@ -308,7 +309,7 @@ func (p *Pods) route(f podfile.File, ns, host *os.File, verified func(netip.Addr
 		case errors.As(err, &noWay):
 			d.State, d.Reason = podfile.LeftAlone, noWay.Reason
 		case err != nil:
-			errs = append(errs, fmt.Errorf("look for the way to %s: %w", d.Redirect.ClusterDNS, err))
+			errs = append(errs, fmt.Errorf("look up the route to %s: %w", d.Redirect.ClusterDNS, err))
 		default:
 			d.State, d.Reason = podfile.Steered, ""
 			if f.HostInterface == "" {
@@ -319,7 +320,7 @@ func (p *Pods) route(f podfile.File, ns, host *os.File, verified func(netip.Addr
 	return f, errors.Join(errs...)
 }
 
-// notUplink refuses a way whose packets the switch would drop.
+// notUplink returns an error for an uplink, because the switch drops packets that enter there.
 func (p *Pods) notUplink(host *os.File, iface string) error {
 	table, err := p.backend.Open(int(host.Fd()))
 	if err != nil {
@@ -332,7 +333,7 @@ func (p *Pods) notUplink(host *os.File, iface string) error {
 	return &hostnet.WayError{Reason: iface + " also leads away from the node, where the cache must not answer"}
 }
 
-// repair repairs a steered sandbox's table, and reports pods whose tables keep no evidence.
+// repair repairs a steered sandbox's table. It also reports pods whose tables keep no evidence to podstate.
 func (p *Pods) repair(box *sandbox, verified func(netip.Addr) bool) error {
 	want := podfile.Table(box.files...)
 	if len(want.Redirects) == 0 {
@@ -376,11 +377,11 @@ func (p *Pods) repair(box *sandbox, verified func(netip.Addr) bool) error {
 	return nil
 }
 
-// open lists the TCP connections of a sandbox's pod to cluster DNS addresses.
-func (p *Pods) open(box *sandbox) []steer.Connection {
+// connections lists the TCP connections of a sandbox's pod to cluster DNS addresses.
+func (p *Pods) connections(box *sandbox) []steer.Connection {
 	streams, err := hostnet.Streams(int(box.ns.Fd()), 53)
 	if err != nil {
-		p.log.Warn("a pod's connections to kube-dns are not known; steering it may reset them", "pod", Name(box.files[0]), "err", err)
+		p.log.Warn("cannot list a pod's TCP connections to kube-dns; steering the pod may reset them", "pod", Name(box.files[0]), "err", err)
 	}
 	var out []steer.Connection
 	for _, s := range streams {
@@ -389,7 +390,7 @@ func (p *Pods) open(box *sandbox) []steer.Connection {
 	return out
 }
 
-// apply makes a sandbox's rules as its files have them.
+// apply gives a sandbox the rules that its files describe.
 func (p *Pods) apply(box *sandbox) error {
 	table, err := p.backend.Open(int(box.ns.Fd()))
 	if err != nil {
@@ -399,23 +400,23 @@ func (p *Pods) apply(box *sandbox) error {
 	return p.steer(table, box, podfile.Table(box.files...))
 }
 
-// steer makes a sandbox's table. The pod's connections to kube-dns end where they began: those that are listed after every packet of a
-// connection is noted, and those that are noted until the rules come.
+// steer writes a sandbox's table. Connections that the pod opened to kube-dns stay there. The table first notes the packets of every
+// connection; the connections listed after that, and those noted until the rules are in place, are exempt.
 func (p *Pods) steer(table rules.Rules, box *sandbox, want steer.Pod) error {
 	if n, ok := table.(steer.Noter); ok && len(want.Redirects) > 0 {
 		noting, err := n.Note(want)
 		if err != nil {
 			return err
 		}
-		if noting { // else the table that stands knows its connections
-			want.Open = p.open(box)
+		if noting { // else the existing table already knows the connections
+			want.Open = p.connections(box)
 		}
 	}
 	_, err := table.Repair(want)
 	return err
 }
 
-// remove removes our rules of every back end.
+// remove removes neardns's rules of every back end from a netns.
 func (p *Pods) remove(ns *os.File) error {
 	errs := []error{removeOf(p.backend, ns)}
 	for _, other := range p.backend.Others() {
@@ -424,8 +425,8 @@ func (p *Pods) remove(ns *os.File) error {
 	return errors.Join(errs...)
 }
 
-// RemoveTables removes every pod's table, for cleanup, and notes in the files that the pods are not steered any more. Each error names a
-// pod that could not be entered and may still be steered: the switch must stay then.
+// RemoveTables removes every pod's table, for cleanup, and records in the files that the pods are no longer steered. Each error names a pod
+// that could not be entered and may still be steered: then the caller must not remove the switch.
 func (p *Pods) RemoveTables(ctx context.Context) []error {
 	p.reconciling.Lock()
 	defer p.reconciling.Unlock()
@@ -454,7 +455,7 @@ func (p *Pods) release(box sandbox) error {
 		return p.surelyGone(box.files)
 	}
 	defer box.ns.Close()
-	// Also where the files say that nothing is steered: an ADD may have been cut short.
+	// Remove rules even if the files have nothing steered, because an ADD may have been interrupted.
 	if err := p.remove(box.ns); err != nil {
 		return err
 	}
@@ -462,17 +463,17 @@ func (p *Pods) release(box sandbox) error {
 		f.Decisions = slices.Clone(f.Decisions)
 		for i := range f.Decisions {
 			f.Decisions[i] = podfile.Decision{Redirect: f.Decisions[i].Redirect, Local: f.Decisions[i].Local,
-				State: podfile.LeftAlone, Reason: "neardns was taken off this node"}
+				State: podfile.LeftAlone, Reason: "neardns was removed from this node"}
 		}
-		if err := p.note(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := p.writeDecisions(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
 	return nil
 }
 
-// surelyGone returns nil if a netns that cannot be entered does not exist any more: its path leads to another one, or is
-// missing from a folder that can be seen. From inside a container that lacks the host's mounts, living ones look alike.
+// surelyGone returns nil if the files' netns no longer exists: its path leads to another netns, or is missing from a folder that is
+// visible. It is strict because a container without the host's mounts cannot enter living namespaces either.
 func (p *Pods) surelyGone(files []podfile.File) error {
 	for _, f := range files {
 		ns, inode, err := podfile.OpenNetNS(f.NetNS)

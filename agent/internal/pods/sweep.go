@@ -9,10 +9,10 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// deadFor is how long a file is kept whose path leads to no netns of its own: DEL and GC, whose it is, come sooner where they come.
+// deadFor is how long a file stays after its netns is gone. DEL or GC should remove it, and if the runtime calls them it does so sooner.
 const deadFor = time.Hour
 
-// sweep removes files of pods that are surely gone and whose DEL never came. reconciling is held.
+// sweep removes files of pods that are gone and whose DEL never came. The caller holds p.reconciling.
 func (p *Pods) sweep(files []podfile.File) {
 	gone := map[key]bool{}
 	now := time.Now()
@@ -31,10 +31,10 @@ func (p *Pods) sweep(files []podfile.File) {
 			continue
 		}
 		if err := p.forget(f); err != nil {
-			p.log.Warn("file of a pod that is gone is not removed", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "err", err)
+			p.log.Warn("cannot remove the file of a pod that is gone", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "err", err)
 			continue
 		}
-		p.log.Info("file of a pod that is gone removed: its DEL never came", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "netns", f.NetNS)
+		p.log.Info("removed the file of a pod that is gone; the runtime never called DEL", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "netns", f.NetNS)
 	}
 	for k := range p.dead {
 		if !gone[k] {
@@ -48,7 +48,7 @@ func (p *Pods) sweep(files []podfile.File) {
 	}
 }
 
-// forget removes a file unless an ADD has written another one meanwhile.
+// forget removes a file unless a later ADD has replaced it.
 func (p *Pods) forget(f podfile.File) error {
 	same := false
 	err := podfile.Amend(p.stateDir, f.ContainerID, f.IfName, func(now *podfile.File) bool {

@@ -23,7 +23,7 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// The times of a pod trial. Two queries of a steered pod that were lost while the lease stood, and a lease that was renewed after the
+// The times of a pod trial. Two queries of a steered pod that were lost during one lease, and a renewal of that lease after the
 // second, are evidence: the prober's path is open and the pod's is not. The prober's own queries are answered within milliseconds.
 const (
 	trialTimeout = time.Second
@@ -33,13 +33,13 @@ const (
 	maxTrials      = 16 // at a time
 )
 
-// Lease reports since when the lease for queries to an address is held without a break, and when it was last renewed; false where it is
-// not held.
+// Lease reports since when the lease for queries to an address has been granted without a break, and when it was last renewed. held is
+// false if there is no lease.
 type Lease func(address netip.Addr, p steer.Protocol) (since, renewed time.Time, held bool)
 
-// RunTrials reports to the table what pods' own tables and the leases show, and runs the trials that it starts. A trial sends queries from
-// the pod's netns, with its address, to the steering address: this needs no pod table and costs the pod no query. changed: pods may be
-// steered now.
+// RunTrials reports the evidence of pods' own tables and of the leases to podstate, and runs the trials that podstate starts. A trial
+// sends queries from the pod's netns, with its address, to the steering address: this needs no pod table and costs the pod no query.
+// changed: pods may be steered now.
 func (p *Pods) RunTrials(ctx context.Context, lease Lease) (changed bool, err error) {
 	due, err := p.dueTrials(lease, time.Now())
 	errs := []error{err}
@@ -63,7 +63,7 @@ func (p *Pods) RunTrials(ctx context.Context, lease Lease) (changed bool, err er
 	return changed, errors.Join(errs...)
 }
 
-// trial is one attachment with the paths that are to be tried.
+// trial is one attachment with the paths to try.
 type trial struct {
 	file  podfile.File
 	paths []triedPath
@@ -74,7 +74,7 @@ type triedPath struct {
 	podstate.Status
 }
 
-// dueTrials lists the trials that the table starts now. A steered path of which nothing is remembered costs one look into memory.
+// dueTrials lists the trials that podstate starts now. A steered path without suspicion costs one map access.
 func (p *Pods) dueTrials(lease Lease, now time.Time) ([]trial, error) {
 	files, _ := p.read()
 	err := p.reportTables(files, now)
@@ -115,7 +115,7 @@ func (p *Pods) suspected(at path) bool {
 	return !p.paths[at].Next.IsZero()
 }
 
-// runTrial tries the paths of one attachment and reports what came of it.
+// runTrial tries the paths of one attachment and reports the results to podstate.
 func (p *Pods) runTrial(ctx context.Context, t trial, lease Lease) (changed bool, err error) {
 	ns, err := enter(t.file)
 	if err != nil {
@@ -153,7 +153,8 @@ func (p *Pods) runTrial(ctx context.Context, t trial, lease Lease) (changed bool
 	return false, nil
 }
 
-// tryPath tries one path over both protocols. A bypassed path is tried over UDP first, with one packet: a policy that lasts denies no more.
+// tryPath tries one path over both protocols. A bypassed path is tried over UDP first, with one packet, so that a lasting policy drops no
+// more than that.
 func (p *Pods) tryPath(ctx context.Context, ns *os.File, t trial, d triedPath, lease Lease) (signal, error) {
 	protocols := []steer.Protocol{steer.UDP, steer.TCP}
 	results := make([]verdict, len(protocols))
@@ -262,8 +263,8 @@ func (p *Pods) releaseClients(f podfile.File, address netip.Addr, proto steer.Pr
 	return nil
 }
 
-// TryClient tries the path of a client that the switch bypasses: it releases the client and sends a query from the pod's netns. If the query
-// passes the host's filters, the switch clears the client itself. false: no known pod has the client's address.
+// TryClient tries the path of a client that the switch bypasses: it releases the client and sends a query from the pod's netns. If the
+// query passes the host's filters, the switch clears the client itself. false: no known pod has the client's address.
 func (p *Pods) TryClient(ctx context.Context, c steer.Client) (known bool, err error) {
 	files, _ := p.read()
 	for _, f := range files {
@@ -331,7 +332,7 @@ func query(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Proto
 }
 
 // queryOverTCP is query over TCP. A connection alone is no answer: a filter may drop what follows. If the agent ends the connection
-// without an answer, it has no slot for this client now, which says nothing of the path.
+// without an answer, it has no slot for this client now: the result is unknown.
 func queryOverTCP(ctx context.Context, ns *os.File, to netip.AddrPort, message prober.Trial) (verdict, error) {
 	deadline := time.Now().Add(trialTimeout)
 	var conn net.Conn

@@ -11,16 +11,16 @@ import (
 	"github.com/neardns/neardns/pkg/steer/nft"
 )
 
-// Verified is what one attachment is found to be.
+// Verified is the result for one attachment.
 type Verified struct {
 	File  podfile.File
-	State string   // as Reconcile counts them
-	Drift []string // of its table; none where it is not steered
+	State string   // one of the states that Reconcile counts
+	Drift []string // of its table; empty if it is not steered
 	Mesh  bool     // its netns has chains of a service mesh
-	Err   error    // why it could not be looked at
+	Err   error    // why its netns could not be checked
 }
 
-// Verify looks at every attachment and changes nothing. The errors are of files that cannot be read.
+// Verify checks every attachment and changes nothing. The errors are about unreadable files.
 func (p *Pods) Verify() ([]Verified, []error) {
 	p.stale.Store(true)
 	files, errs := p.read()

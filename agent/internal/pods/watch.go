@@ -17,8 +17,8 @@ import (
 // poll is how often files are read again although no event reported a change.
 const poll = 10 * time.Second
 
-// again is how long a watch that could not be set up waits for the next attempt; meanwhile every reading is fresh.
-const again = time.Second
+// retryDelay is the pause after a watch could not be set up; until then, every use reads the files.
+const retryDelay = time.Second
 
 // dir holds the pod files.
 func (p *Pods) dir() string { return filepath.Dir(podfile.Path(p.stateDir, "x", "y")) }
@@ -32,7 +32,7 @@ func (p *Pods) Watch(ctx context.Context) (<-chan struct{}, error) {
 	ticks := tick.New()
 	go func() {
 		defer close(ticks)
-		p.Outdate() // what changed before there was a watch
+		p.Outdate() // files may have changed before the watch began
 		p.watch(ctx, watcher, func() {
 			p.Outdate()
 			ticks.Send()
@@ -47,9 +47,9 @@ func (p *Pods) setWatched(on bool) {
 	p.watched = on
 }
 
-// follow makes the folder where it is missing, as the first ADD would, and watches it.
+// follow makes the folder if it is missing, as the first ADD would, and watches it.
 func (p *Pods) follow() (*fsnotify.Watcher, error) {
-	if err := os.MkdirAll(p.dir(), 0o755); err != nil { //nolint:gosec // as the plugin makes it
+	if err := os.MkdirAll(p.dir(), 0o755); err != nil { //nolint:gosec // the same mode as the plugin uses
 		return nil, fmt.Errorf("make the folder of the pod files: %w", err)
 	}
 	watcher, err := fsnotify.NewWatcher()
@@ -64,8 +64,8 @@ func (p *Pods) follow() (*fsnotify.Watcher, error) {
 	return watcher, nil
 }
 
-// watch keeps watching until ctx ends; while there is no watch, every reading is fresh. A folder that was removed is made and
-// watched anew, by a new watcher: the library forgets an old one's folder only some time after it said that it went.
+// watch keeps a watch until ctx ends; while there is none, every use reads the files. If the folder was removed, watch makes it again and
+// uses a new watcher, because an old one keeps the removed folder for some time after the event.
 func (p *Pods) watch(ctx context.Context, watcher *fsnotify.Watcher, changed func()) {
 	slow := time.NewTicker(poll)
 	defer slow.Stop()
@@ -81,8 +81,8 @@ func (p *Pods) watch(ctx context.Context, watcher *fsnotify.Watcher, changed fun
 		}
 		var err error
 		if watcher, err = p.follow(); err != nil {
-			p.log.Warn("pod files are only polled", "err", err)
-			tick.Pause(ctx, again)
+			p.log.Warn("cannot watch pod files; polling them", "err", err)
+			tick.Pause(ctx, retryDelay)
 		}
 		changed()
 	}
@@ -91,7 +91,7 @@ func (p *Pods) watch(ctx context.Context, watcher *fsnotify.Watcher, changed fun
 	}
 }
 
-// events passes changes on until ctx ends or the folder goes.
+// events reports changes until ctx ends or the folder is removed.
 func (p *Pods) events(ctx context.Context, watcher *fsnotify.Watcher, slow <-chan time.Time, changed func()) {
 	for {
 		select {
@@ -115,7 +115,7 @@ func (p *Pods) events(ctx context.Context, watcher *fsnotify.Watcher, slow <-cha
 	}
 }
 
-// isPodFile leaves out files that are being written: their rename is the event.
+// isPodFile is false for temporary files; their rename into place is the event.
 func isPodFile(path string) bool {
 	return !strings.HasPrefix(filepath.Base(path), ".")
 }

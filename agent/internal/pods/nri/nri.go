@@ -1,11 +1,12 @@
-// Package nri is the agent as a plugin of the container runtime's Node Resource Interface: it changes a pod's resolv.conf, as
-// the CNI plugin noted it in the pod's file, where the runtime makes that file only after ADD (containerd 2).
+// Package nri makes the agent a plugin of the container runtime's Node Resource Interface (NRI) and applies pods' DNS settings: the CNI
+// plugin writes the wanted changes into the pod's file, and this package changes the pod's resolv.conf. It is for runtimes that write
+// resolv.conf only after ADD (containerd 2).
 //
-// The runtime calls between a pod's sandbox and its first container, so every process of the pod sees the change. Pods that
-// started while the agent was away are caught up with when it comes back; libraries read a changed file again.
+// The runtime calls it after it made the pod's sandbox and before the first container, so every process of the pod sees the change. When
+// the agent returns after an absence, it changes the files of pods that started meanwhile; resolver libraries reload a changed file.
 //
-// It must never keep a pod from starting: it answers no call with an error, asks for no adjustment, and does nothing that waits
-// for anybody. What it did, or why not, stands in the pod's file. A runtime without NRI is looked for again and again.
+// On failure: the pod still starts. No call is answered with an error, requests an adjustment or blocks. The pod's file records what was
+// changed, or why nothing was. If the runtime offers no NRI, Run tries to connect again every 5 s.
 package nri
 
 import (
@@ -33,18 +34,18 @@ import (
 )
 
 const (
-	// again is how long a connection that failed waits for the next attempt.
-	again = 5 * time.Second
-	// grace is how long a pod may wait before it is said that nobody will change its file: a runtime or an agent that is just
-	// starting needs some.
+	// reconnectDelay is the pause after a connection failed.
+	reconnectDelay = 5 * time.Second
+	// grace is how long the agent may be disconnected before it records in the files of waiting pods that no change will come. A runtime
+	// or an agent that is just starting needs some time.
 	grace = 30 * time.Second
-	// hostRoot is where an agent in a container sees the host's files that are not mounted into it, if it may.
+	// hostRoot is where an agent in a container sees host files that are not mounted into it, if it has the permission.
 	hostRoot = "/proc/1/root"
-	// index orders plugins; nobody else changes this file, so ours has no meaning.
+	// index orders NRI plugins. Any value does: no other plugin changes resolv.conf.
 	index, name = "50", "neardns"
 )
 
-// Config is what it works by.
+// Config configures a Plugin.
 type Config struct {
 	Log      *slog.Logger
 	StateDir string   // of the pod files
@@ -52,31 +53,31 @@ type Config struct {
 	Socket   string   // of the runtime's NRI
 }
 
-// Plugin lays overlays. All methods may be called at the same time.
+// Plugin applies overlays to pods' resolv.conf. All methods are safe for concurrent use.
 type Plugin struct {
 	Config
-	now   func() time.Time
-	again time.Duration // see the constant
+	now            func() time.Time
+	reconnectDelay time.Duration // see the constant
 
 	mu      sync.Mutex // guards the fields below
 	pods    map[string]attached.Pod
-	settled bool // the runtime has told of its pods, or there is none to tell
+	settled bool // the runtime has reported its pods, or the agent could not connect to it
 }
 
-// New makes one. Nothing happens before Run.
+// New makes a Plugin. It connects when Run is called.
 func New(c Config) *Plugin {
-	return &Plugin{Config: c, now: time.Now, again: again, pods: map[string]attached.Pod{}}
+	return &Plugin{Config: c, now: time.Now, reconnectDelay: reconnectDelay, pods: map[string]attached.Pod{}}
 }
 
-// Pods are those that the runtime told of, by container ID. settled is false while nobody knows yet whether it will tell.
+// Pods returns the pods that the runtime reported, by container ID. settled is false until the first connection succeeds or fails.
 func (p *Plugin) Pods() (pods map[string]attached.Pod, settled bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.pods), p.settled
 }
 
-// note keeps what the runtime says of a pod. It names no interface, but a pod's first one has one name with all runtimes.
-func (p *Plugin) note(pod *api.PodSandbox) {
+// record stores what the runtime reports of a pod. NRI names no interface, but all runtimes name a pod's first one eth0.
+func (p *Plugin) record(pod *api.PodSandbox) {
 	a := attached.Pod{ContainerID: pod.GetId(), IfName: "eth0", Namespace: pod.GetNamespace(), Name: pod.GetName(), UID: pod.GetUid(),
 		Annotations: map[string]string{}}
 	maps.Copy(a.Annotations, pod.GetAnnotations())
@@ -95,7 +96,7 @@ func (p *Plugin) note(pod *api.PodSandbox) {
 	p.pods[a.ContainerID] = a
 }
 
-func (p *Plugin) settle() {
+func (p *Plugin) setSettled() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.settled = true
@@ -103,31 +104,31 @@ func (p *Plugin) settle() {
 
 // Run stays connected to the runtime until ctx ends.
 func (p *Plugin) Run(ctx context.Context) {
-	away := p.now() // since when nobody is connected
-	said := ""
+	disconnected := p.now() // since when there is no connection
+	lastLogged := ""
 	for ctx.Err() == nil {
 		began := p.now()
 		err := p.serve(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		p.settle()
+		p.setSettled()
 		var late *connectError
 		if !errors.As(err, &late) {
-			away = p.now() // it was connected until now
-			p.Log.Warn("the runtime's NRI is gone", "err", err, "after", p.now().Sub(began))
-		} else if text := err.Error(); text != said {
-			said = text
-			p.Log.Debug("not connected to the runtime's NRI", "err", err) // who needs it is told for each pod
+			disconnected = p.now() // the connection lasted until now
+			p.Log.Warn("lost the connection to the runtime's NRI; retrying", "err", err, "after", p.now().Sub(began))
+		} else if text := err.Error(); text != lastLogged {
+			lastLogged = text
+			p.Log.Debug("not connected to the runtime's NRI", "err", err) // recordNoNRI warns about each pod that needs it
 		}
-		if p.now().Sub(away) >= grace {
-			p.giveUp(err)
+		if p.now().Sub(disconnected) >= grace {
+			p.recordNoNRI(err)
 		}
-		tick.Pause(ctx, p.again)
+		tick.Pause(ctx, p.reconnectDelay)
 	}
 }
 
-// connectError says that there was no connection at all.
+// connectError means that the plugin was never connected.
 type connectError struct{ err error }
 
 func (e *connectError) Error() string { return e.err.Error() }
@@ -163,8 +164,8 @@ func (p *Plugin) serve(ctx context.Context) error {
 	}
 }
 
-// start registers. The library waits without end for a runtime that takes the registration and then says nothing more; such
-// an attempt is given up, and what it holds ends with the connection.
+// start registers the plugin. The library waits forever for a runtime that accepts the registration and then sends nothing more, so start
+// returns after a timeout. The library's goroutine ends when the caller closes the connection.
 func start(ctx context.Context, s stub.Stub) error {
 	ctx, cancel := context.WithTimeout(ctx, stub.DefaultRegistrationTimeout)
 	defer cancel()
@@ -189,19 +190,19 @@ func (p *Plugin) dial(ctx context.Context) (net.Conn, error) {
 	return conn, err
 }
 
-// handler is what the runtime calls. No call is ever answered with an error: that would fail the pod.
+// handler has the methods that the runtime calls. None returns an error: that would fail the pod.
 type handler struct{ plugin *Plugin }
 
-// Synchronize is the first call of a connection and names the pods that run.
+// Synchronize is the first call of a connection. It lists the running pods.
 func (h handler) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api.Container) ([]*api.ContainerUpdate, error) {
 	h.plugin.mu.Lock()
 	clear(h.plugin.pods)
 	h.plugin.mu.Unlock()
 	for _, pod := range pods {
-		h.plugin.note(pod)
+		h.plugin.record(pod)
 		h.plugin.Lay(pod.GetId())
 	}
-	h.plugin.settle()
+	h.plugin.setSettled()
 	return nil, nil
 }
 
@@ -213,38 +214,39 @@ func (h handler) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error 
 	return nil
 }
 
-// RunPodSandbox comes behind CNI's ADD and before the pod's containers.
+// RunPodSandbox is called after CNI's ADD and before the pod's containers start.
 func (h handler) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
-	h.plugin.note(pod)
+	h.plugin.record(pod)
 	h.plugin.Lay(pod.GetId())
 	return nil
 }
 
-// Lay does what the files of a sandbox's attachments wait for.
+// Lay applies the overlays that the files of a sandbox's attachments wait for.
 func (p *Plugin) Lay(sandboxID string) {
 	if podfile.CheckKey(sandboxID, "x") != nil {
-		return // no such pod has a file
+		return // no pod file can have such an ID
 	}
 	files, errs := podfile.Siblings(p.StateDir, sandboxID, "")
 	for _, err := range errs {
 		p.Log.Warn("pod file unreadable", "container_id", sandboxID, "err", err)
 	}
 	for _, f := range files {
-		if waits(f) {
-			p.amend(f, p.lay)
+		if isWaiting(f) {
+			p.amendDNS(f, p.applyOverlay)
 		}
 	}
 }
 
-func waits(f podfile.File) bool {
+// isWaiting reports whether a pod's overlay has not been applied yet and may still be.
+func isWaiting(f podfile.File) bool {
 	return f.DNS != nil && f.DNS.Overlay != nil && (f.DNS.State == podfile.Waiting || f.DNS.State == podfile.NoLever)
 }
 
-// amend changes the settings in a pod's file and says what became of them.
-func (p *Plugin) amend(f podfile.File, change func(id string, d *podfile.DNS)) {
+// amendDNS changes the DNS part of a pod's file and logs the result.
+func (p *Plugin) amendDNS(f podfile.File, change func(id string, d *podfile.DNS)) {
 	log := p.Log.With("pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
 	err := podfile.Amend(p.StateDir, f.ContainerID, f.IfName, func(now *podfile.File) bool {
-		if !waits(*now) {
+		if !isWaiting(*now) {
 			return false // another agent was faster
 		}
 		before := now.DNS.State
@@ -253,42 +255,43 @@ func (p *Plugin) amend(f podfile.File, change func(id string, d *podfile.DNS)) {
 			return false
 		}
 		if now.DNS.State == podfile.Overlaid {
-			log.Info("overlay laid", "lever", now.DNS.Lever, "path", now.DNS.Path)
+			log.Info("pod's DNS settings applied", "lever", now.DNS.Lever, "path", now.DNS.Path)
 		} else {
-			log.Warn("overlay not laid", "state", now.DNS.State, "why", now.DNS.Reason)
+			log.Warn("pod's DNS settings not applied", "state", now.DNS.State, "why", now.DNS.Reason)
 		}
 		return true
 	})
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // gone with its pod
-		log.Warn("pod file not amended", "err", err)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the pod is gone
+		log.Warn("cannot update the pod file", "err", err)
 	}
 }
 
-// lay changes the file. It may be called again after a failure between the file and the note: twice is as once.
-func (p *Plugin) lay(id string, d *podfile.DNS) {
+// applyOverlay changes resolv.conf and sets in d what was done. It is idempotent, because the agent may fail after it changed resolv.conf
+// and before it wrote the pod's file.
+func (p *Plugin) applyOverlay(id string, d *podfile.DNS) {
 	fail := func(err error) {
 		d.State, d.Lever, d.Reason = podfile.Failed, podfile.LeverNRI, err.Error()
 	}
 	file, err := p.find(id)
 	if errors.Is(err, fs.ErrNotExist) {
-		d.State, d.Reason = podfile.NoLever, fmt.Sprintf("%v: name its place in resolvConf.paths, and mount it into the agent", err)
+		d.State, d.Reason = podfile.NoLever, fmt.Sprintf("%v: add its path to resolvConf.paths, and mount it into the agent", err)
 		return
 	}
 	if err != nil {
 		fail(err)
 		return
 	}
-	own, _ := resolvconf.Parse(file.Text).Settings() // a nameserver line without an address names nobody
+	own, _ := resolvconf.Parse(file.Text).Settings() // a nameserver line without an address is ignored
 	excess := resolvconf.Truncate
 	if d.Refuse {
 		excess = resolvconf.Refuse
 	}
-	laid := overlay.Relay(d.Overlay, own, d.Limits, excess)
-	if laid.Refused != nil {
-		fail(laid.Refused)
+	applied := overlay.Relay(d.Overlay, own, d.Limits, excess)
+	if applied.Refused != nil {
+		fail(applied.Refused)
 		return
 	}
-	text, err := resolvconf.Parse(file.Text).With(laid.Settings)
+	text, err := resolvconf.Parse(file.Text).With(applied.Settings)
 	if err == nil {
 		err = file.Write(text.Bytes())
 	}
@@ -297,10 +300,10 @@ func (p *Plugin) lay(id string, d *podfile.DNS) {
 		return
 	}
 	d.State, d.Lever, d.Reason = podfile.Overlaid, podfile.LeverNRI, ""
-	d.Settings, d.Notes, d.Path = laid.Settings, laid.Notes, strings.TrimPrefix(file.Path, hostRoot)
+	d.Settings, d.Notes, d.Path = applied.Settings, applied.Notes, strings.TrimPrefix(file.Path, hostRoot)
 }
 
-// find reads the sandbox's file where it is mounted into the agent's container, else where only the host has it.
+// find reads the sandbox's resolv.conf where it is mounted into the agent's container, else below the host's root.
 func (p *Plugin) find(id string) (sandbox.File, error) {
 	file, err := sandbox.Find(p.Paths, id)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -316,27 +319,27 @@ func (p *Plugin) find(id string) (sandbox.File, error) {
 	return file, err
 }
 
-// giveUp notes in the files of pods that wait that nobody will come, until somebody does.
-func (p *Plugin) giveUp(why error) {
-	files, _ := podfile.List(p.StateDir) // the registry names those that cannot be read
+// recordNoNRI writes into the files of waiting pods that the agent is not connected. A later connection still applies their overlays.
+func (p *Plugin) recordNoNRI(why error) {
+	files, _ := podfile.List(p.StateDir) // the registry reports unreadable files
 	for _, f := range files {
-		if !waits(f) || f.DNS.State == podfile.NoLever {
+		if !isWaiting(f) || f.DNS.State == podfile.NoLever {
 			continue
 		}
-		p.amend(f, func(_ string, d *podfile.DNS) {
+		p.amendDNS(f, func(_ string, d *podfile.DNS) {
 			d.State, d.Reason = podfile.NoLever, fmt.Sprintf("the runtime makes the pod's resolv.conf after ADD, and the agent is not connected to its NRI (%v)", why)
 		})
 	}
 }
 
-// logger passes the library's words on. Per pod it says what we say better.
+// logger logs the library's messages at debug level: the plugin's own messages per pod are clearer.
 type logger struct{ log *slog.Logger }
 
-func (l logger) Debugf(ctx context.Context, format string, args ...any) { l.say(ctx, format, args) }
-func (l logger) Infof(ctx context.Context, format string, args ...any)  { l.say(ctx, format, args) }
-func (l logger) Warnf(ctx context.Context, format string, args ...any)  { l.say(ctx, format, args) }
-func (l logger) Errorf(ctx context.Context, format string, args ...any) { l.say(ctx, format, args) }
+func (l logger) Debugf(ctx context.Context, format string, args ...any) { l.debug(ctx, format, args) }
+func (l logger) Infof(ctx context.Context, format string, args ...any)  { l.debug(ctx, format, args) }
+func (l logger) Warnf(ctx context.Context, format string, args ...any)  { l.debug(ctx, format, args) }
+func (l logger) Errorf(ctx context.Context, format string, args ...any) { l.debug(ctx, format, args) }
 
-func (l logger) say(ctx context.Context, format string, args []any) {
+func (l logger) debug(ctx context.Context, format string, args []any) {
 	l.log.Log(ctx, slog.LevelDebug, "nri", "note", fmt.Sprintf(format, args...))
 }

@@ -40,7 +40,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, dir: t.TempDir()}
 	w.plugin = New(Config{Log: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})), StateDir: filepath.Join(w.dir, "run"),
 		Paths: []string{filepath.Join(w.dir, "sandboxes", "{id}", "resolv.conf")}, Socket: filepath.Join(w.dir, "nri.sock")})
-	w.plugin.again = 50 * time.Millisecond
+	w.plugin.reconnectDelay = 50 * time.Millisecond
 	return w
 }
 
@@ -115,7 +115,7 @@ func TestLay(t *testing.T) {
 		"refused":    {func(d *podfile.DNS) { d.Overlay = &resolvconf.Overlay{Policy: resolvconf.None} }, podfile.Failed, "it leaves the pod without any", kubeletText},
 		"too-long":   {func(d *podfile.DNS) { d.Refuse = true; d.Overlay.Nameservers = []string{"::1", "::2", "::3"} }, podfile.Failed, "3 of 4 nameservers", kubeletText},
 		"cut":        {func(d *podfile.DNS) { d.Overlay.Nameservers = []string{"::1", "::2", "::3"} }, podfile.Overlaid, "", "search shop.svc.cluster.local svc.cluster.local\nnameserver 10.96.0.10\nnameserver ::1\nnameserver ::2\noptions ndots:1\n"},
-		"no-file":    {nil, podfile.NoLever, "name its place in resolvConf.paths", ""},
+		"no-file":    {nil, podfile.NoLever, "add its path to resolvConf.paths", ""},
 		"a-folder":   {nil, podfile.Failed, "is no regular file", ""},
 		"no-podfile": {nil, "", "", kubeletText},
 	} {
@@ -312,7 +312,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// Where no runtime answers, pods that wait are told so in their files, not before the grace is over, and Run ends when it is told.
+// If no runtime answers, the files of waiting pods record it after the grace period, and Run ends with its context.
 func TestNobodyThere(t *testing.T) {
 	testutil.RequireRoot(t) // a runtime's connections and their ends are the kernel's
 	for name, listen := range map[string]bool{"no socket": false, "a socket that says nothing": true} {

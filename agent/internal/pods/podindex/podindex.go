@@ -1,9 +1,9 @@
-// Package podindex owns what the agent knows of each pod of its node on the way of that pod's questions: the search list by which
-// they are completed, whether the kernel answers its hits, and the counts of questions, hits and failures, by pod and by namespace.
+// Package podindex finds a pod by the address of its query: its search list for search completion, whether the kernel program answers its
+// hits, and the counts of its queries, hits and failures, which are also summed by namespace.
 //
-// It must never cost a question more than a look into an index, and never hold more series than it bounds.
+// A lookup costs one map access per query, and the number of namespaces with series of their own is bounded.
 //
-// Failure policy: an address that is no known pod's is counted by nobody, and its questions are not completed.
+// On failure: queries from an address that belongs to no known pod are neither counted nor completed.
 package podindex
 
 import (
@@ -21,9 +21,9 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// Clients are the pods of one node. Methods may be called at the same time, Follow before all others.
+// Clients has the pods of one node. Its methods are safe for concurrent use once Follow has returned.
 type Clients struct {
-	// Memory and Metrics are of search completion.
+	// Memory and Metrics belong to search completion.
 	Memory  *searchpath.Memory
 	Metrics searchpath.Metrics
 
@@ -31,7 +31,7 @@ type Clients struct {
 	index *pods.Index[client]
 	conf  atomic.Pointer[config.Node]
 
-	mu         sync.Mutex // guards the field below; the counts are read without it
+	mu         sync.Mutex // guards the field below; the counts are atomic
 	namespaces map[string]*tally
 }
 
@@ -39,57 +39,57 @@ type Clients struct {
 type client struct {
 	of        *Clients
 	file      podfile.File
-	search    *searchpath.Search // nil: its questions are not completed
-	borrows   bool               // the kernel answers its hits
+	search    *searchpath.Search // nil: its queries are not completed
+	inKernel  bool               // the kernel program answers its hits
 	tally     *tally
-	namespace *tally // goes on when the pod is gone
+	namespace *tally // outlives the pod
 }
 
-// tally counts a client's questions.
+// tally counts queries by result.
 type tally struct{ queries, hits, kernel, failures atomic.Uint64 }
 
-// namespacesMost bounds the namespaces that have series of their own; the pods of more of them are counted together. A node has
-// 110 pods unless somebody changed that.
-const namespacesMost = 100
+// maxNamespaces bounds the namespaces that have series of their own; the pods of all others share one. The kubelet's default limit is 110
+// pods on a node.
+const maxNamespaces = 100
 
-// otherNamespaces is no namespace's name (RFC 1123 has no underscore).
+// otherNamespaces cannot be a namespace's name: RFC 1123 allows no underscore.
 const otherNamespaces = "_other"
 
-// New returns the clients of a node with this configuration. None is known until Follow.
+// New returns an index for a node with this configuration. It knows no pod until Follow.
 func New(conf *config.Node) *Clients {
 	c := &Clients{Memory: searchpath.NewMemory(), namespaces: map[string]*tally{}}
 	c.conf.Store(conf)
 	return c
 }
 
-// Follow tells which pods there are. It is called once, before the first question.
+// Follow sets the registry of pods. It is called once, before the first query.
 func (c *Clients) Follow(registry *pods.Pods) {
-	c.pods, c.index = registry, pods.NewIndex(registry, c.keep)
+	c.pods, c.index = registry, pods.NewIndex(registry, c.clientFor)
 }
 
-// Configure takes another configuration over, for the pods that run too.
+// Configure applies another configuration, to running pods too.
 func (c *Clients) Configure(conf *config.Node) {
 	c.conf.Store(conf)
 	c.pods.Outdate()
 }
 
-// Counts are a pod's questions that the agent answered, since the agent's start, or since the pod's. Those that kube-dns answered
-// are not among them.
+// Counts has a pod's queries that the agent or the kernel program answered since the agent or the pod started, whichever is later. Queries
+// that kube-dns answered are not counted.
 type Counts struct {
 	Queries  uint64 `json:"queries"`
 	Hits     uint64 `json:"hits"`     // of these, from the cache
-	Kernel   uint64 `json:"kernel"`   // of these, in the kernel
-	Failures uint64 `json:"failures"` // of these, with neither an answer nor that there is no such name
+	Kernel   uint64 `json:"kernel"`   // of these, by the kernel program
+	Failures uint64 `json:"failures"` // of these, with a response code other than NOERROR and NXDOMAIN
 }
 
 // Pod is one attachment of a pod.
 type Pod struct {
 	File      podfile.File
-	Completed bool // its questions are
+	Completed bool // search completion is on for it
 	Counts    Counts
 }
 
-// Pods lists those that are known, in no order.
+// Pods lists the known pods, in no order.
 func (c *Clients) Pods() []Pod {
 	var out []Pod
 	conf := c.conf.Load()
@@ -101,15 +101,16 @@ func (c *Clients) Pods() []Pod {
 	return out
 }
 
-func (c *Clients) keep(f podfile.File, old *client) *client {
+// clientFor makes the data of an attachment and takes over the counts of the data before.
+func (c *Clients) clientFor(f podfile.File, old *client) *client {
 	conf := c.conf.Load()
 	next := &client{of: c, file: f, search: searchOf(f, conf), tally: new(tally), namespace: c.namespace(f.PodNamespace)}
 	wanted, why := InKernel(f, conf)
-	next.borrows = wanted && why == ""
+	next.inKernel = wanted && why == ""
 	if old != nil {
 		next.tally = old.tally
 		if next.search.Same(old.search) {
-			next.search = old.search // by which its decisions are remembered
+			next.search = old.search // searchpath.Memory keys its decisions by this pointer
 		}
 	}
 	return next
@@ -118,7 +119,7 @@ func (c *Clients) keep(f podfile.File, old *client) *client {
 func (c *Clients) namespace(name string) *tally {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.namespaces[name] == nil && len(c.namespaces) >= namespacesMost {
+	if c.namespaces[name] == nil && len(c.namespaces) >= maxNamespaces {
 		name = otherNamespaces
 	}
 	if c.namespaces[name] == nil {
@@ -127,34 +128,34 @@ func (c *Clients) namespace(name string) *tally {
 	return c.namespaces[name]
 }
 
-// completes tells whether a pod's questions are to be completed: its annotation says so, else the node's settings for its namespace
-// or for all pods. The settings are those of now, not of when the pod was made: an operator can switch it off at once.
-func completes(f podfile.File, conf *config.Node) bool {
+// wantsCompletion reports whether search completion is on for a pod: by its annotation, else by the node's setting for its namespace or for
+// all pods. The current settings count, not those at the pod's start, so that an operator can switch it off at once.
+func wantsCompletion(f podfile.File, conf *config.Node) bool {
 	if f.SearchCompletion != nil {
 		return *f.SearchCompletion
 	}
 	return conf.PodDNS.Completion(f.PodNamespace)
 }
 
-// Completes tells whether the questions of the pod with this file are completed, by this configuration.
+// Completes reports whether the queries of the pod with this file are completed under this configuration.
 func Completes(f podfile.File, conf *config.Node) bool { return searchOf(f, conf) != nil }
 
-// searchOf returns the list by which a pod's questions are completed; nil where they are not.
+// searchOf returns the search list for a pod's queries; nil if they are not completed.
 func searchOf(f podfile.File, conf *config.Node) *searchpath.Search {
-	if !completes(f, conf) {
+	if !wantsCompletion(f, conf) {
 		return nil
 	}
 	s, known := f.Resolver()
 	if !known {
-		// A walk ends by what the whole list says. The kubelet's own part of it could be guessed, what the node's resolv.conf or the
-		// pod's dnsConfig adds could not, and a name found there is another host than the one behind the end of a shorter list.
+		// The result of a search depends on the whole list. The kubelet's part could be guessed, but not what the node's resolv.conf or the
+		// pod's dnsConfig adds, and with a shorter list a name may lead to another host.
 		return nil
 	}
 	return searchpath.NewSearch(s.Searches, s.Ndots(), slices.Contains(s.Options, "no-tld-query"), conf.ClusterDomain)
 }
 
-// InKernel tells whether the hits of the pod with this file are to be answered in the kernel, by this configuration, and why they are not
-// all the same ("": they are).
+// InKernel reports whether the configuration wants the kernel program to answer the hits of the pod with this file. why is the reason if it
+// cannot; else "".
 func InKernel(f podfile.File, conf *config.Node) (wanted bool, why string) {
 	k := conf.KernelHits
 	switch {
@@ -169,24 +170,24 @@ func InKernel(f podfile.File, conf *config.Node) (wanted bool, why string) {
 	case !wanted:
 		return false, ""
 	case conf.KernelAlone():
-		return !f.OptOut, "" // whomever it asks, the program knows whose answers these are
+		return !f.OptOut, "" // the kernel program knows the server of each entry, so any server that the pod queries is fine
 	case len(f.In(podfile.Steered))+len(f.In(podfile.Pending)) == 0:
-		return false, "" // left alone: it asks nobody whom the kernel could stand in for
+		return false, "" // left alone: it queries no server whose entries the kernel program has
 	case slices.ContainsFunc(f.Decisions, func(d podfile.Decision) bool { return pods.StateOf(d) == podstate.Bypassed }):
 		return true, "it is bypassed, kube-dns answers it"
 	case len(f.In(podfile.Steered)) == 0:
 		return true, "it is not steered yet"
 	case Completes(f, conf):
-		return true, "its search list is walked for it (searchCompletion), which the kernel cannot do: switch one of the two off for it"
+		return true, "the agent walks its search list (searchCompletion), which the kernel program cannot do: switch off one of the two for this pod"
 	}
 	return true, ""
 }
 
 // Borrows implements cache.Borrowing.
-func (c *client) Borrows() bool { return c.borrows }
+func (c *client) Borrows() bool { return c.inKernel }
 
-// AnsweredInKernel counts questions of an attachment that the kernel answered: all are hits, and none is a failure. The pod may be gone: its
-// namespace has them all the same.
+// AnsweredInKernel counts queries of an attachment that the kernel program answered: all are hits, and none is a failure. If the pod is
+// gone, they still count for its namespace.
 func (c *Clients) AnsweredInKernel(f podfile.File, queries uint64) {
 	n := c.namespace(f.PodNamespace)
 	tallies := []*tally{n}
@@ -200,7 +201,7 @@ func (c *Clients) AnsweredInKernel(f podfile.File, queries uint64) {
 	}
 }
 
-// Heard is how many questions of an attachment the agent itself answered.
+// Heard returns how many queries of an attachment the agent itself answered.
 func (c *Clients) Heard(f podfile.File) uint64 {
 	if p := c.index.All()[[2]string{f.ContainerID, f.IfName}]; p != nil {
 		return p.tally.queries.Load() - p.tally.kernel.Load()
@@ -220,7 +221,7 @@ func (c *client) SearchNow(addr netip.Addr) *searchpath.Search {
 	return nil
 }
 
-// Identify returns what is known of a client, to go with its query; nil if it is no pod of this node.
+// Identify returns the data of the pod that has an address, to be attached to its query; nil if no pod of this node has it.
 func (c *Clients) Identify(addr netip.Addr) any {
 	if p := c.index.Find(addr); p != nil {
 		return p
@@ -228,7 +229,7 @@ func (c *Clients) Identify(addr netip.Addr) any {
 	return nil
 }
 
-// The response codes that are answers (RFC 1035, section 4.1.1).
+// The response codes that are no failures (RFC 1035, section 4.1.1).
 const (
 	rcodeSuccess   = 0
 	rcodeNameError = 3
@@ -252,8 +253,8 @@ func (c *Clients) Record(a queryinfo.Answer) {
 	}
 }
 
-// Namespaces are their counts, for /metrics. Once all places are taken, namespaces without pods on this node give theirs back, as
-// soon as their last counts are told.
+// Namespaces returns the counts by namespace, for /metrics. If maxNamespaces is reached, a namespace without pods on this node is dropped
+// after its last counts were returned.
 func (c *Clients) Namespaces() []telemetry.Namespace {
 	alive := map[string]bool{otherNamespaces: true}
 	for _, p := range c.index.All() {
@@ -261,7 +262,7 @@ func (c *Clients) Namespaces() []telemetry.Namespace {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	full, freed := len(c.namespaces) >= namespacesMost, false
+	full, freed := len(c.namespaces) >= maxNamespaces, false
 	var out []telemetry.Namespace
 	for name, t := range c.namespaces {
 		out = append(out, telemetry.Namespace{Name: name, Queries: t.queries.Load(), Hits: t.hits.Load(), Kernel: t.kernel.Load(), Failures: t.failures.Load()})
@@ -271,7 +272,7 @@ func (c *Clients) Namespaces() []telemetry.Namespace {
 		}
 	}
 	if freed {
-		c.pods.Outdate() // those who had no place take one
+		c.pods.Outdate() // pods that were counted under otherNamespaces get series of their own
 	}
 	return out
 }

@@ -201,18 +201,18 @@ func TestSearchNow(t *testing.T) {
 // A cluster may have thousands of namespaces, whose pods come and go on one node.
 func TestNamespacesAreBounded(t *testing.T) {
 	c := clientsOf(filesOf(t), confOf(t, ""))
-	for i := range 3 * namespacesMost {
+	for i := range 3 * maxNamespaces {
 		c.namespace(fmt.Sprintf("ns%d", i)).queries.Add(1)
 	}
 	counts := c.Namespaces()
-	if len(counts) != namespacesMost+1 {
+	if len(counts) != maxNamespaces+1 {
 		t.Errorf("%d namespaces", len(counts))
 	}
 	total := uint64(0)
 	for _, n := range counts {
 		total += n.Queries
 	}
-	if total != 3*namespacesMost {
+	if total != 3*maxNamespaces {
 		t.Errorf("%d questions are counted", total)
 	}
 }
@@ -222,7 +222,7 @@ func TestNamespacesGiveTheirPlaceBack(t *testing.T) {
 	dir := t.TempDir()
 	registry := pods.Open(dir, rules.Kind{}, slog.New(slog.DiscardHandler))
 	c := clientsOf(registry, confOf(t, ""))
-	for i := range namespacesMost {
+	for i := range maxNamespaces {
 		c.namespace(fmt.Sprintf("gone%d", i)).queries.Add(1)
 	}
 	f := pod("shop", "web", "10.244.1.5")
@@ -242,7 +242,7 @@ func TestNamespacesGiveTheirPlaceBack(t *testing.T) {
 		return m
 	}
 	answer()
-	if m := counts(); len(m) != namespacesMost+1 || m[otherNamespaces] != 1 || m["gone0"] != 1 {
+	if m := counts(); len(m) != maxNamespaces+1 || m[otherNamespaces] != 1 || m["gone0"] != 1 {
 		t.Errorf("with all places taken: %v", m)
 	}
 	answer()
