@@ -182,7 +182,7 @@ var figures = []string{
 	"ADD, to the reference `portmap` with one port",
 }
 
-// inWords are figures as people say them, each with the row that it stands for and the ratios for which it is fair.
+// inWords are figures in words, each with its row and the range of ratios for which the words are fair.
 var inWords = []struct {
 	page, words, row string
 	least, most      float64
@@ -203,8 +203,8 @@ func numbers(text string) []string {
 	return number.FindAllString(strings.ReplaceAll(text, ",", ""), -1)
 }
 
-// So no figure is kept in two places: docs/performance.md's table is drawn from the bench, its other numbers and those of README.md's
-// promises stand in a page that they link to, and a figure in words is held to its row.
+// Each figure has one source: docs/performance.md's table is drawn from the bench, its other numbers and those of README.md's
+// promises are in a page that they link to, and a figure in words fits its row.
 func TestFigures(t *testing.T) {
 	bench := read(t, "docs/project/bench.md")
 	table := "| what | neardns, to stock |\n| --- | --- |\n"
@@ -234,13 +234,13 @@ func TestFigures(t *testing.T) {
 		t.Errorf("README.md has %d figures", len(promises))
 	}
 	for _, promise := range promises {
-		stand(t, "README.md", promise)
+		checkNumbers(t, "README.md", promise)
 	}
-	stand(t, "docs/performance.md", strings.Join(prose(read(t, "docs/performance.md")), "\n"))
+	checkNumbers(t, "docs/performance.md", strings.Join(prose(read(t, "docs/performance.md")), "\n"))
 }
 
-// stand holds the numbers of a page's text to the pages that it links to.
-func stand(t *testing.T, page, text string) {
+// checkNumbers fails for each number of a text that no page which the text links to has.
+func checkNumbers(t *testing.T, page, text string) {
 	t.Helper()
 	var known []string
 	for _, m := range link.FindAllStringSubmatch(text, -1) {
