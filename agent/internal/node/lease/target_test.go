@@ -64,7 +64,8 @@ func TestTargetWalk(t *testing.T) {
 		now := time.Unix(1000, 0)
 		held, renewed := false, time.Time{}
 		var restUntil time.Time
-		explicit := []bool{} // since ever: whether each counted result was a failure
+		proofs, rested := 0, false // in a row; the last loss had a rest
+		explicit := []bool{}       // since ever: whether each counted result was a failure
 		for range 4000 {
 			now = now.Add(time.Duration(1+r.IntN(300)) * time.Millisecond)
 			// Runs of one result are more telling than noise.
@@ -75,12 +76,17 @@ func TestTargetWalk(t *testing.T) {
 			if p != Silent && p != Canceled {
 				explicit = append(explicit, p != Proven)
 			}
+			if proofs++; p != Proven {
+				proofs = 0
+			}
 			v := c.Next(p, held, now.Sub(renewed) > lifetime, now)
 			switch {
 			case v == Renew && p != Proven:
 				t.Fatalf("seed %d: renewed after probe %d", seed, p)
 			case v == Renew && !held && now.Before(restUntil):
 				t.Fatalf("seed %d: granted %s before its rest ended", seed, restUntil.Sub(now))
+			case v == Renew && !held && rested && proofs < answersInARow:
+				t.Fatalf("seed %d: granted after %d proofs in a row", seed, proofs)
 			case !held && v != Renew && v != Wait:
 				t.Fatalf("seed %d: verdict %d without a lease", seed, v)
 			case held && v == Wait && now.Sub(renewed) > lifetime:
@@ -94,7 +100,8 @@ func TestTargetWalk(t *testing.T) {
 			case Renew:
 				held, renewed = true, now
 			case Withdraw, Lapse:
-				held, restUntil = false, now.Add(c.Lose(p, now))
+				rest := c.Lose(p, now)
+				held, restUntil, rested = false, now.Add(rest), rest > 0
 			}
 		}
 	}
