@@ -123,7 +123,7 @@ func TestLocals(t *testing.T) {
 			err: "localAddresses[0]: 169.254.20.12 is already used by redirect 10.96.0.11=169.254.20.12"},
 		{name: "a cluster DNS address", addresses: []string{"169.254.20.10", "10.96.0.10"}, redirects: both,
 			err: "localAddresses[1]: 10.96.0.10 is already used by redirect 10.96.0.10=169.254.20.11"},
-		{name: "twice", addresses: []string{"169.254.20.10", "169.254.20.10"}, redirects: both, err: "localAddresses[1]: 169.254.20.10 stands twice"},
+		{name: "twice", addresses: []string{"169.254.20.10", "169.254.20.10"}, redirects: both, err: "localAddresses[1]: 169.254.20.10 is listed twice"},
 		{name: "loopback", addresses: []string{"127.0.0.1"}, redirects: both, err: "localAddresses[0]: 127.0.0.1 is not a unicast address that pods can reach"},
 		{name: "the prober's", addresses: []string{"169.254.20.250"}, redirects: both,
 			err: "localAddresses[0]: 169.254.20.250 is the prober's own address: choose another"},

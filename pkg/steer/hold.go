@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hold makes a client a suspect, whose questions the switch leaves to kube-dns, for the time Hold(step). It costs no
-// transaction, as a renewal does not. ErrNoSwitch means that there is no switch to hold anybody.
+// Hold makes a client a suspect, which the switch bypasses for the time Hold(step). Like a renewal, it costs no transaction.
+// ErrNoSwitch means that there is no switch.
 func (l *Lease) Hold(c Client, step int) error {
 	return l.sendAs(c, PortHold+min(max(step, 0), HoldSteps-1))
 }
@@ -18,8 +18,8 @@ func (l *Lease) Hold(c Client, step int) error {
 // client, else it bypasses the client again at once.
 func (l *Lease) Release(c Client) error { return l.sendAs(c, PortRelease) }
 
-// sendAs sends a control packet whose addresses and protocol are the client's. It is dropped in the output hook of this
-// very host, so nobody ever sees the borrowed address.
+// sendAs sends a control packet with the client's addresses and protocol. It is dropped in the output hook of this host, so the
+// borrowed source address never appears on a link.
 func (l *Lease) sendAs(c Client, port int) error {
 	packet, err := controlPacket(c, port, l.secret)
 	if err != nil {
@@ -42,17 +42,17 @@ func (l *Lease) sendAs(c Client, port int) error {
 	return swallowed(c.String(), err)
 }
 
-// rawSocket sends packets that bring their own IP header, or says why it cannot.
+// rawSocket sends packets with their own IP header; err is why it could not be opened.
 type rawSocket struct {
 	fd  int
 	err error
 }
 
-// openRaw opens one. IPPROTO_RAW means that the header is in the packet (raw(7)); it takes CAP_NET_RAW.
+// With IPPROTO_RAW the header is in the packet (raw(7)); it needs CAP_NET_RAW.
 func openRaw(domain int) rawSocket {
 	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_RAW)
 	if err != nil {
-		return rawSocket{fd: -1, err: fmt.Errorf("open socket for packets in a client's name (it takes CAP_NET_RAW): %w", notSwallowed(err))}
+		return rawSocket{fd: -1, err: fmt.Errorf("open socket for packets with a client's address (needs CAP_NET_RAW): %w", notSwallowed(err))}
 	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, Mark); err != nil {
 		_ = unix.Close(fd)
@@ -61,12 +61,12 @@ func openRaw(domain int) rawSocket {
 	return rawSocket{fd: fd}
 }
 
-// notSwallowed hides the number of an error: a packet's EPERM means that our rule took it.
+// notSwallowed hides the errno of an error: for a packet, EPERM means that the switch's rule dropped it, which is success.
 func notSwallowed(err error) error { return errors.New(err.Error()) }
 
-// controlPacket is an IP header and the least transport header that the rules and the kernel look into. Checksums are left
-// out: IPv4's is the kernel's to fill in, and nobody reads the other. The secret is UDP's payload; of TCP, which would need a
-// whole header before it, the sequence numbers.
+// controlPacket is an IP header and the smallest transport header that the rules and the kernel read. Checksums are left out:
+// the kernel fills in IPv4's, and nothing reads the other. For UDP the secret is the payload. For TCP, which would need a whole
+// header before the payload, the secret is the two sequence numbers.
 func controlPacket(c Client, port int, secret Secret) ([]byte, error) {
 	transport := 8 + 8 // UDP's header and the secret
 	if c.Protocol == TCP {
@@ -74,9 +74,9 @@ func controlPacket(c Client, port int, secret Secret) ([]byte, error) {
 	}
 	switch {
 	case c.Protocol != UDP && c.Protocol != TCP:
-		return nil, fmt.Errorf("%s: not a protocol that is steered", c)
+		return nil, fmt.Errorf("%s: protocol is not steered", c)
 	case !c.Source.IsValid(), !c.Address.IsValid(), c.Source.Is4() != c.Address.Is4(), c.Source.Is4In6():
-		return nil, fmt.Errorf("%s: not two plain addresses of one family", c)
+		return nil, fmt.Errorf("%s: want two plain addresses of one family", c)
 	}
 	header := 40
 	if c.Source.Is4() {

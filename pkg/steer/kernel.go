@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LeastKernel is the oldest kernel that the rules are tried on (`make test-vm`). It decides nothing: distributions give old
-// kernels new expressions and leave modules out of new ones, so Supported asks the kernel itself.
+// LeastKernel is the oldest kernel that the rules are tested on (`make test-vm`). Nothing depends on it at run time:
+// distributions backport expressions to old kernels and leave modules out of new ones, so Supported asks the kernel itself.
 const LeastKernel = "5.10"
 
-// Kernel is the running kernel's release, as uname -r says it; empty where it cannot be told.
+// Kernel is the running kernel's release, as uname -r prints it; empty if unknown.
 func Kernel() string {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {
@@ -20,7 +20,7 @@ func Kernel() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// OlderThanTried tells whether a release is older than LeastKernel. What cannot be read is not.
+// OlderThanTried reports whether a release is older than LeastKernel. A release that cannot be parsed is not.
 func OlderThanTried(release string) bool {
 	least, _ := majorMinor(LeastKernel)
 	have, ok := majorMinor(release)

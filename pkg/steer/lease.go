@@ -11,46 +11,46 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lease sends the datagrams that renew and withdraw leases. A rule in the host's output hook turns them into set updates
-// and drops them, so a lease costs no nftables transaction: those raise the ruleset's generation, which makes other
-// programs' dumps and restores start over, and they wait for the commit mutex, at times for many seconds.
+// Lease sends the datagrams that renew and withdraw leases. A rule in the host's output hook turns them into set updates and
+// drops them, so that a lease costs no nftables transaction: a transaction raises the ruleset's generation, which makes other
+// programs' dumps and restores start over, and it waits for the commit mutex, sometimes for many seconds.
 //
-// Each datagram carries a secret that is drawn at each start of an agent (DrawSecret) and stands in the host table (Host.Secret): to send
-// marked packets takes no more than CAP_NET_RAW since Linux 5.17, which containers have by default; to read the table takes
-// CAP_NET_ADMIN.
+// Each datagram contains a secret that the agent draws at each start (DrawSecret) and writes to the host table (Host.Secret).
+// Without it any container could renew leases: since Linux 5.17 sending marked packets needs only CAP_NET_RAW, which containers
+// have by default. Reading the table needs CAP_NET_ADMIN.
 //
 // It must be opened in the host's netns by root, and is safe for concurrent use.
 type Lease struct {
 	secret Secret
 	mu     sync.Mutex
 	fd4    int
-	fd6    int // -1 where the kernel has no IPv6
+	fd6    int // -1 if the kernel has no IPv6
 	raw4   rawSocket
 	raw6   rawSocket
 	closed bool
 }
 
-// Secret proves to the switch that a lease datagram is the agent's. The zero value is that of nobody.
+// Secret proves to the switch that a lease datagram is the agent's. Zero means no secret.
 type Secret uint64
 
-// DrawSecret draws one that no other start has.
+// DrawSecret draws a secret that no other start of an agent has.
 func DrawSecret() Secret {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails (crypto/rand, Go 1.24)
 	return max(Secret(binary.BigEndian.Uint64(b[:])), 1)
 }
 
-// Bytes are the secret as it stands in packets and rules.
+// Bytes are the secret as in packets and rules.
 func (s Secret) Bytes() []byte { return binary.BigEndian.AppendUint64(nil, uint64(s)) }
 
 // String hides it, from logs too.
 func (Secret) String() string { return "the agent's secret" }
 
-// ErrNoSwitch says that nothing swallowed a lease datagram: the host table is missing, not this version's or another agent's.
+// ErrNoSwitch means that no rule dropped a lease datagram: the host table is missing, another version's or another agent's.
 var ErrNoSwitch = errors.New("no rule took the lease datagram: the host table is missing, damaged or another agent's")
 
-// OpenLease opens the sockets in the calling thread's netns. It needs CAP_NET_ADMIN for the mark; without CAP_NET_RAW only
-// Hold and Release fail. Each datagram will carry the secret.
+// OpenLease opens the sockets in the calling thread's netns; each datagram will contain the secret. It needs CAP_NET_ADMIN for
+// the mark; without CAP_NET_RAW only Hold and Release fail.
 func OpenLease(secret Secret) (*Lease, error) {
 	fd4, err := leaseSocket(unix.AF_INET)
 	if err != nil {
@@ -67,7 +67,7 @@ func OpenLease(secret Secret) (*Lease, error) {
 	return &Lease{secret: secret, fd4: fd4, fd6: fd6, raw4: openRaw(unix.AF_INET), raw6: openRaw(unix.AF_INET6)}, nil
 }
 
-// Secret is what the host table must know for this Lease to renew anything.
+// Secret is the secret that the host table must have for this Lease to renew anything.
 func (l *Lease) Secret() Secret { return l.secret }
 
 func leaseSocket(domain int) (int, error) {
@@ -82,8 +82,8 @@ func leaseSocket(domain int) (int, error) {
 	return fd, nil
 }
 
-// Renew gives the address, local or steering, a lease for the protocol that lasts the switch's lifetime. Call it only
-// right after a proven answer. ErrNoSwitch means that there is no switch to hold a lease.
+// Renew grants or renews the lease of an address, local or steering, for the protocol; it lasts the switch's lifetime. Call it
+// only right after a probe was answered. ErrNoSwitch means that there is no switch.
 func (l *Lease) Renew(addr netip.Addr, p Protocol) error {
 	if p == TCP {
 		return l.send(addr, PortRenewTCP)
@@ -115,11 +115,11 @@ func (l *Lease) send(addr netip.Addr, port int) error {
 	return swallowed(addr.String(), err)
 }
 
-// swallowed tells what came of a control packet.
+// swallowed turns the result of sending a control packet into an error.
 func swallowed(what string, err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
-		return nil // dropped by our rule: the sign that it worked
+		return nil // the switch's rule dropped the packet, so it took effect
 	case err == nil:
 		return ErrNoSwitch
 	default:
@@ -127,7 +127,7 @@ func swallowed(what string, err error) error {
 	}
 }
 
-// Close releases the sockets; leases in force lapse by themselves.
+// Close closes the sockets; leases that are in force expire.
 func (l *Lease) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,11 +8,11 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// WantRedirect is what a reader of redirects is told is wanted, where it finds neither form of one.
+// WantRedirect describes, for error messages, the two forms of a redirect.
 const WantRedirect = "an address, such as 10.96.0.10, or clusterDNS and steering"
 
-// ReadRedirect reads a redirect as people write it: the cluster DNS address alone, or an object of both addresses. addr reads an
-// address, in the words of the file at hand.
+// ReadRedirect reads a redirect in either form: the cluster DNS address alone, or an object with both addresses. addr reads an
+// address and reports faults in the terms of the caller's file.
 func ReadRedirect(r *strict.Reader, v strict.Value, addr func(strict.Value) netip.Addr) Redirect {
 	var out Redirect
 	switch v.Kind {
@@ -42,7 +42,7 @@ func ReadRedirect(r *strict.Reader, v strict.Value, addr func(strict.Value) neti
 	return out
 }
 
-// UnmarshalJSON reads either form. A key that is not known may be a newer release's, and has no effect.
+// UnmarshalJSON reads either form. It ignores unknown keys, which may be a newer release's.
 func (r *Redirect) UnmarshalJSON(text []byte) error {
 	v, err := strict.JSON("", "", text)
 	if err != nil || v.IsNull() {
@@ -68,7 +68,6 @@ func (r *Redirect) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// JoinAddrs lists addresses, for people.
 func JoinAddrs(addrs []netip.Addr, separator string) string {
 	var out []string
 	for _, a := range addrs {

@@ -1,10 +1,12 @@
-// Package steer has the words for neardns's packet rules, as values: the pod table (Pod), which sends a pod's questions to its own
-// node, and the host's rules with the switch (Host), which hand them to the agent only under a lease and otherwise give them back to
-// kube-dns. It sends the lease datagrams, too. Package rules is the door to the back ends that make such rules.
+// Package steer describes neardns's packet rules as values. Pod is the rules of a pod's netns, which send the pod's queries to
+// its own node. Host is the rules of the host with the switch, which delivers queries to the agent only under a lease and
+// otherwise sends them to kube-dns. The package also sends the lease datagrams. Package rules opens the back ends that write
+// such rules.
 //
-// It must never write or read a rule, and the words never meet a Kubernetes type, a flag or a logger.
+// It guarantees that a description that passed its checks is consistent, and it neither reads nor writes rules. It knows no
+// Kubernetes type, no flag and no logger.
 //
-// Failure policy: a word that is wrong is an error that names its field; a datagram that no rule took is ErrNoSwitch.
+// On failure it returns an error that names the wrong field; a datagram that no rule took is ErrNoSwitch.
 package steer
 
 import (
@@ -16,25 +18,25 @@ import (
 	"time"
 )
 
-// Names and numbers that stand in the kernel. They are part of what operators see in `nft list table inet neardns`.
+// Names and numbers that the kernel has. Operators see them in `nft list table inet neardns`.
 const (
 	// TableName is the nftables table (family inet) in a pod's netns and in the host's.
 	TableName = "neardns"
 	// ProberInterface is the host side of the prober's veth; the switch trusts the prober's addresses only there.
 	ProberInterface = "neardns-prober"
-	// FramesInterface is the veth's other end where the prober has no netns of its own (D-031).
+	// FramesInterface is the veth's other end if the prober has no netns of its own (D-031).
 	FramesInterface = "neardns-frames"
-	// Mark is the packet mark of the agent's lease datagrams, and of its own questions to a cluster DNS address where host
-	// processes are intercepted. The host's output hook drops the former and takes the mark off the latter, so it never
-	// meets another program's rules or routes; it only tells them from other root processes' packets.
+	// Mark is the packet mark of the agent's lease datagrams, and of its own queries to a cluster DNS address if host processes
+	// are intercepted. The host's output hook drops the former and clears the mark of the latter, so that it never meets
+	// another program's rules or routes. It only distinguishes these packets from those of other root processes.
 	Mark = 0x6e646e73
-	// DefaultLifetime bounds how long a lease outlives the last proven answer.
+	// DefaultLifetime is how long a lease lasts after the last answered probe, by default.
 	DefaultLifetime = 800 * time.Millisecond
 )
 
-// The prober's addresses, one pair per family. A question from the probe source is delivered wherever a socket is bound,
-// so that the first lease can be earned; one from the proof source always takes the fallback, so that the fallback is
-// proven also while the agent serves. Both count only on ProberInterface.
+// The prober's addresses, one pair per family. A query from the probe source is delivered wherever a socket is bound, so that
+// the first lease can be granted. One from the proof source always takes the fallback, so that the fallback check works also
+// while the agent serves. Both have an effect only on ProberInterface.
 var (
 	ProbeSource4 = netip.MustParseAddr("169.254.20.250")
 	ProofSource4 = netip.MustParseAddr("169.254.20.251")
@@ -42,7 +44,7 @@ var (
 	ProofSource6 = netip.MustParseAddr("fd00:90de:d95::fb")
 )
 
-// OwnLinks names our own veths with both ends in the host's netns: nobody lives behind them.
+// OwnLinks names neardns's own veths with both ends in the host's netns: no pod is behind them.
 func OwnLinks() []string {
 	return []string{ProberInterface, FramesInterface, HairpinOut, HairpinIn}
 }
@@ -53,7 +55,7 @@ var (
 	firstSteering6 = netip.MustParseAddr("fd00:90de:d95::b")
 )
 
-// ProbeSource and ProofSource are the prober's addresses of a family.
+// ProbeSource is the address whose queries are delivered without a lease.
 func ProbeSource(is4 bool) netip.Addr {
 	if is4 {
 		return ProbeSource4
@@ -61,7 +63,7 @@ func ProbeSource(is4 bool) netip.Addr {
 	return ProbeSource6
 }
 
-// ProofSource is the address whose questions always take the fallback.
+// ProofSource is the address whose queries always take the fallback.
 func ProofSource(is4 bool) netip.Addr {
 	if is4 {
 		return ProofSource4
@@ -88,8 +90,8 @@ func (p Protocol) String() string {
 	return fmt.Sprintf("protocol %d", uint8(p))
 }
 
-// Redirect pairs a cluster DNS address with the steering address that stands for it on every node. Both are of one
-// family; the pairing is 1:1, since the way back is found by it.
+// Redirect pairs a cluster DNS address with the steering address that replaces it on every node. Both are of one family. The
+// pairing is 1:1, since answers are translated back by it.
 type Redirect struct {
 	ClusterDNS netip.Addr `json:"clusterDNS"`
 	Steering   netip.Addr `json:"steering,omitzero"`
@@ -97,21 +99,20 @@ type Redirect struct {
 
 func (r Redirect) String() string { return r.ClusterDNS.String() + "=" + r.Steering.String() }
 
-// Is4 tells the redirect's family.
 func (r Redirect) Is4() bool { return r.ClusterDNS.Is4() }
 
-// Local is a local address, which clients name themselves, and the cluster DNS address that answers for it when the
-// agent does not. Both are of one family.
+// Local is a local address, which clients query directly, and the cluster DNS address that answers if the agent does not. Both
+// are of one family.
 type Local struct {
 	Address    netip.Addr `json:"address"`
 	ClusterDNS netip.Addr `json:"clusterDNS"`
-	// Service says that the address is a Service's own, put on the link as NodeLocal DNSCache does: what comes from beside the
-	// node is left to kube-proxy, as it would be without us.
+	// Service means that the address is a Service's, put on the link as NodeLocal DNSCache does: packets from outside the node
+	// are left to kube-proxy, as they would be without neardns.
 	Service bool `json:"service,omitempty"`
 }
 
-// Complete fills in each missing steering address by position in its family (169.254.20.11+i, fd00:90de:d95::b+i) and
-// checks the whole: valid unicast addresses of one family per pair, no address twice. It does not modify its argument.
+// Complete fills in each missing steering address by position in its family (169.254.20.11+i, fd00:90de:d95::b+i) and checks
+// the result: valid unicast addresses of one family per pair, no address twice. It does not modify its argument.
 func Complete(redirects []Redirect) ([]Redirect, error) {
 	out := slices.Clone(redirects)
 	next4, next6 := firstSteering4, firstSteering6
@@ -171,15 +172,15 @@ func Locals(addresses []netip.Addr, redirects []Redirect) ([]Local, error) {
 			}
 		}
 		if slices.ContainsFunc(out, func(l Local) bool { return l.Address == a }) {
-			return nil, fmt.Errorf("localAddresses[%d]: %s stands twice", i, a)
+			return nil, fmt.Errorf("localAddresses[%d]: %s is listed twice", i, a)
 		}
 		out = append(out, Local{Address: a, ClusterDNS: redirects[at].ClusterDNS})
 	}
 	return out, nil
 }
 
-// CheckLocals checks local addresses that were paired with their fallback by hand: valid unicast addresses of one family per
-// pair, no address twice. An address may be its own fallback where kube-proxy translates it.
+// CheckLocals checks local addresses with a fallback that the user chose: valid unicast addresses of one family per pair, no
+// address twice. An address may be its own fallback if kube-proxy translates it.
 func CheckLocals(locals []Local) error {
 	for i, l := range locals {
 		if err := checkAddr(l.Address); err != nil {
@@ -192,7 +193,7 @@ func CheckLocals(locals []Local) error {
 			return fmt.Errorf("%s and its fallback %s are of different families", l.Address, l.ClusterDNS)
 		}
 		if slices.ContainsFunc(locals[:i], func(o Local) bool { return o.Address == l.Address }) {
-			return fmt.Errorf("%s stands twice", l.Address)
+			return fmt.Errorf("%s is listed twice", l.Address)
 		}
 	}
 	return nil
@@ -222,14 +223,14 @@ type Ruleset interface{ ruleset() }
 func (Pod) ruleset()  {}
 func (Host) ruleset() {}
 
-// Pod describes the pod table: what one pod's netns needs so that the pod's questions go to its own node.
+// Pod describes the pod table: the rules in a pod's netns that send the pod's queries to its own node.
 type Pod struct {
 	Redirects []Redirect // steered, in both directions
-	// Always steers also what is not answered. For the prober, which must tell silence from kube-dns's answers; a pod's
-	// questions are given back then (see podTrust).
+	// Always steers also queries that get no answer. It is for the prober, which must not mistake kube-dns's answers for the
+	// agent's; a pod is bypassed in that case (see podTrust).
 	Always bool
-	// Open are TCP connections that the pod had before the rules came: they keep their cluster DNS address to their end. Rules that
-	// stand are not compared by them. The iptables back end needs none: its rules choose a connection's way at the SYN alone.
+	// Open are TCP connections that the pod had before the rules existed: they keep their cluster DNS address until they end.
+	// Comparing existing rules ignores them. The iptables back end does not need them: its rules act on the SYN alone.
 	Open []Connection
 }
 
@@ -242,37 +243,37 @@ type Connection struct {
 // Host describes the host table with the switch. The order of its slices has no meaning.
 type Host struct {
 	Redirects     []Redirect    // steering addresses that the agent may serve
-	FallbackOnly  []Redirect    // taken out of the configuration but still named by a pod: never leased, always given back
+	FallbackOnly  []Redirect    // removed from the configuration but still used by a pod: never leased, always sent to kube-dns
 	Locals        []Local       // local addresses, from Locals()
-	Uplinks       []string      // interface names from which nobody is served, from Uplinks()
-	Bridges       []string      // bridges that pods may hang on; the iptables back end's affair, which finds them itself
+	Uplinks       []string      // interfaces from which no client is served, from Uplinks()
+	Bridges       []string      // bridges that pods may be attached to; only the iptables back end needs them, and finds them itself
 	Exempt        []netip.Addr  // pods that opted out of interception; the plugin adds and removes them too
-	InterceptNode bool          // steer also what was not steered in the pod, and host processes
+	InterceptNode bool          // steer also pods without a pod table, and host processes
 	Lifetime      time.Duration // how long a lease lasts, rounded up to 20 ms; 0 means DefaultLifetime
-	Secret        Secret        // of the Lease that may renew; 0: whatever stands there, or nobody's where nothing does
-	// Ceded are those of our addresses at which another program's socket is served without a lease, as without us. For who
-	// shares its addresses with a predecessor that may come back. The agent's own sockets there must be transparent
-	// (IP_TRANSPARENT): that tells them apart, also when it hangs.
+	Secret        Secret        // of the Lease that may renew; 0: keep the table's, or none if there is none
+	// Ceded are those of neardns's addresses at which another program's socket is served without a lease, as it would be
+	// without neardns. They are for a node that shares its addresses with a predecessor that may start again. The agent's own
+	// sockets there must be transparent (IP_TRANSPARENT), which distinguishes the two even if the agent hangs.
 	Ceded []netip.Addr
-	// OwnLocals gives the node's own processes that name a local address the fallback, too. They are steered under the lease
-	// alone, so their bound after a kill is one lease lifetime.
+	// OwnLocals gives the node's own processes that query a local address the fallback, too. They depend on the lease alone, so
+	// after a kill they wait for one lease lifetime at most.
 	OwnLocals bool
-	// Detours are links by which the route to a source may lead although its packets come by another. nil: those that there are
+	// Detours are links by which the route to a source may lead although its packets arrive by another. nil: those that exist
 	// when the rules are made.
 	Detours []string
-	// HealthPort keeps what the node itself asks over TCP at this port of the local addresses out of conntrack: the kubelet's
-	// probes of a cache's health. 0: nothing.
+	// HealthPort keeps the node's own TCP connections to this port of the local addresses out of conntrack: the kubelet's
+	// probes of a cache's health. 0: none.
 	HealthPort uint16
 }
 
-// LeaseState is a lease that stands, and for how long without another renewal.
+// LeaseState is a lease in force and the time until it expires.
 type LeaseState struct {
 	Address  netip.Addr
 	Protocol Protocol
 	Expires  time.Duration
 }
 
-// DriftError says in which points the kernel differs from the description. Items are for people.
+// DriftError lists how the kernel's rules differ from the description. Items are for display.
 type DriftError struct{ Items []string }
 
 func (e *DriftError) Error() string { return "rules differ: " + strings.Join(e.Items, "; ") }

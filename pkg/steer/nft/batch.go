@@ -14,9 +14,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// batch is one nftables transaction being written: all of it takes effect, or none. Messages are encoded here, not by
-// google/nftables (which reads for us and encodes most expressions), for two reasons: it cannot write the direction of a
-// conntrack zone nor IPv6's checksum flags, and it asks for an acknowledgement of every message, which costs an ADD more
+// batch is one nftables transaction: it takes effect as a whole or not at all. This package encodes the messages itself and
+// uses google/nftables only to read and for rare expressions, for two reasons: that library can write neither the direction of
+// a conntrack zone nor the checksum flags of IPv6, and it requests an acknowledgement of every message, which costs an ADD more
 // than the rules themselves.
 type batch struct {
 	table    string // "" means TableName
@@ -25,10 +25,9 @@ type batch struct {
 	err      error
 }
 
-// step names one message.
 type step struct {
 	what string
-	rule rule // of a message that adds one
+	rule rule // set if the message adds a rule
 }
 
 func (s step) String() string {
@@ -96,7 +95,7 @@ func (b *batch) addCounter(name string) {
 	})
 }
 
-// addSet declares a set or map. id ties later messages of the batch to it where it is new.
+// addSet declares a set or map. For a new set, id links later messages of the batch to it.
 func (b *batch) addSet(s set, id uint32) {
 	b.add("add set "+s.name, unix.NFT_MSG_NEWSET, netlink.Create, func(e *netlink.AttributeEncoder) {
 		e.String(unix.NFTA_SET_TABLE, b.tableName())
@@ -122,7 +121,7 @@ func (b *batch) addSet(s set, id uint32) {
 			})
 		}
 		if s.ofLinks() {
-			// Only for people: without the byte order nft prints interface names as empty strings.
+			// For readers only: without the byte order, nft prints interface names as empty strings.
 			e.Bytes(unix.NFTA_SET_USERDATA, append([]byte{setKeyByteOrder, 4}, binary.NativeEndian.AppendUint32(nil, hostEndian)...))
 		}
 	})
@@ -220,7 +219,6 @@ func (b *batch) addRule(chain string, r rule) {
 	b.names[len(b.names)-1].rule = r
 }
 
-// write writes an expression's attributes.
 func (o op) write(a *attributes) error {
 	if o.zone == zoneNone && a.expression(o.expr) {
 		return nil
@@ -250,11 +248,10 @@ func (o op) encode() ([]byte, error) {
 	return enc.Encode()
 }
 
-// send commits the batch in one transaction. Only the last message asks for an acknowledgement; the kernel reports errors
-// of the others all the same.
+// send commits the batch. Only the last message requests an acknowledgement; the kernel reports errors of the others anyway.
 func (b *batch) send(conn *netlink.Conn) error { return b.transmit(conn, true) }
 
-// rehearse has the kernel check the whole batch and then undo it: without the end message there is no commit.
+// rehearse has the kernel check the whole batch and then discard it: without the end message there is no commit.
 func (b *batch) rehearse(conn *netlink.Conn) error { return b.transmit(conn, false) }
 
 func (b *batch) transmit(conn *netlink.Conn, commit bool) error {
@@ -301,7 +298,7 @@ func (s set) flags() uint32 {
 	return flags
 }
 
-// keyType is the type number that nft prints a key by: six bits a part, as libnftables concatenates them.
+// keyType is the type number by which nft prints a key: six bits for each part, as libnftables concatenates them.
 func (s set) keyType() uint32 {
 	var t uint32
 	for _, k := range s.key {

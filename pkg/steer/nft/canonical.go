@@ -15,10 +15,10 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// A rule's canonical form is its expressions as netlink attributes, without what carries no meaning: set ids, which the
-// kernel renumbers, attributes of value zero, which it adds or leaves out as its version has it, and nesting flags. It is
-// the same for a rule that we would write and for one that the kernel dumps. (google/nftables cannot read a rule with a
-// conntrack direction in it, so dumps are read here.)
+// The canonical form of a rule is its expressions as netlink attributes, without everything that has no meaning: set ids (the
+// kernel renumbers them), attributes of value zero (kernel versions differ in whether they write them) and nesting flags. It is
+// the same for a rule that this package would write and for the same rule in a kernel dump. Rules are read here because
+// google/nftables cannot read one with a conntrack direction in it.
 
 func (r rule) canonical() (string, error) {
 	parts := make([]string, 0, len(r.ops))
@@ -38,7 +38,7 @@ func (r rule) canonical() (string, error) {
 	return strings.Join(parts, "; "), nil
 }
 
-// setIDs are the attributes that name a set by the number of its transaction, per expression.
+// setID is the attribute by which an expression refers to a set of the same transaction; 0 if it has none.
 func setID(name string) uint16 {
 	switch name {
 	case "lookup":
@@ -82,7 +82,7 @@ func canonicalExpr(data []byte) (string, error) {
 	return name + "(" + strings.Join(fields, " ") + ")", nil
 }
 
-// plain is an attribute's payload without nesting flags inside it: the kernel dumps none.
+// plain is an attribute's payload without the nesting flags inside it: kernel dumps have none.
 func plain(a netlink.Attribute) []byte {
 	if a.Type&unix.NLA_F_NESTED == 0 {
 		return a.Data
@@ -104,10 +104,10 @@ func plain(a netlink.Attribute) []byte {
 
 func allZero(b []byte) bool { return !slices.ContainsFunc(b, func(c byte) bool { return c != 0 }) }
 
-// errUnsettled asks for another look.
-var errUnsettled = fmt.Errorf("rules changed at each look: %w", unix.EAGAIN)
+// errUnsettled makes retry read the rules again.
+var errUnsettled = fmt.Errorf("rules changed at each read: %w", unix.EAGAIN)
 
-// rules returns the canonical rules of one chain of our table, or of all ("") in one dump.
+// rules returns the canonical rules of one chain of the neardns table; "" means all chains, in one dump.
 func (n *Nftables) rules(chain string) (map[string][]string, error) {
 	enc := netlink.NewAttributeEncoder()
 	enc.String(unix.NFTA_RULE_TABLE, steer.TableName)

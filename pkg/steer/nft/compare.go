@@ -8,7 +8,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// loaded is the table as the kernel holds it, reduced to what a description can differ in.
+// loaded is the table in the kernel, reduced to the points in which it can differ from a description.
 type loaded struct {
 	chains   map[string]loadedChain
 	sets     map[string]loadedSet
@@ -41,19 +41,19 @@ func (s set) shape() string {
 	return shapeText(s.keyType(), value, s.flags(), s.timeout, s.size)
 }
 
-// compare names every point in which have differs from want, each as an operator would look for it in `nft list table`.
+// compare lists every difference between want and have, in the terms of `nft list table`.
 func compare(want table, have loaded) []string {
 	var items []string
-	say := func(format string, args ...any) { items = append(items, fmt.Sprintf(format, args...)) }
+	add := func(format string, args ...any) { items = append(items, fmt.Sprintf(format, args...)) }
 	if len(have.chains) == 0 && len(have.sets) == 0 && len(want.chains) > 0 {
 		return []string{"table inet " + steer.TableName + " is missing or empty"}
 	}
 	if have.dormant {
-		say("table inet %s is dormant: none of its rules is in force", steer.TableName)
+		add("table inet %s is dormant: none of its rules is in force", steer.TableName)
 	}
 	for _, name := range want.counters {
 		if !have.counters[name] {
-			say("counter %s is missing", name)
+			add("counter %s is missing", name)
 		}
 	}
 	setNames := map[string]bool{}
@@ -68,12 +68,12 @@ func compare(want table, have loaded) []string {
 	}
 	for _, name := range slices.Sorted(maps.Keys(have.chains)) {
 		if !chainNames[name] {
-			say("chain %s is not ours", name)
+			add("chain %s does not belong to neardns", name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(have.sets)) {
 		if !setNames[name] {
-			say("set %s is not ours", name)
+			add("set %s does not belong to neardns", name)
 		}
 	}
 	return items
@@ -106,9 +106,9 @@ func compareChain(c chain, have loaded) []string {
 		return []string{fmt.Sprintf("chain %s is missing", c.name)}
 	}
 	if h.hook != c.hookText() {
-		return []string{fmt.Sprintf("chain %s hangs at %q, not %q", c.name, h.hook, c.hookText())}
+		return []string{fmt.Sprintf("chain %s is attached at %q, not %q", c.name, h.hook, c.hookText())}
 	}
-	if c.anothers {
+	if c.filledElsewhere {
 		return nil
 	}
 	for i, r := range c.rules {
@@ -125,8 +125,8 @@ func compareChain(c chain, have loaded) []string {
 	return nil
 }
 
-// change writes what makes have equal to want. Chains that differ are emptied and filled again in the same transaction, so
-// no packet ever sees half a chain; the table itself, leases, remembered connections and counters stay.
+// change adds the messages that make have equal to want. A chain that differs is flushed and filled in the same transaction, so
+// that no packet ever traverses half a chain. The table itself, leases, remembered connections and counters stay.
 func (b *batch) change(want table, have loaded) {
 	b.addTable()
 	b.declare(want, have)
@@ -156,12 +156,12 @@ func (b *batch) change(want table, have loaded) {
 	for _, s := range want.sets {
 		keep["set "+s.name] = true
 		if s.contents == dynamic {
-			b.addElements(s.name, s.elements) // beside what packets put there
+			b.addElements(s.name, s.elements) // next to those that packets added
 			continue
 		}
 		h := have.sets[s.name]
 		if h.shape != s.shape() {
-			h.elements = nil // declared anew
+			h.elements = nil // declared again, so empty
 		}
 		if s.contents == exact {
 			b.deleteElements(s.name, missing(h.elements, s.elements))
@@ -175,8 +175,8 @@ func (b *batch) change(want table, have loaded) {
 	}
 }
 
-// declare adds counters, sets and chains that are not there. A set or base chain of another shape (another version's) is
-// deleted first, which needs every chain emptied: references hold it.
+// declare adds missing counters, sets and chains. A set or base chain of another shape (another version's) must be deleted
+// first; because rules refer to sets and chains, all chains are flushed and deleted before.
 func (b *batch) declare(want table, have loaded) {
 	reshaped := false
 	for _, s := range want.sets {
@@ -218,9 +218,8 @@ func (b *batch) declare(want table, have loaded) {
 	}
 }
 
-// complete adds what have lacks and leaves everything else alone. Chains that exist with any rule in them are another
-// version's or the agent's business. An empty chain is filled in one transaction with its flush, so that two plugins that
-// do it at once leave each rule once.
+// complete adds what have lacks and leaves everything else alone: a chain with any rule in it may be another version's. An
+// empty chain is flushed and filled in one transaction, so that two plugins that do this at the same time leave each rule once.
 func (b *batch) complete(want table, have loaded) {
 	b.addTable()
 	for _, name := range want.counters {
@@ -255,7 +254,8 @@ func (b *batch) complete(want table, have loaded) {
 	}
 }
 
-// missingKeys is missing without regard to values: what is mapped otherwise already is not ours to edit here.
+// missingKeys is missing without regard to values: if a key has another value, another version wrote it, and complete must not
+// edit that.
 func missingKeys(want, have []element) []element {
 	var out []element
 	for _, w := range want {

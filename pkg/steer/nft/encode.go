@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attributes are netlink attributes being written into one slice. google/nftables makes several slices for each expression, which
-// for a pod table of some twenty rules would cost an ADD more than the kernel's work; a test holds both to the same bytes.
+// attributes writes netlink attributes into one slice. google/nftables allocates several slices per expression, which for the
+// twenty rules of a pod table would cost an ADD more than the kernel's work does. A test compares the bytes of both encoders.
 type attributes struct{ data []byte }
 
 const (
@@ -16,7 +16,7 @@ const (
 	attributeAlign  = 4 // NLA_ALIGNTO
 )
 
-// nest writes an attribute whose payload inner writes.
+// nest writes an attribute with the payload that inner writes.
 func (a *attributes) nest(kind uint16, inner func()) {
 	start := len(a.data)
 	a.data = append(a.data, 0, 0, 0, 0)
@@ -46,7 +46,7 @@ func (a *attributes) value(kind uint16, v []byte) {
 	a.nest(unix.NLA_F_NESTED|kind, func() { a.bytes(unix.NFTA_DATA_VALUE, v) })
 }
 
-// expression writes the expressions that nearly all rules are made of, and reports whether e is one of them.
+// expression encodes e if it is one of the expressions that nearly all rules consist of, and reports whether it is.
 func (a *attributes) expression(e expr.Any) bool {
 	named := func(name string, fields func()) bool {
 		a.text(unix.NFTA_EXPR_NAME, name)
@@ -134,9 +134,9 @@ func (a *attributes) expression(e expr.Any) bool {
 	return false
 }
 
-// write writes the fields of a payload statement. google/nftables v0.3.0 leaves the flags out where there is no checksum in the
-// network header itself, as in IPv6: the kernel would then leave the transport checksum wrong, which nobody notices as long
-// as a packet stays on one machine (the checksum is still to be made) and has one fragment.
+// write encodes a payload statement. google/nftables v0.3.0 omits the checksum flags if the network header has no checksum, as
+// in IPv6. The kernel would then leave the transport checksum wrong, which stays unnoticed as long as a packet has one fragment
+// and stays on one machine, where the checksum has not been computed yet.
 func (a *attributes) write(e *expr.Payload) {
 	a.u32(unix.NFTA_PAYLOAD_SREG, e.SourceRegister)
 	a.u32(unix.NFTA_PAYLOAD_BASE, uint32(e.Base))

@@ -8,31 +8,34 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Evidence per pod. The switch hands a question to the agent in prerouting, before the host's own filters have seen it. Where
-// these drop it (an egress policy that allows only kube-dns, a firewall zone), the pod would wait for ever beside a healthy
-// agent: the prober's way is open, so the lease stands. So the switch notes whom it delivers (set asked), and, behind every
-// filter of the input hook, who got through (set heard). Who asks and is not heard is put among the suspects by the agent,
-// by a control packet in the suspect's name, and into bypass: there the switch acts as without a lease.
+// Evidence per pod. The switch delivers a query to the agent in prerouting, before the host's own filters see it. If a filter
+// drops it there (an egress policy that allows only kube-dns, a firewall zone), the pod would wait for ever although the agent
+// is healthy: the prober's queries pass, so the lease is renewed. Therefore the switch records each client that it delivers
+// (set asked), and, after every filter of the input hook, each client whose query arrived (set heard). If a client is in asked
+// but not in heard, the agent adds it to suspect and bypass, with a control packet that has the client's addresses. For a
+// client in bypass the switch behaves as if there were no lease.
 //
-// When its time in bypass is over, one question of a suspect is delivered, on trial, and the switch puts it back into bypass
-// at once. If that question is heard the suspect is cleared, by the switch itself; if not, the agent holds it for longer.
+// When the client's time in bypass is over, the switch delivers one query as a trial and puts the client back into bypass at
+// once. If the query passes the filters, the switch clears the client by itself; if not, the agent bypasses the client for
+// longer.
 //
-// Both notes are taken in the kernel on the same packet, within the same microseconds. So a process that is stopped, starved
-// or replaced, a socket that overflows and a reload look the same for both sides, and make no suspects.
+// The kernel makes both records for the same packet, within microseconds. Therefore a process that is stopped, starved or
+// replaced, a full socket buffer or a reload affects both alike and makes no suspects.
 
-// Times and bounds of the evidence.
+// Times and sizes of the evidence sets.
 const (
-	// askedMemory must outlast the time between two looks; a stopped agent's look may come late, and then finds nothing.
+	// askedMemory must be longer than the time between two reads of the agent. If the agent was stopped and reads late, it
+	// finds nothing, which does no harm.
 	askedMemory = time.Minute
-	// heardMemory is longer, so that what was asked and heard together can never be seen as asked alone.
+	// heardMemory is longer, so that a client in both sets never expires from heard first.
 	heardMemory = 2 * time.Minute
-	// askedBound is some times the pods of a node (110 by default), their families, protocols and our addresses. A full set
-	// costs the evidence of those who come then, and nothing else.
+	// askedBound is several times the pods of a node (110 by default) times their families, protocols and steering addresses.
+	// If the set is full, further clients have no evidence, and nothing else changes for them.
 	askedBound = 4096
-	// heardBound is above what askedBound can let in during heardMemory (three sets full): heard is never full first, which
-	// would make suspects.
+	// heardBound exceeds what askedBound can let in during heardMemory (three full sets), so that heard is never full before
+	// asked, which would make suspects.
 	heardBound = 4 * askedBound
-	// suspectMemory is how long after its last failed trial a suspect is remembered that asks nothing.
+	// suspectMemory is how long a suspect that sends no query is remembered after its last failed trial.
 	suspectMemory = 40 * time.Minute
 )
 
@@ -46,15 +49,16 @@ func (hf hostFamily) evidenceSets() []set {
 	}
 }
 
-// ask notes a question that is about to be delivered. That of a suspect is its trial: the next ones wait for what comes of it.
-func (hf hostFamily) ask() []rule {
+// recordDelivery records a query that is about to be delivered. A suspect's query is its trial, and later ones are bypassed
+// until its result is known.
+func (hf hostFamily) recordDelivery() []rule {
 	return []rule{
 		hf.rule().clientIn(hf.name("suspect")).clientUpdate(hf.name("bypass"), steer.Hold(0)).end(),
 		hf.rule().clientUpdate(hf.name("asked"), 0).end(),
 	}
 }
 
-// input takes what is left behind every filter: of UDP each packet, of TCP the SYN, as the switch counts them.
+// input counts the queries that passed every filter: each packet of UDP, the SYN of TCP, as the switch counts them.
 func (hf hostFamily) input() []rule {
 	return []rule{
 		hf.rule().nfproto().dport(steer.UDP, 53).goTo(hf.name("heard_udp")),
@@ -67,7 +71,7 @@ func (hf hostFamily) evidenceChains() []chain {
 	ours := hf.name("ours")
 	through := func(protocol string, b func() *ruleBuilder, counter string) chain {
 		return chain{name: hf.name("heard_" + protocol), rules: []rule{
-			// The node's own and the prober's never passed the switch.
+			// Queries of the node itself and of the prober do not traverse the switch.
 			f.rule().iif("lo").ret(),
 			f.rule().iif(steer.ProberInterface).ret(),
 			b().count(counter).goTo(hf.name("through")),
@@ -76,7 +80,7 @@ func (hf hostFamily) evidenceChains() []chain {
 	return []chain{
 		{name: hf.name("through"), rules: []rule{
 			f.rule().clientIn(hf.name("suspect")).goTo(hf.name("cleared")),
-			// Only who is in asked takes room here: so heard cannot be full before asked is.
+			// Only clients in asked get an entry here, so that heard cannot be full before asked is.
 			f.rule().clientIn(hf.name("asked")).clientUpdate(hf.name("heard"), 0).end(),
 		}},
 		{name: hf.name("cleared"), rules: []rule{
@@ -89,8 +93,8 @@ func (hf hostFamily) evidenceChains() []chain {
 	}
 }
 
-// holdRules turn the agent's control packets into holds and releases. The packets bear the client's own source, so that
-// the key is written as everywhere else and a saved listing of the table can be loaded again.
+// holdRules turn the agent's control packets into changes of suspect and bypass. A packet has the client's own source address,
+// so that keys are written as in every other rule and a saved listing of the table can be loaded again.
 func (hf hostFamily) holdRules() []rule {
 	var rules []rule
 	for step := range steer.HoldSteps {

@@ -163,7 +163,7 @@ func ReadRule(data []byte) (map[string][]string, error) {
 }
 
 // Touches looks at what one read of the socket brought.
-func Touches(msgs []netlink.Message) bool { return touchesUs(msgs) }
+func Touches(msgs []netlink.Message) bool { return changesTable(msgs) }
 
 // TouchesUs looks at one event.
-func TouchesUs(data []byte) bool { return touchesUs([]netlink.Message{{Data: data}}) }
+func TouchesUs(data []byte) bool { return changesTable([]netlink.Message{{Data: data}}) }

@@ -12,28 +12,30 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Times and bounds in the host table.
+// Times and sizes in the host table.
 const (
-	// drainTime is how long connections that the agent serves still reach it after its TCP lease ended or lapsed. Each
-	// renewal sets it anew, so that a lapse alone cuts nothing; it is longer than CoreDNS keeps an idle connection (10 s
-	// since the last question is its default, and clients wait 5 s at most for an answer, resolv.conf(5) "timeout").
+	// drainTime is how long TCP connections that the agent serves still reach it after their lease was withdrawn or expired.
+	// Each renewal restarts it, so that an expiry alone cuts no connection. It is longer than CoreDNS keeps an idle connection
+	// (by default 10 s since the last query; clients wait 5 s at most for an answer, resolv.conf(5) "timeout").
 	drainTime = 10 * time.Second
-	// lifetimeStep divides lifetimes: the kernel keeps timeouts in ticks of its clock, of which 100, 250, 300 or 1000 make a
-	// second, and would give others back changed, which would be a drift for ever.
+	// lifetimeStep is the unit of lifetimes. The kernel keeps timeouts in ticks of its clock, of which a second has 100, 250,
+	// 300 or 1000; a lifetime that is no multiple of 20 ms would read back changed, and look like drift for ever.
 	lifetimeStep = 20 * time.Millisecond
-	// connMemory is how long a connection's way is remembered after its last packet: kube-dns closes idle ones sooner.
+	// connMemory is how long the switch remembers where a connection goes after its last packet: kube-dns closes idle ones
+	// sooner.
 	connMemory = 5 * time.Minute
-	// connBound is the number of remembered connections; a full set costs only what it was there for.
+	// connBound is the number of remembered connections. If the set is full, only the connections that do not fit are affected.
 	connBound = 65536
-	// homeMemory is how long the switch takes a source to live behind a link without another look at the routes: the look costs
-	// more than half of what the rest of the switch does (BenchmarkDelivery). A moved address may be served there so long.
+	// homeMemory is how long the switch trusts that a source is behind a link without another route lookup, which costs more
+	// than half of all other work of the switch (BenchmarkDelivery). A moved address may be served on the old link for that
+	// time.
 	homeMemory = 5 * time.Second
-	// homeBound is above the addresses of a node's pods; a full set costs further ones the look.
+	// homeBound exceeds the pod addresses of a node. If the set is full, further sources cost a route lookup per query.
 	homeBound = 4096
-	// zoneBase is the first of the conntrack zones that tell local addresses apart on the way back; one zone per
-	// local address. High enough to stay clear of the small zone numbers that meshes and OVN hand out.
+	// zoneBase is the first of the conntrack zones that distinguish local addresses in answers; each local address has one. It
+	// is high enough to avoid the small zone numbers that meshes and OVN use.
 	zoneBase = 0x6e64
-	// leaseBound is far above the few addresses a node serves.
+	// leaseBound is far more than the few addresses that a node serves.
 	leaseBound = 256
 )
 
@@ -42,8 +44,8 @@ func hostCounters() []string {
 		steer.CounterProbe, steer.CounterHostUDP, steer.CounterHostTCP, steer.CounterUplink, steer.CounterStranger, steer.CounterLeaseRenewal}
 }
 
-// renderHost makes the host table. Addresses stand in sets and maps wherever they can, so that the chains are the same on
-// every node and the plugin can add a redirect without touching a rule.
+// renderHost makes the host table. Addresses are in sets and maps where possible, so that the chains are the same on every node
+// and the plugin can add a redirect without changing a rule.
 func renderHost(h steer.Host) table {
 	life := (cmp.Or(h.Lifetime, steer.DefaultLifetime) + lifetimeStep - 1).Truncate(lifetimeStep)
 	t := table{counters: hostCounters()}
@@ -85,7 +87,6 @@ func renderHost(h steer.Host) table {
 	return t
 }
 
-// interfaces is a set of links' names.
 func interfaces(name string, links []string) set {
 	s := set{name: name, key: []nftables.SetDatatype{nftables.TypeIFName}}
 	for _, l := range sorted(links) {
@@ -94,7 +95,7 @@ func interfaces(name string, links []string) set {
 	return s
 }
 
-// hostFamily is one family's part of the host table.
+// hostFamily renders one address family's part of the host table.
 type hostFamily struct {
 	*family
 	redirects []steer.Redirect // served and fallback only
@@ -139,7 +140,7 @@ func hostOf(h steer.Host, f *family) hostFamily {
 	return hf
 }
 
-// name appends the family to a set's or chain's name.
+// name is a set's or chain's name in this family.
 func (hf hostFamily) name(base string) string { return base + hf.suffix }
 
 func (hf hostFamily) sets() []set {
@@ -180,7 +181,7 @@ func (hf hostFamily) sets() []set {
 	}, hf.evidenceSets()...)
 }
 
-// chains are the switch proper.
+// chains are the switch: they choose between the agent and kube-dns.
 func (hf hostFamily) chains(life time.Duration) []chain {
 	f := hf.family
 	fallback, conn := hf.name("fallback"), hf.name("fallback_conn")
@@ -188,10 +189,10 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 	probe, proof := steer.ProbeSource(f.is4()), steer.ProofSource(f.is4())
 
 	dns := chain{name: hf.name("dns"), rules: slices.Concat([]rule{
-		// The node's own processes that name a local or steering address talk to the socket or get a refusal; there is
-		// no way to hand them to kube-dns from here.
+		// If a process of the node queries a local or steering address, it reaches the socket or is refused: there is no way to
+		// send it to kube-dns from here.
 		f.rule().iif("lo").ret(),
-	}, hf.servicesFromBeside(), []rule{
+	}, hf.skipUplinkServices(), []rule{
 		f.rule().iifIn("uplinks").daddrIn(hf.name("ours")).count(steer.CounterUplink).goTo(fallback),
 		f.rule().iifIn("uplinks").ret(),
 		f.rule().iif(steer.ProberInterface).saddr(probe).daddrIn(hf.name("ours")).goTo(hf.name("probe")),
@@ -204,12 +205,13 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 		f.rule().proto(steer.UDP).boundSocket().count(steer.CounterProbe).notrack().accept(),
 		f.rule().syn(true).boundSocket().count(steer.CounterProbe).notrack().accept(),
 		hf.ownStream(f.rule().syn(false)),
-		f.rule().say("goto %s", fallback).gotoOnly(fallback),
+		f.rule().textf("goto %s", fallback).gotoOnly(fallback),
 	}}
-	otherwise := f.rule().say("goto %s", fallback).gotoOnly(fallback)
+	otherwise := f.rule().textf("goto %s", fallback).gotoOnly(fallback)
 	sw := chain{name: hf.name("switch"), rules: []rule{
 		f.rule().homeIn(hf.name("home")).goTo(hf.name("known")),
-		// A source that lives elsewhere is neither served nor noted, so that no note and no share of misses is spent for it.
+		// A source that does not live behind its link is neither served nor recorded, so that it uses up no entries and no
+		// share of misses.
 		f.rule().stranger("detours").count(steer.CounterStranger).goTo(fallback),
 		f.rule().homeAdd(hf.name("home")).end(),
 		f.rule().gotoOnly(hf.name("known")),
@@ -230,16 +232,16 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 		f.rule().connUpdate(conn).end(),
 		otherwise,
 	})}
-	deliverUDP := chain{name: hf.name("deliver_udp"), rules: append(hf.ask(), f.rule().count(steer.CounterDeliveredUDP).notrack().accept())}
-	deliverTCP := chain{name: hf.name("deliver_tcp"), rules: append(hf.ask(),
-		// A source port that fell back before and is used again now belongs to the agent.
+	deliverUDP := chain{name: hf.name("deliver_udp"), rules: append(hf.recordDelivery(), f.rule().count(steer.CounterDeliveredUDP).notrack().accept())}
+	deliverTCP := chain{name: hf.name("deliver_tcp"), rules: append(hf.recordDelivery(),
+		// If a source port fell back before and is used again now, it belongs to the agent.
 		f.rule().connDelete(conn).end(),
 		f.rule().count(steer.CounterDeliveredTCP).notrack().accept())}
 	fb := chain{name: fallback, rules: []rule{
 		f.rule().proto(steer.UDP).count(steer.CounterFallbackUDP).end(),
 		f.rule().syn(true).count(steer.CounterFallbackTCP).end(),
 	}}
-	fb.rules = append(fb.rules, hf.giveBack()...)
+	fb.rules = append(fb.rules, hf.toKubeDNS()...)
 
 	control := chain{name: hf.name("control"), rules: []rule{
 		f.rule().dport(steer.UDP, steer.PortRenewUDP).updateDaddr(leaseUDP, life).end(),
@@ -253,20 +255,21 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 	control.rules = append(control.rules, f.rule().count(steer.CounterLeaseRenewal).drop())
 	answer := chain{name: hf.name("answers"), rules: []rule{
 		f.rule().notrack().end(),
-		// Under node interception the client asked the cluster DNS address. Steered pods are not disturbed: their own
-		// table just has nothing left to do.
+		// With node interception the client queried the cluster DNS address. Steered pods are not affected: their own table
+		// then finds nothing left to rewrite.
 		f.rule().setSaddrFrom(hf.name("answer")).end(),
 	}}
 	return []chain{dns, probeChain, sw, known, deliverUDP, tcp, syn, deliverTCP, fb, control, answer}
 }
 
-// gotoOnly ends a rule that is nothing but its verdict.
+// gotoOnly makes a rule that consists of its verdict alone.
 func (b *ruleBuilder) gotoOnly(chain string) rule {
 	b.phrases = nil
 	return b.goTo(chain)
 }
 
-// output keeps the agent's answers, and the node's own questions to it, out of conntrack, and takes the lease datagrams.
+// output keeps the agent's answers, and the node's own queries to the agent, out of conntrack, and directs the lease datagrams
+// to their chain.
 func (hf hostFamily) output() []rule {
 	f := hf.family
 	rules := []rule{f.rule().daddrIn(hf.name("ours")).mark(steer.Mark).root().goTo(hf.name("secret"))}
@@ -281,10 +284,11 @@ func (hf hostFamily) output() []rule {
 	return append(rules, hf.healthProbes()...)
 }
 
-// secretChain lets the agent's own lease datagrams on to control. What does not know the secret passes, and so its sender learns
-// that it has no switch. Who does not know the secret either (the plugin, the doctor) leaves the chain to the agent.
+// secretChain passes lease datagrams with the agent's secret on to control. Any other datagram is not dropped, and so its
+// sender learns that it has no switch. A process that does not know the secret (the plugin, doctor) creates the chain and
+// leaves its rules to the agent.
 func (hf hostFamily) secretChain(s steer.Secret) chain {
-	c := chain{name: hf.name("secret"), anothers: s == 0}
+	c := chain{name: hf.name("secret"), filledElsewhere: s == 0}
 	if s != 0 {
 		control := hf.name("control")
 		c.rules = []rule{
@@ -295,8 +299,9 @@ func (hf hostFamily) secretChain(s steer.Secret) chain {
 	return c
 }
 
-// giveBack hands a packet the cluster DNS address, and one to a local address the zone by which its answer is known again.
-func (hf hostFamily) giveBack() []rule {
+// toKubeDNS rewrites a packet's destination to the cluster DNS address. If it was for a local address, it also gets the
+// conntrack zone by which postrouting recognizes the answer.
+func (hf hostFamily) toKubeDNS() []rule {
 	var rules []rule
 	for i, l := range hf.locals {
 		rules = append(rules, hf.rule().daddr(l.Address).setZone(hf.zones[i]).end())
@@ -304,7 +309,7 @@ func (hf hostFamily) giveBack() []rule {
 	return append(rules, hf.rule().setDaddrFrom(hf.name("cluster")).accept())
 }
 
-// postrouting gives the local address back as source to what kube-dns answered in its place.
+// postrouting restores the local address as source of an answer that kube-dns sent in its place.
 func (hf hostFamily) postrouting() []rule {
 	var rules []rule
 	for i, l := range hf.locals {
@@ -315,14 +320,14 @@ func (hf hostFamily) postrouting() []rule {
 	return rules
 }
 
-// hostChains steer the node's own processes, under the lease alone: in output, "socket" would find the sender's own. The
-// address is written, tested and, without a lease, written back, so that one map serves and the kernel re-routes only
-// what changed.
+// hostChains steer the node's own processes. They depend on the lease alone, because in output "socket" would find the sender's
+// own socket. The address is rewritten, checked and, without a lease, rewritten back, so that one map is enough and the kernel
+// re-routes only what changed.
 func (hf hostFamily) hostChains() []chain {
 	f := hf.family
 	conn := hf.name("host_conn")
 	undo := f.rule().setDaddrFrom(hf.name("cluster")).end()
-	// The agent's own questions to the cluster DNS addresses, its last resort, would come back to it.
+	// The agent's last resort is to query the cluster DNS addresses; without this rule those queries would come back to it.
 	own := f.rule().mark(steer.Mark).clearMark().ret()
 	udp := chain{name: hf.name("host_udp"), rules: []rule{
 		own,

@@ -10,22 +10,22 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// What packets fill sets with, and how rules say it: each kind of key has a text, the expressions that load it, and the statements that
-// match, note and forget it.
+// The keys of sets that packets fill. Each kind of key has its text, the expressions that load it, and statements that match,
+// add and delete it.
 
-// Homes: the link that a packet came by and its source, by which the switch remembers whose way back it has looked at.
+// Homes: the link that a packet arrived on and its source, for which the switch has checked the route back.
 
 func (b *ruleBuilder) homeKey() []expr.Any {
 	return []expr.Any{&expr.Meta{Key: expr.MetaKeyIIF, Register: reg1}, b.network(b.fam.saddr, reg32b)}
 }
 
 func (b *ruleBuilder) homeIn(set string) *ruleBuilder {
-	return b.needFamily().say("iif . %s saddr @%s", b.fam.word, set).add(b.homeKey()...).add(&expr.Lookup{SourceRegister: reg1, SetName: set})
+	return b.needFamily().textf("iif . %s saddr @%s", b.fam.word, set).add(b.homeKey()...).add(&expr.Lookup{SourceRegister: reg1, SetName: set})
 }
 
-// homeAdd notes the home for the set's own time, which later packets do not make longer.
+// homeAdd adds the home with the set's timeout, which later packets do not extend.
 func (b *ruleBuilder) homeAdd(set string) *ruleBuilder {
-	return b.needFamily().say("add @%s { iif . %s saddr }", set, b.fam.word).add(b.homeKey()...).
+	return b.needFamily().textf("add @%s { iif . %s saddr }", set, b.fam.word).add(b.homeKey()...).
 		add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: unix.NFT_DYNSET_OP_ADD})
 }
 
@@ -44,20 +44,20 @@ func (b *ruleBuilder) connText() string {
 }
 
 func (b *ruleBuilder) connIn(set string) *ruleBuilder {
-	return b.needFamily().needL4(steer.TCP).say("%s @%s", b.connText(), set).add(b.connKey()...).add(&expr.Lookup{SourceRegister: reg1, SetName: set})
+	return b.needFamily().needL4(steer.TCP).textf("%s @%s", b.connText(), set).add(b.connKey()...).add(&expr.Lookup{SourceRegister: reg1, SetName: set})
 }
 
 func (b *ruleBuilder) connUpdate(set string) *ruleBuilder {
-	return b.needFamily().needL4(steer.TCP).say("update @%s { %s }", set, b.connText()).add(b.connKey()...).
+	return b.needFamily().needL4(steer.TCP).textf("update @%s { %s }", set, b.connText()).add(b.connKey()...).
 		add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: unix.NFT_DYNSET_OP_UPDATE})
 }
 
 func (b *ruleBuilder) connDelete(set string) *ruleBuilder {
-	return b.needFamily().needL4(steer.TCP).say("delete @%s { %s }", set, b.connText()).add(b.connKey()...).
+	return b.needFamily().needL4(steer.TCP).textf("delete @%s { %s }", set, b.connText()).add(b.connKey()...).
 		add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: dynsetDelete})
 }
 
-// Clients: source address, protocol, destination address, by which the switch keeps its evidence (see evidence.go).
+// Clients: source address, protocol, destination address, by which the switch records its evidence (see evidence.go).
 
 func (b *ruleBuilder) clientKey() []expr.Any {
 	second, third := uint32(reg32b), uint32(reg32c)
@@ -72,30 +72,31 @@ func (b *ruleBuilder) clientText() string {
 }
 
 func (b *ruleBuilder) clientIn(set string) *ruleBuilder {
-	return b.needFamily().say("%s @%s", b.clientText(), set).add(b.clientKey()...).add(&expr.Lookup{SourceRegister: reg1, SetName: set})
+	return b.needFamily().textf("%s @%s", b.clientText(), set).add(b.clientKey()...).add(&expr.Lookup{SourceRegister: reg1, SetName: set})
 }
 
 func (b *ruleBuilder) clientNotIn(set string) *ruleBuilder {
-	return b.needFamily().say("%s != @%s", b.clientText(), set).add(b.clientKey()...).add(&expr.Lookup{SourceRegister: reg1, SetName: set, Invert: true})
+	return b.needFamily().textf("%s != @%s", b.clientText(), set).add(b.clientKey()...).add(&expr.Lookup{SourceRegister: reg1, SetName: set, Invert: true})
 }
 
-// clientUpdate notes the client for the given time, 0 for the set's own. A full set ends the rule, so nothing may follow.
+// clientUpdate adds the client for the given time; 0 means the set's timeout. If the set is full, the rule ends here, so
+// nothing may follow.
 func (b *ruleBuilder) clientUpdate(set string, timeout time.Duration) *ruleBuilder {
 	text := b.clientText()
 	if timeout > 0 {
 		text += " timeout " + nftDuration(timeout)
 	}
-	return b.needFamily().say("update @%s { %s }", set, text).add(b.clientKey()...).
+	return b.needFamily().textf("update @%s { %s }", set, text).add(b.clientKey()...).
 		add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout})
 }
 
 func (b *ruleBuilder) clientDelete(set string) *ruleBuilder {
-	return b.needFamily().say("delete @%s { %s }", set, b.clientText()).add(b.clientKey()...).
+	return b.needFamily().textf("delete @%s { %s }", set, b.clientText()).add(b.clientKey()...).
 		add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: dynsetDelete})
 }
 
-// Ways: family and protocol, by which the pod table keeps its evidence of each group (see pod.go). The key is the same in a
-// question and in its answer.
+// Ways: family and protocol, by which the pod table records its evidence of each group (see pod.go). The key of a query is also
+// that of its answer.
 
 const wayText = "meta nfproto . meta l4proto"
 
@@ -104,21 +105,21 @@ func wayKey() []expr.Any {
 }
 
 func (b *ruleBuilder) wayIn(set string) *ruleBuilder {
-	return b.say("%s @%s", wayText, set).add(wayKey()...).add(&expr.Lookup{SourceRegister: reg1, SetName: set})
+	return b.textf("%s @%s", wayText, set).add(wayKey()...).add(&expr.Lookup{SourceRegister: reg1, SetName: set})
 }
 
-// wayUpdate notes the way in some sets. A full one ends the rule.
+// wayUpdate adds the way to the sets. If one is full, the rule ends there.
 func (b *ruleBuilder) wayUpdate(sets ...string) *ruleBuilder {
 	b.add(wayKey()...)
 	for _, set := range sets {
-		b.say("update @%s { %s }", set, wayText).add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: unix.NFT_DYNSET_OP_UPDATE})
+		b.textf("update @%s { %s }", set, wayText).add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: unix.NFT_DYNSET_OP_UPDATE})
 	}
 	return b
 }
 
-// wayDelete follows a wayUpdate, whose key it finds in its register.
+// wayDelete must follow a wayUpdate, which has loaded the key into the register.
 func (b *ruleBuilder) wayDelete(set string) *ruleBuilder {
-	return b.say("delete @%s { %s }", set, wayText).add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: dynsetDelete})
+	return b.textf("delete @%s { %s }", set, wayText).add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: dynsetDelete})
 }
 
 // Ports: family and source port, by which the pod table remembers the connections of a group.
@@ -135,16 +136,16 @@ func portKey() []expr.Any {
 }
 
 func (b *ruleBuilder) portIn(set string) *ruleBuilder {
-	return b.say("%s @%s", b.portText(), set).add(portKey()...).add(&expr.Lookup{SourceRegister: reg1, SetName: set})
+	return b.textf("%s @%s", b.portText(), set).add(portKey()...).add(&expr.Lookup{SourceRegister: reg1, SetName: set})
 }
 
 func (b *ruleBuilder) portUpdate(set string) *ruleBuilder {
-	return b.needL4(steer.TCP).say("update @%s { %s }", set, b.portText()).add(portKey()...).
+	return b.needL4(steer.TCP).textf("update @%s { %s }", set, b.portText()).add(portKey()...).
 		add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: unix.NFT_DYNSET_OP_UPDATE})
 }
 
 func (b *ruleBuilder) portDelete(set string) *ruleBuilder {
-	return b.needL4(steer.TCP).say("delete @%s { %s }", set, b.portText()).add(portKey()...).
+	return b.needL4(steer.TCP).textf("delete @%s { %s }", set, b.portText()).add(portKey()...).
 		add(&expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: dynsetDelete})
 }
 

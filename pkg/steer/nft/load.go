@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// load reads our table as it stands in the kernel. An absent table is an empty one.
+// load reads the neardns table from the kernel. An absent table is an empty one.
 func (n *Nftables) load() (loaded, error) {
 	have := loaded{chains: map[string]loadedChain{}, sets: map[string]loadedSet{}, counters: map[string]bool{}}
 	if present, err := n.present(); err != nil || !present {
@@ -23,7 +23,7 @@ func (n *Nftables) load() (loaded, error) {
 	if err != nil {
 		return have, err
 	}
-	sets, err := read.GetSets(ourTable())
+	sets, err := read.GetSets(tableRef())
 	if hasErrno(err, unix.ENOENT) {
 		return have, nil
 	} else if err != nil {
@@ -45,10 +45,11 @@ func (n *Nftables) load() (loaded, error) {
 	if err != nil {
 		return have, fmt.Errorf("look for table: %w", err)
 	}
-	// google/nftables v0.3.0 reads the flags, which are big endian, in the machine's byte order; a test watches it.
+	// google/nftables v0.3.0 reads the flags, which are big endian, in the machine's byte order; a test notices when that
+	// changes.
 	flags := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, own.Flags))
 	have.dormant = flags&unix.NFT_TABLE_F_DORMANT != 0
-	objects, err := read.GetNamedObjects(ourTable())
+	objects, err := read.GetNamedObjects(tableRef())
 	if err != nil && !hasErrno(err, unix.ENOENT) {
 		return have, fmt.Errorf("list counters: %w", err)
 	}
@@ -79,7 +80,7 @@ func (n *Nftables) load() (loaded, error) {
 	return have, nil
 }
 
-// missing lists the elements of want that have lacks; an element with another value is missing too.
+// missing lists the elements of want that are not in have; an element with another value counts as missing.
 func missing(want, have []element) []element {
 	var out []element
 	for _, w := range want {
@@ -128,7 +129,7 @@ func hookText(kind string, num uint32, priority int32, policy uint32) string {
 
 func shapeText(key, value, flags uint32, timeout time.Duration, size uint32) string {
 	if flags&unix.NFT_SET_EVAL == 0 {
-		size = 0 // the kernel reports none for a set that only transactions fill
+		size = 0 // the kernel reports no size for a set that only transactions fill
 	}
 	return fmt.Sprintf("key %d value %d flags %#x timeout %s size %d", key, value, flags, timeout, size)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// ask sends one request about our table and returns the kernel's answers; none where the thing asked for is not there.
-func (n *Nftables) ask(what string, kind uint16, flags netlink.HeaderFlags, attributes ...netlink.Attribute) ([]netlink.Message, error) {
+// request sends one request about the neardns table and returns the kernel's replies; none if the object does not exist.
+func (n *Nftables) request(what string, kind uint16, flags netlink.HeaderFlags, attributes ...netlink.Attribute) ([]netlink.Message, error) {
 	attrs, err := netlink.MarshalAttributes(attributes)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
@@ -36,28 +36,26 @@ func (n *Nftables) ask(what string, kind uint16, flags netlink.HeaderFlags, attr
 	return replies, nil
 }
 
-// named is an attribute that holds a name, which the kernel wants with its closing zero.
+// named is an attribute with a name, which the kernel expects with its terminating zero.
 func named(kind uint16, name string) netlink.Attribute {
 	return netlink.Attribute{Type: kind, Data: append([]byte(name), 0)}
 }
 
-// present tells whether our table is there.
 func (n *Nftables) present() (bool, error) {
-	replies, err := n.ask("look for table", unix.NFT_MSG_GETTABLE, 0, named(unix.NFTA_TABLE_NAME, steer.TableName))
+	replies, err := n.request("look for table", unix.NFT_MSG_GETTABLE, 0, named(unix.NFTA_TABLE_NAME, steer.TableName))
 	return len(replies) > 0, err
 }
 
-// hasRules tells whether a chain has any.
 func (n *Nftables) hasRules(chain string) (bool, error) {
-	replies, err := n.ask("list rules", unix.NFT_MSG_GETRULE, netlink.Dump,
+	replies, err := n.request("list rules", unix.NFT_MSG_GETRULE, netlink.Dump,
 		named(unix.NFTA_RULE_TABLE, steer.TableName), named(unix.NFTA_RULE_CHAIN, chain))
 	return len(replies) > 0, err
 }
 
-// elements reads a set or map by name; one that is not there has none.
+// elements reads a set or map by name; a missing one has no elements.
 func (n *Nftables) elements(name string) ([]element, error) {
 	what := "list elements of " + name
-	replies, err := n.ask(what, unix.NFT_MSG_GETSETELEM, netlink.Dump,
+	replies, err := n.request(what, unix.NFT_MSG_GETSETELEM, netlink.Dump,
 		named(unix.NFTA_SET_ELEM_LIST_TABLE, steer.TableName), named(unix.NFTA_SET_ELEM_LIST_SET, name))
 	if err != nil {
 		return nil, err
@@ -71,7 +69,7 @@ func (n *Nftables) elements(name string) ([]element, error) {
 	return out, nil
 }
 
-// readElements appends the elements of one message of a dump.
+// readElements appends the elements in one message of a dump to out.
 func readElements(data []byte, out []element) ([]element, error) {
 	err := hostnet.Each(data, len(nfgenmsg(inet, 0)), func(dec *netlink.AttributeDecoder) {
 		if dec.Type() == unix.NFTA_SET_ELEM_LIST_ELEMENTS {
@@ -114,9 +112,9 @@ func (e *element) read(dec *netlink.AttributeDecoder) error {
 	return nil
 }
 
-// wholeFor is the cheap look of an ADD beside a healthy table: the first base chain has rules and the addresses are there.
-// It never decides to change anything by itself.
-func (n *Nftables) wholeFor(rs steer.Ruleset) (bool, error) {
+// hasAddresses is the quick check of an ADD, for which the table is usually complete: the first base chain has rules and the
+// addresses are there. It is never the only reason for a change.
+func (n *Nftables) hasAddresses(rs steer.Ruleset) (bool, error) {
 	ruled, err := n.hasRules("prerouting")
 	if err != nil || !ruled {
 		return false, err
@@ -136,7 +134,7 @@ func (n *Nftables) wholeFor(rs steer.Ruleset) (bool, error) {
 	return true, nil
 }
 
-// addressSets are the sets with what a description names, without the rules, which are most of the work of rendering it.
+// addressSets are the sets with a description's addresses. It does not render the rules, which are most of the work.
 func addressSets(rs steer.Ruleset) []set {
 	h, isHost := rs.(steer.Host)
 	if !isHost {
@@ -149,13 +147,13 @@ func addressSets(rs steer.Ruleset) []set {
 	return out
 }
 
-// Lacks says in words what of a host's rules is gone, so that Restore brings it back: the table, its first chain, rules of
-// chains that stand empty, addresses. What another version does differently is not gone, and a chain that it may not have at all is
-// not asked for.
+// Lacks describes what is missing from a host's rules and Restore would add: the table, its first chain, the rules of empty
+// chains, addresses. What another version does differently is not missing; the same holds for a chain that it may not have at
+// all.
 func (n *Nftables) Lacks(rs steer.Host) ([]string, error) {
 	want := render(rs)
 	var gone []string
-	err := n.retry("look for what is gone", func() error {
+	err := n.retry("look for missing rules", func() error {
 		have, err := n.load()
 		gone = gone[:0]
 		if err != nil {

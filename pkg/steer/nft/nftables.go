@@ -1,10 +1,11 @@
-// Package nft is the nftables back end of package steer's words. A description is rendered in one place, applied in one transaction
-// and compared by meaning. All state lives in one table, "inet neardns", in the netns at hand.
+// Package nft writes and reads neardns's packet rules in nftables: it renders a steer.Ruleset, applies it in one transaction
+// and compares it by meaning.
 //
-// It must never write anything foreign, nor read it for a decision.
+// It guarantees that it changes nothing but the table "inet neardns" of the netns that it was opened for, and that no other
+// program's rules influence what it does.
 //
-// Failure policy: every call either leaves the kernel as described or returns an error and leaves what was there. No call retries for
-// long, so the caller decides when to try again.
+// On failure it returns an error and the kernel keeps the previous rules. No call retries for long: the caller decides when to
+// try again.
 package nft
 
 import (
@@ -24,16 +25,16 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Nftables is the nftables back end for one netns. It talks to the kernel through netlink and needs no binary. It holds
-// sockets in that netns until Close, and is safe for concurrent use by processes, not by goroutines.
+// Nftables is the nftables back end for one netns. It uses netlink and needs no binary. It has sockets open in that netns until
+// Close. Several processes may use the back end at once, but a value is for one goroutine at a time.
 type Nftables struct {
 	nsFD   int
-	conn   *netlink.Conn  // transactions, and rules
-	reader *nftables.Conn // the rest of what is read; opened at its first use, see read
+	conn   *netlink.Conn  // transactions, rules, elements
+	reader *nftables.Conn // everything else that is read; see read, which opens it
 }
 
-// attempts bounds retries of a dump that another program's commit interrupted (EINTR) and of a transaction that lost a
-// race with another of ours (ENOENT, EEXIST): each retry reads afresh.
+// attempts is how often an operation is tried. A dump that another program's commit interrupted fails with EINTR, a transaction
+// that lost a race with another neardns process fails with ENOENT or EEXIST; each retry reads the kernel's state again.
 const attempts = 8
 
 // Open opens the back end for the netns behind nsFD; -1 means the calling thread's. The descriptor may be closed
@@ -53,8 +54,8 @@ func Open(nsFD int) (*Nftables, error) {
 	return &Nftables{nsFD: nsFD, conn: conn}, nil
 }
 
-// read is the socket that google/nftables reads with. Opening one costs as much as several requests, and a plain ADD or
-// DEL needs none.
+// read returns google/nftables' socket, and opens it at the first use: opening costs as much as several requests, and a plain
+// ADD or DEL needs none.
 func (n *Nftables) read() (*nftables.Conn, error) {
 	if n.reader != nil {
 		return n.reader, nil
@@ -92,19 +93,19 @@ func (n *Nftables) Close() error {
 	return errors.Join(n.conn.Close(), err, unix.Close(n.nsFD))
 }
 
-// ourTable is the table as google/nftables wants it named in requests.
-func ourTable() *nftables.Table {
+// tableRef names the table in requests of google/nftables.
+func tableRef() *nftables.Table {
 	return &nftables.Table{Name: steer.TableName, Family: nftables.TableFamilyINet}
 }
 
-// Apply makes the table equal to rs in one transaction, and does nothing when it is equal already. Leases, counters and what the
-// plugin put into sets of its own are kept.
+// Apply makes the table equal to rs in one transaction. If it is equal already, Apply does nothing. Leases, counters and the
+// plugin's elements in the exempt sets stay.
 func (n *Nftables) Apply(rs steer.Ruleset) error {
 	_, err := n.Repair(rs)
 	return err
 }
 
-// Repair is Apply that tells what it found different, as Verify would have.
+// Repair is Apply, and returns the differences that it found, as Verify would report them.
 func (n *Nftables) Repair(rs steer.Ruleset) (drift []string, err error) {
 	want, err := n.rendered(rs)
 	if err != nil {
@@ -151,11 +152,11 @@ func (n *Nftables) apply(want table) (drift []string, err error) {
 	return drift, err
 }
 
-// Ensure adds what rs has and the table lacks, and never edits or removes anything. A table with other rules of ours in it (a newer or
-// older agent's) is left as it is but for missing addresses.
+// Ensure adds what rs has and the table lacks, and never edits or removes anything. If the table has the rules of a newer or
+// older agent, Ensure adds missing addresses only.
 func (n *Nftables) Ensure(rs steer.Ruleset) error {
 	return n.retry("ensure rules", func() error {
-		whole, err := n.wholeFor(rs)
+		whole, err := n.hasAddresses(rs)
 		if err != nil || whole {
 			return err
 		}
@@ -163,7 +164,7 @@ func (n *Nftables) Ensure(rs steer.Ruleset) error {
 	})
 }
 
-// Restore is Ensure without its cheap look first: it brings back what Lacks finds.
+// Restore is Ensure without the quick check first: it restores everything that Lacks reports.
 func (n *Nftables) Restore(rs steer.Host) error {
 	return n.retry("restore rules", func() error { return n.complete(rs) })
 }
@@ -182,7 +183,6 @@ func (n *Nftables) complete(rs steer.Ruleset) error {
 	return n.commit(&b)
 }
 
-// render makes the table of a description.
 func render(rs steer.Ruleset) table {
 	switch rs := rs.(type) {
 	case steer.Pod:
@@ -190,10 +190,10 @@ func render(rs steer.Ruleset) table {
 	case steer.Host:
 		return renderHost(rs)
 	}
-	panic(fmt.Sprintf("no rules for a %T", rs)) // there are no others
+	panic(fmt.Sprintf("no rules for a %T", rs)) // Ruleset is implemented by these two alone
 }
 
-// rendered makes the table of a description, with what it leaves to be looked up here.
+// rendered is render with the detours of this netns, if rs does not name any.
 func (n *Nftables) rendered(rs steer.Ruleset) (table, error) {
 	if h, ok := rs.(steer.Host); ok && h.Detours == nil {
 		var err error
@@ -205,8 +205,9 @@ func (n *Nftables) rendered(rs steer.Ruleset) (table, error) {
 	return render(rs), nil
 }
 
-// Verify returns nil when the table means what rs says, a *DriftError that names the differences otherwise. What differs is read twice: a dump that began while another transaction took effect may hold
-// rules of both generations, and where it began after the kernel had raised its generation no flag tells.
+// Verify returns nil if the table means the same as rs, else a *DriftError that names the differences. It reports a difference
+// only if two reads in a row find it: a dump that overlaps another transaction may contain rules of both generations, and if
+// the dump began after the kernel had raised its generation, no flag shows this.
 func (n *Nftables) Verify(rs steer.Ruleset) error {
 	want, err := n.rendered(rs)
 	if err != nil {
@@ -230,22 +231,22 @@ func (n *Nftables) Verify(rs steer.Ruleset) error {
 	})
 }
 
-// Remove deletes the table. It succeeds when there is none.
+// Remove deletes the table. It succeeds if there is none.
 func (n *Nftables) Remove() error {
 	return n.retry("remove table", func() error {
 		var b batch
-		b.addTable() // so that the deletion never meets an absent table, in one transaction
+		b.addTable() // deleting an absent table would fail
 		b.deleteTable()
 		return n.commit(&b)
 	})
 }
 
-// Whole is the cheap look at a host table: it is there, has rules, and holds rs's addresses. Where it is true, Ensure would
+// Whole is a quick check of a host table: it exists, has rules, and contains rs's addresses. If it reports true, Ensure would
 // change nothing.
 func (n *Nftables) Whole(rs steer.Ruleset) (bool, error) {
 	var whole bool
-	err := n.retry("look at rules", func() (err error) {
-		whole, err = n.wholeFor(rs)
+	err := n.retry("check rules", func() (err error) {
+		whole, err = n.hasAddresses(rs)
 		return err
 	})
 	return whole, err
@@ -262,9 +263,9 @@ func (n *Nftables) IsUplink(name string) (bool, error) {
 	return is, err
 }
 
-// Supported has the kernel check one transaction with every expression that the tables use, in a scratch table that is
-// never committed. The error names what is missing as well as the kernel tells, and wraps ErrNotSupported. One table holds both
-// families, so it is the same for all addresses.
+// Supported has the kernel check every expression that the tables use, in one transaction on a scratch table that is never
+// committed. The error wraps ErrNotSupported and names what is missing as precisely as the kernel does. Both families are in
+// one table, so the result does not depend on the addresses.
 func (n *Nftables) Supported(...netip.Addr) error {
 	addr := netip.MustParseAddr
 	redirects := []steer.Redirect{{ClusterDNS: addr("192.0.2.1"), Steering: addr("192.0.2.2")}, {ClusterDNS: addr("2001:db8::1"), Steering: addr("2001:db8::2")}}
@@ -289,17 +290,17 @@ func (n *Nftables) Supported(...netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// Present reports whether the table is there at all.
+// Present reports whether the table exists.
 func (n *Nftables) Present() (bool, error) {
 	var present bool
-	err := n.retry("look at rules", func() (err error) {
+	err := n.retry("look for table", func() (err error) {
 		present, err = n.present()
 		return err
 	})
 	return present, err
 }
 
-// retry runs f again while the kernel says that something else changed meanwhile.
+// retry runs f again, up to attempts times, if its error means that another transaction changed something meanwhile.
 func (n *Nftables) retry(what string, f func() error) error {
 	var err error
 	for range attempts {
@@ -319,12 +320,11 @@ func (n *Nftables) retry(what string, f func() error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// hasErrno looks for a kernel error also where google/nftables v0.3.0 has flattened it to text.
+// hasErrno also finds an errno that google/nftables v0.3.0 has flattened to text.
 func hasErrno(err error, errno syscall.Errno) bool {
 	return errors.Is(err, errno) || err != nil && strings.HasSuffix(err.Error(), errno.Error())
 }
 
-// Counters reads the host table's counters.
 func (n *Nftables) Counters() (map[string]steer.Counter, error) {
 	out := map[string]steer.Counter{}
 	err := n.retry("read counters", func() error {
@@ -332,7 +332,7 @@ func (n *Nftables) Counters() (map[string]steer.Counter, error) {
 		if err != nil {
 			return err
 		}
-		objects, err := read.GetNamedObjects(ourTable())
+		objects, err := read.GetNamedObjects(tableRef())
 		if err != nil {
 			return err
 		}
@@ -359,7 +359,7 @@ func (n *Nftables) Leases() ([]steer.LeaseState, error) {
 		}
 		for _, f := range families() {
 			for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
-				s := &nftables.Set{Table: ourTable(), Name: "lease_" + p.String() + f.suffix, KeyType: f.addrType, HasTimeout: true}
+				s := &nftables.Set{Table: tableRef(), Name: "lease_" + p.String() + f.suffix, KeyType: f.addrType, HasTimeout: true}
 				elements, err := read.GetSetElements(s)
 				if hasErrno(err, unix.ENOENT) {
 					continue
@@ -378,10 +378,10 @@ func (n *Nftables) Leases() ([]steer.LeaseState, error) {
 	return out, err
 }
 
-// Exempt leaves pods, by address, out of node interception. Addresses that are exempt already do no harm.
+// Exempt excludes pods, by address, from node interception. Addresses that are exempt already do no harm.
 func (n *Nftables) Exempt(addrs ...netip.Addr) error { return n.exempt(addrs, true) }
 
-// Unexempt takes pods' addresses back; absent ones, and an absent table, do no harm.
+// Unexempt undoes Exempt. Addresses that are not exempt, and an absent table, do no harm.
 func (n *Nftables) Unexempt(addrs ...netip.Addr) error { return n.exempt(addrs, false) }
 
 func (n *Nftables) exempt(addrs []netip.Addr, add bool) error {

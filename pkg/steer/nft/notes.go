@@ -14,8 +14,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Notes reads the notes. Those of a client whose question is on its way at this moment are as complete as those of others:
-// who was asked, and got through, is heard.
+// Notes reads the evidence. It is also complete for a client whose query is on its way at this moment: if the query was
+// delivered and passed the filters, the client is in Heard.
 func (n *Nftables) Notes() (steer.Notes, error) {
 	var out steer.Notes
 	err := n.retry("read evidence", func() (err error) {
@@ -23,7 +23,7 @@ func (n *Nftables) Notes() (steer.Notes, error) {
 		if out.Asked, err = n.clients("asked", askedMemory); err != nil {
 			return err
 		}
-		// After asked, so that the answer to "was it heard?" can only be newer than the question.
+		// After asked, so that heard can only be newer.
 		out.Heard, err = n.clients("heard", heardMemory)
 		out.Slack = time.Since(start) + kernelTick()
 		return err
@@ -31,7 +31,7 @@ func (n *Nftables) Notes() (steer.Notes, error) {
 	return out, err
 }
 
-// Suspects reads the clients under suspicion, in order.
+// Suspects reads the suspected clients, sorted.
 func (n *Nftables) Suspects() ([]steer.Suspect, error) {
 	var out []steer.Suspect
 	err := n.retry("read suspects", func() error {
@@ -53,7 +53,7 @@ func (n *Nftables) Suspects() ([]steer.Suspect, error) {
 	return out, err
 }
 
-// clients reads a set of clients of both families, with the age of each: what has passed of its memory.
+// clients reads a set of clients of both families, with the time since each was last updated; memory is the set's timeout.
 func (n *Nftables) clients(set string, memory time.Duration) (map[steer.Client]time.Duration, error) {
 	out := map[steer.Client]time.Duration{}
 	for _, f := range families() {
@@ -72,7 +72,7 @@ func (n *Nftables) clients(set string, memory time.Duration) (map[steer.Client]t
 	return out, nil
 }
 
-// readClient takes a key apart: address, protocol in a register of its own, address.
+// readClient parses a key: address, protocol in a register of its own, address.
 func readClient(key []byte, size int) (steer.Client, error) {
 	const register = 4
 	if len(key) != 2*size+register {
@@ -83,8 +83,8 @@ func readClient(key []byte, size int) (steer.Client, error) {
 	return steer.Client{Source: source, Protocol: steer.Protocol(key[size]), Address: address}, nil
 }
 
-// Unheard counts the questions that were delivered and not heard, since the table was made, by protocol. It is a cheap look:
-// while the numbers do not grow, nobody's questions get lost. They may be off by what is on its way.
+// Unheard counts, by protocol, the queries that were delivered and did not pass the host's filters since the table was made. It
+// is a cheap check: while the numbers do not grow, no queries are lost. Queries that are on their way make them inexact.
 func (n *Nftables) Unheard() (map[steer.Protocol]int64, error) {
 	var out map[steer.Protocol]int64
 	err := n.retry("read counters", func() error {
@@ -98,9 +98,10 @@ func (n *Nftables) Unheard() (map[steer.Protocol]int64, error) {
 	return out, err
 }
 
-// counts reads the packets of our counters without the objects that google/nftables makes of them: this is read all day.
+// counts reads the packet counts of the counters. It avoids the objects that google/nftables would allocate, because it runs
+// all the time.
 func (n *Nftables) counts() (map[string]int64, error) {
-	replies, err := n.ask("read counters", unix.NFT_MSG_GETOBJ, netlink.Dump, named(unix.NFTA_OBJ_TABLE, steer.TableName),
+	replies, err := n.request("read counters", unix.NFT_MSG_GETOBJ, netlink.Dump, named(unix.NFTA_OBJ_TABLE, steer.TableName),
 		netlink.Attribute{Type: unix.NFTA_OBJ_TYPE, Data: binary.BigEndian.AppendUint32(nil, unix.NFT_OBJECT_COUNTER)})
 	out := make(map[string]int64, len(replies))
 	for _, m := range replies {
@@ -128,8 +129,8 @@ func (n *Nftables) counts() (map[string]int64, error) {
 	return out, err
 }
 
-// kernelTick is the time by which the kernel's set timeouts move, 1/CONFIG_HZ (the coarse clocks' resolution,
-// clock_getres(2)), and what is lost where it is no whole number of milliseconds (CONFIG_HZ=300).
+// kernelTick is the precision of the kernel's set timeouts: 1/CONFIG_HZ (the coarse clocks' resolution, clock_getres(2)), and
+// the rounding error if that is not a whole number of milliseconds (CONFIG_HZ=300).
 func kernelTick() time.Duration {
 	var res unix.Timespec
 	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &res); err != nil {

@@ -11,19 +11,19 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Chain is a chain of another program's nftables table. It is only ever shown to people.
+// Chain is a chain of another program's nftables table. It is only shown to people, never used for a decision.
 type Chain struct {
 	Family string // ip, ip6, inet
 	Table  string
 	Name   string
-	Input  bool // a base chain at the input hook, and
-	Drops  bool // by policy or by a rule of its own it can drop there
+	Input  bool // a base chain at the input hook
+	Drops  bool // of an input chain: its policy or one of its own rules can drop packets
 }
 
 func (c Chain) String() string { return c.Family + " " + c.Table + " " + c.Name }
 
-// Others lists the chains that other programs have in a netns, -1 for the calling thread's. Whether a chain can drop is
-// read only of base chains at input: for which packets, and what chains they jump to, is not followed.
+// Others lists the chains of other programs in a netns, -1 for the calling thread's. Drops is read for base chains at input
+// only: it considers neither which packets a rule matches nor the chains that it jumps to.
 func Others(nsFD int) ([]Chain, error) {
 	nsFD, err := hostnet.HoldNetNS(nsFD)
 	if err != nil {
@@ -56,7 +56,7 @@ func Others(nsFD int) ([]Chain, error) {
 func dropsByRule(conn *nftables.Conn, c *nftables.Chain) bool {
 	rules, err := conn.GetRules(c.Table, c)
 	if err != nil {
-		return false // gone meanwhile, or of a kind that the library cannot read
+		return false // deleted meanwhile, or with expressions that the library cannot read
 	}
 	for _, r := range rules {
 		for _, e := range r.Exprs {

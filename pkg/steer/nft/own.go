@@ -7,11 +7,11 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Rules of a node that took the place of a NodeLocal DNSCache: its clients, host processes among them, name a local address.
-// It may come back at any time, and must then find its packets.
+// Rules for a node where neardns replaced a NodeLocal DNSCache, whose clients, host processes among them, query a local
+// address. NodeLocal DNSCache may start again at any time, and must then receive its packets.
 
-// cededTo delivers to another program's socket that is bound at an address that we cede. Ours are transparent there, so a
-// hung agent's is never taken for one, and nobody has to be alive to cede anything.
+// cededTo delivers to another program's socket that is bound at a ceded address. The agent's sockets there are transparent, so
+// the rule never takes a hung agent's socket for the other program's, and works without a running agent.
 func (hf hostFamily) cededTo(match func() *ruleBuilder) []rule {
 	var rules []rule
 	for _, a := range hf.ceded {
@@ -20,7 +20,7 @@ func (hf hostFamily) cededTo(match func() *ruleBuilder) []rule {
 	return rules
 }
 
-// cededStreams delivers what follows a SYN.
+// cededStreams delivers the packets after the SYN.
 func (hf hostFamily) cededStreams() []rule {
 	var rules []rule
 	for _, a := range hf.ceded {
@@ -29,7 +29,8 @@ func (hf hostFamily) cededStreams() []rule {
 	return rules
 }
 
-// ownStream ends a rule for what follows a SYN to the agent. Where addresses are ceded, its sockets are the transparent ones.
+// ownStream ends a rule for the packets after a SYN to the agent. Where addresses are ceded, the agent's sockets are the
+// transparent ones.
 func (hf hostFamily) ownStream(b *ruleBuilder) rule {
 	if len(hf.ceded) > 0 {
 		return b.transparentSocket().notrack().accept()
@@ -47,8 +48,8 @@ func (hf hostFamily) cededChains() []chain {
 	}}}
 }
 
-// ownChains are for the node's own processes. Their packets have the lease to go by and no socket: in output, "socket" would
-// find the sender's own.
+// ownChains are for the node's own processes. They depend on the lease and check no socket: in output, "socket" would find the
+// sender's own.
 func (hf hostFamily) ownChains() []chain {
 	if !hf.ownLocals {
 		return nil
@@ -58,7 +59,7 @@ func (hf hostFamily) ownChains() []chain {
 	return []chain{
 		{name: hf.name("own_udp"), rules: []rule{
 			f.rule().daddrIn(hf.name("lease_udp")).notrack().accept(),
-			f.rule().say("goto %s", back).gotoOnly(back),
+			f.rule().textf("goto %s", back).gotoOnly(back),
 		}},
 		{name: hf.name("own_tcp"), rules: []rule{
 			f.rule().syn(true).daddrIn(hf.name("lease_tcp")).connDelete(conn).end(),
@@ -67,11 +68,11 @@ func (hf hostFamily) ownChains() []chain {
 			f.rule().connIn(conn).connUpdate(conn).goTo(back),
 			f.rule().notrack().accept(),
 		}},
-		{name: back, rules: hf.giveBack()},
+		{name: back, rules: hf.toKubeDNS()},
 	}
 }
 
-// healthProbes keeps the kubelet's probes of a local address out of conntrack, and what they are answered (kubernetes/dns#352).
+// healthProbes keeps the kubelet's probes of a local address, and their answers, out of conntrack (kubernetes/dns#352).
 func (hf hostFamily) healthProbes() []rule {
 	if hf.health == 0 {
 		return nil
@@ -83,7 +84,7 @@ func (hf hostFamily) healthProbes() []rule {
 	return rules
 }
 
-// ownInput gives the local address back as source to what kube-dns answered a process of the node.
+// ownInput restores the local address as source of kube-dns's answers to processes of the node.
 func (hf hostFamily) ownInput() []rule {
 	if !hf.ownLocals {
 		return nil
@@ -91,8 +92,8 @@ func (hf hostFamily) ownInput() []rule {
 	return hf.postrouting()
 }
 
-// ownNAT masquerades the node's own questions that fell back: a process that asks an address of this host has that address
-// as its source, and kube-dns elsewhere could not answer it.
+// ownNAT masquerades the node's own queries that fell back: a process that queries an address of this host uses that address as
+// source, and kube-dns on another node could not answer it.
 func (hf hostFamily) ownNAT() []rule {
 	if !hf.ownLocals {
 		return nil
@@ -100,8 +101,9 @@ func (hf hostFamily) ownNAT() []rule {
 	return []rule{hf.rule().saddrIn(hf.name("ours")).oifNot("lo").masquerade().end()}
 }
 
-// servicesFromBeside leaves a Service's address on our link to kube-proxy where the packet comes from beside the node.
-func (hf hostFamily) servicesFromBeside() []rule {
+// skipUplinkServices leaves packets for a Service's address on the agent's link to kube-proxy if they come from outside the
+// node.
+func (hf hostFamily) skipUplinkServices() []rule {
 	var rules []rule
 	for _, l := range hf.locals {
 		if l.Service {

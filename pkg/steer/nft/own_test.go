@@ -17,7 +17,7 @@ func TestCheckLocals(t *testing.T) {
 		"missing":            {ClusterDNS: rig.Upstream(true)},
 		"fallback of 169":    {Address: addr("169.254.20.9")},
 		"different families": {Address: addr("169.254.20.9"), ClusterDNS: rig.Upstream(false)},
-		"stands twice":       local4,
+		"is listed twice":    local4,
 		"prober's own":       {Address: steer.ProbeSource4, ClusterDNS: rig.Upstream(true)},
 	} {
 		if err := steer.CheckLocals(append(good[:3:3], bad)); err == nil || !strings.Contains(err.Error(), says) {

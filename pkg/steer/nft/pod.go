@@ -13,45 +13,46 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Priorities of the base chains. raw (-300) is before conntrack, so the rewrites are stateless and what conntrack sees,
-// where something enabled it, are the final addresses. 300 is after every nat chain, so that a mesh that captures DNS in
-// the pod's "nat OUTPUT" wins, and traffic forwarded inside the pod (nested containers, VMs) is covered too.
+// Priorities of the base chains. raw (-300) is before conntrack, so the rewrites are stateless and conntrack, where something
+// enabled it, sees the final addresses. 300 is after every nat chain, so that a mesh that captures DNS in the pod's "nat
+// OUTPUT" takes precedence, and traffic forwarded inside the pod (nested containers, VMs) is covered too.
 const (
 	prioRaw = -300
-	// prioBeforeRaw is the host's: one step before iptables' raw table. A NodeLocal DNSCache leaves NOTRACK rules there for its
-	// addresses when it is killed; they must find the address that the fallback has written already, or kube-proxy would
-	// never see the packet.
+	// prioBeforeRaw is the host's priority, one step before iptables' raw table. A NodeLocal DNSCache that is killed leaves
+	// NOTRACK rules for its addresses there. They must see the address that the fallback has already written, or kube-proxy
+	// would never see the packet.
 	prioBeforeRaw = prioRaw - 1
 	prioSrcNAT    = 100
 	prioLast      = 300
-	// prioVeryLast is behind every filter that may stand in the host's input hook.
+	// prioVeryLast is after every filter in the host's input hook.
 	prioVeryLast = math.MaxInt32
 )
 
-// The pod table gives a pod back by itself. Where its questions are lost does not matter then (a program at the pod's link, an
-// eBPF policy, a switch that was flushed while no agent lives, a fallback that leads nowhere any more), nor whether the question
-// or its answer is, nor whether anything of ours is alive to see it: a question that is sent podTrust after another
-// one to which nothing came keeps its cluster DNS address, as in a pod that is not steered.
+// The pod table bypasses the agent by itself. If a query gets no answer, then later queries, from podTrust on, keep their
+// cluster DNS address, as in a pod that is not steered. It does not matter whether the query or its answer was lost, nor where
+// (a program at the pod's link, an eBPF policy, a switch that was flushed while no agent runs, a fallback that no longer
+// works), and no neardns process needs to be alive to notice.
 const (
-	// podTrust is how long a pod waits for an answer until its next questions are given back. Resolvers repeat a question after 5 s
-	// (resolv.conf(5)), musl's after 2.5 s, and TCP its second SYN after 3 s, so the repetition is answered. The agent's own
-	// answers come sooner, but for names whose servers are slow: then one of the pod's other questions may go to kube-dns.
+	// podTrust is how long a pod waits for an answer before its next queries are bypassed. Resolvers repeat a query after 5 s
+	// (resolv.conf(5)), musl's after 2.5 s, and TCP its second SYN after 3 s, so the repetition is answered. The agent answers
+	// sooner, except for names whose servers are slow: then one of the pod's other queries may go to kube-dns.
 	podTrust = 2 * time.Second
-	// podHold is how long a pod is given back unless an answer from the steering address comes first, as the agent's own trial
-	// brings it. When it has passed one question tries the way.
+	// podHold is how long a pod is bypassed unless an answer from the steering address comes first, for example to the agent's
+	// pod trial. After that, one query tries the agent again.
 	podHold = 10 * time.Minute
-	// podConn is how long a connection that was given back is remembered after its last packet.
+	// podConn is how long a bypassed connection is remembered after its last packet.
 	podConn = 20 * time.Second
-	// podSweep is how often expired elements are freed. They are not seen before that either. The kernel's default, a second,
+	// podSweep is how often expired elements are freed; they stop matching when they expire. The kernel's default of a second
 	// would wake a worker for each set of each pod.
 	podSweep = 10 * time.Second
-	// podWays is above what the four keys of one group can leave in a set between two sweeps, podConns what a pod that asks over TCP
-	// alone opens in podConn at 25 connections a second; a full set sends further ones the way they would go without evidence.
+	// podWays exceeds what the four keys of one group can leave in a set between two sweeps; podConns is what a pod that uses
+	// TCP alone opens in podConn at 25 connections per second. If a set is full, further queries go where they would go without
+	// evidence.
 	podWays, podConns = 128, 512
 )
 
-// renderPod makes the pod table. An ADD pays for each expression that the kernel has to read, so both families of a group share sets
-// and chains, and what all rules of a chain would match stands before the chain.
+// renderPod makes the pod table. Each expression costs time in an ADD, so both families of a group share sets and chains, and a
+// match that all rules of a chain need is made once, before the jump to it.
 func renderPod(p steer.Pod) table {
 	post := chain{name: "postrouting", hook: &hook{kind: "filter", num: unix.NF_INET_POST_ROUTING, priority: prioLast}}
 	pre := chain{name: "prerouting", hook: &hook{kind: "filter", num: unix.NF_INET_PRE_ROUTING, priority: prioRaw}}
@@ -76,7 +77,8 @@ func renderPod(p steer.Pod) table {
 				// No port here: the later fragments of a large answer have none, and without conntrack in the pod nothing
 				// reassembles them before this chain.
 				f.rule().saddr(r.Steering).notICMP().setSaddr(r.ClusterDNS).goTo(g.name("answered")),
-				// What the switch gave to kube-dns is an answer, too. Once a pod was given back it is none: nothing came our way.
+				// An answer of kube-dns counts too if the switch sent the query there. Once the pod is bypassed it does not: it
+				// did not come through the switch.
 				f.rule().saddr(r.ClusterDNS).anySport(53).wayIn(g.name("trusted")).goTo(g.name("answered")))
 		}
 		out.sets = append(out.sets, g.sets(p.Open)...)
@@ -86,8 +88,8 @@ func renderPod(p steer.Pod) table {
 	return out
 }
 
-// renderNote is the table before it steers: a packet of a connection notes that it keeps its way. What comes between a look at a pod's
-// connections and the rules that steer it is among them so.
+// renderNote is a pod table that does not steer yet: each packet of a TCP connection records that this connection keeps going
+// to kube-dns. It covers connections that the pod opens after the agent listed them and before the steering rules are there.
 func renderNote(p steer.Pod) table {
 	out := renderPod(p)
 	for _, g := range groupsOf(p) {
@@ -100,9 +102,9 @@ func renderNote(p steer.Pod) table {
 	return out
 }
 
-// group is the pod table's part for the n-th redirect of each family, which in a cluster are one DNS Service. Its evidence is kept
-// by family and protocol: trusted are the ways that answered, or were first asked, in the last podTrust; waiting are those to whose
-// question no answer came yet. A way that is waiting and not trusted any more is given back.
+// group is the pod table's part for the n-th redirect of each family, which in a cluster belong to one DNS Service. Its
+// evidence is recorded by family and protocol. Trusted are the ways that got an answer, or sent their first query, in the last
+// podTrust. Waiting are those with a query that is not answered yet. A way that is waiting and no longer trusted is bypassed.
 type group struct {
 	number    int // from 1
 	redirects []steer.Redirect
@@ -130,12 +132,13 @@ func (g group) sets(open []steer.Connection) []set {
 		{name: g.name("trusted"), key: way, contents: dynamic, timeout: podTrust, size: podWays, sweep: podSweep},
 		{name: g.name("waiting"), key: way, contents: dynamic, timeout: podHold, size: podWays, sweep: podSweep},
 		{name: g.name("direct"), key: []nftables.SetDatatype{nftables.TypeNFProto, nftables.TypeInetService}, contents: dynamic,
-			timeout: podConn, size: podConns, sweep: podSweep, elements: g.given(open)},
+			timeout: podConn, size: podConns, sweep: podSweep, elements: g.directPorts(open)},
 	}
 }
 
-// given are the ports of connections that keep their way, as portKey reads them; no more than leave room for others.
-func (g group) given(open []steer.Connection) []element {
+// directPorts are the elements for connections that keep going to kube-dns, as portKey reads them. They fill at most half of
+// the set, so that there is space for others.
+func (g group) directPorts(open []steer.Connection) []element {
 	var out []element
 	for _, c := range open {
 		if len(out) < podConns/2 && slices.ContainsFunc(g.redirects, func(r steer.Redirect) bool { return r.ClusterDNS == c.ClusterDNS }) {
@@ -150,13 +153,13 @@ func (g group) given(open []steer.Connection) []element {
 
 func (g group) chains() []chain {
 	return []chain{
-		// A connection's way is chosen at its SYN. A repeated one chooses again, so that a lost SYN costs no connection.
+		// A connection goes where its SYN went. A repeated SYN chooses again, so that a lost one does not cost the connection.
 		{name: g.name("dns"), rules: []rule{
 			anyFamily().proto(steer.UDP).goTo(g.name("ask")),
 			anyFamily().syn(false).goTo(g.name("open")),
 			anyFamily().portDelete(g.name("direct")).goTo(g.name("ask")),
 		}},
-		// A source port is enough to know a connection by: this chain is behind every NAT in the pod's netns.
+		// A source port identifies a connection, because this chain is after every NAT in the pod's netns.
 		{name: g.name("open"), rules: []rule{
 			anyFamily().portIn(g.name("direct")).goTo(g.name("direct")),
 			anyFamily().gotoOnly(g.name("steer")),
@@ -165,11 +168,11 @@ func (g group) chains() []chain {
 			anyFamily().wayIn(g.name("trusted")).goTo(g.name("steer")),
 			anyFamily().wayIn(g.name("waiting")).goTo(g.name("direct")),
 			anyFamily().wayUpdate(g.name("waiting"), g.name("trusted")).goTo(g.name("steer")),
-			anyFamily().gotoOnly(g.name("steer")), // no room to note it
+			anyFamily().gotoOnly(g.name("steer")), // the set is full
 		}},
 		{name: g.name("direct"), rules: []rule{anyFamily().portUpdate(g.name("direct")).end()}},
 		{name: g.name("answered"), rules: []rule{
-			// A reset is no answer: it is what a host says whose switch was flushed.
+			// A reset is no answer: a host whose switch was flushed sends one.
 			anyFamily().notSynAck().ret(),
 			anyFamily().wayUpdate(g.name("trusted")).wayDelete(g.name("waiting")).end(),
 		}},

@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// op is one expression: an expr, or one of the two that google/nftables cannot write (it sends no direction for "ct zone").
+// op is one expression: an expr, or one of the two that google/nftables cannot write because it has no direction for "ct zone".
 type op struct {
 	expr expr.Any
 	zone zoneOp
@@ -38,7 +38,7 @@ const (
 	reg32f = 13 // NFT_REG32_05, behind a 16-byte address and a port
 )
 
-// family holds what differs between IPv4 and IPv6 in a rule.
+// family is what differs between IPv4 and IPv6 in a rule.
 type family struct {
 	suffix       string // of chain and set names
 	word         string // ip or ip6
@@ -59,8 +59,8 @@ func families() [2]*family {
 	}
 }
 
-// ruleBuilder collects one rule. It loads the network and transport protocol once, as nft does, so that a listing reads
-// as written and a rule can never match the other family's bytes.
+// ruleBuilder builds one rule. It matches the network and transport protocol once, as nft does, so that nft lists the rule as
+// it is written here, and a rule never matches bytes of the other family.
 type ruleBuilder struct {
 	fam *family
 	rule
@@ -70,13 +70,14 @@ type ruleBuilder struct {
 
 func (f *family) rule() *ruleBuilder { return &ruleBuilder{fam: f} }
 
-// anyFamily begins a rule that is the same for both families: nothing in it reads an address.
+// anyFamily begins a rule for both families: it must not read an address.
 func anyFamily() *ruleBuilder { return &ruleBuilder{} }
 
-// say is never inlined: with it every word of a rule would be, into every chain, which makes the plugin 130 kB larger.
+// textf adds to the rule's text. It is never inlined: otherwise every part of a rule would be, in every chain, which makes the
+// plugin 130 kB larger.
 //
 //go:noinline
-func (b *ruleBuilder) say(format string, args ...any) *ruleBuilder {
+func (b *ruleBuilder) textf(format string, args ...any) *ruleBuilder {
 	b.phrases = append(b.phrases, phrase{format, args})
 	return b
 }
@@ -118,34 +119,32 @@ func transport(offset, length, register uint32) *expr.Payload {
 	return &expr.Payload{OperationType: expr.PayloadLoad, DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: length}
 }
 
-// Matches.
-
 func (b *ruleBuilder) nfproto() *ruleBuilder {
 	word := "ipv6"
 	if b.fam.is4() {
 		word = "ipv4"
 	}
-	return b.needFamily().say("meta nfproto %s", word)
+	return b.needFamily().textf("meta nfproto %s", word)
 }
 
 func (b *ruleBuilder) proto(p steer.Protocol) *ruleBuilder {
-	return b.needL4(p).say("meta l4proto %s", p)
+	return b.needL4(p).textf("meta l4proto %s", p)
 }
 
 func (b *ruleBuilder) daddr(a netip.Addr) *ruleBuilder {
-	return b.needFamily().say("%s daddr %s", b.fam.word, a).add(b.network(b.fam.daddr, reg1), equals(a.AsSlice()))
+	return b.needFamily().textf("%s daddr %s", b.fam.word, a).add(b.network(b.fam.daddr, reg1), equals(a.AsSlice()))
 }
 
 func (b *ruleBuilder) saddr(a netip.Addr) *ruleBuilder {
-	return b.needFamily().say("%s saddr %s", b.fam.word, a).add(b.network(b.fam.saddr, reg1), equals(a.AsSlice()))
+	return b.needFamily().textf("%s saddr %s", b.fam.word, a).add(b.network(b.fam.saddr, reg1), equals(a.AsSlice()))
 }
 
 func (b *ruleBuilder) daddrIn(set string) *ruleBuilder {
-	return b.needFamily().say("%s daddr @%s", b.fam.word, set).add(b.network(b.fam.daddr, reg1), &expr.Lookup{SourceRegister: reg1, SetName: set})
+	return b.needFamily().textf("%s daddr @%s", b.fam.word, set).add(b.network(b.fam.daddr, reg1), &expr.Lookup{SourceRegister: reg1, SetName: set})
 }
 
 func (b *ruleBuilder) saddrIn(set string) *ruleBuilder {
-	return b.needFamily().say("%s saddr @%s", b.fam.word, set).add(b.network(b.fam.saddr, reg1), &expr.Lookup{SourceRegister: reg1, SetName: set})
+	return b.needFamily().textf("%s saddr @%s", b.fam.word, set).add(b.network(b.fam.saddr, reg1), &expr.Lookup{SourceRegister: reg1, SetName: set})
 }
 
 func (b *ruleBuilder) dport(p steer.Protocol, port uint16) *ruleBuilder {
@@ -156,77 +155,78 @@ func (b *ruleBuilder) sport(p steer.Protocol, port uint16) *ruleBuilder {
 }
 
 func (b *ruleBuilder) port(p steer.Protocol, word string, offset uint32, port uint16) *ruleBuilder {
-	return b.needL4(p).say("%s %s %d", p, word, port).add(transport(offset, 2, reg1), equals(binary.BigEndian.AppendUint16(nil, port)))
+	return b.needL4(p).textf("%s %s %d", p, word, port).add(transport(offset, 2, reg1), equals(binary.BigEndian.AppendUint16(nil, port)))
 }
 
-// notICMP matches every transport protocol but one of ICMP's.
+// notICMP matches every transport protocol except the family's ICMP.
 func (b *ruleBuilder) notICMP() *ruleBuilder {
 	word, number := "ipv6-icmp", byte(unix.IPPROTO_ICMPV6)
 	if b.fam.is4() {
 		word, number = "icmp", unix.IPPROTO_ICMP
 	}
-	return b.say("meta l4proto != %s", word).add(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg1},
+	return b.textf("meta l4proto != %s", word).add(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg1},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: []byte{number}})
 }
 
-// anySport matches the port wherever the transport protocol has it as UDP and TCP do.
+// anySport matches the source port of any transport protocol that has it where UDP and TCP do.
 func (b *ruleBuilder) anySport(port uint16) *ruleBuilder {
-	return b.needFamily().say("th sport %d", port).add(transport(0, 2, reg1), equals(binary.BigEndian.AppendUint16(nil, port)))
+	return b.needFamily().textf("th sport %d", port).add(transport(0, 2, reg1), equals(binary.BigEndian.AppendUint16(nil, port)))
 }
 
-// anyDport matches the port wherever the transport protocol has it as UDP and TCP do.
+// anyDport matches the destination port of any transport protocol that has it where UDP and TCP do.
 func (b *ruleBuilder) anyDport(port uint16) *ruleBuilder {
-	return b.needFamily().say("th dport %d", port).add(transport(2, 2, reg1), equals(binary.BigEndian.AppendUint16(nil, port)))
+	return b.needFamily().textf("th dport %d", port).add(transport(2, 2, reg1), equals(binary.BigEndian.AppendUint16(nil, port)))
 }
 
-// secret matches UDP's first eight bytes behind the header or, where it may not be behind one, TCP's sequence numbers.
+// secret matches the first eight bytes after UDP's header. For TCP, whose payload may be absent, it matches the two sequence
+// numbers.
 func (b *ruleBuilder) secret(p steer.Protocol, s steer.Secret) *ruleBuilder {
 	b.hidden = true
 	offset := uint32(4)
 	if p == steer.UDP {
 		offset = 8
-		b.needL4(p).say("meta l4proto %s @th,64,64 %#x", p, uint64(s))
+		b.needL4(p).textf("meta l4proto %s @th,64,64 %#x", p, uint64(s))
 	} else {
-		b.needL4(p).say("tcp sequence %d tcp ackseq %d", uint64(s)>>32, uint64(s)&math.MaxUint32)
+		b.needL4(p).textf("tcp sequence %d tcp ackseq %d", uint64(s)>>32, uint64(s)&math.MaxUint32)
 	}
 	return b.add(transport(offset, 8, reg1), equals(s.Bytes()))
 }
 
 func (b *ruleBuilder) iif(name string) *ruleBuilder {
-	return b.say("iifname %q", name).add(&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg1}, equals(ifname(name)))
+	return b.textf("iifname %q", name).add(&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg1}, equals(ifname(name)))
 }
 
 func (b *ruleBuilder) iifIn(set string) *ruleBuilder {
-	return b.say("iifname @%s", set).add(&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg1}, &expr.Lookup{SourceRegister: reg1, SetName: set})
+	return b.textf("iifname @%s", set).add(&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg1}, &expr.Lookup{SourceRegister: reg1, SetName: set})
 }
 
 func (b *ruleBuilder) oifNot(name string) *ruleBuilder {
-	return b.say("oifname != %q", name).add(&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: reg1}, &expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: ifname(name)})
+	return b.textf("oifname != %q", name).add(&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: reg1}, &expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: ifname(name)})
 }
 
-// stranger matches a source to which no route leads by the link that the packet came by (RFC 3704, section 2.2), unless the
-// route leads by one of the named links, behind which no route tells who lives where.
+// stranger matches a source if no route leads to it by the link that the packet came in on (RFC 3704, section 2.2), unless the
+// route leads by one of the detours, behind which routes do not show where an address lives.
 func (b *ruleBuilder) stranger(detours string) *ruleBuilder {
-	return b.say("fib saddr . iif oif 0 fib saddr oifname != @%s", detours).add(
+	return b.textf("fib saddr . iif oif 0 fib saddr oifname != @%s", detours).add(
 		&expr.Fib{Register: reg1, ResultOIF: true, FlagSADDR: true, FlagIIF: true}, equals(make([]byte, 4)),
 		&expr.Fib{Register: reg1, ResultOIFNAME: true, FlagSADDR: true}, &expr.Lookup{SourceRegister: reg1, SetName: detours, Invert: true})
 }
 
-// boundSocket matches where a socket is bound to this very address: "wildcard 0". It needs a full socket, so it never
-// matches the third packet of a handshake (a request socket).
+// boundSocket matches if a socket is bound to exactly this address: "wildcard 0". It needs a full socket, so it never matches
+// the third packet of a handshake (a request socket).
 func (b *ruleBuilder) boundSocket() *ruleBuilder {
-	return b.say("socket wildcard 0").add(&expr.Socket{Key: expr.SocketKeyWildcard, Register: reg1}, equals([]byte{0}))
+	return b.textf("socket wildcard 0").add(&expr.Socket{Key: expr.SocketKeyWildcard, Register: reg1}, equals([]byte{0}))
 }
 
-// anySocket matches established, request and listening sockets alike ("transparent 0": none of ours is transparent, unless
-// addresses are ceded).
+// anySocket matches established, request and listening sockets alike ("transparent 0": the agent's sockets are not transparent,
+// unless addresses are ceded).
 func (b *ruleBuilder) anySocket() *ruleBuilder {
-	return b.say("socket transparent 0").add(&expr.Socket{Key: expr.SocketKeyTransparent, Register: reg1}, equals([]byte{0}))
+	return b.textf("socket transparent 0").add(&expr.Socket{Key: expr.SocketKeyTransparent, Register: reg1}, equals([]byte{0}))
 }
 
-// transparentSocket matches as anySocket does, but those that were made with IP_TRANSPARENT.
+// transparentSocket is anySocket for sockets with IP_TRANSPARENT.
 func (b *ruleBuilder) transparentSocket() *ruleBuilder {
-	return b.say("socket transparent 1").add(&expr.Socket{Key: expr.SocketKeyTransparent, Register: reg1}, equals([]byte{1}))
+	return b.textf("socket transparent 1").add(&expr.Socket{Key: expr.SocketKeyTransparent, Register: reg1}, equals([]byte{1}))
 }
 
 // tcp flag bits, RFC 9293 section 3.1.
@@ -237,90 +237,86 @@ func (b *ruleBuilder) syn(is bool) *ruleBuilder {
 	if !is {
 		operator, word = expr.CmpOpNeq, "!= "
 	}
-	return b.needL4(steer.TCP).say("tcp flags %ssyn / syn,ack", word).add(transport(13, 1, reg1),
+	return b.needL4(steer.TCP).textf("tcp flags %ssyn / syn,ack", word).add(transport(13, 1, reg1),
 		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 1, Mask: []byte{tcpSYNACK}, Xor: []byte{0}},
 		&expr.Cmp{Op: operator, Register: reg1, Data: []byte{tcpSYN}})
 }
 
 func (b *ruleBuilder) notSynAck() *ruleBuilder {
-	return b.needL4(steer.TCP).say("tcp flags != syn,ack / syn,ack").add(transport(13, 1, reg1),
+	return b.needL4(steer.TCP).textf("tcp flags != syn,ack / syn,ack").add(transport(13, 1, reg1),
 		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 1, Mask: []byte{tcpSYNACK}, Xor: []byte{0}},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: []byte{tcpSYNACK}})
 }
 
 func (b *ruleBuilder) root() *ruleBuilder {
-	return b.say("meta skuid 0").add(&expr.Meta{Key: expr.MetaKeySKUID, Register: reg1}, equals(binary.NativeEndian.AppendUint32(nil, 0)))
+	return b.textf("meta skuid 0").add(&expr.Meta{Key: expr.MetaKeySKUID, Register: reg1}, equals(binary.NativeEndian.AppendUint32(nil, 0)))
 }
 
 func (b *ruleBuilder) mark(mark uint32) *ruleBuilder {
-	return b.say("meta mark 0x%08x", mark).add(&expr.Meta{Key: expr.MetaKeyMARK, Register: reg1}, equals(binary.NativeEndian.AppendUint32(nil, mark)))
+	return b.textf("meta mark 0x%08x", mark).add(&expr.Meta{Key: expr.MetaKeyMARK, Register: reg1}, equals(binary.NativeEndian.AppendUint32(nil, mark)))
 }
 
 func (b *ruleBuilder) replyInZone(zone uint16) *ruleBuilder {
 	const directionReply = 1 // IP_CT_DIR_REPLY
-	b.say("ct direction reply ct original zone %d", zone).add(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: reg1}, equals([]byte{directionReply}))
+	b.textf("ct direction reply ct original zone %d", zone).add(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: reg1}, equals([]byte{directionReply}))
 	b.ops = append(b.ops, op{zone: zoneLoad})
 	return b.add(equals(binary.NativeEndian.AppendUint16(nil, zone)))
 }
 
-// Statements.
-
 func (b *ruleBuilder) updateDaddr(set string, timeout time.Duration) *ruleBuilder {
-	return b.needFamily().say("update @%s { %s daddr timeout %s }", set, b.fam.word, nftDuration(timeout)).
+	return b.needFamily().textf("update @%s { %s daddr timeout %s }", set, b.fam.word, nftDuration(timeout)).
 		add(b.network(b.fam.daddr, reg1), &expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout})
 }
 
 func (b *ruleBuilder) deleteDaddr(set string) *ruleBuilder {
-	return b.needFamily().say("delete @%s { %s daddr }", set, b.fam.word).
+	return b.needFamily().textf("delete @%s { %s daddr }", set, b.fam.word).
 		add(b.network(b.fam.daddr, reg1), &expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: dynsetDelete})
 }
 
-// write stores register 1 as an address; the kernel mends the IP header's checksum and the pseudo-header part of the
-// transport checksum (on later fragments only the former: they carry none; Linux 5.18, stable 5.10.113).
+// write stores register 1 as an address. The kernel updates the IP header's checksum and the pseudo-header part of the
+// transport checksum; in later fragments, which have no transport checksum, only the former (Linux 5.18, stable 5.10.113).
 func (b *ruleBuilder) write(offset uint32) *expr.Payload {
 	return &expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: reg1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: b.fam.size,
 		CsumType: b.fam.csumType, CsumOffset: b.fam.csumOffset, CsumFlags: unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR}
 }
 
-// setDaddrFrom looks the destination up and replaces it; where the map has no such key the rule ends without effect.
+// setDaddrFrom replaces the destination by the map's value. If the map has no such key, the rule ends without effect.
 func (b *ruleBuilder) setDaddrFrom(m string) *ruleBuilder {
-	return b.needFamily().say("%[1]s daddr set %[1]s daddr map @%[2]s", b.fam.word, m).add(b.network(b.fam.daddr, reg1),
+	return b.needFamily().textf("%[1]s daddr set %[1]s daddr map @%[2]s", b.fam.word, m).add(b.network(b.fam.daddr, reg1),
 		&expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true, SetName: m}, b.write(b.fam.daddr))
 }
 
 func (b *ruleBuilder) setSaddrFrom(m string) *ruleBuilder {
-	return b.needFamily().say("%[1]s saddr set %[1]s saddr map @%[2]s", b.fam.word, m).add(b.network(b.fam.saddr, reg1),
+	return b.needFamily().textf("%[1]s saddr set %[1]s saddr map @%[2]s", b.fam.word, m).add(b.network(b.fam.saddr, reg1),
 		&expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true, SetName: m}, b.write(b.fam.saddr))
 }
 
 func (b *ruleBuilder) setDaddr(a netip.Addr) *ruleBuilder {
-	return b.needFamily().say("%s daddr set %s", b.fam.word, a).add(&expr.Immediate{Register: reg1, Data: a.AsSlice()}, b.write(b.fam.daddr))
+	return b.needFamily().textf("%s daddr set %s", b.fam.word, a).add(&expr.Immediate{Register: reg1, Data: a.AsSlice()}, b.write(b.fam.daddr))
 }
 
 func (b *ruleBuilder) setSaddr(a netip.Addr) *ruleBuilder {
-	return b.needFamily().say("%s saddr set %s", b.fam.word, a).add(&expr.Immediate{Register: reg1, Data: a.AsSlice()}, b.write(b.fam.saddr))
+	return b.needFamily().textf("%s saddr set %s", b.fam.word, a).add(&expr.Immediate{Register: reg1, Data: a.AsSlice()}, b.write(b.fam.saddr))
 }
 
 func (b *ruleBuilder) setZone(zone uint16) *ruleBuilder {
-	b.say("ct original zone set %d", zone).add(&expr.Immediate{Register: reg1, Data: binary.NativeEndian.AppendUint16(nil, zone)})
+	b.textf("ct original zone set %d", zone).add(&expr.Immediate{Register: reg1, Data: binary.NativeEndian.AppendUint16(nil, zone)})
 	b.ops = append(b.ops, op{zone: zoneSet})
 	return b
 }
 
-// clearMark takes a packet's mark off, so that nobody else's rules or routes meet it.
+// clearMark clears a packet's mark, so that it matches no other program's rules or routes.
 func (b *ruleBuilder) clearMark() *ruleBuilder {
-	return b.say("meta mark set 0x00000000").add(&expr.Immediate{Register: reg1, Data: make([]byte, 4)},
+	return b.textf("meta mark set 0x00000000").add(&expr.Immediate{Register: reg1, Data: make([]byte, 4)},
 		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg1})
 }
 
 func (b *ruleBuilder) count(name string) *ruleBuilder {
-	return b.say("counter name %q", name).add(&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: name})
+	return b.textf("counter name %q", name).add(&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: name})
 }
 
-func (b *ruleBuilder) notrack() *ruleBuilder    { return b.say("notrack").add(&expr.Notrack{}) }
-func (b *ruleBuilder) masquerade() *ruleBuilder { return b.say("masquerade").add(&expr.Masq{}) }
-
-// Verdicts end the rule.
+func (b *ruleBuilder) notrack() *ruleBuilder    { return b.textf("notrack").add(&expr.Notrack{}) }
+func (b *ruleBuilder) masquerade() *ruleBuilder { return b.textf("masquerade").add(&expr.Masq{}) }
 
 func (b *ruleBuilder) accept() rule { return b.verdict("accept", expr.VerdictAccept, "") }
 func (b *ruleBuilder) drop() rule   { return b.verdict("drop", expr.VerdictDrop, "") }
@@ -330,7 +326,7 @@ func (b *ruleBuilder) goTo(chain string) rule {
 }
 
 func (b *ruleBuilder) verdict(text string, kind expr.VerdictKind, chain string) rule {
-	return b.say("%s", text).add(&expr.Verdict{Kind: kind, Chain: chain}).end()
+	return b.textf("%s", text).add(&expr.Verdict{Kind: kind, Chain: chain}).end()
 }
 
 // ifname is an interface name as the kernel compares it: 16 bytes, zero filled.

@@ -8,49 +8,49 @@ import (
 	"github.com/google/nftables"
 )
 
-// table is a whole nftables table as data: what render makes of a description and what the back end compares and writes.
+// table is a complete nftables table as data: render makes it from a description, and the back end compares and writes it.
 type table struct {
 	counters []string
 	sets     []set
 	chains   []chain
 }
 
-// contents says who may put elements into a set.
+// contents is which elements a set may have.
 type contents uint8
 
 const (
-	exact   contents = iota // the elements of the description and no others
-	atLeast                 // the elements of the description; the plugin may have added more
-	dynamic                 // packets fill it; nobody else touches it
+	exact   contents = iota // only the elements of the description
+	atLeast                 // the elements of the description, and any that the plugin added
+	dynamic                 // packets add and remove elements; those of the description are only added
 )
 
 type set struct {
 	name     string
-	key      []nftables.SetDatatype // more than one: a concatenation
+	key      []nftables.SetDatatype // several: a concatenation
 	value    *nftables.SetDatatype  // nil: a set, else a map
 	contents contents
-	timeout  time.Duration // default of a dynamic set's elements; 0: given by the rule
-	size     uint32        // bound of a dynamic set
-	sweep    time.Duration // how often expired elements are freed; 0: as the kernel does
+	timeout  time.Duration // default of a dynamic set's elements; 0: each rule sets its own
+	size     uint32        // maximum elements of a dynamic set
+	sweep    time.Duration // how often expired elements are freed; 0: the kernel's default
 	elements []element
 }
 
-// ofLinks tells sets of interface names: the agent's to keep, since they change as links come and go.
+// ofLinks reports whether a set has interface names. The agent alone maintains those, since they change as links come and go.
 func (s set) ofLinks() bool { return s.key[0].Name == nftables.TypeIFName.Name }
 
-// element is one key (and value, in a map), in the byte form that the kernel keeps.
+// element is one key (and value, in a map), in the kernel's byte form.
 type element struct {
 	key, value []byte
 	text       string
-	expires    time.Duration // of one that was read: until the kernel forgets it; 0: never
+	expires    time.Duration // of an element that was read: time until it expires; 0: never
 }
 
 type chain struct {
 	name  string
 	hook  *hook // nil: a chain that others jump to
 	rules []rule
-	// anothers: only the chain must be there; what stands in it is not ours to know.
-	anothers bool
+	// filledElsewhere: another process fills the chain. It must exist, and its rules are not compared.
+	filledElsewhere bool
 }
 
 type hook struct {
@@ -59,20 +59,19 @@ type hook struct {
 	priority int32
 }
 
-// rule is its statements in kernel form and the text that nft prints for them; a test holds the two together.
+// rule is a rule in kernel form and the text that nft prints for it; a test checks that both agree.
 type rule struct {
 	phrases []phrase
 	ops     []op
-	hidden  bool // the text is for nobody's eyes
+	hidden  bool // the text contains the secret and must not be shown
 }
 
-// phrase is a part of a rule's text. Texts are made where somebody reads them: an ADD that succeeds needs none.
+// phrase is a part of a rule's text, formatted only on demand: an ADD that succeeds needs no texts.
 type phrase struct {
 	format string
 	args   []any
 }
 
-// text is what nft prints.
 func (r rule) text() string {
 	words := make([]string, len(r.phrases))
 	for i, p := range r.phrases {
@@ -81,7 +80,7 @@ func (r rule) text() string {
 	return strings.Join(words, " ")
 }
 
-// String is the rule as people may see it.
+// String is the rule's text, without the secret.
 func (r rule) String() string {
 	if r.hidden {
 		return "(a rule with the agent's secret)"

@@ -14,10 +14,10 @@ import (
 
 var _ steer.Witness = (*Nftables)(nil)
 
-// Unanswered implements Witness. Where there is no table, or another one, nothing is unanswered.
+// Unanswered implements steer.Witness. If the table is absent or another version's, it reports none.
 func (n *Nftables) Unanswered(of steer.Pod) ([]steer.PodWay, error) {
 	var out []steer.PodWay
-	err := n.retry("read what a pod waits for", func() error {
+	err := n.retry("read a pod's unanswered queries", func() error {
 		out = nil
 		for _, g := range groupsOf(of) {
 			waiting, err := n.elements(g.name("waiting"))
@@ -53,17 +53,17 @@ func (n *Nftables) Unanswered(of steer.Pod) ([]steer.PodWay, error) {
 	return out, err
 }
 
-// wayProtocol is where the protocol stands in a way's key: each part of a concatenation begins a register of four bytes.
+// wayProtocol is the offset of the protocol in a way's key: each part of a concatenation begins a register of four bytes.
 const wayProtocol = 4
 
-// Generation implements Witness.
+// Generation implements steer.Witness.
 func (n *Nftables) Generation() (uint32, error) {
 	replies, err := n.conn.Execute(netlink.Message{
 		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN), Flags: netlink.Request},
 		Data:   nfgenmsg(unix.AF_UNSPEC, 0),
 	})
 	if err != nil {
-		return 0, fmt.Errorf("read the rules' generation: %w", err)
+		return 0, fmt.Errorf("read the ruleset generation: %w", err)
 	}
 	var out uint32
 	for _, m := range replies {
@@ -72,7 +72,7 @@ func (n *Nftables) Generation() (uint32, error) {
 				out = binary.BigEndian.Uint32(b)
 			}
 		}); err != nil {
-			return 0, fmt.Errorf("read the rules' generation: %w", err)
+			return 0, fmt.Errorf("read the ruleset generation: %w", err)
 		}
 	}
 	return out, nil

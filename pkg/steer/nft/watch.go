@@ -12,24 +12,24 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Watch ticks whenever a transaction touched our table in this netns, or the policy of iptables-nft's filter table or a
-// rule taken out of its base chains or of ours there (iptables.EnsureAccepts), until ctx ends, which closes the channel. Ticks
-// are coalesced: one that is not read yet stands for all that came since. Where events were lost (other programs' large
-// loads overflow the socket) it ticks too, since anything may have happened. Packets that fill sets are no transactions.
+// Watch ticks whenever a transaction changed the neardns table in this netns, or in iptables-nft's filter table the policy or a
+// deleted rule of the base chains or of neardns's chains (iptables.EnsureAccepts), until ctx ends, which closes the channel.
+// Ticks are coalesced: one that is not read yet covers all later changes. It also ticks if events were lost (other programs'
+// large loads overflow the socket), since anything may have changed. Packets that change sets are no transactions.
 func (n *Nftables) Watch(ctx context.Context) (<-chan struct{}, error) {
-	return hostnet.Watch(ctx, n.nsFD, unix.NETLINK_NETFILTER, touchesUs, unix.NFNLGRP_NFTABLES)
+	return hostnet.Watch(ctx, n.nsFD, unix.NETLINK_NETFILTER, changesTable, unix.NFNLGRP_NFTABLES)
 }
 
-// touchesUs looks at the first attribute, which is the table's name in messages about tables, chains, rules, sets,
-// elements and objects alike.
-func touchesUs(msgs []netlink.Message) bool {
+// changesTable reports whether a message concerns the neardns table or the filter table. The first attribute is the table's
+// name in messages about tables, chains, rules, sets, elements and objects alike.
+func changesTable(msgs []netlink.Message) bool {
 	const header = 4 // nfgenmsg
 	for _, m := range msgs {
 		if len(m.Data) < header+unix.SizeofNlAttr {
 			continue
 		}
 		if m.Data[0] != inet {
-			if touchesFilter(m, header) {
+			if changesFilter(m, header) {
 				return true
 			}
 			continue
@@ -44,9 +44,9 @@ func touchesUs(msgs []netlink.Message) bool {
 	return false
 }
 
-// touchesFilter tells changes of iptables-nft's filter table that can matter to our addresses from the rest, of which a
-// node has many: kube-proxy writes there at each sync, but only into chains of its own.
-func touchesFilter(m netlink.Message, header int) bool {
+// changesFilter reports whether a message is a change of iptables-nft's filter table that can affect the agent's addresses.
+// Most are not: kube-proxy writes there at each sync, but only into its own chains.
+func changesFilter(m netlink.Message, header int) bool {
 	if m.Data[0] != unix.NFPROTO_IPV4 && m.Data[0] != unix.NFPROTO_IPV6 {
 		return false
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Open opens the rules of the netns behind nsFD, -1 for the calling thread's. A host's can be read by it; OpenHost is needed to
-// write them. The descriptor may be closed afterwards.
+// Open opens the rules of the netns behind nsFD, -1 for the calling thread's. It is enough to read a host's rules; writing them
+// needs OpenHost. The descriptor may be closed afterwards.
 func (k Kind) Open(nsFD int) (Rules, error) {
-	// Not the calls' own results: a nil pointer in an interface is not nil.
+	// The calls' results are not returned directly: a nil pointer in an interface is not nil.
 	if !k.isIptables() {
 		n, err := nft.Open(nsFD)
 		if err != nil {
@@ -47,10 +47,10 @@ func (k Kind) OpenHost(nsFD int) (Rules, error) {
 	return withHairpin{byIptables: byIptables{b}, hairpin: h}, nil
 }
 
-// byNftables are nftables' rules, which need nothing beside them.
+// byNftables are nftables' rules.
 type byNftables struct{ *nft.Nftables }
 
-// Ensure restores a host's rules without the cheap look that a call of the plugin begins with.
+// Ensure restores a host's rules, without the quick check that the plugin makes first.
 func (n byNftables) Ensure(rs steer.Ruleset) error {
 	if host, ok := rs.(steer.Host); ok {
 		return n.Restore(host)
@@ -73,10 +73,9 @@ func (n byNftables) Exempt(add, gone []netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// byIptables are iptables' rules in a pod's netns.
 type byIptables struct{ *iptables.Iptables }
 
-// Ensure makes chains whole, whenever it was last asked to: a chain is there as described or not at all.
+// Ensure is Apply, because chains are complete or absent.
 func (b byIptables) Ensure(rs steer.Ruleset) error { return b.Apply(rs) }
 
 // Exempt does nothing: the agent renders the pods that opted out from their files.
@@ -86,7 +85,7 @@ func (b byIptables) Leases(renew, lifetime time.Duration) ([]steer.LeaseState, e
 	return b.Iptables.Leases(2*renew+100*time.Millisecond, iptables.Lifetime(lifetime))
 }
 
-// Whole tells whether packets of the families of rs still come into the rules. To ask iptables for more starts programs.
+// Whole reports whether packets of rs's families still enter the rules. Checking more would start iptables programs.
 func (b byIptables) Whole(rs steer.Ruleset) (bool, error) {
 	families := map[bool]bool{}
 	for _, a := range Addresses(rs) {
@@ -100,7 +99,7 @@ func (b byIptables) Whole(rs steer.Ruleset) (bool, error) {
 	return true, nil
 }
 
-// withHairpin are iptables' rules on a host, with the hairpin that they send packets by.
+// withHairpin are iptables' rules on a host, with the hairpin that they use.
 type withHairpin struct {
 	byIptables
 	hairpin *iptables.Hairpin
@@ -108,16 +107,16 @@ type withHairpin struct {
 
 // Repair makes the hairpin before the rules that use it.
 func (t withHairpin) Repair(rs steer.Ruleset) ([]string, error) {
-	drift, hairpinErr := t.hairpin.Ensure(givenBackTo(rs), hasOwn(rs))
+	drift, hairpinErr := t.hairpin.Ensure(fallbackAddresses(rs), hasOwn(rs))
 	rs, err := t.onBridges(rs)
 	if err != nil {
 		return drift, errors.Join(hairpinErr, err)
 	}
-	more, err := t.Iptables.Repair(rs) // of use without the hairpin, too: hits need none
+	more, err := t.Iptables.Repair(rs) // useful even without the hairpin, which only the fallback needs
 	return append(drift, more...), errors.Join(hairpinErr, err)
 }
 
-// Watch joins the events of both. Where it fails, one of them may go on until ctx ends.
+// Watch joins the events of both. If it fails, one of them may continue until ctx ends.
 func (t withHairpin) Watch(ctx context.Context) (<-chan struct{}, error) {
 	rules, err := t.Iptables.Watch(ctx)
 	if err != nil {
@@ -130,7 +129,6 @@ func (t withHairpin) Watch(ctx context.Context) (<-chan struct{}, error) {
 	return tick.Join(rules, routes), nil
 }
 
-// Verify looks at the rules as Repair makes them.
 func (t withHairpin) Verify(rs steer.Ruleset) error {
 	rs, err := t.onBridges(rs)
 	if err != nil {
@@ -139,7 +137,7 @@ func (t withHairpin) Verify(rs steer.Ruleset) error {
 	return t.Iptables.Verify(rs)
 }
 
-// onBridges adds the bridges and detours that there are to a host's rules.
+// onBridges adds the node's bridges and detours to a host's rules.
 func (t withHairpin) onBridges(rs steer.Ruleset) (steer.Ruleset, error) {
 	host, ok := rs.(steer.Host)
 	if !ok {
@@ -158,16 +156,16 @@ func (t withHairpin) onBridges(rs steer.Ruleset) (steer.Ruleset, error) {
 	return host, nil
 }
 
-// Lacks also makes the hairpin whole, as it is nobody's but ours and of every version alike: to see what it lacks is to ask for as much.
+// Lacks also repairs the hairpin. Only neardns uses it and all versions make it alike, and to find what is missing takes the
+// same work.
 func (t withHairpin) Lacks(rs steer.Host) ([]string, error) {
-	mended, hairpinErr := t.hairpin.Ensure(givenBackTo(rs), hasOwn(rs))
+	repaired, hairpinErr := t.hairpin.Ensure(fallbackAddresses(rs), hasOwn(rs))
 	gone, err := t.Iptables.Lacks(rs)
-	return append(mended, gone...), errors.Join(hairpinErr, err)
+	return append(repaired, gone...), errors.Join(hairpinErr, err)
 }
 
-// Ensure makes the hairpin, and chains whole.
 func (t withHairpin) Ensure(rs steer.Ruleset) error {
-	_, hairpinErr := t.hairpin.Ensure(givenBackTo(rs), hasOwn(rs))
+	_, hairpinErr := t.hairpin.Ensure(fallbackAddresses(rs), hasOwn(rs))
 	on, err := t.onBridges(rs)
 	if err == nil {
 		err = t.byIptables.Ensure(on)
@@ -175,23 +173,21 @@ func (t withHairpin) Ensure(rs steer.Ruleset) error {
 	return errors.Join(hairpinErr, err)
 }
 
-// Remove takes the rules away and then the hairpin.
 func (t withHairpin) Remove() error { return errors.Join(t.Iptables.Remove(), t.hairpin.Remove()) }
 
 func (t withHairpin) Close() error { return errors.Join(t.Iptables.Close(), t.hairpin.Close()) }
 
-// hasOwn tells whether the node's own processes get the fallback, too.
+// hasOwn reports whether the node's own processes get the fallback, too.
 func hasOwn(rs steer.Ruleset) bool {
 	host, ok := rs.(steer.Host)
 	return ok && host.OwnLocals
 }
 
-// givenBackTo lists the cluster DNS addresses that the rules give packets back to.
-func givenBackTo(rs steer.Ruleset) []netip.Addr {
+// fallbackAddresses lists the cluster DNS addresses that the fallback sends packets to.
+func fallbackAddresses(rs steer.Ruleset) []netip.Addr {
 	return addresses(rs, func(r steer.Redirect) netip.Addr { return r.ClusterDNS }, func(l steer.Local) netip.Addr { return l.ClusterDNS })
 }
 
-// addresses lists one address of each redirect and each local address of a host's rules, sorted.
 func addresses(rs steer.Ruleset, redirect func(steer.Redirect) netip.Addr, local func(steer.Local) netip.Addr) []netip.Addr {
 	host, ok := rs.(steer.Host)
 	if !ok {

@@ -13,10 +13,10 @@ import (
 	"github.com/neardns/neardns/pkg/steer/nft"
 )
 
-// Words for a back end in configurations. The first and the names of iptables' variants stand in files as well.
+// Names of back ends in configurations. Nftables and iptables' variants are also used in files.
 const (
-	Nftables       = "nftables"     // unless a node has another
-	Iptables       = "iptables"     // whichever variant the node has and uses
+	Nftables       = "nftables"     // the default
+	Iptables       = "iptables"     // the variant that the node has and uses
 	IptablesNFT    = "iptables-nft" // as iptables.NFT
 	IptablesLegacy = "iptables-legacy"
 )
@@ -27,7 +27,7 @@ type Kind struct {
 	stats   *iptables.Stats
 }
 
-// OfVariant is the back end of one variant of iptables; stats counts its programs' runs and may be nil.
+// OfVariant is the back end of one variant of iptables; stats counts the runs of its programs and may be nil.
 func OfVariant(v iptables.Variant, stats *iptables.Stats) Kind {
 	return Kind{variant: v, stats: stats}
 }
@@ -43,9 +43,10 @@ func Named(name string) (Kind, error) {
 	return Kind{}, fmt.Errorf("back end %q is not known: it is %s, %s or %s", name, Nftables, iptables.NFT, iptables.Legacy)
 }
 
-// Candidates lists the back ends that may serve by the configured word, the best first. Any other word than those above asks for the
-// best one, and then stands tells in which one the node's rules stand; it is not called for the others. stats counts the runs of iptables' programs and may be nil.
-func Candidates(word string, stands func() (Kind, error), stats *iptables.Stats) ([]Kind, error) {
+// Candidates lists the back ends for a configured word, the best first. Any word other than those above means the best one;
+// only then is current called, which returns the back end whose rules the node has now. stats counts the runs of iptables'
+// programs and may be nil.
+func Candidates(word string, current func() (Kind, error), stats *iptables.Stats) ([]Kind, error) {
 	switch word {
 	case Nftables:
 		return []Kind{{}}, nil
@@ -63,7 +64,7 @@ func Candidates(word string, stands func() (Kind, error), stats *iptables.Stats)
 	if word == Iptables {
 		return out, nil
 	}
-	now, err := stands()
+	now, err := current()
 	if err != nil {
 		return nil, err
 	}
@@ -80,15 +81,15 @@ func (k Kind) String() string {
 	return string(k.variant)
 }
 
-// Recorded is the name by which files tell of pods' rules and of proofs: "" for nftables, which they had before there was another.
+// Recorded is the back end's name in files about pods' rules and fallback checks. It is "" for nftables, which had no name
+// there before there were others.
 func (k Kind) Recorded() string { return string(k.variant) }
 
 func (k Kind) isIptables() bool { return k.variant != "" }
 
-// Alike tells whether two back ends write the same rules in the same way; iptables' variants do, each in its own tables.
+// Alike reports whether two back ends write the same rules in the same way. iptables' variants do, each in its own tables.
 func (k Kind) Alike(other Kind) bool { return k.isIptables() == other.isIptables() }
 
-// Caps tells what the back end's rules can do.
 func (k Kind) Caps() Caps {
 	if k.isIptables() {
 		return Caps{Step: time.Second, Programs: true}
@@ -96,7 +97,7 @@ func (k Kind) Caps() Caps {
 	return Caps{Evidence: true, Intercept: true, Adds: true, TakesAny: true}
 }
 
-// Needs says in words what a node must have for this back end.
+// Needs describes, for messages, what a node must have for this back end.
 func (k Kind) Needs() string {
 	if k.isIptables() {
 		return "the iptables back end needs iptables with the matches recent and socket and the targets MARK and CT " +
@@ -106,8 +107,8 @@ func (k Kind) Needs() string {
 		"(Linux 5.10 or later, modules nf_tables, nft_socket, nft_fib_inet, nft_ct, nft_masq)"
 }
 
-// Supported has the kernel check everything that the rules for these addresses use, in the netns behind nsFD, -1 for the calling
-// thread's; for those of either family where none is named. Its error wraps steer.ErrNotSupported.
+// Supported has the kernel check everything that the rules for these addresses use, in the netns behind nsFD, -1 for the
+// calling thread's; without addresses, both families. Its error wraps steer.ErrNotSupported.
 func (k Kind) Supported(nsFD int, addrs ...netip.Addr) error {
 	if k.isIptables() {
 		b, err := iptables.Open(nsFD, k.variant, k.stats)
@@ -123,8 +124,8 @@ func (k Kind) Supported(nsFD int, addrs ...netip.Addr) error {
 	return errors.Join(n.Supported(addrs...), n.Close())
 }
 
-// Others lists the back ends whose rules may be left from before, when k is the one in use: one of each kind, since
-// iptables' removes both variants' chains.
+// Others lists the back ends that may have left rules from before k was chosen: one of each kind, since iptables' removes both
+// variants' chains.
 func (k Kind) Others() []Kind {
 	if k.isIptables() {
 		return []Kind{{}}
@@ -132,8 +133,8 @@ func (k Kind) Others() []Kind {
 	return []Kind{{variant: iptables.NFT}}
 }
 
-// OpenStanding opens the back end's rules on the host of the calling thread, where any stand. Where none does it returns nil and no
-// error, and so it does on a kernel that cannot have them: nothing of them stands there.
+// OpenStanding opens the back end's rules on the host of the calling thread. If there are none, or the kernel does not support
+// them, it returns nil and no error.
 func (k Kind) OpenStanding() (Rules, error) {
 	r, err := k.OpenHost(-1)
 	if errors.Is(err, steer.ErrNotSupported) {
@@ -143,7 +144,7 @@ func (k Kind) OpenStanding() (Rules, error) {
 	}
 	present, err := r.Present()
 	if !k.isIptables() {
-		err = nil // a kernel without nf_tables; which error says so is the kernel's version's affair
+		err = nil // a kernel without nf_tables, which reports it by an error that depends on its version
 	}
 	if err != nil || !present {
 		return nil, errors.Join(err, r.Close())
@@ -151,7 +152,7 @@ func (k Kind) OpenStanding() (Rules, error) {
 	return r, nil
 }
 
-// RemoveVariants takes away what stands on the host of the calling thread in another variant of the same back end.
+// RemoveVariants removes, on the host of the calling thread, the chains of other variants of this back end.
 func (k Kind) RemoveVariants() error {
 	if !k.isIptables() {
 		return nil
@@ -163,5 +164,6 @@ func (k Kind) RemoveVariants() error {
 	return errors.Join(b.RemoveOthers(), b.Close())
 }
 
-// OpenEvidence opens what the kernel noted of pods on the host of the calling thread. Only a back end with Caps.Evidence has it.
+// OpenEvidence opens the evidence that the kernel records of pods on the host of the calling thread. Only a back end with
+// Caps.Evidence has it.
 func (k Kind) OpenEvidence() (*nft.Nftables, error) { return nft.Open(-1) }

@@ -1,10 +1,10 @@
-// Package rules is the one door to neardns's packet rules, for programs that work by whichever back end the node has: nftables or
-// iptables. A Kind names a back end and opens one netns's Rules; its Caps tell what the back end cannot do, so that nobody above the
-// door has to know which one it is. Agent and plugin learn of each other's choice by the Kind's name in a file (podfile.Backend).
+// Package rules opens neardns's packet rules in whichever back end the node uses, nftables or iptables, so that callers need
+// not know which. A Kind names a back end and opens the Rules of one netns; its Caps list what the back end can do. The agent
+// and the plugin learn each other's choice from the Kind's name in a file (podfile.Backend).
 //
-// It must never choose: that is the agent's, once a start.
+// It guarantees the same interface for both back ends, and never chooses one: the agent does, once at each start.
 //
-// Failure policy: that of the back ends. Every call either leaves the kernel as described or returns an error.
+// On failure it behaves as the back ends do: every call either leaves the kernel as described or returns an error.
 package rules
 
 import (
@@ -17,35 +17,36 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Rules are one netns's packet rules of ours. Several processes may work on one netns at the same time: the plugin and the agent both
-// do on the host's. One value is for one goroutine at a time; a second goroutine opens its own.
+// Rules are neardns's packet rules in one netns. Several processes may work on one netns at the same time, as the plugin and
+// the agent do on the host. A value is for one goroutine at a time; a second goroutine opens its own.
 type Rules interface {
-	// Repair makes the rules equal to rs in one transaction, and returns in words what it found different. It does nothing where
-	// they are equal already. Leases, counters and what the plugin put into sets of its own are kept.
+	// Repair makes the rules equal to rs in one transaction, and describes the differences it found. If they are equal already
+	// it does nothing. Leases, counters and the plugin's elements in the exempt sets stay.
 	Repair(rs steer.Ruleset) (drift []string, err error)
-	// Ensure adds what rs has and the rules lack, and edits or removes nothing that another version of neardns made otherwise.
+	// Ensure adds what rs has and the rules lack. It does not change or remove anything that another version of neardns made.
 	Ensure(rs steer.Ruleset) error
-	// Whole is true where the rules have all that Ensure could add. It is cheap, and asks less than Lacks does.
+	// Whole reports whether the rules have everything that Ensure could add. It is cheap, and checks less than Lacks does.
 	Whole(rs steer.Ruleset) (bool, error)
-	// Lacks says in words what is gone of a host's rules. What another version does differently is not gone: a caller that brings
-	// back only this takes nothing from a newer agent.
+	// Lacks describes what is missing from a host's rules. What another version does differently is not missing: a caller that
+	// restores only this removes nothing of a newer agent.
 	Lacks(rs steer.Host) ([]string, error)
-	// Verify returns nil when the rules mean what rs says, a *steer.DriftError that names the differences otherwise.
+	// Verify returns nil if the rules mean the same as rs, else a *steer.DriftError that names the differences.
 	Verify(rs steer.Ruleset) error
-	// Present reports whether anything of ours is there.
+	// Present reports whether there are any neardns rules.
 	Present() (bool, error)
-	// Remove takes our rules away. It succeeds where there are none.
+	// Remove removes neardns's rules. It succeeds if there are none.
 	Remove() error
-	// IsUplink is true where the rules drop what comes by this link for our addresses.
+	// IsUplink reports whether the rules treat a link as leading away from the node, so that clients behind it are not served.
 	IsUplink(name string) (bool, error)
-	// Exempt changes which pods node interception leaves alone. Addresses that are exempt already, or not there, do no harm. Without
-	// Caps.Intercept it does nothing.
+	// Exempt adds and removes pods that node interception ignores. Addresses that are exempt already, or not present, do no
+	// harm. Without Caps.Intercept it does nothing.
 	Exempt(add, gone []netip.Addr) error
-	// Counters reads the host's counters, by name.
+	// Counters returns the host's counters by name.
 	Counters() (map[string]steer.Counter, error)
-	// Leases lists those in force. renew and lifetime are the agent's terms: iptables' take two renewals to tell.
+	// Leases lists the leases in force. renew and lifetime are the agent's settings: iptables can tell a lease only by watching
+	// for two renewals.
 	Leases(renew, lifetime time.Duration) ([]steer.LeaseState, error)
-	// Watch ticks when the rules may have been changed, until ctx ends, which closes the channel.
+	// Watch ticks when the rules may have changed, until ctx ends, which closes the channel.
 	Watch(ctx context.Context) (<-chan struct{}, error)
 	// Close releases what was opened; rules stay.
 	Close() error
@@ -53,23 +54,22 @@ type Rules interface {
 
 // Caps are what a back end's rules can do, and what they cost.
 type Caps struct {
-	// Evidence: the kernel notes of each pod whether its questions are heard, see OpenEvidence.
+	// Evidence: the kernel records for each pod whether its queries pass the host's filters, see OpenEvidence.
 	Evidence bool
-	// Intercept: rules for node interception (steer.Host.InterceptNode).
+	// Intercept: the back end supports node interception (steer.Host.InterceptNode).
 	Intercept bool
-	// Step is the unit in which the back end counts a lease's lifetime: another one is rounded up. 0: it takes any.
+	// Step is the unit of a lease's lifetime, which is rounded up to it. 0: any lifetime.
 	Step time.Duration
-	// Adds: Ensure adds single addresses to rules that others made. A back end that makes whole chains instead would take away what
-	// only the agent knows of.
+	// Adds: Ensure adds single addresses to existing rules. A back end that replaces whole chains instead would remove
+	// addresses that only the agent knows.
 	Adds bool
-	// TakesAny: pods with these rules accept an answer that the host gave back by any back end's rules, not by these alone.
+	// TakesAny: pods with these rules accept a fallback answer from a host with any back end's rules, not these alone.
 	TakesAny bool
-	// Programs: each look starts programs, and takes as long as the rest of a call of the plugin.
+	// Programs: each check starts programs, and takes as long as the rest of a plugin call.
 	Programs bool
 }
 
-// Lifetime is how long a lease of the given lifetime lasts in this back end; 0 is the default where it is
-// rounded.
+// Lifetime is how long a lease of the given lifetime lasts in this back end; if it rounds, 0 means the default.
 func (c Caps) Lifetime(lifetime time.Duration) time.Duration {
 	if c.Step == 0 {
 		return lifetime
@@ -80,13 +80,13 @@ func (c Caps) Lifetime(lifetime time.Duration) time.Duration {
 	return (lifetime + c.Step - 1) / c.Step * c.Step
 }
 
-// Uplinks names the interfaces of the calling thread's netns that lead away from this node, as hostnet.Uplinks finds them; podSide are
-// links known to carry steered pods, which never are.
+// Uplinks names the interfaces of the calling thread's netns that lead away from this node, as hostnet.Uplinks finds them.
+// podSide are links that carry steered pods and therefore never are uplinks.
 func Uplinks(podSide ...string) ([]string, error) {
 	return hostnet.Uplinks(slices.Concat(steer.OwnLinks(), podSide)...)
 }
 
-// Addresses lists those of ours that a host's rules are about, sorted.
+// Addresses lists, sorted, the steering and local addresses of a host's rules.
 func Addresses(rs steer.Ruleset) []netip.Addr {
 	return addresses(rs, func(r steer.Redirect) netip.Addr { return r.Steering }, func(l steer.Local) netip.Addr { return l.Address })
 }

@@ -212,7 +212,7 @@ func TestResolve(t *testing.T) {
 			[]steer.Local{local("169.254.20.10", "10.96.0.11", false), local("fd00:90de:d95::a", "fd00:96::a", false)}, ""},
 		"the other family's Service is on the link": {"-localip 169.254.20.10,10.96.0.10,fd00:90de:d95::a,fd00:96::a -upstreamsvc kube-dns-upstream", both, "10.96.0.11",
 			[]steer.Local{local("169.254.20.10", "10.96.0.11", false), local("10.96.0.10", "10.96.0.11", true), local("fd00:90de:d95::a", "fd00:96::a", false), local("fd00:96::a", "fd00:96::a", true)}, ""},
-		"twice":           {"-localip 169.254.20.10,169.254.20.10 -upstreamsvc kube-dns-upstream", both, "", nil, "stands twice"},
+		"twice":           {"-localip 169.254.20.10,169.254.20.10 -upstreamsvc kube-dns-upstream", both, "", nil, "is listed twice"},
 		"the prober's":    {"-localip 169.254.20.250 -upstreamsvc kube-dns-upstream", both, "", nil, "the prober's own address"},
 		"loopback":        {"-localip 127.0.0.1 -upstreamsvc kube-dns-upstream", both, "", nil, "not a unicast address that pods can reach"},
 		"IPv6 link-local": {"-localip fe80::a -upstreamsvc kube-dns-upstream -fallback fd00:96::a", both, "", nil, "not routed from a pod"},
