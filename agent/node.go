@@ -9,7 +9,8 @@ import (
 
 // surroundings are what a role sees of e.
 func surroundings(e env) lifecycle.Env {
-	return lifecycle.Env{Stdout: e.stdout, Stderr: e.stderr, LookupEnv: e.lookupEnv, ReadFile: e.readFile, Hangups: e.hangups, Version: e.version}
+	return lifecycle.Env{Stdout: e.stdout, Stderr: e.stderr, LookupEnv: e.lookupEnv, ReadFile: e.readFile, Hangups: e.hangups,
+		Version: e.version}
 }
 
 // runNode is the role `node`, which runs until ctx ends.

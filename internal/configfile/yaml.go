@@ -27,7 +27,8 @@ func Parse(file string, data []byte) (v strict.Value, err error) {
 	data = []byte(strings.TrimPrefix(string(data), "\ufeff"))
 	f, err := parser.ParseBytes(data, 0)
 	if err != nil {
-		fault := &strict.Fault{Place: strict.Place{File: file}, Message: "not valid YAML: mend the line; indent with spaces, quote text that holds : # { or ["}
+		fault := &strict.Fault{Place: strict.Place{File: file}, Message: "not valid YAML: mend the line; indent with spaces, quote text " +
+			"that holds : # { or ["}
 		if e, ok := errors.AsType[yaml.Error](err); ok {
 			fault.Message = "not valid YAML: " + e.GetMessage() + ": mend the line; indent with spaces, quote text that holds : # { or ["
 			if t := e.GetToken(); t != nil && t.Position != nil {

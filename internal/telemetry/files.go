@@ -27,11 +27,14 @@ func (m *Metrics) CollectWatch(read func() (Watch, bool)) {
 		return prometheus.NewDesc(name, help, nil, nil)
 	}
 	m.registry.MustRegister(&watchCollector{read: read,
-		ok:       desc("neardns_conflist_ok", "Whether the watch found plugin and conflist entry on the node, or put them there, when it last looked (1), or could not (0)."),
-		fighting: desc("neardns_conflist_fighting", "Whether another program keeps taking the conflist entry out, so that the watch rests between its tries (1)."),
-		repairs:  desc("neardns_conflist_repairs_total", "How often the watch had to put an unchanged conflist entry back since it began."),
-		restored: desc("neardns_switch_restored_total", "How often the watch found the host's rules gone with no agent that mends them, and put them back, since it began."),
-		looked:   desc("neardns_conflist_looked_timestamp_seconds", "When the watch last looked at the network's configuration."),
+		ok: desc("neardns_conflist_ok", "Whether the watch found plugin and conflist entry on the node, or put them there, when it "+
+			"last looked (1), or could not (0)."),
+		fighting: desc("neardns_conflist_fighting", "Whether another program keeps taking the conflist entry out, so that the watch rests "+
+			"between its tries (1)."),
+		repairs: desc("neardns_conflist_repairs_total", "How often the watch had to put an unchanged conflist entry back since it began."),
+		restored: desc("neardns_switch_restored_total", "How often the watch found the host's rules gone with no agent that mends them, "+
+			"and put them back, since it began."),
+		looked: desc("neardns_conflist_looked_timestamp_seconds", "When the watch last looked at the network's configuration."),
 	})
 }
 

@@ -19,11 +19,13 @@ type KernelSeries struct {
 // CollectKernelHits exports them at each scrape, where there are any. The kernel counts hits: they go on over the agent's restarts.
 func (m *Metrics) CollectKernelHits(read func() (KernelHits, bool)) {
 	m.registry.MustRegister(&kernelCollector{read: read,
-		ok: prometheus.NewDesc(namespace+"_kernel_ok", "Whether hits are answered in the kernel where that is wanted; else the agent answers them.", nil, nil),
+		ok: prometheus.NewDesc(namespace+"_kernel_ok", "Whether hits are answered in the kernel where that is wanted; else the agent "+
+			"answers them.", nil, nil),
 		pods: prometheus.NewDesc(namespace+"_kernel_pods",
 			"Pods whose hits are wanted in the kernel, by state: answered there, or refused.", []string{"state"}, nil),
 		lent: prometheus.NewDesc(namespace+"_kernel_entries", "Answers that the kernel has.", nil, nil),
-		hits: prometheus.NewDesc(namespace+"_kernel_hits_total", "Questions that the kernel answered, which coredns_* do not count.", []string{"type", "rcode"}, nil),
+		hits: prometheus.NewDesc(namespace+"_kernel_hits_total", "Questions that the kernel answered, which coredns_* do not count.",
+			[]string{"type", "rcode"}, nil),
 		copies: prometheus.NewDesc(namespace+"_kernel_copies_total",
 			"Questions that the kernel let pass for want of an answer, by what became of the copy for this agent.", []string{"result"}, nil)})
 }

@@ -22,7 +22,8 @@ type Registry struct{ registry *prometheus.Registry }
 func NewRegistry(version string) *Registry {
 	r := &Registry{registry: prometheus.NewRegistry()}
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "build_info",
-		Help: "A metric with a constant '1' value labeled by the agent's version and the Go release that built it."}, []string{"version", "goversion"})
+		Help: "A metric with a constant '1' value labeled by the agent's version and the Go release that built it."}, []string{"version",
+		"goversion"})
 	info.WithLabelValues(version, runtime.Version()).Set(1)
 	r.registry.MustRegister(info)
 	return r
@@ -58,14 +59,16 @@ var (
 
 // New makes the agent's.
 func New(version string) *Metrics {
-	m := &Metrics{Registry: NewRegistry(version), held: map[string]bool{}, probes: map[string]prometheus.Counter{}, lost: map[string]prometheus.Counter{},
+	m := &Metrics{Registry: NewRegistry(version), held: map[string]bool{}, probes: map[string]prometheus.Counter{},
+		lost:    map[string]prometheus.Counter{},
 		repairs: map[string]prometheus.Counter{}, reloads: map[bool]prometheus.Counter{}, pods: map[string]prometheus.Gauge{}}
 	m.lease = prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "lease_held",
 		Help: "Whether the agent holds the lease for an address and protocol (1), or kube-dns answers (0)."}, []string{"address", "protocol"})
 	m.changes = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "lease_changes_total",
 		Help: "How often a lease began or ended."}, []string{"address", "protocol"})
 	m.proven = prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "fallback_proven",
-		Help: "Whether the way back to kube-dns was proven for a cluster DNS address (1); if not (0), new pods are left alone."}, []string{"cluster_dns"})
+		Help: "Whether the way back to kube-dns was proven for a cluster DNS address (1); if not (0), new pods are left alone."},
+		[]string{"cluster_dns"})
 	probes := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "probes_total",
 		Help: "Questions of the prober, by what came of them."}, []string{"result"})
 	lost := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "lease_lost_total",
@@ -248,7 +251,8 @@ type Switch struct {
 // the agent's restarts and begin anew when the table does.
 func (m *Metrics) CollectSwitch(read func() ([]Switch, error)) {
 	m.registry.MustRegister(&switchCollector{read: read, desc: prometheus.NewDesc(namespace+"_switch_packets_total",
-		"Questions that passed the switch, by way: packets over UDP, connections over TCP. Fallback has the agent's own proofs of that way in it, a few a minute.", []string{"way", "protocol"}, nil)})
+		"Questions that passed the switch, by way: packets over UDP, connections over TCP. Fallback has the agent's own proofs of that "+
+			"way in it, a few a minute.", []string{"way", "protocol"}, nil)})
 }
 
 type switchCollector struct {
@@ -278,10 +282,11 @@ type Namespace struct {
 func (m *Metrics) CollectNamespaces(read func() []Namespace) {
 	label := []string{"namespace"}
 	m.registry.MustRegister(&namespaceCollector{read: read,
-		queries:  prometheus.NewDesc(namespace+"_namespace_queries_total", "Questions of this node's pods, by namespace.", label, nil),
-		hits:     prometheus.NewDesc(namespace+"_namespace_hits_total", "Of these, answered from the cache.", label, nil),
-		kernel:   prometheus.NewDesc(namespace+"_namespace_kernel_hits_total", "Of these, answered in the kernel.", label, nil),
-		failures: prometheus.NewDesc(namespace+"_namespace_failures_total", "Of the questions, answered with a failure: neither an answer nor that there is no such name.", label, nil)})
+		queries: prometheus.NewDesc(namespace+"_namespace_queries_total", "Questions of this node's pods, by namespace.", label, nil),
+		hits:    prometheus.NewDesc(namespace+"_namespace_hits_total", "Of these, answered from the cache.", label, nil),
+		kernel:  prometheus.NewDesc(namespace+"_namespace_kernel_hits_total", "Of these, answered in the kernel.", label, nil),
+		failures: prometheus.NewDesc(namespace+"_namespace_failures_total",
+			"Of the questions, answered with a failure: neither an answer nor that there is no such name.", label, nil)})
 }
 
 type namespaceCollector struct {

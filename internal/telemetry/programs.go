@@ -16,8 +16,10 @@ type Programs struct {
 func (m *Metrics) CollectPrograms(read func() Programs) {
 	m.registry.MustRegister(&programs{read: read,
 		runs: prometheus.NewDesc(namespace+"_iptables_runs_total",
-			"Runs of iptables' programs on the host, by what came of them; locked: another program kept the lock for too long.", []string{"result"}, nil),
-		time: prometheus.NewDesc(namespace+"_iptables_run_seconds_total", "Time that these runs took together, waiting for locks included.", nil, nil)})
+			"Runs of iptables' programs on the host, by what came of them; locked: another program kept the lock for too long.",
+			[]string{"result"}, nil),
+		time: prometheus.NewDesc(namespace+"_iptables_run_seconds_total",
+			"Time that these runs took together, waiting for locks included.", nil, nil)})
 }
 
 type programs struct {

@@ -48,7 +48,8 @@ func (r Rules) For(field, namespace string, annotations map[string]string) Wish 
 	for _, a := range []struct {
 		name string
 		read func(*Wish, string) error
-	}{{AnnotationSteer, (*Wish).steer}, {AnnotationCompletion, (*Wish).completion}, {AnnotationKernelHits, (*Wish).kernelHits}, {AnnotationParams, (*Wish).params}} {
+	}{{AnnotationSteer, (*Wish).steer}, {AnnotationCompletion, (*Wish).completion}, {AnnotationKernelHits, (*Wish).kernelHits},
+		{AnnotationParams, (*Wish).params}} {
 		value, ok := annotations[a.name]
 		if !ok {
 			continue
@@ -81,7 +82,8 @@ func (w *Wish) add(what string, o resolvconf.Overlay) {
 			w.ignore(what, fmt.Errorf("option %s is known to no resolver, and %s is %s", strict.Quote(option), keyUnknown, Refuse))
 			return
 		}
-		w.ignore("option "+option+" of "+what, fmt.Errorf("option %s is known to no resolver, and %s is %s", strict.Quote(option), keyUnknown, Drop))
+		w.ignore("option "+option+" of "+what, fmt.Errorf("option %s is known to no resolver, and %s is %s", strict.Quote(option),
+			keyUnknown, Drop))
 	}
 	if w.unknown == Drop {
 		o.Options = slices.DeleteFunc(slices.Clone(o.Options), func(option string) bool { return !resolvconf.Knows(option) })
@@ -180,7 +182,8 @@ func (w Wish) NeedsNode() bool {
 // Lay lays what is wanted over a pod's own settings, level by level: one that is refused falls out alone and is among what was
 // ignored. It returns all levels that are left as one overlay that needs no node, nil for none, and what they give.
 // nodeErr tells that the node's resolv.conf is not known: levels that start from it then fall out.
-func (w Wish) Lay(node resolvconf.Node, nodeErr error, namespace string, own resolvconf.Settings) (*resolvconf.Overlay, resolvconf.Result, []podfile.Ignored) {
+func (w Wish) Lay(node resolvconf.Node, nodeErr error, namespace string, own resolvconf.Settings) (*resolvconf.Overlay,
+	resolvconf.Result, []podfile.Ignored) {
 	var all *resolvconf.Overlay
 	result := resolvconf.Result{Settings: own}
 	ignored := Wish{Ignored: w.Ignored}

@@ -31,7 +31,11 @@ func AsksOthers(nameservers []string, redirects []steer.Redirect, locals []steer
 // LocalOf returns the local address that a pod names, and that answers for this cluster DNS address; the zero Addr for none.
 func LocalOf(nameservers []string, locals []steer.Local, clusterDNS netip.Addr) netip.Addr {
 	for _, l := range locals {
-		if l.ClusterDNS == clusterDNS && slices.ContainsFunc(nameservers, func(s string) bool { a, ok := plain(s); return ok && a == l.Address }) {
+		if l.ClusterDNS == clusterDNS && slices.ContainsFunc(nameservers, func(s string) bool {
+			a, ok := plain(s)
+			return ok &&
+				a == l.Address
+		}) {
 			return l.Address
 		}
 	}

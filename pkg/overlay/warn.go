@@ -22,7 +22,8 @@ func Warnings(v strict.Value, rules Rules, clusterDNS []netip.Addr, domain strin
 		node.Locals[a.String()] = a.String() // one takes the place of one, whichever it is
 	}
 	const namespace = "default"
-	usual := resolvconf.Form(node, resolvconf.Pod{Policy: resolvconf.ClusterFirst, Namespace: namespace}, nil, resolvconf.Limits{}, resolvconf.Truncate).Settings
+	usual := resolvconf.Form(node, resolvconf.Pod{Policy: resolvconf.ClusterFirst, Namespace: namespace}, nil, resolvconf.Limits{},
+		resolvconf.Truncate).Settings
 	w := warner{said: map[string]bool{}}
 	look := func(name string, at strict.Value) {
 		_, laid, ignored := rules.For(v.Field, name, nil).Lay(node, nil, namespace, usual)

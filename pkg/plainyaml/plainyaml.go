@@ -229,7 +229,8 @@ func (l line) pair() (key []byte, rest string, isPair bool, err error) {
 	}
 	word := strings.TrimRight(l.text[:at], " ")
 	if !isKey(word) {
-		return nil, "", false, l.fault("%q is not a plain key: write letters, digits, dots, dashes and slashes, beginning with a letter, or put it in quotes", word)
+		return nil, "", false, l.fault("%q is not a plain key: write letters, digits, dots, dashes and slashes, beginning with a letter, "+
+			"or put it in quotes", word)
 	}
 	return encode(word), strings.TrimLeft(l.text[at+1:], " "), true, nil
 }

@@ -60,7 +60,8 @@ func (s *scanner) value(out *bytes.Buffer, flow bool, depth int) error {
 // flow reads what stands between brackets or braces, on this line.
 func (s *scanner) flow(out *bytes.Buffer, end byte, item func() error) error {
 	begin := s.rest[0]
-	unclosed := s.fault("%q has no %q on the same line: write it in one line, each part on a line of its own without brackets, or all of it as JSON", begin, end)
+	unclosed := s.fault("%q has no %q on the same line: write it in one line, each part on a line of its own without brackets, or all "+
+		"of it as JSON", begin, end)
 	out.WriteByte(begin)
 	s.rest = s.rest[1:]
 	for n := 0; ; n++ {
@@ -126,7 +127,8 @@ func (s *scanner) quoted(out *bytes.Buffer) error {
 		case quote == '"' && s.rest[i] == '\\':
 			i++
 			// YAML reads a half of a pair by itself, JSON both together.
-			if i+2 < len(s.rest) && s.rest[i] == 'u' && strings.ContainsRune("dD", rune(s.rest[i+1])) && strings.ContainsRune("89abcdefABCDEF", rune(s.rest[i+2])) {
+			if i+2 < len(s.rest) && s.rest[i] == 'u' && strings.ContainsRune("dD", rune(s.rest[i+1])) &&
+				strings.ContainsRune("89abcdefABCDEF", rune(s.rest[i+2])) {
 				return s.fault("write the character itself in place of \\%s", s.rest[i:i+3])
 			}
 		case s.rest[i] != quote:

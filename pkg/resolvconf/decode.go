@@ -157,7 +157,8 @@ func (d *decoder) options(v strict.Value) []string {
 				named = true
 				var ok bool
 				if option, ok = d.Text(m.Value); ok && (!strict.IsWord(option) || strings.Contains(option, ":")) {
-					d.Fault(m.Value, "%s is not an option's name: write it without colon and white space, and the value beside it as value", strict.Quote(option))
+					d.Fault(m.Value, "%s is not an option's name: write it without colon and white space, and the value beside it as value",
+						strict.Quote(option))
 				}
 			case "value":
 				value = d.value(m.Value)
@@ -166,7 +167,8 @@ func (d *decoder) options(v strict.Value) []string {
 			}
 		}
 		if !named {
-			d.Fault(item.At("name"), "missing: name and value of an option stand in one object (in YAML under one dash), or in one word in quotes, like ndots:2")
+			d.Fault(item.At("name"), "missing: name and value of an option stand in one object (in YAML under one dash), or in one word in "+
+				"quotes, like ndots:2")
 			continue
 		}
 		if value != "" {

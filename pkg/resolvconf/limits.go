@@ -54,7 +54,8 @@ const (
 
 func (l Limits) complete() Limits {
 	full := Kubernetes.Limits()
-	for _, f := range []struct{ have, def *int }{{&l.Nameservers, &full.Nameservers}, {&l.Searches, &full.Searches}, {&l.SearchChars, &full.SearchChars}} {
+	for _, f := range []struct{ have, def *int }{{&l.Nameservers, &full.Nameservers}, {&l.Searches, &full.Searches}, {&l.SearchChars,
+		&full.SearchChars}} {
 		if *f.have <= 0 {
 			*f.have = *f.def
 		}
@@ -93,7 +94,8 @@ func (l Limits) fit(s Settings) (Settings, []Note) {
 		out.Searches = out.Searches[:last]
 	}
 	if len(left) > 0 {
-		notes = append(notes, note(SearchesCut, "%d of %d search domains are within the limits (%d domains, %d characters in all, %d each); beyond them: %s",
+		notes = append(notes, note(SearchesCut, "%d of %d search domains are within the limits (%d domains, %d characters in all, %d "+
+			"each); beyond them: %s",
 			len(out.Searches), len(s.Searches), l.Searches, l.SearchChars, strict.MaxDomain, list(left)))
 	}
 	return out, notes

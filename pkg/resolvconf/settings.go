@@ -105,7 +105,8 @@ func ParsePolicy(name string) (Policy, error) {
 	case custom:
 		return None, nil
 	}
-	return "", fmt.Errorf("policy %s is not known: write one of %s, %s, %s, %s", strict.Quote(name), Default, ClusterFirst, ClusterFirstWithHostNet, None)
+	return "", fmt.Errorf("policy %s is not known: write one of %s, %s, %s, %s", strict.Quote(name), Default, ClusterFirst,
+		ClusterFirstWithHostNet, None)
 }
 
 // Overlay is what an operator lays over pods' settings: merged as a pod's dnsConfig is, but last. With a policy it says all:
@@ -190,7 +191,8 @@ func (o Overlay) check(field string) []error {
 	}
 	for i, n := range o.Nameservers {
 		if a, err := netip.ParseAddr(n); err != nil || a.Zone() != "" {
-			fault("%s[%d]: %s is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10", strict.Join(field, "nameservers"), i, strict.Quote(n))
+			fault("%s[%d]: %s is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10", strict.Join(field,
+				"nameservers"), i, strict.Quote(n))
 		}
 	}
 	for i, d := range o.Searches {
@@ -200,7 +202,8 @@ func (o Overlay) check(field string) []error {
 	}
 	for i, option := range o.Options {
 		if name, _, _ := strings.Cut(option, ":"); name == "" || !strict.IsWord(option) {
-			fault("%s[%d]: %s is not an option: it needs a name, and neither white space nor control characters", strict.Join(field, "options"), i, strict.Quote(option))
+			fault("%s[%d]: %s is not an option: it needs a name, and neither white space nor control characters", strict.Join(field,
+				"options"), i, strict.Quote(option))
 		}
 	}
 	return faults

@@ -215,9 +215,10 @@ func Default() Node {
 		KubeProxyMode:    KubeProxyAuto,
 		Listen:           Listen{Health: netip.MustParseAddrPort("127.0.0.1:9254")},
 		Log:              Log{Level: slog.LevelInfo, Format: LogText, Queries: QueriesOff},
-		ResolvConf:       ResolvConf{Mode: conflist.ResolvConfAuto, Paths: sandbox.Patterns(), Host: conflist.HostResolvConf, NRI: "/var/run/nri/nri.sock"},
-		StateDir:         nodestate.DefaultStateDir,
-		PersistDir:       nodestate.DefaultPersistDir,
+		ResolvConf: ResolvConf{Mode: conflist.ResolvConfAuto, Paths: sandbox.Patterns(), Host: conflist.HostResolvConf,
+			NRI: "/var/run/nri/nri.sock"},
+		StateDir:   nodestate.DefaultStateDir,
+		PersistDir: nodestate.DefaultPersistDir,
 	}
 }
 

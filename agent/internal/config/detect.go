@@ -108,7 +108,8 @@ func (n *Node) detectRedirects(env Env, k kubelet) error {
 	}
 	a, err := netip.ParseAddr(value)
 	if err != nil {
-		return n.fault("redirects", fmt.Sprintf("environment variable %s holds %q, which is not an IP address: set it right, or write redirects", byEnv, value))
+		return n.fault("redirects", fmt.Sprintf("environment variable %s holds %q, which is not an IP address: set it right, or write "+
+			"redirects", byEnv, value))
 	}
 	n.Redirects = []steer.Redirect{{ClusterDNS: a}}
 	n.origin["redirects"] = byEnv

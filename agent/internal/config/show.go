@@ -138,7 +138,8 @@ func flow(value any) string {
 // scalar quotes text unless every YAML reader reads it as text. ${ is escaped so that the file reads back as the same.
 func scalar(s string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789./-_"
-	letter := s != "" && strings.Trim(s, plain) == "" && strings.ContainsAny(s[:1], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ/0123456789")
+	letter := s != "" && strings.Trim(s, plain) == "" && strings.ContainsAny(s[:1],
+		"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ/0123456789")
 	if letter && !ambiguous(s) {
 		return s
 	}

@@ -31,7 +31,8 @@ func (n *Node) checkAddresses() []error {
 		return []error{n.fault("clusterDomain", err.Error())}
 	}
 	if len(n.Redirects) == 0 {
-		return []error{n.fault("redirects", "names no cluster DNS address: write the address of the Service kube-dns, or take the key out to have it detected")}
+		return []error{n.fault("redirects", "names no cluster DNS address: write the address of the Service kube-dns, or take the key out "+
+			"to have it detected")}
 	}
 	complete, err := steer.Complete(n.Redirects)
 	if err != nil {
@@ -82,7 +83,8 @@ func (n *Node) checkUpstreams() []error {
 		for i, a := range n.Upstreams.Cluster {
 			field := fmt.Sprintf("upstreams.cluster[%d]", i)
 			if n.InterceptNode && clusterDNS[a.Addr.Addr()] {
-				add(field, "%s is a cluster DNS address, and with interceptNode: true the agent's own questions to it would be caught: %s", a.Addr.Addr(), second)
+				add(field, "%s is a cluster DNS address, and with interceptNode: true the agent's own questions to it would be caught: %s",
+					a.Addr.Addr(), second)
 				continue
 			}
 			if n.Link.ClusterDNSOnLink && clusterDNS[a.Addr.Addr()] {
@@ -139,7 +141,8 @@ func (n *Node) checkStubDomains() []error {
 func (n *Node) checkBounds() []error {
 	var faults []error
 	if e := n.Cache.Entries; e < 1024 || e > 1_000_000 {
-		faults = append(faults, n.fault("cache.entries", fmt.Sprintf("is %d: write 1024 to 1000000; an entry takes about a quarter of a kilobyte", e)))
+		faults = append(faults, n.fault("cache.entries", fmt.Sprintf("is %d: write 1024 to 1000000; an entry takes about a quarter of a "+
+			"kilobyte", e)))
 	}
 	if m := n.Cache.MemoryMiB; m < 1 || m > 4096 {
 		faults = append(faults, n.fault("cache.memoryMiB", fmt.Sprintf("is %d: write 1 to 4096; it bounds the cache of the whole node", m)))
@@ -148,10 +151,12 @@ func (n *Node) checkBounds() []error {
 		faults = append(faults, n.fault("limits.misses", fmt.Sprintf("is %d: write 16 to 100000; a miss in flight takes about 30 kB", m)))
 	}
 	if c := n.Limits.TCPConnections; c < 16 || c > 100_000 {
-		faults = append(faults, n.fault("limits.tcpConnections", fmt.Sprintf("is %d: write 16 to 100000; an open connection takes about 10 kB", c)))
+		faults = append(faults, n.fault("limits.tcpConnections", fmt.Sprintf("is %d: write 16 to 100000; an open connection takes about "+
+			"10 kB", c)))
 	}
 	if n.Cache.NegativeTTL%time.Second != 0 {
-		faults = append(faults, n.fault("cache.negativeTTL", fmt.Sprintf("is %s: write whole seconds, as DNS counts in them", n.Cache.NegativeTTL)))
+		faults = append(faults, n.fault("cache.negativeTTL", fmt.Sprintf("is %s: write whole seconds, as DNS counts in them",
+			n.Cache.NegativeTTL)))
 	}
 	for _, b := range []struct {
 		field    string
@@ -161,11 +166,13 @@ func (n *Node) checkBounds() []error {
 	}{
 		{"cache.negativeTTL", n.Cache.NegativeTTL, time.Second, time.Hour, "a name that came to be is unknown to pods that long"},
 		{"cache.serveStale", n.Cache.ServeStale, 0, 24 * time.Hour, "0s turns it off"},
-		{"cache.holdDenials", n.Cache.HoldDenials, 0, 5 * time.Minute, "0s believes a denial at once; a name that was really taken away is answered that long"},
+		{"cache.holdDenials", n.Cache.HoldDenials, 0, 5 * time.Minute,
+			"0s believes a denial at once; a name that was really taken away is answered that long"},
 		// A probe crosses two namespaces and CoreDNS; more often than this it would be work for nothing.
 		{"lease.renew", n.Lease.Renew, 20 * time.Millisecond, time.Second, "it is the time from one probe to the next"},
 		// Resolvers wait 5 s before they ask again; a hung agent must be out of the way before that.
-		{"lease.lifetime", n.Lease.Lifetime, 100 * time.Millisecond, 4 * time.Second, "pods wait that long for a hung agent, and resolvers ask again after 5s"},
+		{"lease.lifetime", n.Lease.Lifetime, 100 * time.Millisecond, 4 * time.Second,
+			"pods wait that long for a hung agent, and resolvers ask again after 5s"},
 	} {
 		if b.value < b.min || b.value > b.max {
 			faults = append(faults, n.fault(b.field, fmt.Sprintf("is %s: write %s to %s; %s",
@@ -180,7 +187,8 @@ func (n *Node) checkLease() []error {
 	if n.Lease.Lifetime >= least {
 		return nil
 	}
-	return []error{n.fault("lease.lifetime", fmt.Sprintf("is %s, less than three times lease.renew (%s): one lost probe must not end a lease: write at least %s, or a shorter lease.renew",
+	return []error{n.fault("lease.lifetime", fmt.Sprintf("is %s, less than three times lease.renew (%s): one lost probe must not end a "+
+		"lease: write at least %s, or a shorter lease.renew",
 		showDuration(n.Lease.Lifetime), showDuration(n.Lease.Renew), showDuration(least)))}
 }
 
@@ -197,7 +205,8 @@ func (n *Node) checkNames() []error {
 		add("interceptNode", "link.clusterDNSOnLink: true catches what is for the cluster DNS address already: take one of the two out")
 	}
 	if n.Link.ClusterDNSOnLink && n.KubeProxyMode == KubeProxyIPVS {
-		add("link.clusterDNSOnLink", "kube-proxy in IPVS mode has the address on a link of its own, and translates what comes for it in any case: take it out; pods are steered without it")
+		add("link.clusterDNSOnLink", "kube-proxy in IPVS mode has the address on a link of its own, and translates what comes for it in "+
+			"any case: take it out; pods are steered without it")
 	}
 	if n.InterceptNode && strings.HasPrefix(n.Backend, BackendIptables) {
 		add("interceptNode", "the iptables back end has no such rules: take it out, or write backend: nftables")
@@ -247,7 +256,8 @@ func (n *Node) checkNames() []error {
 		add("listen.health", "%s is taken by listen.metrics: give each a port of its own", n.Listen.Health)
 	}
 	if n.Corefile != "" && len(n.Snippets) > 0 {
-		add("snippets", "would have no effect, since corefile replaces the whole text: put the lines into %s, or take one of the two keys out", n.Corefile)
+		add("snippets", "would have no effect, since corefile replaces the whole text: put the lines into %s, or take one of the two keys "+
+			"out", n.Corefile)
 	}
 	for _, zone := range sortedKeys(n.Snippets) {
 		if strings.TrimSpace(n.Snippets[zone]) == "" {

@@ -63,7 +63,8 @@ func familyOf(a netip.Addr) family {
 
 // possible reports whether a Service can have the address. One that leads back to the node, or nowhere, is a mistake or an attack.
 func possible(a netip.Addr) bool {
-	return a.IsValid() && a.Zone() == "" && !a.Is4In6() && !a.IsLoopback() && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLinkLocalUnicast() &&
+	return a.IsValid() && a.Zone() == "" && !a.Is4In6() && !a.IsLoopback() && !a.IsUnspecified() && !a.IsMulticast() &&
+		!a.IsLinkLocalUnicast() &&
 		a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 

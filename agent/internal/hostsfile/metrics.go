@@ -62,7 +62,8 @@ type collector struct{ *Hosts }
 // Descriptions of the gauges, which are read from the state at each scrape.
 func services() *prometheus.Desc {
 	return prometheus.NewDesc(namespace+"_hosts_services", "Services of hosts.services, by how they stand in the hosts file: current; stale "+
-		"(kube-dns has not answered for five minutes); missing (no line, as there is no such Service, or none was answered yet); foreign (a line "+
+		"(kube-dns has not answered for five minutes); missing (no line, as there is no such Service, or none was answered yet); foreign "+
+		"(a line "+
 		"that is not ours has one of the names).", []string{"state"}, nil)
 }
 
@@ -72,7 +73,8 @@ func fileOK() *prometheus.Desc {
 }
 
 func fighting() *prometheus.Desc {
-	return prometheus.NewDesc(namespace+"_hosts_fighting", "Whether another program keeps taking our lines out, so that repairs are fewer (1).", nil, nil)
+	return prometheus.NewDesc(namespace+"_hosts_fighting", "Whether another program keeps taking our lines out, so that repairs are "+
+		"fewer (1).", nil, nil)
 }
 
 func (c collector) Describe(ch chan<- *prometheus.Desc) {

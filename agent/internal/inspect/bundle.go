@@ -29,8 +29,10 @@ const programTimeout = 10 * time.Second
 var logPaths = []string{"/var/log/pods/*_neardns*_*/*/*.log", "/var/log/neardns*.log"}
 
 // sysctls matter to the ways of packets.
-var sysctls = []string{"net/ipv4/ip_forward", "net/ipv4/conf/all/rp_filter", "net/ipv4/conf/all/route_localnet", "net/ipv6/conf/all/forwarding",
-	"net/ipv6/conf/all/disable_ipv6", "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max", "net/bridge/bridge-nf-call-iptables",
+var sysctls = []string{"net/ipv4/ip_forward", "net/ipv4/conf/all/rp_filter", "net/ipv4/conf/all/route_localnet",
+	"net/ipv6/conf/all/forwarding",
+	"net/ipv6/conf/all/disable_ipv6", "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max",
+	"net/bridge/bridge-nf-call-iptables",
 	"net/core/rmem_max", "net/ipv4/ip_local_port_range", "kernel/osrelease"}
 
 // Bundle packs what a bug report needs: report, status and pods, configuration, rules, links, state, logs and versions. What cannot be

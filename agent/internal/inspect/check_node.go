@@ -92,7 +92,8 @@ func checkFirewall(snap Snapshot, f *findings) {
 			"there yourself", "%s drops packets to our addresses", policy)
 	}
 	if len(w.Chains) > 0 && snap.heldLeases() < len(snap.Targets) {
-		f.add(Warn, "let udp and tcp port 53 from pods to our addresses through", "leases are missing, and these chains of other programs may drop: %s",
+		f.add(Warn, "let udp and tcp port 53 from pods to our addresses through",
+			"leases are missing, and these chains of other programs may drop: %s",
 			strings.Join(w.Chains, ", "))
 	}
 	if !f.silent() {
@@ -129,7 +130,8 @@ func checkLeases(snap Snapshot, f *findings) {
 		case lost && reason == "":
 			f.add(Fail, "run the doctor again: the agent does not know the reason yet", "none for %s: it has just expired", t)
 		case reason == "":
-			f.add(Fail, "run the doctor again: a lease that is just granted or withdrawn looks like this", "none for %s in the kernel, although the agent granted it", t)
+			f.add(Fail, "run the doctor again: a lease that is just granted or withdrawn looks like this",
+				"none for %s in the kernel, although the agent granted it", t)
 		case snap.Agent.CannotAsk != "":
 			f.add(Fail, "see upstreams: kube-dns answers meanwhile", "none for %s: %s", t, reason)
 		case strings.Contains(reason, "firewall"):

@@ -14,7 +14,8 @@ func checkKubeProxy(snap Snapshot, f *findings) {
 	case x.Mode == "none" && x.Configured == "none":
 		f.ok("none, as configured: no pod is steered")
 	case x.Mode == "none":
-		f.add(Warn, "if another program translates Service addresses in this host's netfilter, the fallback check shows it; if eBPF does, no pod "+
+		f.add(Warn, "if another program translates Service addresses in this host's netfilter, the fallback check shows it; if eBPF does, "+
+			"no pod "+
 			"can be steered: apply install/overlays/transparent, or set kubeProxyMode: none", "no rules of kube-proxy found")
 	case x.Configured != "" && x.Configured != "auto" && x.Configured != x.Mode:
 		f.add(Warn, "set kubeProxyMode to "+x.Mode+", or remove the key", "its rules are %s, the configuration has %s", x.Mode, x.Configured)
@@ -42,7 +43,8 @@ func checkUpstreams(snap Snapshot, f *findings) {
 	for _, a := range snap.Upstreams {
 		switch {
 		case a.Own:
-			f.add(Fail, "name the server behind it instead", "%s (%s) is an address of this agent: its queries would come back to it", a.Server, a.Role)
+			f.add(Fail, "name the server behind it instead", "%s (%s) is an address of this agent: its queries would come back to it",
+				a.Server, a.Role)
 		case a.Err != "":
 			f.add(Fail, "check that server and the path to it; the cache serves its entries meanwhile, for as long as cache.serveStale allows",
 				"%s (%s) does not answer: %s", a.Server, a.Role, a.Err)
@@ -69,7 +71,8 @@ func checkUpstreams(snap Snapshot, f *findings) {
 
 // checkAnswers compares the answers that pods get with those of kube-dns.
 func checkAnswers(snap Snapshot, f *findings) {
-	const do = "if kube-dns is right, remove upstreams.external (auto) or write [], and remove stubDomains that it has otherwise; a name that " +
+	const do = "if kube-dns is right, remove upstreams.external (auto) or write [], and remove stubDomains that it has otherwise; a " +
+		"name that " +
 		"has just changed differs until its TTL ends"
 	if len(snap.Compared) == 0 {
 		f.ok("nothing to compare: no query is steered to the agent")
@@ -101,14 +104,17 @@ func remedyForUpstreams(snap Snapshot, why string) string {
 		return "let the host itself query kube-dns: its firewall's OUTPUT drops udp and tcp port 53 to the cluster DNS address or to kube-dns's pods (`nft list " +
 			"ruleset`, `iptables -S OUTPUT`)"
 	case strings.Contains(why, "unreachable"), strings.Contains(why, "no route to host"):
-		return "give the host a route to the cluster DNS address: a default route, or one for the Service range by the link that pods' packets leave " +
+		return "give the host a route to the cluster DNS address: a default route, or one for the Service range by the link that pods' " +
+			"packets leave " +
 			"by (see `ip route get`)"
 	case snap.fallbackVerified() && strings.Contains(why, "REFUSED"):
 		return "let kube-dns answer the node's own address: its Corefile's acl admits pods only"
 	case snap.fallbackVerified():
-		return "let the host itself query kube-dns, as its pods may: find a policy on kube-dns that admits pods and not nodes, and check the host firewall's OUTPUT"
+		return "let the host itself query kube-dns, as its pods may: find a policy on kube-dns that admits pods and not nodes, and check " +
+			"the host firewall's OUTPUT"
 	}
-	return "check kube-dns: it answers neither this node nor the agent's probes. If it answers pods, a policy on it admits pods and not nodes: admit the " +
+	return "check kube-dns: it answers neither this node nor the agent's probes. If it answers pods, a policy on it admits pods and " +
+		"not nodes: admit the " +
 		"nodes' addresses, too"
 }
 
@@ -165,10 +171,12 @@ func checkConflist(snap Snapshot, f *findings) {
 		f.ok("`neardns-install watch` found plugin and entry in network %s", snap.Watch.Network)
 		return
 	case n.Err != "":
-		f.add(Warn, "run the doctor as root in the host's namespaces, or name the runtime's folder with --cni-conf", "could not be read: %s", n.Err)
+		f.add(Warn, "run the doctor as root in the host's namespaces, or name the runtime's folder with --cni-conf",
+			"could not be read: %s", n.Err)
 		return
 	case n.Effective == "":
-		f.add(Fail, "wait for the primary CNI plugin to write its network, or name its folder with --cni-conf", "there is no network in %s", n.Folder)
+		f.add(Fail, "wait for the primary CNI plugin to write its network, or name its folder with --cni-conf",
+			"there is no network in %s", n.Folder)
 		return
 	case !n.Entry && len(n.Elsewhere) > 0:
 		f.add(Fail, "remove the other network or put the entry into the first one: "+install, "runtimes take %s, and the entry is only in %s",
@@ -221,7 +229,8 @@ func checkPods(snap Snapshot, f *findings) {
 		case pod.Err != "":
 			f.add(Warn, "make its netns visible to the agent, or delete its file if it is gone", "%s cannot be inspected: %s", pod.Name, pod.Err)
 		case len(pod.Drift) > 0:
-			f.add(Warn, "the agent repairs it when it starts and every 30 s while the fallback is verified; kube-dns answers the pod meanwhile", "%s: %s", pod.Name,
+			f.add(Warn, "the agent repairs it when it starts and every 30 s while the fallback is verified; kube-dns answers the pod "+
+				"meanwhile", "%s: %s", pod.Name,
 				some(pod.Drift))
 		}
 	}
@@ -245,7 +254,8 @@ func checkKernel(snap Snapshot, f *findings) {
 	}
 	if k.BridgePods && k.BridgeNF == "0" {
 		f.add(Warn, "sysctl -w net.bridge.bridge-nf-call-iptables=1 (and -ip6tables), as kubeadm asks",
-			"pods are connected to a bridge and net.bridge.bridge-nf-call-iptables is 0: where kube-dns runs on this node its answers bypass kube-proxy's way "+
+			"pods are connected to a bridge and net.bridge.bridge-nf-call-iptables is 0: where kube-dns runs on this node its answers bypass "+
+				"kube-proxy's way "+
 				"back, so the fallback fails")
 	}
 	if f.silent() {
@@ -272,7 +282,8 @@ func checkConntrack(snap Snapshot, f *findings) {
 func checkFolders(snap Snapshot, f *findings) {
 	for _, d := range snap.Folders {
 		if d.Err != "" {
-			f.add(Fail, "make room or mount it writable: pods' files, the fallback check and the cache's snapshot cannot be stored", "%s: %s", d.Path, d.Err)
+			f.add(Fail, "make room or mount it writable: pods' files, the fallback check and the cache's snapshot cannot be stored",
+				"%s: %s", d.Path, d.Err)
 		} else {
 			f.ok("%s can be written", d.Path)
 		}
@@ -295,7 +306,8 @@ func checkNeighbours(snap Snapshot, f *findings) {
 			f.add(Warn, "take one of the two off the node, or give them different addresses",
 				"NodeLocal DNSCache is on this node too (link nodelocaldns or its rules)")
 		case name == Cilium:
-			f.add(Warn, "expect bypassed pods or an unverified fallback where it replaces kube-proxy; socketLB.hostNamespaceOnly=true leaves pods' packets "+
+			f.add(Warn, "expect bypassed pods or an unverified fallback where it replaces kube-proxy; socketLB.hostNamespaceOnly=true leaves "+
+				"pods' packets "+
 				"to netfilter", "Cilium is on this node: its socket load balancer rewrites before any packet exists")
 		case name == Firewalld && missing:
 			f.add(Warn, "put the pods' links into a zone that lets udp and tcp port 53 in", "firewalld is on this node, and leases are missing")

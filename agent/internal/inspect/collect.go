@@ -263,7 +263,8 @@ func collectPods(snap *Snapshot, registry *pods.Pods) {
 		snap.PodErrs = append(snap.PodErrs, err.Error())
 	}
 	for _, v := range found {
-		snap.Pods = append(snap.Pods, Pod{Name: pods.Name(v.File), State: v.State, Drift: v.Drift, Mesh: v.Mesh, Lost: lostIn(v.File), Err: text(v.Err), DNS: podDNSOf(v.File)})
+		snap.Pods = append(snap.Pods, Pod{Name: pods.Name(v.File), State: v.State, Drift: v.Drift, Mesh: v.Mesh, Lost: lostIn(v.File),
+			Err: text(v.Err), DNS: podDNSOf(v.File)})
 		if i := v.File.HostInterface; i != "" && exists(filepath.Join("/sys/class/net", i, "bridge")) {
 			snap.Kernel.BridgePods = true
 		}

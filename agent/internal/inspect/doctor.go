@@ -56,7 +56,8 @@ func Diagnose(snap Snapshot) Report {
 		{"firewall", checkFirewall}, {"leases", checkLeases},
 		{"fallback", checkFallback}, {"kube-proxy", checkKubeProxy}, {"upstreams", checkUpstreams}, {"answers", checkAnswers},
 		{"resolv.conf", checkResolvConf},
-		{"conflist", checkConflist}, {"pods", checkPods}, {"pod dns", checkPodDNS}, {"kernel hits", checkKernelHits}, {"kernel", checkKernel}, {"conntrack", checkConntrack},
+		{"conflist", checkConflist}, {"pods", checkPods}, {"pod dns", checkPodDNS}, {"kernel hits", checkKernelHits}, {"kernel",
+			checkKernel}, {"conntrack", checkConntrack},
 		{"hosts", checkHosts}, {"folders", checkFolders}, {"neighbours", checkNeighbours},
 	} {
 		if snap.KernelAlone && !slices.Contains(checksOfKernelAlone(), check.name) || !snap.KernelAlone && check.name == "arrangement" {

@@ -63,16 +63,19 @@ func checkHosts(snap Snapshot, f *findings) {
 		f.add(Fail, "fix that; the role tries again by itself, and does not change the file until then", "the hosts file: %s", h.Fault)
 	}
 	if h.Fighting {
-		f.add(Warn, "find what writes the file, and have it keep unknown lines", "another program keeps removing the lines from the hosts file; they "+
-			"were restored %s", plural(h.Repairs, "time"))
+		f.add(Warn, "find what writes the file, and have it keep unknown lines",
+			"another program keeps removing the lines from the hosts file; they "+
+				"were restored %s", plural(h.Repairs, "time"))
 	}
 	for _, s := range h.Services {
 		switch s.Standing {
 		case hostsfile.Missing:
-			f.add(Fail, "check whether that Service exists and whether the node can query kube-dns; or remove it from hosts.services", "%s has no line in the hosts file: %s",
+			f.add(Fail, "check whether that Service exists and whether the node can query kube-dns; or remove it from hosts.services",
+				"%s has no line in the hosts file: %s",
 				s.Name, cmp.Or(s.Failed, "kube-dns denies it"))
 		case hostsfile.Foreign:
-			f.add(Warn, "remove that line if ours is to win", "another line of the file has names of %s, and wins: %s", s.Name, strings.Join(s.Left, ", "))
+			f.add(Warn, "remove that line if ours is to win", "another line of the file has names of %s, and wins: %s", s.Name,
+				strings.Join(s.Left, ", "))
 		case hostsfile.Stale:
 			f.add(Warn, "check the path from this node to kube-dns", "%s has an old line: %s", s.Name, s.Failed)
 		case hostsfile.Current:

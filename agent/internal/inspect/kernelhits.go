@@ -21,7 +21,8 @@ func checkKernelHits(snap Snapshot, f *findings) {
 		f.ok("off: %s answers them", who)
 		return
 	case k.Fault != "":
-		f.add(Warn, "fix what it names, or write kernelHits.mode: \"off\"; "+who+" answers them meanwhile", "none is answered in the kernel: %s", k.Fault)
+		f.add(Warn, "fix what it names, or write kernelHits.mode: \"off\"; "+who+" answers them meanwhile",
+			"none is answered in the kernel: %s", k.Fault)
 	}
 	for _, r := range k.Refused {
 		f.add(Warn, "fix the reason, or exclude the pod or its namespace (kernelHits); "+either+" answers it meanwhile",
@@ -62,7 +63,8 @@ func kernelText(k *node.KernelHits, who string) string {
 		fmt.Fprintf(&b, "  kernel hits: %s, %s offloaded, %s answers\n", plural(k.Pods, "pod"), entries(k.Lent), fmt.Sprint(k.Answers))
 	}
 	if len(k.Served) > 0 {
-		fmt.Fprintf(&b, "    in place of %s; the agent fetched %d times for them, and was too busy %d times\n", strings.Join(texts(k.Served), ", "),
+		fmt.Fprintf(&b, "    in place of %s; the agent fetched %d times for them, and was too busy %d times\n",
+			strings.Join(texts(k.Served), ", "),
 			k.Fetched, k.Dropped)
 	}
 	for _, r := range k.Refused {

@@ -21,7 +21,8 @@ func Lever(conf *config.Node, files []podfile.File) string {
 		}
 		switch f.DNS.State {
 		case podfile.NoLever, podfile.Waiting:
-			return fmt.Sprintf("podDNS: pod %s waits for its settings (%s): apply install/overlays/pod-dns, which connects the agent to the runtime's NRI", nameOf(f), f.DNS.Reason)
+			return fmt.Sprintf("podDNS: pod %s waits for its settings (%s): apply install/overlays/pod-dns, which connects the agent to the "+
+				"runtime's NRI", nameOf(f), f.DNS.Reason)
 		case podfile.Overlaid:
 			reached = true
 		}
@@ -29,6 +30,7 @@ func Lever(conf *config.Node, files []podfile.File) string {
 	if reached || conf.IsSet("resolvConf.nri") {
 		return ""
 	}
-	return "podDNS: no pod has shown yet how this node's runtime takes these settings: containerd 1.x and CRI-O by the plugin alone; for containerd 2 " +
+	return "podDNS: no pod has shown yet how this node's runtime takes these settings: containerd 1.x and CRI-O by the plugin alone; " +
+		"for containerd 2 " +
 		"apply install/overlays/pod-dns before any pod is made, or write resolvConf.nri where the agent sees the runtime's NRI"
 }

@@ -110,7 +110,8 @@ func PodsText(views []PodView) string {
 				counts[i] = strconv.FormatUint(n, 10)
 			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", line(cmp.Or(v.Pod, shortID(v.Container))), listed(v.Addresses), steered(v.Decisions),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", line(cmp.Or(v.Pod, shortID(v.Container))), listed(v.Addresses),
+			steered(v.Decisions),
 			line(strings.Join(v.Nameservers, ",")), line(strings.Join(v.Searches, ",")), line(strings.Join(v.Options, ",")), overlaid(v), completion,
 			counts[0], counts[1], counts[2], counts[3])
 	}

@@ -98,7 +98,8 @@ func (b *Bundle) Write(w io.Writer) error {
 func (b *Bundle) manifest() string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "A report of neardns-agent %s, made %s.\n", b.version, b.made.Format(time.RFC3339))
-	out.WriteString("It names this node's pods and their addresses. Read it before you hand it on.\n\nFiles, and what was taken out of each:\n")
+	out.WriteString("It names this node's pods and their addresses. Read it before you hand it on.\n\nFiles, and what was taken out of " +
+		"each:\n")
 	for _, f := range b.files {
 		fmt.Fprintf(&out, "  %s (%d bytes)\n", f.name, len(f.text))
 		for _, what := range f.out {
