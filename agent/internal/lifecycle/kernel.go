@@ -42,15 +42,15 @@ const oneGroup = 1
 
 // kernel keeps the hits in the kernel as the configuration wants them. One goroutine runs it; the other methods may be called at any time.
 type kernel struct {
-	log      *slog.Logger
-	folder   string // in the BPF file system
-	lender   *offload.Lender
-	clients  *podindex.Clients
-	registry *pods.Pods
-	conf     func() *config.Node
-	served   func() []netip.AddrPort        // where questions are answered
-	alone    *transparent                   // nil: pods are steered, and what the kernel does not answer comes to the agent
-	bypassed func() map[netip.Addr]struct{} // sources that the switch bypasses
+	log       *slog.Logger
+	folder    string // in the BPF file system
+	offloader *offload.Offloader
+	clients   *podindex.Clients
+	registry  *pods.Pods
+	conf      func() *config.Node
+	served    func() []netip.AddrPort        // where questions are answered
+	alone     *transparent                   // nil: pods are steered, and what the kernel does not answer comes to the agent
+	bypassed  func() map[netip.Addr]struct{} // sources that the switch bypasses
 
 	mu     sync.Mutex // guards the fields below, and the level's life
 	level  *bpf.Level
@@ -76,12 +76,12 @@ type look struct {
 // run keeps the level until ctx ends, and leaves it to answer what it has until that ends by itself.
 func (k *kernel) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	wg.Go(func() { k.lender.Run(ctx) })
+	wg.Go(func() { k.offloader.Run(ctx) })
 	for ok := true; ok; ok = tick.Grid(ctx, kernelLook) {
 		k.tend()
 	}
 	wg.Wait()
-	k.lender.Leave()
+	k.offloader.Leave()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.level != nil {
@@ -106,7 +106,7 @@ func (k *kernel) tend() {
 	if k.level != nil && k.broken != nil {
 		k.fail(k.broken)
 	}
-	if s := k.lender.State(); k.level != nil && s.Fault != nil {
+	if s := k.offloader.State(); k.level != nil && s.Fault != nil {
 		k.fail(s.Fault)
 	}
 	if k.level == nil {
@@ -145,7 +145,7 @@ func (k *kernel) begin() error {
 	if err := level.Retire(); err != nil { // before anything is lent: another build's answers are not ours to take back
 		return fmt.Errorf("take away what another build left: %w", err)
 	}
-	if err := k.lender.Begin(borrower{level}); err != nil {
+	if err := k.offloader.Begin(kernelTable{level}); err != nil {
 		return err
 	}
 	if k.alone != nil {
@@ -262,8 +262,8 @@ func (k *kernel) end() {
 	if k.level == nil {
 		return
 	}
-	if err := k.lender.End(); err != nil {
-		k.log.Warn("answers in the kernel end by themselves", "after", offload.Most, "err", err)
+	if err := k.offloader.End(); err != nil {
+		k.log.Warn("kernel entries not revoked; they expire by themselves", "after", offload.MaxTime, "err", err)
 	}
 	k.hush()
 	if err := k.keeper.Reconcile(nil); err != nil {
@@ -297,8 +297,8 @@ func (k *kernel) hold() (resume func()) {
 	defer k.mu.Unlock()
 	k.held = true
 	if k.level != nil {
-		if err := k.lender.End(); err != nil {
-			k.log.Warn("answers in the kernel end by themselves", "after", offload.Most, "err", err)
+		if err := k.offloader.End(); err != nil {
+			k.log.Warn("kernel entries not revoked; they expire by themselves", "after", offload.MaxTime, "err", err)
 		}
 	}
 	return func() {
@@ -306,7 +306,7 @@ func (k *kernel) hold() (resume func()) {
 		defer k.mu.Unlock()
 		k.held = false
 		if k.level != nil {
-			if err := k.lender.Begin(borrower{k.level}); err != nil {
+			if err := k.offloader.Begin(kernelTable{k.level}); err != nil {
 				k.fail(err)
 			}
 		}
@@ -331,7 +331,7 @@ func (k *kernel) status() *node.KernelHits {
 	if k.conf().KernelHits.Mode == config.KernelHitsOff {
 		return nil
 	}
-	s := &node.KernelHits{Fault: k.fault, Lent: k.lender.State().Lent}
+	s := &node.KernelHits{Fault: k.fault, Lent: k.offloader.State().Items}
 	if k.keeper != nil {
 		at := k.keeper.State()
 		s.Pods, s.Refused = at.Pods, at.Refused
@@ -354,7 +354,7 @@ func (k *kernel) series() (_ telemetry.KernelHits, ok bool) {
 	if k.conf().KernelHits.Mode == config.KernelHitsOff {
 		return telemetry.KernelHits{}, false
 	}
-	out := telemetry.KernelHits{OK: k.level != nil, Lent: k.lender.State().Lent, Series: k.hits()}
+	out := telemetry.KernelHits{OK: k.level != nil, Lent: k.offloader.State().Items, Series: k.hits()}
 	if k.keeper != nil {
 		at := k.keeper.State()
 		out.Pods, out.Refused = at.Pods, len(at.Refused)
@@ -391,28 +391,28 @@ func (k *kernel) hits() []telemetry.KernelSeries {
 	return out
 }
 
-// borrower puts the level behind the lender's interface.
-type borrower struct{ *bpf.Level }
+// kernelTable implements offload.Kernel with the BPF maps.
+type kernelTable struct{ *bpf.Level }
 
-// Now implements lend.Borrower.
-func (borrower) Now() time.Duration { return bpf.Now() }
+// Now implements offload.Kernel.
+func (kernelTable) Now() time.Duration { return bpf.Now() }
 
-// Put implements lend.Borrower.
-func (b borrower) Put(l offload.Loan) error {
+// Put implements offload.Kernel.
+func (b kernelTable) Put(l offload.Item) error {
 	return b.Level.Put(&bpf.Answer{Group: oneGroup, Generation: b.Generation(), Key: l.Key, Entry: l.Entry, Expires: l.Expires, Until: l.Until,
 		Rotate: l.Rotate, Size: l.Size, Series: seriesOf(l)})
 }
 
-// Remove implements lend.Borrower.
-func (b borrower) Remove(key *msg.Key) error { return b.Level.Remove(oneGroup, key) }
+// Remove implements offload.Kernel.
+func (b kernelTable) Remove(key *msg.Key) error { return b.Level.Remove(oneGroup, key) }
 
-// Hits implements lend.Borrower.
-func (b borrower) Hits(each func(question string, hits uint64)) error {
+// Hits implements offload.Kernel.
+func (b kernelTable) Hits(each func(question string, hits uint64)) error {
 	return b.Level.Hits(func(_ uint32, question string, hits uint64) { each(question, hits) })
 }
 
-// HitsOf implements lend.Borrower.
-func (b borrower) HitsOf(key *msg.Key) (uint64, error) { return b.Level.HitsOf(oneGroup, key) }
+// HitsOf implements offload.Kernel.
+func (b kernelTable) HitsOf(key *msg.Key) (uint64, error) { return b.Level.HitsOf(oneGroup, key) }
 
 // series are those that hits are counted in, in the order of their numbers.
 func series() []telemetry.KernelSeries {
@@ -426,7 +426,7 @@ func series() []telemetry.KernelSeries {
 }
 
 // seriesOf is where hits of a loan are counted.
-func seriesOf(l offload.Loan) uint16 {
+func seriesOf(l offload.Item) uint16 {
 	kind, rcode := "other", "NOERROR"
 	b := l.Key.Bytes()
 	switch binary.BigEndian.Uint16(b[len(b)-5:]) { // before class and flags

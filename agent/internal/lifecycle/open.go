@@ -28,7 +28,7 @@ type opened struct {
 	plan      plan.Plan // of the start, by the back end in use
 	gate      *limit.Gate
 	upstreams *forward.Servers
-	lender    *offload.Lender
+	offloader *offload.Offloader
 	server    *server.Server
 	programs  *iptables.Stats // the runs of iptables' programs
 	registry  *pods.Pods
@@ -81,7 +81,7 @@ const dnsPort = 53 // RFC 1035, section 4.2.1
 func (a *agent) openPods(o *opened, served func() []netip.AddrPort) {
 	o.registry = pods.Open(o.plan.Folders.State, a.backend, a.log)
 	a.clients.Follow(o.registry)
-	a.kernel = &kernel{log: a.log, folder: nodestate.BPFFolder(o.plan.Folders.State), lender: o.lender, clients: a.clients, registry: o.registry,
+	a.kernel = &kernel{log: a.log, folder: nodestate.BPFFolder(o.plan.Folders.State), offloader: o.offloader, clients: a.clients, registry: o.registry,
 		conf: a.config, served: served}
 }
 
@@ -93,8 +93,8 @@ func (a *agent) openCache(o *opened) (err error) {
 	o.gate, o.upstreams, o.programs, o.metrics = limit.New(limit.DefaultLimit), forward.NewServers(a.log), new(iptables.Stats), telemetry.New(a.env.Version)
 	a.answers = newAnswers(a.log, a.conf)
 	a.clients = podindex.New(a.conf)
-	o.lender = offload.New(a.answers.Store, kernelAnswers)
-	o.server = newServer(a.log, parts{gate: o.gate, upstreams: o.upstreams, answers: a.answers.Store, clients: a.clients, lender: o.lender})
+	o.offloader = offload.New(a.answers.Store, kernelAnswers)
+	o.server = newServer(a.log, parts{gate: o.gate, upstreams: o.upstreams, answers: a.answers.Store, clients: a.clients, offloader: o.offloader})
 	if !o.plan.StartsUnserved() {
 		if err := checkDNS(o.server, o.plan.Server, a.path); err != nil {
 			return &ConfigError{err}

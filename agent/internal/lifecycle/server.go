@@ -29,8 +29,8 @@ type parts struct {
 	gate      *limit.Gate
 	upstreams *forward.Servers
 	answers   *answers.Store
-	clients   *podindex.Clients // nil: none is known, none is counted
-	lender    *offload.Lender   // nil: no hits are answered in the kernel
+	clients   *podindex.Clients  // nil: none is known, none is counted
+	offloader *offload.Offloader // nil: no hits are answered in the kernel
 }
 
 func newServer(log *slog.Logger, p parts) *server.Server {
@@ -45,9 +45,9 @@ func newServer(log *slog.Logger, p parts) *server.Server {
 		corefile.Plugin{Name: "searchpath", Setup: searchpath.Setup(memory, completions)},
 		corefile.Plugin{Name: "limit", Setup: limit.Setup(p.gate)},
 		corefile.Plugin{Name: "ask", Setup: forward.Setup(p.upstreams)},
-		corefile.Plugin{Name: "cache", Setup: cache.Setup(p.answers, cache.NewMetrics(p.answers, nil), p.lender)})
-	if p.lender != nil {
-		s.OnChange(p.lender.Changed)
+		corefile.Plugin{Name: "cache", Setup: cache.Setup(p.answers, cache.NewMetrics(p.answers, nil), p.offloader)})
+	if p.offloader != nil {
+		s.OnChange(p.offloader.Changed)
 	}
 	return s
 }

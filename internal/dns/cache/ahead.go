@@ -181,7 +181,7 @@ func (h *ahead) look(w *watched, now answers.Instant) {
 		return // evicted, or replaced
 	}
 	if c.source != nil {
-		c.source.Tell(e) // hits of the kernel's
+		c.source.CountHits(e)
 	}
 	if !h.worth(w, e, now) || !c.mayRefresh(e, now, earlyRecheck) {
 		return

@@ -50,7 +50,7 @@ func (h *hits) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, boo
 	if c.prefetch > 0 {
 		e.Hit(now, c.gap)
 	}
-	if c.source != nil && c.source.Open() {
+	if c.source != nil && c.source.Enabled() {
 		c.offer(e, q, now)
 	}
 	s := h.series.Load()

@@ -24,7 +24,7 @@ import (
 type kernel struct {
 	mu   sync.Mutex // guards the field below
 	lent map[string]*struct {
-		offload.Loan
+		offload.Item
 		hits uint64
 	}
 	began time.Time
@@ -32,13 +32,13 @@ type kernel struct {
 
 func (k *kernel) Now() time.Duration { return time.Since(k.began) }
 
-func (k *kernel) Put(l offload.Loan) error {
+func (k *kernel) Put(l offload.Item) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.lent[string(l.Key.Bytes())] = &struct {
-		offload.Loan
+		offload.Item
 		hits uint64
-	}{Loan: l}
+	}{Item: l}
 	return nil
 }
 
@@ -100,14 +100,14 @@ func TestRefreshOfLent(t *testing.T) {
 				var upstream atomic.Int64
 				waited, came := 0, 0
 				k := &kernel{began: time.Now(), lent: map[string]*struct {
-					offload.Loan
+					offload.Item
 					hits uint64
 				}{}}
 				store := answers.NewStore(0)
-				lender := offload.New(store, 10)
+				offloader := offload.New(store, 10)
 				c := caddy.NewTestController("dns", refreshes)
 				c.ServerBlockKeys = []string{"."}
-				if err := Setup(store, NewMetrics(store, prometheus.NewRegistry()), lender)(c); err != nil {
+				if err := Setup(store, NewMetrics(store, prometheus.NewRegistry()), offloader)(c); err != nil {
 					t.Fatal(err)
 				}
 				h := dnsserver.GetConfig(c).Plugin[0](plugin.HandlerFunc(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
@@ -118,13 +118,13 @@ func TestRefreshOfLent(t *testing.T) {
 				cache := h.(*Cache)
 				defer cache.ahead.end()
 				fast := cache.FastPath(nil, ".")
-				lender.Changed()
-				if err := lender.Begin(k); err != nil {
+				offloader.Changed()
+				if err := offloader.Begin(k); err != nil {
 					t.Fatal(err)
 				}
 				ctx, end := context.WithCancel(t.Context())
 				var wg sync.WaitGroup
-				wg.Go(func() { lender.Run(ctx) })
+				wg.Go(func() { offloader.Run(ctx) })
 
 				r := new(dns.Msg).SetQuestion("a.example.", dns.TypeA)
 				b, err := r.Pack()

@@ -34,7 +34,7 @@ func (c *Cache) popular() time.Duration {
 }
 
 // validUntil returns until when hits of a question are answered with e: until it expires if a timer watches it, else until it is due for
-// refresh. It implements offload.Source.Says.
+// refresh. It implements offload.Source.ValidUntil.
 func (c *Cache) validUntil(e, success, denial *answers.Entry, now answers.Instant) (until answers.Instant, ok bool) {
 	if e == denial && success != nil && c.preferPositive {
 		return 0, false // the stale entry may be preferred at any moment

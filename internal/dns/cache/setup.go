@@ -12,9 +12,9 @@ import (
 )
 
 // Setup returns the directive's set-up function for a process's one store. Blocks find what blocks like them left there. It
-// registers nothing; the program that assembles the server does. Any number of blocks may share m. lender is offered hits; nil: none are
-// offered.
-func Setup(store *answers.Store, m *Metrics, lender *offload.Lender) caddy.SetupFunc {
+// registers nothing; the program that assembles the server does. Any number of blocks may share m. The offloader, if not nil, is offered
+// hits.
+func Setup(store *answers.Store, m *Metrics, offloader *offload.Offloader) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
 		if m.err != nil {
 			return plugin.Error("cache", fmt.Errorf("register metrics: %w", m.err))
@@ -29,8 +29,8 @@ func Setup(store *answers.Store, m *Metrics, lender *offload.Lender) caddy.Setup
 		}
 		cache := newCache(p, store, store.Space(p.scope(c.ServerBlockKeys, neighbours)), m)
 		cache.raw = neighbours.blind()
-		if lender != nil && !cache.keepTTL {
-			cache.source = lender.Source(offload.Source{Space: cache.space, Gap: cache.popular(), Rotate: cache.rotate, Says: cache.validUntil})
+		if offloader != nil && !cache.keepTTL {
+			cache.source = offloader.Source(offload.Source{Space: cache.space, Gap: cache.popular(), Rotate: cache.rotate, ValidUntil: cache.validUntil})
 		}
 		// At start-up, not here: a configuration that is refused must change nothing.
 		c.OnStartup(func() error {

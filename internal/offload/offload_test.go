@@ -21,12 +21,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// borrower plays the kernel. Its clock goes on in a sleep.
-type borrower struct {
+// fakeKernel plays the kernel. Its clock goes on in a sleep.
+type fakeKernel struct {
 	mu          sync.Mutex // guards the fields below
 	began       time.Time
 	slept       time.Duration
-	has         map[string]Loan
+	has         map[string]Item
 	hits        map[string]uint64
 	invalidated int
 	err         error // of Put
@@ -35,17 +35,17 @@ type borrower struct {
 	begun       func() // called before an answer is forgotten; nil: nobody
 }
 
-func newBorrower() *borrower {
-	return &borrower{began: time.Now(), has: map[string]Loan{}, hits: map[string]uint64{}}
+func newFakeKernel() *fakeKernel {
+	return &fakeKernel{began: time.Now(), has: map[string]Item{}, hits: map[string]uint64{}}
 }
 
-func (b *borrower) Now() time.Duration {
+func (b *fakeKernel) Now() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return time.Hour + time.Since(b.began) + b.slept
 }
 
-func (b *borrower) Put(l Loan) error {
+func (b *fakeKernel) Put(l Item) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.err != nil {
@@ -56,7 +56,7 @@ func (b *borrower) Put(l Loan) error {
 }
 
 // begin says that an answer is about to be forgotten.
-func (b *borrower) begin() {
+func (b *fakeKernel) begin() {
 	b.mu.Lock()
 	begun := b.begun
 	b.mu.Unlock()
@@ -65,7 +65,7 @@ func (b *borrower) begin() {
 	}
 }
 
-func (b *borrower) Remove(k *msg.Key) error {
+func (b *fakeKernel) Remove(k *msg.Key) error {
 	b.begin()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -73,7 +73,7 @@ func (b *borrower) Remove(k *msg.Key) error {
 	return b.removeErr
 }
 
-func (b *borrower) Invalidate() error {
+func (b *fakeKernel) Invalidate() error {
 	b.begin()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -82,7 +82,7 @@ func (b *borrower) Invalidate() error {
 	return b.deaf
 }
 
-func (b *borrower) Hits(each func(string, uint64)) error {
+func (b *fakeKernel) Hits(each func(string, uint64)) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for q, n := range b.hits {
@@ -92,7 +92,7 @@ func (b *borrower) Hits(each func(string, uint64)) error {
 	return nil
 }
 
-func (b *borrower) HitsOf(k *msg.Key) (uint64, error) {
+func (b *fakeKernel) HitsOf(k *msg.Key) (uint64, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := b.hits[string(question(k))]
@@ -101,7 +101,7 @@ func (b *borrower) HitsOf(k *msg.Key) (uint64, error) {
 }
 
 // names are those that it has answers to.
-func (b *borrower) names() string {
+func (b *fakeKernel) names() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var out []string
@@ -114,30 +114,30 @@ func (b *borrower) names() string {
 	return strings.Join(out, " ")
 }
 
-// stand is a lender between a store and a borrower, with one source. A test changes its fields between steps.
+// stand is a offloader between a store and a fakeKernel, with one source. A test changes its fields between steps.
 type stand struct {
-	t        *testing.T
-	store    *answers.Store
-	space    *answers.Space
-	lender   *Lender
-	borrower *borrower
-	source   *Source
-	until    time.Duration // after an answer was stored, the source says it no more
-	says     bool
+	t          *testing.T
+	store      *answers.Store
+	space      *answers.Space
+	offloader  *Offloader
+	fakeKernel *fakeKernel
+	source     *Source
+	until      time.Duration // after an answer was stored, the source says it no more
+	says       bool
 }
 
-// onStand is a test with a lender that runs, for a bubble of synctest.
+// onStand is a test with a offloader that runs, for a bubble of synctest.
 func onStand(most int, f func(s *stand)) func(t *testing.T) {
 	return func(t *testing.T) {
-		s := &stand{t: t, store: answers.NewStore(0), borrower: newBorrower(), until: time.Hour, says: true}
-		s.space, s.lender = s.store.Space(1), New(s.store, most)
+		s := &stand{t: t, store: answers.NewStore(0), fakeKernel: newFakeKernel(), until: time.Hour, says: true}
+		s.space, s.offloader = s.store.Space(1), New(s.store, most)
 		s.build()
-		if err := s.lender.Begin(s.borrower); err != nil {
+		if err := s.offloader.Begin(s.fakeKernel); err != nil {
 			t.Fatal(err)
 		}
 		ctx, end := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		wg.Go(func() { s.lender.Run(ctx) })
+		wg.Go(func() { s.offloader.Run(ctx) })
 		f(s)
 		end()
 		wg.Wait()
@@ -146,10 +146,10 @@ func onStand(most int, f func(s *stand)) func(t *testing.T) {
 
 // build makes a chain that answers from now on.
 func (s *stand) build() {
-	s.source = s.lender.Source(Source{Space: s.space, Gap: time.Minute, Says: func(e, _, _ *answers.Entry, _ answers.Instant) (answers.Instant, bool) {
+	s.source = s.offloader.Source(Source{Space: s.space, Gap: time.Minute, ValidUntil: func(e, _, _ *answers.Entry, _ answers.Instant) (answers.Instant, bool) {
 		return e.Stored() + answers.Instant(s.until), s.says
 	}})
-	s.lender.Changed()
+	s.offloader.Changed()
 }
 
 // keep puts an answer with a TTL of a minute into the store.
@@ -174,22 +174,22 @@ func (s *stand) keep(name string) *answers.Entry {
 // hit answers twice with e, as the fast path does, so that it is offered.
 func (s *stand) hit(e *answers.Entry) {
 	for range 2 {
-		if s.source.Open() {
+		if s.source.Enabled() {
 			s.source.Offer(e, s.store.Now(), 1232)
 		}
 	}
 	synctest.Wait()
 }
 
-// has fails the test where the borrower has other names.
+// has fails the test where the fakeKernel has other names.
 func (s *stand) has(when, want string) {
 	s.t.Helper()
-	if got := s.borrower.names(); got != want {
+	if got := s.fakeKernel.names(); got != want {
 		s.t.Errorf("%s: the kernel has %q, want %q", when, got, want)
 	}
 }
 
-func TestLoan(t *testing.T) {
+func TestOffload(t *testing.T) {
 	synctest.Test(t, onStand(10, func(s *stand) {
 		e := s.keep("a.")
 		<-time.After(10 * time.Second)
@@ -199,33 +199,33 @@ func TestLoan(t *testing.T) {
 		s.source.Offer(e, s.store.Now(), 1232)
 		synctest.Wait()
 		s.has("after two", "a")
-		l := s.borrower.has["\x01a\x00\x00\x01\x00\x01"]
-		now := s.borrower.Now()
-		if l.Entry != e || l.Expires != now+50*time.Second || l.Until != now+Most || l.Size != 1232 {
+		l := s.fakeKernel.has["\x01a\x00\x00\x01\x00\x01"]
+		now := s.fakeKernel.Now()
+		if l.Entry != e || l.Expires != now+50*time.Second || l.Until != now+MaxTime || l.Size != 1232 {
 			t.Errorf("the loan %+v at %s", l, now)
 		}
 		s.until = 45 * time.Second
 		other := s.keep("b.")
 		s.hit(other)
-		if l := s.borrower.has["\x01b\x00\x00\x01\x00\x01"]; l.Until != s.borrower.Now()+Most {
-			t.Errorf("until %s", l.Until-s.borrower.Now())
+		if l := s.fakeKernel.has["\x01b\x00\x00\x01\x00\x01"]; l.Until != s.fakeKernel.Now()+MaxTime {
+			t.Errorf("until %s", l.Until-s.fakeKernel.Now())
 		}
 		s.until = 20 * time.Second
 		third := s.keep("c.")
 		s.hit(third)
-		if l := s.borrower.has["\x01c\x00\x00\x01\x00\x01"]; l.Until != s.borrower.Now()+20*time.Second {
-			t.Errorf("to be fetched anew in %s", l.Until-s.borrower.Now())
+		if l := s.fakeKernel.has["\x01c\x00\x00\x01\x00\x01"]; l.Until != s.fakeKernel.Now()+20*time.Second {
+			t.Errorf("to be fetched anew in %s", l.Until-s.fakeKernel.Now())
 		}
 	}))
 }
 
-// TestTakeBack: nothing of what the store replaced, dropped or no longer says may stay with the kernel.
-func TestTakeBack(t *testing.T) {
+// TestRevoke: nothing of what the store replaced, dropped or no longer says may stay with the kernel.
+func TestRevoke(t *testing.T) {
 	for name, end := range map[string]func(s *stand, e *answers.Entry){
 		"replaced":     func(s *stand, _ *answers.Entry) { s.keep("a.") },
 		"removed":      func(s *stand, e *answers.Entry) { s.space.Remove(e) },
 		"other chain":  func(s *stand, _ *answers.Entry) { s.build() },
-		"ended":        func(s *stand, _ *answers.Entry) { _ = s.lender.End() },
+		"ended":        func(s *stand, _ *answers.Entry) { _ = s.offloader.End() },
 		"time is over": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -236,11 +236,11 @@ func TestTakeBack(t *testing.T) {
 				if end != nil {
 					end(s, e)
 				} else {
-					<-time.After(Most + lookEvery)
+					<-time.After(MaxTime + pollEvery)
 				}
 				s.has("after", "")
-				if n := s.lender.State().Lent; n != 0 {
-					t.Errorf("%d are lent", n)
+				if n := s.offloader.State().Items; n != 0 {
+					t.Errorf("%d are offloaded", n)
 				}
 			}))
 		})
@@ -250,7 +250,7 @@ func TestTakeBack(t *testing.T) {
 // TestReplacedMeanwhile: an answer that is replaced while it is taken back is not replaced before the kernel has forgotten the old one.
 func TestReplacedMeanwhile(t *testing.T) {
 	for name, takeBack := range map[string]func(s *stand){
-		"ended":        func(s *stand) { _ = s.lender.End() },
+		"ended":        func(s *stand) { _ = s.offloader.End() },
 		"other chain":  (*stand).build,
 		"time is over": nil,
 	} {
@@ -272,13 +272,13 @@ func TestReplacedMeanwhile(t *testing.T) {
 					default:
 					}
 				})
-				s.borrower.mu.Lock()
-				s.borrower.begun = begun
-				s.borrower.mu.Unlock()
+				s.fakeKernel.mu.Lock()
+				s.fakeKernel.begun = begun
+				s.fakeKernel.mu.Unlock()
 				if takeBack != nil {
 					takeBack(s)
 				} else {
-					<-time.After(Most + lookEvery)
+					<-time.After(MaxTime + pollEvery)
 				}
 				<-replaced
 				s.has("after", "")
@@ -287,16 +287,16 @@ func TestReplacedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestAgain: a question that comes after the time was over has its answer lent again, and so has the next answer to it.
+// TestAgain: a query that comes after the time was over offloads its entry again, and so does the next answer to it.
 func TestAgain(t *testing.T) {
 	synctest.Test(t, onStand(10, func(s *stand) {
 		e := s.keep("a.")
 		s.hit(e)
-		<-time.After(Most)
+		<-time.After(MaxTime)
 		s.source.Offer(e, s.store.Now(), 512)
 		synctest.Wait()
-		if l := s.borrower.has["\x01a\x00\x00\x01\x00\x01"]; l.Until != s.borrower.Now()+30*time.Second || l.Size != 512 {
-			t.Errorf("lent again until %s", l.Until-s.borrower.Now())
+		if l := s.fakeKernel.has["\x01a\x00\x00\x01\x00\x01"]; l.Until != s.fakeKernel.Now()+30*time.Second || l.Size != 512 {
+			t.Errorf("offloaded again until %s", l.Until-s.fakeKernel.Now())
 		}
 		next := s.keep("a.")
 		s.has("replaced", "")
@@ -306,17 +306,17 @@ func TestAgain(t *testing.T) {
 	}))
 }
 
-// TestNotLent: what the fast path would not say, or not by now, the kernel is not given.
-func TestNotLent(t *testing.T) {
+// TestNotOffloaded: what the fast path would not say, or not by now, the kernel is not given.
+func TestNotOffloaded(t *testing.T) {
 	for name, before := range map[string]func(s *stand, e *answers.Entry){
 		"the source does not say it":                         func(s *stand, _ *answers.Entry) { s.says = false },
 		"it would be fetched anew now":                       func(s *stand, _ *answers.Entry) { s.until = 0 },
 		"the chain is another":                               func(s *stand, _ *answers.Entry) { old := s.source; s.build(); s.source = old },
 		"it was replaced":                                    func(s *stand, _ *answers.Entry) { s.keep("a.") },
-		"the machine slept, and the store does not know yet": func(s *stand, _ *answers.Entry) { s.borrower.slept += time.Minute },
-		"the kernel does not take it":                        func(s *stand, _ *answers.Entry) { s.borrower.err = errors.New("too large") },
-		"ended":                                              func(s *stand, _ *answers.Entry) { _ = s.lender.End() },
-		"left":                                               func(s *stand, _ *answers.Entry) { s.lender.Leave() },
+		"the machine slept, and the store does not know yet": func(s *stand, _ *answers.Entry) { s.fakeKernel.slept += time.Minute },
+		"the kernel does not take it":                        func(s *stand, _ *answers.Entry) { s.fakeKernel.err = errors.New("too large") },
+		"ended":                                              func(s *stand, _ *answers.Entry) { _ = s.offloader.End() },
+		"left":                                               func(s *stand, _ *answers.Entry) { s.offloader.Leave() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, onStand(10, func(s *stand) {
@@ -329,15 +329,15 @@ func TestNotLent(t *testing.T) {
 	}
 }
 
-// TestSleep: once the store knows of a sleep, answers are lent again, and those from before are as old as they are.
+// TestSleep: once the store knows of a sleep, entries are offloaded again, and those from before are as old as they are.
 func TestSleep(t *testing.T) {
 	synctest.Test(t, onStand(10, func(s *stand) {
 		e := s.keep("a.")
-		s.borrower.slept += 20 * time.Second
+		s.fakeKernel.slept += 20 * time.Second
 		s.store.Slept(20 * time.Second)
 		s.hit(e)
-		if l := s.borrower.has["\x01a\x00\x00\x01\x00\x01"]; l.Expires != s.borrower.Now()+40*time.Second {
-			t.Errorf("expires in %s", l.Expires-s.borrower.Now())
+		if l := s.fakeKernel.has["\x01a\x00\x00\x01\x00\x01"]; l.Expires != s.fakeKernel.Now()+40*time.Second {
+			t.Errorf("expires in %s", l.Expires-s.fakeKernel.Now())
 		}
 	}))
 }
@@ -349,14 +349,14 @@ func TestFull(t *testing.T) {
 		s.hit(a)
 		s.hit(b)
 		s.has("a was not asked for", "b")
-		s.borrower.mu.Lock()
-		s.borrower.hits["\x01b\x00\x00\x01\x00\x01"] = 7
-		s.borrower.mu.Unlock()
-		<-time.After(lookEvery)
+		s.fakeKernel.mu.Lock()
+		s.fakeKernel.hits["\x01b\x00\x00\x01\x00\x01"] = 7
+		s.fakeKernel.mu.Unlock()
+		<-time.After(pollEvery)
 		synctest.Wait()
 		s.hit(a)
 		s.has("b was", "b")
-		<-time.After(lookEvery)
+		<-time.After(pollEvery)
 		synctest.Wait()
 		s.hit(a)
 		s.has("b was not any more", "a")
@@ -368,15 +368,15 @@ func TestHeat(t *testing.T) {
 	synctest.Test(t, onStand(10, func(s *stand) {
 		e := s.keep("a.")
 		s.hit(e)
-		s.borrower.mu.Lock()
-		s.borrower.hits["\x01a\x00\x00\x01\x00\x01"] = 4
-		s.borrower.mu.Unlock()
-		<-time.After(lookEvery)
+		s.fakeKernel.mu.Lock()
+		s.fakeKernel.hits["\x01a\x00\x00\x01\x00\x01"] = 4
+		s.fakeKernel.mu.Unlock()
+		<-time.After(pollEvery)
 		synctest.Wait()
 		if n := e.Hits(s.store.Now(), time.Minute); n != 5 {
 			t.Errorf("%d hits with the next one", n)
 		}
-		<-time.After(lookEvery)
+		<-time.After(pollEvery)
 		synctest.Wait()
 		if n := e.Hits(s.store.Now(), time.Minute); n != 5 {
 			t.Errorf("%d hits, told twice", n)
@@ -384,103 +384,103 @@ func TestHeat(t *testing.T) {
 	}))
 }
 
-// TestTell: who is about to decide hears of the kernel's hits at once, and the next look does not count them a second time.
-func TestTell(t *testing.T) {
+// TestCountHits: who is about to decide hears of the kernel's hits at once, and the next look does not count them a second time.
+func TestCountHits(t *testing.T) {
 	synctest.Test(t, onStand(2, func(s *stand) {
 		const q = "\x01a\x00\x00\x01\x00\x01"
 		hits := func(n uint64) {
-			s.borrower.mu.Lock()
-			s.borrower.hits[q] = n
-			s.borrower.mu.Unlock()
+			s.fakeKernel.mu.Lock()
+			s.fakeKernel.hits[q] = n
+			s.fakeKernel.mu.Unlock()
 		}
 		e := s.keep("a.")
 		hits(50)
-		s.source.Tell(e) // it is not lent
+		s.source.CountHits(e) // it is not offloaded
 		if n, _ := e.Heat(); n != 0 {
-			t.Errorf("%d hits of what is not lent", n)
+			t.Errorf("%d hits of what is not offloaded", n)
 		}
 		s.hit(e)
 		<-time.After(time.Second)
-		s.source.Tell(e)
+		s.source.CountHits(e)
 		if n, last := e.Heat(); n != 50 || time.Duration(s.store.Now()-last) >= time.Millisecond {
 			t.Errorf("%d hits, the last one %s ago", n, time.Duration(s.store.Now()-last))
 		}
-		s.source.Tell(e)
+		s.source.CountHits(e)
 		if n, _ := e.Heat(); n != 50 {
 			t.Errorf("%d hits, told twice", n)
 		}
 		s.hit(s.keep("b."))
-		<-time.After(lookEvery)
+		<-time.After(pollEvery)
 		synctest.Wait()
 		if n, _ := e.Heat(); n != 50 {
 			t.Errorf("%d hits after a look", n)
 		}
 		s.hit(s.keep("c.")) // in the place of what was not asked for since the last look
-		if _, there := s.borrower.has[q]; !there {
-			t.Error("hits that Tell told of do not keep an answer lent")
+		if _, there := s.fakeKernel.has[q]; !there {
+			t.Error("hits that CountHits counted do not keep an entry offloaded")
 		}
-		<-time.After(lookEvery)
+		<-time.After(pollEvery)
 		synctest.Wait()
-		s.borrower.mu.Lock()
-		s.borrower.hits["\x01c\x00\x00\x01\x00\x01"] = 1
-		s.borrower.mu.Unlock()
-		<-time.After(lookEvery)
+		s.fakeKernel.mu.Lock()
+		s.fakeKernel.hits["\x01c\x00\x00\x01\x00\x01"] = 1
+		s.fakeKernel.mu.Unlock()
+		<-time.After(pollEvery)
 		synctest.Wait()
 		s.hit(s.keep("d."))
-		if _, there := s.borrower.has[q]; there {
-			t.Error("hits that Tell told of keep an answer lent for more than one look")
+		if _, there := s.fakeKernel.has[q]; there {
+			t.Error("hits that CountHits counted keep an entry offloaded for more than one poll")
 		}
 		s.hit(e)
 		hits(1)
-		s.borrower.deaf = errors.New("no map")
-		s.source.Tell(e)
-		if st := s.lender.State(); st.Fault == nil || s.source.Open() {
-			t.Errorf("hits cannot be read: %+v, open %t", st, s.source.Open())
+		s.fakeKernel.deaf = errors.New("no map")
+		s.source.CountHits(e)
+		if st := s.offloader.State(); st.Fault == nil || s.source.Enabled() {
+			t.Errorf("hits cannot be read: %+v, open %t", st, s.source.Enabled())
 		}
 	}))
 }
 
-// TestFaults: a kernel that does not take an answer back is told to forget all, is lent nothing more, and can begin anew.
+// TestFaults: if a kernel fails to revoke an entry, all entries are revoked and nothing is offloaded until the next Begin.
 func TestFaults(t *testing.T) {
 	synctest.Test(t, onStand(10, func(s *stand) {
 		a, b := s.keep("a."), s.keep("b.")
 		s.hit(a)
 		s.hit(b)
-		s.borrower.removeErr = errors.New("no map")
-		before := s.borrower.invalidated
+		s.fakeKernel.removeErr = errors.New("no map")
+		before := s.fakeKernel.invalidated
 		s.space.Remove(a)
-		if st := s.lender.State(); st.Fault == nil || st.Lent != 0 || s.source.Open() || s.borrower.invalidated != before+1 {
-			t.Errorf("%+v, open %t", st, s.source.Open())
+		if st := s.offloader.State(); st.Fault == nil || st.Items != 0 || s.source.Enabled() || s.fakeKernel.invalidated != before+1 {
+			t.Errorf("%+v, open %t", st, s.source.Enabled())
 		}
 		s.has("told to forget", "")
-		s.borrower.removeErr = nil
-		if err := s.lender.Begin(s.borrower); err != nil {
+		s.fakeKernel.removeErr = nil
+		if err := s.offloader.Begin(s.fakeKernel); err != nil {
 			t.Fatal(err)
 		}
 		s.hit(b)
 		s.has("anew", "b")
-		s.borrower.deaf = errors.New("no config map")
-		if err := s.lender.Begin(s.borrower); err == nil || s.source.Open() {
-			t.Errorf("%v, open %t", err, s.source.Open())
+		s.fakeKernel.deaf = errors.New("no config map")
+		if err := s.offloader.Begin(s.fakeKernel); err == nil || s.source.Enabled() {
+			t.Errorf("%v, open %t", err, s.source.Enabled())
 		}
 	}))
 }
 
 // TestNeverWaits: where nobody takes offers, they are declined, and nothing is allocated for one.
 func TestNeverWaits(t *testing.T) {
-	s := &stand{t: t, store: answers.NewStore(0), borrower: new(borrower), until: time.Hour, says: true}
-	s.space, s.lender = s.store.Space(1), New(s.store, 10)
+	s := &stand{t: t, store: answers.NewStore(0), fakeKernel: new(fakeKernel), until: time.Hour, says: true}
+	s.space, s.offloader = s.store.Space(1), New(s.store, 10)
 	s.build()
-	if s.source.Open() {
+	if s.source.Enabled() {
 		t.Error("open before Begin")
 	}
 	e := s.keep("a.")
 	s.source.Offer(e, 0, 512)
-	if n := testing.AllocsPerRun(offersMost+100, func() { s.source.Offer(e, 0, 512); e.Decline() }); n > 0 {
+	if n := testing.AllocsPerRun(maxOffers+100, func() { s.source.Offer(e, 0, 512); e.Decline() }); n > 0 {
 		t.Errorf("%.0f allocations", n)
 	}
-	if len(s.lender.offers) != offersMost {
-		t.Errorf("%d offers wait", len(s.lender.offers))
+	if len(s.offloader.offers) != maxOffers {
+		t.Errorf("%d offers wait", len(s.offloader.offers))
 	}
 }
 
@@ -488,15 +488,15 @@ func TestNeverWaits(t *testing.T) {
 func TestRace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := answers.NewStore(0)
-		b := newBorrower()
-		s := &stand{t: t, store: store, space: store.Space(1), lender: New(store, 8), borrower: b, until: time.Hour, says: true}
+		b := newFakeKernel()
+		s := &stand{t: t, store: store, space: store.Space(1), offloader: New(store, 8), fakeKernel: b, until: time.Hour, says: true}
 		s.build()
-		if err := s.lender.Begin(b); err != nil {
+		if err := s.offloader.Begin(b); err != nil {
 			t.Fatal(err)
 		}
 		ctx, end := context.WithCancel(t.Context())
 		var running, wg sync.WaitGroup
-		running.Go(func() { s.lender.Run(ctx) })
+		running.Go(func() { s.offloader.Run(ctx) })
 		var current sync.Map
 		source := s.source
 		for i := range 4 {
@@ -507,7 +507,7 @@ func TestRace(t *testing.T) {
 					case 0:
 						current.Store(name, s.keep(name))
 					case 3:
-						s.lender.Look()
+						s.offloader.Poll()
 					default:
 						if e, ok := current.Load(name); ok {
 							source.Offer(e.(*answers.Entry), store.Now(), 512) //nolint:errcheck // it is one
@@ -528,7 +528,7 @@ func TestRace(t *testing.T) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if len(b.has) == 0 || len(b.has) > 8 {
-			t.Errorf("%d answers are lent", len(b.has))
+			t.Errorf("%d answers are offloaded", len(b.has))
 		}
 		for q, l := range b.has {
 			if success, _ := s.space.Peek(l.Key); success != l.Entry {
