@@ -176,7 +176,7 @@ func TestFilterDrops(t *testing.T) {
 				c := n.agent(image, capabilitiesOf(t, "base/agent")...)
 				p := c.start(t, n.Host)
 				if image == slimImage {
-					n.awaitLog(p, "iptables-"+kind+" is not on this node", "accept udp and tcp port 53 for 169.254.20.10, 169.254.20.11 there yourself")
+					n.awaitLog(p, "iptables-"+kind+" is not installed on this node", "accept udp and tcp port 53 for 169.254.20.10, 169.254.20.11 there yourself")
 					testutil.WantWho(t, "KUBEDNS", pod.NetNS, netip.AddrPortFrom(local4, 53), "slim.default.svc.cluster.local.", "udp")
 					return
 				}

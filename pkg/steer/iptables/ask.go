@@ -7,8 +7,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// goesByRoutes tells whether the rules that stand have it: who only looks tries nothing.
-func (b *Iptables) goesByRoutes() (bool, error) {
+// rulesUseRoutes reports whether the existing rules have the route check: a read-only check does not try whether the kernel
+// supports it.
+func (b *Iptables) rulesUseRoutes() (bool, error) {
 	for _, is4 := range []bool{true, false} {
 		if there, err := b.ownIn(b.variant, is4, "raw"); err != nil {
 			return false, err
@@ -24,9 +25,9 @@ func (b *Iptables) goesByRoutes() (bool, error) {
 	return false, nil
 }
 
-// Verify returns nil when the chains mean what rs says, a *steer.DriftError that names the differences otherwise.
+// Verify returns nil if the chains mean the same as rs, else a *steer.DriftError that names the differences.
 func (b *Iptables) Verify(rs steer.Ruleset) error {
-	routes, err := b.goesByRoutes()
+	routes, err := b.rulesUseRoutes()
 	if err != nil {
 		return err
 	}
@@ -46,28 +47,29 @@ func (b *Iptables) Verify(rs steer.Ruleset) error {
 	return nil
 }
 
-// Lacks says in words which chains and jumps of a host's rules are gone: what another version put into a chain is not. On its way
-// it closes the lists of leases, since the watch, which asks here, may do so where the agent may not.
+// Lacks describes which chains and jumps of a host's rules are missing; it does not consider what another version put into a
+// chain. It also restricts the lists of leases, because the watch, which calls it, may be allowed to do so when the agent is
+// not.
 func (b *Iptables) Lacks(rs steer.Host) ([]string, error) {
 	scripts, err := render(rs, false) // the same chains
 	if err != nil {
 		return nil, err
 	}
-	if err := b.closeLists(); err != nil {
+	if err := b.restrictLists(); err != nil {
 		return nil, err
 	}
 	var gone []string
 	for _, s := range scripts {
-		have, err := b.standing(s)
+		have, err := b.readTables(s)
 		if err != nil {
 			return nil, err
 		}
-		gone = append(gone, s.gone(have)...)
+		gone = append(gone, s.missing(have)...)
 	}
 	return gone, nil
 }
 
-// IsUplink reports whether the host's rules refuse what comes by this link for our addresses.
+// IsUplink reports whether the host's rules treat this link as leading away from the node.
 func (b *Iptables) IsUplink(name string) (bool, error) {
 	for _, is4 := range []bool{true, false} {
 		if there, err := b.ownIn(b.variant, is4, "raw"); err != nil {

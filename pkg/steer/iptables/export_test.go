@@ -9,7 +9,7 @@ import (
 const LockWait = lockWait * time.Second
 
 // Within bounds the runs of a back end's programs by less than the usual.
-func (b *Iptables) Within(most time.Duration) { b.most = most }
+func (b *Iptables) Within(most time.Duration) { b.maxRun = most }
 
 // Changes is Watch without its regular ticks.
 func (b *Iptables) Changes(ctx context.Context) (<-chan struct{}, error) { return b.changes(ctx) }

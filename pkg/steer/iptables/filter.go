@@ -15,13 +15,13 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// The chains of ACCEPT rules for our addresses. They are needed only where the filter table's INPUT or OUTPUT policy is DROP: an
-// accept in our own nftables table is not final there. So they are kept also where the back end is nftables, in the filter table
-// of whichever iptables the host uses, and reach their programs by coreos/go-iptables. No other chain is touched but for one jump
-// into each of these, no table of nftables' own making, and none of firewalld's.
+// The chains of ACCEPT rules for steering and local addresses. They are needed only if the filter table's INPUT or OUTPUT
+// policy is DROP, because an accept in the neardns nftables table is not final there. Therefore they are kept with the nftables
+// back end as well, in the filter table of the iptables variant that the host uses, through coreos/go-iptables. No other chain
+// is changed except for one jump into each of these; native nftables tables and firewalld's are never changed.
 //
-// Failure policy: no iptables on the node, or one that fails, is an error that tells what to allow by hand. Pods have kube-dns
-// meanwhile, since the prober comes the way they do.
+// If the node has no iptables, or it fails, the error names what to allow by hand. Pods use kube-dns meanwhile, because the
+// prober's queries pass the same filter as theirs.
 const (
 	acceptInput  = "NEARDNS-INPUT"
 	acceptOutput = "NEARDNS-OUTPUT"
@@ -29,10 +29,10 @@ const (
 
 const filterTable = "filter"
 
-// filterLockWait bounds, in seconds, how long an iptables waits for another one's lock.
+// filterLockWait is how long, in seconds, an iptables program waits for the lock.
 const filterLockWait = 2
 
-// DropPolicy is a base chain of iptables' filter table that drops what no rule of it accepts.
+// DropPolicy is a base chain of iptables' filter table that drops a packet unless a rule accepts it.
 type DropPolicy struct {
 	Is4    bool
 	Legacy bool   // of iptables-legacy; else of iptables-nft
@@ -50,8 +50,8 @@ func (p DropPolicy) String() string {
 	return name + " filter " + p.Chain + " policy DROP"
 }
 
-// DropPolicies lists what drops in the calling thread's netns, as the kernel has it: no program is started. iptables-legacy's
-// are read only with legacy, and only where such a table is in use at all.
+// DropPolicies lists the base chains with policy DROP in the calling thread's netns. It reads them from the kernel and starts
+// no program. iptables-legacy's are read only with legacy, and only if such a table is in use.
 func DropPolicies(legacy bool) ([]DropPolicy, error) {
 	out, err := nftDropPolicies()
 	if !legacy {
@@ -103,7 +103,7 @@ func programName(is4, legacy bool) string {
 	return n + "-nft"
 }
 
-// openFilter finds the program for one of the two tables that a kernel can hold: by its own name, or as plain iptables.
+// openFilter finds the program for one variant's tables: by its own name, or as plain iptables.
 func openFilter(is4, legacy bool) (*iptables.IPTables, error) {
 	proto := iptables.ProtocolIPv6
 	if is4 {
@@ -120,11 +120,11 @@ func openFilter(is4, legacy bool) (*iptables.IPTables, error) {
 		}
 		return ipt, nil
 	}
-	return nil, fmt.Errorf("%s is not on this node: %w", own, exec.ErrNotFound)
+	return nil, fmt.Errorf("%s is not installed on this node: %w", own, exec.ErrNotFound)
 }
 
-// MissingPrograms names the programs of iptables that are not where this process could start them. Without those of its host an
-// agent cannot keep rules under a policy that drops.
+// MissingPrograms lists the programs of iptables that this process cannot find. Without its host's programs an agent cannot
+// keep rules under a policy of DROP.
 func MissingPrograms() []string {
 	var out []string
 	for _, legacy := range []bool{false, true} {
@@ -137,9 +137,9 @@ func MissingPrograms() []string {
 	return out
 }
 
-// EnsureAccepts keeps the rules where a policy drops, and returns in words what it had to add. With legacy it also looks after
-// iptables-legacy, of whose changes the kernel tells nobody.
-func EnsureAccepts(addresses []netip.Addr, legacy bool) (mended string, err error) {
+// EnsureAccepts adds the rules where a policy is DROP, and describes what it added. With legacy it also checks iptables-legacy,
+// for whose changes the kernel has no events.
+func EnsureAccepts(addresses []netip.Addr, legacy bool) (added string, err error) {
 	policies, err := DropPolicies(legacy)
 	errs := []error{err}
 	var done []string
@@ -153,9 +153,9 @@ func EnsureAccepts(addresses []netip.Addr, legacy bool) (mended string, err erro
 		if len(want) == 0 {
 			continue
 		}
-		added, err := keepAccepts(p, want)
+		added, err := addAccepts(p, want)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s, and our rules are not in it (%w): accept udp and tcp port 53 for %s there yourself", p, err, steer.JoinAddrs(want, ", ")))
+			errs = append(errs, fmt.Errorf("%s: could not add the ACCEPT rules (%w): accept udp and tcp port 53 for %s there yourself", p, err, steer.JoinAddrs(want, ", ")))
 		} else if added {
 			done = append(done, "rules for "+p.String())
 		}
@@ -163,7 +163,7 @@ func EnsureAccepts(addresses []netip.Addr, legacy bool) (mended string, err erro
 	return strings.Join(done, ", "), errors.Join(errs...)
 }
 
-// acceptRules are the specifications for one chain, written as iptables -S prints them.
+// acceptRules are the rules of one chain, written as iptables -S prints them.
 func acceptRules(chain string, addrs []netip.Addr) [][]string {
 	match, port := "-d", "--dport"
 	if chain == "OUTPUT" {
@@ -185,8 +185,8 @@ func acceptChain(chain string) string {
 	return acceptInput
 }
 
-// VerifyAccepts sorts the policies that drop for any of addresses into those under which our rules stand and those under which
-// they do not. It changes nothing.
+// VerifyAccepts divides the DROP policies that affect any of addresses into those with neardns's rules and those without. It
+// changes nothing.
 func VerifyAccepts(addresses []netip.Addr) (kept, lacking []DropPolicy, err error) {
 	policies, err := DropPolicies(true)
 	errs := []error{err}
@@ -200,7 +200,7 @@ func VerifyAccepts(addresses []netip.Addr) (kept, lacking []DropPolicy, err erro
 			errs, lacking = append(errs, err), append(lacking, p)
 			continue
 		}
-		have, err := lookAtAccepts(ipt, p, want)
+		have, err := readAccepts(ipt, p, want)
 		if err != nil {
 			errs = append(errs, err)
 		}
@@ -213,10 +213,10 @@ func VerifyAccepts(addresses []netip.Addr) (kept, lacking []DropPolicy, err erro
 	return kept, lacking, errors.Join(errs...)
 }
 
-// accepted is what of ours stands under one policy, as it should be.
+// accepted reports which of neardns's parts are present and correct under one policy.
 type accepted struct{ chain, jump bool }
 
-func lookAtAccepts(ipt *iptables.IPTables, p DropPolicy, addrs []netip.Addr) (have accepted, err error) {
+func readAccepts(ipt *iptables.IPTables, p DropPolicy, addrs []netip.Addr) (have accepted, err error) {
 	own := acceptChain(p.Chain)
 	texts := []string{"-N " + own}
 	for _, r := range acceptRules(p.Chain, addrs) {
@@ -235,18 +235,18 @@ func lookAtAccepts(ipt *iptables.IPTables, p DropPolicy, addrs []netip.Addr) (ha
 	return have, err
 }
 
-func keepAccepts(p DropPolicy, addrs []netip.Addr) (added bool, err error) {
+func addAccepts(p DropPolicy, addrs []netip.Addr) (added bool, err error) {
 	ipt, err := openFilter(p.Is4, p.Legacy)
 	if err != nil {
 		return false, err
 	}
-	have, err := lookAtAccepts(ipt, p, addrs)
+	have, err := readAccepts(ipt, p, addrs)
 	if err != nil {
 		return false, err
 	}
 	own := acceptChain(p.Chain)
 	if !have.chain {
-		if err := ipt.ClearChain(filterTable, own); err != nil { // makes it where it is not
+		if err := ipt.ClearChain(filterTable, own); err != nil { // creates the chain if it is missing
 			return false, err
 		}
 		for _, r := range acceptRules(p.Chain, addrs) {
@@ -255,20 +255,22 @@ func keepAccepts(p DropPolicy, addrs []netip.Addr) (added bool, err error) {
 			}
 		}
 	}
-	// First of all rules, but not moved where another program came before us later: two that both insist never end.
+	// First of all rules. It is not moved if another program later puts a rule before it: two programs that both insist on
+	// being first never end.
 	if !have.jump {
 		err = ipt.Insert(filterTable, p.Chain, 1, "-j", own)
 	}
 	return !have.chain || !have.jump, err
 }
 
-// HasLegacyChain tells whether iptables-legacy has a chain in a table, such as kube-proxy's in nat.
+// HasLegacyChain reports whether iptables-legacy has a chain in a table, for example kube-proxy's in nat.
 func HasLegacyChain(table, chain string) bool {
 	t, err := ReadLegacy(true, table)
 	return err == nil && slices.Contains(t.Chains, chain)
 }
 
-// acceptsPresent asks the kernel whether a chain of ours is there, so that a node without the programs is not an error.
+// acceptsPresent reports whether the kernel has one of the chains. It needs no program, so that a node without iptables is not
+// an error.
 func acceptsPresent(is4, isLegacy bool) (bool, error) {
 	if !isLegacy {
 		chains, err := nftChains(here, is4, filterTable, acceptInput, acceptOutput)
@@ -278,7 +280,7 @@ func acceptsPresent(is4, isLegacy bool) (bool, error) {
 	return slices.Contains(t.Chains, acceptInput) || slices.Contains(t.Chains, acceptOutput), err
 }
 
-// RemoveAccepts takes the chains out of every iptables there is. It succeeds where there are none.
+// RemoveAccepts removes the chains from both variants. It succeeds if there are none.
 func RemoveAccepts() error {
 	var errs []error
 	for _, is4 := range []bool{true, false} {
@@ -295,7 +297,7 @@ func removeAccepts(is4, legacy bool) error {
 	}
 	ipt, err := openFilter(is4, legacy)
 	if errors.Is(err, exec.ErrNotFound) {
-		return fmt.Errorf("chains of neardns stand in its filter table, and %w: remove them there yourself, or run this where it is", err)
+		return fmt.Errorf("its filter table has chains of neardns, and %w: remove them yourself, or run this where it is installed", err)
 	} else if err != nil {
 		return err
 	}

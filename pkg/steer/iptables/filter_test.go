@@ -173,7 +173,7 @@ func TestRemoveAcceptsWithoutPrograms(t *testing.T) {
 		if got, want := MissingPrograms(), []string{"iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"}; !slices.Equal(got, want) {
 			t.Errorf("missing are %v, want %v", got, want)
 		}
-		if err := remove(); err == nil || !strings.Contains(err.Error(), "iptables-"+kind+" is not on this node") {
+		if err := remove(); err == nil || !strings.Contains(err.Error(), "iptables-"+kind+" is not installed on this node") {
 			t.Errorf("%s, without its program: %v", kind, err)
 		}
 		t.Setenv("PATH", path)

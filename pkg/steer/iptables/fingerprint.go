@@ -15,9 +15,10 @@ import (
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// fingerprint is a digest of all that the kernel holds in our chains and in the base chains that jump to them, counters left out:
-// while it is as it was after a look that found all right, nothing is to be looked at. It starts no program: each start of one
-// copies this process's descriptors, sockets among them, and a kill in that moment loses what is asked until the copy is gone.
+// fingerprint is a digest of the kernel's rules in our chains and in the base chains that jump to them, without counters. As
+// long as it is the same as after a check that found everything correct, no further check is needed. It starts no program:
+// starting one copies this process's descriptors, sockets among them, and if the agent is killed at that moment, queries to
+// those sockets are lost until the copy is gone.
 func (b *Iptables) fingerprint(scripts []script) (string, error) {
 	sum := sha256.New()
 	for _, s := range scripts {
@@ -46,7 +47,7 @@ func (b *Iptables) fingerprint(scripts []script) (string, error) {
 	return string(sum.Sum(nil)), nil
 }
 
-// digestNFT writes the rules of chains, as nf_tables tells them.
+// digestNFT writes the rules of chains, as nf_tables dumps them.
 func (b *Iptables) digestNFT(sum hash.Hash, is4 bool, table string, chains []string) error {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: hostnet.ToEnter(b.nsFD)})
 	if err != nil {
@@ -88,9 +89,9 @@ func (b *Iptables) digestNFT(sum hash.Hash, is4 bool, table string, chains []str
 	return nil
 }
 
-var errInterrupted = errors.New("it changed meanwhile")
+var errInterrupted = errors.New("the rules changed meanwhile")
 
-// digestRule writes a rule's expressions. Handles are left out, as is what a counter counted.
+// digestRule writes a rule's expressions, without its handle and counts.
 func digestRule(sum io.Writer, data []byte) error {
 	attrs, err := netlink.UnmarshalAttributes(data)
 	if err != nil {

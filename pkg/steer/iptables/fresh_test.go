@@ -10,16 +10,16 @@ import (
 // no later than Watch asks for it.
 func TestRests(t *testing.T) {
 	for _, c := range []struct{ took, again time.Duration }{
-		{0, lookAgain}, {20 * time.Millisecond, lookAgain}, {2 * time.Second, 4 * time.Second}, {time.Minute, lookEvery},
+		{0, recheckAfter}, {20 * time.Millisecond, recheckAfter}, {2 * time.Second, 4 * time.Second}, {time.Minute, checkEvery},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			b := &Iptables{looked: time.Now(), took: c.took}
+			b := &Iptables{checked: time.Now(), checkTook: c.took}
 			<-time.After(c.again - time.Millisecond)
-			if !b.rests() {
+			if !b.checkedRecently() {
 				t.Errorf("after a look that took %v another is made after %v", c.took, c.again-time.Millisecond)
 			}
 			<-time.After(time.Millisecond)
-			if b.rests() {
+			if b.checkedRecently() {
 				t.Errorf("after a look that took %v none is made after %v", c.took, c.again)
 			}
 		})

@@ -17,12 +17,12 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Hairpin makes the hairpin of one netns, the host's: a veth pair with both ends there, by which packets that are given back to a cluster DNS
-// address pass the nat table a second time, and there meet kube-proxy's rules. It leads nothing else: its route stands in a table of
-// its own, which is looked up for the cluster DNS addresses alone, and only where no kube-proxy has translated them before. It is for one
+// Hairpin makes the hairpin of one netns, the host's: a veth pair with both ends there, by which packets that fall back pass
+// the nat table a second time, and there meet kube-proxy's rules. No other packets use it: its route is in a table of its own,
+// which is looked up for the cluster DNS addresses alone, and only if kube-proxy has not translated them before. It is for one
 // goroutine.
 //
-// Ensure goes on until the first thing that fails and names it; it is called again. Remove takes away what it finds.
+// Ensure stops at the first failure and names it; the caller calls it again. Remove removes what it finds.
 type Hairpin struct {
 	nl   hostnet.Handle
 	nsFD int
@@ -41,21 +41,22 @@ func OpenHairpin(nsFD int) (*Hairpin, error) {
 	return &Hairpin{nl: nl, nsFD: nsFD}, nil
 }
 
-// Close releases what Open took; the hairpin stays.
+// Close closes the sockets; the hairpin stays.
 func (t *Hairpin) Close() error {
 	t.nl.Close()
 	return unix.Close(t.nsFD)
 }
 
-// mac is the hardware address of both ends. Neither resolves addresses (NOARP), and then the kernel sends to the sender's own.
+// mac is the hardware address of both ends. Neither resolves addresses (NOARP); the kernel then sends to the sender's own
+// hardware address.
 func mac() net.HardwareAddr { return net.HardwareAddr{0x02, 'n', 'd', 'n', 's', 0x03} }
 
-// Ensure makes the hairpin lead packets for these cluster DNS addresses, and no others, and returns in words what it had to add.
-// With own it leads those of the node's own packets, too, that are marked (steer.OwnMark).
-func (t *Hairpin) Ensure(clusterDNS []netip.Addr, own bool) (mended []string, err error) {
+// Ensure makes the hairpin carry packets for these cluster DNS addresses, and no others, and describes what it had to add. With
+// own it also carries the node's own packets that are marked (steer.OwnMark).
+func (t *Hairpin) Ensure(clusterDNS []netip.Addr, own bool) (repaired []string, err error) {
 	say := func(what string, done bool, err error) error {
 		if done {
-			mended = append(mended, what)
+			repaired = append(repaired, what)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", what, err)
@@ -64,7 +65,7 @@ func (t *Hairpin) Ensure(clusterDNS []netip.Addr, own bool) (mended []string, er
 	}
 	made, err := t.links()
 	if err := say("link "+steer.HairpinOut, made, err); err != nil {
-		return mended, err
+		return repaired, err
 	}
 	for _, is4 := range []bool{true, false} {
 		var wanted []netip.Addr
@@ -77,30 +78,29 @@ func (t *Hairpin) Ensure(clusterDNS []netip.Addr, own bool) (mended []string, er
 			if is4 {
 				done, err := t.address()
 				if err := say("address of "+steer.HairpinIn, done, err); err != nil {
-					return mended, err
+					return repaired, err
 				}
 			}
 			done, err := t.settings(is4)
 			if err := say("settings of "+steer.HairpinOut, done, err); err != nil {
-				return mended, err
+				return repaired, err
 			}
 			done, err = t.routes(is4, wanted)
 			if err := say("routes of "+steer.HairpinOut, done, err); err != nil {
-				return mended, err
+				return repaired, err
 			}
 		}
 		done, err := t.rules(is4, wanted, own)
 		if err := say("routing rules of "+steer.HairpinOut, done, err); err != nil {
-			return mended, err
+			return repaired, err
 		}
 	}
-	return mended, nil
+	return repaired, nil
 }
 
-// ends names both.
 func ends() []string { return []string{steer.HairpinOut, steer.HairpinIn} }
 
-// links makes the pair and sets it up. Links of these names that are no pair are somebody else's.
+// links makes the pair and sets it up. A link of the same name that is no veth is another program's.
 func (t *Hairpin) links() (made bool, err error) {
 	if _, err = t.nl.LinkByName(steer.HairpinOut); hostnet.IsNoLink(err) {
 		if err := t.nl.AddVeth(steer.HairpinOut, mac(), steer.HairpinIn, mac(), 0); err != nil {
@@ -132,7 +132,7 @@ func (t *Hairpin) links() (made bool, err error) {
 	return made, nil
 }
 
-// address gives the second end the one that it needs, see steer.HairpinAddress. It is the source of nothing, being of scope link.
+// address gives the second end its address, see steer.HairpinAddress. Having scope link, it is never chosen as a source.
 func (t *Hairpin) address() (added bool, err error) {
 	e, err := t.nl.End(steer.HairpinIn)
 	if err != nil {
@@ -143,8 +143,8 @@ func (t *Hairpin) address() (added bool, err error) {
 	return len(repaired) > 0, err
 }
 
-// settings are those that new links may start with another way; what is right already is not written, since a container may
-// not be allowed to.
+// settings sets the values that new links may have wrong by default. A correct value is not written, since a container may not
+// be allowed to.
 func (t *Hairpin) settings(is4 bool) (changed bool, err error) {
 	for _, name := range ends() {
 		var done bool
@@ -173,9 +173,9 @@ func (t *Hairpin) allowIPv6(name string) (changed bool, err error) {
 	return len(repaired) > 0, err
 }
 
-// looseFilter keeps a strict reverse path filter (1; the higher value of all links' and this one's counts, as the kernel's
-// ip-sysctl.rst has it) from dropping what comes in by an end: its source is a pod, or a cluster DNS address, to which no route
-// leads there but for packets of others.
+// looseFilter prevents a strict reverse path filter (1; the kernel takes the higher of the values of "all" and this link,
+// ip-sysctl.rst) from dropping packets that come in by an end. Their source is a pod or a cluster DNS address, to which other
+// packets have no route by that link.
 func looseFilter(name string) (changed bool, err error) {
 	file := "/proc/sys/net/ipv4/conf/" + name + "/rp_filter"
 	all, err := number("/proc/sys/net/ipv4/conf/all/rp_filter")
@@ -190,7 +190,7 @@ func looseFilter(name string) (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	// By netlink, since a container mostly has /proc/sys read-only. NET_ADMIN is all that it takes.
+	// By netlink, which needs only NET_ADMIN, because /proc/sys is usually read-only in a container.
 	const inetConf, rpFilter, loose = 1, 8, 2 // IFLA_INET_CONF, IPV4_DEVCONF_RP_FILTER
 	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -220,14 +220,14 @@ func family(is4 bool) int {
 	return unix.AF_INET6
 }
 
-// Remove takes the hairpin away. It succeeds where there is none.
+// Remove removes the hairpin. It succeeds if there is none.
 func (t *Hairpin) Remove() error {
 	var errs []error
 	for _, is4 := range []bool{true, false} {
 		have, err := t.listRules(family(is4))
 		errs = append(errs, err)
 		for _, r := range have {
-			if r.ours() {
+			if r.isOurs() {
 				errs = append(errs, t.deleteRule(r))
 			}
 		}
@@ -236,7 +236,6 @@ func (t *Hairpin) Remove() error {
 	return errors.Join(errs...)
 }
 
-// Bridges names the bridges of the netns.
 func (t *Hairpin) Bridges() ([]string, error) {
 	all, err := t.nl.LinkList()
 	if err != nil {
@@ -251,5 +250,5 @@ func (t *Hairpin) Bridges() ([]string, error) {
 	return out, nil
 }
 
-// Detours names the links of the netns by which the route to a pod may lead although its packets come by another.
+// Detours lists the links by which the route to a pod may lead although its packets arrive by another.
 func (t *Hairpin) Detours() ([]string, error) { return hostnet.Detours(t.nsFD, steer.OwnLinks()...) }

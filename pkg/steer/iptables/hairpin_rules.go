@@ -16,26 +16,26 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Numbers of our tables and routing rules. The rules come before those of CNIs that route pods by source (AWS's are 512 and
-// later). All are of protocol kernel: systemd-networkd takes away those of others, whenever it starts, and keeps the kernel's
-// (networkd.conf(5), ManageForeignRoutingPolicyRules=, ManageForeignRoutes=).
+// Numbers of the hairpin's routing tables and rules. The rules come before those of CNIs that route pods by source (AWS's are
+// 512 and later). All have protocol kernel: systemd-networkd removes those of other protocols whenever it starts, and keeps the
+// kernel's (networkd.conf(5), ManageForeignRoutingPolicyRules=, ManageForeignRoutes=).
 const (
-	hairpinTable = 5353 // to the cluster DNS addresses, by the first end
-	answerTable  = 5354 // to pods, by the second
+	hairpinTable = 5353 // routes to the cluster DNS addresses, by the first end
+	answerTable  = 5354 // routes to pods, by the second end
 
-	filterRule  = 91 // for firewalls that look up by which link a source would be reached: pods by the second end, too
-	answerRule  = 92 // answers of kube-dns to what came by the hairpin
-	localRule   = 93 // an address that IPVS has on a link is never led astray, also where the kernel's own rule was moved back
-	markedRule  = 94 // but for what is given back to the node's own processes
-	ownRule     = 95 // what the node itself sends goes its old way
-	backRule    = 96 // what kube-proxy did not translate behind the hairpin must not take it again
+	filterRule  = 91 // for firewalls that look up the link towards a source: pods are also behind the second end
+	answerRule  = 92 // kube-dns's answers to queries that came by the hairpin
+	localRule   = 93 // an address that IPVS has on a link is never routed into the hairpin, even if the kernel's own rule was moved back
+	markedRule  = 94 // before ownRule: fallback packets of the node's own processes
+	ownRule     = 95 // other packets of the node itself are routed as without the hairpin
+	backRule    = 96 // packets that kube-proxy did not translate after the hairpin must not enter it again
 	throughRule = 97
-	loopRule    = 98 // what is for the hairpin's source and belongs to no connection must not go round
+	loopRule    = 98 // packets to the hairpin's source that belong to no connection must not loop
 
 	protocol = unix.RTPROT_KERNEL
 )
 
-// routingRule is a routing rule as far as ours have anything in it.
+// routingRule is a routing rule with the fields that neardns's rules use.
 type routingRule struct {
 	family, priority int
 	iif, oif         string
@@ -43,7 +43,7 @@ type routingRule struct {
 	mark, mask       uint32
 	table            int
 	action, protocol uint8
-	more             bool // it has something that ours never have
+	more             bool // it has a field that neardns's rules never have
 }
 
 func (r routingRule) String() string {
@@ -63,14 +63,14 @@ func (r routingRule) String() string {
 	return strings.Join(words, " ")
 }
 
-// covers tells whether a rule is about an address, maybe among others.
+// covers reports whether a rule applies to an address.
 func (r routingRule) covers(a netip.Addr) bool { return !r.dst.IsValid() || r.dst.Contains(a) }
 
-// one is true for a rule about one address alone.
-func (r routingRule) one() bool { return r.dst.IsValid() && r.dst.IsSingleIP() }
+// hasSingleAddress reports whether a rule applies to one address alone.
+func (r routingRule) hasSingleAddress() bool { return r.dst.IsValid() && r.dst.IsSingleIP() }
 
-// ours tells those that only this package makes, or an earlier version of it did, which made them without a protocol.
-func (r routingRule) ours() bool {
+// isOurs reports whether only this package makes such a rule, or an earlier version of it, which set no protocol.
+func (r routingRule) isOurs() bool {
 	if r.more || r.protocol != protocol && r.protocol != unix.RTPROT_UNSPEC {
 		return false
 	}
@@ -80,20 +80,19 @@ func (r routingRule) ours() bool {
 	case answerRule:
 		return r.mark == steer.AnswerMark && r.table == answerTable
 	case localRule:
-		return r.one() && r.table == unix.RT_TABLE_LOCAL && r.iif == "" && r.protocol == protocol
+		return r.hasSingleAddress() && r.table == unix.RT_TABLE_LOCAL && r.iif == "" && r.protocol == protocol
 	case markedRule:
-		return r.one() && r.mark == steer.OwnMark && r.table == hairpinTable
+		return r.hasSingleAddress() && r.mark == steer.OwnMark && r.table == hairpinTable
 	case ownRule:
-		return r.one() && r.iif == "lo" && r.table == unix.RT_TABLE_MAIN
+		return r.hasSingleAddress() && r.iif == "lo" && r.table == unix.RT_TABLE_MAIN
 	case backRule, loopRule:
-		return r.one() && (r.iif == steer.HairpinIn || r.iif == steer.HairpinOut) && r.action == unix.FR_ACT_UNREACHABLE
+		return r.hasSingleAddress() && (r.iif == steer.HairpinIn || r.iif == steer.HairpinOut) && r.action == unix.FR_ACT_UNREACHABLE
 	case throughRule:
-		return r.one() && r.table == hairpinTable
+		return r.hasSingleAddress() && r.table == hairpinTable
 	}
 	return false
 }
 
-// wantedRules lists those of one family.
 func wantedRules(is4 bool, clusterDNS []netip.Addr, own bool) []routingRule {
 	if len(clusterDNS) == 0 {
 		return nil
@@ -124,8 +123,9 @@ func wantedRules(is4 bool, clusterDNS []netip.Addr, own bool) []routingRule {
 	return out
 }
 
-// rules keeps those of the addresses, and takes away ours for others, and what stands in ours' place. A foreign rule of one of
-// our numbers that is about more than our addresses is not ours to take: it is an error that names it.
+// rules adds the missing rules of the addresses, and removes those for other addresses and any single-address rule with one of
+// our numbers. If a foreign rule with one of our numbers applies to more than our addresses, rules leaves it and returns an
+// error that names it.
 func (t *Hairpin) rules(is4 bool, clusterDNS []netip.Addr, own bool) (changed bool, err error) {
 	have, err := t.listRules(family(is4))
 	if err != nil {
@@ -138,10 +138,10 @@ func (t *Hairpin) rules(is4 bool, clusterDNS []netip.Addr, own bool) (changed bo
 		switch {
 		case h.priority < filterRule || h.priority > loopRule || slices.Contains(want, h.routingRule):
 			continue
-		case h.ours(), h.one() && about(h.routingRule):
-			// Taken away before ours are added: of two that differ in protocol alone the kernel takes only one.
+		case h.isOurs(), h.hasSingleAddress() && about(h.routingRule):
+			// Removed before ours are added: of two rules that differ in protocol alone the kernel accepts only one.
 		case about(h.routingRule):
-			strangers = append(strangers, fmt.Errorf("%s of another program is about our packets: give it a number outside %d to %d", h.routingRule, filterRule, loopRule))
+			strangers = append(strangers, fmt.Errorf("%s of another program applies to neardns's packets: give it a priority outside %d to %d", h.routingRule, filterRule, loopRule))
 			continue
 		default:
 			continue
@@ -152,7 +152,7 @@ func (t *Hairpin) rules(is4 bool, clusterDNS []netip.Addr, own bool) (changed bo
 		changed = true
 	}
 	for _, w := range want {
-		if slices.ContainsFunc(have, func(h heldRule) bool { return h.routingRule == w }) {
+		if slices.ContainsFunc(have, func(h kernelRule) bool { return h.routingRule == w }) {
 			continue
 		}
 		if err := t.nl.RuleAdd(w.netlink()); err != nil && !errors.Is(err, unix.EEXIST) {
@@ -176,15 +176,15 @@ func (r routingRule) netlink() *netlink.Rule {
 	return out
 }
 
-// heldRule is one that the kernel has, with the message that says so.
-type heldRule struct {
+// kernelRule is a rule in the kernel, with the message that describes it.
+type kernelRule struct {
 	routingRule
 	message []byte
 }
 
-// listRules reads the rules of a family. A kernel that has not the family (booted with ipv6.disable=1) has none. The library's
-// own list does not tell what a rule does.
-func (t *Hairpin) listRules(family int) (out []heldRule, err error) {
+// listRules reads the rules of a family. A kernel without the family (booted with ipv6.disable=1) has none. The library's own
+// list does not include a rule's action.
+func (t *Hairpin) listRules(family int) (out []kernelRule, err error) {
 	err = hostnet.InNetNS(t.nsFD, func() error {
 		req := nl.NewNetlinkRequest(unix.RTM_GETRULE, unix.NLM_F_DUMP)
 		req.AddData(nl.NewIfInfomsg(family))
@@ -199,7 +199,7 @@ func (t *Hairpin) listRules(family int) (out []heldRule, err error) {
 			if err != nil {
 				return fmt.Errorf("list routing rules: %w", err)
 			}
-			out = append(out, heldRule{r, m})
+			out = append(out, kernelRule{r, m})
 		}
 		return nil
 	})
@@ -208,7 +208,7 @@ func (t *Hairpin) listRules(family int) (out []heldRule, err error) {
 
 var errShort = errors.New("the kernel's answer is too short")
 
-// parseRule reads struct fib_rule_hdr, whose fields lie as those of rtmsg, and its attributes.
+// parseRule reads struct fib_rule_hdr, which has the layout of rtmsg, and its attributes.
 func parseRule(m []byte) (routingRule, error) {
 	if len(m) < unix.SizeofRtMsg {
 		return routingRule{}, errShort
@@ -260,8 +260,8 @@ func parseRule(m []byte) (routingRule, error) {
 	return r, nil
 }
 
-// deleteRule asks for just what the kernel said that there is.
-func (t *Hairpin) deleteRule(r heldRule) error {
+// deleteRule sends the kernel's own description of the rule, so that it deletes exactly this one.
+func (t *Hairpin) deleteRule(r kernelRule) error {
 	err := hostnet.InNetNS(t.nsFD, func() error {
 		req := nl.NewNetlinkRequest(unix.RTM_DELRULE, unix.NLM_F_ACK)
 		req.AddRawData(r.message)
@@ -274,8 +274,8 @@ func (t *Hairpin) deleteRule(r heldRule) error {
 	return nil
 }
 
-// routes lead to the cluster DNS addresses by the one end and to pods by the other, each in a table of ours, and to the hairpin's
-// source in the main one.
+// routes adds routes to the cluster DNS addresses by one end and to pods by the other, each in a table of its own, and to the
+// hairpin's source in the main table.
 func (t *Hairpin) routes(is4 bool, clusterDNS []netip.Addr) (changed bool, err error) {
 	type route struct {
 		link  string

@@ -11,15 +11,16 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Watch ticks when routing rules, routes of ours or the reverse path filter may have been changed, until ctx ends, which closes
-// the channel. Links are watched by whoever keeps the agent's own.
+// Watch ticks when routing rules, the hairpin's routes or the reverse path filter may have changed, until ctx ends, which
+// closes the channel. It does not watch links: the code that keeps the agent's own link does.
 func (t *Hairpin) Watch(ctx context.Context) (<-chan struct{}, error) {
-	return hostnet.Watch(ctx, t.nsFD, unix.NETLINK_ROUTE, touchesHairpin, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
+	return hostnet.Watch(ctx, t.nsFD, unix.NETLINK_ROUTE, changesHairpin, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF)
 }
 
-// touchesHairpin tells our routes, and rules with our numbers, from those of a node on which BGP changes a hundred thousand.
-func touchesHairpin(msgs []netlink.Message) bool {
+// changesHairpin reports whether a message concerns the hairpin's routes, or rules with its numbers. On a node with BGP, a
+// hundred thousand other routes may change.
+func changesHairpin(msgs []netlink.Message) bool {
 	for _, m := range msgs {
 		switch uint16(m.Header.Type) {
 		case unix.RTM_NEWRULE, unix.RTM_DELRULE:
@@ -46,7 +47,7 @@ func touchesHairpin(msgs []netlink.Message) bool {
 				}
 			}
 		case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:
-			return true // by a link made or taken away, too: a few a second at most
+			return true // also when a link is added or removed: a few per second at most
 		}
 	}
 	return false

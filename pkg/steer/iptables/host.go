@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// The chains. NODE-LOCAL-DNS is the name that the node-local-dns module gave to the chain of the fallback.
+// The chains. NODE-LOCAL-DNS is the fallback chain's name in the node-local-dns module.
 const (
 	preroutingChain  = "NEARDNS-PREROUTING"
 	udpChain         = "NEARDNS-UDP"
@@ -31,8 +31,8 @@ const (
 	turnChain        = "NEARDNS-TURN"
 )
 
-// ownChains lists every chain that this package makes, by table; a chain that a later version no longer makes stays here, so
-// that it is removed.
+// ownChains lists every chain that this package makes, by table. A chain that a later version no longer makes stays in the
+// list, so that it is removed.
 func ownChains() map[string][]string {
 	return map[string][]string{
 		"raw":    {preroutingChain, udpChain, tcpChain, onLinkChain, deliverChain, rawOutputChain, ownChain},
@@ -42,12 +42,12 @@ func ownChains() map[string][]string {
 	}
 }
 
-// tableOrder is the order in which tables are made: what lets packets through, then the way that they take without the agent,
-// then what hands them to it. They are removed in the other order.
+// tableOrder is the order in which tables are made: first the rules that let packets through, then the fallback, then the rules
+// that deliver to the agent. They are removed in reverse order.
 func tableOrder() []string { return []string{"filter", "mangle", "nat", "raw"} }
 
-// list is the name of the xt_recent list that holds the leases of a protocol; one a family, since a list keeps the
-// network mask of whoever made it.
+// list is the name of the xt_recent list with the leases of a protocol. There is one for each family, since a list has one
+// network mask, from the rule that made it.
 func list(p steer.Protocol, is4 bool) string {
 	if is4 {
 		return "neardns_" + p.String() + "4"
@@ -55,7 +55,7 @@ func list(p steer.Protocol, is4 bool) string {
 	return "neardns_" + p.String() + "6"
 }
 
-// leaseSeconds rounds a lease's lifetime up to what `-m recent --seconds` knows.
+// leaseSeconds rounds a lease's lifetime up to the unit of `-m recent --seconds`.
 func leaseSeconds(lifetime time.Duration) int {
 	if lifetime <= 0 {
 		lifetime = steer.DefaultLifetime
@@ -68,24 +68,24 @@ func Lifetime(lifetime time.Duration) time.Duration {
 	return time.Duration(leaseSeconds(lifetime)) * time.Second
 }
 
-// pair is an address of ours and the cluster DNS address that it stands for.
+// pair is a steering or local address and the cluster DNS address that it stands for.
 type pair struct {
-	ours, clusterDNS netip.Addr
-	service          bool // a Service's own, see steer.Local
+	address, clusterDNS netip.Addr
+	service             bool // see steer.Local
 }
 
-// host is what a steer.Host asks of one family.
+// host is one family's part of a steer.Host.
 type host struct {
 	is4      bool
 	served   []pair // may be leased
-	fallback []pair // are only ever given back
+	fallback []pair // never leased: always sent to kube-dns
 	onLink   []netip.Addr
 	exempt   []netip.Addr
 	uplinks  []string
 	bridges  []string
 	seconds  int
-	routes   bool // the kernel can be asked whether a source lives behind the link, and routes tell it; see Iptables.routes
-	own      bool // the node's own processes name our addresses, too; see own.go
+	routes   bool // check by route whether a source lives behind its link: the kernel can, and there are no detours; see Iptables.routes
+	own      bool // the node's own processes query these addresses, too; see own.go
 	ceded    []netip.Addr
 	locals   []netip.Addr
 	health   uint16 // see steer.Host
@@ -95,7 +95,7 @@ func hostOf(h steer.Host, is4 bool) host {
 	out := host{is4: is4, uplinks: links(h.Uplinks), bridges: links(slices.DeleteFunc(slices.Clone(h.Bridges), func(b string) bool { return slices.Contains(h.Uplinks, b) })), seconds: leaseSeconds(h.Lifetime), own: h.OwnLocals, health: h.HealthPort}
 	for _, r := range h.Redirects {
 		if r.Is4() == is4 {
-			out.served = append(out.served, pair{ours: r.Steering, clusterDNS: r.ClusterDNS})
+			out.served = append(out.served, pair{address: r.Steering, clusterDNS: r.ClusterDNS})
 		}
 	}
 	for _, l := range h.Locals {
@@ -112,7 +112,7 @@ func hostOf(h steer.Host, is4 bool) host {
 	}
 	for _, r := range h.FallbackOnly {
 		if r.Is4() == is4 {
-			out.fallback = append(out.fallback, pair{ours: r.Steering, clusterDNS: r.ClusterDNS})
+			out.fallback = append(out.fallback, pair{address: r.Steering, clusterDNS: r.ClusterDNS})
 		}
 	}
 	for _, a := range h.Exempt {
@@ -125,7 +125,7 @@ func hostOf(h steer.Host, is4 bool) host {
 			out.ceded = append(out.ceded, a)
 		}
 	}
-	byAddr := func(a, b pair) int { return a.ours.Compare(b.ours) }
+	byAddr := func(a, b pair) int { return a.address.Compare(b.address) }
 	slices.SortFunc(out.served, byAddr)
 	slices.SortFunc(out.fallback, byAddr)
 	slices.SortFunc(out.onLink, netip.Addr.Compare)
@@ -135,9 +135,9 @@ func hostOf(h steer.Host, is4 bool) host {
 	return out
 }
 
-// links are interfaces as iptables-restore takes them, sorted. The kernel lets a name hold nearly anything. One that ends in "+"
-// is left out, since there it stands for all that begin alike, which may be the pods' own: better a neighbour served than a pod
-// cut off (D-044).
+// links are interface names in iptables-restore's syntax, sorted. The kernel allows nearly any character in a name. A name that
+// ends in "+" is left out, because for iptables it matches all names that begin alike, which may be the pods' own: serving a
+// neighbour is better than cutting off a pod (D-044).
 func links(names []string) []string {
 	var out []string
 	for _, name := range slices.Sorted(slices.Values(names)) {
@@ -152,7 +152,7 @@ func links(names []string) []string {
 	return out
 }
 
-// hosts renders the host's rules: a script for each family that has an address of ours.
+// hosts renders the host's rules: a script for each family that has an address to serve.
 func hosts(h steer.Host, routes bool) []script {
 	var out []script
 	for _, is4 := range []bool{true, false} {
@@ -172,7 +172,7 @@ func (h host) render() script {
 		case "filter":
 			s.chains = append(s.chains, h.filter()...)
 		case "mangle":
-			s.chains = append(s.chains, turned())
+			s.chains = append(s.chains, returnToHairpin())
 		case "nat":
 			s.chains = append(s.chains, h.nat()...)
 		case "raw":
@@ -184,7 +184,7 @@ func (h host) render() script {
 
 func cidr(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
 
-// toPort53 matches questions to an address, fromPort53 answers from it.
+// toPort53 matches queries to an address, fromPort53 answers from it.
 func toPort53(a netip.Addr, proto string) string {
 	return fmt.Sprintf("-d %s -p %s -m %s --dport 53", cidr(a), proto, proto)
 }
@@ -198,11 +198,11 @@ func comment(text string) string { return "-m comment --comment " + stampPrefix 
 // syn matches the packet that opens a TCP connection.
 const syn = "-p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN"
 
-// lease matches what may go to the agent: the address was proven within the lease's lifetime, and a socket is bound to this
-// very address (without --nowildcard one that is bound to all addresses does not count).
+// lease matches packets that may go to the agent: the address has a lease, and a socket is bound to exactly this address
+// (without --nowildcard, a socket that is bound to all addresses does not count).
 func (h host) lease(p steer.Protocol) string { return h.leaseAlone(p) + " -m socket" }
 
-// leaseAlone is for packets of the node itself, of which a socket match would find the sender's.
+// leaseAlone is for packets of the node itself, for which a socket match would find the sender's socket.
 func (h host) leaseAlone(p steer.Protocol) string {
 	return fmt.Sprintf("-m recent --rcheck --seconds %d --name %s --rdest", h.seconds, list(p, h.is4))
 }
@@ -211,8 +211,8 @@ func (h host) probe(source netip.Addr) string {
 	return fmt.Sprintf("-s %s -i %s", cidr(source), steer.ProberInterface)
 }
 
-// raw is the switch for UDP, before connection tracking: what is delivered is not tracked, and all else takes the nat table's
-// way.
+// raw is the switch for UDP, before connection tracking: delivered packets are not tracked, and all others go on to the nat
+// table.
 func (h host) raw() []chain {
 	pre := chain{table: "raw", name: preroutingChain, from: []jump{{base: "PREROUTING", before: h.untracked()}}, rules: []string{"-i lo -j RETURN"}}
 	if h.own {
@@ -224,12 +224,12 @@ func (h host) raw() []chain {
 		}
 	}
 	for _, p := range slices.Concat(h.served, h.fallback) {
-		pre.rules = append(pre.rules, toPort53(p.ours, "udp")+" -j "+udpChain, toPort53(p.ours, "tcp")+" -j "+tcpChain)
+		pre.rules = append(pre.rules, toPort53(p.address, "udp")+" -j "+udpChain, toPort53(p.address, "tcp")+" -j "+tcpChain)
 	}
 	for _, a := range h.onLink {
 		pre.rules = append(pre.rules, toPort53(a, "udp")+" -j "+onLinkChain, toPort53(a, "tcp")+" -j "+onLinkChain)
 	}
-	guard := h.fromBeside("ACCEPT")
+	guard := h.skipUplinkServices("ACCEPT")
 	for _, u := range h.uplinks {
 		guard = append(guard, "-i "+u+" "+comment(steer.CounterUplink)+" -j "+h.tracked()) // to kube-dns, never to the cache
 	}
@@ -238,10 +238,10 @@ func (h host) raw() []chain {
 		h.probe(steer.ProbeSource(h.is4)) + " -m socket " + comment(steer.CounterProbe) + " -g " + deliverChain,
 	}, h.strangers(), []string{
 		h.lease(steer.UDP) + " " + comment(steer.CounterDeliveredUDP) + " -g " + deliverChain,
-	}, h.cedes("udp", comment(steer.CounterFallbackUDP)+" -j ACCEPT", "-g "+deliverChain), []string{
+	}, h.toCeded("udp", comment(steer.CounterFallbackUDP)+" -j ACCEPT", "-g "+deliverChain), []string{
 		comment(steer.CounterFallbackUDP) + " -j " + h.tracked(),
 	})}
-	// TCP's way is chosen in nat and kept by connection tracking; here are only the guard and the counters.
+	// For TCP, nat chooses and connection tracking keeps the choice; here are only the guards and the counters.
 	tcp := chain{table: "raw", name: tcpChain, rules: slices.Concat(guard, []string{
 		h.probe(steer.ProbeSource(h.is4)) + " -j " + h.tracked(),
 		syn + " " + h.lease(steer.TCP) + " " + comment(steer.CounterDeliveredTCP) + " -j " + h.tracked(),
@@ -258,8 +258,8 @@ func (h host) raw() []chain {
 	return append(chains, pre, h.rawOutput())
 }
 
-// strangers are sources that do not live behind the link that they come by: somebody behind a pod's veth takes a neighbour's name.
-// They are kube-dns's. TCP needs no such rule: its third packet shows where the source lives.
+// strangers matches sources that do not live behind the link that the packet came in on, for example a pod that uses a
+// neighbour's address. They go to kube-dns. TCP needs no such rule: the handshake's third packet proves where the source lives.
 func (h host) strangers() []string {
 	if !h.routes {
 		return nil
@@ -267,8 +267,8 @@ func (h host) strangers() []string {
 	return []string{"-m rpfilter --invert " + comment(steer.CounterStranger) + " -j " + h.tracked()}
 }
 
-// beside gives back what comes from beside the node over TCP, whose way is chosen in nat.
-func (h host) beside() []string {
+// uplinksToKubeDNS sends TCP packets from outside the node to kube-dns; nat chooses for TCP.
+func (h host) uplinksToKubeDNS() []string {
 	var rules []string
 	for _, u := range h.uplinks {
 		rules = append(rules, "-i "+u+" -g "+giveBackChain)
@@ -276,12 +276,13 @@ func (h host) beside() []string {
 	return rules
 }
 
-// onLinkChain is the KEP's arrangement: what is not tracked passes kube-proxy's translation, and is for the address on our link.
-// TCP is not tracked either, packet by packet, so a connection that kube-dns serves is cut when a lease begins.
+// onLinkChain is the KEP's arrangement: a packet that is not tracked skips kube-proxy's translation, and so reaches the address
+// on the agent's link. TCP is not tracked either, packet by packet, so a connection that kube-dns serves is cut when a lease
+// begins.
 func (h host) onLinkChain() chain {
 	c := chain{table: "raw", name: onLinkChain}
 	for _, u := range h.uplinks {
-		c.rules = append(c.rules, "-i "+u+" -j RETURN") // kube-proxy's, as it would be without us
+		c.rules = append(c.rules, "-i "+u+" -j RETURN") // left to kube-proxy, as without neardns
 	}
 	c.rules = append(c.rules, h.probe(steer.ProofSource(h.is4))+" -j RETURN",
 		h.probe(steer.ProbeSource(h.is4))+" -m socket "+comment(steer.CounterProbe)+" -g "+deliverChain)
@@ -289,7 +290,7 @@ func (h host) onLinkChain() chain {
 		c.rules = append(c.rules, "-p "+p.String()+" "+h.lease(p)+" -g "+deliverChain)
 	}
 	for _, proto := range []string{"udp", "tcp"} {
-		c.rules = append(c.rules, h.cedes(proto, "-j ACCEPT", "-g "+deliverChain)...)
+		c.rules = append(c.rules, h.toCeded(proto, "-j ACCEPT", "-g "+deliverChain)...)
 	}
 	if h.own {
 		c.rules = append(c.rules, "-j "+h.tracked())
@@ -297,7 +298,7 @@ func (h host) onLinkChain() chain {
 	return c
 }
 
-// rawOutput takes the lease datagrams of the agent, and keeps its answers out of connection tracking.
+// rawOutput applies the agent's lease datagrams, and keeps its answers out of connection tracking.
 func (h host) rawOutput() chain {
 	c := chain{table: "raw", name: rawOutputChain, from: []jump{{base: "OUTPUT", before: h.untracked()}}}
 	for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
@@ -311,13 +312,13 @@ func (h host) rawOutput() chain {
 			to(withdraw)+" -j DROP")
 	}
 	for _, p := range h.served {
-		c.rules = append(c.rules, fromPort53(p.ours, "udp")+" -j CT --notrack")
+		c.rules = append(c.rules, fromPort53(p.address, "udp")+" -j CT --notrack")
 		if h.own {
-			c.rules = append(c.rules, fromPort53(p.ours, "tcp")+" -j ACCEPT", toPort53(p.ours, "udp")+" -j "+ownChain, toPort53(p.ours, "tcp")+" -j "+ownChain)
+			c.rules = append(c.rules, fromPort53(p.address, "tcp")+" -j ACCEPT", toPort53(p.address, "udp")+" -j "+ownChain, toPort53(p.address, "tcp")+" -j "+ownChain)
 		}
 	}
 	for _, a := range h.onLink {
-		// The node's own processes, too, but for the agent, whose questions to this address are its last resort.
+		// This includes the node's own processes except for the agent, which queries this address as its last resort.
 		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
 			c.rules = append(c.rules,
 				toPort53(a, p.String())+fmt.Sprintf(" -m mark ! --mark %#x -m recent --rcheck --seconds %d --name %s --rdest -j CT --notrack", steer.Mark, h.seconds, list(p, h.is4)),
@@ -331,26 +332,27 @@ func (h host) rawOutput() chain {
 	return c
 }
 
-// nat is the fallback, and the switch for TCP. A packet is given its cluster DNS address here, and since nat is passed but
-// once by each connection, kube-proxy's translation of that address comes at the second passing, behind the hairpin.
+// nat is the fallback, and the switch for TCP. A packet is rewritten to its cluster DNS address here. A connection passes nat
+// only once, so kube-proxy's translation of that address happens in a second pass, after the hairpin.
 func (h host) nat() []chain {
 	back := chain{table: "nat", name: giveBackChain}
 	for _, p := range slices.Concat(h.served, h.fallback) {
 		if !p.service {
-			back.rules = append(back.rules, p.giveBack()...)
+			back.rules = append(back.rules, p.toKubeDNS()...)
 		}
 	}
 	choose := chain{table: "nat", name: fallbackChain, from: []jump{{base: "PREROUTING", before: h.translated()}}, rules: slices.Concat([]string{
 		"-i lo -j RETURN",
-	}, h.fromBeside("RETURN"), []string{
+	}, h.skipUplinkServices("RETURN"), []string{
 		h.probe(steer.ProofSource(h.is4)) + " -g " + giveBackChain,
 		h.probe(steer.ProbeSource(h.is4)) + " -p tcp -m socket -j " + h.tracked(),
-	}, h.beside(), []string{
+	}, h.uplinksToKubeDNS(), []string{
 		"-p tcp -m tcp --dport 53 " + h.lease(steer.TCP) + " -j " + h.tracked(),
-	}, h.cedes("tcp", "-g "+giveBackChain, "-j ACCEPT"), []string{
+	}, h.toCeded("tcp", "-g "+giveBackChain, "-j ACCEPT"), []string{
 		"-g " + giveBackChain,
 	})}
-	// A pod keeps its source behind the hairpin: all on one source would have its ports alone, and be ended by one of them.
+	// A pod keeps its source address in the hairpin: with a shared one, all pods would share its ports, and one pod could use
+	// them up.
 	post := chain{table: "nat", name: postroutingChain, from: []jump{{base: "POSTROUTING"}}}
 	if h.own {
 		post.rules = append(post.rules, "-o "+steer.HairpinOut+" "+ownMark()+" -j SNAT --to-source "+steer.HairpinSource(h.is4).String())
@@ -359,28 +361,29 @@ func (h host) nat() []chain {
 	if h.own {
 		post.rules = append(post.rules, "-s "+cidr(steer.HairpinSource(h.is4))+" ! -o "+steer.HairpinIn+" -j MASQUERADE")
 		for _, p := range h.served {
-			post.rules = append(post.rules, "-s "+cidr(p.ours)+" ! -o lo -j MASQUERADE")
+			post.rules = append(post.rules, "-s "+cidr(p.address)+" ! -o lo -j MASQUERADE")
 		}
 	}
 	for _, s := range []netip.Addr{steer.ProbeSource(h.is4), steer.ProofSource(h.is4)} {
 		post.rules = append(post.rules, "-s "+cidr(s)+" ! -o "+steer.ProberInterface+" -j MASQUERADE")
 	}
-	// On a bridge the answer would go straight to the pod, routed by nobody, so that it never finds the hairpin. For an address
-	// beyond it, it comes to the host. Each pod keeps its own of many.
+	// On a bridge the answer would go to the pod directly, without being routed, so that it misses the hairpin. An answer to an
+	// address that is not on the bridge comes to the host. Each pod keeps one address of the range.
 	first, last := steer.HairpinSources(h.is4)
 	for _, b := range h.bridges {
 		post.rules = append(post.rules, fmt.Sprintf("-o %s -m connmark --mark %#x/%#x -j SNAT --to-source %s-%s --persistent", b, steer.AnswerMark, steer.MarkMask, first, last))
 	}
 	for _, a := range h.onLink {
-		// What the node itself sends there has it as its source as well, by the time kube-proxy has given it a way.
+		// By the time kube-proxy has translated a packet that the node itself sent there, it has this address as its source as
+		// well.
 		post.rules = append(post.rules, "-s "+cidr(a)+" ! -o lo -j MASQUERADE")
 	}
 	return slices.Concat([]chain{back, choose, post}, h.ownNAT(), h.untranslated())
 }
 
-// turned leads the answers to what pods asked by the hairpin back into it: they are for the pod, and would go there from the wrong
-// source. It stands behind connection tracking and before routing.
-func turned() chain {
+// returnToHairpin routes the answers to queries that came by the hairpin back into it: they are addressed to the pod, and would reach it
+// from the wrong source. It is after connection tracking and before routing.
+func returnToHairpin() chain {
 	mark := fmt.Sprintf("%#x/%#x", steer.AnswerMark, steer.MarkMask)
 	return chain{table: "mangle", name: turnChain, from: []jump{{base: "PREROUTING"}}, rules: []string{
 		"-i " + steer.HairpinOut + fmt.Sprintf(" -j MARK --set-xmark 0x0/%#x", steer.MarkMask),
@@ -390,26 +393,26 @@ func turned() chain {
 	}}
 }
 
-// giveBack has what is for our address go to its cluster DNS address.
-func (p pair) giveBack() []string {
+// toKubeDNS rewrites packets for the address to its cluster DNS address.
+func (p pair) toKubeDNS() []string {
 	to := " -j DNAT --to-destination " + netip.AddrPortFrom(p.clusterDNS, 53).String()
-	return []string{toPort53(p.ours, "udp") + to, toPort53(p.ours, "tcp") + to}
+	return []string{toPort53(p.address, "udp") + to, toPort53(p.address, "tcp") + to}
 }
 
-// ours are the addresses that may be leased.
-func (h host) ours() []netip.Addr {
+// leasable are the addresses that may be leased.
+func (h host) leasable() []netip.Addr {
 	out := slices.Clone(h.onLink)
 	for _, p := range h.served {
-		out = append(out, p.ours)
+		out = append(out, p.address)
 	}
 	return out
 }
 
-// filter lets through what a policy of DROP would not: questions and answers, and the hairpin.
+// filter accepts what a policy of DROP would not: queries, answers and the hairpin's packets.
 func (h host) filter() []chain {
 	in := chain{table: "filter", name: inputChain, from: []jump{{base: "INPUT"}}}
 	out := chain{table: "filter", name: outputChain, from: []jump{{base: "OUTPUT"}}}
-	for _, a := range h.ours() {
+	for _, a := range h.leasable() {
 		for _, proto := range []string{"udp", "tcp"} {
 			in.rules = append(in.rules, toPort53(a, proto)+" -j ACCEPT")
 			out.rules = append(out.rules, fromPort53(a, proto)+" -j ACCEPT")
@@ -426,7 +429,7 @@ func (h host) filter() []chain {
 	return []chain{in, out, forward}
 }
 
-// pods renders a pod's rules. They stand behind those of a service mesh that captures DNS in the same chain.
+// pods renders a pod's rules. They come after those of a service mesh that captures DNS in the same chain.
 func pods(p steer.Pod) []script {
 	var out []script
 	for _, is4 := range []bool{true, false} {
@@ -437,7 +440,7 @@ func pods(p steer.Pod) []script {
 				continue
 			}
 			to := " -j DNAT --to-destination " + netip.AddrPortFrom(r.Steering, 53).String()
-			// A connection that was open before stays where it is: only its first packet is led elsewhere.
+			// A connection that was open before stays where it is: only a SYN is rewritten.
 			c.rules = append(c.rules, toPort53(r.ClusterDNS, "udp")+to, "-d "+cidr(r.ClusterDNS)+" "+syn+" --dport 53"+to)
 		}
 		if len(c.rules) > 0 {
@@ -447,7 +450,7 @@ func pods(p steer.Pod) []script {
 	return out
 }
 
-// counters reads those that stand in the comments of rules, from the output of iptables -v -S.
+// counters adds the counters that the rules' comments name, from the output of iptables -v -S.
 func counters(text string, into map[string]steer.Counter) {
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)
@@ -459,7 +462,7 @@ func counters(text string, into map[string]steer.Counter) {
 				name = rest
 			}
 			if w == "-c" && i+2 < len(words) {
-				c.Packets, _ = strconv.ParseUint(words[i+1], 10, 64) // 0 where a program prints something else
+				c.Packets, _ = strconv.ParseUint(words[i+1], 10, 64) // 0 if a program prints something else
 				c.Bytes, _ = strconv.ParseUint(words[i+2], 10, 64)
 			}
 		}

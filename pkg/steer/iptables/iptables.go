@@ -1,15 +1,15 @@
-// Package iptables is the back end of package steer's words for nodes whose rules are iptables': the KEP's NOTRACK and ACCEPT rules, and
-// the chain NODE-LOCAL-DNS that gives packets back to kube-dns while the agent does not answer. It has the same words, the
-// same leases by packets and the same prober as the nftables back end. Beside the rules it has what goes with them: the hairpin by
-// which packets meet kube-proxy's nat again, the two variants of iptables and which one a node uses, iptables-legacy's tables as the
-// kernel tells them (xtables.go), and the ACCEPT rules under a filter policy of DROP, which the nftables back end needs as well.
+// Package iptables writes and reads neardns's packet rules in iptables, for nodes that use it: the KEP's NOTRACK and ACCEPT
+// rules, and the chain NODE-LOCAL-DNS that sends packets to kube-dns while the agent does not answer. Its descriptions, leases
+// by packets and prober are those of the nftables back end. It also has the hairpin, in which packets pass kube-proxy's nat a
+// second time, the choice between the two variants of iptables, a reader of iptables-legacy's tables in the kernel
+// (xtables.go), and the ACCEPT rules under a filter policy of DROP, which the nftables back end needs as well.
 //
-// It keeps to chains of its own and one jump into each from a base chain, makes whole chains by iptables-restore --noflush,
-// and never writes a chain of kube-proxy's or refers to one: what refers to a chain keeps kube-proxy from deleting it
-// (ARCHITECTURE.md, D-022). It starts programs, whose waits are bounded and counted.
+// It guarantees that it changes only its own chains and one jump into each from a base chain. It makes whole chains by
+// iptables-restore --noflush, and never writes or refers to a chain of kube-proxy's, because kube-proxy cannot delete a chain
+// that a rule refers to (ARCHITECTURE.md, D-022). The programs that it starts have a time limit and are counted.
 //
-// Failure policy: every call either leaves the chains as described or returns an error that names program and rule; each
-// table is one transaction.
+// On failure it returns an error that names program and rule, and the chains of the table are as before; each table is one
+// transaction.
 package iptables
 
 import (
@@ -29,34 +29,35 @@ import (
 // Iptables is the back end for one netns. It is safe for concurrent use.
 type Iptables struct {
 	programs
-	owed   atomic.Bool // something changed, and the look at it was put off
-	mu     sync.Mutex  // guards the fields below, and keeps one look and its repair together
-	looked time.Time   // when programs were last started to look
-	took   time.Duration
-	// good is the kernel's content, as fingerprint tells it, when a look last found all of the rules that last names right.
+	postponed atomic.Bool // something changed, and the check was postponed
+	mu        sync.Mutex  // guards the fields below; held for a check and its repair
+	checked   time.Time   // when programs were last started for a check
+	checkTook time.Duration
+	// good is the fingerprint of the kernel's rules when a check last found all rules of last correct.
 	last, good string
-	sizes      string    // of iptables-legacy's tables at that look
-	compared   time.Time // when the content was last found to be good
-	// printed is what the programs said of each of our chains right after they had made it, by family, table and stamp. What
-	// stands is compared with that, whole: a rule in another's place has the same number.
+	sizes      string    // of iptables-legacy's tables at that check
+	compared   time.Time // when the fingerprint was last found to be good
+	// printed is how the programs printed each of our chains right after making it, by family, table and stamp. The chains are
+	// later compared with that as a whole: a replaced rule would have the same number.
 	printed map[string][]string
 
 	tried  sync.Mutex // guards the field below
-	routes *bool      // whether the kernel has xt_rpfilter, once it was tried
+	routes *bool      // whether the kernel has xt_rpfilter; nil: not tried yet
 }
 
-// lookAgain is how soon after a look that started programs the next one may. What is damaged meanwhile is found by the look after
-// it: Watch asks for one.
-const lookAgain = 300 * time.Millisecond
+// recheckAfter is the minimum time between two checks that start programs. Damage in between is found by the next check, which
+// Watch requests.
+const recheckAfter = 300 * time.Millisecond
 
-// rests tells whether programs were started to look a moment ago. A look that took long, as behind somebody's lock or on a node
-// without CPU time, is not followed by the next at once: looks take a third of the time, or come no oftener than Watch asks.
-func (b *Iptables) rests() bool {
-	return time.Since(b.looked) < max(lookAgain, min(2*b.took, lookEvery))
+// checkedRecently reports whether it is too early to start programs for another check. After a slow check, for example behind
+// another program's lock or on a node without CPU time, the next one waits longer: checks take a third of the time, or are as
+// rare as Watch requests them.
+func (b *Iptables) checkedRecently() bool {
+	return time.Since(b.checked) < max(recheckAfter, min(2*b.checkTook, checkEvery))
 }
 
-// Open opens the back end for the netns behind nsFD; -1 means the calling thread's. The descriptor may be closed afterwards.
-// It starts nothing: programs that are missing are an error of the first call that needs them. stats may be nil.
+// Open opens the back end for the netns behind nsFD; -1 means the calling thread's. The descriptor may be closed afterwards. It
+// starts no program: missing programs are an error of the first call that needs them. stats may be nil.
 func Open(nsFD int, variant Variant, stats *Stats) (*Iptables, error) {
 	nsFD, err := hostnet.HoldNetNS(nsFD)
 	if err != nil {
@@ -65,20 +66,19 @@ func Open(nsFD int, variant Variant, stats *Stats) (*Iptables, error) {
 	if stats == nil {
 		stats = new(Stats)
 	}
-	return &Iptables{programs: programs{variant: variant, nsFD: nsFD, stats: stats, most: runMost}}, nil
+	return &Iptables{programs: programs{variant: variant, nsFD: nsFD, stats: stats, maxRun: maxRun}}, nil
 }
 
 // Close releases the netns; rules stay.
 func (b *Iptables) Close() error { return unix.Close(b.nsFD) }
 
-// Variant is whose programs it uses.
 func (b *Iptables) Variant() Variant { return b.variant }
 
 func render(rs steer.Ruleset, routes bool) ([]script, error) {
 	switch rs := rs.(type) {
 	case steer.Host:
 		if rs.InterceptNode {
-			return nil, errors.New("interceptNode needs the nftables back end: set link.clusterDNSOnLink instead, or take it out")
+			return nil, errors.New("interceptNode needs the nftables back end: set link.clusterDNSOnLink instead, or remove it")
 		}
 		return hosts(rs, routes), nil
 	case steer.Pod:
@@ -87,7 +87,7 @@ func render(rs steer.Ruleset, routes bool) ([]script, error) {
 	return nil, fmt.Errorf("unknown kind of rules %T", rs)
 }
 
-// render is what stands for a description here: a match that not every kernel has is left out where this one has it not.
+// render makes the scripts of a description. It omits a match that this kernel does not have.
 func (b *Iptables) render(rs steer.Ruleset) ([]script, error) {
 	if _, ok := rs.(steer.Host); !ok {
 		return render(rs, false)
@@ -99,7 +99,7 @@ func (b *Iptables) render(rs steer.Ruleset) ([]script, error) {
 	return render(rs, routes)
 }
 
-// Apply makes the chains equal to rs, and does nothing where they are equal already. Chains are whole or not.
+// Apply makes the chains equal to rs; if they are equal already, it does nothing. A chain is always complete or absent.
 func (b *Iptables) Apply(rs steer.Ruleset) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -107,9 +107,9 @@ func (b *Iptables) Apply(rs steer.Ruleset) error {
 	return err
 }
 
-// Repair is Apply that tells what it found different, as Verify would have. It starts no program while the kernel has what a
-// look found right before. A host's rules that this process did not make are made anew at first, since nobody remembers how
-// they are printed.
+// Repair is Apply, and returns the differences that it found, as Verify would report them. It starts no program while the
+// kernel's rules are those that a check found correct. It first rewrites a host's rules if another process made them, since it
+// does not know how they are printed.
 func (b *Iptables) Repair(rs steer.Ruleset) (drift []string, err error) {
 	key := fmt.Sprintf("%+v", rs)
 	b.mu.Lock()
@@ -120,33 +120,33 @@ func (b *Iptables) Repair(rs steer.Ruleset) (drift []string, err error) {
 	}
 	if key == b.last {
 		if b.unchanged(scripts) {
-			return nil, b.closeLists()
-		} else if b.rests() {
-			b.owed.Store(true)
+			return nil, b.restrictLists()
+		} else if b.checkedRecently() {
+			b.postponed.Store(true)
 			return nil, nil
 		}
 	} else if _, ok := rs.(steer.Host); ok && b.last == "" {
 		b.printed = nil
-		if err := b.anew(scripts); err != nil {
+		if err := b.rewriteUnknown(scripts); err != nil {
 			return nil, err
 		}
 	}
 	begun := time.Now()
-	b.owed.Store(false)
+	b.postponed.Store(false)
 	b.last, b.good = "", ""
 	drift, err = b.repair(rs)
-	b.looked, b.took = time.Now(), time.Since(begun)
+	b.checked, b.checkTook = time.Now(), time.Since(begun)
 	if err != nil {
 		return drift, err
 	}
 	b.last = key
-	// Read before it is looked at again, so that what changes in between is found the next time.
+	// Read before the second check, so that a change in between is found the next time.
 	b.sizes, _ = b.tableSizes()
 	now, err := b.fingerprint(scripts)
 	b.compared = time.Now()
 	if err != nil || len(drift) == 0 {
 		b.good = now
-		return drift, nil //nolint:nilerr // then programs look each time
+		return drift, nil //nolint:nilerr // without a fingerprint, programs are started each time
 	}
 	if again, err := b.drift(scripts); err == nil && len(again) == 0 {
 		b.good = now
@@ -154,14 +154,14 @@ func (b *Iptables) Repair(rs steer.Ruleset) (drift []string, err error) {
 	return drift, nil
 }
 
-// unchanged tells whether the kernel has what a look found to be good. Where it has a big table of iptables-legacy's, which it
-// gives as a whole or not at all, the table's size says so for some seconds.
+// unchanged reports whether the kernel's rules are those that a check found correct. The kernel returns a table of
+// iptables-legacy only as a whole, which may be big, so for some seconds an unchanged size of the tables is enough.
 func (b *Iptables) unchanged(scripts []script) bool {
 	sizes, err := b.tableSizes()
 	if err != nil || b.good == "" || sizes != b.sizes {
 		return false
 	}
-	if b.variant == Legacy && time.Since(b.compared) < lookEvery-time.Second {
+	if b.variant == Legacy && time.Since(b.compared) < checkEvery-time.Second {
 		return true
 	}
 	now, err := b.fingerprint(scripts)
@@ -172,14 +172,14 @@ func (b *Iptables) unchanged(scripts []script) bool {
 	return true
 }
 
-// repair makes what differs, and remembers how that is printed. The caller holds mu.
+// repair rewrites the tables that differ, and remembers how they are printed. The caller holds mu.
 func (b *Iptables) repair(rs steer.Ruleset) (drift []string, err error) {
 	scripts, err := b.render(rs)
 	if err != nil {
 		return nil, err
 	}
 	for _, s := range scripts {
-		have, err := b.standing(s)
+		have, err := b.readTables(s)
 		if err != nil {
 			return drift, err
 		}
@@ -188,24 +188,24 @@ func (b *Iptables) repair(rs steer.Ruleset) (drift []string, err error) {
 			continue
 		}
 		drift = append(drift, items...)
-		if err := b.make(s, tables, have); err != nil {
+		if err := b.write(s, tables, have); err != nil {
 			return drift, err
 		}
 	}
 	return drift, nil
 }
 
-// make makes tables of a script anew.
-func (b *Iptables) make(s script, tables []string, have map[string]standing) error {
-	// In order, each table's rules stand on the ones before: the program ends at the first table that is refused.
+// write rewrites tables of a script.
+func (b *Iptables) write(s script, tables []string, have map[string]tableRules) error {
+	// The order matters, because each table relies on the ones before: the program stops at the first table that is refused.
 	text := s.restore(tables, func(c chain, j jump) placing { return c.place(have[c.table], j) })
 	if err := b.restore(s.is4, text); err != nil {
 		return err
 	}
-	if err := b.closeLists(); err != nil {
+	if err := b.restrictLists(); err != nil {
 		return err
 	}
-	now, err := b.standing(s)
+	now, err := b.readTables(s)
 	if err != nil {
 		return err
 	}
@@ -220,10 +220,10 @@ func (b *Iptables) make(s script, tables []string, have map[string]standing) err
 	return nil
 }
 
-// anew makes chains of which it is not known how they are printed, where they stand.
-func (b *Iptables) anew(scripts []script) error {
+// rewriteUnknown rewrites the tables with chains whose printed form is unknown.
+func (b *Iptables) rewriteUnknown(scripts []script) error {
 	for _, s := range scripts {
-		have, err := b.standing(s)
+		have, err := b.readTables(s)
 		if err != nil {
 			return err
 		}
@@ -234,7 +234,7 @@ func (b *Iptables) anew(scripts []script) error {
 			}
 		}
 		if len(tables) > 0 {
-			if err := b.make(s, tables, have); err != nil {
+			if err := b.write(s, tables, have); err != nil {
 				return err
 			}
 		}
@@ -242,10 +242,10 @@ func (b *Iptables) anew(scripts []script) error {
 	return nil
 }
 
-// drift is what differs, in words.
+// drift describes the differences.
 func (b *Iptables) drift(scripts []script) (items []string, err error) {
 	for _, s := range scripts {
-		have, err := b.standing(s)
+		have, err := b.readTables(s)
 		if err != nil {
 			return nil, err
 		}
@@ -255,7 +255,7 @@ func (b *Iptables) drift(scripts []script) (items []string, err error) {
 	return items, nil
 }
 
-// Remove takes ours out of the tables of both variants. It succeeds where there is none.
+// Remove removes neardns's chains from the tables of both variants. It succeeds if there are none.
 func (b *Iptables) Remove() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -274,7 +274,7 @@ func (b *Iptables) remove(variant Variant) error {
 		for _, table := range slices.Backward(tableOrder()) {
 			all := ownChains()[table]
 			for _, name := range slices.Clone(all) {
-				all = append(all, name+trialSuffix) // of an agent that died in its trial
+				all = append(all, name+trialSuffix) // left by an agent that died during Supported
 			}
 			names, err := b.chains(variant, is4, table, all...)
 			if err != nil {
@@ -287,7 +287,7 @@ func (b *Iptables) remove(variant Variant) error {
 				return err
 			}
 			if err := p.restore(is4, remove(table, parse(text), names)); err != nil {
-				return fmt.Errorf("take our chains out of %s: %w", table, err)
+				return fmt.Errorf("remove neardns's chains from table %s: %w", table, err)
 			}
 		}
 	}

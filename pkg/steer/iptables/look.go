@@ -18,7 +18,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Entered tells whether a family's packets come into our chains at all: raw's PREROUTING jumps to ours. It asks the kernel and
+// Entered reports whether a family's packets enter neardns's chains: raw's PREROUTING jumps to them. It asks the kernel and
 // starts no program, so that an ADD can afford it.
 func (b *Iptables) Entered(is4 bool) (bool, error) {
 	const base = "PREROUTING"
@@ -67,8 +67,9 @@ func (b *Iptables) Counters() (map[string]steer.Counter, error) {
 	return out, nil
 }
 
-// Leases lists the leases that are kept, by whether they are renewed: xt_recent keeps an address after its time is over, in
-// ticks of a clock that it does not tell. It takes up to within, which is at least twice the time between two renewals.
+// Leases lists the leases that are being renewed, by watching xt_recent's lists for up to within, which is at least twice the
+// time between two renewals. A single read is not enough: xt_recent keeps an expired address, and its times are in ticks of a
+// clock that it does not expose.
 func (b *Iptables) Leases(within, lifetime time.Duration) ([]steer.LeaseState, error) {
 	begun, err := b.recent()
 	if err != nil || len(begun) == 0 {
@@ -96,7 +97,7 @@ type leaseKey struct {
 	proto steer.Protocol
 }
 
-// recent reads xt_recent's lists: for each address when it was last seen, in a text that changes when it is seen again.
+// recent reads xt_recent's lists: for each address a text that changes whenever the address is seen.
 func (b *Iptables) recent() (map[leaseKey]string, error) {
 	out := map[leaseKey]string{}
 	err := hostnet.InNetNS(b.nsFD, func() error {
@@ -104,7 +105,7 @@ func (b *Iptables) recent() (map[leaseKey]string, error) {
 			for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
 				text, err := os.ReadFile("/proc/thread-self/net/xt_recent/" + list(p, is4))
 				if errors.Is(err, fs.ErrNotExist) {
-					continue // no rule names the list
+					continue // no rule uses the list
 				} else if err != nil {
 					return fmt.Errorf("read leases: %w", err)
 				}
@@ -118,13 +119,12 @@ func (b *Iptables) recent() (map[leaseKey]string, error) {
 	return out, err
 }
 
-// listOwner owns the files of the lists. No process is of this user, who is above what Kubernetes takes for runAsUser.
+// listOwner owns the files of the lists. No process has this user id, which is above the range of Kubernetes' runAsUser.
 const listOwner = 0xefffffff
 
-// closeLists keeps processes that are root and have no capability from writing leases: xt_recent makes its lists root's to write,
-// and asks for no capability. Rules fill them all the same. What it takes is CAP_CHOWN; where this process has it not, the lists
-// stay as they are.
-func (b *Iptables) closeLists() error {
+// restrictLists prevents root processes without capabilities from writing leases: xt_recent makes its lists writable for root,
+// and requires no capability. Rules still fill them. It needs CAP_CHOWN; without it, the lists stay as they are.
+func (b *Iptables) restrictLists() error {
 	return hostnet.InNetNS(b.nsFD, func() error {
 		for _, is4 := range []bool{true, false} {
 			for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
@@ -133,15 +133,15 @@ func (b *Iptables) closeLists() error {
 				if err := unix.Stat(file, &st); errors.Is(err, fs.ErrNotExist) || err == nil && st.Uid == listOwner && st.Mode&0o222 == 0 {
 					continue
 				} else if err != nil {
-					return fmt.Errorf("look at the lists of leases: %w", err)
+					return fmt.Errorf("check the owner of the lease list: %w", err)
 				}
-				// The mode first: it is the owner's to change.
+				// The mode first, because only the owner may change it.
 				err := unix.Chmod(file, 0o444)
 				if err == nil {
 					err = unix.Chown(file, listOwner, listOwner)
 				}
 				if err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EROFS) && !errors.Is(err, fs.ErrNotExist) {
-					return fmt.Errorf("close the lists of leases: %w", err)
+					return fmt.Errorf("restrict the lease list: %w", err)
 				}
 			}
 		}
@@ -149,7 +149,7 @@ func (b *Iptables) closeLists() error {
 	})
 }
 
-// parseRecent reads lines like "src=169.254.20.11 ttl: 64 last_seen: 4304567890 oldest_pkt: 3 4304567000, …".
+// parseRecent reads lines such as "src=169.254.20.11 ttl: 64 last_seen: 4304567890 oldest_pkt: 3 4304567000, …".
 func parseRecent(text string) map[netip.Addr]string {
 	out := map[netip.Addr]string{}
 	for line := range strings.Lines(text) {

@@ -6,16 +6,16 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Rules of a node that took the place of a NodeLocal DNSCache, as pkg/steer has them for nftables: its clients, host processes
-// among them, name a local address, and node-cache may come back at any time.
+// Rules for a node where neardns replaced a NodeLocal DNSCache, as pkg/steer/nft has them: its clients, host processes among
+// them, query a local address, and node-cache may start again at any time.
 //
-// A packet that is to fall back must be tracked and must meet our translation first. So our jumps stand before node-cache's
-// NOTRACK rules and before kube-proxy's jumps, and nothing that passed our chains goes on to theirs.
+// A packet that is to fall back must be tracked and must meet our translation first. Therefore our jumps come before
+// node-cache's NOTRACK rules and before kube-proxy's jumps, and no packet that passed our chains goes on to theirs.
 
-// ownMark matches what the node's own processes are given back, on its way through the hairpin.
+// ownMark matches fallback packets of the node's own processes, on their way through the hairpin.
 func ownMark() string { return fmt.Sprintf("-m mark --mark %#x", steer.OwnMark) }
 
-// tracked is what becomes of a packet whose way the nat table chooses or has chosen.
+// tracked is the verdict for a packet that nat decides, or has decided, about.
 func (h host) tracked() string {
 	if h.own {
 		return "ACCEPT"
@@ -23,21 +23,22 @@ func (h host) tracked() string {
 	return "RETURN"
 }
 
-// untracked are node-cache's rules for our addresses (KEP-1024). It puts them first where they are missing.
+// untracked matches node-cache's rules for the same addresses (KEP-1024), which node-cache puts first whenever they are
+// missing.
 func (h host) untracked() []foreign {
 	if !h.own {
 		return nil
 	}
 	var out []foreign
-	for _, a := range h.ours() {
-		for _, does := range []string{"-j CT --notrack", "-j NOTRACK"} {
-			out = append(out, foreign{" " + cidr(a) + " ", does})
+	for _, a := range h.leasable() {
+		for _, ending := range []string{"-j CT --notrack", "-j NOTRACK"} {
+			out = append(out, foreign{" " + cidr(a) + " ", ending})
 		}
 	}
 	return out
 }
 
-// translated are kube-proxy's jumps: it has rules for those of our addresses that are a Service's.
+// translated matches kube-proxy's jumps: it has rules for those addresses that are a Service's.
 func (h host) translated() []foreign {
 	if !h.own {
 		return nil
@@ -45,20 +46,21 @@ func (h host) translated() []foreign {
 	return []foreign{{"", "-j KUBE-SERVICES"}}
 }
 
-// fromBeside leaves a Service's address on our link to kube-proxy where the packet comes from beside the node.
-func (h host) fromBeside(verdict string) []string {
+// skipUplinkServices leaves packets for a Service's address on the agent's link to kube-proxy if they come from outside the
+// node.
+func (h host) skipUplinkServices(verdict string) []string {
 	var rules []string
 	for _, p := range h.served {
 		for _, u := range h.uplinks {
 			if p.service {
-				rules = append(rules, fmt.Sprintf("-d %s -i %s -j %s", cidr(p.ours), u, verdict))
+				rules = append(rules, fmt.Sprintf("-d %s -i %s -j %s", cidr(p.address), u, verdict))
 			}
 		}
 	}
 	return rules
 }
 
-// healthProbes keeps the kubelet's probes of a local address out of conntrack, and what they are answered (kubernetes/dns#352).
+// healthProbes keeps the kubelet's probes of a local address, and their answers, out of conntrack (kubernetes/dns#352).
 func (h host) healthProbes() []string {
 	if h.health == 0 {
 		return nil
@@ -71,9 +73,9 @@ func (h host) healthProbes() []string {
 	return rules
 }
 
-// cedes is for packets without a lease to an address that we cede: to another program's socket, but not to our own, which is
+// toCeded delivers packets without a lease to another program's socket at a ceded address. The agent's own sockets there are
 // transparent.
-func (h host) cedes(proto, ours, others string) []string {
+func (h host) toCeded(proto, ours, others string) []string {
 	var rules []string
 	for _, a := range h.ceded {
 		to := toPort53(a, proto) + " -m socket "
@@ -82,8 +84,8 @@ func (h host) cedes(proto, ours, others string) []string {
 	return rules
 }
 
-// ownRaw has the node's own questions tracked, but over UDP under a lease, and marked for the hairpin: their source may be our
-// address itself, so nothing else tells them on the way out.
+// ownRaw tracks the node's own queries, except over UDP under a lease, and marks them for the hairpin: their source may be the
+// local address itself, so only a mark distinguishes them on the way out.
 func (h host) ownRaw() []chain {
 	if !h.own {
 		return nil
@@ -95,7 +97,7 @@ func (h host) ownRaw() []chain {
 	}}}
 }
 
-// ownNAT gives them back, with the lease alone to go by.
+// ownNAT sends the node's own queries to kube-dns. It depends on the lease alone.
 func (h host) ownNAT() []chain {
 	if !h.own {
 		return nil
@@ -106,18 +108,18 @@ func (h host) ownNAT() []chain {
 	}}}
 }
 
-// untranslated gives back what is for a Service's address and kube-proxy has no rule for: an address that is none after all, or
-// whose Service is gone. While there is one, its own translation is the fallback, which needs nothing of ours: not the hairpin
-// either, which does not come back with rules that somebody saved and restores at boot.
+// untranslated sends packets for a Service's address to kube-dns if kube-proxy has no rule for it: the address is no Service's
+// after all, or the Service was deleted. While there is a Service, kube-proxy's translation is the fallback and needs nothing
+// of neardns, not even the hairpin, which would be missing if rules are saved and restored at boot.
 func (h host) untranslated() []chain {
-	c := chain{table: "nat", name: untranslated, from: []jump{{base: "PREROUTING", last: true}}, rules: append([]string{"-i lo -j RETURN"}, h.fromBeside("RETURN")...)}
+	c := chain{table: "nat", name: untranslated, from: []jump{{base: "PREROUTING", last: true}}, rules: append([]string{"-i lo -j RETURN"}, h.skipUplinkServices("RETURN")...)}
 	if h.own {
 		c.from = append(c.from, jump{base: "OUTPUT", last: true})
 	}
 	guards := len(c.rules)
 	for _, p := range h.served {
 		if p.service {
-			c.rules = append(c.rules, p.giveBack()...)
+			c.rules = append(c.rules, p.toKubeDNS()...)
 		}
 	}
 	if len(c.rules) == guards {

@@ -18,7 +18,7 @@ const listing = `-P PREROUTING ACCEPT
 `
 
 func TestParse(t *testing.T) {
-	want := standing{
+	want := tableRules{
 		"PREROUTING": {"-j NEARDNS-PREROUTING"}, "NEARDNS-EMPTY": nil,
 		"NEARDNS-UDP": {`-m comment --comment "neardns:0123456789ab"`, "-j RETURN"},
 	}
@@ -32,22 +32,22 @@ func TestDrift(t *testing.T) {
 	s := script{is4: true, chains: []chain{c}}
 	stamp := "-m comment --comment " + c.stamp()
 	for name, have := range map[string]struct {
-		standing standing
+		standing tableRules
 		items    []string
 	}{
-		"as it should be": {standing{"OUTPUT": {"-j OTHER", "-j OURS"}, "OURS": {stamp, "-j ACCEPT"}}, nil},
-		"nothing":         {standing{"OUTPUT": nil}, []string{"IPv4 raw: chain OURS is missing", "IPv4 raw: OUTPUT does not jump to OURS"}},
-		"no jump":         {standing{"OUTPUT": {"-p udp -j OURS"}, "OURS": {stamp, "-j ACCEPT"}}, []string{"IPv4 raw: OUTPUT does not jump to OURS"}},
-		"too late": {standing{"OUTPUT": {"-d 10.0.0.1/32 -p udp -j CT --notrack", "-j OURS"}, "OURS": {stamp, "-j ACCEPT"}},
-			[]string{"IPv4 raw: OUTPUT jumps to OURS behind another program's rules for our addresses"}},
-		"behind what does not matter": {standing{"OUTPUT": {"-d 10.0.0.11/32 -j CT --notrack", "-d 10.0.0.1/32 -j ACCEPT", "-j OURS"}, "OURS": {stamp, "-j ACCEPT"}}, nil},
-		"before it":                   {standing{"OUTPUT": {"-j OURS", "-d 10.0.0.1/32 -j CT --notrack"}, "OURS": {stamp, "-j ACCEPT"}}, nil},
-		"another version":             {standing{"OUTPUT": {"-j OURS"}, "OURS": {"-m comment --comment neardns:0", "-j ACCEPT"}}, []string{"IPv4 raw: chain OURS has other rules"}},
-		"a jump too many":             {standing{"OUTPUT": {"-j OURS", "-j OTHER", "-j OURS"}, "OURS": {stamp, "-j ACCEPT"}}, []string{"IPv4 raw: OUTPUT jumps to OURS twice"}},
-		"another verdict":             {standing{"OUTPUT": {"-j OURS"}, "OURS": {stamp, "-j RETURN"}}, []string{"IPv4 raw: rule 2 of chain OURS is another"}},
-		"a rule too many":             {standing{"OUTPUT": {"-j OURS"}, "OURS": {stamp, "-j DROP", "-j ACCEPT"}}, []string{"IPv4 raw: chain OURS has 3 rules of 2"}},
+		"as it should be": {tableRules{"OUTPUT": {"-j OTHER", "-j OURS"}, "OURS": {stamp, "-j ACCEPT"}}, nil},
+		"nothing":         {tableRules{"OUTPUT": nil}, []string{"IPv4 raw: chain OURS is missing", "IPv4 raw: OUTPUT does not jump to OURS"}},
+		"no jump":         {tableRules{"OUTPUT": {"-p udp -j OURS"}, "OURS": {stamp, "-j ACCEPT"}}, []string{"IPv4 raw: OUTPUT does not jump to OURS"}},
+		"too late": {tableRules{"OUTPUT": {"-d 10.0.0.1/32 -p udp -j CT --notrack", "-j OURS"}, "OURS": {stamp, "-j ACCEPT"}},
+			[]string{"IPv4 raw: OUTPUT jumps to OURS after another program's rules for neardns's addresses"}},
+		"behind what does not matter": {tableRules{"OUTPUT": {"-d 10.0.0.11/32 -j CT --notrack", "-d 10.0.0.1/32 -j ACCEPT", "-j OURS"}, "OURS": {stamp, "-j ACCEPT"}}, nil},
+		"before it":                   {tableRules{"OUTPUT": {"-j OURS", "-d 10.0.0.1/32 -j CT --notrack"}, "OURS": {stamp, "-j ACCEPT"}}, nil},
+		"another version":             {tableRules{"OUTPUT": {"-j OURS"}, "OURS": {"-m comment --comment neardns:0", "-j ACCEPT"}}, []string{"IPv4 raw: chain OURS has other rules"}},
+		"a jump too many":             {tableRules{"OUTPUT": {"-j OURS", "-j OTHER", "-j OURS"}, "OURS": {stamp, "-j ACCEPT"}}, []string{"IPv4 raw: OUTPUT jumps to OURS twice"}},
+		"another verdict":             {tableRules{"OUTPUT": {"-j OURS"}, "OURS": {stamp, "-j RETURN"}}, []string{"IPv4 raw: rule 2 of chain OURS differs"}},
+		"a rule too many":             {tableRules{"OUTPUT": {"-j OURS"}, "OURS": {stamp, "-j DROP", "-j ACCEPT"}}, []string{"IPv4 raw: chain OURS has 3 rules, not 2"}},
 	} {
-		items, _ := s.drift(map[string]standing{"raw": have.standing}, nil)
+		items, _ := s.drift(map[string]tableRules{"raw": have.standing}, nil)
 		if diff := cmp.Diff(have.items, items); diff != "" {
 			t.Errorf("%s: -want +got:\n%s", name, diff)
 		}

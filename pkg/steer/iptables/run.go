@@ -17,37 +17,37 @@ import (
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// Bounds of one run of a program.
+// Limits of one run of a program.
 const (
-	// lockWait is how long, in seconds, iptables-legacy waits for another one's lock: as long as kube-proxy does.
+	// lockWait is how long, in seconds, iptables-legacy waits for the lock: as long as kube-proxy does.
 	lockWait = 5
-	// runMost ends a run that waits for more than that, as an iptables-nft does behind another's big transaction.
-	runMost = 30 * time.Second
-	// lockedExit is the exit code for a lock that was not had in time (iptables' RESOURCE_PROBLEM), and for other things, such
-	// as a lock file that cannot be opened; all versions since 1.4.20 say lockedText of the first.
+	// maxRun ends a run that takes longer, for example an iptables-nft that waits for another program's big transaction.
+	maxRun = 30 * time.Second
+	// lockedExit is the exit code if the lock was not available in time (iptables' RESOURCE_PROBLEM), and for other failures,
+	// for example of opening the lock file. All versions since 1.4.20 print lockedText for the first.
 	lockedExit = 4
 	lockedText = "holding the xtables lock"
 )
 
-// What others may do to a run of a program, which is no fault of the rules.
+// Failures that other programs cause and that are no fault of the rules.
 var (
-	// ErrLocked says that another program kept iptables' lock for longer than we wait.
+	// ErrLocked means that another program kept iptables' lock for longer than lockWait.
 	ErrLocked = errors.New("another program holds iptables' lock")
-	// ErrSlow says that a program did not end in time.
+	// ErrSlow means that a program did not end in time.
 	ErrSlow = errors.New("did not end in time")
 )
 
-// Busy tells whether an error says only that other programs were in the way: the same may succeed a moment later.
+// Busy reports whether an error means only that other programs were in the way: the same call may succeed a moment later.
 func Busy(err error) bool { return errors.Is(err, ErrLocked) || errors.Is(err, ErrSlow) }
 
-// noLock has iptables-legacy (1.8.0 and later; those before wait) take a lock that nobody else has. It is for looking: the
-// kernel gives a table as it stood at one moment, so who holds the lock keeps nobody from seeing what is wrong.
+// noLock makes iptables-legacy (1.8.0 and later; earlier ones wait) use a lock that no other program uses. It is for reading:
+// the kernel returns a table as of one moment, so a program that holds the real lock cannot hide damage.
 const noLock = "XTABLES_LOCKFILE=/dev/null"
 
 // Stats counts the runs of the programs. It is safe for concurrent use; several back ends may share one.
 type Stats struct {
 	Runs, Failed, Locked atomic.Uint64 // Locked ones are among the failed
-	Time                 atomic.Int64  // nanoseconds that all runs took together, waiting for locks included
+	Time                 atomic.Int64  // nanoseconds of all runs together, including waiting for locks
 }
 
 // programs finds and runs one variant's programs in one netns.
@@ -55,36 +55,36 @@ type programs struct {
 	variant Variant
 	nsFD    int
 	stats   *Stats
-	most    time.Duration // runMost
+	maxRun  time.Duration // the constant, except in tests
 }
 
-// path finds a program: by its variant's name, or as plain iptables where that is of this variant.
+// path finds a program: by its variant's name, or as plain iptables if that is of this variant.
 func (p programs) path(is4 bool, suffix string) (string, error) {
 	family := "ip6tables"
 	if is4 {
 		family = "iptables"
 	}
 	own := family + "-" + p.variant.Suffix() + suffix
-	if path, err := look(own); err == nil {
+	if path, err := lookPath(own); err == nil {
 		return path, nil
 	}
-	path, err := look(family + suffix)
+	path, err := lookPath(family + suffix)
 	if err != nil {
-		return "", fmt.Errorf("%s is not on this node: %w", own, exec.ErrNotFound)
+		return "", fmt.Errorf("%s is not installed on this node: %w", own, exec.ErrNotFound)
 	}
 	out, err := exec.CommandContext(context.Background(), path, "--version").Output()
 	if err != nil {
 		return "", fmt.Errorf("%s --version: %w", path, err)
 	}
-	// Before there were two, nothing was said of it.
+	// Versions from before nf_tables print no variant.
 	if is := strings.Contains(string(out), "nf_tables"); is != (p.variant == NFT) {
-		return "", fmt.Errorf("%s is not on this node: %w", own, exec.ErrNotFound)
+		return "", fmt.Errorf("%s is not installed on this node: %w", own, exec.ErrNotFound)
 	}
 	return path, nil
 }
 
-// look is exec.LookPath that also knows where these programs lie: a runtime's PATH may lack the sbin folders.
-func look(name string) (string, error) {
+// lookPath is exec.LookPath, and also searches the sbin folders, which a runtime's PATH may lack.
+func lookPath(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err == nil {
 		return path, nil
@@ -97,13 +97,13 @@ func look(name string) (string, error) {
 	return "", err
 }
 
-// missing tells whether a family's programs are not on this node.
+// missing reports whether the node lacks a family's programs.
 func (p programs) missing(is4 bool) bool {
 	_, err := p.path(is4, "")
 	return errors.Is(err, exec.ErrNotFound)
 }
 
-// list has a program print rules, and takes no lock for it.
+// list makes a program print rules, without taking the lock.
 func (p programs) list(is4 bool, args ...string) (string, error) {
 	path, err := p.path(is4, "")
 	if err != nil {
@@ -114,7 +114,7 @@ func (p programs) list(is4 bool, args ...string) (string, error) {
 
 // run runs a program in the netns and returns what it printed. env is a variable in addition to the process's own, or "".
 func (p programs) run(path, stdin, env string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), p.most)
+	ctx, cancel := context.WithTimeout(context.Background(), p.maxRun)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, append([]string{"-w", strconv.Itoa(lockWait)}, args...)...)
 	var stdout, stderr bytes.Buffer
@@ -138,17 +138,17 @@ func (p programs) run(path, stdin, env string, args ...string) (string, error) {
 		p.stats.Locked.Add(1)
 		return "", fmt.Errorf("%s: %w for more than %d s (lslocks names it)", what, ErrLocked, lockWait)
 	case ctx.Err() != nil:
-		return "", fmt.Errorf("%s: %w: not within %v", what, ErrSlow, p.most)
+		return "", fmt.Errorf("%s: %w: not within %v", what, ErrSlow, p.maxRun)
 	}
-	return "", fmt.Errorf("%s: %w: %s", what, err, said(stderr.String()))
+	return "", fmt.Errorf("%s: %w: %s", what, err, reason(stderr.String()))
 }
 
-// said is the part of a program's complaint that says something.
-func said(stderr string) string {
+// reason is the essential part of a program's error output.
+func reason(stderr string) string {
 	var out []string
 	for line := range strings.Lines(stderr) {
 		line = strings.TrimSpace(line)
-		// What they say beside: of each other's tables, and whom to ask for help.
+		// Leave out remarks on the other variant's tables and hints at the manual.
 		if line != "" && !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, "Try ") {
 			out = append(out, line)
 		}
@@ -156,7 +156,7 @@ func said(stderr string) string {
 	return strings.Join(out, "; ")
 }
 
-// restore loads rules, and says which line was refused.
+// restore loads rules; its error names the line that was refused.
 func (p programs) restore(is4 bool, text string) error {
 	if text == "" {
 		return nil

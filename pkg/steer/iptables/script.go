@@ -8,56 +8,55 @@ import (
 	"strings"
 )
 
-// chain is one chain of ours in one table.
+// chain is one of neardns's chains, in one table.
 type chain struct {
 	table, name string
 	from        []jump // from the base chains
 	rules       []string
 }
 
-// jump is the one rule of ours in a base chain.
+// jump is the only rule of neardns's in a base chain.
 type jump struct {
 	base string
-	last bool // behind what stands there already, instead of before it
-	// before are rules of others that would decide about our packets if they came first. Nobody is asked to stand behind us for
-	// any other reason: there are programs that insist on being first, too.
+	last bool // after the existing rules, instead of before them
+	// before matches other programs' rules that would decide about our packets if they came first. No other rule has to come
+	// after ours: there are programs that insist on being first, too.
 	before []foreign
 }
 
-// foreign is a rule of another program's, by how iptables -S prints it.
+// foreign matches a rule of another program, as iptables -S prints it.
 type foreign struct {
-	about string // anywhere in it
-	does  string // its end
+	about  string // anywhere in it
+	ending string // its end
 }
 
 func (f foreign) is(rule string) bool {
-	return strings.Contains(rule+" ", f.about) && strings.HasSuffix(rule, f.does)
+	return strings.Contains(rule+" ", f.about) && strings.HasSuffix(rule, f.ending)
 }
 
-// placing says what is wrong with a jump.
+// placing is the state of a jump in its base chain.
 type placing uint8
 
 const (
 	inPlace placing = iota
 	absent
-	tooLate // it stands behind one of those that it must come before
-	twice   // plugin and agent both added it, each having seen none: packets would be counted twice
+	tooLate // it is after a rule that it must precede
+	twice   // plugin and agent both added it at the same time: packets would be counted twice
 )
 
 func (c chain) jumpRule() string { return "-j " + c.name }
 
-// stampPrefix begins the comment of each chain's first rule, which matches nothing and names what the others were made of.
-// Programs print rules in other words than they were given, differently by version, so what they print can be compared only with
-// what the same program printed before.
+// stampPrefix begins the comment of each chain's first rule, which has no effect and contains a digest of the other rules.
+// Programs print rules differently from their input, and versions differ, so printed rules can be compared only with what the
+// same program printed before.
 const stampPrefix = "neardns:"
 
-// stamp is a digest of the chain's rules.
 func (c chain) stamp() string {
 	sum := sha256.Sum256([]byte(strings.Join(c.rules, "\n")))
 	return stampPrefix + hex.EncodeToString(sum[:6])
 }
 
-// script is all that one family needs in one netns.
+// script is all chains of one family in one netns.
 type script struct {
 	is4    bool
 	chains []chain
@@ -70,7 +69,6 @@ func (s script) family() string {
 	return "IPv6"
 }
 
-// tables lists the tables of the script, in its order.
 func (s script) tables() []string {
 	var out []string
 	for _, c := range s.chains {
@@ -81,13 +79,12 @@ func (s script) tables() []string {
 	return out
 }
 
-// in returns the chains of one table.
 func (s script) in(table string) []chain {
 	return slices.DeleteFunc(slices.Clone(s.chains), func(c chain) bool { return c.table != table })
 }
 
-// restore is the input of iptables-restore --noflush that makes the tables' chains as described, each table in one
-// transaction: chains that are named are emptied first. place tells which jumps are missing or in the wrong place.
+// restore is the input of iptables-restore --noflush that makes the tables' chains as described, each table in one transaction:
+// chains that are named are flushed first. place returns the state of a jump.
 func (s script) restore(tables []string, place func(c chain, j jump) placing) string {
 	var b strings.Builder
 	for _, table := range tables {
@@ -121,12 +118,12 @@ func (s script) restore(tables []string, place func(c chain, j jump) placing) st
 	return b.String()
 }
 
-// standing is what a table holds, as iptables -S prints it: the rules of each chain, by name.
-type standing map[string][]string
+// tableRules is the rules of each chain in a table, by the chain's name, as iptables -S prints them.
+type tableRules map[string][]string
 
 // parse reads the output of iptables -S, of a chain or of a table.
-func parse(text string) standing {
-	have := standing{}
+func parse(text string) tableRules {
+	have := tableRules{}
 	for line := range strings.Lines(text) {
 		kind, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 		name, rule, _ := strings.Cut(rest, " ")
@@ -140,13 +137,13 @@ func parse(text string) standing {
 	return have
 }
 
-// key names a chain of this content in one family.
+// key identifies a chain with this content in one family.
 func (s script) key(c chain) string {
 	return s.family() + " " + c.table + " " + c.name + " " + c.stamp()
 }
 
-// does is the end of a rule, what becomes of a packet, which each version prints in the same words.
-func does(rule string) string {
+// verdictOf is the end of a rule, its verdict or target, which every version prints in the same words.
+func verdictOf(rule string) string {
 	for _, option := range []string{" -j ", " -g "} {
 		if i := strings.LastIndex(" "+rule, option); i >= 0 {
 			word, _, _ := strings.Cut((" " + rule)[i+len(option):], " ")
@@ -156,9 +153,9 @@ func does(rule string) string {
 	return ""
 }
 
-// differs says in words how a chain differs from what stands, or "". printed is how it was printed when it was made; nil where
-// that is not known, and then what becomes of packets is all that can be compared.
-func (c chain) differs(have standing, printed []string) string {
+// differs describes how a chain differs from the existing one, or returns "". printed is how it was printed when it was made.
+// If that is unknown (nil), only verdicts are compared.
+func (c chain) differs(have tableRules, printed []string) string {
 	rules, ok := have[c.name]
 	switch {
 	case !ok:
@@ -166,19 +163,19 @@ func (c chain) differs(have standing, printed []string) string {
 	case !slices.ContainsFunc(rules, func(r string) bool { return strings.Contains(r, c.stamp()) }):
 		return "chain " + c.name + " has other rules"
 	case len(rules) != len(c.rules)+1:
-		return fmt.Sprintf("chain %s has %d rules of %d", c.name, len(rules), len(c.rules)+1)
+		return fmt.Sprintf("chain %s has %d rules, not %d", c.name, len(rules), len(c.rules)+1)
 	}
 	for i, rule := range rules {
 		switch {
-		case len(printed) == len(rules) && rule != printed[i], len(printed) != len(rules) && i > 0 && does(rule) != does(c.rules[i-1]):
-			return fmt.Sprintf("rule %d of chain %s is another", i+1, c.name)
+		case len(printed) == len(rules) && rule != printed[i], len(printed) != len(rules) && i > 0 && verdictOf(rule) != verdictOf(c.rules[i-1]):
+			return fmt.Sprintf("rule %d of chain %s differs", i+1, c.name)
 		}
 	}
 	return ""
 }
 
-// place looks for the jump to c in a base chain.
-func (c chain) place(have standing, j jump) placing {
+// place returns the state of the jump to c in a base chain.
+func (c chain) place(have tableRules, j jump) placing {
 	at := slices.Index(have[j.base], c.jumpRule())
 	if at < 0 {
 		return absent
@@ -194,8 +191,8 @@ func (c chain) place(have standing, j jump) placing {
 	return inPlace
 }
 
-// drift is what differs from the script, in words, and the tables that it is in.
-func (s script) drift(have map[string]standing, printed map[string][]string) (items, tables []string) {
+// drift describes the differences from the script, and lists their tables.
+func (s script) drift(have map[string]tableRules, printed map[string][]string) (items, tables []string) {
 	add := func(table, item string) {
 		items = append(items, fmt.Sprintf("%s %s: %s", s.family(), table, item))
 		if !slices.Contains(tables, table) {
@@ -213,15 +210,15 @@ func (s script) drift(have map[string]standing, printed map[string][]string) (it
 			case twice:
 				add(c.table, j.base+" jumps to "+c.name+" twice")
 			case tooLate:
-				add(c.table, j.base+" jumps to "+c.name+" behind another program's rules for our addresses")
+				add(c.table, j.base+" jumps to "+c.name+" after another program's rules for neardns's addresses")
 			}
 		}
 	}
 	return items, tables
 }
 
-// gone is what of the script is not there at all, in words: chains, their rules, jumps.
-func (s script) gone(have map[string]standing) []string {
+// missing describes the chains, rules and jumps of the script that are absent.
+func (s script) missing(have map[string]tableRules) []string {
 	var out []string
 	for _, c := range s.chains {
 		if len(have[c.table][c.name]) == 0 {
@@ -236,8 +233,8 @@ func (s script) gone(have map[string]standing) []string {
 	return out
 }
 
-// remove is the input of iptables-restore --noflush that takes ours out of a table, or "" where nothing of ours is there.
-func remove(table string, have standing, names []string) string {
+// remove is the input of iptables-restore --noflush that removes neardns's chains from a table, or "" if there are none.
+func remove(table string, have tableRules, names []string) string {
 	var jumps, flush, gone strings.Builder
 	for base, rules := range have {
 		for _, r := range rules {
@@ -262,8 +259,8 @@ func remove(table string, have standing, names []string) string {
 // trialSuffix marks the chains of a trial.
 const trialSuffix = "-TRY"
 
-// apart is the script with other names for its chains, and without jumps into them: for a trial.
-func (s script) apart() script {
+// asTrial is the script with other names for its chains, and without jumps into them.
+func (s script) asTrial() script {
 	out := script{is4: s.is4}
 	names := map[string]string{}
 	for _, c := range s.chains {
@@ -283,7 +280,7 @@ func (s script) apart() script {
 	return out
 }
 
-// discard is the input of iptables-restore that takes tables' chains away, where nothing but they refer to them.
+// discard is the input of iptables-restore that deletes tables' chains, which must refer to one another only.
 func (s script) discard(tables ...string) string {
 	var b strings.Builder
 	for _, table := range tables {

@@ -13,10 +13,10 @@ import (
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// standing reads what the script's tables hold of ours and of the base chains. nat is read chain by chain, since kube-proxy
-// may have a hundred thousand rules there.
-func (b *Iptables) standing(s script) (map[string]standing, error) {
-	have := map[string]standing{}
+// readTables reads the script's chains and their base chains. It reads nat chain by chain, since kube-proxy may have a hundred
+// thousand rules there.
+func (b *Iptables) readTables(s script) (map[string]tableRules, error) {
+	have := map[string]tableRules{}
 	for _, table := range s.tables() {
 		var err error
 		if table != "nat" {
@@ -31,7 +31,7 @@ func (b *Iptables) standing(s script) (map[string]standing, error) {
 	return have, nil
 }
 
-func (b *Iptables) readChains(s script) (standing, error) {
+func (b *Iptables) readChains(s script) (tableRules, error) {
 	var names []string
 	for _, c := range s.in("nat") {
 		names = append(names, c.name)
@@ -40,13 +40,12 @@ func (b *Iptables) readChains(s script) (standing, error) {
 		}
 	}
 	slices.Sort(names)
-	// Asked of the kernel: the programs say of a missing chain what they also say of other faults, and each version in other
-	// words.
+	// Ask the kernel, because the programs report a missing chain like other faults, and each version in other words.
 	there, err := b.chains(b.variant, s.is4, "nat", slices.Compact(names)...)
 	if err != nil {
 		return nil, err
 	}
-	have := standing{}
+	have := tableRules{}
 	for _, name := range there {
 		one, err := b.read(s.is4, "nat", name)
 		if err != nil {
@@ -57,8 +56,7 @@ func (b *Iptables) readChains(s script) (standing, error) {
 	return have, nil
 }
 
-// read lists a table, or some chains of it by name.
-func (b *Iptables) read(is4 bool, table string, name ...string) (standing, error) {
+func (b *Iptables) read(is4 bool, table string, name ...string) (tableRules, error) {
 	text, err := b.list(is4, append([]string{"-t", table, "-S"}, name...)...)
 	if err != nil {
 		return nil, err
@@ -66,13 +64,12 @@ func (b *Iptables) read(is4 bool, table string, name ...string) (standing, error
 	return parse(text), nil
 }
 
-// ownIn lists the chains of ours in a table of one variant.
 func (b *Iptables) ownIn(f Variant, is4 bool, table string) ([]string, error) {
 	return b.chains(f, is4, table, ownChains()[table]...)
 }
 
-// chains returns those of the chains that a table of one variant has, as the kernel has it: the programs make tables that they
-// are asked for.
+// chains returns those of the named chains that a table of one variant has. It asks the kernel, because the programs create a
+// table that they are asked for.
 func (b *Iptables) chains(f Variant, is4 bool, table string, names ...string) ([]string, error) {
 	if f == NFT {
 		return b.nftChains(is4, table, names...)
@@ -103,12 +100,11 @@ func (b *Iptables) nftChains(is4 bool, table string, names ...string) ([]string,
 	return out, err
 }
 
-// here is the calling thread's netns, as google/nftables has it.
 const here = 0
 
-// nftChains returns those of the named chains that a table of iptables-nft has, in the netns ns. Asking its programs could make the
-// table. Each is asked for by name: kube-proxy in iptables mode has tens of thousands of chains in the same family, and the agent
-// looks at every round.
+// nftChains returns those of the named chains that a table of iptables-nft has, in the netns ns. A program might create the
+// table. Each chain is requested by name: kube-proxy in iptables mode has tens of thousands of chains in the same family, and
+// the agent checks in every round.
 func nftChains(ns int, is4 bool, table string, names ...string) ([]*nftables.Chain, error) {
 	conn, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(ns))
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
@@ -124,7 +120,7 @@ func nftChains(ns int, is4 bool, table string, names ...string) ([]*nftables.Cha
 		case err == nil:
 			out = append(out, c)
 		case isErrno(err, unix.ENOENT):
-		case isErrno(err, unix.EOPNOTSUPP, unix.EAFNOSUPPORT, unix.EINVAL): // what nfnetlink says of a part that it has not
+		case isErrno(err, unix.EOPNOTSUPP, unix.EAFNOSUPPORT, unix.EINVAL): // nfnetlink's errors for a missing subsystem
 			return nil, nil // a kernel without nf_tables, or without this family in it
 		default:
 			return nil, fmt.Errorf("look for chain %s: %w", name, err)
@@ -133,7 +129,6 @@ func nftChains(ns int, is4 bool, table string, names ...string) ([]*nftables.Cha
 	return out, nil
 }
 
-// nftTable is a table of iptables-nft as google/nftables wants it named in requests.
 func nftTable(is4 bool, name string) *nftables.Table {
 	if is4 {
 		return &nftables.Table{Name: name, Family: nftables.TableFamilyIPv4}
@@ -141,7 +136,7 @@ func nftTable(is4 bool, name string) *nftables.Table {
 	return &nftables.Table{Name: name, Family: nftables.TableFamilyIPv6}
 }
 
-// isErrno tells whether an error of google/nftables, which v0.3.0 flattens to text, is one of the kernel's.
+// isErrno reports whether an error of google/nftables, which v0.3.0 flattens to text, has one of the errnos.
 func isErrno(err error, errnos ...unix.Errno) bool {
 	return slices.ContainsFunc(errnos, func(e unix.Errno) bool { return strings.HasSuffix(err.Error(), e.Error()) })
 }

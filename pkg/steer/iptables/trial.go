@@ -9,7 +9,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// hasRoutes tries the match by which strangers are told, in a chain that nothing jumps to and that is gone right after.
+// hasRoutes reports whether the kernel has the match that strangers needs. It tries it in a chain that nothing jumps to, and
+// deletes that chain right after.
 func (b *Iptables) hasRoutes() (bool, error) {
 	b.tried.Lock()
 	defer b.tried.Unlock()
@@ -31,9 +32,9 @@ func (b *Iptables) hasRoutes() (bool, error) {
 	return has, nil
 }
 
-// Supported has the kernel check every kind of rule that we use, in chains that nothing jumps to and that are gone right
-// after, for the families of these addresses or, where none is named, for both. The error names the program and the rule, and
-// wraps steer.ErrNotSupported; where other programs were in the way and nothing is known, it is one of those that Busy knows.
+// Supported has the kernel check every kind of rule, in chains that nothing jumps to and that are deleted right after, for the
+// families of these addresses, without addresses for both. The error names program and rule and wraps steer.ErrNotSupported. If
+// other programs were in the way, so that the result is unknown, Busy is true for it.
 func (b *Iptables) Supported(addrs ...netip.Addr) error {
 	addr := netip.MustParseAddr
 	redirects := []steer.Redirect{
@@ -46,7 +47,7 @@ func (b *Iptables) Supported(addrs ...netip.Addr) error {
 		if len(addrs) > 0 && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is4() == s.is4 }) {
 			continue
 		}
-		s = s.apart()
+		s = s.asTrial()
 		none := func(chain, jump) placing { return inPlace }
 		err := b.restore(s.is4, s.restore(s.tables(), none))
 		if err == nil {
@@ -57,7 +58,7 @@ func (b *Iptables) Supported(addrs ...netip.Addr) error {
 		} else if Busy(err) {
 			return err
 		}
-		// One by one, to name all that is refused. Chains that stand from just now are emptied first.
+		// Table by table, to name everything that is refused. Chains left by the attempt above are flushed first.
 		for _, table := range s.tables() {
 			err := b.restore(s.is4, s.restore([]string{table}, none))
 			if err != nil && !Busy(err) {

@@ -10,29 +10,29 @@ import (
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// Variant is one of the two programs that go by the name of iptables. A kernel can hold the tables of both, apart from each
-// other, and a program in a container cannot know which one the host's programs write.
+// Variant is one of the two implementations of iptables. A kernel can have the tables of both, independently, and a program in
+// a container cannot know which of them the host's programs use.
 type Variant string
 
-// The two variants, as they are written in configurations and in the back end's file.
+// The two variants, as in configurations and in the back end's file.
 const (
 	NFT    Variant = "iptables-nft"
 	Legacy Variant = "iptables-legacy"
 )
 
-// Variants lists both, the one that is looked for first before the other.
+// Variants lists both, in the order in which they are tried.
 func Variants() []Variant { return []Variant{NFT, Legacy} }
 
 // Suffix is the variant's part of its programs' names: "nft" or "legacy".
 func (v Variant) Suffix() string { return strings.TrimPrefix(string(v), "iptables-") }
 
-// kubeletChains are what the kubelet keeps in mangle: the first since 1.24, the second before.
+// kubeletChains are the kubelet's chains in mangle: the first since 1.24, the second before.
 func kubeletChains() []string { return []string{"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"} }
 
-// KubeletVariant is the variant that the kubelet hints at in the calling thread's netns. why says in words what it went by. It
-// needs CAP_NET_ADMIN, changes no rule and makes no table. Since Kubernetes 1.17 the kubelet keeps a chain in the table mangle,
-// with the iptables of its own host (KEP-3178, and github.com/kubernetes-sigs/iptables-wrappers, whose order of looking this
-// keeps). Where nothing can be read, or no kubelet has left a chain, it is nft, as every distribution has it by now.
+// KubeletVariant is the variant that the kubelet uses, by its chain in the calling thread's netns; why describes the evidence.
+// It needs CAP_NET_ADMIN, changes no rule and makes no table. Since Kubernetes 1.17 the kubelet keeps a chain in the table
+// mangle, with its host's iptables (KEP-3178, and github.com/kubernetes-sigs/iptables-wrappers, whose order of checks this
+// follows). If nothing can be read, or there is no kubelet's chain, it is nft, which every distribution uses by now.
 func KubeletVariant() (v Variant, why string) {
 	const table = "mangle"
 	for _, is4 := range []bool{true, false} {
@@ -51,11 +51,11 @@ func KubeletVariant() (v Variant, why string) {
 			}
 		}
 	}
-	return NFT, "no hint of a kubelet"
+	return NFT, "no kubelet's chain found"
 }
 
-// Find lists the variants that this node has, the one to take first: that in which our own chains stand, else that which the
-// kubelet hints at, else iptables-nft. It wraps exec.ErrNotFound where no iptables is there.
+// Find lists the variants that this node has, the preferred first: the one with neardns's chains, else the kubelet's, else
+// iptables-nft. Its error wraps exec.ErrNotFound if the node has no iptables.
 func Find(nsFD int) ([]Variant, error) {
 	b, err := Open(nsFD, NFT, nil)
 	if err != nil {
@@ -78,7 +78,7 @@ func Find(nsFD int) ([]Variant, error) {
 			continue
 		}
 		out = append(out, f)
-		own, err := b.standsIn(f)
+		own, err := b.hasChains(f)
 		if err != nil {
 			return nil, err
 		} else if own {
@@ -86,14 +86,14 @@ func Find(nsFD int) ([]Variant, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("neither %s nor %s is on this node (in a container: in the agent's image): %w", NFT, Legacy, exec.ErrNotFound)
+		return nil, fmt.Errorf("neither %s nor %s is installed on this node (in a container: in the agent's image): %w", NFT, Legacy, exec.ErrNotFound)
 	}
 	slices.SortStableFunc(out, func(a, c Variant) int { return points[c] - points[a] })
 	return out, nil
 }
 
-// standsIn tells whether a chain of ours is in one variant's tables.
-func (b *Iptables) standsIn(f Variant) (bool, error) {
+// hasChains reports whether one variant's tables have any of neardns's chains.
+func (b *Iptables) hasChains(f Variant) (bool, error) {
 	for _, is4 := range []bool{true, false} {
 		for _, table := range tableOrder() {
 			if names, err := b.ownIn(f, is4, table); err != nil || len(names) > 0 {
@@ -104,17 +104,17 @@ func (b *Iptables) standsIn(f Variant) (bool, error) {
 	return false, nil
 }
 
-// Present reports whether any chain of ours is there, in either variant.
+// Present reports whether either variant has any of neardns's chains.
 func (b *Iptables) Present() (bool, error) {
 	for _, f := range Variants() {
-		if there, err := b.standsIn(f); err != nil || there {
+		if there, err := b.hasChains(f); err != nil || there {
 			return there, err
 		}
 	}
 	return false, nil
 }
 
-// RemoveOthers takes away what stands in the other variant, from before.
+// RemoveOthers removes neardns's chains from the other variant.
 func (b *Iptables) RemoveOthers() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

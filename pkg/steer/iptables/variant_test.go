@@ -14,7 +14,7 @@ func TestKubeletVariant(t *testing.T) {
 		want     Variant
 		why      string
 	}{
-		"no kubelet":                {nil, NFT, "no hint"},
+		"no kubelet":                {nil, NFT, "no kubelet's chain"},
 		"nft, a recent kubelet":     {[]string{"iptables-nft", "KUBE-IPTABLES-HINT"}, NFT, "KUBE-IPTABLES-HINT in iptables-nft"},
 		"nft, an old kubelet":       {[]string{"iptables-nft", "KUBE-KUBELET-CANARY"}, NFT, "KUBE-KUBELET-CANARY in iptables-nft"},
 		"nft, IPv6 alone":           {[]string{"ip6tables-nft", "KUBE-IPTABLES-HINT"}, NFT, "in iptables-nft"},

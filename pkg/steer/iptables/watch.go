@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// lookEvery is how often Watch asks for a look at what no event tells of.
-	lookEvery = 10 * time.Second
-	// sizesEvery is how often the sizes of iptables-legacy's tables are asked for, of whose changes the kernel tells nobody.
+	// checkEvery is how often Watch ticks for changes that no event reports.
+	checkEvery = 10 * time.Second
+	// sizesEvery is how often the sizes of iptables-legacy's tables are read, for whose changes the kernel has no events.
 	sizesEvery = 300 * time.Millisecond
 )
 
-// Watch ticks when the rules may have been changed, and every few seconds, until ctx ends, which closes the channel: at once for
-// iptables-nft, of whose changes the kernel tells, and for iptables-legacy when a table has another size. A look that is not due
-// yet is asked for again.
+// Watch ticks when the rules may have changed, and every few seconds, until ctx ends, which closes the channel. For
+// iptables-nft it ticks at once, by the kernel's events; for iptables-legacy when the size of a table changes. It ticks again
+// for a check that Repair postponed.
 func (b *Iptables) Watch(ctx context.Context) (<-chan struct{}, error) {
 	events, err := b.changes(ctx)
 	if err != nil {
@@ -31,7 +31,7 @@ func (b *Iptables) Watch(ctx context.Context) (<-chan struct{}, error) {
 	ticks := tick.New()
 	go func() { // ends with ctx
 		defer close(ticks)
-		regular, again := time.NewTicker(lookEvery), time.NewTimer(lookEvery)
+		regular, again := time.NewTicker(checkEvery), time.NewTimer(checkEvery)
 		defer regular.Stop()
 		defer again.Stop()
 		for {
@@ -43,12 +43,12 @@ func (b *Iptables) Watch(ctx context.Context) (<-chan struct{}, error) {
 					events = nil
 					continue
 				}
-				again.Reset(lookAgain)
+				again.Reset(recheckAfter)
 			case <-again.C:
-				if !b.owed.Load() {
+				if !b.postponed.Load() {
 					continue
 				}
-				again.Reset(lookAgain)
+				again.Reset(recheckAfter)
 			case <-regular.C:
 			}
 			ticks.Send()
@@ -60,7 +60,7 @@ func (b *Iptables) Watch(ctx context.Context) (<-chan struct{}, error) {
 // changes ticks for changes alone, without Watch's regular ticks.
 func (b *Iptables) changes(ctx context.Context) (<-chan struct{}, error) {
 	if b.variant == NFT {
-		return hostnet.Watch(ctx, b.nsFD, unix.NETLINK_NETFILTER, touchesUs, unix.NFNLGRP_NFTABLES)
+		return hostnet.Watch(ctx, b.nsFD, unix.NETLINK_NETFILTER, changesRules, unix.NFNLGRP_NFTABLES)
 	}
 	before, err := b.tableSizes()
 	if err != nil {
@@ -69,7 +69,7 @@ func (b *Iptables) changes(ctx context.Context) (<-chan struct{}, error) {
 	return b.resized(ctx, before), nil
 }
 
-// resized ticks when one of iptables-legacy's tables has another size than before.
+// resized ticks when the size of one of iptables-legacy's tables changes.
 func (b *Iptables) resized(ctx context.Context, before string) <-chan struct{} {
 	ticks := tick.New()
 	go func() { // ends with ctx
@@ -93,7 +93,7 @@ func (b *Iptables) resized(ctx context.Context, before string) <-chan struct{} {
 	return ticks
 }
 
-// tableSizes tells how big the tables of iptables-legacy are; "" for the other variant.
+// tableSizes returns the sizes of iptables-legacy's tables; "" for the other variant.
 func (b *Iptables) tableSizes() (string, error) {
 	if b.variant != Legacy {
 		return "", nil
@@ -114,8 +114,9 @@ func (b *Iptables) tableSizes() (string, error) {
 	return out.String(), err
 }
 
-// touchesUs tells changes that can matter to our chains, and to the jumps into them, from the many of kube-proxy's.
-func touchesUs(msgs []netlink.Message) bool {
+// changesRules reports whether a message can concern neardns's chains, or the jumps into them. Most are kube-proxy's and do
+// not.
+func changesRules(msgs []netlink.Message) bool {
 	const header = 4 // nfgenmsg
 	for _, m := range msgs {
 		if len(m.Data) < header || m.Data[0] != unix.NFPROTO_IPV4 && m.Data[0] != unix.NFPROTO_IPV6 {

@@ -15,26 +15,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file reads the tables of iptables-legacy from the kernel, as its program does but without it. It changes no table and makes
-// none: the kernel makes a table for whoever asks for it, so only those that it lists as in use are asked for. What the kernel does
-// not let this process read, or gives in a form that is not known, is an error; a table that is not in use has no rules.
+// This file reads the tables of iptables-legacy from the kernel, as iptables does but without starting it. It changes no table.
+// Because the kernel creates a table that is requested, it requests only those that the kernel lists as in use; a table that is
+// not in use has no rules. If the kernel does not permit the read, or its reply has an unknown form, the result is an error.
 
-// LegacyRule is one rule, as far as anybody here asks.
+// LegacyRule is the part of a rule that this package needs.
 type LegacyRule struct {
 	Chain  string       // a base chain's name in capitals: PREROUTING
-	Dst    netip.Prefix // all of the family where the rule names none
+	Dst    netip.Prefix // the whole family if the rule has no destination
 	Not    bool         // every destination but Dst
-	Target string       // an extension (DNAT, REJECT), a chain, ACCEPT, DROP, RETURN, or "" for none
+	Target string       // an extension (DNAT, REJECT), a chain, ACCEPT, DROP, RETURN; "" for none
 }
 
-// LegacyTable is the rules and chains of one table in the order in which the kernel holds them.
+// LegacyTable is the rules and chains of one table, in the kernel's order.
 type LegacyTable struct {
 	Chains []string // base chains first
 	Rules  []LegacyRule
 }
 
-// Policy is what becomes of a packet that no rule of a base chain decides on; "" where there is no such chain. The kernel
-// keeps it as the chain's last rule.
+// Policy is the verdict for a packet that no rule of a base chain decides on; "" if there is no such chain. In the kernel it is
+// the chain's last rule.
 func (t LegacyTable) Policy(chain string) string {
 	for _, r := range slices.Backward(t.Rules) {
 		if r.Chain == chain {
@@ -44,7 +44,7 @@ func (t LegacyTable) Policy(chain string) string {
 	return ""
 }
 
-// legacyInUse tells whether a table was ever used in the calling thread's netns.
+// legacyInUse reports whether a table was ever used in the calling thread's netns.
 func legacyInUse(is4 bool, table string) (bool, error) {
 	file := "/proc/thread-self/net/ip6_tables_names"
 	if is4 {
@@ -52,21 +52,21 @@ func legacyInUse(is4 bool, table string) (bool, error) {
 	}
 	data, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
-		return false, nil // a kernel without it
+		return false, nil // a kernel without iptables-legacy
 	} else if err != nil {
 		return false, fmt.Errorf("list tables of iptables-legacy: %w", err)
 	}
 	return slices.Contains(strings.Fields(string(data)), table), nil
 }
 
-// ReadLegacy reads a table of the calling thread's netns. It needs CAP_NET_ADMIN where the table is in use.
+// ReadLegacy reads a table of the calling thread's netns. It needs CAP_NET_ADMIN if the table is in use.
 func ReadLegacy(is4 bool, table string) (LegacyTable, error) {
 	used, err := legacyInUse(is4, table)
 	if err != nil || !used {
 		return LegacyTable{}, err
 	}
 	var out LegacyTable
-	// The table may be replaced between asking for its size and for its content; the kernel then says EAGAIN.
+	// If the table is replaced between the requests for its size and its content, the kernel returns EAGAIN.
 	for range 10 {
 		out, err = readLegacyOnce(is4, table)
 		if !errors.Is(err, unix.EAGAIN) {
@@ -96,7 +96,7 @@ func readLegacyOnce(is4 bool, table string) (LegacyTable, error) {
 	return parseEntries(is4, info, entries)
 }
 
-// fetchEntries gives a table as the kernel has it: struct ipt_getinfo, and the entries.
+// fetchEntries returns a table in the kernel's form: struct ipt_getinfo, and the entries.
 func fetchEntries(is4 bool, table string) (info, entries []byte, err error) {
 	family, level := unix.AF_INET6, unix.IPPROTO_IPV6
 	if is4 {
@@ -122,7 +122,7 @@ func fetchEntries(is4 bool, table string) (info, entries []byte, err error) {
 	return info, entries[headSize:], nil
 }
 
-// getsockopt fills buf; the kernel wants to be told the exact size that it will give.
+// getsockopt fills buf, whose size must be exactly that of the kernel's reply.
 func getsockopt(fd, level, option int, buf []byte) error {
 	size := uint32(len(buf))
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
@@ -133,7 +133,7 @@ func getsockopt(fd, level, option int, buf []byte) error {
 	return nil
 }
 
-// entryLayout is where the fields of struct ipt_entry or ip6t_entry lie, on a machine of 64 bits.
+// entryLayout is the offsets in struct ipt_entry or ip6t_entry, on a 64-bit machine.
 type entryLayout struct{ address, invflags, targetOffset, nextOffset, size int }
 
 func layoutOf(is4 bool) entryLayout {
@@ -150,9 +150,9 @@ const (
 	errorName  = 30
 )
 
-var errShape = errors.New("the kernel's answer has a form that is not known here")
+var errShape = errors.New("the kernel's reply has an unknown form")
 
-// parseEntries reads the entries. info is struct ipt_getinfo: which of the five hooks have a chain, and where each begins.
+// parseEntries reads the entries. info, a struct ipt_getinfo, has which of the five hooks have a chain, and where each begins.
 func parseEntries(is4 bool, info, entries []byte) (LegacyTable, error) {
 	l := layoutOf(is4)
 	begins, err := chainsOf(l, info, entries)
@@ -170,11 +170,11 @@ func parseEntries(is4 bool, info, entries []byte) (LegacyTable, error) {
 		switch to {
 		case "ERROR":
 			return nil
-		case "": // the standard target: a verdict, or a place to go on at
+		case "": // the standard target: a verdict or a jump
 			if len(target) < targetHead+4 {
 				return errShape
 			}
-			to = verdictOf(int32(binary.NativeEndian.Uint32(target[targetHead:])), begins) //nolint:gosec // signed in the kernel
+			to = standardVerdict(int32(binary.NativeEndian.Uint32(target[targetHead:])), begins) //nolint:gosec // signed in the kernel
 		}
 		dst, err := destinationOf(l, e)
 		if err != nil {
@@ -198,7 +198,7 @@ func chainsOf(l entryLayout, info, entries []byte) (map[int]string, error) {
 			begins[int(binary.NativeEndian.Uint32(info[nameSize+4+4*hook:]))] = name
 		}
 	}
-	// First the user's chains: each is headed by an entry whose target is ERROR with its name, as is the end of the table.
+	// A user's chain begins with an entry whose target is ERROR with the chain's name, and so does the end of the table.
 	if err := eachEntry(l, entries, func(at int, e []byte, target []byte) error {
 		if nameIn(target[2:2+targetName]) != "ERROR" {
 			return nil
@@ -216,7 +216,7 @@ func chainsOf(l entryLayout, info, entries []byte) (map[int]string, error) {
 	return begins, nil
 }
 
-// eachEntry calls f with every entry, where it lies, and its target.
+// eachEntry calls f with every entry, its offset and its target.
 func eachEntry(l entryLayout, entries []byte, f func(at int, entry, target []byte) error) error {
 	for at := 0; at < len(entries); {
 		e := entries[at:]
@@ -235,7 +235,7 @@ func eachEntry(l entryLayout, entries []byte, f func(at int, entry, target []byt
 	return nil
 }
 
-// destinationOf reads the third and first of the entry's four addresses: mask and value of where a packet goes to.
+// destinationOf reads the entry's destination: of its four addresses, the second is the value and the fourth the mask.
 func destinationOf(l entryLayout, e []byte) (netip.Prefix, error) {
 	n := l.address
 	addr, ok := netip.AddrFromSlice(e[n : 2*n])
@@ -247,7 +247,7 @@ func destinationOf(l entryLayout, e []byte) (netip.Prefix, error) {
 		for ; b&0x80 != 0; b <<= 1 {
 			bits++
 		}
-		// A mask with holes is one that nobody here asks for; what it begins with is what counts of it.
+		// Non-contiguous masks are not needed here: use their first bits.
 		if b != 0 {
 			break
 		}
@@ -255,8 +255,8 @@ func destinationOf(l entryLayout, e []byte) (netip.Prefix, error) {
 	return netip.PrefixFrom(addr, bits), nil
 }
 
-// verdictOf names a standard target's number: XT_RETURN and the others are negative, a jump is an offset.
-func verdictOf(v int32, begins map[int]string) string {
+// standardVerdict names a standard target's number: XT_RETURN and the others are negative, a jump is an offset.
+func standardVerdict(v int32, begins map[int]string) string {
 	switch v {
 	case -1:
 		return "DROP"
@@ -265,23 +265,22 @@ func verdictOf(v int32, begins map[int]string) string {
 	case -5:
 		return "RETURN"
 	}
-	return begins[int(v)] // "": on to the next rule, as a rule without a target goes
+	return begins[int(v)] // "": continue with the next rule, like a rule without a target
 }
 
-// nameIn is a name in a field of fixed size.
 func nameIn(field []byte) string {
 	name, _, _ := bytes.Cut(field, []byte{0})
 	return string(name)
 }
 
-// digestLegacy writes all that the kernel holds in some chains of a table of the calling thread's netns, counters left out: rules that
-// do the same are written the same.
+// digestLegacy writes the kernel's entries of some chains of a table of the calling thread's netns, without counters, so that
+// equal rules are written equally.
 func digestLegacy(to io.Writer, is4 bool, table string, chains []string) error {
 	used, err := legacyInUse(is4, table)
 	if err != nil || !used {
 		return err
 	}
-	for range 10 { // as ReadLegacy
+	for range 10 { // as in ReadLegacy
 		var info, entries []byte
 		if info, entries, err = fetchEntries(is4, table); !errors.Is(err, unix.EAGAIN) {
 			if err == nil {
@@ -309,15 +308,15 @@ func digestEntries(to io.Writer, is4 bool, info, entries []byte, chains []string
 		}
 		name := nameIn(target[2 : 2+targetName])
 		if name == "ERROR" || !slices.Contains(chains, chain) {
-			return nil // the first is the next chain's head
+			return nil // an ERROR entry belongs to the next chain
 		}
 		e = slices.Clone(e)
 		begin := len(e) - len(target)
-		// Who came here, which the kernel notes for itself, and the counters.
+		// Clear comefrom, which the kernel uses internally, and the counters.
 		clear(e[l.nextOffset+2 : l.size])
 		word := ""
-		if name == "" && len(target) >= targetHead+4 { // where it goes on is an offset, which changes with others' rules
-			word = verdictOf(int32(binary.NativeEndian.Uint32(target[targetHead:])), begins) //nolint:gosec // signed in the kernel
+		if name == "" && len(target) >= targetHead+4 { // a jump is an offset, which changes with other programs' rules
+			word = standardVerdict(int32(binary.NativeEndian.Uint32(target[targetHead:])), begins) //nolint:gosec // signed in the kernel
 			clear(e[begin+targetHead : begin+targetHead+4])
 		}
 		_, err := fmt.Fprintf(to, "%s %s %x\n", chain, word, e)
@@ -325,8 +324,8 @@ func digestEntries(to io.Writer, is4 bool, info, entries []byte, chains []string
 	})
 }
 
-// legacySizes tells how big a table of the calling thread's netns is, and where its base chains begin, in a form that can only be
-// compared: it is nothing to ask for, where the table's content may be many megabytes. "" where the table is not in use.
+// legacySizes returns the size of a table of the calling thread's netns and the offsets of its base chains, in a form that can
+// only be compared. It costs nothing, whereas the table's content may be many megabytes. "" if the table is not in use.
 func legacySizes(is4 bool, table string) (string, error) {
 	used, err := legacyInUse(is4, table)
 	if err != nil || !used {
@@ -344,7 +343,7 @@ func legacySizes(is4 bool, table string) (string, error) {
 	info := make([]byte, infoSize)
 	copy(info, table)
 	if err := getsockopt(fd, level, optInfo, info); err != nil {
-		return "", fmt.Errorf("ask for table %s of iptables-legacy: %w", table, err)
+		return "", fmt.Errorf("read the size of table %s of iptables-legacy: %w", table, err)
 	}
 	return string(info), nil
 }

@@ -111,7 +111,7 @@ func TestClusterDNSOnTheLink(t *testing.T) {
 				case "made afterwards":
 					r.Leftovers()
 					var drift *steer.DriftError
-					if err := r.Rules.Verify(r.Host); !errors.As(err, &drift) || !strings.Contains(err.Error(), "behind another program's rules") {
+					if err := r.Rules.Verify(r.Host); !errors.As(err, &drift) || !strings.Contains(err.Error(), "after another program's rules") {
 						t.Errorf("rules that stand before ours are not seen: %v", err)
 					}
 					r.Apply(r.Host)
