@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handle is a netlink socket for the links of one netns, and that netns for what only /proc tells. Lists that a change interrupted
-// are read anew, but for those of addresses and neighbours. The zero Handle can only be closed.
+// Handle is a netlink socket for the links of one netns, and that netns for settings that are only in /proc. Lists that a
+// change interrupted are read again, except those of addresses and neighbours. The zero Handle can only be closed.
 type Handle struct {
 	netlinksafe.Handle
 	nsFD int
@@ -25,7 +25,7 @@ type Handle struct {
 // OpenHandle opens the netns behind nsFD, which must stay open until Close and stays the caller's; 0: the calling thread's.
 func OpenHandle(nsFD int) (Handle, error) {
 	at := netns.None()
-	if nsFD > 0 && !IsHere(nsFD) { // to enter even one's own takes CAP_SYS_ADMIN
+	if nsFD > 0 && !IsHere(nsFD) { // entering even one's own netns needs CAP_SYS_ADMIN
 		at = netns.NsHandle(nsFD)
 	}
 	nl, err := netlinksafe.NewHandleAt(at, unix.NETLINK_ROUTE)
@@ -43,8 +43,8 @@ func (h Handle) Do(f func() error) error {
 	return InNetNS(h.nsFD, f)
 }
 
-// AddVeth makes a pair of veths: one end here, its peer in the netns behind peerNS; 0: here, too. Hardware addresses that are given
-// keep udev from making up others.
+// AddVeth makes a pair of veths: one end here, its peer in the netns behind peerNS; 0: here, too. If the hardware addresses are
+// given, udev does not generate others.
 func (h Handle) AddVeth(name string, mac net.HardwareAddr, peer string, peerMAC net.HardwareAddr, peerNS int) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr = name, mac
@@ -58,7 +58,7 @@ func (h Handle) AddVeth(name string, mac net.HardwareAddr, peer string, peerMAC 
 	return nil
 }
 
-// RemoveVeth takes a veth away, and its peer with it. It succeeds where there is none, and leaves a link of another kind.
+// RemoveVeth removes a veth and its peer. It succeeds if there is none, and leaves a link of another kind alone.
 func (h Handle) RemoveVeth(name string) error {
 	l, err := h.LinkByName(name)
 	if err == nil && l.Type() == "veth" {
@@ -70,19 +70,19 @@ func (h Handle) RemoveVeth(name string) error {
 	return nil
 }
 
-// IsNoLink tells whether an error says that there is no such link.
+// IsNoLink reports whether an error means that the link does not exist.
 func IsNoLink(err error) bool {
 	var notFound netlink.LinkNotFoundError
 	return errors.As(err, &notFound) || errors.Is(err, unix.ENODEV)
 }
 
-// HostNet is the network of an address alone.
+// HostNet returns the network that has only this address.
 func HostNet(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
-// End is a link that its caller keeps, as one end of a veth pair. Its methods set right what differs from what they are named after, and
-// write nothing where all is well; each goes by the link as it was when the End was made. Done tells what they did. It is for one
+// End is a link that its caller owns, for example one end of a veth pair. Each method makes sure of the property that it is named after
+// and writes only if it differs, compared with the link's state when the End was made. Done returns what they changed. It is for one
 // goroutine.
 type End struct {
 	Link     netlink.Link
@@ -100,10 +100,10 @@ func (h Handle) End(name string) (*End, error) {
 	return h.EndOf(l), nil
 }
 
-// EndOf is for a link that was looked up.
+// EndOf returns the End of a link that was looked up already.
 func (h Handle) EndOf(l netlink.Link) *End { return &End{Link: l, h: h} }
 
-// Done returns in words what was set since the last call, and the errors of all that could not be.
+// Done describes what was changed since the last call, and returns the errors.
 func (e *End) Done() (repaired []string, err error) {
 	repaired, err = e.repaired, errors.Join(e.errs...)
 	e.repaired, e.errs = nil, nil
@@ -141,10 +141,10 @@ func (e *End) Up() {
 	e.step(!e.IsUp(), "set up", func() error { return e.h.LinkSetUp(e.Link) })
 }
 
-// IsUp tells whether it was.
+// IsUp reports whether the link was up.
 func (e *End) IsUp() bool { return e.Link.Attrs().Flags&net.FlagUp != 0 }
 
-// IPv6 makes sure that the link can have IPv6 addresses, also where new links start without, and that it has none but those.
+// IPv6 makes sure that the link can have IPv6 addresses, even if IPv6 is off on new links, and that the kernel generates none.
 func (e *End) IPv6() {
 	e.in6(func(conf string) error {
 		off, err := reads(conf+"disable_ipv6", "1")
@@ -163,12 +163,12 @@ func (e *End) IPv6() {
 	})
 }
 
-// NoGenerated keeps the kernel from giving the link a link-local address, if it has IPv6 at all. A link that is set up without has one
-// already.
+// NoGenerated keeps the kernel from giving the link a link-local address, if it has IPv6 at all. If the link is up, it
+// may have one already.
 func (e *End) NoGenerated() { e.in6(e.noGenerated) }
 
 func (e *End) noGenerated(conf string) error {
-	// Read from /proc: the library can set the mode but not tell it.
+	// Read from /proc: the library can set the mode but not read it.
 	const none = 1 // IN6_ADDR_GEN_MODE_NONE, linux/if_link.h
 	is, err := reads(conf+"addr_gen_mode", "1")
 	if errors.Is(err, os.ErrNotExist) {
@@ -201,7 +201,7 @@ func (e *End) Address(a *netlink.Addr) {
 	if a.IP.To4() != nil {
 		family = netlink.FAMILY_V4
 	}
-	// A list that changes kept interrupting only saves nothing: what is there already is no error below.
+	// An interrupted list is harmless: adding an address that exists is no error below.
 	have, err := e.h.AddrList(e.Link, family)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		e.errs = append(e.errs, fmt.Errorf("list addresses: %w", err))

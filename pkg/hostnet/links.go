@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// links reads routes, links, addresses and neighbours of one netns. It asks for single entries where it can: a node has
+// links reads routes, links, addresses and neighbours of one netns. It requests single entries if possible: a node has
 // hundreds of links, and each pod's start would list them all.
 type links struct{ conn *netlink.Conn }
 
@@ -21,7 +21,7 @@ func openLinks(nsFD int) (links, error) {
 
 func (l links) close() { _ = l.conn.Close() }
 
-// familyNumber is an address's family as netlink has it.
+// familyNumber returns an address's family as netlink encodes it.
 func familyNumber(a netip.Addr) uint8 {
 	if a.Is4() {
 		return unix.AF_INET
@@ -56,7 +56,7 @@ func (l links) request(kind uint16, flags netlink.HeaderFlags, header []byte, at
 	return nil, err
 }
 
-// attempts bounds retries of a dump that a change interrupted (EINTR): each reads afresh.
+// attempts bounds how often an interrupted dump (EINTR) is read from the start.
 const attempts = 8
 
 // Each calls f with every attribute of a message, behind its header of the given size.
@@ -116,13 +116,13 @@ func readRoute(data []byte) (r route, err error) {
 // link is one interface.
 type link struct {
 	index        int
-	name, kind   string // kind is "" where the driver has none, as hardware
+	name, kind   string // kind is "" for hardware, whose drivers have none
 	peer, master int    // indexes; a veth's peer is one in the netns that nsid means
 	nsid         int    // -1: this netns
 	mac          string // raw bytes
 }
 
-// errNoLink: there is none of that index.
+// errNoLink means that no link has that index.
 var errNoLink = errors.New("no such link")
 
 func (l links) link(index int) (link, error) {
@@ -170,8 +170,8 @@ func readLink(data []byte) (link, error) {
 	return out, err
 }
 
-// holds tells whether an address is this netns's own; one that is link-local in IPv6 counts only on the given link.
-func (l links) holds(a netip.Addr, on int) (bool, error) {
+// hasAddress reports whether this netns has an address; an IPv6 link-local one counts only on the given link.
+func (l links) hasAddress(a netip.Addr, on int) (bool, error) {
 	header := make([]byte, unix.SizeofIfAddrmsg)
 	header[0] = familyNumber(a)
 	replies, err := l.request(unix.RTM_GETADDR, netlink.Dump, header)
@@ -204,12 +204,12 @@ func (l links) holds(a netip.Addr, on int) (bool, error) {
 	return false, nil
 }
 
-// permanent returns the hardware address of a permanent neighbour entry, "" where there is none.
+// permanent returns the hardware address of a permanent neighbour entry; "" if there is none.
 func (l links) permanent(a netip.Addr, on int) (string, error) {
 	const header = unix.SizeofNdMsg
-	ask := make([]byte, header)
-	ask[0] = familyNumber(a)
-	replies, err := l.request(unix.RTM_GETNEIGH, netlink.Dump, ask)
+	message := make([]byte, header)
+	message[0] = familyNumber(a)
+	replies, err := l.request(unix.RTM_GETNEIGH, netlink.Dump, message)
 	if err != nil {
 		return "", fmt.Errorf("list neighbours: %w", err)
 	}
@@ -234,7 +234,7 @@ func (l links) permanent(a netip.Addr, on int) (string, error) {
 	return "", nil
 }
 
-// nsidOf is the number by which this netns knows another one, -1 where it has given it none.
+// nsidOf returns the ID that this netns has assigned to another one; -1 if it has assigned none.
 func (l links) nsidOf(nsFD int) (int, error) {
 	// struct rtgenmsg, a family, filled up to four bytes
 	const header = 4

@@ -1,11 +1,10 @@
-// Package hostnet owns facts about the network of a host and its pods: how to enter a netns, by which way a pod's packets come to the
-// host, which links lead away from it, and sockets and events of netlink. Both back ends of the packet rules use it, and the programs,
-// and so does whoever keeps a link (End).
+// Package hostnet reads the network of a host and its pods: it enters network namespaces, finds the interface by which a pod's packets
+// enter the host and the links that lead away from it, opens netlink sockets and watches their events.
 //
-// It decides nothing about a host, and changes nothing but the links that a caller says are its own. It knows no rule and no name of
-// neardns's: what is ours is an argument.
+// It decides nothing and changes only links that the caller passes as its own (End). It knows no rule and no name of neardns: they are
+// arguments.
 //
-// Failure policy: what cannot be found out is an error; a way that does not exist is a *WayError that names the reason.
+// On failure: a fact that cannot be read is an error. If a pod's packets do not enter the host, the error is a *WayError with the reason.
 package hostnet
 
 import (
@@ -15,15 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HoldNetNS makes a descriptor of our own. Sockets are opened anew after errors, maybe by another thread and after the
-// caller's descriptor was closed and its number given to another netns: those rules would land in the wrong place.
+// HoldNetNS duplicates the descriptor of a netns; a negative one stands for the calling thread's netns. A socket is opened again after an
+// error, possibly after the caller closed its descriptor and the kernel reused the number: rules would then go to another netns.
 func HoldNetNS(nsFD int) (int, error) {
 	var own int
 	var err error
 	if nsFD < 0 {
 		own, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	} else {
-		own, err = unix.FcntlInt(uintptr(nsFD), unix.F_DUPFD_CLOEXEC, 3) // never 0, which netlink.Config takes for none
+		own, err = unix.FcntlInt(uintptr(nsFD), unix.F_DUPFD_CLOEXEC, 3) // never 0, which means none to netlink.Config
 	}
 	if err != nil {
 		return -1, fmt.Errorf("open netns: %w", err)
@@ -31,14 +30,14 @@ func HoldNetNS(nsFD int) (int, error) {
 	return own, nil
 }
 
-// IsHere tells whether a descriptor is of the calling thread's own netns.
+// IsHere reports whether a descriptor refers to the calling thread's own netns.
 func IsHere(nsFD int) bool {
 	var there, here unix.Stat_t
 	return unix.Fstat(nsFD, &there) == nil && unix.Stat("/proc/thread-self/ns/net", &here) == nil && there.Ino == here.Ino && there.Dev == here.Dev
 }
 
-// ToEnter is what to tell a library of the netns behind a descriptor: nothing (0) where the calling thread is in it, since to
-// enter even one's own takes CAP_SYS_ADMIN.
+// ToEnter returns the descriptor for a library that enters a netns: 0 if the calling thread is in it already, because entering even one's
+// own netns needs CAP_SYS_ADMIN.
 func ToEnter(nsFD int) int {
 	if IsHere(nsFD) {
 		return 0
@@ -46,8 +45,8 @@ func ToEnter(nsFD int) int {
 	return nsFD
 }
 
-// InNetNS runs f on a thread of its own in the netns behind fd, and so what f starts. The thread ends with it where it could
-// not be brought back. A thread that is there already runs f itself: to enter even one's own takes CAP_SYS_ADMIN.
+// InNetNS runs f on a separate thread in the netns behind fd. If that thread cannot return to its own netns, it ends. If the calling
+// thread is in the netns already, it runs f itself, because entering even one's own netns needs CAP_SYS_ADMIN.
 func InNetNS(fd int, f func() error) error {
 	if IsHere(fd) {
 		return f()

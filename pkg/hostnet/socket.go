@@ -13,14 +13,14 @@ import (
 )
 
 // socket is a blocking netlink socket without the runtime's poller. The kernel answers a request before the call that
-// sends it returns, so nobody ever waits for an answer; mdlayher/netlink's own socket starts a goroutine at each call to
+// sends it returns, so reading never blocks; mdlayher/netlink's own socket starts a goroutine at each call to
 // be ready for that, which costs a process as short as an ADD several times what the call does.
 type socket struct{ fd int }
 
 // ReadBuffer holds the answers to one transaction or dump; netlink's default (208 KiB) overflows on a busy node.
 const ReadBuffer = 4 << 20
 
-// ErrInterrupted is what the kernel says by a flag when a commit came between the parts of a dump.
+// ErrInterrupted means that a commit happened between the parts of a dump, which the kernel reports by a flag.
 var ErrInterrupted = fmt.Errorf("dump interrupted: %w", unix.EINTR)
 
 // Dial opens a socket of a netlink protocol in the netns behind nsFD. The caller closes it.
@@ -36,7 +36,7 @@ func Dial(protocol, nsFD int) (*netlink.Conn, error) {
 	if err := unix.Bind(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return nil, errors.Join(fmt.Errorf("open netlink socket: %w", os.NewSyscallError("bind", err)), s.Close())
 	}
-	// Best effort: these only make errors speak and room for many of them.
+	// Best effort: these add details to errors, and buffer space for many of them.
 	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, ReadBuffer) != nil {
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, ReadBuffer)
 	}
@@ -44,10 +44,10 @@ func Dial(protocol, nsFD int) (*netlink.Conn, error) {
 	return netlink.NewConn(s, 0), nil
 }
 
-// Close, Send, SendMessages, Receive and ReceiveIter are what netlink.NewConn asks for.
+// Close, Send, SendMessages, Receive and ReceiveIter implement netlink.Socket.
 func (s *socket) Close() error {
 	fd := s.fd
-	s.fd = -1 // a second Close must not hit a number that was given away again
+	s.fd = -1 // a second Close must not close a reused descriptor
 	return os.NewSyscallError("close", unix.Close(fd))
 }
 
@@ -89,7 +89,7 @@ func (s *socket) Receive() ([]netlink.Message, error) {
 	return messages, err
 }
 
-// ReceiveIter hands the messages of one datagram out one by one. None comes of a dump's last datagram that was interrupted: the error comes first.
+// ReceiveIter yields the messages of one datagram. If the dump was interrupted, it yields only the error for the last datagram.
 func (s *socket) ReceiveIter() iter.Seq2[netlink.Message, error] {
 	return func(yield func(netlink.Message, error) bool) {
 		messages, err := s.Receive()
@@ -105,8 +105,8 @@ func (s *socket) ReceiveIter() iter.Seq2[netlink.Message, error] {
 	}
 }
 
-// interrupted tells whether a dump ended with the flag that a commit came between. Of a commit beside the last part of a dump
-// nothing but this message tells, which netlink.Conn keeps to itself; the part may hold rules of both generations.
+// interrupted reports whether a dump's final message has the flag for a commit during the dump. Only this message reports a commit during
+// the last part, which may then have rules of both generations, and netlink.Conn does not pass it on.
 func interrupted(messages []netlink.Message) bool {
 	return slices.ContainsFunc(messages, func(m netlink.Message) bool {
 		return m.Header.Type == netlink.Done && m.Header.Flags&unix.NLM_F_DUMP_INTR != 0

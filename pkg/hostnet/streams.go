@@ -9,18 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stream is one TCP connection of a netns that may send yet.
+// Stream is a TCP connection of a netns over which data may still be sent.
 type Stream struct{ Local, Remote netip.AddrPort }
 
-// Streams lists the TCP connections of a netns to a port, also those that are being opened. Those that only wait for stray packets
-// (TIME_WAIT, a minute) are none: a pod that opens one for each question has thousands. IPv4 addresses are plain, whatever family
-// their socket is of. It needs the kernel's socket diagnosis (tcp_diag), which kernels load by themselves.
+// Streams lists the TCP connections of a netns to a port, including those that are being opened. It leaves out connections in TIME_WAIT:
+// a pod that opens one for each query has thousands. IPv4 addresses are unmapped, even if the socket is an IPv6 one. It needs the
+// kernel's socket diagnosis module (tcp_diag), which the kernel loads on demand.
 func Streams(nsFD int, port uint16) ([]Stream, error) {
 	var out []Stream
 	err := InNetNS(nsFD, func() error {
 		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 			sockets, err := netlink.SocketDiagTCP(family)
-			if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // what is listed then is true
+			if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // entries of an interrupted dump are still valid
 				return fmt.Errorf("list connections: %w", err)
 			}
 			for _, s := range sockets {

@@ -10,14 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Uplinks names the interfaces of the calling thread's netns that lead away from this node: who comes by them is not served
-// from the node's cache, or the node would be a resolver for its whole segment, but given what the cluster DNS address gives.
+// Uplinks names the interfaces of the calling thread's netns that lead away from this node. Clients behind them must not be served from the
+// node's cache, or the node would be a resolver for its whole network segment; they get what the cluster DNS address gives.
 //
-// An uplink holds a default route, or leads away by its nature (a plain device, a VLAN, a bond, a tunnel between nodes); so
-// does the bridge or bond that has an uplink as a port, and what an uplink stands on. Any other kind of link is none: pods come
-// by veths, bridges, ports of Open vSwitch, macvlan and ipvlan ends, netkit, tun, and by what is yet to be made. none names
-// links that never are: those known to carry steered pods, since a pod without the cache is worse than a neighbour with it, and the
-// caller's own.
+// A link is an uplink if it has a default route or a kind that leads away (a plain device, a VLAN, a bond, a tunnel between nodes). A
+// bridge or bond with an uplink as a port is one too, and so is the link below an uplink. No other kind is: pods are attached by veths,
+// bridges, ports of Open vSwitch, macvlan and ipvlan ends, netkit, tun, and kinds that do not exist yet. none names links that never
+// count: the caller's own, and those known to carry steered pods, since a pod without the cache is worse than a neighbour with it.
 func Uplinks(none ...string) ([]string, error) {
 	links, err := netlinksafe.LinkList()
 	if err != nil {
@@ -29,22 +28,22 @@ func Uplinks(none ...string) ([]string, error) {
 	}
 	seen := make([]seenLink, 0, len(links))
 	for _, l := range links {
-		seen = append(seen, look(l))
+		seen = append(seen, readSeenLink(l))
 	}
 	return uplinks(seen, defaults, none), nil
 }
 
-// seenLink is one link as far as its place in the node's network goes.
+// seenLink has the properties of a link that decide whether it is an uplink.
 type seenLink struct {
 	index    int
 	name     string
-	kind     string // "device" where the driver has none, as hardware
+	kind     string // "device" for hardware, whose drivers have none
 	master   int    // 0: none
-	below    int    // the link that it stands on, or its peer; 0: none, or in another netns
+	below    int    // the link below it, or its peer; 0: none, or in another netns
 	loopback bool
 }
 
-func look(l netlink.Link) seenLink {
+func readSeenLink(l netlink.Link) seenLink {
 	a := l.Attrs()
 	s := seenLink{index: a.Index, name: a.Name, kind: l.Type(), master: a.MasterIndex, loopback: a.Flags&net.FlagLoopback != 0}
 	if a.NetNsID < 0 {
@@ -53,7 +52,7 @@ func look(l netlink.Link) seenLink {
 	return s
 }
 
-// leadsAway tells kinds of links that no CNI plugin attaches pods by, and behind which other machines are.
+// leadsAway reports kinds of links that lead to other machines and that no CNI plugin attaches pods by.
 func leadsAway(kind string) bool {
 	switch kind {
 	case "device", "vlan", "bond", "team", "vxlan", "geneve", "gre", "gretap", "ip6gre", "ip6gretap", "ipip", "sit", "ip6tnl", "vti", "vti6", "xfrm", "wireguard":
@@ -62,8 +61,8 @@ func leadsAway(kind string) bool {
 	return false
 }
 
-// pair tells kinds whose other end is a peer, not a link that they stand on.
-func pair(kind string) bool { return kind == "veth" || kind == "netkit" }
+// isPair reports kinds whose other end is a peer, not a link below.
+func isPair(kind string) bool { return kind == "veth" || kind == "netkit" }
 
 func uplinks(links []seenLink, defaults map[int]bool, none []string) []string {
 	up := map[int]bool{}
@@ -82,10 +81,10 @@ func uplinks(links []seenLink, defaults map[int]bool, none []string) []string {
 			if !up[l.index] {
 				continue
 			}
-			if !pair(l.kind) {
+			if !isPair(l.kind) {
 				mark(l.below)
 			}
-			// What comes by a port of a VRF comes by the port's name first.
+			// Packets that enter by a port of a VRF have the port's name first.
 			if slices.ContainsFunc(links, func(m seenLink) bool { return m.index == l.master && m.kind != "vrf" }) {
 				mark(l.master)
 			}
@@ -101,10 +100,9 @@ func uplinks(links []seenLink, defaults map[int]bool, none []string) []string {
 	return names
 }
 
-// Detours names the links of a netns by which the route to a pod may lead although its packets come by another: veths with
-// both ends there. What takes a packet out at such an end and brings it to its pod is no route (Cilium's cilium_host, where
-// pods have no routes of their own), so no route tells behind which link a pod lives. none
-// names the caller's own veths, behind which nobody lives.
+// Detours names the veths with both ends in a netns. The route to a pod may lead to such a link although the pod's packets enter by
+// another one: a program, not a route, takes packets from its other end to the pod (Cilium's cilium_host, if pods have no routes of their
+// own). none names the caller's own veths, which lead to no pod.
 func Detours(nsFD int, none ...string) ([]string, error) {
 	var names []string
 	err := InNetNS(nsFD, func() error {
@@ -114,12 +112,12 @@ func Detours(nsFD int, none ...string) ([]string, error) {
 		}
 		peers := map[int]int{}
 		for _, l := range links {
-			if s := look(l); pair(s.kind) {
+			if s := readSeenLink(l); isPair(s.kind) {
 				peers[s.index] = s.below
 			}
 		}
 		for _, l := range links {
-			s := look(l)
+			s := readSeenLink(l)
 			if slices.Contains(none, s.name) || peers[s.index] == 0 || peers[peers[s.index]] != s.index {
 				continue
 			}

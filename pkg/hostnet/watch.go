@@ -11,8 +11,8 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Watch ticks for messages to groups of a netlink protocol, those that matter, until ctx ends, which closes the channel. matters is
-// called by one goroutine; nil: all do. Messages that the kernel had no room for count as ones that matter. nsFD is of the netns to
+// Watch ticks for messages to groups of a netlink protocol for which matters is true, until ctx ends, which closes the channel. matters
+// is called by one goroutine; nil: every message matters. If the kernel dropped messages, Watch ticks too. nsFD refers to the netns to
 // listen in and may be closed afterwards; 0: the calling thread's.
 func Watch(ctx context.Context, nsFD, protocol int, matters func([]netlink.Message) bool, groups ...uint32) (<-chan struct{}, error) {
 	conn, err := listen(nsFD, protocol, groups...)
@@ -27,7 +27,7 @@ func listen(nsFD, protocol int, groups ...uint32) (*netlink.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	_ = conn.SetReadBuffer(ReadBuffer) // best effort: an overflow is noticed
+	_ = conn.SetReadBuffer(ReadBuffer) // best effort: an overflow causes a tick
 	for _, g := range groups {
 		if err := conn.JoinGroup(g); err != nil {
 			return nil, errors.Join(err, conn.Close())
@@ -36,7 +36,7 @@ func listen(nsFD, protocol int, groups ...uint32) (*netlink.Conn, error) {
 	return conn, nil
 }
 
-// follow closes conn when ctx ends, which is what ends Receive.
+// follow closes conn when ctx ends, so that Receive returns.
 func follow(ctx context.Context, conn *netlink.Conn, matters func([]netlink.Message) bool) <-chan struct{} {
 	ticks := tick.New()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })

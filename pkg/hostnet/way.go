@@ -11,24 +11,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WayError says why a pod's packets to a cluster DNS address would not meet this host's switch. Such a pod must be left
-// alone: its packets would carry an address that nothing else knows.
+// WayError is the reason why a pod's packets to a cluster DNS address do not pass this host's switch. Such a pod must be left alone: only
+// the switch knows the steering address that its packets would carry.
 type WayError struct{ Reason string }
 
 func (e *WayError) Error() string { return e.Reason }
 
 func noWay(format string, args ...any) error { return &WayError{Reason: fmt.Sprintf(format, args...)} }
 
-// Found is what Ways found about one address: the interface, or why there is none.
+// Found is the result of Ways for one address: the interface, or why there is none.
 type Found struct {
 	HostInterface string
 	Err           error
 }
 
-// Way looks at a pod's route to a cluster DNS address, without sending a packet. It returns the interface by which the
-// pod's packets enter the host's netns (the veth's host side, or the bridge it is a port of), or a *WayError where they
+// Way follows a pod's route to a cluster DNS address, without sending a packet. It returns the interface by which the
+// pod's packets enter the host's netns (the veth's host side, or the bridge it is a port of), or a *WayError if they
 // go elsewhere: another kind of link (macvlan, SR-IOV), a peer in another netns, an OVS port, or a next hop that is not
-// this host. podNS and hostNS are descriptors of the two namespaces. Other errors mean that it could not be told.
+// this host. podNS and hostNS are descriptors of the two namespaces. Other errors mean that the result is unknown.
 func Way(podNS, hostNS int, clusterDNS netip.Addr) (string, error) {
 	found := Ways(podNS, hostNS, clusterDNS)[0]
 	return found.HostInterface, found.Err
@@ -50,7 +50,7 @@ func Ways(podNS, hostNS int, clusterDNS ...netip.Addr) []Found {
 	return out
 }
 
-// ways looks at one pod's network and the host's.
+// ways reads the networks of one pod and of the host.
 type ways struct {
 	pod, host     links
 	podNS, hostNS int
@@ -93,8 +93,8 @@ func (w *ways) to(clusterDNS netip.Addr) (string, error) {
 	return entry.name, nil
 }
 
-// Veth finds the link in the host's netns by which a pod's packets to an address leave the pod: the host's end of its veth, also where
-// that is a port of a bridge. It returns a *WayError where there is none. An index means this link as long as there is one of its name.
+// Veth finds the link in the host's netns by which a pod's packets to an address leave the pod: the host's end of its veth, even if
+// that is a port of a bridge. It returns a *WayError if there is none. The index is valid while a link of that name exists.
 func Veth(podNS, hostNS int, to netip.Addr) (index int, name string, err error) {
 	w, err := openWays(podNS, hostNS)
 	if err != nil {
@@ -125,7 +125,7 @@ func (w *ways) veth(to netip.Addr) (r route, own, peer link, err error) {
 }
 
 // hostPeer finds the other end of the pod's veth in the host's netns. Interface indexes are only unique in a netns, so the
-// peer must point back: by index, and at the pod's netns by id where the kernel tells one.
+// peer must point back: by index, and to the pod's netns by ID if the kernel has one.
 func (w *ways) hostPeer(own link) (link, error) {
 	if own.peer == 0 {
 		return link{}, noWay("%s: the kernel does not tell its peer", own.name)
@@ -140,28 +140,28 @@ func (w *ways) hostPeer(own link) (link, error) {
 	if peer.kind != "veth" || peer.peer != own.index {
 		return link{}, elsewhere
 	}
-	// Looking the peer up made the kernel give the netns at its other end an id here, so a pod's netns without one is
-	// not that netns.
+	// Looking the peer up made the kernel give the netns at its other end an id here, so a pod's netns without an ID
+	// is not that netns.
 	if id, err := w.host.nsidOf(w.podNS); err == nil && (id < 0 || peer.nsid != id) {
 		return link{}, elsewhere
 	}
 	return peer, nil
 }
 
-// nextHopIsHost checks that what the pod sends to its next hop arrives in this host's IP stack.
+// nextHopIsHost checks that packets to the pod's next hop arrive in this host's IP stack.
 func (w *ways) nextHopIsHost(clusterDNS netip.Addr, route route, own, peer, entry link) error {
 	family := familyNumber(clusterDNS)
 	gw := route.gateway
 	if gw.IsValid() {
 		family = familyNumber(gw)
-		held, err := w.host.holds(gw, entry.index)
+		isHost, err := w.host.hasAddress(gw, entry.index)
 		if err != nil {
 			return err
 		}
-		if held {
+		if isHost {
 			return nil
 		}
-		// The pod may have a permanent neighbour entry that is the host's own link, as the AWS VPC CNI writes one.
+		// The pod may have a permanent neighbour entry with the host link's hardware address, as the AWS VPC CNI writes it.
 		if mac, err := w.pod.permanent(gw, own.index); err == nil && mac != "" && (mac == peer.mac || mac == entry.mac) {
 			return nil
 		}
@@ -179,7 +179,7 @@ func (w *ways) nextHopIsHost(clusterDNS netip.Addr, route route, own, peer, entr
 	return noWay("the pod's next hop %s is not an address of this host", gw)
 }
 
-// proxies reads proxy_arp or proxy_ndp of the links in the host's netns: with it the host takes any next hop as itself.
+// proxies reads proxy_arp or proxy_ndp of the links in the host's netns: if it is on, the host answers for any next hop.
 func proxies(hostNS int, entry, peer string, family uint8) (bool, error) {
 	dir, file := "ipv4", "proxy_arp"
 	if family == unix.AF_INET6 {

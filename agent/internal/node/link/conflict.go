@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// zeroconf is the on-link route that many distributions put on the first interface (RFC 3927). Nobody's service lies
-// behind it: the addresses in it are picked at random and defended by ARP, so it does not count as "routed elsewhere".
+// zeroconf is the on-link route that many distributions put on the first interface (RFC 3927). Its addresses are picked at random and
+// defended by ARP, so no service uses them, and the route does not count as "routed elsewhere".
 var zeroconf = netip.MustParsePrefix("169.254.0.0/16")
 
-// conflict returns a *ConflictError if addr stands on another link, or if a route more specific than the default leads
-// to it. The route is looked at only before the address is added: afterwards the kernel knows it as local.
-func (k kernel) conflict(ours netlink.Link, addr netip.Addr, present bool, all []netlink.Addr) error {
+// conflict returns a *ConflictError if another link has addr, or if a route more specific than the default leads to it. The route is
+// checked only while the address is missing, because the kernel has a local route once it is added.
+func (k kernel) conflict(own netlink.Link, addr netip.Addr, present bool, all []netlink.Addr) error {
 	for _, a := range all {
-		if a.LinkIndex == ours.Attrs().Index || prefixOf(a).Addr() != addr {
+		if a.LinkIndex == own.Attrs().Index || prefixOf(a).Addr() != addr {
 			continue
 		}
 		name := fmt.Sprintf("number %d", a.LinkIndex)
@@ -35,7 +35,7 @@ func (k kernel) conflict(ours netlink.Link, addr netip.Addr, present bool, all [
 		return ignoreNoRoute(addr, err)
 	}
 	for _, r := range routes {
-		if !leadsElsewhere(ours, r) {
+		if !leadsElsewhere(own, r) {
 			continue
 		}
 		return &ConflictError{Address: addr, Route: k.describe(r)}
@@ -43,8 +43,8 @@ func (k kernel) conflict(ours netlink.Link, addr netip.Addr, present bool, all [
 	return nil
 }
 
-// ignoreNoRoute takes the kernel's ways of saying that nothing is there: no route, or one that refuses (unreachable,
-// prohibit, blackhole; a whole private range is often closed that way).
+// ignoreNoRoute drops the errors by which the kernel reports that there is no route, or one that refuses packets (unreachable, prohibit,
+// blackhole; a whole private range is often closed that way).
 func ignoreNoRoute(addr netip.Addr, err error) error {
 	for _, none := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL, unix.EAGAIN, unix.ESRCH, unix.ENOENT} {
 		if errors.Is(err, none) {
@@ -54,10 +54,10 @@ func ignoreNoRoute(addr netip.Addr, err error) error {
 	return fmt.Errorf("look up the route to %s: %w", addr, err)
 }
 
-func leadsElsewhere(ours netlink.Link, r netlink.Route) bool {
+func leadsElsewhere(own netlink.Link, r netlink.Route) bool {
 	dst := routePrefix(r)
 	switch {
-	case dst.Bits() == 0, r.LinkIndex == ours.Attrs().Index:
+	case dst.Bits() == 0, r.LinkIndex == own.Attrs().Index:
 		return false
 	case dst == zeroconf && r.Gw == nil && r.Type == unix.RTN_UNICAST:
 		return false
@@ -80,7 +80,7 @@ func routePrefix(r netlink.Route) netip.Prefix {
 	return netip.PrefixFrom(addr.Unmap(), ones)
 }
 
-// describe prints a route as ip(8) does, as far as it tells the operator which it is.
+// describe prints a route as ip(8) does, with the parts that identify it.
 func (k kernel) describe(r netlink.Route) string {
 	text := routePrefix(r).String()
 	if r.Type == unix.RTN_LOCAL {

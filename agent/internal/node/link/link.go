@@ -1,12 +1,11 @@
-// Package link owns the agent's link in the host's netns (a dummy, or a bridge without ports where the kernel has no
-// dummy driver) and the addresses on it: the local and the steering addresses.
+// Package link manages the agent's link in the host's netns and the addresses on it: the local and the steering addresses. The link is a
+// dummy, or a bridge without ports if the kernel has no dummy driver.
 //
-// It must never touch another program's link, address or route, and never let one of our addresses become the node's
-// source address towards pods or the world. The link stays when the agent stops: the switch needs nothing from it, and
-// what it would save is a repair; only `cleanup` removes it.
+// It never changes another program's link, address or route, and none of its addresses becomes a source address of the node's own packets.
+// The link stays when the agent stops, so that the next agent need not create it again; only `cleanup` removes it.
 //
-// Failure policy: Ensure does all that it can and joins the rest into one error, so that one address that belongs to
-// somebody else does not cost the others. It never retries; the caller does, and tells conflicts by *ConflictError.
+// On failure: Ensure does all that it can and joins the errors, so that an address that another program uses does not affect the others. It
+// does not retry; the caller does. A conflict is a *ConflictError.
 package link
 
 import (
@@ -29,19 +28,19 @@ type Config struct {
 	NetNS     int          // fd of the netns to work in; 0: the calling thread's
 }
 
-// Kinds of links that serve. Both deliver to local sockets alike; the dummy is the one that people expect to see.
+// The kinds of links that can be used. Both deliver to local sockets in the same way; a dummy is what operators expect to see.
 const (
 	kindDummy  = "dummy"
 	kindBridge = "bridge"
 )
 
-// Changes says what Ensure had to do. Its zero value but for Kind means that all was well.
+// Changes lists what Ensure changed. If nothing was changed, only Kind is set.
 type Changes struct {
-	Kind     string         // "dummy" or "bridge"; empty if the link could not be had
-	Created  bool           // the link was not there
-	Repaired []string       // properties of the link that were set right, for the log
-	Added    []netip.Addr   // ours, missing or with wrong properties before
-	Removed  []netip.Prefix // addresses on our link that are not ours
+	Kind     string         // "dummy" or "bridge"; empty if there is no link
+	Created  bool           // the link was missing
+	Repaired []string       // properties of the link that were corrected, for the log
+	Added    []netip.Addr   // wanted addresses that were missing or had wrong properties
+	Removed  []netip.Prefix // addresses on the link that are not wanted
 }
 
 // Any reports whether anything was changed.
@@ -49,7 +48,7 @@ func (c Changes) Any() bool {
 	return c.Created || len(c.Repaired)+len(c.Added)+len(c.Removed) > 0
 }
 
-// ConflictError says that an address is somebody else's. The operator has to act: no retry helps.
+// ConflictError means that another link or route already uses an address. The operator has to act: no retry helps.
 type ConflictError struct {
 	Address netip.Addr
 	Link    string // the other link that has the address, or
@@ -63,9 +62,8 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("address %s is already routed elsewhere (%s): choose another address", e.Address, e.Route)
 }
 
-// Ensure makes the link and its addresses as cfg says. It is idempotent and changes nothing when all is well. Foreign
-// addresses on our own link are removed: whoever takes an address out of the configuration wants it gone, and anything
-// else there would become reachable from pods unguarded by the switch.
+// Ensure gives the link the properties and addresses of cfg. It is idempotent. It removes all other addresses from the link: they were
+// removed from the configuration, or pods could reach them without the switch's protection.
 func Ensure(cfg Config) (Changes, error) {
 	var done Changes
 	k, err := openKernel(cfg.NetNS)
@@ -73,7 +71,7 @@ func Ensure(cfg Config) (Changes, error) {
 		return done, err
 	}
 	defer k.Close()
-	l, created, err := k.have(cfg.Name)
+	l, created, err := k.ensureLink(cfg.Name)
 	if err != nil {
 		return done, fmt.Errorf("link %s: %w", cfg.Name, err)
 	}
@@ -82,14 +80,13 @@ func Ensure(cfg Config) (Changes, error) {
 	if done.Repaired, err = k.repair(l, cfg); err != nil {
 		errs = append(errs, fmt.Errorf("link %s: %w", cfg.Name, err))
 	}
-	if err := k.addresses(l, cfg.Addresses, &done); err != nil {
+	if err := k.ensureAddresses(l, cfg.Addresses, &done); err != nil {
 		errs = append(errs, err)
 	}
 	return done, errors.Join(errs...)
 }
 
-// Remove deletes the link and with it the addresses. It succeeds when there is none, and refuses a link of that name that
-// Ensure would not have made.
+// Remove deletes the link with its addresses. It succeeds if there is none, and refuses a link of that name that Ensure cannot have made.
 func Remove(cfg Config) error {
 	k, err := openKernel(cfg.NetNS)
 	if err != nil {
@@ -101,7 +98,7 @@ func Remove(cfg Config) error {
 		return nil
 	}
 	if err == nil {
-		err = k.ours(l)
+		err = k.checkOwner(l)
 	}
 	if err == nil {
 		err = k.LinkDel(l)
@@ -112,7 +109,7 @@ func Remove(cfg Config) error {
 	return nil
 }
 
-// kernel is one netlink socket in the netns at hand.
+// kernel is a netlink socket in one netns.
 type kernel struct{ hostnet.Handle }
 
 func openKernel(netNS int) (kernel, error) {
@@ -120,9 +117,9 @@ func openKernel(netNS int) (kernel, error) {
 	return kernel{h}, err
 }
 
-// whole repeats a dump that a change elsewhere interrupted until it is whole: one that is not could lack what did not change, and here a
-// repair would be made of it.
-func whole[T any](dump func() ([]T, error)) ([]T, error) {
+// dumpAll repeats a dump until no change interrupted it. An interrupted dump may lack entries that exist, and Ensure would repair them
+// needlessly.
+func dumpAll[T any](dump func() ([]T, error)) ([]T, error) {
 	const attempts = 8
 	var out []T
 	var err error
@@ -134,15 +131,15 @@ func whole[T any](dump func() ([]T, error)) ([]T, error) {
 	return out, err
 }
 
-// present is what the netns has of the addresses that are wanted on a link.
+// present has the addresses of a netns, sorted by whether they are as wanted on the link.
 type present struct {
 	all  []netlink.Addr // of all links
 	good map[netip.Addr]bool
-	bad  []netlink.Addr // on the link: with other properties than they should have, or nobody's wish
+	bad  []netlink.Addr // on the link, but not wanted or with wrong properties
 }
 
 func (k kernel) present(l netlink.Link, want []netip.Addr) (p present, err error) {
-	if p.all, err = whole(func() ([]netlink.Addr, error) { return k.AddrList(nil, netlink.FAMILY_ALL) }); err != nil {
+	if p.all, err = dumpAll(func() ([]netlink.Addr, error) { return k.AddrList(nil, netlink.FAMILY_ALL) }); err != nil {
 		return p, fmt.Errorf("list addresses: %w", err)
 	}
 	p.good = map[netip.Addr]bool{}
@@ -158,11 +155,11 @@ func (k kernel) present(l netlink.Link, want []netip.Addr) (p present, err error
 	return p, nil
 }
 
-// have returns the link, made new where there is none.
-func (k kernel) have(name string) (netlink.Link, bool, error) {
+// ensureLink returns the link, and creates it if there is none.
+func (k kernel) ensureLink(name string) (netlink.Link, bool, error) {
 	l, err := k.LinkByName(name)
 	if err == nil {
-		return l, false, k.ours(l)
+		return l, false, k.checkOwner(l)
 	}
 	if !hostnet.IsNoLink(err) {
 		return nil, false, fmt.Errorf("look it up: %w", err)
@@ -174,23 +171,23 @@ func (k kernel) have(name string) (netlink.Link, bool, error) {
 		off := false
 		err = k.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &off})
 	}
-	// Another process may have made it meanwhile (an agent that is being replaced); then it is as good as ours.
+	// Another process (an agent that is being replaced) may have made it meanwhile; then it can be used.
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, false, fmt.Errorf("add: %w", err)
 	}
 	if l, err = k.LinkByName(name); err != nil {
 		return nil, false, fmt.Errorf("look it up: %w", err)
 	}
-	return l, true, k.ours(l)
+	return l, true, k.checkOwner(l)
 }
 
-// ours refuses a link of our name that cannot be of our making: nothing on it may be changed then.
-func (k kernel) ours(l netlink.Link) error {
+// checkOwner returns an error for a link that neardns cannot have made; nothing on such a link may be changed.
+func (k kernel) checkOwner(l netlink.Link) error {
 	switch l.Type() {
 	case kindDummy:
 		return nil
 	case kindBridge:
-		links, err := whole(k.Handle.Handle.Handle.LinkList) // the others hide that it is not whole
+		links, err := dumpAll(k.Handle.Handle.Handle.LinkList) // netlinksafe's LinkList hides an interruption
 		if err != nil {
 			return fmt.Errorf("list links: %w", err)
 		}
@@ -204,7 +201,7 @@ func (k kernel) ours(l netlink.Link) error {
 	return fmt.Errorf("is a %s, so it is another program's: choose another link.name or delete it", l.Type())
 }
 
-// repair sets the link's own properties right and names what was not.
+// repair corrects the link's own properties and names those that it changed.
 func (k kernel) repair(l netlink.Link, cfg Config) ([]string, error) {
 	e := k.EndOf(l)
 	e.NoMulticast()
@@ -215,8 +212,8 @@ func (k kernel) repair(l netlink.Link, cfg Config) ([]string, error) {
 	return e.Done()
 }
 
-// addresses adds what is missing, replaces what has wrong properties and removes what is not ours.
-func (k kernel) addresses(l netlink.Link, want []netip.Addr, done *Changes) error {
+// ensureAddresses adds missing addresses, replaces those with wrong properties and removes those that are not wanted.
+func (k kernel) ensureAddresses(l netlink.Link, want []netip.Addr, done *Changes) error {
 	have, err := k.present(l, want)
 	if err != nil {
 		return err
@@ -247,14 +244,14 @@ func (k kernel) addresses(l netlink.Link, want []netip.Addr, done *Changes) erro
 	return errors.Join(errs...)
 }
 
-// addrOf gives an address the properties that keep it from ever becoming a source of the node's own packets: IPv4 of
-// scope link is chosen for no route that leaves by another link, and IPv6 with a preferred lifetime of 0 is deprecated
-// from the start (RFC 6724, rule 3). Pod routes that lead to veths without addresses would else pick ours.
+// addrOf gives an address properties that keep it from becoming a source of the node's own packets. The kernel does not choose an IPv4
+// address of scope link for a route that leaves by another link. An IPv6 address with a preferred lifetime of 0 is deprecated from the
+// start (RFC 6724, rule 3). Otherwise the routes to pods, which lead to veths without addresses, would use it.
 func addrOf(a netip.Addr) *netlink.Addr {
 	if a.Is4() {
 		return &netlink.Addr{IPNet: hostnet.HostNet(a), Scope: unix.RT_SCOPE_LINK}
 	}
-	// The library sends lifetimes only if one is above 0, hence "forever" as the valid one. nodad: nobody else is on the
+	// The library sends lifetimes only if one is above 0, hence "forever" as the valid one. nodad: no other machine is on the
 	// link, and a tentative address cannot be bound. noprefixroute: the local table's route is enough.
 	forever := int64(^uint32(0))
 	return &netlink.Addr{IPNet: hostnet.HostNet(a), Flags: unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE, ValidLft: int(forever), PreferedLft: 0}

@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// Verify reports in words what Ensure would have to repair, and changes nothing. No words mean that all is well.
+// Verify describes what Ensure would repair, and changes nothing. An empty list means that nothing differs.
 func Verify(cfg Config) (drift []string, err error) {
 	k, err := openKernel(cfg.NetNS)
 	if err != nil {
@@ -24,7 +24,7 @@ func Verify(cfg Config) (drift []string, err error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("look up link %s: %w", cfg.Name, err)
 	}
-	if err := k.ours(l); err != nil {
+	if err := k.checkOwner(l); err != nil {
 		return []string{err.Error()}, nil
 	}
 	if l.Attrs().Flags&net.FlagUp == 0 {
