@@ -9,19 +9,20 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// hostRulesName is the file in stateDir. Like the rules it tells of, it is gone after a reboot.
+// hostRulesName is the file in stateDir. Like the rules that it describes, it is gone after a reboot.
 const hostRulesName = "host-rules"
 
-// HostRules says in which back end the host's rules stand, for which of our addresses, and what they were made from. Whoever made
-// them writes it: plugin and agent work by the same, an ADD need not ask iptables, and who finds the rules gone can put them back.
+// HostRules describes the host's rules: their back end, the addresses that they cover, and the settings that they were made from. The
+// program that made the rules writes it. So plugin and agent use the same back end, an ADD need not run iptables, and a program that
+// finds the rules missing can restore them.
 type HostRules struct {
-	Backend   string       `json:"backend"` // "" where nobody has made any
+	Backend   string       `json:"backend"` // "" if there are no rules
 	Addresses []netip.Addr `json:"addresses"`
-	Switch    *Switch      `json:"switch,omitempty"` // nil where there is nothing to put back: an older agent, node-cache's place
+	Switch    *Switch      `json:"switch,omitempty"` // nil if there is nothing to restore: an older agent, or one in node-cache's place
 }
 
-// Switch is what the host's rules were made from, as far as the fallback needs it: without a lease nobody is delivered, so pods
-// that opted out and whatever proves a lease are left out. It holds no secret: everybody on the node may read it.
+// Switch has the settings of the host's rules that the fallback needs. Without a lease no query is delivered to the agent, so pods that
+// opted out and the keys of leases are left out. It contains no secret: every process on the node may read it.
 type Switch struct {
 	Redirects     []steer.Redirect `json:"redirects,omitempty"`
 	FallbackOnly  []steer.Redirect `json:"fallbackOnly,omitempty"`
@@ -31,8 +32,8 @@ type Switch struct {
 	Lifetime      time.Duration    `json:"lifetime,omitempty"` // in nanoseconds
 }
 
-// SwitchOf is a description's part that is kept; nil for rules that only their own agent may put back, since they hand packets to
-// other programs' sockets or the node's own processes.
+// SwitchOf returns the settings to store; nil for rules that only their own agent may restore, since they deliver packets to other
+// programs' sockets or to the node's own processes.
 func SwitchOf(rs steer.Ruleset) *Switch {
 	h, ok := rs.(steer.Host)
 	if !ok || h.OwnLocals || len(h.Ceded) > 0 {
@@ -41,14 +42,13 @@ func SwitchOf(rs steer.Ruleset) *Switch {
 	return &Switch{h.Redirects, h.FallbackOnly, h.Locals, h.Uplinks, h.InterceptNode, h.Lifetime}
 }
 
-// Host is the description again.
+// Host returns the rules that the settings describe.
 func (s Switch) Host() steer.Host {
 	return steer.Host{Redirects: s.Redirects, FallbackOnly: s.FallbackOnly, Locals: s.Locals, Uplinks: s.Uplinks,
 		InterceptNode: s.InterceptNode, Lifetime: s.Lifetime}
 }
 
-// With is a plugin's own description, and behind it what the file knows beside that: addresses that pods still name although the
-// configuration does not.
+// With adds to the plugin's own rules what only the file has: addresses that pods still name although the configuration does not.
 func (h HostRules) With(own steer.Host) steer.Host {
 	if h.Switch == nil {
 		return own
@@ -71,7 +71,7 @@ func (h HostRules) With(own steer.Host) steer.Host {
 	return own
 }
 
-// Cover tells whether the rules know all of the addresses.
+// Cover reports whether the rules cover all of the addresses.
 func (h HostRules) Cover(addrs ...netip.Addr) bool {
 	return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !slices.Contains(h.Addresses, a) })
 }
@@ -81,7 +81,7 @@ func hostRulesRecord() record[HostRules] { return record[HostRules]{what: "what 
 // HostRulesPath names the file.
 func HostRulesPath(stateDir string) string { return filepath.Join(stateDir, hostRulesName) }
 
-// ReadHostRules reads the file. None is the zero value and no error.
+// ReadHostRules reads the file. A missing file is the zero value and no error.
 func ReadHostRules(stateDir string) (HostRules, error) {
 	v, _, err := hostRulesRecord().read(HostRulesPath(stateDir))
 	return v, err
@@ -92,7 +92,7 @@ func WriteHostRules(stateDir string, h HostRules) error {
 	return hostRulesRecord().write(HostRulesPath(stateDir), h)
 }
 
-// RemoveHostRules removes the file. It succeeds when there is none.
+// RemoveHostRules removes the file. It succeeds if there is none.
 func RemoveHostRules(stateDir string) error {
 	return hostRulesRecord().remove(HostRulesPath(stateDir))
 }

@@ -8,15 +8,15 @@ import (
 // hostsName is the file in stateDir.
 const hostsName = "hosts.json"
 
-// Hosts is what the role `hosts` (`neardns-agent hosts`) did when it last looked. The role writes it, `status` and `doctor` show it;
+// Hosts is the result of the last pass of the role `hosts` (`neardns-agent hosts`). The role writes it, `status` and `doctor` show it;
 // only `cleanup` goes by it, which does not begin while the role runs.
 type Hosts struct {
 	Since    time.Time      `json:"since"`           // the role began
 	Looked   time.Time      `json:"looked"`          // it last looked
 	Ended    bool           `json:"ended,omitempty"` // in order; the lines stay
 	Fault    string         `json:"fault,omitempty"` // why the file may not have the lines
-	Fighting bool           `json:"fighting"`        // another program keeps taking the lines out, so that repairs are fewer
-	Repairs  int            `json:"repairs"`         // since the role began, lines had to be put back
+	Fighting bool           `json:"fighting"`        // another program keeps removing the lines, so repairs are less frequent
+	Repairs  int            `json:"repairs"`         // how often lines were restored since the role began
 	Services []HostsService `json:"services"`
 }
 
@@ -24,9 +24,9 @@ type Hosts struct {
 type HostsService struct {
 	Name      string    `json:"name"`              // namespace/name
 	Addresses []string  `json:"addresses"`         // in the file; none: it has no line
-	Answered  time.Time `json:"answered,omitzero"` // its servers last answered, be it with a denial; zero: not since the role began
+	Answered  time.Time `json:"answered,omitzero"` // when its servers last answered, NXDOMAIN included; zero: not since the role began
 	Failed    string    `json:"failed,omitempty"`  // why they do not answer now
-	Left      []string  `json:"left,omitempty"`    // names that lines of others have
+	Left      []string  `json:"left,omitempty"`    // names that other programs' lines have
 }
 
 func hostsRecord() record[Hosts] { return record[Hosts]{what: "what the role hosts did"} }

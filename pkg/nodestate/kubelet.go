@@ -2,11 +2,11 @@ package nodestate
 
 import "path/filepath"
 
-// kubeletName is the file in stateDir. Its end tells readers of YAML, which JSON is a part of.
+// kubeletName is the file in stateDir. It has a YAML suffix for readers of YAML, of which JSON is a subset.
 const kubeletName = "kubelet.yaml"
 
-// Kubelet is what the products go by of the kubelet's configuration, in its own words. The installer, which sees the kubelet's folder
-// for a moment, writes it for those who do not: that folder holds every pod's secrets.
+// Kubelet has the parts of the kubelet's configuration that neardns uses, with the kubelet's own keys. The installer, which mounts the
+// kubelet's folder for a moment, writes it for the agent, which does not: that folder has every pod's secrets.
 type Kubelet struct {
 	ClusterDomain string   `json:"clusterDomain,omitempty"`
 	ClusterDNS    []string `json:"clusterDNS,omitempty"`

@@ -10,13 +10,13 @@ import (
 	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
-// record is one file of JSON that the products share, beside the pods' own. what names it in errors.
+// record is one JSON file about the node. what names it in errors.
 type record[T any] struct {
 	what    string
 	durable bool // must survive a power cut
 }
 
-// read returns the zero value, and no error, where there is no file; then ok is false.
+// read returns the zero value, ok false and no error if there is no file.
 func (r record[T]) read(path string) (v T, ok bool, err error) {
 	var none T
 	data, err := atomicfile.Read(path, MaxSize)

@@ -8,17 +8,17 @@ import (
 // watchName is the file in stateDir.
 const watchName = "watch.json"
 
-// Watch is what the watch over the network's configuration (`neardns-install watch`) saw when it last looked. The watch writes
-// it, the agent shows it; nobody decides anything by it.
+// Watch is the last result of `neardns-install watch`, which watches the network's configuration. The watch writes it and the agent shows
+// it; no program decides by it.
 type Watch struct {
 	Since    time.Time `json:"since"`             // the watch began
 	Looked   time.Time `json:"looked"`            // it last looked
-	Network  string    `json:"network,omitempty"` // the one that the runtime takes, by name
-	OK       bool      `json:"ok"`                // plugin and entry were there, or have been put there
+	Network  string    `json:"network,omitempty"` // the name of the network that the runtime uses
+	OK       bool      `json:"ok"`                // plugin and entry were there, or have been restored
 	Fault    string    `json:"fault,omitempty"`   // why not
-	Repairs  int       `json:"repairs"`           // since it began, an unchanged entry had to be put back
-	Restored int64     `json:"restored"`          // since it began, the host's rules were gone with no agent to mend them, and put back
-	Fighting bool      `json:"fighting"`          // another program keeps taking it out, so the watch rests between its tries
+	Repairs  int       `json:"repairs"`           // how often an unchanged entry was restored since it began
+	Restored int64     `json:"restored"`          // how often it restored the host's rules because no agent did
+	Fighting bool      `json:"fighting"`          // another program keeps removing the entry, so repairs are less frequent
 }
 
 func watchRecord() record[Watch] { return record[Watch]{what: "what the watch saw"} }

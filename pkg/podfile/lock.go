@@ -18,13 +18,13 @@ import (
 // LockPath returns where Lock keeps its file.
 func LockPath(stateDir string) string { return filepath.Join(stateDir, nodestate.PluginLockName) }
 
-// lockPoll is how often a lock that another call holds is tried again: a call takes a few milliseconds.
+// lockPoll is the pause between attempts to get a lock that another call holds: a call takes a few milliseconds.
 const lockPoll = 2 * time.Millisecond
 
 // Lock waits until no other call of the plugin works on the container, and keeps others waiting until unlock is called. A runtime
-// should not make two calls for one container at once, but a kubelet that gives up on an ADD lets its DEL follow at once, and
-// what one has read the other would undo. The lock goes with the process; it leaves one empty file for all containers: each has
-// one byte of it (open file description locks, Linux 3.15), chosen by a hash. unlock is never nil.
+// should not make two calls for one container at once, but after an ADD that timed out the kubelet sends the DEL at once, and
+// each would undo the other's work. The lock ends with the process. One empty file serves all containers: each locks one byte of it, chosen
+// by a hash (open file description locks, Linux 3.15). unlock is never nil.
 func Lock(ctx context.Context, stateDir, containerID string) (unlock func(), err error) {
 	f, err := os.OpenFile(LockPath(stateDir), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
@@ -32,9 +32,9 @@ func Lock(ctx context.Context, stateDir, containerID string) (unlock func(), err
 	}
 	unlock = func() { _ = f.Close() }
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(containerID)) // a hash takes everything
+	_, _ = h.Write([]byte(containerID)) // a hash never fails
 	for {
-		// Filled in anew each time: the kernel may write into it.
+		// Made for each call, because the kernel may write into it.
 		one := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(h.Sum64() >> 1), Len: 1}
 		err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &one)
 		if err == nil {

@@ -1,10 +1,10 @@
-// Package podfile owns the files by which the plugin tells the agent of this node's pods, one for each attachment. What the two
-// tell each other of the node itself is pkg/nodestate's.
+// Package podfile reads and writes the pod files: one for each attachment, by which the plugin informs the agent about this node's pods.
+// Files about the node itself are in pkg/nodestate.
 //
-// It never interprets what it stores and never touches the kernel but to open a netns that a file names.
+// It stores decisions and makes none, and its only contact with the kernel is to open a netns that a file names.
 //
-// Failure policy: every write is whole or absent (temporary file and rename). A file that cannot be read is an error with
-// its path in it, never a guess; absence is fs.ErrNotExist, or the zero value where absence has a meaning.
+// On failure: every write is whole or absent (temporary file and rename). An unreadable file is an error with its path. A missing one is
+// fs.ErrNotExist, or the zero value if absence has a meaning.
 package podfile
 
 import (
@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	// version is the file format written. A reader refuses a higher one: its fields may have another meaning.
+	// version is the file format written. A reader refuses a higher version: its fields may have another meaning.
 	version = 1
 	suffix  = ".json"
 )
@@ -37,25 +37,25 @@ const (
 // State is what was decided for one redirect of one pod.
 type State string
 
-// The three states. A pending redirect becomes steered by the agent, once the fallback is proven.
+// The three states. The agent steers a pending redirect once the fallback is verified.
 const (
 	Steered   State = "steered"
 	Pending   State = "pending"
 	LeftAlone State = "left-alone"
 )
 
-// Decision says what was done about one redirect, and why when it was not steered.
+// Decision is the state of one redirect, with the reason if it is not steered.
 type Decision struct {
 	Redirect steer.Redirect `json:"redirect"`
 	State    State          `json:"state"`
 	Reason   string         `json:"reason,omitempty"`
-	// Unanswered are the protocols over which the pod's questions were lost on their way to the agent or back. Such a redirect is
-	// pending until a question from the pod's netns was answered again.
+	// Unanswered has the protocols over which the pod's queries or their answers were lost. Such a redirect is pending until a trial from the
+	// pod's netns is answered.
 	Unanswered []string `json:"unanswered,omitempty"`
-	// Untried: the pod ran already, and nobody has asked from its netns yet. Such a redirect is pending until that was answered.
+	// Untried: the pod was adopted, and no trial has run in its netns yet. Such a redirect is pending until one is answered.
 	Untried bool `json:"untried,omitempty"`
-	// Local is the node's local address that the pod names as nameserver, and that answers for this cluster DNS address. The host's rules
-	// serve and give back such questions, whatever the state.
+	// Local is the node's local address that the pod names as nameserver in place of this cluster DNS address. The host's rules deliver such
+	// queries to the agent or to kube-dns, whatever the state.
 	Local netip.Addr `json:"local,omitzero"`
 }
 
@@ -75,28 +75,28 @@ type File struct {
 	Addresses     []netip.Addr `json:"addresses,omitempty"`
 	HostInterface string       `json:"hostInterface,omitempty"`
 
-	// As the runtime's dns capability gave them; nil when it gave none.
+	// From the runtime's dns capability; nil if it gave none.
 	Nameservers []string `json:"nameservers,omitempty"`
 	Searches    []string `json:"searches,omitempty"`
 	Options     []string `json:"options,omitempty"`
 
 	Decisions []Decision `json:"decisions"`         // one per redirect
-	Backend   string     `json:"backend,omitempty"` // whose rules stand in the netns; "" is nftables
+	Backend   string     `json:"backend,omitempty"` // the back end of the rules in the netns; "" is nftables
 	OptOut    bool       `json:"optOut,omitempty"`  // annotation neardns.io/steer: "false"
-	// Adopted says by what the agent found a pod that ran already; "" for one that the plugin made the file of. No DEL may come for
-	// an adopted one: CRI-O takes a pod down by the list that it was made by.
+	// Adopted is the source by which the agent found a running pod; "" if the plugin wrote the file. The plugin may get no DEL for an adopted
+	// pod: CRI-O deletes a pod with the network list that it was created with.
 	Adopted Finder `json:"adopted,omitempty"`
 
-	// DNS is nil where it was not looked at: in a file of an older plugin.
+	// DNS is nil in a file of an older plugin, which did not record it.
 	DNS *DNS `json:"dns,omitempty"`
-	// SearchCompletion is what the pod's annotation neardns.io/search-completion says; nil where it says nothing that is heeded.
+	// SearchCompletion is the value of the pod's annotation neardns.io/search-completion; nil if it is missing or ignored.
 	SearchCompletion *bool `json:"searchCompletion,omitempty"`
-	// KernelHits is what neardns.io/kernel-hits says, likewise.
+	// KernelHits is the value of neardns.io/kernel-hits, likewise.
 	KernelHits *bool     `json:"kernelHits,omitempty"`
 	Ignored    []Ignored `json:"ignored,omitempty"`
 }
 
-// Finder is what told of a pod that ran already.
+// Finder is a source that reports running pods.
 type Finder string
 
 // The finders.
@@ -117,7 +117,7 @@ func (f File) In(s State) []steer.Redirect {
 	return out
 }
 
-// Locals are the local addresses that the pod names.
+// Locals returns the local addresses that the pod names as nameservers.
 func (f File) Locals() []steer.Local {
 	var out []steer.Local
 	for _, d := range f.Decisions {
@@ -128,9 +128,9 @@ func (f File) Locals() []steer.Local {
 	return out
 }
 
-// Table describes the pod table of one netns: what all of its attachments have steered. Where two give one address
-// different ways, the first interface by name wins, since an address can only go one way. The order of the arguments has no
-// meaning, so whoever describes a table, plugin or agent, describes it alike.
+// Table describes the pod table of one netns: the steered redirects of all its attachments. If two redirect one address differently, the
+// first interface by name wins, since an address can have only one redirect. The result does not depend on the order of the arguments, so
+// plugin and agent describe the same table.
 func Table(attachments ...File) steer.Pod {
 	var all File
 	attachments = slices.Clone(attachments)
@@ -147,8 +147,8 @@ func Table(attachments ...File) steer.Pod {
 	return steer.Pod{Redirects: all.In(Steered)}
 }
 
-// OpenNetNS opens the attachment's netns. It fails when the path no longer leads to the netns that was recorded: paths are
-// reused, and rules must never land in another pod. The caller closes the file.
+// OpenNetNS opens the attachment's netns. It fails if the path no longer leads to the recorded netns: paths are
+// reused, and rules must never be added to another pod. The caller closes the file.
 func (f File) OpenNetNS() (*os.File, error) {
 	ns, inode, err := OpenNetNS(f.NetNS)
 	if err != nil {
@@ -185,8 +185,8 @@ func OpenNetNS(path string) (*os.File, uint64, error) {
 	return os.NewFile(uintptr(fd), path), st.Ino, nil
 }
 
-// CheckKey tells whether a container ID and an interface name may form a file name. The rules are those of the CNI
-// specification, so that whatever a runtime may pass is fine and nothing else is.
+// CheckKey returns an error if a container ID and an interface name cannot form a file name. The rules are those of the CNI
+// specification, so that exactly the values that a runtime may pass are accepted.
 func CheckKey(containerID, ifName string) error {
 	// 160 leaves room under NAME_MAX for the interface name, escapes and the temporary file's own suffix.
 	if containerID == "" || len(containerID) > 160 {
@@ -259,7 +259,7 @@ func Read(path string) (File, error) {
 	if err != nil {
 		return File{}, fmt.Errorf("pod file %s: %w", path, err)
 	}
-	// The name is the key that DEL and GC go by; contents that say otherwise were not written by us.
+	// DEL and GC find the file by its name; neardns never writes a file whose contents have another key.
 	if want := filepath.Base(Path("", f.ContainerID, f.IfName)); want != filepath.Base(path) {
 		return File{}, fmt.Errorf("pod file %s: its contents belong to %s", path, want)
 	}
@@ -295,7 +295,7 @@ func decode(data []byte) (File, error) {
 	return f, nil
 }
 
-// Remove deletes the file of an attachment. It succeeds when there is none.
+// Remove deletes the file of an attachment. It succeeds if there is none.
 func Remove(stateDir, containerID, ifName string) error {
 	if err := CheckKey(containerID, ifName); err != nil {
 		return err
@@ -332,9 +332,9 @@ func Update(stateDir string, f File) error {
 	return nil
 }
 
-// Amend reads the file of an attachment, lets change decide on it, and updates it where that returns true. Whoever amends does
-// so one after the other, so that none takes back what another has just written; plugins do not wait for it, since a runtime
-// makes no two calls for one container at once and the agent comes behind ADD. A missing file is fs.ErrNotExist.
+// Amend reads the file of an attachment, passes it to change, and updates it if that returns true. Calls run one after the other, so that
+// none overwrites the change of another. Plugins do not wait for it: a runtime makes no two calls for one container at once, and the
+// agent acts after ADD. A missing file is fs.ErrNotExist.
 func Amend(stateDir, containerID, ifName string, change func(*File) bool) error {
 	path := Path(stateDir, containerID, ifName)
 	dir, err := os.Open(filepath.Dir(path))
@@ -352,8 +352,7 @@ func Amend(stateDir, containerID, ifName string, change func(*File) bool) error 
 	return Update(stateDir, f)
 }
 
-// List reads every pod file. Files that cannot be read are errors beside the others, not instead of them; a missing folder
-// is an empty list.
+// List reads every pod file. It returns the readable files and an error for each other one; a missing folder is an empty list.
 func List(stateDir string) ([]File, []error) {
 	return list(stateDir, func(string) bool { return true })
 }
@@ -429,7 +428,7 @@ func namesIn(dir string) ([]string, error) {
 	return names, nil
 }
 
-// Sweep removes what writers that were killed left half done among the pod files, once it is older than age.
+// Sweep removes temporary pod files that are older than age; killed writers leave them.
 func Sweep(stateDir string, age time.Duration) error {
 	return nodestate.Sweep(filepath.Join(stateDir, nodestate.PodsName), age)
 }
