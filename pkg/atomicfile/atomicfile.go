@@ -1,10 +1,10 @@
-// Package atomicfile writes files that others read meanwhile: a reader finds the old contents or the new ones, never a part. It is
-// a leaf, and the products' one writer of such files. One that others write, too, has the Exchanger. (A pod's resolv.conf is changed in
-// place, D-028.)
+// Package atomicfile writes files that other programs may read at the same time: a reader finds the old contents or the new ones, never a
+// part. For files that other programs write too, there is the Exchanger. (A pod's resolv.conf is changed in place, D-028.)
 //
-// Failure policy: a write is whole or absent. A process that is killed amid one leaves at most a temporary file beside the file,
-// under the name that its options choose. All is safe for concurrent use by processes, each of which has its own temporary file
-// where the pattern has a *.
+// It is safe for concurrent use by several processes if the pattern for temporary files has a *.
+//
+// On failure: a write is whole or absent. A process that is killed during a write leaves at most a temporary file in the same folder,
+// with the name that its options choose.
 package atomicfile
 
 import (
@@ -22,18 +22,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options say how a file is written. The zero value writes one that nobody may read.
+// Options control how a file is written. The zero value writes one that only root may read.
 type Options struct {
 	Mode    fs.FileMode // of the file, whatever the umask
 	Durable bool        // the file survives a power cut; state that a reboot removes anyway need not pay for it
-	Folder  bool        // its folder is made where it is missing
-	Owner   fs.FileInfo // the file belongs to whom this one belongs to; nil: to the process
-	// Attributes names a file whose extended attributes (SELinux's label, ACLs) the new one gets, too. Where one of them cannot be
-	// set, nothing is written, and the error is ErrAttributes. What the kernel does not list (trusted.*, without CAP_SYS_ADMIN) is not
-	// seen. "": none.
+	Folder  bool        // its folder is made if it is missing
+	Owner   fs.FileInfo // the file gets this one's owner and group; nil: the process's
+	// Attributes names a file whose extended attributes (SELinux's label, ACLs) the new one gets, too. If one of them cannot be
+	// set, nothing is written, and the error is ErrAttributes. Attributes that the kernel does not list (trusted.*, without CAP_SYS_ADMIN)
+	// are not copied. "": none.
 	Attributes string
-	// Pattern names the temporary file beside the file, as os.CreateTemp has it. Without a * there is one such name, so that what
-	// crashes leave does not add up; whatever has it is removed. "" is the file's own name with .new behind it.
+	// Pattern names the temporary file in the same folder, as for os.CreateTemp. Without a * there is one such name, so that crashes do not
+	// leave more than one file; an existing file of that name is removed. "" is the file's own name with the suffix .new.
 	Pattern string
 }
 
@@ -58,7 +58,7 @@ func Stream(path string, o Options, fill func(io.Writer) error) error {
 	return nil
 }
 
-// Temp writes a complete file beside path, for a caller that gives it its place in another way, and returns its name.
+// Temp writes a complete file next to path and returns its name, for a caller that moves it into place by itself.
 func Temp(path string, data []byte, o Options) (name string, err error) {
 	return temporary(path, o, func(w io.Writer) error {
 		_, err := w.Write(data)
@@ -85,7 +85,7 @@ func temporary(path string, o Options, fill func(io.Writer) error) (name string,
 	if err := fill(f); err != nil {
 		return "", err
 	}
-	// The mode first: what belongs to another is changed only with CAP_FOWNER.
+	// The mode first: after the change of owner it needs CAP_FOWNER.
 	if err := f.Chmod(o.Mode); err != nil {
 		return "", err
 	}
@@ -96,7 +96,7 @@ func temporary(path string, o Options, fill func(io.Writer) error) (name string,
 			}
 		}
 	}
-	if o.Attributes != "" { // last: a change of the owner takes some away
+	if o.Attributes != "" { // last: a change of the owner removes some
 		if err := copyAttributes(f, o.Attributes); err != nil {
 			return "", err
 		}
@@ -115,14 +115,14 @@ func create(path, pattern string) (*os.File, error) {
 	if pattern != "" {
 		name = filepath.Join(filepath.Dir(path), pattern)
 	}
-	// To open a pipe for writing would wait for a reader.
+	// Opening a pipe for writing would wait for a reader.
 	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	return os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 }
 
-// Rename gives a finished file its name. Durable, it does not return before a power cut could no longer undo that.
+// Rename moves a finished file into place. If durable, it returns once a power cut can no longer undo that.
 func Rename(from, to string, durable bool) error {
 	if err := os.Rename(from, to); err != nil || !durable {
 		return err
@@ -130,7 +130,7 @@ func Rename(from, to string, durable bool) error {
 	return SyncFolder(filepath.Dir(to))
 }
 
-// SyncFolder makes the names in a folder outlive a power cut.
+// SyncFolder makes the names in a folder survive a power cut.
 func SyncFolder(folder string) (err error) {
 	d, err := os.Open(folder)
 	if err != nil {
@@ -174,8 +174,8 @@ func Open(path string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// Sweep removes from a folder what writers that were killed left half done, once it is older than age: what has the prefix of their
-// pattern. A missing folder has nothing of it.
+// Sweep removes files with a prefix from a folder if they are older than age: temporary files that killed writers left. A missing folder
+// has none.
 func Sweep(folder, prefix string, age time.Duration) error {
 	d, err := os.Open(folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -198,10 +198,9 @@ func Sweep(folder, prefix string, age time.Duration) error {
 	return err
 }
 
-// Listen makes a socket that only root may use. network is "unix" or "unixpacket". It takes the place of whatever is at path
-// in one step, so that who connects finds either this one or the one before. Closing it leaves the file: by then it may be
-// another process's. path may have at most 103 bytes, four less than the kernel takes (unix(7)), since the socket is made
-// beside it first.
+// Listen makes a socket that only root may use. network is "unix" or "unixpacket". It replaces the file at path in one step, so that a
+// client connects either to this socket or to the one before. Closing it leaves the file, which may belong to another process by then.
+// path may have at most 103 bytes, four less than the kernel allows (unix(7)), since the socket is first made with a suffix.
 func Listen(network, path string) (*net.UnixListener, error) {
 	fresh := path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {

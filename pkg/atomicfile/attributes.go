@@ -21,12 +21,12 @@ func copyAttributes(f *os.File, path string) error {
 	}
 	for _, name := range names {
 		value, err := attribute(func(b []byte) (int, error) { return unix.Lgetxattr(path, name, b) })
-		if errors.Is(err, unix.ENODATA) { // taken away meanwhile
+		if errors.Is(err, unix.ENODATA) { // removed meanwhile
 			continue
 		} else if err != nil {
 			return fmt.Errorf("read attribute %s of %s: %w", name, path, err)
 		}
-		// The folder may have given it the same one: SELinux does, and lets nobody set it without a right of its own.
+		// The folder may have given it the same one: SELinux does, and setting it needs a separate permission.
 		if have, err := attribute(func(b []byte) (int, error) { return unix.Fgetxattr(int(f.Fd()), name, b) }); err == nil && bytes.Equal(have, value) {
 			continue
 		}
@@ -46,7 +46,7 @@ func attributes(path string) ([]string, error) {
 	return strings.FieldsFunc(string(list), func(r rune) bool { return r == 0 }), err
 }
 
-// attribute reads by a call that tells the size of what it would write into nothing. That may grow between two calls.
+// attribute reads by a call that returns the needed size for an empty buffer. The size may grow between two calls.
 func attribute(get func([]byte) (int, error)) ([]byte, error) {
 	for {
 		size, err := get(nil)

@@ -15,24 +15,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrMoved means that somebody else wrote the file while we did; what was made of its old text is then out of date.
+// ErrMoved means that another program wrote the file meanwhile, so that a new text made from its old one is out of date.
 var ErrMoved = errors.New("another program changed the file meanwhile")
 
 // ErrOpen means that a program has the file open for writing: what it writes later would go into the file that was replaced.
 var ErrOpen = errors.New("another program has the file open for writing")
 
-// Exchanger writes files that others write, too, and that take no lock: it never loses what they wrote (D-026). Prefix begins the names
-// of its temporary files, beside the file; they end in .tmp. One exchanger of a prefix works on a folder at a time (see Lock).
+// Exchanger writes files that other programs write too, without a lock: it never loses their text (D-026). Prefix begins the names of its
+// temporary files in the same folder; they end in .tmp. One exchanger of a prefix works on a folder at a time (see Lock).
 type Exchanger struct{ Prefix string }
 
 // tempSuffix ends the names: runtimes take every .conf, .conflist and .json in their folder for a network.
 const tempSuffix = ".tmp"
 
-// putBacks bounds how often an owner's text is put back while he goes on writing.
+// putBacks bounds how often the owner's text is restored while the owner goes on writing.
 const putBacks = 5
 
-// What changes places with a file, and what is taken away, has names that tell of the file, so that a later run can give its owner's
-// text back if this one is killed amid it.
+// The names of files that were exchanged or moved away contain the file's name, so that a later run can restore the owner's text if this
+// one is killed in between.
 func (x Exchanger) placedPrefix() string { return x.Prefix + "placed-" } // then the digest of what is put in place, a dash, the file's name
 func (x Exchanger) asidePrefix() string  { return x.Prefix + "old-" }    // then the file's name
 
@@ -54,7 +54,7 @@ func (x Exchanger) Write(file string, before, after []byte, o Options) error {
 	if err != nil {
 		return err
 	}
-	// Only what is complete has a name that a later run would give back.
+	// Only a complete file has a name from which a later run restores.
 	placed := filepath.Join(filepath.Dir(file), x.placedName(file, after))
 	if err := os.Rename(temp, placed); err != nil {
 		return errors.Join(err, os.Remove(temp))
@@ -63,8 +63,8 @@ func (x Exchanger) Write(file string, before, after []byte, o Options) error {
 }
 
 // replace puts the finished file temp in to's place if to still holds before, else it returns ErrMoved, and to holds what its
-// owner wrote. To look first and rename then would leave a moment in which the owner's newer text is lost; so the two change
-// places in one step, and what was taken out is looked at afterwards. temp is gone when it returns, but where the error names it.
+// owner wrote. Checking first and renaming then could lose a newer text of the owner; so the two files
+// change names in one step, and the old one is checked afterwards. temp is gone on return, unless the error names it.
 func replace(temp, to string, before []byte) error {
 	placed, now, err := readBoth(temp, to)
 	if err == nil && !bytes.Equal(now, before) {
@@ -77,7 +77,7 @@ func replace(temp, to string, before []byte) error {
 		err = exchange(temp, to)
 	}
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) {
-		// A filesystem that cannot, such as NFS: the look from before has to do.
+		// A filesystem without exchange, such as NFS: the check above has to suffice.
 		if err = Rename(temp, to, true); err == nil {
 			return nil
 		}
@@ -89,12 +89,12 @@ func replace(temp, to string, before []byte) error {
 		return errors.Join(err, os.Remove(temp))
 	}
 	out, err := lastText(temp, before)
-	open := hasWriter(temp) // since after the look above
+	open := hasWriter(temp) // a program may have opened it since the check above
 	if err == nil && bytes.Equal(out, before) && !open {
 		return remove(temp)
 	}
-	// Its owner came between: his text goes back, and if he wrote once more meanwhile, that newer text, until what comes out
-	// is what was put in before.
+	// The owner wrote meanwhile: restore that text. If the owner writes again during this, restore the newer one, until the exchange returns
+	// the text that was put in before.
 	for range putBacks {
 		if err := errors.Join(err, exchange(temp, to)); err != nil {
 			return fmt.Errorf("give its owner's text back, which is in %s: %w", temp, err)
@@ -120,12 +120,11 @@ func hasWriter(file string) bool {
 	return errors.Is(err, unix.EAGAIN)
 }
 
-// inFlight is how long a program may take from looking a name up to writing into what it found: microseconds, and more where
-// others have the processor.
+// inFlight is how long a program may take from opening a file to writing into it: microseconds, and more on a busy CPU.
 const inFlight = 20 * time.Millisecond
 
-// lastText reads a file that was just taken out of its place. One who writes in place may have found it before that and not
-// have begun to write: so a text that is still the old one is read once more after a moment.
+// lastText reads a file that was just taken out of its place. A program that writes in place may have opened it before
+// that and not have begun to write, so an unchanged text is read again after inFlight.
 func lastText(file string, old []byte) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if err != nil || !bytes.Equal(text, old) {
@@ -142,7 +141,7 @@ func readBoth(a, b string) (textA, textB []byte, err error) {
 	return textA, textB, err
 }
 
-// exchange has two files change names, in one step.
+// exchange swaps the names of two files in one step.
 func exchange(a, b string) error {
 	return unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE)
 }
@@ -185,7 +184,7 @@ func (x Exchanger) Sweep(folder string) error {
 		return err
 	}
 	for _, file := range stale {
-		if err := x.giveBack(file); err != nil {
+		if err := x.restore(file); err != nil {
 			return fmt.Errorf("give back what an earlier run took out of its place: %w", err)
 		}
 		if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -195,8 +194,8 @@ func (x Exchanger) Sweep(folder string) error {
 	return nil
 }
 
-// giveBack puts a text that was taken out of its place back there, unless its owner has written another one since.
-func (x Exchanger) giveBack(temp string) error {
+// restore puts a file that an earlier run moved away back into place, unless its owner has written another one since.
+func (x Exchanger) restore(temp string) error {
 	folder, name := filepath.Split(temp)
 	name = strings.TrimSuffix(name, tempSuffix)
 	if rest, ok := strings.CutPrefix(name, x.asidePrefix()); ok {
@@ -214,32 +213,32 @@ func (x Exchanger) giveBack(temp string) error {
 	file = filepath.Join(folder, file)
 	out, in, err := readBoth(temp, file)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // its owner has taken it away
+		return nil // its owner has removed it
 	}
 	if err != nil {
 		return err
 	}
 	switch {
-	case digest(out) == placed: // it never came into its place, or came out of it again
+	case digest(out) == placed: // it never reached its place, or was taken out again
 		return nil
 	case digest(in) == placed, newer(temp, file):
-		// What stands there is the exchanger's, or an owner's text from before this one. This run makes its change anew.
+		// The file in place is the exchanger's, or an older text of the owner. This run makes its change again.
 		return errors.Join(exchange(temp, file), SyncFolder(folder))
 	}
 	return nil
 }
 
-// newer tells whether a was written after b.
+// newer reports whether a was written after b.
 func newer(a, b string) bool {
 	x, errA := os.Lstat(a)
 	y, errB := os.Lstat(b)
 	return errA == nil && errB == nil && x.ModTime().After(y.ModTime())
 }
 
-// lockPoll is how often a lock that another has is tried again.
+// lockPoll is the pause between attempts to get a lock that another program holds.
 const lockPoll = 100 * time.Millisecond
 
-// Lock keeps two of our programs from working on one folder at the same time, such as the old and the new pod of a rolling update. It
+// Lock keeps two neardns programs from working on one folder at the same time, for example the old and the new pod of a rolling update. It
 // waits until ctx ends. It locks the folder itself: nothing is left behind, and the kernel frees it when the holder dies.
 func Lock(ctx context.Context, folder string) (unlock func(), err error) {
 	d, err := os.Open(folder)

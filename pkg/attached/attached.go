@@ -1,9 +1,9 @@
-// Package attached reads what container runtimes note of the containers that they attached to a network: libcni's cache of
-// results, which outlives the runtime and holds a file for each attachment from the end of its ADD to the end of its DEL.
+// Package attached reads libcni's cache of results, which lists the containers that a runtime attached to a network. The cache outlives the
+// runtime and has a file for each attachment from the end of its ADD to the end of its DEL.
 //
-// It is read only, and decides nothing: a file may be of a container that is long gone, and its netns another's by now.
+// It only reads. It does not check that a container still exists: a file may be a leftover whose netns another container uses now.
 //
-// Failure policy: a file that cannot be read is an error that names it; one that is missing is fs.ErrNotExist.
+// On failure: an unreadable file is an error that names it; a missing one is fs.ErrNotExist.
 package attached
 
 import (
@@ -41,16 +41,16 @@ const kind = "cniCacheV1"
 // Kubernetes bounds at 256 KiB.
 const maxSize = 1 << 20
 
-// Pod is one attachment. Fields are empty where nothing tells them.
+// Pod is one attachment. Fields are empty if unknown.
 type Pod struct {
-	File                         string // base name of the cache's file; "" where another source told
+	File                         string // base name of the cache's file; "" if another source reported the pod
 	Network, ContainerID, IfName string
 	NetNS                        string // path
 	Namespace, Name, UID         string // of a kubelet's pod
 	Config                       []byte // the list that it was attached by
 	Addresses                    []netip.Addr
 	DNS                          *resolvconf.Settings // as the runtime handed them to plugins
-	// Annotations are the pod's; nil where they are not known, which is not the same as none.
+	// Annotations are the pod's; nil if they are unknown, which is not the same as none.
 	Annotations map[string]string
 	Made        time.Time // the end of its ADD
 }
@@ -60,7 +60,7 @@ func Folders(root string) []string {
 	return []string{filepath.Join(root, "results"), filepath.Join(root, "cache", "results")}
 }
 
-// List returns the paths of all files, in order. Folders that are missing hold none; known is false where all are.
+// List returns the paths of all files, in order. Missing folders count as empty; known is false if all are missing.
 func List(root string) (paths []string, known bool, err error) {
 	for _, folder := range Folders(root) {
 		entries, err := os.ReadDir(folder)
@@ -85,7 +85,7 @@ func FileName(network, containerID, ifName string) string {
 	return network + "-" + containerID + "-" + ifName
 }
 
-// Read reads one file. libcni writes it in place, so a file that was just made may be cut off: that is an error like others.
+// Read reads one file. libcni writes it in place, so a new file may be incomplete; that is an error like any other.
 func Read(path string) (Pod, error) {
 	text, err := atomicfile.Read(path, maxSize)
 	if err != nil {
@@ -106,7 +106,7 @@ func Read(path string) (Pod, error) {
 }
 
 func decode(text []byte) (Pod, error) {
-	var kept struct {
+	var cached struct {
 		Kind           string                     `json:"kind"`
 		ContainerID    string                     `json:"containerId"`
 		Config         []byte                     `json:"config"` // base64 in the file
@@ -117,14 +117,14 @@ func decode(text []byte) (Pod, error) {
 		CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs"`
 		Result         json.RawMessage            `json:"result"`
 	}
-	if err := json.Unmarshal(text, &kept); err != nil {
+	if err := json.Unmarshal(text, &cached); err != nil {
 		return Pod{}, fmt.Errorf("not valid JSON: %w", err)
 	}
-	if kept.Kind != kind {
-		return Pod{}, fmt.Errorf("kind %q is not %s: a libcni before 0.8 wrote it, or somebody else", kept.Kind, kind)
+	if cached.Kind != kind {
+		return Pod{}, fmt.Errorf("kind %q is not %s: libcni before 0.8 or another program wrote it", cached.Kind, kind)
 	}
-	p := Pod{Network: kept.NetworkName, ContainerID: kept.ContainerID, IfName: kept.IfName, NetNS: kept.NetNS, Config: kept.Config}
-	for _, a := range kept.CNIArgs {
+	p := Pod{Network: cached.NetworkName, ContainerID: cached.ContainerID, IfName: cached.IfName, NetNS: cached.NetNS, Config: cached.Config}
+	for _, a := range cached.CNIArgs {
 		switch a[0] {
 		case "K8S_POD_NAMESPACE":
 			p.Namespace = a[1]
@@ -134,14 +134,14 @@ func decode(text []byte) (Pod, error) {
 			p.UID = a[1]
 		}
 	}
-	// What a runtime hands on may have any form; what cannot be read is not known.
-	if raw, ok := kept.CapabilityArgs[keyDNS]; ok {
+	// A runtime may pass these in any form; an unreadable value counts as unknown.
+	if raw, ok := cached.CapabilityArgs[keyDNS]; ok {
 		var dns struct{ Servers, Searches, Options []string } // containerd writes capitals, the convention has small letters
 		if json.Unmarshal(raw, &dns) == nil {
 			p.DNS = &resolvconf.Settings{Nameservers: dns.Servers, Searches: dns.Searches, Options: dns.Options}
 		}
 	}
-	if raw, ok := kept.CapabilityArgs[keyAnnotations]; ok {
+	if raw, ok := cached.CapabilityArgs[keyAnnotations]; ok {
 		p.Annotations = map[string]string{} // null is a pod without any
 		if json.Unmarshal(raw, &p.Annotations) != nil {
 			p.Annotations = nil
@@ -149,10 +149,10 @@ func decode(text []byte) (Pod, error) {
 			p.Annotations = map[string]string{}
 		}
 	}
-	if len(kept.Result) == 0 {
+	if len(cached.Result) == 0 {
 		return p, nil
 	}
-	typed, err := create.CreateFromBytes(kept.Result)
+	typed, err := create.CreateFromBytes(cached.Result)
 	if err != nil {
 		return Pod{}, fmt.Errorf("result: %w", err)
 	}
@@ -191,7 +191,7 @@ func Addresses(r *types100.Result, ifName string) []netip.Addr {
 	return out
 }
 
-// IsPod tells whether an attachment is of a kubelet's pod, with addresses by which others reach it.
+// IsPod reports whether an attachment belongs to a kubelet's pod with addresses other than loopback.
 func (p Pod) IsPod() bool {
 	return p.Namespace != "" && p.Name != "" && slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return !a.IsLoopback() })
 }

@@ -11,22 +11,22 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// Versions are the CNI versions that the plugin speaks, oldest first. A list of another version must not get an entry of
-// ours: CRI-O drops the whole network when one plugin lacks the version, and others fail each pod start.
+// Versions returns the CNI versions that the plugin supports, oldest first. A list of another version must not get the neardns entry:
+// CRI-O drops the whole network when one plugin lacks the version, and others fail each pod start.
 func Versions() []string { return []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} }
 
-// ErrNoMain marks a list that would have no plugin but ours. There is then no network to chain to, and making one up would
-// break the pods of the network that is about to come.
+// ErrNoMain means that a list would have no plugin but neardns. There is no network to chain to then, and inventing one would break the
+// pods of the network that is installed later.
 var ErrNoMain = errors.New("no plugin but neardns in it")
 
-// Network is what a configuration says of itself, as far as the installer asks.
+// Network has the parts of a configuration list that the installer needs.
 type Network struct {
 	Name        string
 	CNIVersions []string // what the list allows, in the order of its text; empty: none named
 	Types       []string // plugin types in their order, ours included
 }
 
-// Position returns where in the list our entry stands, counted from 1, and 0 when it does not.
+// Position returns the position of neardns's entry in the list, counted from 1; 0 if it has none.
 func (n Network) Position() int { return slices.Index(n.Types, Type) + 1 }
 
 // Speaks returns nil when a plugin that supports the given versions can be called for the network: it shares one with it, and
@@ -51,7 +51,7 @@ func (n Network) Speaks(supported []string) error {
 	return fmt.Errorf("cniVersion is %s, neardns speaks %s: set cniVersion to one of these if every plugin of the list speaks it", named, strings.Join(supported, ", "))
 }
 
-// Read checks that list is a configuration list that a runtime would load, and returns what it says.
+// Read checks that list is a configuration list that a runtime would load, and returns its contents.
 func Read(list []byte) (Network, error) {
 	d, err := parse(list)
 	if err != nil {
@@ -60,8 +60,8 @@ func Read(list []byte) (Network, error) {
 	return d.network, nil
 }
 
-// Append returns list with entry as its last plugin and as its only one of our type. Every other byte is kept, and list
-// itself is returned when it says so already, so that the caller can see whether there is anything to write.
+// Append returns list with entry as its last plugin and only neardns entry. Every other byte is kept. If list needs no change, it is
+// returned itself, so that the caller can see whether to write.
 func Append(list, entry []byte) ([]byte, error) {
 	flat, err := checkEntry(entry)
 	if err != nil {
@@ -74,7 +74,7 @@ func Append(list, entry []byte) ([]byte, error) {
 	if d.settled(list, flat) {
 		return list, nil
 	}
-	rest, err := d.withoutOurs(list)
+	rest, err := d.withoutEntry(list)
 	if err != nil {
 		return nil, err
 	}
@@ -98,8 +98,8 @@ func Append(list, entry []byte) ([]byte, error) {
 	return append(out, rest[last.end:]...), nil
 }
 
-// Holds tells whether list has entry, wherever in it, and no other of our type. It is what a program asks that looks after
-// the list all the time: two of them that both insist on the last place would never end.
+// Holds reports whether list has entry at any position, and no other neardns entry. A program that watches the list uses it instead of
+// Append: two such programs that both insist on the last position would rewrite the list forever.
 func Holds(list, entry []byte) (bool, error) {
 	flat, err := checkEntry(entry)
 	if err != nil {
@@ -110,17 +110,17 @@ func Holds(list, entry []byte) (bool, error) {
 		return false, err
 	}
 	at := d.network.Position() - 1
-	return at > 0 && !slices.Contains(d.network.Types[at+1:], Type) && d.says(list, at, flat), nil
+	return at > 0 && !slices.Contains(d.network.Types[at+1:], Type) && d.equals(list, at, flat), nil
 }
 
-// Drop returns list without any entry of our type, every other byte kept, and list itself when it has none. A list of
-// nothing else is ErrNoMain: what is left would be no list at all.
+// Drop returns list without neardns entries, every other byte kept; list itself if it has none. If it has nothing else, the error is
+// ErrNoMain, because an empty list is invalid.
 func Drop(list []byte) ([]byte, error) {
 	d, err := parse(list)
 	if err != nil {
 		return nil, err
 	}
-	return d.withoutOurs(list)
+	return d.withoutEntry(list)
 }
 
 // FromPlugin returns the configuration list that means the same as a single plugin's configuration (a .conf or .json
@@ -158,7 +158,7 @@ func FromPlugin(conf []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// shifted is the end of a line, and what stands before the next one within "plugins".
+// shifted is the end of a line and the indentation of the next one within "plugins".
 const shifted = "\n    "
 
 // ToPlugin returns the single plugin's configuration that FromPlugin made this list from, to the byte; false where it did not
@@ -183,23 +183,23 @@ type document struct {
 	open    int // offset just after the '[' of "plugins"
 }
 
-// settled tells whether the list needs nothing: one entry of ours, the last, saying the same as flat.
+// settled reports whether the list needs no change: its only neardns entry is the last one and equals flat.
 func (d document) settled(list, flat []byte) bool {
 	at := len(d.plugins) - 1
 	if slices.Index(d.network.Types, Type) != at {
 		return false
 	}
-	return d.says(list, at, flat)
+	return d.equals(list, at, flat)
 }
 
-// says tells whether the plugin at a place of the list means what flat says.
-func (d document) says(list []byte, at int, flat []byte) bool {
+// equals reports whether the plugin at a position of the list is the same JSON as flat.
+func (d document) equals(list []byte, at int, flat []byte) bool {
 	var have bytes.Buffer
 	return json.Compact(&have, d.plugins[at].text(list)) == nil && bytes.Equal(have.Bytes(), flat)
 }
 
-// withoutOurs cuts our entries out of the text, each with the comma that joins it to its neighbour.
-func (d document) withoutOurs(list []byte) ([]byte, error) {
+// withoutEntry cuts neardns entries out of the text, each with the comma next to it.
+func (d document) withoutEntry(list []byte) ([]byte, error) {
 	first := slices.IndexFunc(d.network.Types, func(t string) bool { return t != Type })
 	if first < 0 {
 		return nil, ErrNoMain
@@ -217,7 +217,7 @@ func (d document) withoutOurs(list []byte) ([]byte, error) {
 	return append(out, list[d.plugins[len(d.plugins)-1].end:]...), nil
 }
 
-// gap returns the white space that stands before a plugin in this list, so that a new one looks like its neighbours.
+// gap returns the white space before a plugin in this list, so that a new one looks like the others.
 func (d document) gap(list []byte) []byte {
 	from, to := d.open, d.plugins[0].start
 	if n := len(d.plugins); n > 1 {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// span is where one JSON value stands in a text.
+// span is the position of a JSON value in a text.
 type span struct{ start, end int }
 
 func (s span) text(of []byte) []byte { return of[s.start:s.end] }
@@ -32,8 +32,8 @@ func (o object) find(key string) *span {
 	return nil
 }
 
-// parse reads a list as the runtimes do, and a little more strictly: what they would read in two ways is refused, since
-// an edit of one reading would surprise those who have the other.
+// parse reads a list as the runtimes do, but refuses a text that runtimes read differently, since an edit could change its meaning for
+// some.
 func parse(list []byte) (document, error) {
 	var d document
 	top, err := members(list)
@@ -168,7 +168,7 @@ func elements(text []byte, array span) ([]span, int, error) {
 	return out, open, nil
 }
 
-// next reads one value and tells where it stood.
+// next reads one value and returns its position.
 func next(dec *json.Decoder) (span, error) {
 	var raw json.RawMessage
 	if err := dec.Decode(&raw); err != nil {

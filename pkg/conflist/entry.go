@@ -1,10 +1,9 @@
-// Package conflist owns the neardns entry of a CNI network configuration list: how it is rendered, and how it gets into
-// a list and out of it.
+// Package conflist renders the neardns entry of a CNI network configuration list, adds it to a list and removes it.
 //
-// It must never touch what belongs to another plugin, and knows neither YAML nor the agent, since the installer, which
-// runs before any of them, links it.
+// It never changes another plugin's entry. It imports neither YAML nor the agent, since the installer, which runs before the agent, links
+// it.
 //
-// Failure policy: a list that cannot be read as one is an error and stays as it is, byte for byte.
+// On failure: an invalid list is an error and stays unchanged, byte for byte.
 package conflist
 
 import (
@@ -19,23 +18,23 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Type is the entry's "type": the file name of the plugin binary, by which an entry of ours is known.
+// Type is the entry's "type": the file name of the plugin binary, by which neardns's entry is recognized.
 const Type = "neardns"
 
 // Values that the plugin takes for its key "steer".
 const (
-	SteerProven = "proven" // only once the fallback is proven on this node
-	SteerAlways = "always" // without proof, for tests
+	SteerProven = "proven" // only once the fallback is verified on this node
+	SteerAlways = "always" // without verification, for tests
 	SteerOff    = "off"    // never
 )
 
 // Values that the plugin takes for its key "resolvConf".
 const (
-	ResolvConfAuto = "auto" // pods' DNS settings are changed where that is wanted and the runtime has a way to
+	ResolvConfAuto = "auto" // pods' DNS settings are changed if that is wanted and the runtime allows it
 	ResolvConfOff  = "off"  // never
 )
 
-// HostResolvConf is the node's own file, where its kubelet is not told of another.
+// HostResolvConf is the node's own file, unless its kubelet is configured with another.
 const HostResolvConf = "/etc/resolv.conf"
 
 // Settings are the values of one entry. The zero value of a field leaves its key out, which gives the plugin's default.
@@ -74,15 +73,15 @@ type entry struct {
 }
 
 // capabilities asks the runtime for what the plugin can use: the pod's DNS settings, and its annotations for the pods that
-// opt out. A runtime that has neither to give ignores the request.
+// opt out. A runtime that supports neither ignores the request.
 type capabilities struct {
 	DNS         bool `json:"dns"`
 	Annotations bool `json:"io.kubernetes.cri.pod-annotations"`
 }
 
 // Entry renders the entry, indented, without a final newline. Equal settings give equal bytes, so that an installer can
-// see by comparing whether there is anything to do. Steering addresses are always written out: plugin and agent then
-// agree on them whatever either of them has for a default.
+// compare them to see whether a list needs a change. Steering addresses are always written, so that plugin and agent agree on them whatever
+// their defaults are.
 func Entry(s Settings) ([]byte, error) {
 	redirects, err := steer.Complete(s.Redirects)
 	if err != nil {

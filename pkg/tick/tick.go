@@ -1,7 +1,7 @@
-// Package tick has what a loop waits for: ticks, which tell it to look again, and pauses. A tick has no value, and one that waits stands
-// for all that were sent since, so a storm of events costs a slow loop one look.
+// Package tick provides what a loop waits for: ticks, which mean that something may have changed, and pauses. A tick has no value, and a
+// pending one covers all that are sent after it, so a burst of events costs a slow loop one pass.
 //
-// A sender never waits, and the last tick is never lost: a loop that takes a tick before it looks sees all that led to it.
+// A sender never blocks, and the last tick is never lost: a loop that receives a tick before it reads sees every change before that tick.
 package tick
 
 import (
@@ -16,7 +16,7 @@ type Chan chan struct{}
 // New returns a channel in which one tick can wait.
 func New() Chan { return make(Chan, 1) }
 
-// Send ticks, unless a tick waits already. It never blocks.
+// Send sends a tick, unless one is pending. It never blocks.
 func (c Chan) Send() {
 	select {
 	case c <- struct{}{}:
@@ -42,17 +42,17 @@ func Join(sources ...<-chan struct{}) <-chan struct{} {
 	return ticks
 }
 
-// Drain takes ticks until their channel is closed, and so waits for a watch that has been told to end.
+// Drain receives ticks until their channel is closed, and so waits for a watch that is ending.
 func Drain(ticks <-chan struct{}) {
-	for range ticks { // each is of no use any more
+	for range ticks { // no longer needed
 	}
 }
 
-// Grid waits for the next multiple of d on the wall clock, and reports whether ctx did not end before. Loops that wait on one grid
-// wake their process once for all of them, which costs more than most of what they do then.
+// Grid waits for the next multiple of d on the wall clock, and reports whether ctx did not end before. Loops on the same grid
+// wake their process once together; the wake-up costs more than most of their work.
 func Grid(ctx context.Context, d time.Duration) bool { return Pause(ctx, UntilGrid(d)) }
 
-// UntilGrid is how long it is until the next multiple of d on the wall clock.
+// UntilGrid returns the time until the next multiple of d on the wall clock.
 func UntilGrid(d time.Duration) time.Duration { return d - time.Duration(time.Now().UnixNano())%d }
 
 // Pause waits for d, and reports whether ctx did not end before.

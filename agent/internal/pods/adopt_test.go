@@ -84,7 +84,7 @@ func TestAdopted(t *testing.T) {
 				t.Fatalf("decisions %+v", got.Decisions)
 			}
 			for _, d := range got.Decisions {
-				if waits := c.why == "tried first"; !strings.Contains(d.Reason, c.why) || d.Untried != waits || (d.State == podfile.Pending) != waits || d.State == podfile.Steered {
+				if waits := c.why == "not been tried yet"; !strings.Contains(d.Reason, c.why) || d.Untried != waits || (d.State == podfile.Pending) != waits || d.State == podfile.Steered {
 					t.Errorf("decision %+v, want %q", d, c.why)
 				}
 			}

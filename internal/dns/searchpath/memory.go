@@ -12,8 +12,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// How long a decision is kept. The least lets the questions for both families, and those of a resolver that walks by itself,
-// meet the same one; the most is kube-dns's TTL, so that no decision is older than an answer may be.
+// How long a decision is kept. The minimum lets the queries for both families, and those of a resolver that walks by itself, get the same
+// decision. The maximum is kube-dns's TTL, so that no decision is older than an answer may be.
 const (
 	keepLeast = 5 * time.Second
 	keepMost  = 30 * time.Second
@@ -22,7 +22,7 @@ const (
 // remembered is how many decisions are kept: about 1 MiB with usual names, at most 5.
 const remembered = 4096
 
-// Memory is what was decided of late, by pod and name. All server blocks of a process share one. It is safe for concurrent use.
+// Memory has recent decisions, by pod and name. All server blocks of a process share one. It is safe for concurrent use.
 type Memory struct {
 	now func() time.Time
 
@@ -42,14 +42,14 @@ type decisionKey struct {
 
 // end is where a walk ends.
 type end struct {
-	question string   // the one that has addresses; "" where the resolver has to walk by itself
-	first    bool     // it is the walk's first one
+	question string   // the name of the walk that has addresses; "" if the resolver has to walk by itself
+	first    bool     // it is the walk's first name
 	absent   bool     // none of them exists
 	ttl      uint32   // seconds from the walk's begin: how long all of this is good
-	denial   []dns.RR // the first question's SOA
+	denial   []dns.RR // the SOA of the first query's denial
 }
 
-// decision is what was decided. Its fields are read only when until is set, which comes last, or after done is closed; they do not
+// decision is the result of a walk. Its fields are read only when until is set, which comes last, or after done is closed; they do not
 // change then.
 type decision struct {
 	end
@@ -58,8 +58,8 @@ type decision struct {
 	until time.Time
 }
 
-// walked reports whether k was asked about just now, so that its resolver may be walking by itself. It may even where the walk
-// was completed: a program that wants one family alone goes on where there is only the other's address.
+// walked reports whether there was a query for k just now, so that its resolver may be walking by itself. It may do so even after a
+// completed walk: a program that wants one family goes on if only the other family has an address.
 func (m *Memory) walked(k decisionKey) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -67,8 +67,8 @@ func (m *Memory) walked(k decisionKey) bool {
 	return d != nil && !m.over(d)
 }
 
-// left is for how many seconds more the denials on the way to a decision are good. A decision may be kept for longer than they
-// are, so that one lookup's questions meet the same one; then it is 0.
+// left returns for how many more seconds the denials of a walk are valid. A decision may be kept for longer, so that all queries of one
+// lookup get the same one; then left is 0.
 func (m *Memory) left(d *decision) uint32 {
 	good := d.begun.Add(time.Duration(d.ttl) * time.Second)
 	return uint32((max(0, good.Sub(m.now())) + time.Second - 1) / time.Second)
@@ -76,9 +76,9 @@ func (m *Memory) left(d *decision) uint32 {
 
 func (m *Memory) over(d *decision) bool { return !d.until.IsZero() && !m.now().Before(d.until) }
 
-// decide returns the decision about k, which walk makes unless there is one; who comes meanwhile waits for it. Where walk takes
-// longer than walkMost the decision is that the resolver walks by itself, for all who wait, since the questions for both
-// families must meet the same one. walk then goes on for what it is still asking, which others may ask next.
+// decide returns the decision about k, and calls walk if there is none; queries that come meanwhile wait for it. If walk takes longer
+// than walkMost, the decision for all of them is that the resolver walks by itself, since the queries for both families must get the same
+// one. walk then continues, because its results are likely to be queried next.
 func (m *Memory) decide(k decisionKey, walk func(*end)) *decision {
 	m.mu.Lock()
 	if d := m.known[k]; d != nil && !m.over(d) {
@@ -87,14 +87,14 @@ func (m *Memory) decide(k decisionKey, walk func(*end)) *decision {
 		return d
 	}
 	d := &decision{done: make(chan struct{}), begun: m.now()}
-	m.room()
+	m.evict()
 	m.known[k] = d
 	m.mu.Unlock()
 	found := make(chan end, 1)
-	go func() { // ends with the questions that it asks, each of which has a bound of its own
+	go func() { // ends with its queries, each of which has a time limit
 		var e end
 		defer func() {
-			// Nobody above us catches it, and one name must not end the server.
+			// No caller recovers from a panic in this goroutine, and one name must not end the server.
 			if p := recover(); p != nil {
 				vars.Panic.Inc()
 				clog.NewWithPlugin("searchpath").Errorf("Recovered from panic while walking for %q: %v\n%s", k.name, p, debug.Stack())
@@ -117,9 +117,9 @@ func (m *Memory) decide(k decisionKey, walk func(*end)) *decision {
 	return d
 }
 
-// room makes some where there is none: what has ended goes, and of the rest enough that this is done once for a thousand names, from
-// the pods that have most. So a pod that asks for ever new names loses its own decisions. What is being decided stays.
-func (m *Memory) room() {
+// evict makes room if the memory is full. It removes expired decisions, and a quarter of the rest from the pods that have most, so that
+// it runs once per thousand names. So a pod that queries ever new names loses its own decisions. Walks in progress stay.
+func (m *Memory) evict() {
 	if len(m.known) < remembered {
 		return
 	}
@@ -131,7 +131,7 @@ func (m *Memory) room() {
 		}
 		of[k.search]++
 	}
-	// How many each pod may keep: those that have fewer leave their rest to the others.
+	// share is how many each pod may keep; pods with fewer leave the rest to the others.
 	share, left := 0, remembered*3/4
 	counts := slices.Sorted(maps.Values(of))
 	for i, n := range counts {
@@ -149,7 +149,7 @@ func (m *Memory) room() {
 	}
 }
 
-// forget drops all decisions. Those that are being made are kept by who waits for them alone.
+// forget drops all decisions. A walk in progress still answers the queries that wait for it.
 func (m *Memory) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

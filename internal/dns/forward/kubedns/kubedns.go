@@ -1,10 +1,10 @@
-// Package kubedns owns the reading of kube-dns's own Corefile, for one question: may a name outside of the cluster be asked of
-// the node's resolvers, because kube-dns would do just that with it?
+// Package kubedns reads kube-dns's Corefile to decide whether the agent may send queries for names outside the cluster directly to the
+// node's resolvers, because kube-dns would do the same.
 //
-// It must never guess. Whatever it does not know by name is taken for something that makes answers of its own, and then
-// kube-dns is to be asked: that is slower by one hop and never wrong. It opens nothing: an import is not followed.
+// It never guesses: a plugin or option that it does not know may change answers, so such queries go to kube-dns. That costs one hop and
+// is never wrong. It opens no file: an import is not followed.
 //
-// Failure policy: there are no errors. A text that is no Corefile says as little of kube-dns as one that is not there.
+// On failure: there are no errors. An invalid Corefile gives the same verdict as an unknown one: query kube-dns.
 package kubedns
 
 import (
@@ -21,33 +21,33 @@ import (
 // --resolv-conf there.
 const NodeFile = "/etc/resolv.conf"
 
-// Verdict is what a Corefile says of names outside of the cluster.
+// Verdict is the decision about names outside the cluster.
 type Verdict struct {
 	Node bool   // they go to the node's resolvers, and nothing else answers them
-	Why  string // the directive that says so, or the first one that stands against it; with its line
-	// Names are whose answers kube-dns may make by itself, as its Corefile has them, in lower case with the final dot: zones,
-	// entries of hosts, what is rewritten. No more than mostNames.
+	Why  string // the directive that proves it, or the first one against it; with its line
+	// Names has the names that kube-dns may answer by itself according to its Corefile, in lower case with the final dot: zones, entries of
+	// hosts, rewritten names. At most maxNames.
 	Names []string
 }
 
-const mostNames = 16
+const maxNames = 16
 
 // passive lists the plugins that change no answer to a name outside of the cluster: which records, or with which code.
-// Those of CoreDNS 1.14 that are not here do, or may; `forward` and `kubernetes` are looked at more closely.
+// The other plugins of CoreDNS 1.14 do, or may; `forward` and `kubernetes` are checked in detail.
 func passive() []string {
 	return []string{"bind", "bufsize", "cache", "cancel", "debug", "dnstap", "errors", "health", "loadbalance", "log", "loop",
 		"metadata", "multisocket", "nsid", "pprof", "prometheus", "ready", "reload", "root", "timeouts", "trace"}
 }
 
-// indifferent lists the options of forward that change no answer either. Not so `except`, `next` and `failover`, by which other
-// plugins or servers answer.
+// indifferent lists the options of forward that change no answer either. With `except`, `next` and `failover`, other plugins or servers
+// answer.
 func indifferent() []string {
 	return []string{"expire", "failfast_all_unhealthy_upstreams", "force_tcp", "health_check", "max_age", "max_concurrent", "max_connect_attempts",
 		"max_fails", "max_idle_conns", "policy", "prefer_udp", "read_timeout"}
 }
 
-// Read judges a Corefile. Names below clusterDomain, in-addr.arpa and ip6.arpa are the cluster's: kube-dns is asked for
-// them in any case, so what its Corefile does with them does not count.
+// Read judges a Corefile. Names below clusterDomain, in-addr.arpa and ip6.arpa are the cluster's: queries for
+// them go to kube-dns in any case, so the parts of its Corefile about them do not count.
 func Read(text, clusterDomain string) Verdict {
 	r := &reader{own: []string{clusterDomain, "in-addr.arpa", "ip6.arpa"}}
 	r.read(text)
@@ -71,7 +71,7 @@ type reader struct {
 	tokens  []caddyfile.Token
 	root    string // the key of the server block for all names
 	forward string // how it sends them to the node's resolvers
-	against string // the first thing that stands against it
+	against string // the first reason against it
 	names   []string
 }
 
@@ -81,10 +81,10 @@ func (r *reader) object(format string, args ...any) {
 	}
 }
 
-// name notes whose answer is worth comparing.
+// name records a name that kube-dns may answer by itself.
 func (r *reader) name(s string) {
 	s = strings.ToLower(strings.TrimSuffix(s, ".")) + "."
-	if len(r.names) < mostNames && isName(s) && !slices.Contains(r.names, s) {
+	if len(r.names) < maxNames && isName(s) && !slices.Contains(r.names, s) {
 		r.names = append(r.names, s)
 	}
 }
@@ -93,7 +93,7 @@ func (r *reader) read(text string) {
 	for d := caddyfile.NewDispenser("Corefile", strings.NewReader(text)); d.Next(); {
 		t := caddyfile.Token{Text: d.Val(), Line: d.Line()}
 		r.tokens = append(r.tokens, t)
-		// The parser would follow these into files and variables of ours, which are not kube-dns's.
+		// The parser would read files and variables of the agent's container, which are not kube-dns's.
 		switch {
 		case t.Text == "import":
 			r.object("its Corefile imports what is not seen here, line %d", t.Line)
@@ -116,7 +116,7 @@ func (r *reader) read(text string) {
 	}
 }
 
-// glean takes what names there are from a text that is not judged.
+// glean records the zones of a text that is not parsed.
 func (r *reader) glean() {
 	depth := 0
 	for _, t := range r.tokens {
@@ -126,15 +126,15 @@ func (r *reader) glean() {
 		case t.Text == "}":
 			depth--
 		case depth == 0:
-			if zone, ok := zoneOf(strings.TrimSuffix(t.Text, ",")); ok && zone != "." && strings.Contains(zone, ".") && !r.ours(zone) {
+			if zone, ok := zoneOf(strings.TrimSuffix(t.Text, ",")); ok && zone != "." && strings.Contains(zone, ".") && !r.isCluster(zone) {
 				r.name(zone)
 			}
 		}
 	}
 }
 
-// ours tells whether all names below a zone are the cluster's.
-func (r *reader) ours(zone string) bool {
+// isCluster reports whether all names below a zone are the cluster's.
+func (r *reader) isCluster(zone string) bool {
 	return slices.ContainsFunc(r.own, func(own string) bool { return zone == own || strings.HasSuffix(zone, "."+own) })
 }
 
@@ -149,7 +149,7 @@ func (r *reader) block(b caddyfile.ServerBlock) {
 			r.object("its Corefile has a second server block for all names, %s, line %d", show(key), line)
 		case zone == ".":
 			r.root, outside = key, true
-		case !r.ours(zone):
+		case !r.isCluster(zone):
 			r.object("its Corefile has the zone %s, line %d", show(zone), line)
 			r.name(zone)
 		}
@@ -165,7 +165,7 @@ func (r *reader) block(b caddyfile.ServerBlock) {
 	}
 }
 
-// lineOf finds where a key stands, which the parser does not say.
+// lineOf finds the line of a key, which the parser does not report.
 func (r *reader) lineOf(key string) int {
 	depth := 0
 	for _, t := range r.tokens {
@@ -181,7 +181,7 @@ func (r *reader) lineOf(key string) int {
 	return 1
 }
 
-// directive looks at one of the server block for all names.
+// directive checks one directive of the server block for all names.
 func (r *reader) directive(d directive) {
 	switch {
 	case d.name == "forward":
@@ -191,7 +191,7 @@ func (r *reader) directive(d directive) {
 			r.object("its Corefile has kubernetes for all names, line %d", d.line)
 		}
 		for _, a := range d.args {
-			if zone, ok := zoneOf(a); !ok || !r.ours(zone) {
+			if zone, ok := zoneOf(a); !ok || !r.isCluster(zone) {
 				r.object("its Corefile has the zone %s (kubernetes), line %d", show(a), d.line)
 				r.name(a)
 			}
@@ -210,7 +210,7 @@ func (r *reader) forwards(d directive) {
 	}
 	zone, ok := zoneOf(d.args[0])
 	switch {
-	case ok && zone != "." && r.ours(zone):
+	case ok && zone != "." && r.isCluster(zone):
 		return
 	case !ok || zone != ".":
 		r.object("its Corefile forwards %s elsewhere, line %d", show(d.args[0]), d.line)
@@ -236,7 +236,7 @@ func (r *reader) forwards(d directive) {
 	r.forward = fmt.Sprintf("forward . %s, line %d", NodeFile, d.line)
 }
 
-// gather notes the names that a directive may answer by itself.
+// gather records the names that a directive may answer by itself.
 func (r *reader) gather(d directive) {
 	switch d.name {
 	case "hosts":
@@ -264,7 +264,7 @@ type directive struct {
 	options []directive // of its block, the first level alone
 }
 
-// directives takes a server block apart. The parser has put all of one name together.
+// directives splits a server block into its directives. The parser groups them by name.
 func directives(b caddyfile.ServerBlock) []directive {
 	var out []directive
 	for _, tokens := range b.Tokens {
@@ -338,7 +338,7 @@ func cutPort(s string) (host, port string, found bool) {
 	return s[:i], s[i+1:], true
 }
 
-// isName tells a domain name with its final dot, as we would ask for it.
+// isName reports whether s is a domain name with its final dot.
 func isName(s string) bool {
 	if len(s) > 254 {
 		return false
@@ -351,7 +351,7 @@ func isName(s string) bool {
 	return true
 }
 
-// show keeps a message in one line and short whatever stands in the file.
+// show makes a text of the file short and printable in one line.
 func show(s string) string {
 	out := strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == 0xfffd {

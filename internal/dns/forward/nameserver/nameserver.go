@@ -1,9 +1,9 @@
-// Package nameserver owns the address of a DNS server that the agent asks: what it holds, how it is read and how it is printed.
-// NodeConfig, the kube-dns ConfigMap and the directive ask of a Corefile share it, so that one text means one server everywhere.
+// Package nameserver parses and prints the address of an upstream DNS server. NodeConfig, the kube-dns ConfigMap and the directive ask of a
+// Corefile share it.
 //
-// It is a leaf and pure: it must never resolve a name, read a file or open a socket.
+// The same text means the same server everywhere. The package is pure: it resolves no name, reads no file and opens no socket.
 //
-// Failure policy: Parse returns an address that can be asked, or an error that names the text and the remedy.
+// On failure: Parse returns an error that names the text and the remedy.
 package nameserver
 
 import (
@@ -26,11 +26,11 @@ const (
 
 const scheme = "tls://"
 
-// Address is one server that may be asked. Addresses are equal where the same server is asked in the same way.
+// Address is one upstream server. Addresses are equal if they mean the same server over the same transport.
 type Address struct {
 	Addr       netip.AddrPort
 	TLS        bool
-	ServerName string // the name in its certificate, lower case; "" where the certificate names the address
+	ServerName string // the name in its certificate, lower case; "" if the certificate names the address
 }
 
 // At returns the server at port 53 of an address, without TLS.
@@ -55,12 +55,12 @@ func Parse(text string) (Address, error) {
 	return a, nil
 }
 
-// ParsePlain is Parse for where servers are asked without TLS.
+// ParsePlain is Parse for servers without TLS.
 func ParsePlain(text string) (Address, error) {
 	return parse(text, text, plainPort, "write an address with or without a port")
 }
 
-// ErrLinkLocal says that an address has a zone: no connection of ours is bound to an interface.
+// ErrLinkLocal means that an address has a zone. The agent's connections are not bound to an interface.
 var ErrLinkLocal = errors.New("a link-local server cannot be asked: name one of its other addresses")
 
 // parse reads an address that may have a port. text is what was written as a whole.
@@ -159,8 +159,7 @@ func (a Address) text(withPort bool) string {
 	return prefix + host
 }
 
-// Refuse returns an error where the server is one of own, the addresses at which the agent answers. On another port, the server is
-// somebody else.
+// Refuse returns an error if the server is one of own, the addresses at which the agent answers. On another port it is another server.
 func (a Address) Refuse(own []netip.Addr) error {
 	if a.Addr.Port() != plainPort || !slices.Contains(own, a.Addr.Addr().WithZone("")) {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// UplinkFile is where systemd-resolved writes the servers that it asks itself, for programs that do not want its stub.
+// UplinkFile is where systemd-resolved lists its own upstreams, for programs that do not use its stub.
 const UplinkFile = "/run/systemd/resolve/resolv.conf"
 
 // systemd-resolved's two listeners (systemd-resolved.service(8)).
@@ -26,8 +26,8 @@ type entry struct {
 func (n entry) isStub() bool { return slices.Contains(stubs, n.addr) }
 
 // parseResolvConf reads the nameserver lines as the C libraries do: the keyword starts the line, and what follows the
-// address is ignored. Where they would skip a line with an unusable address in silence, we say so. Lines that are
-// nothing known only make a note, since every resolver lives with them.
+// address is ignored. A line with an unusable address, which they skip silently, is a fault here. An unknown line is
+// only a note, since every resolver ignores it.
 func parseResolvConf(file, text string) (out []entry, notes []string, err error) {
 	var faults []error
 	number := 0
@@ -62,7 +62,7 @@ func parseResolvConf(file, text string) (out []entry, notes []string, err error)
 			faults = append(faults, fmt.Errorf("%s:%d: nameserver %s is not a server's address: write another or take the line out", file, number, addr))
 			continue
 		case addr.IsUnspecified():
-			addr = loopback(addr) // what the C libraries make of it
+			addr = loopback(addr) // as the C libraries read it
 		}
 		if !slices.ContainsFunc(out, func(n entry) bool { return n.addr == addr }) {
 			out = append(out, entry{addr, number})
@@ -143,7 +143,7 @@ func readServers(r *strict.Reader, v strict.Value, example string) (out []namese
 	return out
 }
 
-// decode reads one JSON value, as the API server stores what a person wrote into the ConfigMap.
+// decode reads one JSON value of the ConfigMap.
 func decode(file, text, example string) (strict.Value, error) {
 	v, err := strict.JSON(file, "", []byte(text))
 	if err != nil {

@@ -1,11 +1,11 @@
-// Package upstream owns the question whom the agent asks on a miss: it puts together the servers of the configuration,
-// of files in the format of resolv.conf and of a mounted kube-dns ConfigMap, and follows those files.
+// Package upstream finds the servers to which the agent forwards misses. It combines those of the configuration, of files in the format of
+// resolv.conf and of a mounted kube-dns ConfigMap, and watches those files.
 //
-// It must never resolve a name, open a socket or ask a server; and it must never let the agent become its own upstream.
+// The agent never becomes its own upstream. The package resolves no name, opens no socket and queries no server.
 //
-// Failure policy: Resolve gives the whole answer or an error that names each file and line at fault and what to do; what
-// it passes over without harm it says in Notes. A resolv.conf that leaves nobody to ask but ourselves is no reason to take
-// the node's DNS away: the cluster's servers are asked then, and Warnings say so. Watch never fails: where the kernel cannot tell of changes, it looks.
+// On failure: Resolve returns an error that names each faulty file and line with the remedy. Entries that it can skip without harm are in
+// Notes. If a resolv.conf names only the agent itself, queries go to the cluster's servers, so that the node keeps its DNS, and Warnings
+// has the reason. Watch never fails: if the kernel cannot report changes, it polls.
 package upstream
 
 import (
@@ -22,64 +22,63 @@ import (
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 )
 
-// Input is what Resolve goes by.
+// Input has the inputs of Resolve.
 type Input struct {
 	ClusterDomain string
 	Cluster       []nameserver.Address            // for the cluster domain
-	External      []nameserver.Source             // for everything else; none: whoever serves the cluster domain
-	ExternalSet   bool                            // somebody chose External: then the ConfigMap's upstreamNameservers give way
+	External      []nameserver.Source             // for everything else; none: the servers of the cluster domain
+	ExternalSet   bool                            // the configuration sets External, which then overrides the ConfigMap's upstreamNameservers
 	StubDomains   map[string][]nameserver.Address // by domain, lower case, without the final dot
 	ConfigMap     string                          // folder of a mounted kube-dns ConfigMap, "" for none; it need not exist
-	Own           []netip.Addr                    // where the agent itself answers
+	Own           []netip.Addr                    // the addresses at which the agent itself answers
 	ReadFile      func(path string) ([]byte, error)
-	// Auto has the Corefile of kube-dns decide about everything else, in External's place; nil: it does not.
+	// Auto, if not nil, lets the Corefile of kube-dns choose the servers for everything else, in place of External.
 	Auto *Auto
-	// AskStub has systemd-resolved's stub asked where a resolv.conf names it alone and UplinkFile is not to be had. For who has
-	// no mount of that file, shares the node's loopback, and was asking the stub before.
+	// AskStub allows systemd-resolved's stub as upstream if a resolv.conf names only the stub and UplinkFile is missing. It is for a cache
+	// that has no mount of that file, shares the node's loopback, and used the stub before.
 	AskStub bool
 	Terms   Terms
 }
 
-// Auto is what is needed to ask the node's resolvers only where kube-dns would.
+// Auto has the inputs for using the node's resolvers only if kube-dns would use them.
 type Auto struct {
 	Corefile string // of kube-dns, as it is mounted here; it need not exist
 	NodeFile string // names the node's resolvers, in the format of resolv.conf
-	// Judge tells whether a Corefile sends names outside of the cluster to the node's resolvers and nowhere else, and why.
+	// Judge reports whether a Corefile sends names outside the cluster to the node's resolvers and nowhere else, and why.
 	Judge func(text string) (node bool, why string)
 }
 
-// By says who answers for names outside of the cluster.
+// By is the kind of server that answers for names outside the cluster.
 type By string
 
-// Who they are.
+// The kinds.
 const (
 	ByNode          By = "the node's resolvers"
 	ByKubeDNS       By = "kube-dns"
 	ByConfiguration By = "the servers of the configuration"
 )
 
-// Terms are how the user of the program calls what remedies name. An empty one is the NodeConfig's.
+// Terms has the names of settings, as the user of the program knows them, for remedies. An empty one stands for the NodeConfig's name.
 type Terms struct {
 	External  string // upstreams.external
 	Cluster   string // upstreams.cluster of the configuration
 	ConfigMap string // kubeDNSConfigMap
 }
 
-// Upstreams is whom to ask. Its Files may differ from one Resolve to the next, so a Watch ends with the answer that it
-// was made for.
+// Upstreams has the servers to query. Its Files may differ from one Resolve to the next, so each result needs its own Watch.
 type Upstreams struct {
 	Cluster  []nameserver.Address
-	External []nameserver.Address            // none: ask Cluster
-	Found    bool                            // nobody chose External: it is what the node itself asks
-	By       By                              // who answers for everything else
-	Why      string                          // it is they; "" where the configuration says so
+	External []nameserver.Address            // none: use Cluster
+	Found    bool                            // the configuration does not set External: these are the node's own servers
+	By       By                              // the servers for everything else
+	Why      string                          // the reason for By; "" if the configuration sets it
 	Stub     map[string][]nameserver.Address // by domain, lower case, without the final dot
-	Files    []string                        // what was read to come to this, or would have been were it there: to be followed by Watch
-	Notes    []string                        // what was passed over, and why; for the log
-	Warnings []string                        // what somebody should mend, although there is a way without it
+	Files    []string                        // the files that were read or are missing; for Watch
+	Notes    []string                        // skipped entries with the reason; for the log
+	Warnings []string                        // problems that an operator should fix although there are other servers
 }
 
-// Resolve reads the files and puts everything together. It returns all faults joined.
+// Resolve reads the files and combines all sources. It returns all faults joined.
 func Resolve(in Input) (Upstreams, error) {
 	in.Terms = Terms{cmp.Or(in.Terms.External, "upstreams.external"), cmp.Or(in.Terms.Cluster, "upstreams.cluster of the configuration"),
 		cmp.Or(in.Terms.ConfigMap, "kubeDNSConfigMap")}
@@ -128,7 +127,7 @@ func Resolve(in Input) (Upstreams, error) {
 	return r.out, nil
 }
 
-// resolver collects an answer.
+// resolver collects the result of one Resolve.
 type resolver struct {
 	in     Input
 	out    Upstreams
@@ -147,8 +146,7 @@ func (r *resolver) note(format string, args ...any) {
 	r.out.Notes = append(r.out.Notes, fmt.Sprintf(format, args...))
 }
 
-// take adds a server that somebody named on purpose. The agent's own address there is a mistake that has to be mended:
-// nobody can know who was meant.
+// take adds a server that the configuration names. The agent's own address is a fault there, because the intended server is unknown.
 func (r *resolver) take(to *[]nameserver.Address, where string, s nameserver.Address) {
 	if err := s.Refuse(r.in.Own); err != nil {
 		r.fault("%s: %w", where, err)
@@ -159,7 +157,7 @@ func (r *resolver) take(to *[]nameserver.Address, where string, s nameserver.Add
 	}
 }
 
-// bound cuts a list to what CoreDNS takes. Files are not ours to refuse for a length that is theirs to choose.
+// bound cuts a list to the number of servers that CoreDNS accepts. A longer list in another program's file is valid, so it is no fault.
 func (r *resolver) bound(where string, servers *[]nameserver.Address) {
 	if extra := len(*servers) - nameserver.Most; extra > 0 {
 		r.note("%s: the last %d servers are not asked: %d are the most", where, extra, nameserver.Most)
@@ -167,10 +165,10 @@ func (r *resolver) bound(where string, servers *[]nameserver.Address) {
 	}
 }
 
-// configMap reads the two keys of kube-dns's ConfigMap that matter here, and reports whether upstreamNameservers took
-// the place of the external servers, as it does with kube-dns.
+// configMap reads stubDomains and upstreamNameservers of kube-dns's ConfigMap. It reports whether upstreamNameservers replaced the external
+// servers, as it does with kube-dns.
 //
-// CoreDNS does not read upstreamNameservers: where it is kube-dns, which its Corefile shows, they mean nothing under auto.
+// CoreDNS does not read upstreamNameservers. If kube-dns is CoreDNS, as its Corefile shows, they have no effect under auto.
 func (r *resolver) configMap(coreDNS bool) (replaced bool) {
 	if r.in.ConfigMap == "" {
 		return false
@@ -220,7 +218,7 @@ func (r *resolver) configMap(coreDNS bool) (replaced bool) {
 	return false
 }
 
-// corefile reads kube-dns's own, where it is wanted and mounted. One that cannot be read is not there.
+// corefile reads kube-dns's Corefile if Auto is set and the file is mounted. An unreadable file counts as missing.
 func (r *resolver) corefile() (text string, ok bool) {
 	if r.in.Auto == nil {
 		return "", false
@@ -237,11 +235,11 @@ func (r *resolver) corefile() (text string, ok bool) {
 	return string(data), err == nil
 }
 
-// auto takes the node's resolvers where kube-dns would ask them, too. Whatever is in the way of that is no fault: kube-dns is
-// asked then, as it would be without us.
+// auto uses the node's resolvers if kube-dns would query them too. Any obstacle is no fault: queries go to kube-dns then, as without
+// neardns.
 func (r *resolver) auto(corefile string, mounted bool) {
 	if !mounted {
-		return // Why is said
+		return // corefile has set Why
 	}
 	node, why := r.in.Auto.Judge(corefile)
 	r.out.Why = why
@@ -261,7 +259,7 @@ func (r *resolver) auto(corefile string, mounted bool) {
 	}
 }
 
-// by says who answers for everything else.
+// by sets which servers answer for everything else.
 func (r *resolver) by(replaced bool) {
 	switch {
 	case replaced:
@@ -275,7 +273,7 @@ func (r *resolver) by(replaced bool) {
 	}
 }
 
-// Outside says in one line who answers for names outside of the cluster, and why.
+// Outside describes in one line which servers answer for names outside the cluster, and why.
 func (u Upstreams) Outside() string {
 	if u.Why == "" {
 		return string(u.By)
@@ -297,9 +295,8 @@ func (r *resolver) readKey(file string) (string, bool) {
 	return string(data), strings.TrimSpace(string(data)) != ""
 }
 
-// resolvConf adds the servers of a file in the format of resolv.conf. Its entries were not written for us: what cannot be
-// asked from here is passed over, as long as one is left.
-// via says how we came to the file, where it is not the one that was named.
+// resolvConf adds the servers of a file in the format of resolv.conf. The file was written for the node, so servers that the agent cannot
+// query are skipped as long as one is left. via describes how the agent found the file, if the configuration does not name it.
 func (r *resolver) resolvConf(file, via string) {
 	addrs, notes, ok := r.readResolvConf(file, via)
 	if !ok {
@@ -310,7 +307,7 @@ func (r *resolver) resolvConf(file, via string) {
 	stubAlone := file != UplinkFile && stub >= 0 && !other
 	askStub := stubAlone && r.in.AskStub && !r.readable(UplinkFile)
 	if stubAlone && !askStub {
-		// One cache behind the other would keep answers longer than their owners said, and the stub may ask us.
+		// Two caches in a row would keep answers longer than their TTL, and the stub may forward to the agent.
 		r.note("%s names systemd-resolved's stub %s: its servers are read from %s", file, addrs[stub].addr, UplinkFile)
 		r.resolvConf(UplinkFile, fmt.Sprintf("%s:%d: %s is systemd-resolved's stub, and its servers are not to be had: ", file, addrs[stub].line, addrs[stub].addr))
 		return

@@ -21,19 +21,19 @@ import (
 
 // How Watch paces itself.
 const (
-	settle   = 200 * time.Millisecond // quiet time before a change counts: an editor writes in several steps
-	patience = 2 * time.Second        // at most so long, also where it never gets quiet
-	poll     = 15 * time.Second       // for what the kernel does not tell: other file systems, a bind mount's target
+	settle   = 200 * time.Millisecond // quiet time before a change is reported: an editor writes in several steps
+	patience = 2 * time.Second        // the longest delay, even if changes go on
+	poll     = 15 * time.Second       // for changes that the kernel does not report: other file systems, a bind mount's target
 )
 
-// Watch follows files by their content until ctx ends, which closes the channel. A tick means that at least one of them
-// is another than before, came or went; several changes may make one tick. It looks at content, since a file may be
-// replaced by rename, reached through symlinks that are swapped (as kubelet does with a mounted ConfigMap) or touched for
-// nothing. Paths need not exist. One that ends in a slash is a folder, in which files come and go.
+// Watch follows files by their content until ctx ends, which closes the channel. A tick means that at least one of them changed, appeared
+// or was removed; several changes may make one tick. It compares content, since a file may be replaced by rename, reached through
+// symlinks that are swapped (as the kubelet does with a mounted ConfigMap) or touched without a change. Paths need not exist. One that
+// ends in a slash is a folder, in which files come and go.
 func Watch(ctx context.Context, log *slog.Logger, paths []string) <-chan struct{} {
 	w := &watcher{paths: slices.Clone(paths), log: log, settle: settle, patience: patience, poll: poll}
 	ticks := tick.New()
-	w.last = w.content() // before we return: what changes from now on is a change
+	w.last = w.content() // before returning, so that every later change is noticed
 	w.open()
 	go func() {
 		defer close(ticks)
@@ -58,7 +58,7 @@ func (w *watcher) open() {
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
 		// Out of inotify instances, as on nodes with many log readers.
-		w.log.Warn("files are followed by looking at them from time to time", "err", err, "every", w.poll)
+		w.log.Warn("cannot watch files; polling them", "err", err, "every", w.poll)
 		return
 	}
 	w.notify = notify
@@ -81,7 +81,7 @@ func (w *watcher) run(ctx context.Context, ticks tick.Chan) {
 		events, errs = w.notify.Events, w.notify.Errors
 	}
 	var quiet <-chan time.Time // armed by the first event
-	var latest time.Time       // when a look is due in any case
+	var latest time.Time       // when a check is due in any case
 	for {
 		select {
 		case <-ctx.Done():
@@ -94,20 +94,20 @@ func (w *watcher) run(ctx context.Context, ticks tick.Chan) {
 			quiet = time.After(min(w.settle, latest.Sub(now)))
 			continue
 		case err := <-errs:
-			// An overrun queue means lost events, so look.
+			// An overrun queue means lost events, so check.
 			w.log.Debug("file watch", "err", err)
 		case <-quiet:
 		case <-looking.C:
 		}
 		quiet = nil
-		w.look(ticks)
+		w.check(ticks)
 	}
 }
 
-// look compares the content with the last and tells of a difference.
-func (w *watcher) look(ticks tick.Chan) {
+// check compares the content with the last one and ticks if it differs.
+func (w *watcher) check(ticks tick.Chan) {
 	if w.notify != nil {
-		w.follow() // first: a folder that came meanwhile must be followed before its files are read
+		w.follow() // first: a new folder must be watched before its files are read
 	}
 	now := w.content()
 	if now == w.last {
@@ -146,12 +146,12 @@ func (w *watcher) follow() {
 		if err := w.notify.Add(dir); err == nil {
 			w.folders = append(w.folders, dir)
 		} else if up := filepath.Dir(dir); !slices.Contains(want, up) && w.notify.Add(up) == nil {
-			w.folders = append(w.folders, up) // the folder may come: its parent tells
+			w.folders = append(w.folders, up) // the missing folder may appear: watch its parent
 		}
 	}
 }
 
-// names lists what is in a folder, but for what kubelet swaps behind a mounted ConfigMap.
+// names lists a folder's entries, except those that the kubelet swaps in a mounted ConfigMap.
 func names(p string) []string {
 	if !strings.HasSuffix(p, "/") {
 		return nil

@@ -97,12 +97,12 @@ func TestSameContentIsNoChange(t *testing.T) {
 		if change(); len(ticks) > 0 {
 			t.Fatal("a tick without a look")
 		}
-		if w.look(ticks); len(ticks) > 0 {
+		if w.check(ticks); len(ticks) > 0 {
 			t.Fatalf("%s: taken for a change", what)
 		}
 	}
 	write(t, file, "3")
-	if w.look(ticks); len(ticks) != 1 {
+	if w.check(ticks); len(ticks) != 1 {
 		t.Error("a change makes no tick")
 	}
 }
