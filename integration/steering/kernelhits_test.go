@@ -416,7 +416,7 @@ func TestKernelHitsRefused(t *testing.T) {
 		n.wantSteered(p.client(), "refused", ats...)
 	}
 	_, text, _ := n.run("status", "--config", n.configFile())
-	for _, want := range []string{"not of default/" + completed.name + ": its search list is walked", "not of default/" + shared.name, "has programs of others"} {
+	for _, want := range []string{"not of default/" + completed.name + ": the agent walks its search list", "not of default/" + shared.name, "has programs of others"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("status does not say %q:\n%s", want, text)
 		}

@@ -185,10 +185,10 @@ func (x Exchanger) Sweep(folder string) error {
 	}
 	for _, file := range stale {
 		if err := x.restore(file); err != nil {
-			return fmt.Errorf("give back what an earlier run took out of its place: %w", err)
+			return fmt.Errorf("restore a file that an earlier run moved away: %w", err)
 		}
 		if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("remove what an earlier run left: %w", err)
+			return fmt.Errorf("remove a file that an earlier run left: %w", err)
 		}
 	}
 	return nil

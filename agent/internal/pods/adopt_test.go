@@ -46,8 +46,8 @@ func TestAdopted(t *testing.T) {
 		want  func(*podfile.File)
 		why   string // in each decision's reason
 	}{
-		"plain":            {pod(nil), own, overlay.Rules{}, nil, "tried first"},
-		"nothing is known": {pod(nil), resolvconf.Settings{}, overlay.Rules{}, func(f *podfile.File) { f.DNS.Settings = resolvconf.Settings{} }, "tried first"},
+		"plain":            {pod(nil), own, overlay.Rules{}, nil, "not been tried yet"},
+		"nothing is known": {pod(nil), resolvconf.Settings{}, overlay.Rules{}, func(f *podfile.File) { f.DNS.Settings = resolvconf.Settings{} }, "not been tried yet"},
 		"asks somebody else": {pod(nil), resolvconf.Settings{Nameservers: []string{"9.9.9.9"}}, overlay.Rules{}, func(f *podfile.File) {
 			f.DNS.Settings = resolvconf.Settings{Nameservers: []string{"9.9.9.9"}}
 		}, "none of the pod's nameservers (9.9.9.9)"},
@@ -56,21 +56,21 @@ func TestAdopted(t *testing.T) {
 		"annotations ignored": {pod(func(p *attached.Pod) { p.Annotations[overlay.AnnotationSteer] = "false" }), own, overlay.Rules{Level: overlay.Level{Annotations: &ignore}},
 			func(f *podfile.File) {
 				f.Ignored = []podfile.Ignored{{What: "annotation " + overlay.AnnotationSteer, Why: "annotations is ignore in the node's settings for this pod"}}
-			}, "tried first"},
+			}, "not been tried yet"},
 		"annotations not known": {pod(func(p *attached.Pod) { p.Annotations = nil }), own, overlay.Rules{}, func(f *podfile.File) {
 			f.Ignored = []podfile.Ignored{{What: "the pod's annotations", Why: "the runtime reports annotations only at ADD; enable NRI for the agent, or restart the pod"}}
-		}, "tried first"},
+		}, "not been tried yet"},
 		"the runtime's dns": {pod(func(p *attached.Pod) { p.DNS = &own }), own, overlay.Rules{}, func(f *podfile.File) {
 			f.Nameservers, f.Searches, f.Options = own.Nameservers, own.Searches, own.Options
-		}, "tried first"},
+		}, "not been tried yet"},
 		"completion and an overlay": {pod(func(p *attached.Pod) {
 			p.Annotations[overlay.AnnotationCompletion], p.Annotations[overlay.AnnotationParams] = "true", "options: [ndots:1]"
 		}), own, overlay.Rules{}, func(f *podfile.File) {
 			f.SearchCompletion = &yes
 			f.DNS.Reason = "the pod is older than neardns on this node; restart it to apply its DNS settings"
-		}, "tried first"},
+		}, "not been tried yet"},
 		"by the runtime": {pod(func(p *attached.Pod) { p.File, p.Network = "", "" }), own, overlay.Rules{}, func(f *podfile.File) { f.Network, f.Adopted = "", podfile.ByNRI },
-			"tried first"},
+			"not been tried yet"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := whole
