@@ -14,7 +14,7 @@ import (
 
 func (c change) none() bool { return c.from == c.to && bytes.Equal(c.before, c.after) }
 
-// networks returns the names of the files in folder that a runtime takes for networks, in its order.
+// networks returns the names of the files in folder that a runtime loads as networks, in its order.
 func networks(folder string) ([]string, error) {
 	entries, err := os.ReadDir(folder) // sorted by name, as runtimes sort
 	if errors.Is(err, os.ErrNotExist) {
@@ -35,9 +35,8 @@ func networks(folder string) ([]string, error) {
 	return names, nil
 }
 
-// planAppend finds the network that the runtime uses and forms the list that has entry last. A file that cannot be read
-// as what its name says is an error: the runtime has no network then, and guessing at another file would chain us to one
-// that no pod gets.
+// planAppend finds the network that the runtime uses and forms its list with entry as the last plugin. If the file does not parse, it
+// returns an error: the runtime has no network then, and another file would be a network that no pod gets.
 func planAppend(folder, file string, entry []byte) (change, error) {
 	names, err := networks(folder)
 	if err != nil {
@@ -78,8 +77,8 @@ func planAppend(folder, file string, entry []byte) (change, error) {
 	return c, nil
 }
 
-// planDrop forms a network's list without our entry; a list that an earlier run made from a single plugin's file becomes that
-// file again, to the byte.
+// planDrop forms a network's list without neardns's entry. A list that an earlier run made from a single plugin's file becomes that file
+// again, byte for byte.
 func planDrop(folder, name string) (change, error) {
 	c, err := open(folder, name)
 	if err != nil {

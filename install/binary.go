@@ -19,12 +19,12 @@ import (
 // probeTimeout bounds the plugin's answer to VERSION, which takes milliseconds.
 const probeTimeout = 10 * time.Second
 
-// binaryPath is where the plugin goes: its name there must be the entry's type.
+// binaryPath is where the plugin is installed. Its file name must be the entry's type.
 func binaryPath(folder string) string { return filepath.Join(folder, conflist.Type) }
 
-// placeBinary makes the plugin in folder equal to source. The new file is complete, executable and has answered once
-// before it gets the plugin's name, so that no pod start meets half a file, one that may not be run, or one for another
-// machine. suits is asked with the CNI versions that it speaks, also before. It returns whether anything changed.
+// placeBinary makes the plugin in folder equal to source, and returns whether anything changed. The new file is complete, is executable
+// and has answered VERSION before it gets the plugin's name, so no pod start meets half a file, one that cannot be executed, or one for
+// another machine. Before that too, suits checks the CNI versions that the plugin speaks.
 func placeBinary(ctx context.Context, source, folder string, dryRun bool, suits func(speaks []string) error) (changed bool, err error) {
 	content, err := os.ReadFile(source)
 	if err != nil {
@@ -47,7 +47,7 @@ func placeBinary(ctx context.Context, source, folder string, dryRun bool, suits 
 		if trial, err = writeTemp(folder, content, 0o755, nil); err != nil {
 			return false, fmt.Errorf("write plugin: %w", err)
 		}
-		defer func() { _ = os.Remove(trial) }() // gone already when all went well
+		defer func() { _ = os.Remove(trial) }() // on success, it is renamed already
 	}
 	speaks, err := askVersion(ctx, trial)
 	if err != nil {
@@ -70,7 +70,7 @@ func isExecutableCopy(file string, content []byte) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("look at plugin: %w", err)
 	}
-	// A link or a file with other permissions is replaced rather than trusted.
+	// A symbolic link, or a file with other permissions, is replaced rather than trusted.
 	if !info.Mode().IsRegular() || info.Mode().Perm() != 0o755 || info.Size() != int64(len(content)) {
 		if info.IsDir() {
 			return false, fmt.Errorf("%s is a folder: remove it", file)
@@ -84,7 +84,7 @@ func isExecutableCopy(file string, content []byte) (bool, error) {
 	return bytes.Equal(have, content), nil
 }
 
-// works tells whether a file is a plugin that a runtime can run, whichever release it is of.
+// works reports whether a file is a plugin that a runtime can run, of whatever release.
 func works(ctx context.Context, file string) bool {
 	info, err := os.Lstat(file)
 	if err != nil || !info.Mode().IsRegular() {
@@ -94,8 +94,8 @@ func works(ctx context.Context, file string) bool {
 	return err == nil
 }
 
-// askVersion runs the plugin as a runtime does and returns the CNI versions it names. Anything on its standard output
-// but one JSON object would break each ADD, and is refused here.
+// askVersion runs the plugin as a runtime does and returns the CNI versions that it supports. Anything on its standard output other than
+// one JSON object would break every ADD, so it is an error here.
 func askVersion(ctx context.Context, plugin string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -107,7 +107,7 @@ func askVersion(ctx context.Context, plugin string) ([]string, error) {
 	cmd.WaitDelay = time.Second
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("run %s for its version: %w%s (is it built for this machine, and the folder mounted without noexec?)", plugin, err,
-			said(&stdout, &stderr))
+			programOutput(&stdout, &stderr))
 	}
 	var answer struct{ SupportedVersions []string }
 	dec := json.NewDecoder(bytes.NewReader(stdout.Bytes()))
@@ -118,15 +118,15 @@ func askVersion(ctx context.Context, plugin string) ([]string, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s does not answer VERSION as a CNI plugin does: %w%s", plugin, err, said(&stdout, &stderr))
+		return nil, fmt.Errorf("%s does not answer VERSION as a CNI plugin does: %w%s", plugin, err, programOutput(&stdout, &stderr))
 	}
 	if len(answer.SupportedVersions) == 0 {
-		return nil, fmt.Errorf("%s names no CNI version that it speaks%s", plugin, said(&stdout, &stderr))
+		return nil, fmt.Errorf("%s names no CNI version that it speaks%s", plugin, programOutput(&stdout, &stderr))
 	}
 	return answer.SupportedVersions, nil
 }
 
-func said(outputs ...*bytes.Buffer) string {
+func programOutput(outputs ...*bytes.Buffer) string {
 	var all []string
 	for _, o := range outputs {
 		if s := strings.TrimSpace(o.String()); s != "" {

@@ -67,7 +67,7 @@ func runUninstall(ctx context.Context, args []string, stdout io.Writer) error {
 	return un.run(ctx)
 }
 
-// runStay is for a DaemonSet's pod whose work is done: it has to be a running one.
+// runStay waits to be ended. A DaemonSet's pod has to keep running after its work is done.
 func runStay(ctx context.Context, args []string, stdout io.Writer) error {
 	if len(args) > 0 {
 		return fmt.Errorf("%w: stay takes no arguments", errConfig)

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// diffContext is how many unchanged lines stand around a change.
+// diffContext is how many unchanged lines surround a change.
 const diffContext = 3
 
-// diff shows the change of one file as a unified diff of one hunk: an edit of ours is one place.
+// diff shows the change of one file as a unified diff with one hunk, because each edit is in one place.
 func diff(from, to string, before, after []byte) string {
 	a, b := lines(before), lines(after)
 	head := 0

@@ -15,8 +15,8 @@ import (
 	"github.com/neardns/neardns/pkg/nodestate"
 )
 
-// entry returns the conflist entry: ready from a file, or as the agent's binary makes it from the node's configuration.
-// The agent alone knows how to read that and how to find what it leaves out.
+// entry returns the conflist entry: ready from a file, or as the agent's binary makes it from the node's configuration. Only the agent's
+// binary can read that configuration and detect what it leaves out.
 func (in install) entry(ctx context.Context) ([]byte, error) {
 	if in.entryFile != "" {
 		entry, err := os.ReadFile(in.entryFile)
@@ -41,7 +41,7 @@ func (in install) entry(ctx context.Context) ([]byte, error) {
 	return entry, checkEntry(in.nodeConfig, entry)
 }
 
-// show has the agent's binary read the node's configuration, and returns its output and its warnings.
+// show runs the agent's binary to read the node's configuration, and returns its output and its warnings.
 func (in install) show(ctx context.Context, format string) (out []byte, warnings string, err error) {
 	cmd := exec.CommandContext(ctx, in.agent, "config", "show", "--format", format, "--config", in.nodeConfig)
 	var stdout, stderr bytes.Buffer
@@ -50,14 +50,14 @@ func (in install) show(ctx context.Context, format string) (out []byte, warnings
 		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == 2 {
 			return nil, "", fmt.Errorf("%w: %s", errConfig, strings.TrimSpace(stderr.String()))
 		}
-		return nil, "", fmt.Errorf("have %s read %s: %w%s", in.agent, in.nodeConfig, err, said(&stderr))
+		return nil, "", fmt.Errorf("have %s read %s: %w%s", in.agent, in.nodeConfig, err, programOutput(&stderr))
 	}
 	return stdout.Bytes(), stderr.String(), nil
 }
 
-// tellKubelet writes down what is detected by the kubelet's own file, for agent and watch, which do not see it: its folder holds
+// writeKubelet writes down what is detected by the kubelet's own file, for agent and watch, which do not see it: its folder holds
 // every pod's secrets. What was written before goes where that file is gone.
-func (in install) tellKubelet(ctx context.Context) error {
+func (in install) writeKubelet(ctx context.Context) error {
 	if in.kubeletTo == "" || in.dryRun || in.nodeConfig == "" {
 		return nil
 	}
@@ -75,7 +75,7 @@ func (in install) tellKubelet(ctx context.Context) error {
 	return nodestate.WriteKubelet(in.kubeletTo, k)
 }
 
-// validate has the plugin judge an entry that a person wrote: at run time it passes over keys that it does not know.
+// validate lets the plugin check a hand-written entry, because at run time the plugin ignores keys that it does not know.
 func validate(ctx context.Context, plugin, file string) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -84,7 +84,7 @@ func validate(ctx context.Context, plugin, file string) error {
 	cmd.Stderr = &stderr
 	err := cmd.Run()
 	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 {
-		return nil // good, or no plugin that can be run, which is found out before it is put in place
+		return nil // valid, or the plugin cannot be run, which placeBinary finds before it installs the plugin
 	}
 	var faults []string
 	for line := range strings.Lines(stderr.String()) {
@@ -98,7 +98,7 @@ func validate(ctx context.Context, plugin, file string) error {
 	return fmt.Errorf("%w: %s", errConfig, strings.Join(faults, "; "))
 }
 
-// checkEntry tries the entry on a list that takes any.
+// checkEntry appends the entry to a minimal list, and returns an error if it does not fit.
 func checkEntry(from string, entry []byte) error {
 	if _, err := conflist.Append([]byte(`{"name":"try","plugins":[{"type":"main"}]}`), entry); err != nil {
 		return fmt.Errorf("%w: %s: %w", errConfig, from, err)
@@ -106,8 +106,8 @@ func checkEntry(from string, entry []byte) error {
 	return nil
 }
 
-// await returns nil once there is a network that can be edited, and says why there is none when the wait is over. A file
-// that cannot be read may be one that its owner is just writing.
+// await returns nil once there is a network that can be edited, or the reason why there is none when the wait is over. A file that does
+// not parse may be one that its owner is writing.
 func (in install) await(ctx context.Context, entry []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, max(in.wait, 0))
 	defer cancel()

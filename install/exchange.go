@@ -10,11 +10,11 @@ import (
 	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
-// exchanger writes networks' lists, which their owners write, too.
+// exchanger replaces networks' lists safely although their owners write them too.
 func exchanger() atomicfile.Exchanger { return atomicfile.Exchanger{Prefix: tempPrefix} }
 
-// putBack gives a finished file its name, unless there is a file of that name: its owner has put his own back, or an earlier run
-// was cut off.
+// putBack gives a finished file its name, unless a file of that name exists: the owner has restored its own, or an earlier run was cut
+// off.
 func putBack(temp, to string) error {
 	err := unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
 	switch {

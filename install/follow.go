@@ -20,25 +20,25 @@ import (
 // copyMost bounds a copy: certificate authorities take some 200 KB.
 const copyMost = 4 << 20
 
-// follower copies the few files of the host's /etc that the agent reads, so that the agent need not see the rest, and does it again
-// at each change. It needs no right but to read what everybody may read, and so it is run: a process with root's rights that
-// sees /etc sees the node's secrets.
+// follower copies the few files of the host's /etc that the agent reads, at the start and at each change, so that the agent need not see
+// the rest of /etc. It runs without privileges, because it reads only world-readable files, and a process with root's rights that sees
+// /etc sees the node's secrets.
 type follower struct {
-	from, to string // the host's root, and the folder of the copies
-	once     bool
-	poll     time.Duration
-	out      io.Writer
-	told     map[string]string // by copy: the last fault that was said
+	from, to  string // the host's root, and the folder of the copies
+	once      bool
+	poll      time.Duration
+	out       io.Writer
+	lastFault map[string]string // by copy: the last fault that was logged
 }
 
-// followed is one copy and where it may come from: the first that is there.
+// followed is one copy and its possible sources. The first one that exists is copied.
 type followed struct {
 	to   string
 	from []string
 }
 
-// files lists what is copied. Certificate authorities are where Go's crypto/x509 looks for them (root_linux.go, Go 1.25), without the
-// folders: by one file all are known, and the links in a folder lead elsewhere.
+// files lists what is copied. The paths of certificate authorities are those of Go's crypto/x509 (root_linux.go, Go 1.25) without its
+// folders: one file has all authorities, and the links in a folder point outside of it.
 func files() []followed {
 	return []followed{
 		{"resolv.conf", []string{"etc/resolv.conf"}},
@@ -49,9 +49,9 @@ func files() []followed {
 
 func (f *follower) say(format string, args ...any) { _, _ = fmt.Fprintf(f.out, format+"\n", args...) }
 
-// run copies until ctx ends, or once. What cannot be copied is said and keeps nobody: the copy from before stays.
+// run copies until ctx ends, or once. If a file cannot be copied, run logs it and goes on, and the previous copy stays.
 func (f *follower) run(ctx context.Context) error {
-	f.told = map[string]string{}
+	f.lastFault = map[string]string{}
 	if f.once {
 		return f.pass()
 	}
@@ -80,19 +80,19 @@ func (f *follower) run(ctx context.Context) error {
 	}
 }
 
-// pass makes each copy what it should be. Only a copy that cannot be written is an error.
+// pass brings each copy up to date. Only a copy that cannot be written is an error.
 func (f *follower) pass() error {
 	var errs []error
 	for _, file := range files() {
 		text, from, err := f.read(file.from)
 		if err != nil {
-			if said := err.Error(); said != f.told[file.to] {
-				f.told[file.to] = said
+			if text := err.Error(); text != f.lastFault[file.to] {
+				f.lastFault[file.to] = text
 				f.say("no copy of %s is made: %v", file.to, err)
 			}
 			continue
 		}
-		f.told[file.to] = ""
+		f.lastFault[file.to] = ""
 		to := filepath.Join(f.to, file.to)
 		if have, err := os.ReadFile(to); err == nil && bytes.Equal(have, text) {
 			continue
@@ -106,7 +106,7 @@ func (f *follower) pass() error {
 	return errors.Join(errs...)
 }
 
-// place writes a copy that need not outlive a power cut.
+// place writes a copy, which need not survive a power cut.
 func place(to string, text []byte) error {
 	o := atomicfile.Options{Mode: 0o644, Folder: true, Pattern: tempPrefix + "*" + tempSuffix}
 	if err := atomicfile.Write(to, text, o); err != nil {
@@ -115,7 +115,7 @@ func place(to string, text []byte) error {
 	return nil
 }
 
-// read reads the first file that is there.
+// read reads the first file that exists.
 func (f *follower) read(names []string) (text []byte, from string, err error) {
 	for _, name := range names {
 		text, err = readBelow(f.from, name)
@@ -126,14 +126,13 @@ func (f *follower) read(names []string) (text []byte, from string, err error) {
 	return nil, "", err
 }
 
-// readBelow reads a file as somebody would whose root is the folder root: its links, also those with a whole path, lead to what is
-// below it (openat2, Linux 5.6).
+// readBelow reads a file as if root were the root folder: symbolic links, absolute ones too, resolve below it (openat2, Linux 5.6).
 func readBelow(root, name string) ([]byte, error) {
 	top, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: root, Err: err}
 	}
-	defer unix.Close(top) //nolint:errcheck // only looked through
+	defer unix.Close(top) //nolint:errcheck // only read
 	fd, err := unix.Openat2(top, name, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK, Resolve: unix.RESOLVE_IN_ROOT})
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: "/" + name, Err: err}
@@ -150,9 +149,9 @@ func readBelow(root, name string) ([]byte, error) {
 	return text, err
 }
 
-// followFolders ticks when something in one of the folders changes. A folder that is not there yet, or was removed and made anew, is
-// followed from the next call of again on; the poll sees what an event did not tell. ended is closed when nothing of it runs any
-// more, some time after ctx's end.
+// followFolders ticks when something in one of the folders changes. A folder that did not exist, or was removed and made again, is watched
+// from the next call of again on; the caller's poll finds changes without an event. ended is closed some time after ctx's end, when
+// the goroutine has ended.
 func followFolders(ctx context.Context, poll time.Duration, say func(string, ...any), folders ...string) (
 	events <-chan struct{}, again func(), ended <-chan struct{},
 ) {

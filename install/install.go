@@ -14,8 +14,8 @@ import (
 
 const (
 	lockTimeout = time.Minute
-	// A network's own installer writes once or a few times at its start. Whoever still writes after so many tries is
-	// fighting, and to join in would only wear the disk.
+	// A network's own installer writes once or a few times at its start. A program that still writes after so many tries undoes each of our
+	// writes, and more tries would only wear the disk.
 	maxTries = 5
 )
 
@@ -23,11 +23,11 @@ type install struct {
 	folders
 	nodeConfig, entryFile string
 	plugin, agent         string
-	kubeletTo             string // the state folder, to be told what the kubelet's configuration says; "": nobody
+	kubeletTo             string // the state folder, where writeKubelet writes what the kubelet's configuration says; "": nowhere
 	wait                  time.Duration
-	// gentle: only add what is missing. A binary that works and an entry of ours, wherever it stands, are left.
+	// gentle: only add what is missing. A binary that works, and neardns's entry at any position, are left.
 	gentle   bool
-	anyPlace bool // an entry that another plugin stands behind is right too
+	anyPlace bool // an entry that another plugin follows is right too
 	// persistDir is where the agent keeps the record of its fallback check.
 	persistDir string
 	out        io.Writer
@@ -51,20 +51,20 @@ type outcome struct {
 	change // the network that was found
 }
 
-// pass makes binary and list right, once.
+// pass brings binary and list up to date, once.
 func (in install) pass(ctx context.Context) (outcome, error) {
 	entry, err := in.entry(ctx)
 	if err != nil {
 		return outcome{}, err
 	}
-	if err := in.tellKubelet(ctx); err != nil {
+	if err := in.writeKubelet(ctx); err != nil {
 		return outcome{}, err
 	}
 	return in.place(ctx, entry)
 }
 
 func (in install) place(ctx context.Context, entry []byte) (outcome, error) {
-	// All that can be found out without writing comes first.
+	// Find all faults that need no write first.
 	if err := in.await(ctx, entry); err != nil {
 		return outcome{}, err
 	}
@@ -103,7 +103,7 @@ func (in install) place(ctx context.Context, entry []byte) (outcome, error) {
 	return o, err
 }
 
-// plan forms the network's list. Where anyPlace is set, a right entry may stand anywhere in it but first.
+// plan forms the network's list. If anyPlace is set, a right entry may have any position in it except the first.
 func (in install) plan(entry []byte) (change, error) {
 	c, err := planAppend(in.conf, in.file, entry)
 	if err != nil || c.from != c.to {
@@ -126,7 +126,7 @@ func (in install) plan(entry []byte) (change, error) {
 	return c, nil
 }
 
-// chain puts the entry into the network's list, and tells whether it wrote, or would have written.
+// chain puts the entry into the network's list, and reports whether it wrote, or in a dry run would have.
 func (in install) chain(entry []byte) (change, bool, error) {
 	for range maxTries {
 		c, err := in.plan(entry)
@@ -157,8 +157,8 @@ func (in install) chain(entry []byte) (change, bool, error) {
 	return change{}, false, fmt.Errorf("network in %s: %w, %d times running: another program keeps writing it", in.conf, atomicfile.ErrMoved, maxTries)
 }
 
-// lockAndSweep locks the folders in the order of their names, so that two installers never wait for each other, and
-// clears what a killed one left.
+// lockAndSweep locks the folders in the order of their names, so that two installers never wait for each other, and removes the temporary
+// files of a killed one.
 func lockAndSweep(ctx context.Context, bin, conf string) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()

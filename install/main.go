@@ -1,11 +1,11 @@
-// Command neardns-install puts the neardns plugin on a node, and takes it out again: the binary into the CNI binary folder,
-// its entry into the network configuration that the container runtime uses.
+// Command neardns-install installs and removes the neardns CNI plugin on a node: the binary in the CNI binary folder, and its entry in the
+// network configuration that the container runtime uses.
 //
-// It must never make a network of its own, write a file that it could not read, or leave a half-written one where a runtime
-// looks. It decides nothing about DNS: the entry comes from the node's configuration, which the agent's binary reads.
+// It never makes a network of its own, writes a file that it could not read, or leaves a half-written file where a runtime looks. It
+// decides nothing about DNS: the entry comes from the node's configuration, which the agent's binary reads.
 //
-// Failure policy: a fault before the first write leaves the node as it was; one after it leaves a node that works, and the
-// next run carries on. Exit codes: 0 good, 1 failed, 2 bad configuration.
+// Failure policy: an error before the first write leaves the node unchanged. An error after it leaves a node that works, and the next run
+// continues. Exit codes: 0 success, 1 failed, 2 bad configuration.
 package main
 
 import (
@@ -38,7 +38,7 @@ Puts the CNI plugin neardns on this node and its entry into the network configur
 authorities to a folder for the agent, and each change of them; stay waits to be ended. Run a command with --help for its flags.
 `
 
-// errConfig marks what only a changed configuration can mend; the exit code is then 2.
+// errConfig marks an error that only a changed configuration can fix. The exit code is then 2.
 var errConfig = errors.New("bad configuration")
 
 func main() {
@@ -86,10 +86,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 1
 }
 
-// folders are what both commands are told about the node.
+// folders are the paths and flags that install and uninstall share.
 type folders struct {
 	bin, conf string
-	file      string // the network's file in conf; empty: the one that the runtime takes
+	file      string // the network's file in conf; empty: the one that the runtime uses
 	dryRun    bool
 }
 
@@ -104,12 +104,12 @@ func (f *folders) dryRunFlag(set *flag.FlagSet) {
 	set.BoolVar(&f.dryRun, "dry-run", false, "only show what would change")
 }
 
-// parse reads a command's flags, which take no other arguments. Help that was asked for is an answer.
+// parse reads a command's flags and allows no other arguments. Help on request goes to stdout.
 func (f *folders) parse(set *flag.FlagSet, args []string, stdout io.Writer) error {
-	var said bytes.Buffer
-	set.SetOutput(&said)
+	var help bytes.Buffer
+	set.SetOutput(&help)
 	if err := set.Parse(args); errors.Is(err, flag.ErrHelp) {
-		_, _ = said.WriteTo(stdout)
+		_, _ = help.WriteTo(stdout)
 		return err
 	} else if err != nil {
 		return fmt.Errorf("%w: %w: `%s --help` lists the flags", errConfig, err, set.Name())
@@ -123,13 +123,13 @@ func (f *folders) parse(set *flag.FlagSet, args []string, stdout io.Writer) erro
 	return nil
 }
 
-// sourceFlags are the flags of every command that forms the entry.
+// sourceFlags adds the flags of every command that forms the entry.
 func (in *install) sourceFlags(set *flag.FlagSet) {
 	in.flags(set)
 	set.StringVar(&in.nodeConfig, "nodeconfig", "", "the node's configuration `file` (NodeConfig), which the entry is made from")
 	set.StringVar(&in.entryFile, "entry", "", "`file` with a ready entry, in place of --nodeconfig")
-	set.StringVar(&in.plugin, "plugin", beside("neardns"), "the plugin's `binary`")
-	set.StringVar(&in.agent, "agent", beside("neardns-agent"), "the agent's `binary`, which reads the node's configuration")
+	set.StringVar(&in.plugin, "plugin", siblingPath("neardns"), "the plugin's `binary`")
+	set.StringVar(&in.agent, "agent", siblingPath("neardns-agent"), "the agent's `binary`, which reads the node's configuration")
 }
 
 func (in *install) parseSource(set *flag.FlagSet, args []string, stdout io.Writer) error {
@@ -142,8 +142,8 @@ func (in *install) parseSource(set *flag.FlagSet, args []string, stdout io.Write
 	return nil
 }
 
-// beside names a file next to this program, where the image and `make build` put all three.
-func beside(name string) string {
+// siblingPath is a file next to this program, where the image and `make build` put all three programs.
+func siblingPath(name string) string {
 	self, err := os.Executable()
 	if err != nil {
 		return name
@@ -151,5 +151,5 @@ func beside(name string) string {
 	return filepath.Join(filepath.Dir(self), name)
 }
 
-// pollEvery is how often a folder is looked at again while waiting.
+// pollEvery is how often await reads a folder again.
 const pollEvery = 250 * time.Millisecond

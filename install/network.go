@@ -13,21 +13,21 @@ import (
 	"github.com/neardns/neardns/pkg/conflist"
 )
 
-// change is what has to happen to one network's configuration. Making one writes nothing.
+// change is the planned change of one network's configuration. Making one writes nothing.
 type change struct {
-	from   string // the file that the runtime takes now
-	to     string // the file that will hold the list: from itself, or the .conflist beside a .conf
+	from   string // the file that the runtime uses now
+	to     string // the file that will have the list: from itself, or the .conflist next to a .conf
 	before []byte // from's text
 	after  []byte // to's text
 	info   os.FileInfo
 	conflist.Network
 }
 
-// maxList bounds a network's file, in bytes. It is parsed about ten times: 20 MB cost 14 s of CPU.
+// maxList bounds a network's file, in bytes. The file is parsed about ten times, and 20 MB would cost 14 s of CPU.
 const maxList = 1 << 20
 
-// open reads a network's file. A link is followed within the folder only: what it names elsewhere is not ours to write,
-// and to put a file in place of the link would cut it off from its source.
+// open reads a network's file. A symbolic link is followed within the folder only: its target elsewhere belongs to another program, and a
+// file in place of the link would cut the network off from its source.
 func open(folder, name string) (change, error) {
 	path := filepath.Join(folder, name)
 	info, err := os.Lstat(path)
@@ -64,8 +64,8 @@ func open(folder, name string) (change, error) {
 	return change{from: path, to: path, before: text, after: text, info: info}, nil
 }
 
-// convert turns a single plugin's configuration into a list under a name of its own. Both files stand for a moment; the
-// old one sorts first and is what the runtime takes until it is removed.
+// convert turns a single plugin's configuration into a list under another name. Both files exist for a moment. The old one sorts first, so
+// the runtime uses it until it is removed.
 func (c *change) convert(folder string, first bool, names []string) ([]byte, error) {
 	list, err := conflist.FromPlugin(c.before)
 	if err != nil {
@@ -87,11 +87,11 @@ func (c *change) convert(folder string, first bool, names []string) ([]byte, err
 	return list, nil
 }
 
-// ownLeftover returns nil when the list that stands in the way is one that an earlier run made from this very network:
-// that run was cut off before it removed the old file, or the network's own installer has put its file back since.
+// ownLeftover returns nil if the existing list is one that an earlier run made from this same network. That run was cut off before it
+// removed the old file, or the network's own installer has restored its file since.
 func (c *change) ownLeftover() error {
 	both := fmt.Errorf("%s and %s both stand there and are not the same network: remove the one that is out of date", c.from, c.to)
-	// Not every name is a file: a pipe would be waited for.
+	// open refuses what is no regular file: reading a pipe would block.
 	there, err := open(filepath.Split(c.to))
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func (c *change) ownLeftover() error {
 	return nil
 }
 
-// apply writes the change. Mode and owner stay what they were. Where it returns atomicfile.ErrMoved, the files are as their owner wrote them.
+// apply writes the change and keeps mode and owner. If it returns atomicfile.ErrMoved, the files are as their owner wrote them.
 func (c change) apply() (err error) {
 	if c.from == c.to {
 		o := atomicfile.Options{Mode: c.info.Mode().Perm(), Owner: c.info}

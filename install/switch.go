@@ -15,34 +15,35 @@ import (
 )
 
 const (
-	// agentTime is what a living agent has to mend its rules by itself, as it does within moments. One that hangs does not.
+	// agentTime is how long the keeper leaves the repair to an agent that accepts connections. A working agent needs moments; one that
+	// hangs does nothing.
 	agentTime = 600 * time.Millisecond
 	agentLook = 50 * time.Millisecond
-	// A fight with somebody who takes the rules away again and again: so many repairs, each soon after the one before, are more than
-	// an operator at work makes; from there on the pause after each doubles.
+	// A conflict with a program that keeps removing the rules: fightAfter repairs, each within fightSoon of the one before, are more than
+	// an operator's work causes. From there on, the pause after each repair doubles.
 	fightSoon  = 10 * time.Second
 	fightAfter = 10
 	pauseFirst = 500 * time.Millisecond
 	pauseLast  = 5 * time.Second
 )
 
-// keeper puts the host's rules back where they are gone while no agent does: a steered pod's questions end in nothing then. What
-// they should be stands in the state folder. It only adds: rules of another version are left, and there is no lease in what it
-// makes, so pods go to kube-dns.
+// keeper restores the host's rules if they are removed while no agent works: without them, queries of steered pods are lost. A file in the
+// state folder describes the rules. The keeper only adds: it leaves rules of another version, and its rules have no lease, so pods' queries
+// go to kube-dns.
 type keeper struct {
 	stateDir string
-	poll     time.Duration // between two looks without an event
+	poll     time.Duration // between two checks without an event
 	say      func(format string, args ...any)
 	repairs  atomic.Int64
-	mended   tick.Chan // ticks after each repair
+	repaired tick.Chan // ticks after each repair
 
-	streak int       // repairs that came soon after one another
-	last   time.Time // of a repair
-	told   string    // the last fault that was said
+	streak    int       // repairs soon after one another
+	last      time.Time // of the last repair
+	lastFault string    // the last fault that was logged
 }
 
 func newKeeper(stateDir string, poll time.Duration, say func(string, ...any)) *keeper {
-	return &keeper{stateDir: stateDir, poll: poll, say: say, mended: tick.New()}
+	return &keeper{stateDir: stateDir, poll: poll, say: say, repaired: tick.New()}
 }
 
 // run keeps the rules until ctx ends.
@@ -56,15 +57,15 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// fault says what is news.
+// fault logs a fault once.
 func (k *keeper) fault(err error) {
-	if text := err.Error(); text != k.told {
-		k.told = text
+	if text := err.Error(); text != k.lastFault {
+		k.lastFault = text
 		k.say("the host's rules cannot be kept while no agent does, tried again every %s: %v", retryAfter, err)
 	}
 }
 
-// follow keeps the rules of the back end that they stand in, until that is another one. Where none stand, it returns at once.
+// follow keeps the rules of the back end that the file names, until it names another one. If it names none, follow returns at once.
 func (k *keeper) follow(ctx context.Context) error {
 	stand, err := nodestate.ReadHostRules(k.stateDir)
 	if err != nil || stand.Switch == nil {
@@ -78,7 +79,7 @@ func (k *keeper) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer host.Close() //nolint:errcheck // nothing is held back
+	defer host.Close() //nolint:errcheck // all changes are written
 	watching, stop := context.WithCancel(ctx)
 	changed, err := host.Watch(watching)
 	if err != nil {
@@ -87,7 +88,7 @@ func (k *keeper) follow(ctx context.Context) error {
 	}
 	defer func() {
 		stop()
-		for range changed { // closed when nothing of it runs any more
+		for range changed { // closed when its goroutines have ended
 		}
 	}()
 	again := time.NewTimer(k.poll)
@@ -97,7 +98,7 @@ func (k *keeper) follow(ctx context.Context) error {
 		if err != nil || moved || ctx.Err() != nil {
 			return err
 		}
-		k.told = ""
+		k.lastFault = ""
 		again.Reset(k.poll)
 		select {
 		case <-ctx.Done():
@@ -111,7 +112,7 @@ func (k *keeper) follow(ctx context.Context) error {
 	}
 }
 
-// look puts back what is gone, once. moved: the rules stand in another back end, or nowhere.
+// look restores missing rules, once. moved reports that the file names another back end, or none.
 func (k *keeper) look(ctx context.Context, host rules.Rules, name string) (moved bool, err error) {
 	sw, gone, moved, err := k.missing(host, name)
 	for begun := time.Now(); err == nil && len(gone) > 0 && k.agentAnswers() && time.Since(begun) < agentTime; {
@@ -126,12 +127,12 @@ func (k *keeper) look(ctx context.Context, host rules.Rules, name string) (moved
 	if err := host.Ensure(sw.Host()); err != nil {
 		return false, fmt.Errorf("put back: %w", err)
 	}
-	// A cleanup takes the file away before the rules, so where both went between our look and now, the rules have to go again.
+	// A cleanup removes the file before the rules. If it removed both since the file was read, the restored rules have to go again.
 	if now, err := nodestate.ReadHostRules(k.stateDir); err == nil && now.Backend == "" {
 		return true, host.Remove()
 	}
 	k.repairs.Add(1)
-	k.mended.Send()
+	k.repaired.Send()
 	k.say("the host's rules (%s) were gone and no agent put them back: they stand again, and give steered pods kube-dns (gone were: %s)", name, few(gone))
 	if rest := k.rest(); rest > 0 {
 		tick.Pause(ctx, rest)
@@ -139,7 +140,7 @@ func (k *keeper) look(ctx context.Context, host rules.Rules, name string) (moved
 	return false, nil
 }
 
-// missing reads what should stand in this back end, and what of it does not.
+// missing reads which rules this back end should have, and which of them are gone.
 func (k *keeper) missing(host rules.Rules, name string) (sw nodestate.Switch, gone []string, moved bool, err error) {
 	stand, err := nodestate.ReadHostRules(k.stateDir)
 	if err != nil {
@@ -152,7 +153,7 @@ func (k *keeper) missing(host rules.Rules, name string) (sw nodestate.Switch, go
 	return *stand.Switch, gone, false, err
 }
 
-// rest is how long to wait after a repair.
+// rest records a repair, and is how long to wait after it.
 func (k *keeper) rest() time.Duration {
 	now := time.Now()
 	if now.Sub(k.last) > fightSoon {
@@ -165,7 +166,7 @@ func (k *keeper) rest() time.Duration {
 	return min(pauseFirst<<min(k.streak-fightAfter, 10), pauseLast)
 }
 
-// agentAnswers tells whether there is a process behind the agent's socket; it may hang all the same.
+// agentAnswers reports whether a process listens at the agent's socket. The process may still hang.
 func (k *keeper) agentAnswers() bool {
 	c, err := net.DialTimeout("unix", filepath.Join(k.stateDir, nodestate.AgentSocketName), agentTime)
 	if err != nil {

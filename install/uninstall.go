@@ -16,7 +16,7 @@ import (
 type uninstall struct {
 	folders
 	removeBinary bool
-	cache        string // libcni's, where runtimes keep what pods were made with; empty: do not look
+	cache        string // libcni's cache, where runtimes keep what pods were made with; empty: do not look
 	out          io.Writer
 }
 
@@ -24,9 +24,9 @@ func (un uninstall) say(format string, args ...any) {
 	_, _ = fmt.Fprintf(un.out, format+"\n", args...)
 }
 
-// run takes the entry out of every list of the folder, not only of the one in use: a network that was in use before may
-// be so again. The binary comes after the entry, only if asked, and only once no pod is left that was made with it: a runtime
-// calls it for each of those, and without it cannot take them down.
+// run removes the entry from every list in the folder, not only the one in use, because a former network may be used again. It removes the
+// binary after the entry, on request only, and only once no pod is left that was made with it: a runtime calls it to take down each of
+// those.
 func (un uninstall) run(ctx context.Context) error {
 	if _, err := os.Stat(un.conf); errors.Is(err, os.ErrNotExist) {
 		un.say("no folder %s: no network to take neardns out of", un.conf)

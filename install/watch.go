@@ -15,31 +15,30 @@ import (
 )
 
 const (
-	// settle is how long a folder is left to whoever is writing in it: a file that is written in place is half a file first.
+	// settle is how long the watch waits after an event: a file that is written in place is half a file first.
 	settle = 50 * time.Millisecond
-	// retryAfter is when a pass that failed is tried again, should no event come before.
+	// retryAfter is when a failed pass is retried if no event comes before.
 	retryAfter = 2 * time.Second
 )
 
-// watch keeps plugin and entry on the node until ctx ends, and, beside that, the host's rules while no agent does (keeper). It takes
-// nothing out then: whoever stops a watch may be about to start the next one.
+// watch keeps plugin and entry on the node until ctx ends, and also the host's rules while no agent does (keeper). It removes nothing at
+// its end, because the next watch may be about to start.
 //
-// Its first pass, and the first after its configuration changed, make everything as `install` does; the others only add what
-// is missing. Two watches of different releases stand beside each other while a DaemonSet is rolled out, and each has a
-// binary and an entry of its own to offer. A right entry may stand anywhere in the list, so that two programs like this one
-// do not push each other from the last place for ever.
+// Its first pass, and the first after a change of its configuration, do all that `install` does. The others only add what is missing,
+// because two watches of different releases run at the same time while a DaemonSet is rolled out, each with its own binary and entry. A
+// right entry may have any position in the list, so that two programs like this one do not push each other from the last place forever.
 type watch struct {
 	install
-	poll     time.Duration // between two looks without an event
-	stateDir string        // where the agent finds what was seen; "" for nowhere
+	poll     time.Duration // between two passes without an event
+	stateDir string        // where the agent reads the watch's state; "" for nowhere
 	now      func() time.Time
 
-	keeper *keeper
-	pace   pace
-	saw    nodestate.Watch
-	mute   bool   // that it could not be written was said
-	entry  []byte // that the last good pass was about
-	said   string // the last fault that was said
+	keeper    *keeper
+	pace      pace
+	saw       nodestate.Watch
+	mute      bool   // the fault that saw cannot be written was logged
+	entry     []byte // of the last good pass
+	lastFault string // the last fault that was logged
 }
 
 func (w *watch) run(ctx context.Context) error {
@@ -71,8 +70,8 @@ func (w *watch) run(ctx context.Context) error {
 			if !tick.Pause(ctx, settle) {
 				continue
 			}
-		case <-w.keeper.mended:
-			w.tell()
+		case <-w.keeper.repaired:
+			w.writeState()
 			continue
 		case <-next.C:
 		}
@@ -88,19 +87,19 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// look makes one pass, says what is news in it, and returns when to make the next. Only a configuration that is bad from the
-// start is an error: later the one that was good before stays in the list.
+// look makes one pass, logs what is new, and returns when to make the next one. Only a configuration that is bad at the start is an error:
+// later, the last good entry stays in the list.
 func (w *watch) look(ctx context.Context) (next time.Duration, err error) {
-	var said bytes.Buffer
+	var output bytes.Buffer
 	in := w.install
-	in.out = &said
+	in.out = &output
 	var o outcome
 	entry, err := in.entry(ctx)
 	if err == nil {
 		in.gentle = bytes.Equal(entry, w.entry)
 		o, err = in.place(ctx, entry)
 	}
-	if ctx.Err() != nil { // whatever it was, it was cut short
+	if ctx.Err() != nil { // the pass was cut short, so its error means nothing
 		return w.poll, nil //nolint:nilerr // the loop ends
 	}
 	fought := err == nil && o.list && bytes.Equal(w.entry, o.entry)
@@ -112,16 +111,16 @@ func (w *watch) look(ctx context.Context) (next time.Duration, err error) {
 	case err != nil && w.entry == nil && errors.Is(err, errConfig):
 		return 0, err
 	case err != nil:
-		if text := err.Error(); text != w.said {
-			w.said = text
+		if text := err.Error(); text != w.lastFault {
+			w.lastFault = text
 			w.say("not as it should be, tried again every %s and at each change: %v", retryAfter, err)
 		}
 		return retryAfter, nil
 	}
-	if w.entry == nil || o.binary || o.list || w.said != "" {
-		_, _ = io.Copy(w.out, &said)
+	if w.entry == nil || o.binary || o.list || w.lastFault != "" {
+		_, _ = io.Copy(w.out, &output)
 	}
-	w.entry, w.said = o.entry, ""
+	w.entry, w.lastFault = o.entry, ""
 	if !fought {
 		return w.poll, nil
 	}
@@ -134,7 +133,7 @@ func (w *watch) look(ctx context.Context) (next time.Duration, err error) {
 	return w.poll, nil
 }
 
-// show tells the agent what a pass came to. Where that cannot be written, the watch goes on all the same.
+// show records the result of a pass for the agent. If it cannot be written, the watch goes on.
 func (w *watch) show(o outcome, err error, fought bool) {
 	if w.stateDir == "" {
 		return
@@ -150,11 +149,11 @@ func (w *watch) show(o outcome, err error, fought bool) {
 		w.saw.Repairs++
 	}
 	w.saw.Fighting = w.pace.rest() > 0 && now.Sub(w.pace.last) <= calm
-	w.tell()
+	w.writeState()
 }
 
-// tell writes what was seen.
-func (w *watch) tell() {
+// writeState writes the watch's state for the agent.
+func (w *watch) writeState() {
 	w.saw.Restored = w.keeper.repairs.Load()
 	err := nodestate.WriteWatch(w.stateDir, w.saw)
 	if err != nil && !w.mute {
@@ -163,11 +162,11 @@ func (w *watch) tell() {
 	w.mute = err != nil
 }
 
-// check is a pass that writes nothing, for probes and people: it returns an error that says what is not as it should be.
+// check is a pass that writes nothing, for probes and people. Its error names what is not as it should be.
 func (in install) check(ctx context.Context) error {
-	var said bytes.Buffer
+	var output bytes.Buffer
 	dry := in
-	dry.out, dry.dryRun, dry.anyPlace, dry.wait = &said, true, true, 0
+	dry.out, dry.dryRun, dry.anyPlace, dry.wait = &output, true, true, 0
 	o, err := dry.pass(ctx)
 	if err != nil {
 		return err
@@ -182,6 +181,6 @@ func (in install) check(ctx context.Context) error {
 	if len(faults) > 0 {
 		return fmt.Errorf("%w: run neardns-install install", errors.Join(faults...))
 	}
-	_, _ = io.Copy(in.out, &said)
+	_, _ = io.Copy(in.out, &output)
 	return nil
 }

@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// socket is one of the kernel's list.
+// socket is one line of the kernel's list of UDP sockets.
 type socket struct {
 	remote netip.AddrPort
 	inode  uint64
 }
 
-// sockets reads /proc/net/udp or udp6 (net/ipv4/udp.c, udp4_format_sock): in each line the third field is where a socket leads, as words of
-// the machine in hexadecimal, and the tenth its inode. A line that it does not understand is passed over, as the heading is.
+// sockets parses /proc/net/udp or udp6 (net/ipv4/udp.c, udp4_format_sock). In each line, the third field is the remote address in
+// hexadecimal machine words, and the tenth is the inode. Lines that do not parse are skipped, as the heading is.
 func sockets(text string) []socket {
 	var out []socket
 	for line := range strings.Lines(text) {

@@ -14,14 +14,14 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// kept is what is known of a slot. The zero value is an empty one's.
+// kept is the agent's record of a slot. The zero value stands for an empty slot.
 type kept struct {
 	group    uint32
 	question string        // in lower case
 	place    uint64        // as in Level.byPlace
 	expires  time.Duration // since boot
-	told     uint64        // hits that Hits told of
-	looked   uint64        // hits when eviction looked
+	reported uint64        // hits that Hits and HitsOf have reported
+	lastSeen uint64        // hits when eviction last read them
 }
 
 func keptOf(s *objectSlot, c *objectControl) kept {
@@ -31,31 +31,31 @@ func keptOf(s *objectSlot, c *objectControl) kept {
 	return kept{group: s.Group, question: s.question(), place: c.place(s.hash(c)), expires: time.Duration(s.Expires)}
 }
 
-// place is what the places know of a hash: the tag, and below it the bucket's number.
+// place is the part of a hash that the map of places uses: the tag in the upper half, the bucket's number in the lower.
 func (c *objectControl) place(hash uint64) uint64 { return hash>>32<<32 | hash&uint64(c.Mask) }
 
-// Now is the time since boot, suspend included: the clock of answers.
+// Now is the time since boot, suspend included. Answers expire by this clock.
 func Now() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
-		return 1<<63 - 1 // no such kernel; nothing is valid then
+		return 1<<63 - 1 // every supported kernel has it; without it, no answer is valid
 	}
 	return time.Duration(t.Nano())
 }
 
-// Generation is the present one. An answer is taken only while its generation is.
+// Generation is the current generation. Put takes only answers of the current one.
 func (l *Level) Generation() uint32 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.control.Generation
 }
 
-// Invalidate ends all answers at once, by one write, and those that are on their way to Put.
+// Invalidate ends all answers at once with one write, and also those that are about to be passed to Put.
 func (l *Level) Invalidate() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var next objectControl
-	if err := l.objects.Controls.Lookup(uint32(0), &next); err != nil { // another process may have been here
+	if err := l.objects.Controls.Lookup(uint32(0), &next); err != nil { // another process may have changed it
 		return fmt.Errorf("read the control: %w", err)
 	}
 	if next.Generation++; next.Generation == 0 {
@@ -65,7 +65,7 @@ func (l *Level) Invalidate() error {
 		return fmt.Errorf("write the control: %w", err)
 	}
 	l.control = next
-	// What stood in the places is no answer any more, and found by nobody here.
+	// The slots of the old generation are no longer answers. Free them.
 	for at := range l.kept {
 		if l.kept[at].question != "" {
 			if err := l.forget(at); err != nil {
@@ -76,9 +76,8 @@ func (l *Level) Invalidate() error {
 	return nil
 }
 
-// Put lets the kernel give an answer, in place of the one to the same question. If there is no room, an answer that was not given
-// lately has to go. An answer of another generation than the present one is dropped. ErrUnfit: the kernel cannot give it; the one that
-// it gave to the question is gone, too.
+// Put adds an answer, or replaces the one to the same question. If no slot is free, an answer without recent hits is evicted. An answer of
+// another generation than the current one is dropped. ErrUnfit means that the kernel cannot serve it; its predecessor is removed too.
 func (l *Level) Put(a *Answer) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,7 +92,7 @@ func (l *Level) put(a *Answer) error {
 	if a.Generation != l.control.Generation {
 		return nil
 	}
-	s.Generation, s.Turn = l.control.Generation, rand.Uint32() //nolint:gosec // whose turn it is, is no secret
+	s.Generation, s.Turn = l.control.Generation, rand.Uint32() //nolint:gosec // the turn of rotated addresses is no secret
 	small, place := s.small(), l.control.place(s.hash(&l.control))
 	was, there := l.byPlace[place]
 	at := was
@@ -108,12 +107,12 @@ func (l *Level) put(a *Answer) error {
 	}
 	old := l.kept[at]
 	l.kept[at] = keptOf(&s, &l.control)
-	l.kept[at].told, l.kept[at].looked = old.told, old.looked
+	l.kept[at].reported, l.kept[at].lastSeen = old.reported, old.lastSeen
 	if there && was == at {
 		return nil
 	}
 	if err := l.lead(place, at); err != nil {
-		l.kept[at] = kept{told: old.told}
+		l.kept[at] = kept{reported: old.reported}
 		l.release(at)
 		return err
 	}
@@ -121,19 +120,19 @@ func (l *Level) put(a *Answer) error {
 	if !there {
 		return nil
 	}
-	// The answer has another size than the one before, whose slot ends now: it may have been found.
+	// The new answer is in a slot of the other size. Empty the old slot: the program may have found it already.
 	if err := l.write(was, &objectSlot{}); err != nil {
 		return err
 	}
-	l.kept[was] = kept{told: l.kept[was].told, looked: l.kept[was].looked}
+	l.kept[was] = kept{reported: l.kept[was].reported, lastSeen: l.kept[was].lastSeen}
 	l.release(was)
 	return nil
 }
 
-// isSmall tells of which kind a slot is.
+// isSmall reports whether a slot is a small one.
 func (l *Level) isSmall(at int) bool { return at < int(l.control.Small) }
 
-// kind is the index of what there is for each kind of slot.
+// kind is the index of a kind of slot in free and hand.
 func kind(small bool) int {
 	if small {
 		return 0
@@ -141,7 +140,7 @@ func kind(small bool) int {
 	return 1
 }
 
-// write writes a slot as a whole.
+// write writes a slot atomically.
 func (l *Level) write(at int, s *objectSlot) error {
 	slots, key := l.slot(at)
 	if err := slots.Update(key, s.memory(l.isSmall(at)), ebpf.UpdateLock); err != nil {
@@ -150,7 +149,7 @@ func (l *Level) write(at int, s *objectSlot) error {
 	return nil
 }
 
-// read reads a slot as a whole.
+// read reads a slot atomically.
 func (l *Level) read(at int, s *objectSlot) error {
 	slots, key := l.slot(at)
 	if err := slots.LookupWithFlags(key, s.memory(l.isSmall(at)), ebpf.LookupLock); err != nil {
@@ -159,7 +158,7 @@ func (l *Level) read(at int, s *objectSlot) error {
 	return nil
 }
 
-// slot is where a slot stands.
+// slot is a slot's map and its key there.
 func (l *Level) slot(at int) (*ebpf.Map, uint32) {
 	if l.isSmall(at) {
 		return l.objects.Smalls, uint32(at)
@@ -167,7 +166,7 @@ func (l *Level) slot(at int) (*ebpf.Map, uint32) {
 	return l.objects.Slots, uint32(at) - l.control.Small
 }
 
-// lead lets a place lead to a slot. Where its bucket is full, the answer of the bucket goes that was given least of late.
+// lead points a place to a slot. If its bucket is full, it evicts the answer in the bucket with the fewest recent hits.
 func (l *Level) lead(place uint64, at int) error {
 	b := &l.buckets[uint32(place)]
 	way := slices.IndexFunc(b.Places[:], func(p uint64) bool { return p != 0 && p>>32 == place>>32 })
@@ -192,7 +191,7 @@ func (l *Level) lead(place uint64, at int) error {
 	return l.setPlace(place, way, uint64(at+1))
 }
 
-// setPlace writes one place of a bucket: the number of a slot and 1, or 0.
+// setPlace writes one place of a bucket: the number of a slot plus 1, or 0 for none.
 func (l *Level) setPlace(place uint64, way int, slot uint64) error {
 	b := l.buckets[uint32(place)]
 	if b.Places[way] = 0; slot != 0 {
@@ -205,21 +204,21 @@ func (l *Level) setPlace(place uint64, way int, slot uint64) error {
 	return nil
 }
 
-// recent tells how often an answer was given since recent was called for it last; 0 if it is over.
+// recent returns the hits of an answer since the previous call for it; 0 if the answer is expired.
 func (l *Level) recent(at int) (uint64, error) {
 	k := &l.kept[at]
 	var hits uint64
 	if err := l.objects.Heat.Lookup(uint32(at), &hits); err != nil {
 		return 0, fmt.Errorf("read hits of slot %d: %w", at, err)
 	}
-	since := hits - k.looked
-	if k.looked = hits; k.expires <= Now() {
+	since := hits - k.lastSeen
+	if k.lastSeen = hits; k.expires <= Now() {
 		since = 0
 	}
 	return since, nil
 }
 
-// room returns a free slot of a kind, made free if need be.
+// room returns a free slot of a kind, and evicts an answer if there is none.
 func (l *Level) room(small bool) (int, error) {
 	free, hand := &l.free[kind(small)], &l.hand[kind(small)]
 	if n := len(*free); n > 0 {
@@ -236,8 +235,8 @@ func (l *Level) room(small bool) (int, error) {
 		*hand = (*hand + 1) % (past - first)
 		return at
 	}
-	// Once around finds a slot that was not used since the hand was there, or comes back to the first, whose hits were noted by then.
-	// If that one was used meanwhile, too, it goes all the same.
+	// One round of the clock hand finds a slot without hits since the hand last passed, or ends at the first one, whose hits were noted at
+	// the start of the round. That one is evicted even if it had hits meanwhile.
 	at := next()
 	for range past - first {
 		if hits, err := l.recent(at); err != nil {
@@ -254,13 +253,12 @@ func (l *Level) room(small bool) (int, error) {
 	return at, nil
 }
 
-// release makes a slot free.
 func (l *Level) release(at int) {
 	free := &l.free[kind(l.isSmall(at))]
 	*free = append(*free, at)
 }
 
-// forget takes an answer out of the places and frees its slot.
+// forget removes an answer from the places and frees its slot.
 func (l *Level) forget(at int) error {
 	k := &l.kept[at]
 	b := &l.buckets[uint32(k.place)]
@@ -270,12 +268,12 @@ func (l *Level) forget(at int) error {
 		}
 	}
 	delete(l.byPlace, k.place)
-	*k = kept{told: k.told, looked: k.looked}
+	*k = kept{reported: k.reported, lastSeen: k.lastSeen}
 	l.release(at)
 	return nil
 }
 
-// Remove ends the answer to a question. When it has returned, no question is answered by it.
+// Remove removes the answer to a question. Once it returns, no query is answered from it.
 func (l *Level) Remove(group uint32, k *msg.Key) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -287,7 +285,7 @@ func (l *Level) remove(group uint32, k *msg.Key) error {
 	if !there {
 		return nil
 	}
-	// The program may have found the slot already: it is emptied, not only left.
+	// The program may have found the slot already, so it is emptied, not only freed.
 	if err := l.write(at, &objectSlot{}); err != nil {
 		return err
 	}
@@ -297,7 +295,7 @@ func (l *Level) remove(group uint32, k *msg.Key) error {
 // find returns the slot of the answer to a question.
 func (l *Level) find(group uint32, k *msg.Key) (at int, there bool) {
 	q, do, cd := k.Question()
-	if do || cd || len(q) < 5 || len(q)-4 > nameMost {
+	if do || cd || len(q) < 5 || len(q)-4 > maxName {
 		return 0, false
 	}
 	s := objectSlot{Group: group, NameSize: uint8(len(q) - 4)}
@@ -307,27 +305,27 @@ func (l *Level) find(group uint32, k *msg.Key) (at int, there bool) {
 	return at, there
 }
 
-// Len is how many answers there are, expired ones included.
+// Len is the number of answers, expired ones included.
 func (l *Level) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.byPlace)
 }
 
-// Hits tells how often each answer was given since it was last told of, where it was. The question is in wire form and lower case.
-// each must not call the level.
+// Hits calls each for every answer that had hits since they were last reported, by Hits or HitsOf. The question is in wire form and lower
+// case. each must not call the level.
 func (l *Level) Hits(each func(group uint32, question string, hits uint64)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	keys, values := make([]uint32, len(l.kept)), make([]uint64, len(l.kept))
 	n, err := l.objects.Heat.BatchLookup(new(ebpf.MapBatchCursor), keys, values, nil)
-	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) { // which it says when it has read all
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) { // the error that it returns at the end of the map
 		return fmt.Errorf("read hits: %w", err)
 	}
 	for i := range n {
 		k := &l.kept[keys[i]]
-		hits := values[i] - k.told
-		k.told = values[i]
+		hits := values[i] - k.reported
+		k.reported = values[i]
 		if hits > 0 && k.question != "" {
 			each(k.group, k.question, hits)
 		}
@@ -335,7 +333,7 @@ func (l *Level) Hits(each func(group uint32, question string, hits uint64)) erro
 	return nil
 }
 
-// HitsOf tells how often the answer to one question was given since it was last told of, by Hits or HitsOf.
+// HitsOf returns the hits of the answer to one question since they were last reported, by Hits or HitsOf.
 func (l *Level) HitsOf(group uint32, k *msg.Key) (uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -347,7 +345,7 @@ func (l *Level) HitsOf(group uint32, k *msg.Key) (uint64, error) {
 	if err := l.objects.Heat.Lookup(uint32(at), &all); err != nil {
 		return 0, fmt.Errorf("read hits of slot %d: %w", at, err)
 	}
-	hits := all - l.kept[at].told
-	l.kept[at].told = all
+	hits := all - l.kept[at].reported
+	l.kept[at].reported = all
 	return hits, nil
 }

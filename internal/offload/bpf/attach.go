@@ -15,19 +15,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where the program stands where there is no tcx (before Linux 6.6): first of the clsact qdisc's ingress filters.
+// Without tcx (before Linux 6.6), the program is the first of the clsact qdisc's ingress filters.
 const (
 	filterName     = "neardns"
 	filterPriority = 1
 	filterHandle   = 0x6e64
 )
 
-// ErrPlace is a link whose first place another program has, so that ours would end its turn or be ended by it.
+// ErrPlace means that another program has the first place at the link, so one of the two would keep the other from running.
 var ErrPlace = errors.New("another program has the first place at the link")
 
-// Attach lets the program answer what comes from a link: the host's end of a veth whose other end is in another netns. Its index is of the
-// calling thread's netns. It goes before all others: by tcx, where the kernel has it, and else as clsact's first filter. A link that
-// the program is at already stays as it is.
+// Attach attaches the program to a link, where it answers queries that arrive: the host's end of a veth whose other end is in another
+// netns. The index is of the calling thread's netns. The program runs before all others: by tcx if the kernel has it, else as clsact's
+// first filter. If it is attached already, nothing changes.
 func (l *Level) Attach(index int) error {
 	var none []objectLink
 	if _, there, err := l.link(index); err != nil {
@@ -55,7 +55,7 @@ func (l *Level) Attach(index int) error {
 	return err
 }
 
-// programID is the program's number.
+// programID is the kernel's number of the program.
 func (l *Level) programID() (ebpf.ProgramID, error) {
 	info, err := l.objects.NeardnsHits.Info()
 	if err != nil {
@@ -78,7 +78,7 @@ func (l *Level) tcx(index int) error {
 		if info, err := there.Info(); err == nil && info.TCX() != nil && int(info.TCX().Ifindex) == index {
 			return nil
 		}
-		// Of a link that is gone, or that it was taken away from (SweepLinks).
+		// The pin is of a link that is gone, or that SweepLinks detached the program from.
 		if err := os.Remove(path); err != nil {
 			return err
 		}
@@ -87,13 +87,13 @@ func (l *Level) tcx(index int) error {
 	}
 	made, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: l.objects.NeardnsHits, Attach: ebpf.AttachTCXIngress, Anchor: link.Head()})
 	if errors.Is(err, fs.ErrExist) {
-		return nil // it is there, and another BPF file system was mounted over the one with its file
+		return nil // it is attached, and another BPF file system was mounted over the one with its pin
 	}
 	if err != nil {
 		return err
 	}
 	defer made.Close()
-	return made.Pin(path) // where it cannot be pinned, Close detaches it
+	return made.Pin(path) // if it cannot be pinned, Close detaches it
 }
 
 func filter(index, fd int) *netlink.BpfFilter {
@@ -127,9 +127,9 @@ func (l *Level) clsact(index int) error {
 	there := false
 	for _, f := range filters {
 		switch {
-		case f.Attrs().Priority <= filterPriority && !ours(f):
+		case f.Attrs().Priority <= filterPriority && !isOwnFilter(f):
 			return fmt.Errorf("%w: a filter of kind %s", ErrPlace, f.Type())
-		case ours(f) && f.(*netlink.BpfFilter).Id == int(id): //nolint:forcetypeassert // it is one of ours
+		case isOwnFilter(f) && f.(*netlink.BpfFilter).Id == int(id): //nolint:forcetypeassert // isOwnFilter has checked it
 			there = true
 		}
 	}
@@ -139,7 +139,7 @@ func (l *Level) clsact(index int) error {
 	return h.FilterReplace(filter(index, l.objects.NeardnsHits.FD()))
 }
 
-// filtersOf lists a link's filters for what comes in or goes out.
+// filtersOf lists a link's ingress or egress filters.
 func filtersOf(h *netlink.Handle, index int, parent uint32) ([]netlink.Filter, error) {
 	for {
 		filters, err := h.FilterList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}, parent)
@@ -150,20 +150,20 @@ func filtersOf(h *netlink.Handle, index int, parent uint32) ([]netlink.Filter, e
 	}
 }
 
-func ours(f netlink.Filter) bool {
+func isOwnFilter(f netlink.Filter) bool {
 	b, ok := f.(*netlink.BpfFilter)
 	return ok && b.Handle == filterHandle && b.Priority == filterPriority && b.Name == filterName
 }
 
-// Detach ends what Attach did, also for a link that is gone, and returns how many questions were answered at it. A link that the
-// program is not at is no error.
+// Detach undoes Attach, also for a link that is gone, and returns how many queries were answered there. It is no error if the program is
+// not attached.
 func (l *Level) Detach(index int) (hits uint64, err error) {
 	id, err := l.programID()
 	if err != nil {
 		return 0, fmt.Errorf("detach from link %d: %w", index, err)
 	}
-	// Before its file goes: the kernel takes the program away some time after the last reference to it (bpf_link_put_deferred), and
-	// no query may be answered by it once this returns. The file may be gone already, too.
+	// Detach before the pin is removed: the kernel detaches the program only some time after the last reference is gone
+	// (bpf_link_put_deferred), and the program must answer no query once this returns. The pin may be gone already, too.
 	if err := dropTCX(index, func(p ebpf.ProgramID) bool { return p == id }); err != nil {
 		return 0, err
 	}
@@ -194,10 +194,10 @@ func detach(folder string, index int) error {
 	return dropFilter(h, index)
 }
 
-// dropFilter takes the program away from a link where it is a filter of clsact, and clsact where it had no other.
+// dropFilter removes the program's clsact filter from a link, and clsact itself if it has no other filter.
 func dropFilter(h *netlink.Handle, index int) error {
 	filters, err := filtersOf(h, index, netlink.HANDLE_MIN_INGRESS)
-	if errors.Is(err, unix.ENODEV) || err == nil && !slices.ContainsFunc(filters, ours) {
+	if errors.Is(err, unix.ENODEV) || err == nil && !slices.ContainsFunc(filters, isOwnFilter) {
 		return nil
 	}
 	if err == nil {
@@ -212,7 +212,7 @@ func dropFilter(h *netlink.Handle, index int) error {
 	return nil
 }
 
-// dropQdisc takes away a clsact that has no filter at egress either.
+// dropQdisc removes a clsact that has no egress filter either.
 func dropQdisc(h *netlink.Handle, index int) error {
 	egress, err := filtersOf(h, index, netlink.HANDLE_MIN_EGRESS)
 	if err != nil || len(egress) > 0 {
@@ -224,7 +224,7 @@ func dropQdisc(h *netlink.Handle, index int) error {
 	return nil
 }
 
-// Attached lists the links that Attach was called for and Detach was not, in order. Some may be gone.
+// Attached lists the attached links in order. Some may no longer exist.
 func (l *Level) Attached() ([]int, error) {
 	all, err := l.Links()
 	if err != nil {
@@ -238,8 +238,8 @@ func (l *Level) Attached() ([]int, error) {
 	return out, nil
 }
 
-// Others lists other programs that see what comes from a link or goes to it, by their names: those of each way in their
-// order, tcx's first, then nftables' chains and XDP.
+// Others lists the names of other programs that see the packets of a link: for each direction in the order in which they run, tcx first,
+// then nftables' chains and XDP.
 func (l *Level) Others(index int) ([]string, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -267,7 +267,7 @@ func (l *Level) Others(index int) ([]string, error) {
 			return nil, fmt.Errorf("list filters of link %d: %w", index, err)
 		}
 		for _, f := range filters {
-			if b, ok := f.(*netlink.BpfFilter); ok && !ours(f) {
+			if b, ok := f.(*netlink.BpfFilter); ok && !isOwnFilter(f) {
 				names = append(names, b.Name)
 			} else if !ok {
 				names = append(names, f.Type())
@@ -278,7 +278,7 @@ func (l *Level) Others(index int) ([]string, error) {
 	return append(names, hooked...), err
 }
 
-// programName is a program's, or its number where that is all that can be known.
+// programName is a program's name, or its number if the name cannot be read.
 func programName(id ebpf.ProgramID) string {
 	p, err := ebpf.NewProgramFromID(id)
 	if err != nil {
@@ -292,13 +292,13 @@ func programName(id ebpf.ProgramID) string {
 	return info.Name
 }
 
-// Retire takes away what other builds left in the level's folder, attached programs included.
+// Retire removes what other builds left in the level's folder, and detaches their programs.
 func (l *Level) Retire() error {
 	return sweep(filepath.Dir(l.folder), filepath.Base(l.folder))
 }
 
-// SweepLinks takes the program away from all links of the calling thread's netns, whoever attached it and wherever its files are. It needs no
-// BPF file system; from Linux 6.6 on it needs CAP_SYS_ADMIN, and does nothing without.
+// SweepLinks detaches the program from all links of the calling thread's netns, whichever process attached it and wherever it is pinned.
+// It needs no BPF file system. From Linux 6.6 on it needs CAP_SYS_ADMIN, and does nothing without it.
 func SweepLinks() error {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -306,7 +306,7 @@ func SweepLinks() error {
 	}
 	defer h.Close()
 	links, err := h.LinkList()
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // a link that is missed is one that just came
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // it can miss only a link that has just been made
 		return fmt.Errorf("list links: %w", err)
 	}
 	var errs []error
@@ -317,8 +317,8 @@ func SweepLinks() error {
 	return errors.Join(errs...)
 }
 
-// dropTCX takes programs of ours away from a link's tcx.
-func dropTCX(index int, ours func(ebpf.ProgramID) bool) error {
+// dropTCX detaches the programs that own accepts from a link's tcx.
+func dropTCX(index int, own func(ebpf.ProgramID) bool) error {
 	result, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
 	if err != nil {
 		for _, none := range []error{ebpf.ErrNotSupported, unix.EINVAL, unix.EPERM, unix.ENODEV} {
@@ -330,7 +330,7 @@ func dropTCX(index int, ours func(ebpf.ProgramID) bool) error {
 	}
 	for _, p := range result.Programs {
 		id, ok := p.LinkID()
-		if !ok || !ours(p.ID) {
+		if !ok || !own(p.ID) {
 			continue
 		}
 		there, err := link.NewFromID(id)
@@ -344,8 +344,7 @@ func dropTCX(index int, ours func(ebpf.ProgramID) bool) error {
 	return nil
 }
 
-// Sweep takes away all that any build left in a folder ("": DefaultFolder), attached programs included. A folder that is not there is
-// no error.
+// Sweep removes what any build left in a folder ("": DefaultFolder), and detaches the programs. A missing folder is no error.
 func Sweep(folder string) error {
 	if folder == "" {
 		folder = DefaultFolder
@@ -373,7 +372,8 @@ func sweep(folder, but string) error {
 	return errors.Join(errs...)
 }
 
-// sweepBuild takes away one build's program and maps. Its links are read from the map, and where that cannot be, from the files.
+// sweepBuild removes one build's program and maps. The map of links names the attached ones; if it cannot be read, removing the pins
+// detaches them.
 func sweepBuild(folder string) error {
 	var errs []error
 	if m, err := ebpf.LoadPinnedMap(filepath.Join(folder, objectMapLinks), nil); err == nil {

@@ -9,19 +9,19 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 )
 
-// copiesBytes is what copied questions may take that nobody has read yet, some 1,400 of them: a power of two (bpf_map_create).
+// copiesBytes bounds the mirrored queries that are not read yet, to about 1,400 of them. It is a power of two (bpf_map_create).
 const copiesBytes = 1 << 18
 
-// Copied calls each with the questions that there was no good answer to, in their order, until ctx ends: at which link one came, and its
-// message, which each must not keep. They are in a form that is answered here, and their packets went on. One link's are bounded, so that
-// those of others find room; while nobody calls Copied, and where each is slow, questions are lost to it and to nobody else. The level
-// must have been opened for it, and one call reads at a time.
+// Copied calls each for every mirrored query, in order, until ctx ends, with the link that it came from and its message, which each must
+// not keep. Mirrored are queries that the program could answer but has no valid answer to; their packets pass on. One link's share of the
+// buffer is bounded, so that other links find room. If Copied is not running, or each is slow, mirrored queries are lost; the pods' own
+// queries are not. The level must have been opened with Copies, and only one call may run at a time.
 func (l *Level) Copied(ctx context.Context, each func(ifindex int, message []byte)) error {
 	r, err := ringbuf.NewReader(l.objects.Copies)
 	if err != nil {
 		return fmt.Errorf("read copied questions: %w", err)
 	}
-	defer context.AfterFunc(ctx, func() { _ = r.Close() })() // ends the reading
+	defer context.AfterFunc(ctx, func() { _ = r.Close() })() // ends ReadInto
 	defer r.Close()                                          //nolint:errcheck // only read
 	var record ringbuf.Record
 	for {
@@ -38,7 +38,7 @@ func (l *Level) Copied(ctx context.Context, each func(ifindex int, message []byt
 	}
 }
 
-// copiedOf reads a record, struct copied of the program.
+// copiedOf parses a record: struct copied of the program.
 func copiedOf(b []byte) (ifindex int, message []byte, ok bool) {
 	const head, zeros = 8, 4
 	if len(b) < int(unsafe.Sizeof(objectCopied{})) {

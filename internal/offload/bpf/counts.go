@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Count is what was answered in one series, since the level was loaded.
+// Count is the hits of one series since the level was loaded.
 type Count struct {
 	Hits                       uint64
 	QuestionBytes, AnswerBytes uint64
@@ -15,7 +15,7 @@ type Count struct {
 	Answers                    [7]uint64 // of up to 100, 200, 300, 400, 511, 1023 and 2047 bytes, each in one
 }
 
-// Counts reads the counts of all series, by Answer.Series.
+// Counts reads the counts of all series, indexed by Answer.Series.
 func (l *Level) Counts() ([]Count, error) {
 	out := make([]Count, SeriesMost)
 	var cpus []objectSeries
@@ -37,7 +37,7 @@ func (l *Level) Counts() ([]Count, error) {
 	return out, nil
 }
 
-// Links reads how many questions were answered at each attached link, by its index, since it was attached.
+// Links reads the hits at each attached link since it was attached, by the link's index.
 func (l *Level) Links() (map[int]uint64, error) {
 	out := map[int]uint64{}
 	var index uint32
@@ -52,7 +52,7 @@ func (l *Level) Links() (map[int]uint64, error) {
 	return out, nil
 }
 
-// link reads one link's count; false: it is not attached.
+// link reads one link's hits; there is false if the program is not attached to it.
 func (l *Level) link(index int) (hits uint64, there bool, err error) {
 	var cpus []objectLink
 	if err := l.objects.Links.Lookup(uint32(index), &cpus); errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -70,20 +70,20 @@ func sum(cpus []objectLink) (hits uint64) {
 	return hits
 }
 
-// Reason is why a question to a served address was left to the agent.
+// Reason is why the program passed a query to a served address on to the agent.
 type Reason uint32
 
 // The reasons.
 const (
 	Packet   Reason = iota + 1 // IP options, fragments, padding, a tag, an uncertain or a wrong checksum
-	Question                   // not of the form that is answered here
-	Unknown                    // no such answer
-	Old                        // expired, or wanted by the agent
+	Question                   // not of a form that the program answers
+	Unknown                    // no answer to it
+	Old                        // expired, or past Answer.Until
 	Size                       // too large for the client
 	Kernel                     // the kernel gave no room
 	reasons
 
-	// Where they are counted that Uncopied tells of.
+	// The indexes of the counts that Uncopied reads.
 	copyLimited = reasons
 	copyFull    = copyLimited + 1
 )
@@ -92,7 +92,7 @@ func (r Reason) String() string {
 	return [...]string{"", "packet", "question", "unknown", "old", "size", "kernel"}[r]
 }
 
-// Passed reads how many questions to served addresses were left to the agent, by reason, since the level was loaded.
+// Passed reads how many queries to served addresses the program passed on, by reason, since the level was loaded.
 func (l *Level) Passed() (map[Reason]uint64, error) {
 	out := map[Reason]uint64{}
 	for r := Packet; r < reasons; r++ {
@@ -105,8 +105,8 @@ func (l *Level) Passed() (map[Reason]uint64, error) {
 	return out, nil
 }
 
-// Uncopied reads how many questions without a good answer were not copied for Copied, since the level was loaded: limited, because their
-// link had as many copied as one may have, and full, because those before them were not read.
+// Uncopied reads how many queries were not mirrored since the level was loaded although the program had no valid answer: limited, because
+// their link had used its share, and full, because earlier ones were not read yet.
 func (l *Level) Uncopied() (limited, full uint64, err error) {
 	if limited, err = l.passed(copyLimited); err == nil {
 		full, err = l.passed(copyFull)

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hooks names what else handles packets at a link: an XDP program and nftables' base chains of family netdev.
+// hooks names an XDP program and nftables' base chains of family netdev at a link.
 func hooks(h *rtnetlink.Handle, index int) ([]string, error) {
 	l, err := h.LinkByIndex(index)
 	if err != nil {
@@ -24,7 +24,8 @@ func hooks(h *rtnetlink.Handle, index int) ([]string, error) {
 	return names, err
 }
 
-// netdevChains lists those at a link of the calling thread's netns. They see packets after the kernel program, and so no hit.
+// netdevChains lists the base chains of family netdev at a link of the calling thread's netns. They run after the program, so they see no
+// query that is a hit.
 func netdevChains(link string) ([]string, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {

@@ -10,39 +10,39 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// Bounds of hits.bpf.c, by the sizes of its types.
+// The limits of hits.bpf.c, from the sizes of its types.
 const (
-	nameMost = 128
-	ttlsMost = 80
-	tailMost = len(objectSlot{}.Data)*8 - nameMost - ttlsMost*2
+	maxName = 128
+	maxTTLs = 80
+	maxTail = len(objectSlot{}.Data)*8 - maxName - maxTTLs*2
 )
 
-// ErrUnfit is an answer that is not for the kernel: DO or CD, a name of more than 128 bytes, an answer of more than 1,216 bytes behind
-// its question or with more than 80 records, or a response code other than NOERROR and NXDOMAIN.
+// ErrUnfit means that the kernel program cannot serve an answer: DO or CD is set, the name has more than 128 bytes, more than 1,216 bytes
+// or 80 records follow the question, or the response code is neither NOERROR nor NXDOMAIN.
 var ErrUnfit = errors.New("not an answer for the kernel")
 
-// Answer is one answer, and what the fast path knows of it.
+// Answer is one answer with the settings that the fast path serves it by.
 type Answer struct {
 	Group      uint32 // as in Serve
 	Generation uint32 // Level.Generation from before the answer was found
 	Key        *msg.Key
 	Entry      *answers.Entry
 	Expires    time.Duration // since boot, suspend included (Now): when Entry.Left becomes 0
-	Until      time.Duration // since boot: from then on the question comes to the agent, to be fetched anew
-	FixedTTL   uint32        // seconds that clients see; 0: what is left
-	Rotate     bool          // as in wire.Reply
+	Until      time.Duration // since boot: from then on queries go to the agent, which refreshes the entry
+	FixedTTL   uint32        // seconds that clients see; 0: the remaining ones
+	Rotate     bool          // as in answers.Reply
 	Size       uint16        // the largest size of an EDNS answer that the configuration allows; 0: any
-	Series     uint16        // of Counts; below SeriesMost
+	Series     uint16        // index in Counts; below SeriesMost
 }
 
 // SeriesMost is how many series of counts there are. The program has one more, for Test.
 const SeriesMost = 255
 
-// fill makes a slot of an answer.
+// fill encodes an answer into a slot.
 func (s *objectSlot) fill(a *Answer) error {
 	q, do, cd := a.Key.Question()
 	message := a.Entry.Kept()
-	if do || cd || len(q) < 5 || len(q)-4 > nameMost || len(message.TTLs) > ttlsMost || a.Series >= SeriesMost && a.Group != trialGroup {
+	if do || cd || len(q) < 5 || len(q)-4 > maxName || len(message.TTLs) > maxTTLs || a.Series >= SeriesMost && a.Group != trialGroup {
 		return ErrUnfit
 	}
 	if rcode := a.Entry.Rcode(); rcode != 0 && rcode != 3 {
@@ -51,7 +51,7 @@ func (s *objectSlot) fill(a *Answer) error {
 	m := message.Bytes
 	start := msg.HeaderSize + len(q)
 	tail := []byte(m[start:])
-	if len(tail) == 0 || len(tail) > tailMost {
+	if len(tail) == 0 || len(tail) > maxTail {
 		return ErrUnfit
 	}
 	s.Group, s.Expires, s.Until, s.FixedTtl, s.EdnsMost, s.Series = a.Group, uint64(a.Expires), uint64(a.Until), a.FixedTTL, a.Size, a.Series
@@ -79,28 +79,28 @@ func (s *objectSlot) fill(a *Answer) error {
 		first := places[0] + 6 // behind TTL and length
 		s.RotateAt, s.RotateCount, s.RotateStep = first-uint16(start), uint8(message.Addresses), places[1]-places[0]
 		s.RotateWords = m[first-1] / 4
-		if s.lastAddress() > tailMost-16 {
+		if s.lastAddress() > maxTail-16 {
 			return ErrUnfit // the program moves addresses where the longest has room
 		}
 	}
 	return nil
 }
 
-// ttlsAt is the word with which the TTLs' places begin.
+// ttlsAt is the index of the word where the TTLs' offsets begin.
 func (s *objectSlot) ttlsAt() int { return (int(s.NameSize)+7)/8 + (int(s.TailSize)+7)/8 }
 
-// lastAddress is where the last of several addresses stands in the tail; 0: there is nothing to rotate.
+// lastAddress is the offset of the last of several addresses in the tail; 0: there is nothing to rotate.
 func (s *objectSlot) lastAddress() int {
 	return int(s.RotateAt) + max(int(s.RotateCount)-1, 0)*int(s.RotateStep)
 }
 
-// small tells whether a slot's answer fits into a small one.
+// small reports whether a slot's answer fits into a small slot.
 func (s *objectSlot) small() bool {
 	const most = len(objectSmall{}.Data)
 	return s.ttlsAt()+(int(s.Ttls)+2)/4 <= most && (int(s.NameSize)+7)/8*8+s.lastAddress() <= most*8-16
 }
 
-// memory is a slot as the map of its kind has it; a small one is the beginning of a large one.
+// memory is a slot as the map of its kind stores it. A small slot is the beginning of a large one.
 func (s *objectSlot) memory(small bool) []byte {
 	size := unsafe.Sizeof(*s)
 	if small {
@@ -109,13 +109,13 @@ func (s *objectSlot) memory(small bool) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(s)), size)
 }
 
-// wordsOf is how many words so many bytes take.
+// wordsOf is how many 64-bit words b takes.
 func wordsOf(b []byte) int { return (len(b) + 7) / 8 }
 
-// count reads a number of records as it stands.
+// count reads a number of records in the byte order of the message.
 func count(m string) uint16 { return uint16(m[0]) | uint16(m[1])<<8 }
 
-// words writes bytes as words in the order in which they stand in memory, zeros behind them.
+// words writes bytes into words in memory order, followed by zeros.
 func words(to []uint64, b []byte) {
 	clear(to)
 	for i, c := range b {
@@ -132,7 +132,7 @@ func bytesOf(from []uint64, n int) []byte {
 	return b
 }
 
-// hash is the program's of a slot's question.
+// hash is the program's hash of a slot's question.
 func (s *objectSlot) hash(c *objectControl) uint64 {
 	h := c.Seed ^ uint64(s.TypeClass) ^ uint64(s.Group)<<32
 	for _, w := range s.Data[:(int(s.NameSize)+7)/8] {
@@ -142,7 +142,7 @@ func (s *objectSlot) hash(c *objectControl) uint64 {
 	return h
 }
 
-// question is a slot's.
+// question is a slot's question in wire form.
 func (s *objectSlot) question() string {
 	return string(binary.LittleEndian.AppendUint32(bytesOf(s.Data[:], int(s.NameSize)), s.TypeClass))
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// Addresses of documentation (RFC 5737, RFC 3849). Nobody sends to the servers; the clients are heard by nobody.
+// Addresses for documentation (RFC 5737, RFC 3849), so no real server or client has them.
 var (
 	trialServer4, trialClient4 = netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("192.0.2.1")
 	trialServer6, trialClient6 = netip.MustParseAddr("2001:db8::53"), netip.MustParseAddr("2001:db8::1")
@@ -24,18 +24,18 @@ const (
 	dnsPort = 53 // RFC 1035, section 4.2.1
 
 	trialGroup  = 0
-	trialTime   = 30 * time.Second // as long as answers are lent
-	trialSeries = SeriesMost       // of the hits of Test, which are nobody's
+	trialTime   = 30 * time.Second // as long as entries are offloaded
+	trialSeries = SeriesMost       // for the hits of Test, which count for no client
 )
 
-// redirect is the program's action where it answers: TC_ACT_REDIRECT of linux/pkt_cls.h.
+// redirect is the program's action when it answers: TC_ACT_REDIRECT of linux/pkt_cls.h.
 const redirect = 7
 
-// Try lets the program have a question, as a client would send it by UDP to a served address, and returns its answer; ok is false where it
-// leaves the question to the agent. It counts as a client's.
+// Try runs the program on a query, as a client would send it by UDP to a served address, and returns its answer. ok is false if the
+// program passes the query on to the agent. The query counts as a client's.
 func (l *Level) Try(server netip.Addr, question []byte) (answer []byte, ok bool, err error) {
 	frame := frameOf(server, question)
-	o := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+tailMost+64)}
+	o := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+maxTail+64)}
 	action, err := l.objects.NeardnsHits.Run(&o)
 	if err != nil {
 		return nil, false, fmt.Errorf("run the program: %w", err)
@@ -49,7 +49,7 @@ func (l *Level) Try(server netip.Addr, question []byte) (answer []byte, ok bool,
 	return o.DataOut[len(frame)-len(question):], true, nil
 }
 
-// frameOf makes an Ethernet frame of a question, with a checksum as local senders leave it to the link: UDP's pseudo-header's sum.
+// frameOf makes an Ethernet frame with a query. Its checksum is the sum of UDP's pseudo-header, as local senders leave it to the link.
 func frameOf(server netip.Addr, question []byte) []byte {
 	const ethernet, udpSize = 14, 8
 	client, length := trialClient4, udpSize+len(question)
@@ -75,7 +75,7 @@ func frameOf(server netip.Addr, question []byte) []byte {
 	return append(b, question...)
 }
 
-// onesSum is the sum of RFC 1071 of an even number of bytes.
+// onesSum is the ones' complement sum (RFC 1071) of an even number of bytes.
 func onesSum(b []byte) uint16 {
 	var sum uint32
 	for ; len(b) > 1; b = b[2:] {
@@ -87,8 +87,8 @@ func onesSum(b []byte) uint16 {
 	return uint16(sum)
 }
 
-// Test puts an answer, asks for it when its time is over and before, over both families, with and without EDNS, and takes it away again. It
-// tells what is not as the fast path would have it: then this kernel's level is not to be used.
+// Test puts an answer, queries it when it is expired and when it is valid, over both families, with and without EDNS, and removes it. An
+// error means that an answer differs from the fast path's, and that this kernel must not be used for hits.
 func (l *Level) Test() (err error) {
 	const name, ttl = "self-test.neardns.invalid.", 30
 	bare, err := msg.AppendQuestion(nil, name, 1, 1)
@@ -126,7 +126,7 @@ func (l *Level) Test() (err error) {
 	plain := append([]byte{0xbe, 0xef, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, bare...)
 	if _, ok, err := l.Try(trialServer4, plain); err != nil {
 		return err
-	} else if ok { // D-070: nothing would end at its time
+	} else if ok { // D-070: no entry would expire in time
 		return errors.New("the program answers when an answer's time is over: this process has another clock than the kernel (a time namespace)")
 	}
 	a.Expires, a.Until = Now()+trialTime, Now()+trialTime

@@ -1,9 +1,9 @@
-// Package memtrim gives memory back that only the start of a process needed: what its heap freed, and the pages of its own file that
-// package initialisation and the reading of configuration touched.
+// Package memtrim frees memory that only the start of a process needed: freed heap, and pages of the program's file that package
+// initialisation and reading the configuration touched.
 //
-// It must never touch a page that was written, nor one that is locked. What is used again comes back from the page cache.
+// It never drops a page that was written or is locked. A dropped page that is used again comes back from the page cache.
 //
-// Failure policy: what cannot be given back stays. The error is for the log.
+// Failure policy: pages that cannot be dropped stay resident. The error is for the log.
 package memtrim
 
 import (
@@ -17,8 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Settle gives back what the start left, and returns for how many bytes of the program's file that was. It stops the
-// world as a garbage collection does.
+// Settle frees the memory, and returns how many bytes of the program's file it dropped. It stops the world as a garbage collection does.
 func Settle() (file int64, err error) {
 	debug.FreeOSMemory()
 	exe, err := os.Readlink("/proc/self/exe")
@@ -31,7 +30,7 @@ func Settle() (file int64, err error) {
 	}
 	var errs []error
 	for _, a := range areas(string(smaps), exe) {
-		// Both are of this process, and pages of a file that were never written are the same when they come back.
+		// The range is this process's own, and file pages that were never written come back unchanged.
 		if _, _, code := unix.Syscall(unix.SYS_MADVISE, a.start, a.end-a.start, unix.MADV_DONTNEED); code != 0 {
 			errs = append(errs, fmt.Errorf("give back %#x-%#x: %w", a.start, a.end, code))
 			continue
@@ -41,15 +40,14 @@ func Settle() (file int64, err error) {
 	return file, errors.Join(errs...)
 }
 
-// area is a part of the address space.
+// area is one mapping of the address space.
 type area struct {
 	start, end uintptr
 	resident   int64 // bytes
 }
 
-// areas lists what /proc/PID/smaps (proc_pid_smaps(5)) has of a file that may be read and not written: its code and its constants. It
-// leaves out an area with a page that is the process's own, into which a debugger or a tracer (uprobes) has written, and one that is
-// locked.
+// areas lists the read-only mappings of a file in /proc/PID/smaps (proc_pid_smaps(5)): its code and its constants. It leaves out a mapping
+// with a private page, into which a debugger or a tracer (uprobes) has written, and a locked one.
 func areas(smaps, file string) []area {
 	var all []area
 	var a area
@@ -76,7 +74,7 @@ func areas(smaps, file string) []area {
 	return all
 }
 
-// header reads an area's first line, and reports whether the area is of the file and cannot be written.
+// header parses the first line of a mapping, and reports whether it maps the file and is read-only.
 func header(span, rest, file string) (area, bool) {
 	first, last, _ := strings.Cut(span, "-")
 	start, err := strconv.ParseUint(first, 16, strconv.IntSize)

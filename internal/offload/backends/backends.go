@@ -1,10 +1,10 @@
-// Package backends learns which servers a datapath sends to in a Service's place, where it translates at sockets: packets then never name the
-// Service. It asks nobody. It connects sockets as any process does, and reads where the kernel says that they lead.
+// Package backends finds the servers behind a Service in a cluster whose datapath translates at sockets, so that no packet carries the
+// Service's address. It connects UDP sockets to the Service as any process does, and reads their remote addresses from the kernel.
 //
-// It owns what is known of servers. It must never name one that a socket did not lead to a moment ago: an address may be another pod's by
-// the next one.
+// It sends nothing, and it never names a server that no socket was connected to within the last seconds: the address may belong to another
+// pod soon after.
 //
-// Failure policy: where sockets cannot be looked at, no server is known, and those that were are forgotten in time.
+// Failure policy: if sockets cannot be read, no new server is found, and the known ones expire.
 package backends
 
 import (
@@ -20,23 +20,24 @@ import (
 )
 
 const (
-	// hold is for how long a server is one after a socket last led to it: some looks, since a datapath chooses by chance.
+	// hold is how long a server stays known after a socket was last connected to it. That is several looks, because a datapath chooses the
+	// server at random.
 	hold = 5 * time.Second
-	// Sockets of one look at one Service: so many for each server that is known, that within hold a server is hardly ever missed.
-	socketsEach = 4
-	socketsLow  = 8
-	socketsMost = 128
+	// Sockets for one look at one Service: enough for each known server, so that within hold a server is hardly ever missed.
+	socketsPerServer = 4
+	minSockets       = 8
+	maxSockets       = 128
 )
 
-// Memory is what is known of servers. It is used by one goroutine.
+// Memory holds the known servers. One goroutine uses it.
 type Memory struct {
 	seen map[netip.AddrPort]time.Time
 }
 
-// Look looks where sockets to the Services lead now, and returns all servers that are known, in order. With an error they are those of the
-// looks before. It must be called in the host's netns, and by a process that the datapath treats like pods.
+// Look connects sockets to the Services and returns all known servers, in order. With an error, it returns those of earlier looks. Call it
+// in the host's netns, from a process that the datapath treats like a pod.
 func (m *Memory) Look(services []netip.AddrPort, now time.Time) ([]netip.AddrPort, error) {
-	found, err := lead(services, min(max(socketsLow, socketsEach*len(m.seen)), socketsMost))
+	found, err := remotes(services, min(max(minSockets, socketsPerServer*len(m.seen)), maxSockets))
 	return m.note(services, found, now), err
 }
 
@@ -61,15 +62,15 @@ func (m *Memory) note(services, found []netip.AddrPort, now time.Time) []netip.A
 	return out
 }
 
-// lead connects so many sockets to each Service and returns where they lead. It sends nothing.
-func lead(services []netip.AddrPort, count int) ([]netip.AddrPort, error) {
+// remotes connects count sockets to each Service and returns their remote addresses. It sends nothing.
+func remotes(services []netip.AddrPort, count int) ([]netip.AddrPort, error) {
 	var errs []error
 	ours := map[uint64]bool{}
 	for _, s := range services {
 		for range count {
 			c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(s))
 			if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
-				break // nobody translates it at sockets, and the host has no way there
+				break // no datapath translates it at sockets, and the host has no route to it
 			}
 			if err != nil {
 				errs = append(errs, fmt.Errorf("connect a socket to %s: %w", s, err))
@@ -90,7 +91,7 @@ func lead(services []netip.AddrPort, count int) ([]netip.AddrPort, error) {
 		if errors.Is(err, os.ErrNotExist) {
 			continue // a kernel without IPv6
 		} else if err != nil {
-			errs = append(errs, fmt.Errorf("look where sockets lead: %w", err))
+			errs = append(errs, fmt.Errorf("look where sockets remotes: %w", err))
 			continue
 		}
 		for _, s := range sockets(string(text)) {
@@ -102,7 +103,7 @@ func lead(services []netip.AddrPort, count int) ([]netip.AddrPort, error) {
 	return out, errors.Join(errs...)
 }
 
-// inodeOf is a socket's number.
+// inodeOf is a socket's inode number, as /proc/net/udp lists it.
 func inodeOf(c *net.UDPConn) (uint64, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -66,7 +66,7 @@ func (f *fetched) sum() (n int) {
 func together(l *Listener, a, b string) bool {
 	of := func(name string) uint64 {
 		q, _ := msg.Question(message(name, false))
-		return l.id(q) % sightsMost
+		return l.id(q) % maxSights
 	}
 	return of(a) == of(b)
 }
@@ -147,7 +147,7 @@ func TestFair(t *testing.T) {
 	}
 	ask(1, 100)
 	ask(2, 5)
-	if got := places(); got[1] != linkMost || got[2] < 4 || got[2] > 5 { // two of a hundred names may fall together
+	if got := places(); got[1] != maxLinkFetches || got[2] < 4 || got[2] > 5 { // two of a hundred names may fall together
 		t.Errorf("places: %v", got)
 	}
 	for link := 3; link < 20; link++ {
@@ -157,7 +157,7 @@ func TestFair(t *testing.T) {
 	for _, n := range places() {
 		all += n
 	}
-	if all != fetchesMost {
+	if all != maxFetches {
 		t.Errorf("%d fetches at one time", all)
 	}
 	close(f.on)
@@ -166,7 +166,7 @@ func TestFair(t *testing.T) {
 		t.Errorf("left: %v", got)
 	}
 	// The names of 19 pods, each heard three times: nothing is uncounted, and nothing twice.
-	if c := l.Counts(); c.Fetched != fetchesMost || c.Dropped == 0 || c.First+c.Fetched+c.Pending+c.Dropped != 3*(100+5+17*40) {
+	if c := l.Counts(); c.Fetched != maxFetches || c.Dropped == 0 || c.First+c.Fetched+c.Pending+c.Dropped != 3*(100+5+17*40) {
 		t.Errorf("%+v", c)
 	}
 }

@@ -1,10 +1,13 @@
-// Package instancelock holds a right that one process of a netns may have at a time: to be its prober, or to have its addresses in
-// node-cache's place. It is a leaf: it imports none of its siblings.
+// Package instancelock lets one process of a network namespace hold a lock: to be its prober, or to own its addresses in node-cache's
+// place. It imports none of its siblings.
 //
-// A place is an abstract unix socket, which goes with the process that bound it and needs no folder that two containers share.
-// Such names are anybody's to take, so no name decides: each holder binds one of its own with a common beginning, and counts only
-// if its socket shows that CAP_NET_ADMIN made it, by a receive buffer that nobody without can have (SO_RCVBUFFORCE, socket(7)).
-// The kernel tells of all sockets of the netns (sock_diag(7), UDIAG_SHOW_MEMINFO), whoever asks.
+// At most one process that has CAP_NET_ADMIN holds a lock, a process without that capability cannot block it, and it is released when the
+// process ends. A lock is an abstract unix socket, so containers need no shared folder. Any process may bind any such name, so the name
+// alone decides nothing: each holder binds a name of its own with a common prefix, and counts only if its socket has a receive buffer that
+// takes CAP_NET_ADMIN (SO_RCVBUFFORCE, socket(7)). The kernel lists all sockets of the netns to every process (sock_diag(7),
+// UDIAG_SHOW_MEMINFO).
+//
+// Failure policy: Take returns an error and holds nothing. If the kernel has no sock_diag for unix sockets, the name alone is the lock.
 package instancelock
 
 import (
@@ -22,19 +25,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrHeld says that another process has the place.
+// ErrHeld means that another process holds the lock.
 var ErrHeld = errors.New("another process has this place")
 
 const (
-	// most is the buffer that the kernel keeps for the largest that can be asked for: twice half of the largest number.
+	// most is the buffer size that the kernel sets for the largest one that can be requested: it doubles math.MaxInt32/2.
 	most = math.MaxInt32 - 1
-	// claims that meet give way and come again; one that is seated stays.
-	tries     = 5
-	comeAgain = 20 * time.Millisecond
+	// Two processes that claim the lock at the same time both give way and retry. One that is seated keeps it.
+	tries      = 5
+	retryPause = 20 * time.Millisecond
 )
 
-// Take takes the place of that name in the calling thread's netns, until the returned file is closed or the process ends.
-// ErrHeld: another process has it. It takes CAP_NET_ADMIN.
+// Take takes the lock of that name in the calling thread's netns, until the returned file is closed or the process ends. It returns
+// ErrHeld if another process holds it. It needs CAP_NET_ADMIN.
 func Take(name string) (*os.File, error) {
 	var err error
 	for range tries {
@@ -47,16 +50,16 @@ func Take(name string) (*os.File, error) {
 		if err == nil || seated || !errors.Is(err, ErrHeld) {
 			return f, err
 		}
-		// Another came at the same moment.
-		<-time.After(comeAgain/4 + mrand.N(comeAgain)) //nolint:gosec // who comes first is nobody's secret
+		// Another process claimed it at the same moment.
+		<-time.After(retryPause/4 + mrand.N(retryPause)) //nolint:gosec // the pause need not be secret
 	}
 	return nil, err
 }
 
-// errNoDiag: the kernel cannot tell of unix sockets (CONFIG_UNIX_DIAG, a module as a rule).
+// errNoDiag means that the kernel cannot list unix sockets (CONFIG_UNIX_DIAG, usually a module).
 var errNoDiag = errors.New("no sock_diag for unix sockets")
 
-// byName is a place by its name alone, for kernels that cannot tell who else has one. Whoever binds the name keeps it.
+// byName takes the lock by its name alone, on kernels that cannot list other holders. The first process to bind the name keeps it.
 func byName(name string) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -72,7 +75,8 @@ func byName(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// claim binds a socket and takes the place if there is no other holder. seated: there is one for good.
+// claim binds a socket and takes the lock if there is no other holder. seated reports that another process has the lock for good, not only
+// a claim of its own under way.
 func claim(name string) (f *os.File, seated bool, err error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -112,7 +116,7 @@ func claim(name string) (f *os.File, seated bool, err error) {
 	return f, false, nil
 }
 
-// holder is a socket that CAP_NET_ADMIN made.
+// holder is a socket that a process with CAP_NET_ADMIN made. A seated one has taken the lock; the others are claims.
 type holder struct {
 	name   string
 	seated bool
@@ -129,7 +133,7 @@ const (
 	meminfoSndbuf    = 3
 )
 
-// holders lists the sockets of the netns that count for a place.
+// holders lists the sockets of the netns that count for a lock.
 func holders(name string) ([]holder, error) {
 	c, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, nil)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {

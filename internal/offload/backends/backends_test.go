@@ -40,7 +40,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestLead: sockets that nobody translates lead where they were told to, and each family is read.
+// TestLead: sockets that nobody translates remotes where they were told to, and each family is read.
 func TestLead(t *testing.T) {
 	testutil.RequireRoot(t) // it reads the sockets of the network namespace, in which other programs open and close some
 	services := ports("127.0.0.1:53")
@@ -54,7 +54,7 @@ func TestLead(t *testing.T) {
 	}
 	// While others close sockets, the kernel's list may leave one out, or say it twice: another look is right.
 	testutil.Eventually(t, func() error {
-		got, err := lead(services, 3)
+		got, err := remotes(services, 3)
 		if err == nil && !slices.Equal(got, want) {
 			err = fmt.Errorf("%v, want %v", got, want)
 		}

@@ -9,9 +9,8 @@ import (
 	"github.com/neardns/neardns/pkg/conflist"
 )
 
-// madeWith names the pods that were made with our plugin and are not taken down yet, as runtimes keep them: libcni's cache
-// has, for each, the list that it will be taken down by, whatever stands in the network's file by then. A folder that is
-// not there holds none; a file in it that is not libcni's own is passed over, as libcni does.
+// madeWith names the running pods that were made with neardns. libcni's cache has the list that each pod will be taken down with, whatever
+// the network's file says by then. A missing folder has no pods. A file in it that is not libcni's own is ignored, as libcni does.
 func madeWith(cache string) ([]string, error) {
 	paths, _, err := attached.List(cache)
 	if err != nil {

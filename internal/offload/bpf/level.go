@@ -1,12 +1,12 @@
-// Package bpf answers questions in the kernel: a tc program on the host's side of a pod's veth answers what its map holds and
-// sends the answer back into the pod, with no process to wake. All other packets go on as they came.
+// Package bpf answers DNS queries in the kernel: a tc program on the host's side of a pod's veth looks a query up in its maps and sends
+// the answer back into the pod, without waking a process. All other packets pass unchanged.
 //
-// It is the one door to BPF. Only the agent writes the maps; a pod can neither write nor grow them. An answer is the one that the
-// fast path gives, byte for byte but for the ID, the TTL and the turn of rotated addresses, and the program gives it for no longer than
-// it was told to. The maps and the attached program stay when their process ends: hits go on until their answers expire.
+// It is the only package that uses BPF. Only the agent writes the maps; a pod can neither write nor grow them. The program's answer equals
+// the fast path's byte for byte, except for the ID, the TTL and the rotation of addresses, and ends at the time that the agent set. The
+// maps and the attached program outlive the process: hits go on until their entries expire.
 //
-// Failure policy: a packet that is not, in each bit, a question that the maps answer is left alone. A kernel that cannot is an error of
-// Open.
+// Failure policy: the program passes a packet on unless every bit of it is a query that the maps answer. If the kernel cannot run the
+// program, Open returns an error.
 package bpf
 
 import (
@@ -31,14 +31,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultFolder is where maps and program stay in the BPF file system.
+// DefaultFolder is where maps and program are pinned in the BPF file system.
 const DefaultFolder = "/sys/fs/bpf/neardns"
 
-// DefaultEntries is how many short answers there may be: 192 bytes with the question's name and two bytes for each TTL but the first. There is
-// room for a quarter as many longer ones. A short one takes 256 bytes, a longer one 1.6 KB.
+// DefaultEntries is how many short answers fit: up to 192 bytes with the question's name and two bytes for each TTL but the first. A
+// quarter as many longer ones fit too. A short answer takes 256 bytes of memory, a longer one 1.6 KB.
 const DefaultEntries = 4096
 
-// ServedMost is at how many addresses questions may be answered; the program has two more, for Test.
+// ServedMost is the largest number of addresses at which queries are answered. The program has two more, for Test.
 const ServedMost = 254
 
 // linksName is the folder of attached programs, by the link's index.
@@ -48,28 +48,28 @@ const linksName = "attached"
 type Options struct {
 	Folder  string // in a mounted BPF file system; "": DefaultFolder. It is made.
 	Entries int    // short answers; 0: DefaultEntries
-	// Copies has the level copy questions that it has no good answer to, for Copied.
+	// Copies makes the level mirror the queries that it has no valid answer to. Copied reads them.
 	Copies bool
 	Log    *slog.Logger
 }
 
-// Level is the kernel's level of a node. Its methods may be called from several goroutines at once. Two processes may hold the same
-// one: what either writes is whole, and the last one stays.
+// Level is the kernel's part of a node's cache. Its methods may be called from several goroutines at once. Two processes may open the
+// same one: each write is atomic, and the last one wins.
 type Level struct {
 	folder  string // this object's own
 	log     *slog.Logger
 	objects objectObjects
 
-	mu      sync.Mutex // guards the fields below, and who writes
+	mu      sync.Mutex // guards the fields below, and allows one writer at a time
 	control objectControl
 	kept    []kept         // by slot
 	byPlace map[uint64]int // the slot
-	buckets []objectBucket // what stands in the map of places
+	buckets []objectBucket // the content of the map of places
 	free    [2][]int       // slots, small and large ones
 	hand    [2]int         // the slots that eviction looks at next
 }
 
-// load reads the object for so many entries.
+// load reads the object and sizes its maps for so many entries.
 func load(entries int, copies bool) (*ebpf.CollectionSpec, error) {
 	spec, err := loadObject()
 	if err != nil {
@@ -81,21 +81,21 @@ func load(entries int, copies bool) (*ebpf.CollectionSpec, error) {
 	if copies {
 		spec.Maps[objectMapCopies].MaxEntries = copiesBytes
 	}
-	// Kernels before 5.11 count maps as locked memory. Who may not raise the limit may have one that is high enough.
+	// Kernels before 5.11 count maps as locked memory. A process that may not raise the limit may already have a sufficient one.
 	if err := rlimit.RemoveMemlock(); err != nil && !errors.Is(err, unix.EPERM) {
 		return nil, fmt.Errorf("raise the limit of locked memory: %w", err)
 	}
 	return spec, nil
 }
 
-// larges is how many large slots there are beside so many small ones.
+// larges is how many large slots go with so many small ones.
 func larges(entries int) int { return (entries + 3) / 4 }
 
-// buckets is how many buckets of 8 places so many entries have: a power of two, and two to four answers for each when all slots are taken. Of
-// buckets for 2.5 answers, one in a thousand would have to have more than 8.
+// buckets is how many buckets of 8 places so many entries need: a power of two, with two to four answers in each when all slots are taken.
+// At 2.5 answers on average, one bucket in a thousand would need more than 8 places.
 func buckets(entries int) int { return 1 << bits.Len(uint(entries+larges(entries)-1)/4) }
 
-// version names what an object's maps and program look like: another build of the program never uses the maps of this one.
+// version names the layout of an object's maps and program, so that another build of the program never uses the maps of this one.
 func version(o Options) string {
 	sum := sha256.Sum256(_ObjectBytes)
 	name := hex.EncodeToString(sum[:6]) + "-" + strconv.Itoa(o.Entries)
@@ -105,8 +105,8 @@ func version(o Options) string {
 	return name
 }
 
-// Open loads maps and program, or takes over those that stand in the folder if they are this build's and as large. It attaches nothing.
-// What another build left stays until Retire or Sweep.
+// Open loads maps and program, or takes over those pinned in the folder if they are of this build and size. It attaches nothing. Files of
+// another build stay until Retire or Sweep.
 func Open(o Options) (*Level, error) {
 	if o.Folder == "" {
 		o.Folder = DefaultFolder
@@ -136,7 +136,7 @@ func Open(o Options) (*Level, error) {
 	return l, nil
 }
 
-// mounted reports whether a folder is of a BPF file system.
+// mounted returns an error if a folder is not in a BPF file system.
 func mounted(folder string) error {
 	var s unix.Statfs_t
 	if err := unix.Statfs(folder, &s); err != nil {
@@ -158,8 +158,8 @@ func (l *Level) pins() map[string]interface{ Pin(string) error } {
 	}
 }
 
-// pinned takes over what stands in the folder; false: nothing whole does. The program is the last to be pinned, but whoever takes the
-// folder away may be killed in the midst of it.
+// pinned takes over the maps and program in the folder, and returns false if they are not complete. The program is the last to be pinned,
+// but a process that removes the folder may be killed half-way.
 func (l *Level) pinned() (bool, error) {
 	program, err := ebpf.LoadPinnedProgram(filepath.Join(l.folder, objectProgNeardnsHits), nil)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -187,7 +187,7 @@ func (l *Level) pinned() (bool, error) {
 	return true, nil
 }
 
-// pin loads maps and program anew and lets them stand in the folder.
+// pin loads maps and program from the object and pins them in the folder.
 func (l *Level) pin(o Options) error {
 	spec, err := load(o.Entries, o.Copies)
 	if err != nil {
@@ -210,7 +210,7 @@ func (l *Level) pin(o Options) error {
 	if err := l.objects.Controls.Put(uint32(0), &c); err != nil {
 		return fmt.Errorf("write the control: %w", err)
 	}
-	if err := os.RemoveAll(l.folder); err != nil { // what a process that was killed left half done
+	if err := os.RemoveAll(l.folder); err != nil { // a process that was killed may have left half of it
 		return fmt.Errorf("clean %s: %w", l.folder, err)
 	}
 	if err := os.MkdirAll(filepath.Join(l.folder, linksName), 0o700); err != nil {
@@ -230,7 +230,7 @@ func (l *Level) pin(o Options) error {
 	return nil
 }
 
-// restore learns what the maps hold.
+// restore reads the state of the slots from the maps.
 func (l *Level) restore() error {
 	if err := l.objects.Controls.Lookup(uint32(0), &l.control); err != nil {
 		return fmt.Errorf("read the control: %w", err)
@@ -250,7 +250,7 @@ func (l *Level) restore() error {
 	return l.tidy()
 }
 
-// add lets a place lead to a slot in what is to stand in a bucket; false: there is no room.
+// add enters a slot at a place in this copy of a bucket, and returns false if the bucket is full.
 func (b *objectBucket) add(place uint64, at int) bool {
 	way := slices.Index(b.Places[:], 0)
 	if way >= 0 {
@@ -259,7 +259,7 @@ func (b *objectBucket) add(place uint64, at int) bool {
 	return way >= 0
 }
 
-// tidy lets the places lead to the answers that there are. Two processes that wrote at once may have left others.
+// tidy makes the map of places equal to the buckets that restore made. Two processes that wrote at once may have left differences.
 func (l *Level) tidy() error {
 	for i, want := range l.buckets {
 		var b objectBucket
@@ -276,11 +276,11 @@ func (l *Level) tidy() error {
 	return nil
 }
 
-// Close lets go of maps and program. What is attached goes on with them.
+// Close closes the descriptors of maps and program. The attached program keeps running.
 func (l *Level) Close() error { return l.objects.Close() }
 
-// Serve says at which addresses questions are answered, each with the group whose answers are given there; 0 is the self-test's. What is
-// not in addresses is no longer answered.
+// Serve sets the addresses at which queries are answered, each with the group of answers that it serves; group 0 is the self-test's.
+// Queries to any other address are no longer answered.
 func (l *Level) Serve(addresses map[netip.AddrPort]uint32) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -309,7 +309,7 @@ func (l *Level) Serve(addresses map[netip.AddrPort]uint32) error {
 	return nil
 }
 
-// servedAt is an address as the program has it, which is compiled for little-endian machines.
+// servedAt is an address in the program's form. The program is compiled for little-endian machines.
 func servedAt(a netip.AddrPort) *objectServedAddress {
 	return &objectServedAddress{Bytes: a.Addr().As16(), Port: bits.ReverseBytes16(a.Port())}
 }
