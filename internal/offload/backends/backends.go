@@ -91,7 +91,7 @@ func remotes(services []netip.AddrPort, count int) ([]netip.AddrPort, error) {
 		if errors.Is(err, os.ErrNotExist) {
 			continue // a kernel without IPv6
 		} else if err != nil {
-			errs = append(errs, fmt.Errorf("look where sockets remotes: %w", err))
+			errs = append(errs, fmt.Errorf("look where sockets lead: %w", err))
 			continue
 		}
 		for _, s := range sockets(string(text)) {
