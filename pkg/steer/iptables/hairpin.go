@@ -54,7 +54,7 @@ func mac() net.HardwareAddr { return net.HardwareAddr{0x02, 'n', 'd', 'n', 's', 
 // Ensure makes the hairpin carry packets for these cluster DNS addresses, and no others, and describes what it had to add. With
 // own it also carries the node's own packets that are marked (steer.OwnMark).
 func (t *Hairpin) Ensure(clusterDNS []netip.Addr, own bool) (repaired []string, err error) {
-	say := func(what string, done bool, err error) error {
+	record := func(what string, done bool, err error) error {
 		if done {
 			repaired = append(repaired, what)
 		}
@@ -64,7 +64,7 @@ func (t *Hairpin) Ensure(clusterDNS []netip.Addr, own bool) (repaired []string, 
 		return nil
 	}
 	made, err := t.links()
-	if err := say("link "+steer.HairpinOut, made, err); err != nil {
+	if err := record("link "+steer.HairpinOut, made, err); err != nil {
 		return repaired, err
 	}
 	for _, is4 := range []bool{true, false} {
@@ -77,21 +77,21 @@ func (t *Hairpin) Ensure(clusterDNS []netip.Addr, own bool) (repaired []string, 
 		if len(wanted) > 0 {
 			if is4 {
 				done, err := t.address()
-				if err := say("address of "+steer.HairpinIn, done, err); err != nil {
+				if err := record("address of "+steer.HairpinIn, done, err); err != nil {
 					return repaired, err
 				}
 			}
 			done, err := t.settings(is4)
-			if err := say("settings of "+steer.HairpinOut, done, err); err != nil {
+			if err := record("settings of "+steer.HairpinOut, done, err); err != nil {
 				return repaired, err
 			}
 			done, err = t.routes(is4, wanted)
-			if err := say("routes of "+steer.HairpinOut, done, err); err != nil {
+			if err := record("routes of "+steer.HairpinOut, done, err); err != nil {
 				return repaired, err
 			}
 		}
 		done, err := t.rules(is4, wanted, own)
-		if err := say("routing rules of "+steer.HairpinOut, done, err); err != nil {
+		if err := record("routing rules of "+steer.HairpinOut, done, err); err != nil {
 			return repaired, err
 		}
 	}

@@ -106,7 +106,7 @@ func fetchEntries(is4 bool, table string) (info, entries []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	defer unix.Close(fd) //nolint:errcheck // only asked
+	defer unix.Close(fd) //nolint:errcheck // only read
 	info = make([]byte, infoSize)
 	copy(info, table)
 	if err := getsockopt(fd, level, optInfo, info); err != nil {
@@ -339,7 +339,7 @@ func legacySizes(is4 bool, table string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer unix.Close(fd) //nolint:errcheck // only asked
+	defer unix.Close(fd) //nolint:errcheck // only read
 	info := make([]byte, infoSize)
 	copy(info, table)
 	if err := getsockopt(fd, level, optInfo, info); err != nil {

@@ -69,7 +69,7 @@ func (b *Iptables) ownIn(f Variant, is4 bool, table string) ([]string, error) {
 }
 
 // chains returns those of the named chains that a table of one variant has. It asks the kernel, because the programs create a
-// table that they are asked for.
+// table that they are to list.
 func (b *Iptables) chains(f Variant, is4 bool, table string, names ...string) ([]string, error) {
 	if f == NFT {
 		return b.nftChains(is4, table, names...)
