@@ -3,17 +3,14 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/neardns/neardns/fleet/edge/authoritative"
 	"github.com/neardns/neardns/fleet/edge/edgeconfig"
@@ -187,48 +184,4 @@ func ready(copies []*secondary.Copy) (bool, string) {
 		}
 	}
 	return true, ""
-}
-
-// keyFolder is a mounted Secret with a TSIG key. It is read for each message, so that a key is rotated without a restart.
-type keyFolder struct {
-	read   func(string) ([]byte, error)
-	folder string
-	log    *slog.Logger
-
-	mu   sync.Mutex // guards the fields below
-	last rfc2136.Key
-	said time.Time
-}
-
-// key is the folder's key; the last one that was good where it cannot be read, and no key where there is none.
-func (k *keyFolder) key() rfc2136.Key {
-	if k.folder == "" {
-		return rfc2136.Key{}
-	}
-	next := rfc2136.Key{Algorithm: "hmac-sha256"}
-	var errs []error
-	for _, file := range []struct {
-		name string
-		to   *string
-	}{{"name", &next.Name}, {"secret", &next.Secret}, {"algorithm", &next.Algorithm}} {
-		data, err := k.read(filepath.Join(k.folder, file.name))
-		if err == nil {
-			*file.to = strings.TrimSpace(string(data))
-		} else if file.name != "algorithm" || !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	err := errors.Join(errs...)
-	if err == nil {
-		err = next.Validate()
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if err == nil {
-		k.last = next
-	} else if time.Since(k.said) > time.Minute {
-		k.said = time.Now()
-		k.log.Error("the zone's key cannot be read", "folder", k.folder, "err", err)
-	}
-	return k.last
 }
