@@ -20,11 +20,11 @@ type activeAgent struct {
 	server  *server.Server
 	metrics *telemetry.Metrics
 	lock    *os.File
-	closing func() // frees what the successor wants to listen on
+	closing func() // closes the listeners whose addresses the successor needs
 	ending  func() // ends the agent as SIGTERM does
 }
 
-// yielder lets a successor serve beside it, and gives the node up.
+// yielder lets a successor serve at the same time, and hands the node over.
 type yielder interface {
 	Beside(successor string) (end func(), err error)
 	Yield(ctx context.Context, successor string, addresses []netip.Addr) (decide func(taken bool), err error)
@@ -42,7 +42,7 @@ func (h *activeAgent) Sockets() ([]handover.Socket, error) {
 	return out, err
 }
 
-// Snapshot writes what the cache holds.
+// Snapshot writes the content of the cache.
 func (h *activeAgent) Snapshot(w io.Writer) error { return h.agent.answers.Snapshot(w) }
 
 func (h *activeAgent) Beside(successor handover.Claim) (end func(), err error) {
@@ -66,7 +66,7 @@ func (h *activeAgent) Yield(ctx context.Context, successor handover.Claim, addre
 	}
 	return func(taken bool) {
 		if taken {
-			h.agent.given.Store(true) // before the node ends by it
+			h.agent.given.Store(true) // before decide ends the node
 		}
 		decide(taken)
 		if taken {

@@ -28,17 +28,17 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// role is what tells `node` and `nodecache` apart beside their plans. The first two are needed.
+// role is how the roles `node` and `nodecache` differ, apart from their plans. Only read and derive are required.
 type role struct {
-	read   func() (*config.Node, error) // the configuration as it is now
+	read   func() (*config.Node, error) // the current configuration
 	derive func(*config.Node) (plan.Plan, upstream.Upstreams, error)
-	// recorder adds to what the loop records; nil: nothing.
+	// recorder wraps the loop's recorder; nil: it stays as it is.
 	recorder func(node.Recorder) node.Recorder
 	serve    func(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, h telemetry.Health)
 	ended    func(plan.Plan) error // after an orderly end, unless a successor has the node; the plan is that of the start
 }
 
-// agent is what a running role holds.
+// agent is a running role.
 type agent struct {
 	env      Env
 	role     role
@@ -47,19 +47,19 @@ type agent struct {
 	level    *slog.LevelVar
 	instance string
 	claim    handover.Claim
-	mayTake  bool   // may ask a running agent for the node
-	podDir   string // "" where there is none
+	mayTake  bool   // may take the node over from a running agent
+	podDir   string // "" if there is none
 	cache    string // libcni's
 	answers  *answers.Keeper
 	backend  rules.Kind
 	clients  *podindex.Clients
 	kernel   *kernel
-	given    atomic.Bool // the node, to a successor: the cache is its own to save now
+	given    atomic.Bool // the node was handed over to a successor, which saves the cache from now on
 
 	mu    sync.Mutex // guards the fields below, which a reload replaces
 	conf  *config.Node
-	files []string // that the upstreams were read from
-	// outside is who answers for names outside of the cluster, as it was said last.
+	files []string // from which the upstreams were read
+	// outside is what was last logged about the upstreams for names outside of the cluster.
 	outside string
 }
 
@@ -67,7 +67,7 @@ type agent struct {
 func (a *agent) begin(ctx context.Context) error {
 	err := a.run(ctx)
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		return nil // told to end before it had the node
+		return nil // ended before it had the node
 	}
 	return err
 }
@@ -80,7 +80,7 @@ type arrangement interface {
 	bypassed() map[netip.Addr]struct{} // sources that the switch bypasses
 	// run serves until ctx ends or a successor has the node. own outlives ctx until the agent has handed over or stopped.
 	run(ctx, own context.Context) error
-	// close ends what is left after run, once nothing else of the agent runs.
+	// close frees what run left, once all other parts of the agent have ended.
 	close() error
 }
 
@@ -117,10 +117,10 @@ func (a *agent) run(ctx context.Context) error {
 	return a.keep(ctx, &o, s, how)
 }
 
-// keep runs the arrangement, and next to it the endpoints, the cache's snapshots, pods' runtimes, and the socket for a successor.
+// keep runs the arrangement together with the endpoints, the cache's snapshots, the pods' upkeep, and the handover socket.
 func (a *agent) keep(ctx context.Context, o *opened, s *tenure, how arrangement) error {
 	var wg sync.WaitGroup
-	shared, closing := context.WithCancel(ctx) // a successor listens there
+	shared, closing := context.WithCancel(ctx) // of the listeners whose addresses a successor needs
 	own, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ctx, ending := context.WithCancel(ctx)
 	a.serve(shared, own, &wg, o.metrics, how)
@@ -130,9 +130,9 @@ func (a *agent) keep(ctx context.Context, o *opened, s *tenure, how arrangement)
 	wg.Go(func() { settle(own, a.log, how.Ready) })
 	a.keepPods(own, o, &wg)
 	hangups := a.env.Hangups(own)
-	wg.Go(func() { a.follow(shared, hangups, s.waited, how.set, o.metrics.Read) }) // from here on a.conf is its own
+	wg.Go(func() { a.follow(shared, hangups, s.waited, how.set, o.metrics.Read) }) // from here on, only follow writes a.conf
 	if queries, err := handover.Listen(filepath.Join(o.plan.Folders.State, nodestate.HandoverName)); err != nil {
-		// Not worth failing for: a successor then waits for this agent's end.
+		// The agent works without it: a successor then waits for this agent's end.
 		a.log.Warn("no hand-over can be requested", "err", err)
 	} else {
 		active := &activeAgent{agent: a, node: how, server: o.server, metrics: o.metrics, lock: s.lock, closing: closing, ending: ending}
@@ -150,7 +150,7 @@ func (a *agent) keep(ctx context.Context, o *opened, s *tenure, how arrangement)
 	return errors.Join(err, how.close())
 }
 
-// keepPods adopts running pods and writes their resolv.conf, where the configuration says so.
+// keepPods adopts running pods and writes their resolv.conf, if the configuration says so.
 func (a *agent) keepPods(own context.Context, o *opened, wg *sync.WaitGroup) {
 	adoption := a.adoption()
 	if c := a.conf.ResolvConf; !a.conf.KernelAlone() && c.Mode != conflist.ResolvConfOff && c.NRI != "" {
@@ -169,9 +169,9 @@ type steered struct{ *node.Node }
 func (s steered) set(next plan.Plan, changed bool)  { s.Set(next, changed) }
 func (s steered) bypassed() map[netip.Addr]struct{} { return bypassedSources(s.Evidence) }
 func (s steered) run(ctx, _ context.Context) error  { return s.Run(ctx) }
-func (steered) close() error                        { return nil } // Run has ended all
+func (steered) close() error                        { return nil } // Run has closed everything
 
-// adoption is what running pods are adopted by.
+// adoption is how running pods are adopted.
 func (a *agent) adoption() pods.Adoption {
 	return pods.Adoption{Root: a.cache, Paths: a.conf.ResolvConf.Paths, Wanted: func() pods.Wanted {
 		a.mu.Lock()
@@ -185,7 +185,7 @@ func (a *agent) adoption() pods.Adoption {
 	}}
 }
 
-// ended does what the role has to do after an orderly end.
+// ended runs the role's cleanup after an orderly end, unless a successor has the node.
 func (a *agent) ended(first plan.Plan, err error) error {
 	if a.role.ended == nil || a.given.Load() {
 		return err
@@ -193,8 +193,8 @@ func (a *agent) ended(first plan.Plan, err error) error {
 	return errors.Join(err, a.role.ended(first))
 }
 
-// serve answers whoever looks at the agent: at addresses that the node has once until shared ends, and in the pod's folder
-// until own does.
+// serve runs the endpoints for metrics, health and status: those at the node's addresses and in its state folder until shared ends, and
+// the socket in the pod's folder until own ends.
 func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, n reporter) {
 	health := telemetry.Health{Alive: n.Alive, Ready: n.Ready, Status: func() any {
 		s := n.Status()
@@ -211,7 +211,7 @@ func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *teleme
 	if a.role.serve != nil {
 		a.role.serve(shared, wg, m, health)
 	}
-	conf := a.conf // of the start; only a start reads what is needed here
+	conf := a.conf // of the start; a reload does not change the fields used here
 	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "metrics", conf.Listen.Metrics, m.MetricsHandler()) })
 	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "health", conf.Listen.Health, health.Handler()) })
 	wg.Go(func() {

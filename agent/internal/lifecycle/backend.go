@@ -14,8 +14,8 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// chooseBackend decides by what rules this agent works: by the configuration, else by what stands on the node already, else
-// nftables where the kernel takes all of its rules, and iptables otherwise.
+// chooseBackend chooses the back end of this agent's rules: the configured one, else the one whose rules are on the node already, else
+// nftables if the kernel accepts all of its rules, and iptables otherwise.
 func chooseBackend(ctx context.Context, log *slog.Logger, stats *iptables.Stats, want plan.Plan) (rules.Kind, error) {
 	stands := func() (rules.Kind, error) { return inspect.Installed(want.Folders.State) }
 	tried, err := rules.Candidates(want.Backend, stands, stats)
@@ -24,8 +24,8 @@ func chooseBackend(ctx context.Context, log *slog.Logger, stats *iptables.Stats,
 	}
 	var errs []error
 	for _, k := range tried {
-		// A lock that somebody holds says nothing of the kernel, and must not move a node's rules to another back end.
-		err := patiently(ctx, log, "the trial of the rules", func() error { return k.Supported(-1, want.Addresses()...) })
+		// A lock that another program holds says nothing about the kernel, and must not move a node's rules to another back end.
+		err := retryWhileBusy(ctx, log, "the trial of the rules", func() error { return k.Supported(-1, want.Addresses()...) })
 		if err == nil {
 			return k, nil
 		} else if ctx.Err() != nil {
@@ -36,20 +36,20 @@ func chooseBackend(ctx context.Context, log *slog.Logger, stats *iptables.Stats,
 	return rules.Kind{}, errors.Join(errs...)
 }
 
-// busyPause is between two tries of what another program was in the way of; a try itself waits for it some seconds.
+// busyPause is the pause between two tries while another program holds iptables' lock. A try itself waits some seconds for the lock.
 const busyPause = 250 * time.Millisecond
 
-// patiently does what a start needs until no other program is in its way, or ctx ends. To end instead would be no help: who
-// starts the agent again waits longer each time, and the pods of a node that was served before have kube-dns meanwhile.
-func patiently(ctx context.Context, log *slog.Logger, what string, do func() error) error {
-	for said := false; ; {
+// retryWhileBusy retries a step of the start for as long as another program holds iptables' lock, until ctx ends. Ending the agent instead
+// would not help: the kubelet restarts it with a growing delay, and pods have kube-dns meanwhile.
+func retryWhileBusy(ctx context.Context, log *slog.Logger, what string, do func() error) error {
+	for logged := false; ; {
 		err := do()
 		if !iptables.Busy(err) {
 			return err
 		}
-		if !said {
+		if !logged {
 			log.Warn("iptables is kept busy by another program, waiting for it", "for", what, "err", err)
-			said = true
+			logged = true
 		}
 		if !tick.Pause(ctx, busyPause) {
 			return err

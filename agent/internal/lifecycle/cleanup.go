@@ -53,7 +53,7 @@ func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) er
 	return nil
 }
 
-// cleanup is a Clean that runs.
+// cleanup is the state of a Clean under way.
 type cleanup struct {
 	env               Env
 	plan              plan.Plan
@@ -62,7 +62,7 @@ type cleanup struct {
 	registry          *pods.Pods
 }
 
-// step is a part of Clean. One that fails ends it.
+// step is a part of Clean. If one fails, Clean ends.
 type step struct {
 	what string
 	do   func(context.Context) error
@@ -134,7 +134,7 @@ func (c *cleanup) link(context.Context) error {
 	}
 	if absent == nil {
 		c.say("link %s removed", name)
-	} else { // or --link has a typo
+	} else { // named, because --link may have a typo
 		c.say("there is no link %s", name)
 	}
 	return nil
@@ -153,7 +153,7 @@ func (c *cleanup) files(context.Context) error {
 		removeFile(filepath.Join(state, nodestate.PluginLogName+".1")),
 		removeFile(filepath.Join(persist, nodestate.CacheSnapshotName)),
 		removeFile(filepath.Join(state, nodestate.AgentLockName)),
-		nodestate.Sweep(state, 0), // of writers that were killed
+		nodestate.Sweep(state, 0), // temporary files of writers that were killed
 		nodestate.Sweep(persist, 0),
 	)
 }
@@ -169,8 +169,8 @@ func (c *cleanup) hosts(ctx context.Context) (err error) {
 	return err
 }
 
-// bpfFolder is where the kernel's part of hits stands, for a cleanup that sees the state folder below the host's root. Where it is not told of
-// that root, it is what is above the usual state folder.
+// bpfFolder is the folder of kernel hits in the BPF file system, for a cleanup that sees the state folder below the host's root. If hostRoot
+// is empty, the root is what precedes the default state folder in stateDir.
 func bpfFolder(stateDir, hostRoot string) string {
 	if above, usual := strings.CutSuffix(stateDir, nodestate.DefaultStateDir); hostRoot == "" && usual {
 		hostRoot = cmp.Or(above, "/")
@@ -182,7 +182,7 @@ func bpfFolder(stateDir, hostRoot string) string {
 	return filepath.Join(hostRoot, nodestate.BPFFolder("/"+below))
 }
 
-// removeRules takes the host's rules of one back end away. A kernel that cannot have them has none.
+// removeRules removes the host's rules of one back end. A kernel that does not support the back end has none of its rules.
 func removeRules(k rules.Kind) error {
 	rules, err := k.OpenHost(-1)
 	if err == nil {
@@ -195,7 +195,7 @@ func removeRules(k rules.Kind) error {
 	return err
 }
 
-// unchain takes the plugin's entry out of the conflists through the installer, which knows how and lies beside the agent.
+// unchain removes the plugin's entry from the conflists with the installer, whose binary is next to the agent's.
 func unchain(ctx context.Context, e Env, folder string) error {
 	named, err := namesPlugin(folder)
 	if err != nil || !named {
@@ -248,7 +248,7 @@ func removeFile(path string) error {
 	return nil
 }
 
-// hold takes the lock for a command that must not meet an agent.
+// hold takes the lock for a command that must not run at the same time as an agent.
 func hold(stateDir string) (release func(), err error) {
 	f, err := lockNode(stateDir, fmt.Sprintf("process %d", os.Getpid()))
 	var held *HeldError

@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// watchIn reads what the watch beside this agent saw. A file that cannot be read is none: the watch writes the next one soon.
+// watchIn reads the state of the installer's watch. A file that cannot be read counts as none, because the watch writes the next one soon.
 func watchIn(stateDir string) func() (telemetry.Watch, bool) {
 	return func() (telemetry.Watch, bool) {
 		w, ok, err := nodestate.ReadWatch(stateDir)
@@ -19,7 +19,7 @@ func watchIn(stateDir string) func() (telemetry.Watch, bool) {
 	}
 }
 
-// switchCounters reads the host table's counters on a thread and socket of its own: a scrape may come at any time.
+// switchCounters reads the counters of the host's rules on its own thread and socket, because a scrape may come at any time.
 func switchCounters(k rules.Kind) func() ([]telemetry.Switch, error) {
 	return func() ([]telemetry.Switch, error) {
 		runtime.LockOSThread()
@@ -54,7 +54,7 @@ func switchOf(host rules.Rules) ([]telemetry.Switch, error) {
 	return out, nil
 }
 
-// programRuns is what telemetry shows of the runs of iptables' programs.
+// programRuns returns the runs of iptables' programs for the metrics.
 func programRuns(stats *iptables.Stats) func() telemetry.Programs {
 	return func() telemetry.Programs {
 		failed, locked := stats.Failed.Load(), stats.Locked.Load()

@@ -9,14 +9,14 @@ import (
 	"github.com/neardns/neardns/internal/dns/server"
 )
 
-// highDescriptor is the least number of the DNS sockets' descriptors.
+// highDescriptor is the lowest descriptor number of the DNS sockets.
 const highDescriptor = 256
 
-// high has whoever opens descriptors until release get high numbers: the DNS sockets. The kernel closes a killed process's
-// descriptors from the highest number down (task_work_run takes the last first), and takes 10 ms and more over some, such as
-// an inotify (Linux 6.18): behind those, a dead agent's sockets would go on taking questions for that long. Where there are
-// not so many descriptors, a kill costs more, and no less is served.
-func high() (release func()) {
+// reserveLow occupies the low descriptor numbers until release, so that the DNS sockets get high ones. The kernel closes a killed process's
+// descriptors from the highest number down (task_work_run takes the last first), and needs 10 ms and more for some, such as an inotify
+// (Linux 6.18). A dead agent's sockets would accept queries until those are closed. If the process may not open so many descriptors, only a
+// kill costs more.
+func reserveLow() (release func()) {
 	var held []int
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -36,15 +36,15 @@ func high() (release func()) {
 	}
 }
 
-// highServer is a server whose sockets have high descriptors.
+// highServer is a server whose sockets have high descriptor numbers.
 type highServer struct{ *server.Server }
 
 func (s highServer) Start(ctx context.Context, cfg server.Config) error {
-	defer high()()
+	defer reserveLow()()
 	return s.Server.Start(ctx, cfg)
 }
 
 func (s highServer) Restart(ctx context.Context, cfg server.Config) error {
-	defer high()()
+	defer reserveLow()()
 	return s.Server.Restart(ctx, cfg)
 }

@@ -16,7 +16,7 @@ func TestHigh(t *testing.T) {
 		return int(f.Fd())
 	}
 	before := open()
-	release := high()
+	release := reserveLow()
 	if n := open(); n <= highDescriptor {
 		t.Errorf("descriptor %d, want one above %d", n, highDescriptor)
 	}

@@ -14,21 +14,21 @@ import (
 	"github.com/neardns/neardns/internal/telemetry"
 )
 
-// endpoint is one address that is listened on for people's programs.
+// endpoint is one address of an HTTP endpoint, such as metrics or health.
 type endpoint struct {
 	name, addr string
 	secure     bool // over TLS, by the flags
 }
 
-// endpoints serves what is wanted at the moment.
+// endpoints runs the endpoints that the current template names.
 type endpoints struct {
-	ctx     context.Context // all of them end with it
+	ctx     context.Context // ends all endpoints
 	serve   func(ctx context.Context, e endpoint)
 	mu      sync.Mutex // guards the field below
 	running map[string]func()
 }
 
-// follow starts what is new and ends what is no longer wanted.
+// follow starts the new endpoints and ends those that are no longer wanted.
 func (e *endpoints) follow(wanted []endpoint) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -50,7 +50,7 @@ func (e *endpoints) follow(wanted []endpoint) {
 
 func (w endpoint) key() string { return w.name + " " + w.addr }
 
-// serve answers at the addresses that flags and template name, until ctx ends.
+// serve runs the endpoints that flags and template name, until ctx ends.
 func (c *nodeCache) serve(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, h telemetry.Health) {
 	m.Collect(c.faults.Collector())
 	handlers := map[string]http.Handler{"metrics": m.MetricsHandler(), "health": h.NodeCacheHandler()}
@@ -122,7 +122,7 @@ func (c *nodeCache) tlsConfig() (*tls.Config, error) {
 	return conf, nil
 }
 
-// samePort tells whether two addresses cannot both be listened on.
+// samePort reports whether two addresses conflict, so that only one can be listened on.
 func samePort(a, b string) bool {
 	hostA, portA, errA := net.SplitHostPort(a)
 	hostB, portB, errB := net.SplitHostPort(b)

@@ -12,8 +12,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// nodeCacheRecorder is the loop's recorder in node-cache's place: faults are counted under node-cache's names, too, and what waits for
-// the link or the server is told.
+// nodeCacheRecorder is the loop's recorder in node-cache's place. It also counts faults under node-cache's names, starts the endpoints
+// that wait for the link, and writes the pid file once the server runs.
 type nodeCacheRecorder struct {
 	node.Recorder
 	c *nodeCache
@@ -43,12 +43,12 @@ func (r nodeCacheRecorder) Kept(part string, err error) {
 	}
 }
 
-// pidText is what stands in the file of -pidfile.
+// pidText is the content of the file of -pidfile.
 func pidText() string { return fmt.Sprintln(os.Getpid()) }
 
-// rulesFault names what kept rules from being written: iptables' lock, which others hold, or something that is wrong.
+// rulesFault names why rules were not written: another program holds iptables' lock, or an error.
 func rulesFault(err error) string {
-	// Where go-iptables ran it, the program's own words are all that tells.
+	// If go-iptables ran the program, only its message shows the cause.
 	if err != nil && (errors.Is(err, iptables.ErrLocked) || strings.Contains(err.Error(), "holding the xtables lock")) {
 		return nodecache.FaultIptablesLock
 	}

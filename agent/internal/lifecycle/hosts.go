@@ -20,8 +20,8 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Hosts keeps names of Services in the hosts file of the node whose root is mounted at hostRoot, until ctx ends, and leaves the lines
-// then. It needs no agent, and is none: it takes no lock and serves no DNS.
+// Hosts keeps names of Services in the hosts file of the node whose root is mounted at hostRoot, until ctx ends. The lines stay then. It
+// works with or without an agent: it takes no lock and serves no DNS.
 func Hosts(ctx context.Context, e Env, path, hostRoot string) error {
 	conf, err := loadHosts(e, path)
 	if err != nil {
@@ -50,7 +50,7 @@ func Hosts(ctx context.Context, e Env, path, hostRoot string) error {
 	return nil
 }
 
-// Where the role listens unless the configuration says otherwise: the agent of the same node has the usual ports.
+// The role's default ports, since the agent of the same node has the usual ones.
 const (
 	hostsMetrics = 9263
 	hostsHealth  = 9264
@@ -72,8 +72,8 @@ func loadHosts(e Env, path string) (*config.Node, error) {
 	return n, nil
 }
 
-// hostsConfig is the part of a NodeConfig by which the role works. Who answers for the cluster is upstreams.cluster: the cluster DNS
-// addresses, or where this node's cache has taken those, the second Service.
+// hostsConfig is the part of a NodeConfig that the role uses. It queries upstreams.cluster: the cluster DNS addresses, or the second
+// Service if this node's cache has taken those addresses.
 func hostsConfig(n *config.Node) (hostsfile.Config, error) {
 	out := hostsfile.Config{Services: n.Hosts.Services, Domain: n.ClusterDomain}
 	for _, a := range n.Upstreams.Cluster {
@@ -91,7 +91,7 @@ func hostsConfig(n *config.Node) (hostsfile.Config, error) {
 	return out, nil
 }
 
-// followHosts passes a changed configuration on. One with a fault, or with a change that only a start takes over, has no effect.
+// followHosts passes on each changed configuration. One with a fault, or with a change that needs a restart, has no effect.
 func followHosts(ctx context.Context, e Env, log *slog.Logger, level *slog.LevelVar, path string, conf *config.Node, reload chan<- hostsfile.Config) {
 	var files []string
 	if path != "" {
@@ -131,11 +131,11 @@ func followHosts(ctx context.Context, e Env, log *slog.Logger, level *slog.Level
 	}
 }
 
-// hostsAlive is how long after its last word the role `hosts` is taken to run.
+// hostsAlive is how long after its last record the role `hosts` counts as running.
 const hostsAlive = 90 * time.Second
 
-// removeHosts takes the role's lines away, unless it runs: it would put them back. They are told by their marker, also where no role
-// left word of itself.
+// removeHosts removes the role's lines, unless the role runs, because it would restore them. The lines have a marker, so they are found
+// even if the role left no record.
 func removeHosts(ctx context.Context, stateDir, hostRoot string, say func(string, ...any)) error {
 	last, ok, err := nodestate.ReadHosts(stateDir)
 	if err != nil {

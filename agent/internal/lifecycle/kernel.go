@@ -27,20 +27,20 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Times of the hits in the kernel.
+// Intervals of kernel hits.
 const (
-	kernelLook  = time.Second      // from one look whether pods, configuration or policies changed to the next
-	kernelDeep  = 10 * time.Second // everything is looked at, whether or not something changed
-	kernelAgain = 30 * time.Second // after the level failed
+	kernelLook  = time.Second      // between two checks whether pods, configuration or policies changed
+	kernelDeep  = 10 * time.Second // between two full checks, whether or not something changed
+	kernelAgain = 30 * time.Second // before a retry after the level failed
 )
 
-// kernelAnswers bounds the answers in the kernel; a node's hot names are some hundreds.
+// kernelAnswers bounds the entries in the kernel. A node has some hundreds of hot names.
 const kernelAnswers = 4096
 
-// oneGroup is the group of all addresses: in role node each server block answers at each of them.
+// oneGroup is the group of all addresses, because in the role node each server block answers at each of them.
 const oneGroup = 1
 
-// kernel keeps the hits in the kernel as the configuration wants them. One goroutine runs it; the other methods may be called at any time.
+// kernel keeps kernel hits in the configured state. One goroutine calls run; the other methods may be called at any time.
 type kernel struct {
 	log       *slog.Logger
 	folder    string // in the BPF file system
@@ -48,23 +48,23 @@ type kernel struct {
 	clients   *podindex.Clients
 	registry  *pods.Pods
 	conf      func() *config.Node
-	served    func() []netip.AddrPort        // where questions are answered
-	alone     *transparent                   // nil: pods are steered, and what the kernel does not answer comes to the agent
+	served    func() []netip.AddrPort        // the addresses at which queries are answered
+	alone     *transparent                   // nil: pods are steered, and the agent gets the queries that the kernel does not answer
 	bypassed  func() map[netip.Addr]struct{} // sources that the switch bypasses
 
-	mu     sync.Mutex // guards the fields below, and the level's life
-	level  *bpf.Level
-	keeper *podlinks.Keeper
-	fault  string    // why there is no level although it is wanted
-	again  time.Time // not before
-	held   bool      // a successor serves beside us
-	swept  bool      // nothing of an earlier agent is left
-	seen   look
-	broken error  // of the reading of copied questions, until the level is begun anew
-	deaf   func() // ends the reading of copied questions; nil: none is read
+	mu         sync.Mutex // guards the fields below, and the level's life
+	level      *bpf.Level
+	keeper     *podlinks.Keeper
+	fault      string    // why there is no level although it is wanted
+	again      time.Time // the earliest time of the next try
+	held       bool      // a successor serves at the same time
+	swept      bool      // what an earlier agent left was removed
+	seen       look
+	broken     error  // why mirrored queries cannot be read, until the level is opened again
+	stopMirror func() // stops reading mirrored queries; nil if not running
 }
 
-// look is what a look went by.
+// look is the input of the last check.
 type look struct {
 	at       time.Time
 	pods     []podfile.File
@@ -73,26 +73,26 @@ type look struct {
 	served   []netip.AddrPort
 }
 
-// run keeps the level until ctx ends, and leaves it to answer what it has until that ends by itself.
+// run keeps the level until ctx ends. The kernel then serves its entries until they expire.
 func (k *kernel) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { k.offloader.Run(ctx) })
 	for ok := true; ok; ok = tick.Grid(ctx, kernelLook) {
-		k.tend()
+		k.reconcile()
 	}
 	wg.Wait()
 	k.offloader.Leave()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.level != nil {
-		k.hush()
-		_ = k.level.Close() // at exit; what is pinned stays
+		k.endMirror()
+		_ = k.level.Close() // at exit; the pins stay
 		k.level = nil
 	}
 }
 
-// tend brings the level to what is wanted now.
-func (k *kernel) tend() {
+// reconcile brings the level to the configured state.
+func (k *kernel) reconcile() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.held {
@@ -124,7 +124,7 @@ func (k *kernel) tend() {
 	}
 }
 
-// begin opens the level and tries it before any pod has it.
+// begin opens the level and tests it before it is attached to any pod's link.
 func (k *kernel) begin() error {
 	level, err := bpf.Open(bpf.Options{Folder: k.folder, Entries: kernelAnswers, Copies: k.alone != nil, Log: k.log})
 	if err != nil {
@@ -142,14 +142,14 @@ func (k *kernel) begin() error {
 	if err := level.Test(); err != nil {
 		return fmt.Errorf("the self-test: %w", err)
 	}
-	if err := level.Retire(); err != nil { // before anything is lent: another build's answers are not ours to take back
+	if err := level.Retire(); err != nil { // before the first offload: this agent cannot revoke another build's entries
 		return fmt.Errorf("take away what another build left: %w", err)
 	}
 	if err := k.offloader.Begin(kernelTable{level}); err != nil {
 		return err
 	}
 	if k.alone != nil {
-		k.deaf = k.alone.listen(level)
+		k.stopMirror = k.alone.listen(level)
 	}
 	k.fault, k.swept, k.broken = "", false, nil
 	k.log.Info("hits are answered in the kernel", "mode", k.conf().KernelHits.Mode)
@@ -164,7 +164,7 @@ func (k *kernel) serve(addresses []netip.AddrPort) error {
 	return k.level.Serve(groups)
 }
 
-// look attaches the program where it is wanted, if anything changed.
+// look attaches the program to the wanted links, if anything changed.
 func (k *kernel) look(conf *config.Node) error {
 	now := look{at: time.Now(), pods: k.registry.List(), conf: conf, bypassed: k.bypassed(), served: k.served()}
 	if !slices.Equal(now.served, k.seen.served) {
@@ -181,7 +181,7 @@ func (k *kernel) look(conf *config.Node) error {
 	return k.keeper.Reconcile(wanted(now))
 }
 
-// wanted are the pods that the program is wanted for, and which of them cannot have it.
+// wanted lists the pods that should have the program, with the reason for each that cannot have it.
 func wanted(l look) []podlinks.Pod {
 	var out []podlinks.Pod
 	for _, f := range l.pods {
@@ -199,7 +199,7 @@ func wanted(l look) []podlinks.Pod {
 	return out
 }
 
-// bypassedSources are the sources of clients that the switch bypasses, as podstate decided.
+// bypassedSources are the source addresses of clients that the switch bypasses.
 func bypassedSources(e node.Evidence) map[netip.Addr]struct{} {
 	out := map[netip.Addr]struct{}{}
 	if e == nil {
@@ -211,7 +211,7 @@ func bypassedSources(e node.Evidence) map[netip.Addr]struct{} {
 	return out
 }
 
-// off takes away what an earlier configuration or agent left, once.
+// off removes what an earlier configuration or agent left, once.
 func (k *kernel) off() {
 	k.fault, k.seen = "", look{}
 	if k.level != nil {
@@ -227,8 +227,8 @@ func (k *kernel) off() {
 	k.swept = true
 }
 
-// sweep takes away all that agents left in a folder of the BPF file system, and at links of this netns. A folder that is not there is not
-// touched: in a container /sys is read-only, and to remove nothing from it is an error.
+// sweep removes what agents left in a folder of the BPF file system, and at links of this netns. It does not touch a missing folder: in a
+// container /sys is read-only, and removing even a missing file there is an error.
 func sweep(folder string) error {
 	if _, err := os.Lstat(folder); !errors.Is(err, fs.ErrNotExist) {
 		if err := bpf.Sweep(folder); err != nil {
@@ -238,26 +238,26 @@ func sweep(folder string) error {
 	return bpf.SweepLinks()
 }
 
-// fail falls back to the agent's own hits, and says why.
+// fail falls back to the agent's own hits, and logs why.
 func (k *kernel) fail(err error) {
 	opened := k.level != nil
 	k.end()
 	if text := err.Error(); text != k.fault {
 		k.log.Warn("hits are answered by the agent, not in the kernel", "err", err)
 		k.fault = text
-		if !opened { // what an agent before this one left at pods' links answers as that one would have
+		if !opened { // a program that an earlier agent left at pods' links answers by that agent's configuration
 			if err := bpf.SweepLinks(); err != nil {
 				k.log.Warn("the kernel's program is not taken away from all pods", "err", err)
 			}
 		}
 	}
 	k.again = time.Now()
-	if !opened || !errors.Is(err, fs.ErrNotExist) { // else its files were removed: what made them can make them again
+	if !opened || !errors.Is(err, fs.ErrNotExist) { // else its pins were removed, and opening the level again makes them
 		k.again = k.again.Add(kernelAgain)
 	}
 }
 
-// end takes the program away from the pods, and the answers from the program.
+// end revokes the program's entries and detaches it from the pods' links.
 func (k *kernel) end() {
 	if k.level == nil {
 		return
@@ -265,33 +265,33 @@ func (k *kernel) end() {
 	if err := k.offloader.End(); err != nil {
 		k.log.Warn("kernel entries not revoked; they expire by themselves", "after", offload.MaxTime, "err", err)
 	}
-	k.hush()
+	k.endMirror()
 	if err := k.keeper.Reconcile(nil); err != nil {
 		k.log.Warn("the kernel's program is not taken away from all pods", "err", err)
 	}
-	_ = k.level.Close() // what it left goes with Sweep
+	_ = k.level.Close() // Sweep removes the pins
 	k.level, k.keeper = nil, nil
 }
 
-// report has the level begun anew, since something beside it went wrong.
+// report makes run open the level again, because the reader of mirrored queries failed.
 func (k *kernel) report(err error) {
-	go func() { // whoever reports may be waited for under the lock
+	go func() { // the lock's holder may be waiting for the caller
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		k.broken = err
 	}()
 }
 
-// hush reads no more copied questions.
-func (k *kernel) hush() {
-	if k.deaf != nil {
-		k.deaf()
-		k.deaf = nil
+// endMirror stops reading mirrored queries.
+func (k *kernel) endMirror() {
+	if k.stopMirror != nil {
+		k.stopMirror()
+		k.stopMirror = nil
 	}
 }
 
-// hold has the level answer nothing while a successor serves beside this agent, which may answer by another configuration, until resume:
-// this agent goes on. The successor begins anew with what is pinned.
+// hold revokes all entries while a successor, which may have another configuration, serves at the same time. If the handover fails, resume
+// lets this agent offload again. If it succeeds, the successor takes over the pinned maps.
 func (k *kernel) hold() (resume func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -313,7 +313,7 @@ func (k *kernel) hold() (resume func()) {
 	}
 }
 
-// count has the clients' counts hold what the kernel answered, before somebody reads them.
+// count adds the kernel's answers to the clients' counts before they are read.
 func (k *kernel) count() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -324,7 +324,7 @@ func (k *kernel) count() {
 	}
 }
 
-// status tells of it; nil where it is off.
+// status returns the state for `neardns-agent status`; nil if kernel hits are off.
 func (k *kernel) status() *node.KernelHits {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -347,7 +347,7 @@ func (k *kernel) status() *node.KernelHits {
 	return s
 }
 
-// series reads the kernel's own counts, which go on over the agent's restarts; ok is false where there are none.
+// series reads the kernel's own counts, which survive the agent's restarts; ok is false if kernel hits are off.
 func (k *kernel) series() (_ telemetry.KernelHits, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -373,7 +373,7 @@ func (k *kernel) series() (_ telemetry.KernelHits, ok bool) {
 	return out, true
 }
 
-// hits are the kernel's counts; mu is held.
+// hits reads the kernel's hits by series. It is called with mu held.
 func (k *kernel) hits() []telemetry.KernelSeries {
 	if k.level == nil {
 		return nil
@@ -414,7 +414,7 @@ func (b kernelTable) Hits(each func(question string, hits uint64)) error {
 // HitsOf implements offload.Kernel.
 func (b kernelTable) HitsOf(key *msg.Key) (uint64, error) { return b.Level.HitsOf(oneGroup, key) }
 
-// series are those that hits are counted in, in the order of their numbers.
+// series lists the series in which the kernel counts hits, by index.
 func series() []telemetry.KernelSeries {
 	var out []telemetry.KernelSeries
 	for _, rcode := range []string{"NOERROR", "NXDOMAIN"} {
@@ -425,7 +425,7 @@ func series() []telemetry.KernelSeries {
 	return out
 }
 
-// seriesOf is where hits of a loan are counted.
+// seriesOf is the index of the series in which the hits of an offloaded entry are counted.
 func seriesOf(l offload.Item) uint16 {
 	kind, rcode := "other", "NOERROR"
 	b := l.Key.Bytes()

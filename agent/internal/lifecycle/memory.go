@@ -9,17 +9,17 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// When the start is over: settleRest after the node is ready, or settleMost after settle began, since a node may wait long for kube-dns.
+// The start is over settleRest after the node is ready, or settleMax after settle began, because a node may wait long for kube-dns.
 const (
 	settleLook = 250 * time.Millisecond
 	settleRest = 500 * time.Millisecond
-	settleMost = time.Minute
+	settleMax  = time.Minute
 )
 
-// settle gives back once what only the start needed.
+// settle frees, once, the memory that only the start needed.
 func settle(ctx context.Context, log *slog.Logger, ready func() (bool, string)) {
 	for begun := time.Now(); ; {
-		if ok, _ := ready(); ok || time.Since(begun) >= settleMost {
+		if ok, _ := ready(); ok || time.Since(begun) >= settleMax {
 			break
 		}
 		if !tick.Pause(ctx, settleLook) {

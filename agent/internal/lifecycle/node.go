@@ -19,12 +19,12 @@ import (
 // Options are those of the role `node`.
 type Options struct {
 	Config string // the NodeConfig's file; "": everything is detected on the node
-	// TakeOver has it take over from the agent that runs on this node, whichever is newer.
+	// TakeOver makes it take over from the agent that runs on this node, whichever of the two is newer.
 	TakeOver bool
-	// PodDir is the folder that lives as long as the agent's pod and is its own: it takes over from the agent of an older pod, and its
-	// status socket is there. "": it has none.
+	// PodDir is a folder of the agent's pod alone, which lives as long as the pod. With it, the agent takes over from the agent of an older
+	// pod, and has a second status socket there. "": there is none.
 	PodDir string
-	// Cache is the root of libcni's cache, in which pods are found that run already.
+	// Cache is the root of libcni's cache, which lists the pods that run already.
 	Cache string
 }
 
@@ -33,7 +33,7 @@ func load(e Env, path string) (*config.Node, error) {
 	return config.Load(path, config.Env{LookupEnv: e.LookupEnv, ReadFile: e.ReadFile})
 }
 
-// begin opens the log, says in it what was detected and what is unknown, and bounds the process's memory.
+// begin opens the log, logs detected values and unknown keys, and bounds the process's memory.
 func begin(e Env, conf *config.Node) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
 	level.Set(conf.Log.Level)
@@ -62,11 +62,11 @@ func Node(ctx context.Context, e Env, o Options) error {
 	}
 	born, err := handover.Birth(o.PodDir)
 	if err != nil {
-		// Where nothing tells whether its pod is older, it must not take the node from one that may be newer.
+		// If the age of its pod is unknown, it must not take the node from an agent that may be newer.
 		log.Warn("this agent takes over from none", "err", err)
 	}
 	a.mayTake = o.TakeOver || o.PodDir != "" && err == nil
-	pod, _ := e.LookupEnv("POD_NAME") // only to name it
+	pod, _ := e.LookupEnv("POD_NAME") // only for messages
 	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Pod: pod, Version: e.Version, Since: time.Now(), Born: born, Told: o.TakeOver}
 	kernel := steer.Kernel()
 	log.Info("starting", "version", e.Version, "instance", a.instance, "kernel", kernel)

@@ -51,7 +51,7 @@ func NodeCache(ctx context.Context, e Env, opts nodecache.Options) error {
 	a := &agent{env: e, log: log, level: level, conf: c.defaults(), instance: c.instance}
 	a.role = role{read: c.read, derive: c.derive, recorder: func(r node.Recorder) node.Recorder { return nodeCacheRecorder{r, c} }, serve: c.serve,
 		ended: c.ended}
-	pod, _ := e.LookupEnv("POD_NAME") // only to name it
+	pod, _ := e.LookupEnv("POD_NAME") // only for messages
 	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Pod: pod, Version: e.Version, Since: time.Now()}
 	log.Info("starting in node-cache's place", "version", e.Version, "instance", a.instance, "addr", steer.JoinAddrs(opts.LocalIPs, ","), "upstream",
 		answer.Upstream)
@@ -78,7 +78,7 @@ func templateUpstream(opts nodecache.Options, readFile func(string) ([]byte, err
 	return survey.Forward[nodecache.Domain(survey.Zones)]
 }
 
-// nodeCache is what a running role `nodecache` knows beyond the agent.
+// nodeCache is the state of the role `nodecache`, in addition to the agent's.
 type nodeCache struct {
 	env      Env
 	opts     nodecache.Options
@@ -90,13 +90,13 @@ type nodeCache struct {
 	once     sync.Once     // closes it
 
 	mu        sync.Mutex // guards the fields below
-	loaded    bool       // a template was taken once
-	written   string     // the Corefile as it was written last
+	loaded    bool       // a template was valid once
+	written   string     // the Corefile that was last written
 	survey    nodecache.Survey
 	endpoints *endpoints // nil until serve
 }
 
-// read gives the parts of a NodeConfig that the agent looks at. All of it is from flags, so it never changes.
+// read returns the parts of a NodeConfig that the agent uses. They come from flags, so they never change.
 func (c *nodeCache) read() (*config.Node, error) { return c.defaults(), nil }
 
 func (c *nodeCache) defaults() *config.Node {
@@ -116,8 +116,8 @@ func (c *nodeCache) defaults() *config.Node {
 	return &conf
 }
 
-// derive makes of the template, and of the files that it takes in, what the node loop works by. The first time it never fails:
-// without anything to serve, the switch alone keeps pods going.
+// derive makes the plan from the template and the files that it includes. The first call never fails: with nothing to serve, the switch
+// alone keeps pods' DNS working.
 func (c *nodeCache) derive(conf *config.Node) (plan.Plan, upstream.Upstreams, error) {
 	t, survey, up, err := c.template()
 	c.mu.Lock()
@@ -140,7 +140,7 @@ func (c *nodeCache) derive(conf *config.Node) (plan.Plan, upstream.Upstreams, er
 	return p, up, nil
 }
 
-// template fills the template in. What it imports is among the Files, also where it cannot be served.
+// template fills the template in. The imported files are among up.Files even if the template cannot be served.
 func (c *nodeCache) template() (t plan.Template, survey nodecache.Survey, up upstream.Upstreams, err error) {
 	name := c.opts.Template
 	template, err := c.env.ReadFile(name)
@@ -179,8 +179,8 @@ func (c *nodeCache) template() (t plan.Template, survey nodecache.Survey, up ups
 	return t, survey, up, nil
 }
 
-// imports makes the imports of a Corefile absolute, and lists what has to be followed for them: the files that are there, and the
-// folders in which others may come. A comment for each file makes another Corefile of one whose imports have changed.
+// imports makes the imports of a Corefile absolute, and lists what to watch for them: the existing files, and the folders in which others
+// may appear. It adds a comment for each file, so that the Corefile's text changes when an imported file does.
 func (c *nodeCache) imports(text string) (absolute string, files []string) {
 	at := c.opts.Corefile
 	if at == "" {
@@ -188,9 +188,9 @@ func (c *nodeCache) imports(text string) (absolute string, files []string) {
 	}
 	absolute, patterns := nodecache.Imports(text, filepath.Dir(at))
 	for _, p := range patterns {
-		matches, _ := filepath.Glob(p) // a pattern that is none is the parser's to refuse
+		matches, _ := filepath.Glob(p) // the parser reports a malformed pattern
 		for _, m := range matches {
-			content, _ := c.env.ReadFile(m) // and so is a file that cannot be read
+			content, _ := c.env.ReadFile(m) // and a file that cannot be read
 			absolute += fmt.Sprintf("\n# imported: %s, %x\n", m, sha256.Sum256(content))
 		}
 		files = append(append(files, matches...), filepath.Dir(p)+"/")
@@ -198,8 +198,8 @@ func (c *nodeCache) imports(text string) (absolute string, files []string) {
 	return absolute, files
 }
 
-// upstreams reads the kube-dns ConfigMap and the node's resolv.conf. A fault in the ConfigMap, which others write, is no reason to
-// begin without a cache; a running one keeps what it had.
+// upstreams reads the kube-dns ConfigMap and the node's resolv.conf. If the ConfigMap, which others write, has a fault, a starting agent
+// ignores it, and a running one keeps its configuration.
 func (c *nodeCache) upstreams(domain string) (upstream.Upstreams, error) {
 	in := plan.AskedInPlace(c.opts, c.answer, domain, c.env.ReadFile)
 	up, err := upstream.Resolve(in)
@@ -212,11 +212,11 @@ func (c *nodeCache) upstreams(domain string) (upstream.Upstreams, error) {
 	c.log.Error("the kube-dns ConfigMap is passed over", "err", c.faults.Count(nodecache.FaultConfigmap, err))
 	in.ConfigMap = ""
 	up, err = upstream.Resolve(in)
-	up.Files = append(up.Files, c.opts.ConfigMapFiles()...) // to be read when they are mended
+	up.Files = append(up.Files, c.opts.ConfigMapFiles()...) // to read them again once they are repaired
 	return up, err
 }
 
-// write puts the filled-in template where -conf says, for people to look at. It is called with mu held.
+// write writes the filled-in template to the file of -conf, for people to read. It is called with mu held.
 func (c *nodeCache) write(text string) {
 	if c.opts.Corefile == "" || c.written == text {
 		return
@@ -227,17 +227,17 @@ func (c *nodeCache) write(text string) {
 	}
 }
 
-// replaceFile writes a whole file or nothing.
+// replaceFile writes a file atomically.
 func replaceFile(path, text string) error {
 	return atomicfile.Write(path, []byte(text), atomicfile.Options{Mode: 0o644, Folder: true})
 }
 
-// ended takes the file of -pidfile away, as CoreDNS does, and the link, unless it is to stay. The switch stays in any case: pods
-// name our addresses.
+// ended removes the file of -pidfile, as CoreDNS does, and the link if it is temporary. The switch always stays, because pods name the
+// agent's addresses.
 func (c *nodeCache) ended(p plan.Plan) error {
 	if file := c.opts.PIDFile; file != "" {
 		if text, err := c.env.ReadFile(file); err == nil && string(text) == pidText() {
-			_ = os.Remove(file) // nobody needs it
+			_ = os.Remove(file) // harmless if it stays
 		}
 	}
 	if !p.Link.Temporary {

@@ -23,9 +23,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// opened is what a role has open before the node is its own, and closes at its end.
+// opened is what a role opens before it takes the node, and closes at its end.
 type opened struct {
-	plan      plan.Plan // of the start, by the back end in use
+	plan      plan.Plan // of the start, for the back end in use
 	gate      *limit.Gate
 	upstreams *forward.Servers
 	offloader *offload.Offloader
@@ -44,7 +44,7 @@ func (o *opened) close() {
 	}
 }
 
-// open makes the plan and opens what it needs. Nothing of the node is changed yet.
+// open makes the plan and opens what it needs. It does not change the node.
 func (a *agent) open(ctx context.Context, o *opened) (err error) {
 	if err := a.openCache(o); err != nil || o.plan.KernelAlone() {
 		return err
@@ -77,7 +77,7 @@ func (a *agent) open(ctx context.Context, o *opened) (err error) {
 
 const dnsPort = 53 // RFC 1035, section 4.2.1
 
-// openPods opens what is known of pods, and the kernel's hits, which answer what is for the addresses that served returns.
+// openPods opens the registry of pods, and kernel hits for the addresses that served returns.
 func (a *agent) openPods(o *opened, served func() []netip.AddrPort) {
 	o.registry = pods.Open(o.plan.Folders.State, a.backend, a.log)
 	a.clients.Follow(o.registry)
@@ -85,7 +85,7 @@ func (a *agent) openPods(o *opened, served func() []netip.AddrPort) {
 		conf: a.config, served: served}
 }
 
-// openCache makes the plan, and the cache with who answers from it.
+// openCache makes the plan, the cache, and the server that answers from it.
 func (a *agent) openCache(o *opened) (err error) {
 	if o.plan, err = a.plan(a.conf); err != nil {
 		return &ConfigError{err}
@@ -103,11 +103,11 @@ func (a *agent) openCache(o *opened) (err error) {
 	return nil
 }
 
-// beginSteered makes the node's loop, once this agent is the active one: with what the predecessor handed over, its own prober, and no
-// rules of another back end.
+// beginSteered makes the node's loop once this agent is the active one: with what the predecessor handed over and with its own prober. It
+// replaces the rules of another back end first.
 func (a *agent) beginSteered(ctx context.Context, o *opened, s *tenure) (arrangement, error) {
 	var probes *prober.Prober
-	err := patiently(ctx, a.log, "the prober's pod table", func() (err error) {
+	err := retryWhileBusy(ctx, a.log, "the prober's pod table", func() (err error) {
 		probes, err = s.proberFor(ctx, prober.Config{Redirects: o.plan.Redirects, Locals: o.plan.LocalAddresses(), Rules: a.backend, Log: a.log})
 		return err
 	})
@@ -115,18 +115,18 @@ func (a *agent) beginSteered(ctx context.Context, o *opened, s *tenure) (arrange
 		return nil, err
 	}
 	a.collect(o)
-	err = patiently(ctx, a.log, "the rules of another back end", func() error { return a.replaceRules(ctx, a.backend, o.rules, o.plan, o.registry) })
+	err = retryWhileBusy(ctx, a.log, "the rules of another back end", func() error { return a.replaceRules(ctx, a.backend, o.rules, o.plan, o.registry) })
 	if err != nil {
 		return nil, err
 	}
 	parts := node.Parts{
 		Log: a.log, Server: highServer{o.server}, Link: nodeLink{}, Rules: o.rules, Firewall: firewall{},
 		Lease: o.lease, Prober: probes, Pods: o.registry, Proofs: &proofs{dir: o.plan.Folders.Persist, backend: a.backend},
-		World: world{intercepted: o.plan.Catches()}, Uplinks: rules.Uplinks, Upstreams: asker{o.upstreams, o.server},
+		World: world{intercepted: o.plan.Catches()}, Uplinks: rules.Uplinks, Upstreams: upstreamChecker{o.upstreams, o.server},
 		Recorder: recorder{o.metrics},
 	}
 	if a.backend.Caps().Evidence {
-		notes, err := a.backend.OpenEvidence() // of its own: it is read beside the loop
+		notes, err := a.backend.OpenEvidence() // a socket of its own, because it is read next to the loop
 		if err != nil {
 			return nil, err
 		}
@@ -147,10 +147,10 @@ func (a *agent) beginSteered(ctx context.Context, o *opened, s *tenure) (arrange
 	return steered{n}, nil
 }
 
-// collect has the metrics show every part.
+// collect registers the metrics of every part.
 func (a *agent) collect(o *opened) {
 	m := o.metrics
-	if !o.plan.KernelAlone() { // there is none
+	if !o.plan.KernelAlone() { // else there is no switch
 		m.CollectSwitch(switchCounters(a.backend))
 	}
 	if a.backend.Caps().Programs {

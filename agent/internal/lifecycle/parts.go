@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// nodeLink puts the link package behind the loop's interface.
+// nodeLink implements node.Link with the package link.
 type nodeLink struct{}
 
 func (nodeLink) Ensure(name string, addresses []netip.Addr) (string, error) {
@@ -32,14 +32,14 @@ func (nodeLink) Watch(ctx context.Context) (<-chan struct{}, error) {
 	return link.Watch(ctx, link.Config{})
 }
 
-// firewall puts the rules in iptables' filter table behind the loop's interface.
+// firewall implements node.Firewall with rules in iptables' filter table.
 type firewall struct{}
 
 func (firewall) Ensure(addresses []netip.Addr, legacy bool) (string, error) {
 	return iptables.EnsureAccepts(addresses, legacy)
 }
 
-// without says what an agent cannot do that lacks programs of iptables: the slim image has none of them.
+// without describes what the agent cannot do if iptables' programs are missing, as in the slim image.
 func without(missing []string) []string {
 	if len(missing) == 0 {
 		return nil
@@ -48,10 +48,10 @@ func without(missing []string) []string {
 		"udp and tcp port 53 for our addresses), and backend: iptables cannot run", strings.Join(missing, ", "))}
 }
 
-// proofs keeps the record of the fallback's proof in the folder that survives a reboot. Only the loop's proving goroutine uses it.
+// proofs keeps the record of the fallback check in the folder that survives a reboot. Only the goroutine of the fallback check uses it.
 type proofs struct {
 	dir     string
-	backend rules.Kind // a fallback verified by one back end's rules says nothing of another's
+	backend rules.Kind // a fallback verified with one back end's rules says nothing about another's
 }
 
 func (p *proofs) Read() ([]netip.Addr, error) {
@@ -85,7 +85,7 @@ func (p *proofs) Write(proven []netip.Addr) error {
 	return nodestate.WriteProof(p.dir, nodestate.Proof{ClusterDNS: proven, Time: time.Now(), Backend: p.backend.Recorded(), Boot: nodestate.ThisBoot()})
 }
 
-// recorder puts the metrics behind the loop's interface.
+// recorder implements node.Recorder with the metrics.
 type recorder struct{ *telemetry.Metrics }
 
 func (r recorder) Lease(addr netip.Addr, p steer.Protocol, held bool) {
@@ -94,7 +94,7 @@ func (r recorder) Lease(addr netip.Addr, p steer.Protocol, held bool) {
 func (r recorder) LeaseGone(addr netip.Addr, p steer.Protocol) { r.Metrics.LeaseGone(addr, p.String()) }
 func (r recorder) Probe(f prober.Failure)                      { r.Metrics.Probe(string(f)) }
 
-// Kept implements node.Recorder: what went wrong with a part is in the status already.
+// Kept implements node.Recorder. The status already shows the faults of a part.
 func (r recorder) Kept(string, error) {}
 
 func (r recorder) Lost(f prober.Failure) { r.Metrics.Lost(string(f)) }

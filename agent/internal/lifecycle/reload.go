@@ -12,7 +12,8 @@ import (
 	"github.com/neardns/neardns/internal/process"
 )
 
-// plan reads what the configuration names, reports what was passed over, and remembers the files to follow. No back end is chosen in it.
+// plan makes the plan from the configuration and the files that it names, logs warnings, and records the files to watch. The plan has no
+// back end yet.
 func (a *agent) plan(conf *config.Node) (plan.Plan, error) {
 	p, up, err := a.role.derive(conf)
 	a.mu.Lock()
@@ -34,8 +35,8 @@ func (a *agent) plan(conf *config.Node) (plan.Plan, error) {
 	return p, nil
 }
 
-// load is what a reload works by, and whether the configuration differs from the one in effect, be it only in what no plan has. A change in
-// a field that only a start reads is refused as a whole, so that what runs is never half of what the file says.
+// load reads the configuration for a reload, and reports whether it differs from the one in effect, even if only in fields that no plan
+// has. If a field that needs a restart has changed, load refuses the whole configuration, so that the agent never runs half of it.
 func (a *agent) load() (p plan.Plan, changed bool, err error) {
 	next, err := a.role.read()
 	if err != nil {
@@ -64,14 +65,14 @@ func (a *agent) load() (p plan.Plan, changed bool, err error) {
 	return p, len(differs) > 0, nil
 }
 
-// sayUnknown warns of keys that a newer release may know, or nobody.
+// sayUnknown warns of unknown keys: misspelled ones, or those of a newer release.
 func sayUnknown(log *slog.Logger, n *config.Node) {
 	for _, u := range n.Unknown() {
 		log.Warn("the configuration has a key that is not known here; it has no effect", "warning", u)
 	}
 }
 
-// unknown lists those of the configuration in effect.
+// unknown lists the unknown keys of the configuration in effect.
 func (a *agent) unknown() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -85,16 +86,16 @@ func (a *agent) config() *config.Node {
 	return a.conf
 }
 
-// shown is the configuration in effect.
+// shown is the text of the configuration in effect.
 func (a *agent) shown() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.conf.Show()
 }
 
-// follow gives the loop a new plan at each hangup, and when the configuration or a file that it names has changed, until ctx ends; set is told
-// whether the configuration itself has, and read whether it may be taken over. A configuration that is refused is reported, and the loop
-// keeps the plan that it has. With stale, it begins with a new plan: nobody has followed the files since the first was made.
+// follow calls set with a new plan at each hangup and when the configuration or a file that it names changes, until ctx ends. changed
+// reports whether the configuration itself differs. It calls read with whether the configuration is valid. An invalid one is logged, and
+// the loop keeps its plan. With stale, follow begins with a new plan, because the files may have changed since the first one was made.
 func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, stale bool, set func(next plan.Plan, changed bool),
 	read func(ok bool)) {
 	reload := func() {
@@ -109,7 +110,7 @@ func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, stale bool,
 	process.FollowFiles(ctx, a.log, hangups, stale, a.followed, reload)
 }
 
-// followed lists the files whose change means a reload.
+// followed lists the files whose change triggers a reload.
 func (a *agent) followed() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -14,17 +14,17 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// hostRules are the host's rules as the loop keeps them: once they stand, the plugin is told in which back end.
+// hostRules implements node.Rules, and records for the plugin in which back end the host's rules are.
 type hostRules struct {
 	rules.Rules
 	kind     rules.Kind
 	stateDir string
-	secret   steer.Secret        // by which this agent's lease datagrams are known
-	told     nodestate.HostRules // what the plugin was told
+	secret   steer.Secret        // marks this agent's lease datagrams
+	recorded nodestate.HostRules // what was last written for the plugin
 }
 
-// ours is a description with the secret of this start.
-func (h *hostRules) ours(rs steer.Ruleset) steer.Ruleset {
+// withSecret adds the secret of this start to a description of the rules.
+func (h *hostRules) withSecret(rs steer.Ruleset) steer.Ruleset {
 	if host, ok := rs.(steer.Host); ok {
 		host.Secret = h.secret
 		return host
@@ -32,35 +32,34 @@ func (h *hostRules) ours(rs steer.Ruleset) steer.Ruleset {
 	return rs
 }
 
-// Unexempt is for the loop.
+// Unexempt implements node.Rules.
 func (h *hostRules) Unexempt(addrs ...netip.Addr) error { return h.Exempt(nil, addrs) }
 
-// Repair is for the loop, which is one goroutine.
+// Repair implements node.Rules. Only the loop's goroutine calls it.
 func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
-	drift, err := h.Rules.Repair(h.ours(rs))
+	drift, err := h.Rules.Repair(h.withSecret(rs))
 	if err != nil {
 		return drift, err
 	}
 	stand := nodestate.HostRules{Backend: h.kind.String(), Addresses: rules.Addresses(rs), Switch: nodestate.SwitchOf(rs)}
-	if reflect.DeepEqual(h.told, stand) {
+	if reflect.DeepEqual(h.recorded, stand) {
 		return drift, nil
 	}
-	// Told first: the watch puts back what the file says.
+	// Written first, because the watch restores what the file says.
 	if err := nodestate.WriteHostRules(h.stateDir, stand); err != nil {
 		return drift, err
 	}
-	if h.told.Backend == "" {
+	if h.recorded.Backend == "" {
 		if err := h.kind.RemoveVariants(); err != nil {
 			return drift, err
 		}
 	}
-	h.told = stand
+	h.recorded = stand
 	return drift, nil
 }
 
-// replaceRules puts the rules of this agent's back end in place of another's that stand on the node. At no moment is there
-// none: the new ones are there before the old ones go, and neither has a lease meanwhile. Where nothing of another stands, it
-// does nothing.
+// replaceRules replaces another back end's rules on the node with those of this agent's back end. The node always has rules: the new ones
+// are added before the old ones are removed, and neither has a lease meanwhile. If there are no others, it does nothing.
 func (a *agent) replaceRules(ctx context.Context, k rules.Kind, own *hostRules, p plan.Plan, registry *pods.Pods) error {
 	for _, other := range k.Others() {
 		old, err := other.OpenStanding()
@@ -79,7 +78,7 @@ func (a *agent) replace(ctx context.Context, k rules.Kind, own *hostRules, old r
 	if err != nil {
 		return err
 	}
-	// Pods whose rules take what any back end gives back are converted first; others accept only what their own gives back.
+	// Pods' tables of a back end that accepts the packets of any back end's switch are converted first; others only after the new rules.
 	late := k.Caps().TakesAny
 	if !late {
 		if _, err := own.Repair(host); err != nil {

@@ -24,13 +24,13 @@ import (
 
 const rcodeServerFailure = 2 // RFC 1035, section 4.1.1
 
-// parts is what the server's own plugins share over all configurations.
+// parts is the state that neardns's CoreDNS plugins share across all configurations.
 type parts struct {
 	gate      *limit.Gate
 	upstreams *forward.Servers
 	answers   *answers.Store
-	clients   *podindex.Clients  // nil: none is known, none is counted
-	offloader *offload.Offloader // nil: no hits are answered in the kernel
+	clients   *podindex.Clients  // nil: clients are neither known nor counted
+	offloader *offload.Offloader // nil: no kernel hits
 }
 
 func newServer(log *slog.Logger, p parts) *server.Server {
@@ -52,7 +52,7 @@ func newServer(log *slog.Logger, p parts) *server.Server {
 	return s
 }
 
-// observer is told of each question that the server has dealt with.
+// observer records each answered query.
 type observer struct {
 	*podindex.Clients
 	upstreams *forward.Servers
@@ -60,14 +60,13 @@ type observer struct {
 
 // Record implements listener.Observer.
 func (o observer) Record(a queryinfo.Answer) {
-	if a.Rcode == rcodeServerFailure { // also where an operator's Corefile asks, of which upstreams knows nothing
+	if a.Rcode == rcodeServerFailure { // also if an operator's Corefile forwards, which upstreams does not see
 		o.upstreams.NoteTrouble()
 	}
 	o.Clients.Record(a)
 }
 
-// Check looks whether a plan can be served, without serving it. path is where its configuration is from; CoreDNS itself knows only the
-// text that it is given.
+// Check checks that a plan can be served, without serving it. path is the configuration's file, for errors: CoreDNS knows only the text.
 func Check(p plan.Plan, path string) error {
 	none := slog.New(slog.DiscardHandler)
 	return checkDNS(newServer(none, parts{gate: limit.New(limit.DefaultLimit), upstreams: forward.NewServers(none), answers: answers.NewStore(0)}), p.Server,
@@ -82,5 +81,5 @@ func checkDNS(server *server.Server, conf server.Config, path string) error {
 	return err
 }
 
-// probeSources are whom the probe plugin answers.
+// probeSources are the addresses that the probe plugin answers.
 func probeSources() []netip.Addr { return []netip.Addr{steer.ProbeSource4, steer.ProbeSource6} }

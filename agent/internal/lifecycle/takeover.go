@@ -31,19 +31,19 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Times of a take-over, as the successor sees it.
+// Times of a handover on the successor's side.
 const (
 	takeAgain   = 250 * time.Millisecond
-	takeMost    = 30 * time.Second       // then it ends and says who is in the way; whoever started it may start it again
-	relockMost  = 300 * time.Millisecond // between a dying process's connections and its lock
+	takeMax     = 30 * time.Second       // then it ends with an error that names the active agent; the kubelet may restart it
+	relockMax   = 300 * time.Millisecond // between the end of a dying process's connections and that of its lock
 	relockLook  = 10 * time.Millisecond
 	proberAgain = 5 * time.Millisecond
 	proberSoon  = time.Second
-	proberMost  = time.Minute // a predecessor that was frozen after it had handed over
+	proberMax   = time.Minute // a predecessor may be frozen after it has handed over
 )
 
-// lockNode makes sure that one agent serves a state folder. The lock goes with the process, however it ends, or to a
-// successor with its descriptor. who is written into the file for others to name. *HeldError: another has it.
+// lockNode makes sure that only one agent serves a state folder. The lock ends with the process, or passes to a successor with its
+// descriptor. who is written into the file, for the messages of other processes. It returns a *HeldError if another process has the lock.
 func lockNode(stateDir, who string) (*os.File, error) {
 	if err := os.MkdirAll(stateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make state folder: %w", err)
@@ -60,7 +60,7 @@ func lockNode(stateDir, who string) (*os.File, error) {
 			return nil, &HeldError{path: path, holder: strings.TrimSpace(string(data))}
 		}
 		if there, err := os.Stat(path); err != nil || !sameFile(f, there) {
-			_ = f.Close() // a cleanup has removed it since; what is locked is nobody's
+			_ = f.Close() // a cleanup has removed the file since, so this lock means nothing
 			continue
 		}
 		signLock(f, who)
@@ -73,18 +73,18 @@ func sameFile(f *os.File, there os.FileInfo) bool {
 	return err == nil && os.SameFile(mine, there)
 }
 
-// signLock writes who has the lock, for others to name. A full disk is no reason not to serve.
+// signLock writes who has the lock, for the messages of other processes. Errors are ignored: the agent serves even if the disk is full.
 func signLock(f *os.File, who string) {
 	if _, err := f.WriteAt([]byte(who+"\n"), 0); err == nil {
 		_ = f.Truncate(int64(len(who) + 1))
 	}
 }
 
-// netLock names the right of one agent to a node's addresses. It belongs to a netns and goes with its process, and no folder has to
-// be shared: node-cache's manifest has none.
+// netLock is the lock of the agent that owns the node's addresses in node-cache's place. It belongs to a netns, ends with its process, and
+// needs no shared folder, because node-cache's manifest has none.
 const netLock = "neardns-nodecache"
 
-// lockNetNS makes sure that one agent in node-cache's place serves this netns. *HeldError: another does.
+// lockNetNS makes sure that only one agent in node-cache's place serves this netns. It returns a *HeldError if another does.
 func lockNetNS() (*os.File, error) {
 	f, err := instancelock.Take(netLock)
 	if errors.Is(err, instancelock.ErrHeld) {
@@ -95,7 +95,7 @@ func lockNetNS() (*os.File, error) {
 	return f, nil
 }
 
-// takeLock takes the right to the node that a plan names. *HeldError: another has it.
+// takeLock takes the lock that a plan names. It returns a *HeldError if another process has it.
 func takeLock(l plan.Lock, who string) (*os.File, error) {
 	if l.Folder == "" {
 		return lockNetNS()
@@ -103,13 +103,13 @@ func takeLock(l plan.Lock, who string) (*os.File, error) {
 	return lockNode(l.Folder, who)
 }
 
-// tenure is the node's lock and, where it was taken over, what came with it.
+// tenure is the node's lock and, after a handover, what the predecessor handed over.
 type tenure struct {
 	lock   *os.File
 	from   *node.Handover // nil: the node was free
-	served []netip.Addr   // where the server answers already
-	warm   bool           // the cache came with it
-	waited bool           // for another agent's end, maybe for days
+	served []netip.Addr   // the addresses at which the server answers already
+	warm   bool           // the cache was handed over
+	waited bool           // it waited for another agent's end, perhaps for days
 }
 
 // takeNode makes this agent the active one: at once if the node is free, from a running agent if this one may take over. It returns the
@@ -127,14 +127,14 @@ func (a *agent) takeNode(ctx context.Context, o *opened) (*tenure, error) {
 		case !errors.As(err, &held):
 			return nil, err
 		case a.mayTake:
-			if s, err := t.ask(ctx, held); s != nil || err != nil {
+			if s, err := t.request(ctx, held); s != nil || err != nil {
 				return s, err
 			}
 		case !o.plan.Lock.Waits:
 			return nil, fmt.Errorf("%w: stop it first, or start with --take-over", held)
 		case t.lastLogged == "":
 			t.lastLogged = "standing by"
-			a.footing(o.plan)
+			a.ensureFallback(o.plan)
 			a.log.Info("another agent is active on this node; standing by for its end", "active", held.holder)
 		}
 		if !tick.Pause(ctx, takeAgain) {
@@ -153,10 +153,10 @@ type takeover struct {
 	lastLogged string // why it did not hand over, or that this agent stands by
 }
 
-// ask asks the active agent for the node. Neither a tenure nor an error: ask again later.
-func (t *takeover) ask(ctx context.Context, held *HeldError) (*tenure, error) {
+// request asks the active agent for the node. If it returns neither a tenure nor an error, try again later.
+func (t *takeover) request(ctx context.Context, held *HeldError) (*tenure, error) {
 	a, s := t.agent, t.successor
-	release := high() // for the sockets that come
+	release := reserveLow() // for the sockets that the active agent sends
 	taken, err := handover.Take(ctx, a.log, filepath.Join(t.first.Folders.State, nodestate.HandoverName), a.claim, s)
 	release()
 	var refused *handover.RefusedError
@@ -180,15 +180,15 @@ func (t *takeover) ask(ctx context.Context, held *HeldError) (*tenure, error) {
 		a.log.Warn("not taken over, will be tried again", "active", held.holder, "err", err)
 		t.lastLogged = text
 	}
-	if time.Since(t.begun) > takeMost {
-		return nil, fmt.Errorf("%w, and did not hand over within %s: %w", held, takeMost, err)
+	if time.Since(t.begun) > takeMax {
+		return nil, fmt.Errorf("%w, and did not hand over within %s: %w", held, takeMax, err)
 	}
-	return nil, nil //nolint:nilnil // neither: the caller asks again
+	return nil, nil //nolint:nilnil // neither: the caller tries again
 }
 
-// footing puts down what pods need in any case before this agent waits for its turn: the switch, to which only what is missing is
-// added, and the link where there is none. Both are the holder's to keep; where it fails to, kube-dns answers by them.
-func (a *agent) footing(first plan.Plan) {
+// ensureFallback makes what pods always need before this agent stands by: it adds missing rules to the switch, and makes the link if there
+// is none. The active agent keeps both; if it fails to, kube-dns answers through them.
+func (a *agent) ensureFallback(first plan.Plan) {
 	err := func() error {
 		rules, err := first.Host(nil, rules.Uplinks)
 		if err != nil {
@@ -198,7 +198,7 @@ func (a *agent) footing(first plan.Plan) {
 		if err != nil {
 			return err
 		}
-		defer host.Close() //nolint:errcheck // nothing is held back
+		defer host.Close() //nolint:errcheck // all changes are written
 		if a.backend.Caps().Adds {
 			if whole, err := host.Whole(rules); err != nil || whole {
 				return err
@@ -215,18 +215,18 @@ func (a *agent) footing(first plan.Plan) {
 	}
 }
 
-// proberFor waits for the predecessor to give up the prober's place, which comes right after the lock.
+// proberFor opens the prober once the predecessor has released the prober's lock, which it does right after the node's lock.
 func (s *tenure) proberFor(ctx context.Context, cfg prober.Config) (*prober.Prober, error) {
-	said := false
+	logged := false
 	for begun := time.Now(); ; {
 		p, err := prober.New(cfg)
 		waited := time.Since(begun)
-		if s.from == nil || !errors.Is(err, prober.ErrHeld) || waited > proberMost {
+		if s.from == nil || !errors.Is(err, prober.ErrHeld) || waited > proberMax {
 			return p, err
 		}
-		if !said && waited > proberSoon {
+		if !logged && waited > proberSoon {
 			cfg.Log.Warn("the predecessor keeps the prober's place, so no lease can be earned yet", "from", s.from.From, "err", err)
-			said = true
+			logged = true
 		}
 		if !tick.Pause(ctx, proberAgain) {
 			return nil, ctx.Err()
@@ -234,7 +234,7 @@ func (s *tenure) proberFor(ctx context.Context, cfg prober.Config) (*prober.Prob
 	}
 }
 
-// successor is this agent while it starts beside another.
+// successor is this agent while it takes the node over from another.
 type successor struct {
 	log     *slog.Logger
 	server  *server.Server
@@ -242,12 +242,12 @@ type successor struct {
 	answers *answers.Keeper
 	lock    func() (*os.File, error)
 
-	restored bool // the holder's cache
+	restored bool // the active agent's cache
 	served   []netip.Addr
-	orphaned *os.File // the lock, where the holder died in the midst of it
+	orphaned *os.File // the lock, if the active agent died during the handover
 }
 
-// Restore reads what the holder's cache held. A holder of another version may write it in another way: its file is tried then.
+// Restore reads the active agent's cache. An agent of another version may write it in another format; the snapshot file is tried then.
 func (s *successor) Restore(r io.Reader) {
 	done, err := s.answers.Restore(r)
 	if err != nil || done.Unknown {
@@ -258,8 +258,8 @@ func (s *successor) Restore(r io.Reader) {
 	s.log.Info("cache taken over", "entries", done.Entries, "stale", done.Stale)
 }
 
-// Serve answers on what the holder listens on, as far as this agent's configuration has the same addresses. The others come
-// later, when the link is this agent's.
+// Serve answers on the active agent's sockets, for the addresses that this agent's configuration also has. Its other addresses are served
+// later, when this agent owns the link.
 func (s *successor) Serve(ctx context.Context, _ handover.Claim, sockets []handover.Socket) ([]netip.Addr, error) {
 	var inherited []listener.Socket
 	count := map[netip.Addr]int{}
@@ -282,16 +282,16 @@ func (s *successor) Serve(ctx context.Context, _ handover.Claim, sockets []hando
 	return s.served, nil
 }
 
-// Abandon stops what Serve began, unless the holder has died meanwhile: then this agent is all there is.
+// Abandon stops what Serve began, unless the active agent has died meanwhile: then this agent takes the lock and goes on.
 func (s *successor) Abandon() {
-	for begun := time.Now(); time.Since(begun) < relockMost; {
+	for begun := time.Now(); time.Since(begun) < relockMax; {
 		if lock, err := s.lock(); err == nil {
 			s.orphaned = lock
 			return
 		}
 		<-time.After(relockLook)
 	}
-	s.server.Pause() // what is unread is the holder's
+	s.server.Pause() // the active agent answers the unread queries
 	if err := s.server.Stop(); err != nil {
 		s.log.Warn("the server did not end as it should", "err", err)
 	}

@@ -23,14 +23,14 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// leftAlone is said of each pod of a node on which the kernel's hits are all that there is.
+// leftAlone is the note on each pod of a node with arrangement: transparent.
 const leftAlone = "arrangement: transparent: nothing is laid in pods, and the kernel answers hits at their links"
 
-// serversLook is from one look at kube-dns's servers to the next.
+// serversLook is the interval between two looks at kube-dns's backends.
 const serversLook = time.Second
 
-// transparent is the arrangement of a node on which the kernel's program answers hits and nobody else has a part in pods' questions (arrangement:
-// transparent, D-073). It keeps nothing that a pod's question passes, so nothing of it can be lost with the agent.
+// transparent is the arrangement in which the kernel program answers hits, and all other queries reach kube-dns as they would without
+// neardns (arrangement: transparent, D-073). No query depends on the agent, so none is lost if the agent fails.
 type transparent struct {
 	log       *slog.Logger
 	instance  string
@@ -40,17 +40,17 @@ type transparent struct {
 	heard     *mirror.Listener
 	kernel    *kernel
 	registry  *pods.Pods
-	taken     chan struct{}    // a successor has the node; with room for one
-	given     *node.Handover   // how the node came from another agent; nil: it was free
+	taken     chan struct{}    // a successor has the node; buffered, so that Yield never blocks
+	given     *node.Handover   // how this agent got the node from another; nil: it was free
 	reloaded  func(taken bool) // counts a reload
 	// clusterDNS are the configured addresses.
 	clusterDNS func() []netip.Addr
 
 	mu      sync.Mutex // guards the fields below
 	plan    plan.Plan
-	fault   string           // why another plan is not served
-	servers []netip.AddrPort // behind the cluster DNS addresses
-	blind   string           // why they are not known
+	fault   string           // why the new plan is not served
+	servers []netip.AddrPort // the backends of the cluster DNS addresses
+	blind   string           // why the backends are not known
 }
 
 // agentClient marks the agent's own queries in a pod's stead: their answers may be offloaded.
@@ -59,7 +59,7 @@ type agentClient struct{}
 // Borrows implements cache.Borrowing.
 func (agentClient) Borrows() bool { return true }
 
-// prepareTransparent opens what is known of pods before the agent takes the node. The result starts the server.
+// prepareTransparent opens the registry of pods and kernel hits before the agent takes the node. The returned function starts the server.
 func (a *agent) prepareTransparent(o *opened) func(context.Context, *opened, *tenure) (arrangement, error) {
 	t := &transparent{log: a.log, instance: a.instance, started: time.Now(), server: o.server, upstreams: o.upstreams, plan: o.plan, taken: make(chan struct{}, 1),
 		reloaded: o.metrics.Reload, clusterDNS: func() []netip.Addr { return a.config().ClusterDNS() }}
@@ -83,7 +83,7 @@ func (a *agent) prepareTransparent(o *opened) func(context.Context, *opened, *te
 
 func (*transparent) bypassed() map[netip.Addr]struct{} { return nil }
 
-// run follows kube-dns's servers until ctx ends. The kernel's loop does the rest.
+// run looks up kube-dns's backends until ctx ends or a successor has the node. The loop of kernel does the rest.
 func (t *transparent) run(ctx, own context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -92,7 +92,7 @@ func (t *transparent) run(ctx, own context.Context) error {
 	if changes, err := t.registry.Watch(own); err != nil {
 		t.log.Warn("pod files are only polled", "err", err)
 	} else {
-		wg.Go(func() { tick.Drain(changes) }) // the kernel's loop looks by itself
+		wg.Go(func() { tick.Drain(changes) }) // the loop of kernel polls the pods
 	}
 	wg.Go(func() { t.follow(own) })
 	select {
@@ -112,7 +112,7 @@ func (t *transparent) close() error {
 // Beside lets a successor serve at the same time.
 func (*transparent) Beside(string) (func(), error) { return func() {}, nil }
 
-// Yield gives the node to a successor at once: there is nothing to prove.
+// Yield hands the node over at once, because no pod's query depends on the agent's answers.
 func (t *transparent) Yield(context.Context, string, []netip.Addr) (func(bool), error) {
 	return func(taken bool) {
 		if taken {
@@ -121,7 +121,7 @@ func (t *transparent) Yield(context.Context, string, []netip.Addr) (func(bool), 
 	}, nil
 }
 
-// set serves another plan. changed tells that the configuration differs, be it only in what no plan has.
+// set serves another plan. changed reports that the configuration differs, even if only in fields that no plan has.
 func (t *transparent) set(p plan.Plan, changed bool) {
 	err := t.server.Restart(context.Background(), p.Server)
 	t.mu.Lock()
@@ -140,7 +140,7 @@ func (t *transparent) set(p plan.Plan, changed bool) {
 	}
 }
 
-// listen reads the questions that the level copies, until the returned function is called.
+// listen reads the mirrored queries until the returned function is called.
 func (t *transparent) listen(level *bpf.Level) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
@@ -156,7 +156,7 @@ func (t *transparent) listen(level *bpf.Level) (end func()) {
 	}
 }
 
-// follow keeps what is known of kube-dns's servers until ctx ends.
+// follow looks up kube-dns's backends at intervals until ctx ends.
 func (t *transparent) follow(ctx context.Context) {
 	var m backends.Memory
 	for ok := true; ok; ok = tick.Grid(ctx, serversLook) {
@@ -178,7 +178,8 @@ func (t *transparent) follow(ctx context.Context) {
 	}
 }
 
-// served are the addresses at which the kernel answers: those that pods name, and those that sockets lead to in their place.
+// served are the addresses at which the kernel answers: the cluster DNS addresses, and their backends, which a datapath that translates at
+// sockets puts into the packets.
 func (t *transparent) served() []netip.AddrPort {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -192,10 +193,10 @@ func at53(addresses []netip.Addr) (out []netip.AddrPort) {
 	return out
 }
 
-// Alive implements reporter. Nothing that pods need can stand still.
+// Alive implements reporter. No pod depends on the agent, so a restart never helps.
 func (t *transparent) Alive() (bool, string) { return true, "" }
 
-// Ready implements reporter: hits are answered, or are not to be.
+// Ready implements reporter: hits are answered in the kernel, or kernel hits are off.
 func (t *transparent) Ready() (bool, string) {
 	s := t.Status()
 	why := s.Faults["server"]

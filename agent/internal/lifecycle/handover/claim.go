@@ -14,17 +14,17 @@ import (
 	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
-// Claim is what an agent says of itself to another.
+// Claim is how an agent describes itself to another.
 type Claim struct {
 	Instance string    `json:"instance"`
 	PID      int       `json:"pid"`           // in its own pid namespace
-	Pod      string    `json:"pod,omitempty"` // where several pods' agents have the same pid
+	Pod      string    `json:"pod,omitempty"` // because agents of several pods may have the same pid
 	Version  string    `json:"version"`
 	Since    time.Time `json:"since"` // when it was started
-	// Born orders agents: nanoseconds of this boot's clock (CLOCK_BOOTTIME, which no clock step moves) at which the agent's
-	// pod, or else the agent itself, began. Only who was born later takes over.
+	// Born orders agents: the start of the agent's pod, or else of the agent itself, in nanoseconds since boot (CLOCK_BOOTTIME, which no
+	// clock step moves). Only the younger agent takes over.
 	Born int64 `json:"born"`
-	// Told means that the operator said --take-over: then no order counts.
+	// Told means that the operator set --take-over. Born does not count then.
 	Told bool `json:"told,omitempty"`
 }
 
@@ -36,7 +36,7 @@ func (c Claim) String() string {
 	return fmt.Sprintf("process %d (version %s, since %s%s)", c.PID, c.Version, c.Since.UTC().Format(time.RFC3339), pod)
 }
 
-// Over says why c may not take the node over from holder; nil if it may.
+// Over returns why c may not take the node over from holder; nil if it may.
 func (c Claim) Over(holder Claim) error {
 	switch {
 	case c.Instance == holder.Instance:
@@ -66,9 +66,9 @@ const bornName = "born"
 
 const bootIDFile = "/proc/sys/kernel/random/boot_id"
 
-// Birth returns when what dir belongs to began: the first call for a folder writes it there, so that a container that is
-// started again in an old pod is no newer than before. A folder that outlived a reboot begins anew. An empty dir is this
-// process's own and begins now. With an error comes the time that it is now.
+// Birth returns when the pod that dir belongs to began. The first call for a folder writes the current time there, so that a container that
+// restarts in an old pod is no newer than before. After a reboot, the time is written again. If dir is empty, Birth returns the current
+// time for this process. With an error, it also returns the current time.
 func Birth(dir string) (int64, error) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
@@ -90,14 +90,14 @@ func Birth(dir string) (int64, error) {
 		return born, nil
 	}
 	text := fmt.Sprintf("%s %d\n", strings.TrimSpace(string(boot)), now.Nano())
-	// Renamed into place: a container that is killed meanwhile leaves no half of it.
+	// Write renames the file into place, so a container that is killed meanwhile leaves no half of it.
 	if err := atomicfile.Write(path, []byte(text), atomicfile.Options{Mode: 0o600}); err != nil {
 		return now.Nano(), fmt.Errorf("write the pod's birth: %w", err)
 	}
 	return now.Nano(), nil
 }
 
-// parseBirth reads "boot-id nanoseconds". Another boot's says nothing.
+// parseBirth parses "boot-id nanoseconds". A time of another boot does not count.
 func parseBirth(text, boot string) (int64, bool) {
 	of, at, ok := strings.Cut(strings.TrimSuffix(text, "\n"), " ")
 	if !ok || of != boot {

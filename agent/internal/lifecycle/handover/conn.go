@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// conn is one side of a hand-over's connection. One goroutine reads, one writes.
+// conn is one side of a handover's connection. One goroutine reads, one writes.
 type conn struct {
 	*net.UnixConn
 	buffer []byte // of receive
@@ -91,8 +91,8 @@ func (c *conn) send(m message, wait time.Duration, files ...*os.File) error {
 	return nil
 }
 
-// receive reads one message and its descriptors, within wait. The end of the connection is io.EOF. Descriptors come with an
-// offer and with yours alone; others are closed, and are an error.
+// receive reads one message and its descriptors, within wait. It returns io.EOF at the end of the connection. Only an offer and yours may
+// have descriptors; with any other message, they are closed and an error is returned.
 func (c *conn) receive(wait time.Duration) (message, []*os.File, error) {
 	if err := c.SetReadDeadline(time.Now().Add(wait)); err != nil {
 		return message{}, nil, err
@@ -105,7 +105,7 @@ func (c *conn) receive(wait time.Duration) (message, []*os.File, error) {
 	if err == nil {
 		switch {
 		case n == 0:
-			err = io.EOF // ends have no length; nor has a message none
+			err = io.EOF // no message is empty
 		case n > maxMessage || flags&unix.MSG_TRUNC != 0:
 			err = errors.New("the message is too long")
 		case flags&unix.MSG_CTRUNC != 0:

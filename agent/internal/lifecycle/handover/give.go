@@ -15,30 +15,30 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Listen makes the socket at which successors ask. It takes the place of whatever is at path in one step, so that a
-// successor finds either this holder or the one before, and leaves the file when it is closed: by then it may be another's.
+// Listen makes the socket at which successors request the node. It replaces the file at path atomically, so that a successor finds either
+// this holder or the previous one. Closing it leaves the file, which may be another holder's by then.
 func Listen(path string) (*net.UnixListener, error) {
 	return atomicfile.Listen("unixpacket", path)
 }
 
-// acceptAgain is how soon a successor is tried to be met again.
+// acceptAgain is the pause after a failed accept.
 const acceptAgain = 100 * time.Millisecond
 
-// Give answers successors at l until ctx ends or the node is handed over; it closes l. Then it returns true. One successor
-// is served at a time; others are told to come later.
+// Give answers successors at l until ctx ends or the node is handed over, and closes l. It reports whether the node was handed over. It
+// serves one successor at a time, and refuses others until later.
 func Give(ctx context.Context, log *slog.Logger, l *net.UnixListener, h Holder) (given bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // Accept says so
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // ends AcceptUnix
 	g := &giver{log: log, holder: h}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for said := false; ; {
+	for logged := false; ; {
 		c, err := l.AcceptUnix()
-		if err != nil && ctx.Err() == nil && !errors.Is(err, net.ErrClosed) { // a shortage, of descriptors most likely: it passes
-			if !said {
+		if err != nil && ctx.Err() == nil && !errors.Is(err, net.ErrClosed) { // most likely a temporary lack of descriptors
+			if !logged {
 				log.Warn("a successor cannot be met now, it waits", "err", err)
-				said = true
+				logged = true
 			}
 			tick.Pause(ctx, acceptAgain)
 			continue
@@ -48,7 +48,7 @@ func Give(ctx context.Context, log *slog.Logger, l *net.UnixListener, h Holder) 
 			wg.Wait()
 			return g.given
 		}
-		said = false
+		logged = false
 		wg.Go(func() {
 			if g.meet(ctx, c) {
 				cancel()
@@ -62,22 +62,22 @@ type giver struct {
 	holder Holder
 
 	mu    sync.Mutex // held while a successor is served
-	given bool       // guarded by mu, and by the end of all meetings
+	given bool       // guarded by mu; Give reads it once all calls of meet have ended
 }
 
-// meet serves one successor, and reports whether the node is its own now.
+// meet serves one successor, and reports whether it has the node now.
 func (g *giver) meet(ctx context.Context, raw *net.UnixConn) bool {
 	c, err := newConn(raw)
 	if err != nil {
 		g.log.Warn("hand-over refused", "err", err)
 		return false
 	}
-	defer c.Close()                                              // said all that there is to say
-	defer context.AfterFunc(ctx, func() { _ = c.CloseRead() })() // a meeting ends with the holder
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { _ = c.CloseRead() })() // ends receive when the holder ends
 	m, _, err := c.receive(helloWait)
 	if err != nil || m.kind != kindHello {
-		if !errors.Is(err, io.EOF) { // who only looks whether somebody listens
-			g.log.Warn("hand-over refused", "err", wrong(m, err))
+		if !errors.Is(err, io.EOF) { // a process may only check whether a holder listens
+			g.log.Warn("hand-over refused", "err", unexpected(m, err))
 		}
 		return false
 	}
@@ -116,7 +116,7 @@ func (g *giver) meet(ctx context.Context, raw *net.UnixConn) bool {
 		g.given = true
 	} else {
 		_ = c.send(message{kind: kindRefusal, refusal: refusal{Claim: g.holder.Claim(), Reason: err.Error(), Later: true}}, helloWait)
-		// Until it has closed its sockets, which comes before it closes this one, its answers are as good as ours.
+		// The successor closes its DNS sockets before this connection. Until then, its answers to probes count as the holder's own.
 		c.drain(goodbyeWait)
 	}
 	end()
@@ -124,7 +124,7 @@ func (g *giver) meet(ctx context.Context, raw *net.UnixConn) bool {
 	return g.given
 }
 
-// give goes through the steps. After an error nothing has changed for the holder.
+// give goes through the steps of a handover. After an error, the holder is as before.
 func (g *giver) give(ctx context.Context, c *conn, who Claim) error {
 	if err := g.offer(c); err != nil {
 		return err
@@ -134,7 +134,7 @@ func (g *giver) give(ctx context.Context, c *conn, who Claim) error {
 	}
 	m, _, err := c.receive(serveWait)
 	if err != nil || m.kind != kindServing {
-		return fmt.Errorf("wait for the successor to serve: %w", wrong(m, err))
+		return fmt.Errorf("wait for the successor to serve: %w", unexpected(m, err))
 	}
 	g.log.Info("successor serves beside us", "to", who.String(), "addr", m.serving.Addresses)
 	decide, err := g.holder.Yield(ctx, who, m.serving.Addresses)
@@ -144,7 +144,7 @@ func (g *giver) give(ctx context.Context, c *conn, who Claim) error {
 	err = c.send(message{kind: kindYours}, helloWait, g.holder.Lock())
 	if err == nil {
 		if m, _, err = c.receive(takenWait); err != nil || m.kind != kindTaken {
-			err = fmt.Errorf("wait for the successor to take over: %w", wrong(m, err))
+			err = fmt.Errorf("wait for the successor to take over: %w", unexpected(m, err))
 		}
 	}
 	decide(err == nil)
@@ -166,7 +166,7 @@ func (g *giver) offer(c *conn) error {
 	return c.send(m, offerWait, files...)
 }
 
-// cache sends what the cache holds. One that cannot be had, or is too big, costs the successor its warmth and nothing else.
+// cache sends the content of the cache. If it cannot be read, or is too large, the successor starts with an empty or partial cache.
 func (g *giver) cache(c *conn) error {
 	w := &chunks{c: c, left: maxCache, until: time.Now().Add(cacheWait)}
 	err := g.holder.Snapshot(w)
@@ -182,7 +182,7 @@ func (g *giver) cache(c *conn) error {
 	return c.send(message{kind: kindCacheEnd}, helloWait)
 }
 
-// chunks cuts what is written into messages.
+// chunks is a writer that sends what is written as messages.
 type chunks struct {
 	c      *conn
 	left   int
@@ -217,7 +217,7 @@ func (w *chunks) flush() error {
 	return w.broken
 }
 
-// drain waits for the other side's end.
+// drain waits until the other side closes the connection.
 func (c *conn) drain(wait time.Duration) {
 	for deadline := time.Now().Add(wait); ; {
 		_, files, err := c.receive(time.Until(deadline))
@@ -229,8 +229,8 @@ func (c *conn) drain(wait time.Duration) {
 	}
 }
 
-// wrong says what came in place of what was expected.
-func wrong(m message, err error) error {
+// unexpected returns an error for anything but the expected message.
+func unexpected(m message, err error) error {
 	switch {
 	case errors.Is(err, io.EOF):
 		return errors.New("it ended")

@@ -1,14 +1,13 @@
-// Package handover passes a node from a running agent to its successor through a unix socket in the state folder: the open
-// sockets, what the cache holds, and the lock that says who has the node.
+// Package handover passes a node from a running agent, the holder, to its successor through a unix socket in the state folder: the open
+// sockets, the content of the cache, and the node's lock.
 //
-// The successor asks, the holder gives (Give) or says why not; then both serve the same sockets, the holder stops reading
-// and proves that the successor answers, and only then hands over the lock. It must never decide by itself who is proven
-// and never touch sockets, leases or caches: those are behind Holder and Successor.
+// The successor requests the node (Take), and the holder hands it over or refuses (Give). Both then serve the same sockets; the holder
+// stops reading, checks that the successor answers, and only then hands over the lock. The package implements the protocol alone: Holder
+// and Successor check answers and change sockets, leases and caches.
 //
-// Failure policy: whatever goes wrong, at any step and on either side, the holder goes on as if nobody had asked, and the
-// successor's copies are closed. Each step has a time limit and each message a size limit. The one moment that cannot be
-// undone is the holder's receipt of "taken"; until then the prober's place, without which nobody renews a lease, is the
-// holder's.
+// Failure policy: on any failure on either side, the holder continues as before, and the successor's copies are closed. Each step has a
+// time limit and each message a size limit. Only the holder's receipt of "taken" cannot be undone. Until then the holder keeps the
+// prober's lock, without which no agent can renew a lease.
 //
 // The protocol, one packet a message (SOCK_SEQPACKET), JSON behind a byte for its kind:
 //
@@ -31,18 +30,18 @@ import (
 	"time"
 )
 
-// Version is the protocol's. Both sides must speak the same. For a successor that speaks another, and may have the node, the
-// holder ends in good order: that costs no question either, only that kube-dns answers for a moment.
+// Version is the protocol's version, which must be the same on both sides. If a successor has another one and may have the node, the holder
+// ends in order: no query is lost then either, and kube-dns answers for a moment.
 const Version = 1
 
-// Limits of what either side takes from the other.
+// Limits of what either side accepts from the other.
 const (
 	maxMessage = 64 << 10  // bytes; the kernel's default bounds a packet to 208 KiB (net.core.wmem_default)
 	maxSockets = 64        // the kernel's own limit is 253 descriptors a packet (SCM_MAX_FD)
 	maxCache   = 256 << 20 // bytes in all
 )
 
-// Time limits. The successor's are longer than what they wait for, so that the holder ends a step first.
+// Time limits. The successor's are longer than the holder's for the same step, so that the holder ends a step first.
 const (
 	helloWait   = 2 * time.Second
 	offerWait   = 5 * time.Second
@@ -60,35 +59,35 @@ type Socket struct {
 	File     *os.File
 }
 
-// Holder is a running agent, as its hand-over needs it. Its methods are called by one goroutine at a time.
+// Holder is the running agent in a handover. Its methods are called by one goroutine at a time.
 type Holder interface {
-	// Claim says who it is.
+	// Claim describes the agent.
 	Claim() Claim
 	// Sockets returns copies of its sockets' descriptors.
 	Sockets() ([]Socket, error)
-	// Snapshot writes what the cache holds. It stops when w fails.
+	// Snapshot writes the content of the cache. It stops when w fails.
 	Snapshot(w io.Writer) error
-	// Beside counts the successor's answers as good, until the returned function is called. It fails when the holder is
-	// ending and no successor may begin any more.
+	// Beside makes probes count the successor's answers as the holder's own, until the returned function is called. It fails if the holder
+	// is ending, so that no successor may begin any more.
 	Beside(successor Claim) (end func(), err error)
-	// Yield stops reading and returns once the successor is proven to answer at addresses, or with an error when it is not,
-	// and then the holder reads again. After nil, decide is called in any case: with true, the node is the successor's.
+	// Yield stops reading and returns once probes show that the successor answers at addresses. If they do not, it returns an error, and the
+	// holder reads again. After a nil error, decide is always called: with true, the successor has the node.
 	Yield(ctx context.Context, successor Claim, addresses []netip.Addr) (decide func(taken bool), err error)
-	// StepDown ends the holder as if it were told to stop, for a successor that may have the node and speaks another version.
+	// StepDown ends the holder as SIGTERM does, for a successor that may have the node and speaks another version.
 	StepDown(successor Claim)
-	// Lock is the descriptor that holds the node's lock. It stays the holder's.
+	// Lock is the descriptor of the node's lock. The caller must not close it.
 	Lock() *os.File
-	// Done is told how a hand-over ended.
+	// Done records how a handover ended.
 	Done(successor Claim, took time.Duration, err error)
 }
 
-// Successor is an agent that starts beside another.
+// Successor is an agent that starts while another is active.
 type Successor interface {
-	// Restore reads what the holder's cache held. What cannot be read is no reason to fail.
+	// Restore reads the content of the holder's cache. Entries that cannot be read are skipped.
 	Restore(r io.Reader)
-	// Serve begins to answer on sockets, which it owns from then on, and returns where.
+	// Serve begins to answer on sockets, which it owns from then on, and returns their addresses.
 	Serve(ctx context.Context, holder Claim, sockets []Socket) ([]netip.Addr, error)
-	// Abandon undoes Serve, after whatever made the hand-over fail. It is called before the holder hears of it.
+	// Abandon undoes Serve if the handover fails. It is called before the connection to the holder is closed.
 	Abandon()
 }
 
@@ -96,7 +95,7 @@ type Successor interface {
 type RefusedError struct {
 	Holder Claim // zero if it did not say who it is
 	Reason string
-	Later  bool // asking again may help
+	Later  bool // a later request may succeed
 }
 
 func (e *RefusedError) Error() string {
@@ -106,5 +105,5 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("%s refused: %s", e.Holder, e.Reason)
 }
 
-// ErrNobody says that no holder listens.
+// ErrNobody means that no holder listens.
 var ErrNobody = errors.New("no running agent offers a hand-over")

@@ -16,7 +16,7 @@ const (
 	kindHello    kind = 'h'
 	kindOffer    kind = 'o'
 	kindRefusal  kind = 'r'
-	kindCache    kind = 'c' // the body is the cache's own
+	kindCache    kind = 'c' // the body is a piece of the cache's snapshot
 	kindCacheEnd kind = 'e'
 	kindServing  kind = 's'
 	kindYours    kind = 'y'
@@ -45,7 +45,7 @@ func (k kind) String() string {
 	return fmt.Sprintf("unknown kind %d", byte(k))
 }
 
-// hello keeps what it has in every version of the protocol, so that a holder of any knows whether to make room.
+// hello keeps these fields in every version of the protocol, so that a holder of any version can decide whether to step down.
 type hello struct {
 	Version int   `json:"version"`
 	Claim   Claim `json:"claim"`
@@ -71,7 +71,7 @@ type serving struct {
 	Addresses []netip.Addr `json:"addresses"`
 }
 
-// message is one packet: its kind, and the body of that kind.
+// message is one packet. Only the field of its kind is set.
 type message struct {
 	kind    kind
 	hello   hello
@@ -81,8 +81,7 @@ type message struct {
 	serving serving
 }
 
-// parse reads one packet. It takes nothing that encode would not have written, but for hello, where later versions may have
-// more to say.
+// parse parses one packet. It accepts only what encode writes, except for hello, which may have more fields in later versions.
 func parse(packet []byte) (message, error) {
 	if len(packet) == 0 {
 		return message{}, errors.New("empty message")
@@ -133,7 +132,7 @@ func (o offer) check() error {
 	return o.Claim.check()
 }
 
-// decode is strict: unknown keys and what follows the value are errors.
+// decode is strict: unknown keys, and anything after the value, are errors.
 func decode(body []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Taken is a node that was taken over.
+// Taken is the result of a successful handover.
 type Taken struct {
 	From Claim
 	At   time.Time
@@ -21,8 +21,8 @@ type Taken struct {
 	Lock *os.File // holds the node's lock; the caller closes it at its end
 }
 
-// Take asks the holder that listens at path for the node. On an error, nothing of the holder's is kept: Abandon was called
-// if Serve was. *RefusedError is a refusal, ErrNobody that no holder is there.
+// Take requests the node from the holder that listens at path. On an error, it keeps nothing of the holder's, and it has called Abandon if
+// it had called Serve. It returns a *RefusedError if the holder refuses, and ErrNobody if no holder listens.
 func Take(ctx context.Context, log *slog.Logger, path string, me Claim, s Successor) (*Taken, error) {
 	begun := time.Now()
 	d := net.Dialer{Timeout: helloWait}
@@ -43,7 +43,7 @@ func Take(ctx context.Context, log *slog.Logger, path string, me Claim, s Succes
 	taken, err := t.take(ctx, me)
 	if err != nil {
 		if t.serving {
-			// Before the connection ends: the holder takes our answers for good ones until then.
+			// Before the connection ends, because until then the holder counts the successor's answers as its own.
 			s.Abandon()
 		}
 		return nil, err
@@ -114,14 +114,14 @@ func (t *taker) expect(want kind, m message, err error) error {
 	return nil
 }
 
-// cache reads what the holder's cache held, as it comes. What the successor does not read is passed over.
+// cache streams the content of the holder's cache to the successor. What the successor does not read is discarded.
 func (t *taker) cache() error {
 	r, w := io.Pipe()
 	restored := make(chan struct{})
 	go func() { // ends with the pipe
 		defer close(restored)
 		t.successor.Restore(r)
-		_, _ = io.Copy(io.Discard, r) // the writer below never waits for one that has seen enough
+		_, _ = io.Copy(io.Discard, r) // so that the writer below never blocks after Restore has returned
 	}()
 	err := t.chunks(w)
 	_ = w.CloseWithError(err) // nil is the end of file

@@ -10,24 +10,24 @@ import (
 	"github.com/neardns/neardns/internal/dns/server"
 )
 
-// asker puts upstreams and server behind the loop's interface: its own question goes to those whom a miss goes to. Where an
-// operator's Corefile says how that is done, the question takes its chain, by a name that no cache can know.
-type asker struct {
+// upstreamChecker implements node.Upstreams: the agent's own queries go to the servers that misses are forwarded to. If an operator's
+// Corefile decides how misses are forwarded, the query passes through its plugin chain, for a name that no cache can have.
+type upstreamChecker struct {
 	*forward.Servers
 	server *server.Server
 }
 
-// chainQuestions are sent at once where the chain is asked: forward's own servers are tried one after the other, by chance.
-const chainQuestions = 3
+// chainQueries is how many queries go through a plugin chain at once, because CoreDNS's forward chooses one server at random for each.
+const chainQueries = 3
 
-func (a asker) Ask(ctx context.Context, domain string, pressing bool) error {
+func (a upstreamChecker) Ask(ctx context.Context, domain string, pressing bool) error {
 	err := a.Reach(ctx, "kubernetes.default.svc."+domain+".", pressing)
 	if !errors.Is(err, forward.ErrNotAsked) {
 		return err
 	}
 	count := 1
 	if pressing {
-		count = chainQuestions
+		count = chainQueries
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -49,6 +49,6 @@ func (a asker) Ask(ctx context.Context, domain string, pressing bool) error {
 	return errs[0]
 }
 
-func (a asker) Heard(domain string) (time.Duration, bool) {
+func (a upstreamChecker) Heard(domain string) (time.Duration, bool) {
 	return a.Servers.Heard("kubernetes.default.svc." + domain + ".")
 }

@@ -17,14 +17,14 @@ import (
 
 func mebibytes(n int) int64 { return int64(n) << 20 }
 
-// newAnswers makes the store that outlives every server of this process, and its keeper.
+// newAnswers makes the store, which outlives every Corefile server of this process, and the keeper that saves and loads it.
 func newAnswers(log *slog.Logger, conf *config.Node) *answers.Keeper {
 	return &answers.Keeper{
 		Store: answers.NewStore(mebibytes(conf.Cache.MemoryMiB)), Path: filepath.Join(conf.PersistDir, nodestate.CacheSnapshotName), Boot: bootClock, Log: log,
 	}
 }
 
-// bootClock reads which boot this is and how long it is ago, suspended time included. Where it cannot be read, it is not known.
+// bootClock returns the boot's ID and the time since, suspended time included. It returns the zero Boot if they cannot be read.
 func bootClock() answers.Boot {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
