@@ -1,10 +1,10 @@
-// Package overlay says what an operator and a pod's owner want of a pod's DNS, and what a pod gets of it: it reads the key dns of
-// the conflist and the annotations, and lays them over the pod's own settings in their order of precedence.
+// Package overlay reads the DNS settings that the operator (the conflist's key dns) and a pod's owner (annotations) want for a pod, and
+// applies them to the pod's own settings in order of precedence.
 //
-// It is pure: whoever calls it reads and writes the files. Nothing is kept or shared.
+// It is pure: its callers read and write the files. It keeps no state.
 //
-// Failure policy: the operator's rules are read strictly, all of them or an error. A pod never fails for what its owner or the
-// operator wrote for it: what cannot be read or had is left out, alone, and named as podfile.Ignored.
+// On failure: the operator's rules are read strictly, whole or with an error. A pod never fails because of its wanted settings: a setting
+// that cannot be read or applied is left out, without the others, and returned as podfile.Ignored.
 package overlay
 
 import (
@@ -25,25 +25,25 @@ const (
 	AnnotationKernelHits = "neardns.io/kernel-hits"
 )
 
-// Level is what one who may say something says: the operator for all pods or for those of a namespace.
+// Level is one level of the operator's rules: for all pods, or for those of a namespace.
 type Level struct {
 	resolvconf.Overlay
-	// SearchCompletion is what is wanted of the agent for these pods, which reads it itself; nil leaves it to the level below.
+	// SearchCompletion is read by the agent itself; nil leaves it to the level below.
 	SearchCompletion *bool
-	// Annotations tells whether these pods' annotations are heeded; nil leaves it to the level below, which heeds them.
+	// Annotations is whether these pods' annotations count; nil leaves it to the level below, and at the lowest they do.
 	Annotations *bool
 }
 
-// Rules are what the operator wants. The zero value wants nothing and heeds annotations.
+// Rules are the operator's rules. The zero value changes nothing and lets annotations count.
 type Rules struct {
 	Level
-	Namespaces map[string]Level   // by name; laid over what is for all pods
+	Namespaces map[string]Level   // by name; they override the level for all pods
 	Limits     resolvconf.Profile // "" is resolvconf.Kubernetes
 	Excess     resolvconf.Excess
 	Unknown    Unknown // "" is Keep
 }
 
-// Unknown says what becomes of options that no resolver knows. Those that a pod has of its own always stay.
+// Unknown is the treatment of options that no resolver knows. A pod's own unknown options always stay.
 type Unknown string
 
 // Keep leaves them in the pod's file, with a note. Drop leaves them out, Refuse the level that has one.
@@ -61,7 +61,7 @@ const (
 	refuse   = "refuse"
 )
 
-// keys of a level besides those of an overlay, and those that stand for all pods only.
+// Keys of a level besides those of an overlay. The last four are allowed only at the level for all pods.
 const (
 	keyCompletion  = "searchCompletion"
 	keyAnnotations = "annotations"
@@ -71,7 +71,7 @@ const (
 	keyUnknown     = "unknownOptions"
 )
 
-// Read reads rules, strictly; what is wrong goes to r. What it returns beside unknown keys is what the others say.
+// Read reads rules strictly and reports faults to r. If the only faults are unknown keys, the result has the other keys.
 func Read(r *strict.Reader, v strict.Value) Rules {
 	var rules Rules
 	own := level(r, v, &rules.Level, true)
@@ -108,7 +108,7 @@ func Read(r *strict.Reader, v strict.Value) Rules {
 	return rules
 }
 
-// level reads one level and returns the values of it that are not an overlay's.
+// level reads one level and returns the values that do not belong to an overlay.
 func level(r *strict.Reader, v strict.Value, l *Level, whole bool) map[string]strict.Value {
 	if v.Kind != strict.Object {
 		r.Fault(v, `not an object: write it like {"options": ["ndots:2"]}`)
@@ -170,7 +170,7 @@ func oneOf(r *strict.Reader, v strict.Value, known ...string) string {
 	return s
 }
 
-// shown is a value as it is written, or what kind it is.
+// shown returns a value as it is written, or its kind.
 func shown(v strict.Value) string {
 	switch v.Kind {
 	case strict.String:
@@ -181,12 +181,12 @@ func shown(v strict.Value) string {
 	return string(v.Kind)
 }
 
-// isNamespace accepts what Kubernetes does (RFC 1123, one label).
+// isNamespace accepts what Kubernetes accepts as a namespace (RFC 1123, one label).
 func isNamespace(s string) bool {
 	return s != "" && len(s) <= 63 && s[0] != '-' && s[len(s)-1] != '-' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
-// MarshalJSON writes rules as Decode reads them, equal ones with equal bytes.
+// MarshalJSON writes rules as Read reads them. Equal rules have equal bytes.
 func (r Rules) MarshalJSON() ([]byte, error) {
 	out := struct {
 		levelJSON
@@ -207,7 +207,7 @@ func (r Rules) MarshalJSON() ([]byte, error) {
 	return json.Marshal(out)
 }
 
-// levelJSON is a Level as it is written.
+// levelJSON is a Level's JSON form.
 type levelJSON struct {
 	resolvconf.Overlay
 	SearchCompletion *bool  `json:"searchCompletion,omitempty"`
@@ -224,30 +224,30 @@ func (l Level) json() levelJSON {
 	return out
 }
 
-// IsZero tells whether rules want nothing that is not the default.
+// IsZero reports whether the rules equal the default.
 func (r Rules) IsZero() bool {
 	return r.Level.isZero() && len(r.Namespaces) == 0 && r.Limits == "" && r.Excess == resolvconf.Truncate && r.Unknown == ""
 }
 
 func (l Level) isZero() bool {
-	return l.SearchCompletion == nil && l.Annotations == nil && !says(l.Overlay)
+	return l.SearchCompletion == nil && l.Annotations == nil && isEmpty(l.Overlay)
 }
 
-// says tells whether an overlay has anything in it.
-func says(o resolvconf.Overlay) bool {
-	return o.Policy != "" || len(o.Nameservers)+len(o.Searches)+len(o.Options)+len(o.Instead) > 0
+// isEmpty reports whether an overlay changes nothing.
+func isEmpty(o resolvconf.Overlay) bool {
+	return !(o.Policy != "" || len(o.Nameservers)+len(o.Searches)+len(o.Options)+len(o.Instead) > 0)
 }
 
-// Completion tells whether the agent may complete searches for the pods of a namespace that say nothing about it themselves.
+// Completion reports whether the agent may complete searches for a namespace's pods without an annotation about it.
 func (r Rules) Completion(namespace string) bool {
-	said := r.SearchCompletion
+	value := r.SearchCompletion
 	if own := r.Namespaces[namespace].SearchCompletion; own != nil {
-		said = own
+		value = own
 	}
-	return said != nil && *said
+	return value != nil && *value
 }
 
-// Laid returns the part of the rules that is laid at ADD: all but SearchCompletion, which the agent reads as it is now.
+// Laid returns the part of the rules that ADD applies: all but SearchCompletion, whose current value the agent reads itself.
 func (r Rules) Laid() Rules {
 	out := r
 	out.SearchCompletion, out.Namespaces = nil, nil
@@ -263,7 +263,8 @@ func (r Rules) Laid() Rules {
 	return out
 }
 
-// Overlays tells whether the rules change any pod's settings by themselves.
+// Overlays reports whether the rules change any pod's settings without an annotation.
 func (r Rules) Overlays() bool {
-	return says(r.Overlay) || slices.ContainsFunc(slices.Collect(maps.Values(r.Namespaces)), func(l Level) bool { return says(l.Overlay) })
+	return !isEmpty(r.Overlay) ||
+		slices.ContainsFunc(slices.Collect(maps.Values(r.Namespaces)), func(l Level) bool { return !isEmpty(l.Overlay) })
 }

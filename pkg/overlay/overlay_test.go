@@ -148,12 +148,12 @@ func TestPrecedence(t *testing.T) {
 			`annotation neardns.io/dns-params: overlay dropped: 3 of 4 nameservers are within the limit; beyond it: "3.3.3.3"`},
 		"nameservers that are nobody's": {`{"nameservers": ["0.0.0.0", "192.0.2.9"]}`, "shop", `{"nameservers": ["224.0.0.251", "255.255.255.255", "fe80::1", "169.254.20.10"]}`,
 			settings("10.96.0.10 192.0.2.9 169.254.20.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:5"), "none",
-			"nameserver 0.0.0.0 of dns: it is nobody's address: write 127.0.0.1 or ::1 for a resolver in the pod\n" +
-				"nameserver 224.0.0.251 of annotation neardns.io/dns-params: it is a multicast address, whose answers come from another\n" +
-				"nameserver 255.255.255.255 of annotation neardns.io/dns-params: it is the broadcast address, whose answers come from another\n" +
-				"nameserver fe80::1 of annotation neardns.io/dns-params: it is link-local, and cannot be asked without a zone: write another address of that server"},
+			"nameserver 0.0.0.0 of dns: it is the unspecified address: write 127.0.0.1 or ::1 for a resolver in the pod\n" +
+				"nameserver 224.0.0.251 of annotation neardns.io/dns-params: it is a multicast address, whose answers come from another address\n" +
+				"nameserver 255.255.255.255 of annotation neardns.io/dns-params: it is the broadcast address, whose answers come from another address\n" +
+				"nameserver fe80::1 of annotation neardns.io/dns-params: it is link-local, which needs a zone: write another address of that server"},
 		"none but such": {`{}`, "shop", `{"policy": "None", "nameservers": ["::"]}`, own, "none",
-			"nameserver :: of annotation neardns.io/dns-params: it is nobody's address: write 127.0.0.1 or ::1 for a resolver in the pod\n" +
+			"nameserver :: of annotation neardns.io/dns-params: it is the unspecified address: write 127.0.0.1 or ::1 for a resolver in the pod\n" +
 				"annotation neardns.io/dns-params: overlay dropped: nameservers: it leaves the pod without any: name one, or another policy"},
 		"the node's own address for all": {`{"nameservers": ["local"]}`, "shop", "options: [\"ndots:1\"]\n",
 			settings("169.254.20.10", "shop.svc.cluster.local svc.cluster.local cluster.local", "ndots:1"), "none", ""},

@@ -13,10 +13,10 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Wish is what is wanted for one pod.
+// Wish is one pod's wanted settings.
 type Wish struct {
-	OptOut           bool  // the pod's questions are not to be steered
-	SearchCompletion *bool // what the pod's annotation says; nil for nothing
+	OptOut           bool  // the pod must not be steered
+	SearchCompletion *bool // from the pod's annotation; nil without one
 	KernelHits       *bool // likewise
 	Ignored          []podfile.Ignored
 
@@ -26,15 +26,14 @@ type Wish struct {
 	unknown Unknown
 }
 
-// layer is an overlay and where it stands.
+// layer is an overlay and its source.
 type layer struct {
-	what    string
+	what    string // the source's name
 	overlay resolvconf.Overlay
 }
 
-// For tells what is wanted for a pod of a namespace ("" where that is not known) with the annotations that the runtime told of.
-// Above the pod's own settings stand what is for all pods, then what is for its namespace, then its annotation. field is what
-// the rules are called where they stand.
+// For returns the wanted settings of a pod with a namespace ("" if unknown) and annotations. The level for all pods overrides the pod's own
+// settings, its namespace's level overrides that, and its annotation overrides both. field is the rules' field path in their file.
 func (r Rules) For(field, namespace string, annotations map[string]string) Wish {
 	w := Wish{limits: r.Limits, excess: r.Excess, unknown: r.Unknown}
 	heed := r.Annotations == nil || *r.Annotations
@@ -68,7 +67,7 @@ func (r Rules) For(field, namespace string, annotations map[string]string) Wish 
 
 func (w *Wish) add(what string, o resolvconf.Overlay) {
 	o.Nameservers = slices.DeleteFunc(slices.Clone(o.Nameservers), func(s string) bool {
-		why := nobody(s)
+		why := unusable(s)
 		if why != "" {
 			w.ignore("nameserver "+s+" of "+what, errors.New(why))
 		}
@@ -88,31 +87,32 @@ func (w *Wish) add(what string, o resolvconf.Overlay) {
 	if w.unknown == Drop {
 		o.Options = slices.DeleteFunc(slices.Clone(o.Options), func(option string) bool { return !resolvconf.Knows(option) })
 	}
-	if says(o) {
+	if !isEmpty(o) {
 		w.layers = append(w.layers, layer{what, o})
 	}
 }
 
-// nobody says why an address can be no nameserver's. Loopback and 169.254.0.0/16 can: a resolver in the pod, a cache on the node.
-func nobody(s string) string {
+// unusable returns why an address cannot be a nameserver's; "" if it can. Loopback and 169.254.0.0/16 can: a resolver in the pod, a cache on
+// the node.
+func unusable(s string) string {
 	a, err := netip.ParseAddr(s)
 	switch {
 	case err != nil:
-		return "" // read before
+		return "" // reported when it was read
 	case a.Unmap().IsUnspecified():
-		return "it is nobody's address: write 127.0.0.1 or ::1 for a resolver in the pod"
+		return "it is the unspecified address: write 127.0.0.1 or ::1 for a resolver in the pod"
 	case a.Unmap().IsMulticast():
-		return "it is a multicast address, whose answers come from another"
+		return "it is a multicast address, whose answers come from another address"
 	case a.Unmap() == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return "it is the broadcast address, whose answers come from another"
+		return "it is the broadcast address, whose answers come from another address"
 	case a.Is6() && a.IsLinkLocalUnicast():
-		return "it is link-local, and cannot be asked without a zone: write another address of that server"
+		return "it is link-local, which needs a zone: write another address of that server"
 	}
 	return ""
 }
 
 func (w *Wish) ignore(what string, why error) {
-	// One line each: they go into logs and tables.
+	// One line each, because they go into logs and tables.
 	w.Ignored = append(w.Ignored, podfile.Ignored{What: what, Why: strings.ReplaceAll(why.Error(), "\n", "; ")})
 }
 
@@ -161,15 +161,15 @@ func truth(value string) (bool, error) {
 	return false, fmt.Errorf("%q is neither true nor false", strict.Clip(value))
 }
 
-// Wants tells whether the pod's settings are to be changed at all.
+// Wants reports whether any setting of the pod should change.
 func (w Wish) Wants() bool { return len(w.layers) > 0 }
 
-// NamesLocal tells whether a level wants the node's local address in the place of the cluster DNS address.
+// NamesLocal reports whether a level wants the node's local address in place of the cluster DNS address.
 func (w Wish) NamesLocal() bool {
 	return slices.ContainsFunc(w.layers, func(l layer) bool { return l.overlay.NamesLocal() })
 }
 
-// NeedsNode tells whether Lay has to know the node's own resolv.conf.
+// NeedsNode reports whether Lay needs the node's own resolv.conf.
 func (w Wish) NeedsNode() bool {
 	for _, l := range w.layers {
 		if l.overlay.Policy != "" && l.overlay.Policy != resolvconf.None {
@@ -179,9 +179,9 @@ func (w Wish) NeedsNode() bool {
 	return false
 }
 
-// Lay lays what is wanted over a pod's own settings, level by level: one that is refused falls out alone and is among what was
-// ignored. It returns all levels that are left as one overlay that needs no node, nil for none, and what they give.
-// nodeErr tells that the node's resolv.conf is not known: levels that start from it then fall out.
+// Lay applies the wanted settings to a pod's own, level by level; a refused level is ignored without the others. It returns the remaining
+// levels as one overlay that does not depend on the node, nil for none, with the resulting settings. If nodeErr is set, the node's
+// resolv.conf is unknown, and levels that start from it are ignored.
 func (w Wish) Lay(node resolvconf.Node, nodeErr error, namespace string, own resolvconf.Settings) (*resolvconf.Overlay,
 	resolvconf.Result, []podfile.Ignored) {
 	var all *resolvconf.Overlay
@@ -193,8 +193,8 @@ func (w Wish) Lay(node resolvconf.Node, nodeErr error, namespace string, own res
 			continue
 		}
 		next := l.overlay.Spell(node, namespace)
-		if !says(next) {
-			continue // local, and no local address can be had: the caller knows why
+		if isEmpty(next) {
+			continue // it names only local addresses, and none may be named: the caller knows why
 		}
 		if all != nil {
 			next = next.Over(*all)
@@ -209,7 +209,7 @@ func (w Wish) Lay(node resolvconf.Node, nodeErr error, namespace string, own res
 	return all, result, ignored.Ignored
 }
 
-// Relay lays an overlay that Lay returned over the settings of the pod's resolv.conf, for whoever sees that file later.
+// Relay applies an overlay that Lay returned to the settings of the pod's resolv.conf, if that file is made later.
 func Relay(o *resolvconf.Overlay, own resolvconf.Settings, limits resolvconf.Profile, excess resolvconf.Excess) resolvconf.Result {
 	return resolvconf.Form(resolvconf.Node{}, resolvconf.Pod{Policy: resolvconf.None, Config: &own}, o, limits.Limits(), excess)
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// OptedOut is why a pod is not steered whose annotation says so.
+// OptedOut is the reason for not steering a pod that opted out by annotation.
 const OptedOut = "the pod's annotation " + AnnotationSteer + " says so"
 
-// AsksOthers is why a pod is not steered that asks neither a cluster DNS address nor a local one; "" where it may ask one. No
-// nameservers are such as are not known, or the host's own: steering does no harm then, since only questions to a cluster DNS address
-// are touched.
+// AsksOthers returns the reason for not steering a pod without a cluster DNS address or local address among its nameservers; "" if it may have
+// one. Without nameservers they are unknown, or the host's own. Steering does no harm then, because it affects only queries to a cluster DNS
+// address.
 func AsksOthers(nameservers []string, redirects []steer.Redirect, locals []steer.Local) string {
 	if len(nameservers) == 0 {
 		return ""
@@ -28,7 +28,7 @@ func AsksOthers(nameservers []string, redirects []steer.Redirect, locals []steer
 	return "none of the pod's nameservers (" + strings.Join(nameservers, ", ") + ") is a configured cluster DNS address or a local one"
 }
 
-// LocalOf returns the local address that a pod names, and that answers for this cluster DNS address; the zero Addr for none.
+// LocalOf returns the local address that a pod names in place of a cluster DNS address; the zero Addr for none.
 func LocalOf(nameservers []string, locals []steer.Local, clusterDNS netip.Addr) netip.Addr {
 	for _, l := range locals {
 		if l.ClusterDNS == clusterDNS && slices.ContainsFunc(nameservers, func(s string) bool {
@@ -42,7 +42,7 @@ func LocalOf(nameservers []string, locals []steer.Local, clusterDNS netip.Addr) 
 	return netip.Addr{}
 }
 
-// plain reads a nameserver as our addresses are written.
+// plain parses a nameserver, without a zone and an IPv4 prefix in IPv6.
 func plain(nameserver string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(nameserver)
 	return a.Unmap().WithZone(""), err == nil

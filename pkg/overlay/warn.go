@@ -10,22 +10,22 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Warnings tells of what in the rules reaches no usual pod as it was meant: a level that falls out, what goes beyond the limits, options
-// that resolvers do not take. v is what the rules were read from, so each warning has its place. A usual pod has the dnsPolicy
+// Warnings returns the rules' effects on a usual pod that are probably not intended: an ignored level, settings beyond the limits, options
+// that resolvers do not accept. v is what the rules were read from, and gives each warning its place. A usual pod has the dnsPolicy
 // ClusterFirst, with the first of clusterDNS as nameserver and the search list of domain.
 func Warnings(v strict.Value, rules Rules, clusterDNS []netip.Addr, domain string) []*strict.Fault {
 	node := resolvconf.Node{
-		Host:       &resolvconf.Settings{Nameservers: []string{"192.0.2.1"}}, // somebody's
+		Host:       &resolvconf.Settings{Nameservers: []string{"192.0.2.1"}}, // any address
 		ClusterDNS: clusterDNS[:min(1, len(clusterDNS))], ClusterDomain: domain, Locals: map[string]string{},
 	}
 	for _, a := range node.ClusterDNS {
-		node.Locals[a.String()] = a.String() // one takes the place of one, whichever it is
+		node.Locals[a.String()] = a.String() // only the number of addresses matters
 	}
 	const namespace = "default"
 	usual := resolvconf.Form(node, resolvconf.Pod{Policy: resolvconf.ClusterFirst, Namespace: namespace}, nil, resolvconf.Limits{},
 		resolvconf.Truncate).Settings
-	w := warner{said: map[string]bool{}}
-	look := func(name string, at strict.Value) {
+	w := warner{seen: map[string]bool{}}
+	try := func(name string, at strict.Value) {
 		_, laid, ignored := rules.For(v.Field, name, nil).Lay(node, nil, namespace, usual)
 		for _, i := range ignored {
 			w.ignored(at, i)
@@ -34,26 +34,26 @@ func Warnings(v strict.Value, rules Rules, clusterDNS []netip.Addr, domain strin
 			w.note(at, n)
 		}
 	}
-	look("", v)
+	try("", v)
 	if spaces, ok := v.Map()[keyNamespaces]; ok {
 		for _, m := range spaces.Sorted() {
-			look(m.Key, m.Value)
+			try(m.Key, m.Value)
 		}
 	}
 	return w.out
 }
 
-// warner places warnings. What was said of all pods is not said again of a namespace.
+// warner collects warnings with their places. A warning about all pods is not repeated for a namespace.
 type warner struct {
-	said map[string]bool
+	seen map[string]bool
 	out  []*strict.Fault
 }
 
 func (w *warner) add(at strict.Value, message string) {
-	if w.said[message] {
+	if w.seen[message] {
 		return
 	}
-	w.said[message] = true
+	w.seen[message] = true
 	w.out = append(w.out, &strict.Fault{Place: at.Place, Field: at.Field, Message: message})
 }
 
@@ -88,7 +88,7 @@ func (w *warner) note(level strict.Value, n resolvconf.Note) {
 	}
 }
 
-// member is a key of a level, or the level where the key stands elsewhere: in the level below, or under its other name.
+// member returns a key's value in a level, or the level if the key is in the level below or has its other name.
 func member(level strict.Value, key string) strict.Value {
 	m := level.Map()
 	if v, ok := m[key]; ok {
@@ -100,7 +100,7 @@ func member(level strict.Value, key string) strict.Value {
 	return level
 }
 
-// option is one of a level's options by its word or name, or else the nearest thing around it.
+// option returns one of a level's options by its word or name, or else the nearest value around it.
 func option(level strict.Value, word string) strict.Value {
 	options := member(level, "options")
 	items := options.Items()

@@ -23,7 +23,7 @@ func TestWarnings(t *testing.T) {
 		"four nameservers":   {`{"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3"]}`, []string{`dns.nameservers: 3 of 4 nameservers are within the limit; beyond it: "192.0.2.3"`}},
 		"and refused":        {`{"excess": "refuse", "nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3"]}`, []string{`dns: no usual pod gets it: overlay dropped: 3 of 4`}},
 		"none":               {`{"policy": "None", "options": ["ndots:1"]}`, []string{`dns: no usual pod gets it: overlay dropped: nameservers: it leaves the pod without any`}},
-		"somebody's address": {`{"nameservers": ["0.0.0.0"]}`, []string{`dns.nameservers: 0.0.0.0 is left out: it is nobody's address`}},
+		"unspecified address": {`{"nameservers": ["0.0.0.0"]}`, []string{`dns.nameservers: 0.0.0.0 is left out: it is the unspecified address: write 127.0.0.1 or ::1 for a resolver in the pod`}},
 		"six domains":        {`{"limits": "glibc-legacy", "searches": ["a.a", "b.b", "c.c", "d.d"]}`, []string{`dns.searches: 6 of 7 search domains`}},
 		"search is searches": {`{"limits": "glibc-legacy", "search": ["a.a", "b.b", "c.c", "d.d"]}`, []string{`dns.search: 6 of 7 search domains`}},
 		"a line for musl":    {`{"searches": ["` + strings.Join([]string{long, "b" + long, "c" + long}, `","`) + `"]}`, []string{"dns.searches: the search line has"}},
