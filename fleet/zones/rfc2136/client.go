@@ -1,11 +1,16 @@
-// Package rfc2136 speaks with a zone's primary over TCP: UPDATE with prerequisites (RFC 2136), transfers (RFC 5936, RFC 1995) and the SOA,
-// all signed with TSIG (RFC 8945). It knows nothing of what is in a zone.
+// Package rfc2136 reads and changes a DNS zone on its primary server over TCP: UPDATE with prerequisites (RFC 2136), transfers (RFC 5936,
+// RFC 1995) and SOA queries.
+//
+// It guarantees that every message is signed with TSIG (RFC 8945) if there is a key, and that only answers with a valid signature are
+// used. It does not interpret the records of a zone.
+//
+// On failure each error has a Kind, which says whether the server may have made the change all the same. The package never retries.
 package rfc2136
 
 import (
 	"context"
 	"crypto/hmac"
-	"crypto/sha1" //nolint:gosec // servers still have such keys; HMAC does not need SHA-1 to be free of collisions
+	"crypto/sha1" //nolint:gosec // servers still have such keys; HMAC does not need a collision-free hash
 	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/base64"
@@ -22,17 +27,17 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Key is a TSIG key. The zero Key signs nothing.
+// Key is a TSIG key. With the zero Key, messages are not signed.
 type Key struct {
-	Name      string // as the server has it; compared without case
-	Algorithm string // hmac-sha256 and so on
+	Name      string // as configured on the server; compared without case
+	Algorithm string // for example hmac-sha256
 	Secret    string // base64
 }
 
 var algorithms = map[string]func() hash.Hash{dns.HmacSHA1: sha1.New, dns.HmacSHA224: sha256.New224, dns.HmacSHA256: sha256.New,
 	dns.HmacSHA384: sha512.New384, dns.HmacSHA512: sha512.New}
 
-// Validate returns what is wrong with the key, without its secret.
+// Validate returns what is wrong with the key. The error does not contain the secret.
 func (k Key) Validate() error {
 	if _, ok := dns.IsDomainName(k.Name); !ok || k.Name == "" {
 		return fmt.Errorf("key name %q is no domain name", k.Name)
@@ -46,21 +51,22 @@ func (k Key) Validate() error {
 	return nil
 }
 
-// Client asks one primary about one zone. It is safe for concurrent use; each call has a connection of its own.
+// Client queries and updates one zone on one primary. It is safe for concurrent use; each call uses its own connection.
 type Client struct {
 	Server  string        // host:port
 	Zone    string        // canonical
-	Key     func() Key    // asked for each message, so that a key can be rotated; nil: unsigned
-	Timeout time.Duration // for a connection, and for each message of an answer; 0: 5 s
-	Most    int           // records of a transfer, each of Octets in the mean; 0: no bound
+	Key     func() Key    // called for each message, so that a key can be rotated; nil: messages are not signed
+	Timeout time.Duration // to connect, and for each message of an answer; 0: 5 s
+	Most    int           // maximum number of records in a transfer, each of Octets on average; 0: no limit
 	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Octets is how large records may be in the mean where their number is bounded: one of type TXT may have 64 KiB, so that a number alone
-// would bound no memory. Names count whole: in a message they may be compressed to two octets. Clusters' own have about 60.
+// Octets is the maximum average size of records if their number is limited. A TXT record may have 64 KiB, so a limit on the number alone
+// would not limit memory. Names count in full, although compression may reduce them to two octets in a message. The clusters' own records
+// have about 60.
 const Octets = 256
 
-// Fudge is how far clocks may differ, as RFC 8945 section 10 recommends. A message that was held back on its way is refused after it.
+// Fudge is how far the clocks may differ, as RFC 8945 section 10 recommends. A message that is delayed for longer is refused.
 const Fudge = 300 * time.Second
 
 func (c *Client) timeout() time.Duration {
@@ -87,7 +93,7 @@ func (c *Client) Serial(ctx context.Context) (uint32, error) {
 	return 0, fmt.Errorf("ask the serial of %s: %w", c.Zone, &Error{Kind: BadAnswer, Err: errors.New("no SOA in the answer: the server has no such zone")})
 }
 
-// TXT returns the TXT RRs of a name; none where there is none.
+// TXT returns the TXT RRs of a name. A name that does not exist has none.
 func (c *Client) TXT(ctx context.Context, name string) ([]*dns.TXT, error) {
 	m := new(dns.Msg)
 	m.SetQuestion(name, dns.TypeTXT)
@@ -108,8 +114,8 @@ func (c *Client) TXT(ctx context.Context, name string) ([]*dns.TXT, error) {
 	return out, nil
 }
 
-// Update sends one UPDATE. Without an error the server says that it took all changes, which is for the caller to read back: servers drop
-// what they mind in silence. The RRs stay as they are.
+// Update sends one UPDATE. If it returns nil, the server answered that it made all changes. The caller must read them back, because
+// servers silently drop changes that they object to. Update does not modify the RRs.
 func (c *Client) Update(ctx context.Context, prereqs, changes []dns.RR) error {
 	m := new(dns.Msg)
 	m.SetUpdate(c.Zone)
@@ -130,7 +136,7 @@ func (c *Client) exchange(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	return conv.receive()
 }
 
-// conversation is one question and its answers on a connection.
+// conversation is one query and its answers on a connection.
 type conversation struct {
 	conn    net.Conn
 	stop    func() bool
@@ -139,9 +145,9 @@ type conversation struct {
 	id      uint16
 	opcode  int
 	key     Key
-	mac     string // of the message before, which the next one's signature covers
-	later   bool   // not the first answer: RFC 8945 section 5.3.1 signs it with the timers alone
-	// unsigned and between are the answers since the last signed one, which the next signature covers, too: their number and octets.
+	mac     string // of the message before, which the signature of the next one covers
+	later   bool   // not the first answer: its signature covers only the timers of its TSIG (RFC 8945 section 5.3.1)
+	// unsigned and between are the number and the octets of the answers since the last signed one. The next signature covers them, too.
 	unsigned int
 	between  []byte
 }
@@ -198,8 +204,8 @@ func (v *conversation) sign(m *dns.Msg) ([]byte, error) {
 	return wire, nil
 }
 
-// receive returns the next answer. One that is not signed, or not by the key, is no answer, unless it is an error: a server cannot sign
-// that it does not know the key. After the first answer of a transfer unsigned ones may follow: the caller must not believe them before
+// receive returns the next answer. An answer that is not signed with the key is rejected, unless it is an error: a server that does not
+// know the key cannot sign that. After the first answer of a transfer unsigned answers may follow; the caller must not use them before
 // verified reports true.
 func (v *conversation) receive() (*dns.Msg, error) {
 	wire, err := v.read()
@@ -238,16 +244,16 @@ func (v *conversation) receive() (*dns.Msg, error) {
 	return m, nil
 }
 
-// verified reports whether a signature covers all answers up to now, if there is a key.
+// verified reports whether a signature covers all answers so far, or there is no key.
 func (v *conversation) verified() bool { return v.unsigned == 0 }
 
 // verifier checks a signature that also covers the unsigned answers before it, which the library cannot do. It implements
-// dns.TsigProvider; its conversation signs by the library.
+// dns.TsigProvider for verification only; the library signs the query.
 type verifier struct{ *conversation }
 
 func (verifier) Generate([]byte, *dns.TSIG) ([]byte, error) { return nil, errors.ErrUnsupported }
 
-// Verify gets what the library signs: the MAC of the message before with its length, the message, and the variables.
+// Verify gets the octets that the TSIG covers: the previous message's MAC with its length, the message, and the TSIG variables.
 func (v verifier) Verify(signed []byte, t *dns.TSIG) error {
 	secret, err := base64.StdEncoding.DecodeString(v.key.Secret)
 	if err != nil {
@@ -274,7 +280,7 @@ func (v verifier) Verify(signed []byte, t *dns.TSIG) error {
 func (v *conversation) read() ([]byte, error) {
 	_ = v.conn.SetReadDeadline(time.Now().Add(v.timeout))
 	if err := v.ctx.Err(); err != nil {
-		return nil, err // the deadline above may have undone the one that the end of ctx set
+		return nil, err // the deadline above may have replaced the one that was set when ctx ended
 	}
 	var size [2]byte
 	if _, err := io.ReadFull(v.conn, size[:]); err != nil {

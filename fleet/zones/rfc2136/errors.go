@@ -9,28 +9,28 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Kind is what an error means to the caller: a word for metrics and conditions.
+// Kind classifies an error for the caller. It is a word for metrics and conditions.
 type Kind string
 
 // The kinds.
 const (
 	Unreachable  Kind = "Unreachable"  // no connection: nothing was sent
-	NoAnswer     Kind = "NoAnswer"     // sent; the server may have taken it
-	BadAnswer    Kind = "BadAnswer"    // an answer that is not signed, or none at all; the server may have taken the message
-	Prerequisite Kind = "Prerequisite" // a prerequisite does not hold: nothing was changed
-	NotPermitted Kind = "NotPermitted" // the key may not do this, or the server does not know it
-	BadKey       Kind = "BadKey"       // the key cannot sign, or the server found its signature wrong
-	ClockSkew    Kind = "ClockSkew"    // our clock and the server's differ by more than the 300 s of TSIG
+	NoAnswer     Kind = "NoAnswer"     // sent, but no answer; the server may have made the change
+	BadAnswer    Kind = "BadAnswer"    // an unsigned or unusable answer; the server may have made the change
+	Prerequisite Kind = "Prerequisite" // a prerequisite does not hold; nothing was changed
+	NotPermitted Kind = "NotPermitted" // the key may not do this, or the server does not know the key
+	BadKey       Kind = "BadKey"       // the key cannot sign, or the server rejects its signature
+	ClockSkew    Kind = "ClockSkew"    // our clock and the server's differ by more than the 300 s that TSIG allows
 	ServerFailed Kind = "ServerFailed" // SERVFAIL: nothing was changed
 	Refused      Kind = "Refused"      // any other answer: nothing was changed
-	TooLarge     Kind = "TooLarge"     // the message, or the zone, does not fit
-	Cut          Kind = "Cut"          // a transfer that is not whole
+	TooLarge     Kind = "TooLarge"     // the message or the zone is too large
+	Cut          Kind = "Cut"          // an incomplete transfer
 )
 
-// Error is why the primary did not do what it was asked.
+// Error says why the primary did not do what it was asked to do.
 type Error struct {
 	Kind Kind
-	Skew time.Duration // of ClockSkew: the server's clock less ours, whole seconds
+	Skew time.Duration // with ClockSkew: the server's clock minus ours, in whole seconds
 	Err  error
 }
 
@@ -43,7 +43,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// KindOf returns the kind of an error from this package, empty for nil and for another's.
+// KindOf returns the kind of an error from this package; empty for nil and for other errors.
 func KindOf(err error) Kind {
 	if e := (*Error)(nil); errors.As(err, &e) {
 		return e.Kind
@@ -51,13 +51,13 @@ func KindOf(err error) Kind {
 	return ""
 }
 
-// Unsure reports whether the server may have taken the message all the same.
+// Unsure reports whether the server may have made the change in spite of the error.
 func Unsure(err error) bool {
 	k := KindOf(err)
 	return k == NoAnswer || k == BadAnswer
 }
 
-// rcode reads an answer's code, and that of its TSIG, which may be nil.
+// rcode returns the error that an answer's code, or that of its TSIG (which may be nil), stands for.
 func rcode(m *dns.Msg, t *dns.TSIG) error {
 	said := func(k Kind) error {
 		return &Error{Kind: k, Err: fmt.Errorf("the server says %s", code(m.Rcode))}
@@ -66,7 +66,7 @@ func rcode(m *dns.Msg, t *dns.TSIG) error {
 		switch t.Error {
 		case dns.RcodeBadTime:
 			return &Error{Kind: ClockSkew, Skew: skew(t), Err: errors.New("the server says BADTIME")}
-		case dns.RcodeBadKey: // Knot says it of a key that may not do what was asked, too
+		case dns.RcodeBadKey: // Knot also uses it for a key that may not do this
 			return &Error{Kind: NotPermitted, Err: errors.New("the server says BADKEY: it does not know the key, or the key may not do this")}
 		}
 		return &Error{Kind: BadKey, Err: fmt.Errorf("the server says %s", code(int(t.Error)))}
@@ -91,7 +91,7 @@ func code(rcode int) string {
 	return fmt.Sprintf("code %d", rcode)
 }
 
-// skew reads the server's time from a BADTIME: RFC 8945 section 5.2.3 has it in six bytes.
+// skew reads the server's time from a BADTIME error, which has six bytes (RFC 8945 section 5.2.3).
 func skew(t *dns.TSIG) time.Duration {
 	b, err := hex.DecodeString(t.OtherData)
 	if err != nil || len(b) != 6 {

@@ -8,20 +8,20 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Transfer is a zone, or what became of it since a serial: Full or Steps, or neither where nothing changed.
+// Transfer is the result of a transfer: Full is a whole zone, Steps are its changes since a serial. Neither is set if nothing changed.
 type Transfer struct {
 	Serial uint32
 	Full   []dns.RR // the SOA first
-	Steps  []Delta  // each begins at the serial where the one before ends
+	Steps  []Delta  // each starts at the serial at which the previous one ends
 
-	Records, Octets int // SOAs and deletions included, names uncompressed
+	Records, Octets int // including SOAs and deletions, with names uncompressed
 }
 
 // Delta is one step from a serial to the next.
 type Delta struct {
 	From, To       uint32
 	Deleted, Added []dns.RR // without SOAs
-	SOA            *dns.SOA // that it ends with
+	SOA            *dns.SOA // at the end of the step
 }
 
 // AXFR transfers the whole zone.
@@ -35,8 +35,8 @@ func (c *Client) AXFR(ctx context.Context) (*Transfer, error) {
 	return t, nil
 }
 
-// IXFR transfers what changed since a serial, or the whole zone, as the server likes. A server whose serial is older than that answers with
-// it and nothing else: its zone was restored, and the caller asks for all of it.
+// IXFR transfers the changes since a serial, or the whole zone if the server prefers. A server with an older serial answers with only
+// that serial: its zone was restored, and the caller must transfer the whole zone.
 func (c *Client) IXFR(ctx context.Context, since uint32) (*Transfer, error) {
 	m := new(dns.Msg)
 	m.SetIxfr(c.Zone, since, ".", ".")
@@ -80,11 +80,11 @@ func (c *Client) transfer(ctx context.Context, m *dns.Msg, a *assembler) (*Trans
 	}
 }
 
-// assembler puts a transfer's RRs together. A whole zone stands between two SOAs that are the same; an increment has the old SOA after the
-// new one, and then each step's old SOA, deletions, new SOA, additions (RFC 1995 section 4).
+// assembler collects the RRs of a transfer. A whole zone is between two copies of the same SOA. An increment starts with the new SOA and
+// then has, for each step, the old SOA, deletions, the new SOA, additions (RFC 1995 section 4).
 type assembler struct {
 	zone        string
-	incremental bool // asked for
+	incremental bool // an IXFR was requested
 	since       uint32
 
 	t    Transfer
@@ -169,7 +169,7 @@ func (a *assembler) whole(rr dns.RR, soa *dns.SOA) error {
 	return nil
 }
 
-// end is called after each message and reports whether the transfer is whole. A lone SOA says that nothing is newer.
+// end reports, after each message, whether the transfer is complete. A lone SOA means that nothing is newer.
 func (a *assembler) end() (bool, error) {
 	if a.t.Records == 0 {
 		return false, errors.New("a transfer without an RR")
@@ -180,5 +180,5 @@ func (a *assembler) end() (bool, error) {
 	return a.mode == done, nil
 }
 
-// Newer compares serials as RFC 1982 has it: whether a comes after b.
+// Newer reports whether serial a comes after b (RFC 1982).
 func Newer(a, b uint32) bool { return a != b && a-b < 1<<31 }

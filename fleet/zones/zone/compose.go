@@ -6,15 +6,15 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Message is one UPDATE (RFC 2136): the server takes all changes, in order, if all prerequisites hold, and none otherwise. The RRs have
-// the classes that the section gives them a meaning by.
+// Message is one UPDATE (RFC 2136). If all prerequisites hold, the server makes all changes in order; otherwise it makes none. The class
+// of each RR has the meaning that RFC 2136 gives it in its section.
 type Message struct{ Prereqs, Changes []dns.RR }
 
 // Empty reports whether the message changes nothing.
 func (m *Message) Empty() bool { return len(m.Changes) == 0 }
 
-// Compose returns all RRs that one cluster publishes for a host, in a zone without other clusters: the addresses, its claim, and its part
-// of the shared bookkeeping. The publication is normal and valid, and says something.
+// Compose returns all RRs that one cluster publishes for a host if no other cluster uses the zone: the addresses, its claim, and its part
+// of the shared bookkeeping. The publication must be normal, valid and not empty.
 func Compose(origin string, c Claim) []dns.RR {
 	n := names{origin}
 	rrs := []dns.RR{

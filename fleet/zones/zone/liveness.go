@@ -9,31 +9,31 @@ import (
 	"time"
 )
 
-// Periods of silence, by a cluster's own period, after which it is reported, and after which edges take its addresses to be down and the first of the other clusters may
-// remove it.
+// ReportAfter and RemoveAfter count missed heartbeat periods of a cluster. After ReportAfter the cluster is reported as silent. After
+// RemoveAfter edges treat its addresses as unhealthy, and the first of the other clusters may remove it.
 const (
 	ReportAfter = 3
 	RemoveAfter = 6
 )
 
-// Watch times how long clusters' heartbeats have not changed, on the watcher's own monotonic clock: no clocks are compared. The zero
-// value has seen nothing. It is for one goroutine.
+// Watch measures how long each cluster's heartbeat has not changed. It uses the watcher's own monotonic clock, so the clocks of clusters
+// are never compared. The zero value is ready to use. Watch is for one goroutine.
 type Watch struct {
-	// Pace is the longest time from one look of the watcher's to the next, unless it was away. A shorter period of a cluster counts as that: a
-	// watcher cannot see that a heartbeat is late which changes more often than the watcher looks.
+	// Pace is the longest time between two observations while the watcher runs. A cluster's period that is shorter counts as Pace,
+	// because a watcher cannot see that a heartbeat is late if it changes more often than the watcher looks.
 	Pace time.Duration
 
 	seen  map[string]*seen
 	last  time.Time
-	crowd time.Time // when more than a third of all clusters were silent last
+	crowd time.Time // the last time when more than a third of all clusters were silent
 }
 
 type seen struct {
 	beat  Beat
-	since time.Time // when it was first seen as it is
+	since time.Time // when this heartbeat was first seen
 }
 
-// Observe notes a state that was the primary's at now.
+// Observe records a state that the primary had at now.
 func (w *Watch) Observe(s *State, now time.Time) {
 	w.ObserveBeats(s.Beats, now)
 	if w.crowded(s) {
@@ -41,8 +41,8 @@ func (w *Watch) Observe(s *State, now time.Time) {
 	}
 }
 
-// ObserveBeats notes the heartbeats that the primary had at now. A watcher that was away for longer than a cluster's period has not seen that
-// cluster's silence, and times it from now on.
+// ObserveBeats records the heartbeats that the primary had at now. If the watcher was away for longer than a cluster's period, it has not
+// seen that cluster's silence, so it starts to measure it now.
 func (w *Watch) ObserveBeats(beats map[string]Beat, now time.Time) {
 	if w.seen == nil {
 		w.seen = map[string]*seen{}
@@ -61,7 +61,7 @@ func (w *Watch) ObserveBeats(beats map[string]Beat, now time.Time) {
 	w.last = now
 }
 
-// period is how often a cluster's heartbeat changes, or how often that is looked for.
+// period is the time within which a change of the cluster's heartbeat is expected to be seen.
 func (w *Watch) period(b Beat) time.Duration { return max(b.Period, w.Pace) }
 
 // crowded reports whether more than a third of all clusters are silent.
@@ -78,7 +78,8 @@ func (w *Watch) crowded(s *State) bool {
 	return 3*len(w.Dead(ReportAfter)) > len(clusters)
 }
 
-// Silent returns how long a cluster's heartbeat has not changed, and that in its periods; false for a cluster without one.
+// Silent returns how long a cluster's heartbeat has not changed, as a duration and as a number of the cluster's periods. ok is false if
+// the cluster has no heartbeat.
 func (w *Watch) Silent(cluster string) (d time.Duration, periods float64, ok bool) {
 	x := w.seen[cluster]
 	if x == nil {
@@ -88,7 +89,7 @@ func (w *Watch) Silent(cluster string) (d time.Duration, periods float64, ok boo
 	return d, float64(d) / float64(w.period(x.beat)), true
 }
 
-// Dead returns the clusters that have been silent for so many of their periods, sorted.
+// Dead returns the clusters that have been silent for at least the given number of their periods, sorted.
 func (w *Watch) Dead(periods float64) []string {
 	var dead []string
 	for cluster := range w.seen {
@@ -100,10 +101,11 @@ func (w *Watch) Dead(periods float64) []string {
 	return dead
 }
 
-// Removable returns the dead clusters that me may remove from the state observed last. While more than a third of all clusters are silent it is
-// none: then it is the network, or me. When that ends all have as much time as ever to come back, since some come sooner. It is none either
-// unless my own heartbeat changed while the other one's did not. The survivors have an order for each dead cluster, and the one at place n waits
-// n periods longer, so that one acts.
+// Removable returns the dead clusters that cluster me may remove from the state observed last. It returns none while more than a third of
+// all clusters are silent: then the network is the likely cause, or this cluster. When that ends, every dead cluster gets the full time
+// again to return, because some return later than others. A dead cluster is removable only if my own heartbeat changed while its
+// heartbeat did not. The survivors are ordered for each dead cluster, and the one at rank n waits n periods longer, so that only one
+// acts.
 func (w *Watch) Removable(me string) []string {
 	dead := w.Dead(ReportAfter)
 	mine := w.seen[me]
@@ -127,7 +129,7 @@ func (w *Watch) Removable(me string) []string {
 	return out
 }
 
-// place is me's place in the rendezvous order of the survivors of a dead cluster.
+// place returns me's rank in the rendezvous order of the survivors of a dead cluster.
 func (w *Watch) place(dead, me string, all []string) int {
 	n := 0
 	for c := range w.seen {
@@ -143,12 +145,12 @@ func score(dead, survivor string) uint64 {
 	return binary.BigEndian.Uint64(sum[:])
 }
 
-// MayRemove reports whether a dead cluster's part of a host may go: the clusters that are not dead have an address there, or a target, and
-// none of the dead one's own addresses works. Who cannot ask, as works is nil, leaves what has a health check.
+// MayRemove reports whether a dead cluster's part of a host may be removed: a cluster that is not dead has an address at the host, or a
+// target, and none of the dead cluster's own addresses works. If works is nil, a part that has a health check stays.
 func (h *Host) MayRemove(cluster string, dead []string, works func(Claim) bool) bool {
 	c, ok := h.Claims[cluster]
 	if !ok {
-		return true // bookkeeping without a claim serves nobody
+		return true // bookkeeping without a claim serves no client
 	}
 	if works == nil && c.Health != nil || works != nil && works(c) {
 		return false

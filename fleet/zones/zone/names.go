@@ -10,17 +10,17 @@ import (
 	"github.com/miekg/dns"
 )
 
-// The labels of the bookkeeping. No host has a label with an underscore, so none of them can be a host's.
+// The labels of the bookkeeping. A hostname has no underscore, so no bookkeeping label can be part of a published host.
 const (
 	bookkeeping = "_neardns"
 	shared      = "_shared"
 	wildcard    = "_any"  // stands for *
 	apex        = "_apex" // stands for the zone itself
-	levels      = "klb"   // as the seed's tree has it
+	levels      = "klb"   // the label of the tree in Kuadrant's RFC 0008
 )
 
-// maxHost is the longest name in RFC 1035's wire form, 255 octets, less the longest bookkeeping that a host gets: an address, the words
-// for a wildcard at the apex, and the names of the address's set.
+// maxHost is the longest host that can have bookkeeping. It is the longest name (255 octets in RFC 1035's wire form) less the longest
+// bookkeeping of a host: an address, the labels for a wildcard at the apex, and the labels of the address's set.
 const maxHost = 253 - len("2001-0db8-ffff-ffff-ffff-ffff-ffff-ffff.") - len(wildcard+"."+apex+".r."+shared+"."+bookkeeping)
 
 func lower(name string) string {
@@ -30,7 +30,7 @@ func lower(name string) string {
 	return dns.CanonicalName(name)
 }
 
-// checkName takes absolute hostnames in lower case: RFC 1123's labels, punycode among them.
+// checkName checks that a name is an absolute hostname in lower case, with the labels of RFC 1123; punycode is allowed.
 func checkName(name string) error {
 	if name == "." || !strings.HasSuffix(name, ".") {
 		return fmt.Errorf("%q is no absolute name", name)
@@ -73,7 +73,7 @@ func checkHost(host, origin string) error {
 	return nil
 }
 
-// CheckOrigin takes the canonical names that a zone may have.
+// CheckOrigin returns an error if a canonical name cannot be the origin of a shared zone.
 func CheckOrigin(origin string) error {
 	if err := checkName(origin); err != nil {
 		return err
@@ -84,10 +84,10 @@ func CheckOrigin(origin string) error {
 	return nil
 }
 
-// names of one zone; the zero value is of none.
+// names makes and reads the names of one zone. The zero value belongs to no zone.
 type names struct{ origin string }
 
-// word returns the host relative to the zone, in the form that the bookkeeping has it.
+// word returns the host relative to the zone, as the bookkeeping spells it.
 func (n names) word(host string) string {
 	switch host {
 	case n.origin:
@@ -102,7 +102,7 @@ func (n names) word(host string) string {
 	return rel
 }
 
-// host is word's inverse; false for a word that no host has.
+// host is the inverse of word. It returns false if no host has these labels.
 func (n names) host(labels []string) (string, bool) {
 	star := ""
 	if len(labels) > 0 && labels[0] == wildcard {
@@ -135,8 +135,8 @@ func (n names) references(host string, a netip.Addr) string {
 	return strings.NewReplacer(".", "-", ":", "-").Replace(a.String()) + "." + n.set("r", host)
 }
 
-// level is the name of one region's or one cluster's part of a host. A wildcard's has the label klb twice, which no host has: BIND by default
-// refuses an address at a name with an underscore (check-names).
+// level returns the name of one region's or one cluster's part of a host. For a wildcard it contains the label klb twice, which no host
+// has, because BIND by default refuses an address at a name with an underscore (check-names).
 func (n names) level(host, label string) string {
 	if rest, ok := strings.CutPrefix(host, "*."); ok {
 		host = levels + "." + rest
@@ -144,7 +144,7 @@ func (n names) level(host, label string) string {
 	return label + "." + levels + "." + host
 }
 
-// oldLevel is where an older version has the level of a wildcard, empty for other hosts.
+// oldLevel returns the level of a wildcard that an older version wrote; it is empty for other hosts.
 func (n names) oldLevel(host, label string) string {
 	if rest, ok := strings.CutPrefix(host, "*."); ok {
 		return label + "." + levels + "." + wildcard + "." + rest
@@ -152,7 +152,7 @@ func (n names) oldLevel(host, label string) string {
 	return ""
 }
 
-// address is the inverse of the label in references.
+// address is the inverse of the first label in references.
 func address(label string) (netip.Addr, bool) {
 	for _, with := range []string{".", ":"} {
 		a, err := netip.ParseAddr(strings.ReplaceAll(label, "-", with))
@@ -163,11 +163,11 @@ func address(label string) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// kind is what a name of the zone is for.
+// kind is what a name of the zone is used for.
 type kind int
 
 const (
-	other kind = iota // no name of the scheme: perhaps a host
+	other kind = iota // not a name of the scheme; it may be a host
 	broken
 	beatName
 	claimName
@@ -177,7 +177,7 @@ const (
 	levelName
 )
 
-// place is a name of the zone, read.
+// place is a parsed name of the zone.
 type place struct {
 	kind    kind
 	host    string
@@ -186,7 +186,7 @@ type place struct {
 	addr    netip.Addr
 }
 
-// place reads a canonical name at or below the origin.
+// place parses a canonical name at or below the origin.
 func (n names) place(name string) place {
 	if name == n.origin {
 		return place{kind: other, host: name}
@@ -211,7 +211,7 @@ func (n names) place(name string) place {
 	return place{kind: other, host: name}
 }
 
-// book reads what stands before _neardns.
+// book parses the labels before _neardns.
 func (n names) book(labels []string) place {
 	last := len(labels) - 1
 	if last < 0 {

@@ -10,74 +10,74 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Writer is who plans, and what bounds it.
+// Writer identifies the cluster that plans, and sets the limits of its plans.
 type Writer struct {
 	Identity
-	Limit    int  // RRs that the server lets a set have (BIND: max-records-per-type); 0: not known to have a limit
-	Takeover bool // what another instance wrote under this cluster's id is this writer's: the other one is known to be dead
-	Heir     bool // the heartbeat is this writer's: claims of another instance are from before it
+	Limit    int  // RRs that the server allows in a set (BIND: max-records-per-type); 0: no known limit
+	Takeover bool // this writer owns what another instance wrote under this cluster's id, because that instance is known to be dead
+	Heir     bool // the heartbeat is this writer's, so claims of another instance predate it
 }
 
-// Memory is what a writer knows of its own messages for one host. The zero value is a fresh start, which takes what it finds under its
-// identity for its own.
+// Memory is what a writer remembers of its own messages for one host. The zero value is a fresh start: the writer then treats whatever it
+// finds under its identity as its own.
 type Memory struct {
-	Generation uint64          // the highest that it has used
-	Sent       map[string]bool // claims that the zone may hold by its own doing: the one read back last, and those sent since
-	Gone       []Gone          // what its messages took away
+	Generation uint64          // the highest generation that it has used
+	Sent       map[string]bool // claims by this writer that the zone may hold: the one read back last, and those sent since
+	Gone       []Gone          // addresses that its messages deleted
 }
 
-// Gone is an address that a message took away from a name.
+// Gone is an address that a message deleted from a name.
 type Gone struct {
 	Name string
 	Addr netip.Addr
 }
 
-// Reason is why a publication is not in the zone, or not as it was meant: a word for conditions and metrics.
+// Reason says why a publication is not in the zone, or not as intended. It is a word for conditions and metrics.
 type Reason string
 
-// The reasons. ConflictingStrategyDiscovered and RecordsMissing are the seed's words.
+// The reasons. ConflictingStrategyDiscovered and RecordsMissing are from Kuadrant's RFC 0008.
 const (
 	ConflictingStrategy Reason = "ConflictingStrategyDiscovered"
 	ConflictingTTL      Reason = "ConflictingTTL"
-	ConflictingName     Reason = "ConflictingName"       // a CNAME, or a delegation, where the host's addresses would be
+	ConflictingName     Reason = "ConflictingName"       // a CNAME or a delegation is at a name that the host's addresses need
 	ClusterIDInUse      Reason = "ClusterIDInUse"        // another instance writes under this cluster's id
-	ConflictingDefault  Reason = "ConflictingDefaultGeo" // two regions are called the default: nobody is kept from writing
-	ZoneRolledBack      Reason = "ZoneRolledBack"        // the zone has an older claim than this writer wrote: it writes again
-	ForeignAddresses    Reason = "ForeignAddresses"      // a person's addresses are at the host: they stay
-	RRsetFull           Reason = "RRsetFull"             // the server's limit keeps addresses from the host
+	ConflictingDefault  Reason = "ConflictingDefaultGeo" // clusters name two default regions; every cluster still writes
+	ZoneRolledBack      Reason = "ZoneRolledBack"        // the zone has an older claim than this writer wrote; the writer writes again
+	ForeignAddresses    Reason = "ForeignAddresses"      // manually added addresses are at the host; they stay
+	RRsetFull           Reason = "RRsetFull"             // the server's limit prevents more addresses at the host
 )
 
-// Conflict is one reason, for a person.
+// Conflict is a reason with a message for a person.
 type Conflict struct {
 	Reason  Reason
 	Message string
 }
 
-// Step is what brings the zone nearer to what a cluster means to say of one host. Without a conflict and with an empty message the zone
-// says it already.
+// Step is one change that brings the zone nearer to what a cluster wants to publish for one host. If it has no conflict and an empty
+// message, the zone is already as wanted.
 type Step struct {
 	Host     string
 	Message  Message
-	Conflict *Conflict    // nothing is written as long as it stands
-	Notes    []Conflict   // what a person should know; they keep nothing from being written
-	Stands   string       // the writer's claim as read, in the same form; empty: none
-	Claim    string       // the claim that the message writes, or that stands where there is none, as Memory's Sent has it; empty: none
-	Next     uint64       // the generation of that claim, or the last one
-	Gone     []Gone       // what the message takes away
-	Unserved []netip.Addr // of the publication, not at the host for want of room
-	Leaves   bool         // the message ends the cluster's part, or prunes what nobody owns
+	Conflict *Conflict    // nothing is written while it lasts
+	Notes    []Conflict   // what a person should know; they do not prevent writing
+	Stands   string       // the writer's claim as read, in the same form as Claim; empty: none
+	Claim    string       // the claim that the message writes, or the present one if it writes none, in the form of Memory.Sent; empty: none
+	Next     uint64       // the generation of that claim, or the last one used
+	Gone     []Gone       // addresses that the message deletes
+	Unserved []netip.Addr // addresses of the publication that the host has no room for
+	Leaves   bool         // the message ends the cluster's part, or removes bookkeeping without an owner
 
-	ttlBefore uint32 // of the host, as read
+	ttlBefore uint32 // the host's TTL as read
 }
 
-// Done reports whether the zone says what it should.
+// Done reports whether the zone is as wanted.
 func (st *Step) Done() bool { return st.Conflict == nil && st.Message.Empty() }
 
-// atOnce is how many addresses one message changes: those of a larger change come with the next. It keeps a message within 64 KiB.
+// atOnce is how many addresses one message changes; the next messages bring the rest. It keeps a message within 64 KiB.
 const atOnce = 100
 
-// Plan returns the next message for one host: to what want says, or, where it says nothing, to nothing. The host is want's. All is
-// compared with the zone, nothing with an earlier plan, so that a step which was cut short, or was undone, is planned again.
+// Plan returns the next message for want's host: towards what want publishes, or, if want is empty, towards leaving the host. It compares
+// everything with the zone and nothing with an earlier plan, so a step that was interrupted or undone is planned again.
 func (s *State) Plan(w Writer, m Memory, want Publication) Step {
 	p := planner{State: s, w: w, m: m, want: want, step: Step{Host: want.Host, Next: m.Generation}}
 	p.read()
@@ -92,8 +92,8 @@ func (s *State) Plan(w Writer, m Memory, want Publication) Step {
 	return p.step
 }
 
-// PlanRemoval returns the message that takes a dead cluster's part of one host away, as it would have left by itself. The caller adds the
-// prerequisite that the cluster is dead.
+// PlanRemoval returns the message that removes a dead cluster's part of one host, as if the cluster had left by itself. The caller adds
+// the prerequisite that the cluster is dead.
 func (s *State) PlanRemoval(host, cluster string) Step {
 	p := planner{State: s, w: Writer{Identity: Identity{Cluster: cluster}}, want: Publication{Host: host}, step: Step{Host: host}}
 	p.read()
@@ -101,7 +101,7 @@ func (s *State) PlanRemoval(host, cluster string) Step {
 	return p.step
 }
 
-// planner makes one step.
+// planner plans one step for one host.
 type planner struct {
 	*State
 	w    Writer
@@ -111,11 +111,11 @@ type planner struct {
 
 	host  *Host
 	claim Claim // mine, as read
-	has   bool  // there is one
+	has   bool  // the zone has a claim of mine
 	raw   *dns.TXT
 	mine  map[netip.Addr][]Reference // my references, as read
-	ttl   uint32                     // of the host's records, after the step
-	wants Strategy                   // the strategy that is wanted, if the host keeps another one
+	ttl   uint32                     // of the host's records after the step
+	wants Strategy                   // the strategy that this cluster wants, if the host keeps another one
 }
 
 func (p *planner) read() {
@@ -139,7 +139,7 @@ func (p *planner) read() {
 	}
 }
 
-// foreign returns why what stands under my name is another's.
+// foreign returns a conflict if another instance wrote what is under my cluster id.
 func (p *planner) foreign() *Conflict {
 	if b, ok := p.Beats[p.w.Cluster]; ok && b.Instance != p.w.Instance && !p.w.Takeover {
 		return &Conflict{ClusterIDInUse, fmt.Sprintf("instance %s beats under the cluster id %s; give one of the two clusters another id",
@@ -173,7 +173,7 @@ func (p *planner) note(r Reason, format string, args ...any) {
 	p.step.Notes = append(p.step.Notes, Conflict{r, fmt.Sprintf(format, args...)})
 }
 
-// asRead makes the set as it was read a prerequisite: all its RRs, or that there is none.
+// asRead adds the set as it was read as a prerequisite: exactly its RRs, or none if there were none.
 func (p *planner) asRead(name string, rrtype uint16) {
 	p.step.Message.Prereqs = append(p.step.Message.Prereqs, p.State.asRead(name, rrtype)...)
 }
@@ -225,7 +225,7 @@ func (p *planner) ttlOf(name string, a netip.Addr) (ttl uint32, ok bool) {
 	return 0, false
 }
 
-// others returns the references to an address that are not mine.
+// others returns the references to an address by other clusters.
 func (p *planner) others(a netip.Addr) (refs []Reference) {
 	for _, r := range p.host.References[a] {
 		if r.Cluster != p.w.Cluster {
@@ -235,7 +235,8 @@ func (p *planner) others(a netip.Addr) (refs []Reference) {
 	return refs
 }
 
-// before returns the addresses at the host that no cluster wrote, and the TTLs that such addresses had before the first cluster.
+// before returns the addresses at the host that no cluster wrote, and, by type, the TTLs that such addresses had before the first cluster
+// published.
 func (p *planner) before() (foreign []netip.Addr, ttls map[uint16]uint32) {
 	old := p.old()
 	for _, a := range p.addresses(p.want.Host) {
@@ -254,7 +255,7 @@ func (p *planner) before() (foreign []netip.Addr, ttls map[uint16]uint32) {
 	return foreign, ttls
 }
 
-// old returns the addresses that are mine as read, or were until a message of mine, sorted.
+// old returns the addresses that are mine as read, or were until a message of mine deleted them, sorted.
 func (p *planner) old() []netip.Addr {
 	all := slices.Collect(maps.Keys(p.mine))
 	if p.has {
@@ -267,7 +268,7 @@ func (p *planner) old() []netip.Addr {
 	return slices.Compact(all)
 }
 
-// regions returns the codes that I may have published an address for.
+// regions returns the region codes for which I may have published an address.
 func (p *planner) regions(a netip.Addr) []string {
 	var geos []string
 	for _, r := range p.mine[a] {

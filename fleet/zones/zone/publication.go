@@ -1,8 +1,13 @@
-// Package zone is what many clusters write in one zone without a hub: the records, how they are read, and the messages that change
-// them so that no cluster loses another's. It is pure: it has no clock and no network, and its values may be shared once they are made.
+// Package zone defines how many clusters publish hosts in one DNS zone without a central writer: the records, how to parse them, and the
+// UPDATE messages that change them.
 //
-// A host's addresses are at the host itself, so that a plain server answers with all of them. Beside them are two subtrees of
-// bookkeeping, C._neardns.Z for what cluster C alone writes, _shared._neardns.Z for sets that all write, one RR each.
+// It guarantees that no message overwrites another cluster's change, because each message has what it was planned on as prerequisites. It
+// is pure: it has no clock and no network. Its values may be shared once they are made.
+//
+// A host's addresses are at the host itself, so that a plain server answers with all of them. The bookkeeping is in two subtrees:
+// C._neardns.Z for what only cluster C writes, and _shared._neardns.Z for sets to which every cluster adds its own RR.
+//
+// On failure it writes nothing: a Step then has a Conflict. Bookkeeping that is foreign or broken is counted and ignored.
 package zone
 
 import (
@@ -15,59 +20,60 @@ import (
 	"strings"
 )
 
-// Strategy tells how a host's clusters share it. It is the same for all of them, and changes when all want another one.
+// Strategy is how the clusters of a host share it. All clusters of a host have the same one; it changes when all of them want another.
 type Strategy string
 
-// The strategies: all addresses at the host, or with a level for each region and cluster beside them.
+// The strategies: all addresses at the host, or in addition a level for each region and cluster.
 const (
 	Simple       Strategy = "Simple"
 	LoadBalanced Strategy = "LoadBalanced"
 )
 
-// Protocol is how a target's health is asked.
+// Protocol is how an address's health is checked.
 type Protocol string
 
-// The protocols. HTTPS verifies the name.
+// The protocols. HTTPS verifies that the certificate is for the name.
 const (
 	HTTP  Protocol = "HTTP"
 	HTTPS Protocol = "HTTPS"
 	TCP   Protocol = "TCP"
 )
 
-// Health is how edges ask whether an address works.
+// Health is the health check that edges make for an address.
 type Health struct {
 	Protocol Protocol
 	Port     uint16
 	Path     string // begins with /; empty for TCP
-	Host     string // the name asked for; empty: the published host
+	Host     string // the hostname in the request; empty: the published host
 }
 
-// Publication is all that one cluster wants to say of one host. A publication without an address and target says nothing: the cluster
-// leaves the host.
+// Publication is what one cluster wants to publish for one host. If it has neither an address nor a target, the cluster leaves the host.
 type Publication struct {
 	Host       string // canonical: lower case, absolute, the zone's apex or below; the first label may be *
 	Strategy   Strategy
 	TTL        uint32 // seconds; the same for all clusters of the host
 	Addresses  []netip.Addr
-	Target     string // a hostname in place of addresses, answered by edges alone; LoadBalanced only
-	Geo        string // empty, or a code as Kuadrant's: GEO-EU, IE, US-CA; lower case once it was read from a zone
-	DefaultGeo bool   // clients without a region of their own get this one
-	Weight     uint32 // among the clusters of one region; 0 is standby
+	Target     string // a hostname in place of addresses, which only edges answer; LoadBalanced only
+	Geo        string // empty, or a code in Kuadrant's form: GEO-EU, IE, US-CA; in lower case after it was read from a zone
+	DefaultGeo bool   // clients whose region no cluster has get this region
+	Weight     uint32 // relative to the clusters of the same region; 0 is standby
 	Health     *Health
-	Adopt      bool // addresses of Addresses that were at the host before any cluster published it become the clusters', and go with the last one
+	// Adopt: addresses of Addresses that were at the host before any cluster published it belong to the clusters from now on. The last
+	// cluster that leaves deletes them.
+	Adopt bool
 }
 
-// Bounds of one publication. Addresses: a message that exchanges all of them stays below the 64 KiB of DNS over TCP.
+// The maxima of one publication. MaxAddresses: a message that exchanges all of them stays below the 64 KiB of DNS over TCP.
 const (
 	MaxAddresses = 150
 	MaxWeight    = 1 << 16
 	MaxTTL       = 7 * 24 * 3600
 )
 
-// Empty reports whether p says nothing of its host.
+// Empty reports whether p publishes nothing for its host.
 func (p *Publication) Empty() bool { return len(p.Addresses) == 0 && p.Target == "" }
 
-// under returns p as it is published at a host that has the strategy s.
+// under returns p as it is published at a host with the strategy s.
 func (p Publication) under(s Strategy) Publication {
 	if p.Strategy = s; s == Simple {
 		p.Geo, p.DefaultGeo, p.Target = "", false, ""
@@ -75,7 +81,7 @@ func (p Publication) under(s Strategy) Publication {
 	return p
 }
 
-// Normal returns p as it is written: names and codes in lower case, addresses sorted and once each. p stays as it is.
+// Normal returns p as it is written: names and codes in lower case, addresses sorted and without duplicates. p does not change.
 func (p Publication) Normal() Publication {
 	p.Host, p.Target, p.Geo = lower(p.Host), lower(p.Target), strings.ToLower(p.Geo)
 	p.Addresses = slices.Clone(p.Addresses)
@@ -92,7 +98,7 @@ func (p Publication) Normal() Publication {
 	return p
 }
 
-// Validate returns all that keeps a normal publication from being written in the zone origin (canonical), each with its field.
+// Validate returns every reason why a normal publication cannot be written in the zone origin (canonical), each with its field.
 func (p *Publication) Validate(origin string) error {
 	var faults []error
 	fault := func(field, format string, args ...any) {
@@ -175,7 +181,7 @@ func (p *Publication) validateHealth(fault func(string, string, ...any)) {
 	}
 }
 
-// validGeo takes lower-case codes: geo-eu, ie, us-ca. ISO 3166-2 has parts of one to three letters and digits.
+// validGeo accepts lower-case codes: geo-eu, ie, us-ca. In ISO 3166-2 a subdivision has one to three letters and digits.
 func validGeo(g string) bool {
 	place, part, two := strings.Cut(g, "-")
 	if place == "geo" {
@@ -184,10 +190,10 @@ func validGeo(g string) bool {
 	return len(place) == 2 && letters(place) && (!two || len(part) >= 1 && len(part) <= 3 && alphanumeric(part))
 }
 
-// Identity is who writes. Instance tells a cluster from its clone: both have one Cluster.
+// Identity is the writer. Instance distinguishes a cluster from its clone, because both have the same Cluster.
 type Identity struct {
-	Cluster  string // six to twelve of a-z0-9
-	Instance string // the same over restarts, another one in each installation; one to 32 of a-z0-9
+	Cluster  string // 6 to 12 characters of a-z and 0-9
+	Instance string // stable over restarts, different in each installation; 1 to 32 characters of a-z and 0-9
 }
 
 // Validate returns why no cluster may write under this identity.
@@ -204,11 +210,12 @@ func (i Identity) Validate() error {
 func validCluster(s string) bool  { return len(s) >= 6 && len(s) <= 12 && alphanumeric(s) }
 func validInstance(s string) bool { return len(s) >= 1 && len(s) <= 32 && alphanumeric(s) }
 
-// ClusterID returns eight characters of base36 from SHA-256 of a UID, as of the namespace kube-system: the same at each start.
+// ClusterID returns eight base36 characters of the SHA-256 of a UID, for example that of the namespace kube-system. The result is always
+// the same for one UID.
 func ClusterID(uid string) string {
 	sum := sha256.Sum256([]byte(uid))
 	text := new(big.Int).SetBytes(sum[:]).Text(36)
-	return text[len(text)-8:] // the low digits: their number is fixed, and all are as likely
+	return text[len(text)-8:] // the low digits: there are always eight of them, and all values are equally likely
 }
 
 func letters(s string) bool {

@@ -10,7 +10,7 @@ import (
 // ClaimName returns the name of a cluster's claim on a host.
 func (s *State) ClaimName(host, cluster string) string { return s.claim(host, cluster) }
 
-// HasTXT reports whether the TXT RRs of a name are these.
+// HasTXT reports whether a name has exactly these TXT RRs.
 func (s *State) HasTXT(name string, is []*dns.TXT) bool {
 	texts := s.texts(name)
 	return len(texts) == len(is) && !slices.ContainsFunc(is, func(x *dns.TXT) bool {
@@ -18,10 +18,10 @@ func (s *State) HasTXT(name string, is []*dns.TXT) bool {
 	})
 }
 
-// BeatAsRead is the prerequisite that a cluster's heartbeat is what the state has: a value, or none.
+// BeatAsRead returns the prerequisite that a cluster's heartbeat is as in the state: this value, or none.
 func (s *State) BeatAsRead(cluster string) []dns.RR { return s.asRead(s.beat(cluster), dns.TypeTXT) }
 
-// BeatIs is the prerequisite that a cluster's heartbeat is b.
+// BeatIs returns the prerequisite that a cluster's heartbeat is b.
 func (s *State) BeatIs(cluster string, b Beat) []dns.RR {
 	is := txt(s.beat(cluster), b.text())
 	is.Header().Ttl = 0
@@ -38,7 +38,7 @@ func (s *State) PlanBeat(cluster string, b Beat) []dns.RR {
 	return []dns.RR{bare(name, dns.TypeTXT, dns.ClassANY), add}
 }
 
-// PlanNoBeat returns the changes that take a cluster's heartbeat away; none where there is none.
+// PlanNoBeat returns the changes that delete a cluster's heartbeat; none if it has no heartbeat.
 func (s *State) PlanNoBeat(cluster string) []dns.RR {
 	name := s.beat(cluster)
 	if len(s.sets[name]) == 0 {
@@ -47,7 +47,7 @@ func (s *State) PlanNoBeat(cluster string) []dns.RR {
 	return []dns.RR{bare(name, dns.TypeTXT, dns.ClassANY)}
 }
 
-// Of returns the hosts that a cluster has bookkeeping of, sorted.
+// Of returns the hosts for which a cluster has bookkeeping, sorted.
 func (s *State) Of(cluster string) []string {
 	var hosts []string
 	for name, h := range s.Hosts {
@@ -71,8 +71,8 @@ func (h *Host) has(cluster string) bool {
 	return false
 }
 
-// Dropped returns what a server that said NOERROR did not do of a step, as the state shows that was read after it: names with their
-// types, sorted. What another cluster may have done since is not among it.
+// Dropped returns the changes of a step that are missing in this state, which was read after the server answered NOERROR: names with
+// their types, sorted. It leaves out what another cluster may have changed since.
 func (s *State) Dropped(st *Step) []string {
 	var left []string
 	for _, rr := range st.Message.Changes {
@@ -88,7 +88,7 @@ func (s *State) Dropped(st *Step) []string {
 				missing = len(s.sets[name]) == 0
 			}
 		case dns.ClassNONE:
-			if h.Rrtype == dns.TypeTXT { // a reference or an owner's RR: each is its cluster's alone
+			if h.Rrtype == dns.TypeTXT { // a reference or an owner's RR: only its cluster writes it
 				c := dns.Copy(rr)
 				c.Header().Class = dns.ClassINET
 				missing = slices.ContainsFunc(s.sets[name], func(x dns.RR) bool { return dns.IsDuplicate(x, c) })
@@ -109,13 +109,13 @@ func (s *State) Dropped(st *Step) []string {
 	return slices.Compact(left)
 }
 
-// otherTTL reports whether the host has a TTL that is neither the one before the step nor the step's: another cluster changed it since.
+// otherTTL reports whether another cluster changed the host's TTL since the step: it is neither the one before the step nor the step's.
 func (s *State) otherTTL(st *Step, ttl uint32) bool {
 	h := s.Hosts[st.Host]
 	return h != nil && h.TTL != ttl && h.TTL != st.ttlBefore
 }
 
-// stray reports whether an address that was taken from a name is there, and no cluster publishes it there.
+// stray reports whether an address that was deleted from a name is there although no cluster publishes it there.
 func (s *State) stray(host string, g Gone) bool {
 	if !slices.Contains(s.addresses(g.Name), g.Addr) {
 		return false
@@ -130,7 +130,7 @@ func (s *State) stray(host string, g Gone) bool {
 	})
 }
 
-// Growth returns the size of the largest set of addresses that a message adds to, as read and as it would be.
+// Growth returns the size of the largest address set to which a message adds, as read and as it would become.
 func (s *State) Growth(m *Message) (before, after int) {
 	type key struct {
 		name   string

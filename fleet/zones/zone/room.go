@@ -11,7 +11,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// occupied returns why no address of the host can be served from this zone.
+// occupied returns a conflict if this zone cannot serve an address of the host.
 func (p *planner) occupied() *Conflict {
 	for _, rr := range p.setOf(p.Origin, dns.TypeNS) {
 		if ns, ok := rr.(*dns.NS); ok && lower(ns.Ns) == p.want.Host {
@@ -27,7 +27,7 @@ func (p *planner) occupied() *Conflict {
 		}
 	}
 	for i, name := range names {
-		if c := p.cname(name); c != "" && i != 1 { // the cluster's own level may be an alias
+		if c := p.cname(name); c != "" && i != 1 { // the cluster's own level may be a CNAME
 			return &Conflict{ConflictingName, fmt.Sprintf("%s is a CNAME to %s, and no address can be next to it; delete the CNAME", name, c)}
 		}
 		if c := p.hidden(name); c != nil {
@@ -37,8 +37,9 @@ func (p *planner) occupied() *Conflict {
 	return nil
 }
 
-// hidden returns the delegation or DNAME, at the name or above it, for which a server does not answer with the name's addresses (RFC 1034
-// section 4.3.2, RFC 6672 section 2.4). The address of a name server that the delegation itself names is glue, which a server does give.
+// hidden returns a conflict if a delegation or DNAME, at the name or above it, keeps a server from answering with the name's addresses
+// (RFC 1034 section 4.3.2, RFC 6672 section 2.4). The address of a name server that the delegation itself names is glue, which a server
+// does return.
 func (p *planner) hidden(name string) *Conflict {
 	for above, at := name, 0; above != p.Origin; above = name[at:] {
 		delegation := p.setOf(above, dns.TypeNS)
@@ -56,8 +57,8 @@ func (p *planner) hidden(name string) *Conflict {
 	return nil
 }
 
-// agreed decides about a value that all clusters of a host share. It is mine if all other claims want the same, or if there are none, and else
-// the zone's. The second result names the disagreement; it is empty if there is none.
+// agreed decides a value that all clusters of a host share. The result is mine if all other claims want the same or there are none;
+// otherwise it is the zone's value. The second result describes the disagreement; it is empty if there is none.
 func agreed[V cmp.Ordered](p *planner, mine, zone V, wanted func(Claim) V) (V, string) {
 	clusters := map[V][]string{mine: {p.w.Cluster}}
 	for cluster, c := range p.host.Claims {
@@ -76,7 +77,7 @@ func agreed[V cmp.Ordered](p *planner, mine, zone V, wanted func(Claim) V) (V, s
 	return zone, fmt.Sprintf("%v; wanted are %s; make them the same", zone, strings.Join(wants, "; "))
 }
 
-// bounded is the publication, or one on the way to it, of no more changes than fit in a message.
+// bounded returns the publication, or an intermediate one whose changes fit in one message.
 func (p *planner) bounded() Publication {
 	want := p.want
 	old := slices.Collect(maps.Keys(p.mine))
@@ -95,8 +96,8 @@ func (p *planner) bounded() Publication {
 	return want
 }
 
-// room returns at which names each address is to be. A set that is full takes nothing new: then the address is at the cluster's own level,
-// where edges find it.
+// room returns the names at which each address is to be. A full set accepts no new address: then the address is only at the cluster's own
+// level, where edges find it.
 func (p *planner) room(want Publication) map[netip.Addr][]string {
 	free := map[string]int{}
 	left := func(name string, rrtype uint16) int {
@@ -146,8 +147,8 @@ func (p *planner) room(want Publication) map[netip.Addr][]string {
 	return places
 }
 
-// atOwn returns the addresses that are at the cluster's own level, as many of each type as fit: first those that the host lacks, which are
-// nowhere else, then those that are there.
+// atOwn returns the addresses at the cluster's own level, as many of each type as fit. Addresses that the host has no room for come
+// first, because they are at no other name; then those that are already there.
 func (p *planner) atOwn(want Publication, own string) []netip.Addr {
 	all := slices.Clone(p.step.Unserved)
 	if want.Strategy == LoadBalanced {

@@ -11,24 +11,24 @@ import (
 	"github.com/miekg/dns"
 )
 
-// State is a zone as it was read, whole. It does not change; Apply returns another one.
+// State is a complete zone as it was read. It does not change; Apply returns a new State.
 type State struct {
 	Origin  string // canonical
 	Serial  uint32
-	Hosts   map[string]*Host // by canonical name: each that some cluster has bookkeeping for
+	Hosts   map[string]*Host // by canonical name: each host for which a cluster has bookkeeping
 	Beats   map[string]Beat  // by cluster
 	Ignored int              // foreign and broken TXT RRs below _neardns
 
 	names
 	sets    map[string]set                 // by canonical name
-	touched map[string]map[string]struct{} // the names that belong to each host's bookkeeping and levels
-	junk    map[string]int                 // the ignored RRs of each name
+	touched map[string]map[string]struct{} // the names of each host's bookkeeping and levels
+	junk    map[string]int                 // the number of ignored RRs of each name
 }
 
 // set is all RRs of one name.
 type set []dns.RR
 
-// written counts the RRs that somebody wrote: a primary that signs its zone adds others to each name (RFC 4034).
+// written counts the RRs of the zone's writers. A primary that signs its zone adds RRs of its own to each name (RFC 4034).
 func (s set) written() (n int) {
 	for _, rr := range s {
 		if t := rr.Header().Rrtype; t != dns.TypeRRSIG && t != dns.TypeNSEC {
@@ -38,23 +38,23 @@ func (s set) written() (n int) {
 	return n
 }
 
-// Host is what the zone holds of one host.
+// Host is what the zone holds for one host.
 type Host struct {
 	Name        string
-	Strategy    Strategy                // empty: nobody has set one
+	Strategy    Strategy                // empty: no cluster has set one
 	TTL         uint32                  // as set with the strategy
-	Addresses   []netip.Addr            // at the host itself: a plain server's answer; sorted
-	Levels      map[string][]netip.Addr // by region's code or cluster: the addresses at its name below klb
+	Addresses   []netip.Addr            // at the host itself, as a plain server answers; sorted
+	Levels      map[string][]netip.Addr // by region code or cluster: the addresses at its name below klb
 	Targets     map[string]string       // by cluster: the hostname at its name below klb
-	CNAME       string                  // a foreign CNAME at the host, where no address can be
+	CNAME       string                  // a foreign CNAME at the host, next to which no address can be
 	Claims      map[string]Claim        // by cluster
 	Owners      []string                // clusters, sorted
 	References  map[netip.Addr][]Reference
-	DefaultGeo  string   // of those that clusters call the default, the first in order
+	DefaultGeo  string   // the first, in sorted order, of the regions that clusters name as the default
 	DefaultGeos []string // all of them; more than one is a conflict
 }
 
-// Held returns all addresses that the zone holds for the host, sorted: at its own name, its regions' and its clusters'.
+// Held returns all addresses that the zone holds for the host, sorted: at its own name and at those of its regions and clusters.
 func (h *Host) Held() []netip.Addr {
 	all := slices.Clone(h.Addresses)
 	for _, l := range h.Levels {
@@ -64,16 +64,16 @@ func (h *Host) Held() []netip.Addr {
 	return slices.Compact(all)
 }
 
-// Has reports whether the zone holds an address that a cluster's claim names: at the host, or at the cluster's own name below klb, where a host
-// that is full has its newcomers.
+// Has reports whether the zone holds an address of a cluster's claim: at the host, or at the cluster's own name below klb, where a full
+// host puts new addresses.
 func (h *Host) Has(cluster string, a netip.Addr) bool {
 	_, at := slices.BinarySearchFunc(h.Addresses, a, netip.Addr.Compare)
 	_, below := slices.BinarySearchFunc(h.Levels[cluster], a, netip.Addr.Compare)
 	return at || below
 }
 
-// Parse reads a whole zone. The SOA may stand there twice, as in a transfer. Bookkeeping that is foreign or broken is counted, never an
-// error; a zone without an SOA and an RR from outside the zone are.
+// Parse builds the state from all RRs of a zone. The SOA may occur twice, as in a transfer. Foreign or broken bookkeeping is counted and
+// is not an error. A zone without an SOA, or an RR outside the zone, is an error.
 func Parse(origin string, rrs []dns.RR) (*State, error) {
 	s := &State{Origin: lower(origin), sets: map[string]set{}}
 	s.names = names{s.Origin}
@@ -106,7 +106,7 @@ func Parse(origin string, rrs []dns.RR) (*State, error) {
 	return s, nil
 }
 
-// index notes which host a name belongs to, and reads a heartbeat.
+// index records which host a name belongs to, and parses a heartbeat.
 func (s *State) index(name string) (host string) {
 	p := s.place(name)
 	switch p.kind {
@@ -192,7 +192,7 @@ func (s *State) cname(name string) string {
 	return ""
 }
 
-// derive reads one host anew, from all names that belong to it.
+// derive builds one host again from all names that belong to it.
 func (s *State) derive(host string) {
 	if len(s.touched[host]) == 0 {
 		delete(s.touched, host)
@@ -220,12 +220,12 @@ func (s *State) derive(host string) {
 	s.Hosts[host] = h
 }
 
-// read adds what one name says of its host.
+// read adds one name's records to its host.
 func (s *State) read(h *Host, name string) {
 	p := s.place(name)
 	if p.kind == levelName {
 		if addrs := s.addresses(name); len(addrs) > 0 {
-			h.Levels[p.label] = append(h.Levels[p.label], addrs...) // a wildcard may have an older version's level too
+			h.Levels[p.label] = append(h.Levels[p.label], addrs...) // a wildcard may also have an older version's level
 			slices.SortFunc(h.Levels[p.label], netip.Addr.Compare)
 			h.Levels[p.label] = slices.Compact(h.Levels[p.label])
 		} else if target := s.cname(name); target != "" {
@@ -273,7 +273,7 @@ func (s *State) read(h *Host, name string) {
 	s.ignore(name, bad)
 }
 
-// claimAt returns the one claim at its name. RRs beside it that are no claims do not hide it; a second claim does.
+// claimAt returns the only claim at a name. RRs next to it that are not claims do not hide it; a second claim does.
 func (s *State) claimAt(name string, p place) (Claim, *dns.TXT, bool) {
 	var claim Claim
 	var found *dns.TXT
@@ -290,21 +290,21 @@ func (s *State) claimAt(name string, p place) (Claim, *dns.TXT, bool) {
 	return claim, found, found != nil
 }
 
-// ErrNotNext is of a change that does not begin where the state is: the whole zone must be read again.
+// ErrNotNext is returned if a change does not start at the present state: the whole zone must be read again.
 var ErrNotNext = errors.New("the change does not fit the zone as it was read")
 
-// Delta is one step of an incremental transfer (RFC 1995): what goes, what comes, and the serial that the zone has then.
+// Delta is one step of an incremental transfer (RFC 1995): RRs to delete, RRs to add, and the serial after the step.
 type Delta struct {
 	Serial         uint32
 	Deleted, Added []dns.RR
 }
 
-// Apply returns the state after some steps. All of them cost one copy of the state's tables. A deletion of what is not there, or an addition
-// of what is, is ErrNotNext: the primary's history is another one.
+// Apply returns the state after some steps, at the cost of one copy of the state's tables. It returns ErrNotNext if a step deletes an RR
+// that is not there or adds one that is: then the primary has a different history.
 func (s *State) Apply(steps ...Delta) (*State, error) {
 	n := &State{Origin: s.Origin, Serial: s.Serial, Ignored: s.Ignored, names: s.names, Hosts: maps.Clone(s.Hosts),
 		Beats: maps.Clone(s.Beats), sets: maps.Clone(s.sets), touched: maps.Clone(s.touched), junk: maps.Clone(s.junk)}
-	own := map[string]bool{} // sets that are the new state's alone
+	own := map[string]bool{} // sets that only the new state uses
 	edit := func(name string) set {
 		if !own[name] {
 			own[name] = true
@@ -321,7 +321,7 @@ func (s *State) Apply(steps ...Delta) (*State, error) {
 	return n, nil
 }
 
-// apply changes sets that edit has made the state's own.
+// apply changes only sets that edit has copied for this state.
 func (s *State) apply(step Delta, edit func(name string) set) error {
 	s.Serial = step.Serial
 	for _, rr := range step.Deleted {
@@ -353,7 +353,7 @@ func (s *State) reread(changed map[string]bool) {
 	hosts := map[string]bool{}
 	for name := range changed {
 		if p := s.place(name); p.kind != other && s.touched[p.host] != nil && !hosts[p.host] {
-			s.touched[p.host] = maps.Clone(s.touched[p.host]) // the old state keeps its own
+			s.touched[p.host] = maps.Clone(s.touched[p.host]) // the old state keeps its map
 			hosts[p.host] = true
 		}
 	}
@@ -376,7 +376,7 @@ func (s *State) reread(changed map[string]bool) {
 // Names returns how many names the zone has.
 func (s *State) Names() int { return len(s.sets) }
 
-// Records returns all RRs of the zone but the SOA. They are the state's own: the caller must not change them.
+// Records returns all RRs of the zone except the SOA. The caller must not change them, because the state shares them.
 func (s *State) Records() []dns.RR {
 	var all []dns.RR
 	for _, rrs := range s.sets {

@@ -10,9 +10,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// withdraw takes an address away where I no longer publish it: keep has the names where I do, ref my reference to it, nil for none. An
-// address that another cluster publishes as well stays; the set of all who do is a prerequisite, so that of two who leave at once the
-// second sees that it is the last.
+// withdraw deletes an address from the names where I no longer publish it. keep has the names where it stays; ref is my new reference to
+// it, or nil for none. An address that another cluster also publishes stays. The set of all references is a prerequisite, so if two
+// clusters leave at the same time the second sees that it is the last.
 func (p *planner) withdraw(a netip.Addr, ref *Reference, keep []string) {
 	refs := p.names.references(p.want.Host, a)
 	var gone []string
@@ -49,7 +49,7 @@ func (p *planner) withdraw(a netip.Addr, ref *Reference, keep []string) {
 	}
 }
 
-// dropOwn empties my own level but for what stays, and an older version's.
+// dropOwn empties my own level except for what stays, and empties the level that an older version wrote.
 func (p *planner) dropOwn(addrs []netip.Addr, target string) {
 	p.empty(p.level(p.want.Host, p.w.Cluster), addrs, target)
 	p.empty(p.oldLevel(p.want.Host, p.w.Cluster), nil, "")
@@ -66,8 +66,8 @@ func (p *planner) empty(own string, addrs []netip.Addr, target string) {
 	}
 }
 
-// leave ends the cluster's part of the host. The last one takes the strategy along, one who is not the last leaves it: then owners' set
-// need not be compared, and nobody who leaves at the same time is in the way.
+// leave ends the cluster's part of the host. The last cluster also deletes the strategy; any other cluster leaves it. So the set of
+// owners need not be a prerequisite, and clusters that leave at the same time do not conflict.
 func (p *planner) leave() {
 	name := p.names.claim(p.want.Host, p.w.Cluster)
 	for _, a := range p.old() {
@@ -95,11 +95,11 @@ func (p *planner) leave() {
 			}
 		}
 		guarded := map[uint16]bool{}
-		for _, a := range foreign { // as they were before the first cluster
+		for _, a := range foreign { // restore the TTLs from before the first cluster
 			before, known := ttls[typeOf(a)]
 			if ttl, _ := p.ttlOf(p.want.Host, a); known && ttl != before {
 				if !guarded[typeOf(a)] {
-					guarded[typeOf(a)] = true // a person may delete it meanwhile
+					guarded[typeOf(a)] = true // a person may delete it at the same time
 					p.asRead(p.want.Host, typeOf(a))
 				}
 				p.deleteRR(addressRR(p.want.Host, a, 0))
@@ -113,9 +113,9 @@ func (p *planner) leave() {
 	}
 }
 
-// agree settles the strategy and the TTL, which all clusters of a host share. A disagreement keeps no address of a cluster that publishes the
-// host from being written: its claim says what the cluster wants, and the cluster that sees the last claim agree changes the host. A cluster
-// that does not publish the host yet waits until its strategy is the host's.
+// agree decides the strategy and the TTL, which all clusters of a host share. If the clusters disagree, a cluster that already publishes
+// the host still writes its addresses. Its claim says what it wants, and the cluster that sees the last claim agree changes the host. A
+// cluster that does not publish the host yet waits until its strategy is the host's.
 func (p *planner) agree() *Conflict {
 	strategy, disagreement := agreed(p, p.want.Strategy, p.host.Strategy, func(c Claim) Strategy { return cmp.Or(c.Wants, c.Strategy) })
 	if strategy != p.want.Strategy {
@@ -132,7 +132,7 @@ func (p *planner) agree() *Conflict {
 	return nil
 }
 
-// change brings the cluster's part of the host to what is wanted.
+// change plans the next change of the cluster's part of the host towards the wanted publication.
 func (p *planner) change() {
 	if p.step.Conflict = p.agree(); p.step.Conflict != nil {
 		return
@@ -174,7 +174,7 @@ func (p *planner) change() {
 	p.replaceClaim(want)
 }
 
-// noteForeign notes a person's addresses that stay at the host when the clusters leave.
+// noteForeign reports manually added addresses that stay at the host when the clusters leave.
 func (p *planner) noteForeign() {
 	foreign, _ := p.before()
 	foreign = slices.DeleteFunc(foreign, func(a netip.Addr) bool { return p.want.Adopt && slices.Contains(p.want.Addresses, a) })
@@ -184,14 +184,14 @@ func (p *planner) noteForeign() {
 	}
 }
 
-// addStrategy sets the strategy and TTL if there are none, if no other cluster owns the host, or if all clusters want another TTL. It makes
-// them a prerequisite if they stand.
+// addStrategy sets the strategy and TTL if there are none, if no other cluster owns the host, or if all clusters want another TTL. If
+// they stay as they are, they become a prerequisite.
 func (p *planner) addStrategy() {
 	name := p.strategy(p.want.Host)
 	if p.host.Strategy == p.want.Strategy && p.host.TTL == p.ttl {
-		return // a prerequisite, if there is anything to write at all: replaceClaim
+		return // replaceClaim makes it a prerequisite if the step writes anything
 	}
-	if p.host.Strategy != "" { // the clusters that agree, or this one alone, still are all
+	if p.host.Strategy != "" { // the owners are still those that agree, or this cluster alone
 		p.asRead(p.owners(p.want.Host), dns.TypeTXT)
 	}
 	_, before := p.before()
@@ -201,7 +201,7 @@ func (p *planner) addStrategy() {
 	p.write(txt(name, strategyText(p.want.Strategy, p.ttl, before)))
 }
 
-// add adds what is not there, or is there with another TTL.
+// add adds what is missing or has another TTL.
 func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 	full := func(name string) bool {
 		if p.w.Limit > 0 && len(p.setOf(name, dns.TypeTXT)) >= p.w.Limit {
@@ -217,7 +217,7 @@ func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 		}
 		p.write(txt(p.owners(want.Host), ownerText(p.w.Cluster)))
 	}
-	for _, a := range want.Addresses { // Knot keeps the old TTL of an RR that is there when it is added
+	for _, a := range want.Addresses { // Knot keeps the old TTL if an RR that is already there is added
 		for _, name := range places[a] {
 			if ttl, there := p.ttlOf(name, a); there && ttl != p.ttl {
 				p.deleteRR(addressRR(name, a, 0))
@@ -234,7 +234,7 @@ func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 				return
 			}
 			p.write(txt(name, ref.text()))
-			if !want.Adopt && slices.Contains(foreign, a) { // also if it is marked: the cluster that marked it may leave at the same time
+			if !want.Adopt && slices.Contains(foreign, a) { // also if another cluster marked it, which may leave at the same time
 				p.write(txt(name, Reference{}.text()))
 			}
 		}
@@ -246,7 +246,7 @@ func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 				continue
 			}
 			if !guarded[name] && name != p.level(want.Host, p.w.Cluster) {
-				guarded[name] = true // BIND and Knot say NOERROR and drop an address beside a CNAME
+				guarded[name] = true // BIND and Knot answer NOERROR and drop an address next to a CNAME
 				p.asRead(name, dns.TypeCNAME)
 			}
 			p.write(addressRR(name, a, p.ttl))
@@ -265,13 +265,13 @@ func (p *planner) claimFor(want Publication, generation uint64) Claim {
 	return Claim{Publication: want, Identity: p.w.Identity, Generation: generation, Wants: p.wants}
 }
 
-// said reports whether my claim says what is wanted.
+// said reports whether my claim is as wanted.
 func (p *planner) said(want Publication) bool {
 	c := p.claimFor(want, p.claim.Generation)
 	return joined(c.text()) == joined(p.raw.Txt)
 }
 
-// replaceClaim ends each change: the claim as read is a prerequisite, so no message that was sent before it can take effect after it.
+// replaceClaim ends each change. The claim as read is a prerequisite, so a message that was sent earlier cannot take effect later.
 func (p *planner) replaceClaim(want Publication) {
 	name := p.names.claim(want.Host, p.w.Cluster)
 	p.asRead(name, dns.TypeTXT)

@@ -13,31 +13,32 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Values are strings key=value, the first of them v=1, all in lower case: PowerDNS compares TXT prerequisites without case. A reader
-// takes keys that it does not know as they come, so that a later release may add some.
+// The values are strings key=value, v=1 first, all in lower case because PowerDNS compares TXT prerequisites without case. A reader
+// ignores keys that it does not know, so that a later release can add some.
 const version = "v=1"
 
 const (
 	maxString = 255 // RFC 1035 section 3.3: one character-string
-	maxPath   = 80  // escaped threefold it still fits in one string
+	maxPath   = 80  // three times as long when escaped, it still fits in one string
 )
 
-// Claim is what one cluster says of one host.
+// Claim is what one cluster publishes for one host.
 type Claim struct {
 	Publication
 	Identity
-	Generation uint64   // grows with each write of the claim: no two writes have the same value
-	Wants      Strategy // the strategy that the cluster wants, if it is not the host's: it publishes by the host's until all clusters want the same
+	Generation uint64   // increases with each write of the claim: no two writes have the same value
+	Wants      Strategy // the strategy that the cluster wants, if the host has another one: that stays in use until all clusters agree
 }
 
-// Beat is one cluster's heartbeat. Others look only at whether it changes.
+// Beat is one cluster's heartbeat. Other clusters check only whether it changes.
 type Beat struct {
 	Counter  uint64
 	Instance string
-	Period   time.Duration // whole seconds; how often its cluster means to change it
+	Period   time.Duration // whole seconds; the interval at which the cluster intends to change it
 }
 
-// text returns the strings of a claim. The TTL is the one that the cluster wants: the host's TTL changes when all clusters want the same one.
+// text returns the strings of a claim. Its TTL is the one that the cluster wants: the host's TTL changes when all clusters want the same
+// one.
 func (c *Claim) text() []string {
 	t := []string{version, "gen=" + strconv.FormatUint(c.Generation, 10), "inst=" + c.Instance}
 	if c.Geo != "" {
@@ -68,7 +69,7 @@ func (c *Claim) text() []string {
 	return append(t, addressStrings(c.Addresses)...)
 }
 
-// addressStrings puts as many addresses in one string as fit.
+// addressStrings puts as many addresses in each string as fit.
 func addressStrings(addrs []netip.Addr) []string {
 	var t []string
 	line := ""
@@ -89,7 +90,7 @@ func addressStrings(addrs []netip.Addr) []string {
 	return t
 }
 
-// fields reads strings key=value.
+// fields parses strings key=value.
 func fields(t []string) (map[string][]string, error) {
 	if len(t) == 0 || t[0] != version {
 		return nil, errors.New("does not begin with " + version)
@@ -113,7 +114,7 @@ func fields(t []string) (map[string][]string, error) {
 	return f, nil
 }
 
-// one returns the value of a key, empty where there is none.
+// one returns the value of a key; empty if the key is missing.
 func one(f map[string][]string, key string) string {
 	if v := f[key]; len(v) == 1 {
 		return v[0]
@@ -121,7 +122,7 @@ func one(f map[string][]string, key string) string {
 	return ""
 }
 
-// number takes digits alone, without a needless 0: each number has one form.
+// number parses digits without leading zeros, so that each number has one form.
 func number(s string, bits int) (uint64, error) {
 	n, err := strconv.ParseUint(s, 10, bits)
 	if err == nil && strconv.FormatUint(n, 10) != s {
@@ -130,7 +131,8 @@ func number(s string, bits int) (uint64, error) {
 	return n, err
 }
 
-// parseClaim reads the strings of a claim. The strategy is left to the caller, and so is the TTL, 0, if an older version wrote the claim.
+// parseClaim parses the strings of a claim. The caller fills in the strategy, and also the TTL if it is 0 because an older version wrote
+// the claim.
 func parseClaim(t []string, cluster, host string) (Claim, error) {
 	c := Claim{Publication: Publication{Host: host}, Identity: Identity{Cluster: cluster}}
 	f, err := fields(t)
@@ -153,7 +155,7 @@ func parseClaim(t []string, cluster, host string) (Claim, error) {
 			return c, err
 		}
 	}
-	c.Wants, _ = parseStrategy(f) // one that only a later version knows counts as the host's
+	c.Wants, _ = parseStrategy(f) // a strategy that only a later version knows counts as the host's
 	if c.Geo = one(f, "geo"); c.Geo != "" && !validGeo(c.Geo) {
 		return c, fmt.Errorf("geo=%s is none", c.Geo)
 	}
@@ -214,7 +216,7 @@ func parseHealth(f map[string][]string) (*Health, error) {
 	return h, errors.Join(faults...)
 }
 
-// escape writes a path in lower case: each byte that is not plain as %xx. A path tells upper from lower case, a value does not.
+// escape writes a path in lower case, with each byte that is not plain as %xx. Paths are case-sensitive and values are not.
 func escape(path string) string {
 	var b strings.Builder
 	for i := range len(path) {
@@ -256,7 +258,7 @@ func (b Beat) text() []string {
 		"every=" + strconv.FormatInt(int64(b.Period/time.Second), 10)}
 }
 
-// MaxPeriod is the longest period of a heartbeat that is believed: a longer one would keep a dead cluster for good.
+// MaxPeriod is the longest heartbeat period that is accepted. With a longer one a dead cluster would stay in the zone for good.
 const MaxPeriod = time.Hour
 
 func parseBeat(t []string) (Beat, error) {
@@ -291,8 +293,8 @@ func parseOwner(t []string) (string, error) {
 	return "", fmt.Errorf("c=%s is none", one(f, "c"))
 }
 
-// Reference tells that a cluster publishes an address, and for which region. The zero Reference tells that the address was at the host before
-// any cluster published it, and stays when all of them leave.
+// Reference records that a cluster publishes an address, and for which region. The zero Reference records that the address was at the
+// host before any cluster published it; such an address stays when all clusters leave.
 type Reference struct{ Cluster, Geo string }
 
 const stoodBefore = "before=1"
@@ -315,7 +317,7 @@ func parseReference(t []string) (Reference, error) {
 	if err != nil {
 		return Reference{}, err
 	}
-	f, _ := fields(t) // parseOwner has read them
+	f, _ := fields(t) // parseOwner has already checked the error
 	r := Reference{Cluster: c, Geo: one(f, "geo")}
 	if r.Geo != "" && !validGeo(r.Geo) {
 		return Reference{}, fmt.Errorf("geo=%s is none", r.Geo)
@@ -323,7 +325,7 @@ func parseReference(t []string) (Reference, error) {
 	return r, nil
 }
 
-// ttlBefore are the keys of a strategy for the TTLs that a person's addresses had before any cluster published the host.
+// ttlBefore has the strategy's keys for the TTLs that manually added addresses had before any cluster published the host.
 var ttlBefore = map[uint16]string{dns.TypeA: "a", dns.TypeAAAA: "aaaa"}
 
 func strategyText(s Strategy, ttl uint32, before map[uint16]uint32) []string {
@@ -334,7 +336,7 @@ func strategyText(s Strategy, ttl uint32, before map[uint16]uint32) []string {
 	return t
 }
 
-// parseBefore returns the TTLs by type that a strategy has for a person's addresses.
+// parseBefore returns, by type, the TTLs that manually added addresses had before any cluster published the host.
 func parseBefore(t []string) map[uint16]uint32 {
 	f, _ := fields(t)
 	before := map[uint16]uint32{}
@@ -346,7 +348,7 @@ func parseBefore(t []string) map[uint16]uint32 {
 	return before
 }
 
-// parseHost reads what all clusters of a host share.
+// parseHost parses what all clusters of a host share: its strategy and TTL.
 func parseHost(t []string) (Strategy, uint32, error) {
 	f, err := fields(t)
 	if err != nil {
@@ -379,7 +381,7 @@ func parseTTL(f map[string][]string) (uint32, error) {
 	return uint32(ttl), nil
 }
 
-// bookTTL is of the bookkeeping: nobody caches it but servers that transfer the zone.
+// bookTTL is the TTL of bookkeeping. It matters little: only servers that transfer the zone keep these records.
 const bookTTL = 60
 
 func txt(name string, t []string) *dns.TXT {

@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	tries     = 8                      // after a prerequisite that does not hold; then comes pause
+	tries     = 8                      // tries after an unmet prerequisite, before pause
 	firstWait = 5 * time.Millisecond   // before the second try; doubled, with jitter, up to
-	lastWait  = 250 * time.Millisecond // this
-	pause     = 5 * time.Second        // after a failure that a person must end; doubled up to Validate
-	away      = time.Second            // before a primary that does not answer is asked again; doubled up to
-	longAway  = 4 * time.Second        // this: whoever waits for it sees it within five seconds, and has as many to write
-	inARow    = 8                      // messages for one host that follow one another without a pause, be it ever so large
-	passing   = 6                      // SERVFAILs in a row that are taken for a server that is busy
+	lastWait  = 250 * time.Millisecond // this maximum
+	pause     = 5 * time.Second        // after a failure that needs a person; doubled up to Validate
+	away      = time.Second            // before the next query to a primary that does not answer; doubled up to
+	longAway  = 4 * time.Second        // this maximum: a client that waits sees the primary return within 5 s, and has 5 s left to write
+	inARow    = 8                      // consecutive messages for one host without a pause, even if its change needs more
+	passing   = 6                      // SERVFAILs in a row that count as a busy server
 	perBatch  = 25                     // hosts in one message
-	share     = 20                     // a zone that comes whole for each change is read for a twentieth of the time at most
-	longPoll  = 30 * time.Second       // from one look to the next for that reason, at most
+	share     = 20                     // reading a zone that is transferred whole for each change may take 1/20 of the time
+	longPoll  = 30 * time.Second       // the maximum poll interval for that reason
 	batchSize = 48 << 10               // bytes, uncompressed
 )
 
-// Run keeps the zone until ctx ends. It returns nil then, and leaves what is published where it is.
+// Run keeps this cluster's part of the zone up to date until ctx ends, and then returns nil. What is published stays in the zone.
 func (p *Publisher) Run(ctx context.Context) error {
 	defer p.o.Metrics.ended(p.o.Zone)
 	for ctx.Err() == nil {
@@ -43,11 +43,11 @@ func (p *Publisher) Run(ctx context.Context) error {
 	return nil
 }
 
-// round does all that is due, and returns when it is to be called again.
+// round does everything that is due and returns when to call it again.
 func (p *Publisher) round(ctx context.Context) time.Time {
 	now := time.Now()
 	if p.failures > 0 && now.Before(p.next.poll) {
-		return p.next.poll // the primary is away: whoever wants something waits with the others
+		return p.next.poll // the primary does not answer: new changes wait for the next poll
 	}
 	if p.state == nil || !now.Before(p.next.poll) || !now.Before(p.next.whole) {
 		if !p.refresh(ctx, p.state != nil) {
@@ -62,7 +62,7 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 		}
 		busy := p.busy
 		contended := p.send(ctx, steps, try >= tries/2)
-		if contended { // who was faster goes on: what is read later is newer
+		if contended { // other writers came first; wait for them, so that the next read is newer
 			tick.Pause(ctx, jitter(max(try, p.busy)))
 		}
 		look := func() bool { return p.refresh(ctx, false) }
@@ -71,13 +71,13 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 		}
 		p.verify(steps)
 		if !contended {
-			try = -1 // what is left is new
+			try = -1 // start over: the remaining changes are new
 			continue
 		}
 		if slices.ContainsFunc(steps, func(j *job) bool { return j.taken }) {
 			try = 0
 		}
-		if p.busy > busy { // nobody was faster
+		if p.busy > busy { // the server was busy; no other writer came first
 			try--
 		}
 		if try+1 >= tries {
@@ -85,7 +85,7 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 			break
 		}
 		if try == tries/2 {
-			p.next.whole = time.Time{} // perhaps the zone is not what its steps made of it
+			p.next.whole = time.Time{} // the zone may differ from what the transferred steps made of it
 		}
 		reason := rfc2136.Prerequisite
 		if p.busy > busy {
@@ -96,16 +96,17 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 	return p.wakeAt()
 }
 
-// jitter is how long to wait before a try after the first: writers that met once are not to meet again.
+// jitter returns how long to wait before a retry, so that writers that collided once do not collide again.
 func jitter(try int) time.Duration {
 	return firstWait + time.Duration(rand.Int64N(int64(min(firstWait<<try, lastWait-firstWait)))) //nolint:gosec // jitter needs no secrecy
 }
 
-// refresh reads what changed in the zone, and reports whether it is known now. A serial that is asked first saves a transfer.
+// refresh reads the changes of the zone and reports whether it is up to date. If serialFirst is set, it queries the serial first, which
+// often saves a transfer.
 func (p *Publisher) refresh(ctx context.Context, serialFirst bool) bool {
 	whole := p.state == nil || !time.Now().Before(p.next.whole)
 	state, err := p.read(ctx, whole, serialFirst)
-	for try := 0; rfc2136.KindOf(err) == rfc2136.ServerFailed && try < tries; try++ { // BIND says it to the eleventh transfer at a time
+	for try := 0; rfc2136.KindOf(err) == rfc2136.ServerFailed && try < tries; try++ { // BIND answers the eleventh concurrent transfer with SERVFAIL
 		p.o.Metrics.retry(p.o.Zone, string(rfc2136.ServerFailed))
 		tick.Pause(ctx, jitter(try))
 		state, err = p.read(ctx, whole, serialFirst)
@@ -123,7 +124,7 @@ func (p *Publisher) refresh(ctx context.Context, serialFirst bool) bool {
 	if whole {
 		p.next.whole = now.Add(about(p.o.Validate))
 	}
-	p.watch.Pace = 2 * p.rest() // with jitter, and the time that a look takes
+	p.watch.Pace = 2 * p.rest() // allows for jitter and for the time that a read takes
 	p.watch.Observe(state, now)
 	p.beat.observe(state, p.o.Identity)
 	if p.late() > zone.RemoveAfter-2 {
@@ -141,8 +142,8 @@ func (p *Publisher) refresh(ctx context.Context, serialFirst bool) bool {
 	return true
 }
 
-// rest is how long to wait from one look to the next. A server without increments (PowerDNS) has to send the zone for each change of
-// anybody's, to everybody who looks: many clusters that fill a large zone would keep it from taking their messages.
+// rest returns how long to wait between two polls. A server without incremental transfers (PowerDNS) sends the whole zone to each reader
+// after each change. If many clusters filled a large zone, these transfers would keep the server from accepting their messages.
 func (p *Publisher) rest() time.Duration {
 	most := longPoll
 	if p.o.Heartbeat > 0 {
@@ -166,7 +167,8 @@ func (p *Publisher) read(ctx context.Context, whole, serialFirst bool) (*zone.St
 		}
 		whole = !same || !rfc2136.Newer(serial, p.state.Serial)
 	}
-	// Changes that each have room may make a zone of any size. It is read whole after so many that it could be too large.
+	// Small changes can together make a zone too large. So the zone is read whole when the records read since the last whole read exceed
+	// the limit.
 	if !whole && !p.seen.over(p.o.Records) {
 		begun := time.Now()
 		t, err := p.client.IXFR(ctx, p.state.Serial)
@@ -191,10 +193,10 @@ func (p *Publisher) read(ctx context.Context, whole, serialFirst bool) (*zone.St
 	return zone.Parse(p.o.Zone, t.Full)
 }
 
-// mostRecords is what an edge takes by default, too. 100,000 records take 35 MiB of memory, and 70 while they are read anew.
+// mostRecords is also the default of an edge. 100,000 records need 35 MiB of memory, and 70 MiB while the zone is read again.
 const mostRecords = 100_000
 
-// size is how much of a zone was read.
+// size is how much of a zone was read: records and octets.
 type size struct{ records, octets int }
 
 func (s *size) add(t *rfc2136.Transfer) {
@@ -207,8 +209,8 @@ func (s *size) add(t *rfc2136.Transfer) {
 
 func (s size) over(records int) bool { return s.records > records || s.octets > records*rfc2136.Octets }
 
-// sameHistory reports whether the zone has the claim that this cluster wrote last, as it was read back: a zone that was restored from a
-// backup has not, whatever serial others' writes have brought it to.
+// sameHistory reports whether the zone still has the claim that this cluster wrote last, as read back. A zone that was restored from a
+// backup does not, even if the writes of other clusters have raised its serial since.
 func (p *Publisher) sameHistory(ctx context.Context) (bool, error) {
 	if p.latest == "" {
 		return true, nil
@@ -217,7 +219,7 @@ func (p *Publisher) sameHistory(ctx context.Context) (bool, error) {
 	return err == nil && p.state.HasTXT(p.latest, texts), err
 }
 
-// next is the state after a transfer.
+// next returns the state after a transfer.
 func next(s *zone.State, t *rfc2136.Transfer) (*zone.State, error) {
 	switch {
 	case t.Full != nil:
@@ -232,12 +234,12 @@ func next(s *zone.State, t *rfc2136.Transfer) (*zone.State, error) {
 	return s.Apply(steps...)
 }
 
-// failed notes that the primary cannot be read.
+// failed records that the primary cannot be read.
 func (p *Publisher) failed(err error) {
 	p.failures++
 	wait := about(min(away<<min(p.failures-1, 10), longAway))
 	p.next.poll = time.Now().Add(wait)
-	p.next.whole = time.Time{} // a primary that was restored meanwhile may have reached our serial with another history
+	p.next.whole = time.Time{} // a primary that was restored may reach our serial with a different history
 	p.o.Metrics.retry(p.o.Zone, string(rfc2136.KindOf(err)))
 	if p.failures == 1 {
 		p.o.Log.Warn("the primary cannot be asked; what is published stays", "err", err)
@@ -254,7 +256,7 @@ func (p *Publisher) failed(err error) {
 	p.tell()
 }
 
-// wakeAt returns when something is due.
+// wakeAt returns when the next action is due.
 func (p *Publisher) wakeAt() time.Time {
 	at := p.next.poll
 	earlier := func(t time.Time) {

@@ -8,7 +8,7 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// Metrics are counted for all zones of one process. A nil Metrics counts nothing.
+// Metrics are for all zones of one process. A nil Metrics counts nothing.
 type Metrics struct {
 	writes, specs, deletions, prunes, removals, messages, retries, conflicts *prometheus.CounterVec
 	beats, serial, readAt                                                    *prometheus.GaugeVec
@@ -94,7 +94,7 @@ func (m *Metrics) read(zoneName string, z ZoneStatus) {
 	}
 }
 
-// ended takes away what is only true of a zone while somebody reads it: its age would grow for ever. Counters stay.
+// ended removes the gauges of a zone that is no longer read, because its age would grow forever. The counters stay.
 func (m *Metrics) ended(zoneName string) {
 	if m == nil {
 		return

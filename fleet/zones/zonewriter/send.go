@@ -14,11 +14,11 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// send sends the steps, several hosts in a message, and reports whether others were faster. What comes after a message that they were faster
-// with is planned anew: where many begin at once, they meet at each of its hosts, too. Alone each host has a message of its own, and one
-// that others change all the time keeps no other waiting.
+// send sends the steps, several hosts in a message, and reports whether another cluster's change came first. The steps after such a
+// message are planned again, because when many clusters start at once they collide at every host. If alone is set, each host has its own
+// message, so a host that others change all the time delays no other host.
 func (p *Publisher) send(ctx context.Context, jobs []*job, alone bool) (contended bool) {
-	if len(jobs) == 0 { // a heartbeat is due
+	if len(jobs) == 0 { // only a heartbeat is due
 		err := p.update(ctx, nil, p.beatChanges(true))
 		if rfc2136.KindOf(err) == rfc2136.ServerFailed && p.busy < passing {
 			p.busy++
@@ -57,8 +57,8 @@ func fill(jobs []*job) int {
 	return n
 }
 
-// sendBatch sends one message. It reports whether others were faster, and whether the round ends here: nobody knows what the primary has, or
-// it takes nothing.
+// sendBatch sends one message. It reports whether another cluster's change came first, and whether the round must stop: the primary's
+// state is unknown, or it accepts nothing.
 func (p *Publisher) sendBatch(ctx context.Context, jobs []*job) (contended, stop bool) {
 	err := p.post(ctx, jobs)
 	if rfc2136.KindOf(err) != rfc2136.ServerFailed {
@@ -87,14 +87,14 @@ func (p *Publisher) post(ctx context.Context, jobs []*job) error {
 	err := p.update(ctx, prereqs, changes)
 	if withBeat && err == nil {
 		p.beatSent(nil)
-		b := p.ownBeat() // what is sent before the zone is read again counts on it
+		b := p.ownBeat() // messages that are sent before the next read rely on it
 		p.beat.written = &b
 	}
 	return err
 }
 
-// became does what follows from the answer to a message, but to SERVFAIL. What the server minds about a message with several hosts is asked
-// of each by itself.
+// became handles every answer to a message except SERVFAIL. If the server refuses a message with several hosts, each host is sent alone
+// to find the cause.
 func (p *Publisher) became(ctx context.Context, jobs []*job, err error) (contended, stop bool) {
 	switch kind := rfc2136.KindOf(err); {
 	case err == nil:
@@ -125,14 +125,14 @@ func (p *Publisher) took(jobs []*job) {
 	}
 }
 
-// note remembers what the zone may hold by this message from now on.
+// note records which claims the zone may hold from now on because of this message.
 func (p *Publisher) note(jobs []*job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, j := range jobs {
 		h := j.host
 		if j.Claim != "" {
-			if len(h.memory.Sent) == 0 { // what was found was taken for this cluster's own; it stays that if the message is not taken
+			if len(h.memory.Sent) == 0 { // an existing claim counted as this cluster's own; it still does if the message is not accepted
 				h.memory.Sent = map[string]bool{}
 				if j.Stands != "" {
 					h.memory.Sent[j.Stands] = true
@@ -151,8 +151,8 @@ func (p *Publisher) note(jobs []*job) {
 	}
 }
 
-// update sends one message. The heartbeat as read is a prerequisite of each: the next heartbeat bars every message before it, and a cluster
-// that was removed meanwhile changes nothing before it has read the zone.
+// update sends one message. The heartbeat as read is a prerequisite of each message. So the next heartbeat bars every earlier message,
+// and a cluster that was removed changes nothing before it has read the zone again.
 func (p *Publisher) update(ctx context.Context, prereqs, changes []dns.RR) error {
 	if p.o.Rate > 0 {
 		tick.Pause(ctx, time.Until(p.sent.Add(time.Duration(float64(time.Second)/p.o.Rate))))
@@ -181,7 +181,7 @@ func result(err error) string {
 	return string(rfc2136.KindOf(err))
 }
 
-// refused notes that the server will not have a message.
+// refused records that the server refuses a message.
 func (p *Publisher) refused(j *job, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -191,9 +191,9 @@ func (p *Publisher) refused(j *job, err error) {
 	p.report(h, &zone.Conflict{Reason: zone.Reason(rfc2136.KindOf(err)), Message: err.Error()})
 }
 
-// readBack looks again while the zone lacks what the server took, for about half a second, and for two while its serial does not move: BIND
-// with inline-signing changes the zone before it is signed, and answers from the signed one a moment later. It reports whether the zone is
-// known.
+// readBack reads the zone again while it lacks changes that the server accepted: for about half a second, or two seconds while its serial
+// does not change. BIND with inline-signing changes the zone before it signs it, and answers from the signed zone a moment later. It
+// reports whether the zone is up to date.
 func (p *Publisher) readBack(ctx context.Context, jobs []*job, look func() bool) bool {
 	for n := range 2 * tries {
 		lacks, moved := false, true
@@ -212,7 +212,7 @@ func (p *Publisher) readBack(ctx context.Context, jobs []*job, look func() bool)
 	return true
 }
 
-// verify compares what was read back with what the server said it took, and forgets what is settled.
+// verify compares what was read back with what the server accepted, and clears what is settled.
 func (p *Publisher) verify(jobs []*job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -242,7 +242,7 @@ func (p *Publisher) verify(jobs []*job) {
 	p.tell()
 }
 
-// contended lets hosts rest whose prerequisites did not hold time after time.
+// contended makes hosts wait whose prerequisites failed repeatedly.
 func (p *Publisher) contended(jobs []*job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

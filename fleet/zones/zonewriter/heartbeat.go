@@ -11,29 +11,29 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// beat is the cluster's own heartbeat.
+// beat is the state of the cluster's own heartbeat.
 type beat struct {
 	due     time.Time
-	rest    time.Time       // no message for the heartbeat alone before: the last one failed
-	counter uint64          // the highest that was sent
-	sent    map[uint64]bool // counters that the zone may hold by our doing
-	fence   fence           // what may still take effect that was sent before
-	keep    time.Time       // until then the heartbeat stays: a message may be on its way that was sent when there was none
-	foreign *zone.Beat      // another writer's under our id
-	written *zone.Beat      // came along with a message that was taken after the zone was read
+	rest    time.Time       // no message with only the heartbeat before this time, because the last one failed
+	counter uint64          // the highest counter that was sent
+	sent    map[uint64]bool // counters of our own messages that the zone may hold
+	fence   fence           // whether an earlier message may still take effect
+	keep    time.Time       // keep the heartbeat until this time: a message that was sent when there was none may still arrive
+	foreign *zone.Beat      // the heartbeat of another writer under our id
+	written *zone.Beat      // sent together with a message that was accepted after the zone was read
 }
 
-// fence tells whether messages may be on their way of which nothing is known. The next heartbeat bars them: it is a prerequisite of each.
-// Until then what stands under the cluster's name may be its own.
+// fence says whether messages with an unknown result may still take effect. The next heartbeat bars them, because the heartbeat is a
+// prerequisite of each message. Until then this writer may have written what is under the cluster's name.
 type fence int
 
 const (
-	started    fence = iota // this process sent none, the one before it may have
-	unanswered              // one had no answer
-	barred                  // none
+	started    fence = iota // this process has sent no message, but its predecessor may have
+	unanswered              // a message got no answer
+	barred                  // no such message is left
 )
 
-// observe looks whether the heartbeat in the zone is ours. Claims without one are of somebody who has none, and may live.
+// observe checks whether the heartbeat in the zone is ours. Claims without a heartbeat may belong to a live cluster that writes none.
 func (b *beat) observe(s *zone.State, me zone.Identity) {
 	x, ok := s.Beats[me.Cluster]
 	b.foreign = nil
@@ -57,7 +57,7 @@ func (b *beat) conflict(me zone.Identity, takeover bool) *zone.Conflict {
 		"instance %s writes under the cluster id %s, too; give one of the two clusters another id", b.foreign.Instance, me.Cluster)}
 }
 
-// fence has the next heartbeat bar what was sent without an answer.
+// fence makes the next heartbeat bar the messages that got no answer.
 func (p *Publisher) fence() {
 	if p.o.Heartbeat == 0 {
 		return
@@ -68,27 +68,27 @@ func (p *Publisher) fence() {
 	}
 }
 
-// takeover reports whether the other writer under our id is dead: its heartbeat has not changed for as long as it takes to be removed.
+// takeover reports whether the other writer under our id is dead: its heartbeat has not changed for long enough to be removed.
 func (p *Publisher) takeover() bool {
 	_, periods, ok := p.watch.Silent(p.o.Identity.Cluster)
 	return p.beat.foreign != nil && ok && periods >= zone.RemoveAfter
 }
 
-// heir reports whether claims of another instance under our id are ours: the heartbeat is, and it was written where none stood, or in the
-// place of one that had been silent for long.
+// heir reports whether claims of another instance under our id belong to us. They do if the heartbeat is ours: it was written when there
+// was none, or it replaced one that had been silent for long.
 func (p *Publisher) heir() bool {
 	b, ok := p.state.Beats[p.o.Identity.Cluster]
 	return ok && b.Instance == p.o.Identity.Instance && p.beat.foreign == nil
 }
 
-// beatMissing reports whether the next change should bring a heartbeat along.
+// beatMissing reports whether the next change should include a heartbeat.
 func (p *Publisher) beatMissing() bool {
 	b, ok := p.state.Beats[p.o.Identity.Cluster]
 	return p.o.Heartbeat > 0 && p.beat.written == nil && (!ok || b.Instance != p.o.Identity.Instance || p.beat.fence != barred || p.late() > 1)
 }
 
-// late returns by how many periods the heartbeat is overdue. One that slept for long may be amid its removal: what it writes brings the heartbeat
-// along, which ends that.
+// late returns by how many periods the heartbeat is overdue. If a writer was suspended for long, others may be removing it. So its next
+// change includes the heartbeat, which ends the removal.
 func (p *Publisher) late() float64 {
 	if p.o.Heartbeat == 0 || p.beat.due.IsZero() {
 		return 0
@@ -96,7 +96,7 @@ func (p *Publisher) late() float64 {
 	return float64(time.Since(p.beat.due)) / float64(p.o.Heartbeat)
 }
 
-// beatDue reports whether a message is to be sent for the heartbeat alone.
+// beatDue reports whether to send a message with only the heartbeat.
 func (p *Publisher) beatDue() bool {
 	if p.o.Heartbeat == 0 || p.beat.conflict(p.o.Identity, p.takeover()) != nil {
 		return false
@@ -117,7 +117,7 @@ func (p *Publisher) beatDue() bool {
 	return there && now.After(p.beat.keep) && left
 }
 
-// wants reports whether the cluster wants a host of the zone, and whether it did and wants none any more.
+// wants reports whether the cluster wants a host of the zone, and whether it has left hosts and wants none now.
 func (p *Publisher) wants() (some, left bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,7 +127,7 @@ func (p *Publisher) wants() (some, left bool) {
 	return some, !some && len(p.hosts) > 0
 }
 
-// beatChanges returns the changes for the next heartbeat, or those that end it where the cluster has left.
+// beatChanges returns the changes for the next heartbeat, or those that delete the heartbeat after the cluster has left the zone.
 func (p *Publisher) beatChanges(alone bool) []dns.RR {
 	cluster := p.o.Identity.Cluster
 	if alone && p.beat.fence == barred && len(p.state.Of(cluster)) == 0 {
@@ -141,12 +141,12 @@ func (p *Publisher) beatChanges(alone bool) []dns.RR {
 	return p.state.PlanBeat(cluster, p.ownBeat())
 }
 
-// ownBeat is the heartbeat that was sent last.
+// ownBeat returns the heartbeat that was sent last.
 func (p *Publisher) ownBeat() zone.Beat {
 	return zone.Beat{Counter: p.beat.counter, Instance: p.o.Identity.Instance, Period: p.o.Heartbeat.Truncate(time.Second)}
 }
 
-// beatSent notes what became of a message with a heartbeat.
+// beatSent records the result of a message with a heartbeat.
 func (p *Publisher) beatSent(err error) {
 	now := time.Now()
 	if err != nil {
@@ -170,7 +170,7 @@ func (p *Publisher) beatSent(err error) {
 	p.beat.due = now.Add(about(p.o.Heartbeat))
 }
 
-// removeDead removes clusters that are dead, one message for each host, and then the heartbeat.
+// removeDead removes dead clusters: one message for each host, then the heartbeat.
 func (p *Publisher) removeDead(ctx context.Context) {
 	if !p.o.Remove || p.o.Heartbeat == 0 || p.beat.foreign != nil || time.Now().Before(p.removal) {
 		return
@@ -183,8 +183,8 @@ func (p *Publisher) removeDead(ctx context.Context) {
 	}
 }
 
-// removeOne reports whether there was an answer that lets the removal go on. The dead cluster's heartbeat as watched is a prerequisite of
-// each message, so that one that lives ends its removal by its next beat.
+// removeOne reports whether the removal can continue with the next cluster. The dead cluster's heartbeat as observed is a prerequisite of
+// each message, so a cluster that is alive stops its removal with its next heartbeat.
 func (p *Publisher) removeOne(ctx context.Context, cluster string, dead []string) bool {
 	watched, kept := p.state.BeatAsRead(cluster), 0
 	for _, name := range p.state.Of(cluster) {

@@ -9,30 +9,30 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// A server says SERVFAIL for three reasons, and does not say which: it is busy for a moment (PowerDNS, while its database is locked), it
-// can write nothing (its disk is full), or one message would make a set too large (BIND: max-records-per-type). Time tells the first.
-// A heartbeat, the smallest message there is, tells the second. The third is believed only of a message that fails again and again while
-// the same without what makes the set grow is taken.
+// A server answers SERVFAIL for three reasons and does not tell them apart: it is busy for a moment (PowerDNS, while its database is
+// locked), it cannot write anything (its disk is full), or the message would make a set too large (BIND: max-records-per-type). A retry
+// finds the first. A heartbeat, the smallest message, finds the second. The third is assumed only if a message fails repeatedly while the
+// server accepts the same message without the part that enlarges the set.
 
-// ailing is a server that takes nothing.
+// ailing is the state of a server that accepts no message.
 type ailing struct {
-	until time.Time // nothing is sent before
-	times int       // in a row
+	until time.Time // send nothing before this time
+	times int       // failures in a row
 	err   error
 }
 
-// limit is how many RRs the server lets a set have, and what is guessed of it.
+// limit is the known or assumed maximum number of RRs in a set on this server.
 type limit struct {
-	n     int       // 0: it is not known to have a limit
-	until time.Time // perhaps it is raised then
+	n     int       // 0: no known limit
+	until time.Time // then try again: the limit may have been raised
 
-	guess int    // what n may be; 0: there is no guess
-	host  string // whose messages try it
-	kept  bool   // a message that keeps within the guess was taken; now one that does not must fail
+	guess int    // an assumed value for n; 0: none
+	host  string // the host whose messages test it
+	kept  bool   // the server accepted a message within the assumed limit; a message beyond it must now fail
 }
 
-// judge sends again what failed while the server was busy, a host at a time where it fails as a whole. It does so only if the server takes a
-// heartbeat now. The results are sendBatch's.
+// judge sends again what failed while the server was busy. If the whole batch fails, it sends one host at a time. It does so only if the
+// server accepts a heartbeat now. The results are those of sendBatch.
 func (p *Publisher) judge(ctx context.Context, jobs []*job, failed error) (contended, stop bool) {
 	if p.o.Heartbeat > 0 {
 		err := p.update(ctx, nil, p.beatChanges(false))
@@ -45,7 +45,7 @@ func (p *Publisher) judge(ctx context.Context, jobs []*job, failed error) (conte
 		case rfc2136.Prerequisite:
 			return true, false
 		}
-		if !p.refresh(ctx, false) { // the next message has the new heartbeat as prerequisite
+		if !p.refresh(ctx, false) { // the next message has the new heartbeat as a prerequisite
 			return false, true
 		}
 	}
@@ -66,7 +66,7 @@ func (p *Publisher) single(ctx context.Context, jobs []*job) (contended, stop bo
 	return false, false
 }
 
-// each does something with one job after another until it says stop.
+// each calls do for one job after another until do reports stop.
 func each(jobs []*job, do func(one []*job) (contended, stop bool)) (contended, stop bool) {
 	for i := range jobs {
 		var again bool
@@ -80,14 +80,14 @@ func each(jobs []*job, do func(one []*job) (contended, stop bool)) (contended, s
 	return contended, stop
 }
 
-// suspect considers that a message fails because it makes a set too large, and reports whether it is worth to plan again.
+// suspect checks whether a message may fail because it makes a set too large. It reports whether to plan again at once.
 func (p *Publisher) suspect(j *job) bool {
-	const installed = 100 // BIND since 9.18.28
+	const installed = 100 // the default of BIND since 9.18.28
 	before, after := p.state.Growth(&j.Message)
 	l := &p.limit
 	tried := l.guess > 0 && l.host == j.Host
 	switch {
-	case l.n > 0 && after > l.n: // others were faster
+	case l.n > 0 && after > l.n: // other clusters added records meanwhile
 		return true
 	case tried && l.kept && after > l.guess:
 		p.limit = limit{n: max(l.guess, before), until: time.Now().Add(about(p.o.Validate))}
@@ -104,18 +104,18 @@ func (p *Publisher) suspect(j *job) bool {
 	return true
 }
 
-// tested notes that the server took a message of the host that a guess is tried on.
+// tested records that the server accepted a message of the host that tests an assumed limit.
 func (l *limit) tested(host string) {
 	if l.guess == 0 || l.host != host {
 		return
 	}
 	if l.kept {
-		l.guess = 0 // it takes more: the server was busy
+		l.guess = 0 // the server accepts more, so it was only busy
 	}
 	l.kept = true
 }
 
-// planned is the host's next step under what is known of limits. The mutex is held.
+// planned returns the host's next step with the known or assumed limit. The mutex is held.
 func (p *Publisher) planned(w zone.Writer, m zone.Memory, want zone.Publication, now time.Time) zone.Step {
 	l := &p.limit
 	if l.n > 0 && now.After(l.until) {
@@ -128,12 +128,12 @@ func (p *Publisher) planned(w zone.Writer, m zone.Memory, want zone.Publication,
 	w.Limit = l.guess
 	st := p.state.Plan(w, m, want)
 	switch {
-	case st.Conflict == nil && !st.Message.Empty(): // on trial: nobody is told yet
+	case st.Conflict == nil && !st.Message.Empty(): // the limit is only assumed, so nothing is reported yet
 		st.Notes, st.Unserved = nil, nil
 	case len(st.Unserved) > 0 || st.Conflict != nil && st.Conflict.Reason == zone.RRsetFull:
-		// All that keeps within it is in the zone, by a message of long ago, and the heartbeat was taken just now.
+		// All records within the limit are already in the zone, by an earlier message, and the server has just accepted the heartbeat.
 		*l = limit{n: l.guess, until: now.Add(about(p.o.Validate))}
-	default: // the host is to be another one by now
+	default: // the wanted publication of the host has changed
 		*l = limit{n: l.n, until: l.until}
 		w.Limit = l.n
 		return p.state.Plan(w, m, want)
@@ -141,7 +141,7 @@ func (p *Publisher) planned(w zone.Writer, m zone.Memory, want zone.Publication,
 	return st
 }
 
-// wait reports a host that waits for a server that takes nothing. The mutex is held.
+// wait reports that a host waits because the server accepts no message. The mutex is held.
 func (p *Publisher) wait(h *host) {
 	p.report(h, &zone.Conflict{Reason: zone.Reason(rfc2136.ServerFailed), Message: fmt.Sprintf("%v, and to a heartbeat, too; it is tried again at %s",
 		p.ailing.err, p.ailing.until.Format(time.TimeOnly))})
