@@ -15,19 +15,20 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// plainHost is a host as plain questions for it are answered from bytes.
+// plainHost is a host for which plain queries are answered from prepared bytes.
 type plainHost struct {
 	*host
-	most   [2]int   // of the longest answer by family; 0: nobody has such addresses, and denied holds
+	most   [2]int   // size of the longest answer by family; 0: no cluster has such addresses, and denied is the answer
 	denied []byte   // the authority section of an answer without records; nil: CoreDNS answers
-	types  []uint16 // that the name has, in the zone or by its protocol, so that a question for them is CoreDNS's
+	types  []uint16 // types that the name has, in the zone or by the protocol; CoreDNS answers queries for them
 }
 
-// Types of questions for more than one type (RFC 6895, section 3.1).
+// metaTypes is the range of types that stand for more than one type (RFC 6895, section 3.1).
 const metaTypes, metaTypesEnd = 128, 255
 
-// plainHosts finds the hosts of a zone that can be answered from bytes, by their names in wire form. One with a cluster that publishes a
-// hostname cannot: its alias has no address behind it. Nor can one at the root, whose name is shorter than what stands for it.
+// plainHosts returns the hosts of a zone that can be answered from bytes, by their names in wire form. A host with a cluster that
+// publishes a hostname is left out, because its CNAME has no address in the zone. So is a host at the root, whose name is shorter than
+// the pointer to it.
 func (z *Zone) plainHosts() (map[string]*plainHost, error) {
 	out := make(map[string]*plainHost, len(z.hosts))
 	for name, h := range z.hosts {
@@ -56,17 +57,17 @@ func (z *Zone) plainHosts() (map[string]*plainHost, error) {
 	return out, nil
 }
 
-// deny notes what a plain server says of types that the host does not have.
+// deny prepares what a plain server answers for types that the host does not have.
 func (p *plainHost) deny(z *Zone, name string) error {
 	elem, ok := z.plain.Search(name)
 	if !ok {
-		return nil // nothing is at the name itself
+		return nil // the name itself has no records
 	}
 	p.types = elem.Types()
 	if name == z.origin {
 		p.types = append(p.types, dns.TypeSOA, dns.TypeNS)
 	}
-	absent := dns.TypeNULL // obsolete, and if somebody has it after all his host is CoreDNS's
+	absent := dns.TypeNULL // obsolete; if a host has it after all, CoreDNS answers for that host
 	if slices.Contains(p.types, absent) {
 		return nil
 	}
@@ -90,7 +91,7 @@ func (p *plainHost) deny(z *Zone, name string) error {
 			return fmt.Errorf("%s: %w", name, msg.ErrName)
 		}
 		if sections[i] = b[msg.HeaderSize+len(question):]; len(f.ns) != 1 {
-			return nil // who signs a zone says more
+			return nil // a signed zone has further records in this section
 		}
 	}
 	if string(sections[0]) == string(sections[1]) {
@@ -99,14 +100,14 @@ func (p *plainHost) deny(z *Zone, name string) error {
 	return nil
 }
 
-// FastPath returns what answers plain queries for hosts without the plugin chain.
+// FastPath returns the handler that answers plain queries for hosts without the plugin chain.
 func (s *Server) FastPath(*dnsserver.Server, string) fastpath.Handler { return hits{s} }
 
-// hits answers from bytes what ServeDNS would say, and counts the same. It draws and limits only where it answers: drawn twice, or left
-// to CoreDNS after the draw, weights would not hold.
+// hits answers from bytes what ServeDNS would answer, with the same metrics. It makes the random draw and applies the rate limit only if
+// it answers. If it left a query to CoreDNS after the draw, the answers would not follow the weights.
 type hits struct{ *Server }
 
-// addressesMost are in one answer over UDP: 1,232 bytes have no room for more.
+// addressesMost is the maximum number of addresses in an answer over UDP: 1,232 bytes hold no more.
 const addressesMost = 80
 
 // Answer implements fastpath.Handler.
@@ -146,7 +147,7 @@ func (h hits) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool
 	}
 	opt := answerOPT(q, subnet)
 	if msg.HeaderSize+len(q.Question)+most+opt.Len() > q.OPT.MaxAnswer(q.TCP) {
-		return b, queryinfo.Miss, false // to be cut
+		return b, queryinfo.Miss, false // the answer must be truncated
 	}
 	if !q.TCP {
 		switch o.limit.over(q.Client) {
@@ -168,7 +169,7 @@ func (h hits) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool
 		return appendOPT(b, start, opt, subnet, 0), queryinfo.Miss, true
 	}
 	var some [addressesMost]*address
-	i, bits, draw := s.pick(p.host, family, asked) // somebody: most is not 0
+	i, bits, draw := s.pick(p.host, family, asked) // never -1: most is not 0
 	list := p.addresses(some[:0], i, family, draw)
 	b = appendHead(b, q, msg.BitAA, len(list), 0)
 	for _, a := range list {
@@ -177,7 +178,7 @@ func (h hits) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool
 	return appendOPT(b, start, opt, subnet, bits), queryinfo.Miss, true
 }
 
-// appendHead appends an answer's header and its question. The OPT counts itself in.
+// appendHead appends an answer's header and its question section. It does not count the OPT, which counts itself.
 func appendHead(b []byte, q *fastpath.Query, bit, answers, authorities int) []byte {
 	bits := uint16(msg.BitQR|bit) << 8
 	if q.RD {
@@ -190,7 +191,7 @@ func appendHead(b []byte, q *fastpath.Query, bit, answers, authorities int) []by
 	return append(h.Append(b), q.Question...)
 }
 
-// answerOPT is the OPT that CoreDNS's writer would add: the client's own without its options, or a new one with the client subnet.
+// answerOPT returns the OPT that CoreDNS's writer would add: the client's own without its options, or a new one with the client subnet.
 func answerOPT(q *fastpath.Query, o subnetOption) msg.OPT {
 	opt := q.OPT
 	if opt.Options = o.bytes; o.bytes != nil {
@@ -199,7 +200,7 @@ func answerOPT(q *fastpath.Query, o subnetOption) msg.OPT {
 	return opt
 }
 
-// appendOPT appends the OPT. scope is how many bits of the client subnet decided the answer.
+// appendOPT appends the OPT. scope is how many bits of the client subnet determined the answer.
 func appendOPT(b []byte, start int, opt msg.OPT, o subnetOption, scope int) []byte {
 	b = opt.Append(b, start)
 	if opt.Present && o.bytes != nil && o.network.Bits() > 0 {
@@ -208,18 +209,18 @@ func appendOPT(b []byte, start int, opt msg.OPT, o subnetOption, scope int) []by
 	return b
 }
 
-// subnetOption is an EDNS client subnet in its plain form (RFC 7871, section 6): no scope, and as many bytes of a network of IPv4 or IPv6 as
-// it has.
+// subnetOption is an EDNS client subnet in its plain form (RFC 7871, section 6): no scope, an IPv4 or IPv6 network, and exactly the bytes
+// that the network needs.
 type subnetOption struct {
-	bytes   []byte // with code and length; nil: none
+	bytes   []byte // including code and length; nil: none
 	network netip.Prefix
 }
 
-// scopeAt is where the scope is: behind code, length, family and source length.
+// scopeAt is the offset of the scope: it follows code, length, family and source length.
 const scopeAt = 7
 
-// subnetIn reads an OPT's options; ok is false where there is one that CoreDNS has to look at. Cookies are known here, since BIND sends them
-// with each question; they are not answered (RFC 7873, section 5.2: as by a server that does not know them).
+// subnetIn reads an OPT's options. ok is false if CoreDNS must handle one of them. Cookies are accepted here because BIND sends them with
+// each query. They are not answered, as by a server that does not implement them (RFC 7873, section 5.2).
 func subnetIn(options []byte) (o subnetOption, ok bool) {
 	for len(options) > 0 {
 		if len(options) < 4 {

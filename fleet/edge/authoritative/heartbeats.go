@@ -9,20 +9,21 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// lookPace is the longest time between two looks of an edge at a zone, unless the primary was away or a transfer took long.
+// lookPace is the longest time between two reads of a zone by an edge, unless the primary did not answer or a transfer took long.
 const lookPace = 4 * time.Second
 
-// heartbeats tells which clusters of a zone are silent: their heartbeats have not changed for zone.RemoveAfter of their periods, while the
-// primary answered. Their addresses count as sick if no health check says more of them. If more than half of the clusters are silent none of
-// them counts as silent: the clusters may be cut off from the primary, and alive. It stays when the zone is compiled again.
+// heartbeats determines which clusters of a zone are silent: their heartbeats have not changed for zone.RemoveAfter of their periods
+// while the primary answered. Addresses of a silent cluster without a health check count as unhealthy. If more than half of the clusters
+// are silent, none counts as silent, because the clusters may be alive but cut off from the primary. The state is kept when the zone is
+// compiled again.
 type heartbeats struct {
 	mu       sync.Mutex // guards the fields below
 	watch    zone.Watch
 	clusters map[string]*cluster
-	silent   atomic.Int64 // how many of them
+	silent   atomic.Int64 // number of silent clusters
 }
 
-// cluster is a Target: all addresses of a cluster that no health check tells of.
+// cluster is a Target for all addresses of a cluster that have no health check.
 type cluster struct{ silent atomic.Bool }
 
 // Well implements Target.
@@ -43,7 +44,7 @@ func (h *heartbeats) of(name string) *cluster {
 	return c
 }
 
-// observe notes heartbeats that the primary had at now, and returns the silent clusters.
+// observe records heartbeats that the primary had at now, and returns the silent clusters.
 func (h *heartbeats) observe(beats map[string]zone.Beat, now time.Time) (silent []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -59,7 +60,7 @@ func (h *heartbeats) observe(beats map[string]zone.Beat, now time.Time) (silent 
 	return silent
 }
 
-// either is a Target that is well if one of two is: both publish the address.
+// either is a Target that is healthy if one of two is, for an address that two clusters publish.
 type either [2]Target
 
 // Well implements Target.

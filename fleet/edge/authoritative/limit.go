@@ -8,30 +8,30 @@ import (
 	"time"
 )
 
-// Rate bounds what one network is answered over UDP, so that whoever writes its address as the sender of questions gets little of the
-// edge's answers to it. The zero value bounds nothing.
+// Rate limits the answers to one network over UDP, so that an attacker who forges its address as the source of queries cannot flood it
+// with the edge's answers. The zero value sets no limit.
 type Rate struct {
-	Answers int            // a second, of one network; 0: no bound
-	Slip    int            // one of so many answers beyond it is an empty one that says "truncated"; 0: none
-	Exempt  []netip.Prefix // not bounded
+	Answers int            // per second and network; 0: no limit
+	Slip    int            // one of every Slip answers above the limit is sent empty and truncated; 0: none
+	Exempt  []netip.Prefix // networks without a limit
 }
 
 func (r Rate) same(other Rate) bool {
 	return r.Answers == other.Answers && r.Slip == other.Slip && slices.Equal(r.Exempt, other.Exempt)
 }
 
-// The networks that are counted together: what one owner usually has, as in BIND and Knot.
+// The prefix lengths of the networks that are counted together: what one owner usually has, as in BIND and Knot.
 const (
 	networkBits4 = 24
 	networkBits6 = 56
 )
 
-// burst is how many seconds' worth of answers a network may take at once.
+// burst is how many seconds' worth of answers a network may get at once.
 const burst = 2
 
-// limiter counts answers by network, in a table of fixed size: networks that fall into one place share it. Each place holds a time, as
-// the generic cell rate algorithm has it (ITU-T I.371): it moves on by the cost of each answer and must not be further ahead than
-// the burst. It is safe for concurrent use and costs no allocation.
+// limiter counts answers by network in a table of fixed size; networks with the same hash share a slot. Each slot holds a time, as in the
+// generic cell rate algorithm (ITU-T I.371): it advances by the cost of each answer and must not be ahead of the present by more than the
+// burst. It is safe for concurrent use and does not allocate.
 type limiter struct {
 	rate    Rate
 	cost    int64 // nanoseconds
@@ -51,16 +51,16 @@ func newLimiter(r Rate) *limiter {
 	return l
 }
 
-// verdict says what becomes of an answer.
+// verdict is how a query is answered under the limit.
 type verdict int
 
 const (
 	full  verdict = iota
-	short         // an empty one that says "truncated"
+	short         // an empty, truncated answer
 	none
 )
 
-// over tells what a client may get.
+// over returns how a client's query is answered.
 func (l *limiter) over(client netip.Addr) verdict {
 	if l.places == nil {
 		return full
@@ -76,7 +76,7 @@ func (l *limiter) over(client netip.Addr) verdict {
 	}
 	network, err := client.Prefix(bits)
 	if err != nil {
-		return full // no client's question
+		return full // not a client's address
 	}
 	place := &l.places[maphash.Comparable(l.seed, network)%limiterPlaces]
 	now := int64(time.Since(l.begun))

@@ -9,8 +9,8 @@ import (
 const answersHelp = "Answers of the edge, by what led to them: geo, default, any and unhealthy chose a cluster; simple gave all addresses; plain " +
 	"is all else of a zone; refused asked for what is not served; limited got none, and slipped an empty one, as their network asks too much."
 
-// counts are what is counted of questions. The labels are closed lists: names of hosts and clusters would tell every client of the
-// endpoint.
+// counts are the counters of queries. Their labels have fixed values: names of hosts and clusters would be visible to every client of the
+// metrics endpoint.
 type counts struct {
 	chosen                                   [reasons]prometheus.Counter
 	simple, plain, refused, limited, slipped prometheus.Counter
@@ -28,7 +28,7 @@ func newCounts() *counts {
 	return c
 }
 
-// Collector is what there is to scrape.
+// Collector returns the plugin's metrics.
 func (s *Server) Collector() prometheus.Collector { return collector{s} }
 
 type collector struct{ *Server }

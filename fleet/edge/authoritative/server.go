@@ -1,11 +1,13 @@
-// Package authoritative is the CoreDNS plugin that answers zones that clusters share: for each of their hosts it chooses a cluster by geo, health
-// and weight, and answers with that cluster's addresses. All else of a zone it answers as a plain authoritative server does.
+// Package authoritative is the CoreDNS plugin that answers queries for zones that several clusters share. For each of their hosts it
+// chooses a cluster by region, health and weight, and answers with that cluster's addresses. It answers all other names as a plain
+// authoritative server does.
 //
-// It owns no zone: whoever reads them sets them. It must never ask anybody, recurse, or answer with an address that the zone does not
-// hold for the host.
+// It guarantees that an answer is a non-empty part of what a plain server answers, so that edges and plain servers can serve one zone
+// together. Health and region only narrow the choice. It never forwards or recurses, and never answers with an address that the zone does
+// not hold for the host.
 //
-// Failure policy: an answer is a non-empty part of what a plain server says, so that edges and plain servers may serve one zone side by
-// side. Health and geo only narrow it down. A zone that is set is answered until another takes its place, however old.
+// It does not read zones: its caller sets them. On failure a zone that was set is served until another version replaces it, however old
+// it is.
 package authoritative
 
 import (
@@ -36,47 +38,47 @@ import (
 // Name is the plugin's directive.
 const Name = "shared"
 
-// Options say whom the edge serves, and how. Their lists stay as they are.
+// Options configure which clients the edge serves, and how. The lists must not be modified.
 type Options struct {
 	Rate      Rate
-	Resolvers []netip.Prefix // whose EDNS client subnet counts
-	// Notified is told that a zone's primary has something new. It must not wait.
+	Resolvers []netip.Prefix // senders whose EDNS client subnet is used
+	// Notified is called when a zone's primary sends a NOTIFY. It must not block.
 	Notified func(zone string, sender netip.Addr) (taken bool)
 }
 
-// Server is what all of the plugin's instances share. Its methods are safe for concurrent use.
+// Server is the state that all instances of the plugin share. Its methods are safe for concurrent use.
 type Server struct {
 	options atomic.Pointer[options]
 	locator atomic.Pointer[geo.Locator]
 	zones   atomic.Pointer[zones]
 	counts  *counts
-	draw    func() uint64 // uniform over all of its values
+	draw    func() uint64 // random, uniform over all values
 
 	mu sync.Mutex // guards changes of zones
 }
 
-// zones are the zones that are answered. Nobody changes them.
+// zones are the zones that are served. They are never modified.
 type zones struct {
 	by    map[string]*Zone      // by origin
-	plain fastpath.Zones[*Zone] // the same, for plain questions
+	plain fastpath.Zones[*Zone] // the same, for plain queries
 }
 
-// New makes a server without zones, that knows no place.
+// New makes a server without zones or location data.
 func New(o Options) *Server {
-	s := &Server{counts: newCounts(), draw: rand.Uint64} //nolint:gosec // nobody gains by guessing it
+	s := &Server{counts: newCounts(), draw: rand.Uint64} //nolint:gosec // an attacker gains nothing by guessing it
 	s.Configure(o)
 	s.SetLocator(new(geo.Locator))
 	s.zones.Store(new(zones))
 	return s
 }
 
-// options are what Configure said, and the limiter by them.
+// options are the configured options with their limiter.
 type options struct {
 	Options
 	limit *limiter
 }
 
-// Configure has the next question answered by other options. Where the rate stays, networks stay as far ahead as they are.
+// Configure sets the options, starting with the next query. If the rate does not change, the limiter keeps its state.
 func (s *Server) Configure(o Options) {
 	next := &options{Options: o}
 	if old := s.options.Load(); old != nil && old.Rate.same(o.Rate) {
@@ -87,11 +89,11 @@ func (s *Server) Configure(o Options) {
 	s.options.Store(next)
 }
 
-// SetLocator says where clients are from now on. The server owns it.
+// SetLocator sets how clients are located from now on. The server owns the locator.
 func (s *Server) SetLocator(l *geo.Locator) { s.locator.Store(l) }
 
-// Taker returns what has a zone answered by records that it is given, in place of those before; it keeps them. An error says what is
-// wrong with them, and changes nothing. It is called by one goroutine at a time.
+// Taker returns a function that replaces a zone's records with those that it gets, which it keeps. If they are invalid it returns an
+// error and changes nothing. Only one goroutine may call it at a time.
 func (s *Server) Taker(origin string, watch Watch) func(records []dns.RR) error {
 	beats := new(heartbeats)
 	return func(records []dns.RR) error {
@@ -103,8 +105,8 @@ func (s *Server) Taker(origin string, watch Watch) func(records []dns.RR) error 
 	}
 }
 
-// Current notes that the primary has just said that a zone is as it is answered, and returns the clusters whose heartbeats have not changed for
-// long. Their addresses are answered no more if no health check finds them well, unless there are no others.
+// Current records that the primary has confirmed the zone as it is served. It returns the clusters whose heartbeats have not changed for
+// long. Their addresses are no longer in answers unless a health check finds them healthy or there are no other addresses.
 func (s *Server) Current(origin string) (silent []string) {
 	if z := s.zones.Load().by[origin]; z != nil {
 		silent = z.heartbeats.observe(z.beats, time.Now())
@@ -117,9 +119,9 @@ func (s *Server) set(z *Zone) error {
 	return s.change(func(by map[string]*Zone) { by[z.origin] = z })
 }
 
-// Drop has a zone answered no more.
+// Drop stops serving a zone.
 func (s *Server) Drop(origin string) {
-	_ = s.change(func(by map[string]*Zone) { delete(by, origin) }) // the names of those that stay were taken before
+	_ = s.change(func(by map[string]*Zone) { delete(by, origin) }) // the remaining names were valid before
 }
 
 func (s *Server) change(change func(by map[string]*Zone)) error {
@@ -139,7 +141,7 @@ func (s *Server) change(change func(by map[string]*Zone)) error {
 	return nil
 }
 
-// Setup is the directive's set-up function.
+// Setup is the directive's setup function.
 func (s *Server) Setup(c *caddy.Controller) error {
 	for c.Next() {
 		if len(c.RemainingArgs()) != 0 || c.NextBlock() {
@@ -153,7 +155,7 @@ func (s *Server) Setup(c *caddy.Controller) error {
 // Name implements plugin.Handler.
 func (s *Server) Name() string { return Name }
 
-// zone finds the zone that a canonical name is in; nil for none.
+// zone finds the zone of a canonical name; nil if there is none.
 func (s *Server) zone(name string) *Zone {
 	zones := s.zones.Load().by
 	for off, end := 0, false; !end; off, end = dns.NextLabel(name, off) {
@@ -164,7 +166,7 @@ func (s *Server) zone(name string) *Zone {
 	return zones["."]
 }
 
-// ServeDNS implements plugin.Handler. The plugin is the end of its chain.
+// ServeDNS implements plugin.Handler. The plugin is the last of its plugin chain.
 func (s *Server) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	sender := fairshare.Client(w.RemoteAddr())
 	q := r.Question[0]
@@ -174,7 +176,7 @@ func (s *Server) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (
 		switch o.limit.over(sender) {
 		case none:
 			s.counts.limited.Inc()
-			return dns.RcodeSuccess, nil // written: there is nothing more to say
+			return dns.RcodeSuccess, nil // to CoreDNS this means that the answer was written
 		case short:
 			s.counts.slipped.Inc()
 			m := new(dns.Msg).SetReply(r)
@@ -213,7 +215,7 @@ func (s *Server) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (
 	return s.say(w, m, c, s.plain(m, z, state, c))
 }
 
-// choose answers for a host; without a record where nobody has what is asked for. bits is the answer's scope.
+// choose answers for a host, without a record if no cluster has the type. bits is the scope of the answer.
 func (s *Server) choose(h *host, family int, c client) (answers []dns.RR, bits int) {
 	i, bits, draw := s.pick(h, family, c.address)
 	if i < 0 {
@@ -228,8 +230,8 @@ func (s *Server) choose(h *host, family int, c client) (answers []dns.RR, bits i
 	return answers, bits
 }
 
-// pick picks a host's cluster for a client's address, and counts why; -1 where nobody has what is asked for. draw is where an answer
-// begins.
+// pick chooses a host's cluster for a client's address and counts the reason. It returns -1 if no cluster has the type. draw is the
+// random number that also determines the answer's first address.
 func (s *Server) pick(h *host, family int, from netip.Addr) (i, bits int, draw uint64) {
 	draw = s.draw()
 	if h.simple {
@@ -246,11 +248,11 @@ func (s *Server) pick(h *host, family int, from netip.Addr) (i, bits int, draw u
 	return i, bits, draw
 }
 
-// plain answers as a plain server does, and at the end of an alias or behind a wildcard for the host that is there.
+// plain answers as a plain server does. If a CNAME or a wildcard leads to a host, it answers for that host.
 func (s *Server) plain(m *dns.Msg, z *Zone, state request.Request, c client) (bits int) {
 	name, qtype := state.Name(), state.QType()
 	if qtype == dns.TypeANY {
-		// RFC 8482, section 4.2: little to gain for whoever writes another's address as the sender's.
+		// RFC 8482, section 4.2: an attacker who forges a sender's address gains little from such an answer.
 		if f := z.lookup(name, dns.TypeHINFO); f.result == file.NameError || f.result == file.Delegation {
 			return fill(m, f)
 		}
@@ -263,7 +265,7 @@ func (s *Server) plain(m *dns.Msg, z *Zone, state request.Request, c client) (bi
 	if !ok || f.result == file.Delegation || f.result == file.ServerFailure {
 		return fill(m, f)
 	}
-	// The aliases stand first, each with its target behind it.
+	// The CNAMEs come first, each followed by its target.
 	end, aliases := name, 0
 	for _, rr := range f.answer {
 		if alias, ok := rr.(*dns.CNAME); ok && aliases < len(f.answer) {
@@ -289,7 +291,7 @@ func (s *Server) plain(m *dns.Msg, z *Zone, state request.Request, c client) (bi
 	return bits
 }
 
-// fill takes over what a plain server says.
+// fill copies the answer of a plain server.
 func fill(m *dns.Msg, f found) (bits int) {
 	m.Answer, m.Ns, m.Extra = f.answer, f.ns, slices.Clone(f.extra)
 	switch f.result {
@@ -303,7 +305,7 @@ func fill(m *dns.Msg, f found) (bits int) {
 	return 0
 }
 
-// wildcard finds the host that a name which is no name of the zone is answered by: that of its closest encloser (RFC 4592).
+// wildcard finds the host that answers a name which the zone does not have: the wildcard at its closest encloser (RFC 4592).
 func (z *Zone) wildcard(name string) *host {
 	for off, end := 0, false; !end && !z.exists(name[off:]); {
 		off, end = dns.NextLabel(name, off)
@@ -311,7 +313,7 @@ func (z *Zone) wildcard(name string) *host {
 			break
 		}
 		star := "*." + name[off:]
-		if h := z.hosts[star]; h != nil || z.exists(star) { // of hostnames alone, a host has no records at its name
+		if h := z.hosts[star]; h != nil || z.exists(star) { // a host that has only hostnames has no records at its name
 			return h
 		}
 	}
@@ -327,7 +329,7 @@ func (z *Zone) exists(name string) bool {
 	return ok && dns.IsSubDomain(name, next.Name())
 }
 
-// rename gives records the name as it was asked for, where its letters differ.
+// rename gives records the name as the query spells it, if the case of its letters differs.
 func rename(rrs []dns.RR, name, asked string) {
 	if name == asked {
 		return
@@ -337,7 +339,7 @@ func rename(rrs []dns.RR, name, asked string) {
 	}
 }
 
-// notified passes on what a primary says.
+// notified passes on a NOTIFY from a primary.
 func (s *Server) notified(w dns.ResponseWriter, r *dns.Msg, z *Zone, sender netip.Addr) (int, error) {
 	notify := s.options.Load().Notified
 	if !strings.EqualFold(r.Question[0].Name, z.origin) || notify == nil || !notify(z.origin, sender) {
@@ -349,7 +351,7 @@ func (s *Server) notified(w dns.ResponseWriter, r *dns.Msg, z *Zone, sender neti
 	return write(w, m)
 }
 
-// say writes an answer that so many bits of the client's address decided.
+// say writes an answer. bits is how many bits of the client's address determined it.
 func (s *Server) say(w dns.ResponseWriter, m *dns.Msg, c client, bits int) (int, error) {
 	if c.subnet != nil {
 		opt := new(dns.OPT)
@@ -362,11 +364,11 @@ func (s *Server) say(w dns.ResponseWriter, m *dns.Msg, c client, bits int) (int,
 
 func write(w dns.ResponseWriter, m *dns.Msg) (int, error) {
 	if err := w.WriteMsg(m); err != nil {
-		// The client is gone or its buffer full; CoreDNS must not write a second time, so the code says "written".
+		// The client is gone or its buffer is full. CoreDNS must not write a second time, so the code means "written".
 		return dns.RcodeSuccess, plugin.Error(Name, err)
 	}
 	return dns.RcodeSuccess, nil
 }
 
-// reasons is how many of them there are.
+// reasons is the number of loadbalance's reasons.
 const reasons = int(loadbalance.Unhealthy) + 1

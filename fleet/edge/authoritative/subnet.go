@@ -8,15 +8,15 @@ import (
 	"github.com/miekg/dns"
 )
 
-// client is who an answer is for.
+// client is the client for which an answer is chosen.
 type client struct {
-	address netip.Addr        // by which the place is found
-	subnet  *dns.EDNS0_SUBNET // the question's, where it counts; nil: the address is the sender's
+	address netip.Addr        // used to locate the client
+	subnet  *dns.EDNS0_SUBNET // from the query, if it is used; nil: address is the sender's
 }
 
-// clientOf reads a question's client: the network in its EDNS client subnet where a listed resolver sends it, else the sender. bad says
-// that the option is malformed, which is answered FORMERR (RFC 7871, section 7.1.2). An option of anybody else is passed over, and the
-// answer has none: it would let everybody choose his place, and fill resolvers' caches.
+// clientOf returns a query's client: the network in its EDNS client subnet if a listed resolver sends it, otherwise the sender. bad means
+// that the option is malformed, which is answered FORMERR (RFC 7871, section 7.1.2). The option of any other sender is ignored, and the
+// answer has none. Otherwise every sender could choose its location and fill the caches of resolvers.
 func clientOf(sender netip.Addr, r *dns.Msg, resolvers []netip.Prefix) (c client, bad bool) {
 	c.address = sender
 	opt := r.IsEdns0()
@@ -39,24 +39,24 @@ func clientOf(sender netip.Addr, r *dns.Msg, resolvers []netip.Prefix) (c client
 	s := c.subnet
 	a, ok := netip.AddrFromSlice(s.Address)
 	if s.Family == 1 {
-		a = a.Unmap() // the library keeps it in 16 bytes
+		a = a.Unmap() // the library uses 16 bytes
 	}
 	if s.SourceScope != 0 {
 		return c, true
 	}
 	switch s.Family {
 	case 0:
-		// Of family 0 there is the empty network alone: the client wants none to be told (section 7.1.2).
+		// Family 0 has only the empty network: the client does not want to disclose its network (section 7.1.2).
 		return c, s.SourceNetmask != 0 || len(s.Address) != 0 && !s.Address.IsUnspecified()
 	case 1, 2:
 	default:
-		return client{address: sender}, false // a family that is not known here: as if it were not there
+		return client{address: sender}, false // an unknown family: ignore the option
 	}
 	if !ok || a.Is4In6() || a.Is4() != (s.Family == 1) || int(s.SourceNetmask) > a.BitLen() {
 		return c, true
 	}
 	if network, err := a.Prefix(int(s.SourceNetmask)); err != nil || network.Addr() != a {
-		return c, true // bits behind the network's
+		return c, true // bits are set beyond the prefix length
 	}
 	if s.SourceNetmask > 0 {
 		c.address = a
@@ -64,13 +64,13 @@ func clientOf(sender netip.Addr, r *dns.Msg, resolvers []netip.Prefix) (c client
 	return c, false
 }
 
-// listed reports whether a sender's client subnets count.
+// listed reports whether client subnets from this sender are used.
 func listed(resolvers []netip.Prefix, sender netip.Addr) bool {
 	return slices.ContainsFunc(resolvers, func(p netip.Prefix) bool { return p.Contains(sender) })
 }
 
-// option is the answer's, of an answer that bits of the client's address decided. Where the client gave none of its address the answer
-// is for whoever asks the same way: scope 0.
+// option returns the option for an answer that bits of the client's address determined. If the client disclosed no address, the answer
+// has scope 0: it is valid for every client that does the same.
 func (c client) option(bits int) *dns.EDNS0_SUBNET {
 	s := c.subnet
 	out := &dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: s.Family, SourceNetmask: s.SourceNetmask, Address: slices.Clone(s.Address)}

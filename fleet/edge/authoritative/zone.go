@@ -21,15 +21,15 @@ import (
 	"github.com/neardns/neardns/internal/dns/responsewriter"
 )
 
-// Zone is one zone as it is answered: what a plain server would say, by CoreDNS's own lookup, and for each host whom to choose from. Nobody
-// changes one that is in use.
+// Zone is one zone as it is served: the answers of a plain server, by CoreDNS's own lookup, and the clusters to choose from for each
+// host. A Zone in use is never modified.
 type Zone struct {
 	origin string
 	plain  *file.Zone
 	hosts  map[string]*host // by canonical name; "*.x." for a wildcard
 	byWire map[string]*plainHost
 	soa    *dns.SOA
-	// ignored is how many foreign or broken TXT records its bookkeeping has.
+	// ignored is the number of foreign or broken TXT records in its bookkeeping.
 	ignored    int
 	beats      map[string]zone.Beat // by cluster
 	heartbeats *heartbeats
@@ -37,27 +37,27 @@ type Zone struct {
 
 // host is a name that clusters share.
 type host struct {
-	simple     bool // all addresses are answered, but for the sick
+	simple     bool // all healthy addresses are in the answer
 	candidates []loadbalance.Candidate
-	answers    []answer // of the same places in the lists
+	answers    []answer // in the order of candidates
 }
 
 // answer is what one cluster has at a host: records of the zone, with the host's name.
 type answer struct {
 	addresses [2][]address // by family
-	alias     *dns.CNAME   // in their place; nil: none
-	cluster   *cluster     // that publishes them; nil for a host of several clusters
+	alias     *dns.CNAME   // in place of addresses; nil: none
+	cluster   *cluster     // the cluster that publishes them; nil if the host's clusters are joined
 }
 
 type address struct {
 	rr     dns.RR
-	wire   []byte // the same, with a pointer to the question's name
-	target Target // nil: nothing is known of it, and it is taken to be well
+	wire   []byte // the same, with a pointer to the name in the question section
+	target Target // nil: its health is unknown, so it counts as healthy
 }
 
 func (a *address) well() bool { return a.target == nil || a.target.Well() }
 
-// family is the place of a type's addresses in an answer; ok is false for other types.
+// family is the index of a type's addresses in an answer; ok is false for other types.
 func family(qtype uint16) (i int, ok bool) {
 	switch qtype {
 	case dns.TypeA:
@@ -68,16 +68,18 @@ func family(qtype uint16) (i int, ok bool) {
 	return 0, false
 }
 
-// Target tells whether an address is well; see healthcheck.Target.
+// Target reports whether an address is healthy; see healthcheck.Target.
 type Target interface{ Well() bool }
 
-// Watch says what is to be probed, by the cluster that publishes it, and returns the targets that are; see healthcheck.Checker.Set.
+// Watch sets the health checks of a zone, by the cluster that publishes them, and returns the targets that are checked; see
+// healthcheck.Checker.Set.
 type Watch func(zone string, checks map[string][]healthcheck.Check) map[healthcheck.Check]Target
 
-// compile makes a zone of its records, which it keeps. watch is called once. beats judges its clusters from one compiled zone to the next.
+// compile makes a zone from its records, which it keeps. It calls watch once. beats carries the state of the clusters' heartbeats from
+// one compiled zone to the next.
 //
-// Whatever a peer's TXT says, only records of the zone are answered: addresses at the host or at the cluster's own name below klb, and
-// there the alias of a cluster that publishes a hostname.
+// Whatever a cluster's TXT records contain, only records of the zone are in answers: addresses at the host or at the cluster's own name
+// below klb, and the CNAME there of a cluster that publishes a hostname.
 func compile(origin string, rrs []dns.RR, watch Watch, beats *heartbeats) (*Zone, error) {
 	state, err := zone.Parse(origin, rrs)
 	if err != nil {
@@ -91,9 +93,9 @@ func compile(origin string, rrs []dns.RR, watch Watch, beats *heartbeats) (*Zone
 			continue
 		}
 		if rr.Header().Rrtype == dns.TypeNSEC3 || rr.Header().Rrtype == dns.TypeNSEC3PARAM {
-			continue // CoreDNS does not answer by them
+			continue // CoreDNS does not use them in answers
 		}
-		if err := z.plain.Insert(dns.Copy(rr)); err != nil { // it changes letters
+		if err := z.plain.Insert(dns.Copy(rr)); err != nil { // it changes the case of letters
 			return nil, fmt.Errorf("zone %s: %w", z.origin, err)
 		}
 	}
@@ -104,7 +106,8 @@ func compile(origin string, rrs []dns.RR, watch Watch, beats *heartbeats) (*Zone
 	for name, h := range state.Hosts {
 		for cluster, c := range h.Claims {
 			for _, a := range c.Addresses {
-				// What is not answered is not asked either: a text costs its writer nothing, and edges ask a bounded number of targets.
+				// Only addresses that can be in an answer are checked: TXT records cost their writer nothing, and the number of targets
+				// is limited.
 				if check, ok := checkOf(name, a, c.Health); ok && h.Has(cluster, a) {
 					checks[cluster] = append(checks[cluster], check)
 				}
@@ -123,7 +126,7 @@ func compile(origin string, rrs []dns.RR, watch Watch, beats *heartbeats) (*Zone
 	return z, nil
 }
 
-// checkOf is the health check of one address; ok is false where its cluster publishes none.
+// checkOf returns the health check of an address; ok is false if its cluster publishes none.
 func checkOf(name string, a netip.Addr, h *zone.Health) (c healthcheck.Check, ok bool) {
 	if h == nil {
 		return c, false
@@ -138,7 +141,7 @@ func checkOf(name string, a netip.Addr, h *zone.Health) (c healthcheck.Check, ok
 	return c, true
 }
 
-// host finds what each cluster has at a host; nil where a plain server does not answer for it itself.
+// host collects what each cluster has at a host; nil if a plain server does not answer for the host itself.
 func (z *Zone) host(h *zone.Host, watched map[healthcheck.Check]Target) *host {
 	if h.CNAME != "" || h.Strategy == "" {
 		return nil
@@ -160,7 +163,7 @@ func (z *Zone) host(h *zone.Host, watched map[healthcheck.Check]Target) *host {
 			}
 			a.add(h, ip, target)
 		}
-		// At the apex there can be no alias.
+		// The apex cannot have a CNAME.
 		if target := h.Targets[cluster]; c.Target != "" && target == c.Target && h.Name != z.origin {
 			a.alias = &dns.CNAME{Hdr: dns.RR_Header{Name: h.Name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: h.TTL}, Target: target}
 		}
@@ -179,7 +182,7 @@ func (z *Zone) host(h *zone.Host, watched map[healthcheck.Check]Target) *host {
 	return out
 }
 
-// join makes all of a host's clusters one, with whatever else the zone has at the host.
+// join merges a host's clusters into one and adds all other addresses that the zone has at the host.
 func (h *host) join(of *zone.Host) {
 	var all gathered
 	for _, a := range h.answers {
@@ -195,13 +198,13 @@ func (h *host) join(of *zone.Host) {
 	h.candidates, h.answers = []loadbalance.Candidate{{Weight: 1}}, []answer{all.answer}
 }
 
-// gathered is an answer while it is made. Names may have tens of thousands of addresses.
+// gathered is an answer under construction. Names may have tens of thousands of addresses.
 type gathered struct {
 	answer
-	at map[netip.Addr]int // places in their family's list
+	at map[netip.Addr]int // index in the list of its family
 }
 
-// add adds an address, or what another cluster says of one that is there.
+// add adds an address. If it is already there, it merges the target.
 func (a *gathered) add(h *zone.Host, ip netip.Addr, t Target) {
 	i, header := 0, dns.RR_Header{Name: h.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: h.TTL}
 	var rr dns.RR = &dns.A{Hdr: header, A: ip.AsSlice()}
@@ -221,7 +224,8 @@ func (a *gathered) add(h *zone.Host, ip netip.Addr, t Target) {
 	}
 }
 
-// merge joins what two clusters say of one address: a health check tells more than heartbeats, and of those one is enough.
+// merge combines the targets of two clusters for one address: a health check is preferred to heartbeats, and of two heartbeats one
+// healthy cluster is enough.
 func merge(a, b Target) Target {
 	switch {
 	case b == nil:
@@ -242,7 +246,7 @@ func ofHeartbeats(t Target) bool {
 	return false
 }
 
-// wireOf is an address's record in an answer to a question for its name (RFC 1035, sections 3.2.1 and 4.1.4).
+// wireOf returns an address record as it is in an answer to a query for its name (RFC 1035, sections 3.2.1 and 4.1.4).
 func wireOf(ip netip.Addr, h dns.RR_Header) []byte {
 	b := []byte{0xc0, msg.HeaderSize}
 	b = binary.BigEndian.AppendUint16(b, h.Rrtype)
@@ -252,20 +256,20 @@ func wireOf(ip netip.Addr, h dns.RR_Header) []byte {
 	return append(b, ip.AsSlice()...)
 }
 
-// found is what a plain server says.
+// found is the answer of a plain server.
 type found struct {
 	answer, ns, extra []dns.RR
 	result            file.Result
 }
 
-// lookup is CoreDNS's own. name is canonical.
+// lookup is CoreDNS's own lookup. name is canonical.
 func (z *Zone) lookup(name string, qtype uint16) found {
 	m := new(dns.Msg)
 	m.Question = []dns.Question{{Name: name, Qtype: qtype, Qclass: dns.ClassINET}}
 	return z.find(requestOf(z, m), name)
 }
 
-// requestOf is a question of the zone's own as CoreDNS has it.
+// requestOf returns an internal query in CoreDNS's form.
 func requestOf(z *Zone, m *dns.Msg) request.Request {
 	client := &responsewriter.Capture{Base: responsewriter.Base{Local: new(net.TCPAddr), Remote: new(net.TCPAddr)}}
 	return request.Request{W: client, Req: m, Zone: z.origin}
@@ -273,11 +277,11 @@ func requestOf(z *Zone, m *dns.Msg) request.Request {
 
 func (z *Zone) find(r request.Request, name string) (f found) {
 	f.answer, f.ns, f.extra, f.result = z.plain.Lookup(context.Background(), r, name)
-	// CoreDNS says SERVFAIL of an alias that leads out of the zone. Whoever asked follows it himself.
+	// CoreDNS answers SERVFAIL if a CNAME leads out of the zone. The client can follow the CNAME itself.
 	if f.result == file.ServerFailure && len(f.answer) > 0 {
 		f.result, f.ns = file.Success, nil
 	}
-	for i, rr := range f.ns { // CoreDNS gives it its own TTL. RFC 2308, section 3: the lower of that and MINIMUM
+	for i, rr := range f.ns { // CoreDNS uses the SOA's own TTL. RFC 2308, section 3: the lower of that and MINIMUM
 		if soa, ok := rr.(*dns.SOA); ok && soa.Minttl < soa.Hdr.Ttl {
 			f.ns = slices.Clone(f.ns)
 			soa = dns.Copy(soa).(*dns.SOA) //nolint:errcheck,forcetypeassert // a copy has its type
@@ -291,27 +295,27 @@ func (z *Zone) find(r request.Request, name string) (f found) {
 // isDNAME reports whether a record redirects the names below its own, which hides what the zone holds there (RFC 6672, section 2.4).
 func isDNAME(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeDNAME }
 
-// named is a record with another name.
+// named returns a copy of a record with another name.
 func named(rr dns.RR, name string) dns.RR {
 	out := dns.Copy(rr)
 	out.Header().Name = name
 	return out
 }
 
-// addressOf is an A or AAAA record's address.
+// addressOf returns the address of an A or AAAA record.
 func addressOf(rr dns.RR) netip.Addr {
 	var a netip.Addr
 	switch x := rr.(type) {
 	case *dns.A:
 		a, _ = netip.AddrFromSlice(x.A)
-		return a.Unmap() // the library keeps it in 16 bytes
+		return a.Unmap() // the library uses 16 bytes
 	case *dns.AAAA:
 		a, _ = netip.AddrFromSlice(x.AAAA)
 	}
 	return a
 }
 
-// state tells how a candidate is for a type.
+// state returns the state of a candidate for a type.
 func (h *host) state(i, family int) loadbalance.State {
 	a := &h.answers[i]
 	if a.alias != nil {
@@ -331,16 +335,16 @@ func (h *host) state(i, family int) loadbalance.State {
 	return loadbalance.Sick
 }
 
-// choose chooses a cluster for a client; -1 where none has what is asked for. It costs no allocation.
+// choose chooses a cluster for a client; -1 if no cluster has the type. It does not allocate.
 func (h *host) choose(family int, place []string, draw uint64) (int, loadbalance.Reason) {
 	return loadbalance.Of(h.candidates, place, func(i int) loadbalance.State { return h.state(i, family) }, draw)
 }
 
-// answerMost bounds the addresses of an answer, so that one name of tens of thousands, which Knot and PowerDNS let a writer have, does not cost
-// every question as many steps. BIND lets a name have 100, and over UDP no more than 80 fit.
+// answerMost limits the addresses of an answer, so that a name with tens of thousands of them, which Knot and PowerDNS allow, does not
+// cost each query as many steps. BIND allows 100 per name, and over UDP at most 80 fit.
 const answerMost = 1_000
 
-// addresses appends the chosen cluster's addresses: the well ones where there are any, beginning anywhere.
+// addresses appends the chosen cluster's addresses, starting at a random one: only healthy ones if there are any.
 func (h *host) addresses(to []*address, i, family int, draw uint64) []*address {
 	list, well := h.answers[i].addresses[family], h.state(i, family) == loadbalance.Well
 	for n := range list {
@@ -352,7 +356,7 @@ func (h *host) addresses(to []*address, i, family int, draw uint64) []*address {
 			to = append(to, one)
 		}
 	}
-	if len(to) == 0 { // they fell ill since
+	if len(to) == 0 { // they became unhealthy in the meantime
 		for n := range list[:min(len(list), answerMost)] {
 			to = append(to, &list[n])
 		}

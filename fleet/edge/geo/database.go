@@ -10,8 +10,8 @@ import (
 	"github.com/oschwald/maxminddb-golang/v2"
 )
 
-// Database is a MaxMind DB with countries, and continents and parts of countries where it has them (GeoLite2-Country, GeoLite2-City and
-// what has their fields). It is safe for concurrent use.
+// Database is a MaxMind DB with countries, and with continents and subdivisions if it has them (GeoLite2-Country, GeoLite2-City and
+// databases with the same fields). It is safe for concurrent use.
 type Database struct {
 	reader *maxminddb.Reader
 
@@ -32,8 +32,8 @@ type record struct {
 	} `maxminddb:"subdivisions"`
 }
 
-// ReadDatabase reads a database from its bytes, which it keeps. They are read and not mapped: a file that is written anew in place would
-// end a process that has it mapped.
+// ReadDatabase reads a database from its bytes, which it keeps. They are not memory-mapped, because a file that is overwritten in place
+// would crash a process that has it mapped.
 func ReadDatabase(data []byte) (*Database, error) {
 	r, err := maxminddb.OpenBytes(data)
 	if err != nil {
@@ -42,11 +42,11 @@ func ReadDatabase(data []byte) (*Database, error) {
 	return &Database{reader: r, known: map[uintptr]Place{}}, nil
 }
 
-// find returns where an address is, and how many of its bits decided it. What the database cannot tell is no place.
+// find returns where an address is, and how many of its bits determined that. If the database does not know, the place is empty.
 func (d *Database) find(a netip.Addr) (Place, int) {
 	found := d.reader.Lookup(a)
 	if found.Err() != nil {
-		return nil, a.BitLen() // damaged, or without this family: nothing is said of other addresses
+		return nil, a.BitLen() // damaged, or without this family; other addresses may still be found
 	}
 	network := found.Prefix()
 	bits := network.Bits()
@@ -56,7 +56,7 @@ func (d *Database) find(a netip.Addr) (Place, int) {
 	if !found.Found() {
 		return nil, bits
 	}
-	// Networks share their records: a country is one.
+	// Networks share records: all networks of one country have the same one.
 	d.mu.RLock()
 	p, ok := d.known[found.Offset()]
 	d.mu.RUnlock()
@@ -82,7 +82,7 @@ func (r *record) place() (p Place) {
 	for _, s := range r.Subdivisions {
 		add(country + "-" + s.ISO)
 	}
-	slices.Reverse(p) // the parts stand from the widest to the narrowest
+	slices.Reverse(p) // GeoIP2 lists subdivisions from the largest to the smallest
 	add(country)
 	add("geo-" + r.Continent.Code)
 	return p

@@ -2,25 +2,25 @@ package geo
 
 import "net/netip"
 
-// Ranges says of networks where they are; the longest that holds an address counts. The zero value holds none. Once it is filled, it is
+// Ranges maps networks to places; the longest network that contains an address applies. The zero value is empty. After it is filled it is
 // safe for concurrent use.
 //
-// It is a binary tree over the addresses' bits. A walk ends where no longer network can be met, and that depth is what a scope needs:
-// all addresses that share so many bits with the client are in the same network of the list.
+// It is a binary tree over the bits of addresses. A search ends when no longer network can match. That depth is the scope: all addresses
+// with the same leading bits are in the same network of the list.
 type Ranges struct {
 	v4, v6 tree
 }
 
 type tree []branch
 
-// branch is a node of the tree. 0 is no child, since nobody's child is the root.
+// branch is a node of the tree. Child 0 means no child, because the root is no node's child.
 type branch struct {
 	child [2]int32
 	known bool
 	place Place
 }
 
-// Add says where a network is. A second word on the same network replaces the first.
+// Add sets the place of a network, and replaces an earlier place of the same network.
 func (r *Ranges) Add(network netip.Prefix, p Place) {
 	t, bits := r.of(network.Addr())
 	if len(*t) == 0 {
@@ -39,8 +39,8 @@ func (r *Ranges) Add(network netip.Prefix, p Place) {
 	(*t)[at].known, (*t)[at].place = true, p
 }
 
-// Find returns where an address is, and how many of its leading bits decided it: every address that shares them is found in the same
-// network, or like this one in none.
+// Find returns where an address is, and how many of its leading bits determined that. Every address with the same bits is in the same
+// network, or, like this one, in none.
 func (r *Ranges) Find(a netip.Addr) (p Place, bits int, ok bool) {
 	t, key := r.of(a)
 	if len(*t) == 0 {

@@ -10,23 +10,23 @@ import (
 	"strings"
 )
 
-// Protocol is how a target is asked.
+// Protocol is how a target is probed.
 type Protocol string
 
-// The protocols. TCP asks for a connection alone.
+// The protocols. TCP only opens a connection.
 const (
 	HTTP  Protocol = "HTTP"
 	HTTPS Protocol = "HTTPS"
 	TCP   Protocol = "TCP"
 )
 
-// Check is what is asked of one address.
+// Check is the health check of one address.
 type Check struct {
 	Address  netip.Addr
 	Protocol Protocol
 	Port     uint16
-	Path     string // of HTTP and HTTPS; "" is /
-	Host     string // of HTTP and HTTPS: the name that is asked for, and that the certificate must be for
+	Path     string // for HTTP and HTTPS; "" means /
+	Host     string // for HTTP and HTTPS: the hostname of the request, for which the certificate must be valid
 }
 
 func (c Check) compare(d Check) int {
@@ -34,14 +34,14 @@ func (c Check) compare(d Check) int {
 		cmp.Compare(c.Path, d.Path))
 }
 
-// Lengths of what a zone's text may say.
+// Maximum lengths of values from a zone's TXT records.
 const (
 	pathMost = 1024
 	hostMost = 253
 )
 
-// permit says why a check is not made; nil where it is. Whoever may write a zone has the edge connect to what he names, so it connects
-// only into ranges, and never to what is near the edge itself.
+// permit returns why a check is not allowed; nil if it is. Every writer of a zone can make the edge connect to addresses of its choice.
+// So the edge connects only to the given ranges, and never to addresses close to itself.
 func (c Check) permit(ranges []netip.Prefix) error {
 	a := c.Address
 	switch {
@@ -64,7 +64,7 @@ func (c Check) permit(ranges []netip.Prefix) error {
 	return fmt.Errorf("protocol %q is not known: HTTP, HTTPS and TCP are", c.Protocol)
 }
 
-// url is what is asked for by HTTP.
+// url returns the URL that an HTTP check requests.
 func (c Check) url() (*url.URL, error) {
 	if len(c.Path) > pathMost || c.Path != "" && !strings.HasPrefix(c.Path, "/") {
 		return nil, fmt.Errorf("a path begins with / and has %d bytes at most", pathMost)
@@ -86,7 +86,7 @@ func (c Check) url() (*url.URL, error) {
 		return nil, errors.New("the path names another host")
 	}
 	u.Scheme, u.Host = strings.ToLower(string(c.Protocol)), c.Host
-	if c.Port != map[Protocol]uint16{HTTP: 80, HTTPS: 443}[c.Protocol] { // as clients write Host: proxies compare it with what they route
+	if c.Port != map[Protocol]uint16{HTTP: 80, HTTPS: 443}[c.Protocol] { // as clients write Host, because proxies compare it with their routes
 		u.Host = fmt.Sprintf("%s:%d", c.Host, c.Port)
 	}
 	return u, nil

@@ -1,8 +1,11 @@
-// Package healthcheck tells whether the addresses that clusters publish are well: it asks each of them by the health check that its cluster
-// publishes beside it.
+// Package healthcheck probes the addresses that clusters publish, with the health check that each cluster publishes for them, and reports
+// which are healthy.
 //
-// It owns the probes and what they found. It knows no DNS and chooses nothing. Failure policy: a target is well until it has failed three
-// times in a row, and again as soon as it answers once; what may not be probed is taken to be well.
+// It guarantees that the number of concurrent probes is limited and shared fairly, so that no cluster delays another's probes. It knows
+// nothing of DNS and makes no choice between addresses.
+//
+// On failure: a target is unhealthy after three failed probes in a row, and healthy again after the first success. An address that may
+// not be probed counts as healthy.
 package healthcheck
 
 import (
@@ -17,43 +20,43 @@ import (
 	"time"
 )
 
-// Options say how targets are probed. Zero values mean the default that is named beside the field.
+// Options configure the probes. A zero value means the default, which is at the end of each comment.
 type Options struct {
-	// Every is the longest time from one probe of a target to its next; each is up to a fifth shorter by chance. 10 s
+	// Every is the longest time from one probe of a target to the next; each interval is shortened at random by up to a fifth. 10 s
 	Every time.Duration
-	// Timeout bounds one probe. 3 s: with the two above, a target that dies is sick after 33 s at the latest.
+	// Timeout limits one probe. With these defaults, a dead target is unhealthy after 33 s at the latest. 3 s
 	Timeout  time.Duration
-	Failures int            // in a row, until a target is sick. 3
-	Most     int            // targets that are probed at all; more are taken to be well. 10,000
-	Roots    *x509.CertPool // who may sign certificates, until SetRoots says otherwise. The system's
+	Failures int            // consecutive failures until a target is unhealthy. 3
+	Most     int            // maximum number of targets that are probed; further ones count as healthy. 10,000
+	Roots    *x509.CertPool // trusted CAs, until SetRoots changes them. The system's
 	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// atOnce bounds the probes that are going on.
+// atOnce is the maximum number of concurrent probes.
 const atOnce = 256
 
-// Target is one address and how it is. A nil Target is well: nothing is known of it.
+// Target is one address with its health. A nil Target counts as healthy, because its health is unknown.
 type Target struct {
 	check  Check
-	owner  atomic.Pointer[owner] // on whose account it is probed
+	owner  atomic.Pointer[owner] // the cluster to which its probes count
 	stop   context.CancelFunc
 	asked  atomic.Bool
 	sick   atomic.Bool
-	left   atomic.Bool // it is not probed any more, for want of room
-	failed int         // in a row; the goroutine's own
+	left   atomic.Bool // no longer probed, because the limit is reached
+	failed int         // consecutive failures; used only by its own goroutine
 }
 
-// Well reports how the target is. It is safe for concurrent use.
+// Well reports whether the target is healthy. It is safe for concurrent use.
 func (t *Target) Well() bool { return t == nil || !t.sick.Load() || t.left.Load() }
 
 // Checker probes targets. Its methods are safe for concurrent use.
 type Checker struct {
 	log     *slog.Logger
 	o       Options
-	ctx     context.Context //nolint:containedctx // of the goroutines, which Set starts
+	ctx     context.Context //nolint:containedctx // of the goroutines that Set starts
 	slots   *slots
 	wg      sync.WaitGroup
-	ok, bad atomic.Uint64 // probes
+	ok, bad atomic.Uint64 // numbers of probes
 	roots   atomic.Pointer[x509.CertPool]
 
 	mu      sync.Mutex // guards the fields below
@@ -62,7 +65,7 @@ type Checker struct {
 	running map[Check]*Target
 }
 
-// New makes a checker whose probes end with ctx.
+// New makes a checker. Its probes end with ctx.
 func New(ctx context.Context, log *slog.Logger, o Options) *Checker {
 	if o.Every == 0 {
 		o.Every = 10 * time.Second
@@ -85,12 +88,12 @@ func New(ctx context.Context, log *slog.Logger, o Options) *Checker {
 	return c
 }
 
-// SetRoots says who may sign certificates from the next probe on; nil: whom the system trusts.
+// SetRoots sets the trusted CAs for future probes; nil: the system's.
 func (c *Checker) SetRoots(roots *x509.CertPool) { c.roots.Store(roots) }
 
-// Set says what is to be probed for a zone, by the cluster that publishes it, in place of what was said before; none for a zone that is
-// gone. It returns the targets that are probed: a check that lies outside of ranges, or is one too many, has none. Where there are too many,
-// clusters share what there is. Zones share their targets, and what is known of one stays where it stays.
+// Set replaces the health checks of a zone, by the cluster that publishes them; none if the zone is gone. It returns the targets that are
+// probed. A check outside of ranges, or above the limit, has no target. If there are too many checks, the clusters share the capacity.
+// Zones share targets, and a target that remains keeps its state.
 func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Prefix) map[Check]*Target {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,7 +103,7 @@ func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Pre
 		}
 	}
 	refused, wanted := 0, map[Check]bool{}
-	var log func() // names one cause; there may be thousands
+	var log func() // logs one cause only; there may be thousands
 	for cluster, list := range checks {
 		own := make(map[Check]bool, len(list))
 		for _, check := range list {
@@ -115,7 +118,7 @@ func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Pre
 		}
 		c.wanted[owner{zone, cluster}] = own
 	}
-	if log != nil && refused != c.refused[zone] { // zones are set at each change of theirs
+	if log != nil && refused != c.refused[zone] { // zones are set on each of their changes
 		log()
 	}
 	if c.refused[zone] = refused; len(checks) == 0 {
@@ -127,7 +130,7 @@ func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Pre
 			t.owner.Store(&o)
 			continue
 		}
-		t.left.Store(c.isWanted(check)) // another zone still has it
+		t.left.Store(c.isWanted(check)) // another zone still wants it
 		t.stop()
 		delete(c.running, check)
 	}
@@ -160,7 +163,7 @@ func (c *Checker) isWanted(check Check) bool {
 	return false
 }
 
-// start is called with mu held.
+// start starts the probes of a check. mu must be held.
 func (c *Checker) start(check Check, o owner) *Target {
 	ctx, stop := context.WithCancel(c.ctx)
 	t := &Target{check: check, stop: stop}
@@ -168,7 +171,7 @@ func (c *Checker) start(check Check, o owner) *Target {
 	c.running[check] = t
 	c.wg.Go(func() { // ends with ctx
 		defer stop()
-		// Somewhere in the first interval: the targets of a zone that is read must not be asked at once.
+		// The first probe is at a random time within the first interval, so that the targets of a new zone are not probed all at once.
 		for wait := rand.N(c.o.Every); ; { //nolint:gosec // no secret
 			timer := time.NewTimer(wait)
 			select {
@@ -179,15 +182,15 @@ func (c *Checker) start(check Check, o owner) *Target {
 			}
 			begun := time.Now()
 			c.ask(ctx, t)
-			// One that waited longer than that for its turn goes to the queue's end, and not at once: Go 1.26's race detector crashes
-			// where a bubble's timer has ended before it is waited for.
+			// A target that waited longer than the interval for its slot goes to the end of the queue after a millisecond, not at once:
+			// Go 1.26's race detector crashes if a synctest bubble's timer has expired before it is waited for.
 			wait = max(time.Millisecond, c.o.Every-rand.N(c.o.Every/5)-time.Since(begun)) //nolint:gosec // no secret
 		}
 	})
 	return t
 }
 
-// ask probes once.
+// ask makes one probe.
 func (c *Checker) ask(ctx context.Context, t *Target) {
 	o := *t.owner.Load()
 	if !c.slots.take(ctx, o) {
@@ -198,7 +201,7 @@ func (c *Checker) ask(ctx context.Context, t *Target) {
 	defer cancel()
 	err := probe(bounded, t.check, c.roots.Load(), c.o.Dial)
 	if ctx.Err() != nil {
-		return // cut off by us
+		return // we cancelled it
 	}
 	t.asked.Store(true)
 	if err == nil {
@@ -215,5 +218,5 @@ func (c *Checker) ask(ctx context.Context, t *Target) {
 	}
 }
 
-// Wait returns when all probes have ended, after ctx.
+// Wait returns when all probes have ended. End ctx first.
 func (c *Checker) Wait() { c.wg.Wait() }

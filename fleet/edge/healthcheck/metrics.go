@@ -8,7 +8,7 @@ import (
 
 const namespace = "neardns"
 
-// Collector is what there is to scrape.
+// Collector returns the checker's metrics.
 func (c *Checker) Collector() prometheus.Collector { return collector{c} }
 
 type collector struct{ *Checker }
@@ -38,7 +38,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(probesDesc(), prometheus.CounterValue, float64(c.bad.Load()), "failed")
 }
 
-// Counts is how many targets are in each state: well, sick, unknown, refused.
+// Counts returns how many targets are in each state: well, sick, unknown, refused.
 func (c *Checker) Counts() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

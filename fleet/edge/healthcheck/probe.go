@@ -10,14 +10,14 @@ import (
 	"net/netip"
 )
 
-// headerMost bounds what a target may answer with before its body, which is not read.
+// headerMost limits the size of a target's response headers. The body is not read.
 const headerMost = 16 << 10
 
-// dialer connects to an address, as (*net.Dialer).DialContext.
+// dialer connects to an address, like (*net.Dialer).DialContext.
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// probe asks once. Nil means that the target is well: it takes a connection, or answers 2xx. A redirect is not followed and is no 2xx,
-// a proxy is not used, and of HTTPS the certificate must be good for the check's host.
+// probe makes one probe. It returns nil if the target is healthy: it accepts a connection, or answers 2xx. A redirect is not followed and
+// counts as a failure. No proxy is used. With HTTPS, the certificate must be valid for the check's host.
 func probe(ctx context.Context, c Check, roots *x509.CertPool, dial dialer) error {
 	at := netip.AddrPortFrom(c.Address, c.Port).String()
 	if c.Protocol == TCP {
@@ -32,7 +32,7 @@ func probe(ctx context.Context, c Check, roots *x509.CertPool, dial dialer) erro
 		return err
 	}
 	transport := &http.Transport{
-		// The host's name is never looked up: the address is the zone's.
+		// The hostname is never resolved: the address comes from the zone.
 		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, "tcp", at) },
 		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		DisableKeepAlives:      true,
@@ -49,7 +49,7 @@ func probe(ctx context.Context, c Check, roots *x509.CertPool, dial dialer) erro
 	if err != nil {
 		return err
 	}
-	_ = answer.Body.Close() // unread: the connection goes with it
+	_ = answer.Body.Close() // the body is unread, so the connection is closed too
 	if answer.StatusCode < 200 || answer.StatusCode > 299 {
 		return fmt.Errorf("answered %d", answer.StatusCode)
 	}

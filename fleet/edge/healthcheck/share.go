@@ -9,24 +9,29 @@ import (
 	"sync"
 )
 
-// owner is a cluster of a zone. Whoever may write a zone can publish any number of addresses, dead ones too, each of whose probes takes
-// the longest. So no cluster's probes wait for another's: clusters share what there is, and one that has less than its share has all of it.
+// owner is a cluster of a zone. Every writer of a zone can publish any number of addresses, also dead ones, whose probes take the
+// longest. So no cluster's probes wait for another's: the clusters share the capacity, and a cluster that needs less than its share gets
+// all that it needs.
 type owner struct{ zone, cluster string }
 
 func (o owner) compare(p owner) int {
 	return cmp.Or(cmp.Compare(o.zone, p.zone), cmp.Compare(o.cluster, p.cluster))
 }
 
-// maxPerAddress bounds the targets of one address, which may be anybody's: thousands of hosts could each have a path of their own there. 100
-// targets are 10 to 13 probes a second.
+// maxPerAddress is the maximum number of targets at one address, which may belong to anyone: thousands of hosts could each have a path of
+// their own there. 100 targets are 10 to 13 probes per second.
 const maxPerAddress = 100
 
-// allot chooses what is probed, most targets in all, and on whose account. A check that several clusters want counts as that one's that
-// wants the fewest: no cluster slows another's probes by publishing the same. What runs goes first within a cluster's share.
+// allot chooses which checks are probed, at most `most` in all, and to which cluster each of them counts. A check that several clusters
+// want counts to the one that wants the fewest, so that no cluster slows another's probes by publishing the same check. Within a
+// cluster's share, running checks come first.
 func allot(wanted map[owner]map[Check]bool, most int, runs func(Check) bool) map[Check]owner {
 	runningFirst := func(a, b Check) int {
-		if r, s := runs(a), runs(b); r != s {
-			return map[bool]int{true: -1, false: 1}[r]
+		if runsA := runs(a); runsA != runs(b) {
+			if runsA {
+				return -1
+			}
+			return 1
 		}
 		return a.compare(b)
 	}
@@ -59,7 +64,7 @@ func allot(wanted map[owner]map[Check]bool, most int, runs func(Check) bool) map
 	return out
 }
 
-// ascending are a map's owners by a size, the smallest first.
+// ascending returns a map's owners, smallest size first.
 func ascending[V any](m map[owner]V, size func(owner) int) []owner {
 	all := make([]owner, 0, len(m))
 	for o := range m {
@@ -69,26 +74,26 @@ func ascending[V any](m map[owner]V, size func(owner) int) []owner {
 	return all
 }
 
-// slots bound the probes that go on. One that is free goes to the waiting owner with the fewest probes going on, of several to the one that
-// waits longest. Its methods are safe for concurrent use.
+// slots limit the number of concurrent probes. A free slot goes to the waiting owner with the fewest running probes; if there are
+// several, to the one that has waited longest. Its methods are safe for concurrent use.
 type slots struct {
 	mu      sync.Mutex
 	free    int
 	turn    uint64
 	going   map[owner]int
-	waiting map[owner][]waiter // in the order of their coming
+	waiting map[owner][]waiter // in order of arrival
 }
 
 type waiter struct {
 	turn  uint64
-	ready chan struct{} // closed when the slot is its own
+	ready chan struct{} // closed when the waiter gets its slot
 }
 
 func newSlots(n int) *slots {
 	return &slots{free: n, going: map[owner]int{}, waiting: map[owner][]waiter{}}
 }
 
-// take waits for a slot, and reports whether there is one before ctx ends. Whoever has one gives it back.
+// take waits for a slot. It returns false if ctx ends first. The caller must return the slot with give.
 func (s *slots) take(ctx context.Context, o owner) bool {
 	s.mu.Lock()
 	if s.free > 0 {
@@ -112,13 +117,13 @@ func (s *slots) take(ctx context.Context, o owner) bool {
 		s.keep(o, slices.Delete(s.waiting[o], at, at+1))
 	}
 	s.mu.Unlock()
-	if at < 0 { // it came at the same time
+	if at < 0 { // the slot came at the same time
 		s.give(o)
 	}
 	return false
 }
 
-// give ends an owner's use of a slot.
+// give returns an owner's slot.
 func (s *slots) give(o owner) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +146,7 @@ func (s *slots) give(o owner) {
 	close(first.ready)
 }
 
-// keep is who of an owner still waits.
+// keep stores the waiters that an owner still has.
 func (s *slots) keep(o owner, list []waiter) {
 	if len(list) == 0 {
 		delete(s.waiting, o)

@@ -1,52 +1,54 @@
-// Package loadbalance chooses one of several clusters for one client: by geo, then health, then weight. It is pure: where the client is, who
-// is well and the draw come from its caller.
+// Package loadbalance chooses one of several clusters for one client: by region, then health, then weight.
 //
-// Failure policy: there is a choice wherever somebody has what is asked for. Geo and health only narrow it down.
+// It guarantees a choice whenever at least one cluster has what the client queries; region and health only narrow it. It is pure: the
+// client's location, the health and the random number come from its caller.
+//
+// If no cluster is healthy it ignores health; if no region matches it uses the default region, then all clusters.
 package loadbalance
 
 import "math/bits"
 
-// Candidate is one cluster as it may be chosen. Geo is a code in lower case, "" for none.
+// Candidate is one cluster that may be chosen. Geo is a code in lower case; "" for none.
 type Candidate struct {
 	Geo     string
-	Default bool   // its geo is the host's default one
-	Weight  uint32 // its part among those of its geo; 0: standby, chosen where nobody with a weight can be
+	Default bool   // its region is the host's default
+	Weight  uint32 // relative to the others of its region; 0: standby, chosen if no cluster with a weight can be
 }
 
-// State tells whether a candidate can be chosen now.
+// State is whether a candidate can be chosen now.
 type State int
 
 // The states.
 const (
-	Absent State = iota // it has nothing that is asked for
-	Sick                // its targets failed their health checks
+	Absent State = iota // it has no record of the queried type
+	Sick                // its health checks fail
 	Well
 )
 
-// Reason tells what led to a choice.
+// Reason is why a candidate was chosen.
 type Reason int
 
 // The reasons, in the order in which they are tried.
 const (
-	Geo       Reason = iota // the client's place
-	Default                 // nobody is for the client's place
-	Any                     // nor for a default geo
-	Unhealthy               // nobody is well, so that health says nothing
+	Geo       Reason = iota // by the client's location
+	Default                 // no cluster is in the client's location
+	Any                     // no cluster is in the default region either
+	Unhealthy               // no cluster is healthy, so health is ignored
 	reasons
 )
 
-// Reasons lists all of them.
+// Reasons lists all reasons.
 func Reasons() []Reason { return []Reason{Geo, Default, Any, Unhealthy} }
 
 func (r Reason) String() string { return [reasons]string{"geo", "default", "any", "unhealthy"}[r] }
 
-// Of chooses among candidates, by their place in the list; -1 where all are absent. place has the client's codes, the narrowest first.
-// state tells of the candidate at a place in the list how it is; it must say the same throughout a call. draw is a random number,
-// uniform over all of its values.
+// Of chooses a candidate and returns its index, or -1 if all are absent. place has the client's codes, the smallest region first. state
+// returns the state of the candidate at an index; it must return the same during one call. draw is a random number, uniform over all
+// values.
 //
-// The first of these groups that holds anybody is chosen from: those of the client's narrowest code, of the next one, and so on; those
-// of the default geo; all. Only the well are in them, unless nobody is well anywhere. In a group weights are parts of their sum; where
-// all are 0, the parts are equal. It costs no allocation.
+// Of chooses from the first of these groups that is not empty: the candidates of the client's smallest region, of the next one, and so
+// on; those of the default region; all. A group contains only healthy candidates, unless no candidate is healthy. Within a group,
+// probabilities are proportional to the weights, or equal if all weights are 0. Of does not allocate.
 func Of(candidates []Candidate, place []string, state func(int) State, draw uint64) (int, Reason) {
 	for _, least := range [...]State{Well, Sick} {
 		for _, code := range place {
@@ -71,7 +73,7 @@ func because(r Reason, least State) Reason {
 	return r
 }
 
-// group is who is tried together.
+// group selects the candidates that are tried together.
 type group struct {
 	code           string
 	isDefault, all bool
@@ -81,9 +83,9 @@ func (g group) holds(c *Candidate) bool {
 	return g.all || g.isDefault && c.Default || g.code != "" && c.Geo == g.code
 }
 
-// pick chooses one of a group by weight; -1 where nobody is in it.
+// pick chooses a candidate of a group by weight; -1 if the group is empty.
 func pick(candidates []Candidate, g group, state func(int) State, least State, draw uint64) int {
-	var sum, count uint64 // no more than 2^32 candidates, of weights below 2^32
+	var sum, count uint64 // at most 2^32 candidates with weights below 2^32
 	for i := range candidates {
 		if g.holds(&candidates[i]) && state(i) >= least {
 			sum += uint64(candidates[i].Weight)
@@ -97,7 +99,7 @@ func pick(candidates []Candidate, g group, state func(int) State, least State, d
 	if equal {
 		sum = count
 	}
-	// The high word of the product is uniform over 0 to sum-1, but for sum/2^64.
+	// The high word of the product is uniform over 0 to sum-1, with a bias of at most sum/2^64.
 	at, _ := bits.Mul64(draw, sum)
 	for i := range candidates {
 		if !g.holds(&candidates[i]) || state(i) < least {
@@ -112,5 +114,5 @@ func pick(candidates []Candidate, g group, state func(int) State, least State, d
 		}
 		at -= part
 	}
-	return -1 // a state changed amid the call
+	return -1 // a state changed during the call
 }
