@@ -1,6 +1,10 @@
-// Command neardns-controller does for a cluster what no node can do for itself. It asks the API server, and so is not part of the agent,
-// which is on every node and asks none. Its role placement decides which nodes run the cache; its role zones publishes hosts of the cluster
-// in zones that it shares with others.
+// Command neardns-controller does for a cluster what no node can do for itself. Its role placement decides which nodes run the cache. Its
+// role zones publishes hosts of the cluster in DNS zones that it shares with other clusters.
+//
+// It queries the API server, and so is not part of the agent, which runs on every node and does not use the API server. Two replicas
+// elect a leader; only the leader acts.
+//
+// If it fails, nodes keep their caches and published records stay in their zones.
 package main
 
 import (
@@ -19,7 +23,7 @@ import (
 	"github.com/neardns/neardns/pkg/version"
 )
 
-// Exit codes, as the agent's.
+// Exit codes, the same as the agent's.
 const (
 	exitGood   = 0
 	exitFailed = 1
@@ -28,7 +32,7 @@ const (
 
 func main() {
 	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP) // before all else: until then the signal ends the process
+	signal.Notify(hangups, syscall.SIGHUP) // first, because until then the signal ends the process
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	code := run(ctx, hangups, os.Args[1:], os.Stdout, os.Stderr)
 	stop()

@@ -12,12 +12,12 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// role is a command that asks the API server until it is told to end.
+// role is a command that works with the API server until it is stopped.
 type role struct {
 	name  string
 	log   *slog.Logger
 	flags func(*flag.FlagSet)
-	check func() error // what the flags say; nil: anything is right
+	check func() error // validates the flags; nil: every value is valid
 	run   func(*rest.Config) error
 }
 
@@ -64,7 +64,7 @@ func (r role) config(fs *flag.FlagSet, kubeconfig string) (*rest.Config, error) 
 	return config, nil
 }
 
-// parse reads flags. Help that was asked for is an answer; ended tells that there is nothing more to do than to end with the code.
+// parse parses flags. ended means that the program must exit with the code, for example after it printed the help.
 func parse(fs *flag.FlagSet, args []string, stdout, stderr io.Writer) (code int, ended bool) {
 	var said bytes.Buffer
 	fs.SetOutput(&said)

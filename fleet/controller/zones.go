@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/fleet/controller/internal/records"
 )
 
-// runZones publishes until ctx ends.
+// runZones runs the role zones until ctx ends.
 func runZones(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o := records.Options{Log: slog.New(slog.NewTextHandler(stderr, nil))}
 	return role{name: "zones", log: o.Log, flags: func(fs *flag.FlagSet) {

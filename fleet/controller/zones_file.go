@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// zoneCommands are the commands of `zones` that need a file in place of a cluster.
+// zoneCommands is the usage of the commands of `zones` that work with a file and without a cluster.
 const zoneCommands = `  zones publish --file FILE --cluster-id ID [--instance ID] [--prune] [--once] [--json] [--poll 5s]
       publish what the file's DNSRecords say, as a cluster does, until SIGTERM; SIGHUP reads the file again
   zones get|check --file FILE [--zone NAME]
@@ -28,17 +28,17 @@ const zoneCommands = `  zones publish --file FILE --cluster-id ID [--instance ID
       take a dead cluster's records out of the zone; without --yes, print what would be sent
 `
 
-// zonesFile holds the flags of one such command.
+// zonesFile holds the flags of one of these commands.
 type zonesFile struct {
 	file, zone                     string
 	id                             zone.Identity
 	prune, once, json, yes         bool
 	watch, timeout, poll           time.Duration
 	hangups                        <-chan os.Signal
-	identified, publishes, removes bool // what the command is
+	identified, publishes, removes bool // properties of the command
 }
 
-// isZonesFile tells the commands that runZonesFile is for.
+// isZonesFile reports whether runZonesFile handles the command.
 func isZonesFile(command string) bool {
 	switch command {
 	case "publish", "get", "owners", "plan", "remove", "check":
@@ -47,7 +47,7 @@ func isZonesFile(command string) bool {
 	return false
 }
 
-// runZonesFile runs `zones COMMAND`; args begin with the command.
+// runZonesFile runs `zones COMMAND`; args start with the command.
 func runZonesFile(ctx context.Context, hangups <-chan os.Signal, args []string, stdout, stderr io.Writer) int {
 	name := args[0]
 	c := zonesFile{hangups: hangups, identified: name == "publish" || name == "plan", publishes: name == "publish", removes: name == "remove"}
@@ -58,7 +58,7 @@ func runZonesFile(ctx context.Context, hangups <-chan os.Signal, args []string, 
 		fs.StringVar(&c.zone, "zone", "", "`NAME` of the DNSZone or zone, where the file has several")
 	}
 	if c.identified {
-		host, _ := os.Hostname() // an empty name has an id as well
+		host, _ := os.Hostname() // ClusterID also accepts an empty name
 		fs.StringVar(&c.id.Cluster, "cluster-id", "", "`ID` of the cluster: 6 to 12 of a-z and 0-9")
 		fs.StringVar(&c.id.Instance, "instance", zone.ClusterID(host), "`ID` by which a clone of the cluster is told; by default, of this machine's name")
 	}
@@ -104,7 +104,7 @@ func runZonesFile(ctx context.Context, hangups <-chan os.Signal, args []string, 
 	return exitGood
 }
 
-// check finds bad usage.
+// check returns an error if the flags or arguments are wrong.
 func (c *zonesFile) check(name string, args []string) error {
 	switch {
 	case c.file == "":

@@ -1,5 +1,10 @@
-// Command neardns-edge is an authoritative server of zones that clusters share. It chooses a cluster for each client by geo, health and weight, and answers
-// with that cluster's addresses. It writes nothing, asks no API server and needs no agent.
+// Command neardns-edge is an authoritative DNS server for zones that several clusters share. It chooses a cluster for each client by
+// region, health and weight, and answers with that cluster's addresses.
+//
+// It guarantees that its answers are parts of what a plain server of the zone answers. It writes nothing but its copies of the zones,
+// queries no API server and needs no agent.
+//
+// If a primary does not answer, it serves the last copy. If a changed configuration is invalid, the previous one stays in effect.
 package main
 
 import (
@@ -17,14 +22,14 @@ import (
 	"github.com/neardns/neardns/pkg/version"
 )
 
-// Exit codes, as the agent's.
+// Exit codes, the same as the agent's.
 const (
 	exitGood   = 0
 	exitFailed = 1
 	exitConfig = 2
 )
 
-// env is everything ambient that the program uses.
+// env is the program's environment.
 type env struct {
 	stdout, stderr io.Writer
 	lookupEnv      func(string) (string, bool)
@@ -32,7 +37,7 @@ type env struct {
 	hangups        func(ctx context.Context) <-chan struct{}
 }
 
-// configError is a fault of the configuration or of a file that it names. Nothing was changed.
+// configError is an error in the configuration or in a file that it names. Nothing was changed.
 type configError struct{ error }
 
 func (e configError) Unwrap() error { return e.error }

@@ -21,7 +21,7 @@ import (
 	"github.com/neardns/neardns/pkg/version"
 )
 
-// maxMisses bounds the queries over UDP that CoreDNS works on at a time.
+// maxMisses is the maximum number of queries over UDP that CoreDNS processes at a time.
 const maxMisses = 1024
 
 // checkConfig returns what is wrong with an EdgeConfig and the files that it names.
@@ -30,16 +30,16 @@ func checkConfig(e env, path string) error {
 	return cmp.Or(err, read.geoFault)
 }
 
-// configuration is an EdgeConfig and what it names.
+// configuration is an EdgeConfig with the contents of the files that it names.
 type configuration struct {
 	*edgeconfig.Config
 	locator *geo.Locator
 	roots   *x509.CertPool // nil: the system's
-	// geoFault says why the locator has no database although the configuration names one; nil if it has. It is a configError.
+	// geoFault is why the locator has no database although the configuration names one; nil if it has. It is a configError.
 	geoFault error
 }
 
-// readConfig reads all of a configuration; an error is a configError.
+// readConfig reads a configuration and the files that it names. An error is a configError.
 func readConfig(e env, path string) (c configuration, err error) {
 	if c.Config, err = edgeconfig.Load(path, edgeconfig.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile}); err != nil {
 		return c, configError{err}
@@ -54,7 +54,7 @@ func readConfig(e env, path string) (c configuration, err error) {
 	return c, nil
 }
 
-// serve answers the zones of an EdgeConfig until ctx ends.
+// serve serves the zones of an EdgeConfig until ctx ends.
 func serve(ctx context.Context, e env, path string) error {
 	conf, err := readConfig(e, path)
 	if err != nil {
@@ -75,7 +75,7 @@ func serve(ctx context.Context, e env, path string) error {
 		plugin: authoritative.New(authoritative.Options{}), wg: &wg}
 	wg.Go(r.checker.Wait)
 	r.apply(ctx, conf)
-	if conf.geoFault != nil { // a missing download must not cost an authoritative server
+	if conf.geoFault != nil { // a database that cannot be read must not stop an authoritative server
 		r.reloads.Count(false)
 		log.Error("clients are located without the database until it can be read", "err", conf.geoFault)
 	}
@@ -99,7 +99,7 @@ func serve(ctx context.Context, e env, path string) error {
 	return s.Stop()
 }
 
-// readLocator reads what tells where clients are. With an error, the locator knows the ranges and the region of the configuration.
+// readLocator reads the location data. If it returns an error, its locator still has the ranges and the region of the configuration.
 func readLocator(e env, conf edgeconfig.Geo) (*geo.Locator, error) {
 	l := &geo.Locator{Own: conf.Region}
 	for _, r := range conf.Ranges {
@@ -119,10 +119,10 @@ func readLocator(e env, conf edgeconfig.Geo) (*geo.Locator, error) {
 	return l, nil
 }
 
-// readRoots reads who may sign the certificates of targets; nil for the system's.
+// readRoots reads the CAs that may sign the certificates of targets; nil for the system's.
 func readRoots(e env, path string) (*x509.CertPool, error) {
 	if path == "" {
-		return nil, nil //nolint:nilnil // as package tls has it
+		return nil, nil //nolint:nilnil // as in package tls
 	}
 	data, err := e.readFile(path)
 	if err != nil {

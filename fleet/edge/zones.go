@@ -19,7 +19,7 @@ import (
 	"github.com/neardns/neardns/fleet/zones/rfc2136"
 )
 
-// edge is what a running edge takes over of a changed configuration.
+// edge is the part of a running edge that a changed configuration updates.
 type edge struct {
 	env     env
 	path    string
@@ -30,21 +30,21 @@ type edge struct {
 	reloads secondary.Reloads
 	wg      *sync.WaitGroup // of the role's goroutines
 
-	mu    sync.Mutex // guards the fields below, which apply alone changes
+	mu    sync.Mutex // guards the fields below, which only apply changes
 	conf  *edgeconfig.Config
 	zones map[string]*zone // by name
 }
 
-// zone is a zone that is followed.
+// zone is one zone that the edge serves.
 type zone struct {
-	conf    edgeconfig.Zone // apply's own
+	conf    edgeconfig.Zone // only apply uses it
 	copy    *secondary.Copy
 	targets atomic.Pointer[[]netip.Prefix] // where health checks may connect to
 	stop    context.CancelFunc
-	done    chan struct{} // closed when nobody follows it any more
+	done    chan struct{} // closed when its goroutines have ended
 }
 
-// reload takes a changed configuration over, whole or not at all.
+// reload applies a changed configuration completely or not at all.
 func (r *edge) reload(ctx context.Context) {
 	next, err := readConfig(r.env, r.path)
 	if err = cmp.Or(err, next.geoFault); err == nil {
@@ -62,8 +62,8 @@ func (r *edge) reload(ctx context.Context) {
 	r.log.Info("configuration reloaded", "zones", len(next.Zones))
 }
 
-// apply has a configuration that was read whole in effect; one goroutine at a time calls it. Zones that it does not name are no longer
-// followed; their files stay.
+// apply puts a completely read configuration into effect; only one goroutine may call it at a time. Zones that it does not name are no
+// longer served; their files stay.
 func (r *edge) apply(ctx context.Context, next configuration) {
 	conf := next.Config
 	r.level.Set(conf.Level)
@@ -91,7 +91,7 @@ func (r *edge) apply(ctx context.Context, next configuration) {
 	for name, z := range before {
 		if zones[name] == nil {
 			z.stop()
-			<-z.done // else it could be served again
+			<-z.done // otherwise it could be served again
 			r.plugin.Drop(name + ".")
 			r.checker.Set(name+".", nil, nil)
 			r.log.Info("the zone is not served any more", "zone", name)
@@ -99,7 +99,7 @@ func (r *edge) apply(ctx context.Context, next configuration) {
 	}
 }
 
-// begin has a zone followed until ctx ends; what its file has is served at once.
+// begin starts to follow a zone until ctx ends. It serves the zone's file at once.
 func (r *edge) begin(ctx context.Context, conf *edgeconfig.Config, z edgeconfig.Zone) *zone {
 	ctx, stop := context.WithCancel(ctx)
 	out := &zone{conf: z, stop: stop, done: make(chan struct{})}
@@ -122,7 +122,7 @@ func (r *edge) begin(ctx context.Context, conf *edgeconfig.Config, z edgeconfig.
 	return out
 }
 
-// judge returns what has a zone's clusters judged by their heartbeats. One goroutine at a time calls it.
+// judge returns a function that checks the heartbeats of a zone's clusters and logs changes. Only one goroutine may call it at a time.
 func (r *edge) judge(origin string) func() {
 	var last []string
 	return func() {
@@ -135,13 +135,13 @@ func (r *edge) judge(origin string) func() {
 	}
 }
 
-// client asks a zone's primary.
+// client returns a client for a zone's primary.
 func (r *edge) client(z edgeconfig.Zone, limits edgeconfig.Limits) *rfc2136.Client {
 	keys := &keyFolder{read: r.env.readFile, folder: z.Key, log: r.log}
 	return &rfc2136.Client{Server: z.Primary.Addr.String(), Zone: z.Name + ".", Key: keys.key, Most: limits.Records}
 }
 
-// files are those whose change means a reload. Keys are read for each message.
+// files returns the files whose changes cause a reload. Keys are not among them, because they are read for each message.
 func (r *edge) files() (out []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,7 +153,7 @@ func (r *edge) files() (out []string) {
 	return out
 }
 
-// copies are the zones' that are followed, in the configuration's order.
+// copies returns the copies of all served zones, in the order of the configuration.
 func (r *edge) copies() (out []*secondary.Copy) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -163,7 +163,7 @@ func (r *edge) copies() (out []*secondary.Copy) {
 	return out
 }
 
-// notified passes a NOTIFY on; it is taken from the zone's primary and from whom the configuration names.
+// notified passes on a NOTIFY if it comes from the zone's primary or from a sender that the configuration names.
 func (r *edge) notified(origin string, sender netip.Addr) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -176,7 +176,7 @@ func (r *edge) notified(origin string, sender netip.Addr) bool {
 	return false
 }
 
-// ready is the readiness probe's: an edge without one of its zones must get no question of it.
+// ready answers the readiness probe: an edge that lacks one of its zones must get no queries.
 func ready(copies []*secondary.Copy) (bool, string) {
 	for _, c := range copies {
 		if s := c.State(); s.Records == 0 {

@@ -11,9 +11,10 @@ import (
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 )
 
-// Check holds a placement to what an API server asks of a pod's fields of these names (ValidateTolerations and ValidateNodeSelector in
-// pkg/apis/core/validation, Kubernetes 1.36). The schema refuses nearly all of it at apply; what is longer than a regular expression can say comes here. A placement by the controller's own label is refused, too.
-// Each fault names its field.
+// Check validates a placement by the API server's rules for the pod fields of the same names (ValidateTolerations and
+// ValidateNodeSelector in pkg/apis/core/validation, Kubernetes 1.36). The schema rejects nearly all faults when the object is applied;
+// the rest are too long for a regular expression and are found here. It also rejects a placement by the controller's own label. Each
+// error names its field.
 func Check(p *v1alpha1.NodePlacement) (faults []error) {
 	add := func(field, format string, args ...any) {
 		faults = append(faults, fmt.Errorf("spec.nodePlacement."+field+": "+format, args...))

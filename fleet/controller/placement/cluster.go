@@ -1,9 +1,14 @@
-// Package placement decides which nodes run the cache and what the next step towards that is. It is pure: what was read of the cluster goes
-// in, labels to change and conditions to report come out (fleet/controller/internal/reconcile reads and writes). It is not internal,
-// since integration/controlplane, a module of its own, holds Eligible to the real DaemonSet controller.
+// Package placement decides which nodes run the cache, and which nodes change next. It is pure: its input is what was read from the
+// cluster, its output is labels to change and conditions to report. fleet/controller/internal/reconcile reads and writes. It is not
+// internal because integration/controlplane, a separate module, compares Eligible with the real DaemonSet controller.
 //
-// A node outside of the placement has the label neardns.io/cache: excluded, which install/base's DaemonSet avoids. So a node that keeps
-// its cache keeps its pod, and nobody edits the DaemonSet (docs/decisions/D-055.md).
+// A node outside the placement gets the label neardns.io/cache: excluded, and the DaemonSet in install/base avoids such nodes. So a node
+// that keeps its cache keeps its pod, and the DaemonSet is never edited (docs/decisions/D-055.md).
+//
+// It guarantees that a step excludes nodes only while an eligible node has a Ready cache and kube-dns has a ready endpoint, and at most a
+// tenth of the nodes at a time.
+//
+// If a placement is invalid or selects no node, the last accepted placement stays in effect; without one, every node runs the cache.
 package placement
 
 import (
@@ -14,45 +19,45 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// What the controller writes.
+// The label that the controller writes.
 const (
-	// Label is what the controller sets on nodes, and Excluded its value on those that run no cache.
+	// Label is the key of the label on nodes; Excluded is its value on those that run no cache.
 	Label    = "neardns.io/cache"
 	Excluded = "excluded"
 )
 
-// Cluster is what a decision is made of.
+// Cluster is the input of a decision.
 type Cluster struct {
 	Nodes     []Node
 	Upstreams int // ready endpoints of kube-dns
 }
 
-// Node is what matters of one node.
+// Node has the properties of a node that affect a decision.
 type Node struct {
 	Name   string
 	Labels map[string]string
 	Taints []corev1.Taint
-	Ready  bool // the node itself
+	Ready  bool // of the node itself
 	Cache  Cache
 }
 
 // Cache is the state of the cache on a node.
 type Cache int
 
-// The states of a cache, the best one last.
+// The states of a cache, from worst to best.
 const (
-	NoCache      Cache = iota // there is no pod of it
-	UnreadyCache              // a pod is there, perhaps on its way out
-	ReadyCache                // a pod is Ready and stays
+	NoCache      Cache = iota // the node has no pod of the cache
+	UnreadyCache              // there is a pod, but it is not Ready or is being deleted
+	ReadyCache                // a pod is Ready and is not being deleted
 )
 
 func (n *Node) excluded() bool { return n.Labels[Label] == Excluded }
 
-// serves tells whether pods of the node can count on its cache.
+// serves reports whether pods of the node can rely on its cache.
 func (n *Node) serves() bool { return n.Ready && n.Cache == ReadyCache && !n.excluded() }
 
-// Read takes of the API's objects what a decision needs: the cluster's nodes, the caches' pods, kube-dns's EndpointSlices. The result shares
-// the nodes' labels and taints.
+// Read extracts the input of a decision from API objects: the cluster's nodes, the cache's pods, kube-dns's EndpointSlices. The result
+// shares the nodes' labels and taints.
 func Read(nodes []*corev1.Node, pods []*corev1.Pod, slice []*discoveryv1.EndpointSlice) Cluster {
 	caches := make(map[string]Cache, len(nodes))
 	for _, p := range pods {
@@ -65,7 +70,7 @@ func Read(nodes []*corev1.Node, pods []*corev1.Pod, slice []*discoveryv1.Endpoin
 		}) {
 			state = ReadyCache
 		}
-		caches[p.Spec.NodeName] = max(caches[p.Spec.NodeName], state) // while one hands over to another, there are two
+		caches[p.Spec.NodeName] = max(caches[p.Spec.NodeName], state) // during a handover there are two
 	}
 	c := Cluster{Nodes: make([]Node, 0, len(nodes))}
 	for _, n := range nodes {
@@ -76,11 +81,11 @@ func Read(nodes []*corev1.Node, pods []*corev1.Pod, slice []*discoveryv1.Endpoin
 			}),
 		})
 	}
-	// Steps go in the order of names, so that a controller that takes over goes on with the same nodes.
+	// Steps follow the order of names, so that a controller that takes over continues with the same nodes.
 	slices.SortFunc(c.Nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
 	for _, s := range slice {
 		for _, e := range s.Endpoints {
-			if len(e.Addresses) > 0 && (e.Conditions.Ready == nil || *e.Conditions.Ready) { // unset means ready: the field's documentation
+			if len(e.Addresses) > 0 && (e.Conditions.Ready == nil || *e.Conditions.Ready) { // unset means ready, as the field is documented
 				c.Upstreams++
 			}
 		}

@@ -9,10 +9,10 @@ import (
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 )
 
-// The conditions of a NodeDNS, and their reasons. Both lists are closed.
+// The conditions of a NodeDNS and their reasons. Both lists are complete.
 const (
-	ConditionAccepted  = "Accepted"  // the placement is what nodes are judged by
-	ConditionApplied   = "Applied"   // every node is as that says
+	ConditionAccepted  = "Accepted"  // the placement is in effect
+	ConditionApplied   = "Applied"   // every node is as the placement requires
 	ConditionAvailable = "Available" // an eligible node has a Ready cache
 
 	Accepted         = "Accepted"
@@ -26,7 +26,7 @@ const (
 	Available        = "Available"
 )
 
-// Reasons are those of each condition, for whoever exports them.
+// Reasons returns the reasons of each condition, for export as metrics.
 func Reasons() map[string][]string {
 	return map[string][]string{
 		ConditionAccepted:  {Accepted, Invalid, NoEligibleNodes},
@@ -35,10 +35,10 @@ func Reasons() map[string][]string {
 	}
 }
 
-// Deadline is how long a change of nodes may take before it is reported as late. Only the report changes then.
+// Deadline is how long a change of nodes may take before it is reported as late. Nothing but the report depends on it.
 const Deadline = 10 * time.Minute
 
-// Condition is one of a NodeDNS, without the times that the edge adds.
+// Condition is a condition of a NodeDNS without times, which the caller adds.
 type Condition struct {
 	Type    string
 	True    bool
@@ -46,27 +46,28 @@ type Condition struct {
 	Message string
 }
 
-// Decision is the next step, and what there is to report. Include and Exclude name nodes whose label goes or comes now; no node is in both.
-// Includes come first.
+// Decision is the next step and the status to report. Include and Exclude name the nodes that lose or get the label now; no node is in
+// both. Apply Include first.
 type Decision struct {
 	Include, Exclude []string
-	// Accepted is the placement that nodes are judged by; nil: every node runs the cache.
+	// Accepted is the placement in effect; nil: every node runs the cache.
 	Accepted *v1alpha1.NodePlacement
-	// Counts are of the nodes that can run a cache; Entering and Leaving are those on their way, labels and pods included.
+	// The counts include only nodes that can run a cache. Entering and Leaving count nodes whose change is not complete, including the
+	// pods.
 	Nodes, Eligible, Ready, ExcludedNodes, Entering, Leaving int
 	Conditions                                               [3]Condition // Accepted, Applied, Available
 }
 
-// Want is what an administrator asked for, and what became of it so far.
+// Want is what an administrator requested, and its progress so far.
 type Want struct {
 	Spec *v1alpha1.NodePlacement // nil: there is no NodeDNS
 	Last *v1alpha1.NodePlacement // the last one accepted; nil: none
 	Late bool                    // the change has taken longer than Deadline
 }
 
-// Decide makes the next step. Entering nodes come at once. Leaving nodes go only while an eligible node has a Ready cache and kube-dns a
-// ready endpoint, and so that at most a tenth of the nodes (at least one) is on its way out at a time. Nothing is remembered: a controller that
-// starts anew, or takes over, goes on.
+// Decide returns the next step. Entering nodes are included at once. Leaving nodes are excluded only while an eligible node has a Ready
+// cache and kube-dns has a ready endpoint, and at most a tenth of the nodes (at least one) is leaving at a time. Decide keeps no state,
+// so a controller that restarts or takes over continues.
 func Decide(c Cluster, w Want) Decision {
 	if w.Spec == nil {
 		return decideWithout(c)
@@ -81,7 +82,7 @@ func Decide(c Cluster, w Want) Decision {
 	var r rule
 	d.Accepted, r, d.Conditions[0] = accept(nodes, w)
 	var leaving []string
-	onTheirWay := 0 // whose pods are not gone yet; those of a node that is down may never go, and hold nobody up
+	onTheirWay := 0 // excluded nodes whose pods still exist; pods of a node that is down may never go, so they do not count
 	d.Nodes = len(nodes)
 	for _, n := range nodes {
 		wanted := r.wants(n)
@@ -97,7 +98,7 @@ func Decide(c Cluster, w Want) Decision {
 			d.Entering++
 		case wanted && n.serves():
 			d.Ready++
-		case wanted && n.Ready: // no cache can be on a node that is down, and nobody waits for it
+		case wanted && n.Ready: // a node that is down cannot have a cache, so it does not count
 			d.Entering++
 		case wanted:
 		case !n.excluded():
@@ -124,7 +125,7 @@ func Decide(c Cluster, w Want) Decision {
 	return d
 }
 
-// decideWithout gives every node its cache back. Nobody reads conditions: there is no object to write them to.
+// decideWithout includes every node. It sets no conditions, because there is no object for them.
 func decideWithout(c Cluster) (d Decision) {
 	for i := range c.Nodes {
 		n := &c.Nodes[i]
@@ -149,7 +150,7 @@ func decideWithout(c Cluster) (d Decision) {
 	return d
 }
 
-// accept says which placement nodes are judged by.
+// accept returns the placement in effect.
 func accept(nodes []*Node, w Want) (*v1alpha1.NodePlacement, rule, Condition) {
 	const stays = "; the placement before it stays in force (status.accepted; every node where that is empty)"
 	if faults := Check(w.Spec); len(faults) > 0 {

@@ -16,8 +16,8 @@ import (
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 )
 
-// BasePod is what the pod template of install/base asks of a node, but for the term about Label: the nodes on which a cache can be
-// at all. A test in integration/cluster-manifests holds it to the manifest.
+// BasePod has what the pod template of install/base requires of a node, except for the term about Label: the nodes on which a cache can
+// run at all. A test in integration/cluster-manifests compares it with the manifest.
 func BasePod() corev1.PodSpec {
 	return corev1.PodSpec{
 		NodeSelector: map[string]string{corev1.LabelOSStable: string(corev1.Linux)},
@@ -32,7 +32,7 @@ func BasePod() corev1.PodSpec {
 	}
 }
 
-// automatic are the tolerations that the DaemonSet controller gives each of its pods, those of host network included
+// automatic returns the tolerations that the DaemonSet controller adds to each of its pods, including those for host-network pods
 // (AddOrUpdateDaemonPodTolerations in pkg/controller/daemon/util/daemonset_util.go, Kubernetes 1.36).
 func automatic() []corev1.Toleration {
 	var out []corev1.Toleration
@@ -50,14 +50,14 @@ func automatic() []corev1.Toleration {
 	return out
 }
 
-// rule is a placement in the form in which nodes are compared with it.
+// rule is a placement in a form that is fast to compare with nodes.
 type rule struct {
 	selector    map[string]string
 	required    nodeaffinity.RequiredNodeAffinity
 	tolerations []corev1.Toleration
 }
 
-// newRule reads a placement; nil stands for one that every node satisfies.
+// newRule compiles a placement; nil matches every node.
 func newRule(p *v1alpha1.NodePlacement) rule {
 	everything := []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	if p == nil {
@@ -82,13 +82,13 @@ func newRule(p *v1alpha1.NodePlacement) rule {
 	return r
 }
 
-// matches tells whether the node has the labels.
+// matches reports whether the node has the required labels.
 func (r rule) matches(n *Node) bool {
 	ok, err := r.required.Match(n.object())
 	return ok && err == nil
 }
 
-// untolerated are the taints that keep a pod from starting on the node. PreferNoSchedule keeps none.
+// untolerated returns the taints that prevent a pod from starting on the node. PreferNoSchedule does not prevent it.
 func (r rule) untolerated(n *Node) (out []corev1.Taint) {
 	taints := n.Taints
 	for {
@@ -104,11 +104,11 @@ func (r rule) untolerated(n *Node) (out []corev1.Taint) {
 	}
 }
 
-// eligible tells whether the DaemonSet controller would start a pod of this placement on the node.
+// eligible reports whether the DaemonSet controller would start a pod of this placement on the node.
 func (r rule) eligible(n *Node) bool { return r.matches(n) && len(r.untolerated(n)) == 0 }
 
-// wants tells whether the node is to run the cache: it is eligible, or it runs one and all that speaks against it is that the node is
-// down for now. The DaemonSet controller lets such a pod run on, too. It would start none there, so a node that was excluded stays so.
+// wants reports whether the node should run the cache: it is eligible, or it runs a cache and only its being down at present speaks
+// against it. The DaemonSet controller also lets such a pod continue. It would start no pod there, so an excluded node stays excluded.
 func (r rule) wants(n *Node) bool {
 	if !r.matches(n) {
 		return false
@@ -120,11 +120,11 @@ func (r rule) wants(n *Node) bool {
 	return len(taints) == 0 || !n.excluded() && !slices.ContainsFunc(taints, func(t corev1.Taint) bool { return !down(t) })
 }
 
-// Eligible tells whether a DaemonSet with install/base's pods, narrowed to the placement, would start one on the node: as the DaemonSet
-// controller decides it, whatever runs there now. A nil placement is every node's.
+// Eligible reports whether a DaemonSet with install/base's pods, restricted to the placement, would start a pod on the node. The result
+// is the DaemonSet controller's, whatever runs on the node now. A nil placement selects every node.
 func Eligible(p *v1alpha1.NodePlacement, n *Node) bool { return possible(n) && newRule(p).eligible(n) }
 
-// possible tells whether a cache can be on the node at all.
+// possible reports whether a cache can run on the node at all.
 func possible(n *Node) bool {
 	ok, err := base.Match(n.object())
 	return ok && err == nil
@@ -132,16 +132,16 @@ func possible(n *Node) bool {
 
 var base = nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: BasePod()})
 
-// object is as much of a Node as its labels and name are.
+// object returns a Node with only the labels and the name.
 func (n *Node) object() *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}}
 }
 
-// mostObjections is how many causes a message counts.
+// mostObjections is the maximum number of causes in a message.
 const mostObjections = 5
 
-// objections counts what keeps nodes out of a placement: "12 nodes lack a=b, 3 have taint c:NoSchedule", the most frequent first. A node
-// counts for every label that it lacks; for its taints only where it has the labels.
+// objections counts the causes that exclude nodes from a placement, most frequent first: "12 nodes lack a=b, 3 have taint c:NoSchedule".
+// A node counts once for each label that it lacks. Its taints count only if it has all the labels.
 func (r rule) objections(nodes []*Node) string {
 	counts := map[string]int{}
 	for _, n := range nodes {

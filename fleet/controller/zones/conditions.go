@@ -12,7 +12,7 @@ import (
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 )
 
-// Types of conditions. The last is the seed's.
+// Types of conditions. The last is from Kuadrant's RFC 0008.
 const (
 	ConditionAccepted   = "Accepted"
 	ConditionProgrammed = "Programmed"
@@ -23,58 +23,59 @@ const (
 	ConditionClustersHeard = "ClustersHeard"
 )
 
-// Reasons of Programmed, beside those of a publisher.
+// Reasons of Programmed, in addition to those of a publisher.
 const (
-	Programmed   = "Programmed"   // the zone has, as read back, all that the record says
-	NotAccepted  = "NotAccepted"  // nothing is published, since Accepted is False
+	Programmed   = "Programmed"   // the zone has everything that the record publishes, confirmed by reading it back
+	NotAccepted  = "NotAccepted"  // nothing is published, because Accepted is False
 	ZoneNotReady = "ZoneNotReady" // the DNSZone is not accepted
-	Writing      = "Writing"      // on its way
-	Leaving      = "Leaving"      // what was published is on its way out of the zone
+	Writing      = "Writing"      // in progress
+	Leaving      = "Leaving"      // the records are being removed from the zone
 )
 
 // Reasons of Healthy.
 const (
 	NotChecked   = "NotChecked"   // no health check, or no address
-	Healthy      = "Healthy"      // every address answers
-	SomeSick     = "SomeSick"     // some do not
-	AllSick      = "AllSick"      // none does
+	Healthy      = "Healthy"      // every address is healthy
+	SomeSick     = "SomeSick"     // some addresses are unhealthy
+	AllSick      = "AllSick"      // no address is healthy
 	NoConflict   = "NoConflict"   // of UnresolvedConflictDiscovered
 	ReadReason   = "Read"         // of Read
 	AllHeard     = "AllHeard"     // of ClustersHeard
 	Silent       = "Silent"       // of ClustersHeard
 	NotRead      = "NotRead"      // of Read and ClustersHeard: not read yet
 	NoPublishing = "NotPublished" // of Read: no publisher runs for the zone
-	NotReadable  = "NotReadable"  // of Read: what the primary sends is no zone
+	NotReadable  = "NotReadable"  // of Read: what the primary sends is not a valid zone
 )
 
-// Progress is what a publisher says of one host.
+// Progress is a publisher's status of one host.
 type Progress struct {
-	// Done tells that the zone, as it was read last, has what this cluster was to say, and nothing else of it. Of a host that was
-	// removed: that nothing of this cluster is left.
+	// Done means that the zone, as it was read last, has exactly what this cluster publishes for the host. For a removed host it means
+	// that nothing of this cluster is left.
 	Done bool
-	// Reason and Message say why it is not done; empty while it is on its way.
+	// Reason and Message say why the host is not done; both are empty while the change is in progress.
 	Reason, Message string
-	// Conflict is the reason why this cluster does not write, or that it has to say although it is done; ConflictMessage names who and what.
+	// Conflict is a reason that keeps this cluster from writing, or that must be reported although the host is done. ConflictMessage has
+	// the details.
 	Conflict, ConflictMessage string
-	// Note is a reason why something is worth knowing although it is done: RRsetFull.
+	// Note is a reason that is worth reporting although the host is done: RRsetFull.
 	Note, NoteMessage string
-	// Attempt counts the tries since Since, when it was done last or told something else.
+	// Attempt counts the tries since Since, the time when the host was last done or its publication changed.
 	Attempt    int
 	Since      time.Time
 	Owners     []string
 	Generation uint64
 	Writes     uint64
-	// Kept tells that the record's finalizer is on: as long as the host is not done, the zone may have what the record said.
+	// Kept means that the record has the finalizer: until the host is done, the zone may have its records.
 	Kept bool
-	// Away says why the zone cannot be read, Read when it was read last, Fresh for how long that counts; 0: for ever.
+	// Away is why the zone cannot be read now. Read is when it was read last, and Fresh is how long that counts; 0: forever.
 	Away  string
 	Read  time.Time
 	Fresh time.Duration
-	// Held is what the zone has for the host; nil before it was read.
+	// Held is what the zone has for the host; nil if it was not read yet.
 	Held *v1alpha1.Published
 }
 
-// Conditions are a record's, in order. sick lists those of its addresses that fail their health check, checked all that are asked.
+// Conditions returns a record's conditions in order. checked has the addresses that have a health check, sick those of them that fail it.
 func Conditions(r *Record, zone *Zone, p Progress, checked, sick []netip.Addr, now time.Time) []metav1.Condition {
 	accepted := condition(ConditionAccepted, r.Good(), r.Reason, r.Message)
 	programmed := condition(ConditionProgrammed, false, NotAccepted, "nothing is published: "+r.Message)
@@ -84,7 +85,7 @@ func Conditions(r *Record, zone *Zone, p Progress, checked, sick []netip.Addr, n
 	case !r.Good() && !p.Done && p.Kept && zone.Good():
 		programmed.Reason, programmed.Message = Leaving, "what was published is on its way out of the zone"
 	case !r.Good() && !p.Done && p.Kept:
-		why := r.Message // there is no zone
+		why := r.Message // the host has no zone
 		if r.Zone != "" {
 			why = fmt.Sprintf("DNSZone %s: %s: %s", r.Zone, zone.Reason, zone.Message)
 		}
@@ -112,7 +113,7 @@ func Conditions(r *Record, zone *Zone, p Progress, checked, sick []netip.Addr, n
 	return []metav1.Condition{accepted, programmed, healthy(checked, sick), conflict}
 }
 
-// attempts is the seed's phrase. Minutes are whole, so that a status is not written for each second.
+// attempts returns the phrase of Kuadrant's RFC 0008. It has whole minutes, so that the status is not written every second.
 func attempts(p Progress, now time.Time) string {
 	if p.Attempt == 0 || p.Since.IsZero() {
 		return ""
@@ -134,7 +135,7 @@ func healthy(checked, sick []netip.Addr) metav1.Condition {
 	return out
 }
 
-// some names the first ten.
+// some lists the first ten addresses.
 func some(addresses []netip.Addr) string {
 	var names []string
 	for i, a := range addresses {

@@ -8,7 +8,7 @@ import (
 	"github.com/neardns/neardns/fleet/zones/rfc2136"
 )
 
-// ReadKey reads the Secret of a DNSZone. An error names the key of the Secret, never its value.
+// ReadKey reads a key from the Secret of a DNSZone. An error names the Secret's field, never its value.
 func ReadKey(data map[string][]byte) (rfc2136.Key, error) {
 	text := func(key string) string { return strings.TrimSpace(string(data[key])) }
 	k := rfc2136.Key{Name: text("name"), Algorithm: strings.ToLower(text("algorithm")), Secret: text("secret")}

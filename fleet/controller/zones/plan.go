@@ -1,5 +1,9 @@
-// Package zones decides what a cluster publishes in shared zones: DNSZones and DNSRecords go in, one publication for each host comes out,
-// and for each record the reason why it is in it or not. It is pure: fleet/controller/internal/records reads, publishes and reports.
+// Package zones decides what a cluster publishes in shared zones: its input is DNSZones and DNSRecords, its output is one publication for
+// each host. It is pure: fleet/controller/internal/records reads, publishes and reports.
+//
+// It guarantees that a record is published only if its zone allows the namespace, host and addresses.
+//
+// A record that cannot be published has a verdict with the reason, and does not affect other records.
 package zones
 
 import (
@@ -17,78 +21,78 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// Reasons of the condition Accepted of a DNSRecord.
+// Reasons of a DNSRecord's condition Accepted.
 const (
 	Accepted      = "Accepted"
-	NoZone        = "NoZone"        // no DNSZone has the host
-	NotAllowed    = "NotAllowed"    // the DNSZone lets this namespace not publish the host, or not there
-	NoAddresses   = "NoAddresses"   // the object of addressesFrom is not there, or has none
-	Contradiction = "Contradiction" // an older record of the host says otherwise
+	NoZone        = "NoZone"        // the host is in no DNSZone
+	NotAllowed    = "NotAllowed"    // the DNSZone does not allow this namespace to publish the host, or not with this address or hostname
+	NoAddresses   = "NoAddresses"   // the object of addressesFrom does not exist or has no address
+	Contradiction = "Contradiction" // it contradicts an older record of the host
 	Invalid       = "Invalid"       // the zone cannot hold it
-	Deleting      = "Deleting"      // somebody deleted the record
+	Deleting      = "Deleting"      // the record is being deleted
 )
 
-// Reasons of the condition Accepted of a DNSZone, beside Accepted.
+// Reasons of a DNSZone's condition Accepted, in addition to Accepted.
 const (
-	Duplicate = "Duplicate" // an older DNSZone has the zone
-	NoKey     = "NoKey"     // the Secret is not there, or is no key
+	Duplicate = "Duplicate" // an older DNSZone has the same zone
+	NoKey     = "NoKey"     // the Secret does not exist or has no valid key
 )
 
 // Key names a DNSRecord.
 type Key = types.NamespacedName
 
-// Source is what an object of addressesFrom says.
+// Source is the addresses of an object of addressesFrom.
 type Source struct {
 	Addresses []netip.Addr
 	Hostname  string
-	// Problem says why there is neither; empty where there is.
+	// Problem is why it has neither addresses nor a hostname; empty if it has.
 	Problem string
 }
 
-// Input is what a plan is made of. Sources has an entry for each addressesFrom of the records.
+// Input is the input of Decide. Sources has an entry for each addressesFrom of the records.
 type Input struct {
 	Zones   []v1alpha1.DNSZone
 	Records []v1alpha1.DNSRecord
 	Sources map[Reference]Source
 }
 
-// Reference names an object of addressesFrom.
+// Reference identifies an object of addressesFrom.
 type Reference struct{ Namespace, Kind, Name string }
 
-// Verdict is a reason and what it means here.
+// Verdict is a reason and its details.
 type Verdict struct{ Reason, Message string }
 
-// Good tells whether it is one of acceptance.
+// Good reports whether the verdict is Accepted.
 func (v Verdict) Good() bool { return v.Reason == Accepted }
 
-// Plan says what is to be published.
+// Plan is what to publish.
 type Plan struct {
-	// Zones has each DNSZone by its name.
+	// Zones has every DNSZone by its name.
 	Zones map[string]*Zone
-	// Records has each DNSRecord; those that are being deleted are in no Hosts.
+	// Records has every DNSRecord. Those that are being deleted are not in any Hosts.
 	Records map[Key]*Record
 }
 
 // Zone is one DNSZone's part.
 type Zone struct {
 	Verdict
-	// Hosts has what is published, by canonical name.
+	// Hosts has the publications by canonical name.
 	Hosts map[string]zone.Publication
-	// Records counts the records that are in it.
+	// Records is the number of records that are published in the zone.
 	Records int
 }
 
 // Record is one DNSRecord's part.
 type Record struct {
 	Verdict
-	Zone string // name of the DNSZone; empty with NoZone
+	Zone string // name of the DNSZone; empty if the reason is NoZone
 	Host string // canonical
 }
 
-// DefaultWeight is the weight of a record that has none.
+// DefaultWeight is the weight of a record that sets none.
 const DefaultWeight = 100
 
-// Canonical is the name of a host or zone in DNS: absolute.
+// Canonical returns a host or zone as an absolute DNS name in lower case.
 func Canonical[T ~string](name T) string {
 	return strings.ToLower(strings.TrimSuffix(string(name), ".")) + "."
 }
@@ -113,7 +117,7 @@ func Decide(in Input) *Plan {
 	slices.SortFunc(in.Records, func(a, b v1alpha1.DNSRecord) int {
 		return older(a.CreationTimestamp.Time, b.CreationTimestamp.Time, a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
 	})
-	first := map[string]*v1alpha1.DNSRecord{} // by host: the oldest one that is accepted
+	first := map[string]*v1alpha1.DNSRecord{} // by host: the oldest accepted record
 	for i := range in.Records {
 		r := &in.Records[i]
 		out := &Record{Host: Canonical(r.Spec.Host)}
@@ -144,7 +148,7 @@ func Decide(in Input) *Plan {
 			publication = merged.Normal()
 		}
 		if err := publication.Validate(Canonical(z.Spec.Zone)); err != nil {
-			fields := strings.ReplaceAll("spec."+strings.ReplaceAll(err.Error(), "\n", "; spec."), "spec.target:", "spec.hostname:") // as the object calls it
+			fields := strings.ReplaceAll("spec."+strings.ReplaceAll(err.Error(), "\n", "; spec."), "spec.target:", "spec.hostname:") // the API's name of the field
 			out.Verdict = Verdict{Invalid, fields}
 			continue
 		}
@@ -161,7 +165,7 @@ func older(a, b time.Time, an, bn string) int {
 	return cmp.Or(a.Compare(b), strings.Compare(an, bn))
 }
 
-// zoneOf finds the longest zone that a host is in.
+// zoneOf returns the longest zone that contains a host.
 func zoneOf(origins map[string]*v1alpha1.DNSZone, host string) *v1alpha1.DNSZone {
 	for name := host; name != ""; {
 		if z := origins[name]; z != nil {
@@ -172,7 +176,7 @@ func zoneOf(origins map[string]*v1alpha1.DNSZone, host string) *v1alpha1.DNSZone
 	return nil
 }
 
-// list names the zones, at most ten.
+// list names at most ten zones.
 func list(origins map[string]*v1alpha1.DNSZone) string {
 	names := make([]string, 0, len(origins))
 	for _, z := range origins {
@@ -188,7 +192,7 @@ func list(origins map[string]*v1alpha1.DNSZone) string {
 	return strings.Join(names, ", ")
 }
 
-// compose makes what one record says, if its zone allows that.
+// compose returns a record's publication, if its zone allows it.
 func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]Source) (zone.Publication, Verdict) {
 	s := &r.Spec
 	p := zone.Publication{Host: Canonical(s.Host), Strategy: zone.Strategy(s.Strategy), TTL: uint32(s.TTL), Geo: s.Geo, DefaultGeo: s.DefaultGeo, Adopt: s.Adopt}
@@ -207,7 +211,7 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 			p.Health.Host = Canonical(h.Host)
 		}
 	}
-	if strings.HasSuffix(string(s.Host), ".") { // of a file: the API server refuses it
+	if strings.HasSuffix(string(s.Host), ".") { // possible only in a file: the API server refuses it
 		return p, Verdict{Invalid, fmt.Sprintf("spec.host: %s ends with a dot; write %s", s.Host, strings.TrimSuffix(string(s.Host), "."))}
 	}
 	allowed := func(b *v1alpha1.Publisher) bool { return allows(b, r.Namespace, s.Host) }
@@ -219,7 +223,7 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 	for _, a := range s.Addresses {
 		address, err := netip.ParseAddr(string(a))
 		if err != nil {
-			return p, Verdict{Invalid, fmt.Sprintf("spec.addresses: %q is no IP address", a)} // a schema of an older release
+			return p, Verdict{Invalid, fmt.Sprintf("spec.addresses: %q is no IP address", a)} // possible with the schema of an older release
 		}
 		addresses = append(addresses, address)
 	}
@@ -238,7 +242,7 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 		}
 	}
 	if hostname != "" {
-		if s.Strategy != v1alpha1.StrategyLoadBalanced { // of spec.hostname, the API server has said so
+		if s.Strategy != v1alpha1.StrategyLoadBalanced { // for spec.hostname the API server has checked it
 			return p, Verdict{Invalid, fmt.Sprintf("spec.%s: it gives the hostname %s, which needs strategy LoadBalanced: only edges answer it", field, hostname)}
 		}
 		if !slices.ContainsFunc(pointers(z.Spec.Publishers), func(b *v1alpha1.Publisher) bool {
@@ -262,12 +266,12 @@ func pointers[T any](items []T) []*T {
 	return out
 }
 
-// allows tells whether an entry is about the namespace and the host.
+// allows reports whether an entry of publishers covers the namespace and the host.
 func allows(b *v1alpha1.Publisher, namespace string, host v1alpha1.HostName) bool {
 	return (slices.Contains(b.Namespaces, v1alpha1.NamespaceName(namespace)) || slices.Contains(b.Namespaces, "*")) && covers(b.Hosts, host)
 }
 
-// covers tells whether a name is listed, or below one that is listed with "*.".
+// covers reports whether a name is listed, or is below a name that is listed with "*.".
 func covers(patterns []v1alpha1.HostName, name v1alpha1.HostName) bool {
 	return slices.ContainsFunc(patterns, func(p v1alpha1.HostName) bool {
 		above, below := strings.CutPrefix(string(p), "*")
@@ -275,7 +279,8 @@ func covers(patterns []v1alpha1.HostName, name v1alpha1.HostName) bool {
 	})
 }
 
-// within tells whether an address is in one of the ranges, and one that others can reach: what an object's status says no schema has seen.
+// within reports whether an address is in one of the ranges and reachable by others. No schema validates the addresses in an object's
+// status.
 func within(ranges []v1alpha1.AddressRange, a netip.Addr) bool {
 	return a.IsGlobalUnicast() && a.Zone() == "" && slices.ContainsFunc(ranges, func(r v1alpha1.AddressRange) bool {
 		prefix, err := netip.ParsePrefix(string(r))
@@ -283,14 +288,14 @@ func within(ranges []v1alpha1.AddressRange, a netip.Addr) bool {
 	})
 }
 
-// merge adds the addresses of a younger record, or returns the field by which it contradicts.
+// merge adds the addresses of a younger record, or returns the field in which the record contradicts the older one.
 func merge(old, young zone.Publication) (merged zone.Publication, field string) {
 	switch {
 	case old.Strategy != young.Strategy:
 		return old, "strategy"
 	case old.TTL != young.TTL:
 		return old, "ttl"
-	case old.Target != young.Target: // a hostname beside addresses, too
+	case old.Target != young.Target: // also if one has a hostname and the other has addresses
 		return old, "hostname"
 	case old.Geo != young.Geo:
 		return old, "geo"
@@ -305,7 +310,7 @@ func merge(old, young zone.Publication) (merged zone.Publication, field string) 
 	return old, ""
 }
 
-// WithoutSick leaves out the addresses that are sick, unless all are: somebody has to be asked.
+// WithoutSick removes unhealthy addresses, unless all are unhealthy: then clients still get an address.
 func WithoutSick(p zone.Publication, sick func(netip.Addr) bool) zone.Publication {
 	if well := slices.DeleteFunc(slices.Clone(p.Addresses), sick); len(well) > 0 {
 		p.Addresses = well

@@ -1,10 +1,11 @@
-// Package secondary keeps a copy of a zone: it transfers the zone from the primary, follows its changes, and keeps it on disk, so that the
-// edge answers with it while the primary is away and after a restart.
+// Package secondary keeps a copy of a zone: it transfers the zone from its primary, follows its changes, and saves it on disk, so that
+// the edge can serve it while the primary does not answer and after a restart.
 //
-// It owns the zone's file and nothing else. It knows no CoreDNS: whoever it gives the records to answers with them.
+// It guarantees that a zone that was read once is served until a newer version replaces it, without a time limit; its age is in the
+// metrics. It owns only the zone's file and knows nothing of CoreDNS: its caller serves the records.
 //
-// Failure policy: a zone that was read once is served until another takes its place, without limit in time; its age is shown. A transfer
-// that is not whole, or not of the zone, changes nothing. A disk that cannot be written, or is slow, delays no answer and no transfer.
+// On failure: a transfer that is incomplete or not of the zone changes nothing. A disk that is slow or cannot be written delays no answer
+// and no transfer.
 package secondary
 
 import (
@@ -24,31 +25,32 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Times of a copy.
+// Intervals of a copy.
 const (
-	pollMost  = 2 * time.Second  // from one look at the serial to the next; each is up to a quarter shorter by chance
-	wholeMost = 15 * time.Minute // from one whole transfer to the next: steps can fit a history that is not theirs
-	retryMost = 8 * time.Second  // where the primary does not answer
-	saveRest  = time.Second      // from one write of the file to the next
-	touchRest = time.Minute      // from one note of "still current" to the next, and from one try to the next where the disk is full
-	// lookRest is from one look to the next: NOTIFYs with the primary's address as their sender are anybody's.
+	pollMost  = 2 * time.Second  // between queries for the serial; each interval is shortened at random by up to a quarter
+	wholeMost = 15 * time.Minute // between whole transfers: incremental steps may fit a history that is not theirs
+	retryMost = 8 * time.Second  // between tries if the primary does not answer
+	saveRest  = time.Second      // between writes of the file
+	touchRest = time.Minute      // between updates of the file's time, and between tries if the disk is full
+	// lookRest is the minimum time between two reads, because anyone can forge NOTIFYs with the primary's address as sender.
 	lookRest = 100 * time.Millisecond
-	// together bounds one look: a transfer of a large zone over a slow line.
+	// together limits the duration of one read, for example the transfer of a large zone over a slow line.
 	together = 2 * time.Minute
 )
 
-// Primary is asked for the zone; see ddns.Client.
+// Primary is the server from which the zone is read; see rfc2136.Client.
 type Primary interface {
 	Serial(ctx context.Context) (uint32, error)
 	AXFR(ctx context.Context) (*rfc2136.Transfer, error)
 	IXFR(ctx context.Context, since uint32) (*rfc2136.Transfer, error)
 }
 
-// Serve takes a zone's records over, the SOA first, and keeps them. An error says why they cannot be served; nothing is changed then.
+// Serve starts to serve a zone's records, the SOA first, and keeps them. If they cannot be served it returns an error and changes
+// nothing.
 type Serve func(records []dns.RR) error
 
-// Bounded is serve, but for a zone that is too large, by its records or by their octets. A transfer has the same bound, but a zone grows by
-// increments, too, each of which is small.
+// Bounded returns serve with a limit on the zone's size, by records and by octets. Transfers have the same limit, but a zone can also
+// grow by increments, each of which is small.
 func Bounded(serve Serve, most int) Serve {
 	return func(list []dns.RR) error {
 		octets := 0
@@ -62,10 +64,9 @@ func Bounded(serve Serve, most int) Serve {
 	}
 }
 
-// Copy is one zone's copy. Its methods are safe for concurrent use, but for Run.
+// Copy is the copy of one zone. Its methods, except Run, are safe for concurrent use.
 type Copy struct {
-	// Confirmed is called each time when the primary has said that what was served last is the zone as it is. It is set before Run, and may
-	// be nil.
+	// Confirmed is called each time the primary has confirmed that the zone as it is served is current. Set it before Run; it may be nil.
 	Confirmed func()
 
 	zone     string
@@ -79,20 +80,20 @@ type Copy struct {
 
 	mu      sync.Mutex // guards the fields below
 	primary Primary
-	anew    bool               // the zone is to be served anew: how it is served changed
-	whole   bool               // the next transfer is a whole one: the primary is another, or may have another history
-	cut     context.CancelFunc // ends the look that goes on
-	full    time.Time          // when the zone is transferred whole at the latest
-	records records            // empty: none was read
-	current time.Time          // when the primary last said that these are its records
-	fault   string             // of the last look; "" for none
-	skip    bool               // nothing new to save: as it was read from the file
+	anew    bool               // serve the zone again, because the way it is served has changed
+	whole   bool               // transfer the whole zone next: the primary is another one, or may have a different history
+	cut     context.CancelFunc // cancels the current read
+	full    time.Time          // when to transfer the whole zone at the latest
+	records records            // empty: the zone was never read
+	current time.Time          // when the primary last confirmed these records
+	fault   string             // the error of the last read; "" for none
+	skip    bool               // the file already has these records
 }
 
-// counts are of transfers, for the metrics.
+// counts are the numbers of transfers, for the metrics.
 type counts struct{ full, steps, failed atomic.Uint64 }
 
-// New makes a copy of a zone, by its canonical name, that is kept in a file. What the file has is served at once.
+// New makes a copy of a zone, given its canonical name, that is saved in a file. It serves the records in the file at once.
 func New(log *slog.Logger, zone, file string, primary Primary, serve Serve) *Copy {
 	c := &Copy{zone: zone, primary: primary, file: file, serve: serve, log: log.With("zone", zone), notified: tick.New(), changed: tick.New(), cut: func() {}}
 	list, at, err := load(zone, file)
@@ -110,11 +111,11 @@ func New(log *slog.Logger, zone, file string, primary Primary, serve Serve) *Cop
 	return c
 }
 
-// Notify says that the primary has something new. It does not wait.
+// Notify reports that the primary has a new version of the zone. It does not block.
 func (c *Copy) Notify() { c.notified.Send() }
 
-// Follow has the copy follow another primary, and serve what it has anew, since how it is served may have changed. It does not wait. The
-// zone is transferred whole: a serial of one primary says nothing of another's.
+// Follow makes the copy follow another primary, and serve its records again because the way they are served may have changed. It does not
+// block. The zone is then transferred whole, because the serials of two primaries cannot be compared.
 func (c *Copy) Follow(primary Primary) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,7 +124,7 @@ func (c *Copy) Follow(primary Primary) {
 	c.notified.Send()
 }
 
-// Run follows the primary until ctx ends, and saves what it has.
+// Run follows the primary until ctx ends, and saves the zone.
 func (c *Copy) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { c.keep(ctx) })
@@ -140,7 +141,7 @@ func (c *Copy) Run(ctx context.Context) {
 			return
 		}
 		if err != nil && wasCut {
-			continue // Follow named another primary
+			continue // Follow set another primary
 		}
 		c.note(err)
 		wait := pollMost
@@ -151,7 +152,7 @@ func (c *Copy) Run(ctx context.Context) {
 			retry = 0
 		}
 		tick.Pause(ctx, lookRest)
-		timer := time.NewTimer(wait - rand.N(wait/4) - lookRest) //nolint:gosec // no secret: edges must not ask at once
+		timer := time.NewTimer(wait - rand.N(wait/4) - lookRest) //nolint:gosec // no secret: edges must not query at the same time
 		select {
 		case <-ctx.Done():
 		case <-c.notified:
@@ -161,7 +162,7 @@ func (c *Copy) Run(ctx context.Context) {
 	}
 }
 
-// note keeps what became of a look, and says changes of it.
+// note stores the result of a read and logs changes of it.
 func (c *Copy) note(err error) {
 	if err == nil && c.Confirmed != nil {
 		c.Confirmed()
@@ -173,9 +174,9 @@ func (c *Copy) note(err error) {
 		c.fault = err.Error()
 		c.counts.failed.Add(1)
 		switch rfc2136.KindOf(err) {
-		case rfc2136.Unreachable, rfc2136.NoAnswer: // it may be restored meanwhile, and reach our serial on another way
+		case rfc2136.Unreachable, rfc2136.NoAnswer: // it may be restored meanwhile and reach our serial with a different history
 			c.whole = true
-		case rfc2136.TooLarge: // all that changed may be more than what is left of it
+		case rfc2136.TooLarge: // the changes may be larger than the zone that is left
 			c.whole = true
 		}
 	} else {
@@ -190,7 +191,7 @@ func (c *Copy) note(err error) {
 	}
 }
 
-// look reads what is new.
+// look reads the zone's changes from the primary.
 func (c *Copy) look(ctx context.Context) error {
 	c.mu.Lock()
 	has, primary, anew, whole := c.records, c.primary, c.anew, c.whole || time.Now().After(c.full)
@@ -211,13 +212,13 @@ func (c *Copy) look(ctx context.Context) error {
 	t, err := primary.IXFR(ctx, has.soa.Serial)
 	switch {
 	case err != nil && rfc2136.KindOf(err) != rfc2136.Unreachable && rfc2136.KindOf(err) != rfc2136.TooLarge:
-		// A server without increments, or one whose history is another.
+		// The server has no incremental transfers, or has a different history.
 		return c.transfer(ctx, primary)
 	case err != nil:
 		return err
 	case t.Full != nil:
 		return c.takeWhole(t.Full)
-	case len(t.Steps) == 0: // an older serial than ours: the zone was restored
+	case len(t.Steps) == 0: // its serial is older than ours: the zone was restored
 		return c.transfer(ctx, primary)
 	}
 	next, err := has.apply(t.Steps)
@@ -229,7 +230,7 @@ func (c *Copy) look(ctx context.Context) error {
 	return c.take(next.list())
 }
 
-// transfer reads the zone whole.
+// transfer reads the whole zone.
 func (c *Copy) transfer(ctx context.Context, primary Primary) error {
 	t, err := primary.AXFR(ctx)
 	if err != nil {
@@ -244,16 +245,16 @@ func (c *Copy) transfer(ctx context.Context, primary Primary) error {
 	return nil
 }
 
-// takeWhole takes what the primary says is all of the zone.
+// takeWhole serves the records of a whole transfer.
 func (c *Copy) takeWhole(list []dns.RR) error {
 	c.counts.full.Add(1)
 	c.mu.Lock()
-	c.full = time.Now().Add(wholeMost - rand.N(wholeMost/4)) //nolint:gosec // no secret: edges must not ask at once
+	c.full = time.Now().Add(wholeMost - rand.N(wholeMost/4)) //nolint:gosec // no secret: edges must not query at the same time
 	c.mu.Unlock()
 	return c.take(list)
 }
 
-// take has records served, and saved later.
+// take serves the records and has them saved later.
 func (c *Copy) take(list []dns.RR) error {
 	next, err := index(c.zone, list)
 	if err != nil {
@@ -269,16 +270,16 @@ func (c *Copy) take(list []dns.RR) error {
 	return nil
 }
 
-// State is how a copy stands.
+// State is the status of a copy.
 type State struct {
 	Zone    string
 	Serial  uint32
-	Records int       // 0: none was read, and the zone is not served
-	Current time.Time // when the primary last said that these are its records
-	Fault   string    // what keeps it from saying so now; "" for nothing
+	Records int       // 0: the zone was never read and is not served
+	Current time.Time // when the primary last confirmed these records
+	Fault   string    // why it cannot confirm them now; "" for no fault
 }
 
-// State returns how the copy stands.
+// State returns the status of the copy.
 func (c *Copy) State() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -289,14 +290,14 @@ func (c *Copy) State() State {
 	return s
 }
 
-// records are a zone's, by name.
+// records are a zone's records by name.
 type records struct {
 	soa   *dns.SOA
 	names map[string][]dns.RR // canonical; without the SOA
 	count int
 }
 
-// index takes a zone's records apart. The SOA may stand there twice, as in a transfer.
+// index sorts a zone's records by name. The SOA may occur twice, as in a transfer.
 func index(zone string, list []dns.RR) (records, error) {
 	r := records{names: make(map[string][]dns.RR, len(list)/2)}
 	for _, rr := range list {
@@ -321,7 +322,7 @@ func index(zone string, list []dns.RR) (records, error) {
 	return r, nil
 }
 
-// list are the records with the SOA first, each name's together.
+// list returns the records, the SOA first, those of each name together.
 func (r records) list() []dns.RR {
 	out := make([]dns.RR, 0, r.count)
 	out = append(out, r.soa)
@@ -331,17 +332,17 @@ func (r records) list() []dns.RR {
 	return out
 }
 
-// errNotNext is of a step that does not begin where the records are.
+// errNotNext is returned for a step that does not start at the present version.
 var errNotNext = errors.New("a change does not begin where the zone is")
 
-// crowded is how many records of one name a step may change: each is looked for among all of them.
+// crowded is the maximum number of records of one name that a step may change, because each of them is searched for in the whole set.
 const crowded = 1_000
 
 // apply returns the records after steps; r stays as it is.
 func (r records) apply(steps []rfc2136.Delta) (records, error) {
 	next := records{soa: r.soa, names: make(map[string][]dns.RR, len(r.names)), count: r.count}
 	for name, set := range r.names {
-		next.names[name] = slices.Clip(set) // whoever appends to it gets another
+		next.names[name] = slices.Clip(set) // append then copies the set
 	}
 	for _, s := range steps {
 		if s.From != next.soa.Serial {

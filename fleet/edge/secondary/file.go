@@ -17,10 +17,10 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// lastLine ends a zone's file, so that one that was cut is not taken for whole.
+// lastLine ends a zone's file, so that a truncated file is not mistaken for a whole one.
 const lastLine = "; the end of the zone"
 
-// keep saves what changed, and notes from time to time that it is still current, until ctx ends and once more then.
+// keep saves changes and periodically updates the file's time, until ctx ends; then it saves once more.
 func (c *Copy) keep(ctx context.Context) {
 	for {
 		select {
@@ -31,7 +31,7 @@ func (c *Copy) keep(ctx context.Context) {
 			c.save()
 			tick.Pause(ctx, saveRest)
 		case <-time.After(touchRest):
-			c.save() // what could not be saved before
+			c.save() // saves what an earlier try could not
 			c.touch()
 		}
 	}
@@ -58,28 +58,28 @@ func (c *Copy) save() {
 	c.mu.Unlock()
 }
 
-// touch notes at the file when the primary last said that it is current. A reader tells the zone's age by it, so a file that is not what is
-// served keeps its time.
+// touch sets the file's time to when the primary last confirmed its records. After a restart the zone's age is computed from that time.
+// So a file that is not what is served keeps its time.
 func (c *Copy) touch() {
 	c.mu.Lock()
 	current, saved := c.current, c.skip
 	c.mu.Unlock()
 	if saved && !current.IsZero() {
-		_ = os.Chtimes(c.file, time.Time{}, current) // no file: saving it says why
+		_ = os.Chtimes(c.file, time.Time{}, current) // if the file is missing, saving it logs the reason
 	}
 }
 
-// print writes records as a zone's file (RFC 1035, section 5).
+// print writes records as a zone file (RFC 1035, section 5).
 func print(w io.Writer, list []dns.RR) error {
 	b := bufio.NewWriter(w)
 	for _, rr := range list {
-		fmt.Fprintln(b, rr) // an error stays with b
+		fmt.Fprintln(b, rr) // b keeps an error until Flush
 	}
 	fmt.Fprintln(b, lastLine)
 	return b.Flush()
 }
 
-// load reads a zone's file, and when it was last current; no records and no error where there is none.
+// load reads a zone's file and when it was last current. If there is no file it returns neither records nor an error.
 func load(zone, file string) (list []dns.RR, at time.Time, err error) {
 	data, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -101,7 +101,7 @@ func load(zone, file string) (list []dns.RR, at time.Time, err error) {
 	return list, at, nil
 }
 
-// parse reads what print wrote.
+// parse parses what print wrote.
 func parse(zone, text string) (list []dns.RR, err error) {
 	if !strings.HasSuffix(text, "\n"+lastLine+"\n") {
 		return nil, errors.New("the file is cut short")

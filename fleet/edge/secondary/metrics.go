@@ -9,7 +9,7 @@ import (
 
 const namespace = "neardns"
 
-// Collector is what there is to scrape of all copies that copies returns. Zones are the configuration's, and few.
+// Collector returns the metrics of all copies that copies returns. Its zones come from the configuration, so there are few label values.
 func Collector(copies func() []*Copy, reloads *Reloads) prometheus.Collector {
 	return collector{copies, reloads}
 }
@@ -25,7 +25,7 @@ type Reloads struct {
 	stale          atomic.Bool // the last one was refused
 }
 
-// Count notes one that was taken over, or refused.
+// Count records a configuration that was accepted or refused.
 func (r *Reloads) Count(taken bool) {
 	if taken {
 		r.taken.Add(1)

@@ -1,5 +1,8 @@
-// Package lead is what the roles of neardns-controller have in common: two replicas of which one leads, a cache of objects, health and
-// metrics, and one thing to do whatever changed.
+// Package lead holds what the roles of neardns-controller share: leader election between two replicas, a cache of objects, endpoints for
+// health and metrics, and a single reconcile request for any change.
+//
+// It guarantees that only the leader reconciles. On failure: a replica that loses the Lease returns an error and must exit, and another
+// replica takes over 15 to 17 s after the last renewal.
 package lead
 
 import (
@@ -20,22 +23,23 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// client-go's defaults, set here as tests and docs count on them: another replica leads 15 to 17 s after the leader's last renewal.
+// These are client-go's defaults, set here because tests and documents rely on them: another replica leads 15 to 17 s after the leader's
+// last renewal.
 var leaseDuration, renewDeadline, retryPeriod = 15 * time.Second, 10 * time.Second, 2 * time.Second
 
-// Options are a role's.
+// Options configure a role.
 type Options struct {
-	Lease     string // the name of the Lease by which one replica leads
+	Lease     string // the name of the Lease for leader election
 	Namespace string // of the Lease
 	Metrics   string // address
 	Health    string // address
 	Kinds     []func(*runtime.Scheme) error
-	Objects   map[client.Object]cache.ByObject // of which kinds only a part is kept
+	Objects   map[client.Object]cache.ByObject // kinds of which the cache keeps only a part
 	Log       *slog.Logger
 }
 
-// New makes a manager. Its Start leads, or waits to, until its context ends; it returns an error where the lead is lost, and the program
-// has to end then.
+// New makes a manager. Its Start leads, or waits to lead, until its context ends. If it loses the Lease it returns an error, and the
+// program must exit.
 func New(config *rest.Config, o Options) (manager.Manager, error) {
 	ctrl.SetLogger(logr.FromSlogHandler(o.Log.Handler()))
 	scheme, err := Scheme(o.Kinds)
@@ -58,7 +62,7 @@ func New(config *rest.Config, o Options) (manager.Manager, error) {
 	return m, nil
 }
 
-// Scheme knows the kinds of objects that a role reads and writes.
+// Scheme returns a scheme with the kinds of objects that a role reads and writes.
 func Scheme(kinds []func(*runtime.Scheme) error) (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range kinds {
@@ -69,7 +73,7 @@ func Scheme(kinds []func(*runtime.Scheme) error) (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// Once has one request made of whatever changed: a role looks at everything, and what came meanwhile is looked at with it.
+// Once maps every event to the same request. A role then reconciles everything at once, including changes that arrive before it starts.
 func Once(name string) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []ctrl.Request {
 		return []ctrl.Request{{NamespacedName: client.ObjectKey{Name: name}}}

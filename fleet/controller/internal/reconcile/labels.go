@@ -11,11 +11,11 @@ import (
 	"github.com/neardns/neardns/fleet/controller/placement"
 )
 
-// labels remembers what was written and has not come back by the watch yet, so that no node is patched twice for one change and no step is
-// larger for it.
+// labels remembers labels that were written and that the watch does not show yet. So no node is patched twice for one change, and a step
+// does not become larger because of them.
 type labels struct {
-	written map[string]*corev1.Node // by name, as the API server answered
-	refused map[string]bool         // by name, those whose last change failed
+	written map[string]*corev1.Node // by name, as returned by the API server
+	refused map[string]bool         // by name, the nodes whose last change failed
 }
 
 func (l *labels) sent(answer *corev1.Node) {
@@ -33,7 +33,7 @@ func (l *labels) refuse(name string) {
 	l.refused[name] = true
 }
 
-// refusedLast orders nodes, so that the next step begins with others where a change was refused.
+// refusedLast moves nodes whose last change was refused to the end, so that the next step starts with others.
 func (l *labels) refusedLast(nodes []placement.Node) {
 	slices.SortStableFunc(nodes, func(a, b placement.Node) int {
 		switch {
@@ -46,8 +46,8 @@ func (l *labels) refusedLast(nodes []placement.Node) {
 	})
 }
 
-// asSent is the node as the watch shows it, or, where that is older, with the label that was written. The node is the cache's and is not
-// changed.
+// asSent returns the node as the watch shows it or, if that is older, with the label that was written. It does not modify the node, which
+// belongs to the cache.
 func (l *labels) asSent(node *corev1.Node) *corev1.Node {
 	written, ok := l.written[node.Name]
 	if !ok {
@@ -69,14 +69,14 @@ func (l *labels) asSent(node *corev1.Node) *corev1.Node {
 	return &out
 }
 
-// older compares two looks at one object by their resourceVersions, whose order means something since Kubernetes 1.35 by its
-// documentation, and before that in every API server on etcd.
+// older reports whether a is an older version of an object than b, by resourceVersion. Their order is documented since Kubernetes 1.35;
+// before that it holds for every API server on etcd.
 func older(a, b metav1.Object) bool {
 	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
 	return err == nil && order < 0
 }
 
-// forget drops nodes that are gone.
+// forget drops nodes that no longer exist.
 func (l *labels) forget(nodes map[string]*corev1.Node) {
 	for name := range l.written {
 		if nodes[name] == nil {

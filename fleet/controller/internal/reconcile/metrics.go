@@ -6,14 +6,14 @@ import (
 	"github.com/neardns/neardns/fleet/controller/placement"
 )
 
-// Metrics are the placement's. Only the replica that leads has values; one that loses the lead ends, and its series with it.
+// Metrics are those of the placement. Only the leader has values. A replica that loses the lead exits, and its series end.
 type Metrics struct {
 	nodes      *prometheus.GaugeVec
 	conditions *prometheus.GaugeVec
 	labels     *prometheus.CounterVec
 }
 
-// NewMetrics registers them.
+// NewMetrics registers the metrics.
 func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "neardns_placement_nodes",

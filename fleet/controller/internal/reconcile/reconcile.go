@@ -1,5 +1,8 @@
-// Package reconcile carries decisions of fleet/controller/placement out: it watches what they are made of, writes the label on nodes and
-// the status of the NodeDNS, and tells of changes by Events and metrics.
+// Package reconcile carries out the decisions of fleet/controller/placement: it reads nodes, pods and endpoints from the API server, sets
+// the label on nodes, writes the status of the NodeDNS, and reports changes by Events and metrics.
+//
+// It guarantees that a node is excluded only on the basis of a recent read and of an unchanged node. On failure it retries after it has
+// read the cluster again; a node whose change is refused delays no other node.
 package reconcile
 
 import (
@@ -25,8 +28,8 @@ import (
 	"github.com/neardns/neardns/fleet/controller/placement"
 )
 
-// fresh is how old a look at the cluster may be when a node is excluded by it. A controller that was stopped meanwhile looks again, or finds
-// that another one leads.
+// fresh is the maximum age of the cluster's data when a node is excluded. A controller that was suspended reads the cluster again first,
+// or finds that another replica leads.
 const fresh = 2 * time.Second
 
 // Reconciler makes one step at a time. Its methods are for one goroutine.
@@ -38,10 +41,10 @@ type Reconciler struct {
 	Now     func() time.Time
 
 	labels  labels
-	written *v1alpha1.NodeDNS // the last status, as the API server answered
+	written *v1alpha1.NodeDNS // the last status, as returned by the API server
 }
 
-// Reconcile looks at the cluster, reports, and makes the next step. Every event asks for it, whatever it is about.
+// Reconcile reads the cluster, reports its status, and makes the next step. Every event triggers it.
 func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	looked := r.Now()
 	nodes, cluster, err := r.read(ctx)
@@ -63,7 +66,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	d := placement.Decide(cluster, want)
 	r.Metrics.set(&d, object != nil)
 	if object != nil {
-		// First what nodes are judged by from now on: should the controller end here, the next one goes on by it.
+		// The status comes first: if the controller stops here, the next one continues with the same placement.
 		if err := r.report(ctx, object, &d); err != nil {
 			return ctrl.Result{}, err
 		}
@@ -71,12 +74,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	return r.change(ctx, nodes, &d, looked, object)
 }
 
-// read lists what a decision is made of; nodes by name.
+// read reads the input of a decision. The nodes are by name.
 func (r *Reconciler) read(ctx context.Context) (map[string]*corev1.Node, placement.Cluster, error) {
 	var nodes corev1.NodeList
 	var pods corev1.PodList
 	var slices discoveryv1.EndpointSliceList
-	// The cache holds of these only what the manager was told to (Options): this namespace's, of the cache and of kube-dns.
+	// The cache holds only the objects selected in Options: those of this namespace that belong to the cache and kube-dns.
 	for what, list := range map[string]client.ObjectList{"nodes": &nodes, "the cache's pods": &pods, "kube-dns's endpoints": &slices} {
 		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, placement.Cluster{}, fmt.Errorf("list %s: %w", what, err)
@@ -103,8 +106,8 @@ func pointers[T any](items []T) []*T {
 	return out
 }
 
-// change writes labels: those of entering nodes first. What fails is tried again after a look at the cluster. A node whose change the API
-// server refuses, for a webhook or since somebody writes that node all the time, holds no other up.
+// change writes labels, those of entering nodes first. If a change fails, it is retried after the cluster was read again. A node whose
+// change the API server refuses, because of a webhook or because another program keeps writing the node, delays no other node.
 func (r *Reconciler) change(ctx context.Context, nodes map[string]*corev1.Node, d *placement.Decision, looked time.Time, object *v1alpha1.NodeDNS) (ctrl.Result, error) {
 	var refused []error
 	for _, name := range d.Include {
@@ -130,11 +133,12 @@ func (r *Reconciler) change(ctx context.Context, nodes map[string]*corev1.Node, 
 	if object == nil || d.Conditions[1].True || d.Conditions[1].Reason == placement.DeadlineExceeded {
 		return ctrl.Result{}, nil
 	}
-	// Nobody tells of a deadline that passes.
+	// No event marks the end of the deadline.
 	return ctrl.Result{RequeueAfter: max(placement.Deadline-unfinishedFor(object, looked), 0) + time.Second}, nil
 }
 
-// label sets the label, or takes it away. It is set only on the node as it was read: one that changed meanwhile is judged anew.
+// label sets or removes the label. It sets the label only on the node as it was read: a node that changed in the meantime is decided
+// again.
 func (r *Reconciler) label(ctx context.Context, node *corev1.Node, excluded bool) error {
 	metadata := map[string]any{"labels": map[string]any{placement.Label: nil}}
 	if excluded {
@@ -159,12 +163,12 @@ func (r *Reconciler) label(ctx context.Context, node *corev1.Node, excluded bool
 	return nil
 }
 
-// report writes the status where it is another, and tells of each condition whose reason is new.
+// report writes the status if it changed, and emits an Event for each condition with a new reason.
 func (r *Reconciler) report(ctx context.Context, object *v1alpha1.NodeDNS, d *placement.Decision) error {
 	old := object.Status.DeepCopy()
 	status := &object.Status
 	if status.ObservedGeneration != object.Generation {
-		meta.RemoveStatusCondition(&status.Conditions, placement.ConditionApplied) // its time is the change's, and this is another one
+		meta.RemoveStatusCondition(&status.Conditions, placement.ConditionApplied) // its time belongs to the previous change
 	}
 	status.ObservedGeneration = object.Generation
 	status.Accepted = d.Accepted.DeepCopy()
@@ -201,7 +205,7 @@ func (r *Reconciler) report(ctx context.Context, object *v1alpha1.NodeDNS, d *pl
 	return nil
 }
 
-// asWritten is the object as the watch shows it, or, where that is older, as it was after the last status was written.
+// asWritten returns the object as the watch shows it or, if that is older, as it was after the last write of its status.
 func (r *Reconciler) asWritten(object *v1alpha1.NodeDNS) *v1alpha1.NodeDNS {
 	if r.written == nil || r.written.UID != object.UID || !older(object, r.written) {
 		return object
@@ -209,7 +213,7 @@ func (r *Reconciler) asWritten(object *v1alpha1.NodeDNS) *v1alpha1.NodeDNS {
 	return r.written.DeepCopy()
 }
 
-// shortened keeps an Event's note below what an API server takes: 1,024 bytes (noteLengthLimit in pkg/apis/core/validation/events.go).
+// shortened keeps an Event's note below the API server's limit of 1,024 bytes (noteLengthLimit in pkg/apis/core/validation/events.go).
 func shortened(message string) string {
 	const most = 1000
 	if len(message) <= most {
@@ -222,7 +226,7 @@ func order(condition string) int {
 	return slices.Index([]string{placement.ConditionAccepted, placement.ConditionApplied, placement.ConditionAvailable}, condition)
 }
 
-// unfinishedFor is how long the present change has been on its way; 0 where none is.
+// unfinishedFor returns how long the current change has been in progress; 0 if there is none.
 func unfinishedFor(object *v1alpha1.NodeDNS, now time.Time) time.Duration {
 	c := meta.FindStatusCondition(object.Status.Conditions, placement.ConditionApplied)
 	if c == nil || c.Status == metav1.ConditionTrue || c.ObservedGeneration != object.Generation {

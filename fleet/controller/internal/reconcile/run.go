@@ -24,12 +24,12 @@ import (
 	"github.com/neardns/neardns/fleet/controller/internal/lead"
 )
 
-// lease is the name of the Lease by which one replica leads.
+// lease is the name of the Lease for leader election.
 const lease = "neardns-placement"
 
-// Options say where the controller looks and listens.
+// Options configure the controller.
 type Options struct {
-	Namespace string // of the cache, of kube-dns and of the Lease
+	Namespace string // of the cache, kube-dns and the Lease
 	Cache     string // label app.kubernetes.io/name of the cache's pods
 	KubeDNS   string // name of the Service
 	Metrics   string // address
@@ -37,7 +37,7 @@ type Options struct {
 	Log       *slog.Logger
 }
 
-// Run leads, or waits to, until ctx ends. Who loses the lead gets an error and has to end.
+// Run leads, or waits to lead, until ctx ends. If it loses the lead it returns an error, and the program must exit.
 func Run(ctx context.Context, config *rest.Config, o Options) error {
 	here := map[string]cache.Config{o.Namespace: {}}
 	m, err := lead.New(config, lead.Options{Lease: lease, Namespace: o.Namespace, Metrics: o.Metrics, Health: o.Health, Kinds: kinds, Log: o.Log,
@@ -66,10 +66,10 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	return m.Start(ctx)
 }
 
-// kinds are those of the objects that the role reads and writes.
+// kinds are the kinds of objects that the role reads and writes.
 var kinds = []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, v1alpha1.AddToScheme}
 
-// slim leaves of an object what placement.Read takes of it, so that thousands of nodes need little memory.
+// slim reduces an object to what placement.Read needs, so that thousands of nodes use little memory.
 func slim(object any) (any, error) {
 	switch o := object.(type) {
 	case *corev1.Node:
@@ -100,7 +100,7 @@ func identity(o client.Object) metav1.ObjectMeta {
 		Generation: o.GetGeneration(), Labels: o.GetLabels(), DeletionTimestamp: o.GetDeletionTimestamp()}
 }
 
-// matters passes over updates that change nothing of what a decision is made of: a node's heartbeat, our own status.
+// matters filters out updates that cannot change a decision: a node's heartbeat, our own status.
 var matters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	if n, ok := e.ObjectNew.(*v1alpha1.NodeDNS); ok {
 		return n.Generation != e.ObjectOld.GetGeneration() || n.DeletionTimestamp != nil

@@ -5,16 +5,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Metrics are of DNSZones and DNSRecords; publish has those of zones. Only the replica that leads has values.
+// Metrics are those of DNSZones and DNSRecords; package zonewriter has those of zones. Only the leader has values.
 type Metrics struct {
 	records, conditions *prometheus.GaugeVec
 
-	counted map[[3]string]float64 // DNSZone, type, reason: in this report
+	counted map[[3]string]float64 // DNSZone, type, reason: of this report
 	seen    map[[3]string]bool
-	reasons map[[2]string]string // DNSZone, type: of the last report
+	reasons map[[2]string]string // DNSZone, type: of the previous report
 }
 
-// NewMetrics registers them.
+// NewMetrics registers the metrics.
 func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{seen: map[[3]string]bool{}, reasons: map[[2]string]string{},
 		records: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "neardns_dnsrecords",
@@ -30,7 +30,8 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// begin and end enclose a report. A reason that nothing has any more is 0 and stays: a series that comes and goes would reset alerts.
+// begin and end enclose a report. A reason that no object has any more is set to 0 and stays, because a series that comes and goes would
+// reset alerts.
 func (m *Metrics) begin() { m.counted = map[[3]string]float64{} }
 
 func (m *Metrics) end() {
@@ -51,7 +52,7 @@ func (m *Metrics) record(dnsZone string, conditions []metav1.Condition) {
 	}
 }
 
-// zone sets the reasons of one DNSZone.
+// zone sets the condition metrics of one DNSZone.
 func (m *Metrics) zone(dnsZone string, conditions []metav1.Condition) {
 	for _, c := range conditions {
 		key := [2]string{dnsZone, c.Type}
@@ -63,7 +64,7 @@ func (m *Metrics) zone(dnsZone string, conditions []metav1.Condition) {
 	}
 }
 
-// forget drops the series of a DNSZone that is gone.
+// forget drops the series of a DNSZone that no longer exists.
 func (m *Metrics) forget(dnsZone string) {
 	m.conditions.DeletePartialMatch(prometheus.Labels{"dnszone": dnsZone})
 	for key := range m.reasons {

@@ -18,7 +18,7 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zonewriter"
 )
 
-// opener returns what starts publishers for this cluster. changed is called when a status is another, and must not block.
+// opener returns a function that starts publishers for this cluster. changed is called when a status changes; it must not block.
 func opener(ctx context.Context, identity zone.Identity, metrics *zonewriter.Metrics, log *slog.Logger, changed func()) func(Setting, func() rfc2136.Key, func(zone.Claim) bool) (Publisher, error) {
 	return func(s Setting, key func() rfc2136.Key, works func(zone.Claim) bool) (Publisher, error) {
 		p, err := zonewriter.New(zonewriter.Options{
@@ -39,13 +39,13 @@ func opener(ctx context.Context, identity zone.Identity, metrics *zonewriter.Met
 	}
 }
 
-// live is a publisher that runs.
+// live is a running publisher.
 type live struct {
 	publisher *zonewriter.Publisher
 	log       *slog.Logger
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup
-	fresh     time.Duration // for how long a zone that was read counts; others may remove a silent cluster's addresses later
+	fresh     time.Duration // how long a read of the zone counts as current; others remove a silent cluster's addresses later than that
 }
 
 func (l *live) Set(p zone.Publication) {
@@ -73,11 +73,11 @@ func (l *live) Host(host string) zones.Progress {
 	return p
 }
 
-// disputes are the reasons for which another cluster, or another who writes the zone, stands against this one.
+// disputes are the reasons that come from another cluster or another writer of the zone.
 var disputes = []zone.Reason{zone.ConflictingStrategy, zone.ConflictingTTL, zone.ConflictingName, zone.ClusterIDInUse, zone.ConflictingDefault,
 	zone.ZoneRolledBack, zonewriter.RecordsMissing, zonewriter.Contended}
 
-// progress says a publisher's status in the words of conditions. away is why the zone is not read now.
+// progress converts a publisher's status to the terms of conditions. away is why the zone cannot be read now.
 func progress(s *zonewriter.Status, away error) zones.Progress {
 	p := zones.Progress{Done: s.Programmed || s.Left, Attempt: s.Attempt, Since: s.Since, Generation: s.Generation, Writes: s.Writes}
 	if away != nil {
@@ -115,7 +115,7 @@ func texts(addresses []netip.Addr) []string {
 	return out
 }
 
-// reasonOf is the word for an error of the primary.
+// reasonOf returns the reason for an error of the primary.
 func reasonOf(err error) string {
 	if kind := rfc2136.KindOf(err); kind != "" {
 		return string(kind)
@@ -144,8 +144,9 @@ func (l *live) Zone() ZoneProgress {
 	return p
 }
 
-// worksFor tells a publisher whether a dead cluster's address passes its health check: while it may, nobody takes it away. One that may not
-// be asked, as it lies outside of this zone's ranges, may. An answer takes three probes; until then, it is taken to work.
+// worksFor returns a function that reports whether a dead cluster's address may still pass its health check; such an address is not
+// removed. An address outside this zone's ranges may not be probed, so it counts as working. A result needs three probes; until then the
+// address counts as working.
 func (r *Reconciler) worksFor(dnsZone string, o *opened) func(zone.Claim) bool {
 	return func(c zone.Claim) bool {
 		key := "dead " + dnsZone + " " + c.Cluster + " " + c.Host
@@ -158,10 +159,10 @@ func (r *Reconciler) worksFor(dnsZone string, o *opened) func(zone.Claim) bool {
 	}
 }
 
-// deadFor is how long a dead cluster's addresses are probed after they were last asked for.
+// deadFor is how long a dead cluster's addresses are probed after the last request for their health.
 const deadFor = 10 * time.Minute
 
-// bury ends the probes of dead clusters that nobody asks for any more; all of them, if the zone is closed.
+// bury ends the probes of dead clusters whose health is no longer requested, or all of them if the zone is closed.
 func (r *Reconciler) bury(o *opened, all bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

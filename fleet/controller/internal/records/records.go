@@ -1,5 +1,8 @@
-// Package records carries what fleet/controller/zones decides into shared zones: it reads DNSZones, DNSRecords, Secrets, Services and
-// Gateways, tells the publisher of each zone what this cluster says, and writes finalizers, statuses, Events and metrics.
+// Package records publishes this cluster's hosts in shared zones as fleet/controller/zones decides: it reads DNSZones, DNSRecords,
+// Secrets, Services and Gateways, instructs the publisher of each zone, and writes finalizers, statuses, Events and metrics.
+//
+// It guarantees that a DNSRecord has its finalizer before it is published, and keeps it until its records are gone from the zone. On
+// failure what was published stays in the zone, and the status has the reason.
 package records
 
 import (
@@ -27,35 +30,36 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// Finalizer keeps a DNSRecord until what it published is gone from its zone, and a DNSZone until no such record is left.
+// Finalizer keeps a DNSRecord until its records are gone from its zone, and a DNSZone until it has no such record.
 const Finalizer = "neardns.io/zones"
 
-// withdrawAfter is how long an address fails its health check until this cluster takes it out of the zone. Edges act in seconds by
-// themselves; this is for plain servers, and costs a write.
+// withdrawAfter is how long an address must fail its health check before this cluster removes it from the zone. Edges react within
+// seconds by themselves; the removal is for plain servers, and costs a write.
 const withdrawAfter = 3 * time.Minute
 
-// Publisher keeps what this cluster says in one zone. Its methods return at once and are safe for concurrent use.
+// Publisher publishes this cluster's records in one zone. Its methods return at once and are safe for concurrent use.
 type Publisher interface {
-	// Set says all that is to be said of a host; Remove that nothing is to be left of this cluster; Forget that what is there stays.
+	// Set publishes everything for a host. Remove deletes everything of this cluster at a host. Forget leaves a host's records as they
+	// are.
 	Set(p zone.Publication)
 	Remove(host string)
 	Forget(host string)
-	// Host tells what became of the last Set or Remove, Zone what is known of the zone.
+	// Host returns the progress of the last Set or Remove; Zone returns the status of the zone.
 	Host(host string) zones.Progress
 	Zone() ZoneProgress
-	// Stop ends the publisher and waits for it. What was published stays.
+	// Stop ends the publisher and waits until it has ended. What was published stays.
 	Stop()
 }
 
-// ZoneProgress is what a publisher knows of its zone.
+// ZoneProgress is a publisher's status of its zone.
 type ZoneProgress struct {
 	Read            time.Time // when it was read last; zero: never
-	Reason, Message string    // why it cannot be read or written now; empty where it can
+	Reason, Message string    // why it cannot be read or written now, or empty
 	Clusters        []string  // sorted
-	Silent          []string  // those of them that missed three heartbeats; sorted
+	Silent          []string  // the clusters that missed three heartbeats; sorted
 }
 
-// Setting is what a publisher is opened with. A change of one of these fields takes a new one.
+// Setting configures a publisher. If a field changes, a new publisher is opened.
 type Setting struct {
 	Zone      string // canonical
 	Primary   string // address or name, with the port
@@ -64,39 +68,39 @@ type Setting struct {
 	PerMinute int32
 }
 
-// Reconciler does all there is to do at each event. Its methods are for one goroutine.
+// Reconciler handles all objects on each event. Its methods are for one goroutine.
 type Reconciler struct {
 	Client  client.Client
-	Direct  client.Reader // Gateways, which a cluster need not know
+	Direct  client.Reader // for Gateways, a kind that the cluster may lack
 	Events  events.EventRecorder
 	Log     *slog.Logger
 	Metrics *Metrics
 	Now     func() time.Time
-	// Namespace has the keys' Secrets.
+	// Namespace holds the Secrets of the keys.
 	Namespace string
 	ClusterID string
-	// Open starts a publisher, which asks key before each message, and works before it takes an address of a dead cluster away.
+	// Open starts a publisher. The publisher calls key for each message, and works before it removes an address of a dead cluster.
 	Open   func(s Setting, key func() rfc2136.Key, works func(zone.Claim) bool) (Publisher, error)
 	Health *healthcheck.Checker
 
 	open     map[string]*opened // by DNSZone
 	gateways map[client.ObjectKey]lookedUp
-	sick     map[healthcheck.Check]time.Time // since when
+	sick     map[healthcheck.Check]time.Time // since when each check fails
 }
 
-// opened is a publisher and what it was told.
+// opened is a publisher and the last instruction for each host.
 type opened struct {
 	Publisher
 	setting Setting
 	key     atomic.Pointer[rfc2136.Key]
 	told    map[string]told // by host
 
-	mu     sync.Mutex // protects what the publisher's goroutine asks for
+	mu     sync.Mutex // protects the fields below, which the publisher's goroutine reads
 	ranges []netip.Prefix
-	dead   map[string]time.Time // clusters' hosts that are probed before they are removed, by Checker's name for them: when last asked for
+	dead   map[string]time.Time // hosts of dead clusters that are probed before removal, by their name in Checker: time of the last request
 }
 
-// told is the last word about a host; nil: remove it.
+// told is the last instruction for a host; nil: remove it.
 type told struct{ publication *zone.Publication }
 
 // Close ends all publishers. What they published stays.
@@ -106,7 +110,7 @@ func (r *Reconciler) Close() {
 	}
 }
 
-// Reconcile reads all, tells publishers what is new, and writes what became of it.
+// Reconcile reads all objects, passes changes to the publishers, and writes the results.
 func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	if r.open == nil {
 		r.open, r.gateways = map[string]*opened{}, map[client.ObjectKey]lookedUp{}
@@ -150,10 +154,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	return ctrl.Result{RequeueAfter: lookAgain}, nil
 }
 
-// lookAgain is for what nobody tells of: Gateways, targets, heartbeats that end, minutes that a conflict lasts.
+// lookAgain is the interval for changes without an event: Gateways, health, heartbeats that stop, the minutes of a conflict.
 const lookAgain = 10 * time.Second
 
-// quiet makes of a write that came too late another look, which is nothing to log.
+// quiet turns an error of a write to an outdated object into a retry, which need not be logged.
 func quiet(err error) (ctrl.Result, error) {
 	if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return ctrl.Result{RequeueAfter: 10 * time.Millisecond}, nil
@@ -161,7 +165,7 @@ func quiet(err error) (ctrl.Result, error) {
 	return ctrl.Result{}, err
 }
 
-// prepare sees to the publisher of each zone that may have one.
+// prepare opens, updates or closes the publisher of each zone.
 func (r *Reconciler) prepare(ctx context.Context, plan *zones.Plan, dnsZones []v1alpha1.DNSZone) error {
 	present := map[string]bool{}
 	for i := range dnsZones {
@@ -226,7 +230,7 @@ func settingOf(z *v1alpha1.DNSZone) Setting {
 	return s
 }
 
-// withPort adds port 53 to an address or name without one.
+// withPort adds port 53 to an address or name without a port.
 func withPort(primary string) string {
 	if address, err := netip.ParseAddr(primary); err == nil && address.Is6() {
 		return "[" + primary + "]:53"
@@ -237,7 +241,7 @@ func withPort(primary string) string {
 	return primary
 }
 
-// secret is a key, or why there is none.
+// secret is a key, or the reason why there is none.
 type secret struct {
 	rfc2136.Key
 	problem string
@@ -258,7 +262,7 @@ func (r *Reconciler) key(ctx context.Context, z *v1alpha1.DNSZone) (secret, erro
 	return secret{Key: key}, nil
 }
 
-// probe has the targets of all hosts asked, and takes out of the plan those that have failed for long.
+// probe sets the health checks of all hosts, and removes from the plan the addresses that have failed for long.
 func (r *Reconciler) probe(plan *zones.Plan, dnsZones []v1alpha1.DNSZone) {
 	now, known := r.Now(), map[healthcheck.Check]bool{}
 	for i := range dnsZones {
@@ -321,13 +325,13 @@ func checkOf(p *zone.Publication, a netip.Addr) healthcheck.Check {
 	if c.Protocol != healthcheck.TCP {
 		c.Host = strings.TrimSuffix(p.Health.Host, ".")
 		if c.Host == "" {
-			c.Host = strings.TrimSuffix(strings.TrimPrefix(p.Host, "*."), ".") // as edges ask
+			c.Host = strings.TrimSuffix(strings.TrimPrefix(p.Host, "*."), ".") // as edges do
 		}
 	}
 	return c
 }
 
-// tell passes on what is new: publications, and hosts that nothing is to be left of.
+// tell passes changes to the publishers: publications, and hosts that this cluster leaves.
 func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 	for name, o := range r.open {
 		want, named := map[string]told{}, map[string]bool{}
@@ -335,12 +339,13 @@ func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 			want[host] = told{}
 		}
 		for i := range records {
-			// A record without the finalizer has published nothing. One that is not published now may have been, before this process was.
+			// A record without the finalizer has published nothing. A record that is not published now may have been published by an
+			// earlier process.
 			if p := plan.Records[keyOf(&records[i])]; p.Zone == name && slices.Contains(records[i].Finalizers, Finalizer) {
 				want[p.Host], named[p.Host] = told{}, true
 			}
 		}
-		for host, p := range plan.Zones[name].Hosts { // also where the key has become none: the one that was there stays in use
+		for host, p := range plan.Zones[name].Hosts { // also if the key is invalid now: the previous key stays in use
 			want[host] = told{&p}
 		}
 		for i := range records {
@@ -353,7 +358,7 @@ func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 		published := len(plan.Zones[name].Hosts) > 0
 		for host, t := range want {
 			if old, ok := o.told[host]; ok && reflect.DeepEqual(old, t) {
-				// Not the last one: a publisher that has left every host takes its heartbeat out, too.
+				// Keep the last host: a publisher without hosts also deletes its heartbeat.
 				if t.publication == nil && !named[host] && published && o.Host(host).Done {
 					o.Forget(host)
 					delete(o.told, host)
@@ -377,7 +382,7 @@ func keyOf(rec *v1alpha1.DNSRecord) zones.Key {
 	return zones.Key{Namespace: rec.Namespace, Name: rec.Name}
 }
 
-// zonesInUse names the DNSZones whose deletion has to wait, with one record each.
+// zonesInUse returns the DNSZones whose deletion must wait, each with one of its records.
 func zonesInUse(plan *zones.Plan, records []v1alpha1.DNSRecord) map[string]string {
 	out := map[string]string{}
 	for i := range records {
@@ -389,7 +394,8 @@ func zonesInUse(plan *zones.Plan, records []v1alpha1.DNSRecord) map[string]strin
 	return out
 }
 
-// hold sets the finalizer on what is about to be published. It reports false where something was changed: then the next look goes on.
+// hold adds the finalizer to objects that are about to be published. It returns false if it changed an object; then the next run
+// continues.
 func (r *Reconciler) hold(ctx context.Context, plan *zones.Plan, dnsZones []v1alpha1.DNSZone, records []v1alpha1.DNSRecord) (done bool, err error) {
 	done = true
 	inUse := zonesInUse(plan, records)
@@ -414,7 +420,7 @@ func (r *Reconciler) hold(ctx context.Context, plan *zones.Plan, dnsZones []v1al
 	return done, nil
 }
 
-// release takes the finalizer off what is deleted and gone from its zone.
+// release removes the finalizer from deleted objects whose records are gone from the zone.
 func (r *Reconciler) release(ctx context.Context, plan *zones.Plan, dnsZones []v1alpha1.DNSZone, records []v1alpha1.DNSRecord) error {
 	for i := range records {
 		rec := &records[i]
@@ -440,11 +446,11 @@ func (r *Reconciler) release(ctx context.Context, plan *zones.Plan, dnsZones []v
 	return nil
 }
 
-// lastBeat is how long a DNSZone's deletion waits for the end of this cluster's heartbeat. Others would report this cluster as silent, but
-// orphans keep it, and a primary that is gone does not take it.
+// lastBeat is how long the deletion of a DNSZone waits until this cluster's heartbeat is deleted, because otherwise other clusters would
+// report it as silent. The wait has a limit because orphans keep the heartbeat, and a primary that does not answer cannot delete it.
 const lastBeat = 30 * time.Second
 
-// beats tells whether a zone that is being deleted is about to lose this cluster's heartbeat.
+// beats reports whether this cluster's heartbeat is about to be deleted from a zone that is being deleted.
 func (r *Reconciler) beats(z *v1alpha1.DNSZone) bool {
 	o := r.open[z.Name]
 	if o == nil || r.Now().Sub(z.DeletionTimestamp.Time) > lastBeat {
@@ -454,7 +460,7 @@ func (r *Reconciler) beats(z *v1alpha1.DNSZone) bool {
 	return known.Reason == "" && slices.Contains(known.Clusters, r.ClusterID)
 }
 
-// gone tells whether nothing that only this record said is in the zone, as read back, or whether that does not matter.
+// gone reports whether the zone, as read back, has nothing that only this record published, or whether that does not matter.
 func (r *Reconciler) gone(plan *zones.Plan, rec *v1alpha1.DNSRecord) bool {
 	if orphan(rec) {
 		return true
@@ -468,7 +474,7 @@ func without(finalizers []string) []string {
 	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return f == Finalizer })
 }
 
-// finalizers writes them, if the object is still the one that was read.
+// finalizers writes the finalizers if the object has not changed since it was read.
 func (r *Reconciler) finalizers(ctx context.Context, object client.Object, finalizers []string) error {
 	changed, ok := object.DeepCopyObject().(client.Object)
 	if !ok {

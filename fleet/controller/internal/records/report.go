@@ -19,7 +19,7 @@ import (
 	"github.com/neardns/neardns/fleet/controller/zones"
 )
 
-// report writes statuses that are others than before, and tells of each condition whose reason is new.
+// report writes statuses that changed, and emits an Event for each condition with a new reason.
 func (r *Reconciler) report(ctx context.Context, plan *zones.Plan, dnsZones []v1alpha1.DNSZone, records []v1alpha1.DNSRecord) error {
 	r.Metrics.begin()
 	for i := range records {
@@ -39,7 +39,7 @@ func (r *Reconciler) report(ctx context.Context, plan *zones.Plan, dnsZones []v1
 
 func (r *Reconciler) reportRecord(ctx context.Context, plan *zones.Plan, rec *v1alpha1.DNSRecord) error {
 	if rec.DeletionTimestamp != nil && !slices.Contains(rec.Finalizers, Finalizer) {
-		return nil // gone, or another's to let go
+		return nil // already released, or the finalizers left belong to others
 	}
 	p := plan.Records[keyOf(rec)]
 	z := plan.Zones[p.Zone]
@@ -103,7 +103,7 @@ func (r *Reconciler) reportZone(ctx context.Context, plan *zones.Plan, z *v1alph
 	return nil
 }
 
-// zoneConditions are a DNSZone's; waits is a record that is in it, for which its deletion waits.
+// zoneConditions returns the conditions of a DNSZone. waits is a record of the zone that delays its deletion.
 func zoneConditions(p *zones.Zone, z *v1alpha1.DNSZone, known *ZoneProgress, waits string) []metav1.Condition {
 	make := func(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
 		return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
@@ -140,7 +140,7 @@ func zoneConditions(p *zones.Zone, z *v1alpha1.DNSZone, known *ZoneProgress, wai
 	return []metav1.Condition{accepted, read, heard}
 }
 
-// setConditions keeps the time of the last change of each status.
+// setConditions updates conditions. A condition keeps its transition time while its status does not change.
 func setConditions(into *[]metav1.Condition, conditions []metav1.Condition, generation int64, now time.Time) {
 	for _, c := range conditions {
 		c.ObservedGeneration, c.LastTransitionTime = generation, metav1.NewTime(now)
@@ -149,7 +149,7 @@ func setConditions(into *[]metav1.Condition, conditions []metav1.Condition, gene
 	}
 }
 
-// shortened cuts a text where an API server would refuse it: a condition's message has 32 KiB, an Event's note 1 KiB.
+// shortened truncates a text to the API server's limit: 32 KiB for a condition's message, 1 KiB for an Event's note.
 func shortened(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -157,7 +157,7 @@ func shortened(text string, most int) string {
 	return strings.ToValidUTF8(text[:most-3], "") + "..."
 }
 
-// events tells of reasons that are new. What is being waited for is none.
+// events emits an Event for each new reason, except for those of work in progress.
 func (r *Reconciler) events(object client.Object, before, now []metav1.Condition) {
 	target, ok := object.(runtime.Object)
 	if !ok {

@@ -25,13 +25,13 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zonewriter"
 )
 
-// lease is the name of the Lease by which one replica leads.
+// lease is the name of the Lease for leader election.
 const lease = "neardns-zones"
 
-// Options say where the controller looks and listens.
+// Options configure the controller.
 type Options struct {
-	Namespace string // of the keys' Secrets and of the Lease
-	ClusterID string // empty: made of the UID of the namespace kube-system
+	Namespace string // of the keys' Secrets and the Lease
+	ClusterID string // empty: derived from the UID of the namespace kube-system
 	Metrics   string // address
 	Health    string // address
 	Log       *slog.Logger
@@ -48,7 +48,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Run leads, or waits to, until ctx ends. Who loses the lead gets an error and has to end.
+// Run leads, or waits to lead, until ctx ends. If it loses the lead it returns an error, and the program must exit.
 func Run(ctx context.Context, config *rest.Config, o Options) error {
 	m, err := lead.New(config, lead.Options{Lease: lease, Namespace: o.Namespace, Metrics: o.Metrics, Health: o.Health, Kinds: kinds, Log: o.Log,
 		Objects: map[client.Object]cache.ByObject{
@@ -75,7 +75,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		Open: opener(ctx, identity, zonewriter.NewMetrics(metrics.Registry), o.Log, func() {
 			select {
 			case changed <- event.GenericEvent{Object: &v1alpha1.DNSZone{}}:
-			default: // one is on its way, and will see it
+			default: // an event is already queued and covers this change
 			}
 		}),
 	}
@@ -92,11 +92,11 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	return err
 }
 
-// kinds are those of the objects that the role reads and writes.
+// kinds are the kinds of objects that the role reads and writes.
 var kinds = []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToScheme}
 
-// identify makes what this cluster is called in zones: its id of the UID of kube-system, which stays as long as the cluster, and its
-// instance of the UID of the controller's namespace, which a cluster that got the same id has another one of.
+// identify returns this cluster's identity in zones. The id comes from the UID of kube-system, which stays the same for the cluster's
+// lifetime. The instance comes from the UID of the controller's namespace, which is different in a cluster that has the same id.
 func identify(ctx context.Context, reader client.Reader, o Options) (zone.Identity, error) {
 	var system, own corev1.Namespace
 	for name, into := range map[string]*corev1.Namespace{metav1.NamespaceSystem: &system, o.Namespace: &own} {
@@ -114,7 +114,7 @@ func identify(ctx context.Context, reader client.Reader, o Options) (zone.Identi
 	return id, nil
 }
 
-// slim leaves of a Service what serviceSource takes of it.
+// slim reduces a Service to what serviceSource needs.
 func slim(object any) (any, error) {
 	s, ok := object.(*corev1.Service)
 	if !ok {
@@ -124,7 +124,7 @@ func slim(object any) (any, error) {
 		Spec: corev1.ServiceSpec{Type: s.Spec.Type}, Status: corev1.ServiceStatus{LoadBalancer: s.Status.LoadBalancer}}, nil
 }
 
-// matters passes over what only this program writes: statuses.
+// matters filters out updates that only this program makes: those of statuses.
 var matters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	switch e.ObjectNew.(type) {
 	case *v1alpha1.DNSZone, *v1alpha1.DNSRecord:

@@ -17,17 +17,17 @@ import (
 	"github.com/neardns/neardns/fleet/controller/zones"
 )
 
-// gatewayKind is read as it stands: its API's Go types are a module that nothing else here needs.
+// gatewayKind is read unstructured, because its Go types are in a module that nothing else here needs.
 var gatewayKind = schema.GroupVersionKind{Group: "gateway.networking.k8s.io", Version: "v1", Kind: "Gateway"}
 
-// lookedUp is what a Gateway said, and when.
+// lookedUp is the result of reading a Gateway, and when it was read.
 type lookedUp struct {
 	at     time.Time
 	source zones.Source
 }
 
-// sources reads the objects of addressesFrom. Services are watched. Gateways are asked for, each every ten seconds, so that the account may
-// read them by name alone and a cluster need not know them.
+// sources reads the objects of addressesFrom. Services are watched. Each Gateway is read every ten seconds, so that the service account
+// needs only the permission to get them by name, and a cluster without Gateways also works.
 func (r *Reconciler) sources(ctx context.Context, records []v1alpha1.DNSRecord) (map[zones.Reference]zones.Source, error) {
 	out, gateways := map[zones.Reference]zones.Source{}, map[client.ObjectKey]lookedUp{}
 	for i := range records {
@@ -92,7 +92,7 @@ func (r *Reconciler) gateway(ctx context.Context, key client.ObjectKey) (zones.S
 	return gatewaySource(g, key), nil
 }
 
-// gatewaySource reads status.addresses; a type that is missing is IPAddress, by the API's default.
+// gatewaySource reads status.addresses. A missing type means IPAddress, the API's default.
 func gatewaySource(g *unstructured.Unstructured, key client.ObjectKey) zones.Source {
 	var out zones.Source
 	addresses, _, err := unstructured.NestedSlice(g.Object, "status", "addresses")
@@ -111,7 +111,7 @@ func gatewaySource(g *unstructured.Unstructured, key client.ObjectKey) zones.Sou
 	return whole(out, "Gateway "+key.String())
 }
 
-// add takes one entry of a status. What is no address is left out, as nobody here can mend it.
+// add adds one entry of a status. A value that is not an address is left out, because only its writer can correct it.
 func add(s *zones.Source, ip, hostname string) {
 	if a, err := netip.ParseAddr(ip); err == nil {
 		s.Addresses = append(s.Addresses, a.Unmap())
@@ -120,7 +120,7 @@ func add(s *zones.Source, ip, hostname string) {
 	}
 }
 
-// whole prefers addresses to a hostname: every server answers those.
+// whole prefers addresses to a hostname, because every server can answer with addresses.
 func whole(s zones.Source, name string) zones.Source {
 	if len(s.Addresses) > 0 {
 		s.Hostname = ""

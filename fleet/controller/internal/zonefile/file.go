@@ -1,8 +1,10 @@
-// Package zonefile does without a cluster what the role zones does in one: DNSZones, DNSRecords and the Secrets of their keys come from a
-// file, as `kubectl get -o yaml` prints them. It is for bootstrap, for rescue, and for tests of the engine.
+// Package zonefile publishes shared zones without a cluster, as the role zones does in one: it reads DNSZones, DNSRecords and the Secrets
+// of their keys from a file, in the form that `kubectl get -o yaml` prints. It is for bootstrap, for recovery, and for tests of the
+// publishers.
 //
-// Failure policy: a file with a fault changes nothing, at the start and at each reading after it. A record that its zone does not accept is
-// named, and the others go on.
+// It guarantees that a file with an error changes nothing, both at the start and when it is read again.
+//
+// A record that its zone does not accept is reported by name, and the other records are published.
 package zonefile
 
 import (
@@ -24,14 +26,14 @@ import (
 	"github.com/neardns/neardns/fleet/zones/rfc2136"
 )
 
-// Defaults of the API, which an API server fills in and a file may lack.
+// Defaults that an API server fills in and that a file may lack.
 const (
 	defaultTTL       = 60  // seconds
 	defaultHeartbeat = 300 // seconds
 	defaultRate      = 600 // messages a minute
 )
 
-// File is a file that was read.
+// File is a parsed file.
 type File struct {
 	Zones   []v1alpha1.DNSZone
 	Records []v1alpha1.DNSRecord
@@ -91,11 +93,11 @@ func Parse(data []byte) (*File, error) {
 
 // part is one document of a YAML stream.
 type part struct {
-	line int // its first
+	line int // of its first line
 	text []byte
 }
 
-// documents splits at lines of three dashes.
+// documents splits a YAML stream at lines of three dashes.
 func documents(data []byte) []part {
 	var out []part
 	now := part{line: 1}
@@ -131,7 +133,7 @@ func (r *reader) document(text []byte) {
 		return
 	}
 	if string(bytes.TrimSpace(data)) == "null" {
-		return // comments alone
+		return // only comments
 	}
 	object, _, err := r.decoder.Decode(data, nil, nil)
 	if err != nil {
@@ -181,7 +183,7 @@ func (r *reader) object(object runtime.Object) {
 	}
 }
 
-// key reads the key of a zone. Its error never has the secret.
+// key returns the key of a zone. Its error never contains the secret.
 func (r *reader) key(z *v1alpha1.DNSZone) (rfc2136.Key, error) {
 	secret, ok := r.secrets[z.Spec.TSIG.SecretName]
 	if !ok {
@@ -194,7 +196,7 @@ func (r *reader) key(z *v1alpha1.DNSZone) (rfc2136.Key, error) {
 	return rfc2136.Key{Name: k.Name, Algorithm: k.Algorithm, Secret: k.Secret}, nil
 }
 
-// zone finds a DNSZone by its name or its zone; with "" the only one.
+// zone returns the DNSZone with this name or zone; "" returns the only one.
 func (f *File) zone(name string) (*v1alpha1.DNSZone, error) {
 	var all []string
 	for i := range f.Zones {

@@ -23,26 +23,26 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zonewriter"
 )
 
-// Publishing is what `zones publish` is told.
+// Publishing holds the options of `zones publish`.
 type Publishing struct {
 	File     string
 	Identity zone.Identity
 	Prune    bool             // leave each host that this cluster publishes and the file does not name
-	Once     bool             // end when all is as the file says, or cannot be
-	JSON     bool             // lines of JSON in place of words
-	Poll     time.Duration    // how often the primary is asked whether the zone changed; 0: 5 s
-	Reread   <-chan os.Signal // a signal: the file has changed
-	Out      io.Writer        // a line for each change of a host's state
+	Once     bool             // return when everything is published, or cannot be
+	JSON     bool             // print JSON lines, not text
+	Poll     time.Duration    // interval between queries for the zone's serial; 0: 5 s
+	Reread   <-chan os.Signal // a signal that the file has changed
+	Out      io.Writer        // gets a line for each change of a host's state
 	Log      *slog.Logger
 }
 
-// lookEvery is how often a publisher is asked about its zone: it tells by itself of hosts alone.
+// lookEvery is the interval at which the state of each zone is read from its publisher, because publishers report only changes of hosts.
 const lookEvery = 200 * time.Millisecond
 
-// ErrConflict is returned by a publishing that ends once and could not do all.
+// ErrConflict is returned by Publish with Once if a record could not be published.
 var ErrConflict = errors.New("not all is as the file says")
 
-// Publish publishes what the file says, until ctx ends or, once, until it is there. What was published stays.
+// Publish publishes the records of a file until ctx ends or, with Once, until they are published. What was published stays.
 func Publish(ctx context.Context, o Publishing) error {
 	f, err := Read(o.File)
 	if err != nil {
@@ -88,11 +88,11 @@ func Publish(ctx context.Context, o Publishing) error {
 // publishing is one run of Publish.
 type publishing struct {
 	Publishing
-	ctx     context.Context //nolint:containedctx // of the run, for publishers that a later reading of the file starts
+	ctx     context.Context //nolint:containedctx // of the run, for publishers that start after a later read of the file
 	zones   map[string]*running
 	changed chan struct{}
-	last    map[string]string // lines printed last, by host or record
-	bad     map[string]string // records that are not accepted: why
+	last    map[string]string // the lines printed last, by host or record
+	bad     map[string]string // why a record is not accepted
 	busy    sync.WaitGroup
 }
 
@@ -101,7 +101,7 @@ type running struct {
 	spec      v1alpha1.DNSZoneSpec
 	publisher *zonewriter.Publisher
 	cancel    context.CancelFunc
-	hosts     map[string]bool // that were set or removed; true: set
+	hosts     map[string]bool // hosts that were set (true) or removed (false)
 	pruned    bool
 
 	mu  sync.Mutex // guards key
@@ -125,11 +125,11 @@ func (p *publishing) wait() {
 func (p *publishing) tell(string) {
 	select {
 	case p.changed <- struct{}{}:
-	default: // one is on its way
+	default: // the loop is already woken
 	}
 }
 
-// apply makes the publishers say what the file says. A zone whose server or rhythm changed gets a new publisher.
+// apply passes the records of the file to the publishers. A zone whose primary or interval settings changed gets a new publisher.
 func (p *publishing) apply(f *File) error {
 	p.bad = map[string]string{}
 	for key, r := range f.Plan.Records {
@@ -159,7 +159,7 @@ func (p *publishing) apply(f *File) error {
 		if err != nil {
 			return err
 		}
-		for host, set := range before[zones.Canonical(z.spec.Zone)] { // a new publisher knows no host that it is to leave
+		for host, set := range before[zones.Canonical(z.spec.Zone)] { // a new publisher does not know which hosts to leave
 			if _, there := z.hosts[host]; !there {
 				z.hosts[host] = set
 				if !set {
@@ -184,13 +184,14 @@ func (p *publishing) apply(f *File) error {
 	return nil
 }
 
-// sameWay tells whether two specs need one publisher: publishers that differ allow other records, and are no matter of the zone's.
+// sameWay reports whether two specs can share one publisher. The field publishers only restricts which records are accepted, so it does
+// not count.
 func sameWay(a, b v1alpha1.DNSZoneSpec) bool {
 	return a.Zone == b.Zone && a.Primary == b.Primary && a.HeartbeatSeconds == b.HeartbeatSeconds && a.Removal == b.Removal &&
 		a.MessagesPerMinute == b.MessagesPerMinute
 }
 
-// open gives the zone's publisher its key, and starts one where there is none.
+// open updates the key of the zone's publisher, or starts a publisher if there is none.
 func (p *publishing) open(spec *v1alpha1.DNSZone, key rfc2136.Key) (*running, error) {
 	if z := p.zones[spec.Name]; z != nil {
 		z.mu.Lock()
@@ -219,7 +220,7 @@ func (p *publishing) open(spec *v1alpha1.DNSZone, key rfc2136.Key) (*running, er
 	return z, nil
 }
 
-// server adds DNS's port where the primary has none.
+// server adds DNS's port to a primary without a port.
 func server(primary string) string {
 	if _, _, err := net.SplitHostPort(primary); err == nil {
 		return primary
@@ -230,13 +231,13 @@ func server(primary string) string {
 // Line is the state of one host, as `zones publish --json` prints it.
 type Line struct {
 	Host       string   `json:"host,omitempty"`
-	Record     string   `json:"record,omitempty"` // one that its zone does not accept
-	Zone       string   `json:"zone,omitempty"`   // a zone, which Programmed tells was read
-	Programmed bool     `json:"programmed"`       // the zone was read back, and has all of it
-	Left       bool     `json:"left,omitempty"`   // the zone was read back, and has nothing of this cluster
+	Record     string   `json:"record,omitempty"` // a record that its zone does not accept
+	Zone       string   `json:"zone,omitempty"`   // a zone; Programmed then means that it was read
+	Programmed bool     `json:"programmed"`       // everything is in the zone, confirmed by reading it back
+	Left       bool     `json:"left,omitempty"`   // nothing of this cluster is in the zone, confirmed by reading it back
 	Reason     string   `json:"reason,omitempty"`
 	Message    string   `json:"message,omitempty"`
-	Conflict   string   `json:"conflict,omitempty"` // the reason again, where it keeps this cluster from writing
+	Conflict   string   `json:"conflict,omitempty"` // the reason again, if it prevents this cluster from writing
 	Notes      []string `json:"notes,omitempty"`
 	Owners     []string `json:"owners,omitempty"`
 	Attempt    int      `json:"attempt,omitempty"`
@@ -245,7 +246,7 @@ type Line struct {
 	Writes     uint64   `json:"writes"`
 }
 
-// report prints the hosts whose state changed, and tells whether all is settled, and well.
+// report prints the hosts whose state changed. done means that all hosts are settled; good, that all are as wanted.
 func (p *publishing) report() (done, good bool) {
 	done, good = true, len(p.bad) == 0
 	for _, record := range slices.Sorted(maps.Keys(p.bad)) {
@@ -272,7 +273,7 @@ func (p *publishing) report() (done, good bool) {
 	return done, good
 }
 
-// prune leaves the hosts that the zone has of this cluster and the file does not name. It tells whether the zone was read.
+// prune leaves the hosts that this cluster publishes in the zone and the file does not name. It reports whether the zone was read.
 func (p *publishing) prune(z *running) bool {
 	state := z.publisher.Zone().State
 	if state == nil {
@@ -313,13 +314,13 @@ func line(s zonewriter.Status) Line {
 	return l
 }
 
-// print prints a line that is not the one printed last about the same.
+// print prints a line if it differs from the last one for the same host or record.
 func (p *publishing) print(about string, l Line) {
 	var text string
 	if p.JSON {
 		data, err := json.Marshal(l)
 		if err != nil {
-			p.Log.Error("print a state", "error", err) // a Line has nothing that JSON lacks
+			p.Log.Error("print a state", "error", err) // cannot happen: every field of a Line can be encoded
 			return
 		}
 		text = string(data)
@@ -332,7 +333,7 @@ func (p *publishing) print(about string, l Line) {
 	}
 }
 
-// String is the line for a person.
+// String returns the line as text.
 func (l Line) String() string {
 	switch {
 	case l.Zone != "" && l.Programmed:

@@ -27,7 +27,7 @@ type View struct {
 	client *rfc2136.Client
 }
 
-// Open reads a file and chooses a zone of it by its name; "" chooses the only one.
+// Open reads a file and selects a zone by its name; "" selects the only one.
 func Open(path, name string) (*View, error) {
 	f, err := Read(path)
 	if err != nil {
@@ -41,7 +41,7 @@ func Open(path, name string) (*View, error) {
 	return &View{f, z, &rfc2136.Client{Server: server(z.Spec.Primary), Zone: zones.Canonical(z.Spec.Zone), Key: func() rfc2136.Key { return key }}}, nil
 }
 
-// read transfers the zone, whole.
+// read transfers the whole zone.
 func (v *View) read(ctx context.Context) (*zone.State, error) {
 	t, err := v.client.AXFR(ctx)
 	if err != nil {
@@ -77,7 +77,7 @@ func (v *View) Check(ctx context.Context, out io.Writer) error {
 	return faults
 }
 
-// Get prints what the zone holds of the named hosts, or of all.
+// Get prints what the zone holds for the named hosts, or for all.
 func (v *View) Get(ctx context.Context, out io.Writer, hosts ...string) error {
 	s, err := v.read(ctx)
 	if err != nil {
@@ -101,7 +101,7 @@ func (v *View) Get(ctx context.Context, out io.Writer, hosts ...string) error {
 				said = c.Target
 			}
 			_, _ = fmt.Fprintln(w, strings.Join(append(row, cluster, c.Geo, fmt.Sprint(c.Weight), said), "\t"))
-			row = make([]string, len(row)) // the host's own columns once
+			row = make([]string, len(row)) // the host's own columns are printed once
 		}
 		if len(h.Claims) == 0 {
 			_, _ = fmt.Fprintln(w, strings.Join(row, "\t"))
@@ -118,7 +118,7 @@ func texts(addrs []netip.Addr) string {
 	return strings.Join(out, " ")
 }
 
-// clusters are all that the zone knows of, sorted.
+// clusters returns all clusters in the zone, sorted.
 func clusters(s *zone.State) []string {
 	all := map[string]bool{}
 	for c := range s.Beats {
@@ -184,7 +184,7 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Plan prints the messages that the cluster would send now, in the words of nsupdate, and sends none.
+// Plan prints the messages that the cluster would send now, as nsupdate commands, and sends none.
 func (v *View) Plan(ctx context.Context, out io.Writer, id zone.Identity) error {
 	s, err := v.read(ctx)
 	if err != nil {
@@ -211,7 +211,7 @@ func (v *View) Plan(ctx context.Context, out io.Writer, id zone.Identity) error 
 	return nil
 }
 
-// nsupdate is a message in the words of BIND's nsupdate.
+// nsupdate formats a message as commands for BIND's nsupdate.
 func nsupdate(m zone.Message) string {
 	var b strings.Builder
 	for _, rr := range m.Prereqs {
@@ -244,11 +244,11 @@ func nsupdate(m zone.Message) string {
 
 func data(rr dns.RR) string { return strings.TrimPrefix(rr.String(), rr.Header().String()) }
 
-// ErrAlive is returned where the heartbeat of a cluster that is to be removed changes.
+// ErrAlive is returned if the heartbeat of a cluster that is to be removed changes.
 var ErrAlive = errors.New("its heartbeat changes: it is alive")
 
-// Remove takes all that a dead cluster published out of the zone. Without really it prints what it would send. It watches the heartbeat for
-// watch first, and each message has it as a prerequisite.
+// Remove deletes everything that a dead cluster published in the zone. If really is false it only prints what it would send. It first
+// observes the heartbeat for the duration of watch; each message then has that heartbeat as a prerequisite.
 func (v *View) Remove(ctx context.Context, out io.Writer, cluster string, really bool, watch time.Duration) error {
 	first, err := v.read(ctx)
 	if err != nil {
@@ -269,7 +269,7 @@ func (v *View) Remove(ctx context.Context, out io.Writer, cluster string, really
 	if err := wait(ctx, watch); err != nil {
 		return err
 	}
-	// A host takes a second message where the first left it without an owner, and more where others change it meanwhile.
+	// A host needs a second message if the first leaves it without an owner, and more if other clusters change it at the same time.
 	for tries := 0; ; {
 		s, err := v.read(ctx)
 		if err != nil {
