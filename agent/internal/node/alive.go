@@ -5,45 +5,45 @@ import (
 	"time"
 )
 
-// How long a part may be without a sign of life. The loop comes round every half a minute, and may wait for other programs' locks;
-// a target is probed several times a second, but for the seconds of a hand-over.
+// How long a part may be without progress. The loop runs a round every half a minute, and may wait for other programs' locks. A target is
+// probed several times a second, except for some seconds during a handover.
 const (
-	loopMost  = 5 * time.Minute
-	probeMost = time.Minute
+	maxLoopAge  = 5 * time.Minute
+	maxProbeAge = time.Minute
 )
 
-// Alive reports whether everything that keeps the node goes on, and if not, what stands still: only a restart helps then. A lease
-// that is not held is no reason, nor is anything that is tried again.
+// Alive reports whether all parts of the loop make progress, and if not, which part is stuck: only a restart helps then. A missing lease is
+// no reason for a restart, nor is anything that is retried.
 func (n *Node) Alive() (bool, string) {
 	now := time.Now()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if d := now.Sub(n.rounded); !n.rounded.IsZero() && d > max(loopMost, 3*cmp.Or(n.now.Terms.Check, slowCheck)) {
+	if d := now.Sub(n.rounded); !n.rounded.IsZero() && d > max(maxLoopAge, 3*cmp.Or(n.now.Terms.Check, slowCheck)) {
 		return false, "the node's loop has not come round for " + d.Round(time.Second).String()
 	}
-	if d := now.Sub(n.reaching); !n.reaching.IsZero() && d > probeMost {
+	if d := now.Sub(n.reaching); !n.reaching.IsZero() && d > maxProbeAge {
 		return false, "the agent has asked nothing by itself for " + d.Round(time.Second).String()
 	}
 	for t, l := range n.targets {
-		if d := now.Sub(l.tended); !l.tended.IsZero() && d > probeMost {
+		if d := now.Sub(l.probed); !l.probed.IsZero() && d > maxProbeAge {
 			return false, "the probe of " + t.String() + " has hung for " + d.Round(time.Second).String()
 		}
 	}
 	return true, ""
 }
 
-// live notes a sign of life.
+// live records that a part makes progress.
 func (n *Node) live(at *time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	*at = time.Now()
 }
 
-// tended notes that a target is probed.
-func (n *Node) tended(t target) {
+// noteProbe records that a probe of a target begins.
+func (n *Node) noteProbe(t target) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if l := n.targets[t]; l != nil {
-		l.tended = time.Now()
+		l.probed = time.Now()
 	}
 }

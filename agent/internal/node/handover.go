@@ -14,28 +14,28 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Times of a hand-over. Both bounds of the proof are well within a lease's lifetime, and within what a socket's buffer holds
-// of a busy node's questions, so that a successor that stands still costs neither the lease nor, mostly, a question.
+// Times of a handover. Both limits of the check of the successor are well within a lease's lifetime, and within the time in which a busy
+// node's queries fill a socket's buffer, so that a successor that hangs costs neither the lease nor, mostly, a query.
 const (
 	proveOnce  = 150 * time.Millisecond
 	proveMost  = 500 * time.Millisecond
 	proveAgain = 10 * time.Millisecond
-	yieldMost  = 5 * time.Second // until the loop has time for it
-	lastYield  = 5 * time.Second // for a hand-over that is under way when the agent is told to end
+	yieldMax   = 5 * time.Second // until the loop starts the handover
+	lastYield  = 5 * time.Second // for a handover that is under way when the agent has to end
 	lastLook   = 20 * time.Millisecond
 )
 
-// ErrEnding says that the node is ending and takes part in no hand-over any more.
+// ErrEnding means that the node is ending and starts no handover any more.
 var ErrEnding = errors.New("it is ending")
 
-// Handover is how a node came to this agent from another.
+// Handover describes how this agent got the node from another.
 type Handover struct {
 	From string    `json:"from"`
 	At   time.Time `json:"at"`
 	Took string    `json:"took"`
 }
 
-// yield is one successor's wish for the node.
+// yield is one successor's request for the node.
 type yield struct {
 	instance  string
 	addresses []netip.Addr
@@ -43,16 +43,16 @@ type yield struct {
 	taken     chan bool
 }
 
-// Inherit tells the node that its server serves addresses already, on a predecessor's sockets; none means that the server was
-// not started. Call it before Run.
+// Inherit records that the server already serves addresses on a predecessor's sockets; with no addresses, the server is not started yet.
+// Call it before Run.
 func (n *Node) Inherit(h Handover, addresses []netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.inherited = &h
 	for _, f := range n.now.Fallbacks() {
-		n.ways[f.ClusterDNS] = lease.Serve(time.Now()) // as the predecessor's, until its own queries show more
+		n.ways[f.ClusterDNS] = lease.Serve(time.Now()) // as the predecessor's, until this agent's own queries show more
 	}
-	n.moving = true // until the first round has gone well: what differs from the predecessor's is no fault
+	n.moving = true // until the first round succeeds: a difference from the predecessor's rules is no fault
 	if len(addresses) == 0 {
 		return
 	}
@@ -61,7 +61,8 @@ func (n *Node) Inherit(h Handover, addresses []netip.Addr) {
 	n.follow(n.Server.Done())
 }
 
-// Beside counts probes that instance answers as proof, since it reads the same sockets, until the returned function is called.
+// Beside makes probes count the answers of instance as this agent's own, because it reads the same sockets, until the returned function is
+// called.
 func (n *Node) Beside(instance string) (end func(), err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -78,12 +79,12 @@ func (n *Node) Beside(instance string) (end func(), err error) {
 	}, nil
 }
 
-// Yield stops reading and returns nil once instance, which reads the same sockets, is proven to answer wherever this agent
-// holds a lease. Then decide must be called: with true Run ends, without withdrawing anything; with false this agent reads
-// again, as it does after an error. Leases of addresses that the successor does not serve are withdrawn first.
+// Yield stops reading and returns nil once probes show that instance, which reads the same sockets, answers wherever this agent has a
+// lease. Then decide must be called: with true, Run ends without withdrawing a lease; with false, this agent reads again, as it does after
+// an error. Leases of addresses that the successor does not serve are withdrawn first.
 func (n *Node) Yield(ctx context.Context, instance string, addresses []netip.Addr) (decide func(taken bool), err error) {
 	y := &yield{instance: instance, addresses: addresses, proven: make(chan error, 1), taken: make(chan bool, 1)}
-	ctx, cancel := context.WithTimeout(ctx, yieldMost)
+	ctx, cancel := context.WithTimeout(ctx, yieldMax)
 	defer cancel()
 	select {
 	case n.yields <- y:
@@ -98,7 +99,7 @@ func (n *Node) Yield(ctx context.Context, instance string, addresses []netip.Add
 	return func(taken bool) { y.taken <- taken }, nil
 }
 
-// yield is Yield's part in the loop. It reports whether the node is the successor's.
+// yield is Yield's part in the loop. It reports whether the successor has the node.
 func (n *Node) yield(y *yield, probes *group) bool {
 	n.withdrawUnserved(y.addresses, probes)
 	probes.stop()
@@ -116,7 +117,8 @@ func (n *Node) yield(y *yield, probes *group) bool {
 	return false
 }
 
-// withdrawUnserved ends the leases of addresses that the successor does not serve, and reads what came under them.
+// withdrawUnserved ends the leases of addresses that the successor does not serve, and lets the server answer the queries that have arrived
+// there.
 func (n *Node) withdrawUnserved(served []netip.Addr, probes *group) {
 	withdrawn := false
 	for _, t := range n.targetsWhere(anyLease) {
@@ -130,7 +132,7 @@ func (n *Node) withdrawUnserved(served []netip.Addr, probes *group) {
 	}
 }
 
-// proveSuccessor asks until every target that holds a lease was answered by the successor, and renews the leases.
+// proveSuccessor probes until the successor has answered at every target with a lease, and renews the leases.
 func (n *Node) proveSuccessor(instance string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), proveMost)
 	defer cancel()
@@ -152,12 +154,12 @@ func (n *Node) proveAt(ctx context.Context, t target, instance string) error {
 		err := r.Err
 		switch {
 		case err == nil && r.Instance == instance:
-			// Without a switch there is nothing to renew, and its repair is the successor's.
+			// Without a switch there is nothing to renew. The successor repairs it.
 			if err = n.Lease.Renew(t.Address, t.Protocol); err == nil || errors.Is(err, steer.ErrNoSwitch) {
 				return nil
 			}
 		case err == nil:
-			err = fmt.Errorf("%s answered", r.Instance) // what this agent had begun to read
+			err = fmt.Errorf("%s answered", r.Instance) // this agent had read the probe before it stopped reading
 		}
 		if ctx.Err() != nil || !tick.Pause(ctx, proveAgain) {
 			return fmt.Errorf("the successor does not answer at %s: %w", t, err)
@@ -165,7 +167,7 @@ func (n *Node) proveAt(ctx context.Context, t target, instance string) error {
 	}
 }
 
-// lastYield is what the node waits for before it stops: a hand-over that is under way. nil: there is none.
+// lastYield waits for a handover that is under way before the node stops, and returns it; nil if there is none.
 func (n *Node) lastYield() *yield {
 	n.mu.Lock()
 	n.ending = true
@@ -191,8 +193,8 @@ func (n *Node) lastYield() *yield {
 	}
 }
 
-// leave is the end of an agent whose node is a successor's: it gives up the prober's place, which the successor waits for,
-// and ends its connections. Leases, link and switch are the successor's.
+// leave ends an agent after its handover: it releases the prober's lock, which the successor waits for, and ends its connections. Leases,
+// link and switch now belong to the successor.
 func (n *Node) leave() error {
 	err := n.Prober.Close()
 	for _, t := range n.targetsWhere(anyLease) {

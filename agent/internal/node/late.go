@@ -9,13 +9,13 @@ import (
 	"github.com/neardns/neardns/agent/internal/node/prober"
 )
 
-// slowBound is how late an answer counts as a failure: a quarter of the lease's lifetime, 200 ms by default. An answer takes
-// well under a millisecond, and up to 100 ms where the kernel lets the agent run only once in each period of its CPU quota
-// (CFS bandwidth control), which is no reason to leave as long as it keeps up.
+// slowBound is the time after which an answer counts as a failure: a quarter of the lease's lifetime, 200 ms by default. An answer takes well
+// under a millisecond, and up to 100 ms if the kernel lets the agent run only once in each period of its CPU quota (CFS bandwidth control).
+// That is no reason to withdraw the lease as long as the agent keeps up.
 func slowBound(lifetime time.Duration) time.Duration { return lifetime / 4 }
 
-// late judges how long an answer took: slow while the lease was held, or later than the lease lives, as after the process was stopped
-// for a while. The texts hold no measured figure, because each reason is logged once.
+// late returns a failure for an answer that took too long: longer than slowBound, or than the lease's lifetime, as after the process was
+// stopped for a while. The texts have no measured figure, because each reason is logged once.
 func late(took, lifetime time.Duration) (prober.Failure, error) {
 	switch {
 	case took > lifetime:
@@ -26,7 +26,7 @@ func late(took, lifetime time.Duration) (prober.Failure, error) {
 	return prober.None, nil
 }
 
-// probeOf is what a result means for the lease.
+// probeOf translates a probe's result for the lease's state machine.
 func probeOf(f prober.Failure) lease.Probe {
 	switch f {
 	case prober.None:

@@ -16,21 +16,21 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// target is what holds a lease of its own.
+// target is an address and protocol with its own lease.
 type target = plan.Target
 
-// targetLease is what is known of one target's lease.
+// targetLease is the state of one target's lease.
 type targetLease struct {
 	held    bool
 	since   time.Time // of the last change
 	lastOK  time.Time // of the last renewal
-	tended  time.Time // of the last probe's begin
+	probed  time.Time // when the last probe began
 	reason  string    // why it is not held
 	logged  []string  // the reasons logged since it was last held
 	history lease.Target
 }
 
-// keepTargets runs one probe loop for each target of the settings, and ends the others.
+// keepTargets starts a probe loop for each target of the plan that has none.
 func (n *Node) keepTargets(s plan.Plan, probes *group) {
 	if !n.isServing() {
 		return
@@ -47,11 +47,11 @@ func (n *Node) keepTargets(s plan.Plan, probes *group) {
 	n.mu.Unlock()
 	for _, t := range fresh {
 		n.Recorder.Lease(t.Address, t.Protocol, false)
-		probes.start(t.String(), func(ctx context.Context) { n.tend(ctx, t) })
+		probes.start(t.String(), func(ctx context.Context) { n.probeTarget(ctx, t) })
 	}
 }
 
-// withdrawGone ends the probes and leases of targets that the next settings do not have.
+// withdrawGone ends the probes and leases of targets that the next plan does not have.
 func (n *Node) withdrawGone(old, next plan.Plan, probes *group) {
 	keep := next.Targets()
 	for _, t := range old.Targets() {
@@ -74,22 +74,22 @@ func (n *Node) withdraw(t target, probes *group) {
 	n.mu.Unlock()
 }
 
-// tendAll goes on with the targets that are known, after their probes were ended.
-func (n *Node) tendAll(probes *group) {
+// probeAll starts the probe loops of the known targets again, after they were ended.
+func (n *Node) probeAll(probes *group) {
 	for _, t := range n.targetsWhere(anyLease) {
-		probes.start(t.String(), func(ctx context.Context) { n.tend(ctx, t) })
+		probes.start(t.String(), func(ctx context.Context) { n.probeTarget(ctx, t) })
 	}
 }
 
-// lacksLease tells whether a target of a running server has no lease.
+// lacksLease reports whether a target of a running server has no lease.
 func (n *Node) lacksLease() bool {
 	return len(n.targetsWhere(func(l *targetLease) bool { return !l.held })) > 0
 }
 
-// anyLease is for targetsWhere.
+// anyLease selects all targets in targetsWhere.
 func anyLease(*targetLease) bool { return true }
 
-// targetsWhere lists the targets that are known, by what is known of their leases, in no order.
+// targetsWhere lists the known targets whose lease want selects, in no order.
 func (n *Node) targetsWhere(want func(*targetLease) bool) []target {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -102,13 +102,13 @@ func (n *Node) targetsWhere(want func(*targetLease) bool) []target {
 	return out
 }
 
-// tend proves one target again and again and renews its lease after each proof. It never holds two probes in flight, so a
-// process that was stopped for a while has at most one old answer to act on.
-func (n *Node) tend(ctx context.Context, t target) {
+// probeTarget probes one target at intervals and renews its lease after each good answer. It never has two probes in flight, so a process
+// that was stopped for a while has at most one old answer to act on.
+func (n *Node) probeTarget(ctx context.Context, t target) {
 	for {
-		n.tended(t)
+		n.noteProbe(t)
 		begun := time.Now()
-		mended := n.mended.next() // also one that comes while the probe is out
+		requested := n.probeNow.next() // also one that comes while the probe is out
 		s := n.plan()
 		probeCtx, cancel := context.WithTimeout(ctx, s.Terms.Patience())
 		result := n.Prober.Probe(probeCtx, t.Asked, t.Protocol)
@@ -116,8 +116,8 @@ func (n *Node) tend(ctx context.Context, t target) {
 		if ctx.Err() != nil {
 			return
 		}
-		// All targets probe on one grid: waking up costs more than a probe does. One that has no proof goes on sooner, since its lease
-		// runs out.
+		// All targets probe on one grid, because waking up costs more than a probe does. After a failed probe, the next one comes sooner,
+		// because the lease is about to expire.
 		wait := tick.UntilGrid(s.Terms.Renew)
 		if !n.judge(t, result, s.Terms.Lifetime) {
 			wait = min(wait, max(0, s.Terms.Renew/2-time.Since(begun)))
@@ -125,7 +125,7 @@ func (n *Node) tend(ctx context.Context, t target) {
 		next := time.NewTimer(wait)
 		select {
 		case <-next.C:
-		case <-mended:
+		case <-requested:
 		case <-ctx.Done():
 		}
 		next.Stop()
@@ -135,7 +135,7 @@ func (n *Node) tend(ctx context.Context, t target) {
 	}
 }
 
-// broadcast wakes all who wait for its next event. The zero value is ready; it may be used by any goroutine.
+// broadcast wakes all goroutines that wait for its next event. The zero value is ready, and any goroutine may use it.
 type broadcast struct {
 	mu sync.Mutex
 	c  chan struct{}
@@ -160,9 +160,9 @@ func (b *broadcast) send() {
 	}
 }
 
-// judge turns one probe's result into a renewal, a withdrawal or patience, and reports whether it was a proof.
+// judge renews or withdraws the lease by one probe's result, or waits for the next probe. It reports whether the probe was answered well.
 func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) (proof bool) {
-	if r.Failure == prober.None && !n.good(r.Instance) {
+	if r.Failure == prober.None && !n.isOwnAnswer(r.Instance) {
 		r.Failure, r.Err = prober.WrongAnswer, fmt.Errorf("another agent (%s) answered", r.Instance)
 	}
 	if r.Failure == prober.None {
@@ -189,7 +189,7 @@ func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) (proof b
 	return r.Failure == prober.None
 }
 
-// weigh adds a probe to the target's history and returns what to do.
+// weigh adds a probe to the target's history and returns the verdict.
 func (n *Node) weigh(t target, f prober.Failure, lifetime time.Duration) lease.Verdict {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -200,8 +200,8 @@ func (n *Node) weigh(t target, f prober.Failure, lifetime time.Duration) lease.V
 	return l.history.Next(probeOf(f), l.held, time.Since(l.lastOK) > lifetime, time.Now())
 }
 
-// good tells whether an answer came from us or from who reads our sockets beside us.
-func (n *Node) good(instance string) bool {
+// isOwnAnswer reports whether an answer came from this agent, or from a successor that reads the same sockets.
+func (n *Node) isOwnAnswer(instance string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return instance == n.instance || n.beside[instance] > 0
@@ -228,7 +228,7 @@ func (n *Node) hold(t target) {
 	}
 }
 
-// fail notes why a target has no proof, or no lease in spite of one.
+// fail records why a probe failed, or why its lease was not renewed, and withdraws the lease if the verdict says so.
 func (n *Node) fail(t target, r prober.Result, v lease.Verdict) {
 	n.mu.Lock()
 	l := n.targets[t]
@@ -244,7 +244,7 @@ func (n *Node) fail(t target, r prober.Result, v lease.Verdict) {
 		rest = l.history.Lose(probeOf(r.Failure), now)
 	}
 	news := false
-	if !l.held && r.Err != nil { // without an error it only rests, and the reason stands
+	if !l.held && r.Err != nil { // without an error, the lease only rests, and its reason stays
 		news = l.isNews(r.Err.Error())
 		l.reason = r.Err.Error()
 	}
@@ -259,7 +259,7 @@ func (n *Node) fail(t target, r prober.Result, v lease.Verdict) {
 	}
 	switch {
 	case lost:
-		n.kick.Send() // a firewall of which no event tells may be the reason
+		n.kick.Send() // a firewall that sends no events may be the reason
 		n.Recorder.Lease(t.Address, t.Protocol, false)
 		n.Recorder.Lost(r.Failure)
 		n.Log.Warn("lease lost, kube-dns answers", "addr", t.Address, "protocol", t.Protocol, "reason", r.Err, "rest", rest)
@@ -269,8 +269,8 @@ func (n *Node) fail(t target, r prober.Result, v lease.Verdict) {
 	}
 }
 
-// isNews reports whether a reason is to be logged. A firewall that rejects some packets and, at its rate limit, drops the others gives
-// two in turns; reasons that never repeat are logged no more after the first few.
+// isNews reports whether a reason should be logged. A firewall that rejects packets up to a rate limit and drops the others gives two
+// alternating reasons, so each is logged once. Of reasons that never repeat, only the first few are logged.
 func (l *targetLease) isNews(reason string) bool {
 	const maxLogged = 8
 	if slices.Contains(l.logged, reason) || len(l.logged) == maxLogged {
@@ -280,7 +280,7 @@ func (l *targetLease) isNews(reason string) bool {
 	return true
 }
 
-// same tells whether two plans ask for the same thing. Why there is nothing to serve asks for nothing.
+// same reports whether two plans want the same state. Unserved is only a reason, so it does not count.
 func same(a, b plan.Plan) bool {
 	a.Unserved, b.Unserved = nil, nil
 	return reflect.DeepEqual(a, b)

@@ -1,13 +1,12 @@
-// Package node runs the cache of one node: link, addresses, switch, server, prober and lease, in the order that keeps the
-// invariant (a packet reaches our socket only while that socket has just answered a probe that came the way pods come).
+// Package node is the control loop of a node's cache: it keeps link, addresses, switch, server, prober and leases as the plan says.
 //
-// It owns order, retry and the decision when a lease is renewed or withdrawn, and nothing else: each part is behind a
-// small interface. One goroutine changes kernel state; the probes, one goroutine a target, only renew leases. At stop the
-// leases are withdrawn and the server ends; the link and the switch stay, since pods keep sending to their addresses.
-// It reads no configuration: the plan of one comes to it by New and Set.
+// Its invariant: a packet reaches the agent's socket only while that socket has just answered a probe that took the pods' path. The package
+// decides only the order, the retries, and when a lease is renewed or withdrawn; each part is behind a small interface. One goroutine changes
+// kernel state, and one goroutine per target probes and renews its lease. At the end the leases are withdrawn and the server stops; the
+// link and the switch stay, because pods keep sending to their addresses. The package reads no configuration: New and Set take the plan.
 //
-// Failure policy: the loop tries what failed again for ever, with a bounded back-off, and reports it once; without a server there is
-// no lease, so pods reach kube-dns meanwhile. Only a watch that cannot be opened at the start ends Run early.
+// Failure policy: the loop retries what failed without end, with a bounded backoff, and reports it once. Without a server there is no lease,
+// so kube-dns answers pods meanwhile. Only a watch that cannot be opened at the start ends Run early.
 package node
 
 import (
@@ -33,40 +32,40 @@ import (
 
 // Times of the loop.
 const (
-	slowCheck  = 30 * time.Second       // everything is looked at, whether or not an event said so
-	leastGap   = 50 * time.Millisecond  // between two rounds, so that a storm of events costs little
+	slowCheck  = 30 * time.Second       // between two full checks, which need no event
+	minGap     = 50 * time.Millisecond  // between two rounds, so that a storm of events costs little
 	retryFirst = 250 * time.Millisecond // after a round that failed
 	retryLast  = 10 * time.Second
 )
 
-// Server answers questions. Start either serves all addresses or none; Restart that fails leaves the old one serving.
+// Server answers queries. Start serves either all addresses or none. If Restart fails, the old server keeps serving.
 type Server interface {
 	Start(ctx context.Context, cfg server.Config) error
 	Restart(ctx context.Context, cfg server.Config) error
 	Stop() error
-	// Pause stops reading, until Resume or Stop; what comes waits in the sockets.
+	// Pause stops reading until Resume or Stop. Queries wait in the sockets.
 	Pause()
 	Resume()
 	// Done is closed when no socket is served any more, whatever the reason.
 	Done() <-chan struct{}
 }
 
-// Link keeps the interface and its addresses. Ensure returns what it had to mend, in words, or "".
+// Link keeps the interface and its addresses. Ensure describes what it repaired; "" for nothing.
 type Link interface {
 	Ensure(name string, addresses []netip.Addr) (mended string, err error)
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
-// Rules is the host table. Repair makes it as described and returns the drift that it found.
+// Rules is the host's rules. Repair makes them as described and returns the differences that it found.
 type Rules interface {
 	Repair(rs steer.Ruleset) (drift []string, err error)
-	// Unexempt takes back what Repair left out of interception: it only ever adds, since the plugin does too.
+	// Unexempt ends exemptions from interception. Repair only adds them, because the plugin adds some too.
 	Unexempt(addrs ...netip.Addr) error
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
-// Firewall keeps our addresses accepted where the host's own filter drops by policy. Ensure returns what it had to add;
-// legacy asks it to look also where the kernel tells nobody of changes, which costs a few processes.
+// Firewall keeps the agent's addresses accepted if the host's own filter drops by policy. Ensure describes what it added. With legacy, it
+// also checks iptables-legacy, for which the kernel sends no events; that runs a few processes.
 type Firewall interface {
 	Ensure(addresses []netip.Addr, legacy bool) (mended string, err error)
 }
@@ -77,7 +76,7 @@ type Lease interface {
 	Withdraw(addr netip.Addr, p steer.Protocol) error
 }
 
-// Prober asks the way pods ask.
+// Prober sends queries on the pods' path.
 type Prober interface {
 	Reconfigure(redirects []steer.Redirect, locals []netip.Addr) error
 	Repair() (mended string, err error)
@@ -100,50 +99,50 @@ type Pods interface {
 	QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name string) (sent bool, err error)
 }
 
-// Proofs is the record of cluster DNS addresses whose fallback is proven; it outlives the agent and the node's reboot.
+// Proofs is the record of cluster DNS addresses whose fallback is verified. It survives the agent and a reboot of the node.
 type Proofs interface {
 	Read() ([]netip.Addr, error)
 	Write(proven []netip.Addr) error
 }
 
-// World is what surrounds the agent on its node.
+// World is the agent's surroundings on its node.
 type World interface {
-	// Lost says why a fallback that fails is lost for good: nothing on this host translates the cluster DNS address any more, or
-	// kube-dns answers the host while it does not answer what is given back. "" where it may only be away.
+	// Lost returns why a failing fallback is lost for good: nothing on this host translates the cluster DNS address any more, or kube-dns
+	// answers the host but not the queries that fall back. It returns "" if kube-dns may only be down.
 	Lost(ctx context.Context, clusterDNS netip.Addr, name string) string
 }
 
-// Upstreams answer for the cluster's names, as the server asks them on a miss.
+// Upstreams are the servers to which misses for the cluster's names are forwarded.
 type Upstreams interface {
 	Status() []forward.Status
-	Faults() []string // what somebody should repair, one line each
-	// Ask returns nil once a real question was answered, and otherwise why none was, at the latest when ctx ends. Pressing asks
-	// everybody in every way, again and again.
+	Faults() []string // what an operator should repair, one line each
+	// Ask returns nil once a real query was answered, else, at the latest when ctx ends, why none was. If pressing, it queries all servers
+	// over all protocols, repeatedly.
 	Ask(ctx context.Context, clusterDomain string, pressing bool) error
-	// Heard is how long ago a client's question was last answered by one of them; false: that is not known.
+	// Heard returns how long ago one of them last answered a client's query; false if that is not known.
 	Heard(clusterDomain string) (ago time.Duration, ok bool)
-	// Trouble gets a value when a client's question is not answered soon.
+	// Trouble gets a value when a client's query is not answered soon.
 	Trouble() <-chan struct{}
 }
 
 // Recorder counts what happens. Its labels come from closed lists.
 type Recorder interface {
 	Lease(addr netip.Addr, p steer.Protocol, held bool)
-	LeaseGone(addr netip.Addr, p steer.Protocol) // none is wanted there any more, held or not
+	LeaseGone(addr netip.Addr, p steer.Protocol) // the target was removed from the plan
 	Probe(result prober.Failure)                 // prober.None for success
-	Lost(reason prober.Failure)                  // a lease that was held
-	// Kept tells that a part was looked at and put right where it was not, or why it could not be: link, rules, firewall, prober; and
-	// of the server that it was started. The loop goroutine calls it.
+	Lost(reason prober.Failure)                  // a held lease was lost
+	// Kept records that a part (link, rules, firewall, prober) was checked and repaired if needed, or why it could not be; for the server,
+	// that it was started. The loop's goroutine calls it.
 	Kept(part string, err error)
 	Repair(kind string)
 	Reload(ok bool)
 	Proven(clusterDNS netip.Addr, ok bool)
-	FallbackGone(clusterDNS netip.Addr) // none is wanted to it any more
+	FallbackGone(clusterDNS netip.Addr) // the fallback was removed from the plan
 	Pods(counts map[string]int)
-	CanAsk(ok bool) // what pods need asked
+	CanAsk(ok bool) // whether the agent gets answers to the queries that pods need
 }
 
-// Parts is everything that Run works with. All fields but Upstreams, World and Evidence are needed.
+// Parts is everything that Run works with. All fields except Upstreams, World and Evidence are required.
 type Parts struct {
 	Log      *slog.Logger
 	Server   Server
@@ -156,11 +155,11 @@ type Parts struct {
 	Proofs   Proofs
 	Uplinks  plan.Uplinks
 	Recorder Recorder
-	// Upstreams tell whether pods' questions can be asked on, and are shown in the status; nil: leases do not depend on them.
+	// Upstreams show whether pods' queries can be forwarded, and appear in the status; nil: leases do not depend on them.
 	Upstreams Upstreams
-	// World tells a fallback that is lost for good from a kube-dns that is away; nil never does.
+	// World distinguishes a fallback that is lost for good from a kube-dns that is down; nil: no fallback counts as lost.
 	World World
-	// Evidence finds pods whose questions do not arrive; nil looks for none.
+	// Evidence finds pods whose queries do not reach the agent; nil: none are looked for.
 	Evidence Evidence
 }
 
@@ -169,58 +168,58 @@ type Node struct {
 	Parts
 	instance string
 	started  time.Time
-	kick     tick.Chan    // asks for a round of the loop
-	mended   broadcast    // asks each target for a probe at once
+	kick     tick.Chan    // requests a round of the loop
+	probeNow broadcast    // requests a probe of each target at once
 	exempt   []netip.Addr // the pods that opted out, at the last round
 	flapping map[string]*backoff.Flapping
-	partial  bool  // the inherited server lacks addresses; the loop's alone once it runs
-	owed     retry // the plan to take over; the loop's alone
+	partial  bool  // the inherited server lacks addresses; only the loop uses it once it runs
+	owed     retry // the plan to take over; only the loop uses it
 	yields   chan *yield
 	ended    chan struct{} // closed when Run has ended
-	reask    tick.Chan     // asks for a query of the agent's own
+	reask    tick.Chan     // requests a query of the agent's own
 	granting sync.Mutex    // held while a lease is renewed, and while leases are withdrawn; taken before mu
 
 	mu sync.Mutex // guards state, which Status reads
 	state
 }
 
-// state is what the loop, the probes and Status share. Effects are applied without its lock.
+// state is what the loop, the probes and Status share. Its lock is not held while the kernel is changed.
 type state struct {
 	now     plan.Plan
-	set     *plan.Plan // what Set was given last, until the loop has seen it
-	changed bool       // whether the configuration differs, of all that Set was given since
+	set     *plan.Plan // the last argument of Set, until the loop has taken it
+	changed bool       // whether any call of Set since then had a changed configuration
 	targets map[target]*targetLease
 	proven  map[netip.Addr]bool
 	lost    map[netip.Addr]string // fallbacks that are lost for good, and why
 	serving bool
 	moving  bool           // a reload is changing link and rules
-	ruled   bool           // the host table was made or found right once
+	ruled   bool           // the host's rules were made or found right once
 	ending  bool           // Run is to end
-	beside  map[string]int // instances that read our sockets, too
+	beside  map[string]int // successors that read the same sockets
 	rounded time.Time      // the loop's last round
-	// inherited is how the node came to us; nil if it was free.
+	// inherited is how this agent got the node from another; nil if it was free.
 	inherited *Handover
 	queries
 	troubles
 }
 
-// queries is what the agent's own queries showed.
+// queries are the results of the agent's own queries.
 type queries struct {
 	ways     map[netip.Addr]lease.Way // by cluster DNS address
 	reaching time.Time                // the last query was begun
-	reached  bool                     // one was answered since the start
-	unasked  string                   // why none was, in the last round; "" if one was
+	reached  bool                     // a query was answered since the start
+	unasked  string                   // why no query of the last round was answered; "" if one was
 }
 
-// troubles are what is wrong, and what was.
+// troubles are the present and past faults.
 type troubles struct {
-	faults  map[string]string // by part: what is wrong now
-	fault   *Fault            // the last thing that went wrong
+	faults  map[string]string // the present faults by part
+	fault   *Fault            // the last fault
 	repair  string            // the last repair
 	repairs map[string]int    // by kind, since the start
 }
 
-// New prepares a node that answers probes as instance and begins by the first plan.
+// New prepares a node that answers probes as instance and begins with the first plan.
 func New(instance string, first plan.Plan, parts Parts) *Node {
 	return &Node{Parts: parts, instance: instance, started: time.Now(), kick: tick.New(), yields: make(chan *yield), ended: make(chan struct{}),
 		reask: tick.New(), flapping: map[string]*backoff.Flapping{},
@@ -228,8 +227,8 @@ func New(instance string, first plan.Plan, parts Parts) *Node {
 			queries: queries{ways: map[netip.Addr]lease.Way{}}, troubles: troubles{faults: map[string]string{}, repairs: map[string]int{}}}}
 }
 
-// Run keeps the node until ctx ends, then withdraws and stops, or until the node is handed over (Yield). It returns nil after
-// an orderly stop. It is called once.
+// Run keeps the node until ctx ends, and then withdraws the leases and stops, or until the node is handed over (Yield). It returns nil
+// after an orderly stop. Call it once.
 func (n *Node) Run(ctx context.Context) error {
 	defer close(n.ended)
 	n.readProofs()
@@ -243,8 +242,8 @@ func (n *Node) Run(ctx context.Context) error {
 		unwatch()
 		tick.Drain(changes)
 	}()
-	events := changes // nil once the watches ended
-	// A hand-over that is under way outlives ctx, and its probes with it.
+	events := changes // nil once the watches have ended
+	// A handover that is under way outlives ctx, and so do its probes.
 	lasting := context.WithoutCancel(ctx)
 	l := &loop{node: n, probes: newGroup(lasting), checks: n.startChecks(lasting), slow: time.NewTicker(cmp.Or(n.plan().Terms.Check, slowCheck)),
 		retry: time.NewTimer(0), backoff: retryFirst, deep: true, well: true}
@@ -263,7 +262,7 @@ func (n *Node) Run(ctx context.Context) error {
 				return n.leave()
 			}
 			l.probes = newGroup(lasting)
-			n.tendAll(l.probes)
+			n.probeAll(l.probes)
 		case _, ok := <-events:
 			if !ok { // ctx ends
 				events = nil
@@ -275,14 +274,14 @@ func (n *Node) Run(ctx context.Context) error {
 		case <-l.retry.C:
 		}
 		l.round(ctx)
-		tick.Pause(ctx, leastGap)
+		tick.Pause(ctx, minGap)
 	}
 }
 
-// startChecks starts what goes on next to the loop.
+// startChecks starts the goroutines that run next to the loop.
 func (n *Node) startChecks(ctx context.Context) *group {
 	g := newGroup(ctx)
-	g.start("prove", n.prove)
+	g.start("prove", n.checkFallbacks)
 	g.start("pods", n.runTrials)
 	if n.Upstreams != nil {
 		g.start("reach", n.keepReach)
@@ -293,18 +292,18 @@ func (n *Node) startChecks(ctx context.Context) *group {
 	return g
 }
 
-// loop is what Run keeps between two rounds.
+// loop is Run's state between two rounds.
 type loop struct {
 	node           *Node
 	probes, checks *group
 	slow           *time.Ticker
 	retry          *time.Timer
 	backoff        time.Duration // before the next retry
-	deep           bool          // the next round looks at everything
-	well           bool          // the last round found or made everything right
+	deep           bool          // the next round is a full check
+	well           bool          // the last round succeeded
 }
 
-// round is one round of the loop, and plans the next.
+// round runs one round of the loop, and schedules the next.
 func (l *loop) round(ctx context.Context) {
 	n := l.node
 	if next, due := n.dueNow(); due {
@@ -322,19 +321,19 @@ func (l *loop) round(ctx context.Context) {
 	l.backoff = retryFirst
 	l.retry.Stop()
 	if !before {
-		n.owed.hasten(time.Now()) // what was in its way may be gone
+		n.owed.hasten(time.Now()) // the obstacle may be gone
 	}
 	if wait, ok := n.owed.until(time.Now()); ok {
 		l.retry.Reset(wait)
 	}
 }
 
-// yield hands the node over, and reports whether it is gone.
+// yield hands the node over, and reports whether the successor has it.
 func (l *loop) yield(y *yield) bool {
 	if !l.node.yield(y, l.probes) {
 		return false
 	}
-	l.checks.stop() // which have no prober from here on
+	l.checks.stop() // they have no prober from here on
 	return true
 }
 
@@ -365,7 +364,7 @@ func (n *Node) watch(ctx context.Context) (<-chan struct{}, error) {
 	return tick.Join(all...), nil
 }
 
-// stop is the order of stop: leases, what is in flight, server, prober. Link and switch stay.
+// stop withdraws the leases, then stops the server, which first answers the queries in flight, then the prober. Link and switch stay.
 func (n *Node) stop() error {
 	var errs []error
 	for _, t := range n.targetsWhere(anyLease) {
@@ -374,7 +373,7 @@ func (n *Node) stop() error {
 		}
 		n.Recorder.Lease(t.Address, t.Protocol, false)
 	}
-	errs = append(errs, n.Server.Stop()) // reads first what the switch had delivered
+	errs = append(errs, n.Server.Stop()) // answers the delivered queries first
 	errs = append(errs, n.Prober.Close())
 	n.Log.Info("stopped, pods are answered by kube-dns")
 	return errors.Join(errs...)

@@ -87,7 +87,7 @@ func TestRepairedRulesAreProvenAtOnce(t *testing.T) {
 		}
 		w.forget()
 		w.ticks <- struct{}{} // nothing to mend
-		pass(leastGap + time.Millisecond)
+		pass(minGap + time.Millisecond)
 		if w.count("rules") != 1 || w.count("renew") != 0 {
 			t.Errorf("after a look: %v", w.calls())
 		}

@@ -10,10 +10,10 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// trialEvery is how often pod trials that are due are run. Without any it costs a look into memory.
+// trialEvery is how often due pod trials are run. If none is due, a run costs almost nothing.
 const trialEvery = 250 * time.Millisecond
 
-// runTrials runs pod trials apart from the loop: a query that is lost takes its time.
+// runTrials runs pod trials outside of the loop, because a lost query has to time out.
 func (n *Node) runTrials(ctx context.Context) {
 	for tick.Grid(ctx, n.onGrid(trialEvery)) {
 		changed, err := n.Pods.RunTrials(ctx, n.leaseOf)
@@ -27,13 +27,13 @@ func (n *Node) runTrials(ctx context.Context) {
 	}
 }
 
-// leaseOf is a pods.Lease.
+// leaseOf implements pods.Lease.
 func (n *Node) leaseOf(address netip.Addr, p steer.Protocol) (since, renewed time.Time, held bool) {
 	l, held := n.Held(steer.Client{Address: address, Protocol: p})
 	return l.Since, l.Proven, held
 }
 
-// fallback is what pods may know of the path to a cluster DNS address.
+// fallback is the state of the fallback to a cluster DNS address, for pods.
 func (n *Node) fallback(clusterDNS netip.Addr) pods.Fallback {
 	verified := n.isProven(clusterDNS)
 	n.mu.Lock()

@@ -15,28 +15,28 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Rhythm of the agent's own questions. While clients' questions are answered, or nobody asks, there is one now and then; a
-// client's question that is not answered soon makes it ask at once. A round ends with the first answer.
+// Intervals of the agent's own queries. While clients' queries are answered, or there are none, the agent queries now and then. A client's
+// query that is not answered soon makes the agent query at once. A round ends with the first answer.
 const (
 	reachIdle  = 10 * time.Second
-	reachGap   = time.Second            // between two rounds that clients' trouble asks for
+	reachGap   = time.Second            // between two rounds that clients' unanswered queries cause
 	reachAgain = 500 * time.Millisecond // after a round that failed
-	reachQuiet = time.Second            // patience with the question that is asked now and then
-	reachRound = 2 * time.Second        // a kube-dns that needs 1.9 s is heard by clients, too
-	reachTurn  = time.Second            // a round of a turn: it costs pods what the cache still has
-	// The proof is sought twice in a round, at its beginning, if no answer came at once, and in its last part.
+	reachQuiet = time.Second            // timeout of a query outside of a round
+	reachRound = 2 * time.Second        // length of a round: clients still get an answer that takes 1.9 s
+	reachTurn  = time.Second            // length of a round while leases are withdrawn, when pods get no hits from the cache
+	// The fallback is checked twice in a round: at its beginning, if no answer came at once, and in its last part.
 	proofAfter = 150 * time.Millisecond
 	proofAgain = 1100 * time.Millisecond
-	// reachStalled is how late a round may end before it says nothing: the agent, or the whole machine, stood still.
+	// If a round ends later than reachStalled after its length, its result is ignored: the agent or the whole machine stood still.
 	reachStalled = 500 * time.Millisecond
 )
 
-// may reports whether a target may have its lease; if not, why. It is called with mu held.
+// may reports whether a target may have its lease, and if not, why. It is called with mu held.
 func (n *Node) may(t target) (bool, string) {
 	if n.Upstreams == nil {
 		return true, ""
 	}
-	// If no pod has a fallback, there is nothing to wait for once it was tried.
+	// If no pod has a fallback, a missing answer is no reason to withhold the lease after the first try.
 	if n.ways[n.now.WayOf(t.Address)].Allows() || !n.now.Steers && (n.reached || n.unasked != "") {
 		return true, ""
 	}
@@ -49,7 +49,7 @@ func (n *Node) may(t target) (bool, string) {
 	return false, "the agent cannot ask what pods need asked"
 }
 
-// canAsk reports whether the agent has asked, and can. It is called with mu held.
+// canAsk reports whether the agent's own queries are answered, and if not, why. It is called with mu held.
 func (n *Node) canAsk() (bool, string) {
 	if n.Upstreams == nil || n.reached && n.unasked == "" {
 		return true, ""
@@ -60,7 +60,7 @@ func (n *Node) canAsk() (bool, string) {
 	return false, n.unasked
 }
 
-// keepReach asks, for as long as ctx lasts, and lets the leases go and come by what it hears.
+// keepReach sends the agent's own queries until ctx ends, and allows or withdraws leases by their results.
 func (n *Node) keepReach(ctx context.Context) {
 	for ctx.Err() == nil {
 		n.live(&n.reaching)
@@ -71,7 +71,7 @@ func (n *Node) keepReach(ctx context.Context) {
 		domain := n.plan().ClusterDomain
 		if n.isAble() {
 			if n.awaitTrouble(ctx) {
-				n.roundOfQuestions(ctx)
+				n.queryRound(ctx)
 				tick.Pause(ctx, reachGap)
 				continue
 			}
@@ -88,7 +88,7 @@ func (n *Node) keepReach(ctx context.Context) {
 		case err == nil:
 			n.reachedAll()
 		default:
-			n.roundOfQuestions(ctx)
+			n.queryRound(ctx)
 		}
 		if !n.isAble() {
 			tick.Pause(ctx, reachAgain)
@@ -96,7 +96,7 @@ func (n *Node) keepReach(ctx context.Context) {
 	}
 }
 
-// awaitTrouble waits for the next time to ask, and reports whether a client's trouble made it now.
+// awaitTrouble waits until the next query is due, and reports whether a client's unanswered query is the reason.
 func (n *Node) awaitTrouble(ctx context.Context) bool {
 	idle := time.NewTimer(reachIdle)
 	defer idle.Stop()
@@ -110,7 +110,7 @@ func (n *Node) awaitTrouble(ctx context.Context) bool {
 	return false
 }
 
-// isAble reports whether there is nothing to find out.
+// isAble reports whether the last queries were answered and every path allows leases.
 func (n *Node) isAble() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -129,8 +129,8 @@ func (n *Node) reachedAll() {
 	n.conclude(found, nil)
 }
 
-// roundOfQuestions asks for a while what pods need asked, and beside it whether kube-dns answers pods.
-func (n *Node) roundOfQuestions(parent context.Context) {
+// queryRound queries the upstreams for the length of a round, and checks meanwhile whether kube-dns answers pods.
+func (n *Node) queryRound(parent context.Context) {
 	s := n.plan()
 	began := time.Now()
 	length := reachRound
@@ -149,19 +149,19 @@ func (n *Node) roundOfQuestions(parent context.Context) {
 		change(&f)
 		found[way] = f
 	}
-	var beside sync.WaitGroup
+	var checks sync.WaitGroup
 	name := "kubernetes.default.svc." + s.ClusterDomain + "."
 	for _, f := range s.Fallbacks() {
 		note(f.ClusterDNS, func(*lease.Round) {})
 		if !s.Steers {
-			continue // nobody stands behind us
+			continue // there is no fallback
 		}
-		beside.Go(func() {
-			answered := n.proofs(ctx, f.Asked, name, length)
+		checks.Go(func() {
+			answered := n.checkFallback(ctx, f.Asked, name, length)
 			note(f.ClusterDNS, func(r *lease.Round) { r.Fallback = answered })
 		})
 		if off[f.ClusterDNS] {
-			beside.Go(func() {
+			checks.Go(func() {
 				answered := n.queryFromPod(ctx, f.ClusterDNS, name)
 				note(f.ClusterDNS, func(r *lease.Round) { r.Pod = answered })
 			})
@@ -171,7 +171,7 @@ func (n *Node) roundOfQuestions(parent context.Context) {
 	if err == nil {
 		cancel()
 	}
-	beside.Wait()
+	checks.Wait()
 	if parent.Err() != nil {
 		return
 	}
@@ -184,14 +184,14 @@ func (n *Node) roundOfQuestions(parent context.Context) {
 			found[way] = lease.Round{Answered: true}
 		}
 	} else if took > length+reachStalled {
-		return // what was to be heard may have come
+		return // an answer may have come unnoticed
 	}
 	n.conclude(found, err)
 }
 
-// proofs has the prober ask kube-dns at the beginning and towards the end of a round. Only both together say something: kube-dns
-// may have gone or come back in between.
-func (n *Node) proofs(ctx context.Context, asked netip.Addr, name string, length time.Duration) lease.Answer {
+// checkFallback makes the prober query kube-dns at the beginning and towards the end of a round. The result counts only if both agree,
+// because kube-dns may have gone down or come back in between.
+func (n *Node) checkFallback(ctx context.Context, asked netip.Addr, name string, length time.Duration) lease.Answer {
 	at := []time.Duration{proofAfter, proofAgain}
 	if length < reachRound {
 		at = at[:1]
@@ -223,8 +223,7 @@ func (n *Node) proofs(ctx context.Context, asked netip.Addr, name string, length
 	return lease.Unknown
 }
 
-// queryFromPod queries kube-dns from a pod's own address, if there is a pod. The result decides about the lease of all pods, never about this
-// one.
+// queryFromPod queries kube-dns from a pod's own address, if there is a pod. The result affects the lease of all pods, never this pod alone.
 func (n *Node) queryFromPod(ctx context.Context, clusterDNS netip.Addr, name string) lease.Answer {
 	sent, err := n.Pods.QueryKubeDNS(ctx, clusterDNS, name)
 	switch {
@@ -236,7 +235,7 @@ func (n *Node) queryFromPod(ctx context.Context, clusterDNS netip.Addr, name str
 	return lease.Yes
 }
 
-// off are the ways whose leases are not allowed now.
+// off are the paths whose leases are not allowed now.
 func (n *Node) off() map[netip.Addr]bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -252,9 +251,9 @@ func (n *Node) off() map[netip.Addr]bool {
 // conclusion is what a round of queries changed.
 type conclusion struct {
 	fails, failed bool     // the agent cannot query now; could not before
-	allowed       bool     // a way allows leases again
-	withdrawn     []target // whose leases must go
-	reason        string   // for that
+	allowed       bool     // a path allows leases again
+	withdrawn     []target // whose leases must be withdrawn
+	reason        string   // why they must be
 }
 
 // conclude applies what a round of queries showed. err is why the agent's own queries were not answered.
@@ -284,11 +283,11 @@ func (n *Node) conclude(found map[netip.Addr]lease.Round, err error) {
 		n.Log.Warn("lease withdrawn; kube-dns answers", "addr", t.Address, "protocol", t.Protocol, "reason", c.reason)
 	}
 	if c.allowed {
-		n.mended.send() // each target is probed at once
+		n.probeNow.send() // each target is probed at once
 	}
 }
 
-// weighRound takes a round into the state of each way, and notes which leases must go.
+// weighRound updates the state of each path by a round, and lists the leases that must be withdrawn.
 func (n *Node) weighRound(found map[netip.Addr]lease.Round, why string, now time.Time) conclusion {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -323,13 +322,13 @@ func (n *Node) weighRound(found map[netip.Addr]lease.Round, why string, now time
 	return c
 }
 
-// lostUpstream is why leases go that no probe has failed for.
+// lostUpstream is the reason for leases that are withdrawn although no probe failed.
 const lostUpstream prober.Failure = "upstream"
 
-// faultAsking is the part of a node's faults that says that it cannot ask.
+// faultAsking is the part in a node's faults if its own queries are not answered.
 const faultAsking = "asking"
 
-// refuse notes why a target that is proven has no lease. The log has had the reason, once for all targets.
+// refuse records why a target has no lease although its probe was answered. The reason is logged once for all targets, elsewhere.
 func (n *Node) refuse(t target, why string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -338,9 +337,9 @@ func (n *Node) refuse(t target, why string) {
 	}
 }
 
-// grant renews a lease if the target may have one; if not, refused says why.
+// grant renews a lease if the target may have one; if not, refused is the reason.
 func (n *Node) grant(t target) (refused string, err error) {
-	n.granting.Lock() // a lease that is given up meanwhile must not come back by this
+	n.granting.Lock() // this must not renew a lease that is withdrawn at the same time
 	defer n.granting.Unlock()
 	n.mu.Lock()
 	may, why := n.may(t)

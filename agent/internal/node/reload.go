@@ -10,10 +10,10 @@ import (
 
 const reloaded = "configuration reloaded"
 
-// Set has the loop make the node what next says. The loop takes it over whole, or goes on with what runs: a plan that the server
-// refuses is dropped, and one that this node does not let in is tried again until another is set. changed tells that the configuration
-// differs, be it only in what no plan has and the caller took over itself: the loop reports such a reload, too. Any goroutine may call
-// Set, also before Run; of several plans the last counts. Nobody may write into next afterwards.
+// Set gives the loop a new plan. The loop takes it over as a whole, or keeps the old one: a plan that the server refuses is dropped, and one
+// that the node does not accept is retried until another is set. changed reports that the configuration differs, even if only in fields
+// that the plan does not have; the loop reports such a reload too. Any goroutine may call Set, also before Run. Of several plans, the last
+// one counts. next must not be written to afterwards.
 func (n *Node) Set(next plan.Plan, changed bool) {
 	n.mu.Lock()
 	n.set = &next
@@ -22,7 +22,7 @@ func (n *Node) Set(next plan.Plan, changed bool) {
 	n.kick.Send()
 }
 
-// dueNow is the plan to take over, and whether to try it now: one that was set since, or one whose next try is due.
+// dueNow is the plan to take over, and whether to try it now: a plan that was set since the last round, or one whose retry is due.
 func (n *Node) dueNow() (next plan.Plan, due bool) {
 	n.mu.Lock()
 	set, changed := n.set, n.changed
@@ -35,7 +35,7 @@ func (n *Node) dueNow() (next plan.Plan, due bool) {
 	return n.owed.plan, n.owed.isDue(now)
 }
 
-// reload takes next over. Where that fails, the old plan is what runs.
+// reload takes next over. If that fails, the old plan stays.
 func (n *Node) reload(ctx context.Context, next plan.Plan, probes *group) {
 	old := n.plan()
 	if same(old, next) {
@@ -50,13 +50,13 @@ func (n *Node) reload(ctx context.Context, next plan.Plan, probes *group) {
 		return
 	}
 	n.mu.Lock()
-	n.moving = true // what changes now was asked for
+	n.moving = true // changes from here on are intended, so they are no repairs
 	n.mu.Unlock()
 	defer n.moved()
 	again, err := n.take(ctx, old, next, probes)
 	n.Recorder.Reload(err == nil)
 	if err != nil {
-		if !again || n.owed.wait == 0 { // once
+		if !again || n.owed.wait == 0 { // log it once
 			n.Log.Error("new configuration not taken over, the old one keeps serving", "err", err, "again", again)
 		}
 		if !again {
@@ -68,24 +68,24 @@ func (n *Node) reload(ctx context.Context, next plan.Plan, probes *group) {
 		return
 	}
 	n.settle()
-	// Addresses that went are free for others from here on.
+	// Remove the addresses that the new plan does not have.
 	n.note("link", n.keepLink(next))
 	n.Log.Info(reloaded)
 }
 
-// settle notes that no plan is owed any more.
+// settle records that no plan is left to take over.
 func (n *Node) settle() {
 	n.owed = retry{}
 	n.note("configuration", nil)
 }
 
-// take makes next what runs, or leaves old running. again tells that not the configuration but the node was in the way, such
-// as a lock that another program holds.
+// take replaces the plan old by next, or keeps old. again reports that not the configuration but the node was the obstacle, for example a
+// lock that another program holds.
 func (n *Node) take(ctx context.Context, old, next plan.Plan, probes *group) (again bool, err error) {
-	// Addresses that come are on the link before the server binds them; those that go lose their lease before it lets go.
+	// New addresses are on the link before the server binds them; old ones lose their lease before the server closes them.
 	n.withdrawGone(old, next, probes)
 	if err := errors.Join(n.keepLink(next.Beside(old)), n.keepRules(next)); err != nil {
-		return true, err // the round puts link and rules back
+		return true, err // the round restores link and rules
 	}
 	serves := n.isServing()
 	if serves {
@@ -106,16 +106,16 @@ func (n *Node) take(ctx context.Context, old, next plan.Plan, probes *group) (ag
 	n.mu.Lock()
 	n.now = next
 	n.mu.Unlock()
-	n.reask.Send() // there may be others to ask
+	n.reask.Send() // the upstreams may have changed
 	return false, nil
 }
 
-// retry is a plan that is to be tried, or tried again. The zero value is none.
+// retry is a plan to be taken over, with the time of the next try. The zero value is none.
 type retry struct {
 	plan    plan.Plan
-	changed bool // Set said so of it, or of one that it replaced untried
+	changed bool // Set's argument, for it or for an untried plan that it replaced
 	due     time.Time
-	wait    time.Duration // before the next try; 0: it was not tried yet
+	wait    time.Duration // before the next try; 0: not tried yet
 }
 
 func (d *retry) put(now time.Time) {
@@ -123,7 +123,7 @@ func (d *retry) put(now time.Time) {
 	d.due = now.Add(d.wait)
 }
 
-// hasten makes what is owed due.
+// hasten makes a pending plan due now.
 func (d *retry) hasten(now time.Time) {
 	if !d.due.IsZero() {
 		d.due = now
@@ -132,12 +132,12 @@ func (d *retry) hasten(now time.Time) {
 
 func (d *retry) isDue(now time.Time) bool { return !d.due.IsZero() && !now.Before(d.due) }
 
-// until is how long to wait for what is owed, if anything is.
+// until is how long to wait for the next try, if a plan is pending.
 func (d *retry) until(now time.Time) (time.Duration, bool) {
 	return max(d.due.Sub(now), 0), !d.due.IsZero()
 }
 
-// moved says that from here on a difference is a fault again.
+// moved records that a difference from the plan is a fault again.
 func (n *Node) moved() {
 	n.mu.Lock()
 	n.moving = false

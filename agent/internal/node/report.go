@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// note keeps what is wrong with a part and says it when it changes. It returns true if nothing is.
+// note records the fault of a part, or that it has none, and logs changes. It returns true if there is no fault.
 func (n *Node) note(part string, err error) bool {
 	text := ""
 	if err != nil {
@@ -32,8 +32,8 @@ func (n *Node) note(part string, err error) bool {
 	return err == nil
 }
 
-// repaired says what had to be mended. Before the server runs, and in a reload, that is building and no repair.
-// quietly: of many repairs that another program undoes, only the first are said.
+// repaired records and logs a repair. Before the server runs, and in a reload, it is a setup and no repair. With quietly it is not logged
+// as a warning: of repairs that another program keeps undoing, only the first ones are.
 func (n *Node) repaired(kind, what string, quietly bool) {
 	n.mu.Lock()
 	building := !n.serving || n.moving
@@ -54,7 +54,7 @@ func (n *Node) repaired(kind, what string, quietly bool) {
 	n.Log.Warn("repaired", "part", kind, "what", what)
 }
 
-// inWords sums drift up: the first difference tells most, and one cause makes many.
+// inWords summarises differences by the first one, because one cause makes many.
 func inWords(drift []string) string {
 	switch len(drift) {
 	case 0:

@@ -15,18 +15,18 @@ import (
 
 type redirect = steer.Redirect
 
-// Status is what the agent says of itself, for `neardns-agent status` and the readiness endpoint.
+// Status is the agent's state, for `neardns-agent status` and the readiness endpoint.
 type Status struct {
 	Instance string `json:"instance"`
-	PID      int    `json:"pid,omitempty"`     // of the process, and
-	Version  string `json:"version,omitempty"` // of the program: filled in by who runs the node
-	// Arranged is how questions come to the agent, where there is no more to say of it than the kernel's hits; else "".
+	PID      int    `json:"pid,omitempty"`     // package lifecycle sets it
+	Version  string `json:"version,omitempty"` // package lifecycle sets it
+	// Arranged is the arrangement on a node that has only kernel hits; else "".
 	Arranged string `json:"arrangement,omitempty"`
 
 	Started   time.Time         `json:"started"`
 	Serving   bool              `json:"serving"`
-	Ready     bool              `json:"ready"`               // every address and protocol holds its lease, and what pods need asked can be asked
-	CannotAsk string            `json:"cannotAsk,omitempty"` // why it cannot
+	Ready     bool              `json:"ready"`               // every target has its lease, and the agent's own queries are answered
+	CannotAsk string            `json:"cannotAsk,omitempty"` // why the agent's own queries are not answered
 	Redirects []steer.Redirect  `json:"redirects"`
 	Leases    []LeaseStatus     `json:"leases"`
 	Proven    []netip.Addr      `json:"fallbackProven"`
@@ -35,28 +35,28 @@ type Status struct {
 	Repair    string            `json:"lastRepair,omitempty"`
 	Repairs   map[string]int    `json:"repairs"` // since the start, by kind
 	Upstreams []forward.Status  `json:"upstreams,omitempty"`
-	External  string            `json:"external,omitempty"` // who answers for names outside of the cluster, and why
-	Cache     *CacheStatus      `json:"cache,omitempty"`    // filled in by who runs the node
-	// Bypassed are the clients that kube-dns answers since their questions do not reach the agent.
+	External  string            `json:"external,omitempty"` // the upstreams for names outside of the cluster, and why
+	Cache     *CacheStatus      `json:"cache,omitempty"`    // package lifecycle sets it
+	// Bypassed are the clients that kube-dns answers because their queries do not reach the agent.
 	Bypassed []evidence.Bypassed `json:"bypassed,omitempty"`
-	// Unknown are keys of the configuration that this release does not know, with their places: filled in by who runs the node.
+	// Unknown are keys of the configuration that this release does not know, with their lines. Package lifecycle sets it.
 	Unknown []string `json:"unknown,omitempty"`
-	// Without is what this agent cannot do where it runs, in words: filled in by who runs the node.
+	// Without describes what this agent cannot do on this node. Package lifecycle sets it.
 	Without []string `json:"without,omitempty"`
-	// KernelHits tell of the hits that are answered in the kernel; nil where none are to be: filled in by who runs the node.
+	// KernelHits is the state of kernel hits; nil if they are off. Package lifecycle sets it.
 	KernelHits *KernelHits `json:"kernelHits,omitempty"`
 
-	Handover *Handover `json:"handover,omitempty"` // how the node came from another agent; nil if it was free
+	Handover *Handover `json:"handover,omitempty"` // how this agent got the node from another; nil if it was free
 }
 
-// Fault is something that went wrong, whether or not it was put right since.
+// Fault is a present or past fault.
 type Fault struct {
 	Time time.Time `json:"time"`
 	Part string    `json:"part"`
 	What string    `json:"what"`
 }
 
-// CacheStatus is what the cache takes and gives, since the process began.
+// CacheStatus is the cache's memory, and its hits and misses since the process began.
 type CacheStatus struct {
 	Bytes  int64 `json:"bytes"`
 	Limit  int64 `json:"limitBytes"`
@@ -64,21 +64,21 @@ type CacheStatus struct {
 	Misses int64 `json:"misses"`
 }
 
-// KernelHits are the hits that are answered in the kernel.
+// KernelHits is the state of kernel hits.
 type KernelHits struct {
-	Pods int `json:"pods"` // attachments that it answers
-	Lent int `json:"lent"` // answers that it has
-	// Served are the addresses at which it answers, where they are not the agent's own.
+	Pods int `json:"pods"` // pod links that have the kernel program
+	Lent int `json:"lent"` // offloaded entries
+	// Served are the addresses at which the program answers, if they are not the agent's own.
 	Served []netip.AddrPort `json:"served,omitempty"`
-	// Fetched are questions that it let pass and that the agent asked for itself, Dropped those that had no place.
+	// Fetched counts mirrored queries that the agent looked up, Dropped those without a free slot.
 	Fetched uint64             `json:"fetched,omitempty"`
 	Dropped uint64             `json:"dropped,omitempty"`
-	Answers uint64             `json:"answers"`           // that it gave, since the program came to the node
-	Refused []podlinks.Refused `json:"refused,omitempty"` // pods that it does not answer although that is wanted
-	Fault   string             `json:"fault,omitempty"`   // why it answers none
+	Answers uint64             `json:"answers"`           // hits since the program was loaded
+	Refused []podlinks.Refused `json:"refused,omitempty"` // pods that cannot have the program although they should
+	Fault   string             `json:"fault,omitempty"`   // why there are no kernel hits
 }
 
-// LeaseStatus is one address and protocol.
+// LeaseStatus is the lease of one address and protocol.
 type LeaseStatus struct {
 	Address  netip.Addr `json:"address"`
 	Protocol string     `json:"protocol"`
@@ -87,11 +87,11 @@ type LeaseStatus struct {
 	Reason   string     `json:"reason,omitempty"`
 }
 
-// Status returns the present state. It may be called at any time.
+// Status returns the current state. It may be called at any time.
 func (n *Node) Status() Status {
 	var bypassed []evidence.Bypassed
 	if n.Evidence != nil {
-		bypassed = n.Evidence.Bypassed() // it asks us back, so not under our lock
+		bypassed = n.Evidence.Bypassed() // it calls back into this Node, so the lock must not be held
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -111,7 +111,7 @@ func (n *Node) Status() Status {
 	can, s.CannotAsk = n.canAsk()
 	s.Ready = can && n.serving && len(n.targets) > 0
 	for t, l := range n.targets {
-		// A process that was stopped has not noticed yet that its lease lapsed.
+		// If the process was stopped for a while, it has not yet noticed that its lease expired.
 		held := l.held && time.Since(l.lastOK) <= n.now.Terms.Lifetime
 		s.Ready = s.Ready && held
 		s.Leases = append(s.Leases, LeaseStatus{Address: t.Address, Protocol: t.Protocol.String(), Held: held, Since: l.since, Reason: l.reason})
@@ -125,7 +125,7 @@ func (n *Node) Status() Status {
 	return s
 }
 
-// Ready says whether pods are served under a lease on every address, and if not, why.
+// Ready reports whether pods are served under a lease on every address, and if not, why.
 func (n *Node) Ready() (bool, string) {
 	s := n.Status()
 	if s.Ready {

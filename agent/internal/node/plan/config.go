@@ -14,8 +14,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Read makes the plan of a NodeConfig and of the files that it names, which readFile reads. instance is what the prober is to be
-// answered. Upstreams tell whom the plan asks, why, and which files to follow.
+// Read makes the plan of a NodeConfig and of the files that it names, which readFile reads. instance is the answer to the agent's probes.
+// The returned Upstreams have the servers that the plan forwards to, the reasons, and the files to watch.
 func Read(n *config.Node, readFile func(string) ([]byte, error), instance string) (Plan, upstream.Upstreams, error) {
 	in := upstream.Input{
 		Cluster: n.Upstreams.Cluster, External: n.Upstreams.External, ExternalSet: !n.Upstreams.Auto, Auto: auto(n),
@@ -23,14 +23,14 @@ func Read(n *config.Node, readFile func(string) ([]byte, error), instance string
 	}
 	up, err := upstream.Resolve(in)
 	if err != nil {
-		p, _ := Of(n, up, instance) // what is wrong with it is said when that is mended
+		p, _ := Of(n, up, instance) // a fault of the plan is reported once the upstreams are repaired
 		return p, up, err
 	}
 	p, err := Of(n, up, instance)
 	return p, up, err
 }
 
-// Of makes the plan of a NodeConfig and of whom its files name.
+// Of makes the plan of a NodeConfig and the upstreams that its files name.
 func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 	p := Plan{
 		Arrangement: Steered, Backend: n.Backend, Link: Link{Name: n.Link.Name}, Redirects: n.Redirects, InterceptNode: n.InterceptNode, Firewall: true,
@@ -41,7 +41,7 @@ func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 	if n.KernelAlone() {
 		p.Arrangement, p.Redirects, p.Steers, p.Firewall = Transparent, nil, false, false
 	} else if n.Link.ClusterDNSOnLink {
-		p.Arrangement, p.Redirects = OnLink, nil // pods' questions come to the address itself
+		p.Arrangement, p.Redirects = OnLink, nil // pods' queries arrive at the address itself
 		p.Locals, err = localsOnLink(n)
 	} else {
 		p.Locals, err = steer.Locals(n.LocalAddresses, n.Redirects)
@@ -68,7 +68,7 @@ func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 	if p.KernelAlone() {
 		p.Server.Addresses, p.Server.Deaf = []netip.Addr{nowhere}, true
 	}
-	if p.Steers && p.Arrangement == Steered { // elsewhere the address is the agent's own
+	if p.Steers && p.Arrangement == Steered { // in the other arrangements, the agent itself has the address
 		for _, r := range p.Redirects {
 			p.Server.LastResort = append(p.Server.LastResort, nameserver.At(r.ClusterDNS))
 		}
@@ -79,11 +79,11 @@ func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 	return p, err
 }
 
-// nowhere is the address that a chain which only the agent itself asks is made for.
+// nowhere is a placeholder address for a Corefile server that listens nowhere and gets queries from the agent alone.
 var nowhere = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// localsOnLink pairs the addresses of the KEP's arrangement: kube-proxy translates a cluster DNS address on our link while
-// nothing keeps it from that, and a local address has the second Service to fall back to.
+// localsOnLink pairs the addresses of arrangement OnLink with their fallbacks. kube-proxy translates a cluster DNS address on the link unless
+// the switch prevents it, and a local address falls back to the second Service.
 func localsOnLink(n *config.Node) ([]steer.Local, error) {
 	var out []steer.Local
 	for _, r := range n.Redirects {
@@ -100,7 +100,7 @@ func localsOnLink(n *config.Node) ([]steer.Local, error) {
 	return out, steer.CheckLocals(out)
 }
 
-// auto is how kube-dns's Corefile is asked about the rest, where it is to be.
+// auto is how kube-dns's Corefile decides the upstreams for other names; nil if the configuration names them.
 func auto(n *config.Node) *upstream.Auto {
 	if !n.Upstreams.Auto {
 		return nil

@@ -9,26 +9,27 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// Pods is what the host's rules take from the pods of the node.
+// Pods are the facts about the node's pods that the host's rules depend on.
 type Pods interface {
-	// FallbackOnly are redirects that a pod still uses and the configuration no longer names.
+	// FallbackOnly are redirects that a pod still uses and the configuration no longer has.
 	FallbackOnly(configured []steer.Redirect) []steer.Redirect
-	// Locals are local addresses that a pod names and the configuration does not.
+	// Locals are local addresses that a pod uses and the configuration does not have.
 	Locals(configured []steer.Local, redirects []steer.Redirect) []steer.Local
-	// HostInterfaces are the links by which steered pods' packets come.
+	// HostInterfaces are the links on which steered pods' packets arrive.
 	HostInterfaces() []string
 	// OptedOut are the addresses of pods that must not be intercepted.
 	OptedOut() []netip.Addr
 }
 
-// Uplinks finds the links from which nobody is served, as rules.Uplinks does; podSide are none of them.
+// Uplinks finds the links from which no client is served, as rules.Uplinks does. The links in podSide are not among them.
 type Uplinks func(podSide ...string) ([]string, error)
 
-// Host describes the host's rules, beside the pods that there are; nil: none is known yet. This is the one description of them.
+// Host describes the host's rules for the plan and the node's pods. With nil, no pod is known yet. It is the only description of the rules.
 func (p Plan) Host(pods Pods, uplinks Uplinks) (steer.Host, error) {
 	h := steer.Host{
 		Redirects: p.Redirects, Locals: p.Locals, InterceptNode: p.InterceptNode, Lifetime: p.Terms.Lifetime,
-		// Who names a local address by itself has no other way to kube-dns; a steered node's own processes name the cluster's.
+		// Clients that use a local address have no other path to kube-dns. On a steered node, the node's own processes use the cluster DNS
+		// address.
 		OwnLocals: p.Arrangement != Steered, HealthPort: p.HealthPort,
 	}
 	if p.Arrangement == NodeCache {
@@ -45,11 +46,11 @@ func (p Plan) Host(pods Pods, uplinks Uplinks) (steer.Host, error) {
 	return h, err
 }
 
-// Catches tells whether a question of a process of the node itself may be caught by the host's rules, and so be answered by the
-// agent. Then it tells nothing of kube-dns.
+// Catches reports whether the host's rules may send a query of the node's own processes to the agent. The answer then shows nothing about
+// kube-dns.
 func (p Plan) Catches() bool { return p.InterceptNode || p.Arrangement != Steered }
 
-// On is the plan by a back end's rules. It returns an error where they cannot do what the plan asks for.
+// On is the plan for a back end's rules. It returns an error if they do not support what the plan needs.
 func (p Plan) On(k rules.Kind) (Plan, error) {
 	p.Backend = k.String()
 	caps := k.Caps()

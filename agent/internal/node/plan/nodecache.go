@@ -9,18 +9,18 @@ import (
 	"github.com/neardns/neardns/internal/dns/server"
 )
 
-// Template is what came of node-cache's Corefile template.
+// Template is the result of filling in node-cache's Corefile template.
 type Template struct {
-	Text     string // filled in; "" where Fault says why there is none
-	Domain   string // the cluster's, by its zones; "" where it is not known
+	Text     string // filled in; "" if there is a Fault
+	Domain   string // the cluster's domain, from its zones; "" if unknown
 	Warnings []string
 	Fault    error
 }
 
-// NodeResolvConf is what a pod of the node's network with dnsPolicy Default has there: the node's.
+// NodeResolvConf is the node's resolv.conf, which a host-network pod with dnsPolicy Default has at this path.
 const NodeResolvConf = "/etc/resolv.conf"
 
-// AskedInPlace is what upstream.Resolve is to put together for an agent in node-cache's place; readFile reads.
+// AskedInPlace is the input of upstream.Resolve for an agent in node-cache's place.
 func AskedInPlace(o nodecache.Options, a nodecache.Answer, domain string, readFile func(string) ([]byte, error)) upstream.Input {
 	return upstream.Input{
 		ClusterDomain: domain, Cluster: []nameserver.Address{nameserver.At(a.Upstream)}, External: []nameserver.Source{{Path: NodeResolvConf}},
@@ -29,8 +29,8 @@ func AskedInPlace(o nodecache.Options, a nodecache.Answer, domain string, readFi
 	}
 }
 
-// InPlace makes the plan of an agent in node-cache's place, by node-cache's flags and their answer. n are the defaults for what no
-// flag says, and instance is what the prober is to be answered.
+// InPlace makes the plan of an agent in node-cache's place, from node-cache's flags and their resolved values. n has the defaults for what
+// no flag sets, and instance is the answer to the agent's probes.
 func InPlace(o nodecache.Options, a nodecache.Answer, t Template, n *config.Node, instance string) Plan {
 	p := Plan{
 		Arrangement: NodeCache, Backend: n.Backend, Locals: a.Locals, Steers: true, Firewall: o.SetupIptables,
@@ -39,7 +39,7 @@ func InPlace(o nodecache.Options, a nodecache.Answer, t Template, n *config.Node
 		Terms: Terms{Renew: n.Lease.Renew, Lifetime: n.Lease.Lifetime, Check: o.Check},
 		Lock:  Lock{Waits: true}, Folders: Folders{State: n.StateDir, Persist: n.PersistDir},
 	}
-	if o.SetupIptables { // as node-cache, which writes no rule at all without
+	if o.SetupIptables { // as node-cache, which writes no rules without this flag
 		p.HealthPort = o.HealthPort
 	}
 	if t.Domain != "" {

@@ -1,13 +1,12 @@
-// Package plan says what a node should be, as one value: how questions come to the agent, the link, the host's rules, what is
-// probed, what is served, on which terms leases are held and by which lock the node is taken. Both roles make it, once for each
-// configuration. The loop, a reload, a change of the back end, the doctor, `config show` and `cleanup` take it, and nobody else
-// describes the host's rules.
+// Package plan turns a configuration into the wanted state of a node, as one value: how queries reach the agent, the link, the host's rules,
+// what is probed and served, the terms of leases, and the node's lock. Both roles make one plan for each configuration. The loop, a reload, a
+// change of the back end, the doctor, `config show` and `cleanup` use it, and only it describes the host's rules.
 //
-// It must never open a file, look at the kernel or ask anybody: what was read comes as an argument, so that the same
-// configuration and the same files make the same plan, and a test can print it.
+// It is pure: it opens no file, does not read the kernel's state and sends no query. What was read comes as an argument, so the same
+// configuration and files always make the same plan, and a test can print it.
 //
-// Failure policy: with an error, a plan is what can be told without the part that is at fault. The doctor compares a node with
-// that; an agent does not start by it.
+// Failure policy: with an error, the plan lacks only the part that is at fault. The doctor compares the node with such a plan; an agent does
+// not start with it.
 package plan
 
 import (
@@ -19,92 +18,92 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Arrangement is how questions come to the agent. All that differs between arrangements follows from this word.
+// Arrangement is how queries reach the agent. All differences between arrangements follow from it.
 type Arrangement string
 
 // The arrangements.
 const (
-	// Steered: pods name the cluster DNS address, and their pod tables send what they ask to a steering address.
+	// Steered: pods query the cluster DNS address, and their pod tables rewrite the queries to a steering address.
 	Steered Arrangement = "steered"
-	// OnLink: the cluster DNS address itself is on the link (KEP-1024), so that every pod's questions arrive there, and those of
-	// the node's own processes, too. kube-proxy's translation is the fallback.
+	// OnLink: the cluster DNS address itself is on the link (KEP-1024), so the queries of all pods and of the node's own processes arrive
+	// there. kube-proxy's translation is the fallback.
 	OnLink Arrangement = "on the link"
-	// NodeCache: the agent stands in the place of NodeLocal DNSCache's node-cache, at its addresses. Pods and the kubelet name
-	// them, and node-cache itself may come back: then it is served there.
+	// NodeCache: the agent replaces NodeLocal DNSCache's node-cache at its addresses, which pods and the kubelet use. If node-cache itself
+	// comes back, it serves there.
 	NodeCache Arrangement = "in node-cache's place"
-	// Transparent: the kernel's program answers hits at pods' links, and everything else goes where it goes without the agent. There is
-	// no link, no rule, no lease and nothing to prove (D-073).
+	// Transparent: the kernel program answers hits at pods' links, and all other packets go where they would go without the agent. There is
+	// no link, no rule, no lease and no fallback check (D-073).
 	Transparent Arrangement = "transparent"
 )
 
-// Plan is what one configuration makes of a node. It is a value: whoever takes it must not write into its slices and maps.
+// Plan is the wanted state of a node for one configuration. It is a value: its slices and maps must not be written to.
 type Plan struct {
 	Arrangement Arrangement
-	Backend     string // of the rules, as it was asked for; On makes it the one in use
+	Backend     string // of the rules, as configured; On sets it to the one in use
 	Link        Link
 
 	Redirects     []steer.Redirect // none unless the arrangement is Steered
-	Locals        []steer.Local    // addresses that clients name, each with who answers when the agent does not
+	Locals        []steer.Local    // addresses that clients use, each with its fallback
 	InterceptNode bool
-	HealthPort    uint16 // where the kubelet asks at the local addresses, untracked; 0: nowhere
-	// Firewall keeps our addresses accepted in iptables' filter table where its policy drops.
+	HealthPort    uint16 // of the kubelet's health checks at the local addresses, untracked; 0: none
+	// Firewall keeps the agent's addresses accepted in iptables' filter table if its policy drops.
 	Firewall bool
 
 	ClusterDomain string
-	Steers        bool // false: nothing on this node translates the cluster DNS address, so nothing may be steered
+	Steers        bool // false: nothing on this node translates the cluster DNS address, so no pod may be steered
 	Server        server.Config
-	// Unserved is why there is nothing to serve yet. The switch alone keeps pods going then.
+	// Unserved is why there is nothing to serve yet. The switch then sends all queries to kube-dns.
 	Unserved error
 
 	Terms    Terms
 	Folders  Folders
 	Lock     Lock
-	Warnings []string // what somebody should mend in what was read; shown as a fault
-	External string   // who answers for names outside of the cluster, and why; to be shown
+	Warnings []string // what an operator should repair in the files that were read; shown as a fault
+	External string   // the upstreams for names outside of the cluster, and why; to be shown
 }
 
-// Link is the interface of our addresses.
+// Link is the interface with the agent's addresses.
 type Link struct {
 	Name string
-	// Foreign: somebody else makes it and keeps its addresses. Where they are missing, listening fails and says so.
+	// Foreign: another program makes it and keeps its addresses. If they are missing, the error of listen names them.
 	Foreign bool
-	// Temporary: it goes with an orderly end.
+	// Temporary: an orderly end removes it.
 	Temporary bool
 }
 
-// Terms are those of the leases, and how often all is looked at.
+// Terms are the times of leases, and of full checks.
 type Terms struct {
-	Renew    time.Duration // from one probe to the next
-	Lifetime time.Duration // how long a lease outlives the last proof
-	Check    time.Duration // from one look at everything to the next, whether or not an event said so; 0: 30 s. Only a start reads it
+	Renew    time.Duration // between two probes
+	Lifetime time.Duration // of a lease after its last renewal
+	Check    time.Duration // between two full checks, which need no event; 0: 30 s. A reload does not change it
 }
 
-// Patience is how long a probe waits for its answer: so that the one after a lost one can still renew in time.
+// Patience is how long a probe waits for its answer: short enough that, after one lost probe, the next can still renew the lease.
 func (t Terms) Patience() time.Duration { return max(t.Lifetime-2*t.Renew, t.Renew) }
 
 // Folders are where the agent's files are. pkg/nodestate has their names.
 type Folders struct {
-	State   string // gone at a reboot, as pods are
-	Persist string // survives it
+	State   string // emptied by a reboot, as are pods
+	Persist string // survives a reboot
 }
 
-// Lock is the right of one agent to the node.
+// Lock is the lock that makes one agent the active agent of the node.
 type Lock struct {
-	Folder string // whose file is locked; "": the right belongs to the netns, and no folder has to be shared
-	Waits  bool   // where another agent has it, this one stands by for its end
+	Folder string // the folder of the lock file; "": the lock belongs to the netns, and needs no shared folder
+	Waits  bool   // if another agent has the lock, this one stands by for its end
 }
 
-// StartsUnserved tells whether an agent is to begin, too, where the server's configuration cannot be served. In node-cache's place pods
-// name our addresses, and the switch there is all that they have.
+// StartsUnserved reports whether an agent also starts if the server's configuration cannot be served. In node-cache's place it does, because
+// pods use the agent's addresses, and without the switch nothing would answer there.
 func (p Plan) StartsUnserved() bool { return p.Arrangement == NodeCache }
 
-// KernelAlone tells whether the kernel's program is all that the node has of the cache: the agent listens nowhere and keeps no rule.
+// KernelAlone reports whether only the kernel program answers pods from the cache. The agent then listens nowhere and keeps no rules.
 func (p Plan) KernelAlone() bool { return p.Arrangement == Transparent }
 
-// Name is the arrangement's, for people.
+// Name is the arrangement's name, for people.
 func (p Plan) Name() string { return string(p.Arrangement) }
 
-// LocalAddresses are those that clients name.
+// LocalAddresses are the addresses that clients use themselves.
 func (p Plan) LocalAddresses() []netip.Addr {
 	var out []netip.Addr
 	for _, l := range p.Locals {
@@ -113,7 +112,7 @@ func (p Plan) LocalAddresses() []netip.Addr {
 	return out
 }
 
-// Addresses are what the link holds and the server listens on: local and steering addresses.
+// Addresses are the addresses of the link, on which the server listens: local and steering addresses.
 func (p Plan) Addresses() []netip.Addr {
 	out := p.LocalAddresses()
 	for _, r := range p.Redirects {
@@ -122,8 +121,8 @@ func (p Plan) Addresses() []netip.Addr {
 	return out
 }
 
-// Target is one address and protocol that holds a lease of its own, and the address that the prober asks to prove it: the
-// cluster DNS address for a steering address (the prober's pod table does the rest), the local address itself otherwise.
+// Target is one address and protocol with its own lease, and the address that its probes query (Asked): the cluster DNS address for a
+// steering address, which the prober's pod table rewrites, and the local address itself otherwise.
 type Target struct {
 	Address  netip.Addr
 	Asked    netip.Addr
@@ -132,7 +131,7 @@ type Target struct {
 
 func (t Target) String() string { return t.Address.String() + "/" + t.Protocol.String() }
 
-// Targets lists what is probed.
+// Targets lists the targets of probes.
 func (p Plan) Targets() []Target {
 	var out []Target
 	for _, proto := range []steer.Protocol{steer.UDP, steer.TCP} {
@@ -146,11 +145,11 @@ func (p Plan) Targets() []Target {
 	return out
 }
 
-// Fallback is one way back to kube-dns: the address that answers there, and the one that is asked to prove it.
+// Fallback is one path to kube-dns: the address that answers there, and the one that the fallback check queries.
 type Fallback struct{ ClusterDNS, Asked netip.Addr }
 
-// Fallbacks lists them, each once: a cluster DNS address is asked itself, where the prober has a pod table; what stands only
-// behind a local address, by way of that.
+// Fallbacks lists the fallbacks, each once. The check queries a cluster DNS address itself if there is a redirect for it, because the prober
+// has a pod table then; otherwise it queries the local address.
 func (p Plan) Fallbacks() []Fallback {
 	var out []Fallback
 	add := func(clusterDNS, asked netip.Addr) {
@@ -167,7 +166,7 @@ func (p Plan) Fallbacks() []Fallback {
 	return out
 }
 
-// WayOf is the cluster DNS address that answers what is not delivered to an address of ours.
+// WayOf is the cluster DNS address that answers the queries to one of the agent's addresses when the agent does not.
 func (p Plan) WayOf(address netip.Addr) netip.Addr {
 	for _, r := range p.Redirects {
 		if r.Steering == address {
@@ -182,7 +181,8 @@ func (p Plan) WayOf(address netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// Beside is the plan of the time between two: the addresses of both, so that none is taken away before its lease is.
+// Beside is the plan for the time of a change between two plans. It has the addresses of both, so that no address is removed before its
+// lease is withdrawn.
 func (p Plan) Beside(other Plan) Plan {
 	p.Redirects = union(p.Redirects, other.Redirects)
 	p.Locals = union(p.Locals, other.Locals)

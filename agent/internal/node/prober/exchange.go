@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// port is where DNS is asked.
+// port is the DNS port.
 const port = 53
 
-// maxAnswer is more than any answer to the prober's questions; a longer datagram is cut, and then is no answer.
+// maxAnswer is more than any answer to the prober's queries needs. A longer datagram is truncated, and then does not count as an answer.
 const maxAnswer = 4096
 
-// datagrams is a connected UDP socket that is kept: at the prober's pace a socket a question would be most of its cost.
+// datagrams is a connected UDP socket that is kept, because a new socket for each query would be most of a probe's cost.
 type datagrams struct {
-	mu      sync.Mutex // one question at a time
+	mu      sync.Mutex // one query at a time
 	f       *os.File
-	retired atomic.Bool // to be closed when no question is out
+	retired atomic.Bool // to be closed when no query is in flight
 	buffer  [maxAnswer]byte
 }
 
@@ -43,16 +43,16 @@ func openDatagrams(r *room, source, target netip.Addr) (*datagrams, error) {
 
 func (d *datagrams) close() { d.f.Close() }
 
-// retire closes the socket, after the question that is out.
+// retire closes the socket, once no query is in flight.
 func (d *datagrams) retire() {
 	d.retired.Store(true)
-	if d.mu.TryLock() { // else whoever has it sees retired when it is done
+	if d.mu.TryLock() { // else the holder of the lock closes the socket
 		defer d.mu.Unlock()
 		d.f.Close()
 	}
 }
 
-// exchange sends the question and returns the first packet that is an answer to it, valid until the next exchange.
+// exchange sends the query and returns the first packet that is its answer, valid until the next exchange.
 func (d *datagrams) exchange(ctx context.Context, wire []byte, mine func([]byte) bool) ([]byte, error) {
 	d.mu.Lock()
 	defer func() {
@@ -64,7 +64,7 @@ func (d *datagrams) exchange(ctx context.Context, wire []byte, mine func([]byte)
 	defer until(ctx, d.f)()
 	_, err := d.f.Write(wire)
 	if errors.Is(err, unix.ECONNREFUSED) {
-		// What an earlier question met is reported now; it must not cost this one.
+		// The kernel may report an error of an earlier query now; it must not fail this one.
 		_, err = d.f.Write(wire)
 	}
 	for err == nil {
@@ -77,10 +77,10 @@ func (d *datagrams) exchange(ctx context.Context, wire []byte, mine func([]byte)
 			return append([]byte(nil), d.buffer[:n]...), nil
 		}
 	}
-	return nil, because(ctx, err)
+	return nil, causeOf(ctx, err)
 }
 
-// provingDatagrams asks over a new UDP socket, again each second: what proves the way is one answer, not a lossless link.
+// provingDatagrams queries over a new UDP socket, and again each second: one answer verifies the path, which need not be lossless.
 func provingDatagrams(ctx context.Context, r *room, source, target netip.Addr, q question) ([]byte, error) {
 	const again = time.Second
 	d, err := openDatagrams(r, source, target)
@@ -90,7 +90,7 @@ func provingDatagrams(ctx context.Context, r *room, source, target netip.Addr, q
 	defer d.close()
 	for {
 		attempt, cancel := context.WithTimeout(ctx, again)
-		packet, err := d.exchange(attempt, q.wire, q.mine)
+		packet, err := d.exchange(attempt, q.wire, q.matches)
 		cancel()
 		if err == nil || ctx.Err() != nil || !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
 			return packet, err
@@ -98,8 +98,8 @@ func provingDatagrams(ctx context.Context, r *room, source, target netip.Addr, q
 	}
 }
 
-// stream asks over a new TCP connection, so that it is accepting that is proven, and ends it by a reset: that leaves no
-// TIME_WAIT on either side, and a process that is killed leaves no half-closed socket to keep the netns alive.
+// stream queries over a new TCP connection, so that the answer shows that connections are accepted, and ends it with a reset. That leaves no
+// TIME_WAIT on either side, and a killed process leaves no half-closed socket that would keep the netns alive.
 func stream(ctx context.Context, r *room, source, target netip.Addr, wire []byte) ([]byte, error) {
 	f, err := open(r, unix.SOCK_STREAM, source)
 	if err != nil {
@@ -109,7 +109,7 @@ func stream(ctx context.Context, r *room, source, target netip.Addr, wire []byte
 	defer until(ctx, f)()
 	packet, err := converse(f, target, wire)
 	if err != nil {
-		return nil, because(ctx, err)
+		return nil, causeOf(ctx, err)
 	}
 	return packet, nil
 }
@@ -118,7 +118,7 @@ func converse(f *os.File, target netip.Addr, wire []byte) ([]byte, error) {
 	if err := connect(f, target); err != nil {
 		return nil, err
 	}
-	if _, err := f.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...)); err != nil { //nolint:gosec // a question is short
+	if _, err := f.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...)); err != nil { //nolint:gosec // a query is short
 		return nil, err
 	}
 	var length [2]byte
@@ -137,7 +137,7 @@ func closedEarly(err error) error {
 	return err
 }
 
-// open makes a socket in the room, bound to source.
+// open makes a socket in the prober's netns, bound to source.
 func open(r *room, kind int, source netip.Addr) (*os.File, error) {
 	fd, err := r.socket(socketKind{family: familyOf(source), kind: kind})
 	if err != nil {
@@ -147,7 +147,7 @@ func open(r *room, kind int, source netip.Addr) (*os.File, error) {
 		unix.Close(fd)
 		return nil, err
 	}
-	// The runtime polls it, as it does its own sockets, because it does not block.
+	// The socket does not block, so the runtime polls it as it does its own sockets.
 	return os.NewFile(uintptr(fd), "prober socket"), nil
 }
 
@@ -160,7 +160,7 @@ func familyOf(a netip.Addr) int {
 
 func prepare(fd, kind int, source netip.Addr) error {
 	if kind == unix.SOCK_STREAM {
-		// Linger for no time: closing resets. Set first, so that it also holds for a process that is killed.
+		// A linger time of zero makes close send a reset. It is set first, so that it also applies if the process is killed.
 		if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
 			return fmt.Errorf("set linger: %w", err)
 		}
@@ -173,8 +173,8 @@ func prepare(fd, kind int, source netip.Addr) error {
 	return nil
 }
 
-// connect connects f, waiting where the protocol needs it, until f's deadline. Over a veth the handshake is mostly done
-// when connect returns, so the socket is looked at before it is waited for.
+// connect connects f, and waits for the handshake until f's deadline. Over a veth the handshake is mostly complete when connect returns, so
+// connect checks the socket before it waits.
 func connect(f *os.File, target netip.Addr) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -201,7 +201,7 @@ func connect(f *os.File, target netip.Addr) error {
 	return nil
 }
 
-// connected tells how a connect that had to wait ended, if it has.
+// connected reports whether a pending connect is complete, and its error.
 func connected(fd int) (done bool, err error) {
 	code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	switch {
@@ -223,8 +223,8 @@ func sockaddr(a netip.Addr, port int) unix.Sockaddr {
 	return &unix.SockaddrInet6{Addr: a.As16(), Port: port}
 }
 
-// until makes f's operations end with ctx. The function returned takes that back and must be called. There is no deadline
-// beside ctx's own, which is one timer less to set for each probe.
+// until makes f's operations end with ctx. The returned function undoes that and must be called. There is no deadline in addition to ctx's
+// own, which saves a timer for each probe.
 func until(ctx context.Context, f *os.File) func() {
 	if ctx.Done() == nil {
 		return func() {}
@@ -236,15 +236,15 @@ func until(ctx context.Context, f *os.File) func() {
 	})
 	return func() {
 		if !stop() {
-			// It has begun: the socket's next user must not meet its deadline.
+			// The function has begun to run. Wait for it, so that the socket's next user does not get its deadline.
 			<-ended
 			_ = f.SetDeadline(time.Time{})
 		}
 	}
 }
 
-// because prefers ctx's own end to the deadline error that it caused.
-func because(ctx context.Context, err error) error {
+// causeOf returns ctx's own error instead of the deadline error that it caused.
+func causeOf(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return ctx.Err()
 	}

@@ -16,13 +16,12 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// FramesInterface is the other end of ProberInterface where the prober has no netns of its own.
+// FramesInterface is the other end of ProberInterface if the prober has no netns of its own.
 const FramesInterface = steer.FramesInterface
 
-// frames is the prober's side of the veth where it may not make a netns (CAP_SYS_ADMIN): the end stays in the host's netns and
-// is no part of its network. Questions are written to it as frames and answers are read from it, so they come into the host
-// by the other end as a pod's do: the switch, INPUT and everything between see no difference. There is no pod table, so it
-// serves where nothing is rewritten in a pod.
+// frames is the prober's side of the veth if it may not make a netns (CAP_SYS_ADMIN): the end stays in the host's netns but is no part of its
+// network. Queries are written to it as frames, and answers are read from it, so queries enter the host through the other end as a pod's do:
+// the switch, INPUT and everything between see no difference. There is no pod table, so it works only if pods' packets are not rewritten.
 type frames struct {
 	host host
 
@@ -34,20 +33,20 @@ type frames struct {
 	closed bool
 }
 
-// keptPort is the port that UDP probes of one target come from, as a socket that is kept.
+// keptPort is the source port of UDP probes of one target, as a kept socket would have.
 type keptPort struct {
-	mu   sync.Mutex // one question at a time
+	mu   sync.Mutex // one query at a time
 	port uint16
 }
 
-// flowDepth is how many packets wait for who asked: far more than an answer has.
+// flowDepth is how many packets a flow buffers: far more than an answer has.
 const flowDepth = 64
 
 func newFrames(h host) *frames {
 	return &frames{host: h, flows: map[uint16]chan packet{}, kept: map[netip.Addr]*keptPort{}}
 }
 
-// ensureLink makes the veth where it is missing, and a socket on our end.
+// ensureLink makes the veth if it is missing, and a socket on the prober's end.
 func (f *frames) ensureLink() (made bool, err error) {
 	if there, err := f.host.vacate(f.leadsTo); there || err != nil {
 		return false, err
@@ -58,14 +57,14 @@ func (f *frames) ensureLink() (made bool, err error) {
 	return true, f.reopen()
 }
 
-// leadsTo reports whether l is the other end of the link that our socket is on.
+// leadsTo reports whether l is the other end of the link of the prober's socket.
 func (f *frames) leadsTo(l netlink.Link) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.socket != nil && paired(l, f.host.Handle, FramesInterface, framesMAC())
 }
 
-// ensure sets our end right.
+// ensure repairs the properties of the prober's end.
 func (f *frames) ensure(families []family) error {
 	if _, err := ensureEnd(f.host.Handle, FramesInterface, framesMAC(), families); err != nil {
 		return fmt.Errorf("interface %s: %w", FramesInterface, err)
@@ -73,7 +72,7 @@ func (f *frames) ensure(families []family) error {
 	return nil
 }
 
-// reopen opens a socket on our end as it is now.
+// reopen opens a socket on the prober's present end.
 func (f *frames) reopen() error {
 	own, err := f.host.LinkByName(FramesInterface)
 	if err != nil {
@@ -81,7 +80,7 @@ func (f *frames) reopen() error {
 	}
 	var fd int
 	if err := f.host.Do(func() (err error) {
-		// Without a protocol it hears nothing until it is bound, and then this link alone.
+		// Without a protocol it receives nothing until it is bound, and then packets of this link alone.
 		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 		return err
 	}); err != nil {
@@ -107,7 +106,7 @@ func (f *frames) reopen() error {
 
 func bindFrames(fd, index int) error {
 	const packetIgnoreOutgoing = 23 // PACKET_IGNORE_OUTGOING, Linux 4.20
-	// Best effort: what we send would be read, too, and is known by its hardware address.
+	// Best effort: otherwise the prober also reads what it sends, and skips it by its hardware address.
 	_ = unix.SetsockoptInt(fd, unix.SOL_PACKET, packetIgnoreOutgoing, 1)
 	all := uint16(unix.ETH_P_ALL)
 	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all<<8 | all>>8, Ifindex: index}); err != nil {
@@ -116,7 +115,7 @@ func bindFrames(fd, index int) error {
 	return nil
 }
 
-// read hands each packet to who waits for it.
+// read passes each packet to the flow that waits for it.
 func (f *frames) read(socket *os.File, ended chan struct{}) {
 	defer close(ended)
 	buffer := make([]byte, 1<<16+ethernetHeader)
@@ -126,7 +125,7 @@ func (f *frames) read(socket *os.File, ended chan struct{}) {
 		case errors.Is(err, os.ErrClosed):
 			return
 		case err != nil:
-			continue // the link went down, which is said once; a repair makes another socket
+			continue // the link went down, which the kernel reports once; a repair makes another socket
 		}
 		p, err := readFrame(buffer[:n])
 		if err != nil || !p.toUs {
@@ -141,7 +140,7 @@ func (f *frames) read(socket *os.File, ended chan struct{}) {
 		if in := f.flows[port]; in != nil {
 			select {
 			case in <- p:
-			default: // as a full socket does
+			default: // drop it, as a full socket does
 			}
 		}
 		f.mu.Unlock()
@@ -188,7 +187,7 @@ func (c *flow) send(p packet) error {
 	frame := p.frame()
 	_, err := socket.Write(frame)
 	if errors.Is(err, unix.ENETDOWN) {
-		_, err = socket.Write(frame) // what befell the link earlier is reported now, once
+		_, err = socket.Write(frame) // the kernel has reported an earlier failure of the link, which it does once
 	}
 	if err != nil {
 		return fmt.Errorf("send by %s: %w", FramesInterface, err)
@@ -214,7 +213,7 @@ func (c *flow) receive(ctx context.Context) (packet, error) {
 	}
 }
 
-// probeDatagram asks from the port kept for target.
+// probeDatagram queries from the port kept for target.
 func (f *frames) probeDatagram(ctx context.Context, source, target netip.Addr, q question) ([]byte, error) {
 	f.mu.Lock()
 	k := f.kept[target]
@@ -234,7 +233,7 @@ func (f *frames) probeDatagram(ctx context.Context, source, target netip.Addr, q
 	return c.datagram(ctx, q)
 }
 
-// proveDatagram asks from a new port, and again each second.
+// proveDatagram queries from a new port, and again each second.
 func (f *frames) proveDatagram(ctx context.Context, source, target netip.Addr, q question) ([]byte, error) {
 	c, err := f.open(steer.UDP, source, target, 0)
 	if err != nil {
@@ -260,7 +259,7 @@ func (c *flow) datagram(ctx context.Context, q question) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if q.mine(p.payload) {
+		if q.matches(p.payload) {
 			return p.payload, nil
 		}
 	}
@@ -278,7 +277,7 @@ func (f *frames) close() {
 	}
 }
 
-// forget gives up the ports kept for targets.
+// forget drops the ports kept for targets.
 func (f *frames) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Sizes of headers without options, and where an Ethernet header says what follows.
+// Sizes of headers without options.
 const (
 	ethernetHeader = 14
 	ipv4Header     = 20
@@ -31,7 +31,7 @@ const (
 	flagACK = 0x10
 )
 
-// packet is one UDP datagram or TCP segment, or what an ICMP message says of one that we sent.
+// packet is one UDP datagram or TCP segment, or the ICMP error for one that the prober sent.
 type packet struct {
 	protocol         steer.Protocol
 	source, target   netip.AddrPort
@@ -40,14 +40,14 @@ type packet struct {
 	payload          []byte
 	segmentSize      uint16 // of TCP: announced in a SYN; 0: none
 	refused          error  // from an ICMP message: source and target are then those of the packet that it is about
-	toUs             bool   // sent to our hardware address
-	neitherUDPNorTCP bool   // nothing else of it was read
+	toUs             bool   // sent to the prober's hardware address
+	neitherUDPNorTCP bool   // the other fields are not set then
 }
 
-// errNoPacket says that a frame is nothing that concerns us.
+// errNoPacket means that a frame is not for the prober.
 var errNoPacket = errors.New("not a UDP, TCP or ICMP packet")
 
-// frame is the packet as it goes over the link, from our end to the host's.
+// frame encodes the packet for the link, from the prober's end to the host's.
 func (p packet) frame() []byte {
 	kind := uint16(unix.ETH_P_IPV6)
 	if p.source.Addr().Is4() {
@@ -60,7 +60,7 @@ func (p packet) frame() []byte {
 	if kind == unix.ETH_P_IP {
 		header := make([]byte, ipv4Header)
 		header[0], header[8], header[9] = 4<<4|ipv4Header/4, 64, byte(p.protocol)
-		binary.BigEndian.PutUint16(header[2:], uint16(ipv4Header+len(transport))) //nolint:gosec // a question
+		binary.BigEndian.PutUint16(header[2:], uint16(ipv4Header+len(transport))) //nolint:gosec // a query is short
 		header[6] = 0x40                                                          // don't fragment
 		copy(header[12:], p.source.Addr().AsSlice())
 		copy(header[16:], p.target.Addr().AsSlice())
@@ -69,7 +69,7 @@ func (p packet) frame() []byte {
 	}
 	header := make([]byte, ipv6Header)
 	header[0], header[6], header[7] = 6<<4, byte(p.protocol), 64
-	binary.BigEndian.PutUint16(header[4:], uint16(len(transport))) //nolint:gosec // a question
+	binary.BigEndian.PutUint16(header[4:], uint16(len(transport))) //nolint:gosec // a query is short
 	copy(header[8:], p.source.Addr().AsSlice())
 	copy(header[24:], p.target.Addr().AsSlice())
 	return append(append(b, header...), transport...)
@@ -81,7 +81,7 @@ func (p packet) transport() []byte {
 	b = binary.BigEndian.AppendUint16(b, p.target.Port())
 	at := 6
 	if p.protocol == steer.UDP {
-		b = binary.BigEndian.AppendUint16(b, uint16(udpHeader+len(p.payload))) //nolint:gosec // a question
+		b = binary.BigEndian.AppendUint16(b, uint16(udpHeader+len(p.payload))) //nolint:gosec // a query is short
 		b = append(b, 0, 0)
 	} else {
 		at = 16
@@ -100,7 +100,7 @@ func (p packet) transport() []byte {
 	b = append(b, p.payload...)
 	pseudo := append(p.source.Addr().AsSlice(), p.target.Addr().AsSlice()...)
 	pseudo = append(pseudo, 0, byte(p.protocol))
-	pseudo = binary.BigEndian.AppendUint16(pseudo, uint16(len(b))) //nolint:gosec // a question
+	pseudo = binary.BigEndian.AppendUint16(pseudo, uint16(len(b))) //nolint:gosec // a query is short
 	sum := checksum(uint32(^checksum(0, pseudo)), b)
 	if sum == 0 && p.protocol == steer.UDP {
 		sum = 0xffff // 0 stands for none
@@ -109,7 +109,7 @@ func (p packet) transport() []byte {
 	return b
 }
 
-// checksum is the Internet checksum of b, going on from sum (RFC 1071).
+// checksum is the Internet checksum of b, continued from sum (RFC 1071).
 func checksum(sum uint32, b []byte) uint16 {
 	for ; len(b) >= 2; b = b[2:] {
 		sum += uint32(b[0])<<8 | uint32(b[1])
@@ -123,8 +123,8 @@ func checksum(sum uint32, b []byte) uint16 {
 	return ^uint16(sum) //nolint:gosec // folded
 }
 
-// readFrame reads what came over the link. Checksums are not looked at: the host hands packets over a veth without them, as
-// to a device that would fill them in. The payload is the frame's own memory.
+// readFrame parses a frame from the link. It does not verify checksums, because the host passes packets over a veth without them, as to a
+// device that would fill them in. The payload shares the frame's memory.
 func readFrame(b []byte) (packet, error) {
 	if len(b) < ethernetHeader {
 		return packet{}, errNoPacket
@@ -152,7 +152,7 @@ func readIPv4(b []byte, whole bool) (packet, error) {
 	}
 	header, total := int(b[0]&0xf)*4, int(binary.BigEndian.Uint16(b[2:]))
 	if fragment := binary.BigEndian.Uint16(b[6:]) & 0x3fff; fragment != 0 || header < ipv4Header || len(b) < header {
-		return packet{}, errNoPacket // an answer in fragments is none of ours
+		return packet{}, errNoPacket // no answer to the prober is fragmented
 	}
 	source, target := netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
 	body := b[header:]
@@ -197,7 +197,7 @@ func readIPv6(b []byte, whole bool) (packet, error) {
 	return readTransport(steer.Protocol(b[6]), source, target, body, whole)
 }
 
-// unreachable is what a socket's owner would be told.
+// unreachable is the error that a socket would report.
 func unreachable(codes map[byte]unix.Errno, code byte) error {
 	if e, ok := codes[code]; ok {
 		return e
@@ -205,7 +205,7 @@ func unreachable(codes map[byte]unix.Errno, code byte) error {
 	return unix.EHOSTUNREACH
 }
 
-// readTransport reads from the ports on; of what an ICMP message quotes only these are sure to be there.
+// readTransport parses from the ports on. An ICMP message is sure to quote only the ports.
 func readTransport(protocol steer.Protocol, source, target netip.Addr, b []byte, whole bool) (packet, error) {
 	p := packet{protocol: protocol}
 	if protocol != steer.UDP && protocol != steer.TCP || len(b) < 4 {
@@ -243,6 +243,6 @@ func (p packet) String() string {
 	return fmt.Sprintf("%s %s → %s, flags %#x, %d bytes", p.protocol, p.source, p.target, p.flags, len(p.payload))
 }
 
-// framesMAC is our end's own address. It is not the one that the host is told (ownMAC), so that the host's network takes what
-// comes to our end for somebody else's: only the packet socket reads it.
+// framesMAC is the hardware address of the prober's end. The host's neighbour entries have another one (ownMAC), so the host's network
+// ignores the packets that arrive at this end, and only the packet socket reads them.
 func framesMAC() net.HardwareAddr { return net.HardwareAddr{0x02, 'n', 'd', 'n', 's', 0x03} }

@@ -25,11 +25,11 @@ const ownInterface = "eth0"
 func hostMAC() net.HardwareAddr { return net.HardwareAddr{0x02, 'n', 'd', 'n', 's', 0x01} }
 func ownMAC() net.HardwareAddr  { return net.HardwareAddr{0x02, 'n', 'd', 'n', 's', 0x02} }
 
-// family is what the two families differ in.
+// family is an address family's constants.
 type family struct {
 	is4     bool
 	af      int
-	gateway netip.Addr // the prober's next hop: a name for the host's end, which is an address nowhere
+	gateway netip.Addr // the prober's next hop: it stands for the host's end, and no interface has the address
 }
 
 func ipv4() family {
@@ -46,7 +46,7 @@ func (f family) everywhere() *net.IPNet {
 	return &net.IPNet{IP: make(net.IP, f.gateway.BitLen()/8), Mask: net.CIDRMask(0, f.gateway.BitLen())}
 }
 
-// host is the host's side: the veth's end in its netns.
+// host is the host's end of the veth.
 type host struct{ hostnet.Handle }
 
 func openHost(nsFD int) (host, error) {
@@ -54,8 +54,8 @@ func openHost(nsFD int) (host, error) {
 	return host{h}, err
 }
 
-// vacate makes room for the veth, unless it is there: one of its name that does not lead to us is a dead predecessor's (we hold
-// the place), so it goes; any other kind of link is somebody's and stays.
+// vacate frees the name of the veth, unless the veth exists. A veth of that name with another peer belongs to a dead predecessor, because this
+// process has the prober's lock, so it is removed. A link of another kind belongs to another program and stays.
 func (h host) vacate(leadsToUs func(netlink.Link) bool) (there bool, err error) {
 	l, err := h.LinkByName(steer.ProberInterface)
 	switch {
@@ -74,7 +74,7 @@ func (h host) vacate(leadsToUs func(netlink.Link) bool) (there bool, err error) 
 	return false, nil
 }
 
-// ensureLink makes the veth where it is missing.
+// ensureLink makes the veth if it is missing.
 func (h host) ensureLink(own inside) (made bool, err error) {
 	if there, err := h.vacate(own.leadsTo); there || err != nil {
 		return false, err
@@ -127,18 +127,18 @@ func (i inside) close() error {
 	return i.table.Close()
 }
 
-// leadsTo reports whether l, a veth in the host's netns, is the other end of ours.
+// leadsTo reports whether l, a veth in the host's netns, is the peer of the prober's end.
 func (i inside) leadsTo(l netlink.Link) bool { return paired(l, i.nl, ownInterface, ownMAC()) }
 
-// paired reports whether l is the other end of the link called name. Indexes repeat across namespaces, so both must name each other
-// and the address must be the one that we gave.
+// paired reports whether l is the peer of the link called name. Indexes repeat across namespaces, so each must have the other's index, and
+// the hardware address must be the one that the prober set.
 func paired(l netlink.Link, nl hostnet.Handle, name string, mac net.HardwareAddr) bool {
 	own, err := nl.LinkByName(name)
 	return err == nil && own.Attrs().ParentIndex == l.Attrs().Index && l.Attrs().ParentIndex == own.Attrs().Index &&
 		bytes.Equal(own.Attrs().HardwareAddr, mac)
 }
 
-// ensure gives the prober its addresses and its only way out.
+// ensure gives the prober's end its addresses and its only routes.
 func (i inside) ensure(families []family) error {
 	e, err := ensureEnd(i.nl, ownInterface, ownMAC(), families)
 	if err != nil {
@@ -148,7 +148,7 @@ func (i inside) ensure(families []family) error {
 		for _, source := range f.sources() {
 			addr := &netlink.Addr{IPNet: hostnet.HostNet(source)}
 			if !f.is4 {
-				// Nobody else is on the link, and a tentative address cannot be bound.
+				// There is no other host on the link to conflict with, and a tentative address cannot be bound.
 				addr.Flags = unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE
 			}
 			e.Address(addr)
@@ -169,8 +169,8 @@ type end struct {
 	nl hostnet.Handle
 }
 
-// ensureEnd sets the link itself right. Multicast and generated addresses are off: the link carries our questions and their
-// answers, nothing else. Where new links start with IPv6 off, pods' ones are turned on by the CNI, and ours here.
+// ensureEnd repairs the link's own properties. Multicast and generated addresses are off, because the link carries only the prober's queries
+// and their answers. If new links start with IPv6 off, the CNI turns it on for pods, and this function for the prober.
 func ensureEnd(h hostnet.Handle, name string, mac net.HardwareAddr, families []family) (end, error) {
 	e, err := h.End(name)
 	if err != nil {
@@ -186,9 +186,8 @@ func ensureEnd(h hostnet.Handle, name string, mac net.HardwareAddr, families []f
 	return end{e, h}, err
 }
 
-// settle waits for what the kernel does in the background once both ends are up, as a rule within a millisecond and at
-// worst a second later: it gives each end its queue, without which packets are dropped, and IPv6 addresses their routes,
-// without which the answers to them are no answers.
+// settle waits for the kernel's background work once both ends are up, which takes about a millisecond, and a second at worst: each end gets
+// its queue, without which packets are dropped, and IPv6 addresses get their routes, without which answers do not arrive.
 func (i inside) settle(h host, families []family) error {
 	return settled(func() error {
 		return errors.Join(operational(i.nl, ownInterface), operational(h.Handle, steer.ProberInterface), i.local(families))
@@ -215,7 +214,7 @@ func operational(nl hostnet.Handle, name string) error {
 	return nil
 }
 
-// local reports whether what is sent to the prober's addresses is its own.
+// local returns an error if the prober's addresses are not local in its netns yet.
 func (i inside) local(families []family) error {
 	for _, f := range families {
 		for _, source := range f.sources() {
@@ -231,14 +230,14 @@ func (i inside) local(families []family) error {
 	return nil
 }
 
-// route ensures a route to dst by this link, over a gateway where one is given.
+// route ensures a route to dst by this link, over the gateway if it is valid.
 func (e end) route(f family, dst *net.IPNet, gateway netip.Addr) error {
 	want := &netlink.Route{LinkIndex: e.Link.Attrs().Index, Dst: dst, Protocol: unix.RTPROT_STATIC, Scope: netlink.SCOPE_LINK}
 	if gateway.IsValid() {
 		want.Gw, want.Scope, want.Flags = gateway.AsSlice(), netlink.SCOPE_UNIVERSE, int(netlink.FLAG_ONLINK)
 	}
 	if !f.is4 {
-		want.Scope = netlink.SCOPE_UNIVERSE // IPv6 routes have none
+		want.Scope = netlink.SCOPE_UNIVERSE // IPv6 routes have no scope
 	}
 	have, err := e.nl.RouteList(e.Link, f.af)
 	if err != nil {
@@ -257,7 +256,7 @@ func (e end) route(f family, dst *net.IPNet, gateway netip.Addr) error {
 
 func (e end) neighbour(f family, a netip.Addr, mac net.HardwareAddr) error {
 	have, err := e.nl.NeighList(e.Link.Attrs().Index, f.af)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // then it is set once more
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // after an interruption, the entry may be set again, which is harmless
 		return fmt.Errorf("list neighbours: %w", err)
 	}
 	for _, h := range have {

@@ -1,12 +1,12 @@
-// Package prober owns the questions that earn the lease and prove the fallback. It lives like a pod: a netns and a veth of
-// its own with a pod table in it, so that what it asks takes the pods' whole way (pod table, veth, the host's switch, its
-// INPUT or its translation) and an answer means that pods get theirs.
+// Package prober sends the agent's probes, which renew the leases, and the queries of the fallback check, from a network set up like a pod's:
+// its own netns and veth with a pod table. Its queries take the pods' whole path (pod table, veth, the host's switch, its INPUT or its
+// translation), so an answer means that pods get theirs.
 //
-// It must never ask from the host's netns, never hold a lease itself, and never leave anything behind: the netns has no
-// name, so it and both ends of the veth go with the process, however that ends.
+// It never queries from the host's network, never renews a lease itself, and leaves nothing on the node: the netns has no name, so it and
+// both ends of the veth end with the process, however that ends.
 //
-// Failure policy: a probe reports what it saw (Result) and never retries; the caller decides what it means. Ensure makes
-// everything anew that is missing and is called whenever something looks wrong.
+// Failure policy: a probe reports a Result and never retries; the caller decides what it means. Ensure makes whatever is missing, and is
+// called whenever something looks wrong.
 package prober
 
 import (
@@ -31,31 +31,31 @@ import (
 type Config struct {
 	Redirects []steer.Redirect
 	Locals    []netip.Addr
-	Rules     rules.Kind // whose rules lead what it asks
+	Rules     rules.Kind // the back end of the prober's pod table
 	HostNetNS int        // fd of the host's netns, kept open by the caller until Close; 0: the calling thread's
 	Log       *slog.Logger
 }
 
-// ErrHeld marks that another live process has the prober's place in this netns: an agent that is being replaced, or one too
-// many. The error around it names the process.
+// ErrHeld means that another live process has the prober's lock in this netns: an agent that is being replaced, or a surplus one. The error
+// around it names the process.
 var ErrHeld = errors.New("another agent's prober is running here")
 
 // errClosed answers calls after Close.
 var errClosed = errors.New("prober is closed")
 
-// Prober asks questions as a pod would. All methods may be called at the same time.
+// Prober sends queries as a pod would. All methods may be called at the same time.
 type Prober struct {
 	log   *slog.Logger
 	rules rules.Kind
 	host  host
-	place *os.File // the prober's place of this netns; nil: not ours
+	place *os.File // the prober's lock of this netns; nil: not held
 	room  *room
 	own   inside
-	// frames, where it is not nil, stands for the two above.
+	// frames, if not nil, replaces the two fields above.
 	frames *frames
 
 	repair sync.Mutex // serialises Ensure, Reconfigure and Close; held while the kernel is changed, and guards the field below
-	mended []string   // what had to be made anew since it was last cleared
+	mended []string   // what was repaired since it was last cleared
 
 	mu        sync.Mutex // guards the fields below; held for moments only, so that a slow repair delays no probe
 	redirects []steer.Redirect
@@ -64,10 +64,10 @@ type Prober struct {
 	closed    bool
 }
 
-// New makes the prober's place and everything in it. It returns an error around ErrHeld where another process has it.
+// New takes the prober's lock and makes its network. It returns an error around ErrHeld if another process has the lock.
 //
-// Redirects need a pod table, and so a netns of the prober's own, which takes CAP_SYS_ADMIN. Without them it speaks from a link in
-// the host's netns, through a packet socket, which takes CAP_NET_RAW; where that is not granted, the other may be.
+// Redirects need a pod table, and so a netns for the prober, which takes CAP_SYS_ADMIN. Without redirects, the prober uses a packet socket on
+// a link in the host's netns, which takes CAP_NET_RAW; if it lacks that capability, it tries a netns.
 func New(cfg Config) (*Prober, error) {
 	if len(cfg.Redirects) > 0 {
 		return newIn(cfg, false)
@@ -111,14 +111,13 @@ func (p *Prober) prepare(hostNetNS int, frames bool) (err error) {
 	return p.ensure()
 }
 
-// Ensure repairs whatever of the prober's link, addresses, routes and rules is not as it should be. It is idempotent and
-// writes nothing when all is well.
+// Ensure repairs the prober's link, addresses, routes and rules. It is idempotent, and writes nothing if all are right.
 func (p *Prober) Ensure() error {
 	_, err := p.Repair()
 	return err
 }
 
-// Repair is Ensure that tells in words whether the link or the pod table had to be made anew.
+// Repair is Ensure that also describes whether it had to make the link or the pod table again.
 func (p *Prober) Repair() (mended string, err error) {
 	p.repair.Lock()
 	defer p.repair.Unlock()
@@ -129,14 +128,14 @@ func (p *Prober) Repair() (mended string, err error) {
 	return strings.Join(p.mended, ", "), nil
 }
 
-// Reconfigure takes over other redirects and local addresses, then ensures.
+// Reconfigure replaces the redirects and local addresses, then does what Ensure does.
 func (p *Prober) Reconfigure(redirects []steer.Redirect, locals []netip.Addr) error {
 	p.repair.Lock()
 	defer p.repair.Unlock()
 	p.mu.Lock()
 	p.redirects, p.locals = slices.Clone(redirects), slices.Clone(locals)
 	p.mu.Unlock()
-	// A probe that is out is no failure because of us: three of these in a row of reloads would cost the lease.
+	// A probe in flight must not fail because of this: three reloads in a row would cost the lease.
 	p.forget((*datagrams).retire)
 	if p.frames != nil {
 		p.frames.forget()
@@ -147,7 +146,7 @@ func (p *Prober) Reconfigure(redirects []steer.Redirect, locals []netip.Addr) er
 	return nil
 }
 
-// forget has the sockets kept for targets end: the next probe opens what it needs anew, and that of a target that is gone must not stay.
+// forget ends the sockets kept for targets. The next probe opens a new one, and none is left for a target that is gone.
 func (p *Prober) forget(end func(*datagrams)) {
 	p.mu.Lock()
 	gone := p.sockets
@@ -158,7 +157,7 @@ func (p *Prober) forget(end func(*datagrams)) {
 	}
 }
 
-// Close takes everything away. A probe in flight fails. Close may be called twice.
+// Close removes everything. A probe in flight fails. Close may be called twice.
 func (p *Prober) Close() error {
 	p.repair.Lock()
 	defer p.repair.Unlock()
@@ -179,15 +178,15 @@ func (p *Prober) Close() error {
 		p.frames.close()
 	}
 	if p.place != nil {
-		errs = append(errs, p.place.Close()) // last: from here on a successor may begin
+		errs = append(errs, p.place.Close()) // last, because from here on a successor may begin
 	}
 	p.host.Close()
 	p.place, p.room, p.own, p.host = nil, nil, inside{}, host{}
 	return errors.Join(errs...)
 }
 
-// Remove takes away what a killed prober left, which is its link where it had no netns of its own. It returns an error around
-// ErrHeld where a prober lives.
+// Remove removes what a killed prober left: its link, if it had no netns of its own. It returns an error around ErrHeld if a prober is
+// running.
 func Remove() error {
 	h, err := openHost(0)
 	if err != nil {
@@ -201,8 +200,8 @@ func Remove() error {
 	return errors.Join(h.RemoveVeth(steer.ProberInterface), place.Close())
 }
 
-// takePlace takes the right to be the prober of a netns, until the file is closed. It goes with the process, as the prober's link does, so
-// it tells a dead predecessor's link from a live one's.
+// takePlace takes the prober's lock of a netns, until the file is closed. The lock ends with the process, as the prober's link does, so it
+// distinguishes a dead predecessor's link from a live one's.
 func takePlace(h host) (place *os.File, err error) {
 	err = h.Do(func() (err error) {
 		if place, err = instancelock.Take(steer.ProberInterface); errors.Is(err, instancelock.ErrHeld) {
@@ -213,7 +212,7 @@ func takePlace(h host) (place *os.File, err error) {
 	return place, err
 }
 
-// ensure needs p.repair, or to be alone.
+// ensure is called with p.repair held, or before any other method.
 func (p *Prober) ensure() error {
 	p.mu.Lock()
 	redirects, locals, closed := p.redirects, p.locals, p.closed
@@ -249,7 +248,7 @@ func (p *Prober) ensure() error {
 	return nil
 }
 
-// ensureFrames is ensure without a netns.
+// ensureFrames is ensure for a prober without a netns.
 func (p *Prober) ensureFrames(redirects []steer.Redirect, want []family) error {
 	if len(redirects) > 0 {
 		return fmt.Errorf("%d redirects need a pod table, and so a netns of the prober's own", len(redirects))
@@ -277,8 +276,8 @@ func (p *Prober) note(made bool) {
 	}
 }
 
-// Probe asks the agent, through a cluster DNS address or at a local address, who answers there, and waits until ctx ends.
-// Probes of one target over UDP follow one another; all others run side by side.
+// Probe queries target, a cluster DNS address or a local address, for the instance that answers there, and waits until ctx ends. UDP probes of
+// one target run one after the other; all others run at the same time.
 func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Protocol) Result {
 	q := newQuestion()
 	source := steer.ProbeSource(target.Is4())
@@ -292,9 +291,9 @@ func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Pr
 		if err != nil {
 			return failed(ctx, err)
 		}
-		return q.judge(s.exchange(ctx, q.wire, q.mine))
+		return q.judge(s.exchange(ctx, q.wire, q.matches))
 	case protocol == steer.TCP:
-		room, err := p.asking()
+		room, err := p.openRoom()
 		if err != nil {
 			return failed(ctx, err)
 		}
@@ -303,11 +302,11 @@ func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Pr
 	return Result{Failure: Network, Err: fmt.Errorf("cannot probe over %s", protocol)}
 }
 
-// Prove asks clusterDNS for name's address from the proof source, which the switch always hands to kube-dns, over UDP and
-// over TCP. Nil means that the fallback's own way works, both ways. It shows that only while the host table stands: verify
-// it first, for without the switch the agent itself would answer.
+// Prove queries clusterDNS for name's address over UDP and TCP, from the proof source, whose packets the switch always sends to kube-dns. Nil
+// means that the fallback works over both. Verify first that the host's rules are in place, because without the switch the agent itself
+// would answer.
 func (p *Prober) Prove(ctx context.Context, clusterDNS netip.Addr, name string) error {
-	room, err := p.asking()
+	room, err := p.openRoom()
 	if err != nil {
 		return err
 	}
@@ -316,7 +315,7 @@ func (p *Prober) Prove(ctx context.Context, clusterDNS netip.Addr, name string) 
 		return fmt.Errorf("prove the fallback to %s: %w", clusterDNS, err)
 	}
 	source := steer.ProofSource(clusterDNS.Is4())
-	// A new port each time: an old one would follow its conntrack entry, perhaps to a kube-dns pod that is gone.
+	// A new port each time, because an old one would follow its conntrack entry, perhaps to a kube-dns pod that is gone.
 	overUDP := func() ([]byte, error) { return provingDatagrams(ctx, room, source, clusterDNS, q) }
 	overTCP := func() ([]byte, error) { return stream(ctx, room, source, clusterDNS, q.wire) }
 	if p.frames != nil {
@@ -332,8 +331,8 @@ func (p *Prober) Prove(ctx context.Context, clusterDNS netip.Addr, name string) 
 	return nil
 }
 
-// asking is the room to ask from; nil where frames are sent.
-func (p *Prober) asking() (*room, error) {
+// openRoom is the netns to query from; nil if the prober sends frames.
+func (p *Prober) openRoom() (*room, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -360,7 +359,7 @@ func (p *Prober) datagramsTo(target netip.Addr) (*datagrams, error) {
 	return s, nil
 }
 
-// families tells which of the two are in use, IPv4 first.
+// families returns the address families in use, IPv4 first.
 func families(redirects []steer.Redirect, locals []netip.Addr) []family {
 	var out []family
 	for _, f := range []family{ipv4(), ipv6()} {

@@ -18,36 +18,36 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// Zone is what the agent answers to the prober alone; kube-dns knows nothing below "invalid".
+// Zone is the zone of probes, which the agent answers to the prober alone. kube-dns has no names below "invalid".
 const Zone = "probe.neardns.invalid."
 
-// Failure says in which way a probe failed; the empty one means that it did not.
+// Failure is how a probe failed; the empty string means that it did not.
 type Failure string
 
 // The ways to fail. They are label values of a metric.
 const (
 	None        Failure = ""
-	Timeout     Failure = "timeout"      // no answer while the probe's time lasted: hung, dropped, or nobody there
-	Refused     Failure = "refused"      // nobody listens
-	WrongAnswer Failure = "wrong-answer" // somebody else answered: the question took the fallback
-	Slow        Failure = "slow"         // answered, but later than the caller takes for alive; the caller's word, never Probe's
-	Network     Failure = "network"      // the question could not be sent, or the connection broke
-	Canceled    Failure = "canceled"     // the caller gave up; says nothing
+	Timeout     Failure = "timeout"      // no answer in time: the server hangs, a packet was dropped, or nothing has the address
+	Refused     Failure = "refused"      // no process listens
+	WrongAnswer Failure = "wrong-answer" // another server answered: the query took the fallback
+	Slow        Failure = "slow"         // answered, but too late for the caller, which sets it; Probe never does
+	Network     Failure = "network"      // the query could not be sent, or the connection broke
+	Canceled    Failure = "canceled"     // the caller gave up; no result
 )
 
-// Result is what one probe saw. Who answered is for the caller to compare: another agent's instance, or a resolver that
-// makes up TXT records, would be told here by what it says.
+// Result is the result of one probe. The caller compares Instance, which shows whether another agent, or a resolver that invents TXT records,
+// has answered.
 type Result struct {
-	Instance string        // who answered; set if and only if the probe succeeded
+	Instance string        // that answered; set if and only if the probe succeeded
 	Failure  Failure       // None if it did
-	Err      error         // the failure in words, for people
-	Took     time.Duration // from the question to the answer or the end of waiting
+	Err      error         // the failure, for people
+	Took     time.Duration // from the query to the answer or the end of waiting
 }
 
 // OK reports whether the agent answered.
 func (r Result) OK() bool { return r.Failure == None }
 
-// question is one question in wire format, with what tells its answer.
+// question is one query in wire format, with what identifies its answer.
 type question struct {
 	wire  []byte
 	id    uint16
@@ -55,15 +55,14 @@ type question struct {
 	start time.Time
 }
 
-// newQuestion asks for a name that nobody has asked for before, so no cache on the way can answer and a late answer to an
-// earlier probe is never taken for this one's. Recursion is not desired: where the question falls back, kube-dns should
-// not trouble its upstreams with it.
+// newQuestion makes a query for a name that was never queried before, so no cache on the path can answer, and a late answer to an earlier
+// probe never counts as this one's. Recursion is not desired, so that kube-dns does not forward the query if it falls back.
 func newQuestion() question {
 	var nonce [8]byte
 	for i, n := 0, rand.Uint64(); i < len(nonce); i, n = i+1, n>>8 { //nolint:gosec // unique is enough: only the switch can bring an answer here
 		nonce[i] = byte(n)
 	}
-	q, err := ask(hex.EncodeToString(nonce[:])+"."+Zone, dns.TypeTXT, false)
+	q, err := newQuery(hex.EncodeToString(nonce[:])+"."+Zone, dns.TypeTXT, false)
 	if err != nil {
 		panic(err) // a name of fixed form always packs
 	}
@@ -81,18 +80,18 @@ func NewTrial() Trial { return Trial{newQuestion()} }
 func (t Trial) Wire() []byte { return t.q.wire }
 
 // Answered reports whether packet is its answer.
-func (t Trial) Answered(packet []byte) bool { return t.q.mine(packet) }
+func (t Trial) Answered(packet []byte) bool { return t.q.matches(packet) }
 
-// addressQuestion asks for the address of name in the family of server, as a pod would.
+// addressQuestion makes a query for the address of name in the family of server, as a pod would.
 func addressQuestion(name string, server netip.Addr) (question, error) {
 	kind := dns.TypeA
 	if server.Is6() {
 		kind = dns.TypeAAAA
 	}
-	return ask(dns.Fqdn(name), kind, true)
+	return newQuery(dns.Fqdn(name), kind, true)
 }
 
-func ask(name string, kind uint16, recurse bool) (question, error) {
+func newQuery(name string, kind uint16, recurse bool) (question, error) {
 	m := &dns.Msg{MsgHdr: dns.MsgHdr{Id: uint16(rand.Uint32()), RecursionDesired: recurse}} //nolint:gosec // any 16 bits
 	m.Question = []dns.Question{{Name: name, Qtype: kind, Qclass: dns.ClassINET}}
 	wire, err := m.Pack()
@@ -102,9 +101,9 @@ func ask(name string, kind uint16, recurse bool) (question, error) {
 	return question{wire: wire, id: m.Id, name: name, start: time.Now()}, nil
 }
 
-// mine reports whether a packet answers this question: same ID, the response bit, the question repeated. Anything else on
-// the socket is a late answer to an earlier one. It looks at bytes, being called for each packet.
-func (q question) mine(packet []byte) bool {
+// matches reports whether a packet answers this query: same ID, the response bit, the same question. Any other packet on the socket is a late
+// answer to an earlier query. It compares bytes, because it is called for each packet.
+func (q question) matches(packet []byte) bool {
 	return len(packet) >= len(q.wire) && bytes.Equal(packet[:2], q.wire[:2]) && msg.IsResponse(packet) &&
 		bytes.EqualFold(packet[msg.HeaderSize:len(q.wire)], q.wire[msg.HeaderSize:])
 }
@@ -136,7 +135,7 @@ func (q question) judge(packet []byte, err error) Result {
 	return Result{Failure: WrongAnswer, Err: fmt.Errorf("answered %s by another server than the agent: the question took the fallback", rcode(&m)), Took: took}
 }
 
-// proves returns nil for an answer that only a resolver which works gives.
+// proves returns nil for an answer that only a working resolver gives.
 func (q question) proves(packet []byte, err error) error {
 	if err != nil {
 		return err
@@ -168,7 +167,7 @@ func failed(ctx context.Context, err error) Result {
 	return failedBy(err)
 }
 
-// failedBy names the failure that an error means. The words are the same each time, since the log says what is new.
+// failedBy names the failure that an error means. The text is the same each time, so that each reason is logged once.
 func failedBy(err error) Result {
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -178,13 +177,13 @@ func failedBy(err error) Result {
 	case errors.Is(err, unix.ECONNREFUSED):
 		return Result{Failure: Refused, Err: errors.New("refused: nobody listens there, or a firewall on this node (its INPUT) rejects what pods send to it")}
 	case errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.EACCES):
-		// What ICMP says of a packet that is "administratively prohibited", in IPv4 and in IPv6.
+		// The errors for ICMP's "administratively prohibited", in IPv4 and in IPv6.
 		return Result{Failure: Network, Err: fmt.Errorf("rejected: a firewall on this node (its INPUT) keeps pods from the agent: %w", err)}
 	}
 	return Result{Failure: Network, Err: err}
 }
 
-// explain says the same of a proof's error.
+// explain does the same for an error of Prove.
 func explain(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):

@@ -22,11 +22,11 @@ func FuzzJudge(f *testing.F) {
 	good := pack(f, answer)
 	f.Add(good)
 	f.Add(good[:len(good)-1])
-	if r := q.judge(good, nil); !q.mine(good) || !r.OK() || r.Instance != instance {
-		f.Fatalf("the right answer: mine %v, %+v", q.mine(good), r)
+	if r := q.judge(good, nil); !q.matches(good) || !r.OK() || r.Instance != instance {
+		f.Fatalf("the right answer: mine %v, %+v", q.matches(good), r)
 	}
 	other := newQuestion()
-	if other.mine(good) || other.judge(good, nil).OK() {
+	if other.matches(good) || other.judge(good, nil).OK() {
 		f.Fatal("an answer to one question was taken for another's")
 	}
 	f.Fuzz(func(t *testing.T, packet []byte) {
@@ -34,7 +34,7 @@ func FuzzJudge(f *testing.F) {
 		if r.OK() != (r.Err == nil) {
 			t.Errorf("contradictory result %+v", r)
 		}
-		if r.OK() && !q.mine(packet) {
+		if r.OK() && !q.matches(packet) {
 			t.Errorf("success by an answer to another question: %+v", r)
 		}
 		_ = q.proves(packet, nil)

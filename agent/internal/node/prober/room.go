@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// room is the prober's netns: nameless, held by a descriptor and by one thread that never leaves it. A socket belongs to
-// the netns of the thread that makes it, so sockets are made on that thread; afterwards they serve any goroutine. A thread
-// that stays is cheaper than one that enters and leaves for each TCP probe.
+// room is the prober's netns. It has no name; a descriptor and one thread that never leaves it keep it alive. A socket belongs to the netns of
+// the thread that makes it, so sockets are made on that thread; afterwards any goroutine may use them. A thread that stays is cheaper than
+// one that enters and leaves the netns for each TCP probe.
 type room struct {
 	ns   *os.File
 	work chan func()
@@ -23,11 +23,11 @@ type room struct {
 	closed bool
 }
 
-// socketKind is what a socket is made as; all else can be set on any thread.
+// socketKind is what must be known when a socket is made. Everything else can be set on any thread.
 type socketKind struct{ family, kind int }
 
-// inStock is how many sockets are made at a time: to wake a thread that waits costs more than all else in a probe, and the
-// prober needs a TCP socket for each.
+// inStock is how many sockets are made at a time, because waking a waiting thread costs more than all else in a probe, and each TCP probe
+// needs a socket.
 const inStock = 16
 
 func newRoom() (*room, error) {
@@ -40,7 +40,7 @@ func newRoom() (*room, error) {
 	return r, nil
 }
 
-// run is the thread's life. The goroutine ends locked, so that the runtime ends the thread instead of using it again.
+// run is the thread's loop. The goroutine ends while locked to the thread, so the runtime ends the thread instead of reusing it.
 func (r *room) run(ready chan<- error) {
 	runtime.LockOSThread()
 	defer close(r.gone)
@@ -57,7 +57,7 @@ func (r *room) run(ready chan<- error) {
 	}
 }
 
-// do runs f on the room's thread. It must not be called after close, nor for what may take long.
+// do runs f on the room's thread. It must not be called after close, and f must not take long.
 func (r *room) do(f func()) {
 	done := make(chan struct{})
 	select {
@@ -67,7 +67,7 @@ func (r *room) do(f func()) {
 	}
 }
 
-// socket returns a new socket of the room, which does not block.
+// socket returns a new non-blocking socket of the room.
 func (r *room) socket(k socketKind) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,7 +101,7 @@ func (r *room) socket(k socketKind) (int, error) {
 
 func (r *room) fd() int { return int(r.ns.Fd()) }
 
-// close lets the netns go. It vanishes once the last socket in it is closed, too.
+// close releases the netns, which ends once the last socket in it is closed too.
 func (r *room) close() {
 	r.once.Do(func() {
 		r.mu.Lock()

@@ -13,16 +13,16 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// resendAfter is how long what was sent waits for its acknowledgement. Over a veth nothing is lost; on the way to a kube-dns
-// on another node something may be.
+// resendAfter is how long to wait for an acknowledgement before sending again. Packets are not lost over a veth, but may be on the path to a
+// kube-dns on another node.
 const resendAfter = time.Second
 
-// maxSegment is what we let the other end put into one segment: the least that every path takes (RFC 9293 section 3.7.1,
-// IPv6's 1280 less its headers).
+// maxSegment is the announced maximum segment size: the smallest that every path carries (RFC 9293 section 3.7.1, IPv6's 1280 less its
+// headers).
 const maxSegment = 1220
 
-// stream asks over a TCP connection made for it. It is as much of RFC 9293 as one question takes: a handshake, one segment
-// out, segments in order in, and a reset instead of an orderly end, as the prober's sockets do.
+// stream queries over a new TCP connection. It implements as much of RFC 9293 as one query needs: a handshake, one segment out, segments in
+// order in, and a reset instead of an orderly end, as the prober's sockets do.
 func (f *frames) stream(ctx context.Context, source, target netip.Addr, wire []byte) ([]byte, error) {
 	flow, err := f.open(steer.TCP, source, target, 0)
 	if err != nil {
@@ -34,14 +34,14 @@ func (f *frames) stream(ctx context.Context, source, target netip.Addr, wire []b
 	if err := c.connect(ctx); err != nil {
 		return nil, err
 	}
-	return c.ask(ctx, append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...)) //nolint:gosec // a question is short
+	return c.ask(ctx, append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...)) //nolint:gosec // a query is short
 }
 
 // segments is the state of one connection.
 type segments struct {
 	*flow
-	next     uint32 // what we send next
-	expected uint32 // what we expect next
+	next     uint32 // the next sequence number to send
+	expected uint32 // the next sequence number to receive
 	open     bool   // the other end knows of it
 }
 
@@ -61,10 +61,10 @@ func (c *segments) connect(ctx context.Context) error {
 	return nil
 }
 
-// ask sends a message and reads the one that comes back, each with its length before it.
+// ask sends a message and reads the answer, each with its length before it.
 func (c *segments) ask(ctx context.Context, message []byte) ([]byte, error) {
 	out := packet{flags: flagPSH | flagACK, sequence: c.next, acks: c.expected, payload: message}
-	c.next += uint32(len(message)) //nolint:gosec // a question is short
+	c.next += uint32(len(message)) //nolint:gosec // a query is short
 	var got []byte
 	for {
 		p, err := c.exchange(ctx, out, func(p packet) bool { return p.flags&flagRST != 0 || len(p.payload) > 0 || p.flags&flagFIN != 0 })
@@ -78,7 +78,7 @@ func (c *segments) ask(ctx context.Context, message []byte) ([]byte, error) {
 			c.open = false
 			return nil, unix.ECONNRESET
 		}
-		if p.sequence != c.expected { // one twice, or one too early: say what is missing
+		if p.sequence != c.expected { // a duplicate, or out of order: acknowledge again what has arrived
 			out = packet{flags: flagACK, sequence: c.next, acks: c.expected}
 			continue
 		}
@@ -96,7 +96,7 @@ func (c *segments) ask(ctx context.Context, message []byte) ([]byte, error) {
 	}
 }
 
-// exchange sends a packet, again each second, until one comes that is wanted.
+// exchange sends a packet, and again each second, until a wanted one arrives.
 func (c *segments) exchange(ctx context.Context, out packet, wanted func(packet) bool) (packet, error) {
 	for {
 		if err := c.send(out); err != nil {
@@ -120,7 +120,7 @@ func (c *segments) await(ctx context.Context, wanted func(packet) bool) (packet,
 	}
 }
 
-// reset ends the connection at the other end: nothing of it stays.
+// reset ends the connection at the other end, which then keeps no state of it.
 func (c *segments) reset() {
 	if c.open {
 		_ = c.send(packet{flags: flagRST | flagACK, sequence: c.next, acks: c.expected}) // it ends by itself, only later

@@ -9,7 +9,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// round brings everything to what the settings say, in the order of start, and reports whether all of it is so.
+// round reconciles all parts with the plan, in the order of a start, and reports whether all of them are as planned.
 func (n *Node) round(ctx context.Context, deep bool, probes *group) bool {
 	s := n.plan()
 	linkErr := n.keepLink(s)
@@ -19,7 +19,7 @@ func (n *Node) round(ctx context.Context, deep bool, probes *group) bool {
 	if linkErr == nil {
 		ok = n.note("server", n.keepServer(ctx, s)) && ok
 	}
-	ok = n.note("prober", n.mending("prober", n.Prober.Repair)) && ok
+	ok = n.note("prober", n.repairPart("prober", n.Prober.Repair)) && ok
 	if ctx.Err() != nil {
 		return true
 	}
@@ -33,21 +33,21 @@ func (n *Node) round(ctx context.Context, deep bool, probes *group) bool {
 }
 
 func (n *Node) keepLink(s plan.Plan) error {
-	return n.mending("link", func() (string, error) {
+	return n.repairPart("link", func() (string, error) {
 		if s.Link.Foreign {
-			return "", nil // somebody else's to keep; where the addresses are missing, listening fails and says so
+			return "", nil // another program keeps it; if addresses are missing, the error of listen names them
 		}
 		return n.Link.Ensure(s.Link.Name, s.Addresses())
 	})
 }
 
-// keepFirewall looks at iptables-legacy only where something points to it: the start, the slow check and a missing lease.
-// Where nothing can be added and every lease is held, somebody else let our addresses through already.
+// keepFirewall checks iptables-legacy only with a reason: at the start, at the full check, and if a lease is missing. If no rule can be
+// added but every lease is held, another program already accepts the agent's addresses.
 func (n *Node) keepFirewall(s plan.Plan, deep bool) error {
 	if !s.Firewall {
 		return nil
 	}
-	err := n.mending("firewall", func() (string, error) { return n.Firewall.Ensure(s.Addresses(), deep || n.lacksLease()) })
+	err := n.repairPart("firewall", func() (string, error) { return n.Firewall.Ensure(s.Addresses(), deep || n.lacksLease()) })
 	if err != nil && !n.lacksLease() {
 		return nil
 	}
@@ -62,7 +62,7 @@ func (n *Node) keepRules(s plan.Plan) error {
 	if err := n.unexempt(want.Exempt); err != nil {
 		return err
 	}
-	return n.mending("rules", func() (string, error) {
+	return n.repairPart("rules", func() (string, error) {
 		drift, err := n.Rules.Repair(want)
 		if err != nil {
 			return "", err
@@ -71,16 +71,16 @@ func (n *Node) keepRules(s plan.Plan) error {
 		n.ruled = true
 		n.mu.Unlock()
 		if len(drift) > 0 {
-			// A table made anew has no lease and no drain: until the next proof each packet of a connection that the agent
-			// serves goes to kube-dns, which resets it.
-			n.mended.send()
+			// A rebuilt table has no lease and no drain. Until the next renewal, each packet of a connection that the agent serves goes to
+			// kube-dns, which resets the connection.
+			n.probeNow.send()
 		}
 		return inWords(drift), nil
 	})
 }
 
-// unexempt takes pods back that opted out and are gone. The plugin's DEL does so too, but a round that had read the pod's
-// file just before would have put the address in again, for whichever pod gets it next.
+// unexempt ends the exemption of pods that opted out and are gone. The plugin's DEL does so too, but a round that read the pod's file just
+// before may have exempted the address again, and so the next pod that gets it.
 func (n *Node) unexempt(optedOut []netip.Addr) error {
 	gone := slices.DeleteFunc(slices.Clone(n.exempt), func(a netip.Addr) bool { return slices.Contains(optedOut, a) })
 	if len(gone) > 0 {
@@ -92,7 +92,7 @@ func (n *Node) unexempt(optedOut []netip.Addr) error {
 	return nil
 }
 
-// keepServer starts the server if it does not serve. The lock is not held meanwhile: only this goroutine starts it.
+// keepServer starts the server if it does not serve. It does not hold the lock meanwhile, because only this goroutine starts the server.
 func (n *Node) keepServer(ctx context.Context, s plan.Plan) error {
 	if n.isServing() {
 		if !n.partial {
@@ -102,7 +102,7 @@ func (n *Node) keepServer(ctx context.Context, s plan.Plan) error {
 		n.partial = err != nil
 		return err
 	}
-	// One whose sockets all died still holds what it was made of; stopping one that never ran does nothing.
+	// A server whose sockets all failed still has other resources. Stopping one that never ran does nothing.
 	if err := n.Server.Stop(); err != nil {
 		n.Log.Warn("what was left of a dead server did not end as it should", "err", err)
 	}
@@ -122,13 +122,13 @@ func (n *Node) keepServer(ctx context.Context, s plan.Plan) error {
 	return nil
 }
 
-// follow notes the server's end.
+// follow records the server's end.
 func (n *Node) follow(done <-chan struct{}) {
 	go func() { // ends with the server
 		<-done
 		n.mu.Lock()
 		n.serving = false
 		n.mu.Unlock()
-		n.kick.Send() // after an orderly stop nobody listens
+		n.kick.Send() // without effect after an orderly stop
 	}()
 }

@@ -12,18 +12,18 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Rhythm of the fallback's proof. Until it stands it is sought often, since new pods wait for it; afterwards it is only
-// watched. Three failures in a row take it back: kube-dns may be restarting for a moment.
+// Intervals of the fallback check. It runs often until the fallback is verified, because new pods wait for it, and seldom afterwards. Only
+// three failures in a row revoke it, because kube-dns may be restarting.
 const (
 	proveSoon    = 2 * time.Second
 	proveLater   = 30 * time.Second
 	proveTimeout = 2 * time.Second
 	proveLimit   = 3
-	// A fallback that fails for lostAfter is looked at, every proveLater: is it kube-dns that is away, or the way?
+	// If a fallback fails for lostAfter, World.Lost decides every proveLater whether kube-dns is down or the path to it is lost.
 	lostAfter = 3 * time.Minute
 )
 
-// readProofs starts from what was proven before, by the same back end, over the same translation, and in this boot.
+// readProofs reads the fallbacks that were verified before, with the same back end, over the same translation, and in this boot.
 func (n *Node) readProofs() {
 	proven, err := n.Proofs.Read()
 	if err != nil {
@@ -40,17 +40,17 @@ func (n *Node) readProofs() {
 func (n *Node) isProven(clusterDNS netip.Addr) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	// A proof from before a reboot says nothing while the switch is not there to fall back.
+	// Before the first round after a reboot there is no switch, and so no fallback, whatever the record says.
 	return n.now.Steers && n.proven[clusterDNS] && n.ruled && n.faults["rules"] == ""
 }
 
-// prove asks kube-dns by the way that steered packets take when they are given back, and keeps the record of it.
-func (n *Node) prove(ctx context.Context) {
+// checkFallbacks queries kube-dns on the path of steered packets that fall back, and keeps the record of verified fallbacks.
+func (n *Node) checkFallbacks(ctx context.Context) {
 	failures := map[netip.Addr]int{}
 	failing := map[netip.Addr]time.Time{} // since when
 	looked := map[netip.Addr]time.Time{}
 	due := map[netip.Addr]time.Time{}
-	kept := false // the record on disk was looked at
+	kept := false // the record on disk is up to date
 	for {
 		s := n.plan()
 		for addr := range failures {
@@ -87,16 +87,16 @@ func (n *Node) prove(ctx context.Context) {
 				if now.Sub(failing[r.ClusterDNS]) >= lostAfter && now.Sub(looked[r.ClusterDNS]) >= proveLater && n.World != nil {
 					looked[r.ClusterDNS] = now
 					askCtx, cancel := context.WithTimeout(ctx, proveTimeout)
-					n.found(r.ClusterDNS, n.World.Lost(askCtx, r.ClusterDNS, "kubernetes.default.svc."+s.ClusterDomain+"."))
+					n.noteLost(r.ClusterDNS, n.World.Lost(askCtx, r.ClusterDNS, "kubernetes.default.svc."+s.ClusterDomain+"."))
 					cancel()
 				}
 			}
-			n.proved(r.ClusterDNS, err, failures[r.ClusterDNS] >= proveLimit)
+			n.noteChecked(r.ClusterDNS, err, failures[r.ClusterDNS] >= proveLimit)
 			kept = false
 		}
 		if !kept && n.switchStands() {
 			n.keepProofs(s)
-			kept = s.Steers // what must not stand is looked for again and again
+			kept = s.Steers // if nothing may be steered, an existing record is removed at every turn
 		}
 		if !tick.Grid(ctx, n.onGrid(proveSoon/20)) {
 			return
@@ -104,8 +104,9 @@ func (n *Node) prove(ctx context.Context) {
 	}
 }
 
-// found notes that a fallback is lost for good, and why; "" where that cannot be said. Pods are given back then, until its proof.
-func (n *Node) found(clusterDNS netip.Addr, lost string) {
+// noteLost records why a fallback is lost for good; "" if that is not certain. Steered pods are bypassed then, until the fallback is
+// verified again.
+func (n *Node) noteLost(clusterDNS netip.Addr, lost string) {
 	n.mu.Lock()
 	before := n.lost[clusterDNS]
 	if lost != "" {
@@ -118,7 +119,7 @@ func (n *Node) found(clusterDNS netip.Addr, lost string) {
 	}
 }
 
-// errNoSwitch voids an answer: without the switch the agent itself would have given it.
+// errNoSwitch replaces the result of a check: without the switch, the agent itself would have answered.
 var errNoSwitch = errors.New("the host table is not as it should be, so the answer proves nothing")
 
 func (n *Node) switchStands() bool {
@@ -127,7 +128,7 @@ func (n *Node) switchStands() bool {
 	return n.ruled && n.faults["rules"] == ""
 }
 
-func (n *Node) proved(addr netip.Addr, err error, final bool) {
+func (n *Node) noteChecked(addr netip.Addr, err error, final bool) {
 	n.mu.Lock()
 	before := n.proven[addr]
 	switch {
@@ -159,7 +160,7 @@ func (n *Node) proved(addr netip.Addr, err error, final bool) {
 	}
 }
 
-// unwatched forgets what was wrong with a fallback that is not wanted any more. Nobody would ever find it well.
+// unwatched removes the fault of a fallback that the plan no longer has, because no check would ever clear it.
 func (n *Node) unwatched(addr netip.Addr) {
 	n.mu.Lock()
 	delete(n.faults, "fallback "+addr.String())
@@ -167,7 +168,7 @@ func (n *Node) unwatched(addr netip.Addr) {
 	n.Recorder.FallbackGone(addr)
 }
 
-// keepProofs writes the record when it differs from what is known, limited to what is configured.
+// keepProofs writes the verified fallbacks of the plan to the record, if it differs.
 func (n *Node) keepProofs(s plan.Plan) {
 	n.mu.Lock()
 	var want []netip.Addr

@@ -6,9 +6,9 @@ import (
 	"github.com/neardns/neardns/agent/internal/node/backoff"
 )
 
-// mending has mend look at one kind of thing and put it right, unless it was put right too often lately. What a reload asks
-// for is always done and no repair.
-func (n *Node) mending(kind string, mend func() (mended string, err error)) error {
+// repairPart calls repair, which checks and repairs one part of the node, unless another program has undone its repairs too often lately.
+// Changes during a reload are always made, and do not count as repairs.
+func (n *Node) repairPart(kind string, repair func() (repaired string, err error)) error {
 	q := n.flapping[kind]
 	if q == nil {
 		q = &backoff.Flapping{}
@@ -18,17 +18,17 @@ func (n *Node) mending(kind string, mend func() (mended string, err error)) erro
 	if !moving && !q.Due(time.Now()) {
 		return q.Err()
 	}
-	mended, err := mend()
+	repaired, err := repair()
 	n.Recorder.Kept(kind, err)
-	if mended != "" && !moving {
+	if repaired != "" && !moving {
 		q.Repaired(time.Now())
 		if _, lasts := q.Lasts(); lasts {
-			time.AfterFunc(time.Until(q.Until()), n.kick.Send) // the next look
+			time.AfterFunc(time.Until(q.Until()), n.kick.Send) // the next check
 		}
 	}
-	if mended != "" {
+	if repaired != "" {
 		count, lasts := q.Lasts()
-		n.repaired(kind, mended, lasts && count > backoff.Limit)
+		n.repaired(kind, repaired, lasts && count > backoff.Limit)
 	}
 	if count, ended := q.Ended(time.Now()); ended {
 		n.Log.Info("nothing undoes repairs any more", "part", kind, "repairs", count)
