@@ -169,8 +169,8 @@ func (c *cleanup) hosts(ctx context.Context) (err error) {
 	return err
 }
 
-// bpfFolder is the folder of kernel hits in the BPF file system, for a cleanup that sees the state folder below the host's root. If hostRoot
-// is empty, the root is what precedes the default state folder in stateDir.
+// bpfFolder is the folder of kernel hits in the BPF file system, for a cleanup that sees the state folder below the host's root. If
+// hostRoot is empty, the root is what precedes the default state folder in stateDir.
 func bpfFolder(stateDir, hostRoot string) string {
 	if above, usual := strings.CutSuffix(stateDir, nodestate.DefaultStateDir); hostRoot == "" && usual {
 		hostRoot = cmp.Or(above, "/")

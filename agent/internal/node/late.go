@@ -9,9 +9,9 @@ import (
 	"github.com/neardns/neardns/agent/internal/node/prober"
 )
 
-// slowBound is the time after which an answer counts as a failure: a quarter of the lease's lifetime, 200 ms by default. An answer takes well
-// under a millisecond, and up to 100 ms if the kernel lets the agent run only once in each period of its CPU quota (CFS bandwidth control).
-// That is no reason to withdraw the lease as long as the agent keeps up.
+// slowBound is the time after which an answer counts as a failure: a quarter of the lease's lifetime, 200 ms by default. An answer takes
+// well under a millisecond, and up to 100 ms if the kernel lets the agent run only once in each period of its CPU quota (CFS bandwidth
+// control). That is no reason to withdraw the lease as long as the agent keeps up.
 func slowBound(lifetime time.Duration) time.Duration { return lifetime / 4 }
 
 // late returns a failure for an answer that took too long: longer than slowBound, or than the lease's lifetime, as after the process was

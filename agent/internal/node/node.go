@@ -1,12 +1,13 @@
 // Package node is the control loop of a node's cache: it keeps link, addresses, switch, server, prober and leases as the plan says.
 //
 // Its invariant: a packet reaches the agent's socket only while that socket has just answered a probe that took the pods' path. The package
-// decides only the order, the retries, and when a lease is renewed or withdrawn; each part is behind a small interface. One goroutine changes
-// kernel state, and one goroutine per target probes and renews its lease. At the end the leases are withdrawn and the server stops; the
-// link and the switch stay, because pods keep sending to their addresses. The package reads no configuration: New and Set take the plan.
+// decides only the order, the retries, and when a lease is renewed or withdrawn; each part is behind a small interface. One goroutine
+// changes kernel state, and one goroutine per target probes and renews its lease. At the end the leases are withdrawn and the server stops;
+// the link and the switch stay, because pods keep sending to their addresses. The package reads no configuration: New and Set take the
+// plan.
 //
-// Failure policy: the loop retries what failed without end, with a bounded backoff, and reports it once. Without a server there is no lease,
-// so kube-dns answers pods meanwhile. Only a watch that cannot be opened at the start ends Run early.
+// Failure policy: the loop retries what failed without end, with a bounded backoff, and reports it once. Without a server there is no
+// lease, so kube-dns answers pods meanwhile. Only a watch that cannot be opened at the start ends Run early.
 package node
 
 import (

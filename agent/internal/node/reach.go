@@ -223,7 +223,8 @@ func (n *Node) checkFallback(ctx context.Context, asked netip.Addr, name string,
 	return lease.Unknown
 }
 
-// queryFromPod queries kube-dns from a pod's own address, if there is a pod. The result affects the lease of all pods, never this pod alone.
+// queryFromPod queries kube-dns from a pod's own address, if there is a pod. The result affects the lease of all pods, never this pod
+// alone.
 func (n *Node) queryFromPod(ctx context.Context, clusterDNS netip.Addr, name string) lease.Answer {
 	sent, err := n.Pods.QueryKubeDNS(ctx, clusterDNS, name)
 	switch {

@@ -10,8 +10,8 @@ import (
 
 const reloaded = "configuration reloaded"
 
-// Set gives the loop a new plan. The loop takes it over as a whole, or keeps the old one: a plan that the server refuses is dropped, and one
-// that the node does not accept is retried until another is set. changed reports that the configuration differs, even if only in fields
+// Set gives the loop a new plan. The loop takes it over as a whole, or keeps the old one: a plan that the server refuses is dropped, and
+// one that the node does not accept is retried until another is set. changed reports that the configuration differs, even if only in fields
 // that the plan does not have; the loop reports such a reload too. Any goroutine may call Set, also before Run. Of several plans, the last
 // one counts. next must not be written to afterwards.
 func (n *Node) Set(next plan.Plan, changed bool) {

@@ -40,7 +40,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestLead: sockets that nobody translates remotes where they were told to, and each family is read.
+// TestLead: a socket that no datapath translates leads to its own address, and each family is read.
 func TestLead(t *testing.T) {
 	testutil.RequireRoot(t) // it reads the sockets of the network namespace, in which other programs open and close some
 	services := ports("127.0.0.1:53")

@@ -82,8 +82,8 @@ func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 // nowhere is a placeholder address for a Corefile server that listens nowhere and gets queries from the agent alone.
 var nowhere = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// localsOnLink pairs the addresses of arrangement OnLink with their fallbacks. kube-proxy translates a cluster DNS address on the link unless
-// the switch prevents it, and a local address falls back to the second Service.
+// localsOnLink pairs the addresses of arrangement OnLink with their fallbacks. kube-proxy translates a cluster DNS address on the link
+// unless the switch prevents it, and a local address falls back to the second Service.
 func localsOnLink(n *config.Node) ([]steer.Local, error) {
 	var out []steer.Local
 	for _, r := range n.Redirects {

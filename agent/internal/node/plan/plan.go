@@ -1,12 +1,12 @@
-// Package plan turns a configuration into the wanted state of a node, as one value: how queries reach the agent, the link, the host's rules,
-// what is probed and served, the terms of leases, and the node's lock. Both roles make one plan for each configuration. The loop, a reload, a
-// change of the back end, the doctor, `config show` and `cleanup` use it, and only it describes the host's rules.
+// Package plan turns a configuration into the wanted state of a node, as one value: how queries reach the agent, the link, the host's
+// rules, what is probed and served, the terms of leases, and the node's lock. Both roles make one plan for each configuration. The loop, a
+// reload, a change of the back end, the doctor, `config show` and `cleanup` use it, and only it describes the host's rules.
 //
 // It is pure: it opens no file, does not read the kernel's state and sends no query. What was read comes as an argument, so the same
 // configuration and files always make the same plan, and a test can print it.
 //
-// Failure policy: with an error, the plan lacks only the part that is at fault. The doctor compares the node with such a plan; an agent does
-// not start with it.
+// Failure policy: with an error, the plan lacks only the part that is at fault. The doctor compares the node with such a plan; an agent
+// does not start with it.
 package plan
 
 import (
@@ -93,8 +93,8 @@ type Lock struct {
 	Waits  bool   // if another agent has the lock, this one stands by for its end
 }
 
-// StartsUnserved reports whether an agent also starts if the server's configuration cannot be served. In node-cache's place it does, because
-// pods use the agent's addresses, and without the switch nothing would answer there.
+// StartsUnserved reports whether an agent also starts if the server's configuration cannot be served. In node-cache's place it does,
+// because pods use the agent's addresses, and without the switch nothing would answer there.
 func (p Plan) StartsUnserved() bool { return p.Arrangement == NodeCache }
 
 // KernelAlone reports whether only the kernel program answers pods from the cache. The agent then listens nowhere and keeps no rules.
@@ -148,8 +148,8 @@ func (p Plan) Targets() []Target {
 // Fallback is one path to kube-dns: the address that answers there, and the one that the fallback check queries.
 type Fallback struct{ ClusterDNS, Asked netip.Addr }
 
-// Fallbacks lists the fallbacks, each once. The check queries a cluster DNS address itself if there is a redirect for it, because the prober
-// has a pod table then; otherwise it queries the local address.
+// Fallbacks lists the fallbacks, each once. The check queries a cluster DNS address itself if there is a redirect for it, because the
+// prober has a pod table then; otherwise it queries the local address.
 func (p Plan) Fallbacks() []Fallback {
 	var out []Fallback
 	add := func(clusterDNS, asked netip.Addr) {

@@ -98,8 +98,8 @@ func provingDatagrams(ctx context.Context, r *room, source, target netip.Addr, q
 	}
 }
 
-// stream queries over a new TCP connection, so that the answer shows that connections are accepted, and ends it with a reset. That leaves no
-// TIME_WAIT on either side, and a killed process leaves no half-closed socket that would keep the netns alive.
+// stream queries over a new TCP connection, so that the answer shows that connections are accepted, and ends it with a reset. That leaves
+// no TIME_WAIT on either side, and a killed process leaves no half-closed socket that would keep the netns alive.
 func stream(ctx context.Context, r *room, source, target netip.Addr, wire []byte) ([]byte, error) {
 	f, err := open(r, unix.SOCK_STREAM, source)
 	if err != nil {

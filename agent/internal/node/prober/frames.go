@@ -19,9 +19,10 @@ import (
 // FramesInterface is the other end of ProberInterface if the prober has no netns of its own.
 const FramesInterface = steer.FramesInterface
 
-// frames is the prober's side of the veth if it may not make a netns (CAP_SYS_ADMIN): the end stays in the host's netns but is no part of its
-// network. Queries are written to it as frames, and answers are read from it, so queries enter the host through the other end as a pod's do:
-// the switch, INPUT and everything between see no difference. There is no pod table, so it works only if pods' packets are not rewritten.
+// frames is the prober's side of the veth if it may not make a netns (CAP_SYS_ADMIN): the end stays in the host's netns but is no part of
+// its network. Queries are written to it as frames, and answers are read from it, so queries enter the host through the other end as a
+// pod's do: the switch, INPUT and everything between see no difference. There is no pod table, so it works only if pods' packets are not
+// rewritten.
 type frames struct {
 	host host
 

@@ -54,8 +54,8 @@ func openHost(nsFD int) (host, error) {
 	return host{h}, err
 }
 
-// vacate frees the name of the veth, unless the veth exists. A veth of that name with another peer belongs to a dead predecessor, because this
-// process has the prober's lock, so it is removed. A link of another kind belongs to another program and stays.
+// vacate frees the name of the veth, unless the veth exists. A veth of that name with another peer belongs to a dead predecessor, because
+// this process has the prober's lock, so it is removed. A link of another kind belongs to another program and stays.
 func (h host) vacate(leadsToUs func(netlink.Link) bool) (there bool, err error) {
 	l, err := h.LinkByName(steer.ProberInterface)
 	switch {
@@ -169,8 +169,8 @@ type end struct {
 	nl hostnet.Handle
 }
 
-// ensureEnd repairs the link's own properties. Multicast and generated addresses are off, because the link carries only the prober's queries
-// and their answers. If new links start with IPv6 off, the CNI turns it on for pods, and this function for the prober.
+// ensureEnd repairs the link's own properties. Multicast and generated addresses are off, because the link carries only the prober's
+// queries and their answers. If new links start with IPv6 off, the CNI turns it on for pods, and this function for the prober.
 func ensureEnd(h hostnet.Handle, name string, mac net.HardwareAddr, families []family) (end, error) {
 	e, err := h.End(name)
 	if err != nil {
@@ -186,8 +186,8 @@ func ensureEnd(h hostnet.Handle, name string, mac net.HardwareAddr, families []f
 	return end{e, h}, err
 }
 
-// settle waits for the kernel's background work once both ends are up, which takes about a millisecond, and a second at worst: each end gets
-// its queue, without which packets are dropped, and IPv6 addresses get their routes, without which answers do not arrive.
+// settle waits for the kernel's background work once both ends are up, which takes about a millisecond, and a second at worst: each end
+// gets its queue, without which packets are dropped, and IPv6 addresses get their routes, without which answers do not arrive.
 func (i inside) settle(h host, families []family) error {
 	return settled(func() error {
 		return errors.Join(operational(i.nl, ownInterface), operational(h.Handle, steer.ProberInterface), i.local(families))

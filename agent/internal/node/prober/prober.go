@@ -1,6 +1,6 @@
-// Package prober sends the agent's probes, which renew the leases, and the queries of the fallback check, from a network set up like a pod's:
-// its own netns and veth with a pod table. Its queries take the pods' whole path (pod table, veth, the host's switch, its INPUT or its
-// translation), so an answer means that pods get theirs.
+// Package prober sends the agent's probes, which renew the leases, and the queries of the fallback check, from a network set up like a
+// pod's: its own netns and veth with a pod table. Its queries take the pods' whole path (pod table, veth, the host's switch, its INPUT or
+// its translation), so an answer means that pods get theirs.
 //
 // It never queries from the host's network, never renews a lease itself, and leaves nothing on the node: the netns has no name, so it and
 // both ends of the veth end with the process, however that ends.
@@ -66,8 +66,8 @@ type Prober struct {
 
 // New takes the prober's lock and makes its network. It returns an error around ErrHeld if another process has the lock.
 //
-// Redirects need a pod table, and so a netns for the prober, which takes CAP_SYS_ADMIN. Without redirects, the prober uses a packet socket on
-// a link in the host's netns, which takes CAP_NET_RAW; if it lacks that capability, it tries a netns.
+// Redirects need a pod table, and so a netns for the prober, which takes CAP_SYS_ADMIN. Without redirects, the prober uses a packet socket
+// on a link in the host's netns, which takes CAP_NET_RAW; if it lacks that capability, it tries a netns.
 func New(cfg Config) (*Prober, error) {
 	if len(cfg.Redirects) > 0 {
 		return newIn(cfg, false)
@@ -276,8 +276,8 @@ func (p *Prober) note(made bool) {
 	}
 }
 
-// Probe queries target, a cluster DNS address or a local address, for the instance that answers there, and waits until ctx ends. UDP probes of
-// one target run one after the other; all others run at the same time.
+// Probe queries target, a cluster DNS address or a local address, for the instance that answers there, and waits until ctx ends. UDP probes
+// of one target run one after the other; all others run at the same time.
 func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Protocol) Result {
 	q := newQuestion()
 	source := steer.ProbeSource(target.Is4())
@@ -302,8 +302,8 @@ func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Pr
 	return Result{Failure: Network, Err: fmt.Errorf("cannot probe over %s", protocol)}
 }
 
-// Prove queries clusterDNS for name's address over UDP and TCP, from the proof source, whose packets the switch always sends to kube-dns. Nil
-// means that the fallback works over both. Verify first that the host's rules are in place, because without the switch the agent itself
+// Prove queries clusterDNS for name's address over UDP and TCP, from the proof source, whose packets the switch always sends to kube-dns.
+// Nil means that the fallback works over both. Verify first that the host's rules are in place, because without the switch the agent itself
 // would answer.
 func (p *Prober) Prove(ctx context.Context, clusterDNS netip.Addr, name string) error {
 	room, err := p.openRoom()

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// room is the prober's netns. It has no name; a descriptor and one thread that never leaves it keep it alive. A socket belongs to the netns of
-// the thread that makes it, so sockets are made on that thread; afterwards any goroutine may use them. A thread that stays is cheaper than
-// one that enters and leaves the netns for each TCP probe.
+// room is the prober's netns. It has no name; a descriptor and one thread that never leaves it keep it alive. A socket belongs to the netns
+// of the thread that makes it, so sockets are made on that thread; afterwards any goroutine may use them. A thread that stays is cheaper
+// than one that enters and leaves the netns for each TCP probe.
 type room struct {
 	ns   *os.File
 	work chan func()

@@ -13,8 +13,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// resendAfter is how long to wait for an acknowledgement before sending again. Packets are not lost over a veth, but may be on the path to a
-// kube-dns on another node.
+// resendAfter is how long to wait for an acknowledgement before sending again. Packets are not lost over a veth, but may be on the path to
+// a kube-dns on another node.
 const resendAfter = time.Second
 
 // maxSegment is the announced maximum segment size: the smallest that every path carries (RFC 9293 section 3.7.1, IPv6's 1280 less its
