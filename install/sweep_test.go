@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A pipe of the list's name, beside a single plugin's file, is refused and not waited for.
+// A pipe with the list's name, next to a single plugin's file, is refused instead of read, which would block.
 func TestPipeInTheListsPlace(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conf", `{"cniVersion":"1.0.0","name":"n","type":"a"}`)

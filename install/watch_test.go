@@ -64,7 +64,7 @@ func eventuallySays(t *testing.T, out *testutil.Output, parts ...string) {
 }
 
 // The main network comes late, rewrites its file, replaces it by a rename, and is moved to another file: each time the entry
-// is back within moments, and the binary too when somebody takes it away.
+// is back within moments, and so is the binary after it is removed.
 func TestWatch(t *testing.T) {
 	n := newNode(t)
 	out, stop := n.watch("--poll", "1h")

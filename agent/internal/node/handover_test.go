@@ -180,7 +180,7 @@ func TestBesideCounts(t *testing.T) {
 	})
 }
 
-// TestStopWithinAHandover: told to end while a successor prepares, the node waits for it and withdraws nothing; when the
+// TestStopWithinAHandover: if it has to end while a successor prepares, the node waits for it and withdraws nothing; when the
 // successor gives up, or never comes to it, the node stops as always.
 func TestStopWithinAHandover(t *testing.T) {
 	for _, tc := range []struct {

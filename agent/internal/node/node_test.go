@@ -68,7 +68,7 @@ func TestNoLeaseWithoutServer(t *testing.T) {
 	})
 }
 
-// A table that was made anew holds no lease, so that every target is proven at once and not at its turn.
+// A rebuilt table has no lease, so every target is probed at once instead of at its turn.
 func TestRepairedRulesAreProvenAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -398,7 +398,7 @@ func TestFallbackIsProvenWatchedAndTakenBack(t *testing.T) {
 	})
 }
 
-// A wrong cluster DNS address is mended by a reload: nothing tells of the old one afterwards.
+// A reload corrects a wrong cluster DNS address: no fault of the old address is left afterwards.
 func TestFallbackThatGoesIsNoFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -477,7 +477,7 @@ func TestAnswerWithoutSwitchProvesNothing(t *testing.T) {
 	})
 }
 
-// A fallback that fails for minutes is given up only where it is the way that is gone: a kube-dns that is away takes nobody's cache.
+// A fallback that fails for minutes counts as lost only if its path is gone. If kube-dns is only down, pods keep the cache.
 func TestFallbackIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

@@ -18,7 +18,7 @@ func ports(text ...string) (out []netip.AddrPort) {
 	return out
 }
 
-// TestMemory: servers are those that sockets led to within the last seconds, and never the Services, a loopback or nobody.
+// TestMemory: servers are those that sockets led to within the last seconds, and never a Service, a loopback or an unspecified address.
 func TestMemory(t *testing.T) {
 	services := ports("10.96.0.10:53", "[fd00:96::a]:53")
 	now := time.Unix(1_000_000, 0)

@@ -243,7 +243,7 @@ func TestEviction(t *testing.T) {
 	}
 }
 
-// TestHits: each answer's hits are told once, and of the right question.
+// TestHits: the hits of each answer are reported once, with the right question.
 func TestHits(t *testing.T) {
 	l := open(t, 8)
 	want := map[string]uint64{}
@@ -284,7 +284,7 @@ func TestHits(t *testing.T) {
 	}
 }
 
-// TestHitsOf: hits of one answer are told once, by either way of asking.
+// TestHitsOf: the hits of one answer are reported once, by Hits or by HitsOf.
 func TestHitsOf(t *testing.T) {
 	l := open(t, 8)
 	a, frame := numbered(t, 1)

@@ -127,7 +127,7 @@ func TestTagged(t *testing.T) {
 	})
 }
 
-// TestOthers: programs that see what comes from a link, and those that see what goes to it, are told of by name, in both ways to attach them.
+// TestOthers: other programs at a link are listed by name, for both directions and both ways to attach them.
 func TestOthers(t *testing.T) {
 	l := open(t, 8)
 	node := testutil.NewNode(t, testutil.Options{Attach: testutil.PTP})

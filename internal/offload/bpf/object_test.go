@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestObject compiles the program anew: the object that is committed, and the types, are what comes out.
+// TestObject compiles the program: the committed object and types equal the result.
 func TestObject(t *testing.T) {
 	if _, err := exec.LookPath("clang-14"); err != nil {
 		t.Skip("needs clang-14")

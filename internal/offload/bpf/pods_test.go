@@ -172,7 +172,7 @@ func onePod(t *testing.T) (*Level, *testutil.Node, *testutil.Pod) {
 	return l, node, node.AddPod("pod")
 }
 
-// TestClsact attaches as kernels without tcx do, beside others' filters.
+// TestClsact attaches as on kernels without tcx, next to other programs' filters.
 func TestClsact(t *testing.T) {
 	l, node, pod := onePod(t)
 	index := pod.HostLink().Attrs().Index

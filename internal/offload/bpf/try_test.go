@@ -10,7 +10,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestSelfTest: the self-test passes, leaves nothing behind, and tells of a program that answers otherwise.
+// TestSelfTest: the self-test passes, leaves nothing behind, and fails if a program answers differently.
 func TestSelfTest(t *testing.T) {
 	l := open(t, 4)
 	if err := l.Test(); err != nil {

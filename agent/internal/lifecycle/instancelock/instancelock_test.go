@@ -64,7 +64,7 @@ func TestPlaceIsOneProcesss(t *testing.T) {
 	})
 }
 
-// Nobody without CAP_NET_ADMIN keeps an agent from its place, by whatever names, nor takes one.
+// A process without CAP_NET_ADMIN can neither take a lock nor keep an agent from it, whatever names it binds.
 func TestNobodySquatsAPlace(t *testing.T) {
 	inNS(t, func() {
 		squat(t, "test")

@@ -170,7 +170,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// With an error a plan is what can be told without the part at fault: the doctor compares a node with that.
+// With an error, a plan lacks only the part at fault: the doctor compares the node with such a plan.
 func TestPlanWithAFault(t *testing.T) {
 	const onLink = "redirects: [10.96.0.10]\nlink: {clusterDNSOnLink: true}\n"
 	for name, tc := range map[string]struct {

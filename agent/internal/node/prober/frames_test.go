@@ -144,7 +144,7 @@ func TestFramesProve(t *testing.T) {
 	}
 }
 
-// What another program takes away is made anew, by a prober that comes after a killed one too.
+// The prober restores what another program removes, also after a killed predecessor.
 func TestFramesRepair(t *testing.T) {
 	n, cfg := newFramesNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
 	testutil.VethPair(t, n.Host, steer.ProberInterface, n.Host, FramesInterface) // a dead predecessor's

@@ -293,7 +293,7 @@ func proofs(s *testutil.DNSServer) int {
 	return len(from)
 }
 
-// The proof takes the fallback also while the agent serves, and tells when the fallback's way is broken.
+// The fallback check uses the fallback also while the agent serves, and fails if the path of the fallback is broken.
 func TestProve(t *testing.T) {
 	for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {
 		t.Run(string(proxy), func(t *testing.T) {

@@ -29,7 +29,7 @@ func (f *frames) stream(ctx context.Context, source, target netip.Addr, wire []b
 		return nil, err
 	}
 	defer flow.close()
-	c := &segments{flow: flow, next: rand.Uint32()} //nolint:gosec // nobody else is on this link
+	c := &segments{flow: flow, next: rand.Uint32()} //nolint:gosec // no other host is on this link
 	defer c.reset()
 	if err := c.connect(ctx); err != nil {
 		return nil, err
