@@ -48,14 +48,14 @@ type Prober struct {
 	log   *slog.Logger
 	rules rules.Kind
 	host  host
-	place *os.File // the prober's lock of this netns; nil: not held
+	lock  *os.File // the prober's lock of this netns; nil: not held
 	room  *room
 	own   inside
 	// frames, if not nil, replaces the two fields above.
 	frames *frames
 
-	repair sync.Mutex // serialises Ensure, Reconfigure and Close; held while the kernel is changed, and guards the field below
-	mended []string   // what was repaired since it was last cleared
+	repair   sync.Mutex // serialises Ensure, Reconfigure and Close; held while the kernel is changed, and guards the field below
+	repaired []string   // what was repaired since it was last cleared
 
 	mu        sync.Mutex // guards the fields below; held for moments only, so that a slow repair delays no probe
 	redirects []steer.Redirect
@@ -95,7 +95,7 @@ func (p *Prober) prepare(hostNetNS int, frames bool) (err error) {
 	if p.host, err = openHost(hostNetNS); err != nil {
 		return err
 	}
-	if p.place, err = takePlace(p.host); err != nil {
+	if p.lock, err = takeLock(p.host); err != nil {
 		return err
 	}
 	if frames {
@@ -118,14 +118,14 @@ func (p *Prober) Ensure() error {
 }
 
 // Repair is Ensure that also describes whether it had to make the link or the pod table again.
-func (p *Prober) Repair() (mended string, err error) {
+func (p *Prober) Repair() (repaired string, err error) {
 	p.repair.Lock()
 	defer p.repair.Unlock()
-	p.mended = nil
+	p.repaired = nil
 	if err := p.ensure(); err != nil {
 		return "", fmt.Errorf("repair the prober: %w", err)
 	}
-	return strings.Join(p.mended, ", "), nil
+	return strings.Join(p.repaired, ", "), nil
 }
 
 // Reconfigure replaces the redirects and local addresses, then does what Ensure does.
@@ -166,7 +166,7 @@ func (p *Prober) Close() error {
 	p.mu.Unlock()
 	p.forget((*datagrams).close)
 	var errs []error
-	if p.place != nil {
+	if p.lock != nil {
 		// Only its owner may delete the link.
 		errs = append(errs, p.host.RemoveVeth(steer.ProberInterface))
 	}
@@ -177,11 +177,11 @@ func (p *Prober) Close() error {
 	if p.frames != nil {
 		p.frames.close()
 	}
-	if p.place != nil {
-		errs = append(errs, p.place.Close()) // last, because from here on a successor may begin
+	if p.lock != nil {
+		errs = append(errs, p.lock.Close()) // last, because from here on a successor may begin
 	}
 	p.host.Close()
-	p.place, p.room, p.own, p.host = nil, nil, inside{}, host{}
+	p.lock, p.room, p.own, p.host = nil, nil, inside{}, host{}
 	return errors.Join(errs...)
 }
 
@@ -193,23 +193,23 @@ func Remove() error {
 		return err
 	}
 	defer h.Close()
-	place, err := takePlace(h)
+	lock, err := takeLock(h)
 	if err != nil {
 		return err
 	}
-	return errors.Join(h.RemoveVeth(steer.ProberInterface), place.Close())
+	return errors.Join(h.RemoveVeth(steer.ProberInterface), lock.Close())
 }
 
-// takePlace takes the prober's lock of a netns, until the file is closed. The lock ends with the process, as the prober's link does, so it
+// takeLock takes the prober's lock of a netns, until the file is closed. The lock ends with the process, as the prober's link does, so it
 // distinguishes a dead predecessor's link from a live one's.
-func takePlace(h host) (place *os.File, err error) {
+func takeLock(h host) (lock *os.File, err error) {
 	err = h.Do(func() (err error) {
-		if place, err = instancelock.Take(steer.ProberInterface); errors.Is(err, instancelock.ErrHeld) {
+		if lock, err = instancelock.Take(steer.ProberInterface); errors.Is(err, instancelock.ErrHeld) {
 			return fmt.Errorf("%w: stop it first: %w", ErrHeld, err)
 		}
 		return err
 	})
-	return place, err
+	return lock, err
 }
 
 // ensure is called with p.repair held, or before any other method.
@@ -243,7 +243,7 @@ func (p *Prober) ensure() error {
 		return fmt.Errorf("prober's pod table: %w", err)
 	}
 	if len(drift) > 0 {
-		p.mended = append(p.mended, "its pod table")
+		p.repaired = append(p.repaired, "its pod table")
 	}
 	return nil
 }
@@ -271,7 +271,7 @@ func (p *Prober) ensureFrames(redirects []steer.Redirect, want []family) error {
 
 func (p *Prober) note(made bool) {
 	if made {
-		p.mended = append(p.mended, "made "+steer.ProberInterface)
+		p.repaired = append(p.repaired, "made "+steer.ProberInterface)
 		p.log.Debug("prober link made", "interface", steer.ProberInterface)
 	}
 }
