@@ -3,6 +3,7 @@
 package steering
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -45,6 +46,35 @@ func TestTimingBypassedPodsComeBack(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestTimingEgressPolicy counts the queries that a pod loses when a policy comes that lets it reach only kube-dns: two at each address and
+// protocol, within the time that the pod's own table trusts the path (2 s), so that the switch sees them.
+//
+// State: TestEgressPolicy (here).
+func TestTimingEgressPolicy(t *testing.T) {
+	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.IPTables})
+	p := n.addPod(nil)
+	n.startAgent()
+	n.wantSteered(p.client(), "no policy", n.all()...)
+	n.refuse(p)
+	n.status() // the last query that arrived is a moment ago
+	const timeout, maxLost = 900 * time.Millisecond, 2
+	var wg sync.WaitGroup
+	for _, at := range n.all() {
+		wg.Go(func() {
+			for lost := 0; ; lost++ {
+				err := p.client().fellBack(at, timeout)
+				if err == nil {
+					return
+				} else if lost == maxLost {
+					t.Errorf("%d queries are lost: %v", lost+1, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // TestTimingKernelHitsFilesRemoved measures how soon the kernel answers a pod's hits again after the level's files were removed.
