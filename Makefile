@@ -144,7 +144,7 @@ test-all: ## everything that runs on one machine, one after the other: some hour
 		printf '\n== make %s\n' $$target; $(MAKE) $$target || failed="$$failed $$target"; done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 # docs/project/testing.md lists what is left out, and why. -exec reaches tests alone: the program that counts them runs as this machine's.
-ARM64 ?= $(shell $(GO) list ./pkg/... ./plugins/... ./agent/... ./internal/... | grep -v -e /internal/hostsfile$$ -e /offload/bpf$$ -e /dns/server$$)
+ARM64 ?= $(shell $(GO) list ./pkg/... ./plugins/... ./agent/... ./internal/... ./fleet/edge/... ./fleet/zones/... | grep -v -e /internal/hostsfile$$ -e /offload/bpf$$ -e /dns/server$$)
 ARM64_SKIP := ^(TestOverflowWraps|TestNoGoroutinePerMiss|TestNoDescriptors|TestTag)$$
 test-arm64: ## the unit tests, built for arm64 and run by qemu-user: no kernel of arm64, and nothing of it in this one (ARM64=./pkg/podfile: other packages)
 	@integration/tools/deps qemu-aarch64-static:qemu-user-static unshare:util-linux
@@ -352,13 +352,13 @@ fmt: bin/tools/golangci-lint ## format the code
 	@bin/tools/golangci-lint fmt
 
 cover: ## write the tests' coverage to cover.out and cover.html
-	@$(GO) test -p 2 -coverpkg=./agent/...,./install/...,./pkg/...,./plugins/... -coverprofile=cover.out $(PKGS)
+	@$(GO) test -p 2 -coverpkg=./agent/...,./fleet/edge/...,./fleet/zones/...,./install/...,./internal/...,./pkg/...,./plugins/... -coverprofile=cover.out $(PKGS)
 	@$(GO) tool cover -html=cover.out -o cover.html
 	@$(GO) tool cover -func=cover.out | tail -1
 
 update-golden: ## rewrite the golden files from what the code gives now; read the difference before you commit it
 	@cd integration/cluster-manifests && $(GO) test -count=1 ./... -update
-	@$(GO) test -count=1 $$(grep -rl --include='*_test.go' --exclude-dir=cluster-manifests 'testutil/golden"' agent install integration pkg plugins | xargs -r dirname | sort -u | sed 's,^,./,') -update
+	@$(GO) test -count=1 $$(grep -rl --include='*_test.go' --exclude-dir=cluster-manifests 'testutil/golden"' agent install integration internal pkg plugins | xargs -r dirname | sort -u | sed 's,^,./,') -update
 
 bpf: ## compile the kernel's program (internal/offload/bpf/hits.bpf.c) and write its object and types
 	@integration/tools/deps $(BPF)
