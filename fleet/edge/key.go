@@ -23,7 +23,7 @@ type keyFolder struct {
 	said time.Time
 }
 
-// key is the folder's key; the last one that was good where it cannot be read, and no key where there is none.
+// key returns the folder's key. If the folder cannot be read it returns the last valid key; if none is configured, the zero Key.
 func (k *keyFolder) key() rfc2136.Key {
 	if k.folder == "" {
 		return rfc2136.Key{}
