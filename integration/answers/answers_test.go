@@ -51,7 +51,7 @@ func TestSameAnswersAsKubeDNS(t *testing.T) {
 	n.wantSame("zones of kube-dns's own", names()...)
 	n.await("external: kube-dns, because its Corefile has the plugin rewrite, line 3", "status")
 	n.await("external: auto  # kube-dns, because its Corefile has the plugin rewrite, line 3", "config", "show")
-	n.await("asked of the agent and of kube-dns: the same answers", "doctor")
+	n.await("the agent and kube-dns give the same answers", "doctor")
 
 	stop := n.asking()
 	n.configMap(usual + cluster)
