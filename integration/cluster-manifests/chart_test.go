@@ -164,7 +164,7 @@ func TestChart(t *testing.T) {
 		values         values
 		kustomizations []string
 	}{
-		"base": {nil, []string{"base"}},
+		"base":      {nil, []string{"base"}},
 		"uninstall": {values{"uninstall": true, "hosts": enabled, "monitoring": enabled}, []string{"uninstall"}},
 		"all":       {values{"hosts": enabled, "monitoring": enabled}, []string{"base", "monitoring", "hosts", "hosts/monitoring"}},
 		"placement": {values{"placement": enabled}, []string{"placement"}},

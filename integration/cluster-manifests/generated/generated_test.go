@@ -34,8 +34,8 @@ func TestGenerated(t *testing.T) {
 		}
 	}
 	for file, parts := range map[string][]string{
-		"../../../fleet/install/placement/crd.yaml":                  {"neardns.io_nodedns.yaml"},
-		"../../../fleet/install/zones/crd.yaml":                      {"neardns.io_dnszones.yaml", "neardns.io_dnsrecords.yaml"},
+		"../../../fleet/install/placement/crd.yaml":            {"neardns.io_nodedns.yaml"},
+		"../../../fleet/install/zones/crd.yaml":                {"neardns.io_dnszones.yaml", "neardns.io_dnsrecords.yaml"},
 		"../../../fleet/api/v1alpha1/zz_generated.deepcopy.go": {"zz_generated.deepcopy.go"},
 	} {
 		var text string

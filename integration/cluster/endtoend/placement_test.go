@@ -35,7 +35,9 @@ func (s *suite) testLeft(was map[string]string) {
 	s.wantAnsweredBy(cached, s.loaded[:2]...)
 }
 
-func (s *suite) leftManifests() string { return filepath.Join(s.Bin, "../fleet/install/placement/left") }
+func (s *suite) leftManifests() string {
+	return filepath.Join(s.Bin, "../fleet/install/placement/left")
+}
 
 // leave takes the node out of the placement, and waits until it is clean.
 func (s *suite) leave() {
