@@ -90,7 +90,7 @@ func TestBench(t *testing.T) {
 	pid := map[string]int{"edge": e.PID()}
 	does := map[string]string{"edge": "geo, health and weight: two of six"}
 	names := []string{"edge"}
-	for i, one := range peers(agent.Path("coredns")) {
+	for i, one := range peers(made.Path("coredns")) {
 		address := fmt.Sprintf("192.0.2.%d", 21+i)
 		folder := t.TempDir()
 		put := strings.NewReplacer("FOLDER", folder, "AT", address)

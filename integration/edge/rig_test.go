@@ -21,9 +21,9 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
-var agent = programs.Of("neardns-agent", "coredns") // coredns for TestBench
+var made = programs.Of("neardns-edge", "coredns") // coredns for TestBench
 
-func TestMain(m *testing.M) { agent.Main(m) }
+func TestMain(m *testing.M) { made.Main(m) }
 
 // node is a namespace with addresses of the Internet's, of which none leads out.
 func node(t *testing.T, addresses ...string) *testutil.NetNS {
@@ -56,7 +56,7 @@ func start(t *testing.T, ns *testutil.NetNS, at string, primary *zoneserver.Serv
 // configure is an edge that does not run yet.
 func configure(t *testing.T, ns *testutil.NetNS, at string, primary *zoneserver.Server, more string) *edge {
 	t.Helper()
-	agent.Make(t)
+	made.Make(t)
 	e := &edge{t: t, ns: ns, folder: t.TempDir(), at: at}
 	key := primary.Edge()
 	for name, text := range map[string]string{"name": key.Name, "secret": key.Secret, "config.yaml": fmt.Sprintf(`apiVersion: neardns.io/v1alpha1
@@ -128,7 +128,7 @@ func (e *edge) steady(host string, queries int) {
 // run starts the program, again after its end, and waits until it answers.
 func (e *edge) run() {
 	e.t.Helper()
-	e.Process = e.ns.StartCmd(exec.CommandContext(e.t.Context(), agent.Path("neardns-edge"), "--config", filepath.Join(e.folder, "config.yaml")))
+	e.Process = e.ns.StartCmd(exec.CommandContext(e.t.Context(), made.Path("neardns-edge"), "--config", filepath.Join(e.folder, "config.yaml")))
 	testutil.Eventually(e.t, func() error {
 		if code, text := e.get("9254/readyz"); code != http.StatusOK {
 			return fmt.Errorf("readyz: %d %s\n%s", code, text, e.Output())

@@ -29,7 +29,7 @@ func TestDoctorSeesFaults(t *testing.T) {
 	n.wantSeen("dead", "FAIL", "leases", "no agent answers")
 	n.wantSeen("dead", "OK", "rules")
 	n.wantSeen("dead", "OK", "link")
-	n.wantSeen("dead", "OK", "fallback", "proven")
+	n.wantSeen("dead", "OK", "fallback", "verified")
 	for _, f := range []struct {
 		command, check string
 		words          []string

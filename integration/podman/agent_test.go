@@ -274,7 +274,7 @@ func bypass(t *testing.T, raw bool) {
 	c := n.agent(agentImage, capabilities...)
 	p := c.start(t, n.Host)
 	n.awaitReady(c, p)
-	const lacks = "it takes CAP_NET_RAW"
+	const lacks = "needs CAP_NET_RAW"
 	testutil.Eventually(t, func() error {
 		_, err := testutil.Ask(pod.NetNS, netip.AddrPortFrom(local4, 53), "dropped.default.svc.cluster.local.", dns.TypeTXT, "udp", testutil.AskOptions{Timeout: time.Second})
 		switch said := strings.Contains(p.Output(), lacks); {

@@ -29,7 +29,7 @@ func TestObject(t *testing.T) {
 	dir := t.TempDir()
 	command = strings.Replace(strings.TrimSpace(command), "bpf2go ", "bpf2go -output-dir "+dir+" ", 1)
 	cmd := exec.CommandContext(t.Context(), "go", strings.Fields(command)...)
-	cmd.Env = append(os.Environ(), "GOPACKAGE=kernelhits", "BPF2GO_CFLAGS=-I/usr/include/"+strings.TrimSpace(string(machine))+"-linux-gnu")
+	cmd.Env = append(os.Environ(), "GOPACKAGE=bpf", "BPF2GO_CFLAGS=-I/usr/include/"+strings.TrimSpace(string(machine))+"-linux-gnu")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
