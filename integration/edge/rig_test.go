@@ -128,7 +128,8 @@ func (e *edge) steady(host string, queries int) {
 // run starts the program, again after its end, and waits until it answers.
 func (e *edge) run() {
 	e.t.Helper()
-	e.Process = e.ns.StartCmd(exec.CommandContext(e.t.Context(), made.Path("neardns-edge"), "--config", filepath.Join(e.folder, "config.yaml")))
+	e.Process = e.ns.StartCmd(exec.CommandContext(e.t.Context(), made.Path("neardns-edge"), "--config",
+		filepath.Join(e.folder, "config.yaml")))
 	testutil.Eventually(e.t, func() error {
 		if code, text := e.get("9254/readyz"); code != http.StatusOK {
 			return fmt.Errorf("readyz: %d %s\n%s", code, text, e.Output())

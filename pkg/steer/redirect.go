@@ -68,6 +68,7 @@ func (r *Redirect) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
+// JoinAddrs writes the addresses with a separator between them.
 func JoinAddrs(addrs []netip.Addr, separator string) string {
 	var out []string
 	for _, a := range addrs {

@@ -99,6 +99,7 @@ type Redirect struct {
 
 func (r Redirect) String() string { return r.ClusterDNS.String() + "=" + r.Steering.String() }
 
+// Is4 reports whether both addresses are IPv4.
 func (r Redirect) Is4() bool { return r.ClusterDNS.Is4() }
 
 // Local is a local address, which clients query directly, and the cluster DNS address that answers if the agent does not. Both

@@ -6,6 +6,7 @@ import (
 
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/coredns/coredns/plugin"
+
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 	"github.com/neardns/neardns/internal/dns/fastpath"
 	"github.com/neardns/neardns/internal/dns/queryinfo"

@@ -283,7 +283,7 @@ func (c *contest) wait(d time.Duration) {
 
 // handle applies an outcome and starts the next try if that need not wait. It reports whether the outcome is the answer.
 func (c *contest) handle(out outcome) (won bool) {
-	next := false
+	var next bool
 	if out.rejected {
 		c.tries[out.try].rejected = out.err
 		next = c.more() && c.elsewhere(out.try)

@@ -14,7 +14,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ErrNotAsked: no server block forwards a name with this plugin. An operator's Corefile answers it in another way.
+// ErrNotAsked means that no server block forwards a name with this plugin. An operator's Corefile answers it in another way.
 var ErrNotAsked = errors.New("no server block forwards this name with the plugin ask")
 
 // When a pressing query is sent to each server and over each protocol, always over a new connection: a lost packet, a Service's endpoint

@@ -236,6 +236,7 @@ func (t *Hairpin) Remove() error {
 	return errors.Join(errs...)
 }
 
+// Bridges lists the names of the host's bridges.
 func (t *Hairpin) Bridges() ([]string, error) {
 	all, err := t.nl.LinkList()
 	if err != nil {

@@ -72,6 +72,7 @@ func Open(nsFD int, variant Variant, stats *Stats) (*Iptables, error) {
 // Close releases the netns; rules stay.
 func (b *Iptables) Close() error { return unix.Close(b.nsFD) }
 
+// Variant is the one that it was made with.
 func (b *Iptables) Variant() Variant { return b.variant }
 
 func render(rs steer.Ruleset, routes bool) ([]script, error) {

@@ -325,6 +325,7 @@ func hasErrno(err error, errno syscall.Errno) bool {
 	return errors.Is(err, errno) || err != nil && strings.HasSuffix(err.Error(), errno.Error())
 }
 
+// Counters reads the table's named counters.
 func (n *Nftables) Counters() (map[string]steer.Counter, error) {
 	out := map[string]steer.Counter{}
 	err := n.retry("read counters", func() error {

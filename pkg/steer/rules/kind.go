@@ -90,6 +90,7 @@ func (k Kind) isIptables() bool { return k.variant != "" }
 // Alike reports whether two back ends write the same rules in the same way. iptables' variants do, each in its own tables.
 func (k Kind) Alike(other Kind) bool { return k.isIptables() == other.isIptables() }
 
+// Caps is what the back end can do.
 func (k Kind) Caps() Caps {
 	if k.isIptables() {
 		return Caps{Step: time.Second, Programs: true}

@@ -10,9 +10,10 @@ import (
 	"testing"
 )
 
-// Map and List are records; a value is a Map, a List, a string, or an unsigned number of the metadata.
 type (
-	Map  map[string]any
+	// Map is a record; a value is a Map, a List, a string, or an unsigned number of the metadata.
+	Map map[string]any
+	// List is an array of such values.
 	List []any
 )
 
