@@ -332,6 +332,12 @@ func (b *block) server(addr string) *server {
 	return nil
 }
 
+func (s *server) isChecking() bool {
+	s.health.mu.Lock()
+	defer s.health.mu.Unlock()
+	return s.health.checking
+}
+
 // client is a response writer with a client behind it.
 type client struct {
 	test.ResponseWriter

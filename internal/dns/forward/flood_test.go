@@ -120,7 +120,7 @@ func TestTrialsAreShared(t *testing.T) {
 			return nil
 		})
 		b := serve(t, nil, f.addr)
-		eventually(t, "it is known as dead", func() bool { b.from(podAt(1), "a.example."); return b.list[0].dead() })
+		eventually(t, "it is known as dead", func() bool { b.from(podAt(1), "a.example."); return b.list[0].health.failing.Load() })
 		var wg sync.WaitGroup
 		var shed atomic.Int64
 		for i := range 5 * maxTrials {
@@ -174,7 +174,7 @@ func TestNeutralQuestion(t *testing.T) {
 			t.Errorf("silence of names was held against the server:\n%s", b.log)
 		}
 		dead.Store(true)
-		eventually(t, "it is known as dead", func() bool { ask(); return b.list[0].dead() })
+		eventually(t, "it is known as dead", func() bool { ask(); return b.list[0].health.failing.Load() })
 		dead.Store(false)
 		eventually(t, "it is back", func() bool { return !b.list[0].health.failing.Load() })
 	})

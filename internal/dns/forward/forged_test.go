@@ -76,10 +76,10 @@ func TestForgedRejections(t *testing.T) {
 					t.Errorf("question %d: %s", i, got)
 				}
 			}
-			// It was suspected, perhaps, and looked at.
+			// A health check may run.
 			testutil.Eventually(t, func() error {
-				if both.list[0].health.checking.Load() {
-					return fmt.Errorf("it is being looked at")
+				if both.list[0].isChecking() {
+					return fmt.Errorf("a health check runs")
 				}
 				return nil
 			})

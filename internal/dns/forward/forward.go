@@ -136,7 +136,7 @@ func (a *Ask) resolve(ctx context.Context, req *dns.Msg, client net.Addr) (*dns.
 	if r.count == 0 {
 		return nil, errLoop
 	}
-	if r.trial = r.dead(); r.trial {
+	if r.trial = r.allFailing(); r.trial {
 		src := fairshare.Client(client)
 		if !a.trials.enter(src) {
 			a.servers.shed.Add(1)

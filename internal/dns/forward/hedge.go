@@ -51,9 +51,8 @@ type hedgedQuery struct {
 	trial       bool      // every server was dead when it began
 	suspected   bool      // health checks of the silent servers are running
 	tries       [maxTries]try
-	count       int  // tries planned
-	hasFailing  bool // a failing server is in the plan, after the others
-	next        int  // the first try that has not begun
+	count       int // tries planned
+	next        int // the first try that has not begun
 	best        *dns.Msg
 	worth       verdict   // of best
 	truncatedAt time.Time // when best, a truncated answer, came
@@ -71,8 +70,8 @@ func (r *hedgedQuery) plan(stream bool) {
 		}
 	}
 	a := r.a
-	healthy := func(i int) bool { return !a.list[i].health.failing.Load() && !a.loops[i].Load() }
-	failing := func(i int) bool { return a.list[i].health.failing.Load() && !a.loops[i].Load() }
+	usable := func(i int) bool { return !a.loops[i].Load() }
+	healthy := func(i int) bool { return usable(i) && !a.list[i].health.failing.Load() }
 	reserve := 0 // one try is kept for the last resort
 	for i := a.first; i < len(a.list); i++ {
 		if healthy(i) {
@@ -80,8 +79,8 @@ func (r *hedgedQuery) plan(stream bool) {
 		}
 	}
 	for i := range a.first {
-		if healthy(i) && r.count < maxTries-reserve {
-			add(a.list[i], i, false)
+		if s := a.list[i]; r.count < maxTries-reserve && (healthy(i) || usable(i) && s.takeTurn(now)) {
+			add(s, i, false)
 		}
 	}
 	for i := a.first; i < len(a.list); i++ {
@@ -89,10 +88,9 @@ func (r *hedgedQuery) plan(stream bool) {
 			add(a.list[i], i, false)
 		}
 	}
-	for i := range a.list {
-		if failing(i) {
-			r.hasFailing = true
-			add(a.list[i], i, false)
+	for i, s := range a.list {
+		if usable(i) && s.health.failing.Load() && !r.isPlanned(s) {
+			add(s, i, false)
 		}
 	}
 	servers := r.count
@@ -106,10 +104,14 @@ func (r *hedgedQuery) plan(stream bool) {
 	}
 }
 
-// dead reports whether every server planned is known to be dead.
-func (r *hedgedQuery) dead() bool {
+func (r *hedgedQuery) isPlanned(s *server) bool {
+	return slices.ContainsFunc(r.tries[:r.count], func(t try) bool { return t.server == s })
+}
+
+// allFailing reports whether every server planned is known to fail.
+func (r *hedgedQuery) allFailing() bool {
 	for i := range r.count {
-		if !r.tries[i].server.dead() {
+		if !r.tries[i].server.health.failing.Load() {
 			return false
 		}
 	}
@@ -202,9 +204,10 @@ func (r *hedgedQuery) contend(ctx context.Context, wire []byte, pending *pending
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the losing tries
 	c := &contest{hedgedQuery: r, ctx: ctx, wire: wire, request: r.req.Copy(), outcomes: make(chan outcome, 2*maxTries)}
-	pause := c.open(pending)
-	c.timer, c.due = time.NewTimer(pause), time.Now().Add(pause)
+	c.timer = time.NewTimer(0)
 	defer c.timer.Stop()
+	c.wait(hedgeAfter)
+	c.open(pending)
 	for c.active > 0 || r.more() && time.Now().Before(r.end) {
 		select {
 		case out := <-c.outcomes:
@@ -213,7 +216,8 @@ func (r *hedgedQuery) contend(ctx context.Context, wire []byte, pending *pending
 				return r.best, nil
 			}
 		case <-c.timer.C:
-			if c.tick() {
+			c.checkLate(c.due)
+			if c.react(timerFired, 0) {
 				r.settle(-1)
 				return r.finish(nil)
 			}
@@ -226,15 +230,16 @@ func (r *hedgedQuery) contend(ctx context.Context, wire []byte, pending *pending
 	return r.finish(nil)
 }
 
-// open goes on with a pending first try and starts the second try if it may start already. It returns the time until the first tick.
-func (c *contest) open(pending *pendingTry) time.Duration {
-	if pending == nil {
-		if c.next == 0 || c.more() && c.atOnce(0) {
-			c.start()
-		}
-		return hedgeAfter
+// open goes on with a pending first try and starts the second try if it may start already.
+func (c *contest) open(pending *pendingTry) {
+	switch {
+	case pending == nil && c.next == 0:
+		c.start()
+		return
+	case pending == nil:
+		c.react(tryEnded, 0)
+		return
 	}
-	c.a.servers.NoteTrouble()
 	c.checkLate(c.began.Add(hedgeAfter))
 	c.active++
 	s, end := c.tries[0].server, c.end
@@ -242,15 +247,11 @@ func (c *contest) open(pending *pendingTry) time.Duration {
 		m, err := s.listen(c.ctx, pending, c.request, end, c.rejection(0))
 		c.outcomes <- outcome{try: 0, msg: m, err: err}
 	}()
-	rejected := c.tries[0].rejected != nil
-	if c.more() && (rejected && c.elsewhere(0) || !rejected && c.mayHedge()) {
-		c.start()
-		return hedgeAfter
+	if c.tries[0].rejected != nil {
+		c.react(tryRejected, 0)
+	} else if c.react(timerFired, 0) {
+		c.wait(hedgeAgain) // this process was stopped: the answer may have come meanwhile
 	}
-	if rejected {
-		return hedgeAfter
-	}
-	return hedgeAgain
 }
 
 // start begins the next try.
@@ -281,42 +282,57 @@ func (c *contest) wait(d time.Duration) {
 	c.due = now.Add(d)
 }
 
-// handle applies an outcome and starts the next try if that need not wait. It reports whether the outcome is the answer.
+// handle applies an outcome. It reports whether the outcome is the answer.
 func (c *contest) handle(out outcome) (won bool) {
-	var next bool
 	if out.rejected {
 		c.tries[out.try].rejected = out.err
-		next = c.more() && c.elsewhere(out.try)
-	} else {
-		c.active--
-		if c.take(out) {
-			return true
-		}
-		next = c.more() && c.atOnce(out.try)
+		c.react(tryRejected, out.try)
+		return false
 	}
-	if next {
+	c.active--
+	if c.take(out) {
+		return true
+	}
+	c.react(tryEnded, out.try)
+	return false
+}
+
+// react takes the step that follows an event of a try. It reports whether the query should end now.
+func (c *contest) react(e event, try int) (over bool) {
+	now := time.Now()
+	if e == timerFired {
+		c.suspect(now)
+	}
+	if e != tryEnded {
+		c.a.servers.NoteTrouble()
+	}
+	switch next := c.situation(e, try, now).next(); {
+	case next == stepFinish:
+		return true
+	case next == stepStart, next == stepStartInBudget && c.a.servers.hedges.spend():
 		c.start()
 		c.wait(hedgeAfter)
+	case e == timerFired:
+		c.wait(hedgeAgain)
 	}
 	return false
 }
 
-// tick starts another try if it may run next to the others. It reports whether the query should end now.
-func (c *contest) tick() (over bool) {
-	c.a.servers.NoteTrouble()
-	c.checkLate(c.due)
-	now := time.Now()
-	c.suspect(now)
-	if c.hopeless(now) {
-		return true
+// situation describes the query after an event of a try.
+func (c *contest) situation(e event, try int, now time.Time) situation {
+	s := situation{event: e, more: c.more(), idle: c.active == 0, alone: c.next == 1, overdue: !now.Before(c.patience)}
+	if s.more && e != timerFired {
+		s.elsewhere = c.tries[c.next].server != c.tries[try].server
+		s.otherWay = c.mayRepeat(try)
 	}
-	pause := hedgeAgain
-	if c.more() && (c.active == 0 || c.mayHedge()) {
-		c.start()
-		pause = hedgeAfter
+	for i := range c.next {
+		if t := &c.tries[i]; t.state == running {
+			s.free = s.free || t.server.health.failing.Load() || t.stream && !t.hasConnection()
+			s.heard = s.heard || t.server.heard(c.began)
+		}
 	}
-	c.wait(pause)
-	return false
+	s.headOnly = c.isTruncated() && !c.overTCP && (s.overdue || now.Sub(c.truncatedAt) >= hedgeAfter)
+	return s
 }
 
 // checkLate records whether this process is late for something that was due.
@@ -361,7 +377,7 @@ func (r *hedgedQuery) prepare(i int) {
 		case before.stream && (before.fresh || before.connected != nil): // a new connection did no better than the pooled one
 			t.stream = false
 		case !before.stream && before.again:
-			t.stream = !t.server.streamless(t.began)
+			t.stream = true
 		default:
 			t.stream = before.stream
 		}
@@ -386,37 +402,13 @@ func (r *hedgedQuery) hasAnswered(s *server) bool {
 	return false
 }
 
-// elsewhere reports whether the next try goes to another server than try i.
-func (r *hedgedQuery) elsewhere(i int) bool { return r.tries[r.next].server != r.tries[i].server }
-
-// atOnce reports whether the next try may start at once after try i has failed: it goes to another server, or to the same one over another
-// transport.
-func (r *hedgedQuery) atOnce(i int) bool {
-	t, next := &r.tries[i], &r.tries[r.next]
-	switch {
-	case next.server != t.server:
-		return true
-	case t.err == nil, t.why == reasonBroken:
+// mayRepeat reports whether the same server may be tried again at once after try i has failed.
+func (r *hedgedQuery) mayRepeat(i int) bool {
+	t := &r.tries[i]
+	if t.err == nil || t.why == reasonBroken {
 		return true // truncated, or only this connection ended
 	}
-	return t.stream && t.server.tls == nil && !t.hasConnection() && !r.isTruncated()
-}
-
-// mayHedge reports whether another try may run next to the running ones. It always may if they wait for a failing server or for a stream of
-// a server whose streams have failed lately, and once at the time when the client would retry by itself. Otherwise the hedging budget
-// decides, which keeps a slow upstream from getting every query twice.
-func (r *hedgedQuery) mayHedge() bool {
-	now := time.Now()
-	for i := range r.next {
-		t := &r.tries[i]
-		if t.state != running {
-			continue
-		}
-		if s := t.server; s.health.failing.Load() || t.stream && !t.hasConnection() && (s.doubtful() || s.streamless(now)) {
-			return true
-		}
-	}
-	return r.next == 1 && !now.Before(r.patience) || r.a.servers.hedges.spend()
+	return t.stream && t.server.tls == nil && !t.hasConnection() && !r.isTruncated() // the next try uses a datagram
 }
 
 // suspect starts health checks of the servers that have sent nothing since this query began, to find out whether the name or the server
@@ -435,31 +427,3 @@ func (r *hedgedQuery) suspect(now time.Time) {
 
 // isTruncated reports whether the best answer so far is truncated.
 func (r *hedgedQuery) isTruncated() bool { return r.best != nil && r.worth == truncated }
-
-// hopeless reports whether the client should get now what there is, although the budget is not used up: the client can retry over TCP, or
-// none of the servers that the query waits for has sent anything.
-func (r *hedgedQuery) hopeless(now time.Time) bool {
-	early := !now.Before(r.patience)
-	if r.isTruncated() && !r.overTCP && (early || now.Sub(r.truncatedAt) >= hedgeAfter && r.streamless(now)) {
-		return true
-	}
-	if !early {
-		return false
-	}
-	for i := range r.next {
-		if t := &r.tries[i]; t.state == running && t.server.heard(r.began) {
-			return false
-		}
-	}
-	return true
-}
-
-// streamless reports whether all servers whose streams the query waits for have had failing streams lately.
-func (r *hedgedQuery) streamless(now time.Time) bool {
-	for i := range r.next {
-		if t := &r.tries[i]; t.state == running && t.stream && !t.server.streamless(now) && !t.server.doubtful() {
-			return false
-		}
-	}
-	return true
-}

@@ -125,7 +125,7 @@ func (a *Ask) comesBack(ctx context.Context, s *server) (bool, error) {
 	}
 	defer a.servers.bufs.put(buf)
 	now := time.Now()
-	stream := s.tls != nil || a.stream && !s.streamless(now)
+	stream := s.tls != nil || a.stream && !s.prefersDatagrams(now)
 	_, err = s.exchange(ctx, req, wire, way{stream: stream, fresh: true}, now.Add(silentEnd))
 	return a.servers.nonces.drop(name), err
 }

@@ -88,7 +88,7 @@ func (ss *Servers) Collector() prometheus.Collector {
 		requests: desc("requests_total", "Queries to an upstream, by result; answered is a good answer, including a denial.", "server", "result"),
 		healthy:  desc("healthy", "Whether an upstream is tried in its turn (1), or last because it failed clients' queries (0).", "server"),
 		changes:  desc("health_changes_total", "How often an upstream began to fail or answered again.", "server"),
-		probes:   desc("probes_total", "Health check queries to a failing upstream.", "server"),
+		probes:   desc("probes_total", "Queries that check whether a failing upstream answers again.", "server"),
 		opened:   desc("connections_opened_total", "Connections and sockets opened to an upstream.", "server", "protocol"),
 		hedged:   desc("hedges_total", "Queries sent a second time while the first had no answer yet."),
 		shed:     desc("shed_total", "Queries that were not forwarded, because every upstream was dead and their client had its share of the queries that probe them."),

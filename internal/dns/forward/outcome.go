@@ -50,16 +50,7 @@ func (r *hedgedQuery) take(out outcome) bool {
 		}
 		return false
 	}
-	t.server.good(now, now.Sub(t.began))
-	t.server.remember(now, r.req)
-	t.server.health.well.Store(t.server.at(now))
-	if r.hasFailing {
-		for _, s := range r.a.list {
-			if s != t.server && s.health.failing.Load() {
-				s.offer(r.req, r.a.stream, r.a.holds)
-			}
-		}
-	}
+	t.server.good(now)
 	if t.at >= r.a.first {
 		r.a.resorted.Add(1)
 	}

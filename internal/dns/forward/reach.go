@@ -40,7 +40,7 @@ func (ss *Servers) Reach(ctx context.Context, name string, pressing bool) error 
 	}
 	var errs []error
 	for _, s := range a.list {
-		err := a.reach(ctx, s, req, s.tls != nil || a.stream && !s.streamless(time.Now()))
+		err := a.reach(ctx, s, req, s.tls != nil || a.stream && !s.prefersDatagrams(time.Now()))
 		if err == nil {
 			return nil
 		}

@@ -41,7 +41,6 @@ type server struct {
 	born    time.Time // the zero of the server's clock
 
 	udp, tcp pool
-	streams  streams
 	health   health
 	counts   counts
 

@@ -115,7 +115,7 @@ func (ss *Servers) Status() []Status {
 	ss.mu.Unlock()
 	out := make([]Status, 0, len(servers))
 	for _, s := range servers {
-		st := Status{Server: s.name, LastResort: true, NoTCP: s.streamless(time.Now())}
+		st := Status{Server: s.name, LastResort: true, NoTCP: s.prefersDatagrams(time.Now())}
 		var why reason
 		if st.Failing, why, st.Since = s.standing(); st.Failing {
 			st.Reason = why.String()

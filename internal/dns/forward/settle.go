@@ -28,7 +28,7 @@ func (r *hedgedQuery) settle(winner int) {
 			continue
 		}
 		if f, ok := r.failure(i, winner >= 0, now); ok {
-			s.bad(now, f)
+			s.bad(now, r.a, f)
 		}
 	}
 	for i := range r.next {
@@ -38,13 +38,12 @@ func (r *hedgedQuery) settle(winner int) {
 	}
 }
 
-// settleStreams records a server whose streams failed although it answered over datagrams. A connected stream without an answer is only
-// slow, unless no stream of the server has ever carried an answer.
+// settleStreams records a server whose stream failed although it answered over a datagram.
 func (r *hedgedQuery) settleStreams(now time.Time) {
 	for i := range r.next {
 		t := &r.tries[i]
 		failed := t.state == ended && t.err != nil && !resourceerr.ForQuery(t.err) || t.state == running && now.Sub(t.began) >= hedgeAfter
-		if !t.stream || t.server.tls != nil || !failed || t.hasConnection() && t.server.streams.worked.Load() || !r.byDatagram(t.server) {
+		if !t.stream || t.server.tls != nil || !failed || !r.byDatagram(t.server) {
 			continue
 		}
 		t.server.streamFailed(now, cmp.Or(t.err, errNoStream))
@@ -96,7 +95,7 @@ func (r *hedgedQuery) failure(first int, won bool, now time.Time) (f failed, ok 
 		}
 		why := t.why
 		heard := t.server.heard(t.began)
-		overtaken := false
+		slow := false
 		switch {
 		case t.state == ended && t.err == nil && (!won || !t.why.answered()):
 			return failed{}, false
@@ -104,10 +103,10 @@ func (r *hedgedQuery) failure(first int, won bool, now time.Time) (f failed, ok 
 			continue
 		case t.state == running && t.rejected != nil:
 			// The rejection may be true: another server answered before this one could disprove it.
-			return failed{why: reasonOf(good, t.rejected), err: t.rejected, req: r.req, holds: r.a.holds, block: r.a, stream: t.stream}, true
+			return failed{why: reasonOf(good, t.rejected), err: t.rejected}, true
 		case t.state == ended && t.why != reasonSilent:
 		case won && now.Sub(t.began) >= hedgeAfter:
-			if why, overtaken = reasonSilent, true; heard {
+			if why, slow = reasonSilent, true; heard {
 				why = reasonSlow
 			}
 		case !won && !heard && now.Sub(t.began) >= silentAfter:
@@ -115,8 +114,7 @@ func (r *hedgedQuery) failure(first int, won bool, now time.Time) (f failed, ok 
 		default:
 			continue // it ran too briefly for a verdict
 		}
-		f, ok = failed{why: why, err: t.err, beaten: won, overtaken: overtaken, req: r.req, holds: r.a.holds, block: r.a}, true
-		f.stream = r.tries[first].stream
+		f, ok = failed{why: why, err: t.err, beaten: won, slow: slow}, true
 	}
 	return f, ok
 }

@@ -33,8 +33,8 @@ func TestNoDescriptors(t *testing.T) {
 	s := b.server(f.addr)
 	s.suspect(b.Ask)
 	testutil.Eventually(t, func() error {
-		if s.health.checking.Load() {
-			return errors.New("the neutral query goes on")
+		if s.isChecking() {
+			return errors.New("a health check runs")
 		}
 		return nil
 	})

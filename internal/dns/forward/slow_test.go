@@ -83,7 +83,7 @@ func TestSlowNames(t *testing.T) {
 func TestFailuresOfTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := serve(t, nil, newFake(t, onBoth, silence).addr)
-		eventually(t, "it is known as dead", func() bool { b.ask("udp", "a.example."); return b.list[0].dead() })
+		eventually(t, "it is known as dead", func() bool { b.ask("udp", "a.example."); return b.list[0].health.failing.Load() })
 		if limit, took := b.limitOf("b.example."); limit || took > silentEnd {
 			t.Errorf("our limit %v, after %s", limit, took)
 		}

@@ -58,7 +58,7 @@ func TestWholeAfterAFault(t *testing.T) {
 			for _, network := range []string{"udp", "tcp"} {
 				b.want(network, network+".example.", "whole", 0, time.Second)
 			}
-			if b.list[0].streamless(time.Now()) {
+			if b.list[0].prefersDatagrams(time.Now()) {
 				t.Errorf("TCP is not tried first:\n%s", b.log)
 			}
 		}(named{t, "SYNs dropped"})
@@ -76,9 +76,8 @@ func TestWholeAfterAFault(t *testing.T) {
 	})
 }
 
-// When datagrams are tried first: after several failures over several seconds without a success between, for ten seconds, and
-// until a stream works.
-func TestStreamless(t *testing.T) {
+// TestPrefersDatagrams: datagrams are tried first after several failed streams in a row, for ten seconds or until a stream works.
+func TestPrefersDatagrams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := new(testutil.Output)
 		s := newServers(slog.New(slog.NewTextHandler(log, nil))).acquire(spec{Address: nameserver.At(netip.MustParseAddr("192.0.2.1"))})
@@ -93,19 +92,15 @@ func TestStreamless(t *testing.T) {
 				t.Errorf("%s: a stream first %v, want %v", when, got, want)
 			}
 		}
-		fail(100)
-		want("many at once", true)
-		<-time.After(streamSpan)
+		fail(streamFails - 1)
 		s.streamWorks()
-		fail(1)
+		fail(streamFails - 1)
 		want("a success between", true)
 		fail(1)
-		<-time.After(streamSpan)
-		fail(1)
-		want("three over seconds", false)
-		<-time.After(streamlessFor)
+		want("three in a row", false)
+		<-time.After(datagramsFor)
 		want("its time is over", true)
-		want("one finds out", false)
+		want("the others while one tries", false)
 		fail(1)
 		<-time.After(streamTurn)
 		want("it failed again", false)

@@ -107,11 +107,11 @@ func TestStoodStill(t *testing.T) {
 		r = hedgedQuery{a: new(Ask), req: new(dns.Msg), began: time.Now().Add(-time.Second), end: time.Now().Add(time.Second), count: 2, next: 2}
 		r.checkLate(time.Now().Add(-time.Second + hedgeAfter))
 		r.tries = [maxTries]try{{server: s, state: running, stream: true, began: r.began, connected: new(atomic.Bool)}, {server: s, state: ended, again: true}}
-		if r.settle(1); s.streams.failed.Load() != 0 {
+		if r.settle(1); s.health.streamFails.Load() != 0 {
 			t.Error("a stream is held to have failed after we had stood still")
 		}
 		r.late = false
-		if r.settle(1); s.streams.failed.Load() != 1 {
+		if r.settle(1); s.health.streamFails.Load() != 1 {
 			t.Error("a stream that did not come about is not noted")
 		}
 	})
