@@ -11,7 +11,6 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -107,32 +106,14 @@ func allZero(b []byte) bool { return !slices.ContainsFunc(b, func(c byte) bool {
 // errUnsettled makes retry read the rules again.
 var errUnsettled = fmt.Errorf("rules changed at each read: %w", unix.EAGAIN)
 
-// rules returns the canonical rules of one chain of the neardns table; "" means all chains, in one dump.
-func (n *Nftables) rules(chain string) (map[string][]string, error) {
-	enc := netlink.NewAttributeEncoder()
-	enc.String(unix.NFTA_RULE_TABLE, steer.TableName)
-	if chain != "" {
-		enc.String(unix.NFTA_RULE_CHAIN, chain)
-	}
-	attrs, err := enc.Encode()
+// rules returns the canonical rules of all chains of the neardns table.
+func (n *Nftables) rules() (map[string][]string, error) {
+	replies, err := n.request("list rules", unix.NFT_MSG_GETRULE, netlink.Dump, named(unix.NFTA_RULE_TABLE, steer.TableName))
 	if err != nil {
 		return nil, err
 	}
-	replies, err := n.conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE), Flags: netlink.Request | netlink.Dump},
-		Data:   append(nfgenmsg(inet, 0), attrs...),
-	})
-	if err != nil {
-		if errors.Is(err, unix.ENOENT) {
-			return nil, nil
-		}
-		return nil, fmt.Errorf("list rules: %w", err)
-	}
 	out := map[string][]string{}
 	for _, m := range replies {
-		if m.Header.Flags&unix.NLM_F_DUMP_INTR != 0 {
-			return nil, hostnet.ErrInterrupted
-		}
 		if err := readRule(m.Data, out); err != nil {
 			return nil, err
 		}

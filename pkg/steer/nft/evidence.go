@@ -53,8 +53,8 @@ func (hf hostFamily) evidenceSets() []set {
 // until its result is known.
 func (hf hostFamily) recordDelivery() []rule {
 	return []rule{
-		hf.rule().clientIn(hf.name("suspect")).clientUpdate(hf.name("bypass"), steer.Hold(0)).end(),
-		hf.rule().clientUpdate(hf.name("asked"), 0).end(),
+		hf.rule().in(clientKey, hf.name("suspect")).updateFor(clientKey, hf.name("bypass"), steer.Hold(0)).end(),
+		hf.rule().update(clientKey, hf.name("asked")).end(),
 	}
 }
 
@@ -79,17 +79,17 @@ func (hf hostFamily) evidenceChains() []chain {
 	}
 	return []chain{
 		{name: hf.name("through"), rules: []rule{
-			f.rule().clientIn(hf.name("suspect")).goTo(hf.name("cleared")),
+			f.rule().in(clientKey, hf.name("suspect")).goTo(hf.name("cleared")),
 			// Only clients in asked get an entry here, so that heard cannot be full before asked is.
-			f.rule().clientIn(hf.name("asked")).clientUpdate(hf.name("heard"), 0).end(),
+			f.rule().in(clientKey, hf.name("asked")).update(clientKey, hf.name("heard")).end(),
 		}},
 		{name: hf.name("cleared"), rules: []rule{
-			f.rule().clientDelete(hf.name("suspect")).end(),
-			f.rule().clientDelete(hf.name("bypass")).end(),
-			f.rule().clientIn(hf.name("asked")).clientUpdate(hf.name("heard"), 0).end(),
+			f.rule().remove(clientKey, hf.name("suspect")).end(),
+			f.rule().remove(clientKey, hf.name("bypass")).end(),
+			f.rule().in(clientKey, hf.name("asked")).update(clientKey, hf.name("heard")).end(),
 		}},
-		through("udp", func() *ruleBuilder { return f.rule().daddrIn(ours) }, steer.CounterHeardUDP),
-		through("tcp", func() *ruleBuilder { return f.rule().daddrIn(ours).syn(true) }, steer.CounterHeardTCP),
+		through("udp", func() *ruleBuilder { return f.rule().in(destKey, ours) }, steer.CounterHeardUDP),
+		through("tcp", func() *ruleBuilder { return f.rule().in(destKey, ours).syn(true) }, steer.CounterHeardTCP),
 	}
 }
 
@@ -100,8 +100,8 @@ func (hf hostFamily) holdRules() []rule {
 	for step := range steer.HoldSteps {
 		port := uint16(steer.PortHold + step) //nolint:gosec // a constant and a few steps
 		rules = append(rules,
-			hf.rule().anyDport(port).clientUpdate(hf.name("suspect"), 0).end(),
-			hf.rule().anyDport(port).clientUpdate(hf.name("bypass"), steer.Hold(step)).end())
+			hf.rule().anyDport(port).update(clientKey, hf.name("suspect")).end(),
+			hf.rule().anyDport(port).updateFor(clientKey, hf.name("bypass"), steer.Hold(step)).end())
 	}
-	return append(rules, hf.rule().anyDport(steer.PortRelease).clientDelete(hf.name("bypass")).end())
+	return append(rules, hf.rule().anyDport(steer.PortRelease).remove(clientKey, hf.name("bypass")).end())
 }

@@ -135,7 +135,7 @@ func CanonicalTexts(rs steer.Ruleset) (map[string]string, error) {
 }
 
 // KernelRules are the rules of our table as the kernel dumps them, in canonical form.
-func (n *Nftables) KernelRules() (map[string][]string, error) { return n.rules("") }
+func (n *Nftables) KernelRules() (map[string][]string, error) { return n.rules() }
 
 // NftDuration is nftDuration.
 func NftDuration(d time.Duration) string { return nftDuration(d) }

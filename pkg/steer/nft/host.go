@@ -193,12 +193,12 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 		// send it to kube-dns from here.
 		f.rule().iif("lo").ret(),
 	}, hf.skipUplinkServices(), []rule{
-		f.rule().iifIn("uplinks").daddrIn(hf.name("ours")).count(steer.CounterUplink).goTo(fallback),
-		f.rule().iifIn("uplinks").ret(),
-		f.rule().iif(steer.ProberInterface).saddr(probe).daddrIn(hf.name("ours")).goTo(hf.name("probe")),
+		f.rule().in(linkKey, "uplinks").in(destKey, hf.name("ours")).count(steer.CounterUplink).goTo(fallback),
+		f.rule().in(linkKey, "uplinks").ret(),
+		f.rule().iif(steer.ProberInterface).saddr(probe).in(destKey, hf.name("ours")).goTo(hf.name("probe")),
 		f.rule().iif(steer.ProberInterface).saddr(proof).goTo(fallback),
-		f.rule().daddrIn(hf.name("ours")).goTo(hf.name("switch")),
-		f.rule().saddrIn(hf.name("exempt")).ret(),
+		f.rule().in(destKey, hf.name("ours")).goTo(hf.name("switch")),
+		f.rule().in(sourceKey, hf.name("exempt")).ret(),
 		f.rule().setDaddrFrom(hf.name("intercept")).goTo(hf.name("switch")),
 	})}
 	probeChain := chain{name: hf.name("probe"), rules: []rule{
@@ -209,33 +209,33 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 	}}
 	otherwise := f.rule().textf("goto %s", fallback).gotoOnly(fallback)
 	sw := chain{name: hf.name("switch"), rules: []rule{
-		f.rule().homeIn(hf.name("home")).goTo(hf.name("known")),
+		f.rule().in(homeKey, hf.name("home")).goTo(hf.name("known")),
 		// A source that does not live behind its link is neither served nor recorded, so that it uses up no entries and no
 		// share of misses.
 		f.rule().stranger("detours").count(steer.CounterStranger).goTo(fallback),
-		f.rule().homeAdd(hf.name("home")).end(),
+		f.rule().addTo(homeKey, hf.name("home")).end(),
 		f.rule().gotoOnly(hf.name("known")),
 	}}
 	known := chain{name: hf.name("known"), rules: slices.Concat([]rule{
-		f.rule().proto(steer.UDP).daddrIn(leaseUDP).boundSocket().clientNotIn(hf.name("bypass")).goTo(hf.name("deliver_udp")),
+		f.rule().proto(steer.UDP).in(destKey, leaseUDP).boundSocket().notIn(clientKey, hf.name("bypass")).goTo(hf.name("deliver_udp")),
 		f.rule().proto(steer.TCP).goTo(hf.name("tcp")),
 	}, hf.cededTo(func() *ruleBuilder { return f.rule().proto(steer.UDP) }), []rule{otherwise})}
 	tcp := chain{name: hf.name("tcp"), rules: slices.Concat([]rule{
 		f.rule().syn(true).goTo(hf.name("syn")),
-		f.rule().connIn(conn).connUpdate(conn).goTo(fallback),
-		hf.ownStream(f.rule().daddrIn(leaseTCP)),
-		hf.ownStream(f.rule().daddrIn(drain)),
+		f.rule().in(connKey, conn).update(connKey, conn).goTo(fallback),
+		hf.ownStream(f.rule().in(destKey, leaseTCP)),
+		hf.ownStream(f.rule().in(destKey, drain)),
 	}, hf.cededStreams(), []rule{otherwise})}
 	syn := chain{name: hf.name("syn"), rules: slices.Concat([]rule{
-		f.rule().daddrIn(leaseTCP).boundSocket().clientNotIn(hf.name("bypass")).goTo(hf.name("deliver_tcp")),
+		f.rule().in(destKey, leaseTCP).boundSocket().notIn(clientKey, hf.name("bypass")).goTo(hf.name("deliver_tcp")),
 	}, hf.cededTo(f.rule), []rule{
-		f.rule().connUpdate(conn).end(),
+		f.rule().update(connKey, conn).end(),
 		otherwise,
 	})}
 	deliverUDP := chain{name: hf.name("deliver_udp"), rules: append(hf.recordDelivery(), f.rule().count(steer.CounterDeliveredUDP).notrack().accept())}
 	deliverTCP := chain{name: hf.name("deliver_tcp"), rules: append(hf.recordDelivery(),
 		// If a source port fell back before and is used again now, it belongs to the agent.
-		f.rule().connDelete(conn).end(),
+		f.rule().remove(connKey, conn).end(),
 		f.rule().count(steer.CounterDeliveredTCP).notrack().accept())}
 	fb := chain{name: fallback, rules: []rule{
 		f.rule().proto(steer.UDP).count(steer.CounterFallbackUDP).end(),
@@ -244,12 +244,12 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 	fb.rules = append(fb.rules, hf.toKubeDNS()...)
 
 	control := chain{name: hf.name("control"), rules: []rule{
-		f.rule().dport(steer.UDP, steer.PortRenewUDP).updateDaddr(leaseUDP, life).end(),
-		f.rule().dport(steer.UDP, steer.PortRenewTCP).updateDaddr(leaseTCP, life).end(),
-		f.rule().dport(steer.UDP, steer.PortRenewTCP).updateDaddr(drain, drainTime).end(),
-		f.rule().dport(steer.UDP, steer.PortWithdrawUDP).deleteDaddr(leaseUDP).end(),
-		f.rule().dport(steer.UDP, steer.PortWithdrawTCP).deleteDaddr(leaseTCP).end(),
-		f.rule().dport(steer.UDP, steer.PortWithdrawTCP).updateDaddr(drain, drainTime).end(),
+		f.rule().dport(steer.UDP, steer.PortRenewUDP).updateFor(destKey, leaseUDP, life).end(),
+		f.rule().dport(steer.UDP, steer.PortRenewTCP).updateFor(destKey, leaseTCP, life).end(),
+		f.rule().dport(steer.UDP, steer.PortRenewTCP).updateFor(destKey, drain, drainTime).end(),
+		f.rule().dport(steer.UDP, steer.PortWithdrawUDP).remove(destKey, leaseUDP).end(),
+		f.rule().dport(steer.UDP, steer.PortWithdrawTCP).remove(destKey, leaseTCP).end(),
+		f.rule().dport(steer.UDP, steer.PortWithdrawTCP).updateFor(destKey, drain, drainTime).end(),
 	}}
 	control.rules = append(control.rules, hf.holdRules()...)
 	control.rules = append(control.rules, f.rule().count(steer.CounterLeaseRenewal).drop())
@@ -272,14 +272,14 @@ func (b *ruleBuilder) gotoOnly(chain string) rule {
 // to their chain.
 func (hf hostFamily) output() []rule {
 	f := hf.family
-	rules := []rule{f.rule().daddrIn(hf.name("ours")).mark(steer.Mark).root().goTo(hf.name("secret"))}
+	rules := []rule{f.rule().in(destKey, hf.name("ours")).mark(steer.Mark).root().goTo(hf.name("secret"))}
 	for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
-		rules = append(rules, f.rule().sport(p, 53).saddrIn(hf.name("ours")).goTo(hf.name("answers")))
+		rules = append(rules, f.rule().sport(p, 53).in(sourceKey, hf.name("ours")).goTo(hf.name("answers")))
 		if hf.ownLocals {
-			rules = append(rules, f.rule().dport(p, 53).daddrIn(hf.name("ours")).goTo(hf.name("own_"+p.String())))
+			rules = append(rules, f.rule().dport(p, 53).in(destKey, hf.name("ours")).goTo(hf.name("own_"+p.String())))
 			continue
 		}
-		rules = append(rules, f.rule().dport(p, 53).daddrIn(hf.name("ours")).notrack().end())
+		rules = append(rules, f.rule().dport(p, 53).in(destKey, hf.name("ours")).notrack().end())
 	}
 	return append(rules, hf.healthProbes()...)
 }
@@ -331,18 +331,18 @@ func (hf hostFamily) hostChains() []chain {
 	own := f.rule().mark(steer.Mark).clearMark().ret()
 	udp := chain{name: hf.name("host_udp"), rules: []rule{
 		own,
-		f.rule().daddrIn(hf.name("ours")).ret(),
+		f.rule().in(destKey, hf.name("ours")).ret(),
 		f.rule().setDaddrFrom(hf.name("intercept")).end(),
-		f.rule().daddrIn(hf.name("lease_udp")).count(steer.CounterHostUDP).notrack().accept(),
+		f.rule().in(destKey, hf.name("lease_udp")).count(steer.CounterHostUDP).notrack().accept(),
 		undo,
 	}}
 	tcp := chain{name: hf.name("host_tcp"), rules: []rule{
 		own,
-		f.rule().daddrIn(hf.name("ours")).ret(),
+		f.rule().in(destKey, hf.name("ours")).ret(),
 		f.rule().setDaddrFrom(hf.name("intercept")).end(),
-		f.rule().syn(true).daddrIn(hf.name("lease_tcp")).connUpdate(conn).count(steer.CounterHostTCP).notrack().accept(),
-		f.rule().syn(true).connDelete(conn).end(),
-		f.rule().connIn(conn).connUpdate(conn).notrack().accept(),
+		f.rule().syn(true).in(destKey, hf.name("lease_tcp")).update(connKey, conn).count(steer.CounterHostTCP).notrack().accept(),
+		f.rule().syn(true).remove(connKey, conn).end(),
+		f.rule().in(connKey, conn).update(connKey, conn).notrack().accept(),
 		undo,
 	}}
 	return []chain{udp, tcp}

@@ -19,7 +19,7 @@ func TestInterceptPods(t *testing.T) {
 	cells(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o, intercepting)
 		plain, steered, out := r.Pod("plain"), r.Steered("steered"), r.Pod("out")
-		must(t, r.nft.Exempt(out.Addrs...))
+		must(t, r.nft.Exempt(out.Addrs, nil))
 		check := func(who, when string) {
 			t.Helper()
 			r.Want(who, plain.NetNS, when+", plain", append(r.ClusterDNS(), r.Local()...)...)
@@ -40,7 +40,7 @@ func TestInterceptPods(t *testing.T) {
 		check("AGENT", "back")
 		r.Withdraw()
 		check("KUBEDNS", "withdrawn")
-		must(t, r.nft.Unexempt(out.Addrs...))
+		must(t, r.nft.Exempt(nil, out.Addrs))
 		r.Renew()
 		r.Want("AGENT", out.NetNS, "no longer opted out", r.ClusterDNS()...)
 		must(t, r.nft.Verify(r.Host))
@@ -188,7 +188,7 @@ func TestInterceptionIsForPods(t *testing.T) {
 	for i := range 20 {
 		pod := r.Pod(fmt.Sprint("pod", i))
 		if i%2 == 0 {
-			must(t, r.nft.Exempt(pod.Addrs...))
+			must(t, r.nft.Exempt(pod.Addrs, nil))
 		}
 		want := map[bool]string{true: "KUBEDNS", false: "AGENT"}[i%2 == 0]
 		r.Want(want, pod.NetNS, "pod", []netip.AddrPort{r.ClusterDNS()[i%2]}...)

@@ -49,14 +49,12 @@ func (n *Nftables) load() (loaded, error) {
 	// changes.
 	flags := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, own.Flags))
 	have.dormant = flags&unix.NFT_TABLE_F_DORMANT != 0
-	objects, err := read.GetNamedObjects(tableRef())
-	if err != nil && !hasErrno(err, unix.ENOENT) {
-		return have, fmt.Errorf("list counters: %w", err)
+	counters, err := n.counters()
+	if err != nil {
+		return have, err
 	}
-	for _, o := range objects {
-		if named, ok := o.(*nftables.NamedObj); ok && named.Type == nftables.ObjTypeCounter {
-			have.counters[named.Name] = true
-		}
+	for name := range counters {
+		have.counters[name] = true
 	}
 	chains, err := read.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	if err != nil && !hasErrno(err, unix.ENOENT) {
@@ -68,7 +66,7 @@ func (n *Nftables) load() (loaded, error) {
 		}
 		have.chains[c.Name] = loadedChain{hook: hookOf(c)}
 	}
-	rules, err := n.rules("")
+	rules, err := n.rules()
 	if err != nil {
 		return have, err
 	}

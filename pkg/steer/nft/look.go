@@ -86,6 +86,40 @@ func readElements(data []byte, out []element) ([]element, error) {
 	return out, err
 }
 
+// counters reads the counters. It avoids the objects that google/nftables would allocate, because it runs all the time.
+func (n *Nftables) counters() (map[string]steer.Counter, error) {
+	replies, err := n.request("read counters", unix.NFT_MSG_GETOBJ, netlink.Dump, named(unix.NFTA_OBJ_TABLE, steer.TableName),
+		netlink.Attribute{Type: unix.NFTA_OBJ_TYPE, Data: binary.BigEndian.AppendUint32(nil, unix.NFT_OBJECT_COUNTER)})
+	out := make(map[string]steer.Counter, len(replies))
+	for _, m := range replies {
+		var name string
+		var c steer.Counter
+		if err := hostnet.Each(m.Data, len(nfgenmsg(inet, 0)), func(dec *netlink.AttributeDecoder) {
+			switch dec.Type() {
+			case unix.NFTA_OBJ_NAME:
+				name = dec.String()
+			case unix.NFTA_OBJ_DATA:
+				dec.Nested(func(data *netlink.AttributeDecoder) error {
+					for data.Next() {
+						switch b := data.Bytes(); {
+						case len(b) != 8:
+						case data.Type() == unix.NFTA_COUNTER_PACKETS:
+							c.Packets = binary.BigEndian.Uint64(b)
+						case data.Type() == unix.NFTA_COUNTER_BYTES:
+							c.Bytes = binary.BigEndian.Uint64(b)
+						}
+					}
+					return nil
+				})
+			}
+		}); err != nil {
+			return nil, fmt.Errorf("read counters: %w", err)
+		}
+		out[name] = c
+	}
+	return out, err
+}
+
 func (e *element) read(dec *netlink.AttributeDecoder) error {
 	value := func(to *[]byte) func(*netlink.AttributeDecoder) error {
 		return func(data *netlink.AttributeDecoder) error {

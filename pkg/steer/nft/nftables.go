@@ -17,7 +17,6 @@ import (
 	"syscall"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -71,17 +70,20 @@ func (n *Nftables) read() (*nftables.Conn, error) {
 
 // commit sends the batch. After an error the socket may hold further replies to the same batch, so it is replaced.
 func (n *Nftables) commit(b *batch) error {
-	err := b.send(n.conn)
-	if err == nil {
-		return nil
+	if err := b.send(n.conn); err != nil {
+		return errors.Join(err, n.redial())
 	}
-	fresh, dialErr := hostnet.Dial(unix.NETLINK_NETFILTER, n.nsFD)
-	if dialErr != nil {
-		return errors.Join(err, dialErr)
+	return nil
+}
+
+func (n *Nftables) redial() error {
+	fresh, err := hostnet.Dial(unix.NETLINK_NETFILTER, n.nsFD)
+	if err != nil {
+		return err
 	}
 	_ = n.conn.Close()
 	n.conn = fresh
-	return err
+	return nil
 }
 
 // Close releases the sockets; rules stay.
@@ -244,23 +246,15 @@ func (n *Nftables) Remove() error {
 // Whole is a quick check of a host table: it exists, has rules, and contains rs's addresses. If it reports true, Ensure would
 // change nothing.
 func (n *Nftables) Whole(rs steer.Ruleset) (bool, error) {
-	var whole bool
-	err := n.retry("check rules", func() (err error) {
-		whole, err = n.hasAddresses(rs)
-		return err
-	})
-	return whole, err
+	return retried(n, "check rules", func() (bool, error) { return n.hasAddresses(rs) })
 }
 
 // IsUplink reports whether the host table treats an interface as leading away from the node.
 func (n *Nftables) IsUplink(name string) (bool, error) {
-	var is bool
-	err := n.retry("read uplinks", func() error {
+	return retried(n, "read uplinks", func() (bool, error) {
 		have, err := n.elements("uplinks")
-		is = len(missing([]element{{key: ifname(name)}}, have)) == 0
-		return err
+		return len(missing([]element{{key: ifname(name)}}, have)) == 0, err
 	})
-	return is, err
 }
 
 // Supported has the kernel check every expression that the tables use, in one transaction on a scratch table that is never
@@ -278,12 +272,9 @@ func (n *Nftables) Supported(...netip.Addr) error {
 		b := batch{table: steer.TableName + "-scratch"}
 		b.complete(render(part.rs), loaded{})
 		if err := b.rehearse(n.conn); err != nil {
-			fresh, dialErr := hostnet.Dial(unix.NETLINK_NETFILTER, n.nsFD)
-			if dialErr != nil {
-				return dialErr
+			if err := n.redial(); err != nil {
+				return err
 			}
-			_ = n.conn.Close()
-			n.conn = fresh
 			errs = append(errs, fmt.Errorf("%s: %w (Linux %s): %w", part.name, steer.ErrNotSupported, steer.Kernel(), err))
 		}
 	}
@@ -291,14 +282,7 @@ func (n *Nftables) Supported(...netip.Addr) error {
 }
 
 // Present reports whether the table exists.
-func (n *Nftables) Present() (bool, error) {
-	var present bool
-	err := n.retry("look for table", func() (err error) {
-		present, err = n.present()
-		return err
-	})
-	return present, err
-}
+func (n *Nftables) Present() (bool, error) { return retried(n, "look for table", n.present) }
 
 // retry runs f again, up to attempts times, if its error means that another transaction changed something meanwhile.
 func (n *Nftables) retry(what string, f func() error) error {
@@ -320,6 +304,15 @@ func (n *Nftables) retry(what string, f func() error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
+// retried is retry for a function with a result.
+func retried[T any](n *Nftables, what string, f func() (T, error)) (out T, err error) {
+	err = n.retry(what, func() (err error) {
+		out, err = f()
+		return err
+	})
+	return out, err
+}
+
 // hasErrno also finds an errno that google/nftables v0.3.0 has flattened to text.
 func hasErrno(err error, errno syscall.Errno) bool {
 	return errors.Is(err, errno) || err != nil && strings.HasSuffix(err.Error(), errno.Error())
@@ -327,65 +320,35 @@ func hasErrno(err error, errno syscall.Errno) bool {
 
 // Counters reads the table's named counters.
 func (n *Nftables) Counters() (map[string]steer.Counter, error) {
-	out := map[string]steer.Counter{}
-	err := n.retry("read counters", func() error {
-		read, err := n.read()
-		if err != nil {
-			return err
-		}
-		objects, err := read.GetNamedObjects(tableRef())
-		if err != nil {
-			return err
-		}
-		for _, o := range objects {
-			if named, ok := o.(*nftables.NamedObj); ok && named.Type == nftables.ObjTypeCounter {
-				if c, ok := named.Obj.(*expr.Counter); ok {
-					out[named.Name] = steer.Counter{Packets: c.Packets, Bytes: c.Bytes}
-				}
-			}
-		}
-		return nil
-	})
-	return out, err
+	return retried(n, "read counters", n.counters)
 }
 
 // Leases lists the leases in force.
 func (n *Nftables) Leases() ([]steer.LeaseState, error) {
-	var out []steer.LeaseState
-	err := n.retry("read leases", func() error {
-		out = nil
-		read, err := n.read()
-		if err != nil {
-			return err
-		}
+	return retried(n, "read leases", func() (out []steer.LeaseState, err error) {
 		for _, f := range families() {
 			for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
-				s := &nftables.Set{Table: tableRef(), Name: "lease_" + p.String() + f.suffix, KeyType: f.addrType, HasTimeout: true}
-				elements, err := read.GetSetElements(s)
-				if hasErrno(err, unix.ENOENT) {
-					continue
-				} else if err != nil {
-					return err
+				elements, err := n.elements("lease_" + p.String() + f.suffix)
+				if err != nil {
+					return nil, err
 				}
 				for _, e := range elements {
-					if a, ok := netip.AddrFromSlice(e.Key); ok && e.Expires > 0 {
-						out = append(out, steer.LeaseState{Address: a, Protocol: p, Expires: e.Expires})
+					if a, ok := netip.AddrFromSlice(e.key); ok && e.expires > 0 {
+						out = append(out, steer.LeaseState{Address: a, Protocol: p, Expires: e.expires})
 					}
 				}
 			}
 		}
-		return nil
+		return out, nil
 	})
-	return out, err
 }
 
-// Exempt excludes pods, by address, from node interception. Addresses that are exempt already do no harm.
-func (n *Nftables) Exempt(addrs ...netip.Addr) error { return n.exempt(addrs, true) }
-
-// Unexempt undoes Exempt. Addresses that are not exempt, and an absent table, do no harm.
-func (n *Nftables) Unexempt(addrs ...netip.Addr) error { return n.exempt(addrs, false) }
-
-func (n *Nftables) exempt(addrs []netip.Addr, add bool) error {
+// Exempt excludes pods, by address, from node interception, and undoes this for those in gone. Addresses that are exempt already,
+// addresses in gone that are not, and an absent table for them do no harm.
+func (n *Nftables) Exempt(add, gone []netip.Addr) error {
+	if len(add)+len(gone) == 0 {
+		return nil
+	}
 	return n.retry("change exempt pods", func() error {
 		var b batch
 		for _, f := range families() {
@@ -394,17 +357,16 @@ func (n *Nftables) exempt(addrs []netip.Addr, add bool) error {
 			if err != nil {
 				return err
 			}
-			var todo []element
-			for _, a := range addrs {
-				if e := keyElement(a); a.Is4() == f.is4() && add == (len(missing([]element{e}, have)) > 0) {
-					todo = append(todo, e)
+			chosen := func(addrs []netip.Addr, present bool) (out []element) {
+				for _, a := range addrs {
+					if e := keyElement(a); a.Is4() == f.is4() && present == (len(missing([]element{e}, have)) == 0) {
+						out = append(out, e)
+					}
 				}
+				return out
 			}
-			if add {
-				b.addElements(name, todo)
-			} else {
-				b.deleteElements(name, todo)
-			}
+			b.addElements(name, chosen(add, false))
+			b.deleteElements(name, chosen(gone, true))
 		}
 		return n.commit(&b)
 	})

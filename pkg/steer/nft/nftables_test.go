@@ -251,11 +251,11 @@ func TestExempt(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "exempt")
 	backend := open(t, ns)
-	must(t, backend.Unexempt(addr("10.244.0.1"))) // no table: nothing to take back
+	must(t, backend.Exempt(nil, []netip.Addr{addr("10.244.0.1")})) // no table: nothing to take back
 	must(t, backend.Apply(host()))
 	a, b, c := addr("10.244.0.1"), addr("fd00:244::1"), addr("10.244.0.2")
-	must(t, backend.Exempt(a, b))
-	must(t, backend.Exempt(a, c))
+	must(t, backend.Exempt([]netip.Addr{a, b}, nil))
+	must(t, backend.Exempt([]netip.Addr{a, c}, nil))
 	list := func() string {
 		return ns.Run("nft", "list", "set", "inet", "neardns", "exempt4") + ns.Run("nft", "list", "set", "inet", "neardns", "exempt6")
 	}
@@ -267,11 +267,11 @@ func TestExempt(t *testing.T) {
 	must(t, backend.Verify(host()))
 	must(t, backend.Apply(host())) // keeps the plugin's elements
 	before := generation(t, ns)
-	must(t, backend.Exempt(a, b, c))
+	must(t, backend.Exempt([]netip.Addr{a, b, c}, nil))
 	if generation(t, ns) != before {
 		t.Error("a transaction for what is exempt already")
 	}
-	must(t, backend.Unexempt(a, addr("192.0.2.9")))
+	must(t, backend.Exempt(nil, []netip.Addr{a, addr("192.0.2.9")}))
 	if got := list(); strings.Contains(got, a.String()+",") || strings.Contains(got, a.String()+" ") || !strings.Contains(got, c.String()) {
 		t.Errorf("after unexempt of %s:\n%s", a, got)
 	}
@@ -282,7 +282,7 @@ func TestExempt(t *testing.T) {
 	}
 	must(t, backend.Apply(h))
 	must(t, backend.Verify(h))
-	must(t, backend.Unexempt(a, b, c))
+	must(t, backend.Exempt(nil, []netip.Addr{a, b, c}))
 	if got := list(); strings.Contains(got, "elements") {
 		t.Errorf("left over:\n%s", got)
 	}
@@ -291,7 +291,7 @@ func TestExempt(t *testing.T) {
 func TestExemptNeedsTheSwitch(t *testing.T) {
 	testutil.RequireRoot(t)
 	backend := open(t, testutil.NewNS(t, "exempt"))
-	if err := backend.Exempt(addr("10.244.0.1")); err == nil {
+	if err := backend.Exempt([]netip.Addr{addr("10.244.0.1")}, nil); err == nil {
 		t.Error("a pod exempted in a table that is not there, without an error")
 	}
 }

@@ -1,56 +1,45 @@
 package nft
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
 	"time"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
 // Notes reads the evidence. It is also complete for a client whose query is on its way at this moment: if the query was
 // delivered and passed the filters, the client is in Heard.
 func (n *Nftables) Notes() (steer.Notes, error) {
-	var out steer.Notes
-	err := n.retry("read evidence", func() (err error) {
+	return retried(n, "read evidence", func() (out steer.Notes, err error) {
 		start := time.Now()
 		if out.Asked, err = n.clients("asked", askedMemory); err != nil {
-			return err
+			return out, err
 		}
 		// After asked, so that heard can only be newer.
 		out.Heard, err = n.clients("heard", heardMemory)
 		out.Slack = time.Since(start) + kernelTick()
-		return err
+		return out, err
 	})
-	return out, err
 }
 
 // Suspects reads the suspected clients, sorted.
 func (n *Nftables) Suspects() ([]steer.Suspect, error) {
-	var out []steer.Suspect
-	err := n.retry("read suspects", func() error {
-		out = nil
+	return retried(n, "read suspects", func() (out []steer.Suspect, err error) {
 		suspects, err := n.clients("suspect", suspectMemory)
 		if err != nil || len(suspects) == 0 {
-			return err
+			return nil, err
 		}
 		held, err := n.clients("bypass", 0)
-		if err != nil {
-			return err
-		}
 		for c := range suspects {
 			out = append(out, steer.Suspect{Client: c, Held: -held[c]})
 		}
-		return nil
+		slices.SortFunc(out, func(a, b steer.Suspect) int { return a.Compare(b.Client) })
+		return out, err
 	})
-	slices.SortFunc(out, func(a, b steer.Suspect) int { return a.Compare(b.Client) })
-	return out, err
 }
 
 // clients reads a set of clients of both families, with the time since each was last updated; memory is the set's timeout.
@@ -86,47 +75,11 @@ func readClient(key []byte, size int) (steer.Client, error) {
 // Unheard counts, by protocol, the queries that were delivered and did not pass the host's filters since the table was made. It
 // is a cheap check: while the numbers do not grow, no queries are lost. Queries that are on their way make them inexact.
 func (n *Nftables) Unheard() (map[steer.Protocol]int64, error) {
-	var out map[steer.Protocol]int64
-	err := n.retry("read counters", func() error {
-		counts, err := n.counts()
-		out = map[steer.Protocol]int64{
-			steer.UDP: counts[steer.CounterDeliveredUDP] - counts[steer.CounterHeardUDP],
-			steer.TCP: counts[steer.CounterDeliveredTCP] - counts[steer.CounterHeardTCP],
-		}
-		return err
-	})
-	return out, err
-}
-
-// counts reads the packet counts of the counters. It avoids the objects that google/nftables would allocate, because it runs
-// all the time.
-func (n *Nftables) counts() (map[string]int64, error) {
-	replies, err := n.request("read counters", unix.NFT_MSG_GETOBJ, netlink.Dump, named(unix.NFTA_OBJ_TABLE, steer.TableName),
-		netlink.Attribute{Type: unix.NFTA_OBJ_TYPE, Data: binary.BigEndian.AppendUint32(nil, unix.NFT_OBJECT_COUNTER)})
-	out := make(map[string]int64, len(replies))
-	for _, m := range replies {
-		var name string
-		var packets uint64
-		if err := hostnet.Each(m.Data, len(nfgenmsg(inet, 0)), func(dec *netlink.AttributeDecoder) {
-			switch dec.Type() {
-			case unix.NFTA_OBJ_NAME:
-				name = dec.String()
-			case unix.NFTA_OBJ_DATA:
-				dec.Nested(func(data *netlink.AttributeDecoder) error {
-					for data.Next() {
-						if b := data.Bytes(); data.Type() == unix.NFTA_COUNTER_PACKETS && len(b) == 8 {
-							packets = binary.BigEndian.Uint64(b)
-						}
-					}
-					return nil
-				})
-			}
-		}); err != nil {
-			return nil, fmt.Errorf("read counters: %w", err)
-		}
-		out[name] = int64(packets) //nolint:gosec // of one boot
-	}
-	return out, err
+	counts, err := n.Counters()
+	return map[steer.Protocol]int64{
+		steer.UDP: int64(counts[steer.CounterDeliveredUDP].Packets - counts[steer.CounterHeardUDP].Packets), //nolint:gosec // of one boot
+		steer.TCP: int64(counts[steer.CounterDeliveredTCP].Packets - counts[steer.CounterHeardTCP].Packets), //nolint:gosec // of one boot
+	}, err
 }
 
 // kernelTick is the precision of the kernel's set timeouts: 1/CONFIG_HZ (the coarse clocks' resolution, clock_getres(2)), and

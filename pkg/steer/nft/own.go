@@ -43,7 +43,7 @@ func (hf hostFamily) cededChains() []chain {
 		return nil
 	}
 	return []chain{{name: hf.name("ceded"), rules: []rule{
-		hf.rule().connDelete(hf.name("fallback_conn")).end(), // as in deliver_tcp
+		hf.rule().remove(connKey, hf.name("fallback_conn")).end(), // as in deliver_tcp
 		hf.rule().notrack().accept(),
 	}}}
 }
@@ -58,14 +58,14 @@ func (hf hostFamily) ownChains() []chain {
 	conn, back := hf.name("fallback_conn"), hf.name("own_fallback")
 	return []chain{
 		{name: hf.name("own_udp"), rules: []rule{
-			f.rule().daddrIn(hf.name("lease_udp")).notrack().accept(),
+			f.rule().in(destKey, hf.name("lease_udp")).notrack().accept(),
 			f.rule().textf("goto %s", back).gotoOnly(back),
 		}},
 		{name: hf.name("own_tcp"), rules: []rule{
-			f.rule().syn(true).daddrIn(hf.name("lease_tcp")).connDelete(conn).end(),
-			f.rule().syn(true).daddrIn(hf.name("lease_tcp")).notrack().accept(),
-			f.rule().syn(true).connUpdate(conn).goTo(back),
-			f.rule().connIn(conn).connUpdate(conn).goTo(back),
+			f.rule().syn(true).in(destKey, hf.name("lease_tcp")).remove(connKey, conn).end(),
+			f.rule().syn(true).in(destKey, hf.name("lease_tcp")).notrack().accept(),
+			f.rule().syn(true).update(connKey, conn).goTo(back),
+			f.rule().in(connKey, conn).update(connKey, conn).goTo(back),
 			f.rule().notrack().accept(),
 		}},
 		{name: back, rules: hf.toKubeDNS()},
@@ -98,7 +98,7 @@ func (hf hostFamily) ownNAT() []rule {
 	if !hf.ownLocals {
 		return nil
 	}
-	return []rule{hf.rule().saddrIn(hf.name("ours")).oifNot("lo").masquerade().end()}
+	return []rule{hf.rule().in(sourceKey, hf.name("ours")).oifNot("lo").masquerade().end()}
 }
 
 // skipUplinkServices leaves packets for a Service's address on the agent's link to kube-proxy if they come from outside the
@@ -107,7 +107,7 @@ func (hf hostFamily) skipUplinkServices() []rule {
 	var rules []rule
 	for _, l := range hf.locals {
 		if l.Service {
-			rules = append(rules, hf.rule().iifIn("uplinks").daddr(l.Address).ret())
+			rules = append(rules, hf.rule().in(linkKey, "uplinks").daddr(l.Address).ret())
 		}
 	}
 	return rules

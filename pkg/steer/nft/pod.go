@@ -79,7 +79,7 @@ func renderPod(p steer.Pod) table {
 				f.rule().saddr(r.Steering).notICMP().setSaddr(r.ClusterDNS).goTo(g.name("answered")),
 				// An answer of kube-dns counts too if the switch sent the query there. Once the pod is bypassed it does not: it
 				// did not come through the switch.
-				f.rule().saddr(r.ClusterDNS).anySport(53).wayIn(g.name("trusted")).goTo(g.name("answered")))
+				f.rule().saddr(r.ClusterDNS).anySport(53).in(wayKey, g.name("trusted")).goTo(g.name("answered")))
 		}
 		out.sets = append(out.sets, g.sets(p.Open)...)
 		out.chains = append(out.chains, append(g.chains(), steered)...)
@@ -157,24 +157,24 @@ func (g group) chains() []chain {
 		{name: g.name("dns"), rules: []rule{
 			anyFamily().proto(steer.UDP).goTo(g.name("ask")),
 			anyFamily().syn(false).goTo(g.name("open")),
-			anyFamily().portDelete(g.name("direct")).goTo(g.name("ask")),
+			anyFamily().remove(tcpPortKey, g.name("direct")).goTo(g.name("ask")),
 		}},
 		// A source port identifies a connection, because this chain is after every NAT in the pod's netns.
 		{name: g.name("open"), rules: []rule{
-			anyFamily().portIn(g.name("direct")).goTo(g.name("direct")),
+			anyFamily().in(portKey, g.name("direct")).goTo(g.name("direct")),
 			anyFamily().gotoOnly(g.name("steer")),
 		}},
 		{name: g.name("ask"), rules: []rule{
-			anyFamily().wayIn(g.name("trusted")).goTo(g.name("steer")),
-			anyFamily().wayIn(g.name("waiting")).goTo(g.name("direct")),
-			anyFamily().wayUpdate(g.name("waiting"), g.name("trusted")).goTo(g.name("steer")),
+			anyFamily().in(wayKey, g.name("trusted")).goTo(g.name("steer")),
+			anyFamily().in(wayKey, g.name("waiting")).goTo(g.name("direct")),
+			anyFamily().update(wayKey, g.name("waiting")).update(sameKey(wayKey), g.name("trusted")).goTo(g.name("steer")),
 			anyFamily().gotoOnly(g.name("steer")), // the set is full
 		}},
-		{name: g.name("direct"), rules: []rule{anyFamily().portUpdate(g.name("direct")).end()}},
+		{name: g.name("direct"), rules: []rule{anyFamily().update(tcpPortKey, g.name("direct")).end()}},
 		{name: g.name("answered"), rules: []rule{
 			// A reset is no answer: a host whose switch was flushed sends one.
 			anyFamily().notSynAck().ret(),
-			anyFamily().wayUpdate(g.name("trusted")).wayDelete(g.name("waiting")).end(),
+			anyFamily().update(wayKey, g.name("trusted")).remove(sameKey(wayKey), g.name("waiting")).end(),
 		}},
 	}
 }

@@ -3,6 +3,7 @@ package nft_test
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -139,7 +140,7 @@ func helper(path string) int {
 		var table *nft.Nftables
 		if table, err = nft.Open(int(f.Fd())); err == nil {
 			for range 5 {
-				err = errors.Join(err, table.Ensure(host()), table.Exempt(addr("10.244.0.1")), table.Apply(host()), table.Verify(host()), table.Unexempt(addr("10.244.0.1")))
+				err = errors.Join(err, table.Ensure(host()), table.Exempt([]netip.Addr{addr("10.244.0.1")}, nil), table.Apply(host()), table.Verify(host()), table.Exempt(nil, []netip.Addr{addr("10.244.0.1")}))
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package nft_test
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -82,8 +83,8 @@ table inet neardns-other { chain a { }; set neardns { type inet_service; element
 		check("apply " + name)
 	}
 	must(t, backend.Apply(host()))
-	must(t, backend.Exempt(addr("10.244.0.1")))
-	must(t, backend.Unexempt(addr("10.244.0.1")))
+	must(t, backend.Exempt([]netip.Addr{addr("10.244.0.1")}, nil))
+	must(t, backend.Exempt(nil, []netip.Addr{addr("10.244.0.1")}))
 	check("exempt")
 	must(t, backend.Supported())
 	check("supported")

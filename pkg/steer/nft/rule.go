@@ -139,23 +139,16 @@ func (b *ruleBuilder) saddr(a netip.Addr) *ruleBuilder {
 	return b.needFamily().textf("%s saddr %s", b.fam.word, a).add(b.network(b.fam.saddr, reg1), equals(a.AsSlice()))
 }
 
-func (b *ruleBuilder) daddrIn(set string) *ruleBuilder {
-	return b.needFamily().textf("%s daddr @%s", b.fam.word, set).add(b.network(b.fam.daddr, reg1), &expr.Lookup{SourceRegister: reg1, SetName: set})
-}
-
-func (b *ruleBuilder) saddrIn(set string) *ruleBuilder {
-	return b.needFamily().textf("%s saddr @%s", b.fam.word, set).add(b.network(b.fam.saddr, reg1), &expr.Lookup{SourceRegister: reg1, SetName: set})
-}
-
 func (b *ruleBuilder) dport(p steer.Protocol, port uint16) *ruleBuilder {
-	return b.port(p, "dport", 2, port)
-}
-func (b *ruleBuilder) sport(p steer.Protocol, port uint16) *ruleBuilder {
-	return b.port(p, "sport", 0, port)
+	return b.needL4(p).portOf(p.String(), "dport", 2, port)
 }
 
-func (b *ruleBuilder) port(p steer.Protocol, word string, offset uint32, port uint16) *ruleBuilder {
-	return b.needL4(p).textf("%s %s %d", p, word, port).add(transport(offset, 2, reg1), equals(binary.BigEndian.AppendUint16(nil, port)))
+func (b *ruleBuilder) sport(p steer.Protocol, port uint16) *ruleBuilder {
+	return b.needL4(p).portOf(p.String(), "sport", 0, port)
+}
+
+func (b *ruleBuilder) portOf(protocol, word string, offset uint32, port uint16) *ruleBuilder {
+	return b.textf("%s %s %d", protocol, word, port).add(transport(offset, 2, reg1), equals(binary.BigEndian.AppendUint16(nil, port)))
 }
 
 // notICMP matches every transport protocol except the family's ICMP.
@@ -168,14 +161,12 @@ func (b *ruleBuilder) notICMP() *ruleBuilder {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: []byte{number}})
 }
 
-// anySport matches the source port of any transport protocol that has it where UDP and TCP do.
+// anySport and anyDport match the port of any transport protocol that has it where UDP and TCP do.
 func (b *ruleBuilder) anySport(port uint16) *ruleBuilder {
-	return b.needFamily().textf("th sport %d", port).add(transport(0, 2, reg1), equals(binary.BigEndian.AppendUint16(nil, port)))
+	return b.needFamily().portOf("th", "sport", 0, port)
 }
-
-// anyDport matches the destination port of any transport protocol that has it where UDP and TCP do.
 func (b *ruleBuilder) anyDport(port uint16) *ruleBuilder {
-	return b.needFamily().textf("th dport %d", port).add(transport(2, 2, reg1), equals(binary.BigEndian.AppendUint16(nil, port)))
+	return b.needFamily().portOf("th", "dport", 2, port)
 }
 
 // secret matches the first eight bytes after UDP's header. For TCP, whose payload may be absent, it matches the two sequence
@@ -196,10 +187,6 @@ func (b *ruleBuilder) iif(name string) *ruleBuilder {
 	return b.textf("iifname %q", name).add(&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg1}, equals(ifname(name)))
 }
 
-func (b *ruleBuilder) iifIn(set string) *ruleBuilder {
-	return b.textf("iifname @%s", set).add(&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg1}, &expr.Lookup{SourceRegister: reg1, SetName: set})
-}
-
 func (b *ruleBuilder) oifNot(name string) *ruleBuilder {
 	return b.textf("oifname != %q", name).add(&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: reg1}, &expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: ifname(name)})
 }
@@ -215,37 +202,43 @@ func (b *ruleBuilder) stranger(detours string) *ruleBuilder {
 // boundSocket matches if a socket is bound to exactly this address: "wildcard 0". It needs a full socket, so it never matches
 // the third packet of a handshake (a request socket).
 func (b *ruleBuilder) boundSocket() *ruleBuilder {
-	return b.textf("socket wildcard 0").add(&expr.Socket{Key: expr.SocketKeyWildcard, Register: reg1}, equals([]byte{0}))
+	return b.socket("wildcard", expr.SocketKeyWildcard, 0)
 }
 
 // anySocket matches established, request and listening sockets alike ("transparent 0": the agent's sockets are not transparent,
 // unless addresses are ceded).
 func (b *ruleBuilder) anySocket() *ruleBuilder {
-	return b.textf("socket transparent 0").add(&expr.Socket{Key: expr.SocketKeyTransparent, Register: reg1}, equals([]byte{0}))
+	return b.socket("transparent", expr.SocketKeyTransparent, 0)
 }
 
 // transparentSocket is anySocket for sockets with IP_TRANSPARENT.
 func (b *ruleBuilder) transparentSocket() *ruleBuilder {
-	return b.textf("socket transparent 1").add(&expr.Socket{Key: expr.SocketKeyTransparent, Register: reg1}, equals([]byte{1}))
+	return b.socket("transparent", expr.SocketKeyTransparent, 1)
+}
+
+func (b *ruleBuilder) socket(word string, k expr.SocketKey, value byte) *ruleBuilder {
+	return b.textf("socket %s %d", word, value).add(&expr.Socket{Key: k, Register: reg1}, equals([]byte{value}))
 }
 
 // tcp flag bits, RFC 9293 section 3.1.
 const tcpSYN, tcpSYNACK = 0x02, 0x12
 
 func (b *ruleBuilder) syn(is bool) *ruleBuilder {
-	operator, word := expr.CmpOpEq, ""
-	if !is {
-		operator, word = expr.CmpOpNeq, "!= "
+	if is {
+		return b.flags(expr.CmpOpEq, "", "syn", tcpSYN)
 	}
-	return b.needL4(steer.TCP).textf("tcp flags %ssyn / syn,ack", word).add(transport(13, 1, reg1),
-		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 1, Mask: []byte{tcpSYNACK}, Xor: []byte{0}},
-		&expr.Cmp{Op: operator, Register: reg1, Data: []byte{tcpSYN}})
+	return b.flags(expr.CmpOpNeq, "!= ", "syn", tcpSYN)
 }
 
 func (b *ruleBuilder) notSynAck() *ruleBuilder {
-	return b.needL4(steer.TCP).textf("tcp flags != syn,ack / syn,ack").add(transport(13, 1, reg1),
+	return b.flags(expr.CmpOpNeq, "!= ", "syn,ack", tcpSYNACK)
+}
+
+// flags compares the flags SYN and ACK.
+func (b *ruleBuilder) flags(operator expr.CmpOp, word, names string, flags byte) *ruleBuilder {
+	return b.needL4(steer.TCP).textf("tcp flags %s%s / syn,ack", word, names).add(transport(13, 1, reg1),
 		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 1, Mask: []byte{tcpSYNACK}, Xor: []byte{0}},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: []byte{tcpSYNACK}})
+		&expr.Cmp{Op: operator, Register: reg1, Data: []byte{flags}})
 }
 
 func (b *ruleBuilder) root() *ruleBuilder {
@@ -263,16 +256,6 @@ func (b *ruleBuilder) replyInZone(zone uint16) *ruleBuilder {
 	return b.add(equals(binary.NativeEndian.AppendUint16(nil, zone)))
 }
 
-func (b *ruleBuilder) updateDaddr(set string, timeout time.Duration) *ruleBuilder {
-	return b.needFamily().textf("update @%s { %s daddr timeout %s }", set, b.fam.word, nftDuration(timeout)).
-		add(b.network(b.fam.daddr, reg1), &expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: timeout})
-}
-
-func (b *ruleBuilder) deleteDaddr(set string) *ruleBuilder {
-	return b.needFamily().textf("delete @%s { %s daddr }", set, b.fam.word).
-		add(b.network(b.fam.daddr, reg1), &expr.Dynset{SrcRegKey: reg1, SetName: set, Operation: dynsetDelete})
-}
-
 // write stores register 1 as an address. The kernel updates the IP header's checksum and the pseudo-header part of the
 // transport checksum; in later fragments, which have no transport checksum, only the former (Linux 5.18, stable 5.10.113).
 func (b *ruleBuilder) write(offset uint32) *expr.Payload {
@@ -281,22 +264,19 @@ func (b *ruleBuilder) write(offset uint32) *expr.Payload {
 }
 
 // setDaddrFrom replaces the destination by the map's value. If the map has no such key, the rule ends without effect.
-func (b *ruleBuilder) setDaddrFrom(m string) *ruleBuilder {
-	return b.needFamily().textf("%[1]s daddr set %[1]s daddr map @%[2]s", b.fam.word, m).add(b.network(b.fam.daddr, reg1),
-		&expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true, SetName: m}, b.write(b.fam.daddr))
+func (b *ruleBuilder) setDaddrFrom(m string) *ruleBuilder { return b.setFrom("daddr", b.fam.daddr, m) }
+func (b *ruleBuilder) setSaddrFrom(m string) *ruleBuilder { return b.setFrom("saddr", b.fam.saddr, m) }
+
+func (b *ruleBuilder) setFrom(word string, offset uint32, m string) *ruleBuilder {
+	return b.needFamily().textf("%[1]s %[2]s set %[1]s %[2]s map @%[3]s", b.fam.word, word, m).add(b.network(offset, reg1),
+		&expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true, SetName: m}, b.write(offset))
 }
 
-func (b *ruleBuilder) setSaddrFrom(m string) *ruleBuilder {
-	return b.needFamily().textf("%[1]s saddr set %[1]s saddr map @%[2]s", b.fam.word, m).add(b.network(b.fam.saddr, reg1),
-		&expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true, SetName: m}, b.write(b.fam.saddr))
-}
+func (b *ruleBuilder) setDaddr(a netip.Addr) *ruleBuilder { return b.set("daddr", b.fam.daddr, a) }
+func (b *ruleBuilder) setSaddr(a netip.Addr) *ruleBuilder { return b.set("saddr", b.fam.saddr, a) }
 
-func (b *ruleBuilder) setDaddr(a netip.Addr) *ruleBuilder {
-	return b.needFamily().textf("%s daddr set %s", b.fam.word, a).add(&expr.Immediate{Register: reg1, Data: a.AsSlice()}, b.write(b.fam.daddr))
-}
-
-func (b *ruleBuilder) setSaddr(a netip.Addr) *ruleBuilder {
-	return b.needFamily().textf("%s saddr set %s", b.fam.word, a).add(&expr.Immediate{Register: reg1, Data: a.AsSlice()}, b.write(b.fam.saddr))
+func (b *ruleBuilder) set(word string, offset uint32, a netip.Addr) *ruleBuilder {
+	return b.needFamily().textf("%s %s set %s", b.fam.word, word, a).add(&expr.Immediate{Register: reg1, Data: a.AsSlice()}, b.write(offset))
 }
 
 func (b *ruleBuilder) setZone(zone uint16) *ruleBuilder {

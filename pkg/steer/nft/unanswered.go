@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -16,24 +17,21 @@ var _ steer.Witness = (*Nftables)(nil)
 
 // Unanswered implements steer.Witness. If the table is absent or another version's, it reports none.
 func (n *Nftables) Unanswered(of steer.Pod) ([]steer.PodWay, error) {
-	var out []steer.PodWay
-	err := n.retry("read a pod's unanswered queries", func() error {
-		out = nil
+	return retried(n, "read a pod's unanswered queries", func() (out []steer.PodWay, err error) {
 		for _, g := range groupsOf(of) {
 			waiting, err := n.elements(g.name("waiting"))
-			if err != nil || len(waiting) == 0 {
-				if err != nil {
-					return err
-				}
+			if err != nil {
+				return nil, err
+			} else if len(waiting) == 0 {
 				continue
 			}
 			trusted, err := n.elements(g.name("trusted"))
 			if err != nil {
-				return err
+				return nil, err
 			}
 			for _, e := range missing(waiting, trusted) {
 				if len(e.key) <= wayProtocol {
-					return fmt.Errorf("set %s: a key of %d bytes", g.name("waiting"), len(e.key))
+					return nil, fmt.Errorf("set %s: a key of %d bytes", g.name("waiting"), len(e.key))
 				}
 				for _, r := range g.redirects {
 					if familyOf(r.Is4()).nfproto == e.key[0] {
@@ -42,15 +40,11 @@ func (n *Nftables) Unanswered(of steer.Pod) ([]steer.PodWay, error) {
 				}
 			}
 		}
-		return nil
+		slices.SortFunc(out, func(a, b steer.PodWay) int {
+			return cmp.Or(a.ClusterDNS.Compare(b.ClusterDNS), int(b.Protocol)-int(a.Protocol))
+		})
+		return out, nil
 	})
-	slices.SortFunc(out, func(a, b steer.PodWay) int {
-		if c := a.ClusterDNS.Compare(b.ClusterDNS); c != 0 {
-			return c
-		}
-		return int(b.Protocol) - int(a.Protocol)
-	})
-	return out, err
 }
 
 // wayProtocol is the offset of the protocol in a way's key: each part of a concatenation begins a register of four bytes.
@@ -58,12 +52,9 @@ const wayProtocol = 4
 
 // Generation implements steer.Witness.
 func (n *Nftables) Generation() (uint32, error) {
-	replies, err := n.conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN), Flags: netlink.Request},
-		Data:   nfgenmsg(unix.AF_UNSPEC, 0),
-	})
+	replies, err := n.request("read the ruleset generation", unix.NFT_MSG_GETGEN, 0)
 	if err != nil {
-		return 0, fmt.Errorf("read the ruleset generation: %w", err)
+		return 0, err
 	}
 	var out uint32
 	for _, m := range replies {

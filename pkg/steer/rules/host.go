@@ -62,17 +62,6 @@ func (n byNftables) Leases(time.Duration, time.Duration) ([]steer.LeaseState, er
 	return n.Nftables.Leases()
 }
 
-func (n byNftables) Exempt(add, gone []netip.Addr) error {
-	var errs []error
-	if len(add) > 0 {
-		errs = append(errs, n.Nftables.Exempt(add...))
-	}
-	if len(gone) > 0 {
-		errs = append(errs, n.Nftables.Unexempt(gone...))
-	}
-	return errors.Join(errs...)
-}
-
 type byIptables struct{ *iptables.Iptables }
 
 // Ensure is Apply, because chains are complete or absent.
