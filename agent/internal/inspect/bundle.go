@@ -102,8 +102,8 @@ func (c *collector) configuration(path string) {
 	text, err := corefile.Render(p.Server.Config)
 	c.have("config/Corefile", []byte(text), err)
 	for _, r := range c.resolvConf(up) {
-		text, err := c.ReadFile(r.Path)
-		c.have("resolv"+r.Path, text, err)
+		text, err := c.ReadFile(r.path)
+		c.have("resolv"+r.path, text, err)
 	}
 }
 

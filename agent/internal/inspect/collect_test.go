@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,24 +11,25 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/steer"
 )
 
 func TestDoctorReadsTheWatch(t *testing.T) {
 	l := Inspector{Conf: &config.Node{StateDir: t.TempDir()}}
-	if w := l.watch(); w.Present {
+	if w := l.watch(); w != nil {
 		t.Errorf("without a watch: %+v", w)
 	}
 	seen := nodestate.Watch{Looked: time.Unix(1, 0).UTC(), Fault: "why", Fighting: true, Repairs: 3}
 	if err := nodestate.WriteWatch(l.Conf.StateDir, seen); err != nil {
 		t.Fatal(err)
 	}
-	if w := l.watch(); !w.Present || w.Age < time.Hour || w.Fault != "why" || !w.Fighting || w.Repairs != 3 {
+	if w := l.watch(); w == nil || !w.Looked.Equal(seen.Looked) || w.Fault != "why" || !w.Fighting || w.Repairs != 3 {
 		t.Errorf("of %+v: %+v", seen, w)
 	}
 	if err := os.WriteFile(nodestate.WatchPath(l.Conf.StateDir), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if w := l.watch(); !w.Present || w.Fault == "" {
+	if w := l.watch(); w == nil || w.Fault == "" {
 		t.Errorf("of half a file: %+v", w)
 	}
 }
@@ -40,12 +40,12 @@ func TestDoctorReadsTheHostsRole(t *testing.T) {
 	if h := l.hosts(now); h.Present {
 		t.Errorf("without the role: %+v", h)
 	}
-	said := nodestate.Hosts{Since: now.Add(-time.Hour), Looked: now.Add(-time.Minute), Fault: "what", Services: []nodestate.HostsService{{Name: "shop/registry"}}}
-	if err := nodestate.WriteHosts(l.Conf.StateDir, said); err != nil {
+	state := nodestate.Hosts{Since: now.Add(-time.Hour), Looked: now.Add(-time.Minute), Fault: "what", Services: []nodestate.HostsService{{Name: "shop/registry"}}}
+	if err := nodestate.WriteHosts(l.Conf.StateDir, state); err != nil {
 		t.Fatal(err)
 	}
-	if h := l.hosts(now); !h.Present || h.Age.Round(time.Second) != time.Minute || h.Fault != "what" || h.Services[0].Standing != "missing" {
-		t.Errorf("of %+v: %+v", said, h)
+	if h := l.hosts(now); !h.Present || !h.Looked.Equal(now.Add(-time.Minute)) || h.Fault != "what" || h.Services[0].Standing != "missing" {
+		t.Errorf("of %+v: %+v", state, h)
 	}
 	if err := os.WriteFile(nodestate.HostsPath(l.Conf.StateDir), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
@@ -56,20 +56,20 @@ func TestDoctorReadsTheHostsRole(t *testing.T) {
 }
 
 func TestDoctorReadsNetworks(t *testing.T) {
-	vip := []netip.Addr{netip.MustParseAddr("10.96.0.10")}
+	redirects := []steer.Redirect{{ClusterDNS: vip}}
 	const plain = `{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "ptp"}]}`
 	const with = `{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "ptp"}, {"type": "neardns", "redirects": ["10.96.0.10"]}]}`
 	const full = `{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "ptp"}, {"type": "neardns", "redirects": [{"clusterDNS": "10.96.0.99"}]}]}`
 	for name, tc := range map[string]struct {
 		files map[string]string
 		mode  os.FileMode // of the plugin; 0: none
-		want  Network
+		want  network
 	}{
-		"nothing": {nil, 0, Network{PluginErr: "none"}},
-		"good":    {map[string]string{"10-a.conflist": with, "README": "x"}, 0o755, Network{Effective: "10-a.conflist", Entry: true}},
+		"nothing": {nil, 0, network{pluginErr: "none"}},
+		"good":    {map[string]string{"10-a.conflist": with, "README": "x"}, 0o755, network{effective: "10-a.conflist", entry: true}},
 		"shadowed": {map[string]string{"05-b.conf": plain, "10-a.conflist": with}, 0o644,
-			Network{Effective: "05-b.conf", Elsewhere: []string{"10-a.conflist"}, PluginErr: "it is not executable"}},
-		"different": {map[string]string{"10-a.conflist": full}, 0o755, Network{Effective: "10-a.conflist", Entry: true, Missing: []string{"10.96.0.10"}}},
+			network{effective: "05-b.conf", elsewhere: []string{"10-a.conflist"}, pluginErr: "it is not executable"}},
+		"different": {map[string]string{"10-a.conflist": full}, 0o755, network{effective: "10-a.conflist", entry: true, missing: []string{"10.96.0.10"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			confDir, binDir := t.TempDir(), t.TempDir()
@@ -84,16 +84,16 @@ func TestDoctorReadsNetworks(t *testing.T) {
 				}
 			}
 			l := Inspector{CNIConf: confDir, CNIBin: binDir}
-			got := l.network(vip)
-			got.Effective = strings.TrimPrefix(got.Effective, confDir+"/")
-			for i := range got.Elsewhere {
-				got.Elsewhere[i] = filepath.Base(got.Elsewhere[i])
+			got := l.network(redirects)
+			got.effective = strings.TrimPrefix(got.effective, confDir+"/")
+			for i := range got.elsewhere {
+				got.elsewhere[i] = filepath.Base(got.elsewhere[i])
 			}
-			if strings.Contains(got.PluginErr, "no such file") {
-				got.PluginErr = "none"
+			if strings.Contains(got.pluginErr, "no such file") {
+				got.pluginErr = "none"
 			}
-			tc.want.Folder, tc.want.Plugin = confDir, filepath.Join(binDir, "neardns")
-			if diff := cmp.Diff(tc.want, got); diff != "" {
+			tc.want.folder, tc.want.plugin = confDir, filepath.Join(binDir, "neardns")
+			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(network{})); diff != "" {
 				t.Error(diff)
 			}
 		})

@@ -3,6 +3,7 @@ package inspect
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
@@ -17,51 +18,73 @@ import (
 // maxCompared limits the queries that are compared.
 const maxCompared = 24
 
-// Comparison has what the agent and kube-dns answer to the same query.
-type Comparison struct {
-	Name           string // and type
-	Agent, KubeDNS Reply
-	KubeDNSAt      netip.Addr // the cluster DNS address
+// comparison has what the agent and kube-dns answer to the same query.
+type comparison struct {
+	name           string // and type
+	agent, kubeDNS reply
 }
 
-// Reply is what a server answered.
-type Reply struct {
-	Code    string   // NOERROR, NXDOMAIN, ...
-	Records []string // without TTLs, sorted
-	Err     string   // why there is no answer
+// reply is what a server answered.
+type reply struct {
+	code    string   // NOERROR, NXDOMAIN, ...
+	records []string // without TTLs, sorted
+	err     error    // why there is no answer
 }
 
-func (r Reply) String() string {
+func (r reply) String() string {
 	switch {
-	case r.Err != "":
-		return r.Err
-	case len(r.Records) > 0:
-		return some(r.Records)
-	case r.Code == "NOERROR":
+	case r.err != nil:
+		return r.err.Error()
+	case len(r.records) > 0:
+		return some(r.records)
+	case r.code == "NOERROR":
 		return "no such record"
 	}
-	return r.Code
+	return r.code
 }
 
 // failed reports whether the reply has no information. How a server fails, and after how long, is no difference.
-func (r Reply) failed() bool { return r.Err != "" || r.Code == "SERVFAIL" || r.Code == "REFUSED" }
+func (r reply) failed() bool { return r.err != nil || r.code == "SERVFAIL" || r.code == "REFUSED" }
 
 // differs reports whether pods get another answer from the agent than from kube-dns. Servers rotate the addresses of a name with many:
 // two answers that share one are the same.
-func (c Comparison) differs() bool {
+func (c comparison) differs() bool {
 	switch {
-	case c.Agent.failed() && c.KubeDNS.failed():
+	case c.agent.failed() && c.kubeDNS.failed():
 		return false
-	case c.Agent.failed() != c.KubeDNS.failed(), c.Agent.Code != c.KubeDNS.Code, (len(c.Agent.Records) == 0) != (len(c.KubeDNS.Records) == 0):
+	case c.agent.failed() != c.kubeDNS.failed(), c.agent.code != c.kubeDNS.code, (len(c.agent.records) == 0) != (len(c.kubeDNS.records) == 0):
 		return true
-	case len(c.Agent.Records) == 0:
+	case len(c.agent.records) == 0:
 		return false
 	}
-	return !slices.ContainsFunc(c.Agent.Records, func(r string) bool { return slices.Contains(c.KubeDNS.Records, r) })
+	return !slices.ContainsFunc(c.agent.records, func(r string) bool { return slices.Contains(c.kubeDNS.records, r) })
+}
+
+// checkAnswers compares the answers that pods get with those of kube-dns.
+func checkAnswers(f *facts, r *findings) string {
+	answered := func(of func(comparison) reply) bool {
+		return slices.ContainsFunc(f.compared, func(c comparison) bool { return of(c).err == nil })
+	}
+	switch {
+	case len(f.compared) == 0:
+		return "nothing to compare: no query is steered to the agent"
+	case f.agentErr != nil || !answered(func(c comparison) reply { return c.agent }):
+		return "nothing to compare: no agent answers" // its addresses may lead out of the node, to any server
+	case !answered(func(c comparison) reply { return c.kubeDNS }):
+		return "nothing to compare: kube-dns does not answer this host"
+	}
+	for _, c := range f.compared {
+		if c.differs() {
+			r.warn("if kube-dns is right, remove upstreams.external (auto) or write [], and remove stubDomains that it has otherwise; a name "+
+				"that has just changed differs until its TTL ends", "%s: the agent answers %s, kube-dns (%s) answers %s", c.name, c.agent,
+				f.want.Redirects[0].ClusterDNS, c.kubeDNS)
+		}
+	}
+	return fmt.Sprintf("the agent and kube-dns give the same answers to %d queries", len(f.compared))
 }
 
 // compare sends the same queries to the agent, at an address of its own, and to kube-dns, at the cluster DNS address and past our rules.
-func (in *Inspector) compare(ctx context.Context, want plan.Plan) []Comparison {
+func (in *Inspector) compare(ctx context.Context, want plan.Plan) []comparison {
 	if len(want.Redirects) == 0 || len(want.Addresses()) == 0 {
 		return nil
 	}
@@ -69,16 +92,16 @@ func (in *Inspector) compare(ctx context.Context, want plan.Plan) []Comparison {
 	defer cancel()
 	r := want.Redirects[0]
 	queries := in.comparedQueries(want)
-	out := make([]Comparison, len(queries))
+	out := make([]comparison, len(queries))
 	var wg sync.WaitGroup
 	for n, q := range queries {
-		out[n] = Comparison{Name: q.name + " " + dns.TypeToString[q.qtype], KubeDNSAt: r.ClusterDNS}
+		out[n] = comparison{name: q.name + " " + dns.TypeToString[q.qtype]}
 		past := q
 		if want.InterceptNode {
 			past.mark = steer.Mark // else the host's rules would lead the query to the agent
 		}
-		wg.Go(func() { out[n].Agent = q.reply(ctx, r.Steering) })
-		wg.Go(func() { out[n].KubeDNS = past.reply(ctx, r.ClusterDNS) })
+		wg.Go(func() { out[n].agent = q.reply(ctx, r.Steering) })
+		wg.Go(func() { out[n].kubeDNS = past.reply(ctx, r.ClusterDNS) })
 	}
 	wg.Wait()
 	return out
@@ -110,24 +133,24 @@ func (in *Inspector) comparedQueries(want plan.Plan) []query {
 }
 
 // reply takes from an answer what is compared: the code, and the records without their TTLs.
-func (q query) reply(ctx context.Context, server netip.Addr) Reply {
+func (q query) reply(ctx context.Context, server netip.Addr) reply {
 	m, err := q.ask(ctx, netip.AddrPortFrom(server, 53))
 	if err != nil {
-		return Reply{Err: err.Error()}
+		return reply{err: err}
 	}
-	out := Reply{Code: cmp.Or(dns.RcodeToString[m.Rcode], "an unknown code")}
+	out := reply{code: cmp.Or(dns.RcodeToString[m.Rcode], "an unknown code")}
 	for _, rr := range m.Answer {
 		switch rr := rr.(type) {
 		case *dns.A:
-			out.Records = append(out.Records, rr.A.String())
+			out.records = append(out.records, rr.A.String())
 		case *dns.AAAA:
-			out.Records = append(out.Records, rr.AAAA.String())
+			out.records = append(out.records, rr.AAAA.String())
 		case *dns.PTR:
-			out.Records = append(out.Records, rr.Ptr)
+			out.records = append(out.records, rr.Ptr)
 		case *dns.SOA:
-			out.Records = append(out.Records, rr.Ns) // not the serial, which counts up
+			out.records = append(out.records, rr.Ns) // not the serial, which counts up
 		}
 	}
-	slices.Sort(out.Records)
+	slices.Sort(out.records)
 	return out
 }

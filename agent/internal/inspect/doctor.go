@@ -1,8 +1,8 @@
 // Package inspect inspects the node that it runs on, for the commands `status`, `pods` and `doctor`. It reads and sends queries, also if
 // the agent is dead.
 //
-// It never changes anything, and never guesses: the doctor has a warning of its own for what could not be read. The checks (Diagnose) are
-// pure: they get a snapshot of a node.
+// It never changes anything, and never guesses: the doctor has a warning of its own for what could not be read. The checks are pure: they
+// judge the facts that were read before.
 //
 // Failure policy: the doctor notes what it cannot read and goes on; each check reports, also if all is well, so that silence never passes
 // for health. `status` is an error if the kernel's rules cannot be read.
@@ -11,7 +11,6 @@ package inspect
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -42,122 +41,131 @@ type Report struct {
 }
 
 // Doctor reports what is wrong on the node and what to do.
-func (in *Inspector) Doctor(ctx context.Context) Report { return Diagnose(in.snapshot(ctx)) }
+func (in *Inspector) Doctor(ctx context.Context) Report { return diagnose(in.gather(ctx)) }
 
-// Diagnose judges a snapshot. Findings are in the order of a query's path through the node.
-func Diagnose(snap Snapshot) Report {
-	var r Report
-	for _, check := range []struct {
-		name string
-		look func(Snapshot, *findings)
-	}{
-		{"arrangement", checkArrangement},
-		{"config", checkConfig}, {"agent", checkAgent}, {"link", checkLink}, {"port 53", checkListeners}, {"rules", checkRules},
-		{"firewall", checkFirewall}, {"leases", checkLeases},
-		{"fallback", checkFallback}, {"kube-proxy", checkKubeProxy}, {"upstreams", checkUpstreams}, {"answers", checkAnswers},
-		{"resolv.conf", checkResolvConf},
-		{"conflist", checkConflist}, {"pods", checkPods}, {"pod dns", checkPodDNS}, {"kernel hits", checkKernelHits}, {"kernel",
-			checkKernel}, {"conntrack", checkConntrack},
-		{"hosts", checkHosts}, {"folders", checkFolders}, {"neighbours", checkNeighbours},
-	} {
-		if snap.KernelAlone && !slices.Contains(checksOfKernelAlone(), check.name) || !snap.KernelAlone && check.name == "arrangement" {
+// check judges one part of the node. good is its finding if it has neither a warning nor a failure; "" for none.
+type check struct {
+	name  string
+	judge func(*facts, *findings) (good string)
+	on    arrangements
+}
+
+// arrangements are the nodes that a check is for.
+type arrangements int
+
+const (
+	onSteered     arrangements = 1 << iota // with link, rules and leases
+	onKernelAlone                          // only the kernel serves hits
+	onEvery       = onSteered | onKernelAlone
+)
+
+// checks are in the order of a query's path through the node.
+func checks() []check {
+	return []check{
+		{"arrangement", checkArrangement, onKernelAlone},
+		{"config", checkConfig, onEvery},
+		{"agent", checkAgent, onEvery},
+		{"link", checkLink, onSteered},
+		{"port 53", checkListeners, onSteered},
+		{"rules", checkRules, onSteered},
+		{"firewall", checkFirewall, onSteered},
+		{"leases", checkLeases, onSteered},
+		{"fallback", checkFallback, onSteered},
+		{"kube-proxy", checkKubeProxy, onSteered},
+		{"upstreams", checkUpstreams, onEvery},
+		{"answers", checkAnswers, onSteered},
+		{"resolv.conf", checkResolvConf, onEvery},
+		{"conflist", checkConflist, onSteered},
+		{"pods", checkPods, onSteered},
+		{"pod dns", checkPodDNS, onSteered},
+		{"kernel hits", checkKernelHits, onEvery},
+		{"kernel", checkKernel, onSteered},
+		{"conntrack", checkConntrack, onSteered},
+		{"hosts", checkHosts, onEvery},
+		{"folders", checkFolders, onEvery},
+		{"neighbours", checkNeighbours, onSteered},
+	}
+}
+
+// diagnose judges what was read.
+func diagnose(f *facts) Report {
+	node := onSteered
+	if f.want.KernelAlone() {
+		node = onKernelAlone
+	}
+	var all []Finding
+	for _, c := range checks() {
+		if c.on&node == 0 {
 			continue
 		}
-		f := findings{check: check.name}
-		check.look(snap, &f)
-		r.Findings = append(r.Findings, f.list...)
+		r := findings{check: c.name}
+		if good := c.judge(f, &r); good != "" && !r.bad {
+			all = append(all, Finding{Check: c.name, State: OK, What: good})
+		}
+		all = append(all, r.list...)
 	}
-	r.Verdict, r.Good = verdict(r.Findings, snap)
+	r := Report{Findings: all}
+	r.Verdict, r.Good = verdict(all, f)
 	return r
-}
-
-// checksOfKernelAlone are the checks for a node without link, rules and leases.
-func checksOfKernelAlone() []string {
-	return []string{"arrangement", "config", "agent", "upstreams", "resolv.conf", "kernel hits", "hosts", "folders"}
-}
-
-// checkArrangement reports a node on which only the kernel serves hits.
-func checkArrangement(snap Snapshot, f *findings) {
-	if snap.KernelHitsOff {
-		f.add(Warn, "write kernelHits.mode: \"on\" or namespaces", "transparent, and kernel hits are off: kube-dns answers everything")
-		return
-	}
-	f.ok("transparent: no rules in pods, on links or in netfilter")
 }
 
 // findings collects the findings of one check.
 type findings struct {
 	check string
 	list  []Finding
+	bad   bool // it has a warning or a failure
 }
 
-func (f *findings) add(state State, do, format string, args ...any) {
-	f.list = append(f.list, Finding{Check: f.check, State: state, What: fmt.Sprintf(format, args...), Do: do})
+func (r *findings) add(state State, do, format string, args ...any) {
+	r.list = append(r.list, Finding{Check: r.check, State: state, What: fmt.Sprintf(format, args...), Do: do})
+	r.bad = r.bad || state != OK
 }
 
-func (f *findings) ok(format string, args ...any) { f.add(OK, "", format, args...) }
+func (r *findings) ok(format string, args ...any)       { r.add(OK, "", format, args...) }
+func (r *findings) warn(do, format string, args ...any) { r.add(Warn, do, format, args...) }
+func (r *findings) fail(do, format string, args ...any) { r.add(Fail, do, format, args...) }
 
-// unseen reports that something could not be read.
-func (f *findings) unseen(err string) {
-	f.add(Warn, "run the doctor as root in the host's namespaces, with the agent's configuration", "could not be read: %s", err)
+// unreadable reports err, if it is one.
+func (r *findings) unreadable(err error) {
+	if err != nil {
+		r.warn("run the doctor as root in the host's namespaces, with the agent's configuration", "could not be read: %s", err)
+	}
 }
 
-func (f *findings) silent() bool { return len(f.list) == 0 }
-
-func verdict(list []Finding, snap Snapshot) (string, bool) {
-	warnings, failures := 0, 0
-	for _, f := range list {
-		switch f.State {
-		case Warn:
-			warnings++
-		case Fail:
-			failures++
-		case OK:
-		}
+func verdict(list []Finding, f *facts) (string, bool) {
+	count := map[State]int{}
+	for _, one := range list {
+		count[one.State]++
 	}
-	who := "steered pods are answered by kube-dns"
-	if snap.Agent.Unseen {
-		who = "this user cannot see which server answers steered pods"
-	} else if snap.KernelAlone {
-		who = "kube-dns answers all but the kernel's hits"
-	} else if !snap.Table.Present && snap.Table.Err == "" {
-		who = "without the switch, steered pods reach the agent if it listens, and no server if not"
-	} else if held := snap.heldLeases(); held > 0 && snap.noUpstream() {
-		who = "steered pods get entries of the cache, and all other queries fail: no upstream can be queried"
-	} else if held > 0 && held == len(snap.Targets) {
-		who = "steered pods are answered by the cache"
-	} else if held > 0 {
-		who = "steered pods are answered partly by the cache, partly by kube-dns"
+	answers := "steered pods are answered by kube-dns"
+	if granted, wanted := f.leaseCount(); f.agentUnseen() {
+		answers = "this user cannot see which server answers steered pods"
+	} else if f.want.KernelAlone() {
+		answers = "kube-dns answers all but the kernel's hits"
+	} else if !f.present && f.tableErr == nil {
+		answers = "without the switch, steered pods reach the agent if it listens, and no server if not"
+	} else if granted > 0 && f.noUpstream() {
+		answers = "steered pods get entries of the cache, and all other queries fail: no upstream can be queried"
+	} else if granted > 0 && granted == wanted {
+		answers = "steered pods are answered by the cache"
+	} else if granted > 0 {
+		answers = "steered pods are answered partly by the cache, partly by kube-dns"
 	}
-	switch {
-	case failures > 0:
-		return fmt.Sprintf("DEGRADED: %s; %s", plural(failures, "failure"), who), false
-	case warnings > 0:
-		return fmt.Sprintf("GOOD, with %s; %s", plural(warnings, "warning"), who), true
+	if n := count[Fail]; n > 0 {
+		return "DEGRADED: " + plural(n, "failure") + "; " + answers, false
+	} else if n := count[Warn]; n > 0 {
+		return "GOOD, with " + plural(n, "warning") + "; " + answers, true
 	}
-	return "GOOD; " + who, true
+	return "GOOD; " + answers, true
 }
 
-// noUpstream reports whether no server of the cluster can be queried, by the agent's status or else by the doctor's own queries.
-func (snap Snapshot) noUpstream() bool {
-	if snap.Agent.CannotAsk != "" {
-		return true
+// some shortens a list.
+func some(list []string) string {
+	const most = 2
+	if len(list) <= most {
+		return strings.Join(list, "; ")
 	}
-	queried, failed := 0, 0
-	for _, a := range snap.Upstreams {
-		if a.Role == "cluster" {
-			queried++
-			if a.Err != "" {
-				failed++
-			}
-		}
-	}
-	for _, a := range snap.Fallbacks { // the last resort
-		if queried > 0 && a.Err == "" {
-			return false
-		}
-	}
-	return queried > 0 && queried == failed
+	return fmt.Sprintf("%s; and %d more", strings.Join(list[:most], "; "), len(list)-most)
 }
 
 func plural(n int, word string) string {

@@ -13,14 +13,9 @@ import (
 
 // Hosts is the last state of `neardns-agent hosts`, the role that keeps names of Services in the hosts file.
 type Hosts struct {
-	Present  bool          `json:"present"` // one runs, or ran
-	Age      time.Duration `json:"-"`       // of the state
-	Looked   time.Time     `json:"looked"`
-	Ended    bool          `json:"ended,omitempty"`    // in order; its lines stay
-	Fault    string        `json:"fault,omitempty"`    // why the file may not have the lines
-	Fighting bool          `json:"fighting,omitempty"` // another program keeps taking the lines out
-	Repairs  int           `json:"repairs"`
-	Services []HostsLine   `json:"services"`
+	Present bool `json:"present"` // one runs, or ran
+	nodestate.Hosts
+	Services []HostsLine `json:"services"`
 }
 
 // HostsLine is one Service of the list.
@@ -31,65 +26,62 @@ type HostsLine struct {
 
 // hosts reads the role's state. A file that cannot be read is a fault of its own.
 func (in *Inspector) hosts(now time.Time) Hosts {
-	said, ok, err := nodestate.ReadHosts(in.Conf.StateDir)
+	state, ok, err := nodestate.ReadHosts(in.Conf.StateDir)
 	if err != nil {
-		return Hosts{Present: true, Fault: err.Error()}
+		return Hosts{Present: true, Hosts: nodestate.Hosts{Looked: now, Fault: err.Error()}}
 	}
-	out := Hosts{Present: ok, Age: now.Sub(said.Looked), Looked: said.Looked, Ended: said.Ended, Fault: said.Fault, Fighting: said.Fighting,
-		Repairs: said.Repairs}
-	for _, s := range said.Services {
-		out.Services = append(out.Services, HostsLine{s, hostsfile.StandingOf(s, said.Since, now)})
+	out := Hosts{Present: ok, Hosts: state}
+	for _, s := range state.Services {
+		out.Services = append(out.Services, HostsLine{s, hostsfile.StandingOf(s, state.Since, now)})
 	}
 	return out
 }
 
-// hostsSilence is the age of a state from which on the role, which writes one every 30 s, counts as gone.
-const hostsSilence = 5 * time.Minute
+// maxHostsAge is the age of a state from which on the role, which writes one every 30 s, counts as gone.
+const maxHostsAge = 5 * time.Minute
 
 // checkHosts judges the role `hosts`. It is no part of the cache: if it never ran, all is well.
-func checkHosts(snap Snapshot, f *findings) {
-	h := snap.Hosts
+func checkHosts(f *facts, r *findings) string {
+	h, age := f.hosts, f.now.Sub(f.hosts.Looked)
 	switch {
 	case !h.Present:
-		f.ok("no names of Services are kept in the hosts file here")
-		return
+		return "no names of Services are kept in the hosts file here"
 	case h.Ended:
-		f.add(Warn, "start it again (install/hosts), or remove its lines: `neardns-agent cleanup`",
-			"`neardns-agent hosts` has ended; the lines stay in the hosts file as they were %s ago", h.Age.Round(time.Second))
-	case h.Age > hostsSilence && h.Fault == "":
-		f.add(Warn, "check the pod of the DaemonSet neardns-hosts on this node", "`neardns-agent hosts` last ran %s ago", h.Age.Round(time.Minute))
+		r.warn("start it again (install/hosts), or remove its lines: `neardns-agent cleanup`",
+			"`neardns-agent hosts` has ended; the lines stay in the hosts file as they were %s ago", age.Round(time.Second))
+	case age > maxHostsAge && h.Fault == "":
+		r.warn("check the pod of the DaemonSet neardns-hosts on this node", "`neardns-agent hosts` last ran %s ago", age.Round(time.Minute))
 	}
 	if h.Fault != "" {
-		f.add(Fail, "fix that; the role tries again by itself, and does not change the file until then", "the hosts file: %s", h.Fault)
+		r.fail("fix that; the role tries again by itself, and does not change the file until then", "the hosts file: %s", h.Fault)
 	}
 	if h.Fighting {
-		f.add(Warn, "find what writes the file, and have it keep unknown lines",
-			"another program keeps removing the lines from the hosts file; they "+
-				"were restored %s", plural(h.Repairs, "time"))
+		r.warn("find what writes the file, and have it keep unknown lines",
+			"another program keeps removing the lines from the hosts file; they were restored %s", plural(h.Repairs, "time"))
 	}
 	for _, s := range h.Services {
 		switch s.Standing {
 		case hostsfile.Missing:
-			f.add(Fail, "check whether that Service exists and whether the node can query kube-dns; or remove it from hosts.services",
-				"%s has no line in the hosts file: %s",
-				s.Name, cmp.Or(s.Failed, "kube-dns denies it"))
+			r.fail("check whether that Service exists and whether the node can query kube-dns; or remove it from hosts.services",
+				"%s has no line in the hosts file: %s", s.Name, cmp.Or(s.Failed, "kube-dns denies it"))
 		case hostsfile.Foreign:
-			f.add(Warn, "remove that line if ours is to win", "another line of the file has names of %s, and wins: %s", s.Name,
+			r.warn("remove that line if ours is to win", "another line of the file has names of %s, and wins: %s", s.Name,
 				strings.Join(s.Left, ", "))
 		case hostsfile.Stale:
-			f.add(Warn, "check the path from this node to kube-dns", "%s has an old line: %s", s.Name, s.Failed)
+			r.warn("check the path from this node to kube-dns", "%s has an old line: %s", s.Name, s.Failed)
 		case hostsfile.Current:
-			f.ok("%s is %s", s.Name, strings.Join(s.Addresses, ", "))
+			r.ok("%s is %s", s.Name, strings.Join(s.Addresses, ", "))
 		}
 	}
-	if f.silent() {
-		f.ok("hosts.services is empty")
+	if len(r.list) == 0 {
+		return "hosts.services is empty"
 	}
+	return ""
 }
 
 // hostsTable lists the names of Services in the hosts file.
 func hostsTable(w io.Writer, h *Hosts) {
-	if h == nil || !h.Present {
+	if h == nil {
 		return
 	}
 	if h.Fault != "" {

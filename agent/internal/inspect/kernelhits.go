@@ -7,35 +7,6 @@ import (
 	"github.com/neardns/neardns/agent/internal/node"
 )
 
-func checkKernelHits(snap Snapshot, f *findings) {
-	k := snap.Agent.InKernel
-	who, either := "the agent", "the agent or kube-dns"
-	if snap.KernelAlone {
-		who, either = "kube-dns", "kube-dns"
-	}
-	switch {
-	case snap.Agent.Err != "":
-		f.ok("no agent runs")
-		return
-	case k == nil:
-		f.ok("off: %s answers them", who)
-		return
-	case k.Fault != "":
-		f.add(Warn, "fix what it names, or write kernelHits.mode: \"off\"; "+who+" answers them meanwhile",
-			"none is answered in the kernel: %s", k.Fault)
-	}
-	for _, r := range k.Refused {
-		f.add(Warn, "fix the reason, or exclude the pod or its namespace (kernelHits); "+either+" answers it meanwhile",
-			"%s is not answered in the kernel: %s", r.Pod, r.Why)
-	}
-	if f.silent() {
-		f.ok("answered for %s, from %s", plural(k.Pods, "pod"), entries(k.Lent))
-		if len(k.Served) > 0 {
-			f.ok("answered in place of %s", some(texts(k.Served)))
-		}
-	}
-}
-
 func entries(n int) string {
 	if n == 1 {
 		return "1 entry"

@@ -1,0 +1,160 @@
+package inspect
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/neardns/neardns/pkg/conflist"
+	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+// network is the runtime's CNI configuration.
+type network struct {
+	folder    string
+	effective string   // the file that the runtime takes: the first one
+	entry     bool     // it has our entry
+	elsewhere []string // other files that have
+	missing   []string // cluster DNS addresses that the entry does not redirect
+	plugin    string   // path of the binary
+	pluginErr string   // why it cannot be run
+	err       error
+}
+
+// network reads the runtime's network: containerd and CRI-O take the first file of the folder, by name.
+func (in *Inspector) network(redirects []steer.Redirect) network {
+	n := network{folder: in.CNIConf, plugin: filepath.Join(in.CNIBin, conflist.Type)}
+	var files []os.DirEntry
+	if files, n.err = os.ReadDir(in.CNIConf); n.err != nil { // sorted; an error also if it is only not mounted here
+		return n
+	}
+	for _, f := range files {
+		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(f.Name())) {
+			continue
+		}
+		path := filepath.Join(in.CNIConf, f.Name())
+		data, err := os.ReadFile(path)
+		if err != nil {
+			n.err = err
+			return n
+		}
+		list, err := conflist.Read(data)
+		entry := err == nil && list.Position() > 0
+		switch {
+		case n.effective == "":
+			n.effective, n.entry = path, entry
+			if entry {
+				n.missing = missingRedirects(data, redirects)
+			}
+		case entry:
+			n.elsewhere = append(n.elsewhere, path)
+		}
+	}
+	switch info, err := os.Stat(n.plugin); {
+	case errors.Is(err, fs.ErrNotExist) && !exists(in.CNIBin): // not mounted here
+	case err != nil:
+		n.pluginErr = err.Error()
+	case info.Mode()&0o111 == 0:
+		n.pluginErr = "it is not executable"
+	}
+	return n
+}
+
+// missingRedirects lists the cluster DNS addresses that the entry in a network list does not have.
+func missingRedirects(list []byte, redirects []steer.Redirect) (out []string) {
+	var doc struct {
+		Plugins []struct {
+			Type      string            `json:"type"`
+			Redirects []json.RawMessage `json:"redirects"`
+		} `json:"plugins"`
+	}
+	_ = json.Unmarshal(list, &doc) // it was read as a list before
+	named := map[string]bool{}
+	for _, p := range doc.Plugins {
+		for _, raw := range p.Redirects {
+			var r steer.Redirect
+			if _ = json.Unmarshal(raw, &r); r.ClusterDNS.IsValid() && p.Type == conflist.Type { // an entry that cannot be read has none
+				named[r.ClusterDNS.String()] = true
+			}
+		}
+	}
+	for _, r := range redirects {
+		if a := r.ClusterDNS.String(); !named[a] {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// watch reads the last state of `neardns-install watch`, which keeps our entry in that configuration; nil if none runs. A file that cannot
+// be read is a fault of its own.
+func (in *Inspector) watch() *nodestate.Watch {
+	w, ok, err := nodestate.ReadWatch(in.Conf.StateDir)
+	if err != nil {
+		return &nodestate.Watch{Looked: time.Now(), Fault: err.Error()}
+	} else if !ok {
+		return nil
+	}
+	return &w
+}
+
+// maxWatchAge is the age of a state from which on the watch counts as gone. It checks every 30 s, and every five minutes during a conflict.
+const maxWatchAge = 15 * time.Minute
+
+func checkConflist(f *facts, r *findings) string {
+	const install = "run `neardns-install install`"
+	n := f.network
+	watched := f.checkWatch(r)
+	switch {
+	case n.err != nil && watched:
+		// In the agent's container the network's folder is not mounted: other plugins keep credentials in it.
+		return "`neardns-install watch` found plugin and entry in network " + f.watch.Network
+	case n.err != nil:
+		r.warn("run the doctor as root in the host's namespaces, or name the runtime's folder with --cni-conf", "could not be read: %s", n.err)
+		return ""
+	case n.effective == "":
+		r.fail("wait for the primary CNI plugin to write its network, or name its folder with --cni-conf", "there is no network in %s", n.folder)
+		return ""
+	case !n.entry && len(n.elsewhere) > 0:
+		r.fail("remove the other network or put the entry into the first one: "+install, "runtimes take %s, and the entry is only in %s",
+			n.effective, strings.Join(n.elsewhere, ", "))
+	case !n.entry:
+		r.fail(install+"; new pods are not steered until then", "%s has no entry of type neardns", n.effective)
+	case len(n.missing) > 0:
+		r.warn(install+" with the agent's configuration", "the entry in %s does not redirect %s", n.effective, strings.Join(n.missing, ", "))
+	default:
+		r.ok("%s has the entry", n.effective)
+	}
+	if n.entry && n.pluginErr != "" {
+		r.fail(install+": pods cannot start without it", "the plugin %s cannot be run: %s", n.plugin, n.pluginErr)
+	}
+	return ""
+}
+
+// checkWatch reports whether a watch runs and the entry is in place by it.
+func (f *facts) checkWatch(r *findings) (inPlace bool) {
+	const log = "see the log of `neardns-install watch`"
+	if f.watch == nil {
+		return false
+	}
+	switch w, age := f.watch, f.now.Sub(f.watch.Looked); {
+	case w.Fault != "":
+		r.fail("fix that; the watch tries again by itself", "the watch cannot install plugin and entry: %s", w.Fault)
+	case w.Fighting:
+		r.warn(log+", which names the file and its first plugin, and stop what writes it",
+			"another program keeps removing the entry; the watch has restored it %s", plural(w.Repairs, "time"))
+		return age <= maxWatchAge
+	case age > maxWatchAge:
+		r.warn("start `neardns-install watch` again; when the main network writes its file anew, new pods are not steered until then",
+			"the watch last checked %s ago", age.Round(time.Minute))
+	default:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,294 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/node/link"
+	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/internal/dns/corefile"
+	"github.com/neardns/neardns/internal/dns/portowners"
+	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/steer/nft"
+	"github.com/neardns/neardns/pkg/steer/rules"
+)
+
+// facts is what the doctor read from a node. The checks judge it and read nothing else.
+type facts struct {
+	basics
+	surroundings
+	now           time.Time
+	kernelHitsOff bool
+	unknown       []string // unknown keys of the configuration, with their places
+	slow          []string // zones whose hits go through CoreDNS although the fast path is on, and why
+	holder        int      // the process that holds the state folder's lock; 0 if none is known
+	linkDrift     []string
+	linkErr       error
+	sockets       []socket // of other processes on port 53 of our addresses
+	tableDrift    []string
+	verified      []netip.Addr // cluster DNS addresses with a recorded fallback check
+	verifiedErr   error
+	fallbacks     []*queryResult // of the cluster DNS addresses, queried from the host
+	upstreams     []*queryResult
+	compared      []comparison
+	attachments   []pods.Verified
+	podErrs       []error
+}
+
+// surroundings are other programs and settings of the host.
+type surroundings struct {
+	accepted, dropping []iptables.DropPolicy // policies at our addresses with and without our rules
+	acceptErr          error
+	chains             []nft.Chain // of other programs
+	chainsErr          error
+	kubeProxy          string // the mode, by its rules
+	kubeProxyWanted    string // by the configuration
+	neighbours         []string
+	resolv             []resolvConf
+	network            network
+	watch              *nodestate.Watch // nil: none runs
+	hosts              Hosts
+	kernel             kernelSettings
+	unwritable         map[string]string // why a folder cannot be written
+}
+
+// socket is one of another process.
+type socket struct {
+	plan.Target
+	wildcard bool
+	holder   string // "" if unknown
+}
+
+// kernelSettings decide where packets go.
+type kernelSettings struct {
+	noForward                []string // sysctls that are off and keep pods from kube-dns
+	bridgePods               bool     // steered pods are connected to a bridge
+	bridgeNF                 string   // bridge-nf-call-iptables: "1", "0", "" where the kernel has none
+	conntracked, conntrackOf int      // conntrackOf 0: no limit known
+}
+
+// gather reads what the doctor judges.
+func (in *Inspector) gather(ctx context.Context) *facts {
+	f := &facts{basics: *in.collect(ctx), now: time.Now(), unknown: in.Conf.Unknown(),
+		kernelHitsOff: in.Conf.KernelHits.Mode == config.KernelHitsOff, holder: in.holder()}
+	defer f.close()
+	f.resolv, f.hosts, f.unwritable = in.resolvConf(f.up), in.hosts(f.now), map[string]string{}
+	if in.Fault != nil {
+		f.faults = append([]error{in.Fault}, f.faults...)
+	}
+	if f.agent == nil {
+		f.agent = new(node.Status)
+	}
+	for _, dir := range f.folders() {
+		f.unwritable[dir] = unwritable(dir)
+	}
+	if f.want.Server.FastPath {
+		slow, err := corefile.SlowZones(f.want.Server.Config)
+		if err != nil {
+			f.faults = append(f.faults, err)
+		}
+		f.slow = texts(slow)
+	}
+	if f.want.KernelAlone() {
+		f.upstreams, _ = in.queryServers(ctx, f.want, f.up)
+		return f
+	}
+	var queries sync.WaitGroup
+	queries.Go(func() { f.upstreams, f.fallbacks = in.queryServers(ctx, f.want, f.up) })
+	queries.Go(func() { f.compared = in.compare(ctx, f.want) })
+	f.linkDrift, f.linkErr = link.Verify(link.Config{Name: f.want.Link.Name, Addresses: f.want.Addresses()})
+	f.sockets = sockets(f.want.Targets())
+	f.verifyTable()
+	proof, err := nodestate.ReadProof(f.want.Folders.Persist)
+	f.verified, f.verifiedErr = proof.ClusterDNS, err
+	f.accepted, f.dropping, f.acceptErr = iptables.VerifyAccepts(f.want.Addresses())
+	f.chains, f.chainsErr = nft.Others(-1)
+	f.kubeProxy, f.kubeProxyWanted = kubeProxyMode(f.chains), in.Conf.KubeProxyMode
+	f.neighbours = neighbours(f.chains)
+	f.network, f.watch = in.network(f.want.Redirects), in.watch()
+	f.attachments, f.podErrs = f.pods.Verify()
+	f.kernel = readKernelSettings(f.want.Redirects, f.attachments)
+	queries.Wait()
+	return f
+}
+
+func (f *facts) clusterDNS() (out []netip.Addr) {
+	for _, r := range f.want.Redirects {
+		out = append(out, r.ClusterDNS)
+	}
+	return out
+}
+
+func (f *facts) folders() []string { return []string{f.want.Folders.State, f.want.Folders.Persist} }
+
+// holder is the running process that the lock file names. The lock itself is not tried: a starting agent may want it.
+func (in *Inspector) holder() int {
+	data, err := os.ReadFile(filepath.Join(in.Conf.StateDir, nodestate.AgentLockName))
+	if err != nil {
+		return 0
+	}
+	_, after, _ := strings.Cut(string(data), "process ")
+	digits, _, _ := strings.Cut(after, " ")
+	pid, err := strconv.Atoi(strings.Trim(digits, "\n,;:()"))
+	if err != nil {
+		return 0
+	}
+	name, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "comm"))
+	if err != nil || !strings.HasPrefix(string(name), "neardns") {
+		return 0
+	}
+	return pid
+}
+
+// sockets lists other programs' sockets on port 53 of our addresses. The lock tells two agents apart.
+func sockets(targets []plan.Target) []socket {
+	var out []socket
+	listed := map[string]bool{}
+	for _, t := range targets {
+		exact, wildcard, err := portowners.Find(t.Protocol.String(), netip.AddrPortFrom(t.Address, 53))
+		if err != nil {
+			continue // no /proc: all other checks report it
+		}
+		for _, owner := range exact {
+			if !strings.HasPrefix(owner, "neardns-agent ") {
+				out = append(out, socket{Target: t, holder: owner})
+			}
+		}
+		for _, owner := range wildcard {
+			if key := owner + t.Protocol.String(); !listed[key] {
+				listed[key] = true
+				out = append(out, socket{Target: t, holder: owner, wildcard: true})
+			}
+		}
+	}
+	return out
+}
+
+// verifyTable compares the host's rules with those of the configuration.
+func (f *facts) verifyTable() {
+	if !f.present || f.tableErr != nil {
+		return
+	}
+	want, err := f.want.Host(f.pods, rules.Uplinks)
+	if err == nil {
+		err = f.host.Verify(want)
+	}
+	var drift *steer.DriftError
+	if errors.As(err, &drift) {
+		f.tableDrift = drift.Items
+	} else {
+		f.tableErr = err
+	}
+}
+
+// kubeProxyMode recognizes kube-proxy's mode by its chains, and IPVS by its Services.
+func kubeProxyMode(others []nft.Chain) string {
+	if services, err := os.ReadFile("/proc/thread-self/net/ip_vs"); err == nil && strings.Contains(string(services), "TCP ") {
+		return config.KubeProxyIPVS
+	}
+	mode := config.KubeProxyNone
+	for _, c := range others {
+		switch {
+		case c.Table == "kube-proxy":
+			mode = config.KubeProxyNftables
+		case c.Table == "nat" && c.Name == "KUBE-SERVICES":
+			mode = config.KubeProxyIptables
+		}
+	}
+	if mode == config.KubeProxyNone && iptables.HasLegacyChain("nat", "KUBE-SERVICES") {
+		mode = config.KubeProxyIptables
+	}
+	return mode
+}
+
+// Programs that may interfere.
+const (
+	cilium       = "cilium"
+	firewalld    = "firewalld"
+	nodeLocalDNS = "node-local-dns"
+	resolved     = "systemd-resolved"
+)
+
+// neighbours lists programs on the node that may interfere.
+func neighbours(others []nft.Chain) (names []string) {
+	if exists("/sys/class/net/cilium_host") ||
+		slices.ContainsFunc(others, func(c nft.Chain) bool { return strings.HasPrefix(c.Name, "CILIUM_") }) {
+		names = append(names, cilium)
+	}
+	if slices.ContainsFunc(others, func(c nft.Chain) bool { return c.Table == "firewalld" }) {
+		names = append(names, firewalld)
+	}
+	if exists("/sys/class/net/nodelocaldns") {
+		names = append(names, nodeLocalDNS)
+	}
+	if exists("/run/systemd/resolve/stub-resolv.conf") {
+		names = append(names, resolved)
+	}
+	return names
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func readKernelSettings(redirects []steer.Redirect, attachments []pods.Verified) kernelSettings {
+	read := func(key string) string {
+		data, _ := os.ReadFile(filepath.Join("/proc/sys", strings.ReplaceAll(key, ".", "/")))
+		return strings.TrimSpace(string(data))
+	}
+	k := kernelSettings{bridgeNF: read("net.bridge.bridge-nf-call-iptables")}
+	for _, v := range attachments {
+		i := v.File.HostInterface
+		k.bridgePods = k.bridgePods || i != "" && exists(filepath.Join("/sys/class/net", i, "bridge"))
+	}
+	for _, r := range redirects {
+		key := "net.ipv6.conf.all.forwarding"
+		if r.Is4() {
+			key = "net.ipv4.ip_forward"
+		}
+		if read(key) == "0" && !slices.Contains(k.noForward, key) {
+			k.noForward = append(k.noForward, key)
+		}
+	}
+	k.conntracked, _ = strconv.Atoi(read("net.netfilter.nf_conntrack_count")) // without the module both are 0
+	k.conntrackOf, _ = strconv.Atoi(read("net.netfilter.nf_conntrack_max"))
+	return k
+}
+
+// unwritable is why a folder cannot be written; it does not write. A folder that does not exist yet is judged by its parent.
+func unwritable(dir string) string {
+	for !exists(dir) && dir != filepath.Dir(dir) {
+		dir = filepath.Dir(dir)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return err.Error()
+	}
+	switch err := unix.Access(dir, unix.W_OK); {
+	case errors.Is(err, unix.EROFS):
+		return "the file system is mounted read-only"
+	case err != nil:
+		return err.Error()
+	case fs.Blocks > 0 && fs.Bavail == 0:
+		return "the file system is full"
+	case fs.Files > 0 && fs.Ffree == 0:
+		return "the file system has no free inodes"
+	}
+	return ""
+}
