@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/config"
-	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/pkg/nodestate"
 )
 
@@ -25,11 +24,10 @@ const agentTimeout = 3 * time.Second
 func Ask(ctx context.Context, socket, path string) (text []byte, good bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _,
-		_ string) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "unix", socket)
-	}}}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, nil)
 	if err != nil {
 		return nil, false, err
@@ -52,30 +50,16 @@ func Ask(ctx context.Context, socket, path string) (text []byte, good bool, err 
 	return text, resp.StatusCode == http.StatusOK, nil
 }
 
-// askAgent reads the running agent's status from its socket.
-func askAgent(ctx context.Context, socket string) (*node.Status, error) {
-	text, _, err := Ask(ctx, socket, "/status")
+// readAgent reads what the running agent serves at a path of its socket.
+func readAgent[T any](ctx context.Context, socket, path string) (v T, err error) {
+	text, _, err := Ask(ctx, socket, path)
 	if err != nil {
-		return nil, err
+		return v, err
 	}
-	var s node.Status
-	if err := json.Unmarshal(text, &s); err != nil {
-		return nil, fmt.Errorf("read the agent's status: %w", err)
+	if err := json.Unmarshal(text, &v); err != nil {
+		return v, fmt.Errorf("read the agent's %s: %w", path, err)
 	}
-	return &s, nil
-}
-
-// askPods reads the pods from the running agent.
-func askPods(ctx context.Context, socket string) ([]PodView, error) {
-	text, _, err := Ask(ctx, socket, "/pods")
-	if err != nil {
-		return nil, err
-	}
-	var views []PodView
-	if err := json.Unmarshal(text, &views); err != nil {
-		return nil, fmt.Errorf("read the agent's pods: %w", err)
-	}
-	return views, nil
+	return v, nil
 }
 
 // InEffect is the configuration that this node's agent serves by. If the file at path has a fault, the agent keeps the one before: InEffect

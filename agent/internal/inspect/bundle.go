@@ -22,36 +22,36 @@ import (
 	"github.com/neardns/neardns/pkg/nodestate"
 )
 
-// programTimeout is what a program that prints rules or its version may take.
-const programTimeout = 10 * time.Second
+const (
+	programTimeout = 10 * time.Second // of a program that prints rules or its version
+	maxFiles       = 500              // of one folder: a node has about a hundred pods
+	maxLog         = 4 << 20          // of a log's end, in bytes
+)
 
-// logPaths are where the kubelet keeps what containers of ours said, and where people who run the programs without it may.
+// logPaths are where the kubelet keeps our containers' logs, and where people who run the programs without it may.
 var logPaths = []string{"/var/log/pods/*_neardns*_*/*/*.log", "/var/log/neardns*.log"}
 
-// sysctls matter to the ways of packets.
-var sysctls = []string{"net/ipv4/ip_forward", "net/ipv4/conf/all/rp_filter", "net/ipv4/conf/all/route_localnet",
-	"net/ipv6/conf/all/forwarding",
+// sysctls decide where packets go.
+var sysctls = []string{"net/ipv4/ip_forward", "net/ipv4/conf/all/rp_filter", "net/ipv4/conf/all/route_localnet", "net/ipv6/conf/all/forwarding",
 	"net/ipv6/conf/all/disable_ipv6", "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max",
-	"net/bridge/bridge-nf-call-iptables",
-	"net/core/rmem_max", "net/ipv4/ip_local_port_range", "kernel/osrelease"}
+	"net/bridge/bridge-nf-call-iptables", "net/core/rmem_max", "net/ipv4/ip_local_port_range", "kernel/osrelease"}
 
-// Bundle packs what a bug report needs: report, status and pods, configuration, rules, links, state, logs and versions. What cannot be
-// looked at is noted in it, and so is what is private. configPath is the configuration's file; "" for none.
+// Bundle packs what a bug report needs: report, status and pods, configuration, rules, links, state, logs and versions. Its manifest names
+// what could not be read, and what is private and was left out. configPath is the configuration's file; "" for none.
 func (in *Inspector) Bundle(ctx context.Context, report Report, version, configPath string) *bundle.Bundle {
-	b := bundle.New(version, time.Now())
-	b.Add("doctor.txt", []byte(report.Text()))
-	c := &collector{Inspector: in, Bundle: b}
+	c := &collector{Inspector: in, Bundle: bundle.New(version, time.Now())}
+	c.Put("doctor.txt", []byte(report.Text()), nil)
 	c.views(ctx)
 	c.configuration(configPath)
 	c.folder("state", in.Conf.StateDir)
 	c.folder("persist", in.Conf.PersistDir)
 	c.folder("cni", in.CNIConf)
-	c.rules(ctx)
-	c.network()
+	c.network(ctx)
 	c.logs()
 	c.versions(ctx, version)
-	c.metrics(ctx)
-	return b
+	text, err := readMetrics(ctx, in.Conf.Listen.Metrics.String())
+	c.Put("metrics.txt", text, err)
+	return c.Bundle
 }
 
 // collector puts what it finds into a bundle.
@@ -60,93 +60,81 @@ type collector struct {
 	*bundle.Bundle
 }
 
-// have adds a text, or notes why there is none.
-func (c *collector) have(name string, text []byte, err error) {
-	if err != nil {
-		c.Lacks(name, err.Error())
-		return
-	}
-	c.Add(name, text)
-}
-
 func (c *collector) views(ctx context.Context) {
 	s, err := c.Status(ctx)
-	if err != nil {
-		c.Lacks("status.txt", err.Error())
-	} else {
-		c.Add("status.txt", []byte(s.Text()))
+	if err == nil {
 		text, err := json.MarshalIndent(s, "", "  ")
-		c.have("status.json", text, err)
+		c.Put("status.json", text, err)
+		c.Put("status.txt", []byte(s.Text()), nil)
+	} else {
+		c.Put("status.txt", nil, err)
 	}
 	views, noAgent := c.Pods(ctx)
-	c.Add("pods.txt", []byte(PodsText(views)))
+	c.Put("pods.txt", []byte(PodsText(views)), nil)
 	if noAgent != nil {
-		c.Lacks("pods' counts", noAgent.Error())
+		c.Put("pods' counts", nil, noAgent)
 	}
 }
 
 func (c *collector) configuration(path string) {
 	if path != "" {
 		text, err := c.ReadFile(path)
-		c.have("config/file.yaml", text, err)
+		c.Put("config/file.yaml", text, err)
 	}
-	c.Add("config/in-effect.yaml", []byte(c.Conf.Show()))
+	c.Put("config/in-effect.yaml", []byte(c.Conf.Show()), nil)
 	if c.Fault != nil {
-		c.Add("config/fault.txt", []byte(c.Fault.Error()+"\n"))
+		c.Put("config/fault.txt", []byte(c.Fault.Error()+"\n"), nil)
 	}
+	var text string
 	p, up, err := plan.Read(c.Conf, c.ReadFile, "doctor")
-	if err != nil {
-		c.Lacks("config/Corefile", err.Error())
-		return
+	if err == nil {
+		text, err = corefile.Render(p.Server.Config)
 	}
-	text, err := corefile.Render(p.Server.Config)
-	c.have("config/Corefile", []byte(text), err)
+	c.Put("config/Corefile", []byte(text), err)
 	for _, r := range c.resolvConf(up) {
 		text, err := c.ReadFile(r.path)
-		c.have("resolv"+r.path, text, err)
+		c.Put("resolv"+r.path, text, err)
 	}
 }
 
-// folder adds the regular files of a folder of ours or the runtime's. The cache's snapshot holds what pods asked for.
+// folder adds the regular files of a folder of ours or the runtime's, without the cache's snapshot.
 func (c *collector) folder(name, path string) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
-		c.Lacks(name, err.Error())
+		c.Put(name, nil, err)
 		return
 	}
 	defer root.Close()
 	found := 0
 	err = fs.WalkDir(root.FS(), ".", func(at string, d fs.DirEntry, err error) error {
-		if err != nil {
+		in := filepath.Join(name, at)
+		switch {
+		case err != nil:
 			return err
-		}
-		switch in := filepath.Join(name, at); {
 		case !d.Type().IsRegular(), d.Name() == nodestate.PluginLockName, strings.HasPrefix(d.Name(), nodestate.TempPrefix):
+			return nil
 		case d.Name() == nodestate.CacheSnapshotName:
-			c.Lacks(in, "left out: it has the names that pods asked for, and the answers")
+			c.Put(in, nil, errors.New("left out: it has the names that pods queried, and the answers"))
+			return nil
 		case found == maxFiles:
-			c.Lacks(name, fmt.Sprintf("only the first %d files are there", maxFiles))
-			return filepath.SkipAll
-		default:
-			found++
-			text, err := root.ReadFile(at)
-			if strings.Contains(d.Name(), ".log") && err == nil {
-				c.AddLog(in, text)
-			} else if !errors.Is(err, fs.ErrNotExist) { // a pod's file may go meanwhile
-				c.have(in, text, err)
-			}
+			return fmt.Errorf("the folder has more than %d files", maxFiles)
+		}
+		found++
+		text, err := root.ReadFile(at)
+		if strings.Contains(d.Name(), ".log") {
+			c.PutLog(in, text, err)
+		} else if !errors.Is(err, fs.ErrNotExist) { // a pod's file may go meanwhile
+			c.Put(in, text, err)
 		}
 		return nil
 	})
 	if err != nil {
-		c.Lacks(name, err.Error())
+		c.Put(name, nil, err)
 	}
 }
 
-// maxFiles bounds the files of one folder: a node has about a hundred pods.
-const maxFiles = 500
-
-func (c *collector) rules(ctx context.Context) {
+// network has the output of the programs that print rules, and what the slim image has without them.
+func (c *collector) network(ctx context.Context) {
 	for _, args := range [][]string{{"nft", "list", "ruleset"}, {"iptables-nft-save", "-c"}, {"ip6tables-nft-save", "-c"},
 		{"iptables-legacy-save", "-c"}, {"ip6tables-legacy-save", "-c"}, {"ip", "-d", "address"}, {"ip", "rule"}, {"ip", "-6", "rule"},
 		{"ip", "route", "show", "table", "all"}} {
@@ -155,8 +143,84 @@ func (c *collector) rules(ctx context.Context) {
 			folder = "network/"
 		}
 		text, err := output(ctx, args...)
-		c.have(folder+strings.Join(args, "-")+".txt", text, err)
+		c.Put(folder+strings.Join(args, "-")+".txt", text, err)
 	}
+	links, err := net.Interfaces()
+	var b bytes.Buffer
+	for _, l := range links {
+		addrs, err := l.Addrs()
+		fmt.Fprintln(&b, l.Index, l.Name, "mtu", l.MTU, l.HardwareAddr, l.Flags, addrs, errors.Join(err))
+	}
+	c.Put("network/links.txt", b.Bytes(), err)
+	for _, name := range []string{"route", "ipv6_route", "dev", "udp", "udp6", "tcp", "tcp6", "snmp", "snmp6", "netstat"} {
+		text, err := os.ReadFile("/proc/thread-self/net/" + name)
+		c.Put("network/proc-net-"+name, text, err)
+	}
+	var settings bytes.Buffer
+	for _, name := range sysctls {
+		appendText(&settings, name+": ", readOr("/proc/sys/"+name))
+	}
+	c.Put("network/sysctl.txt", settings.Bytes(), nil)
+}
+
+func (c *collector) logs() {
+	found := false
+	for _, pattern := range logPaths {
+		paths, _ := filepath.Glob(pattern) // an error is a bad pattern
+		for _, path := range paths {
+			found = true
+			text, err := tail(path)
+			c.PutLog("log"+path, text, err)
+		}
+	}
+	if !found {
+		c.Put("log", nil, fmt.Errorf("no log of the agent is visible here (%s): add `kubectl logs`, or the journal's", strings.Join(logPaths, ", ")))
+	}
+}
+
+// tail is the end of a file that may be large.
+func tail(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // only read
+	if info, err := f.Stat(); err == nil && info.Size() > maxLog {
+		if _, err := f.Seek(-maxLog, io.SeekEnd); err != nil {
+			return nil, err
+		}
+	}
+	return io.ReadAll(io.LimitReader(f, maxLog))
+}
+
+func (c *collector) versions(ctx context.Context, version string) {
+	var b bytes.Buffer
+	appendText(&b, "neardns-agent ", []byte(version))
+	for _, args := range [][]string{{filepath.Join(c.CNIBin, "neardns"), "--version"}, {"neardns-install", "--version"}, {"nft", "--version"},
+		{"iptables-nft", "--version"}, {"iptables-legacy", "--version"}} {
+		text, err := output(ctx, args...)
+		if err != nil {
+			text = []byte(err.Error())
+		}
+		appendText(&b, strings.Join(args, " ")+": ", text)
+	}
+	for _, path := range []string{"/proc/version", "/etc/os-release", "/proc/self/cgroup", "/proc/meminfo"} {
+		appendText(&b, "\n"+path+":\n", readOr(path))
+	}
+	c.Put("versions.txt", b.Bytes(), nil)
+}
+
+func appendText(b *bytes.Buffer, name string, text []byte) {
+	fmt.Fprintf(b, "%s%s\n", name, bytes.TrimSpace(text))
+}
+
+// readOr is a file's text, or the error.
+func readOr(path string) []byte {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return []byte(err.Error())
+	}
+	return text
 }
 
 // output is what a program prints.
@@ -173,111 +237,19 @@ func output(ctx context.Context, args ...string) ([]byte, error) {
 	return text, nil
 }
 
-// network needs no program: the slim image has none.
-func (c *collector) network() {
-	ifs, err := net.Interfaces()
-	var b strings.Builder
-	for _, i := range ifs {
-		addrs, err := i.Addrs()
-		fmt.Fprintf(&b, "%d %s mtu %d %s %s %v", i.Index, i.Name, i.MTU, i.HardwareAddr, i.Flags, addrs)
-		if err != nil {
-			fmt.Fprintf(&b, " (%v)", err)
-		}
-		b.WriteString("\n")
-	}
-	c.have("network/links.txt", []byte(b.String()), err)
-	for _, name := range []string{"route", "ipv6_route", "dev", "udp", "udp6", "tcp", "tcp6", "snmp", "snmp6", "netstat"} {
-		text, err := os.ReadFile("/proc/thread-self/net/" + name)
-		c.have("network/proc-net-"+name, text, err)
-	}
-	b.Reset()
-	for _, name := range sysctls {
-		text, err := os.ReadFile("/proc/sys/" + name)
-		if err != nil {
-			text = []byte(err.Error())
-		}
-		fmt.Fprintf(&b, "%s: %s\n", name, bytes.TrimSpace(text))
-	}
-	c.Add("network/sysctl.txt", []byte(b.String()))
-}
-
-func (c *collector) logs() {
-	found := 0
-	for _, pattern := range logPaths {
-		paths, _ := filepath.Glob(pattern) // an error is a bad pattern
-		for _, path := range paths {
-			found++
-			text, err := tail(path)
-			if err != nil {
-				c.Lacks("log"+path, err.Error())
-				continue
-			}
-			c.AddLog("log"+path, text)
-		}
-	}
-	if found == 0 {
-		c.Lacks("log", "no log of the agent is to be seen from here ("+strings.Join(logPaths, ", ")+"): add `kubectl logs`, or the journal's")
-	}
-}
-
-// tail is the end of a file that may be large.
-func tail(path string) ([]byte, error) {
-	const most = 4 << 20
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close() //nolint:errcheck // only read
-	if info, err := f.Stat(); err == nil && info.Size() > most {
-		if _, err := f.Seek(-most, io.SeekEnd); err != nil {
-			return nil, err
-		}
-	}
-	return io.ReadAll(io.LimitReader(f, most))
-}
-
-func (c *collector) versions(ctx context.Context, version string) {
-	var b strings.Builder
-	fmt.Fprintf(&b, "neardns-agent %s\n", version)
-	for _, args := range [][]string{{filepath.Join(c.CNIBin, "neardns"), "--version"}, {"neardns-install", "--version"}, {"nft", "--version"},
-		{"iptables-nft", "--version"}, {"iptables-legacy", "--version"}} {
-		text, err := output(ctx, args...)
-		if err != nil {
-			text = []byte(strings.ReplaceAll(err.Error(), "\n", "; "))
-		}
-		fmt.Fprintf(&b, "%s: %s\n", strings.Join(args, " "), bytes.TrimSpace(text))
-	}
-	for _, path := range []string{"/proc/version", "/etc/os-release", "/proc/self/cgroup", "/proc/meminfo"} {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			text = []byte(err.Error() + "\n")
-		}
-		fmt.Fprintf(&b, "\n%s:\n%s", path, text)
-	}
-	c.Add("versions.txt", []byte(b.String()))
-}
-
-// metrics are what a Prometheus would read now. Their labels name zones and namespaces, and nothing that was asked for.
-func (c *collector) metrics(ctx context.Context) {
-	const name = "metrics.txt"
-	if !c.Conf.Listen.Metrics.IsValid() {
-		c.Lacks(name, "listen.metrics is empty")
-		return
-	}
+// readMetrics reads what a Prometheus would read now. The labels name zones and namespaces, and no names that pods queried.
+func readMetrics(ctx context.Context, address string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.Conf.Listen.Metrics.String()+"/metrics", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
 	if err != nil {
-		c.Lacks(name, err.Error())
-		return
+		return nil, fmt.Errorf("listen.metrics: %w", err)
 	}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Do(req)
 	if err != nil {
-		c.Lacks(name, err.Error())
-		return
+		return nil, err
 	}
 	defer resp.Body.Close() //nolint:errcheck // read to the end
-	text, err := io.ReadAll(resp.Body)
-	c.have(name, text, err)
+	return io.ReadAll(resp.Body)
 }

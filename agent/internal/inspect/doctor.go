@@ -175,6 +175,21 @@ func plural(n int, word string) string {
 	return fmt.Sprintf("%d %ss", n, word)
 }
 
+func entries(n int) string {
+	if n == 1 {
+		return "1 entry"
+	}
+	return fmt.Sprintf("%d entries", n)
+}
+
+// texts returns values as text.
+func texts[T fmt.Stringer](values []T) (out []string) {
+	for _, v := range values {
+		out = append(out, v.String())
+	}
+	return out
+}
+
 // Text is the report for people: a line a finding, the verdict last.
 func (r Report) Text() string {
 	var b strings.Builder

@@ -87,15 +87,12 @@ func hostsTable(w io.Writer, h *Hosts) {
 	if h.Fault != "" {
 		fmt.Fprintf(w, "\nhosts file: %s\n", h.Fault)
 	}
-	fmt.Fprintln(w, "\nHOSTS FILE\tADDRESSES\tSTATE\tANSWERED\tREASON")
+	row(w, "\nHOSTS FILE", "ADDRESSES", "STATE", "ANSWERED", "REASON")
 	for _, s := range h.Services {
-		answered, reason := "", s.Failed
-		if !s.Answered.IsZero() {
-			answered = s.Answered.Format(time.RFC3339)
-		}
+		reason := s.Failed
 		if len(s.Left) > 0 {
 			reason = "another line has " + strings.Join(s.Left, ", ")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Name, strings.Join(s.Addresses, ","), s.Standing, answered, reason)
+		row(w, s.Name, strings.Join(s.Addresses, ","), s.Standing, s.Answered, reason)
 	}
 }

@@ -58,7 +58,7 @@ func (in *Inspector) collect(ctx context.Context) *basics {
 			f.faults = append(f.faults, err)
 		}
 	}
-	f.agent, f.agentErr = askAgent(ctx, in.socket())
+	f.agent, f.agentErr = readAgent[*node.Status](ctx, in.socket(), "/status")
 	f.pods = pods.Open(f.want.Folders.State, f.kind, slog.New(slog.DiscardHandler))
 	if f.want.KernelAlone() {
 		return f // there are no rules

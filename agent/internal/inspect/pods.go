@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -56,7 +55,7 @@ func PodViews(known []podindex.Pod) []PodView {
 
 // Pods lists the node's pods by the running agent's status. If there is none, noAgent is the reason, and the pods' files are read.
 func (in *Inspector) Pods(ctx context.Context) (views []PodView, noAgent error) {
-	views, noAgent = askPods(ctx, in.socket())
+	views, noAgent = readAgent[[]PodView](ctx, in.socket(), "/pods")
 	if noAgent == nil {
 		return views, nil
 	}
@@ -98,22 +97,20 @@ func PodsText(views []PodView) string {
 	}
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "POD\tADDRESSES\tCLUSTER DNS\tNAMESERVERS\tSEARCH\tOPTIONS\tOVERLAY\tCOMPLETION\tQUERIES\tHITS\tIN KERNEL\tFAILURES")
+	row(w, "POD", "ADDRESSES", "CLUSTER DNS", "NAMESERVERS", "SEARCH", "OPTIONS", "OVERLAY", "COMPLETION", "QUERIES", "HITS", "IN KERNEL", "FAILURES")
 	for _, v := range views {
 		completion := "off"
 		if v.SearchCompletion {
 			completion = "on"
 		}
-		counts := [4]string{"-", "-", "-", "-"}
+		cells := []any{line(cmp.Or(v.Pod, shortID(v.Container))), cmp.Or(steer.JoinAddrs(v.Addresses, ","), "-"), steered(v.Decisions),
+			line(strings.Join(v.Nameservers, ",")), line(strings.Join(v.Searches, ",")), line(strings.Join(v.Options, ",")), overlayOf(v), completion}
 		if c := v.Counts; c != nil {
-			for i, n := range []uint64{c.Queries, c.Hits, c.Kernel, c.Failures} {
-				counts[i] = strconv.FormatUint(n, 10)
-			}
+			cells = append(cells, c.Queries, c.Hits, c.Kernel, c.Failures)
+		} else {
+			cells = append(cells, "-", "-", "-", "-")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", line(cmp.Or(v.Pod, shortID(v.Container))), listed(v.Addresses),
-			steered(v.Decisions),
-			line(strings.Join(v.Nameservers, ",")), line(strings.Join(v.Searches, ",")), line(strings.Join(v.Options, ",")), overlaid(v), completion,
-			counts[0], counts[1], counts[2], counts[3])
+		row(w, cells...)
 	}
 	_ = w.Flush() // into memory
 	for _, v := range views {
@@ -126,39 +123,31 @@ func PodsText(views []PodView) string {
 
 func shortID(id string) string { return id[:min(13, len(id))] }
 
-func listed(in []netip.Addr) string { return cmp.Or(steer.JoinAddrs(in, ","), "-") }
-
 // steered sums up the decisions: one word if they agree.
 func steered(decisions []podfile.Decision) string {
-	var states []string
+	states, each := map[string]bool{}, []string{}
 	for _, d := range decisions {
-		states = append(states, stateOf(d))
+		states[stateOf(d)] = true
+		each = append(each, d.Redirect.ClusterDNS.String()+" "+stateOf(d))
 	}
-	if all := slices.Compact(slices.Clone(states)); len(all) == 1 {
-		return all[0]
+	if len(states) == 1 {
+		return stateOf(decisions[0])
 	}
-	var out []string
-	for _, d := range decisions {
-		out = append(out, d.Redirect.ClusterDNS.String()+" "+stateOf(d))
-	}
-	return cmp.Or(strings.Join(out, ","), "-")
+	return cmp.Or(strings.Join(each, ","), "-")
 }
 
-// Served is how a decision is shown where the pod names a local address as nameserver: the host's rules serve it, and give it back.
-const Served = "served"
-
-// stateOf tells those that were given back from those that wait for the fallback's proof.
+// stateOf is the state that people see of a decision.
 func stateOf(d podfile.Decision) string {
-	if len(d.Unanswered) > 0 {
+	switch {
+	case len(d.Unanswered) > 0:
 		return pods.Bypassed
-	}
-	if d.Local.IsValid() && d.State != podfile.LeftAlone {
-		return Served
+	case d.Local.IsValid() && d.State != podfile.LeftAlone:
+		return "served" // the pod names a local address as nameserver, so the host's rules steer or bypass it
 	}
 	return string(d.State)
 }
 
-func overlaid(v PodView) string {
+func overlayOf(v PodView) string {
 	if v.Lever == "" {
 		return cmp.Or(string(v.Overlay), "-")
 	}

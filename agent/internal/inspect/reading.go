@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/pods/podindex"
 	"github.com/neardns/neardns/pkg/steer"
 )
 
@@ -28,7 +29,7 @@ func (in *Inspector) Read(ctx context.Context) (*Reading, error) {
 	}
 	m := &Reading{At: time.Now(), Status: s}
 	if s.Agent != nil {
-		m.Pods, _ = askPods(ctx, in.socket()) // if the agent has ended meanwhile, the next reading shows it
+		m.Pods, _ = readAgent[[]PodView](ctx, in.socket(), "/pods") // if the agent has ended meanwhile, the next reading shows it
 	}
 	return m, nil
 }
@@ -51,13 +52,13 @@ func (m *Reading) Text(before *Reading) string {
 	b.WriteString(m.Status.faults())
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	if a := m.Status.Agent; a != nil {
-		fmt.Fprintln(w, "\nADDRESS\tPROTOCOL\tANSWERED BY\tSINCE\tREASON")
+		row(w, "\nADDRESS", "PROTOCOL", "ANSWERED BY", "SINCE", "REASON")
 		for _, l := range a.Leases {
 			by := "kube-dns"
 			if l.Held {
 				by = "the cache"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", l.Address, l.Protocol, by, l.Since.Format(time.RFC3339), l.Reason)
+			row(w, l.Address, l.Protocol, by, l.Since, l.Reason)
 		}
 	}
 	m.switchRates(w, ofKernel)
@@ -96,28 +97,23 @@ func (m *Reading) switchRates(w io.Writer, s span) {
 		}
 		return s.rate(s.before.Status.Counters[name].Packets, m.Status.Counters[name].Packets)
 	}
-	fmt.Fprintln(w, "\nQUERIES PER SECOND\tUDP\tTCP CONNECTIONS")
-	fmt.Fprintf(w, "to the cache\t%s\t%s\n", rate(steer.CounterDeliveredUDP), rate(steer.CounterDeliveredTCP))
-	fmt.Fprintf(w, "to kube-dns\t%s\t%s\n", rate(steer.CounterFallbackUDP), rate(steer.CounterFallbackTCP))
+	row(w, "\nQUERIES PER SECOND", "UDP", "TCP CONNECTIONS")
+	row(w, "to the cache", rate(steer.CounterDeliveredUDP), rate(steer.CounterDeliveredTCP))
+	row(w, "to kube-dns", rate(steer.CounterFallbackUDP), rate(steer.CounterFallbackTCP))
 }
 
 // hitRatio shows the share of hits among the agent's queries.
 func (m *Reading) hitRatio(w io.Writer, s span) {
-	if m.Status.Agent == nil || m.Status.Agent.Cache == nil {
+	if s.before == nil || m.Status.Agent.Cache == nil || s.before.Status.Agent.Cache == nil {
 		return
 	}
-	now := m.Status.Agent.Cache
-	if s.before == nil || s.before.Status.Agent.Cache == nil {
-		return
+	was, now := s.before.Status.Agent.Cache, m.Status.Agent.Cache
+	hits, queries := now.Hits-was.Hits, now.Hits-was.Hits+now.Misses-was.Misses
+	share := "no queries"
+	if queries > 0 {
+		share = fmt.Sprintf("%.1f %% of %d queries", 100*float64(hits)/float64(queries), queries)
 	}
-	was := s.before.Status.Agent.Cache
-	hits, misses := now.Hits-was.Hits, now.Misses-was.Misses
-	if hits < 0 || misses < 0 || hits+misses == 0 {
-		fmt.Fprintf(w, "\nin the cache: no queries; %d KiB of %d KiB used\n", now.Bytes>>10, now.Limit>>10)
-		return
-	}
-	fmt.Fprintf(w, "\nin the cache: %.1f %% of %d queries; %d KiB of %d KiB used\n", 100*float64(hits)/float64(hits+misses), hits+misses,
-		now.Bytes>>10, now.Limit>>10)
+	fmt.Fprintf(w, "\nin the cache: %s; %d KiB of %d KiB used\n", share, now.Bytes>>10, now.Limit>>10)
 }
 
 // podRates lists the pods with most queries. Names are not counted anywhere.
@@ -133,32 +129,28 @@ func (m *Reading) podRates(b *strings.Builder, s span) {
 	if s.before == nil {
 		return
 	}
-	type client struct {
-		name, queries, hits, failed string
-		sent                        uint64
-	}
-	was := map[[2]string]PodView{}
+	was := map[[2]string]*podindex.Counts{}
 	for _, v := range s.before.Pods {
-		was[[2]string{v.Container, v.Interface}] = v
+		was[[2]string{v.Container, v.Interface}] = v.Counts
 	}
-	var clients []client
-	for _, v := range m.Pods {
-		old, known := was[[2]string{v.Container, v.Interface}]
-		if !known || old.Counts == nil || v.Counts == nil || v.Counts.Queries <= old.Counts.Queries {
-			continue
+	sent := func(v PodView) uint64 { // since the reading before
+		old := was[[2]string{v.Container, v.Interface}]
+		if old == nil || v.Counts == nil || v.Counts.Queries <= old.Queries {
+			return 0
 		}
-		clients = append(clients, client{name: line(cmp.Or(v.Pod, shortID(v.Container))), sent: v.Counts.Queries - old.Counts.Queries,
-			queries: s.rate(old.Counts.Queries, v.Counts.Queries), hits: s.rate(old.Counts.Hits, v.Counts.Hits),
-			failed: s.rate(old.Counts.Failures, v.Counts.Failures)})
+		return v.Counts.Queries - old.Queries
 	}
+	clients := slices.DeleteFunc(slices.Clone(m.Pods), func(v PodView) bool { return sent(v) == 0 })
 	if len(clients) == 0 {
 		return
 	}
-	slices.SortStableFunc(clients, func(a, b client) int { return cmp.Compare(b.sent, a.sent) })
+	slices.SortStableFunc(clients, func(a, b PodView) int { return cmp.Compare(sent(b), sent(a)) })
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\nPOD\tQUERIES PER SECOND\tIN THE CACHE\tFAILED")
-	for _, a := range clients[:min(topPods, len(clients))] {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", a.name, a.queries, a.hits, a.failed)
+	row(w, "\nPOD", "QUERIES PER SECOND", "IN THE CACHE", "FAILED")
+	for _, v := range clients[:min(topPods, len(clients))] {
+		old := was[[2]string{v.Container, v.Interface}]
+		row(w, line(cmp.Or(v.Pod, shortID(v.Container))), s.rate(old.Queries, v.Counts.Queries), s.rate(old.Hits, v.Counts.Hits),
+			s.rate(old.Failures, v.Counts.Failures))
 	}
 	_ = w.Flush() // into memory
 	if more := len(clients) - topPods; more > 0 {

@@ -80,14 +80,34 @@ func (in *Inspector) Status(ctx context.Context) (*Status, error) {
 	return r, nil
 }
 
+// row writes a line of a table.
+func row(w io.Writer, cells ...any) {
+	texts := make([]string, len(cells))
+	for i, c := range cells {
+		texts[i] = fmt.Sprint(c)
+		if at, ok := c.(time.Time); ok {
+			texts[i] = rfc3339(at)
+		}
+	}
+	fmt.Fprintln(w, strings.Join(texts, "\t"))
+}
+
+// rfc3339 is a time as text; "" for none.
+func rfc3339(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return at.Format(time.RFC3339)
+}
+
 // upstreamTable lists the upstreams and their state.
 func upstreamTable(w io.Writer, upstreams []forward.Status) {
 	if len(upstreams) == 0 {
 		return
 	}
-	fmt.Fprintln(w, "\nUPSTREAM\tFOR\tSTATE\tSINCE")
+	row(w, "\nUPSTREAM", "FOR", "STATE", "SINCE")
 	for _, u := range upstreams {
-		state, since := "used", ""
+		state := "used"
 		if u.LastResort {
 			state = "last resort"
 		}
@@ -100,16 +120,8 @@ func upstreamTable(w io.Writer, upstreams []forward.Status) {
 		if len(u.Loops) > 0 {
 			state = "leads back to this node for " + strings.Join(u.Loops, ", ") + ": not used for them"
 		}
-		if !u.Since.IsZero() {
-			since = u.Since.Format(time.RFC3339)
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", u.Server, strings.Join(u.Zones, ","), state, since)
+		row(w, u.Server, strings.Join(u.Zones, ","), state, u.Since)
 	}
-}
-
-// whose identifies the agent.
-func whose(s *node.Status) string {
-	return fmt.Sprintf("instance %s, process %d, version %s", s.Instance, s.PID, s.Version)
 }
 
 // counted lists counts by kind.
@@ -123,13 +135,15 @@ func counted(counts map[string]int) string {
 
 // verdict is the first line.
 func (r *Status) verdict() string {
-	switch {
-	case r.Agent == nil:
-		return fmt.Sprintf("NOT SERVING: %s; pods are answered by kube-dns\n", r.NoAgent)
-	case r.Good():
-		return fmt.Sprintf("SERVING since %s (%s)\n", r.Agent.Started.Format(time.RFC3339), whose(r.Agent))
+	a := r.Agent
+	if a == nil {
+		return "NOT SERVING: " + r.NoAgent + "; pods are answered by kube-dns\n"
 	}
-	return fmt.Sprintf("DEGRADED (%s, started %s)\n", whose(r.Agent), r.Agent.Started.Format(time.RFC3339))
+	agent := fmt.Sprintf("instance %s, process %d, version %s", a.Instance, a.PID, a.Version)
+	if r.Good() {
+		return "SERVING since " + rfc3339(a.Started) + " (" + agent + ")\n"
+	}
+	return "DEGRADED (" + agent + ", started " + rfc3339(a.Started) + ")\n"
 }
 
 // faults lists what is wrong now, a line each.
@@ -150,86 +164,113 @@ func (r *Status) faults() string {
 // Text is the report for people: the verdict first.
 func (r *Status) Text() string {
 	var b strings.Builder
-	b.WriteString(r.verdict())
-	b.WriteString(r.faults())
-	if r.Agent != nil {
-		for _, u := range r.Agent.Unknown {
-			fmt.Fprintf(&b, "  warning: %s (it has no effect)\n", u)
-		}
-		for _, what := range r.Agent.Without {
-			fmt.Fprintf(&b, "  without %s\n", what)
-		}
-		if h := r.Agent.Handover; h != nil {
-			fmt.Fprintf(&b, "  taken over from %s at %s, in %s\n", h.From, h.At.Format(time.RFC3339), h.Took)
-		}
-		if r.Backend != "" && r.Backend != rules.Nftables {
-			fmt.Fprintf(&b, "  rules: %s\n", r.Backend)
-		}
-		if e := r.Agent.External; e != "" {
-			fmt.Fprintf(&b, "  external: %s\n", e)
-		}
-		if c := r.Agent.Cache; c != nil {
-			fmt.Fprintf(&b, "  cache: %d KiB of %d KiB, %d hits, %d misses\n", c.Bytes>>10, c.Limit>>10, c.Hits, c.Misses)
-		}
-		who := "the agent"
-		if r.Agent.Arranged != "" {
-			who = "kube-dns"
-			fmt.Fprintf(&b, "  arrangement: %s\n", r.Agent.Arranged)
-		}
-		b.WriteString(kernelText(r.Agent.KernelHits, who))
-		if f := r.Agent.LastFault; f != nil {
-			fmt.Fprintf(&b, "  last fault: %s %s: %s\n", f.Time.Format(time.RFC3339), f.Part, f.What)
-		}
-		if r.Agent.Repair != "" {
-			fmt.Fprintf(&b, "  last repair: %s (since the start: %s)\n", r.Agent.Repair, counted(r.Agent.Repairs))
-		}
-	}
+	b.WriteString(r.verdict() + r.faults())
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	if r.Agent != nil && r.Agent.Arranged != "" {
-		upstreamTable(w, r.Agent.Upstreams)
-	} else if r.Agent != nil {
-		fmt.Fprintln(w, "\nADDRESS\tPROTOCOL\tLEASE\tSINCE\tREASON")
-		for _, l := range r.Agent.Leases {
-			held := "kube-dns answers"
-			if l.Held {
-				held = "held"
-			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", l.Address, l.Protocol, held, l.Since.Format(time.RFC3339), l.Reason)
-		}
-		fmt.Fprintln(w, "\nCLUSTER DNS\tSTEERING\tFALLBACK")
-		for _, red := range r.Agent.Redirects {
-			fallback := "not verified: new pods are pending"
-			if slices.Contains(r.Agent.Proven, red.ClusterDNS) {
-				fallback = "verified"
-			}
-			fmt.Fprintf(w, "%s\t%s\t%s\n", red.ClusterDNS, red.Steering, fallback)
-		}
-		upstreamTable(w, r.Agent.Upstreams)
-		if len(r.Agent.Bypassed) > 0 {
-			fmt.Fprintln(w, "\nKUBE-DNS ANSWERS: A POLICY OR FIREWALL DROPS THE QUERIES\tSOURCE\tADDRESS\tPROTOCOL\tSINCE\tNEXT TRIAL")
-			for _, b := range r.Agent.Bypassed {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(b.Pod, "unknown pod"), b.Source, b.Address, b.Protocol,
-					b.Since.Format(time.RFC3339), b.NextTrial.Format(time.RFC3339))
-			}
-		}
+	if r.Agent != nil {
+		r.agentLines(&b)
+		agentTables(w, r.Agent)
 	} else if !r.Switch {
 		fmt.Fprintln(w, "\nthe switch is not installed on this node")
 	}
-	if len(r.Counters) > 0 {
-		fmt.Fprintln(w, "\nSWITCH\tUDP\tTCP CONNECTIONS")
-		fmt.Fprintf(w, "to the agent\t%d\t%d\n", r.Counters[steer.CounterDeliveredUDP].Packets, r.Counters[steer.CounterDeliveredTCP].Packets)
-		fmt.Fprintf(w, "to kube-dns\t%d\t%d\n", r.Counters[steer.CounterFallbackUDP].Packets, r.Counters[steer.CounterFallbackTCP].Packets)
+	if c := r.Counters; len(c) > 0 {
+		row(w, "\nSWITCH", "UDP", "TCP CONNECTIONS")
+		row(w, "to the agent", c[steer.CounterDeliveredUDP].Packets, c[steer.CounterDeliveredTCP].Packets)
+		row(w, "to kube-dns", c[steer.CounterFallbackUDP].Packets, c[steer.CounterFallbackTCP].Packets)
 		fmt.Fprintln(w, "(with a few fallback checks of the agent a minute)")
 	}
 	if len(r.Pods) > 0 {
-		fmt.Fprintln(w, "\nPOD\tCONTAINER\tINTERFACE\tCLUSTER DNS\tSTATE\tREASON")
+		row(w, "\nPOD", "CONTAINER", "INTERFACE", "CLUSTER DNS", "STATE", "REASON")
 		for _, p := range r.Pods {
 			for _, d := range p.Decisions {
-				fmt.Fprintf(w, "%s\t%.13s\t%s\t%s\t%s\t%s\n", p.Name, p.Container, p.Interface, d.Redirect.ClusterDNS, stateOf(d), d.Reason)
+				row(w, p.Name, shortID(p.Container), p.Interface, d.Redirect.ClusterDNS, stateOf(d), d.Reason)
 			}
 		}
 	}
 	hostsTable(w, r.Hosts)
 	_ = w.Flush() // into memory
 	return b.String()
+}
+
+// agentLines shows what the agent reports of itself, a line each.
+func (r *Status) agentLines(b *strings.Builder) {
+	a := r.Agent
+	line := func(format string, args ...any) { fmt.Fprintf(b, "  "+format+"\n", args...) }
+	for _, u := range a.Unknown {
+		line("warning: %s (it has no effect)", u)
+	}
+	for _, what := range a.Without {
+		line("without %s", what)
+	}
+	if h := a.Handover; h != nil {
+		line("taken over from %s at %s, in %s", h.From, rfc3339(h.At), h.Took)
+	}
+	if r.Backend != "" && r.Backend != rules.Nftables {
+		line("rules: %s", r.Backend)
+	}
+	if a.External != "" {
+		line("external: %s", a.External)
+	}
+	if c := a.Cache; c != nil {
+		line("cache: %d KiB of %d KiB, %d hits, %d misses", c.Bytes>>10, c.Limit>>10, c.Hits, c.Misses)
+	}
+	if a.Arranged != "" {
+		line("arrangement: %s", a.Arranged)
+	}
+	if k := a.KernelHits; k != nil {
+		kernelLines(line, k, a.Arranged != "")
+	}
+	if f := a.LastFault; f != nil {
+		line("last fault: %s %s: %s", rfc3339(f.Time), f.Part, f.What)
+	}
+	if a.Repair != "" {
+		line("last repair: %s (since the start: %s)", a.Repair, counted(a.Repairs))
+	}
+}
+
+// kernelLines shows the state of kernel hits. alone: only the kernel serves hits on this node.
+func kernelLines(line func(format string, args ...any), k *node.KernelHits, alone bool) {
+	if k.Fault == "" {
+		line("kernel hits: %s, %s offloaded, %d answers", plural(k.Pods, "pod"), entries(k.Lent), k.Answers)
+	} else {
+		answerer := "the agent"
+		if alone {
+			answerer = "kube-dns"
+		}
+		line("kernel hits: none, %s answers them: %s", answerer, strings.ReplaceAll(k.Fault, "\n", "; "))
+	}
+	if len(k.Served) > 0 {
+		line("  in place of %s; the agent fetched %d times for them, and was too busy %d times", strings.Join(texts(k.Served), ", "),
+			k.Fetched, k.Dropped)
+	}
+	for _, r := range k.Refused {
+		line("  not of %s: %s", r.Pod, r.Why)
+	}
+}
+
+func agentTables(w io.Writer, a *node.Status) {
+	if a.Arranged == "" {
+		row(w, "\nADDRESS", "PROTOCOL", "LEASE", "SINCE", "REASON")
+		for _, l := range a.Leases {
+			state := "kube-dns answers"
+			if l.Held {
+				state = "held"
+			}
+			row(w, l.Address, l.Protocol, state, l.Since, l.Reason)
+		}
+		row(w, "\nCLUSTER DNS", "STEERING", "FALLBACK")
+		for _, r := range a.Redirects {
+			fallback := "not verified: new pods are pending"
+			if slices.Contains(a.Proven, r.ClusterDNS) {
+				fallback = "verified"
+			}
+			row(w, r.ClusterDNS, r.Steering, fallback)
+		}
+	}
+	upstreamTable(w, a.Upstreams)
+	if len(a.Bypassed) > 0 {
+		row(w, "\nKUBE-DNS ANSWERS: A POLICY OR FIREWALL DROPS THE QUERIES", "SOURCE", "ADDRESS", "PROTOCOL", "SINCE", "NEXT TRIAL")
+		for _, b := range a.Bypassed {
+			row(w, cmp.Or(b.Pod, "unknown pod"), b.Source, b.Address, b.Protocol, b.Since, b.NextTrial)
+		}
+	}
 }

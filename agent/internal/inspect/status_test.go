@@ -80,7 +80,7 @@ shop/theirs                       foreign                        another line ha
 // TestStatusAsksTheRunningAgent goes through the real socket.
 func TestStatusAsksTheRunningAgent(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), nodestate.AgentSocketName)
-	if _, err := askAgent(t.Context(), socket); err == nil || !strings.Contains(err.Error(), "no agent runs on this node") {
+	if _, err := readAgent[node.Status](t.Context(), socket, "/status"); err == nil || !strings.Contains(err.Error(), "no agent runs on this node") {
 		t.Errorf("without a socket: %v", err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -92,7 +92,7 @@ func TestStatusAsksTheRunningAgent(t *testing.T) {
 	}()
 	testutil.RequireRoot(t) // a real socket that another goroutine makes
 	testutil.Eventually(t, func() error {
-		s, err := askAgent(t.Context(), socket)
+		s, err := readAgent[node.Status](t.Context(), socket, "/status")
 		if err == nil && s.Instance != "me" {
 			t.Errorf("another's status: %+v", s)
 		}

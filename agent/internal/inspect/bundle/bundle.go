@@ -1,27 +1,27 @@
 // Package bundle packs what a bug report needs into one archive, and keeps out of it what is private: secrets, and the names that pods
-// ask for. What it takes out and what could not be had stands in a manifest inside the archive.
+// query. A manifest in the archive lists what was left out and what could not be read.
 //
-// It is a leaf: it opens no file and looks at no node. It must never let a secret through because a file looks odd; it rather takes
-// out too much.
+// It opens no file and reads nothing of the node. If a text looks odd, it leaves out too much rather than too little.
 package bundle
 
 import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"time"
 )
 
-// Folder is what everything in the archive is below, and ManifestName the manifest's name there.
+// folder is what everything in the archive is below, and manifestName the manifest's name there.
 const (
-	Folder       = "neardns-report"
-	ManifestName = "MANIFEST.txt"
+	folder       = "neardns-report"
+	manifestName = "MANIFEST.txt"
 )
 
-// maxFile bounds one file, in bytes. Of a longer one the end is kept: in logs that is what happened last.
+// maxFile bounds one file, in bytes. Of a longer one the end stays: in logs that is what happened last.
 const maxFile = 1 << 20
 
 // Bundle is a report in the making. It is used by one goroutine.
@@ -29,13 +29,13 @@ type Bundle struct {
 	made    time.Time
 	version string
 	files   []file
-	lacks   [][2]string // what is not in it, and why
+	missing strings.Builder // what is not in it, and why
 }
 
 type file struct {
 	name string
-	text []byte
-	out  []string // what was taken out
+	text string
+	out  []string // what was left out
 }
 
 // New begins a report of a program's version.
@@ -43,74 +43,65 @@ func New(version string, made time.Time) *Bundle {
 	return &Bundle{version: version, made: made.UTC().Truncate(time.Second)}
 }
 
-// Add puts a text into the report without its secrets.
-func (b *Bundle) Add(name string, text []byte) { b.add(name, text, Secrets) }
+// Put adds a text without its secrets. If err is not nil, the manifest has it as the reason why the text is missing.
+func (b *Bundle) Put(name string, text []byte, err error) { b.put(name, text, err, withoutSecrets) }
 
-// AddLog does so with a log, without the lines that tell what pods ask for.
-func (b *Bundle) AddLog(name string, text []byte) { b.add(name, text, Questions, Secrets) }
+// PutLog also leaves out the lines of a log that name what pods query.
+func (b *Bundle) PutLog(name string, text []byte, err error) {
+	b.put(name, text, err, withoutQueries, withoutSecrets)
+}
 
-func (b *Bundle) add(name string, text []byte, cleaners ...func(string) (string, []string)) {
+func (b *Bundle) put(name string, text []byte, err error, cleaners ...func(string) (string, []string)) {
+	if err != nil {
+		fmt.Fprintf(&b.missing, "  %s: %s\n", name, strings.ReplaceAll(err.Error(), "\n", "; "))
+		return
+	}
 	f := file{name: name}
 	if more := len(text) - maxFile; more > 0 {
 		text = text[more:]
 		if _, rest, ok := bytes.Cut(text, []byte("\n")); ok {
-			text = rest // a cut line may hide the word that tells a secret
+			text = rest // a cut line may lack the word that marks a secret
 		}
 		f.out = append(f.out, fmt.Sprintf("its first %d bytes, for its size", more))
 	}
-	clean := string(text)
-	for _, c := range cleaners {
+	f.text = string(text)
+	for _, clean := range cleaners {
 		var out []string
-		clean, out = c(clean)
+		f.text, out = clean(f.text)
 		f.out = append(f.out, out...)
 	}
-	f.text = []byte(clean)
 	b.files = append(b.files, f)
-}
-
-// Lacks notes what is not in the report, and why.
-func (b *Bundle) Lacks(name, why string) {
-	b.lacks = append(b.lacks, [2]string{name, strings.ReplaceAll(why, "\n", "; ")})
 }
 
 // Write writes the archive: a gzipped tar with the manifest first.
 func (b *Bundle) Write(w io.Writer) error {
 	zipped := gzip.NewWriter(w)
 	packed := tar.NewWriter(zipped)
-	for _, f := range append([]file{{name: ManifestName, text: []byte(b.manifest())}}, b.files...) {
-		head := &tar.Header{Name: Folder + "/" + f.name, Mode: 0o600, Size: int64(len(f.text)), ModTime: b.made, Format: tar.FormatPAX}
+	for _, f := range append([]file{{name: manifestName, text: b.manifest()}}, b.files...) {
+		head := &tar.Header{Name: folder + "/" + f.name, Mode: 0o600, Size: int64(len(f.text)), ModTime: b.made, Format: tar.FormatPAX}
 		if err := packed.WriteHeader(head); err != nil {
 			return fmt.Errorf("pack %s: %w", f.name, err)
 		}
-		if _, err := packed.Write(f.text); err != nil {
+		if _, err := io.WriteString(packed, f.text); err != nil {
 			return fmt.Errorf("pack %s: %w", f.name, err)
 		}
 	}
-	if err := packed.Close(); err != nil {
-		return fmt.Errorf("end the archive: %w", err)
-	}
-	if err := zipped.Close(); err != nil {
-		return fmt.Errorf("end the archive: %w", err)
-	}
-	return nil
+	return errors.Join(packed.Close(), zipped.Close())
 }
 
 func (b *Bundle) manifest() string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "A report of neardns-agent %s, made %s.\n", b.version, b.made.Format(time.RFC3339))
-	out.WriteString("It names this node's pods and their addresses. Read it before you hand it on.\n\nFiles, and what was taken out of " +
-		"each:\n")
+	out.WriteString("It names this node's pods and their addresses. Read it before you pass it on.\n\n" +
+		"Files, and what was left out of each:\n")
 	for _, f := range b.files {
 		fmt.Fprintf(&out, "  %s (%d bytes)\n", f.name, len(f.text))
 		for _, what := range f.out {
 			fmt.Fprintf(&out, "    without %s\n", what)
 		}
 	}
-	if len(b.lacks) > 0 {
-		out.WriteString("\nNot in it:\n")
-		for _, l := range b.lacks {
-			fmt.Fprintf(&out, "  %s: %s\n", l[0], l[1])
-		}
+	if b.missing.Len() > 0 {
+		out.WriteString("\nNot in it:\n" + b.missing.String())
 	}
 	return out.String()
 }

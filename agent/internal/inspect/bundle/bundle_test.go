@@ -42,62 +42,62 @@ func TestSecrets(t *testing.T) {
 		"no line feed":    {"password=x", "password (left out)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, out := Secrets(c.in)
+			got, out := withoutSecrets(c.in)
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 			if (c.in == c.want) != (len(out) == 0) {
-				t.Errorf("said to be taken out: %q", out)
+				t.Errorf("listed as left out: %q", out)
 			}
 		})
 	}
 }
 
-// Lines that name what pods ask for go, in either form of the log; those about the agent stay.
-func TestQuestions(t *testing.T) {
+// Lines that name what pods query go, in either form of the log; those about the agent stay.
+func TestQueries(t *testing.T) {
 	const stays = "time=1 level=INFO msg=\"lease held\" addr=169.254.20.11\n{\"msg\":\"coredns\",\"text\":\"ready\"}\ntime=2 level=INFO msg=coredns text=ready\n"
 	const goes = "time=1 level=INFO msg=query client=10.244.1.7 name=private.example. type=A\n{\"level\":\"INFO\",\"msg\":\"query\",\"name\":\"private.example.\"}\n" +
 		"time=3 level=WARN msg=coredns text=\"2 private.example. A: i/o timeout\" plugin=errors\n{\"msg\":\"coredns\",\"text\":\"2 private.example. A\",\"plugin\":\"errors\"}\n"
-	got, out := Questions(goes + stays)
+	got, out := withoutQueries(goes + stays)
 	if got != stays || len(out) != 1 || !strings.HasPrefix(out[0], "4 of its lines") {
 		t.Errorf("%q\n%s", out, got)
 	}
-	if got, out := Questions(stays); got != stays || out != nil {
+	if got, out := withoutQueries(stays); got != stays || out != nil {
 		t.Errorf("%q\n%s", out, got)
 	}
 }
 
-// FuzzSecrets: whatever stands around a key, it does not come through, and what is clean stays as it is.
+// FuzzSecrets: whatever is around a key, it does not come through, and what is clean stays as it is.
 func FuzzSecrets(f *testing.F) {
 	for _, seed := range []string{"", "secret: ", "  - ", "\n\t", "-----BEGIN X-----\n", "https://u:", `{"token":`, "key="} {
 		f.Add(seed, "\n")
 	}
 	f.Fuzz(func(t *testing.T, before, after string) {
-		text, _ := Secrets(before + " " + tsigKey + " " + after)
+		text, _ := withoutSecrets(before + " " + tsigKey + " " + after)
 		if strings.Contains(text, tsigKey) {
 			t.Errorf("the key is still there:\n%s", text)
 		}
-		if again, _ := Secrets(text); strings.Contains(again, tsigKey) || len(again) > len(text)+len(Out)*(1+strings.Count(text, "\n"))*4 {
+		if again, _ := withoutSecrets(text); strings.Contains(again, tsigKey) || len(again) > len(text)+len(leftOut)*(1+strings.Count(text, "\n"))*4 {
 			t.Errorf("a clean text grows from %d to %d bytes", len(text), len(again))
 		}
 	})
 }
 
-// An archive has what was added, and its manifest says what is not there.
+// An archive has what was added, and its manifest lists what is missing.
 func TestWrite(t *testing.T) {
 	b := New("v1", time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC))
-	b.Add("config/node.yaml", []byte("a: 1\nsecret: hunter2\n"))
-	b.Add("config/keys", []byte(strings.Repeat("x "+tsigKey+" "+tsigKey+"\n", 7)))
-	b.AddLog("log/agent.log", []byte("msg=query name=private.example.\nmsg=serving\n"))
-	b.Add("big", []byte(strings.Repeat("0123456789\n", maxFile/10)))
-	b.Lacks("rules/nftables.txt", "there is no program nft\nhere")
+	b.Put("config/node.yaml", []byte("a: 1\nsecret: hunter2\n"), nil)
+	b.Put("config/keys", []byte(strings.Repeat("x "+tsigKey+" "+tsigKey+"\n", 7)), nil)
+	b.PutLog("log/agent.log", []byte("msg=query name=private.example.\nmsg=serving\n"), nil)
+	b.Put("big", []byte(strings.Repeat("0123456789\n", maxFile/10)), nil)
+	b.Put("rules/nftables.txt", nil, errors.New("there is no program nft\nhere"))
 	var packed bytes.Buffer
 	if err := b.Write(&packed); err != nil {
 		t.Fatal(err)
 	}
 	got := unpack(t, &packed)
-	golden.Check(t, "manifest.txt", got[ManifestName])
-	want := map[string]string{"config/node.yaml": "a: 1\nsecret (left out)\n", "log/agent.log": "msg=serving\n", "config/keys": got["config/keys"], "big": got["big"], ManifestName: got[ManifestName]}
+	golden.Check(t, "manifest.txt", got[manifestName])
+	want := map[string]string{"config/node.yaml": "a: 1\nsecret (left out)\n", "log/agent.log": "msg=serving\n", "config/keys": got["config/keys"], "big": got["big"], manifestName: got[manifestName]}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -109,7 +109,7 @@ func TestWrite(t *testing.T) {
 // A full disk is an error.
 func TestWriteFails(t *testing.T) {
 	b := New("v1", time.Unix(1, 0))
-	b.Add("a", []byte("b"))
+	b.Put("a", []byte("b"), nil)
 	if err := b.Write(full{}); !errors.Is(err, errFull) {
 		t.Errorf("error %v", err)
 	}
@@ -140,6 +140,6 @@ func unpack(t *testing.T, r io.Reader) map[string]string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out[strings.TrimPrefix(head.Name, Folder+"/")] = string(text)
+		out[strings.TrimPrefix(head.Name, folder+"/")] = string(text)
 	}
 }

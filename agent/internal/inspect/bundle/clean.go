@@ -5,16 +5,15 @@ import (
 	"maps"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode"
 )
 
-// Out stands where something was taken out.
-const Out = "(left out)"
+// leftOut takes the place of what was left out.
+const leftOut = "(left out)"
 
 var (
-	// secretWord is a word that a secret stands behind, on the same line or in the block below. "key" alone is one as the name of a value.
+	// secretWord comes before a secret on the same line, or opens a block with one. "key" alone is such a word only as the name of a value.
 	secretWord = regexp.MustCompile(`(?i)((?:secret|password|passwd|passphrase|token|credential|tsig|bearer|authorization)\w*|` +
 		`(private|api|access|signing)[-_ ]?key|key-?data|"key"\s*:|\bkey\s*[:=])`)
 	// inURL is the user's part of a URL.
@@ -26,12 +25,12 @@ var (
 	word = regexp.MustCompile(`[A-Za-z0-9+/_.=-]{20,}`)
 )
 
-// Secrets returns text without what is or looks like a secret, and says by line what it took out: PEM blocks, what stands behind words
-// such as secret, token or tsig, users of URLs, and long words of mixed letters and digits.
-func Secrets(text string) (clean string, out []string) {
+// withoutSecrets returns text without what is or looks like a secret, and lists with its lines what it left out: PEM blocks, what follows
+// words such as secret, token or tsig, users of URLs, and long words of mixed letters and digits.
+func withoutSecrets(text string) (clean string, out []string) {
 	var b strings.Builder
 	at := map[string][]int{}
-	said := func(i int, what string) { at[what] = append(at[what], i+1) }
+	note := func(i int, what string) { at[what] = append(at[what], i+1) }
 	inPEM := false
 	block := -1 // the indentation of a line that opened a block by a secret word; -1: none
 	for i, l := range strings.SplitAfter(text, "\n") {
@@ -44,8 +43,8 @@ func Secrets(text string) (clean string, out []string) {
 			continue
 		case pem.MatchString(l):
 			inPEM = !pemEnd.MatchString(l)
-			said(i, "a PEM block")
-			b.WriteString(l[:pem.FindStringIndex(l)[0]] + Out + end)
+			note(i, "a PEM block")
+			b.WriteString(l[:pem.FindStringIndex(l)[0]] + leftOut + end)
 			continue
 		case block >= 0 && bare != "" && indent > block:
 			continue
@@ -57,22 +56,22 @@ func Secrets(text string) (clean string, out []string) {
 			switch {
 			case strings.Trim(rest, ` "',}])`) == "" || rest == "|" || rest == ">" || rest == "|-" || rest == "{" || rest == "[":
 				block = indent // what follows is the value, if anything does
-				said(i, "what stands below a word for a secret")
+				note(i, "what is below a word for a secret")
 			default:
-				said(i, "what stands behind a word for a secret")
-				l = l[:found[1]] + " " + Out
+				note(i, "what follows a word for a secret")
+				l = l[:found[1]] + " " + leftOut
 			}
 		}
 		l = inURL.ReplaceAllStringFunc(l, func(found string) string {
-			said(i, "a URL's user")
-			return inURL.FindStringSubmatch(found)[1] + Out + "@"
+			note(i, "a URL's user")
+			return inURL.FindStringSubmatch(found)[1] + leftOut + "@"
 		})
 		l = word.ReplaceAllStringFunc(l, func(found string) string {
 			if !keyLike(found) {
 				return found
 			}
-			said(i, "a word that looks like a key")
-			return Out
+			note(i, "a word that looks like a key")
+			return leftOut
 		})
 		b.WriteString(l + end)
 	}
@@ -88,19 +87,15 @@ func inLines(lines []int) string {
 	if len(lines) == 1 {
 		return fmt.Sprintf("line %d", lines[0])
 	}
-	words := make([]string, 0, most)
-	for _, l := range lines[:min(most, len(lines))] {
-		words = append(words, strconv.Itoa(l))
-	}
-	text := "lines " + strings.Join(words, ", ")
+	text := "lines " + strings.ReplaceAll(strings.Trim(fmt.Sprint(lines[:min(most, len(lines))]), "[]"), " ", ", ")
 	if more := len(lines) - most; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
 }
 
-// keyLike tells a key by its looks from a path, a name, a version or an ID in hexadecimal: it mixes capitals, small letters and digits without
-// the order that words have, or ends as base64 does.
+// keyLike reports whether s looks like a key and not like a path, a name, a version or a hexadecimal ID: it mixes capitals, small letters
+// and digits without the order that words have, or ends as base64 does.
 func keyLike(s string) bool {
 	bare := strings.TrimRight(s, "=")
 	var upper, lower, digit, mark, changes int
@@ -131,29 +126,27 @@ func keyLike(s string) bool {
 	return bare != s && upper+digit > 0 || upper > 0 && lower > 0 && digit > 1 && changes*3 >= len(bare)
 }
 
-// Questions returns a log without the lines that tell what pods ask for: the agent's own of `log: {queries}`, and those of CoreDNS's plugins,
-// which name what they failed at.
-func Questions(text string) (clean string, out []string) {
+// withoutQueries returns a log without the lines that name what pods query: the agent's own of `log: {queries}`, and those of CoreDNS's
+// plugins, which name what they failed at.
+func withoutQueries(text string) (clean string, out []string) {
 	var b strings.Builder
 	dropped := 0
 	for l := range strings.Lines(text) {
-		if namesQuestion(l) {
+		if namesQuery(l) {
 			dropped++
-			continue
+		} else {
+			b.WriteString(l)
 		}
-		b.WriteString(l)
 	}
 	if dropped > 0 {
-		out = append(out, fmt.Sprintf("%d of its lines, which name what pods asked for", dropped))
+		out = append(out, fmt.Sprintf("%d of its lines, which name what pods queried", dropped))
 	}
 	return b.String(), out
 }
 
-func namesQuestion(line string) bool {
-	for _, mark := range []string{`msg=query `, `"msg":"query"`} {
-		if strings.Contains(line, mark) {
-			return true
-		}
+func namesQuery(line string) bool {
+	if strings.Contains(line, `msg=query `) || strings.Contains(line, `"msg":"query"`) {
+		return true
 	}
 	ofCoreDNS := strings.Contains(line, `msg=coredns `) || strings.Contains(line, `"msg":"coredns"`)
 	return ofCoreDNS && (strings.Contains(line, ` plugin=`) || strings.Contains(line, `"plugin":`))
