@@ -10,8 +10,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestUnableToAsk has the host's OUTPUT drop what the Corefile's forward asks, while pods and prober have their way to kube-dns: the
-// leases go, kube-dns answers, and both come back with the way.
+// TestUnableToAsk has the host's OUTPUT drop the queries of the Corefile's forward, while pods and probes are not affected. The agent
+// withdraws the leases and kube-dns answers, until the rule goes.
 func TestUnableToAsk(t *testing.T) {
 	n := cell{testutil.IPv4, testutil.NFTables, ""}.node(t)
 	pod := n.pod()
@@ -23,7 +23,7 @@ func TestUnableToAsk(t *testing.T) {
 	n.Host.RunInput(`table inet foreign {
 	chain output {
 		type filter hook output priority 10; policy accept
-		ip daddr 10.0.0.0/8 meta l4proto { tcp, udp } th dport 53 drop
+		ip daddr 10.0.0.0/8 ip daddr != `+n.served()[1].String()+` meta l4proto { tcp, udp } th dport 53 drop
 	}
 }
 `, "nft", "-f", "-")

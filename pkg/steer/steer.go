@@ -24,8 +24,8 @@ const (
 	TableName = "neardns"
 	// ProberInterface is the host side of the prober's veth; the switch trusts the prober's addresses only there.
 	ProberInterface = "neardns-prober"
-	// FramesInterface is the veth's other end if the prober has no netns of its own (D-031).
-	FramesInterface = "neardns-frames"
+	// SourcesInterface is the veth's other end, which has the prober's addresses, if the prober has no netns of its own (D-031).
+	SourcesInterface = "neardns-frames"
 	// Mark is the packet mark of the agent's lease datagrams, and of its own queries to a cluster DNS address if host processes
 	// are intercepted. The host's output hook drops the former and clears the mark of the latter, so that it never meets
 	// another program's rules or routes. It only distinguishes these packets from those of other root processes.
@@ -36,7 +36,7 @@ const (
 
 // The prober's addresses, one pair per family. A query from the probe source is delivered wherever a socket is bound, so that
 // the first lease can be granted. One from the proof source always takes the fallback, so that the fallback check works also
-// while the agent serves. Both have an effect only on ProberInterface.
+// while the agent serves. Both have an effect only on ProberInterface and, with Host.OwnLocals, for packets that the node itself sends.
 var (
 	ProbeSource4 = netip.MustParseAddr("169.254.20.250")
 	ProofSource4 = netip.MustParseAddr("169.254.20.251")
@@ -46,7 +46,7 @@ var (
 
 // OwnLinks names neardns's own veths with both ends in the host's netns: no pod is behind them.
 func OwnLinks() []string {
-	return []string{ProberInterface, FramesInterface, HairpinOut, HairpinIn}
+	return []string{ProberInterface, SourcesInterface, HairpinOut, HairpinIn}
 }
 
 // First default steering addresses; the next redirect of the family gets the next address.

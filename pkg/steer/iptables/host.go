@@ -311,6 +311,7 @@ func (h host) rawOutput() chain {
 			to(withdraw)+" -m recent --remove --name "+list(p, h.is4)+" --rdest",
 			to(withdraw)+" -j DROP")
 	}
+	c.rules = append(c.rules, h.ownProber()...)
 	for _, p := range h.served {
 		c.rules = append(c.rules, fromPort53(p.address, "udp")+" -j CT --notrack")
 		if h.own {

@@ -97,12 +97,27 @@ func (h host) ownRaw() []chain {
 	}}}
 }
 
-// ownNAT sends the node's own queries to kube-dns. It depends on the lease alone.
+// ownProber sends the queries of a prober without a netns the way that its sources stand for (D-031). Answers to a probe are not tracked
+// either, because conntrack has not seen the query.
+func (h host) ownProber() []string {
+	if !h.own {
+		return nil
+	}
+	probe, proof := cidr(steer.ProbeSource(h.is4)), cidr(steer.ProofSource(h.is4))
+	rules := []string{"-s " + probe + " -g " + deliverChain, "-d " + probe + " -o lo -g " + deliverChain}
+	if len(h.served) > 0 {
+		rules = append(rules, "-s "+proof+fmt.Sprintf(" -j MARK --set-mark %#x", steer.OwnMark))
+	}
+	return append(rules, "-s "+proof+" -j ACCEPT")
+}
+
+// ownNAT sends the node's own queries to kube-dns. It depends on the lease alone, but for the prober's.
 func (h host) ownNAT() []chain {
 	if !h.own {
 		return nil
 	}
 	return []chain{{table: "nat", name: ownChain, from: []jump{{base: "OUTPUT", before: h.translated()}}, rules: []string{
+		ownMark() + " -s " + cidr(steer.ProofSource(h.is4)) + " -g " + giveBackChain,
 		ownMark() + " -p tcp " + h.leaseAlone(steer.TCP) + " -j ACCEPT",
 		ownMark() + " -g " + giveBackChain,
 	}}}

@@ -273,6 +273,7 @@ func (b *ruleBuilder) gotoOnly(chain string) rule {
 func (hf hostFamily) output() []rule {
 	f := hf.family
 	rules := []rule{f.rule().in(destKey, hf.name("ours")).mark(steer.Mark).root().goTo(hf.name("secret"))}
+	rules = append(rules, hf.ownProber()...)
 	for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
 		rules = append(rules, f.rule().sport(p, 53).in(sourceKey, hf.name("ours")).goTo(hf.name("answers")))
 		if hf.ownLocals {

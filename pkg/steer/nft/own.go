@@ -72,6 +72,18 @@ func (hf hostFamily) ownChains() []chain {
 	}
 }
 
+// ownProber sends the queries of a prober without a netns the way that its sources stand for (D-031).
+func (hf hostFamily) ownProber() []rule {
+	if !hf.ownLocals {
+		return nil
+	}
+	ours := hf.name("ours")
+	return []rule{
+		hf.rule().saddr(steer.ProbeSource(hf.is4())).in(destKey, ours).notrack().accept(),
+		hf.rule().saddr(steer.ProofSource(hf.is4())).in(destKey, ours).goTo(hf.name("own_fallback")),
+	}
+}
+
 // healthProbes keeps the kubelet's probes of a local address, and their answers, out of conntrack (kubernetes/dns#352).
 func (hf hostFamily) healthProbes() []rule {
 	if hf.health == 0 {

@@ -83,6 +83,31 @@ func (h host) ensureLink(own inside) (made bool, err error) {
 	return err == nil, err
 }
 
+// ensureSources makes a pair of veths in the host's netns, with the prober's addresses, for a prober without a netns.
+func (h host) ensureSources(families []family) (made bool, err error) {
+	there, err := h.vacate(func(l netlink.Link) bool { return paired(l, h.Handle, steer.SourcesInterface, ownMAC()) })
+	if err == nil && !there {
+		err = h.AddVeth(steer.ProberInterface, hostMAC(), steer.SourcesInterface, ownMAC(), 0)
+		made = err == nil
+	}
+	if err != nil {
+		return made, err
+	}
+	if _, err := ensureEnd(h.Handle, steer.ProberInterface, hostMAC(), families); err != nil {
+		return made, fmt.Errorf("interface %s: %w", steer.ProberInterface, err)
+	}
+	e, err := ensureEnd(h.Handle, steer.SourcesInterface, ownMAC(), families)
+	if err != nil {
+		return made, fmt.Errorf("interface %s: %w", steer.SourcesInterface, err)
+	}
+	if err := e.addresses(families); err != nil {
+		return made, err
+	}
+	return made, settled(func() error {
+		return errors.Join(operational(h.Handle, steer.SourcesInterface), operational(h.Handle, steer.ProberInterface), local(h.Handle, families))
+	})
+}
+
 // ensure gives the host's end its properties, and routes and neighbour entries for the prober's sources.
 func (h host) ensure(families []family) error {
 	e, err := ensureEnd(h.Handle, steer.ProberInterface, hostMAC(), families)
@@ -144,18 +169,10 @@ func (i inside) ensure(families []family) error {
 	if err != nil {
 		return err
 	}
+	if err := e.addresses(families); err != nil {
+		return err
+	}
 	for _, f := range families {
-		for _, source := range f.sources() {
-			addr := &netlink.Addr{IPNet: hostnet.HostNet(source)}
-			if !f.is4 {
-				// There is no other host on the link to conflict with, and a tentative address cannot be bound.
-				addr.Flags = unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE
-			}
-			e.Address(addr)
-		}
-		if _, err := e.Done(); err != nil {
-			return err
-		}
 		if err := errors.Join(e.route(f, f.everywhere(), f.gateway), e.neighbour(f, f.gateway, hostMAC())); err != nil {
 			return err
 		}
@@ -186,11 +203,27 @@ func ensureEnd(h hostnet.Handle, name string, mac net.HardwareAddr, families []f
 	return end{e, h}, err
 }
 
+// addresses gives the end the prober's sources.
+func (e end) addresses(families []family) error {
+	for _, f := range families {
+		for _, source := range f.sources() {
+			addr := &netlink.Addr{IPNet: hostnet.HostNet(source)}
+			if !f.is4 {
+				// There is no other host on the link to conflict with, and a tentative address cannot be bound.
+				addr.Flags = unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE
+			}
+			e.Address(addr)
+		}
+	}
+	_, err := e.Done()
+	return err
+}
+
 // settle waits for the kernel's background work once both ends are up, which takes about a millisecond, and a second at worst: each end
 // gets its queue, without which packets are dropped, and IPv6 addresses get their routes, without which answers do not arrive.
 func (i inside) settle(h host, families []family) error {
 	return settled(func() error {
-		return errors.Join(operational(i.nl, ownInterface), operational(h.Handle, steer.ProberInterface), i.local(families))
+		return errors.Join(operational(i.nl, ownInterface), operational(h.Handle, steer.ProberInterface), local(i.nl, families))
 	})
 }
 
@@ -214,16 +247,16 @@ func operational(nl hostnet.Handle, name string) error {
 	return nil
 }
 
-// local returns an error if the prober's addresses are not local in its netns yet.
-func (i inside) local(families []family) error {
+// local returns an error if the prober's addresses are not local in their netns yet.
+func local(nl hostnet.Handle, families []family) error {
 	for _, f := range families {
 		for _, source := range f.sources() {
-			routes, err := i.nl.RouteGet(source.AsSlice())
+			routes, err := nl.RouteGet(source.AsSlice())
 			if err != nil {
 				return fmt.Errorf("look up the route to %s: %w", source, err)
 			}
 			if len(routes) == 0 || routes[0].Type != unix.RTN_LOCAL {
-				return fmt.Errorf("%s is not yet local in the prober's netns", source)
+				return fmt.Errorf("%s is not yet a local address", source)
 			}
 		}
 	}

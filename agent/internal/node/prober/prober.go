@@ -2,8 +2,9 @@
 // pod's: its own netns and veth with a pod table. Its queries take the pods' whole path (pod table, veth, the host's switch, its INPUT or
 // its translation), so an answer means that pods get theirs.
 //
-// It never queries from the host's network, never renews a lease itself, and leaves nothing on the node: the netns has no name, so it and
-// both ends of the veth end with the process, however that ends.
+// It never renews a lease itself, and leaves nothing on the node: the netns has no name, so it and both ends of the veth end with the
+// process, however that ends. In node-cache mode it may lack the capability to make a netns. Then it queries from addresses of the host's
+// netns, as the node's own processes do (D-031): an answer does not show that INPUT admits pods.
 //
 // Failure policy: a probe reports a Result and never retries; the caller decides what it means. Ensure makes whatever is missing, and is
 // called whenever something looks wrong.
@@ -50,9 +51,8 @@ type Prober struct {
 	host  host
 	lock  *os.File // the prober's lock of this netns; nil: not held
 	room  *room
-	own   inside
-	// frames, if not nil, replaces the two fields above.
-	frames *frames
+	own   inside // unused without a netns of the prober's own
+	bare  bool   // without one
 
 	repair   sync.Mutex // serialises Ensure, Reconfigure and Close; held while the kernel is changed, and guards the field below
 	repaired []string   // what was repaired since it was last cleared
@@ -66,47 +66,42 @@ type Prober struct {
 
 // New takes the prober's lock and makes its network. It returns an error around ErrHeld if another process has the lock.
 //
-// Redirects need a pod table, and so a netns for the prober, which takes CAP_SYS_ADMIN. Without redirects, the prober uses a packet socket
-// on a link in the host's netns, which takes CAP_NET_RAW; if it lacks that capability, it tries a netns.
+// The netns takes CAP_SYS_ADMIN. Redirects need it for their pod table; without redirects the prober also works in the host's netns.
 func New(cfg Config) (*Prober, error) {
-	if len(cfg.Redirects) > 0 {
-		return newIn(cfg, false)
+	p, err := openProber(cfg, false)
+	if len(cfg.Redirects) == 0 && errors.Is(err, unix.EPERM) {
+		return openProber(cfg, true)
 	}
-	p, err := newIn(cfg, true)
-	if !errors.Is(err, unix.EPERM) {
-		return p, err
-	}
-	p, again := newIn(cfg, false)
-	if errors.Is(again, unix.EPERM) {
-		return nil, fmt.Errorf("%w: grant the container NET_RAW, beside NET_ADMIN", err)
-	}
-	return p, again
+	return p, err
 }
 
-func newIn(cfg Config, frames bool) (*Prober, error) {
-	p := &Prober{log: cfg.Log, rules: cfg.Rules, redirects: slices.Clone(cfg.Redirects), locals: slices.Clone(cfg.Locals), sockets: map[netip.Addr]*datagrams{}}
-	if err := p.prepare(cfg.HostNetNS, frames); err != nil {
+func openProber(cfg Config, bare bool) (*Prober, error) {
+	p := &Prober{log: cfg.Log, rules: cfg.Rules, bare: bare, redirects: slices.Clone(cfg.Redirects), locals: slices.Clone(cfg.Locals),
+		sockets: map[netip.Addr]*datagrams{}}
+	if err := p.prepare(cfg.HostNetNS); err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare the prober: %w", err), p.Close())
 	}
 	return p, nil
 }
 
-func (p *Prober) prepare(hostNetNS int, frames bool) (err error) {
+func (p *Prober) prepare(hostNetNS int) (err error) {
 	if p.host, err = openHost(hostNetNS); err != nil {
 		return err
 	}
 	if p.lock, err = takeLock(p.host); err != nil {
 		return err
 	}
-	if frames {
-		p.frames = newFrames(p.host)
-		return p.ensure()
+	enter := newNetNS
+	if p.bare {
+		enter = func() error { return joinNetNS(hostNetNS) }
 	}
-	if p.room, err = newRoom(); err != nil {
+	if p.room, err = newRoom(enter); err != nil {
 		return err
 	}
-	if p.own, err = openInside(p.room, p.rules); err != nil {
-		return err
+	if !p.bare {
+		if p.own, err = openInside(p.room, p.rules); err != nil {
+			return err
+		}
 	}
 	return p.ensure()
 }
@@ -137,9 +132,6 @@ func (p *Prober) Reconfigure(redirects []steer.Redirect, locals []netip.Addr) er
 	p.mu.Unlock()
 	// A probe in flight must not fail because of this: three reloads in a row would cost the lease.
 	p.forget((*datagrams).retire)
-	if p.frames != nil {
-		p.frames.forget()
-	}
 	if err := p.ensure(); err != nil {
 		return fmt.Errorf("reconfigure the prober: %w", err)
 	}
@@ -173,9 +165,6 @@ func (p *Prober) Close() error {
 	errs = append(errs, p.own.close())
 	if p.room != nil {
 		p.room.close()
-	}
-	if p.frames != nil {
-		p.frames.close()
 	}
 	if p.lock != nil {
 		errs = append(errs, p.lock.Close()) // last, because from here on a successor may begin
@@ -221,8 +210,8 @@ func (p *Prober) ensure() error {
 		return errClosed
 	}
 	want := families(redirects, locals)
-	if p.frames != nil {
-		return p.ensureFrames(redirects, want)
+	if p.bare {
+		return p.ensureBare(redirects, want)
 	}
 	made, err := p.host.ensureLink(p.own)
 	if err != nil {
@@ -248,25 +237,14 @@ func (p *Prober) ensure() error {
 	return nil
 }
 
-// ensureFrames is ensure for a prober without a netns.
-func (p *Prober) ensureFrames(redirects []steer.Redirect, want []family) error {
+// ensureBare is ensure for a prober without a netns.
+func (p *Prober) ensureBare(redirects []steer.Redirect, want []family) error {
 	if len(redirects) > 0 {
-		return fmt.Errorf("%d redirects need a pod table, and so a netns of the prober's own", len(redirects))
+		return fmt.Errorf("%d redirects need a pod table, and so a netns of the prober's own: grant the container SYS_ADMIN", len(redirects))
 	}
-	made, err := p.frames.ensureLink()
-	if err != nil {
-		return err
-	}
+	made, err := p.host.ensureSources(want)
 	p.note(made)
-	if err := p.frames.ensure(want); err != nil {
-		return err
-	}
-	if err := p.host.ensure(want); err != nil {
-		return fmt.Errorf("interface %s: %w", steer.ProberInterface, err)
-	}
-	return settled(func() error {
-		return errors.Join(operational(p.host.Handle, FramesInterface), operational(p.host.Handle, steer.ProberInterface))
-	})
+	return err
 }
 
 func (p *Prober) note(made bool) {
@@ -281,18 +259,14 @@ func (p *Prober) note(made bool) {
 func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Protocol) Result {
 	q := newQuestion()
 	source := steer.ProbeSource(target.Is4())
-	switch {
-	case p.frames != nil && protocol == steer.UDP:
-		return q.judge(p.frames.probeDatagram(ctx, source, target, q))
-	case p.frames != nil && protocol == steer.TCP:
-		return q.judge(p.frames.stream(ctx, source, target, q.wire))
-	case protocol == steer.UDP:
+	switch protocol {
+	case steer.UDP:
 		s, err := p.datagramsTo(target)
 		if err != nil {
 			return failed(ctx, err)
 		}
 		return q.judge(s.exchange(ctx, q.wire, q.matches))
-	case protocol == steer.TCP:
+	case steer.TCP:
 		room, err := p.openRoom()
 		if err != nil {
 			return failed(ctx, err)
@@ -316,22 +290,15 @@ func (p *Prober) Prove(ctx context.Context, clusterDNS netip.Addr, name string) 
 	}
 	source := steer.ProofSource(clusterDNS.Is4())
 	// A new port each time, because an old one would follow its conntrack entry, perhaps to a kube-dns pod that is gone.
-	overUDP := func() ([]byte, error) { return provingDatagrams(ctx, room, source, clusterDNS, q) }
-	overTCP := func() ([]byte, error) { return stream(ctx, room, source, clusterDNS, q.wire) }
-	if p.frames != nil {
-		overUDP = func() ([]byte, error) { return p.frames.proveDatagram(ctx, source, clusterDNS, q) }
-		overTCP = func() ([]byte, error) { return p.frames.stream(ctx, source, clusterDNS, q.wire) }
-	}
-	if err := q.proves(overUDP()); err != nil {
+	if err := q.proves(provingDatagrams(ctx, room, source, clusterDNS, q)); err != nil {
 		return fmt.Errorf("prove the fallback to %s over udp: %w", clusterDNS, explain(ctx, err))
 	}
-	if err := q.proves(overTCP()); err != nil {
+	if err := q.proves(stream(ctx, room, source, clusterDNS, q.wire)); err != nil {
 		return fmt.Errorf("prove the fallback to %s over tcp: %w", clusterDNS, explain(ctx, err))
 	}
 	return nil
 }
 
-// openRoom is the netns to query from; nil if the prober sends frames.
 func (p *Prober) openRoom() (*room, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

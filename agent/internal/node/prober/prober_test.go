@@ -74,7 +74,7 @@ func newNode(t testing.TB, o testutil.Options) *node {
 	return n
 }
 
-func (n *node) applyHostTable(t testing.TB) {
+func (n *node) applyHostTable(t testing.TB, change ...func(*steer.Host)) {
 	t.Helper()
 	locals, err := steer.Locals(n.locals, n.redirects)
 	if err != nil {
@@ -85,7 +85,11 @@ func (n *node) applyHostTable(t testing.TB) {
 		t.Fatal(err)
 	}
 	defer table.Close()
-	testutil.Must(t, table.Apply(steer.Host{Redirects: n.redirects, Locals: locals, Uplinks: []string{"eth0"}}))
+	host := steer.Host{Redirects: n.redirects, Locals: locals, Uplinks: []string{"eth0"}}
+	for _, f := range change {
+		f(&host)
+	}
+	testutil.Must(t, table.Apply(host))
 }
 
 func (n *node) config() Config {
@@ -262,7 +266,7 @@ func TestProbeFailures(t *testing.T) {
 		n.Host.Run("nft", "delete", "table", "inet", steer.TableName)
 		for _, local := range n.locals {
 			for _, protocol := range protocols {
-				wantFailure(t, probe(t, p, local, protocol), Refused, "nobody listens")
+				wantFailure(t, probe(t, p, local, protocol), Refused, "no process listens")
 			}
 		}
 	})

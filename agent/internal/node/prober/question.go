@@ -175,7 +175,7 @@ func failedBy(err error) Result {
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 		return Result{Failure: Timeout, Err: errors.New("no answer: the agent hangs, or a firewall on this node (its INPUT) drops what pods send to it")}
 	case errors.Is(err, unix.ECONNREFUSED):
-		return Result{Failure: Refused, Err: errors.New("refused: nobody listens there, or a firewall on this node (its INPUT) rejects what pods send to it")}
+		return Result{Failure: Refused, Err: errors.New("refused: no process listens there, or a firewall on this node (its INPUT) rejects what pods send to it")}
 	case errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.EACCES):
 		// The errors for ICMP's "administratively prohibited", in IPv4 and in IPv6.
 		return Result{Failure: Network, Err: fmt.Errorf("rejected: a firewall on this node (its INPUT) keeps pods from the agent: %w", err)}

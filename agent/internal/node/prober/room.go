@@ -7,9 +7,11 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// room is the prober's netns. It has no name; a descriptor and one thread that never leaves it keep it alive. A socket belongs to the netns
+// room is the netns that the prober queries from: mostly its own. That has no name; a descriptor and one thread that never leaves it keep it alive. A socket belongs to the netns
 // of the thread that makes it, so sockets are made on that thread; afterwards any goroutine may use them. A thread that stays is cheaper
 // than one that enters and leaves the netns for each TCP probe.
 type room struct {
@@ -30,21 +32,41 @@ type socketKind struct{ family, kind int }
 // needs a socket.
 const inStock = 16
 
-func newRoom() (*room, error) {
+func newRoom(enter func() error) (*room, error) {
 	r := &room{stock: map[socketKind][]int{}, work: make(chan func()), gone: make(chan struct{})}
 	ready := make(chan error)
-	go r.run(ready)
+	go r.run(enter, ready)
 	if err := <-ready; err != nil {
-		return nil, fmt.Errorf("make a netns: %w", err)
+		return nil, err
 	}
 	return r, nil
 }
 
+// newNetNS moves the calling thread to a netns of its own.
+func newNetNS() error {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("make a netns: %w", err)
+	}
+	return nil
+}
+
+// joinNetNS moves the calling thread to the netns behind fd. It does nothing if the thread is there, because entering even one's own netns
+// needs CAP_SYS_ADMIN.
+func joinNetNS(fd int) error {
+	if fd <= 0 || hostnet.IsHere(fd) {
+		return nil
+	}
+	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter the host's netns: %w", err)
+	}
+	return nil
+}
+
 // run is the thread's loop. The goroutine ends while locked to the thread, so the runtime ends the thread instead of reusing it.
-func (r *room) run(ready chan<- error) {
+func (r *room) run(enter func() error, ready chan<- error) {
 	runtime.LockOSThread()
 	defer close(r.gone)
-	err := unix.Unshare(unix.CLONE_NEWNET)
+	err := enter()
 	if err == nil {
 		r.ns, err = os.Open("/proc/thread-self/ns/net")
 	}

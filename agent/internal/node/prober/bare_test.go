@@ -14,18 +14,19 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// newFramesNode is a node whose clients name local addresses, and the configuration of a prober without a netns.
-func newFramesNode(t testing.TB, o testutil.Options) (*node, Config) {
+// newBareNode is a node in node-cache mode, whose clients name local addresses, and a prober without a netns.
+func newBareNode(t testing.TB, o testutil.Options) (*node, *Prober) {
 	t.Helper()
 	n := newNode(t, o)
-	cfg := n.config()
-	cfg.Redirects = nil
-	return n, cfg
+	n.applyHostTable(t, func(h *steer.Host) { h.Redirects, h.OwnLocals = nil, true })
+	return n, n.bareProber(t)
 }
 
-func framesProber(t testing.TB, cfg Config) *Prober {
+func (n *node) bareProber(t testing.TB) *Prober {
 	t.Helper()
-	p, err := New(cfg)
+	cfg := n.config()
+	cfg.Redirects = nil
+	p, err := openProber(cfg, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,12 +48,11 @@ func (n *node) awaitWay(t testing.TB, p *Prober) {
 	}
 }
 
-func TestFramesProbe(t *testing.T) {
+func TestBareProbe(t *testing.T) {
 	for _, f := range []testutil.Families{testutil.IPv4, testutil.IPv6, testutil.Dual} {
 		for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {
 			t.Run(fmt.Sprintf("%s/%s", f, proxy), func(t *testing.T) {
-				n, cfg := newFramesNode(t, testutil.Options{Families: f, Proxy: proxy})
-				p := framesProber(t, cfg)
+				n, p := newBareNode(t, testutil.Options{Families: f, Proxy: proxy})
 				n.awaitWay(t, p)
 				for _, target := range n.locals {
 					for _, protocol := range protocols {
@@ -72,9 +72,8 @@ func TestFramesProbe(t *testing.T) {
 	}
 }
 
-func TestFramesFailures(t *testing.T) {
-	n, cfg := newFramesNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
-	p := framesProber(t, cfg)
+func TestBareFailures(t *testing.T) {
+	n, p := newBareNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
 	n.awaitWay(t, p)
 	each := func(f func(target netip.Addr, protocol steer.Protocol)) {
 		t.Helper()
@@ -98,32 +97,26 @@ func TestFramesFailures(t *testing.T) {
 	n.agent.Behave(testutil.Behaviour{})
 	n.agent.Stop()
 	each(func(target netip.Addr, protocol steer.Protocol) {
-		wantFailure(t, probe(t, p, target, protocol), WrongAnswer, "NXDOMAIN by another server than the agent")
+		wantFailure(t, probe(t, p, target, protocol), Refused, "no process listens")
 	})
 	n.agent.Start()
 	each(func(target netip.Addr, protocol steer.Protocol) {
 		wantOK(t, probe(t, p, target, protocol))
 	})
-	n.agent.Stop()
-	n.Host.Run("nft", "delete", "table", "inet", steer.TableName)
-	each(func(target netip.Addr, protocol steer.Protocol) {
-		wantFailure(t, probe(t, p, target, protocol), Refused, "nobody listens")
-	})
 	testutil.Must(t, p.Close())
 	each(func(target netip.Addr, protocol steer.Protocol) {
 		wantFailure(t, probe(t, p, target, protocol), Network, "closed")
 	})
-	if _, err := n.Host.Netlink().LinkByName(FramesInterface); !hostnet.IsNoLink(err) {
-		t.Errorf("%s after Close: %v", FramesInterface, err)
+	if _, err := n.Host.Netlink().LinkByName(steer.SourcesInterface); !hostnet.IsNoLink(err) {
+		t.Errorf("%s after Close: %v", steer.SourcesInterface, err)
 	}
 }
 
 // The proof goes by the local address, as clients' questions do, to kube-dns and back, also when the answer comes in pieces.
-func TestFramesProve(t *testing.T) {
+func TestBareProve(t *testing.T) {
 	for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {
 		t.Run(string(proxy), func(t *testing.T) {
-			n, cfg := newFramesNode(t, testutil.Options{Families: testutil.Dual, Proxy: proxy})
-			p := framesProber(t, cfg)
+			n, p := newBareNode(t, testutil.Options{Families: testutil.Dual, Proxy: proxy})
 			n.awaitWay(t, p)
 			for _, a := range n.locals {
 				if err := prove(t, p, a); err != nil {
@@ -145,16 +138,20 @@ func TestFramesProve(t *testing.T) {
 }
 
 // The prober restores what another program removes, also after a killed predecessor.
-func TestFramesRepair(t *testing.T) {
-	n, cfg := newFramesNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
-	testutil.VethPair(t, n.Host, steer.ProberInterface, n.Host, FramesInterface) // a dead predecessor's
-	p := framesProber(t, cfg)
+func TestBareRepair(t *testing.T) {
+	n := newNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables})
+	n.applyHostTable(t, func(h *steer.Host) { h.Redirects, h.OwnLocals = nil, true })
+	testutil.VethPair(t, n.Host, steer.ProberInterface, n.Host, steer.SourcesInterface) // a dead predecessor's
+	p := n.bareProber(t)
 	for name, wreck := range map[string]func(){
-		"nothing":  func() {},
-		"deleted":  func() { n.Host.DelLink(FramesInterface) },
-		"down":     func() { n.Host.Down(FramesInterface) },
-		"host end": func() { n.Host.Down(steer.ProberInterface) },
-		"address":  func() { n.Host.Run("ip", "link", "set", FramesInterface, "address", "02:00:00:00:00:09") },
+		"nothing":   func() {},
+		"deleted":   func() { n.Host.DelLink(steer.SourcesInterface) },
+		"down":      func() { n.Host.Down(steer.SourcesInterface) },
+		"host end":  func() { n.Host.Down(steer.ProberInterface) },
+		"addresses": func() { n.Host.Run("ip", "addr", "flush", "dev", steer.SourcesInterface) },
+		"hardware address": func() {
+			n.Host.Run("ip", "link", "set", steer.SourcesInterface, "address", "02:00:00:00:00:09")
+		},
 	} {
 		wreck()
 		if _, err := p.Repair(); err != nil {
@@ -166,6 +163,8 @@ func TestFramesRepair(t *testing.T) {
 			t.Errorf("%s: a second repair did %q, %v", name, again, err)
 		}
 	}
+	cfg := n.config()
+	cfg.Redirects = nil
 	if _, err := New(cfg); !errors.Is(err, ErrHeld) {
 		t.Errorf("a second prober: %v, want ErrHeld", err)
 	}
