@@ -128,61 +128,6 @@ func silent(after time.Duration) func(w dns.ResponseWriter, r *dns.Msg) (int, er
 	}
 }
 
-// TestHoldDenials: what was there is believed to be there until its denial has lasted.
-func TestHoldDenials(t *testing.T) {
-	for name, deny := range map[string]func(dns.ResponseWriter, *dns.Msg) (int, error){
-		"NXDOMAIN": denied(dns.RcodeNameError, true), "no data": denied(dns.RcodeSuccess, true), "nothing at all": denied(dns.RcodeSuccess, false),
-	} {
-		after := "NXDOMAIN"
-		if name != "NXDOMAIN" {
-			after = "NOERROR"
-		}
-		for _, block := range []string{"cache {\n hold_denials 20s\n}", "cache {\n serve_stale 1h verify 1s\n hold_denials 20s\n}", "cache {\n serve_stale 1h verify\n hold_denials 20s\n}"} {
-			t.Run(name+" "+strings.ReplaceAll(block, "\n", ""), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					f := newFixture(t, block)
-					f.answer = says("192.0.2.1", 10)
-					f.want("a.example.", "NOERROR 192.0.2.1 10")
-					f.answer = deny
-					f.want("never.example.", after) // there was no answer before
-					<-time.After(11 * time.Second)
-					f.want("a.example.", "NOERROR 192.0.2.1 20") // first denied here
-					<-time.After(3 * time.Second)
-					asked := f.asked.Load()
-					f.want("a.example.", "NOERROR 192.0.2.1 17")
-					if f.asked.Load() != asked+1 {
-						t.Error("the upstream is not asked again while its denial is doubted")
-					}
-					// A good answer in between begins the time anew.
-					f.answer = says("192.0.2.2", 10)
-					<-time.After(3 * time.Second)
-					f.want("a.example.", "NOERROR 192.0.2.2 10")
-					f.answer = deny
-					<-time.After(11 * time.Second)
-					f.want("a.example.", "NOERROR 192.0.2.2 20")
-					<-time.After(19 * time.Second)
-					f.want("a.example.", "NOERROR 192.0.2.2 1")
-					<-time.After(2 * time.Second)
-					f.want("a.example.", after)
-					f.want("a.example.", after)
-				})
-			})
-		}
-	}
-}
-
-// TestWithoutHold: by default a denial is believed at once.
-func TestWithoutHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t, "cache {\n serve_stale 1h verify 1s\n}")
-		f.answer = says("192.0.2.1", 10)
-		f.want("a.example.", "NOERROR 192.0.2.1 10")
-		f.answer = denied(dns.RcodeNameError, true)
-		<-time.After(11 * time.Second)
-		f.want("a.example.", "NXDOMAIN")
-	})
-}
-
 // TestDownUpstream: when an upstream is silent, the first few wait for it, then nobody does; when it is back, everybody has
 // fresh answers at once, although each name's own recheck would be half a minute.
 func TestDownUpstream(t *testing.T) {

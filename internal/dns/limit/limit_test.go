@@ -70,62 +70,6 @@ func question(format string, args ...any) *dns.Msg {
 	return new(dns.Msg).SetQuestion(dns.Fqdn(fmt.Sprintf(format, args...)), dns.TypeA)
 }
 
-// TestShares fills the gate with greedy sources and looks at what each has and what is left for one who comes.
-func TestShares(t *testing.T) {
-	for _, tc := range []struct {
-		greedy, limit, least, most int
-	}{
-		{1, 1024, 512, 512},
-		{2, 1024, 341, 342},
-		{3, 1024, 256, 257},
-		{100, 1024, 9, 12},
-		{5000, 1024, 0, 2}, // more sources than places: first come, and never more than the limit
-		{1, 1, 1, 1},
-		{1, 2, 1, 1},
-	} {
-		t.Run(fmt.Sprintf("%d of %d", tc.greedy, tc.limit), func(t *testing.T) {
-			g := New(tc.limit)
-			got := make([]int, tc.greedy)
-			for more := true; more; {
-				more = false
-				for i := range got {
-					if g.enter(pod(i)) == admitted {
-						got[i]++
-						more = true
-					}
-				}
-			}
-			total := 0
-			for i, n := range got {
-				total += n
-				if n < tc.least || n > tc.most {
-					t.Errorf("source %d has %d in flight, want %d to %d", i, n, tc.least, tc.most)
-				}
-			}
-			if total > tc.limit || total != g.inFlight() {
-				t.Errorf("%d in flight, the gate says %d, the limit is %d", total, g.inFlight(), tc.limit)
-			}
-			if g.slots.Clients() > tc.limit {
-				t.Errorf("%d sources are remembered", g.slots.Clients())
-			}
-			if tc.greedy <= 100 && tc.limit > 2 {
-				if why := g.enter(netip.MustParseAddr("10.244.255.1")); why != admitted {
-					t.Errorf("a newcomer was shed: %s", reasonNames[why])
-				}
-				g.leave(netip.MustParseAddr("10.244.255.1"))
-			}
-			for i, n := range got {
-				for range n {
-					g.leave(pod(i))
-				}
-			}
-			if g.inFlight() != 0 || g.slots.Clients() != 0 {
-				t.Errorf("when all have left: %d in flight, %d sources", g.inFlight(), g.slots.Clients())
-			}
-		})
-	}
-}
-
 // TestLimitShrinks checks that what is in flight survives a smaller limit, and that nobody comes in above it.
 func TestLimitShrinks(t *testing.T) {
 	g := New(10)

@@ -10,11 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	mdns "github.com/miekg/dns"
 
-	"github.com/neardns/neardns/internal/dns/corefile"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 	"github.com/neardns/neardns/internal/dns/searchpath"
-	"github.com/neardns/neardns/internal/dns/server"
-	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // watcher is an observer to whom each client is one pod.
@@ -152,23 +149,5 @@ func TestObserverOfCompletion(t *testing.T) {
 	m := ask(t, "udp", addressOf(cfg), question("www.example.com.shop.svc.cluster.local.", mdns.TypeA))
 	if got := w.next(t); m.Rcode != mdns.RcodeNameError || got.Rcode != mdns.RcodeNameError || got.Level != queryinfo.Miss {
 		t.Errorf("for a pod that wants none: %v, told %+v", m, got)
-	}
-}
-
-// TestObserverOfRefusal: a question that no block of an operator's Corefile answers is told of, too.
-func TestObserverOfRefusal(t *testing.T) {
-	w := new(watcher)
-	cfg := server.Config{Connections: 1024, Config: corefile.Config{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Misses: 1024,
-		Port: testutil.FreePort(t, "127.0.0.1"), Override: "cluster.local {\n    whoami\n}\n"}}
-	s := observed(slog.New(slog.DiscardHandler), w)
-	if err := s.Start(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
-	defer s.Stop() //nolint:errcheck // at the end
-	for _, network := range []string{"udp", "tcp"} {
-		ask(t, network, addressOf(cfg), question("elsewhere.example.", mdns.TypeA))
-		if got := w.next(t); got.Rcode != mdns.RcodeRefused || got.Level != queryinfo.Miss || got.Size == 0 {
-			t.Errorf("%s: told %+v", network, got)
-		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"strings"
-	"sync"
 	"testing"
 
 	mdns "github.com/miekg/dns"
@@ -137,60 +136,6 @@ func TestConnectionFlood(t *testing.T) {
 		c.Close()
 	}
 	waitFor(t, "closed connections are forgotten", func() bool { return counted(t, s)["tcp_connections"] <= 2 })
-}
-
-// TestBusyConnectionsStay fills all places with connections whose question is being asked upstream: none of them is cut, who
-// comes is refused at once, and gets a place when there is one.
-func TestBusyConnectionsStay(t *testing.T) {
-	release := make(chan struct{})
-	let := sync.OnceFunc(func() { close(release) })
-	defer let()
-	// By name: one that waits for long is asked for again, and loops are looked for.
-	var mu sync.Mutex
-	asked := map[string]bool{}
-	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
-		if name := q.Question[0].Name; strings.HasPrefix(name, "busy") {
-			mu.Lock()
-			asked[name] = true
-			mu.Unlock()
-		}
-		<-release
-		return address("10.0.0.1")(q)
-	})
-	cfg := config(t, up)
-	cfg.Connections = 8
-	s := start(t, cfg)
-	results := make(chan error)
-	for i := range 8 {
-		c := dial(t, fmt.Sprintf("127.0.1.%d", i), addressOf(cfg))
-		go func() { results <- c.ask(fmt.Sprintf("busy%d.cluster.local.", i)) }()
-	}
-	waitFor(t, "all are asked", func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return len(asked) == 8
-	})
-	late, err := tryDial(t, "127.0.2.1", addressOf(cfg)) // its reset may come before or after
-	if err == nil {
-		err = late.ask("late.cluster.local.")
-	}
-	if err == nil {
-		t.Error("a ninth connection was served")
-	}
-	if got := counted(t, s); got["tcp_connections_shed_total refused"] != 1 || got["tcp_connections"] != 8 {
-		t.Errorf("counted %v", got)
-	}
-	let()
-	for range 8 {
-		if err := <-results; err != nil {
-			t.Errorf("a busy connection: %v", err)
-		}
-	}
-	// Their places go to those who come, once the server has noticed that they are idle.
-	waitFor(t, "a place after the others were answered", func() bool {
-		c, err := tryDial(t, "127.0.2.1", addressOf(cfg))
-		return err == nil && c.ask("late.cluster.local.") == nil
-	})
 }
 
 // TestLimitsReload: another configuration's limits hold without a restart.

@@ -267,45 +267,6 @@ func TestReloadsLeaveNothing(t *testing.T) {
 	})
 }
 
-// TestStopAnswersWhatIsAsked stops while the upstream still thinks.
-func TestStopAnswersWhatIsAsked(t *testing.T) {
-	release, thinking := make(chan struct{}), make(chan struct{}, 2)
-	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
-		if strings.HasPrefix(q.Question[0].Name, "slow") {
-			thinking <- struct{}{}
-			<-release
-		}
-		return address("10.0.0.9")(q)
-	})
-	cfg := config(t, up)
-	s := start(t, cfg)
-	answers := make(chan *mdns.Msg, 2)
-	for _, network := range []string{"udp", "tcp"} {
-		go func() {
-			answers <- ask(t, network, addressOf(cfg), question("slow-"+network+".cluster.local.", mdns.TypeA))
-		}()
-	}
-	<-thinking
-	<-thinking
-	stopped := make(chan error)
-	go func() { stopped <- s.Stop() }()
-	waitFor(t, "the server takes no more", func() bool {
-		c, err := net.Dial("tcp", addressOf(cfg))
-		if err != nil {
-			return true
-		}
-		c.Close()
-		return false
-	})
-	close(release)
-	for range 2 {
-		wantA(t, <-answers, "10.0.0.9")
-	}
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
-}
-
 // TestTransparent looks at the sockets themselves, and that they serve as others do: the switch tells a server's own by this.
 func TestTransparent(t *testing.T) {
 	for _, transparent := range []bool{true, false} {

@@ -13,7 +13,6 @@ import (
 
 	mdns "github.com/miekg/dns"
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/internal/dns/cache"
 	"github.com/neardns/neardns/internal/dns/cache/answers"
@@ -206,36 +205,4 @@ func wantA(t testing.TB, m *mdns.Msg, ip string) {
 		}
 	}
 	t.Errorf("want %s, got %v", ip, m)
-}
-
-// blackhole is an address that takes no connection and refuses none: a listener whose queue is full.
-func blackhole(t *testing.T) string {
-	t.Helper()
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { unix.Close(fd) })
-	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Listen(fd, 0); err != nil {
-		t.Fatal(err)
-	}
-	name, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(name.(*unix.SockaddrInet4).Port))
-	conn, err := net.Dial("tcp", addr) // the one connection that the queue has room for
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	waitFor(t, "the queue is full", func() bool {
-		// Of a listening socket these are the length of its accept queue and the backlog (tcp_get_info).
-		info, err := unix.GetsockoptTCPInfo(fd, unix.SOL_TCP, unix.TCP_INFO)
-		return err == nil && info.Unacked > info.Sacked
-	})
-	return addr
 }
