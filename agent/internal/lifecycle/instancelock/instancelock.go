@@ -26,12 +26,12 @@ import (
 )
 
 // ErrHeld means that another process holds the lock.
-var ErrHeld = errors.New("another process has this place")
+var ErrHeld = errors.New("another process has this lock")
 
 const (
-	// most is the buffer size that the kernel sets for the largest one that can be requested: it doubles math.MaxInt32/2.
-	most = math.MaxInt32 - 1
-	// Two processes that claim the lock at the same time both give way and retry. One that is seated keeps it.
+	// markedBuffer is the buffer size that the kernel sets for the largest one that can be requested: it doubles math.MaxInt32/2.
+	markedBuffer = math.MaxInt32 - 1
+	// Two processes that try at the same time both give way, and try again after different pauses.
 	tries      = 5
 	retryPause = 20 * time.Millisecond
 )
@@ -42,15 +42,11 @@ func Take(name string) (*os.File, error) {
 	var err error
 	for range tries {
 		var f *os.File
-		var seated bool
-		f, seated, err = claim(name)
-		if errors.Is(err, errNoDiag) {
+		if f, err = try(name); errors.Is(err, errNoDiag) {
 			return byName(name)
-		}
-		if err == nil || seated || !errors.Is(err, ErrHeld) {
+		} else if !errors.Is(err, ErrHeld) {
 			return f, err
 		}
-		// Another process claimed it at the same moment.
 		<-time.After(retryPause/4 + mrand.N(retryPause)) //nolint:gosec // the pause need not be secret
 	}
 	return nil, err
@@ -61,65 +57,54 @@ var errNoDiag = errors.New("no sock_diag for unix sockets")
 
 // byName takes the lock by its name alone, on kernels that cannot list other holders. The first process to bind the name keeps it.
 func byName(name string) (*os.File, error) {
+	f, err := bind(name)
+	if errors.Is(err, unix.EADDRINUSE) {
+		return nil, fmt.Errorf("%w: @%s", ErrHeld, name)
+	}
+	return f, err
+}
+
+// bind opens a socket that has the lock's mark, and binds it to a name.
+func bind(name string) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open a socket for the place: %w", err)
+		return nil, fmt.Errorf("open the lock's socket: %w", err)
 	}
-	if err = unix.Bind(fd, &unix.SockaddrUnix{Name: "\x00" + name}); err != nil {
+	if err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, math.MaxInt32/2); err != nil {
+		err = fmt.Errorf("mark the lock's socket (it takes CAP_NET_ADMIN): %w", err)
+	} else if err = unix.Bind(fd, &unix.SockaddrUnix{Name: "\x00" + name}); err != nil {
+		err = fmt.Errorf("bind the lock's socket: %w", err)
+	}
+	if err != nil {
 		_ = unix.Close(fd)
-		if errors.Is(err, unix.EADDRINUSE) {
-			return nil, fmt.Errorf("%w: @%s", ErrHeld, name)
-		}
-		return nil, fmt.Errorf("bind the place: %w", err)
+		return nil, err
 	}
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// claim binds a socket and takes the lock if there is no other holder. seated reports that another process has the lock for good, not only
-// a claim of its own under way.
-func claim(name string) (f *os.File, seated bool, err error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, false, fmt.Errorf("open a socket for the place: %w", err)
-	}
-	f = os.NewFile(uintptr(fd), name)
-	defer func() {
-		if err != nil {
-			_ = f.Close()
-			f = nil
-		}
-	}()
-	if err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, math.MaxInt32/2); err != nil {
-		return f, false, fmt.Errorf("mark the place (it takes CAP_NET_ADMIN): %w", err)
-	}
+// try takes the lock if no other process has or tries to take it.
+func try(name string) (*os.File, error) {
 	own := fmt.Sprintf("%s.%d.%s", name, os.Getpid(), rand.Text())
-	if err = unix.Bind(fd, &unix.SockaddrUnix{Name: "\x00" + own}); err != nil {
-		return f, false, fmt.Errorf("bind the place: %w", err)
-	}
-	others, err := holders(name)
+	f, err := bind(own)
 	if err != nil {
-		return f, false, err
+		return nil, err
 	}
-	var who []string
-	for _, o := range others {
-		if o.name != own {
-			pid, _, _ := strings.Cut(strings.TrimPrefix(o.name, name+"."), ".")
-			who, seated = append(who, "process "+pid), seated || o.seated
+	names, err := holders(name)
+	var others []string
+	for _, n := range names {
+		if n != own {
+			pid, _, _ := strings.Cut(strings.TrimPrefix(n, name+"."), ".")
+			others = append(others, "process "+pid)
 		}
 	}
-	if who != nil {
-		return f, seated, fmt.Errorf("%w (%s, by its own count)", ErrHeld, strings.Join(who, ", "))
+	if err == nil && others != nil {
+		err = fmt.Errorf("%w (%s in its own PID namespace)", ErrHeld, strings.Join(others, ", "))
 	}
-	if err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, math.MaxInt32/2); err != nil {
-		return f, false, fmt.Errorf("mark the place: %w", err)
+	if err != nil {
+		_ = f.Close()
+		return nil, err
 	}
-	return f, false, nil
-}
-
-// holder is a socket that a process with CAP_NET_ADMIN made. A seated one has taken the lock; the others are claims.
-type holder struct {
-	name   string
-	seated bool
+	return f, nil
 }
 
 // Numbers of linux/sock_diag.h and linux/unix_diag.h.
@@ -130,53 +115,49 @@ const (
 	attrName         = 0
 	attrMeminfo      = 5
 	meminfoRcvbuf    = 1
-	meminfoSndbuf    = 3
 )
 
-// holders lists the sockets of the netns that count for a lock.
-func holders(name string) ([]holder, error) {
+// holders lists the names of the netns's sockets that count for a lock.
+func holders(name string) (names []string, err error) {
 	c, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, nil)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return nil, errNoDiag
 	} else if err != nil {
-		return nil, fmt.Errorf("look for others in this place: %w", err)
+		return nil, fmt.Errorf("list the lock's holders: %w", err)
 	}
 	defer c.Close()
-	ask := make([]byte, 24) // struct unix_diag_req
-	ask[0] = unix.AF_UNIX
-	binary.NativeEndian.PutUint32(ask[4:], math.MaxUint32) // in any state
-	binary.NativeEndian.PutUint32(ask[12:], showName|showMeminfo)
-	replies, err := c.Execute(netlink.Message{Header: netlink.Header{Type: sockDiagByFamily, Flags: netlink.Request | netlink.Dump}, Data: ask})
+	request := make([]byte, 24) // struct unix_diag_req
+	request[0] = unix.AF_UNIX
+	binary.NativeEndian.PutUint32(request[4:], math.MaxUint32) // in any state
+	binary.NativeEndian.PutUint32(request[12:], showName|showMeminfo)
+	replies, err := c.Execute(netlink.Message{Header: netlink.Header{Type: sockDiagByFamily, Flags: netlink.Request | netlink.Dump}, Data: request})
 	if errors.Is(err, unix.ENOENT) {
 		return nil, errNoDiag
 	} else if err != nil {
-		return nil, fmt.Errorf("look for others in this place: %w", err)
+		return nil, fmt.Errorf("list the lock's holders: %w", err)
 	}
 	const header = 16 // struct unix_diag_msg
-	var out []holder
 	for _, m := range replies {
 		if len(m.Data) < header {
 			continue
 		}
 		attrs, err := netlink.UnmarshalAttributes(m.Data[header:])
 		if err != nil {
-			return nil, fmt.Errorf("look for others in this place: %w", err)
+			return nil, fmt.Errorf("list the lock's holders: %w", err)
 		}
-		var h holder
-		var rcvbuf, sndbuf uint32
+		var bound string
+		marked := false
 		for _, a := range attrs {
 			switch a.Type {
 			case attrName:
-				h.name = strings.TrimPrefix(string(a.Data), "\x00")
+				bound = strings.TrimPrefix(string(a.Data), "\x00")
 			case attrMeminfo:
-				if len(a.Data) >= 4*(meminfoSndbuf+1) {
-					rcvbuf, sndbuf = binary.NativeEndian.Uint32(a.Data[4*meminfoRcvbuf:]), binary.NativeEndian.Uint32(a.Data[4*meminfoSndbuf:])
-				}
+				marked = len(a.Data) >= 4*(meminfoRcvbuf+1) && binary.NativeEndian.Uint32(a.Data[4*meminfoRcvbuf:]) >= markedBuffer
 			}
 		}
-		if h.seated = sndbuf >= most; rcvbuf >= most && strings.HasPrefix(h.name, name+".") {
-			out = append(out, h)
+		if marked && strings.HasPrefix(bound, name+".") {
+			names = append(names, bound)
 		}
 	}
-	return out, nil
+	return names, nil
 }

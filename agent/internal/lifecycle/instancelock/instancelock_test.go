@@ -37,11 +37,11 @@ func squat(t *testing.T, name string) {
 func inNS(t *testing.T, f func()) {
 	t.Helper()
 	testutil.RequireRoot(t)
-	testutil.NewNS(t, "place").Do(f)
+	testutil.NewNS(t, "lock").Do(f)
 }
 
-// One process has a place, until it gives it up; those in other netns, and in other places, do not meet.
-func TestPlaceIsOneProcesss(t *testing.T) {
+// One process has a lock until it closes it. Locks with other names, and in other netns, are independent.
+func TestLockHasOneHolder(t *testing.T) {
 	inNS(t, func() {
 		first, err := Take("test")
 		if err != nil {
@@ -52,20 +52,20 @@ func TestPlaceIsOneProcesss(t *testing.T) {
 		}
 		other, err := Take("test-too")
 		if err != nil {
-			t.Errorf("another place: %v", err)
+			t.Errorf("another lock: %v", err)
 		}
 		_ = other.Close()
 		_ = first.Close()
 		again, err := Take("test")
 		if err != nil {
-			t.Fatalf("a place that was given up: %v", err)
+			t.Fatalf("a released lock: %v", err)
 		}
 		_ = again.Close()
 	})
 }
 
 // A process without CAP_NET_ADMIN can neither take a lock nor keep an agent from it, whatever names it binds.
-func TestNobodySquatsAPlace(t *testing.T) {
+func TestUnprivilegedProcessCannotBlock(t *testing.T) {
 	inNS(t, func() {
 		squat(t, "test")
 		for i := range 300 {
@@ -73,11 +73,11 @@ func TestNobodySquatsAPlace(t *testing.T) {
 		}
 		f, err := Take("test")
 		if err != nil {
-			t.Fatalf("beside squatters: %v", err)
+			t.Fatalf("next to squatters: %v", err)
 		}
 		defer f.Close()
 		if _, err := Take("test"); !errors.Is(err, ErrHeld) {
-			t.Errorf("taken twice beside squatters: %v", err)
+			t.Errorf("taken twice next to squatters: %v", err)
 		}
 	})
 	inNS(t, func() {
@@ -110,10 +110,10 @@ func netns(t *testing.T) *os.File {
 	return f
 }
 
-// Of many that come at one moment one has the place, and never two.
-func TestPlaceUnderARush(t *testing.T) {
+// Of many that try at the same time never two have the lock.
+func TestLockUnderContention(t *testing.T) {
 	testutil.RequireRoot(t)
-	ns := testutil.NewNS(t, "place")
+	ns := testutil.NewNS(t, "lock")
 	var inside, turns atomic.Int64
 	var group sync.WaitGroup
 	for range 8 {
@@ -128,7 +128,7 @@ func TestPlaceUnderARush(t *testing.T) {
 						return
 					}
 					if n := inside.Add(1); n > 1 {
-						t.Errorf("%d have the place", n)
+						t.Errorf("%d have the lock", n)
 					}
 					turns.Add(1)
 					inside.Add(-1)
@@ -139,6 +139,6 @@ func TestPlaceUnderARush(t *testing.T) {
 	}
 	group.Wait()
 	if turns.Load() == 0 {
-		t.Error("nobody ever had it")
+		t.Error("no one ever had it")
 	}
 }
