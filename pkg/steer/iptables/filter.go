@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -40,35 +39,40 @@ type DropPolicy struct {
 }
 
 func (p DropPolicy) String() string {
-	name := "iptables"
-	if !p.Is4 {
-		name = "ip6tables"
-	}
+	name := familyProgram(p.Is4)
 	if p.Legacy {
 		name += "-legacy"
 	}
 	return name + " filter " + p.Chain + " policy DROP"
 }
 
+func filterPrograms(legacy bool) programs {
+	if legacy {
+		return programs{variant: Legacy}
+	}
+	return programs{variant: NFT}
+}
+
 // DropPolicies lists the base chains with policy DROP in the calling thread's netns. It reads them from the kernel and starts
 // no program. iptables-legacy's are read only with legacy, and only if such a table is in use.
 func DropPolicies(legacy bool) ([]DropPolicy, error) {
-	out, err := nftDropPolicies()
-	if !legacy {
-		return out, err
-	}
-	old, oldErr := legacyDropPolicies()
-	return append(out, old...), errors.Join(err, oldErr)
-}
-
-func legacyDropPolicies() ([]DropPolicy, error) {
 	var out []DropPolicy
 	var errs []error
 	for _, is4 := range []bool{true, false} {
-		t, err := ReadLegacy(is4, filterTable)
+		chains, err := nftChains(here, is4, filterTable, "INPUT", "OUTPUT")
+		errs = append(errs, err)
+		for _, c := range chains {
+			if c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {
+				out = append(out, DropPolicy{Is4: is4, Chain: c.Name})
+			}
+		}
+		if !legacy {
+			continue
+		}
+		_, t, err := readLegacy(is4, filterTable, false)
 		errs = append(errs, err)
 		for _, chain := range []string{"INPUT", "OUTPUT"} {
-			if t.Policy(chain) == "DROP" {
+			if t.policy(chain) == "DROP" {
 				out = append(out, DropPolicy{Is4: is4, Legacy: true, Chain: chain})
 			}
 		}
@@ -76,51 +80,21 @@ func legacyDropPolicies() ([]DropPolicy, error) {
 	return out, errors.Join(errs...)
 }
 
-func nftDropPolicies() ([]DropPolicy, error) {
-	var out []DropPolicy
-	for _, is4 := range []bool{true, false} {
-		chains, err := nftChains(here, is4, filterTable, "INPUT", "OUTPUT")
-		if err != nil {
-			return nil, err
-		}
-		for _, c := range chains {
-			if c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {
-				out = append(out, DropPolicy{Is4: is4, Chain: c.Name})
-			}
-		}
-	}
-	return out, nil
-}
-
-func programName(is4, legacy bool) string {
-	n := "ip6tables"
-	if is4 {
-		n = "iptables"
-	}
-	if legacy {
-		return n + "-legacy"
-	}
-	return n + "-nft"
-}
-
-// openFilter finds the program for one variant's tables: by its own name, or as plain iptables.
+// openFilter finds the program for one variant's tables.
 func openFilter(is4, legacy bool) (*iptables.IPTables, error) {
+	path, err := filterPrograms(legacy).path(is4, "")
+	if err != nil {
+		return nil, err
+	}
 	proto := iptables.ProtocolIPv6
 	if is4 {
 		proto = iptables.ProtocolIPv4
 	}
-	own := programName(is4, legacy)
-	plain, _, _ := strings.Cut(own, "-")
-	for _, path := range []string{own, plain} {
-		ipt, err := iptables.New(iptables.IPFamily(proto), iptables.Timeout(filterLockWait), iptables.Path(path))
-		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
-			continue
-		} else if err != nil {
-			return nil, fmt.Errorf("start %s: %w", path, err)
-		}
-		return ipt, nil
+	ipt, err := iptables.New(iptables.IPFamily(proto), iptables.Timeout(filterLockWait), iptables.Path(path))
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", path, err)
 	}
-	return nil, fmt.Errorf("%s is not installed on this node: %w", own, exec.ErrNotFound)
+	return ipt, nil
 }
 
 // MissingPrograms lists the programs of iptables that this process cannot find. Without its host's programs an agent cannot
@@ -129,8 +103,8 @@ func MissingPrograms() []string {
 	var out []string
 	for _, legacy := range []bool{false, true} {
 		for _, is4 := range []bool{true, false} {
-			if _, err := openFilter(is4, legacy); errors.Is(err, exec.ErrNotFound) {
-				out = append(out, programName(is4, legacy))
+			if p := filterPrograms(legacy); p.missing(is4) {
+				out = append(out, p.name(is4))
 			}
 		}
 	}
@@ -144,12 +118,7 @@ func EnsureAccepts(addresses []netip.Addr, legacy bool) (added string, err error
 	errs := []error{err}
 	var done []string
 	for _, p := range policies {
-		var want []netip.Addr
-		for _, a := range addresses {
-			if a.Is4() == p.Is4 {
-				want = append(want, a)
-			}
-		}
+		want := ofFamily(addresses, p.Is4)
 		if len(want) == 0 {
 			continue
 		}
@@ -191,7 +160,7 @@ func VerifyAccepts(addresses []netip.Addr) (kept, lacking []DropPolicy, err erro
 	policies, err := DropPolicies(true)
 	errs := []error{err}
 	for _, p := range policies {
-		want := slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return a.Is4() != p.Is4 })
+		want := ofFamily(addresses, p.Is4)
 		if len(want) == 0 {
 			continue
 		}
@@ -265,19 +234,8 @@ func addAccepts(p DropPolicy, addrs []netip.Addr) (added bool, err error) {
 
 // HasLegacyChain reports whether iptables-legacy has a chain in a table, for example kube-proxy's in nat.
 func HasLegacyChain(table, chain string) bool {
-	t, err := ReadLegacy(true, table)
-	return err == nil && slices.Contains(t.Chains, chain)
-}
-
-// acceptsPresent reports whether the kernel has one of the chains. It needs no program, so that a node without iptables is not
-// an error.
-func acceptsPresent(is4, isLegacy bool) (bool, error) {
-	if !isLegacy {
-		chains, err := nftChains(here, is4, filterTable, acceptInput, acceptOutput)
-		return len(chains) > 0, err
-	}
-	t, err := ReadLegacy(is4, filterTable)
-	return slices.Contains(t.Chains, acceptInput) || slices.Contains(t.Chains, acceptOutput), err
+	found, err := chainsOf(here, Legacy, true, table, chain)
+	return err == nil && len(found) > 0
 }
 
 // RemoveAccepts removes the chains from both variants. It succeeds if there are none.
@@ -292,7 +250,9 @@ func RemoveAccepts() error {
 }
 
 func removeAccepts(is4, legacy bool) error {
-	if there, err := acceptsPresent(is4, legacy); err != nil || !there {
+	p := filterPrograms(legacy)
+	// The kernel knows without a program, so that a node without iptables is not an error.
+	if found, err := chainsOf(here, p.variant, is4, filterTable, acceptInput, acceptOutput); err != nil || len(found) == 0 {
 		return err
 	}
 	ipt, err := openFilter(is4, legacy)
@@ -310,7 +270,7 @@ func removeAccepts(is4, legacy bool) error {
 			continue
 		}
 		if err := errors.Join(ipt.DeleteIfExists(filterTable, chain, "-j", own), ipt.ClearAndDeleteChain(filterTable, own)); err != nil {
-			return fmt.Errorf("remove chain %s from %s: %w", own, programName(is4, legacy), err)
+			return fmt.Errorf("remove chain %s from %s: %w", own, p.name(is4), err)
 		}
 	}
 	return nil

@@ -54,45 +54,29 @@ func mac() net.HardwareAddr { return net.HardwareAddr{0x02, 'n', 'd', 'n', 's', 
 // Ensure makes the hairpin carry packets for these cluster DNS addresses, and no others, and describes what it had to add. With
 // own it also carries the node's own packets that are marked (steer.OwnMark).
 func (t *Hairpin) Ensure(clusterDNS []netip.Addr, own bool) (repaired []string, err error) {
-	record := func(what string, done bool, err error) error {
-		if done {
-			repaired = append(repaired, what)
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", what, err)
-		}
-		return nil
+	type step struct {
+		what string
+		do   func() (done bool, err error)
 	}
-	made, err := t.links()
-	if err := record("link "+steer.HairpinOut, made, err); err != nil {
-		return repaired, err
-	}
+	steps := []step{{"link " + steer.HairpinOut, t.links}}
 	for _, is4 := range []bool{true, false} {
-		var wanted []netip.Addr
-		for _, a := range clusterDNS {
-			if a.Is4() == is4 {
-				wanted = append(wanted, a)
-			}
+		wanted := ofFamily(clusterDNS, is4)
+		if len(wanted) > 0 && is4 {
+			steps = append(steps, step{"address of " + steer.HairpinIn, t.address})
 		}
 		if len(wanted) > 0 {
-			if is4 {
-				done, err := t.address()
-				if err := record("address of "+steer.HairpinIn, done, err); err != nil {
-					return repaired, err
-				}
-			}
-			done, err := t.settings(is4)
-			if err := record("settings of "+steer.HairpinOut, done, err); err != nil {
-				return repaired, err
-			}
-			done, err = t.routes(is4, wanted)
-			if err := record("routes of "+steer.HairpinOut, done, err); err != nil {
-				return repaired, err
-			}
+			steps = append(steps, step{"settings of " + steer.HairpinOut, func() (bool, error) { return t.settings(is4) }},
+				step{"routes of " + steer.HairpinOut, func() (bool, error) { return t.routes(is4, wanted) }})
 		}
-		done, err := t.rules(is4, wanted, own)
-		if err := record("routing rules of "+steer.HairpinOut, done, err); err != nil {
-			return repaired, err
+		steps = append(steps, step{"routing rules of " + steer.HairpinOut, func() (bool, error) { return t.rules(is4, wanted, own) }})
+	}
+	for _, s := range steps {
+		done, err := s.do()
+		if done {
+			repaired = append(repaired, s.what)
+		}
+		if err != nil {
+			return repaired, fmt.Errorf("%s: %w", s.what, err)
 		}
 	}
 	return repaired, nil
@@ -134,11 +118,17 @@ func (t *Hairpin) links() (made bool, err error) {
 
 // address gives the second end its address, see steer.HairpinAddress. Having scope link, it is never chosen as a source.
 func (t *Hairpin) address() (added bool, err error) {
-	e, err := t.nl.End(steer.HairpinIn)
+	return t.configure(steer.HairpinIn, func(e *hostnet.End) {
+		e.Address(&netlink.Addr{IPNet: hostnet.HostNet(steer.HairpinAddress()), Scope: unix.RT_SCOPE_LINK})
+	})
+}
+
+func (t *Hairpin) configure(name string, set func(*hostnet.End)) (changed bool, err error) {
+	e, err := t.nl.End(name)
 	if err != nil {
 		return false, err
 	}
-	e.Address(&netlink.Addr{IPNet: hostnet.HostNet(steer.HairpinAddress()), Scope: unix.RT_SCOPE_LINK})
+	set(e)
 	repaired, err := e.Done()
 	return len(repaired) > 0, err
 }
@@ -154,23 +144,13 @@ func (t *Hairpin) settings(is4 bool) (changed bool, err error) {
 				return err
 			})
 		} else {
-			done, err = t.allowIPv6(name)
+			done, err = t.configure(name, (*hostnet.End).IPv6)
 		}
 		if changed = changed || done; err != nil {
 			return changed, err
 		}
 	}
 	return changed, nil
-}
-
-func (t *Hairpin) allowIPv6(name string) (changed bool, err error) {
-	e, err := t.nl.End(name)
-	if err != nil {
-		return false, err
-	}
-	e.IPv6()
-	repaired, err := e.Done()
-	return len(repaired) > 0, err
 }
 
 // looseFilter prevents a strict reverse path filter (1; the kernel takes the higher of the values of "all" and this link,

@@ -92,47 +92,41 @@ type host struct {
 }
 
 func hostOf(h steer.Host, is4 bool) host {
-	out := host{is4: is4, uplinks: links(h.Uplinks), bridges: links(slices.DeleteFunc(slices.Clone(h.Bridges), func(b string) bool { return slices.Contains(h.Uplinks, b) })), seconds: leaseSeconds(h.Lifetime), own: h.OwnLocals, health: h.HealthPort}
-	for _, r := range h.Redirects {
-		if r.Is4() == is4 {
-			out.served = append(out.served, pair{address: r.Steering, clusterDNS: r.ClusterDNS})
-		}
-	}
+	bridges := slices.DeleteFunc(slices.Clone(h.Bridges), func(b string) bool { return slices.Contains(h.Uplinks, b) })
+	out := host{is4: is4, uplinks: links(h.Uplinks), bridges: links(bridges), seconds: leaseSeconds(h.Lifetime), own: h.OwnLocals,
+		health: h.HealthPort, served: pairsOf(h.Redirects, is4), fallback: pairsOf(h.FallbackOnly, is4),
+		exempt: ofFamily(h.Exempt, is4), ceded: ofFamily(h.Ceded, is4)}
 	for _, l := range h.Locals {
-		if l.Address.Is4() == is4 {
-			out.locals = append(out.locals, l.Address)
+		if l.Address.Is4() != is4 {
+			continue
 		}
-		switch {
-		case l.Address.Is4() != is4:
-		case l.Address == l.ClusterDNS:
+		out.locals = append(out.locals, l.Address)
+		if l.Address == l.ClusterDNS {
 			out.onLink = append(out.onLink, l.Address)
-		default:
+		} else {
 			out.served = append(out.served, pair{l.Address, l.ClusterDNS, l.Service})
 		}
 	}
-	for _, r := range h.FallbackOnly {
-		if r.Is4() == is4 {
-			out.fallback = append(out.fallback, pair{address: r.Steering, clusterDNS: r.ClusterDNS})
-		}
+	for _, pairs := range [][]pair{out.served, out.fallback} {
+		slices.SortFunc(pairs, func(a, b pair) int { return a.address.Compare(b.address) })
 	}
-	for _, a := range h.Exempt {
-		if a.Is4() == is4 {
-			out.exempt = append(out.exempt, a)
-		}
+	for _, addrs := range [][]netip.Addr{out.onLink, out.exempt, out.ceded, out.locals} {
+		slices.SortFunc(addrs, netip.Addr.Compare)
 	}
-	for _, a := range h.Ceded {
-		if a.Is4() == is4 {
-			out.ceded = append(out.ceded, a)
-		}
-	}
-	byAddr := func(a, b pair) int { return a.address.Compare(b.address) }
-	slices.SortFunc(out.served, byAddr)
-	slices.SortFunc(out.fallback, byAddr)
-	slices.SortFunc(out.onLink, netip.Addr.Compare)
-	slices.SortFunc(out.exempt, netip.Addr.Compare)
-	slices.SortFunc(out.ceded, netip.Addr.Compare)
-	slices.SortFunc(out.locals, netip.Addr.Compare)
 	return out
+}
+
+func pairsOf(redirects []steer.Redirect, is4 bool) (out []pair) {
+	for _, r := range redirects {
+		if r.Is4() == is4 {
+			out = append(out, pair{address: r.Steering, clusterDNS: r.ClusterDNS})
+		}
+	}
+	return out
+}
+
+func ofFamily(addrs []netip.Addr, is4 bool) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return a.Is4() != is4 })
 }
 
 // links are interface names in iptables-restore's syntax, sorted. The kernel allows nearly any character in a name. A name that
@@ -166,20 +160,7 @@ func hosts(h steer.Host, routes bool) []script {
 }
 
 func (h host) render() script {
-	s := script{is4: h.is4}
-	for _, table := range tableOrder() {
-		switch table {
-		case "filter":
-			s.chains = append(s.chains, h.filter()...)
-		case "mangle":
-			s.chains = append(s.chains, returnToHairpin())
-		case "nat":
-			s.chains = append(s.chains, h.nat()...)
-		case "raw":
-			s.chains = append(s.chains, h.raw()...)
-		}
-	}
-	return s
+	return script{is4: h.is4, chains: slices.Concat(h.filter(), []chain{returnToHairpin()}, h.nat(), h.raw())} // in tableOrder
 }
 
 func cidr(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
@@ -435,14 +416,12 @@ func pods(p steer.Pod) []script {
 	var out []script
 	for _, is4 := range []bool{true, false} {
 		c := chain{table: "nat", name: podChain, from: []jump{{base: "OUTPUT", last: true}, {base: "PREROUTING", last: true}}}
-		redirects := slices.SortedFunc(slices.Values(p.Redirects), func(a, b steer.Redirect) int { return a.ClusterDNS.Compare(b.ClusterDNS) })
+		redirects := pairsOf(p.Redirects, is4)
+		slices.SortFunc(redirects, func(a, b pair) int { return a.clusterDNS.Compare(b.clusterDNS) })
 		for _, r := range redirects {
-			if r.Is4() != is4 {
-				continue
-			}
-			to := " -j DNAT --to-destination " + netip.AddrPortFrom(r.Steering, 53).String()
+			to := " -j DNAT --to-destination " + netip.AddrPortFrom(r.address, 53).String()
 			// A connection that was open before stays where it is: only a SYN is rewritten.
-			c.rules = append(c.rules, toPort53(r.ClusterDNS, "udp")+to, "-d "+cidr(r.ClusterDNS)+" "+syn+" --dport 53"+to)
+			c.rules = append(c.rules, toPort53(r.clusterDNS, "udp")+to, "-d "+cidr(r.clusterDNS)+" "+syn+" --dport 53"+to)
 		}
 		if len(c.rules) > 0 {
 			out = append(out, script{is4: is4, chains: []chain{c}})

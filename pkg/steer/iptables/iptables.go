@@ -66,7 +66,7 @@ func Open(nsFD int, variant Variant, stats *Stats) (*Iptables, error) {
 	if stats == nil {
 		stats = new(Stats)
 	}
-	return &Iptables{programs: programs{variant: variant, nsFD: nsFD, stats: stats, maxRun: maxRun}}, nil
+	return &Iptables{programs: programs{variant: variant, nsFD: nsFD, stats: stats, maxRun: maxRun, sbin: true}}, nil
 }
 
 // Close releases the netns; rules stay.

@@ -25,8 +25,8 @@ func (b *Iptables) Entered(is4 bool) (bool, error) {
 	if b.variant == Legacy {
 		var in bool
 		err := hostnet.InNetNS(b.nsFD, func() error {
-			t, err := ReadLegacy(is4, "raw")
-			in = slices.ContainsFunc(t.Rules, func(r LegacyRule) bool { return r.Chain == base && r.Target == preroutingChain })
+			_, t, err := readLegacy(is4, "raw", false)
+			in = slices.ContainsFunc(t.rules, func(r legacyRule) bool { return r.chain == base && r.target == preroutingChain })
 			return err
 		})
 		return in, err
@@ -100,23 +100,32 @@ type leaseKey struct {
 // recent reads xt_recent's lists: for each address a text that changes whenever the address is seen.
 func (b *Iptables) recent() (map[leaseKey]string, error) {
 	out := map[leaseKey]string{}
-	err := hostnet.InNetNS(b.nsFD, func() error {
+	err := b.eachList(func(file string, p steer.Protocol) error {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("read leases: %w", err)
+		}
+		for a, seen := range parseRecent(string(text)) {
+			out[leaseKey{a, p}] = seen
+		}
+		return nil
+	})
+	return out, err
+}
+
+// eachList calls f for the file of each list of leases that a rule uses.
+func (b *Iptables) eachList(f func(file string, p steer.Protocol) error) error {
+	return hostnet.InNetNS(b.nsFD, func() error {
 		for _, is4 := range []bool{true, false} {
 			for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
-				text, err := os.ReadFile("/proc/thread-self/net/xt_recent/" + list(p, is4))
-				if errors.Is(err, fs.ErrNotExist) {
-					continue // no rule uses the list
-				} else if err != nil {
-					return fmt.Errorf("read leases: %w", err)
-				}
-				for a, seen := range parseRecent(string(text)) {
-					out[leaseKey{a, p}] = seen
+				err := f("/proc/thread-self/net/xt_recent/"+list(p, is4), p)
+				if err != nil && !errors.Is(err, fs.ErrNotExist) {
+					return err
 				}
 			}
 		}
 		return nil
 	})
-	return out, err
 }
 
 // listOwner owns the files of the lists. No process has this user id, which is above the range of Kubernetes' runAsUser.
@@ -125,25 +134,20 @@ const listOwner = 0xefffffff
 // restrictLists prevents root processes without capabilities from writing leases: xt_recent makes its lists writable for root,
 // and requires no capability. Rules still fill them. It needs CAP_CHOWN; without it, the lists stay as they are.
 func (b *Iptables) restrictLists() error {
-	return hostnet.InNetNS(b.nsFD, func() error {
-		for _, is4 := range []bool{true, false} {
-			for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
-				file := "/proc/thread-self/net/xt_recent/" + list(p, is4)
-				var st unix.Stat_t
-				if err := unix.Stat(file, &st); errors.Is(err, fs.ErrNotExist) || err == nil && st.Uid == listOwner && st.Mode&0o222 == 0 {
-					continue
-				} else if err != nil {
-					return fmt.Errorf("check the owner of the lease list: %w", err)
-				}
-				// The mode first, because only the owner may change it.
-				err := unix.Chmod(file, 0o444)
-				if err == nil {
-					err = unix.Chown(file, listOwner, listOwner)
-				}
-				if err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EROFS) && !errors.Is(err, fs.ErrNotExist) {
-					return fmt.Errorf("restrict the lease list: %w", err)
-				}
-			}
+	return b.eachList(func(file string, _ steer.Protocol) error {
+		var st unix.Stat_t
+		if err := unix.Stat(file, &st); err != nil {
+			return fmt.Errorf("check the owner of the lease list: %w", err)
+		} else if st.Uid == listOwner && st.Mode&0o222 == 0 {
+			return nil
+		}
+		// The mode first, because only the owner may change it.
+		err := unix.Chmod(file, 0o444)
+		if err == nil {
+			err = unix.Chown(file, listOwner, listOwner)
+		}
+		if err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EROFS) {
+			return fmt.Errorf("restrict the lease list: %w", err)
 		}
 		return nil
 	})

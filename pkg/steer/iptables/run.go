@@ -56,19 +56,26 @@ type programs struct {
 	nsFD    int
 	stats   *Stats
 	maxRun  time.Duration // the constant, except in tests
+	sbin    bool          // search the sbin folders, which a runtime's PATH may lack
 }
+
+func familyProgram(is4 bool) string {
+	if is4 {
+		return "iptables"
+	}
+	return "ip6tables"
+}
+
+// name is the name of a program by its variant.
+func (p programs) name(is4 bool) string { return familyProgram(is4) + "-" + p.variant.Suffix() }
 
 // path finds a program: by its variant's name, or as plain iptables if that is of this variant.
 func (p programs) path(is4 bool, suffix string) (string, error) {
-	family := "ip6tables"
-	if is4 {
-		family = "iptables"
-	}
-	own := family + "-" + p.variant.Suffix() + suffix
-	if path, err := lookPath(own); err == nil {
+	own := p.name(is4) + suffix
+	if path, err := p.lookPath(own); err == nil {
 		return path, nil
 	}
-	path, err := lookPath(family + suffix)
+	path, err := p.lookPath(familyProgram(is4) + suffix)
 	if err != nil {
 		return "", fmt.Errorf("%s is not installed on this node: %w", own, exec.ErrNotFound)
 	}
@@ -83,11 +90,10 @@ func (p programs) path(is4 bool, suffix string) (string, error) {
 	return path, nil
 }
 
-// lookPath is exec.LookPath, and also searches the sbin folders, which a runtime's PATH may lack.
-func lookPath(name string) (string, error) {
+func (p programs) lookPath(name string) (string, error) {
 	path, err := exec.LookPath(name)
-	if err == nil {
-		return path, nil
+	if err == nil || !p.sbin {
+		return path, err
 	}
 	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin"} {
 		if path := filepath.Join(dir, name); unix.Access(path, unix.X_OK) == nil {

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -284,12 +285,11 @@ func (s script) asTrial() script {
 func (s script) discard(tables ...string) string {
 	var b strings.Builder
 	for _, table := range tables {
-		var flush, gone strings.Builder
+		have := tableRules{}
 		for _, c := range s.in(table) {
-			fmt.Fprintf(&flush, "-F %s\n", c.name)
-			fmt.Fprintf(&gone, "-X %s\n", c.name)
+			have[c.name] = nil
 		}
-		b.WriteString("*" + table + "\n" + flush.String() + gone.String() + "COMMIT\n")
+		b.WriteString(remove(table, have, slices.Sorted(maps.Keys(have))))
 	}
 	return b.String()
 }

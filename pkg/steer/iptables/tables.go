@@ -64,42 +64,37 @@ func (b *Iptables) read(is4 bool, table string, name ...string) (tableRules, err
 	return parse(text), nil
 }
 
-func (b *Iptables) ownIn(f Variant, is4 bool, table string) ([]string, error) {
-	return b.chains(f, is4, table, ownChains()[table]...)
+func (b *Iptables) ownIn(v Variant, is4 bool, table string) ([]string, error) {
+	return b.chains(v, is4, table, ownChains()[table]...)
 }
 
-// chains returns those of the named chains that a table of one variant has. It asks the kernel, because the programs create a
-// table that they are to list.
-func (b *Iptables) chains(f Variant, is4 bool, table string, names ...string) ([]string, error) {
-	if f == NFT {
-		return b.nftChains(is4, table, names...)
-	}
-	return b.legacyChains(is4, table, names...)
+func (b *Iptables) chains(v Variant, is4 bool, table string, names ...string) ([]string, error) {
+	return chainsOf(hostnet.ToEnter(b.nsFD), v, is4, table, names...)
 }
 
-func (b *Iptables) legacyChains(is4 bool, table string, names ...string) ([]string, error) {
-	var out []string
-	err := hostnet.InNetNS(b.nsFD, func() error {
-		t, err := ReadLegacy(is4, table)
-		for _, name := range names {
-			if slices.Contains(t.Chains, name) {
-				out = append(out, name)
-			}
+// chainsOf returns those of the named chains that a table of one variant has, in the netns ns. It asks the kernel, because the
+// programs create a table that they are to list.
+func chainsOf(ns int, v Variant, is4 bool, table string, names ...string) (out []string, err error) {
+	if v == NFT {
+		found, err := nftChains(ns, is4, table, names...)
+		for _, c := range found {
+			out = append(out, c.Name)
 		}
-		return err
-	})
-	return out, err
-}
-
-func (b *Iptables) nftChains(is4 bool, table string, names ...string) ([]string, error) {
-	found, err := nftChains(hostnet.ToEnter(b.nsFD), is4, table, names...)
-	var out []string
-	for _, c := range found {
-		out = append(out, c.Name)
+		return out, err
 	}
+	read := func() error {
+		_, t, err := readLegacy(is4, table, false)
+		out = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !slices.Contains(t.chains, name) })
+		return err
+	}
+	if ns == here {
+		return out, read()
+	}
+	err = hostnet.InNetNS(ns, read)
 	return out, err
 }
 
+// here stands for the calling thread's netns.
 const here = 0
 
 // nftChains returns those of the named chains that a table of iptables-nft has, in the netns ns. A program might create the

@@ -18,16 +18,11 @@ func (b *Iptables) hasRoutes() (bool, error) {
 		return *b.routes, nil
 	}
 	trial := script{is4: true, chains: []chain{{table: "raw", name: udpChain + trialSuffix, rules: host{routes: true}.strangers()}}}
-	err := b.restore(true, trial.restore(trial.tables(), func(chain, jump) placing { return inPlace }))
-	if Busy(err) {
+	refusal, err := b.try(trial, trial.tables()...)
+	if err != nil {
 		return false, err
 	}
-	has := err == nil
-	if has {
-		if err := b.restore(true, trial.discard(trial.tables()...)); err != nil {
-			return false, err
-		}
-	}
+	has := refusal == nil
 	b.routes = &has
 	return has, nil
 }
@@ -48,30 +43,32 @@ func (b *Iptables) Supported(addrs ...netip.Addr) error {
 			continue
 		}
 		s = s.asTrial()
-		none := func(chain, jump) placing { return inPlace }
-		err := b.restore(s.is4, s.restore(s.tables(), none))
-		if err == nil {
-			err = b.restore(s.is4, s.discard(s.tables()...))
-		}
-		if err == nil {
-			continue
-		} else if Busy(err) {
+		refusal, err := b.try(s, s.tables()...)
+		if err != nil {
 			return err
+		} else if refusal == nil {
+			continue
 		}
 		// Table by table, to name everything that is refused. Chains left by the attempt above are flushed first.
 		for _, table := range s.tables() {
-			err := b.restore(s.is4, s.restore([]string{table}, none))
-			if err != nil && !Busy(err) {
-				errs = append(errs, fmt.Errorf("%w: %w", steer.ErrNotSupported, err))
-				continue
-			}
-			if err == nil {
-				err = b.restore(s.is4, s.discard(table))
-			}
+			refusal, err := b.try(s, table)
 			if err != nil {
 				return err
+			} else if refusal != nil {
+				errs = append(errs, fmt.Errorf("%w: %w", steer.ErrNotSupported, refusal))
 			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// try makes tables of a script, to whose chains nothing jumps, and deletes them. refusal is why the kernel does not take them.
+func (b *Iptables) try(s script, tables ...string) (refusal, err error) {
+	err = b.restore(s.is4, s.restore(tables, func(chain, jump) placing { return inPlace }))
+	if err != nil && !Busy(err) {
+		return err, nil
+	} else if err == nil {
+		err = b.restore(s.is4, s.discard(tables...))
+	}
+	return nil, err
 }

@@ -34,20 +34,10 @@ func kubeletChains() []string { return []string{"KUBE-IPTABLES-HINT", "KUBE-KUBE
 // mangle, with its host's iptables (KEP-3178, and github.com/kubernetes-sigs/iptables-wrappers, whose order of checks this
 // follows). If nothing can be read, or there is no kubelet's chain, it is nft, which every distribution uses by now.
 func KubeletVariant() (v Variant, why string) {
-	const table = "mangle"
-	for _, is4 := range []bool{true, false} {
-		if found, err := nftChains(here, is4, table, kubeletChains()...); err == nil && len(found) > 0 {
-			return NFT, "the kubelet's chain " + found[0].Name + " in iptables-nft"
-		}
-	}
-	for _, is4 := range []bool{true, false} {
-		t, err := ReadLegacy(is4, table)
-		if err != nil {
-			continue
-		}
-		for _, chain := range kubeletChains() {
-			if slices.Contains(t.Chains, chain) {
-				return Legacy, "the kubelet's chain " + chain + " in iptables-legacy"
+	for _, v := range Variants() {
+		for _, is4 := range []bool{true, false} {
+			if found, err := chainsOf(here, v, is4, "mangle", kubeletChains()...); err == nil && len(found) > 0 {
+				return v, "the kubelet's chain " + found[0] + " in " + string(v)
 			}
 		}
 	}

@@ -7,9 +7,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// rulesUseRoutes reports whether the existing rules have the route check: a read-only check does not try whether the kernel
-// supports it.
-func (b *Iptables) rulesUseRoutes() (bool, error) {
+// anyUDPRule reports whether a family has a rule in the switch's chain for UDP that is as wanted.
+func (b *Iptables) anyUDPRule(is func(rule string) bool) (bool, error) {
 	for _, is4 := range []bool{true, false} {
 		if there, err := b.ownIn(b.variant, is4, "raw"); err != nil {
 			return false, err
@@ -17,17 +16,17 @@ func (b *Iptables) rulesUseRoutes() (bool, error) {
 			continue
 		}
 		have, err := b.read(is4, "raw", udpChain)
-		if err != nil {
-			return false, err
+		if err != nil || slices.ContainsFunc(have[udpChain], is) {
+			return err == nil, err
 		}
-		return slices.ContainsFunc(have[udpChain], func(rule string) bool { return strings.Contains(rule, "-m rpfilter ") }), nil
 	}
 	return false, nil
 }
 
 // Verify returns nil if the chains mean the same as rs, else a *steer.DriftError that names the differences.
 func (b *Iptables) Verify(rs steer.Ruleset) error {
-	routes, err := b.rulesUseRoutes()
+	// A read-only check does not try whether the kernel has the match; the rules show it.
+	routes, err := b.anyUDPRule(func(rule string) bool { return strings.Contains(rule, "-m rpfilter ") })
 	if err != nil {
 		return err
 	}
@@ -71,21 +70,7 @@ func (b *Iptables) Lacks(rs steer.Host) ([]string, error) {
 
 // IsUplink reports whether the host's rules treat this link as leading away from the node.
 func (b *Iptables) IsUplink(name string) (bool, error) {
-	for _, is4 := range []bool{true, false} {
-		if there, err := b.ownIn(b.variant, is4, "raw"); err != nil {
-			return false, err
-		} else if len(there) == 0 {
-			continue
-		}
-		have, err := b.read(is4, "raw")
-		if err != nil {
-			return false, err
-		}
-		if slices.ContainsFunc(have[udpChain], func(r string) bool {
-			return strings.HasPrefix(r, "-i "+name+" ") && strings.Contains(r, stampPrefix+steer.CounterUplink)
-		}) {
-			return true, nil
-		}
-	}
-	return false, nil
+	return b.anyUDPRule(func(rule string) bool {
+		return strings.HasPrefix(rule, "-i "+name+" ") && strings.Contains(rule, stampPrefix+steer.CounterUplink)
+	})
 }

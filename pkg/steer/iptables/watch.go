@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/hostnet"
+	"github.com/neardns/neardns/pkg/steer/nfnetlink"
 	"github.com/neardns/neardns/pkg/tick"
 )
 
@@ -102,11 +104,11 @@ func (b *Iptables) tableSizes() (string, error) {
 	err := hostnet.InNetNS(b.nsFD, func() error {
 		for _, is4 := range []bool{true, false} {
 			for _, table := range tableOrder() {
-				sizes, err := legacySizes(is4, table)
+				info, _, err := readLegacy(is4, table, true)
 				if err != nil {
 					return err
 				}
-				out.WriteString(sizes + "\n")
+				fmt.Fprintf(&out, "%x\n", info)
 			}
 		}
 		return nil
@@ -117,38 +119,10 @@ func (b *Iptables) tableSizes() (string, error) {
 // changesRules reports whether a message can concern neardns's chains, or the jumps into them. Most are kube-proxy's and do
 // not.
 func changesRules(msgs []netlink.Message) bool {
-	const header = 4 // nfgenmsg
-	for _, m := range msgs {
-		if len(m.Data) < header || m.Data[0] != unix.NFPROTO_IPV4 && m.Data[0] != unix.NFPROTO_IPV6 {
-			continue
-		}
-		var chainAttr uint16
-		switch uint16(m.Header.Type) & 0xff { // the rest is the subsystem
-		case unix.NFT_MSG_DELTABLE:
-		case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
-			chainAttr = unix.NFTA_CHAIN_NAME
-		case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
-			chainAttr = unix.NFTA_RULE_CHAIN
-		default:
-			continue
-		}
-		attrs, err := netlink.UnmarshalAttributes(m.Data[header:])
-		if err != nil {
-			return true
-		}
-		table, chain := "", ""
-		for _, a := range attrs {
-			switch a.Type &^ nested {
-			case unix.NFTA_TABLE_NAME: // 1 in all of them
-				table = strings.TrimRight(string(a.Data), "\x00")
-			case chainAttr:
-				chain = strings.TrimRight(string(a.Data), "\x00")
-			}
-		}
-		own, ok := ownChains()[table]
-		if ok && (chainAttr == 0 || slices.Contains(own, chain) || slices.Contains([]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}, chain)) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(msgs, func(m netlink.Message) bool {
+		table, chain, ok := nfnetlink.IptablesChange(m)
+		own, known := ownChains()[table]
+		return ok && known && (chain == "" || slices.Contains(own, chain) ||
+			slices.Contains([]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}, chain))
+	})
 }

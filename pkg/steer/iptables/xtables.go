@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -19,26 +18,25 @@ import (
 // Because the kernel creates a table that is requested, it requests only those that the kernel lists as in use; a table that is
 // not in use has no rules. If the kernel does not permit the read, or its reply has an unknown form, the result is an error.
 
-// LegacyRule is the part of a rule that this package needs.
-type LegacyRule struct {
-	Chain  string       // a base chain's name in capitals: PREROUTING
-	Dst    netip.Prefix // the whole family if the rule has no destination
-	Not    bool         // every destination but Dst
-	Target string       // an extension (DNAT, REJECT), a chain, ACCEPT, DROP, RETURN; "" for none
+// legacyRule is the part of a rule that this package needs.
+type legacyRule struct {
+	chain  string // a base chain's name in capitals: PREROUTING
+	target string // an extension (DNAT, REJECT), a chain, ACCEPT, DROP, RETURN; "" for none
+	entry  []byte // in the kernel's form, without what changes with packets and with other rules
 }
 
-// LegacyTable is the rules and chains of one table, in the kernel's order.
-type LegacyTable struct {
-	Chains []string // base chains first
-	Rules  []LegacyRule
+// legacyTable is the rules and chains of one table, in the kernel's order.
+type legacyTable struct {
+	chains []string // base chains first
+	rules  []legacyRule
 }
 
-// Policy is the verdict for a packet that no rule of a base chain decides on; "" if there is no such chain. In the kernel it is
+// policy is the verdict for a packet that no rule of a base chain decides on; "" if there is no such chain. In the kernel it is
 // the chain's last rule.
-func (t LegacyTable) Policy(chain string) string {
-	for _, r := range slices.Backward(t.Rules) {
-		if r.Chain == chain {
-			return r.Target
+func (t legacyTable) policy(chain string) string {
+	for _, r := range slices.Backward(t.rules) {
+		if r.chain == chain {
+			return r.target
 		}
 	}
 	return ""
@@ -59,26 +57,6 @@ func legacyInUse(is4 bool, table string) (bool, error) {
 	return slices.Contains(strings.Fields(string(data)), table), nil
 }
 
-// ReadLegacy reads a table of the calling thread's netns. It needs CAP_NET_ADMIN if the table is in use.
-func ReadLegacy(is4 bool, table string) (LegacyTable, error) {
-	used, err := legacyInUse(is4, table)
-	if err != nil || !used {
-		return LegacyTable{}, err
-	}
-	var out LegacyTable
-	// If the table is replaced between the requests for its size and its content, the kernel returns EAGAIN.
-	for range 10 {
-		out, err = readLegacyOnce(is4, table)
-		if !errors.Is(err, unix.EAGAIN) {
-			break
-		}
-	}
-	if err != nil {
-		return LegacyTable{}, fmt.Errorf("read table %s of iptables-legacy: %w", table, err)
-	}
-	return out, nil
-}
-
 // The options of getsockopt, and the sizes of struct ipt_getinfo and of the head of struct ipt_get_entries
 // (linux/netfilter_ipv4/ip_tables.h). Those of IPv6 have the same numbers.
 const (
@@ -88,16 +66,31 @@ const (
 	headSize            = nameSize + 8
 )
 
-func readLegacyOnce(is4 bool, table string) (LegacyTable, error) {
-	info, entries, err := fetchEntries(is4, table)
-	if err != nil {
-		return LegacyTable{}, err
+// readLegacy reads a table of the calling thread's netns, or only its struct ipt_getinfo, which costs nothing, whereas the content may be
+// many megabytes. It needs CAP_NET_ADMIN if the table is in use; if it is not, the result is empty.
+func readLegacy(is4 bool, table string, onlyInfo bool) (info []byte, out legacyTable, err error) {
+	used, err := legacyInUse(is4, table)
+	if err != nil || !used {
+		return nil, out, err
 	}
-	return parseEntries(is4, info, entries)
+	// If the table is replaced between the requests for its size and its content, the kernel returns EAGAIN.
+	for range 10 {
+		var entries []byte
+		if info, entries, err = fetchLegacy(is4, table, onlyInfo); err == nil && !onlyInfo {
+			out, err = parseEntries(is4, info, entries)
+		}
+		if !errors.Is(err, unix.EAGAIN) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, legacyTable{}, fmt.Errorf("read table %s of iptables-legacy: %w", table, err)
+	}
+	return info, out, nil
 }
 
-// fetchEntries returns a table in the kernel's form: struct ipt_getinfo, and the entries.
-func fetchEntries(is4 bool, table string) (info, entries []byte, err error) {
+// fetchLegacy returns a table in the kernel's form: struct ipt_getinfo, and the entries.
+func fetchLegacy(is4 bool, table string, onlyInfo bool) (info, entries []byte, err error) {
 	family, level := unix.AF_INET6, unix.IPPROTO_IPV6
 	if is4 {
 		family, level = unix.AF_INET, unix.IPPROTO_IP
@@ -109,8 +102,8 @@ func fetchEntries(is4 bool, table string) (info, entries []byte, err error) {
 	defer unix.Close(fd) //nolint:errcheck // only read
 	info = make([]byte, infoSize)
 	copy(info, table)
-	if err := getsockopt(fd, level, optInfo, info); err != nil {
-		return nil, nil, err
+	if err := getsockopt(fd, level, optInfo, info); err != nil || onlyInfo {
+		return info, nil, err
 	}
 	size := binary.NativeEndian.Uint32(info[infoSize-4:])
 	entries = make([]byte, headSize+int(size))
@@ -134,18 +127,17 @@ func getsockopt(fd, level, option int, buf []byte) error {
 }
 
 // entryLayout is the offsets in struct ipt_entry or ip6t_entry, on a 64-bit machine.
-type entryLayout struct{ address, invflags, targetOffset, nextOffset, size int }
+type entryLayout struct{ targetOffset, nextOffset, size int }
 
 func layoutOf(is4 bool) entryLayout {
 	if is4 {
-		return entryLayout{address: 4, invflags: 83, targetOffset: 88, nextOffset: 90, size: 112}
+		return entryLayout{targetOffset: 88, nextOffset: 90, size: 112}
 	}
-	return entryLayout{address: 16, invflags: 132, targetOffset: 140, nextOffset: 142, size: 168}
+	return entryLayout{targetOffset: 140, nextOffset: 142, size: 168}
 }
 
 const (
-	invertDst  = 0x10 // IPT_INV_DSTIP, IP6T_INV_DSTIP
-	targetHead = 32   // struct xt_entry_target
+	targetHead = 32 // struct xt_entry_target
 	targetName = 29
 	errorName  = 30
 )
@@ -153,41 +145,39 @@ const (
 var errShape = errors.New("the kernel's reply has an unknown form")
 
 // parseEntries reads the entries. info, a struct ipt_getinfo, has which of the five hooks have a chain, and where each begins.
-func parseEntries(is4 bool, info, entries []byte) (LegacyTable, error) {
+func parseEntries(is4 bool, info, entries []byte) (legacyTable, error) {
 	l := layoutOf(is4)
-	begins, err := chainsOf(l, info, entries)
+	begins, err := chainBegins(l, info, entries)
 	if err != nil {
-		return LegacyTable{}, err
+		return legacyTable{}, err
 	}
-	var out LegacyTable
+	var out legacyTable
 	chain := ""
-	err = eachEntry(l, entries, func(at int, e []byte, target []byte) error {
+	err = eachEntry(l, entries, func(at int, e, target []byte) error {
 		if name, ok := begins[at]; ok {
 			chain = name
-			out.Chains = append(out.Chains, name)
+			out.chains = append(out.chains, name)
 		}
 		to := nameIn(target[2 : 2+targetName])
-		switch to {
-		case "ERROR":
+		if to == "ERROR" {
 			return nil
-		case "": // the standard target: a verdict or a jump
+		}
+		clear(e[l.nextOffset+2 : l.size]) // comefrom, which the kernel uses internally, and the counters
+		if to == "" {                     // the standard target: a verdict or a jump
 			if len(target) < targetHead+4 {
 				return errShape
 			}
 			to = standardVerdict(int32(binary.NativeEndian.Uint32(target[targetHead:])), begins) //nolint:gosec // signed in the kernel
+			clear(target[targetHead : targetHead+4])                                             // a jump is an offset, which changes with other programs' rules
 		}
-		dst, err := destinationOf(l, e)
-		if err != nil {
-			return err
-		}
-		out.Rules = append(out.Rules, LegacyRule{Chain: chain, Dst: dst, Not: e[l.invflags]&invertDst != 0, Target: to})
+		out.rules = append(out.rules, legacyRule{chain: chain, target: to, entry: e})
 		return nil
 	})
 	return out, err
 }
 
-// chainsOf finds each chain's first rule, by its offset.
-func chainsOf(l entryLayout, info, entries []byte) (map[int]string, error) {
+// chainBegins finds each chain's first rule, by its offset.
+func chainBegins(l entryLayout, info, entries []byte) (map[int]string, error) {
 	if len(info) != infoSize {
 		return nil, errShape
 	}
@@ -235,26 +225,6 @@ func eachEntry(l entryLayout, entries []byte, f func(at int, entry, target []byt
 	return nil
 }
 
-// destinationOf reads the entry's destination: of its four addresses, the second is the value and the fourth the mask.
-func destinationOf(l entryLayout, e []byte) (netip.Prefix, error) {
-	n := l.address
-	addr, ok := netip.AddrFromSlice(e[n : 2*n])
-	if !ok {
-		return netip.Prefix{}, errShape
-	}
-	bits := 0
-	for _, b := range e[3*n : 4*n] {
-		for ; b&0x80 != 0; b <<= 1 {
-			bits++
-		}
-		// Non-contiguous masks are not needed here: use their first bits.
-		if b != 0 {
-			break
-		}
-	}
-	return netip.PrefixFrom(addr, bits), nil
-}
-
 // standardVerdict names a standard target's number: XT_RETURN and the others are negative, a jump is an offset.
 func standardVerdict(v int32, begins map[int]string) string {
 	switch v {
@@ -273,77 +243,14 @@ func nameIn(field []byte) string {
 	return string(name)
 }
 
-// digestLegacy writes the kernel's entries of some chains of a table of the calling thread's netns, without counters, so that
-// equal rules are written equally.
+// digestLegacy writes the kernel's entries of some chains of a table of the calling thread's netns, so that equal rules are written
+// equally.
 func digestLegacy(to io.Writer, is4 bool, table string, chains []string) error {
-	used, err := legacyInUse(is4, table)
-	if err != nil || !used {
-		return err
-	}
-	for range 10 { // as in ReadLegacy
-		var info, entries []byte
-		if info, entries, err = fetchEntries(is4, table); !errors.Is(err, unix.EAGAIN) {
-			if err == nil {
-				err = digestEntries(to, is4, info, entries, chains)
-			}
-			break
+	_, t, err := readLegacy(is4, table, false)
+	for _, r := range t.rules {
+		if slices.Contains(chains, r.chain) {
+			_, _ = fmt.Fprintf(to, "%s %s %x\n", r.chain, r.target, r.entry) // a hash never fails
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("read table %s of iptables-legacy: %w", table, err)
-	}
-	return nil
-}
-
-func digestEntries(to io.Writer, is4 bool, info, entries []byte, chains []string) error {
-	l := layoutOf(is4)
-	begins, err := chainsOf(l, info, entries)
-	if err != nil {
-		return err
-	}
-	chain := ""
-	return eachEntry(l, entries, func(at int, e, target []byte) error {
-		if name, ok := begins[at]; ok {
-			chain = name
-		}
-		name := nameIn(target[2 : 2+targetName])
-		if name == "ERROR" || !slices.Contains(chains, chain) {
-			return nil // an ERROR entry belongs to the next chain
-		}
-		e = slices.Clone(e)
-		begin := len(e) - len(target)
-		// Clear comefrom, which the kernel uses internally, and the counters.
-		clear(e[l.nextOffset+2 : l.size])
-		word := ""
-		if name == "" && len(target) >= targetHead+4 { // a jump is an offset, which changes with other programs' rules
-			word = standardVerdict(int32(binary.NativeEndian.Uint32(target[targetHead:])), begins) //nolint:gosec // signed in the kernel
-			clear(e[begin+targetHead : begin+targetHead+4])
-		}
-		_, err := fmt.Fprintf(to, "%s %s %x\n", chain, word, e)
-		return err
-	})
-}
-
-// legacySizes returns the size of a table of the calling thread's netns and the offsets of its base chains, in a form that can
-// only be compared. It costs nothing, whereas the table's content may be many megabytes. "" if the table is not in use.
-func legacySizes(is4 bool, table string) (string, error) {
-	used, err := legacyInUse(is4, table)
-	if err != nil || !used {
-		return "", err
-	}
-	family, level := unix.AF_INET6, unix.IPPROTO_IPV6
-	if is4 {
-		family, level = unix.AF_INET, unix.IPPROTO_IP
-	}
-	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return "", err
-	}
-	defer unix.Close(fd) //nolint:errcheck // only read
-	info := make([]byte, infoSize)
-	copy(info, table)
-	if err := getsockopt(fd, level, optInfo, info); err != nil {
-		return "", fmt.Errorf("read the size of table %s of iptables-legacy: %w", table, err)
-	}
-	return string(info), nil
+	return err
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nfnetlink"
 )
 
 // batch is one nftables transaction: it takes effect as a whole or not at all. This package encodes the messages itself and
@@ -46,11 +47,6 @@ const (
 
 func (b *batch) tableName() string { return cmp.Or(b.table, steer.TableName) }
 
-// nfgenmsg is the header of every nfnetlink message: family, version, resource id (big endian).
-func nfgenmsg(family byte, resource uint16) []byte {
-	return binary.BigEndian.AppendUint16([]byte{family, unix.NFNETLINK_V0}, resource)
-}
-
 func (b *batch) add(what string, kind uint16, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder)) {
 	enc := netlink.NewAttributeEncoder()
 	enc.ByteOrder = binary.BigEndian
@@ -60,7 +56,7 @@ func (b *batch) add(what string, kind uint16, flags netlink.HeaderFlags, encode 
 		b.err = errors.Join(b.err, fmt.Errorf("encode %s: %w", what, err))
 		return
 	}
-	b.message(what, kind, flags, append(nfgenmsg(inet, 0), attrs...))
+	b.message(what, kind, flags, append(nfnetlink.Header(inet, 0), attrs...))
 }
 
 func (b *batch) message(what string, kind uint16, flags netlink.HeaderFlags, data []byte) {
@@ -203,7 +199,7 @@ func (b *batch) flushChain(name string) {
 }
 
 func (b *batch) addRule(chain string, r rule) {
-	a := attributes{data: append(make([]byte, 0, 1024), nfgenmsg(inet, 0)...)}
+	a := attributes{data: append(make([]byte, 0, 1024), nfnetlink.Header(inet, 0)...)}
 	a.text(unix.NFTA_RULE_TABLE, b.tableName())
 	a.text(unix.NFTA_RULE_CHAIN, chain)
 	a.nest(unix.NLA_F_NESTED|unix.NFTA_RULE_EXPRESSIONS, func() {
@@ -261,7 +257,7 @@ func (b *batch) transmit(conn *netlink.Conn, commit bool) error {
 	edge := func(kind uint16) netlink.Message {
 		return netlink.Message{
 			Header: netlink.Header{Type: netlink.HeaderType(kind), Flags: netlink.Request},
-			Data:   nfgenmsg(unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES),
+			Data:   nfnetlink.Header(unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES),
 		}
 	}
 	msgs := slices.Concat([]netlink.Message{edge(unix.NFNL_MSG_BATCH_BEGIN)}, b.messages)

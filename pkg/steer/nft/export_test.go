@@ -155,13 +155,6 @@ func RuleMessages(rs steer.Ruleset) [][]byte {
 	return out
 }
 
-// ReadRule reads one message of a dump.
-func ReadRule(data []byte) (map[string][]string, error) {
-	out := map[string][]string{}
-	err := readRule(data, out)
-	return out, err
-}
-
 // Touches looks at what one read of the socket brought.
 func Touches(msgs []netlink.Message) bool { return changesTable(msgs) }
 

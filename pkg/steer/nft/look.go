@@ -2,7 +2,6 @@ package nft
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"time"
 
@@ -11,44 +10,22 @@ import (
 
 	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nfnetlink"
 )
 
 // request sends one request about the neardns table and returns the kernel's replies; none if the object does not exist.
 func (n *Nftables) request(what string, kind uint16, flags netlink.HeaderFlags, attributes ...netlink.Attribute) ([]netlink.Message, error) {
-	attrs, err := netlink.MarshalAttributes(attributes)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	replies, err := n.conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Request | flags},
-		Data:   append(nfgenmsg(inet, 0), attrs...),
-	})
-	if errors.Is(err, unix.ENOENT) {
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	for _, m := range replies {
-		if m.Header.Flags&unix.NLM_F_DUMP_INTR != 0 {
-			return nil, hostnet.ErrInterrupted
-		}
-	}
-	return replies, nil
-}
-
-// named is an attribute with a name, which the kernel expects with its terminating zero.
-func named(kind uint16, name string) netlink.Attribute {
-	return netlink.Attribute{Type: kind, Data: append([]byte(name), 0)}
+	return nfnetlink.Request(n.conn, inet, what, kind, flags, attributes...)
 }
 
 func (n *Nftables) present() (bool, error) {
-	replies, err := n.request("look for table", unix.NFT_MSG_GETTABLE, 0, named(unix.NFTA_TABLE_NAME, steer.TableName))
+	replies, err := n.request("look for table", unix.NFT_MSG_GETTABLE, 0, nfnetlink.Named(unix.NFTA_TABLE_NAME, steer.TableName))
 	return len(replies) > 0, err
 }
 
 func (n *Nftables) hasRules(chain string) (bool, error) {
 	replies, err := n.request("list rules", unix.NFT_MSG_GETRULE, netlink.Dump,
-		named(unix.NFTA_RULE_TABLE, steer.TableName), named(unix.NFTA_RULE_CHAIN, chain))
+		nfnetlink.Named(unix.NFTA_RULE_TABLE, steer.TableName), nfnetlink.Named(unix.NFTA_RULE_CHAIN, chain))
 	return len(replies) > 0, err
 }
 
@@ -56,7 +33,7 @@ func (n *Nftables) hasRules(chain string) (bool, error) {
 func (n *Nftables) elements(name string) ([]element, error) {
 	what := "list elements of " + name
 	replies, err := n.request(what, unix.NFT_MSG_GETSETELEM, netlink.Dump,
-		named(unix.NFTA_SET_ELEM_LIST_TABLE, steer.TableName), named(unix.NFTA_SET_ELEM_LIST_SET, name))
+		nfnetlink.Named(unix.NFTA_SET_ELEM_LIST_TABLE, steer.TableName), nfnetlink.Named(unix.NFTA_SET_ELEM_LIST_SET, name))
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +48,7 @@ func (n *Nftables) elements(name string) ([]element, error) {
 
 // readElements appends the elements in one message of a dump to out.
 func readElements(data []byte, out []element) ([]element, error) {
-	err := hostnet.Each(data, len(nfgenmsg(inet, 0)), func(dec *netlink.AttributeDecoder) {
+	err := hostnet.Each(data, nfnetlink.HeaderSize, func(dec *netlink.AttributeDecoder) {
 		if dec.Type() == unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 			dec.Nested(func(list *netlink.AttributeDecoder) error {
 				for list.Next() {
@@ -88,13 +65,13 @@ func readElements(data []byte, out []element) ([]element, error) {
 
 // counters reads the counters. It avoids the objects that google/nftables would allocate, because it runs all the time.
 func (n *Nftables) counters() (map[string]steer.Counter, error) {
-	replies, err := n.request("read counters", unix.NFT_MSG_GETOBJ, netlink.Dump, named(unix.NFTA_OBJ_TABLE, steer.TableName),
+	replies, err := n.request("read counters", unix.NFT_MSG_GETOBJ, netlink.Dump, nfnetlink.Named(unix.NFTA_OBJ_TABLE, steer.TableName),
 		netlink.Attribute{Type: unix.NFTA_OBJ_TYPE, Data: binary.BigEndian.AppendUint32(nil, unix.NFT_OBJECT_COUNTER)})
 	out := make(map[string]steer.Counter, len(replies))
 	for _, m := range replies {
 		var name string
 		var c steer.Counter
-		if err := hostnet.Each(m.Data, len(nfgenmsg(inet, 0)), func(dec *netlink.AttributeDecoder) {
+		if err := hostnet.Each(m.Data, nfnetlink.HeaderSize, func(dec *netlink.AttributeDecoder) {
 			switch dec.Type() {
 			case unix.NFTA_OBJ_NAME:
 				name = dec.String()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nfnetlink"
 )
 
 var _ steer.Witness = (*Nftables)(nil)
@@ -58,7 +59,7 @@ func (n *Nftables) Generation() (uint32, error) {
 	}
 	var out uint32
 	for _, m := range replies {
-		if err := hostnet.Each(m.Data, len(nfgenmsg(inet, 0)), func(dec *netlink.AttributeDecoder) {
+		if err := hostnet.Each(m.Data, nfnetlink.HeaderSize, func(dec *netlink.AttributeDecoder) {
 			if b := dec.Bytes(); dec.Type() == unix.NFTA_GEN_ID && len(b) == 4 {
 				out = binary.BigEndian.Uint32(b)
 			}

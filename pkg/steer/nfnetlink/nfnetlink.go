@@ -1,0 +1,82 @@
+// Package nfnetlink asks the kernel's nf_tables about rules over netlink, as both back ends need it: requests, rules in a form that
+// can be compared, and events.
+//
+// It guarantees that equal rules have the same text, whichever kernel wrote them, and that a dump is of one generation. It changes no
+// rule.
+//
+// On failure it returns an error; an object that does not exist is none.
+package nfnetlink
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/hostnet"
+)
+
+// HeaderSize is the size of Header.
+const HeaderSize = 4
+
+// Header is the header of every nfnetlink message: family, version, resource id (big endian).
+func Header(family byte, resource uint16) []byte {
+	return binary.BigEndian.AppendUint16([]byte{family, unix.NFNETLINK_V0}, resource)
+}
+
+// Request sends one request and returns the kernel's replies; none if the object does not exist.
+func Request(conn *netlink.Conn, family byte, what string, kind uint16, flags netlink.HeaderFlags, attributes ...netlink.Attribute) ([]netlink.Message, error) {
+	attrs, err := netlink.MarshalAttributes(attributes)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	replies, err := conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Request | flags},
+		Data:   append(Header(family, 0), attrs...),
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	for _, m := range replies {
+		if m.Header.Flags&unix.NLM_F_DUMP_INTR != 0 {
+			return nil, hostnet.ErrInterrupted
+		}
+	}
+	return replies, nil
+}
+
+// Named is an attribute with a name, which the kernel expects with its terminating zero.
+func Named(kind uint16, name string) netlink.Attribute {
+	return netlink.Attribute{Type: kind, Data: append([]byte(name), 0)}
+}
+
+// IptablesChange reads which table and chain of iptables-nft an event is about; chain is "" if the table was deleted. ok is false for
+// other events.
+func IptablesChange(m netlink.Message) (table, chain string, ok bool) {
+	if len(m.Data) < HeaderSize || m.Data[0] != unix.NFPROTO_IPV4 && m.Data[0] != unix.NFPROTO_IPV6 {
+		return "", "", false
+	}
+	var chainAttr uint16
+	switch uint16(m.Header.Type) & 0xff { // the rest is the subsystem
+	case unix.NFT_MSG_DELTABLE:
+	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
+		chainAttr = unix.NFTA_CHAIN_NAME
+	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
+		chainAttr = unix.NFTA_RULE_CHAIN
+	default:
+		return "", "", false
+	}
+	err := hostnet.Each(m.Data, HeaderSize, func(dec *netlink.AttributeDecoder) {
+		switch dec.Type() {
+		case unix.NFTA_TABLE_NAME: // 1 in all of them
+			table = dec.String()
+		case chainAttr:
+			chain = dec.String()
+		}
+	})
+	return table, chain, err == nil
+}
