@@ -200,7 +200,7 @@ func TestHostsInTrouble(t *testing.T) {
 		faulty := strings.Replace(string(text), "shop/registry", "registry.shop.svc", 1)
 		testutil.Must(t, os.WriteFile(n.dir+"/node.yaml", []byte(faulty), 0o644))
 		testutil.Eventually(t, func() error {
-			if said := n.running.Output(); !strings.Contains(said, "is not taken over") || !strings.Contains(said, "hosts.services[0]") {
+			if said := n.running.Output(); !strings.Contains(said, "not applied") || !strings.Contains(said, "hosts.services[0]") {
 				return errors.New(said)
 			}
 			return nil

@@ -89,7 +89,7 @@ func TestCutOff(t *testing.T) {
 				args[slices.Index(args, "-localip")+1] = strings.Join(list, ",")
 				agent := n.container("neardns-agent", append(args, "-fallback", upstream6.String())...)
 				n.awaitLeases(agent, all...)
-				n.awaitLog(agent, 0, "fallback proven")
+				n.awaitLog(agent, 0, "fallback verified")
 				got := cutoff.Watch(t, pod.NetNS, fresh, func() { c.do(n, pod, agent) }, all...)
 				cells[i] = []cutoff.Cell{got}
 				t.Logf("%s; last lost: %s", got, got.Worst)

@@ -127,7 +127,7 @@ func TestIptablesFlags(t *testing.T) {
 			p.Kill()
 			p = n.agent(c.args...)
 			n.awaitLeases(p, n.served()...)
-			n.awaitLog(p, 0, "fallback proven")
+			n.awaitLog(p, 0, "fallback verified")
 			if rules() {
 				t.Errorf("-setupiptables=false: rules were written into iptables:\n%s", n.Host.Run("iptables-legacy-save"))
 			}

@@ -21,7 +21,7 @@ func TestManifestUnchanged(t *testing.T) {
 			pod := n.pod()
 			p := n.agent()
 			n.awaitLeases(p, n.served()...)
-			n.awaitLog(p, 0, "fallback proven")
+			n.awaitLog(p, 0, "fallback verified")
 			n.each(pod.NetNS, "serving, from a pod", cached, n.served()...)
 			n.each(n.Host, "serving, from the host", cached, n.served()...)
 			testutil.Eventually(t, func() error {

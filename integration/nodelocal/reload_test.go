@@ -106,7 +106,7 @@ func TestReload(t *testing.T) {
 	// What is wrong changes nothing, is said and counted.
 	said := len(p.Output())
 	n.template(strings.Replace(m.corefile, "errors", "nonsense", 1))
-	n.awaitLog(p, said, "new configuration refused, the old one keeps serving")
+	n.awaitLog(p, said, "new configuration refused; the old one keeps serving")
 	n.awaitLog(p, said, "Unknown directive 'nonsense'")
 	n.wantPage("http://127.0.0.1:9353/metrics", `coredns_nodecache_setup_errors_total{errortype="configmap"} 1`)
 	stillKept("after a bad template")
@@ -164,7 +164,7 @@ func TestStartsWithoutTemplate(t *testing.T) {
 	testutil.Eventually(t, func() error { return direct(pod.NetNS, local4, "udp") })
 	n.each(pod.NetNS, "a bad template at the start", direct, n.served()...)
 	n.template(good)
-	n.awaitLog(p, 0, "the kube-dns ConfigMap is passed over")
+	n.awaitLog(p, 0, "kube-dns ConfigMap ignored")
 	n.awaitLeases(p, n.served()...)
 	n.each(pod.NetNS, "mended", cached, n.served()...)
 }

@@ -225,7 +225,7 @@ func (n *node) awaitLeases(p *testutil.Process, addresses ...netip.Addr) {
 		}
 		for _, a := range addresses {
 			for _, protocol := range []string{"udp", "tcp"} {
-				if !strings.Contains(p.Output(), fmt.Sprintf("msg=\"lease held\" addr=%s protocol=%s", a, protocol)) {
+				if !strings.Contains(p.Output(), fmt.Sprintf("msg=\"lease granted\" addr=%s protocol=%s", a, protocol)) {
 					return fmt.Errorf("no lease for %s over %s:\n%s", a, protocol, p.Output())
 				}
 			}

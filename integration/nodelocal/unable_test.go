@@ -17,7 +17,7 @@ func TestUnableToAsk(t *testing.T) {
 	pod := n.pod()
 	p := n.agent()
 	n.awaitLeases(p, n.served()...)
-	n.awaitLog(p, 0, "fallback proven")
+	n.awaitLog(p, 0, "fallback verified")
 	n.each(pod.NetNS, "before", cached, n.served()...)
 	from := len(p.Output())
 	n.Host.RunInput(`table inet foreign {
@@ -28,7 +28,7 @@ func TestUnableToAsk(t *testing.T) {
 }
 `, "nft", "-f", "-")
 	testutil.Eventually(t, func() error { return n.all(pod.NetNS, direct, n.served()...) })
-	n.awaitLog(p, from, "this node cannot query for the names that pods need")
+	n.awaitLog(p, from, "this node cannot resolve the names that pods need")
 	for line := range strings.Lines(p.Output()[from:]) {
 		if strings.Contains(line, "lease lost") && strings.Contains(line, unix.EPERM.Error()) {
 			t.Errorf("the rules keep probes from the agent: %s", line)

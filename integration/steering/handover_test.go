@@ -139,7 +139,7 @@ func TestWhoMayTakeOver(t *testing.T) {
 	}
 	plain := []string{"node", "--config", n.configFile()}
 	refused("a plain start", []string{"stop it first, or start with --take-over"}, plain...)
-	refused("an older pod", []string{"it is newer: its pod began "}, append(plain, "--pod-dir", n.path("older"))...)
+	refused("an older pod", []string{"it is newer: its pod started "}, append(plain, "--pod-dir", n.path("older"))...)
 	refused("the same pod", []string{"it is newer"}, append(plain, "--pod-dir", n.path("newer"))...)
 	refused("cleanup", []string{"stop it first"}, "cleanup", "--config", n.configFile(), "--cni-conf", n.path("net.d"))
 	if diff := cmp.Diff(before, n.static()); diff != "" {
@@ -187,7 +187,7 @@ func TestSuccessorWithOtherAddresses(t *testing.T) {
 }
 
 // The steps of a handover, by the log of the active agent.
-var handoverSteps = []string{"hand-over begins", "successor serves beside us", "handed over, open"}
+var handoverSteps = []string{"handover begins", "successor serves on the same sockets", "handed over; closing"}
 
 // awaitStep waits until the active agent's log has a step of a handover.
 func (n *node) awaitStep(from int, step string, next *testutil.Process) {
@@ -246,7 +246,7 @@ func TestHolderDiesWithinAHandover(t *testing.T) {
 	n.agent.Stop()
 	next := n.successor("pod1")
 	testutil.Eventually(t, func() error {
-		if !strings.Contains(next.Output(), "not taken over, will be tried again") {
+		if !strings.Contains(next.Output(), "takeover failed; will retry") {
 			return fmt.Errorf("the successor does not wait:\n%s", next.Output())
 		}
 		return nil
@@ -269,7 +269,7 @@ func TestSuccessorDies(t *testing.T) {
 	n.agent = n.successor("pod0")
 	n.awaitReady()
 	files := n.openFiles()
-	for i, step := range []string{"hand-over begins", "successor serves beside us", "handed over", "hand-over begins", "successor serves beside us"} {
+	for i, step := range []string{"handover begins", "successor serves on the same sockets", "handed over", "handover begins", "successor serves on the same sockets"} {
 		from := len(n.agent.Output())
 		next := n.successor(fmt.Sprintf("pod%d", i+1))
 		n.awaitStep(from, step, next)
@@ -277,7 +277,7 @@ func TestSuccessorDies(t *testing.T) {
 		var goesOn bool
 		testutil.Eventually(t, func() error { // which of both it is, the kill's moment decides
 			log := n.agent.Output()[from:]
-			if goesOn = strings.Contains(log, "hand-over failed"); goesOn || strings.Contains(log, "handed over, open connections") {
+			if goesOn = strings.Contains(log, "handover failed"); goesOn || strings.Contains(log, "handed over; closing") {
 				return nil
 			}
 			return fmt.Errorf("killed at %q, and the active agent does not end the handover:\n%s", step, log)

@@ -34,7 +34,7 @@ func TestTimingSuccessorLosesNothing(t *testing.T) {
 		n.awaitExit(old, 0)
 		s := n.status()
 		if s.Agent == nil || !s.Agent.Ready || s.Agent.Handover == nil || !strings.Contains(s.Agent.Handover.From, fmt.Sprintf("process %d ", old.PID())) {
-			t.Errorf("status after the hand-over: %+v", s.Agent)
+			t.Errorf("status after the handover: %+v", s.Agent)
 		}
 		if s.Agent != nil && s.Agent.Handover != nil {
 			t.Logf("handed over in %s", s.Agent.Handover.Took)
@@ -51,7 +51,7 @@ func TestTimingSuccessorLosesNothing(t *testing.T) {
 	if times, kept := n.DNS.Asked(hot), time.Since(begun)/(20*time.Second); times > 1+int(kept) { // its TTL is 30 s
 		t.Errorf("kube-dns was asked %d times for the one name: the cache did not go along, or a question fell back", times)
 	}
-	n.wantSteered(p.client(), "after three hand-overs", n.all()...)
+	n.wantSteered(p.client(), "after three handovers", n.all()...)
 }
 
 // TestTimingEndAndStart ends the agent under load and starts it again, by SIGTERM and by SIGKILL.
@@ -89,7 +89,7 @@ func TestTimingEndAndStart(t *testing.T) {
 	}
 }
 
-// TestTimingStoppedWithinAHandover freezes either process (SIGSTOP) at moments all over a hand-over, lets it go on, and expects the
+// TestTimingStoppedWithinAHandover freezes either process (SIGSTOP) at moments all over a handover, lets it go on, and expects the
 // node with one of them in the end. What is lost is bounded by the lease's lifetime.
 // State: TestStoppedWithinAHandover (this package). Bound: TestLostProbeIsNoLostLease (agent/internal/node).
 func TestTimingStoppedWithinAHandover(t *testing.T) {
@@ -131,7 +131,7 @@ func TestTimingStoppedWithinAHandover(t *testing.T) {
 	}
 }
 
-// TestTimingSuccessorDies kills the successor within the steps of a hand-over. Whoever has the node then goes on with it, and a
+// TestTimingSuccessorDies kills the successor within the steps of a handover. Whoever has the node then goes on with it, and a
 // holder keeps none of its dead successors' descriptors.
 // State: TestSuccessorDies (this package). Bound: TestLostProbeIsNoLostLease (agent/internal/node).
 func TestTimingSuccessorDies(t *testing.T) {
@@ -140,7 +140,7 @@ func TestTimingSuccessorDies(t *testing.T) {
 	n.agent = n.successor("pod0")
 	n.awaitReady()
 	files := n.openFiles()
-	for i, step := range []string{"hand-over begins", "successor serves beside us", "handed over", "hand-over begins", "successor serves beside us"} {
+	for i, step := range []string{"handover begins", "successor serves on the same sockets", "handed over", "handover begins", "successor serves on the same sockets"} {
 		f, pauses := n.startTimedTraffic(p, freshName(), 260), n.pauses(p.NetNS)
 		f.more(20)
 		from := len(n.agent.Output())

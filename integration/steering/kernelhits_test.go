@@ -167,7 +167,7 @@ func TestKernelHits(t *testing.T) {
 			from := len(n.agent.Output())
 			n.configure("kernelHits: {mode: \"off\"}\n")
 			n.hup()
-			n.awaitLog(from, "hits are not answered in the kernel any more")
+			n.awaitLog(from, "kernel hits off")
 			testutil.Eventually(t, func() error {
 				if left := n.pinned(); len(left) > 0 {
 					return fmt.Errorf("it is off, and left %s", left)
@@ -441,7 +441,7 @@ func TestKernelHitsRefused(t *testing.T) {
 }
 
 // TestKernelHitsFilesRemoved: if another program removes the level's files from the BPF file system, the agent makes them again, and a pod's
-// hits are answered in the kernel as before. While it cannot make them, neardns_kernel_ok is 0 and the agent answers.
+// the kernel answers hits as before. While it cannot make them, neardns_kernel_ok is 0 and the agent answers.
 func TestKernelHitsFilesRemoved(t *testing.T) {
 	t.Parallel()
 	n := newKernelNode(t, setup{families: testutil.IPv4})

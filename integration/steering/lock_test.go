@@ -111,7 +111,7 @@ func TestStartBehindLock(t *testing.T) {
 	n.setup.backend = string(iptables.Legacy)
 	release := hold()
 	n.launchAgent()
-	n.awaitLog(0, "iptables is kept busy by another program")
+	n.awaitLog(0, "another program holds iptables' lock")
 	n.wantFallback(p.client(), "an agent that waits", n.all()...)
 	select {
 	case <-n.agent.Exited():
@@ -129,6 +129,6 @@ func TestStartBehindLock(t *testing.T) {
 	n.agent.Kill()
 	hold()
 	n.launchAgent()
-	n.awaitLog(0, "iptables is kept busy by another program")
+	n.awaitLog(0, "another program holds iptables' lock")
 	_ = n.agent.Terminate(patience)
 }

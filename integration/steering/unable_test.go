@@ -97,10 +97,10 @@ func TestUnableToAsk(t *testing.T) {
 	}
 }
 
-// wantUnable waits until the agent says that it cannot ask, and why.
+// wantUnable waits until the agent reports that it cannot query its upstreams, and why.
 func (n *node) wantUnable(h hardship) {
 	n.t.Helper()
-	n.wantReady(h.name, false, "cannot ask")
+	n.wantReady(h.name, false, "cannot query")
 	testutil.Eventually(n.t, func() error {
 		s, err := n.askAgent()
 		if err != nil {
@@ -117,22 +117,22 @@ func (n *node) wantUnable(h hardship) {
 func (n *node) wantDoctor(h hardship) {
 	n.t.Helper()
 	code, text, _ := n.run("doctor", "--config", n.configFile(), "--cni-conf", n.path("none"))
-	if code != 3 || !strings.Contains(text, "cannot ask") || !strings.Contains(text, h.remedy) || strings.Contains(text, "; steered pods are answered by the cache\n") {
+	if code != 3 || !strings.Contains(text, "cannot query") || !strings.Contains(text, h.remedy) || strings.Contains(text, "; steered pods are answered by the cache\n") {
 		n.t.Errorf("doctor ends with %d, want 3, the remedy (%s) and a verdict that says who answers:\n%s", code, h.remedy, text)
 	}
 }
 
-// TestKubeDNSOutageKeepsLeases lets kube-dns be dead for all: names in the cache are answered, and the agent finds that it cannot ask
+// TestKubeDNSOutageKeepsLeases lets kube-dns be dead for all: names in the cache are answered, and the agent finds that it cannot query them
 // before any lease changes. TestTimingKubeDNSOutage has for how long they stay.
 func TestKubeDNSOutageKeepsLeases(t *testing.T) {
 	outages(t, func(t *testing.T, n *node, f *traffic) {
 		n.awaitLog(0, cannotAsk)
 		f.allAnswered()
-		n.wantReady("outage", false, "cannot ask")
+		n.wantReady("outage", false, "cannot query")
 	})
 }
 
-const cannotAsk = "this node cannot query for the names that pods need"
+const cannotAsk = "this node cannot resolve the names that pods need"
 
 // outages ends kube-dns in three ways while a pod asks for a name in the cache.
 func outages(t *testing.T, watch func(t *testing.T, n *node, f *traffic)) {

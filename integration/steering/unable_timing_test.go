@@ -125,7 +125,7 @@ func (n *node) askUntilDirect(p *pod, at target, end time.Time) (since time.Time
 // State: TestKubeDNSOutageKeepsLeases (here). Bound: TestLeaseGoesWithAsking (agent/internal/node).
 func TestTimingKubeDNSOutage(t *testing.T) {
 	outages(t, func(t *testing.T, n *node, f *traffic) {
-		n.wantReady("outage", false, "cannot ask")
+		n.wantReady("outage", false, "cannot query")
 		for began := time.Now(); time.Since(began) < 10*time.Second; {
 			f.more(100)
 			if held := len(n.leases()); held != len(n.all()) {

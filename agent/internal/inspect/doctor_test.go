@@ -145,7 +145,7 @@ func faultyNodes() map[string]func(*facts) {
 		},
 		"firewall": func(f *facts) {
 			f.leases = f.leases[1:]
-			f.lostLeases("no answer: the agent hangs, or a firewall on this node (its INPUT) drops what pods send to it", steer.UDP)
+			f.lostLeases("no answer: the agent hangs, or a firewall on this node (INPUT chain) drops pods' packets to it", steer.UDP)
 			f.dropping = []iptables.DropPolicy{{Is4: true, Chain: "INPUT"}}
 			f.chains = []nft.Chain{{Family: "inet", Table: "foreign", Name: "input", Input: true, Drops: true}, {Table: "kube-proxy", Input: true, Drops: true}}
 			f.neighbours = []string{firewalld}
@@ -158,7 +158,7 @@ func faultyNodes() map[string]func(*facts) {
 			f.agent.Without = []string{"iptables-nft, iptables-legacy: no rules can be kept where the policy of its filter table is DROP"}
 		},
 		"fallback-fails": func(f *facts) {
-			f.agent.Faults = map[string]string{"fallback 10.96.0.10": "prove the fallback to 10.96.0.10 over udp: no answer"}
+			f.agent.Faults = map[string]string{"fallback 10.96.0.10": "check the fallback to 10.96.0.10 over udp: no answer"}
 			f.fallbacks[0].err = errSilent
 		},
 		"fallback-unproven": func(f *facts) { f.verified = nil },
@@ -193,24 +193,24 @@ func faultyNodes() map[string]func(*facts) {
 		},
 		"cannot-ask-output": func(f *facts) {
 			f.leases = nil
-			f.agent.CannotAsk = "the agent cannot ask for cluster.local from this node: 10.96.0.10:53 over tcp: silent; 10.96.0.10:53 over udp: " +
+			f.agent.CannotAsk = "the agent cannot query for cluster.local from this node: 10.96.0.10:53 over tcp: silent; 10.96.0.10:53 over udp: " +
 				"operation not permitted"
 			f.agent.Faults = map[string]string{"asking": f.agent.CannotAsk}
 			f.lostLeases("the agent cannot query the upstreams", steer.UDP, steer.TCP)
 		},
 		"cannot-ask-route": func(f *facts) {
-			f.agent.CannotAsk = "the agent cannot ask for cluster.local from this node: 10.96.0.10:53 over tcp: network is unreachable; 10.96.0.10:53 " +
+			f.agent.CannotAsk = "the agent cannot query for cluster.local from this node: 10.96.0.10:53 over tcp: network is unreachable; 10.96.0.10:53 " +
 				"over udp: network is unreachable"
 		},
 		"cannot-ask-policy": func(f *facts) {
-			f.agent.CannotAsk = "the agent cannot ask for cluster.local from this node: 10.96.0.10:53 over tcp: silent; 10.96.0.10:53 over udp: silent"
+			f.agent.CannotAsk = "the agent cannot query for cluster.local from this node: 10.96.0.10:53 over tcp: silent; 10.96.0.10:53 over udp: silent"
 		},
 		"cannot-ask-acl": func(f *facts) {
-			f.agent.CannotAsk = "the agent cannot ask for cluster.local from this node: 10.96.0.10:53 over tcp: REFUSED"
+			f.agent.CannotAsk = "the agent cannot query for cluster.local from this node: 10.96.0.10:53 over tcp: REFUSED"
 		},
 		"cannot-ask-outage": func(f *facts) {
-			f.agent.CannotAsk = "the agent cannot ask for cluster.local from this node: 10.96.0.10:53 over tcp: silent; 10.96.0.10:53 over udp: silent"
-			f.agent.Faults = map[string]string{"asking": f.agent.CannotAsk, "fallback 10.96.0.10": "prove the fallback to 10.96.0.10 over udp: no answer"}
+			f.agent.CannotAsk = "the agent cannot query for cluster.local from this node: 10.96.0.10:53 over tcp: silent; 10.96.0.10:53 over udp: silent"
+			f.agent.Faults = map[string]string{"asking": f.agent.CannotAsk, "fallback 10.96.0.10": "check the fallback to 10.96.0.10 over udp: no answer"}
 			f.fallbacks[0].err, f.upstreams[0].err = errSilent, errSilent
 		},
 		"conflist": func(f *facts) {

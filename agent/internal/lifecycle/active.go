@@ -76,7 +76,7 @@ func (h *activeAgent) Yield(ctx context.Context, successor handover.Claim, addre
 }
 
 func (h *activeAgent) StepDown(successor handover.Claim) {
-	h.agent.log.Warn("ending for a newer agent that hands over in another way", "to", successor.String())
+	h.agent.log.Warn("stopping for a newer agent with another handover version", "to", successor.String())
 	h.ending()
 }
 
@@ -90,6 +90,6 @@ func (h *activeAgent) Done(successor handover.Claim, took time.Duration, err err
 		h.metrics.Handover("refused")
 	default:
 		h.metrics.Handover("failed")
-		h.agent.log.Warn("hand-over failed", "to", successor.String(), "after", took.Round(time.Millisecond), "err", err)
+		h.agent.log.Warn("handover failed", "to", successor.String(), "after", took.Round(time.Millisecond), "err", err)
 	}
 }

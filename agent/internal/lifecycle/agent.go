@@ -133,7 +133,7 @@ func (a *agent) keep(ctx context.Context, o *opened, s *tenure, how arrangement)
 	wg.Go(func() { a.follow(shared, hangups, s.waited, how.set, o.metrics.Read) }) // from here on, only follow writes a.conf
 	if queries, err := handover.Listen(filepath.Join(o.plan.Folders.State, nodestate.HandoverName)); err != nil {
 		// The agent works without it: a successor then waits for this agent's end.
-		a.log.Warn("no hand-over can be requested", "err", err)
+		a.log.Warn("handover socket unavailable; a successor waits for this agent's end", "err", err)
 	} else {
 		active := &activeAgent{agent: a, node: how, server: o.server, metrics: o.metrics, lock: s.lock, closing: closing, ending: ending}
 		wg.Go(func() { handover.Give(own, a.log, queries, active) })

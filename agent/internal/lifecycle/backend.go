@@ -48,7 +48,7 @@ func retryWhileBusy(ctx context.Context, log *slog.Logger, what string, do func(
 			return err
 		}
 		if !logged {
-			log.Warn("iptables is kept busy by another program, waiting for it", "for", what, "err", err)
+			log.Warn("another program holds iptables' lock; waiting", "for", what, "err", err)
 			logged = true
 		}
 		if !tick.Pause(ctx, busyPause) {

@@ -37,7 +37,7 @@ func (r nodeCacheRecorder) Kept(part string, err error) {
 	case "server":
 		if file := c.opts.PIDFile; err == nil && file != "" {
 			if err := replaceFile(file, pidText()); err != nil {
-				c.log.Warn("the file of -pidfile is not written", "err", err)
+				c.log.Warn("file of -pidfile not written", "err", err)
 			}
 		}
 	}

@@ -32,7 +32,7 @@ func Hosts(ctx context.Context, e Env, path, hostRoot string) error {
 		return &ConfigError{err}
 	}
 	log, level := begin(e, conf)
-	log.Info("starting", "version", e.Version, "services", kept.Services, "asked", kept.Servers)
+	log.Info("starting", "version", e.Version, "services", kept.Services, "servers", kept.Servers)
 
 	h := hostsfile.New(log, hostRoot, kept, func(s nodestate.Hosts) error { return nodestate.WriteHosts(conf.StateDir, s) })
 	metrics := telemetry.NewRegistry(e.Version)
@@ -117,10 +117,10 @@ func followHosts(ctx context.Context, e Env, log *slog.Logger, level *slog.Level
 			}
 		}
 		if err != nil {
-			log.Error("the changed configuration is not taken over", "err", err)
+			log.Error("changed configuration not applied", "err", err)
 			continue
 		}
-		sayUnknown(log, next)
+		warnUnknown(log, next)
 		level.Set(next.Log.Level)
 		conf = next
 		select {

@@ -143,7 +143,7 @@ func (k *kernel) begin() error {
 		return fmt.Errorf("the self-test: %w", err)
 	}
 	if err := level.Retire(); err != nil { // before the first offload: this agent cannot revoke another build's entries
-		return fmt.Errorf("take away what another build left: %w", err)
+		return fmt.Errorf("remove another build's kernel hits: %w", err)
 	}
 	if err := k.offloader.Begin(kernelTable{level}); err != nil {
 		return err
@@ -152,7 +152,7 @@ func (k *kernel) begin() error {
 		k.stopMirror = k.alone.listen(level)
 	}
 	k.fault, k.swept, k.broken = "", false, nil
-	k.log.Info("hits are answered in the kernel", "mode", k.conf().KernelHits.Mode)
+	k.log.Info("kernel hits on", "mode", k.conf().KernelHits.Mode)
 	return nil
 }
 
@@ -216,13 +216,13 @@ func (k *kernel) off() {
 	k.fault, k.seen = "", look{}
 	if k.level != nil {
 		k.end()
-		k.log.Info("hits are not answered in the kernel any more")
+		k.log.Info("kernel hits off")
 	}
 	if k.swept {
 		return
 	}
 	if err := sweep(k.folder); err != nil {
-		k.log.Warn("the kernel's part of hits is not taken away: run `neardns-agent cleanup` on the host when the agent ends", "err", err)
+		k.log.Warn("kernel hits not removed; run `neardns-agent cleanup` on the host when the agent has ended", "err", err)
 	}
 	k.swept = true
 }
@@ -243,11 +243,11 @@ func (k *kernel) fail(err error) {
 	opened := k.level != nil
 	k.end()
 	if text := err.Error(); text != k.fault {
-		k.log.Warn("hits are answered by the agent, not in the kernel", "err", err)
+		k.log.Warn("kernel hits failed; the agent answers hits", "err", err)
 		k.fault = text
 		if !opened { // a program that an earlier agent left at pods' links answers by that agent's configuration
 			if err := bpf.SweepLinks(); err != nil {
-				k.log.Warn("the kernel's program is not taken away from all pods", "err", err)
+				k.log.Warn("kernel program not detached from all pods", "err", err)
 			}
 		}
 	}
@@ -267,7 +267,7 @@ func (k *kernel) end() {
 	}
 	k.endMirror()
 	if err := k.keeper.Reconcile(nil); err != nil {
-		k.log.Warn("the kernel's program is not taken away from all pods", "err", err)
+		k.log.Warn("kernel program not detached from all pods", "err", err)
 	}
 	_ = k.level.Close() // Sweep removes the pins
 	k.level, k.keeper = nil, nil
@@ -319,7 +319,7 @@ func (k *kernel) count() {
 	defer k.mu.Unlock()
 	if k.keeper != nil && !k.held {
 		if err := k.keeper.CountNow(); err != nil {
-			k.log.Debug("what the kernel answered is not counted", "err", err)
+			k.log.Debug("kernel hits not counted", "err", err)
 		}
 	}
 }
@@ -364,7 +364,7 @@ func (k *kernel) series() (_ telemetry.KernelHits, ok bool) {
 		out.Copies = map[string]uint64{"first": c.First, "fetched": c.Fetched, "pending": c.Pending, "dropped": c.Dropped}
 		if k.level != nil {
 			if limited, full, err := k.level.Uncopied(); err != nil {
-				k.log.Debug("the kernel's counts are not read", "err", err)
+				k.log.Debug("kernel counters not read", "err", err)
 			} else {
 				out.Copies["limited"], out.Copies["full"] = limited, full
 			}
@@ -380,7 +380,7 @@ func (k *kernel) hits() []telemetry.KernelSeries {
 	}
 	counts, err := k.level.Counts()
 	if err != nil {
-		k.log.Debug("the kernel's counts are not read", "err", err)
+		k.log.Debug("kernel counters not read", "err", err)
 		return nil
 	}
 	var out []telemetry.KernelSeries

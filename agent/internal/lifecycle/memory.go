@@ -31,8 +31,8 @@ func settle(ctx context.Context, log *slog.Logger, ready func() (bool, string)) 
 	}
 	file, err := memtrim.Settle()
 	if err != nil {
-		log.Debug("memory of the start is not given back", "err", err)
+		log.Debug("memory of the start not released", "err", err)
 		return
 	}
-	log.Debug("memory of the start is given back", "of", "the program's file", "bytes", file)
+	log.Debug("memory of the start released", "of", "the program's file", "bytes", file)
 }

@@ -41,7 +41,7 @@ func begin(e Env, conf *config.Node) (*slog.Logger, *slog.LevelVar) {
 	for _, d := range conf.Detected() {
 		log.Info("detected", "field", d.Field, "value", d.Value, "source", d.Source)
 	}
-	sayUnknown(log, conf)
+	warnUnknown(log, conf)
 	process.LimitMemory(log, e.LookupEnv)
 	return log, level
 }
@@ -63,7 +63,7 @@ func Node(ctx context.Context, e Env, o Options) error {
 	born, err := handover.Birth(o.PodDir)
 	if err != nil {
 		// If the age of its pod is unknown, it must not take the node from an agent that may be newer.
-		log.Warn("this agent takes over from none", "err", err)
+		log.Warn("age of this agent's pod unknown; it takes over from no agent", "err", err)
 	}
 	a.mayTake = o.TakeOver || o.PodDir != "" && err == nil
 	pod, _ := e.LookupEnv("POD_NAME") // only for messages
@@ -71,11 +71,11 @@ func Node(ctx context.Context, e Env, o Options) error {
 	kernel := steer.Kernel()
 	log.Info("starting", "version", e.Version, "instance", a.instance, "kernel", kernel)
 	if steer.OlderThanTried(kernel) {
-		log.Warn("this kernel is older than any that neardns is tried on; whether it has what the rules need is looked at next", "kernel", kernel,
-			"tried_from", steer.LeastKernel)
+		log.Warn("kernel is older than any that neardns is tested with; checking what it supports", "kernel", kernel,
+			"oldest_tested", steer.LeastKernel)
 	}
 	for _, what := range without(iptables.MissingPrograms()) {
-		log.Info("not possible here", "what", what)
+		log.Info("feature unavailable", "what", what)
 	}
 	return a.begin(ctx)
 }

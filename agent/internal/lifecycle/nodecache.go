@@ -53,7 +53,7 @@ func NodeCache(ctx context.Context, e Env, opts nodecache.Options) error {
 		ended: c.ended}
 	pod, _ := e.LookupEnv("POD_NAME") // only for messages
 	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Pod: pod, Version: e.Version, Since: time.Now()}
-	log.Info("starting in node-cache's place", "version", e.Version, "instance", a.instance, "addr", steer.JoinAddrs(opts.LocalIPs, ","), "upstream",
+	log.Info("starting in node-cache mode", "version", e.Version, "instance", a.instance, "addr", steer.JoinAddrs(opts.LocalIPs, ","), "upstream",
 		answer.Upstream)
 	return a.begin(ctx)
 }
@@ -209,7 +209,7 @@ func (c *nodeCache) upstreams(domain string) (upstream.Upstreams, error) {
 	if err == nil || loaded {
 		return up, err
 	}
-	c.log.Error("the kube-dns ConfigMap is passed over", "err", c.faults.Count(nodecache.FaultConfigmap, err))
+	c.log.Error("kube-dns ConfigMap ignored", "err", c.faults.Count(nodecache.FaultConfigmap, err))
 	in.ConfigMap = ""
 	up, err = upstream.Resolve(in)
 	up.Files = append(up.Files, c.opts.ConfigMapFiles()...) // to read them again once they are repaired
@@ -223,7 +223,7 @@ func (c *nodeCache) write(text string) {
 	}
 	c.written = text
 	if err := replaceFile(c.opts.Corefile, text); err != nil {
-		c.log.Warn("the Corefile is served, and not written for people to see", "err", err)
+		c.log.Warn("Corefile in use, but not written to its file", "err", err)
 	}
 }
 
@@ -246,6 +246,6 @@ func (c *nodeCache) ended(p plan.Plan) error {
 	if err := link.Remove(link.Config{Name: p.Link.Name}); err != nil {
 		return err
 	}
-	c.log.Info("interface removed; the switch stays, and gives what pods ask to kube-dns, or to a node-cache that listens", "link", p.Link.Name)
+	c.log.Info("interface removed; the switch stays and sends pods' queries to kube-dns, or to a node-cache that listens", "link", p.Link.Name)
 	return nil
 }

@@ -23,11 +23,11 @@ func (a *agent) plan(conf *config.Node) (plan.Plan, error) {
 	}
 	a.files = up.Files
 	if outside := up.Outside(); a.outside != outside {
-		a.log.Info("names outside of the cluster", "asked", up.By, "why", up.Why)
+		a.log.Info("upstreams for names outside of the cluster", "servers", outside)
 		a.outside = outside
 	}
 	for _, w := range up.Warnings {
-		a.log.Warn("upstreams are not as they should be", "warning", w)
+		a.log.Warn("upstreams are faulty", "warning", w)
 	}
 	for _, note := range up.Notes {
 		a.log.Info("upstreams", "note", note)
@@ -61,14 +61,14 @@ func (a *agent) load() (p plan.Plan, changed bool, err error) {
 	a.mu.Lock()
 	a.conf = next
 	a.mu.Unlock()
-	sayUnknown(a.log, next)
+	warnUnknown(a.log, next)
 	return p, len(differs) > 0, nil
 }
 
-// sayUnknown warns of unknown keys: misspelled ones, or those of a newer release.
-func sayUnknown(log *slog.Logger, n *config.Node) {
+// warnUnknown warns of unknown keys: misspelled ones, or those of a newer release.
+func warnUnknown(log *slog.Logger, n *config.Node) {
 	for _, u := range n.Unknown() {
-		log.Warn("the configuration has a key that is not known here; it has no effect", "warning", u)
+		log.Warn("unknown configuration key; it has no effect", "warning", u)
 	}
 }
 
@@ -102,7 +102,7 @@ func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, stale bool,
 		next, changed, err := a.load()
 		read(err == nil)
 		if err != nil {
-			a.log.Error("new configuration refused, the old one keeps serving", "err", err)
+			a.log.Error("new configuration refused; the old one keeps serving", "err", err)
 			return
 		}
 		set(next, changed)

@@ -96,6 +96,6 @@ func (a *agent) replace(ctx context.Context, k rules.Kind, own *hostRules, old r
 	if err := old.Remove(); err != nil {
 		return err
 	}
-	a.log.Info("the host's rules are another back end's now", "backend", k.String())
+	a.log.Info("host rules moved to another back end", "backend", k.String())
 	return nil
 }

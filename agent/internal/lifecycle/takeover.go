@@ -135,7 +135,7 @@ func (a *agent) takeNode(ctx context.Context, o *opened) (*tenure, error) {
 		case t.lastLogged == "":
 			t.lastLogged = "standing by"
 			a.ensureFallback(o.plan)
-			a.log.Info("another agent is active on this node; standing by for its end", "active", held.holder)
+			a.log.Info("another agent is active on this node; standing by", "active", held.holder)
 		}
 		if !tick.Pause(ctx, takeAgain) {
 			return nil, ctx.Err()
@@ -169,7 +169,7 @@ func (t *takeover) request(ctx context.Context, held *HeldError) (*tenure, error
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case s.orphaned != nil:
-		a.log.Warn("the active agent ended during the handover; what it handed over is kept", "from", held.holder, "err", err)
+		a.log.Warn("active agent ended during the handover; its sockets and cache are kept", "from", held.holder, "err", err)
 		return &tenure{lock: s.orphaned, served: s.served, warm: s.restored, from: &node.Handover{From: held.holder, At: time.Now(), Took: "0s"}}, nil
 	case errors.As(err, &refused) && !refused.Later:
 		return nil, fmt.Errorf("%w: %s", held, refused.Reason)
@@ -177,7 +177,7 @@ func (t *takeover) request(ctx context.Context, held *HeldError) (*tenure, error
 		t.metrics.Handover("failed")
 	}
 	if text := err.Error(); text != t.lastLogged {
-		a.log.Warn("not taken over, will be tried again", "active", held.holder, "err", err)
+		a.log.Warn("takeover failed; will retry", "active", held.holder, "err", err)
 		t.lastLogged = text
 	}
 	if time.Since(t.begun) > takeMax {
@@ -211,7 +211,7 @@ func (a *agent) ensureFallback(first plan.Plan) {
 		err = errors.Join(err, linkErr)
 	}
 	if err != nil {
-		a.log.Warn("the switch and the link are left to the holder", "err", err)
+		a.log.Warn("switch and link not checked; the active agent keeps them", "err", err)
 	}
 }
 
@@ -225,7 +225,7 @@ func (s *tenure) proberFor(ctx context.Context, cfg prober.Config) (*prober.Prob
 			return p, err
 		}
 		if !logged && waited > proberSoon {
-			cfg.Log.Warn("the predecessor keeps the prober's place, so no lease can be earned yet", "from", s.from.From, "err", err)
+			cfg.Log.Warn("the predecessor still holds the prober's lock, so no lease can be granted yet", "from", s.from.From, "err", err)
 			logged = true
 		}
 		if !tick.Pause(ctx, proberAgain) {
@@ -251,7 +251,7 @@ type successor struct {
 func (s *successor) Restore(r io.Reader) {
 	done, err := s.answers.Restore(r)
 	if err != nil || done.Unknown {
-		s.log.Warn("the holder's cache is not taken over", "err", err)
+		s.log.Warn("cache of the active agent not taken over", "err", err)
 		return
 	}
 	s.restored = true
@@ -293,7 +293,7 @@ func (s *successor) Abandon() {
 	}
 	s.server.Pause() // the active agent answers the unread queries
 	if err := s.server.Stop(); err != nil {
-		s.log.Warn("the server did not end as it should", "err", err)
+		s.log.Warn("server did not stop cleanly", "err", err)
 	}
 	s.served = nil
 }

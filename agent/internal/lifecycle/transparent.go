@@ -90,7 +90,7 @@ func (t *transparent) run(ctx, own context.Context) error {
 	own, stop := context.WithCancel(own)
 	defer stop()
 	if changes, err := t.registry.Watch(own); err != nil {
-		t.log.Warn("pod files are only polled", "err", err)
+		t.log.Warn("pod files cannot be watched; polling", "err", err)
 	} else {
 		wg.Go(func() { tick.Drain(changes) }) // the loop of kernel polls the pods
 	}
@@ -130,7 +130,7 @@ func (t *transparent) set(p plan.Plan, changed bool) {
 	if t.fault = ""; err != nil {
 		t.fault = err.Error()
 		t.reloaded(false)
-		t.log.Error("new configuration not served, the old one keeps serving", "err", err)
+		t.log.Error("new configuration not applied; the old one keeps serving", "err", err)
 		return
 	}
 	t.plan = p
@@ -168,10 +168,10 @@ func (t *transparent) follow(ctx context.Context) {
 		found = found[:min(len(found), bpf.ServedMost-len(t.clusterDNS()))]
 		t.mu.Lock()
 		if !slices.Equal(found, t.servers) {
-			t.log.Info("sockets lead to", "servers", found)
+			t.log.Info("backends of the cluster DNS addresses", "servers", found)
 		}
 		if why != "" && why != t.blind {
-			t.log.Warn("it is not known whom sockets lead to: only what is for the cluster DNS addresses is answered", "err", err)
+			t.log.Warn("backends of the cluster DNS addresses unknown; the kernel answers only queries to the addresses themselves", "err", err)
 		}
 		t.servers, t.blind = found, why
 		t.mu.Unlock()
@@ -196,7 +196,7 @@ func at53(addresses []netip.Addr) (out []netip.AddrPort) {
 // Alive implements reporter. No pod depends on the agent, so a restart never helps.
 func (t *transparent) Alive() (bool, string) { return true, "" }
 
-// Ready implements reporter: hits are answered in the kernel, or kernel hits are off.
+// Ready implements reporter: kernel hits on, or kernel hits are off.
 func (t *transparent) Ready() (bool, string) {
 	s := t.Status()
 	why := s.Faults["server"]

@@ -19,10 +19,10 @@ func (n *Node) Alive() (bool, string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if d := now.Sub(n.rounded); !n.rounded.IsZero() && d > max(maxLoopAge, 3*cmp.Or(n.now.Terms.Check, slowCheck)) {
-		return false, "the node's loop has not come round for " + d.Round(time.Second).String()
+		return false, "the node's loop has made no progress for " + d.Round(time.Second).String()
 	}
 	if d := now.Sub(n.reaching); !n.reaching.IsZero() && d > maxProbeAge {
-		return false, "the agent has asked nothing by itself for " + d.Round(time.Second).String()
+		return false, "the agent has sent no query of its own for " + d.Round(time.Second).String()
 	}
 	for t, l := range n.targets {
 		if d := now.Sub(l.probed); !l.probed.IsZero() && d > maxProbeAge {

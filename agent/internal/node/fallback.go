@@ -27,7 +27,7 @@ const (
 func (n *Node) readProofs() {
 	proven, err := n.Proofs.Read()
 	if err != nil {
-		n.Log.Warn("earlier proof of the fallback not read, it is sought anew", "err", err)
+		n.Log.Warn("record of verified fallbacks not read; they are checked again", "err", err)
 		return
 	}
 	n.mu.Lock()
@@ -114,13 +114,13 @@ func (n *Node) noteLost(clusterDNS netip.Addr, lost string) {
 	}
 	n.mu.Unlock()
 	if lost != "" && before == "" {
-		n.Log.Error("fallback is lost, steered pods are given back", "addr", clusterDNS, "reason", lost)
+		n.Log.Error("fallback lost; steered pods are bypassed", "addr", clusterDNS, "reason", lost)
 		n.kick.Send()
 	}
 }
 
 // errNoSwitch replaces the result of a check: without the switch, the agent itself would have answered.
-var errNoSwitch = errors.New("the host table is not as it should be, so the answer proves nothing")
+var errNoSwitch = errors.New("the host's rules are not in place, so the answer does not verify the fallback")
 
 func (n *Node) switchStands() bool {
 	n.mu.Lock()
@@ -149,14 +149,14 @@ func (n *Node) noteChecked(addr netip.Addr, err error, final bool) {
 	n.Recorder.Proven(addr, after)
 	switch {
 	case after && !before && !steers:
-		n.Log.Info("fallback proven", "addr", addr)
+		n.Log.Info("fallback verified", "addr", addr)
 	case before && !after && !steers:
-		n.Log.Error("fallback fails: what the agent does not answer is lost", "addr", addr, "err", err)
+		n.Log.Error("fallback fails; queries that the agent does not answer are lost", "addr", addr, "err", err)
 	case after && !before:
-		n.Log.Info("fallback proven, pods may be steered", "addr", addr)
+		n.Log.Info("fallback verified; pods may be steered", "addr", addr)
 		n.kick.Send()
 	case before && !after:
-		n.Log.Error("fallback fails, new pods are left alone", "addr", addr, "err", err)
+		n.Log.Error("fallback fails; new pods are not steered", "addr", addr, "err", err)
 	}
 }
 

@@ -113,7 +113,7 @@ func (n *Node) yield(y *yield, probes *group) bool {
 		err = errors.New("the successor did not take over")
 	}
 	n.Server.Resume()
-	n.Log.Warn("not handed over, this agent goes on", "err", err)
+	n.Log.Warn("handover failed; this agent goes on", "err", err)
 	return false
 }
 
@@ -200,8 +200,8 @@ func (n *Node) leave() error {
 	for _, t := range n.targetsWhere(anyLease) {
 		n.Recorder.Lease(t.Address, t.Protocol, false)
 	}
-	n.Log.Info("handed over, open connections are brought to an end")
+	n.Log.Info("handed over; closing open connections")
 	err = errors.Join(err, n.Server.Stop())
-	n.Log.Info("stopped, the successor answers")
+	n.Log.Info("stopped; the successor answers")
 	return err
 }

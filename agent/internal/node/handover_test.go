@@ -134,7 +134,7 @@ func TestYieldFails(t *testing.T) {
 	}
 }
 
-// TestYieldOfFewerAddresses: what the successor does not serve is kube-dns's from before the hand-over on, and ours again
+// TestYieldOfFewerAddresses: what the successor does not serve is kube-dns's from before the handover on, and ours again
 // when that fails.
 func TestYieldOfFewerAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -153,7 +153,7 @@ func TestYieldOfFewerAddresses(t *testing.T) {
 		}
 		decide(false)
 		pass(time.Second)
-		wantReady(t, n, "after the hand-over failed")
+		wantReady(t, n, "after the handover failed")
 		end()
 	})
 }

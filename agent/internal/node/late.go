@@ -21,7 +21,7 @@ func late(took, lifetime time.Duration) (prober.Failure, error) {
 	case took > lifetime:
 		return prober.Timeout, errors.New("answered after the lease's lifetime: the agent was stopped, or has no CPU time")
 	case took > slowBound(lifetime):
-		return prober.Slow, fmt.Errorf("answered later than %s: the agent has too little CPU time for what pods ask", slowBound(lifetime))
+		return prober.Slow, fmt.Errorf("answered later than %s: the agent has too little CPU time for pods' queries", slowBound(lifetime))
 	}
 	return prober.None, nil
 }

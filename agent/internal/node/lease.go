@@ -40,7 +40,7 @@ func (n *Node) keepTargets(s plan.Plan, probes *group) {
 	var fresh []target
 	for _, t := range want {
 		if n.targets[t] == nil {
-			n.targets[t] = &targetLease{since: time.Now(), reason: "not proven yet"}
+			n.targets[t] = &targetLease{since: time.Now(), reason: "not probed yet"}
 			fresh = append(fresh, t)
 		}
 	}
@@ -66,7 +66,7 @@ func (n *Node) withdrawGone(old, next plan.Plan, probes *group) {
 func (n *Node) withdraw(t target, probes *group) {
 	probes.end(t.String())
 	if err := n.Lease.Withdraw(t.Address, t.Protocol); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
-		n.Log.Warn("lease not withdrawn, it lapses by itself", "addr", t.Address, "protocol", t.Protocol, "err", err)
+		n.Log.Warn("lease not withdrawn; it expires by itself", "addr", t.Address, "protocol", t.Protocol, "err", err)
 	}
 	n.Recorder.LeaseGone(t.Address, t.Protocol)
 	n.mu.Lock()
@@ -224,7 +224,7 @@ func (n *Node) hold(t target) {
 	n.mu.Unlock()
 	if changed {
 		n.Recorder.Lease(t.Address, t.Protocol, true)
-		n.Log.Info("lease held", "addr", t.Address, "protocol", t.Protocol, "after", down.Round(time.Millisecond))
+		n.Log.Info("lease granted", "addr", t.Address, "protocol", t.Protocol, "after", down.Round(time.Millisecond))
 	}
 }
 
@@ -254,7 +254,7 @@ func (n *Node) fail(t target, r prober.Result, v lease.Verdict) {
 	n.mu.Unlock()
 	if v == lease.Withdraw {
 		if err := n.Lease.Withdraw(t.Address, t.Protocol); err != nil {
-			n.Log.Warn("lease not withdrawn, it lapses by itself", "addr", t.Address, "protocol", t.Protocol, "err", err)
+			n.Log.Warn("lease not withdrawn; it expires by itself", "addr", t.Address, "protocol", t.Protocol, "err", err)
 		}
 	}
 	switch {
@@ -262,10 +262,10 @@ func (n *Node) fail(t target, r prober.Result, v lease.Verdict) {
 		n.kick.Send() // a firewall that sends no events may be the reason
 		n.Recorder.Lease(t.Address, t.Protocol, false)
 		n.Recorder.Lost(r.Failure)
-		n.Log.Warn("lease lost, kube-dns answers", "addr", t.Address, "protocol", t.Protocol, "reason", r.Err, "rest", rest)
+		n.Log.Warn("lease lost; kube-dns answers", "addr", t.Address, "protocol", t.Protocol, "reason", r.Err, "rest", rest)
 	case news:
 		n.kick.Send()
-		n.Log.Info("no lease yet, kube-dns answers", "addr", t.Address, "protocol", t.Protocol, "reason", r.Err)
+		n.Log.Info("no lease yet; kube-dns answers", "addr", t.Address, "protocol", t.Protocol, "reason", r.Err)
 	}
 }
 

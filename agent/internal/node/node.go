@@ -376,7 +376,7 @@ func (n *Node) stop() error {
 	}
 	errs = append(errs, n.Server.Stop()) // answers the delivered queries first
 	errs = append(errs, n.Prober.Close())
-	n.Log.Info("stopped, pods are answered by kube-dns")
+	n.Log.Info("stopped; kube-dns answers pods")
 	return errors.Join(errs...)
 }
 

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestNoLeaseBeforeAnAnswer starts a node that cannot ask, while kube-dns answers pods.
+// TestNoLeaseBeforeAnAnswer starts a node that cannot query its upstreams, while kube-dns answers pods.
 func TestNoLeaseBeforeAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -20,7 +20,7 @@ func TestNoLeaseBeforeAnAnswer(t *testing.T) {
 		if w.count("renew") > 0 {
 			t.Error("a lease was renewed before a question was answered")
 		}
-		if ready, why := n.Ready(); ready || !strings.Contains(why, "the agent cannot ask") {
+		if ready, why := n.Ready(); ready || !strings.Contains(why, "the agent cannot query") {
 			t.Errorf("ready %t, %q", ready, why)
 		}
 		if s := n.Status(); !strings.Contains(s.CannotAsk, "not permitted") || s.Faults["asking"] == "" {

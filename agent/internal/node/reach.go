@@ -42,11 +42,11 @@ func (n *Node) may(t target) (bool, string) {
 	}
 	switch {
 	case !n.reached && n.unasked == "":
-		return false, "no question of the agent's own was answered yet"
+		return false, "none of the agent's own queries was answered yet"
 	case n.unasked == "":
-		return false, "the agent could not ask what pods need asked a moment ago; it rests"
+		return false, "the agent could not query for the names that pods need a moment ago; it waits before the next try"
 	}
-	return false, "the agent cannot ask what pods need asked"
+	return false, "the agent cannot query for the names that pods need"
 }
 
 // canAsk reports whether the agent's own queries are answered, and if not, why. It is called with mu held.
@@ -55,7 +55,7 @@ func (n *Node) canAsk() (bool, string) {
 		return true, ""
 	}
 	if n.unasked == "" {
-		return false, "no question of the agent's own was answered yet"
+		return false, "none of the agent's own queries was answered yet"
 	}
 	return false, n.unasked
 }
@@ -274,9 +274,9 @@ func (n *Node) conclude(found map[netip.Addr]lease.Round, err error) {
 	n.Recorder.CanAsk(err == nil)
 	switch {
 	case c.fails && !c.failed:
-		n.Log.Error("this node cannot query for the names that pods need", "err", err)
+		n.Log.Error("this node cannot resolve the names that pods need", "err", err)
 	case !c.fails && c.failed:
-		n.Log.Info("this node can query again for the names that pods need")
+		n.Log.Info("this node can resolve the names that pods need again")
 	}
 	for _, t := range c.withdrawn {
 		n.Recorder.Lease(t.Address, t.Protocol, false)

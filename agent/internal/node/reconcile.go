@@ -104,7 +104,7 @@ func (n *Node) keepServer(ctx context.Context, s plan.Plan) error {
 	}
 	// A server whose sockets all failed still has other resources. Stopping one that never ran does nothing.
 	if err := n.Server.Stop(); err != nil {
-		n.Log.Warn("what was left of a dead server did not end as it should", "err", err)
+		n.Log.Warn("leftovers of a failed server not removed", "err", err)
 	}
 	if s.Unserved != nil {
 		return s.Unserved

@@ -57,7 +57,7 @@ func (n *Node) reload(ctx context.Context, next plan.Plan, probes *group) {
 	n.Recorder.Reload(err == nil)
 	if err != nil {
 		if !again || n.owed.wait == 0 { // log it once
-			n.Log.Error("new configuration not taken over, the old one keeps serving", "err", err, "again", again)
+			n.Log.Error("new configuration not applied; the old one keeps serving", "err", err, "again", again)
 		}
 		if !again {
 			n.settle()
@@ -99,7 +99,7 @@ func (n *Node) take(ctx context.Context, old, next plan.Plan, probes *group) (ag
 			undo = errors.Join(undo, n.Server.Restart(ctx, old.Server))
 		}
 		if undo != nil {
-			n.Log.Error("not all is set back to the old configuration", "err", undo)
+			n.Log.Error("rollback to the old configuration incomplete", "err", undo)
 		}
 		return true, err
 	}

@@ -31,7 +31,7 @@ func (n *Node) repairPart(kind string, repair func() (repaired string, err error
 		n.repaired(kind, repaired, lasts && count > backoff.Limit)
 	}
 	if count, ended := q.Ended(time.Now()); ended {
-		n.Log.Info("nothing undoes repairs any more", "part", kind, "repairs", count)
+		n.Log.Info("conflict over; repairs are no longer undone", "part", kind, "repairs", count)
 	}
 	if err != nil || moving {
 		return err

@@ -25,9 +25,9 @@ func (n *Node) note(part string, err error) bool {
 	switch {
 	case text == before:
 	case text != "":
-		n.Log.Error("not as it should be, will be tried again", "part", part, "err", err)
+		n.Log.Error("cannot be repaired; will retry", "part", part, "err", err)
 	default:
-		n.Log.Info("right again", "part", part)
+		n.Log.Info("repaired after a fault", "part", part)
 	}
 	return err == nil
 }

@@ -55,7 +55,7 @@ func TestSecrets(t *testing.T) {
 
 // Lines that name what pods query go, in either form of the log; those about the agent stay.
 func TestQueries(t *testing.T) {
-	const stays = "time=1 level=INFO msg=\"lease held\" addr=169.254.20.11\n{\"msg\":\"coredns\",\"text\":\"ready\"}\ntime=2 level=INFO msg=coredns text=ready\n"
+	const stays = "time=1 level=INFO msg=\"lease granted\" addr=169.254.20.11\n{\"msg\":\"coredns\",\"text\":\"ready\"}\ntime=2 level=INFO msg=coredns text=ready\n"
 	const goes = "time=1 level=INFO msg=query client=10.244.1.7 name=private.example. type=A\n{\"level\":\"INFO\",\"msg\":\"query\",\"name\":\"private.example.\"}\n" +
 		"time=3 level=WARN msg=coredns text=\"2 private.example. A: i/o timeout\" plugin=errors\n{\"msg\":\"coredns\",\"text\":\"2 private.example. A\",\"plugin\":\"errors\"}\n"
 	got, out := withoutQueries(goes + stays)

@@ -44,7 +44,7 @@ func (c Claim) Over(holder Claim) error {
 	case c.Told, c.Born > holder.Born:
 		return nil
 	}
-	return fmt.Errorf("it is newer: its pod began %s later", time.Duration(holder.Born-c.Born).Round(time.Millisecond))
+	return fmt.Errorf("it is newer: its pod started %s later", time.Duration(holder.Born-c.Born).Round(time.Millisecond))
 }
 
 func (c Claim) check() error {

@@ -37,7 +37,7 @@ func Give(ctx context.Context, log *slog.Logger, l *net.UnixListener, h Holder) 
 		c, err := l.AcceptUnix()
 		if err != nil && ctx.Err() == nil && !errors.Is(err, net.ErrClosed) { // most likely a temporary lack of descriptors
 			if !logged {
-				log.Warn("a successor cannot be met now, it waits", "err", err)
+				log.Warn("successor cannot connect yet; it waits", "err", err)
 				logged = true
 			}
 			tick.Pause(ctx, acceptAgain)
@@ -69,7 +69,7 @@ type giver struct {
 func (g *giver) meet(ctx context.Context, raw *net.UnixConn) bool {
 	c, err := newConn(raw)
 	if err != nil {
-		g.log.Warn("hand-over refused", "err", err)
+		g.log.Warn("handover refused", "err", err)
 		return false
 	}
 	defer c.Close()
@@ -77,13 +77,13 @@ func (g *giver) meet(ctx context.Context, raw *net.UnixConn) bool {
 	m, _, err := c.receive(helloWait)
 	if err != nil || m.kind != kindHello {
 		if !errors.Is(err, io.EOF) { // a process may only check whether a holder listens
-			g.log.Warn("hand-over refused", "err", unexpected(m, err))
+			g.log.Warn("handover refused", "err", unexpected(m, err))
 		}
 		return false
 	}
 	who := m.hello.Claim
 	refuse := func(reason error, later bool) {
-		g.log.Info("hand-over refused", "to", who.String(), "reason", reason)
+		g.log.Info("handover refused", "to", who.String(), "reason", reason)
 		_ = c.send(message{kind: kindRefusal, refusal: refusal{Claim: g.holder.Claim(), Reason: reason.Error(), Later: later}}, helloWait)
 	}
 	if err := who.Over(g.holder.Claim()); err != nil {
@@ -92,12 +92,12 @@ func (g *giver) meet(ctx context.Context, raw *net.UnixConn) bool {
 		return false
 	}
 	if m.hello.Version != Version {
-		refuse(fmt.Errorf("it hands over by version %d, not %d, and ends instead", Version, m.hello.Version), true)
+		refuse(fmt.Errorf("it speaks handover version %d, not %d, and ends instead", Version, m.hello.Version), true)
 		g.holder.StepDown(who)
 		return false
 	}
 	if !g.mu.TryLock() {
-		refuse(errors.New("it is handing the node to another agent just now"), true)
+		refuse(errors.New("it is handing the node over to another agent"), true)
 		return false
 	}
 	defer g.mu.Unlock()
@@ -111,7 +111,7 @@ func (g *giver) meet(ctx context.Context, raw *net.UnixConn) bool {
 		refuse(err, true)
 		return false
 	}
-	g.log.Info("hand-over begins", "to", who.String())
+	g.log.Info("handover begins", "to", who.String())
 	if err = g.give(ctx, c, who); err == nil {
 		g.given = true
 	} else {
@@ -136,10 +136,10 @@ func (g *giver) give(ctx context.Context, c *conn, who Claim) error {
 	if err != nil || m.kind != kindServing {
 		return fmt.Errorf("wait for the successor to serve: %w", unexpected(m, err))
 	}
-	g.log.Info("successor serves beside us", "to", who.String(), "addr", m.serving.Addresses)
+	g.log.Info("successor serves on the same sockets", "to", who.String(), "addr", m.serving.Addresses)
 	decide, err := g.holder.Yield(ctx, who, m.serving.Addresses)
 	if err != nil {
-		return fmt.Errorf("prove the successor: %w", err)
+		return fmt.Errorf("check the successor: %w", err)
 	}
 	err = c.send(message{kind: kindYours}, helloWait, g.holder.Lock())
 	if err == nil {
@@ -177,7 +177,7 @@ func (g *giver) cache(c *conn) error {
 		return fmt.Errorf("send the cache: %w", w.broken)
 	}
 	if err != nil {
-		g.log.Warn("the cache is not handed over whole", "err", err)
+		g.log.Warn("cache not handed over completely", "err", err)
 	}
 	return c.send(message{kind: kindCacheEnd}, helloWait)
 }

@@ -106,4 +106,4 @@ func (e *RefusedError) Error() string {
 }
 
 // ErrNobody means that no holder listens.
-var ErrNobody = errors.New("no running agent offers a hand-over")
+var ErrNobody = errors.New("no running agent offers a handover")

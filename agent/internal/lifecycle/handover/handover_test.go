@@ -250,7 +250,7 @@ func TestOtherVersion(t *testing.T) {
 		born string
 		want string
 		room bool
-	}{{"200", "by version 1, not 2, and ends instead", true}, {"50", "it is newer", false}} {
+	}{{"200", "handover version 1, not 2, and ends instead", true}, {"50", "it is newer", false}} {
 		r := newRig(t)
 		c := r.dial(t)
 		if _, err := c.Write([]byte(`h{"version":2,"claim":{"instance":"x","pid":9,"version":"v9","born":` + tc.born + `,"more":1},"more":true}`)); err != nil {

@@ -66,7 +66,7 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 	m, files, err := t.conn.receive(offerWait)
 	if err := t.expect(kindOffer, m, err); err != nil {
 		closeFiles(files)
-		return nil, fmt.Errorf("wait for the holder's offer: %w", err)
+		return nil, fmt.Errorf("wait for the active agent's offer: %w", err)
 	}
 	holder := m.offer.Claim
 	t.log.Info("sockets received", "from", holder.String(), "sockets", len(files))
@@ -81,16 +81,16 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 	t.serving = true
 	addresses, err := t.successor.Serve(ctx, holder, sockets)
 	if err != nil {
-		return nil, fmt.Errorf("serve beside the holder: %w", err)
+		return nil, fmt.Errorf("serve next to the active agent: %w", err)
 	}
 	if err := t.conn.send(message{kind: kindServing, serving: serving{Addresses: addresses}}, helloWait); err != nil {
 		return nil, err
 	}
-	t.log.Info("serving beside the holder", "from", holder.String(), "addr", addresses)
+	t.log.Info("serving next to the active agent", "from", holder.String(), "addr", addresses)
 	m, files, err = t.conn.receive(yieldWait)
 	if err := t.expect(kindYours, m, err); err != nil {
 		closeFiles(files)
-		return nil, fmt.Errorf("wait for the holder to hand over: %w", err)
+		return nil, fmt.Errorf("wait for the active agent to hand over: %w", err)
 	}
 	if err := t.conn.send(message{kind: kindTaken}, helloWait); err != nil {
 		closeFiles(files)

@@ -187,7 +187,7 @@ func (e *Evidence) hold(c steer.Client) error {
 		return nil
 	}
 	e.counts.begun.Inc()
-	e.log.Warn("pod's queries do not reach the agent, kube-dns answers them: a network policy or firewall drops them; allow the address",
+	e.log.Warn("pod's queries do not reach the agent; kube-dns answers. A network policy or firewall drops them: allow egress to addr",
 		"pod", e.pods.PodOf(c.Source), "source", c.Source, "addr", c.Address, "protocol", c.Protocol)
 	return nil
 }
@@ -199,7 +199,7 @@ func (e *Evidence) reconcile(suspects []steer.Suspect) {
 	e.mu.Unlock()
 	for _, c := range ended {
 		e.counts.ended.Inc()
-		e.log.Info("a pod is served by the agent again", "pod", e.pods.PodOf(c.Source), "source", c.Source, "addr", c.Address, "protocol", c.Protocol)
+		e.log.Info("pod is served by the agent again", "pod", e.pods.PodOf(c.Source), "source", c.Source, "addr", c.Address, "protocol", c.Protocol)
 	}
 }
 
@@ -219,7 +219,7 @@ func (e *Evidence) logError(err error) {
 		text = err.Error()
 	}
 	if text != e.lastLogged && text != "" {
-		e.log.Warn("pods behind a policy or firewall that drops their queries are not found", "err", err)
+		e.log.Warn("pods whose queries a policy or firewall drops cannot be detected", "err", err)
 	}
 	e.lastLogged = text
 }

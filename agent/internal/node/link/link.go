@@ -57,7 +57,8 @@ type ConflictError struct {
 
 func (e *ConflictError) Error() string {
 	if e.Link != "" {
-		return fmt.Sprintf("address %s already stands on link %s: choose another address, or remove it there (another node-local DNS cache?)", e.Address, e.Link)
+		return fmt.Sprintf("address %s is already on link %s: choose another address, or remove it there (another node-local DNS cache?)",
+			e.Address, e.Link)
 	}
 	return fmt.Sprintf("address %s is already routed elsewhere (%s): choose another address", e.Address, e.Route)
 }

@@ -175,9 +175,9 @@ func TestEnsureRefuses(t *testing.T) {
 		address string // the one refused; the others must be there
 		says    string
 	}{
-		{"IPv4 on another link", func(ns *testutil.NetNS) { other(ns, "169.254.20.10/32") }, "169.254.20.10", "already stands on link other0"},
-		{"IPv6 on another link", func(ns *testutil.NetNS) { other(ns, "fd00:90de:d95::b/128") }, "fd00:90de:d95::b", "already stands on link other0"},
-		{"on lo", func(ns *testutil.NetNS) { ns.Run("ip", "addr", "add", "169.254.20.11/32", "dev", "lo") }, "169.254.20.11", "already stands on link lo"},
+		{"IPv4 on another link", func(ns *testutil.NetNS) { other(ns, "169.254.20.10/32") }, "169.254.20.10", "is already on link other0"},
+		{"IPv6 on another link", func(ns *testutil.NetNS) { other(ns, "fd00:90de:d95::b/128") }, "fd00:90de:d95::b", "is already on link other0"},
+		{"on lo", func(ns *testutil.NetNS) { ns.Run("ip", "addr", "add", "169.254.20.11/32", "dev", "lo") }, "169.254.20.11", "is already on link lo"},
 		{"routed by a gateway", func(ns *testutil.NetNS) {
 			other(ns, "192.0.2.1/24")
 			ns.Run("ip", "route", "add", "169.254.20.11/32", "via", "192.0.2.9")

@@ -242,7 +242,7 @@ func operational(nl hostnet.Handle, name string) error {
 		return fmt.Errorf("look up %s: %w", name, err)
 	}
 	if state := l.Attrs().OperState; state != netlink.OperUp {
-		return fmt.Errorf("%s is set up and yet %s", name, state)
+		return fmt.Errorf("%s is up, but its state is %s", name, state)
 	}
 	return nil
 }

@@ -286,15 +286,15 @@ func (p *Prober) Prove(ctx context.Context, clusterDNS netip.Addr, name string) 
 	}
 	q, err := addressQuestion(name, clusterDNS)
 	if err != nil {
-		return fmt.Errorf("prove the fallback to %s: %w", clusterDNS, err)
+		return fmt.Errorf("check the fallback to %s: %w", clusterDNS, err)
 	}
 	source := steer.ProofSource(clusterDNS.Is4())
 	// A new port each time, because an old one would follow its conntrack entry, perhaps to a kube-dns pod that is gone.
 	if err := q.proves(provingDatagrams(ctx, room, source, clusterDNS, q)); err != nil {
-		return fmt.Errorf("prove the fallback to %s over udp: %w", clusterDNS, explain(ctx, err))
+		return fmt.Errorf("check the fallback to %s over udp: %w", clusterDNS, explain(ctx, err))
 	}
 	if err := q.proves(stream(ctx, room, source, clusterDNS, q.wire)); err != nil {
-		return fmt.Errorf("prove the fallback to %s over tcp: %w", clusterDNS, explain(ctx, err))
+		return fmt.Errorf("check the fallback to %s over tcp: %w", clusterDNS, explain(ctx, err))
 	}
 	return nil
 }

@@ -125,14 +125,15 @@ func (q question) judge(packet []byte, err error) Result {
 		return Result{Failure: WrongAnswer, Err: fmt.Errorf("the answer is not DNS: %w", err), Took: took}
 	}
 	if !q.answeredBy(&m) {
-		return Result{Failure: WrongAnswer, Err: errors.New("the answer belongs to another question"), Took: took}
+		return Result{Failure: WrongAnswer, Err: errors.New("the answer belongs to another query"), Took: took}
 	}
 	for _, rr := range m.Answer {
 		if txt, ok := rr.(*dns.TXT); ok && strings.EqualFold(txt.Hdr.Name, q.name) && strings.Join(txt.Txt, "") != "" {
 			return Result{Instance: strings.Join(txt.Txt, ""), Took: took}
 		}
 	}
-	return Result{Failure: WrongAnswer, Err: fmt.Errorf("answered %s by another server than the agent: the question took the fallback", rcode(&m)), Took: took}
+	err = fmt.Errorf("answered %s by another server than the agent; the query took the fallback", rcode(&m))
+	return Result{Failure: WrongAnswer, Err: err, Took: took}
 }
 
 // proves returns nil for an answer that only a working resolver gives.
@@ -145,7 +146,7 @@ func (q question) proves(packet []byte, err error) error {
 		return fmt.Errorf("the answer is not DNS: %w", err)
 	}
 	if !q.answeredBy(&m) {
-		return errors.New("the answer belongs to another question")
+		return errors.New("the answer belongs to another query")
 	}
 	if m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError {
 		return fmt.Errorf("kube-dns answered %s to %s", rcode(&m), q.name)
@@ -173,12 +174,14 @@ func failedBy(err error) Result {
 	case errors.Is(err, context.Canceled):
 		return Result{Failure: Canceled, Err: err}
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
-		return Result{Failure: Timeout, Err: errors.New("no answer: the agent hangs, or a firewall on this node (its INPUT) drops what pods send to it")}
+		err = errors.New("no answer: the agent hangs, or a firewall on this node (INPUT chain) drops pods' packets to it")
+		return Result{Failure: Timeout, Err: err}
 	case errors.Is(err, unix.ECONNREFUSED):
-		return Result{Failure: Refused, Err: errors.New("refused: no process listens there, or a firewall on this node (its INPUT) rejects what pods send to it")}
+		err = errors.New("refused: no process listens there, or a firewall on this node (INPUT chain) rejects pods' packets to it")
+		return Result{Failure: Refused, Err: err}
 	case errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.EACCES):
 		// The errors for ICMP's "administratively prohibited", in IPv4 and in IPv6.
-		return Result{Failure: Network, Err: fmt.Errorf("rejected: a firewall on this node (its INPUT) keeps pods from the agent: %w", err)}
+		return Result{Failure: Network, Err: fmt.Errorf("rejected: a firewall on this node (INPUT chain) rejects pods' packets to the agent: %w", err)}
 	}
 	return Result{Failure: Network, Err: err}
 }
@@ -189,7 +192,7 @@ func explain(ctx context.Context, err error) error {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return ctx.Err()
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
-		return errors.New("no answer: is kube-proxy (or what stands for it) at work on this node, and kube-dns alive?")
+		return errors.New("no answer: check that kube-proxy (or its replacement) runs on this node, and that kube-dns is up")
 	case errors.Is(err, unix.ECONNREFUSED):
 		return errors.New("refused: the kube-dns Service has no endpoint")
 	}
