@@ -238,7 +238,7 @@ func (m *Metrics) CanAsk(ok bool) {
 }
 
 // Collect exports what another part of the agent counts by itself. It must be called once for each, before any scrape.
-func (r *Registry) Collect(c prometheus.Collector) { r.registry.MustRegister(c) }
+func (r *Registry) Collect(c ...prometheus.Collector) { r.registry.MustRegister(c...) }
 
 // Switch is the value of one of the switch's counters.
 type Switch struct {

@@ -50,7 +50,7 @@ func copier(args []string) error {
 
 // seen counts what a reader met.
 type seen struct {
-	reads, torn, foreign int64 // torn: any text that nobody wrote; foreign: of these, a byte of another's line is not there
+	reads, torn, foreign int64 // torn: a text that no program wrote; foreign: of these, another program's line lacks a byte
 }
 
 // readers read the file until stop is called.

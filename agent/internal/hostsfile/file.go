@@ -187,27 +187,9 @@ func Remove(ctx context.Context, root string) (had bool, err error) {
 
 // hasMarker reports whether a file of any size has a line of ours.
 func hasMarker(path string) (bool, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
-	if err != nil {
+	if st, err := os.Lstat(path); err != nil || !st.Mode().IsRegular() {
 		return false, err
 	}
-	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return false, err
-	}
-	part, kept := make([]byte, 1<<16), 0
-	for {
-		n, err := f.Read(part[kept:])
-		if bytes.Contains(part[:kept+n], []byte(hostsfile.Marker)) {
-			return true, nil
-		}
-		if errors.Is(err, io.EOF) {
-			return false, nil
-		}
-		if err != nil {
-			return false, err
-		}
-		rest := min(kept+n, len(hostsfile.Marker)) // the marker may span two parts
-		kept = copy(part, part[kept+n-rest:kept+n])
-	}
+	text, err := os.ReadFile(path)
+	return bytes.Contains(text, []byte(hostsfile.Marker)), err
 }

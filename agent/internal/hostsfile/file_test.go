@@ -208,7 +208,7 @@ func TestSlowAppender(t *testing.T) {
 	}
 }
 
-// What is no whole hosts file is left as it is.
+// A file that is not a whole hosts file is not changed.
 func TestFileLeftAlone(t *testing.T) {
 	for what, c := range map[string]struct{ text, err string }{
 		"empty":     {"", "is empty"},

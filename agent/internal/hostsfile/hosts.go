@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/miekg/dns"
+
 	"github.com/neardns/neardns/pkg/hostsfile"
 )
 
@@ -44,22 +46,8 @@ func Names(service, domain string) []string {
 	return []string{short, short + "." + domain}
 }
 
-// family is one of the two.
-type family int
-
-const (
-	v4 family = iota
-	v6
-)
-
-func families() []family { return []family{v4, v6} }
-
-func familyOf(a netip.Addr) family {
-	if a.Is4() {
-		return v4
-	}
-	return v6
-}
+// qtypes are the two families of addresses.
+func qtypes() []uint16 { return []uint16{dns.TypeA, dns.TypeAAAA} }
 
 // possible reports whether a Service can have the address. One that leads back to the node, or nowhere, is a mistake or an attack.
 func possible(a netip.Addr) bool {
@@ -71,7 +59,7 @@ func possible(a netip.Addr) bool {
 // key is one query of a round: a Service's addresses of one family.
 type key struct {
 	service string
-	family  family
+	qtype   uint16
 }
 
 // fact is what is known about a key.
@@ -89,15 +77,18 @@ type memory map[key]fact
 
 // recall takes the lines of the file as the last good answers of keys that have had none yet.
 func (m memory) recall(conf Config, lines []hostsfile.Entry) {
-	whose := map[string]string{}
+	services := map[string]string{}
 	for _, s := range conf.Services {
 		for _, name := range Names(s, conf.Domain) {
-			whose[name] = s
+			services[name] = s
 		}
 	}
 	for _, line := range lines {
 		for _, name := range line.Names {
-			k := key{whose[name], familyOf(line.Addr)}
+			k := key{services[name], dns.TypeAAAA}
+			if line.Addr.Is4() {
+				k.qtype = dns.TypeA
+			}
 			f := m[k]
 			if k.service == "" || !possible(line.Addr) || !f.answered.IsZero() {
 				continue
@@ -137,26 +128,21 @@ func (m memory) learn(k key, r reply, trusted bool, now time.Time, patience time
 	}
 }
 
-// complete reports whether each key has had an answer since the start.
-func (m memory) complete(conf Config) bool {
-	for _, s := range conf.Services {
-		for _, f := range families() {
-			if m[key{s, f}].answered.IsZero() {
-				return false
-			}
+// entries lists the lines that the file should have.
+func (m memory) entries(conf Config) (out []hostsfile.Entry) {
+	for _, k := range conf.keys() {
+		for _, a := range m[k].addrs {
+			out = append(out, hostsfile.Entry{Addr: a, Names: Names(k.service, conf.Domain)})
 		}
 	}
-	return true
+	return out
 }
 
-// entries lists the lines that the file should have.
-func (m memory) entries(conf Config) []hostsfile.Entry {
-	var out []hostsfile.Entry
-	for _, s := range conf.Services {
-		for _, f := range families() {
-			for _, a := range m[key{s, f}].addrs {
-				out = append(out, hostsfile.Entry{Addr: a, Names: Names(s, conf.Domain)})
-			}
+// keys lists all queries of a round.
+func (c Config) keys() (out []key) {
+	for _, s := range c.Services {
+		for _, qtype := range qtypes() {
+			out = append(out, key{s, qtype})
 		}
 	}
 	return out

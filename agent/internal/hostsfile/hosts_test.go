@@ -120,7 +120,7 @@ func FuzzReadAnswer(f *testing.F) {
 
 var conf = Config{Services: []string{"shop/registry"}, Domain: "cluster.local"}
 
-// What is said, one round after another, and what is kept then.
+// The answers of some rounds, and which addresses stay.
 func TestMemory(t *testing.T) {
 	denied, failed := reply{}, reply{err: errors.New("no answer")}
 	at := func(s string) reply { return reply{addrs: addrs(s)} }
@@ -134,14 +134,14 @@ func TestMemory(t *testing.T) {
 		rounds []round
 		want   []netip.Addr
 	}{
-		"nothing heard":                {want: old},
+		"no answer":                {want: old},
 		"another address":              {[]round{{0, at("10.96.0.6"), false}}, addrs("10.96.0.6")},
 		"failures for a day":           {[]round{{0, failed, true}, {12 * time.Hour, failed, true}, {12 * time.Hour, failed, true}, {time.Hour, failed, true}}, old},
 		"denied twice":                 {[]round{{0, denied, true}, {time.Hour, denied, true}}, old},
 		"denied thrice too soon":       {[]round{{0, denied, true}, {time.Minute, denied, true}, {time.Minute, denied, true}}, old},
 		"denied for three minutes":     {[]round{{0, denied, true}, {time.Minute, denied, true}, {2 * time.Minute, denied, true}}, nil},
 		"denied, the domain is wrong":  {[]round{{0, denied, false}, {time.Hour, denied, false}, {time.Hour, denied, false}, {time.Hour, denied, false}}, old},
-		"the server comes to know":     {[]round{{0, denied, true}, {time.Hour, denied, false}, {0, denied, true}, {time.Minute, denied, true}, {time.Minute, denied, true}}, old},
+		"the server learns the sentinel again":     {[]round{{0, denied, true}, {time.Hour, denied, false}, {0, denied, true}, {time.Minute, denied, true}, {time.Minute, denied, true}}, old},
 		"answered between":             {[]round{{0, denied, true}, {time.Minute, denied, true}, {time.Minute, at("10.96.0.5"), false}, {time.Minute, denied, true}, {time.Minute, denied, true}}, old},
 		"failures between do not help": {[]round{{0, denied, true}, {time.Minute, failed, true}, {time.Minute, denied, true}, {time.Minute, denied, true}}, nil},
 		"made again":                   {[]round{{0, denied, true}, {time.Minute, denied, true}, {2 * time.Minute, denied, true}, {time.Hour, at("10.96.0.9"), true}}, addrs("10.96.0.9")},
@@ -152,8 +152,8 @@ func TestMemory(t *testing.T) {
 			now := time.Unix(1e9, 0)
 			for _, r := range c.rounds {
 				now = now.Add(r.after)
-				m.learn(key{"shop/registry", v4}, r.reply, r.trusted, now, defaultPatience)
-				m.learn(key{"shop/registry", v6}, denied, true, now, defaultPatience)
+				m.learn(key{"shop/registry", dns.TypeA}, r.reply, r.trusted, now, defaultPatience)
+				m.learn(key{"shop/registry", dns.TypeAAAA}, denied, true, now, defaultPatience)
 			}
 			var got []netip.Addr
 			for _, e := range m.entries(conf) {

@@ -1,6 +1,7 @@
 package hostsfile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -80,7 +81,8 @@ func (h *Hosts) Run(ctx context.Context, changed <-chan struct{}, reload <-chan 
 			h.query(ctx, keys)
 			h.reconcile(ctx)
 		}
-		if early < h.pace.every && !h.known.complete(h.conf) {
+		unanswered := func(k key) bool { return h.known[k].answered.IsZero() }
+		if early < h.pace.every && slices.ContainsFunc(h.conf.keys(), unanswered) {
 			next.Reset(early)
 			early *= 2
 		} else if wait, ok := h.pace.between(time.Now(), h.known); ok {
@@ -94,7 +96,7 @@ func (h *Hosts) Run(ctx context.Context, changed <-chan struct{}, reload <-chan 
 			return
 		case <-next.C:
 			next.Reset(h.pace.begin(time.Now()))
-			round(h.keys())
+			round(h.conf.keys())
 		case <-between.C:
 			round(h.pace.take(time.Now(), h.known))
 		case <-changed:
@@ -109,16 +111,6 @@ func (h *Hosts) Run(ctx context.Context, changed <-chan struct{}, reload <-chan 
 	}
 }
 
-// keys lists all that a round queries.
-func (h *Hosts) keys() (out []key) {
-	for _, s := range h.conf.Services {
-		for _, f := range families() {
-			out = append(out, key{s, f})
-		}
-	}
-	return out
-}
-
 // query sends a round of queries and keeps the answers.
 func (h *Hosts) query(ctx context.Context, keys []key) {
 	hasAddrs := map[key]bool{}
@@ -131,7 +123,7 @@ func (h *Hosts) query(ctx context.Context, keys []key) {
 	}
 	now := time.Now()
 	for k, r := range replies {
-		h.counts.question(r)
+		h.counts.queries.WithLabelValues(r.result()).Inc()
 		h.known.learn(k, r, trusted[k], now, h.patience)
 	}
 }
@@ -170,11 +162,16 @@ func (h *Hosts) reconcile(ctx context.Context) {
 
 // count counts writes and repairs, and notices a conflict with another program.
 func (h *Hosts) count(written, undone bool, err error, now time.Time) {
-	h.counts.write(written, err)
+	switch {
+	case err != nil:
+		h.counts.writes.WithLabelValues("failed").Inc()
+	case written:
+		h.counts.writes.WithLabelValues("ok").Inc()
+	}
 	if written && undone {
 		h.counts.repairs.Inc()
 		if h.conflict.Repaired(now) {
-			h.log.Warn("another program keeps taking our lines out of the hosts file: they are put back less often until that ends")
+			h.log.Warn("another program keeps removing our lines from the hosts file; repairs are less frequent until that ends")
 		}
 		if _, lasts := h.conflict.Lasts(); lasts {
 			h.retry.Reset(h.conflict.Until().Sub(now))
@@ -205,9 +202,9 @@ func (h *Hosts) report(left []string, err error) {
 	})
 	switch {
 	case fault != "" && fault != before.Fault:
-		h.log.Error("the hosts file is left as it is", "err", fault)
+		h.log.Error("hosts file not changed", "err", fault)
 	case fault == "" && before.Fault != "":
-		h.log.Info("the hosts file can be written again")
+		h.log.Info("hosts file can be written again")
 	}
 	for i, s := range services {
 		var old nodestate.HostsService
@@ -218,7 +215,7 @@ func (h *Hosts) report(left []string, err error) {
 			h.log.Warn("another line of the hosts file has names of a Service, and wins", "service", s.Name, "names", s.Left)
 		}
 		if (old.Failed == "") != (s.Failed == "") {
-			h.log.Warn("answers of the cluster DNS", "service", s.Name, "failing", s.Failed)
+			h.log.Warn("cluster DNS answers changed", "service", s.Name, "failing", s.Failed)
 		}
 	}
 }
@@ -227,14 +224,12 @@ func (h *Hosts) report(left []string, err error) {
 func (h *Hosts) service(s string, left []string) nodestate.HostsService {
 	out := nodestate.HostsService{Name: s, Addresses: []string{}}
 	names := Names(s, h.conf.Domain)
-	for _, f := range families() {
-		fact := h.known[key{s, f}]
+	for _, qtype := range qtypes() {
+		fact := h.known[key{s, qtype}]
 		if fact.answered.After(out.Answered) {
 			out.Answered = fact.answered
 		}
-		if out.Failed == "" {
-			out.Failed = fact.failed
-		}
+		out.Failed = cmp.Or(out.Failed, fact.failed)
 	}
 	for _, e := range h.written {
 		if slices.ContainsFunc(names, func(n string) bool { return slices.Contains(e.Names, n) }) {
@@ -256,7 +251,7 @@ func (h *Hosts) update(change func(*nodestate.Hosts)) {
 	s := h.state
 	h.mu.Unlock()
 	if err := h.store(s); err != nil {
-		h.log.Warn("the state is not stored: status and doctor show an old one", "err", err)
+		h.log.Warn("state not stored; status and doctor show an old one", "err", err)
 	}
 }
 

@@ -33,7 +33,7 @@ type kubeDNS struct {
 	mu      sync.Mutex // guards the fields below
 	records map[string]string
 	ttl     int // in seconds
-	asked   int
+	queries int
 	broken  func(network string, q, answer *dns.Msg) *dns.Msg // nil: it answers as it should; a nil answer: none
 }
 
@@ -69,7 +69,7 @@ func (k *kubeDNS) handler(network string) dns.Handler {
 	return dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		k.asked++
+		k.queries++
 		answer := new(dns.Msg).SetReply(q)
 		answer.Authoritative = true
 		kind := dns.TypeToString[q.Question[0].Qtype]
@@ -101,7 +101,7 @@ func (k *kubeDNS) set(change func()) {
 func (k *kubeDNS) count() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.asked
+	return k.queries
 }
 
 // running is a role under test, its time running 150 times as fast: a round each 200 ms, three denials over 1.2 s.
@@ -151,7 +151,7 @@ func (r *running) becomes(t *testing.T, want string) {
 	})
 }
 
-// stays lets some rounds of questions pass, and holds that the file is not written.
+// stays lets some rounds of queries pass, and holds that the file is not written.
 func (r *running) stays(t *testing.T, k *kubeDNS, rounds int) {
 	t.Helper()
 	before, errBefore := os.Stat(r.path)
@@ -170,7 +170,7 @@ func (r *running) stays(t *testing.T, k *kubeDNS, rounds int) {
 	}
 }
 
-// TestEarlyRounds has a node boot before its network: what was never heard of is asked for again long before the next round.
+// TestEarlyRounds has a node boot before its network: a Service without an answer is queried again long before the next round.
 func TestEarlyRounds(t *testing.T) {
 	testutil.RequireRoot(t)
 	k := newKubeDNS(t)
@@ -195,7 +195,7 @@ func TestEarlyRounds(t *testing.T) {
 	(&running{Hosts: h, path: path}).becomes(t, with(base, lines("10.96.0.5", "fd00:10:96::5")))
 }
 
-// TestRun has a Service change, go and come, and every kind of trouble with kube-dns: only what it says for good changes the file.
+// TestRun has a Service change, go and come, and every kind of trouble with kube-dns: only an answer that lasts changes the file.
 func TestRun(t *testing.T) {
 	testutil.RequireRoot(t)
 	compat.Say(t, "hosts", "families", "both")
@@ -251,7 +251,7 @@ func TestRun(t *testing.T) {
 		// A restart amid it: the file is the memory.
 		r.stop()
 		if s := r.State(); !s.Ended {
-			t.Errorf("%s: an orderly end is not told", name)
+			t.Errorf("%s: an orderly end is not recorded", name)
 		}
 		r = start(t, root, path, conf)
 		r.becomes(t, both)
@@ -303,27 +303,27 @@ func TestOtherServersAndTCP(t *testing.T) {
 	}()
 	a := &resolver{domain: "cluster.local", servers: []netip.AddrPort{netip.MustParseAddrPort(pc.LocalAddr().String()), k.at}}
 	for range 2 {
-		r := a.query(t.Context(), "registry.shop.svc.cluster.local", v4)
+		r := a.query(t.Context(), "registry.shop.svc.cluster.local", dns.TypeA)
 		if r.err != nil || len(r.addrs) != 1 || r.server != 1 {
 			t.Errorf("%+v", r)
 		}
 	}
 	if a.best.Load() != 1 {
-		t.Error("the server that answered is not asked first")
+		t.Error("the server that answered does not get the next query first")
 	}
 }
 
-// Another program replaces the file, then does so again and again: our lines come back without another round of queries, also in a fight, and
-// no text is lost. How long a fight's repairs wait: package flapping.
+// Another program replaces the file, then does so again and again: our lines come back without another round of queries, also in a conflict, and
+// no text is lost. How long repairs wait in a conflict: package backoff.
 func TestAnotherProgram(t *testing.T) {
 	testutil.RequireRoot(t)
 	k := newKubeDNS(t)
 	conf := Config{Services: []string{"shop/registry"}, Domain: "cluster.local", Servers: []netip.AddrPort{k.at}}
 	root, path := newRoot(t, base)
 	k.set(func() { k.ttl = 3600 }) // no query between the rounds
-	said := new(testutil.Output)
+	logged := new(testutil.Output)
 	r := &running{path: path, changed: make(chan struct{}, 1), reload: make(chan Config)}
-	r.Hosts = New(slog.New(slog.NewTextHandler(said, nil)), root, conf, func(nodestate.Hosts) error { return nil })
+	r.Hosts = New(slog.New(slog.NewTextHandler(logged, nil)), root, conf, func(nodestate.Hosts) error { return nil })
 	r.pace.every = time.Hour // only the change of the file wakes the role
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -343,10 +343,10 @@ func TestAnotherProgram(t *testing.T) {
 		replace(text)
 		r.becomes(t, with(text, lines("10.96.0.5", "fd00:10:96::5")))
 		if i < backoff.Limit-1 && r.State().Fighting {
-			t.Errorf("round %d: it is taken for a fight", i)
+			t.Errorf("round %d: it counts as a conflict", i)
 		}
 	}
-	// From here on it is a fight: the next one waits.
+	// From here on it is a conflict: the next repair waits.
 	testutil.Eventually(t, func() error {
 		if s := r.State(); !s.Fighting || s.Repairs != backoff.Limit {
 			return fmt.Errorf("%+v", s)
@@ -355,8 +355,8 @@ func TestAnotherProgram(t *testing.T) {
 	})
 	replace(base)
 	r.becomes(t, with(base, lines("10.96.0.5", "fd00:10:96::5")))
-	if n := strings.Count(said.String(), "another program keeps taking"); n != 1 {
-		t.Errorf("it is said %d times:\n%s", n, said.String())
+	if n := strings.Count(logged.String(), "another program keeps removing"); n != 1 {
+		t.Errorf("it is logged %d times:\n%s", n, logged.String())
 	}
 }
 
@@ -429,7 +429,7 @@ func TestMetrics(t *testing.T) {
 		return nil
 	})
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(r.Collector())
+	registry.MustRegister(r.Collectors()...)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

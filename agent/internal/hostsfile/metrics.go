@@ -10,101 +10,58 @@ const namespace = "neardns"
 
 // counts are the role's counters. Names of Services are in the status only: as labels, every client of the endpoint would see them.
 type counts struct {
-	questions map[string]prometheus.Counter
-	writes    map[string]prometheus.Counter
-	repairs   prometheus.Counter
-	all       []prometheus.Collector
+	queries *prometheus.CounterVec
+	writes  *prometheus.CounterVec
+	repairs prometheus.Counter
 }
 
 func newCounts() *counts {
-	questions := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "hosts_questions_total",
-		Help: "Queries to the cluster DNS addresses for the hosts file, by result."}, []string{"result"})
-	writes := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "hosts_writes_total",
-		Help: "Writes of the hosts file, by result. A file that has its lines is not written."}, []string{"result"})
-	c := &counts{questions: map[string]prometheus.Counter{}, writes: map[string]prometheus.Counter{},
+	c := &counts{
+		queries: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "hosts_questions_total",
+			Help: "Queries to the cluster DNS addresses for the hosts file, by result."}, []string{"result"}),
+		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "hosts_writes_total",
+			Help: "Writes of the hosts file, by result. A file that has its lines is not written."}, []string{"result"}),
 		repairs: prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "hosts_repairs_total",
-			Help: "How often lines had to be put back that another program had taken out of the hosts file."})}
-	for _, r := range []string{"answered", "denied", "failed"} {
-		c.questions[r] = questions.WithLabelValues(r)
+			Help: "How often lines were restored that another program had removed from the hosts file."}),
 	}
-	for _, r := range []string{"ok", "failed"} {
-		c.writes[r] = writes.WithLabelValues(r)
+	for _, result := range []string{"answered", "denied", "failed"} {
+		c.queries.WithLabelValues(result)
 	}
-	c.all = []prometheus.Collector{questions, writes, c.repairs}
+	for _, result := range []string{"ok", "failed"} {
+		c.writes.WithLabelValues(result)
+	}
 	return c
 }
 
-func (c *counts) question(r reply) {
-	switch {
-	case r.err != nil:
-		c.questions["failed"].Inc()
-	case r.denied():
-		c.questions["denied"].Inc()
-	default:
-		c.questions["answered"].Inc()
+// Collectors returns the role's metrics. The gauges are read from the state at each scrape.
+func (h *Hosts) Collectors() []prometheus.Collector {
+	gauge := func(name, help string, labels prometheus.Labels, value func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help, ConstLabels: labels}, value)
 	}
+	out := []prometheus.Collector{h.counts.queries, h.counts.writes, h.counts.repairs,
+		gauge("hosts_file_ok", "Whether the hosts file could be read and written at the last try (1), or not (0).", nil, func() float64 {
+			s := h.State()
+			return number(s.Fault == "" && !s.Looked.IsZero())
+		}),
+		gauge("hosts_fighting", "Whether another program keeps removing our lines, so that repairs are less frequent (1).", nil,
+			func() float64 { return number(h.State().Fighting) })}
+	for _, standing := range []Standing{Missing, Foreign, Stale, Current} {
+		out = append(out, gauge("hosts_services", "Services of hosts.services, by their state in the hosts file: current; stale (kube-dns has "+
+			"not answered for five minutes); missing (no line, as there is no such Service, or none was answered yet); foreign (a line that is "+
+			"not ours has one of the names).", prometheus.Labels{"state": string(standing)}, func() (n float64) {
+			s := h.State()
+			for _, service := range s.Services {
+				n += number(StandingOf(service, s.Since, time.Now()) == standing)
+			}
+			return n
+		}))
+	}
+	return out
 }
 
-func (c *counts) write(written bool, err error) {
-	switch {
-	case err != nil:
-		c.writes["failed"].Inc()
-	case written:
-		c.writes["ok"].Inc()
+func number(b bool) float64 {
+	if b {
+		return 1
 	}
-}
-
-// Collector returns the role's metrics.
-func (h *Hosts) Collector() prometheus.Collector { return collector{h} }
-
-type collector struct{ *Hosts }
-
-// Descriptions of the gauges, which are read from the state at each scrape.
-func services() *prometheus.Desc {
-	return prometheus.NewDesc(namespace+"_hosts_services", "Services of hosts.services, by how they stand in the hosts file: current; stale "+
-		"(kube-dns has not answered for five minutes); missing (no line, as there is no such Service, or none was answered yet); foreign "+
-		"(a line "+
-		"that is not ours has one of the names).", []string{"state"}, nil)
-}
-
-func fileOK() *prometheus.Desc {
-	return prometheus.NewDesc(namespace+"_hosts_file_ok",
-		"Whether the hosts file could be read and written at the last try (1), or not (0).", nil, nil)
-}
-
-func fighting() *prometheus.Desc {
-	return prometheus.NewDesc(namespace+"_hosts_fighting", "Whether another program keeps taking our lines out, so that repairs are "+
-		"fewer (1).", nil, nil)
-}
-
-func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, one := range c.counts.all {
-		one.Describe(ch)
-	}
-	for _, d := range []*prometheus.Desc{services(), fileOK(), fighting()} {
-		ch <- d
-	}
-}
-
-func (c collector) Collect(ch chan<- prometheus.Metric) {
-	for _, one := range c.counts.all {
-		one.Collect(ch)
-	}
-	s := c.State()
-	states := map[string]float64{"current": 0, "stale": 0, "missing": 0, "foreign": 0}
-	for _, service := range s.Services {
-		states[string(StandingOf(service, s.Since, time.Now()))]++
-	}
-	for state, n := range states {
-		ch <- prometheus.MustNewConstMetric(services(), prometheus.GaugeValue, n, state)
-	}
-	gauge := func(d *prometheus.Desc, on bool) {
-		value := 0.0
-		if on {
-			value = 1
-		}
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value)
-	}
-	gauge(fileOK(), s.Fault == "" && !s.Looked.IsZero())
-	gauge(fighting(), s.Fighting)
+	return 0
 }

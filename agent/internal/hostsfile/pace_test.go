@@ -14,14 +14,14 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// world is kube-dns with a cache in each replica, of which a question meets any, and one node that asks. Its time is simulated.
+// world is kube-dns with a cache in each replica, one of which gets the query, and one node. Its time is simulated.
 type world struct {
 	random   *rand.Rand
 	now      time.Time
 	ttl      time.Duration // 0: nothing is kept, and answers say 30 s
 	replicas []cached
 	truth    netip.Addr
-	asked    int
+	queries  int
 }
 
 type cached struct {
@@ -31,8 +31,8 @@ type cached struct {
 
 func (w *world) upTo(d time.Duration) time.Duration { return time.Duration(w.random.Int64N(int64(d))) }
 
-func (w *world) ask() reply {
-	w.asked++
+func (w *world) query() reply {
+	w.queries++
 	if w.ttl == 0 {
 		return reply{addrs: []netip.Addr{w.truth}, ttl: 30 * time.Second}
 	}
@@ -45,7 +45,7 @@ func (w *world) ask() reply {
 
 // follow runs the node's part until the change of the truth, at the time given, is known, and then until the end. It returns how long that took.
 func (w *world) follow(change, end time.Time) (took time.Duration) {
-	p, m, k := defaultPace(), memory{}, key{"shop/registry", v4}
+	p, m, k := defaultPace(), memory{}, key{"shop/registry", dns.TypeA}
 	next := w.now.Add(w.upTo(p.every))
 	var between time.Time
 	after := netip.MustParseAddr("10.96.0.77")
@@ -65,7 +65,7 @@ func (w *world) follow(change, end time.Time) (took time.Duration) {
 			keys = p.take(w.now, m)
 		}
 		for range keys {
-			m.learn(k, w.ask(), false, w.now, defaultPatience)
+			m.learn(k, w.query(), false, w.now, defaultPatience)
 		}
 		between = time.Time{}
 		if wait, ok := p.between(w.now, m); ok {
@@ -78,14 +78,14 @@ func (w *world) follow(change, end time.Time) (took time.Duration) {
 	return took
 }
 
-// However old the answers are that kube-dns keeps, a change is on the node within 35 s of it; and questions stay few.
+// However old the answers in kube-dns's cache are, a change is on the node within 35 s, with few queries.
 func TestPace(t *testing.T) {
 	slowest := time.Duration(0)
 	for name, c := range map[string]struct {
 		ttl      time.Duration
 		replicas int
 		most     time.Duration
-		asked    float64 // a round, at most
+		queries  float64 // a round, at most
 	}{
 		"kube-dns keeps nothing, as kubeadm's": {0, 1, 33 * time.Second, 1.1},
 		"it keeps answers for 30 s":            {30 * time.Second, 1, 35 * time.Second, 2.1},
@@ -98,18 +98,18 @@ func TestPace(t *testing.T) {
 			asked, rounds := 0, 0.0
 			for seed := range uint64(1000) {
 				w := &world{random: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1e9, 0), ttl: c.ttl, replicas: make([]cached, c.replicas), truth: netip.MustParseAddr("10.96.0.5")}
-				for i := range w.replicas { // whenever others asked
+				for i := range w.replicas { // at any time by queries of others
 					w.replicas[i] = cached{w.truth, w.now.Add(w.upTo(c.ttl + 1))}
 				}
 				begin := w.now
 				change := begin.Add(100*time.Second + w.upTo(60*time.Second))
 				took := w.follow(change, begin.Add(300*time.Second))
-				longest, total, asked, rounds = max(longest, took), total+took, asked+w.asked, rounds+float64(w.now.Sub(begin))/float64(30*time.Second)
+				longest, total, asked, rounds = max(longest, took), total+took, asked+w.queries, rounds+float64(w.now.Sub(begin))/float64(30*time.Second)
 			}
-			t.Logf("on average after %s, at the latest after %s; %.2f questions in 30 s", (total / 1000).Round(time.Second), longest.Round(time.Millisecond), float64(asked)/rounds)
+			t.Logf("on average after %s, at the latest after %s; %.2f queries in 30 s", (total / 1000).Round(time.Second), longest.Round(time.Millisecond), float64(asked)/rounds)
 			slowest = max(slowest, longest)
-			if longest > c.most || float64(asked)/rounds > c.asked {
-				t.Errorf("at most %s and %.2f questions are promised", c.most, c.asked)
+			if longest > c.most || float64(asked)/rounds > c.queries {
+				t.Errorf("at most %s and %.2f queries are promised", c.most, c.queries)
 			}
 		})
 	}
@@ -141,7 +141,7 @@ func TestMinTTL(t *testing.T) {
 	}
 }
 
-// A kube-dns that keeps its answers: the role asks again when they end, long before its next round, and not without end.
+// A kube-dns with a cache: the role queries again when its answers expire, long before its next round, and not without end.
 func TestBetweenRounds(t *testing.T) {
 	testutil.RequireRoot(t)
 	k := newKubeDNS(t)
@@ -154,9 +154,9 @@ func TestBetweenRounds(t *testing.T) {
 	r.becomes(t, with(base, lines("10.96.0.5", "fd00:10:96::5")))
 	k.set(func() { k.records["registry.shop.svc.cluster.local. A"] = "10.96.0.7" })
 	r.becomes(t, with(base, []hostsfile.Entry{lines("10.96.0.7")[0], lines("fd00:10:96::5")[0]}))
-	// However long it goes on: one round and two questions more for each name and family.
+	// However long it goes on: one round and two queries more for each name and family.
 	r.stop()
 	if n := k.count(); n > 2*(1+maxExtra) {
-		t.Errorf("%d questions", n)
+		t.Errorf("%d queries", n)
 	}
 }

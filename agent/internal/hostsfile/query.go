@@ -31,6 +31,17 @@ type reply struct {
 
 func (r reply) denied() bool { return r.err == nil && len(r.addrs) == 0 }
 
+// result is the reply's label in the metrics.
+func (r reply) result() string {
+	switch {
+	case r.err != nil:
+		return "failed"
+	case r.denied():
+		return "denied"
+	}
+	return "answered"
+}
+
 // resolver queries the servers of the cluster DNS. It may be used by many goroutines.
 type resolver struct {
 	domain  string
@@ -48,7 +59,7 @@ func (r *resolver) round(ctx context.Context, keys []key, hasAddrs map[key]bool)
 	var wg sync.WaitGroup
 	for _, k := range keys {
 		wg.Go(func() {
-			answer := r.query(ctx, Names(k.service, r.domain)[1], k.family)
+			answer := r.query(ctx, Names(k.service, r.domain)[1], k.qtype)
 			mu.Lock()
 			defer mu.Unlock()
 			replies[k] = answer
@@ -69,8 +80,8 @@ func (r *resolver) round(ctx context.Context, keys []key, hasAddrs map[key]bool)
 }
 
 func (r *resolver) knowsSentinel(ctx context.Context, server int) bool {
-	for _, f := range families() {
-		if answer := r.queryOne(ctx, server, sentinel+"."+r.domain, f); answer.err == nil && len(answer.addrs) > 0 {
+	for _, qtype := range qtypes() {
+		if answer := r.queryOne(ctx, server, sentinel+"."+r.domain, qtype); answer.err == nil && len(answer.addrs) > 0 {
 			return true
 		}
 	}
@@ -78,12 +89,12 @@ func (r *resolver) knowsSentinel(ctx context.Context, server int) bool {
 }
 
 // query queries one server after the other until one answers.
-func (r *resolver) query(ctx context.Context, name string, f family) reply {
+func (r *resolver) query(ctx context.Context, name string, qtype uint16) reply {
 	var errs []error
 	first := int(r.best.Load())
 	for i := range r.servers {
 		server := (first + i) % len(r.servers)
-		answer := r.queryOne(ctx, server, name, f)
+		answer := r.queryOne(ctx, server, name, qtype)
 		if answer.err == nil {
 			r.best.Store(int64(server))
 			return answer
@@ -94,13 +105,9 @@ func (r *resolver) query(ctx context.Context, name string, f family) reply {
 }
 
 // queryOne queries one server over UDP, and over TCP if UDP brings no usable answer.
-func (r *resolver) queryOne(ctx context.Context, server int, name string, f family) (out reply) {
-	kind := dns.TypeA
-	if f == v6 {
-		kind = dns.TypeAAAA
-	}
+func (r *resolver) queryOne(ctx context.Context, server int, name string, qtype uint16) (out reply) {
 	for _, network := range []string{"udp", "tcp"} {
-		question := new(dns.Msg).SetQuestion(dns.Fqdn(name), kind)
+		question := new(dns.Msg).SetQuestion(dns.Fqdn(name), qtype)
 		client := dns.Client{Net: network, Timeout: queryTimeout}
 		answer, _, err := client.ExchangeContext(ctx, question, r.servers[server].String())
 		out = reply{server: server}

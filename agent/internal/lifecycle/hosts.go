@@ -36,7 +36,7 @@ func Hosts(ctx context.Context, e Env, path, hostRoot string) error {
 
 	h := hostsfile.New(log, hostRoot, kept, func(s nodestate.Hosts) error { return nodestate.WriteHosts(conf.StateDir, s) })
 	metrics := telemetry.NewRegistry(e.Version)
-	metrics.Collect(h.Collector())
+	metrics.Collect(h.Collectors()...)
 	health := telemetry.Health{Alive: h.Alive, Ready: h.Alive}
 	var wg sync.WaitGroup
 	defer wg.Wait()
