@@ -134,17 +134,17 @@ func TestMemory(t *testing.T) {
 		rounds []round
 		want   []netip.Addr
 	}{
-		"no answer":                {want: old},
-		"another address":              {[]round{{0, at("10.96.0.6"), false}}, addrs("10.96.0.6")},
-		"failures for a day":           {[]round{{0, failed, true}, {12 * time.Hour, failed, true}, {12 * time.Hour, failed, true}, {time.Hour, failed, true}}, old},
-		"denied twice":                 {[]round{{0, denied, true}, {time.Hour, denied, true}}, old},
-		"denied thrice too soon":       {[]round{{0, denied, true}, {time.Minute, denied, true}, {time.Minute, denied, true}}, old},
-		"denied for three minutes":     {[]round{{0, denied, true}, {time.Minute, denied, true}, {2 * time.Minute, denied, true}}, nil},
-		"denied, the domain is wrong":  {[]round{{0, denied, false}, {time.Hour, denied, false}, {time.Hour, denied, false}, {time.Hour, denied, false}}, old},
-		"the server learns the sentinel again":     {[]round{{0, denied, true}, {time.Hour, denied, false}, {0, denied, true}, {time.Minute, denied, true}, {time.Minute, denied, true}}, old},
-		"answered between":             {[]round{{0, denied, true}, {time.Minute, denied, true}, {time.Minute, at("10.96.0.5"), false}, {time.Minute, denied, true}, {time.Minute, denied, true}}, old},
-		"failures between do not help": {[]round{{0, denied, true}, {time.Minute, failed, true}, {time.Minute, denied, true}, {time.Minute, denied, true}}, nil},
-		"made again":                   {[]round{{0, denied, true}, {time.Minute, denied, true}, {2 * time.Minute, denied, true}, {time.Hour, at("10.96.0.9"), true}}, addrs("10.96.0.9")},
+		"no answer":                            {want: old},
+		"another address":                      {[]round{{0, at("10.96.0.6"), false}}, addrs("10.96.0.6")},
+		"failures for a day":                   {[]round{{0, failed, true}, {12 * time.Hour, failed, true}, {12 * time.Hour, failed, true}, {time.Hour, failed, true}}, old},
+		"denied twice":                         {[]round{{0, denied, true}, {time.Hour, denied, true}}, old},
+		"denied thrice too soon":               {[]round{{0, denied, true}, {time.Minute, denied, true}, {time.Minute, denied, true}}, old},
+		"denied for three minutes":             {[]round{{0, denied, true}, {time.Minute, denied, true}, {2 * time.Minute, denied, true}}, nil},
+		"denied, the domain is wrong":          {[]round{{0, denied, false}, {time.Hour, denied, false}, {time.Hour, denied, false}, {time.Hour, denied, false}}, old},
+		"the server learns the sentinel again": {[]round{{0, denied, true}, {time.Hour, denied, false}, {0, denied, true}, {time.Minute, denied, true}, {time.Minute, denied, true}}, old},
+		"answered between":                     {[]round{{0, denied, true}, {time.Minute, denied, true}, {time.Minute, at("10.96.0.5"), false}, {time.Minute, denied, true}, {time.Minute, denied, true}}, old},
+		"failures between do not help":         {[]round{{0, denied, true}, {time.Minute, failed, true}, {time.Minute, denied, true}, {time.Minute, denied, true}}, nil},
+		"made again":                           {[]round{{0, denied, true}, {time.Minute, denied, true}, {2 * time.Minute, denied, true}, {time.Hour, at("10.96.0.9"), true}}, addrs("10.96.0.9")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := memory{}
