@@ -139,7 +139,7 @@ func members(text []byte) (object, error) {
 			return nil, describe(err, text)
 		}
 		if out.find(name) != nil {
-			return nil, fmt.Errorf("key %q stands twice: readers differ in which one they take; remove one", name)
+			return nil, fmt.Errorf("key %q is there twice: readers differ in which one they take; remove one", name)
 		}
 		out = append(out, member{name, value})
 	}

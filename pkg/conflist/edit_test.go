@@ -228,7 +228,7 @@ func TestRefused(t *testing.T) {
 		`{"name":"n","plugins":[{"type":"a"},5]}`:           "plugins[1]: not an object",
 		`{"name":"n","plugins":[{"type":"neardns"}]}`:       "no plugin but neardns",
 		`{"name":"n","Plugins":[{"type":"a"}]}`:             "nothing to chain to",
-		`{"name":"n","plugins":[],"plugins":[{"type":1}]}`:  "stands twice",
+		`{"name":"n","plugins":[],"plugins":[{"type":1}]}`:  "is there twice",
 		`{"name":"n","cniVersion":1,"plugins":[]}`:          "cniVersion: 1 is not a string",
 		`{"name":"n","cniVersions":["1",2],"plugins":[{}]}`: "cniVersions",
 	}

@@ -145,7 +145,7 @@ func (v Value) Members() []Member {
 	return members
 }
 
-// Map returns an object's values by key, the last one of a key that stands twice, as encoding/json has it.
+// Map returns an object's values by key, the last one of a key that is there twice, as encoding/json has it.
 func (v Value) Map() map[string]Value {
 	out := map[string]Value{}
 	for _, m := range v.Members() {
@@ -154,7 +154,7 @@ func (v Value) Map() map[string]Value {
 	return out
 }
 
-// Sorted returns an object's members by key, the last one of a key that stands twice.
+// Sorted returns an object's members by key, the last one of a key that is there twice.
 func (v Value) Sorted() []Member {
 	all := v.Map()
 	out := make([]Member, 0, len(all))

@@ -1,8 +1,10 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -27,7 +29,7 @@ type field struct {
 	show   func(n *Node) any // the value in YAML; nil: left out
 }
 
-// table lists the fields in the order in which they are shown. Those of a group stand together.
+// table lists the fields in the order in which they are shown. Those of a group are next to each other.
 func table() []field {
 	const reload, restart = true, false
 	return []field{
@@ -42,7 +44,7 @@ func table() []field {
 		external("upstreams.external", reload),
 		text("upstreams.kubeDNSCorefile", reload, func(n *Node) *string { return &n.Upstreams.Corefile }, configfile.ParsePath),
 		text("upstreams.nodeResolvConf", reload, func(n *Node) *string { return &n.Upstreams.NodeFile }, configfile.ParsePath),
-		stubDomains("stubDomains", reload),
+		stubDomains("stubDomains"),
 		text("kubeDNSConfigMap", reload, func(n *Node) *string { return &n.KubeDNSConfigMap }, configfile.ParsePath),
 		number("cache.entries", reload, func(n *Node) *int { return &n.Cache.Entries }),
 		duration("cache.negativeTTL", reload, func(n *Node) *time.Duration { return &n.Cache.NegativeTTL }),
@@ -52,7 +54,7 @@ func table() []field {
 		duration("cache.holdDenials", reload, func(n *Node) *time.Duration { return &n.Cache.HoldDenials }),
 		text("fastPath", reload, func(n *Node) *string { return &n.FastPath }, configfile.OneOf(FastPathOn, FastPathOff)),
 		text("kernelHits.mode", reload, func(n *Node) *string { return &n.KernelHits.Mode }, configfile.OneOf(KernelHitsOff, KernelHitsNamespaces, KernelHitsOn)),
-		list("kernelHits.namespaces", reload, func(n *Node) *[]string { return &n.KernelHits.Namespaces }, parseNamespace, func(s string) string { return s }, true),
+		list("kernelHits.namespaces", reload, func(n *Node) *[]string { return &n.KernelHits.Namespaces }, parseNamespace, asWritten, true),
 		number("limits.misses", reload, func(n *Node) *int { return &n.Limits.Misses }),
 		number("limits.tcpConnections", reload, func(n *Node) *int { return &n.Limits.TCPConnections }),
 		duration("lease.renew", reload, func(n *Node) *time.Duration { return &n.Lease.Renew }),
@@ -71,14 +73,14 @@ func table() []field {
 		boolean("adoptPods", restart, func(n *Node) *bool { return &n.AdoptPods }),
 		podDNS("podDNS", reload),
 		text("resolvConf.mode", restart, func(n *Node) *string { return &n.ResolvConf.Mode }, configfile.OneOf(conflist.ResolvConfAuto, conflist.ResolvConfOff)),
-		list("resolvConf.paths", restart, func(n *Node) *[]string { return &n.ResolvConf.Paths }, parsePattern, func(s string) string { return s }, false),
+		list("resolvConf.paths", restart, func(n *Node) *[]string { return &n.ResolvConf.Paths }, parsePattern, asWritten, false),
 		text("resolvConf.host", reload, func(n *Node) *string { return &n.ResolvConf.Host }, configfile.ParsePath),
 		nri("resolvConf.nri", restart),
-		list("hosts.services", reload, func(n *Node) *[]string { return &n.Hosts.Services }, parseService, func(s string) string { return s }, true),
+		list("hosts.services", reload, func(n *Node) *[]string { return &n.Hosts.Services }, parseService, asWritten, true),
 		text("stateDir", restart, func(n *Node) *string { return &n.StateDir }, configfile.ParsePath),
 		text("persistDir", restart, func(n *Node) *string { return &n.PersistDir }, configfile.ParsePath),
 		text("corefile", reload, func(n *Node) *string { return &n.Corefile }, configfile.ParsePath),
-		snippets("snippets", reload),
+		snippets("snippets"),
 	}
 }
 
@@ -114,24 +116,31 @@ func fixed(name, value string) field {
 		show: func(*Node) any { return value }}
 }
 
-// text is a field of text whose parse also brings it into its one form.
-func text(name string, reload bool, at func(*Node) *string, parse func(string) (string, error)) field {
+// parsed is a field that is written as text. show returns nil if it is left out.
+func parsed[T any](name string, reload bool, want string, at func(*Node) *T, parse func(string) (T, error), show func(T) any) field {
 	return field{name: name, reload: reload,
 		set: func(d *decoder, v strict.Value) {
-			if s, ok := d.text(v, "text"); ok {
-				if out, err := parse(s); err != nil {
-					d.fail(v, "%v", err)
-				} else {
-					*at(d.node) = out
-				}
+			s, ok := d.text(v, want)
+			if !ok {
+				return
+			}
+			if value, err := parse(s); err != nil {
+				d.fail(v, "%v", err)
+			} else {
+				*at(d.node) = value
 			}
 		},
-		show: func(n *Node) any {
-			if *at(n) == "" {
-				return nil
-			}
-			return *at(n)
-		}}
+		show: func(n *Node) any { return show(*at(n)) }}
+}
+
+// text is a field of text whose parse also brings it into its one form.
+func text(name string, reload bool, at func(*Node) *string, parse func(string) (string, error)) field {
+	return parsed(name, reload, "text", at, parse, func(s string) any {
+		if s == "" {
+			return nil
+		}
+		return s
+	})
 }
 
 func boolean(name string, reload bool, at func(*Node) *bool) field {
@@ -164,20 +173,13 @@ func number(name string, reload bool, at func(*Node) *int) field {
 
 func duration(name string, reload bool, at func(*Node) *time.Duration) field {
 	const want = "a time with its unit, such as 150ms, 5s or 1h"
-	return field{name: name, reload: reload,
-		set: func(d *decoder, v strict.Value) {
-			s, ok := d.text(v, want)
-			if !ok {
-				return
-			}
-			t, err := time.ParseDuration(s)
-			if err != nil {
-				d.fail(v, "%q is not a time: write %s", s, want)
-				return
-			}
-			*at(d.node) = t
-		},
-		show: func(n *Node) any { return showDuration(*at(n)) }}
+	return parsed(name, reload, want, at, func(s string) (time.Duration, error) {
+		t, err := time.ParseDuration(s)
+		if err != nil {
+			err = fmt.Errorf("%q is not a time: write %s", s, want)
+		}
+		return t, err
+	}, func(t time.Duration) any { return showDuration(t) })
 }
 
 // list is a field that holds a list of one kind of text. quiet leaves an empty one out of what is shown.
@@ -210,6 +212,8 @@ func elements[T any](d *decoder, v strict.Value, parse func(string) (T, error)) 
 	}
 	return out
 }
+
+func asWritten(s string) string { return s }
 
 func each[T any](values []T, print func(T) string) []string {
 	out := []string{}
@@ -285,57 +289,50 @@ func (d *decoder) addr(v strict.Value) netip.Addr {
 	return a
 }
 
-func stubDomains(name string, reload bool) field {
-	return field{name: name, reload: reload,
+// mapping is a field whose keys are domains. value reads what follows a key.
+func mapping[T any](name string, at func(*Node) *map[string]T, root bool, value func(*decoder, strict.Value) (T, bool), show func(T) any) field {
+	return field{name: name, reload: true,
 		set: func(d *decoder, v strict.Value) {
-			d.node.StubDomains = map[string][]nameserver.Address{}
+			out := map[string]T{}
+			*at(d.node) = out
 			for _, m := range d.entries(v) {
-				domain, ok := d.domain(m, func(s string) bool { _, ok := d.node.StubDomains[s]; return ok })
-				if ok && d.given(m.Value) {
-					d.node.StubDomains[domain] = elements(d, m.Value, configfile.ParseServer)
+				domain, ok := ".", root && m.Key == "."
+				if !ok {
+					domain, ok = d.domain(m, func(s string) bool { _, ok := out[s]; return ok })
+				}
+				if !ok || !d.given(m.Value) {
+					continue
+				}
+				if read, ok := value(d, m.Value); ok {
+					out[domain] = read
 				}
 			}
 		},
 		show: func(n *Node) any {
-			if len(n.StubDomains) == 0 {
-				return nil
-			}
 			out := yaml.MapSlice{}
-			for _, domain := range sortedKeys(n.StubDomains) {
-				out = append(out, yaml.MapItem{Key: domain, Value: each(n.StubDomains[domain], nameserver.Address.Short)})
+			for _, domain := range sortedKeys(*at(n)) {
+				out = append(out, yaml.MapItem{Key: domain, Value: show((*at(n))[domain])})
+			}
+			if len(out) == 0 {
+				return nil
 			}
 			return out
 		}}
 }
 
-// snippets are not searched for ${NAME}: a Corefile has its own form of it, {$NAME}, and regular expressions besides.
-func snippets(name string, reload bool) field {
-	return field{name: name, reload: reload,
-		set: func(d *decoder, v strict.Value) {
-			d.node.Snippets = map[string]string{}
-			for _, m := range d.entries(v) {
-				zone, ok := ".", m.Key == "."
-				if !ok {
-					zone, ok = d.domain(m, func(s string) bool { _, ok := d.node.Snippets[s]; return ok })
-				}
-				if !ok || !d.given(m.Value) {
-					continue
-				}
-				if s, ok := d.raw(m.Value, "lines of a Corefile, after |"); ok {
-					d.node.Snippets[zone] = s
-				}
-			}
+func stubDomains(name string) field {
+	return mapping(name, func(n *Node) *map[string][]nameserver.Address { return &n.StubDomains }, false,
+		func(d *decoder, v strict.Value) ([]nameserver.Address, bool) {
+			return elements(d, v, configfile.ParseServer), true
 		},
-		show: func(n *Node) any {
-			if len(n.Snippets) == 0 {
-				return nil
-			}
-			out := yaml.MapSlice{}
-			for _, zone := range sortedKeys(n.Snippets) {
-				out = append(out, yaml.MapItem{Key: zone, Value: n.Snippets[zone]})
-			}
-			return out
-		}}
+		func(servers []nameserver.Address) any { return each(servers, nameserver.Address.Short) })
+}
+
+// snippets are not searched for ${NAME}: a Corefile has its own form of it, {$NAME}, and regular expressions besides.
+func snippets(name string) field {
+	return mapping(name, func(n *Node) *map[string]string { return &n.Snippets }, true,
+		func(d *decoder, v strict.Value) (string, bool) { return d.raw(v, "lines of a Corefile, after |") },
+		func(lines string) any { return lines })
 }
 
 // entries returns the keys of a mapping that are names of their own, not fields. A fault of one is where its key is.
@@ -357,44 +354,45 @@ func (d *decoder) domain(m strict.Member, taken func(string) bool) (string, bool
 		return "", false
 	}
 	if taken(domain) {
-		d.fail(at, "%s stands twice: keep one", domain)
+		d.fail(at, "%s is listed twice: keep one", domain)
 		return "", false
 	}
 	return domain, true
 }
 
 func listen(name string, reload bool, at func(*Node) *netip.AddrPort) field {
-	return field{name: name, reload: reload,
-		set: func(d *decoder, v strict.Value) {
-			if s, ok := d.text(v, "address:port, or off"); ok {
-				a, err := configfile.ParseListen(s)
-				if err != nil {
-					d.fail(v, "%v", err)
-				}
-				*at(d.node) = a
-			}
-		},
-		show: func(n *Node) any {
-			if !at(n).IsValid() {
-				return "off"
-			}
-			return at(n).String()
-		}}
+	return parsed(name, reload, "address:port, or off", at, configfile.ParseListen, func(a netip.AddrPort) any {
+		if !a.IsValid() {
+			return off
+		}
+		return a.String()
+	})
 }
 
 func logLevel(name string, reload bool) field {
-	return field{name: name, reload: reload,
-		set: func(d *decoder, v strict.Value) {
-			s, ok := d.text(v, "debug, info, warn or error")
-			if !ok {
-				return
-			}
-			if _, err := configfile.OneOf("debug", "info", "warn", "error")(s); err != nil {
-				d.fail(v, "%v", err)
-				return
-			}
-			// slog knows exactly these four names.
-			_ = d.node.Log.Level.UnmarshalText([]byte(s))
-		},
-		show: func(n *Node) any { return strings.ToLower(n.Log.Level.String()) }}
+	level := func(n *Node) *slog.Level { return &n.Log.Level }
+	return parsed(name, reload, "debug, info, warn or error", level, func(s string) (l slog.Level, err error) {
+		if _, err = configfile.OneOf("debug", "info", "warn", "error")(s); err == nil {
+			err = l.UnmarshalText([]byte(s))
+		}
+		return l, err
+	}, func(l slog.Level) any { return strings.ToLower(l.String()) })
+}
+
+// off turns a listener or a socket off.
+const off = "off"
+
+// nri is the field of the socket's path, or off.
+func nri(name string, reload bool) field {
+	socket := func(n *Node) *string { return &n.ResolvConf.NRI }
+	return parsed(name, reload, "a path, or off", socket, func(s string) (string, error) {
+		if s == off {
+			return "", nil
+		}
+		path, err := configfile.ParsePath(s)
+		if err != nil {
+			err = fmt.Errorf("%w; off turns it off", err)
+		}
+		return path, err
+	}, func(s string) any { return cmp.Or(s, off) })
 }

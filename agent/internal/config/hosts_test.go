@@ -52,7 +52,7 @@ func TestFaultyHosts(t *testing.T) {
 		`["${SERVICE}"]`:                    "hosts.services[0]",
 		`[shop/` + long + `]`:               "hosts.services[0]",
 		`[` + long + `/registry]`:           "hosts.services[0]",
-		`[shop/registry, shop/registry]`:    "hosts.services[1]: shop/registry stands twice",
+		`[shop/registry, shop/registry]`:    "hosts.services[1]: shop/registry is listed twice",
 		`[a/b, c/d, registry]`:              "hosts.services[2]",
 		`[` + strings.Join(many, ",") + `]`: "hosts.services: names 21 Services",
 	}

@@ -1,15 +1,14 @@
 package config
 
 import (
+	"encoding/json"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/goccy/go-yaml"
 
-	"github.com/neardns/neardns/internal/configfile"
 	"github.com/neardns/neardns/pkg/overlay"
-	"github.com/neardns/neardns/pkg/resolvconf"
 	"github.com/neardns/neardns/pkg/sandbox"
 	"github.com/neardns/neardns/pkg/strict"
 )
@@ -88,78 +87,17 @@ func (d *decoder) plain(v strict.Value) strict.Value {
 	return v
 }
 
-// showRules gives rules as the file has them.
-func showRules(r overlay.Rules) yaml.MapSlice {
-	out := showLevel(r.Level)
-	if r.Limits != "" {
-		out = append(out, yaml.MapItem{Key: "limits", Value: string(r.Limits)})
+// showRules gives rules as the file has them: their JSON form has the same keys, and JSON is YAML.
+func showRules(r overlay.Rules) any {
+	text, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // texts and booleans only
 	}
-	if r.Excess == resolvconf.Refuse {
-		out = append(out, yaml.MapItem{Key: "excess", Value: "refuse"})
-	}
-	if r.Unknown != "" {
-		out = append(out, yaml.MapItem{Key: "unknownOptions", Value: string(r.Unknown)})
-	}
-	if len(r.Namespaces) > 0 {
-		spaces := yaml.MapSlice{}
-		for _, name := range sortedKeys(r.Namespaces) {
-			spaces = append(spaces, yaml.MapItem{Key: name, Value: showLevel(r.Namespaces[name])})
-		}
-		out = append(out, yaml.MapItem{Key: "namespaces", Value: spaces})
+	var out yaml.MapSlice
+	if err := yaml.UnmarshalWithOptions(text, &out, yaml.UseOrderedMap()); err != nil {
+		panic(err)
 	}
 	return out
-}
-
-func showLevel(l overlay.Level) yaml.MapSlice {
-	out := yaml.MapSlice{}
-	if l.Policy != "" {
-		out = append(out, yaml.MapItem{Key: "policy", Value: string(l.Policy)})
-	}
-	for _, p := range []struct {
-		key   string
-		words []string
-	}{{"nameservers", l.Nameservers}, {"searches", l.Searches}, {"options", l.Options}} {
-		if len(p.words) > 0 {
-			out = append(out, yaml.MapItem{Key: p.key, Value: p.words})
-		}
-	}
-	if l.SearchCompletion != nil {
-		out = append(out, yaml.MapItem{Key: "searchCompletion", Value: *l.SearchCompletion})
-	}
-	if l.Annotations != nil {
-		value := "ignore"
-		if *l.Annotations {
-			value = "honour"
-		}
-		out = append(out, yaml.MapItem{Key: "annotations", Value: value})
-	}
-	return out
-}
-
-// nri is the field of the socket's path, or off.
-func nri(name string, reload bool) field {
-	return field{name: name, reload: reload,
-		set: func(d *decoder, v strict.Value) {
-			s, ok := d.text(v, "a path, or off")
-			if !ok {
-				return
-			}
-			if s == "off" {
-				d.node.ResolvConf.NRI = ""
-				return
-			}
-			path, err := configfile.ParsePath(s)
-			if err != nil {
-				d.fail(v, "%v; off turns it off", err)
-			}
-			d.node.ResolvConf.NRI = path
-		},
-		show: func(n *Node) any {
-			if n.ResolvConf.NRI == "" {
-				return "off"
-			}
-			return n.ResolvConf.NRI
-		}}
 }
 
 func parsePattern(s string) (string, error) { return s, sandbox.CheckPattern(s) }

@@ -114,25 +114,20 @@ func flow(value any) string {
 	case string:
 		return scalar(v)
 	case []string:
-		out := make([]string, 0, len(v))
-		for _, s := range v {
-			out = append(out, scalar(s))
-		}
-		return "[" + strings.Join(out, ", ") + "]"
-	case yaml.MapSlice:
-		out := make([]string, 0, len(v))
-		for _, item := range v {
-			out = append(out, flow(item.Key)+": "+flow(item.Value))
-		}
-		return "{" + strings.Join(out, ", ") + "}"
+		return inside("[]", v, scalar)
+	case []any:
+		return inside("[]", v, flow)
 	case []yaml.MapSlice:
-		out := make([]string, 0, len(v))
-		for _, m := range v {
-			out = append(out, flow(m))
-		}
-		return "[" + strings.Join(out, ", ") + "]"
+		return inside("[]", v, func(m yaml.MapSlice) string { return flow(m) })
+	case yaml.MapSlice:
+		return inside("{}", v, func(item yaml.MapItem) string { return flow(item.Key) + ": " + flow(item.Value) })
 	}
 	return fmt.Sprint(value)
+}
+
+// inside renders values between two brackets.
+func inside[T any](brackets string, values []T, show func(T) string) string {
+	return brackets[:1] + strings.Join(each(values, show), ", ") + brackets[1:]
 }
 
 // scalar quotes text unless every YAML reader reads it as text. ${ is escaped so that the file reads back as the same.

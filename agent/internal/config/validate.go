@@ -13,8 +13,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// mostServices are kept in the hosts file.
-const mostServices = 20
+// maxServices are kept in the hosts file.
+const maxServices = 20
 
 // Validate checks each value and how they go together. It returns all faults joined.
 func (n *Node) Validate() error {
@@ -74,16 +74,16 @@ func (n *Node) checkUpstreams() []error {
 	const second = "name the address of a second Service for the same pods, such as kube-dns-upstream"
 	switch {
 	case len(n.Upstreams.Cluster) == 0: // an empty external list is no fault: the cluster's servers get all queries
-		add("upstreams.cluster", "names no server: name one, or take the key out to ask the cluster DNS addresses")
+		add("upstreams.cluster", "names no server: name one, or take the key out to query the cluster DNS addresses")
 	case n.Link.ClusterDNSOnLink && !n.IsSet("upstreams.cluster"):
 		add("link.clusterDNSOnLink", "true makes the cluster DNS address this node's own: set upstreams.cluster too and %s", second)
 	case n.InterceptNode && !n.IsSet("upstreams.cluster"):
-		add("interceptNode", "true would catch the agent's own questions to the cluster DNS address: set upstreams.cluster too and %s", second)
+		add("interceptNode", "true would catch the agent's own queries to the cluster DNS address: set upstreams.cluster too and %s", second)
 	default:
 		for i, a := range n.Upstreams.Cluster {
 			field := fmt.Sprintf("upstreams.cluster[%d]", i)
 			if n.InterceptNode && clusterDNS[a.Addr.Addr()] {
-				add(field, "%s is a cluster DNS address, and with interceptNode: true the agent's own questions to it would be caught: %s",
+				add(field, "%s is a cluster DNS address, and with interceptNode: true the agent's own queries to it would be caught: %s",
 					a.Addr.Addr(), second)
 				continue
 			}
@@ -140,19 +140,19 @@ func (n *Node) checkStubDomains() []error {
 // it may be called for a Node of which other fields could not be read.
 func (n *Node) checkBounds() []error {
 	var faults []error
-	if e := n.Cache.Entries; e < 1024 || e > 1_000_000 {
-		faults = append(faults, n.fault("cache.entries", fmt.Sprintf("is %d: write 1024 to 1000000; an entry takes about a quarter of a "+
-			"kilobyte", e)))
-	}
-	if m := n.Cache.MemoryMiB; m < 1 || m > 4096 {
-		faults = append(faults, n.fault("cache.memoryMiB", fmt.Sprintf("is %d: write 1 to 4096; it bounds the cache of the whole node", m)))
-	}
-	if m := n.Limits.Misses; m < 16 || m > 100_000 {
-		faults = append(faults, n.fault("limits.misses", fmt.Sprintf("is %d: write 16 to 100000; a miss in flight takes about 30 kB", m)))
-	}
-	if c := n.Limits.TCPConnections; c < 16 || c > 100_000 {
-		faults = append(faults, n.fault("limits.tcpConnections", fmt.Sprintf("is %d: write 16 to 100000; an open connection takes about "+
-			"10 kB", c)))
+	for _, b := range []struct {
+		field           string
+		value, min, max int
+		why             string
+	}{
+		{"cache.entries", n.Cache.Entries, 1024, 1_000_000, "an entry takes about a quarter of a kilobyte"},
+		{"cache.memoryMiB", n.Cache.MemoryMiB, 1, 4096, "it bounds the cache of the whole node"},
+		{"limits.misses", n.Limits.Misses, 16, 100_000, "a miss in flight takes about 30 kB"},
+		{"limits.tcpConnections", n.Limits.TCPConnections, 16, 100_000, "an open connection takes about 10 kB"},
+	} {
+		if b.value < b.min || b.value > b.max {
+			faults = append(faults, n.fault(b.field, fmt.Sprintf("is %d: write %d to %d; %s", b.value, b.min, b.max, b.why)))
+		}
 	}
 	if n.Cache.NegativeTTL%time.Second != 0 {
 		faults = append(faults, n.fault("cache.negativeTTL", fmt.Sprintf("is %s: write whole seconds, as DNS counts in them",
@@ -164,15 +164,15 @@ func (n *Node) checkBounds() []error {
 		min, max time.Duration
 		why      string
 	}{
-		{"cache.negativeTTL", n.Cache.NegativeTTL, time.Second, time.Hour, "a name that came to be is unknown to pods that long"},
+		{"cache.negativeTTL", n.Cache.NegativeTTL, time.Second, time.Hour, "a new name is unknown to pods for that long"},
 		{"cache.serveStale", n.Cache.ServeStale, 0, 24 * time.Hour, "0s turns it off"},
 		{"cache.holdDenials", n.Cache.HoldDenials, 0, 5 * time.Minute,
-			"0s believes a denial at once; a name that was really taken away is answered that long"},
-		// A probe crosses two namespaces and CoreDNS; more often than this it would be work for nothing.
+			"with 0s a denial counts at once; a removed name is answered that long"},
+		// A probe crosses two namespaces and CoreDNS; more often than this has no use.
 		{"lease.renew", n.Lease.Renew, 20 * time.Millisecond, time.Second, "it is the time from one probe to the next"},
-		// Resolvers wait 5 s before they ask again; a hung agent must be out of the way before that.
+		// Resolvers wait 5 s before they send again; a hung agent must be out of the way before that.
 		{"lease.lifetime", n.Lease.Lifetime, 100 * time.Millisecond, 4 * time.Second,
-			"pods wait that long for a hung agent, and resolvers ask again after 5s"},
+			"pods wait that long for a hung agent, and resolvers send again after 5s"},
 	} {
 		if b.value < b.min || b.value > b.max {
 			faults = append(faults, n.fault(b.field, fmt.Sprintf("is %s: write %s to %s; %s",
@@ -192,76 +192,72 @@ func (n *Node) checkLease() []error {
 		showDuration(n.Lease.Lifetime), showDuration(n.Lease.Renew), showDuration(least)))}
 }
 
-// checkNames checks what is left: names of things on the node, and what is not there yet.
+// checkNames checks names of things on the node, and keys that exclude each other.
 func (n *Node) checkNames() []error {
+	const instead = "arrangement: transparent changes nothing but hits: take one of the two out"
+	onLink, alone := n.Link.ClusterDNSOnLink, n.KernelAlone()
 	var faults []error
-	add := func(field, format string, args ...any) {
-		faults = append(faults, n.fault(field, fmt.Sprintf(format, args...)))
-	}
-	if n.Link.Name == "lo" || strings.HasPrefix(n.Link.Name, steer.ProberInterface) {
-		add("link.name", "%s belongs to somebody else: name a link of our own, such as neardns0", n.Link.Name)
-	}
-	if n.Link.ClusterDNSOnLink && n.InterceptNode {
-		add("interceptNode", "link.clusterDNSOnLink: true catches what is for the cluster DNS address already: take one of the two out")
-	}
-	if n.Link.ClusterDNSOnLink && n.KubeProxyMode == KubeProxyIPVS {
-		add("link.clusterDNSOnLink", "kube-proxy in IPVS mode has the address on a link of its own, and translates what comes for it in "+
-			"any case: take it out; pods are steered without it")
-	}
-	if n.InterceptNode && strings.HasPrefix(n.Backend, BackendIptables) {
-		add("interceptNode", "the iptables back end has no such rules: take it out, or write backend: nftables")
-	}
-	if len(n.ResolvConf.Paths) == 0 {
-		add("resolvConf.paths", "names no path: name one, or write mode: off")
-	}
-	if count := len(n.Hosts.Services); count > mostServices {
-		add("hosts.services", "names %d Services: keep at most %d; every program of the node reads the lines at each lookup", count, mostServices)
-	}
-	for i, s := range n.Hosts.Services {
-		field := fmt.Sprintf("hosts.services[%d]", i)
-		switch longest := len(s) + len(".svc.") + len(n.ClusterDomain); {
-		case slices.Index(n.Hosts.Services, s) < i:
-			add(field, "%s stands twice: keep one", s)
-		case longest > 253: // RFC 1035, section 2.3.4
-			add(field, "its name with the cluster domain has %d characters, of at most 253: take it out", longest)
+	for _, f := range []struct {
+		found          bool
+		field, message string
+	}{
+		{n.Link.Name == "lo" || strings.HasPrefix(n.Link.Name, steer.ProberInterface), "link.name",
+			n.Link.Name + " belongs to another program: name a link of our own, such as neardns0"},
+		{onLink && n.InterceptNode, "interceptNode",
+			"link.clusterDNSOnLink: true catches what is for the cluster DNS address already: take one of the two out"},
+		{onLink && n.KubeProxyMode == KubeProxyIPVS, "link.clusterDNSOnLink",
+			"kube-proxy in IPVS mode has the address on a link of its own, and translates packets to it in any case: take it out; pods are steered " +
+				"without it"},
+		{n.InterceptNode && strings.HasPrefix(n.Backend, BackendIptables), "interceptNode",
+			"the iptables back end has no such rules: take it out, or write backend: nftables"},
+		{len(n.ResolvConf.Paths) == 0, "resolvConf.paths", "names no path: name one, or write mode: off"},
+		{n.KernelHits.Mode != KernelHitsOff && n.FastPath == FastPathOff, "kernelHits.mode",
+			"the kernel gets the answers of the fast path: write fastPath: \"on\", or mode: \"off\""},
+		{alone && len(n.LocalAddresses) > 0, "localAddresses", instead},
+		{alone && n.InterceptNode, "interceptNode", instead},
+		{alone && onLink, "link.clusterDNSOnLink", instead},
+		{alone && n.AdoptPods, "adoptPods", instead},
+		{len(n.KernelHits.Namespaces) > 0 && n.KernelHits.Mode != KernelHitsNamespaces, "kernelHits.namespaces",
+			fmt.Sprintf("has no effect with mode: %q: take it out, or write mode: %s", n.KernelHits.Mode, KernelHitsNamespaces)},
+		{n.StateDir == n.PersistDir, "persistDir",
+			"is the same folder as stateDir: stateDir must be gone after a reboot, persistDir must not: name two"},
+		{n.Listen.Metrics.IsValid() && n.Listen.Metrics == n.Listen.Health, "listen.health",
+			n.Listen.Health.String() + " is taken by listen.metrics: give each a port of its own"},
+		{n.Corefile != "" && len(n.Snippets) > 0, "snippets",
+			"would have no effect, since corefile replaces the whole text: put the lines into " + n.Corefile + ", or take one of the two keys out"},
+	} {
+		if f.found {
+			faults = append(faults, n.fault(f.field, f.message))
 		}
-	}
-	if n.KernelHits.Mode != KernelHitsOff && n.FastPath == FastPathOff {
-		add("kernelHits.mode", "the kernel is given what the fast path answers: write fastPath: \"on\", or mode: \"off\"")
-	}
-	if n.KernelAlone() {
-		const instead = "arrangement: transparent leaves all but hits as it is: take one of the two out"
-		for _, f := range []struct {
-			field string
-			given bool
-		}{{"localAddresses", len(n.LocalAddresses) > 0}, {"interceptNode", n.InterceptNode}, {"link.clusterDNSOnLink", n.Link.ClusterDNSOnLink},
-			{"adoptPods", n.AdoptPods}} {
-			if f.given {
-				add(f.field, instead)
-			}
-		}
-	}
-	if len(n.KernelHits.Namespaces) > 0 && n.KernelHits.Mode != KernelHitsNamespaces {
-		add("kernelHits.namespaces", "has no effect with mode: %q: take it out, or write mode: %s", n.KernelHits.Mode, KernelHitsNamespaces)
-	}
-	for i, s := range n.KernelHits.Namespaces {
-		if slices.Index(n.KernelHits.Namespaces, s) < i {
-			add(fmt.Sprintf("kernelHits.namespaces[%d]", i), "%s stands twice: keep one", s)
-		}
-	}
-	if n.StateDir == n.PersistDir {
-		add("persistDir", "is the same folder as stateDir: stateDir must be gone after a reboot, persistDir must not: name two")
-	}
-	if n.Listen.Metrics.IsValid() && n.Listen.Metrics == n.Listen.Health {
-		add("listen.health", "%s is taken by listen.metrics: give each a port of its own", n.Listen.Health)
-	}
-	if n.Corefile != "" && len(n.Snippets) > 0 {
-		add("snippets", "would have no effect, since corefile replaces the whole text: put the lines into %s, or take one of the two keys "+
-			"out", n.Corefile)
 	}
 	for _, zone := range sortedKeys(n.Snippets) {
 		if strings.TrimSpace(n.Snippets[zone]) == "" {
-			add(fmt.Sprintf("snippets[%s]", zone), "holds no line: write some or take the zone out")
+			faults = append(faults, n.fault("snippets["+zone+"]", "has no line: write some or take the zone out"))
+		}
+	}
+	return slices.Concat(faults, n.checkServices(), n.checkTwice("kernelHits.namespaces", n.KernelHits.Namespaces))
+}
+
+func (n *Node) checkServices() []error {
+	faults := n.checkTwice("hosts.services", n.Hosts.Services)
+	if count := len(n.Hosts.Services); count > maxServices {
+		faults = append(faults, n.fault("hosts.services",
+			fmt.Sprintf("names %d Services: keep at most %d; every program of the node reads the lines at each lookup", count, maxServices)))
+	}
+	for i, s := range n.Hosts.Services {
+		if longest := len(s) + len(".svc.") + len(n.ClusterDomain); longest > 253 { // RFC 1035, section 2.3.4
+			faults = append(faults, n.fault(fmt.Sprintf("hosts.services[%d]", i),
+				fmt.Sprintf("its name with the cluster domain has %d characters, of at most 253: take it out", longest)))
+		}
+	}
+	return faults
+}
+
+// checkTwice refuses a text that a list has twice.
+func (n *Node) checkTwice(field string, list []string) (faults []error) {
+	for i, s := range list {
+		if slices.Index(list, s) < i {
+			faults = append(faults, n.fault(fmt.Sprintf("%s[%d]", field, i), s+" is listed twice: keep one"))
 		}
 	}
 	return faults
