@@ -59,7 +59,7 @@ func TestPlaceFlags(t *testing.T) {
 	}
 	p = n.container("neardns-agent", append(n.without("-conf"), "-basecorefile", n.path("elsewhere/Corefile.base"), "-corefile", n.path("elsewhere/other"))...)
 	n.awaitLeases(p, n.served()...)
-	n.awaitLog(p, 0, "node-cache overlooks it")
+	n.awaitLog(p, 0, "node-cache ignores the flag")
 	if text := read(t, n.path("elsewhere/other")); !strings.Contains(text, "default.example:53 {") {
 		t.Errorf("-corefile: the Corefile is\n%s", text)
 	}

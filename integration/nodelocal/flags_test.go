@@ -145,7 +145,7 @@ func TestFlagsThatEnd(t *testing.T) {
 		{[]string{"-version"}, 0, "neardns-agent "},
 		{[]string{"nodecache", "-plugins"}, 0, "\ntemplate\n"},
 		{[]string{"-localip", "here"}, 2, `"here" is not an IP address`},
-		{[]string{"-localip", "10.96.0.10", "-upstreamsvc", "kube-dns"}, 2, "would ask itself"},
+		{[]string{"-localip", "10.96.0.10", "-upstreamsvc", "kube-dns"}, 2, "would query itself"},
 		{[]string{"-localip", "169.254.20.10", "-dns.port", "5353"}, 2, "-dns.port 5353: only port 53 is served"},
 		{[]string{"-colour"}, 2, "flag provided but not defined: -colour"},
 	} {

@@ -97,7 +97,7 @@ func (c *nodeCache) wanted() []endpoint {
 // tlsConfig reads the files of the -tls- flags.
 func (c *nodeCache) tlsConfig() (*tls.Config, error) {
 	o := c.opts.TLS
-	conf := &tls.Config{ClientAuth: o.Auth, MinVersion: o.Least} //nolint:gosec // the operator's to choose
+	conf := &tls.Config{ClientAuth: o.Auth, MinVersion: o.Min} //nolint:gosec // the operator's to choose
 	cert, certErr := c.env.ReadFile(o.Cert)
 	key, keyErr := c.env.ReadFile(o.Key)
 	if err := errors.Join(certErr, keyErr); err != nil {

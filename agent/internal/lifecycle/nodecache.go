@@ -71,7 +71,7 @@ func templateUpstream(opts nodecache.Options, readFile func(string) ([]byte, err
 	if err != nil {
 		return netip.Addr{}
 	}
-	survey, err := nodecache.Look(opts.Template, text, opts.LocalIPs)
+	survey, err := nodecache.ReadCorefile(opts.Template, text, opts.LocalIPs)
 	if err != nil {
 		return netip.Addr{}
 	}
@@ -154,7 +154,7 @@ func (c *nodeCache) template() (t plan.Template, survey nodecache.Survey, up ups
 	}
 	text, imported := c.imports(text)
 	up.Files = imported
-	if survey, err = nodecache.Look(name, text, c.opts.LocalIPs); err != nil {
+	if survey, err = nodecache.ReadCorefile(name, text, c.opts.LocalIPs); err != nil {
 		return t, survey, up, err
 	}
 	domain := nodecache.Domain(survey.Zones)

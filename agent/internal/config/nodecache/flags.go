@@ -25,22 +25,21 @@ type Options struct {
 	Corefile       string        // where the filled-in template is written; "" nowhere
 	ConfigMap      string        // folder of the kube-dns ConfigMap; it need not exist
 	Check          time.Duration // -syncinterval
-	// UpstreamService is the Service, in the pod's namespace, that is asked for the cluster's names.
+	// UpstreamService is the Service in the pod's namespace that gets queries for the cluster's names.
 	UpstreamService string
-	// Fallback are addresses that answer when the agent does not, for families of which the environment tells nothing. Not
-	// node-cache's: a flag of ours.
+	// Fallback are addresses that answer if the agent does not, for families without an address in the environment. It is a flag of ours.
 	Fallback       []netip.Addr
-	Backend        string // of the packet rules. Not node-cache's either
-	SetupMetrics   string // -metrics-listen-address, host:port; "" not at all
+	Backend        string // of the packet rules; a flag of ours
+	SetupMetrics   string // -metrics-listen-address, host:port; "" for none
 	TLS            TLS    // at that address
 	Prometheus     string // -prometheus-listen-address, for the template
-	HealthPort     uint16 // the kubelet's probes of it are not tracked; where /health is served the template says
+	HealthPort     uint16 // the kubelet's probes of it are not tracked; the template has the address of /health
 	PIDFile        string
 	JSONLog        bool
 	Quiet          bool
 	ShowPlugins    bool
 	ShowVersion    bool
-	Notes          []string // what was mended or has no effect, for the log
+	Notes          []string // what was corrected or has no effect, for the log
 	LimitMemoryMiB int      // of the cache; 0: the agent's default
 	NoFastPath     bool     // hits go through CoreDNS
 }
@@ -48,33 +47,33 @@ type Options struct {
 // DefaultConfigMap is where the manifest mounts the kube-dns ConfigMap.
 const DefaultConfigMap = "/etc/kube-dns"
 
-// Bounds of -syncinterval.
+// Limits of -syncinterval.
 const (
-	leastCheck = time.Second
-	mostCheck  = time.Hour
+	minCheck = time.Second
+	maxCheck = time.Hour
 )
 
-// given are flags as they were written, before they mean anything.
-type given struct {
+// rawFlags are flags that Parse reads as text first.
+type rawFlags struct {
 	localIP, fallback, interval, health, port, corefile, conf, logFormat, initialDelay string
-	clientAuth, leastTLS                                                               string
+	clientAuth, minTLS                                                                 string
 	reload, ebtables                                                                   bool
 }
 
 // Parse reads node-cache's command line. For flag.ErrHelp it has written the flags to usage.
 func Parse(args []string, usage io.Writer) (Options, error) {
 	var o Options
-	var g given
+	var g rawFlags
 	fs := flags(&o, &g)
-	fs.SetOutput(io.Discard) // what is wrong is in the error
+	fs.SetOutput(io.Discard) // the error has the fault
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			fs.SetOutput(usage)
-			fmt.Fprintln(usage, "neardns-agent nodecache: a DNS cache in the place of NodeLocal DNSCache's node-cache, by its flags and its Corefile template")
+			fmt.Fprintln(usage, "neardns-agent nodecache: a DNS cache in place of NodeLocal DNSCache's node-cache, with its flags and its Corefile template")
 			fs.PrintDefaults()
 			return o, err
 		}
-		return o, fmt.Errorf("%w: `neardns-agent nodecache -h` lists the flags and what they take", err)
+		return o, fmt.Errorf("%w: `neardns-agent nodecache -h` lists the flags and their values", err)
 	}
 	if fs.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q: node-cache takes flags alone", fs.Arg(0))
@@ -93,7 +92,7 @@ func Parse(args []string, usage io.Writer) (Options, error) {
 		errs = append(errs, fmt.Errorf("-interfacename %q: not a name for an interface: write 1 to 15 letters without space, slash or colon", o.Interface))
 	}
 	if g.port != "53" {
-		errs = append(errs, fmt.Errorf("-dns.port %s: only port 53 is served, since only questions to it fall back: take the flag out", g.port))
+		errs = append(errs, fmt.Errorf("-dns.port %s: only port 53 is served, since only queries to it have a fallback: remove the flag", g.port))
 	}
 	port, err := strconv.ParseUint(g.health, 10, 16)
 	if err != nil || port == 0 {
@@ -116,16 +115,16 @@ func Parse(args []string, usage io.Writer) (Options, error) {
 		errs = append(errs, fmt.Errorf("-backend %q: write one of %s", o.Backend, strings.Join(backends(), ", ")))
 	}
 	if !o.SetupIptables {
-		// Rules of ours in iptables are what the flag is against.
+		// The flag forbids our rules in iptables.
 		switch o.Backend {
 		case "auto":
 			o.Backend = "nftables"
 		case "nftables":
 		default:
-			errs = append(errs, fmt.Errorf("-backend %s puts its rules into iptables, which -setupiptables=false forbids: take one of the two out", o.Backend))
+			errs = append(errs, fmt.Errorf("-backend %s writes its rules into iptables, which -setupiptables=false forbids: remove one of the two", o.Backend))
 		}
 	}
-	errs = append(errs, o.secure(g.clientAuth, g.leastTLS))
+	errs = append(errs, o.checkTLS(g.clientAuth, g.minTLS))
 	o.Corefile = g.conf
 	if !set["conf"] {
 		o.Corefile = g.corefile
@@ -144,32 +143,32 @@ func backends() []string {
 	return []string{"auto", "nftables", "iptables", "iptables-nft", "iptables-legacy"}
 }
 
-func flags(o *Options, g *given) *flag.FlagSet {
+func flags(o *Options, g *rawFlags) *flag.FlagSet {
 	fs := flag.NewFlagSet("nodecache", flag.ContinueOnError)
 	fs.Usage = func() {}
 	// node-cache's own, with its defaults.
 	fs.StringVar(&g.localIP, "localip", "", "`ADDRESSES` to serve at, separated by commas, of either family")
 	fs.BoolVar(&o.SetupInterface, "setupinterface", true, "make the interface and put the addresses on it")
 	fs.StringVar(&o.Interface, "interfacename", "nodelocaldns", "`NAME` of the interface")
-	fs.StringVar(&g.interval, "syncinterval", "60", "`SECONDS`, or a duration, between two looks at interface and rules; what changes is put right at once")
-	fs.StringVar(&o.SetupMetrics, "metrics-listen-address", "0.0.0.0:9353", "`HOST:PORT` to count faults of the set-up at")
+	fs.StringVar(&g.interval, "syncinterval", "60", "`SECONDS`, or a duration, between two full checks of interface and rules; a change is repaired at once")
+	fs.StringVar(&o.SetupMetrics, "metrics-listen-address", "0.0.0.0:9353", "`HOST:PORT` of the metrics of set-up faults")
 	fs.StringVar(&o.Prometheus, "prometheus-listen-address", ":9253", "`HOST:PORT` in place of __PILLAR__PROMETHEUS__ENDPOINT__ in the template")
-	fs.BoolVar(&o.SetupIptables, "setupiptables", true, "false: nothing is written into iptables; the switch is then in nftables, or there is none and the agent ends")
+	fs.BoolVar(&o.SetupIptables, "setupiptables", true, "false: write nothing into iptables; the switch is then in nftables, and without nf_tables the agent ends")
 	fs.StringVar(&o.Template, "basecorefile", "/etc/coredns/Corefile.base", "template Corefile, a `FILE`")
-	fs.StringVar(&g.corefile, "corefile", "/etc/Corefile", "`FILE` to write the filled-in template to, where -conf names none")
+	fs.StringVar(&g.corefile, "corefile", "/etc/Corefile", "`FILE` to write the filled-in template to, unless -conf names one")
 	fs.StringVar(&o.ConfigMap, "kubednscm", DefaultConfigMap, "`FOLDER` of the kube-dns ConfigMap; it need not exist")
-	fs.StringVar(&o.UpstreamService, "upstreamsvc", "kube-dns", "`NAME` of the Service, in this pod's namespace, that is asked for the cluster's names")
-	fs.StringVar(&g.health, "health-port", "8080", "`PORT` of /health, at which the node's own questions are not tracked; the template's health line says where it is served")
-	fs.BoolVar(&o.SkipTeardown, "skipteardown", false, "leave the interface when ending; the switch always stays")
-	fs.BoolVar(&g.reload, "reloadwithsignal", false, "no effect: changed files are taken over at once, and at SIGUSR1")
+	fs.StringVar(&o.UpstreamService, "upstreamsvc", "kube-dns", "`NAME` of the Service in this pod's namespace that gets queries for the cluster's names")
+	fs.StringVar(&g.health, "health-port", "8080", "`PORT` of /health, to which the node's own connections are not tracked; the template's health line has its address")
+	fs.BoolVar(&o.SkipTeardown, "skipteardown", false, "keep the interface at the end; the switch always stays")
+	fs.BoolVar(&g.reload, "reloadwithsignal", false, "no effect: changed files take effect at once, and at SIGUSR1")
 	fs.BoolVar(&o.TLS.Enabled, "tls-enabled", false, "serve -metrics-listen-address over TLS; the other -tls- flags have no effect without")
-	fs.StringVar(&o.TLS.Cert, "tls-cert-file", "/etc/ssl/tls.crt", "`FILE` of the certificate, read anew for each connection")
+	fs.StringVar(&o.TLS.Cert, "tls-cert-file", "/etc/ssl/tls.crt", "`FILE` of the certificate, read for each connection")
 	fs.StringVar(&o.TLS.Key, "tls-private-key-file", "/etc/ssl/tls.key", "`FILE` of its key")
-	fs.StringVar(&g.clientAuth, "tls-client-auth-type", "NoClientCert", "`NAME` of what is asked of clients: "+strings.Join(slices.Sorted(maps.Keys(clientAuth())), ", "))
-	fs.StringVar(&o.TLS.ClientCA, "tls-client-ca-file", "", "`FILE` of who signs clients")
-	fs.StringVar(&g.leastTLS, "tls-min-version", "TLS13", "`VERSION` at least: TLS10 to TLS13")
+	fs.StringVar(&g.clientAuth, "tls-client-auth-type", "NoClientCert", "`POLICY` for client certificates: "+strings.Join(slices.Sorted(maps.Keys(clientAuth())), ", "))
+	fs.StringVar(&o.TLS.ClientCA, "tls-client-ca-file", "", "`FILE` of the certificate authorities of clients")
+	fs.StringVar(&g.minTLS, "tls-min-version", "TLS13", "lowest `VERSION`: TLS10 to TLS13")
 	// Of earlier releases.
-	fs.StringVar(&g.initialDelay, "initialdelay", "", "no effect: rules are there before the first question")
+	fs.StringVar(&g.initialDelay, "initialdelay", "", "no effect: rules are there before the first query")
 	fs.BoolVar(&g.ebtables, "setupebtables", false, "no effect")
 	// CoreDNS's.
 	fs.StringVar(&g.conf, "conf", "", "`FILE` to write the filled-in template to")
@@ -177,44 +176,45 @@ func flags(o *Options, g *given) *flag.FlagSet {
 	fs.StringVar(&g.port, "p", "53", "`PORT`, as -dns.port")
 	fs.StringVar(&o.PIDFile, "pidfile", "", "`FILE` to write the process's number to, once it serves")
 	fs.StringVar(&g.logFormat, "log-format", "text", "`FORMAT` of the log: text or json")
-	fs.BoolVar(&o.Quiet, "quiet", false, "say nothing of what was mended or has no effect")
+	fs.BoolVar(&o.Quiet, "quiet", false, "do not log flags that were corrected or have no effect")
 	fs.BoolVar(&o.ShowPlugins, "plugins", false, "list the directives that a Corefile may use, and end")
 	fs.BoolVar(&o.ShowVersion, "version", false, "print the version, and end")
 	// Ours.
-	fs.StringVar(&g.fallback, "fallback", "", "`ADDRESSES` that answer when the agent does not, one for each family of which the environment tells nothing")
-	fs.StringVar(&o.Backend, "backend", "auto", "`NAME` of what the packet rules are in: "+strings.Join(backends(), ", "))
-	fs.BoolVar(&o.NoFastPath, "nofastpath", false, "hits go through CoreDNS, as all else does")
-	fs.IntVar(&o.LimitMemoryMiB, "cachememory", 0, "`MEBIBYTES` that the cache may take, of all server blocks together (default 32)")
+	fs.StringVar(&g.fallback, "fallback", "", "`ADDRESSES` that answer if the agent does not, one for each family without an address in the environment")
+	fs.StringVar(&o.Backend, "backend", "auto", "`NAME` of the back end of the packet rules: "+strings.Join(backends(), ", "))
+	fs.BoolVar(&o.NoFastPath, "nofastpath", false, "serve hits through CoreDNS, as all other queries")
+	fs.IntVar(&o.LimitMemoryMiB, "cachememory", 0, "`MEBIBYTES` of the cache, for all server blocks together (default 32)")
 	return fs
 }
 
-// note says what was mended, and what has no effect.
-func (o *Options) note(g given, set map[string]bool) {
-	say := func(format string, args ...any) { o.Notes = append(o.Notes, fmt.Sprintf(format, args...)) }
+// note records which flags were corrected, and which have no effect.
+func (o *Options) note(g rawFlags, set map[string]bool) {
+	add := func(format string, args ...any) { o.Notes = append(o.Notes, fmt.Sprintf(format, args...)) }
 	switch {
 	case set["corefile"] && set["conf"]:
-		say("-corefile %s has no effect beside -conf %s", g.corefile, g.conf)
+		add("-corefile %s has no effect with -conf %s", g.corefile, g.conf)
 	case set["corefile"]:
-		say("-corefile says where the filled-in template is written: %s (node-cache overlooks it)", g.corefile)
+		add("-corefile: the filled-in template is written to %s (node-cache ignores the flag)", g.corefile)
 	}
 	four, six := false, false
 	for _, a := range o.LocalIPs {
 		four, six = four || a.Is4(), six || a.Is6()
 	}
 	if four && six {
-		say("-localip has both families (node-cache up to 1.26 refuses that): both are served")
+		add("-localip has both families (node-cache up to 1.26 refuses that): both are served")
 	}
 	if set["reloadwithsignal"] {
-		say("-reloadwithsignal has no effect: changed files are taken over at once, and at SIGUSR1")
+		add("-reloadwithsignal has no effect: changed files take effect at once, and at SIGUSR1")
 	}
 	if g.ebtables {
-		say("-setupebtables has no effect: bridged packets for the node's addresses pass the switch as all do")
+		add("-setupebtables has no effect: bridged packets to the node's addresses pass the switch, too")
 	}
 	if set["initialdelay"] {
-		say("-initialdelay has no effect: the switch is there before the first question")
+		add("-initialdelay has no effect: the switch is there before the first query")
 	}
 	if !o.SetupIptables {
-		say("-setupiptables=false: iptables is left alone; the switch, a table of its own in nftables, stands all the same: it is what gives questions to kube-dns when this agent does not answer; a kernel without nf_tables needs iptables for it")
+		add("-setupiptables=false: iptables stays as it is. The switch is a table of its own in nftables, which leads queries to kube-dns if " +
+			"this agent does not answer; a kernel without nf_tables needs iptables for it")
 	}
 }
 
@@ -229,15 +229,15 @@ func (o *Options) interval(text string) error {
 		switch {
 		case err != nil:
 			return fmt.Errorf("-syncinterval %q: write seconds, such as 60, or a duration, such as 1m", text)
-		case d < time.Millisecond: // nobody means so little
+		case d < time.Millisecond: // too short to be meant
 			d *= time.Second
-			note = fmt.Sprintf("-syncinterval %s is taken for %s, as node-cache takes it", text, d)
+			note = fmt.Sprintf("-syncinterval %s is read as %s, as node-cache does", text, d)
 		default:
 			note = fmt.Sprintf("-syncinterval %s is %s (in node-cache it overflows)", text, d)
 		}
 	}
-	if d < leastCheck || d > mostCheck {
-		return fmt.Errorf("-syncinterval %s: write %s to %s", text, leastCheck, mostCheck)
+	if d < minCheck || d > maxCheck {
+		return fmt.Errorf("-syncinterval %s: write %s to %s", text, minCheck, maxCheck)
 	}
 	if note != "" {
 		o.Notes = append(o.Notes, note)
@@ -250,7 +250,7 @@ func (o *Options) interval(text string) error {
 func addresses(flag, text string, needed bool) (out []netip.Addr, errs []error) {
 	if strings.TrimSpace(text) == "" {
 		if needed {
-			errs = append(errs, fmt.Errorf("%s names no address: write the one that pods ask, such as 169.254.20.10", flag))
+			errs = append(errs, fmt.Errorf("%s names no address: write the one that pods query, such as 169.254.20.10", flag))
 		}
 		return nil, errs
 	}
@@ -259,10 +259,10 @@ func addresses(flag, text string, needed bool) (out []netip.Addr, errs []error) 
 		a, err := netip.ParseAddr(part)
 		switch {
 		case part == "" && needed:
-			// The instructions cut ",__PILLAR__DNS__SERVER__" out, and some leave the comma.
+			// The instructions remove ",__PILLAR__DNS__SERVER__", and some people leave the comma.
 			continue
 		case strings.Contains(part, "__PILLAR__"):
-			errs = append(errs, fmt.Errorf("%s holds the placeholder %s: %w", flag, part, errPlaceholder))
+			errs = append(errs, fmt.Errorf("%s has the placeholder %s: %w", flag, part, errPlaceholder))
 		case err != nil || a.Zone() != "":
 			errs = append(errs, fmt.Errorf("%s %q: %q is not an IP address: write addresses, separated by commas, without port or interface", flag, text, part))
 		default:

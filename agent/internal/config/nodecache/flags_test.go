@@ -35,12 +35,12 @@ func plain() Options {
 		UpstreamService: "kube-dns", SetupMetrics: "0.0.0.0:9353", Prometheus: ":9253", HealthPort: 8080, Backend: "auto"}
 }
 
-// Every flag of node-cache's and of CoreDNS's: what it changes, and what is said of it.
+// Every flag of node-cache's and of CoreDNS's: what it changes, and what is notes of it.
 func TestFlags(t *testing.T) {
 	for _, c := range []struct {
-		args   string
-		change func(*Options)
-		says   string // in a note; "" for no note at all
+		args     string
+		change   func(*Options)
+		wantNote string // in a note; "" for no note at all
 	}{
 		{"", func(*Options) {}, ""},
 		{"-localip 169.254.20.10,10.96.0.10", func(o *Options) { o.LocalIPs = addrs("169.254.20.10", "10.96.0.10") }, ""},
@@ -48,27 +48,27 @@ func TestFlags(t *testing.T) {
 		{"-localip fd00:90de:d95::a,169.254.20.10", func(o *Options) { o.LocalIPs = addrs("fd00:90de:d95::a", "169.254.20.10") }, "both families"},
 		{"-setupinterface=false", func(o *Options) { o.SetupInterface = false }, ""},
 		{"-interfacename dns0", func(o *Options) { o.Interface = "dns0" }, ""},
-		{"-setupiptables=false", func(o *Options) { o.SetupIptables, o.Backend = false, "nftables" }, "iptables is left alone"},
-		{"-setupiptables=false -backend nftables", func(o *Options) { o.SetupIptables, o.Backend = false, "nftables" }, "iptables is left alone"},
+		{"-setupiptables=false", func(o *Options) { o.SetupIptables, o.Backend = false, "nftables" }, "iptables stays as it is"},
+		{"-setupiptables=false -backend nftables", func(o *Options) { o.SetupIptables, o.Backend = false, "nftables" }, "iptables stays as it is"},
 		{"-backend iptables-legacy", func(o *Options) { o.Backend = "iptables-legacy" }, ""},
 		{"-skipteardown", func(o *Options) { o.SkipTeardown = true }, ""},
 		{"-basecorefile /x/base", func(o *Options) { o.Template = "/x/base" }, ""},
 		{"-conf /x/Corefile", func(o *Options) { o.Corefile = "/x/Corefile" }, ""},
 		{"-conf=", func(o *Options) { o.Corefile = "" }, ""},
-		{"-corefile /x/Corefile", func(o *Options) { o.Corefile = "/x/Corefile" }, "node-cache overlooks it"},
-		{"-corefile /x/Corefile -conf /y/Corefile", func(o *Options) { o.Corefile = "/y/Corefile" }, "no effect beside -conf"},
+		{"-corefile /x/Corefile", func(o *Options) { o.Corefile = "/x/Corefile" }, "node-cache ignores the flag"},
+		{"-corefile /x/Corefile -conf /y/Corefile", func(o *Options) { o.Corefile = "/y/Corefile" }, "no effect with -conf"},
 		{"-kubednscm /x/kube-dns", func(o *Options) { o.ConfigMap = "/x/kube-dns" }, ""},
 		{"-upstreamsvc kube-dns-upstream", func(o *Options) { o.UpstreamService = "kube-dns-upstream" }, ""},
 		{"-syncinterval 30", func(o *Options) { o.Check = 30 * time.Second }, ""},
-		{"-syncinterval 60ns", func(*Options) {}, "taken for 1m0s"},
+		{"-syncinterval 60ns", func(*Options) {}, "read as 1m0s"},
 		{"-syncinterval 30s", func(o *Options) { o.Check = 30 * time.Second }, "overflows"},
-		{"-syncinterval 1000ns", func(o *Options) { o.Check = 1000 * time.Second }, "taken for 16m40s"},
+		{"-syncinterval 1000ns", func(o *Options) { o.Check = 1000 * time.Second }, "read as 16m40s"},
 		{"-syncinterval 2m", func(o *Options) { o.Check = 2 * time.Minute }, "overflows"},
 		{"-metrics-listen-address 127.0.0.1:9000", func(o *Options) { o.SetupMetrics = "127.0.0.1:9000" }, ""},
 		{"-metrics-listen-address=", func(o *Options) { o.SetupMetrics = "" }, ""},
 		{"-prometheus-listen-address :9999", func(o *Options) { o.Prometheus = ":9999" }, ""},
 		{"-health-port 8081", func(o *Options) { o.HealthPort = 8081 }, ""},
-		{"-reloadwithsignal", func(*Options) {}, "taken over at once"},
+		{"-reloadwithsignal", func(*Options) {}, "take effect at once"},
 		{"-pidfile /tmp/node-cache.pid", func(o *Options) { o.PIDFile = "/tmp/node-cache.pid" }, ""},
 		{"-dns.port 53", func(*Options) {}, ""},
 		{"-p 53", func(*Options) {}, ""},
@@ -77,10 +77,10 @@ func TestFlags(t *testing.T) {
 		{"-quiet", func(o *Options) { o.Quiet = true }, ""},
 		{"-tls-enabled=false -tls-cert-file /x -tls-private-key-file /y -tls-client-auth-type NoClientCert -tls-client-ca-file /z -tls-min-version TLS13", func(*Options) {}, ""},
 		{"-tls-enabled", func(o *Options) {
-			o.TLS = TLS{Enabled: true, Cert: "/etc/ssl/tls.crt", Key: "/etc/ssl/tls.key", Least: tls.VersionTLS13}
+			o.TLS = TLS{Enabled: true, Cert: "/etc/ssl/tls.crt", Key: "/etc/ssl/tls.key", Min: tls.VersionTLS13}
 		}, ""},
 		{"-tls-enabled -tls-cert-file /x -tls-private-key-file /y -tls-client-auth-type RequireAndVerifyClientCert -tls-client-ca-file /z -tls-min-version TLS12", func(o *Options) {
-			o.TLS = TLS{Enabled: true, Cert: "/x", Key: "/y", ClientCA: "/z", Auth: tls.RequireAndVerifyClientCert, Least: tls.VersionTLS12}
+			o.TLS = TLS{Enabled: true, Cert: "/x", Key: "/y", ClientCA: "/z", Auth: tls.RequireAndVerifyClientCert, Min: tls.VersionTLS12}
 		}, ""},
 		{"-initialdelay 10", func(*Options) {}, "no effect"},
 		{"-setupebtables", func(*Options) {}, "no effect"},
@@ -103,8 +103,8 @@ func TestFlags(t *testing.T) {
 		if diff := cmp.Diff(want, got, samePlain...); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.args, diff)
 		}
-		if said := strings.Join(got.Notes, "; "); (said == "") != (c.says == "") || !strings.Contains(said, c.says) {
-			t.Errorf("%s: said %q, want %q", c.args, said, c.says)
+		if notes := strings.Join(got.Notes, "; "); (notes == "") != (c.wantNote == "") || !strings.Contains(notes, c.wantNote) {
+			t.Errorf("%s: notes %q, want %q", c.args, notes, c.wantNote)
 		}
 	}
 }
@@ -119,7 +119,7 @@ func TestEveryFlagIsTried(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	flags(new(Options), new(given)).VisitAll(func(f *flag.Flag) {
+	flags(new(Options), new(rawFlags)).VisitAll(func(f *flag.Flag) {
 		if !strings.Contains(string(text), `"-`+f.Name) && !strings.Contains(string(text), " -"+f.Name+" ") {
 			t.Errorf("-%s (%s) has no test", f.Name, f.Usage)
 		}
@@ -130,7 +130,7 @@ func TestEveryFlagIsTried(t *testing.T) {
 }
 
 func TestBadFlags(t *testing.T) {
-	for args, says := range map[string]string{
+	for args, want := range map[string]string{
 		"": "-localip names no address",
 		"-localip __PILLAR__LOCAL__DNS__,10.96.0.10":                                  "placeholder __PILLAR__LOCAL__DNS__: fill it in first",
 		"-localip 169.254.20.300":                                                     `"169.254.20.300" is not an IP address`,
@@ -143,7 +143,7 @@ func TestBadFlags(t *testing.T) {
 		"-localip 1.2.3.4 -dns.port 5353":                                             "only port 53 is served",
 		"-localip 1.2.3.4 -p 5353":                                                    "only port 53 is served",
 		"-localip 1.2.3.4 -backend ebpf":                                              `-backend "ebpf": write one of auto, nftables, iptables, iptables-nft, iptables-legacy`,
-		"-localip 1.2.3.4 -setupiptables=false -backend iptables":                     "take one of the two out",
+		"-localip 1.2.3.4 -setupiptables=false -backend iptables":                     "remove one of the two",
 		"-localip 1.2.3.4 -health-port x":                                             "write a port number",
 		"-localip 1.2.3.4 -syncinterval soon":                                         "write seconds",
 		"-localip 1.2.3.4 -syncinterval 0":                                            "write 1s to 1h0m0s",
@@ -159,8 +159,8 @@ func TestBadFlags(t *testing.T) {
 		"-localip 1.2.3.4 -colour":                                                    "flag provided but not defined: -colour",
 		"-localip 1.2.3.4 -fallback nowhere":                                          `"nowhere" is not an IP address`,
 	} {
-		if _, err := Parse(strings.Fields(args), os.Stderr); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%q: %v, want %q", args, err, says)
+		if _, err := Parse(strings.Fields(args), os.Stderr); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", args, err, want)
 		}
 	}
 }
@@ -188,26 +188,26 @@ func TestResolve(t *testing.T) {
 		env      map[string]string
 		upstream string
 		want     []steer.Local
-		says     string // in a note, or the error where there is no upstream
+		wantNote string // in a note, or the error where there is no upstream
 	}{
 		"the manifest": {"-localip 169.254.20.10,10.96.0.10 -upstreamsvc kube-dns-upstream", both, "10.96.0.11",
 			[]steer.Local{local("169.254.20.10", "10.96.0.11", false), local("10.96.0.10", "10.96.0.11", true)}, ""},
 		"IPVS": {"-localip 169.254.20.10 -upstreamsvc kube-dns-upstream", both, "10.96.0.11", []steer.Local{local("169.254.20.10", "10.96.0.11", false)}, ""},
 		"no second Service": {"-localip 169.254.20.10 -upstreamsvc kube-dns-upstream", map[string]string{"KUBE_DNS_SERVICE_HOST": "10.96.0.10"}, "10.96.0.10",
-			[]steer.Local{local("169.254.20.10", "10.96.0.10", false)}, "instead of <nil>"},
+			[]steer.Local{local("169.254.20.10", "10.96.0.10", false)}, "kube-dns at 10.96.0.10 gets the queries"},
 		"no second Service, and its place taken": {"-localip 169.254.20.10,10.96.0.10 -upstreamsvc kube-dns-upstream",
 			map[string]string{"KUBE_DNS_SERVICE_HOST": "10.96.0.10"}, "", nil, "make a second Service"},
 		"the template's own": {"-localip 169.254.20.10 -basecorefile 10.96.0.12", nil, "10.96.0.12", []steer.Local{local("169.254.20.10", "10.96.0.12", false)}, "the template forwards"},
 		"the template's own, and a Service": {"-localip 169.254.20.10 -basecorefile 10.96.0.12 -upstreamsvc kube-dns-upstream", both, "10.96.0.11",
 			[]steer.Local{local("169.254.20.10", "10.96.0.11", false)}, ""},
-		"-fallback alone":                     {"-localip 169.254.20.10 -fallback 10.96.0.13", nil, "10.96.0.13", []steer.Local{local("169.254.20.10", "10.96.0.13", false)}, "-fallback 10.96.0.13 is asked"},
-		"-fallback of the other family alone": {"-localip 169.254.20.10 -fallback fd00:96::a", nil, "", nil, "name its IPv4 address with -fallback"},
-		"itself":                              {"-localip 169.254.20.10,10.96.0.10", both, "", nil, "the agent would ask itself"},
+		"-fallback alone":                     {"-localip 169.254.20.10 -fallback 10.96.0.13", nil, "10.96.0.13", []steer.Local{local("169.254.20.10", "10.96.0.13", false)}, "-fallback 10.96.0.13 gets the queries"},
+		"-fallback of the other family alone": {"-localip 169.254.20.10 -fallback fd00:96::a", nil, "", nil, "name kube-dns's IPv4 address with -fallback"},
+		"itself":                              {"-localip 169.254.20.10,10.96.0.10", both, "", nil, "the agent would query itself"},
 		"nothing known":                       {"-localip 169.254.20.10", nil, "", nil, "-upstreamsvc kube-dns: KUBE_DNS_SERVICE_HOST is not set: run the pod"},
 		"nothing known, a second Service":     {"-localip 169.254.20.10 -upstreamsvc up", nil, "", nil, "neither UP_SERVICE_HOST nor KUBE_DNS_SERVICE_HOST is set: run the pod"},
-		"not an address":                      {"-localip 169.254.20.10", map[string]string{"KUBE_DNS_SERVICE_HOST": "here"}, "", nil, "KUBE_DNS_SERVICE_HOST holds \"here\""},
+		"not an address":                      {"-localip 169.254.20.10", map[string]string{"KUBE_DNS_SERVICE_HOST": "here"}, "", nil, "KUBE_DNS_SERVICE_HOST is \"here\""},
 		"headless":                            {"-localip 169.254.20.10", map[string]string{"KUBE_DNS_SERVICE_HOST": "None"}, "", nil, "a Service without an address"},
-		"the other family":                    {"-localip 169.254.20.10,fd00:90de:d95::a -upstreamsvc kube-dns-upstream", both, "", nil, "name its IPv6 address with -fallback"},
+		"the other family":                    {"-localip 169.254.20.10,fd00:90de:d95::a -upstreamsvc kube-dns-upstream", both, "", nil, "name kube-dns's IPv6 address with -fallback"},
 		"the other family, named": {"-localip 169.254.20.10,fd00:90de:d95::a -upstreamsvc kube-dns-upstream -fallback fd00:96::a", both, "10.96.0.11",
 			[]steer.Local{local("169.254.20.10", "10.96.0.11", false), local("fd00:90de:d95::a", "fd00:96::a", false)}, ""},
 		"the other family's Service is on the link": {"-localip 169.254.20.10,10.96.0.10,fd00:90de:d95::a,fd00:96::a -upstreamsvc kube-dns-upstream", both, "10.96.0.11",
@@ -225,8 +225,8 @@ func TestResolve(t *testing.T) {
 			named, _ := netip.ParseAddr(o.Template) // stands for whom the template asks
 			got, err := o.Resolve(func(name string) (string, bool) { v, ok := c.env[name]; return v, ok }, named)
 			if c.upstream == "" {
-				if err == nil || !strings.Contains(err.Error(), c.says) {
-					t.Fatalf("%v, want %q", err, c.says)
+				if err == nil || !strings.Contains(err.Error(), c.wantNote) {
+					t.Fatalf("%v, want %q", err, c.wantNote)
 				}
 				return
 			}
@@ -236,8 +236,8 @@ func TestResolve(t *testing.T) {
 			if got.Upstream.String() != c.upstream || !slices.Equal(got.Locals, c.want) {
 				t.Errorf("got %s and %+v, want %s and %+v", got.Upstream, got.Locals, c.upstream, c.want)
 			}
-			if said := strings.Join(got.Notes, "; "); (said == "") != (c.says == "") || !strings.Contains(said, c.says) {
-				t.Errorf("said %q, want %q", said, c.says)
+			if notes := strings.Join(got.Notes, "; "); (notes == "") != (c.wantNote == "") || !strings.Contains(notes, c.wantNote) {
+				t.Errorf("notes %q, want %q", notes, c.wantNote)
 			}
 		})
 	}

@@ -2,17 +2,16 @@ package nodecache
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// What may go wrong in the set-up, by node-cache's words.
+// Kinds of faults in the set-up, as node-cache names them.
 const (
 	FaultIptables       = "iptables"        // the switch, or rules in iptables' filter table
 	FaultIptablesLock   = "iptables_lock"   // the same, because another program held iptables' lock
-	FaultInterfaceAdd   = "interface_add"   // the interface is not there, and could not be made
+	FaultInterfaceAdd   = "interface_add"   // the interface is missing and could not be made
 	FaultInterfaceCheck = "interface_check" // the interface and its addresses
 	FaultConfigmap      = "configmap"       // the template or the kube-dns ConfigMap
 )
 
-// Faults counts what went wrong, under node-cache's name, so that its dashboards and alerts go on. It may be used by any
-// goroutine.
+// Faults counts faults under node-cache's name, so that its dashboards and alerts continue to work. It may be used by any goroutine.
 type Faults struct {
 	vec  *prometheus.CounterVec
 	each map[string]prometheus.Counter

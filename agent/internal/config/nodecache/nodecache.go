@@ -1,10 +1,9 @@
-// Package nodecache reads what NodeLocal DNSCache's node-cache is told: its flags, its environment and its Corefile template, so
-// that the agent can stand in its place with the manifest unchanged.
+// Package nodecache reads the configuration of NodeLocal DNSCache's node-cache: its flags, its environment and its Corefile template, so
+// that the agent can replace it with an unchanged manifest.
 //
-// It is pure: it opens nothing, asks nobody and changes nothing. What in node-cache is a trap is mended here, and said in a note.
+// It is pure: it opens no file, sends no query and changes nothing. It corrects the traps of node-cache, and notes each correction.
 //
-// Failure policy: Parse and the rest give the whole answer, or an error that names the flag, variable or placeholder and what to
-// do.
+// Failure policy: a function returns a complete result, or an error that names the flag, variable or placeholder, and the remedy.
 package nodecache
 
 import (
@@ -18,8 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Answer is what follows from flags and environment: whom to ask for the cluster, and who answers for each address when the agent
-// does not.
+// Answer is what follows from flags and environment: the upstream for the cluster, and the fallback of each address.
 type Answer struct {
 	Upstream netip.Addr    // for the cluster's names
 	Locals   []steer.Local // one for each of -localip, in its order
@@ -40,8 +38,8 @@ func ServiceVariable(service string) string {
 	return strings.ToUpper(strings.ReplaceAll(service, "-", "_")) + "_SERVICE_HOST"
 }
 
-// Resolve finds the addresses. lookupEnv is as os.LookupEnv; named is whom the template itself asks for the cluster's names, by
-// number, or the zero Addr.
+// Resolve finds the addresses. lookupEnv is as os.LookupEnv. named is the address to which the template itself forwards the cluster's
+// names, or the zero Addr.
 func (o Options) Resolve(lookupEnv func(string) (string, bool), named netip.Addr) (Answer, error) {
 	var a Answer
 	upstream, err := service(lookupEnv, ServiceVariable(o.UpstreamService))
@@ -56,10 +54,10 @@ func (o Options) Resolve(lookupEnv func(string) (string, bool), named netip.Addr
 	const remedy = "make a second Service for the same pods, such as kube-dns-upstream, in this pod's namespace, and name it with -upstreamsvc"
 	switch {
 	case upstream.IsValid() && own(upstream):
-		return a, fmt.Errorf("-upstreamsvc %s: its address %s is one of -localip, so the agent would ask itself: %s", o.UpstreamService, upstream, remedy)
+		return a, fmt.Errorf("-upstreamsvc %s: its address %s is one of -localip, so the agent would query itself: %s", o.UpstreamService, upstream, remedy)
 	case upstream.IsValid():
 	case cluster.IsValid() && !own(cluster):
-		a.Notes = append(a.Notes, fmt.Sprintf("-upstreamsvc %s: %s is not set (no such Service in this namespace when the pod began); kube-dns at %s is asked instead of <nil>",
+		a.Notes = append(a.Notes, fmt.Sprintf("-upstreamsvc %s: %s is not set (no such Service in this namespace when the pod started); kube-dns at %s gets the queries",
 			o.UpstreamService, ServiceVariable(o.UpstreamService), cluster))
 		upstream = cluster
 	case cluster.IsValid():
@@ -67,11 +65,11 @@ func (o Options) Resolve(lookupEnv func(string) (string, bool), named netip.Addr
 			o.UpstreamService, ServiceVariable(o.UpstreamService), cluster, remedy)
 	case named.IsValid():
 		upstream = named
-		a.Notes = append(a.Notes, fmt.Sprintf("-upstreamsvc %s: %s is not set; %s answers when the agent does not, since the template forwards the cluster's names to it",
+		a.Notes = append(a.Notes, fmt.Sprintf("-upstreamsvc %s: %s is not set; %s answers if the agent does not, since the template forwards the cluster's names to it",
 			o.UpstreamService, ServiceVariable(o.UpstreamService), named))
 	case len(o.Fallback) > 0:
 		upstream = o.Fallback[0]
-		a.Notes = append(a.Notes, fmt.Sprintf("-upstreamsvc %s: %s is not set; -fallback %s is asked", o.UpstreamService, ServiceVariable(o.UpstreamService), upstream))
+		a.Notes = append(a.Notes, fmt.Sprintf("-upstreamsvc %s: %s is not set; -fallback %s gets the queries", o.UpstreamService, ServiceVariable(o.UpstreamService), upstream))
 	default:
 		unset := ServiceVariable(o.UpstreamService) + " is not set"
 		if variable := ServiceVariable(o.UpstreamService); variable != kubeDNS {
@@ -94,15 +92,15 @@ func (o Options) Resolve(lookupEnv func(string) (string, bool), named netip.Addr
 	return a, nil
 }
 
-// fallback is who answers at ip when the agent does not.
+// fallback is the address that answers for ip if the agent does not.
 func (o Options) fallback(ip, upstream, cluster netip.Addr) (netip.Addr, error) {
 	for _, candidate := range append(slices.Clone(o.Fallback), upstream, cluster) {
 		if candidate.IsValid() && candidate.Is4() == ip.Is4() {
 			return candidate, nil
 		}
 	}
-	// The variables tell one family alone. An address of the other that is kube-dns's own is translated by kube-proxy before
-	// the node takes it for its own.
+	// The variables have one family only. kube-proxy translates an address of kube-dns of the other family before the node delivers it
+	// locally.
 	for i, other := range o.LocalIPs {
 		if other.Is4() == ip.Is4() && o.isService(i, cluster) {
 			return other, nil
@@ -112,12 +110,12 @@ func (o Options) fallback(ip, upstream, cluster netip.Addr) (netip.Addr, error) 
 	if ip.Is4() {
 		family = "IPv4"
 	}
-	return netip.Addr{}, fmt.Errorf("-localip %s: nobody would answer there without the agent, since the address of kube-dns is known in the other family alone: name its %s address with -fallback",
+	return netip.Addr{}, fmt.Errorf("-localip %s: without the agent no server would answer there, since only an address of the other family is known: name kube-dns's %s address with -fallback",
 		ip, family)
 }
 
-// isService tells whether the i-th of -localip is a Service's address. Those of IPv4 that are none are link-local; of IPv6, where
-// there is no such rule, the first is the cache's own, as the manifest has it.
+// isService reports whether the i-th of -localip is a Service's address. An IPv4 address of the cache is link-local. There is no such rule
+// for IPv6, where the first address is the cache's own, as in the manifest.
 func (o Options) isService(i int, cluster netip.Addr) bool {
 	ip := o.LocalIPs[i]
 	if ip == cluster {
@@ -134,15 +132,15 @@ func service(lookupEnv func(string) (string, bool), variable string) (netip.Addr
 	if !ok || text == "" {
 		return netip.Addr{}, nil
 	}
-	if strings.EqualFold(text, "none") { // a headless Service has no variable; somebody may write what its YAML says
-		return netip.Addr{}, fmt.Errorf("environment variable %s holds %q: a Service without an address cannot be asked: give it one", variable, text)
+	if strings.EqualFold(text, "none") { // a headless Service has no variable; its YAML has None
+		return netip.Addr{}, fmt.Errorf("environment variable %s is %q: a Service without an address cannot be queried: give it one", variable, text)
 	}
 	addr, err := netip.ParseAddr(text)
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("environment variable %s holds %q, which is not an IP address: set it right, or name another Service with -upstreamsvc", variable, text)
+		return netip.Addr{}, fmt.Errorf("environment variable %s is %q, which is not an IP address: correct it, or name another Service with -upstreamsvc", variable, text)
 	}
 	return addr, nil
 }
 
-// errPlaceholder says that a text still has what the operator was to fill in.
-var errPlaceholder = errors.New("fill it in first, as the instructions of NodeLocal DNSCache say (sed)")
+// errPlaceholder: the operator did not fill in a placeholder.
+var errPlaceholder = errors.New("fill it in first, as the instructions of NodeLocal DNSCache do (sed)")

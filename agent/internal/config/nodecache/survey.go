@@ -10,28 +10,27 @@ import (
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 )
 
-// Survey is what a Corefile written for NodeLocal DNSCache says of matters that the agent sees to itself.
+// Survey is the part of a Corefile for NodeLocal DNSCache that the agent handles itself.
 type Survey struct {
 	Zones      []string              // of all server blocks, lower case, without the final dot; the root is "."
-	Prometheus []string              // host:port to serve metrics at, each once, as written
-	Health     []string              // where /health is to be served
-	Ready      []string              // where /ready is to be served
-	Forward    map[string]netip.Addr // by zone, the first server on port 53 that it is forwarded to by number
+	Prometheus []string              // host:port of the metrics, each once, as written
+	Health     []string              // addresses of /health
+	Ready      []string              // addresses of /ready
+	Forward    map[string]netip.Addr // by zone, the first address on port 53 to which it is forwarded
 }
 
-// kubeDNSPort is where kube-dns answers.
+// kubeDNSPort is kube-dns's port.
 const kubeDNSPort = 53
 
-// Where CoreDNS's plugins listen that are given no address.
+// The default addresses of CoreDNS's plugins.
 const (
 	defaultPrometheus = "localhost:9153"
 	defaultHealth     = ":8080"
 	defaultReady      = ":8181"
 )
 
-// Look reads a Corefile without setting anything up. name stands for the text in errors; own are the agent's addresses, which
-// no forward may name: the agent would ask itself.
-func Look(name, text string, own []netip.Addr) (Survey, error) {
+// ReadCorefile surveys a Corefile. name is its name in errors. own are the agent's addresses: a forward to one of them is an error.
+func ReadCorefile(name, text string, own []netip.Addr) (Survey, error) {
 	s := Survey{Forward: map[string]netip.Addr{}}
 	blocks, err := corefile.Blocks(name, text)
 	if err != nil {
@@ -68,24 +67,16 @@ func Look(name, text string, own []netip.Addr) (Survey, error) {
 	return s, nil
 }
 
-// bracketed mends an IPv6 address that stands before its port without brackets, as a sed over IPv4's form leaves it.
+// bracketed adds the missing brackets of an IPv6 address before a port, as a sed over IPv4's form leaves it.
 func bracketed(at string) string {
-	host, port, ok := cutLast(at, ":")
-	if a, err := netip.ParseAddr(host); ok && err == nil && a.Is6() {
-		return "[" + host + "]:" + port
+	i := max(strings.LastIndex(at, ":"), 0)
+	if a, err := netip.ParseAddr(at[:i]); err == nil && a.Is6() {
+		return "[" + at[:i] + "]" + at[i:]
 	}
 	return at
 }
 
-func cutLast(s, sep string) (before, after string, found bool) {
-	i := strings.LastIndex(s, sep)
-	if i < 0 {
-		return s, "", false
-	}
-	return s[:i], s[i+len(sep):], true
-}
-
-// firstServer is the first that is named by its number, on the port that kube-dns has.
+// firstServer is the first address on kube-dns's port.
 func firstServer(words []corefile.Word) netip.Addr {
 	for _, t := range words {
 		if t.Text == "{" {
@@ -102,11 +93,11 @@ func firstServer(words []corefile.Word) netip.Addr {
 func checkForward(words []corefile.Word, own []netip.Addr) error {
 	for _, t := range words {
 		if t.Text == "{" {
-			return nil // options follow, and perhaps another forward; CoreDNS's own check sees to that
+			return nil // options follow, and perhaps another forward, which CoreDNS checks
 		}
 		at, err := nameserver.ParsePlain(strings.TrimPrefix(t.Text, "dns://"))
 		if err == nil && at.Refuse(own) != nil {
-			return fmt.Errorf("line %d: forward to %s, an address of the agent itself, which would ask itself for ever: "+
+			return fmt.Errorf("line %d: forward to %s, an address of the agent, which would query itself forever: "+
 				"name the server behind it, such as the address of a second Service", t.Line, t.Text)
 		}
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-func TestLook(t *testing.T) {
+func TestReadCorefile(t *testing.T) {
 	own := []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:90de:d95::a")}
-	got, err := Look("base", `cluster.local:53 in-addr.arpa:53 {
+	got, err := ReadCorefile("base", `cluster.local:53 in-addr.arpa:53 {
     prometheus :9253
     health 169.254.20.10:8080 {
         lameduck 5s
@@ -42,14 +42,14 @@ other {
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	for says, text := range map[string]string{
-		"line 2: forward to 169.254.20.10, an address of the agent itself": ". {\n forward . 169.254.20.10\n}",
+	for want, text := range map[string]string{
+		"line 2: forward to 169.254.20.10, an address of the agent": ". {\n forward . 169.254.20.10\n}",
 		"forward to [fd00:90de:d95::a]:53":                                 ". {\n forward . 192.0.2.1 [fd00:90de:d95::a]:53\n}",
 		"take out the port":                                                ".:5353 {\n whoami\n}",
 		"Unknown directive 'kubernetes'":                                   ". {\n kubernetes\n}",
 	} {
-		if _, err := Look("base", text, own); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%q: %v, want %q", text, err, says)
+		if _, err := ReadCorefile("base", text, own); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 )
 
-// Fill is what the placeholders of a template stand for.
+// Fill has the values of a template's placeholders.
 type Fill struct {
 	Locals     []netip.Addr // -localip
 	Upstream   netip.Addr   // for the cluster's names
-	External   string       // servers for the rest, as forward takes them; "": the cluster's are asked
-	Chosen     bool         // by the kube-dns ConfigMap: they are asked over UDP, whatever the template says
+	External   string       // servers for all other names, as forward takes them; "": the cluster's
+	Chosen     bool         // by the kube-dns ConfigMap: they get queries over UDP, also if the template forces TCP
 	Prometheus string       // host:port
-	Domain     string       // the cluster's, where the operator did not fill it in
+	Domain     string       // the cluster's, if the operator did not fill it in
 }
 
 // The placeholders. The first three are the operator's to fill in, by the instructions; node-cache takes the first for all the
@@ -32,14 +32,14 @@ const (
 	ClusterDNS      = "__PILLAR__CLUSTER__DNS__" // the address of -upstreamsvc
 	upstreamServers = "__PILLAR__UPSTREAM__SERVERS__"
 	metricsEndpoint = "__PILLAR__PROMETHEUS__ENDPOINT__"
-	metricsShort    = "__PROMETHEUS__ENDPOINT__" // its end, and as some write it
+	metricsShort    = "__PROMETHEUS__ENDPOINT__" // its end, which some templates have
 )
 
 var (
 	placeholder = regexp.MustCompile(`__(PILLAR|PROMETHEUS)__[A-Z_]*__`)
 	// A local address with a port is one address, however many there are: "health __PILLAR__LOCAL__DNS__:8080".
 	localWithPort = regexp.MustCompile(localDNS + `:(\d+)`)
-	// A forward to the servers for the rest, with options.
+	// A forward to the servers for all other names, with options.
 	upstreamBlock = regexp.MustCompile(`(forward[ \t]+\S+[ \t]+` + upstreamServers + `[ \t]*\{)([^{}]*)\}`)
 	forceTCP      = regexp.MustCompile(`(?m)^[ \t]*force_tcp[ \t]*(#.*)?\n`)
 )
@@ -62,13 +62,13 @@ func (f Fill) Corefile(template string) (text string, notes []string, err error)
 	}
 	text = localWithPort.ReplaceAllString(text, first+":$1")
 	if strings.Contains(text, dnsDomain) {
-		notes = append(notes, fmt.Sprintf("the template has %s, which the instructions have filled in by sed: taken for %s", dnsDomain, f.Domain))
+		notes = append(notes, fmt.Sprintf("the template has %s, which the instructions fill in with sed: read as %s", dnsDomain, f.Domain))
 	}
 	text = strings.NewReplacer(localDNS, strings.Join(locals, " "), dnsServer, "", dnsDomain, f.Domain, ClusterDNS, f.Upstream.String(),
 		upstreamServers, external, metricsEndpoint, f.Prometheus, metricsShort, f.Prometheus).Replace(text)
 	if left := placeholder.FindStringIndex(text); left != nil {
 		line := strings.Count(text[:left[0]], "\n") + 1
-		return "", notes, fmt.Errorf("line %d: %s is no placeholder of node-cache's: fill it in, or take it out", line, text[left[0]:left[1]])
+		return "", notes, fmt.Errorf("line %d: %s is not a placeholder of node-cache: fill it in, or remove it", line, text[left[0]:left[1]])
 	}
 	return text, notes, nil
 }
@@ -78,8 +78,8 @@ var (
 	snippetName = regexp.MustCompile(`(?m)^[ \t]*\(([^)\s]+)\)`)
 )
 
-// Imports makes the imports of a filled-in template absolute, and lists their patterns. node-cache's own stand in the Corefile that
-// it writes and are sought beside that, in folder, wherever the template itself was mounted.
+// Imports makes the imports of a filled-in template absolute, and lists their patterns. node-cache resolves them
+// relative to the Corefile that it writes, in folder, wherever the template is mounted.
 func Imports(text, folder string) (absolute string, patterns []string) {
 	snippets := map[string]bool{}
 	for _, m := range snippetName.FindAllStringSubmatch(text, -1) {
@@ -102,10 +102,10 @@ func Imports(text, folder string) (absolute string, patterns []string) {
 	return absolute, patterns
 }
 
-// stubTTL is how long answers of a stub domain are kept at most, as in node-cache.
+// stubTTL is the longest TTL of a stub domain's answers, as in node-cache.
 const stubTTL = 30
 
-// Stubs are the server blocks of stub domains, but for zones that the template serves itself.
+// Stubs are the server blocks of stub domains, without zones that the template serves itself.
 func Stubs(domains map[string][]nameserver.Address, served []string) (text string, notes []string) {
 	var b strings.Builder
 	for _, domain := range slices.Sorted(maps.Keys(domains)) {

@@ -23,7 +23,7 @@ func TestCorefile(t *testing.T) {
 		template string
 		change   func(*Fill)
 		want     string
-		says     string
+		wantNote string
 	}{
 		"the cluster's server": {"forward . __PILLAR__CLUSTER__DNS__ {\n force_tcp\n}\n", nil, "forward . 10.96.0.11 {\n force_tcp\n}\n", ""},
 		"all addresses":        {"bind __PILLAR__LOCAL__DNS__ __PILLAR__DNS__SERVER__\n", nil, "bind 169.254.20.10 10.96.0.10 \n", ""},
@@ -31,13 +31,13 @@ func TestCorefile(t *testing.T) {
 		"one with a port, IPv6": {"health __PILLAR__LOCAL__DNS__:8080\n", func(f *Fill) { f.Locals = addrs("fd00:90de:d95::a") },
 			"health [fd00:90de:d95::a]:8080\n", ""},
 		"the rest":                       {"forward . __PILLAR__UPSTREAM__SERVERS__\n", nil, "forward . 192.0.2.1:53 192.0.2.2:53\n", ""},
-		"the rest, nobody":               {"forward . __PILLAR__UPSTREAM__SERVERS__\n", func(f *Fill) { f.External = "" }, "forward . 10.96.0.11\n", ""},
+		"no servers for other names":     {"forward . __PILLAR__UPSTREAM__SERVERS__\n", func(f *Fill) { f.External = "" }, "forward . 10.96.0.11\n", ""},
 		"the rest over TCP":              {tcp, nil, "forward . 192.0.2.1:53 192.0.2.2:53 {\n  force_tcp\n}\n", ""},
 		"chosen ones, never over TCP":    {tcp, func(f *Fill) { f.Chosen = true }, "forward . 192.0.2.1:53 192.0.2.2:53 {\n}\n", ""},
 		"whatever the indentation":       {strings.ReplaceAll(tcp, "  ", "\t\t "), func(f *Fill) { f.Chosen = true }, "forward . 192.0.2.1:53 192.0.2.2:53 {\n}\n", ""},
 		"other options stay":             {strings.Replace(tcp, "{", "{\n  max_fails 2", 1), func(f *Fill) { f.Chosen = true }, "forward . 192.0.2.1:53 192.0.2.2:53 {\n  max_fails 2\n}\n", ""},
 		"the cluster's stay over TCP":    {"forward . __PILLAR__CLUSTER__DNS__ {\n force_tcp\n}\n", func(f *Fill) { f.Chosen = true }, "forward . 10.96.0.11 {\n force_tcp\n}\n", ""},
-		"the cluster's domain, left out": {"__PILLAR__DNS__DOMAIN__:53 {\n}\n", nil, "cluster.local:53 {\n}\n", "taken for cluster.local"},
+		"the cluster's domain, left out": {"__PILLAR__DNS__DOMAIN__:53 {\n}\n", nil, "cluster.local:53 {\n}\n", "read as cluster.local"},
 		"the metrics' address":           {"prometheus __PILLAR__PROMETHEUS__ENDPOINT__\n", nil, "prometheus :9253\n", ""},
 		"the metrics' address, shorter":  {"prometheus __PROMETHEUS__ENDPOINT__\n", nil, "prometheus :9253\n", ""},
 		"nothing to fill in":             {".:53 {\n errors\n}\n", nil, ".:53 {\n errors\n}\n", ""},
@@ -50,12 +50,12 @@ func TestCorefile(t *testing.T) {
 		if err != nil || got != c.want {
 			t.Errorf("%s: %v\n got %q\nwant %q", name, err, got, c.want)
 		}
-		if said := strings.Join(notes, "; "); (said == "") != (c.says == "") || !strings.Contains(said, c.says) {
-			t.Errorf("%s: said %q, want %q", name, said, c.says)
+		if joined := strings.Join(notes, "; "); (joined == "") != (c.wantNote == "") || !strings.Contains(joined, c.wantNote) {
+			t.Errorf("%s: notes %q, want %q", name, joined, c.wantNote)
 		}
 	}
 	_, _, err := fill().Corefile("a\nbind __PILLAR__OTHER__\n")
-	if err == nil || !strings.HasPrefix(err.Error(), "line 2: __PILLAR__OTHER__ is no placeholder") {
+	if err == nil || !strings.HasPrefix(err.Error(), "line 2: __PILLAR__OTHER__ is not a placeholder") {
 		t.Errorf("an unknown placeholder: %v", err)
 	}
 }
@@ -112,8 +112,8 @@ b.example:53 {
 	if text != want {
 		t.Errorf("got %s\nwant %s", text, want)
 	}
-	if said := strings.Join(notes, "; "); len(notes) != 2 || !strings.Contains(said, "template's own block") || !strings.Contains(said, "none.example of the kube-dns ConfigMap names no server") {
-		t.Errorf("said %q", said)
+	if joined := strings.Join(notes, "; "); len(notes) != 2 || !strings.Contains(joined, "template's own block") || !strings.Contains(joined, "none.example of the kube-dns ConfigMap names no server") {
+		t.Errorf("notes %q", joined)
 	}
 }
 

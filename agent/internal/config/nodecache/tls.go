@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// TLS is how what -metrics-listen-address serves is protected.
+// TLS is the protection of -metrics-listen-address.
 type TLS struct {
 	Enabled   bool
 	Cert, Key string // files, PEM
-	ClientCA  string // file, PEM; "" none
+	ClientCA  string // file, PEM; "" for none
 	Auth      tls.ClientAuthType
-	Least     uint16 // version
+	Min       uint16 // version
 }
 
 // clientAuth are the values of -tls-client-auth-type, by crypto/tls's names.
@@ -31,8 +31,8 @@ func versions() map[string]uint16 {
 	return map[string]uint16{"TLS10": tls.VersionTLS10, "TLS11": tls.VersionTLS11, "TLS12": tls.VersionTLS12, "TLS13": tls.VersionTLS13}
 }
 
-// secure reads what the flags say of TLS, where it is enabled.
-func (o *Options) secure(auth, least string) error {
+// checkTLS reads the flags of TLS, if it is enabled.
+func (o *Options) checkTLS(auth, minVersion string) error {
 	if !o.TLS.Enabled {
 		o.TLS = TLS{}
 		return nil
@@ -42,18 +42,18 @@ func (o *Options) secure(auth, least string) error {
 	if o.TLS.Auth, known = clientAuth()[auth]; !known {
 		errs = append(errs, fmt.Errorf("-tls-client-auth-type %q: write one of %s", auth, strings.Join(slices.Sorted(maps.Keys(clientAuth())), ", ")))
 	}
-	if o.TLS.Least, known = versions()[least]; !known {
-		errs = append(errs, fmt.Errorf("-tls-min-version %q: write one of %s", least, strings.Join(slices.Sorted(maps.Keys(versions())), ", ")))
+	if o.TLS.Min, known = versions()[minVersion]; !known {
+		errs = append(errs, fmt.Errorf("-tls-min-version %q: write one of %s", minVersion, strings.Join(slices.Sorted(maps.Keys(versions())), ", ")))
 	}
 	if o.TLS.Cert == "" || o.TLS.Key == "" {
 		errs = append(errs, errors.New("-tls-enabled needs -tls-cert-file and -tls-private-key-file: name both"))
 	}
 	verifies := o.TLS.Auth == tls.VerifyClientCertIfGiven || o.TLS.Auth == tls.RequireAndVerifyClientCert
 	if verifies && o.TLS.ClientCA == "" {
-		errs = append(errs, fmt.Errorf("-tls-client-auth-type %s needs -tls-client-ca-file: name the file of who signs clients", auth))
+		errs = append(errs, fmt.Errorf("-tls-client-auth-type %s needs -tls-client-ca-file: name the file of the clients' certificate authorities", auth))
 	}
 	if o.TLS.ClientCA != "" && o.TLS.Auth == tls.NoClientCert {
-		errs = append(errs, errors.New("-tls-client-ca-file has no effect with -tls-client-auth-type NoClientCert: take it out, or write RequireAndVerifyClientCert"))
+		errs = append(errs, errors.New("-tls-client-ca-file has no effect with -tls-client-auth-type NoClientCert: remove it, or write RequireAndVerifyClientCert"))
 	}
 	return errors.Join(errs...)
 }
