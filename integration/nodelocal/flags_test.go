@@ -80,7 +80,7 @@ func TestLocalAddressAlone(t *testing.T) {
 	n.template(strings.ReplaceAll(n.manifest().corefile, " "+n.onLink[0].String(), ""))
 	p := n.container("neardns-agent", "-localip", local4.String(), "-conf", "/etc/Corefile", "-upstreamsvc", "another")
 	n.awaitLeases(p, local4)
-	if !strings.Contains(p.Output(), "instead of <nil>") {
+	if !strings.Contains(p.Output(), "gets the queries") {
 		t.Error("that kube-dns is asked in the Service's place is not said")
 	}
 	n.each(pod.NetNS, "by the local address", cached, local4)

@@ -44,9 +44,9 @@ other {
 	}
 	for want, text := range map[string]string{
 		"line 2: forward to 169.254.20.10, an address of the agent": ". {\n forward . 169.254.20.10\n}",
-		"forward to [fd00:90de:d95::a]:53":                                 ". {\n forward . 192.0.2.1 [fd00:90de:d95::a]:53\n}",
-		"take out the port":                                                ".:5353 {\n whoami\n}",
-		"Unknown directive 'kubernetes'":                                   ". {\n kubernetes\n}",
+		"forward to [fd00:90de:d95::a]:53":                          ". {\n forward . 192.0.2.1 [fd00:90de:d95::a]:53\n}",
+		"take out the port":                                         ".:5353 {\n whoami\n}",
+		"Unknown directive 'kubernetes'":                            ". {\n kubernetes\n}",
 	} {
 		if _, err := ReadCorefile("base", text, own); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
