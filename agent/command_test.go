@@ -97,7 +97,7 @@ func TestCommandLine(t *testing.T) {
 			"config show, by the node's", []string{"config", "show", "--config", "/node.yaml"},
 			map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\n", "/etc/resolv.conf": "nameserver 192.0.2.53\n",
 				"/etc/kube-dns-corefile/Corefile": ". {\n forward . /etc/resolv.conf\n}\n"}, exitGood,
-			"external: auto  # default: the node's resolvers, because kube-dns's Corefile asks them, too: forward . /etc/resolv.conf, line 2", "",
+			"external: auto  # default: the node's resolvers, because kube-dns's Corefile forwards to them, too: forward . /etc/resolv.conf, line 2", "",
 		},
 		{
 			"bad snippet", []string{"config", "check", "--config", "/node.yaml"},

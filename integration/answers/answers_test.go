@@ -55,7 +55,7 @@ func TestSameAnswersAsKubeDNS(t *testing.T) {
 
 	stop := n.asking()
 	n.configMap(usual + cluster)
-	n.await("external: the node's resolvers, because kube-dns's Corefile asks them, too: forward . /etc/resolv.conf, line 6", "status")
+	n.await("external: the node's resolvers, because kube-dns's Corefile forwards to them, too: forward . /etc/resolv.conf, line 6", "status")
 	n.wantSame("with the usual Corefile", a("db.acme.local.", "www.usual.example.")...)
 	testutil.Eventually(t, func() error { // an agent that got no CPU for a while is without its leases for some seconds
 		if who, err := testutil.Ask(n.steered.NetNS, n.Service(true), "who.example.", dns.TypeTXT, "udp", testutil.AskOptions{Timeout: patience}); err != nil || who.Client != n.HostAddrs()[0] {

@@ -116,7 +116,7 @@ func (s *Source) Enabled() bool { return s.offloader.enabled.Load() }
 
 // Offer offers an entry that was just served to a client that the kernel program could have answered. It never waits and allocates nothing.
 func (s *Source) Offer(e *answers.Entry, now answers.Instant, size uint16) {
-	if !e.Ripe(now) {
+	if !e.ShouldOffer(now) {
 		return
 	}
 	select {

@@ -99,11 +99,11 @@ func (n *Node) checkUpstreams() []error {
 			faults = append(faults, n.checkLoop(fmt.Sprintf("upstreams.external[%d]", i), e.Address)...)
 		}
 	}
-	if count := len(n.Upstreams.Cluster); count > nameserver.Most {
-		add("upstreams.cluster", "names %d servers: keep at most %d", count, nameserver.Most)
+	if count := len(n.Upstreams.Cluster); count > nameserver.MaxServers {
+		add("upstreams.cluster", "names %d servers: keep at most %d", count, nameserver.MaxServers)
 	}
-	if count := len(n.Upstreams.External); count > nameserver.Most {
-		add("upstreams.external", "names %d servers: keep at most %d", count, nameserver.Most)
+	if count := len(n.Upstreams.External); count > nameserver.MaxServers {
+		add("upstreams.external", "names %d servers: keep at most %d", count, nameserver.MaxServers)
 	}
 	return faults
 }
@@ -126,8 +126,8 @@ func (n *Node) checkStubDomains() []error {
 			faults = append(faults, n.fault(field, "belongs to the cluster: name its servers in upstreams.cluster"))
 		case len(servers) == 0:
 			faults = append(faults, n.fault(field, "names no server: name one or take the domain out"))
-		case len(servers) > nameserver.Most:
-			faults = append(faults, n.fault(field, fmt.Sprintf("names %d servers: keep at most %d", len(servers), nameserver.Most)))
+		case len(servers) > nameserver.MaxServers:
+			faults = append(faults, n.fault(field, fmt.Sprintf("names %d servers: keep at most %d", len(servers), nameserver.MaxServers)))
 		}
 		for i, a := range servers {
 			faults = append(faults, n.checkLoop(fmt.Sprintf("%s[%d]", field, i), a)...)

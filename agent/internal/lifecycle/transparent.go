@@ -56,8 +56,8 @@ type transparent struct {
 // agentClient marks the agent's own queries in a pod's stead: their answers may be offloaded.
 type agentClient struct{}
 
-// Borrows implements cache.Borrowing.
-func (agentClient) Borrows() bool { return true }
+// MayOffload implements cache.OffloadClient.
+func (agentClient) MayOffload() bool { return true }
 
 // prepareTransparent opens the registry of pods and kernel hits before the agent takes the node. The returned function starts the server.
 func (a *agent) prepareTransparent(o *opened) func(context.Context, *opened, *tenure) (arrangement, error) {

@@ -9,8 +9,8 @@ import (
 	"github.com/neardns/neardns/internal/dns/fastpath"
 )
 
-// Borrowing is the identity of a client whose hits the kernel may answer with offloaded entries.
-type Borrowing interface{ Borrows() bool }
+// OffloadClient is the identity of a client; MayOffload reports whether the kernel may answer its hits with offloaded entries.
+type OffloadClient interface{ MayOffload() bool }
 
 // offer offers an entry that was just served for offload, if the kernel program understands the query.
 func (c *Cache) offer(e *answers.Entry, q *fastpath.Query, now answers.Instant) {
@@ -20,7 +20,7 @@ func (c *Cache) offer(e *answers.Entry, q *fastpath.Query, now answers.Instant) 
 	if rcode := e.Rcode(); rcode != dns.RcodeSuccess && rcode != dns.RcodeNameError {
 		return
 	}
-	if client, ok := q.Identity.(Borrowing); ok && client.Borrows() {
+	if client, ok := q.Identity.(OffloadClient); ok && client.MayOffload() {
 		c.source.Offer(e, now, q.MaxSize)
 	}
 }
@@ -33,7 +33,7 @@ func (c *Cache) popular() time.Duration {
 	return c.gap
 }
 
-// validUntil returns until when hits of a question are answered with e: until it expires if a timer watches it, else until it is due for
+// validUntil returns until when hits of a key are answered with e: until it expires if a timer watches it, else until it is due for
 // refresh. It implements offload.Source.ValidUntil.
 func (c *Cache) validUntil(e, success, denial *answers.Entry, now answers.Instant) (until answers.Instant, ok bool) {
 	if e == denial && success != nil && c.preferPositive {

@@ -277,7 +277,7 @@ func TestLongDead(t *testing.T) {
 			}
 			wg.Wait()
 			eventually(t, "no connection more", func() bool { return openEnds.Load() <= open+4 })
-			if faults := strings.Join(b.Ask.servers.Faults(), "\n"); !strings.Contains(faults, "nobody answers for .: ") {
+			if faults := strings.Join(b.Ask.servers.Faults(), "\n"); !strings.Contains(faults, "no server answers for .: ") {
 				t.Errorf("faults: %q", faults)
 			}
 		}

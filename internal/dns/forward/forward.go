@@ -147,7 +147,7 @@ func (a *Ask) resolve(ctx context.Context, req *dns.Msg, client net.Addr) (*dns.
 	return r.run(ctx)
 }
 
-// maxUDPSize bounds the answers over datagrams in bytes: a waiting query holds a buffer of that size, and longer answers come over a stream.
+// maxUDPSize bounds the answers over datagrams in bytes: a waiting query holds a buffer of that size. Longer answers come over a stream.
 const maxUDPSize = 4096
 
 // stripOptions returns a query without the client's EDNS options, unless a cache has removed them already. Cookies and padding hold

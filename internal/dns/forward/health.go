@@ -121,7 +121,8 @@ func (s *server) fail(now time.Time, a *Ask, f failed) {
 		}
 		h.changes.Add(1)
 		h.since = now
-		s.log.Warn("upstream fails clients' queries; it is tried last until it answers well", "server", s.name, "reason", f.why.String(), "err", f.err)
+		s.log.Warn("upstream fails clients' queries; it is tried last until it answers well",
+			"server", s.name, "reason", f.why.String(), "err", f.err)
 	}
 	if f.why.answered() {
 		h.turn.Store(s.at(now.Add(h.nextPause())))

@@ -87,8 +87,8 @@ func TestHedgesAreBounded(t *testing.T) {
 	for h.spend() {
 		granted++
 	}
-	if granted != hedgeMost {
-		t.Errorf("%d at the start, want %d", granted, hedgeMost)
+	if granted != maxHedges {
+		t.Errorf("%d at the start, want %d", granted, maxHedges)
 	}
 	for range hedgeCost {
 		h.earn()
@@ -96,13 +96,13 @@ func TestHedgesAreBounded(t *testing.T) {
 	if !h.spend() || h.spend() {
 		t.Errorf("want one for %d questions", hedgeCost)
 	}
-	for range 10 * hedgeCost * hedgeMost {
+	for range 10 * hedgeCost * maxHedges {
 		h.earn()
 	}
 	for granted = 0; h.spend(); granted++ {
 	}
-	if granted != 2*hedgeMost {
-		t.Errorf("%d saved up, want %d", granted, 2*hedgeMost)
+	if granted != 2*maxHedges {
+		t.Errorf("%d saved up, want %d", granted, 2*maxHedges)
 	}
 }
 
@@ -253,7 +253,7 @@ func TestSlowForAll(t *testing.T) {
 			wg.Go(func() { b.want("udp", fmt.Sprintf("n%d.example.", i), "slow", 1200*time.Millisecond, 2*time.Second) })
 		}
 		wg.Wait()
-		if most := int64(questions + hedgeMost + questions/hedgeCost + neutral); slow.questions() > most {
+		if most := int64(questions + maxHedges + questions/hedgeCost + neutral); slow.questions() > most {
 			t.Errorf("asked %d times for %d questions, want at most %d", slow.questions(), questions, most)
 		}
 		if b.list[0].health.failing.Load() {

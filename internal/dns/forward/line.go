@@ -125,8 +125,8 @@ func rejection(err error) bool {
 		return false
 	}
 	switch errno {
-	case syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.ENONET, syscall.ENOPROTOOPT, syscall.EPROTO,
-		syscall.EOPNOTSUPP, syscall.EACCES, syscall.EMSGSIZE:
+	case syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.ENONET, syscall.ENOPROTOOPT,
+		syscall.EPROTO, syscall.EOPNOTSUPP, syscall.EACCES, syscall.EMSGSIZE:
 		return true
 	}
 	return false
@@ -246,7 +246,7 @@ func dial(ctx context.Context, by connect, addr string, stream bool, config *tls
 	return &line{conn: conn, stream: stream}, nil
 }
 
-// prepare sets a socket's options before it connects. A mark, if not 0, tells the host table that the packets are the agent's.
+// prepare sets a socket's options before it connects. By a mark, if not 0, the host table recognises the agent's packets.
 func prepare(network string, c syscall.RawConn, mark int) error {
 	var err error
 	ctlErr := c.Control(func(fd uintptr) {

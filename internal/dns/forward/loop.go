@@ -103,7 +103,8 @@ func (a *Ask) findLoops(ctx context.Context) (looped bool) {
 		case ctx.Err() != nil:
 			return looped
 		case back && !a.loops[i].Swap(true):
-			a.servers.log.Error("upstream leads back to this node and is not used", "server", s.name, "zone", a.zones[0], "remedy", loopText(s.name, a.zones[0]))
+			a.servers.log.Error("upstream leads back to this node and is not used", "server", s.name, "zone", a.zones[0],
+				"remedy", loopText(s.name, a.zones[0]))
 		case !back && err != nil:
 			// A server that does not answer has not shown that the loop is gone.
 		case !back && a.loops[i].Swap(false):

@@ -91,7 +91,8 @@ func (ss *Servers) Collector() prometheus.Collector {
 		probes:   desc("probes_total", "Queries that check whether a failing upstream answers again.", "server"),
 		opened:   desc("connections_opened_total", "Connections and sockets opened to an upstream.", "server", "protocol"),
 		hedged:   desc("hedges_total", "Queries sent a second time while the first had no answer yet."),
-		shed:     desc("shed_total", "Queries that were not forwarded, because every upstream was dead and their client had its share of the queries that probe them."),
+		shed: desc("shed_total", "Queries that were not forwarded, because every upstream was dead and their client had its share "+
+			"of the queries that probe them."),
 		resorted: desc("last_resort_total", "Queries answered by the cluster DNS address because the upstreams before it failed.", "zone"),
 		loops:    desc("loop", "Whether an upstream leads back to this node (1) and is not used for the zone.", "server", "zone"),
 	}

@@ -24,8 +24,8 @@ func reachUDP() []time.Duration {
 }
 func reachTCP() []time.Duration { return []time.Duration{0, 700 * time.Millisecond} }
 
-// Reach sends a query for name's address as a miss would: from this netns, with its routes and filters, the last resort included. It returns
-// nil once a server has answered well; when ctx ends or all have failed, it returns why. If pressing, it queries all servers at once over
+// Reach sends a query for name's address as a miss would: from this netns, with its routes and filters, the last resort included. It
+// returns nil once a server has answered well; when ctx ends or all have failed, it returns why. If pressing, it queries all servers at once over
 // both protocols, several times; otherwise one after the other.
 //
 // It does not change the servers' health, and clients' queries do not limit it.
@@ -73,8 +73,8 @@ func (ss *Servers) NoteTrouble() {
 	ss.trouble.Send()
 }
 
-// blockOf finds the server block for name: the one with the longest zone, and of these the newest, because after a reload the old blocks stay
-// until their last answer.
+// blockOf finds the server block for name: the one with the longest zone, and of these the newest, because after a reload the old blocks
+// stay until their last answer.
 func (ss *Servers) blockOf(name string) *Ask {
 	name = strings.ToLower(dns.Fqdn(name))
 	ss.mu.Lock()

@@ -125,7 +125,9 @@ func (s *server) exchange(ctx context.Context, req *dns.Msg, wire []byte, w way,
 // over sends a query over l, and then returns l to the pool or closes it.
 //
 //nolint:revive,staticcheck // stale qualifies the error
-func (s *server) over(ctx context.Context, l *line, req *dns.Msg, wire []byte, deadline time.Time, rejected func(error)) (m *dns.Msg, err error, stale bool) {
+func (s *server) over(
+	ctx context.Context, l *line, req *dns.Msg, wire []byte, deadline time.Time, rejected func(error),
+) (m *dns.Msg, err error, stale bool) {
 	_ = l.conn.SetDeadline(deadline) // fails on a closed socket only, and then so does the write
 	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(time.Unix(1, 0)) })
 	id, err := l.send(wire)
@@ -205,8 +207,8 @@ func reasonOf(v verdict, err error) reason {
 		return reasonRefuses
 	case errors.Is(err, errForeign), errors.Is(err, errMalformed):
 		return reasonMalformed
-	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM),
-		errors.Is(err, os.ErrPermission), errors.As(err, &dnsErr) && dnsErr.Op == "dial":
+	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.EACCES),
+		errors.Is(err, syscall.EPERM), errors.Is(err, os.ErrPermission), errors.As(err, &dnsErr) && dnsErr.Op == "dial":
 		return reasonUnreachable
 	}
 	return reasonBroken

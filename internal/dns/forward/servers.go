@@ -24,8 +24,8 @@ type spec struct {
 	mark int // of the packets to it; 0: none
 }
 
-// Servers holds the upstreams that the agent's server blocks ask: their connections, health and counts outlive a reload.
-// It may be used by several goroutines.
+// Servers holds the upstreams of the agent's server blocks. Their connections, health and counts outlive a reload. It is safe for
+// concurrent use.
 type Servers struct {
 	log     *slog.Logger
 	roots   *x509.CertPool // nil: the system's
@@ -35,18 +35,18 @@ type Servers struct {
 	bufs    buffers
 	hedges  hedges
 	nonces  nonces
-	shed    atomic.Uint64 // questions that were not asked because others try the same dead servers
-	// trouble has a value when a question was not answered as soon as it should.
-	trouble tick.Chan
+	shed    atomic.Uint64 // queries that were not forwarded because others probe the same dead servers
+	trouble tick.Chan     // has a value when a query was not answered as soon as it should be
 
 	mu     sync.Mutex // guards the fields below
 	byName map[string]*server
 	blocks []*Ask
 }
 
-// NewServers makes an empty set. log is told of each change of a server's health.
+// NewServers makes an empty set. It logs each change of a server's health to log.
 func NewServers(log *slog.Logger) *Servers {
-	return &Servers{log: log, maxAge: defaultMaxAge, connect: connectSocket, born: time.Now(), byName: map[string]*server{}, trouble: tick.New()}
+	return &Servers{log: log, maxAge: defaultMaxAge, connect: connectSocket, born: time.Now(),
+		byName: map[string]*server{}, trouble: tick.New()}
 }
 
 // acquire finds or makes a server.
@@ -56,12 +56,14 @@ func (ss *Servers) acquire(sp spec) *server {
 	name := sp.String()
 	s := ss.byName[name]
 	if s == nil {
-		s = &server{name: name, addr: sp.Addr.String(), mark: sp.mark, log: ss.log, bufs: &ss.bufs, maxAge: ss.maxAge, connect: ss.connect, born: ss.born}
+		s = &server{name: name, addr: sp.Addr.String(), mark: sp.mark, log: ss.log, bufs: &ss.bufs, maxAge: ss.maxAge,
+			connect: ss.connect, born: ss.born}
 		s.udp.bufs, s.tcp.bufs = &ss.bufs, &ss.bufs
 		s.life, s.end = context.WithCancel(context.Background())
 		if sp.TLS {
 			name := cmp.Or(sp.ServerName, sp.Addr.Addr().String())
-			s.tls = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: ss.roots, ServerName: name, ClientSessionCache: tls.NewLRUClientSessionCache(4)}
+			s.tls = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: ss.roots, ServerName: name,
+				ClientSessionCache: tls.NewLRUClientSessionCache(4)}
 		}
 		ss.byName[name] = s
 	}
@@ -69,7 +71,7 @@ func (ss *Servers) acquire(sp spec) *server {
 	return s
 }
 
-// release gives a server back; the last one ends it.
+// release undoes one acquire. The last one ends the server.
 func (ss *Servers) release(s *server) {
 	ss.mu.Lock()
 	s.refs--
@@ -95,19 +97,19 @@ func (ss *Servers) leave(a *Ask) {
 	ss.blocks = slices.DeleteFunc(ss.blocks, func(b *Ask) bool { return b == a })
 }
 
-// Status is what is known of one server.
+// Status is the state of one server.
 type Status struct {
 	Server     string    `json:"server"`
-	Zones      []string  `json:"zones"`                // for whose names it is asked
-	LastResort bool      `json:"lastResort,omitempty"` // everywhere asked only when the others fail
-	Failing    bool      `json:"failing,omitempty"`    // asked last, and tried in the background
+	Zones      []string  `json:"zones"`                // whose names are forwarded to it
+	LastResort bool      `json:"lastResort,omitempty"` // everywhere tried only when the others fail
+	Failing    bool      `json:"failing,omitempty"`    // tried last, until it answers well
 	Reason     string    `json:"reason,omitempty"`     // why
 	Since      time.Time `json:"since,omitzero"`       // of the present state; zero: as at the start
-	NoTCP      bool      `json:"noTCP,omitempty"`      // did not take TCP lately, UDP is tried first
-	Loops      []string  `json:"loops,omitempty"`      // zones whose names it asks this node for: not asked for them
+	NoTCP      bool      `json:"noTCP,omitempty"`      // did not accept TCP lately, so UDP is tried first
+	Loops      []string  `json:"loops,omitempty"`      // zones whose names it forwards to this node, so that it is not used for them
 }
 
-// Status lists the servers that are asked, by name.
+// Status lists the servers by name.
 func (ss *Servers) Status() []Status {
 	ss.mu.Lock()
 	servers := slices.SortedFunc(maps.Values(ss.byName), func(a, b *server) int { return strings.Compare(a.name, b.name) })
@@ -140,7 +142,7 @@ func (ss *Servers) Status() []Status {
 	return out
 }
 
-// Faults says in one line each what somebody should mend: loops, and blocks whose servers all fail.
+// Faults lists what an operator should repair, in one line each: loops, and blocks whose servers all fail.
 func (ss *Servers) Faults() []string {
 	ss.mu.Lock()
 	blocks := slices.Clone(ss.blocks)
@@ -159,32 +161,32 @@ func (ss *Servers) Faults() []string {
 			}
 		}
 		if failing == len(a.list) {
-			out = append(out, fmt.Sprintf("nobody answers for %s: %s: see that they run and can be reached from this node, or name others under upstreams",
-				strings.Join(a.zones, ", "), strings.Join(names, ", ")))
+			out = append(out, fmt.Sprintf("no server answers for %s: %s: check that they run and can be reached from this node, "+
+				"or name others under upstreams", strings.Join(a.zones, ", "), strings.Join(names, ", ")))
 		}
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
 }
 
-// hedges grants tries beside those that run: one for ten questions, and some for the moment in which a server falls
-// silent. Without the bound, an upstream that is slow because it is overloaded would be asked everything twice.
+// hedges grants tries alongside the running ones: one for ten queries, and some for the moment when a server falls silent. Without the
+// bound, an upstream that is slow because it is overloaded would get everything twice.
 type hedges struct{ saved, granted atomic.Int64 }
 
 const (
-	hedgeCost = 10  // questions
-	hedgeMost = 100 // tries that may be saved up
+	hedgeCost = 10  // queries
+	maxHedges = 100 // tries that may be saved up
 )
 
 func (h *hedges) earn() {
-	if n := h.saved.Add(1); n > hedgeCost*hedgeMost {
-		h.saved.Store(hedgeCost * hedgeMost)
+	if n := h.saved.Add(1); n > hedgeCost*maxHedges {
+		h.saved.Store(hedgeCost * maxHedges)
 	}
 }
 
 // spend takes one try, if one is left. The first ones need no saving, so the count begins below zero.
 func (h *hedges) spend() bool {
-	if h.saved.Add(-hedgeCost) < -hedgeCost*hedgeMost {
+	if h.saved.Add(-hedgeCost) < -hedgeCost*maxHedges {
 		h.saved.Add(hedgeCost)
 		return false
 	}

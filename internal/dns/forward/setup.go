@@ -94,8 +94,8 @@ func parseServers(c *caddy.Controller, taken []spec) ([]spec, error) {
 	if len(args) == 0 {
 		return nil, c.ArgErr()
 	}
-	if len(args) > nameserver.Most {
-		return nil, c.Errf("%d servers: at most %d are taken", len(args), nameserver.Most)
+	if len(args) > nameserver.MaxServers {
+		return nil, c.Errf("%d servers: at most %d are taken", len(args), nameserver.MaxServers)
 	}
 	var out []spec
 	for _, arg := range args {

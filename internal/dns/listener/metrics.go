@@ -2,22 +2,23 @@ package listener
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Collector exports what the server's clients hold of it. It reads at each scrape and costs a question nothing.
+// Collector exports what clients use of the server. It reads at each scrape and costs a query nothing.
 func (s *Server) Collector() prometheus.Collector {
 	return &collector{quota: s.quota,
 		packets: prometheus.NewDesc("neardns_udp_in_flight",
-			"Questions over UDP that are read and not yet answered.", nil, nil),
+			"Queries over UDP that are read and not yet answered.", nil, nil),
 		packetsMax: prometheus.NewDesc("neardns_udp_in_flight_limit",
-			"How many questions over UDP may be read and not yet answered.", nil, nil),
+			"How many queries over UDP may be read and not yet answered.", nil, nil),
 		dropped: prometheus.NewDesc("neardns_udp_dropped_total",
-			"Questions over UDP that were dropped, or their answers, because their source had as many in work as places were left, "+
+			"Queries over UDP, or answers to them, that were dropped because their client had its fair share in progress, "+
 				"its link holds answers back, or the socket was full.", nil, nil),
 		open: prometheus.NewDesc("neardns_tcp_connections",
 			"TCP connections that are open.", nil, nil),
 		most: prometheus.NewDesc("neardns_tcp_connections_limit",
 			"How many TCP connections may be open (limits.tcpConnections).", nil, nil),
 		shed: prometheus.NewDesc("neardns_tcp_connections_shed_total",
-			"TCP connections that had to go, by reason: idle (the longest idle one made room for another) or refused (there was no place and no idle one).",
+			"TCP connections that were closed for others, by reason: idle (the longest idle one made room for another) "+
+				"or refused (there was no slot and no idle one).",
 			[]string{"reason"}, nil)}
 }
 

@@ -22,8 +22,8 @@ const (
 	Stale              // the cache, after the answer's TTL
 )
 
-// Kept reports whether the answer came from the cache.
-func (l Level) Kept() bool { return l != Miss }
+// FromCache reports whether the answer came from the cache.
+func (l Level) FromCache() bool { return l != Miss }
 
 // Query is one query on its way through the plugins. Its fields do not change meanwhile. Nothing reads a nil Query.
 type Query struct {

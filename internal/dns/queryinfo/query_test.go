@@ -9,12 +9,12 @@ import (
 func TestFound(t *testing.T) {
 	q := new(Query)
 	ctx := With(context.Background(), q)
-	if From(context.Background()) != nil || From(ctx) != q || q.Level() != Miss || q.Level().Kept() {
+	if From(context.Background()) != nil || From(ctx) != q || q.Level() != Miss || q.Level().FromCache() {
 		t.Error("a new question")
 	}
 	From(ctx).Found(Stale)
 	From(ctx).Found(Hit)
-	if q.Level() != Hit || !q.Level().Kept() || !Stale.Kept() {
+	if q.Level() != Hit || !q.Level().FromCache() || !Stale.FromCache() {
 		t.Errorf("level %d", q.Level())
 	}
 	inner := With(ctx, nil)

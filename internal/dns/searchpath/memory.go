@@ -15,8 +15,8 @@ import (
 // How long a decision is kept. The minimum lets the queries for both families, and those of a resolver that walks by itself, get the same
 // decision. The maximum is kube-dns's TTL, so that no decision is older than an answer may be.
 const (
-	keepLeast = 5 * time.Second
-	keepMost  = 30 * time.Second
+	minKeep = 5 * time.Second
+	maxKeep = 30 * time.Second
 )
 
 // remembered is how many decisions are kept: about 1 MiB with usual names, at most 5.
@@ -42,11 +42,11 @@ type decisionKey struct {
 
 // end is where a walk ends.
 type end struct {
-	question string   // the name of the walk that has addresses; "" if the resolver has to walk by itself
-	first    bool     // it is the walk's first name
-	absent   bool     // none of them exists
-	ttl      uint32   // seconds from the walk's begin: how long all of this is good
-	denial   []dns.RR // the SOA of the first query's denial
+	target string   // the name of the walk that has addresses; "" if the resolver has to walk by itself
+	first  bool     // it is the walk's first name
+	absent bool     // none of them exists
+	ttl    uint32   // for how many seconds from the start of the walk this is valid
+	denial []dns.RR // the SOA of the first query's denial
 }
 
 // decision is the result of a walk. Its fields are read only when until is set, which comes last, or after done is closed; they do not
@@ -77,7 +77,7 @@ func (m *Memory) left(d *decision) uint32 {
 func (m *Memory) over(d *decision) bool { return !d.until.IsZero() && !m.now().Before(d.until) }
 
 // decide returns the decision about k, and calls walk if there is none; queries that come meanwhile wait for it. If walk takes longer
-// than walkMost, the decision for all of them is that the resolver walks by itself, since the queries for both families must get the same
+// than maxWalk, the decision for all of them is that the resolver walks by itself, since the queries for both families must get the same
 // one. walk then continues, because its results are likely to be queried next.
 func (m *Memory) decide(k decisionKey, walk func(*end)) *decision {
 	m.mu.Lock()
@@ -104,14 +104,14 @@ func (m *Memory) decide(k decisionKey, walk func(*end)) *decision {
 		}()
 		walk(&e)
 	}()
-	patience := time.NewTimer(walkMost)
+	patience := time.NewTimer(maxWalk)
 	defer patience.Stop()
 	select {
 	case d.end = <-found:
 	case <-patience.C:
 	}
 	m.mu.Lock()
-	d.until = m.now().Add(min(max(time.Duration(d.ttl)*time.Second, keepLeast), keepMost))
+	d.until = m.now().Add(min(max(time.Duration(d.ttl)*time.Second, minKeep), maxKeep))
 	m.mu.Unlock()
 	close(d.done)
 	return d

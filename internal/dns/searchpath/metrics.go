@@ -14,14 +14,14 @@ const (
 	resultFirst                   // it was the walk's end itself
 	resultAbsent                  // no name of the walk exists
 	resultLeft                    // left to the resolver, since resolvers differ or something failed
-	resultLater                   // it was a later question of a longer name's walk
+	resultLater                   // it was a later query of a longer name's walk
 	results                       // how many there are
 )
 
 // Values of the label result, by result.
 var resultNames = [results]string{"completed", "first", "absent", "left", "later"}
 
-// Metrics counts questions that may have been the first of a walk, by what became of them. One is enough for a process.
+// Metrics counts queries that may have been the first of a walk, by result. One is enough for a process.
 type Metrics struct{ counts [results]atomic.Uint64 }
 
 func (m *Metrics) count(r result) { m.counts[r].Add(1) }
@@ -29,7 +29,7 @@ func (m *Metrics) count(r result) { m.counts[r].Add(1) }
 // Collector exports the counts. It reads them at each scrape.
 func (m *Metrics) Collector() prometheus.Collector {
 	return &collector{metrics: m, desc: prometheus.NewDesc("neardns_search_completions_total",
-		"Questions of pods with search completion that end in the first domain of their search list, by result: completed (answered with "+
+		"Queries of pods with search completion that end in the first domain of their search list, by result: completed (answered with "+
 			"what the walk would have found), first (the name exists there), absent (no name of the walk exists), left (resolvers differ in "+
 			"what they do, or something failed: the pod walks by itself), later (part of a walk that was left to the pod).",
 		[]string{"result"}, nil)}

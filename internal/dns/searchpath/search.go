@@ -8,39 +8,39 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// nameMost is the longest name in its written form with the final dot (RFC 1035, section 3.1: 255 bytes on the wire).
-const nameMost = 254
+// maxName is the length of the longest name in its written form with the final dot (RFC 1035, section 3.1: 255 bytes on the wire).
+const maxName = 254
 
-// Lists that all resolvers read alike: glibc before 2.26 takes the first six domains and 255 characters of them, and musl passes
-// over a line of more than 255, its end included, so that its list is empty.
+// Limits within which all resolvers read a search list alike: glibc before 2.26 takes the first six domains and 255 characters, and musl
+// skips a line of more than 255, its end included, so that its list is empty.
 const (
-	domainsMost = 6
-	lineMost    = 255
+	maxDomains = 6
+	maxLine    = 255
 )
 
-// Search is how one pod turns a short name into full ones. It does not change. What is decided is remembered by the Search itself,
-// so pods do not share one, and a pod keeps its own as long as it stays the Same.
+// Search is how one pod turns a short name into full ones. It does not change. Decisions are remembered by the Search itself, so pods do
+// not share one, and a pod keeps its own as long as it stays the Same.
 type Search struct {
-	suffixes []string // lower case, with the final dot; "." stands for the name as it was typed
+	suffixes []string // lower case, with the final dot; "." is the name as it was typed
 	first    []byte   // the first of them in wire form; nil: it has none
 	ndots    int
 	noTLD    bool
 	cluster  string // the cluster's domain in the form of the suffixes
-	id       string // the same for all that walk in the same way
+	id       string // equal for all that walk in the same way
 }
 
-// NewSearch takes a search list, the two options that steer its use, and the cluster's domain. It returns nil if no query
+// NewSearch makes a Search from a search list, the two options that steer its use, and the cluster's domain. It returns nil if no query
 // shows that a walk begins (without a list, or with one that begins with the root), and if resolvers read the list differently. noTLD: a
 // name without a dot is never queried as it is (no-tld-query, resolv.conf(5)).
 func NewSearch(list []string, ndots int, noTLD bool, cluster string) *Search {
-	if len(list) > domainsMost || len("search "+strings.Join(list, " ")+"\n") > lineMost {
+	if len(list) > maxDomains || len("search "+strings.Join(list, " ")+"\n") > maxLine {
 		return nil
 	}
 	s := &Search{ndots: ndots, noTLD: noTLD, cluster: strings.ToLower(strings.TrimSuffix(cluster, ".")) + "."}
 	for _, suffix := range list {
 		suffix = strings.ToLower(strings.TrimSuffix(suffix, ".")) + "."
-		if strings.ContainsAny(suffix, `\ `) || len(suffix) > nameMost || suffix != "." && (suffix[0] == '.' || strings.Contains(suffix, "..")) {
-			return nil // who knows what its resolver makes of that
+		if strings.ContainsAny(suffix, `\ `) || len(suffix) > maxName || suffix != "." && (suffix[0] == '.' || strings.Contains(suffix, "..")) {
+			return nil // resolvers may differ
 		}
 		s.suffixes = append(s.suffixes, suffix)
 	}
@@ -55,16 +55,16 @@ func NewSearch(list []string, ndots int, noTLD bool, cluster string) *Search {
 // Same reports whether both walk in the same way.
 func (s *Search) Same(other *Search) bool { return s != nil && other != nil && s.id == other.id }
 
-// begins takes the question with which the walk of a name begins apart and returns the name, without a final dot.
-func (s *Search) begins(question string) (name string, ok bool) {
-	return cut(question, s.suffixes[0])
+// nameOf returns the name whose walk begins with a query for queried, without a final dot.
+func (s *Search) nameOf(queried string) (name string, ok bool) {
+	return cutSuffix(queried, s.suffixes[0])
 }
 
-// walks reports whether the list is tried before the name itself is, so that the walk's first question is the first of all.
+// walks reports whether the list is tried before the name itself, so that the walk's first query is the first of all.
 func (s *Search) walks(name string) bool { return strings.Count(name, ".") < s.ndots }
 
-// questions lists what a resolver asks for a name, in its order.
-func (s *Search) questions(name string) []string {
+// steps lists the names that a resolver queries for a name, in its order.
+func (s *Search) steps(name string) []string {
 	out := make([]string, 0, len(s.suffixes)+1)
 	for _, suffix := range s.suffixes {
 		out = append(out, join(name, suffix))
@@ -75,23 +75,23 @@ func (s *Search) questions(name string) []string {
 	return append(out, name+".")
 }
 
-// top returns the name whose denial denies a question of the walk too: what stands right below the suffix, where that is one of
-// the cluster's. Below a name that does not exist nothing does (RFC 8020), and the cluster's zone keeps to that: a Service that
-// is not there has no endpoints, and a namespace that is not there no Services (Kubernetes' DNS specification). Elsewhere, and
-// for a name of one label, it is "".
-func (s *Search) top(name, question string) string {
+// parentOf returns the name whose denial also denies a step of the walk: the last label of name and the suffix, if the suffix is one of the
+// cluster's. Below a name that does not exist, no name does (RFC 8020), and the cluster's zone keeps to that: a missing Service has no
+// endpoints, and a missing namespace no Services (Kubernetes' DNS specification). For other suffixes, and for a name of one label, it
+// returns "".
+func (s *Search) parentOf(name, step string) string {
 	at := strings.LastIndexByte(name, '.')
-	if at < 0 || !strings.HasSuffix("."+question[min(len(name)+1, len(question)):], "."+s.cluster) {
+	if at < 0 || !strings.HasSuffix("."+step[min(len(name)+1, len(step)):], "."+s.cluster) {
 		return ""
 	}
-	return question[at+1:]
+	return step[at+1:]
 }
 
-// later lists the names whose walks come by this question after their first step.
-func (s *Search) later(question string) []string {
-	out := []string{strings.TrimSuffix(question, ".")}
+// earlier lists the names whose walks query this name after their first step.
+func (s *Search) earlier(queried string) []string {
+	out := []string{strings.TrimSuffix(queried, ".")}
 	for _, suffix := range s.suffixes[1:] {
-		if name, ok := cut(question, suffix); ok && suffix != "." {
+		if name, ok := cutSuffix(queried, suffix); ok && suffix != "." {
 			out = append(out, name)
 		}
 	}
@@ -105,8 +105,8 @@ func join(name, suffix string) string {
 	return name + "." + suffix
 }
 
-// cut takes a suffix and the dot before it off a name.
-func cut(name, suffix string) (string, bool) {
+// cutSuffix removes a suffix and the dot before it from a name.
+func cutSuffix(name, suffix string) (string, bool) {
 	at := len(name) - len(suffix)
 	if at < 2 || name[at-1] != '.' || !strings.EqualFold(name[at:], suffix) {
 		return "", false

@@ -23,10 +23,10 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// walkMost is how long a query waits for a walk before it is passed on, which may take another 1.9 s, or 4.5 if the name is slow (plugin
+// maxWalk is how long a query waits for a walk before it is passed on, which may take another 1.9 s, or 4.5 if the name is slow (plugin
 // ask). musl retries after 2.5 s, glibc and Go after five. The walk's own queries are then in progress or in the cache, for the pod's own
 // walk.
-const walkMost = 500 * time.Millisecond
+const maxWalk = 500 * time.Millisecond
 
 // SearchPath is the plugin in one server block.
 type SearchPath struct {
@@ -50,7 +50,7 @@ func (c *SearchPath) Name() string { return "searchpath" }
 // ServeDNS implements plugin.Handler.
 func (c *SearchPath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	if s := c.wanted(ctx, r); s != nil {
-		if name, ok := s.begins(r.Question[0].Name); ok {
+		if name, ok := s.nameOf(r.Question[0].Name); ok {
 			if server, ok := ctx.Value(dnsserver.Key{}).(*dnsserver.Server); ok {
 				if rcode, done := c.complete(ctx, newWalker(server, w), w, r, s, name); done {
 					return rcode, nil
@@ -76,8 +76,8 @@ func (c *SearchPath) wanted(ctx context.Context, r *dns.Msg) *Search {
 	if s == nil || len(r.Question) != 1 || r.Opcode != dns.OpcodeQuery || !r.RecursionDesired || r.CheckingDisabled {
 		return nil
 	}
-	asked := r.Question[0]
-	if asked.Qclass != dns.ClassINET || asked.Qtype != dns.TypeA && asked.Qtype != dns.TypeAAAA || strings.Contains(asked.Name, `\`) {
+	question := r.Question[0]
+	if question.Qclass != dns.ClassINET || question.Qtype != dns.TypeA && question.Qtype != dns.TypeAAAA || strings.Contains(question.Name, `\`) {
 		return nil
 	}
 	if o := r.IsEdns0(); o != nil && o.Do() {
@@ -90,11 +90,12 @@ func (c *SearchPath) wanted(ctx context.Context, r *dns.Msg) *Search {
 }
 
 // complete answers the first query of a walk with the walk's end, if there is one that every resolver would come to.
-func (c *SearchPath) complete(ctx context.Context, ask *walker, w dns.ResponseWriter, r *dns.Msg, s *Search, name string) (rcode int, done bool) {
-	question := r.Question[0].Name
+func (c *SearchPath) complete(
+	ctx context.Context, k *walker, w dns.ResponseWriter, r *dns.Msg, s *Search, name string,
+) (rcode int, done bool) {
 	// The same query can be a later one of a longer name's walk: web.shop's second is the first of web in the namespace shop. Then the
 	// longer name's first query was here just now, and the resolver is walking by itself.
-	for _, longer := range s.later(question) {
+	for _, longer := range s.earlier(r.Question[0].Name) {
 		if c.memory.walked(decisionKey{s, strings.ToLower(longer)}) {
 			c.metrics.count(resultLater)
 			return 0, false
@@ -103,7 +104,7 @@ func (c *SearchPath) complete(ctx context.Context, ask *walker, w dns.ResponseWr
 	name = strings.ToLower(name)
 	d := c.memory.decide(decisionKey{s, name}, func(e *end) {
 		if s.walks(name) {
-			ask.walk(context.WithoutCancel(ctx), s, name, e)
+			k.walk(context.WithoutCancel(ctx), s, name, e)
 		}
 	})
 	switch {
@@ -113,11 +114,11 @@ func (c *SearchPath) complete(ctx context.Context, ask *walker, w dns.ResponseWr
 	case d.absent:
 		c.metrics.count(resultAbsent)
 		return 0, false
-	case d.question == "":
+	case d.target == "":
 		c.metrics.count(resultLeft)
 		return 0, false
 	}
-	found := ask.ask(ctx, d.question, r.Question[0].Qtype)
+	found := k.query(ctx, d.target, r.Question[0].Qtype)
 	if found == nil || found.Truncated || found.Rcode != dns.RcodeSuccess && found.Rcode != dns.RcodeNameError {
 		c.metrics.count(resultLeft)
 		return 0, false
@@ -153,7 +154,7 @@ func answer(r, found *dns.Msg, d *end, ttl uint32) *dns.Msg {
 	}
 	m.Answer = append([]dns.RR{&dns.CNAME{
 		Hdr:    dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: ttl},
-		Target: d.question,
+		Target: d.target,
 	}}, found.Answer...)
 	return m
 }

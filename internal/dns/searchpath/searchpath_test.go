@@ -168,7 +168,7 @@ func TestOneDenialForAll(t *testing.T) {
 		{"www.example.com", "www.example.com.notcluster.local.", ""},
 		{"a.b", "a.b.cluster.local.", "b.cluster.local."},
 	} {
-		if got := shop().top(tc.name, tc.question); got != tc.want {
+		if got := shop().parentOf(tc.name, tc.question); got != tc.want {
 			t.Errorf("top of %s in %s: %q, want %q", tc.question, tc.name, got, tc.want)
 		}
 	}
@@ -261,7 +261,7 @@ func TestMemoryIsBounded(t *testing.T) {
 			t.Error("what is being decided was dropped")
 		}
 		close(release)
-		<-time.After(keepMost)
+		<-time.After(maxKeep)
 		for i := range remembered / 2 {
 			m.decide(decisionKey{next, fmt.Sprint(i)}, func(*end) {})
 		}
@@ -312,10 +312,10 @@ func TestNeighbourClearsNothing(t *testing.T) {
 // A panic behind the plugin leaves nobody waiting and ends nothing.
 func TestDecidePanics(t *testing.T) {
 	m, s := NewMemory(), shop()
-	if d := m.decide(decisionKey{s, "n"}, func(e *end) { e.question = "half"; panic("oh") }); d.question != "" {
+	if d := m.decide(decisionKey{s, "n"}, func(e *end) { e.target = "half"; panic("oh") }); d.target != "" {
 		t.Errorf("%+v", d)
 	}
-	if d := m.decide(decisionKey{s, "n"}, func(*end) { t.Error("decided again at once") }); d.question != "" {
+	if d := m.decide(decisionKey{s, "n"}, func(*end) { t.Error("decided again at once") }); d.target != "" {
 		t.Errorf("%+v", d)
 	}
 }
@@ -402,12 +402,12 @@ func TestSearch(t *testing.T) {
 			}
 			continue
 		}
-		if diff := cmp.Diff(tc.want, s.questions(tc.name)); diff != "" {
+		if diff := cmp.Diff(tc.want, s.steps(tc.name)); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", tc.list, diff)
 		}
 	}
 	s := shop()
-	if got, want := s.later("web.shop.svc.cluster.local."), []string{"web.shop.svc.cluster.local", "web.shop", "web.shop.svc"}; !slices.Equal(got, want) {
+	if got, want := s.earlier("web.shop.svc.cluster.local."), []string{"web.shop.svc.cluster.local", "web.shop", "web.shop.svc"}; !slices.Equal(got, want) {
 		t.Errorf("later: %q, want %q", got, want)
 	}
 }

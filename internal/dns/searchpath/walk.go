@@ -42,24 +42,24 @@ func inner(ctx context.Context) bool {
 	return n > 0
 }
 
-// walk goes through the list until a name has addresses, or until resolvers differ about what comes next. Both families are
-// asked for each, since that is what a resolver decides by, and then both get the same decision. Below the cluster's suffixes one
-// denial does for all names that end in the same label: com.shop.svc.cluster.local is asked once, not each host outside.
+// walk goes through the list until a name has addresses, or until resolvers differ about what comes next. It queries both families for each
+// name, because that is what a resolver decides by, and then both get the same decision. Below the cluster's suffixes, one denial is enough
+// for all names that end in the same label: com.shop.svc.cluster.local is queried once, not each host outside.
 //
-// What all of glibc (2.36, res_search), musl (1.2.3, name_from_dns_search) and Go (1.25, goLookupIPCNAMEOrder) agree in: a name
-// that has an address in one family ends the walk, one that does not exist in either lets it go on. At a name without
-// addresses musl stops and the others go on, and at a failure too; an alias that leads nowhere stops glibc alone. Where one
-// family's answer denies the name that the other's has, musl goes on; it still does, since both answers are handed on.
+// glibc (2.36, res_search), musl (1.2.3, name_from_dns_search) and Go (1.25, goLookupIPCNAMEOrder) agree on this: a name that has an address
+// in one family ends the walk, and a name that does not exist in either family continues it. At a name without addresses, and at a failure,
+// musl stops and the others continue. An alias that leads nowhere stops only glibc. If one family's answer denies a name that the other
+// family has, musl continues; it still does, because it gets both answers.
 func (k *walker) walk(ctx context.Context, s *Search, name string, d *end) {
 	begun := time.Now()
 	ctx = queryinfo.With(ctx, nil) // no client gets these answers
-	ttl := uint32(keepMost / time.Second)
-	for i, question := range s.questions(name) {
-		if len(question) > nameMost || time.Since(begun) > walkMost {
+	ttl := uint32(maxKeep / time.Second)
+	for i, step := range s.steps(name) {
+		if len(step) > maxName || time.Since(begun) > maxWalk {
 			return
 		}
-		if top := s.top(name, question); top != "" {
-			if m := k.ask(ctx, top, dns.TypeA); read(m, dns.TypeA) == absent && len(m.Answer) == 0 { // an alias would exist
+		if parent := s.parentOf(name, step); parent != "" {
+			if m := k.query(ctx, parent, dns.TypeA); read(m, dns.TypeA) == absent && len(m.Answer) == 0 { // an alias would exist
 				soa, good := denial(m)
 				if i == 0 {
 					d.denial = soa
@@ -68,13 +68,13 @@ func (k *walker) walk(ctx context.Context, s *Search, name string, d *end) {
 				continue
 			}
 		}
-		v4, v6 := k.both(ctx, question)
+		v4, v6 := k.both(ctx, step)
 		one, other := read(v4, dns.TypeA), read(v6, dns.TypeAAAA)
 		switch {
 		case one == unclear || other == unclear:
 			return
 		case one == has || other == has:
-			d.question, d.first, d.ttl = question, i == 0, ttl
+			d.target, d.first, d.ttl = step, i == 0, ttl
 			return
 		case one != absent || other != absent:
 			return
@@ -90,21 +90,21 @@ func (k *walker) walk(ctx context.Context, s *Search, name string, d *end) {
 }
 
 // both queries both families at once.
-func (k *walker) both(ctx context.Context, question string) (v4, v6 *dns.Msg) {
+func (k *walker) both(ctx context.Context, name string) (v4, v6 *dns.Msg) {
 	done := make(chan struct{})
 	go func() { // ends with the query, which has a bound of its own
 		defer close(done)
-		v6 = k.ask(ctx, question, dns.TypeAAAA)
+		v6 = k.query(ctx, name, dns.TypeAAAA)
 	}()
-	v4 = k.ask(ctx, question, dns.TypeA)
+	v4 = k.query(ctx, name, dns.TypeA)
 	<-done
 	return v4, v6
 }
 
-// ask queries the server as the client would. It returns nil if no plugin wrote an answer.
-func (k *walker) ask(ctx context.Context, question string, qtype uint16) *dns.Msg {
+// query queries the server as the client would. It returns nil if no plugin wrote an answer.
+func (k *walker) query(ctx context.Context, name string, qtype uint16) *dns.Msg {
 	m := new(dns.Msg)
-	m.SetQuestion(question, qtype)
+	m.SetQuestion(name, qtype)
 	n, _ := ctx.Value(dnsserver.LoopKey{}).(int)
 	w := &responsewriter.Capture{Base: k.client}
 	k.server.ServeDNS(context.WithValue(ctx, dnsserver.LoopKey{}, n+1), w, m) // recovers from panics
@@ -115,7 +115,7 @@ func (k *walker) ask(ctx context.Context, question string, qtype uint16) *dns.Ms
 type outcome int
 
 const (
-	unclear outcome = iota // it failed or was cut
+	unclear outcome = iota // a failure, or truncated
 	absent                 // there is no such name
 	empty                  // it exists without addresses of the family
 	alias                  // it leads to a name without addresses of the family

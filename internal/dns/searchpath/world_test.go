@@ -271,7 +271,7 @@ func compare(t *testing.T, seed uint64) (saved int) {
 		}
 		name := strings.Join(parts, ".")
 		names = append(names, name)
-		for _, question := range append(s.questions(name), name+".") {
+		for _, question := range append(s.steps(name), name+".") {
 			kinds[question] = "absent"
 			if random.IntN(3) == 0 {
 				kinds[question] = kindNames()[random.IntN(len(kindNames()))]

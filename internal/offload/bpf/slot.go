@@ -41,7 +41,7 @@ const SeriesMost = 255
 // fill encodes an answer into a slot.
 func (s *objectSlot) fill(a *Answer) error {
 	q, do, cd := a.Key.Question()
-	message := a.Entry.Kept()
+	message := a.Entry.Layout()
 	if do || cd || len(q) < 5 || len(q)-4 > maxName || len(message.TTLs) > maxTTLs || a.Series >= SeriesMost && a.Group != trialGroup {
 		return ErrUnfit
 	}

@@ -27,7 +27,7 @@ const (
 	maxFetches     = 128
 	maxLinkFetches = 32
 	// fetches is how often one query is looked up: the first fetch caches the entry, and two more hits make it ripe for offload
-	// (answers.Entry.Ripe).
+	// (answers.Entry.ShouldOffer).
 	fetches = 3
 )
 

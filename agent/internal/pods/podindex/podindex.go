@@ -183,8 +183,8 @@ func InKernel(f podfile.File, conf *config.Node) (wanted bool, why string) {
 	return true, ""
 }
 
-// Borrows implements cache.Borrowing.
-func (c *client) Borrows() bool { return c.inKernel }
+// MayOffload implements cache.OffloadClient.
+func (c *client) MayOffload() bool { return c.inKernel }
 
 // AnsweredInKernel counts queries of an attachment that the kernel program answered: all are hits, and none is a failure. If the pod is
 // gone, they still count for its namespace.
@@ -244,7 +244,7 @@ func (c *Clients) Record(a queryinfo.Answer) {
 	failed := a.Rcode != rcodeSuccess && a.Rcode != rcodeNameError
 	for _, t := range [...]*tally{p.tally, p.namespace} {
 		t.queries.Add(1)
-		if a.Level.Kept() {
+		if a.Level.FromCache() {
 			t.hits.Add(1)
 		}
 		if failed {

@@ -294,7 +294,7 @@ func TestWhoseHitsTheKernelAnswers(t *testing.T) {
 			}
 			c := clientsOf(filesOf(t, tc.file), confOf(t, tc.conf))
 			p, _ := c.Identify(addr("10.244.1.5")).(*client)
-			if p == nil || p.Borrows() != (tc.wanted && tc.why == "") {
+			if p == nil || p.MayOffload() != (tc.wanted && tc.why == "") {
 				t.Errorf("the client %+v", p)
 			}
 		})

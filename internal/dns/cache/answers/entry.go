@@ -23,8 +23,8 @@ const (
 
 // Entry is one cached answer. Its message never changes; its counters do.
 type Entry struct {
-	// The message with ID 0, RD and CD clear and its question in lower case, and behind it, two bytes each: which record
-	// of the message is the first of a set of addresses (see addresses), how many there are, and the places of all TTLs.
+	// The message with ID 0, RD and CD clear and the name in its question section in lower case. After it, in two bytes each: which record of
+	// the message is the first of a set of addresses (see addresses), how many there are, and the offsets of all TTLs.
 	blob  string
 	size  uint16 // of the message
 	flags byte   // of the key
@@ -46,18 +46,18 @@ type Entry struct {
 	prev, next *Entry
 }
 
-// ErrMessage is a message that is not kept.
-var ErrMessage = errors.New("not a DNS answer that can be kept")
+// ErrMessage is the error for a message that cannot be stored.
+var ErrMessage = errors.New("not a DNS answer that can be stored")
 
-// NewEntry makes an entry of an answer to the key's question. message is whole, in wire form with exactly one
-// question and without OPT; it is not kept. The entry is in no store yet.
+// NewEntry makes an entry of an answer to the query with key k. message is whole, in wire form, with one record in its question section and
+// without OPT; the entry has a copy of it. The entry is in no store yet.
 func NewEntry(k *msg.Key, class Class, message []byte, ttl uint32) (*Entry, error) {
 	e := &Entry{flags: k.Flags(), class: class, ttl: ttl}
 	if err := e.fill(message); err != nil {
 		return nil, err
 	}
 	if !e.matches(k) {
-		return nil, ErrMessage // it answers another question
+		return nil, ErrMessage // it answers another query
 	}
 	return e, nil
 }
@@ -95,8 +95,8 @@ func (e *Entry) fill(m []byte) error {
 // setSize is what comes before the places of TTLs.
 const setSize = 4
 
-// addresses finds the first set of addresses in the answer section that is worth being rotated: records behind each other, one as
-// long as the other, with one owner, one type (A or AAAA) and one class. at has the places of TTLs, and the answer section begins at start.
+// addresses finds the first set of addresses in the answer section that can be rotated: consecutive records of equal length with one owner,
+// one type (A or AAAA) and one class. at has the offsets of TTLs, and the answer section begins at start.
 func addresses(m []byte, at []uint16, start int) (first, count uint16) {
 	before := 0 // where the record before begins
 	for i := range msg.ReadHeader(m).Ancount {
@@ -125,9 +125,9 @@ func addresses(m []byte, at []uint16, start int) (first, count uint16) {
 	return first, count
 }
 
-// sameSet reports whether two records, each told by where it begins and where its TTL stands, have one owner, type and class. A
-// name that stands in the message already is a pointer to it (RFC 1035, section 4.1.4), so the second owner is written as the
-// first, or leads there. Whatever is written otherwise counts as another one, and is not rotated.
+// sameSet reports whether two records, each given by its offset and its TTL's, have one owner, type and class. A name that the message has
+// already is a pointer to it (RFC 1035, section 4.1.4), so the second owner is written as the first, or points to it. An owner that is
+// written in another way counts as another one, and is not rotated.
 func sameSet(m []byte, a, aTTL, b, bTTL int) bool {
 	if string(m[aTTL-4:aTTL]) != string(m[bTTL-4:bTTL]) {
 		return false
@@ -136,8 +136,8 @@ func sameSet(m []byte, a, aTTL, b, bTTL int) bool {
 	return string(one) == string(two) || len(two) == 2 && int(binary.BigEndian.Uint16(two)) == 0xc000|a
 }
 
-// parse finds a message's question section, and appends the offsets of all TTLs to at. It fails on anything but a whole answer to one
-// question, without OPT.
+// parse finds a message's question section, and appends the offsets of all TTLs to at. It fails on anything but a whole answer to one query,
+// without OPT.
 func parse(m []byte, at []uint16) (question []byte, _ []uint16, err error) {
 	if !msg.IsWholeAnswer(m) {
 		return nil, nil, ErrMessage
@@ -160,7 +160,7 @@ func parse(m []byte, at []uint16) (question []byte, _ []uint16, err error) {
 	return question, at, nil
 }
 
-// Reply is what a client's own question adds to a kept answer.
+// Reply is what a client's query adds to an entry.
 type Reply struct {
 	ID       uint16
 	Question []byte // in wire form, in the client's case
@@ -170,8 +170,8 @@ type Reply struct {
 	Rotate   bool // each reply begins with another address of the set
 }
 
-// AppendReply appends the answer as this client gets it, without OPT. Question must be the entry's, but for its case:
-// owner names that point to it come out in the client's case.
+// AppendReply appends the answer as this client gets it, without OPT. r.Question must be the entry's, in any case: owner names that point to
+// it come out in the client's case.
 func (e *Entry) AppendReply(b []byte, r *Reply) []byte {
 	start := len(b)
 	b = append(b, e.blob[:e.size]...)
@@ -199,8 +199,8 @@ func (e *Entry) AppendReply(b []byte, r *Reply) []byte {
 // number reads two bytes of the blob.
 func (e *Entry) number(at int) int { return int(e.blob[at])<<8 | int(e.blob[at+1]) }
 
-// rotate writes the set of addresses into m one place further than in the reply before. The records' other parts are alike, so
-// only addresses change places, and what stands in front of them (aliases) or behind stays there.
+// rotate writes the set of addresses into m one place further than in the reply before. The records' other parts are equal, so only
+// addresses change places; records before (aliases) and after them stay where they are.
 func (e *Entry) rotate(m []byte) {
 	count := e.number(int(e.size) + 2)
 	if count == 0 {
@@ -237,19 +237,19 @@ func (e *Entry) Rcode() int { return int(e.blob[3] & msg.RcodeMask) }
 // Class is the class that the entry was made with.
 func (e *Entry) Class() Class { return e.class }
 
-// TTL is for how many seconds the answer was kept.
+// TTL is for how many seconds the answer was stored.
 func (e *Entry) TTL() uint32 { return e.ttl }
 
-// Stored is when the answer was kept, on the store's clock.
+// Stored is when the answer was stored, on the store's clock.
 func (e *Entry) Stored() Instant { return Instant(e.stored) }
 
-// Left is how many seconds the answer is good for. At zero and below it is stale, for so many seconds. The last begun
-// second counts whole, as in CoreDNS.
+// Left is for how many seconds the answer is valid. At zero and below it is stale, for that many seconds. The last second counts whole, as
+// in CoreDNS.
 func (e *Entry) Left(now Instant) int {
 	return int(e.ttl) - int((int64(now)-e.stored)/int64(time.Second))
 }
 
-// matches reports whether the entry answers the key's question.
+// matches reports whether the entry answers queries with the key.
 func (e *Entry) matches(k *msg.Key) bool {
 	question, _, _ := k.Question()
 	end := msg.HeaderSize + len(question)
@@ -292,7 +292,7 @@ func (e *Entry) heatAt(now Instant, gap time.Duration, n uint64) uint64 {
 // maxUses is as many uses as eviction distinguishes.
 const maxUses = 3
 
-// Use counts a use of the entry, or of the other entry of its question, for eviction. A nil entry counts nothing.
+// Use counts a use of the entry, or of the other entry with its key, for eviction. A nil entry counts nothing.
 func (e *Entry) Use() {
 	if e == nil {
 		return
@@ -302,7 +302,7 @@ func (e *Entry) Use() {
 	}
 }
 
-// Fail notes that a refresh failed: silent when nothing was heard at all.
+// Fail notes that a refresh failed; silent: the upstream sent nothing.
 func (e *Entry) Fail(now Instant, silent bool) {
 	at := int64(max(now, 1))
 	if silent {
@@ -333,7 +333,7 @@ func (e *Entry) Denied() bool { return e.denied.Load() != 0 }
 // seven eighths full, with key, pointer and control byte (Go 1.24's maps).
 const entryOverhead = int64(unsafe.Sizeof(Entry{})+15)/16*16 + 28
 
-// cost is what the entry takes of memory, within a few percent; TestHonestBytes holds it against the runtime's figures.
+// cost is the memory that the entry takes, within a few percent; TestHonestBytes compares it to the runtime's figures.
 func (e *Entry) cost() int64 { return entryOverhead + sizeClass(len(e.blob)) }
 
 // sizeClass is about what the allocator takes for n bytes: steps of 16 up to 256, of an eighth above.
@@ -345,17 +345,17 @@ func sizeClass(n int) int64 {
 	return int64((n + step - 1) / step * step)
 }
 
-// Kept is what an entry holds, for who answers with it elsewhere.
-type Kept struct {
-	Bytes     string   // the message with ID 0, RD and CD clear, AD as it came, and its question in lower case
-	TTLs      []uint16 // where the records' TTLs stand in it, in the records' order
+// Layout is an entry's message and its offsets, for another program that answers with it.
+type Layout struct {
+	Bytes     string   // the message with ID 0, RD and CD clear, AD as it came, and its question section in lower case
+	TTLs      []uint16 // the offsets of the records' TTLs, in the records' order
 	First     int      // which record begins a set of addresses that replies may rotate
-	Addresses int      // in the set; 0: there is none. Each stands as far behind the one before as the others.
+	Addresses int      // in the set, at equal distances; 0: there is none
 }
 
-// Kept returns what the entry holds.
-func (e *Entry) Kept() Kept {
-	k := Kept{Bytes: e.blob[:e.size], First: e.number(int(e.size)), Addresses: e.number(int(e.size) + 2)}
+// Layout returns the entry's message and offsets.
+func (e *Entry) Layout() Layout {
+	k := Layout{Bytes: e.blob[:e.size], First: e.number(int(e.size)), Addresses: e.number(int(e.size) + 2)}
 	for i := int(e.size) + setSize; i < len(e.blob); i += 2 {
 		k.TTLs = append(k.TTLs, uint16(e.number(i)))
 	}

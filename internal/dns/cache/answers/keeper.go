@@ -36,7 +36,7 @@ type Keeper struct {
 	saved   uint64     // Store.Changes at the last snapshot
 	failing bool
 
-	fresh atomic.Int64 // Unix time in milliseconds, for Fresh; a slow disk must not hold up who asks
+	fresh atomic.Int64 // Unix time in milliseconds, for Fresh; a slow disk must not delay the caller
 }
 
 // Snapshot writes what the store holds.

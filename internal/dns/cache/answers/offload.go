@@ -10,9 +10,9 @@ const (
 	offloadUntil   = 3 // this and above: offloaded until that many nanoseconds less offloadUntil on the store's clock
 )
 
-// Ripe counts a hit that the kernel could have served, and reports whether to offer the entry for offload: at the second hit, if the
+// ShouldOffer counts a hit that the kernel could have served, and reports whether to offer the entry for offload: at the second hit, if the
 // entry is marked at the first, and then not before Decline or before the time for which it was offloaded is over.
-func (e *Entry) Ripe(now Instant) bool {
+func (e *Entry) ShouldOffer(now Instant) bool {
 	switch state := e.offload.Load(); {
 	case state == offloadNone && !e.marked.Load():
 		e.offload.CompareAndSwap(state, offloadHit) // if it fails, another goroutine has counted a hit at the same time
@@ -46,7 +46,7 @@ func (e *Entry) inherit(old *Entry) {
 	e.offload.Store(min(old.offload.Load(), offloadHit))
 }
 
-// Key is the key of the entry's question.
+// Key is the key of the queries that the entry answers.
 func (e *Entry) Key() msg.Key {
 	question, _ := msg.Question(e.blob) // fill has read it already
 	var k msg.Key
@@ -54,9 +54,9 @@ func (e *Entry) Key() msg.Key {
 	return k
 }
 
-// Offload calls push with the entries of e's question, e among them, and notes until when e is offloaded. If ok is false, e is as before
-// its offer. If e is no longer stored, push is not called. Meanwhile no entry of the question can be put or removed: push must be quick,
-// and must not call the store.
+// Offload calls push with the entries of e's key, e among them, and notes until when e is offloaded. If ok is false, e is as before its
+// offer. If e is no longer stored, push is not called. Meanwhile no entry of the key can be put or removed: push must be quick, and must not
+// call the store.
 func (sp *Space) Offload(e *Entry, push func(success, denial *Entry) (until Instant, ok bool)) {
 	sh := sp.shard(e.hash)
 	sh.mu.RLock()
@@ -75,7 +75,7 @@ func (sp *Space) Offload(e *Entry, push func(success, denial *Entry) (until Inst
 }
 
 // OnRevoke sets a function to call for each offloaded entry before the kernel must stop serving it: because it is replaced or removed, or
-// another answer to its question joins it. A lock of the store is held meanwhile: f must be quick, and must not call the store. nil: none
+// the store gets another answer with its key. A lock of the store is held meanwhile: f must be quick, and must not call the store. nil: none
 // is called.
 func (s *Store) OnRevoke(f func(*Entry)) {
 	if f == nil {

@@ -10,13 +10,13 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// TestRipe: an entry is offered at its second hit, once, and again when it was declined or the time is over.
-func TestRipe(t *testing.T) {
+// TestShouldOffer: an entry is offered at its second hit, once, and again when it was declined or the time is over.
+func TestShouldOffer(t *testing.T) {
 	e := new(Entry)
 	ripe := func(now Instant, want bool) {
 		t.Helper()
 		e.Use()
-		if got := e.Ripe(now); got != want {
+		if got := e.ShouldOffer(now); got != want {
 			t.Errorf("at %d: %t", now, got)
 		}
 	}
@@ -32,7 +32,7 @@ func TestRipe(t *testing.T) {
 		t.Errorf("%d uses, offloaded %t", e.uses.Load(), e.isOffloaded())
 	}
 	e.uses.Store(1)
-	if e.Ripe(0) || e.uses.Load() != 1 {
+	if e.ShouldOffer(0) || e.uses.Load() != 1 {
 		t.Errorf("eviction's count and the offer are not apart: %d", e.uses.Load())
 	}
 }
@@ -43,7 +43,7 @@ func TestMark(t *testing.T) {
 	if e.Marked() || !e.Mark() || e.Mark() || !e.Marked() {
 		t.Error("a mark can be set twice, or is not seen")
 	}
-	if !e.Ripe(0) {
+	if !e.ShouldOffer(0) {
 		t.Error("a marked entry is not offered at its first hit")
 	}
 	e.Use()
@@ -156,15 +156,15 @@ func TestHeirIsOffered(t *testing.T) {
 		for _, lend := range []bool{true, false} {
 			e, next := entryOf(t, k, Success), entryOf(t, k, Success)
 			sp.Put(k, e)
-			e.Ripe(s.Now())
-			if !e.Ripe(s.Now()) {
+			e.ShouldOffer(s.Now())
+			if !e.ShouldOffer(s.Now()) {
 				t.Fatal("not ripe")
 			}
 			if lend {
 				lending(sp, e)
 			}
 			sp.Put(k, next)
-			if !next.Ripe(s.Now()) {
+			if !next.ShouldOffer(s.Now()) {
 				t.Errorf("lent before: %t; the next answer is not offered", lend)
 			}
 			sp.Remove(next)

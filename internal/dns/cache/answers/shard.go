@@ -14,10 +14,10 @@ const (
 
 // shard is a part of a space with a lock of its own.
 //
-// Eviction is S3-FIFO (Yang et al., SOSP 2023): what is new goes into a small queue, a tenth of the whole, and only what
-// was asked for again while it was there comes into the main queue, where it goes round as long as it is used. So names that
-// are asked for once pass through the small queue, however many they are, and push out nothing but each other. What has left
-// the small queue is remembered for a while by its hash, and is known when it comes again.
+// Eviction is S3-FIFO (Yang et al., SOSP 2023). A new entry goes into a small queue, a tenth of the whole. Only an entry that is used again
+// while it is there moves on to the main queue, where it circulates as long as it is used. So names that are queried once pass through the
+// small queue, however many they are, and evict nothing but each other. The hash of an entry that has left the small queue is remembered for
+// a while, so that it goes to the main queue if it comes again.
 type shard struct {
 	mu    sync.RWMutex // guards all below, and the entries' lists
 	index [classes]map[uint64]*Entry
@@ -60,11 +60,11 @@ func (l *list) remove(e *Entry) {
 // ghosts remembers hashes in a table that forgets by being written over.
 type ghosts struct{ table []uint32 }
 
-const ghostLeast = 32
+const minGhosts = 32
 
 func (g *ghosts) add(hash uint64, entries int) {
 	if len(g.table) < entries { // as many as there are entries, to the next power of two
-		size := ghostLeast
+		size := minGhosts
 		for size < entries {
 			size *= 2
 		}
@@ -85,7 +85,7 @@ func (g *ghosts) take(hash uint64) bool {
 	return true
 }
 
-// find returns the entries of a question. An entry's message never changes, so it may be read without the lock.
+// find returns the entries of a key. An entry's message never changes, so it may be read without the lock.
 func (sh *shard) find(k *msg.Key, hash uint64) (success, denial *Entry) {
 	if e := sh.index[Success][hash]; e != nil && e.matches(k) {
 		success = e

@@ -20,7 +20,7 @@ import (
 //	entry    2, flags (1), class (1), queue (1), TTL (4), age in ms (8), size (2), message
 //	end      0, entries (4), CRC-32C of all before it (4)
 //
-// Entries belong to the space above them. The message has one question, in lower case, and no OPT.
+// Entries belong to the space above them. The message's question section has one record, in lower case, and there is no OPT.
 const (
 	snapshotMagic   = "neardnsC"
 	snapshotVersion = 1
@@ -35,7 +35,7 @@ const (
 // ErrSnapshot is a snapshot that is not whole, not ours or not of this version. Nothing of it was taken over.
 var ErrSnapshot = errors.New("not a snapshot of the cache")
 
-// Boot is a clock that no one can set: which boot of the machine this is, and how long ago it was. The zero value stands
+// Boot is a clock that cannot be set: which boot of the machine this is, and how long ago it was. The zero value stands
 // for not knowing.
 type Boot struct {
 	ID    [16]byte

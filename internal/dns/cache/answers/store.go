@@ -5,7 +5,7 @@
 // caller allowed. It knows messages, not servers: no sockets, no CoreDNS, no configuration. Everything in it is safe for concurrent use
 // unless its comment states otherwise.
 //
-// On failure nothing is stored: a message that it cannot parse is not kept, and a snapshot that it cannot parse is refused as a whole.
+// On failure nothing is stored: a message that it cannot parse is not stored, and a snapshot that it cannot parse is refused as a whole.
 package answers
 
 import (
@@ -173,7 +173,7 @@ type Space struct {
 	shards [shardCount]shard
 }
 
-// ID is what Store.Space was asked for.
+// ID is the argument of Store.Space.
 func (sp *Space) ID() uint64 { return sp.id }
 
 // Retain marks the space as in use until Release. A chain does so as long as it serves.
@@ -201,7 +201,7 @@ func (sp *Space) over(c Class) bool {
 // Len is how many entries of a class there are.
 func (sp *Space) Len(c Class) int { return int(sp.count[c].Load()) }
 
-// Get returns what is known of a question, stale or not, at most one of each class. They count as used.
+// Get returns the entries of a key, stale or not, at most one of each class. They count as used.
 func (sp *Space) Get(k *msg.Key) (success, denial *Entry) {
 	success, denial = sp.Peek(k)
 	for _, e := range []*Entry{success, denial} {
@@ -210,7 +210,7 @@ func (sp *Space) Get(k *msg.Key) (success, denial *Entry) {
 	return success, denial
 }
 
-// Peek is Get for who only wants to know.
+// Peek is Get that counts no use.
 func (sp *Space) Peek(k *msg.Key) (success, denial *Entry) {
 	h := k.Hash(sp.store.seed)
 	sh := sp.shard(h)
@@ -219,7 +219,7 @@ func (sp *Space) Peek(k *msg.Key) (success, denial *Entry) {
 	return sh.find(k, h)
 }
 
-// TryPeek is Peek for who must not wait: ok is false where a writer is at work just there.
+// TryPeek is Peek that never waits: ok is false if a writer holds the lock.
 func (sp *Space) TryPeek(k *msg.Key) (success, denial *Entry, ok bool) {
 	h := k.Hash(sp.store.seed)
 	sh := sp.shard(h)
@@ -231,8 +231,8 @@ func (sp *Space) TryPeek(k *msg.Key) (success, denial *Entry, ok bool) {
 	return success, denial, true
 }
 
-// Put keeps an entry in place of the one of its class that answers the same question, and evicts what it must. An entry
-// belongs to one space once it was put. It returns how many entries of each class had to go, of this space or another.
+// Put stores an entry in place of the one of its class with the same key, and evicts what it must. An entry belongs to one space once it was
+// put. It returns how many entries of each class were evicted, from this space or another.
 func (sp *Space) Put(k *msg.Key, e *Entry) (evicted [classes]int) {
 	e.stored, e.hash = int64(sp.store.Now()), k.Hash(sp.store.seed)
 	return sp.put(e, false)
@@ -258,7 +258,7 @@ func (sp *Space) put(e *Entry, proven bool) (evicted [classes]int) {
 	return evicted
 }
 
-// Remove forgets e if it is still kept.
+// Remove removes e if it is still stored.
 func (sp *Space) Remove(e *Entry) {
 	if sp.shard(e.hash).remove(sp, e) {
 		sp.store.puts.Add(1)

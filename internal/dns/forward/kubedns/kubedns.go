@@ -42,8 +42,8 @@ func passive() []string {
 // indifferent lists the options of forward that change no answer either. With `except`, `next` and `failover`, other plugins or servers
 // answer.
 func indifferent() []string {
-	return []string{"expire", "failfast_all_unhealthy_upstreams", "force_tcp", "health_check", "max_age", "max_concurrent", "max_connect_attempts",
-		"max_fails", "max_idle_conns", "policy", "prefer_udp", "read_timeout"}
+	return []string{"expire", "failfast_all_unhealthy_upstreams", "force_tcp", "health_check", "max_age", "max_concurrent",
+		"max_connect_attempts", "max_fails", "max_idle_conns", "policy", "prefer_udp", "read_timeout"}
 }
 
 // Read judges a Corefile. Names below clusterDomain, in-addr.arpa and ip6.arpa are the cluster's: queries for
@@ -58,7 +58,7 @@ func Read(text, clusterDomain string) Verdict {
 	case r.root == "":
 		v.Why = "its Corefile has no server block for all names"
 	case r.forward == "":
-		v.Why = "its Corefile forwards names of " + r.root + " to nobody"
+		v.Why = "its Corefile forwards names of " + r.root + " to no server"
 	default:
 		v.Node, v.Why = true, r.forward
 	}

@@ -15,8 +15,8 @@ import (
 	"strings"
 )
 
-// Most is how many servers one list may name: what CoreDNS's forward takes in one line.
-const Most = 15
+// MaxServers is how many servers one list may name: what CoreDNS's forward accepts in one line.
+const MaxServers = 15
 
 // Ports that a text may leave out.
 const (
@@ -36,8 +36,8 @@ type Address struct {
 // At returns the server at port 53 of an address, without TLS.
 func At(a netip.Addr) Address { return Address{Addr: netip.AddrPortFrom(a, plainPort)} }
 
-// Parse reads address, address:port or tls://address[%name][:port]. An IPv6 address with a port stands in brackets, with the name
-// inside of them. The name stands where a zone would: CoreDNS's forward writes it like that, too.
+// Parse reads address, address:port or tls://address[%name][:port]. An IPv6 address with a port needs brackets, with the name
+// inside them. The name is in the place of a zone, as in CoreDNS's forward.
 func Parse(text string) (Address, error) {
 	rest, secure := strings.CutPrefix(text, scheme)
 	if !secure {
@@ -61,7 +61,7 @@ func ParsePlain(text string) (Address, error) {
 }
 
 // ErrLinkLocal means that an address has a zone. The agent's connections are not bound to an interface.
-var ErrLinkLocal = errors.New("a link-local server cannot be asked: name one of its other addresses")
+var ErrLinkLocal = errors.New("a link-local server cannot be queried: name one of its other addresses")
 
 // parse reads an address that may have a port. text is what was written as a whole.
 func parse(text, s string, port uint16, remedy string) (Address, error) {

@@ -56,10 +56,12 @@ func parseResolvConf(file, text string) (out []entry, notes []string, err error)
 			faults = append(faults, fmt.Errorf("%s:%d: nameserver without an address: write one behind it or take the line out", file, number))
 			continue
 		case err != nil:
-			faults = append(faults, fmt.Errorf("%s:%d: nameserver %q is not an IP address: write one, without port, or take the line out", file, number, strict.Clip(rest)))
+			faults = append(faults, fmt.Errorf("%s:%d: nameserver %q is not an IP address: write one, without port, or take the line out",
+				file, number, strict.Clip(rest)))
 			continue
 		case addr.IsMulticast(), addr.Is4In6():
-			faults = append(faults, fmt.Errorf("%s:%d: nameserver %s is not a server's address: write another or take the line out", file, number, addr))
+			faults = append(faults, fmt.Errorf("%s:%d: nameserver %s is not a server's address: write another or take the line out",
+				file, number, addr))
 			continue
 		case addr.IsUnspecified():
 			addr = loopback(addr) // as the C libraries read it

@@ -58,7 +58,7 @@ const (
 	ByConfiguration By = "the servers of the configuration"
 )
 
-// Terms has the names of settings, as the user of the program knows them, for remedies. An empty one stands for the NodeConfig's name.
+// Terms has the names of settings, as the user of the program knows them, for remedies. If one is empty, the NodeConfig's name is used.
 type Terms struct {
 	External  string // upstreams.external
 	Cluster   string // upstreams.cluster of the configuration
@@ -159,9 +159,9 @@ func (r *resolver) take(to *[]nameserver.Address, where string, s nameserver.Add
 
 // bound cuts a list to the number of servers that CoreDNS accepts. A longer list in another program's file is valid, so it is no fault.
 func (r *resolver) bound(where string, servers *[]nameserver.Address) {
-	if extra := len(*servers) - nameserver.Most; extra > 0 {
-		r.note("%s: the last %d servers are not asked: %d are the most", where, extra, nameserver.Most)
-		*servers = (*servers)[:nameserver.Most]
+	if extra := len(*servers) - nameserver.MaxServers; extra > 0 {
+		r.note("%s: the last %d servers are not used: the maximum is %d", where, extra, nameserver.MaxServers)
+		*servers = (*servers)[:nameserver.MaxServers]
 	}
 }
 
@@ -181,7 +181,7 @@ func (r *resolver) configMap(coreDNS bool) (replaced bool) {
 		}
 		for _, domain := range slices.Sorted(maps.Keys(stubs)) {
 			if _, ok := r.in.StubDomains[domain]; ok {
-				r.note("%s: %s: the configuration's own servers are asked instead", file, domain)
+				r.note("%s: %s: the configuration's own servers are used instead", file, domain)
 				continue
 			}
 			if slices.Contains([]string{r.in.ClusterDomain, "in-addr.arpa", "ip6.arpa"}, domain) {
@@ -206,9 +206,9 @@ func (r *resolver) configMap(coreDNS bool) (replaced bool) {
 		r.faults = append(r.faults, err)
 	case len(addrs) == 0:
 	case r.in.ExternalSet:
-		r.note("%s: upstreams.external of the configuration is asked instead", file)
+		r.note("%s: upstreams.external of the configuration is used instead", file)
 	case coreDNS:
-		r.note("%s: passed over, since %s says that kube-dns is CoreDNS, which does not read it", file, r.in.Auto.Corefile)
+		r.note("%s: ignored: %s shows that kube-dns is CoreDNS, which does not read it", file, r.in.Auto.Corefile)
 	default:
 		for _, a := range addrs {
 			r.take(&r.out.External, file, a)
@@ -246,15 +246,15 @@ func (r *resolver) auto(corefile string, mounted bool) {
 	if !node {
 		return
 	}
-	r.out.Why = "kube-dns's Corefile asks them, too: " + why
+	r.out.Why = "kube-dns's Corefile forwards to them, too: " + why
 	faults, warnings := len(r.faults), len(r.out.Warnings)
 	r.resolvConf(r.in.Auto.NodeFile, "")
 	if len(r.faults) > faults {
-		r.out.Why = "the node's resolvers are not to be had: " + strings.ReplaceAll(errors.Join(r.faults[faults:]...).Error(), "\n", "; ")
+		r.out.Why = "the node's resolvers are not available: " + strings.ReplaceAll(errors.Join(r.faults[faults:]...).Error(), "\n", "; ")
 		r.faults, r.out.External = r.faults[:faults], nil
 	}
 	if len(r.out.External) == 0 && len(r.out.Warnings) > warnings {
-		r.out.Why = "the node's resolvers are not to be had: " + strings.Join(r.out.Warnings[warnings:], "; ")
+		r.out.Why = "the node's resolvers are not available: " + strings.Join(r.out.Warnings[warnings:], "; ")
 		r.out.Warnings = r.out.Warnings[:warnings]
 	}
 }
@@ -309,7 +309,8 @@ func (r *resolver) resolvConf(file, via string) {
 	if stubAlone && !askStub {
 		// Two caches in a row would keep answers longer than their TTL, and the stub may forward to the agent.
 		r.note("%s names systemd-resolved's stub %s: its servers are read from %s", file, addrs[stub].addr, UplinkFile)
-		r.resolvConf(UplinkFile, fmt.Sprintf("%s:%d: %s is systemd-resolved's stub, and its servers are not to be had: ", file, addrs[stub].line, addrs[stub].addr))
+		r.resolvConf(UplinkFile, fmt.Sprintf("%s:%d: %s is systemd-resolved's stub, and its servers are not available: ",
+			file, addrs[stub].line, addrs[stub].addr))
 		return
 	}
 	r.out.Notes = append(r.out.Notes, notes...)
@@ -324,7 +325,7 @@ func (r *resolver) resolvConf(file, via string) {
 			passed = append(passed, fmt.Sprintf("%s:%d: %s is systemd-resolved's stub", file, a.line, a.addr))
 		case a.addr.Zone() != "" || a.addr.Is6() && a.addr.IsLinkLocalUnicast():
 			// Routers announce themselves this way; CoreDNS's forward drops the interface and could never reach it.
-			passed = append(passed, fmt.Sprintf("%s:%d: %s is link-local and cannot be asked from here", file, a.line, a.addr))
+			passed = append(passed, fmt.Sprintf("%s:%d: %s is link-local and cannot be queried from here", file, a.line, a.addr))
 		default:
 			left++
 			if !slices.Contains(r.out.External, s) {
@@ -333,11 +334,12 @@ func (r *resolver) resolvConf(file, via string) {
 		}
 	}
 	if askStub {
-		r.note("%s names systemd-resolved's stub %s: it is asked, since its own servers are not to be had here (%s)", file, addrs[stub].addr, UplinkFile)
+		r.note("%s names systemd-resolved's stub %s: it is queried itself, because its own servers are not available here (%s)",
+			file, addrs[stub].addr, UplinkFile)
 	}
-	remedy := fmt.Sprintf("the cluster's servers are asked for everything: name a server in it, or others under %s", r.in.Terms.External)
+	remedy := fmt.Sprintf("the cluster's servers get every query: name a server in it, or others under %s", r.in.Terms.External)
 	if r.in.Terms.External == "upstreams.external" {
-		remedy += " (external: [] says that this is meant)"
+		remedy += " (if that is intended, write external: [])"
 	}
 	switch {
 	case left == 0 && len(passed) > 0:

@@ -72,20 +72,20 @@ func TestAuto(t *testing.T) {
 		external []string
 		outside  string
 	}{
-		{"as kube-dns does", yes, []string{"192.0.2.53:53"}, "the node's resolvers, because kube-dns's Corefile asks them, too: says node"},
+		{"as kube-dns does", yes, []string{"192.0.2.53:53"}, "the node's resolvers, because kube-dns's Corefile forwards to them, too: says node"},
 		{"its own zone", with(map[string]string{corefile: "a zone"}), nil, "kube-dns, because says a zone"},
 		{"not mounted", map[string]string{"/etc/resolv.conf": "nameserver 192.0.2.53\n"}, nil, "kube-dns, because its Corefile is not mounted here, at /etc/kube-dns-corefile/Corefile"},
 		{"not readable", with(map[string]string{corefile: "denied"}), nil, "kube-dns, because its Corefile cannot be read: open /etc/kube-dns-corefile/Corefile: permission denied"},
 		{"no resolv.conf", map[string]string{corefile: "node"}, nil,
-			"kube-dns, because the node's resolvers are not to be had: read upstreams: open /etc/resolv.conf: file does not exist: mount the node's own there, or name servers under upstreams.external"},
+			"kube-dns, because the node's resolvers are not available: read upstreams: open /etc/resolv.conf: file does not exist: mount the node's own there, or name servers under upstreams.external"},
 		{"a bad resolv.conf", with(map[string]string{"/etc/resolv.conf": "nameserver 192.0.2.53\nnameserver 10.0.0.300\n"}), nil,
-			`kube-dns, because the node's resolvers are not to be had: /etc/resolv.conf:2: nameserver "10.0.0.300" is not an IP address: write one, without port, or take the line out`},
+			`kube-dns, because the node's resolvers are not available: /etc/resolv.conf:2: nameserver "10.0.0.300" is not an IP address: write one, without port, or take the line out`},
 		{"a resolv.conf that names us", with(map[string]string{"/etc/resolv.conf": "nameserver 169.254.20.10\n"}), nil,
-			"kube-dns, because the node's resolvers are not to be had: /etc/resolv.conf:1: 169.254.20.10 is an address of the agent itself: it names no other server, so the cluster's servers are asked for everything: name a server in it, or others under upstreams.external (external: [] says that this is meant)"},
+			"kube-dns, because the node's resolvers are not available: /etc/resolv.conf:1: 169.254.20.10 is an address of the agent itself: it names no other server, so the cluster's servers get every query: name a server in it, or others under upstreams.external (if that is intended, write external: [])"},
 		{"kube-dns's ConfigMap, read by kube-dns", map[string]string{"/etc/resolv.conf": "nameserver 192.0.2.53\n", "/etc/kube-dns/upstreamNameservers": `["8.8.8.8"]`}, []string{"8.8.8.8:53"},
 			"the servers of the configuration, because upstreamNameservers of kubeDNSConfigMap"},
 		{"kube-dns's ConfigMap, beside CoreDNS", with(map[string]string{"/etc/kube-dns/upstreamNameservers": `["8.8.8.8"]`}), []string{"192.0.2.53:53"},
-			"the node's resolvers, because kube-dns's Corefile asks them, too: says node"},
+			"the node's resolvers, because kube-dns's Corefile forwards to them, too: says node"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			in := base(tc.files)
@@ -130,7 +130,7 @@ func TestResolve(t *testing.T) {
 			files: map[string]string{conf: "# made by hand\r\n; x\n\ndomain a.b\nsearch a.b c.d\noptions ndots:5\nnameserver 192.0.2.1\r\nnameserver\t192.0.2.2 # second\n" +
 				"nameserver   2001:db8::1;x\nnameserver fe80::1%eth0\nnameserver 192.0.2.1\nnameserver 0.0.0.0\nnameserver ::"},
 			want: want{External: []string{"192.0.2.1:53", "192.0.2.2:53", "[2001:db8::1]:53", "127.0.0.1:53", "[::1]:53"},
-				Files: []string{stubsFile, namesFile, conf}, Notes: []string{"/etc/resolv.conf:10: fe80::1%eth0 is link-local and cannot be asked from here"}},
+				Files: []string{stubsFile, namesFile, conf}, Notes: []string{"/etc/resolv.conf:10: fe80::1%eth0 is link-local and cannot be queried from here"}},
 		},
 		"lines that mean nothing are noted": {
 			files: map[string]string{conf: "nameservers 192.0.2.9\n nameserver 192.0.2.8\nnameserver 192.0.2.1\n"},
@@ -147,7 +147,7 @@ func TestResolve(t *testing.T) {
 			files:  map[string]string{conf: "nameserver 127.0.0.53\n"},
 			change: func(in *Input) { in.AskStub = true },
 			want: want{External: []string{"127.0.0.53:53"}, Files: []string{stubsFile, namesFile, conf}, Notes: []string{
-				"/etc/resolv.conf names systemd-resolved's stub 127.0.0.53: it is asked, since its own servers are not to be had here (" + UplinkFile + ")"}},
+				"/etc/resolv.conf names systemd-resolved's stub 127.0.0.53: it is queried itself, because its own servers are not available here (" + UplinkFile + ")"}},
 		},
 		"systemd's stub, not asked where they are": {
 			files:  map[string]string{conf: "nameserver 127.0.0.53\n", UplinkFile: "nameserver 192.0.2.7\n"},
@@ -165,7 +165,7 @@ func TestResolve(t *testing.T) {
 			files:  map[string]string{conf: "search corp.example\n"},
 			change: func(in *Input) { in.Terms.External = "-servers" },
 			want: want{Files: []string{stubsFile, namesFile, conf}, Warnings: []string{
-				"/etc/resolv.conf: no line nameserver, so the cluster's servers are asked for everything: name a server in it, or others under -servers"}},
+				"/etc/resolv.conf: no line nameserver, so the cluster's servers get every query: name a server in it, or others under -servers"}},
 		},
 		"own addresses and the stub beside others are passed over": {
 			files: map[string]string{conf: "nameserver 169.254.20.10\nnameserver 127.0.0.53\nnameserver 192.0.2.1\nnameserver 127.0.0.1\n"},
@@ -224,13 +224,13 @@ func TestResolve(t *testing.T) {
 			},
 			want: want{External: []string{"10.8.8.8:53", "[fd00::8]:53"}, Files: []string{stubsFile, namesFile},
 				Stub:  map[string][]string{"acme.test": {"10.1.2.3:53", "10.1.2.4:5353", "[fd00::53]:53"}, "corp.example": {"10.1.1.1:53"}},
-				Notes: []string{stubsFile + ": corp.example: the configuration's own servers are asked instead"}},
+				Notes: []string{stubsFile + ": corp.example: the configuration's own servers are used instead"}},
 		},
 		"the ConfigMap's nameservers give way to a choice": {
 			files:  map[string]string{namesFile: `["10.8.8.8"]`},
 			change: func(in *Input) { in.External, in.ExternalSet = []nameserver.Source{tls}, true },
 			want: want{External: []string{"tls://9.9.9.9%dns.quad9.net:853"}, Files: []string{stubsFile, namesFile},
-				Notes: []string{namesFile + ": upstreams.external of the configuration is asked instead"}},
+				Notes: []string{namesFile + ": upstreams.external of the configuration is used instead"}},
 		},
 		"empty keys of the ConfigMap": {
 			files: map[string]string{stubsFile: "\n", namesFile: "[]", conf: "nameserver 192.0.2.1"},
@@ -245,7 +245,7 @@ func TestResolve(t *testing.T) {
 		"more than CoreDNS takes": {
 			files: map[string]string{conf: strings.Repeat("#\n", 3) + lines(17)},
 			want: want{External: numbered(15), Files: []string{stubsFile, namesFile, conf},
-				Notes: []string{"upstreams.external: the last 2 servers are not asked: 15 are the most"}},
+				Notes: []string{"upstreams.external: the last 2 servers are not used: the maximum is 15"}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -273,7 +273,7 @@ func TestResolve(t *testing.T) {
 }
 
 // clusterInstead is how a warning ends.
-const clusterInstead = "the cluster's servers are asked for everything: name a server in it, or others under upstreams.external (external: [] says that this is meant)"
+const clusterInstead = "the cluster's servers get every query: name a server in it, or others under upstreams.external (if that is intended, write external: [])"
 
 func numbered(n int) []string {
 	var out []string

@@ -87,9 +87,9 @@ func (k *kernel) answers(key *msg.Key) bool {
 	return true
 }
 
-type borrowing struct{}
+type offloadClient struct{}
 
-func (borrowing) Borrows() bool { return true }
+func (offloadClient) MayOffload() bool { return true }
 
 // TestRefreshOfLent: a name whose hits are the kernel's is fetched anew by them: nobody waits for it, few of its questions come up, and
 // when nobody asks any more it is let go.
@@ -131,7 +131,7 @@ func TestRefreshOfLent(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				q := fastpath.Query{Wire: b, Identity: borrowing{}}
+				q := fastpath.Query{Wire: b, Identity: offloadClient{}}
 				if !q.Read(q.Wire) {
 					t.Fatal("the question is not plain")
 				}
