@@ -97,7 +97,7 @@ func run(ctx context.Context, e env) int {
 			code := exitFailed
 			if errors.As(err, &fault) {
 				code = exitConfig
-			} else if lifecycle.IsHeld(err) {
+			} else if lifecycle.IsLocked(err) {
 				code = exitDegraded
 			}
 			fmt.Fprintf(e.stderr, "neardns-agent %s: %v\n", c.name, err)

@@ -166,8 +166,8 @@ func (m *Metrics) Probe(failure string) {
 	m.probes["other"].Inc()
 }
 
-// Lost counts a lease that was held and is not any more because probes failed.
-func (m *Metrics) Lost(reason string) {
+// LeaseLost counts a lease that was held and is not any more because probes failed.
+func (m *Metrics) LeaseLost(reason string) {
 	if c := m.lost[reason]; c != nil {
 		c.Inc()
 		return
@@ -207,8 +207,8 @@ func (m *Metrics) Handover(result string) {
 	}
 }
 
-// Proven says whether a cluster DNS address's fallback is proven.
-func (m *Metrics) Proven(clusterDNS netip.Addr, ok bool) {
+// FallbackVerified says whether a cluster DNS address's fallback is proven.
+func (m *Metrics) FallbackVerified(clusterDNS netip.Addr, ok bool) {
 	value := 0.0
 	if ok {
 		value = 1
@@ -228,8 +228,8 @@ func (m *Metrics) Pods(counts map[string]int) {
 	}
 }
 
-// CanAsk says whether what pods need asked can be asked.
-func (m *Metrics) CanAsk(ok bool) {
+// CanQuery says whether what pods need asked can be asked.
+func (m *Metrics) CanQuery(ok bool) {
 	value := 0.0
 	if ok {
 		value = 1

@@ -31,7 +31,7 @@ type Hosts struct {
 	known    memory
 	recalled bool              // known has the lines that the file had at the start
 	written  []hostsfile.Entry // our lines after our last write; if the file has others, another program undid it
-	conflict backoff.Flapping
+	conflict backoff.Conflict
 	retry    *time.Timer // runs while a conflict delays the next repair
 
 	mu    sync.Mutex // guards state

@@ -97,7 +97,7 @@ func checkPodDNS(f *facts, r *findings) string {
 
 func checkKernelHits(f *facts, r *findings) string {
 	k, answerer, either := f.agent.KernelHits, "the agent", "the agent or kube-dns"
-	if f.want.KernelAlone() {
+	if f.want.KernelOnly() {
 		answerer, either = "kube-dns", "kube-dns"
 	}
 	if f.agentErr != nil {

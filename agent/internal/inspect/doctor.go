@@ -90,7 +90,7 @@ func checks() []check {
 // diagnose judges what was read.
 func diagnose(f *facts) Report {
 	node := onSteered
-	if f.want.KernelAlone() {
+	if f.want.KernelOnly() {
 		node = onKernelAlone
 	}
 	var all []Finding
@@ -140,7 +140,7 @@ func verdict(list []Finding, f *facts) (string, bool) {
 	answers := "steered pods are answered by kube-dns"
 	if granted, wanted := f.leaseCount(); f.agentUnseen() {
 		answers = "this user cannot see which server answers steered pods"
-	} else if f.want.KernelAlone() {
+	} else if f.want.KernelOnly() {
 		answers = "kube-dns answers all but the kernel's hits"
 	} else if !f.present && f.tableErr == nil {
 		answers = "without the switch, steered pods reach the agent if it listens, and no server if not"

@@ -155,7 +155,7 @@ func faultyNodes() map[string]func(*facts) {
 			f.neighbours = []string{firewalld, resolved}
 		},
 		"slim": func(f *facts) {
-			f.agent.Without = []string{"iptables-nft, iptables-legacy: no rules can be kept where the policy of its filter table is DROP"}
+			f.agent.Without = []string{"iptables-nft, iptables-legacy: the agent cannot add rules where the policy of the filter table is DROP"}
 		},
 		"fallback-fails": func(f *facts) {
 			f.agent.Faults = map[string]string{"fallback 10.96.0.10": "check the fallback to 10.96.0.10 over udp: no answer"}
@@ -301,7 +301,7 @@ func TestEveryFaultIsReported(t *testing.T) {
 		}
 		for _, c := range checks() {
 			wanted := c.on&onSteered != 0
-			if f.want.KernelAlone() {
+			if f.want.KernelOnly() {
 				wanted = c.on&onKernelAlone != 0
 			}
 			if seen[c.name] != wanted {

@@ -104,7 +104,7 @@ func (in *Inspector) gather(ctx context.Context) *facts {
 		}
 		f.slow = texts(slow)
 	}
-	if f.want.KernelAlone() {
+	if f.want.KernelOnly() {
 		f.upstreams, _ = in.queryServers(ctx, f.want, f.up)
 		return f
 	}

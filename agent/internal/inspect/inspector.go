@@ -52,7 +52,7 @@ func (in *Inspector) collect(ctx context.Context) *basics {
 	f.kind, f.kindErr = Installed(in.Conf.StateDir)
 	var readErr, kindErr error
 	f.want, f.up, readErr = plan.Read(in.Conf, in.ReadFile, "doctor")
-	f.want, kindErr = f.want.On(f.kind)
+	f.want, kindErr = f.want.ForBackend(f.kind)
 	for _, err := range []error{readErr, kindErr, f.kindErr} {
 		if err != nil {
 			f.faults = append(f.faults, err)
@@ -60,7 +60,7 @@ func (in *Inspector) collect(ctx context.Context) *basics {
 	}
 	f.agent, f.agentErr = readAgent[*node.Status](ctx, in.socket(), "/status")
 	f.pods = pods.Open(f.want.Folders.State, f.kind, slog.New(slog.DiscardHandler))
-	if f.want.KernelAlone() {
+	if f.want.KernelOnly() {
 		return f // there are no rules
 	}
 	if f.host, f.tableErr = f.kind.OpenHost(-1); f.tableErr != nil {

@@ -26,7 +26,7 @@ type activeAgent struct {
 
 // yielder lets a successor serve at the same time, and hands the node over.
 type yielder interface {
-	Beside(successor string) (end func(), err error)
+	AcceptSuccessor(successor string) (end func(), err error)
 	Yield(ctx context.Context, successor string, addresses []netip.Addr) (decide func(taken bool), err error)
 }
 
@@ -45,15 +45,15 @@ func (h *activeAgent) Sockets() ([]handover.Socket, error) {
 // Snapshot writes the content of the cache.
 func (h *activeAgent) Snapshot(w io.Writer) error { return h.agent.answers.Snapshot(w) }
 
-func (h *activeAgent) Beside(successor handover.Claim) (end func(), err error) {
-	alone, err := h.node.Beside(successor.Instance)
+func (h *activeAgent) AcceptSuccessor(successor handover.Claim) (end func(), err error) {
+	alone, err := h.node.AcceptSuccessor(successor.Instance)
 	if err != nil {
 		return nil, err
 	}
-	resume := h.agent.kernel.hold()
+	resume := h.agent.kernel.pause()
 	return func() {
 		alone()
-		if !h.agent.given.Load() {
+		if !h.agent.handedOver.Load() {
 			resume()
 		}
 	}, nil
@@ -66,7 +66,7 @@ func (h *activeAgent) Yield(ctx context.Context, successor handover.Claim, addre
 	}
 	return func(taken bool) {
 		if taken {
-			h.agent.given.Store(true) // before decide ends the node
+			h.agent.handedOver.Store(true) // before decide ends the node
 		}
 		decide(taken)
 		if taken {

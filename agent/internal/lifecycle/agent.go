@@ -35,26 +35,26 @@ type role struct {
 	// recorder wraps the loop's recorder; nil: it stays as it is.
 	recorder func(node.Recorder) node.Recorder
 	serve    func(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, h telemetry.Health)
-	ended    func(plan.Plan) error // after an orderly end, unless a successor has the node; the plan is that of the start
+	cleanUp  func(plan.Plan) error // after an orderly end, unless a successor has the node; the plan is that of the start
 }
 
 // agent is a running role.
 type agent struct {
-	env      Env
-	role     role
-	path     string
-	log      *slog.Logger
-	level    *slog.LevelVar
-	instance string
-	claim    handover.Claim
-	mayTake  bool   // may take the node over from a running agent
-	podDir   string // "" if there is none
-	cache    string // libcni's
-	answers  *answers.Keeper
-	backend  rules.Kind
-	clients  *podindex.Clients
-	kernel   *kernel
-	given    atomic.Bool // the node was handed over to a successor, which saves the cache from now on
+	env        Env
+	role       role
+	path       string
+	log        *slog.Logger
+	level      *slog.LevelVar
+	instance   string
+	claim      handover.Claim
+	mayTake    bool   // may take the node over from a running agent
+	podDir     string // "" if there is none
+	cache      string // libcni's
+	answers    *answers.Keeper
+	backend    rules.Kind
+	clients    *podindex.Clients
+	kernel     *kernel
+	handedOver atomic.Bool // the node was handed over to a successor, which saves the cache from now on
 
 	mu    sync.Mutex // guards the fields below, which a reload replaces
 	conf  *config.Node
@@ -63,8 +63,8 @@ type agent struct {
 	outside string
 }
 
-// begin runs the agent until it ends.
-func (a *agent) begin(ctx context.Context) error {
+// runUntilEnd runs the agent until it ends.
+func (a *agent) runUntilEnd(ctx context.Context) error {
 	err := a.run(ctx)
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return nil // ended before it had the node
@@ -99,7 +99,7 @@ func (a *agent) run(ctx context.Context) error {
 		return err
 	}
 	begin := a.beginSteered
-	if o.plan.KernelAlone() {
+	if o.plan.KernelOnly() {
 		begin = a.prepareTransparent(&o)
 	}
 	s, err := a.takeNode(ctx, &o)
@@ -107,18 +107,18 @@ func (a *agent) run(ctx context.Context) error {
 		return err
 	}
 	defer s.lock.Close() //nolint:errcheck // at exit
-	if !s.warm {
+	if !s.cacheRestored {
 		a.answers.Load()
 	}
 	how, err := begin(ctx, &o, s)
 	if err != nil {
 		return err
 	}
-	return a.keep(ctx, &o, s, how)
+	return a.serveUntilEnd(ctx, &o, s, how)
 }
 
-// keep runs the arrangement together with the endpoints, the cache's snapshots, the pods' upkeep, and the handover socket.
-func (a *agent) keep(ctx context.Context, o *opened, s *tenure, how arrangement) error {
+// serveUntilEnd runs the arrangement together with the endpoints, the cache's snapshots, the pods' upkeep, and the handover socket.
+func (a *agent) serveUntilEnd(ctx context.Context, o *opened, s *ownership, how arrangement) error {
 	var wg sync.WaitGroup
 	shared, closing := context.WithCancel(ctx) // of the listeners whose addresses a successor needs
 	own, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -128,7 +128,7 @@ func (a *agent) keep(ctx context.Context, o *opened, s *tenure, how arrangement)
 	a.kernel.bypassed = how.bypassed
 	wg.Go(func() { a.kernel.run(own) })
 	wg.Go(func() { settle(own, a.log, how.Ready) })
-	a.keepPods(own, o, &wg)
+	a.managePods(own, o, &wg)
 	hangups := a.env.Hangups(own)
 	wg.Go(func() { a.follow(shared, hangups, s.waited, how.set, o.metrics.Read) }) // from here on, only follow writes a.conf
 	if queries, err := handover.Listen(filepath.Join(o.plan.Folders.State, nodestate.HandoverName)); err != nil {
@@ -139,8 +139,8 @@ func (a *agent) keep(ctx context.Context, o *opened, s *tenure, how arrangement)
 		wg.Go(func() { handover.Give(own, a.log, queries, active) })
 	}
 	err := how.run(ctx, own)
-	err = a.ended(o.plan, err)
-	if !a.given.Load() {
+	err = a.cleanUp(o.plan, err)
+	if !a.handedOver.Load() {
 		a.answers.Save()
 	}
 	ending()
@@ -150,8 +150,8 @@ func (a *agent) keep(ctx context.Context, o *opened, s *tenure, how arrangement)
 	return errors.Join(err, how.close())
 }
 
-// keepPods adopts running pods and writes their resolv.conf, if the configuration says so.
-func (a *agent) keepPods(own context.Context, o *opened, wg *sync.WaitGroup) {
+// managePods adopts running pods and writes their resolv.conf, if the configuration says so.
+func (a *agent) managePods(own context.Context, o *opened, wg *sync.WaitGroup) {
 	adoption := a.adoption()
 	if c := a.conf.ResolvConf; !a.conf.KernelAlone() && c.Mode != conflist.ResolvConfOff && c.NRI != "" {
 		overlays := nri.New(nri.Config{Log: a.log, StateDir: o.plan.Folders.State, Paths: c.Paths, Socket: c.NRI})
@@ -179,18 +179,18 @@ func (a *agent) adoption() pods.Adoption {
 		locals, _ := steer.Locals(a.conf.LocalAddresses, a.conf.Redirects) // the configuration was checked
 		w := pods.Wanted{Redirects: a.conf.Redirects, Locals: locals, Rules: a.conf.PodDNS}
 		if a.conf.KernelAlone() {
-			w.Alone = leftAlone
+			w.Alone = transparentNote
 		}
 		return w
 	}}
 }
 
-// ended runs the role's cleanup after an orderly end, unless a successor has the node.
-func (a *agent) ended(first plan.Plan, err error) error {
-	if a.role.ended == nil || a.given.Load() {
+// cleanUp runs the role's cleanup after an orderly end, unless a successor has the node.
+func (a *agent) cleanUp(first plan.Plan, err error) error {
+	if a.role.cleanUp == nil || a.handedOver.Load() {
 		return err
 	}
-	return errors.Join(err, a.role.ended(first))
+	return errors.Join(err, a.role.cleanUp(first))
 }
 
 // serve runs the endpoints for metrics, health and status: those at the node's addresses and in its state folder until shared ends, and
@@ -198,7 +198,7 @@ func (a *agent) ended(first plan.Plan, err error) error {
 func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, n reporter) {
 	health := telemetry.Health{Alive: n.Alive, Ready: n.Ready, Status: func() any {
 		s := n.Status()
-		s.PID, s.Version, s.Without, s.Unknown = os.Getpid(), a.env.Version, without(iptables.MissingPrograms()), a.unknown()
+		s.PID, s.Version, s.Without, s.Unknown = os.Getpid(), a.env.Version, missingFeatures(iptables.MissingPrograms()), a.unknown()
 		totals := m.Totals("coredns_cache_hits_total", "coredns_cache_misses_total")
 		s.Cache = &node.CacheStatus{Hits: int64(totals[0]), Misses: int64(totals[1])}
 		s.Cache.Bytes, s.Cache.Limit = a.answers.Store.Bytes()

@@ -37,7 +37,7 @@ func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) er
 	}
 	defer release()
 	lock, err := lockNetNS()
-	var held *HeldError
+	var held *LockedError
 	if errors.As(err, &held) {
 		return fmt.Errorf("%w: stop it first", err)
 	} else if err != nil {
@@ -73,13 +73,13 @@ func (c *cleanup) steps() []step {
 		{"the entry in CNI configurations", func(ctx context.Context) error { return unchain(ctx, c.env, c.cniConf) }},
 		// No pod is steered from here on, whatever the CNI configuration has.
 		{"the record of the fallback check", func(context.Context) error { return nodestate.RemoveProof(c.plan.Folders.Persist) }},
-		{"kernel hits", func(context.Context) error { return sweep(bpfFolder(c.plan.Folders.State, c.hostRoot)) }},
+		{"kernel hits", func(context.Context) error { return removeKernelHits(bpfFolder(c.plan.Folders.State, c.hostRoot)) }},
 		{"pods' local nameservers", c.nameservers},
 		{"pods' tables", c.tables},
 		// The installer's watch would restore the host's rules by this file.
 		{"the record of the host's rules", func(context.Context) error { return nodestate.RemoveHostRules(c.plan.Folders.State) }},
 		{"the host's rules", c.hostRules},
-		{"the prober's link", func(context.Context) error { return prober.Remove() }}, // of an agent in node-cache's place that was killed
+		{"the prober's link", func(context.Context) error { return prober.RemoveLeftovers() }}, // of a killed agent in node-cache mode
 		{"the link", c.link},
 		{"files", c.files},
 		// Last, because nothing of the cache depends on it: a hosts file that cannot be written, or whose role runs, holds nothing else up.
@@ -109,7 +109,7 @@ func (c *cleanup) tables(ctx context.Context) error {
 	if err := errors.Join(c.registry.RemoveTables(ctx)...); err != nil {
 		return fmt.Errorf("%w: %s", err, keepsSwitch)
 	}
-	c.say("pod tables removed: %d pods query kube-dns directly from now on; only the runtime's note to call the plugin at their end is left", living)
+	c.say("pod tables removed: %d pods query kube-dns directly from now on; the runtime still calls the plugin when they end", living)
 	return nil
 }
 
@@ -207,7 +207,8 @@ func unchain(ctx context.Context, e Env, folder string) error {
 	}
 	installer := filepath.Join(filepath.Dir(self), "neardns-install")
 	if _, err := os.Stat(installer); err != nil {
-		return fmt.Errorf("a network in %s still has the entry of neardns and there is no %s to take it out: run `neardns-install uninstall` first, "+
+		return fmt.Errorf("a network in %s still has the entry of neardns, and there is no %s to remove it: "+
+			"run `neardns-install uninstall` first, "+
 			"or take it out by hand", folder, installer)
 	}
 	cmd := exec.CommandContext(ctx, installer, "uninstall", "--cni-conf="+folder)
@@ -251,7 +252,7 @@ func removeFile(path string) error {
 // hold takes the lock for a command that must not run at the same time as an agent.
 func hold(stateDir string) (release func(), err error) {
 	f, err := lockNode(stateDir, fmt.Sprintf("process %d", os.Getpid()))
-	var held *HeldError
+	var held *LockedError
 	if errors.As(err, &held) {
 		return nil, fmt.Errorf("%w: stop it first", err)
 	}

@@ -19,9 +19,9 @@ type nodeCacheRecorder struct {
 	c *nodeCache
 }
 
-// Kept implements node.Recorder.
-func (r nodeCacheRecorder) Kept(part string, err error) {
-	r.Recorder.Kept(part, err)
+// PartChecked implements node.Recorder.
+func (r nodeCacheRecorder) PartChecked(part string, err error) {
+	r.Recorder.PartChecked(part, err)
 	c := r.c
 	switch part {
 	case "link":

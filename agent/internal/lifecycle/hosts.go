@@ -31,7 +31,7 @@ func Hosts(ctx context.Context, e Env, path, hostRoot string) error {
 	if err != nil {
 		return &ConfigError{err}
 	}
-	log, level := begin(e, conf)
+	log, level := setUpProcess(e, conf)
 	log.Info("starting", "version", e.Version, "services", kept.Services, "servers", kept.Servers)
 
 	h := hostsfile.New(log, hostRoot, kept, func(s nodestate.Hosts) error { return nodestate.WriteHosts(conf.StateDir, s) })
@@ -92,7 +92,8 @@ func hostsConfig(n *config.Node) (hostsfile.Config, error) {
 }
 
 // followHosts passes on each changed configuration. One with a fault, or with a change that needs a restart, has no effect.
-func followHosts(ctx context.Context, e Env, log *slog.Logger, level *slog.LevelVar, path string, conf *config.Node, reload chan<- hostsfile.Config) {
+func followHosts(ctx context.Context, e Env, log *slog.Logger, level *slog.LevelVar, path string,
+	conf *config.Node, reload chan<- hostsfile.Config) {
 	var files []string
 	if path != "" {
 		files = []string{path}
@@ -142,7 +143,8 @@ func removeHosts(ctx context.Context, stateDir, hostRoot string, say func(string
 		return err
 	}
 	if age := time.Since(last.Looked); ok && !last.Ended && age < hostsAlive {
-		return &HeldError{path: "the hosts file", holder: fmt.Sprintf("neardns-agent hosts, which looked at it %s ago: end it first", age.Round(time.Second))}
+		owner := fmt.Sprintf("neardns-agent hosts, which checked it %s ago: end it first", age.Round(time.Second))
+		return &LockedError{path: "the hosts file", owner: owner}
 	}
 	had, err := hostsfile.Remove(ctx, hostRoot)
 	if err != nil {

@@ -29,8 +29,8 @@ import (
 
 // Intervals of kernel hits.
 const (
-	kernelLook  = time.Second      // between two checks whether pods, configuration or policies changed
-	kernelDeep  = 10 * time.Second // between two full checks, whether or not something changed
+	kernelPoll  = time.Second      // between two checks whether pods, configuration or policies changed
+	kernelFull  = 10 * time.Second // between two full checks, whether or not something changed
 	kernelAgain = 30 * time.Second // before a retry after the level failed
 )
 
@@ -42,30 +42,30 @@ const oneGroup = 1
 
 // kernel keeps kernel hits in the configured state. One goroutine calls run; the other methods may be called at any time.
 type kernel struct {
-	log       *slog.Logger
-	folder    string // in the BPF file system
-	offloader *offload.Offloader
-	clients   *podindex.Clients
-	registry  *pods.Pods
-	conf      func() *config.Node
-	served    func() []netip.AddrPort        // the addresses at which queries are answered
-	alone     *transparent                   // nil: pods are steered, and the agent gets the queries that the kernel does not answer
-	bypassed  func() map[netip.Addr]struct{} // sources that the switch bypasses
+	log         *slog.Logger
+	folder      string // in the BPF file system
+	offloader   *offload.Offloader
+	clients     *podindex.Clients
+	registry    *pods.Pods
+	conf        func() *config.Node
+	served      func() []netip.AddrPort        // the addresses at which queries are answered
+	transparent *transparent                   // nil: pods are steered, and the agent gets the queries that the kernel does not answer
+	bypassed    func() map[netip.Addr]struct{} // sources that the switch bypasses
 
 	mu         sync.Mutex // guards the fields below, and the level's life
 	level      *bpf.Level
 	keeper     *podlinks.Keeper
 	fault      string    // why there is no level although it is wanted
 	again      time.Time // the earliest time of the next try
-	held       bool      // a successor serves at the same time
+	paused     bool      // a successor serves at the same time
 	swept      bool      // what an earlier agent left was removed
-	seen       look
+	seen       kernelInput
 	broken     error  // why mirrored queries cannot be read, until the level is opened again
 	stopMirror func() // stops reading mirrored queries; nil if not running
 }
 
-// look is the input of the last check.
-type look struct {
+// kernelInput is the input of the last check.
+type kernelInput struct {
 	at       time.Time
 	pods     []podfile.File
 	conf     *config.Node
@@ -77,7 +77,7 @@ type look struct {
 func (k *kernel) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { k.offloader.Run(ctx) })
-	for ok := true; ok; ok = tick.Grid(ctx, kernelLook) {
+	for ok := true; ok; ok = tick.Grid(ctx, kernelPoll) {
 		k.reconcile()
 	}
 	wg.Wait()
@@ -95,12 +95,12 @@ func (k *kernel) run(ctx context.Context) {
 func (k *kernel) reconcile() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.held {
+	if k.paused {
 		return
 	}
 	conf := k.conf()
 	if conf.KernelHits.Mode == config.KernelHitsOff {
-		k.off()
+		k.disable()
 		return
 	}
 	if k.level != nil && k.broken != nil {
@@ -113,27 +113,27 @@ func (k *kernel) reconcile() {
 		if changed := k.seen.conf != conf; !changed && time.Now().Before(k.again) {
 			return
 		}
-		k.seen = look{conf: conf}
-		if err := k.begin(); err != nil {
+		k.seen = kernelInput{conf: conf}
+		if err := k.openLevel(); err != nil {
 			k.fail(err)
 			return
 		}
 	}
-	if err := k.look(conf); err != nil {
+	if err := k.attach(conf); err != nil {
 		k.fail(err)
 	}
 }
 
-// begin opens the level and tests it before it is attached to any pod's link.
-func (k *kernel) begin() error {
-	level, err := bpf.Open(bpf.Options{Folder: k.folder, Entries: kernelAnswers, Copies: k.alone != nil, Log: k.log})
+// openLevel opens the level and tests it before it is attached to any pod's link.
+func (k *kernel) openLevel() error {
+	level, err := bpf.Open(bpf.Options{Folder: k.folder, Entries: kernelAnswers, Copies: k.transparent != nil, Log: k.log})
 	if err != nil {
 		return err
 	}
 	k.level = level
 	k.keeper = &podlinks.Keeper{Log: k.log, Program: level, Veth: k.registry.Veth, Count: k.clients.AnsweredInKernel,
 		AgentAnswers: k.clients.Heard, Suspect: k.registry.KernelSuspects}
-	if k.alone != nil {
+	if k.transparent != nil {
 		k.keeper.AllowOthers, k.keeper.Suspect = true, func(podfile.File) {} // no pod is steered, so none can be bypassed
 	}
 	if err := k.serve(k.served()); err != nil {
@@ -148,8 +148,8 @@ func (k *kernel) begin() error {
 	if err := k.offloader.Begin(kernelTable{level}); err != nil {
 		return err
 	}
-	if k.alone != nil {
-		k.stopMirror = k.alone.listen(level)
+	if k.transparent != nil {
+		k.stopMirror = k.transparent.listen(level)
 	}
 	k.fault, k.swept, k.broken = "", false, nil
 	k.log.Info("kernel hits on", "mode", k.conf().KernelHits.Mode)
@@ -164,25 +164,25 @@ func (k *kernel) serve(addresses []netip.AddrPort) error {
 	return k.level.Serve(groups)
 }
 
-// look attaches the program to the wanted links, if anything changed.
-func (k *kernel) look(conf *config.Node) error {
-	now := look{at: time.Now(), pods: k.registry.List(), conf: conf, bypassed: k.bypassed(), served: k.served()}
+// attach attaches the program to the wanted links, if anything changed.
+func (k *kernel) attach(conf *config.Node) error {
+	now := kernelInput{at: time.Now(), pods: k.registry.List(), conf: conf, bypassed: k.bypassed(), served: k.served()}
 	if !slices.Equal(now.served, k.seen.served) {
 		if err := k.serve(now.served); err != nil {
 			return err
 		}
 		k.seen.served = now.served
 	}
-	deep := now.at.Sub(k.seen.at) >= kernelDeep
+	deep := now.at.Sub(k.seen.at) >= kernelFull
 	if !deep && reflect.DeepEqual(now.pods, k.seen.pods) && now.conf == k.seen.conf && reflect.DeepEqual(now.bypassed, k.seen.bypassed) {
 		return nil
 	}
 	k.seen = now
-	return k.keeper.Reconcile(wanted(now))
+	return k.keeper.Reconcile(podsInKernel(now))
 }
 
-// wanted lists the pods that should have the program, with the reason for each that cannot have it.
-func wanted(l look) []podlinks.Pod {
+// podsInKernel lists the pods that should have the program, with the reason for each that cannot have it.
+func podsInKernel(l kernelInput) []podlinks.Pod {
 	var out []podlinks.Pod
 	for _, f := range l.pods {
 		want, why := podindex.InKernel(f, l.conf)
@@ -211,25 +211,25 @@ func bypassedSources(e node.Evidence) map[netip.Addr]struct{} {
 	return out
 }
 
-// off removes what an earlier configuration or agent left, once.
-func (k *kernel) off() {
-	k.fault, k.seen = "", look{}
+// disable removes what an earlier configuration or agent left, once.
+func (k *kernel) disable() {
+	k.fault, k.seen = "", kernelInput{}
 	if k.level != nil {
-		k.end()
+		k.closeLevel()
 		k.log.Info("kernel hits off")
 	}
 	if k.swept {
 		return
 	}
-	if err := sweep(k.folder); err != nil {
+	if err := removeKernelHits(k.folder); err != nil {
 		k.log.Warn("kernel hits not removed; run `neardns-agent cleanup` on the host when the agent has ended", "err", err)
 	}
 	k.swept = true
 }
 
-// sweep removes what agents left in a folder of the BPF file system, and at links of this netns. It does not touch a missing folder: in a
-// container /sys is read-only, and removing even a missing file there is an error.
-func sweep(folder string) error {
+// removeKernelHits removes what agents left in a folder of the BPF file system, and at links of this netns. It does not touch a missing
+// folder: in a container /sys is read-only, and removing even a missing file there is an error.
+func removeKernelHits(folder string) error {
 	if _, err := os.Lstat(folder); !errors.Is(err, fs.ErrNotExist) {
 		if err := bpf.Sweep(folder); err != nil {
 			return err
@@ -241,7 +241,7 @@ func sweep(folder string) error {
 // fail falls back to the agent's own hits, and logs why.
 func (k *kernel) fail(err error) {
 	opened := k.level != nil
-	k.end()
+	k.closeLevel()
 	if text := err.Error(); text != k.fault {
 		k.log.Warn("kernel hits failed; the agent answers hits", "err", err)
 		k.fault = text
@@ -257,8 +257,8 @@ func (k *kernel) fail(err error) {
 	}
 }
 
-// end revokes the program's entries and detaches it from the pods' links.
-func (k *kernel) end() {
+// closeLevel revokes the program's entries and detaches it from the pods' links.
+func (k *kernel) closeLevel() {
 	if k.level == nil {
 		return
 	}
@@ -273,8 +273,8 @@ func (k *kernel) end() {
 	k.level, k.keeper = nil, nil
 }
 
-// report makes run open the level again, because the reader of mirrored queries failed.
-func (k *kernel) report(err error) {
+// reportBroken makes run open the level again, because the reader of mirrored queries failed.
+func (k *kernel) reportBroken(err error) {
 	go func() { // the lock's holder may be waiting for the caller
 		k.mu.Lock()
 		defer k.mu.Unlock()
@@ -290,12 +290,12 @@ func (k *kernel) endMirror() {
 	}
 }
 
-// hold revokes all entries while a successor, which may have another configuration, serves at the same time. If the handover fails, resume
+// pause revokes all entries while a successor, which may have another configuration, serves at the same time. If the handover fails, resume
 // lets this agent offload again. If it succeeds, the successor takes over the pinned maps.
-func (k *kernel) hold() (resume func()) {
+func (k *kernel) pause() (resume func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.held = true
+	k.paused = true
 	if k.level != nil {
 		if err := k.offloader.End(); err != nil {
 			k.log.Warn("kernel entries not revoked; they expire by themselves", "after", offload.MaxTime, "err", err)
@@ -304,7 +304,7 @@ func (k *kernel) hold() (resume func()) {
 	return func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		k.held = false
+		k.paused = false
 		if k.level != nil {
 			if err := k.offloader.Begin(kernelTable{k.level}); err != nil {
 				k.fail(err)
@@ -317,7 +317,7 @@ func (k *kernel) hold() (resume func()) {
 func (k *kernel) count() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.keeper != nil && !k.held {
+	if k.keeper != nil && !k.paused {
 		if err := k.keeper.CountNow(); err != nil {
 			k.log.Debug("kernel hits not counted", "err", err)
 		}
@@ -339,9 +339,9 @@ func (k *kernel) status() *node.KernelHits {
 	for _, h := range k.hits() {
 		s.Answers += h.Hits
 	}
-	if k.alone != nil {
+	if k.transparent != nil {
 		s.Served = k.seen.served
-		c := k.alone.heard.Counts()
+		c := k.transparent.mirror.Counts()
 		s.Fetched, s.Dropped = c.Fetched, c.Dropped
 	}
 	return s
@@ -359,8 +359,8 @@ func (k *kernel) series() (_ telemetry.KernelHits, ok bool) {
 		at := k.keeper.State()
 		out.Pods, out.Refused = at.Pods, len(at.Refused)
 	}
-	if k.alone != nil {
-		c := k.alone.heard.Counts()
+	if k.transparent != nil {
+		c := k.transparent.mirror.Counts()
 		out.Copies = map[string]uint64{"first": c.First, "fetched": c.Fetched, "pending": c.Pending, "dropped": c.Dropped}
 		if k.level != nil {
 			if limited, full, err := k.level.Uncopied(); err != nil {

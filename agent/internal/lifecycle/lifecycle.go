@@ -36,16 +36,16 @@ func (e *ConfigError) Error() string { return e.Err.Error() }
 
 func (e *ConfigError) Unwrap() error { return e.Err }
 
-// HeldError means that another process has the node's lock.
-type HeldError struct{ path, holder string }
+// LockedError means that another process has the node's lock.
+type LockedError struct{ path, owner string }
 
-func (e *HeldError) Error() string {
-	return fmt.Sprintf("another agent (%s) holds %s", e.holder, e.path)
+func (e *LockedError) Error() string {
+	return fmt.Sprintf("another agent (%s) holds %s", e.owner, e.path)
 }
 
-// IsHeld reports whether an error means that another agent has the lock of the node or of its prober.
-func IsHeld(err error) bool {
-	var held *HeldError
+// IsLocked reports whether an error means that another agent has the lock of the node or of its prober.
+func IsLocked(err error) bool {
+	var held *LockedError
 	return errors.As(err, &held) || errors.Is(err, prober.ErrHeld)
 }
 

@@ -33,8 +33,8 @@ func load(e Env, path string) (*config.Node, error) {
 	return config.Load(path, config.Env{LookupEnv: e.LookupEnv, ReadFile: e.ReadFile})
 }
 
-// begin opens the log, logs detected values and unknown keys, and bounds the process's memory.
-func begin(e Env, conf *config.Node) (*slog.Logger, *slog.LevelVar) {
+// setUpProcess opens the log, logs detected values and unknown keys, and bounds the process's memory.
+func setUpProcess(e Env, conf *config.Node) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
 	level.Set(conf.Log.Level)
 	log := telemetry.NewLogger(e.Stderr, level, conf.Log.Format == config.LogJSON)
@@ -52,7 +52,7 @@ func Node(ctx context.Context, e Env, o Options) error {
 	if err != nil {
 		return &ConfigError{err}
 	}
-	log, level := begin(e, conf)
+	log, level := setUpProcess(e, conf)
 	a := &agent{env: e, path: o.Config, log: log, level: level, conf: conf, instance: newInstance(), podDir: o.PodDir, cache: o.Cache}
 	a.role = role{
 		read: func() (*config.Node, error) { return load(e, o.Config) },
@@ -67,15 +67,16 @@ func Node(ctx context.Context, e Env, o Options) error {
 	}
 	a.mayTake = o.TakeOver || o.PodDir != "" && err == nil
 	pod, _ := e.LookupEnv("POD_NAME") // only for messages
-	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Pod: pod, Version: e.Version, Since: time.Now(), Born: born, Told: o.TakeOver}
+	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Pod: pod, Version: e.Version, Since: time.Now(),
+		Born: born, TakeOver: o.TakeOver}
 	kernel := steer.Kernel()
 	log.Info("starting", "version", e.Version, "instance", a.instance, "kernel", kernel)
 	if steer.OlderThanTried(kernel) {
 		log.Warn("kernel is older than any that neardns is tested with; checking what it supports", "kernel", kernel,
 			"oldest_tested", steer.LeastKernel)
 	}
-	for _, what := range without(iptables.MissingPrograms()) {
+	for _, what := range missingFeatures(iptables.MissingPrograms()) {
 		log.Info("feature unavailable", "what", what)
 	}
-	return a.begin(ctx)
+	return a.runUntilEnd(ctx)
 }

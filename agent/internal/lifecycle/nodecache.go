@@ -47,15 +47,18 @@ func NodeCache(ctx context.Context, e Env, opts nodecache.Options) error {
 	if err := os.MkdirAll(nodestate.DefaultStateDir, 0o700); err != nil {
 		return fmt.Errorf("make state folder: %w: mount one there that can be written, such as an emptyDir", err)
 	}
-	c := &nodeCache{env: e, opts: opts, answer: answer, log: log, faults: nodecache.NewFaults(), instance: newInstance(), linked: make(chan struct{})}
+	c := &nodeCache{env: e, opts: opts, answer: answer, log: log, faults: nodecache.NewFaults(),
+		instance: newInstance(), linked: make(chan struct{})}
 	a := &agent{env: e, log: log, level: level, conf: c.defaults(), instance: c.instance}
-	a.role = role{read: c.read, derive: c.derive, recorder: func(r node.Recorder) node.Recorder { return nodeCacheRecorder{r, c} }, serve: c.serve,
-		ended: c.ended}
+	a.role = role{read: c.read, derive: c.derive, recorder: func(r node.Recorder) node.Recorder { return nodeCacheRecorder{r, c} },
+		serve:   c.serve,
+		cleanUp: c.cleanUp}
 	pod, _ := e.LookupEnv("POD_NAME") // only for messages
 	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Pod: pod, Version: e.Version, Since: time.Now()}
-	log.Info("starting in node-cache mode", "version", e.Version, "instance", a.instance, "addr", steer.JoinAddrs(opts.LocalIPs, ","), "upstream",
+	log.Info("starting in node-cache mode", "version", e.Version, "instance", a.instance,
+		"addr", steer.JoinAddrs(opts.LocalIPs, ","), "upstream",
 		answer.Upstream)
-	return a.begin(ctx)
+	return a.runUntilEnd(ctx)
 }
 
 // templateUpstream returns the kube-dns address written literally in the Corefile template. It is needed if the environment has no
@@ -232,9 +235,9 @@ func replaceFile(path, text string) error {
 	return atomicfile.Write(path, []byte(text), atomicfile.Options{Mode: 0o644, Folder: true})
 }
 
-// ended removes the file of -pidfile, as CoreDNS does, and the link if it is temporary. The switch always stays, because pods name the
+// cleanUp removes the file of -pidfile, as CoreDNS does, and the link if it is temporary. The switch always stays, because pods name the
 // agent's addresses.
-func (c *nodeCache) ended(p plan.Plan) error {
+func (c *nodeCache) cleanUp(p plan.Plan) error {
 	if file := c.opts.PIDFile; file != "" {
 		if text, err := c.env.ReadFile(file); err == nil && string(text) == pidText() {
 			_ = os.Remove(file) // harmless if it stays

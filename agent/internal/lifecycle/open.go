@@ -46,13 +46,13 @@ func (o *opened) close() {
 
 // open makes the plan and opens what it needs. It does not change the node.
 func (a *agent) open(ctx context.Context, o *opened) (err error) {
-	if err := a.openCache(o); err != nil || o.plan.KernelAlone() {
+	if err := a.openCache(o); err != nil || o.plan.KernelOnly() {
 		return err
 	}
 	if a.backend, err = chooseBackend(ctx, a.log, o.programs, o.plan); err != nil {
 		return err
 	}
-	if o.plan, err = o.plan.On(a.backend); err != nil {
+	if o.plan, err = o.plan.ForBackend(a.backend); err != nil {
 		return &ConfigError{err}
 	}
 	a.log.Info("packet rules", "backend", a.backend.String())
@@ -81,7 +81,8 @@ const dnsPort = 53 // RFC 1035, section 4.2.1
 func (a *agent) openPods(o *opened, served func() []netip.AddrPort) {
 	o.registry = pods.Open(o.plan.Folders.State, a.backend, a.log)
 	a.clients.Follow(o.registry)
-	a.kernel = &kernel{log: a.log, folder: nodestate.BPFFolder(o.plan.Folders.State), offloader: o.offloader, clients: a.clients, registry: o.registry,
+	a.kernel = &kernel{log: a.log, folder: nodestate.BPFFolder(o.plan.Folders.State), offloader: o.offloader,
+		clients: a.clients, registry: o.registry,
 		conf: a.config, served: served}
 }
 
@@ -90,11 +91,13 @@ func (a *agent) openCache(o *opened) (err error) {
 	if o.plan, err = a.plan(a.conf); err != nil {
 		return &ConfigError{err}
 	}
-	o.gate, o.upstreams, o.programs, o.metrics = limit.New(limit.DefaultLimit), forward.NewServers(a.log), new(iptables.Stats), telemetry.New(a.env.Version)
+	o.gate, o.upstreams = limit.New(limit.DefaultLimit), forward.NewServers(a.log)
+	o.programs, o.metrics = new(iptables.Stats), telemetry.New(a.env.Version)
 	a.answers = newAnswers(a.log, a.conf)
 	a.clients = podindex.New(a.conf)
 	o.offloader = offload.New(a.answers.Store, kernelAnswers)
-	o.server = newServer(a.log, parts{gate: o.gate, upstreams: o.upstreams, answers: a.answers.Store, clients: a.clients, offloader: o.offloader})
+	o.server = newServer(a.log, parts{gate: o.gate, upstreams: o.upstreams, answers: a.answers.Store,
+		clients: a.clients, offloader: o.offloader})
 	if !o.plan.StartsUnserved() {
 		if err := checkDNS(o.server, o.plan.Server, a.path); err != nil {
 			return &ConfigError{err}
@@ -105,7 +108,7 @@ func (a *agent) openCache(o *opened) (err error) {
 
 // beginSteered makes the node's loop once this agent is the active one: with what the predecessor handed over and with its own prober. It
 // replaces the rules of another back end first.
-func (a *agent) beginSteered(ctx context.Context, o *opened, s *tenure) (arrangement, error) {
+func (a *agent) beginSteered(ctx context.Context, o *opened, s *ownership) (arrangement, error) {
 	var probes *prober.Prober
 	err := retryWhileBusy(ctx, a.log, "the prober's pod table", func() (err error) {
 		probes, err = s.proberFor(ctx, prober.Config{Redirects: o.plan.Redirects, Locals: o.plan.LocalAddresses(), Rules: a.backend, Log: a.log})
@@ -115,15 +118,18 @@ func (a *agent) beginSteered(ctx context.Context, o *opened, s *tenure) (arrange
 		return nil, err
 	}
 	a.collect(o)
-	err = retryWhileBusy(ctx, a.log, "the rules of another back end", func() error { return a.replaceRules(ctx, a.backend, o.rules, o.plan, o.registry) })
+	err = retryWhileBusy(ctx, a.log, "the rules of another back end", func() error {
+		return a.replaceRules(ctx, a.backend, o.rules, o.plan, o.registry)
+	})
 	if err != nil {
 		return nil, err
 	}
 	parts := node.Parts{
 		Log: a.log, Server: highServer{o.server}, Link: nodeLink{}, Rules: o.rules, Firewall: firewall{},
-		Lease: o.lease, Prober: probes, Pods: o.registry, Proofs: &proofs{dir: o.plan.Folders.Persist, backend: a.backend},
-		World: world{intercepted: o.plan.Catches()}, Uplinks: rules.Uplinks, Upstreams: upstreamChecker{o.upstreams, o.server},
-		Recorder: recorder{o.metrics},
+		Lease: o.lease, Prober: probes, Pods: o.registry, Verified: &verifiedFallbacks{dir: o.plan.Folders.Persist, backend: a.backend},
+		Surroundings: surroundings{intercepted: o.plan.InterceptsNode()}, Uplinks: rules.Uplinks,
+		Upstreams: upstreamChecker{o.upstreams, o.server},
+		Recorder:  recorder{o.metrics},
 	}
 	if a.backend.Caps().Evidence {
 		notes, err := a.backend.OpenEvidence() // a socket of its own, because it is read next to the loop
@@ -150,7 +156,7 @@ func (a *agent) beginSteered(ctx context.Context, o *opened, s *tenure) (arrange
 // collect registers the metrics of every part.
 func (a *agent) collect(o *opened) {
 	m := o.metrics
-	if !o.plan.KernelAlone() { // else there is no switch
+	if !o.plan.KernelOnly() { // else there is no switch
 		m.CollectSwitch(switchCounters(a.backend))
 	}
 	if a.backend.Caps().Programs {

@@ -39,22 +39,24 @@ func (firewall) Ensure(addresses []netip.Addr, legacy bool) (string, error) {
 	return iptables.EnsureAccepts(addresses, legacy)
 }
 
-// without describes what the agent cannot do if iptables' programs are missing, as in the slim image.
-func without(missing []string) []string {
+// missingFeatures describes what the agent cannot do if iptables' programs are missing, as in the slim image.
+func missingFeatures(missing []string) []string {
 	if len(missing) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s: no rules can be kept where the policy of its filter table is DROP (kube-dns answers there unless you accept "+
+	return []string{fmt.Sprintf("%s: the agent cannot add rules where the policy of the filter table is DROP "+
+		"(kube-dns answers there unless you accept "+
 		"udp and tcp port 53 for our addresses), and backend: iptables cannot run", strings.Join(missing, ", "))}
 }
 
-// proofs keeps the record of the fallback check in the folder that survives a reboot. Only the goroutine of the fallback check uses it.
-type proofs struct {
+// verifiedFallbacks keeps the record of the fallback check in the folder that survives a reboot. Only the goroutine of the fallback check
+// uses it.
+type verifiedFallbacks struct {
 	dir     string
 	backend rules.Kind // a fallback verified with one back end's rules says nothing about another's
 }
 
-func (p *proofs) Read() ([]netip.Addr, error) {
+func (p *verifiedFallbacks) Read() ([]netip.Addr, error) {
 	proof, err := nodestate.ReadProof(p.dir)
 	if err != nil || proof.Backend != p.backend.Recorded() || proof.Outlived() || len(proof.ClusterDNS) == 0 {
 		return nil, err
@@ -62,13 +64,13 @@ func (p *proofs) Read() ([]netip.Addr, error) {
 	return proof.ClusterDNS, nil
 }
 
-// world distinguishes a lost fallback from a kube-dns that is down by querying kube-dns as the host's own processes do.
-type world struct {
+// surroundings distinguishes a lost fallback from a kube-dns that is down by querying kube-dns as the host's own processes do.
+type surroundings struct {
 	// intercepted: the agent itself may answer the host's own queries, so an answer proves nothing about kube-dns.
 	intercepted bool
 }
 
-func (w world) Lost(ctx context.Context, clusterDNS netip.Addr, name string) string {
+func (w surroundings) FallbackLost(ctx context.Context, clusterDNS netip.Addr, name string) string {
 	if w.intercepted {
 		return ""
 	}
@@ -78,11 +80,12 @@ func (w world) Lost(ctx context.Context, clusterDNS netip.Addr, name string) str
 	return fmt.Sprintf("%s answers this host, but not the packets that fall back", clusterDNS)
 }
 
-func (p *proofs) Write(proven []netip.Addr) error {
+func (p *verifiedFallbacks) Write(proven []netip.Addr) error {
 	if len(proven) == 0 {
 		return nodestate.RemoveProof(p.dir)
 	}
-	return nodestate.WriteProof(p.dir, nodestate.Proof{ClusterDNS: proven, Time: time.Now(), Backend: p.backend.Recorded(), Boot: nodestate.ThisBoot()})
+	return nodestate.WriteProof(p.dir, nodestate.Proof{ClusterDNS: proven,
+		Time: time.Now(), Backend: p.backend.Recorded(), Boot: nodestate.ThisBoot()})
 }
 
 // recorder implements node.Recorder with the metrics.
@@ -94,7 +97,7 @@ func (r recorder) Lease(addr netip.Addr, p steer.Protocol, held bool) {
 func (r recorder) LeaseGone(addr netip.Addr, p steer.Protocol) { r.Metrics.LeaseGone(addr, p.String()) }
 func (r recorder) Probe(f prober.Failure)                      { r.Metrics.Probe(string(f)) }
 
-// Kept implements node.Recorder. The status already shows the faults of a part.
-func (r recorder) Kept(string, error) {}
+// PartChecked implements node.Recorder. The status already shows the faults of a part.
+func (r recorder) PartChecked(string, error) {}
 
-func (r recorder) Lost(f prober.Failure) { r.Metrics.Lost(string(f)) }
+func (r recorder) LeaseLost(f prober.Failure) { r.Metrics.LeaseLost(string(f)) }

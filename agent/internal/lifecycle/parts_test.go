@@ -15,19 +15,19 @@ func TestProofIsOfThisBootAndNode(t *testing.T) {
 	addrs := []netip.Addr{netip.MustParseAddr("10.96.0.10")}
 	write := func() {
 		t.Helper()
-		if err := (&proofs{dir: dir}).Write(addrs); err != nil {
+		if err := (&verifiedFallbacks{dir: dir}).Write(addrs); err != nil {
 			t.Fatal(err)
 		}
 	}
-	read := func(p *proofs, want bool, what string) {
+	read := func(p *verifiedFallbacks, want bool, what string) {
 		t.Helper()
 		if got, err := p.Read(); err != nil || slices.Equal(got, addrs) != want {
 			t.Errorf("%s: %v, %v; wanted: %v", what, got, err, want)
 		}
 	}
 	write()
-	read(&proofs{dir: dir}, true, "the same node")
-	read(&proofs{dir: dir, backend: rules.OfVariant("iptables-nft", nil)}, false, "another back end")
+	read(&verifiedFallbacks{dir: dir}, true, "the same node")
+	read(&verifiedFallbacks{dir: dir, backend: rules.OfVariant("iptables-nft", nil)}, false, "another back end")
 	change := func(f func(*nodestate.Proof)) {
 		t.Helper()
 		write()
@@ -41,5 +41,5 @@ func TestProofIsOfThisBootAndNode(t *testing.T) {
 		}
 	}
 	change(func(p *nodestate.Proof) { p.Boot = "00000000-0000-0000-0000-000000000000" })
-	read(&proofs{dir: dir}, false, "another boot")
+	read(&verifiedFallbacks{dir: dir}, false, "another boot")
 }

@@ -52,7 +52,7 @@ func (a *agent) load() (p plan.Plan, changed bool, err error) {
 	if p, err = a.plan(next); err != nil {
 		return p, false, err
 	}
-	if p, err = p.On(a.backend); err != nil {
+	if p, err = p.ForBackend(a.backend); err != nil {
 		return p, false, err
 	}
 	a.level.Set(next.Log.Level)

@@ -20,7 +20,7 @@ type hostRules struct {
 	kind     rules.Kind
 	stateDir string
 	secret   steer.Secret        // marks this agent's lease datagrams
-	recorded nodestate.HostRules // what was last written for the plugin
+	written  nodestate.HostRules // what was last written for the plugin
 }
 
 // withSecret adds the secret of this start to a description of the rules.
@@ -42,19 +42,19 @@ func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
 		return drift, err
 	}
 	stand := nodestate.HostRules{Backend: h.kind.String(), Addresses: rules.Addresses(rs), Switch: nodestate.SwitchOf(rs)}
-	if reflect.DeepEqual(h.recorded, stand) {
+	if reflect.DeepEqual(h.written, stand) {
 		return drift, nil
 	}
 	// Written first, because the watch restores what the file says.
 	if err := nodestate.WriteHostRules(h.stateDir, stand); err != nil {
 		return drift, err
 	}
-	if h.recorded.Backend == "" {
+	if h.written.Backend == "" {
 		if err := h.kind.RemoveVariants(); err != nil {
 			return drift, err
 		}
 	}
-	h.recorded = stand
+	h.written = stand
 	return drift, nil
 }
 

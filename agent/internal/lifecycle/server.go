@@ -69,7 +69,8 @@ func (o observer) Record(a queryinfo.Answer) {
 // Check checks that a plan can be served, without serving it. path is the configuration's file, for errors: CoreDNS knows only the text.
 func Check(p plan.Plan, path string) error {
 	none := slog.New(slog.DiscardHandler)
-	return checkDNS(newServer(none, parts{gate: limit.New(limit.DefaultLimit), upstreams: forward.NewServers(none), answers: answers.NewStore(0)}), p.Server,
+	return checkDNS(newServer(none,
+		parts{gate: limit.New(limit.DefaultLimit), upstreams: forward.NewServers(none), answers: answers.NewStore(0)}), p.Server,
 		path)
 }
 

@@ -20,7 +20,8 @@ func mebibytes(n int) int64 { return int64(n) << 20 }
 // newAnswers makes the store, which outlives every Corefile server of this process, and the keeper that saves and loads it.
 func newAnswers(log *slog.Logger, conf *config.Node) *answers.Keeper {
 	return &answers.Keeper{
-		Store: answers.NewStore(mebibytes(conf.Cache.MemoryMiB)), Path: filepath.Join(conf.PersistDir, nodestate.CacheSnapshotName), Boot: bootClock, Log: log,
+		Store: answers.NewStore(mebibytes(conf.Cache.MemoryMiB)), Path: filepath.Join(conf.PersistDir, nodestate.CacheSnapshotName),
+		Boot: bootClock, Log: log,
 	}
 }
 

@@ -57,7 +57,7 @@ func lockNode(stateDir, who string) (*os.File, error) {
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			data, _ := io.ReadAll(io.LimitReader(f, 512)) // only to name the holder
 			_ = f.Close()
-			return nil, &HeldError{path: path, holder: strings.TrimSpace(string(data))}
+			return nil, &LockedError{path: path, owner: strings.TrimSpace(string(data))}
 		}
 		if there, err := os.Stat(path); err != nil || !sameFile(f, there) {
 			_ = f.Close() // a cleanup has removed the file since, so this lock means nothing
@@ -88,7 +88,7 @@ const netLock = "neardns-nodecache"
 func lockNetNS() (*os.File, error) {
 	f, err := instancelock.Take(netLock)
 	if errors.Is(err, instancelock.ErrHeld) {
-		return nil, &HeldError{path: "@" + netLock, holder: "in node-cache's place"}
+		return nil, &LockedError{path: "@" + netLock, owner: "in node-cache's place"}
 	} else if err != nil {
 		return nil, fmt.Errorf("take lock: %w", err)
 	}
@@ -103,27 +103,27 @@ func takeLock(l plan.Lock, who string) (*os.File, error) {
 	return lockNode(l.Folder, who)
 }
 
-// tenure is the node's lock and, after a handover, what the predecessor handed over.
-type tenure struct {
-	lock   *os.File
-	from   *node.Handover // nil: the node was free
-	served []netip.Addr   // the addresses at which the server answers already
-	warm   bool           // the cache was handed over
-	waited bool           // it waited for another agent's end, perhaps for days
+// ownership is the node's lock and, after a handover, what the predecessor handed over.
+type ownership struct {
+	lock          *os.File
+	from          *node.Handover // nil: the node was free
+	served        []netip.Addr   // the addresses at which the server answers already
+	cacheRestored bool           // the cache was handed over
+	waited        bool           // it waited for another agent's end, perhaps for days
 }
 
 // takeNode makes this agent the active one: at once if the node is free, from a running agent if this one may take over. It returns the
 // error with exit code 3 if it may not, or if the active agent neither hands over nor ends.
-func (a *agent) takeNode(ctx context.Context, o *opened) (*tenure, error) {
+func (a *agent) takeNode(ctx context.Context, o *opened) (*ownership, error) {
 	lock := func() (*os.File, error) { return takeLock(o.plan.Lock, a.claim.String()) }
 	t := &takeover{agent: a, first: o.plan, metrics: o.metrics, begun: time.Now(),
 		successor: &successor{log: a.log, server: o.server, plan: o.plan, answers: a.answers, lock: lock}}
 	for {
 		got, err := lock()
-		var held *HeldError
+		var held *LockedError
 		switch {
 		case err == nil:
-			return &tenure{lock: got, waited: t.lastLogged != ""}, nil
+			return &ownership{lock: got, waited: t.lastLogged != ""}, nil
 		case !errors.As(err, &held):
 			return nil, err
 		case a.mayTake:
@@ -135,7 +135,7 @@ func (a *agent) takeNode(ctx context.Context, o *opened) (*tenure, error) {
 		case t.lastLogged == "":
 			t.lastLogged = "standing by"
 			a.ensureFallback(o.plan)
-			a.log.Info("another agent is active on this node; standing by", "active", held.holder)
+			a.log.Info("another agent is active on this node; standing by", "active", held.owner)
 		}
 		if !tick.Pause(ctx, takeAgain) {
 			return nil, ctx.Err()
@@ -154,7 +154,7 @@ type takeover struct {
 }
 
 // request asks the active agent for the node. If it returns neither a tenure nor an error, try again later.
-func (t *takeover) request(ctx context.Context, held *HeldError) (*tenure, error) {
+func (t *takeover) request(ctx context.Context, held *LockedError) (*ownership, error) {
 	a, s := t.agent, t.successor
 	release := reserveLow() // for the sockets that the active agent sends
 	taken, err := handover.Take(ctx, a.log, filepath.Join(t.first.Folders.State, nodestate.HandoverName), a.claim, s)
@@ -164,20 +164,21 @@ func (t *takeover) request(ctx context.Context, held *HeldError) (*tenure, error
 	case err == nil:
 		t.metrics.Handover("taken")
 		signLock(taken.Lock, a.claim.String())
-		return &tenure{lock: taken.Lock, served: s.served, warm: s.restored, from: &node.Handover{From: taken.From.String(), At: taken.At,
-			Took: taken.Took.Round(time.Millisecond).String()}}, nil
+		from := &node.Handover{From: taken.From.String(), At: taken.At, Took: taken.Took.Round(time.Millisecond).String()}
+		return &ownership{lock: taken.Lock, served: s.served, cacheRestored: s.restored, from: from}, nil
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case s.orphaned != nil:
-		a.log.Warn("active agent ended during the handover; its sockets and cache are kept", "from", held.holder, "err", err)
-		return &tenure{lock: s.orphaned, served: s.served, warm: s.restored, from: &node.Handover{From: held.holder, At: time.Now(), Took: "0s"}}, nil
+		a.log.Warn("active agent ended during the handover; its sockets and cache are kept", "from", held.owner, "err", err)
+		from := &node.Handover{From: held.owner, At: time.Now(), Took: "0s"}
+		return &ownership{lock: s.orphaned, served: s.served, cacheRestored: s.restored, from: from}, nil
 	case errors.As(err, &refused) && !refused.Later:
 		return nil, fmt.Errorf("%w: %s", held, refused.Reason)
-	case !errors.Is(err, handover.ErrNobody):
+	case !errors.Is(err, handover.ErrNoActiveAgent):
 		t.metrics.Handover("failed")
 	}
 	if text := err.Error(); text != t.lastLogged {
-		a.log.Warn("takeover failed; will retry", "active", held.holder, "err", err)
+		a.log.Warn("takeover failed; will retry", "active", held.owner, "err", err)
 		t.lastLogged = text
 	}
 	if time.Since(t.begun) > takeMax {
@@ -216,7 +217,7 @@ func (a *agent) ensureFallback(first plan.Plan) {
 }
 
 // proberFor opens the prober once the predecessor has released the prober's lock, which it does right after the node's lock.
-func (s *tenure) proberFor(ctx context.Context, cfg prober.Config) (*prober.Prober, error) {
+func (s *ownership) proberFor(ctx context.Context, cfg prober.Config) (*prober.Prober, error) {
 	logged := false
 	for begun := time.Now(); ; {
 		p, err := prober.New(cfg)

@@ -16,7 +16,7 @@ func TestOneAgentAStateFolder(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "another agent (process ") || !strings.Contains(err.Error(), dir) {
 		t.Errorf("second holder: %v", err)
 	}
-	if !IsHeld(err) {
+	if !IsLocked(err) {
 		t.Errorf("an error of another kind: %v", err)
 	}
 	release()

@@ -23,11 +23,11 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// leftAlone is the note on each pod of a node with arrangement: transparent.
-const leftAlone = "arrangement: transparent: nothing is laid in pods, and the kernel answers hits at their links"
+// transparentNote is the note on each pod of a node with arrangement: transparent.
+const transparentNote = "arrangement: transparent: nothing is laid in pods, and the kernel answers hits at their links"
 
-// serversLook is the interval between two looks at kube-dns's backends.
-const serversLook = time.Second
+// backendsPoll is the interval between two looks at kube-dns's backends.
+const backendsPoll = time.Second
 
 // transparent is the arrangement in which the kernel program answers hits, and all other queries reach kube-dns as they would without
 // neardns (arrangement: transparent, D-073). No query depends on the agent, so none is lost if the agent fails.
@@ -37,20 +37,20 @@ type transparent struct {
 	started   time.Time
 	server    *server.Server
 	upstreams *forward.Servers
-	heard     *mirror.Listener
+	mirror    *mirror.Listener
 	kernel    *kernel
 	registry  *pods.Pods
 	taken     chan struct{}    // a successor has the node; buffered, so that Yield never blocks
-	given     *node.Handover   // how this agent got the node from another; nil: it was free
+	handover  *node.Handover   // how this agent got the node from another; nil: it was free
 	reloaded  func(taken bool) // counts a reload
 	// clusterDNS are the configured addresses.
 	clusterDNS func() []netip.Addr
 
-	mu      sync.Mutex // guards the fields below
-	plan    plan.Plan
-	fault   string           // why the new plan is not served
-	servers []netip.AddrPort // the backends of the cluster DNS addresses
-	blind   string           // why the backends are not known
+	mu       sync.Mutex // guards the fields below
+	plan     plan.Plan
+	fault    string           // why the new plan is not served
+	backends []netip.AddrPort // the backends of the cluster DNS addresses
+	unknown  string           // why the backends are not known
 }
 
 // agentClient marks the agent's own queries in a pod's stead: their answers may be offloaded.
@@ -60,17 +60,18 @@ type agentClient struct{}
 func (agentClient) MayOffload() bool { return true }
 
 // prepareTransparent opens the registry of pods and kernel hits before the agent takes the node. The returned function starts the server.
-func (a *agent) prepareTransparent(o *opened) func(context.Context, *opened, *tenure) (arrangement, error) {
-	t := &transparent{log: a.log, instance: a.instance, started: time.Now(), server: o.server, upstreams: o.upstreams, plan: o.plan, taken: make(chan struct{}, 1),
+func (a *agent) prepareTransparent(o *opened) func(context.Context, *opened, *ownership) (arrangement, error) {
+	t := &transparent{log: a.log, instance: a.instance, started: time.Now(), server: o.server, upstreams: o.upstreams,
+		plan: o.plan, taken: make(chan struct{}, 1),
 		reloaded: o.metrics.Reload, clusterDNS: func() []netip.Addr { return a.config().ClusterDNS() }}
-	t.heard = mirror.New(func(message []byte) error {
+	t.mirror = mirror.New(func(message []byte) error {
 		_, err := o.server.Fetch(message, agentClient{})
 		return err
 	})
 	a.openPods(o, t.served)
-	a.kernel.alone, t.kernel, t.registry = t, a.kernel, o.registry
-	return func(ctx context.Context, o *opened, s *tenure) (arrangement, error) {
-		t.given = s.from
+	a.kernel.transparent, t.kernel, t.registry = t, a.kernel, o.registry
+	return func(ctx context.Context, o *opened, s *ownership) (arrangement, error) {
+		t.handover = s.from
 		if len(o.server.Addresses()) == 0 {
 			if err := o.server.Start(ctx, o.plan.Server); err != nil {
 				return nil, err
@@ -94,7 +95,7 @@ func (t *transparent) run(ctx, own context.Context) error {
 	} else {
 		wg.Go(func() { tick.Drain(changes) }) // the loop of kernel polls the pods
 	}
-	wg.Go(func() { t.follow(own) })
+	wg.Go(func() { t.followBackends(own) })
 	select {
 	case <-ctx.Done():
 	case <-t.taken:
@@ -105,12 +106,12 @@ func (t *transparent) run(ctx, own context.Context) error {
 
 // close stops the server, once no mirrored query is read any more.
 func (t *transparent) close() error {
-	t.heard.Wait()
+	t.mirror.Wait()
 	return t.server.Stop()
 }
 
-// Beside lets a successor serve at the same time.
-func (*transparent) Beside(string) (func(), error) { return func() {}, nil }
+// AcceptSuccessor lets a successor serve at the same time.
+func (*transparent) AcceptSuccessor(string) (func(), error) { return func() {}, nil }
 
 // Yield hands the node over at once, because no pod's query depends on the agent's answers.
 func (t *transparent) Yield(context.Context, string, []netip.Addr) (func(bool), error) {
@@ -145,9 +146,9 @@ func (t *transparent) listen(level *bpf.Level) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() {
-		err := level.Copied(ctx, func(ifindex int, message []byte) { t.heard.Hear(ifindex, message, time.Now()) })
+		err := level.Copied(ctx, func(ifindex int, message []byte) { t.mirror.Hear(ifindex, message, time.Now()) })
 		if err != nil {
-			t.kernel.report(err)
+			t.kernel.reportBroken(err)
 		}
 	})
 	return func() {
@@ -156,24 +157,24 @@ func (t *transparent) listen(level *bpf.Level) (end func()) {
 	}
 }
 
-// follow looks up kube-dns's backends at intervals until ctx ends.
-func (t *transparent) follow(ctx context.Context) {
+// followBackends looks up kube-dns's backends at intervals until ctx ends.
+func (t *transparent) followBackends(ctx context.Context) {
 	var m backends.Memory
-	for ok := true; ok; ok = tick.Grid(ctx, serversLook) {
-		found, err := m.Look(at53(t.clusterDNS()), time.Now())
+	for ok := true; ok; ok = tick.Grid(ctx, backendsPoll) {
+		found, err := m.Look(withDNSPort(t.clusterDNS()), time.Now())
 		why := ""
 		if err != nil {
 			why = err.Error()
 		}
 		found = found[:min(len(found), bpf.ServedMost-len(t.clusterDNS()))]
 		t.mu.Lock()
-		if !slices.Equal(found, t.servers) {
+		if !slices.Equal(found, t.backends) {
 			t.log.Info("backends of the cluster DNS addresses", "servers", found)
 		}
-		if why != "" && why != t.blind {
+		if why != "" && why != t.unknown {
 			t.log.Warn("backends of the cluster DNS addresses unknown; the kernel answers only queries to the addresses themselves", "err", err)
 		}
-		t.servers, t.blind = found, why
+		t.backends, t.unknown = found, why
 		t.mu.Unlock()
 	}
 }
@@ -183,10 +184,10 @@ func (t *transparent) follow(ctx context.Context) {
 func (t *transparent) served() []netip.AddrPort {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return append(at53(t.clusterDNS()), t.servers...)
+	return append(withDNSPort(t.clusterDNS()), t.backends...)
 }
 
-func at53(addresses []netip.Addr) (out []netip.AddrPort) {
+func withDNSPort(addresses []netip.Addr) (out []netip.AddrPort) {
 	for _, a := range addresses {
 		out = append(out, netip.AddrPortFrom(a, dnsPort))
 	}
@@ -212,9 +213,10 @@ func (t *transparent) Status() node.Status {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := node.Status{Instance: t.instance, Arranged: t.plan.Name(), Started: t.started, Serving: true, Faults: map[string]string{},
-		Repairs: map[string]int{}, Upstreams: t.upstreams.Status(), External: t.plan.External, Handover: t.given, Redirects: []steer.Redirect{}}
+		Repairs: map[string]int{}, Upstreams: t.upstreams.Status(), External: t.plan.External, Handover: t.handover,
+		Redirects: []steer.Redirect{}}
 	for part, why := range map[string]string{
-		"server": t.fault, "endpoints": t.blind,
+		"server": t.fault, "endpoints": t.unknown,
 		"upstreams": strings.Join(slices.Concat(t.plan.Warnings, t.upstreams.Faults()), "; "),
 	} {
 		if why != "" {

@@ -20,7 +20,7 @@ type upstreamChecker struct {
 // chainQueries is how many queries go through a plugin chain at once, because CoreDNS's forward chooses one server at random for each.
 const chainQueries = 3
 
-func (a upstreamChecker) Ask(ctx context.Context, domain string, pressing bool) error {
+func (a upstreamChecker) Check(ctx context.Context, domain string, pressing bool) error {
 	err := a.Reach(ctx, "kubernetes.default.svc."+domain+".", pressing)
 	if !errors.Is(err, forward.ErrNotAsked) {
 		return err
@@ -49,6 +49,6 @@ func (a upstreamChecker) Ask(ctx context.Context, domain string, pressing bool) 
 	return errs[0]
 }
 
-func (a upstreamChecker) Heard(domain string) (time.Duration, bool) {
+func (a upstreamChecker) LastAnswer(domain string) (time.Duration, bool) {
 	return a.Servers.Heard("kubernetes.default.svc." + domain + ".")
 }

@@ -18,10 +18,10 @@ func (n *Node) Alive() (bool, string) {
 	now := time.Now()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if d := now.Sub(n.rounded); !n.rounded.IsZero() && d > max(maxLoopAge, 3*cmp.Or(n.now.Terms.Check, slowCheck)) {
+	if d := now.Sub(n.lastRound); !n.lastRound.IsZero() && d > max(maxLoopAge, 3*cmp.Or(n.now.Terms.Check, slowCheck)) {
 		return false, "the node's loop has made no progress for " + d.Round(time.Second).String()
 	}
-	if d := now.Sub(n.reaching); !n.reaching.IsZero() && d > maxProbeAge {
+	if d := now.Sub(n.lastQuery); !n.lastQuery.IsZero() && d > maxProbeAge {
 		return false, "the agent has sent no query of its own for " + d.Round(time.Second).String()
 	}
 	for t, l := range n.targets {
@@ -32,8 +32,8 @@ func (n *Node) Alive() (bool, string) {
 	return true, ""
 }
 
-// live records that a part makes progress.
-func (n *Node) live(at *time.Time) {
+// noteProgress records that a part makes progress.
+func (n *Node) noteProgress(at *time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	*at = time.Now()

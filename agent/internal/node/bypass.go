@@ -14,30 +14,30 @@ type Evidence interface {
 	Bypassed() []evidence.Bypassed
 }
 
-// lookEvery is about how often the evidence is read. A client that repeats a query after a second is found by its second query, and
+// evidenceEvery is about how often the evidence is read. A client that repeats a query after a second is found by its second query, and
 // kube-dns answers its third.
-const lookEvery = 500 * time.Millisecond
+const evidenceEvery = 500 * time.Millisecond
 
 // Pace implements evidence.Node. The evidence is read on the grid of the probes. An event that closes the path for all pods ends the lease
 // within its lifetime, so two lost queries that are further apart are not due to one such event.
 func (n *Node) Pace() (every, gap time.Duration) {
-	return n.onGrid(lookEvery), n.plan().Terms.Lifetime
+	return n.roundToProbes(evidenceEvery), n.plan().Terms.Lifetime
 }
 
-// onGrid rounds an interval up to the grid of the probes.
-func (n *Node) onGrid(least time.Duration) time.Duration {
+// roundToProbes rounds an interval up to the grid of the probes.
+func (n *Node) roundToProbes(least time.Duration) time.Duration {
 	renew := n.plan().Terms.Renew
 	return max(1, (least+renew-1)/renew) * renew
 }
 
-// Held implements evidence.Node.
-func (n *Node) Held(c steer.Client) (evidence.Lease, bool) {
+// LeaseOf implements evidence.Node.
+func (n *Node) LeaseOf(c steer.Client) (evidence.Lease, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for t, l := range n.targets {
 		if t.Address == c.Address && t.Protocol == c.Protocol {
 			// If the process was stopped for a while, it has not yet noticed that its lease expired.
-			return evidence.Lease{Since: l.since, Proven: l.lastOK}, l.held && time.Since(l.lastOK) <= n.now.Terms.Lifetime
+			return evidence.Lease{Since: l.since, Renewed: l.lastOK}, l.held && time.Since(l.lastOK) <= n.now.Terms.Lifetime
 		}
 	}
 	return evidence.Lease{}, false

@@ -30,7 +30,7 @@ func TestHeld(t *testing.T) {
 		client := steer.Client{Source: netip.MustParseAddr("10.244.1.2"), Protocol: steer.UDP, Address: steering}
 		check := func(when string, want bool) {
 			t.Helper()
-			if _, held := n.Held(client); held != want {
+			if _, held := n.LeaseOf(client); held != want {
 				t.Errorf("%s: held %v", when, held)
 			}
 		}
@@ -41,7 +41,7 @@ func TestHeld(t *testing.T) {
 		check("not held", false)
 		l.held, l.lastOK = true, time.Now()
 		check("held", true)
-		if got, _ := n.Held(client); !got.Since.Equal(l.since) || !got.Proven.Equal(l.lastOK) {
+		if got, _ := n.LeaseOf(client); !got.Since.Equal(l.since) || !got.Renewed.Equal(l.lastOK) {
 			t.Errorf("%+v", got)
 		}
 		<-time.After(time.Second) // of the test's own clock: the process was stopped

@@ -15,17 +15,17 @@ import (
 // Intervals of the fallback check. It runs often until the fallback is verified, because new pods wait for it, and seldom afterwards. Only
 // three failures in a row revoke it, because kube-dns may be restarting.
 const (
-	proveSoon    = 2 * time.Second
-	proveLater   = 30 * time.Second
-	proveTimeout = 2 * time.Second
-	proveLimit   = 3
+	checkSoon     = 2 * time.Second
+	checkLater    = 30 * time.Second
+	checkTimeout  = 2 * time.Second
+	checkFailures = 3
 	// If a fallback fails for lostAfter, World.Lost decides every proveLater whether kube-dns is down or the path to it is lost.
 	lostAfter = 3 * time.Minute
 )
 
-// readProofs reads the fallbacks that were verified before, with the same back end, over the same translation, and in this boot.
-func (n *Node) readProofs() {
-	proven, err := n.Proofs.Read()
+// readVerified reads the fallbacks that were verified before, with the same back end, over the same translation, and in this boot.
+func (n *Node) readVerified() {
+	proven, err := n.Verified.Read()
 	if err != nil {
 		n.Log.Warn("record of verified fallbacks not read; they are checked again", "err", err)
 		return
@@ -33,15 +33,15 @@ func (n *Node) readProofs() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, a := range proven {
-		n.proven[a] = true
+		n.verified[a] = true
 	}
 }
 
-func (n *Node) isProven(clusterDNS netip.Addr) bool {
+func (n *Node) isVerified(clusterDNS netip.Addr) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	// Before the first round after a reboot there is no switch, and so no fallback, whatever the record says.
-	return n.now.Steers && n.proven[clusterDNS] && n.ruled && n.faults["rules"] == ""
+	return n.now.Steers && n.verified[clusterDNS] && n.rulesMade && n.faults["rules"] == ""
 }
 
 // checkFallbacks queries kube-dns on the path of steered packets that fall back, and keeps the record of verified fallbacks.
@@ -58,47 +58,47 @@ func (n *Node) checkFallbacks(ctx context.Context) {
 				delete(failures, addr)
 				delete(failing, addr)
 				delete(due, addr)
-				n.unwatched(addr)
+				n.forgetFallback(addr)
 			}
 		}
 		for _, r := range s.Fallbacks() {
-			if !s.Steers || !n.switchStands() || time.Now().Before(due[r.ClusterDNS]) {
+			if !s.Steers || !n.rulesInPlace() || time.Now().Before(due[r.ClusterDNS]) {
 				continue
 			}
-			askCtx, cancel := context.WithTimeout(ctx, proveTimeout)
-			err := n.Prober.Prove(askCtx, r.Asked, "kubernetes.default.svc."+s.ClusterDomain+".")
+			askCtx, cancel := context.WithTimeout(ctx, checkTimeout)
+			err := n.Prober.CheckFallback(askCtx, r.Queried, "kubernetes.default.svc."+s.ClusterDomain+".")
 			cancel()
 			if ctx.Err() != nil {
 				return
 			}
-			if err == nil && !n.switchStands() {
+			if err == nil && !n.rulesInPlace() {
 				err = errNoSwitch
 			}
 			now := time.Now()
 			if err == nil {
 				failures[r.ClusterDNS] = 0
 				delete(failing, r.ClusterDNS)
-				due[r.ClusterDNS] = now.Add(proveLater)
+				due[r.ClusterDNS] = now.Add(checkLater)
 			} else {
 				if failures[r.ClusterDNS]++; failures[r.ClusterDNS] == 1 {
 					failing[r.ClusterDNS] = now
 				}
-				due[r.ClusterDNS] = now.Add(proveSoon)
-				if now.Sub(failing[r.ClusterDNS]) >= lostAfter && now.Sub(looked[r.ClusterDNS]) >= proveLater && n.World != nil {
+				due[r.ClusterDNS] = now.Add(checkSoon)
+				if now.Sub(failing[r.ClusterDNS]) >= lostAfter && now.Sub(looked[r.ClusterDNS]) >= checkLater && n.Surroundings != nil {
 					looked[r.ClusterDNS] = now
-					askCtx, cancel := context.WithTimeout(ctx, proveTimeout)
-					n.noteLost(r.ClusterDNS, n.World.Lost(askCtx, r.ClusterDNS, "kubernetes.default.svc."+s.ClusterDomain+"."))
+					askCtx, cancel := context.WithTimeout(ctx, checkTimeout)
+					n.noteLost(r.ClusterDNS, n.Surroundings.FallbackLost(askCtx, r.ClusterDNS, "kubernetes.default.svc."+s.ClusterDomain+"."))
 					cancel()
 				}
 			}
-			n.noteChecked(r.ClusterDNS, err, failures[r.ClusterDNS] >= proveLimit)
+			n.noteChecked(r.ClusterDNS, err, failures[r.ClusterDNS] >= checkFailures)
 			kept = false
 		}
-		if !kept && n.switchStands() {
-			n.keepProofs(s)
+		if !kept && n.rulesInPlace() {
+			n.writeVerified(s)
 			kept = s.Steers // if nothing may be steered, an existing record is removed at every turn
 		}
-		if !tick.Grid(ctx, n.onGrid(proveSoon/20)) {
+		if !tick.Grid(ctx, n.roundToProbes(checkSoon/20)) {
 			return
 		}
 	}
@@ -122,23 +122,23 @@ func (n *Node) noteLost(clusterDNS netip.Addr, lost string) {
 // errNoSwitch replaces the result of a check: without the switch, the agent itself would have answered.
 var errNoSwitch = errors.New("the host's rules are not in place, so the answer does not verify the fallback")
 
-func (n *Node) switchStands() bool {
+func (n *Node) rulesInPlace() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.ruled && n.faults["rules"] == ""
+	return n.rulesMade && n.faults["rules"] == ""
 }
 
 func (n *Node) noteChecked(addr netip.Addr, err error, final bool) {
 	n.mu.Lock()
-	before := n.proven[addr]
+	before := n.verified[addr]
 	switch {
 	case err == nil:
-		n.proven[addr] = true
+		n.verified[addr] = true
 		delete(n.lost, addr)
 	case final:
-		delete(n.proven, addr)
+		delete(n.verified, addr)
 	}
-	after := n.proven[addr]
+	after := n.verified[addr]
 	steers := slices.ContainsFunc(n.now.Redirects, func(r redirect) bool { return r.ClusterDNS == addr })
 	if err != nil {
 		n.faults["fallback "+addr.String()] = err.Error()
@@ -146,7 +146,7 @@ func (n *Node) noteChecked(addr netip.Addr, err error, final bool) {
 		delete(n.faults, "fallback "+addr.String())
 	}
 	n.mu.Unlock()
-	n.Recorder.Proven(addr, after)
+	n.Recorder.FallbackVerified(addr, after)
 	switch {
 	case after && !before && !steers:
 		n.Log.Info("fallback verified", "addr", addr)
@@ -160,28 +160,28 @@ func (n *Node) noteChecked(addr netip.Addr, err error, final bool) {
 	}
 }
 
-// unwatched removes the fault of a fallback that the plan no longer has, because no check would ever clear it.
-func (n *Node) unwatched(addr netip.Addr) {
+// forgetFallback removes the fault of a fallback that the plan no longer has, because no check would ever clear it.
+func (n *Node) forgetFallback(addr netip.Addr) {
 	n.mu.Lock()
 	delete(n.faults, "fallback "+addr.String())
 	n.mu.Unlock()
 	n.Recorder.FallbackGone(addr)
 }
 
-// keepProofs writes the verified fallbacks of the plan to the record, if it differs.
-func (n *Node) keepProofs(s plan.Plan) {
+// writeVerified writes the verified fallbacks of the plan to the record, if it differs.
+func (n *Node) writeVerified(s plan.Plan) {
 	n.mu.Lock()
 	var want []netip.Addr
-	for _, a := range slices.SortedFunc(maps.Keys(n.proven), netip.Addr.Compare) {
+	for _, a := range slices.SortedFunc(maps.Keys(n.verified), netip.Addr.Compare) {
 		if s.Steers && slices.ContainsFunc(s.Fallbacks(), func(f plan.Fallback) bool { return f.ClusterDNS == a }) {
 			want = append(want, a)
 		}
 	}
 	n.mu.Unlock()
-	have, err := n.Proofs.Read()
+	have, err := n.Verified.Read()
 	slices.SortFunc(have, netip.Addr.Compare)
 	if err == nil && slices.Equal(have, want) {
 		return
 	}
-	n.note("proof", n.Proofs.Write(want))
+	n.noteFault("proof", n.Verified.Write(want))
 }

@@ -17,12 +17,12 @@ import (
 // Times of a handover. Both limits of the check of the successor are well within a lease's lifetime, and within the time in which a busy
 // node's queries fill a socket's buffer, so that a successor that hangs costs neither the lease nor, mostly, a query.
 const (
-	proveOnce  = 150 * time.Millisecond
-	proveMost  = 500 * time.Millisecond
-	proveAgain = 10 * time.Millisecond
-	yieldMax   = 5 * time.Second // until the loop starts the handover
-	lastYield  = 5 * time.Second // for a handover that is under way when the agent has to end
-	lastLook   = 20 * time.Millisecond
+	successorTimeout = 150 * time.Millisecond
+	successorMax     = 500 * time.Millisecond
+	successorAgain   = 10 * time.Millisecond
+	yieldMax         = 5 * time.Second // until the loop starts the handover
+	lastYield        = 5 * time.Second // for a handover that is under way when the agent has to end
+	yieldPoll        = 20 * time.Millisecond
 )
 
 // ErrEnding means that the node is ending and starts no handover any more.
@@ -39,7 +39,7 @@ type Handover struct {
 type yield struct {
 	instance  string
 	addresses []netip.Addr
-	proven    chan error
+	checked   chan error
 	taken     chan bool
 }
 
@@ -50,9 +50,9 @@ func (n *Node) Inherit(h Handover, addresses []netip.Addr) {
 	defer n.mu.Unlock()
 	n.inherited = &h
 	for _, f := range n.now.Fallbacks() {
-		n.ways[f.ClusterDNS] = lease.Serve(time.Now()) // as the predecessor's, until this agent's own queries show more
+		n.paths[f.ClusterDNS] = lease.Serve(time.Now()) // as the predecessor's, until this agent's own queries show more
 	}
-	n.moving = true // until the first round succeeds: a difference from the predecessor's rules is no fault
+	n.reloading = true // until the first round succeeds: a difference from the predecessor's rules is no fault
 	if len(addresses) == 0 {
 		return
 	}
@@ -61,20 +61,20 @@ func (n *Node) Inherit(h Handover, addresses []netip.Addr) {
 	n.follow(n.Server.Done())
 }
 
-// Beside makes probes count the answers of instance as this agent's own, because it reads the same sockets, until the returned function is
-// called.
-func (n *Node) Beside(instance string) (end func(), err error) {
+// AcceptSuccessor makes probes count the answers of instance as this agent's own, because it reads the same sockets, until the returned
+// function is called.
+func (n *Node) AcceptSuccessor(instance string) (end func(), err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.ending {
 		return nil, ErrEnding
 	}
-	n.beside[instance]++
+	n.successors[instance]++
 	return func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		if n.beside[instance]--; n.beside[instance] == 0 {
-			delete(n.beside, instance)
+		if n.successors[instance]--; n.successors[instance] == 0 {
+			delete(n.successors, instance)
 		}
 	}, nil
 }
@@ -83,7 +83,7 @@ func (n *Node) Beside(instance string) (end func(), err error) {
 // lease. Then decide must be called: with true, Run ends without withdrawing a lease; with false, this agent reads again, as it does after
 // an error. Leases of addresses that the successor does not serve are withdrawn first.
 func (n *Node) Yield(ctx context.Context, instance string, addresses []netip.Addr) (decide func(taken bool), err error) {
-	y := &yield{instance: instance, addresses: addresses, proven: make(chan error, 1), taken: make(chan bool, 1)}
+	y := &yield{instance: instance, addresses: addresses, checked: make(chan error, 1), taken: make(chan bool, 1)}
 	ctx, cancel := context.WithTimeout(ctx, yieldMax)
 	defer cancel()
 	select {
@@ -93,7 +93,7 @@ func (n *Node) Yield(ctx context.Context, instance string, addresses []netip.Add
 	case <-n.ended:
 		return nil, ErrEnding
 	}
-	if err := <-y.proven; err != nil {
+	if err := <-y.checked; err != nil {
 		return nil, err
 	}
 	return func(taken bool) { y.taken <- taken }, nil
@@ -104,8 +104,8 @@ func (n *Node) yield(y *yield, probes *group) bool {
 	n.withdrawUnserved(y.addresses, probes)
 	probes.stop()
 	n.Server.Pause()
-	err := n.proveSuccessor(y.instance)
-	y.proven <- err
+	err := n.checkSuccessor(y.instance)
+	y.checked <- err
 	if err == nil {
 		if <-y.taken {
 			return true
@@ -128,28 +128,28 @@ func (n *Node) withdrawUnserved(served []netip.Addr, probes *group) {
 		}
 	}
 	if withdrawn {
-		tick.Pause(context.Background(), proveOnce)
+		tick.Pause(context.Background(), successorTimeout)
 	}
 }
 
-// proveSuccessor probes until the successor has answered at every target with a lease, and renews the leases.
-func (n *Node) proveSuccessor(instance string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), proveMost)
+// checkSuccessor probes until the successor has answered at every target with a lease, and renews the leases.
+func (n *Node) checkSuccessor(instance string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), successorMax)
 	defer cancel()
 	targets := n.targetsWhere(func(l *targetLease) bool { return l.held })
 	errs := make([]error, len(targets))
 	var wg sync.WaitGroup
 	for i, t := range targets {
-		wg.Go(func() { errs[i] = n.proveAt(ctx, t, instance) })
+		wg.Go(func() { errs[i] = n.checkSuccessorAt(ctx, t, instance) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)
 }
 
-func (n *Node) proveAt(ctx context.Context, t target, instance string) error {
+func (n *Node) checkSuccessorAt(ctx context.Context, t target, instance string) error {
 	for {
-		attempt, cancel := context.WithTimeout(ctx, proveOnce)
-		r := n.Prober.Probe(attempt, t.Asked, t.Protocol)
+		attempt, cancel := context.WithTimeout(ctx, successorTimeout)
+		r := n.Prober.Probe(attempt, t.Queried, t.Protocol)
 		cancel()
 		err := r.Err
 		switch {
@@ -161,7 +161,7 @@ func (n *Node) proveAt(ctx context.Context, t target, instance string) error {
 		case err == nil:
 			err = fmt.Errorf("%s answered", r.Instance) // this agent had read the probe before it stopped reading
 		}
-		if ctx.Err() != nil || !tick.Pause(ctx, proveAgain) {
+		if ctx.Err() != nil || !tick.Pause(ctx, successorAgain) {
 			return fmt.Errorf("the successor does not answer at %s: %w", t, err)
 		}
 	}
@@ -174,11 +174,11 @@ func (n *Node) lastYield() *yield {
 	n.mu.Unlock()
 	limit := time.NewTimer(lastYield)
 	defer limit.Stop()
-	look := time.NewTicker(lastLook)
+	look := time.NewTicker(yieldPoll)
 	defer look.Stop()
 	for {
 		n.mu.Lock()
-		alone := len(n.beside) == 0
+		alone := len(n.successors) == 0
 		n.mu.Unlock()
 		if alone {
 			return nil

@@ -51,7 +51,7 @@ func TestYield(t *testing.T) {
 		if len(w.record()) != 1 {
 			t.Fatal("the fallback is not proven")
 		}
-		apart, err := n.Beside(other)
+		apart, err := n.AcceptSuccessor(other)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -164,7 +164,7 @@ func TestBesideCounts(t *testing.T) {
 		w := newWorld()
 		n, end := begin(t, w, plainPlan())
 		pass(time.Second)
-		apart, err := n.Beside(other)
+		apart, err := n.AcceptSuccessor(other)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +194,7 @@ func TestStopWithinAHandover(t *testing.T) {
 				w.sharedBy(func() prober.Result { return prober.Result{Instance: other} })
 				n, end := begin(t, w, plainPlan())
 				pass(time.Second)
-				apart, err := n.Beside(other)
+				apart, err := n.AcceptSuccessor(other)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -226,7 +226,7 @@ func TestStopWithinAHandover(t *testing.T) {
 				if before := w.calls(); tc.takes && slices.Index(before, "pause") < 5 {
 					t.Errorf("no leases were renewed while it waited: %v", before)
 				}
-				if _, err := n.Beside(other); !errors.Is(err, ErrEnding) {
+				if _, err := n.AcceptSuccessor(other); !errors.Is(err, ErrEnding) {
 					t.Errorf("a successor may begin after the end: %v", err)
 				}
 			})

@@ -14,9 +14,9 @@ import (
 // control). That is no reason to withdraw the lease as long as the agent keeps up.
 func slowBound(lifetime time.Duration) time.Duration { return lifetime / 4 }
 
-// late returns a failure for an answer that took too long: longer than slowBound, or than the lease's lifetime, as after the process was
-// stopped for a while. The texts have no measured figure, because each reason is logged once.
-func late(took, lifetime time.Duration) (prober.Failure, error) {
+// lateAnswer returns a failure for an answer that took too long: longer than slowBound, or than the lease's lifetime, as after the process
+// was stopped for a while. The texts have no measured figure, because each reason is logged once.
+func lateAnswer(took, lifetime time.Duration) (prober.Failure, error) {
 	switch {
 	case took > lifetime:
 		return prober.Timeout, errors.New("answered after the lease's lifetime: the agent was stopped, or has no CPU time")
@@ -26,11 +26,11 @@ func late(took, lifetime time.Duration) (prober.Failure, error) {
 	return prober.None, nil
 }
 
-// probeOf translates a probe's result for the lease's state machine.
-func probeOf(f prober.Failure) lease.Probe {
+// leaseProbe translates a probe's result for the lease's state machine.
+func leaseProbe(f prober.Failure) lease.Probe {
 	switch f {
 	case prober.None:
-		return lease.Proven
+		return lease.Answered
 	case prober.Timeout:
 		return lease.Silent
 	case prober.Canceled:

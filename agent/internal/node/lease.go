@@ -30,8 +30,8 @@ type targetLease struct {
 	history lease.Target
 }
 
-// keepTargets starts a probe loop for each target of the plan that has none.
-func (n *Node) keepTargets(s plan.Plan, probes *group) {
+// startProbes starts a probe loop for each target of the plan that has none.
+func (n *Node) startProbes(s plan.Plan, probes *group) {
 	if !n.isServing() {
 		return
 	}
@@ -111,7 +111,7 @@ func (n *Node) probeTarget(ctx context.Context, t target) {
 		requested := n.probeNow.next() // also one that comes while the probe is out
 		s := n.plan()
 		probeCtx, cancel := context.WithTimeout(ctx, s.Terms.Patience())
-		result := n.Prober.Probe(probeCtx, t.Asked, t.Protocol)
+		result := n.Prober.Probe(probeCtx, t.Queried, t.Protocol)
 		cancel()
 		if ctx.Err() != nil {
 			return
@@ -166,14 +166,14 @@ func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) (proof b
 		r.Failure, r.Err = prober.WrongAnswer, fmt.Errorf("another agent (%s) answered", r.Instance)
 	}
 	if r.Failure == prober.None {
-		r.Failure, r.Err = late(r.Took, lifetime)
+		r.Failure, r.Err = lateAnswer(r.Took, lifetime)
 	}
 	n.Recorder.Probe(r.Failure)
-	verdict := n.weigh(t, r.Failure, lifetime)
+	verdict := n.verdictOf(t, r.Failure, lifetime)
 	if verdict == lease.Renew {
 		refused, err := n.grant(t)
 		if refused != "" {
-			n.refuse(t, refused)
+			n.noteRefused(t, refused)
 			return true
 		}
 		if err == nil {
@@ -183,31 +183,31 @@ func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) (proof b
 			n.kick.Send()
 		}
 		r.Failure, r.Err = prober.Network, err
-		verdict = n.weigh(t, r.Failure, lifetime)
+		verdict = n.verdictOf(t, r.Failure, lifetime)
 	}
-	n.fail(t, r, verdict)
+	n.noteFailure(t, r, verdict)
 	return r.Failure == prober.None
 }
 
-// weigh adds a probe to the target's history and returns the verdict.
-func (n *Node) weigh(t target, f prober.Failure, lifetime time.Duration) lease.Verdict {
+// verdictOf adds a probe to the target's history and returns the verdict.
+func (n *Node) verdictOf(t target, f prober.Failure, lifetime time.Duration) lease.Verdict {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	l := n.targets[t]
 	if l == nil {
 		return lease.Wait
 	}
-	return l.history.Next(probeOf(f), l.held, time.Since(l.lastOK) > lifetime, time.Now())
+	return l.history.Next(leaseProbe(f), l.held, time.Since(l.lastOK) > lifetime, time.Now())
 }
 
 // isOwnAnswer reports whether an answer came from this agent, or from a successor that reads the same sockets.
 func (n *Node) isOwnAnswer(instance string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return instance == n.instance || n.beside[instance] > 0
+	return instance == n.instance || n.successors[instance] > 0
 }
 
-func (n *Node) hold(t target) {
+func (n *Node) noteRenewed(t target) {
 	n.mu.Lock()
 	l := n.targets[t]
 	if l == nil {
@@ -228,8 +228,8 @@ func (n *Node) hold(t target) {
 	}
 }
 
-// fail records why a probe failed, or why its lease was not renewed, and withdraws the lease if the verdict says so.
-func (n *Node) fail(t target, r prober.Result, v lease.Verdict) {
+// noteFailure records why a probe failed, or why its lease was not renewed, and withdraws the lease if the verdict says so.
+func (n *Node) noteFailure(t target, r prober.Result, v lease.Verdict) {
 	n.mu.Lock()
 	l := n.targets[t]
 	if l == nil {
@@ -241,7 +241,7 @@ func (n *Node) fail(t target, r prober.Result, v lease.Verdict) {
 	var rest time.Duration
 	if lost {
 		l.held, l.since = false, now
-		rest = l.history.Lose(probeOf(r.Failure), now)
+		rest = l.history.Lose(leaseProbe(r.Failure), now)
 	}
 	news := false
 	if !l.held && r.Err != nil { // without an error, the lease only rests, and its reason stays
@@ -261,7 +261,7 @@ func (n *Node) fail(t target, r prober.Result, v lease.Verdict) {
 	case lost:
 		n.kick.Send() // a firewall that sends no events may be the reason
 		n.Recorder.Lease(t.Address, t.Protocol, false)
-		n.Recorder.Lost(r.Failure)
+		n.Recorder.LeaseLost(r.Failure)
 		n.Log.Warn("lease lost; kube-dns answers", "addr", t.Address, "protocol", t.Protocol, "reason", r.Err, "rest", rest)
 	case news:
 		n.kick.Send()
@@ -280,8 +280,8 @@ func (l *targetLease) isNews(reason string) bool {
 	return true
 }
 
-// same reports whether two plans want the same state. Unserved is only a reason, so it does not count.
-func same(a, b plan.Plan) bool {
+// samePlan reports whether two plans want the same state. Unserved is only a reason, so it does not count.
+func samePlan(a, b plan.Plan) bool {
 	a.Unserved, b.Unserved = nil, nil
 	return reflect.DeepEqual(a, b)
 }

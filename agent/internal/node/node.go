@@ -82,7 +82,7 @@ type Prober interface {
 	Reconfigure(redirects []steer.Redirect, locals []netip.Addr) error
 	Repair() (mended string, err error)
 	Probe(ctx context.Context, target netip.Addr, p steer.Protocol) prober.Result
-	Prove(ctx context.Context, clusterDNS netip.Addr, name string) error
+	CheckFallback(ctx context.Context, clusterDNS netip.Addr, name string) error
 	Close() error
 }
 
@@ -100,28 +100,28 @@ type Pods interface {
 	QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name string) (sent bool, err error)
 }
 
-// Proofs is the record of cluster DNS addresses whose fallback is verified. It survives the agent and a reboot of the node.
-type Proofs interface {
+// VerifiedFallbacks is the record of cluster DNS addresses whose fallback is verified. It survives the agent and a reboot of the node.
+type VerifiedFallbacks interface {
 	Read() ([]netip.Addr, error)
 	Write(proven []netip.Addr) error
 }
 
-// World is the agent's surroundings on its node.
-type World interface {
-	// Lost returns why a failing fallback is lost for good: nothing on this host translates the cluster DNS address any more, or kube-dns
-	// answers the host but not the queries that fall back. It returns "" if kube-dns may only be down.
-	Lost(ctx context.Context, clusterDNS netip.Addr, name string) string
+// Surroundings is the agent's surroundings on its node.
+type Surroundings interface {
+	// FallbackLost returns why a failing fallback is lost for good: nothing on this host translates the cluster DNS address any more, or
+	// kube-dns answers the host but not the queries that fall back. It returns "" if kube-dns may only be down.
+	FallbackLost(ctx context.Context, clusterDNS netip.Addr, name string) string
 }
 
 // Upstreams are the servers to which misses for the cluster's names are forwarded.
 type Upstreams interface {
 	Status() []forward.Status
 	Faults() []string // what an operator should repair, one line each
-	// Ask returns nil once a real query was answered, else, at the latest when ctx ends, why none was. If pressing, it queries all servers
+	// Check returns nil once a real query was answered, else, at the latest when ctx ends, why none was. If pressing, it queries all servers
 	// over all protocols, repeatedly.
-	Ask(ctx context.Context, clusterDomain string, pressing bool) error
-	// Heard returns how long ago one of them last answered a client's query; false if that is not known.
-	Heard(clusterDomain string) (ago time.Duration, ok bool)
+	Check(ctx context.Context, clusterDomain string, pressing bool) error
+	// LastAnswer returns how long ago one of them last answered a client's query; false if that is not known.
+	LastAnswer(clusterDomain string) (ago time.Duration, ok bool)
 	// Trouble gets a value when a client's query is not answered soon.
 	Trouble() <-chan struct{}
 }
@@ -131,16 +131,16 @@ type Recorder interface {
 	Lease(addr netip.Addr, p steer.Protocol, held bool)
 	LeaseGone(addr netip.Addr, p steer.Protocol) // the target was removed from the plan
 	Probe(result prober.Failure)                 // prober.None for success
-	Lost(reason prober.Failure)                  // a held lease was lost
-	// Kept records that a part (link, rules, firewall, prober) was checked and repaired if needed, or why it could not be; for the server,
-	// that it was started. The loop's goroutine calls it.
-	Kept(part string, err error)
+	LeaseLost(reason prober.Failure)             // a held lease was lost
+	// PartChecked records that a part (link, rules, firewall, prober) was checked and repaired if needed, or why it could not be; for the
+	// server, that it was started. The loop's goroutine calls it.
+	PartChecked(part string, err error)
 	Repair(kind string)
 	Reload(ok bool)
-	Proven(clusterDNS netip.Addr, ok bool)
+	FallbackVerified(clusterDNS netip.Addr, ok bool)
 	FallbackGone(clusterDNS netip.Addr) // the fallback was removed from the plan
 	Pods(counts map[string]int)
-	CanAsk(ok bool) // whether the agent gets answers to the queries that pods need
+	CanQuery(ok bool) // whether the agent gets answers to the queries that pods need
 }
 
 // Parts is everything that Run works with. All fields except Upstreams, World and Evidence are required.
@@ -153,13 +153,13 @@ type Parts struct {
 	Lease    Lease
 	Prober   Prober
 	Pods     Pods
-	Proofs   Proofs
+	Verified VerifiedFallbacks
 	Uplinks  plan.Uplinks
 	Recorder Recorder
 	// Upstreams show whether pods' queries can be forwarded, and appear in the status; nil: leases do not depend on them.
 	Upstreams Upstreams
-	// World distinguishes a fallback that is lost for good from a kube-dns that is down; nil: no fallback counts as lost.
-	World World
+	// Surroundings distinguishes a fallback that is lost for good from a kube-dns that is down; nil: no fallback counts as lost.
+	Surroundings Surroundings
 	// Evidence finds pods whose queries do not reach the agent; nil: none are looked for.
 	Evidence Evidence
 }
@@ -167,18 +167,18 @@ type Parts struct {
 // Node is the running loop.
 type Node struct {
 	Parts
-	instance string
-	started  time.Time
-	kick     tick.Chan    // requests a round of the loop
-	probeNow broadcast    // requests a probe of each target at once
-	exempt   []netip.Addr // the pods that opted out, at the last round
-	flapping map[string]*backoff.Flapping
-	partial  bool  // the inherited server lacks addresses; only the loop uses it once it runs
-	owed     retry // the plan to take over; only the loop uses it
-	yields   chan *yield
-	ended    chan struct{} // closed when Run has ended
-	reask    tick.Chan     // requests a query of the agent's own
-	granting sync.Mutex    // held while a lease is renewed, and while leases are withdrawn; taken before mu
+	instance  string
+	started   time.Time
+	kick      tick.Chan    // requests a round of the loop
+	probeNow  broadcast    // requests a probe of each target at once
+	exempt    []netip.Addr // the pods that opted out, at the last round
+	conflicts map[string]*backoff.Conflict
+	partial   bool      // the inherited server lacks addresses; only the loop uses it once it runs
+	pending   retryPlan // the plan to take over; only the loop uses it
+	yields    chan *yield
+	ended     chan struct{} // closed when Run has ended
+	queryNow  tick.Chan     // requests a query of the agent's own
+	leaseLock sync.Mutex    // held while a lease is renewed, and while leases are withdrawn; taken before mu
 
 	mu sync.Mutex // guards state, which Status reads
 	state
@@ -186,18 +186,18 @@ type Node struct {
 
 // state is what the loop, the probes and Status share. Its lock is not held while the kernel is changed.
 type state struct {
-	now     plan.Plan
-	set     *plan.Plan // the last argument of Set, until the loop has taken it
-	changed bool       // whether any call of Set since then had a changed configuration
-	targets map[target]*targetLease
-	proven  map[netip.Addr]bool
-	lost    map[netip.Addr]string // fallbacks that are lost for good, and why
-	serving bool
-	moving  bool           // a reload is changing link and rules
-	ruled   bool           // the host's rules were made or found right once
-	ending  bool           // Run is to end
-	beside  map[string]int // successors that read the same sockets
-	rounded time.Time      // the loop's last round
+	now        plan.Plan
+	set        *plan.Plan // the last argument of Set, until the loop has taken it
+	changed    bool       // whether any call of Set since then had a changed configuration
+	targets    map[target]*targetLease
+	verified   map[netip.Addr]bool
+	lost       map[netip.Addr]string // fallbacks that are lost for good, and why
+	serving    bool
+	reloading  bool           // a reload is changing link and rules
+	rulesMade  bool           // the host's rules were made or found right once
+	ending     bool           // Run is to end
+	successors map[string]int // successors that read the same sockets
+	lastRound  time.Time      // the loop's last round
 	// inherited is how this agent got the node from another; nil if it was free.
 	inherited *Handover
 	queries
@@ -206,10 +206,10 @@ type state struct {
 
 // queries are the results of the agent's own queries.
 type queries struct {
-	ways     map[netip.Addr]lease.Way // by cluster DNS address
-	reaching time.Time                // the last query was begun
-	reached  bool                     // a query was answered since the start
-	unasked  string                   // why no query of the last round was answered; "" if one was
+	paths        map[netip.Addr]lease.Path // by cluster DNS address
+	lastQuery    time.Time                 // the last query was begun
+	everAnswered bool                      // a query was answered since the start
+	queryFault   string                    // why no query of the last round was answered; "" if one was
 }
 
 // troubles are the present and past faults.
@@ -222,17 +222,19 @@ type troubles struct {
 
 // New prepares a node that answers probes as instance and begins with the first plan.
 func New(instance string, first plan.Plan, parts Parts) *Node {
-	return &Node{Parts: parts, instance: instance, started: time.Now(), kick: tick.New(), yields: make(chan *yield), ended: make(chan struct{}),
-		reask: tick.New(), flapping: map[string]*backoff.Flapping{},
-		state: state{now: first, beside: map[string]int{}, targets: map[target]*targetLease{}, proven: map[netip.Addr]bool{}, lost: map[netip.Addr]string{},
-			queries: queries{ways: map[netip.Addr]lease.Way{}}, troubles: troubles{faults: map[string]string{}, repairs: map[string]int{}}}}
+	return &Node{Parts: parts, instance: instance, started: time.Now(), kick: tick.New(),
+		yields: make(chan *yield), ended: make(chan struct{}),
+		queryNow: tick.New(), conflicts: map[string]*backoff.Conflict{},
+		state: state{now: first, successors: map[string]int{}, targets: map[target]*targetLease{}, verified: map[netip.Addr]bool{},
+			lost:    map[netip.Addr]string{},
+			queries: queries{paths: map[netip.Addr]lease.Path{}}, troubles: troubles{faults: map[string]string{}, repairs: map[string]int{}}}}
 }
 
 // Run keeps the node until ctx ends, and then withdraws the leases and stops, or until the node is handed over (Yield). It returns nil
 // after an orderly stop. Call it once.
 func (n *Node) Run(ctx context.Context) error {
 	defer close(n.ended)
-	n.readProofs()
+	n.readVerified()
 	watching, unwatch := context.WithCancel(ctx)
 	defer unwatch()
 	changes, err := n.watch(watching)
@@ -246,11 +248,12 @@ func (n *Node) Run(ctx context.Context) error {
 	events := changes // nil once the watches have ended
 	// A handover that is under way outlives ctx, and so do its probes.
 	lasting := context.WithoutCancel(ctx)
-	l := &loop{node: n, probes: newGroup(lasting), checks: n.startChecks(lasting), slow: time.NewTicker(cmp.Or(n.plan().Terms.Check, slowCheck)),
-		retry: time.NewTimer(0), backoff: retryFirst, deep: true, well: true}
+	l := &loop{node: n, probes: newGroup(lasting), checks: n.startChecks(lasting),
+		slow:  time.NewTicker(cmp.Or(n.plan().Terms.Check, slowCheck)),
+		retry: time.NewTimer(0), backoff: retryFirst, full: true, ok: true}
 	defer l.close()
 	for {
-		n.live(&n.rounded)
+		n.noteProgress(&n.lastRound)
 		select {
 		case <-ctx.Done():
 			if y := n.lastYield(); y != nil && l.yield(y) {
@@ -271,7 +274,7 @@ func (n *Node) Run(ctx context.Context) error {
 			}
 		case <-n.kick:
 		case <-l.slow.C:
-			l.deep = true
+			l.full = true
 		case <-l.retry.C:
 		}
 		l.round(ctx)
@@ -285,7 +288,7 @@ func (n *Node) startChecks(ctx context.Context) *group {
 	g.start("prove", n.checkFallbacks)
 	g.start("pods", n.runTrials)
 	if n.Upstreams != nil {
-		g.start("reach", n.keepReach)
+		g.start("reach", n.runQueries)
 	}
 	if n.Evidence != nil {
 		g.start("evidence", func(ctx context.Context) { n.Evidence.Run(ctx, n) })
@@ -300,8 +303,8 @@ type loop struct {
 	slow           *time.Ticker
 	retry          *time.Timer
 	backoff        time.Duration // before the next retry
-	deep           bool          // the next round is a full check
-	well           bool          // the last round succeeded
+	full           bool          // the next round is a full check
+	ok             bool          // the last round succeeded
 }
 
 // round runs one round of the loop, and schedules the next.
@@ -310,21 +313,21 @@ func (l *loop) round(ctx context.Context) {
 	if next, due := n.dueNow(); due {
 		n.reload(ctx, next, l.probes)
 	}
-	before := l.well
-	l.well = n.round(ctx, l.deep, l.probes)
-	l.deep = false
-	if !l.well {
+	before := l.ok
+	l.ok = n.reconcile(ctx, l.full, l.probes)
+	l.full = false
+	if !l.ok {
 		l.retry.Reset(l.backoff)
 		l.backoff = min(2*l.backoff, retryLast)
 		return
 	}
-	n.moved()
+	n.endReload()
 	l.backoff = retryFirst
 	l.retry.Stop()
 	if !before {
-		n.owed.hasten(time.Now()) // the obstacle may be gone
+		n.pending.hasten(time.Now()) // the obstacle may be gone
 	}
-	if wait, ok := n.owed.until(time.Now()); ok {
+	if wait, ok := n.pending.wait(time.Now()); ok {
 		l.retry.Reset(wait)
 	}
 }

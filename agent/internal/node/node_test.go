@@ -495,7 +495,7 @@ func TestFallbackIsLost(t *testing.T) {
 		if w.count("give back: nothing translates it any more") == 0 {
 			t.Error("not given back although the way is gone")
 		}
-		if n.isProven(vip) {
+		if n.isVerified(vip) {
 			t.Error("still proven")
 		}
 		w.set(func() { w.prove = func() error { return nil } })

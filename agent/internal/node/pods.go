@@ -15,12 +15,12 @@ const trialEvery = 250 * time.Millisecond
 
 // runTrials runs pod trials outside of the loop, because a lost query has to time out.
 func (n *Node) runTrials(ctx context.Context) {
-	for tick.Grid(ctx, n.onGrid(trialEvery)) {
+	for tick.Grid(ctx, n.roundToProbes(trialEvery)) {
 		changed, err := n.Pods.RunTrials(ctx, n.leaseOf)
 		if ctx.Err() != nil {
 			return
 		}
-		n.note("trials", err)
+		n.noteFault("trials", err)
 		if changed {
 			n.kick.Send()
 		}
@@ -29,13 +29,13 @@ func (n *Node) runTrials(ctx context.Context) {
 
 // leaseOf implements pods.Lease.
 func (n *Node) leaseOf(address netip.Addr, p steer.Protocol) (since, renewed time.Time, held bool) {
-	l, held := n.Held(steer.Client{Address: address, Protocol: p})
-	return l.Since, l.Proven, held
+	l, held := n.LeaseOf(steer.Client{Address: address, Protocol: p})
+	return l.Since, l.Renewed, held
 }
 
 // fallback is the state of the fallback to a cluster DNS address, for pods.
 func (n *Node) fallback(clusterDNS netip.Addr) pods.Fallback {
-	verified := n.isProven(clusterDNS)
+	verified := n.isVerified(clusterDNS)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return pods.Fallback{Verified: verified, Lost: n.lost[clusterDNS]}

@@ -19,7 +19,7 @@ func TestLate(t *testing.T) {
 		time.Millisecond: prober.None, 100 * time.Millisecond: prober.None, 200 * time.Millisecond: prober.None,
 		201 * time.Millisecond: prober.Slow, lifetime: prober.Slow, lifetime + 1: prober.Timeout, 6 * time.Second: prober.Timeout,
 	} {
-		if got, err := late(took, lifetime); got != want || (err == nil) != (want == prober.None) {
+		if got, err := lateAnswer(took, lifetime); got != want || (err == nil) != (want == prober.None) {
 			t.Errorf("%s: %q, %v; want %q", took, got, err, want)
 		}
 	}

@@ -35,7 +35,7 @@ func TestNoLeaseBeforeAnAnswer(t *testing.T) {
 
 // TestLeaseGoesWithAsking takes the agent's way to kube-dns away while pods have theirs, by a client's trouble and without.
 func TestLeaseGoesWithAsking(t *testing.T) {
-	for trouble, within := range map[bool]time.Duration{true: 3 * time.Second, false: reachIdle + 4*time.Second} {
+	for trouble, within := range map[bool]time.Duration{true: 3 * time.Second, false: queryIdle + 4*time.Second} {
 		t.Run(fmt.Sprint(trouble), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld()

@@ -18,110 +18,110 @@ import (
 // Intervals of the agent's own queries. While clients' queries are answered, or there are none, the agent queries now and then. A client's
 // query that is not answered soon makes the agent query at once. A round ends with the first answer.
 const (
-	reachIdle  = 10 * time.Second
-	reachGap   = time.Second            // between two rounds that clients' unanswered queries cause
-	reachAgain = 500 * time.Millisecond // after a round that failed
-	reachQuiet = time.Second            // timeout of a query outside of a round
-	reachRound = 2 * time.Second        // length of a round: clients still get an answer that takes 1.9 s
-	reachTurn  = time.Second            // length of a round while leases are withdrawn, when pods get no hits from the cache
+	queryIdle    = 10 * time.Second
+	queryGap     = time.Second            // between two rounds that clients' unanswered queries cause
+	queryAgain   = 500 * time.Millisecond // after a round that failed
+	queryTimeout = time.Second            // timeout of a query outside of a round
+	roundLength  = 2 * time.Second        // length of a round: clients still get an answer that takes 1.9 s
+	shortRound   = time.Second            // length of a round while leases are withdrawn, when pods get no hits from the cache
 	// The fallback is checked twice in a round: at its beginning, if no answer came at once, and in its last part.
-	proofAfter = 150 * time.Millisecond
-	proofAgain = 1100 * time.Millisecond
+	fallbackFirst  = 150 * time.Millisecond
+	fallbackSecond = 1100 * time.Millisecond
 	// If a round ends later than reachStalled after its length, its result is ignored: the agent or the whole machine stood still.
-	reachStalled = 500 * time.Millisecond
+	roundStalled = 500 * time.Millisecond
 )
 
-// may reports whether a target may have its lease, and if not, why. It is called with mu held.
-func (n *Node) may(t target) (bool, string) {
+// mayHaveLease reports whether a target may have its lease, and if not, why. It is called with mu held.
+func (n *Node) mayHaveLease(t target) (bool, string) {
 	if n.Upstreams == nil {
 		return true, ""
 	}
 	// If no pod has a fallback, a missing answer is no reason to withhold the lease after the first try.
-	if n.ways[n.now.WayOf(t.Address)].Allows() || !n.now.Steers && (n.reached || n.unasked != "") {
+	if n.paths[n.now.ClusterDNSOf(t.Address)].Allows() || !n.now.Steers && (n.everAnswered || n.queryFault != "") {
 		return true, ""
 	}
 	switch {
-	case !n.reached && n.unasked == "":
+	case !n.everAnswered && n.queryFault == "":
 		return false, "none of the agent's own queries was answered yet"
-	case n.unasked == "":
+	case n.queryFault == "":
 		return false, "the agent could not query for the names that pods need a moment ago; it waits before the next try"
 	}
 	return false, "the agent cannot query for the names that pods need"
 }
 
-// canAsk reports whether the agent's own queries are answered, and if not, why. It is called with mu held.
-func (n *Node) canAsk() (bool, string) {
-	if n.Upstreams == nil || n.reached && n.unasked == "" {
+// canQuery reports whether the agent's own queries are answered, and if not, why. It is called with mu held.
+func (n *Node) canQuery() (bool, string) {
+	if n.Upstreams == nil || n.everAnswered && n.queryFault == "" {
 		return true, ""
 	}
-	if n.unasked == "" {
+	if n.queryFault == "" {
 		return false, "none of the agent's own queries was answered yet"
 	}
-	return false, n.unasked
+	return false, n.queryFault
 }
 
-// keepReach sends the agent's own queries until ctx ends, and allows or withdraws leases by their results.
-func (n *Node) keepReach(ctx context.Context) {
+// runQueries sends the agent's own queries until ctx ends, and allows or withdraws leases by their results.
+func (n *Node) runQueries(ctx context.Context) {
 	for ctx.Err() == nil {
-		n.live(&n.reaching)
+		n.noteProgress(&n.lastQuery)
 		if !n.isServing() {
-			tick.Pause(ctx, reachAgain/10) // the first lease waits for it
+			tick.Pause(ctx, queryAgain/10) // the first lease waits for it
 			continue
 		}
 		domain := n.plan().ClusterDomain
-		if n.isAble() {
+		if n.canServeAll() {
 			if n.awaitTrouble(ctx) {
 				n.queryRound(ctx)
-				tick.Pause(ctx, reachGap)
+				tick.Pause(ctx, queryGap)
 				continue
 			}
-			if ago, ok := n.Upstreams.Heard(domain); ok && ago < reachIdle {
+			if ago, ok := n.Upstreams.LastAnswer(domain); ok && ago < queryIdle {
 				continue
 			}
 		}
-		quiet, cancel := context.WithTimeout(ctx, reachQuiet)
-		err := n.Upstreams.Ask(quiet, domain, false)
+		quiet, cancel := context.WithTimeout(ctx, queryTimeout)
+		err := n.Upstreams.Check(quiet, domain, false)
 		cancel()
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-			n.reachedAll()
+			n.concludeAnswered()
 		default:
 			n.queryRound(ctx)
 		}
-		if !n.isAble() {
-			tick.Pause(ctx, reachAgain)
+		if !n.canServeAll() {
+			tick.Pause(ctx, queryAgain)
 		}
 	}
 }
 
 // awaitTrouble waits until the next query is due, and reports whether a client's unanswered query is the reason.
 func (n *Node) awaitTrouble(ctx context.Context) bool {
-	idle := time.NewTimer(reachIdle)
+	idle := time.NewTimer(queryIdle)
 	defer idle.Stop()
 	select {
 	case <-n.Upstreams.Trouble():
 		return true
-	case <-n.reask:
+	case <-n.queryNow:
 	case <-idle.C:
 	case <-ctx.Done():
 	}
 	return false
 }
 
-// isAble reports whether the last queries were answered and every path allows leases.
-func (n *Node) isAble() bool {
+// canServeAll reports whether the last queries were answered and every path allows leases.
+func (n *Node) canServeAll() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	able := n.reached && n.unasked == ""
+	able := n.everAnswered && n.queryFault == ""
 	for _, f := range n.now.Fallbacks() {
-		able = able && n.ways[f.ClusterDNS].State == lease.Serving
+		able = able && n.paths[f.ClusterDNS].State == lease.Serving
 	}
 	return able
 }
 
-func (n *Node) reachedAll() {
+func (n *Node) concludeAnswered() {
 	found := map[netip.Addr]lease.Round{}
 	for _, f := range n.plan().Fallbacks() {
 		found[f.ClusterDNS] = lease.Round{Answered: true}
@@ -133,10 +133,10 @@ func (n *Node) reachedAll() {
 func (n *Node) queryRound(parent context.Context) {
 	s := n.plan()
 	began := time.Now()
-	length := reachRound
-	off := n.off()
+	length := roundLength
+	off := n.pathsWithoutLease()
 	if len(off) > 0 {
-		length = reachTurn
+		length = shortRound
 	}
 	ctx, cancel := context.WithTimeout(parent, length)
 	defer cancel()
@@ -157,7 +157,7 @@ func (n *Node) queryRound(parent context.Context) {
 			continue // there is no fallback
 		}
 		checks.Go(func() {
-			answered := n.checkFallback(ctx, f.Asked, name, length)
+			answered := n.checkFallback(ctx, f.Queried, name, length)
 			note(f.ClusterDNS, func(r *lease.Round) { r.Fallback = answered })
 		})
 		if off[f.ClusterDNS] {
@@ -167,7 +167,7 @@ func (n *Node) queryRound(parent context.Context) {
 			})
 		}
 	}
-	err := n.Upstreams.Ask(ctx, s.ClusterDomain, true)
+	err := n.Upstreams.Check(ctx, s.ClusterDomain, true)
 	if err == nil {
 		cancel()
 	}
@@ -176,14 +176,14 @@ func (n *Node) queryRound(parent context.Context) {
 		return
 	}
 	took := time.Since(began)
-	if ago, ok := n.Upstreams.Heard(s.ClusterDomain); err != nil && ok && ago < took {
+	if ago, ok := n.Upstreams.LastAnswer(s.ClusterDomain); err != nil && ok && ago < took {
 		err = nil // clients had answers meanwhile
 	}
 	if err == nil {
 		for way := range found {
 			found[way] = lease.Round{Answered: true}
 		}
-	} else if took > length+reachStalled {
+	} else if took > length+roundStalled {
 		return // an answer may have come unnoticed
 	}
 	n.conclude(found, err)
@@ -192,21 +192,21 @@ func (n *Node) queryRound(parent context.Context) {
 // checkFallback makes the prober query kube-dns at the beginning and towards the end of a round. The result counts only if both agree,
 // because kube-dns may have gone down or come back in between.
 func (n *Node) checkFallback(ctx context.Context, asked netip.Addr, name string, length time.Duration) lease.Answer {
-	at := []time.Duration{proofAfter, proofAgain}
-	if length < reachRound {
+	at := []time.Duration{fallbackFirst, fallbackSecond}
+	if length < roundLength {
 		at = at[:1]
 	}
 	good, bad := 0, 0
 	began := time.Now()
 	for _, after := range at {
-		if !tick.Pause(ctx, time.Until(began.Add(after))) || !n.switchStands() {
+		if !tick.Pause(ctx, time.Until(began.Add(after))) || !n.rulesInPlace() {
 			return lease.Unknown
 		}
-		one, cancel := context.WithTimeout(ctx, length/2-proofAfter)
-		err := n.Prober.Prove(one, asked, name)
+		one, cancel := context.WithTimeout(ctx, length/2-fallbackFirst)
+		err := n.Prober.CheckFallback(one, asked, name)
 		cancel()
 		switch {
-		case !n.switchStands():
+		case !n.rulesInPlace():
 			return lease.Unknown
 		case err == nil:
 			good++
@@ -236,12 +236,12 @@ func (n *Node) queryFromPod(ctx context.Context, clusterDNS netip.Addr, name str
 	return lease.Yes
 }
 
-// off are the paths whose leases are not allowed now.
-func (n *Node) off() map[netip.Addr]bool {
+// pathsWithoutLease are the paths whose leases are not allowed now.
+func (n *Node) pathsWithoutLease() map[netip.Addr]bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	out := map[netip.Addr]bool{}
-	for addr, w := range n.ways {
+	for addr, w := range n.paths {
 		if !w.Allows() && w.State != lease.Starting {
 			out[addr] = true
 		}
@@ -263,15 +263,15 @@ func (n *Node) conclude(found map[netip.Addr]lease.Round, err error) {
 	if err != nil {
 		why = "the agent cannot query for " + n.plan().ClusterDomain + " from this node: " + strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
-	n.granting.Lock()
-	c := n.weighRound(found, why, time.Now())
+	n.leaseLock.Lock()
+	c := n.updatePaths(found, why, time.Now())
 	for _, t := range c.withdrawn {
 		if err := n.Lease.Withdraw(t.Address, t.Protocol); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
 			n.Log.Warn("lease not withdrawn; it expires by itself", "addr", t.Address, "protocol", t.Protocol, "err", err)
 		}
 	}
-	n.granting.Unlock()
-	n.Recorder.CanAsk(err == nil)
+	n.leaseLock.Unlock()
+	n.Recorder.CanQuery(err == nil)
 	switch {
 	case c.fails && !c.failed:
 		n.Log.Error("this node cannot resolve the names that pods need", "err", err)
@@ -280,7 +280,7 @@ func (n *Node) conclude(found map[netip.Addr]lease.Round, err error) {
 	}
 	for _, t := range c.withdrawn {
 		n.Recorder.Lease(t.Address, t.Protocol, false)
-		n.Recorder.Lost(lostUpstream)
+		n.Recorder.LeaseLost(lostUpstream)
 		n.Log.Warn("lease withdrawn; kube-dns answers", "addr", t.Address, "protocol", t.Protocol, "reason", c.reason)
 	}
 	if c.allowed {
@@ -288,30 +288,30 @@ func (n *Node) conclude(found map[netip.Addr]lease.Round, err error) {
 	}
 }
 
-// weighRound updates the state of each path by a round, and lists the leases that must be withdrawn.
-func (n *Node) weighRound(found map[netip.Addr]lease.Round, why string, now time.Time) conclusion {
+// updatePaths updates the state of each path by a round, and lists the leases that must be withdrawn.
+func (n *Node) updatePaths(found map[netip.Addr]lease.Round, why string, now time.Time) conclusion {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	c := conclusion{fails: why != "", failed: n.unasked != ""}
-	n.unasked = why
-	n.reached = n.reached || !c.fails
+	c := conclusion{fails: why != "", failed: n.queryFault != ""}
+	n.queryFault = why
+	n.everAnswered = n.everAnswered || !c.fails
 	for addr, round := range found {
-		before := n.ways[addr]
+		before := n.paths[addr]
 		after := before.Next(round, now)
-		n.ways[addr] = after
+		n.paths[addr] = after
 		c.allowed = c.allowed || after.Allows() && !before.Allows()
 		if after.Allows() || !before.Allows() {
 			continue
 		}
 		for t, l := range n.targets {
-			if n.now.WayOf(t.Address) == addr && l.held {
-				_, c.reason = n.may(t)
+			if n.now.ClusterDNSOf(t.Address) == addr && l.held {
+				_, c.reason = n.mayHaveLease(t)
 				l.held, l.since, l.reason = false, now, c.reason
 				c.withdrawn = append(c.withdrawn, t)
 			}
 		}
 	}
-	maps.DeleteFunc(n.ways, func(addr netip.Addr, _ lease.Way) bool { _, ok := found[addr]; return !ok })
+	maps.DeleteFunc(n.paths, func(addr netip.Addr, _ lease.Path) bool { _, ok := found[addr]; return !ok })
 	if !c.fails {
 		delete(n.faults, faultAsking)
 		return c
@@ -329,8 +329,8 @@ const lostUpstream prober.Failure = "upstream"
 // faultAsking is the part in a node's faults if its own queries are not answered.
 const faultAsking = "asking"
 
-// refuse records why a target has no lease although its probe was answered. The reason is logged once for all targets, elsewhere.
-func (n *Node) refuse(t target, why string) {
+// noteRefused records why a target has no lease although its probe was answered. The reason is logged once for all targets, elsewhere.
+func (n *Node) noteRefused(t target, why string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if l := n.targets[t]; l != nil && !l.held {
@@ -340,10 +340,10 @@ func (n *Node) refuse(t target, why string) {
 
 // grant renews a lease if the target may have one; if not, refused is the reason.
 func (n *Node) grant(t target) (refused string, err error) {
-	n.granting.Lock() // this must not renew a lease that is withdrawn at the same time
-	defer n.granting.Unlock()
+	n.leaseLock.Lock() // this must not renew a lease that is withdrawn at the same time
+	defer n.leaseLock.Unlock()
 	n.mu.Lock()
-	may, why := n.may(t)
+	may, why := n.mayHaveLease(t)
 	n.mu.Unlock()
 	if !may {
 		return why, nil
@@ -351,6 +351,6 @@ func (n *Node) grant(t target) (refused string, err error) {
 	if err := n.Lease.Renew(t.Address, t.Protocol); err != nil {
 		return "", err
 	}
-	n.hold(t)
+	n.noteRenewed(t)
 	return "", nil
 }

@@ -9,30 +9,30 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// round reconciles all parts with the plan, in the order of a start, and reports whether all of them are as planned.
-func (n *Node) round(ctx context.Context, deep bool, probes *group) bool {
+// reconcile reconciles all parts with the plan, in the order of a start, and reports whether all of them are as planned.
+func (n *Node) reconcile(ctx context.Context, deep bool, probes *group) bool {
 	s := n.plan()
-	linkErr := n.keepLink(s)
-	ok := n.note("link", linkErr)
-	ok = n.note("rules", n.keepRules(s)) && ok
-	ok = n.note("firewall", n.keepFirewall(s, deep)) && ok
+	linkErr := n.reconcileLink(s)
+	ok := n.noteFault("link", linkErr)
+	ok = n.noteFault("rules", n.reconcileRules(s)) && ok
+	ok = n.noteFault("firewall", n.reconcileFirewall(s, deep)) && ok
 	if linkErr == nil {
-		ok = n.note("server", n.keepServer(ctx, s)) && ok
+		ok = n.noteFault("server", n.reconcileServer(ctx, s)) && ok
 	}
-	ok = n.note("prober", n.repairPart("prober", n.Prober.Repair)) && ok
+	ok = n.noteFault("prober", n.repairPart("prober", n.Prober.Repair)) && ok
 	if ctx.Err() != nil {
 		return true
 	}
 	counts, err := n.Pods.Reconcile(ctx, n.fallback, deep)
 	if ctx.Err() == nil {
-		ok = n.note("pods", err) && ok
+		ok = n.noteFault("pods", err) && ok
 	}
 	n.Recorder.Pods(counts)
-	n.keepTargets(s, probes)
+	n.startProbes(s, probes)
 	return ok
 }
 
-func (n *Node) keepLink(s plan.Plan) error {
+func (n *Node) reconcileLink(s plan.Plan) error {
 	return n.repairPart("link", func() (string, error) {
 		if s.Link.Foreign {
 			return "", nil // another program keeps it; if addresses are missing, the error of listen names them
@@ -41,9 +41,9 @@ func (n *Node) keepLink(s plan.Plan) error {
 	})
 }
 
-// keepFirewall checks iptables-legacy only with a reason: at the start, at the full check, and if a lease is missing. If no rule can be
-// added but every lease is held, another program already accepts the agent's addresses.
-func (n *Node) keepFirewall(s plan.Plan, deep bool) error {
+// reconcileFirewall checks iptables-legacy only with a reason: at the start, at the full check, and if a lease is missing. If no rule can
+// be added but every lease is held, another program already accepts the agent's addresses.
+func (n *Node) reconcileFirewall(s plan.Plan, deep bool) error {
 	if !s.Firewall {
 		return nil
 	}
@@ -54,7 +54,7 @@ func (n *Node) keepFirewall(s plan.Plan, deep bool) error {
 	return err
 }
 
-func (n *Node) keepRules(s plan.Plan) error {
+func (n *Node) reconcileRules(s plan.Plan) error {
 	want, err := s.Host(n.Pods, n.Uplinks)
 	if err != nil {
 		return err
@@ -68,14 +68,14 @@ func (n *Node) keepRules(s plan.Plan) error {
 			return "", err
 		}
 		n.mu.Lock()
-		n.ruled = true
+		n.rulesMade = true
 		n.mu.Unlock()
 		if len(drift) > 0 {
 			// A rebuilt table has no lease and no drain. Until the next renewal, each packet of a connection that the agent serves goes to
 			// kube-dns, which resets the connection.
 			n.probeNow.send()
 		}
-		return inWords(drift), nil
+		return summarize(drift), nil
 	})
 }
 
@@ -92,8 +92,9 @@ func (n *Node) unexempt(optedOut []netip.Addr) error {
 	return nil
 }
 
-// keepServer starts the server if it does not serve. It does not hold the lock meanwhile, because only this goroutine starts the server.
-func (n *Node) keepServer(ctx context.Context, s plan.Plan) error {
+// reconcileServer starts the server if it does not serve. It does not hold the lock meanwhile, because only this goroutine starts the
+// server.
+func (n *Node) reconcileServer(ctx context.Context, s plan.Plan) error {
 	if n.isServing() {
 		if !n.partial {
 			return nil
@@ -110,7 +111,7 @@ func (n *Node) keepServer(ctx context.Context, s plan.Plan) error {
 		return s.Unserved
 	}
 	err := n.Server.Start(ctx, s.Server)
-	n.Recorder.Kept("server", err)
+	n.Recorder.PartChecked("server", err)
 	if err != nil {
 		return err
 	}

@@ -30,61 +30,61 @@ func (n *Node) dueNow() (next plan.Plan, due bool) {
 	n.mu.Unlock()
 	now := time.Now()
 	if set != nil {
-		n.owed = retry{plan: *set, changed: changed || n.owed.changed, due: now}
+		n.pending = retryPlan{plan: *set, changed: changed || n.pending.changed, due: now}
 	}
-	return n.owed.plan, n.owed.isDue(now)
+	return n.pending.plan, n.pending.isDue(now)
 }
 
 // reload takes next over. If that fails, the old plan stays.
 func (n *Node) reload(ctx context.Context, next plan.Plan, probes *group) {
 	old := n.plan()
-	if same(old, next) {
+	if samePlan(old, next) {
 		n.mu.Lock()
 		n.now.Unserved = next.Unserved
 		n.mu.Unlock()
-		if n.owed.changed {
+		if n.pending.changed {
 			n.Recorder.Reload(true)
 			n.Log.Info(reloaded)
 		}
-		n.settle()
+		n.clearPending()
 		return
 	}
 	n.mu.Lock()
-	n.moving = true // changes from here on are intended, so they are no repairs
+	n.reloading = true // changes from here on are intended, so they are no repairs
 	n.mu.Unlock()
-	defer n.moved()
-	again, err := n.take(ctx, old, next, probes)
+	defer n.endReload()
+	again, err := n.apply(ctx, old, next, probes)
 	n.Recorder.Reload(err == nil)
 	if err != nil {
-		if !again || n.owed.wait == 0 { // log it once
+		if !again || n.pending.pause == 0 { // log it once
 			n.Log.Error("new configuration not applied; the old one keeps serving", "err", err, "again", again)
 		}
 		if !again {
-			n.settle()
+			n.clearPending()
 			return
 		}
-		n.owed.put(time.Now())
-		n.note("configuration", err)
+		n.pending.postpone(time.Now())
+		n.noteFault("configuration", err)
 		return
 	}
-	n.settle()
+	n.clearPending()
 	// Remove the addresses that the new plan does not have.
-	n.note("link", n.keepLink(next))
+	n.noteFault("link", n.reconcileLink(next))
 	n.Log.Info(reloaded)
 }
 
-// settle records that no plan is left to take over.
-func (n *Node) settle() {
-	n.owed = retry{}
-	n.note("configuration", nil)
+// clearPending records that no plan is left to take over.
+func (n *Node) clearPending() {
+	n.pending = retryPlan{}
+	n.noteFault("configuration", nil)
 }
 
-// take replaces the plan old by next, or keeps old. again reports that not the configuration but the node was the obstacle, for example a
+// apply replaces the plan old by next, or keeps old. again reports that not the configuration but the node was the obstacle, for example a
 // lock that another program holds.
-func (n *Node) take(ctx context.Context, old, next plan.Plan, probes *group) (again bool, err error) {
+func (n *Node) apply(ctx context.Context, old, next plan.Plan, probes *group) (again bool, err error) {
 	// New addresses are on the link before the server binds them; old ones lose their lease before the server closes them.
 	n.withdrawGone(old, next, probes)
-	if err := errors.Join(n.keepLink(next.Beside(old)), n.keepRules(next)); err != nil {
+	if err := errors.Join(n.reconcileLink(next.WithAddressesOf(old)), n.reconcileRules(next)); err != nil {
 		return true, err // the round restores link and rules
 	}
 	serves := n.isServing()
@@ -106,40 +106,40 @@ func (n *Node) take(ctx context.Context, old, next plan.Plan, probes *group) (ag
 	n.mu.Lock()
 	n.now = next
 	n.mu.Unlock()
-	n.reask.Send() // the upstreams may have changed
+	n.queryNow.Send() // the upstreams may have changed
 	return false, nil
 }
 
-// retry is a plan to be taken over, with the time of the next try. The zero value is none.
-type retry struct {
+// retryPlan is a plan to be taken over, with the time of the next try. The zero value is none.
+type retryPlan struct {
 	plan    plan.Plan
 	changed bool // Set's argument, for it or for an untried plan that it replaced
 	due     time.Time
-	wait    time.Duration // before the next try; 0: not tried yet
+	pause   time.Duration // before the next try; 0: not tried yet
 }
 
-func (d *retry) put(now time.Time) {
-	d.wait = min(max(2*d.wait, retryFirst), retryLast)
-	d.due = now.Add(d.wait)
+func (d *retryPlan) postpone(now time.Time) {
+	d.pause = min(max(2*d.pause, retryFirst), retryLast)
+	d.due = now.Add(d.pause)
 }
 
 // hasten makes a pending plan due now.
-func (d *retry) hasten(now time.Time) {
+func (d *retryPlan) hasten(now time.Time) {
 	if !d.due.IsZero() {
 		d.due = now
 	}
 }
 
-func (d *retry) isDue(now time.Time) bool { return !d.due.IsZero() && !now.Before(d.due) }
+func (d *retryPlan) isDue(now time.Time) bool { return !d.due.IsZero() && !now.Before(d.due) }
 
-// until is how long to wait for the next try, if a plan is pending.
-func (d *retry) until(now time.Time) (time.Duration, bool) {
+// wait is how long to wait for the next try, if a plan is pending.
+func (d *retryPlan) wait(now time.Time) (time.Duration, bool) {
 	return max(d.due.Sub(now), 0), !d.due.IsZero()
 }
 
-// moved records that a difference from the plan is a fault again.
-func (n *Node) moved() {
+// endReload records that a difference from the plan is a fault again.
+func (n *Node) endReload() {
 	n.mu.Lock()
-	n.moving = false
+	n.reloading = false
 	n.mu.Unlock()
 }

@@ -9,17 +9,17 @@ import (
 // repairPart calls repair, which checks and repairs one part of the node, unless another program has undone its repairs too often lately.
 // Changes during a reload are always made, and do not count as repairs.
 func (n *Node) repairPart(kind string, repair func() (repaired string, err error)) error {
-	q := n.flapping[kind]
+	q := n.conflicts[kind]
 	if q == nil {
-		q = &backoff.Flapping{}
-		n.flapping[kind] = q
+		q = &backoff.Conflict{}
+		n.conflicts[kind] = q
 	}
 	moving := n.isMoving()
 	if !moving && !q.Due(time.Now()) {
 		return q.Err()
 	}
 	repaired, err := repair()
-	n.Recorder.Kept(kind, err)
+	n.Recorder.PartChecked(kind, err)
 	if repaired != "" && !moving {
 		q.Repaired(time.Now())
 		if _, lasts := q.Lasts(); lasts {
@@ -28,7 +28,7 @@ func (n *Node) repairPart(kind string, repair func() (repaired string, err error
 	}
 	if repaired != "" {
 		count, lasts := q.Lasts()
-		n.repaired(kind, repaired, lasts && count > backoff.Limit)
+		n.noteRepair(kind, repaired, lasts && count > backoff.Limit)
 	}
 	if count, ended := q.Ended(time.Now()); ended {
 		n.Log.Info("conflict over; repairs are no longer undone", "part", kind, "repairs", count)
@@ -42,5 +42,5 @@ func (n *Node) repairPart(kind string, repair func() (repaired string, err error
 func (n *Node) isMoving() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.moving
+	return n.reloading
 }

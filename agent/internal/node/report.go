@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// note records the fault of a part, or that it has none, and logs changes. It returns true if there is no fault.
-func (n *Node) note(part string, err error) bool {
+// noteFault records the fault of a part, or that it has none, and logs changes. It returns true if there is no fault.
+func (n *Node) noteFault(part string, err error) bool {
 	text := ""
 	if err != nil {
 		text = err.Error()
@@ -32,11 +32,11 @@ func (n *Node) note(part string, err error) bool {
 	return err == nil
 }
 
-// repaired records and logs a repair. Before the server runs, and in a reload, it is a setup and no repair. With quietly it is not logged
+// noteRepair records and logs a repair. Before the server runs, and in a reload, it is a setup and no repair. With quietly it is not logged
 // as a warning: of repairs that another program keeps undoing, only the first ones are.
-func (n *Node) repaired(kind, what string, quietly bool) {
+func (n *Node) noteRepair(kind, what string, quietly bool) {
 	n.mu.Lock()
-	building := !n.serving || n.moving
+	building := !n.serving || n.reloading
 	if !building {
 		n.repairs[kind]++
 		n.repair = time.Now().UTC().Format(time.RFC3339) + " " + kind + ": " + what
@@ -54,8 +54,8 @@ func (n *Node) repaired(kind, what string, quietly bool) {
 	n.Log.Warn("repaired", "part", kind, "what", what)
 }
 
-// inWords summarises differences by the first one, because one cause makes many.
-func inWords(drift []string) string {
+// summarize summarises differences by the first one, because one cause makes many.
+func summarize(drift []string) string {
 	switch len(drift) {
 	case 0:
 		return ""

@@ -96,7 +96,7 @@ func (n *Node) Status() Status {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s := Status{Instance: n.instance, Started: n.started, Serving: n.serving, Redirects: n.now.Redirects,
-		Proven: slices.SortedFunc(maps.Keys(n.proven), netip.Addr.Compare), Faults: maps.Clone(n.faults), Repair: n.repair,
+		Proven: slices.SortedFunc(maps.Keys(n.verified), netip.Addr.Compare), Faults: maps.Clone(n.faults), Repair: n.repair,
 		Repairs: maps.Clone(n.repairs), LastFault: n.fault, Handover: n.inherited, External: n.now.External}
 	faults := slices.Clone(n.now.Warnings)
 	s.Bypassed = bypassed
@@ -108,7 +108,7 @@ func (n *Node) Status() Status {
 		s.Faults["upstreams"] = strings.Join(faults, "; ")
 	}
 	var can bool
-	can, s.CannotAsk = n.canAsk()
+	can, s.CannotAsk = n.canQuery()
 	s.Ready = can && n.serving && len(n.targets) > 0
 	for t, l := range n.targets {
 		// If the process was stopped for a while, it has not yet noticed that its lease expired.

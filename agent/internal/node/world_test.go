@@ -211,7 +211,7 @@ func (p worldProber) Probe(ctx context.Context, target netip.Addr, proto steer.P
 	}
 	return r
 }
-func (p worldProber) Prove(context.Context, netip.Addr, string) error {
+func (p worldProber) CheckFallback(context.Context, netip.Addr, string) error {
 	p.mu.Lock()
 	prove := p.prove
 	p.mu.Unlock()
@@ -235,7 +235,7 @@ func (p worldPods) Reconcile(_ context.Context, fallback func(netip.Addr) pods.F
 }
 func (worldPods) RunTrials(context.Context, pods.Lease) (bool, error) { return false, nil }
 
-func (w *world) Lost(context.Context, netip.Addr, string) string {
+func (w *world) FallbackLost(context.Context, netip.Addr, string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.lost
@@ -252,7 +252,7 @@ func (p worldPods) QueryKubeDNS(context.Context, netip.Addr, string) (bool, erro
 
 type worldUpstreams struct{ *world }
 
-func (a worldUpstreams) Ask(ctx context.Context, _ string, _ bool) error {
+func (a worldUpstreams) Check(ctx context.Context, _ string, _ bool) error {
 	a.mu.Lock()
 	asked := a.asked
 	a.mu.Unlock()
@@ -262,7 +262,7 @@ func (a worldUpstreams) Ask(ctx context.Context, _ string, _ bool) error {
 	}
 	return err
 }
-func (a worldUpstreams) Heard(string) (time.Duration, bool) {
+func (a worldUpstreams) LastAnswer(string) (time.Duration, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return time.Since(a.heard), !a.heard.IsZero()
@@ -287,13 +287,13 @@ type worldRecorder struct{ *world }
 
 func (worldRecorder) Lease(netip.Addr, steer.Protocol, bool) {}
 func (worldRecorder) Probe(prober.Failure)                   {}
-func (r worldRecorder) Lost(reason prober.Failure)           { _ = r.call("count-lost %s", reason) }
+func (r worldRecorder) LeaseLost(reason prober.Failure)      { _ = r.call("count-lost %s", reason) }
 func (r worldRecorder) Repair(kind string)                   { _ = r.call("count-repair %s", kind) }
 func (r worldRecorder) Reload(ok bool)                       { _ = r.call("count-reload %t", ok) }
-func (worldRecorder) Kept(string, error)                     {}
-func (worldRecorder) Proven(netip.Addr, bool)                {}
+func (worldRecorder) PartChecked(string, error)              {}
+func (worldRecorder) FallbackVerified(netip.Addr, bool)      {}
 func (worldRecorder) Pods(map[string]int)                    {}
-func (worldRecorder) CanAsk(bool)                            {}
+func (worldRecorder) CanQuery(bool)                          {}
 
 func (r worldRecorder) FallbackGone(addr netip.Addr) {
 	r.set(func() { r.gone = append(r.gone, "fallback "+addr.String()) })
@@ -322,7 +322,7 @@ func begin(t *testing.T, w *world, s plan.Plan, before ...func(*Node)) (*Node, f
 	t.Helper()
 	n := New(self, s, Parts{
 		Log: slog.New(slog.DiscardHandler), Server: worldServer{w}, Link: worldLink{w}, Rules: worldRules{w}, Firewall: worldFirewall{w},
-		Lease: worldLease{w}, Prober: worldProber{w}, Pods: worldPods{w}, Proofs: worldProofs{w}, World: w,
+		Lease: worldLease{w}, Prober: worldProber{w}, Pods: worldPods{w}, Verified: worldProofs{w}, Surroundings: w,
 		Uplinks: func(...string) ([]string, error) { return []string{"eth0"}, nil }, Recorder: worldRecorder{w},
 	})
 	if w.asked != nil {

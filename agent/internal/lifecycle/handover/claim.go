@@ -24,8 +24,8 @@ type Claim struct {
 	// Born orders agents: the start of the agent's pod, or else of the agent itself, in nanoseconds since boot (CLOCK_BOOTTIME, which no
 	// clock step moves). Only the younger agent takes over.
 	Born int64 `json:"born"`
-	// Told means that the operator set --take-over. Born does not count then.
-	Told bool `json:"told,omitempty"`
+	// TakeOver means that the operator set --take-over. Born does not count then.
+	TakeOver bool `json:"told,omitempty"`
 }
 
 func (c Claim) String() string {
@@ -36,12 +36,12 @@ func (c Claim) String() string {
 	return fmt.Sprintf("process %d (version %s, since %s%s)", c.PID, c.Version, c.Since.UTC().Format(time.RFC3339), pod)
 }
 
-// Over returns why c may not take the node over from holder; nil if it may.
-func (c Claim) Over(holder Claim) error {
+// CheckTakeover returns why c may not take the node over from holder; nil if it may.
+func (c Claim) CheckTakeover(holder Claim) error {
 	switch {
 	case c.Instance == holder.Instance:
 		return errors.New("it is the same agent")
-	case c.Told, c.Born > holder.Born:
+	case c.TakeOver, c.Born > holder.Born:
 		return nil
 	}
 	return fmt.Errorf("it is newer: its pod started %s later", time.Duration(holder.Born-c.Born).Round(time.Millisecond))

@@ -52,10 +52,10 @@ func TestOver(t *testing.T) {
 		{"newer", newer, older, true},
 		{"older", older, newer, false},
 		{"as old", Claim{Instance: "twin", Born: 100}, older, false},
-		{"older, but told", Claim{Instance: "x", Born: 1, Told: true}, newer, true},
-		{"itself", Claim{Instance: "older", Born: 300, Told: true}, older, false},
+		{"older, but told", Claim{Instance: "x", Born: 1, TakeOver: true}, newer, true},
+		{"itself", Claim{Instance: "older", Born: 300, TakeOver: true}, older, false},
 	} {
-		if err := tc.c.Over(tc.h); (err == nil) != tc.ok {
+		if err := tc.c.CheckTakeover(tc.h); (err == nil) != tc.ok {
 			t.Errorf("%s: %v", tc.name, err)
 		}
 	}

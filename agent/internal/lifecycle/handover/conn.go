@@ -38,10 +38,10 @@ func checkPeer(c *net.UnixConn) error {
 	if err != nil {
 		return fmt.Errorf("read the peer's credentials: %w", err)
 	}
-	return permitted(cred)
+	return checkUser(cred)
 }
 
-func permitted(cred *unix.Ucred) error {
+func checkUser(cred *unix.Ucred) error {
 	if cred.Uid != 0 && int(cred.Uid) != os.Geteuid() {
 		return fmt.Errorf("the peer is user %d", cred.Uid)
 	}

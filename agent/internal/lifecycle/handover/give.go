@@ -26,11 +26,11 @@ const acceptAgain = 100 * time.Millisecond
 
 // Give answers successors at l until ctx ends or the node is handed over, and closes l. It reports whether the node was handed over. It
 // serves one successor at a time, and refuses others until later.
-func Give(ctx context.Context, log *slog.Logger, l *net.UnixListener, h Holder) (given bool) {
+func Give(ctx context.Context, log *slog.Logger, l *net.UnixListener, h ActiveAgent) (given bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // ends AcceptUnix
-	g := &giver{log: log, holder: h}
+	g := &giver{log: log, agent: h}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for logged := false; ; {
@@ -50,7 +50,7 @@ func Give(ctx context.Context, log *slog.Logger, l *net.UnixListener, h Holder) 
 		}
 		logged = false
 		wg.Go(func() {
-			if g.meet(ctx, c) {
+			if g.serve(ctx, c) {
 				cancel()
 			}
 		})
@@ -58,15 +58,15 @@ func Give(ctx context.Context, log *slog.Logger, l *net.UnixListener, h Holder) 
 }
 
 type giver struct {
-	log    *slog.Logger
-	holder Holder
+	log   *slog.Logger
+	agent ActiveAgent
 
 	mu    sync.Mutex // held while a successor is served
 	given bool       // guarded by mu; Give reads it once all calls of meet have ended
 }
 
-// meet serves one successor, and reports whether it has the node now.
-func (g *giver) meet(ctx context.Context, raw *net.UnixConn) bool {
+// serve serves one successor, and reports whether it has the node now.
+func (g *giver) serve(ctx context.Context, raw *net.UnixConn) bool {
 	c, err := newConn(raw)
 	if err != nil {
 		g.log.Warn("handover refused", "err", err)
@@ -84,16 +84,16 @@ func (g *giver) meet(ctx context.Context, raw *net.UnixConn) bool {
 	who := m.hello.Claim
 	refuse := func(reason error, later bool) {
 		g.log.Info("handover refused", "to", who.String(), "reason", reason)
-		_ = c.send(message{kind: kindRefusal, refusal: refusal{Claim: g.holder.Claim(), Reason: reason.Error(), Later: later}}, helloWait)
+		_ = c.send(message{kind: kindRefusal, refusal: refusal{Claim: g.agent.Claim(), Reason: reason.Error(), Later: later}}, helloWait)
 	}
-	if err := who.Over(g.holder.Claim()); err != nil {
+	if err := who.CheckTakeover(g.agent.Claim()); err != nil {
 		refuse(err, false)
-		g.holder.Done(who, 0, &RefusedError{Reason: err.Error()})
+		g.agent.Done(who, 0, &RefusedError{Reason: err.Error()})
 		return false
 	}
 	if m.hello.Version != Version {
 		refuse(fmt.Errorf("it speaks handover version %d, not %d, and ends instead", Version, m.hello.Version), true)
-		g.holder.StepDown(who)
+		g.agent.StepDown(who)
 		return false
 	}
 	if !g.mu.TryLock() {
@@ -106,7 +106,7 @@ func (g *giver) meet(ctx context.Context, raw *net.UnixConn) bool {
 		return false
 	}
 	begun := time.Now()
-	end, err := g.holder.Beside(who)
+	end, err := g.agent.AcceptSuccessor(who)
 	if err != nil {
 		refuse(err, true)
 		return false
@@ -115,12 +115,12 @@ func (g *giver) meet(ctx context.Context, raw *net.UnixConn) bool {
 	if err = g.give(ctx, c, who); err == nil {
 		g.given = true
 	} else {
-		_ = c.send(message{kind: kindRefusal, refusal: refusal{Claim: g.holder.Claim(), Reason: err.Error(), Later: true}}, helloWait)
+		_ = c.send(message{kind: kindRefusal, refusal: refusal{Claim: g.agent.Claim(), Reason: err.Error(), Later: true}}, helloWait)
 		// The successor closes its DNS sockets before this connection. Until then, its answers to probes count as the holder's own.
 		c.drain(goodbyeWait)
 	}
 	end()
-	g.holder.Done(who, time.Since(begun), err)
+	g.agent.Done(who, time.Since(begun), err)
 	return g.given
 }
 
@@ -137,11 +137,11 @@ func (g *giver) give(ctx context.Context, c *conn, who Claim) error {
 		return fmt.Errorf("wait for the successor to serve: %w", unexpected(m, err))
 	}
 	g.log.Info("successor serves on the same sockets", "to", who.String(), "addr", m.serving.Addresses)
-	decide, err := g.holder.Yield(ctx, who, m.serving.Addresses)
+	decide, err := g.agent.Yield(ctx, who, m.serving.Addresses)
 	if err != nil {
 		return fmt.Errorf("check the successor: %w", err)
 	}
-	err = c.send(message{kind: kindYours}, helloWait, g.holder.Lock())
+	err = c.send(message{kind: kindYours}, helloWait, g.agent.Lock())
 	if err == nil {
 		if m, _, err = c.receive(takenWait); err != nil || m.kind != kindTaken {
 			err = fmt.Errorf("wait for the successor to take over: %w", unexpected(m, err))
@@ -152,11 +152,11 @@ func (g *giver) give(ctx context.Context, c *conn, who Claim) error {
 }
 
 func (g *giver) offer(c *conn) error {
-	sockets, err := g.holder.Sockets()
+	sockets, err := g.agent.Sockets()
 	if err != nil {
 		return fmt.Errorf("copy sockets: %w", err)
 	}
-	m := message{kind: kindOffer, offer: offer{Claim: g.holder.Claim()}}
+	m := message{kind: kindOffer, offer: offer{Claim: g.agent.Claim()}}
 	var files []*os.File
 	for _, s := range sockets {
 		m.offer.Sockets = append(m.offer.Sockets, name{Protocol: s.Protocol, Address: s.Address})
@@ -169,7 +169,7 @@ func (g *giver) offer(c *conn) error {
 // cache sends the content of the cache. If it cannot be read, or is too large, the successor starts with an empty or partial cache.
 func (g *giver) cache(c *conn) error {
 	w := &chunks{c: c, left: maxCache, until: time.Now().Add(cacheWait)}
-	err := g.holder.Snapshot(w)
+	err := g.agent.Snapshot(w)
 	if err == nil {
 		err = w.flush()
 	}

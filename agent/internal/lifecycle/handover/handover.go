@@ -59,17 +59,17 @@ type Socket struct {
 	File     *os.File
 }
 
-// Holder is the running agent in a handover. Its methods are called by one goroutine at a time.
-type Holder interface {
+// ActiveAgent is the running agent in a handover. Its methods are called by one goroutine at a time.
+type ActiveAgent interface {
 	// Claim describes the agent.
 	Claim() Claim
 	// Sockets returns copies of its sockets' descriptors.
 	Sockets() ([]Socket, error)
 	// Snapshot writes the content of the cache. It stops when w fails.
 	Snapshot(w io.Writer) error
-	// Beside makes probes count the successor's answers as the holder's own, until the returned function is called. It fails if the holder
-	// is ending, so that no successor may begin any more.
-	Beside(successor Claim) (end func(), err error)
+	// AcceptSuccessor makes probes count the successor's answers as the holder's own, until the returned function is called. It fails if the
+	// holder is ending, so that no successor may begin any more.
+	AcceptSuccessor(successor Claim) (end func(), err error)
 	// Yield stops reading and returns once probes show that the successor answers at addresses. If they do not, it returns an error, and the
 	// holder reads again. After a nil error, decide is always called: with true, the successor has the node.
 	Yield(ctx context.Context, successor Claim, addresses []netip.Addr) (decide func(taken bool), err error)
@@ -93,17 +93,17 @@ type Successor interface {
 
 // RefusedError is the holder's refusal.
 type RefusedError struct {
-	Holder Claim // zero if it did not say who it is
+	By     Claim // zero if it did not say who it is
 	Reason string
 	Later  bool // a later request may succeed
 }
 
 func (e *RefusedError) Error() string {
-	if e.Holder.PID == 0 {
+	if e.By.PID == 0 {
 		return "refused: " + e.Reason
 	}
-	return fmt.Sprintf("%s refused: %s", e.Holder, e.Reason)
+	return fmt.Sprintf("%s refused: %s", e.By, e.Reason)
 }
 
-// ErrNobody means that no holder listens.
-var ErrNobody = errors.New("no running agent offers a handover")
+// ErrNoActiveAgent means that no holder listens.
+var ErrNoActiveAgent = errors.New("no running agent offers a handover")

@@ -64,7 +64,7 @@ func TestHandOver(t *testing.T) {
 	for errors.Is(err, syscall.ECONNRESET) {
 		_, err = r.take(&side{}, newer) // the kernel is just closing it
 	}
-	if !errors.Is(err, ErrNobody) {
+	if !errors.Is(err, ErrNoActiveAgent) {
 		t.Errorf("a second successor: %v", err)
 	}
 }
@@ -92,7 +92,7 @@ func TestEveryStepMayFail(t *testing.T) {
 				t.Fatalf("want %q, got %v", tc.want, err)
 			}
 			var refused *RefusedError
-			if tc.holder != "" && (!errors.As(err, &refused) || !refused.Later || refused.Holder != older) {
+			if tc.holder != "" && (!errors.As(err, &refused) || !refused.Later || refused.By != older) {
 				t.Errorf("not a refusal that may be asked again: %#v", err)
 			}
 			if got := slices.Contains(s.log(), "abandon"); got != tc.abandons {
@@ -276,7 +276,7 @@ func TestHolderIsSilent(t *testing.T) {
 		_, err := Take(ctx, slog.New(slog.DiscardHandler), path, newer, &side{})
 		return err
 	}
-	if err := take(t.Context()); !errors.Is(err, ErrNobody) {
+	if err := take(t.Context()); !errors.Is(err, ErrNoActiveAgent) {
 		t.Errorf("no socket: %v", err)
 	}
 	l, err := Listen(path)
@@ -296,7 +296,7 @@ func TestHolderIsSilent(t *testing.T) {
 	}
 	conn.Close()
 	l.Close()
-	if err := take(t.Context()); !errors.Is(err, ErrNobody) {
+	if err := take(t.Context()); !errors.Is(err, ErrNoActiveAgent) {
 		t.Errorf("a socket that is left: %v", err)
 	}
 }
@@ -346,7 +346,7 @@ func TestForeignUser(t *testing.T) {
 	if err := checkPeer(c.(*net.UnixConn)); err != nil {
 		t.Errorf("ourselves: %v", err)
 	}
-	if err := permitted(&unix.Ucred{Uid: 4711}); err == nil || !strings.Contains(err.Error(), "4711") {
+	if err := checkUser(&unix.Ucred{Uid: 4711}); err == nil || !strings.Contains(err.Error(), "4711") {
 		t.Errorf("a stranger: %v", err)
 	}
 }

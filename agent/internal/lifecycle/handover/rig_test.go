@@ -81,7 +81,7 @@ func (s *side) Snapshot(w io.Writer) error {
 	return err
 }
 
-func (s *side) Beside(Claim) (func(), error) {
+func (s *side) AcceptSuccessor(Claim) (func(), error) {
 	return func() { _ = s.call("apart") }, s.call("beside")
 }
 

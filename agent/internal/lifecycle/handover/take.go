@@ -29,7 +29,7 @@ func Take(ctx context.Context, log *slog.Logger, path string, me Claim, s Succes
 	raw, err := d.DialContext(ctx, "unixpacket", path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, ErrNobody
+		return nil, ErrNoActiveAgent
 	case err != nil:
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func (t *taker) expect(want kind, m message, err error) error {
 	case err != nil:
 		return err
 	case m.kind == kindRefusal:
-		return &RefusedError{Holder: m.refusal.Claim, Reason: m.refusal.Reason, Later: m.refusal.Later}
+		return &RefusedError{By: m.refusal.Claim, Reason: m.refusal.Reason, Later: m.refusal.Later}
 	case m.kind != want:
 		return fmt.Errorf("message %s is out of order", m.kind)
 	}

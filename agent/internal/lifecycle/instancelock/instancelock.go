@@ -130,7 +130,8 @@ func holders(name string) (names []string, err error) {
 	request[0] = unix.AF_UNIX
 	binary.NativeEndian.PutUint32(request[4:], math.MaxUint32) // in any state
 	binary.NativeEndian.PutUint32(request[12:], showName|showMeminfo)
-	replies, err := c.Execute(netlink.Message{Header: netlink.Header{Type: sockDiagByFamily, Flags: netlink.Request | netlink.Dump}, Data: request})
+	head := netlink.Header{Type: sockDiagByFamily, Flags: netlink.Request | netlink.Dump}
+	replies, err := c.Execute(netlink.Message{Header: head, Data: request})
 	if errors.Is(err, unix.ENOENT) {
 		return nil, errNoDiag
 	} else if err != nil {

@@ -20,27 +20,27 @@ const (
 	Last   = 5 * time.Second
 )
 
-// Flapping tracks the conflict about one kind of repair. Its zero value is: no conflict. It belongs to the goroutine that repairs.
-type Flapping struct {
+// Conflict tracks the conflict about one kind of repair. Its zero value is: no conflict. It belongs to the goroutine that repairs.
+type Conflict struct {
 	repairs []time.Time   // the repairs of the last window
-	on      bool          // Limit was reached, and there has been a repair in every window since
+	lasts   bool          // Limit was reached, and there has been a repair in every window since
 	count   int           // repairs since the conflict began, including the Limit that started it
 	wait    time.Duration // the pause after the next repair
 	until   time.Time     // no repair before this time
 }
 
 // Due reports whether the caller may check and repair now. If not, it waits until Until.
-func (q *Flapping) Due(now time.Time) bool { return !now.Before(q.until) }
+func (q *Conflict) Due(now time.Time) bool { return !now.Before(q.until) }
 
 // Repaired records a repair, and reports whether the conflict begins with it.
-func (q *Flapping) Repaired(now time.Time) (begins bool) {
+func (q *Conflict) Repaired(now time.Time) (begins bool) {
 	q.repairs = append(slices.DeleteFunc(q.repairs, func(t time.Time) bool { return now.Sub(t) > Window }), now)
-	if !q.on && len(q.repairs) < Limit {
+	if !q.lasts && len(q.repairs) < Limit {
 		return false
 	}
-	begins = !q.on
+	begins = !q.lasts
 	if begins {
-		q.on, q.count, q.wait = true, len(q.repairs)-1, first
+		q.lasts, q.count, q.wait = true, len(q.repairs)-1, first
 	}
 	q.count++
 	q.until = now.Add(q.wait)
@@ -49,18 +49,18 @@ func (q *Flapping) Repaired(now time.Time) (begins bool) {
 }
 
 // Ended reports once that nothing was undone for a whole window, and how many repairs the conflict took.
-func (q *Flapping) Ended(now time.Time) (count int, ended bool) {
-	if !q.on || now.Sub(q.repairs[len(q.repairs)-1]) <= Window {
+func (q *Conflict) Ended(now time.Time) (count int, ended bool) {
+	if !q.lasts || now.Sub(q.repairs[len(q.repairs)-1]) <= Window {
 		return 0, false
 	}
 	count = q.count
-	*q = Flapping{}
+	*q = Conflict{}
 	return count, true
 }
 
 // Err returns the fault while the conflict lasts, else nil. Its text is constant, so that it is logged once.
-func (q *Flapping) Err() error {
-	if !q.on {
+func (q *Conflict) Err() error {
+	if !q.lasts {
 		return nil
 	}
 	return fmt.Errorf("another program undid the repair %d times within %v; repairs are less frequent until it stops: find the program with "+
@@ -68,7 +68,7 @@ func (q *Flapping) Err() error {
 }
 
 // Lasts reports whether the conflict lasts, and how many repairs it took so far.
-func (q *Flapping) Lasts() (count int, lasts bool) { return q.count, q.on }
+func (q *Conflict) Lasts() (count int, lasts bool) { return q.count, q.lasts }
 
 // Until returns the time before which Due is false.
-func (q *Flapping) Until() time.Time { return q.until }
+func (q *Conflict) Until() time.Time { return q.until }

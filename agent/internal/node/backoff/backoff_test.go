@@ -7,7 +7,7 @@ import (
 
 func TestFlapping(t *testing.T) {
 	now := time.Unix(1000, 0)
-	var q Flapping
+	var q Conflict
 	for i := range Limit - 1 {
 		if q.Repaired(now.Add(time.Duration(i)*time.Second)) || !q.Due(now) || q.Err() != nil {
 			t.Fatalf("repair %d is flapping already", i+1)
@@ -17,7 +17,7 @@ func TestFlapping(t *testing.T) {
 	if late := now.Add(Window + 3*time.Second); q.Repaired(late) {
 		t.Error("repairs of more than a window are summed up")
 	}
-	q = Flapping{}
+	q = Conflict{}
 	begun := 0
 	for i := range Limit + 6 {
 		if q.Repaired(now) {

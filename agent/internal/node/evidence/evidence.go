@@ -39,8 +39,8 @@ type Switch interface {
 	Suspects() ([]steer.Suspect, error)
 }
 
-// Holder sends the control packets.
-type Holder interface {
+// Bypasser sends the control packets.
+type Bypasser interface {
 	Hold(c steer.Client, step int) error
 }
 
@@ -56,8 +56,8 @@ type Pods interface {
 type Node interface {
 	// Pace is the time between two looks, and the least time between two queries that count.
 	Pace() (every, gap time.Duration)
-	// Held returns the lease under which a client's queries are delivered; false if it is not held.
-	Held(c steer.Client) (Lease, bool)
+	// LeaseOf returns the lease under which a client's queries are delivered; false if it is not held.
+	LeaseOf(c steer.Client) (Lease, bool)
 }
 
 // Bypassed is a client that kube-dns answers because its queries do not reach the agent.
@@ -72,13 +72,13 @@ type Bypassed struct {
 
 // Evidence watches the switch's evidence. All methods may be called at any time.
 type Evidence struct {
-	log    *slog.Logger
-	read   Switch
-	holder Holder
-	pods   Pods
-	counts *counts
-	trials sync.WaitGroup
-	slots  chan struct{} // of the trials
+	log      *slog.Logger
+	kernel   Switch
+	bypasser Bypasser
+	pods     Pods
+	counts   *counts
+	trials   sync.WaitGroup
+	slots    chan struct{} // of the trials
 
 	before     map[steer.Protocol]int64 // dropped queries at the last look
 	stale      bool                     // the notes have to be read at the next look
@@ -90,8 +90,9 @@ type Evidence struct {
 }
 
 // New makes one.
-func New(log *slog.Logger, read Switch, holder Holder, pods Pods) *Evidence {
-	return &Evidence{log: log, read: read, holder: holder, pods: pods, counts: newCounts(), slots: make(chan struct{}, maxTrials), judge: newJudge()}
+func New(log *slog.Logger, kernel Switch, bypasser Bypasser, pods Pods) *Evidence {
+	return &Evidence{log: log, kernel: kernel, bypasser: bypasser, pods: pods, counts: newCounts(), slots: make(chan struct{}, maxTrials),
+		judge: newJudge()}
 }
 
 // Run looks again and again until ctx ends. Holds outlive it: they lapse by themselves.
@@ -103,8 +104,8 @@ func (e *Evidence) Run(ctx context.Context, n Node) {
 		if !tick.Grid(ctx, every) {
 			return
 		}
-		e.logError(e.look(gap, n.Held))
-		e.startTrials(ctx, n.Held)
+		e.logError(e.read(gap, n.LeaseOf))
+		e.startTrials(ctx, n.LeaseOf)
 	}
 }
 
@@ -112,7 +113,7 @@ func (e *Evidence) Run(ctx context.Context, n Node) {
 func (e *Evidence) startTrials(ctx context.Context, lease func(steer.Client) (Lease, bool)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, c := range e.judge.trials(time.Now(), lease) {
+	for _, c := range e.judge.dueTrials(time.Now(), lease) {
 		e.trials.Go(func() {
 			e.slots <- struct{}{}
 			defer func() { <-e.slots }()
@@ -122,25 +123,25 @@ func (e *Evidence) startTrials(ctx context.Context, lease func(steer.Client) (Le
 			}
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			if h, still := e.judge.held[c]; still {
-				h.own = !known
-				e.judge.held[c] = h
+			if h, still := e.judge.bypassed[c]; still {
+				h.triesItself = !known
+				e.judge.bypassed[c] = h
 			}
 		})
 	}
 }
 
-// look is one look: the counters first, and the notes only if queries were dropped.
-func (e *Evidence) look(gap time.Duration, lease func(steer.Client) (Lease, bool)) error {
+// read is one look: the counters first, and the notes only if queries were dropped.
+func (e *Evidence) read(gap time.Duration, lease func(steer.Client) (Lease, bool)) error {
 	// An earlier agent may have left bypassed clients, and the switch may have cleared some.
-	if e.before == nil || e.any() {
-		suspects, err := e.read.Suspects()
+	if e.before == nil || e.anyBypassed() {
+		suspects, err := e.kernel.Suspects()
 		if err != nil {
 			return err
 		}
 		e.reconcile(suspects)
 	}
-	unheard, err := e.read.Unheard()
+	unheard, err := e.kernel.Unheard()
 	if err != nil {
 		return err
 	}
@@ -152,17 +153,17 @@ func (e *Evidence) look(gap time.Duration, lease func(steer.Client) (Lease, bool
 	if !e.stale || now.Before(e.next) {
 		return nil
 	}
-	notes, err := e.read.Notes()
+	notes, err := e.kernel.Notes()
 	if err != nil {
 		return err
 	}
 	e.next = now.Add(min(share*time.Since(now), slowest))
 	e.mu.Lock()
-	dropped, again := e.judge.look(now, notes, gap, lease)
+	dropped, again := e.judge.findDropped(now, notes, gap, lease)
 	e.mu.Unlock()
 	e.stale = again
 	for _, c := range dropped {
-		if holdErr := e.hold(c); holdErr != nil {
+		if holdErr := e.bypass(c); holdErr != nil {
 			e.stale = true
 			err = errors.Join(err, holdErr)
 		}
@@ -170,17 +171,17 @@ func (e *Evidence) look(gap time.Duration, lease func(steer.Client) (Lease, bool
 	return err
 }
 
-// hold has the switch bypass a client.
-func (e *Evidence) hold(c steer.Client) error {
+// bypass has the switch bypass a client.
+func (e *Evidence) bypass(c steer.Client) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	h := e.judge.next(c, time.Now())
-	if err := e.holder.Hold(c, h.step); err != nil {
+	if err := e.bypasser.Hold(c, h.step); err != nil {
 		return err
 	}
-	_, known := e.judge.held[c]
-	e.judge.hold(c, h)
-	e.count()
+	_, known := e.judge.bypassed[c]
+	e.judge.noteBypass(c, h)
+	e.updateGauge()
 	if known {
 		e.counts.prolonged.Inc()
 		e.log.Debug("queries of a bypassed client are still dropped", "client", c.String(), "for", steer.Hold(h.step))
@@ -195,22 +196,23 @@ func (e *Evidence) hold(c steer.Client) error {
 func (e *Evidence) reconcile(suspects []steer.Suspect) {
 	e.mu.Lock()
 	ended := e.judge.reconcile(time.Now(), suspects)
-	e.count()
+	e.updateGauge()
 	e.mu.Unlock()
 	for _, c := range ended {
 		e.counts.ended.Inc()
-		e.log.Info("pod is served by the agent again", "pod", e.pods.PodOf(c.Source), "source", c.Source, "addr", c.Address, "protocol", c.Protocol)
+		e.log.Info("pod is served by the agent again",
+			"pod", e.pods.PodOf(c.Source), "source", c.Source, "addr", c.Address, "protocol", c.Protocol)
 	}
 }
 
-func (e *Evidence) any() bool {
+func (e *Evidence) anyBypassed() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.judge.held) > 0
+	return len(e.judge.bypassed) > 0
 }
 
-// count sets the gauge; mu is held.
-func (e *Evidence) count() { e.counts.set(maps.Keys(e.judge.held)) }
+// updateGauge sets the gauge; mu is held.
+func (e *Evidence) updateGauge() { e.counts.set(maps.Keys(e.judge.bypassed)) }
 
 // logError logs an error if it is another than before.
 func (e *Evidence) logError(err error) {
@@ -227,12 +229,13 @@ func (e *Evidence) logError(err error) {
 // Bypassed lists the bypassed clients, in order of the sources.
 func (e *Evidence) Bypassed() []Bypassed {
 	e.mu.Lock()
-	held := maps.Clone(e.judge.held)
+	held := maps.Clone(e.judge.bypassed)
 	e.mu.Unlock()
 	var out []Bypassed
 	for _, c := range slices.SortedFunc(maps.Keys(held), steer.Client.Compare) {
 		h := held[c]
-		out = append(out, Bypassed{Pod: e.pods.PodOf(c.Source), Source: c.Source, Address: c.Address, Protocol: c.Protocol.String(), Since: h.Since, NextTrial: h.nextTrial()})
+		out = append(out, Bypassed{Pod: e.pods.PodOf(c.Source), Source: c.Source, Address: c.Address, Protocol: c.Protocol.String(),
+			Since: h.Since, NextTrial: h.nextTrial()})
 	}
 	return out
 }

@@ -129,8 +129,8 @@ func (k *kernel) Hold(c steer.Client, step int) error {
 type held struct{ since time.Time }
 
 func (held) Pace() (every, least time.Duration) { return 600 * time.Millisecond, gap }
-func (h held) Held(steer.Client) (Lease, bool) {
-	return Lease{Since: h.since, Proven: time.Now()}, true
+func (h held) LeaseOf(steer.Client) (Lease, bool) {
+	return Lease{Since: h.since, Renewed: time.Now()}, true
 }
 func logTo(b *bytes.Buffer) *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
 func run(k *kernel, log *slog.Logger) (e *Evidence, stop func()) {

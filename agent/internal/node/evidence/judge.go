@@ -13,45 +13,47 @@ const patience = time.Minute
 
 // Lease is what is known of a lease at one moment.
 type Lease struct {
-	Since  time.Time // held without a break
-	Proven time.Time // last renewed
+	Since   time.Time // held without a break
+	Renewed time.Time // last renewed
 }
 
 // judge finds clients whose queries are dropped, and remembers those that the switch bypasses. It never reads a clock and touches nothing:
 // times come with the notes. What is done about a client is podstate's to decide.
 type judge struct {
-	first map[steer.Client]time.Time // the earliest query that was dropped, of clients that one is known of
-	held  map[steer.Client]hold
+	first    map[steer.Client]time.Time // the earliest query that was dropped, of clients that one is known of
+	bypassed map[steer.Client]bypass
 }
 
-// hold is a client that the switch bypasses.
-type hold struct {
+// bypass is a client that the switch bypasses.
+type bypass struct {
 	podstate.Status
 	last time.Time // when the switch last got a hold
 	step int       // of steer.Hold: how long that lasts
-	// own: no netns is known to try the client's path from, so its own next query after the hold is its trial.
-	own bool
+	// triesItself: no netns is known to try the client's path from, so its own next query after the hold is its trial.
+	triesItself bool
 }
 
 func newJudge() *judge {
-	return &judge{first: map[steer.Client]time.Time{}, held: map[steer.Client]hold{}}
+	return &judge{first: map[steer.Client]time.Time{}, bypassed: map[steer.Client]bypass{}}
 }
 
 // nextTrial is when the client's path is tried next.
-func (h hold) nextTrial() time.Time {
-	if h.own {
+func (h bypass) nextTrial() time.Time {
+	if h.triesItself {
 		return h.last.Add(steer.Hold(h.step))
 	}
 	return h.Next
 }
 
-// look lists the clients whose queries were dropped, by one reading of the notes that began at now: two queries, at least gap apart, were
-// delivered and did not pass the host's filters, and none between them did; the lease was held since before the first; and it was renewed
-// after the second, so that the prober's path was open. Of a bypassed client one query is enough: a trial. again: a client only waits for
-// the next renewal, so the notes have to be read once more.
+// findDropped lists the clients whose queries were dropped, by one reading of the notes that began at now: two queries, at least gap apart,
+// were delivered and did not pass the host's filters, and none between them did; the lease was held since before the first; and it was
+// renewed after the second, so that the prober's path was open. Of a bypassed client one query is enough: a trial. again: a client only
+// waits for the next renewal, so the notes have to be read once more.
 //
 // gap must be the lease's lifetime or more: an event that closes the path for all pods ends the lease within that time.
-func (j *judge) look(now time.Time, notes steer.Notes, gap time.Duration, lease func(steer.Client) (Lease, bool)) (dropped []steer.Client, again bool) {
+func (j *judge) findDropped(now time.Time, notes steer.Notes, gap time.Duration, lease func(steer.Client) (Lease, bool)) (
+	dropped []steer.Client, again bool,
+) {
 	for c := range j.first {
 		if _, ok := notes.Asked[c]; !ok {
 			delete(j.first, c)
@@ -70,7 +72,7 @@ func (j *judge) look(now time.Time, notes steer.Notes, gap time.Duration, lease 
 			delete(j.first, c)
 			continue
 		}
-		if h, bypassed := j.held[c]; bypassed {
+		if h, bypassed := j.bypassed[c]; bypassed {
 			if asked.After(h.last) {
 				dropped = append(dropped, c)
 			}
@@ -84,7 +86,7 @@ func (j *judge) look(now time.Time, notes steer.Notes, gap time.Duration, lease 
 		if asked.Sub(first) < gap {
 			continue
 		}
-		if !l.Proven.After(asked) {
+		if !l.Renewed.After(asked) {
 			again = true
 			continue
 		}
@@ -94,14 +96,14 @@ func (j *judge) look(now time.Time, notes steer.Notes, gap time.Duration, lease 
 }
 
 // next returns how a client whose queries were dropped is to be held from now on, as podstate decides.
-func (j *judge) next(c steer.Client, now time.Time) hold {
-	h, known := j.held[c]
+func (j *judge) next(c steer.Client, now time.Time) bypass {
+	h, known := j.bypassed[c]
 	if !known {
 		h.Status = h.In(podstate.Steered, now)
 	}
 	h.Status, _ = h.On(podstate.HostDrops, now) // of either state: Bypass
 	switch {
-	case h.own:
+	case h.triesItself:
 		h.step = min(h.step+1, steer.HoldSteps-1)
 	case steer.Hold(h.step) <= h.Next.Sub(now): // the agent's next trial has to come before the client's own
 		h.step = steer.HoldSteps - 2
@@ -110,15 +112,15 @@ func (j *judge) next(c steer.Client, now time.Time) hold {
 	return h
 }
 
-// hold remembers a hold that was carried out. Earlier queries do not count any more.
-func (j *judge) hold(c steer.Client, h hold) {
-	j.held[c] = h
+// bypass remembers a hold that was carried out. Earlier queries do not count any more.
+func (j *judge) noteBypass(c steer.Client, h bypass) {
+	j.bypassed[c] = h
 	delete(j.first, c)
 }
 
-// trials lists the bypassed clients whose trial podstate starts now.
-func (j *judge) trials(now time.Time, lease func(steer.Client) (Lease, bool)) (due []steer.Client) {
-	for c, h := range j.held {
+// dueTrials lists the bypassed clients whose trial podstate starts now.
+func (j *judge) dueTrials(now time.Time, lease func(steer.Client) (Lease, bool)) (due []steer.Client) {
+	for c, h := range j.bypassed {
 		granted := podstate.LeaseWithdrawn
 		if _, ok := lease(c); ok {
 			granted = podstate.LeaseGranted
@@ -126,7 +128,7 @@ func (j *judge) trials(now time.Time, lease func(steer.Client) (Lease, bool)) (d
 		var do podstate.Effect
 		h.Status, _ = h.On(granted, now)
 		h.Status, do = h.On(podstate.Heartbeat, now)
-		if j.held[c] = h; do&podstate.Trial != 0 && !h.own {
+		if j.bypassed[c] = h; do&podstate.Trial != 0 && !h.triesItself {
 			due = append(due, c)
 		}
 	}
@@ -139,14 +141,14 @@ func (j *judge) reconcile(now time.Time, suspects []steer.Suspect) (ended []stee
 	present := make(map[steer.Client]bool, len(suspects))
 	for _, s := range suspects {
 		present[s.Client] = true
-		if _, ok := j.held[s.Client]; !ok {
-			j.held[s.Client] = hold{Status: podstate.Status{}.In(podstate.Bypassed, now), last: now}
+		if _, ok := j.bypassed[s.Client]; !ok {
+			j.bypassed[s.Client] = bypass{Status: podstate.Status{}.In(podstate.Bypassed, now), last: now}
 		}
 	}
-	for c, h := range j.held {
+	for c, h := range j.bypassed {
 		if _, do := h.On(podstate.HostDelivers, now); !present[c] && do&podstate.Steer != 0 {
 			ended = append(ended, c)
-			delete(j.held, c)
+			delete(j.bypassed, c)
 		}
 	}
 	return ended

@@ -113,15 +113,15 @@ func TestJudge(t *testing.T) {
 					return out
 				}
 				var dropped []steer.Client
-				dropped, again = j.look(now, steer.Notes{Asked: ages(r.asked), Heard: ages(r.heard), Slack: r.slack + 4*time.Millisecond}, gap, func(steer.Client) (Lease, bool) {
+				dropped, again = j.findDropped(now, steer.Notes{Asked: ages(r.asked), Heard: ages(r.heard), Slack: r.slack + 4*time.Millisecond}, gap, func(steer.Client) (Lease, bool) {
 					proven := now
 					if r.proven > 0 {
 						proven = start.Add(r.proven)
 					}
-					return Lease{Since: start.Add(r.since), Proven: proven}, !r.unleased
+					return Lease{Since: start.Add(r.since), Renewed: proven}, !r.unleased
 				})
 				for _, c := range dropped {
-					j.hold(c, j.next(c, now))
+					j.noteBypass(c, j.next(c, now))
 				}
 				got = append(got, dropped...)
 			}
@@ -144,15 +144,15 @@ func TestJudge(t *testing.T) {
 func TestReconcile(t *testing.T) {
 	start := time.Unix(1_800_000_000, 0)
 	j := newJudge()
-	if ended := j.reconcile(start, []steer.Suspect{{Client: pod}, {Client: other, Held: time.Minute}}); len(ended) != 0 || len(j.held) != 2 {
-		t.Fatalf("an earlier agent's: %v, %v", ended, j.held)
+	if ended := j.reconcile(start, []steer.Suspect{{Client: pod}, {Client: other, Held: time.Minute}}); len(ended) != 0 || len(j.bypassed) != 2 {
+		t.Fatalf("an earlier agent's: %v, %v", ended, j.bypassed)
 	}
-	j.hold(pod, j.next(pod, start.Add(time.Minute)))
-	if h := j.held[pod]; !h.Since.Equal(start) || !h.nextTrial().Equal(start.Add(time.Minute+podstate.Soon)) {
+	j.noteBypass(pod, j.next(pod, start.Add(time.Minute)))
+	if h := j.bypassed[pod]; !h.Since.Equal(start) || !h.nextTrial().Equal(start.Add(time.Minute+podstate.Soon)) {
 		t.Errorf("held again: %+v", h)
 	}
-	if ended := j.reconcile(start, []steer.Suspect{{Client: pod}}); len(ended) != 1 || ended[0] != other || len(j.held) != 1 {
-		t.Errorf("one cleared: %v, %v", ended, j.held)
+	if ended := j.reconcile(start, []steer.Suspect{{Client: pod}}); len(ended) != 1 || ended[0] != other || len(j.bypassed) != 1 {
+		t.Errorf("one cleared: %v, %v", ended, j.bypassed)
 	}
 }
 
@@ -161,11 +161,11 @@ func TestJudgeForgets(t *testing.T) {
 	j := newJudge()
 	lease := func(steer.Client) (Lease, bool) { return Lease{}, true }
 	now := time.Unix(1_800_000_000, 0)
-	j.look(now, steer.Notes{Asked: notes{pod: time.Second}}, gap, lease)
+	j.findDropped(now, steer.Notes{Asked: notes{pod: time.Second}}, gap, lease)
 	if len(j.first) != 1 {
 		t.Fatalf("not remembered: %v", j.first)
 	}
-	j.look(now.Add(2*time.Minute), steer.Notes{}, gap, lease)
+	j.findDropped(now.Add(2*time.Minute), steer.Notes{}, gap, lease)
 	if len(j.first) != 0 {
 		t.Errorf("not forgotten: %v", j.first)
 	}
@@ -177,33 +177,33 @@ func TestHoldOutlastsThePause(t *testing.T) {
 	start := time.Unix(1_800_000_000, 0)
 	held := func(steer.Client) (Lease, bool) { return Lease{}, true }
 	j := newJudge()
-	j.hold(pod, j.next(pod, start))
+	j.noteBypass(pod, j.next(pod, start))
 	trials := 0
 	for now := start; now.Before(start.Add(time.Hour)); now = now.Add(500 * time.Millisecond) {
-		if h := j.held[pod]; now.After(h.last.Add(steer.Hold(h.step))) {
+		if h := j.bypassed[pod]; now.After(h.last.Add(steer.Hold(h.step))) {
 			t.Fatalf("after %s the hold ends before the trial: %+v", now.Sub(start), h)
 		}
-		for _, c := range j.trials(now, held) {
+		for _, c := range j.dueTrials(now, held) {
 			trials++
-			j.hold(c, j.next(c, now.Add(500*time.Millisecond))) // it is dropped, too
+			j.noteBypass(c, j.next(c, now.Add(500*time.Millisecond))) // it is dropped, too
 		}
 	}
 	if trials < 100 || trials > 120 { // 60 in the first ten minutes, then one a minute
 		t.Errorf("%d trials", trials)
 	}
 	own := newJudge()
-	own.hold(pod, own.next(pod, start))
+	own.noteBypass(pod, own.next(pod, start))
 	for step, now := 0, start; step < 6; step++ {
-		h := own.held[pod]
-		h.own = true
-		own.held[pod] = h
+		h := own.bypassed[pod]
+		h.triesItself = true
+		own.bypassed[pod] = h
 		if want := steer.Hold(step); h.nextTrial().Sub(now) != want {
 			t.Errorf("step %d: its trial after %s, want %s", step, h.nextTrial().Sub(now), want)
 		}
-		if due := own.trials(now, held); len(due) > 0 {
+		if due := own.dueTrials(now, held); len(due) > 0 {
 			t.Error("a trial from a netns that is not known")
 		}
 		now = h.nextTrial()
-		own.hold(pod, own.next(pod, now))
+		own.noteBypass(pod, own.next(pod, now))
 	}
 }

@@ -25,7 +25,8 @@ type family struct {
 
 func newCounts() *counts {
 	clients := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "bypassed_clients",
-		Help: "Clients (source, the agent's address, protocol) that kube-dns answers because their queries do not reach the agent."}, []string{"family", "protocol"})
+		Help: "Clients (source, the agent's address, protocol) that kube-dns answers because their queries do not reach the agent."},
+		[]string{"family", "protocol"})
 	events := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "bypass_events_total",
 		Help: "Clients that were bypassed, whose trial failed, and that the agent serves again."}, []string{"event"})
 	c := &counts{all: joined{clients, events}, clients: map[family]prometheus.Gauge{},

@@ -30,7 +30,7 @@ type Probe int
 
 // The results.
 const (
-	Proven   Probe = iota // the agent answered in time
+	Answered Probe = iota // the agent answered in time
 	Silent                // no answer
 	Canceled              // nothing is known
 	Slow                  // an answer that came too late
@@ -60,17 +60,17 @@ type Target struct {
 
 // Next takes one probe in and returns what to do. held: the lease is held. expired: its lifetime has passed without a renewal.
 func (t *Target) Next(p Probe, held, expired bool, now time.Time) Verdict {
-	if p == Proven {
+	if p == Answered {
 		t.inARow++
 	} else {
 		t.inARow = 0
 	}
 	if p != Silent && p != Canceled {
-		t.failed = append(t.failed, p != Proven)
+		t.failed = append(t.failed, p != Answered)
 		t.failed = t.failed[max(0, len(t.failed)-resultsKept):]
 	}
 	if !held {
-		if p != Proven || now.Before(t.restUntil) || t.rested && t.inARow < answersInARow {
+		if p != Answered || now.Before(t.restUntil) || t.rested && t.inARow < answersInARow {
 			return Wait
 		}
 		t.heldSince = now
@@ -80,7 +80,7 @@ func (t *Target) Next(p Probe, held, expired bool, now time.Time) Verdict {
 		t.losses = 0
 	}
 	switch {
-	case p == Proven:
+	case p == Answered:
 		return Renew
 	case t.failures() >= maxFailures:
 		return Withdraw

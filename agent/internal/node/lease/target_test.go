@@ -8,7 +8,7 @@ import (
 
 // TestProbes gives sequences of probes, 150 ms apart, to a trusted lease that is held and looks at the last verdict.
 func TestProbes(t *testing.T) {
-	const ok, slow, refused, silent = Proven, Slow, Failed, Silent
+	const ok, slow, refused, silent = Answered, Slow, Failed, Silent
 	for _, tc := range []struct {
 		name    string
 		results []Probe
@@ -71,17 +71,17 @@ func TestTargetWalk(t *testing.T) {
 			// Runs of one result are more telling than noise.
 			p := Probe(r.IntN(5))
 			if r.IntN(3) > 0 {
-				p = Proven
+				p = Answered
 			}
 			if p != Silent && p != Canceled {
-				explicit = append(explicit, p != Proven)
+				explicit = append(explicit, p != Answered)
 			}
-			if proofs++; p != Proven {
+			if proofs++; p != Answered {
 				proofs = 0
 			}
 			v := c.Next(p, held, now.Sub(renewed) > lifetime, now)
 			switch {
-			case v == Renew && p != Proven:
+			case v == Renew && p != Answered:
 				t.Fatalf("seed %d: renewed after probe %d", seed, p)
 			case v == Renew && !held && now.Before(restUntil):
 				t.Fatalf("seed %d: granted %s before its rest ended", seed, restUntil.Sub(now))
@@ -93,7 +93,7 @@ func TestTargetWalk(t *testing.T) {
 				t.Fatalf("seed %d: still held %s after the last answer", seed, now.Sub(renewed))
 			case v == Withdraw && count(explicit) < maxFailures:
 				t.Fatalf("seed %d: withdrawn after %d failures", seed, count(explicit))
-			case held && p != Proven && v == Wait && count(explicit) >= maxFailures:
+			case held && p != Answered && v == Wait && count(explicit) >= maxFailures:
 				t.Fatalf("seed %d: held after %d of the last %d failed", seed, count(explicit), resultsKept)
 			}
 			switch v {

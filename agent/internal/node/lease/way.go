@@ -76,8 +76,8 @@ func (r Round) event() event {
 	return unclear
 }
 
-// Way is the state of one cluster DNS address. The zero value is Starting.
-type Way struct {
+// Path is the state of one cluster DNS address. The zero value is Starting.
+type Path struct {
 	State  State
 	until  time.Time // Fallback: it rests until then. BothDown: the next trial begins. Trial: it ends
 	since  time.Time // Serving: its begin. Fallback: since when kube-dns does not answer; zero while it does
@@ -86,19 +86,19 @@ type Way struct {
 }
 
 // Serve is a Way that serves, as that of an inherited node does until its own queries show more.
-func Serve(since time.Time) Way { return Way{State: Serving, since: since} }
+func Serve(since time.Time) Path { return Path{State: Serving, since: since} }
 
 // Allows reports whether leases are allowed.
-func (w Way) Allows() bool { return w.State == Serving || w.State == BothDown }
+func (w Path) Allows() bool { return w.State == Serving || w.State == BothDown }
 
 // transition is a row of the table: what a round does in a state. The first row whose state, event and condition match counts; if none
 // does, nothing changes.
 type transition struct {
 	from State
 	on   event
-	when func(w Way, r Round, now time.Time) bool
+	when func(w Path, r Round, now time.Time) bool
 	to   State
-	set  func(w *Way, now time.Time)
+	set  func(w *Path, now time.Time)
 }
 
 // transitions is the policy.
@@ -112,7 +112,7 @@ var transitions = []transition{
 	{Serving, down, always, BothDown, deadline(firstTrial)},
 
 	{Fallback, answered, rested, Serving, begin},
-	{Fallback, served, always, Fallback, func(w *Way, _ time.Time) { w.since = time.Time{} }},
+	{Fallback, served, always, Fallback, func(w *Path, _ time.Time) { w.since = time.Time{} }},
 	{Fallback, down, unserved, BothDown, deadline(trialInterval)},
 	{Fallback, down, always, Fallback, noteUnserved},
 	{Fallback, unclear, unserved, BothDown, deadline(trialInterval)},
@@ -130,7 +130,7 @@ var transitions = []transition{
 }
 
 // Next is the Way after one round.
-func (w Way) Next(r Round, now time.Time) Way {
+func (w Path) Next(r Round, now time.Time) Path {
 	on := r.event()
 	w.inARow++
 	if on != answered {
@@ -148,47 +148,47 @@ func (w Way) Next(r Round, now time.Time) Way {
 
 // Conditions of transitions.
 
-func always(Way, Round, time.Time) bool { return true }
+func always(Path, Round, time.Time) bool { return true }
 
-func due(w Way, _ Round, now time.Time) bool { return !now.Before(w.until) }
+func due(w Path, _ Round, now time.Time) bool { return !now.Before(w.until) }
 
-func podFailedOrDue(w Way, r Round, now time.Time) bool { return r.Pod == No || due(w, r, now) }
+func podFailedOrDue(w Path, r Round, now time.Time) bool { return r.Pod == No || due(w, r, now) }
 
-func forgivable(w Way, _ Round, now time.Time) bool {
+func forgivable(w Path, _ Round, now time.Time) bool {
 	return w.losses > 0 && now.Sub(w.since) >= forgiveAfter
 }
 
 // rested: one answer is not enough after a loss.
-func rested(w Way, r Round, now time.Time) bool { return due(w, r, now) && w.inARow >= answersInARow }
+func rested(w Path, r Round, now time.Time) bool { return due(w, r, now) && w.inARow >= answersInARow }
 
-func unserved(w Way, _ Round, now time.Time) bool {
+func unserved(w Path, _ Round, now time.Time) bool {
 	return !w.since.IsZero() && now.Sub(w.since) >= unservedLimit
 }
 
 // Changes of transitions.
 
-func begin(w *Way, now time.Time) { w.since = now }
+func begin(w *Path, now time.Time) { w.since = now }
 
-func forgive(w *Way, _ time.Time) { w.losses = 0 }
+func forgive(w *Path, _ time.Time) { w.losses = 0 }
 
 // lose counts a loss and rests.
-func lose(w *Way, now time.Time) {
+func lose(w *Path, now time.Time) {
 	w.losses++
 	restAtFirst(w, now)
 }
 
 // restAtFirst rests without a loss: there was no lease.
-func restAtFirst(w *Way, now time.Time) {
+func restAtFirst(w *Path, now time.Time) {
 	w.since = time.Time{}
 	w.until = now.Add(max(restSilent, restAfter(w.losses)))
 }
 
-func noteUnserved(w *Way, now time.Time) {
+func noteUnserved(w *Path, now time.Time) {
 	if w.since.IsZero() {
 		w.since = now
 	}
 }
 
-func deadline(d time.Duration) func(*Way, time.Time) {
-	return func(w *Way, now time.Time) { w.until = now.Add(d) }
+func deadline(d time.Duration) func(*Path, time.Time) {
+	return func(w *Path, now time.Time) { w.until = now.Add(d) }
 }

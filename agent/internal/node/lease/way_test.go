@@ -41,7 +41,7 @@ func TestTransitions(t *testing.T) {
 			t.Fatalf("state %d: %d rounds, want %d", tc.from, len(tc.want), len(rounds))
 		}
 		for name, want := range tc.want {
-			w := Way{State: tc.from, until: now.Add(time.Second), since: now.Add(-time.Second)}
+			w := Path{State: tc.from, until: now.Add(time.Second), since: now.Add(-time.Second)}
 			if tc.due {
 				w.until, w.since, w.inARow = now, now.Add(-unservedLimit), answersInARow-1
 			}
@@ -56,7 +56,7 @@ func TestTransitions(t *testing.T) {
 func TestWayWalk(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 2)) //nolint:gosec // a repeatable walk
-		var w Way
+		var w Path
 		now := time.Unix(1000, 0)
 		last := Round{}
 		answers, lost, trial := 0, time.Time{}, time.Time{} // answered rounds in a row; the last loss; the begin of a trial
@@ -150,7 +150,7 @@ func TestRounds(t *testing.T) {
 		{"for a moment only", join(one(ok, podsServed), times(4, neither), one(podsServed), times(4, neither)), false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			var w Way
+			var w Path
 			now := time.Unix(1000, 0)
 			for _, f := range tc.rounds {
 				now = now.Add(2 * time.Second)

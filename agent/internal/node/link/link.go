@@ -132,14 +132,14 @@ func dumpAll[T any](dump func() ([]T, error)) ([]T, error) {
 	return out, err
 }
 
-// present has the addresses of a netns, sorted by whether they are as wanted on the link.
-type present struct {
+// addresses has the addresses of a netns, sorted by whether they are as wanted on the link.
+type addresses struct {
 	all  []netlink.Addr // of all links
 	good map[netip.Addr]bool
 	bad  []netlink.Addr // on the link, but not wanted or with wrong properties
 }
 
-func (k kernel) present(l netlink.Link, want []netip.Addr) (p present, err error) {
+func (k kernel) listAddresses(l netlink.Link, want []netip.Addr) (p addresses, err error) {
 	if p.all, err = dumpAll(func() ([]netlink.Addr, error) { return k.AddrList(nil, netlink.FAMILY_ALL) }); err != nil {
 		return p, fmt.Errorf("list addresses: %w", err)
 	}
@@ -147,7 +147,7 @@ func (k kernel) present(l netlink.Link, want []netip.Addr) (p present, err error
 	for _, a := range p.all {
 		switch addr := prefixOf(a).Addr(); {
 		case a.LinkIndex != l.Attrs().Index:
-		case slices.Contains(want, addr) && asWanted(a):
+		case slices.Contains(want, addr) && hasProperties(a):
 			p.good[addr] = true
 		default:
 			p.bad = append(p.bad, a)
@@ -215,7 +215,7 @@ func (k kernel) repair(l netlink.Link, cfg Config) ([]string, error) {
 
 // ensureAddresses adds missing addresses, replaces those with wrong properties and removes those that are not wanted.
 func (k kernel) ensureAddresses(l netlink.Link, want []netip.Addr, done *Changes) error {
-	have, err := k.present(l, want)
+	have, err := k.listAddresses(l, want)
 	if err != nil {
 		return err
 	}
@@ -258,8 +258,8 @@ func addrOf(a netip.Addr) *netlink.Addr {
 	return &netlink.Addr{IPNet: hostnet.HostNet(a), Flags: unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE, ValidLft: int(forever), PreferedLft: 0}
 }
 
-// asWanted reports whether an address has the properties that addrOf gives.
-func asWanted(a netlink.Addr) bool {
+// hasProperties reports whether an address has the properties that addrOf gives.
+func hasProperties(a netlink.Addr) bool {
 	if !prefixOf(a).IsSingleIP() {
 		return false
 	}

@@ -35,8 +35,8 @@ func host(t *testing.T) (*testutil.NetNS, Config) {
 	return ns, Config{Name: name, Addresses: both, NetNS: ns.FD()}
 }
 
-// addresses lists the link's addresses as ip(8) prints them, without the index line.
-func addresses(ns *testutil.NetNS) []string {
+// shownAddresses lists the link's addresses as ip(8) prints them, without the index line.
+func shownAddresses(ns *testutil.NetNS) []string {
 	var out []string
 	for line := range strings.Lines(ns.Run("ip", "-o", "addr", "show", "dev", name)) {
 		fields := strings.Fields(line)
@@ -56,7 +56,7 @@ var wantBoth = []string{
 // assertBoth checks the whole: the addresses and their properties, the link's flags, and that nothing is left to do.
 func assertBoth(t *testing.T, ns *testutil.NetNS, cfg Config) {
 	t.Helper()
-	if diff := cmp.Diff(wantBoth, addresses(ns)); diff != "" {
+	if diff := cmp.Diff(wantBoth, shownAddresses(ns)); diff != "" {
 		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
 	show := ns.Run("ip", "link", "show", "dev", name)
@@ -145,7 +145,7 @@ func TestEnsureShrinks(t *testing.T) {
 	if err != nil || len(done.Removed) != 3 {
 		t.Fatalf("changes %+v, %v; want three addresses removed", done, err)
 	}
-	if diff := cmp.Diff(wantBoth[1:2], addresses(ns)); diff != "" {
+	if diff := cmp.Diff(wantBoth[1:2], shownAddresses(ns)); diff != "" {
 		t.Errorf("addresses (-want +got):\n%s", diff)
 	}
 }
@@ -202,7 +202,7 @@ func TestEnsureRefuses(t *testing.T) {
 			if !errors.As(err, &conflict) || conflict.Address != netip.MustParseAddr(c.address) || !strings.Contains(err.Error(), c.says) {
 				t.Fatalf("error %v, want a conflict of %s that says %q", err, c.address, c.says)
 			}
-			got := strings.Join(addresses(ns), "\n")
+			got := strings.Join(shownAddresses(ns), "\n")
 			for _, a := range both {
 				if strings.Contains(got, a.String()+"/") == (a == conflict.Address) {
 					t.Errorf("%s: wrongly there or missing:\n%s", a, got)

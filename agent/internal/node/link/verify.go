@@ -30,7 +30,7 @@ func Verify(cfg Config) (drift []string, err error) {
 	if l.Attrs().Flags&net.FlagUp == 0 {
 		drift = append(drift, "it is down")
 	}
-	have, err := k.present(l, cfg.Addresses)
+	have, err := k.listAddresses(l, cfg.Addresses)
 	if err != nil {
 		return drift, err
 	}

@@ -33,7 +33,8 @@ func Read(n *config.Node, readFile func(string) ([]byte, error), instance string
 // Of makes the plan of a NodeConfig and the upstreams that its files name.
 func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 	p := Plan{
-		Arrangement: Steered, Backend: n.Backend, Link: Link{Name: n.Link.Name}, Redirects: n.Redirects, InterceptNode: n.InterceptNode, Firewall: true,
+		Arrangement: Steered, Backend: n.Backend, Link: Link{Name: n.Link.Name}, Redirects: n.Redirects,
+		InterceptNode: n.InterceptNode, Firewall: true,
 		ClusterDomain: n.ClusterDomain, Steers: n.Steers(), Terms: Terms{Renew: n.Lease.Renew, Lifetime: n.Lease.Lifetime},
 		Folders: Folders{State: n.StateDir, Persist: n.PersistDir}, Lock: Lock{Folder: n.StateDir}, Warnings: up.Warnings, External: up.Outside(),
 	}
@@ -65,7 +66,7 @@ func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 		OverrideName: n.Corefile,
 		InstanceID:   instance,
 	}}
-	if p.KernelAlone() {
+	if p.KernelOnly() {
 		p.Server.Addresses, p.Server.Deaf = []netip.Addr{nowhere}, true
 	}
 	if p.Steers && p.Arrangement == Steered { // in the other arrangements, the agent itself has the address

@@ -46,12 +46,12 @@ func (p Plan) Host(pods Pods, uplinks Uplinks) (steer.Host, error) {
 	return h, err
 }
 
-// Catches reports whether the host's rules may send a query of the node's own processes to the agent. The answer then shows nothing about
-// kube-dns.
-func (p Plan) Catches() bool { return p.InterceptNode || p.Arrangement != Steered }
+// InterceptsNode reports whether the host's rules may send a query of the node's own processes to the agent. The answer then shows nothing
+// about kube-dns.
+func (p Plan) InterceptsNode() bool { return p.InterceptNode || p.Arrangement != Steered }
 
-// On is the plan for a back end's rules. It returns an error if they do not support what the plan needs.
-func (p Plan) On(k rules.Kind) (Plan, error) {
+// ForBackend is the plan for a back end's rules. It returns an error if they do not support what the plan needs.
+func (p Plan) ForBackend(k rules.Kind) (Plan, error) {
 	p.Backend = k.String()
 	caps := k.Caps()
 	if p.InterceptNode && !caps.Intercept {

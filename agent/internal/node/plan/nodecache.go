@@ -25,7 +25,8 @@ func AskedInPlace(o nodecache.Options, a nodecache.Answer, domain string, readFi
 	return upstream.Input{
 		ClusterDomain: domain, Cluster: []nameserver.Address{nameserver.At(a.Upstream)}, External: []nameserver.Source{{Path: NodeResolvConf}},
 		ConfigMap: o.ConfigMap, Own: o.LocalIPs, ReadFile: readFile, AskStub: true, // as node-cache
-		Terms: upstream.Terms{External: "upstreamNameservers of the kube-dns ConfigMap", Cluster: "those of -upstreamsvc", ConfigMap: "-kubednscm"},
+		Terms: upstream.Terms{External: "upstreamNameservers of the kube-dns ConfigMap", Cluster: "those of -upstreamsvc",
+			ConfigMap: "-kubednscm"},
 	}
 }
 

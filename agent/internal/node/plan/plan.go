@@ -97,8 +97,8 @@ type Lock struct {
 // because pods use the agent's addresses, and without the switch nothing would answer there.
 func (p Plan) StartsUnserved() bool { return p.Arrangement == NodeCache }
 
-// KernelAlone reports whether only the kernel program answers pods from the cache. The agent then listens nowhere and keeps no rules.
-func (p Plan) KernelAlone() bool { return p.Arrangement == Transparent }
+// KernelOnly reports whether only the kernel program answers pods from the cache. The agent then listens nowhere and keeps no rules.
+func (p Plan) KernelOnly() bool { return p.Arrangement == Transparent }
 
 // Name is the arrangement's name, for people.
 func (p Plan) Name() string { return string(p.Arrangement) }
@@ -125,7 +125,7 @@ func (p Plan) Addresses() []netip.Addr {
 // steering address, which the prober's pod table rewrites, and the local address itself otherwise.
 type Target struct {
 	Address  netip.Addr
-	Asked    netip.Addr
+	Queried  netip.Addr
 	Protocol steer.Protocol
 }
 
@@ -136,17 +136,17 @@ func (p Plan) Targets() []Target {
 	var out []Target
 	for _, proto := range []steer.Protocol{steer.UDP, steer.TCP} {
 		for _, r := range p.Redirects {
-			out = append(out, Target{Address: r.Steering, Asked: r.ClusterDNS, Protocol: proto})
+			out = append(out, Target{Address: r.Steering, Queried: r.ClusterDNS, Protocol: proto})
 		}
 		for _, l := range p.Locals {
-			out = append(out, Target{Address: l.Address, Asked: l.Address, Protocol: proto})
+			out = append(out, Target{Address: l.Address, Queried: l.Address, Protocol: proto})
 		}
 	}
 	return out
 }
 
 // Fallback is one path to kube-dns: the address that answers there, and the one that the fallback check queries.
-type Fallback struct{ ClusterDNS, Asked netip.Addr }
+type Fallback struct{ ClusterDNS, Queried netip.Addr }
 
 // Fallbacks lists the fallbacks, each once. The check queries a cluster DNS address itself if there is a redirect for it, because the
 // prober has a pod table then; otherwise it queries the local address.
@@ -166,8 +166,8 @@ func (p Plan) Fallbacks() []Fallback {
 	return out
 }
 
-// WayOf is the cluster DNS address that answers the queries to one of the agent's addresses when the agent does not.
-func (p Plan) WayOf(address netip.Addr) netip.Addr {
+// ClusterDNSOf is the cluster DNS address that answers the queries to one of the agent's addresses when the agent does not.
+func (p Plan) ClusterDNSOf(address netip.Addr) netip.Addr {
 	for _, r := range p.Redirects {
 		if r.Steering == address {
 			return r.ClusterDNS
@@ -181,9 +181,9 @@ func (p Plan) WayOf(address netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// Beside is the plan for the time of a change between two plans. It has the addresses of both, so that no address is removed before its
-// lease is withdrawn.
-func (p Plan) Beside(other Plan) Plan {
+// WithAddressesOf is the plan for the time of a change between two plans. It has the addresses of both, so that no address is removed
+// before its lease is withdrawn.
+func (p Plan) WithAddressesOf(other Plan) Plan {
 	p.Redirects = union(p.Redirects, other.Redirects)
 	p.Locals = union(p.Locals, other.Locals)
 	return p

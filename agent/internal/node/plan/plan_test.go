@@ -121,7 +121,7 @@ func TestPlans(t *testing.T) {
 				p, _, err = plan.Read(n, readFile, "instance")
 				must(t, err)
 			}
-			p, err := p.On(tc.backend)
+			p, err := p.ForBackend(tc.backend)
 			must(t, err)
 			host, err := p.Host(pods{}, uplinks)
 			must(t, err)
@@ -134,10 +134,10 @@ func TestPlans(t *testing.T) {
 func probes(p plan.Plan) string {
 	var b strings.Builder
 	for _, t := range p.Targets() {
-		fmt.Fprintf(&b, "lease %s: asked at %s, else %s answers\n", t, t.Asked, p.WayOf(t.Address))
+		fmt.Fprintf(&b, "lease %s: asked at %s, else %s answers\n", t, t.Queried, p.ClusterDNSOf(t.Address))
 	}
 	for _, f := range p.Fallbacks() {
-		fmt.Fprintf(&b, "fallback %s: asked at %s\n", f.ClusterDNS, f.Asked)
+		fmt.Fprintf(&b, "fallback %s: asked at %s\n", f.ClusterDNS, f.Queried)
 	}
 	return b.String()
 }
@@ -202,7 +202,7 @@ func TestPlanWithAFault(t *testing.T) {
 
 // What a back end cannot do is refused, and named.
 func TestPlanThatABackEndCannotHave(t *testing.T) {
-	_, err := plan.Plan{InterceptNode: true}.On(rules.OfVariant(iptables.NFT, nil))
+	_, err := plan.Plan{InterceptNode: true}.ForBackend(rules.OfVariant(iptables.NFT, nil))
 	if err == nil || !strings.HasPrefix(err.Error(), "interceptNode: the iptables-nft back end") {
 		t.Errorf("error: %v", err)
 	}
@@ -214,7 +214,7 @@ func TestBeside(t *testing.T) {
 		return plan.Plan{Redirects: []steer.Redirect{{ClusterDNS: netip.MustParseAddr("10.96.0.10"), Steering: netip.MustParseAddr(a)}},
 			Locals: []steer.Local{{Address: netip.MustParseAddr("169.254.20.10"), ClusterDNS: netip.MustParseAddr("10.96.0.10")}}}
 	}
-	got := fmt.Sprint(at("169.254.20.12").Beside(at("169.254.20.11")).Addresses())
+	got := fmt.Sprint(at("169.254.20.12").WithAddressesOf(at("169.254.20.11")).Addresses())
 	if want := "[169.254.20.10 169.254.20.12 169.254.20.11]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

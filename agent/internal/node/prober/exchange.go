@@ -29,7 +29,7 @@ type datagrams struct {
 	buffer  [maxAnswer]byte
 }
 
-func openDatagrams(r *room, source, target netip.Addr) (*datagrams, error) {
+func openDatagrams(r *netns, source, target netip.Addr) (*datagrams, error) {
 	f, err := open(r, unix.SOCK_DGRAM, source)
 	if err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (d *datagrams) exchange(ctx context.Context, wire []byte, mine func([]byte)
 			d.f.Close()
 		}
 	}()
-	defer until(ctx, d.f)()
+	defer bindToContext(ctx, d.f)()
 	_, err := d.f.Write(wire)
 	if errors.Is(err, unix.ECONNREFUSED) {
 		// The kernel may report an error of an earlier query now; it must not fail this one.
@@ -77,11 +77,11 @@ func (d *datagrams) exchange(ctx context.Context, wire []byte, mine func([]byte)
 			return append([]byte(nil), d.buffer[:n]...), nil
 		}
 	}
-	return nil, causeOf(ctx, err)
+	return nil, contextErrorOf(ctx, err)
 }
 
-// provingDatagrams queries over a new UDP socket, and again each second: one answer verifies the path, which need not be lossless.
-func provingDatagrams(ctx context.Context, r *room, source, target netip.Addr, q question) ([]byte, error) {
+// queryRepeatedly queries over a new UDP socket, and again each second: one answer verifies the path, which need not be lossless.
+func queryRepeatedly(ctx context.Context, r *netns, source, target netip.Addr, q question) ([]byte, error) {
 	const again = time.Second
 	d, err := openDatagrams(r, source, target)
 	if err != nil {
@@ -98,39 +98,39 @@ func provingDatagrams(ctx context.Context, r *room, source, target netip.Addr, q
 	}
 }
 
-// stream queries over a new TCP connection, so that the answer shows that connections are accepted, and ends it with a reset. That leaves
-// no TIME_WAIT on either side, and a killed process leaves no half-closed socket that would keep the netns alive.
-func stream(ctx context.Context, r *room, source, target netip.Addr, wire []byte) ([]byte, error) {
+// openAndQuery queries over a new TCP connection, so that the answer shows that connections are accepted, and ends it with a reset. That
+// leaves no TIME_WAIT on either side, and a killed process leaves no half-closed socket that would keep the netns alive.
+func openAndQuery(ctx context.Context, r *netns, source, target netip.Addr, wire []byte) ([]byte, error) {
 	f, err := open(r, unix.SOCK_STREAM, source)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	defer until(ctx, f)()
-	packet, err := converse(f, target, wire)
+	defer bindToContext(ctx, f)()
+	packet, err := queryStream(f, target, wire)
 	if err != nil {
-		return nil, causeOf(ctx, err)
+		return nil, contextErrorOf(ctx, err)
 	}
 	return packet, nil
 }
 
-func converse(f *os.File, target netip.Addr, wire []byte) ([]byte, error) {
+func queryStream(f *os.File, target netip.Addr, wire []byte) ([]byte, error) {
 	if err := connect(f, target); err != nil {
 		return nil, err
 	}
-	if _, err := f.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...)); err != nil { //nolint:gosec // a query is short
+	length := binary.BigEndian.AppendUint16(nil, uint16(len(wire))) //nolint:gosec // a query is short
+	if _, err := f.Write(append(length, wire...)); err != nil {
 		return nil, err
 	}
-	var length [2]byte
-	if _, err := io.ReadFull(f, length[:]); err != nil {
-		return nil, closedEarly(err)
+	if _, err := io.ReadFull(f, length); err != nil {
+		return nil, explainEOF(err)
 	}
-	packet := make([]byte, binary.BigEndian.Uint16(length[:]))
+	packet := make([]byte, binary.BigEndian.Uint16(length))
 	_, err := io.ReadFull(f, packet)
-	return packet, closedEarly(err)
+	return packet, explainEOF(err)
 }
 
-func closedEarly(err error) error {
+func explainEOF(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errors.New("the server closed the connection without an answer")
 	}
@@ -138,7 +138,7 @@ func closedEarly(err error) error {
 }
 
 // open makes a socket in the prober's netns, bound to source.
-func open(r *room, kind int, source netip.Addr) (*os.File, error) {
+func open(r *netns, kind int, source netip.Addr) (*os.File, error) {
 	fd, err := r.socket(socketKind{family: familyOf(source), kind: kind})
 	if err != nil {
 		return nil, err
@@ -223,9 +223,9 @@ func sockaddr(a netip.Addr, port int) unix.Sockaddr {
 	return &unix.SockaddrInet6{Addr: a.As16(), Port: port}
 }
 
-// until makes f's operations end with ctx. The returned function undoes that and must be called. There is no deadline in addition to ctx's
-// own, which saves a timer for each probe.
-func until(ctx context.Context, f *os.File) func() {
+// bindToContext makes f's operations end with ctx. The returned function undoes that and must be called. There is no deadline in addition
+// to ctx's own, which saves a timer for each probe.
+func bindToContext(ctx context.Context, f *os.File) func() {
 	if ctx.Done() == nil {
 		return func() {}
 	}
@@ -243,8 +243,8 @@ func until(ctx context.Context, f *os.File) func() {
 	}
 }
 
-// causeOf returns ctx's own error instead of the deadline error that it caused.
-func causeOf(ctx context.Context, err error) error {
+// contextErrorOf returns ctx's own error instead of the deadline error that it caused.
+func contextErrorOf(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return ctx.Err()
 	}

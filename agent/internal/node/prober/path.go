@@ -42,7 +42,7 @@ func (f family) sources() []netip.Addr {
 	return []netip.Addr{steer.ProbeSource(f.is4), steer.ProofSource(f.is4)}
 }
 
-func (f family) everywhere() *net.IPNet {
+func (f family) defaultRoute() *net.IPNet {
 	return &net.IPNet{IP: make(net.IP, f.gateway.BitLen()/8), Mask: net.CIDRMask(0, f.gateway.BitLen())}
 }
 
@@ -54,9 +54,9 @@ func openHost(nsFD int) (host, error) {
 	return host{h}, err
 }
 
-// vacate frees the name of the veth, unless the veth exists. A veth of that name with another peer belongs to a dead predecessor, because
-// this process has the prober's lock, so it is removed. A link of another kind belongs to another program and stays.
-func (h host) vacate(leadsToUs func(netlink.Link) bool) (there bool, err error) {
+// removeStale frees the name of the veth, unless the veth exists. A veth of that name with another peer belongs to a dead predecessor,
+// because this process has the prober's lock, so it is removed. A link of another kind belongs to another program and stays.
+func (h host) removeStale(leadsToUs func(netlink.Link) bool) (there bool, err error) {
 	l, err := h.LinkByName(steer.ProberInterface)
 	switch {
 	case hostnet.IsNoLink(err):
@@ -76,16 +76,16 @@ func (h host) vacate(leadsToUs func(netlink.Link) bool) (there bool, err error) 
 
 // ensureLink makes the veth if it is missing.
 func (h host) ensureLink(own inside) (made bool, err error) {
-	if there, err := h.vacate(own.leadsTo); there || err != nil {
+	if there, err := h.removeStale(own.isPeer); there || err != nil {
 		return false, err
 	}
-	err = h.AddVeth(steer.ProberInterface, hostMAC(), ownInterface, ownMAC(), own.room.fd())
+	err = h.AddVeth(steer.ProberInterface, hostMAC(), ownInterface, ownMAC(), own.netns.fd())
 	return err == nil, err
 }
 
 // ensureSources makes a pair of veths in the host's netns, with the prober's addresses, for a prober without a netns.
 func (h host) ensureSources(families []family) (made bool, err error) {
-	there, err := h.vacate(func(l netlink.Link) bool { return paired(l, h.Handle, steer.SourcesInterface, ownMAC()) })
+	there, err := h.removeStale(func(l netlink.Link) bool { return arePeers(l, h.Handle, steer.SourcesInterface, ownMAC()) })
 	if err == nil && !there {
 		err = h.AddVeth(steer.ProberInterface, hostMAC(), steer.SourcesInterface, ownMAC(), 0)
 		made = err == nil
@@ -103,8 +103,8 @@ func (h host) ensureSources(families []family) (made bool, err error) {
 	if err := e.addresses(families); err != nil {
 		return made, err
 	}
-	return made, settled(func() error {
-		return errors.Join(operational(h.Handle, steer.SourcesInterface), operational(h.Handle, steer.ProberInterface), local(h.Handle, families))
+	return made, awaitSettled(func() error {
+		return errors.Join(checkUp(h.Handle, steer.SourcesInterface), checkUp(h.Handle, steer.ProberInterface), checkLocal(h.Handle, families))
 	})
 }
 
@@ -126,12 +126,12 @@ func (h host) ensure(families []family) error {
 
 // inside is the prober's side: its netns, the veth's end and the pod table.
 type inside struct {
-	room  *room
+	netns *netns
 	nl    hostnet.Handle
 	table rules.Rules
 }
 
-func openInside(r *room, kind rules.Kind) (inside, error) {
+func openInside(r *netns, kind rules.Kind) (inside, error) {
 	nl, err := hostnet.OpenHandle(r.fd())
 	if err != nil {
 		return inside{}, err
@@ -141,7 +141,7 @@ func openInside(r *room, kind rules.Kind) (inside, error) {
 		nl.Close()
 		return inside{}, err
 	}
-	return inside{room: r, nl: nl, table: table}, nil
+	return inside{netns: r, nl: nl, table: table}, nil
 }
 
 func (i inside) close() error {
@@ -152,12 +152,12 @@ func (i inside) close() error {
 	return i.table.Close()
 }
 
-// leadsTo reports whether l, a veth in the host's netns, is the peer of the prober's end.
-func (i inside) leadsTo(l netlink.Link) bool { return paired(l, i.nl, ownInterface, ownMAC()) }
+// isPeer reports whether l, a veth in the host's netns, is the peer of the prober's end.
+func (i inside) isPeer(l netlink.Link) bool { return arePeers(l, i.nl, ownInterface, ownMAC()) }
 
-// paired reports whether l is the peer of the link called name. Indexes repeat across namespaces, so each must have the other's index, and
-// the hardware address must be the one that the prober set.
-func paired(l netlink.Link, nl hostnet.Handle, name string, mac net.HardwareAddr) bool {
+// arePeers reports whether l is the peer of the link called name. Indexes repeat across namespaces, so each must have the other's index,
+// and the hardware address must be the one that the prober set.
+func arePeers(l netlink.Link, nl hostnet.Handle, name string, mac net.HardwareAddr) bool {
 	own, err := nl.LinkByName(name)
 	return err == nil && own.Attrs().ParentIndex == l.Attrs().Index && l.Attrs().ParentIndex == own.Attrs().Index &&
 		bytes.Equal(own.Attrs().HardwareAddr, mac)
@@ -173,7 +173,7 @@ func (i inside) ensure(families []family) error {
 		return err
 	}
 	for _, f := range families {
-		if err := errors.Join(e.route(f, f.everywhere(), f.gateway), e.neighbour(f, f.gateway, hostMAC())); err != nil {
+		if err := errors.Join(e.route(f, f.defaultRoute(), f.gateway), e.neighbour(f, f.gateway, hostMAC())); err != nil {
 			return err
 		}
 	}
@@ -219,15 +219,15 @@ func (e end) addresses(families []family) error {
 	return err
 }
 
-// settle waits for the kernel's background work once both ends are up, which takes about a millisecond, and a second at worst: each end
-// gets its queue, without which packets are dropped, and IPv6 addresses get their routes, without which answers do not arrive.
-func (i inside) settle(h host, families []family) error {
-	return settled(func() error {
-		return errors.Join(operational(i.nl, ownInterface), operational(h.Handle, steer.ProberInterface), local(i.nl, families))
+// awaitSettled waits for the kernel's background work once both ends are up, which takes about a millisecond, and a second at worst: each
+// end gets its queue, without which packets are dropped, and IPv6 addresses get their routes, without which answers do not arrive.
+func (i inside) awaitSettled(h host, families []family) error {
+	return awaitSettled(func() error {
+		return errors.Join(checkUp(i.nl, ownInterface), checkUp(h.Handle, steer.ProberInterface), checkLocal(i.nl, families))
 	})
 }
 
-func settled(look func() error) error {
+func awaitSettled(look func() error) error {
 	const atMost, pause = 1500 * time.Millisecond, 2 * time.Millisecond
 	for deadline := time.Now().Add(atMost); ; <-time.After(pause) {
 		if err := look(); err == nil || time.Now().After(deadline) {
@@ -236,7 +236,7 @@ func settled(look func() error) error {
 	}
 }
 
-func operational(nl hostnet.Handle, name string) error {
+func checkUp(nl hostnet.Handle, name string) error {
 	l, err := nl.LinkByName(name)
 	if err != nil {
 		return fmt.Errorf("look up %s: %w", name, err)
@@ -247,8 +247,8 @@ func operational(nl hostnet.Handle, name string) error {
 	return nil
 }
 
-// local returns an error if the prober's addresses are not local in their netns yet.
-func local(nl hostnet.Handle, families []family) error {
+// checkLocal returns an error if the prober's addresses are not local in their netns yet.
+func checkLocal(nl hostnet.Handle, families []family) error {
 	for _, f := range families {
 		for _, source := range f.sources() {
 			routes, err := nl.RouteGet(source.AsSlice())
@@ -297,7 +297,8 @@ func (e end) neighbour(f family, a netip.Addr, mac net.HardwareAddr) error {
 			return nil
 		}
 	}
-	err = e.nl.NeighSet(&netlink.Neigh{LinkIndex: e.Link.Attrs().Index, Family: f.af, State: unix.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac})
+	err = e.nl.NeighSet(&netlink.Neigh{LinkIndex: e.Link.Attrs().Index, Family: f.af, State: unix.NUD_PERMANENT,
+		IP: a.AsSlice(), HardwareAddr: mac})
 	if err != nil {
 		return fmt.Errorf("set neighbour %s: %w", a, err)
 	}

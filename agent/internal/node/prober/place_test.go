@@ -25,7 +25,7 @@ func child() {
 		if p, err = New(Config{Redirects: redirects, Log: slog.New(slog.DiscardHandler)}); err == nil {
 			fmt.Println("ready")
 			// A connection in the making must not keep the netns alive either.
-			_, _ = open(p.room, unix.SOCK_STREAM, steer.ProbeSource4)
+			_, _ = open(p.netns, unix.SOCK_STREAM, steer.ProbeSource4)
 			select {}
 		}
 	}
@@ -118,7 +118,7 @@ func TestProberUnderReversePathFilter(t *testing.T) {
 	n.Host.Sysctl("net.ipv4.conf.default.rp_filter", "1")
 	p := n.prober(t)
 	wantOK(t, probe(t, p, n.ClusterDNS()[0], steer.UDP))
-	if err := p.Prove(t.Context(), n.ClusterDNS()[0], serviceName); err != nil {
+	if err := p.CheckFallback(t.Context(), n.ClusterDNS()[0], serviceName); err != nil {
 		t.Error(err)
 	}
 }

@@ -46,13 +46,13 @@ var errClosed = errors.New("prober is closed")
 
 // Prober sends queries as a pod would. All methods may be called at the same time.
 type Prober struct {
-	log   *slog.Logger
-	rules rules.Kind
-	host  host
-	lock  *os.File // the prober's lock of this netns; nil: not held
-	room  *room
-	own   inside // unused without a netns of the prober's own
-	bare  bool   // without one
+	log      *slog.Logger
+	rules    rules.Kind
+	host     host
+	lock     *os.File // the prober's lock of this netns; nil: not held
+	netns    *netns
+	inside   inside // unused without a netns of the prober's own
+	hostOnly bool   // without one
 
 	repair   sync.Mutex // serialises Ensure, Reconfigure and Close; held while the kernel is changed, and guards the field below
 	repaired []string   // what was repaired since it was last cleared
@@ -76,7 +76,7 @@ func New(cfg Config) (*Prober, error) {
 }
 
 func openProber(cfg Config, bare bool) (*Prober, error) {
-	p := &Prober{log: cfg.Log, rules: cfg.Rules, bare: bare, redirects: slices.Clone(cfg.Redirects), locals: slices.Clone(cfg.Locals),
+	p := &Prober{log: cfg.Log, rules: cfg.Rules, hostOnly: bare, redirects: slices.Clone(cfg.Redirects), locals: slices.Clone(cfg.Locals),
 		sockets: map[netip.Addr]*datagrams{}}
 	if err := p.prepare(cfg.HostNetNS); err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare the prober: %w", err), p.Close())
@@ -92,14 +92,14 @@ func (p *Prober) prepare(hostNetNS int) (err error) {
 		return err
 	}
 	enter := newNetNS
-	if p.bare {
+	if p.hostOnly {
 		enter = func() error { return joinNetNS(hostNetNS) }
 	}
-	if p.room, err = newRoom(enter); err != nil {
+	if p.netns, err = startNetNS(enter); err != nil {
 		return err
 	}
-	if !p.bare {
-		if p.own, err = openInside(p.room, p.rules); err != nil {
+	if !p.hostOnly {
+		if p.inside, err = openInside(p.netns, p.rules); err != nil {
 			return err
 		}
 	}
@@ -131,15 +131,15 @@ func (p *Prober) Reconfigure(redirects []steer.Redirect, locals []netip.Addr) er
 	p.redirects, p.locals = slices.Clone(redirects), slices.Clone(locals)
 	p.mu.Unlock()
 	// A probe in flight must not fail because of this: three reloads in a row would cost the lease.
-	p.forget((*datagrams).retire)
+	p.endSockets((*datagrams).retire)
 	if err := p.ensure(); err != nil {
 		return fmt.Errorf("reconfigure the prober: %w", err)
 	}
 	return nil
 }
 
-// forget ends the sockets kept for targets. The next probe opens a new one, and none is left for a target that is gone.
-func (p *Prober) forget(end func(*datagrams)) {
+// endSockets ends the sockets kept for targets. The next probe opens a new one, and none is left for a target that is gone.
+func (p *Prober) endSockets(end func(*datagrams)) {
 	p.mu.Lock()
 	gone := p.sockets
 	p.sockets = map[netip.Addr]*datagrams{}
@@ -156,27 +156,27 @@ func (p *Prober) Close() error {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
-	p.forget((*datagrams).close)
+	p.endSockets((*datagrams).close)
 	var errs []error
 	if p.lock != nil {
 		// Only its owner may delete the link.
 		errs = append(errs, p.host.RemoveVeth(steer.ProberInterface))
 	}
-	errs = append(errs, p.own.close())
-	if p.room != nil {
-		p.room.close()
+	errs = append(errs, p.inside.close())
+	if p.netns != nil {
+		p.netns.close()
 	}
 	if p.lock != nil {
 		errs = append(errs, p.lock.Close()) // last, because from here on a successor may begin
 	}
 	p.host.Close()
-	p.lock, p.room, p.own, p.host = nil, nil, inside{}, host{}
+	p.lock, p.netns, p.inside, p.host = nil, nil, inside{}, host{}
 	return errors.Join(errs...)
 }
 
-// Remove removes what a killed prober left: its link, if it had no netns of its own. It returns an error around ErrHeld if a prober is
-// running.
-func Remove() error {
+// RemoveLeftovers removes what a killed prober left: its link, if it had no netns of its own. It returns an error around ErrHeld if a
+// prober is running.
+func RemoveLeftovers() error {
 	h, err := openHost(0)
 	if err != nil {
 		return err
@@ -209,25 +209,25 @@ func (p *Prober) ensure() error {
 	if closed {
 		return errClosed
 	}
-	want := families(redirects, locals)
-	if p.bare {
-		return p.ensureBare(redirects, want)
+	want := familiesOf(redirects, locals)
+	if p.hostOnly {
+		return p.ensureHostOnly(redirects, want)
 	}
-	made, err := p.host.ensureLink(p.own)
+	made, err := p.host.ensureLink(p.inside)
 	if err != nil {
 		return err
 	}
-	p.note(made)
-	if err := p.own.ensure(want); err != nil {
+	p.noteMade(made)
+	if err := p.inside.ensure(want); err != nil {
 		return fmt.Errorf("prober's netns: %w", err)
 	}
 	if err := p.host.ensure(want); err != nil {
 		return fmt.Errorf("interface %s: %w", steer.ProberInterface, err)
 	}
-	if err := p.own.settle(p.host, want); err != nil {
+	if err := p.inside.awaitSettled(p.host, want); err != nil {
 		return err
 	}
-	drift, err := p.own.table.Repair(steer.Pod{Redirects: redirects, Always: true})
+	drift, err := p.inside.table.Repair(steer.Pod{Redirects: redirects, Always: true})
 	if err != nil {
 		return fmt.Errorf("prober's pod table: %w", err)
 	}
@@ -237,17 +237,17 @@ func (p *Prober) ensure() error {
 	return nil
 }
 
-// ensureBare is ensure for a prober without a netns.
-func (p *Prober) ensureBare(redirects []steer.Redirect, want []family) error {
+// ensureHostOnly is ensure for a prober without a netns.
+func (p *Prober) ensureHostOnly(redirects []steer.Redirect, want []family) error {
 	if len(redirects) > 0 {
 		return fmt.Errorf("%d redirects need a pod table, and so a netns of the prober's own: grant the container SYS_ADMIN", len(redirects))
 	}
 	made, err := p.host.ensureSources(want)
-	p.note(made)
+	p.noteMade(made)
 	return err
 }
 
-func (p *Prober) note(made bool) {
+func (p *Prober) noteMade(made bool) {
 	if made {
 		p.repaired = append(p.repaired, "made "+steer.ProberInterface)
 		p.log.Debug("prober link made", "interface", steer.ProberInterface)
@@ -263,24 +263,24 @@ func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Pr
 	case steer.UDP:
 		s, err := p.datagramsTo(target)
 		if err != nil {
-			return failed(ctx, err)
+			return resultOfContext(ctx, err)
 		}
 		return q.judge(s.exchange(ctx, q.wire, q.matches))
 	case steer.TCP:
-		room, err := p.openRoom()
+		room, err := p.openNetNS()
 		if err != nil {
-			return failed(ctx, err)
+			return resultOfContext(ctx, err)
 		}
-		return q.judge(stream(ctx, room, source, target, q.wire))
+		return q.judge(openAndQuery(ctx, room, source, target, q.wire))
 	}
 	return Result{Failure: Network, Err: fmt.Errorf("cannot probe over %s", protocol)}
 }
 
-// Prove queries clusterDNS for name's address over UDP and TCP, from the proof source, whose packets the switch always sends to kube-dns.
-// Nil means that the fallback works over both. Verify first that the host's rules are in place, because without the switch the agent itself
-// would answer.
-func (p *Prober) Prove(ctx context.Context, clusterDNS netip.Addr, name string) error {
-	room, err := p.openRoom()
+// CheckFallback queries clusterDNS for name's address over UDP and TCP, from the proof source, whose packets the switch always sends to
+// kube-dns. Nil means that the fallback works over both. Verify first that the host's rules are in place, because without the switch the
+// agent itself would answer.
+func (p *Prober) CheckFallback(ctx context.Context, clusterDNS netip.Addr, name string) error {
+	room, err := p.openNetNS()
 	if err != nil {
 		return err
 	}
@@ -290,22 +290,22 @@ func (p *Prober) Prove(ctx context.Context, clusterDNS netip.Addr, name string) 
 	}
 	source := steer.ProofSource(clusterDNS.Is4())
 	// A new port each time, because an old one would follow its conntrack entry, perhaps to a kube-dns pod that is gone.
-	if err := q.proves(provingDatagrams(ctx, room, source, clusterDNS, q)); err != nil {
-		return fmt.Errorf("check the fallback to %s over udp: %w", clusterDNS, explain(ctx, err))
+	if err := q.checkAnswer(queryRepeatedly(ctx, room, source, clusterDNS, q)); err != nil {
+		return fmt.Errorf("check the fallback to %s over udp: %w", clusterDNS, explainFallback(ctx, err))
 	}
-	if err := q.proves(stream(ctx, room, source, clusterDNS, q.wire)); err != nil {
-		return fmt.Errorf("check the fallback to %s over tcp: %w", clusterDNS, explain(ctx, err))
+	if err := q.checkAnswer(openAndQuery(ctx, room, source, clusterDNS, q.wire)); err != nil {
+		return fmt.Errorf("check the fallback to %s over tcp: %w", clusterDNS, explainFallback(ctx, err))
 	}
 	return nil
 }
 
-func (p *Prober) openRoom() (*room, error) {
+func (p *Prober) openNetNS() (*netns, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return nil, errClosed
 	}
-	return p.room, nil
+	return p.netns, nil
 }
 
 // datagramsTo returns the UDP socket kept for target, opened at its first use.
@@ -318,7 +318,7 @@ func (p *Prober) datagramsTo(target netip.Addr) (*datagrams, error) {
 	if s := p.sockets[target]; s != nil {
 		return s, nil
 	}
-	s, err := openDatagrams(p.room, steer.ProbeSource(target.Is4()), target)
+	s, err := openDatagrams(p.netns, steer.ProbeSource(target.Is4()), target)
 	if err != nil {
 		return nil, err
 	}
@@ -326,8 +326,8 @@ func (p *Prober) datagramsTo(target netip.Addr) (*datagrams, error) {
 	return s, nil
 }
 
-// families returns the address families in use, IPv4 first.
-func families(redirects []steer.Redirect, locals []netip.Addr) []family {
+// familiesOf returns the address families in use, IPv4 first.
+func familiesOf(redirects []steer.Redirect, locals []netip.Addr) []family {
 	var out []family
 	for _, f := range []family{ipv4(), ipv6()} {
 		if slices.ContainsFunc(redirects, func(r steer.Redirect) bool { return r.Is4() == f.is4 }) ||

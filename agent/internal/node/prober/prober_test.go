@@ -134,7 +134,7 @@ func prove(t testing.TB, p *Prober, target netip.Addr) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience())
 	defer cancel()
-	return p.Prove(ctx, target, serviceName)
+	return p.CheckFallback(ctx, target, serviceName)
 }
 
 // proveInSilence is for a fallback check that gets no answer: it ends soon.
@@ -142,7 +142,7 @@ func proveInSilence(t testing.TB, p *Prober, target netip.Addr) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testutil.Silence)
 	defer cancel()
-	return p.Prove(ctx, target, serviceName)
+	return p.CheckFallback(ctx, target, serviceName)
 }
 
 // canceled is a probe that is canceled when the agent has its query.
@@ -275,7 +275,7 @@ func TestProbeFailures(t *testing.T) {
 		each(func(target netip.Addr, protocol steer.Protocol) {
 			wantFailure(t, probe(t, p, target, protocol), Network, "closed")
 		})
-		if err := p.Prove(t.Context(), n.ClusterDNS()[0], "a."); !errors.Is(err, errClosed) {
+		if err := p.CheckFallback(t.Context(), n.ClusterDNS()[0], "a."); !errors.Is(err, errClosed) {
 			t.Errorf("Prove after Close: %v", err)
 		}
 		if err := p.Ensure(); !errors.Is(err, errClosed) {
@@ -381,7 +381,7 @@ func TestReconfigure(t *testing.T) {
 	}
 	testutil.Must(t, p.Reconfigure(n.redirects[1:], nil))
 	wantOK(t, probe(t, p, n.redirects[1].ClusterDNS, steer.TCP))
-	if err := p.own.table.Verify(steer.Pod{Redirects: n.redirects[1:], Always: true}); err != nil {
+	if err := p.inside.table.Verify(steer.Pod{Redirects: n.redirects[1:], Always: true}); err != nil {
 		t.Error(err)
 	}
 }

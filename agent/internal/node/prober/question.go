@@ -3,7 +3,6 @@ package prober
 import (
 	"bytes"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -58,11 +57,8 @@ type question struct {
 // newQuestion makes a query for a name that was never queried before, so no cache on the path can answer, and a late answer to an earlier
 // probe never counts as this one's. Recursion is not desired, so that kube-dns does not forward the query if it falls back.
 func newQuestion() question {
-	var nonce [8]byte
-	for i, n := 0, rand.Uint64(); i < len(nonce); i, n = i+1, n>>8 { //nolint:gosec // unique is enough: only the switch can bring an answer here
-		nonce[i] = byte(n)
-	}
-	q, err := newQuery(hex.EncodeToString(nonce[:])+"."+Zone, dns.TypeTXT, false)
+	nonce := rand.Uint64() //nolint:gosec // unique is enough: only the switch can bring an answer here
+	q, err := newQuery(fmt.Sprintf("%016x.%s", nonce, Zone), dns.TypeTXT, false)
 	if err != nil {
 		panic(err) // a name of fixed form always packs
 	}
@@ -116,7 +112,7 @@ func (q question) answeredBy(m *dns.Msg) bool {
 func (q question) judge(packet []byte, err error) Result {
 	took := time.Since(q.start)
 	if err != nil {
-		r := failedBy(err)
+		r := resultOf(err)
 		r.Took = took
 		return r
 	}
@@ -132,12 +128,12 @@ func (q question) judge(packet []byte, err error) Result {
 			return Result{Instance: strings.Join(txt.Txt, ""), Took: took}
 		}
 	}
-	err = fmt.Errorf("answered %s by another server than the agent; the query took the fallback", rcode(&m))
+	err = fmt.Errorf("answered %s by another server than the agent; the query took the fallback", rcodeText(&m))
 	return Result{Failure: WrongAnswer, Err: err, Took: took}
 }
 
-// proves returns nil for an answer that only a working resolver gives.
-func (q question) proves(packet []byte, err error) error {
+// checkAnswer returns nil for an answer that only a working resolver gives.
+func (q question) checkAnswer(packet []byte, err error) error {
 	if err != nil {
 		return err
 	}
@@ -149,27 +145,27 @@ func (q question) proves(packet []byte, err error) error {
 		return errors.New("the answer belongs to another query")
 	}
 	if m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError {
-		return fmt.Errorf("kube-dns answered %s to %s", rcode(&m), q.name)
+		return fmt.Errorf("kube-dns answered %s to %s", rcodeText(&m), q.name)
 	}
 	return nil
 }
 
-func rcode(m *dns.Msg) string {
+func rcodeText(m *dns.Msg) string {
 	if text, ok := dns.RcodeToString[m.Rcode]; ok {
 		return text
 	}
 	return fmt.Sprintf("rcode %d", m.Rcode)
 }
 
-func failed(ctx context.Context, err error) Result {
+func resultOfContext(ctx context.Context, err error) Result {
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
-	return failedBy(err)
+	return resultOf(err)
 }
 
-// failedBy names the failure that an error means. The text is the same each time, so that each reason is logged once.
-func failedBy(err error) Result {
+// resultOf names the failure that an error means. The text is the same each time, so that each reason is logged once.
+func resultOf(err error) Result {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return Result{Failure: Canceled, Err: err}
@@ -181,13 +177,14 @@ func failedBy(err error) Result {
 		return Result{Failure: Refused, Err: err}
 	case errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.EACCES):
 		// The errors for ICMP's "administratively prohibited", in IPv4 and in IPv6.
-		return Result{Failure: Network, Err: fmt.Errorf("rejected: a firewall on this node (INPUT chain) rejects pods' packets to the agent: %w", err)}
+		err = fmt.Errorf("rejected: a firewall on this node (INPUT chain) rejects pods' packets to the agent: %w", err)
+		return Result{Failure: Network, Err: err}
 	}
 	return Result{Failure: Network, Err: err}
 }
 
-// explain does the same for an error of Prove.
-func explain(ctx context.Context, err error) error {
+// explainFallback does the same for an error of Prove.
+func explainFallback(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return ctx.Err()

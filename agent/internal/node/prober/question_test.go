@@ -37,7 +37,7 @@ func FuzzJudge(f *testing.F) {
 		if r.OK() && !q.matches(packet) {
 			t.Errorf("success by an answer to another question: %+v", r)
 		}
-		_ = q.proves(packet, nil)
+		_ = q.checkAnswer(packet, nil)
 	})
 }
 
@@ -68,11 +68,11 @@ func TestProves(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := q.proves(wire, nil); (err == nil) != ok {
+		if err := q.checkAnswer(wire, nil); (err == nil) != ok {
 			t.Errorf("%s: %v", dns.RcodeToString[code], err)
 		}
 	}
-	if err := q.proves(nil, errors.New("lost")); err == nil {
+	if err := q.checkAnswer(nil, errors.New("lost")); err == nil {
 		t.Error("no answer proves nothing")
 	}
 	if _, err := addressQuestion("a..b", netip.MustParseAddr("10.96.0.10")); err == nil {

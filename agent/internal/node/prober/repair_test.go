@@ -18,7 +18,7 @@ func (p *Prober) output(t testing.TB, args ...string) string {
 	t.Helper()
 	var out []byte
 	var err error
-	p.room.do(func() { out, err = exec.Command(args[0], args[1:]...).CombinedOutput() }) //nolint:gosec // a test's own
+	p.netns.do(func() { out, err = exec.Command(args[0], args[1:]...).CombinedOutput() }) //nolint:gosec // a test's own
 	if err != nil {
 		t.Errorf("%s: %v: %s", strings.Join(args, " "), err, out)
 	}
@@ -74,7 +74,7 @@ func TestEnsureRepairs(t *testing.T) {
 				}
 			}
 			for _, a := range n.ClusterDNS() {
-				if err := p.Prove(testutil.Context(t), a, serviceName); err != nil {
+				if err := p.CheckFallback(testutil.Context(t), a, serviceName); err != nil {
 					t.Error(err)
 				}
 			}

@@ -11,29 +11,29 @@ import (
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// room is the netns that the prober queries from: mostly its own. That has no name; a descriptor and one thread that never leaves it keep it alive. A socket belongs to the netns
-// of the thread that makes it, so sockets are made on that thread; afterwards any goroutine may use them. A thread that stays is cheaper
-// than one that enters and leaves the netns for each TCP probe.
-type room struct {
+// netns is the netns that the prober queries from: mostly its own. That has no name; a descriptor and one thread that never leaves it keep
+// it alive. A socket belongs to the netns of the thread that makes it, so sockets are made on that thread; afterwards any goroutine may use
+// them. A thread that stays is cheaper than one that enters and leaves the netns for each TCP probe.
+type netns struct {
 	ns   *os.File
 	work chan func()
 	gone chan struct{} // closed when the thread has ended
 	once sync.Once
 
 	mu     sync.Mutex // guards the fields below
-	stock  map[socketKind][]int
+	spare  map[socketKind][]int
 	closed bool
 }
 
 // socketKind is what must be known when a socket is made. Everything else can be set on any thread.
 type socketKind struct{ family, kind int }
 
-// inStock is how many sockets are made at a time, because waking a waiting thread costs more than all else in a probe, and each TCP probe
-// needs a socket.
-const inStock = 16
+// spareSockets is how many sockets are made at a time, because waking a waiting thread costs more than all else in a probe, and each TCP
+// probe needs a socket.
+const spareSockets = 16
 
-func newRoom(enter func() error) (*room, error) {
-	r := &room{stock: map[socketKind][]int{}, work: make(chan func()), gone: make(chan struct{})}
+func startNetNS(enter func() error) (*netns, error) {
+	r := &netns{spare: map[socketKind][]int{}, work: make(chan func()), gone: make(chan struct{})}
 	ready := make(chan error)
 	go r.run(enter, ready)
 	if err := <-ready; err != nil {
@@ -63,7 +63,7 @@ func joinNetNS(fd int) error {
 }
 
 // run is the thread's loop. The goroutine ends while locked to the thread, so the runtime ends the thread instead of reusing it.
-func (r *room) run(enter func() error, ready chan<- error) {
+func (r *netns) run(enter func() error, ready chan<- error) {
 	runtime.LockOSThread()
 	defer close(r.gone)
 	err := enter()
@@ -80,7 +80,7 @@ func (r *room) run(enter func() error, ready chan<- error) {
 }
 
 // do runs f on the room's thread. It must not be called after close, and f must not take long.
-func (r *room) do(f func()) {
+func (r *netns) do(f func()) {
 	done := make(chan struct{})
 	select {
 	case r.work <- func() { f(); close(done) }:
@@ -90,16 +90,16 @@ func (r *room) do(f func()) {
 }
 
 // socket returns a new non-blocking socket of the room.
-func (r *room) socket(k socketKind) (int, error) {
+func (r *netns) socket(k socketKind) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return -1, errClosed
 	}
-	if len(r.stock[k]) == 0 {
+	if len(r.spare[k]) == 0 {
 		n := 1
 		if k.kind == unix.SOCK_STREAM {
-			n = inStock
+			n = spareSockets
 		}
 		var err error
 		r.do(func() {
@@ -108,32 +108,32 @@ func (r *room) socket(k socketKind) (int, error) {
 				if fd, err = unix.Socket(k.family, k.kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
 					return
 				}
-				r.stock[k] = append(r.stock[k], fd)
+				r.spare[k] = append(r.spare[k], fd)
 			}
 		})
-		if len(r.stock[k]) == 0 {
+		if len(r.spare[k]) == 0 {
 			return -1, fmt.Errorf("open socket: %w", err)
 		}
 	}
-	last := len(r.stock[k]) - 1
-	fd := r.stock[k][last]
-	r.stock[k] = r.stock[k][:last]
+	last := len(r.spare[k]) - 1
+	fd := r.spare[k][last]
+	r.spare[k] = r.spare[k][:last]
 	return fd, nil
 }
 
-func (r *room) fd() int { return int(r.ns.Fd()) }
+func (r *netns) fd() int { return int(r.ns.Fd()) }
 
 // close releases the netns, which ends once the last socket in it is closed too.
-func (r *room) close() {
+func (r *netns) close() {
 	r.once.Do(func() {
 		r.mu.Lock()
 		r.closed = true
-		for _, fds := range r.stock {
+		for _, fds := range r.spare {
 			for _, fd := range fds {
 				unix.Close(fd)
 			}
 		}
-		r.stock = nil
+		r.spare = nil
 		r.mu.Unlock()
 		close(r.work)
 		<-r.gone
