@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -13,108 +12,6 @@ import (
 
 	"github.com/neardns/neardns/pkg/testutil"
 )
-
-// TestOneSourcePortAsksBoth asks the cluster DNS address and the local address in turn from one source port: the two ways
-// back must not be mixed up.
-func TestOneSourcePortAsksBoth(t *testing.T) {
-	for _, s := range []setup{
-		{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.BridgeNF},
-		{families: testutil.Dual, proxy: testutil.NFTables, attach: testutil.PTP},
-	} {
-		t.Run(s.String(), func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t, s)
-			p := n.addPod(nil)
-			for i, cluster := range n.ClusterDNS() {
-				both := []netip.AddrPort{netip.AddrPortFrom(cluster, 53), netip.AddrPortFrom(n.locals()[i], 53)}
-				udp, err := testutil.OpenUDP(p.NetNS, cluster.Is4(), testutil.AskOptions{Timeout: time.Second})
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer udp.Close()
-				source := netip.AddrPortFrom(p.addr(cluster.Is4()), 20053) // no port that the kernel hands out
-				n.throughFlips(p, func(when string) {
-					for range 2 {
-						for _, server := range both {
-							a, err := udp.Ask(server, freshName(), dns.TypeA)
-							if err == nil {
-								err = rightData(a)
-							}
-							if err != nil {
-								t.Errorf("%s, udp: %v", when, err)
-							}
-							if err := p.askFrom(source, server); err != nil {
-								t.Errorf("%s, tcp: %v", when, err)
-							}
-						}
-					}
-				})
-			}
-		})
-	}
-}
-
-// askFrom asks over TCP from one source port.
-func (p *pod) askFrom(source, server netip.AddrPort) error {
-	var a *testutil.Answer
-	var err error
-	testutil.Eventually(p.node.t, func() error {
-		a, err = testutil.Ask(p.NetNS, server, freshName(), dns.TypeA, "tcp", testutil.AskOptions{Source: source, Abort: true})
-		if errors.Is(err, unix.EADDRNOTAVAIL) {
-			// The last connection is not quite gone: a program that another test is just starting holds a copy of its
-			// socket until it is executed.
-			return err
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return rightData(a)
-}
-
-// throughFlips takes the agent up, down and up again and calls ask in each state.
-func (n *node) throughFlips(p *pod, ask func(when string)) {
-	n.t.Helper()
-	if n.agent == nil {
-		ask("never started")
-	}
-	for round := range 2 {
-		n.startAgent()
-		n.wantSteered(p.client(), "up", n.all()...)
-		ask(fmt.Sprintf("up, round %d", round))
-		n.agent.Kill()
-		ask(fmt.Sprintf("killed, round %d", round))
-	}
-}
-
-// TestOpenUDPSocket keeps one connected socket through the agent's life: the kernel then takes answers from the address
-// asked alone, and the first question after each change is answered.
-func TestOpenUDPSocket(t *testing.T) {
-	for _, s := range []setup{
-		{families: testutil.Dual, proxy: testutil.NFTables, attach: testutil.BridgeNF},
-		{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.PTP},
-	} {
-		t.Run(s.String(), func(t *testing.T) {
-			t.Parallel()
-			n := newNode(t, s)
-			p := n.addPod(nil)
-			var conns []*testutil.Conn
-			for _, a := range append(n.ClusterDNS(), n.locals()...) {
-				conns = append(conns, n.dial(p, target{a, "udp"}))
-			}
-			n.throughFlips(p, func(when string) {
-				for _, c := range conns {
-					if a, err := c.Ask(freshName(), dns.TypeA); err != nil {
-						t.Errorf("%s: %v", when, err)
-					} else if err := rightData(a); err != nil {
-						t.Errorf("%s: %v", when, err)
-					}
-				}
-			})
-		})
-	}
-}
 
 func (n *node) dial(p *pod, at target) *testutil.Conn {
 	n.t.Helper()

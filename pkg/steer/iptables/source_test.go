@@ -17,41 +17,41 @@ import (
 // an address of the hairpin's, and a pod keeps to one.
 func TestSourceOfEachPod(t *testing.T) {
 	testutil.RequireRoot(t)
-	for _, attach := range []testutil.Attach{testutil.PTP, testutil.ProxyARP, testutil.BridgeCNI, testutil.BridgeNF} {
+	for attach, variant := range map[testutil.Attach]iptables.Variant{ // a variant is as good as the other for a way to attach
+		testutil.PTP: iptables.NFT, testutil.ProxyARP: iptables.Legacy, testutil.BridgeCNI: iptables.Legacy, testutil.BridgeNF: iptables.NFT,
+	} {
 		t.Run(string(attach), func(t *testing.T) {
-			variants(t, func(t *testing.T, variant iptables.Variant) {
-				if attach == testutil.BridgeNF {
-					testutil.RequireSysctl(t, testutil.NewNS(t, "probe"), "net.bridge.bridge-nf-call-iptables")
+			if attach == testutil.BridgeNF {
+				testutil.RequireSysctl(t, testutil.NewNS(t, "probe"), "net.bridge.bridge-nf-call-iptables")
+			}
+			r := newRigOn(t, attach, variant)
+			pods := []*testutil.Pod{r.Steered("one"), r.Steered("two")}
+			for _, near := range []bool{false, true} {
+				if near {
+					r.kubeDNSBesidePods(t)
 				}
-				r := newRigOn(t, attach, variant)
-				pods := []*testutil.Pod{r.Steered("one"), r.Steered("two")}
-				for _, near := range []bool{false, true} {
-					if near {
-						r.kubeDNSBesidePods(t)
-					}
-					onBridge := near && (attach == testutil.BridgeCNI || attach == testutil.BridgeNF)
-					for _, server := range r.Servers() {
-						clients := map[netip.Addr]bool{}
-						for _, pod := range pods {
-							for port := range 5 {
-								source := netip.AddrPortFrom(pod.Addr(server.Addr().Is4()), uint16(40000+port))
-								answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{Source: source})
-								if err != nil || answer.Who != "KUBEDNS" {
-									t.Fatalf("%s asks %s: %v, %v", pod.Name(), server, answer, err)
-								}
-								clients[answer.Client] = true
-								if !onBridge && answer.Client != source.Addr() {
-									t.Errorf("kube-dns saw %s, want the pod itself, %s", answer.Client, source.Addr())
-								}
+				onBridge := near && (attach == testutil.BridgeCNI || attach == testutil.BridgeNF)
+				for _, server := range r.Servers() {
+					clients := map[netip.Addr]bool{}
+					for _, pod := range pods {
+						for port := range 5 {
+							source := netip.AddrPortFrom(pod.Addr(server.Addr().Is4()), uint16(40000+port))
+							answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{Source: source})
+							if err != nil || answer.Who != "KUBEDNS" {
+								t.Fatalf("%s asks %s: %v, %v", pod.Name(), server, answer, err)
+							}
+							clients[answer.Client] = true
+							if !onBridge && answer.Client != source.Addr() {
+								t.Errorf("kube-dns saw %s, want the pod itself, %s", answer.Client, source.Addr())
 							}
 						}
-						if len(clients) > len(pods) {
-							t.Errorf("kube-dns saw %d pods as %v", len(pods), clients)
-						}
-						r.Want("KUBEDNS", pods[0].NetNS, "over both protocols", server)
 					}
+					if len(clients) > len(pods) {
+						t.Errorf("kube-dns saw %d pods as %v", len(pods), clients)
+					}
+					r.Want("KUBEDNS", pods[0].NetNS, "over both protocols", server)
 				}
-			})
+			}
 		})
 	}
 }

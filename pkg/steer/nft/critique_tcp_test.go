@@ -94,25 +94,6 @@ func (r *nftRig) expire() {
 	}
 }
 
-// A lease that lapses without ever having been withdrawn cuts nothing either: each renewal prepares the drain.
-func TestCritiqueA05LapseAlone(t *testing.T) {
-	modes(t, func(t *testing.T, o testutil.Options) {
-		r := newRig(t, o)
-		pod := r.Steered("pod")
-		r.Addresses()
-		r.Listen()
-		r.Renew()
-		servers := append(r.ClusterDNS(), r.Local()...)
-		ours := r.dial(pod.NetNS, servers...)
-		ours.want("AGENT", "lease")
-		r.expire()
-		ours.want("AGENT", "lapsed")
-		r.Want("KUBEDNS", pod.NetNS, "lapsed, new", servers...)
-		r.Renew()
-		ours.want("AGENT", "again")
-	})
-}
-
 // The same source port used again and again, on whichever side of a lease: each connection is whole.
 func TestCritiqueA05SameFiveTuple(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
@@ -131,58 +112,6 @@ func TestCritiqueA05SameFiveTuple(t *testing.T) {
 				}
 			})
 		}
-	})
-}
-
-// The agent is killed, its lease stands, and another process listens on port 53 of every address: it gets nothing.
-func TestCritiqueA05ForeignWildcardListener(t *testing.T) {
-	modes(t, func(t *testing.T, o testutil.Options) {
-		r := newRig(t, o)
-		pod := r.Steered("pod")
-		servers := append(r.ClusterDNS(), r.Local()...)
-		r.Serve()
-		ours := r.dial(pod.NetNS, servers...)
-		ours.want("AGENT", "before")
-		r.Kill()
-		foreign := testutil.ServeDNS(t, r.Node.Host, testutil.DNSConfig{Name: "FOREIGN",
-			Listen: []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:53"), netip.MustParseAddrPort("[::]:53")}})
-		r.Want("KUBEDNS", pod.NetNS, "killed, lease stands, a foreign listener on every address", servers...)
-		kept := r.dial(pod.NetNS, servers...)
-		kept.want("KUBEDNS", "kept open")
-		r.Renew()
-		kept.want("KUBEDNS", "the lease renewed")
-		r.Withdraw()
-		kept.want("KUBEDNS", "the lease withdrawn")
-		r.Want("KUBEDNS", pod.NetNS, "no lease", servers...)
-		if n := foreign.Questions(""); n > 0 {
-			t.Errorf("the foreign listener was asked %d times", n)
-		}
-		foreign.Stop()
-		r.Listen()
-		r.Renew()
-		r.Want("AGENT", pod.NetNS, "the agent is back", servers...)
-		kept.want("KUBEDNS", "the agent is back")
-	})
-}
-
-// A connection that the agent served when it was killed is cut, and the next one is served.
-func TestTCPAfterAKill(t *testing.T) {
-	modes(t, func(t *testing.T, o testutil.Options) {
-		r := newRig(t, o)
-		pod := r.Steered("pod")
-		servers := append(r.ClusterDNS(), r.Local()...)
-		r.Serve()
-		ours := r.dial(pod.NetNS, servers...)
-		ours.want("AGENT", "before")
-		r.Kill()
-		r.Want("KUBEDNS", pod.NetNS, "killed", servers...)
-		for _, c := range ours.c {
-			if answer, err := c.Ask("a.cluster.local", dns.TypeTXT); err == nil {
-				t.Errorf("a connection to a killed agent answers: %v", answer)
-			}
-		}
-		r.Listen()
-		r.Want("AGENT", pod.NetNS, "back", servers...)
 	})
 }
 

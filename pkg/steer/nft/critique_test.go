@@ -14,9 +14,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/hostnet"
 	"github.com/neardns/neardns/pkg/steer"
-	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/testutil"
-	"github.com/neardns/neardns/pkg/testutil/rig"
 )
 
 // What was found against the design when it was tried, by number. A.1 is in critique_load_test.go, A.5 in
@@ -92,88 +90,6 @@ func TestCritiqueA04LargeAnswersWithoutConntrack(t *testing.T) {
 	})
 }
 
-// Our addresses never become a source towards pods: with pod routes that lead to veths without addresses the kernel looks
-// for a source among all links, and must not find ours, whichever was there first.
-func TestCritiqueA06SourceAddresses(t *testing.T) {
-	testutil.RequireRoot(t)
-	for _, first := range []string{"uplink", "ours"} {
-		t.Run(first+" first", func(t *testing.T) {
-			ns, peer := testutil.NewNS(t, "node"), testutil.NewNS(t, "peer")
-			uplink := func() {
-				testutil.VethPair(t, ns, "eth0", peer, "eth0")
-				ns.AddAddr("eth0", netip.MustParsePrefix("192.0.2.5/24"))
-				ns.AddAddr("eth0", netip.MustParsePrefix("2001:db8::5/64"))
-			}
-			ours := func() {
-				ns.Serving("neardns0", rules.Addresses(host())...)
-			}
-			if first == "uplink" {
-				uplink()
-				ours()
-			} else {
-				ours()
-				uplink()
-			}
-			pod := testutil.NewNS(t, "pod")
-			testutil.VethPair(t, ns, "cali1", pod, "eth0") // no address on it, as with Calico and AWS
-			for _, c := range []struct{ pod, source string }{{"10.244.0.7", "192.0.2.5"}, {"fd00:244::7", "2001:db8::5"}} {
-				ns.AddRoute(testutil.Host(addr(c.pod)), netip.Addr{}, "cali1")
-				got := ns.Run("ip", "route", "get", c.pod)
-				if !strings.Contains(got, "src "+c.source) {
-					t.Errorf("towards pod %s, want source %s: %s", c.pod, c.source, got)
-				}
-			}
-		})
-	}
-}
-
-// firewalld's shape: a foreign table rejects in INPUT what is not established and not on lo. Our accept in prerouting is
-// not final there. Pods are served by kube-dns as long as no lease stands, and a question that comes the pods' way shows
-// that none may: the prober's is refused where a question on lo would have been answered.
-func TestCritiqueA08ForeignRejectInInput(t *testing.T) {
-	modes(t, func(t *testing.T, o testutil.Options) {
-		r := newRig(t, o)
-		prober := newProber(t, r)
-		pod := r.Steered("pod")
-		r.Addresses()
-		r.Listen()
-		prober.want("AGENT", "before", prober.probe)
-		r.Node.Host.RunInput(`table inet firewalld { chain filter_INPUT {
-			type filter hook input priority filter + 10; policy accept;
-			ct state established,related accept
-			iifname "lo" accept
-			meta l4proto { icmp, ipv6-icmp } accept
-			reject with icmpx admin-prohibited
-		}; }`, "nft", "-f", "-")
-		r.Want("KUBEDNS", pod.NetNS, "no lease", append(r.ClusterDNS(), r.Local()...)...)
-		probe := func(server netip.AddrPort, network string) (*testutil.Answer, error) {
-			return prober.ask(server, network, prober.probe, testutil.Silence)
-		}
-		r.WantSilence("a probe, although pods would not be answered", r.ClusterDNS(), probe)
-		r.Want("AGENT", r.Node.Host, "asked on lo, where it says nothing", r.Local()...)
-		prober.want("KUBEDNS", "the fallback", prober.proof)
-		// Where it is the policy alone that drops, an ACCEPT of iptables' filter table for our addresses is enough.
-		r.Node.Host.Run("nft", "delete", "table", "inet", "firewalld")
-		for _, a := range []string{"iptables", "ip6tables"} {
-			r.Node.Host.Run(a, "-P", "INPUT", "DROP")
-		}
-		r.Node.Host.Run("ip6tables", "-A", "INPUT", "-p", "ipv6-icmp", "-j", "ACCEPT")
-		r.WantSilence("a probe under an INPUT policy of DROP", r.ClusterDNS(), probe)
-		for _, a := range r.Ours() {
-			tool := "ip6tables"
-			if a.Is4() {
-				tool = "iptables"
-			}
-			for _, network := range rig.Networks() {
-				r.Node.Host.Run(tool, "-A", "INPUT", "-d", a.String(), "-p", network, "--dport", "53", "-j", "ACCEPT")
-			}
-		}
-		r.Renew()
-		r.Want("AGENT", pod.NetNS, "policy DROP with our ACCEPT", append(r.ClusterDNS(), r.Local()...)...)
-		prober.want("AGENT", "policy DROP with our ACCEPT", prober.probe)
-	})
-}
-
 // Of a group of sockets on one address the members left serve what the switch delivers.
 func TestCritiqueA09SocketGroups(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP})
@@ -226,27 +142,6 @@ func TestCritiqueA09SocketGroups(t *testing.T) {
 	}
 }
 
-// "nft flush ruleset" on the host: while the agent lives its pods are served (local address, bound socket, the pod's own
-// way back); without it they wait until the next ADD or the agent puts the switch back.
-func TestCritiqueA11FlushedRuleset(t *testing.T) {
-	modes(t, func(t *testing.T, o testutil.Options) {
-		r := newRig(t, o)
-		pod := r.Steered("pod")
-		r.Serve()
-		r.Node.Host.Run("nft", "flush", "ruleset")
-		r.Want("AGENT", pod.NetNS, "flushed, agent alive", r.ClusterDNS()...)
-		if err := r.Lease.Renew(redirect4.Steering, steer.UDP); !errors.Is(err, steer.ErrNoSwitch) {
-			t.Errorf("renewal without a switch: %v", err)
-		}
-		r.Node.Proxy = testutil.InstallProxy(t, r.Node.Host, o.Proxy, r.services()...) // kube-proxy repairs its own
-		r.Kill()
-		r.WantNone(pod.NetNS, "flushed, agent dead", r.ClusterDNS()...)
-		must(t, r.nft.Ensure(r.Host)) // what the plugin does at the next ADD
-		r.Want("KUBEDNS", pod.NetNS, "ensured, agent dead", r.ClusterDNS()...)
-		must(t, r.nft.Verify(r.Host))
-	})
-}
-
 func (r *nftRig) services() []testutil.Service {
 	var out []testutil.Service
 	for i, d := range r.Host.Redirects {
@@ -276,51 +171,9 @@ func TestCritiqueA12NoEndpoints(t *testing.T) {
 	})
 }
 
-// A host beside the node that routes our addresses here is nobody we serve. It is given what the cluster DNS address gives it,
-// from kube-dns (D-044), with or without an agent; nobody's pod table puts the source of a steering address's answer right.
-func TestCritiqueA12HostBesideTheNode(t *testing.T) {
-	modes(t, func(t *testing.T, o testutil.Options) {
-		for _, intercept := range []bool{false, true} {
-			r := newRig(t, o, func(h *steer.Host) { h.InterceptNode = intercept })
-			pod := r.Steered("pod")
-			var steering, service []netip.AddrPort
-			for _, d := range r.Host.Redirects {
-				steering = append(steering, netip.AddrPortFrom(d.Steering, 53))
-			}
-			for i, a := range r.Node.HostAddrs() {
-				for _, o := range r.Ours() {
-					if o.Is4() == a.Is4() {
-						r.Node.Neighbour.AddRoute(testutil.Host(o), a, "seg0")
-					}
-				}
-				r.Node.Neighbour.AddRoute(testutil.Host(r.Node.ClusterDNS()[i]), a, "seg0")
-				service = append(service, netip.AddrPortFrom(r.Node.ClusterDNS()[i], 53))
-			}
-			r.WantNone(r.Node.Neighbour, "no agent", steering...)
-			r.Want("KUBEDNS", r.Node.Neighbour, "no agent", r.Local()...)
-			r.Serve()
-			r.Want("AGENT", pod.NetNS, "a pod", r.ClusterDNS()...)
-			r.Agent.Forget()
-			r.WantNone(r.Node.Neighbour, "under a lease", steering...)
-			r.Want("KUBEDNS", r.Node.Neighbour, "under a lease", r.Local()...)
-			r.WantNone(r.Node.Neighbour, "asking the node itself", netip.AddrPortFrom(r.Node.HostAddrs()[0], 53))
-			// What kube-proxy does for it is kube-proxy's business, with and without us.
-			r.Want("KUBEDNS", r.Node.Neighbour, "asking the Service", service...)
-			counters, err := r.nft.Counters()
-			must(t, err)
-			if counters[steer.CounterUplink].Packets == 0 {
-				t.Error("what was refused was not counted")
-			}
-			if n := r.Agent.Questions(""); n > 0 {
-				t.Errorf("the cache answered %d times", n)
-			}
-		}
-	})
-}
-
 // Packets with sources that nobody may have bring no answer, no loop and no way in without a lease.
 func TestCritiqueA12SpoofedSources(t *testing.T) {
-	modes(t, func(t *testing.T, o testutil.Options) {
+	mode(t, testutil.IPTables, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
 		pod := r.Steered("pod")
 		for _, where := range []string{"all", "default", pod.HostInterface} {

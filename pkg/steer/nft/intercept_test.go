@@ -1,7 +1,6 @@
 package nft_test
 
 import (
-	"fmt"
 	"net/netip"
 	"testing"
 
@@ -49,7 +48,7 @@ func TestInterceptPods(t *testing.T) {
 
 // Connections under interception stay with whom they reached, and sockets kept open are answered through flips.
 func TestInterceptedConnections(t *testing.T) {
-	modes(t, func(t *testing.T, o testutil.Options) {
+	mode(t, testutil.NFTables, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o, intercepting)
 		plain := r.Pod("plain")
 		r.Addresses()
@@ -91,7 +90,7 @@ func TestInterceptedConnections(t *testing.T) {
 // A.10: the agent serves the node's own processes under the lease; otherwise kube-dns does, also once a killed agent's lease has
 // expired. A TCP connection stays with the server that it reached.
 func TestCritiqueA10HostProcesses(t *testing.T) {
-	modes(t, func(t *testing.T, o testutil.Options) {
+	mode(t, testutil.NFTables, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o, intercepting)
 		host := r.Node.Host
 		r.Want("KUBEDNS", host, "no agent", r.ClusterDNS()...)
@@ -129,7 +128,7 @@ func TestCritiqueA10HostProcesses(t *testing.T) {
 
 // A host process with a connected UDP socket kept open gets its answers through flips.
 func TestInterceptedHostSockets(t *testing.T) {
-	modes(t, func(t *testing.T, o testutil.Options) {
+	mode(t, testutil.IPTables, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o, intercepting)
 		r.Addresses()
 		r.Listen()
@@ -150,7 +149,7 @@ func TestInterceptedHostSockets(t *testing.T) {
 
 // A host process that uses one source port again and again, with and without a lease, has each connection whole.
 func TestInterceptedHostSameFiveTuple(t *testing.T) {
-	modes(t, func(t *testing.T, o testutil.Options) {
+	mode(t, testutil.IPTables, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o, intercepting)
 		r.Addresses()
 		r.Listen()
@@ -164,33 +163,4 @@ func TestInterceptedHostSameFiveTuple(t *testing.T) {
 			})
 		}
 	})
-}
-
-// The agent's own questions to its upstream, from the host, are not caught as long as interception is off.
-func TestHostIsLeftAlone(t *testing.T) {
-	modes(t, func(t *testing.T, o testutil.Options) {
-		r := newRig(t, o)
-		r.Serve()
-		r.Want("KUBEDNS", r.Node.Host, "under a lease", r.ClusterDNS()...)
-		r.Want("KUBEDNS", r.Pod("plain").NetNS, "under a lease", r.ClusterDNS()...)
-		r.WantUntracked("AGENT", r.Node.Host, r.Local()...)
-	})
-}
-
-// Pods that opted out are known by address; an uplink's traffic to the cluster DNS address is not intercepted at all.
-func TestInterceptionIsForPods(t *testing.T) {
-	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP}, intercepting)
-	r.Serve()
-	for i, a := range r.Node.HostAddrs() {
-		r.Node.Neighbour.AddRoute(testutil.Host(r.Node.ClusterDNS()[i]), a, "seg0")
-	}
-	r.Want("KUBEDNS", r.Node.Neighbour, "beside the node", r.ClusterDNS()...)
-	for i := range 20 {
-		pod := r.Pod(fmt.Sprint("pod", i))
-		if i%2 == 0 {
-			must(t, r.nft.Exempt(pod.Addrs, nil))
-		}
-		want := map[bool]string{true: "KUBEDNS", false: "AGENT"}[i%2 == 0]
-		r.Want(want, pod.NetNS, "pod", []netip.AddrPort{r.ClusterDNS()[i%2]}...)
-	}
 }

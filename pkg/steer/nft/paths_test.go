@@ -18,7 +18,7 @@ import (
 
 // A service mesh that captures DNS in the pod's nat OUTPUT wins, and its own question upstream is steered.
 func TestMeshCaptureWins(t *testing.T) {
-	modes(t, func(t *testing.T, o testutil.Options) {
+	mode(t, testutil.IPTables, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
 		pod := r.Steered("pod")
 		// The mesh's upstream questions are known by their port here, by their user in a real one. The kernel gives it to no other question.
@@ -55,7 +55,7 @@ func TestMeshCaptureWins(t *testing.T) {
 
 // A namespace inside the pod (nested containers, a VM), behind the pod's own masquerading, is steered with it.
 func TestNestedNamespaceIsSteered(t *testing.T) {
-	modes(t, func(t *testing.T, o testutil.Options) {
+	mode(t, testutil.NFTables, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
 		pod := r.Steered("pod")
 		inner := testutil.NewNS(t, "inner")
@@ -118,7 +118,7 @@ func TestOddNodes(t *testing.T) {
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			modes(t, func(t *testing.T, o testutil.Options) {
+			mode(t, testutil.NFTables, func(t *testing.T, o testutil.Options) {
 				r := newRig(t, o)
 				pod := r.Steered("pod")
 				change(r, pod)

@@ -9,35 +9,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
-	"github.com/neardns/neardns/pkg/testutil/rig"
 )
-
-// One lease alone, of one address and protocol, delivers that and nothing else.
-func TestLeaseIsPerAddressAndProtocol(t *testing.T) {
-	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP})
-	pod := r.Steered("pod")
-	r.Addresses()
-	r.Listen()
-	servers := append(r.ClusterDNS(), r.Local()...)
-	for i, a := range r.Ours() {
-		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
-			must(t, r.Lease.Renew(a, p))
-			for j, server := range servers {
-				for _, network := range rig.Networks() {
-					want := "KUBEDNS"
-					if i == j && network == p.String() {
-						want = "AGENT"
-					}
-					answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeA, network, testutil.AskOptions{})
-					if err != nil || answer.Who != want {
-						t.Errorf("lease of %s %s: %s over %s: %v, %v; want %s", a, p, server, network, answer, err, want)
-					}
-				}
-			}
-			must(t, r.Lease.Withdraw(a, p))
-		}
-	}
-}
 
 // harms keep the agent from answering while its lease is granted.
 func harms() map[string]func(*nftRig) {
@@ -50,7 +22,7 @@ func harms() map[string]func(*nftRig) {
 // A lease that is not renewed expires, and kube-dns answers from then on: if the agent hangs, and if its link is deleted under a
 // bound socket.
 func TestSwitchAfterALapse(t *testing.T) {
-	modes(t, func(t *testing.T, o testutil.Options) {
+	mode(t, testutil.NFTables, func(t *testing.T, o testutil.Options) {
 		for what, harm := range harms() {
 			t.Run(what, func(t *testing.T) {
 				r := newRig(t, o, func(h *steer.Host) { h.Lifetime = 300 * time.Millisecond })
@@ -112,7 +84,7 @@ func TestCounters(t *testing.T) {
 
 // The switch holds two cluster DNS addresses of a family apart, and one that is no longer served but still named by a pod.
 func TestManyRedirects(t *testing.T) {
-	modes(t, func(t *testing.T, o testutil.Options) {
+	mode(t, testutil.IPTables, func(t *testing.T, o testutil.Options) {
 		second, old := netip.MustParseAddr("10.96.0.11"), netip.MustParseAddr("10.96.0.12")
 		var other steer.Redirect
 		r := newRig(t, o, func(h *steer.Host) {

@@ -24,19 +24,23 @@ func cells(t *testing.T, f func(t *testing.T, k rules.Kind, proxy testutil.Proxy
 	}
 }
 
-// attaches are the ways to attach a pod that a back end could make a difference to. iptables' rules go by no link of a pod's.
-func attaches(k rules.Kind) []testutil.Attach {
-	if k.Caps().Programs {
+// attaches are the ways to attach a pod that a back end could make a difference to: each next to one of kube-proxy's modes, since the
+// tracer goes through all combinations of what rules depend on. iptables' rules go by no link of a pod's.
+func attaches(k rules.Kind, proxy testutil.ProxyMode) []testutil.Attach {
+	switch {
+	case k.Caps().Programs:
 		return []testutil.Attach{testutil.PTP}
+	case proxy == testutil.NFTables:
+		return []testutil.Attach{testutil.BridgeCNI, testutil.ProxyARP}
 	}
-	return []testutil.Attach{testutil.PTP, testutil.BridgeCNI, testutil.BridgeNF, testutil.ProxyARP}
+	return []testutil.Attach{testutil.PTP, testutil.BridgeNF}
 }
 
 // The table of DESIGN.md section 3: whatever state the agent is in, a steered pod is answered, and so is one that names
 // the local address.
 func TestSwitch(t *testing.T) {
 	cells(t, func(t *testing.T, k rules.Kind, proxy testutil.ProxyMode) {
-		for _, attach := range attaches(k) {
+		for _, attach := range attaches(k, proxy) {
 			t.Run(string(attach), func(t *testing.T) {
 				r := rig.New(t, k, testutil.Options{Families: testutil.Dual, Proxy: proxy, Attach: attach})
 				pod, plain := r.Steered("steered"), r.Pod("plain")
@@ -141,31 +145,6 @@ func TestClusterDNSOnTheLink(t *testing.T) {
 				r.Withdraw()
 				check("KUBEDNS", "the link gone")
 			})
-		}
-	})
-}
-
-// A connection keeps its way when the lease comes and goes, a pod's and a host process's.
-func TestOwnConnectionsKeepTheirWay(t *testing.T) {
-	cells(t, func(t *testing.T, k rules.Kind, proxy testutil.ProxyMode) {
-		r := onTheLink(t, k, proxy)
-		if k.Caps().Programs {
-			r.Leftovers()
-			r.Apply(r.Host)
-		}
-		r.Listen()
-		for _, from := range []*testutil.NetNS{r.Pod("pod").NetNS, r.Node.Host} {
-			for _, server := range r.Local() {
-				fell := r.Dial(from, server)
-				fell.Want("KUBEDNS")
-				r.Renew()
-				fell.Want("KUBEDNS")
-				served := r.Dial(from, server)
-				served.Want("AGENT")
-				r.Withdraw()
-				served.Want("AGENT")
-				fell.Want("KUBEDNS")
-			}
 		}
 	})
 }
