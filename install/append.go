@@ -47,8 +47,8 @@ func planAppend(folder, file string, entry []byte) (change, error) {
 	case name != "" && !slices.Contains(names, name):
 		return change{}, fmt.Errorf("no network's file %s in %s", name, folder)
 	case name == "" && len(names) == 0:
-		return change{}, fmt.Errorf("no network is configured in %s yet, and neardns makes none: install the cluster's network first, or use --wait",
-			folder)
+		return change{}, fmt.Errorf("no network is configured in %s yet, and neardns makes none: install the cluster's network first, or "+
+			"use --wait", folder)
 	case name == "":
 		name = names[0]
 	}
@@ -63,10 +63,11 @@ func planAppend(folder, file string, entry []byte) (change, error) {
 		}
 	}
 	if c.Network, err = conflist.Read(list); err != nil {
-		return c, fmt.Errorf("%s: %w: no pod can be made by it: have the network's own installer write it anew, or use --wait; it was left as it is", c.from, err)
+		return c, fmt.Errorf("%s: %w: no pod can start with it: have the network's own installer write it again, or use --wait; it is unchanged",
+			c.from, err)
 	}
 	if first := c.Types[0]; file == "" && (first == "multus" || first == "multus-shim") {
-		return c, fmt.Errorf("%s belongs to Multus, which makes it anew from the cluster's network: name that network's file with --file", c.from)
+		return c, fmt.Errorf("%s belongs to Multus, which writes it from the cluster's network: name that network's file with --file", c.from)
 	}
 	if c.after, err = conflist.Append(list, entry); err != nil {
 		return c, fmt.Errorf("%s: %w", c.from, err)

@@ -24,8 +24,8 @@ func binaryPath(folder string) string { return filepath.Join(folder, conflist.Ty
 
 // placeBinary makes the plugin in folder equal to source, and returns whether anything changed. The new file is complete, is executable
 // and has answered VERSION before it gets the plugin's name, so no pod start meets half a file, one that cannot be executed, or one for
-// another machine. Before that too, suits checks the CNI versions that the plugin speaks.
-func placeBinary(ctx context.Context, source, folder string, dryRun bool, suits func(speaks []string) error) (changed bool, err error) {
+// another machine. Before that too, suits checks the CNI versions that the plugin supports.
+func placeBinary(ctx context.Context, source, folder string, dryRun bool, suits func(versions []string) error) (changed bool, err error) {
 	content, err := os.ReadFile(source)
 	if err != nil {
 		return false, fmt.Errorf("read plugin: %w (name it with --plugin)", err)
@@ -49,11 +49,11 @@ func placeBinary(ctx context.Context, source, folder string, dryRun bool, suits 
 		}
 		defer func() { _ = os.Remove(trial) }() // on success, it is renamed already
 	}
-	speaks, err := askVersion(ctx, trial)
+	versions, err := queryVersions(ctx, trial)
 	if err != nil {
 		return false, err
 	}
-	if err := suits(speaks); err != nil || same || dryRun {
+	if err := suits(versions); err != nil || same || dryRun {
 		return !same, err
 	}
 	if err := rename(trial, target); err != nil {
@@ -68,7 +68,7 @@ func isExecutableCopy(file string, content []byte) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("look at plugin: %w", err)
+		return false, fmt.Errorf("stat plugin: %w", err)
 	}
 	// A symbolic link, or a file with other permissions, is replaced rather than trusted.
 	if !info.Mode().IsRegular() || info.Mode().Perm() != 0o755 || info.Size() != int64(len(content)) {
@@ -90,13 +90,13 @@ func works(ctx context.Context, file string) bool {
 	if err != nil || !info.Mode().IsRegular() {
 		return false
 	}
-	_, err = askVersion(ctx, file)
+	_, err = queryVersions(ctx, file)
 	return err == nil
 }
 
-// askVersion runs the plugin as a runtime does and returns the CNI versions that it supports. Anything on its standard output other than
+// queryVersions runs the plugin as a runtime does and returns the CNI versions that it supports. Anything on its standard output other than
 // one JSON object would break every ADD, so it is an error here.
-func askVersion(ctx context.Context, plugin string) ([]string, error) {
+func queryVersions(ctx context.Context, plugin string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, plugin)
@@ -121,7 +121,7 @@ func askVersion(ctx context.Context, plugin string) ([]string, error) {
 		return nil, fmt.Errorf("%s does not answer VERSION as a CNI plugin does: %w%s", plugin, err, programOutput(&stdout, &stderr))
 	}
 	if len(answer.SupportedVersions) == 0 {
-		return nil, fmt.Errorf("%s names no CNI version that it speaks%s", plugin, programOutput(&stdout, &stderr))
+		return nil, fmt.Errorf("%s supports no CNI version%s", plugin, programOutput(&stdout, &stderr))
 	}
 	return answer.SupportedVersions, nil
 }
@@ -136,5 +136,5 @@ func programOutput(outputs ...*bytes.Buffer) string {
 	if len(all) == 0 {
 		return ""
 	}
-	return ": it said: " + strings.Join(all, " / ")
+	return "; it printed: " + strings.Join(all, " / ")
 }

@@ -137,7 +137,7 @@ func TestBug08FightWithAnExclusiveNetwork(t *testing.T) {
 	}()
 	testutil.Must(t, n.owner(name, list))
 	out, stop := n.watch("--poll", "1h")
-	eventuallySays(t, out, "written 4 times in ", "(its first plugin is cilium-cni) drops what others add: mend that there; the next try is in 1s",
+	eventuallySays(t, out, "written 4 times in ", "(its first plugin is cilium-cni) must keep other plugins' entries; the next try is in 1s",
 		"the next try is in 2s")
 	testutil.Must(t, cilium.Close())
 	<-ended
@@ -297,7 +297,7 @@ func TestBug16Multus(t *testing.T) {
 	n.network("10-a.conflist", string(with))
 	multus()
 	code, out = n.uninstall()
-	want(t, code, 1, out, "took neardns out of "+n.conf+"/10-a.conflist", "00-multus.conf")
+	want(t, code, 1, out, "removed neardns from "+n.conf+"/10-a.conflist", "00-multus.conf")
 	if d := cmp.Diff(mainList, n.read("10-a.conflist")); d != "" {
 		t.Errorf("the delegate (-want +got):\n%s", d)
 	}

@@ -330,7 +330,7 @@ func TestBug10ReplacedWhileInUse(t *testing.T) {
 	calls := 0
 	pods := during(func() error {
 		calls++
-		_, err := askVersion(context.Background(), filepath.Join(n.bin, "neardns"))
+		_, err := queryVersions(context.Background(), filepath.Join(n.bin, "neardns"))
 		return err
 	})
 	for k := 1; k <= 10; k++ {

@@ -239,7 +239,7 @@ func TestBug09UninstallKeepsTheBinary(t *testing.T) {
 	n.write(kept+"-half", "{", 0o600)
 	for range 2 {
 		code, out = n.uninstall("--remove-binary")
-		want(t, code, 1, out, "1 pods were made with it and cannot be taken down without it: shop/cart", "--cni-cache")
+		want(t, code, 1, out, "1 pods were made with it and cannot stop without it: shop/cart", "--cni-cache")
 		if _, err := os.Stat(filepath.Join(n.bin, "neardns")); err != nil {
 			t.Error(err)
 		}

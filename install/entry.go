@@ -50,13 +50,13 @@ func (in install) show(ctx context.Context, format string) (out []byte, warnings
 		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == 2 {
 			return nil, "", fmt.Errorf("%w: %s", errConfig, strings.TrimSpace(stderr.String()))
 		}
-		return nil, "", fmt.Errorf("have %s read %s: %w%s", in.agent, in.nodeConfig, err, programOutput(&stderr))
+		return nil, "", fmt.Errorf("run %s to read %s: %w%s", in.agent, in.nodeConfig, err, programOutput(&stderr))
 	}
 	return stdout.Bytes(), stderr.String(), nil
 }
 
-// writeKubelet writes down what is detected by the kubelet's own file, for agent and watch, which do not see it: its folder holds
-// every pod's secrets. What was written before goes where that file is gone.
+// writeKubelet copies the settings that are detected from the kubelet's own file, for agent and watch. They do not see that file, because
+// its folder has every pod's secrets. If the file is gone, the copy goes, too.
 func (in install) writeKubelet(ctx context.Context) error {
 	if in.kubeletTo == "" || in.dryRun || in.nodeConfig == "" {
 		return nil
@@ -70,7 +70,7 @@ func (in install) writeKubelet(ctx context.Context) error {
 	}
 	var k nodestate.Kubelet
 	if err := json.Unmarshal(text, &k); err != nil {
-		return fmt.Errorf("what %s found of the kubelet: %w", in.agent, err)
+		return fmt.Errorf("read the kubelet's settings from %s: %w", in.agent, err)
 	}
 	return nodestate.WriteKubelet(in.kubeletTo, k)
 }
@@ -116,7 +116,7 @@ func (in install) await(ctx context.Context, entry []byte) error {
 	for first := true; ; first = false {
 		c, err := in.plan(entry)
 		if err == nil {
-			err = c.speaks(conflist.Versions())
+			err = c.checkVersions(conflist.Versions())
 		}
 		if err == nil {
 			return nil
@@ -132,7 +132,7 @@ func (in install) await(ctx context.Context, entry []byte) error {
 	}
 }
 
-func (c change) speaks(versions []string) error {
+func (c change) checkVersions(versions []string) error {
 	if err := c.Speaks(versions); err != nil {
 		return fmt.Errorf("%s: %w", c.from, err)
 	}

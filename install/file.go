@@ -28,8 +28,10 @@ func writeTemp(folder string, content []byte, mode os.FileMode, like os.FileInfo
 
 // withRemedy adds what to do if no file can be made in a folder.
 func withRemedy(err error) error {
-	if made := (*os.PathError)(nil); errors.As(err, &made) && made.Op == "open" && (errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS)) {
-		err = fmt.Errorf("%w (mount the folder writable; where SELinux is enforced, run this container as spc_t: the manifests in install/base do both)", err)
+	denied := errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS)
+	if made := (*os.PathError)(nil); denied && errors.As(err, &made) && made.Op == "open" {
+		err = fmt.Errorf("%w (mount the folder writable; if SELinux is enforced, run this container as spc_t: the manifests in install/base "+
+			"do both)", err)
 	}
 	return err
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// copyMost bounds a copy: certificate authorities take some 200 KB.
-const copyMost = 4 << 20
+// maxCopy limits a copy: certificate authorities take some 200 KB.
+const maxCopy = 4 << 20
 
 // follower copies the few files of the host's /etc that the agent reads, at the start and at each change, so that the agent need not see
 // the rest of /etc. It runs without privileges, because it reads only world-readable files, and a process with root's rights that sees
@@ -42,8 +42,8 @@ type followed struct {
 func files() []followed {
 	return []followed{
 		{"resolv.conf", []string{"etc/resolv.conf"}},
-		{"ssl/certs/ca-certificates.crt", []string{"etc/ssl/certs/ca-certificates.crt", "etc/pki/tls/certs/ca-bundle.crt", "etc/ssl/ca-bundle.pem",
-			"etc/pki/tls/cacert.pem", "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "etc/ssl/cert.pem"}},
+		{"ssl/certs/ca-certificates.crt", []string{"etc/ssl/certs/ca-certificates.crt", "etc/pki/tls/certs/ca-bundle.crt",
+			"etc/ssl/ca-bundle.pem", "etc/pki/tls/cacert.pem", "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "etc/ssl/cert.pem"}},
 	}
 }
 
@@ -88,7 +88,7 @@ func (f *follower) pass() error {
 		if err != nil {
 			if text := err.Error(); text != f.lastFault[file.to] {
 				f.lastFault[file.to] = text
-				f.say("no copy of %s is made: %v", file.to, err)
+				f.say("%s is not copied: %v", file.to, err)
 			}
 			continue
 		}
@@ -140,11 +140,11 @@ func readBelow(root, name string) ([]byte, error) {
 	file := os.NewFile(uintptr(fd), name)
 	defer file.Close()
 	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(fmt.Errorf("/%s is no file", name), err)
+		return nil, errors.Join(fmt.Errorf("/%s is not a regular file", name), err)
 	}
-	text, err := io.ReadAll(io.LimitReader(file, copyMost+1))
-	if err == nil && len(text) > copyMost {
-		err = fmt.Errorf("/%s is larger than %d bytes", name, copyMost)
+	text, err := io.ReadAll(io.LimitReader(file, maxCopy+1))
+	if err == nil && len(text) > maxCopy {
+		err = fmt.Errorf("/%s is larger than %d bytes", name, maxCopy)
 	}
 	return text, err
 }
@@ -158,7 +158,7 @@ func followFolders(ctx context.Context, poll time.Duration, say func(string, ...
 	out, done := tick.New(), make(chan struct{})
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
-		say("folders are looked at every %s only: %v (raise fs.inotify.max_user_instances)", poll, err)
+		say("folders are checked every %s only: %v (raise fs.inotify.max_user_instances)", poll, err)
 		close(done)
 		return out, func() {}, done
 	}

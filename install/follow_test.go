@@ -50,7 +50,7 @@ func TestFollow(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
 	go func() { ended <- run(ctx, []string{"follow", "--from", root, "--to", to, "--poll", "1h"}, out, out) }()
-	eventuallySays(t, out, "no copy of ssl/certs/ca-certificates.crt is made")
+	eventuallySays(t, out, "ssl/certs/ca-certificates.crt is not copied")
 	write(filepath.Join(etc, "resolv.conf"), "nameserver 192.0.2.2\n")
 	wantCopy("in place", "resolv.conf", "nameserver 192.0.2.2\n")
 	write(filepath.Join(etc, "resolv.tmp"), "nameserver 192.0.2.3\n")
@@ -59,12 +59,12 @@ func TestFollow(t *testing.T) {
 	link("../run/systemd/resolve/stub-resolv.conf")
 	wantCopy("a link", "resolv.conf", "nameserver 127.0.0.53\n")
 	link("/run/systemd/resolve/resolv.conf") // leads to the node's, not to this machine's
-	eventuallySays(t, out, "no copy of resolv.conf is made: open /etc/resolv.conf")
+	eventuallySays(t, out, "resolv.conf is not copied: open /etc/resolv.conf")
 	write(filepath.Join(resolved, "resolv.conf"), "nameserver 192.0.2.4\n")
 	wantCopy("behind a link with a whole path", "resolv.conf", "nameserver 192.0.2.4\n")
 	link("../../../../../../etc/hostname")
 	testutil.Eventually(t, func() error { // it was said before, of the other link
-		if n := strings.Count(out.String(), "no copy of resolv.conf is made: open /etc/resolv.conf: no such file"); n < 2 {
+		if n := strings.Count(out.String(), "resolv.conf is not copied: open /etc/resolv.conf: no such file"); n < 2 {
 			return fmt.Errorf("said %d times of two:\n%s", n, out)
 		}
 		return nil

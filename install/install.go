@@ -81,12 +81,12 @@ func (in install) place(ctx context.Context, entry []byte) (outcome, error) {
 		o.change, o.list, err = in.chain(entry)
 		return o, err
 	}
-	o.binary, err = placeBinary(ctx, in.plugin, in.bin, in.dryRun, func(speaks []string) error {
+	o.binary, err = placeBinary(ctx, in.plugin, in.bin, in.dryRun, func(versions []string) error {
 		c, err := in.plan(entry)
 		if err != nil {
 			return err
 		}
-		return c.speaks(speaks)
+		return c.checkVersions(versions)
 	})
 	if err != nil {
 		return o, err
@@ -154,7 +154,8 @@ func (in install) chain(entry []byte) (change, bool, error) {
 		}
 		return c, true, nil
 	}
-	return change{}, false, fmt.Errorf("network in %s: %w, %d times running: another program keeps writing it", in.conf, atomicfile.ErrMoved, maxTries)
+	return change{}, false, fmt.Errorf("network in %s: %w, %d times in a row: another program keeps writing it", in.conf,
+		atomicfile.ErrMoved, maxTries)
 }
 
 // lockAndSweep locks the folders in the order of their names, so that two installers never wait for each other, and removes the temporary

@@ -150,7 +150,7 @@ func TestInstallAndUninstall(t *testing.T) {
 	}
 
 	code, out = n.uninstall()
-	want(t, code, 0, out, "took neardns out of "+n.conf+"/10-flannel.conflist", "left "+n.bin+"/neardns")
+	want(t, code, 0, out, "removed neardns from "+n.conf+"/10-flannel.conflist", "kept "+n.bin+"/neardns")
 	if d := cmp.Diff(mainList, n.read("10-flannel.conflist")); d != "" {
 		t.Errorf("not as before (-want +got):\n%s", d)
 	}
@@ -294,7 +294,7 @@ func TestRefusedAndUntouched(t *testing.T) {
 		"converted, it would be late": {map[string]string{"10-a.conf": mainConf, "10-a.conf.conflist": mainList}, nil,
 			"would then take 10-a.conf.conflist"},
 		"half a list":           {map[string]string{"10-a.conflist": mainList[:20]}, nil, "10-a.conflist: not valid JSON: "},
-		"an empty list":         {map[string]string{"10-a.conflist": ""}, nil, "10-a.conflist: empty: no pod can be made by it: have the network's own installer"},
+		"an empty list":         {map[string]string{"10-a.conflist": ""}, nil, "10-a.conflist: empty: no pod can start with it: have the network's own installer"},
 		"conf and another list": {map[string]string{"10-a.conf": mainConf, "10-a.conflist": mainList}, nil, "not the same network"},
 	}
 	for name, tc := range tests {
@@ -355,7 +355,7 @@ func TestUninstallLooksIntoEveryList(t *testing.T) {
 	n.network("20-b.conflist", string(with))
 	n.network("30-c.conf", mainConf)
 	code, out := n.uninstall()
-	want(t, code, 0, out, "took neardns out of "+n.conf+"/20-b.conflist")
+	want(t, code, 0, out, "removed neardns from "+n.conf+"/20-b.conflist")
 	if n.read("20-b.conflist") != mainList {
 		t.Errorf("not as before:\n%s", n.read("20-b.conflist"))
 	}
@@ -363,7 +363,7 @@ func TestUninstallLooksIntoEveryList(t *testing.T) {
 	n.network("10-a.conflist", `{"neardns"`)
 	n.network("20-b.conflist", string(with))
 	code, out = n.uninstall("--remove-binary")
-	want(t, code, 1, out, "10-a.conflist: not valid JSON", "took neardns out of "+n.conf+"/20-b.conflist")
+	want(t, code, 1, out, "10-a.conflist: not valid JSON", "removed neardns from "+n.conf+"/20-b.conflist")
 }
 
 func TestUninstallOfNothing(t *testing.T) {

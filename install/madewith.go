@@ -9,12 +9,12 @@ import (
 	"github.com/neardns/neardns/pkg/conflist"
 )
 
-// madeWith names the running pods that were made with neardns. libcni's cache has the list that each pod will be taken down with, whatever
-// the network's file says by then. A missing folder has no pods. A file in it that is not libcni's own is ignored, as libcni does.
+// madeWith names the running pods that were made with neardns. libcni's cache has the list with which each pod will be stopped, whatever
+// the network's file has by then. A missing folder has no pods. A file in it that is not libcni's own is ignored, as libcni does.
 func madeWith(cache string) ([]string, error) {
 	paths, _, err := attached.List(cache)
 	if err != nil {
-		return nil, fmt.Errorf("look for pods that were made with neardns: %w", err)
+		return nil, fmt.Errorf("find pods that were made with neardns: %w", err)
 	}
 	var pods []string
 	for _, path := range paths {

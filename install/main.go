@@ -33,9 +33,10 @@ const usage = `usage:
   neardns-install stay
   neardns-install version
 
-Puts the CNI plugin neardns on this node and its entry into the network configuration that the runtime uses, keeps both there
-(watch), says whether they are there (check), or takes the entry out again. follow copies the node's resolv.conf and certificate
-authorities to a folder for the agent, and each change of them; stay waits to be ended. Run a command with --help for its flags.
+Installs the CNI plugin neardns on this node and adds its entry to the network configuration that the runtime uses (install), keeps
+both there (watch), checks them (check), or removes the entry (uninstall). follow copies the node's resolv.conf and certificate
+authorities to a folder for the agent, at the start and at each change; stay waits until it is ended. Run a command with --help for its
+flags.
 `
 
 // errConfig marks an error that only a changed configuration can fix. The exit code is then 2.
@@ -96,8 +97,8 @@ type folders struct {
 func (f *folders) flags(set *flag.FlagSet) {
 	set.StringVar(&f.bin, "cni-bin", "/opt/cni/bin", "`folder` of the runtime's CNI plugins")
 	set.StringVar(&f.conf, "cni-conf", "/etc/cni/net.d", "`folder` of the runtime's network configurations")
-	set.StringVar(&f.file, "file", "", "`name` of the network's file in --cni-conf, where it is not the first one (CRI-O's cni_default_network, "+
-		"the delegate of Multus)")
+	set.StringVar(&f.file, "file", "", "`name` of the network's file in --cni-conf, if it is not the first one (CRI-O's "+
+		"cni_default_network, the delegate of Multus)")
 }
 
 func (f *folders) dryRunFlag(set *flag.FlagSet) {
@@ -127,7 +128,7 @@ func (f *folders) parse(set *flag.FlagSet, args []string, stdout io.Writer) erro
 func (in *install) sourceFlags(set *flag.FlagSet) {
 	in.flags(set)
 	set.StringVar(&in.nodeConfig, "nodeconfig", "", "the node's configuration `file` (NodeConfig), which the entry is made from")
-	set.StringVar(&in.entryFile, "entry", "", "`file` with a ready entry, in place of --nodeconfig")
+	set.StringVar(&in.entryFile, "entry", "", "`file` with a ready entry, instead of --nodeconfig")
 	set.StringVar(&in.plugin, "plugin", siblingPath("neardns"), "the plugin's `binary`")
 	set.StringVar(&in.agent, "agent", siblingPath("neardns-agent"), "the agent's `binary`, which reads the node's configuration")
 }

@@ -32,7 +32,7 @@ func open(folder, name string) (change, error) {
 	path := filepath.Join(folder, name)
 	info, err := os.Lstat(path)
 	if err != nil {
-		return change{}, fmt.Errorf("look at network: %w", err)
+		return change{}, fmt.Errorf("stat network: %w", err)
 	}
 	if info.Mode()&os.ModeSymlink != 0 {
 		target, err := filepath.EvalSymlinks(path)
@@ -44,18 +44,19 @@ func open(folder, name string) (change, error) {
 			return change{}, fmt.Errorf("follow %s: %w", folder, err)
 		}
 		if filepath.Dir(target) != here || filepath.Ext(target) != filepath.Ext(path) {
-			return change{}, fmt.Errorf("%s is a link to %s: put neardns into the list where that comes from, or put a file in the link's place", path, target)
+			return change{}, fmt.Errorf("%s is a link to %s: add neardns to that list, or replace the link by a file",
+				path, target)
 		}
 		path = target
 		if info, err = os.Lstat(path); err != nil {
-			return change{}, fmt.Errorf("look at network: %w", err)
+			return change{}, fmt.Errorf("stat network: %w", err)
 		}
 	}
 	if !info.Mode().IsRegular() {
-		return change{}, fmt.Errorf("%s is no regular file", path)
+		return change{}, fmt.Errorf("%s is not a regular file", path)
 	}
 	if info.Size() > maxList {
-		return change{}, fmt.Errorf("%s has %d bytes, more than the %d that a network's list may have here: is it one?", path, info.Size(), maxList)
+		return change{}, fmt.Errorf("%s has %d bytes, more than the limit of %d: is it a network's list?", path, info.Size(), maxList)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -76,8 +77,8 @@ func (c *change) convert(folder string, first bool, names []string) ([]byte, err
 	c.to = filepath.Join(folder, name)
 	after := append(slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == old }), name)
 	if first && slices.Min(after) != name {
-		return nil, fmt.Errorf("%s has to become %s to hold more than one plugin, but the runtime would then take %s: rename one of them", c.from, name,
-			slices.Min(after))
+		return nil, fmt.Errorf("%s has to become %s to have more than one plugin, but the runtime would then take %s: rename one of them",
+			c.from, name, slices.Min(after))
 	}
 	if slices.Contains(names, name) {
 		if err := c.ownLeftover(); err != nil {
@@ -90,8 +91,8 @@ func (c *change) convert(folder string, first bool, names []string) ([]byte, err
 // ownLeftover returns nil if the existing list is one that an earlier run made from this same network. That run was cut off before it
 // removed the old file, or the network's own installer has restored its file since.
 func (c *change) ownLeftover() error {
-	both := fmt.Errorf("%s and %s both stand there and are not the same network: remove the one that is out of date", c.from, c.to)
-	// open refuses what is no regular file: reading a pipe would block.
+	both := fmt.Errorf("%s and %s both exist and are not the same network: remove the one that is out of date", c.from, c.to)
+	// open refuses anything but a regular file: reading a pipe would block.
 	there, err := open(filepath.Split(c.to))
 	if err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 
 func TestPace(t *testing.T) {
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	var p pace
+	p := listPace()
 	if p.rest() != 0 || p.wait(start) != 0 {
 		t.Error("peace rests")
 	}
@@ -25,10 +25,10 @@ func TestPace(t *testing.T) {
 	for range 100 {
 		p.note(at)
 	}
-	if p.rest() != longestRest {
-		t.Errorf("rest %v after many blows, want at most %v", p.rest(), longestRest)
+	if p.rest() != p.longest {
+		t.Errorf("rest %v after many blows, want at most %v", p.rest(), p.longest)
 	}
-	p.note(at.Add(calm + time.Second))
+	p.note(at.Add(p.calm + time.Second))
 	if p.rest() != 0 || p.streak != 1 {
 		t.Errorf("after a calm: %+v", p)
 	}

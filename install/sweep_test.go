@@ -18,8 +18,8 @@ func TestPipeInTheListsPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, out := n.install() // one that waits for the pipe ends with the tests' time
-	if code == 0 || !strings.Contains(out, "no regular file") {
-		t.Errorf("%d, %s; want a refusal that says what stands there", code, out)
+	if code == 0 || !strings.Contains(out, "not a regular file") {
+		t.Errorf("%d, %s; want a refusal that names the reason", code, out)
 	}
 }
 
@@ -28,7 +28,7 @@ func TestHugeListIsRefused(t *testing.T) {
 	n := newNode(t)
 	text := `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"a","x":"` + strings.Repeat("a", maxList) + `"}]}`
 	n.network("10-a.conflist", text)
-	if code, out := n.install(); code == 0 || !strings.Contains(out, "is it one?") {
+	if code, out := n.install(); code == 0 || !strings.Contains(out, "is it a network's list?") {
 		t.Errorf("%d, %s", code, out)
 	}
 	if n.read("10-a.conflist") != text {

@@ -18,13 +18,7 @@ const (
 	// agentTime is how long the keeper leaves the repair to an agent that accepts connections. A working agent needs moments; one that
 	// hangs does nothing.
 	agentTime = 600 * time.Millisecond
-	agentLook = 50 * time.Millisecond
-	// A conflict with a program that keeps removing the rules: fightAfter repairs, each within fightSoon of the one before, are more than
-	// an operator's work causes. From there on, the pause after each repair doubles.
-	fightSoon  = 10 * time.Second
-	fightAfter = 10
-	pauseFirst = 500 * time.Millisecond
-	pauseLast  = 5 * time.Second
+	agentPoll = 50 * time.Millisecond
 )
 
 // keeper restores the host's rules if they are removed while no agent works: without them, queries of steered pods are lost. A file in the
@@ -37,13 +31,12 @@ type keeper struct {
 	repairs  atomic.Int64
 	repaired tick.Chan // ticks after each repair
 
-	streak    int       // repairs soon after one another
-	last      time.Time // of the last repair
-	lastFault string    // the last fault that was logged
+	pace      pace
+	lastFault string // the last fault that was logged
 }
 
 func newKeeper(stateDir string, poll time.Duration, say func(string, ...any)) *keeper {
-	return &keeper{stateDir: stateDir, poll: poll, say: say, repaired: tick.New()}
+	return &keeper{stateDir: stateDir, poll: poll, say: say, repaired: tick.New(), pace: rulesPace()}
 }
 
 // run keeps the rules until ctx ends.
@@ -61,7 +54,7 @@ func (k *keeper) run(ctx context.Context) {
 func (k *keeper) fault(err error) {
 	if text := err.Error(); text != k.lastFault {
 		k.lastFault = text
-		k.say("the host's rules cannot be kept while no agent does, tried again every %s: %v", retryAfter, err)
+		k.say("the host's rules cannot be restored, tried again every %s: %v", retryAfter, err)
 	}
 }
 
@@ -94,7 +87,7 @@ func (k *keeper) follow(ctx context.Context) error {
 	again := time.NewTimer(k.poll)
 	defer again.Stop()
 	for {
-		moved, err := k.look(ctx, host, stand.Backend)
+		moved, err := k.repair(ctx, host, stand.Backend)
 		if err != nil || moved || ctx.Err() != nil {
 			return err
 		}
@@ -105,18 +98,18 @@ func (k *keeper) follow(ctx context.Context) error {
 			return nil
 		case _, ok := <-changed:
 			if !ok {
-				return errors.New("the kernel tells of no changes any more")
+				return errors.New("the kernel reports no changes any more")
 			}
 		case <-again.C:
 		}
 	}
 }
 
-// look restores missing rules, once. moved reports that the file names another back end, or none.
-func (k *keeper) look(ctx context.Context, host rules.Rules, name string) (moved bool, err error) {
+// repair restores missing rules, once. moved reports that the file names another back end, or none.
+func (k *keeper) repair(ctx context.Context, host rules.Rules, name string) (moved bool, err error) {
 	sw, gone, moved, err := k.missing(host, name)
 	for begun := time.Now(); err == nil && len(gone) > 0 && k.agentAnswers() && time.Since(begun) < agentTime; {
-		if !tick.Pause(ctx, agentLook) {
+		if !tick.Pause(ctx, agentPoll) {
 			return false, nil
 		}
 		sw, gone, moved, err = k.missing(host, name)
@@ -125,7 +118,7 @@ func (k *keeper) look(ctx context.Context, host rules.Rules, name string) (moved
 		return moved, err
 	}
 	if err := host.Ensure(sw.Host()); err != nil {
-		return false, fmt.Errorf("put back: %w", err)
+		return false, fmt.Errorf("restore the rules: %w", err)
 	}
 	// A cleanup removes the file before the rules. If it removed both since the file was read, the restored rules have to go again.
 	if now, err := nodestate.ReadHostRules(k.stateDir); err == nil && now.Backend == "" {
@@ -133,8 +126,9 @@ func (k *keeper) look(ctx context.Context, host rules.Rules, name string) (moved
 	}
 	k.repairs.Add(1)
 	k.repaired.Send()
-	k.say("the host's rules (%s) were gone and no agent put them back: they stand again, and give steered pods kube-dns (gone were: %s)", name, few(gone))
-	if rest := k.rest(); rest > 0 {
+	k.say("restored the host's rules (%s), which no agent did; they lead steered pods to kube-dns (missing: %s)", name, few(gone))
+	k.pace.note(time.Now())
+	if rest := k.pace.rest(); rest > 0 {
 		tick.Pause(ctx, rest)
 	}
 	return false, nil
@@ -151,19 +145,6 @@ func (k *keeper) missing(host rules.Rules, name string) (sw nodestate.Switch, go
 	}
 	gone, err = host.Lacks(stand.Switch.Host())
 	return *stand.Switch, gone, false, err
-}
-
-// rest records a repair, and is how long to wait after it.
-func (k *keeper) rest() time.Duration {
-	now := time.Now()
-	if now.Sub(k.last) > fightSoon {
-		k.streak = 0
-	}
-	k.last, k.streak = now, k.streak+1
-	if k.streak < fightAfter {
-		return 0
-	}
-	return min(pauseFirst<<min(k.streak-fightAfter, 10), pauseLast)
 }
 
 // agentAnswers reports whether a process listens at the agent's socket. The process may still hang.

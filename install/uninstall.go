@@ -25,11 +25,11 @@ func (un uninstall) say(format string, args ...any) {
 }
 
 // run removes the entry from every list in the folder, not only the one in use, because a former network may be used again. It removes the
-// binary after the entry, on request only, and only once no pod is left that was made with it: a runtime calls it to take down each of
+// binary after the entry, on request only, and only once no pod is left that was made with it: a runtime calls it to stop each of
 // those.
 func (un uninstall) run(ctx context.Context) error {
 	if _, err := os.Stat(un.conf); errors.Is(err, os.ErrNotExist) {
-		un.say("no folder %s: no network to take neardns out of", un.conf)
+		un.say("no folder %s: no network to remove neardns from", un.conf)
 	} else if err := un.unchain(ctx); err != nil {
 		return err
 	}
@@ -40,9 +40,9 @@ func (un uninstall) run(ctx context.Context) error {
 		un.say("no %s", target)
 		return nil
 	case err != nil:
-		return fmt.Errorf("look at plugin: %w", err)
+		return fmt.Errorf("stat plugin: %w", err)
 	case !un.removeBinary:
-		un.say("left %s: pods that were made with it may need it to end (--remove-binary removes it once no such pod is left)", target)
+		un.say("kept %s: pods that were made with it may need it to stop (--remove-binary removes it once no such pod is left)", target)
 		return nil
 	}
 	if un.cache != "" {
@@ -51,12 +51,11 @@ func (un uninstall) run(ctx context.Context) error {
 			return err
 		}
 		if len(pods) > 0 {
-			return fmt.Errorf("left %s: %d pods were made with it and cannot be taken down without it: %s (run this again when they are gone; "+
-				"--cni-cache \"\" removes it all the same)", target, len(pods), few(pods))
+			return fmt.Errorf("kept %s: %d pods were made with it and cannot stop without it: %s (run this again when they are gone; "+
+				"--cni-cache \"\" removes it anyway)", target, len(pods), few(pods))
 		}
 	}
-	switch {
-	case un.dryRun:
+	if un.dryRun {
 		un.say("would remove %s", target)
 		return nil
 	}
@@ -103,7 +102,7 @@ func (un uninstall) dropFrom(name string) error {
 		return nil
 	}
 	if filepath.Ext(name) != ".conflist" {
-		return fmt.Errorf("%s names neardns but holds a single plugin, as neardns-install never writes: look at it and remove it by hand", path)
+		return fmt.Errorf("%s names neardns but has a single plugin, which neardns-install never writes: remove the entry by hand", path)
 	}
 	for range maxTries {
 		c, err := planDrop(un.conf, name)
@@ -123,11 +122,11 @@ func (un uninstall) dropFrom(name string) error {
 		} else if err != nil {
 			return err
 		}
-		un.say("took neardns out of %s", c.from)
+		un.say("removed neardns from %s", c.from)
 		if c.from != c.to {
 			un.say("%s is one plugin's file again: %s", c.from, c.to)
 		}
 		return nil
 	}
-	return fmt.Errorf("%s: %w, %d times running: another program keeps writing it", path, atomicfile.ErrMoved, maxTries)
+	return fmt.Errorf("%s: %w, %d times in a row: another program keeps writing it", path, atomicfile.ErrMoved, maxTries)
 }

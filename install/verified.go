@@ -24,7 +24,8 @@ func (in install) sayVerified(entry []byte) {
 		in.say("warning: %v", err)
 	case len(proof.ClusterDNS) == 0 || proof.Outlived():
 		in.say("fallback to kube-dns is not verified yet; the agent verifies it with queries of its own and steers no pod before. " +
-			"If it stays so, `neardns-agent status` shows why; where eBPF replaces kube-proxy, use arrangement: transparent (install/overlays/transparent)")
+			"If that lasts, `neardns-agent status` shows why; if eBPF replaces kube-proxy, use arrangement: transparent " +
+			"(install/overlays/transparent)")
 	default:
 		in.say("fallback to kube-dns is verified for %s", steer.JoinAddrs(proof.ClusterDNS, ", "))
 	}

@@ -35,14 +35,14 @@ type watch struct {
 
 	keeper    *keeper
 	pace      pace
-	saw       nodestate.Watch
-	mute      bool   // the fault that saw cannot be written was logged
+	state     nodestate.Watch
+	mute      bool   // the fault that the state cannot be written was logged
 	entry     []byte // of the last good pass
 	lastFault string // the last fault that was logged
 }
 
 func (w *watch) run(ctx context.Context) error {
-	w.anyPlace, w.wait = true, 0
+	w.anyPlace, w.wait, w.pace = true, 0, listPace()
 	w.keeper = newKeeper(w.stateDir, w.poll, w.say)
 	if w.stateDir != "" {
 		ctx, stop := context.WithCancel(ctx)
@@ -51,7 +51,7 @@ func (w *watch) run(ctx context.Context) error {
 		defer keeping.Wait()
 		defer stop()
 	}
-	w.saw.Since = w.now()
+	w.state.Since = w.now()
 	source := w.nodeConfig
 	if source == "" {
 		source = w.entryFile
@@ -79,7 +79,7 @@ func (w *watch) run(ctx context.Context) error {
 		after := w.pace.wait(w.now())
 		if after == 0 {
 			var err error
-			if after, err = w.look(ctx); err != nil {
+			if after, err = w.runPass(ctx); err != nil {
 				return err
 			}
 		}
@@ -87,9 +87,9 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// look makes one pass, logs what is new, and returns when to make the next one. Only a configuration that is bad at the start is an error:
+// runPass makes one pass, logs what is new, and returns when to make the next one. Only a configuration that is bad at the start is an error:
 // later, the last good entry stays in the list.
-func (w *watch) look(ctx context.Context) (next time.Duration, err error) {
+func (w *watch) runPass(ctx context.Context) (next time.Duration, err error) {
 	var output bytes.Buffer
 	in := w.install
 	in.out = &output
@@ -102,18 +102,18 @@ func (w *watch) look(ctx context.Context) (next time.Duration, err error) {
 	if ctx.Err() != nil { // the pass was cut short, so its error means nothing
 		return w.poll, nil //nolint:nilerr // the loop ends
 	}
-	fought := err == nil && o.list && bytes.Equal(w.entry, o.entry)
-	if fought {
+	undone := err == nil && o.list && bytes.Equal(w.entry, o.entry)
+	if undone {
 		w.pace.note(w.now())
 	}
-	w.show(o, err, fought)
+	w.record(o, err, undone)
 	switch {
 	case err != nil && w.entry == nil && errors.Is(err, errConfig):
 		return 0, err
 	case err != nil:
 		if text := err.Error(); text != w.lastFault {
 			w.lastFault = text
-			w.say("not as it should be, tried again every %s and at each change: %v", retryAfter, err)
+			w.say("cannot install plugin and entry, tried again every %s and at each change: %v", retryAfter, err)
 		}
 		return retryAfter, nil
 	}
@@ -121,48 +121,48 @@ func (w *watch) look(ctx context.Context) (next time.Duration, err error) {
 		_, _ = io.Copy(w.out, &output)
 	}
 	w.entry, w.lastFault = o.entry, ""
-	if !fought {
+	if !undone {
 		return w.poll, nil
 	}
 	if rest := w.pace.rest(); rest > 0 {
-		w.say("network %s was written %d times in %s without neardns: whoever writes %s (its first plugin is %s) drops what others add: mend that "+
-			"there; the next try is in %s",
+		w.say("network %s was written %d times in %s without neardns: the program that writes %s (its first plugin is %s) must keep other "+
+			"plugins' entries; the next try is in %s",
 			o.Name, w.pace.streak, w.now().Sub(w.pace.since).Round(time.Second), o.to, o.Types[0], rest)
 		return rest, nil
 	}
 	return w.poll, nil
 }
 
-// show records the result of a pass for the agent. If it cannot be written, the watch goes on.
-func (w *watch) show(o outcome, err error, fought bool) {
+// record keeps the result of a pass for the agent. If it cannot be written, the watch goes on.
+func (w *watch) record(o outcome, err error, undone bool) {
 	if w.stateDir == "" {
 		return
 	}
 	now := w.now()
-	w.saw.Looked, w.saw.OK, w.saw.Fault = now, err == nil, ""
+	w.state.Looked, w.state.OK, w.state.Fault = now, err == nil, ""
 	if err != nil {
-		w.saw.Fault = err.Error()
+		w.state.Fault = err.Error()
 	} else {
-		w.saw.Network = o.Name
+		w.state.Network = o.Name
 	}
-	if fought {
-		w.saw.Repairs++
+	if undone {
+		w.state.Repairs++
 	}
-	w.saw.Fighting = w.pace.rest() > 0 && now.Sub(w.pace.last) <= calm
+	w.state.Fighting = w.pace.rest() > 0 && now.Sub(w.pace.last) <= w.pace.calm
 	w.writeState()
 }
 
 // writeState writes the watch's state for the agent.
 func (w *watch) writeState() {
-	w.saw.Restored = w.keeper.repairs.Load()
-	err := nodestate.WriteWatch(w.stateDir, w.saw)
+	w.state.Restored = w.keeper.repairs.Load()
+	err := nodestate.WriteWatch(w.stateDir, w.state)
 	if err != nil && !w.mute {
-		w.say("the agent's metrics will not tell of this watch: %v", err)
+		w.say("the agent's metrics lack this watch: %v", err)
 	}
 	w.mute = err != nil
 }
 
-// check is a pass that writes nothing, for probes and people. Its error names what is not as it should be.
+// check is a pass that writes nothing, for probes and people. Its error names each fault.
 func (in install) check(ctx context.Context) error {
 	var output bytes.Buffer
 	dry := in
@@ -173,10 +173,10 @@ func (in install) check(ctx context.Context) error {
 	}
 	var faults []error
 	if o.binary {
-		faults = append(faults, fmt.Errorf("%s is missing or not the one that belongs to this version", binaryPath(in.bin)))
+		faults = append(faults, fmt.Errorf("%s is missing or of another version", binaryPath(in.bin)))
 	}
 	if o.list {
-		faults = append(faults, fmt.Errorf("network %s (%s) does not have the entry that the configuration gives", o.Name, o.from))
+		faults = append(faults, fmt.Errorf("network %s (%s) does not have the entry of this configuration", o.Name, o.from))
 	}
 	if len(faults) > 0 {
 		return fmt.Errorf("%w: run neardns-install install", errors.Join(faults...))

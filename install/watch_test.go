@@ -211,11 +211,11 @@ func TestWatchTells(t *testing.T) {
 	other := newNode(t)
 	other.network("10-a.conflist", mainList)
 	out, _ := other.watch("--poll", "1s", "--state-dir", "/proc/none")
-	eventuallySays(t, out, "will not tell of this watch")
+	eventuallySays(t, out, "metrics lack this watch")
 	other.network("10-a.conflist", mainList)
 	other.eventuallyTypes("10-a.conflist", "flannel", "neardns")
-	if n := strings.Count(out.String(), "will not tell"); n != 1 {
-		t.Errorf("said %d times:\n%s", n, out)
+	if n := strings.Count(out.String(), "metrics lack"); n != 1 {
+		t.Errorf("logged %d times:\n%s", n, out)
 	}
 }
 
@@ -238,7 +238,7 @@ func TestWatchFollowsTheConfiguration(t *testing.T) {
 	}
 	good := n.read("10-a.conflist")
 	n.write(entry, "{", 0o644)
-	eventuallySays(t, out, "not as it should be", "entry.json")
+	eventuallySays(t, out, "cannot install plugin and entry", "entry.json")
 	if n.read("10-a.conflist") != good {
 		t.Error("a bad entry changed the list")
 	}
@@ -278,5 +278,5 @@ func TestCheck(t *testing.T) {
 	n.mustInstall()
 	check(0, "10-a.conflist is up to date: network cbr0, plugin 2 of 2")
 	n.write(filepath.Join(n.bin, "neardns"), "#!/bin/sh\n", 0o755)
-	check(1, n.bin+"/neardns is missing or not the one")
+	check(1, n.bin+"/neardns is missing or of another version")
 }
