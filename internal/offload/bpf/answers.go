@@ -298,9 +298,8 @@ func (l *Level) find(group uint32, k *msg.Key) (at int, there bool) {
 	if do || cd || len(q) < 5 || len(q)-4 > maxName {
 		return 0, false
 	}
-	s := objectSlot{Group: group, NameSize: uint8(len(q) - 4)}
-	words(s.Data[:wordsOf(q[:len(q)-4])], q[:len(q)-4])
-	s.TypeClass = uint32(q[len(q)-4]) | uint32(q[len(q)-3])<<8 | uint32(q[len(q)-2])<<16 | uint32(q[len(q)-1])<<24
+	s := objectSlot{Group: group}
+	s.setQuestion(q)
 	at, there = l.byPlace[l.control.place(s.hash(&l.control))]
 	return at, there
 }

@@ -224,20 +224,6 @@ func dropQdisc(h *netlink.Handle, index int) error {
 	return nil
 }
 
-// Attached lists the attached links in order. Some may no longer exist.
-func (l *Level) Attached() ([]int, error) {
-	all, err := l.Links()
-	if err != nil {
-		return nil, err
-	}
-	out := make([]int, 0, len(all))
-	for index := range all {
-		out = append(out, index)
-	}
-	slices.Sort(out)
-	return out, nil
-}
-
 // Others lists the names of other programs that see the packets of a link: for each direction in the order in which they run, tcx first,
 // then nftables' chains and XDP.
 func (l *Level) Others(index int) ([]string, error) {

@@ -9,6 +9,9 @@ import (
 	"github.com/mdlayher/netlink"
 	rtnetlink "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/neardns/neardns/pkg/hostnet"
+	"github.com/neardns/neardns/pkg/steer/nfnetlink"
 )
 
 // hooks names an XDP program and nftables' base chains of family netdev at a link.
@@ -32,28 +35,19 @@ func netdevChains(link string) ([]string, error) {
 		return nil, fmt.Errorf("list netdev chains: %w", err)
 	}
 	defer conn.Close() //nolint:errcheck // only read
-	messages, err := conn.Execute(netlink.Message{
-		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETCHAIN, Flags: netlink.Request | netlink.Dump},
-		Data:   []byte{unix.NFPROTO_NETDEV, unix.NFNETLINK_V0, 0, 0},
-	})
+	messages, err := nfnetlink.Request(conn, unix.NFPROTO_NETDEV, "list netdev chains", unix.NFT_MSG_GETCHAIN, netlink.Dump)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
 		return nil, nil // a kernel without nftables
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list netdev chains: %w", err)
+		return nil, err
 	}
-	const (
-		header      = 4
-		hookDevices = 4 // NFTA_HOOK_DEVS of linux/netfilter/nf_tables.h: a chain may have several
-	)
+	const hookDevices = 4 // NFTA_HOOK_DEVS of linux/netfilter/nf_tables.h: a chain may have several
 	var out []string
 	for _, m := range messages {
-		if len(m.Data) < header {
-			continue
-		}
 		var table, chain string
 		var devices []string
-		err := attributes(m.Data[header:], func(a *netlink.AttributeDecoder) {
+		err := hostnet.Each(m.Data, nfnetlink.HeaderSize, func(a *netlink.AttributeDecoder) {
 			switch a.Type() {
 			case unix.NFTA_CHAIN_TABLE:
 				table = a.String()
@@ -87,15 +81,4 @@ func netdevChains(link string) ([]string, error) {
 	}
 	slices.Sort(out)
 	return out, nil
-}
-
-func attributes(b []byte, each func(*netlink.AttributeDecoder)) error {
-	a, err := netlink.NewAttributeDecoder(b)
-	if err != nil {
-		return err
-	}
-	for a.Next() {
-		each(a)
-	}
-	return a.Err()
 }

@@ -148,13 +148,13 @@ func mounted(folder string) error {
 	return nil
 }
 
-// pins are the maps and the program by the names of their files.
-func (l *Level) pins() map[string]interface{ Pin(string) error } {
+// maps are the maps by the names of their files.
+func (l *Level) maps() map[string]**ebpf.Map {
 	m := &l.objects.objectMaps
-	return map[string]interface{ Pin(string) error }{
-		objectMapControls: m.Controls, objectMapCopies: m.Copies, objectMapCounts: m.Counts, objectMapHeat: m.Heat, objectMapLinks: m.Links, objectMapPasses: m.Passes,
-		objectMapPlaces: m.Places, objectMapScratches: m.Scratches, objectMapServed: m.Served, objectMapSlots: m.Slots, objectMapSmalls: m.Smalls,
-		objectProgNeardnsHits: l.objects.NeardnsHits,
+	return map[string]**ebpf.Map{
+		objectMapControls: &m.Controls, objectMapCopies: &m.Copies, objectMapCounts: &m.Counts, objectMapHeat: &m.Heat,
+		objectMapLinks: &m.Links, objectMapPasses: &m.Passes, objectMapPlaces: &m.Places, objectMapScratches: &m.Scratches,
+		objectMapServed: &m.Served, objectMapSlots: &m.Slots, objectMapSmalls: &m.Smalls,
 	}
 }
 
@@ -169,11 +169,7 @@ func (l *Level) pinned() (bool, error) {
 		return false, fmt.Errorf("take over the program: %w", err)
 	}
 	l.objects.NeardnsHits = program
-	m := &l.objects.objectMaps
-	for name, to := range map[string]**ebpf.Map{
-		objectMapControls: &m.Controls, objectMapCopies: &m.Copies, objectMapCounts: &m.Counts, objectMapHeat: &m.Heat, objectMapLinks: &m.Links, objectMapPasses: &m.Passes,
-		objectMapPlaces: &m.Places, objectMapScratches: &m.Scratches, objectMapServed: &m.Served, objectMapSlots: &m.Slots, objectMapSmalls: &m.Smalls,
-	} {
+	for name, to := range l.maps() {
 		*to, err = ebpf.LoadPinnedMap(filepath.Join(l.folder, name), nil)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = l.objects.Close()
@@ -216,11 +212,8 @@ func (l *Level) pin(o Options) error {
 	if err := os.MkdirAll(filepath.Join(l.folder, linksName), 0o700); err != nil {
 		return fmt.Errorf("make %s: %w", l.folder, err)
 	}
-	for name, p := range l.pins() {
-		if name == objectProgNeardnsHits {
-			continue
-		}
-		if err := p.Pin(filepath.Join(l.folder, name)); err != nil {
+	for name, m := range l.maps() {
+		if err := (*m).Pin(filepath.Join(l.folder, name)); err != nil {
 			return fmt.Errorf("pin the map %s: %w", name, err)
 		}
 	}
@@ -284,27 +277,41 @@ func (l *Level) Close() error { return l.objects.Close() }
 func (l *Level) Serve(addresses map[netip.AddrPort]uint32) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var gone []objectServedAddress
+	var gone []netip.AddrPort
 	var key objectServedAddress
 	var group uint32
 	all := l.objects.Served.Iterate()
 	for all.Next(&key, &group) {
 		if _, there := addresses[key.addrPort()]; !there {
-			gone = append(gone, key)
+			gone = append(gone, key.addrPort())
 		}
 	}
 	if err := all.Err(); err != nil {
 		return fmt.Errorf("read served addresses: %w", err)
 	}
-	for i := range gone {
-		if err := l.objects.Served.Delete(&gone[i]); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("stop to serve %s: %w", gone[i].addrPort(), err)
+	for _, a := range gone {
+		if err := l.unserve(a); err != nil {
+			return err
 		}
 	}
 	for a, group := range addresses {
-		if err := l.objects.Served.Put(servedAt(a), group); err != nil {
-			return fmt.Errorf("serve %s: %w", a, err)
+		if err := l.serve(a, group); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+func (l *Level) serve(a netip.AddrPort, group uint32) error {
+	if err := l.objects.Served.Put(servedAt(a), group); err != nil {
+		return fmt.Errorf("serve %s: %w", a, err)
+	}
+	return nil
+}
+
+func (l *Level) unserve(a netip.AddrPort) error {
+	if err := l.objects.Served.Delete(servedAt(a)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("stop to serve %s: %w", a, err)
 	}
 	return nil
 }

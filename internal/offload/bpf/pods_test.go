@@ -151,7 +151,7 @@ func TestPods(t *testing.T) {
 				if _, err := l.Detach(indexes[steered]); err != nil {
 					t.Errorf("detach from a link that is gone: %v", err)
 				}
-				if left, err := l.Attached(); err != nil || len(left) != 0 {
+				if left, err := l.Links(); err != nil || len(left) != 0 {
 					t.Errorf("attached: %v %v", left, err)
 				}
 			})

@@ -58,10 +58,8 @@ func (s *objectSlot) fill(a *Answer) error {
 	if s.EdnsMost == 0 {
 		s.EdnsMost = 1<<16 - 1
 	}
-	name := q[:len(q)-4]
-	s.TypeClass = binary.LittleEndian.Uint32(q[len(q)-4:])
-	s.NameSize, s.TailSize = uint8(len(name)), uint16(len(tail))
-	words(s.Data[:wordsOf(name)], name)
+	name := s.setQuestion(q)
+	s.TailSize = uint16(len(tail))
 	words(s.Data[wordsOf(name):][:wordsOf(tail)], tail)
 	s.Flags3, s.Flags4 = m[2], m[3]
 	s.An, s.Ns, s.Ar = count(m[6:]), count(m[8:]), count(m[10:])
@@ -84,6 +82,14 @@ func (s *objectSlot) fill(a *Answer) error {
 		}
 	}
 	return nil
+}
+
+// setQuestion encodes a question and returns its name.
+func (s *objectSlot) setQuestion(q []byte) (name []byte) {
+	name = q[:len(q)-4]
+	s.TypeClass, s.NameSize = binary.LittleEndian.Uint32(q[len(q)-4:]), uint8(len(name))
+	words(s.Data[:wordsOf(name)], name)
+	return name
 }
 
 // ttlsAt is the index of the word where the TTLs' offsets begin.

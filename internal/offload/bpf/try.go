@@ -111,17 +111,15 @@ func (l *Level) Test() (err error) {
 	defer func() {
 		err = errors.Join(err, l.remove(trialGroup, key))
 		for _, server := range []netip.Addr{trialServer4, trialServer6} {
-			if gone := l.objects.Served.Delete(servedAt(netip.AddrPortFrom(server, dnsPort))); gone != nil && !errors.Is(gone, ebpf.ErrKeyNotExist) {
-				err = errors.Join(err, fmt.Errorf("stop to serve the self-test's address: %w", gone))
-			}
+			err = errors.Join(err, l.unserve(netip.AddrPortFrom(server, dnsPort)))
 		}
 	}()
 	a := Answer{Group: trialGroup, Generation: l.control.Generation, Key: key, Entry: entry, Expires: Now(), Until: Now(), FixedTTL: ttl, Series: trialSeries}
 	if err := l.put(&a); err != nil {
 		return err
 	}
-	if err := l.objects.Served.Put(servedAt(netip.AddrPortFrom(trialServer4, dnsPort)), uint32(trialGroup)); err != nil {
-		return fmt.Errorf("serve the self-test's address: %w", err)
+	if err := l.serve(netip.AddrPortFrom(trialServer4, dnsPort), trialGroup); err != nil {
+		return err
 	}
 	plain := append([]byte{0xbe, 0xef, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, bare...)
 	if _, ok, err := l.Try(trialServer4, plain); err != nil {
@@ -134,8 +132,8 @@ func (l *Level) Test() (err error) {
 		return err
 	}
 	for _, server := range []netip.Addr{trialServer4, trialServer6} {
-		if err := l.objects.Served.Put(servedAt(netip.AddrPortFrom(server, dnsPort)), uint32(trialGroup)); err != nil {
-			return fmt.Errorf("serve the self-test's address: %w", err)
+		if err := l.serve(netip.AddrPortFrom(server, dnsPort), trialGroup); err != nil {
+			return err
 		}
 		for _, opt := range [][]byte{nil, {0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0}} {
 			question := append(append([]byte{0xbe, 0xef, 1, 0, 0, 1, 0, 0, 0, 0, 0, byte(len(opt) / 11)}, bytes.ToUpper(bare)...), opt...)
