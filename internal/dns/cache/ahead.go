@@ -20,7 +20,7 @@ import (
 // nearly all of its TTL.
 //
 // A credit bounds the cost: the upstream gets at most 1.1 times the queries that it would get if entries expired, plus one for each name
-// that has just become unpopular, plus creditMost. The credit counts tenths of a query. A query for a client earns one. A refresh costs
+// that has just become unpopular, plus maxCredit. The credit counts tenths of a query. A query for a client earns one. A refresh costs
 // ten, and earns eleven if clients went on for so long that an expired entry would have been fetched again.
 //
 // While no name is popular there is no timer.
@@ -37,23 +37,23 @@ type ahead struct {
 	begun  int             // names that were watched
 }
 
-// The credit's terms, in tenths of a question.
+// The credit's terms, in tenths of a query.
 const (
 	missEarns   = 1
 	fetchCosts  = 10
 	sparedEarns = 11
-	creditMost  = 200
+	maxCredit   = 200
 )
 
-// How long before its end an answer is fetched: a hundredth of its TTL, but no longer than leadUsual; longer where the upstream takes
-// long, up to leadShare of the TTL. Ends are rounded down to leadStep, so that many names wake the process forty times a second.
+// How long before it expires an entry is fetched: a hundredth of its TTL, and at most leadUsual; earlier if the upstream is slow, up to
+// 1/leadShare of the TTL. Times are rounded down to leadStep, so that many names wake the process at most forty times a second.
 const (
 	leadUsual = 100 * time.Millisecond
-	leadShare = 11 // its part
+	leadShare = 11
 	leadStep  = 25 * time.Millisecond
 )
 
-// From cutMany on the upstream counts as a cache whose answers end with ours, and only each tryAgain-th name is fetched early.
+// From cutMany on, the upstream counts as a cache whose entries expire with ours, and only every tryAgain-th name is fetched early.
 const (
 	cutMany  = 3
 	tryAgain = 16
@@ -63,27 +63,26 @@ const (
 // time until the next hit, which is then an eighth of the TTL. Refreshes of colder names are paid from the savings of others.
 const hotHits = 8
 
-// roomEvery bounds what a flood of names can make of looking for room.
+// roomEvery bounds the work of makeRoom in a flood of names.
 const roomEvery = time.Second
 
-// pauseKeeps is how slowly the pause between hits follows what is heard of it.
+// pauseKeeps is the weight of earlier measurements in the average pause between hits.
 const pauseKeeps = 4
 
-// coldAfter is for how many times its usual pause a name must not have been asked for to count as cold: by chance that happens once in
-// fifty cases (e^-4).
+// coldAfter: a name without a hit for so many times its usual pause counts as cold. By chance that happens once in fifty cases (e^-4).
 const coldAfter = 4
 
-// watched is one name that is asked for often.
+// watched is one popular name.
 type watched struct {
-	// Weak, so that what the store evicts is gone: an answer may be large, and its end far away.
+	// Weak, so that evicted entries are freed: an answer may be large, and its end far away.
 	entry  weak.Pointer[answers.Entry]
 	ends   answers.Instant // the entry
-	at     answers.Instant // when it is looked at, and fetched
-	series *series         // of who asked
-	hits   int             // of the entry, when it was kept
-	pause  time.Duration   // between two hits, in the last TTL that was whole
+	at     answers.Instant // when it is checked, and fetched
+	series *series         // of the client
+	hits   int             // of the entry, when it was stored
+	pause  time.Duration   // between two hits, on average
 	ttl    time.Duration   // the longest so far
-	lapses answers.Instant // when an answer would have ended that was left to expire
+	lapses answers.Instant // when the entry would have expired without refreshes
 	took   time.Duration   // to fetch it
 	ours   bool            // no client waited for the entry
 	// The upstream is a cache whose own entry expires with ours, so the refresh comes when both have expired.
@@ -104,11 +103,11 @@ func ttlOf(e *answers.Entry) time.Duration { return time.Duration(e.TTL()) * tim
 
 func ends(e *answers.Entry) answers.Instant { return e.Stored() + answers.Instant(ttlOf(e)) }
 
-// push is called with mu held. It watches no more than are kept.
+// push is called with mu held. It watches no more names than the cache has entries.
 func (h *ahead) push(w *watched) {
 	if h.ended {
 		if e := w.entry.Value(); e != nil {
-			e.Unmark() // who comes after this chain watches it
+			e.Unmark() // the next chain watches it
 		}
 		return
 	}
@@ -126,7 +125,8 @@ func (h *ahead) push(w *watched) {
 	}
 }
 
-// makeRoom forgets what the store has evicted, once in roomEvery at most, and reports whether there was any. It is called with mu held.
+// makeRoom drops entries that the store has evicted, at most once in roomEvery, and reports whether there were any. It is called with mu
+// held.
 func (h *ahead) makeRoom() bool {
 	now := h.cache.store.Now()
 	if time.Duration(now-h.swept) < roomEvery {
@@ -152,7 +152,7 @@ func (h *ahead) arm() {
 	h.timer.Reset(wait)
 }
 
-// fire looks at all that is due.
+// fire checks all names that are due.
 func (h *ahead) fire() {
 	now := h.cache.store.Now()
 	var ready []*watched
@@ -163,17 +163,17 @@ func (h *ahead) fire() {
 	h.arm()
 	h.mu.Unlock()
 	for _, w := range ready {
-		h.look(w, now)
+		h.check(w, now)
 	}
 }
 
-// look fetches an answer that is worth it. One that is let go is watched again when it is asked for as often again.
-func (h *ahead) look(w *watched, now answers.Instant) {
+// check refreshes an entry if that is worth it. An entry that it drops is watched again when it is popular again.
+func (h *ahead) check(w *watched, now answers.Instant) {
 	c, e := h.cache, w.entry.Value()
 	if e == nil {
 		return // evicted
 	}
-	a, r, ok := known(e)
+	a, r, ok := queryOf(e)
 	if !ok {
 		return
 	}
@@ -196,13 +196,13 @@ func (h *ahead) look(w *watched, now answers.Instant) {
 	}()
 }
 
-// known makes the question again that an entry answers.
-func known(e *answers.Entry) (a *asked, r *dns.Msg, ok bool) {
+// queryOf makes the query that an entry answers.
+func queryOf(e *answers.Entry) (a *asked, r *dns.Msg, ok bool) {
 	k := e.Key()
 	q, do, cd := k.Question()
 	name, end, err := dns.UnpackDomainName(q, 0)
 	if err != nil || len(q)-end != 4 {
-		return nil, nil, false // it came over no wire
+		return nil, nil, false // it did not come from a message
 	}
 	r = new(dns.Msg).SetQuestion(name, binary.BigEndian.Uint16(q[end:]))
 	r.Question[0].Qclass, r.CheckingDisabled = binary.BigEndian.Uint16(q[end+2:]), cd
@@ -213,8 +213,8 @@ func known(e *answers.Entry) (a *asked, r *dns.Msg, ok bool) {
 	return a, r, a.read(r)
 }
 
-// context is one as of a client of the series, without the client. What a plugin before the cache put into a client's context
-// (metadata) is not in it: that was one question's.
+// context is the context of a client of the series, without the client. It lacks what a plugin before the cache put into one query's
+// context (metadata).
 func (s *series) context() context.Context {
 	ctx := context.WithValue(context.Background(), dnsserver.Key{}, s.key.server)
 	ctx = context.WithValue(ctx, dnsserver.LoopKey{}, 0)
@@ -224,7 +224,7 @@ func (s *series) context() context.Context {
 	return ctx
 }
 
-// worth books the last TTL, and reports whether a question for another one is to be had for the credit.
+// worth accounts for the last TTL, and reports whether the credit pays for another query.
 func (h *ahead) worth(w *watched, e *answers.Entry, now answers.Instant) bool {
 	all, last := e.Heat()
 	hits := all - w.hits
@@ -236,7 +236,7 @@ func (h *ahead) worth(w *watched, e *answers.Entry, now answers.Instant) bool {
 		hits = all
 	}
 	if since >= w.ttl/2 && hits > 0 {
-		// One hit less: names that were hot by chance are chosen, too.
+		// One hit less, because some names are popular only by chance.
 		pause := since / time.Duration(max(1, hits-1))
 		if w.pause == 0 {
 			w.pause = pause
@@ -248,9 +248,9 @@ func (h *ahead) worth(w *watched, e *answers.Entry, now answers.Instant) bool {
 	if w.ours {
 		h.credit -= fetchCosts
 		if hits > 0 && last >= w.lapses {
-			h.credit = min(h.credit+sparedEarns, creditMost)
-			// By whom it would have been fetched is not known. Where hits are few no earlier one counts than the last: rather too few
-			// are spared than too many.
+			h.credit = min(h.credit+sparedEarns, maxCredit)
+			// Which hit would have fetched it is unknown. If hits are few, the last one counts: better to count too few spared
+			// queries than too many.
 			first := last
 			if w.isHot() {
 				first = min(last, max(w.lapses, e.Stored())+answers.Instant(w.pause)) // there was no hit between the two
@@ -262,19 +262,19 @@ func (h *ahead) worth(w *watched, e *answers.Entry, now answers.Instant) bool {
 		return false
 	}
 	if !w.isHot() {
-		return h.credit > creditMost/2
+		return h.credit > maxCredit/2
 	}
 	return h.credit >= 0
 }
 
 func (w *watched) isHot() bool { return w.ttl >= hotHits*w.pause }
 
-// again watches what was fetched in an entry's place.
+// again watches the entry that replaced an entry.
 func (h *ahead) again(w *watched, old *answers.Entry, k *msg.Key, begun answers.Instant) {
 	c := h.cache
 	e, left := c.look(k)
 	if e == nil || left <= 0 || e == old || !e.Mark() {
-		return // it failed
+		return // the fetch failed
 	}
 	w.took = time.Duration(c.store.Now() - begun)
 	h.mu.Lock()
@@ -291,14 +291,14 @@ func (h *ahead) again(w *watched, old *answers.Entry, k *msg.Key, begun answers.
 	h.push(w)
 }
 
-// missed notes a question to the upstream that a client waits for.
+// missed counts an upstream query that a client waits for.
 func (h *ahead) missed() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.credit = min(h.credit+missEarns, creditMost)
+	h.credit = min(h.credit+missEarns, maxCredit)
 }
 
-// end stops the timer, and leaves what was watched to who comes after.
+// end stops the timer, and leaves the names to the next chain.
 func (h *ahead) end() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -314,7 +314,7 @@ func (h *ahead) end() {
 	h.due = nil
 }
 
-// dueNext is a heap (container/heap) of what is watched, the next one first.
+// dueNext is a heap (container/heap) of watched names, the next one first.
 type dueNext []*watched
 
 func (d dueNext) Len() int           { return len(d) }
@@ -324,7 +324,7 @@ func (d dueNext) Swap(i, j int)      { d[i], d[j] = d[j], d[i] }
 // Push implements heap.Interface, as Pop does.
 func (d *dueNext) Push(w any) { *d = append(*d, w.(*watched)) } //nolint:errcheck // nothing else is pushed
 
-// Pop takes the last one out.
+// Pop removes the last one.
 func (d *dueNext) Pop() any {
 	old := *d
 	last := old[len(old)-1]

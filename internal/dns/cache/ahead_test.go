@@ -209,7 +209,7 @@ func TestRefreshIsBound(t *testing.T) {
 			alone, ours := c.ask(t, expires), c.ask(t, refreshes)
 			t.Logf("hits %.3f, %.3f where answers expire; upstream %.3f", 1-float64(ours.waited)/float64(ours.questions),
 				1-float64(alone.waited)/float64(alone.questions), float64(ours.upstream)/float64(alone.upstream))
-			if most := 1.1*float64(alone.upstream) + float64(creditMost)/fetchCosts + float64(min(c.names, 200)); float64(ours.upstream) > most {
+			if most := 1.1*float64(alone.upstream) + float64(maxCredit)/fetchCosts + float64(min(c.names, 200)); float64(ours.upstream) > most {
 				t.Errorf("%d questions to the upstream, %d where answers expire: more than %.0f", ours.upstream, alone.upstream, most)
 			}
 		})
@@ -312,13 +312,13 @@ func TestRefreshAsksAlike(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, again, ok := known(e)
+		got, again, ok := queryOf(e)
 		if !ok || !bytes.Equal(got.key.Bytes(), a.key.Bytes()) || got.do != tc.do || got.cd != tc.cd || !got.rd {
 			t.Errorf("%s: %t, %+v", tc.name, ok, got)
 		}
 		q := &fetch{asked: *got, request: again}
 		p := &fetch{asked: a, request: r}
-		want, have := p.question(), q.question()
+		want, have := p.upstreamQuery(), q.upstreamQuery()
 		want.Id, have.Id = 0, 0
 		want.IsEdns0().SetUDPSize(ednsSize)
 		if want.String() != have.String() {

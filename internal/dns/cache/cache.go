@@ -34,7 +34,7 @@ type Cache struct {
 	raw     bool            // bytes that are written reach the socket unchanged
 	source  *offload.Source // offers hits to the kernel; nil: none are offered
 
-	bound   sync.Once // before the first answer is kept
+	bound   sync.Once // before the first answer is stored
 	series  answers.CowMap[seriesKey, *series]
 	flights flights
 	health  health
@@ -47,23 +47,23 @@ type Cache struct {
 // earlyRecheck is how soon an early refresh that failed is retried: little time is left before the entry expires.
 const earlyRecheck = time.Second
 
-// backgroundMost bounds the refreshes in flight in one block. An upstream that hangs while everything is stale then costs some hundred
+// maxBackground bounds the refreshes in flight in one block. An upstream that hangs while everything is stale then costs some hundred
 // goroutines, not one for each name.
-const backgroundMost = 256
+const maxBackground = 256
 
 func newCache(p policy, store *answers.Store, space *answers.Space, m *Metrics) *Cache {
 	c := &Cache{
-		policy: p, store: store, space: space, metrics: m, background: make(chan struct{}, backgroundMost),
+		policy: p, store: store, space: space, metrics: m, background: make(chan struct{}, maxBackground),
 		buffers: sync.Pool{New: func() any { b := make([]byte, 0, 1500); return &b }},
 	}
-	c.ahead.cache, c.ahead.credit = c, creditMost/2
+	c.ahead.cache, c.ahead.credit = c, maxCredit/2
 	return c
 }
 
 // Name implements plugin.Handler.
 func (c *Cache) Name() string { return "cache" }
 
-// asked is one query, as far as an entry's reply depends on it.
+// asked is the part of a query that an entry's reply depends on.
 type asked struct {
 	key      msg.Key
 	question [260]byte // in wire form, in the client's case
@@ -153,7 +153,7 @@ func (c *Cache) within(name string) bool {
 	return false
 }
 
-// choose returns one of the two entries that a question may have, and for how many seconds it is valid. At zero or below it is stale.
+// choose returns one of the two entries that a key may have, and for how many seconds it is valid. At zero or below it is stale.
 func (c *Cache) choose(success, denial *answers.Entry, now answers.Instant) (e *answers.Entry, left int) {
 	good, staleGood := 0, false
 	if success != nil {

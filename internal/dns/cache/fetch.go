@@ -17,9 +17,9 @@ import (
 	"github.com/neardns/neardns/internal/dns/responsewriter"
 )
 
-// followMost is how long a query waits for the answer to an equal one before it is forwarded itself. The first one ends sooner: ask takes
+// maxFollow is how long a query waits for the answer to an equal one before it is forwarded itself. The first one ends sooner: ask takes
 // at most 4.5 s, and the agent's Corefile bounds forward to 4 s (cancel).
-const followMost = 5 * time.Second
+const maxFollow = 5 * time.Second
 
 // inFlight marks the context of a query that others may wait for. A plugin that queries its own server (for an alias that leads back)
 // must not wait for itself.
@@ -52,7 +52,9 @@ func (c *Cache) miss(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *a
 
 // refresh starts an upstream query for an entry in the background, unless one is in progress. w is the writer of the client that needs
 // it; nil: no client does yet. It returns nil if too many refreshes are in flight.
-func (c *Cache) refresh(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *asked, e *answers.Entry, s *series) (f *flight, leads bool) {
+func (c *Cache) refresh(
+	ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *asked, e *answers.Entry, s *series,
+) (f *flight, leads bool) {
 	f, leads = c.flights.join(a.key.Bytes(), c.store.Now())
 	if !leads {
 		return f, false
@@ -64,7 +66,7 @@ func (c *Cache) refresh(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a
 		return nil, false
 	}
 	s.prefetches.Inc()
-	// With RD also for a client that asked without it: only such an answer is kept, and this one is for all.
+	// With RD also for a client that set none: only such an answer is stored, and this one is for all clients.
 	r = r.Copy()
 	q := &fetch{cache: c, asked: *a, request: r, flight: f, series: s, background: true}
 	q.asked.rd = true
@@ -124,13 +126,13 @@ func (q *fetch) run(ctx context.Context) (int, error) {
 	if q.flight != nil {
 		inner = context.WithValue(ctx, inFlight{}, true)
 	}
-	r := q.question()
+	r := q.upstreamQuery()
 	if c.timed && !q.background {
 		c.ahead.missed()
 	}
 	code, err := plugin.NextOrFailure(c.Name(), c.next, inner, q, r)
 	if q.plain && !q.written {
-		r = q.question()
+		r = q.upstreamQuery()
 		code, err = plugin.NextOrFailure(c.Name(), c.next, inner, q, r)
 	}
 	switch {
@@ -153,14 +155,14 @@ func (q *fetch) run(ctx context.Context) (int, error) {
 	return code, err
 }
 
-// ednsSize is how long an answer over datagrams may be that is for all who ask. It fits into the least packet that IPv6 carries
-// everywhere, and is what the agent gives its clients.
+// ednsSize bounds an answer over datagrams that is for all clients. It fits into the smallest packet that IPv6 carries everywhere, and is
+// the agent's limit for answers to its clients.
 const ednsSize = 1232
 
-// question is the upstream query. It has the contents of the answer's key, and nothing else of this client's query: the answer is for
-// others too, and options are hop by hop (RFC 6891, section 6.1.1), for example cookies (RFC 7873, section 5) and the client's subnet
-// (RFC 7871, section 7.2).
-func (q *fetch) question() *dns.Msg {
+// upstreamQuery is the query for the upstream. It has the contents of the answer's key, and nothing else of this client's query: the answer
+// is for others too, and options are hop by hop (RFC 6891, section 6.1.1), for example cookies (RFC 7873, section 5) and the client's
+// subnet (RFC 7871, section 7.2).
+func (q *fetch) upstreamQuery() *dns.Msg {
 	r := new(dns.Msg)
 	asked := q.request.Question[0]
 	r.SetQuestion(strings.ToLower(asked.Name), asked.Qtype)
@@ -172,7 +174,7 @@ func (q *fetch) question() *dns.Msg {
 	if !q.plain {
 		size := uint16(ednsSize)
 		if o := q.request.IsEdns0(); o != nil {
-			size = max(size, o.UDPSize()) // an answer that is cut is not for others
+			size = max(size, o.UDPSize()) // a truncated answer is not for others
 		}
 		r.SetEdns0(size, q.asked.do)
 	}
@@ -196,7 +198,7 @@ func (q *fetch) WriteMsg(res *dns.Msg) error {
 	c := q.cache
 	c.health.answer(c.store.Now())
 	if !q.plain && refusesEDNS(res) {
-		q.plain = true // asked again without, see run
+		q.plain = true // run sends the query again without EDNS
 		return nil
 	}
 	q.written = true

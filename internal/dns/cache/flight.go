@@ -62,7 +62,7 @@ func (f *flight) settle(e *answers.Entry, ttl uint32, kept, refreshed bool) {
 
 // follow waits for the result of another client's query.
 func (f *flight) follow(ctx context.Context) bool {
-	t := time.NewTimer(followMost)
+	t := time.NewTimer(maxFollow)
 	defer t.Stop()
 	select {
 	case <-f.done:
@@ -90,7 +90,7 @@ type health struct {
 
 const (
 	downAfter  = 3                      // unanswered queries in a row, so that one name that cannot be resolved does not count
-	downLeast  = 2 * time.Second        // without any answer
+	minDown    = 2 * time.Second        // without any answer
 	probeEvery = 100 * time.Millisecond // one query, to notice when it is back
 )
 
@@ -109,10 +109,10 @@ func (h *health) heard() answers.Instant { return answers.Instant(h.last.Load())
 
 // down reports whether waiting for the upstream is of no use.
 func (h *health) down(now answers.Instant) bool {
-	return h.silent.Load() >= downAfter && time.Duration(int64(now)-h.last.Load()) > downLeast
+	return h.silent.Load() >= downAfter && time.Duration(int64(now)-h.last.Load()) > minDown
 }
 
-// probe lets one question through now and then.
+// probe lets one query through now and then.
 func (h *health) probe(now answers.Instant) bool {
 	last := h.probing.Load()
 	return (last == 0 || time.Duration(int64(now)-last) >= probeEvery) && h.probing.CompareAndSwap(last, int64(now))

@@ -16,13 +16,13 @@ import (
 // heldRecheck is how often a name is queried while its denial does not count yet.
 const heldRecheck = 2 * time.Second
 
-// taken is what became of an answer.
+// taken is the result of take.
 type taken struct {
 	entry     *answers.Entry // what the client gets; nil: the answer as it came
 	ttl       uint32
-	kept      bool
+	kept      bool // stored
 	held      bool // entry is the earlier answer: a denial came that does not count yet
-	refreshes bool // it ends what is stale (RFC 8767, section 4)
+	refreshes bool // it replaces stale entries (RFC 8767, section 4)
 	failure   bool // it is not about the name
 }
 
@@ -31,7 +31,7 @@ type kind int
 
 const (
 	unusable         kind = iota // truncated, a referral, an error of the protocol: passed on as it came
-	positive                     // the answer to the question
+	positive                     // the answer to the query
 	denial                       // the name, or its data, does not exist
 	uncachedPositive             // about the name, but must not be cached
 	uncachedDenial
@@ -201,7 +201,7 @@ func (c *Cache) entry(q *fetch, class answers.Class, res *dns.Msg, ttl uint32) *
 	return nil
 }
 
-// match reports whether res answers r's question.
+// match reports whether res answers r.
 func match(r, res *dns.Msg) bool {
 	if len(res.Question) != 1 || !res.Response || res.Opcode != dns.OpcodeQuery {
 		return false
@@ -268,8 +268,8 @@ func subnet(m *dns.Msg) bool {
 	})
 }
 
-// answered reports whether the answer section has what was asked for, at the end of the aliases that begin at the
-// question's name (RFC 1034, section 3.6.2).
+// answered reports whether the answer section has records of the queried type, at the end of the aliases that begin at the queried name
+// (RFC 1034, section 3.6.2).
 func answered(m *dns.Msg) bool {
 	q := m.Question[0]
 	at := func(rr dns.RR, name string) bool {
@@ -305,19 +305,19 @@ func answered(m *dns.Msg) bool {
 
 // lifetime is for how many seconds an answer of a class is valid: as long as its shortest record, within the operator's bounds.
 func (c *Cache) lifetime(m *dns.Msg, class answers.Class) uint32 {
-	least := uint32(math.MaxInt32)
+	shortest := uint32(math.MaxInt32)
 	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
 		for _, rr := range section {
 			h := rr.Header()
 			if h.Rrtype == dns.TypeOPT {
 				continue
 			}
-			least = min(least, h.Ttl)                                    // beyond 2^31-1 it is that (RFC 8767, section 4)
+			shortest = min(shortest, h.Ttl)                              // at most 2^31-1 (RFC 8767, section 4)
 			if soa, ok := rr.(*dns.SOA); ok && class == answers.Denial { // RFC 2308, section 5
-				least = min(least, soa.Minttl)
+				shortest = min(shortest, soa.Minttl)
 			}
 		}
 	}
-	d := min(max(time.Duration(least)*time.Second, c.minTTL[class]), c.maxTTL[class])
+	d := min(max(time.Duration(shortest)*time.Second, c.minTTL[class]), c.maxTTL[class])
 	return uint32(d / time.Second)
 }

@@ -27,10 +27,10 @@ type Metrics struct {
 	serves []*Cache
 }
 
-var classNames = [2]string{"success", "denial"} // by wire.Class
+var classNames = [2]string{"success", "denial"} // by answers.Class
 
-// NewMetrics registers with reg; nil: Prometheus's default registry, where CoreDNS's are. Counters that are there already
-// are used: they are the same. What the registry does not take is an error of the first Setup.
+// NewMetrics registers with reg; nil: Prometheus's default registry, where CoreDNS's are. It uses counters that are registered already. If
+// the registry refuses one, the first Setup returns the error.
 func NewMetrics(store *answers.Store, reg prometheus.Registerer) *Metrics {
 	if reg == nil {
 		reg = prometheus.DefaultRegisterer
@@ -50,7 +50,7 @@ func NewMetrics(store *answers.Store, reg prometheus.Registerer) *Metrics {
 		errs = append(errs, err)
 		return v
 	}
-	// The texts are CoreDNS's: a registry takes no second one.
+	// The texts are CoreDNS's, because a registry allows only one.
 	m.requests = counter("requests_total", "The count of cache requests.", where)
 	m.hits = counter("hits_total", "The count of cache hits.", class)
 	m.misses = counter("misses_total", "The count of cache misses. Deprecated, derive misses from cache hits/requests counters.", where)
@@ -113,7 +113,7 @@ func (m *Metrics) remove(c *Cache) {
 	m.serves = slices.DeleteFunc(m.serves, func(o *Cache) bool { return o == c })
 }
 
-// seriesKey is who was asked: the server's address, and the view.
+// seriesKey identifies counters: the server's address, and the view.
 type seriesKey struct {
 	server *dnsserver.Server
 	view   string

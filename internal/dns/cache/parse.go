@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 )
 
-// Defaults and limits, CoreDNS's but for the two of stale answers, whose defaults are RFC 8767's.
+// Defaults and limits: CoreDNS's, except for the two of stale answers, which are RFC 8767's.
 const (
 	defaultCapacity = 10000
 	defaultMaxTTL   = time.Hour
@@ -21,8 +21,8 @@ const (
 	defaultStale    = time.Hour
 	defaultStaleTTL = 30
 	defaultRecheck  = 30 * time.Second
-	mostFailure     = 5 * time.Minute // RFC 2308, section 7.1; RFC 9520, section 3.2
-	mostHold        = 5 * time.Minute
+	maxFailure      = 5 * time.Minute // RFC 2308, section 7.1; RFC 9520, section 3.2
+	maxHold         = 5 * time.Minute
 )
 
 // policy is a block's configuration. Pairs are by class.
@@ -31,7 +31,7 @@ type policy struct {
 	capacity [2]int
 	maxTTL   [2]time.Duration
 	minTTL   [2]time.Duration
-	except   [2][]string // zones of which nothing is kept
+	except   [2][]string // zones of which nothing is stored
 	failTTL  time.Duration
 	keepTTL  bool
 	rotate   bool // the addresses of an answer, from reply to reply
@@ -50,7 +50,7 @@ type policy struct {
 	preferPositive bool
 	hold           time.Duration // how long a denial of what was there must last to be believed
 
-	answersOf string // whose answers these are, whatever the addresses of ask; "": its addresses say so
+	answersOf string // a name for the source of the answers, instead of ask's addresses; "": its addresses
 }
 
 func defaults() policy {
@@ -136,9 +136,9 @@ func (p *policy) property(c *caddy.Controller, name string, args []string) error
 		}
 		p.preferPositive = true
 	case "servfail":
-		return one(c, args, mostFailure, &p.failTTL)
+		return one(c, args, maxFailure, &p.failTTL)
 	case "hold_denials":
-		return one(c, args, mostHold, &p.hold)
+		return one(c, args, maxHold, &p.hold)
 	case "answers_of":
 		if len(args) != 1 {
 			return c.ArgErr()
@@ -158,7 +158,7 @@ func (p *policy) property(c *caddy.Controller, name string, args []string) error
 	return nil
 }
 
-// class reads CAPACITY [TTL] [MINTTL]. Like CoreDNS it takes no notice of what comes behind them.
+// class reads CAPACITY [TTL] [MINTTL]. Like CoreDNS it ignores further arguments.
 func (p *policy) class(c *caddy.Controller, class answers.Class, args []string) error {
 	if len(args) == 0 {
 		return c.ArgErr()
@@ -171,7 +171,7 @@ func (p *policy) class(c *caddy.Controller, class answers.Class, args []string) 
 		}
 		numbers[i] = n
 	}
-	// CoreDNS's least: below it, its shards have room for three.
+	// CoreDNS's minimum: below it, its shards have room for three.
 	p.capacity[class] = max(numbers[0], 1024)
 	var err error
 	if len(numbers) > 1 {
@@ -300,7 +300,7 @@ func (p *policy) disable(c *caddy.Controller, args []string) error {
 	return nil
 }
 
-// on reads a word that stands alone.
+// on reads a property without arguments.
 func on(c *caddy.Controller, args []string, to *bool) error {
 	if len(args) != 0 {
 		return c.ArgErr()
@@ -310,11 +310,11 @@ func on(c *caddy.Controller, args []string, to *bool) error {
 }
 
 // one reads a single duration.
-func one(c *caddy.Controller, args []string, most time.Duration, to *time.Duration) error {
+func one(c *caddy.Controller, args []string, limit time.Duration, to *time.Duration) error {
 	if len(args) != 1 {
 		return c.ArgErr()
 	}
-	d, err := duration(args[0], most)
+	d, err := duration(args[0], limit)
 	if err != nil {
 		return c.Err(err.Error())
 	}
@@ -322,22 +322,22 @@ func one(c *caddy.Controller, args []string, most time.Duration, to *time.Durati
 	return nil
 }
 
-func duration(s string, most time.Duration) (time.Duration, error) {
+func duration(s string, limit time.Duration) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
 	switch {
 	case err != nil:
 		return 0, err
 	case d < 0:
 		return 0, fmt.Errorf("%s is negative", s)
-	case d > most:
-		return 0, fmt.Errorf("%s is more than %s", s, most)
+	case d > limit:
+		return 0, fmt.Errorf("%s is more than %s", s, limit)
 	}
 	return d, nil
 }
 
-func seconds(c *caddy.Controller, what string, n, least int) (time.Duration, error) {
-	if n < least || n > 1<<31-1 {
-		return 0, c.Errf("%s of %d s: write %d or more", what, n, least)
+func seconds(c *caddy.Controller, what string, n, minimum int) (time.Duration, error) {
+	if n < minimum || n > 1<<31-1 {
+		return 0, c.Errf("%s of %d s: write %d or more", what, n, minimum)
 	}
 	return time.Duration(n) * time.Second, nil
 }

@@ -18,7 +18,8 @@ func (c *Cache) reply(w dns.ResponseWriter, r *dns.Msg, a *asked, e *answers.Ent
 		pooled = new([]byte)
 	}
 	defer c.buffers.Put(pooled)
-	b := e.AppendReply((*pooled)[:0], &answers.Reply{ID: r.Id, Question: a.question[:a.n], RD: a.rd, CD: a.cd, AD: a.ad, TTL: ttl, Rotate: c.rotate})
+	b := e.AppendReply((*pooled)[:0], &answers.Reply{ID: r.Id, Question: a.question[:a.n],
+		RD: a.rd, CD: a.cd, AD: a.ad, TTL: ttl, Rotate: c.rotate})
 	*pooled = b
 	if opt, ok := finalOPT(len(b), w, r); ok && c.raw {
 		b = opt.Append(b, 0)

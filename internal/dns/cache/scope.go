@@ -14,14 +14,14 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 )
 
-// step is a directive behind the cache, with all its words.
+// step is a directive after the cache, with all its words.
 type step []string
 
 // surroundings are the other directives of the server block.
 type surroundings struct {
 	before []string // names of directives, in the chain's order
-	behind []step   // answers come to be there, and nowhere else
-	asked  step     // the servers of ask, which stand for themselves unless answers_of names them
+	behind []step   // the directives after the cache, which alone make answers
+	asked  step     // the servers of ask, unless answers_of gives them a name
 }
 
 // around reads the server block. caddy shows a plugin only its own words, so the rest is read from the instance that is being
@@ -61,8 +61,8 @@ func around(c *caddy.Controller) (s surroundings, err error) {
 	return s, nil
 }
 
-// read takes a directive's words. Of ask, the servers of its first line come apart, and the last resort and the mark for it are
-// left out: what stands in for the servers is as good as they are.
+// read returns a directive's words. It returns ask's servers, from its first line, separately, and leaves out the last resort and its mark,
+// because a stand-in for the servers gives the same answers.
 func read(words []caddyfile.Token) (s, servers step) {
 	left := -1
 	for i, w := range words {
@@ -85,9 +85,9 @@ func read(words []caddyfile.Token) (s, servers step) {
 	return s, servers
 }
 
-// blind reports whether no plugin before the cache reads or changes answers, so that bytes can be written. metrics is
-// this agent's, and reads the code from them; complete is, and reads whole messages.
-func (s surroundings) blind() bool {
+// isRaw reports whether no plugin before the cache reads or changes answers, so that bytes can be written. Of the agent's own plugins,
+// metrics reads the code from bytes, and searchpath gets whole messages.
+func (s surroundings) isRaw() bool {
 	return !slices.ContainsFunc(s.before, func(name string) bool {
 		switch name {
 		case "bufsize", "bind", "debug", "pprof", "probe", "metrics", "searchpath", "errors", "acl", "local":
@@ -97,9 +97,9 @@ func (s surroundings) blind() bool {
 	})
 }
 
-// scope names the way in which a block's answers come to be: who answers, for which zones, and what of it is kept. Blocks
-// that agree in this share what they know, also over a reload, a restart and with a successor; others never do. What does
-// not change an answer (capacities, prefetch, stale answers) is not part of it.
+// scope identifies how a block's answers are made: which servers answer, for which zones, and what is stored. Blocks with equal scopes
+// share entries, also over a reload, a restart and with a successor; others never do. Settings that change no answer (capacities, prefetch,
+// stale answers) are not part of it.
 func (p *policy) scope(keys []string, around surroundings) uint64 {
 	h := sha256.New()
 	asked := around.asked
@@ -107,7 +107,8 @@ func (p *policy) scope(keys []string, around surroundings) uint64 {
 		asked = nil
 	}
 	// %q, so that no two lists look alike.
-	fmt.Fprintf(h, "%q %q %q %q %d %d %d %d %q %q", keys, around.behind, asked, p.answersOf, p.maxTTL[answers.Success], p.maxTTL[answers.Denial],
-		p.minTTL[answers.Success], p.minTTL[answers.Denial], p.except[answers.Success], p.except[answers.Denial])
+	fmt.Fprintf(h, "%q %q %q %q %d %d %d %d %q %q", keys, around.behind, asked, p.answersOf,
+		p.maxTTL[answers.Success], p.maxTTL[answers.Denial], p.minTTL[answers.Success], p.minTTL[answers.Denial],
+		p.except[answers.Success], p.except[answers.Denial])
 	return binary.BigEndian.Uint64(h.Sum(nil))
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/neardns/neardns/internal/offload"
 )
 
-// Setup returns the directive's set-up function for a process's one store. Blocks find what blocks like them left there. It
-// registers nothing; the program that assembles the server does. Any number of blocks may share m. The offloader, if not nil, is offered
-// hits.
+// Setup returns the directive's set-up function for a process's one store. Blocks with equal scopes share entries. It
+// registers nothing; the program that assembles the server does. Any number of blocks may share m. Hits are offered to the offloader, if it
+// is not nil.
 func Setup(store *answers.Store, m *Metrics, offloader *offload.Offloader) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
 		if m.err != nil {
@@ -28,9 +28,10 @@ func Setup(store *answers.Store, m *Metrics, offloader *offload.Offloader) caddy
 			return plugin.Error("cache", err)
 		}
 		cache := newCache(p, store, store.Space(p.scope(c.ServerBlockKeys, neighbours)), m)
-		cache.raw = neighbours.blind()
+		cache.raw = neighbours.isRaw()
 		if offloader != nil && !cache.keepTTL {
-			cache.source = offloader.Source(offload.Source{Space: cache.space, Gap: cache.popular(), Rotate: cache.rotate, ValidUntil: cache.validUntil})
+			cache.source = offloader.Source(offload.Source{Space: cache.space, Gap: cache.popular(), Rotate: cache.rotate,
+				ValidUntil: cache.validUntil})
 		}
 		// At start-up, not here: a configuration that is refused must change nothing.
 		c.OnStartup(func() error {

@@ -15,7 +15,7 @@ func TestCacheREADME(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := Cache{Entries: 10000, NegativeTTL: 5 * time.Second, ServeStale: time.Hour} // config.Default's
-	for zone, w := range map[string]whose{"cluster.local": ofCluster, ".": fromOthers} {
+	for zone, w := range map[string]origin{"cluster.local": ofCluster, ".": fromOthers} {
 		var want strings.Builder
 		for _, line := range cacheLines(Cache{Entries: c.Entries, NegativeTTL: c.NegativeTTL, ServeStale: c.ServeStale}, w) {
 			want.WriteString("    " + line + "\n")

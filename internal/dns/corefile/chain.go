@@ -57,9 +57,9 @@ func (b *Builder) Build(cfg Config, before *Chain) (*Chain, error) {
 	return c, err
 }
 
-// build makes a chain from cfg, whose plugins run when it returns. caddy has no way to set up without listening, so its
-// start is ended by an error of ours from the first callback after the plugins are compiled (see dispatch); what caddy would
-// do from there on, but for the sockets, is done here. It is called with nothing of process held.
+// build makes a chain from cfg, whose plugins run when it returns. caddy cannot set up without listening, so an error of ours ends its
+// start in the first callback after the plugins are compiled (see dispatch). build then does what caddy would do from there on, except for
+// the sockets. The caller must not hold process.mu.
 func (b *Builder) build(cfg Config) (*Chain, error) {
 	input, cfg, err := prepare(cfg)
 	if err != nil {
@@ -123,18 +123,18 @@ func (b *Builder) build(cfg Config) (*Chain, error) {
 // the query to all plugins, in its context; nil: no client sent it.
 func (c *Chain) ServeDNS(at netip.AddrPort, w dns.ResponseWriter, r *dns.Msg, q *queryinfo.Query) {
 	server := c.servers[at]
-	server.ServeDNS(&asking{Context: context.Background(), server: server, query: q}, w, r)
+	server.ServeDNS(&queryContext{Context: context.Background(), server: server, query: q}, w, r)
 }
 
-// asking is the context of one query: the values that CoreDNS's server puts into two contexts, and the Query, in one.
-type asking struct {
+// queryContext is the context of one query: the values that CoreDNS's server puts into two contexts, and the Query, in one.
+type queryContext struct {
 	context.Context
 	server *dnsserver.Server
 	query  *queryinfo.Query
 }
 
 // Value implements context.Context.
-func (a *asking) Value(key any) any {
+func (a *queryContext) Value(key any) any {
 	switch key.(type) {
 	case dnsserver.Key:
 		return a.server

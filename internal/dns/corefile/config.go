@@ -39,10 +39,10 @@ const (
 )
 
 // Config is all that a chain is made from: a complete value, checked where it was read (package config has the bounds and the
-// defaults). Zero values mean the default that is named beside the field, if one is. A chain keeps no reference to its slices
+// defaults). A zero value means the default in the field's comment, if it has one. A chain keeps no reference to its slices
 // and maps.
 type Config struct {
-	// Addresses are those that questions come to. At least one; no wildcard, since the node must not be a resolver for its segment.
+	// Addresses are those that queries come to. At least one; no wildcard, because the node must not be a resolver for its network.
 	Addresses []netip.Addr
 	Port      uint16 // 53
 
@@ -50,13 +50,13 @@ type Config struct {
 	ClusterDomain string
 	ReverseZones  []string             // in-addr.arpa, ip6.arpa
 	Cluster       []nameserver.Address // in order of preference; without TLS
-	// LastResort are the cluster DNS addresses: asked when all of Cluster fail; those that are in it need not be left out.
+	// LastResort are the cluster DNS addresses, which are tried when all of Cluster fail. It may repeat addresses of Cluster.
 	LastResort []nameserver.Address
 	// LastResortMark is put on the packets to them, so that the host table lets them pass. 0: none.
 	LastResortMark int
 	// StubDomains go each to servers of their own.
 	StubDomains map[string][]nameserver.Address
-	// External gets the rest. Empty: the rest goes to Cluster too, as kube-dns knows the way.
+	// External gets the rest. Empty: the rest goes to Cluster too, because kube-dns forwards it.
 	External []nameserver.Address
 
 	Cache Cache
@@ -99,7 +99,7 @@ type Cache struct {
 }
 
 // Complete fills in defaults and checks what the server itself depends on: where it listens, and that nothing in a zone or name means
-// something in a Corefile. Numbers, servers and which zone is whose were checked where they were read.
+// something in a Corefile. Numbers, servers and the zones' owners were checked where they were read.
 func (c Config) Complete() (Config, error) {
 	var errs []error
 	fault := func(field, format string, args ...any) {

@@ -145,13 +145,13 @@ type Block struct {
 	Directives map[string][]Word // by name; the name itself is the first word
 }
 
-// Word is one word of a Corefile, a brace included, and the line that it stands in.
+// Word is one word of a Corefile, or a brace, and its line.
 type Word struct {
 	Text string
 	Line int
 }
 
-// Blocks reads a Corefile that is served on port 53, and sets nothing up. name stands for the text in errors.
+// Blocks reads a Corefile that is served on port 53, and sets nothing up. name is the text's name in errors.
 func Blocks(name, text string) ([]Block, error) {
 	parsed, err := parseCorefile(name, text)
 	if err != nil {

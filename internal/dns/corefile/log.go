@@ -27,7 +27,7 @@ func bridge(log *slog.Logger) {
 	_ = clog.Configure("json", &process.output)
 }
 
-// unbridge lets go of a logger whose server has ended, so that nothing is written to it later.
+// unbridge drops a logger whose server has ended, so that nothing is written to it later.
 func unbridge(log *slog.Logger) { process.output.log.CompareAndSwap(log, nil) }
 
 // Write implements io.Writer. It never fails, because no caller could handle an error.
@@ -62,7 +62,7 @@ func emit(log *slog.Logger, line []byte) {
 	attrs := []slog.Attr{slog.String("text", text)}
 	switch {
 	case record.Plugin == "log":
-		// The line is a question that the operator wants to see: its fields, not the text that is made of them.
+		// The line is a query that the operator wants to see: log its fields, not the text that is made of them.
 		attrs = questionAttrs(line)
 	case record.Plugin != "":
 		attrs = append(attrs, slog.String("plugin", record.Plugin))

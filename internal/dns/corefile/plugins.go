@@ -3,8 +3,8 @@ package corefile
 // plugin/acl and plugin/template link plugin/metrics and with it coremain, which puts flags (conf, p, version, …) on the process's global
 // flag set. The agent's command line must therefore have a flag set of its own.
 import (
-	// The CoreDNS plugins that a Corefile may use. Each registers itself when it is linked; directives() says in which
-	// order they see a question, and nothing that is not in it can be used.
+	// The CoreDNS plugins that a Corefile may use. Each registers itself when it is linked; directives() has the
+	// order in which they see a query, and no other plugin can be used.
 	_ "github.com/coredns/coredns/plugin/acl"
 	_ "github.com/coredns/coredns/plugin/bind"
 	_ "github.com/coredns/coredns/plugin/bufsize"

@@ -11,10 +11,10 @@ import (
 	"github.com/coredns/coredns/plugin"
 )
 
-// process is what CoreDNS and caddy have once per process and not per server: the list of plugins, which panics when a
-// name comes twice, the order of directives and the log. It is the one package variable here, because what it guards is
-// global too. Whoever builds or ends a chain holds mu and sets current to that server's own plugins, so several servers
-// with different plugins can live in one process (tests do).
+// process is what CoreDNS and caddy have once per process and not per server: the list of plugins, which panics when a name comes twice,
+// the order of directives and the log. It is the one package variable here, because what it guards is global too. The goroutine that builds
+// or ends a chain holds mu and sets current to that server's own plugins, so several servers with different plugins can be in one process,
+// as in tests.
 var process struct {
 	mu         sync.Mutex // guards the fields below, and caddy's and dnsserver's package variables
 	registered []string
@@ -89,7 +89,8 @@ func dispatch(name string) caddy.SetupFunc {
 		if process.blocks == nil {
 			process.blocks = map[int]served{}
 		}
-		process.blocks[c.ServerBlockIndex] = served{config: dnsserver.GetConfig(c), zones: plugin.OriginsFromArgsOrServerBlock(nil, c.ServerBlockKeys)}
+		process.blocks[c.ServerBlockIndex] = served{config: dnsserver.GetConfig(c),
+			zones: plugin.OriginsFromArgsOrServerBlock(nil, c.ServerBlockKeys)}
 		return setup(c)
 	}
 }

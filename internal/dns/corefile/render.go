@@ -22,7 +22,7 @@ const (
 	dirShared     = "shared"
 )
 
-// Directives that anybody may bring, by which hits are told apart.
+// CoreDNS's directives that matter for the fast path.
 const (
 	dirCache  = "cache"
 	dirDebug  = "debug"
@@ -30,7 +30,7 @@ const (
 	dirPprof  = "pprof"
 )
 
-// Directives that ask upstreams: what is rendered, and what an operator may put in its place.
+// Directives that forward: the rendered one, and those that an operator may use instead.
 const (
 	dirAsk     = "ask"
 	dirForward = "forward"
@@ -40,9 +40,9 @@ const (
 // probeZone is the prober's; the plugin of that name answers in it.
 const probeZone = "probe.neardns.invalid"
 
-// How stale answers are given (RFC 8767, section 5 and 6): the upstream is asked first and has this long; then the old
-// answer goes out with a short TTL, and the upstream is not asked again for a while. Half a second is a hundred times what
-// kube-dns takes, and leaves clients that wait for one second the other half.
+// How stale answers are served (RFC 8767, sections 5 and 6): the upstream has this long to answer. Then the client gets the stale answer
+// with a short TTL, and the upstream is not queried again for a while. Half a second is a hundred times what kube-dns takes, and leaves
+// clients that wait for one second the other half.
 const staleTerms = "verify 500ms 30s 30s"
 
 // The cluster's own names change hands: a pod's address is another pod's minutes later. So their stale answers live a minute at
@@ -57,27 +57,27 @@ const (
 // upstream names that are queried by chance.
 const refreshTerms = "refresh 3 1m"
 
-// The longest that an answer is kept, as in CoreDNS, and the shortest. CoreDNS's five seconds would make answers live
-// longer than their TTL. kube-dns's answers are cached for half a minute, as NodeLocal DNSCache and kube-dns's own cache
-// keep it, whatever the TTL: a record that was taken out of it is gone for pods when they expect it to be.
+// The longest time that an answer is cached, as in CoreDNS, and the shortest: CoreDNS's minimum of five seconds would exceed some TTLs.
+// kube-dns's answers are cached for at most half a minute, as in NodeLocal DNSCache and kube-dns's own cache, so that a deleted record is
+// gone when pods expect it.
 const (
-	mostTTL        = 3600
-	mostTTLCluster = 30
-	leastTTL       = 0
+	maxTTL        = 3600
+	maxTTLCluster = 30
+	minTTL        = 0
 )
 
-// How long a miss may take in all where a snippet asks by CoreDNS's forward; ask has a bound of its own. CoreDNS bounds
-// reading from an upstream (2 s) but not connecting: to an address whose packets vanish, the first connections take up to
-// 30 s, and each question that waits for one holds a goroutine. Two readings fit, and clients that wait 5 s still hear of
-// the failure.
+// missLimit bounds a miss if a snippet uses CoreDNS's forward; ask has a bound of its own. CoreDNS bounds reading from an upstream (2 s)
+// but not connecting: to an address whose packets vanish, the first connections take up to 30 s, and each query that waits for one holds a
+// goroutine. Two reads fit, and clients that wait 5 s still get the failure.
 const missLimit = "cancel 4s"
 
 // directives lists the directives of a Corefile, in the order in which the plugins see a query. It is CoreDNS's own order
-// (core/dnsserver/zdirectives.go) for those that are linked, but for limit and cancel, which stand behind the cache so that
-// hits are not bounded by them and do not pay for them, and searchpath, which queries the whole server and so needs nothing
+// (core/dnsserver/zdirectives.go) for those that are linked, except for limit and cancel, which come after the cache so that
+// they neither bound hits nor cost them anything, and searchpath, which queries the whole server and so needs nothing
 // of what follows it.
 func directives() []string {
-	return []string{dirBufsize, dirBind, dirDebug, dirPprof, dirProbe, dirMetrics, dirErrors, "log", dirSearchPath, "local", "dns64", "loadbalance",
+	return []string{dirBufsize, dirBind, dirDebug, dirPprof, dirProbe, dirMetrics, dirErrors, "log", dirSearchPath, "local", "dns64",
+		"loadbalance",
 		"rewrite", "acl", dirCache, dirLimit, dirCancel, "header", "template", "hosts", "file", dirShared, dirAsk, dirForward, "whoami"}
 }
 
@@ -177,7 +177,7 @@ func rendered(cfg Config) ([]*block, error) {
 	switch cfg.Queries {
 	default: // off
 		// One line a minute for each server block, the first at once: an upstream that is down fails thousands of
-		// questions, and the metrics count them.
+		// queries, and the metrics count them.
 		common.set(dirErrors, "errors {", "    consolidate 1m .* warning show_first", "}")
 	case QueriesErrors:
 		common.set(dirErrors, "errors")
@@ -216,7 +216,7 @@ func rendered(cfg Config) ([]*block, error) {
 		}
 		maps.Copy(blocks[at].lines, lines)
 		if lines[dirForward] != nil {
-			delete(blocks[at].lines, dirAsk) // it stands first and would leave nothing to ask
+			delete(blocks[at].lines, dirAsk) // it comes first and would leave no query to forward
 			if lines[dirCancel] == nil {
 				blocks[at].set(dirCancel, missLimit)
 			}
@@ -244,27 +244,27 @@ func answersOf(cfg Config) []string {
 	return []string{"answers_of cluster"}
 }
 
-// whose is whose answers a cache keeps.
-type whose int
+// origin is the source of a cache's answers.
+type origin int
 
 const (
-	fromOthers  whose = iota
-	fromCluster       // kube-dns's, about names of others
-	ofCluster         // about the cluster's own names
+	fromOthers  origin = iota
+	fromCluster        // kube-dns's, about names of others
+	ofCluster          // about the cluster's own names
 )
 
-func cacheLines(c Cache, w whose, more ...string) []string {
-	most, stale, terms := mostTTL, c.ServeStale, staleTerms
+func cacheLines(c Cache, w origin, more ...string) []string {
+	ttl, stale, terms := maxTTL, c.ServeStale, staleTerms
 	if w != fromOthers {
-		most = mostTTLCluster
+		ttl = maxTTLCluster
 	}
 	if w == ofCluster {
 		stale, terms = min(stale, clusterStale), clusterStaleTerms
 	}
 	lines := []string{
 		"cache {",
-		fmt.Sprintf("    success %d %d %d", c.Entries, most, leastTTL),
-		fmt.Sprintf("    denial %d %d %d", c.Entries, c.NegativeTTL/time.Second, leastTTL),
+		fmt.Sprintf("    success %d %d %d", c.Entries, ttl, minTTL),
+		fmt.Sprintf("    denial %d %d %d", c.Entries, c.NegativeTTL/time.Second, minTTL),
 		"    rotate",
 	}
 	if !c.NoPrefetch {
@@ -285,14 +285,14 @@ func cacheLines(c Cache, w whose, more ...string) []string {
 	return append(lines, "}")
 }
 
-// askCluster asks kube-dns over TCP: UDP from node to ClusterIP is what loses packets to conntrack races. The cluster DNS
-// addresses themselves are the last resort: what pods would ask without us.
+// askCluster renders ask for kube-dns, over TCP, because UDP from node to ClusterIP loses packets to conntrack races. The cluster DNS
+// addresses themselves are the last resort: without neardns, pods would use them.
 func askCluster(cfg Config) []string {
 	body := append([]string{"tcp", "holds " + cfg.ClusterDomain}, resort(cfg, cfg.Cluster)...)
 	return askLines(cfg.Cluster, body...)
 }
 
-// externalResort lets kube-dns answer for the rest where all of its servers fail: so it would be without us.
+// externalResort renders the last resort for the rest: kube-dns, which pods would use without neardns.
 func externalResort(cfg Config) []string {
 	if len(cfg.LastResort) == 0 {
 		cfg.LastResort, cfg.LastResortMark = cfg.Cluster, 0
@@ -300,10 +300,10 @@ func externalResort(cfg Config) []string {
 	return resort(cfg, cfg.External)
 }
 
-func resort(cfg Config, asked []nameserver.Address) []string {
+func resort(cfg Config, servers []nameserver.Address) []string {
 	var last []nameserver.Address
 	for _, s := range cfg.LastResort {
-		if !slices.Contains(asked, s) {
+		if !slices.Contains(servers, s) {
 			last = append(last, s)
 		}
 	}
@@ -317,7 +317,7 @@ func resort(cfg Config, asked []nameserver.Address) []string {
 	return lines
 }
 
-// askLines asks in the order that was written, as a resolver library does.
+// askLines renders ask for servers in the order written, as a resolver library uses them.
 func askLines(servers []nameserver.Address, body ...string) []string {
 	line := dirAsk + " " + nameserver.Join(servers)
 	if len(body) == 0 {

@@ -25,8 +25,8 @@ func reachUDP() []time.Duration {
 func reachTCP() []time.Duration { return []time.Duration{0, 700 * time.Millisecond} }
 
 // Reach sends a query for name's address as a miss would: from this netns, with its routes and filters, the last resort included. It
-// returns nil once a server has answered well; when ctx ends or all have failed, it returns why. If pressing, it queries all servers at once over
-// both protocols, several times; otherwise one after the other.
+// returns nil once a server has answered well; when ctx ends or all have failed, it returns why. If pressing, it queries all servers at
+// once over both protocols, several times; otherwise one after the other.
 //
 // It does not change the servers' health, and clients' queries do not limit it.
 func (ss *Servers) Reach(ctx context.Context, name string, pressing bool) error {

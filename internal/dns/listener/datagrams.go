@@ -209,12 +209,13 @@ func (d *datagrams) hand(i int) {
 	if !d.p.quota.take(src) {
 		return
 	}
-	q := &datagram{of: d, source: src, to: d.in.from[i], toSize: d.in.headers[i].header.Namelen, question: append(make([]byte, 0, len(m)), m...)}
+	q := &datagram{of: d, source: src, to: d.in.from[i], toSize: d.in.headers[i].header.Namelen,
+		question: append(make([]byte, 0, len(m)), m...)}
 	d.inWork.Add(1)
 	d.p.workers.do(q)
 }
 
-// client is the address that packets are counted for: without port, mapping and scope, as fairshare.Source has it.
+// client is the address that packets are counted for: without port, mapping and scope, as in fairshare.Client.
 func (a *address) client() netip.Addr {
 	if a.Family == unix.AF_INET {
 		return netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(a)).Addr)
@@ -278,7 +279,8 @@ func (w *writer) sendAll(fd uintptr) (done bool) {
 
 // sendmmsg is sendmmsg(2), and never waits. The call is raw (rawReads); the longest takes a fraction of a millisecond.
 func sendmmsg(fd uintptr, packets []packet) (n int, err unix.Errno) {
-	sent, _, err := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&packets[0])), uintptr(len(packets)), unix.MSG_DONTWAIT, 0, 0)
+	sent, _, err := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&packets[0])), uintptr(len(packets)),
+		unix.MSG_DONTWAIT, 0, 0)
 	return int(sent), err
 }
 
@@ -322,7 +324,7 @@ func (p *point) handle(source netip.Addr, w dns.ResponseWriter, wire []byte) {
 		r.Opcode, r.Rcode = opcode, dns.RcodeNotImplemented
 	}
 	r.Zero, r.Answer, r.Ns, r.Extra = false, nil, nil, nil
-	_ = w.WriteMsg(r) // the part of its question that was read may have no wire form; then there is no answer
+	_ = w.WriteMsg(r) // the part of its question section that was read may have no wire form; then there is no answer
 }
 
 // WriteMsg sends an answer.

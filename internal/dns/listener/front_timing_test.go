@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestTimingWriteDeadline: a client that does not read holds its writer for writeMost.
+// TestTimingWriteDeadline: a client that does not read holds its writer for maxWrite.
 // State: TestDeafClient (this package).
 func TestTimingWriteDeadline(t *testing.T) {
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -37,12 +37,12 @@ func TestTimingWriteDeadline(t *testing.T) {
 		t.Fatal(err)
 	}
 	begun := time.Now()
-	if _, err := s.Write(make([]byte, 64<<20)); err == nil || time.Since(begun) > 2*writeMost {
+	if _, err := s.Write(make([]byte, 64<<20)); err == nil || time.Since(begun) > 2*maxWrite {
 		t.Errorf("a client that does not read: %v after %s", err, time.Since(begun))
 	}
 }
 
-// TestTimingDeafClient: the server closes the connection of a client that does not read after writeMost.
+// TestTimingDeafClient: the server closes the connection of a client that does not read after maxWrite.
 // State: TestDeafClient (this package).
 func TestTimingDeafClient(t *testing.T) {
 	part := make([]dns.RR, 200)
@@ -61,12 +61,12 @@ func TestTimingDeafClient(t *testing.T) {
 	begun := time.Now()
 	for conn.WriteMsg(question("a.", dns.TypeTXT)) == nil {
 	}
-	if took := time.Since(begun); took > 3*writeMost {
+	if took := time.Since(begun); took > 3*maxWrite {
 		t.Errorf("the connection was closed after %s", took)
 	}
 }
 
-// TestTimingIdleConnectionEnds: an idle connection delays the server's end by less than drainMost.
+// TestTimingIdleConnectionEnds: an idle connection delays the server's end by less than maxDrain.
 // State: TestFirstDrains (this package).
 func TestTimingIdleConnectionEnds(t *testing.T) {
 	s, cfg := New(slog.New(slog.DiscardHandler), nil), configOf(t)
@@ -84,12 +84,12 @@ func TestTimingIdleConnectionEnds(t *testing.T) {
 	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(begun); took > drainMost {
+	if took := time.Since(begun); took > maxDrain {
 		t.Errorf("an idle connection kept the server for %s", took)
 	}
 }
 
-// TestTimingPipedStop: a server that stops ends a connection right after its last answer, not after idleMost.
+// TestTimingPipedStop: a server that stops ends a connection right after its last answer, not after maxIdle.
 // State: TestPipedStop (this package).
 func TestTimingPipedStop(t *testing.T) {
 	h := newHeld()
@@ -111,7 +111,7 @@ func TestTimingPipedStop(t *testing.T) {
 	close(h.free)
 	begun := time.Now()
 	wantIDs(t, conn, 1)
-	if _, err := conn.ReadMsg(); !errors.Is(err, io.EOF) || time.Since(begun) > idleMost/2 {
+	if _, err := conn.ReadMsg(); !errors.Is(err, io.EOF) || time.Since(begun) > maxIdle/2 {
 		t.Errorf("after the last answer: %v after %s", err, time.Since(begun))
 	}
 	if err := <-done; err != nil {

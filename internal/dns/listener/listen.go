@@ -29,7 +29,8 @@ func (e *BusyError) Error() string {
 	case errors.Is(e.Err, syscall.EADDRINUSE) && len(e.Holders) > 0:
 		return msg + ": held by " + strings.Join(e.Holders, ", ")
 	case errors.Is(e.Err, syscall.EADDRINUSE):
-		return fmt.Sprintf("%s: the process that holds it is not visible from here: on the node, run ss -lnp 'sport = :%d'", msg, e.Address.Port())
+		return fmt.Sprintf("%s: the process that holds it is not visible from here: on the node, run ss -lnp 'sport = :%d'",
+			msg, e.Address.Port())
 	case errors.Is(e.Err, syscall.EADDRNOTAVAIL):
 		return msg + ": the address is on no link of this host (or its IPv6 duplicate check has not ended)"
 	case errors.Is(e.Err, syscall.EACCES):

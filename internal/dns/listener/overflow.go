@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// overflows counts the questions over UDP that the kernel dropped since a socket was full of others, while the server had it. It is safe
+// overflows counts the queries over UDP that the kernel dropped because a socket was full, while the server had it. It is safe
 // for concurrent use.
 type overflows struct {
 	mu   sync.Mutex             // guards the fields below

@@ -26,20 +26,20 @@ import (
 
 // Times of a point's end.
 const (
-	flushLeast = 50 * time.Millisecond // queries that the switch let through before the lease ended are in the socket by then
-	flushMost  = time.Second
-	flushLook  = 5 * time.Millisecond
-	idleMost   = time.Second     // an open connection without a query for so long is closed when its server ends
-	drainMost  = 5 * time.Second // CoreDNS's own grace; a miss takes 4.5 s at most
-	cutMost    = 2 * time.Second
+	minFlush  = 50 * time.Millisecond // queries that the switch let through before the lease ended are in the socket by then
+	maxFlush  = time.Second
+	flushLook = 5 * time.Millisecond
+	maxIdle   = time.Second     // an open connection without a query for so long is closed when its server ends
+	maxDrain  = 5 * time.Second // CoreDNS's own grace; a miss takes 4.5 s at most
+	maxCut    = 2 * time.Second
 )
 
 // Times of a connection, which are CoreDNS's own: for its first query, for one answer, and between queries. The number of queries has no
 // bound.
 const (
-	readMost    = 3 * time.Second
-	writeMost   = 5 * time.Second
-	betweenMost = 10 * time.Second
+	maxRead    = 3 * time.Second
+	maxWrite   = 5 * time.Second
+	maxBetween = 10 * time.Second
 )
 
 // point is one open socket, an address and protocol, and the chain that answers there. It owns the socket, its reading and the ends of its
@@ -96,7 +96,7 @@ func (s *Server) newPoint(protocol string, at netip.AddrPort, f *os.File) (*poin
 	}
 	p.socket = listener
 	p.server = &dns.Server{Net: protocol, Handler: p, Listener: acceptor{listener, p}, MaxTCPQueries: -1,
-		ReadTimeout: readMost, IdleTimeout: func() time.Duration { return betweenMost },
+		ReadTimeout: maxRead, IdleTimeout: func() time.Duration { return maxBetween },
 		DecorateReader: func(r dns.Reader) dns.Reader { return &reader{Reader: r, p: p} }}
 	return p, nil
 }
@@ -209,7 +209,7 @@ func (p *point) flush() {
 	for {
 		<-tick.C
 		took := time.Since(begun)
-		if took >= flushMost || took >= flushLeast && p.waiting() == 0 {
+		if took >= maxFlush || took >= minFlush && p.waiting() == 0 {
 			return
 		}
 	}
@@ -243,10 +243,10 @@ func (p *point) end() error {
 		// Now: the library would close it after the last connection, and more of them would queue up meanwhile.
 		_ = p.socket.Close()
 	}
-	tick := time.NewTicker(idleMost / 10)
+	tick := time.NewTicker(maxIdle / 10)
 	defer tick.Stop()
-	for begun := time.Now(); time.Since(begun) < drainMost; {
-		p.conns.drain(begun.Add(idleMost))
+	for begun := time.Now(); time.Since(begun) < maxDrain; {
+		p.conns.drain(begun.Add(maxIdle))
 		if p.protocol == "udp" {
 			p.until(time.Now()) // repeated: a pause that ends just now resets the deadline
 		}
@@ -256,7 +256,7 @@ func (p *point) end() error {
 		case <-tick.C:
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), cutMost)
+	ctx, cancel := context.WithTimeout(context.Background(), maxCut)
 	defer cancel()
 	if p.server != nil {
 		_ = p.server.ShutdownContext(ctx) // the result shows below
@@ -266,7 +266,7 @@ func (p *point) end() error {
 	case <-p.ended:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%s %s is still served after %s", p.protocol, p.at, drainMost+cutMost)
+		return fmt.Errorf("%s %s is still served after %s", p.protocol, p.at, maxDrain+maxCut)
 	}
 }
 
@@ -306,7 +306,7 @@ func (r *reader) ReadTCP(conn net.Conn, timeout time.Duration) ([]byte, error) {
 		if !done && !r.p.pipe(s, m) {
 			return m, nil
 		}
-		timeout = betweenMost
+		timeout = maxBetween
 	}
 }
 
@@ -317,7 +317,7 @@ func (s *stream) next(timeout time.Duration) ([]byte, error) {
 	case !goes:
 		return nil, io.EOF
 	case ends:
-		timeout = min(timeout, idleMost)
+		timeout = min(timeout, maxIdle)
 	}
 	defer s.of.heard(s)
 	if err := s.SetReadDeadline(time.Now().Add(timeout)); err != nil {

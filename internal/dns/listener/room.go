@@ -21,8 +21,8 @@ type room struct {
 	dropped *atomic.Uint64      // the quota's
 }
 
-// slowMost bounds the slow clients that are remembered. The next answer finds a forgotten one again.
-const slowMost = 1024
+// maxSlow bounds the slow clients that are remembered. The next answer finds a forgotten one again.
+const maxSlow = 1024
 
 // send tries to send packets one by one, and returns the last error.
 func (r *room) send(fd uintptr, packets []packet) (last error) {
@@ -39,7 +39,7 @@ func (r *room) send(fd uintptr, packets []packet) (last error) {
 		case underWay(fd) <= before:
 			delete(r.slow, client)
 		default:
-			if len(r.slow) >= slowMost {
+			if len(r.slow) >= maxSlow {
 				clear(r.slow)
 			}
 			r.slow[client] = true

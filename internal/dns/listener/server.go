@@ -106,9 +106,8 @@ var (
 	ErrStopped = errors.New("the server is not started")
 )
 
-// Start listens on every address, UDP and TCP, and serves by the chain that build makes. Either all addresses are served when it
-// returns, or none and the error names those that could not be had and, where it can be seen, by whom they are held (*BusyError).
-// ctx bounds the start alone.
+// Start listens on every address, UDP and TCP, and serves by the chain that build makes. When it returns, either all addresses are served,
+// or none, and the error names those that failed and, if visible, the processes that hold them (*BusyError). ctx bounds only the start.
 //
 // inherited are sockets that another process listens on. They are read as they are, with what lies in them; an address that has none
 // gets a new one. Start owns inherited, and closes those that cfg has no address for.
@@ -168,8 +167,8 @@ func (s *Server) serve(points []*point) {
 }
 
 // Restart serves by another chain, and with other addresses and limits. Sockets of addresses that stay are not touched, nor are
-// their connections: no question is lost. When Restart returns an error the old chain still serves. What was asked of the old one is
-// answered by it, for up to five seconds.
+// their connections: no query is lost. When Restart returns an error, the old chain still serves. The old chain answers queries that it has
+// already, for up to five seconds.
 func (s *Server) Restart(ctx context.Context, next Config, build Build) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,7 +211,7 @@ func (s *Server) Restart(ctx context.Context, next Config, build Build) error {
 	s.points = kept
 	s.old.Go(func() { // Stop waits for it
 		err := each(gone, (*point).finish)
-		if err = errors.Join(err, old.retire(drainMost, false)); err != nil {
+		if err = errors.Join(err, old.retire(maxDrain, false)); err != nil {
 			s.log.Warn("old configuration did not end cleanly", "err", err)
 		}
 	})
@@ -237,7 +236,7 @@ func each(points []*point, f func(*point) error) error {
 }
 
 // Sockets returns a descriptor of each socket that is served, for a process that is to serve it too. The caller closes them.
-// A socket that two processes read gives each question to one of them, and is gone when both have closed it.
+// If two processes read a socket, each query goes to one of them. The socket is gone when both have closed it.
 func (s *Server) Sockets() ([]Socket, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -296,7 +295,7 @@ func (s *Server) Stop() error {
 	err := each(s.points, finish)
 	s.old.Wait()
 	s.workers.dismiss()
-	err = errors.Join(err, s.chain.retire(cutMost, true))
+	err = errors.Join(err, s.chain.retire(maxCut, true))
 	s.chain, s.points, s.config = nil, nil, Config{}
 	if err != nil {
 		return fmt.Errorf("stop: %w", err)

@@ -77,12 +77,12 @@ func (c *stream) Close() error {
 	return c.TCPConn.Close()
 }
 
-// Write writes a whole answer within writeMost. A deadline outlasts the write that it was set for, so each write sets its own. Nothing can
+// Write writes a whole answer within maxWrite. A deadline outlasts the write that it was set for, so each write sets its own. Nothing can
 // follow a partial answer, so the connection is then closed.
 func (c *stream) Write(b []byte) (int, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	if err := c.SetWriteDeadline(time.Now().Add(writeMost)); err != nil {
+	if err := c.SetWriteDeadline(time.Now().Add(maxWrite)); err != nil {
 		return 0, err
 	}
 	n, err := c.TCPConn.Write(b)

@@ -25,7 +25,7 @@ type Metrics struct {
 	next  plugin.Handler
 	zones []string // of the server block, lower case, fully qualified
 
-	// One entry per server address, zone and view, made at the first query and kept.
+	// One entry per server address, zone and view, made at the first query.
 	series answers.CowMap[seriesKey, *series]
 }
 

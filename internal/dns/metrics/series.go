@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 )
 
-// question is what is counted of one question.
+// question is what is counted of one query.
 type question struct {
 	start time.Time
 	size  int
@@ -53,7 +53,7 @@ func newSeries(key seriesKey) *series {
 // answer is what is counted of one answer.
 type answer struct {
 	rcode, size int
-	plugin      string // who wrote it
+	plugin      string // that wrote it
 }
 
 func (s *series) report(q *question, a *answer) {

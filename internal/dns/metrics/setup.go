@@ -48,8 +48,8 @@ func Setup(c *caddy.Controller) error {
 	return nil
 }
 
-// setBuildInfo fills coredns_build_info. The vector belongs to plugin/metrics, which does not export it; asking the
-// registry for a vector of the same name hands out the one that is there.
+// setBuildInfo fills coredns_build_info. The vector belongs to plugin/metrics, which does not export it; registering
+// a vector of the same name returns the existing one.
 func setBuildInfo() {
 	vec := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: plugin.Namespace,

@@ -1,9 +1,9 @@
-// Package probe is the CoreDNS plugin that answers the agent's own prober: who serves this address?
+// Package probe is the CoreDNS plugin that answers the agent's own prober with the name of the instance that serves the address.
 //
 // It owns one zone, in a server block of its own, so it costs the other zones nothing: no handler more in their chains.
 // It guarantees that no upstream is queried, that no answer is cached, and that only the prober learns which instance answers.
 //
-// Failure policy: what it does not answer is answered NXDOMAIN, which the prober takes for "not the agent".
+// On failure: every other query gets NXDOMAIN, which the prober takes for "not the agent".
 package probe
 
 import (
@@ -17,14 +17,14 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Zone is below "invalid" (RFC 6761), so that a question that takes the fallback instead dies at kube-dns or the root
+// Zone is below "invalid" (RFC 6761), so that a query that takes the fallback instead ends at kube-dns or the root
 // with NXDOMAIN and can never be mistaken for the agent's answer.
 const Zone = "probe.neardns.invalid."
 
 // Probe answers <nonce>.<Zone> TXT with the instance's name.
 type Probe struct {
 	Instance string
-	Sources  []netip.Addr // who may ask, besides loopback
+	Sources  []netip.Addr // whose queries are answered, besides loopback
 }
 
 // Name implements plugin.Handler.

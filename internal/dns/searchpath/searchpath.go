@@ -77,7 +77,8 @@ func (c *SearchPath) wanted(ctx context.Context, r *dns.Msg) *Search {
 		return nil
 	}
 	question := r.Question[0]
-	if question.Qclass != dns.ClassINET || question.Qtype != dns.TypeA && question.Qtype != dns.TypeAAAA || strings.Contains(question.Name, `\`) {
+	if question.Qclass != dns.ClassINET || question.Qtype != dns.TypeA && question.Qtype != dns.TypeAAAA ||
+		strings.Contains(question.Name, `\`) {
 		return nil
 	}
 	if o := r.IsEdns0(); o != nil && o.Do() {

@@ -46,10 +46,10 @@ func inner(ctx context.Context) bool {
 // name, because that is what a resolver decides by, and then both get the same decision. Below the cluster's suffixes, one denial is enough
 // for all names that end in the same label: com.shop.svc.cluster.local is queried once, not each host outside.
 //
-// glibc (2.36, res_search), musl (1.2.3, name_from_dns_search) and Go (1.25, goLookupIPCNAMEOrder) agree on this: a name that has an address
-// in one family ends the walk, and a name that does not exist in either family continues it. At a name without addresses, and at a failure,
-// musl stops and the others continue. An alias that leads nowhere stops only glibc. If one family's answer denies a name that the other
-// family has, musl continues; it still does, because it gets both answers.
+// glibc (2.36, res_search), musl (1.2.3, name_from_dns_search) and Go (1.25, goLookupIPCNAMEOrder) agree on this: a name that has an
+// address in one family ends the walk, and a name that does not exist in either family continues it. At a name without addresses, and at a
+// failure, musl stops and the others continue. An alias that leads nowhere stops only glibc. If one family's answer denies a name that the
+// other family has, musl continues; it still does, because it gets both answers.
 func (k *walker) walk(ctx context.Context, s *Search, name string, d *end) {
 	begun := time.Now()
 	ctx = queryinfo.With(ctx, nil) // no client gets these answers

@@ -136,8 +136,8 @@ func sameSet(m []byte, a, aTTL, b, bTTL int) bool {
 	return string(one) == string(two) || len(two) == 2 && int(binary.BigEndian.Uint16(two)) == 0xc000|a
 }
 
-// parse finds a message's question section, and appends the offsets of all TTLs to at. It fails on anything but a whole answer to one query,
-// without OPT.
+// parse finds a message's question section, and appends the offsets of all TTLs to at. It fails on anything but a whole answer to one
+// query, without OPT.
 func parse(m []byte, at []uint16) (question []byte, _ []uint16, err error) {
 	if !msg.IsWholeAnswer(m) {
 		return nil, nil, ErrMessage
@@ -170,8 +170,8 @@ type Reply struct {
 	Rotate   bool // each reply begins with another address of the set
 }
 
-// AppendReply appends the answer as this client gets it, without OPT. r.Question must be the entry's, in any case: owner names that point to
-// it come out in the client's case.
+// AppendReply appends the answer as this client gets it, without OPT. r.Question must be the entry's, in any case: owner names that point
+// to it come out in the client's case.
 func (e *Entry) AppendReply(b []byte, r *Reply) []byte {
 	start := len(b)
 	b = append(b, e.blob[:e.size]...)

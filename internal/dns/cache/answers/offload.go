@@ -55,8 +55,8 @@ func (e *Entry) Key() msg.Key {
 }
 
 // Offload calls push with the entries of e's key, e among them, and notes until when e is offloaded. If ok is false, e is as before its
-// offer. If e is no longer stored, push is not called. Meanwhile no entry of the key can be put or removed: push must be quick, and must not
-// call the store.
+// offer. If e is no longer stored, push is not called. Meanwhile no entry of the key can be put or removed: push must be quick, and must
+// not call the store.
 func (sp *Space) Offload(e *Entry, push func(success, denial *Entry) (until Instant, ok bool)) {
 	sh := sp.shard(e.hash)
 	sh.mu.RLock()
@@ -75,8 +75,8 @@ func (sp *Space) Offload(e *Entry, push func(success, denial *Entry) (until Inst
 }
 
 // OnRevoke sets a function to call for each offloaded entry before the kernel must stop serving it: because it is replaced or removed, or
-// the store gets another answer with its key. A lock of the store is held meanwhile: f must be quick, and must not call the store. nil: none
-// is called.
+// the store gets another answer with its key. A lock of the store is held meanwhile: f must be quick, and must not call the store. nil:
+// none is called.
 func (s *Store) OnRevoke(f func(*Entry)) {
 	if f == nil {
 		s.onRevoke.Store(nil)

@@ -16,8 +16,8 @@ const (
 //
 // Eviction is S3-FIFO (Yang et al., SOSP 2023). A new entry goes into a small queue, a tenth of the whole. Only an entry that is used again
 // while it is there moves on to the main queue, where it circulates as long as it is used. So names that are queried once pass through the
-// small queue, however many they are, and evict nothing but each other. The hash of an entry that has left the small queue is remembered for
-// a while, so that it goes to the main queue if it comes again.
+// small queue, however many they are, and evict nothing but each other. The hash of an entry that has left the small queue is remembered
+// for a while, so that it goes to the main queue if it comes again.
 type shard struct {
 	mu    sync.RWMutex // guards all below, and the entries' lists
 	index [classes]map[uint64]*Entry

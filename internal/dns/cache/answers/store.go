@@ -231,8 +231,8 @@ func (sp *Space) TryPeek(k *msg.Key) (success, denial *Entry, ok bool) {
 	return success, denial, true
 }
 
-// Put stores an entry in place of the one of its class with the same key, and evicts what it must. An entry belongs to one space once it was
-// put. It returns how many entries of each class were evicted, from this space or another.
+// Put stores an entry in place of the one of its class with the same key, and evicts what it must. An entry belongs to one space once it
+// was put. It returns how many entries of each class were evicted, from this space or another.
 func (sp *Space) Put(k *msg.Key, e *Entry) (evicted [classes]int) {
 	e.stored, e.hash = int64(sp.store.Now()), k.Hash(sp.store.seed)
 	return sp.put(e, false)
