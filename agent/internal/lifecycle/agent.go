@@ -127,7 +127,7 @@ func (a *agent) serveUntilEnd(ctx context.Context, o *opened, s *ownership, how 
 	wg.Go(func() { a.answers.Run(own) })
 	a.kernel.bypassed = how.bypassed
 	wg.Go(func() { a.kernel.run(own) })
-	wg.Go(func() { settle(own, a.log, how.Ready) })
+	wg.Go(func() { releaseStartMemory(own, a.log, how.Ready) })
 	a.managePods(own, o, &wg)
 	hangups := a.env.Hangups(own)
 	wg.Go(func() { a.follow(shared, hangups, s.waited, how.set, o.metrics.Read) }) // from here on, only follow writes a.conf

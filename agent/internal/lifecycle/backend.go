@@ -24,7 +24,7 @@ func chooseBackend(ctx context.Context, log *slog.Logger, stats *iptables.Stats,
 	}
 	var errs []error
 	for _, k := range tried {
-		// A lock that another program holds says nothing about the kernel, and must not move a node's rules to another back end.
+		// A lock that another program holds does not depend on the kernel, and must not move a node's rules to another back end.
 		err := retryWhileBusy(ctx, log, "the trial of the rules", func() error { return k.Supported(-1, want.Addresses()...) })
 		if err == nil {
 			return k, nil

@@ -29,7 +29,7 @@ import (
 // the CNI configuration's entry, pods' local nameservers, pod tables, then the switch, then the link and the files. If a pod cannot be
 // entered, or names a local address by itself, the switch stays, because that pod still sends to it. p is the plan of the node, of
 // which it takes folders and link. cniConf is the folder of the runtime's networks. hostRoot is where the host's root is mounted; if it is
-// empty, the hosts file stays. A running agent prevents it (IsHeld); a running role hosts keeps its lines only.
+// empty, the hosts file stays. A running agent prevents it (IsLocked); a running role hosts keeps its lines only.
 func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) error {
 	release, err := hold(p.Folders.State)
 	if err != nil {

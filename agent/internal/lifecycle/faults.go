@@ -12,7 +12,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// nodeCacheRecorder is the loop's recorder in node-cache's place. It also counts faults under node-cache's names, starts the endpoints
+// nodeCacheRecorder is the loop's recorder in node-cache mode. It also counts faults under node-cache's names, starts the endpoints
 // that wait for the link, and writes the pid file once the server runs.
 type nodeCacheRecorder struct {
 	node.Recorder

@@ -5,7 +5,7 @@
 // rules to another's. Package node decides about leases, and package plan describes the rules.
 //
 // Failure policy: a start that cannot get what it needs returns an error: a ConfigError if the configuration is at fault, and one that
-// IsHeld recognises if another agent has the node. An agent that serves keeps what it has if a reload fails.
+// IsLocked recognises if another agent has the node. An agent that serves keeps what it has if a reload fails.
 package lifecycle
 
 import (

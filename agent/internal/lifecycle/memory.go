@@ -16,8 +16,8 @@ const (
 	settleMax  = time.Minute
 )
 
-// settle frees, once, the memory that only the start needed.
-func settle(ctx context.Context, log *slog.Logger, ready func() (bool, string)) {
+// releaseStartMemory frees, once, the memory that only the start needed.
+func releaseStartMemory(ctx context.Context, log *slog.Logger, ready func() (bool, string)) {
 	for begun := time.Now(); ; {
 		if ok, _ := ready(); ok || time.Since(begun) >= settleMax {
 			break

@@ -108,7 +108,7 @@ func (c *nodeCache) defaults() *config.Node {
 	conf.KubeDNSConfigMap = c.opts.ConfigMap
 	conf.Link.Name = c.opts.Interface
 	conf.Corefile = c.opts.Template
-	conf.Listen = config.Listen{} // where the template says
+	conf.Listen = config.Listen{} // the template configures them
 	conf.Backend = c.opts.Backend
 	if c.opts.NoFastPath {
 		conf.FastPath = config.FastPathOff
@@ -126,7 +126,7 @@ func (c *nodeCache) derive(conf *config.Node) (plan.Plan, upstream.Upstreams, er
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t.Fault = c.faults.Count(nodecache.FaultConfigmap, err)
-	p := plan.InPlace(c.opts, c.answer, t, conf, c.instance)
+	p := plan.OfNodeCache(c.opts, c.answer, t, conf, c.instance)
 	if err != nil {
 		if c.loaded {
 			return p, up, err
@@ -176,7 +176,7 @@ func (c *nodeCache) template() (t plan.Template, survey nodecache.Survey, up ups
 	blocks, more := nodecache.Stubs(up.Stub, survey.Zones)
 	up.Notes = slices.Concat(up.Notes, notes, more)
 	t = plan.Template{Text: text + blocks, Domain: domain, Warnings: up.Warnings}
-	if _, err := corefile.Render(plan.InPlace(c.opts, c.answer, t, c.defaults(), "").Server.Config); err != nil {
+	if _, err := corefile.Render(plan.OfNodeCache(c.opts, c.answer, t, c.defaults(), "").Server.Config); err != nil {
 		return plan.Template{}, survey, up, err
 	}
 	return t, survey, up, nil
@@ -204,7 +204,7 @@ func (c *nodeCache) imports(text string) (absolute string, files []string) {
 // upstreams reads the kube-dns ConfigMap and the node's resolv.conf. If the ConfigMap, which others write, has a fault, a starting agent
 // ignores it, and a running one keeps its configuration.
 func (c *nodeCache) upstreams(domain string) (upstream.Upstreams, error) {
-	in := plan.AskedInPlace(c.opts, c.answer, domain, c.env.ReadFile)
+	in := plan.NodeCacheUpstreams(c.opts, c.answer, domain, c.env.ReadFile)
 	up, err := upstream.Resolve(in)
 	c.mu.Lock()
 	loaded := c.loaded

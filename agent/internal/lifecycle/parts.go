@@ -53,7 +53,7 @@ func missingFeatures(missing []string) []string {
 // uses it.
 type verifiedFallbacks struct {
 	dir     string
-	backend rules.Kind // a fallback verified with one back end's rules says nothing about another's
+	backend rules.Kind // a fallback verified with one back end's rules is not verified with another's
 }
 
 func (p *verifiedFallbacks) Read() ([]netip.Addr, error) {
@@ -66,7 +66,7 @@ func (p *verifiedFallbacks) Read() ([]netip.Addr, error) {
 
 // surroundings distinguishes a lost fallback from a kube-dns that is down by querying kube-dns as the host's own processes do.
 type surroundings struct {
-	// intercepted: the agent itself may answer the host's own queries, so an answer proves nothing about kube-dns.
+	// intercepted: the agent itself may answer the host's own queries, so an answer does not show that kube-dns works.
 	intercepted bool
 }
 

@@ -41,12 +41,12 @@ func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
 	if err != nil {
 		return drift, err
 	}
-	stand := nodestate.HostRules{Backend: h.kind.String(), Addresses: rules.Addresses(rs), Switch: nodestate.SwitchOf(rs)}
-	if reflect.DeepEqual(h.written, stand) {
+	current := nodestate.HostRules{Backend: h.kind.String(), Addresses: rules.Addresses(rs), Switch: nodestate.SwitchOf(rs)}
+	if reflect.DeepEqual(h.written, current) {
 		return drift, nil
 	}
-	// Written first, because the watch restores what the file says.
-	if err := nodestate.WriteHostRules(h.stateDir, stand); err != nil {
+	// Written first, because the installer's watch restores the rules by this file.
+	if err := nodestate.WriteHostRules(h.stateDir, current); err != nil {
 		return drift, err
 	}
 	if h.written.Backend == "" {
@@ -54,7 +54,7 @@ func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
 			return drift, err
 		}
 	}
-	h.written = stand
+	h.written = current
 	return drift, nil
 }
 

@@ -43,7 +43,7 @@ const (
 )
 
 // lockNode makes sure that only one agent serves a state folder. The lock ends with the process, or passes to a successor with its
-// descriptor. who is written into the file, for the messages of other processes. It returns a *HeldError if another process has the lock.
+// descriptor. who is written into the file, for the messages of other processes. It returns a *LockedError if another process has the lock.
 func lockNode(stateDir, who string) (*os.File, error) {
 	if err := os.MkdirAll(stateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make state folder: %w", err)
@@ -55,7 +55,7 @@ func lockNode(stateDir, who string) (*os.File, error) {
 			return nil, fmt.Errorf("open lock: %w", err)
 		}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			data, _ := io.ReadAll(io.LimitReader(f, 512)) // only to name the holder
+			data, _ := io.ReadAll(io.LimitReader(f, 512)) // only to name the owner
 			_ = f.Close()
 			return nil, &LockedError{path: path, owner: strings.TrimSpace(string(data))}
 		}
@@ -80,11 +80,11 @@ func signLock(f *os.File, who string) {
 	}
 }
 
-// netLock is the lock of the agent that owns the node's addresses in node-cache's place. It belongs to a netns, ends with its process, and
+// netLock is the lock of the agent that owns the node's addresses in node-cache mode. It belongs to a netns, ends with its process, and
 // needs no shared folder, because node-cache's manifest has none.
 const netLock = "neardns-nodecache"
 
-// lockNetNS makes sure that only one agent in node-cache's place serves this netns. It returns a *HeldError if another does.
+// lockNetNS makes sure that only one agent in node-cache mode serves this netns. It returns a *LockedError if another does.
 func lockNetNS() (*os.File, error) {
 	f, err := instancelock.Take(netLock)
 	if errors.Is(err, instancelock.ErrHeld) {
@@ -95,7 +95,7 @@ func lockNetNS() (*os.File, error) {
 	return f, nil
 }
 
-// takeLock takes the lock that a plan names. It returns a *HeldError if another process has it.
+// takeLock takes the lock that a plan names. It returns a *LockedError if another process has it.
 func takeLock(l plan.Lock, who string) (*os.File, error) {
 	if l.Folder == "" {
 		return lockNetNS()
@@ -153,7 +153,7 @@ type takeover struct {
 	lastLogged string // why it did not hand over, or that this agent stands by
 }
 
-// request asks the active agent for the node. If it returns neither a tenure nor an error, try again later.
+// request asks the active agent for the node. If it returns neither an ownership nor an error, try again later.
 func (t *takeover) request(ctx context.Context, held *LockedError) (*ownership, error) {
 	a, s := t.agent, t.successor
 	release := reserveLow() // for the sockets that the active agent sends

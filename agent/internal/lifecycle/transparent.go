@@ -212,7 +212,8 @@ func (t *transparent) Status() node.Status {
 	k := t.kernel.status()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := node.Status{Instance: t.instance, Arranged: t.plan.Name(), Started: t.started, Serving: true, Faults: map[string]string{},
+	s := node.Status{Instance: t.instance, Process: node.Process{Arranged: t.plan.Name()}, Started: t.started, Serving: true,
+		Faults:  map[string]string{},
 		Repairs: map[string]int{}, Upstreams: t.upstreams.Status(), External: t.plan.External, Handover: t.handover,
 		Redirects: []steer.Redirect{}}
 	for part, why := range map[string]string{

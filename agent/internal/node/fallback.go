@@ -40,7 +40,7 @@ func (n *Node) readVerified() {
 func (n *Node) isVerified(clusterDNS netip.Addr) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	// Before the first round after a reboot there is no switch, and so no fallback, whatever the record says.
+	// Before the first round after a reboot there is no switch, and so no fallback, even if the record lists it.
 	return n.now.Steers && n.verified[clusterDNS] && n.rulesMade && n.faults["rules"] == ""
 }
 

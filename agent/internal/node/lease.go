@@ -110,7 +110,7 @@ func (n *Node) probeTarget(ctx context.Context, t target) {
 		begun := time.Now()
 		requested := n.probeNow.next() // also one that comes while the probe is out
 		s := n.plan()
-		probeCtx, cancel := context.WithTimeout(ctx, s.Terms.Patience())
+		probeCtx, cancel := context.WithTimeout(ctx, s.Terms.ProbeTimeout())
 		result := n.Prober.Probe(probeCtx, t.Queried, t.Protocol)
 		cancel()
 		if ctx.Err() != nil {

@@ -1,4 +1,4 @@
-// Package node is the control loop of a node's cache: it keeps link, addresses, switch, server, prober and leases as the plan says.
+// Package node is the control loop of a node's cache: it reconciles link, addresses, switch, server, prober and leases with the plan.
 //
 // Its invariant: a packet reaches the agent's socket only while that socket has just answered a probe that took the pods' path. The package
 // decides only the order, the retries, and when a lease is renewed or withdrawn; each part is behind a small interface. One goroutine
@@ -51,9 +51,9 @@ type Server interface {
 	Done() <-chan struct{}
 }
 
-// Link keeps the interface and its addresses. Ensure describes what it repaired; "" for nothing.
+// Link reconciles the interface and its addresses. Ensure describes what it repaired; "" for nothing.
 type Link interface {
-	Ensure(name string, addresses []netip.Addr) (mended string, err error)
+	Ensure(name string, addresses []netip.Addr) (repaired string, err error)
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
@@ -68,7 +68,7 @@ type Rules interface {
 // Firewall keeps the agent's addresses accepted if the host's own filter drops by policy. Ensure describes what it added. With legacy, it
 // also checks iptables-legacy, for which the kernel sends no events; that runs a few processes.
 type Firewall interface {
-	Ensure(addresses []netip.Addr, legacy bool) (mended string, err error)
+	Ensure(addresses []netip.Addr, legacy bool) (repaired string, err error)
 }
 
 // Lease sends the lease datagrams.
@@ -80,7 +80,7 @@ type Lease interface {
 // Prober sends queries on the pods' path.
 type Prober interface {
 	Reconfigure(redirects []steer.Redirect, locals []netip.Addr) error
-	Repair() (mended string, err error)
+	Repair() (repaired string, err error)
 	Probe(ctx context.Context, target netip.Addr, p steer.Protocol) prober.Result
 	CheckFallback(ctx context.Context, clusterDNS netip.Addr, name string) error
 	Close() error
@@ -160,7 +160,7 @@ type Parts struct {
 	Upstreams Upstreams
 	// Surroundings distinguishes a fallback that is lost for good from a kube-dns that is down; nil: no fallback counts as lost.
 	Surroundings Surroundings
-	// Evidence finds pods whose queries do not reach the agent; nil: none are looked for.
+	// Evidence finds pods whose queries do not reach the agent; nil: none are sought.
 	Evidence Evidence
 }
 

@@ -17,12 +17,10 @@ type redirect = steer.Redirect
 
 // Status is the agent's state, for `neardns-agent status` and the readiness endpoint.
 type Status struct {
-	Instance string `json:"instance"`
-	PID      int    `json:"pid,omitempty"`     // package lifecycle sets it
-	Version  string `json:"version,omitempty"` // package lifecycle sets it
-	// Arranged is the arrangement on a node that has only kernel hits; else "".
-	Arranged string `json:"arrangement,omitempty"`
-
+	Process
+	Instance  string            `json:"instance"`
+	PID       int               `json:"pid,omitempty"`     // package lifecycle sets it
+	Version   string            `json:"version,omitempty"` // package lifecycle sets it
 	Started   time.Time         `json:"started"`
 	Serving   bool              `json:"serving"`
 	Ready     bool              `json:"ready"`               // every target has its lease, and the agent's own queries are answered
@@ -39,14 +37,19 @@ type Status struct {
 	Cache     *CacheStatus      `json:"cache,omitempty"`    // package lifecycle sets it
 	// Bypassed are the clients that kube-dns answers because their queries do not reach the agent.
 	Bypassed []evidence.Bypassed `json:"bypassed,omitempty"`
-	// Unknown are keys of the configuration that this release does not know, with their lines. Package lifecycle sets it.
-	Unknown []string `json:"unknown,omitempty"`
-	// Without describes what this agent cannot do on this node. Package lifecycle sets it.
-	Without []string `json:"without,omitempty"`
-	// KernelHits is the state of kernel hits; nil if they are off. Package lifecycle sets it.
-	KernelHits *KernelHits `json:"kernelHits,omitempty"`
+	Handover *Handover           `json:"handover,omitempty"` // how this agent got the node from another; nil if it was free
+}
 
-	Handover *Handover `json:"handover,omitempty"` // how this agent got the node from another; nil if it was free
+// Process is the part of the state that package lifecycle sets.
+type Process struct {
+	// Arranged is the arrangement on a node that has only kernel hits; else "".
+	Arranged string `json:"arrangement,omitempty"`
+	// Unknown are keys of the configuration that this release does not know, with their lines.
+	Unknown []string `json:"unknown,omitempty"`
+	// Without describes what this agent cannot do on this node.
+	Without []string `json:"without,omitempty"`
+	// KernelHits is the state of kernel hits; nil if they are off.
+	KernelHits *KernelHits `json:"kernelHits,omitempty"`
 }
 
 // Fault is a present or past fault.

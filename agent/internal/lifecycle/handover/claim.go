@@ -36,15 +36,15 @@ func (c Claim) String() string {
 	return fmt.Sprintf("process %d (version %s, since %s%s)", c.PID, c.Version, c.Since.UTC().Format(time.RFC3339), pod)
 }
 
-// CheckTakeover returns why c may not take the node over from holder; nil if it may.
-func (c Claim) CheckTakeover(holder Claim) error {
+// CheckTakeover returns why c may not take the node over from the active agent; nil if it may.
+func (c Claim) CheckTakeover(active Claim) error {
 	switch {
-	case c.Instance == holder.Instance:
+	case c.Instance == active.Instance:
 		return errors.New("it is the same agent")
-	case c.TakeOver, c.Born > holder.Born:
+	case c.TakeOver, c.Born > active.Born:
 		return nil
 	}
-	return fmt.Errorf("it is newer: its pod started %s later", time.Duration(holder.Born-c.Born).Round(time.Millisecond))
+	return fmt.Errorf("it is newer: its pod started %s later", time.Duration(active.Born-c.Born).Round(time.Millisecond))
 }
 
 func (c Claim) check() error {

@@ -16,7 +16,7 @@ import (
 )
 
 // Listen makes the socket at which successors request the node. It replaces the file at path atomically, so that a successor finds either
-// this holder or the previous one. Closing it leaves the file, which may be another holder's by then.
+// this agent or the previous one. Closing it leaves the file, which may be another agent's by then.
 func Listen(path string) (*net.UnixListener, error) {
 	return atomicfile.Listen("unixpacket", path)
 }
@@ -26,11 +26,11 @@ const acceptAgain = 100 * time.Millisecond
 
 // Give answers successors at l until ctx ends or the node is handed over, and closes l. It reports whether the node was handed over. It
 // serves one successor at a time, and refuses others until later.
-func Give(ctx context.Context, log *slog.Logger, l *net.UnixListener, h ActiveAgent) (given bool) {
+func Give(ctx context.Context, log *slog.Logger, l *net.UnixListener, a ActiveAgent) (given bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // ends AcceptUnix
-	g := &giver{log: log, agent: h}
+	g := &giver{log: log, agent: a}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for logged := false; ; {
@@ -73,10 +73,10 @@ func (g *giver) serve(ctx context.Context, raw *net.UnixConn) bool {
 		return false
 	}
 	defer c.Close()
-	defer context.AfterFunc(ctx, func() { _ = c.CloseRead() })() // ends receive when the holder ends
+	defer context.AfterFunc(ctx, func() { _ = c.CloseRead() })() // ends receive when the active agent ends
 	m, _, err := c.receive(helloWait)
 	if err != nil || m.kind != kindHello {
-		if !errors.Is(err, io.EOF) { // a process may only check whether a holder listens
+		if !errors.Is(err, io.EOF) { // a process may only check whether an active agent listens
 			g.log.Warn("handover refused", "err", unexpected(m, err))
 		}
 		return false
@@ -116,7 +116,7 @@ func (g *giver) serve(ctx context.Context, raw *net.UnixConn) bool {
 		g.given = true
 	} else {
 		_ = c.send(message{kind: kindRefusal, refusal: refusal{Claim: g.agent.Claim(), Reason: err.Error(), Later: true}}, helloWait)
-		// The successor closes its DNS sockets before this connection. Until then, its answers to probes count as the holder's own.
+		// The successor closes its DNS sockets before this connection. Until then, its answers to probes count as the active agent's own.
 		c.drain(goodbyeWait)
 	}
 	end()
@@ -124,7 +124,7 @@ func (g *giver) serve(ctx context.Context, raw *net.UnixConn) bool {
 	return g.given
 }
 
-// give goes through the steps of a handover. After an error, the holder is as before.
+// give goes through the steps of a handover. After an error, the active agent is as before.
 func (g *giver) give(ctx context.Context, c *conn, who Claim) error {
 	if err := g.offer(c); err != nil {
 		return err

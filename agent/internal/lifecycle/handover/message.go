@@ -45,7 +45,7 @@ func (k kind) String() string {
 	return fmt.Sprintf("unknown kind %d", byte(k))
 }
 
-// hello keeps these fields in every version of the protocol, so that a holder of any version can decide whether to step down.
+// hello keeps these fields in every version of the protocol, so that an active agent of any version can decide whether to step down.
 type hello struct {
 	Version int   `json:"version"`
 	Claim   Claim `json:"claim"`

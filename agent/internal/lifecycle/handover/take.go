@@ -21,8 +21,8 @@ type Taken struct {
 	Lock *os.File // holds the node's lock; the caller closes it at its end
 }
 
-// Take requests the node from the holder that listens at path. On an error, it keeps nothing of the holder's, and it has called Abandon if
-// it had called Serve. It returns a *RefusedError if the holder refuses, and ErrNobody if no holder listens.
+// Take requests the node from the active agent that listens at path. On an error, it keeps nothing of the active agent's, and it has called
+// Abandon if it had called Serve. It returns a *RefusedError if the active agent refuses, and ErrNoActiveAgent if no active agent listens.
 func Take(ctx context.Context, log *slog.Logger, path string, me Claim, s Successor) (*Taken, error) {
 	begun := time.Now()
 	d := net.Dialer{Timeout: helloWait}
@@ -43,7 +43,7 @@ func Take(ctx context.Context, log *slog.Logger, path string, me Claim, s Succes
 	taken, err := t.take(ctx, me)
 	if err != nil {
 		if t.serving {
-			// Before the connection ends, because until then the holder counts the successor's answers as its own.
+			// Before the connection ends, because until then the active agent counts the successor's answers as its own.
 			s.Abandon()
 		}
 		return nil, err
@@ -68,8 +68,8 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 		closeFiles(files)
 		return nil, fmt.Errorf("wait for the active agent's offer: %w", err)
 	}
-	holder := m.offer.Claim
-	t.log.Info("sockets received", "from", holder.String(), "sockets", len(files))
+	active := m.offer.Claim
+	t.log.Info("sockets received", "from", active.String(), "sockets", len(files))
 	var sockets []Socket
 	for i, n := range m.offer.Sockets {
 		sockets = append(sockets, Socket{Protocol: n.Protocol, Address: n.Address, File: files[i]})
@@ -79,14 +79,14 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 		return nil, fmt.Errorf("receive the cache: %w", err)
 	}
 	t.serving = true
-	addresses, err := t.successor.Serve(ctx, holder, sockets)
+	addresses, err := t.successor.Serve(ctx, active, sockets)
 	if err != nil {
 		return nil, fmt.Errorf("serve next to the active agent: %w", err)
 	}
 	if err := t.conn.send(message{kind: kindServing, serving: serving{Addresses: addresses}}, helloWait); err != nil {
 		return nil, err
 	}
-	t.log.Info("serving next to the active agent", "from", holder.String(), "addr", addresses)
+	t.log.Info("serving next to the active agent", "from", active.String(), "addr", addresses)
 	m, files, err = t.conn.receive(yieldWait)
 	if err := t.expect(kindYours, m, err); err != nil {
 		closeFiles(files)
@@ -96,7 +96,7 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 		closeFiles(files)
 		return nil, err
 	}
-	return &Taken{From: holder, Lock: files[0]}, nil
+	return &Taken{From: active, Lock: files[0]}, nil
 }
 
 // expect turns everything but the wanted message into an error.
@@ -114,7 +114,7 @@ func (t *taker) expect(want kind, m message, err error) error {
 	return nil
 }
 
-// cache streams the content of the holder's cache to the successor. What the successor does not read is discarded.
+// cache streams the content of the active agent's cache to the successor. What the successor does not read is discarded.
 func (t *taker) cache() error {
 	r, w := io.Pipe()
 	restored := make(chan struct{})

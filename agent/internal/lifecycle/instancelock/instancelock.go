@@ -1,5 +1,4 @@
-// Package instancelock lets one process of a network namespace hold a lock: to be its prober, or to own its addresses in node-cache's
-// place. It imports none of its siblings.
+// Package instancelock gives one process of a network namespace a lock: to be its prober, or to own its addresses in node-cache mode.
 //
 // At most one process that has CAP_NET_ADMIN holds a lock, a process without that capability cannot block it, and it is released when the
 // process ends. A lock is an abstract unix socket, so containers need no shared folder. Any process may bind any such name, so the name

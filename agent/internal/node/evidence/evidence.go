@@ -22,8 +22,8 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Limits of what reading the notes may cost: if a client sends from many addresses that are all dropped, they are not read again before
-// share times what it took, and no later than slowest, since a starved process takes long for little.
+// Limits of what reading the notes may cost: if a client sends from many addresses that are all dropped, the next read waits for share
+// times the length of the last, and for slowest at most, because a starved process takes long for little.
 const (
 	share   = 20
 	slowest = time.Second
@@ -54,7 +54,7 @@ type Pods interface {
 
 // Node is the loop of the node.
 type Node interface {
-	// Pace is the time between two looks, and the least time between two queries that count.
+	// Pace is the time between two reads, and the least time between two queries that count.
 	Pace() (every, gap time.Duration)
 	// LeaseOf returns the lease under which a client's queries are delivered; false if it is not held.
 	LeaseOf(c steer.Client) (Lease, bool)
@@ -80,27 +80,26 @@ type Evidence struct {
 	trials   sync.WaitGroup
 	slots    chan struct{} // of the trials
 
-	before     map[steer.Protocol]int64 // dropped queries at the last look
-	stale      bool                     // the notes have to be read at the next look
-	next       time.Time                // not before
+	before     map[steer.Protocol]int64 // dropped queries at the last read
+	stale      bool                     // the notes have to be read next time
+	next       time.Time                // no read of the notes before
 	lastLogged string                   // the error
 
 	mu    sync.Mutex // guards judge.held
 	judge *judge
 }
 
-// New makes one.
 func New(log *slog.Logger, kernel Switch, bypasser Bypasser, pods Pods) *Evidence {
 	return &Evidence{log: log, kernel: kernel, bypasser: bypasser, pods: pods, counts: newCounts(), slots: make(chan struct{}, maxTrials),
 		judge: newJudge()}
 }
 
-// Run looks again and again until ctx ends. Holds outlive it: they lapse by themselves.
+// Run reads the evidence at intervals until ctx ends. Bypasses outlive it: they expire by themselves.
 func (e *Evidence) Run(ctx context.Context, n Node) {
 	defer e.trials.Wait()
 	for {
 		every, gap := n.Pace()
-		// On a grid of time, with the probes: waking up costs more than a look does.
+		// On a grid of time, with the probes, because waking up costs more than a read does.
 		if !tick.Grid(ctx, every) {
 			return
 		}
@@ -131,7 +130,7 @@ func (e *Evidence) startTrials(ctx context.Context, lease func(steer.Client) (Le
 	}
 }
 
-// read is one look: the counters first, and the notes only if queries were dropped.
+// read reads the counters, and the notes only if queries were dropped.
 func (e *Evidence) read(gap time.Duration, lease func(steer.Client) (Lease, bool)) error {
 	// An earlier agent may have left bypassed clients, and the switch may have cleared some.
 	if e.before == nil || e.anyBypassed() {

@@ -7,34 +7,34 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// patience is how old a first dropped query may be when the second comes. The switch forgets its clients in the same time, and a resolver
+// maxAge is how old a first dropped query may be when the second comes. The switch forgets its clients in the same time, and a resolver
 // that gives up repeats a query sooner (resolv.conf(5): 5 s, at most 30 s).
-const patience = time.Minute
+const maxAge = time.Minute
 
-// Lease is what is known of a lease at one moment.
+// Lease is the state of a lease.
 type Lease struct {
 	Since   time.Time // held without a break
 	Renewed time.Time // last renewed
 }
 
-// judge finds clients whose queries are dropped, and remembers those that the switch bypasses. It never reads a clock and touches nothing:
-// times come with the notes. What is done about a client is podstate's to decide.
+// judge finds clients whose queries are dropped, and records those that the switch bypasses. It is pure: times come with the notes.
+// podstate decides what happens to a client.
 type judge struct {
-	first    map[steer.Client]time.Time // the earliest query that was dropped, of clients that one is known of
-	bypassed map[steer.Client]bypass
+	firstDropped map[steer.Client]time.Time // the earliest query that was dropped, of clients of clients that have one
+	bypassed     map[steer.Client]bypass
 }
 
 // bypass is a client that the switch bypasses.
 type bypass struct {
 	podstate.Status
-	last time.Time // when the switch last got a hold
-	step int       // of steer.Hold: how long that lasts
-	// triesItself: no netns is known to try the client's path from, so its own next query after the hold is its trial.
+	last time.Time // when the switch last got a control packet
+	step int       // of steer.Hold: how long the bypass lasts
+	// triesItself: no netns is known to try the client's path from, so its next query after the bypass is its trial.
 	triesItself bool
 }
 
 func newJudge() *judge {
-	return &judge{first: map[steer.Client]time.Time{}, bypassed: map[steer.Client]bypass{}}
+	return &judge{firstDropped: map[steer.Client]time.Time{}, bypassed: map[steer.Client]bypass{}}
 }
 
 // nextTrial is when the client's path is tried next.
@@ -54,22 +54,22 @@ func (h bypass) nextTrial() time.Time {
 func (j *judge) findDropped(now time.Time, notes steer.Notes, gap time.Duration, lease func(steer.Client) (Lease, bool)) (
 	dropped []steer.Client, again bool,
 ) {
-	for c := range j.first {
+	for c := range j.firstDropped {
 		if _, ok := notes.Asked[c]; !ok {
-			delete(j.first, c)
+			delete(j.firstDropped, c)
 		}
 	}
 	for c, age := range notes.Asked {
 		asked := now.Add(-age)
 		heardAge, heard := notes.Heard[c]
 		if heard && heardAge <= age+notes.Slack {
-			delete(j.first, c)
+			delete(j.firstDropped, c)
 			continue
 		}
 		l, ok := lease(c)
 		if !ok || asked.Before(l.Since) {
 			// Without a lease no query is delivered: this one came before it ended.
-			delete(j.first, c)
+			delete(j.firstDropped, c)
 			continue
 		}
 		if h, bypassed := j.bypassed[c]; bypassed {
@@ -78,9 +78,9 @@ func (j *judge) findDropped(now time.Time, notes steer.Notes, gap time.Duration,
 			}
 			continue
 		}
-		first, known := j.first[c]
-		if !known || asked.Sub(first) > patience || first.Before(l.Since) || heard && !now.Add(-heardAge).Before(first) {
-			j.first[c] = asked
+		first, known := j.firstDropped[c]
+		if !known || asked.Sub(first) > maxAge || first.Before(l.Since) || heard && !now.Add(-heardAge).Before(first) {
+			j.firstDropped[c] = asked
 			continue
 		}
 		if asked.Sub(first) < gap {
@@ -112,10 +112,10 @@ func (j *judge) next(c steer.Client, now time.Time) bypass {
 	return h
 }
 
-// bypass remembers a hold that was carried out. Earlier queries do not count any more.
+// noteBypass records a client that the switch bypasses now. Earlier queries do not count any more.
 func (j *judge) noteBypass(c steer.Client, h bypass) {
 	j.bypassed[c] = h
-	delete(j.first, c)
+	delete(j.firstDropped, c)
 }
 
 // dueTrials lists the bypassed clients whose trial podstate starts now.

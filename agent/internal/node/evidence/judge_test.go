@@ -162,12 +162,12 @@ func TestJudgeForgets(t *testing.T) {
 	lease := func(steer.Client) (Lease, bool) { return Lease{}, true }
 	now := time.Unix(1_800_000_000, 0)
 	j.findDropped(now, steer.Notes{Asked: notes{pod: time.Second}}, gap, lease)
-	if len(j.first) != 1 {
-		t.Fatalf("not remembered: %v", j.first)
+	if len(j.firstDropped) != 1 {
+		t.Fatalf("not remembered: %v", j.firstDropped)
 	}
 	j.findDropped(now.Add(2*time.Minute), steer.Notes{}, gap, lease)
-	if len(j.first) != 0 {
-		t.Errorf("not forgotten: %v", j.first)
+	if len(j.firstDropped) != 0 {
+		t.Errorf("not forgotten: %v", j.firstDropped)
 	}
 }
 

@@ -8,11 +8,11 @@ import "time"
 // that one stray answer does not flap the lease. Silence needs no count, because the lease expires by itself; nor do late answers one
 // after another, which renew nothing.
 //
-// One loss to an explicit failure is forgiven at once, one to silence after a moment. If losses follow one another the agent is not
-// dead but overloaded, or something comes and goes: it proves itself as soon as the load is gone, and the load comes back with the
-// lease. So each further loss makes it rest twice as long before it is trusted again, while kube-dns answers; a loss to slowness
-// counts so from the first one on. A starved agent thus holds its lease for a second or two at a time, three times in the first minute
-// and once in each further one.
+// After one loss to an explicit failure the target may have its lease again at once; after one loss to silence, two seconds later. If
+// losses follow one another, the agent is not dead but overloaded, or a fault comes and goes: probes are answered as soon as the load is
+// gone, and the load comes back with the lease. So each further loss doubles the rest before the next lease, while kube-dns answers; a loss
+// to slow answers counts as a further one from the start. A starved agent thus has its lease for a second or two at a time, three times in
+// the first minute and once in each further one.
 const (
 	resultsKept = 5
 	maxFailures = 3
@@ -43,7 +43,7 @@ type Verdict int
 // The verdicts.
 const (
 	Wait     Verdict = iota // neither renew nor withdraw
-	Renew                   // proven
+	Renew                   // answered
 	Withdraw                // failed too often: the lease must go now
 	Lapse                   // silent too long: the kernel has let it expire
 )
@@ -51,14 +51,14 @@ const (
 // Target is what one target's probes and losses show. The zero value is trusted.
 type Target struct {
 	failed    []bool    // the last explicit results
-	inARow    int       // proofs
+	inARow    int       // answered probes
 	losses    int       // not forgiven yet
 	restUntil time.Time // no lease before
 	rested    bool      // it had to rest since the last loss
 	heldSince time.Time
 }
 
-// Next takes one probe in and returns what to do. held: the lease is held. expired: its lifetime has passed without a renewal.
+// Next adds one probe and returns what to do. held: the lease is held. expired: its lifetime has passed without a renewal.
 func (t *Target) Next(p Probe, held, expired bool, now time.Time) Verdict {
 	if p == Answered {
 		t.inARow++

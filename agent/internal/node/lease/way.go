@@ -1,7 +1,7 @@
 // Package lease decides when a lease is granted, renewed and withdrawn. It is pure: it knows no kernel, no network and no clock. Each
 // call gets the time and one observation, and returns what to do.
 //
-// A Way decides for all leases behind one cluster DNS address, by whether the agent can query kube-dns. A Target decides for one
+// A Path decides for all leases behind one cluster DNS address, by whether the agent can query kube-dns. A Target decides for one
 // address and protocol, by the agent's probes. A lease needs both.
 //
 // Without an answer there is no lease. If observations stop, the caller stops to renew, and the kernel lets the lease expire.
@@ -25,7 +25,7 @@ const (
 	unservedLimit = 10 * time.Second // in Fallback, without an answer from kube-dns
 )
 
-// State says what happens to the leases behind one cluster DNS address.
+// State decides about the leases behind one cluster DNS address.
 type State int
 
 // The states. Only Serving and BothDown allow leases.
@@ -79,13 +79,13 @@ func (r Round) event() event {
 // Path is the state of one cluster DNS address. The zero value is Starting.
 type Path struct {
 	State  State
-	until  time.Time // Fallback: it rests until then. BothDown: the next trial begins. Trial: it ends
+	until  time.Time // Fallback: no lease before. BothDown: the next trial begins. Trial: it ends
 	since  time.Time // Serving: its begin. Fallback: since when kube-dns does not answer; zero while it does
 	inARow int       // answered rounds
 	losses int       // not forgiven yet
 }
 
-// Serve is a Way that serves, as that of an inherited node does until its own queries show more.
+// Serve is a Path that serves, as that of an inherited node does until its own queries show more.
 func Serve(since time.Time) Path { return Path{State: Serving, since: since} }
 
 // Allows reports whether leases are allowed.
@@ -129,7 +129,7 @@ var transitions = []transition{
 	{Trial, unclear, podFailedOrDue, BothDown, deadline(trialInterval)},
 }
 
-// Next is the Way after one round.
+// Next is the Path after one round.
 func (w Path) Next(r Round, now time.Time) Path {
 	on := r.event()
 	w.inARow++

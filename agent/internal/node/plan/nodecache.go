@@ -20,8 +20,8 @@ type Template struct {
 // NodeResolvConf is the node's resolv.conf, which a host-network pod with dnsPolicy Default has at this path.
 const NodeResolvConf = "/etc/resolv.conf"
 
-// AskedInPlace is the input of upstream.Resolve for an agent in node-cache's place.
-func AskedInPlace(o nodecache.Options, a nodecache.Answer, domain string, readFile func(string) ([]byte, error)) upstream.Input {
+// NodeCacheUpstreams is the input of upstream.Resolve for an agent in node-cache mode.
+func NodeCacheUpstreams(o nodecache.Options, a nodecache.Answer, domain string, readFile func(string) ([]byte, error)) upstream.Input {
 	return upstream.Input{
 		ClusterDomain: domain, Cluster: []nameserver.Address{nameserver.At(a.Upstream)}, External: []nameserver.Source{{Path: NodeResolvConf}},
 		ConfigMap: o.ConfigMap, Own: o.LocalIPs, ReadFile: readFile, AskStub: true, // as node-cache
@@ -30,9 +30,9 @@ func AskedInPlace(o nodecache.Options, a nodecache.Answer, domain string, readFi
 	}
 }
 
-// InPlace makes the plan of an agent in node-cache's place, from node-cache's flags and their resolved values. n has the defaults for what
+// OfNodeCache makes the plan of an agent in node-cache mode, from node-cache's flags and their resolved values. n has the defaults for what
 // no flag sets, and instance is the answer to the agent's probes.
-func InPlace(o nodecache.Options, a nodecache.Answer, t Template, n *config.Node, instance string) Plan {
+func OfNodeCache(o nodecache.Options, a nodecache.Answer, t Template, n *config.Node, instance string) Plan {
 	p := Plan{
 		Arrangement: NodeCache, Backend: n.Backend, Locals: a.Locals, Steers: true, Firewall: o.SetupIptables,
 		Link:          Link{Name: o.Interface, Foreign: !o.SetupInterface, Temporary: o.SetupInterface && !o.SkipTeardown},

@@ -78,8 +78,8 @@ type Terms struct {
 	Check    time.Duration // between two full checks, which need no event; 0: 30 s. A reload does not change it
 }
 
-// Patience is how long a probe waits for its answer: short enough that, after one lost probe, the next can still renew the lease.
-func (t Terms) Patience() time.Duration { return max(t.Lifetime-2*t.Renew, t.Renew) }
+// ProbeTimeout is how long a probe waits for its answer: short enough that, after one lost probe, the next can still renew the lease.
+func (t Terms) ProbeTimeout() time.Duration { return max(t.Lifetime-2*t.Renew, t.Renew) }
 
 // Folders are where the agent's files are. pkg/nodestate has their names.
 type Folders struct {
@@ -93,7 +93,7 @@ type Lock struct {
 	Waits  bool   // if another agent has the lock, this one stands by for its end
 }
 
-// StartsUnserved reports whether an agent also starts if the server's configuration cannot be served. In node-cache's place it does,
+// StartsUnserved reports whether an agent also starts if the server's configuration cannot be served. In node-cache mode it does,
 // because pods use the agent's addresses, and without the switch nothing would answer there.
 func (p Plan) StartsUnserved() bool { return p.Arrangement == NodeCache }
 

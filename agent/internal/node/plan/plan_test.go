@@ -113,7 +113,7 @@ func TestPlans(t *testing.T) {
 				must(t, err)
 				n := config.Default()
 				n.Backend = o.Backend
-				p = plan.InPlace(o, a, tc.template, &n, "instance")
+				p = plan.OfNodeCache(o, a, tc.template, &n, "instance")
 			} else {
 				readFile := read(map[string]string{"/node.yaml": head + tc.config, "/etc/own": ". {\n whoami\n}\n"})
 				n, err := config.Load("/node.yaml", config.Env{LookupEnv: lookup, ReadFile: readFile})

@@ -46,7 +46,7 @@ func (d *datagrams) close() { d.f.Close() }
 // retire closes the socket, once no query is in flight.
 func (d *datagrams) retire() {
 	d.retired.Store(true)
-	if d.mu.TryLock() { // else the holder of the lock closes the socket
+	if d.mu.TryLock() { // else the query in flight closes the socket
 		defer d.mu.Unlock()
 		d.f.Close()
 	}

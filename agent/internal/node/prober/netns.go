@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// netns is the netns that the prober queries from: mostly its own. That has no name; a descriptor and one thread that never leaves it keep
+// netns is the netns that the prober queries from, mostly its own. It has no name; a descriptor and one thread that never leaves it keep
 // it alive. A socket belongs to the netns of the thread that makes it, so sockets are made on that thread; afterwards any goroutine may use
 // them. A thread that stays is cheaper than one that enters and leaves the netns for each TCP probe.
 type netns struct {

@@ -29,7 +29,7 @@ func ownMAC() net.HardwareAddr  { return net.HardwareAddr{0x02, 'n', 'd', 'n', '
 type family struct {
 	is4     bool
 	af      int
-	gateway netip.Addr // the prober's next hop: it stands for the host's end, and no interface has the address
+	gateway netip.Addr // the prober's next hop: the host's end answers for it, and no interface has the address
 }
 
 func ipv4() family {

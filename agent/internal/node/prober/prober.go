@@ -7,7 +7,7 @@
 // netns, as the node's own processes do (D-031): an answer does not show that INPUT admits pods.
 //
 // Failure policy: a probe reports a Result and never retries; the caller decides what it means. Ensure makes whatever is missing, and is
-// called whenever something looks wrong.
+// called at each check and after each fault.
 package prober
 
 import (
@@ -277,7 +277,7 @@ func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Pr
 }
 
 // CheckFallback queries clusterDNS for name's address over UDP and TCP, from the proof source, whose packets the switch always sends to
-// kube-dns. Nil means that the fallback works over both. Verify first that the host's rules are in place, because without the switch the
+// kube-dns. Nil means that the fallback works over both. Check first that the host's rules are in place, because without the switch the
 // agent itself would answer.
 func (p *Prober) CheckFallback(ctx context.Context, clusterDNS netip.Addr, name string) error {
 	room, err := p.openNetNS()
