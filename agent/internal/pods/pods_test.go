@@ -228,6 +228,20 @@ func TestTendSteersPending(t *testing.T) {
 	}
 }
 
+// A pod that waited while the host's back end changed gets the new one's rules, and its file records that.
+func TestPendingPodRecordsTheBackEnd(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	pod := n.AddPod("pod")
+	f := fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4))
+	f.Backend = "iptables-nft"
+	write(t, n.dir, f)
+	n.tend(yes, false, map[string]int{Steered: 1})
+	n.wantTable(pod, r4)
+	if got, err := podfile.Read(podfile.Path(n.dir, "a", "eth0")); err != nil || got.Backend != n.backend.Recorded() {
+		t.Errorf("the file records the back end %q, %v", got.Backend, err)
+	}
+}
+
 // A redirect that the switch was not told of would lead into nothing.
 func TestTendWaitsForTheSwitch(t *testing.T) {
 	n := newNode(t, testutil.PTP)

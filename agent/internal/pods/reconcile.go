@@ -263,13 +263,14 @@ func (p *Pods) steerPending(box *sandbox, i int, host *os.File, verified func(ne
 	return err
 }
 
-// writeDecisions writes an attachment's decisions into its file, and nothing else, because the rest may have changed since it was read.
+// writeDecisions writes an attachment's decisions, and by what they are in force, into its file. It leaves the rest, which may have changed
+// since it was read.
 func (p *Pods) writeDecisions(f podfile.File) error {
 	return podfile.Amend(p.stateDir, f.ContainerID, f.IfName, func(now *podfile.File) bool {
 		if now.NetNSInode != f.NetNSInode {
 			return false // the file is now for another netns
 		}
-		now.Decisions, now.HostInterface = f.Decisions, f.HostInterface
+		now.Decisions, now.HostInterface, now.Backend = f.Decisions, f.HostInterface, f.Backend
 		return true
 	})
 }
