@@ -18,6 +18,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/integration/faults/load"
+	"github.com/neardns/neardns/integration/programs"
 	"github.com/neardns/neardns/pkg/steer/nft"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -153,6 +154,9 @@ func (s *stand) addPod(with bool) {
 	conf := &libcni.RuntimeConf{ContainerID: "pod", NetNS: s.pod.Path(), IfName: "eth0", Args: [][2]string{{"IgnoreUnknown", "1"}}}
 	s.node.Host.Do(func() { _, err = cni.AddNetworkList(context.Background(), list, conf) })
 	s.must(err)
+	if with {
+		programs.AwaitSteered(s.t, s.path("state"), "pod", "eth0")
+	}
 	// The first packet of a new link may wait for a neighbour.
 	testutil.Eventually(s.t, func() error {
 		_, err := testutil.Ask(s.pod.NetNS, s.clusterDNS(), "first.svc.cluster.local.", dns.TypeA, "udp", testutil.AskOptions{Timeout: 300 * time.Millisecond})

@@ -112,6 +112,8 @@ func (c cnitool) testCheck(t *testing.T) {
 	n := c.node
 	p := n.mustSetUp("checked")
 	c.must("check", p)
+	p.wantState(podfile.Steered, "")
+	c.must("check", p)
 	p.Run("nft", "delete", "table", "inet", "neardns")
 	if err := c.call("check", p, nil); err == nil {
 		t.Error("CHECK without the pod's table is good")

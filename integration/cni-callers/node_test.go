@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/integration/compat"
+	"github.com/neardns/neardns/integration/programs"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -195,8 +196,12 @@ func (p *pod) file() (podfile.File, error) {
 	return podfile.Read(podfile.Path(p.node.stateDir(), p.id, "eth0"))
 }
 
+// wantState fails unless all of the pod's decisions are in one state. A pod is steered by the agent, soon after ADD.
 func (p *pod) wantState(want podfile.State, reason string) {
 	p.node.t.Helper()
+	if want == podfile.Steered {
+		programs.AwaitSteered(p.node.t, p.node.stateDir(), p.id, "eth0")
+	}
 	f, err := p.file()
 	if err != nil {
 		p.node.t.Fatal(err)

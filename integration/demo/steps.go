@@ -97,20 +97,26 @@ func (s *show) agentStarts() {
 	s.step("The agent starts: it earns its leases by questions that come the pods' way, and proves the fallback")
 	s.startAgent()
 	p := s.early
+	s.awaitSteered(p)
+	s.expect("pod made before the agent, now", "steered", s.decisions(p))
+	_, _ = s.program("neardns-agent", "status", "--config", nodeConfig)
+}
+
+// awaitSteered waits until the pod is steered.
+func (s *show) awaitSteered(p *pod) {
 	testutil.Eventually(s.t, func() error {
 		if d := s.decisions(p); d != "steered" {
-			return fmt.Errorf("the early pod is %s; the agent's log:\n%s", d, s.read(agentLog))
+			return fmt.Errorf("%s is %s; the agent's log:\n%s", p.name, d, s.read(agentLog))
 		}
 		return nil
 	})
-	s.expect("pod made before the agent, now", "steered", s.decisions(p))
-	_, _ = s.program("neardns-agent", "status", "--config", nodeConfig)
 }
 
 func (s *show) podAfterAgent() {
 	s.step("A pod is made: nothing in it changes but a packet rule")
 	p := s.addPod("late", podOptions{})
 	s.late = p
+	s.awaitSteered(p)
 	s.expect("pod made after the agent", "steered", s.decisions(p))
 	s.tell("%s$ cat /etc/resolv.conf\n%s", p.name, s.read(p.resolvConf))
 	s.tell("%s$ nft list table inet neardns\n%s", p.name, p.Run("nft", "list", "table", "inet", steer.TableName))

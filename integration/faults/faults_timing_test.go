@@ -100,7 +100,7 @@ func testOptions(t *testing.T) *options {
 		t.Fatal(err)
 	}
 	o := &options{root: root, rounds: 1}
-	for _, name := range programs {
+	for _, name := range binaries {
 		if _, err := os.Stat(o.bin(name)); err != nil {
 			testutil.Skip(t, "no bin/"+name+": `make build tools` makes it")
 		}

@@ -75,7 +75,7 @@ func (o *options) run(ctx context.Context, out, progress io.Writer) error {
 	if o.root, err = os.Getwd(); err != nil {
 		return err
 	}
-	for _, name := range programs {
+	for _, name := range binaries {
 		if _, err := os.Stat(o.bin(name)); err != nil {
 			return fmt.Errorf("no bin/%s here: %w", name, errMissing)
 		}

@@ -115,8 +115,8 @@ func isSet(name string) (set bool) {
 	return set
 }
 
-// programs of bin/ that are run.
-var programs = []string{"neardns", "neardns-agent", "tools/coredns", "tools/ptp", "tools/host-local"}
+// binaries of bin/ that are run.
+var binaries = []string{"neardns", "neardns-agent", "tools/coredns", "tools/ptp", "tools/host-local"}
 
 func (o *options) bin(name string) string { return filepath.Join(o.root, "bin", name) }
 

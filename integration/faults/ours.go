@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/neardns/neardns/integration/programs"
 	"github.com/neardns/neardns/pkg/nodestate"
-	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -54,11 +54,7 @@ func newOurs(t testutil.TB, bin func(string) string, dir string, l lease) *stand
 	s.up()
 	s.pod, s.noisy = addPod(s, "pod", o.entry()), addPod(s, "noisy", o.entry())
 	for _, p := range []string{"pod", "noisy"} {
-		f, err := podfile.Read(podfile.Path(s.path("state"), p, "eth0"))
-		s.must(err)
-		if len(f.In(podfile.Steered)) == 0 {
-			t.Fatalf("%s is not steered: %+v", p, f.Decisions)
-		}
+		programs.AwaitSteered(t, s.path("state"), p, "eth0")
 		o.pods++
 	}
 	s.await()

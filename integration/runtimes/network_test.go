@@ -80,13 +80,10 @@ func (n *node) steered(name string) error {
 		return err
 	}
 	defer n.mustRemove(p)
-	f, err := podfile.Read(podfile.Path(n.stateDir(), p.sandbox, "eth0"))
-	if err != nil {
+	if _, err := podfile.Read(podfile.Path(n.stateDir(), p.sandbox, "eth0")); err != nil {
 		return err
 	}
-	if f.Decisions[0].State != podfile.Steered {
-		return fmt.Errorf("%s is %s", name, f.Decisions[0].State)
-	}
+	testutil.Eventually(n.t, func() error { return n.inState(p, podfile.Steered) })
 	n.wantCached(p, name+".cluster.local")
 	return nil
 }

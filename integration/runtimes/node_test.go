@@ -147,16 +147,21 @@ func (n *node) file(p *pod) podfile.File {
 	return f
 }
 
-// wantSteered tells whether the pod's questions go to the agent, by the plugin's own word.
-func (n *node) wantState(p *pod, want podfile.State) {
-	n.t.Helper()
-	f := n.file(p)
-	for _, d := range f.Decisions {
+// inState returns an error unless all of the pod's decisions are in one state.
+func (n *node) inState(p *pod, want podfile.State) error {
+	for _, d := range n.file(p).Decisions {
 		if d.State != want {
-			n.t.Errorf("pod %s: %s is %s (%s), want %s", p.name, d.Redirect.ClusterDNS, d.State, d.Reason, want)
+			return fmt.Errorf("pod %s: %s is %s (%s), want %s", p.name, d.Redirect.ClusterDNS, d.State, d.Reason, want)
 		}
 	}
-	if f.PodName != p.name || f.PodNamespace != "shop" {
+	return nil
+}
+
+// wantState waits until all of the pod's decisions are in one state: the agent steers a pod soon after ADD.
+func (n *node) wantState(p *pod, want podfile.State) {
+	n.t.Helper()
+	testutil.Eventually(n.t, func() error { return n.inState(p, want) })
+	if f := n.file(p); f.PodName != p.name || f.PodNamespace != "shop" {
 		n.t.Errorf("pod file names %s/%s, want shop/%s", f.PodNamespace, f.PodName, p.name)
 	}
 }

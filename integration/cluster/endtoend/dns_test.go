@@ -86,13 +86,12 @@ func (s *suite) testPolicies() {
 		if got := nameservers(s.resolvConf(c.name)); !slices.Equal(got, c.nameservers) {
 			s.t.Errorf("pod %s has the nameservers %q, want %q", c.name, got, c.nameservers)
 		}
-		f := s.file(c.name)
-		switch {
-		case f == nil:
-			s.t.Errorf("pod %s has no file", c.name)
-		case len(f.Decisions) != 2 || f.Decisions[0].State != c.state:
-			s.t.Errorf("pod %s: decisions %+v, want %s", c.name, f.Decisions, c.state)
-		}
+		s.eventually(func() error { // the agent steers the pod, soon after ADD
+			if f := s.file(c.name); f == nil || len(f.Decisions) != 2 || f.Decisions[0].State != c.state {
+				return fmt.Errorf("pod %s: %+v, want %s", c.name, f, c.state)
+			}
+			return nil
+		})
 		for _, text := range c.nameservers {
 			at := netip.MustParseAddr(text)
 			if slices.Contains(outside, text) {
