@@ -143,7 +143,7 @@ func (k *keeper) missing(host rules.Rules, name string) (sw nodestate.Switch, go
 	if stand.Backend != name || stand.Switch == nil {
 		return sw, nil, true, nil
 	}
-	gone, err = host.Lacks(stand.Switch.Host())
+	gone, err = host.Missing(stand.Switch.Host())
 	return *stand.Switch, gone, false, err
 }
 

@@ -52,7 +52,7 @@ func everywhere() []job {
 func whole() []job {
 	return append(cells(),
 		job{Package: "pkg/steer/nft", Run: "^(TestSupported|TestApplyIsIdempotent|TestRemove)|^TestInterceptPods$/^ipvs$/^bridge.brnf$|" +
-			"^(TestCritiqueA05LeaseCutsNoConnection|TestCritiqueA07LocalAndClusterFromOnePort|TestConnectedUDPThroughFlips)$/^ipvs$"},
+			"^(TestLeaseCutsNoConnection|TestLocalAndClusterFromOnePort|TestConnectedUDPThroughFlips)$/^ipvs$"},
 		job{Package: "pkg/steer/rules", Run: "^TestSwitch$/^nftables$/^ipvs$/^(ptp|bridge.brnf)$|" +
 			"^TestClusterDNSOnTheLink$/^nftables$/^ipvs$|^TestClusterDNSOnTheLink$/^iptables-nft$/^ipvs$/^alone$"},
 		job{Package: "pkg/testutil", Run: "^TestNode$/^dual$/^ipvs$|^TestProxyChanges$/^ipvs$"},

@@ -1,7 +1,7 @@
 // Package offload chooses which cache entries the kernel program serves, pushes them, and revokes them before they change.
 //
-// It guarantees that the kernel never serves an entry that the fast path would not serve at that moment, nor one that the store has replaced
-// or dropped. A query never waits for it.
+// It guarantees that the kernel never serves an entry that the fast path would not serve at that moment, nor one that the store has
+// replaced or dropped. A query never waits for it.
 //
 // On failure: the agent answers what cannot be offloaded. If the kernel does not revoke an entry, all entries are revoked, and nothing is
 // offloaded until the next Begin.
@@ -18,8 +18,8 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// MaxTime is how long an entry is offloaded at most. If the agent dies, no one can revoke its entries, so the kernel program serves them for
-// at most this long (D-070).
+// MaxTime is how long an entry is offloaded at most. If the agent dies, no one can revoke its entries, so the kernel program serves them
+// for at most this long (D-070).
 const MaxTime = 30 * time.Second
 
 const (
@@ -244,8 +244,8 @@ const drift = time.Second
 
 func (l *Offloader) clockOffset() time.Duration { return l.kernel.Now() - time.Duration(l.store.Now()) }
 
-// clocksAgree reports whether the store's clock is right. After the machine slept, the store learns of it some seconds later than the kernel,
-// and until then its entries look younger than they are. mu is held.
+// clocksAgree reports whether the store's clock is right. After the machine slept, the store learns of it some seconds later than the
+// kernel, and until then its entries look younger than they are. mu is held.
 func (l *Offloader) clocksAgree() bool {
 	now := l.clockOffset()
 	if (now - l.offset).Abs() > drift {
@@ -328,8 +328,8 @@ func (l *Offloader) evictOne(now answers.Instant) bool {
 	return l.fault == nil
 }
 
-// Poll counts the kernel's hits in the store, so that entries in use are kept and refreshed before they expire. It also revokes entries whose
-// time is over.
+// Poll counts the kernel's hits in the store, so that entries in use are kept and refreshed before they expire. It also revokes entries
+// whose time is over.
 func (l *Offloader) Poll() {
 	l.mu.Lock()
 	k := l.kernel

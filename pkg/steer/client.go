@@ -56,17 +56,17 @@ type PodWay struct {
 	Protocol   Protocol
 }
 
-// Noter is implemented by a back end whose pod table can record a pod's TCP connections before it steers any. Repair then
+// ConnectionRecorder is implemented by a back end whose pod table can record a pod's TCP connections before it steers any. Repair then
 // leaves the recorded connections on kube-dns. Other back ends choose at a connection's first packet and need no record.
-type Noter interface {
-	// Note makes p's table without its steering, unless there is a table. noting reports that the table only records now; that
+type ConnectionRecorder interface {
+	// RecordConnections makes p's table without its steering, unless there is a table. recording reports that the table only records now; that
 	// includes one that a killed process left behind.
-	Note(p Pod) (noting bool, err error)
+	RecordConnections(p Pod) (recording bool, err error)
 }
 
-// Witness is implemented by a back end whose pod tables bypass the agent by themselves. With other back ends, lost queries are
+// BypassReader is implemented by a back end whose pod tables bypass the agent by themselves. With other back ends, lost queries are
 // found only by a query from the pod's netns.
-type Witness interface {
+type BypassReader interface {
 	// Unanswered lists the ways that the pod table bypasses now, because queries got no answer.
 	Unanswered(of Pod) ([]PodWay, error)
 	// Generation is the number that the kernel increases with each change of the netns's ruleset. Packets do not change it.

@@ -85,7 +85,7 @@ func (v *verb) withRules(nsFD int, f func(rules.Rules) error) error {
 // node started records what it made, for the calls after it.
 func (v *verb) ensureSwitch(host rules.Rules, own steer.Host) error {
 	whole := v.stand.With(own)
-	stands, err := host.Whole(whole) // another call may have been faster
+	stands, err := host.IsComplete(whole) // another call may have been faster
 	if err == nil && !stands {
 		err = host.Ensure(whole)
 	}
@@ -104,19 +104,19 @@ type recordedRules struct {
 
 func (h recordedRules) exist() bool { return h.stand.Backend != "" }
 
-// Whole reports whether the recorded rules exist for the IP families of rs.
-func (h recordedRules) Whole(rs steer.Ruleset) (bool, error) {
+// IsComplete reports whether the recorded rules exist for the IP families of rs.
+func (h recordedRules) IsComplete(rs steer.Ruleset) (bool, error) {
 	if !h.exist() {
 		return false, nil
 	}
-	return h.Rules.Whole(rs)
+	return h.Rules.IsComplete(rs)
 }
 
 func (h recordedRules) Present() (bool, error) {
 	if h.stand.Switch == nil {
 		return h.exist(), nil
 	}
-	return h.Whole(h.stand.Switch.Host())
+	return h.IsComplete(h.stand.Switch.Host())
 }
 
 // IsUplink returns false: pods' links are no uplinks, and the agent checks again.

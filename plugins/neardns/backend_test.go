@@ -65,7 +65,7 @@ func TestLacks(t *testing.T) {
 		t.Errorf("where nobody has made rules, the plugin makes them: %v", err)
 	}
 	c := &Conf{Steer: steerAlways, Redirects: []steer.Redirect{redirect4}}
-	if d := decide(c, redirect4, hostnet.Found{}, facts{Lacks: lack}); d.State != podfile.Pending || d.Reason == "" {
+	if d := decide(c, redirect4, hostnet.Found{}, facts{Unsupported: lack}); d.State != podfile.Pending || d.Reason == "" {
 		t.Errorf("decided %+v, want it to wait", d)
 	}
 }

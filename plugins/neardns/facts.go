@@ -22,7 +22,7 @@ func (v *verb) collectFacts(in call, ns *os.File) facts {
 	if f.Proof.Backend != v.backend.Recorded() || f.Proof.Outlived() {
 		f.Proof = nodestate.Proof{} // another back end, or kube-proxy after another boot, may handle the fallback differently
 	}
-	f.Lacks = v.missingRules(rules.Addresses(hostRules(v.conf, nil))...)
+	f.Unsupported = v.missingRules(rules.Addresses(hostRules(v.conf, nil))...)
 	f.Ways = v.ways(ns)
 	if !slices.ContainsFunc(f.Ways, hasWay) {
 		return f
@@ -66,7 +66,7 @@ func (v *verb) inspectSwitch(ways []hostnet.Found) (stands bool) {
 				w.Err = &hostnet.WayError{Reason: w.HostInterface + " also leads away from the node, where the cache must not answer"}
 			}
 		}
-		stands, err = host.Whole(hostRules(v.conf, nil))
+		stands, err = host.IsComplete(hostRules(v.conf, nil))
 		return err
 	})
 	return stands

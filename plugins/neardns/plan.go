@@ -15,11 +15,11 @@ import (
 
 // facts are what ADD reads from the node before it decides.
 type facts struct {
-	Ways     []hostnet.Found // one per redirect; none if bypassReason has a reason already
-	Proof    nodestate.Proof // the fallback check's result
-	ProofErr error           // the result exists and cannot be read
-	Lacks    error           // why this call cannot have the host's rules
-	Siblings []podfile.File  // other attachments of the same netns
+	Ways        []hostnet.Found // one per redirect; none if bypassReason has a reason already
+	Proof       nodestate.Proof // the fallback check's result
+	ProofErr    error           // the result exists and cannot be read
+	Unsupported error           // why this call cannot have the host's rules
+	Siblings    []podfile.File  // other attachments of the same netns
 	// SwitchStands is true if the host table needs no addition. Uplinks is then empty.
 	SwitchStands bool
 	Uplinks      []string
@@ -138,8 +138,8 @@ func decide(c *Conf, r steer.Redirect, w hostnet.Found, f facts) podfile.Decisio
 		return podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: w.Err.Error()}
 	case f.UplinksErr != nil:
 		return podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: "the node's uplinks are unknown: " + f.UplinksErr.Error()}
-	case f.Lacks != nil:
-		return podfile.Decision{Redirect: r, State: podfile.Pending, Reason: f.Lacks.Error()}
+	case f.Unsupported != nil:
+		return podfile.Decision{Redirect: r, State: podfile.Pending, Reason: f.Unsupported.Error()}
 	case c.Steer == steerAlways || f.Proof.Covers(r.ClusterDNS):
 		return podfile.Decision{Redirect: r, State: podfile.Steered}
 	case f.ProofErr != nil:

@@ -201,7 +201,7 @@ func (a *agent) ensureFallback(first plan.Plan) {
 		}
 		defer host.Close() //nolint:errcheck // all changes are written
 		if a.backend.Caps().Adds {
-			if whole, err := host.Whole(rules); err != nil || whole {
+			if whole, err := host.IsComplete(rules); err != nil || whole {
 				return err
 			}
 		}

@@ -288,8 +288,8 @@ func TestOpenConnectionsStay(t *testing.T) {
 			t.Fatal(err)
 		}
 		noted := dial(to)
-		if noting, err := table.Note(steer.Pod{Redirects: []steer.Redirect{r4, r6}}); err != nil || !noting {
-			t.Fatalf("notes: %v, %v", noting, err)
+		if recording, err := table.RecordConnections(steer.Pod{Redirects: []steer.Redirect{r4, r6}}); err != nil || !recording {
+			t.Fatalf("notes: %v, %v", recording, err)
 		}
 		who("noted", dial(to), "KUBEDNS")
 		n.tend(yes, true, map[string]int{Steered: 1})

@@ -97,7 +97,7 @@ func (p *Pods) bypassedBy(box *sandbox) (ways []steer.PodWay, known bool, err er
 		return nil, false, err
 	}
 	defer table.Close() //nolint:errcheck // only read
-	w, known := table.(steer.Witness)
+	w, known := table.(steer.BypassReader)
 	if known {
 		ways, err = w.Unanswered(want)
 	}

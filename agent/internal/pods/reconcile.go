@@ -354,7 +354,7 @@ func (p *Pods) repair(box *sandbox, verified func(netip.Addr) bool) error {
 	}
 	defer table.Close()
 	seen := fingerprint{inode: box.files[0].NetNSInode, want: fmt.Sprint(want)}
-	if w, ok := table.(steer.Witness); !ok {
+	if w, ok := table.(steer.BypassReader); !ok {
 		for _, f := range box.files {
 			p.reportSteered(f, podstate.TableKnowsNothing)
 		}
@@ -404,12 +404,12 @@ func (p *Pods) apply(box *sandbox) error {
 // steer writes a sandbox's table. Connections that the pod opened to kube-dns stay there. The table first notes the packets of every
 // connection; the connections listed after that, and those noted until the rules are in place, are exempt.
 func (p *Pods) steer(table rules.Rules, box *sandbox, want steer.Pod) error {
-	if n, ok := table.(steer.Noter); ok && len(want.Redirects) > 0 {
-		noting, err := n.Note(want)
+	if n, ok := table.(steer.ConnectionRecorder); ok && len(want.Redirects) > 0 {
+		recording, err := n.RecordConnections(want)
 		if err != nil {
 			return err
 		}
-		if noting { // else the existing table already knows the connections
+		if recording { // else the existing table already knows the connections
 			want.Open = p.connections(box)
 		}
 	}

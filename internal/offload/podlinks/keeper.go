@@ -1,7 +1,8 @@
-// Package podlinks keeps the kernel program, which answers hits, at the links of the pods that are to have it, and counts its answers there.
+// Package podlinks keeps the kernel program, which answers hits, at the links of the pods that are to have it, and counts its answers
+// there.
 //
-// It decides at which links the program is, and records why it is not at others. The program is never at the link of a pod that is not to have
-// it, and no answer is counted twice.
+// It decides at which links the program is, and records why it is not at others. The program is never at the link of a pod that is not to
+// have it, and no answer is counted twice.
 //
 // On failure: a pod whose link cannot have the program is listed with the reason, and the agent answers it as if there were no program.
 package podlinks
@@ -78,15 +79,15 @@ type key struct {
 
 func keyOf(f podfile.File) key { return key{f.ContainerID, f.IfName, f.NetNSInode} }
 
-// podLink is the link of an attachment. A veth keeps its index, and a pod has one veth for life; if it has another one, attaching to the old
-// one fails and the link is looked for again.
+// podLink is the link of an attachment. A veth keeps its index, and a pod has one veth for life; if it has another one, attaching to the
+// old one fails and the link is looked for again.
 type podLink struct {
 	ifindex int
 	name    string
 }
 
-// Reconcile attaches the program where it is wanted, detaches it elsewhere, and counts. It goes on after an error with one link; the errors that
-// it returns are of the program as a whole.
+// Reconcile attaches the program where it is wanted, detaches it elsewhere, and counts. It goes on after an error with one link; the
+// errors that it returns are of the program as a whole.
 func (k *Keeper) Reconcile(pods []Pod) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -177,7 +178,8 @@ func (k *Keeper) wanted(pods []Pod) (map[int]podfile.File, []Refused) {
 	return out, refused
 }
 
-// checkOthers fails if other programs handle packets from or to a link: they would see neither the hits nor the answers, whatever they are for.
+// checkOthers fails if other programs handle packets from or to a link: they would see neither the hits nor the answers, whatever they are
+// for.
 func (k *Keeper) checkOthers(at podLink) error {
 	others, err := k.Program.Others(at.ifindex)
 	if err != nil {
@@ -210,8 +212,8 @@ func (k *Keeper) add(i int, f podfile.File, n uint64) {
 }
 
 // suspect reports pods that the kernel program answered and the agent did not since the last look. The program's answers hide from a pod's
-// own table that all other queries are lost, for example to a program at the pod's link that drops packets for the agent. Most such pods just
-// sent no other query; a trial costs one query. mu is held.
+// own table that all other queries are lost, for example to a program at the pod's link that drops packets for the agent. Most such pods
+// just sent no other query; a trial costs one query. mu is held.
 func (k *Keeper) suspect() {
 	for i, f := range k.at {
 		answers, known := k.byAgent[i]

@@ -46,10 +46,10 @@ func (b *Iptables) Verify(rs steer.Ruleset) error {
 	return nil
 }
 
-// Lacks describes which chains and jumps of a host's rules are missing; it does not consider what another version put into a
+// Missing describes which chains and jumps of a host's rules are missing; it does not consider what another version put into a
 // chain. It also restricts the lists of leases, because the watch, which calls it, may be allowed to do so when the agent is
 // not.
-func (b *Iptables) Lacks(rs steer.Host) ([]string, error) {
+func (b *Iptables) Missing(rs steer.Host) ([]string, error) {
 	scripts, err := render(rs, false) // the same chains
 	if err != nil {
 		return nil, err

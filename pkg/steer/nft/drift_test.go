@@ -130,7 +130,7 @@ func TestWholeAndUplinks(t *testing.T) {
 	backend := open(t, ns)
 	want := func(want bool, rs steer.Ruleset, why string) {
 		t.Helper()
-		if got, err := backend.Whole(rs); err != nil || got != want {
+		if got, err := backend.IsComplete(rs); err != nil || got != want {
 			t.Errorf("%s: whole is %v, %v", why, got, err)
 		}
 	}

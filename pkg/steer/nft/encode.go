@@ -108,28 +108,9 @@ func (a *attributes) expression(e expr.Any) bool {
 		if e.SrcRegData != 0 || e.Invert || len(e.Exprs) > 0 {
 			return false
 		}
-		return named("dynset", func() {
-			a.u32(unix.NFTA_DYNSET_SREG_KEY, e.SrcRegKey)
-			a.u32(unix.NFTA_DYNSET_OP, e.Operation)
-			if e.Timeout != 0 {
-				a.bytes(unix.NFTA_DYNSET_TIMEOUT, binary.BigEndian.AppendUint64(nil, uint64(e.Timeout.Milliseconds()))) //nolint:gosec // positive
-			}
-			a.text(unix.NFTA_DYNSET_SET_NAME, e.SetName)
-			a.u32(unix.NFTA_DYNSET_SET_ID, e.SetID)
-			a.u32(unix.NFTA_DYNSET_FLAGS, 0)
-		})
+		return named("dynset", func() { a.dynset(e) })
 	case *expr.Verdict:
-		return named("immediate", func() {
-			a.u32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
-			a.nest(unix.NLA_F_NESTED|unix.NFTA_IMMEDIATE_DATA, func() {
-				a.nest(unix.NLA_F_NESTED|unix.NFTA_DATA_VERDICT, func() {
-					a.u32(unix.NFTA_VERDICT_CODE, uint32(e.Kind)) //nolint:gosec // negative ones are the kernel's own form
-					if e.Chain != "" {
-						a.text(unix.NFTA_VERDICT_CHAIN, e.Chain)
-					}
-				})
-			})
-		})
+		return named("immediate", func() { a.verdict(e) })
 	}
 	return false
 }
@@ -145,4 +126,27 @@ func (a *attributes) write(e *expr.Payload) {
 	a.u32(unix.NFTA_PAYLOAD_CSUM_TYPE, uint32(e.CsumType))
 	a.u32(unix.NFTA_PAYLOAD_CSUM_OFFSET, e.CsumOffset)
 	a.u32(unix.NFTA_PAYLOAD_CSUM_FLAGS, e.CsumFlags)
+}
+
+func (a *attributes) dynset(e *expr.Dynset) {
+	a.u32(unix.NFTA_DYNSET_SREG_KEY, e.SrcRegKey)
+	a.u32(unix.NFTA_DYNSET_OP, e.Operation)
+	if e.Timeout != 0 {
+		a.bytes(unix.NFTA_DYNSET_TIMEOUT, binary.BigEndian.AppendUint64(nil, uint64(e.Timeout.Milliseconds()))) //nolint:gosec // positive
+	}
+	a.text(unix.NFTA_DYNSET_SET_NAME, e.SetName)
+	a.u32(unix.NFTA_DYNSET_SET_ID, e.SetID)
+	a.u32(unix.NFTA_DYNSET_FLAGS, 0)
+}
+
+func (a *attributes) verdict(e *expr.Verdict) {
+	a.u32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
+	a.nest(unix.NLA_F_NESTED|unix.NFTA_IMMEDIATE_DATA, func() {
+		a.nest(unix.NLA_F_NESTED|unix.NFTA_DATA_VERDICT, func() {
+			a.u32(unix.NFTA_VERDICT_CODE, uint32(e.Kind)) //nolint:gosec // negative ones are the kernel's own form
+			if e.Chain != "" {
+				a.text(unix.NFTA_VERDICT_CHAIN, e.Chain)
+			}
+		})
+	})
 }

@@ -185,7 +185,7 @@ func (hf hostFamily) sets() []set {
 func (hf hostFamily) chains(life time.Duration) []chain {
 	f := hf.family
 	fallback, conn := hf.name("fallback"), hf.name("fallback_conn")
-	leaseUDP, leaseTCP, drain := hf.name("lease_udp"), hf.name("lease_tcp"), hf.name("drain")
+	leaseUDP, leaseTCP := hf.name("lease_udp"), hf.name("lease_tcp")
 	probe, proof := steer.ProbeSource(f.is4()), steer.ProofSource(f.is4())
 
 	dns := chain{name: hf.name("dns"), rules: slices.Concat([]rule{
@@ -224,7 +224,7 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 		f.rule().syn(true).goTo(hf.name("syn")),
 		f.rule().in(connKey, conn).update(connKey, conn).goTo(fallback),
 		hf.ownStream(f.rule().in(destKey, leaseTCP)),
-		hf.ownStream(f.rule().in(destKey, drain)),
+		hf.ownStream(f.rule().in(destKey, hf.name("drain"))),
 	}, hf.cededStreams(), []rule{otherwise})}
 	syn := chain{name: hf.name("syn"), rules: slices.Concat([]rule{
 		f.rule().in(destKey, leaseTCP).boundSocket().notIn(clientKey, hf.name("bypass")).goTo(hf.name("deliver_tcp")),
@@ -243,23 +243,29 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 	}}
 	fb.rules = append(fb.rules, hf.toKubeDNS()...)
 
-	control := chain{name: hf.name("control"), rules: []rule{
-		f.rule().dport(steer.UDP, steer.PortRenewUDP).updateFor(destKey, leaseUDP, life).end(),
-		f.rule().dport(steer.UDP, steer.PortRenewTCP).updateFor(destKey, leaseTCP, life).end(),
-		f.rule().dport(steer.UDP, steer.PortRenewTCP).updateFor(destKey, drain, drainTime).end(),
-		f.rule().dport(steer.UDP, steer.PortWithdrawUDP).remove(destKey, leaseUDP).end(),
-		f.rule().dport(steer.UDP, steer.PortWithdrawTCP).remove(destKey, leaseTCP).end(),
-		f.rule().dport(steer.UDP, steer.PortWithdrawTCP).updateFor(destKey, drain, drainTime).end(),
-	}}
-	control.rules = append(control.rules, hf.holdRules()...)
-	control.rules = append(control.rules, f.rule().count(steer.CounterLeaseRenewal).drop())
 	answer := chain{name: hf.name("answers"), rules: []rule{
 		f.rule().notrack().end(),
 		// With node interception the client queried the cluster DNS address. Steered pods are not affected: their own table
 		// then finds nothing left to rewrite.
 		f.rule().setSaddrFrom(hf.name("answer")).end(),
 	}}
-	return []chain{dns, probeChain, sw, known, deliverUDP, tcp, syn, deliverTCP, fb, control, answer}
+	return []chain{dns, probeChain, sw, known, deliverUDP, tcp, syn, deliverTCP, fb, hf.control(life), answer}
+}
+
+// control turns lease datagrams into changes of the sets.
+func (hf hostFamily) control(life time.Duration) chain {
+	leaseUDP, leaseTCP, drain := hf.name("lease_udp"), hf.name("lease_tcp"), hf.name("drain")
+	c := chain{name: hf.name("control"), rules: []rule{
+		hf.rule().dport(steer.UDP, steer.PortRenewUDP).updateFor(destKey, leaseUDP, life).end(),
+		hf.rule().dport(steer.UDP, steer.PortRenewTCP).updateFor(destKey, leaseTCP, life).end(),
+		hf.rule().dport(steer.UDP, steer.PortRenewTCP).updateFor(destKey, drain, drainTime).end(),
+		hf.rule().dport(steer.UDP, steer.PortWithdrawUDP).remove(destKey, leaseUDP).end(),
+		hf.rule().dport(steer.UDP, steer.PortWithdrawTCP).remove(destKey, leaseTCP).end(),
+		hf.rule().dport(steer.UDP, steer.PortWithdrawTCP).updateFor(destKey, drain, drainTime).end(),
+	}}
+	c.rules = append(c.rules, hf.holdRules()...)
+	c.rules = append(c.rules, hf.rule().count(steer.CounterLeaseRenewal).drop())
+	return c
 }
 
 // gotoOnly makes a rule that consists of its verdict alone.

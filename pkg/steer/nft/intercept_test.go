@@ -89,7 +89,7 @@ func TestInterceptedConnections(t *testing.T) {
 
 // A.10: the agent serves the node's own processes under the lease; otherwise kube-dns does, also once a killed agent's lease has
 // expired. A TCP connection stays with the server that it reached.
-func TestCritiqueA10HostProcesses(t *testing.T) {
+func TestHostProcesses(t *testing.T) {
 	mode(t, testutil.NFTables, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o, intercepting)
 		host := r.Node.Host

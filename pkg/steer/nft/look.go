@@ -158,10 +158,10 @@ func addressSets(rs steer.Ruleset) []set {
 	return out
 }
 
-// Lacks describes what is missing from a host's rules and Restore would add: the table, its first chain, the rules of empty
+// Missing describes what is missing from a host's rules and Restore would add: the table, its first chain, the rules of empty
 // chains, addresses. What another version does differently is not missing; the same holds for a chain that it may not have at
 // all.
-func (n *Nftables) Lacks(rs steer.Host) ([]string, error) {
+func (n *Nftables) Missing(rs steer.Host) ([]string, error) {
 	want := render(rs)
 	var gone []string
 	err := n.retry("look for missing rules", func() error {

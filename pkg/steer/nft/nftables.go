@@ -116,10 +116,10 @@ func (n *Nftables) Repair(rs steer.Ruleset) (drift []string, err error) {
 	return n.apply(want)
 }
 
-var _ steer.Noter = (*Nftables)(nil)
+var _ steer.ConnectionRecorder = (*Nftables)(nil)
 
-// Note implements steer.Noter.
-func (n *Nftables) Note(p steer.Pod) (noting bool, err error) {
+// RecordConnections implements steer.ConnectionRecorder.
+func (n *Nftables) RecordConnections(p steer.Pod) (recording bool, err error) {
 	note := renderNote(p)
 	err = n.retry("note connections", func() error {
 		have, err := n.load()
@@ -127,15 +127,15 @@ func (n *Nftables) Note(p steer.Pod) (noting bool, err error) {
 			return err
 		}
 		if len(have.chains) > 0 {
-			noting = len(compare(note, have)) == 0
+			recording = len(compare(note, have)) == 0
 			return nil
 		}
-		noting = true
+		recording = true
 		var b batch
 		b.change(note, have)
 		return n.commit(&b)
 	})
-	return noting, err
+	return recording, err
 }
 
 func (n *Nftables) apply(want table) (drift []string, err error) {
@@ -166,7 +166,7 @@ func (n *Nftables) Ensure(rs steer.Ruleset) error {
 	})
 }
 
-// Restore is Ensure without the quick check first: it restores everything that Lacks reports.
+// Restore is Ensure without the quick check first: it restores everything that Missing reports.
 func (n *Nftables) Restore(rs steer.Host) error {
 	return n.retry("restore rules", func() error { return n.complete(rs) })
 }
@@ -243,9 +243,9 @@ func (n *Nftables) Remove() error {
 	})
 }
 
-// Whole is a quick check of a host table: it exists, has rules, and contains rs's addresses. If it reports true, Ensure would
+// IsComplete is a quick check of a host table: it exists, has rules, and contains rs's addresses. If it reports true, Ensure would
 // change nothing.
-func (n *Nftables) Whole(rs steer.Ruleset) (bool, error) {
+func (n *Nftables) IsComplete(rs steer.Ruleset) (bool, error) {
 	return retried(n, "check rules", func() (bool, error) { return n.hasAddresses(rs) })
 }
 

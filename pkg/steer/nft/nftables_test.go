@@ -82,7 +82,7 @@ func TestApplyIsIdempotent(t *testing.T) {
 				must(t, backend.Ensure(rs))
 				must(t, backend.Verify(rs))
 			}
-			if whole, err := backend.Whole(rs); err != nil || !whole && !strings.HasSuffix(name, "-none") {
+			if whole, err := backend.IsComplete(rs); err != nil || !whole && !strings.HasSuffix(name, "-none") {
 				t.Errorf("not whole: %v, %v", whole, err)
 			}
 			if after := generation(t, ns); after != before && name != "pod-none" { // an empty table is cheap to write again
@@ -326,8 +326,8 @@ func TestNote(t *testing.T) {
 	t.Cleanup(func() { _ = n.Close() })
 	p := steer.Pod{Redirects: []steer.Redirect{redirect4, redirect6}}
 	for range 2 { // the second time it is found so
-		if noting, err := n.Note(p); err != nil || !noting {
-			t.Fatalf("notes: %v, %v", noting, err)
+		if recording, err := n.RecordConnections(p); err != nil || !recording {
+			t.Fatalf("notes: %v, %v", recording, err)
 		}
 	}
 	var drift *steer.DriftError
@@ -340,8 +340,8 @@ func TestNote(t *testing.T) {
 	if err := n.Verify(p); err != nil {
 		t.Error(err)
 	}
-	if noting, err := n.Note(p); err != nil || noting {
-		t.Errorf("a table that steers notes: %v, %v", noting, err)
+	if recording, err := n.RecordConnections(p); err != nil || recording {
+		t.Errorf("a table that steers notes: %v, %v", recording, err)
 	}
 	if err := n.Verify(p); err != nil {
 		t.Error(err)

@@ -14,8 +14,6 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/rig"
 )
 
-// What section B of the critique found to work, kept so.
-
 // A service mesh that captures DNS in the pod's nat OUTPUT wins, and its own question upstream is steered.
 func TestMeshCaptureWins(t *testing.T) {
 	mode(t, testutil.IPTables, func(t *testing.T, o testutil.Options) {

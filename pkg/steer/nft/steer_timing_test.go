@@ -31,7 +31,7 @@ const renewEvery = 150 * time.Millisecond
 
 // While another program loads very many rules and holds the commit mutex for seconds, the lease is renewed within its lifetime all the
 // time and kube-dns gets no query.
-// State: TestCritiqueA01LeaseUnderLoad (this package). Bound: TestLostProbeIsNoLostLease (agent/internal/node).
+// State: TestLeaseUnderLoad (this package). Bound: TestLostProbeIsNoLostLease (agent/internal/node).
 func TestTimingLeaseIsRenewedUnderLoad(t *testing.T) {
 	modesOfLoad(t, 20, 0, func(t *testing.T, l *loader) {
 		pod := l.r.Steered("pod")
@@ -103,7 +103,7 @@ func (l *loader) renewUnderLoad(t *testing.T, pod *testutil.NetNS) (gap time.Dur
 }
 
 // Renewals slow such a load by a tenth at most: rounds with and without them in turn, and the shortest of each kind are compared.
-// State: TestCritiqueA01LeaseUnderLoad (this package).
+// State: TestLeaseUnderLoad (this package).
 func TestTimingLoadIsNotSlowedDown(t *testing.T) {
 	modesOfLoad(t, 20, 0, func(t *testing.T, l *loader) {
 		r := l.r
@@ -220,7 +220,7 @@ func TestTimingSwitchAfterALapse(t *testing.T) {
 }
 
 // If a killed agent's lease is still granted, the node's own processes wait for one lifetime at most.
-// State: TestCritiqueA10HostProcesses (this package).
+// State: TestHostProcesses (this package).
 func TestTimingHostProcessesAfterAKill(t *testing.T) {
 	const query = 50 * time.Millisecond
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP}, intercepting, func(h *steer.Host) { h.Lifetime = steer.DefaultLifetime })

@@ -14,9 +14,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer/nfnetlink"
 )
 
-var _ steer.Witness = (*Nftables)(nil)
+var _ steer.BypassReader = (*Nftables)(nil)
 
-// Unanswered implements steer.Witness. If the table is absent or another version's, it reports none.
+// Unanswered implements steer.BypassReader. If the table is absent or another version's, it reports none.
 func (n *Nftables) Unanswered(of steer.Pod) ([]steer.PodWay, error) {
 	return retried(n, "read a pod's unanswered queries", func() (out []steer.PodWay, err error) {
 		for _, g := range groupsOf(of) {
@@ -51,7 +51,7 @@ func (n *Nftables) Unanswered(of steer.Pod) ([]steer.PodWay, error) {
 // wayProtocol is the offset of the protocol in a way's key: each part of a concatenation begins a register of four bytes.
 const wayProtocol = 4
 
-// Generation implements steer.Witness.
+// Generation implements steer.BypassReader.
 func (n *Nftables) Generation() (uint32, error) {
 	replies, err := n.request("read the ruleset generation", unix.NFT_MSG_GETGEN, 0)
 	if err != nil {

@@ -74,8 +74,8 @@ func (b byIptables) Leases(renew, lifetime time.Duration) ([]steer.LeaseState, e
 	return b.Iptables.Leases(2*renew+100*time.Millisecond, iptables.Lifetime(lifetime))
 }
 
-// Whole reports whether packets of rs's families still enter the rules. Checking more would start iptables programs.
-func (b byIptables) Whole(rs steer.Ruleset) (bool, error) {
+// IsComplete reports whether packets of rs's families still enter the rules. Checking more would start iptables programs.
+func (b byIptables) IsComplete(rs steer.Ruleset) (bool, error) {
 	families := map[bool]bool{}
 	for _, a := range Addresses(rs) {
 		families[a.Is4()] = true
@@ -145,11 +145,11 @@ func (t withHairpin) onBridges(rs steer.Ruleset) (steer.Ruleset, error) {
 	return host, nil
 }
 
-// Lacks also repairs the hairpin. Only neardns uses it and all versions make it alike, and to find what is missing takes the
+// Missing also repairs the hairpin. Only neardns uses it and all versions make it alike, and to find what is missing takes the
 // same work.
-func (t withHairpin) Lacks(rs steer.Host) ([]string, error) {
+func (t withHairpin) Missing(rs steer.Host) ([]string, error) {
 	repaired, hairpinErr := t.hairpin.Ensure(fallbackAddresses(rs), hasOwn(rs))
-	gone, err := t.Iptables.Lacks(rs)
+	gone, err := t.Iptables.Missing(rs)
 	return append(repaired, gone...), errors.Join(hairpinErr, err)
 }
 

@@ -25,11 +25,11 @@ type Rules interface {
 	Repair(rs steer.Ruleset) (drift []string, err error)
 	// Ensure adds what rs has and the rules lack. It does not change or remove anything that another version of neardns made.
 	Ensure(rs steer.Ruleset) error
-	// Whole reports whether the rules have everything that Ensure could add. It is cheap, and checks less than Lacks does.
-	Whole(rs steer.Ruleset) (bool, error)
-	// Lacks describes what is missing from a host's rules. What another version does differently is not missing: a caller that
+	// IsComplete reports whether the rules have everything that Ensure could add. It is cheap, and checks less than Missing does.
+	IsComplete(rs steer.Ruleset) (bool, error)
+	// Missing describes what is missing from a host's rules. What another version does differently is not missing: a caller that
 	// restores only this removes nothing of a newer agent.
-	Lacks(rs steer.Host) ([]string, error)
+	Missing(rs steer.Host) ([]string, error)
 	// Verify returns nil if the rules mean the same as rs, else a *steer.DriftError that names the differences.
 	Verify(rs steer.Ruleset) error
 	// Present reports whether there are any neardns rules.

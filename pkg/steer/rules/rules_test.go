@@ -95,9 +95,9 @@ func TestDoor(t *testing.T) {
 				t.Helper()
 				present, err := r.Present()
 				must(t, err)
-				whole, err := r.Whole(host)
+				whole, err := r.IsComplete(host)
 				must(t, err)
-				gone, err := r.Lacks(host)
+				gone, err := r.Missing(host)
 				must(t, err)
 				if present != want || whole != want || (len(gone) == 0) != want {
 					t.Errorf("present %t, whole %t, gone %q; want that all stands: %t", present, whole, gone, want)

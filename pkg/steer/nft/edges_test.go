@@ -17,12 +17,9 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// What was found against the design when it was tried, by number. A.1 is in critique_load_test.go, A.5 in
-// critique_tcp_test.go, A.7 in critique_local_test.go, A.10 in intercept_test.go; A.2 (evidence per pod) is not built yet.
-
 // Pods whose packets do not meet the host's netfilter must not be steered, and Way says why; nor may any be steered where
 // nothing translates the cluster DNS address, which the proof shows (TestProber).
-func TestCritiqueA03PodsOutOfReach(t *testing.T) {
+func TestPodsOutOfReach(t *testing.T) {
 	testutil.RequireRoot(t)
 	for _, c := range []struct {
 		attach testutil.Attach
@@ -59,7 +56,7 @@ func TestCritiqueA03PodsOutOfReach(t *testing.T) {
 }
 
 // Answers over UDP beyond the MTU reach a pod without conntrack, by the agent and by the fallback, in both families.
-func TestCritiqueA04LargeAnswersWithoutConntrack(t *testing.T) {
+func TestLargeAnswersWithoutConntrack(t *testing.T) {
 	cells(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
 		pod := r.Steered("pod")
@@ -91,7 +88,7 @@ func TestCritiqueA04LargeAnswersWithoutConntrack(t *testing.T) {
 }
 
 // Of a group of sockets on one address the members left serve what the switch delivers.
-func TestCritiqueA09SocketGroups(t *testing.T) {
+func TestSocketGroups(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	pod := r.Steered("pod")
 	r.Addresses()
@@ -151,7 +148,7 @@ func (r *nftRig) services() []testutil.Service {
 }
 
 // A Service without endpoints is refused at once also through the fallback, in both families.
-func TestCritiqueA12NoEndpoints(t *testing.T) {
+func TestServiceWithoutEndpoints(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
 		pod := r.Steered("pod")
@@ -172,7 +169,7 @@ func TestCritiqueA12NoEndpoints(t *testing.T) {
 }
 
 // Packets with sources that nobody may have bring no answer, no loop and no way in without a lease.
-func TestCritiqueA12SpoofedSources(t *testing.T) {
+func TestSpoofedSources(t *testing.T) {
 	mode(t, testutil.IPTables, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
 		pod := r.Steered("pod")

@@ -44,7 +44,7 @@ func (cs *conns) want(who, when string) {
 }
 
 // A lease that starts, ends or lapses cuts no TCP connection: each stays with whom it reached at its SYN.
-func TestCritiqueA05LeaseCutsNoConnection(t *testing.T) {
+func TestLeaseCutsNoConnection(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		for _, loose := range []string{"0", "1"} {
 			t.Run("loose="+loose, func(t *testing.T) {
@@ -95,7 +95,7 @@ func (r *nftRig) expire() {
 }
 
 // The same source port used again and again, on whichever side of a lease: each connection is whole.
-func TestCritiqueA05SameFiveTuple(t *testing.T) {
+func TestSameFiveTuple(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
 		pod := r.Steered("pod")

@@ -11,7 +11,7 @@ import (
 
 // One source port that asks local and cluster DNS address in turn, as musl does: each answer comes from the address that
 // was asked, in every state, in both orders, in a steered pod and in a plain one.
-func TestCritiqueA07LocalAndClusterFromOnePort(t *testing.T) {
+func TestLocalAndClusterFromOnePort(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
 		pods := map[string]*testutil.NetNS{"steered": r.Steered("steered").NetNS, "plain": r.Pod("plain").NetNS}

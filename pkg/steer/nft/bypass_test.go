@@ -109,7 +109,7 @@ func everyWay(f func(way)) {
 }
 
 // Wherever a pod's questions or their answers are lost, the pod table gives it back by itself: nothing of ours looks on here.
-func TestPodIsGivenBack(t *testing.T) {
+func TestPodIsBypassed(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	r.Serve()
 	pods := map[string]*testutil.Pod{}
@@ -189,7 +189,7 @@ func TestPodIsGivenBack(t *testing.T) {
 }
 
 // Nobody of ours is alive and the switch is gone: DNS in steered pods is as without neardns.
-func TestPodIsGivenBackWithoutASwitch(t *testing.T) {
+func TestPodIsBypassedWithoutASwitch(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	r.Serve()
 	pod := r.Steered("pod")
@@ -207,7 +207,7 @@ func TestPodIsGivenBackWithoutASwitch(t *testing.T) {
 }
 
 // A connection that was given back stays so when the pod is steered again, and one that the agent serves stays with it.
-func TestGivenBackConnections(t *testing.T) {
+func TestBypassedConnections(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	r.Serve()
 	pod := r.Steered("pod")
