@@ -1,7 +1,7 @@
 // Package configfile reads configuration files in YAML: into values that know their place in the file, and from texts to typed values.
 //
-// It guarantees that each error names file, line and field if they are known, and says what to write. It knows no configuration: what the keys mean is
-// its caller's. On failure it returns the error and nothing else; a parser that panics counts as a file that is not YAML.
+// It guarantees that each error names file, line and field if they are known, and the remedy. It knows no configuration: the meaning of the
+// keys is its caller's. On failure it returns the error and nothing else; a parser that panics counts as a file that is not YAML.
 package configfile
 
 import (

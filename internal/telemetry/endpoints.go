@@ -141,7 +141,8 @@ func ServeTLS(ctx context.Context, log *slog.Logger, name, addr string, handler 
 			return nil, err
 		}
 		each := func(*tls.ClientHelloInfo) (*tls.Config, error) { return conf() }
-		return tls.NewListener(&fairListener{Listener: l, max: maxConns}, &tls.Config{GetConfigForClient: each}), nil //nolint:gosec // the least version is conf's
+		secure := &tls.Config{GetConfigForClient: each} //nolint:gosec // conf has the lowest version
+		return tls.NewListener(&fairListener{Listener: l, max: maxConns}, secure), nil
 	})
 }
 

@@ -2,12 +2,12 @@ package telemetry
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// KernelHits are the hits that the kernel answers.
+// KernelHits are the hits that the kernel serves.
 type KernelHits struct {
-	OK                  bool // it answers
-	Pods, Refused, Lent int  // pods that it answers, that it does not although that is wanted, answers that it has
+	OK                  bool // it serves
+	Pods, Refused, Lent int  // pods that it serves, pods that it does not serve although they should be, offloaded entries
 	Series              []KernelSeries
-	Copies              map[string]uint64 // questions that it let pass, and copied to this agent or could not, by what became of them; nil: it copies none
+	Copies              map[string]uint64 // mirrored queries, by result; nil: it mirrors none
 }
 
 // KernelSeries are those of one type and response code.

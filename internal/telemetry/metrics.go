@@ -242,7 +242,8 @@ func (r *Registry) Collect(c ...prometheus.Collector) { r.registry.MustRegister(
 
 // Switch is the value of one of the switch's counters.
 type Switch struct {
-	Way      string // delivered, heard (of these, behind the host's filters), fallback, uplink and stranger (given back too), host, dropped, probe
+	// Way is delivered, heard (of these, after the host's filters), fallback, uplink and stranger (to kube-dns, too), host, dropped or probe.
+	Way      string
 	Protocol string // udp, tcp
 	Packets  float64
 }

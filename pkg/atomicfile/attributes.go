@@ -27,7 +27,8 @@ func copyAttributes(f *os.File, path string) error {
 			return fmt.Errorf("read attribute %s of %s: %w", name, path, err)
 		}
 		// The folder may have given it the same one: SELinux does, and setting it needs a separate permission.
-		if have, err := attribute(func(b []byte) (int, error) { return unix.Fgetxattr(int(f.Fd()), name, b) }); err == nil && bytes.Equal(have, value) {
+		have, err := attribute(func(b []byte) (int, error) { return unix.Fgetxattr(int(f.Fd()), name, b) })
+		if err == nil && bytes.Equal(have, value) {
 			continue
 		}
 		if err := unix.Fsetxattr(int(f.Fd()), name, value, 0); err != nil {

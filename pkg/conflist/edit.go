@@ -38,7 +38,8 @@ func (n Network) Speaks(supported []string) error {
 		if slices.Contains(supported, v) {
 			shared = true
 		} else if newer, err := version.GreaterThanOrEqualTo(v, supported[len(supported)-1]); err == nil && newer {
-			return fmt.Errorf("cniVersions names %s, neardns speaks %s: take %[1]s out, or a runtime that knows it could start no pod", v, strings.Join(supported, ", "))
+			return fmt.Errorf("cniVersions names %s, neardns speaks %s: take %[1]s out, or a runtime that knows it could start no pod", v,
+				strings.Join(supported, ", "))
 		}
 	}
 	if shared {
@@ -48,7 +49,8 @@ func (n Network) Speaks(supported []string) error {
 	if named == "" {
 		named = "none, which means 0.1.0"
 	}
-	return fmt.Errorf("cniVersion is %s, neardns speaks %s: set cniVersion to one of these if every plugin of the list speaks it", named, strings.Join(supported, ", "))
+	return fmt.Errorf("cniVersion is %s, neardns speaks %s: set cniVersion to one of these if every plugin of the list speaks it", named,
+		strings.Join(supported, ", "))
 }
 
 // Read checks that list is a configuration list that a runtime would load, and returns its contents.

@@ -51,7 +51,8 @@ func parse(list []byte) (document, error) {
 	plugins := top.find("plugins")
 	if plugins == nil {
 		if top.find("type") != nil {
-			return d, errors.New(`has "type" and no "plugins", so it is a single plugin's configuration, which a runtime reads only from a file that ends in .conf or .json: rename it`)
+			return d, errors.New(`has "type" and no "plugins", so it is a single plugin's configuration, which a runtime reads only from ` +
+				`a file that ends in .conf or .json: rename it`)
 		}
 		return d, errors.New(`has no "plugins": nothing to chain to`)
 	}

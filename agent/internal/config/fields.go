@@ -35,12 +35,14 @@ func table() []field {
 	return []field{
 		fixed("apiVersion", APIVersion),
 		fixed("kind", Kind),
-		text("arrangement", restart, func(n *Node) *string { return &n.Arrangement }, configfile.OneOf(ArrangementSteered, ArrangementTransparent)),
+		text("arrangement", restart, func(n *Node) *string { return &n.Arrangement }, configfile.OneOf(ArrangementSteered,
+			ArrangementTransparent)),
 		text("clusterDomain", reload, func(n *Node) *string { return &n.ClusterDomain }, configfile.ParseDomain),
 		redirects("redirects", reload),
 		list("localAddresses", reload, func(n *Node) *[]netip.Addr { return &n.LocalAddresses }, configfile.ParseAddr, netip.Addr.String, false),
 		boolean("interceptNode", reload, func(n *Node) *bool { return &n.InterceptNode }),
-		list("upstreams.cluster", reload, func(n *Node) *[]nameserver.Address { return &n.Upstreams.Cluster }, configfile.ParseServer, nameserver.Address.Short, true),
+		list("upstreams.cluster", reload, func(n *Node) *[]nameserver.Address { return &n.Upstreams.Cluster }, configfile.ParseServer,
+			nameserver.Address.Short, true),
 		external("upstreams.external", reload),
 		text("upstreams.kubeDNSCorefile", reload, func(n *Node) *string { return &n.Upstreams.Corefile }, configfile.ParsePath),
 		text("upstreams.nodeResolvConf", reload, func(n *Node) *string { return &n.Upstreams.NodeFile }, configfile.ParsePath),
@@ -53,7 +55,8 @@ func table() []field {
 		boolean("cache.prefetch", reload, func(n *Node) *bool { return &n.Cache.Prefetch }),
 		duration("cache.holdDenials", reload, func(n *Node) *time.Duration { return &n.Cache.HoldDenials }),
 		text("fastPath", reload, func(n *Node) *string { return &n.FastPath }, configfile.OneOf(FastPathOn, FastPathOff)),
-		text("kernelHits.mode", reload, func(n *Node) *string { return &n.KernelHits.Mode }, configfile.OneOf(KernelHitsOff, KernelHitsNamespaces, KernelHitsOn)),
+		text("kernelHits.mode", reload, func(n *Node) *string { return &n.KernelHits.Mode }, configfile.OneOf(KernelHitsOff,
+			KernelHitsNamespaces, KernelHitsOn)),
 		list("kernelHits.namespaces", reload, func(n *Node) *[]string { return &n.KernelHits.Namespaces }, parseNamespace, asWritten, true),
 		number("limits.misses", reload, func(n *Node) *int { return &n.Limits.Misses }),
 		number("limits.tcpConnections", reload, func(n *Node) *int { return &n.Limits.TCPConnections }),
@@ -61,7 +64,8 @@ func table() []field {
 		duration("lease.lifetime", reload, func(n *Node) *time.Duration { return &n.Lease.Lifetime }),
 		text("link.name", restart, func(n *Node) *string { return &n.Link.Name }, parseLinkName),
 		boolean("link.clusterDNSOnLink", restart, func(n *Node) *bool { return &n.Link.ClusterDNSOnLink }),
-		text("backend", restart, func(n *Node) *string { return &n.Backend }, configfile.OneOf(BackendAuto, BackendNftables, BackendIptables, BackendIptablesNFT, BackendIptablesLegacy)),
+		text("backend", restart, func(n *Node) *string { return &n.Backend }, configfile.OneOf(BackendAuto, BackendNftables,
+			BackendIptables, BackendIptablesNFT, BackendIptablesLegacy)),
 		text("kubeProxyMode", reload, func(n *Node) *string { return &n.KubeProxyMode },
 			configfile.OneOf(KubeProxyAuto, KubeProxyIptables, KubeProxyIPVS, KubeProxyNftables, KubeProxyNone)),
 		listen("listen.metrics", restart, func(n *Node) *netip.AddrPort { return &n.Listen.Metrics }),
@@ -72,7 +76,8 @@ func table() []field {
 		text("log.queries", reload, func(n *Node) *string { return &n.Log.Queries }, configfile.OneOf(QueriesOff, QueriesErrors, QueriesAll)),
 		boolean("adoptPods", restart, func(n *Node) *bool { return &n.AdoptPods }),
 		podDNS("podDNS", reload),
-		text("resolvConf.mode", restart, func(n *Node) *string { return &n.ResolvConf.Mode }, configfile.OneOf(conflist.ResolvConfAuto, conflist.ResolvConfOff)),
+		text("resolvConf.mode", restart, func(n *Node) *string { return &n.ResolvConf.Mode }, configfile.OneOf(conflist.ResolvConfAuto,
+			conflist.ResolvConfOff)),
 		list("resolvConf.paths", restart, func(n *Node) *[]string { return &n.ResolvConf.Paths }, parsePattern, asWritten, false),
 		text("resolvConf.host", reload, func(n *Node) *string { return &n.ResolvConf.Host }, configfile.ParsePath),
 		nri("resolvConf.nri", restart),
@@ -290,7 +295,8 @@ func (d *decoder) addr(v strict.Value) netip.Addr {
 }
 
 // mapping is a field whose keys are domains. value reads what follows a key.
-func mapping[T any](name string, at func(*Node) *map[string]T, root bool, value func(*decoder, strict.Value) (T, bool), show func(T) any) field {
+func mapping[T any](name string, at func(*Node) *map[string]T, root bool, value func(*decoder, strict.Value) (T, bool),
+	show func(T) any) field {
 	return field{name: name, reload: true,
 		set: func(d *decoder, v strict.Value) {
 			out := map[string]T{}

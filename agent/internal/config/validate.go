@@ -206,8 +206,8 @@ func (n *Node) checkNames() []error {
 		{onLink && n.InterceptNode, "interceptNode",
 			"link.clusterDNSOnLink: true catches what is for the cluster DNS address already: take one of the two out"},
 		{onLink && n.KubeProxyMode == KubeProxyIPVS, "link.clusterDNSOnLink",
-			"kube-proxy in IPVS mode has the address on a link of its own, and translates packets to it in any case: take it out; pods are steered " +
-				"without it"},
+			"kube-proxy in IPVS mode has the address on a link of its own, and translates packets to it in any case: take it out; " +
+				"pods are steered without it"},
 		{n.InterceptNode && strings.HasPrefix(n.Backend, BackendIptables), "interceptNode",
 			"the iptables back end has no such rules: take it out, or write backend: nftables"},
 		{len(n.ResolvConf.Paths) == 0, "resolvConf.paths", "names no path: name one, or write mode: off"},

@@ -32,7 +32,8 @@ const (
 var logPaths = []string{"/var/log/pods/*_neardns*_*/*/*.log", "/var/log/neardns*.log"}
 
 // sysctls decide where packets go.
-var sysctls = []string{"net/ipv4/ip_forward", "net/ipv4/conf/all/rp_filter", "net/ipv4/conf/all/route_localnet", "net/ipv6/conf/all/forwarding",
+var sysctls = []string{"net/ipv4/ip_forward", "net/ipv4/conf/all/rp_filter", "net/ipv4/conf/all/route_localnet",
+	"net/ipv6/conf/all/forwarding",
 	"net/ipv6/conf/all/disable_ipv6", "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max",
 	"net/bridge/bridge-nf-call-iptables", "net/core/rmem_max", "net/ipv4/ip_local_port_range", "kernel/osrelease"}
 
@@ -174,7 +175,8 @@ func (c *collector) logs() {
 		}
 	}
 	if !found {
-		c.Put("log", nil, fmt.Errorf("no log of the agent is visible here (%s): add `kubectl logs`, or the journal's", strings.Join(logPaths, ", ")))
+		c.Put("log", nil, fmt.Errorf("no log of the agent is visible here (%s): add `kubectl logs`, or the journal's",
+			strings.Join(logPaths, ", ")))
 	}
 }
 

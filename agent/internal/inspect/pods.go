@@ -97,14 +97,16 @@ func PodsText(views []PodView) string {
 	}
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	row(w, "POD", "ADDRESSES", "CLUSTER DNS", "NAMESERVERS", "SEARCH", "OPTIONS", "OVERLAY", "COMPLETION", "QUERIES", "HITS", "IN KERNEL", "FAILURES")
+	row(w, "POD", "ADDRESSES", "CLUSTER DNS", "NAMESERVERS", "SEARCH", "OPTIONS", "OVERLAY", "COMPLETION", "QUERIES", "HITS", "IN KERNEL",
+		"FAILURES")
 	for _, v := range views {
 		completion := "off"
 		if v.SearchCompletion {
 			completion = "on"
 		}
 		cells := []any{line(cmp.Or(v.Pod, shortID(v.Container))), cmp.Or(steer.JoinAddrs(v.Addresses, ","), "-"), steered(v.Decisions),
-			line(strings.Join(v.Nameservers, ",")), line(strings.Join(v.Searches, ",")), line(strings.Join(v.Options, ",")), overlayOf(v), completion}
+			line(strings.Join(v.Nameservers, ",")), line(strings.Join(v.Searches, ",")), line(strings.Join(v.Options, ",")), overlayOf(v),
+			completion}
 		if c := v.Counts; c != nil {
 			cells = append(cells, c.Queries, c.Hits, c.Kernel, c.Failures)
 		} else {

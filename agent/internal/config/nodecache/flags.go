@@ -69,7 +69,8 @@ func Parse(args []string, usage io.Writer) (Options, error) {
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			fs.SetOutput(usage)
-			fmt.Fprintln(usage, "neardns-agent nodecache: a DNS cache in place of NodeLocal DNSCache's node-cache, with its flags and its Corefile template")
+			fmt.Fprintln(usage, "neardns-agent nodecache: a DNS cache in place of NodeLocal DNSCache's node-cache, with its flags "+
+				"and its Corefile template")
 			fs.PrintDefaults()
 			return o, err
 		}
@@ -89,7 +90,8 @@ func Parse(args []string, usage io.Writer) (Options, error) {
 	o.Fallback, faults = addresses("-fallback", g.fallback, false)
 	errs = append(errs, faults...)
 	if !isInterface(o.Interface) {
-		errs = append(errs, fmt.Errorf("-interfacename %q: not a name for an interface: write 1 to 15 letters without space, slash or colon", o.Interface))
+		errs = append(errs, fmt.Errorf("-interfacename %q: not a name for an interface: write 1 to 15 letters without space, slash "+
+			"or colon", o.Interface))
 	}
 	if g.port != "53" {
 		errs = append(errs, fmt.Errorf("-dns.port %s: only port 53 is served, since only queries to it have a fallback: remove the flag", g.port))
@@ -121,7 +123,8 @@ func Parse(args []string, usage io.Writer) (Options, error) {
 			o.Backend = "nftables"
 		case "nftables":
 		default:
-			errs = append(errs, fmt.Errorf("-backend %s writes its rules into iptables, which -setupiptables=false forbids: remove one of the two", o.Backend))
+			errs = append(errs, fmt.Errorf("-backend %s writes its rules into iptables, which -setupiptables=false forbids: remove "+
+				"one of the two", o.Backend))
 		}
 	}
 	errs = append(errs, o.checkTLS(g.clientAuth, g.minTLS))
@@ -150,21 +153,27 @@ func flags(o *Options, g *rawFlags) *flag.FlagSet {
 	fs.StringVar(&g.localIP, "localip", "", "`ADDRESSES` to serve at, separated by commas, of either family")
 	fs.BoolVar(&o.SetupInterface, "setupinterface", true, "make the interface and put the addresses on it")
 	fs.StringVar(&o.Interface, "interfacename", "nodelocaldns", "`NAME` of the interface")
-	fs.StringVar(&g.interval, "syncinterval", "60", "`SECONDS`, or a duration, between two full checks of interface and rules; a change is repaired at once")
+	fs.StringVar(&g.interval, "syncinterval", "60", "`SECONDS`, or a duration, between two full checks of interface and rules; a "+
+		"change is repaired at once")
 	fs.StringVar(&o.SetupMetrics, "metrics-listen-address", "0.0.0.0:9353", "`HOST:PORT` of the metrics of set-up faults")
-	fs.StringVar(&o.Prometheus, "prometheus-listen-address", ":9253", "`HOST:PORT` in place of __PILLAR__PROMETHEUS__ENDPOINT__ in the template")
-	fs.BoolVar(&o.SetupIptables, "setupiptables", true, "false: write nothing into iptables; the switch is then in nftables, and without nf_tables the agent ends")
+	fs.StringVar(&o.Prometheus, "prometheus-listen-address", ":9253", "`HOST:PORT` in place of __PILLAR__PROMETHEUS__ENDPOINT__ in "+
+		"the template")
+	fs.BoolVar(&o.SetupIptables, "setupiptables", true, "false: write nothing into iptables; the switch is then in nftables, and "+
+		"without nf_tables the agent ends")
 	fs.StringVar(&o.Template, "basecorefile", "/etc/coredns/Corefile.base", "template Corefile, a `FILE`")
 	fs.StringVar(&g.corefile, "corefile", "/etc/Corefile", "`FILE` to write the filled-in template to, unless -conf names one")
 	fs.StringVar(&o.ConfigMap, "kubednscm", DefaultConfigMap, "`FOLDER` of the kube-dns ConfigMap; it need not exist")
-	fs.StringVar(&o.UpstreamService, "upstreamsvc", "kube-dns", "`NAME` of the Service in this pod's namespace that gets queries for the cluster's names")
-	fs.StringVar(&g.health, "health-port", "8080", "`PORT` of /health, to which the node's own connections are not tracked; the template's health line has its address")
+	fs.StringVar(&o.UpstreamService, "upstreamsvc", "kube-dns", "`NAME` of the Service in this pod's namespace that gets queries "+
+		"for the cluster's names")
+	fs.StringVar(&g.health, "health-port", "8080", "`PORT` of /health, to which the node's own connections are not tracked; the "+
+		"template's health line has its address")
 	fs.BoolVar(&o.SkipTeardown, "skipteardown", false, "keep the interface at the end; the switch always stays")
 	fs.BoolVar(&g.reload, "reloadwithsignal", false, "no effect: changed files take effect at once, and at SIGUSR1")
 	fs.BoolVar(&o.TLS.Enabled, "tls-enabled", false, "serve -metrics-listen-address over TLS; the other -tls- flags have no effect without")
 	fs.StringVar(&o.TLS.Cert, "tls-cert-file", "/etc/ssl/tls.crt", "`FILE` of the certificate, read for each connection")
 	fs.StringVar(&o.TLS.Key, "tls-private-key-file", "/etc/ssl/tls.key", "`FILE` of its key")
-	fs.StringVar(&g.clientAuth, "tls-client-auth-type", "NoClientCert", "`POLICY` for client certificates: "+strings.Join(slices.Sorted(maps.Keys(clientAuth())), ", "))
+	fs.StringVar(&g.clientAuth, "tls-client-auth-type", "NoClientCert", "`POLICY` for client certificates: "+
+		strings.Join(slices.Sorted(maps.Keys(clientAuth())), ", "))
 	fs.StringVar(&o.TLS.ClientCA, "tls-client-ca-file", "", "`FILE` of the certificate authorities of clients")
 	fs.StringVar(&g.minTLS, "tls-min-version", "TLS13", "lowest `VERSION`: TLS10 to TLS13")
 	// Of earlier releases.
@@ -180,7 +189,8 @@ func flags(o *Options, g *rawFlags) *flag.FlagSet {
 	fs.BoolVar(&o.ShowPlugins, "plugins", false, "list the directives that a Corefile may use, and end")
 	fs.BoolVar(&o.ShowVersion, "version", false, "print the version, and end")
 	// Ours.
-	fs.StringVar(&g.fallback, "fallback", "", "`ADDRESSES` that answer if the agent does not, one for each family without an address in the environment")
+	fs.StringVar(&g.fallback, "fallback", "", "`ADDRESSES` that answer if the agent does not, one for each family without an "+
+		"address in the environment")
 	fs.StringVar(&o.Backend, "backend", "auto", "`NAME` of the back end of the packet rules: "+strings.Join(backends(), ", "))
 	fs.BoolVar(&o.NoFastPath, "nofastpath", false, "serve hits through CoreDNS, as all other queries")
 	fs.IntVar(&o.LimitMemoryMiB, "cachememory", 0, "`MEBIBYTES` of the cache, for all server blocks together (default 32)")
@@ -264,7 +274,8 @@ func addresses(flag, text string, needed bool) (out []netip.Addr, errs []error) 
 		case strings.Contains(part, "__PILLAR__"):
 			errs = append(errs, fmt.Errorf("%s has the placeholder %s: %w", flag, part, errPlaceholder))
 		case err != nil || a.Zone() != "":
-			errs = append(errs, fmt.Errorf("%s %q: %q is not an IP address: write addresses, separated by commas, without port or interface", flag, text, part))
+			errs = append(errs, fmt.Errorf("%s %q: %q is not an IP address: write addresses, separated by commas, without port or "+
+				"interface", flag, text, part))
 		default:
 			out = append(out, a.Unmap())
 		}

@@ -54,28 +54,34 @@ func (o Options) Resolve(lookupEnv func(string) (string, bool), named netip.Addr
 	const remedy = "make a second Service for the same pods, such as kube-dns-upstream, in this pod's namespace, and name it with -upstreamsvc"
 	switch {
 	case upstream.IsValid() && own(upstream):
-		return a, fmt.Errorf("-upstreamsvc %s: its address %s is one of -localip, so the agent would query itself: %s", o.UpstreamService, upstream, remedy)
+		return a, fmt.Errorf("-upstreamsvc %s: its address %s is one of -localip, so the agent would query itself: %s", o.UpstreamService,
+			upstream, remedy)
 	case upstream.IsValid():
 	case cluster.IsValid() && !own(cluster):
-		a.Notes = append(a.Notes, fmt.Sprintf("-upstreamsvc %s: %s is not set (no such Service in this namespace when the pod started); kube-dns at %s gets the queries",
+		a.Notes = append(a.Notes, fmt.Sprintf("-upstreamsvc %s: %s is not set (no such Service in this namespace when the pod "+
+			"started); kube-dns at %s gets the queries",
 			o.UpstreamService, ServiceVariable(o.UpstreamService), cluster))
 		upstream = cluster
 	case cluster.IsValid():
-		return a, fmt.Errorf("-upstreamsvc %s: %s is not set, and kube-dns at %s is one of -localip: %s; a Service that is newer than the pod is seen after the pod is restarted",
+		return a, fmt.Errorf("-upstreamsvc %s: %s is not set, and kube-dns at %s is one of -localip: %s; a Service that is newer "+
+			"than the pod is seen after the pod is restarted",
 			o.UpstreamService, ServiceVariable(o.UpstreamService), cluster, remedy)
 	case named.IsValid():
 		upstream = named
-		a.Notes = append(a.Notes, fmt.Sprintf("-upstreamsvc %s: %s is not set; %s answers if the agent does not, since the template forwards the cluster's names to it",
+		a.Notes = append(a.Notes, fmt.Sprintf("-upstreamsvc %s: %s is not set; %s answers if the agent does not, since the template "+
+			"forwards the cluster's names to it",
 			o.UpstreamService, ServiceVariable(o.UpstreamService), named))
 	case len(o.Fallback) > 0:
 		upstream = o.Fallback[0]
-		a.Notes = append(a.Notes, fmt.Sprintf("-upstreamsvc %s: %s is not set; -fallback %s gets the queries", o.UpstreamService, ServiceVariable(o.UpstreamService), upstream))
+		a.Notes = append(a.Notes, fmt.Sprintf("-upstreamsvc %s: %s is not set; -fallback %s gets the queries", o.UpstreamService,
+			ServiceVariable(o.UpstreamService), upstream))
 	default:
 		unset := ServiceVariable(o.UpstreamService) + " is not set"
 		if variable := ServiceVariable(o.UpstreamService); variable != kubeDNS {
 			unset = fmt.Sprintf("neither %s nor %s is set", variable, kubeDNS)
 		}
-		return a, fmt.Errorf("-upstreamsvc %s: %s: run the pod in kube-dns's namespace, with enableServiceLinks, or name kube-dns's address with -fallback",
+		return a, fmt.Errorf("-upstreamsvc %s: %s: run the pod in kube-dns's namespace, with enableServiceLinks, or name kube-dns's "+
+			"address with -fallback",
 			o.UpstreamService, unset)
 	}
 	a.Upstream = upstream
@@ -110,7 +116,8 @@ func (o Options) fallback(ip, upstream, cluster netip.Addr) (netip.Addr, error) 
 	if ip.Is4() {
 		family = "IPv4"
 	}
-	return netip.Addr{}, fmt.Errorf("-localip %s: without the agent no server would answer there, since only an address of the other family is known: name kube-dns's %s address with -fallback",
+	return netip.Addr{}, fmt.Errorf("-localip %s: without the agent no server would answer there, since only an address of the "+
+		"other family is known: name kube-dns's %s address with -fallback",
 		ip, family)
 }
 
@@ -133,11 +140,13 @@ func service(lookupEnv func(string) (string, bool), variable string) (netip.Addr
 		return netip.Addr{}, nil
 	}
 	if strings.EqualFold(text, "none") { // a headless Service has no variable; its YAML has None
-		return netip.Addr{}, fmt.Errorf("environment variable %s is %q: a Service without an address cannot be queried: give it one", variable, text)
+		return netip.Addr{}, fmt.Errorf("environment variable %s is %q: a Service without an address cannot be queried: give it one",
+			variable, text)
 	}
 	addr, err := netip.ParseAddr(text)
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("environment variable %s is %q, which is not an IP address: correct it, or name another Service with -upstreamsvc", variable, text)
+		return netip.Addr{}, fmt.Errorf("environment variable %s is %q, which is not an IP address: correct it, or name another "+
+			"Service with -upstreamsvc", variable, text)
 	}
 	return addr, nil
 }

@@ -40,20 +40,24 @@ func (o *Options) checkTLS(auth, minVersion string) error {
 	var errs []error
 	var known bool
 	if o.TLS.Auth, known = clientAuth()[auth]; !known {
-		errs = append(errs, fmt.Errorf("-tls-client-auth-type %q: write one of %s", auth, strings.Join(slices.Sorted(maps.Keys(clientAuth())), ", ")))
+		errs = append(errs, fmt.Errorf("-tls-client-auth-type %q: write one of %s", auth,
+			strings.Join(slices.Sorted(maps.Keys(clientAuth())), ", ")))
 	}
 	if o.TLS.Min, known = versions()[minVersion]; !known {
-		errs = append(errs, fmt.Errorf("-tls-min-version %q: write one of %s", minVersion, strings.Join(slices.Sorted(maps.Keys(versions())), ", ")))
+		errs = append(errs, fmt.Errorf("-tls-min-version %q: write one of %s", minVersion,
+			strings.Join(slices.Sorted(maps.Keys(versions())), ", ")))
 	}
 	if o.TLS.Cert == "" || o.TLS.Key == "" {
 		errs = append(errs, errors.New("-tls-enabled needs -tls-cert-file and -tls-private-key-file: name both"))
 	}
 	verifies := o.TLS.Auth == tls.VerifyClientCertIfGiven || o.TLS.Auth == tls.RequireAndVerifyClientCert
 	if verifies && o.TLS.ClientCA == "" {
-		errs = append(errs, fmt.Errorf("-tls-client-auth-type %s needs -tls-client-ca-file: name the file of the clients' certificate authorities", auth))
+		errs = append(errs, fmt.Errorf("-tls-client-auth-type %s needs -tls-client-ca-file: name the file of the clients' "+
+			"certificate authorities", auth))
 	}
 	if o.TLS.ClientCA != "" && o.TLS.Auth == tls.NoClientCert {
-		errs = append(errs, errors.New("-tls-client-ca-file has no effect with -tls-client-auth-type NoClientCert: remove it, or write RequireAndVerifyClientCert"))
+		errs = append(errs, errors.New("-tls-client-ca-file has no effect with -tls-client-auth-type NoClientCert: remove it, or "+
+			"write RequireAndVerifyClientCert"))
 	}
 	return errors.Join(errs...)
 }
