@@ -21,8 +21,8 @@ func TestReload(t *testing.T) {
 	pod := n.pod()
 	p := n.agent("-syncinterval", "60ns")
 	n.awaitLeases(p, n.served()...)
-	if !strings.Contains(p.Output(), "-syncinterval 60ns is taken for 1m0s") {
-		t.Error("the flag's trap is mended, and not said")
+	if !strings.Contains(p.Output(), "-syncinterval 60ns is read as 1m0s") {
+		t.Error("no note that the flag is read as node-cache reads it")
 	}
 	m := n.manifest()
 	at := netip.AddrPortFrom(netip.MustParseAddr(m.health.Host), uint16(m.health.Port)).String()
