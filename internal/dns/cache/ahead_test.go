@@ -51,7 +51,7 @@ func (h *ahead) watched() int {
 	return len(h.due)
 }
 
-// ask lets the crowd ask a cache. Of one seed the questions are always the same.
+// ask lets the crowd ask a cache. Of one seed the queries are always the same.
 func (c crowd) ask(t *testing.T, block string) (h heard) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -128,7 +128,7 @@ func (c crowd) ask(t *testing.T, block string) (h heard) {
 func always(ttl uint32) func(int) uint32 { return func(int) uint32 { return ttl } }
 
 // TestRefreshKeepsHot: of what is asked for ten times and more in each TTL, 99 of 100 clients do not wait, and the upstream has at most
-// a tenth more questions than where answers expire.
+// a tenth more queries than where answers expire.
 func TestRefreshKeepsHot(t *testing.T) {
 	for name, c := range map[string]crowd{
 		"denials of 5 s, 13 questions in each":    {names: 40, rate: 104, lasts: 4 * time.Minute, ttl: always(5), denied: true},
@@ -164,7 +164,7 @@ func w2(name int) uint32 {
 	return 5
 }
 
-// w3 are the names of the bench's workload W3: half of the questions are W2's, half are for 10,000 others by Zipf's law.
+// w3 are the names of the bench's workload W3: half of the queries are W2's, half are for 10,000 others by Zipf's law.
 const w3Others = 10_000
 
 func w3() func(*rand.Rand) int {
@@ -192,7 +192,7 @@ func w3TTL(name int) uint32 {
 	return 5 + uint32(name)*2654435761>>8%296 // spread as by a hash
 }
 
-// TestRefreshIsBound: however clients ask, the upstream has at most 1.1 of the questions that it has where answers expire, and those
+// TestRefreshIsBound: however clients ask, the upstream has at most 1.1 of the queries that it has where answers expire, and those
 // that are allowed at once.
 func TestRefreshIsBound(t *testing.T) {
 	for name, c := range map[string]crowd{
@@ -287,7 +287,7 @@ func TestRefreshForgetsEvicted(t *testing.T) {
 	})
 }
 
-// TestRefreshAsksAlike: a timer's question is the client's by name, type and class, DO and CD.
+// TestRefreshAsksAlike: a timer's query is the client's by name, type and class, DO and CD.
 func TestRefreshAsksAlike(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
@@ -327,7 +327,7 @@ func TestRefreshAsksAlike(t *testing.T) {
 	}
 }
 
-// TestRefreshOfEvicted: what the store evicted, or has something else for, is not fetched, be it in somebody's hands still.
+// TestRefreshOfEvicted: what the store evicted, or has something else for, is not fetched, even if a caller still has it.
 func TestRefreshOfEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, refreshes)

@@ -21,7 +21,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 )
 
-// Both caches live through the same trials: the same upstream, questions and clock, all made by chance. Where they differ,
+// Both caches live through the same trials: the same upstream, queries and clock, all made by chance. Where they differ,
 // a class in the table must explain it (differential_classes_test.go, and DIFFERENCES.md for people); what none explains fails,
 // with the trial as a scenario that can be kept.
 
@@ -30,7 +30,7 @@ var (
 	differentialSeed  = flag.Uint64("differential.seed", 1, "where the trials of TestDifferential come from")
 )
 
-// answer is what one side gave to a question, in meaning: neither order, nor case, nor compression.
+// answer is what one side gave to a query, in meaning: neither order, nor case, nor compression.
 type answer struct {
 	silent bool
 	rcode  string
@@ -47,13 +47,13 @@ type difference struct {
 	block        string
 	name         string
 	ask          *ask    // nil: only what they asked the upstream differs, in the background
-	rule         *rule   // what the upstream says to the question now
+	rule         *rule   // what the upstream says to the query now
 	rules        []*rule // and what it has said about the name so far
 	mood         mood
 	withoutRD    bool // it was asked for without RD, now or before
 	inUpperCase  bool
 	ours, theirs answer
-	askedOurs    int // questions to the upstream in this step
+	askedOurs    int // queries to the upstream in this step
 	askedTheirs  int
 }
 
@@ -80,7 +80,7 @@ type side struct {
 	process  process
 	upstream *scripted
 	server   *dnsserver.Server
-	seen     int // how many of the upstream's questions were counted
+	seen     int // how many of the upstream's queries were counted
 }
 
 // trial plays one world. It gives up a name as soon as the sides differ about it: what followed would follow from that.
@@ -259,7 +259,7 @@ func (c *contest) judge(d difference) {
 		c.w.story(c.block, d.name), d.ours, d.askedOurs, d.theirs, d.askedTheirs))
 }
 
-// say makes the upstream of both sides answer a question anew.
+// say makes the upstream of both sides answer a query again.
 func (c *contest) say(i int, qtype uint16) {
 	name := c.w.name(i)
 	lines := c.w.upstreamLines(name, qtype)

@@ -94,7 +94,7 @@ var (
 	worldTTLs  = []int{60, 30, 60, 30, 10, 5, 20, 1, 0, 300, 3600, 86400, 4294967295}
 )
 
-// question chooses a name and a type, two times out of three those of last time.
+// query chooses a name and a type, two times out of three those of last time.
 func (w *world) question() (int, uint16) {
 	if w.qtype == 0 || w.choices.of(3) == 0 {
 		w.last, w.qtype = w.choices.of(worldNames), pick(w.choices, worldTypes...)
@@ -104,7 +104,7 @@ func (w *world) question() (int, uint16) {
 
 func (w *world) ttl() int { return pick(w.choices, worldTTLs...) }
 
-// data is a record's type and data for a question of type t.
+// data is a record's type and data for a query of type t.
 func data(t uint16, n int) string {
 	switch t {
 	case dns.TypeAAAA:
@@ -201,7 +201,7 @@ func shapes() []shape {
 	}
 }
 
-// upstreamLines makes the upstream say something new about a question.
+// upstreamLines makes the upstream say something new about a query.
 func (w *world) upstreamLines(name string, t uint16) []string {
 	c := w.choices
 	slow := pick(c, "", "", "", "", " slow 400ms", " slow 3s")
@@ -231,7 +231,7 @@ func (w *world) upstreamLines(name string, t uint16) []string {
 	return out
 }
 
-// askLine makes a question.
+// askLine makes a query.
 func (w *world) askLine(name string, t uint16) string {
 	c := w.choices
 	if c.one(8) {

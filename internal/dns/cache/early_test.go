@@ -11,7 +11,7 @@ import (
 )
 
 // TestEarlyFetchesCost: what is asked all the time is fetched before it ends, and nobody waits but the first; the upstream has at most
-// a tenth more questions than where answers expire.
+// a tenth more queries than where answers expire.
 func TestEarlyFetchesCost(t *testing.T) {
 	const terms = "cache {\n success 1024 3600 0\n denial 1024 3600 0\n"
 	for _, rcode := range []int{dns.RcodeSuccess, dns.RcodeNameError} {
@@ -35,7 +35,7 @@ func TestEarlyFetchesCost(t *testing.T) {
 
 const hotTTLs = 50 // for so many TTLs a name is asked for
 
-// askedAllTheTime asks for one name a hundred times in each TTL. It returns how many questions the upstream had, and how many clients
+// askedAllTheTime asks for one name a hundred times in each TTL. It returns how many queries the upstream had, and how many clients
 // waited for it.
 func askedAllTheTime(t *testing.T, block string, rcode int, ttl uint32) (upstream, waited int) {
 	synctest.Test(t, func(t *testing.T) {

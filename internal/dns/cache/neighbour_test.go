@@ -15,7 +15,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// laden is a question with everything that a client can put beside it.
+// laden is a query with everything that a client can put next to it.
 func laden(name string) *dns.Msg {
 	r := new(dns.Msg)
 	r.SetQuestion(name, dns.TypeA)
@@ -35,7 +35,7 @@ func laden(name string) *dns.Msg {
 
 func plain(name string) *dns.Msg { return new(dns.Msg).SetQuestion(name, dns.TypeA) }
 
-// put asks a question as it is.
+// put asks a query as it is.
 func (f *fixture) put(r *dns.Msg) *dns.Msg {
 	w := new(writer)
 	if _, err := f.cache.ServeDNS(context.Background(), request.NewScrubWriter(r, w), r); err != nil {
@@ -44,7 +44,7 @@ func (f *fixture) put(r *dns.Msg) *dns.Msg {
 	return w.msg
 }
 
-// heed answers as resolvers do that look at what stands beside a question, which is what nobody else may hear.
+// heed answers as resolvers do that look at what stands next to a query, which is what nobody else may hear.
 func heed(w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	m := new(dns.Msg).SetReply(r)
 	address := "203.0.113.7"
@@ -69,7 +69,7 @@ func record(s string) dns.RR {
 	return rr
 }
 
-// TestNeighbourDecidesNothing: what one client puts beside its question changes nothing of what the upstream is asked, whoever has
+// TestNeighbourDecidesNothing: what one client puts next to its query changes nothing of what the upstream is asked, whoever has
 // it asked: one who misses, an early fetch, a stale answer's refresh; and so nothing of what others hear, who wait for the same
 // answer or come later.
 func TestNeighbourDecidesNothing(t *testing.T) {
@@ -150,7 +150,7 @@ func TestUpstreamWithoutEDNS(t *testing.T) {
 				}
 				f.want(m.Question[0].Name, "NOERROR 192.0.2.1 60")
 			}
-			// Who means the question itself says so twice, and who fails then has failed.
+			// Who means the query itself says so twice, and who fails then has failed.
 			f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
 				return 0, w.WriteMsg(new(dns.Msg).SetRcode(r, rcode))
 			}

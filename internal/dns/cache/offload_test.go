@@ -91,7 +91,7 @@ type offloadClient struct{}
 
 func (offloadClient) MayOffload() bool { return true }
 
-// TestRefreshOfLent: a name whose hits are the kernel's is fetched anew by them: nobody waits for it, few of its questions come up, and
+// TestRefreshOfLent: a name whose hits are the kernel's is fetched again by them: nobody waits for it, few of its queries come up, and
 // when nobody asks any more it is let go.
 func TestRefreshOfLent(t *testing.T) {
 	for name, ttl := range map[string]uint32{"5 s": 5, "30 s": 30, "longer than it is lent": 90} {

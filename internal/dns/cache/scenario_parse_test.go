@@ -38,14 +38,14 @@ type step struct {
 	differs  string // why CoreDNS does not meet this step's expectation
 }
 
-// rule is what the upstream answers to some questions.
+// rule is what the upstream answers to some queries.
 type rule struct {
 	name    string // lower case; "*" any, "*.example.org." any below
 	qtype   uint16 // 0: any
 	class   uint16
 	reply   *upstreamReply // nil: never answers
 	slow    time.Duration
-	instead *dns.Question // the reply's question, where it is not the asked one
+	instead *dns.Question // the reply's query, where it is not the asked one
 }
 
 // upstreamReply is the message that a rule stands for.
@@ -65,13 +65,13 @@ type mood struct {
 type record struct {
 	line    int
 	section int  // 0 answer, 1 authority, 2 additional
-	signed  bool // only in replies to questions with DO
+	signed  bool // only in replies to queries with DO
 	text    string
 	low     uint32 // bounds of the TTL
 	high    uint32
 }
 
-// ask is one question, or a range of them.
+// ask is one query, or a range of them.
 type ask struct {
 	names      []string
 	qtype      uint16
@@ -98,7 +98,7 @@ type expectation struct {
 	within     time.Duration
 	after      time.Duration
 	records    []record
-	partial    bool // others may stand beside them
+	partial    bool // others may stand next to them
 	nonEmpty   bool // records were written, or "..." was
 }
 

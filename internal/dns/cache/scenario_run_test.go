@@ -149,7 +149,7 @@ func (r *runner) ask(i int, a *ask) {
 	}
 }
 
-// message is the question as it is sent.
+// message is the query as it is sent.
 func (a *ask) message(name string, id uint16) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetQuestion(name, a.qtype)
@@ -213,7 +213,7 @@ func (a *ask) check(q *dns.Msg, got reply) error {
 	return errors.Join(errs...)
 }
 
-// honest is what every reply must be, whatever the scenario: an answer to this question, in a form that this client can
+// honest is what every reply must be, whatever the scenario: an answer to this query, in a form that this client can
 // read.
 func honest(q *dns.Msg, got reply, tcp bool) error {
 	m := got.msg
@@ -227,14 +227,14 @@ func honest(q *dns.Msg, got reply, tcp bool) error {
 	fault(!m.Response, "no response")
 	fault(m.Opcode != q.Opcode, "opcode %d, asked with %d", m.Opcode, q.Opcode)
 	fault(m.RecursionDesired != q.RecursionDesired, "RD %v, asked with %v", m.RecursionDesired, q.RecursionDesired)
-	// RFC 4035, 3.2.2: CD is copied from the question.
+	// RFC 4035, 3.2.2: CD is copied from the query.
 	fault(m.CheckingDisabled != q.CheckingDisabled, "CD %v, asked with %v", m.CheckingDisabled, q.CheckingDisabled)
 	fault(m.Zero, "Z is set")
-	if len(q.Question) == 1 { // the name in the very case of the question: clients compare it (0x20)
+	if len(q.Question) == 1 { // the name in the very case of the query: clients compare it (0x20)
 		fault(len(m.Question) != 1 || m.Question[0] != q.Question[0], "question %v, asked with %v", m.Question, q.Question)
 	}
 	asked, opt := q.IsEdns0(), m.IsEdns0()
-	// RFC 6891, 6.1.1 and 7: OPT in the answer exactly if it was in the question; RFC 3225, 3: DO as it was asked.
+	// RFC 6891, 6.1.1 and 7: OPT in the answer exactly if it was in the query; RFC 3225, 3: DO as it was asked.
 	fault((asked != nil) != (opt != nil), "OPT %v, asked with %v", opt != nil, asked != nil)
 	fault(asked != nil && opt != nil && asked.Do() != opt.Do(), "DO differs from the question's")
 	do := asked != nil && asked.Do()

@@ -8,7 +8,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// parseUpstream reads what follows "upstream": a mood of all of it, or what it does with some questions.
+// parseUpstream reads what follows "upstream": a mood of all of it, or what it does with some queries.
 func parseUpstream(words []string, body []statement) (*rule, *mood, error) {
 	if len(words) == 0 {
 		return nil, nil, fmt.Errorf("upstream does what?")
@@ -78,7 +78,7 @@ func (r *rule) question(name string) error {
 	return err
 }
 
-// covers reports whether the rule is about a question.
+// covers reports whether the rule is about a query.
 func (r *rule) covers(q dns.Question) bool {
 	name := strings.ToLower(q.Name)
 	suffix, wild := strings.CutPrefix(r.name, "*")
@@ -162,7 +162,7 @@ func parseQuestion(next func() (string, error)) (*dns.Question, error) {
 	return &dns.Question{Name: name, Qtype: t, Qclass: dns.ClassINET}, err
 }
 
-// parseRecords reads one line of records: section and condition, then a record as in a zone file, "@" being the question's
+// parseRecords reads one line of records: section and condition, then a record as in a zone file, "@" being the query's
 // name and {1..9} a range. Expectations may write the TTL as a range of its own (20-30).
 func parseRecords(l statement, expected bool) ([]record, error) {
 	r := record{line: l.line}
@@ -213,7 +213,7 @@ func parseRecords(l statement, expected bool) ([]record, error) {
 	return all, nil
 }
 
-// check makes sure that the record can be read, and that no name in it depends on the question but by "@".
+// check makes sure that the record can be read, and that no name in it depends on the query but by "@".
 func (r record) check() error {
 	here, err := r.rr("a.example.")
 	if err != nil {
@@ -230,7 +230,7 @@ func (r record) check() error {
 	return nil
 }
 
-// rr is the record in a reply to a question for name.
+// rr is the record in a reply to a query for name.
 func (r record) rr(name string) (dns.RR, error) {
 	zp := dns.NewZoneParser(strings.NewReader(r.text+"\n"), name, "")
 	rr, ok := zp.Next()
@@ -388,7 +388,7 @@ func (e *expectation) option(word string, next func() (string, error)) error {
 	return err
 }
 
-// parseAsked reads "N", "at least N" or "at most N" or "N to M", then a question or nothing.
+// parseAsked reads "N", "at least N" or "at most N" or "N to M", then a query or nothing.
 func parseAsked(words []string) (*asked, error) {
 	a := &asked{high: 1_000_000, class: dns.ClassINET}
 	var err error

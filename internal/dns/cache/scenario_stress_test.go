@@ -45,7 +45,7 @@ func (u *counting) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg)
 	return dns.RcodeSuccess, nil
 }
 
-// right checks that an answer is the one to its question and to no other.
+// right checks that an answer is the one to its query and to no other.
 func right(q, m *dns.Msg) error {
 	name := q.Question[0].Name
 	switch {
@@ -64,7 +64,7 @@ func right(q, m *dns.Msg) error {
 }
 
 // TestScenarioStress asks from many goroutines for the same and for other names, straight and through sockets, while the
-// configuration is read anew and snapshots are taken. Every answer must be the one to its question; nothing may be left.
+// configuration is read again and snapshots are taken. Every answer must be the one to its query; nothing may be left.
 func TestScenarioStress(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	const clients, rounds = 16, 600

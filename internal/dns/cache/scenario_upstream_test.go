@@ -13,20 +13,20 @@ import (
 	"github.com/miekg/dns"
 )
 
-// latency is what any question to the upstream takes at least, so that an answer from the cache, which takes no time at
+// latency is what any query to the upstream takes at least, so that an answer from the cache, which takes no time at
 // all on the scenario's clock, can be told from one that waited.
 const latency = time.Millisecond
 
 var errNoReply = errors.New("no reply from the upstream")
 
 // scripted is the upstream of a scenario: the last plugin of the chain. It calls itself "forward", as the real one does,
-// by which CoreDNS lets questions of class CH pass.
+// by which CoreDNS lets queries of class CH pass.
 type scripted struct {
 	mu      sync.Mutex // guards the fields below
 	rules   []*rule
 	mood    mood
 	asked   []dns.Question
-	strange []string // questions that no rule covers
+	strange []string // queries that no rule covers
 }
 
 // Name implements plugin.Handler.
@@ -44,7 +44,7 @@ func (u *scripted) feel(m mood) {
 	u.mood = m
 }
 
-// count is how many questions of a kind came so far.
+// count is how many queries of a kind came so far.
 func (u *scripted) count(a *asked) int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -57,7 +57,7 @@ func (u *scripted) count(a *asked) int {
 	return n
 }
 
-// rule is the one that covers a question; the latest holds.
+// rule is the one that covers a query; the latest holds.
 func (u *scripted) rule(q dns.Question) *rule {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -92,7 +92,7 @@ func (u *scripted) now() mood {
 	return u.mood
 }
 
-// complaints gives the questions back that no rule covered, once.
+// complaints gives the queries back that no rule covered, once.
 func (u *scripted) complaints() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -137,14 +137,14 @@ func (u *scripted) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg)
 	return dns.RcodeSuccess, nil
 }
 
-// message is the rule's reply to a question, after a way over the wire.
+// message is the rule's reply to a query, after a way over the wire.
 func (r *rule) message(to *dns.Msg) (*dns.Msg, error) {
 	m := new(dns.Msg)
 	m.SetReply(to)
 	opt := to.IsEdns0()
 	do := opt != nil && opt.Do()
 	m.Rcode, m.Authoritative, m.Truncated, m.RecursionAvailable = r.reply.rcode, r.reply.aa, r.reply.tc, r.reply.ra
-	// RFC 6840, 5.8: a resolver sets AD only where the question says that it would be understood.
+	// RFC 6840, 5.8: a resolver sets AD only where the query says that it would be understood.
 	m.AuthenticatedData = r.reply.ad && (do || to.AuthenticatedData)
 	if r.instead != nil {
 		m.Question[0] = *r.instead

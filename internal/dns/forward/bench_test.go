@@ -12,7 +12,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// BenchmarkMiss asks over a kept connection, by ask and by CoreDNS's forward, in one process with the server: what stands
+// BenchmarkMiss sends queries over a pooled connection, by ask and by CoreDNS's forward, in one process with the server: what stands
 // between them is what the plugins themselves cost.
 //
 //	go test -run xxx -bench Miss ./internal/dns/forward

@@ -23,7 +23,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// All sockets that are kept lead to an endpoint that went without a word, as conntrack has it: the second try goes over a new one.
+// All pooled sockets lead to an endpoint that is gone, silently, as with conntrack: the second try goes over a new one.
 func TestSecondTryIsFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		known := map[*end]bool{} // sockets that carried a query, guarded by the host
@@ -52,7 +52,7 @@ func TestSecondTryIsFresh(t *testing.T) {
 	})
 }
 
-// A line that is too old, or has waited for too long, is used no more, whether it is taken or given back.
+// A line that is too old, or was idle for too long, is not used again, whether it is taken from the pool or returned to it.
 func TestOldLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b buffers
@@ -83,7 +83,7 @@ func TestOldLines(t *testing.T) {
 	})
 }
 
-// kube-dns was restarted: connections that are kept are dead. Nobody waits and nobody is blamed.
+// kube-dns was restarted: pooled connections are dead. No client waits, and the server's health does not change.
 func TestStaleConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, how := range []string{"closed idle", "restarted"} {
@@ -137,7 +137,7 @@ func TestConnectionsRebalance(t *testing.T) {
 	})
 }
 
-// A pooled connection leads to an endpoint that is gone, without a word: a new one is made beside it.
+// A pooled connection leads to an endpoint that is gone, silently: a new one is opened.
 func TestSilentConnectionIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var first sync.Once
@@ -213,7 +213,7 @@ func TestTLS(t *testing.T) {
 		b := serve(t, trust, "tls://"+host+"%dns.example:"+port)
 		b.want("udp", "a.example.", "secure", 0, time.Second)
 		b.want("udp", "b.example.", "secure", 0, quick)
-		if n := b.list[0].counts.opened[1].Load(); n > 2 { // one for the questions, one for the look for loops
+		if n := b.list[0].counts.opened[1].Load(); n > 2 { // one for the queries, one for the look for loops
 			t.Errorf("%d connections", n)
 		}
 		b = serve(t, trust, "tls://"+host+"%other.example:"+port)
@@ -249,7 +249,7 @@ func certificate(t testing.TB, name string) (tls.Certificate, *x509.CertPool) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots
 }
 
-// TestLongDead asks a dead server's block many questions: nothing piles up.
+// TestLongDead sends a dead server's block many queries: nothing accumulates.
 func TestLongDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, stream := range []bool{false, true} {
@@ -262,7 +262,7 @@ func TestLongDead(t *testing.T) {
 				wg.Go(func() { b.answer(ctx, "udp", fmt.Sprintf("n%d.example.", i)) })
 			}
 			wg.Wait()
-			eventually(t, "the tries' end", func() bool { return runtime.NumGoroutine() <= goroutines+16 }) // neutral questions, and the look for loops
+			eventually(t, "the tries' end", func() bool { return runtime.NumGoroutine() <= goroutines+16 }) // neutral queries, and the look for loops
 			eventually(t, "both known as dead", func() bool {
 				b.answer(ctx, "udp", "again.example.")
 				return b.list[0].health.failing.Load() && b.list[1].health.failing.Load()

@@ -179,7 +179,7 @@ func (f *fake) serveStream(c net.Conn) {
 	}
 }
 
-// says answers every question with a TXT that names who says it.
+// says answers every query with a TXT that names the server.
 func says(who string) func(*dns.Msg, bool) *dns.Msg {
 	return func(q *dns.Msg, _ bool) *dns.Msg {
 		m := new(dns.Msg).SetReply(q)
@@ -211,7 +211,7 @@ func denies(zone string) func(*dns.Msg, bool) *dns.Msg {
 	}
 }
 
-// nobody is an address where nothing listens: the kernel refuses.
+// nobody returns an address where nothing listens: the kernel refuses.
 func nobody(t testing.TB) string {
 	t.Helper()
 	return newHost(t).addr
@@ -239,7 +239,7 @@ type block struct {
 	log *testutil.Output
 }
 
-// serve starts a block that asks servers in the network of the tests; change sets the rest.
+// serve starts a block that forwards to servers in the network of the tests; change sets the rest.
 func serve(t testing.TB, change func(*Ask), servers ...string) *block {
 	t.Helper()
 	return serveBy(t, connectInMemory, change, servers...)
@@ -277,7 +277,7 @@ func specs(t testing.TB, servers ...string) []spec {
 	return out
 }
 
-// ask asks as a client over "udp" or "tcp" and returns the answer as text: who says it, or the code; and the wait.
+// ask sends a query as a client over "udp" or "tcp". It returns the answer as text, the server's name or the code, and the wait.
 func (b *block) ask(network, name string) (string, time.Duration) {
 	b.t.Helper()
 	began := time.Now()
@@ -312,7 +312,7 @@ func (b *block) answer(ctx context.Context, network, name string) string {
 	return dns.RcodeToString[rec.Msg.Rcode]
 }
 
-// want asks and checks who answers, and the bounds of the wait.
+// want sends a query and checks which server answers, and the bounds of the wait.
 func (b *block) want(network, name, who string, least, most time.Duration) {
 	b.t.Helper()
 	got, took := b.ask(network, name)
@@ -367,7 +367,7 @@ func eventually(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// datagrams is a server over UDP at an address of loopback, which hands each question to each, one after the other, and answers none itself.
+// datagrams is a server over UDP at an address of loopback, which passes each query to each, one after the other, and answers none itself.
 func datagrams(t *testing.T, host string, each func(pc net.PacketConn, from net.Addr, q *dns.Msg)) (address string) {
 	t.Helper()
 	pc, err := net.ListenPacket("udp", net.JoinHostPort(host, "0"))

@@ -30,7 +30,7 @@ func (p *pod) RemoteAddr() net.Addr { return net.UDPAddrFromAddrPort(netip.AddrP
 
 func podAt(n byte) *pod { return &pod{addr: netip.AddrFrom4([4]byte{10, 244, 0, n})} }
 
-// from asks as a pod, and returns what code it gets.
+// from sends a query as a pod, and returns the response code.
 func (b *block) from(p *pod, name string) int { return b.fromFor(context.Background(), p, name) }
 
 func (b *block) fromFor(ctx context.Context, p *pod, name string) int {
@@ -42,7 +42,7 @@ func (b *block) fromFor(ctx context.Context, p *pod, name string) int {
 	return rcode
 }
 
-// flood asks 400 times a second for random names below a zone, and ends with ctx.
+// flood queries 400 random names a second below a zone, until ctx ends.
 func (b *block) flood(ctx context.Context, p *pod, zone string) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -61,8 +61,8 @@ func (b *block) flood(ctx context.Context, p *pod, zone string) {
 	}
 }
 
-// One pod floods random names below a zone whose servers are dead; on a node that asks nothing else, another pod's new names
-// are answered, outside of the cluster and in it, where dead reverse zones go to kube-dns.
+// One pod queries random names below a zone whose servers are dead. On a node without other queries, another pod's new names are answered,
+// outside the cluster and in it, where dead reverse zones go to kube-dns.
 func TestFloodBelowADeadZone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, tc := range []struct {
@@ -107,8 +107,8 @@ func TestFloodBelowADeadZone(t *testing.T) {
 	})
 }
 
-// Everything is dead and one pod keeps asking: another one's first question is tried all the same, and what is not tried is
-// neither kept nor said to be the upstream's.
+// All servers are dead and one pod sends many queries: another pod's first query still probes them. A query that is shed is neither stored
+// nor counted as the upstream's failure.
 func TestTrialsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -149,9 +149,9 @@ func TestTrialsAreShared(t *testing.T) {
 	})
 }
 
-// What nobody answers is no reason to hold a server for dead while it answers a neutral question; and a dead one is back
-// with any answer, although the name that it failed stays silent.
-func TestNeutralQuestion(t *testing.T) {
+// A server does not fail because of names that no server answers while it answers health checks. A dead server recovers with any answer,
+// although the name that it failed stays silent.
+func TestHealthCheckDecides(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dead atomic.Bool
 		f := newFake(t, onBoth, func(q *dns.Msg, stream bool) *dns.Msg {
@@ -180,8 +180,8 @@ func TestNeutralQuestion(t *testing.T) {
 	})
 }
 
-// What a server was last heard of is told by a clock of its own, which counts from its making and which nobody sets: a wall
-// clock that is set back takes no dead server for alive.
+// A server's last sign of life has the time of a clock that counts from its creation and cannot be set: setting the wall clock back does
+// not make a dead server look alive.
 func TestServersClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(slog.New(slog.DiscardHandler)).acquire(spec{Address: nameserver.At(netip.MustParseAddr("192.0.2.1"))})

@@ -14,8 +14,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// rejected is a server over UDP, of whose every question somebody says by ICMP that it was in vain: before its answer, or also after it,
-// when its socket waits for the next question.
+// rejected is a server over UDP. For each query, forged ICMP errors arrive before its answer, and after it, when the socket waits for the
+// next query.
 func rejected(t *testing.T, address string, kind, code byte, rest uint32) (server string, asked *atomic.Int64) {
 	t.Helper()
 	icmp := testutil.NewForger(t)
@@ -35,8 +35,8 @@ func rejected(t *testing.T, address string, kind, code byte, rest uint32) (serve
 	}), asked
 }
 
-// Whoever knows the agent's port can forge what a router says of its questions. The answer is waited for all the same, no question fails,
-// and no server is called dead for it, beside another or alone.
+// An attacker who knows the agent's port can forge ICMP errors for its queries. The agent still waits for the answer, no query fails, and
+// no server fails because of it, alone or with another server.
 func TestForgedRejections(t *testing.T) {
 	for name, tc := range map[string]struct {
 		address    string
@@ -90,8 +90,8 @@ func TestForgedRejections(t *testing.T) {
 	}
 }
 
-// The same on virtual time: the answer comes when the server sends it, and one that was lied about is not asked again at once, for
-// whoever lies would multiply the agent's queries.
+// The same on virtual time: the answer comes when the server sends it. The agent does not query the same server again at once, because an
+// attacker could then multiply the agent's queries.
 func TestForgedRejectionsCostNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(t, onUDP, after(20*time.Millisecond, says("good")))
@@ -121,7 +121,7 @@ func TestForgedRejectionsCostNothing(t *testing.T) {
 	})
 }
 
-// A rejection that is true costs a question nothing beside another server, and what nobody answers ends soon.
+// A true rejection costs a query nothing if there is another server, and a query without any server ends soon.
 func TestTrueRejections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		addr := nobody(t)
@@ -138,8 +138,8 @@ func TestTrueRejections(t *testing.T) {
 	})
 }
 
-// A rejection may come while another server is waited for: who is next is asked at once, and a server whose questions are rejected each
-// time is asked last.
+// A rejection may come while the query waits for another server: the next server is tried at once, and a server whose queries are always
+// rejected is tried last.
 func TestRejectedAmidARace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		quiet, closed := newFake(t, onUDP, silence), nobody(t)

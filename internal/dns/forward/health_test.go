@@ -16,8 +16,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// A server that answers some queries and fails those that matter is avoided. Now and then a client's query tries it, which costs that client
-// nothing, and a good answer brings it back.
+// A server that answers some queries and fails those that matter is avoided. Now and then a client's query tries it, which costs that
+// client nothing, and a good answer brings it back.
 func TestRealAnswersOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := newFake(t, onBoth, says("one")), newFake(t, onBoth, says("two"))
@@ -58,8 +58,8 @@ func TestRealAnswersOnly(t *testing.T) {
 	})
 }
 
-// A server that is always slower than another is not taken back for answering at all; alone it is.
-func TestSlowIsNotTakenBack(t *testing.T) {
+// A server that is always slower than another does not recover by answering health checks slowly; it is used if it is the only one left.
+func TestSlowDoesNotRecover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := newFake(t, onBoth, after(600*time.Millisecond, says("slow")))
 		quickOne := newFake(t, onBoth, says("quick"))
@@ -80,7 +80,7 @@ func TestSlowIsNotTakenBack(t *testing.T) {
 	})
 }
 
-// Questions are not asked twice without bound while a server is slow for all.
+// Hedges are bounded while a server is slow for all queries.
 func TestHedgesAreBounded(t *testing.T) {
 	var h hedges
 	granted := 0
@@ -106,7 +106,7 @@ func TestHedgesAreBounded(t *testing.T) {
 	}
 }
 
-// Many questions at once to a server that falls silent: each is answered by the other one, although hedges are bounded.
+// Many queries at once to a server that falls silent: each is answered by the other one, although hedges are bounded.
 func TestManyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := newFake(t, onBoth, silence), newFake(t, onBoth, says("two"))
@@ -119,7 +119,7 @@ func TestManyAtOnce(t *testing.T) {
 	})
 }
 
-// Two blocks and a reload share a server: what is known of it is kept.
+// Two blocks and a reload share a server and its health.
 func TestServersAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(t, onBoth, code(dns.RcodeServerFailure))
@@ -148,7 +148,7 @@ func TestServersAreShared(t *testing.T) {
 		if st := ss.Status(); len(st) != 0 {
 			t.Errorf("status %+v", st)
 		}
-		if got, _ := b.ask("udp", "late.cluster.local."); got == "" { // a question that was on its way through the reload
+		if got, _ := b.ask("udp", "late.cluster.local."); got == "" { // a query that was on its way through the reload
 			t.Error("no answer")
 		}
 		if n := one.list[1].udp.size(); n != 0 {
@@ -220,8 +220,8 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// A server that alone refuses one name, as a validating resolver does, comes back by the other questions.
-func TestOneNameIsNotHeldAgainstIt(t *testing.T) {
+// A server that alone refuses one name, as a validating resolver does, recovers with other queries.
+func TestOneNameIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := newFake(t, onBoth, nil), newFake(t, onBoth, says("two"))
 		one.behave(func(q *dns.Msg, stream bool) *dns.Msg {
@@ -241,7 +241,7 @@ func TestOneNameIsNotHeldAgainstIt(t *testing.T) {
 	})
 }
 
-// An upstream that is slow for everybody, alone, is asked little more than once for each question, and each is answered.
+// A single upstream that is slow for all names gets little more than one query for each client's query, and each is answered.
 func TestSlowForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const questions = 150 // no more than fit the server's receive buffer at once

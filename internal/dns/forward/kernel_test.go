@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// reasonsOf asks a server once over UDP and once over TCP, and returns what is held to be wrong with it.
+// reasonsOf sends a server one query over UDP and one over TCP, and returns the reasons of failure.
 func reasonsOf(t testing.TB, by connect, addr string, end time.Time) (out [2]reason) {
 	t.Helper()
 	ss := NewServers(slog.New(slog.DiscardHandler))
@@ -27,8 +27,8 @@ func reasonsOf(t testing.TB, by connect, addr string, end time.Time) (out [2]rea
 	return out
 }
 
-// TestFaultsOfTheKernel: what the kernel says of a server that is gone or breaks off is known for what it is. The network of the unit
-// tests says the same: see TestFaultsInMemory.
+// TestFaultsOfTheKernel: the kernel's errors for a server that is gone or breaks connections are classified correctly. The unit tests'
+// network gives the same errors: see TestFaultsInMemory.
 func TestFaultsOfTheKernel(t *testing.T) {
 	testutil.RequireRoot(t)
 	end, _ := testutil.Context(t).Deadline()

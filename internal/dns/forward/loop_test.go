@@ -113,7 +113,7 @@ func TestLoopAtStart(t *testing.T) {
 	})
 }
 
-// Nobody's questions are taken for ours, and a silent server is no loop.
+// Nobody's queries are taken for ours, and a silent server is no loop.
 func TestNoLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(t, onBoth, says("good"))

@@ -120,7 +120,7 @@ func TestForgedDatagrams(t *testing.T) {
 	}
 }
 
-// Each question has an ID that cannot be told from those before, also where it goes the same way as they (RFC 5452, section 9.2).
+// Each query has an ID that cannot be told from those before, also where it goes the same way as they (RFC 5452, section 9.2).
 func TestIDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, stream := range []bool{false, true} {

@@ -47,7 +47,7 @@ func TestNoDescriptors(t *testing.T) {
 	}
 }
 
-// TestNoPorts: every port that the kernel may give out for a question is taken.
+// TestNoPorts: every port that the kernel may give out for a query is taken.
 func TestNoPorts(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "ports")

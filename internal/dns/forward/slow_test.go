@@ -23,7 +23,7 @@ func slowly(q *dns.Msg, stream bool) *dns.Msg {
 	return says("upstream")(q, stream)
 }
 
-// limitOf reports whether what a question came to is this agent's limit only, and after what time.
+// limitOf reports whether a query failed only by this agent's limit, and after what time.
 func (b *block) limitOf(name string) (limit bool, took time.Duration) {
 	b.t.Helper()
 	began := time.Now()
@@ -43,8 +43,8 @@ func (b *block) limited(name string) bool {
 	return errors.As(err, &l) && l.Limit()
 }
 
-// A name whose own servers take their time is answered, on a node that asks nothing else; so it is where all names are slow,
-// at the latest when the client asks again.
+// A name whose own servers are slow is answered, on a node without other queries. If all names are slow, it is answered at the latest when
+// the client retries.
 func TestSlowNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var wg sync.WaitGroup
@@ -79,7 +79,7 @@ func TestSlowNames(t *testing.T) {
 	})
 }
 
-// A server that is dead for long has failed by itself; one that refuses has, too.
+// The failure of a server that has been dead for long is the server's own; so is a refusal.
 func TestFailuresOfTheirOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := serve(t, nil, newFake(t, onBoth, silence).addr)
@@ -94,8 +94,8 @@ func TestFailuresOfTheirOwn(t *testing.T) {
 	})
 }
 
-// A name is slow and its answer is lost: it is asked once more without a share of hedges, as its client would have done.
-func TestAskedAgain(t *testing.T) {
+// A name is slow and its answer is lost: the query is sent once more without a hedge from the budget, as its client would have done.
+func TestLostAnswerIsQueriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(t, onUDP, silence)
 		b := serve(t, nil, f.addr)

@@ -18,7 +18,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// A client over TCP never gets the head of an answer: it would take it for the whole. One over datagrams does.
+// A client over TCP never gets a truncated answer, because it would take it for the whole. A client over UDP does.
 func TestNoHeadOverTCP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, addr := range map[string]string{
@@ -112,7 +112,7 @@ func TestPrefersDatagrams(t *testing.T) {
 	})
 }
 
-// Where no cache stands in front, what a client puts beside its question goes no further.
+// Where no cache stands in front, what a client puts next to its query goes no further.
 func TestNoClientsOptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -150,7 +150,7 @@ func TestNoClientsOptions(t *testing.T) {
 	})
 }
 
-// The size of answer that a client takes does not decide what its question costs while it waits: with a large one, a pod's share of
+// The size of answer that a client takes does not decide what its query costs while it waits: with a large one, a pod's share of
 // the misses would be more memory than the agent may have.
 func TestWaitingHoldsLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -90,7 +90,7 @@ func TestLimitShrinks(t *testing.T) {
 	}
 }
 
-// TestQuietPodIsServedInAFlood sends a flood of one pod and a few questions of another through the plugin while the upstream
+// TestQuietPodIsServedInAFlood sends a flood of one pod and a few queries of another through the plugin while the upstream
 // hangs.
 func TestQuietPodIsServedInAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestQuietPodIsServedInAFlood(t *testing.T) {
 	})
 }
 
-// TestPlaceIsGivenBack whatever becomes of the question.
+// TestPlaceIsGivenBack whatever becomes of the query.
 func TestPlaceIsGivenBack(t *testing.T) {
 	g := New(4)
 	for name, next := range map[string]plugin.HandlerFunc{

@@ -71,7 +71,7 @@ func dialUDP(t testing.TB, at string) net.Conn {
 	return conn
 }
 
-// echo answers each question at once.
+// echo answers each query at once.
 type echo struct{}
 
 func (echo) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) {
@@ -81,7 +81,7 @@ func (echo) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) 
 	return b, queryinfo.Hit, true
 }
 
-// TestBatches sends bursts that are larger than a batch, each question with a name of its own; each sender gets its own answers, whoever
+// TestBatches sends bursts that are larger than a batch, each query with a name of its own; each sender gets its own answers, whoever
 // answers. Every third is the chain's.
 func TestBatches(t *testing.T) {
 	first := &some{}
@@ -125,7 +125,7 @@ func TestBatches(t *testing.T) {
 	wg.Wait()
 }
 
-// some answers two of three questions.
+// some answers two of three queries.
 type some struct{ echo }
 
 func (s *some) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) {
@@ -149,7 +149,7 @@ type broken struct{}
 
 func (broken) Answer([]byte, *fastpath.Query) ([]byte, queryinfo.Level, bool) { panic("broken") }
 
-// TestNoGoroutinePerMiss: a thousand questions for the chain, some at a time, take as many goroutines as there are at a time, and the
+// TestNoGoroutinePerMiss: a thousand queries for the chain, some at a time, take as many goroutines as there are at a time, and the
 // next thousand take those.
 func TestNoGoroutinePerMiss(t *testing.T) {
 	var mu sync.Mutex

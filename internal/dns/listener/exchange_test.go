@@ -100,7 +100,7 @@ func serve(t testing.TB, o Observer, h *handler) (*Server, Config) {
 
 var sameAnswer = cmpopts.EquateComparable(netip.Addr{})
 
-// TestObserver: each question is told of once, by whoever it was answered and over either protocol.
+// TestObserver: each query is told of once, by whoever it was answered and over either protocol.
 func TestObserver(t *testing.T) {
 	local := netip.MustParseAddr("127.0.0.1")
 	size := func(m *dns.Msg) int {
@@ -142,7 +142,7 @@ func TestObserver(t *testing.T) {
 	}
 }
 
-// TestObserverOfSilence: a question that nobody answers is told of, and so is one of the agent's own.
+// TestObserverOfSilence: a query that nobody answers is told of, and so is one of the agent's own.
 func TestObserverOfSilence(t *testing.T) {
 	w := new(watcher)
 	s, cfg := serve(t, w, &handler{do: func(w dns.ResponseWriter, q *dns.Msg) {
@@ -219,7 +219,7 @@ func TestFirst(t *testing.T) {
 	waitFor(t, "nothing is in work", func() bool { return inWork(s) == 0 })
 }
 
-// TestFirstSaysNothing: a question over UDP that whoever stands before the chain takes without an answer gets none, not the chain's
+// TestFirstSaysNothing: a query over UDP that whoever stands before the chain takes without an answer gets none, not the chain's
 // either, and is told of once; over TCP, where a client would wait for its turn, the chain answers.
 func TestFirstSaysNothing(t *testing.T) {
 	w, mute := new(watcher), mute{}
@@ -242,7 +242,7 @@ func TestFirstSaysNothing(t *testing.T) {
 	}
 }
 
-// mute takes questions for one name and says nothing.
+// mute takes queries for one name and says nothing.
 type mute struct{}
 
 func (mute) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) {
@@ -273,7 +273,7 @@ func TestFirstDrains(t *testing.T) {
 	}
 }
 
-// BenchmarkExchange is what the front adds to a question that the chain answers with bytes.
+// BenchmarkExchange is what the front adds to a query that the chain answers with bytes.
 func BenchmarkExchange(b *testing.B) {
 	wire, err := new(dns.Msg).SetReply(question("a.example.org.", dns.TypeA)).Pack()
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 )
 
 // FuzzFront sends any bytes to a server: over TCP as they are, in two writes; over UDP as many datagrams in one batch as there are messages
-// behind lengths. Plain questions of a half of all names are answered before the chain. Each message is answered once, with the same bytes
-// that the DNS library's server answers, and with none where that is silent. The observer is told of each question once.
+// behind lengths. Plain queries of a half of all names are answered before the chain. Each message is answered once, with the same bytes
+// that the DNS library's server answers, and with none where that is silent. The observer is told of each query once.
 func FuzzFront(f *testing.F) {
 	var all []byte
 	for i, m := range strange(f) {
@@ -79,7 +79,7 @@ func FuzzFront(f *testing.F) {
 	})
 }
 
-// fuzzMost is how much is sent at once: less than what a socket holds, and fewer questions than one source's share.
+// fuzzMost is how much is sent at once: less than what a socket holds, and fewer queries than one source's share.
 const fuzzMost = 8 << 10
 
 // framed are messages as they go over TCP (RFC 1035, section 4.2.2).
@@ -102,7 +102,7 @@ func split(stream []byte) (out [][]byte) {
 	return out
 }
 
-// half answers plain questions of which the name's first letter has an odd number.
+// half answers plain queries of which the name's first letter has an odd number.
 type half struct{}
 
 func (half) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) {
@@ -202,7 +202,7 @@ func overUDP(t *testing.T, s *Server, at string, messages [][]byte, due int) (an
 // library is the DNS library's own server, with one connection at a time in memory.
 type library struct {
 	conns chan net.Conn
-	asked int // questions that the handler got
+	asked int // queries that the handler got
 }
 
 func newLibrary(f *testing.F) *library {

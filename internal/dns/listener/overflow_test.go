@@ -32,7 +32,7 @@ func droppedOf(t *testing.T, s *Server) float64 {
 }
 
 // TestOverflow: what a pod sends beyond the room of a socket that nobody reads is counted, at its own server and not at the one that
-// takes the socket over, and a question of another pod is answered when the socket is read again.
+// takes the socket over, and a query of another pod is answered when the socket is read again.
 func TestOverflow(t *testing.T) {
 	host, pods := twoPods(t)
 	eachWay(t, host, steering, func(t *testing.T, s *Server, cfg Config, h *handler, q []byte) {

@@ -19,7 +19,7 @@ func visit(of *streams, source byte) *stream {
 	return &stream{of: of, source: netip.AddrFrom4([4]byte{10, 244, 0, source})}
 }
 
-// TestWhoGoes: a source beyond its share gives the connection that it has not asked on for longest, and never one with a question in
+// TestWhoGoes: a source beyond its share gives the connection that it has not asked on for longest, and never one with a query in
 // work; another's is given up only where that source has more.
 func TestWhoGoes(t *testing.T) {
 	q := newQuota(Config{Connections: 8})
@@ -46,9 +46,9 @@ func TestWhoGoes(t *testing.T) {
 	}
 	goes(own[0])     // the oldest, although nobody has begun to read it
 	of.await(own[1]) // it is among those that wait already
-	of.heard(own[1]) // its question is in work
+	of.heard(own[1]) // its query is in work
 	goes(own[2])
-	of.begin(own[3]) // a worker has its question, and the next one is awaited
+	of.begin(own[3]) // a worker has its query, and the next one is awaited
 	of.heard(own[3])
 	of.await(own[3])
 	goes(own[4])
@@ -100,7 +100,7 @@ type work func()
 
 func (f work) serve() { f() }
 
-// TestRetire: a chain is closed when it has no question in work any more, or when no more time is given to it.
+// TestRetire: a chain is closed when it has no query in work any more, or when no more time is given to it.
 func TestRetire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := new(handler)

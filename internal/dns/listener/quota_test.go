@@ -12,7 +12,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TestPacketsInWork: one source gets half of the places, what it sends beyond is dropped, another is served beside it; and
+// TestPacketsInWork: one source gets half of the places, what it sends beyond is dropped, another is served next to it; and
 // every kind of datagram is counted out again.
 func TestPacketsInWork(t *testing.T) {
 	release := make(chan struct{})
@@ -108,7 +108,7 @@ func TestFullQuota(t *testing.T) {
 	}
 }
 
-// junk sends what the library answers or drops without asking the server: other opcodes, answers, two questions, noise of
+// junk sends what the library answers or drops without asking the server: other opcodes, answers, two queries, noise of
 // every length.
 func junk(t *testing.T, cfg Config) {
 	t.Helper()
@@ -138,7 +138,7 @@ func junk(t *testing.T, cfg Config) {
 		}
 		conn.Write(noise)
 	}
-	// A good header, and a question that is none: the library finds out only when it has begun.
+	// A good header, and a query that is none: the library finds out only when it has begun.
 	long := make([]byte, 600)
 	long[5] = 1
 	for _, m := range [][]byte{long, long[:20], append(long[:12:12], 63, 'x')} {

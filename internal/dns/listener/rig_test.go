@@ -40,7 +40,7 @@ func (h *handler) Close(bool) error {
 
 func (h *handler) build(Chain) (Chain, error) { return h, nil }
 
-// answer gives every question the same address, and one for text 1,000 bytes.
+// answer gives every query the same address, and one for text 1,000 bytes.
 func answer(w dns.ResponseWriter, q *dns.Msg) {
 	m := new(dns.Msg).SetReply(q)
 	if q.Question[0].Qtype == dns.TypeTXT {
@@ -115,14 +115,14 @@ func inWork(s *Server) int {
 	return packets.taken
 }
 
-// boundPackets makes the bound on questions over UDP one that a test can reach.
+// boundPackets makes the bound on queries over UDP one that a test can reach.
 func (s *Server) boundPackets(most int) {
 	s.quota.mu.Lock()
 	defer s.quota.mu.Unlock()
 	s.quota.packets.Resize(most)
 }
 
-// sources is how many sources are remembered for their questions over UDP.
+// sources is how many sources are remembered for their queries over UDP.
 func (s *Server) sources() int {
 	s.quota.mu.Lock()
 	defer s.quota.mu.Unlock()

@@ -48,7 +48,7 @@ func twoPods(t *testing.T) (host *testutil.NetNS, pods map[string]*testutil.NetN
 	return host, pods
 }
 
-// eachWay serves at one of the node's addresses in both ways in which a question is answered, and gives a question.
+// eachWay serves at one of the node's addresses in both ways in which a query is answered, and gives a query.
 func eachWay(t *testing.T, host *testutil.NetNS, at netip.Addr, do func(t *testing.T, s *Server, cfg Config, h *handler, q []byte)) {
 	t.Helper()
 	q, err := question("a.example.org.", dns.TypeA).Pack()

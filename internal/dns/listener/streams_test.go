@@ -40,10 +40,10 @@ func TestWriteDeadline(t *testing.T) {
 	}
 }
 
-// held is a chain that keeps questions for names that begin with "slow" until it is told to let go.
+// held is a chain that keeps queries for names that begin with "slow" until it is told to let go.
 type held struct {
 	handler
-	in   atomic.Int64 // questions that it keeps
+	in   atomic.Int64 // queries that it keeps
 	free chan struct{}
 }
 
@@ -95,7 +95,7 @@ func wantIDs(t *testing.T, conn *dns.Conn, want ...uint16) {
 	}
 }
 
-// TestPipelined: a question over TCP does not wait for the answer to the one before it, whoever answers. (RFC 7766, sections 6.2.1.1 and
+// TestPipelined: a query over TCP does not wait for the answer to the one before it, whoever answers. (RFC 7766, sections 6.2.1.1 and
 // 7.)
 func TestPipelined(t *testing.T) {
 	h := newHeld()
@@ -108,7 +108,7 @@ func TestPipelined(t *testing.T) {
 	wantIDs(t, conn, 2)
 	send(t, conn, 3, "kept.example.org.")
 	wantIDs(t, conn, 3)
-	// What is no question is answered beside it, too.
+	// What is no query is answered next to it, too.
 	if _, err := conn.Conn.Write([]byte{0, 12, 0, 4, 0x28, 0, 0, 0, 0, 0, 0, 0, 0, 0}); err != nil { // UPDATE without a zone
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestHalfClosed(t *testing.T) {
 	}
 }
 
-// TestPipedShare: one source that has its share of questions over TCP in work waits for its own; another is answered. Nothing is lost.
+// TestPipedShare: one source that has its share of queries over TCP in work waits for its own; another is answered. Nothing is lost.
 func TestPipedShare(t *testing.T) {
 	h := newHeld()
 	s, cfg := serve(t, nil, &h.handler)
@@ -149,7 +149,7 @@ func TestPipedShare(t *testing.T) {
 	for range 3 {
 		conn := dialTCP(t, "127.0.0.1", cfg)
 		greedy = append(greedy, conn)
-		go func() { // ends with the last question, or the connection
+		go func() { // ends with the last query, or the connection
 			for i := range uint16(each) {
 				q := question("slow.example.org.", dns.TypeA)
 				q.Id = i
@@ -157,7 +157,7 @@ func TestPipedShare(t *testing.T) {
 			}
 		}()
 	}
-	// Half of all places, and one question of each connection that it reads no further than.
+	// Half of all places, and one query of each connection that it reads no further than.
 	const most = running/2 + 3
 	waitFor(t, "the share is taken", func() bool { return h.in.Load() == most })
 	other := dialTCP(t, "127.0.0.2", cfg)
@@ -220,7 +220,7 @@ func TestPipedStop(t *testing.T) {
 	}
 }
 
-// TestPartsAtTheEnd: a server that stops lets a question come whole that has begun to, though the one before it is answered meanwhile.
+// TestPartsAtTheEnd: a server that stops lets a query come whole that has begun to, though the one before it is answered meanwhile.
 func TestPartsAtTheEnd(t *testing.T) {
 	h := newHeld()
 	s := New(slog.New(slog.DiscardHandler), nil)
@@ -270,7 +270,7 @@ func TestPartsAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestReset: a client that resets its connection has no place any more once its questions are answered, and what was asked is told of.
+// TestReset: a client that resets its connection has no place any more once its queries are answered, and what was asked is told of.
 func TestReset(t *testing.T) {
 	h, w := newHeld(), new(watcher)
 	s, cfg := serve(t, w, &h.handler)
@@ -324,7 +324,7 @@ func TestDeafClient(t *testing.T) {
 	})
 }
 
-// TestGiantQuestion: of a question over TCP so much is looked at as a question may need; a longer one is malformed, and the next one is
+// TestGiantQuestion: of a query over TCP so much is looked at as a query may need; a longer one is malformed, and the next one is
 // read where it ends.
 func TestGiantQuestion(t *testing.T) {
 	_, cfg := serve(t, nil, &handler{do: answer})

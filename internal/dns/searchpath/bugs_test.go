@@ -11,7 +11,7 @@ import (
 
 // What went wrong with CoreDNS's autopath, each by its issue's number.
 
-// coredns/coredns#778: a completed answer was kept, and a pod of another namespace that asked the same question got it.
+// coredns/coredns#778: a completed answer was kept, and a pod of another namespace that asked the same query got it.
 func TestAutopath778AnotherNamespaceGetsNoCompletedAnswer(t *testing.T) {
 	r := newRig(t, map[string]string{"www.example.com.": "both"})
 	r.set(pod1, shop())
@@ -27,7 +27,7 @@ func TestAutopath778AnotherNamespaceGetsNoCompletedAnswer(t *testing.T) {
 	}
 }
 
-// The same issue's other half: questions after the first passed only the plugins behind autopath. Here they go through the whole
+// The same issue's other half: queries after the first passed only the plugins behind autopath. Here they go through the whole
 // server, as the pod's own would.
 func TestAutopath778WholeChain(t *testing.T) {
 	r := newRig(t, map[string]string{"www.example.com.": "v4"})
@@ -92,9 +92,9 @@ func TestAutopath3765BothFamiliesAlike(t *testing.T) {
 	}
 }
 
-// coredns/coredns#4308: behind a node's cache, autopath saw the node's address instead of the pod's. Here the cache of the node
-// itself completes, by the address that the query comes from. The node's own address has no list, also for pods in the host's network, which
-// share it (coredns/coredns#7178).
+// coredns/coredns#4308: behind a node's cache, autopath saw the node's address instead of the pod's. Here the cache of the node itself
+// completes, by the address that the query comes from. The node's own address has no list, also for pods in the host's network, which share
+// it (coredns/coredns#7178).
 func TestAutopath4308ByThePodsOwnAddress(t *testing.T) {
 	r := newRig(t, map[string]string{"www.example.com.": "both"})
 	r.set(pod1, shop())

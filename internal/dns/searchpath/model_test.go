@@ -8,7 +8,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// asker asks one question and returns the answer.
+// asker asks one query and returns the answer.
 type asker func(name string, qtype uint16) *dns.Msg
 
 // outcomeOf is what a program hears from its libc.

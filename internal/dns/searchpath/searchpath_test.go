@@ -74,7 +74,7 @@ func TestCompletes(t *testing.T) {
 	}
 }
 
-// TestPassesOn: what is not the first question of a walk, for addresses, of a pod that wants it, is none of this plugin's.
+// TestPassesOn: what is not the first query of a walk, for addresses, of a pod that wants it, is none of this plugin's.
 func TestPassesOn(t *testing.T) {
 	r := newRig(t, map[string]string{"www.example.com.": "both"})
 	r.set(pod1, shop())
@@ -114,7 +114,7 @@ func TestPassesOn(t *testing.T) {
 	}
 }
 
-// TestOneDecision: the questions for both families come at once. They share one walk, and so do those that follow.
+// TestOneDecision: the queries for both families come at once. They share one walk, and so do those that follow.
 func TestOneDecision(t *testing.T) {
 	r := newRig(t, map[string]string{"www.example.com.": "both"})
 	r.set(pod1, shop())
@@ -129,7 +129,7 @@ func TestOneDecision(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	// One denial for each of the cluster's suffixes, two names in both families; then each question asks for the end itself.
+	// One denial for each of the cluster's suffixes, two names in both families; then each query asks for the end itself.
 	if got, want := len(r.world.asked), 3+2*2+100; got != want {
 		t.Errorf("%d questions behind the plugin, want %d", got, want)
 	}
@@ -174,7 +174,7 @@ func TestOneDenialForAll(t *testing.T) {
 	}
 }
 
-// TestLaterSteps: a resolver that walks by itself must not have its later questions taken for the first ones of shorter names.
+// TestLaterSteps: a resolver that walks by itself must not have its later queries taken for the first ones of shorter names.
 func TestLaterSteps(t *testing.T) {
 	for name, tc := range map[string]struct {
 		kinds map[string]string
@@ -274,7 +274,7 @@ func TestMemoryIsBounded(t *testing.T) {
 }
 
 // TestNeighbourClearsNothing: a pod that asks for ever new names loses its own decisions, not those of others, by which their later
-// questions are told from first ones. Neither do pods with equal lists take each other's walks for their own.
+// queries are told from first ones. Neither do pods with equal lists take each other's walks for their own.
 func TestNeighbourClearsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMemory()
@@ -309,7 +309,7 @@ func TestNeighbourClearsNothing(t *testing.T) {
 	})
 }
 
-// A panic behind the plugin leaves nobody waiting and ends nothing.
+// After a panic behind the plugin no query waits and the server runs.
 func TestDecidePanics(t *testing.T) {
 	m, s := NewMemory(), shop()
 	if d := m.decide(decisionKey{s, "n"}, func(e *end) { e.target = "half"; panic("oh") }); d.target != "" {
@@ -320,7 +320,7 @@ func TestDecidePanics(t *testing.T) {
 	}
 }
 
-// TestSilenceOnTheWay: where a name of the walk gets no answer, the first question is held so shortly that its own answer, or its own
+// TestSilenceOnTheWay: where a name of the walk gets no answer, the first query is held so shortly that its own answer, or its own
 // silence, is told before musl asks again. Both families hear the same.
 func TestSilenceOnTheWay(t *testing.T) {
 	for name, kinds := range map[string]map[string]string{
@@ -444,7 +444,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// What a question costs that is none of this plugin's, beside one that is completed from a decision.
+// What a query costs that is none of this plugin's, next to one that is completed from a decision.
 func BenchmarkComplete(b *testing.B) {
 	for name, wanted := range map[string]bool{"off": false, "on": true} {
 		b.Run(name, func(b *testing.B) {

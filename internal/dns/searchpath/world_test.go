@@ -210,7 +210,7 @@ func (r *rig) as(from netip.Addr, questions *int) asker {
 	return func(name string, qtype uint16) *dns.Msg {
 		*questions++
 		m := r.ask(from, name, qtype)
-		// A resolver takes only records that lead from its question to the address.
+		// A resolver takes only records that lead from its query to the address.
 		owner := name
 		for _, rr := range m.Answer {
 			if !strings.EqualFold(rr.Header().Name, owner) {
@@ -250,11 +250,11 @@ func TestSameAsTheWalk(t *testing.T) {
 
 func FuzzSameAsTheWalk(f *testing.F) {
 	f.Add(uint64(119))
-	f.Add(uint64(2962)) // a later question after a walk that was completed for the other family
+	f.Add(uint64(2962)) // a later query after a walk that was completed for the other family
 	f.Fuzz(func(t *testing.T, seed uint64) { compare(t, seed) })
 }
 
-// compare makes a world and looks names up in it, with and without completion. It returns how many questions were saved.
+// compare makes a world and looks names up in it, with and without completion. It returns how many queries were saved.
 func compare(t *testing.T, seed uint64) (saved int) {
 	random := rand.New(rand.NewPCG(seed, 2))
 	labels := []string{"shop", "svc", "cluster", "local", "web", "corp"}

@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestAskChain asks by the chain, where an operator's Corefile answers, refuses or is not there yet.
+// TestAskChain sends the agent's own query through the chain: an operator's Corefile answers, refuses, or is not there yet.
 func TestAskChain(t *testing.T) {
 	s := newServer(slog.New(slog.DiscardHandler))
 	if err := s.Ask(t.Context(), "cluster.local"); err == nil {

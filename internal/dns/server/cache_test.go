@@ -32,8 +32,8 @@ func TestCacheBehindPlugins(t *testing.T) {
 	}
 }
 
-// TestCacheOverReloads: twenty reloads lose nothing of what blocks know that answer as before, and nothing is said that a
-// block's old upstream said.
+// TestCacheOverReloads: over twenty reloads, a block that answers as before keeps its entries, and no client gets an answer of a block's
+// old upstream.
 func TestCacheOverReloads(t *testing.T) {
 	up, again := newForgetful(t, func(q *mdns.Msg) *mdns.Msg {
 		m := address("10.0.0.1")(q)

@@ -28,7 +28,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/searchpath"
 )
 
-// world stands for all upstreams: what it answers, it answers by the question's first label and type.
+// world is the upstream of all zones. Its answers depend on the query's first label and type.
 type world struct{}
 
 func (world) Name() string { return "ask" }
@@ -131,7 +131,7 @@ func worldAnswer(r *mdns.Msg) *mdns.Msg {
 	return m
 }
 
-// bench is one chain, which is asked in both ways: by its plugins, and before them.
+// pair is one chain that gets queries in both ways: through its plugins, and by the fast path.
 type pair struct {
 	chain *corefile.Chain
 	at    netip.AddrPort
@@ -179,7 +179,7 @@ func newPair(t testing.TB, text string, size uint16) *pair {
 	return p
 }
 
-// fast asks who stands before the chain.
+// fast sends a query to the fast path.
 func (p *pair) fast(m []byte, tcp bool, who any) ([]byte, bool) {
 	q := &fastpath.Query{Wire: m, Client: netip.MustParseAddr("10.244.1.7"), Identity: who, TCP: tcp}
 	if p.hits == nil {
@@ -195,7 +195,8 @@ func (p *pair) fast(m []byte, tcp bool, who any) ([]byte, bool) {
 	return b[len("before"):], true
 }
 
-// slow asks the chain, as the front does. It returns nil where the DNS library takes the message for no question, or nobody answers.
+// slow sends a query through the chain, as the listener does. It returns nil if the DNS library takes the message for no query, or if no
+// plugin answers.
 func (p *pair) slow(m []byte, tcp bool, who any) []byte {
 	if len(m) < 12 {
 		return nil

@@ -32,8 +32,8 @@ func packed(t testing.TB, m *mdns.Msg) []byte {
 	return b
 }
 
-// TestHitsAreCountedAlike asks the same questions before the chain and of the chain: every counter and every histogram of CoreDNS's grows
-// by the same, but for the time that a question took.
+// TestHitsAreCountedAlike sends the same queries to the fast path and through the chain: each of CoreDNS's counters and histograms grows
+// equally, except for durations.
 func TestHitsAreCountedAlike(t *testing.T) {
 	p := newPair(t, pairCorefile, 1232)
 	var questions [][]byte
@@ -108,7 +108,7 @@ func labels(m *dto.Metric) (out []string) {
 	return out
 }
 
-// TestHitsLeaveTheSearchPathItsPart: the question with which a walk begins is the chain's for a pod whose walks are completed, and a hit
+// TestHitsLeaveTheSearchPathItsPart: the query with which a walk begins is the chain's for a pod whose walks are completed, and a hit
 // for all others.
 func TestHitsLeaveTheSearchPathItsPart(t *testing.T) {
 	p := newPair(t, pairCorefile, 1232)
@@ -174,7 +174,7 @@ func TestHitsOfProbes(t *testing.T) {
 	}
 }
 
-// TestHitTTL asks for an answer of 30 s in each second of its life: the TTL falls with the time, is never above what is left, and after
+// TestHitTTL queries an answer in each second of its life: the TTL falls with the time, is never above what is left, and after
 // the end there is no hit. (RFC 1035, section 3.2.1; RFC 2181, section 8.)
 func TestHitTTL(t *testing.T) {
 	for _, name := range []string{"web.shop.svc.cluster.local.", "gone.svc.cluster.local.", "alias.svc.cluster.local."} {
@@ -203,7 +203,7 @@ func TestHitTTL(t *testing.T) {
 	}
 }
 
-// TestHitsRotate: addresses take turns whoever answers, and each reply begins with the next one.
+// TestHitsRotate: addresses take turns over the fast path and the chain, and each reply begins with the next one.
 func TestHitsRotate(t *testing.T) {
 	p := newPair(t, pairCorefile, 1232)
 	m := packed(t, question("many-3.svc.cluster.local.", mdns.TypeA))
@@ -228,7 +228,8 @@ func TestHitsRotate(t *testing.T) {
 	}
 }
 
-// TestHitsLeaveRefreshes: what is asked for often and is about to end is the chain's, which fetches it anew; then it is a hit again.
+// TestHitsLeaveRefreshes: a query for a popular entry that is about to expire goes through the chain, which refreshes the entry; then it is
+// a hit again.
 func TestHitsLeaveRefreshes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, pairCorefile, 1232)
@@ -240,7 +241,7 @@ func TestHitsLeaveRefreshes(t *testing.T) {
 			}
 			time.Sleep(50 * time.Second)
 		}
-		// 50 of 300 s are left, and it was asked for five times.
+		// 50 of 300 s are left, and there were five queries.
 		if _, ok := p.fast(m, false, nil); ok {
 			t.Error("a hit, although it is to be fetched anew")
 		}
@@ -263,7 +264,7 @@ func TestHitsLeaveRefreshes(t *testing.T) {
 	})
 }
 
-// TestSlowZones: a block with a plugin that sees each question has no hits, and it is named; its neighbours have.
+// TestSlowZones: a block with a plugin that sees each query has no hits, and it is named; its neighbours have.
 func TestSlowZones(t *testing.T) {
 	for _, directive := range []string{"log", "acl {\n allow net 10.0.0.0/8\n }", "rewrite name a.b c.d", "dns64", "loadbalance", "local",
 		"errors", "debug", "pprof 127.0.0.1:0", "bufsize 1000", "", "hosts /dev/null {\n fallthrough\n }", "header {\n response set ra\n }", "limit 100", "cancel 4s"} {
@@ -298,7 +299,7 @@ func TestSlowZones(t *testing.T) {
 	}
 }
 
-// TestHitsByZone: the longest zone has the question, and one without a cache has no hits though a wider one has the answer.
+// TestHitsByZone: the longest zone has the query, and one without a cache has no hits though a wider one has the answer.
 func TestHitsByZone(t *testing.T) {
 	p := newPair(t, ". {\n cache 3600\n ask\n}\nexample.org {\n ask\n}\ncached.example.org {\n cache 3600\n ask\n}\npart.example {\n cache 3600 deep.part.example\n ask\n}\n", 1232)
 	for name, want := range map[string]bool{"example.com.": true, "example.org.": false, "a.example.org.": false, "notexample.org.": true,

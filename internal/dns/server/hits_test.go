@@ -10,8 +10,8 @@ import (
 	mdns "github.com/miekg/dns"
 )
 
-// same asks in both ways and compares: where somebody before the chain answers, the chain would have said the same, but for the order of
-// addresses and a second of TTL. It reports whether somebody did.
+// same sends a query in both ways and compares: if the fast path answers, the chain gives the same answer, except for the order of
+// addresses and a second of TTL. It reports whether the fast path answered.
 func (p *pair) same(t testing.TB, what string, m []byte, tcp bool) bool {
 	t.Helper()
 	fast, ok := p.fast(m, tcp, nil)
@@ -29,7 +29,7 @@ func (p *pair) same(t testing.TB, what string, m []byte, tcp bool) bool {
 		t.Errorf("%s: another answer than the chain's (-chain +before)\nquestion %x\n%s", what, m, diff)
 	}
 	for i, ttl := range fastTTL {
-		// The chain was asked a moment later.
+		// The chain got the query a moment later.
 		if i >= len(slowTTL) || ttl < slowTTL[i] || ttl > slowTTL[i]+1 || ttl > worldTTL {
 			t.Errorf("%s: TTLs %v, the chain's %v", what, fastTTL, slowTTL)
 			break
@@ -38,7 +38,7 @@ func (p *pair) same(t testing.TB, what string, m []byte, tcp bool) bool {
 	return true
 }
 
-// variant is a way in which a question may be put.
+// variant is a way in which a query may be put.
 type variant struct {
 	name  string
 	plain bool // a hit needs no chain
@@ -133,7 +133,7 @@ var variants = []variant{
 	{name: "an octet above ASCII", bytes: func(b []byte) []byte { b[13] = 0xe4; return b }},
 }
 
-// corpus puts each of the questions in each of the ways.
+// corpus makes each query in each variant.
 func corpus(t testing.TB, each func(what string, m []byte, v variant, name string)) {
 	t.Helper()
 	names := map[string][]uint16{"size-4096.svc.cluster.local.": {mdns.TypeTXT}, "size-65535.cluster.local.": {mdns.TypeTXT},
@@ -179,7 +179,7 @@ func corpus(t testing.TB, each func(what string, m []byte, v variant, name strin
 	}
 }
 
-// TestHitsAsTheChain asks a corpus of questions before the chain and of the chain, over UDP and TCP, and with each bound of an answer's
+// TestHitsAsTheChain sends a corpus of queries to the fast path and through the chain, over UDP and TCP, and with each bound of an answer's
 // size. What is plain and kept must be a hit, and what is not plain the chain's.
 func TestHitsAsTheChain(t *testing.T) {
 	for _, size := range []uint16{1232, 512, 4096} {
@@ -209,7 +209,7 @@ func TestHitsAsTheChain(t *testing.T) {
 	}
 }
 
-// keeps says which plain questions are kept of the corpus.
+// keeps reports whether the answer to a plain query of the corpus is stored.
 func keeps(m []byte, name string) bool {
 	end := 12
 	for m[end] != 0 {
@@ -223,7 +223,7 @@ func keeps(m []byte, name string) bool {
 	}
 }
 
-// FuzzHitsAsTheChain puts any bytes as a question. Whoever stands before the chain must answer what the chain would, or nothing.
+// FuzzHitsAsTheChain sends any bytes as a query. The fast path must answer as the chain would, or not at all.
 func FuzzHitsAsTheChain(f *testing.F) {
 	seen := map[string]bool{}
 	corpus(f, func(_ string, m []byte, v variant, name string) {

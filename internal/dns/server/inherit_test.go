@@ -39,7 +39,7 @@ func TestInherit(t *testing.T) {
 		}
 	}
 
-	// Nobody reads for a moment; the question waits.
+	// No server reads for a moment; the query waits.
 	first.Pause()
 	early, err := net.Dial("udp", addressOf(cfg))
 	if err != nil {
@@ -128,7 +128,7 @@ func TestUnusedSocketsAreClosed(t *testing.T) {
 	start(t, cfg) // nobody holds the port
 }
 
-// TestRefusedStartClosesItsSockets: a configuration that cannot be served costs whoever hands sockets over none of them.
+// TestRefusedStartClosesItsSockets: after a configuration that cannot be served, the process that hands sockets over still has them.
 func TestRefusedStartClosesItsSockets(t *testing.T) {
 	cfg := config(t, newUpstream(t, address("10.0.0.1")))
 	first := start(t, cfg)
@@ -149,7 +149,7 @@ func TestRefusedStartClosesItsSockets(t *testing.T) {
 	wantA(t, ask(t, "udp", addressOf(cfg), question("a.example.org.", mdns.TypeA)), "10.0.0.1")
 }
 
-// TestOnChange: who asks for it is told of each chain that is about to answer, and of no other.
+// TestOnChange: the function is called for each chain that is about to answer, and for no other.
 func TestOnChange(t *testing.T) {
 	cfg := config(t, newUpstream(t, address("10.0.0.1")))
 	s, told := newServer(slog.New(slog.DiscardHandler)), 0
@@ -169,8 +169,8 @@ func TestOnChange(t *testing.T) {
 }
 
 // TestStopLosesNothing stops under load on UDP sockets, on connections that stay and on new ones. As under a withdrawn
-// lease, nobody asks anew once the stop begins, but what was sent before is answered, and a connection ends only between two
-// questions: a client that pipelines gets both answers.
+// lease, no client sends queries once the stop begins, but what was sent before is answered, and a connection ends only between two
+// queries: a client that pipelines gets both answers.
 func TestStopLosesNothing(t *testing.T) {
 	up := newUpstream(t, address("10.0.0.1"))
 	cfg := config(t, up)

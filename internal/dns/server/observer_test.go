@@ -39,7 +39,7 @@ func (w *watcher) Record(a queryinfo.Answer) {
 	w.told = append(w.told, a)
 }
 
-// next is the one answer that was told since the last call, without its size.
+// next returns the one answer that was recorded since the last call, without its size.
 func (w *watcher) next(t *testing.T) queryinfo.Answer {
 	t.Helper()
 	waitFor(t, "an answer is told", func() bool {
@@ -57,8 +57,8 @@ func (w *watcher) next(t *testing.T) queryinfo.Answer {
 	return a
 }
 
-// TestObserver asks over UDP and TCP what the cache has and has not, what fails, and what no block answers. Each question is told of
-// once, with what the client got of it.
+// TestObserver sends queries over UDP and TCP that the cache has and has not, that fail, and that no block answers. Each query is recorded
+// once, with the client's answer.
 func TestObserver(t *testing.T) {
 	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
 		switch q.Question[0].Name {
@@ -107,13 +107,13 @@ func TestObserver(t *testing.T) {
 	}
 }
 
-// searching is a pod whose questions are completed.
+// searching is a pod whose queries are completed.
 type searching struct{ list *searchpath.Search }
 
 func (s searching) Search() *searchpath.Search              { return s.list }
 func (s searching) SearchNow(netip.Addr) *searchpath.Search { return s.list }
 
-// TestObserverOfCompletion: a walk's own questions are no client's, so what the client asked is told of once: as a miss where the walk's
+// TestObserverOfCompletion: a walk's own queries are no client's, so what the client asked is told of once: as a miss where the walk's
 // end came from upstream, as a hit where the cache has it.
 func TestObserverOfCompletion(t *testing.T) {
 	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {

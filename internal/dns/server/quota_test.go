@@ -84,8 +84,8 @@ func (c client) ask(name string) error {
 	return err
 }
 
-// TestConnectionFlood opens many connections from one address, idle ones and such that send a byte or two, beside those
-// of quiet neighbours: the flood loses its own, longest idle first, and nobody else's.
+// TestConnectionFlood opens many connections from one address, idle ones and such that send a byte or two, next to those
+// of quiet neighbours: the flood loses its own, longest idle first, and no other client's.
 func TestConnectionFlood(t *testing.T) {
 	up := newUpstream(t, address("10.0.0.1"))
 	cfg := config(t, up)
@@ -103,7 +103,7 @@ func TestConnectionFlood(t *testing.T) {
 	for i := range 200 {
 		c := dial(t, "127.0.2.1", addressOf(cfg))
 		if i%2 == 0 {
-			c.Write([]byte{0, 40}[:1+i%3/2]) // the beginning of a question that never comes
+			c.Write([]byte{0, 40}[:1+i%3/2]) // the beginning of a query that never comes
 		}
 		flood = append(flood, c)
 	}

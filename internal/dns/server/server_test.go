@@ -149,7 +149,7 @@ func waitFor(t testing.TB, _ string, ok func() bool) {
 	}
 }
 
-// TestForwardInASnippet keeps CoreDNS's forward, with all that it can, where an operator wants it; ask gives way.
+// TestForwardInASnippet: an operator's forward, with all its options, replaces ask.
 func TestForwardInASnippet(t *testing.T) {
 	rendered, chosen := newUpstream(t, address("10.0.0.1")), newUpstream(t, address("10.0.0.2"))
 	cfg := config(t, rendered)
@@ -193,7 +193,7 @@ func TestLog(t *testing.T) {
 			s := newServer(slog.New(slog.NewTextHandler(out, nil)))
 			cfg := config(t, fails)
 			cfg.Queries = tc.queries
-			// A quick failure: nobody listens there.
+			// A quick failure: nothing listens there.
 			cfg.Cluster = []nameserver.Address{{Addr: netip.AddrPortFrom(cfg.Addresses[0], testutil.FreePort(t, "127.0.0.1"))}}
 			if err := s.Start(context.Background(), cfg); err != nil {
 				t.Fatal(err)
@@ -204,7 +204,7 @@ func TestLog(t *testing.T) {
 					t.Errorf("%s: %v", name, m)
 				}
 			}
-			// A question is told of when it was answered, perhaps a moment later; the end waits for that.
+			// A query is logged when it was answered, perhaps a moment later; Stop waits for that.
 			if err := s.Stop(); err != nil {
 				t.Error(err)
 			}
@@ -239,7 +239,7 @@ func TestQuiet(t *testing.T) {
 	}
 }
 
-// TestOtherClasses asks for what is not of the class IN: kube-dns's own CoreDNS passes it on, and so do we.
+// TestOtherClasses: queries of other classes than IN are forwarded, as kube-dns's own CoreDNS does.
 func TestOtherClasses(t *testing.T) {
 	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
 		m := new(mdns.Msg).SetReply(q)

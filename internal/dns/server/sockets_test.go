@@ -25,7 +25,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestStartNamesEveryHolder checks that a start which cannot have all sockets takes none and says why for each.
+// TestStartNamesEveryHolder checks that a start that cannot get all sockets takes none, and that the error has the reason for each.
 func TestStartNamesEveryHolder(t *testing.T) {
 	up := newUpstream(t, address("10.0.0.1"))
 	cfg := config(t, up)
@@ -121,7 +121,7 @@ func TestBesideWildcard(t *testing.T) {
 	}
 }
 
-// TestRestartLosesNothing reloads again and again while questions come in over UDP, on kept sockets, and over TCP, on kept
+// TestRestartLosesNothing reloads repeatedly while queries come in over UDP, on kept sockets, and over TCP, on kept
 // connections.
 func TestRestartLosesNothing(t *testing.T) {
 	up := newUpstream(t, address("10.0.0.1"))
@@ -160,7 +160,7 @@ func TestRestartLosesNothing(t *testing.T) {
 	for i := range 10 {
 		next := cfg
 		next.Cache.Entries = 1000 + i
-		if i%3 == 0 { // an address comes and goes beside the one in use
+		if i%3 == 0 { // an address comes and goes next to the one in use
 			next.Addresses = append(slices.Clone(cfg.Addresses), netip.MustParseAddr("127.0.0.2"))
 		}
 		before := asked.Load()

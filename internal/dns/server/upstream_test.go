@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 // upstream is a DNS server whose answers the test writes.
 type upstream struct {
 	addr string
-	udp  atomic.Int64 // questions
+	udp  atomic.Int64 // queries
 	tcp  atomic.Int64
 }
 
@@ -84,12 +84,12 @@ func newUpstream(t testing.TB, answer func(q *mdns.Msg) *mdns.Msg) *upstream {
 	return u
 }
 
-// anew is what a forgetful upstream says.
+// anew is the later answer of a forgetful upstream.
 const anew = "10.9.9.9"
 
-// newForgetful is an upstream that answers otherwise from a moment on, which tells whether it is asked for what is kept. Its questions
-// cannot be counted for that: ask looks for loops 300 ms after a start, and asks once more where an answer takes as long, as one does on a
-// busy machine.
+// newForgetful is an upstream that gives another answer once again is set, which shows whether it gets queries for cached names. Counting
+// its queries would not show that: ask searches for loops 300 ms after a start, and hedges a query that takes as long, as on a busy
+// machine.
 func newForgetful(t testing.TB, answer func(q *mdns.Msg) *mdns.Msg) (up *upstream, again *atomic.Bool) {
 	t.Helper()
 	again = new(atomic.Bool)
@@ -101,7 +101,7 @@ func newForgetful(t testing.TB, answer func(q *mdns.Msg) *mdns.Msg) (up *upstrea
 	}), again
 }
 
-// address answers every A question with ip and a TTL of 30 s.
+// address answers every A query with ip and a TTL of 30 s.
 func address(ip string) func(*mdns.Msg) *mdns.Msg {
 	return func(q *mdns.Msg) *mdns.Msg {
 		m := new(mdns.Msg).SetReply(q)
@@ -115,7 +115,7 @@ func address(ip string) func(*mdns.Msg) *mdns.Msg {
 
 func newServer(log *slog.Logger) *server.Server { return observed(log, nil) }
 
-// observed makes a server whose questions somebody is told of.
+// observed makes a server with an observer.
 func observed(log *slog.Logger, o listener.Observer) *server.Server {
 	answers := answers.NewStore(0)
 	return server.New(log, o, corefile.Plugin{Name: "probe", Setup: probe.Setup()}, corefile.Plugin{Name: "metrics", Setup: metrics.Setup},

@@ -63,7 +63,7 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// TestHeat: hits that are told of later count as one by one, up to the room that there is, and a long gap begins anew.
+// TestHeat: hits that are told of later count as one by one, up to the room that there is, and a long gap begins again.
 func TestHeat(t *testing.T) {
 	e := new(Entry)
 	const gap = time.Minute
@@ -83,7 +83,7 @@ func TestHeat(t *testing.T) {
 	}
 }
 
-// entryOf is an answer to a key's question, of a class.
+// entryOf is an answer to a key's query, of a class.
 func entryOf(t *testing.T, k *msg.Key, class Class) *Entry {
 	t.Helper()
 	e, err := NewEntry(k, class, answer(t, nameOf(k), dns.TypeA), 60)

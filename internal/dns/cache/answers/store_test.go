@@ -109,7 +109,7 @@ func TestFloodBytes(t *testing.T) {
 	}
 }
 
-// TestKnownAgain: what comes again soon after it was evicted is more than a name of one question.
+// TestKnownAgain: what comes again soon after it was evicted is more than a name of one query.
 func TestKnownAgain(t *testing.T) {
 	s := NewStore(0)
 	sp := s.Space(1)
@@ -171,7 +171,7 @@ func TestSweep(t *testing.T) {
 			t.Errorf("%d in use, %d left", used.Len(Success), left.Len(Success))
 		}
 		k, e := entry(t, "late.example.", 60)
-		left.Put(k, e) // a question that was still under way
+		left.Put(k, e) // a query that was still under way
 		if n, _ := s.Bytes(); left.Len(Success) != 0 || n != used.bytes[Success].Load() {
 			t.Error("kept where nobody can find it")
 		}
