@@ -1,29 +1,31 @@
 package main
 
 import (
-	"context"
+	"github.com/spf13/cobra"
 
 	"github.com/neardns/neardns/agent/internal/lifecycle"
 	"github.com/neardns/neardns/agent/internal/node/plan"
 )
 
-// runCleanup takes everything away.
-func runCleanup(ctx context.Context, e env, args []string) error {
-	fs := flags("cleanup")
-	path := configFlag(fs)
-	cniConf := fs.String("cni-conf", "/etc/cni/net.d", "`FOLDER` of the network configurations; the plugin's entry is taken out of them")
+func cleanupCommand(e env) *cobra.Command {
+	c := &cobra.Command{Use: "cleanup", Short: "remove everything that neardns left on this node"}
+	var path string
+	configFlag(c, &path)
+	fs := c.Flags()
+	cniConf := fs.String("cni-conf", "/etc/cni/net.d", "`FOLDER` of the network configurations; the plugin's entry is removed from them")
 	linkName := fs.String("link", "", "`NAME` of the link to remove, if it is another than the configuration's, such as nodelocaldns")
-	hostRoot := hostRootFlag(fs)
-	if err := parse(e, fs, args); err != nil {
-		return err
+	hostRoot := fs.String("host-root", "/", "`FOLDER` where the host's root is mounted; its etc/hosts and what is pinned in sys/fs/bpf are cleaned; "+
+		"empty: the hosts file stays as it is")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		conf, err := loadConfig(e, path)
+		if err != nil {
+			return err
+		}
+		p, _, _ := plan.Read(conf, e.readFile, "cleanup") // its faults do not matter here
+		if *linkName != "" {
+			p.Link.Name = *linkName
+		}
+		return ended(lifecycle.Clean(c.Context(), surroundings(e), p, *cniConf, *hostRoot))
 	}
-	conf, err := loadConfig(e, *path)
-	if err != nil {
-		return err
-	}
-	p, _, _ := plan.Read(conf, e.readFile, "cleanup") // what is at fault in it is of no interest here
-	if *linkName != "" {
-		p.Link.Name = *linkName
-	}
-	return lifecycle.Clean(ctx, surroundings(e), p, *cniConf, *hostRoot)
+	return c
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/agent/internal/inspect"
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -50,62 +51,71 @@ func TestCommandLine(t *testing.T) {
 		out   string // part of standard output
 		err   string // part of standard error
 	}{
-		{"nothing", nil, nil, exitConfig, "", "neardns-agent v0.0.0-test"},
-		{"help", []string{"help"}, nil, exitGood, "Exit codes: 0 good", ""},
-		{"the edge, which was a command", []string{"edge", "--check"}, nil, exitConfig, "", "run neardns-edge"},
-		{"unknown command", []string{"serve"}, nil, exitConfig, "", `there is no command "serve"`},
-		{"unknown flag", []string{"status", "--colour"}, nil, exitConfig, "", "flag provided but not defined: -colour"},
-		{"a command's help", []string{"status", "--help"}, nil, exitGood, "Usage of neardns-agent status:", ""},
-		{"help on config", []string{"config", "--help"}, nil, exitGood, "-corefile", ""},
-		{"config verb", []string{"config", "verify", "--config", "/none.yaml"}, nil, exitConfig, "", "say `config check` or `config show`"},
-		{"config format, no file", []string{"config", "show", "--format", "toml", "--config", "/none.yaml"}, nil, exitConfig, "", `--format "toml": yaml`},
-		{"leftover", []string{"version", "now"}, nil, exitConfig, "", `unexpected argument "now"`},
-		{"version", []string{"version"}, nil, exitGood, "v0.0.0-test", ""},
-		{"config alone", []string{"config"}, nil, exitConfig, "", "config check"},
-		{"config check", []string{"config", "check", "--config", "/node.yaml"}, good, exitGood, "configuration is good", ""},
-		{"config show", []string{"config", "show", "--config", "/node.yaml"}, good, exitGood, "clusterDNS: 10.96.0.10", ""},
-		{"config show corefile", []string{"config", "show", "--corefile", "--config", "/node.yaml"}, good, exitGood, "bind 169.254.20.10 169.254.20.11",
+		{"nothing", nil, nil, cli.Config, "", "neardns-agent v0.0.0-test"},
+		{"help", []string{"help"}, nil, cli.Good, "Exit codes: 0 good", ""},
+		{"the edge, which was a command", []string{"edge", "--check"}, nil, cli.Config, "", "run neardns-edge"},
+		{"unknown command", []string{"serve"}, nil, cli.Config, "", `there is no command "serve"`},
+		{"slip of a command", []string{"statsu"}, nil, cli.Config, "", `did you mean "status"?`},
+		{"slip of a flag", []string{"status", "--jsn"}, nil, cli.Config, "", "did you mean --json?"},
+		{"help of a command", []string{"help", "status"}, nil, cli.Good, "--watch", ""},
+		{"help of none", []string{"help", "statsu"}, nil, cli.Config, "", `did you mean "status"?`},
+		{"completion", []string{"completion", "bash"}, nil, cli.Good, "__start_neardns-agent", ""},
+		{"version as JSON", []string{"version", "-o", "json"}, nil, cli.Good, `"program": "neardns-agent"`, ""},
+		{"output format", []string{"status", "-o", "xml"}, nil, cli.Config, "", "-o xml: json, yaml"},
+		{"two formats", []string{"pods", "-o", "yaml", "--json"}, nil, cli.Config, "", "use one of them"},
+		{"a folder that is not there", []string{"node", "--pod-dir", "/none/x"}, nil, cli.Config, "", "--pod-dir: stat /none/x: no such file or directory"},
+		{"unknown flag", []string{"status", "--colour"}, nil, cli.Config, "", "unknown flag: --colour"},
+		{"a command's help", []string{"status", "--help"}, nil, cli.Good, "neardns-agent status [flags]", ""},
+		{"help on config", []string{"config", "--help"}, nil, cli.Good, "print the configuration in effect", ""},
+		{"config verb", []string{"config", "verify", "--config", "/none.yaml"}, nil, cli.Config, "", `there is no command "verify"`},
+		{"config format, no file", []string{"config", "show", "--format", "toml", "--config", "/none.yaml"}, nil, cli.Config, "", `--format "toml": yaml`},
+		{"leftover", []string{"version", "now"}, nil, cli.Config, "", `unexpected argument "now"`},
+		{"version", []string{"version"}, nil, cli.Good, "v0.0.0-test", ""},
+		{"config alone", []string{"config"}, nil, cli.Config, "", "neardns-agent config --help"},
+		{"config check", []string{"config", "check", "--config", "/node.yaml"}, good, cli.Good, "configuration is good", ""},
+		{"config show", []string{"config", "show", "--config", "/node.yaml"}, good, cli.Good, "clusterDNS: 10.96.0.10", ""},
+		{"config show corefile", []string{"config", "show", "--corefile", "--config", "/node.yaml"}, good, cli.Good, "bind 169.254.20.10 169.254.20.11",
 			""},
-		{"config show entry", []string{"config", "show", "--format", "conflist-entry", "--config", "/node.yaml"}, good, exitGood, `"type": "neardns"`, ""},
-		{"config show format", []string{"config", "show", "--format", "toml", "--config", "/node.yaml"}, good, exitConfig, "", `--format "toml"`},
+		{"config show entry", []string{"config", "show", "--format", "conflist-entry", "--config", "/node.yaml"}, good, cli.Good, `"type": "neardns"`, ""},
+		{"config show format", []string{"config", "show", "--format", "toml", "--config", "/node.yaml"}, good, cli.Config, "", `--format "toml"`},
 		{"config check, what no pod can have", []string{"config", "check", "--config", "/node.yaml"},
-			map[string]string{"/node.yaml": good["/node.yaml"] + "podDNS:\n  options:\n  - ndots:2\n  - nonsense:3\n"}, exitGood, "configuration is good",
+			map[string]string{"/node.yaml": good["/node.yaml"] + "podDNS:\n  options:\n  - ndots:2\n  - nonsense:3\n"}, cli.Good, "configuration is good",
 			"warning: /node.yaml:8:5: podDNS.options[1]: option \"nonsense:3\" is known to no resolver and has no effect\nwarning: podDNS: no pod has shown yet"},
 		{"config check, the overlay pod-dns", []string{"config", "check", "--config", "/node.yaml"},
-			map[string]string{"/node.yaml": good["/node.yaml"] + "resolvConf: {nri: /var/run/nri/nri.sock}\npodDNS:\n  unknownOptions: refuse\n  options: [nonsense]\n"}, exitGood,
+			map[string]string{"/node.yaml": good["/node.yaml"] + "resolvConf: {nri: /var/run/nri/nri.sock}\npodDNS:\n  unknownOptions: refuse\n  options: [nonsense]\n"}, cli.Good,
 			"configuration is good", `warning: /node.yaml:7:3: podDNS: no usual pod gets it: option "nonsense" is known to no resolver, and unknownOptions is refuse`},
-		{"no file", []string{"config", "check", "--config", "/none.yaml"}, nil, exitConfig, "", "/none.yaml"},
+		{"no file", []string{"config", "check", "--config", "/none.yaml"}, nil, cli.Config, "", "/none.yaml"},
 		{"unknown key", []string{"config", "check", "--config", "/node.yaml"}, map[string]string{"/node.yaml": head + "redirect: [10.96.0.10]\n"},
-			exitConfig, "", "/node.yaml:3:1"},
+			cli.Config, "", "/node.yaml:3:1"},
 		{"no upstream", []string{"config", "check", "--config", "/node.yaml"},
-			map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\nupstreams: {external: [/etc/resolv.conf]}\n"}, exitConfig, "",
+			map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\nupstreams: {external: [/etc/resolv.conf]}\n"}, cli.Config, "",
 			"/etc/resolv.conf"},
-		{"unknown key, else good", []string{"config", "check", "--config", "/node.yaml"}, map[string]string{"/node.yaml": newer}, exitConfig, "",
+		{"unknown key, else good", []string{"config", "check", "--config", "/node.yaml"}, map[string]string{"/node.yaml": newer}, cli.Config, "",
 			`/node.yaml:4:1: unknown field "upstream": did you mean "upstreams"?`},
-		{"config show, unknown key", []string{"config", "show", "--config", "/node.yaml"}, map[string]string{"/node.yaml": newer}, exitGood,
+		{"config show, unknown key", []string{"config", "show", "--config", "/node.yaml"}, map[string]string{"/node.yaml": newer}, cli.Good,
 			"clusterDNS: 10.96.0.10", `warning: /node.yaml:4:1: unknown field "upstream"`},
 		{
 			"config show entry, unknown key", []string{"config", "show", "--format", "conflist-entry", "--config", "/node.yaml"},
-			map[string]string{"/node.yaml": newer}, exitGood, `"type": "neardns"`, `warning: /node.yaml:4:1: unknown field "upstream"`,
+			map[string]string{"/node.yaml": newer}, cli.Good, `"type": "neardns"`, `warning: /node.yaml:4:1: unknown field "upstream"`,
 		},
 		{
 			"config show, by kube-dns", []string{"config", "show", "--config", "/node.yaml"},
-			map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\n"}, exitGood,
+			map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\n"}, cli.Good,
 			"external: auto  # default: kube-dns, because its Corefile is not mounted here, at /etc/kube-dns-corefile/Corefile", "",
 		},
 		{
 			"config show, by the node's", []string{"config", "show", "--config", "/node.yaml"},
 			map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\n", "/etc/resolv.conf": "nameserver 192.0.2.53\n",
-				"/etc/kube-dns-corefile/Corefile": ". {\n forward . /etc/resolv.conf\n}\n"}, exitGood,
+				"/etc/kube-dns-corefile/Corefile": ". {\n forward . /etc/resolv.conf\n}\n"}, cli.Good,
 			"external: auto  # default: the node's resolvers, because kube-dns's Corefile forwards to them, too: forward . /etc/resolv.conf, line 2", "",
 		},
 		{
 			"bad snippet", []string{"config", "check", "--config", "/node.yaml"},
-			map[string]string{"/node.yaml": good["/node.yaml"] + "snippets: {\".\": \"nonsense here\"}\n"}, exitConfig, "", "nonsense",
+			map[string]string{"/node.yaml": good["/node.yaml"] + "snippets: {\".\": \"nonsense here\"}\n"}, cli.Config, "", "nonsense",
 		},
 		{
 			"node, bad configuration", []string{"node", "--config", "/node.yaml"},
-			map[string]string{"/node.yaml": head + "redirects: [10.96.0.300]\n"}, exitConfig, "", "/node.yaml:3",
+			map[string]string{"/node.yaml": head + "redirects: [10.96.0.300]\n"}, cli.Config, "", "/node.yaml:3",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -119,10 +129,10 @@ func TestCommandLine(t *testing.T) {
 			if !strings.Contains(stderr.String(), tc.err) {
 				t.Errorf("standard error lacks %q:\n%s", tc.err, stderr)
 			}
-			if tc.code == exitConfig && stdout.Len() > 0 {
+			if tc.code == cli.Config && stdout.Len() > 0 {
 				t.Errorf("bad usage, and on standard output stands\n%s", stdout)
 			}
-			if tc.code == exitConfig && tc.args != nil && strings.Contains(stdout.String(), "configuration is good") {
+			if tc.code == cli.Config && tc.args != nil && strings.Contains(stdout.String(), "configuration is good") {
 				t.Error("a bad configuration is called good")
 			}
 		})

@@ -4,22 +4,24 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
-	"slices"
+	"io"
 	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/inspect"
 	"github.com/neardns/neardns/agent/internal/lifecycle"
 	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/internal/dns/corefile"
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// configFlag is the flag that every command with a configuration has.
-func configFlag(fs *flag.FlagSet) *string {
-	return fs.String("config", "", "NodeConfig `FILE`; without it everything is detected on the node")
+// configFlag adds the flag that every command with a configuration has.
+func configFlag(c *cobra.Command, path *string) {
+	c.Flags().StringVar(path, "config", "", "NodeConfig `FILE`; without it, everything is detected on the node")
 }
 
 // loadConfig reads NodeConfig; its faults are exit code 2.
@@ -31,74 +33,102 @@ func loadConfig(e env, path string) (*config.Node, error) {
 	return n, nil
 }
 
-func runConfig(ctx context.Context, e env, args []string) error {
-	verb := ""
-	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
-		verb, args = args[0], args[1:]
-	}
-	fs := flags("config check|show")
-	path := configFlag(fs)
-	rendered := fs.Bool("corefile", false, "show the Corefile that is rendered from it")
-	format := fs.String("format", "yaml", "yaml; conflist-entry: the plugin's entry for the CNI conflist; kubelet: what is detected by the "+
-		"kubelet's own file, as JSON, or nothing")
-	if err := parse(e, fs, args); err != nil {
-		return err
-	}
-	if verb != "check" && verb != "show" {
-		return badConfig(errors.New("say `config check` or `config show`"))
-	}
-	if !slices.Contains([]string{"yaml", "conflist-entry", "kubelet"}, *format) {
-		return badConfig(fmt.Errorf("--format %q: yaml, conflist-entry or kubelet", *format))
-	}
-	if verb == "show" && !*rendered && *format == "yaml" {
-		return showConfig(ctx, e, *path)
-	}
-	n, err := loadConfig(e, *path)
-	if err != nil {
-		return err
-	}
-	unknown := n.Unknown()
-	if verb == "show" {
-		sayLines(e, unknown)
-	}
-	if verb == "check" || *format == "conflist-entry" { // the installer passes them on
-		sayLines(e, n.Warnings())
-		files, _ := podfile.List(n.StateDir) // files that cannot be read are skipped
-		if lacks := inspect.Lever(n, files); lacks != "" {
-			sayLines(e, []string{lacks})
+func configCommand(e env) *cobra.Command {
+	var path, format string
+	var rendered bool
+	check := &cobra.Command{Use: "check", Short: "check the configuration"}
+	configFlag(check, &path)
+	check.RunE = func(*cobra.Command, []string) error { return checkConfig(e, path) }
+	show := &cobra.Command{Use: "show", Short: "print the configuration in effect, with the source of each value"}
+	configFlag(show, &path)
+	show.Flags().BoolVar(&rendered, "corefile", false, "print the Corefile that is rendered from it")
+	show.Flags().StringVar(&format, "format", "yaml", "print it as `FORMAT`: yaml; conflist-entry: the plugin's entry for the CNI conflist; "+
+		"kubelet: what was detected in the kubelet's configuration, as JSON, or nothing")
+	show.RunE = func(c *cobra.Command, _ []string) error {
+		switch {
+		case rendered:
+			return showCorefile(e, path)
+		case format == "yaml":
+			return showConfig(c.Context(), e, path)
+		case format == "conflist-entry":
+			return showEntry(e, path)
+		case format == "kubelet":
+			return showKubelet(e, path)
 		}
+		return cli.Usagef("--format %q: yaml, conflist-entry or kubelet", format)
 	}
-	switch {
-	case verb == "show" && *format == "conflist-entry":
-		entry, err := n.ConflistEntry()
-		if err != nil {
-			return badConfig(err)
-		}
-		_, err = fmt.Fprintf(e.stdout, "%s\n", entry)
-		return err
-	case verb == "show" && *format == "kubelet":
-		return showKubelet(e, n)
-	}
+	return cli.Group("config", "check the configuration, or show it", check, show)
+}
+
+// render checks a configuration with the files that it names, and renders its Corefile.
+func render(e env, n *config.Node, path string) (string, error) {
 	p, _, err := plan.Read(n, e.readFile, "config")
 	if err != nil {
-		return badConfig(err)
+		return "", badConfig(err)
 	}
-	if err := lifecycle.Check(p, *path); err != nil {
-		return badConfig(err)
-	}
-	if verb == "check" && len(unknown) > 0 {
-		// A running agent ignores them (D-040); this command reports a slip.
-		return badConfig(errors.New(strings.Join(unknown, "\n")))
-	}
-	if verb == "check" {
-		_, err := fmt.Fprintln(e.stdout, "configuration is good")
-		return err
+	if err := lifecycle.Check(p, path); err != nil {
+		return "", badConfig(err)
 	}
 	text, err := corefile.Render(p.Server.Config)
 	if err != nil {
+		return "", badConfig(err)
+	}
+	return text, nil
+}
+
+func checkConfig(e env, path string) error {
+	n, err := loadConfig(e, path)
+	if err != nil {
+		return err
+	}
+	warnOfPods(e, n)
+	if _, err := render(e, n, path); err != nil {
+		return err
+	}
+	if unknown := n.Unknown(); len(unknown) > 0 {
+		// A running agent ignores them (D-040); this command reports a slip.
+		return badConfig(errors.New(strings.Join(unknown, "\n")))
+	}
+	_, err = fmt.Fprintln(e.stdout, "configuration is good")
+	return err
+}
+
+// warnOfPods prints warnings on what pods cannot get.
+func warnOfPods(e env, n *config.Node) {
+	warn(e, n.Warnings())
+	files, _ := podfile.List(n.StateDir) // files that cannot be read are skipped
+	if lacks := inspect.Lever(n, files); lacks != "" {
+		warn(e, []string{lacks})
+	}
+}
+
+func showCorefile(e env, path string) error {
+	n, err := loadConfig(e, path)
+	if err != nil {
+		return err
+	}
+	warn(e, n.Unknown())
+	text, err := render(e, n, path)
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(e.stdout, text)
+	return err
+}
+
+// showEntry is for the installer, which passes the warnings on.
+func showEntry(e env, path string) error {
+	n, err := loadConfig(e, path)
+	if err != nil {
+		return err
+	}
+	warn(e, n.Unknown())
+	warnOfPods(e, n)
+	entry, err := n.ConflistEntry()
+	if err != nil {
 		return badConfig(err)
 	}
-	_, err = fmt.Fprint(e.stdout, text)
+	_, err = fmt.Fprintf(e.stdout, "%s\n", entry)
 	return err
 }
 
@@ -112,24 +142,29 @@ func showConfig(ctx context.Context, e env, path string) error {
 	if p, _, err := plan.Read(n, e.readFile, "config"); err == nil && n.Upstreams.Auto {
 		n.Remark("upstreams.external", p.External)
 	}
-	sayLines(e, n.Unknown())
+	warn(e, n.Unknown())
 	if _, err := fmt.Fprint(e.stdout, n.Show()); err != nil {
 		return err
 	}
 	if fault != nil {
-		return &exitError{code: exitDegraded, err: fault}
+		return &cli.Exit{Code: cli.Degraded, Err: fault}
 	}
 	return nil
 }
 
-func sayLines(e env, lines []string) {
+func warn(e env, lines []string) {
 	for _, l := range lines {
 		fmt.Fprintln(e.stderr, "warning:", l)
 	}
 }
 
 // showKubelet is for the installer, which writes it where containers find it that do not see the kubelet's folder.
-func showKubelet(e env, n *config.Node) error {
+func showKubelet(e env, path string) error {
+	n, err := loadConfig(e, path)
+	if err != nil {
+		return err
+	}
+	warn(e, n.Unknown())
 	k, ok, err := n.Kubelet(config.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile})
 	if err != nil {
 		return badConfig(err)

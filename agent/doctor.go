@@ -1,52 +1,50 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 
+	"github.com/spf13/cobra"
+
+	"github.com/neardns/neardns/agent/internal/inspect"
 	"github.com/neardns/neardns/agent/internal/inspect/bundle"
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
-// runDoctor reports what is wrong on this node and what to do. It only reads and sends queries, also if the agent is dead.
-func runDoctor(ctx context.Context, e env, args []string) error {
-	fs := flags("doctor")
-	path := configFlag(fs)
-	asJSON := fs.Bool("json", false, "print JSON")
-	cniConf := fs.String("cni-conf", "/etc/cni/net.d", "`FOLDER` of the network configurations")
-	cniBin := fs.String("cni-bin", "/opt/cni/bin", "`FOLDER` of the network plugins")
-	into := fs.String("bundle", "", "also pack what a bug report needs into `FILE`, a tar.gz; - is the standard output, and the report is in it")
-	if err := parse(e, fs, args); err != nil {
+func doctorCommand(e env) *cobra.Command {
+	c := &cobra.Command{Use: "doctor", Short: "report what is wrong on this node and what to do; it changes nothing"}
+	var path, into string
+	in := inspect.Inspector{ReadFile: e.readFile}
+	configFlag(c, &path)
+	c.Flags().StringVar(&in.CNIConf, "cni-conf", "/etc/cni/net.d", "`FOLDER` of the network configurations")
+	c.Flags().StringVar(&in.CNIBin, "cni-bin", "/opt/cni/bin", "`FOLDER` of the network plugins")
+	c.Flags().StringVar(&into, "bundle", "", "also pack what a bug report needs into `FILE`, a tar.gz; -: standard output, with the report in it")
+	out := cli.OutputFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) (err error) {
+		format, err := out.Format()
+		if err != nil {
+			return err
+		}
+		if into == "-" && format != "" {
+			return cli.Usagef("--bundle - and -o %s: the standard output takes one of them", format)
+		}
+		if in.Conf, in.Fault, err = inEffect(c.Context(), e, path); err != nil {
+			return err
+		}
+		report := in.Doctor(c.Context())
+		if into != "-" {
+			err = out.Print(e.stdout, report, report.Text)
+		}
+		if err == nil && into != "" {
+			err = writeBundle(in.Bundle(c.Context(), report, e.version, path), e.stdout, into)
+		}
+		if err == nil && !report.Good {
+			err = &cli.Exit{Code: cli.Degraded}
+		}
 		return err
 	}
-	in, err := inspector(ctx, e, *path)
-	if err != nil {
-		return err
-	}
-	in.CNIConf, in.CNIBin = *cniConf, *cniBin
-	if *into == "-" && *asJSON {
-		return badConfig(errors.New("--bundle - and --json: the standard output takes one of them"))
-	}
-	report := in.Doctor(ctx)
-	switch {
-	case *into == "-":
-	case *asJSON:
-		err = printJSON(e, report)
-	default:
-		_, err = io.WriteString(e.stdout, report.Text())
-	}
-	if err == nil && *into != "" {
-		err = writeBundle(in.Bundle(ctx, report, e.version, *path), e.stdout, *into)
-	}
-	if err != nil {
-		return err
-	}
-	if !report.Good {
-		return &exitError{code: exitDegraded}
-	}
-	return nil
+	return c
 }
 
 // writeBundle writes a report into a file that only its owner can read, or to stdout.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -26,8 +27,8 @@ func TestDoctorChangesNothing(t *testing.T) {
 		args []string
 		want string
 		code int
-	}{{nil, "\nDEGRADED: ", exitDegraded}, {[]string{"--json"}, `"good": false`, exitDegraded},
-		{[]string{"--bundle", dir + "/none/report.tar.gz"}, "\nDEGRADED: ", exitFailed}} { // what was found is told all the same
+	}{{nil, "\nDEGRADED: ", cli.Degraded}, {[]string{"--json"}, `"good": false`, cli.Degraded},
+		{[]string{"--bundle", dir + "/none/report.tar.gz"}, "\nDEGRADED: ", cli.Failed}} { // what was found is told all the same
 		e, stdout, stderr := fake(map[string]string{conf: text}, append([]string{"doctor", "--config", conf, "--cni-conf", dir, "--cni-bin", dir},
 			tc.args...)...)
 		var code int

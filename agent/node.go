@@ -1,9 +1,13 @@
 package main
 
 import (
-	"context"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
 
 	"github.com/neardns/neardns/agent/internal/lifecycle"
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/attached"
 )
 
@@ -13,16 +17,25 @@ func surroundings(e env) lifecycle.Env {
 		Version: e.version}
 }
 
-// runNode is the role `node`, which runs until ctx ends.
-func runNode(ctx context.Context, e env, args []string) error {
-	fs := flags("node")
-	path := configFlag(fs)
-	takeOver := fs.Bool("take-over", false, "take over from the agent that runs on this node, whichever is newer")
-	podDir := fs.String("pod-dir", "", "`FOLDER` that lives as long as this agent's pod and is its own: "+
-		"it takes over from the agent of an older pod, and its status socket is there")
-	cache := fs.String("cni-cache", attached.DefaultRoot, "libcni's cache, in `FOLDER`: pods in it that run already are steered, too (adoptPods)")
-	if err := parse(e, fs, args); err != nil {
-		return err
+// nodeCommand is the role `node`, which runs until its context ends.
+func nodeCommand(e env) *cobra.Command {
+	c := &cobra.Command{Use: "node", Short: "run this node's cache (what the DaemonSet runs)"}
+	var o lifecycle.Options
+	configFlag(c, &o.Config)
+	fs := c.Flags()
+	fs.BoolVar(&o.TakeOver, "take-over", false, "take over from the agent that runs on this node, whichever is newer")
+	fs.StringVar(&o.PodDir, "pod-dir", "", "`FOLDER` that lives as long as this agent's pod: it takes over from an older pod's agent, and its status socket is there")
+	fs.StringVar(&o.Cache, "cni-cache", attached.DefaultRoot, "`FOLDER` of libcni's cache: the running pods in it are steered, too (adoptPods)")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if o.PodDir != "" {
+			// The wrong folder means the wrong mounts, and so perhaps the wrong network namespace: nothing is changed.
+			if dir, err := os.Stat(o.PodDir); err != nil {
+				return cli.Usage(fmt.Errorf("--pod-dir: %w: mount the folder, or leave the flag out", err))
+			} else if !dir.IsDir() {
+				return cli.Usagef("--pod-dir: %s is no folder", o.PodDir)
+			}
+		}
+		return ended(lifecycle.Node(c.Context(), surroundings(e), o))
 	}
-	return lifecycle.Node(ctx, surroundings(e), lifecycle.Options{Config: *path, TakeOver: *takeOver, PodDir: *podDir, Cache: *cache})
+	return c
 }

@@ -1,11 +1,12 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/neardns/neardns/agent/internal/config/nodecache"
 	"github.com/neardns/neardns/agent/internal/lifecycle"
@@ -14,19 +15,26 @@ import (
 
 const nodecacheName = "nodecache"
 
-// runNodecache is the role `nodecache`, which runs until ctx ends.
-func runNodecache(ctx context.Context, e env, args []string) error {
-	opts, err := nodecache.Parse(args, e.stdout)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return err
-	case err != nil:
-		return badConfig(err)
-	case opts.ShowVersion:
-		return runVersion(ctx, e, nil)
-	case opts.ShowPlugins:
-		_, err := fmt.Fprintln(e.stdout, strings.Join(corefile.Directives(), "\n"))
-		return err
+// nodecacheCommand is the role `nodecache`, which runs until its context ends. node-cache's flags have one dash, as the flag package's.
+func nodecacheCommand(e env) *cobra.Command {
+	return &cobra.Command{
+		Use: nodecacheName + " [node-cache's flags]", DisableFlagParsing: true,
+		Short: "stand in for NodeLocal DNSCache's node-cache, with its flags and its Corefile template; flags alone mean this, too",
+		RunE: func(c *cobra.Command, args []string) error {
+			opts, err := nodecache.Parse(args, e.stdout)
+			switch {
+			case errors.Is(err, flag.ErrHelp):
+				return nil
+			case err != nil:
+				return badConfig(err)
+			case opts.ShowVersion:
+				_, err := fmt.Fprintln(e.stdout, program, e.version)
+				return err
+			case opts.ShowPlugins:
+				_, err := fmt.Fprintln(e.stdout, strings.Join(corefile.Directives(), "\n"))
+				return err
+			}
+			return ended(lifecycle.NodeCache(c.Context(), surroundings(e), opts))
+		},
 	}
-	return lifecycle.NodeCache(ctx, surroundings(e), opts)
 }

@@ -1,35 +1,35 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"io"
+
+	"github.com/spf13/cobra"
 
 	"github.com/neardns/neardns/agent/internal/inspect"
+	"github.com/neardns/neardns/internal/cli"
 )
 
-func runPods(ctx context.Context, e env, args []string) error {
-	fs := flags("pods")
-	path := configFlag(fs)
-	asJSON := fs.Bool("json", false, "print JSON")
-	if err := parse(e, fs, args); err != nil {
-		return err
+func podsCommand(e env) *cobra.Command {
+	c := &cobra.Command{Use: "pods", Short: "list this node's pods: their DNS settings, the state of their overlay, and their queries"}
+	var path string
+	configFlag(c, &path)
+	out := cli.OutputFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if _, err := out.Format(); err != nil {
+			return err
+		}
+		conf, err := loadConfig(e, path)
+		if err != nil {
+			return err
+		}
+		views, noAgent := (&inspect.Inspector{Conf: conf}).Pods(c.Context())
+		if err := out.Print(e.stdout, views, func() string { return inspect.PodsText(views) }); err != nil {
+			return err
+		}
+		if noAgent != nil {
+			return &cli.Exit{Code: cli.Degraded, Err: fmt.Errorf("%w; this is from the pods' files", noAgent)}
+		}
+		return nil
 	}
-	conf, err := loadConfig(e, *path)
-	if err != nil {
-		return err
-	}
-	views, noAgent := (&inspect.Inspector{Conf: conf}).Pods(ctx)
-	if *asJSON {
-		err = printJSON(e, views)
-	} else {
-		_, err = io.WriteString(e.stdout, inspect.PodsText(views))
-	}
-	if err != nil {
-		return err
-	}
-	if noAgent != nil {
-		return &exitError{code: exitDegraded, err: fmt.Errorf("%w; this is from the pods' files", noAgent)}
-	}
-	return nil
+	return c
 }

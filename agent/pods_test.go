@@ -11,6 +11,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/inspect"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/pods/podindex"
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 	"github.com/neardns/neardns/internal/telemetry"
 	"github.com/neardns/neardns/pkg/nodestate"
@@ -29,7 +30,7 @@ func TestPodsCommand(t *testing.T) {
 	}
 	lines := "stateDir: " + dir + "\npersistDir: " + dir + "/lib\n"
 	e, out, errs := fake(map[string]string{"/node.yaml": head + "redirects: [10.96.0.10]\n" + lines}, "pods", "--config", "/node.yaml")
-	if code := run(t.Context(), e); code != exitDegraded || !strings.Contains(out.String(), "shop/web") || !strings.Contains(errs.String(), "no agent runs on this node") {
+	if code := run(t.Context(), e); code != cli.Degraded || !strings.Contains(out.String(), "shop/web") || !strings.Contains(errs.String(), "no agent runs on this node") {
 		t.Errorf("without an agent: %d\n%s%s", code, out, errs)
 	}
 	conf, err := loadConfig(e, "/node.yaml")
@@ -50,7 +51,7 @@ func TestPodsCommand(t *testing.T) {
 	testutil.Eventually(t, func() error {
 		out.Reset()
 		e.args = []string{"pods", "--config", "/node.yaml", "--json"}
-		if code := run(t.Context(), e); code != exitGood {
+		if code := run(t.Context(), e); code != cli.Good {
 			return fmt.Errorf("exit code %d", code)
 		}
 		return nil

@@ -2,72 +2,71 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"io"
 	"os"
 	"time"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/inspect"
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/tick"
 )
 
 // watchEvery is the period of `status --watch`. A reading costs the node a few reads of the kernel's rules.
 const watchEvery = 2 * time.Second
 
+// inEffect is the configuration that the node works with. Without a file it is the running agent's.
+func inEffect(ctx context.Context, e env, path string) (conf *config.Node, fault, err error) {
+	conf, fault, err = inspect.InEffect(ctx, path, config.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile})
+	if err != nil {
+		return nil, nil, badConfig(err)
+	}
+	return conf, fault, nil
+}
+
 // inspector inspects the node by the configuration in effect.
 func inspector(ctx context.Context, e env, path string) (*inspect.Inspector, error) {
-	conf, fault, err := inspect.InEffect(ctx, path, config.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile})
-	if err != nil {
-		return nil, badConfig(err)
-	}
-	return &inspect.Inspector{Conf: conf, Fault: fault, ReadFile: e.readFile}, nil
+	conf, fault, err := inEffect(ctx, e, path)
+	return &inspect.Inspector{Conf: conf, Fault: fault, ReadFile: e.readFile}, err
 }
 
-func printJSON(e env, v any) error {
-	enc := json.NewEncoder(e.stdout)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
-}
-
-func runStatus(ctx context.Context, e env, args []string) error {
-	fs := flags("status")
-	path := configFlag(fs)
-	asJSON := fs.Bool("json", false, "print JSON")
-	watch := fs.Bool("watch", false, "refresh every 2 s: which server answers, queries per second, top pods")
-	if err := parse(e, fs, args); err != nil {
-		return err
+func statusCommand(e env) *cobra.Command {
+	c := &cobra.Command{Use: "status", Short: "show what is served, with which leases and since when; --watch refreshes it"}
+	var path string
+	configFlag(c, &path)
+	watch := c.Flags().Bool("watch", false, "refresh every 2 s: which server answers, queries per second, top pods")
+	out := cli.OutputFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		format, err := out.Format()
+		if err != nil {
+			return err
+		}
+		if *watch {
+			if format != "" {
+				return cli.Usagef("--watch and -o %s: use one of them", format)
+			}
+			return watchStatus(c.Context(), e, path)
+		}
+		in, err := inspector(c.Context(), e, path)
+		if err != nil {
+			return err
+		}
+		s, err := in.Status(c.Context())
+		if err != nil {
+			return err
+		}
+		if err := out.Print(e.stdout, s, s.Text); err != nil {
+			return err
+		}
+		if !s.Good() {
+			return &cli.Exit{Code: cli.Degraded}
+		}
+		return nil
 	}
-	if *watch && *asJSON {
-		return badConfig(errors.New("--watch and --json: use one of them"))
-	}
-	if *watch {
-		return watchStatus(ctx, e, *path)
-	}
-	in, err := inspector(ctx, e, *path)
-	if err != nil {
-		return err
-	}
-	s, err := in.Status(ctx)
-	if err != nil {
-		return err
-	}
-	if *asJSON {
-		err = printJSON(e, s)
-	} else {
-		_, err = io.WriteString(e.stdout, s.Text())
-	}
-	if err != nil {
-		return err
-	}
-	if !s.Good() {
-		return &exitError{code: exitDegraded}
-	}
-	return nil
+	return c
 }
 
 // watchStatus shows the node again and again until ctx ends.

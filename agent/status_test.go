@@ -14,6 +14,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/pods/podindex"
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/internal/telemetry"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -59,7 +60,7 @@ func TestStatusWatchPlain(t *testing.T) {
 		}
 		return nil
 	})
-	if code := end(); code != exitGood {
+	if code := end(); code != cli.Good {
 		t.Errorf("exit code %d", code)
 	}
 	if text := out.String(); strings.ContainsRune(text, '\x1b') {
@@ -93,7 +94,7 @@ func TestStatusWatchTerminal(t *testing.T) {
 		}
 		return nil
 	})
-	if code := end(); code != exitGood {
+	if code := end(); code != cli.Good {
 		t.Errorf("exit code %d", code)
 	}
 	if err := terminal.Close(); err != nil {

@@ -241,9 +241,11 @@ func TestUsage(t *testing.T) {
 		code int
 		part string
 	}{
-		{nil, 2, "usage:"},
-		{[]string{"remove"}, 2, `unknown command "remove"`},
-		{[]string{"--help"}, 0, "usage:"},
+		{nil, 2, "Usage:"},
+		{[]string{"remove"}, 2, `there is no command "remove"`},
+		{[]string{"--help"}, 0, "Usage:"},
+		{[]string{"stay", "--help"}, 0, "Usage:"},
+		{[]string{"uninstal"}, 2, `did you mean "uninstall"?`},
 		{[]string{"install", "--help"}, 0, "-cni-conf"},
 		{[]string{"version"}, 0, "neardns-install"},
 		{[]string{"install"}, 2, "either --nodeconfig or --entry"},
@@ -251,7 +253,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"install", "--entry", n.conf + "/none"}, 2, "no such file"},
 		{[]string{"install", "--entry", n.conf + "/none"}, 2, "with --entry"},
 		{[]string{"install", "--nodeconfig", n.conf + "/none"}, 2, "with --nodeconfig"},
-		{[]string{"install", "--bogus"}, 2, "-bogus: `neardns-install install --help` lists the flags"},
+		{[]string{"install", "--bogus"}, 2, "--bogus; `neardns-install install --help` lists the flags"},
 		{[]string{"install", "--entry", "a", "b"}, 2, `unexpected argument "b"`},
 		{[]string{"install", "--entry", "a", "--file", "x/y"}, 2, "without a path"},
 	} {

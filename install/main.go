@@ -9,11 +9,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"flag"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -21,23 +18,11 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spf13/pflag"
+
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/version"
 )
-
-const usage = `usage:
-  neardns-install install   --nodeconfig FILE | --entry FILE  [flags]
-  neardns-install watch     --nodeconfig FILE | --entry FILE  [flags]
-  neardns-install check     --nodeconfig FILE | --entry FILE  [flags]
-  neardns-install uninstall [flags]
-  neardns-install follow    --from FOLDER --to FOLDER [--once]
-  neardns-install stay
-  neardns-install version
-
-Installs the CNI plugin neardns on this node and adds its entry to the network configuration that the runtime uses (install), keeps
-both there (watch), checks them (check), or removes the entry (uninstall). follow copies the node's resolv.conf and certificate
-authorities to a folder for the agent, at the start and at each change; stay waits until it is ended. Run a command with --help for its
-flags.
-`
 
 // errConfig marks an error that only a changed configuration can fix. The exit code is then 2.
 var errConfig = errors.New("bad configuration")
@@ -50,41 +35,21 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	if len(args) == 0 {
-		_, _ = fmt.Fprint(stderr, usage)
-		return 2
+	const program = "neardns-install"
+	root := cli.New(program, "put the CNI plugin neardns on a node, keep it there, or remove it", version.String())
+	root.Version = version.String()
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	root.AddCommand(installCommand(stdout), watchCommand(stdout), checkCommand(stdout), uninstallCommand(stdout), followCommand(stdout),
+		stayCommand(stdout), cli.Version(program, version.String()))
+	return cli.Run(ctx, root, args, stdout, stderr)
+}
+
+// coded gives an error its exit code.
+func coded(err error) error {
+	if errors.Is(err, errConfig) {
+		return cli.Usage(err)
 	}
-	var err error
-	switch args[0] {
-	case "install":
-		err = runInstall(ctx, args[1:], stdout)
-	case "watch":
-		err = runWatch(ctx, args[1:], stdout)
-	case "check":
-		err = runCheck(ctx, args[1:], stdout)
-	case "uninstall":
-		err = runUninstall(ctx, args[1:], stdout)
-	case "follow":
-		err = runFollow(ctx, args[1:], stdout)
-	case "stay":
-		err = runStay(ctx, args[1:], stdout)
-	case "version", "--version":
-		_, err = fmt.Fprintln(stdout, "neardns-install", version.String())
-	case "help", "-h", "--help":
-		_, err = fmt.Fprint(stdout, usage)
-	default:
-		_, _ = fmt.Fprintf(stderr, "neardns-install: unknown command %q\n%s", args[0], usage)
-		return 2
-	}
-	switch {
-	case err == nil, errors.Is(err, flag.ErrHelp):
-		return 0
-	case errors.Is(err, errConfig):
-		_, _ = fmt.Fprintln(stderr, "neardns-install:", err)
-		return 2
-	}
-	_, _ = fmt.Fprintln(stderr, "neardns-install:", err)
-	return 1
+	return err
 }
 
 // folders are the paths and flags that install and uninstall share.
@@ -94,38 +59,26 @@ type folders struct {
 	dryRun    bool
 }
 
-func (f *folders) flags(set *flag.FlagSet) {
+func (f *folders) flags(set *pflag.FlagSet) {
 	set.StringVar(&f.bin, "cni-bin", "/opt/cni/bin", "`folder` of the runtime's CNI plugins")
 	set.StringVar(&f.conf, "cni-conf", "/etc/cni/net.d", "`folder` of the runtime's network configurations")
 	set.StringVar(&f.file, "file", "", "`name` of the network's file in --cni-conf, if it is not the first one (CRI-O's "+
 		"cni_default_network, the delegate of Multus)")
 }
 
-func (f *folders) dryRunFlag(set *flag.FlagSet) {
+func (f *folders) dryRunFlag(set *pflag.FlagSet) {
 	set.BoolVar(&f.dryRun, "dry-run", false, "only show what would change")
 }
 
-// parse reads a command's flags and allows no other arguments. Help on request goes to stdout.
-func (f *folders) parse(set *flag.FlagSet, args []string, stdout io.Writer) error {
-	var help bytes.Buffer
-	set.SetOutput(&help)
-	if err := set.Parse(args); errors.Is(err, flag.ErrHelp) {
-		_, _ = help.WriteTo(stdout)
-		return err
-	} else if err != nil {
-		return fmt.Errorf("%w: %w: `%s --help` lists the flags", errConfig, err, set.Name())
-	}
-	if set.NArg() > 0 {
-		return fmt.Errorf("%w: unexpected argument %q", errConfig, set.Arg(0))
-	}
+func (f *folders) validate() error {
 	if f.file != "" && f.file != filepath.Base(f.file) {
-		return fmt.Errorf("%w: --file %s: a file's name in --cni-conf, without a path", errConfig, f.file)
+		return cli.Usagef("--file %s: a file's name in --cni-conf, without a path", f.file)
 	}
 	return nil
 }
 
 // sourceFlags adds the flags of every command that forms the entry.
-func (in *install) sourceFlags(set *flag.FlagSet) {
+func (in *install) sourceFlags(set *pflag.FlagSet) {
 	in.flags(set)
 	set.StringVar(&in.nodeConfig, "nodeconfig", "", "the node's configuration `file` (NodeConfig), which the entry is made from")
 	set.StringVar(&in.entryFile, "entry", "", "`file` with a ready entry, instead of --nodeconfig")
@@ -133,14 +86,11 @@ func (in *install) sourceFlags(set *flag.FlagSet) {
 	set.StringVar(&in.agent, "agent", siblingPath("neardns-agent"), "the agent's `binary`, which reads the node's configuration")
 }
 
-func (in *install) parseSource(set *flag.FlagSet, args []string, stdout io.Writer) error {
-	if err := in.parse(set, args, stdout); err != nil {
-		return err
-	}
+func (in *install) validateSource() error {
 	if (in.nodeConfig == "") == (in.entryFile == "") {
-		return fmt.Errorf("%w: name either --nodeconfig or --entry", errConfig)
+		return cli.Usagef("name either --nodeconfig or --entry")
 	}
-	return nil
+	return in.validate()
 }
 
 // siblingPath is a file next to this program, where the image and `make build` put all three programs.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/internal/cli"
 )
 
 func TestUsage(t *testing.T) {
@@ -12,35 +14,39 @@ func TestUsage(t *testing.T) {
 		code int
 		text string
 	}{
-		"":                     {exitConfig, "placement [--namespace NAME]"},
-		"help":                 {exitGood, "placement [--namespace NAME]"},
-		"version":              {exitGood, "neardns-controller "},
-		"--version":            {exitGood, "neardns-controller "},
-		"dance":                {exitConfig, `there is no command "dance"`},
-		"placement --dance":    {exitConfig, "flag provided but not defined: -dance"},
-		"placement now":        {exitConfig, `unexpected argument "now"`},
-		"placement -h":         {exitGood, "-kube-dns NAME"},
-		"zones --cluster-id=X": {exitConfig, `--cluster-id: cluster id "X"`},
-		"zones now":            {exitConfig, `unexpected argument "now"`},
-		"zones -h":             {exitGood, "-namespace NAME"},
-		"zones --namespace=neardns-zones --kubeconfig=/nowhere/config": {exitConfig, "/nowhere/config"}, // the manifest's
-		"placement --kubeconfig=/nowhere/config":                       {exitConfig, "read --kubeconfig: stat /nowhere/config"},
-		"placement":                                                    {exitConfig, "or name a file with --kubeconfig"},
-		"zones publish":                                                {exitConfig, "name a file with --file"},
-		"zones publish --file=f":                                       {exitConfig, "name the cluster with --cluster-id"},
-		"zones plan --file=f --cluster-id=A":                           {exitConfig, `cluster id "A" is not six to twelve`},
-		"zones publish --file=f --cluster-id=aaaaaaaa --poll=1ms":      {exitConfig, "--poll: 1ms is less than 100ms"},
-		"zones remove --file=f":                                        {exitConfig, "name one cluster to remove"},
-		"zones remove aaaaaaaa --file=/nowhere/f --yes":                {exitFailed, "/nowhere/f"},
-		"zones remove --file=f aaaaaaaa --yes now":                     {exitConfig, "name one cluster to remove"},
-		"zones owners --file=f now":                                    {exitConfig, `unexpected argument "now"`},
-		"zones check --file=/nowhere/zone.yaml":                        {exitFailed, "/nowhere/zone.yaml"},
-		"zones get -h":                                                 {exitGood, "-zone NAME"},
+		"":                     {cli.Config, "decide which nodes run the cache"},
+		"help":                 {cli.Good, "decide which nodes run the cache"},
+		"version":              {cli.Good, "neardns-controller "},
+		"--version":            {cli.Good, "neardns-controller "},
+		"dance":                {cli.Config, `there is no command "dance"`},
+		"placement --dance":    {cli.Config, "unknown flag: --dance"},
+		"placement now":        {cli.Config, `unexpected argument "now"`},
+		"placement -h":         {cli.Good, "-kube-dns NAME"},
+		"zones --cluster-id=X": {cli.Config, `--cluster-id: cluster id "X"`},
+		"zones now":            {cli.Config, `unexpected argument "now"`},
+		"zones -h":             {cli.Good, "-namespace NAME"},
+		"zones --namespace=neardns-zones --kubeconfig=/nowhere/config": {cli.Config, "/nowhere/config"}, // the manifest's
+		"placement --kubeconfig=/nowhere/config":                       {cli.Config, "read --kubeconfig: stat /nowhere/config"},
+		"placement":                                                    {cli.Config, "or name a file with --kubeconfig"},
+		"zones publish":                                                {cli.Config, "name a file with --file"},
+		"zones publish --file=f":                                       {cli.Config, "name the cluster with --cluster-id"},
+		"zones plan --file=f --cluster-id=A":                           {cli.Config, `cluster id "A" is not six to twelve`},
+		"zones publish --file=f --cluster-id=aaaaaaaa --poll=1ms":      {cli.Config, "--poll: 1ms is less than 100ms"},
+		"zones remove --file=f":                                        {cli.Config, "name one cluster to remove"},
+		"zones remove aaaaaaaa --file=/nowhere/f --yes":                {cli.Config, "/nowhere/f"},
+		"zones remove --file=f aaaaaaaa --yes now":                     {cli.Config, "name one cluster to remove"},
+		"zones owners --file=f now":                                    {cli.Config, `unexpected argument "now"`},
+		"zones check --file=/nowhere/zone.yaml":                        {cli.Config, "/nowhere/zone.yaml"},
+		"zones plam":                                                   {cli.Config, `unexpected argument "plam"`},
+		"help zones plan":                                              {cli.Good, "--instance ID"},
+		"completion fish":                                              {cli.Good, "neardns_controller"},
+		"version -o yaml":                                              {cli.Good, "program: neardns-controller"},
+		"zones get -h":                                                 {cli.Good, "-zone NAME"},
 	} {
 		var stdout, stderr bytes.Buffer
 		code := run(t.Context(), nil, strings.Fields(line), &stdout, &stderr)
 		said, silent := &stderr, &stdout
-		if want.code == exitGood {
+		if want.code == cli.Good {
 			said, silent = &stdout, &stderr
 		}
 		if code != want.code || !strings.Contains(said.String(), want.text) || silent.Len() > 0 {

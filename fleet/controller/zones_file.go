@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,136 +10,142 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/neardns/neardns/fleet/controller/internal/zonefile"
 	"github.com/neardns/neardns/fleet/zones/zone"
+	"github.com/neardns/neardns/internal/cli"
 )
 
-// zoneCommands is the usage of the commands of `zones` that work with a file and without a cluster.
-const zoneCommands = `  zones publish --file FILE --cluster-id ID [--instance ID] [--prune] [--once] [--json] [--poll 5s]
-      publish what the file's DNSRecords say, as a cluster does, until SIGTERM; SIGHUP reads the file again
-  zones get|check --file FILE [--zone NAME]
-      print what the zone holds of each host; check the file and the primary
-  zones owners --file FILE [--zone NAME] [--watch 15m]
-      print the clusters that publish in the zone, and with --watch which of them are silent
-  zones plan --file FILE --cluster-id ID [--instance ID] [--zone NAME]
-      print the messages that publish would send, as nsupdate writes them
-  zones remove --file FILE [--zone NAME] [--watch 1m] [--yes] CLUSTER
-      take a dead cluster's records out of the zone; without --yes, print what would be sent
-`
-
-// zonesFile holds the flags of one of these commands.
+// zonesFile holds the flags of one command that works with a file.
 type zonesFile struct {
-	file, zone                     string
-	id                             zone.Identity
-	prune, once, json, yes         bool
-	watch, timeout, poll           time.Duration
-	hangups                        <-chan os.Signal
-	identified, publishes, removes bool // properties of the command
+	file, zone             string
+	id                     zone.Identity
+	prune, once, json, yes bool
+	watch, timeout, poll   time.Duration
 }
 
-// isZonesFile reports whether runZonesFile handles the command.
-func isZonesFile(command string) bool {
-	switch command {
-	case "publish", "get", "owners", "plan", "remove", "check":
-		return true
+// zonesFileCommands are the commands of `zones`. Each works with a file that has DNSZone, its Secret and DNSRecords.
+func zonesFileCommands(hangups <-chan os.Signal, stdout, stderr io.Writer) []*cobra.Command {
+	return []*cobra.Command{
+		publishCommand(hangups, stdout, stderr),
+		viewCommand("get [HOST...]", "print what the zone holds of each host", cobra.ArbitraryArgs, nil,
+			func(ctx context.Context, v *zonefile.View, _ *zonesFile, args []string) error {
+				return v.Get(ctx, stdout, args...)
+			}),
+		viewCommand("check", "check the file and the primary", nil, nil,
+			func(ctx context.Context, v *zonefile.View, _ *zonesFile, _ []string) error {
+				return v.Check(ctx, stdout)
+			}),
+		viewCommand("owners", "print the clusters that publish in the zone, and with --watch which of them are silent", nil,
+			func(c *cobra.Command, f *zonesFile) {
+				c.Flags().DurationVar(&f.watch, "watch", 0, "compare the heartbeats after this `TIME`: a cluster is silent if its heartbeat does not change for three of its periods")
+			}, func(ctx context.Context, v *zonefile.View, f *zonesFile, _ []string) error {
+				return v.Owners(ctx, stdout, f.watch)
+			}),
+		viewCommand("plan", "print the messages that publish would send, as nsupdate writes them", nil, identityFlags,
+			func(ctx context.Context, v *zonefile.View, f *zonesFile, _ []string) error {
+				return v.Plan(ctx, stdout, f.id)
+			}),
+		viewCommand("remove CLUSTER", "remove a dead cluster's records from the zone; without --yes, print what would be sent", oneCluster,
+			func(c *cobra.Command, f *zonesFile) {
+				c.Flags().BoolVar(&f.yes, "yes", false, "really remove it")
+				c.Flags().DurationVar(&f.watch, "watch", time.Minute, "`TIME` for which the cluster's heartbeat must not change before")
+			}, func(ctx context.Context, v *zonefile.View, f *zonesFile, args []string) error {
+				return v.Remove(ctx, stdout, strings.ToLower(args[0]), f.yes, f.watch)
+			}),
 	}
-	return false
 }
 
-// runZonesFile runs `zones COMMAND`; args start with the command.
-func runZonesFile(ctx context.Context, hangups <-chan os.Signal, args []string, stdout, stderr io.Writer) int {
-	name := args[0]
-	c := zonesFile{hangups: hangups, identified: name == "publish" || name == "plan", publishes: name == "publish", removes: name == "remove"}
-	fs := flag.NewFlagSet("neardns-controller zones "+name, flag.ContinueOnError)
-	fs.StringVar(&c.file, "file", "", "`FILE` with DNSZone, its Secret and DNSRecords, as kubectl prints them")
-	fs.DurationVar(&c.timeout, "timeout", 0, "give up after this `TIME`; 0: publish waits, the others take a minute")
-	if !c.publishes {
-		fs.StringVar(&c.zone, "zone", "", "`NAME` of the DNSZone or zone, where the file has several")
-	}
-	if c.identified {
-		host, _ := os.Hostname() // ClusterID also accepts an empty name
-		fs.StringVar(&c.id.Cluster, "cluster-id", "", "`ID` of the cluster: 6 to 12 of a-z and 0-9")
-		fs.StringVar(&c.id.Instance, "instance", zone.ClusterID(host), "`ID` by which a clone of the cluster is told; by default, of this machine's name")
-	}
-	if c.publishes {
-		fs.BoolVar(&c.prune, "prune", false, "leave each host that the cluster publishes and the file does not name")
-		fs.BoolVar(&c.once, "once", false, "end when the zone has all, with 1 where it cannot")
-		fs.BoolVar(&c.json, "json", false, "print lines of JSON")
-		fs.DurationVar(&c.poll, "poll", 5*time.Second, "ask the primary this often, give or take 20 %, whether the zone changed")
-	}
-	if c.removes {
-		fs.BoolVar(&c.yes, "yes", false, "really remove it")
-		fs.DurationVar(&c.watch, "watch", time.Minute, "`TIME` for which the cluster's heartbeat must not change before")
-	}
-	if name == "owners" {
-		fs.DurationVar(&c.watch, "watch", 0, "compare the heartbeats after this `TIME`: a cluster is silent whose heartbeat does not change for three of its periods")
-	}
-	var operands []string
-	for rest := args[1:]; ; { // flags may follow an operand, as in `zones remove ID --yes`
-		if code, ended := parse(fs, rest, stdout, stderr); ended {
-			return code
-		}
-		if fs.NArg() == 0 {
-			break
-		}
-		operands, rest = append(operands, fs.Arg(0)), fs.Args()[1:]
-	}
-	if err := c.check(name, operands); err != nil {
-		_, _ = fmt.Fprintf(stderr, "neardns-controller zones %s: %v\n", name, err)
-		return exitConfig
-	}
-	if c.timeout == 0 && !c.publishes {
-		c.timeout = time.Minute + c.watch
-	}
-	if c.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.timeout)
-		defer cancel()
-	}
-	if err := c.run(ctx, name, operands, stdout, stderr); err != nil {
-		_, _ = fmt.Fprintf(stderr, "neardns-controller zones %s: %v\n", name, err)
-		return exitFailed
-	}
-	return exitGood
-}
-
-// check returns an error if the flags or arguments are wrong.
-func (c *zonesFile) check(name string, args []string) error {
-	switch {
-	case c.file == "":
-		return errors.New("name a file with --file")
-	case c.identified && c.id.Cluster == "":
-		return errors.New("name the cluster with --cluster-id")
-	case c.identified && c.id.Validate() != nil:
-		return c.id.Validate()
-	case c.publishes && c.poll < 100*time.Millisecond:
-		return fmt.Errorf("--poll: %s is less than 100ms", c.poll)
-	case c.removes && len(args) != 1:
-		return errors.New("name one cluster to remove; `zones owners` lists them")
-	case !c.removes && name != "get" && len(args) > 0:
-		return fmt.Errorf("unexpected argument %q", args[0])
+func oneCluster(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return cli.Usagef("name one cluster to remove; `zones owners` lists them")
 	}
 	return nil
 }
 
-func (c *zonesFile) run(ctx context.Context, name string, args []string, stdout, stderr io.Writer) error {
-	if c.publishes {
-		return zonefile.Publish(ctx, zonefile.Publishing{File: c.file, Identity: c.id, Prune: c.prune, Once: c.once, JSON: c.json, Poll: c.poll, Reread: c.hangups,
-			Out: stdout, Log: slog.New(slog.NewTextHandler(stderr, nil))})
+func (f *zonesFile) fileFlags(c *cobra.Command) {
+	c.Flags().StringVar(&f.file, "file", "", "`FILE` with DNSZone, its Secret and DNSRecords, as kubectl prints them")
+	c.Flags().DurationVar(&f.timeout, "timeout", 0, "give up after this `TIME`; 0: publish waits, the others take a minute")
+}
+
+func identityFlags(c *cobra.Command, f *zonesFile) {
+	host, _ := os.Hostname() // ClusterID also accepts an empty name
+	c.Flags().StringVar(&f.id.Cluster, "cluster-id", "", "`ID` of the cluster: 6 to 12 of a-z and 0-9")
+	c.Flags().StringVar(&f.id.Instance, "instance", zone.ClusterID(host), "`ID` that distinguishes a clone of the cluster; by default, of this machine's name")
+}
+
+// check returns an error if the flags are wrong. identified is for commands that publish or plan.
+func (f *zonesFile) check(identified bool) error {
+	switch {
+	case f.file == "":
+		return errors.New("name a file with --file")
+	case identified && f.id.Cluster == "":
+		return errors.New("name the cluster with --cluster-id")
+	case identified:
+		return f.id.Validate()
 	}
-	v, err := zonefile.Open(c.file, c.zone)
-	if err != nil {
-		return err
+	return nil
+}
+
+func publishCommand(hangups <-chan os.Signal, stdout, stderr io.Writer) *cobra.Command {
+	c := &cobra.Command{Use: "publish", Short: "publish the file's DNSRecords, as a cluster does, until SIGTERM; SIGHUP reads the file again"}
+	var f zonesFile
+	f.fileFlags(c)
+	identityFlags(c, &f)
+	c.Flags().BoolVar(&f.prune, "prune", false, "withdraw each host that the cluster publishes and the file does not name")
+	c.Flags().BoolVar(&f.once, "once", false, "end when the zone has everything, with exit code 1 if it cannot")
+	c.Flags().BoolVar(&f.json, "json", false, "print lines of JSON")
+	c.Flags().DurationVar(&f.poll, "poll", 5*time.Second, "query the primary this often, give or take 20 %, for a change of the zone")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if err := f.check(true); err != nil {
+			return cli.Usage(err)
+		}
+		if f.poll < 100*time.Millisecond {
+			return cli.Usage(fmt.Errorf("--poll: %s is less than 100ms", f.poll))
+		}
+		ctx, cancel := f.limit(c.Context())
+		defer cancel()
+		return zonefile.Publish(ctx, zonefile.Publishing{File: f.file, Identity: f.id, Prune: f.prune, Once: f.once, JSON: f.json, Poll: f.poll,
+			Reread: hangups, Out: stdout, Log: slog.New(slog.NewTextHandler(stderr, nil))})
 	}
-	switch name {
-	case "get":
-		return v.Get(ctx, stdout, args...)
-	case "owners":
-		return v.Owners(ctx, stdout, c.watch)
-	case "plan":
-		return v.Plan(ctx, stdout, c.id)
-	case "check":
-		return v.Check(ctx, stdout)
+	return c
+}
+
+// limit ends a context after the timeout, if there is one.
+func (f *zonesFile) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	if f.timeout > 0 {
+		return context.WithTimeout(ctx, f.timeout)
 	}
-	return v.Remove(ctx, stdout, strings.ToLower(args[0]), c.yes, c.watch)
+	return context.WithCancel(ctx)
+}
+
+// viewCommand is a command that looks at one zone of the file.
+func viewCommand(use, about string, args cobra.PositionalArgs, flags func(*cobra.Command, *zonesFile),
+	run func(context.Context, *zonefile.View, *zonesFile, []string) error,
+) *cobra.Command {
+	c := &cobra.Command{Use: use, Short: about, Args: args}
+	var f zonesFile
+	f.fileFlags(c)
+	c.Flags().StringVar(&f.zone, "zone", "", "`NAME` of the DNSZone or zone, if the file has several")
+	if flags != nil {
+		flags(c, &f)
+	}
+	identified := c.Flags().Lookup("cluster-id") != nil
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := f.check(identified); err != nil {
+			return cli.Usage(err)
+		}
+		v, err := zonefile.Open(f.file, f.zone)
+		if err != nil {
+			return &cli.Exit{Code: cli.Config, Err: err, Bare: true}
+		}
+		if f.timeout == 0 {
+			f.timeout = time.Minute + f.watch
+		}
+		ctx, cancel := f.limit(c.Context())
+		defer cancel()
+		return run(ctx, v, &f, args)
+	}
+	return c
 }

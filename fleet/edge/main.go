@@ -8,25 +8,19 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"syscall"
 
+	"github.com/spf13/cobra"
+
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/internal/process"
 	"github.com/neardns/neardns/pkg/version"
-)
-
-// Exit codes, the same as the agent's.
-const (
-	exitGood   = 0
-	exitFailed = 1
-	exitConfig = 2
 )
 
 // env is the program's environment.
@@ -51,40 +45,22 @@ func main() {
 
 // run executes one command line and returns the exit code.
 func run(ctx context.Context, e env, args []string) int {
-	if len(args) == 1 && (args[0] == "version" || args[0] == "--version") {
-		_, _ = fmt.Fprintln(e.stdout, "neardns-edge", version.String())
-		return exitGood
-	}
-	fs := flag.NewFlagSet("neardns-edge", flag.ContinueOnError)
-	path := fs.String("config", "/etc/neardns/edgeconfig.yaml", "`FILE` with an EdgeConfig")
-	check := fs.Bool("check", false, "check the configuration and the files that it names, and end")
-	var help bytes.Buffer
-	fs.SetOutput(&help)
-	switch err := fs.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		_, _ = fmt.Fprintf(e.stdout, "neardns-edge %s: zones that clusters share, answered by geo, health and weight\n\n%s", version.String(), help.String())
-		return exitGood
-	case err != nil:
-		_, _ = help.WriteTo(e.stderr)
-		return exitConfig
-	case fs.NArg() > 0:
-		_, _ = fmt.Fprintf(e.stderr, "neardns-edge: unexpected argument %q\n", fs.Arg(0))
-		return exitConfig
-	}
-	var err error
-	if *check {
-		if err = checkConfig(e, *path); err == nil {
+	root := cli.New("neardns-edge", "zones that clusters share, answered by geo, health and weight", version.String())
+	root.Version = version.String()
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	path := root.Flags().String("config", "/etc/neardns/edgeconfig.yaml", "`FILE` with an EdgeConfig")
+	check := root.Flags().Bool("check", false, "check the configuration and the files that it names, and end")
+	root.RunE = func(c *cobra.Command, _ []string) (err error) {
+		if !*check {
+			err = serve(c.Context(), e, *path)
+		} else if err = checkConfig(e, *path); err == nil {
 			_, err = fmt.Fprintln(e.stdout, *path+": good")
 		}
-	} else {
-		err = serve(ctx, e, *path)
+		if errors.As(err, new(configError)) {
+			return &cli.Exit{Code: cli.Config, Err: err, Bare: true}
+		}
+		return err
 	}
-	if err == nil {
-		return exitGood
-	}
-	_, _ = fmt.Fprintf(e.stderr, "neardns-edge: %v\n", err)
-	if errors.As(err, new(configError)) {
-		return exitConfig
-	}
-	return exitFailed
+	root.AddCommand(cli.Version("neardns-edge", version.String()))
+	return cli.Run(ctx, root, args, e.stdout, e.stderr)
 }

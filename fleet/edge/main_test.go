@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/neardns/neardns/internal/cli"
 )
 
 func TestUsage(t *testing.T) {
@@ -13,13 +15,13 @@ func TestUsage(t *testing.T) {
 		code int
 		text string
 	}{
-		"--version":              {exitGood, "neardns-edge "},
-		"version":                {exitGood, "neardns-edge "},
-		"--help":                 {exitGood, "-config FILE"},
-		"serve":                  {exitConfig, `unexpected argument "serve"`},
-		"--port 53":              {exitConfig, "not defined: -port"},
-		"--check --config /none": {exitConfig, "create the file or name another with --config"},
-		"--config /none":         {exitConfig, "create the file or name another with --config"},
+		"--version":              {cli.Good, "neardns-edge "},
+		"version":                {cli.Good, "neardns-edge "},
+		"--help":                 {cli.Good, "-config FILE"},
+		"serve":                  {cli.Config, `unexpected argument "serve"`},
+		"--port 53":              {cli.Config, "unknown flag: --port"},
+		"--check --config /none": {cli.Config, "create the file or name another with --config"},
+		"--config /none":         {cli.Config, "create the file or name another with --config"},
 	} {
 		var out bytes.Buffer
 		e := env{stdout: &out, stderr: &out, lookupEnv: os.LookupEnv, readFile: os.ReadFile}

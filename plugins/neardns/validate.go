@@ -28,18 +28,20 @@ Exit status: 0 good, 1 faults were printed, 2 wrong usage.
 // cli runs the binary's command for a person. It returns the exit status.
 func cli(args []string, stdout, stderr io.Writer) int {
 	switch {
+	case len(args) > 0 && isHelp(args[len(args)-1]), len(args) > 0 && isHelp(args[0]):
+		_, _ = io.WriteString(stdout, usage)
+		return 0
 	case len(args) == 2 && args[0] == "validate":
 		return validate(args[1], stdout, stderr)
 	case len(args) == 1 && (args[0] == "version" || args[0] == "--version"):
 		_, _ = fmt.Fprintln(stdout, version.String())
 		return 0
-	case len(args) == 1 && (args[0] == "help" || args[0] == "--help" || args[0] == "-h"):
-		_, _ = io.WriteString(stdout, usage)
-		return 0
 	}
 	_, _ = io.WriteString(stderr, usage)
 	return 2
 }
+
+func isHelp(arg string) bool { return arg == "help" || arg == "--help" || arg == "-h" }
 
 // validate checks one file and prints each fault with its line.
 func validate(path string, stdout, stderr io.Writer) int {

@@ -44,6 +44,8 @@ func TestCLI(t *testing.T) {
 		{[]string{"validate"}, 2, "usage"},
 		{[]string{"frobnicate"}, 2, "usage"},
 		{[]string{"help"}, 0, "usage"},
+		{[]string{"validate", "--help"}, 0, "usage"},
+		{[]string{"help", "validate"}, 0, "usage"},
 		{[]string{"version"}, 0, "\n"},
 	} {
 		var out bytes.Buffer

@@ -62,19 +62,34 @@ func readAgent[T any](ctx context.Context, socket, path string) (v T, err error)
 	return v, nil
 }
 
-// InEffect is the configuration that this node's agent serves by. If the file at path has a fault, the agent keeps the one before: InEffect
-// returns that one and the fault. If no agent runs, the fault is the error.
+// InEffect is the configuration that this node's agent works with. Without a path it is the running agent's, or else what is detected. If
+// the file at path has a fault, the agent keeps the previous configuration: InEffect returns that one and the fault. If no agent runs, the
+// fault is the error.
 func InEffect(ctx context.Context, path string, e config.Env) (n *config.Node, fault, err error) {
 	n, err = config.Load(path, e)
-	if err == nil {
+	if err == nil && path != "" {
 		return n, nil, nil
 	}
-	text, good, asked := Ask(ctx, filepath.Join(config.StateDir(path, e), nodestate.AgentSocketName), "/config")
-	if asked != nil || !good {
-		return nil, nil, err
+	running, failed := ofAgent(ctx, path, e)
+	switch {
+	case failed != nil:
+		return n, nil, err
+	case err == nil:
+		return running, nil, nil
+	}
+	return running, fmt.Errorf("the file has a fault, and the agent serves by the one before: %w", err), nil
+}
+
+// ofAgent is the configuration that the running agent works with. It fails if none answers, or one of a release that this one cannot read.
+func ofAgent(ctx context.Context, path string, e config.Env) (*config.Node, error) {
+	text, good, err := Ask(ctx, filepath.Join(config.StateDir(path, e), nodestate.AgentSocketName), "/config")
+	if err != nil {
+		return nil, err
+	} else if !good {
+		return nil, errors.New("the agent does not show its configuration")
 	}
 	const name = "the configuration in effect"
-	n, asked = config.Load(name, config.Env{LookupEnv: e.LookupEnv, ReadFile: func(path string) ([]byte, error) {
+	return config.Load(name, config.Env{LookupEnv: e.LookupEnv, ReadFile: func(path string) ([]byte, error) {
 		switch path {
 		case name:
 			return text, nil
@@ -83,8 +98,4 @@ func InEffect(ctx context.Context, path string, e config.Env) (n *config.Node, f
 		}
 		return e.ReadFile(path)
 	}})
-	if asked != nil { // of another release
-		return nil, nil, err
-	}
-	return n, fmt.Errorf("the file has a fault, and the agent serves by the one before: %w", err), nil
 }
