@@ -23,7 +23,7 @@ type install struct {
 	folders
 	nodeConfig, entryFile string
 	plugin, agent         string
-	kubeletTo             string // the state folder, where writeKubelet writes what the kubelet's configuration says; "": nowhere
+	kubeletTo             string // the state folder, where writeKubelet writes the kubelet's settings; "" for none
 	wait                  time.Duration
 	// gentle: only add what is missing. A binary that works, and neardns's entry at any position, are left.
 	gentle   bool

@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Each parse function takes one text into its typed form. Its error says what is wrong with the text and what to write; the caller adds the
+// Each parse function takes one text into its typed form. Its error names the fault and the remedy; the caller adds the
 // field and its place.
 
 // ParseAddr takes an IP address.

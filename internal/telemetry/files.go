@@ -21,7 +21,7 @@ type Watch struct {
 	Looked       time.Time
 }
 
-// CollectWatch exports at each scrape what the watch saw. Where there is none, read says so and nothing is exported.
+// CollectWatch exports the watch's state at each scrape. If there is no watch, read returns that, and nothing is exported.
 func (m *Metrics) CollectWatch(read func() (Watch, bool)) {
 	desc := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, nil, nil)

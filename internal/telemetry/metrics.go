@@ -1,7 +1,7 @@
 // Package telemetry owns what the agent shows of itself: one registry of metrics, the HTTP endpoints /metrics, /healthz
 // and /readyz, the status socket and the logger. It must never decide anything, and nothing waits for it.
 //
-// Failure policy: an endpoint that cannot listen is tried again for ever and said once; the cache serves meanwhile.
+// Failure policy: an endpoint that cannot listen is tried again forever and logged once; the cache serves meanwhile.
 package telemetry
 
 import (
@@ -116,7 +116,7 @@ func (r *Registry) Gatherer() prometheus.Gatherer {
 // Totals sums counters up over their labels, in the order of names. One that counts nothing yet is 0.
 func (m *Metrics) Totals(names ...string) []float64 {
 	out := make([]float64, len(names))
-	families, _ := m.Gatherer().Gather() // what could be gathered is returned beside the error
+	families, _ := m.Gatherer().Gather() // the rest is returned together with the error
 	for _, f := range families {
 		if at := slices.Index(names, f.GetName()); at >= 0 {
 			for _, metric := range f.GetMetric() {
@@ -127,7 +127,7 @@ func (m *Metrics) Totals(names ...string) []float64 {
 	return out
 }
 
-// Lease says that a lease is held or not.
+// Lease records whether a lease is held.
 func (m *Metrics) Lease(addr netip.Addr, protocol string, held bool) {
 	address := addr.String()
 	value := 0.0
@@ -144,7 +144,7 @@ func (m *Metrics) Lease(addr netip.Addr, protocol string, held bool) {
 	}
 }
 
-// LeaseGone says that a lease, held or not, is not wanted any more.
+// LeaseGone removes the metrics of a lease that is not wanted any more.
 func (m *Metrics) LeaseGone(addr netip.Addr, protocol string) {
 	address := addr.String()
 	m.lease.DeleteLabelValues(address, protocol)
@@ -175,7 +175,7 @@ func (m *Metrics) LeaseLost(reason string) {
 	m.lost["other"].Inc()
 }
 
-// Repair counts one thing mended.
+// Repair counts one repair.
 func (m *Metrics) Repair(kind string) {
 	if c := m.repairs[kind]; c != nil {
 		c.Inc()
@@ -207,7 +207,7 @@ func (m *Metrics) Handover(result string) {
 	}
 }
 
-// FallbackVerified says whether a cluster DNS address's fallback is proven.
+// FallbackVerified records whether the fallback to a cluster DNS address is verified.
 func (m *Metrics) FallbackVerified(clusterDNS netip.Addr, ok bool) {
 	value := 0.0
 	if ok {
@@ -216,19 +216,19 @@ func (m *Metrics) FallbackVerified(clusterDNS netip.Addr, ok bool) {
 	m.proven.WithLabelValues(clusterDNS.String()).Set(value)
 }
 
-// FallbackGone says that no way back to a cluster DNS address is wanted any more.
+// FallbackGone removes the metrics of a fallback that is not wanted any more.
 func (m *Metrics) FallbackGone(clusterDNS netip.Addr) {
 	m.proven.DeleteLabelValues(clusterDNS.String())
 }
 
-// Pods says how many attachments are in each state.
+// Pods records how many attachments are in each state.
 func (m *Metrics) Pods(counts map[string]int) {
 	for _, s := range podStates {
 		m.pods[s].Set(float64(counts[s]))
 	}
 }
 
-// CanQuery says whether what pods need asked can be asked.
+// CanQuery records whether the agent can query what pods need.
 func (m *Metrics) CanQuery(ok bool) {
 	value := 0.0
 	if ok {
@@ -249,7 +249,7 @@ type Switch struct {
 }
 
 // CollectSwitch exports the kernel's own counters of the switch at each scrape. They belong to the table: they go on over
-// the agent's restarts and begin anew when the table does.
+// the agent's restarts and begin at zero with a new table.
 func (m *Metrics) CollectSwitch(read func() ([]Switch, error)) {
 	m.registry.MustRegister(&switchCollector{read: read, desc: prometheus.NewDesc(namespace+"_switch_packets_total",
 		"Questions that passed the switch, by way: packets over UDP, connections over TCP. Fallback has the agent's own proofs of that "+

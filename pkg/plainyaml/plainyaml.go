@@ -6,7 +6,7 @@
 // refused, and so is every plain word that is not made of letters, digits and . _ - / : % (D-027).
 //
 // Failure policy: what it takes, every YAML library takes for the same (held by a differential fuzz test); what two libraries
-// may read differently, such as yes or 010, is an error that names the line and says to write quotes. It never guesses.
+// may read differently, such as yes or 010, is an error that names the line and asks for quotes. It never guesses.
 package plainyaml
 
 import (
@@ -52,7 +52,7 @@ func JSON(text string) ([]byte, error) {
 	return p.out.Bytes(), nil
 }
 
-// line is one that says something, without indentation, comment and end.
+// line is a line with content, without indentation, comment and end.
 type line struct {
 	number int // from 1
 	indent int

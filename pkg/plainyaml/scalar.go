@@ -92,7 +92,7 @@ func (s *scanner) flow(out *bytes.Buffer, end byte, item func() error) error {
 	}
 }
 
-// open tells that the line ends before the brackets do.
+// open reports that the line ends before the brackets do.
 func (s *scanner) open() bool { return s.rest == "" || s.rest[0] == '#' }
 
 func (s *scanner) flowPair(out *bytes.Buffer, depth int) error {
@@ -221,7 +221,7 @@ const (
 	unsure
 )
 
-// resolve tells what a plain word stands for in YAML 1.1 and 1.2 alike; where they differ it is unsure.
+// resolve returns the meaning of a plain word in both YAML 1.1 and 1.2; it is unsure if they differ.
 func resolve(word string) meaning {
 	switch word {
 	case "null", "Null", "NULL":

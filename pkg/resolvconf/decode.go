@@ -12,7 +12,7 @@ import (
 
 // DecodeOverlay reads an overlay from JSON, strictly: an unknown key, a key twice, a value of the wrong kind or one that cannot
 // stand in a resolv.conf is an error that names the field with its path. field is what the overlay is called where its
-// author wrote it, such as "dns". All faults are told at once (the first eight), since each try may cost a round over all nodes.
+// author wrote it, such as "dns". All faults are reported at once (the first eight), since each try may cost a round over all nodes.
 //
 //	{"policy": "None", "nameservers": ["10.96.0.10"], "searches": ["svc.cluster.local"],
 //	 "options": [{"name": "ndots", "value": "2"}, {"name": "edns0"}]}
@@ -133,7 +133,7 @@ func (d *decoder) searches(v strict.Value) []string {
 		if text == "." {
 			return text
 		}
-		return strings.TrimSuffix(text, ".") // the same as without, and not another one beside it
+		return strings.TrimSuffix(text, ".") // with and without the dot are one domain
 	})
 }
 

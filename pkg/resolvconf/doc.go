@@ -5,6 +5,6 @@
 // equal output, in one order. Nothing here is kept or shared, so everything may be called from many goroutines; no argument
 // is changed, and no result shares memory with an argument that its caller might change.
 //
-// Failure policy: a pod always gets settings. An overlay that cannot be had is dropped whole and the result says why; what
+// Failure policy: a pod always gets settings. An overlay that cannot be applied is dropped whole, and the result has the reason; what
 // the pod has without it stays. A resolv.conf that cannot be understood is still printed as it was.
 package resolvconf

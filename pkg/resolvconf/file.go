@@ -10,7 +10,7 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// The keywords that are read. Every other line (domain, sortlist, comments, what nobody knows) is kept and has no meaning
+// The keywords that are read. Every other line (domain, sortlist, comments, unknown keywords) is kept and has no meaning
 // here, as for the kubelet.
 const (
 	keyNameserver = "nameserver"
@@ -41,7 +41,7 @@ func newLine(text string) line {
 	return l
 }
 
-// Parse reads a resolv.conf. It never fails; what is wrong in it, Settings tells.
+// Parse reads a resolv.conf. It never fails; Settings reports the faults.
 func Parse(text []byte) *File {
 	f := &File{}
 	for l := range strings.Lines(string(text)) {
@@ -59,9 +59,9 @@ func (f *File) Bytes() []byte {
 	return out
 }
 
-// Settings reads what the file says, word for word: nameservers accumulate, the last search line wins, options accumulate
+// Settings returns the file's settings, word for word: nameservers accumulate, the last search line wins, options accumulate
 // and the last of a name wins (in the first one's place). The error names each nameserver line without an address; the
-// kubelet starts no pod with such a file, the settings beside the error are the rest of it.
+// kubelet starts no pod with such a file, the settings returned with the error are the rest of it.
 func (f *File) Settings() (Settings, error) {
 	var s Settings
 	var faults []error
@@ -97,14 +97,14 @@ func (f *File) Host() (Settings, error) {
 	return s, err
 }
 
-// With returns the file saying s. Lines of a kind that says so already stay as they are; of the others, the new lines take
+// With returns the file with the settings s. Lines of a kind that has them already stay as they are; of the others, the new lines take
 // the place of the last old one, or the end of the file. All other lines stay. It fails where a word of s cannot stand
 // in a line (white space, a control character, nothing), since that would be read as something else.
 func (f *File) With(s Settings) (*File, error) {
 	if err := s.checkWords(); err != nil {
 		return nil, err
 	}
-	now, _ := f.Settings() // a nameserver line without an address says nothing, and goes or stays with its kind
+	now, _ := f.Settings() // a nameserver line without an address has no meaning, and goes or stays with its kind
 	lines := slices.Clone(f.lines)
 	if !slices.Equal(now.Nameservers, s.Nameservers) {
 		var texts []string
@@ -155,7 +155,7 @@ func replace(lines []line, keyword, before string, texts []string) []line {
 	return out
 }
 
-// checkWords tells whether every word of s can stand in a line of a file.
+// checkWords reports whether every word of s fits in a line of a file.
 func (s Settings) checkWords() error {
 	var faults []error
 	for _, part := range []struct {

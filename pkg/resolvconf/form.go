@@ -11,7 +11,7 @@ import (
 
 // Node is what a kubelet knows of its node.
 type Node struct {
-	// Host is the node's resolv.conf as File.Host reads it; nil where the kubelet is told to use none (resolvConf: "").
+	// Host is the node's resolv.conf as File.Host reads it; nil if the kubelet uses none (resolvConf: "").
 	Host          *Settings
 	ClusterDNS    []netip.Addr // in the order in which pods get them
 	ClusterDomain string       // "" for none: then a pod's search list is the node's
@@ -21,7 +21,7 @@ type Node struct {
 	Locals map[string]string
 }
 
-// Pod is what its specification says. A caller that knows only what a runtime was given (CNI's dns capability) passes
+// Pod is the DNS part of a pod's specification. A caller that knows only what a runtime was given (CNI's dns capability) passes
 // that as Config with policy None: such settings are merged already and come out as they are.
 type Pod struct {
 	Policy      Policy
@@ -33,9 +33,9 @@ type Pod struct {
 // Result is a pod's settings and how they came about.
 type Result struct {
 	Settings
-	// Overlaid tells that the overlay is in the settings. Without it they are exactly the kubelet's.
+	// Overlaid: the overlay is in the settings. Without it they are exactly the kubelet's.
 	Overlaid bool
-	// Refused says why an overlay was dropped; nil where it was not, or where there was none.
+	// Refused is why an overlay was dropped; nil if it was not, or if there was none.
 	Refused error
 	// Notes are about the settings as they are, the kubelet's own warnings first.
 	Notes []Note
@@ -69,7 +69,7 @@ func Form(node Node, pod Pod, overlay *Overlay, limits Limits, excess Excess) Re
 	return r
 }
 
-// lay merges the overlay into what the pod has of its own, or says why not. The notes are about what it was merged into.
+// lay merges the overlay into what the pod has of its own, or returns the reason why not. The notes are about the pod's own settings.
 func lay(node Node, pod Pod, own Result, o Overlay, limits Limits, excess Excess) (Settings, []Note, error) {
 	if faults := o.check(""); len(faults) > 0 {
 		return Settings{}, nil, strict.Bounded(faults, mostFaults)
@@ -101,7 +101,7 @@ func lay(node Node, pod Pod, own Result, o Overlay, limits Limits, excess Excess
 	return laid, notes, nil
 }
 
-// adds tells whether there is something in more that is not in have.
+// adds reports whether more has something that have lacks.
 func adds(more, have []string) bool {
 	return slices.ContainsFunc(more, func(w string) bool { return !slices.Contains(have, w) })
 }
@@ -164,7 +164,7 @@ func (n Node) own() Settings {
 	if n.Host != nil {
 		return n.Host.clone()
 	}
-	// Without a file the pod is told what the absence of one means (the kubelet's words: to effectively disable DNS lookups).
+	// Without a file the pod gets the meaning of its absence (the kubelet's words: to effectively disable DNS lookups).
 	s := Settings{Searches: []string{"."}}
 	for _, a := range n.Addresses {
 		if a.Unmap().Is6() {

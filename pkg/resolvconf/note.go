@@ -37,7 +37,7 @@ func note(code Code, format string, args ...any) Note {
 // list (src/network/resolvconf.c of musl 1.2: line[256]).
 const muslLine = 255
 
-// knownOption tells how an option is written.
+// knownOption is the form of an option.
 type knownOption struct {
 	value bool // it needs a number
 	most  int  // greater ones are taken as this; 0: no bound
@@ -62,7 +62,7 @@ func known(name string) (knownOption, bool) {
 	return knownOption{}, false
 }
 
-// Knows tells whether a resolver reads an option, as a word of a resolv.conf, whatever its value.
+// Knows reports whether a resolver reads an option, as a word of a resolv.conf, whatever its value.
 func Knows(option string) bool {
 	name, _, _ := strings.Cut(option, ":")
 	_, ok := known(name)
@@ -82,7 +82,7 @@ func (s Settings) lint() []Note {
 	return notes
 }
 
-// lintOptions notes the first few: nobody bounds how many options a pod has.
+// lintOptions notes the first few: the number of a pod's options has no limit.
 func lintOptions(options []string) []Note {
 	const most = 8
 	var notes []Note

@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Settings is what a resolver is told. The words are those of a resolv.conf: an option is "ndots:5" or, without a value,
+// Settings are a resolver's settings. The words are those of a resolv.conf: an option is "ndots:5" or, without a value,
 // "edns0". Runtimes (CRI, CNI's dns capability) use the same three lists.
 type Settings struct {
 	Nameservers []string `json:"nameservers,omitempty"`
@@ -83,7 +83,7 @@ func lastOfEach(options []string) []string {
 	return out
 }
 
-// Policy says what a pod's settings start from.
+// Policy is what a pod's settings start from.
 type Policy string
 
 // The policies of Kubernetes. ClusterFirst is Default for a pod on the host's network.
@@ -109,7 +109,7 @@ func ParsePolicy(name string) (Policy, error) {
 		ClusterFirstWithHostNet, None)
 }
 
-// Overlay is what an operator lays over pods' settings: merged as a pod's dnsConfig is, but last. With a policy it says all:
+// Overlay is the operator's change of pods' settings: merged as a pod's dnsConfig is, but last. With a policy it has all settings:
 // the settings start from that policy, and neither the pod's own policy nor its dnsConfig have a part in them.
 type Overlay struct {
 	Policy Policy `json:"policy,omitempty"`
@@ -123,7 +123,7 @@ type Overlay struct {
 // has, of its own or by another level. With the policy None it also stands for these addresses. What else the pod has stays.
 const Local = "local"
 
-// NamesLocal tells whether the word is among the nameservers.
+// NamesLocal reports whether the word is among the nameservers.
 func (o Overlay) NamesLocal() bool { return slices.Contains(o.Nameservers, Local) }
 
 // Over lays o on top of another overlay: laying the result gives what laying below first and o then gives.
@@ -215,5 +215,5 @@ func isSearch(s string) bool {
 	return s == "." || strict.IsDomain(strings.TrimSuffix(s, "."))
 }
 
-// mostFaults is how many are told of: an annotation may hold 256 KiB of them.
+// mostFaults limits the reported faults: an annotation may have 256 KiB of them.
 const mostFaults = 8

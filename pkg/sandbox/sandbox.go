@@ -1,7 +1,7 @@
 // Package sandbox finds the resolv.conf that a container runtime has made for a pod, and changes it in place.
 //
-// Containers of the pod have this very file bind-mounted, so it keeps its inode, and with it owner, mode, label and whoever has
-// it open; a rename would reach nobody. It never creates, removes or truncates a file to nothing, and follows no link in the
+// Containers of the pod have this very file bind-mounted, so it keeps its inode, and with it owner, mode, label and open
+// descriptors; a rename would reach no container. It never creates, removes or truncates a file to nothing, and follows no link in the
 // file's own name.
 //
 // Failure policy: a change that cannot be written completely is undone, and is an error.
@@ -77,7 +77,7 @@ func Read(path string) (File, error) {
 	return File{path, text}, err
 }
 
-// Write makes the file say text, if it still says what was read. The file is never empty meanwhile: it grows first and is cut
+// Write replaces the file's text, if it is still the one that was read. The file is never empty meanwhile: it grows first and is cut
 // last, and a failure puts the old contents back.
 func (f File) Write(text []byte) error {
 	file, err := atomicfile.Open(f.Path, os.O_RDWR|unix.O_NOFOLLOW)

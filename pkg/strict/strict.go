@@ -2,10 +2,10 @@
 // of them at once, each with its place, its field and a remedy. NodeConfig, the plugin's entry in a conflist, overlays and
 // annotations are read through it, whether they were YAML or JSON.
 //
-// It is a pure leaf: whoever calls it reads the files, and no value here knows what it means. The plugin links it at every pod
+// It is a pure leaf: its callers read the files, and no value here knows its meaning. The plugin links it at every pod
 // start, so it has no reflection of its own.
 //
-// Failure policy: a reader never guesses and never stops at the first fault. What could not be read is the zero value, beside a
+// Failure policy: a reader never guesses and never stops at the first fault. What could not be read is the zero value, together with a
 // fault. A Reader is for one goroutine; values may be shared.
 package strict
 
@@ -18,7 +18,7 @@ import (
 
 // Place is where something stands in a file.
 type Place struct {
-	File         string // "" where no file says so
+	File         string // "" if unknown
 	Line, Column int    // from 1; 0 where unknown
 }
 
@@ -81,7 +81,7 @@ func Bounded(all []error, most int) error {
 // Add notes a fault that its maker has placed.
 func (r *Reader) Add(f *Fault) { r.faults = append(r.faults, f) }
 
-// Fault notes that something is wrong with v. The text says what, and what to do.
+// Fault notes a fault of v. The text names the fault and the remedy.
 func (r *Reader) Fault(v Value, format string, args ...any) {
 	r.Add(&Fault{Place: v.Place, Field: v.Field, Message: fmt.Sprintf(format, args...)})
 }
@@ -107,7 +107,7 @@ func (r *Reader) Mismatch(v Value, want, remedy string) {
 	}
 }
 
-// Text reads a string; ok is false beside a fault.
+// Text reads a string; ok is false after a fault.
 func (r *Reader) Text(v Value) (text string, ok bool) {
 	return r.TextOf(v, "a string", "put it in quotes")
 }

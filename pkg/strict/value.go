@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Kind is what a value is; as a text it is what people are told.
+// Kind is the kind of a value; its text is for people.
 type Kind string
 
 // The kinds. Other is what only YAML has: anchors, aliases and tags.

@@ -155,7 +155,7 @@ func (in *Inspector) holder() int {
 	return pid
 }
 
-// sockets lists other programs' sockets on port 53 of our addresses. The lock tells two agents apart.
+// sockets lists other programs' sockets on port 53 of our addresses. The lock keeps two agents apart.
 func sockets(targets []plan.Target) []socket {
 	var out []socket
 	listed := map[string]bool{}

@@ -8,8 +8,8 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// Lever warns where pods are to have DNS settings of the operator's and nothing here can give them: before the first pod by what the
-// configuration says, later by what the pods' files say. "" where there is nothing to warn of.
+// Lever warns if pods should have the operator's DNS settings and nothing on this node can apply them: before the first pod by the
+// configuration, later by the pods' files. "" means that there is no warning.
 func Lever(conf *config.Node, files []podfile.File) string {
 	if !conf.PodDNS.Overlays() || conf.ResolvConf.Mode == conflist.ResolvConfOff {
 		return ""
