@@ -36,8 +36,9 @@ func TestPlanLocals(t *testing.T) {
 		"opted out":       {both, call{Settings: podSettings{OptOut: true}}, facts{Ways: way, Proof: proof}, [2]string{"!says so", "!says so"}},
 		"the host's":      {both, call{SharesHost: true}, facts{}, [2]string{"!shares the host's", "!shares the host's"}},
 		"no way":          {both, call{}, facts{Ways: []hostnet.Found{{Err: errors.New("macvlan")}, way[0]}, Proof: proof}, [2]string{"!macvlan", "fd00:90de:d95::a"}},
-		"no rules":        {both, call{}, facts{Ways: way, Proof: proof, Unsupported: errors.New("no nftables")}, [2]string{"!no nftables", "!no nftables"}},
-		"no uplinks":      {both, call{}, facts{Ways: way, Proof: proof, UplinksErr: errors.New("dump")}, [2]string{"!uplinks are unknown", "!uplinks are unknown"}},
+		"no rules": {both, call{}, facts{Ways: way, Proof: proof, Unsupported: errors.New("no nftables")},
+			[2]string{"!no nftables", "!no nftables"}},
+		"no uplinks": {both, call{}, facts{Ways: way, Proof: proof, UplinksErr: errors.New("dump")}, [2]string{"!uplinks are unknown", "!uplinks are unknown"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := planLocals(mustConf(t, []byte(strings.Replace(minimal, `"redirects":["10.96.0.10"]`, tc.keys, 1))), tc.in, tc.facts)
