@@ -129,7 +129,7 @@ BPF := clang-14:clang-14 llvm-strip-14:llvm-14 /usr/include/bpf/bpf_helpers.h:li
 TEST_DEPS := $(ZONESERVERS) $(GEODATA) $(BPF)
 test: deps build tools ## the check of every change: unit and kernel tests with the race detector; nothing is measured, nothing is tried twice (LOG=a file that records the result; as root)
 	@integration/tools/deps $(TEST_DEPS)
-	@$(BUILT) $(TESTRUN) -race $(LANES) -timeout $(TESTTIMEOUT) -longest 20 -allowed-skips .ci/allowed-skips -quarantine .ci/quarantine $(if $(LOG),-log $(LOG)) $(PKGS)
+	@$(BUILT) $(TESTRUN) -race -plain ./integration $(LANES) -timeout $(TESTTIMEOUT) -longest 20 -allowed-skips .ci/allowed-skips -quarantine .ci/quarantine $(if $(LOG),-log $(LOG)) $(PKGS)
 
 test-unit: ## unit tests: no root, no real clock, nothing but Go
 	@$(TESTRUN) -short -p 2 $(PKGS)

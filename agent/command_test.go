@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -149,9 +148,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 		"/lib\nlisten: {metrics: \"127.0.0.1:19253\", health: \"127.0.0.1:18080\"}\n"
 	testutil.Must(t, os.WriteFile(conf, []byte(text), 0o600))
 	bin := filepath.Join(dir, "neardns-agent")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", bin, ".").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
+	testutil.Build(t, bin, ".")
 	before := ns.Run("sh", "-c", "nft list ruleset; ip -o link | cut -d: -f2; ip route")
 	p := ns.Start(bin, "node", "--config", conf)
 	testutil.Eventually(t, func() error {
@@ -181,10 +178,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 		"neardns-install uninstall") {
 		t.Errorf("cleanup without an installer: %v\n%s", err, out)
 	}
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", filepath.Join(dir, "neardns-install"),
-		"../install").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
+	testutil.Build(t, filepath.Join(dir, "neardns-install"), "../install")
 	if out := ns.Run(bin, "cleanup", "--config", conf, "--cni-conf", cni); !strings.Contains(out, "link neardns0 removed") {
 		t.Errorf("cleanup says\n%s", out)
 	}

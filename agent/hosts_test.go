@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -94,9 +93,7 @@ func hostsProgram(t *testing.T) string {
 	bin := filepath.Join(os.Getenv("NEARDNS_BUILT"), "neardns-agent") // what make has just built
 	if !filepath.IsAbs(bin) {
 		bin = filepath.Join(t.TempDir(), "neardns-agent")
-		if out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", bin, ".").CombinedOutput(); err != nil {
-			t.Fatalf("build: %v\n%s", err, out)
-		}
+		testutil.Build(t, bin, ".")
 	}
 	return bin
 }

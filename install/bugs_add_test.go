@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -28,10 +27,7 @@ func TestBug07PodsStartBeforeUs(t *testing.T) {
 	testutil.RequireRoot(t)
 	n := newNode(t)
 	testutil.Must(t, os.Remove(n.plugin)) // the stand-in
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", n.plugin, "../plugins/neardns")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	testutil.Build(t, n.plugin, "../plugins/neardns")
 	dir := filepath.Dir(n.bin)
 	state, persist := filepath.Join(dir, "run/neardns"), filepath.Join(dir, "lib/neardns")
 	whole := testutil.NewNode(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP, Name: "bug07"})

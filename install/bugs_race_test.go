@@ -29,9 +29,7 @@ import (
 func built(t *testing.T) string {
 	t.Helper()
 	bin := filepath.Join(t.TempDir(), "neardns-install")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", bin, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	testutil.Build(t, bin, ".")
 	return bin
 }
 
@@ -309,10 +307,7 @@ func TestBug10ReplacedWhileInUse(t *testing.T) {
 	n.network("10-a.conflist", mainList)
 	// The installer itself, as a program with a shebang would not do: the kernel refuses to run a binary that is open for writing.
 	plugin := filepath.Join(t.TempDir(), "plugin")
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", plugin, "../plugins/neardns")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	testutil.Build(t, plugin, "../plugins/neardns")
 	program, err := os.ReadFile(plugin)
 	if err != nil {
 		t.Fatal(err)

@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 
 var build = sync.OnceValue(func() error {
 	for name, pkg := range map[string]string{"neardns-agent": "./agent", "neardns-install": "./install", "neardns-edge": "./fleet/edge"} {
-		cmd := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(programs, name), pkg)
-		cmd.Dir = "../.."
+		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", filepath.Join(programs, name), pkg)
+		cmd.Dir, cmd.Env = "../..", append(os.Environ(), "CGO_ENABLED=0") // as make build
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s: %w\n%s", name, err, out)
 		}

@@ -94,7 +94,7 @@ func answerCorpus(q testutil.Question) *dns.Msg {
 // lookups builds the program that looks names up, with each library.
 var lookups = sync.OnceValue(func() error {
 	for name, command := range map[string][]string{
-		"glibc": {"gcc", "-o"}, "musl": {"musl-gcc", "-static", "-o"}, "go": {"go", "build", "-buildvcs=false", "-o"},
+		"glibc": {"gcc", "-o"}, "musl": {"musl-gcc", "-static", "-o"}, "go": {"go", "build", "-trimpath", "-buildvcs=false", "-o"},
 	} {
 		source := map[bool]string{true: "testdata/lookup/lookup.go", false: "testdata/lookup-c/lookup.c"}[name == "go"]
 		cmd := exec.Command(command[0], append(command[1:], made.Path("lookup-"+name), source)...)

@@ -245,7 +245,7 @@ func (s *suite) lookups() map[string]string {
 	for library, build := range map[string][]string{
 		"glibc": {"gcc", "-o", "", sources + "lookup-c/lookup.c"},
 		"musl":  {"musl-gcc", "-static", "-o", "", sources + "lookup-c/lookup.c"},
-		"Go":    {"go", "build", "-buildvcs=false", "-o", "", sources + "lookup/lookup.go"},
+		"Go":    {"go", "build", "-trimpath", "-buildvcs=false", "-o", "", sources + "lookup/lookup.go"},
 	} {
 		out[library] = filepath.Join(node.Dir, "lookup-"+library)
 		build[slices.Index(build, "")] = out[library]

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -37,6 +38,40 @@ func list(ctx context.Context, o options) ([]string, error) {
 	return strings.Fields(string(out)), nil
 }
 
+// takePlain separates the packages below the folders of -plain; all are in one of the two lists.
+func (o options) takePlain(packages []string) (others, plain []string) {
+	for _, p := range packages {
+		if o.isPlain(p) {
+			plain = append(plain, p)
+		} else {
+			others = append(others, p)
+		}
+	}
+	return others, plain
+}
+
+func (o options) isPlain(pkg string) bool {
+	return slices.ContainsFunc(o.plain, func(folder string) bool { return strings.HasPrefix(short(pkg)+"/", folder+"/") })
+}
+
+// buildFlags are those by which a package's tests are built. A plain one has those of `make build`, whose results the cache then has.
+func (o options) buildFlags(pkg string) []string {
+	switch {
+	case o.isPlain(pkg):
+		return []string{"-trimpath"}
+	case o.race:
+		return []string{"-race"}
+	}
+	return nil
+}
+
+func (o options) withBuild(cmd *exec.Cmd, pkg string) *exec.Cmd {
+	if o.isPlain(pkg) {
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	}
+	return cmd
+}
+
 func goTest(ctx context.Context, o options, packages []string, r *report) error {
 	args := []string{"test", "-json", "-count=1", "-p", strconv.Itoa(o.parallel), "-timeout", o.timeout.String(), "-tags", o.tags}
 	if o.parallel == 1 {
@@ -45,13 +80,10 @@ func goTest(ctx context.Context, o options, packages []string, r *report) error 
 	if o.run != "" {
 		args = append(args, "-run", o.run)
 	}
-	if o.race {
-		args = append(args, "-race")
-	}
 	if o.short {
 		args = append(args, "-short")
 	}
-	cmd := goCommand(ctx, append(args, packages...)...)
+	cmd := o.withBuild(goCommand(ctx, append(append(args, o.buildFlags(packages[0])...), packages...)...), packages[0])
 	cmd.Stderr = os.Stderr
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {

@@ -22,6 +22,7 @@ import (
 
 type options struct {
 	race      bool
+	plain     folders
 	short     bool
 	parallel  int
 	timeout   time.Duration
@@ -52,6 +53,7 @@ func stopwatch() (elapsed func() time.Duration) {
 func main() {
 	o := options{ci: os.Getenv("CI") != "", stopwatch: stopwatch}
 	flag.BoolVar(&o.race, "race", false, "build with the race detector (needs a C compiler)")
+	flag.Var(&o.plain, "plain", "no -race for packages below these folders, comma-separated: their tests start programs, which are built without it")
 	flag.BoolVar(&o.short, "short", false, "only tests that need nothing but Go")
 	flag.IntVar(&o.parallel, "p", 2, "packages tested at the same time; 1: and one test at a time, also of those that call t.Parallel")
 	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "limit for each package")
@@ -131,8 +133,11 @@ func runTests(ctx context.Context, o options, packages []string, r *report) erro
 	if len(split) > 0 {
 		wg.Go(func() { splitErr = testSplit(ctx, o, split, r) })
 	}
-	if len(packages) > 0 {
-		err = goTest(ctx, o, packages, r)
+	raced, plain := o.takePlain(packages)
+	for _, some := range [][]string{raced, plain} {
+		if len(some) > 0 {
+			err = errors.Join(err, goTest(ctx, o, some, r))
+		}
 	}
 	wg.Wait()
 	return errors.Join(err, splitErr)
