@@ -1,10 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/agent/internal/lifecycle"
 	"github.com/neardns/neardns/internal/cli"
@@ -15,6 +17,16 @@ import (
 func surroundings(e env) lifecycle.Env {
 	return lifecycle.Env{Stdout: e.stdout, Stderr: e.stderr, LookupEnv: e.lookupEnv, ReadFile: e.readFile, Hangups: e.hangups,
 		Version: e.version}
+}
+
+// checkCapability fails before anything is changed if the process may not configure the network.
+func checkCapability() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil || sets[0].Effective&(1<<unix.CAP_NET_ADMIN) != 0 {
+		return nil //nolint:nilerr // what it then may not do, it names
+	}
+	return errors.New("operation not permitted: run it as root with CAP_NET_ADMIN and the other capabilities of the DaemonSet (agent/README.md)")
 }
 
 // nodeCommand is the role `node`, which runs until its context ends.
@@ -34,6 +46,9 @@ func nodeCommand(e env) *cobra.Command {
 			} else if !dir.IsDir() {
 				return cli.Usagef("--pod-dir: %s is no folder", o.PodDir)
 			}
+		}
+		if err := checkCapability(); err != nil {
+			return err
 		}
 		return ended(lifecycle.Node(c.Context(), surroundings(e), o))
 	}

@@ -37,8 +37,6 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	const program = "neardns-install"
 	root := cli.New(program, "put the CNI plugin neardns on a node, keep it there, or remove it", version.String())
-	root.Version = version.String()
-	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.AddCommand(installCommand(stdout), watchCommand(stdout), checkCommand(stdout), uninstallCommand(stdout), followCommand(stdout),
 		stayCommand(stdout), cli.Version(program, version.String()))
 	return cli.Run(ctx, root, args, stdout, stderr)

@@ -37,8 +37,6 @@ func main() {
 func run(ctx context.Context, hangups <-chan os.Signal, args []string, stdout, stderr io.Writer) int {
 	const name = "neardns-controller"
 	root := cli.New(name, "what a cluster's caches need of the API server", version.String())
-	root.Version = version.String()
-	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.AddCommand(placementCommand(stderr), zonesCommand(hangups, stdout, stderr), cli.Version(name, version.String()))
 	return cli.Run(ctx, root, args, stdout, stderr)
 }

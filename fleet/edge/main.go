@@ -46,8 +46,6 @@ func main() {
 // run executes one command line and returns the exit code.
 func run(ctx context.Context, e env, args []string) int {
 	root := cli.New("neardns-edge", "zones that clusters share, answered by geo, health and weight", version.String())
-	root.Version = version.String()
-	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	path := root.Flags().String("config", "/etc/neardns/edgeconfig.yaml", "`FILE` with an EdgeConfig")
 	check := root.Flags().Bool("check", false, "check the configuration and the files that it names, and end")
 	root.RunE = func(c *cobra.Command, _ []string) (err error) {

@@ -107,6 +107,9 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr
 			args = append(args[:len(args):len(args)], "--help")
 		}
 	}
+	if len(args) == 1 && args[0] == "--version" { // cobra's own has another text, and links text/template, 11 MB of the controller
+		args = []string{"version"}
+	}
 	if args == nil {
 		args = []string{} // cobra would take the process's
 	}

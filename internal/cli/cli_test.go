@@ -55,6 +55,7 @@ func TestRun(t *testing.T) {
 		"break":                {Failed, "", "prog break: broken\n"},
 		"poor":                 {Degraded, "", ""},
 		"version":              {Good, "prog v1\n", ""},
+		"--version":            {Good, "prog v1\n", ""},
 		"version -o json":      {Good, `"version": "v1"`, ""},
 		"completion zsh":       {Good, "#compdef prog", ""},
 	} {
