@@ -70,6 +70,8 @@ func TestCommandLine(t *testing.T) {
 		{"config format, no file", []string{"config", "show", "--format", "toml", "--config", "/none.yaml"}, nil, cli.Config, "", `--format "toml": yaml`},
 		{"leftover", []string{"version", "now"}, nil, cli.Config, "", `unexpected argument "now"`},
 		{"version", []string{"version"}, nil, cli.Good, "v0.0.0-test", ""},
+		{"node-cache's version", []string{"nodecache", "-version"}, nil, cli.Good, "v0.0.0-test", ""},
+		{"node-cache's flags alone", []string{"-localip", "here"}, nil, cli.Config, "", `"here" is not an IP address`},
 		{"config alone", []string{"config"}, nil, cli.Config, "", "neardns-agent config --help"},
 		{"config check", []string{"config", "check", "--config", "/node.yaml"}, good, cli.Good, "configuration is good", ""},
 		{"config show", []string{"config", "show", "--config", "/node.yaml"}, good, cli.Good, "clusterDNS: 10.96.0.10", ""},

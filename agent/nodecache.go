@@ -18,7 +18,7 @@ const nodecacheName = "nodecache"
 // nodecacheCommand is the role `nodecache`, which runs until its context ends. node-cache's flags have one dash, as the flag package's.
 func nodecacheCommand(e env) *cobra.Command {
 	return &cobra.Command{
-		Use: nodecacheName + " [node-cache's flags]", DisableFlagParsing: true,
+		Use: nodecacheName + " [node-cache's flags]", DisableFlagParsing: true, Args: cobra.ArbitraryArgs,
 		Short: "stand in for NodeLocal DNSCache's node-cache, with its flags and its Corefile template; flags alone mean this, too",
 		RunE: func(c *cobra.Command, args []string) error {
 			opts, err := nodecache.Parse(args, e.stdout)

@@ -32,8 +32,7 @@ var (
 // replicas are kube-dns's pods: with one alone the rules have nothing to choose, and there would be no race.
 const replicas = 3
 
-// stand is a node with kube-proxy's rules in iptables mode, a kube-dns of several replicas, and one pod; with neardns on it or
-// without.
+// stand is a node with kube-proxy's rules in iptables mode, a kube-dns of several replicas, and one pod; with or without neardns.
 type stand struct {
 	t    testutil.TB
 	name string
