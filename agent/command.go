@@ -38,7 +38,7 @@ func edgeCommand() *cobra.Command {
 }
 
 // badConfig is for errors of the configuration, which start with its file and line.
-func badConfig(err error) error { return &cli.Exit{Code: cli.Config, Err: err, Bare: true} }
+func badConfig(err error) error { return &cli.ExitError{Code: cli.Config, Err: err, Bare: true} }
 
 // ended gives an error of a role its exit code.
 func ended(err error) error {
@@ -46,7 +46,7 @@ func ended(err error) error {
 	case errors.As(err, new(*lifecycle.ConfigError)):
 		return badConfig(err)
 	case err != nil && lifecycle.IsLocked(err):
-		return &cli.Exit{Code: cli.Degraded, Err: err}
+		return &cli.ExitError{Code: cli.Degraded, Err: err}
 	}
 	return err
 }

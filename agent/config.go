@@ -147,7 +147,7 @@ func showConfig(ctx context.Context, e env, path string) error {
 		return err
 	}
 	if fault != nil {
-		return &cli.Exit{Code: cli.Degraded, Err: fault}
+		return &cli.ExitError{Code: cli.Degraded, Err: fault}
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ func doctorCommand(e env) *cobra.Command {
 			err = writeBundle(in.Bundle(c.Context(), report, e.version, path), e.stdout, into)
 		}
 		if err == nil && !report.Good {
-			err = &cli.Exit{Code: cli.Degraded}
+			err = &cli.ExitError{Code: cli.Degraded}
 		}
 		return err
 	}

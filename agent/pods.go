@@ -27,7 +27,7 @@ func podsCommand(e env) *cobra.Command {
 			return err
 		}
 		if noAgent != nil {
-			return &cli.Exit{Code: cli.Degraded, Err: fmt.Errorf("%w; this is from the pods' files", noAgent)}
+			return &cli.ExitError{Code: cli.Degraded, Err: fmt.Errorf("%w; this is from the pods' files", noAgent)}
 		}
 		return nil
 	}

@@ -37,10 +37,10 @@ func ready(ctx context.Context, e env, path, dir string, alive bool) error {
 	}
 	text, good, err := inspect.Ask(ctx, filepath.Join(dir, nodestate.AgentSocketName), about)
 	if err != nil {
-		return &cli.Exit{Code: cli.Degraded, Err: err}
+		return &cli.ExitError{Code: cli.Degraded, Err: err}
 	}
 	if _, err = e.stdout.Write(text); err == nil && !good {
-		err = &cli.Exit{Code: cli.Degraded}
+		err = &cli.ExitError{Code: cli.Degraded}
 	}
 	return err
 }

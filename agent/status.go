@@ -62,7 +62,7 @@ func statusCommand(e env) *cobra.Command {
 			return err
 		}
 		if !s.Good() {
-			return &cli.Exit{Code: cli.Degraded}
+			return &cli.ExitError{Code: cli.Degraded}
 		}
 		return nil
 	}

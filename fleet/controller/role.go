@@ -37,7 +37,7 @@ func (r role) command() *cobra.Command {
 		}
 		if err := r.run(c, config); err != nil {
 			r.log.Error("the role ends", "role", r.name, "error", err)
-			return &cli.Exit{Code: cli.Failed}
+			return &cli.ExitError{Code: cli.Failed}
 		}
 		return nil
 	}

@@ -138,7 +138,7 @@ func viewCommand(use, about string, args cobra.PositionalArgs, flags func(*cobra
 		}
 		v, err := zonefile.Open(f.file, f.zone)
 		if err != nil {
-			return &cli.Exit{Code: cli.Config, Err: err, Bare: true}
+			return &cli.ExitError{Code: cli.Config, Err: err, Bare: true}
 		}
 		if f.timeout == 0 {
 			f.timeout = time.Minute + f.watch

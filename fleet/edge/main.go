@@ -55,7 +55,7 @@ func run(ctx context.Context, e env, args []string) int {
 			_, err = fmt.Fprintln(e.stdout, *path+": good")
 		}
 		if errors.As(err, new(configError)) {
-			return &cli.Exit{Code: cli.Config, Err: err, Bare: true}
+			return &cli.ExitError{Code: cli.Config, Err: err, Bare: true}
 		}
 		return err
 	}

@@ -27,25 +27,25 @@ const (
 // ExitCodes is the line about them in each program's help.
 const ExitCodes = "Exit codes: 0 good, 1 failed, 2 bad configuration or usage, 3 degraded or another agent runs on the node."
 
-// Exit is an error that chooses the exit code. Without Err, the command has printed its result already.
-type Exit struct {
+// ExitError is an error that chooses the exit code. Without Err, the command has printed its result already.
+type ExitError struct {
 	Code int
 	Err  error
 	// Bare leaves the program's name out of the message, for errors that start with a file and a line.
 	Bare bool
 }
 
-func (e *Exit) Error() string {
+func (e *ExitError) Error() string {
 	if e.Err == nil {
 		return fmt.Sprintf("exit code %d", e.Code)
 	}
 	return e.Err.Error()
 }
 
-func (e *Exit) Unwrap() error { return e.Err }
+func (e *ExitError) Unwrap() error { return e.Err }
 
 // Usage makes err an error of the command line.
-func Usage(err error) error { return &Exit{Code: Config, Err: err} }
+func Usage(err error) error { return &ExitError{Code: Config, Err: err} }
 
 // Usagef is Usage with a text.
 func Usagef(format string, args ...any) error { return Usage(fmt.Errorf(format, args...)) }
@@ -96,7 +96,7 @@ func unknownCommand(c *cobra.Command, name string) error {
 	return Usagef("there is no command %q;%s `%s --help` lists them", name, hint, c.CommandPath())
 }
 
-// Run executes one command line and returns the exit code. Errors that are no Exit mean Failed.
+// Run executes one command line and returns the exit code. Errors that are no ExitError mean Failed.
 func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -120,7 +120,7 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr
 	if err == nil {
 		return Good
 	}
-	exit := &Exit{Code: Failed, Err: err}
+	exit := &ExitError{Code: Failed, Err: err}
 	if !errors.As(err, &exit) && !started {
 		exit.Code = Config // cobra's own, of the command line
 	}
@@ -144,7 +144,7 @@ func prepare(root *cobra.Command) {
 			}
 			c.SetOut(c.ErrOrStderr())
 			_ = c.Help()
-			return &Exit{Code: Config}
+			return &ExitError{Code: Config}
 		}
 	}
 	refuseArgs(root)

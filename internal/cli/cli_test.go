@@ -20,8 +20,8 @@ func program() *cobra.Command {
 	fail := func(use string, err error) *cobra.Command {
 		return &cobra.Command{Use: use, RunE: func(*cobra.Command, []string) error { return err }}
 	}
-	group := Group("config", "hold others", fail("check", &Exit{Code: Config, Err: errors.New("file:1:2: wrong"), Bare: true}))
-	root.AddCommand(ok, group, Version("prog", "v1"), fail("break", errors.New("broken")), fail("poor", &Exit{Code: Degraded}))
+	group := Group("config", "hold others", fail("check", &ExitError{Code: Config, Err: errors.New("file:1:2: wrong"), Bare: true}))
+	root.AddCommand(ok, group, Version("prog", "v1"), fail("break", errors.New("broken")), fail("poor", &ExitError{Code: Degraded}))
 	return root
 }
 

@@ -93,8 +93,8 @@ func (f *file) shown() string { return filepath.Join(f.root, name) }
 func checkReplaceable(fd int) error {
 	var st unix.Statx_t
 	switch err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_NLINK, &st); {
-	case err != nil: //nolint:nilerr // see below
-		return nil // a kernel without statx(2): the exchange itself fails with EBUSY
+	case err != nil:
+		return nil //nolint:nilerr // a kernel without statx(2): the exchange itself fails with EBUSY
 	case st.Attributes_mask&st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0: // Linux 5.8
 		return errMounted
 	case st.Nlink > 1:

@@ -26,7 +26,7 @@ const (
 	shortRound   = time.Second            // length of a round while leases are withdrawn, when pods get no hits from the cache
 	// The fallback is checked twice in a round: at its beginning, if no answer came at once, and in its last part.
 	fallbackFirst  = 150 * time.Millisecond
-	fallbackSecond = 1100 * time.Millisecond
+	fallbackAgain = 1100 * time.Millisecond
 	// If a round ends later than reachStalled after its length, its result is ignored: the agent or the whole machine stood still.
 	roundStalled = 500 * time.Millisecond
 )
@@ -192,7 +192,7 @@ func (n *Node) queryRound(parent context.Context) {
 // checkFallback makes the prober query kube-dns at the beginning and towards the end of a round. The result counts only if both agree,
 // because kube-dns may have gone down or come back in between.
 func (n *Node) checkFallback(ctx context.Context, asked netip.Addr, name string, length time.Duration) lease.Answer {
-	at := []time.Duration{fallbackFirst, fallbackSecond}
+	at := []time.Duration{fallbackFirst, fallbackAgain}
 	if length < roundLength {
 		at = at[:1]
 	}

@@ -20,9 +20,6 @@ const (
 	lame // the server does not hold the zone: its denial is from a zone above, or it returns a referral
 )
 
-// bad reports whether another server may know better.
-func (v verdict) bad() bool { return v >= servfail }
-
 func (v verdict) String() string {
 	return [...]string{"answered", "truncated", "SERVFAIL", "REFUSED", "answers for another zone"}[v]
 }

@@ -89,6 +89,7 @@ type Evidence struct {
 	judge *judge
 }
 
+// New collects evidence of the pods at a switch, and bypasses by it.
 func New(log *slog.Logger, kernel Switch, bypasser Bypasser, pods Pods) *Evidence {
 	return &Evidence{log: log, kernel: kernel, bypasser: bypasser, pods: pods, counts: newCounts(), slots: make(chan struct{}, maxTrials),
 		judge: newJudge()}
