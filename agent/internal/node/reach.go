@@ -25,7 +25,7 @@ const (
 	roundLength  = 2 * time.Second        // length of a round: clients still get an answer that takes 1.9 s
 	shortRound   = time.Second            // length of a round while leases are withdrawn, when pods get no hits from the cache
 	// The fallback is checked twice in a round: at its beginning, if no answer came at once, and in its last part.
-	fallbackFirst  = 150 * time.Millisecond
+	fallbackFirst = 150 * time.Millisecond
 	fallbackAgain = 1100 * time.Millisecond
 	// If a round ends later than reachStalled after its length, its result is ignored: the agent or the whole machine stood still.
 	roundStalled = 500 * time.Millisecond
