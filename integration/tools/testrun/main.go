@@ -20,16 +20,21 @@ import (
 	"time"
 )
 
+// fuzzing is the flags of the search for new inputs.
+type fuzzing struct {
+	fuzzTime time.Duration
+	fuzzOnly bool
+	keep     string
+	budget   time.Duration
+}
+
 type options struct {
-	race      bool
-	plain     folders
-	short     bool
-	parallel  int
-	timeout   time.Duration
-	fuzzTime  time.Duration
-	fuzzOnly  bool
-	keep      string
-	budget    time.Duration
+	race     bool
+	plain    folders
+	short    bool
+	parallel int
+	timeout  time.Duration
+	fuzzing
 	stopwatch func() (elapsed func() time.Duration)
 	split     folders
 	shards    int
