@@ -186,7 +186,8 @@ func FuzzA(f *testing.F) { f.Add(""); f.Fuzz(func(t *testing.T, in string) { if 
 	}
 	var out strings.Builder
 	r := newReport(&out)
-	o := options{fuzzTime: testutil.Patience(), keep: filepath.Join(dir, "kept"), stopwatch: func() func() time.Duration { return func() time.Duration { return 0 } }}
+	o := options{fuzzing: fuzzing{fuzzTime: testutil.Patience(), keep: filepath.Join(dir, "kept")},
+		stopwatch: func() func() time.Duration { return func() time.Duration { return 0 } }}
 	testutil.Must(t, fuzz(t.Context(), o, []string{"m"}, r))
 	if !r.close(nil, true) || !strings.Contains(out.String(), "found    m FuzzA: "+o.keep) {
 		t.Errorf("a finding was not kept and named, or is a failure:\n%s", out.String())
