@@ -64,7 +64,7 @@ func TestUninstallLeavesNoTrace(t *testing.T) {
 
 			// Out under the pods: their DNS goes on, and both programs say what is left and what for.
 			out := n.Host.Run(n.uninstall()...)
-			if want := "left " + filepath.Join(n.cniBin(), "neardns") + ": pods that were made with it"; !strings.Contains(out, want) {
+			if want := "kept " + filepath.Join(n.cniBin(), "neardns") + ": pods that were made with it"; !strings.Contains(out, want) {
 				t.Errorf("no %q in:\n%s", want, out)
 			}
 			n.agent.Signal(unix.SIGTERM)
