@@ -154,9 +154,8 @@ test-arm64: ## the unit tests, built for arm64 and run by qemu-user: no kernel o
 test-next: ## build and test a copy with the newest CoreDNS and the newest modules; go.mod stays (ALL=1: all of make test; as root)
 	@GO="$(GO)" integration/tools/next $(if $(ALL),all,quick)
 
-test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runtimes: containerd 1.6 (Debian) and 2 by CRI, Podman, CRI-O's calls, cnitool (as root)
+test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runtimes: containerd 1.6 (Debian) and 2 by CRI, Podman; cnitool and CRI-O's calls are in make test (as root)
 	@integration/tools/deps containerd:containerd runc:runc podman:podman
-	@$(BUILT) $(GO) test -count=1 -timeout 10m -v ./integration/cni-callers | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 	@cd integration/runtimes && $(GO) test -count=1 -timeout 20m -v ./... | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 
 # systemd-resolved is unpacked, not installed: its package would change this machine's own resolv.conf.
