@@ -32,8 +32,8 @@ func TestMatrix(t *testing.T) {
 const envBackends = "NEARDNS_BACKENDS"
 
 // cells are the shared cases over back ends, kube-proxy's modes, families and ways to attach pods: each pair of a mode with one of the
-// others, and not each triple. The tracer goes through all combinations of what rules depend on (pkg/testutil/trace). Machines that
-// choose their back ends, which differ by kernel, have them with each family; here iptables' are tried with both families at once.
+// others, and not each triple. The tracer goes through all combinations of what rules depend on (pkg/testutil/trace). The
+// compatibility table (docs/reference/compatibility.md) has each of them.
 func cells() []setup {
 	attachments := []testutil.Attach{testutil.PTP, testutil.BridgeCNI, testutil.BridgeNF}
 	var out []setup
@@ -42,11 +42,7 @@ func cells() []setup {
 			if backend != nftables && proxy == testutil.NFTables { // TestIPTablesBesideNFTables is about that one
 				continue
 			}
-			all := []testutil.Families{testutil.Dual, testutil.IPv4, testutil.IPv6}
-			if backend != nftables && os.Getenv(envBackends) == "" {
-				all = all[:1]
-			}
-			for j, families := range all {
+			for j, families := range []testutil.Families{testutil.Dual, testutil.IPv4, testutil.IPv6} {
 				s := setup{families: families, proxy: proxy, attach: attachments[(i+j)%len(attachments)], backend: backend}
 				if backend == nftables {
 					s.backend = ""
