@@ -28,7 +28,7 @@ func TestDoctorChangesNothing(t *testing.T) {
 		want string
 		code int
 	}{{nil, "\nDEGRADED: ", cli.Degraded}, {[]string{"--json"}, `"good": false`, cli.Degraded},
-		{[]string{"--bundle", dir + "/none/report.tar.gz"}, "\nDEGRADED: ", cli.Failed}} { // what was found is told all the same
+		{[]string{"--bundle", dir + "/none/report.tar.gz"}, "\nDEGRADED: ", cli.Failed}} { // the findings are printed all the same
 		e, stdout, stderr := fake(map[string]string{conf: text}, append([]string{"doctor", "--config", conf, "--cni-conf", dir, "--cni-bin", dir},
 			tc.args...)...)
 		var code int

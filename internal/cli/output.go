@@ -19,7 +19,7 @@ type Output struct {
 	extra  []string
 }
 
-// OutputFlag adds the flags. extra are formats of the command's own beside text, json and yaml.
+// OutputFlag adds the flags. extra are the command's own formats, next to text, json and yaml.
 func OutputFlag(c *cobra.Command, extra ...string) *Output {
 	o := &Output{extra: extra}
 	names := strings.Join(append([]string{"json", "yaml"}, extra...), ", ")

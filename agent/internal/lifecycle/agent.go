@@ -150,7 +150,7 @@ func (a *agent) serveUntilEnd(ctx context.Context, o *opened, s *ownership, how 
 	return errors.Join(err, how.close())
 }
 
-// managePods adopts running pods and writes their resolv.conf, if the configuration says so.
+// managePods adopts running pods and writes their resolv.conf, if the configuration is set to.
 func (a *agent) managePods(own context.Context, o *opened, wg *sync.WaitGroup) {
 	adoption := a.adoption()
 	if c := a.conf.ResolvConf; !a.conf.KernelAlone() && c.Mode != conflist.ResolvConfOff && c.NRI != "" {

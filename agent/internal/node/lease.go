@@ -228,7 +228,7 @@ func (n *Node) noteRenewed(t target) {
 	}
 }
 
-// noteFailure records why a probe failed, or why its lease was not renewed, and withdraws the lease if the verdict says so.
+// noteFailure records why a probe failed, or why its lease was not renewed, and withdraws the lease if the verdict is to do so.
 func (n *Node) noteFailure(t target, r prober.Result, v lease.Verdict) {
 	n.mu.Lock()
 	l := n.targets[t]

@@ -59,7 +59,7 @@ func (s *suite) awaitAgent(than int) {
 	})
 }
 
-// serving tells whether every lease is held and the fallback verified.
+// serving reports whether every lease is held and the fallback verified.
 func (s *suite) serving() error { return s.Settled(s.t.Context()) }
 
 // metric is one sample of the agent's.

@@ -47,7 +47,7 @@ type difference struct {
 	block        string
 	name         string
 	ask          *ask    // nil: only what they asked the upstream differs, in the background
-	rule         *rule   // what the upstream says to the query now
+	rule         *rule   // the upstream's present answer to the query
 	rules        []*rule // and what it has said about the name so far
 	mood         mood
 	withoutRD    bool // it was asked for without RD, now or before

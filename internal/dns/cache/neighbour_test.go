@@ -44,7 +44,7 @@ func (f *fixture) put(r *dns.Msg) *dns.Msg {
 	return w.msg
 }
 
-// heed answers as resolvers do that look at what stands next to a query, which is what nobody else may hear.
+// heed answers like resolvers whose answer depends on what is next to a query; no other client may get that answer.
 func heed(w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	m := new(dns.Msg).SetReply(r)
 	address := "203.0.113.7"
@@ -150,7 +150,7 @@ func TestUpstreamWithoutEDNS(t *testing.T) {
 				}
 				f.want(m.Question[0].Name, "NOERROR 192.0.2.1 60")
 			}
-			// Who means the query itself says so twice, and who fails then has failed.
+			// A client that means the query itself sends it twice; a failure then is final.
 			f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
 				return 0, w.WriteMsg(new(dns.Msg).SetRcode(r, rcode))
 			}

@@ -63,7 +63,7 @@ func TestMark(t *testing.T) {
 	}
 }
 
-// TestHeat: hits that are told of later count as one by one, up to the room that there is, and a long gap begins again.
+// TestHeat: hits that are reported later count as one by one, up to the room that there is, and a long gap begins again.
 func TestHeat(t *testing.T) {
 	e := new(Entry)
 	const gap = time.Minute
