@@ -79,7 +79,7 @@ func (r *netns) run(enter func() error, ready chan<- error) {
 	}
 }
 
-// do runs f on the room's thread. It must not be called after close, and f must not take long.
+// do runs f on the netns.s thread. It must not be called after close, and f must not take long.
 func (r *netns) do(f func()) {
 	done := make(chan struct{})
 	select {
@@ -89,7 +89,7 @@ func (r *netns) do(f func()) {
 	}
 }
 
-// socket returns a new non-blocking socket of the room.
+// socket returns a new non-blocking socket of the netns.
 func (r *netns) socket(k socketKind) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -267,11 +267,11 @@ func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Pr
 		}
 		return q.judge(s.exchange(ctx, q.wire, q.matches))
 	case steer.TCP:
-		room, err := p.openNetNS()
+		ns, err := p.openNetNS()
 		if err != nil {
 			return resultOfContext(ctx, err)
 		}
-		return q.judge(openAndQuery(ctx, room, source, target, q.wire))
+		return q.judge(openAndQuery(ctx, ns, source, target, q.wire))
 	}
 	return Result{Failure: Network, Err: fmt.Errorf("cannot probe over %s", protocol)}
 }
@@ -280,7 +280,7 @@ func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Pr
 // kube-dns. Nil means that the fallback works over both. Check first that the host's rules are in place, because without the switch the
 // agent itself would answer.
 func (p *Prober) CheckFallback(ctx context.Context, clusterDNS netip.Addr, name string) error {
-	room, err := p.openNetNS()
+	ns, err := p.openNetNS()
 	if err != nil {
 		return err
 	}
@@ -290,10 +290,10 @@ func (p *Prober) CheckFallback(ctx context.Context, clusterDNS netip.Addr, name 
 	}
 	source := steer.ProofSource(clusterDNS.Is4())
 	// A new port each time, because an old one would follow its conntrack entry, perhaps to a kube-dns pod that is gone.
-	if err := q.checkAnswer(queryRepeatedly(ctx, room, source, clusterDNS, q)); err != nil {
+	if err := q.checkAnswer(queryRepeatedly(ctx, ns, source, clusterDNS, q)); err != nil {
 		return fmt.Errorf("check the fallback to %s over udp: %w", clusterDNS, explainFallback(ctx, err))
 	}
-	if err := q.checkAnswer(openAndQuery(ctx, room, source, clusterDNS, q.wire)); err != nil {
+	if err := q.checkAnswer(openAndQuery(ctx, ns, source, clusterDNS, q.wire)); err != nil {
 		return fmt.Errorf("check the fallback to %s over tcp: %w", clusterDNS, explainFallback(ctx, err))
 	}
 	return nil

@@ -183,7 +183,7 @@ func resultOf(err error) Result {
 	return Result{Failure: Network, Err: err}
 }
 
-// explainFallback does the same for an error of Prove.
+// explainFallback does the same for an error of CheckFallback.
 func explainFallback(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
