@@ -91,7 +91,7 @@ func serve(ctx context.Context, e env, path string) error {
 	registry.Collect(secondary.Collector(r.copies, &r.reloads))
 	registry.Collect(s.Collector())
 	health := telemetry.Health{Ready: func() (bool, string) { return ready(r.copies()) }}
-	wg.Go(func() { telemetry.ServeTCP(ctx, log, "metrics", conf.Listen.Metrics, registry.MetricsHandler()) })
+	wg.Go(func() { telemetry.ServeTCP(ctx, log, "metrics", conf.Listen.Metrics, registry.MetricsHandler(nil)) })
 	wg.Go(func() { telemetry.ServeTCP(ctx, log, "health", conf.Listen.Health, health.Handler()) })
 	wg.Go(func() { process.FollowFiles(ctx, log, hangups, false, r.files, func() { r.reload(ctx) }) })
 	<-ctx.Done()

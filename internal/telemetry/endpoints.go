@@ -37,11 +37,24 @@ type Health struct {
 	Config func() string         // for the same: the configuration in effect, as NodeConfig
 }
 
-// MetricsHandler serves /metrics.
-func (r *Registry) MetricsHandler() http.Handler {
+// MetricsHandler serves /metrics, and the values of more as JSON at their paths. Every pod can read them.
+func (r *Registry) MetricsHandler(more map[string]func() any) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", limitScrapes(promhttp.HandlerFor(r.Gatherer(), promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})))
-	return mux
+	mux.Handle("GET /metrics", promhttp.HandlerFor(r.Gatherer(), promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
+	serveJSON(mux, more)
+	return limitScrapes(mux)
+}
+
+// serveJSON serves a value at each path.
+func serveJSON(mux *http.ServeMux, values map[string]func() any) {
+	for path, read := range values {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			enc := json.NewEncoder(w)
+			enc.SetIndent("", "  ")
+			_ = enc.Encode(read())
+		})
+	}
 }
 
 // alive answers a liveness probe.
@@ -77,14 +90,7 @@ func (h Health) mux() *http.ServeMux {
 // SocketHandler serves /status, /pods and /config too. They name this node's pods, so they are for root only.
 func (h Health) SocketHandler() http.Handler {
 	mux := h.mux()
-	for path, read := range map[string]func() any{"/status": h.Status, "/pods": h.Pods} {
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			enc := json.NewEncoder(w)
-			enc.SetIndent("", "  ")
-			_ = enc.Encode(read())
-		})
-	}
+	serveJSON(mux, map[string]func() any{"/status": h.Status, "/pods": h.Pods})
 	mux.HandleFunc("GET /config", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, h.Config())
 	})

@@ -262,8 +262,14 @@ func TestGathersTogether(t *testing.T) {
 	defer prometheus.Unregister(foreign)
 	m := New("v0.1.0")
 	m.CollectSwitch(func() ([]Switch, error) { return nil, errors.New("no table") })
+	handler := m.MetricsHandler(map[string]func() any{"/v1/status": func() any { return []string{"x"} }})
 	rec := httptest.NewRecorder()
-	m.MetricsHandler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	handler.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/v1/status", nil))
+	if rec.Body.String() != "[\n  \"x\"\n]\n" || rec.Header().Get("Content-Type") != "application/json" {
+		t.Errorf("the overview: %s %v", rec.Body, rec.Header())
+	}
+	rec = httptest.NewRecorder()
+	handler.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	body := rec.Body.String()
 	for _, want := range []string{`neardns_build_info{goversion="go`, `version="v0.1.0"`, "coredns_test_total 0", "go_goroutines", "process_open_fds"} {
 		if !strings.Contains(body, want) {

@@ -4,17 +4,20 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/neardns/neardns/agent/internal/config"
 	"github.com/neardns/neardns/agent/internal/inspect"
 	"github.com/neardns/neardns/agent/internal/lifecycle/handover"
 	"github.com/neardns/neardns/agent/internal/node"
 	"github.com/neardns/neardns/agent/internal/node/plan"
+	"github.com/neardns/neardns/agent/internal/overview"
 	"github.com/neardns/neardns/agent/internal/pods"
 	"github.com/neardns/neardns/agent/internal/pods/nri"
 	"github.com/neardns/neardns/agent/internal/pods/podindex"
@@ -34,7 +37,7 @@ type role struct {
 	derive func(*config.Node) (plan.Plan, upstream.Upstreams, error)
 	// recorder wraps the loop's recorder; nil: it stays as it is.
 	recorder func(node.Recorder) node.Recorder
-	serve    func(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, h telemetry.Health)
+	serve    func(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, metrics http.Handler, h telemetry.Health)
 	cleanUp  func(plan.Plan) error // after an orderly end, unless a successor has the node; the plan is that of the start
 }
 
@@ -196,7 +199,8 @@ func (a *agent) cleanUp(first plan.Plan, err error) error {
 // serve runs the endpoints for metrics, health and status: those at the node's addresses and in its state folder until shared ends, and
 // the socket in the pod's folder until own ends.
 func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, n reporter) {
-	health := telemetry.Health{Alive: n.Alive, Ready: n.Ready, Status: func() any {
+	conf := a.conf // of the start; a reload does not change the fields used here
+	status := func() node.Status {
 		s := n.Status()
 		s.PID, s.Version, s.Without, s.Unknown = os.Getpid(), a.env.Version, missingFeatures(iptables.MissingPrograms()), a.unknown()
 		totals := m.Totals("coredns_cache_hits_total", "coredns_cache_misses_total")
@@ -204,15 +208,21 @@ func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *teleme
 		s.Cache.Bytes, s.Cache.Limit = a.answers.Store.Bytes()
 		s.KernelHits = a.kernel.status()
 		return s
-	}, Pods: func() any {
+	}
+	views := func() []inspect.PodView {
 		a.kernel.count()
 		return inspect.PodViews(a.clients.Pods())
-	}, Config: a.shown}
-	if a.role.serve != nil {
-		a.role.serve(shared, wg, m, health)
 	}
-	conf := a.conf // of the start; a reload does not change the fields used here
-	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "metrics", conf.Listen.Metrics, m.MetricsHandler()) })
+	health := telemetry.Health{Alive: n.Alive, Ready: n.Ready, Status: func() any { return status() }, Pods: func() any { return views() },
+		Config: a.shown}
+	metrics := m.MetricsHandler(map[string]func() any{overview.Path: func() any {
+		now := views() // before the kernel's hits are read, which it counts
+		return inspect.Overview(status(), now, a.clients.KernelHits(), conf.Listen.Namespaces, time.Now())
+	}})
+	if a.role.serve != nil {
+		a.role.serve(shared, wg, m, metrics, health)
+	}
+	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "metrics", conf.Listen.Metrics, metrics) })
 	wg.Go(func() { telemetry.ServeTCP(shared, a.log, "health", conf.Listen.Health, health.Handler()) })
 	wg.Go(func() {
 		telemetry.ServeSocket(shared, a.log, filepath.Join(conf.StateDir, nodestate.AgentSocketName), health.SocketHandler())

@@ -51,9 +51,9 @@ func (e *endpoints) follow(wanted []endpoint) {
 func (w endpoint) key() string { return w.name + " " + w.addr }
 
 // serve runs the endpoints that flags and template name, until ctx ends.
-func (c *nodeCache) serve(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, h telemetry.Health) {
+func (c *nodeCache) serve(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, metrics http.Handler, h telemetry.Health) {
 	m.Collect(c.faults.Collector())
-	handlers := map[string]http.Handler{"metrics": m.MetricsHandler(), "health": h.NodeCacheHandler()}
+	handlers := map[string]http.Handler{"metrics": metrics, "health": h.NodeCacheHandler()}
 	e := &endpoints{ctx: ctx, running: map[string]func(){}, serve: func(ctx context.Context, w endpoint) {
 		wg.Go(func() {
 			select { // most of them listen at an address of the link

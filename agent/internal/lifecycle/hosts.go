@@ -40,7 +40,7 @@ func Hosts(ctx context.Context, e Env, path, hostRoot string) error {
 	health := telemetry.Health{Alive: h.Alive, Ready: h.Alive}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { telemetry.ServeTCP(ctx, log, "metrics", conf.Listen.Metrics, metrics.MetricsHandler()) })
+	wg.Go(func() { telemetry.ServeTCP(ctx, log, "metrics", conf.Listen.Metrics, metrics.MetricsHandler(nil)) })
 	wg.Go(func() { telemetry.ServeTCP(ctx, log, "health", conf.Listen.Health, health.Handler()) })
 	reload := make(chan hostsfile.Config)
 	wg.Go(func() { followHosts(ctx, e, log, level, path, conf, reload) })

@@ -31,6 +31,8 @@ type Clients struct {
 	index *pods.Index[client]
 	conf  atomic.Pointer[config.Node]
 
+	kernelHits atomic.Uint64
+
 	mu         sync.Mutex // guards the field below; the counts are atomic
 	namespaces map[string]*tally
 }
@@ -189,6 +191,7 @@ func (c *client) MayOffload() bool { return c.inKernel }
 // AnsweredInKernel counts queries of an attachment that the kernel program answered: all are hits, and none is a failure. If the pod is
 // gone, they still count for its namespace.
 func (c *Clients) AnsweredInKernel(f podfile.File, queries uint64) {
+	c.kernelHits.Add(queries)
 	n := c.namespace(f.PodNamespace)
 	tallies := []*tally{n}
 	if p := c.index.All()[[2]string{f.ContainerID, f.IfName}]; p != nil {
@@ -200,6 +203,9 @@ func (c *Clients) AnsweredInKernel(f podfile.File, queries uint64) {
 		t.kernel.Add(queries)
 	}
 }
+
+// KernelHits returns how many queries the kernel program answered since the agent started, also of pods that are gone.
+func (c *Clients) KernelHits() uint64 { return c.kernelHits.Load() }
 
 // Heard returns how many queries of an attachment the agent itself answered.
 func (c *Clients) Heard(f podfile.File) uint64 {

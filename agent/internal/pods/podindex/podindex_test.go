@@ -314,6 +314,9 @@ func TestKernelCounts(t *testing.T) {
 	if got := c.Pods()[0].Counts; got != (Counts{Queries: 4, Hits: 3, Kernel: 3}) {
 		t.Errorf("the pod has %+v", got)
 	}
+	if n := c.KernelHits(); n != 5 {
+		t.Errorf("the kernel's hits: %d", n)
+	}
 	if n := c.Heard(web); n != 1 || c.Heard(gone) != 0 {
 		t.Errorf("%d of its questions were heard", n)
 	}

@@ -1,0 +1,66 @@
+package inspect
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/neardns/neardns/agent/internal/node"
+	"github.com/neardns/neardns/agent/internal/overview"
+)
+
+// Overview is what a running agent reports to kubectl-neardns. inKernel are the hits of the kernel program since the agent started. Without
+// tenants it names no pod.
+func Overview(s node.Status, views []PodView, inKernel uint64, tenants bool, now time.Time) overview.Node {
+	o := overview.Node{Version: s.Version, Instance: s.Instance, Started: s.Started, Time: now, Serving: s.Ready && len(s.Faults) == 0,
+		Arrangement: s.Arranged, Leases: []overview.Lease{}, Faults: map[string]string{}, States: map[string]int{},
+		Counts: overview.Counts{Queries: inKernel, Hits: inKernel, Kernel: inKernel}}
+	if c := s.Cache; c != nil {
+		o.Counts.Queries += uint64(c.Hits + c.Misses)
+		o.Counts.Hits += uint64(c.Hits)
+	}
+	for _, l := range s.Leases {
+		o.Leases = append(o.Leases, overview.Lease{Address: l.Address.String(), Protocol: l.Protocol, Held: l.Held, Since: l.Since, Reason: l.Reason})
+	}
+	what := func(part, text string) string {
+		if !tenants && (part == "pods" || part == "trials") { // these texts name pods
+			return "`neardns-agent status` on the node names the pods"
+		}
+		return text
+	}
+	for part, text := range s.Faults {
+		o.Faults[part] = what(part, text)
+	}
+	if f := s.LastFault; f != nil {
+		o.LastFault = &overview.Fault{Time: f.Time, Part: f.Part, What: what(f.Part, f.What)}
+	}
+	for _, v := range views {
+		o.States[steered(v.Decisions)]++
+	}
+	if tenants {
+		o.Pods = topOf(views)
+	}
+	return o
+}
+
+// topOf sums the attachments of each pod up and returns the pods with the most queries.
+func topOf(views []PodView) []overview.Pod {
+	pods := map[string]*overview.Pod{}
+	for _, v := range views {
+		name := cmp.Or(v.Pod, shortID(v.Container))
+		if pods[name] == nil {
+			pods[name] = &overview.Pod{Pod: name, State: steered(v.Decisions)}
+		}
+		if c := v.Counts; c != nil {
+			pods[name].Counts = pods[name].Counts.Add(overview.Counts{Queries: c.Queries, Hits: c.Hits, Kernel: c.Kernel, Failures: c.Failures})
+		}
+	}
+	var out []overview.Pod
+	for _, p := range pods {
+		out = append(out, *p)
+	}
+	slices.SortFunc(out, func(a, b overview.Pod) int {
+		return cmp.Or(cmp.Compare(b.Counts.Queries, a.Counts.Queries), cmp.Compare(a.Pod, b.Pod))
+	})
+	return out[:min(len(out), overview.MaxPods)]
+}
