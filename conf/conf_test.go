@@ -87,19 +87,21 @@ func TestCorefile(t *testing.T) {
 	}
 }
 
-// A sample that the README does not name is one that nobody finds.
+// TestReadmeNamesEach: a reader finds each sample by the README of its folder.
 func TestReadmeNamesEach(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := os.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		if f.Name() != "README.md" && !strings.HasSuffix(f.Name(), ".go") && !strings.Contains(string(readme), "`"+f.Name()+"`") {
-			t.Errorf("%s is not in README.md", f.Name())
+	for _, folder := range []string{".", "../fleet/conf"} {
+		readme, err := os.ReadFile(filepath.Join(folder, "README.md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files, err := os.ReadDir(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			if f.Name() != "README.md" && !strings.HasSuffix(f.Name(), ".go") && !strings.Contains(string(readme), "`"+f.Name()+"`") {
+				t.Errorf("%s is not in the README.md of %s", f.Name(), folder)
+			}
 		}
 	}
 }

@@ -14,10 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-const conf = "../../conf"
-
 // ruleHead stands before the alerts as the operator wants them.
-const ruleHead = `# conf/%s, as Prometheus Operator reads rules; make update-golden writes it.
+const ruleHead = `# %s, as Prometheus Operator reads rules; make update-golden writes it.
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
 metadata:
@@ -29,12 +27,12 @@ spec:
 // The alerts are kept once, in the form that Prometheus itself reads.
 func TestPrometheusRule(t *testing.T) {
 	for _, of := range []struct{ file, name, folder string }{
-		{"alerts.yaml", "neardns", "monitoring"},
-		{"placement-alerts.yaml", "neardns-controller", "placement/monitoring"},
-		{"edge-alerts.yaml", "neardns-edge", "edge/monitoring"},
-		{"zones-alerts.yaml", "neardns-zones", "zones/monitoring"},
+		{"conf/alerts.yaml", "neardns", "monitoring"},
+		{"fleet/conf/placement-alerts.yaml", "neardns-controller", "placement/monitoring"},
+		{"fleet/conf/edge-alerts.yaml", "neardns-edge", "edge/monitoring"},
+		{"fleet/conf/zones-alerts.yaml", "neardns-zones", "zones/monitoring"},
 	} {
-		alerts, err := os.ReadFile(conf + "/" + of.file)
+		alerts, err := os.ReadFile("../../" + of.file)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +119,7 @@ func TestPodMonitor(t *testing.T) {
 	if endpoint.Port != nil || endpoint.PortNumber != nil {
 		t.Error("it names a port: the pods list none, so nothing would be found")
 	}
-	text, err := os.ReadFile(conf + "/prometheus.yaml")
+	text, err := os.ReadFile("../../conf/prometheus.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -147,7 +147,7 @@ func TestSeedDocuments(t *testing.T) {
 		"masters":  {NodeSelector: map[string]v1alpha1.LabelValue{"kubernetes.io/os": "linux", "node-role.kubernetes.io/master": ""}},
 		"dns-only": {Tolerations: []v1alpha1.Toleration{{Effect: "NoSchedule", Key: "dns-only", Operator: "Exists"}}},
 	} {
-		file := "../../conf/nodedns-" + name + ".yaml"
+		file := "../../fleet/conf/nodedns-" + name + ".yaml"
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

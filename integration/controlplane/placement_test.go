@@ -50,7 +50,7 @@ func TestSeed(t *testing.T) {
 		{"masters", []string{"m1", "m2"}},
 		{"dns-only", slices.Concat([]string{"d1", "d2"}, workers)},
 	} {
-		text, err := os.ReadFile("../../conf/nodedns-" + s.file + ".yaml")
+		text, err := os.ReadFile("../../fleet/conf/nodedns-" + s.file + ".yaml")
 		if err != nil {
 			t.Fatal(err)
 		}

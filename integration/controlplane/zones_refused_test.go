@@ -203,7 +203,7 @@ func TestZonesRefused(t *testing.T) {
 	if out, err := p.Kubectl("create", "namespace", "shop"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for _, sample := range []string{"../../conf/dnszone.yaml", "../../conf/dnsrecord.yaml"} {
+	for _, sample := range []string{"../../fleet/conf/dnszone.yaml", "../../fleet/conf/dnsrecord.yaml"} {
 		if out, err := p.Kubectl("create", "--validate=strict", "-f", sample); err != nil {
 			t.Errorf("%s: %v: %s", sample, err, out)
 		}

@@ -153,11 +153,7 @@ var variable = regexp.MustCompile(`\$\w+`)
 
 // TestDashboardsParse has promtool read every expression of every dashboard.
 func TestDashboardsParse(t *testing.T) {
-	files, err := filepath.Glob("../../conf/*dashboard.json")
-	if err != nil || len(files) < 2 {
-		t.Fatal(files, err)
-	}
-	for _, file := range files {
+	for _, file := range []string{dashboardSample, "../../fleet/conf/zones-dashboard.json"} {
 		var d any
 		if err := json.Unmarshal([]byte(read(t, file)), &d); err != nil {
 			t.Fatalf("%s: %v", file, err)

@@ -13,16 +13,19 @@ import (
 
 // TestRules has promtool check the alerts, and run the tests of each.
 func TestRules(t *testing.T) {
-	for _, args := range [][]string{{"check", "rules", "alerts.yaml", "placement-alerts.yaml", "edge-alerts.yaml", "zones-alerts.yaml"}, {"test", "rules", "alerts_test.yaml", "placement-alerts_test.yaml", "edge-alerts_test.yaml", "zones-alerts_test.yaml"}} {
-		cmd := exec.CommandContext(t.Context(), "promtool", args...)
-		cmd.Dir = filepath.Dir(alertsSample)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
-		}
+	samples, err := filepath.Glob("../../fleet/conf/*-alerts.yaml")
+	if err != nil || len(samples) != 3 {
+		t.Fatal(samples, err)
 	}
 	names := map[string]bool{}
-	for file, doctor := range map[string]bool{alertsSample: true, "../../conf/placement-alerts.yaml": false, "../../conf/edge-alerts.yaml": false, "../../conf/zones-alerts.yaml": false} {
-		tested := read(t, strings.Replace(file, ".yaml", "_test.yaml", 1))
+	for _, file := range append(samples, alertsSample) {
+		doctor, tests := file == alertsSample, strings.Replace(file, ".yaml", "_test.yaml", 1)
+		for verb, file := range map[string]string{"check": file, "test": tests} {
+			if out, err := exec.CommandContext(t.Context(), "promtool", verb, "rules", file).CombinedOutput(); err != nil {
+				t.Errorf("promtool %s rules %s: %v\n%s", verb, file, err, out)
+			}
+		}
+		tested := read(t, tests)
 		for _, a := range alerts(t, file) {
 			name, _ := a["alert"].(string)
 			if name == "" || names[name] {

@@ -489,7 +489,7 @@ func TestSlim(t *testing.T) {
 
 // The alerts ask for series and reasons that there are.
 func TestAlerts(t *testing.T) {
-	text, err := os.ReadFile("../../../../conf/placement-alerts.yaml")
+	text, err := os.ReadFile("../../../conf/placement-alerts.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -83,7 +83,7 @@ func TestAlerts(t *testing.T) {
 	}
 	reasons := []string{zones.Accepted, zones.Deleting, zones.ReadReason, zones.Programmed, zones.NotAccepted, zones.NoConflict, zones.SomeSick, zones.AllSick, zones.Silent, string(zone.RRsetFull)}
 	text := func(file string) string {
-		data, err := os.ReadFile("../../../../conf/" + file)
+		data, err := os.ReadFile("../../../conf/" + file)
 		if err != nil {
 			t.Fatal(err)
 		}
