@@ -94,7 +94,7 @@ func (s *stand) ofHits(l generator.Load) (r outcome, hits float64) {
 
 // steer has the plugin steer a pod.
 func (b *bench) steer(s *stand, p *testutil.Pod, id string) {
-	add := cniCall{bin: b.bin("neardns"), host: s.node.Host, conf: pluginConf(s.dir, p, nil), id: id, netns: p.Path()}
+	add := cniCall{bin: b.bin("neardns"), host: s.node.Host, conf: pluginConf(s.dir, p, map[string]any{"steer": "always"}), id: id, netns: p.Path()}
 	b.must(add.run("ADD"))
 	f, err := podfile.Read(podfile.Path(filepath.Join(s.dir, "state"), id, "eth0"))
 	b.must(err)

@@ -88,8 +88,8 @@ func (b *bench) oursWith(name string, p place, dir string, more map[string]any) 
 		b.must(err)
 		f, err := podfile.Read(podfile.Path(filepath.Join(dir, "state"), "bench", "eth0"))
 		b.must(err)
-		if len(f.In(podfile.Steered)) != len(addresses) {
-			b.t.Fatalf("%s: the pod is not steered: %+v", made.name, f.Decisions)
+		if len(f.In(podfile.Pending)) != len(addresses) {
+			b.t.Fatalf("%s: the pod does not wait for its trial: %+v", made.name, f.Decisions)
 		}
 		_, _, err = made.undo.run()
 		b.must(err)

@@ -102,7 +102,7 @@ func (s *show) agentStarts() {
 	_, _ = s.program("neardns-agent", "status", "--config", nodeConfig)
 }
 
-// awaitSteered waits until the pod is steered.
+// awaitSteered waits until the agent has tried the pod's path and steered it.
 func (s *show) awaitSteered(p *pod) {
 	testutil.Eventually(s.t, func() error {
 		if d := s.decisions(p); d != "steered" {
@@ -113,7 +113,7 @@ func (s *show) awaitSteered(p *pod) {
 }
 
 func (s *show) podAfterAgent() {
-	s.step("A pod is made: nothing in it changes but a packet rule")
+	s.step("A pod is made: once its path to the agent is tried, nothing in it changes but a packet rule")
 	p := s.addPod("late", podOptions{})
 	s.late = p
 	s.awaitSteered(p)

@@ -116,16 +116,20 @@ func (p *pod) resolver(name, options string) {
 	p.node.write(p.name+"-"+name, b.String())
 }
 
-// lookup runs the program in the pod, with a resolv.conf bound over the node's in a mount namespace of its own. It may be called
-// from several goroutines.
+// lookup runs the program in the pod. It may be called from several goroutines.
 func (p *pod) lookup(library, resolver, family string, names ...string) string {
-	const script = `mount --make-rprivate / && mount --bind "$1" /etc/resolv.conf && { [ ! -e /etc/nsswitch.conf ] || mount --bind "$2" /etc/nsswitch.conf; } && shift 2 && exec "$@"`
-	out, err := p.TryRun("", append([]string{"unshare", "--mount", "sh", "-c", script, "sh", p.node.path(p.name + "-" + resolver), p.node.path("nsswitch.conf"),
-		made.Path("lookup-" + library), family}, names...)...)
+	out, err := p.TryRun("", p.lookupCommand(library, resolver, family, names...)...)
 	if err != nil {
 		p.node.t.Errorf("%s: %v\n%s", library, err, out)
 	}
 	return out
+}
+
+// lookupCommand is the program with a resolv.conf bound over the node's in a mount namespace of its own.
+func (p *pod) lookupCommand(library, resolver, family string, names ...string) []string {
+	const script = `mount --make-rprivate / && mount --bind "$1" /etc/resolv.conf && { [ ! -e /etc/nsswitch.conf ] || mount --bind "$2" /etc/nsswitch.conf; } && shift 2 && exec "$@"`
+	return append([]string{"unshare", "--mount", "sh", "-c", script, "sh", p.node.path(p.name + "-" + resolver), p.node.path("nsswitch.conf"),
+		made.Path("lookup-" + library), family}, names...)
 }
 
 // podCounts are those of `neardns-agent pods`.

@@ -17,8 +17,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestPodsBeforeTheAgent: after a reboot pods may come first. They are not steered into what may not be there, and are
-// steered, as they stand, once the agent has proven the fallback.
+// TestPodsBeforeTheAgent: without an agent a new pod stays on kube-dns, on a new node, after a reboot, and after the agent's end. It is steered
+// once an agent has verified the fallback and tried the pod's path.
 func TestPodsBeforeTheAgent(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, setup{families: testutil.Dual, attach: testutil.BridgeCNI, proven: true})
@@ -37,14 +37,17 @@ func TestPodsBeforeTheAgent(t *testing.T) {
 		t.Errorf("CHECK of a pod that the agent steered: %v", err)
 	}
 
-	// The proof outlives the agent: the next pod need not wait, and has its answers all the same.
 	n.agent.Kill()
 	later := n.addPod(nil)
-	if err := later.in(podfile.Steered); err != nil {
-		t.Error(err)
-	}
-	n.wantFallback(later.client(), "agent killed", n.all()...)
+	testutil.Must(t, later.in(podfile.Pending))
+	n.wantFallback(later.client(), "agent killed", cluster...)
 	n.wantFallback(p.client(), "agent killed", n.all()...)
+	if err := later.check(); err != nil {
+		t.Errorf("CHECK of a pod that waits for its trial: %v", err)
+	}
+	n.startAgent()
+	testutil.Eventually(t, func() error { return later.in(podfile.Steered) })
+	later.del()
 }
 
 // TestLeftAlone: where a pod's way does not lead through this host, or nothing here translates, nothing is steered.

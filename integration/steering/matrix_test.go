@@ -6,12 +6,10 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/integration/compat"
-	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/testutil"
@@ -66,22 +64,24 @@ func chosen(env string, all ...string) []string {
 func walk(t *testing.T, s setup) {
 	t.Helper()
 	s.record(t, "")
-	// A pod is steered where the fallback was proven before, as after a reboot; ptp's nodes are told not to ask for that.
+	// ptp's pods are steered at ADD, as pods are that an agent steered which is gone; the others wait for the first agent.
 	s.proven = s.attach != testutil.PTP
 	n := newNode(t, s)
-	if s.proven {
-		n.prove()
-	}
 	p := n.addPod(nil)
-	if err := p.in(podfile.Steered); err != nil && testutil.Slowness() == 1 {
+	before := n.all()
+	if s.proven {
+		testutil.Must(t, p.in(podfile.Pending))
+		before = targets(n.ClusterDNS()...)
+	} else if err := p.in(podfile.Steered); err != nil && testutil.Slowness() == 1 {
 		t.Fatal(err)
 	} else if err != nil {
 		t.Logf("an ADD had no time for it here, the agent does it: %v", err)
 	}
 	c := p.client()
-	n.wantFallback(c, "agent never started", n.all()...)
+	n.wantFallback(c, "agent never started", before...)
 
 	n.startAgent()
+	testutil.Eventually(t, func() error { return p.in(podfile.Steered) })
 	n.wantSteered(c, "agent up", n.all()...)
 	if s.backend == "" {
 		n.wantUntracked(p, n.all()...)
@@ -122,12 +122,6 @@ func kernelRow() string {
 		return k
 	}
 	return "later"
-}
-
-// prove writes what an agent has left that proved the fallback.
-func (n *node) prove() {
-	n.t.Helper()
-	testutil.Must(n.t, nodestate.WriteProof(n.persistDir(), nodestate.Proof{ClusterDNS: n.ClusterDNS(), Time: time.Now(), Backend: n.setup.backend}))
 }
 
 // wantNoProber waits until nothing of the prober is left: its link goes with its netns, and that with the process.

@@ -90,10 +90,17 @@ func (n *node) conflist(withNearDNS bool) *libcni.NetworkConfigList {
 	return list
 }
 
-// addPod makes a steered pod, or one that waits for the proof.
+// addPod makes a pod. Where the plugin leaves it to a running agent to steer the pod, it is steered when addPod returns, unless it never will.
 func (n *node) addPod(annotations map[string]string) *pod {
 	n.t.Helper()
-	return n.makePod(true, annotations)
+	p := n.makePod(true, annotations)
+	if !n.setup.proven || p.in(podfile.LeftAlone) == nil {
+		return p
+	}
+	if a, err := n.askAgent(); err == nil && a.Ready {
+		testutil.Eventually(n.t, func() error { return p.in(podfile.Steered) })
+	}
+	return p
 }
 
 // addOldPod makes a pod as it was before neardns came to the node.

@@ -2,11 +2,14 @@ package steering
 
 import (
 	"fmt"
+	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
 
 	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -41,6 +44,103 @@ func TestPodTrialNeedsNoUpstream(t *testing.T) {
 			})
 			n.Host.Run("nft", "delete", "table", "ip", "lost")
 			testutil.Eventually(t, func() error { return p.in(podfile.Steered) })
+		})
+	}
+}
+
+// policy drops, from now on, what any pod sends to the node's own addresses, as an egress policy does that allows only kube-dns.
+func (n *node) policy() (end func()) {
+	n.t.Helper()
+	var rules strings.Builder
+	for _, a := range n.ClusterDNS() {
+		family, ours := "ip6", []netip.Addr{steering6, local6}
+		if a.Is4() {
+			family, ours = "ip", []netip.Addr{steering4, local4}
+		}
+		for _, to := range ours {
+			fmt.Fprintf(&rules, "\t\t%s saddr %s %s daddr %s counter drop\n", family, n.PodRange(a.Is4()), family, to)
+		}
+	}
+	n.Host.RunInput("table inet denied {\n\tchain c {\n\t\ttype filter hook prerouting priority -450; policy accept;\n"+rules.String()+"\t}\n}\n", "nft", "-f", "-")
+	return func() { n.Host.Run("nft", "delete", "table", "inet", "denied") }
+}
+
+// newPods are the nodes of the tests of new pods: each back end, both families, an attachment of each kind.
+var newPods = []setup{
+	{families: testutil.Dual, attach: testutil.PTP, proven: true},
+	{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.BridgeCNI, proven: true, backend: string(iptables.NFT)},
+}
+
+// TestNewPodUnderPolicy: a pod that a policy lets reach only kube-dns from its start loses no query, because it is not steered. It is steered
+// once the policy ends. A pod that opted out sends no trial.
+func TestNewPodUnderPolicy(t *testing.T) {
+	for _, s := range newPods {
+		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, s)
+			n.startAgent()
+			end := n.policy()
+			out := n.makePod(true, optOut)
+			for range 4 {
+				n.wantFallback(out.client(), "opted out", targets(n.ClusterDNS()...)...)
+			}
+			if rules := n.Host.Run("nft", "list", "table", "inet", "denied"); strings.Count(rules, "packets 0 bytes 0") != 2*len(n.ClusterDNS()) {
+				t.Errorf("a pod that opted out is tried:\n%s", rules)
+			}
+			p := n.makePod(true, nil)
+			testutil.Eventually(t, func() error { // until its trial has failed
+				n.wantFallback(p.client(), "under the policy", targets(n.ClusterDNS()...)...)
+				for _, d := range p.decisions() {
+					if len(d.Unanswered) == 0 {
+						return fmt.Errorf("not tried: %+v", d)
+					}
+				}
+				return p.in(podfile.Pending)
+			})
+			for range 10 {
+				n.wantFallback(p.client(), "under the policy", targets(n.ClusterDNS()...)...)
+			}
+			if rules := p.rules(); strings.Contains(rules, "neardns") || strings.Contains(rules, "NEARDNS") {
+				t.Errorf("a pod under a policy has rules:\n%s", rules)
+			}
+			testutil.Must(t, p.check())
+			end()
+			testutil.Eventually(t, func() error { return p.in(podfile.Steered) })
+			n.wantSteered(p.client(), "the policy ended", targets(n.ClusterDNS()...)...)
+		})
+	}
+}
+
+// TestNewPodIsSteered: a new pod loses no query while it is tried and steered, CHECK finds it as recorded at any moment, and DEL leaves nothing.
+// A policy that comes within the pod's first seconds bypasses it, whether it looks names up or not.
+func TestNewPodIsSteered(t *testing.T) {
+	for _, s := range newPods {
+		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, s)
+			n.startAgent()
+			p := n.makePod(true, nil)
+			testutil.Eventually(t, func() error {
+				for _, at := range targets(n.ClusterDNS()...) {
+					if _, err := p.client().ask(at, freshName(), patience); err != nil {
+						t.Errorf("a new pod's query to %s: %v", at, err)
+					}
+				}
+				if err := p.check(); err != nil {
+					t.Errorf("CHECK: %v", err)
+				}
+				return p.in(podfile.Steered)
+			})
+			n.wantSteered(p.client(), "steered", targets(n.ClusterDNS()...)...)
+			end := n.policy()
+			testutil.Eventually(t, func() error { return p.in(podfile.Pending) })
+			n.wantFallback(p.client(), "a policy came", targets(n.ClusterDNS()...)...)
+			end()
+			testutil.Eventually(t, func() error { return p.in(podfile.Steered) })
+			p.del()
+			if exists(podfile.Path(n.stateDir(), p.container(), "eth0")) {
+				t.Error("the pod's file is left")
+			}
 		})
 	}
 }

@@ -52,7 +52,7 @@ type Decision struct {
 	// Unanswered has the protocols over which the pod's queries or their answers were lost. Such a redirect is pending until a trial from the
 	// pod's netns is answered.
 	Unanswered []string `json:"unanswered,omitempty"`
-	// Untried: the pod was adopted, and no trial has run in its netns yet. Such a redirect is pending until one is answered.
+	// Untried: no trial has run in the pod's netns yet. Such a redirect is pending until one is answered.
 	Untried bool `json:"untried,omitempty"`
 	// Local is the node's local address that the pod names as nameserver in place of this cluster DNS address. The host's rules deliver such
 	// queries to the agent or to kube-dns, whatever the state.

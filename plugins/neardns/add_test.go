@@ -178,7 +178,8 @@ func TestAddTwiceTurnedOff(t *testing.T) {
 	}
 }
 
-func TestProven(t *testing.T) {
+// A new pod is not steered at ADD, and nothing of the host changes.
+func TestUntriedAtAdd(t *testing.T) {
 	r, node, pod := ptpNode(t, testutil.Dual)
 	add := addRequest("c1", pod, object{"redirects": []string{"10.96.0.10", "fd00:96::a"}, "steer": nil})
 	states := func() string {
@@ -192,13 +193,27 @@ func TestProven(t *testing.T) {
 	wantNoTable(t, pod.NetNS)
 	wantNoTable(t, node.Host)
 	r.must(add.with("CHECK"))
-	// A proof counts for what it names.
+	// A verified fallback is not enough: the pod waits for its trial.
 	testutil.Must(t, nodestate.WriteProof(r.persist, nodestate.Proof{ClusterDNS: []netip.Addr{redirect6.ClusterDNS}, Time: time.Unix(1_700_000_000, 0)}))
 	r.must(add)
-	if states() != "pending steered" {
-		t.Errorf("with a proof for IPv6: %s", states())
+	if d := r.file("c1").Decisions; states() != "pending pending" || !d[0].Untried || !d[1].Untried {
+		t.Errorf("with a verified fallback for IPv6: %+v", d)
 	}
-	verify(t, pod.NetNS, steer.Pod{Redirects: []steer.Redirect{redirect6}})
+	// What the agent steered since then, a second ADD takes out of steering again: the pod is new.
+	testutil.Must(t, podfile.Amend(r.state, "c1", "eth0", func(f *podfile.File) bool {
+		f.Decisions[1] = podfile.Decision{Redirect: redirect6, State: podfile.Steered}
+		return true
+	}))
+	table, err := nft.Open(pod.FD())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close()
+	if _, err := table.Repair(steer.Pod{Redirects: []steer.Redirect{redirect6}}); err != nil {
+		t.Fatal(err)
+	}
+	r.must(add)
+	wantNoTable(t, pod.NetNS)
 	// A proof that cannot be read proves nothing, and says so.
 	testutil.Must(t, os.WriteFile(nodestate.ProofPath(r.persist), []byte("{"), 0o644))
 	r.must(add)

@@ -114,7 +114,9 @@ func makePlan(c *Conf, in call, f facts) (Plan, error) {
 		d := podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: reason}
 		if reason == "" {
 			d = decide(c, r, f.Ways[i], f)
-			d.Local = overlay.LocalOf(in.Settings.nameservers, c.Locals, r.ClusterDNS)
+			if d.Local = overlay.LocalOf(in.Settings.nameservers, c.Locals, r.ClusterDNS); c.Steer != steerAlways && !d.Local.IsValid() {
+				d = afterTrial(d)
+			}
 		}
 		p.File.Decisions = append(p.File.Decisions, d)
 	}
@@ -129,6 +131,16 @@ func makePlan(c *Conf, in call, f facts) (Plan, error) {
 // them.
 func hostRules(c *Conf, uplinks []string) steer.Host {
 	return steer.Host{Redirects: c.Redirects, Locals: c.Locals, Uplinks: uplinks}
+}
+
+// afterTrial leaves it to the agent to steer the redirect, once a trial from the pod's netns is answered: a network policy may let the pod
+// reach only kube-dns. A pod that names a local address gets no such trial, because it is its resolv.conf that leads it to the agent.
+func afterTrial(d podfile.Decision) podfile.Decision {
+	if d.State == podfile.Steered {
+		d.State, d.Reason = podfile.Pending, "its path to the agent is not tried yet"
+	}
+	d.Untried = d.State == podfile.Pending
+	return d
 }
 
 // decide returns the decision for one redirect of a pod without a bypassReason.

@@ -158,6 +158,7 @@ func TestPlan(t *testing.T) {
 	const prev = `"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{"address":"10.1.0.5/24","interface":0}]}`
 	ok, noWay := hostnet.Found{HostInterface: "veth1"}, hostnet.Found{Err: &hostnet.WayError{Reason: "macvlan"}}
 	proof := nodestate.Proof{ClusterDNS: addrs("10.96.0.10")}
+	const local = `,"localAddresses":["169.254.20.10"],"runtimeConfig":{"dns":{"servers":["169.254.20.10","fd00:96::a"]}}`
 	for name, tc := range map[string]struct {
 		keys      string
 		facts     facts
@@ -167,19 +168,21 @@ func TestPlan(t *testing.T) {
 		exempt    []netip.Addr
 		hostIface string
 	}{
-		"proven for one":       {"", facts{Ways: []hostnet.Found{ok, ok}, Proof: proof}, "steered pending", []string{"", "fallback to fd00:96::a is not yet verified"}, []steer.Redirect{redirect4}, nil, "veth1"},
-		"nothing proven":       {"", facts{Ways: []hostnet.Found{ok, ok}}, "pending pending", []string{"not yet verified", "not yet verified"}, nil, nil, "veth1"},
-		"proof unreadable":     {"", facts{Ways: []hostnet.Found{ok, ok}, ProofErr: errors.New("torn")}, "pending pending", []string{"torn", "torn"}, nil, nil, "veth1"},
-		"always":               {`,"steer":"always"`, facts{Ways: []hostnet.Found{ok, ok}}, "steered steered", []string{"", ""}, []steer.Redirect{redirect4, redirect6}, nil, "veth1"},
-		"always, no way":       {`,"steer":"always"`, facts{Ways: []hostnet.Found{noWay, ok}}, "left-alone steered", []string{"macvlan", ""}, []steer.Redirect{redirect6}, nil, "veth1"},
-		"no way at all":        {`,"steer":"always"`, facts{Ways: []hostnet.Found{noWay, noWay}, Proof: proof}, "left-alone left-alone", []string{"macvlan", "macvlan"}, nil, nil, ""},
-		"off":                  {`,"steer":"off"`, facts{Proof: proof}, "left-alone left-alone", []string{"off", "off"}, nil, nil, ""},
-		"opted out":            {`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"neardns.io/steer":"false"}}`, facts{Ways: []hostnet.Found{noWay, ok}, Proof: proof}, "left-alone left-alone", []string{"annotation", "annotation"}, nil, addrs("10.1.0.5"), "veth1"},
-		"opted out, elsewhere": {`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"neardns.io/steer":"false"}}`, facts{Ways: []hostnet.Found{noWay, noWay}}, "left-alone left-alone", []string{"annotation", "annotation"}, nil, nil, ""},
-		"opted out, open node": {`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"neardns.io/steer":"false"}}`, facts{Ways: []hostnet.Found{ok, ok}, UplinksErr: errInjected}, "left-alone left-alone", []string{"annotation", "annotation"}, nil, nil, "veth1"},
-		"open node":            {"", facts{Ways: []hostnet.Found{ok, ok}, Proof: proof, UplinksErr: errInjected}, "left-alone left-alone", []string{"uplinks are unknown: injected", "uplinks"}, nil, nil, "veth1"},
-		"own nameservers":      {`,"runtimeConfig":{"dns":{"servers":["8.8.8.8"]}}`, facts{Proof: proof}, "left-alone left-alone", []string{"8.8.8.8", "8.8.8.8"}, nil, nil, ""},
-		"beside another one":   {"", facts{Ways: []hostnet.Found{ok, noWay}, Proof: proof, Siblings: []podfile.File{{IfName: "net1", Decisions: []podfile.Decision{{Redirect: redirect6, State: podfile.Steered}}}}}, "steered left-alone", []string{"", "macvlan"}, []steer.Redirect{redirect4, redirect6}, nil, "veth1"},
+		"proven for one":         {"", facts{Ways: []hostnet.Found{ok, ok}, Proof: proof}, "untried untried", []string{"not tried yet", "fallback to fd00:96::a is not yet verified"}, nil, nil, "veth1"},
+		"nothing proven":         {"", facts{Ways: []hostnet.Found{ok, ok}}, "untried untried", []string{"not yet verified", "not yet verified"}, nil, nil, "veth1"},
+		"proof unreadable":       {"", facts{Ways: []hostnet.Found{ok, ok}, ProofErr: errors.New("torn")}, "untried untried", []string{"torn", "torn"}, nil, nil, "veth1"},
+		"always":                 {`,"steer":"always"`, facts{Ways: []hostnet.Found{ok, ok}}, "steered steered", []string{"", ""}, []steer.Redirect{redirect4, redirect6}, nil, "veth1"},
+		"always, no way":         {`,"steer":"always"`, facts{Ways: []hostnet.Found{noWay, ok}}, "left-alone steered", []string{"macvlan", ""}, []steer.Redirect{redirect6}, nil, "veth1"},
+		"no way at all":          {`,"steer":"always"`, facts{Ways: []hostnet.Found{noWay, noWay}, Proof: proof}, "left-alone left-alone", []string{"macvlan", "macvlan"}, nil, nil, ""},
+		"off":                    {`,"steer":"off"`, facts{Proof: proof}, "left-alone left-alone", []string{"off", "off"}, nil, nil, ""},
+		"opted out":              {`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"neardns.io/steer":"false"}}`, facts{Ways: []hostnet.Found{noWay, ok}, Proof: proof}, "left-alone left-alone", []string{"annotation", "annotation"}, nil, addrs("10.1.0.5"), "veth1"},
+		"opted out, elsewhere":   {`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"neardns.io/steer":"false"}}`, facts{Ways: []hostnet.Found{noWay, noWay}}, "left-alone left-alone", []string{"annotation", "annotation"}, nil, nil, ""},
+		"opted out, open node":   {`,"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"neardns.io/steer":"false"}}`, facts{Ways: []hostnet.Found{ok, ok}, UplinksErr: errInjected}, "left-alone left-alone", []string{"annotation", "annotation"}, nil, nil, "veth1"},
+		"open node":              {"", facts{Ways: []hostnet.Found{ok, ok}, Proof: proof, UplinksErr: errInjected}, "left-alone left-alone", []string{"uplinks are unknown: injected", "uplinks"}, nil, nil, "veth1"},
+		"own nameservers":        {`,"runtimeConfig":{"dns":{"servers":["8.8.8.8"]}}`, facts{Proof: proof}, "left-alone left-alone", []string{"8.8.8.8", "8.8.8.8"}, nil, nil, ""},
+		"next to another one":    {`,"steer":"always"`, facts{Ways: []hostnet.Found{ok, noWay}, Siblings: []podfile.File{{IfName: "net1", Decisions: []podfile.Decision{{Redirect: redirect6, State: podfile.Steered}}}}}, "steered left-alone", []string{"", "macvlan"}, []steer.Redirect{redirect4, redirect6}, nil, "veth1"},
+		"local address, proven":  {local, facts{Ways: []hostnet.Found{ok, ok}, Proof: proof}, "steered untried", []string{"", "not yet verified"}, []steer.Redirect{redirect4}, nil, "veth1"},
+		"local address, pending": {local, facts{Ways: []hostnet.Found{ok, ok}}, "pending untried", []string{"not yet verified", "not yet verified"}, nil, nil, "veth1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := mustConf(t, []byte(`{"cniVersion":"1.1.0","name":"n","redirects":["10.96.0.10","fd00:96::a"],`+prev+tc.keys+`}`))
@@ -189,7 +192,11 @@ func TestPlan(t *testing.T) {
 			}
 			var states []string
 			for i, d := range p.File.Decisions {
-				states = append(states, string(d.State))
+				state := string(d.State)
+				if d.Untried && d.State == podfile.Pending {
+					state = "untried"
+				}
+				states = append(states, state)
 				if !strings.Contains(d.Reason, tc.reasons[i]) || (d.Reason == "") != (tc.reasons[i] == "") {
 					t.Errorf("reason %d: %q, want %q", i, d.Reason, tc.reasons[i])
 				}

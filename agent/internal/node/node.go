@@ -93,8 +93,10 @@ type Pods interface {
 	// Reconcile steers and bypasses pods by what the fallbacks are, and repairs steered pods' tables. It returns how many pods are in each
 	// state.
 	Reconcile(ctx context.Context, fallback func(netip.Addr) pods.Fallback, deep bool) (counts map[string]int, err error)
-	// RunTrials runs the pod trials that are due. changed: pods may be steered now.
-	RunTrials(ctx context.Context, lease pods.Lease) (changed bool, err error)
+	// DueTrials returns the pod trials to run now, and when the next one is due; zero: not known yet.
+	DueTrials(lease pods.Lease) (due []pods.Trial, next time.Time, err error)
+	// RunTrial runs one of them, and steers or bypasses the pod as it shows.
+	RunTrial(ctx context.Context, t pods.Trial, lease pods.Lease, fallback func(netip.Addr) pods.Fallback) error
 	// QueryKubeDNS queries clusterDNS for name's address from a steered pod's own address, while no lease catches that; false: there is no
 	// such pod.
 	QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name string) (sent bool, err error)
@@ -178,6 +180,7 @@ type Node struct {
 	yields    chan *yield
 	ended     chan struct{} // closed when Run has ended
 	queryNow  tick.Chan     // requests a query of the agent's own
+	tryNow    tick.Chan     // requests the pod trials that are due
 	leaseLock sync.Mutex    // held while a lease is renewed, and while leases are withdrawn; taken before mu
 
 	mu sync.Mutex // guards state, which Status reads
@@ -224,7 +227,7 @@ type troubles struct {
 func New(instance string, first plan.Plan, parts Parts) *Node {
 	return &Node{Parts: parts, instance: instance, started: time.Now(), kick: tick.New(),
 		yields: make(chan *yield), ended: make(chan struct{}),
-		queryNow: tick.New(), conflicts: map[string]*backoff.Conflict{},
+		queryNow: tick.New(), tryNow: tick.New(), conflicts: map[string]*backoff.Conflict{},
 		state: state{now: first, successors: map[string]int{}, targets: map[target]*targetLease{}, verified: map[netip.Addr]bool{},
 			lost:    map[netip.Addr]string{},
 			queries: queries{paths: map[netip.Addr]lease.Path{}}, troubles: troubles{faults: map[string]string{}, repairs: map[string]int{}}}}
@@ -358,7 +361,7 @@ func (n *Node) watch(ctx context.Context) (<-chan struct{}, error) {
 	for _, w := range []struct {
 		name  string
 		watch func(context.Context) (<-chan struct{}, error)
-	}{{"links", n.Link.Watch}, {"rules", n.Rules.Watch}, {"pods", n.Pods.Watch}} {
+	}{{"links", n.Link.Watch}, {"rules", n.Rules.Watch}, {"pods", n.watchPods}} {
 		ticks, err := w.watch(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("watch %s: %w", w.name, err)

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/pods"
@@ -10,21 +11,53 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// trialEvery is how often due pod trials are run. If none is due, a run costs almost nothing.
+// trialEvery is how often DueTrials looks for evidence. If there is none, that costs almost nothing.
 const trialEvery = 250 * time.Millisecond
 
-// runTrials runs pod trials outside of the loop, because a lost query has to time out.
-func (n *Node) runTrials(ctx context.Context) {
-	for tick.Grid(ctx, n.roundToProbes(trialEvery)) {
-		changed, err := n.Pods.RunTrials(ctx, n.leaseOf)
-		if ctx.Err() != nil {
-			return
+// watchPods ticks when pod files change, and has their pods tried at once.
+func (n *Node) watchPods(ctx context.Context) (<-chan struct{}, error) {
+	changes, err := n.Pods.Watch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ticks := tick.New()
+	go func() { // ends with the watch
+		defer close(ticks)
+		for range changes {
+			n.tryNow.Send()
+			ticks.Send()
 		}
+	}()
+	return ticks, nil
+}
+
+// runTrials runs pod trials outside of the loop and next to each other, because a lost query has to time out.
+func (n *Node) runTrials(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	for ctx.Err() == nil {
+		due, next, err := n.Pods.DueTrials(n.leaseOf)
 		n.noteFault("trials", err)
-		if changed {
-			n.kick.Send()
+		for _, t := range due {
+			running.Go(func() { n.runTrial(ctx, t) })
+		}
+		wait := tick.UntilGrid(n.roundToProbes(trialEvery))
+		if !next.IsZero() {
+			wait = min(wait, time.Until(next))
+		}
+		select {
+		case <-ctx.Done():
+		case <-n.tryNow:
+		case <-time.After(wait):
 		}
 	}
+}
+
+func (n *Node) runTrial(ctx context.Context, t pods.Trial) {
+	if err := n.Pods.RunTrial(ctx, t, n.leaseOf, n.fallback); err != nil {
+		n.noteFault("trials", err)
+	}
+	n.tryNow.Send() // the next trial may be due soon
 }
 
 // leaseOf implements pods.Lease.

@@ -172,7 +172,7 @@ func (p *Pods) logState(f podfile.File, was, now podstate.State, s signal) {
 	case s.event == podstate.TrialAnswered:
 		p.log.Info("trial answered: the pod's path to the agent works", about...)
 	case was == podstate.Untried:
-		p.log.Warn("running pod not steered", append(about, "reason", s.reason)...)
+		p.log.Warn("pod not steered, kube-dns answers it", append(about, "reason", s.reason)...)
 	default:
 		p.log.Warn("pod bypassed, kube-dns answers it", append(about, "reason", s.reason)...)
 	}

@@ -37,11 +37,31 @@ func (n *node) serve() {
 	testutil.ServeDNS(n.t, n.Host, testutil.DNSConfig{Name: "AGENT", Listen: []netip.AddrPort{netip.AddrPortFrom(r4.Steering, 53), netip.AddrPortFrom(r6.Steering, 53)}})
 }
 
+// try runs the trials that are due while no fallback is verified. changed: a path's trial was answered, and it waits for its fallback.
 func (n *node) try(lease Lease, changed bool) {
 	n.t.Helper()
-	did, err := n.RunTrials(n.t.Context(), lease)
-	if err != nil || did != changed {
-		n.t.Errorf("RunTrials: %v, %v; changed wanted: %v", did, err, changed)
+	waiting := func() (count int) {
+		for _, f := range n.List() {
+			for _, d := range f.Decisions {
+				if StateOf(d) == podstate.Waiting {
+					count++
+				}
+			}
+		}
+		return count
+	}
+	before := waiting()
+	due, _, err := n.DueTrials(lease)
+	if err != nil {
+		n.t.Error(err)
+	}
+	for _, one := range due {
+		if err := n.RunTrial(n.t.Context(), one, lease, no); err != nil {
+			n.t.Error(err)
+		}
+	}
+	if got := waiting() > before; got != changed {
+		n.t.Errorf("answered: %v, want %v", got, changed)
 	}
 }
 
@@ -69,7 +89,7 @@ func (n *node) suspected() (ids []string) {
 	}
 	for _, f := range n.List() {
 		for _, d := range f.Decisions {
-			if n.Pods.suspected(path{keyOf(f), d.Redirect}) && !slices.Contains(ids, f.ContainerID) {
+			if n.Pods.suspected(path{keyOf(f), d.Redirect}, time.Now()) && !slices.Contains(ids, f.ContainerID) {
 				ids = append(ids, f.ContainerID)
 			}
 		}

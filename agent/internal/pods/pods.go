@@ -44,7 +44,8 @@ type Pods struct {
 	verified map[key]fingerprint // of a pod's table when Verify last found no drift
 	dead     map[key]time.Time   // when this process first saw that a file's netns is gone
 
-	tablesRead time.Time // when the pods' own tables were last read; only RunTrials uses it
+	tablesRead time.Time     // when the pods' own tables were last read; only DueTrials uses it
+	slots      chan struct{} // of the trials that run at a time
 
 	mu       sync.Mutex // guards the fields below
 	files    []podfile.File
@@ -72,7 +73,7 @@ func Open(stateDir string, rules rules.Kind, log *slog.Logger) *Pods {
 
 func open(stateDir, hostNS string, log *slog.Logger) *Pods {
 	p := &Pods{stateDir: stateDir, hostNS: hostNS, log: log, verified: map[key]fingerprint{}, dead: map[key]time.Time{},
-		paths: map[path]podstate.Status{}}
+		slots: make(chan struct{}, maxTrials), paths: map[path]podstate.Status{}}
 	p.Outdate()
 	return p
 }

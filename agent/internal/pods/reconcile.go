@@ -229,8 +229,8 @@ func (p *Pods) reconcile(box *sandbox, host *os.File, fallback func(netip.Addr) 
 	return errs
 }
 
-// steerPending steers the pending paths of one attachment whose fallback is verified: first the file, then the table. No check would find
-// rules without a file, but the next one repairs a file without rules.
+// steerPending steers the pending paths of one attachment whose fallback is verified: first the table, then the file, so that a CHECK never
+// finds a steered pod without its rules. If the agent ends between the two, the next one finds the path pending and steers it again.
 func (p *Pods) steerPending(box *sandbox, i int, host *os.File, verified func(netip.Addr) bool) error {
 	before := box.files[i]
 	after, err := p.route(before, box.ns, host, verified)
@@ -240,27 +240,25 @@ func (p *Pods) steerPending(box *sandbox, i int, host *os.File, verified func(ne
 	if reflect.DeepEqual(after.Decisions, before.Decisions) {
 		return err
 	}
-	if updateErr := p.writeDecisions(after); errors.Is(updateErr, fs.ErrNotExist) {
-		return err // deleted meanwhile
-	} else if updateErr != nil {
-		return errors.Join(err, updateErr)
-	}
 	box.files[i] = after
-	if len(after.In(podfile.Steered)) == len(before.In(podfile.Steered)) {
-		return err // nothing more is steered; only reasons to leave a path alone were added
-	}
-	if applyErr := p.apply(box); applyErr != nil {
-		box.files[i] = before
-		if updateErr := p.writeDecisions(before); !errors.Is(updateErr, fs.ErrNotExist) {
-			applyErr = errors.Join(applyErr, updateErr)
+	steers := len(after.In(podfile.Steered)) > len(before.In(podfile.Steered)) // else only reasons to leave a path alone were added
+	if steers {
+		if applyErr := p.apply(box); applyErr != nil {
+			box.files[i] = before
+			return errors.Join(err, applyErr)
 		}
-		return errors.Join(err, applyErr)
 	}
-	if gone, goneErr := p.deleted(after); gone || goneErr != nil {
-		return errors.Join(err, goneErr, p.remove(box.ns))
+	updateErr := p.writeDecisions(after)
+	p.Outdate()
+	if gone := errors.Is(updateErr, fs.ErrNotExist); gone && steers {
+		return errors.Join(err, p.remove(box.ns)) // DEL may have removed the rules before the agent added its own
+	} else if gone {
+		return err
 	}
-	p.log.Info("pod steered", "pod", after.PodNamespace+"/"+after.PodName, "container_id", after.ContainerID, "iface", after.IfName)
-	return err
+	if updateErr == nil && steers {
+		p.log.Info("pod steered", "pod", after.PodNamespace+"/"+after.PodName, "container_id", after.ContainerID, "iface", after.IfName)
+	}
+	return errors.Join(err, updateErr)
 }
 
 // writeDecisions writes an attachment's decisions, and by what they are in force, into its file. It leaves the rest, which may have changed

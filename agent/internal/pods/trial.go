@@ -24,47 +24,22 @@ import (
 )
 
 // The times of a pod trial. Two queries of a steered pod that were lost during one lease, and a renewal of that lease after the
-// second, are evidence: the prober's path is open and the pod's is not. The prober's own queries are answered within milliseconds.
+// second was sent, are evidence: the prober's path is open and the pod's is not. The prober's own queries are answered within milliseconds.
 const (
 	trialTimeout = time.Second
+	youngTimeout = 150 * time.Millisecond // of a young path, which is tried again soon
 	trialQueries = 2
-	// renewalTimeout is how long a trial waits for the renewal of the lease after its last query.
+	// renewalTimeout is how long a trial waits for the renewal of the lease after it sent its last query.
 	renewalTimeout = 2 * time.Second
-	maxTrials      = 16 // at a time
+	maxTrials      = 64 // at a time
 )
 
 // Lease reports since when the lease for queries to an address has been granted without a break, and when it was last renewed. held is
 // false if there is no lease.
 type Lease func(address netip.Addr, p steer.Protocol) (since, renewed time.Time, held bool)
 
-// RunTrials reports the evidence of pods' own tables and of the leases to podstate, and runs the trials that podstate starts. A trial
-// sends queries from the pod's netns, with its address, to the steering address: this needs no pod table and costs the pod no query.
-// changed: pods may be steered now.
-func (p *Pods) RunTrials(ctx context.Context, lease Lease) (changed bool, err error) {
-	due, err := p.dueTrials(lease, time.Now())
-	errs := []error{err}
-	var mu sync.Mutex // guards the results
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, maxTrials)
-	for _, one := range due {
-		wg.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			did, trialErr := p.runTrial(ctx, one, lease)
-			mu.Lock()
-			defer mu.Unlock()
-			changed = changed || did
-			if trialErr != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", Name(one.file), trialErr))
-			}
-		})
-	}
-	wg.Wait()
-	return changed, errors.Join(errs...)
-}
-
-// trial is one attachment with the paths to try.
-type trial struct {
+// Trial is one attachment with the paths to try.
+type Trial struct {
 	file  podfile.File
 	paths []triedPath
 }
@@ -74,17 +49,18 @@ type triedPath struct {
 	podstate.Status
 }
 
-// dueTrials lists the trials that podstate starts now. A steered path without suspicion costs one map access.
-func (p *Pods) dueTrials(lease Lease, now time.Time) ([]trial, error) {
+// DueTrials reports the evidence of pods' own tables and of the leases to podstate, and returns the trials that it starts, which the caller
+// runs, and the time of the next one; zero: none is scheduled. A steered path without suspicion costs one map access.
+func (p *Pods) DueTrials(lease Lease) (due []Trial, next time.Time, err error) {
+	now := time.Now()
 	files, _ := p.read()
-	err := p.reportTables(files, now)
-	var out []trial
+	err = p.reportTables(files, now)
 	known := map[path]bool{}
 	for _, f := range files {
-		one := trial{file: f}
+		one := Trial{file: f}
 		for _, d := range f.Decisions {
 			state, at := StateOf(d), path{keyOf(f), d.Redirect}
-			if known[at] = true; state == 0 || state == podstate.Steered && !p.suspected(at) {
+			if known[at] = true; state == 0 || state == podstate.Steered && !p.suspected(at, now) {
 				continue
 			}
 			granted := podstate.LeaseWithdrawn
@@ -94,32 +70,44 @@ func (p *Pods) dueTrials(lease Lease, now time.Time) ([]trial, error) {
 				}
 			}
 			p.report(f, d, granted, now)
-			if s, do := p.report(f, d, podstate.Heartbeat, now); do&podstate.Trial != 0 {
+			s, do := p.report(f, d, podstate.Heartbeat, now)
+			if do&podstate.Trial != 0 {
 				one.paths = append(one.paths, triedPath{d, s})
+			}
+			if !s.Next.IsZero() && !s.NoLease && (next.IsZero() || s.Next.Before(next)) {
+				next = s.Next
 			}
 		}
 		if len(one.paths) > 0 {
-			out = append(out, one)
+			due = append(due, one)
 		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	maps.DeleteFunc(p.paths, func(at path, _ podstate.Status) bool { return !known[at] })
-	return out, err
+	return due, next, err
 }
 
-// suspected reports whether a trial of a steered path is scheduled.
-func (p *Pods) suspected(at path) bool {
+// suspected reports whether a trial of a steered path is scheduled. While the path was being steered, its file had another state.
+func (p *Pods) suspected(at path, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !p.paths[at].Next.IsZero()
+	s, known := p.paths[at]
+	if known && s.State != podstate.Steered {
+		s = s.In(podstate.Steered, now)
+		p.paths[at] = s
+	}
+	return !s.Next.IsZero()
 }
 
-// runTrial tries the paths of one attachment and reports the results to podstate.
-func (p *Pods) runTrial(ctx context.Context, t trial, lease Lease) (changed bool, err error) {
+// RunTrial tries the paths of one attachment, reports the results to podstate, and steers the pod if it may be. It sends queries from the
+// pod's netns, with its address, to the steering address: this needs no pod table and costs the pod no query.
+func (p *Pods) RunTrial(ctx context.Context, t Trial, lease Lease, fallback func(netip.Addr) Fallback) error {
+	p.slots <- struct{}{}
+	defer func() { <-p.slots }()
 	ns, err := enter(t.file)
 	if err != nil {
-		return false, nil //nolint:nilerr // gone: its DEL is under way
+		return nil //nolint:nilerr // gone: its DEL is under way
 	}
 	defer ns.Close()  //nolint:errcheck // only to enter
 	var mu sync.Mutex // guards the results
@@ -131,32 +119,58 @@ func (p *Pods) runTrial(ctx context.Context, t trial, lease Lease) (changed bool
 			s, err := p.tryPath(ctx, ns, t, d, lease)
 			mu.Lock()
 			defer mu.Unlock()
-			results[d.Redirect], errs = s, append(errs, err)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", Name(t.file), err))
+				return
+			}
+			results[d.Redirect] = s
 		})
 	}
 	wg.Wait()
-	if err := errors.Join(errs...); err != nil || ctx.Err() != nil {
-		return false, err
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // the trial's end shows nothing
 	}
+	if len(results) > 0 {
+		errs = append(errs, p.takeResults(t, results, fallback))
+	}
+	return errors.Join(errs...)
+}
+
+// takeResults reports the results of a trial to podstate, and has the pod steered without waiting for the next Reconcile.
+func (p *Pods) takeResults(t Trial, results map[steer.Redirect]signal, fallback func(netip.Addr) Fallback) error {
 	p.reconciling.Lock()
 	defer p.reconciling.Unlock()
+	host, hostInode, err := podfile.OpenNetNS(p.hostNS)
+	if err != nil {
+		return fmt.Errorf("open the host's netns: %w", err)
+	}
+	defer host.Close()
 	for box := range sandboxes(p.attachmentsOf(t.file)) {
 		defer box.close()
-		if box.ns == nil || !slices.ContainsFunc(box.files, func(f podfile.File) bool { return keyOf(f) == keyOf(t.file) }) {
+		if box.ns == nil || t.file.NetNSInode == hostInode || !slices.ContainsFunc(box.files, func(f podfile.File) bool { return keyOf(f) == keyOf(t.file) }) {
 			continue
 		}
-		return p.decide(&box, func(f podfile.File, d podfile.Decision) (signal, bool) {
+		changed, err := p.decide(&box, func(f podfile.File, d podfile.Decision) (signal, bool) {
 			s, tried := results[d.Redirect]
 			return s, tried && keyOf(f) == keyOf(t.file)
 		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", Name(t.file), err)
+		}
+		if changed {
+			return errors.Join(p.reconcile(&box, host, fallback, false)...)
+		}
 	}
-	return false, nil
+	return nil
 }
 
 // tryPath tries one path over both protocols. A bypassed path is tried over UDP first, with one packet, so that a lasting policy drops no
-// more than that.
-func (p *Pods) tryPath(ctx context.Context, ns *os.File, t trial, d triedPath, lease Lease) (signal, error) {
+// more than that. A young path that is steered is tried over UDP alone, because over TCP its table hides the answers from the trial.
+func (p *Pods) tryPath(ctx context.Context, ns *os.File, t Trial, d triedPath, lease Lease) (signal, error) {
 	protocols := []steer.Protocol{steer.UDP, steer.TCP}
+	if d.Status.State == podstate.Steered && d.Young(time.Now()) {
+		protocols = protocols[:1]
+	}
 	results := make([]verdict, len(protocols))
 	errs := make([]error, len(protocols))
 	var wg sync.WaitGroup
@@ -210,24 +224,30 @@ const (
 
 // tryProtocol tries one path over one protocol. No query counts as lost while the agent itself is in doubt, nor if the pod's table saw an
 // answer, unless that is hidden: it may have seen the kernel program's.
-func (p *Pods) tryProtocol(ctx context.Context, ns *os.File, t trial, d triedPath, proto steer.Protocol, lease Lease) (verdict, error) {
+func (p *Pods) tryProtocol(ctx context.Context, ns *os.File, t Trial, d triedPath, proto steer.Protocol, lease Lease) (verdict, error) {
 	begun, _, held := lease(d.Redirect.Steering, proto)
 	if !held {
 		return unknown, nil
+	}
+	timeout := trialTimeout
+	if d.Young(time.Now()) {
+		timeout = youngTimeout
 	}
 	if d.Status.State == podstate.Bypassed {
 		if err := p.releaseClients(t.file, d.Redirect.Steering, proto); err != nil {
 			return unknown, err
 		}
-		return query(ctx, ns, d.Redirect, proto) // lost or void, it stays bypassed
+		return query(ctx, ns, d.Redirect, proto, timeout) // lost or void, it stays bypassed
 	}
-	young := time.Since(begun) < trialTimeout
+	newLease := time.Since(begun) < trialTimeout
+	var sent time.Time
 	for range trialQueries {
-		answer, err := query(ctx, ns, d.Redirect, proto)
+		sent = time.Now()
+		answer, err := query(ctx, ns, d.Redirect, proto, timeout)
 		if err != nil || answer != isLost {
 			return answer, err
 		}
-		if young {
+		if newLease {
 			return unknown, nil
 		}
 		if d.Hidden && proto == steer.UDP { // the kernel program answers nothing over TCP
@@ -237,7 +257,6 @@ func (p *Pods) tryProtocol(ctx context.Context, ns *os.File, t trial, d triedPat
 			return isAnswered, err
 		}
 	}
-	sent := time.Now()
 	for time.Since(sent) < renewalTimeout && ctx.Err() == nil {
 		since, renewed, held := lease(d.Redirect.Steering, proto)
 		if !held || !since.Equal(begun) {
@@ -246,7 +265,7 @@ func (p *Pods) tryProtocol(ctx context.Context, ns *os.File, t trial, d triedPat
 		if renewed.After(sent) {
 			return isLost, nil
 		}
-		tick.Pause(ctx, trialTimeout/10)
+		tick.Pause(ctx, trialTimeout/50)
 	}
 	return unknown, nil
 }
@@ -279,7 +298,7 @@ func (p *Pods) TryClient(ctx context.Context, c steer.Client) (known bool, err e
 		if err := p.Release(c); err != nil {
 			return true, err
 		}
-		_, err = query(ctx, ns, steer.Redirect{Steering: c.Address}, c.Protocol)
+		_, err = query(ctx, ns, steer.Redirect{Steering: c.Address}, c.Protocol, trialTimeout)
 		return true, err
 	}
 	return false, nil
@@ -287,7 +306,7 @@ func (p *Pods) TryClient(ctx context.Context, c steer.Client) (known bool, err e
 
 // tableSawAnswer reports whether the pod's own table saw an answer. While it steers, it gives answers the source that the pod expects, so
 // that no socket of a trial takes them.
-func (p *Pods) tableSawAnswer(ns *os.File, t trial, d triedPath, proto steer.Protocol) (bool, error) {
+func (p *Pods) tableSawAnswer(ns *os.File, t Trial, d triedPath, proto steer.Protocol) (bool, error) {
 	files, _ := p.read()
 	files = slices.DeleteFunc(slices.Clone(files), func(f podfile.File) bool { return f.NetNSInode != t.file.NetNSInode })
 	bypassed, known, err := p.bypassedBy(&sandbox{files: files, ns: ns})
@@ -295,11 +314,11 @@ func (p *Pods) tableSawAnswer(ns *os.File, t trial, d triedPath, proto steer.Pro
 }
 
 // query sends one query and waits for the answer, over TCP on a connection of its own.
-func query(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Protocol) (verdict, error) {
+func query(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Protocol, timeout time.Duration) (verdict, error) {
 	to := netip.AddrPortFrom(r.Steering, 53)
 	message := prober.NewTrial()
 	if proto == steer.TCP {
-		return queryOverTCP(ctx, ns, to, message)
+		return queryOverTCP(ctx, ns, to, message, timeout)
 	}
 	var conn *net.UDPConn
 	var opened error
@@ -311,7 +330,7 @@ func query(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Proto
 		return unknown, err
 	}
 	defer conn.Close() //nolint:errcheck // nothing was written to keep
-	_ = conn.SetDeadline(time.Now().Add(trialTimeout))
+	_ = conn.SetDeadline(time.Now().Add(timeout))
 	if _, err := conn.WriteToUDPAddrPort(message.Wire(), to); err != nil {
 		return isLost, nil //nolint:nilerr // without a route the query is lost
 	}
@@ -333,8 +352,8 @@ func query(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Proto
 
 // queryOverTCP is query over TCP. A connection alone is no answer: a filter may drop what follows. If the agent ends the connection
 // without an answer, it has no slot for this client now: the result is unknown.
-func queryOverTCP(ctx context.Context, ns *os.File, to netip.AddrPort, message prober.Trial) (verdict, error) {
-	deadline := time.Now().Add(trialTimeout)
+func queryOverTCP(ctx context.Context, ns *os.File, to netip.AddrPort, message prober.Trial, timeout time.Duration) (verdict, error) {
+	deadline := time.Now().Add(timeout)
 	var conn net.Conn
 	var dialed error
 	err := hostnet.InNetNS(int(ns.Fd()), func() error {

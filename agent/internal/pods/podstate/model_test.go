@@ -99,6 +99,9 @@ func (w *world) on(e Event) {
 		if w.status.State == Steered {
 			w.trialEnds = w.now.Add(3 * time.Second) // two queries, and the renewal of the lease behind them
 		}
+		if w.status.Young(w.now) {
+			w.trialEnds = w.now.Add(300 * time.Millisecond) // two queries with a short timeout
+		}
 		if w.host && w.status.State == Bypassed {
 			w.heldUntil = w.now // released: one query is delivered, the trial's
 		}
@@ -309,6 +312,40 @@ func TestModel(t *testing.T) {
 				t.Errorf("after %s: %s: %+v", at, why, *w)
 			}
 		})
+	}
+}
+
+// TestNewPodUnderPolicy: a pod that a policy lets reach only kube-dns from its ADD on loses no query. One whose policy comes soon after it loses
+// none that begin a second later, and a step of the model, while the policy stands. When the policy ends, the agent answers soon.
+func TestNewPodUnderPolicy(t *testing.T) {
+	for _, c := range classes {
+		if c.host {
+			continue // it is steered by its resolv.conf
+		}
+		for _, after := range []time.Duration{0, step, 2 * time.Second, 8 * time.Second} {
+			w := newWorld(c)
+			w.leaseUntil, w.upSince, w.looked = w.now.Add(time.Second), w.now.Add(-time.Minute), w.now
+			begun, lost, byAgent := w.now, time.Duration(-1), false
+			for ; w.now.Sub(begun) < after+5*time.Minute; w.now = w.now.Add(step) {
+				if w.path = w.now.Sub(begun) < after; w.path {
+					lost = 0
+				}
+				w.agent()
+				if answered, _ := w.query(); !answered {
+					lost = w.now.Sub(begun) - after
+				}
+			}
+			if after == 0 && lost >= 0 || lost > time.Second+step {
+				t.Errorf("%s, policy after %s: a query is lost %s later", c.name, after, lost)
+			}
+			for w.path, begun = true, w.now; !byAgent && w.now.Sub(begun) < time.Hour; w.now = w.now.Add(step) {
+				w.agent()
+				_, byAgent = w.query()
+			}
+			if back := w.now.Sub(begun); back > 15*time.Second {
+				t.Errorf("%s, policy after %s: back %s after its end", c.name, after, back)
+			}
+		}
 	}
 }
 

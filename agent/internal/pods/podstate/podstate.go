@@ -2,7 +2,8 @@
 //
 // One table maps each state and event to the next state and to what is to be done. It reads no clock and touches nothing: callers report
 // what they see as events, with their time, and carry out the effects. No other package decides about a pod. A path whose trials are
-// answered is steered again at most Soon after it works again, or Rarely if it failed for longer than Patient.
+// answered is steered again at most Soon after it works again, or Rarely if it failed for longer than Patient. A new path is tried every Retry
+// while it is young, so that a policy which comes just after the pod costs it little.
 //
 // On failure: a caller that cannot carry out an effect passes the state that is in force with the next event.
 package podstate
@@ -57,11 +58,14 @@ const (
 
 // The pauses between two trials.
 const (
-	Retry   = 500 * time.Millisecond // of a path that has had no result yet
+	Retry   = 500 * time.Millisecond // of a path that has had no result yet, and of a young one
 	Soon    = 10 * time.Second       // of a bypassed one
 	Rarely  = time.Minute            // of one that is bypassed for longer than Patient, so that a lasting policy denies little
 	Patient = 10 * time.Minute
 )
+
+// Youth is how long a path is young, from when it is first seen untried. Network policies follow a pod's start by some seconds.
+const Youth = 10 * time.Second
 
 // Pause is the time to the next trial of a path that has been bypassed for so long.
 func Pause(bypassed time.Duration) time.Duration {
@@ -78,7 +82,8 @@ type Status struct {
 	Since     time.Time // of the state
 	Next      time.Time // of the next trial; zero: none is scheduled
 	NoLease   bool      // no trial would show anything
-	// Hidden: the pod's own table may have seen only the kernel program's answers, so the next trial does not count what it saw.
+	Untried   time.Time // when the path was first seen untried; zero: before this agent
+	// Hidden: the pod's own table may have seen only the kernel program's answers, or none, so the next trial does not count what it saw.
 	Hidden bool
 }
 
@@ -99,6 +104,7 @@ const (
 	nowHidden // see Status.Hidden
 	retry
 	later   // after the pause
+	watch   // after Retry while the path is young, never else; hidden, because the pod may have sent no query since
 	noLease // none until the lease is back
 	leased  // at once if one was kept waiting for the lease
 	ifDue   // start it if its time has come
@@ -115,14 +121,14 @@ var table = [Bypassed + 1][events]row{
 		Heartbeat:       {trial: ifDue},
 	},
 	Waiting: {
-		FallbackVerified: {to: Steered, do: Steer | OffloadOn | Log, trial: never},
+		FallbackVerified: {to: Steered, do: Steer | OffloadOn | Log, trial: watch},
 		LeaseGranted:     {trial: leased},
 		LeaseWithdrawn:   {trial: noLease},
 	},
 	Steered: {
-		TrialAnswered:     {trial: never},
+		TrialAnswered:     {trial: watch},
 		TrialUnanswered:   {to: Bypassed, do: Bypass | OffloadOff | Log, trial: later},
-		TrialVoid:         {trial: never},
+		TrialVoid:         {trial: watch},
 		TableBypasses:     {trial: now},
 		TableKnowsNothing: {trial: now},
 		KernelSuspects:    {trial: nowHidden},
@@ -149,7 +155,34 @@ func (s Status) In(state State, at time.Time) Status {
 	if s.State == state {
 		return s
 	}
-	return Status{State: state, Offloaded: state == Steered, Since: at, NoLease: s.NoLease}
+	next := Status{State: state, Offloaded: state == Steered, Since: at, NoLease: s.NoLease, Untried: s.Untried}
+	if state == Untried {
+		next.Untried = at
+	}
+	if state == Steered {
+		next = next.watch(at)
+	}
+	return next
+}
+
+// Young reports whether the path is young.
+func (s Status) Young(at time.Time) bool { return at.Sub(s.Untried) < Youth }
+
+// watch schedules a trial of a steered path while it is young, and none later.
+func (s Status) watch(at time.Time) Status {
+	s.Next, s.Hidden = time.Time{}, false
+	if s.Young(at) {
+		s.Next, s.Hidden = at.Add(Retry), true
+	}
+	return s
+}
+
+// pause is the time to the next trial of a path that is not steered.
+func (s Status) pause(at time.Time) time.Duration {
+	if s.Young(at) {
+		return Retry
+	}
+	return Pause(at.Sub(s.Since))
 }
 
 // On returns the status after an event, and what is to be done.
@@ -162,12 +195,14 @@ func (s Status) On(e Event, at time.Time) (Status, Effect) {
 	switch r.trial {
 	case never:
 		s.Next, s.Hidden = time.Time{}, false
+	case watch:
+		s = s.watch(at)
 	case now, nowHidden:
 		s.Next, s.Hidden = at, s.Hidden || r.trial == nowHidden
 	case retry:
 		s.Next = at.Add(Retry)
 	case later:
-		s.Next, s.Hidden = at.Add(Pause(at.Sub(s.Since))), false
+		s.Next, s.Hidden = at.Add(s.pause(at)), false
 	case noLease:
 		s.NoLease = true
 	case leased:
@@ -185,17 +220,16 @@ func (s Status) On(e Event, at time.Time) (Status, Effect) {
 // start starts the trial if it is due. Where no result is reported, it is repeated after the pause; of a steered path one is started for
 // each suspicion.
 func (s Status) start(at time.Time) (Status, Effect) {
-	pause := Pause(at.Sub(s.Since))
 	switch {
 	case s.Next.IsZero() && s.State == Untried:
 		s.Next = at
 	case s.Next.IsZero() && s.State == Bypassed:
-		s.Next = at.Add(pause)
+		s.Next = at.Add(s.pause(at))
 	}
 	if s.Next.IsZero() || s.NoLease || at.Before(s.Next) {
 		return s, 0
 	}
-	s.Next = at.Add(pause)
+	s.Next = at.Add(Pause(at.Sub(s.Since)))
 	if s.State == Steered {
 		s.Next = time.Time{}
 	}

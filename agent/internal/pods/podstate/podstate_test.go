@@ -55,15 +55,35 @@ func TestTable(t *testing.T) {
 			LeaseWithdrawn: "bypassed, next 10s, no lease",
 		},
 	}
+	// While the path is young, these differ: it is tried again soon, and a steered one is watched.
+	young := map[State]map[Event]string{
+		Untried: {TrialUnanswered: "bypassed, log, next 5.5s"},
+		Waiting: {FallbackVerified: "steered, steer, offload on, log, next 5.5s, hidden"},
+		Steered: {
+			TrialAnswered: "steered, next 5.5s, hidden", TrialVoid: "steered, next 5.5s, hidden",
+			TrialUnanswered: "bypassed, bypass, offload off, log, next 5.5s", HostDrops: "bypassed, bypass, offload off, log, next 5.5s",
+		},
+		Bypassed: {TrialUnanswered: "bypassed, next 5.5s", TrialVoid: "bypassed, next 5.5s", HostDrops: "bypassed, bypass, next 5.5s"},
+	}
 	from := time.Unix(0, 0)
 	for state := Untried; state <= Bypassed; state++ {
 		for e := range events {
 			before := Status{State: state, Offloaded: state == Steered, Since: from, Next: from.Add(10 * time.Second)}
-			s, do := before.On(e, from.Add(5*time.Second))
 			expected, changes := want[state][e]
 			if !changes {
 				expected = stateNames[state] + same
 			}
+			before.Untried = from
+			inYouth, differs := young[state][e]
+			if !differs {
+				inYouth = expected
+			}
+			s, do := before.On(e, from.Add(5*time.Second))
+			if got := describe(s, do, from); got != inYouth {
+				t.Errorf("a young path, %s, %s: %s; want %s", stateNames[state], eventNames[e], got, inYouth)
+			}
+			before.Untried = from.Add(5*time.Second - Youth)
+			s, do = before.On(e, from.Add(5*time.Second))
 			if got := describe(s, do, from); got != expected {
 				t.Errorf("%s, %s: %s; want %s", stateNames[state], eventNames[e], got, expected)
 			}
@@ -87,6 +107,8 @@ func TestTrials(t *testing.T) {
 		want   string
 	}{
 		{"of a pod that ran before", Status{State: Untried}, []Event{Heartbeat}, "untried, trial, next 11s"},
+		{"of a young pod that was bypassed", Status{State: Bypassed, Untried: from}, []Event{Heartbeat}, "bypassed, next 1.5s"},
+		{"of a young pod, without a result", Status{State: Untried, Untried: from}, []Event{Heartbeat, Heartbeat}, "untried, next 11s"},
 		{"of a bypassed pod, after an agent's start", Status{State: Bypassed}, []Event{Heartbeat}, "bypassed, next 11s"},
 		{"of a steered pod", Status{State: Steered}, []Event{Heartbeat}, "steered"},
 		{"of a suspect", Status{State: Steered}, []Event{TableBypasses, Heartbeat}, "steered, trial"},
@@ -120,6 +142,15 @@ func TestIn(t *testing.T) {
 	}
 	if got, want := s.In(Steered, from.Add(time.Minute)), (Status{State: Steered, Offloaded: true, Since: from.Add(time.Minute), NoLease: true}); got != want {
 		t.Errorf("another state: %+v, want %+v", got, want)
+	}
+	later := from.Add(time.Second)
+	if got, want := s.In(Untried, later), (Status{State: Untried, Since: later, NoLease: true, Untried: later}); got != want {
+		t.Errorf("a new pod: %+v, want %+v", got, want)
+	}
+	s = Status{State: Waiting, Untried: from}
+	want := Status{State: Steered, Offloaded: true, Since: later, Untried: from, Next: later.Add(Retry), Hidden: true}
+	if got := s.In(Steered, later); got != want {
+		t.Errorf("a young path is steered: %+v, want %+v", got, want)
 	}
 }
 

@@ -1,0 +1,160 @@
+//go:build timing
+
+package steering
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/neardns/neardns/integration/programs"
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer/iptables"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+const (
+	// firstLookup is how much longer than without neardns a pod's first lookup may take where no policy interferes, or one did a second before.
+	firstLookup = 50 * time.Millisecond
+	// steeredWithin is how soon after its ADD a pod is steered, of 95 pods in 100.
+	steeredWithin = 300 * time.Millisecond
+	rounds        = 3
+	// youth is podstate.Youth: until then, a pod is watched closely.
+	youth = 10 * time.Second
+)
+
+// timedLookup is how long a pod's process waits for a name that exists, by a C library's resolver with its own timeouts.
+func (p *pod) timedLookup(library string) time.Duration {
+	p.node.t.Helper()
+	args := append([]string{"env", "TIMED=1"}, p.lookupCommand(library, "timed", "any", "web.default.svc.cluster.local.")...)
+	out, err := p.TryRun("", args...)
+	fields := strings.Fields(out)
+	if err != nil || len(fields) < 3 || fields[1] == "error" {
+		p.node.t.Errorf("%s, %s: %v %q", p.name, library, err, out)
+		return 0
+	}
+	micros, err := strconv.ParseInt(fields[len(fields)-1], 10, 64)
+	testutil.Must(p.node.t, err)
+	return time.Duration(micros) * time.Microsecond
+}
+
+// TestTimingFirstLookup measures how long a new pod's first lookup takes without a policy, with one that is in force before the pod, and with
+// ones that come 100 ms and 2 s after it, next to a pod that opted out.
+//
+// State: TestNewPodUnderPolicy, TestNewPodIsSteered (here). Bound: firstLookup; a lookup that meets the policy's coming pays one repetition.
+func TestTimingFirstLookup(t *testing.T) {
+	for _, s := range []setup{
+		{families: testutil.IPv4, proven: true},
+		{families: testutil.IPv4, proxy: testutil.IPTables, proven: true, backend: string(iptables.NFT)},
+	} {
+		t.Run(s.String(), func(t *testing.T) {
+			n := newNode(t, s)
+			n.DNS.Behave(testutil.Behaviour{Handler: answerCorpus})
+			n.write("nsswitch.conf", "hosts: dns\n")
+			testutil.Must(t, lookups())
+			n.startAgent()
+			out := n.addPod(optOut)
+			out.resolver("timed", "ndots:5")
+			out.timedLookup("glibc") // kube-dns knows the name
+			for _, library := range []string{"glibc", "musl"} {
+				for _, after := range []time.Duration{never, 0, 100 * time.Millisecond, 2 * time.Second} {
+					n.measureFirstLookups(out, library, after)
+				}
+			}
+		})
+	}
+}
+
+// never is no time at which a policy comes.
+const never time.Duration = -1
+
+// measureFirstLookups has new pods look a name up, at once and a second later, while a policy comes so long after ADD.
+func (n *node) measureFirstLookups(out *pod, library string, after time.Duration) {
+	n.t.Helper()
+	var without, first, later []time.Duration
+	for range rounds {
+		without = append(without, out.timedLookup(library))
+		end := func() {}
+		if after == 0 {
+			end = n.policy()
+		}
+		p := n.makePod(true, nil)
+		if after > 0 {
+			time.Sleep(after)
+			end = n.policy()
+		}
+		p.resolver("timed", "ndots:5")
+		var wg sync.WaitGroup
+		wg.Go(func() { first = append(first, p.timedLookup(library)) })
+		time.Sleep(time.Second)
+		later = append(later, p.timedLookup(library))
+		wg.Wait()
+		end()
+		p.del()
+	}
+	when, limit := after.String()+" after ADD", slices.Max(without)+firstLookup
+	firstLimit := limit
+	switch {
+	case after == never:
+		when = "none"
+	case after == 0:
+		when = "before ADD"
+	default:
+		firstLimit += map[string]time.Duration{"glibc": 5 * time.Second, "musl": 2500 * time.Millisecond}[library]
+	}
+	n.t.Logf("%s, %s, policy %s: without neardns %v, first lookup %v, a second later %v", n.setup, library, when, without, first, later)
+	if slices.Max(first) > firstLimit || slices.Max(later) > limit {
+		n.t.Errorf("a lookup takes longer than %s, or %s a second later", firstLimit, limit)
+	}
+}
+
+// TestTimingNewPodsAreSteered measures the time from a pod's ADD until it is steered, on a node of 110 pods.
+//
+// State: TestNewPodIsSteered (here). Bound: steeredWithin.
+func TestTimingNewPodsAreSteered(t *testing.T) {
+	for _, s := range []setup{
+		{families: testutil.Dual, proven: true},
+		{families: testutil.Dual, proxy: testutil.IPTables, proven: true, backend: string(iptables.NFT)},
+	} {
+		t.Run(s.String(), func(t *testing.T) {
+			n := newNode(t, s)
+			n.startAgent()
+			for range 90 {
+				n.makePod(true, nil)
+			}
+			time.Sleep(youth) // their trials are over
+			var took []time.Duration
+			for range 20 {
+				steered := make(chan time.Duration, 1)
+				file := podfile.Path(n.stateDir(), programs.ContainerID(fmt.Sprintf("pod%d", n.pods+1)), "eth0")
+				go func() { steered <- untilSteered(file) }()
+				n.makePod(true, nil)
+				took = append(took, <-steered)
+			}
+			slices.Sort(took)
+			t.Logf("steered after %s (median), %s (95 in 100), %s (the last)", took[10], took[18], took[19])
+			if took[18] > steeredWithin {
+				t.Errorf("steered after %s", took[18])
+			}
+		})
+	}
+}
+
+// untilSteered is how long a pod file that is not there yet has a pod that is not steered.
+func untilSteered(file string) time.Duration {
+	var made time.Time
+	for begun := time.Now(); time.Since(begun) < patience; time.Sleep(time.Millisecond) {
+		f, err := podfile.Read(file)
+		if err == nil && made.IsZero() {
+			made = time.Now()
+		}
+		if err == nil && len(f.In(podfile.Steered)) == len(f.Decisions) {
+			return time.Since(made)
+		}
+	}
+	return patience
+}
