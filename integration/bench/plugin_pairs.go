@@ -73,7 +73,8 @@ func (b *bench) oursWith(name string, p place, dir string, more map[string]any) 
 			"neardns.io/search-completion": "true", "neardns.io/steer": "perhaps",
 		}
 	}
-	conf := pluginConf(dir, p.pod, map[string]any{"redirects": addresses, "capabilities": map[string]any{"dns": true}, "runtimeConfig": given})
+	conf := pluginConf(dir, p.pod, map[string]any{"redirects": addresses, "steer": "always",
+		"capabilities": map[string]any{"dns": true}, "runtimeConfig": given}) // always: ADD writes the pod's rules, too
 	maps.Copy(conf, more)
 	made := pair{name: name}
 	for verb, to := range map[string]**subject{"ADD": &made.do, "DEL": &made.undo} {
@@ -88,8 +89,8 @@ func (b *bench) oursWith(name string, p place, dir string, more map[string]any) 
 		b.must(err)
 		f, err := podfile.Read(podfile.Path(filepath.Join(dir, "state"), "bench", "eth0"))
 		b.must(err)
-		if len(f.In(podfile.Pending)) != len(addresses) {
-			b.t.Fatalf("%s: the pod does not wait for its trial: %+v", made.name, f.Decisions)
+		if len(f.In(podfile.Steered)) != len(addresses) {
+			b.t.Fatalf("%s: the pod is not steered: %+v", made.name, f.Decisions)
 		}
 		_, _, err = made.undo.run()
 		b.must(err)

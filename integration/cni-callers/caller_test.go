@@ -128,6 +128,7 @@ func (n *node) testMany(t *testing.T) {
 	if t.Failed() {
 		return
 	}
+	n.restartAgent()
 	for _, p := range pods {
 		p.wantState(podfile.Steered, "")
 	}
@@ -136,6 +137,7 @@ func (n *node) testMany(t *testing.T) {
 	}
 	all(n.caller.tearDown)
 	n.wantFiles()
+	n.restartAgent()
 }
 
 func (n *node) testOptOut(t *testing.T) {

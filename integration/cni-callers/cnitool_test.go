@@ -114,10 +114,12 @@ func (c cnitool) testCheck(t *testing.T) {
 	c.must("check", p)
 	p.wantState(podfile.Steered, "")
 	c.must("check", p)
+	n.killAgent() // it might put the table back
 	p.Run("nft", "delete", "table", "inet", "neardns")
 	if err := c.call("check", p, nil); err == nil {
 		t.Error("CHECK without the pod's table is good")
 	}
+	n.startAgent()
 	n.mustTearDown(p)
 	n.wantFiles()
 }

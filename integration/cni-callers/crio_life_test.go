@@ -59,15 +59,16 @@ func (c *crio) testValidated(t *testing.T) {
 func (c *crio) testCheck(t *testing.T) {
 	n := c.node
 	p := n.mustSetUp("checked")
+	p.wantState(podfile.Steered, "")
 	n.killAgent()
 	if err := c.status(p); err != nil {
 		t.Errorf("without an agent: %v", err)
 	}
-	n.startAgent()
 	p.Run("nft", "delete", "table", "inet", "neardns")
 	if err := c.status(p); err == nil || !strings.Contains(err.Error(), "neardns") {
 		t.Errorf("without the pod's table: %v", err)
 	}
+	n.startAgent()
 	n.mustTearDown(p)
 	n.wantFiles()
 }

@@ -336,7 +336,7 @@ func (p *Pods) notUplink(host *os.File, iface string) error {
 func (p *Pods) repair(box *sandbox, verified func(netip.Addr) bool) error {
 	want := podfile.Table(box.files...)
 	if len(want.Redirects) == 0 {
-		return nil
+		return p.removeUnrecorded(box)
 	}
 	for _, r := range want.Redirects {
 		if !verified(r.ClusterDNS) {
@@ -373,6 +373,20 @@ func (p *Pods) repair(box *sandbox, verified func(netip.Addr) bool) error {
 		return err
 	}
 	p.log.Warn("pod table repaired", "pod", box.files[0].PodNamespace+"/"+box.files[0].PodName, "container_id", box.files[0].ContainerID, "drift", drift.Items)
+	return nil
+}
+
+// removeUnrecorded removes, once per agent, a table that no file records as steering: the file was lost, or its writer ended before it wrote
+// it. A trial of such a pod would never be answered, because the table gives answers another source.
+func (p *Pods) removeUnrecorded(box *sandbox) error {
+	at, seen := keyOf(box.files[0]), fingerprint{inode: box.files[0].NetNSInode}
+	if p.verified[at] == seen {
+		return nil
+	}
+	if err := removeOf(p.backend, box.ns); err != nil {
+		return fmt.Errorf("remove a table that no pod file records: %w", err)
+	}
+	p.verified[at] = seen
 	return nil
 }
 

@@ -63,13 +63,7 @@ func (p *Pods) DueTrials(lease Lease) (due []Trial, next time.Time, err error) {
 			if known[at] = true; state == 0 || state == podstate.Steered && !p.suspected(at, now) {
 				continue
 			}
-			granted := podstate.LeaseWithdrawn
-			for _, proto := range []steer.Protocol{steer.UDP, steer.TCP} {
-				if _, _, held := lease(d.Redirect.Steering, proto); held {
-					granted = podstate.LeaseGranted
-				}
-			}
-			p.report(f, d, granted, now)
+			p.report(f, d, leaseEvent(lease, d.Redirect.Steering, state), now)
 			s, do := p.report(f, d, podstate.Heartbeat, now)
 			if do&podstate.Trial != 0 {
 				one.paths = append(one.paths, triedPath{d, s})
@@ -86,6 +80,16 @@ func (p *Pods) DueTrials(lease Lease) (due []Trial, next time.Time, err error) {
 	defer p.mu.Unlock()
 	maps.DeleteFunc(p.paths, func(at path, _ podstate.Status) bool { return !known[at] })
 	return due, next, err
+}
+
+// leaseEvent reports whether a trial would show anything. Of a steered path one lost protocol is enough; any other path needs an answer over both.
+func leaseEvent(lease Lease, address netip.Addr, state podstate.State) podstate.Event {
+	_, _, udp := lease(address, steer.UDP)
+	_, _, tcp := lease(address, steer.TCP)
+	if udp && tcp || state == podstate.Steered && (udp || tcp) {
+		return podstate.LeaseGranted
+	}
+	return podstate.LeaseWithdrawn
 }
 
 // suspected reports whether a trial of a steered path is scheduled. While the path was being steered, its file had another state.
@@ -253,8 +257,10 @@ func (p *Pods) tryProtocol(ctx context.Context, ns *os.File, t Trial, d triedPat
 		if d.Hidden && proto == steer.UDP { // the kernel program answers nothing over TCP
 			continue
 		}
-		if seen, err := p.tableSawAnswer(ns, t, d, proto); err != nil || seen {
-			return isAnswered, err
+		if d.Status.State == podstate.Steered { // else the table does not have this path
+			if seen, err := p.tableSawAnswer(ns, t, d, proto); err != nil || seen {
+				return isAnswered, err
+			}
 		}
 	}
 	for time.Since(sent) < renewalTimeout && ctx.Err() == nil {

@@ -1,10 +1,13 @@
 package pods
 
 import (
+	"log/slog"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -27,6 +30,57 @@ func TestTrialNeedsAnAnswerOverTCP(t *testing.T) {
 	n.due("a")
 	n.try(held, true)
 	n.tend(func(netip.Addr) Fallback { return Fallback{Verified: true} }, false, map[string]int{Steered: 1})
+}
+
+// A path that is not steered shows nothing in the pod's table, so a lost query counts although the table steers another family.
+func TestTrialNextToASteeredFamily(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	n.serve()
+	pod := n.AddPod("pod")
+	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
+	n.tend(yes, true, map[string]int{Steered: 1})
+	f := fileOf(pod, "a", "eth0", append(decisions(podfile.Steered, r4), decisions(podfile.Pending, r6)...))
+	f.Decisions[1].Untried = true
+	write(t, n.dir, f)
+	defer n.drop(pod, "ip6 daddr "+r6.Steering.String()+" drop")()
+	n.try(held, false)
+	if d := n.states("a", "eth0")[1]; len(d.Unanswered) != 2 || d.State != podfile.Pending {
+		t.Errorf("a path without answers: %+v", d)
+	}
+}
+
+// A trial needs answers over both protocols, so none runs until both leases are granted, and then one runs at once.
+func TestTrialWaitsForBothLeases(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	n.serve()
+	f := fileOf(n.AddPod("pod"), "a", "eth0", decisions(podfile.Pending, r4))
+	f.Decisions[0].Untried = true
+	write(t, n.dir, f)
+	overUDP := func(_ netip.Addr, p steer.Protocol) (since, renewed time.Time, held bool) {
+		return time.Time{}, time.Now(), p == steer.UDP
+	}
+	if due, next, err := n.DueTrials(overUDP); err != nil || len(due) > 0 || !next.IsZero() {
+		t.Errorf("without the lease over TCP: %d trials, the next at %s, %v", len(due), next, err)
+	}
+	n.try(held, true)
+}
+
+// A table that no file records, of a pod whose file was lost, is removed before the pod is tried: with it, no trial would be answered.
+func TestUnrecordedTableIsRemoved(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	n.serve()
+	pod := n.AddPod("pod")
+	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6)))
+	n.tend(yes, true, map[string]int{Steered: 1})
+	f := fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6))
+	f.Decisions[0].Untried, f.Decisions[1].Untried = true, true
+	write(t, n.dir, f)
+	n.Pods = open(n.dir, n.Host.Path(), slog.New(slog.DiscardHandler)) // the next agent
+	n.tend(yes, true, map[string]int{Pending: 1})
+	n.wantTable(pod)
+	n.try(held, true)
+	n.tend(yes, true, map[string]int{Steered: 1})
+	n.wantTable(pod, r4, r6)
 }
 
 // A pod whose link is wanted for kernel hits has one in every state that it can be in.
