@@ -41,11 +41,10 @@ type Env struct {
 
 // Node is a complete NodeConfig. Comments name the key if it differs from the field.
 type Node struct {
-	Arrangement      string           // one of the Arrangement constants
-	ClusterDomain    string           // lower case, without the final dot
-	Redirects        []steer.Redirect // complete: each has its steering address
-	LocalAddresses   []netip.Addr
-	InterceptNode    bool
+	Steering
+	Folders
+	CorefileKeys
+	ClusterDomain    string // lower case, without the final dot
 	Upstreams        Upstreams
 	StubDomains      map[string][]nameserver.Address // by domain, lower case, without the final dot
 	KubeDNSConfigMap string                          // folder of a mounted kube-dns ConfigMap; it may not exist
@@ -55,26 +54,46 @@ type Node struct {
 	Limits           Limits
 	Lease            Lease
 	Link             Link
-	Backend          string // one of the Backend constants
-	KubeProxyMode    string // one of the KubeProxy constants
 	Listen           Listen
 	Log              Log
 	PodDNS           overlay.Rules // wanted changes of pods' own DNS settings
 	ResolvConf       ResolvConf
-	AdoptPods        bool // pods that ran before neardns are steered, too
 	Hosts            Hosts
-	StateDir         string
-	PersistDir       string
-	Corefile         string            // path of a file that replaces the rendered Corefile; "" for none
-	CorefileText     string            // its text
-	Snippets         map[string]string // lines added to the server block of a zone, by zone ("." is the root)
 
-	at     map[string]strict.Place // where each field was written
-	origin map[string]string       // where the value of a field that was not written comes from
+	origins
+}
 
-	podDNS  strict.Value      // as it was written
-	unknown []*strict.Fault   // unknown keys, which are ignored
-	remarks map[string]string // more text for Show's comments
+// Steering has the keys about how pods' queries reach the agent.
+type Steering struct {
+	Arrangement    string           // one of the Arrangement constants
+	Redirects      []steer.Redirect // complete: each has its steering address
+	LocalAddresses []netip.Addr
+	InterceptNode  bool
+	Backend        string // one of the Backend constants
+	KubeProxyMode  string // one of the KubeProxy constants
+	AdoptPods      bool   // pods that ran before neardns are steered, too
+}
+
+// Folders has the keys of the folders on the node.
+type Folders struct {
+	StateDir   string
+	PersistDir string
+}
+
+// CorefileKeys has the keys about the text of the Corefile.
+type CorefileKeys struct {
+	Corefile     string            // path of a file that replaces the rendered Corefile; "" for none
+	CorefileText string            // its text
+	Snippets     map[string]string // lines added to the server block of a zone, by zone ("." is the root)
+}
+
+// origins is where the values come from.
+type origins struct {
+	at      map[string]strict.Place // where each field was written
+	origin  map[string]string       // where the value of a field that was not written comes from
+	podDNS  strict.Value            // as it was written
+	unknown []*strict.Fault         // unknown keys, which are ignored
+	remarks map[string]string       // more text for Show's comments
 }
 
 // Unknown lists the keys of the file that this release does not know, each with its place and the key that was probably meant. They
@@ -201,7 +220,8 @@ type Log struct {
 // Default returns the values of keys that are neither in the file nor detected. It is not valid: there is no default cluster DNS address.
 func Default() Node {
 	return Node{
-		Arrangement:      ArrangementSteered,
+		Steering:         Steering{Arrangement: ArrangementSteered, Backend: BackendAuto, KubeProxyMode: KubeProxyAuto},
+		Folders:          Folders{StateDir: nodestate.DefaultStateDir, PersistDir: nodestate.DefaultPersistDir},
 		ClusterDomain:    "cluster.local",
 		Upstreams:        Upstreams{Auto: true, Corefile: "/etc/kube-dns-corefile/Corefile", NodeFile: "/etc/resolv.conf"},
 		KubeDNSConfigMap: "/etc/kube-dns",
@@ -211,14 +231,10 @@ func Default() Node {
 		Limits:           Limits{Misses: 1024, TCPConnections: 1024},
 		Lease:            Lease{Renew: 250 * time.Millisecond, Lifetime: steer.DefaultLifetime},
 		Link:             Link{Name: "neardns0"},
-		Backend:          BackendAuto,
-		KubeProxyMode:    KubeProxyAuto,
 		Listen:           Listen{Health: netip.MustParseAddrPort("127.0.0.1:9254")},
 		Log:              Log{Level: slog.LevelInfo, Format: LogText, Queries: QueriesOff},
 		ResolvConf: ResolvConf{Mode: conflist.ResolvConfAuto, Paths: sandbox.Patterns(), Host: conflist.HostResolvConf,
 			NRI: "/var/run/nri/nri.sock"},
-		StateDir:   nodestate.DefaultStateDir,
-		PersistDir: nodestate.DefaultPersistDir,
 	}
 }
 
@@ -272,7 +288,7 @@ func StateDir(path string, env Env) string {
 	if err != nil || body.Kind == "" {
 		return dir
 	}
-	n := Node{at: map[string]strict.Place{}, origin: map[string]string{}}
+	n := Node{origins: origins{at: map[string]strict.Place{}, origin: map[string]string{}}}
 	d := n.decoder(env.LookupEnv)
 	for _, p := range d.pairs(body) {
 		if s, ok := d.text(p.Value, ""); p.Key == "stateDir" && ok {

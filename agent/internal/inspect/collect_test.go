@@ -15,7 +15,7 @@ import (
 )
 
 func TestDoctorReadsTheWatch(t *testing.T) {
-	l := Inspector{Conf: &config.Node{StateDir: t.TempDir()}}
+	l := Inspector{Conf: &config.Node{Folders: config.Folders{StateDir: t.TempDir()}}}
 	if w := l.watch(); w != nil {
 		t.Errorf("without a watch: %+v", w)
 	}
@@ -35,7 +35,7 @@ func TestDoctorReadsTheWatch(t *testing.T) {
 }
 
 func TestDoctorReadsTheHostsRole(t *testing.T) {
-	l := Inspector{Conf: &config.Node{StateDir: t.TempDir()}}
+	l := Inspector{Conf: &config.Node{Folders: config.Folders{StateDir: t.TempDir()}}}
 	now := time.Unix(1_700_000_000, 0)
 	if h := l.hosts(now); h.Present {
 		t.Errorf("without the role: %+v", h)

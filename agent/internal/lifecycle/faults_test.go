@@ -33,7 +33,7 @@ func TestFaultsByNodeCachesNames(t *testing.T) {
 		"link that could not be made": {"link", "neardns-none", bad, []string{"interface_add", "interface_check"}},
 	} {
 		faults := nodecache.NewFaults()
-		place := &nodeCache{faults: faults, linked: make(chan struct{}), opts: nodecache.Options{Interface: c.link}}
+		place := &nodeCache{faults: faults, linked: make(chan struct{}), opts: nodecache.Options{Link: nodecache.Link{Interface: c.link}}}
 		nodeCacheRecorder{recorder{}, place}.PartChecked(c.part, c.err)
 		select {
 		case <-place.linked:

@@ -141,14 +141,8 @@ func override(cfg Config) (blocks []*block, notes []string, err error) {
 
 // Block is one server block of a Corefile.
 type Block struct {
-	Zones      []string          // in lower case, without the final dot; the root is "."
-	Directives map[string][]Word // by name; the name itself is the first word
-}
-
-// Word is one word of a Corefile, or a brace, and its line.
-type Word struct {
-	Text string
-	Line int
+	Zones      []string                     // in lower case, without the final dot; the root is "."
+	Directives map[string][]caddyfile.Token // by name; the name itself is the first word
 }
 
 // Blocks reads a Corefile that is served on port 53, and sets nothing up. name is the text's name in errors.
@@ -159,16 +153,11 @@ func Blocks(name, text string) ([]Block, error) {
 	}
 	var out []Block
 	for _, sb := range parsed {
-		b := Block{Directives: map[string][]Word{}}
-		if b.Zones, err = blockZones(sb.Keys, defaultPort); err != nil {
+		zones, err := blockZones(sb.Keys, defaultPort)
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		for directive, tokens := range sb.Tokens {
-			for _, t := range tokens {
-				b.Directives[directive] = append(b.Directives[directive], Word{t.Text, t.Line})
-			}
-		}
-		out = append(out, b)
+		out = append(out, Block{zones, sb.Tokens})
 	}
 	return out, nil
 }

@@ -16,24 +16,19 @@ import (
 
 // Options are node-cache's flags, read and checked.
 type Options struct {
-	LocalIPs       []netip.Addr
-	SetupInterface bool
-	Interface      string
-	SetupIptables  bool
-	SkipTeardown   bool
-	Template       string        // -basecorefile
-	Corefile       string        // where the filled-in template is written; "" nowhere
-	ConfigMap      string        // folder of the kube-dns ConfigMap; it need not exist
-	Check          time.Duration // -syncinterval
+	Link
+	Endpoints
+	LocalIPs      []netip.Addr
+	SetupIptables bool
+	Template      string        // -basecorefile
+	Corefile      string        // where the filled-in template is written; "" nowhere
+	ConfigMap     string        // folder of the kube-dns ConfigMap; it need not exist
+	Check         time.Duration // -syncinterval
 	// UpstreamService is the Service in the pod's namespace that gets queries for the cluster's names.
 	UpstreamService string
 	// Fallback are addresses that answer if the agent does not, for families without an address in the environment. It is a flag of ours.
 	Fallback       []netip.Addr
 	Backend        string // of the packet rules; a flag of ours
-	SetupMetrics   string // -metrics-listen-address, host:port; "" for none
-	TLS            TLS    // at that address
-	Prometheus     string // -prometheus-listen-address, for the template
-	HealthPort     uint16 // the kubelet's probes of it are not tracked; the template has the address of /health
 	PIDFile        string
 	JSONLog        bool
 	Quiet          bool
@@ -42,6 +37,21 @@ type Options struct {
 	Notes          []string // what was corrected or has no effect, for the log
 	LimitMemoryMiB int      // of the cache; 0: the agent's default
 	NoFastPath     bool     // hits go through CoreDNS
+}
+
+// Link is the interface with the addresses.
+type Link struct {
+	SetupInterface bool
+	Interface      string
+	SkipTeardown   bool // it stays when the agent ends
+}
+
+// Endpoints are the addresses of metrics and health.
+type Endpoints struct {
+	SetupMetrics string // -metrics-listen-address, host:port; "" for none
+	TLS          TLS    // at that address
+	Prometheus   string // -prometheus-listen-address, for the template
+	HealthPort   uint16 // the kubelet's probes of it are not tracked; the template has the address of /health
 }
 
 // DefaultConfigMap is where the manifest mounts the kube-dns ConfigMap.

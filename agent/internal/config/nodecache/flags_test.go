@@ -30,9 +30,9 @@ func addrs(texts ...string) []netip.Addr {
 
 // plain is what node-cache does without any flag but -localip.
 func plain() Options {
-	return Options{LocalIPs: addrs("169.254.20.10"), SetupInterface: true, Interface: "nodelocaldns", SetupIptables: true,
+	return Options{LocalIPs: addrs("169.254.20.10"), Link: Link{SetupInterface: true, Interface: "nodelocaldns"}, SetupIptables: true,
 		Template: "/etc/coredns/Corefile.base", Corefile: "/etc/Corefile", ConfigMap: "/etc/kube-dns", Check: time.Minute,
-		UpstreamService: "kube-dns", SetupMetrics: "0.0.0.0:9353", Prometheus: ":9253", HealthPort: 8080, Backend: "auto"}
+		UpstreamService: "kube-dns", Endpoints: Endpoints{SetupMetrics: "0.0.0.0:9353", Prometheus: ":9253", HealthPort: 8080}, Backend: "auto"}
 }
 
 // Every flag of node-cache's and of CoreDNS's: what it changes, and what is notes of it.

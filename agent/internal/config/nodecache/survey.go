@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/coredns/caddy/caddyfile"
+
 	"github.com/neardns/neardns/internal/dns/corefile"
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 )
@@ -77,7 +79,7 @@ func bracketed(at string) string {
 }
 
 // firstServer is the first address on kube-dns's port.
-func firstServer(words []corefile.Word) netip.Addr {
+func firstServer(words []caddyfile.Token) netip.Addr {
 	for _, t := range words {
 		if t.Text == "{" {
 			break
@@ -90,7 +92,7 @@ func firstServer(words []corefile.Word) netip.Addr {
 }
 
 // checkForward refuses servers that are the agent itself.
-func checkForward(words []corefile.Word, own []netip.Addr) error {
+func checkForward(words []caddyfile.Token, own []netip.Addr) error {
 	for _, t := range words {
 		if t.Text == "{" {
 			return nil // options follow, and perhaps another forward, which CoreDNS checks

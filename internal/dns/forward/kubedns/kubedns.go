@@ -11,10 +11,10 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/coredns/caddy/caddyfile"
+	"github.com/coredns/coredns/plugin"
 )
 
 // NodeFile is what CoreDNS in a pod with dnsPolicy Default reads for the node's resolvers: the kubelet puts the file of its
@@ -102,34 +102,15 @@ func (r *reader) read(text string) {
 		}
 	}
 	if r.against != "" {
-		r.glean()
 		return
 	}
 	blocks, err := caddyfile.Parse("Corefile", strings.NewReader(text), nil)
 	if err != nil {
 		r.object("its Corefile cannot be read (%s)", show(err.Error()))
-		r.glean()
 		return
 	}
 	for _, b := range blocks {
 		r.block(b)
-	}
-}
-
-// glean records the zones of a text that is not parsed.
-func (r *reader) glean() {
-	depth := 0
-	for _, t := range r.tokens {
-		switch {
-		case t.Text == "{":
-			depth++
-		case t.Text == "}":
-			depth--
-		case depth == 0:
-			if zone, ok := zoneOf(strings.TrimSuffix(t.Text, ",")); ok && zone != "." && strings.Contains(zone, ".") && !r.isCluster(zone) {
-				r.name(zone)
-			}
-		}
 	}
 }
 
@@ -299,43 +280,15 @@ func directives(b caddyfile.ServerBlock) []directive {
 
 // zoneOf reads the key of a server block: a zone or a network, with or without dns:// and a port. A network is a reverse zone.
 func zoneOf(key string) (zone string, ok bool) {
-	rest, _ := strings.CutPrefix(key, "dns://")
-	if zone, ok := network(rest); ok {
-		return zone, true
+	hosts, _, err := plugin.SplitHostPort(strings.TrimPrefix(key, "dns://"))
+	if err != nil {
+		return "", false
 	}
-	if host, port, found := cutPort(rest); found {
-		if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-			return "", false
-		}
-		rest = host
-		if zone, ok := network(rest); ok {
-			return zone, true
-		}
-	}
-	if rest == "." {
+	if hosts[0] == "." {
 		return ".", true
 	}
-	rest = strings.ToLower(strings.TrimSuffix(rest, "."))
-	return rest, isName(rest + ".")
-}
-
-func network(s string) (zone string, ok bool) {
-	p, err := netip.ParsePrefix(s)
-	switch {
-	case err != nil:
-		return "", false
-	case p.Addr().Is4():
-		return "x.in-addr.arpa", true // which of them does not matter
-	}
-	return "x.ip6.arpa", true
-}
-
-func cutPort(s string) (host, port string, found bool) {
-	i := strings.LastIndexByte(s, ':')
-	if i < 0 {
-		return s, "", false
-	}
-	return s[:i], s[i+1:], true
+	zone = strings.ToLower(strings.TrimSuffix(hosts[0], "."))
+	return zone, isName(zone + ".")
 }
 
 // isName reports whether s is a domain name with its final dot.
