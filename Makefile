@@ -26,7 +26,7 @@ TESTRUN := $(GO) run ./integration/tools/testrun
 # For targets that `build` comes before: tests take the products from there (integration/programs).
 BUILT := NEARDNS_BUILT=$(CURDIR)/bin
 # Unit and kernel tests measure nothing and wait most of their time. The longest packages are split into their tests.
-LANES := -p 2 -shards 3 -split ./integration/steering,./pkg/steer/nft,./integration/nodelocal,./pkg/steer/iptables
+LANES := -p 2 -shards 5 -split ./integration/steering,./fleet/zones/zonewriter,./pkg/steer/nft,./integration/nodelocal,./pkg/steer/iptables
 # Where tests record what they showed of the compatibility tables, for `make compat`.
 export NEARDNS_COMPAT := $(CURDIR)/bin/compat
 
@@ -304,7 +304,7 @@ bin/tools/benefit: FORCE
 SHARED = $(if $(SHORT),-short) $(if $(ONLY),-only '$(ONLY)') $(if $(SERVER),-server $(SERVER))
 shared-zones: bin/neardns-controller bin/tools/sharedzones ## many clusters write one zone on BIND, Knot and PowerDNS; one table and bin/shared-zones.json; two hours (SHORT=1: five minutes; ONLY=chaos, SERVER=Knot)
 	@integration/tools/deps $(ZONESERVERS)
-	@bin/tools/sharedzones -json bin/shared-zones.json $(SHARED)
+	@bin/tools/sharedzones -json bin/shared-zones$(if $(SERVER),-$(SERVER)).json $(SHARED)
 
 demo-zones: bin/neardns-controller bin/tools/sharedzones ## show two clusters that share one zone on a real server: join, clash, leave; a minute (SERVER=BIND)
 	@integration/tools/deps $(ZONESERVERS)

@@ -33,7 +33,7 @@ func removerCut(s *stand, c *cell, sz size) {
 	remover.start()
 	all := append(slices.Clone(clusters), remover)
 	s.together(c, "before", all, removalRecords)
-	for range 2 {
+	for range sz.cuts {
 		remover.relay.behave(faults{Cut: true})
 		s.stays(c, "the remover is cut off", 20*time.Second, all)
 		remover.relay.behave(faults{})
@@ -43,5 +43,5 @@ func removerCut(s *stand, c *cell, sz size) {
 	took, lost, left := s.zoneIs(patience, all[1:]...)
 	c.wrong("one died", lost, left)
 	c.figure("removed after, seconds", took.Seconds())
-	c.Said = fmt.Sprintf("the remover cut off twice for 20 s: lost %.0f; one that died removed after %s", c.Figures["lost"], seconds(took))
+	c.Said = fmt.Sprintf("the remover cut off for 20 s, %d times: lost %.0f; one that died removed after %s", sz.cuts, c.Figures["lost"], seconds(took))
 }
