@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -26,7 +27,7 @@ func configFlag(c *cobra.Command, path *string) {
 
 // loadConfig reads NodeConfig; its faults are exit code 2.
 func loadConfig(e env, path string) (*config.Node, error) {
-	n, err := config.Load(path, config.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile})
+	n, err := config.Load(path, config.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile, Glob: filepath.Glob})
 	if err != nil {
 		return nil, badConfig(err)
 	}
@@ -165,7 +166,7 @@ func showKubelet(e env, path string) error {
 		return err
 	}
 	warn(e, n.Unknown())
-	k, ok, err := n.Kubelet(config.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile})
+	k, ok, err := n.Kubelet(config.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile, Glob: filepath.Glob})
 	if err != nil {
 		return badConfig(err)
 	} else if !ok {

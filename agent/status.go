@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,7 +21,7 @@ const watchEvery = 2 * time.Second
 
 // inEffect is the configuration that the node works with. Without a file it is the running agent's.
 func inEffect(ctx context.Context, e env, path string) (conf *config.Node, fault, err error) {
-	conf, fault, err = inspect.InEffect(ctx, path, config.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile})
+	conf, fault, err = inspect.InEffect(ctx, path, config.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile, Glob: filepath.Glob})
 	if err != nil {
 		return nil, nil, badConfig(err)
 	}

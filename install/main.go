@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/neardns/neardns/internal/cli"
+	"github.com/neardns/neardns/pkg/platform"
 	"github.com/neardns/neardns/pkg/version"
 )
 
@@ -58,8 +59,9 @@ type folders struct {
 }
 
 func (f *folders) flags(set *pflag.FlagSet) {
-	set.StringVar(&f.bin, "cni-bin", "/opt/cni/bin", "`folder` of the runtime's CNI plugins")
-	set.StringVar(&f.conf, "cni-conf", "/etc/cni/net.d", "`folder` of the runtime's network configurations")
+	here := platform.Here(func(path string) bool { _, err := os.Stat(path); return err == nil })
+	set.StringVar(&f.bin, "cni-bin", here.CNIBin, "`folder` of the runtime's CNI plugins")
+	set.StringVar(&f.conf, "cni-conf", here.CNIConf, "`folder` of the runtime's network configurations")
 	set.StringVar(&f.file, "file", "", "`name` of the network's file in --cni-conf, if it is not the first one (CRI-O's "+
 		"cni_default_network, the delegate of Multus)")
 }

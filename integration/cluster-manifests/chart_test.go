@@ -9,10 +9,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/neardns/neardns/pkg/platform"
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
+	"helm.sh/helm/v3/pkg/lint"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/kustomize/api/types"
@@ -58,6 +61,20 @@ func TestChartFiles(t *testing.T) {
 	for _, name := range parts {
 		golden(t, filepath.Join(chartWith(name), "files", name+".yaml"), strings.ReplaceAll(generated, "%s", folder(name))+render(t, name))
 	}
+	table := map[string]platform.Platform{}
+	for _, p := range platform.All() {
+		table[p.Name] = p
+	}
+	text, err := yaml.Marshal(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, filepath.Join(nodeChart, "files/platforms.yaml"), strings.ReplaceAll(generated, "%s", "pkg/platform")+string(text))
+	dashboard, err := os.ReadFile("../../conf/grafana-dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, filepath.Join(nodeChart, "files/dashboard.json"), string(dashboard))
 	for _, name := range kustomizations(t) {
 		name, ok := strings.CutPrefix(name, "overlays/")
 		if !ok && !slices.Contains(parts, name) && name != "placement/left" { // which is in placement
@@ -151,7 +168,9 @@ func helmChart(c *chart.Chart, namespace string, values map[string]any) (string,
 	}
 	var text strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		text.WriteString(files[name])
+		if strings.HasSuffix(name, ".yaml") && !strings.Contains(name, "/tests/") {
+			text.WriteString(files[name])
+		}
 	}
 	return strings.TrimPrefix(strings.TrimSpace(text.String()), "---\n"), nil
 }
@@ -195,12 +214,18 @@ func TestChart(t *testing.T) {
 			for _, k := range test.kustomizations {
 				want = append(want, render(t, k))
 			}
-			if changes := cmp.Diff(objects(t, strings.Join(want, "---\n")), objects(t, text)); changes != "" {
+			if changes := cmp.Diff(objects(t, strings.Join(want, "---\n")), objects(t, text), withoutRecommended); changes != "" {
 				t.Errorf("kustomize (-) and the chart (+) differ:\n%s", changes)
 			}
 		})
 	}
 }
+
+// withoutRecommended leaves out what the charts alone add: the labels that Kubernetes recommends, and Helm's note to keep definitions.
+var withoutRecommended = cmpopts.IgnoreMapEntries(func(key string, value any) bool {
+	return strings.HasPrefix(key, "helm.sh/") || value == "node-local-upstream" && key == "app.kubernetes.io/name" || slices.Contains([]string{"instance", "version", "component", "part-of", "managed-by"},
+		strings.TrimPrefix(key, "app.kubernetes.io/"))
+})
 
 // objects are a manifest's, by kind and name.
 func objects(t *testing.T, text string) map[string]any {
@@ -374,6 +399,144 @@ func TestChartNodeConfig(t *testing.T) {
 	}
 }
 
+// Each platform gives the pods that install and uninstall its folders, and the installer the kubelet's configuration alone.
+func TestChartPlatforms(t *testing.T) {
+	for _, p := range platform.All() {
+		t.Run(p.Name, func(t *testing.T) {
+			text, err := helm(t, p.Namespace, map[string]any{"platform": p.Name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			scc, text := cutKind(text, "SecurityContextConstraints")
+			objects := decode(t, p.Name, text)
+			pod := the[*appsv1.DaemonSet](t, objects).Spec.Template.Spec
+			got := map[string]string{}
+			for _, v := range pod.Volumes {
+				switch {
+				case v.HostPath != nil && *v.HostPath.Type == corev1.HostPathFile:
+					got[v.Name] = v.HostPath.Path
+				case v.HostPath != nil:
+					got[v.Name] = v.HostPath.Path + "/"
+				case v.ConfigMap != nil:
+					got[v.Name] = v.ConfigMap.Name
+				}
+			}
+			for name, want := range map[string]string{"cni-bin": p.CNIBin + "/", "cni-conf": p.CNIConf + "/", "kubelet": p.Mount, "kube-dns-corefile": p.Corefile} {
+				if got[name] != want {
+					t.Errorf("%s is %s, want %s", name, got[name], want)
+				}
+			}
+			if none, err := helm(t, p.Namespace, map[string]any{"platform": p.Name, "paths": map[string]any{"kubelet": "none"}}); err != nil || strings.Contains(none, "name: kubelet") {
+				t.Errorf("with no kubelet's configuration there is one: %v", err)
+			}
+			install := pod.InitContainers[1]
+			if i := slices.IndexFunc(install.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "kubelet" }); i >= 0 != (p.Mount != "") ||
+				i >= 0 && install.VolumeMounts[i].MountPath != strings.TrimSuffix(p.Mount, "/") {
+				t.Errorf("install mounts %+v", install.VolumeMounts)
+			}
+			if openshift := p.Name == "openshift"; openshift != (scc != "") || openshift && !strings.Contains(scc, "system:serviceaccount:openshift-dns:neardns") {
+				t.Errorf("SecurityContextConstraints:\n%s", scc)
+			}
+		})
+	}
+}
+
+// cutKind takes the objects of a kind out of a manifest.
+func cutKind(text, kind string) (of, rest string) {
+	var found, others []string
+	for _, doc := range strings.Split(text, "\n---\n") {
+		if strings.Contains(doc, "\nkind: "+kind+"\n") {
+			found = append(found, doc)
+		} else {
+			others = append(others, doc)
+		}
+	}
+	return strings.Join(found, "\n---\n"), strings.Join(others, "\n---\n")
+}
+
+// The knobs that charts usually have reach what they are for; each object has the recommended labels and is in the release's namespace.
+func TestChartKnobs(t *testing.T) {
+	type values = map[string]any
+	text, err := helm(t, "dns", values{
+		"nameOverride": "cache", "commonLabels": values{"team": "net"}, "podLabels": values{"pod": "label"}, "podAnnotations": values{"pod": "note"},
+		"nodeSelector": values{"pool": "blue"}, "tolerations": []any{values{"key": "gpu", "operator": "Exists"}}, "priorityClassName": "mine",
+		"affinity":       values{"nodeAffinity": values{}},
+		"updateStrategy": values{"type": "OnDelete"}, "extraEnv": []any{values{"name": "UPSTREAM", "value": "192.0.2.1"}},
+		"hosts": values{"enabled": true},
+		"monitoring": values{"enabled": true, "labels": values{"release": "prometheus"}, "interval": "15s",
+			"dashboard": values{"enabled": true, "labels": values{"grafana_dashboard": "1"}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, monitors := objects(t, text), 0
+	for key, object := range all {
+		kind, _, _ := strings.Cut(key, "/")
+		meta := object.(values)["metadata"].(values)
+		labels := meta["labels"].(values)
+		for _, label := range []string{"app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/component",
+			"app.kubernetes.io/part-of", "app.kubernetes.io/managed-by", "helm.sh/chart", "team"} {
+			if labels[label] == nil {
+				t.Errorf("%s has no label %s", key, label)
+			}
+		}
+		if meta["namespace"] != "dns" || !strings.HasPrefix(meta["name"].(string), "cache") {
+			t.Errorf("%s is not in the release's namespace by its name", key)
+		}
+		if kind == "PodMonitor" || kind == "PrometheusRule" {
+			monitors++
+			if labels["release"] != "prometheus" || kind == "PodMonitor" && strings.Count(text, "interval: 15s") != 2 {
+				t.Errorf("%s: %v", key, labels)
+			}
+		}
+	}
+	if len(all) != 9 || monitors != 3 {
+		t.Errorf("%d objects, %d of them for Prometheus: %v", len(all), monitors, slices.Sorted(maps.Keys(all)))
+	}
+	for part, times := range map[string]int{"pod: label": 2, "pod: note": 2, "pool: blue": 2, "key: gpu": 2, "priorityClassName: mine": 2, "type: OnDelete": 1,
+		"name: UPSTREAM": 1, "serviceAccountName: cache\n": 1, "virtual-kubelet": 0, "system-node-critical": 0} {
+		if n := strings.Count(text, part); n != times {
+			t.Errorf("%q is there %d times, not %d", part, n, times)
+		}
+	}
+}
+
+// helm lint finds nothing in the charts, nor in what they show and test after an installation.
+func TestChartLint(t *testing.T) {
+	for folder, values := range map[string]map[string]any{nodeChart: nil, fleetChart: {"zones": map[string]any{"enabled": true}}} {
+		for _, m := range lint.All(folder, values, "kube-system", true).Messages {
+			if !strings.Contains(m.Err.Error(), "icon is recommended") {
+				t.Errorf("%s: %v", folder, m)
+			}
+		}
+	}
+	c, err := loader.LoadDir(nodeChart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for namespace, wants := range map[string][]string{
+		"kube-system": {"kubectl -n kube-system exec daemonset/neardns -c agent -- neardns-agent status"}, "dns": {"ConfigMap coredns is in kube-system"},
+	} {
+		values, err := chartutil.ToRenderValues(c, nil, chartutil.ReleaseOptions{Name: "n", Namespace: namespace}, chartutil.DefaultCapabilities)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files, err := engine.Render(c, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range wants {
+			if notes := files["neardns/templates/NOTES.txt"]; !strings.Contains(notes, want) {
+				t.Errorf("the notes do not have %q:\n%s", want, notes)
+			}
+		}
+		pod := the[*corev1.Pod](t, decode(t, "test", files["neardns/templates/tests/status.yaml"]))
+		if pod.Annotations["helm.sh/hook"] != "test" || pod.Spec.Containers[0].Image != "neardns/neardns-agent:dev" || pod.Namespace != namespace {
+			t.Errorf("the test's pod: %+v", pod)
+		}
+	}
+}
+
 // An edge's configuration is the one named, by a name that changes with it, and the program takes it.
 func TestChartEdge(t *testing.T) {
 	names := map[string]bool{}
@@ -417,7 +580,8 @@ func TestChartRefuses(t *testing.T) {
 		values    map[string]any
 		want      string
 	}{
-		"namespace":     {"default", nil, "--namespace kube-system"},
+		"namespace":     {"default", map[string]any{"overlays": []any{"second-kube-dns"}}, "--namespace kube-system"},
+		"platform":      {"kube-system", map[string]any{"platform": "k0s"}, "platform"},
 		"unknown value": {"kube-system", map[string]any{"nodeconfig": map[string]any{}}, "nodeconfig"},
 		"overlay":       {"kube-system", map[string]any{"overlays": []any{"calico"}}, "overlays.0"},
 		"container":     {"kube-system", map[string]any{"resources": map[string]any{"agnet": map[string]any{}}}, "agnet"},

@@ -6,8 +6,9 @@ import "path/filepath"
 const kubeletName = "kubelet.yaml"
 
 // Kubelet has the parts of the kubelet's configuration that neardns uses, with the kubelet's own keys. The installer, which mounts the
-// kubelet's folder for a moment, writes it for the agent, which does not: that folder has every pod's secrets.
+// kubelet's configuration, writes it for the agent, which does not.
 type Kubelet struct {
+	From          string   `json:"from,omitempty"` // the files that it was read from
 	ClusterDomain string   `json:"clusterDomain,omitempty"`
 	ClusterDNS    []string `json:"clusterDNS,omitempty"`
 	ResolvConf    string   `json:"resolvConf,omitempty"`

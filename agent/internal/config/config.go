@@ -22,6 +22,7 @@ import (
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/overlay"
+	"github.com/neardns/neardns/pkg/platform"
 	"github.com/neardns/neardns/pkg/sandbox"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/strict"
@@ -35,8 +36,9 @@ const (
 
 // Env is where the configuration reads beyond its file.
 type Env struct {
-	LookupEnv func(name string) (string, bool)  // as os.LookupEnv
-	ReadFile  func(path string) ([]byte, error) // as os.ReadFile; must report an absent file as fs.ErrNotExist
+	LookupEnv func(name string) (string, bool)       // as os.LookupEnv
+	ReadFile  func(path string) ([]byte, error)      // as os.ReadFile; must report an absent file as fs.ErrNotExist
+	Glob      func(pattern string) ([]string, error) // as filepath.Glob, for drop-ins of the kubelet's configuration; nil: none
 }
 
 // Node is a complete NodeConfig. Comments name the key if it differs from the field.
@@ -94,6 +96,8 @@ type origins struct {
 	podDNS  strict.Value            // as it was written
 	unknown []*strict.Fault         // unknown keys, which are ignored
 	remarks map[string]string       // more text for Show's comments
+
+	platform platform.Platform // whose kubelet's configuration was found; zero if none was
 }
 
 // Unknown lists the keys of the file that this release does not know, each with its place and the key that was probably meant. They

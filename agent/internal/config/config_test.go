@@ -25,6 +25,9 @@ import (
 
 const head = "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\n"
 
+// kubeletConfig is the kubelet's configuration as kubeadm names it.
+const kubeletConfig = "/var/lib/kubelet/config.yaml"
+
 // world is an Env made of values.
 type world struct {
 	env   map[string]string
@@ -194,10 +197,10 @@ func TestDetection(t *testing.T) {
 		want want
 	}{
 		"all from the kubelet": {
-			world: world{env: map[string]string{"NODE_IP": "192.0.2.4"}, files: map[string]string{KubeletConfig: kubelet}},
+			world: world{env: map[string]string{"NODE_IP": "192.0.2.4"}, files: map[string]string{kubeletConfig: kubelet}},
 			want: want{"lab.internal", redirect1("10.96.0.10", "169.254.20.11", "fd00:10:96::a", "fd00:90de:d95::b"), addrs("169.254.20.10", "fd00:90de:d95::a"),
 				servers("10.96.0.10:53", "[fd00:10:96::a]:53"), "192.0.2.4:9253", map[string]string{
-					"clusterDomain": KubeletConfig, "redirects": KubeletConfig + "; steering addresses by position",
+					"clusterDomain": kubeletConfig, "redirects": kubeletConfig + "; steering addresses by position",
 					"localAddresses": "the usual one of each family in redirects", "upstreams.cluster": "the cluster DNS addresses", "listen.metrics": "NODE_IP"}},
 		},
 		"from the environment": {
@@ -207,25 +210,25 @@ func TestDetection(t *testing.T) {
 					"upstreams.cluster": "the cluster DNS addresses", "listen.metrics": "NODE_IP holds no address"}},
 		},
 		"the kubelet names a cache on the node": {
-			world: world{env: map[string]string{"KUBE_DNS_SERVICE_HOST": "10.233.0.3"}, files: map[string]string{KubeletConfig: "clusterDNS: [169.254.25.10]\n"}},
+			world: world{env: map[string]string{"KUBE_DNS_SERVICE_HOST": "10.233.0.3"}, files: map[string]string{kubeletConfig: "clusterDNS: [169.254.25.10]\n"}},
 			want: want{"cluster.local", redirect1("10.233.0.3", "169.254.20.11"), addrs("169.254.25.10"), servers("10.233.0.3:53"), "127.0.0.1:9253",
-				map[string]string{"redirects": "KUBE_DNS_SERVICE_HOST; steering addresses by position", "localAddresses": KubeletConfig,
+				map[string]string{"redirects": "KUBE_DNS_SERVICE_HOST; steering addresses by position", "localAddresses": kubeletConfig,
 					"upstreams.cluster": "the cluster DNS addresses", "listen.metrics": "NODE_IP holds no address"}},
 		},
 		"the kubelet's file is JSON": {
-			world: world{files: map[string]string{KubeletConfig: `{"kind": "KubeletConfiguration", "clusterDNS": ["10.96.0.10"], "clusterDomain": "x.y"}`}},
+			world: world{files: map[string]string{kubeletConfig: `{"kind": "KubeletConfiguration", "clusterDNS": ["10.96.0.10"], "clusterDomain": "x.y"}`}},
 			want: want{"x.y", redirect1("10.96.0.10", "169.254.20.11"), addrs("169.254.20.10"), servers("10.96.0.10:53"), "127.0.0.1:9253",
-				map[string]string{"clusterDomain": KubeletConfig, "redirects": KubeletConfig + "; steering addresses by position", "localAddresses": "the usual one of each family in redirects",
+				map[string]string{"clusterDomain": kubeletConfig, "redirects": kubeletConfig + "; steering addresses by position", "localAddresses": "the usual one of each family in redirects",
 					"upstreams.cluster": "the cluster DNS addresses", "listen.metrics": "NODE_IP holds no address"}},
 		},
 		"on the link, a local address where the second Service has the family": {
-			world: world{files: map[string]string{KubeletConfig: "clusterDNS: [10.96.0.10, fd00:96::a]\n"}},
+			world: world{files: map[string]string{kubeletConfig: "clusterDNS: [10.96.0.10, fd00:96::a]\n"}},
 			text:  head + "link: {clusterDNSOnLink: true}\nupstreams: {cluster: [10.96.0.50]}\nlisten: {metrics: off}\n",
 			want: want{"cluster.local", redirect1("10.96.0.10", "169.254.20.11", "fd00:96::a", "fd00:90de:d95::b"), addrs("169.254.20.10"), servers("10.96.0.50:53"), "invalid AddrPort",
-				map[string]string{"redirects": KubeletConfig + "; steering addresses by position", "localAddresses": "the usual one of each family in redirects"}},
+				map[string]string{"redirects": kubeletConfig + "; steering addresses by position", "localAddresses": "the usual one of each family in redirects"}},
 		},
 		"what the file gives is not looked for": {
-			world: world{files: map[string]string{KubeletConfig: "denied"}},
+			world: world{files: map[string]string{kubeletConfig: "denied"}},
 			text: head + "clusterDomain: c.d\nredirects: [{clusterDNS: 10.0.0.10, steering: 169.254.20.99}]\nlocalAddresses: []\nlisten: {metrics: off}\n" +
 				"upstreams: {cluster: [10.0.0.11]}\n",
 			want: want{"c.d", redirect1("10.0.0.10", "169.254.20.99"), []netip.Addr{}, servers("10.0.0.11:53"), "invalid AddrPort", map[string]string{}},
@@ -255,7 +258,7 @@ func TestDetection(t *testing.T) {
 // What the installer writes down of the kubelet's file stands for it where that is not to be seen: the same is detected by either.
 func TestKubeletWrittenDown(t *testing.T) {
 	kubelet := "kind: KubeletConfiguration\nclusterDomain: Lab.Internal\nclusterDNS: [10.96.0.10, \"fd00:10:96::a\", 169.254.25.10]\nresolvConf: /run/systemd/resolve/resolv.conf\nsecret: x\n"
-	there := world{files: map[string]string{KubeletConfig: kubelet}}
+	there := world{files: map[string]string{kubeletConfig: kubelet}}
 	n := load(t, head, there)
 	k, ok, err := n.Kubelet(there.Env())
 	if err != nil || !ok {
@@ -272,7 +275,7 @@ func TestKubeletWrittenDown(t *testing.T) {
 			t.Errorf("-by the kubelet's file +by what was written down:\n%s", diff)
 		}
 	}
-	if m.origin["clusterDomain"] != "/state/kubelet.yaml" {
+	if m.origin["clusterDomain"] != "/state/kubelet.yaml, a copy of /var/lib/kubelet/config.yaml" {
 		t.Errorf("sources: %v", m.origin)
 	}
 	if _, ok, err := m.Kubelet(elsewhere.Env()); ok || err != nil {
@@ -357,7 +360,7 @@ func TestNothingDetectedWithoutFile(t *testing.T) {
 func TestShow(t *testing.T) {
 	for name, w := range map[string]world{
 		"detected": {env: map[string]string{"NODE_IP": "192.0.2.4"}, files: map[string]string{
-			KubeletConfig: "clusterDNS: [10.96.0.10, fd00:10:96::a]\nclusterDomain: cluster.local\nresolvConf: /run/systemd/resolve/resolv.conf\n"}},
+			kubeletConfig: "clusterDNS: [10.96.0.10, fd00:10:96::a]\nclusterDomain: cluster.local\nresolvConf: /run/systemd/resolve/resolv.conf\n"}},
 		"written": {env: map[string]string{"UP": "10.96.0.11"}, files: map[string]string{"/etc/node.yaml": head +
 			"redirects: [10.96.0.10]\ninterceptNode: true\nupstreams: {cluster: [\"${UP}\"], external: [\"tls://9.9.9.9%dns.quad9.net\", \"2001:db8::1\"]}\n" +
 			"stubDomains: {corp.example: [10.1.2.3], \"10.in-addr.arpa\": [\"10.1.2.3:5353\"]}\nlog: {queries: errors}\n" +
@@ -444,7 +447,7 @@ func FuzzLoad(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		w := world{env: map[string]string{"A": "192.0.2.1"}, files: map[string]string{"node.yaml": text, KubeletConfig: "clusterDNS: [10.96.0.10]"}}
+		w := world{env: map[string]string{"A": "192.0.2.1"}, files: map[string]string{"node.yaml": text, kubeletConfig: "clusterDNS: [10.96.0.10]"}}
 		n, err := Load("node.yaml", w.Env())
 		if err != nil {
 			if strings.TrimSpace(err.Error()) == "" {
@@ -467,7 +470,7 @@ func FuzzKubelet(f *testing.F) {
 	f.Add("clusterDNS: [10.96.0.10]\nclusterDomain: a.b\n")
 	f.Add(`{"clusterDNS": [1, "x", null], "clusterDomain": {}}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		w := world{env: map[string]string{"KUBE_DNS_SERVICE_HOST": "10.0.0.1"}, files: map[string]string{KubeletConfig: text}}
+		w := world{env: map[string]string{"KUBE_DNS_SERVICE_HOST": "10.0.0.1"}, files: map[string]string{kubeletConfig: text}}
 		if n, err := Load("", w.Env()); err == nil && n.Validate() != nil {
 			t.Error(n.Validate())
 		}

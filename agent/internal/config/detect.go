@@ -1,22 +1,22 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/neardns/neardns/internal/configfile"
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/platform"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/strict"
 )
-
-// KubeletConfig is where kubeadm and most distributions keep the kubelet's configuration.
-const KubeletConfig = "/var/lib/kubelet/config.yaml"
 
 // Where clients that name the node's cache themselves expect it, by long habit.
 var (
@@ -46,7 +46,8 @@ func (n *Node) IsSet(field string) bool {
 
 // kubelet is what we look for in the kubelet's configuration. Everything else in there is the kubelet's own.
 type kubelet struct {
-	from          string // the file that it was read from
+	from          string // the files that it was read from
+	copied        bool   // from the installer's copy
 	clusterDomain string
 	clusterDNS    []netip.Addr // Services' addresses
 	cache         []netip.Addr // link-local ones: those of a cache on the node, from which pods were not spared
@@ -59,6 +60,11 @@ func (n *Node) detect(env Env) error {
 	// A file that cannot be read is a fault only where the node cannot do without it.
 	if err != nil && !(n.IsSet("clusterDomain") && n.IsSet("redirects") && n.IsSet("localAddresses")) {
 		return err
+	}
+	if all := platform.All(); k.from != "" {
+		if i := slices.IndexFunc(all, func(p platform.Platform) bool { return p.Kubelet != "" && strings.Contains(k.from, p.Kubelet) }); i >= 0 {
+			n.platform = all[i]
+		}
 	}
 	if !n.IsSet("clusterDomain") && k.clusterDomain != "" {
 		n.ClusterDomain, n.origin["clusterDomain"] = k.clusterDomain, k.from
@@ -88,7 +94,6 @@ func (n *Node) detect(env Env) error {
 }
 
 func (n *Node) detectRedirects(env Env, k kubelet) error {
-	const byEnv = "KUBE_DNS_SERVICE_HOST"
 	for _, a := range k.clusterDNS {
 		n.Redirects = append(n.Redirects, steer.Redirect{ClusterDNS: a})
 	}
@@ -97,23 +102,30 @@ func (n *Node) detectRedirects(env Env, k kubelet) error {
 		return nil
 	}
 	// Set by Kubernetes in every pod of the namespace that the Service is in.
-	value, ok := env.LookupEnv(byEnv)
-	if !ok || value == "" {
-		where := ""
-		if n.at[""].File == "" {
-			where = " into a file, and name it with --config"
+	var variables []string
+	for _, p := range platform.All() {
+		name := p.ServiceHost()
+		value, _ := env.LookupEnv(name)
+		if value == "" {
+			variables = append(variables, name)
+			continue
 		}
-		return n.fault("redirects", fmt.Sprintf("no cluster DNS address found: %s names no Service's under clusterDNS, and %s is not set: "+
-			"write redirects: [10.96.0.10] with the address of the Service kube-dns%s", KubeletConfig, byEnv, where))
+		a, err := netip.ParseAddr(value)
+		if err != nil {
+			return n.fault("redirects", fmt.Sprintf("environment variable %s holds %q, which is not an IP address: set it right, or write "+
+				"redirects", name, value))
+		}
+		n.Redirects = []steer.Redirect{{ClusterDNS: a}}
+		n.origin["redirects"] = name
+		return nil
 	}
-	a, err := netip.ParseAddr(value)
-	if err != nil {
-		return n.fault("redirects", fmt.Sprintf("environment variable %s holds %q, which is not an IP address: set it right, or write "+
-			"redirects", byEnv, value))
+	where := ""
+	if n.at[""].File == "" {
+		where = " into a file, and name it with --config"
 	}
-	n.Redirects = []steer.Redirect{{ClusterDNS: a}}
-	n.origin["redirects"] = byEnv
-	return nil
+	return n.fault("redirects", fmt.Sprintf("no cluster DNS address found: the kubelet's configuration (%s) names no Service's under "+
+		"clusterDNS, and none of %s is set: write redirects: [10.96.0.10] with the address of the Service kube-dns%s",
+		cmp.Or(k.from, "no file found"), strings.Join(slices.Compact(slices.Sorted(slices.Values(variables))), ", "), where))
 }
 
 // detectSteering fills in steering addresses by position, and notes that as their origin.
@@ -176,73 +188,100 @@ func (n *Node) detectMetrics(env Env) {
 	n.origin["listen.metrics"] = source
 }
 
-// Kubelet returns the detected settings of the kubelet's own file, for programs that cannot read it; ok is false if there is no such file.
+// Kubelet returns the detected settings of the kubelet's own files, for programs that cannot read them; ok is false if there are none.
 func (n *Node) Kubelet(env Env) (out nodestate.Kubelet, ok bool, err error) {
 	k, err := n.readKubelet(env)
-	if err != nil || k.from != KubeletConfig {
+	if err != nil || k.from == "" || k.copied {
 		return out, false, err
 	}
-	out.ClusterDomain, out.ResolvConf = k.clusterDomain, k.resolvConf
+	out.From, out.ClusterDomain, out.ResolvConf = k.from, k.clusterDomain, k.resolvConf
 	for _, a := range slices.Concat(k.clusterDNS, k.cache) {
 		out.ClusterDNS = append(out.ClusterDNS, a.String())
 	}
 	return out, true, nil
 }
 
-// readKubelet reads our part of the kubelet's configuration, or, if that is not mounted, of the installer's copy in the state folder. A
-// missing file is no fault: not every distribution has one.
+// readKubelet reads our part of the kubelet's configuration: of the first platform that has one here, or, if that is not mounted, of the
+// installer's copy in the state folder. A missing file is no fault: not every distribution has one.
 func (n *Node) readKubelet(env Env) (kubelet, error) {
 	const instead = "name clusterDomain, redirects and localAddresses in the configuration, so that it is not asked"
-	from := KubeletConfig
-	data, err := env.ReadFile(from)
-	if errors.Is(err, fs.ErrNotExist) && n.StateDir != "" {
-		from = nodestate.KubeletPath(n.StateDir)
-		data, err = env.ReadFile(from)
+	var k kubelet
+	for _, p := range platform.All() {
+		for _, file := range p.KubeletFiles(env.Glob) {
+			if err := n.addKubelet(&k, env, file); err != nil {
+				return kubelet{}, fmt.Errorf("detect settings: %w; or %s", err, instead)
+			}
+		}
+		if k.from != "" {
+			return k, nil
+		}
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return kubelet{}, nil
+	if n.StateDir != "" {
+		k.copied = true
+		if err := n.addKubelet(&k, env, nodestate.KubeletPath(n.StateDir)); err != nil {
+			return kubelet{}, fmt.Errorf("detect settings: %w; or %s", err, instead)
+		}
 	}
-	if errors.Is(err, fs.ErrPermission) {
-		return kubelet{}, fmt.Errorf("detect settings: %w: run the command as root, or %s", err, instead)
+	return k, nil
+}
+
+// addKubelet reads a file of the kubelet's over what was read before, as the kubelet does with its drop-ins. It passes over a file that is
+// not there, or is of another kind.
+func (n *Node) addKubelet(k *kubelet, env Env, file string) error {
+	data, err := env.ReadFile(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w: run the command as root", err)
+	case err != nil:
+		return fmt.Errorf("%w: repair it", err)
 	}
+	body, err := configfile.Parse(file, data)
 	if err != nil {
-		return kubelet{}, fmt.Errorf("detect settings: %w: mend it, or %s", err, instead)
+		return err
 	}
-	body, err := configfile.Parse(from, data)
-	if err != nil {
-		return kubelet{}, fmt.Errorf("detect settings: %w; or %s", err, instead)
-	}
-	k := kubelet{from: from}
 	if body.Kind == "" {
-		return k, nil
+		k.from = joinSources(k.from, file)
+		return nil
 	}
+	from, next := file, *k
 	d := n.decoder(nil)
 	for _, m := range d.pairs(body) {
 		switch m.Key {
+		case "kind":
+			if m.Value.Text != "KubeletConfiguration" {
+				return nil // /etc/kubernetes/kubelet.conf is the kubelet's credentials on most platforms
+			}
+		case "from":
+			from = file + ", a copy of " + m.Value.Text
 		case "clusterDomain":
 			if s, ok := d.text(m.Value, "text"); ok && s != "" {
-				if k.clusterDomain, err = configfile.ParseDomain(s); err != nil {
+				if next.clusterDomain, err = configfile.ParseDomain(s); err != nil {
 					d.fail(m.Value, "%v", err)
 				}
 			}
 		case "clusterDNS":
-			d.kubeletDNS(&k, m.Value)
+			d.kubeletDNS(&next, m.Value)
 		case "resolvConf":
 			if m.Value.Kind == strict.String && path.IsAbs(m.Value.Text) {
-				k.resolvConf = path.Clean(m.Value.Text) // with "" the kubelet uses none; set resolvConf.host for the policy Default
+				next.resolvConf = path.Clean(m.Value.Text) // with "" the kubelet uses none; set resolvConf.host for the policy Default
 			}
 		}
 	}
 	if err := d.Err(0); err != nil {
-		return kubelet{}, fmt.Errorf("detect settings: %w: mend it, or %s", err, instead)
+		return fmt.Errorf("%w: repair it", err)
 	}
-	return k, nil
+	next.from = joinSources(k.from, from)
+	*k = next
+	return nil
 }
 
 func (d *decoder) kubeletDNS(k *kubelet, v strict.Value) {
 	if v.IsNull() {
 		return
 	}
+	k.clusterDNS, k.cache = nil, nil
 	for _, e := range d.ItemsOf(v, "a list of addresses", "") {
 		s, ok := d.text(e, "an address")
 		if !ok {

@@ -12,7 +12,7 @@ import (
 func TestSamples(t *testing.T) {
 	w := world{
 		env:   map[string]string{"NODE_IP": "192.0.2.4", "KUBE_DNS_UPSTREAM_SERVICE_HOST": "10.96.0.11"},
-		files: map[string]string{KubeletConfig: "clusterDNS: [10.96.0.10]\n"},
+		files: map[string]string{kubeletConfig: "clusterDNS: [10.96.0.10]\n"},
 	}
 	files, err := filepath.Glob("../../../conf/nodeconfig-*.yaml")
 	if err != nil || len(files) < 3 {

@@ -29,7 +29,17 @@ func (n *Node) Show() string {
 		open = open[:len(into)]
 		fmt.Fprintf(&b, "%s%s:%s", indent(len(into)), key, n.value(f.name, value, len(into)))
 	}
-	return b.String()
+	return b.String() + n.showPlatform()
+}
+
+// showPlatform describes, as a comment, what no key of NodeConfig has: the folders that the installer edits, and kube-dns's ConfigMap.
+func (n *Node) showPlatform() string {
+	if n.platform.Name == "" {
+		return ""
+	}
+	p := n.platform
+	return fmt.Sprintf("# Platform: %s, found by %s. CNI plugins: %s. Network configurations: %s.\n# kube-dns's Corefile: ConfigMap %s in %s.\n",
+		p.Name, p.Kubelet, p.CNIBin, p.CNIConf, p.Corefile, p.Namespace)
 }
 
 func indent(depth int) string { return strings.Repeat("  ", depth) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/config"
@@ -30,7 +31,7 @@ type Options struct {
 
 // load reads the NodeConfig.
 func load(e Env, path string) (*config.Node, error) {
-	return config.Load(path, config.Env{LookupEnv: e.LookupEnv, ReadFile: e.ReadFile})
+	return config.Load(path, config.Env{LookupEnv: e.LookupEnv, ReadFile: e.ReadFile, Glob: filepath.Glob})
 }
 
 // setUpProcess opens the log, logs detected values and unknown keys, and bounds the process's memory.

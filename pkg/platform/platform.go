@@ -1,0 +1,96 @@
+// Package platform is a table of Kubernetes distributions: where a node of each has what neardns needs, and where kube-dns has its
+// Corefile. The agent and the installer look for these paths; the Helm chart has the same table.
+package platform
+
+import "strings"
+
+// Platform is a distribution.
+type Platform struct {
+	Name string `json:"-"`
+	// Kubelet is the kubelet's configuration: a file, which may have drop-ins in the folder FILE.d, or a folder of drop-ins. In the
+	// order of their names, later ones override earlier ones. "": the kubelet has flags alone.
+	Kubelet string `json:"-"`
+	// Mount is what the installer's container sees of that: a file, or, with a slash at its end, a folder. "": nothing.
+	Mount string `json:"kubelet"`
+	// CNIBin and CNIConf are the container runtime's folders of CNI plugins and of network configurations.
+	CNIBin  string `json:"cniBin"`
+	CNIConf string `json:"cniConf"`
+	// Namespace and Corefile name kube-dns's ConfigMap. A pod can mount it only in its own namespace.
+	Namespace string `json:"namespace"`
+	Corefile  string `json:"corefile"`
+	// Service is the start of the variables that Kubernetes sets in pods of that namespace for kube-dns's Service.
+	Service string `json:"-"`
+}
+
+// Names that the table has more than once.
+const (
+	bin, conf        = "/opt/cni/bin", "/etc/cni/net.d"
+	kubeadm          = "/var/lib/kubelet/config.yaml"
+	system           = "kube-system"
+	coredns, kubeDNS = "coredns", "KUBE_DNS"
+	k3s, rke2        = "/var/lib/rancher/k3s/agent/etc/", "/var/lib/rancher/rke2/agent/etc/"
+	etc, home, snap  = "/etc/kubernetes/", "/home/kubernetes/", "/var/snap/microk8s/current/"
+)
+
+// All lists the platforms; the first whose kubelet's configuration is there is the node's. The sources, at github.com unless named:
+//
+//   - kubeadm, kind, minikube: kubernetes/kubernetes cmd/kubeadm/app/constants (KubeletConfigurationFileName); kind and minikube run kubeadm.
+//   - k3s: docs.k3s.io/installation/packaged-components and docs.k3s.io/advanced ("00-k3s-defaults.conf"); k3s-io/k3s
+//     pkg/daemons/agent/agent_linux.go (config-dir), the generated containerd config.toml (bin_dir, conf_dir).
+//   - rke2: docs.rke2.io/advanced ("00-rke2-defaults.conf"); rancher/rke2-charts rke2-coredns (names of Service and ConfigMap).
+//   - openshift: openshift/machine-config-operator templates/worker/01-worker-kubelet and 01-worker-container-runtime (network_dir,
+//     plugin_dirs); openshift/cluster-dns-operator (Service and ConfigMap dns-default in openshift-dns).
+//   - eks: awslabs/amazon-eks-ami nodeadm/internal/kubelet/config.go (AL2023: config.json and config.json.d).
+//   - bottlerocket: bottlerocket-os/bottlerocket-core-kit packages/kubernetes-* (kubelet --config /etc/kubernetes/kubelet/config).
+//   - gke: kubernetes/kubernetes cluster/gce/gci/configure-helper.sh (kubelet-config.yaml and bin in /home/kubernetes).
+//   - aks: Azure/AgentBaker parts/linux/cloud-init/artifacts (kubeletconfig.json, only on some nodes; else flags in /etc/default/kubelet).
+//   - talos: siderolabs/talos internal/app/machined/pkg/system/services/kubelet.go (kubelet.yaml; go-cni's default folders).
+//   - microk8s: microk8s.io/docs/ref-services (args; the kubelet has flags alone).
+func All() []Platform {
+	return []Platform{
+		{"kubeadm", kubeadm, kubeadm, bin, conf, system, coredns, kubeDNS},
+		{"kind", kubeadm, kubeadm, bin, conf, system, coredns, kubeDNS},
+		{"minikube", kubeadm, kubeadm, bin, conf, system, coredns, kubeDNS},
+		{"k3s", k3s + "kubelet.conf.d", k3s + "kubelet.conf.d/", "/var/lib/rancher/k3s/data/cni", k3s + "cni/net.d", system, coredns, kubeDNS},
+		{"rke2", rke2 + "kubelet.conf.d", rke2 + "kubelet.conf.d/", bin, conf, system, "rke2-coredns-rke2-coredns", "RKE2_COREDNS_RKE2_COREDNS"},
+		{"eks", etc + "kubelet/config.json", etc + "kubelet/", bin, conf, system, coredns, kubeDNS},
+		{"bottlerocket", etc + "kubelet/config", etc + "kubelet/config", bin, conf, system, coredns, kubeDNS},
+		{"gke", home + "kubelet-config.yaml", home + "kubelet-config.yaml", home + "bin", conf, system, coredns, kubeDNS},
+		{"aks", "/etc/default/kubeletconfig.json", "", bin, conf, system, coredns, kubeDNS},
+		{"talos", etc + "kubelet.yaml", etc + "kubelet.yaml", bin, conf, system, coredns, kubeDNS},
+		// After the others: on a kubeadm node a file of this name has the kubelet's credentials.
+		{"openshift", etc + "kubelet.conf", etc + "kubelet.conf", "/var/lib/cni/bin", etc + "cni/net.d", "openshift-dns", "dns-default", "DNS_DEFAULT"},
+		{"microk8s", "", "", snap + "opt/cni/bin", snap + "args/cni-network", system, coredns, kubeDNS},
+	}
+}
+
+// KubeletFiles lists the files of the kubelet's configuration in the order in which they count; the first one may be missing. glob is
+// filepath.Glob; nil: without drop-ins.
+func (p Platform) KubeletFiles(glob func(pattern string) ([]string, error)) []string {
+	if p.Kubelet == "" {
+		return nil
+	}
+	var files []string
+	folder := p.Kubelet
+	if !strings.HasSuffix(folder, ".d") {
+		files, folder = []string{p.Kubelet}, p.Kubelet+".d"
+	}
+	if glob == nil {
+		return files
+	}
+	more, _ := glob(folder + "/*.conf") // in the order of their names; the pattern is good
+	return append(files, more...)
+}
+
+// ServiceHost is the environment variable with the cluster DNS address.
+func (p Platform) ServiceHost() string { return p.Service + "_SERVICE_HOST" }
+
+// Here is the platform of this node, the first one if none is found. exists reports whether a file or folder is there.
+func Here(exists func(path string) bool) Platform {
+	for _, p := range All() {
+		if p.Kubelet != "" && exists(p.Kubelet) || p.CNIConf != conf && exists(p.CNIConf) {
+			return p
+		}
+	}
+	return All()[0]
+}
