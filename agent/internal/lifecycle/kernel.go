@@ -119,7 +119,7 @@ func (k *kernel) reconcile() {
 			return
 		}
 	}
-	if err := k.attach(conf); err != nil {
+	if err := errors.Join(k.level.Beat(), k.attach(conf)); err != nil {
 		k.fail(err)
 	}
 }

@@ -25,52 +25,84 @@ const (
 // ErrPlace means that another program has the first place at the link, so one of the two would keep the other from running.
 var ErrPlace = errors.New("another program has the first place at the link")
 
-// Attach attaches the program to a link, where it answers queries that arrive: the host's end of a veth whose other end is in another
-// netns. The index is of the calling thread's netns. The program runs before all others: by tcx if the kernel has it, else as clsact's
-// first filter. If it is attached already, nothing changes.
+// way is one direction of a link, and the part of the program that sees its packets.
+type way struct {
+	program string
+	suffix  string // of a pin's name
+	tcx     ebpf.AttachType
+	clsact  uint32
+}
+
+// ways are in the order of attaching: without the part that sees answers, the other one would answer nothing.
+var ways = [...]way{
+	{objectProgNeardnsAnswers, "-answers", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS},
+	{objectProgNeardnsHits, "", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},
+}
+
+func (l *Level) program(w way) *ebpf.Program {
+	if w.program == objectProgNeardnsAnswers {
+		return l.objects.NeardnsAnswers
+	}
+	return l.objects.NeardnsHits
+}
+
+// isOwn reports whether a program of this name is the level's, of whatever build.
+func isOwn(name string) bool {
+	return slices.ContainsFunc(ways[:], func(w way) bool { return w.program == name })
+}
+
+// Attach attaches the program to a link, where it answers queries that arrive and sees the answers that leave: the host's end of a veth
+// whose other end is in another netns. The index is of the calling thread's netns. The program runs before all others: by tcx if the
+// kernel has it, else as clsact's first filter. If it is attached already, nothing changes. The first query is answered after the program
+// saw an answer to another one.
 func (l *Level) Attach(index int) error {
-	var none []objectLink
-	if _, there, err := l.link(index); err != nil {
+	_, there, err := l.link(index)
+	if err != nil {
 		return err
-	} else if !there {
-		cpus, err := ebpf.PossibleCPU()
-		if err != nil {
-			return fmt.Errorf("count CPUs: %w", err)
-		}
-		none = make([]objectLink, cpus)
-		if err := l.objects.Links.Put(uint32(index), none); err != nil {
+	}
+	if !there {
+		if err := l.objects.Links.Put(uint32(index), &objectLink{}); err != nil {
 			return fmt.Errorf("count at link %d: %w", index, err)
 		}
 	}
-	err := l.tcx(index)
+	err = l.tcx(index)
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		err = l.clsact(index)
 	}
 	if err != nil {
 		err = fmt.Errorf("attach to link %d: %w", index, err)
-		if none != nil {
+		if !there {
 			err = errors.Join(err, l.objects.Links.Delete(uint32(index)))
 		}
 	}
 	return err
 }
 
-// programID is the kernel's number of the program.
-func (l *Level) programID() (ebpf.ProgramID, error) {
-	info, err := l.objects.NeardnsHits.Info()
+// programID is the kernel's number of a program.
+func programID(p *ebpf.Program) (ebpf.ProgramID, error) {
+	info, err := p.Info()
 	if err != nil {
-		return 0, fmt.Errorf("ask for the program: %w", err)
+		return 0, fmt.Errorf("read the program's number: %w", err)
 	}
 	id, _ := info.ID() // since Linux 4.13
 	return id, nil
 }
 
-func (l *Level) linkPath(index int) string {
-	return filepath.Join(l.folder, linksName, strconv.Itoa(index))
+func linkPath(folder string, index int, w way) string {
+	return filepath.Join(folder, linksName, strconv.Itoa(index)+w.suffix)
 }
 
 func (l *Level) tcx(index int) error {
-	path := l.linkPath(index)
+	for _, w := range ways {
+		if err := l.attachTCX(index, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *Level) attachTCX(index int, w way) error {
+	path := linkPath(l.folder, index, w)
 	there, err := link.LoadPinnedLink(path, nil)
 	switch {
 	case err == nil:
@@ -85,7 +117,7 @@ func (l *Level) tcx(index int) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	made, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: l.objects.NeardnsHits, Attach: ebpf.AttachTCXIngress, Anchor: link.Head()})
+	made, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: l.program(w), Attach: w.tcx, Anchor: link.Head()})
 	if errors.Is(err, fs.ErrExist) {
 		return nil // it is attached, and another BPF file system was mounted over the one with its pin
 	}
@@ -96,10 +128,12 @@ func (l *Level) tcx(index int) error {
 	return made.Pin(path) // if it cannot be pinned, Close detaches it
 }
 
-func filter(index, fd int) *netlink.BpfFilter {
+func filter(index, fd int, w way) *netlink.BpfFilter {
 	return &netlink.BpfFilter{
-		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: filterHandle, Priority: filterPriority, Protocol: unix.ETH_P_ALL},
-		Fd:          fd, Name: filterName, DirectAction: true,
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: index, Parent: w.clsact, Handle: filterHandle, Priority: filterPriority, Protocol: unix.ETH_P_ALL,
+		},
+		Fd: fd, Name: filterName, DirectAction: true,
 	}
 }
 
@@ -116,11 +150,20 @@ func (l *Level) clsact(index int) error {
 	if err := h.QdiscAdd(clsactQdisc(index)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("add clsact: %w", err)
 	}
-	filters, err := filtersOf(h, index, netlink.HANDLE_MIN_INGRESS)
+	for _, w := range ways {
+		if err := l.attachFilter(h, index, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *Level) attachFilter(h *netlink.Handle, index int, w way) error {
+	filters, err := filtersOf(h, index, w.clsact)
 	if err != nil {
 		return err
 	}
-	id, err := l.programID()
+	id, err := programID(l.program(w))
 	if err != nil {
 		return err
 	}
@@ -136,7 +179,7 @@ func (l *Level) clsact(index int) error {
 	if there {
 		return nil
 	}
-	return h.FilterReplace(filter(index, l.objects.NeardnsHits.FD()))
+	return h.FilterReplace(filter(index, l.program(w).FD(), w))
 }
 
 // filtersOf lists a link's ingress or egress filters.
@@ -158,33 +201,41 @@ func isOwnFilter(f netlink.Filter) bool {
 // Detach undoes Attach, also for a link that is gone, and returns how many queries were answered there. It is no error if the program is
 // not attached.
 func (l *Level) Detach(index int) (hits uint64, err error) {
-	id, err := l.programID()
-	if err != nil {
-		return 0, fmt.Errorf("detach from link %d: %w", index, err)
+	var own []ebpf.ProgramID
+	for _, w := range ways {
+		id, err := programID(l.program(w))
+		if err != nil {
+			return 0, fmt.Errorf("detach from link %d: %w", index, err)
+		}
+		own = append(own, id)
 	}
 	// Detach before the pin is removed: the kernel detaches the program only some time after the last reference is gone
 	// (bpf_link_put_deferred), and the program must answer no query once this returns. The pin may be gone already, too.
-	if err := dropTCX(index, func(p ebpf.ProgramID) bool { return p == id }); err != nil {
+	if err := dropTCX(index, func(p ebpf.ProgramID) bool { return slices.Contains(own, p) }); err != nil {
 		return 0, err
 	}
 	if err := detach(l.folder, index); err != nil {
 		return 0, err
 	}
-	hits, there, err := l.link(index)
+	at, there, err := l.link(index)
 	if err == nil && there {
 		if err = l.objects.Links.Delete(uint32(index)); errors.Is(err, ebpf.ErrKeyNotExist) {
 			err = nil
 		}
 	}
-	return hits, err
+	return at.Hits, err
 }
 
 func detach(folder string, index int) error {
-	switch err := os.Remove(filepath.Join(folder, linksName, strconv.Itoa(index))); {
-	case err == nil:
+	pinned := false
+	for _, w := range ways {
+		err := os.Remove(linkPath(folder, index, w))
+		if pinned = pinned || err == nil; err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("detach from link %d: %w", index, err)
+		}
+	}
+	if pinned {
 		return nil
-	case !errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("detach from link %d: %w", index, err)
 	}
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -194,32 +245,29 @@ func detach(folder string, index int) error {
 	return dropFilter(h, index)
 }
 
-// dropFilter removes the program's clsact filter from a link, and clsact itself if it has no other filter.
+// dropFilter removes the program's clsact filters from a link, and clsact itself if it has no other ones.
 func dropFilter(h *netlink.Handle, index int) error {
-	filters, err := filtersOf(h, index, netlink.HANDLE_MIN_INGRESS)
-	if errors.Is(err, unix.ENODEV) || err == nil && !slices.ContainsFunc(filters, isOwnFilter) {
-		return nil
+	var own, others int
+	var err error
+	for _, w := range ways {
+		var filters []netlink.Filter
+		if filters, err = filtersOf(h, index, w.clsact); err != nil {
+			break
+		}
+		if others += len(filters); slices.ContainsFunc(filters, isOwnFilter) {
+			own, others = own+1, others-1
+			if err = h.FilterDel(filter(index, -1, w)); err != nil {
+				break
+			}
+		}
 	}
-	if err == nil {
-		err = h.FilterDel(filter(index, -1))
-	}
-	if err == nil && len(filters) == 1 {
-		err = dropQdisc(h, index)
+	if err == nil && own > 0 && others == 0 {
+		if err = h.QdiscDel(clsactQdisc(index)); errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+			err = nil
+		}
 	}
 	if err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("detach from link %d: %w", index, err)
-	}
-	return nil
-}
-
-// dropQdisc removes a clsact that has no egress filter either.
-func dropQdisc(h *netlink.Handle, index int) error {
-	egress, err := filtersOf(h, index, netlink.HANDLE_MIN_EGRESS)
-	if err != nil || len(egress) > 0 {
-		return err
-	}
-	if err := h.QdiscDel(clsactQdisc(index)); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
-		return err
 	}
 	return nil
 }
@@ -233,17 +281,14 @@ func (l *Level) Others(index int) ([]string, error) {
 	}
 	defer h.Close()
 	var names []string
-	for _, way := range []struct {
-		tcx    ebpf.AttachType
-		clsact uint32
-	}{{ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS}, {ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS}} {
+	for _, way := range slices.Backward(ways[:]) {
 		result, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: way.tcx})
 		if err != nil && !errors.Is(err, ebpf.ErrNotSupported) && !errors.Is(err, unix.EINVAL) {
 			return nil, fmt.Errorf("list programs of link %d: %w", index, err)
 		}
 		if err == nil {
 			for _, p := range result.Programs {
-				if name := programName(p.ID); name != objectProgNeardnsHits {
+				if name := programName(p.ID); !isOwn(name) {
 					names = append(names, name)
 				}
 			}
@@ -298,33 +343,35 @@ func SweepLinks() error {
 	var errs []error
 	for _, l := range links {
 		errs = append(errs, dropFilter(h, l.Attrs().Index),
-			dropTCX(l.Attrs().Index, func(id ebpf.ProgramID) bool { return programName(id) == objectProgNeardnsHits }))
+			dropTCX(l.Attrs().Index, func(id ebpf.ProgramID) bool { return isOwn(programName(id)) }))
 	}
 	return errors.Join(errs...)
 }
 
 // dropTCX detaches the programs that own accepts from a link's tcx.
 func dropTCX(index int, own func(ebpf.ProgramID) bool) error {
-	result, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
-	if err != nil {
+	for _, w := range ways {
+		result, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: w.tcx})
 		for _, none := range []error{ebpf.ErrNotSupported, unix.EINVAL, unix.EPERM, unix.ENODEV} {
 			if errors.Is(err, none) {
 				return nil
 			}
 		}
-		return fmt.Errorf("list programs of link %d: %w", index, err)
-	}
-	for _, p := range result.Programs {
-		id, ok := p.LinkID()
-		if !ok || !own(p.ID) {
-			continue
+		if err != nil {
+			return fmt.Errorf("list programs of link %d: %w", index, err)
 		}
-		there, err := link.NewFromID(id)
-		if err == nil {
-			err = errors.Join(there.Detach(), there.Close())
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("detach from link %d: %w", index, err)
+		for _, p := range result.Programs {
+			id, ok := p.LinkID()
+			if !ok || !own(p.ID) {
+				continue
+			}
+			there, err := link.NewFromID(id)
+			if err == nil {
+				err = errors.Join(there.Detach(), there.Close())
+			}
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("detach from link %d: %w", index, err)
+			}
 		}
 	}
 	return nil
@@ -363,13 +410,15 @@ func sweep(folder, but string) error {
 func sweepBuild(folder string) error {
 	var errs []error
 	if m, err := ebpf.LoadPinnedMap(filepath.Join(folder, objectMapLinks), nil); err == nil {
+		var before any // the keys alone: another build's values are others
 		var index uint32
-		var cpus []objectLink
-		all := m.Iterate()
-		for all.Next(&index, &cpus) {
-			errs = append(errs, detach(folder, int(index)))
+		for err = m.NextKey(before, &index); err == nil; err = m.NextKey(before, &index) {
+			errs, before = append(errs, detach(folder, int(index))), index
 		}
-		errs = append(errs, all.Err(), m.Close())
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			err = nil
+		}
+		errs = append(errs, err, m.Close())
 	}
 	return errors.Join(append(errs, os.RemoveAll(folder))...)
 }

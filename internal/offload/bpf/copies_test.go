@@ -39,7 +39,7 @@ func openCopying(t testing.TB) *Level {
 // note has a link among those that the program is at.
 func note(t testing.TB, l *Level, ifindex uint32) {
 	t.Helper()
-	if err := l.objects.Links.Put(ifindex, make([]objectLink, ebpf.MustPossibleCPU())); err != nil {
+	if err := l.objects.Links.Put(ifindex, &objectLink{}); err != nil {
 		t.Fatal(err)
 	}
 }

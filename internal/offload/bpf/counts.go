@@ -3,6 +3,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/cilium/ebpf"
 )
@@ -41,10 +42,10 @@ func (l *Level) Counts() ([]Count, error) {
 func (l *Level) Links() (map[int]uint64, error) {
 	out := map[int]uint64{}
 	var index uint32
-	var cpus []objectLink
+	var at objectLink
 	all := l.objects.Links.Iterate()
-	for all.Next(&index, &cpus) {
-		out[int(index)] = sum(cpus)
+	for all.Next(&index, &at) {
+		out[int(index)] = at.Hits
 	}
 	if err := all.Err(); err != nil {
 		return nil, fmt.Errorf("read links: %w", err)
@@ -52,22 +53,22 @@ func (l *Level) Links() (map[int]uint64, error) {
 	return out, nil
 }
 
-// link reads one link's hits; there is false if the program is not attached to it.
-func (l *Level) link(index int) (hits uint64, there bool, err error) {
-	var cpus []objectLink
-	if err := l.objects.Links.Lookup(uint32(index), &cpus); errors.Is(err, ebpf.ErrKeyNotExist) {
-		return 0, false, nil
+// link reads what is known of one link; there is false if the program is not attached to it.
+func (l *Level) link(index int) (at objectLink, there bool, err error) {
+	if err := l.objects.Links.Lookup(uint32(index), &at); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return at, false, nil
 	} else if err != nil {
-		return 0, false, fmt.Errorf("read link %d: %w", index, err)
+		return at, false, fmt.Errorf("read link %d: %w", index, err)
 	}
-	return sum(cpus), true, nil
+	return at, true, nil
 }
 
-func sum(cpus []objectLink) (hits uint64) {
-	for _, c := range cpus {
-		hits += c.Hits
-	}
-	return hits
+// Unanswered reports whether the program answers no hits at a link because the pod's own queries are not seen to be answered.
+func (l *Level) Unanswered(index int) (bool, error) {
+	const wait, good = time.Second, 8 * time.Second // SAMPLE_WAIT and SAMPLE_GOOD of hits.bpf.c
+	at, _, err := l.link(index)
+	now := Now()
+	return at.Sampled > at.Answered && now-time.Duration(at.Sampled) > wait && now-time.Duration(at.Answered) > good, err
 }
 
 // Reason is why the program passed a query to a served address on to the agent.
@@ -75,12 +76,13 @@ type Reason uint32
 
 // The reasons.
 const (
-	Packet   Reason = iota + 1 // IP options, fragments, padding, a tag, an uncertain or a wrong checksum
-	Question                   // not of a form that the program answers
-	Unknown                    // no answer to it
-	Old                        // expired, or past Answer.Until
-	Size                       // too large for the client
-	Kernel                     // the kernel gave no room
+	Packet     Reason = iota + 1 // IP options, fragments, padding, a tag, an uncertain or a wrong checksum
+	Question                     // not of a form that the program answers
+	Unknown                      // no answer to it
+	Old                          // expired, or past Answer.Until
+	Size                         // too large for the client
+	Kernel                       // the kernel gave no room
+	Unanswered                   // the pod's own queries were not seen to be answered lately, or it is a sample
 	reasons
 
 	// The indexes of the counts that Uncopied reads.
@@ -89,7 +91,7 @@ const (
 )
 
 func (r Reason) String() string {
-	return [...]string{"", "packet", "question", "unknown", "old", "size", "kernel"}[r]
+	return [...]string{"", "packet", "question", "unknown", "old", "size", "kernel", "unanswered"}[r]
 }
 
 // Passed reads how many queries to served addresses the program passed on, by reason, since the level was loaded.

@@ -27,8 +27,9 @@
 #define WAYS 8          // places of a bucket: one line of the CPU's cache
 #define SERIES_MOST 256 // see struct series
 #define SERVED_MOST 256 // addresses with their ports, the self-test's two among them
-#define COPIES_MOST 16  // questions of one link that one CPU copies to the agent in COPIES_WINDOW
+#define COPIES_MOST 16  // questions of one link that are copied to the agent in COPIES_WINDOW
 #define COPIES_WINDOW 26 // 2^26 ns, 67 ms
+#define LOOPBACK 1      // the link of test runs (net/bpf/test_run.c); the program is attached to no such link
 
 #define DNS_HEADER 12 // RFC 1035, section 4.1.1
 #define TYPE_CLASS 4  // behind a question's name
@@ -36,14 +37,25 @@
 #define UDP_SIZE 512  // RFC 1035, section 2.3.4
 #define NANOSECONDS 1000000000ULL
 
+// The times of struct link's samples, see judge. TestSamples has them, too.
+#define SAMPLE_DUE (4 * NANOSECONDS)     // after the last answer to a sample
+#define SAMPLE_GOOD (8 * NANOSECONDS)    // after it: without another answer, hits end
+#define SAMPLE_STANDS (30 * NANOSECONDS) // the same while the agent does not run
+#define SAMPLE_WAIT NANOSECONDS          // for an answer, before another query is the sample
+#define AGENT_STALE (NANOSECONDS * 5 / 2) // after its last heartbeat, which comes each second
+
 #define RAW_WORDS (NAME_WORDS + 4) // four bytes of zeros, header, name, type, class and OPT
 #define RAW_NAME 2                 // the word that the name begins with
 #define NAME_MOST (NAME_WORDS * 8)
 #define TAIL_MOST (TAIL_WORDS * 8)
 
-#define BIT_RD 0x01 // of the third byte
+#define BIT_QR 0x80 // of the third byte
+#define BIT_RD 0x01
 #define BIT_AD 0x20 // of the fourth
 #define BIT_DO 0x80 // of the first byte of an OPT's flags
+#define RCODE 0x0f  // of the fourth
+#define NOERROR 0
+#define NXDOMAIN 3
 
 // A slot has one answer. The lock keeps who reads it and who writes it apart (D-072): nobody ever sees half of an answer. The head is one line
 // of the CPU's cache; behind it are, each from a word of its own on, the question's name in lower case, what comes behind the question, and
@@ -114,11 +126,21 @@ struct series {
 	__u64 answers[7];                   // up to 100, 200, 300, 400, 511, 1023 and 2047 bytes
 };
 
-// link counts hits of one pod's link, and bounds what one pod has copied, so that it cannot keep others' questions from the agent.
+// link is what is known of one pod's link. Each word is read and written by itself: where two CPUs meet, a sample or a copy is one too
+// many. The copies are bounded so that one pod cannot keep others' queries from the agent.
 struct link {
 	__u64 hits;
-	__u64 window; // the last one in which something was copied
-	__u64 copies; // in it
+	__u64 answered; // when the last answer to a sample came to the pod; 0: none did
+	__u64 sampled;  // when the last sample went out
+	__u64 sample;   // the pod's port, from bit 16 on the ID, from bit 32 on enum sample; 0: it was answered
+	__u64 window;   // the last one in which something was copied
+	__u64 copies;   // in it
+};
+
+// What became of a query that is a sample.
+enum sample {
+	SAMPLE_PASSED = 1, // it went on, and the pod waits for the answer
+	SAMPLE_CLONED,     // the kernel has answered it, and its clone went on
 };
 
 // copied is a question as the agent gets it: behind four zeros the message, and then anything.
@@ -136,6 +158,7 @@ enum passed {
 	PASSED_OLD,      // no longer good, or wanted by the agent
 	PASSED_SIZE,     // too large for the client
 	PASSED_KERNEL,   // the kernel gave no room
+	PASSED_UNANSWERED, // the pod's own queries were not seen to be answered lately, or it is a sample
 	COPY_LIMITED,    // of those that went on: not copied, since its link had copies enough
 	COPY_FULL,       // the same, since the agent did not read those before
 	PASSED_REASONS,
@@ -191,11 +214,18 @@ struct {
 } counts SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
 	__type(key, __u32); // a link's index
 	__type(value, struct link);
 } links SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64); // the agent's last one
+} heartbeats SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -234,6 +264,7 @@ struct scratch {
 	struct packet packet;
 	struct found found;
 	__u32 check; // enum check
+	__u32 verdict; // enum verdict
 	__u32 tail_sum;
 	__u32 opt;   // bytes of the question's OPT
 	struct copied copied;
@@ -486,14 +517,44 @@ static __always_inline __s64 find(struct control *c, __u64 hash)
 	return (__s64)(__u32)slot - 1;
 }
 
-// count notes a hit, for its link and its series.
-static __always_inline void count(__u32 ifindex, __u32 series, __u32 question, __u32 answer)
+// agent_runs is whether the agent's last heartbeat is fresh.
+static __always_inline int agent_runs(__u64 now)
 {
-	struct link *l = bpf_map_lookup_elem(&links, &ifindex);
+	__u32 zero = 0;
+	__u64 *beat = bpf_map_lookup_elem(&heartbeats, &zero);
+	return beat && now < *beat + AGENT_STALE;
+}
+
+enum verdict { HIT, HIT_AND_SAMPLE, GOES_ON };
+
+// judge decides whether a query that the map answers is a hit. A pod's network policies see none of its hits, so a hit is
+// answered only while the pod's own queries are answered on the path that a miss takes: of those that the map answers, a sample goes on
+// in time, and its answer is awaited at the pod's link (neardns_answers). A sample of a pod that is answered is a clone, so a dead agent
+// loses none. If the agent does not run, a sample without an answer shows nothing of policies, so the last answer counts for longer.
+static __always_inline enum verdict judge(struct link *l, __u32 query, __u64 now)
+{
+	__u64 answered = l->answered, sample = l->sample;
+	int good;
+
+	if (sample && (__u32)sample == query)
+		return GOES_ON; // the clone
+	if (answered && now < answered + SAMPLE_DUE)
+		return HIT;
+	good = answered && (now < answered + SAMPLE_GOOD || (now < answered + SAMPLE_STANDS && !agent_runs(now)));
+	if (l->sampled && now < l->sampled + SAMPLE_WAIT)
+		return good ? HIT : GOES_ON;
+	l->sample = query | (__u64)(good ? SAMPLE_CLONED : SAMPLE_PASSED) << 32;
+	l->sampled = now;
+	return good ? HIT_AND_SAMPLE : GOES_ON;
+}
+
+// count notes a hit, for its link and its series.
+static __always_inline void count(struct link *l, __u32 series, __u32 question, __u32 answer)
+{
 	struct series *n = bpf_map_lookup_elem(&counts, &series);
 
 	if (l)
-		l->hits++;
+		__sync_fetch_and_add(&l->hits, 1);
 	if (n) {
 		n->hits++;
 		n->question_bytes += question;
@@ -599,7 +660,7 @@ static __always_inline int patch(struct __sk_buff *skb, struct packet *p, struct
 // answer answers the question of a packet, or returns why it goes on as a negative number.
 static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struct scratch *s)
 {
-	__u32 zero = 0, type_class, opt, edns = 0, slot_at, at, total, most;
+	__u32 zero = 0, type_class, opt, edns = 0, slot_at, at, total, most, ifindex = skb->ifindex;
 	__u64 size = p->size, sum, hash, last, now, name_size, tail_size;
 	__s64 place;
 	__u64 *hits;
@@ -607,6 +668,7 @@ static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struc
 	struct slot *slot = NULL;
 	struct control *c = bpf_map_lookup_elem(&controls, &zero);
 	struct found *f = &s->found;
+	struct link *l;
 	enum check check;
 	__u8 *raw = (__u8 *)s->copied.raw, *o, opt_flags = 0;
 	int why;
@@ -708,7 +770,6 @@ static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struc
 		why = PASSED_UNKNOWN;
 	if (why)
 		return -why;
-	__sync_fetch_and_add(hits, 1);
 
 	tail_size = f->tail_size;
 	bound(tail_size, 1, TAIL_MOST, -PASSED_UNKNOWN);
@@ -718,6 +779,12 @@ static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struc
 	total = DNS_HEADER + name_size + TYPE_CLASS + tail_size + opt;
 	if (total > most)
 		return -PASSED_SIZE;
+	l = bpf_map_lookup_elem(&links, &ifindex);
+	s->verdict = ifindex == LOOPBACK ? HIT : !l ? GOES_ON : judge(l, (__u16)p->ports | (__u32)((__u16 *)raw)[2] << 16, now);
+	barrier();
+	if (s->verdict == GOES_ON)
+		return -PASSED_UNANSWERED;
+	__sync_fetch_and_add(hits, 1);
 	if (opt) { // the client's own, without its options, as the chain has it
 		o = (__u8 *)s->tail + tail_size;
 		o[0] = 0;
@@ -733,14 +800,17 @@ static __always_inline int answer(struct __sk_buff *skb, struct packet *p, struc
 	if (s->check == CHECK_FULL)
 		s->tail_sum = sum_tail(s, tail_size, name_size);
 
-	// Up to here the packet is as it came.
+	// Up to here the packet is as it came. Its clone comes back to this program, which lets it go on.
+	if (s->verdict == HIT_AND_SAMPLE && bpf_clone_redirect(skb, ifindex, BPF_F_INGRESS))
+		s->verdict = HIT; // the kernel gave no room: the next sample comes in SAMPLE_WAIT
 	if (bpf_skb_change_tail(skb, p->udp + sizeof(struct udphdr) + total, 0))
 		return -PASSED_KERNEL;
 	if (patch(skb, p, s, f, s->check, total, tail_size, name_size, opt))
 		return TC_ACT_SHOT; // nobody may see half of an answer
 	if (skb->pkt_type != PACKET_HOST) // a bridge's port: the frame was for the bridge
 		bpf_skb_change_type(skb, PACKET_HOST);
-	count(skb->ifindex, f->series, size, total);
+	if (s->verdict == HIT) // else the agent or kube-dns counts the clone
+		count(l, f->series, size, total);
 	return bpf_redirect_peer(skb->ifindex, 0);
 }
 
@@ -766,7 +836,7 @@ static __always_inline void copy(__u32 ifindex, struct scratch *s)
 		note(COPY_LIMITED);
 		return;
 	}
-	l->copies++;
+	__sync_fetch_and_add(&l->copies, 1);
 	s->copied.ifindex = ifindex;
 	s->copied.size = s->packet.size - sizeof(struct udphdr);
 	if (bpf_ringbuf_output(&copies, &s->copied, sizeof(s->copied), 0))
@@ -795,6 +865,51 @@ int neardns_hits(struct __sk_buff *skb)
 		copy(skb->ifindex, s);
 	s->busy = 0;
 	return done < 0 ? pass(-done) : done;
+}
+
+// neardns_answers sees what goes to a pod, and notes in its link when a sample is answered. The answer of a clone is one that the pod has
+// already: it goes to no MAC address of the pod's, and so the pod's kernel drops it. Dropped here, it would count as an error of the
+// sender's.
+SEC("tc")
+int neardns_answers(struct __sk_buff *skb)
+{
+	__u32 ifindex = skb->ifindex, at = ETH_HLEN;
+	struct {
+		__u16 from, to, size, check, id;
+		__u8 flags3, flags4;
+	} answer;
+	__u8 none[ETH_ALEN] = {};
+	struct iphdr ip;
+	struct link *l;
+	__u64 sample;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		if (bpf_skb_load_bytes(skb, at, &ip, sizeof(ip)) || ip.protocol != IPPROTO_UDP || (ip.frag_off & bpf_htons(0x1fff)))
+			return TC_ACT_UNSPEC;
+		at += ip.ihl * 4;
+	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		__u8 next;
+		if (bpf_skb_load_bytes(skb, at + offsetof(struct ipv6hdr, nexthdr), &next, 1) || next != IPPROTO_UDP)
+			return TC_ACT_UNSPEC;
+		at += sizeof(struct ipv6hdr);
+	} else {
+		return TC_ACT_UNSPEC;
+	}
+	l = bpf_map_lookup_elem(&links, &ifindex);
+	if (!l)
+		return TC_ACT_UNSPEC;
+	sample = l->sample;
+	if (!sample || bpf_skb_load_bytes(skb, at, &answer, sizeof(answer)) || (__u32)sample != (answer.to | (__u32)answer.id << 16) ||
+	    !(answer.flags3 & BIT_QR))
+		return TC_ACT_UNSPEC;
+	// What the map answers has one of these codes. A proxy that denies a name answers with another one (REFUSED).
+	if ((answer.flags4 & RCODE) == NOERROR || (answer.flags4 & RCODE) == NXDOMAIN) {
+		l->answered = bpf_ktime_get_boot_ns();
+		l->sample = 0;
+	}
+	if (sample >> 32 == SAMPLE_CLONED)
+		bpf_skb_store_bytes(skb, 0, none, ETH_ALEN, 0);
+	return TC_ACT_UNSPEC;
 }
 
 char _license[] SEC("license") = "Apache-2.0";

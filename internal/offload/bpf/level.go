@@ -153,22 +153,32 @@ func (l *Level) maps() map[string]**ebpf.Map {
 	m := &l.objects.objectMaps
 	return map[string]**ebpf.Map{
 		objectMapControls: &m.Controls, objectMapCopies: &m.Copies, objectMapCounts: &m.Counts, objectMapHeat: &m.Heat,
-		objectMapLinks: &m.Links, objectMapPasses: &m.Passes, objectMapPlaces: &m.Places, objectMapScratches: &m.Scratches,
-		objectMapServed: &m.Served, objectMapSlots: &m.Slots, objectMapSmalls: &m.Smalls,
+		objectMapHeartbeats: &m.Heartbeats, objectMapLinks: &m.Links, objectMapPasses: &m.Passes, objectMapPlaces: &m.Places,
+		objectMapScratches: &m.Scratches, objectMapServed: &m.Served, objectMapSlots: &m.Slots, objectMapSmalls: &m.Smalls,
 	}
 }
 
-// pinned takes over the maps and program in the folder, and returns false if they are not complete. The program is the last to be pinned,
-// but a process that removes the folder may be killed half-way.
+// programs are the program's two parts by the names of their files.
+func (l *Level) programs() map[string]**ebpf.Program {
+	p := &l.objects.objectPrograms
+	return map[string]**ebpf.Program{objectProgNeardnsAnswers: &p.NeardnsAnswers, objectProgNeardnsHits: &p.NeardnsHits}
+}
+
+// pinned takes over the maps and programs in the folder, and returns false if they are not complete: a process that pins or removes them
+// may be killed half-way.
 func (l *Level) pinned() (bool, error) {
-	program, err := ebpf.LoadPinnedProgram(filepath.Join(l.folder, objectProgNeardnsHits), nil)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+	var err error
+	for name, to := range l.programs() {
+		*to, err = ebpf.LoadPinnedProgram(filepath.Join(l.folder, name), nil)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = l.objects.Close()
+			l.objects = objectObjects{}
+			return false, err
+		}
+		if err != nil {
+			return false, fmt.Errorf("take over the program %s: %w", name, err)
+		}
 	}
-	if err != nil {
-		return false, fmt.Errorf("take over the program: %w", err)
-	}
-	l.objects.NeardnsHits = program
 	for name, to := range l.maps() {
 		*to, err = ebpf.LoadPinnedMap(filepath.Join(l.folder, name), nil)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -217,8 +227,10 @@ func (l *Level) pin(o Options) error {
 			return fmt.Errorf("pin the map %s: %w", name, err)
 		}
 	}
-	if err := l.objects.NeardnsHits.Pin(filepath.Join(l.folder, objectProgNeardnsHits)); err != nil {
-		return fmt.Errorf("pin the program: %w", err)
+	for name, p := range l.programs() {
+		if err := (*p).Pin(filepath.Join(l.folder, name)); err != nil {
+			return fmt.Errorf("pin the program %s: %w", name, err)
+		}
 	}
 	return nil
 }
@@ -265,6 +277,15 @@ func (l *Level) tidy() error {
 		if err := l.objects.Places.Put(uint32(i), &want); err != nil {
 			return fmt.Errorf("write a place: %w", err)
 		}
+	}
+	return nil
+}
+
+// Beat records that the agent runs. While it beats each second, a pod whose sampled queries are not answered loses its hits within ten
+// seconds.
+func (l *Level) Beat() error {
+	if err := l.objects.Heartbeats.Put(uint32(0), uint64(Now())); err != nil {
+		return fmt.Errorf("write the heartbeat: %w", err)
 	}
 	return nil
 }

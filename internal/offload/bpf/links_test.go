@@ -65,6 +65,7 @@ func TestChecksums(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+	trust(t, l, pod.HostLink().Attrs().Index)
 	for _, name := range []string{"web.shop.svc.cluster.example.", "we.shop.svc.cluster.example."} { // an even and an odd number of bytes before the answer
 		put(t, l, answerOf(t, name, dns.TypeTXT, nil, name+` 30 IN TXT "kernel"`))
 		for _, at := range []netip.Addr{server4, server6} {
@@ -93,6 +94,7 @@ func TestTagged(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+	trust(t, l, index)
 	eth0, err := pod.Netlink().LinkByName("eth0")
 	if err != nil {
 		t.Fatal(err)
@@ -157,8 +159,8 @@ func TestOthers(t *testing.T) {
 		if err := h.QdiscAdd(clsactQdisc(index)); err != nil && !errors.Is(err, fs.ErrExist) {
 			t.Fatal(err)
 		}
-		out := filter(index, program("shaper").FD())
-		out.Name, out.Parent = "shaper", netlink.HANDLE_MIN_EGRESS
+		out := filter(index, program("shaper").FD(), ways[0])
+		out.Name, out.Priority = "shaper", 2
 		if err := h.FilterAdd(out); err != nil {
 			t.Fatal(err)
 		}
@@ -247,7 +249,13 @@ func TestMountedOver(t *testing.T) {
 		})
 		wantFrom("kernel")
 	}
-	attach()
+	node.Host.Do(func() {
+		if err := l.Attach(index); err != nil {
+			t.Fatal(err)
+		}
+	})
+	trust(t, l, index)
+	wantFrom("kernel")
 	over := filepath.Dir(filepath.Dir(l.folder))
 	if err := unix.Mount("bpf", over, "bpf", 0, ""); err != nil {
 		t.Fatal(err)

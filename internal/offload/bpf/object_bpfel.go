@@ -36,10 +36,13 @@ type objectCopied struct {
 }
 
 type objectLink struct {
-	_      structs.HostLayout
-	Hits   uint64
-	Window uint64
-	Copies uint64
+	_        structs.HostLayout
+	Hits     uint64
+	Answered uint64
+	Sampled  uint64
+	Sample   uint64
+	Window   uint64
+	Copies   uint64
 }
 
 type objectSeries struct {
@@ -124,18 +127,20 @@ type objectSmall struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	objectMapControls     = "controls"
-	objectMapCopies       = "copies"
-	objectMapCounts       = "counts"
-	objectMapHeat         = "heat"
-	objectMapLinks        = "links"
-	objectMapPasses       = "passes"
-	objectMapPlaces       = "places"
-	objectMapScratches    = "scratches"
-	objectMapServed       = "served"
-	objectMapSlots        = "slots"
-	objectMapSmalls       = "smalls"
-	objectProgNeardnsHits = "neardns_hits"
+	objectMapControls        = "controls"
+	objectMapCopies          = "copies"
+	objectMapCounts          = "counts"
+	objectMapHeartbeats      = "heartbeats"
+	objectMapHeat            = "heat"
+	objectMapLinks           = "links"
+	objectMapPasses          = "passes"
+	objectMapPlaces          = "places"
+	objectMapScratches       = "scratches"
+	objectMapServed          = "served"
+	objectMapSlots           = "slots"
+	objectMapSmalls          = "smalls"
+	objectProgNeardnsAnswers = "neardns_answers"
+	objectProgNeardnsHits    = "neardns_hits"
 )
 
 // loadObject returns the embedded CollectionSpec for object.
@@ -180,24 +185,26 @@ type objectSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type objectProgramSpecs struct {
-	NeardnsHits *ebpf.ProgramSpec `ebpf:"neardns_hits"`
+	NeardnsAnswers *ebpf.ProgramSpec `ebpf:"neardns_answers"`
+	NeardnsHits    *ebpf.ProgramSpec `ebpf:"neardns_hits"`
 }
 
 // objectMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type objectMapSpecs struct {
-	Controls  *ebpf.MapSpec `ebpf:"controls"`
-	Copies    *ebpf.MapSpec `ebpf:"copies"`
-	Counts    *ebpf.MapSpec `ebpf:"counts"`
-	Heat      *ebpf.MapSpec `ebpf:"heat"`
-	Links     *ebpf.MapSpec `ebpf:"links"`
-	Passes    *ebpf.MapSpec `ebpf:"passes"`
-	Places    *ebpf.MapSpec `ebpf:"places"`
-	Scratches *ebpf.MapSpec `ebpf:"scratches"`
-	Served    *ebpf.MapSpec `ebpf:"served"`
-	Slots     *ebpf.MapSpec `ebpf:"slots"`
-	Smalls    *ebpf.MapSpec `ebpf:"smalls"`
+	Controls   *ebpf.MapSpec `ebpf:"controls"`
+	Copies     *ebpf.MapSpec `ebpf:"copies"`
+	Counts     *ebpf.MapSpec `ebpf:"counts"`
+	Heartbeats *ebpf.MapSpec `ebpf:"heartbeats"`
+	Heat       *ebpf.MapSpec `ebpf:"heat"`
+	Links      *ebpf.MapSpec `ebpf:"links"`
+	Passes     *ebpf.MapSpec `ebpf:"passes"`
+	Places     *ebpf.MapSpec `ebpf:"places"`
+	Scratches  *ebpf.MapSpec `ebpf:"scratches"`
+	Served     *ebpf.MapSpec `ebpf:"served"`
+	Slots      *ebpf.MapSpec `ebpf:"slots"`
+	Smalls     *ebpf.MapSpec `ebpf:"smalls"`
 }
 
 // objectVariableSpecs contains global variables before they are loaded into the kernel.
@@ -226,17 +233,18 @@ func (o *objectObjects) Close() error {
 //
 // It can be passed to loadObjectObjects or ebpf.CollectionSpec.LoadAndAssign.
 type objectMaps struct {
-	Controls  *ebpf.Map `ebpf:"controls"`
-	Copies    *ebpf.Map `ebpf:"copies"`
-	Counts    *ebpf.Map `ebpf:"counts"`
-	Heat      *ebpf.Map `ebpf:"heat"`
-	Links     *ebpf.Map `ebpf:"links"`
-	Passes    *ebpf.Map `ebpf:"passes"`
-	Places    *ebpf.Map `ebpf:"places"`
-	Scratches *ebpf.Map `ebpf:"scratches"`
-	Served    *ebpf.Map `ebpf:"served"`
-	Slots     *ebpf.Map `ebpf:"slots"`
-	Smalls    *ebpf.Map `ebpf:"smalls"`
+	Controls   *ebpf.Map `ebpf:"controls"`
+	Copies     *ebpf.Map `ebpf:"copies"`
+	Counts     *ebpf.Map `ebpf:"counts"`
+	Heartbeats *ebpf.Map `ebpf:"heartbeats"`
+	Heat       *ebpf.Map `ebpf:"heat"`
+	Links      *ebpf.Map `ebpf:"links"`
+	Passes     *ebpf.Map `ebpf:"passes"`
+	Places     *ebpf.Map `ebpf:"places"`
+	Scratches  *ebpf.Map `ebpf:"scratches"`
+	Served     *ebpf.Map `ebpf:"served"`
+	Slots      *ebpf.Map `ebpf:"slots"`
+	Smalls     *ebpf.Map `ebpf:"smalls"`
 }
 
 func (m *objectMaps) Close() error {
@@ -244,6 +252,7 @@ func (m *objectMaps) Close() error {
 		m.Controls,
 		m.Copies,
 		m.Counts,
+		m.Heartbeats,
 		m.Heat,
 		m.Links,
 		m.Passes,
@@ -265,11 +274,13 @@ type objectVariables struct {
 //
 // It can be passed to loadObjectObjects or ebpf.CollectionSpec.LoadAndAssign.
 type objectPrograms struct {
-	NeardnsHits *ebpf.Program `ebpf:"neardns_hits"`
+	NeardnsAnswers *ebpf.Program `ebpf:"neardns_answers"`
+	NeardnsHits    *ebpf.Program `ebpf:"neardns_hits"`
 }
 
 func (p *objectPrograms) Close() error {
 	return _ObjectClose(
+		p.NeardnsAnswers,
 		p.NeardnsHits,
 	)
 }

@@ -89,6 +89,7 @@ func TestPods(t *testing.T) {
 				if err != nil || len(others) > 0 {
 					t.Fatal(err, others)
 				}
+				trust(t, l, index)
 			}
 			dig := func(p *testutil.Pod, at netip.Addr, args ...string) string {
 				t.Helper()
@@ -175,7 +176,7 @@ func onePod(t *testing.T) (*Level, *testutil.Node, *testutil.Pod) {
 // TestClsact attaches as on kernels without tcx, next to other programs' filters.
 func TestClsact(t *testing.T) {
 	l, node, pod := onePod(t)
-	index := pod.HostLink().Attrs().Index
+	index, in := pod.HostLink().Attrs().Index, ways[1]
 	ask := func() string { return pod.Run("dig", "+short", "+nocookie", "@"+server4.String(), "TXT", webName) }
 	node.Host.Do(func() {
 		for range 2 {
@@ -183,12 +184,13 @@ func TestClsact(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		trust(t, l, index)
 		if out := ask(); !strings.Contains(out, "kernel") {
 			t.Error(out)
 		}
 		// Another one behind it sees what goes on.
 		h := node.Host.Netlink()
-		other := filter(index, l.objects.NeardnsHits.FD())
+		other := filter(index, l.objects.NeardnsHits.FD(), in)
 		other.Name, other.Priority, other.Handle = "other", 2, 1
 		if err := h.FilterAdd(other); err != nil {
 			t.Fatal(err)
@@ -215,7 +217,7 @@ func TestClsact(t *testing.T) {
 			}
 		}
 		// Before us it would end our turn, or we its.
-		first := filter(index, l.objects.NeardnsHits.FD())
+		first := filter(index, l.objects.NeardnsHits.FD(), in)
 		first.Name, first.Handle = "first", 1
 		if err := h.FilterAdd(first); err != nil {
 			t.Fatal(err)

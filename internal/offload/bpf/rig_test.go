@@ -65,6 +65,14 @@ func open(t testing.TB, entries int) *Level {
 	return l
 }
 
+// trust lets the program answer a link's hits for a day without a sample.
+func trust(t testing.TB, l *Level, index int) {
+	t.Helper()
+	if err := l.objects.Links.Put(uint32(index), &objectLink{Answered: uint64(Now() + 24*time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func at53(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, dnsPort) }
 
 // answerOf makes the entry of an answer to a question, of records in presentation form.

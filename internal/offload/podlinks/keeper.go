@@ -31,6 +31,8 @@ type Program interface {
 	// Links returns how many queries were answered so far at each link that the program is at, or was when the link went, whichever agent
 	// attached it.
 	Links() (map[int]uint64, error)
+	// Unanswered reports whether it answers nothing at a link because the pod's own queries are not seen to be answered.
+	Unanswered(ifindex int) (bool, error)
 	// Others names other programs that see what comes from a link or goes to it.
 	Others(ifindex int) ([]string, error)
 }
@@ -69,6 +71,7 @@ type Keeper struct {
 	byAgent  map[int]uint64       // what AgentAnswers returned at the last look
 	podLinks map[key]podLink
 	refused  []Refused
+	answered int // links that the program is at whose pods' own queries are answered, as of the last look
 }
 
 // key is an attachment.
@@ -86,6 +89,10 @@ type podLink struct {
 	name    string
 }
 
+// whyUnanswered is the reason of a pod whose own queries are not seen to be answered.
+const whyUnanswered = "its queries are not seen to be answered: a network policy or firewall drops them, " +
+	"or the answers do not pass the host's end of its link"
+
 // Reconcile attaches the program where it is wanted, detaches it elsewhere, and counts. It goes on after an error with one link; the
 // errors that it returns are of the program as a whole.
 func (k *Keeper) Reconcile(pods []Pod) error {
@@ -101,6 +108,7 @@ func (k *Keeper) Reconcile(pods []Pod) error {
 		k.fresh, k.byAgent = map[int]uint64{}, map[int]uint64{}
 	}
 	wanted, refused := k.wanted(pods)
+	k.answered = 0
 	var errs []error
 	for i := range there {
 		if _, ok := wanted[i]; !ok {
@@ -126,6 +134,13 @@ func (k *Keeper) Reconcile(pods []Pod) error {
 			k.Log.Info("hits of a pod are answered in the kernel", "pod", name(f), "ifindex", i)
 		}
 		k.at[i] = f
+		if unanswered, err := k.Program.Unanswered(i); err != nil {
+			errs = append(errs, err)
+		} else if unanswered {
+			refused = append(refused, Refused{name(f), whyUnanswered})
+		} else {
+			k.answered++
+		}
 	}
 	k.logRefused(refused)
 	errs = append(errs, k.count())
@@ -247,7 +262,7 @@ func (k *Keeper) logRefused(refused []Refused) {
 
 // State is where the program is.
 type State struct {
-	Pods    int
+	Pods    int // whose hits it answers
 	Refused []Refused
 }
 
@@ -255,7 +270,7 @@ type State struct {
 func (k *Keeper) State() State {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return State{Pods: len(k.at), Refused: slices.Clone(k.refused)}
+	return State{Pods: k.answered, Refused: slices.Clone(k.refused)}
 }
 
 func name(f podfile.File) string {

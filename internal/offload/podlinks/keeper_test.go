@@ -20,8 +20,9 @@ type kernel struct {
 	others  map[int][]string
 	refuses map[int]error
 	err     error
-	asked   []int // links that Attach was called for
-	gone    int   // a link that is gone
+	asked   []int        // links that Attach was called for
+	gone    int          // a link that is gone
+	cut     map[int]bool // links of pods whose queries are not answered
 }
 
 func (k *kernel) Attach(i int) error {
@@ -39,6 +40,8 @@ func (k *kernel) Detach(i int) (uint64, error) {
 	defer delete(k.at, i)
 	return k.at[i], nil
 }
+
+func (k *kernel) Unanswered(i int) (bool, error) { return k.cut[i], nil }
 
 func (k *kernel) Links() (map[int]uint64, error) { return maps.Clone(k.at), k.err }
 func (k *kernel) Others(i int) ([]string, error) {
@@ -120,6 +123,22 @@ func TestLook(t *testing.T) {
 	w.look()
 	if len(w.at()) != 0 || w.keeper.State().Pods != 0 {
 		t.Errorf("the program is at %v", w.at())
+	}
+}
+
+// TestUnanswered: a pod whose own queries are not seen to be answered is listed with the reason, and the program stays at its link.
+func TestUnanswered(t *testing.T) {
+	w := newWorld(t)
+	w.kernel.cut = map[int]bool{2: true}
+	w.look("pod1", "pod2")
+	want := []Refused{{"shop/pod2", whyUnanswered}}
+	if s := w.keeper.State(); s.Pods != 1 || !slices.Equal(s.Refused, want) || !slices.Equal(w.at(), []int{1, 2}) {
+		t.Errorf("at %d, state %+v", w.at(), s)
+	}
+	w.kernel.cut = nil
+	w.look("pod1", "pod2")
+	if s := w.keeper.State(); s.Pods != 2 || len(s.Refused) != 0 {
+		t.Errorf("state %+v", s)
 	}
 }
 

@@ -1,0 +1,195 @@
+package steering
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// policies drop a pod's DNS in the host's filters, as network policies do.
+var policies = map[string]string{
+	"all DNS":             "chain through {\ntype filter hook forward priority 0;\nip saddr %[1]s meta l4proto { tcp, udp } drop\n}\n",
+	"all but to kube-dns": "",
+}
+
+// deny lays a policy for a pod.
+func (n *node) deny(p *pod, policy string) (allow func()) {
+	n.t.Helper()
+	rules := "table ip guard {\nchain in {\ntype filter hook input priority 0;\nip saddr %[1]s ip daddr { %[2]s, %[3]s } drop\n}\n" +
+		policies[policy] + "}\n"
+	n.Host.RunInput(fmt.Sprintf(rules, p.addr(true), steering4, local4), "nft", "-f", "-")
+	return func() { n.Host.Run("nft", "delete", "table", "ip", "guard") }
+}
+
+// denied is a node on which two pods query one name all the time. The first is the one that a policy is laid for.
+type denied struct {
+	*node
+	p, other *pod
+	at       target
+	hot      string
+}
+
+func newDenied(t *testing.T) *denied {
+	t.Helper()
+	n := newKernelNode(t, setup{families: testutil.IPv4})
+	return &denied{node: n, p: n.addPod(nil), other: n.addPod(nil), at: target{n.ClusterDNS()[0], "udp"}, hot: "ttl-600." + freshName()}
+}
+
+// query starts the pods' queries. They end with the test.
+func (d *denied) query() {
+	stop, done := make(chan struct{}), sync.WaitGroup{}
+	d.t.Cleanup(func() { close(stop); done.Wait() })
+	for _, p := range []*pod{d.p, d.other} {
+		done.Go(func() {
+			tick := time.NewTicker(20 * time.Millisecond)
+			defer tick.Stop()
+			for {
+				_, _ = p.client().ask(d.at, d.hot, retry)
+				select {
+				case <-stop:
+					return
+				case <-tick.C:
+				}
+			}
+		})
+	}
+}
+
+// hits waits until some hits more of a pod are answered.
+func (d *denied) hits(when string, p *pod) {
+	d.t.Helper()
+	_, before := d.countsInKernel(p)
+	testutil.Eventually(d.t, func() error {
+		if _, now := d.countsInKernel(p); now < before+10 {
+			return fmt.Errorf("%s: %d hits of %s", when, now-before, p.name)
+		}
+		return nil
+	})
+}
+
+// noHits waits until no hit of the first pod is answered while it asks, and those of the other are.
+func (d *denied) noHits(when string) {
+	d.t.Helper()
+	testutil.Eventually(d.t, func() error {
+		_, before := d.countsInKernel(d.p)
+		d.hits(when, d.other)
+		if _, now := d.countsInKernel(d.p); now != before {
+			return fmt.Errorf("%s: %d hits of %s", when, now-before, d.p.name)
+		}
+		return nil
+	})
+}
+
+// end is what becomes of the first pod's other queries.
+func (d *denied) end(policy string) {
+	d.t.Helper()
+	if policy == "all DNS" {
+		if a, err := d.p.client().ask(d.at, d.hot, retry); err == nil {
+			d.t.Errorf("answered: %s", a.Msg)
+		}
+		return
+	}
+	testutil.Eventually(d.t, func() error { return d.p.client().fellBack(d.at, retry) })
+}
+
+// TestKernelHitsEndWithThePath: a policy that drops a pod's DNS ends its hits, whether or not the upstream answers. While the agent hangs
+// they go on, so that a hang alone ends none; they end when it goes on. Without the policy they are back.
+func TestKernelHitsEndWithThePath(t *testing.T) {
+	for policy := range policies {
+		for _, fault := range []struct {
+			name            string
+			stopped, silent bool
+		}{{"all well", false, false}, {"agent stopped", true, false}, {"upstream silent", false, true}, {"both", true, true}} {
+			t.Run(policy+"/"+fault.name, func(t *testing.T) {
+				t.Parallel()
+				d := newDenied(t)
+				d.startAgent()
+				d.wantInKernel(2, 0)
+				d.query()
+				d.hits("at first", d.p)
+				d.hits("at first", d.other)
+				if fault.silent {
+					d.DNS.Behave(testutil.Behaviour{Drop: true})
+				}
+				if fault.stopped {
+					d.agent.Stop()
+				}
+				allow := d.deny(d.p, policy)
+				if fault.stopped {
+					a, err := d.p.client().ask(d.at, d.hot, retry)
+					if err != nil || d.p.client().direct(a) {
+						t.Errorf("without the agent the kernel answers no more: %v", err)
+					}
+					d.agent.Cont()
+				}
+				d.noHits("cut off")
+				d.DNS.Behave(testutil.Behaviour{})
+				d.end(policy)
+				allow()
+				d.hits("no longer cut off", d.p)
+			})
+		}
+	}
+}
+
+// TestKernelHitsNeedThePath: a pod whose DNS is dropped from its beginning has no hit. Without the policy it has.
+func TestKernelHitsNeedThePath(t *testing.T) {
+	for policy := range policies {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			d := newDenied(t)
+			allow := d.deny(d.p, policy)
+			d.startAgent()
+			d.query()
+			d.hits("others", d.other)
+			if _, got := d.countsInKernel(d.p); got != 0 {
+				t.Errorf("%d hits", got)
+			}
+			d.end(policy)
+			allow()
+			d.hits("no longer cut off", d.p)
+		})
+	}
+}
+
+// TestKernelHitsOfASilentUpstream: samples are queries that the agent answers from its cache, so a silent upstream ends no hits.
+func TestKernelHitsOfASilentUpstream(t *testing.T) {
+	t.Parallel()
+	d := newDenied(t)
+	d.startAgent()
+	d.wantInKernel(2, 0)
+	d.query()
+	d.hits("at first", d.p)
+	d.DNS.Behave(testutil.Behaviour{Drop: true})
+	queries, kernel := d.countsInKernel(d.p)
+	testutil.Eventually(t, func() error { // longer than hits go on without an answer to a sample
+		if q, k := d.countsInKernel(d.p); (q-queries)-(k-kernel) < 3 {
+			return errors.New("the agent has not answered three samples")
+		}
+		return nil
+	})
+	d.hits("upstream silent", d.p)
+	d.wantInKernel(2, 0)
+}
+
+// TestKernelHitsOutliveAHang: while the agent hangs, no query for an offloaded entry is lost, the samples among them.
+func TestKernelHitsOutliveAHang(t *testing.T) {
+	n := newKernelNode(t, setup{families: testutil.IPv4})
+	p := n.addPod(nil)
+	n.startAgent()
+	n.wantInKernel(1, 0)
+	at := target{n.ClusterDNS()[0], "udp"}
+	hot := "ttl-600." + freshName()
+	n.heat(p, at, hot)
+	f := n.startUDP(p, at.server(), 200, hot)
+	f.more(400)
+	n.agent.Stop()
+	f.more(1200)
+	n.agent.Cont()
+	f.more(200)
+	f.allAnswered()
+}

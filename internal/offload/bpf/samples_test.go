@@ -1,0 +1,511 @@
+package bpf
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+var (
+	sampleSteps = flag.Int("sample.steps", 3000, "steps of TestSampleTraces")
+	sampleSeed  = flag.Uint64("sample.seed", 1, "seed of TestSampleTraces and TestSampleModel")
+)
+
+// The times of hits.bpf.c.
+const (
+	sampleDue    = 4 * time.Second
+	sampleGood   = 8 * time.Second
+	sampleStands = 30 * time.Second
+	sampleWait   = time.Second
+	agentStale   = 2500 * time.Millisecond
+)
+
+// verdict is what becomes of a query that the map answers.
+type verdict int
+
+const (
+	hit          verdict = iota + 1
+	hitAndSample         // answered, and its clone goes on
+	goesOn               // as it came
+	goesOnSample         // the same, and its answer is awaited
+)
+
+// evidence is how long ago a pod's last sample was answered.
+type evidence int
+
+const (
+	never evidence = iota
+	fresh
+	due
+	old
+	gone
+	evidences
+)
+
+// sampleOut is what is known of a sample that was not answered.
+type sampleOut int
+
+const (
+	noSample  sampleOut = iota // none went out lately, or the last one was answered
+	awaited                    // within its time
+	lost                       // its time is over
+	thisQuery                  // the query itself, whose clone comes back
+	sampleOuts
+)
+
+// verdicts is the state machine: by evidence, by sample, and by whether the agent runs.
+var verdicts = [evidences][sampleOuts][2]verdict{
+	never: noHits,
+	fresh: {noSample: {hit, hit}, awaited: {hit, hit}, lost: {hit, hit}, thisQuery: {goesOn, goesOn}},
+	due:   {noSample: {hitAndSample, hitAndSample}, awaited: {hit, hit}, lost: {hitAndSample, hitAndSample}, thisQuery: {goesOn, goesOn}},
+	old:   {noSample: {hitAndSample, goesOnSample}, awaited: {hit, goesOn}, lost: {hitAndSample, goesOnSample}, thisQuery: {goesOn, goesOn}},
+	gone:  noHits,
+}
+
+var noHits = [sampleOuts][2]verdict{
+	noSample: {goesOnSample, goesOnSample}, awaited: {goesOn, goesOn}, lost: {goesOnSample, goesOnSample}, thisQuery: {goesOn, goesOn},
+}
+
+// sampling is the model of a link's slot, with times of the model's own clock. Zero times never were.
+type sampling struct {
+	now, answered, sampled, beat time.Duration
+	sample                       uint32 // port and ID; 0: none
+	cloned                       bool
+}
+
+func (m *sampling) evidence() evidence {
+	ages := [...]time.Duration{fresh: sampleDue, due: sampleGood, old: sampleStands}
+	if m.answered == 0 {
+		return never
+	}
+	for e := fresh; e < gone; e++ {
+		if m.now-m.answered < ages[e] {
+			return e
+		}
+	}
+	return gone
+}
+
+func (m *sampling) out(query uint32) sampleOut {
+	switch {
+	case m.sample != 0 && m.sample == query:
+		return thisQuery
+	case m.sampled != 0 && m.now-m.sampled < sampleWait:
+		return awaited
+	case m.sample != 0:
+		return lost
+	default:
+		return noSample
+	}
+}
+
+func (m *sampling) agentRuns() int {
+	if m.now-m.beat < agentStale {
+		return 1
+	}
+	return 0
+}
+
+// query is one that the map answers.
+func (m *sampling) query(query uint32) verdict {
+	v := verdicts[m.evidence()][m.out(query)][m.agentRuns()]
+	if v == hitAndSample || v == goesOnSample {
+		m.sample, m.sampled, m.cloned = query, m.now, v == hitAndSample
+	}
+	return v
+}
+
+// answer is one that goes to the pod. hidden: the pod has it already.
+func (m *sampling) answer(to uint32, rcode int) (hidden bool) {
+	if m.sample == 0 || m.sample != to {
+		return false
+	}
+	if rcode == dns.RcodeSuccess || rcode == dns.RcodeNameError {
+		m.answered, m.sample = m.now, 0
+	}
+	return m.cloned
+}
+
+// nearBound reports whether the real clock, which is not the model's, might decide otherwise.
+func (m *sampling) nearBound() bool {
+	near := func(age time.Duration, bounds ...time.Duration) bool {
+		for _, b := range bounds {
+			if d := b - age; 0 <= d && d < 2*sampleSlack {
+				return true
+			}
+		}
+		return false
+	}
+	return near(m.now-m.answered, sampleDue, sampleGood, sampleStands) || near(m.now-m.sampled, sampleWait) || near(m.now-m.beat, agentStale)
+}
+
+// sampleSlack is the longest that a run of the program may take for its result to count.
+const sampleSlack = 50 * time.Millisecond
+
+// sampleRig runs the program at a real link.
+type sampleRig struct {
+	t     *testing.T
+	l     *Level
+	node  *testutil.Node
+	index int
+	model sampling
+}
+
+func newSampleRig(t *testing.T) *sampleRig {
+	t.Helper()
+	l, node, pod := onePod(t)
+	put(t, l, answerOf(t, "hit.example.", dns.TypeA, nil, "hit.example. 30 IN A 192.0.2.1"))
+	return &sampleRig{t: t, l: l, node: node, index: pod.HostLink().Attrs().Index, model: sampling{now: time.Hour}}
+}
+
+// stamp is a time of the model by the kernel's clock.
+func (r *sampleRig) stamp(at, now time.Duration) uint64 {
+	if at == 0 {
+		return 0
+	}
+	return uint64(now - (r.model.now - at))
+}
+
+// write puts the model's state into the maps.
+func (r *sampleRig) write(now time.Duration) objectLink {
+	r.t.Helper()
+	m := &r.model
+	s := objectLink{Answered: r.stamp(m.answered, now), Sampled: r.stamp(m.sampled, now), Sample: uint64(m.sample)}
+	if m.sample != 0 {
+		s.Sample |= map[bool]uint64{false: 1, true: 2}[m.cloned] << 32
+	}
+	if err := r.l.objects.Links.Put(uint32(r.index), &s); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := r.l.objects.Heartbeats.Put(uint32(0), r.stamp(m.beat, now)); err != nil {
+		r.t.Fatal(err)
+	}
+	return s
+}
+
+// step runs a program on a frame in the model's state, then the model, and compares the states after it.
+func (r *sampleRig) step(p *ebpf.Program, frame []byte, model func(*sampling)) (action uint32, out []byte) {
+	r.t.Helper()
+	var before, after objectLink
+	var begun time.Duration
+	testutil.Eventually(r.t, func() error { // a run that other programs held up does not count
+		begun = Now()
+		before = r.write(begun)
+		var err error
+		r.node.Host.Do(func() {
+			o := ebpf.RunOptions{Data: frame, DataOut: make([]byte, 4096), Context: &skb{Ifindex: uint32(r.index)}}
+			action, err = p.Run(&o)
+			out = o.DataOut
+		})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if took := Now() - begun; took >= sampleSlack {
+			return fmt.Errorf("it took %s", took)
+		}
+		return r.l.objects.Links.Lookup(uint32(r.index), &after)
+	})
+	was := r.model
+	model(&r.model)
+	m := &r.model
+	same := func(is, before uint64, changed bool) bool {
+		return !changed && is == before || changed && is >= uint64(begun)
+	}
+	sample := uint64(m.sample)
+	if sample != 0 {
+		sample |= map[bool]uint64{false: 1, true: 2}[m.cloned] << 32
+	}
+	if after.Sample != sample || !same(after.Answered, before.Answered, m.answered != was.answered) ||
+		!same(after.Sampled, before.Sampled, m.sampled != was.sampled) {
+		r.t.Fatalf("from %+v\nthe program comes to %+v (began at %d), the model to %+v", was, after, begun, *m)
+	}
+	return action, out
+}
+
+// query runs a query of the pod, and compares the verdict.
+func (r *sampleRig) query(id uint16, v6 bool) verdict {
+	r.t.Helper()
+	frame := packet(v6, partial, ask(r.t, "hit.example.", dns.TypeA, func(m *dns.Msg) { m.Id = id }))
+	var v verdict
+	was := r.model
+	action, out := r.step(r.l.objects.NeardnsHits, frame, func(m *sampling) { v = m.query(sampleOf(id)) })
+	if want := map[bool]uint32{false: unspec, true: redirect}[v == hit || v == hitAndSample]; action != want {
+		r.t.Fatalf("action %d in %+v, want %d", int32(action), was, int32(want))
+	}
+	if action == unspec && !bytes.Equal(out, frame) {
+		r.t.Fatalf("a sample was changed in %+v", was)
+	}
+	var at objectLink
+	if err := r.l.objects.Links.Lookup(uint32(r.index), &at); err != nil || at.Hits != map[bool]uint64{v == hit: 1}[true] {
+		r.t.Fatalf("counted as %d hits: verdict %d (%v)", at.Hits, v, err)
+	}
+	return v
+}
+
+// sampleOf is a sample's word: packet's port and the ID, as the program reads them.
+func sampleOf(id uint16) uint32 {
+	const port = 40000
+	b := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, port), id)
+	return binary.LittleEndian.Uint32(b)
+}
+
+// answer runs an answer to the pod.
+func (r *sampleRig) answer(id uint16, rcode int, v6 bool) {
+	r.t.Helper()
+	frame := packet(v6, partial, ask(r.t, "hit.example.", dns.TypeA, func(m *dns.Msg) { m.Id, m.Response, m.Rcode = id, true, rcode }))
+	udp := len(frame) - len(payloadOf(frame)) - 8
+	copy(frame[udp:], []byte{0, 53, 40000 >> 8, 40000 & 0xff})
+	was := r.model
+	var hidden bool
+	action, out := r.step(r.l.objects.NeardnsAnswers, frame, func(m *sampling) { hidden = m.answer(sampleOf(id), rcode) })
+	want := bytes.Clone(frame)
+	if hidden {
+		clear(want[:6])
+	}
+	if action != unspec || !bytes.Equal(out, want) {
+		r.t.Fatalf("action %d and %x in %+v, want %x (hidden %t)", int32(action), out, was, want, hidden)
+	}
+}
+
+// TestSampleTable: in each state of the table, the program comes to the table's verdict and the model's next state.
+func TestSampleTable(t *testing.T) {
+	r := newSampleRig(t)
+	const id = 0xbeef
+	seen := map[[3]int]bool{}
+	for _, answered := range []time.Duration{0, 1, 6, 20, 40} {
+		for _, sampled := range []time.Duration{0, 500 * time.Millisecond, 2 * time.Second} {
+			for _, sample := range []uint32{0, 1, sampleOf(id)} {
+				for _, beat := range []time.Duration{time.Second, 5 * time.Second} {
+					for _, cloned := range []bool{false, true} {
+						now := time.Hour
+						r.model = sampling{now: now, beat: now - beat, sample: sample, cloned: cloned && sample != 0}
+						if answered > 0 {
+							r.model.answered = now - answered*time.Second
+						}
+						if sampled > 0 {
+							r.model.sampled = now - sampled
+						}
+						seen[[3]int{int(r.model.evidence()), int(r.model.out(sampleOf(id))), r.model.agentRuns()}] = true
+						state := r.model
+						r.query(id, cloned)
+						for _, rcode := range []int{dns.RcodeSuccess, dns.RcodeNameError, dns.RcodeRefused, dns.RcodeServerFailure} {
+							r.model = state
+							r.answer(id, rcode, cloned)
+						}
+					}
+				}
+			}
+		}
+	}
+	if want := int(evidences) * int(sampleOuts) * 2; len(seen) != want {
+		t.Errorf("%d of the table's %d cells were met", len(seen), want)
+	}
+}
+
+// TestSampleTraces: program and model agree in each step of a random trace of queries, answers, heartbeats and time.
+func TestSampleTraces(t *testing.T) {
+	r, by := newSampleRig(t), rand.New(rand.NewPCG(*sampleSeed, 0))
+	verdicts := map[verdict]int{}
+	for range *sampleSteps {
+		r.model.now += time.Duration(by.ExpFloat64() * float64([...]time.Duration{time.Millisecond, time.Second, 5 * time.Second}[by.IntN(3)]))
+		for r.model.nearBound() {
+			r.model.now += sampleSlack
+		}
+		id, v6 := uint16(1+by.IntN(4)), by.IntN(2) == 0
+		switch by.IntN(4) {
+		case 0:
+			r.model.beat = r.model.now
+		case 1:
+			r.answer(id, [...]int{dns.RcodeSuccess, dns.RcodeSuccess, dns.RcodeRefused}[by.IntN(3)], v6)
+		default:
+			verdicts[r.query(id, v6)]++
+		}
+	}
+	if len(verdicts) != 4 {
+		t.Errorf("not all verdicts were met: %v", verdicts)
+	}
+}
+
+// sampleWorld is a pod that queries what the map answers, its path, and the agent.
+type sampleWorld struct {
+	m                 sampling
+	path, running     bool
+	cut, hung, served time.Duration // since when the path is cut, the agent hangs, and the path and the agent serve
+	busy              time.Duration // since when there is a query each second
+}
+
+// TestSampleModel walks at random, and holds what is promised: no hit before the pod's path was seen to work, none later than ten seconds
+// after it was cut under a running agent, none later than 30 seconds after the last answer; a pod that is busy and answered has hits, and
+// keeps them without a lost query for 20 seconds after its agent hangs.
+func TestSampleModel(t *testing.T) {
+	by := rand.New(rand.NewPCG(*sampleSeed, 1))
+	w := sampleWorld{m: sampling{now: time.Hour}, path: true, running: true, served: time.Hour, busy: time.Hour}
+	seen := map[string]int{}
+	for range 400_000 {
+		if why := w.step(by, seen); why != "" {
+			t.Fatalf("%s: %+v", why, w)
+		}
+	}
+	for _, what := range []string{"cut", "hung", "served"} {
+		if seen[what] < 100 {
+			t.Errorf("the walk met %q %d times: %v", what, seen[what], seen)
+		}
+	}
+}
+
+func (w *sampleWorld) step(by *rand.Rand, seen map[string]int) (why string) {
+	m := &w.m
+	m.now += 200 * time.Millisecond
+	if by.IntN(150) == 0 {
+		w.path, w.cut, w.served = !w.path, m.now, m.now
+	}
+	if by.IntN(150) == 0 {
+		w.running, w.hung, w.served = !w.running, m.now, m.now
+	}
+	if w.running && m.now%time.Second == 0 {
+		m.beat = m.now
+	}
+	if by.IntN(300) == 0 { // no query for a while
+		w.busy = m.now + time.Duration(by.IntN(60))*time.Second
+	}
+	if m.now < w.busy || m.now%time.Second != 0 && by.IntN(2) == 0 {
+		return ""
+	}
+	first := m.answered == 0
+	verified := m.answered
+	query := by.Uint32() | 1
+	v := m.query(query)
+	answered := v == hit || v == hitAndSample
+	if (v == hitAndSample || v == goesOnSample) && w.path && w.running {
+		m.answer(query, dns.RcodeSuccess)
+	}
+	steady := w.path && w.running && m.now-w.served > 3*time.Second && m.now-w.busy > 3*time.Second
+	outage := w.path && !w.running && w.served == w.hung && min(w.hung-w.busy, w.hung-w.cut) > 9*time.Second && m.now-w.hung < 20*time.Second
+	switch {
+	case answered && first:
+		return "a hit before the pod was answered"
+	case answered && m.now-verified > sampleStands:
+		return "a hit long after the last answer"
+	case answered && !w.path && w.running && m.now-w.cut > 10*time.Second && m.now-w.hung > 10*time.Second:
+		return "a hit later than ten seconds after a cut"
+	case !answered && steady:
+		return "a busy pod that is answered has no hit"
+	case !answered && outage && verified != 0 && w.hung-verified < 5*time.Second:
+		return "a query is lost to an agent that hangs"
+	}
+	switch {
+	case !w.path && w.running && m.now-w.cut > 10*time.Second:
+		seen["cut"]++
+	case w.path && !w.running && answered:
+		seen["hung"]++
+	case answered:
+		seen["served"]++
+	}
+	return ""
+}
+
+// noAnswer is in what dig writes without one.
+const noAnswer = "timed out"
+
+// TestSamples: at a real link, a pod's first query goes on; once its answer passed, hits are answered. A sample of a pod that is answered
+// costs it nothing, and comes to the server. When the server is cut off, hits end; while the agent does not run, they go on.
+func TestSamples(t *testing.T) {
+	for name, attach := range map[string]func(*Level, int) error{"tcx": (*Level).tcx, "clsact": (*Level).clsact} {
+		t.Run(name, func(t *testing.T) {
+			l, node, pod := onePod(t)
+			index := pod.HostLink().Attrs().Index
+			if err := l.objects.Links.Put(uint32(index), &objectLink{}); err != nil {
+				t.Fatal(err)
+			}
+			var err error
+			if node.Host.Do(func() { err = attach(l, index) }); errors.Is(err, ebpf.ErrNotSupported) {
+				testutil.Skip(t, "this kernel has no tcx")
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			want := func(when, from string) {
+				t.Helper()
+				out := pod.Run("sh", "-c", "dig +short +tries=1 +time=1 +nocookie @"+server4.String()+" TXT "+webName+" || true")
+				if !strings.Contains(out, from) {
+					t.Errorf("%s: %s, want %q", when, out, from)
+				}
+			}
+			// age makes the last answer and sample older, and has the agent run or not.
+			age := func(by time.Duration, running bool) {
+				t.Helper()
+				at, _, err := l.link(index)
+				at.Answered, at.Sampled = at.Answered-uint64(by), at.Sampled-uint64(by)
+				if err == nil {
+					err = l.objects.Links.Put(uint32(index), &at)
+				}
+				if err == nil && running {
+					err = l.Beat()
+				} else if err == nil {
+					err = l.objects.Heartbeats.Put(uint32(0), uint64(1))
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			answered := func() uint64 {
+				t.Helper()
+				at, _, err := l.link(index)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return at.Answered
+			}
+			unanswered := func(want bool) {
+				t.Helper()
+				if got, err := l.Unanswered(index); err != nil || got != want {
+					t.Errorf("unanswered: %t %v, want %t", got, err, want)
+				}
+			}
+			unanswered(false)
+			want("the first query", "user")
+			want("the second", "kernel")
+			age(6*time.Second, true)
+			before := answered()
+			want("a sample", "kernel")
+			testutil.Eventually(t, func() error {
+				if answered() == before {
+					return errors.New("the sample's answer did not pass the link")
+				}
+				return nil
+			})
+			age(20*time.Second, true)
+			unanswered(false)
+			want("after an idle time", "user")
+			want("after its answer", "kernel")
+
+			node.Host.RunInput("table inet guard {\nchain in {\ntype filter hook input priority 0; udp dport 53 drop\n}\n}\n", "nft", "-f", "-")
+			want("just cut off", "kernel")
+			age(6*time.Second, true)
+			want("a sample of a pod that is cut off", "kernel")
+			age(3*time.Second, true)
+			want("cut off", noAnswer)
+			age(2*time.Second, true)
+			unanswered(true)
+			age(0, false)
+			want("cut off, without the agent", "kernel")
+			age(30*time.Second, false)
+			want("long without the agent", noAnswer)
+			node.Host.Run("nft", "delete", "table", "inet", "guard")
+			age(2*time.Second, true)
+			want("no longer cut off", "user")
+			want("answered again", "kernel")
+			unanswered(false)
+		})
+	}
+}
