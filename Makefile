@@ -65,7 +65,7 @@ K8S_LD := -s -w -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) -X k8
 CLUSTER_TOOLS := $(CNI_TOOLS) bin/tools/coredns bin/tools/cluster bin/tools/podimage $(K8S)
 TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 
-.PHONY: help bpf build images release release-check demo demo-clean test test-arm64 test-images test-unit test-timing test-all test-next test-runtimes test-vm test-resolvers test-kubelet-dns test-manifests test-controller test-hosts compat compat-check cluster cluster-down test-cluster conformance fuzz bench bench-check bench-keep bench-deps bench-edge bench-go faults cutoff dashboard-picture scale benefit soak lint fmt cover update-golden deps tools clean FORCE
+.PHONY: help bpf build images release push release-check demo demo-clean test test-arm64 test-images test-unit test-timing test-all test-next test-runtimes test-vm test-resolvers test-kubelet-dns test-manifests test-controller test-hosts compat compat-check cluster cluster-down test-cluster conformance fuzz bench bench-check bench-keep bench-deps bench-edge bench-go faults cutoff dashboard-picture scale benefit soak lint fmt cover update-golden deps tools clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
@@ -100,6 +100,10 @@ release: ## all that people take of a version, into dist/: programs, images, man
 	@integration/tools/deps podman:podman runc:runc mmdebstrap:mmdebstrap arch-test:arch-test qemu-aarch64-static:qemu-user-static
 	@$(RELEASE) -version "$(VERSION)" -out dist $(if $(PARTS),-parts $(PARTS))
 
+push: ## copy a release's images to your registry, and write their names into dist/values.yaml and dist/images for chart and kustomize (VERSION=v0.1.0, REGISTRY=registry.example/dns, INSECURE=1: without TLS)
+	@integration/tools/deps skopeo:skopeo
+	@$(RELEASE) -version "$(VERSION)" -out dist -push "$(REGISTRY)" $(if $(INSECURE),-insecure)
+
 # The second time with a Go cache of its own: nothing of the first is taken over.
 CHECKED := bin/release-check
 release-check: ## make the release twice, in two fresh clones, and compare the checksums (VERSION=v0.1.0, PARTS=programs,manifests; as root; an hour)
@@ -126,7 +130,9 @@ ZONESERVERS := named:bind9 knotd:knot pdns_server:pdns-backend-sqlite3 pdnsutil:
 GEODATA := /usr/share/tor/geoip:tor-geoipdb mmdblookup:mmdb-bin unbound:unbound
 # By which the kernel's program is compiled: one release, so that its object comes out the same everywhere.
 BPF := clang-14:clang-14 llvm-strip-14:llvm-14 /usr/include/bpf/bpf_helpers.h:libbpf-dev
-TEST_DEPS := $(ZONESERVERS) $(GEODATA) $(BPF)
+# By which a release goes to a registry (integration/release).
+PUSH := skopeo:skopeo docker-registry:docker-registry
+TEST_DEPS := $(PUSH) $(ZONESERVERS) $(GEODATA) $(BPF)
 test: deps build tools ## the check of every change: unit and kernel tests with the race detector; nothing is measured, nothing is tried twice (LOG=a file that records the result; as root)
 	@integration/tools/deps $(TEST_DEPS)
 	@$(BUILT) $(TESTRUN) -race -plain ./integration $(LANES) -timeout $(TESTTIMEOUT) -longest 20 -allowed-skips .ci/allowed-skips -quarantine .ci/quarantine $(if $(LOG),-log $(LOG)) $(PKGS)

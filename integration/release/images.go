@@ -18,6 +18,9 @@ type image struct {
 	name, tag, dockerfile, target string
 }
 
+// archive is the name of the image's file.
+func (i image) archive() string { return fmt.Sprintf("%s-%s.oci.tar", i.name, i.tag) }
+
 func (r *release) list() []image {
 	return []image{
 		{"neardns-plugin", r.version, "Dockerfile.plugin", ""},
@@ -66,7 +69,10 @@ func (r *release) images(ctx context.Context, out string) (err error) {
 		if err := podman("manifest", "push", "-q", "--all", name, "oci:"+layout+":"+i.tag); err != nil {
 			return err
 		}
-		if err := r.packLayout(filepath.Join(out, fmt.Sprintf("%s-%s.oci.tar", i.name, i.tag)), layout); err != nil {
+		if err := nameLayout(layout, i); err != nil {
+			return err
+		}
+		if err := r.packLayout(filepath.Join(out, i.archive()), layout); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 // Command release makes what people take of a version: programs, images, manifests, and the lists of what is inside, all of one commit.
 //
 //	release -version v0.1.0 -out dist
+//	release -version v0.1.0 -out dist -push registry.example/dns
 //
 // It builds in a clone of HEAD that has the version as its tag, so that the programs' own build information names the version, and
 // nothing that was not committed gets in. Two runs on one commit make the same bytes, as long as Debian's packages are the same:
@@ -43,12 +44,15 @@ type release struct {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	r := release{log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
-	var parts string
+	var parts, to string
+	var insecure bool
 	flag.StringVar(&r.version, "version", "", "the version, such as v0.1.0")
 	flag.StringVar(&r.out, "out", "dist", "the folder to make; it must not be there")
 	flag.StringVar(&parts, "parts", "programs,images,manifests,lists", "what to make; lists are of what else was made")
+	flag.StringVar(&to, "push", "", "copy the images of the release in -out to this registry, and write their names there for chart and kustomize")
+	flag.BoolVar(&insecure, "insecure", false, "the registry has no TLS")
 	flag.Parse()
-	err := r.run(ctx, strings.Split(parts, ","))
+	err := r.run(ctx, strings.Split(parts, ","), to, insecure)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
@@ -56,12 +60,15 @@ func main() {
 	}
 }
 
-func (r *release) run(ctx context.Context, parts []string) (err error) {
+func (r *release) run(ctx context.Context, parts []string, to string, insecure bool) (err error) {
 	if !version.MatchString(r.version) {
 		return fmt.Errorf("version %q is none: name one such as v0.1.0 or v0.2.0-rc.1", r.version)
 	}
 	if r.out, err = filepath.Abs(r.out); err != nil {
 		return err
+	}
+	if to != "" {
+		return r.push(ctx, to, insecure)
 	}
 	if _, err := os.Lstat(r.out); err == nil {
 		return fmt.Errorf("%s is there already: remove it, or name another folder", r.out)

@@ -93,7 +93,7 @@ func TestRefuses(t *testing.T) {
 			test.change(t, git)
 			before := listed(t, ".")
 			r := release{version: "v0.1.0", out: "dist", log: slog.New(slog.DiscardHandler)}
-			err := r.run(t.Context(), nil)
+			err := r.run(t.Context(), nil, "", false)
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v does not say %q", err, test.want)
 			}
