@@ -60,7 +60,7 @@ func TestGuidesOverlays(t *testing.T) {
 			t.Errorf("%s runs %s", c.Name, c.Image)
 		}
 	}
-	selector := guide("rollout.md", "## Prepare", map[string]string{}).Spec.Template.Spec.NodeSelector
+	selector := guide("rollout.md", "## Prepare", map[string]string{"nodeconfig.yaml": "kind: NodeConfig\n"}).Spec.Template.Spec.NodeSelector
 	if want := map[string]string{"kubernetes.io/os": "linux", "neardns.io/rollout": "on"}; !maps.Equal(selector, want) {
 		t.Errorf("the rollout's nodes are chosen by %v, want %v", selector, want)
 	}

@@ -3,6 +3,7 @@
 package steering
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -22,7 +23,9 @@ const (
 	firstLookup = 50 * time.Millisecond
 	// steeredWithin is how soon after its ADD a pod is steered, of 95 pods in 100.
 	steeredWithin = 300 * time.Millisecond
-	rounds        = 3
+	// unsteeredWithin is how soon the running pods of a node are on kube-dns once the agent is asked to reload with steer.mode: none.
+	unsteeredWithin = 10 * time.Second
+	rounds          = 3
 	// youth is podstate.Youth: until then, a pod is watched closely.
 	youth = 10 * time.Second
 )
@@ -112,9 +115,10 @@ func (n *node) measureFirstLookups(out *pod, library string, after time.Duration
 	}
 }
 
-// TestTimingNewPodsAreSteered measures the time from a pod's ADD until it is steered, on a node of 110 pods.
+// TestTimingNewPodsAreSteered measures the time from a pod's ADD until it is steered, on a node of 110 pods, and then how long steer.mode: none
+// takes to bring all of them back to kube-dns.
 //
-// State: TestNewPodIsSteered (here). Bound: steeredWithin.
+// State: TestNewPodIsSteered, TestSteerMode (here). Bound: steeredWithin, unsteeredWithin.
 func TestTimingNewPodsAreSteered(t *testing.T) {
 	for _, s := range []setup{
 		{families: testutil.Dual, proven: true},
@@ -139,6 +143,22 @@ func TestTimingNewPodsAreSteered(t *testing.T) {
 			t.Logf("steered after %s (median), %s (95 in 100), %s (the last)", took[10], took[18], took[19])
 			if took[18] > steeredWithin {
 				t.Errorf("steered after %s", took[18])
+			}
+			n.steer("{mode: none}")
+			begun := time.Now()
+			testutil.Eventually(t, func() error {
+				files, errs := podfile.List(n.stateDir())
+				for _, f := range files {
+					if len(f.In(podfile.LeftAlone)) < len(f.Decisions) {
+						errs = append(errs, fmt.Errorf("%s: %+v", f.PodName, f.Decisions))
+					}
+				}
+				return errors.Join(errs...)
+			})
+			if took := time.Since(begun); took > unsteeredWithin {
+				t.Errorf("mode none: pods are still steered after %s", took)
+			} else {
+				t.Logf("mode none: no pod is steered after %s", took)
 			}
 		})
 	}

@@ -224,7 +224,7 @@ func TestAnnotations(t *testing.T) {
 		"":      {false, "none", 2},
 	} {
 		w := Rules{}.For("dns", "shop", map[string]string{AnnotationSteer: value, AnnotationCompletion: value})
-		if w.OptOut != want.optOut || completionOf(w) != want.completion || len(w.Ignored) != want.ignored {
+		if w.OptOut != want.optOut || w.OptIn != (want.completion == "true") || completionOf(w) != want.completion || len(w.Ignored) != want.ignored {
 			t.Errorf("%q: opted out %v, completion %s, ignored %v", value, w.OptOut, completionOf(w), w.Ignored)
 		}
 	}

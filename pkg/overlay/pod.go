@@ -16,6 +16,7 @@ import (
 // Wish is one pod's wanted settings.
 type Wish struct {
 	OptOut           bool  // the pod must not be steered
+	OptIn            bool  // steer.mode: namespaces or annotated selects the pod
 	SearchCompletion *bool // from the pod's annotation; nil without one
 	KernelHits       *bool // likewise
 	Ignored          []podfile.Ignored
@@ -118,7 +119,7 @@ func (w *Wish) ignore(what string, why error) {
 
 func (w *Wish) steer(value string) error {
 	yes, err := truth(value)
-	w.OptOut = err == nil && !yes
+	w.OptOut, w.OptIn = err == nil && !yes, err == nil && yes
 	return err
 }
 

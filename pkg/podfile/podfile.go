@@ -54,6 +54,8 @@ type Decision struct {
 	Unanswered []string `json:"unanswered,omitempty"`
 	// Untried: no trial has run in the pod's netns yet. Such a redirect is pending until one is answered.
 	Untried bool `json:"untried,omitempty"`
+	// Excluded: steer.mode does not select the pod, which is left alone until it does.
+	Excluded bool `json:"excluded,omitempty"`
 	// Local is the node's local address that the pod names as nameserver in place of this cluster DNS address. The host's rules deliver such
 	// queries to the agent or to kube-dns, whatever the state.
 	Local netip.Addr `json:"local,omitzero"`
@@ -83,6 +85,7 @@ type File struct {
 	Decisions []Decision `json:"decisions"`         // one per redirect
 	Backend   string     `json:"backend,omitempty"` // the back end of the rules in the netns; "" is nftables
 	OptOut    bool       `json:"optOut,omitempty"`  // annotation neardns.io/steer: "false"
+	OptIn     bool       `json:"optIn,omitempty"`   // annotation neardns.io/steer: "true"
 	// Adopted is the source by which the agent found a running pod; "" if the plugin wrote the file. The plugin may get no DEL for an adopted
 	// pod: CRI-O deletes a pod with the network list that it was created with.
 	Adopted Finder `json:"adopted,omitempty"`

@@ -98,7 +98,7 @@ func makePlan(c *Conf, in call, f facts) (Plan, error) {
 		File: podfile.File{
 			ContainerID: in.ContainerID, IfName: in.IfName, Network: c.Name, NetNS: in.NetNS, NetNSInode: in.Inode,
 			PodName: in.Pod.Name, PodNamespace: in.Pod.Namespace, PodUID: in.Pod.UID,
-			Addresses: addresses, OptOut: s.OptOut, Backend: in.Backend, DNS: &s.DNS, SearchCompletion: s.Completion,
+			Addresses: addresses, OptOut: s.OptOut, OptIn: s.OptIn, Backend: in.Backend, DNS: &s.DNS, SearchCompletion: s.Completion,
 			KernelHits: s.KernelHits, Ignored: s.Ignored,
 		},
 	}

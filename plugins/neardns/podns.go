@@ -20,6 +20,7 @@ type podSettings struct {
 	KernelHits *bool
 	Ignored    []podfile.Ignored
 	OptOut     bool
+	OptIn      bool
 
 	edit   *sandbox.File // the file to write text to; nil if none changes
 	text   []byte
@@ -92,6 +93,7 @@ func planSettings(c *Conf, in call, wish overlay.Wish, f settingsFacts) podSetti
 	s := podSettings{
 		DNS:     podfile.DNS{State: podfile.AsGiven, Settings: own},
 		OptOut:  wish.OptOut,
+		OptIn:   wish.OptIn,
 		Ignored: wish.Ignored, Completion: wish.SearchCompletion, KernelHits: wish.KernelHits, nameservers: own.Nameservers,
 	}
 	if inFile {

@@ -73,7 +73,8 @@ type Steering struct {
 	InterceptNode  bool
 	Backend        string // one of the Backend constants
 	KubeProxyMode  string // one of the KubeProxy constants
-	AdoptPods      bool   // pods that ran before neardns are steered, too
+	Steer          Steer
+	AdoptPods      bool // pods that ran before neardns are steered, too
 }
 
 // Folders has the keys of the folders on the node.
@@ -205,6 +206,33 @@ const (
 	KernelHitsOn         = "on"         // of all pods but those with the annotation "false"
 )
 
+// Steer selects the pods that are steered. A pod with the annotation neardns.io/steer: "false" never is.
+type Steer struct {
+	Mode       string   // one of the Steer constants
+	Namespaces []string // for SteerNamespaces
+}
+
+// Values of steer.mode.
+const (
+	SteerAll        = "all"
+	SteerNamespaces = "namespaces" // pods in the listed namespaces, and pods with the annotation "true"
+	SteerAnnotated  = "annotated"  // pods with the annotation "true"
+	SteerNone       = "none"       // the agent runs and is probed, and kube-dns answers
+)
+
+// Excludes returns why steer.mode does not select a pod; "" if it does. optIn: the pod has the annotation neardns.io/steer: "true".
+func (s Steer) Excludes(namespace string, optIn bool) string {
+	switch {
+	case s.Mode == SteerNone:
+		return "steer.mode is none"
+	case s.Mode == SteerAll || optIn || s.Mode == SteerNamespaces && slices.Contains(s.Namespaces, namespace):
+		return ""
+	case s.Mode == SteerNamespaces:
+		return "steer.mode is namespaces, and the pod's is not listed"
+	}
+	return `steer.mode is annotated, and the pod has no annotation neardns.io/steer: "true"`
+}
+
 // Values of log.format and log.queries.
 const (
 	LogText       = "text"
@@ -224,7 +252,8 @@ type Log struct {
 // Default returns the values of keys that are neither in the file nor detected. It is not valid: there is no default cluster DNS address.
 func Default() Node {
 	return Node{
-		Steering:         Steering{Arrangement: ArrangementSteered, Backend: BackendAuto, KubeProxyMode: KubeProxyAuto},
+		Steering: Steering{Arrangement: ArrangementSteered, Backend: BackendAuto, KubeProxyMode: KubeProxyAuto,
+			Steer: Steer{Mode: SteerAll}},
 		Folders:          Folders{StateDir: nodestate.DefaultStateDir, PersistDir: nodestate.DefaultPersistDir},
 		ClusterDomain:    "cluster.local",
 		Upstreams:        Upstreams{Auto: true, Corefile: "/etc/kube-dns-corefile/Corefile", NodeFile: "/etc/resolv.conf"},

@@ -113,6 +113,7 @@ kubeDNSConfigMap: /etc/kube-dns/
 cache: {entries: 2_000, negativeTTL: 2s, serveStale: 0s, memoryMiB: 8, prefetch: false, holdDenials: 20s}
 fastPath: on
 kernelHits: {mode: namespaces, namespaces: [shop, web]}
+steer: {mode: none, namespaces: []}
 adoptPods: true
 limits: {misses: 2000, tcpConnections: 3000}
 lease: {renew: 100ms, lifetime: 1s}
@@ -152,6 +153,7 @@ snippets:
 		},
 		ResolvConf: ResolvConf{Mode: "off", Paths: []string{"/x/{id}/r"}, Host: "/run/r"},
 		Steering: Steering{Arrangement: ArrangementSteered, InterceptNode: true, AdoptPods: true,
+			Steer:          Steer{Mode: SteerNone, Namespaces: []string{}},
 			Redirects:      redirect1("10.96.0.10", "169.254.20.21", "fd00:10:96::a", "fd00:90de:d95::b"),
 			LocalAddresses: addrs("169.254.20.10", "fd00:90de:d95::a"),
 			Backend:        BackendNftables, KubeProxyMode: KubeProxyIPVS},
@@ -475,4 +477,28 @@ func FuzzKubelet(f *testing.F) {
 			t.Error(n.Validate())
 		}
 	})
+}
+
+// The annotation and the namespace select a pod by mode. An opt-out is no matter of the mode.
+func TestSteerExcludes(t *testing.T) {
+	for _, c := range []struct {
+		mode               string
+		listed, other, opt bool // whether a pod of a listed namespace is excluded, one of another, and one there that opted in
+	}{
+		{SteerAll, false, false, false},
+		{SteerNamespaces, false, true, false},
+		{SteerAnnotated, true, true, false},
+		{SteerNone, true, true, true},
+	} {
+		s := Steer{Mode: c.mode, Namespaces: []string{"shop"}}
+		for _, p := range []struct {
+			namespace string
+			optIn     bool
+			want      bool
+		}{{"shop", false, c.listed}, {"web", false, c.other}, {"web", true, c.opt}} {
+			if why := s.Excludes(p.namespace, p.optIn); (why != "") != p.want || p.want && !strings.Contains(why, "steer.mode is "+c.mode) {
+				t.Errorf("%s, a pod of %s, annotated %v: %q", c.mode, p.namespace, p.optIn, why)
+			}
+		}
+	}
 }

@@ -217,6 +217,13 @@ func (n *Node) checkNames() []error {
 		{alone && n.InterceptNode, "interceptNode", instead},
 		{alone && onLink, "link.clusterDNSOnLink", instead},
 		{alone && n.AdoptPods, "adoptPods", instead},
+		{(alone || onLink) && n.Steer.Mode != SteerAll, "steer.mode",
+			"has no effect without rules in pods (arrangement: transparent, link.clusterDNSOnLink): take it out; " +
+				"kernelHits.mode selects pods there"},
+		{n.InterceptNode && (n.Steer.Mode == SteerNamespaces || n.Steer.Mode == SteerAnnotated), "steer.mode",
+			"interceptNode catches the queries of every pod: take it out, or write mode: all or none"},
+		{len(n.Steer.Namespaces) > 0 && n.Steer.Mode != SteerNamespaces, "steer.namespaces",
+			fmt.Sprintf("has no effect with mode: %s: take it out, or write mode: %s", n.Steer.Mode, SteerNamespaces)},
 		{len(n.KernelHits.Namespaces) > 0 && n.KernelHits.Mode != KernelHitsNamespaces, "kernelHits.namespaces",
 			fmt.Sprintf("has no effect with mode: %q: take it out, or write mode: %s", n.KernelHits.Mode, KernelHitsNamespaces)},
 		{n.StateDir == n.PersistDir, "persistDir",
@@ -235,7 +242,8 @@ func (n *Node) checkNames() []error {
 			faults = append(faults, n.fault("snippets["+zone+"]", "has no line: write some or take the zone out"))
 		}
 	}
-	return slices.Concat(faults, n.checkServices(), n.checkTwice("kernelHits.namespaces", n.KernelHits.Namespaces))
+	return slices.Concat(faults, n.checkServices(), n.checkTwice("kernelHits.namespaces", n.KernelHits.Namespaces),
+		n.checkTwice("steer.namespaces", n.Steer.Namespaces))
 }
 
 func (n *Node) checkServices() []error {

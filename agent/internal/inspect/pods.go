@@ -143,8 +143,10 @@ func stateOf(d podfile.Decision) string {
 	switch {
 	case len(d.Unanswered) > 0:
 		return pods.Bypassed
-	case d.Local.IsValid() && d.State != podfile.LeftAlone:
+	case d.Local.IsValid() && (d.State != podfile.LeftAlone || d.Excluded):
 		return "served" // the pod names a local address as nameserver, so the host's rules steer or bypass it
+	case d.Excluded:
+		return pods.LeftAlone + " (steer.mode)"
 	}
 	return string(d.State)
 }

@@ -51,6 +51,7 @@ func TestServed(t *testing.T) {
 	for want, d := range map[string]podfile.Decision{
 		"served": {State: podfile.Steered, Local: local}, "given-back": {State: podfile.Pending, Unanswered: []string{"udp"}, Local: local},
 		"left-alone": {State: podfile.LeftAlone, Reason: "macvlan", Local: local}, "steered": {State: podfile.Steered},
+		"left-alone (steer.mode)": {State: podfile.LeftAlone, Excluded: true},
 	} {
 		if got := stateOf(d); got != want {
 			t.Errorf("%+v: %s, want %s", d, got, want)

@@ -216,6 +216,9 @@ func (r *Status) agentLines(b *strings.Builder) {
 	if a.Arranged != "" {
 		line("arrangement: %s", a.Arranged)
 	}
+	if a.SteerMode != "" {
+		line("steer.mode: %s: kube-dns answers the pods that it does not select", a.SteerMode)
+	}
 	if k := a.KernelHits; k != nil {
 		kernelLines(line, k, a.Arranged != "")
 	}

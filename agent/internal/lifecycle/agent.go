@@ -207,6 +207,9 @@ func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *teleme
 		s.Cache = &node.CacheStatus{Hits: int64(totals[0]), Misses: int64(totals[1])}
 		s.Cache.Bytes, s.Cache.Limit = a.answers.Store.Bytes()
 		s.KernelHits = a.kernel.status()
+		if mode := a.config().Steer.Mode; mode != config.SteerAll {
+			s.SteerMode = mode
+		}
 		return s
 	}
 	views := func() []inspect.PodView {

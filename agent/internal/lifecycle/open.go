@@ -18,6 +18,7 @@ import (
 	"github.com/neardns/neardns/internal/offload"
 	"github.com/neardns/neardns/internal/telemetry"
 	"github.com/neardns/neardns/pkg/nodestate"
+	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/iptables"
 	"github.com/neardns/neardns/pkg/steer/rules"
@@ -80,6 +81,7 @@ const dnsPort = 53 // RFC 1035, section 4.2.1
 // openPods opens the registry of pods, and kernel hits for the addresses that served returns.
 func (a *agent) openPods(o *opened, served func() []netip.AddrPort) {
 	o.registry = pods.Open(o.plan.Folders.State, a.backend, a.log)
+	o.registry.Excludes = func(f podfile.File) string { return a.config().Steer.Excludes(f.PodNamespace, f.OptIn) }
 	a.clients.Follow(o.registry)
 	a.kernel = &kernel{log: a.log, folder: nodestate.BPFFolder(o.plan.Folders.State), offloader: o.offloader,
 		clients: a.clients, registry: o.registry,

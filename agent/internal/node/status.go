@@ -44,6 +44,8 @@ type Status struct {
 type Process struct {
 	// Arranged is the arrangement on a node that has only kernel hits; else "".
 	Arranged string `json:"arrangement,omitempty"`
+	// SteerMode is steer.mode; "" for all.
+	SteerMode string `json:"steerMode,omitempty"`
 	// Unknown are keys of the configuration that this release does not know, with their lines.
 	Unknown []string `json:"unknown,omitempty"`
 	// Without describes what this agent cannot do on this node.

@@ -289,7 +289,7 @@ func adoptedFile(a attached.Pod, want Wanted, inode uint64, backend string, own 
 	f := podfile.File{
 		ContainerID: a.ContainerID, IfName: a.IfName, Network: a.Network, NetNS: a.NetNS, NetNSInode: inode,
 		PodName: a.Name, PodNamespace: a.Namespace, PodUID: a.UID, Addresses: a.Addresses,
-		Backend: backend, OptOut: wish.OptOut, Adopted: podfile.ByCache,
+		Backend: backend, OptOut: wish.OptOut, OptIn: wish.OptIn, Adopted: podfile.ByCache,
 		DNS: &podfile.DNS{State: podfile.AsGiven, Settings: own}, SearchCompletion: wish.SearchCompletion, KernelHits: wish.KernelHits, Ignored: wish.Ignored,
 	}
 	if a.File == "" {

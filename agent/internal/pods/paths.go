@@ -26,6 +26,8 @@ type path struct {
 // StateOf returns the state that a pod's file records for a path; zero for a path that is left alone, which podstate does not decide.
 func StateOf(d podfile.Decision) podstate.State {
 	switch {
+	case d.Excluded:
+		return podstate.Unselected
 	case d.State == podfile.Steered:
 		return podstate.Steered
 	case d.State != podfile.Pending:
@@ -46,6 +48,21 @@ func (p *Pods) report(f podfile.File, d podfile.Decision, e podstate.Event, now 
 	s, do := p.paths[at].In(StateOf(d), now).On(e, now)
 	p.paths[at] = s
 	return s, do
+}
+
+// selection returns the event to report if steer.mode decides otherwise about a path than its state does.
+func (p *Pods) selection(f podfile.File, d podfile.Decision) (s signal, differs bool) {
+	state := StateOf(d)
+	if state == 0 || p.Excludes == nil {
+		return s, false
+	}
+	switch why := p.Excludes(f); {
+	case why != "" && state != podstate.Unselected:
+		return signal{event: podstate.Deselected, reason: why}, true
+	case why == "" && state == podstate.Unselected:
+		return signal{event: podstate.Selected, reason: "its path to the agent is not tried yet"}, true
+	}
+	return s, false
 }
 
 // KernelSuspects reports that the kernel program answered hits of a pod and that no other query of it reached the agent. Its own table
@@ -132,7 +149,11 @@ func (p *Pods) decide(box *sandbox, signalOf func(podfile.File, podfile.Decision
 			}
 			effects |= do
 			changed = changed || s.event == podstate.TrialAnswered
-			*d = podfile.Decision{Redirect: d.Redirect, Local: d.Local, State: podfile.Pending, Reason: s.reason, Unanswered: s.protocols}
+			*d = podfile.Decision{Redirect: d.Redirect, Local: d.Local, State: podfile.Pending, Reason: s.reason, Unanswered: s.protocols,
+				Untried: status.State == podstate.Untried}
+			if status.State == podstate.Unselected {
+				d.State, d.Excluded = podfile.LeftAlone, true
+			}
 			logs = append(logs, func() { p.logState(*f, was, status.State, s) })
 		}
 	}
@@ -169,6 +190,10 @@ func (p *Pods) shrink(box *sandbox) error {
 func (p *Pods) logState(f podfile.File, was, now podstate.State, s signal) {
 	about := []any{"pod", f.PodNamespace + "/" + f.PodName, "container_id", f.ContainerID}
 	switch {
+	case s.event == podstate.Selected:
+		p.log.Info("pod selected by steer.mode", about...)
+	case s.event == podstate.Deselected:
+		p.log.Info("pod not steered, kube-dns answers it", append(about, "reason", s.reason)...)
 	case s.event == podstate.TrialAnswered:
 		p.log.Info("trial answered: the pod's path to the agent works", about...)
 	case was == podstate.Untried:

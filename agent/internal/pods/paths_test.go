@@ -3,6 +3,7 @@ package pods
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"slices"
@@ -264,5 +265,76 @@ func TestStaleFileNeverSteersAnotherPod(t *testing.T) {
 	}
 	for _, id := range []string{"b", "c"} {
 		n.states(id, "eth0")
+	}
+}
+
+// steer.mode decides while pods run: none removes every pod's table and runs no trial, also of a pod that comes then. A pod that is selected
+// again is tried and steered. Whatever a pod's state was, it follows.
+func TestPodsFollowTheMode(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	n.serve()
+	excluded := map[string]bool{}
+	n.Excludes = func(f podfile.File) string {
+		if excluded[f.ContainerID] {
+			return "steer.mode is none"
+		}
+		return ""
+	}
+	ids := []string{"steered", "waiting", "untried", "bypassed", "opted-out"}
+	pods := map[string]*testutil.Pod{}
+	for _, id := range ids {
+		pods[id] = n.AddPod(id)
+		f := fileOf(pods[id], id, "eth0", decisions(podfile.Pending, r4, r6))
+		for i := range f.Decisions {
+			switch d := &f.Decisions[i]; id {
+			case "untried":
+				d.Untried = true
+			case "bypassed":
+				d.Unanswered = []string{"udp"}
+			case "opted-out":
+				d.State, f.OptOut = podfile.LeftAlone, true
+			}
+		}
+		write(t, n.dir, f)
+		if id == "steered" {
+			n.tend(yes, true, map[string]int{Steered: 1})
+		}
+	}
+	for _, id := range ids {
+		excluded[id] = true
+	}
+	n.tend(yes, false, map[string]int{LeftAlone: len(ids)})
+	late := fileOf(n.AddPod("late"), "late", "eth0", decisions(podfile.Pending, r4, r6))
+	late.Decisions[0].Untried, late.Decisions[1].Untried = true, true
+	write(t, n.dir, late)
+	excluded["late"] = true
+	if due, _, err := n.DueTrials(held); err != nil || len(due) > 0 {
+		t.Errorf("trials of pods that are not selected: %v, %v", due, err)
+	}
+	n.Pods = open(n.dir, n.Host.Path(), slog.New(slog.DiscardHandler)) // the next agent reads what is in force
+	n.Excludes = func(f podfile.File) string {
+		return map[bool]string{true: "steer.mode is none"}[excluded[f.ContainerID]]
+	}
+	n.tend(yes, true, map[string]int{LeftAlone: len(ids) + 1})
+	for _, id := range append(ids, "late") {
+		for _, d := range n.states(id, "eth0") {
+			if d.State != podfile.LeftAlone || d.Excluded != (id != "opted-out") || d.Excluded && d.Reason != "steer.mode is none" {
+				t.Errorf("%s, mode none: %+v", id, d)
+			}
+		}
+	}
+	for id, pod := range pods {
+		n.wantTable(pod)
+		excluded[id] = id == "waiting"
+	}
+	n.tend(yes, false, map[string]int{LeftAlone: 3, Pending: 3})
+	n.try(held, true)
+	n.tend(yes, false, map[string]int{LeftAlone: 3, Steered: 3})
+	for id, pod := range pods {
+		if id == "waiting" || id == "opted-out" {
+			n.wantTable(pod)
+		} else {
+			n.wantTable(pod, r4, r6)
+		}
 	}
 }

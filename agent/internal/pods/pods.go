@@ -30,6 +30,8 @@ import (
 type Pods struct {
 	// Release lets the next query of a client that the switch bypasses pass to the agent; nil: the back end bypasses no client.
 	Release func(steer.Client) error
+	// Excludes returns why steer.mode does not select a pod; "" if it does. nil: all pods are selected. Set it before the first use.
+	Excludes func(podfile.File) string
 
 	stateDir string
 	hostNS   string // path of the host's netns

@@ -206,12 +206,15 @@ func (s sandbox) state(f podfile.File) string {
 func (p *Pods) reconcile(box *sandbox, host *os.File, fallback func(netip.Addr) Fallback, deep bool) []error {
 	var errs []error
 	verified := func(a netip.Addr) bool { return fallback(a).Verified }
-	_, err := p.decide(box, func(_ podfile.File, d podfile.Decision) (signal, bool) {
+	_, err := p.decide(box, func(f podfile.File, d podfile.Decision) (signal, bool) {
+		if s, differs := p.selection(f, d); differs {
+			return s, true
+		}
 		lost := fallback(d.Redirect.ClusterDNS).Lost
 		return signal{event: podstate.FallbackLost, reason: lost}, lost != "" && d.State == podfile.Steered
 	})
 	if err != nil {
-		errs = append(errs, fmt.Errorf("%s: %w", Name(box.files[0]), err))
+		return []error{fmt.Errorf("%s: %w", Name(box.files[0]), err)} // nothing is steered that should not be
 	}
 	for i := range box.files {
 		if len(box.files[i].In(podfile.Pending)) == 0 {

@@ -60,8 +60,11 @@ func (p *Pods) DueTrials(lease Lease) (due []Trial, next time.Time, err error) {
 		one := Trial{file: f}
 		for _, d := range f.Decisions {
 			state, at := StateOf(d), path{keyOf(f), d.Redirect}
-			if known[at] = true; state == 0 || state == podstate.Steered && !p.suspected(at, now) {
+			if known[at] = true; state == 0 || state == podstate.Unselected || state == podstate.Steered && !p.suspected(at, now) {
 				continue
+			}
+			if _, differs := p.selection(f, d); differs {
+				continue // Reconcile reports it, and until then no trial may run
 			}
 			p.report(f, d, leaseEvent(lease, d.Redirect.Steering, state), now)
 			s, do := p.report(f, d, podstate.Heartbeat, now)

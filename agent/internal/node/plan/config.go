@@ -34,7 +34,7 @@ func Read(n *config.Node, readFile func(string) ([]byte, error), instance string
 func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 	p := Plan{
 		Arrangement: Steered, Backend: n.Backend, Link: Link{Name: n.Link.Name}, Redirects: n.Redirects,
-		InterceptNode: n.InterceptNode, Firewall: true,
+		InterceptNode: n.InterceptNode && n.Steer.Mode != config.SteerNone, Firewall: true,
 		ClusterDomain: n.ClusterDomain, Steers: n.Steers(), Terms: Terms{Renew: n.Lease.Renew, Lifetime: n.Lease.Lifetime},
 		Folders: Folders{State: n.StateDir, Persist: n.PersistDir}, Lock: Lock{Folder: n.StateDir}, Warnings: up.Warnings, External: up.Outside(),
 	}

@@ -51,6 +51,7 @@ type world struct {
 	running  bool // the agent runs; else it is dead or hangs
 	upstream upstream
 	fallback bool // is verified
+	excluded bool // steer.mode does not select the pod
 	// forwarded: the trial's query is one that the agent forwards (finding F1).
 	forwarded bool
 	missing   map[Event]bool // signals that are not reported
@@ -155,6 +156,12 @@ func (w *world) agent() {
 	case w.now.Sub(w.failing) >= 3*time.Minute && !w.host: // what the switch delivers is in no pod's table
 		w.on(FallbackLost)
 	}
+	switch unselected := w.status.State == Unselected; {
+	case w.excluded && !unselected:
+		w.on(Deselected)
+	case !w.excluded && unselected:
+		w.on(Selected)
+	}
 	w.trial()
 	if w.status.State == Steered && w.now.Sub(w.looked) >= Soon {
 		w.looked = w.now
@@ -246,6 +253,9 @@ func (w *world) change(r *rand.Rand) {
 	}
 	toggle(&w.running, 400)
 	toggle(&w.fallback, 400)
+	if !w.host { // its resolv.conf or the host's rules lead it to the agent
+		toggle(&w.excluded, 400)
+	}
 	if r.IntN(300) == 0 {
 		w.upstream = upstream(r.IntN(3))
 	}
@@ -254,20 +264,24 @@ func (w *world) change(r *rand.Rand) {
 // violation walks, and returns the first time at which the invariant did not hold, with the reason; "" if it always did.
 func (w *world) violation(r *rand.Rand, steps int) (at time.Duration, why string) {
 	begun := w.now
-	var silence, kube, healthy stretch
+	var silence, kube, healthy, excluded stretch
 	var back time.Duration // how soon a path that works must be used again: one that failed for long is tried rarely
 	for range steps {
 		w.change(r)
 		w.now = w.now.Add(step)
 		w.agent()
 		answered, byAgent := w.query()
-		silent, kubeDNS, works := silence.of(!answered, w.now), kube.of(w.kubeDNS(), w.now), healthy.of(w.answered() && w.leased() && w.fallback, w.now)
+		silent, kubeDNS := silence.of(!answered, w.now), kube.of(w.kubeDNS(), w.now)
+		works := healthy.of(w.answered() && w.leased() && w.fallback && !w.excluded, w.now)
+		off := excluded.of(w.excluded && w.running, w.now)
 		if works == 0 {
 			if back = 15 * time.Second; w.status.State == Bypassed && w.now.Sub(w.status.Since) > Patient-Soon {
 				back = Rarely + 5*time.Second
 			}
 		}
 		switch {
+		case byAgent && off > step:
+			return w.now.Sub(begun), "the agent answers, though steer.mode does not select the pod"
 		case min(silent, kubeDNS) > w.notice:
 			return w.now.Sub(begun), "the pod has no answer, though kube-dns has one"
 		case !byAgent && works > back:

@@ -16,10 +16,12 @@ type State int
 
 // The states. The zero value of a row's next state stands for the same state.
 const (
-	Untried  State = iota + 1 // pending: kube-dns answers until a trial from the pod's netns is answered
-	Waiting                   // pending: kube-dns answers until the fallback is verified
-	Steered                   // the agent answers while its lease stands
-	Bypassed                  // kube-dns answers until a trial is answered
+	Untried    State = iota + 1 // pending: kube-dns answers until a trial from the pod's netns is answered
+	Waiting                     // pending: kube-dns answers until the fallback is verified
+	Steered                     // the agent answers while its lease stands
+	Bypassed                    // kube-dns answers until a trial is answered
+	Unselected                  // kube-dns answers, and no trial runs, until steer.mode selects the pod
+	states
 )
 
 // Event is one signal about a path.
@@ -39,6 +41,8 @@ const (
 	FallbackLost                   // it does not any more, for good
 	LeaseGranted                   // the agent holds the path's leases
 	LeaseWithdrawn                 // it does not
+	Selected                       // steer.mode selects the pod
+	Deselected                     // it does not, or not any more
 	Heartbeat                      // the agent runs
 	events
 )
@@ -111,19 +115,21 @@ const (
 )
 
 // table has a cell for every state and event. A cell that is not written changes nothing.
-var table = [Bypassed + 1][events]row{
+var table = [states][events]row{
 	Untried: {
 		TrialAnswered:   {to: Waiting, do: Log, trial: never},
 		TrialUnanswered: {to: Bypassed, do: Log, trial: later},
 		TrialVoid:       {trial: retry},
 		LeaseGranted:    {trial: leased},
 		LeaseWithdrawn:  {trial: noLease},
+		Deselected:      {to: Unselected, do: Log, trial: never},
 		Heartbeat:       {trial: ifDue},
 	},
 	Waiting: {
 		FallbackVerified: {to: Steered, do: Steer | OffloadOn | Log, trial: watch},
 		LeaseGranted:     {trial: leased},
 		LeaseWithdrawn:   {trial: noLease},
+		Deselected:       {to: Unselected, do: Log, trial: never},
 	},
 	Steered: {
 		TrialAnswered:     {trial: watch},
@@ -136,6 +142,7 @@ var table = [Bypassed + 1][events]row{
 		FallbackLost:      {to: Waiting, do: Bypass | OffloadOff | Log, trial: never},
 		LeaseGranted:      {trial: leased},
 		LeaseWithdrawn:    {trial: noLease},
+		Deselected:        {to: Unselected, do: Bypass | OffloadOff | Log, trial: never},
 		Heartbeat:         {trial: ifDue},
 	},
 	Bypassed: {
@@ -146,7 +153,13 @@ var table = [Bypassed + 1][events]row{
 		HostDelivers:    {to: Steered, do: Steer | OffloadOn | Log, trial: never},
 		LeaseGranted:    {trial: leased},
 		LeaseWithdrawn:  {trial: noLease},
+		Deselected:      {to: Unselected, do: Log, trial: never},
 		Heartbeat:       {trial: ifDue},
+	},
+	Unselected: {
+		LeaseGranted:   {trial: leased},
+		LeaseWithdrawn: {trial: noLease},
+		Selected:       {to: Untried, do: Log, trial: now},
 	},
 }
 

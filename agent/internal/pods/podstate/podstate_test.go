@@ -9,9 +9,10 @@ import (
 )
 
 var (
-	stateNames = []string{"", "untried", "waiting", "steered", "bypassed"}
+	stateNames = []string{"", "untried", "waiting", "steered", "bypassed", "unselected"}
 	eventNames = []string{"trial answered", "trial unanswered", "trial void", "table bypasses", "table knows nothing", "kernel suspects", "host drops",
-		"host delivers", "fallback verified", "fallback lost", "lease granted", "lease withdrawn", "heartbeat"}
+		"host delivers", "fallback verified", "fallback lost", "lease granted", "lease withdrawn", "selected",
+		"deselected", "heartbeat"}
 	effectNames = []string{"steer", "bypass", "trial", "offload on", "offload off", "log"}
 )
 
@@ -40,20 +41,22 @@ func TestTable(t *testing.T) {
 	want := map[State]map[Event]string{
 		Untried: {
 			TrialAnswered: "waiting, log", TrialUnanswered: "bypassed, log, next 15s", TrialVoid: "untried, next 5.5s",
-			LeaseWithdrawn: "untried, next 10s, no lease",
+			LeaseWithdrawn: "untried, next 10s, no lease", Deselected: "unselected, log",
 		},
-		Waiting: {FallbackVerified: "steered, steer, offload on, log", LeaseWithdrawn: "waiting, next 10s, no lease"},
+		Waiting: {FallbackVerified: "steered, steer, offload on, log", LeaseWithdrawn: "waiting, next 10s, no lease",
+			Deselected: "unselected, log"},
 		Steered: {
 			TrialAnswered: "steered", TrialVoid: "steered", TrialUnanswered: "bypassed, bypass, offload off, log, next 15s",
 			TableBypasses: "steered, next 5s", TableKnowsNothing: "steered, next 5s", KernelSuspects: "steered, next 5s, hidden",
 			HostDrops: "bypassed, bypass, offload off, log, next 15s", FallbackLost: "waiting, bypass, offload off, log",
-			LeaseWithdrawn: "steered, next 10s, no lease",
+			LeaseWithdrawn: "steered, next 10s, no lease", Deselected: "unselected, bypass, offload off, log",
 		},
 		Bypassed: {
 			TrialAnswered: "waiting, log", TrialUnanswered: "bypassed, next 15s", TrialVoid: "bypassed, next 15s",
 			HostDrops: "bypassed, bypass, next 15s", HostDelivers: "steered, steer, offload on, log",
-			LeaseWithdrawn: "bypassed, next 10s, no lease",
+			LeaseWithdrawn: "bypassed, next 10s, no lease", Deselected: "unselected, log",
 		},
+		Unselected: {Selected: "untried, log, next 5s", LeaseWithdrawn: "unselected, next 10s, no lease"},
 	}
 	// While the path is young, these differ: it is tried again soon, and a steered one is watched.
 	young := map[State]map[Event]string{
@@ -66,7 +69,7 @@ func TestTable(t *testing.T) {
 		Bypassed: {TrialUnanswered: "bypassed, next 5.5s", TrialVoid: "bypassed, next 5.5s", HostDrops: "bypassed, bypass, next 5.5s"},
 	}
 	from := time.Unix(0, 0)
-	for state := Untried; state <= Bypassed; state++ {
+	for state := Untried; state < states; state++ {
 		for e := range events {
 			before := Status{State: state, Offloaded: state == Steered, Since: from, Next: from.Add(10 * time.Second)}
 			expected, changes := want[state][e]
@@ -156,7 +159,7 @@ func TestIn(t *testing.T) {
 
 // TestNames keeps the names of this test's messages complete.
 func TestNames(t *testing.T) {
-	if len(eventNames) != int(events) || len(stateNames) != int(Bypassed)+1 || slices.Contains(eventNames, "") {
+	if len(eventNames) != int(events) || len(stateNames) != int(states) || slices.Contains(eventNames, "") {
 		t.Error("an event or state has no name")
 	}
 }

@@ -1,0 +1,86 @@
+package steering
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestSteerMode: running pods follow steer.mode without a restart, and so do new ones. With none, no pod has rules and kube-dns answers all.
+// With namespaces, only pods of the listed ones and those that opted in are steered. A configuration that is refused changes nothing.
+func TestSteerMode(t *testing.T) {
+	for _, s := range newPods {
+		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, s)
+			n.startAgent()
+			running, optIn := n.makePod(true, nil), n.makePod(true, map[string]string{"neardns.io/steer": "true"})
+			all := []*pod{running, optIn}
+			n.awaitSelected(all, all)
+
+			n.steer("{mode: none}")
+			late := n.makePod(true, nil)
+			all = append(all, late)
+			n.awaitSelected(all, nil)
+			for _, p := range all {
+				n.wantFallback(p.client(), "mode none", targets(n.ClusterDNS()...)...)
+				if rules := p.rules(); strings.Contains(rules, "neardns") || strings.Contains(rules, "NEARDNS") {
+					t.Errorf("%s has rules:\n%s", p.name, rules)
+				}
+				testutil.Must(t, p.check())
+			}
+			_, text, _ := n.run("status", "--config", n.configFile())
+			if !strings.Contains(text, "steer.mode: none") || !strings.Contains(text, "steer.mode is none") {
+				t.Errorf("status does not show the mode, or the pods' reason:\n%s", text)
+			}
+
+			n.steer("{mode: namespaces, namespaces: [shop]}")
+			n.awaitSelected(all, []*pod{optIn})
+			n.wantFallback(running.client(), "not selected", targets(n.ClusterDNS()...)...)
+			n.wantSteered(optIn.client(), "opted in", targets(n.ClusterDNS()...)...)
+
+			said := len(n.agent.Output())
+			n.steer("{mode: sometimes}")
+			n.awaitLog(said, "new configuration refused")
+			if code, _, err := n.run("config", "check", "--config", n.configFile()); code != 2 || !strings.Contains(err, "steer.mode") {
+				t.Errorf("config check: exit code %d, %s", code, err)
+			}
+			n.awaitSelected(all, []*pod{optIn})
+
+			n.steer("{mode: namespaces, namespaces: [default]}")
+			n.awaitSelected(all, all)
+			n.wantSteered(late.client(), "its namespace is listed", targets(n.ClusterDNS()...)...)
+		})
+	}
+}
+
+// steer has the running agent reload with these pods selected.
+func (n *node) steer(selection string) {
+	n.t.Helper()
+	n.configure(n.setup.config + "steer: " + selection + "\n")
+	n.hup()
+}
+
+// awaitSelected waits until of all pods just the selected ones are steered.
+func (n *node) awaitSelected(all, selected []*pod) {
+	n.t.Helper()
+	testutil.Eventually(n.t, func() error {
+		var errs []error
+		for _, p := range all {
+			want := podfile.LeftAlone
+			for _, s := range selected {
+				if s == p {
+					want = podfile.Steered
+				}
+			}
+			if err := p.in(want); err != nil {
+				errs = append(errs, fmt.Errorf("steer.mode: %w", err))
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
