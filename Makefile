@@ -70,7 +70,7 @@ TEST_TOOLS := $(CNI_TOOLS) bin/tools/coredns
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
 
-build: bin/neardns bin/neardns-agent bin/neardns-install bin/neardns-iptables bin/neardns-controller bin/neardns-edge ## build the plugin, the agent and the installer, and the controller and the edge of fleet/, into bin/
+build: bin/neardns bin/neardns-agent bin/neardns-install bin/neardns-iptables bin/kubectl-neardns bin/neardns-controller bin/neardns-edge ## build the plugin, the agent, the installer and the plugin of kubectl, and the controller and the edge of fleet/, into bin/
 
 bin/neardns: FORCE
 	@$(BUILD) -buildvcs=$(VCS) -o $@ ./plugins/neardns
@@ -80,6 +80,8 @@ bin/neardns-install: FORCE
 	@$(BUILD) -buildvcs=$(VCS) -o $@ ./install
 bin/neardns-iptables: FORCE
 	@$(BUILD) -buildvcs=$(VCS) -o $@ ./agent/iptables
+bin/kubectl-neardns: FORCE
+	@$(BUILD) -buildvcs=$(VCS) -o $@ ./agent/kubectl
 bin/neardns-controller: FORCE
 	@$(BUILD) -buildvcs=$(VCS) -o $@ ./fleet/controller
 bin/neardns-edge: FORCE

@@ -16,7 +16,7 @@ const program = "neardns-agent"
 func rootCommand(e env) *cobra.Command {
 	root := cli.New(program, "a DNS cache on every node", e.version)
 	root.AddCommand(nodeCommand(e), nodecacheCommand(e), hostsCommand(e), readyCommand(e), statusCommand(e), doctorCommand(e), podsCommand(e),
-		configCommand(e), cleanupCommand(e), cli.Version(program, e.version), edgeCommand())
+		queryCommand(e), configCommand(e), cleanupCommand(e), cli.Version(program, e.version), edgeCommand())
 	return root
 }
 

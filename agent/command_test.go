@@ -68,6 +68,8 @@ func TestCommandLine(t *testing.T) {
 		{"help on config", []string{"config", "--help"}, nil, cli.Good, "print the configuration in effect", ""},
 		{"config verb", []string{"config", "verify", "--config", "/none.yaml"}, nil, cli.Config, "", `there is no command "verify"`},
 		{"config format, no file", []string{"config", "show", "--format", "toml", "--config", "/none.yaml"}, nil, cli.Config, "", `--format "toml": yaml`},
+		{"query, no name", []string{"query"}, nil, cli.Config, "", "write one name"},
+		{"query, no type", []string{"query", "--type", "AB", "a.example"}, nil, cli.Config, "", "--type AB: there is no such record type"},
 		{"leftover", []string{"version", "now"}, nil, cli.Config, "", `unexpected argument "now"`},
 		{"version", []string{"version"}, nil, cli.Good, "v0.0.0-test", ""},
 		{"node-cache's version", []string{"nodecache", "-version"}, nil, cli.Good, "v0.0.0-test", ""},

@@ -1,15 +1,22 @@
 package clustermanifests
 
 import (
+	"errors"
 	"net"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
 )
 
 func TestBase(t *testing.T) {
@@ -141,6 +148,65 @@ func TestFlagsAreKnown(t *testing.T) {
 	}
 	if known != 7 {
 		t.Errorf("%d command lines tried", known)
+	}
+}
+
+// TestKubectlRights: the reader reads, and only the operator has pods/exec, which its text calls root.
+func TestKubectlRights(t *testing.T) {
+	const file = install + "/kubectl-rbac.yaml"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := decode(t, file, string(text))
+	of := func(name string) []string {
+		kept := slices.DeleteFunc(slices.Clone(objects), func(o runtime.Object) bool { return o.(metav1.Object).GetName() != name })
+		return rights(the[*rbacv1.ClusterRole](t, kept), kept)
+	}
+	if diff := cmp.Diff([]string{"cluster: list nodes", "kube-system: get pods/proxy", "kube-system: list pods"}, of("neardns-reader")); diff != "" {
+		t.Errorf("the reader (-want +got):\n%s", diff)
+	}
+	want := []string{"cluster: get pods", "cluster: list networking.k8s.io/networkpolicies", "kube-system: get pods/log", "kube-system: get,create pods/exec"}
+	if diff := cmp.Diff(want, of("neardns-operator")); diff != "" {
+		t.Errorf("the operator (-want +got):\n%s", diff)
+	}
+	if len(objects) != 4 || !strings.Contains(string(text), "EQUALS ROOT ON EVERY NODE") {
+		t.Errorf("%d objects, or no warning of what pods/exec is", len(objects))
+	}
+}
+
+// TestClusterwidePolicies: each sample is an object of another engine, and names the addresses and the port that the NetworkPolicy has. That
+// of Cilium names no address.
+func TestClusterwidePolicies(t *testing.T) {
+	text, err := os.ReadFile(install + "/allow-steering-clusterwide.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, err := os.ReadFile(install + "/allow-steering-networkpolicy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addresses := regexp.MustCompile(`(169\.254\.20\.1[01]/32|fd00:90de:d95::[ab]/128)`).FindAllString(string(one), -1)
+	var kinds []string
+	for doc := range strings.SplitSeq(string(text), "\n---\n") {
+		var object metav1.PartialObjectMetadata
+		var whole map[string]any
+		if err := errors.Join(yaml.Unmarshal([]byte(doc), &object), yaml.UnmarshalStrict([]byte(doc), &whole)); err != nil {
+			t.Fatal(err)
+		}
+		kinds = append(kinds, object.APIVersion+" "+object.Kind)
+		for _, address := range addresses {
+			if object.Kind != "CiliumClusterwideNetworkPolicy" && !strings.Contains(doc, address) {
+				t.Errorf("%s lacks %s", object.Kind, address)
+			}
+		}
+		if object.Name != "allow-neardns" || !strings.Contains(doc, "53") || len(addresses) != 4 {
+			t.Errorf("%s %s, addresses %v", object.Kind, object.Name, addresses)
+		}
+	}
+	want := []string{"policy.networking.k8s.io/v1alpha1 AdminNetworkPolicy", "cilium.io/v2 CiliumClusterwideNetworkPolicy", "projectcalico.org/v3 GlobalNetworkPolicy"}
+	if diff := cmp.Diff(want, kinds); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 

@@ -76,8 +76,8 @@ func blocks(t *testing.T) []block {
 	return out
 }
 
-// made are the three products.
-var made = programs.Of("neardns", "neardns-agent", "neardns-install")
+// made are the products that blocks call.
+var made = programs.Of("neardns", "neardns-agent", "neardns-install", "kubectl-neardns")
 
 func TestMain(m *testing.M) { made.Main(m) }
 
@@ -126,6 +126,9 @@ func checkCommands(t *testing.T, bin string, b block) {
 		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
 			continue
 		}
+		if len(words) > 1 && words[0] == "kubectl" && words[1] == "neardns" {
+			words = append([]string{"kubectl-neardns"}, words[2:]...)
+		}
 		switch filepath.Base(words[0]) {
 		case "make":
 			for _, w := range words[1:] {
@@ -133,7 +136,7 @@ func checkCommands(t *testing.T, bin string, b block) {
 					t.Errorf("%s: the Makefile has no target %s", b, w)
 				}
 			}
-		case "neardns-agent", "neardns-install", "neardns":
+		case "neardns-agent", "neardns-install", "neardns", "kubectl-neardns":
 			checkUsage(t, bin, b, words)
 		}
 		for _, w := range words[1:] {

@@ -35,6 +35,7 @@ type Health struct {
 	Status func() any            // for the status socket, as JSON
 	Pods   func() any            // for the same
 	Config func() string         // for the same: the configuration in effect, as NodeConfig
+	Entry  http.HandlerFunc      // for the same: the cache's entry for a question
 }
 
 // MetricsHandler serves /metrics, and the values of more as JSON at their paths. Every pod can read them.
@@ -87,10 +88,13 @@ func (h Health) mux() *http.ServeMux {
 	return mux
 }
 
-// SocketHandler serves /status, /pods and /config too. They name this node's pods, so they are for root only.
+// SocketHandler serves /status, /pods, /config and /entry too. They name this node's pods, so they are for root only.
 func (h Health) SocketHandler() http.Handler {
 	mux := h.mux()
 	serveJSON(mux, map[string]func() any{"/status": h.Status, "/pods": h.Pods})
+	if h.Entry != nil {
+		mux.HandleFunc("GET /entry", h.Entry)
+	}
 	mux.HandleFunc("GET /config", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, h.Config())
 	})

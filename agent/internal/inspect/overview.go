@@ -20,7 +20,11 @@ func Overview(s node.Status, views []PodView, inKernel uint64, tenants bool, now
 		o.Counts.Hits += uint64(c.Hits)
 	}
 	for _, l := range s.Leases {
-		o.Leases = append(o.Leases, overview.Lease{Address: l.Address.String(), Protocol: l.Protocol, Held: l.Held, Since: l.Since, Reason: l.Reason})
+		o.Leases = append(o.Leases, overview.Lease{Address: l.Address.String(), Protocol: l.Protocol, Held: l.Held, Since: l.Since,
+			Reason: l.Reason})
+	}
+	for _, r := range s.Redirects {
+		o.Steering = append(o.Steering, r.Steering)
 	}
 	what := func(part, text string) string {
 		if !tenants && (part == "pods" || part == "trials") { // these texts name pods

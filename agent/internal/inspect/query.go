@@ -22,8 +22,9 @@ const queryTimeout = 2 * time.Second
 type query struct {
 	name  string // with its final dot
 	qtype uint16
-	tcp   bool // over TCP only
-	mark  int  // of the socket; 0: none
+	tcp   bool                                                        // over TCP only
+	mark  int                                                         // of the socket; 0: none
+	dial  func(ctx context.Context, network string) (net.Conn, error) // nil: from the host
 }
 
 // ask sends the query over UDP, and over TCP if the answer is cut or q.tcp is set.
@@ -42,7 +43,7 @@ func (q query) ask(ctx context.Context, server netip.AddrPort) (*dns.Msg, error)
 	var err error
 	for _, network := range networks {
 		client := dns.Client{Net: network, Dialer: dialer, Timeout: queryTimeout}
-		answer, _, err = client.ExchangeContext(ctx, new(dns.Msg).SetQuestion(q.name, q.qtype), server.String())
+		answer, err = q.exchange(ctx, &client, server)
 		if err != nil {
 			return nil, shortError(err)
 		}
@@ -51,6 +52,21 @@ func (q query) ask(ctx context.Context, server netip.AddrPort) (*dns.Msg, error)
 		}
 	}
 	return answer, nil
+}
+
+func (q query) exchange(ctx context.Context, client *dns.Client, server netip.AddrPort) (*dns.Msg, error) {
+	message := new(dns.Msg).SetQuestion(q.name, q.qtype)
+	if q.dial == nil {
+		answer, _, err := client.ExchangeContext(ctx, message, server.String())
+		return answer, err
+	}
+	conn, err := q.dial(ctx, client.Net)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close() //nolint:errcheck // the answer is read
+	answer, _, err := client.ExchangeWithConnContext(ctx, message, &dns.Conn{Conn: conn})
+	return answer, err
 }
 
 // answers reports whether a server answers the query: nil also for an answer that the name does not exist. To a server with TLS it only

@@ -2,6 +2,8 @@ package lifecycle
 
 import (
 	"context"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -23,6 +25,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/pods/podindex"
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 	"github.com/neardns/neardns/internal/dns/forward/upstream"
+	"github.com/neardns/neardns/internal/dns/msg"
 	"github.com/neardns/neardns/internal/telemetry"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/nodestate"
@@ -196,6 +199,19 @@ func (a *agent) cleanUp(first plan.Plan, err error) error {
 	return errors.Join(err, a.role.cleanUp(first))
 }
 
+// entry answers with the cache's entry for a question, which the request has in hexadecimal wire form.
+func (a *agent) entry(w http.ResponseWriter, r *http.Request) {
+	question, err := hex.DecodeString(r.FormValue("question"))
+	if err != nil || len(question) < 5 || len(question) > 259 { // a name, type and class (RFC 1035, section 4.1.2)
+		http.Error(w, "no question", http.StatusBadRequest)
+		return
+	}
+	var k msg.Key
+	k.Set(question, false, false)
+	left, found := a.answers.Store.Find(&k)
+	_ = json.NewEncoder(w).Encode(inspect.CacheEntry{Found: found, Left: left})
+}
+
 // serve runs the endpoints for metrics, health and status: those at the node's addresses and in its state folder until shared ends, and
 // the socket in the pod's folder until own ends.
 func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, n reporter) {
@@ -217,7 +233,7 @@ func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *teleme
 		return inspect.PodViews(a.clients.Pods())
 	}
 	health := telemetry.Health{Alive: n.Alive, Ready: n.Ready, Status: func() any { return status() }, Pods: func() any { return views() },
-		Config: a.shown}
+		Config: a.shown, Entry: a.entry}
 	metrics := m.MetricsHandler(map[string]func() any{overview.Path: func() any {
 		now := views() // before the kernel's hits are read, which it counts
 		return inspect.Overview(status(), now, a.clients.KernelHits(), conf.Listen.Namespaces, time.Now())

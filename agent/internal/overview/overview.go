@@ -4,7 +4,10 @@
 // a field never changes its meaning, and a change that needs one gets another Path.
 package overview
 
-import "time"
+import (
+	"net/netip"
+	"time"
+)
 
 // Path is where the agent serves a Node as JSON, at its metrics listener. Every pod can read it (D-045): it has no names that pods query,
 // and names pods only with `listen.namespaces: true`.
@@ -24,6 +27,7 @@ type Node struct {
 	// Arrangement is set on a node that has only kernel hits: it has no leases and no steered pods.
 	Arrangement string            `json:"arrangement,omitempty"`
 	Leases      []Lease           `json:"leases"`
+	Steering    []netip.Addr      `json:"steering,omitempty"`  // addresses that pods' queries are rewritten to
 	Faults      map[string]string `json:"faults,omitempty"`    // present ones, by part
 	LastFault   *Fault            `json:"lastFault,omitempty"` // also a past one
 	Counts      Counts            `json:"counts"`

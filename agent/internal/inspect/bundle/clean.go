@@ -126,6 +126,13 @@ func keyLike(s string) bool {
 	return bare != s && upper+digit > 0 || upper > 0 && lower > 0 && digit > 1 && changes*3 >= len(bare)
 }
 
+// CleanLog returns a log as PutLog packs it.
+func CleanLog(text string) string {
+	text, _ = withoutQueries(text)
+	text, _ = withoutSecrets(text)
+	return text
+}
+
 // withoutQueries returns a log without the lines that name what pods query: the agent's own of `log: {queries}`, and those of CoreDNS's
 // plugins, which name what they failed at.
 func withoutQueries(text string) (clean string, out []string) {

@@ -103,6 +103,24 @@ func (s *Store) all() []*Space {
 	return spaces
 }
 
+// Find reports whether a key has an entry in a space that a chain uses, and for how many seconds the one that lives longest is valid. It
+// counts no use.
+func (s *Store) Find(k *msg.Key) (left int, found bool) {
+	now := s.Now()
+	for _, sp := range *s.spaces.Load() {
+		if sp.users.Load() <= 0 {
+			continue
+		}
+		success, denial := sp.Peek(k)
+		for _, e := range []*Entry{success, denial} {
+			if e != nil && (!found || e.Left(now) > left) {
+				left, found = e.Left(now), true
+			}
+		}
+	}
+	return left, found
+}
+
 // fit evicts until the store is within its bytes: from the space that takes most, so that a flood in one space costs that space.
 func (s *Store) fit() (evicted [classes]int) {
 	for s.bytes.Load() > s.limit.Load() {

@@ -26,6 +26,13 @@ func TestStore(t *testing.T) {
 		if got, _ := s.Space(2).Get(k); got != nil {
 			t.Error("found in another space")
 		}
+		if _, found := s.Find(k); found {
+			t.Error("found in a space that no chain uses")
+		}
+		sp.Retain()
+		if left, found := s.Find(k); left != 60 || !found || e.uses.Load() != 1 {
+			t.Errorf("found: %t, %d s left, used %d times", found, left, e.uses.Load())
+		}
 		var other msg.Key
 		question, _, _ := k.Question()
 		other.Set(question, true, false)

@@ -1,0 +1,160 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/agent/internal/overview"
+	"github.com/neardns/neardns/agent/internal/pods"
+	"github.com/neardns/neardns/internal/dns/msg"
+	"github.com/neardns/neardns/pkg/hostnet"
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/rules"
+)
+
+// CacheEntry is what the running agent serves at /entry: the entry for a question.
+type CacheEntry struct {
+	Found bool `json:"found"`
+	Left  int  `json:"left"` // seconds; at zero and below it is stale
+}
+
+// QueryType is a record type by its name.
+func QueryType(name string) (uint16, bool) {
+	t, ok := dns.StringToType[strings.ToUpper(name)]
+	return t, ok
+}
+
+// Lookup queries a name at the agent and at kube-dns, and from a pod's network namespace if one is named. The query may leave an entry in
+// the cache, as each pod's does.
+func (in *Inspector) Lookup(ctx context.Context, name string, qtype uint16, pod string) (*overview.Lookup, error) {
+	f := in.collect(ctx)
+	defer f.close()
+	if len(f.want.Redirects) == 0 {
+		return nil, errors.New("no cluster DNS address is steered on this node")
+	}
+	to := f.want.Redirects[0]
+	q := query{name: dns.Fqdn(name), qtype: qtype}
+	l := &overview.Lookup{Name: q.name, Type: dns.TypeToString[qtype], Pod: pod, Cached: "no agent answers", Replies: []overview.Reply{}}
+	question, err := msg.AppendQuestion(nil, q.name, qtype, dns.ClassINET)
+	if err != nil {
+		return nil, fmt.Errorf("%s is no name: %w", name, err)
+	}
+	if e, err := readAgent[CacheEntry](ctx, in.socket(), "/entry?question="+hex.EncodeToString(question)); err == nil {
+		l.Cached = "miss"
+		if e.Found && e.Left > 0 {
+			l.Cached, l.Left = "hit", e.Left
+		} else if e.Found {
+			l.Cached = "stale"
+		}
+	}
+	if pod != "" {
+		from, err := in.fromPod(ctx, q, pod, l)
+		if err != nil {
+			return nil, err
+		}
+		l.Replies = append(l.Replies, from)
+	}
+	l.Replies = append(l.Replies, q.timed(ctx, "cache", "agent", to.Steering))
+	if f.want.InterceptNode {
+		q.mark = steer.Mark // else the host's rules would lead the query to the agent
+	}
+	l.Replies = append(l.Replies, q.timed(ctx, "kube-dns", "kube-dns", to.ClusterDNS))
+	return l, nil
+}
+
+// fromPod sends the query from a pod's network namespace to its cluster DNS address. The pod's counters tell which server answered it, as
+// kube-dns's answers are not counted; another query of the pod at the same time may be mistaken for it.
+func (in *Inspector) fromPod(ctx context.Context, q query, pod string, l *overview.Lookup) (overview.Reply, error) {
+	files := pods.Open(in.Conf.StateDir, rules.Kind{}, slog.New(slog.DiscardHandler)).List()
+	i := slices.IndexFunc(files, func(f podfile.File) bool { return nameOf(f) == pod && len(f.Decisions) > 0 })
+	if i < 0 {
+		return overview.Reply{}, fmt.Errorf("this node knows no pod %s: it runs elsewhere, began before neardns, or uses the host's network", pod)
+	}
+	d := files[i].Decisions[0]
+	l.Path = strings.TrimSuffix(stateOf(d)+": "+d.Reason, ": ")
+	ns, err := files[i].OpenNetNS()
+	if err != nil {
+		return overview.Reply{}, fmt.Errorf("enter the network namespace of %s: %w", pod, err)
+	}
+	defer ns.Close() //nolint:errcheck // only to enter
+	counted := func() (queries, kernel uint64) {
+		views, _ := readAgent[[]PodView](ctx, in.socket(), "/pods")
+		for _, v := range views {
+			if v.Container == files[i].ContainerID && v.Counts != nil {
+				queries, kernel = queries+v.Counts.Queries, kernel+v.Counts.Kernel
+			}
+		}
+		return queries, kernel
+	}
+	queries, kernel := counted()
+	server := netip.AddrPortFrom(d.Redirect.ClusterDNS, 53)
+	q.dial = func(ctx context.Context, network string) (conn net.Conn, err error) {
+		return conn, hostnet.InNetNS(int(ns.Fd()), func() error {
+			conn, err = new(net.Dialer).DialContext(ctx, network, server.String())
+			return err
+		})
+	}
+	r := q.timed(ctx, "pod", "kube-dns", d.Redirect.ClusterDNS)
+	if nowQueries, nowKernel := counted(); nowKernel > kernel {
+		r.By = "kernel"
+	} else if nowQueries > queries {
+		r.By = "agent"
+	}
+	return r, nil
+}
+
+// timed sends the query to a server, and takes the answer with its lowest TTL.
+func (q query) timed(ctx context.Context, from, by string, server netip.Addr) overview.Reply {
+	r := overview.Reply{From: from, Server: server.String(), By: by}
+	begun := time.Now()
+	m, err := q.ask(ctx, netip.AddrPortFrom(server, 53))
+	r.Millis = float64(time.Since(begun).Microseconds()) / 1000
+	if err != nil {
+		r.By, r.Error = "none", err.Error()
+		return r
+	}
+	r.Code = cmp.Or(dns.RcodeToString[m.Rcode], "an unknown code")
+	for i, rr := range slices.Concat(m.Answer, m.Ns) {
+		if ttl := rr.Header().Ttl; i == 0 || ttl < r.TTL {
+			r.TTL = ttl
+		}
+	}
+	for _, rr := range m.Answer {
+		r.Records = append(r.Records, strings.ReplaceAll(strings.TrimPrefix(rr.String(), rr.Header().String()), "\t", " "))
+	}
+	return r
+}
+
+// LookupText is the report for people.
+func LookupText(l *overview.Lookup) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s", l.Name, l.Type)
+	if l.Pod != "" {
+		fmt.Fprintf(&b, " from %s, which is %s", l.Pod, line(l.Path))
+	}
+	fmt.Fprintf(&b, "\nin the cache before: %s", l.Cached)
+	if l.Left > 0 {
+		fmt.Fprintf(&b, ", %d s left", l.Left)
+	}
+	b.WriteString("\n\n")
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	row(w, "FROM", "SERVER", "ANSWERED BY", "MS", "CODE", "TTL", "RECORDS")
+	for _, r := range l.Replies {
+		row(w, r.From, r.Server, r.By, r.Millis, cmp.Or(r.Code, "-"), r.TTL, line(cmp.Or(r.Error, strings.Join(r.Records, ", "))))
+	}
+	_ = w.Flush() // into memory
+	return b.String()
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/neardns/neardns/agent/internal/inspect/bundle"
+	"github.com/neardns/neardns/internal/cli"
+)
+
+// maxLog bounds the agent's log of one node, in bytes.
+const maxLog = 1 << 20
+
+func bundleCommand(o *options) *cobra.Command {
+	c := &cobra.Command{Use: "bundle", Short: "pack a bug report of every node, without secrets and queried names (needs pods/exec)"}
+	file := c.Flags().StringP("file", "f", "neardns-cluster.tar", "`FILE` to write; one that exists is not overwritten")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		cl, err := o.open(c.ErrOrStderr())
+		if err != nil {
+			return err
+		}
+		agents, err := cl.agents(c.Context())
+		if err != nil {
+			return err
+		}
+		f, err := os.OpenFile(*file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if errors.Is(err, os.ErrExist) {
+			return cli.Usagef("--file %s: it exists; name another file", *file)
+		} else if err != nil {
+			return err
+		}
+		missing, err := cl.bundle(c.Context(), agents, f, time.Now())
+		if err := errors.Join(err, f.Close()); err != nil {
+			return errors.Join(fmt.Errorf("write %s: %w", *file, err), os.Remove(*file))
+		}
+		fmt.Fprintf(c.OutOrStdout(), "%s: %d of %d nodes\n", *file, len(agents)-missing, len(agents))
+		if missing > 0 {
+			return &cli.ExitError{Code: cli.Degraded, Err: fmt.Errorf("%s in the file has the reasons for the others", missingName)}
+		}
+		return nil
+	}
+	return c
+}
+
+// missingName is the file of an archive that has what could not be read.
+const missingName = "MISSING.txt"
+
+// bundle writes an archive with two files for each node: the report that `neardns-agent doctor --bundle` makes there, and the end of its
+// log. Both are cleaned by the same rules.
+func (c *cluster) bundle(ctx context.Context, agents []agent, w io.Writer, now time.Time) (missing int, err error) {
+	type parts struct {
+		report, log []byte
+		logErr      error
+	}
+	nodes, errs := readAll(ctx, agents, c.within(execTimeout), func(ctx context.Context, a agent) (p parts, err error) {
+		p.log, p.logErr = c.get(ctx, c.podPath(a.Pod)+"/log", url.Values{"container": {container}, "limitBytes": {strconv.Itoa(maxLog)},
+			"tailLines": {"5000"}}, "")
+		p.report, err = c.exec(ctx, a.Pod, "doctor", "--bundle", "-")
+		return p, err
+	})
+	packed := tar.NewWriter(w)
+	put := func(name string, text []byte) {
+		if err == nil && len(text) > 0 {
+			err = packed.WriteHeader(&tar.Header{Name: "neardns-cluster/" + name, Mode: 0o600, Size: int64(len(text)), ModTime: now,
+				Format: tar.FormatPAX})
+		}
+		if err == nil {
+			_, err = packed.Write(text)
+		}
+	}
+	var reasons strings.Builder
+	for i, a := range agents {
+		put(a.Node+".tar.gz", nodes[i].report)
+		put(a.Node+".log", []byte(bundle.CleanLog(string(nodes[i].log))))
+		if errs[i] != nil {
+			missing++
+			fmt.Fprintf(&reasons, "%s: %v\n", a.Node, errs[i])
+		}
+		if nodes[i].logErr != nil {
+			fmt.Fprintf(&reasons, "%s.log: %v\n", a.Node, nodes[i].logErr)
+		}
+	}
+	put(missingName, []byte(reasons.String()))
+	return missing, errors.Join(err, packed.Close())
+}

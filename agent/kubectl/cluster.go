@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/util/exec"
+	"k8s.io/streaming/pkg/httpstream"
+
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // the ways to log in that a kubeconfig may name
+
+	"github.com/neardns/neardns/internal/cli"
+)
+
+// Times and bounds. With 500 nodes of which none answers, two rounds of maxParallel end within 10 s.
+const (
+	readTimeout = 3 * time.Second  // of a request that reads
+	execTimeout = 15 * time.Second // of a command on a node: it waits for servers that do not answer
+	maxParallel = 250
+	maxAnswer   = 64 << 20 // bytes of one answer
+)
+
+// The agent's container and its program there.
+const (
+	container = "agent"
+	program   = "/bin/neardns-agent"
+)
+
+// options are the flags that all commands share: kubectl's for the connection, and which agents are meant.
+type options struct {
+	kubeconfig, context, namespace, selector, node string
+	timeout                                        time.Duration
+	port                                           uint16
+}
+
+func (o *options) bind(fs *pflag.FlagSet) {
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "`FILE` with the cluster's address and credentials; default: as kubectl finds it")
+	fs.StringVar(&o.context, "context", "", "`NAME` of the kubeconfig's context to use")
+	fs.StringVarP(&o.namespace, "namespace", "n", "kube-system", "`NAME` of the namespace that the agents run in")
+	fs.StringVarP(&o.selector, "selector", "l", "app.kubernetes.io/name=neardns", "`LABELS` of the agents' pods")
+	fs.StringVar(&o.node, "node", "", "`NAME` of the only node to look at")
+	fs.DurationVar(&o.timeout, "request-timeout", 0, "how long one node may take, such as 5s; default: 3s, for commands on nodes 15s")
+	fs.Uint16Var(&o.port, "port", 9253, "`PORT` of the agents' listen.metrics")
+}
+
+// cluster reads one cluster through its API server.
+type cluster struct {
+	*options
+	config *rest.Config
+	client *http.Client
+	base   *url.URL
+	stderr io.Writer
+}
+
+// open connects to the cluster that the flags name.
+func (o *options) open(stderr io.Writer) (*cluster, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: o.context}
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+	if err != nil {
+		return nil, cli.Usage(fmt.Errorf("read the kubeconfig: %w", err))
+	}
+	if o.timeout < 0 {
+		return nil, cli.Usagef("--request-timeout %v: it is negative", o.timeout)
+	}
+	config.UserAgent = "kubectl-neardns"
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, cli.Usage(fmt.Errorf("the kubeconfig: %w", err))
+	}
+	base, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, cli.Usage(fmt.Errorf("the kubeconfig: %w", err))
+	}
+	return &cluster{options: o, config: config, client: client, base: base, stderr: stderr}, nil
+}
+
+// within is the time that one node has.
+func (c *cluster) within(usual time.Duration) time.Duration {
+	if c.timeout > 0 {
+		return c.timeout
+	}
+	return usual
+}
+
+// errStatus is an answer of the API server, or of an agent behind it, that is none of success.
+type errStatus struct {
+	code    int
+	message string
+}
+
+func (e *errStatus) Error() string { return e.message }
+
+func hasCode(err error, code int) bool {
+	var status *errStatus
+	return errors.As(err, &status) && status.code == code
+}
+
+// get reads a path of the API server. accept may be empty.
+func (c *cluster) get(ctx context.Context, path string, query url.Values, accept string) ([]byte, error) {
+	u := c.base.JoinPath(path)
+	u.RawQuery = query.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	if accept != "" {
+		req.Header.Set("Accept", accept)
+	}
+	resp, err := c.client.Do(req)
+	if err != nil {
+		return nil, reason(ctx, err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // read to the end
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return nil, reason(ctx, err)
+	}
+	if resp.StatusCode == http.StatusOK {
+		return text, nil
+	}
+	var status metav1.Status
+	if json.Unmarshal(text, &status) != nil || status.Message == "" {
+		status.Message = resp.Status + ": " + strings.TrimSpace(string(text[:min(len(text), 200)]))
+	}
+	return nil, &errStatus{resp.StatusCode, strings.ReplaceAll(status.Message, "\n", " ")}
+}
+
+// reason leaves the URL out of an error, and names the timeout if that ended the request.
+func reason(ctx context.Context, err error) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return errors.New("no answer within the timeout (--request-timeout)")
+	}
+	var wrapped *url.Error
+	if errors.As(err, &wrapped) {
+		return wrapped.Err
+	}
+	return err
+}
+
+// list reads a list of objects into out.
+func (c *cluster) list(ctx context.Context, path string, query url.Values, accept string, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, c.within(readTimeout))
+	defer cancel()
+	text, err := c.get(ctx, path, query, accept)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, out)
+}
+
+func (c *cluster) podPath(pod string) string {
+	return "/api/v1/namespaces/" + c.namespace + "/pods/" + pod
+}
+
+// read reads what the agent of a pod serves at a path of its metrics listener.
+func (c *cluster) read(ctx context.Context, pod, path string, out any) error {
+	text, err := c.get(ctx, c.podPath(pod)+":"+strconv.Itoa(int(c.port))+"/proxy"+path, nil, "")
+	if hasCode(err, http.StatusNotFound) && strings.Contains(err.Error(), "404 page") {
+		return fmt.Errorf("the agent serves no %s: it is of an earlier release", path)
+	}
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, out); err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	return nil
+}
+
+// exec runs the agent's program in a pod and returns what it prints. An exit code other than 0 is an error only if it prints nothing:
+// `doctor` has one if something is wrong.
+func (c *cluster) exec(ctx context.Context, pod string, args ...string) ([]byte, error) {
+	u := c.base.JoinPath(c.podPath(pod), "exec")
+	u.RawQuery = url.Values{"container": {container}, "command": append([]string{program}, args...), "stdout": {"true"},
+		"stderr": {"true"}}.Encode()
+	websocket, err := remotecommand.NewWebSocketExecutor(c.config, http.MethodGet, u.String())
+	if err != nil {
+		return nil, err
+	}
+	spdy, err := remotecommand.NewSPDYExecutor(c.config, http.MethodPost, u) // for API servers before 1.30
+	if err != nil {
+		return nil, err
+	}
+	either, err := remotecommand.NewFallbackExecutor(websocket, spdy, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	})
+	if err != nil {
+		return nil, err
+	}
+	var stdout, stderr bytes.Buffer
+	err = either.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr})
+	switch text := strings.TrimSpace(stderr.String()); {
+	case ctx.Err() != nil:
+		return nil, reason(ctx, ctx.Err())
+	case err == nil || stdout.Len() > 0 && errors.As(err, new(exec.CodeExitError)):
+		return stdout.Bytes(), nil
+	case text != "":
+		return nil, errors.New(text)
+	}
+	return nil, err
+}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/neardns/neardns/agent/internal/overview"
+	"github.com/neardns/neardns/internal/cli"
+)
+
+// finding is one thing that is wrong, with the nodes or the namespaces where it is.
+type finding struct {
+	State      string   `json:"state"` // FAIL or WARN
+	Check      string   `json:"check"`
+	What       string   `json:"what"`
+	Do         string   `json:"do,omitempty"`
+	Nodes      []string `json:"nodes,omitempty"`
+	Namespaces []string `json:"namespaces,omitempty"`
+}
+
+// nodeReport is what `neardns-agent doctor -o json` prints.
+type nodeReport struct {
+	Findings []finding `json:"findings"`
+	Good     bool      `json:"good"`
+}
+
+const (
+	fail = "FAIL"
+	warn = "WARN"
+)
+
+// report is the result for the cluster.
+type report struct {
+	Findings []finding `json:"findings"`
+	Verdict  string    `json:"verdict"`
+	Good     bool      `json:"good"` // nothing fails, and every node was examined
+}
+
+func doctorCommand(o *options) *cobra.Command {
+	c := &cobra.Command{Use: "doctor", Short: "report what is wrong on all nodes, and policies that keep pods from the cache (needs pods/exec)"}
+	out := cli.OutputFlag(c)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if _, err := out.Format(); err != nil {
+			return err
+		}
+		cl, err := o.open(c.ErrOrStderr())
+		if err != nil {
+			return err
+		}
+		agents, err := cl.agents(c.Context())
+		if err != nil {
+			return err
+		}
+		r := cl.examine(c.Context(), agents)
+		if err := out.Print(c.OutOrStdout(), r, r.text); err != nil {
+			return err
+		}
+		if !r.Good {
+			return &cli.ExitError{Code: cli.Degraded}
+		}
+		return nil
+	}
+	return c
+}
+
+// examine runs the doctor of every node, and reads the network policies.
+func (c *cluster) examine(ctx context.Context, agents []agent) report {
+	agents = slices.DeleteFunc(agents, func(a agent) bool { return a.excluded })
+	nodes, errs := readAll(ctx, agents, c.within(execTimeout), func(ctx context.Context, a agent) (r nodeReport, err error) {
+		text, err := c.exec(ctx, a.Pod, "doctor", "-o", "json")
+		if err == nil {
+			err = json.Unmarshal(text, &r)
+		}
+		return r, err
+	})
+	r := grouped(agents, nodes, errs)
+	var policies networkingv1.NetworkPolicyList
+	if err := c.list(ctx, "/apis/networking.k8s.io/v1/networkpolicies", nil, "", &policies); hasCode(err, http.StatusForbidden) {
+		fmt.Fprintf(c.stderr, "network policies are not examined: %v\n", err)
+	} else if err != nil {
+		r.Findings = append(r.Findings, finding{State: warn, Check: "network policy", What: "could not be read: " + err.Error()})
+	} else if f, found := blocking(policies.Items, c.steering(ctx, agents, errs)); found {
+		r.Findings = append(r.Findings, f)
+	}
+	return r
+}
+
+// steering returns the addresses to which pods' queries are rewritten, by the first agent that was examined; else the default.
+func (c *cluster) steering(ctx context.Context, agents []agent, errs []error) []netip.Addr {
+	ctx, cancel := context.WithTimeout(ctx, c.within(readTimeout))
+	defer cancel()
+	var n overview.Node
+	if i := slices.Index(errs, nil); i >= 0 && c.read(ctx, agents[i].Pod, overview.Path, &n) == nil && len(n.Steering) > 0 {
+		return n.Steering
+	}
+	return []netip.Addr{netip.MustParseAddr("169.254.20.11")}
+}
+
+// sameness is what makes two findings one.
+type sameness struct{ state, check, what, do string }
+
+// grouped puts the findings of nodes together that are the same, failures first, then those of most nodes.
+func grouped(agents []agent, nodes []nodeReport, errs []error) report {
+	found := map[sameness]*finding{}
+	good := 0
+	add := func(f finding, node string) {
+		key := sameness{f.State, f.Check, f.What, f.Do}
+		if found[key] == nil {
+			found[key] = &finding{State: f.State, Check: f.Check, What: f.What, Do: f.Do}
+		}
+		if g := found[key]; !slices.Contains(g.Nodes, node) {
+			g.Nodes = append(g.Nodes, node)
+		}
+	}
+	for i, a := range agents {
+		if errs[i] != nil {
+			add(finding{State: fail, Check: "node", What: "not examined: " + errs[i].Error()}, a.Node)
+			continue
+		}
+		if nodes[i].Good {
+			good++
+		}
+		for _, f := range nodes[i].Findings {
+			if f.State == fail || f.State == warn {
+				add(f, a.Node)
+			}
+		}
+	}
+	r := report{Findings: []finding{}, Good: good == len(agents), Verdict: fmt.Sprintf("%d of %d nodes are good", good, len(agents))}
+	for _, f := range found {
+		r.Findings = append(r.Findings, *f)
+	}
+	slices.SortFunc(r.Findings, func(a, b finding) int {
+		return cmp.Or(cmp.Compare(a.State, b.State), cmp.Compare(len(b.Nodes), len(a.Nodes)), cmp.Compare(a.Check, b.Check),
+			cmp.Compare(a.What, b.What))
+	})
+	return r
+}
+
+// text is the report for people: a finding, the remedy, and where it is; the verdict last.
+func (r *report) text() string {
+	var b strings.Builder
+	for _, f := range r.Findings {
+		fmt.Fprintf(&b, "%s  %s: %s\n", f.State, f.Check, strings.ReplaceAll(f.What, "\n", "; "))
+		if f.Do != "" {
+			fmt.Fprintf(&b, "      do: %s\n", f.Do)
+		}
+		for kind, names := range map[string][]string{"node": f.Nodes, "namespace": f.Namespaces} {
+			if len(names) > 0 {
+				fmt.Fprintf(&b, "      %s: %s\n", plural(len(names), kind), some(names))
+			}
+		}
+		b.WriteString("\n")
+	}
+	b.WriteString(r.Verdict + "\n")
+	return b.String()
+}
+
+func plural(n int, word string) string {
+	if n == 1 {
+		return "1 " + word
+	}
+	return fmt.Sprintf("%d %ss", n, word)
+}
+
+// some shortens a list of names; -o json has all.
+func some(names []string) string {
+	const most = 10
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}

@@ -1,0 +1,384 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/neardns/neardns/agent/internal/inspect"
+	"github.com/neardns/neardns/agent/internal/overview"
+	"github.com/neardns/neardns/internal/cli"
+)
+
+func TestCommandLine(t *testing.T) {
+	for line, want := range map[string]struct {
+		code        int
+		stdout, err string
+	}{
+		"":                              {cli.Config, "", "kubectl neardns [command]"},
+		"--help":                        {cli.Good, "kubectl neardns [command]", ""},
+		"help doctor":                   {cli.Good, "kubectl neardns doctor [flags]", ""},
+		"help statsu":                   {cli.Config, "", `did you mean "status"?`},
+		"statsu":                        {cli.Config, "", `did you mean "status"?`},
+		"status --contxt a":             {cli.Config, "", "did you mean --context?"},
+		"status -o xml":                 {cli.Config, "", "-o xml: json, yaml, wide"},
+		"top -o wide":                   {cli.Config, "", "-o wide: json, yaml"},
+		"status now":                    {cli.Config, "", `unexpected argument "now"`},
+		"query":                         {cli.Config, "", "write one name"},
+		"query a b":                     {cli.Config, "", "write one name"},
+		"query a --pod web":             {cli.Config, "", "--pod web: write namespace/name"},
+		"status --kubeconfig /none/x":   {cli.Config, "", "kubectl neardns status: read the kubeconfig: stat /none/x"},
+		"status --request-timeout soon": {cli.Config, "", "invalid"},
+		"version":                       {cli.Good, "kubectl-neardns ", ""},
+		"completion bash":               {cli.Good, "__start_kubectl-neardns", ""},
+	} {
+		var stdout, stderr bytes.Buffer
+		code := run(t.Context(), strings.Fields(line), &stdout, &stderr)
+		if code != want.code || !strings.Contains(stdout.String(), want.stdout) || !strings.Contains(stderr.String(), want.err) {
+			t.Errorf("%q: exit code %d, want %d; standard output %q, standard error %q, want %q", line, code, want.code, stdout.String(),
+				stderr.String(), want.err)
+		}
+	}
+}
+
+// inMemory answers a client's requests by a handler, without a network.
+type inMemory struct{ http.Handler }
+
+func (h inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, r)
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	return rec.Result(), nil
+}
+
+func (f *fakeAPI) cluster() *cluster {
+	o := &options{namespace: "kube-system", port: 9253}
+	return &cluster{options: o, client: &http.Client{Transport: inMemory{f}}, base: &url.URL{Scheme: "http", Host: "api"}, stderr: io.Discard}
+}
+
+// manyNodes are 500 nodes of all kinds, with the number of each verdict.
+func manyNodes() (f *fakeAPI, want map[string]int) {
+	f, want = &fakeAPI{}, map[string]int{}
+	for i := range 500 {
+		n := fakeNode{name: fmt.Sprintf("node-%03d", i), phase: corev1.PodRunning, status: healthy()}
+		verdict := serving
+		switch i % 10 {
+		case 0:
+			n.hangs, verdict = true, noAnswer
+		case 1:
+			n.code, verdict = http.StatusServiceUnavailable, noAnswer
+		case 2:
+			n.phase, verdict = "", noAgent
+		case 3:
+			n.phase, n.excluded, verdict = "", true, excluded
+		case 4:
+			n.phase, verdict = corev1.PodPending, noAnswer
+		case 5:
+			n.status.Serving, verdict = false, degraded
+		}
+		want[verdict]++
+		f.nodes = append(f.nodes, n)
+	}
+	return f, want
+}
+
+// deafNodes are 500 nodes of which none answers.
+func deafNodes() (f *fakeAPI, want map[string]int) {
+	f = &fakeAPI{}
+	for i := range 500 {
+		f.nodes = append(f.nodes, fakeNode{name: fmt.Sprintf("node-%03d", i), phase: corev1.PodRunning, hangs: true})
+	}
+	return f, map[string]int{noAnswer: 500}
+}
+
+// TestManyNodes: all nodes are listed within 10 s of their timeouts, also if no agent answers.
+func TestManyNodes(t *testing.T) {
+	for name, make := range map[string]func() (*fakeAPI, map[string]int){"of all kinds": manyNodes, "none answers": deafNodes} {
+		t.Run(name, func(t *testing.T) {
+			f, want := make()
+			synctest.Test(t, func(t *testing.T) {
+				begun := time.Now()
+				nodes, err := f.cluster().readings(t.Context(), 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := map[string]int{}
+				for _, r := range nodes {
+					got[r.Verdict]++
+					if (r.Status == nil) != (r.Reason != "") {
+						t.Errorf("%s: %s has status %v and reason %q", r.Node, r.Verdict, r.Status, r.Reason)
+					}
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("verdicts (-want +got):\n%s", diff)
+				}
+				if took := time.Since(begun); took > 10*time.Second || f.most > maxParallel {
+					t.Errorf("it took %v, with %d requests at the same time", took, f.most)
+				}
+				if !slices.IsSortedFunc(nodes, func(a, b reading) int { return strings.Compare(a.Node, b.Node) }) {
+					t.Error("the rows are not in the order of the nodes' names")
+				}
+			})
+		})
+	}
+}
+
+func small() *fakeAPI {
+	ill := healthy()
+	ill.Serving, ill.Leases[1].Held, ill.Leases[1].Reason = false, false, "no answer within 40ms"
+	ill.Faults = map[string]string{"rules": "iptables-nft: exit status 4, which is an error whose text is longer than a row"}
+	past := healthy()
+	past.LastFault = &overview.Fault{Time: now.Add(-3 * time.Hour), Part: "link", What: "no such\ndevice"}
+	return &fakeAPI{nodes: []fakeNode{
+		{name: "a", phase: corev1.PodRunning, status: past}, {name: "b", phase: corev1.PodRunning, status: ill},
+		{name: "c", phase: corev1.PodRunning, code: http.StatusBadGateway}, {name: "d"}, {name: "e", excluded: true},
+		{name: "f", phase: corev1.PodRunning, status: overview.Node{Version: "v1.0.0", Serving: true, Arrangement: "transparent",
+			Started: started, Time: now}},
+	}}
+}
+
+func TestStatus(t *testing.T) {
+	code, out, _ := small().command(t, "status")
+	const want = `NODE   VERDICT     VERSION   LEASES        HITS    QUERIES/S   STEERED   BYPASSED   PENDING   LAST FAULT
+a      SERVING     v1.0.0    2/2           90.0%   10.0        30        1          2         3h ago link: no such device
+b      DEGRADED    v1.0.0    1/2           90.0%   10.0        30        1          2         now rules: iptables-nft: exit status 4, which is an error whose text …
+c      NO ANSWER   -         -             -       -           -         -          -         502 Bad Gateway: error trying to reach service: dial tcp: connection refused
+d      NO AGENT    -         -             -       -           -         -          -         no agent runs on it
+e      EXCLUDED    -         -             -       -           -         -          -         its label neardns.io/cache excludes it
+f      SERVING     v1.0.0    transparent   -       0.0         0         0          0         -
+`
+	if diff := cmp.Diff(want, out); diff != "" || code != cli.Degraded {
+		t.Errorf("exit code %d (-want +got):\n%s", code, diff)
+	}
+	code, out, _ = small().command(t, "status --node a -o wide")
+	const wide = `NODE   VERDICT   VERSION   LEASES   HITS    QUERIES/S   STEERED   BYPASSED   PENDING   KERNEL   SINCE                  POD       LAST FAULT
+a      SERVING   v1.0.0    2/2      90.0%   10.0        30        1          2         40.0%    2026-01-02T03:00:00Z   agent-a   3h ago link: no such device
+`
+	if diff := cmp.Diff(wide, out); diff != "" || code != cli.Good {
+		t.Errorf("-o wide: exit code %d (-want +got):\n%s", code, diff)
+	}
+	_, out, _ = small().command(t, "status -o json")
+	var read struct{ Nodes []reading }
+	if err := json.Unmarshal([]byte(out), &read); err != nil || len(read.Nodes) != 6 || read.Nodes[0].Status.Counts.Queries != 10000 {
+		t.Errorf("-o json: %v\n%s", err, out)
+	}
+	if code, _, errs := small().command(t, "status --node x"); code != cli.Failed || !strings.Contains(errs, `there is no Linux node "x"`) {
+		t.Errorf("a node that is not there: %d %s", code, errs)
+	}
+	f := small()
+	f.forbidden = "/api/v1/nodes"
+	if code, out, errs := f.command(t, "status"); code != cli.Degraded || strings.Count(out, "\n") != 5 ||
+		!strings.Contains(errs, "nodes without an agent are not listed: may not read") {
+		t.Errorf("without the right to list nodes: %d %s\n%s", code, errs, out)
+	}
+	f.forbidden = "/api/v1/namespaces"
+	if code, _, errs := f.command(t, "status"); code != cli.Failed || !strings.Contains(errs, "list the agents' pods: may not read") {
+		t.Errorf("without the right to list pods: %d %s", code, errs)
+	}
+}
+
+// With --interval the counts are those between two readings.
+func TestInterval(t *testing.T) {
+	f := small()
+	synctest.Test(t, func(t *testing.T) {
+		nodes, err := f.cluster().readings(t.Context(), 10*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := nodes[0]; r.seconds() != 10 || r.Status.Counts != (overview.Counts{Queries: 1000}) || r.Status.Pods[0].Counts.Queries != 0 {
+			t.Errorf("%v s, %+v", r.seconds(), r.Status)
+		}
+	})
+	other := healthy()
+	other.Instance = "another agent"
+	r := reading{Status: &other, From: started}
+	before := healthy()
+	if r.countFrom(reading{Status: &before}); r.Status.Counts.Queries != 10000 || r.From != started {
+		t.Errorf("another agent counts from its own start, not %v: %+v", r.From, r.Status.Counts)
+	}
+}
+
+func TestTop(t *testing.T) {
+	code, out, errs := small().command(t, "top --limit 3")
+	const want = `POD        NODE   QUERIES/S   QUERIES   HITS     MISSES   KERNEL   FAILURES
+shop/web   a      6.0         6000      83.3%    1000     50.0%    7
+shop/web   b      6.0         6000      83.3%    1000     50.0%    7
+pay/api    a      4.0         4000      100.0%   0        25.0%    0
+`
+	if diff := cmp.Diff(want, out); diff != "" || code != cli.Degraded || !strings.Contains(errs, "without node c: 502") {
+		t.Errorf("exit code %d, %s (-want +got):\n%s", code, errs, diff)
+	}
+	_, out, _ = small().command(t, "top --namespaces")
+	const namespaces = `NAMESPACE   PODS   QUERIES/S   QUERIES   HITS     MISSES   KERNEL   FAILURES
+shop        2      12.0        12000     83.3%    2000     50.0%    14
+pay         2      8.0         8000      100.0%   0        25.0%    0
+`
+	if diff := cmp.Diff(namespaces, out); diff != "" {
+		t.Errorf("--namespaces (-want +got):\n%s", diff)
+	}
+	// Without listen.namespaces the endpoint names no pod, and the agent's own command does.
+	n := fakeNode{name: "a", phase: corev1.PodRunning, status: healthy()}
+	n.status.Pods = nil
+	views, err := json.Marshal([]inspect.PodView{{Pod: "shop/web"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.pods = strings.Replace(string(views), `"pod":"shop/web"`, `"pod":"shop/web","counts":{"queries":2000,"hits":500}`, 1)
+	f := &fakeAPI{nodes: []fakeNode{n}}
+	if code, out, errs := f.command(t, "top"); code != cli.Good || !strings.Contains(out, "shop/web   a      2.0         2000      25.0%") {
+		t.Errorf("by pods/exec: %d %s\n%s", code, errs, out)
+	}
+	f = &fakeAPI{nodes: []fakeNode{n}}
+	f.nodes[0].pods = ""
+	if code, _, errs := f.command(t, "top"); code != cli.Degraded ||
+		!strings.Contains(errs, "without node a: it names no pods at /v1/status") {
+		t.Errorf("without pods/exec: %d %s", code, errs)
+	}
+}
+
+func TestDoctor(t *testing.T) {
+	report := func(findings ...inspect.Finding) string {
+		text, err := json.Marshal(inspect.Report{Findings: findings, Good: len(findings) == 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	dead := inspect.Finding{Check: "upstreams", State: inspect.Fail, What: "192.0.2.1 does not answer", Do: "check that server"}
+	odd := inspect.Finding{Check: "conntrack", State: inspect.Warn, What: "the table is nearly full"}
+	good := inspect.Finding{Check: "link", State: inspect.OK, What: "neardns0 is up"}
+	f := &fakeAPI{policies: policies(t), nodes: []fakeNode{
+		{name: "a", phase: corev1.PodRunning, status: healthy(), doctor: report(good)},
+		{name: "b", phase: corev1.PodRunning, status: healthy(), doctor: report(good, dead, odd)},
+		{name: "c", phase: corev1.PodRunning, status: healthy(), doctor: report(good, dead)},
+		{name: "d", phase: corev1.PodRunning}, {name: "e"}, {name: "f", excluded: true},
+	}}
+	code, out, errs := f.command(t, "doctor")
+	const want = `FAIL  upstreams: 192.0.2.1 does not answer
+      do: check that server
+      2 nodes: b, c
+
+FAIL  node: not examined: no agent runs on it
+      1 node: e
+
+FAIL  node: not examined: no agent runs on this node
+      1 node: d
+
+WARN  conntrack: the table is nearly full
+      1 node: b
+
+WARN  network policy: pay/restrict, shop/restrict allow kube-dns but not 169.254.20.11: neardns's pods there stay on kube-dns
+      do: kubectl apply -n NAMESPACE -f install/allow-steering-networkpolicy.yaml, with the podSelector of that policy
+      2 namespaces: pay, shop
+
+1 of 5 nodes are good
+`
+	if diff := cmp.Diff(want, out); diff != "" || code != cli.Degraded || errs != "" {
+		t.Errorf("exit code %d, %s (-want +got):\n%s", code, errs, diff)
+	}
+	if !slices.Contains(f.commands, "a: /bin/neardns-agent doctor -o json") {
+		t.Errorf("commands: %q", f.commands)
+	}
+	f.forbidden, f.nodes = "/apis", f.nodes[:1]
+	if code, out, errs := f.command(t, "doctor"); code != cli.Good || out != "1 of 1 nodes are good\n" ||
+		!strings.Contains(errs, "network policies are not examined") {
+		t.Errorf("without the right to list policies: %d %s\n%s", code, errs, out)
+	}
+}
+
+func TestQuery(t *testing.T) {
+	l := overview.Lookup{Name: "db.shop.", Type: "A", Pod: "shop/web", Path: "steered", Cached: "hit", Left: 12, Replies: []overview.Reply{
+		{From: "pod", Server: "10.96.0.10", By: "agent", Code: "NOERROR", TTL: 12, Records: []string{"10.96.1.2"}, Millis: 0.2},
+		{From: "kube-dns", Server: "10.96.0.10", By: "none", Error: "no answer within 2s", Millis: 2000}}}
+	text, err := json.Marshal(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fakeAPI{nodes: []fakeNode{{name: "a", phase: corev1.PodRunning, query: string(text)}, {name: "b", phase: corev1.PodRunning}}}
+	code, out, errs := f.command(t, "query db.shop --pod shop/web")
+	const want = `db.shop. A on node a, from shop/web, which is steered
+in the cache before: hit, 12 s left
+
+FROM       SERVER       ANSWERED BY   MS     CODE      TTL   RECORDS
+pod        10.96.0.10   agent         0.2    NOERROR   12    10.96.1.2
+kube-dns   10.96.0.10   none          2000   -         0     no answer within 2s
+`
+	if diff := cmp.Diff(want, out); diff != "" || code != cli.Good {
+		t.Errorf("exit code %d, %s (-want +got):\n%s", code, errs, diff)
+	}
+	if diff := cmp.Diff([]string{"a: /bin/neardns-agent query -o json --type A --pod shop/web -- db.shop"}, f.commands); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if code, _, errs := f.command(t, "query db.shop --node b"); code != cli.Failed ||
+		!strings.Contains(errs, "node b: no agent runs on this node") {
+		t.Errorf("an agent that fails: %d %s", code, errs)
+	}
+}
+
+func TestBundle(t *testing.T) {
+	f := &fakeAPI{nodes: []fakeNode{{name: "a", phase: corev1.PodRunning, doctor: "an archive"}, {name: "b"}}}
+	file := filepath.Join(t.TempDir(), "out.tar")
+	code, out, errs := f.command(t, "bundle -f "+file)
+	if code != cli.Degraded || !strings.Contains(out, "1 of 2 nodes") || !strings.Contains(errs, "MISSING.txt") {
+		t.Errorf("%d %s %s", code, out, errs)
+	}
+	packed, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer packed.Close()
+	got := map[string]string{}
+	for r := tar.NewReader(packed); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[h.Name] = string(text)
+	}
+	want := map[string]string{"neardns-cluster/a.tar.gz": "an archive", "neardns-cluster/a.log": "level=INFO msg=ready\ntoken (left out)\n",
+		"neardns-cluster/MISSING.txt": "b: no agent runs on it\n"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if code, _, errs := f.command(t, "bundle -f "+file); code != cli.Config || !strings.Contains(errs, "it exists") {
+		t.Errorf("a file that exists: %d %s", code, errs)
+	}
+}
+
+func TestMatch(t *testing.T) {
+	pod := func(name string, phase corev1.PodPhase, ready corev1.ConditionStatus) corev1.Pod {
+		p := corev1.Pod{Spec: corev1.PodSpec{NodeName: "a"}, Status: corev1.PodStatus{Phase: phase,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}}}
+		p.Name = name
+		return p
+	}
+	got := match(nil, []corev1.Pod{pod("failed", corev1.PodFailed, corev1.ConditionFalse),
+		pod("next", corev1.PodRunning, corev1.ConditionFalse), pod("serves", corev1.PodRunning, corev1.ConditionTrue)})
+	if len(got) != 1 || got[0].Pod != "serves" || got[0].why != "" {
+		t.Errorf("during an update: %+v", got)
+	}
+}

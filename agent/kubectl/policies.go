@@ -1,0 +1,102 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+const dnsPort = 53
+
+// blocking finds the namespaces whose egress policies let pods query DNS servers, but not the steering addresses. Most policy engines judge
+// a packet after it was rewritten to such an address, so these pods stay on kube-dns. Other kinds of policies are not examined.
+func blocking(policies []networkingv1.NetworkPolicy, steering []netip.Addr) (f finding, found bool) {
+	var names []string
+	for _, p := range policies {
+		if !restrictsEgress(&p) {
+			continue
+		}
+		rules := rulesFor(&p, policies)
+		if allows(rules, netip.Addr{}) && slices.ContainsFunc(steering, func(a netip.Addr) bool { return !allows(rules, a) }) {
+			names = append(names, p.Namespace+"/"+p.Name)
+			f.Namespaces = append(f.Namespaces, p.Namespace)
+		}
+	}
+	slices.Sort(f.Namespaces)
+	f.Namespaces = slices.Compact(f.Namespaces)
+	slices.Sort(names)
+	f.State, f.Check = warn, "network policy"
+	f.What = fmt.Sprintf("%s allow kube-dns but not %s: neardns's pods there stay on kube-dns", some(names),
+		strings.Join(texts(steering), " and "))
+	f.Do = "kubectl apply -n NAMESPACE -f install/allow-steering-networkpolicy.yaml, with the podSelector of that policy"
+	return f, len(names) > 0
+}
+
+func texts(addresses []netip.Addr) (out []string) {
+	for _, a := range addresses {
+		out = append(out, a.String())
+	}
+	return out
+}
+
+func restrictsEgress(p *networkingv1.NetworkPolicy) bool {
+	return slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress) || len(p.Spec.PolicyTypes) == 0 && len(p.Spec.Egress) > 0
+}
+
+// rulesFor returns the egress rules that apply to every pod that p selects: its own, and those of policies with the same selector or for
+// all pods.
+func rulesFor(p *networkingv1.NetworkPolicy, policies []networkingv1.NetworkPolicy) (rules []networkingv1.NetworkPolicyEgressRule) {
+	for _, q := range policies {
+		all := equality.Semantic.DeepEqual(q.Spec.PodSelector, metav1.LabelSelector{})
+		if q.Namespace == p.Namespace && restrictsEgress(&q) && (all || equality.Semantic.DeepEqual(q.Spec.PodSelector, p.Spec.PodSelector)) {
+			rules = append(rules, q.Spec.Egress...)
+		}
+	}
+	return rules
+}
+
+// allows reports whether rules let DNS queries over UDP and TCP pass to an address. For the zero Addr: over UDP, to any destination.
+func allows(rules []networkingv1.NetworkPolicyEgressRule, a netip.Addr) bool {
+	passes := func(protocol corev1.Protocol) bool {
+		return slices.ContainsFunc(rules, func(r networkingv1.NetworkPolicyEgressRule) bool {
+			to := func(p networkingv1.NetworkPolicyPeer) bool { return holds(p.IPBlock, a) }
+			peer := !a.IsValid() || len(r.To) == 0 || slices.ContainsFunc(r.To, to)
+			port := len(r.Ports) == 0 || slices.ContainsFunc(r.Ports, func(p networkingv1.NetworkPolicyPort) bool { return isDNS(p, protocol) })
+			return peer && port
+		})
+	}
+	return passes(corev1.ProtocolUDP) && (!a.IsValid() || passes(corev1.ProtocolTCP))
+}
+
+func holds(block *networkingv1.IPBlock, a netip.Addr) bool {
+	if block == nil {
+		return false
+	}
+	in := func(cidr string) bool {
+		prefix, err := netip.ParsePrefix(cidr)
+		return err == nil && prefix.Contains(a)
+	}
+	return in(block.CIDR) && !slices.ContainsFunc(block.Except, in)
+}
+
+// isDNS reports whether a port is 53 of a protocol. A port with a name is one of a pod's, such as kube-dns's.
+func isDNS(p networkingv1.NetworkPolicyPort, protocol corev1.Protocol) bool {
+	switch of := p.Protocol; {
+	case of == nil && protocol != corev1.ProtocolTCP, of != nil && *of != protocol:
+		return false
+	case p.Port == nil:
+		return true
+	case p.Port.Type == intstr.String:
+		return strings.Contains(p.Port.StrVal, "dns")
+	case p.EndPort != nil:
+		return p.Port.IntVal <= dnsPort && dnsPort <= *p.EndPort
+	}
+	return p.Port.IntVal == dnsPort
+}

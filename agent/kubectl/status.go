@@ -1,0 +1,271 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/neardns/neardns/agent/internal/overview"
+	"github.com/neardns/neardns/internal/cli"
+	"github.com/neardns/neardns/pkg/tick"
+)
+
+// reading is what is known of one node.
+type reading struct {
+	agent
+	Verdict string         `json:"verdict"`
+	Reason  string         `json:"reason,omitempty"` // why there is no status
+	Status  *overview.Node `json:"status,omitempty"`
+	// From is when the status' counts begin: at the agent's start, or with --interval at the first of two readings.
+	From time.Time `json:"countsFrom,omitzero"`
+}
+
+// The verdicts.
+const (
+	serving  = "SERVING"
+	degraded = "DEGRADED"
+	noAnswer = "NO ANSWER"
+	noAgent  = "NO AGENT"
+	excluded = "EXCLUDED"
+)
+
+func (r *reading) good() bool { return r.Verdict == serving || r.Verdict == excluded }
+
+// seconds is the time that the counts are of.
+func (r *reading) seconds() float64 { return r.Status.Time.Sub(r.From).Seconds() }
+
+// readings reads all nodes; with an interval twice, and the counts are those between the two.
+func (c *cluster) readings(ctx context.Context, interval time.Duration) ([]reading, error) {
+	agents, err := c.agents(ctx)
+	if err != nil {
+		return nil, err
+	}
+	read := func() []reading {
+		nodes, errs := readAll(ctx, agents, c.within(readTimeout), func(ctx context.Context, a agent) (n overview.Node, err error) {
+			return n, c.read(ctx, a.Pod, overview.Path, &n)
+		})
+		out := make([]reading, len(agents))
+		for i, a := range agents {
+			out[i] = readingOf(a, &nodes[i], errs[i])
+		}
+		return out
+	}
+	now := read()
+	if interval <= 0 {
+		return now, nil
+	}
+	before := now
+	if !tick.Pause(ctx, interval) {
+		return nil, ctx.Err()
+	}
+	now = read()
+	for i := range now {
+		now[i].countFrom(before[i])
+	}
+	return now, nil
+}
+
+func readingOf(a agent, n *overview.Node, err error) reading {
+	r := reading{agent: a}
+	switch {
+	case a.excluded:
+		r.Verdict, r.Reason = excluded, err.Error()
+	case a.Pod == "":
+		r.Verdict, r.Reason = noAgent, err.Error()
+	case err != nil:
+		r.Verdict, r.Reason = noAnswer, err.Error()
+	default:
+		r.Verdict, r.Status, r.From = degraded, n, n.Started
+		if n.Serving {
+			r.Verdict = serving
+		}
+	}
+	return r
+}
+
+// countFrom leaves in the counts what came after an earlier reading of the same agent.
+func (r *reading) countFrom(before reading) {
+	if r.Status == nil || before.Status == nil || r.Status.Instance != before.Status.Instance {
+		return
+	}
+	was := map[string]overview.Counts{}
+	for _, p := range before.Status.Pods {
+		was[p.Pod] = p.Counts
+	}
+	r.From, r.Status.Counts = before.Status.Time, r.Status.Counts.Since(before.Status.Counts)
+	for i, p := range r.Status.Pods {
+		r.Status.Pods[i].Counts = p.Counts.Since(was[p.Pod])
+	}
+}
+
+func intervalFlag(c *cobra.Command) *time.Duration {
+	return c.Flags().Duration("interval", 0, "read twice, so far apart, such as 5s, and count what is between; default: since each agent's start")
+}
+
+func statusCommand(o *options) *cobra.Command {
+	c := &cobra.Command{Use: "status", Short: "show every node: verdict, leases, hit ratio, queries per second, pods, last fault"}
+	interval, out := intervalFlag(c), cli.OutputFlag(c, "wide")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		format, err := out.Format()
+		if err != nil {
+			return err
+		}
+		cl, err := o.open(c.ErrOrStderr())
+		if err != nil {
+			return err
+		}
+		nodes, err := cl.readings(c.Context(), *interval)
+		if err != nil {
+			return err
+		}
+		text := func() string { return statusTable(nodes, format == "wide") }
+		if err := out.Print(c.OutOrStdout(), map[string]any{"nodes": nodes}, text); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(nodes, func(r reading) bool { return !r.good() }) {
+			return &cli.ExitError{Code: cli.Degraded}
+		}
+		return nil
+	}
+	return c
+}
+
+func statusTable(nodes []reading, wide bool) string {
+	t := newTable("NODE", "VERDICT", "VERSION", "LEASES", "HITS", "QUERIES/S", "STEERED", "BYPASSED", "PENDING")
+	if wide {
+		t.add("KERNEL", "SINCE", "POD")
+	}
+	t.end("LAST FAULT")
+	for _, r := range nodes {
+		s := r.Status
+		if s == nil {
+			t.add(r.Node, r.Verdict, "-", "-", "-", "-", "-", "-", "-")
+			if wide {
+				t.add("-", "-", dash(r.Pod))
+			}
+			t.end(r.Reason)
+			continue
+		}
+		t.add(r.Node, r.Verdict, s.Version, leases(s), percent(s.Counts.Hits, s.Counts.Queries), perSecond(s.Counts.Queries, r.seconds()),
+			s.States["steered"]+s.States["served"], s.States["given-back"], s.States["pending"])
+		if wide {
+			t.add(percent(s.Counts.Kernel, s.Counts.Queries), r.From.UTC().Format(time.RFC3339), r.Pod)
+		}
+		t.end(faults(s, wide))
+	}
+	return t.text()
+}
+
+// leases are those held of all; a node that has only kernel hits has none, and shows its arrangement.
+func leases(n *overview.Node) string {
+	if n.Arrangement != "" {
+		return n.Arrangement
+	}
+	held := 0
+	for _, l := range n.Leases {
+		if l.Held {
+			held++
+		}
+	}
+	return fmt.Sprintf("%d/%d", held, len(n.Leases))
+}
+
+// faults are the present faults, else the last one, with its age by the node's clock.
+func faults(n *overview.Node, wide bool) string {
+	const short = 70
+	var all []string
+	for _, part := range slices.Sorted(maps.Keys(n.Faults)) {
+		all = append(all, "now "+part+": "+n.Faults[part])
+	}
+	for _, l := range n.Leases {
+		if !l.Held {
+			all = append(all, "now lease "+l.Address+"/"+l.Protocol+": "+l.Reason)
+		}
+	}
+	if f := n.LastFault; f != nil && len(all) == 0 {
+		all = append(all, fmt.Sprintf("%s ago %s: %s", age(n.Time.Sub(f.Time)), f.Part, f.What))
+	}
+	text := strings.ReplaceAll(strings.Join(all, "; "), "\n", " ")
+	if letters := []rune(text); !wide && len(letters) > short {
+		text = string(letters[:short-1]) + "…"
+	}
+	return dash(text)
+}
+
+// age is a duration as kubectl shows it.
+func age(d time.Duration) string {
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 3*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours())/24)
+}
+
+func percent(part, whole uint64) string {
+	if whole == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f%%", 100*float64(part)/float64(whole))
+}
+
+func perSecond(n uint64, seconds float64) string {
+	if seconds <= 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f", float64(n)/seconds)
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// table is laid out as kubectl's tables are.
+type table struct {
+	b     strings.Builder
+	w     *tabwriter.Writer
+	cells []string
+}
+
+func newTable(head ...any) *table {
+	t := new(table)
+	t.w = tabwriter.NewWriter(&t.b, 0, 0, 3, ' ', 0)
+	t.add(head...)
+	return t
+}
+
+// add adds cells to the row. Names come from outside, so control characters are replaced.
+func (t *table) add(cells ...any) {
+	for _, c := range cells {
+		t.cells = append(t.cells, strings.Map(func(r rune) rune {
+			if r < ' ' || r == 0x7f {
+				return '?'
+			}
+			return r
+		}, fmt.Sprint(c)))
+	}
+}
+
+// end adds the row's last cells and begins the next.
+func (t *table) end(cells ...any) {
+	t.add(cells...)
+	fmt.Fprintln(t.w, strings.Join(t.cells, "\t"))
+	t.cells = nil
+}
+
+func (t *table) text() string {
+	_ = t.w.Flush() // into memory
+	return t.b.String()
+}

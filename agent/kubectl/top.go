@@ -1,0 +1,157 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/neardns/neardns/agent/internal/overview"
+	"github.com/neardns/neardns/internal/cli"
+)
+
+// usage are the queries of one pod or namespace.
+type usage struct {
+	Name    string          `json:"name"` // namespace/name of a pod, or a namespace
+	Node    string          `json:"node,omitempty"`
+	Pods    int             `json:"pods,omitempty"` // of a namespace
+	Rate    float64         `json:"queriesPerSecond"`
+	Counts  overview.Counts `json:"counts"`
+	Misses  uint64          `json:"misses"`
+	seconds float64
+}
+
+func topCommand(o *options) *cobra.Command {
+	c := &cobra.Command{Use: "top", Short: "show the pods or namespaces with the most queries, misses and failures"}
+	interval, out := intervalFlag(c), cli.OutputFlag(c)
+	namespaces := c.Flags().Bool("namespaces", false, "sum the pods of each namespace up")
+	limit := c.Flags().Int("limit", 20, "`NUMBER` of lines; 0: all")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if _, err := out.Format(); err != nil {
+			return err
+		}
+		cl, err := o.open(c.ErrOrStderr())
+		if err != nil {
+			return err
+		}
+		nodes, err := cl.readings(c.Context(), *interval)
+		if err != nil {
+			return err
+		}
+		if err := cl.addPods(c.Context(), nodes, *interval > 0); err != nil {
+			return err
+		}
+		all := usages(nodes, *namespaces)
+		if *limit > 0 {
+			all = all[:min(*limit, len(all))]
+		}
+		if err := out.Print(c.OutOrStdout(), map[string]any{"top": all}, func() string { return topTable(all, *namespaces) }); err != nil {
+			return err
+		}
+		bad := slices.DeleteFunc(nodes, func(r reading) bool { return r.Status != nil || r.Verdict == excluded })
+		for _, r := range bad {
+			fmt.Fprintf(c.ErrOrStderr(), "without node %s: %s\n", r.Node, r.Reason)
+		}
+		if len(bad) > 0 {
+			return &cli.ExitError{Code: cli.Degraded}
+		}
+		return nil
+	}
+	return c
+}
+
+// addPods runs `neardns-agent pods` on the nodes whose endpoint names no pods, as without listen.namespaces: true.
+func (c *cluster) addPods(ctx context.Context, nodes []reading, interval bool) error {
+	silent := make([]agent, len(nodes))
+	found := false
+	for i, r := range nodes {
+		silent[i] = agent{Node: r.Node, Pod: r.Pod, why: "known"}
+		if s := r.Status; s != nil && len(s.Pods) == 0 && len(s.States) > 0 {
+			silent[i].why, found = "", true
+		}
+	}
+	if !found {
+		return nil
+	}
+	if interval {
+		return cli.Usagef("--interval: the agents name no pods at %s; set listen.namespaces: true, or leave --interval out", overview.Path)
+	}
+	views, errs := readAll(ctx, silent, c.within(execTimeout), func(ctx context.Context, a agent) (out []overview.Pod, err error) {
+		text, err := c.exec(ctx, a.Pod, "pods", "-o", "json")
+		if err != nil {
+			return nil, fmt.Errorf("it names no pods at %s (listen.namespaces), and pods/exec fails: %w", overview.Path, err)
+		}
+		return out, json.Unmarshal(text, &out)
+	})
+	for i := range nodes {
+		if silent[i].why != "" {
+			continue
+		}
+		if nodes[i].Status.Pods = views[i]; errs[i] != nil {
+			nodes[i].Status, nodes[i].Reason = nil, errs[i].Error()
+		}
+	}
+	return nil
+}
+
+// usages lists pods or namespaces, those with the most queries first.
+func usages(nodes []reading, namespaces bool) []usage {
+	found := map[string]*usage{}
+	for _, r := range nodes {
+		if r.Status == nil {
+			continue
+		}
+		for _, p := range r.Status.Pods {
+			u := usage{Name: dash(p.Pod), Node: r.Node}
+			if namespaces {
+				u.Name, _, _ = strings.Cut(p.Pod, "/")
+				u.Node = ""
+			}
+			key := u.Name + " " + u.Node
+			if found[key] == nil {
+				found[key] = &u
+			}
+			sum := found[key]
+			sum.Counts = sum.Counts.Add(p.Counts)
+			sum.Misses = sum.Counts.Queries - min(sum.Counts.Hits, sum.Counts.Queries)
+			if s := r.seconds(); s > 0 {
+				sum.Rate += float64(p.Counts.Queries) / s
+			}
+			if namespaces {
+				sum.Pods++
+			}
+		}
+	}
+	out := []usage{}
+	for _, u := range found {
+		out = append(out, *u)
+	}
+	slices.SortFunc(out, func(a, b usage) int {
+		return cmp.Or(cmp.Compare(b.Rate, a.Rate), cmp.Compare(b.Counts.Queries, a.Counts.Queries), cmp.Compare(a.Name, b.Name),
+			cmp.Compare(a.Node, b.Node))
+	})
+	return out
+}
+
+func topTable(all []usage, namespaces bool) string {
+	t := newTable("POD", "NODE")
+	if namespaces {
+		t = newTable("NAMESPACE", "PODS")
+	}
+	t.end("QUERIES/S", "QUERIES", "HITS", "MISSES", "KERNEL", "FAILURES")
+	for _, u := range all {
+		t.add(u.Name)
+		if namespaces {
+			t.add(u.Pods)
+		} else {
+			t.add(u.Node)
+		}
+		t.end(fmt.Sprintf("%.1f", u.Rate), u.Counts.Queries, percent(u.Counts.Hits, u.Counts.Queries), u.Misses,
+			percent(u.Counts.Kernel, u.Counts.Queries), u.Counts.Failures)
+	}
+	return t.text()
+}

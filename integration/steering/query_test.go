@@ -1,0 +1,46 @@
+package steering
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestQuery: `query` names the server that answers a pod, and whether the cache had the name.
+func TestQuery(t *testing.T) {
+	n := newNode(t, setup{families: testutil.IPv4})
+	p := n.addPod(nil)
+	n.startAgent()
+	n.wantSteered(p.client(), "agent up", n.all()...)
+	type lookup struct {
+		Cached  string
+		Path    string
+		Replies []struct {
+			From, Code, Error string
+			By                string `json:"answeredBy"`
+		}
+	}
+	query := func() (l lookup) {
+		code, out, errs := n.run("query", "--config", n.configFile(), "--pod", "default/"+p.name, "-o", "json", "query-test.example")
+		if err := json.Unmarshal([]byte(out), &l); err != nil || code != 0 || len(l.Replies) != 3 {
+			t.Fatalf("exit code %d, %v\n%s%s", code, err, out, errs)
+		}
+		return l
+	}
+	want := func(l lookup, when, cached, pod, cache, kubeDNS string) {
+		t.Helper()
+		r := l.Replies
+		if l.Cached != cached || l.Path != "steered" || r[0].By != pod || r[1].By != cache || r[2].By != kubeDNS || r[2].Code != "NOERROR" {
+			t.Errorf("%s: %+v", when, l)
+		}
+	}
+	want(query(), "a new name", "miss", "agent", "agent", "kube-dns")
+	want(query(), "the same again", "hit", "agent", "agent", "kube-dns")
+	n.agent.Kill()
+	n.wantFallback(p.client(), "agent killed", n.all()...)
+	want(query(), "without an agent", "no agent answers", "kube-dns", "none", "kube-dns")
+	if code, _, errs := n.run("query", "--config", n.configFile(), "--pod", "default/none", "a.example"); code != 1 {
+		t.Errorf("a pod that is not there: %d %s", code, errs)
+	}
+}
