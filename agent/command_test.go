@@ -205,7 +205,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 		t.Errorf("cleanup of a link that is not there says\n%s", out)
 	}
 
-	// Beside the role hosts, which is on every node: a node that only left the placement keeps its lines; else they go when it has ended.
+	// Next to the role hosts, which is on every node: a node that only left the placement keeps its lines; else they go when it has ended.
 	hosts := filepath.Join(dir, "etc/hosts")
 	const own = "127.0.0.1\tlocalhost\n"
 	const line = "10.96.0.5\tregistry.shop.svc registry.shop.svc.cluster.local # by neardns-agent hosts\n"

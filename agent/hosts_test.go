@@ -23,7 +23,7 @@ const (
 	registryLines = "10.96.0.5" + hostsEnd + "fd00:10:96::5" + hostsEnd
 )
 
-// hostsNode is a node with the role on it, and the kube-dns that it asks.
+// hostsNode is a node with the role on it, and the kube-dns that it queries.
 type hostsNode struct {
 	t       *testing.T
 	ns      *testutil.NetNS

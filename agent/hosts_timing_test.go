@@ -24,7 +24,7 @@ const (
 	hostsCPU    = 0.0005   // of a core
 )
 
-// comesBack tells whether the file begins with a text again within a second.
+// comesBack reports whether the file begins with a text again within a second.
 func (n *hostsNode) comesBack(text string) bool {
 	n.t.Helper()
 	for begin := time.Now(); time.Since(begin) < time.Second; <-time.After(5 * time.Millisecond) {

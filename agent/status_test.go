@@ -20,7 +20,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// watching runs `status --watch` on an empty node beside an agent's socket, until the test ends it.
+// watching runs `status --watch` on an empty node next to an agent's socket, until the test ends it.
 func watching(t *testing.T, out io.Writer) (end func() int) {
 	t.Helper()
 	testutil.RequireRoot(t)

@@ -67,7 +67,7 @@ func TestBug05EveryWayToWriteAFile(t *testing.T) {
 }
 
 // istio/istio#57316: what is cleaned up at a shutdown is missing at the next start, before anyone puts it back. istio/istio#14327,
-// #55968: the main network writes its file anew before our pod runs.
+// #55968: the main network writes its file again before our pod runs.
 func TestBug06RebootBeforeWeRun(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conflist", mainList)
@@ -101,7 +101,7 @@ func TestBug06RebootBeforeWeRun(t *testing.T) {
 	}
 }
 
-// istio/istio#49538: Cilium in its exclusive mode renames every other network and writes its own file anew at each event in
+// istio/istio#49538: Cilium in its exclusive mode renames every other network and writes its own file again at each event in
 // the folder. That must not become a race at full speed, the list must be whole all the time, and the log must say who.
 func TestBug08FightWithAnExclusiveNetwork(t *testing.T) {
 	n := newNode(t)
@@ -226,7 +226,7 @@ func TestBug14EveryChangeIsARename(t *testing.T) {
 	}
 }
 
-// containerd/containerd#6490: a folder that is removed and made anew was never watched again. Ours is, without the poll.
+// containerd/containerd#6490: a folder that is removed and made again was never watched again. Ours is, without the poll.
 func TestBug14FolderMadeAnew(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conflist", mainList)
@@ -276,7 +276,7 @@ func TestBug16Multus(t *testing.T) {
 	if text := n.read("00-multus.conf"); strings.Count(text, `"neardns"`) != 1 {
 		t.Errorf("the delegate lacks the entry:\n%s", text)
 	}
-	// The delegate is written anew: the watch puts the entry back there, and Multus's file is Multus's.
+	// The delegate is rewritten: the watch puts the entry back there, and Multus's file is Multus's.
 	out2, stop := n.watch("--poll", "1h", "--file", "10-a.conflist")
 	eventuallySays(t, out2, "10-a.conflist is up to date")
 	n.network("10-a.conflist", mainList)
@@ -289,7 +289,7 @@ func TestBug16Multus(t *testing.T) {
 	if d := cmp.Diff(own, n.read("00-multus.conf")); d != "" {
 		t.Errorf("after uninstall (-want +got):\n%s", d)
 	}
-	// Without --file the name of Multus's file, which still holds us until Multus writes it, is an error that says so.
+	// Without --file the name of Multus's file, which still holds us until Multus writes it, is an error that reports it.
 	with, err := conflist.Append([]byte(mainList), []byte(testEntry))
 	if err != nil {
 		t.Fatal(err)

@@ -71,7 +71,7 @@ func (n *node) owner(name, text string) error {
 // without.
 func (n *node) wantWhole() error {
 	var names []string
-	// A folder may be listed without a file that changes its name in that moment; a runtime is told of the change and looks again.
+	// A folder may be listed without a file that changes its name in that moment; a runtime is informed of the change and looks again.
 	for look := 0; len(names) == 0; look++ {
 		var err error
 		if names, err = networks(n.conf); err != nil || look == 10 {

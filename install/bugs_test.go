@@ -51,7 +51,7 @@ func TestBug02VersionAndNameOfAConfAreKept(t *testing.T) {
 	}
 }
 
-// istio/cni#85: the second run lost the main plugin. linkerd/linkerd2#9343: the old .conf stayed beside the new list.
+// istio/cni#85: the second run lost the main plugin. linkerd/linkerd2#9343: the old .conf stayed next to the new list.
 func TestBug03ConfBecomesConflist(t *testing.T) {
 	n := newNode(t)
 	n.network("10-bridge.conf", mainConf)
@@ -125,7 +125,7 @@ func TestBug03NoMomentWithoutANetwork(t *testing.T) {
 }
 
 // loadLikeContainerd loads the first network as go-cni does. A file that goes between listing and reading is ErrNotExist:
-// a runtime is told of that change and looks again. So does this where a name changed while the folder was being listed.
+// a runtime is informed of that change and looks again. So does this where a name changed while the folder was being listed.
 func loadLikeContainerd(folder string) error {
 	var files []string
 	for look := 0; len(files) == 0; look++ {
@@ -178,7 +178,7 @@ func TestBug04NoNetworkYet(t *testing.T) {
 	}
 }
 
-// antrea-io/antrea#3974, linkerd/linkerd2#10738: the main network writes its file anew and drops us; the next run must
+// antrea-io/antrea#3974, linkerd/linkerd2#10738: the main network writes its file again and drops us; the next run must
 // put us back, and in a way that containerd notices: a rename within the folder, not a write in place.
 func TestBug05MainNetworkRewritesItsFile(t *testing.T) {
 	n := newNode(t)
@@ -203,7 +203,7 @@ func TestBug05MainNetworkRewritesItsFile(t *testing.T) {
 		}
 	}
 
-	// Nothing to do is nothing done: no event that makes a runtime load anew, no new time stamp.
+	// Nothing to do is nothing done: no event that makes a runtime load again, no new time stamp.
 	before, err := os.Stat(filepath.Join(n.conf, "10-a.conflist"))
 	if err != nil {
 		t.Fatal(err)

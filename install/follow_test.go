@@ -13,7 +13,7 @@ import (
 )
 
 // A node's resolv.conf in every way that it is kept there, and changed: each shows in the copy, without waiting for the poll. What
-// cannot be read leaves the copy from before, and is said once.
+// cannot be read leaves the copy from before, and is reported once.
 func TestFollow(t *testing.T) {
 	testutil.RequireRoot(t) // it watches real files
 	root, to := t.TempDir(), t.TempDir()

@@ -155,7 +155,7 @@ func TestWatchBesideANewerOne(t *testing.T) {
 	}
 }
 
-// Somebody writes the list anew each time that the entry is back: after a few answers the watch rests longer and longer, and
+// Somebody writes the list again each time that the entry is back: after a few answers the watch rests longer and longer, and
 // says who.
 func TestWatchInAFight(t *testing.T) {
 	n := newNode(t)

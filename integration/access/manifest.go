@@ -27,7 +27,7 @@ type confined struct {
 
 func (c confined) String() string { return c.Set + "/" + c.Name }
 
-// daemonSet is as much of one as says that.
+// daemonSet is as much of one as reports that.
 type daemonSet struct {
 	Spec struct {
 		Template struct {

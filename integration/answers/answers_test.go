@@ -33,7 +33,7 @@ stub.example:53 {
 }
 `
 
-// names are asked in every case: the cluster's, those of own, and some of nobody's.
+// names are queried in every case: the cluster's, those of own, and some of nobody's.
 func names() []question {
 	return append(a("kubernetes.default.svc.cluster.local.", "nothing.default.svc.cluster.local.", "www.corp.local.", "no.corp.local.", "corp.local.", "git.corp.example.",
 		"old.example.net.", "www.example.net.", "tracker.ads.example.", "db.stub.example.", "www.example.org.", "rcode-3.example.org.", "rcode-5.example.org."),
@@ -43,7 +43,7 @@ func names() []question {
 
 // TestSameAnswersAsKubeDNS holds that steered pods are told what others are, with the manifests' own NodeConfig, while kube-dns's
 // Corefile is changed under them: the two tests "DNS configMap nameserver" of Kubernetes' own suite (Change stubDomain, Forward PTR
-// lookup) among the changes. No change costs a question.
+// lookup) among the changes. No change costs a query.
 func TestSameAnswersAsKubeDNS(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, own+cluster)
@@ -82,7 +82,7 @@ func TestSameAnswersAsKubeDNS(t *testing.T) {
 		t.Errorf("%d of %d questions had no answer while kube-dns's Corefile changed", lost, asked)
 	}
 
-	// What is chosen by the operator stays, and doctor says what it costs.
+	// What is chosen by the operator stays, and doctor reports what it costs.
 	n.configMap(own + cluster)
 	n.configure(fmt.Sprintf("upstreams: {external: [%q]}\n", n.ExternalAddrs()[0]))
 	n.await("external: the servers of the configuration", "status")

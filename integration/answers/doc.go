@@ -4,7 +4,7 @@
 //
 // It must never touch the machine's own namespaces, and imports no product code but pkg.
 //
-// Failure policy: an answer is compared with the one that a pod beside it gets, which nobody steers; times are awaited.
+// Failure policy: an answer is compared with the one that a pod next to it gets, which nobody steers; times are awaited.
 //
 // Covered elsewhere: what each real-world Corefile says (internal/dns/forward/kubedns), real clusters (integration/cluster).
 package answers

@@ -28,7 +28,7 @@ var made = programs.Of("neardns", "neardns-agent", "coredns")
 
 func TestMain(m *testing.M) { made.Main(m) }
 
-// node is a node with CoreDNS as kube-dns, a resolver outside, and two pods: one that the plugin steers, and one beside it.
+// node is a node with CoreDNS as kube-dns, a resolver outside, and two pods: one that the plugin steers, and one next to it.
 type node struct {
 	*testutil.Node
 	t              *testing.T
@@ -99,7 +99,7 @@ func newNode(t *testing.T, corefile string) *node {
 		"db.stub.example. 2 IN A 10.150.0.9", "db.acme.local. 2 IN A 10.150.0.10", "7.113.0.203.in-addr.arpa. 2 IN PTR www.acme.local.",
 	}})
 	for s, address := range map[*testutil.DNSServer]string{n.outside: "203.0.113.1", n.stub: "10.150.0.1"} {
-		// By itself it has another address for each question.
+		// By itself it has another address for each query.
 		s.Behave(testutil.Behaviour{Handler: func(q testutil.Question) *dns.Msg {
 			m := s.Answer(q)
 			for _, rr := range m.Answer {
@@ -266,7 +266,7 @@ func a(names ...string) (out []question) {
 	return out
 }
 
-// asking has the steered pod ask without a pause until the returned function is called, which says how many questions had no
+// asking has the steered pod query without a pause until the returned function is called, which reports how many queries had no
 // answer and how many there were.
 func (n *node) asking() (stop func() (lost, asked int)) {
 	ctx, cancel := context.WithCancel(n.t.Context())

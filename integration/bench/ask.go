@@ -53,17 +53,17 @@ func (s *stand) prepare(l generator.Load) func() (*generator.Result, error) {
 	}
 }
 
-// tries is how often a run is made of which most questions had no answer.
+// tries is how often a run is made of which most queries had no answer.
 const tries = 3
 
 // outcome is what came of a run, and what of it the server's node did.
 type outcome struct {
 	*generator.Result
-	misses int64 // questions that came to the upstream
+	misses int64 // queries that came to the upstream
 	kernel int64 // that the kernel answered
 }
 
-// measured is ask for what is measured. Questions without an answer have a figure of their own; where they are the most, as on a
+// measured is ask for what is measured. Queries without an answer have a figure of their own; where they are the most, as on a
 // machine that stands still for a second, the others' figures would be of something else, and the run is made again.
 func (s *stand) measured(l generator.Load) outcome {
 	var r *generator.Result

@@ -14,7 +14,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// found tells whether a peer is installed: `make bench` sees to that, `make test` does not.
+// found reports whether a peer is installed: `make bench` sees to that, `make test` does not.
 func (b *bench) found(p peers.Peer) bool {
 	_, err := peers.Find(p.Program)
 	return err == nil

@@ -38,7 +38,7 @@ type cell struct {
 	Rounds []float64 `json:"rounds"`
 }
 
-// figure says what a figure is.
+// figure reports what a figure is.
 type figure struct {
 	text, unit string
 	more       bool // better if higher

@@ -17,7 +17,7 @@ var judged = []string{"server", "node", "p50", "p99", "hit", "RSS"}
 // least is the change of a median that counts: two runs of the same programs differ by as much.
 const least = 0.1
 
-// worse lists the figures in which neardns stands worse beside the others than in the committed result. One ratio is worse where its
+// worse lists the figures in which neardns stands worse next to the others than in the committed result. One ratio is worse where its
 // interval lies beyond the committed one's and its median changed by a tenth. Neardns's figure is worse where its ratio to more
 // than half of the servers is: that one server of six had a better day is no finding, and of some hundred intervals of 95 % a few
 // miss.

@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/integration/bench/workload"
 )
 
-// dnsperfClients is how many sockets dnsperf has, dnsperfWindow how many questions in flight on all of them.
+// dnsperfClients is how many sockets dnsperf has, dnsperfWindow how many queries in flight on all of them.
 const (
 	dnsperfClients = "20"
 	dnsperfWindow  = "64"

@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// growthPart is what a hit costs a server with many names and with many pods, beside one of either.
+// growthPart is what a hit costs a server with many names and with many pods, next to one of either.
 const growthPart = "Growth: server's CPU per hit, at full speed"
 
 const (
@@ -21,12 +21,13 @@ const (
 	growthHits = 0.99
 )
 
-// growth asks a server when all else is measured, since the pods that it adds stay. Names are asked one after the other; pods ask W1 from
-// one socket each, and the one pod from as many. Only neardns is held to the limit: the stock server shows how much is the kernel's part,
+// growth asks a server when all else is measured, since the pods that it adds stay. Names are queried one after the other; pods query W1
+// from one socket each, and the one pod from as many. Only neardns is held to the limit: the stock server shows how much is the kernel's
+// part,
 // whose state of 110 namespaces is in no cache of the processor's.
 //
 // Each server's cache has twice the places here that the names need. By default it has as many as there are names, and other names have
-// some of them: names that are asked in turn are then evicted just before their turn comes, and the figure is one of misses.
+// some of them: names that are queried in turn are then evicted just before their turn comes, and the figure is one of misses.
 func (b *bench) growth(s *stand) {
 	of, limit := "", float64(growthLimit)
 	if s.name != ours {
@@ -65,7 +66,7 @@ func (b *bench) growth(s *stand) {
 	}
 }
 
-// fill adds pods until the node is full, starts its server anew, so that the cache is empty, and returns the pods' namespaces.
+// fill adds pods until the node is full, starts its server again, so that the cache is empty, and returns the pods' namespaces.
 func (b *bench) fill(s *stand) (pods []string) {
 	pods = append(pods, s.pod.Path())
 	for i := range growthPods - 1 {
@@ -80,7 +81,7 @@ func (b *bench) fill(s *stand) (pods []string) {
 	return pods
 }
 
-// ofHits asks until nearly all questions were hits. Servers keep kube-dns's answers for 30 s, so all may end in one run: the next one has
+// ofHits asks until nearly all queries were hits. Servers keep kube-dns's answers for 30 s, so all may end in one run: the next one has
 // those that it brought.
 func (s *stand) ofHits(l generator.Load) (r outcome, hits float64) {
 	for range tries {

@@ -45,7 +45,7 @@ func (b *bench) warm(s *stand, l generator.Load) {
 	}
 }
 
-// inKernel tells what is missing until the kernel answers all of a stand's pods.
+// inKernel reports what is missing until the kernel answers all of a stand's pods.
 func (s *stand) inKernel() error {
 	pods, err := s.metric(`neardns_kernel_pods{state="answered"}`)
 	if err == nil && int(pods) != s.steered {
@@ -54,7 +54,7 @@ func (s *stand) inKernel() error {
 	return err
 }
 
-// kernelHits is how many questions the kernel has answered so far.
+// kernelHits is how many queries the kernel has answered so far.
 func (s *stand) kernelHits() int64 {
 	if s.name != inKernel {
 		return 0

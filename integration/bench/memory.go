@@ -10,7 +10,7 @@ import (
 // memoryNames is how many names fill a cache. NodeLocal's Corefile has room for 9,984 of a kind.
 const memoryNames = 10_000
 
-// memory starts all servers anew in each round and looks at them once they rest, empty and with b.names answers cached.
+// memory starts all servers again in each round and looks at them once they rest, empty and with b.names answers cached.
 func (b *bench) memory(stands []*stand) {
 	for range b.rounds {
 		for _, s := range stands {

@@ -44,7 +44,7 @@ func (n *noise) sumUp() {
 	n.Waited = n.Waited.Round(time.Second)
 }
 
-// busy tells whether the figures are of a machine that had other work.
+// busy reports whether the figures are of a machine that had other work.
 func (n *noise) busy() bool { return n.Others > quietShare || n.Unquiet > 0 }
 
 func (n *noise) String() string {

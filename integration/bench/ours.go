@@ -10,7 +10,7 @@ import (
 )
 
 // ourStand is a node with the agent, and a pod that ADD has steered. Its server is ours; or inKernel, with the level of hits in the kernel
-// on; or plain: all questions go through CoreDNS.
+// on; or plain: all queries go through CoreDNS.
 func ourStand(b *bench, name string) *stand {
 	s := b.newStand(name, "")
 	more := ""
@@ -42,7 +42,7 @@ listen: {metrics: "127.0.0.1:9253", health: "127.0.0.1:8080"}
 	s.start = func() *testutil.Process {
 		return s.startOn(serverCPU, append(within, b.bin("neardns-agent"), "node", "--config", config)...)
 	}
-	// Ready is a lease for what pods ask, over both protocols, and a fallback that is proven.
+	// Ready is a lease for what pods query, over both protocols, and a fallback that is proven.
 	s.ready = func() error {
 		leases, err := rules.Leases()
 		if err != nil {

@@ -111,7 +111,7 @@ func (r *report) short(measure, figure string) string {
 	return ""
 }
 
-// toStock are the rows beside the stock CoreDNS: what, and how much.
+// toStock are the rows next to the stock CoreDNS: what, and how much.
 func (r *report) toStock() [][2]string {
 	ratio := func(k cellKey) string { return r.ratio(k, ours, stock).String() }
 	out := [][2]string{

@@ -21,7 +21,7 @@ const (
 	cellWidth = 108
 )
 
-// Colours that are told apart without colour vision too (Okabe and Ito): ours, and the others in two shades for two bars.
+// Colours that are distinguished without colour vision too (Okabe and Ito): ours, and the others in two shades for two bars.
 const (
 	colourOurs   = "#0072b2"
 	colourOurs2  = "#56b4e9"
@@ -56,7 +56,7 @@ func (r *report) pictures(path, curves string) error {
 	return draw(curves, r.curves())
 }
 
-// draw writes a picture as SVG, and as PNG beside it.
+// draw writes a picture as SVG, and as PNG next to it.
 func draw(path, svg string) error {
 	if err := os.WriteFile(path, []byte(svg), 0o644); err != nil {
 		return fmt.Errorf("write the picture: %w", err)

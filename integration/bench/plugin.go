@@ -37,7 +37,7 @@ func pluginConf(dir string, pod *testutil.Pod, more map[string]any) map[string]a
 	return conf
 }
 
-// place is a pod on a node with something beside it.
+// place is a pod on a node with something next to it.
 type place struct {
 	name string // "" is the plain one
 	node *testutil.Node
@@ -177,7 +177,7 @@ func (b *bench) inside() {
 	}
 }
 
-// size tells how big the binaries are.
+// size reports how big the binaries are.
 func (b *bench) size() {
 	for _, binary := range []struct {
 		name, text string

@@ -18,14 +18,14 @@ const (
 // seed of the workloads: every run asks the same.
 const seed = 1
 
-// window is how many questions are in flight at full speed, on all sockets together.
+// window is how many queries are in flight at full speed, on all sockets together.
 const window = 64
 
 // measure is one way of asking a workload.
 type measure struct {
 	key, text   string
 	rate        int
-	window      int // questions in flight on all sockets, where there is no rate
+	window      int // queries in flight on all sockets, where there is no rate
 	sockets     int // 0: the workload's
 	cpu         int // of the client
 	full, short time.Duration
@@ -77,7 +77,7 @@ func (b *bench) query(stands []*stand) {
 	}
 }
 
-// queryRounds is how often every server is asked. Six rounds are the least whose interval holds the median with 95 %.
+// queryRounds is how often every server is queried. Six rounds are the least whose interval holds the median with 95 %.
 func (b *bench) queryRounds() int {
 	if b.short {
 		return min(b.rounds, paired.Least)
@@ -153,12 +153,12 @@ func (b *bench) take(workloadName string, m measure, s *stand, r outcome) {
 	}
 }
 
-// unanswered is the share of questions without a right answer, in percent.
+// unanswered is the share of queries without a right answer, in percent.
 func unanswered(r *generator.Result) float64 {
 	return 100 * float64(r.Lost+r.Failed+r.Wrong) / float64(r.Asked)
 }
 
-// restart asks 1,000 a second while the server ends and starts anew, and tells what that cost.
+// restart asks 1,000 a second while the server ends and restarts, and reports what that cost.
 func (b *bench) restart(s *stand, w *workload.Workload) {
 	length := b.long(2*time.Second, time.Second)
 	type outcome struct {

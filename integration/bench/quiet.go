@@ -27,7 +27,7 @@ func (b *bench) quiet(stands []*stand) {
 	b.Noise.Unquiet++
 }
 
-// others is the share of all CPUs that others than the servers use, while nobody asks.
+// others is the share of all CPUs that others than the servers use, while no client queries.
 func (b *bench) others(stands []*stand, d time.Duration) float64 {
 	ran := func() (own time.Duration) {
 		for _, s := range stands {
@@ -47,7 +47,7 @@ func (b *bench) others(stands []*stand, d time.Duration) float64 {
 	return max(0, float64(all-m.Idle-(ran()-own))/float64(all))
 }
 
-// rest waits until so much time has gone by, in which nobody asks anything.
+// rest waits until so much time has gone by, in which no client queries anything.
 func (b *bench) rest(d time.Duration) {
 	until := time.Now().Add(d)
 	testutil.Within(b.t, d+time.Minute, func() error {
@@ -58,7 +58,7 @@ func (b *bench) rest(d time.Duration) {
 	})
 }
 
-// idle is what the servers run while nobody asks, in percent of one CPU.
+// idle is what the servers run while no client queries, in percent of one CPU.
 func (b *bench) idle(stands []*stand) {
 	before := map[*stand]time.Duration{}
 	for _, s := range stands {
@@ -71,7 +71,7 @@ func (b *bench) idle(stands []*stand) {
 	}
 }
 
-// watched are the processes whose CPU time a run takes: the server, what else of the node works for its questions (the upstream,
+// watched are the processes whose CPU time a run takes: the server, what else of the node works for its queries (the upstream,
 // which is this process, and the kernel's threads; b.node of them in all), and the other servers, which are no noise.
 func (b *bench) watched(s *stand) []int {
 	pids := append([]int{s.server.PID(), os.Getpid()}, b.softIRQ...)

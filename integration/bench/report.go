@@ -87,7 +87,7 @@ func (w row) judged() paired.Estimate {
 	return w.Ratio
 }
 
-// verdict says whether the limit holds. An interval that reaches beyond it is told, since a second run might say otherwise.
+// verdict reports whether the limit holds. An interval that reaches beyond it is told, since a second run might say otherwise.
 func (w row) verdict() string {
 	e := w.judged()
 	switch {

@@ -8,7 +8,7 @@ const (
 	kernelOption = "kernel"
 )
 
-// allServers are what neardns is measured beside.
+// allServers are what neardns is measured alongside.
 func allServers() []string {
 	out := []string{kernelOption, plainOption, stock}
 	for _, p := range peers.All() {

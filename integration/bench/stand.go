@@ -40,16 +40,16 @@ type stand struct {
 	ready   func() error
 	server  *testutil.Process
 	watch   func(*stand) []int // what the generator looks at; the server first
-	fresh   int                // names that were never asked, so far
+	fresh   int                // names that were never queried, so far
 	steered int                // pods that ADD steered
-	misses  atomic.Int64       // questions of the bench's that came to the upstream
+	misses  atomic.Int64       // queries of the bench's that came to the upstream
 
 	answered, lost, wrong int
 	again                 int // runs made again
 	firstWrong            string
 }
 
-// newStand is a node whose kube-dns answers the bench's questions, and counts them.
+// newStand is a node whose kube-dns answers the bench's queries, and counts them.
 func (b *bench) newStand(name, version string) *stand {
 	s := &stand{t: b.t, name: name, version: version, dir: b.folder(strings.NewReplacer(" ", "-", ",", "").Replace(name)), watch: b.watched}
 	s.node = testutil.NewNode(b.t, testutil.Options{Attach: testutil.PTP, Proxy: testutil.IPTables, NoDNS: true, Name: strings.NewReplacer(" ", "", ",", "").Replace(name)})

@@ -95,7 +95,7 @@ func (r *report) tables() []table {
 	return out
 }
 
-// isOwn tells what is no workload.
+// isOwn reports what is no workload.
 func isOwn(name string) bool { return name == memoryLoad || name == idleLoad || name == dnsperfLoad }
 
 func title(k cellKey) string {

@@ -160,17 +160,17 @@ func TestShort(t *testing.T) {
 	t.Error(strings.Join(faults, "\n"))
 }
 
-// unlike tells what is not as neardns promises.
+// unlike reports what is not as neardns promises.
 func unlike(t *testing.T, results []result) (faults []string) {
 	t.Helper()
-	// With neardns only the agent's own questions are tracked; where some are lost it also asks whether it can ask.
+	// With neardns only the agent's own queries are tracked; where some are lost it also asks whether it can ask.
 	for _, r := range results {
 		t.Logf("%s: without %+v, with %+v", r.Title, r.Without, r.With)
 		if n := r.Without.Lookups; n != 200 || r.Without.Entries < n/2 || r.With.Entries > n/5 {
 			faults = append(faults, fmt.Sprintf("%s: of %d lookups, %d conntrack entries without and %d with neardns", r.Title, n, r.Without.Entries, r.With.Entries))
 		}
 	}
-	// A lookup loses one of its two questions with a probability of 36 %.
+	// A lookup loses one of its two queries with a probability of 36 %.
 	if lossy := results[1]; lossy.Without.Missed < 20 || lossy.With.Missed > lossy.Without.Missed/2 {
 		faults = append(faults, fmt.Sprintf("lookups missed: %d without, %d with neardns", lossy.Without.Missed, lossy.With.Missed))
 	}

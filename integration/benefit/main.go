@@ -1,5 +1,5 @@
 // Command benefit shows what a cache on the node is good for, as KEP-1024 asks of one: the same lookups from a pod with neardns
-// and from a pod without it, side by side, under the race of parallel A and AAAA questions that the KEP names, and with UDP
+// and from a pod without it, side by side, under the race of parallel A and AAAA queries that the KEP names, and with UDP
 // packets lost on the way to kube-dns. It prints a table and a plot, and writes bin/benefit.md and bin/benefit.svg. It is what
 // `make benefit` runs.
 //
@@ -57,7 +57,7 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-// verbs runs what this program is when it calls itself, and tells whether it was called so.
+// verbs runs what this program is when it calls itself, and reports whether it was called so.
 func verbs(args []string) (bool, error) {
 	if len(args) == 2 && args[1] == loadVerb {
 		return true, load.Generate(os.Stdin, os.Stdout)

@@ -12,7 +12,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// retryAfter is what a lookup without both answers costs a pod: the resolver of glibc waits so long before it asks again, as
+// retryAfter is what a lookup without both answers costs a pod: the resolver of glibc waits so long before it sends its query again, as
 // resolv.conf's option timeout has it by default (resolv.conf(5)).
 const retryAfter = 5 * time.Second
 
@@ -77,7 +77,7 @@ func measure(t testutil.TB, o *options, progress io.Writer) []result {
 	return results
 }
 
-// names is how many a pod asks for in turn.
+// names is how many a pod queries in turn.
 const names = 500
 
 // round asks every name once, so that the cache has it, as it has on a node that runs for a while, and then measures.

@@ -190,7 +190,7 @@ func (s *stand) ask(p load.Plan) *load.Book {
 	if err := s.pod.StartCmd(cmd).Wait(); err != nil {
 		s.t.Fatalf("%s: load: %v\n%s", s.name, err, errs.String())
 	}
-	_, rest, _ := strings.Cut(out.String(), "\n") // the line that says that it begins
+	_, rest, _ := strings.Cut(out.String(), "\n") // the line that reports that it begins
 	var r load.Result
 	s.must(json.Unmarshal([]byte(rest), &r))
 	if len(r.Books) != 1 {

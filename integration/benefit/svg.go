@@ -17,7 +17,7 @@ const (
 	barHeight   = 11
 )
 
-// Colours that are told apart without colour vision too (Okabe and Ito).
+// Colours that are distinguished without colour vision too (Okabe and Ito).
 const (
 	colourWithout = "#d55e00"
 	colourWith    = "#0072b2"

@@ -43,7 +43,7 @@ func TestBase(t *testing.T) {
 	}
 }
 
-// wantHandOver checks what two agents side by side on one node need: that they may be, that each is asked by itself, and
+// wantHandOver checks what two agents side by side on one node need: that they may be, that each is queried by itself, and
 // that the newer one is known.
 func wantHandOver(t *testing.T, set *appsv1.DaemonSet) {
 	t.Helper()
@@ -60,7 +60,7 @@ func wantHandOver(t *testing.T, set *appsv1.DaemonSet) {
 	if p := agent.ReadinessProbe; p == nil || p.Exec == nil || !slices.Contains(p.Exec.Command, own) {
 		t.Errorf("readiness does not ask this pod's agent by itself: %+v", p)
 	}
-	// While two hand over, the address is the old one's; the new one has until then to be asked there.
+	// While two hand over, the address is the old one's; the new one has until then to be queried there.
 	if p := agent.LivenessProbe; p == nil || p.HTTPGet == nil || p.HTTPGet.Host != "127.0.0.1" || p.HTTPGet.Path != "/healthz" || p.InitialDelaySeconds < 45 {
 		t.Errorf("liveness does not ask on the loopback: %+v", p)
 	}
@@ -69,7 +69,7 @@ func wantHandOver(t *testing.T, set *appsv1.DaemonSet) {
 	}
 }
 
-// Every NodeConfig is one that the agent takes, and liveness asks where it says that the agent listens.
+// Every NodeConfig is one that the agent takes, and liveness asks where it reports that the agent listens.
 func TestNodeConfigs(t *testing.T) {
 	checked := 0
 	for _, name := range kustomizations(t) {

@@ -37,7 +37,7 @@ func TestHostsDaemonSet(t *testing.T) {
 	if !slices.Equal(host, []string{"/etc", "/run/neardns"}) {
 		t.Errorf("it mounts %v", host)
 	}
-	// Beside the agent on the node's network.
+	// Next to the agent on the node's network.
 	mine, base := show(t, nodeConfig(t, "hosts")).Listen, show(t, nodeConfig(t, "base")).Listen
 	if mine.Health == base.Health || mine.Metrics == base.Metrics {
 		t.Errorf("it listens where the agent does: %+v", mine)

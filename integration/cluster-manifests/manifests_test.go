@@ -71,7 +71,7 @@ func TestOverlaysMean(t *testing.T) {
 		"second-kube-dns":     func(s shown) bool { return s.InterceptNode && !s.Link.ClusterDNSOnLink },
 		"cluster-dns-on-link": func(s shown) bool { return !s.InterceptNode && s.Link.ClusterDNSOnLink },
 	} {
-		// The agent asks the second Service, by the name of which Kubernetes makes its variable.
+		// The agent queries the second Service, by the name of which Kubernetes makes its variable.
 		service := the[*corev1.Service](t, decode(t, overlay, render(t, "overlays/"+overlay)))
 		variable := strings.ToUpper(strings.ReplaceAll(service.Name, "-", "_")) + "_SERVICE_HOST"
 		text := nodeConfig(t, "overlays/"+overlay)

@@ -118,7 +118,7 @@ func wantFolders(t *testing.T, pod corev1.PodSpec) {
 	}
 }
 
-// mine renders a folder with these files that lies beside those of install/.
+// mine renders a folder with these files that lies next to those of install/.
 func mine(t *testing.T, files map[string]string) string {
 	t.Helper()
 	memory := filesys.MakeFsInMemory()

@@ -19,7 +19,7 @@ spec:
   containers: [{name: main, image: "` + node.PodImage + `", imagePullPolicy: Never}]
 `
 
-// up brings the cluster up, shows what is in it, and says how to use it.
+// up brings the cluster up, shows what is in it, and reports how to use it.
 func up(ctx context.Context, out io.Writer, o node.Options, bare bool) error {
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(out, format+"\n", args...) }
 	say("starting etcd, kube-apiserver, kube-controller-manager, kube-scheduler, %s, kubelet, kube-proxy (%s), CoreDNS", o.Runtime, o.Proxy)

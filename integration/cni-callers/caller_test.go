@@ -77,7 +77,7 @@ func (n *node) testKilled(*testing.T) {
 	n.wantFiles()
 }
 
-// One pod asks all the time while others come and go and the agent dies and comes back: each of its questions is answered, and
+// One pod queries all the time while others come and go and the agent dies and comes back: each of its queries is answered, and
 // so are the first ones of each pod that comes.
 func (n *node) testLoad(t *testing.T) {
 	asking := n.mustSetUp("asking")
@@ -149,7 +149,7 @@ func (n *node) testOptOut(t *testing.T) {
 	n.wantFiles()
 }
 
-// The main network writes its list anew: a pod made meanwhile works, without us; the watch puts the entry back, and that pod can
+// The main network writes its list again: a pod made meanwhile works, without us; the watch puts the entry back, and that pod can
 // be taken down by a list that it was not made with.
 func (n *node) testRewritten(t *testing.T) {
 	n.writeNetwork()
@@ -210,7 +210,7 @@ func (n *node) testUninstalled(t *testing.T) {
 	n.mustTearDown(p, q)
 }
 
-// dropIn takes the entry out of the list and puts it into a file of its own beside it, as libcni 1.3 allows.
+// dropIn takes the entry out of the list and puts it into a file of its own next to it, as libcni 1.3 allows.
 func (n *node) dropIn() (folder string) {
 	n.t.Helper()
 	n.installer("uninstall")

@@ -141,7 +141,7 @@ func (c cnitool) testVanished(t *testing.T) {
 }
 
 // The tool's GC names no valid attachments: it takes down all pods that the cache holds, by DEL, and ours must not take its call
-// for one that says that none is valid.
+// for one that reports that none is valid.
 func (c cnitool) testGC(t *testing.T) {
 	n := c.node
 	p, q := n.mustSetUp("kept"), n.mustSetUp("forgotten")

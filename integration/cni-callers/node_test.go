@@ -278,7 +278,7 @@ func (p *pod) wantKubeDNS(name string) {
 	}
 }
 
-// serials are the different ones among the answers to eight questions.
+// serials are the different ones among the answers to eight queries.
 func (p *pod) serials(name string) ([]int, error) {
 	var serials []int
 	for _, server := range p.node.ClusterDNS() {
@@ -294,7 +294,7 @@ func (p *pod) serials(name string) ([]int, error) {
 	return slices.Compact(serials), nil
 }
 
-// load asks for names without a pause until end is called, which returns how many questions there were and the first that was
+// load asks for names without a pause until end is called, which returns how many queries there were and the first that was
 // never answered.
 func (p *pod) load() (end func() (asked int, err error)) {
 	stop := make(chan struct{})

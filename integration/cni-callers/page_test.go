@@ -38,7 +38,7 @@ func TestCnitoolPage(t *testing.T) {
 			testutil.Must(t, os.Symlink(made.Path(name), filepath.Join(dir, folder, name)))
 		}
 	}
-	// Between two lines that print, the shell says where it is.
+	// Between two lines that print, the shell reports where it is.
 	const mark = "--- printed by now: "
 	var script strings.Builder
 	var wants []string

@@ -85,7 +85,7 @@ func (s snapshot) settings(root string, failed func(string, ...any)) {
 	}
 }
 
-// files notes each file with its bytes, mode, owner, and where it is not a list that is written anew, its time.
+// files notes each file with its bytes, mode, owner, and where it is not a list that is rewritten, its time.
 func (s snapshot) files(root string, without []string, failed func(string, ...any)) {
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {

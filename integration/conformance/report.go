@@ -106,7 +106,7 @@ func oneLine(s string) string {
 	return s
 }
 
-// Questions reads metrics of the agent in Prometheus's text format, and returns how many questions of pods it answered: the sum of
+// Queries reads metrics of the agent in Prometheus's text format, and returns how many queries of pods it answered: the sum of
 // neardns_namespace_queries_total, which it exports with `listen.namespaces: true`.
 func Questions(metrics io.Reader) (uint64, error) {
 	var sum float64

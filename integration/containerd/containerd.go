@@ -59,7 +59,7 @@ type Config struct {
 	Runc                string // runc's state folder
 	CNIBin, CNIConf     string
 	Sandbox             string // image of the pods' sandboxes, imported beforehand
-	Registries          string // folder that says how each registry is reached (hosts.toml); "": over TLS
+	Registries          string // folder that reports how each registry is reached (hosts.toml); "": over TLS
 	NRI                 string // folder for NRI's socket nri.sock, from containerd 2 on; "": without NRI
 }
 

@@ -279,7 +279,7 @@ func (w *watcher) judge() {
 	}
 }
 
-// reset begins to count anew.
+// reset begins to count again.
 func (w *watcher) reset() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

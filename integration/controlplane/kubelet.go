@@ -149,7 +149,7 @@ func (k *Kubelets) see(ctx context.Context, pod *corev1.Pod) {
 	}
 }
 
-// ready tells whether a pod is on a node, Ready there, and stays.
+// ready reports whether a pod is on a node, Ready there, and stays.
 func ready(p *corev1.Pod) bool {
 	return p.Spec.NodeName != "" && p.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
@@ -213,7 +213,7 @@ func AddNode(t testing.TB, c client.Client, name string, labels map[string]strin
 	SetReady(t, c, name, corev1.ConditionTrue)
 }
 
-// SetReady says whether a node is up, as its kubelet would.
+// SetReady reports whether a node is up, as its kubelet would.
 func SetReady(t testing.TB, c client.Client, name string, status corev1.ConditionStatus) {
 	t.Helper()
 	Await(t, "node "+name+" takes its status", func() error {

@@ -132,7 +132,7 @@ func daemonSet(namespace, name string, p *v1alpha1.NodePlacement) *appsv1.Daemon
 			pod.NodeSelector[k] = string(v)
 			continue
 		}
-		// The DaemonSet's own selector stays: the placement's comes beside it.
+		// The DaemonSet's own selector stays: the placement's comes next to it.
 		terms := pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 		terms[0].MatchExpressions = append(terms[0].MatchExpressions, corev1.NodeSelectorRequirement{Key: k, Operator: corev1.NodeSelectorOpIn, Values: []string{string(v)}})
 	}

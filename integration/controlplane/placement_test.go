@@ -354,7 +354,7 @@ func TestHostsStay(t *testing.T) {
 	}
 }
 
-// The controller is killed at random points, the leader is stopped beyond its Lease, the API server is started anew.
+// The controller is killed at random points, the leader is stopped beyond its Lease, the API server is restarted.
 func TestKilled(t *testing.T) {
 	const kills = 100
 	c := newCluster(t, 3, 27)

@@ -116,7 +116,7 @@ func list(from, n int) string {
 	return "[" + strings.Join(out, ", ") + "]"
 }
 
-// full: BIND lets a set have 100 records. The second cluster says what is left out and which setting to raise, and takes room that becomes free.
+// full: BIND lets a set have 100 records. The second cluster reports what is left out and which setting to raise, and takes room that becomes free.
 func (s *shared) full() {
 	s.t.Helper()
 	s.a.publish("full", `{host: `+s.host("lb")+`, strategy: LoadBalanced, addresses: `+list(1, 60)+`}`)
@@ -155,7 +155,7 @@ func (m *member) crash() {
 	<-m.controller.Ended()
 }
 
-// clone: a cluster with another one's id writes nothing and says so, and goes on when it has an id of its own.
+// clone: a cluster with another one's id writes nothing and reports it, and goes on when it has an id of its own.
 func (s *shared) clone() {
 	s.t.Helper()
 	s.a.publish("www", `{host: `+s.host("www")+`, addresses: [192.0.2.1]}`)
@@ -192,7 +192,7 @@ func withoutBeats(h held) string {
 }
 
 // death: a dead cluster is reported after three heartbeats. After six a cluster that may removes it, but for a host that is its alone. It
-// publishes anew when it lives again.
+// publishes again when it lives again.
 func (s *shared) death() {
 	s.t.Helper()
 	s.third()

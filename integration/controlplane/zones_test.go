@@ -258,7 +258,7 @@ func (s *shared) want(name, want string) {
 	}
 }
 
-// joinAndChange: the zone holds the union, each status says so, and neither cluster's change touches the other's.
+// joinAndChange: the zone holds the union, each status reports it, and neither cluster's change touches the other's.
 func (s *shared) joinAndChange() {
 	s.t.Helper()
 	s.a.publish(s.name+"-www", `{host: `+s.host("www")+`, addresses: [192.0.2.1]}`)
@@ -289,7 +289,7 @@ func (s *shared) joinAndChange() {
 	s.a.remove("dnsrecord", s.name+"-none")
 }
 
-// conflict: of two strategies the first has the host; the other cluster writes nothing, says so, and goes on by itself.
+// conflict: of two strategies the first has the host; the other cluster writes nothing, reports it, and goes on by itself.
 func (s *shared) conflict() {
 	s.t.Helper()
 	s.a.publish(s.name+"-lb", `{host: `+s.host("lb")+`, addresses: [192.0.2.1]}`)
@@ -396,7 +396,7 @@ func (s *shared) deletion() {
 	s.want("www", "A 192.0.2.1, A 192.0.2.5")
 }
 
-// away: while the primary is, a deletion waits, and says why; an orphan does not wait.
+// away: while the primary is, a deletion waits, and gives the reason; an orphan does not wait.
 func (s *shared) away() {
 	s.t.Helper()
 	s.b.publish(s.name+"-api", `{host: `+s.host("api")+`, addresses: [192.0.2.9]}`)

@@ -1,5 +1,5 @@
-// Package cutoff tells what clients see while somebody is cut off from somebody: askers put questions at a steady pace from before
-// the cut until all is well for good, and a cell of the table says how long after the cut the last question was lost, and how many
+// Package cutoff reports what clients see while somebody is cut off from somebody: askers put queries at a steady pace from before
+// the cut until all is well for good, and a cell of the table reports how long after the cut the last query was lost, and how many
 // were. It is for tests; `make cutoff` draws their tables.
 package cutoff
 
@@ -19,7 +19,7 @@ import (
 // Document names, in the environment, the page that the tables are drawn into.
 const Document = "NEARDNS_CUTOFF"
 
-// Limits of a cell, from the cut on: a lease knows within seconds that the agent cannot ask, evidence takes questions, and some cuts
+// Limits of a cell, from the cut on: a lease knows within seconds that the agent cannot ask, evidence takes queries, and some cuts
 // need neither.
 const (
 	Lease    = 5 * time.Second
@@ -29,22 +29,22 @@ const (
 
 const (
 	pace     = 200 * time.Millisecond
-	patience = 2 * time.Second  // of a question: musl's resolver library waits 2.5 s, glibc's 5
+	patience = 2 * time.Second  // of a query: musl's resolver library waits 2.5 s, glibc's 5
 	calm     = 8 * time.Second  // that long without a loss: over
 	end      = 75 * time.Second // by when it is over, or has no end
 	before   = 30 * time.Second // by when nothing is lost before the cut
 )
 
-// Cell is what came of one cut, over all servers that were asked.
+// Cell is what came of one cut, over all servers that were queried.
 type Cell struct {
-	After       time.Duration // when the last question was lost; 0: none was
+	After       time.Duration // when the last query was lost; 0: none was
 	Lost, Asked int
 	NotTried    bool
 	Ended       bool   // nothing was lost any more
-	Worst       string // the last question that was lost
+	Worst       string // the last query that was lost
 }
 
-// Within tells whether clients were answered as without neardns in time.
+// Within reports whether clients were answered as without neardns in time.
 func (c Cell) Within(limit time.Duration) bool { return c.NotTried || c.Ended && c.After <= limit }
 
 // String is the cell as the table has it.
@@ -61,7 +61,7 @@ func (c Cell) String() string {
 }
 
 // Watch asks each of some addresses over UDP and TCP from a netns, by turns a name that the cache holds and a new one, and cuts. fresh
-// makes names that nobody has asked for.
+// makes names that nobody has queried.
 func Watch(t testutil.TB, from *testutil.NetNS, fresh func() string, cut func(), at ...netip.Addr) Cell {
 	t.Helper()
 	var askers []*asker
@@ -112,7 +112,7 @@ type asker struct {
 }
 
 type state struct {
-	last       time.Time // when the last lost question was asked
+	last       time.Time // when the last lost query was sent
 	why        error
 	lost, sent int
 }
@@ -160,7 +160,7 @@ func (a *asker) ask(name string) {
 	}
 }
 
-// calmed waits until nobody has lost a question for as long as makes it over, or until the end.
+// calmed waits until nobody has lost a query for as long as makes it over, or until the end.
 func calmed(askers []*asker, since, end time.Time) bool {
 	for {
 		quiet := since

@@ -17,7 +17,7 @@ import (
 
 const typeA = dns.TypeA
 
-// seen is what one question of a pod showed.
+// seen is what one query of a pod showed.
 type seen struct {
 	answer    string // the last address in it
 	server    string // whence it came
@@ -65,7 +65,7 @@ func parseDig(text string) seen {
 	return out
 }
 
-// way tells in words which way a question went.
+// way tells in words which way a query went.
 func (o seen) way(p *pod) string {
 	switch {
 	case o.answer == "none":

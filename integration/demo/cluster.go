@@ -34,7 +34,7 @@ www              IN A    203.0.113.80
 	outsideName = "www.example.org."
 )
 
-// server is a stock CoreDNS whose log tells who asked what.
+// server is a stock CoreDNS whose log reports who asked what.
 type server struct{ log string }
 
 // coreDNS starts a CoreDNS in a namespace.
@@ -98,7 +98,7 @@ type asked struct {
 
 var logLine = regexp.MustCompile(`(?m)^\[INFO\] (\S+):\d+ - \d+ "\S+ IN (\S+) `)
 
-// heard returns the questions for name that reached the server so far. A question of our own, asked last, makes sure that
+// heard returns the queries for name that reached the server so far. A query of our own, asked last, makes sure that
 // all earlier ones have been written down.
 func (s *show) heard(srv *server, name string) []asked {
 	if srv == s.kubeDNS {
@@ -126,7 +126,7 @@ func questions(t testutil.TB, log, name string) []asked {
 	return parseLog(string(text), name)
 }
 
-// parseLog picks the questions for one name out of a CoreDNS's log.
+// parseLog picks the queries for one name out of a CoreDNS's log.
 func parseLog(text, name string) []asked {
 	var out []asked
 	for _, m := range logLine.FindAllStringSubmatch(text, -1) {

@@ -98,7 +98,7 @@ func TestParseDig(t *testing.T) {
 	}
 }
 
-// Each way that a question may have gone is told apart from all the others.
+// Each way that a query may have gone is distinguished from all the others.
 func TestWay(t *testing.T) {
 	self, node := netip.MustParseAddr("10.244.1.3"), netip.MustParseAddr("10.244.2.1")
 	p := &pod{addrs: []netip.Addr{self, netip.MustParseAddr("fd00:244:1::3")}}
@@ -126,7 +126,7 @@ func TestWay(t *testing.T) {
 	for _, s := range []seen{
 		{answer: "1.2.3.4", kubeDNS: by(node)},                  // another asked in the pod's name
 		{answer: "1.2.3.4", kubeDNS: by(self, self)},            // the pod had to ask twice
-		{answer: "1.2.3.4"},                                     // nobody was asked
+		{answer: "1.2.3.4"},                                     // nobody was queried
 		{answer: "1.2.3.4", delivered: true, kubeDNS: by(self)}, // both
 	} {
 		got := s.way(p)

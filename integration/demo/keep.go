@@ -28,7 +28,7 @@ func hold() (unlock func(), err error) {
 		return nil, errors.New("another demo is running on this machine")
 	}
 	return func() {
-		// Removed under the lock; one that waits does not exist, since nobody waits.
+		// Removed under the lock; one that waits does not exist, since no process waits.
 		_ = os.Remove(f.Name())
 		_ = f.Close()
 	}, nil

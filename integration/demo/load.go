@@ -18,7 +18,7 @@ type load struct {
 	slowest         atomic.Int64 // nanoseconds
 }
 
-// startLoad has a pod ask until stop is called. It returns when the first questions are answered, and so does stop.
+// startLoad has a pod query until stop is called. It returns when the first queries are answered, and so does stop.
 func (s *show) startLoad(p *pod) (l *load, stop func()) {
 	const some = 100
 	l = new(load)
@@ -75,7 +75,7 @@ func (s *show) startAgent() {
 	s.tell("serving after %s", time.Since(start).Round(10*time.Millisecond))
 }
 
-// ready tells whether the agent serves under its leases.
+// ready reports whether the agent serves under its leases.
 func (s *show) ready() error {
 	out, _ := s.quiet("neardns-agent", "status", "--json", "--config", nodeConfig) // exit code 3: one fault or other, see Ready
 	var status struct{ Agent struct{ Ready bool } }

@@ -28,7 +28,7 @@ func (s *show) leftFiles() string {
 	return strings.Join(left, ", ")
 }
 
-// leaveStanding keeps the node and says how to look around in it.
+// leaveStanding keeps the node and reports how to look around in it.
 func (s *show) leaveStanding() {
 	s.step("KEEP: the node is left standing")
 	s.node.Keep()

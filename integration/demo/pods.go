@@ -126,7 +126,7 @@ func (s *show) addPod(name string, o podOptions) *pod {
 }
 
 // settle waits until the reference plugin's IPv6 addresses serve on both ends: it returns while the node's end is still
-// being checked for duplicates, and the pod's first questions over IPv6 would wait for that.
+// being checked for duplicates, and the pod's first queries over IPv6 would wait for that.
 func (s *show) settle(p *pod) {
 	for _, ns := range []*testutil.NetNS{s.node.Host, p.NetNS} {
 		testutil.Eventually(s.t, func() error {

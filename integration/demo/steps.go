@@ -168,7 +168,7 @@ func (s *show) otherPods() {
 	s.expect("a question of that pod", fallback(webAnswer), s.dig(s.plain, clusterName).way(s.plain))
 }
 
-// freshen makes sure that the next question is a hit, however long ago the last one was.
+// freshen makes sure that the next query is a hit, however long ago the last one was.
 func (s *show) freshen() {
 	at := netip.AddrPortFrom(s.node.ClusterDNS()[0], 53)
 	if _, err := testutil.Ask(s.late.NetNS, at, clusterName, typeA, "udp", testutil.AskOptions{}); err != nil {

@@ -49,7 +49,7 @@ func (s *show) tracesSoon(p *pod) string {
 	}
 }
 
-// lasting tells whether rules name an address in an element that does not expire. Those that do expire are the kernel's own
+// lasting reports whether rules name an address in an element that does not expire. Those that do expire are the kernel's own
 // memory of single TCP connections.
 func lasting(rules string, a netip.Addr) bool {
 	elements := strings.FieldsFunc(rules, func(r rune) bool { return strings.ContainsRune(",{}\n", r) })

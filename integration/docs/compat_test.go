@@ -54,7 +54,7 @@ func TestCompatibilityTables(t *testing.T) {
 	}
 }
 
-// hasTest tells whether a test of that name stands in a folder of the repository.
+// hasTest reports whether a test of that name stands in a folder of the repository.
 func hasTest(t *testing.T, folder, name string) bool {
 	t.Helper()
 	files, err := fs.Glob(os.DirFS(filepath.Join(root, folder)), "*_test.go")

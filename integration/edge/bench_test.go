@@ -21,7 +21,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
-// peer is a server beside the edge. Its files lie in a folder of its own, where FOLDER stands for its name and AT for its address.
+// peer is a server next to the edge. Its files lie in a folder of its own, where FOLDER stands for its name and AT for its address.
 type peer struct {
 	name  string
 	does  string // with what it answers
@@ -64,7 +64,7 @@ func peers(coredns string) []peer {
 }
 
 // TestBench measures answers for one second of CPU time, which other load on the machine does not change much: the edge with ranges,
-// weights and ECS on, beside other servers (make bench-edge).
+// weights and ECS on, next to other servers (make bench-edge).
 func TestBench(t *testing.T) {
 	rounds, err := strconv.Atoi(os.Getenv("NEARDNS_EDGE_BENCH"))
 	if err != nil {
@@ -177,7 +177,7 @@ func cpu(t *testing.T, pid int) time.Duration {
 
 var completed = regexp.MustCompile(`Queries completed:\s+(\d+)`)
 
-// load asks for three seconds from the second CPU, and returns how many questions were answered.
+// load asks for three seconds from the second CPU, and returns how many queries were answered.
 func load(t *testing.T, ns *testutil.NetNS, at, questions string) float64 {
 	t.Helper()
 	var out []byte

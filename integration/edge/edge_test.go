@@ -69,7 +69,7 @@ func (e *edge) await(host, address string) {
 	})
 }
 
-// TestPrimaryAway: no question is lost while the primary is away, and over a restart of the edge the zone is there; when the primary is
+// TestPrimaryAway: no query is lost while the primary is away, and over a restart of the edge the zone is there; when the primary is
 // back, so are its changes.
 func TestPrimaryAway(t *testing.T) {
 	t.Parallel()
@@ -151,7 +151,7 @@ func TestTargetDies(t *testing.T) {
 	}
 	wait(2)
 	known = true
-	testutil.Eventually(t, func() error { // both were asked
+	testutil.Eventually(t, func() error { // both were queried
 		if _, text := e.get("9253/metrics"); !strings.Contains(text, `neardns_edge_targets{state="well"} 2`) {
 			return errors.New("not yet asked")
 		}

@@ -167,7 +167,7 @@ func (e *edge) dial(ctx context.Context, network, address string) (conn net.Conn
 	return conn, err
 }
 
-// ask puts one question over UDP.
+// ask puts one query over UDP.
 func (e *edge) ask(m *dns.Msg) (*dns.Msg, error) {
 	conn, err := e.dial(e.t.Context(), "udp", net.JoinHostPort(e.at, "53"))
 	if err != nil {

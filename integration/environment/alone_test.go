@@ -130,7 +130,7 @@ func TestSwitchWithoutAgent(t *testing.T) {
 	n.Host.Run("ip", "link", "del", "neardns0")
 	n.answered("link gone")
 
-	// Another version's rules are left, also where something is mended beside them.
+	// Another version's rules are left, also where something is mended next to them.
 	nft("nft add chain inet neardns newer && nft insert rule inet neardns switch4 counter && nft flush chain inet neardns fallback6")
 	want++
 	n.awaitRestored("another version", want)
@@ -165,7 +165,7 @@ func TestSwitchWithoutAgent(t *testing.T) {
 		t.Errorf("what an ADD put back is not what the agent had:\n%s\nwant\n%s", got, whole)
 	}
 
-	// A cleanup stays one, beside a watch that was forgotten.
+	// A cleanup stays one, next to a watch that was forgotten.
 	n.watch()
 	if code, out := n.run("cleanup", "--config", n.path("node.yaml"), "--cni-conf", filepath.Join(n.dir, "none")); code != 0 {
 		t.Fatalf("cleanup: %d\n%s", code, out)

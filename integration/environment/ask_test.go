@@ -51,7 +51,7 @@ type wrongError struct{ text string }
 
 func (e *wrongError) Error() string { return e.text }
 
-// cached returns nil if a question is answered from the cache: the second answer is the first one.
+// cached returns nil if a query is answered from the cache: the second answer is the first one.
 func (n *node) cached(at target) error {
 	name := freshName()
 	miss, err := n.ask(at, name, time.Second)

@@ -39,7 +39,7 @@ func TestPolicyDrop(t *testing.T) {
 			n.repairedBy("policy DROP", ours, ipt+" -P INPUT DROP; "+ipt+" -P OUTPUT DROP")
 			n.wantSeen("policy DROP", "OK", "firewall", "INPUT policy DROP")
 			want := 1
-			if kind == "nft" { // in legacy each costs the lease anew, and one that is lost often rests
+			if kind == "nft" { // in legacy each costs the lease again, and one that is lost often rests
 				n.repairedBy("our chain flushed", ours, ipt+" -F NEARDNS-INPUT")
 				n.repairedBy("our jump deleted", ours, ipt+" -D INPUT -j NEARDNS-INPUT")
 				want = 3

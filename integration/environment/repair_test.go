@@ -133,7 +133,7 @@ func TestLostEvents(t *testing.T) {
 	}
 }
 
-// TestRepairFight has another program delete our table whenever it is there. The agent's work is bounded, it is said once,
+// TestRepairFight has another program delete our table whenever it is there. The agent's work is bounded, it is reported once,
 // and pods are answered all the same.
 func TestRepairFight(t *testing.T) {
 	n := newNode(t, testutil.IPv4, testutil.NFTables)

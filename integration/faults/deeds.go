@@ -119,7 +119,7 @@ func deeds() map[string]deed {
 			streams: func(s *stand) []load.Stream {
 				known := usual(s)
 				for i := range known {
-					// A cluster's name is answered stale only once nothing was heard in a question's whole time, 1.9 s.
+					// A cluster's name is answered stale only once nothing was heard in a query's whole time, 1.9 s.
 					known[i].Patience = muslWaits
 				}
 				return append(known, s.stream(load.Stream{Name: "unknown", Way: load.UDP, Label: "fresh", Zone: hotZone, First: s.fresh(1000), Rate: 20, Sockets: 4, Patience: 3 * time.Second}))

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// fault is one thing that goes wrong, or is done on purpose, while pods ask.
+// fault is one thing that goes wrong, or is done on purpose, while pods query.
 type fault struct {
 	name  string
 	title string // in the table
@@ -14,13 +14,13 @@ type fault struct {
 	limit        limit
 	// promised limits are judged always, others only when that is asked for.
 	promised bool
-	// noStock says why the fault has no counterpart for a stock CoreDNS.
+	// noStock is the reason why the fault has no counterpart for a stock CoreDNS.
 	noStock string
 	// ends tells that the process under test does not live through it.
 	ends bool
 	// short faults make up the short form.
 	short bool
-	// control has the load ask kube-dns at its own address as well, past what is tried.
+	// control has the load query kube-dns at its own address as well, past what is tried.
 	control bool
 }
 
@@ -70,7 +70,7 @@ func allFaults() []fault {
 		},
 		{
 			name: "oom", title: "OOM kill by a cgroup limit, started again 3 s later", length: 5 * time.Second, ends: true,
-			// A question for each millisecond that the kernel takes to end the server, as for a kill; here the process that ran into the
+			// A query for each millisecond that the kernel takes to end the server, as for a kill; here the process that ran into the
 			// limit keeps a CPU busy meanwhile (docs/project/faults.md).
 			limit: limit{lost: 25, tcp: 5, gap: 50 * time.Millisecond},
 		},

@@ -117,7 +117,7 @@ func TestWaited(t *testing.T) {
 	}
 }
 
-// TestOverflowed fills the buffer of a socket that nobody reads.
+// TestOverflowed fills the buffer of a socket that no program reads.
 func TestOverflowed(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "overflow")

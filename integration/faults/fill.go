@@ -18,7 +18,7 @@ func tail(log string) string {
 // for them lasts 9 s.
 const freshFor = 15 * time.Second
 
-// fill has the cache ask for all names, so that all were asked before.
+// fill has the cache ask for all names, so that all were queried before.
 func (s *stand) fill() {
 	s.t.Helper()
 	if time.Since(s.filled) < freshFor && s.kept() >= 0.99 {

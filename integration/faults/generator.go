@@ -30,14 +30,14 @@ func (s *stand) ask(p load.Plan) map[string]*load.Book {
 // generator is a load generator's process in a pod.
 type generator struct {
 	s       *stand
-	begun   time.Time // when its first questions were due, to a fraction of a millisecond
+	begun   time.Time // when its first queries were due, to a fraction of a millisecond
 	process *testutil.Process
 	result  chan error
 	books   map[string]*load.Book
 	errors  *strings.Builder
 }
 
-// launch starts a generator and returns when its first questions are due.
+// launch starts a generator and returns when its first queries are due.
 func (s *stand) launch(pod *testutil.Pod, p load.Plan) *generator {
 	s.t.Helper()
 	s.must(p.Check())

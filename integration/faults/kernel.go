@@ -14,7 +14,7 @@ func (o *ours) kernelMode() string {
 	return "off"
 }
 
-// answeredInKernel is how many questions the kernel has answered so far; 0 where it does not.
+// answeredInKernel is how many queries the kernel has answered so far; 0 where it does not.
 func (o *ours) answeredInKernel() int {
 	if !o.lease.kernel {
 		return 0
@@ -30,10 +30,10 @@ func (o *ours) answeredInKernel() int {
 	return sum
 }
 
-// ownMounts says that this process has mounts of its own.
+// ownMounts reports that this process has mounts of its own.
 const ownMounts = "NEARDNS_FAULTS_MOUNTS"
 
-// ownBPF starts this program anew, in the same process, with a BPF file system of its own in the machine's place: what agents leave there
+// ownBPF starts this program again, in the same process, with a BPF file system of its own in the machine's place: what agents leave there
 // goes with it.
 func ownBPF() error {
 	if os.Getenv(ownMounts) != "" {

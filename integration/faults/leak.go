@@ -120,7 +120,7 @@ func (s *stand) footprint() footprint {
 	return f
 }
 
-// calm is the least heap that was in use while pods asked and nothing went wrong: garbage is collected every few seconds then,
+// calm is the least heap that was in use while pods queried and nothing went wrong: garbage is collected every few seconds then,
 // and what is left right after it is alive.
 func (s *stand) calm() float64 {
 	s.t.Helper()

@@ -9,7 +9,7 @@ import (
 
 // limit is what a fault may cost ours. A zero field but lost and tcp is not judged.
 type limit struct {
-	lost, tcp       int     // questions over UDP, and over both kinds of TCP, without a right answer
+	lost, tcp       int     // queries over UDP, and over both kinds of TCP, without a right answer
 	share, tcpShare float64 // the same as shares of those asked, in place of the counts
 	gap             time.Duration
 	refusal         time.Duration // until one who cannot be answered is told so

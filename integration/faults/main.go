@@ -1,5 +1,5 @@
 // Command faults breaks a node's DNS cache in every way that its users fear, under load, and counts what that costs pods:
-// neardns beside a stock CoreDNS that is set up as NodeLocal DNSCache does it, same load, same faults, in turn. It is what
+// neardns next to a stock CoreDNS that is set up as NodeLocal DNSCache does it, same load, same faults, in turn. It is what
 // `make faults` runs; -list names the faults.
 //
 // It sends packets only in network namespaces that it makes, and changes nothing of the machine's own network. It ends
@@ -30,7 +30,7 @@ import (
 // loadVerb makes this program the load generator.
 const loadVerb = "load"
 
-// verbs runs what this program is when it calls itself, and tells whether it was called so.
+// verbs runs what this program is when it calls itself, and reports whether it was called so.
 func verbs(args []string) (bool, error) {
 	switch {
 	case len(args) != 2:

@@ -73,7 +73,7 @@ func (s *stand) flushRuleset() {
 	s.node.Host.RunInput("flush ruleset\n"+p.Base(true)+p.Rules(true, services), p.Loader(true)...)
 }
 
-// fresh is the first of n names' numbers that nobody asked for.
+// fresh is the first of n names' numbers that no client queried.
 func (s *stand) fresh(n int) int {
 	s.asked += n
 	return s.asked

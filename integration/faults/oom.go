@@ -10,7 +10,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// ballastVerb makes this program one that takes memory until it is told to stop.
+// ballastVerb makes this program one that takes memory until it is instructed to stop.
 const ballastVerb = "ballast"
 
 func memoryCgroup(t testutil.TB, _ func(string) string) string {

@@ -95,20 +95,20 @@ func (o *ours) command() *exec.Cmd {
 	return exec.Command(o.bin("neardns-agent"), "node", "--config", o.path("node.yaml"))
 }
 
-// successor starts a second agent beside the first one.
+// successor starts a second agent next to the first one.
 func (o *ours) successor() *testutil.Process {
 	cmd := o.command()
 	cmd.Args = append(cmd.Args, "--take-over")
 	return o.node.Host.StartCmd(cmd)
 }
 
-// handsOver tells whether this build of the agent can take over from another.
+// handsOver reports whether this build of the agent can take over from another.
 func handsOver(bin string) bool {
 	out, _ := exec.Command(bin, "node", "--help").CombinedOutput()
 	return strings.Contains(string(out), "take-over")
 }
 
-// ready is a lease for what pods ask, over both protocols, a fallback that is proven, and each pod in the kernel where it is to answer.
+// ready is a lease for what pods query, over both protocols, a fallback that is proven, and each pod in the kernel where it is to answer.
 func (o *ours) ready() error {
 	leases, err := o.rules.Leases(cmp.Or(o.lease.renew, renewed), cmp.Or(o.lease.lifetime, steer.DefaultLifetime))
 	if err != nil {

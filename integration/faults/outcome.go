@@ -9,7 +9,7 @@ import (
 // outcome is what one run came to.
 type outcome struct {
 	UDP     load.Sum `json:"udp"`
-	TCP     load.Sum `json:"tcp"`     // one connection a question
+	TCP     load.Sum `json:"tcp"`     // one connection a query
 	TCPLong load.Sum `json:"tcpLong"` // connections that stay
 	// Control is of the stream past what is tried, if there is one.
 	Control load.Sum `json:"-"`

@@ -129,7 +129,7 @@ func (r *run) succeed() {
 }
 
 // overlap waits until old and new have met: from then on for some milliseconds both have the sockets. A successor that never
-// gets so far is told apart by what follows.
+// gets so far is distinguished by what follows.
 func (r *run) overlap() {
 	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline) && !strings.Contains(r.old.Output(), "hand-over begins"); {
 		r.s.pause(time.Millisecond)
@@ -171,7 +171,7 @@ func (r *run) slowdown(slow time.Duration) {
 	}
 }
 
-// flood has the other pod ask for names that nobody has.
+// flood has the other pod query names that nobody has.
 func (r *run) flood() {
 	s := r.s
 	g := s.launch(s.noisy, load.Plan{Duration: floodTime, Streams: []load.Stream{

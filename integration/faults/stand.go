@@ -33,7 +33,7 @@ type subject interface {
 	reload(i int)
 	// mend puts back what the subject itself does not.
 	mend()
-	// steered is the link and the address on it that pods' questions come to.
+	// steered is the link and the address on it that pods' queries come to.
 	steered() (link string, address netip.Addr)
 }
 
@@ -51,9 +51,9 @@ type stand struct {
 	server *testutil.Process
 	filled time.Time // when its cache was last filled
 	sample int       // first of the filled names that kept asked last
-	asked  int       // names that were asked once, so far
+	asked  int       // names that were queried once, so far
 
-	filler atomic.Int64 // questions for filled names that kube-dns saw
+	filler atomic.Int64 // queries for filled names that kube-dns saw
 	misses sync.Map     // those names, since a run's begin
 }
 
@@ -132,7 +132,7 @@ func (s *stand) gone() bool {
 	}
 }
 
-// inKernel is how many questions the kernel has answered so far, once the server is up again.
+// inKernel is how many queries the kernel has answered so far, once the server is up again.
 func (s *stand) inKernel() int {
 	o, ok := s.subject.(*ours)
 	if !ok || !o.lease.kernel {
@@ -157,7 +157,7 @@ func (s *stand) restore() {
 	s.fill()
 }
 
-// Names that fill the cache: those that stay for as long as the cache lets them, and those that the load asks, of 3 s.
+// Names that fill the cache: those that stay for as long as the cache lets them, and those that the load queries, of 3 s.
 const (
 	fillLabel, fillZone = "fill", "ttl-3600.faults.svc.cluster.local"
 	hotLabel, hotZone   = "hot", "ttl-3.faults.svc.cluster.local"

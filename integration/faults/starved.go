@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// busy is how much waiting for a CPU within a second is worth a word: what is asked meanwhile may come too late, and with a little
+// busy is how much waiting for a CPU within a second is worth a word: what is queried meanwhile may come too late, and with a little
 // more a lease lapses.
 const busy = 500 * time.Millisecond
 

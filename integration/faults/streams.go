@@ -8,7 +8,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// muslWaits is how long musl's resolver library waits before it asks again: the least patient of those in pods.
+// muslWaits is how long musl's resolver library waits before it sends its query again: the least patient of those in pods.
 const muslWaits = 2500 * time.Millisecond
 
 const noHandOver = "no hand-over: its DaemonSet stops the old one first, see SIGTERM"
@@ -20,7 +20,7 @@ func handOver(_ testutil.TB, bin func(string) string) string {
 	return ""
 }
 
-// usual is the load of most faults: 1,000 questions a second over 20 UDP sockets, 200 over TCP, half of them on
+// usual is the load of most faults: 1,000 queries per second over 20 UDP sockets, 200 over TCP, half of them on
 // connections of their own.
 func usual(s *stand) []load.Stream {
 	names := load.Stream{Label: hotLabel, Zone: hotZone, Names: hot}
@@ -34,20 +34,20 @@ func usual(s *stand) []load.Stream {
 // controlName is the stream's that shows what the machine loses by itself.
 const controlName = "control"
 
-// control asks kube-dns's own address as often as the usual load asks over UDP: no fault of the cache's is in its way.
+// control asks kube-dns's own address as often as the usual load queries over UDP: no fault of the cache's is in its way.
 func control(s *stand) load.Stream {
 	c := s.stream(load.Stream{Name: controlName, Way: load.UDP, Label: "control", Zone: hotZone, Names: hot, Rate: 1000, Sockets: 20})
 	c.Server = netip.AddrPortFrom(s.node.KubeDNSAddrs()[0], 53)
 	return c
 }
 
-// hits is the usual load, of names that the cache has just been asked for and keeps, beside some that nobody asked for. In a
+// hits is the usual load, of names that the cache has just been queried and keeps, next to some that no client queried. In a
 // full cache a few hits become misses even so: they are waited for, lest one of them costs those behind it their connection,
 // and are not counted.
 func hits(s *stand) []load.Stream {
 	s.t.Helper()
 	const names, patience = 100, 3 * time.Second
-	first := 1_000_000 + s.fresh(names) // never asked: NodeLocal keeps nothing longer than 30 s from when it came
+	first := 1_000_000 + s.fresh(names) // never queried: NodeLocal keeps nothing longer than 30 s from when it came
 	s.ask(load.Plan{Duration: time.Second / 4, Streams: []load.Stream{
 		s.stream(load.Stream{Name: "warm", Way: load.UDP, Label: fillLabel, Zone: fillZone, First: first, Names: names, Rate: 4 * names, Sockets: 4}),
 	}})

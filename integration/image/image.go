@@ -1,5 +1,5 @@
 // Package image writes container images out of files that are at hand, as the archive that `docker save` makes and `ctr images
-// import` reads: no registry is asked, no container engine is needed.
+// import` reads: no registry is queried, no container engine is needed.
 package image
 
 import (

@@ -10,7 +10,7 @@ import (
 	"github.com/neardns/neardns/pkg/resolvconf"
 )
 
-// node is what both sides are told of the node.
+// node has the facts about the node that both sides get.
 type node struct {
 	file                  string
 	hasFile               bool

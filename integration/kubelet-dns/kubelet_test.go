@@ -32,7 +32,7 @@ func newKubelet(tb testing.TB) *kubelet {
 	}
 	tb.Cleanup(func() { unix.Close(fd) })
 	return &kubelet{
-		// It logs each truncation, to stderr unless told otherwise.
+		// It logs each truncation, to stderr by default.
 		ctx:      klog.NewContext(tb.Context(), logr.Discard()),
 		recorder: record.NewFakeRecorder(16),
 		fd:       fd,

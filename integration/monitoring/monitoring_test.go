@@ -58,7 +58,7 @@ func (s *stand) wantTargets() {
 	})
 }
 
-// rule is what Prometheus tells of one of our alerts.
+// rule is what Prometheus reports about one of our alerts.
 type rule struct {
 	Name, Query, Health, LastError, State string
 	Alerts                                []struct {

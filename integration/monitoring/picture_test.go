@@ -78,7 +78,7 @@ func oneJob(t *testing.T) string {
 	return string(text)
 }
 
-// load has the pod ask 400 questions a second over UDP and 20 over TCP for two minutes, and tells what became of them.
+// load has the pod send 400 queries per second over UDP and 20 over TCP for two minutes, and reports what became of them.
 func (s *stand) load() <-chan string {
 	s.t.Helper()
 	stream := load.Stream{Name: "udp", Way: load.UDP, Server: s.Service(true), Zone: "shop.svc.cluster.local", Label: "n", Names: 200, Rate: 400, Sockets: 8}
@@ -96,7 +96,7 @@ func (s *stand) load() <-chan string {
 			var result bytes.Buffer
 			cmd.Stdin, cmd.Stdout = bytes.NewReader(plan), &result
 			err := s.pod.StartCmd(cmd).Wait()
-			_, books, _ := strings.Cut(result.String(), "\n") // the line that says that it begins
+			_, books, _ := strings.Cut(result.String(), "\n") // the line that reports that it begins
 			var r load.Result
 			if err = errors.Join(err, json.Unmarshal([]byte(books), &r)); err != nil {
 				told = append(told, err.Error())

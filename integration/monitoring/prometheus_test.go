@@ -42,7 +42,7 @@ func readYAML(t *testing.T, file string) (out object) {
 	return out
 }
 
-// discovered is what Kubernetes discovery tells of the containers of one of our pods: none lists ports.
+// discovered is what Kubernetes discovery reports about the containers of one of our pods: none lists ports.
 func discovered(ip string) []any {
 	var out []any
 	for _, container := range []string{"install", "agent", "watch"} {

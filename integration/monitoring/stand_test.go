@@ -43,7 +43,7 @@ func newStand(t *testing.T) *stand {
 	s.write("node.yaml", s.nodeConfig(""))
 	s.pod = s.AddPod("pod")
 	s.steer()
-	// What the watch beside an agent leaves for it.
+	// What the watch next to an agent leaves for it.
 	now := time.Now()
 	testutil.Must(t, nodestate.WriteWatch(s.path("run"), nodestate.Watch{Since: now, Looked: now, Network: "pods", OK: true}))
 	// A BPF file system of the agent's own, so that it has hits in the kernel to tell of.

@@ -60,7 +60,7 @@ func (n *node) wantNothing(when string) {
 	}
 }
 
-// envBare has this program take nf_tables from whatever it is told to run.
+// envBare has this program take nf_tables from whatever it is instructed to run.
 const envBare = "NEARDNS_WITHOUT_NF_TABLES"
 
 // init runs in the container, in the agent's place: a kernel without nf_tables has no such netlink family.

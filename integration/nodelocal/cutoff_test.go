@@ -13,13 +13,13 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// lease is the limit of a lease that goes here: a client's SERVFAIL makes the agent ask, and that comes after the 5 s that CoreDNS's
+// lease is the limit of a lease that goes here: a client's SERVFAIL makes the agent query, and that comes after the 5 s that CoreDNS's
 // forward takes.
 const lease = 10 * time.Second
 
 // The cuts of integration/steering that may happen to a pod that names NodeLocal DNSCache's address, with neardns in node-cache's
-// place. What it asks for itself and somebody drops is dropped with and without us, and so is what it asks for when nobody holds the
-// address. A resolver outside that the Corefile names is asked as node-cache asks it.
+// place. What it queries itself and somebody drops is dropped with and without us, and so is what it queries when no process holds the
+// address. A resolver outside that the Corefile names is queried as node-cache asks it.
 var cuts = []struct {
 	name  string
 	limit time.Duration

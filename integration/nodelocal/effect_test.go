@@ -68,7 +68,7 @@ func TestPlaceFlags(t *testing.T) {
 	n.awaitLog(p, 0, `"msg":"packet rules"`)
 }
 
-// What the kubelet asks at -health-port is not tracked, in either direction; what is asked at another port of the same address is.
+// What the kubelet asks at -health-port is not tracked, in either direction; what is queried at another port of the same address is.
 func TestHealthPort(t *testing.T) {
 	for _, c := range append(onIPTables(testutil.IPv4), cell{testutil.IPv4, testutil.NFTables, ""}, cell{testutil.IPv6, testutil.NFTables, ""}) {
 		t.Run(c.String(), func(t *testing.T) {
@@ -99,7 +99,7 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// -syncinterval is how soon is seen what nobody tells of: iptables-legacy's policies. -setupiptables=false leaves that to others.
+// -syncinterval is how soon is seen what nobody reports: iptables-legacy's policies. -setupiptables=false leaves that to others.
 func TestIptablesFlags(t *testing.T) {
 	for _, c := range []struct {
 		args  []string

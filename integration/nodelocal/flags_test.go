@@ -73,7 +73,7 @@ func TestInterfaceFlags(t *testing.T) {
 }
 
 // With kube-proxy in IPVS mode the manifest leaves the cluster DNS address out. And where no second Service is known, kube-dns
-// itself is asked.
+// itself is queried.
 func TestLocalAddressAlone(t *testing.T) {
 	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.IPTables})
 	pod := n.pod()

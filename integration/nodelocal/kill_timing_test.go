@@ -9,7 +9,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestTimingKill: a kill of either cache costs what is in flight, and what is asked until the kernel has closed its last socket.
+// TestTimingKill: a kill of either cache costs what is in flight, and what is queried until the kernel has closed its last socket.
 // State: TestMoveAndBack, TestKilledThenRolledBack, TestTwoDaemonSets: kube-dns or the next one answers then.
 func TestTimingKill(t *testing.T) {
 	for _, c := range append([]cell{{testutil.IPv4, testutil.IPTables, ""}, {testutil.IPv4, testutil.NFTables, ""}}, onIPTables(testutil.IPv4)...) {

@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// load asks from a pod at a steady pace, each question once.
+// load asks from a pod at a steady pace, each query once.
 type load struct {
 	stop chan struct{}
 	wg   sync.WaitGroup
@@ -24,13 +24,13 @@ type load struct {
 	now *asked
 }
 
-// asked is the questions that were asked in one phase, however late it is known that one is lost.
+// asked is the queries that were sent in one phase, however late it is known that one is lost.
 type asked struct {
 	ended, open int
 	lost        []string
 }
 
-// pace is how many questions each of the clients asks in a second.
+// pace is how many queries each of the clients sends in a second.
 const pace = 50
 
 // answerWait is how long a client waits for an answer, as resolvers do: a busy machine may stand still for more than a second.
@@ -82,7 +82,7 @@ func (l *load) client(ask func() error) {
 	})
 }
 
-// phase waits for so many further questions, and tells how many of all that were asked since the last phase were lost.
+// phase waits for so many further queries, and reports how many of all that were queried since the last phase were lost.
 func (l *load) phase(t *testing.T, name string, questions int) (ended, lost int) {
 	t.Helper()
 	l.mu.Lock()

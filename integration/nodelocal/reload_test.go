@@ -80,7 +80,7 @@ func TestReload(t *testing.T) {
 		t.Errorf("the stub domain is not in the Corefile:\n%s", text)
 	}
 
-	// Imports are sought beside the file of -conf, as node-cache has them, which is not where the template is mounted.
+	// Imports are sought next to the file of -conf, as node-cache has them, which is not where the template is mounted.
 	n.template(m.corefile + "\nimport coredns/*.server\n")
 	testutil.Eventually(t, func() error {
 		if text := n.file(p, "/etc/Corefile"); !strings.Contains(text, "\nimport /etc/coredns/*.server\n") {
@@ -103,7 +103,7 @@ func TestReload(t *testing.T) {
 	}
 	stillKept("after an import")
 
-	// What is wrong changes nothing, is said and counted.
+	// What is wrong changes nothing, is reported and counted.
 	said := len(p.Output())
 	n.template(strings.Replace(m.corefile, "errors", "nonsense", 1))
 	n.awaitLog(p, said, "new configuration refused; the old one keeps serving")
@@ -138,7 +138,7 @@ func (n *node) wantPage(url, says string) {
 	})
 }
 
-// Where the node's resolv.conf names systemd-resolved's stub, which the container shares the loopback with, the stub is asked.
+// Where the node's resolv.conf names systemd-resolved's stub, which the container shares the loopback with, the stub is queried.
 func TestStubResolver(t *testing.T) {
 	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables})
 	stub := netip.MustParseAddrPort("127.0.0.53:53")

@@ -194,7 +194,7 @@ func (n *node) container(name string, args ...string) *testutil.Process {
 	return p
 }
 
-// agent runs ours as the manifest would, its image changed; more are arguments beside the manifest's.
+// agent runs ours as the manifest would, its image changed; more are arguments next to the manifest's.
 func (n *node) agent(more ...string) *testutil.Process {
 	n.t.Helper()
 	args := n.manifest().args
@@ -279,7 +279,7 @@ var serial struct {
 	n int
 }
 
-// fresh is a name that nobody has asked for yet.
+// fresh is a name that nobody has queried yet.
 func fresh() string {
 	serial.Lock()
 	defer serial.Unlock()
@@ -287,7 +287,7 @@ func fresh() string {
 	return fmt.Sprintf("name%d.default.svc.cluster.local.", serial.n)
 }
 
-// cached tells whether a name that was asked twice was asked of kube-dns once.
+// cached reports whether a name that was queried twice was queried at kube-dns once.
 func cached(from *testutil.NetNS, at netip.Addr, network string) error {
 	name := fresh()
 	first, err := ask(from, at, name, network)
@@ -306,7 +306,7 @@ func cached(from *testutil.NetNS, at netip.Addr, network string) error {
 
 var errAskedTwice = errors.New("kube-dns was asked twice")
 
-// direct tells whether kube-dns answers itself.
+// direct reports whether kube-dns answers itself.
 func direct(from *testutil.NetNS, at netip.Addr, network string) error {
 	err := cached(from, at, network)
 	if err == nil {

@@ -76,7 +76,7 @@ func says(q testutil.Question) *dns.Msg {
 	return m
 }
 
-// way is how a question is put.
+// way is how a query is put.
 type way struct {
 	name string
 	put  func(m *dns.Msg)
@@ -151,13 +151,13 @@ var ways = []way{
 	{once: true, name: "a backslash", raw: func(b []byte) []byte { b[13] = '\\'; return b }},
 }
 
-// message is a question as it is sent.
+// message is a query as it is sent.
 type message struct {
 	wire []byte
 	once bool // see way
 }
 
-// put are all questions of TestBytesOfStock, by what they are.
+// put are all queries of TestBytesOfStock, by what they are.
 func put(t *testing.T) (what []string, wire []message) {
 	t.Helper()
 	long := strings.Repeat(strings.Repeat("a", 62)+".", 4)
@@ -197,7 +197,7 @@ func put(t *testing.T) (what []string, wire []message) {
 }
 
 // TestAnswersOfStock asks a stock CoreDNS with NodeLocal DNSCache's Corefile, then the agent in its place with the same one: every type and
-// size, each bit, EDNS in its forms, and what is no question. Each question is asked twice, so that it is a miss and a hit, over UDP and TCP.
+// size, each bit, EDNS in its forms, and what is no query. Each query is sent twice, so that it is a miss and a hit, over UDP and TCP.
 // What is said is the same, but for TTLs, names' case, and whether a name is written in full or as a pointer.
 func TestAnswersOfStock(t *testing.T) {
 	t.Parallel() // it waits for answers that do not come
@@ -239,7 +239,7 @@ func alive(from *testutil.NetNS, at netip.Addr) error {
 	return err
 }
 
-// tell asks each question twice over both protocols, and returns what was answered: "" for nothing.
+// tell asks each query twice over both protocols, and returns what was answered: "" for nothing.
 func (n *node) tell(from *testutil.NetNS, wire []message) [][4]string {
 	n.t.Helper()
 	out := make([][4]string, len(wire))
@@ -279,7 +279,7 @@ func dial(t *testing.T, network string) net.Conn {
 	return conn
 }
 
-// silence is after how long there is no answer where there may be none. Beside other tests an answer takes up to 260 ms.
+// silence is after how long there is no answer where there may be none. Next to other tests an answer takes up to 260 ms.
 const silence = time.Second
 
 // exchange sends a message and returns the answer with its ID, and whether the connection is of further use.
@@ -326,7 +326,7 @@ func readFull(conn net.Conn, b []byte) (n int, err error) {
 	return n, nil
 }
 
-// normal is an answer as text without its TTLs, in lower case but for the question: the agent's owner names are in the question's case. Of
+// normal is an answer as text without its TTLs, in lower case but for the query: the agent's owner names are in the query's case. Of
 // EDNS only DO counts: other flags mean nothing, and an upstream that says them back is passed on by the stock cache.
 func normal(b []byte) string {
 	if b == nil {

@@ -163,7 +163,7 @@ func TestAgent(t *testing.T) {
 	}
 }
 
-// Where the host's filter drops, the agent lets its addresses through, in either iptables; without the programs it says what
+// Where the host's filter drops, the agent lets its addresses through, in either iptables; without the programs it reports what
 // is to be done, and kube-dns answers.
 func TestFilterDrops(t *testing.T) {
 	for _, kind := range []string{"nft", "legacy"} {
@@ -257,10 +257,10 @@ func TestAgentNeedsEachCapability(t *testing.T) {
 	}
 }
 
-// With all of them, a pod whose questions the host drops is given back to kube-dns.
+// With all of them, a pod whose queries the host drops is given back to kube-dns.
 func TestAgentPassesPodsBy(t *testing.T) { bypass(t, true) }
 
-// bypass has a pod ask whose questions to the agent are dropped. Only a packet in the pod's name tells the switch, which takes
+// bypass has a pod query whose queries to the agent are dropped. Only a packet in the pod's name tells the switch, which takes
 // CAP_NET_RAW.
 func bypass(t *testing.T, raw bool) {
 	t.Helper()

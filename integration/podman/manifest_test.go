@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// manifest is as much of a DaemonSet as says how its containers are confined.
+// manifest is as much of a DaemonSet as reports how its containers are confined.
 type manifest struct {
 	Spec struct {
 		Template struct {

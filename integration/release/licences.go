@@ -11,7 +11,7 @@ import (
 	"slices"
 )
 
-// licenceFile is how projects name the texts that a copy of theirs must have beside it.
+// licenceFile is how projects name the texts that a copy of theirs must have next to it.
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents|copyright)([.-].*)?$`)
 
 // licences are the texts of all modules that are linked and of Go itself, by their name in the archive. A module without one is an error:

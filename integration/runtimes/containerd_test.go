@@ -85,7 +85,7 @@ func (r *running) launch() {
 	})
 }
 
-// notReady says why conditions do not hold. A runtime has more of them, such as warnings of what it will drop.
+// notReady is the reason why conditions do not hold. A runtime has more of them, such as warnings of what it will drop.
 func notReady(s *runtimeapi.RuntimeStatus, conditions ...string) error {
 	for _, c := range s.Conditions {
 		if slices.Contains(conditions, c.Type) && !c.Status {
@@ -115,7 +115,7 @@ func (r *running) stop() {
 }
 
 // clean takes all pods down, then the runtime, and names what it leaves mounted. It must be called while the process runs,
-// which a test's own Cleanup comes too late for when the runtime was started anew.
+// which a test's own Cleanup comes too late for when the runtime was restarted.
 func (r *running) clean() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

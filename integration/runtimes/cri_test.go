@@ -135,7 +135,7 @@ type load struct {
 	Failed  []string `json:"failed"`
 }
 
-// asking has a pod ask all the time, until end is called.
+// asking has a pod query all the time, until end is called.
 func (c *cri) asking(p *pod) (end func() (load, error)) {
 	stop, done := make(chan struct{}), make(chan error, 1)
 	var sum load
@@ -175,7 +175,7 @@ type answer struct {
 	Error string        `json:"error"`
 }
 
-// serial tells apart what kube-dns answered for this question from what a cache kept of an earlier one.
+// serial tells apart what kube-dns answered for this query from what a cache kept of an earlier one.
 func (a answer) serial() string {
 	if len(a.Who) < 2 {
 		return ""

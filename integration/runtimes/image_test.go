@@ -15,7 +15,7 @@ import (
 // podImage is the name of the one image that the tests need, as pod and as the sandbox's own.
 const podImage = "neardns.test/pod:1"
 
-// buildImage writes a docker-archive with the static podimage program in it and returns its path: no registry is asked.
+// buildImage writes a docker-archive with the static podimage program in it and returns its path: no registry is queried.
 func buildImage(t *testing.T, dir string) string {
 	t.Helper()
 	bin := filepath.Join(dir, "podimage")

@@ -48,7 +48,7 @@ func (n *node) testVanished(t *testing.T) {
 	n.wantNoFiles(t)
 }
 
-// STATUS is asked by the runtime, and what it answers is the node's readiness: a cache that is away must not take that.
+// STATUS is queried by the runtime, and what it answers is the node's readiness: a cache that is away must not take that.
 func (n *node) testStatus(t *testing.T) {
 	n.killAgent()
 	testutil.Must(t, os.RemoveAll(n.stateDir())) // as before the first agent since the boot
@@ -64,7 +64,7 @@ func (n *node) testStatus(t *testing.T) {
 	n.startAgent()
 }
 
-// dropIn takes the entry out of the list and puts it beside it, as an operator may do by hand.
+// dropIn takes the entry out of the list and puts it next to it, as an operator may do by hand.
 func (n *node) dropIn() (folder string) {
 	n.t.Helper()
 	n.Host.Run(product("neardns-install"), "uninstall", "--cni-bin", n.cniBin(), "--cni-conf", n.cniConf())

@@ -191,7 +191,7 @@ func (n *node) wantKubeDNS(p *pod, name string) {
 	}
 }
 
-// serials are the different ones among the answers to four questions.
+// serials are the different ones among the answers to four queries.
 func (n *node) serials(p *pod, name string) ([]string, error) {
 	var serials []string
 	for _, network := range []string{"udp", "tcp"} {

@@ -91,7 +91,7 @@ func (n *node) awaitOverlay(t *testing.T, lever podfile.Lever) {
 	})
 }
 
-// The settings stand when the runtime says that the pod runs: nothing is awaited here.
+// The settings stand when the runtime reports that the pod runs: nothing is awaited here.
 func (n *node) testLevels(t *testing.T, lever podfile.Lever) {
 	cluster := n.ClusterDNS()[0].String()
 	const search = "search shop.svc.cluster.local svc.cluster.local cluster.local more.example"

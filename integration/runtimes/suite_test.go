@@ -121,7 +121,7 @@ func (n *node) testKilled(t *testing.T) {
 	n.wantNoFiles(t)
 }
 
-// One pod asks all the time while others come and go and the agent dies and comes back: each of its questions is answered, and so
+// One pod queries all the time while others come and go and the agent dies and comes back: each of its queries is answered, and so
 // are the first ones of each pod that comes.
 func (n *node) testLoad(t *testing.T) {
 	busy := n.mustRunPod(n.spec("asking"))
@@ -231,7 +231,7 @@ func (n *node) testRestart(t *testing.T) {
 	n.wantNoFiles(t)
 }
 
-// The main network writes its list anew: pods made meanwhile are not steered and work, and `watch` brings the entry back.
+// The main network writes its list again: pods made meanwhile are not steered and work, and `watch` brings the entry back.
 func (n *node) testRewritten(t *testing.T) {
 	old := n.mustRunPod(n.spec("kept"))
 	n.writeNetwork()
@@ -263,7 +263,7 @@ func (n *node) testRewritten(t *testing.T) {
 	n.wantNoFiles(t)
 }
 
-// A reboot takes the pods' namespaces and all of /run, and the main network writes its list anew before we come: the runtime's
+// A reboot takes the pods' namespaces and all of /run, and the main network writes its list again before we come: the runtime's
 // DEL of the pods from before must succeed, and new pods are steered once the agent is back.
 func (n *node) testReboot(t *testing.T) {
 	var pods []*pod

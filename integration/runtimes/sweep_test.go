@@ -123,7 +123,7 @@ func bundleNetNS(bundle string) string {
 	return ""
 }
 
-// shims are the processes that were told of this node's socket.
+// shims are the processes that were informed of this node's socket.
 func (n note) shims() []int {
 	var pids []int
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")

@@ -31,7 +31,7 @@ type blindResult struct {
 	Jittered     time.Duration // the same, where each draws its pause from half to one and a half times five seconds
 }
 
-// blind runs the seed's loop beside a server, with the key that may write everything.
+// blind runs the seed's loop next to a server, with the key that may write everything.
 func blind(ctx context.Context, s *zoneserver.Server, clusters, rounds int) (blindResult, error) {
 	var out blindResult
 	for round := range rounds {
@@ -60,7 +60,7 @@ func blind(ctx context.Context, s *zoneserver.Server, clusters, rounds int) (bli
 
 func blindAddress(i int) string { return fmt.Sprintf("203.0.113.%d", 1+i) }
 
-// agree runs the whole loop for ten clusters until each finds its address, twice in turn, and tells how long that took.
+// agree runs the whole loop for ten clusters until each finds its address, twice in turn, and reports how long that took.
 func agree(ctx context.Context, s *zoneserver.Server, host string, jitter float64) (time.Duration, int, error) {
 	const clusters = 10
 	start := time.Now()

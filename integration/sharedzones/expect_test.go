@@ -51,7 +51,7 @@ app.s._shared._neardns.z. 60 TXT strategy
 	want := expected("z.", []said{
 		{Cluster: "aaaaaaaa", Host: "app.z.", Addresses: addrs("192.0.2.1", "192.0.2.2")},
 		{Cluster: "bbbbbbbb", Host: "app.z.", Addresses: addrs("192.0.2.2", "2001:db8::1")},
-		{Cluster: "cccccccc", Host: "app.z."}, // says nothing
+		{Cluster: "cccccccc", Host: "app.z."}, // reports nothing
 	})
 	if lost, left := differences(want, held("z.", records(t, zone))); len(lost)+len(left) > 0 {
 		t.Errorf("a good zone: lost %v, left over %v", lost, left)

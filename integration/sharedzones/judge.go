@@ -36,7 +36,7 @@ func (s *stand) zoneIs(timeout time.Duration, clusters ...*cluster) (took time.D
 	}
 }
 
-// unsettled tells which clusters are not where their files want them.
+// unsettled reports which clusters are not where their files want them.
 func (s *stand) unsettled() string {
 	var out []string
 	for _, c := range s.all {

@@ -75,7 +75,7 @@ func away(s *stand, c *cell, sz size) {
 }
 
 // stalls has each write of the primary wait for its disk: strace, which the kernel lets delay a system call, stands for the disk. The
-// stall is longer than the five seconds that a cluster waits for an answer, so that nobody knows which messages were taken.
+// stall is longer than the five seconds that a cluster waits for an answer, so that is not known which messages were taken.
 func stalls(s *stand, c *cell, sz size) {
 	clusters := s.startAll(sz.clusters, clusterOptions{})
 	publish := func(version int) {
@@ -95,7 +95,7 @@ func stalls(s *stand, c *cell, sz size) {
 	trace.Signal(os.Interrupt)
 	_ = trace.Wait()
 	free := time.Now()
-	testutil.Eventually(s.t, func() error { // PowerDNS works off first what nobody waits for any more
+	testutil.Eventually(s.t, func() error { // PowerDNS works off first what no client waits for any more
 		_, err := s.server.Transfer()
 		return err
 	})

@@ -19,7 +19,7 @@ type faults struct {
 type traffic struct {
 	Updates    int // without heartbeats
 	Heartbeats int
-	Reads      int // transfers and questions
+	Reads      int // transfers and queries
 	Busy       int // UPDATEs among them that the server answered by SERVFAIL: PowerDNS while its database is locked
 }
 

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A relay counts by what a message changes, and loses what it is told to: before the server has it, or the answer alone.
+// A relay counts by what a message changes, and loses what it is instructed to: before the server has it, or the answer alone.
 func TestRelay(t *testing.T) {
 	const delay = time.Hour
 	taken := make(chan struct{}, 100)

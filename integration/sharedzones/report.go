@@ -51,7 +51,7 @@ type result struct {
 	Cells []cell `json:"cells"`
 }
 
-// good tells whether every bar was met.
+// good reports whether every bar was met.
 func (r result) good() bool {
 	return !slices.ContainsFunc(r.Cells, func(c cell) bool { return len(c.Missed) > 0 })
 }

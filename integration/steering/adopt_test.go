@@ -88,7 +88,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// ours tells whether a pod has rules of ours; iptables leaves its own empty chains.
+// ours reports whether a pod has rules of ours; iptables leaves its own empty chains.
 func (p *pod) ours() bool {
 	rules := p.rules()
 	return strings.Contains(rules, "neardns") || strings.Contains(rules, "NEARDNS")
@@ -159,7 +159,7 @@ func TestAdoptStale(t *testing.T) {
 		}
 		return nil
 	})
-	// One that comes is adopted while the agent runs, and a cache that is not there says nothing of anybody.
+	// One that comes is adopted while the agent runs, and a cache that is not there reports nothing of anybody.
 	testutil.Must(t, os.Rename(n.path("kept"), n.path("cni-cache/results/pods-"+living.container()+"-eth0")))
 	testutil.Eventually(t, func() error { return living.adopted(podfile.Steered) })
 	testutil.Must(t, os.Rename(n.path("cni-cache"), n.path("away")))

@@ -18,7 +18,7 @@ import (
 // adoptedWithin is how long after it serves an agent has steered the pods that ran before it.
 const adoptedWithin = 2 * time.Second
 
-// TestTimingAdoptUnderLoad: 50 pods ask 500 questions a second, over sockets and connections that stay, while the agent comes, is killed
+// TestTimingAdoptUnderLoad: 50 pods send 500 queries per second, over sockets and connections that stay, while the agent comes, is killed
 // half-way, comes back, and pods end; then neardns is removed from the node.
 // State: TestAdoptAgain (this package). Bound: none of ours; rounds follow the files' events.
 func TestTimingAdoptUnderLoad(t *testing.T) {
@@ -118,7 +118,7 @@ func TestTimingAdoptUnderLoad(t *testing.T) {
 	}
 	t.Logf("sent %d, lost %d, wrong %d, slowest %v; over connections that stay, too: %d asked, %d lost", all.sent, all.lost(), all.wrong,
 		waited.Round(time.Millisecond), asked, lost)
-	// A kill costs the questions that come until the kernel has ended the process (D-016); nothing else may cost one.
+	// A kill costs the queries that come until the kernel has ended the process (D-016); nothing else may cost one.
 	for _, at := range all.unanswered {
 		if at.Before(killed.Add(-waited)) || at.After(dead.Add(slack/10)) {
 			t.Errorf("a question is lost %v after the kill, which took %v", at.Sub(killed).Round(time.Millisecond), dead.Sub(killed).Round(time.Millisecond))

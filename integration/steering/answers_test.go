@@ -53,7 +53,7 @@ func (c *changing) answer(q testutil.Question) *dns.Msg {
 		add("1 IN A 192.0.2.1")
 	case "long":
 		add("3600 IN A 10.1.1.9")
-	default: // as a resolver that looks at what stands beside a question
+	default: // as a resolver that looks at what stands next to a query
 		address := "203.0.113.7"
 		if o := q.Msg.IsEdns0(); o != nil {
 			for _, option := range o.Option {

@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// target is whom a pod asks, and how.
+// target is whom a pod queries, and how.
 type target struct {
 	addr    netip.Addr
 	network string
@@ -35,10 +35,10 @@ func (n *node) all() []target { return targets(append(n.ClusterDNS(), n.locals()
 
 var names atomic.Int64
 
-// freshName is a name that nobody has asked for yet.
+// freshName is a name that nobody has queried yet.
 func freshName() string { return fmt.Sprintf("name%d.default.svc.cluster.local.", names.Add(1)) }
 
-// client is whoever asks: a pod, or a process on the host.
+// client is a pod, or a process on the host.
 type client struct {
 	ns  *testutil.NetNS
 	own []netip.Addr // as kube-dns sees it when asked directly
@@ -62,7 +62,7 @@ func (c client) ask(at target, name string, timeout time.Duration) (*testutil.An
 	return a, rightData(a)
 }
 
-// rightData tells whether the answer is whole: from kube-dns, with the address that it makes of its serial.
+// rightData reports whether the answer is whole: from kube-dns, with the address that it makes of its serial.
 func rightData(a *testutil.Answer) error {
 	if a.Who != "KUBEDNS" || a.Rcode() != "NOERROR" || len(a.Msg.Answer) != 1 {
 		return fmt.Errorf("wrong answer: %s\n%s", a, a.Msg)
@@ -74,7 +74,7 @@ func rightData(a *testutil.Answer) error {
 	return nil
 }
 
-// direct tells whether kube-dns saw the client itself, and not the agent.
+// direct reports whether kube-dns saw the client itself, and not the agent.
 func (c client) direct(a *testutil.Answer) bool {
 	for _, own := range c.own {
 		if a.Client == own {
@@ -84,7 +84,7 @@ func (c client) direct(a *testutil.Answer) bool {
 	return false
 }
 
-// steered tells whether a question goes to the cache: the second answer is the first one.
+// steered reports whether a query goes to the cache: the second answer is the first one.
 func (c client) steered(at target) error {
 	name := freshName()
 	miss, err := c.ask(at, name, time.Second*testutil.Slowness())
@@ -104,7 +104,7 @@ func (c client) steered(at target) error {
 	return nil
 }
 
-// fellBack tells whether a question goes to kube-dns, by the client itself.
+// fellBack reports whether a query goes to kube-dns, by the client itself.
 func (c client) fellBack(at target, timeout time.Duration) error {
 	name := freshName()
 	first, err := c.ask(at, name, timeout)

@@ -13,7 +13,7 @@ import (
 // made are the products, and the reference plugins.
 var made = programs.Of("neardns", "neardns-agent", "neardns-install", "ptp", "bridge", "host-local", "coredns")
 
-// inside says that the process has a mount namespace of its own.
+// inside reports that the process has a mount namespace of its own.
 const inside = "NEARDNS_STEERING_INSIDE"
 
 // TestMain runs the tests in a mount namespace of their own, with a BPF file system: what agents leave in it outlives them and goes with

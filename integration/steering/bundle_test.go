@@ -16,7 +16,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// A report of a node on which all runs has what helps, and neither the names that pods asked for nor the secrets beside them.
+// A report of a node on which all runs has what helps, and neither the names that pods queried nor the secrets next to them.
 func TestBundle(t *testing.T) {
 	t.Parallel()
 	const key = "NoTCJU+DMqFWywaPyxSijrDEA/DC3nK0xi3AMEZuPVk="

@@ -33,7 +33,7 @@ func (n *node) refuse(p *pod) (allow func()) {
 type crowd struct {
 	n                   *node
 	asked, lost, direct atomic.Int64
-	since               atomic.Pointer[time.Time] // what was asked before does not count
+	since               atomic.Pointer[time.Time] // what was queried before does not count
 	starved             int                       // leases that the agent had lost then to a busy machine
 	last                atomic.Value              // what was wrong last
 	stop                chan struct{}
@@ -84,7 +84,7 @@ func (c *crowd) end() {
 	c.wg.Wait()
 }
 
-// forget has what was asked until now not count, such as what is on its way and will be lost after five seconds.
+// forget has what was queried until now not count, such as what is on its way and will be lost after five seconds.
 func (c *crowd) forget() {
 	now := time.Now()
 	c.since.Store(&now)
@@ -146,7 +146,7 @@ func TestEgressPolicy(t *testing.T) {
 	// A stopped agent hears nobody. It must not think so of anybody.
 	n.lapse(func() { n.wantFallback(p.client(), "stopped", n.all()...) })
 	n.awaitReady()
-	testutil.Eventually(t, func() error { // the questions of the pause are over
+	testutil.Eventually(t, func() error { // the queries of the pause are over
 		if direct := others.direct.Swap(0); direct > 0 {
 			return fmt.Errorf("%d answers by kube-dns itself", direct)
 		}
@@ -174,7 +174,7 @@ func TestEgressPolicy(t *testing.T) {
 }
 
 // One pod of twenty-one is hit at its own link, before the switch, some time after it was steered: the host counts nothing of it, so
-// only its pod table and the agent's question from its netns can tell. It is answered by kube-dns, named, and steered again
+// only its pod table and the agent's query from its netns can tell. It is answered by kube-dns, named, and steered again
 // when the policy goes. The others notice nothing.
 func TestLatePolicyAtTheLink(t *testing.T) {
 	t.Parallel()

@@ -30,7 +30,7 @@ const envCilium = "NEARDNS_CILIUM"
 // ciliumStart bounds Cilium's start and its first compilation.
 const ciliumStart = 3 * time.Minute
 
-// ciliums are Cilium's two ways in kube-proxy's place: pods' questions are translated at their sockets, or at their links. The host's own
+// ciliums are Cilium's two ways in kube-proxy's place: pods' queries are translated at their sockets, or at their links. The host's own
 // sockets are translated in both.
 func ciliums() []datapath {
 	return []datapath{
@@ -59,14 +59,14 @@ func (p *pod) wantCilium(peer netip.Addr) {
 	}
 }
 
-// TestCilium: beside Cilium's datapath hits are answered at the pod's link, and everything else is Cilium's.
+// TestCilium: next to Cilium's datapath hits are answered at the pod's link, and everything else is Cilium's.
 func TestCilium(t *testing.T) {
 	for _, d := range ciliums() {
 		t.Run(d.name, func(t *testing.T) { hitsBeside(t, d) })
 	}
 }
 
-// TestCiliumFaults: beside Cilium's datapath no question is lost, whatever becomes of our agent.
+// TestCiliumFaults: next to Cilium's datapath no query is lost, whatever becomes of our agent.
 func TestCiliumFaults(t *testing.T) {
 	for _, d := range ciliums() {
 		t.Run(d.name, func(t *testing.T) { faultsBeside(t, d) })

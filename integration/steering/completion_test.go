@@ -235,7 +235,7 @@ func countQuestions(t *testing.T, searches []string) {
 				if out := tc.pod.lookup(library, "count", "any", host); !strings.Contains(out, "192.0.2.8") || !strings.Contains(out, "2001:db8::8") {
 					t.Errorf("%s, %s: %s", library, tc.name, out)
 				}
-				testutil.Eventually(t, func() error { // a question is counted when its answer is out
+				testutil.Eventually(t, func() error { // a query is counted when its answer is out
 					if questions[i] = n.podCounts(tc.pod) - before; questions[i] == 0 {
 						return fmt.Errorf("%s, %s: no question was counted", library, tc.name)
 					}
@@ -255,7 +255,7 @@ func countQuestions(t *testing.T, searches []string) {
 	}
 }
 
-// TestCompletionIsThePodsOwn: pods of two namespaces ask the same questions behind one cache, under load, while one of them goes
+// TestCompletionIsThePodsOwn: pods of two namespaces ask the same queries behind one cache, under load, while one of them goes
 // and its address comes to another. None gets what is another's. A walk that takes too long, or a pod that is not known yet, is
 // left to the pod.
 func TestCompletionIsThePodsOwn(t *testing.T) {

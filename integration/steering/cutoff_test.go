@@ -14,7 +14,7 @@ import (
 )
 
 // What pods see when a living agent cannot do its work, or the world around it changes: somebody is cut off from somebody, and
-// pods are to be answered soon as if neardns did not exist. Each cell is a node of its own on which a pod asks over UDP and TCP,
+// pods are to be answered soon as if neardns did not exist. Each cell is a node of its own on which a pod queries over UDP and TCP,
 // in IPv4 and IPv6, for names that the cache holds and for new ones, from before the cut until all is well for good.
 
 // way is how a node's pods come to the cache.
@@ -34,7 +34,7 @@ type cut struct {
 	limit time.Duration
 	zone  string
 	do    func(t *testing.T, n *node, p *pod)
-	// named: not tried where pods name our address by themselves. What is dropped is what they ask for then, with us or without.
+	// named: not tried where pods name our address by themselves. What is dropped is what they query then, with us or without.
 	named bool
 }
 
@@ -58,7 +58,7 @@ func cuts() []cut {
 			})
 		}, false},
 		{"agent ↛ kube-dns (no route from the host)", cutoff.Lease, "", func(_ *testing.T, n *node, p *pod) {
-			// The host's own questions have no route; what is forwarded has one.
+			// The host's own queries have no route; what is forwarded has one.
 			each(n, func(is4 bool, _ string) {
 				flag := map[bool]string{true: "-4", false: "-6"}[is4]
 				n.Host.Run("ip", flag, "rule", "add", "pref", "10", "iif", "lo", "ipproto", "udp", "dport", "53", "unreachable")
@@ -105,7 +105,7 @@ func cuts() []cut {
 }
 
 // replaceProxy takes kube-proxy's rules away and has the cluster DNS address translated at the links instead, statelessly, as
-// what stands in kube-proxy's place may do it: the pod's own questions are answered, those of the host are not.
+// what stands in kube-proxy's place may do it: the pod's own queries are answered, those of the host are not.
 func (n *node) replaceProxy(p *pod) {
 	n.t.Helper()
 	n.Proxy.Remove()

@@ -4,6 +4,6 @@
 // It must never look into the products: what it knows of them is what an operator can see, their output, their files and
 // the kernel's state.
 //
-// Failure policy: a test that cannot run here says why through testutil.Skip; everything else fails it, with the agent's
+// Failure policy: a test that cannot run here gives the reason through testutil.Skip; everything else fails it, with the agent's
 // log.
 package steering

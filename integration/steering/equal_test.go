@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// equalCorefile is a kube-dns with more than Kubernetes' own zone: a zone of its own, hosts, a name written anew, a template, a
+// equalCorefile is a kube-dns with more than Kubernetes' own zone: a zone of its own, hosts, a name rewritten, a template, a
 // stub domain. The cluster's zone comes from a file, which answers as the kubernetes plugin does.
 const equalCorefile = `.:53 {
     errors
@@ -59,9 +59,9 @@ func (q equalQuestion) String() string { return q.name + " " + dns.TypeToString[
 
 const equalQuestions = 2000
 
-// equalCorpus draws names of every kind that pods ask for, the same each time.
+// equalCorpus draws names of every kind that pods query, the same each time.
 func equalCorpus() []equalQuestion {
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same questions each time
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same queries each time
 	kinds := []uint16{dns.TypeA, dns.TypeA, dns.TypeA, dns.TypeAAAA, dns.TypeAAAA, dns.TypeSRV, dns.TypeTXT, dns.TypeMX, dns.TypeCNAME, dns.TypeNS, dns.TypeSOA, dns.TypePTR, dns.TypeHTTPS}
 	hows := []string{"udp", "edns", "edns", "tcp"}
 	seen := map[equalQuestion]bool{}
@@ -237,7 +237,7 @@ func TestEqualToKubeDNS(t *testing.T) {
 			t.Logf("kube-dns said:\n%s", kubeDNS.Output())
 		}
 	})
-	// As install/base has it: kube-dns's Corefile decides whether the node's resolver is asked.
+	// As install/base has it: kube-dns's Corefile decides whether the node's resolver is queried.
 	n.write("resolv.conf", "nameserver "+n.ExternalAddrs()[0].String()+"\n")
 	n.configure(fmt.Sprintf("upstreams: {external: auto, kubeDNSCorefile: %s, nodeResolvConf: %s}\n", filepath.Join(dir, "Corefile"), n.path("resolv.conf")))
 	at := target{n.ClusterDNS()[0], "udp"}

@@ -88,7 +88,7 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// flooded lets one pod ask for qps random names a second while the upstream takes five seconds for each. It calls f with another pod and
+// flooded lets one pod query qps random names a second while the upstream takes five seconds for each. It calls f with another pod and
 // names in the cache as soon as the flood is shed, and fails unless the agent's memory and misses stayed bounded: without bounds it would
 // hold the queries of five seconds, 20,000 and more.
 func flooded(t *testing.T, qps int, f func(n *node, quiet *pod, names []string)) {

@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// successor starts a second agent beside the running one. Its pod's folder marks it as newer.
+// successor starts a second agent next to the running one. Its pod's folder marks it as newer.
 func (n *node) successor(pod string, args ...string) *testutil.Process {
 	n.t.Helper()
 	dir := n.path(pod)

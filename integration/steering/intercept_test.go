@@ -14,7 +14,7 @@ import (
 // optOut is the annotation of a pod that wants nothing of neardns.
 var optOut = map[string]string{"neardns.io/steer": "false"}
 
-// intercepting makes a node whose agent takes everybody's questions, with the second Service that this needs.
+// intercepting makes a node whose agent takes everybody's queries, with the second Service that this needs.
 func intercepting(t *testing.T, s setup) *node {
 	t.Helper()
 	s.config = "interceptNode: true\nupstreams: {cluster: [" + strings.Join(quoted(s.upstreams()), ", ") + "], external: []}\n"
@@ -110,7 +110,7 @@ func TestInterceptNode(t *testing.T) {
 	}
 }
 
-// TestInterceptNodeNeedsAnotherUpstream: the agent's own questions to the cluster DNS address would come back to it.
+// TestInterceptNodeNeedsAnotherUpstream: the agent's own queries to the cluster DNS address would come back to it.
 func TestInterceptNodeNeedsAnotherUpstream(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, setup{config: "interceptNode: true\n"})

@@ -57,7 +57,7 @@ func (n *node) wantInKernel(pods, refused int) {
 	})
 }
 
-// kernelAnswers is how many questions the kernel has answered.
+// kernelAnswers is how many queries the kernel has answered.
 func (n *node) kernelAnswers() int64 {
 	n.t.Helper()
 	a, err := n.askAgent()
@@ -142,7 +142,7 @@ func TestKernelHits(t *testing.T) {
 				if n := kernel() - answers; n < asked*95/100 || n > asked {
 					t.Errorf("%s: the kernel answered %d of %d", at, n, asked)
 				}
-				testutil.Eventually(t, func() error { // the agent counts a question when its answer is out
+				testutil.Eventually(t, func() error { // the agent counts a query when its answer is out
 					if q, k := n.countsInKernel(p); q-queries != asked || k-inKernel != kernel()-answers {
 						return fmt.Errorf("%s: %d questions are counted, %d of them in the kernel; it was asked %d", at, q-queries, k-inKernel, asked)
 					}
@@ -219,7 +219,7 @@ func TestKernelHitsOutliveTheAgent(t *testing.T) {
 	n.heat(p, at, hot)
 }
 
-// TestKernelHitsAreNotOlder: what a name says anew comes to a pod that the kernel answers no later than to one that the agent does.
+// TestKernelHitsAreNotOlder: a new answer of a name comes to a pod that the kernel answers no later than to one that the agent does.
 func TestKernelHitsAreNotOlder(t *testing.T) {
 	t.Parallel()
 	n := newKernelNode(t, setup{families: testutil.IPv4})
@@ -257,7 +257,7 @@ func TestKernelHitsAreNotOlder(t *testing.T) {
 	}
 }
 
-// TestKernelHitsAndPolicies: a pod whose other questions are lost is not kept from kube-dns by the hits that it gets.
+// TestKernelHitsAndPolicies: a pod whose other queries are lost is not kept from kube-dns by the hits that it gets.
 func TestKernelHitsAndPolicies(t *testing.T) {
 	for name, refuse := range map[string]func(n *node, p *pod) (allow func()){
 		"at the host's filter": (*node).refuse,
@@ -382,7 +382,7 @@ func (n *node) otherProgram(p *pod) {
 	n.t.Cleanup(func() { there.Close() })
 }
 
-// hasProgram tells whether a pod's link has a program for what comes from it.
+// hasProgram reports whether a pod's link has a program for what comes from it.
 func (n *node) hasProgram(p *pod) bool {
 	n.t.Helper()
 	on, err := n.Host.Netlink().LinkByName(p.hostLink(n))

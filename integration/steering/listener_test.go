@@ -17,7 +17,7 @@ import (
 )
 
 // deafen ends one listening socket of the agent from outside, by a copy of its descriptor. A UDP socket gets a filter that
-// lets nothing pass, as one that nobody reads any more: it stays bound, so the switch's own look at the socket finds it. A
+// lets nothing pass, as one that no program reads any more: it stays bound, so the switch's own look at the socket finds it. A
 // TCP socket, which may be one of MPTCP and then takes no filter, is bound to a link over which nothing comes. (One that stops listening is
 // none that is deaf: the agent has it listen again.)
 func (n *node) deafen(protocol string, family int) (undo func()) {
@@ -25,7 +25,7 @@ func (n *node) deafen(protocol string, family int) (undo func()) {
 	pid := n.agent.PID()
 	at := map[int]string{4: hexAddress(steering4.AsSlice()), 6: hexAddress(steering6.AsSlice())}[family] + ":0035"
 	file := protocol + map[int]string{4: "", 6: "6"}[family]
-	table := n.Host.Run("cat", "/proc/self/net/"+file) // the agent's own tells of its first thread, which may be at a prober
+	table := n.Host.Run("cat", "/proc/self/net/"+file) // the agent's own shows its first thread, which may be at a prober
 	inode := ""
 	for line := range strings.Lines(table) {
 		if f := strings.Fields(line); len(f) > 9 && f[1] == at && strings.Trim(f[2], "0:") == "" {
@@ -85,14 +85,14 @@ func hexAddress(b []byte) string {
 	return out
 }
 
-// holds tells whether the kernel holds a lease.
+// holds reports whether the kernel holds a lease.
 func (n *node) holds(want target) bool {
 	return slices.ContainsFunc(n.leases(), func(l steer.LeaseState) bool {
 		return l.Address == want.addr && l.Protocol.String() == want.network
 	})
 }
 
-// TestDeafListener: a socket that nobody reads any more costs its own address and protocol the lease, and no other.
+// TestDeafListener: a socket that no program reads any more costs its own address and protocol the lease, and no other.
 func TestDeafListener(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, setup{families: testutil.Dual})

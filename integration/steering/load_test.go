@@ -20,7 +20,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// load is a paced client: each question has its own time, whatever became of those before it, and is asked once.
+// load is a paced client: each query has its own time, whatever became of those before it, and is queried once.
 type load struct {
 	from    *testutil.NetNS
 	server  netip.AddrPort
@@ -29,7 +29,7 @@ type load struct {
 	names   []string // asked in turn; TTLs are the names' own affair
 }
 
-// loadTimeout is when a question counts as lost: what a resolver with options timeout:1 waits.
+// loadTimeout is when a query counts as lost: what a resolver with options timeout:1 waits.
 const loadTimeout = time.Second
 
 // outcome is what became of a load.
@@ -137,7 +137,7 @@ func (c *lane) read() {
 			return
 		}
 		if err != nil || n < 12 {
-			continue // an ICMP error of an earlier question
+			continue // an ICMP error of an earlier query
 		}
 		now := time.Now()
 		id, rcode, answers := binary.BigEndian.Uint16(buf), buf[3]&15, binary.BigEndian.Uint16(buf[6:])
@@ -155,7 +155,7 @@ func (c *lane) read() {
 	}
 }
 
-// packed is a question for an address.
+// packed is a query for an address.
 func packed(name string, id uint16) []byte {
 	m := new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.TypeA)
 	m.Id = id
@@ -166,7 +166,7 @@ func packed(name string, id uint16) []byte {
 	return wire
 }
 
-// flood sends at most qps questions a second for names that nobody asked before, until stop is closed, and reads no more of
+// flood sends at most qps queries per second for names that no client queried before, until stop is closed, and reads no more of
 // the answers than it has to. It returns how many it sent.
 func flood(t testing.TB, from *testutil.NetNS, server netip.AddrPort, label string, qps int, stop <-chan struct{}) int {
 	t.Helper()

@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestNameserverLocal is the life of a pod whose resolv.conf was made to name the node's local addresses: it asks whom its file names,
+// TestNameserverLocal is the life of a pod whose resolv.conf was made to name the node's local addresses: it queries whom its file names,
 // and is answered whether the agent never started, serves, was killed, hangs, goes on by another configuration or is taken off the node.
 func TestNameserverLocal(t *testing.T) {
 	for _, backend := range chosen(envBackends, nftables, string(iptables.NFT), string(iptables.Legacy)) {

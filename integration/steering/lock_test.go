@@ -43,7 +43,7 @@ func (n *node) flush(program, table string) {
 
 // TestLockHeld has another program hold iptables' lock for longer than the agent and the plugin wait for it, while they have
 // something to do: the switch is flushed, a pod comes, the configuration changes. Pods have their answers all the while, the
-// reason is said by log, status, readiness and metrics, and once the lock is free all is done that was to be done.
+// reason is reported by log, status, readiness and metrics, and once the lock is free all is done that was to be done.
 func TestLockHeld(t *testing.T) {
 	n, hold := lockedNode(t)
 	p := n.addPod(nil)
@@ -74,7 +74,7 @@ func TestLockHeld(t *testing.T) {
 	from = len(n.agent.Output())
 	n.configure("stubDomains: {corp.example: [\"192.0.2.1\"]}\n")
 	n.hup()
-	testutil.Eventually(t, func() error { // each round of the agent's waits for the lock anew
+	testutil.Eventually(t, func() error { // each round of the agent's waits for the lock again
 		if !strings.Contains(n.agent.Output()[from:], refused) {
 			return errors.New("the agent does not say that it cannot take over the configuration")
 		}
@@ -98,7 +98,7 @@ func TestLockHeld(t *testing.T) {
 }
 
 // TestStartBehindLock starts an agent while another program holds the lock. It waits instead of ending, and works by the rules
-// that stand, though it may choose: that a lock is held says nothing of what the kernel can do.
+// that stand, though it may choose: that a lock is held proves nothing about what the kernel can do.
 func TestStartBehindLock(t *testing.T) {
 	n, hold := lockedNode(t)
 	p := n.addPod(nil)
@@ -125,7 +125,7 @@ func TestStartBehindLock(t *testing.T) {
 		t.Errorf("the rules are %s's now", s.Backend)
 	}
 
-	// One that is told to end while it waits does so.
+	// One that is instructed to end while it waits does so.
 	n.agent.Kill()
 	hold()
 	n.launchAgent()

@@ -11,9 +11,9 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestNeighbourIsNotServed: a host beside the node that sends our addresses there, as anybody on the segment may, never gets an
+// TestNeighbourIsNotServed: a host next to the node that sends our addresses there, as anybody on the segment may, never gets an
 // answer from the cache, whether or not the agent runs. At the local address it gets what it gets at the cluster DNS address,
-// from kube-dns; the same question is answered to a pod by the cache.
+// from kube-dns; the same query is answered to a pod by the cache.
 func TestNeighbourIsNotServed(t *testing.T) {
 	for _, s := range []setup{
 		{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.BridgeCNI},

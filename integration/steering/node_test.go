@@ -212,7 +212,7 @@ func (n *node) startWatch() {
 
 func (n *node) awaitReady() {
 	n.t.Helper()
-	// Under emulation a start by iptables alone takes three quarters of a minute where other work is beside it.
+	// Under emulation a start by iptables alone takes three quarters of a minute where other work is next to it.
 	testutil.Eventually(n.t, func() error {
 		select {
 		case <-n.agent.Exited():
@@ -319,7 +319,7 @@ func (n *node) run(args ...string) (code int, stdout, stderr string) {
 	return n.Host.StartCmd(cmd).ExitCode(patience), out.String(), errs.String()
 }
 
-// hasLink tells whether the host has a link.
+// hasLink reports whether the host has a link.
 func (n *node) hasLink(name string) bool {
 	n.t.Helper()
 	_, err := n.Host.Netlink().LinkByName(name)

@@ -12,7 +12,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// The second Service for kube-dns's pods, whom the agent asks while the first one's address is its own.
+// The second Service for kube-dns's pods, whom the agent queries while the first one's address is its own.
 var upstream4, upstream6 = netip.MustParseAddr("10.96.0.50"), netip.MustParseAddr("fd00:96::50")
 
 // TestClusterDNSOnLink is the KEP's arrangement: the cluster DNS address on the link, pods as they were, kube-proxy's translation

@@ -10,7 +10,7 @@ import (
 )
 
 // TestRearranged rolls agents over one another whose configurations arrange the node differently, without a cleanup between them: steered,
-// transparent, steered, transparent. No question is lost, of a pod with a table of ours and of one without.
+// transparent, steered, transparent. No query is lost, of a pod with a table of ours and of one without.
 func TestRearranged(t *testing.T) {
 	n := newNode(t, setup{families: testutil.Dual, config: kernelOn(t)})
 	steered, plain := n.addPod(nil), n.addOldPod()

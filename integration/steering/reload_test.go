@@ -116,7 +116,7 @@ func (n *node) addRedirect(upstreams string) {
 	ats := append(n.all(), targets(second)...)
 	n.wantSteered(p.client(), "second redirect", ats...)
 
-	// Gone from the configuration, still in the pod: its questions go to kube-dns.
+	// Gone from the configuration, still in the pod: its queries go to kube-dns.
 	n.reload(upstreams+redirects(n.ClusterDNS()), true)
 	n.wantFallback(p.client(), "second redirect taken out", targets(second)...)
 	n.wantSteered(p.client(), "second redirect taken out", n.all()...)
@@ -197,7 +197,7 @@ func TestReloadLosesNothing(t *testing.T) {
 	for i := range 20 {
 		until := asked.Load() + 20
 		n.reload(fmt.Sprintf("stubDomains: {corp%d.example: [%q]}\n", i, n.KubeDNSAddrs()[0]), i%2 == 0)
-		testutil.Eventually(t, func() error { // else a slow machine asks little while it reloads
+		testutil.Eventually(t, func() error { // else a slow machine queries little while it reloads
 			if asked := asked.Load(); asked < until {
 				return fmt.Errorf("%d questions asked, %d awaited", asked, until)
 			}

@@ -229,7 +229,7 @@ func digs(out string) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestResolverResolved: systemd-resolved in the pod asks the cache, and glibc asks it.
+// TestResolverResolved: systemd-resolved in the pod queries the cache, and glibc queries it.
 func TestResolverResolved(t *testing.T) {
 	resolved := os.Getenv(envResolved)
 	if resolved == "" {

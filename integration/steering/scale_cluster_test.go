@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	manyNodes   = 100 // unless NEARDNS_NODES says otherwise
+	manyNodes   = 100 // unless NEARDNS_NODES sets another
 	manyNames   = 20
 	podQPS      = 5
 	phase       = 20 * time.Second
@@ -40,7 +40,7 @@ const manyCorefile = `.:53 {
 }
 `
 
-// kubeDNS is one of the two servers that all nodes ask.
+// kubeDNS is one of the two servers that all nodes query.
 type kubeDNS struct {
 	t        *testing.T
 	ns       *testutil.NetNS
@@ -48,7 +48,7 @@ type kubeDNS struct {
 
 	mu      sync.Mutex // guards the fields below
 	process *testutil.Process
-	before  int // the questions of processes that ended
+	before  int // the queries of processes that ended
 }
 
 func (k *kubeDNS) start() {
@@ -76,7 +76,7 @@ func (k *kubeDNS) kill() {
 	k.process = nil
 }
 
-// asked is how many questions the server had.
+// asked is how many queries the server had.
 func (k *kubeDNS) asked() (sum int, err error) {
 	k.mu.Lock()
 	running, sum := k.process != nil, k.before
@@ -188,7 +188,7 @@ func (m *many) startAgents() {
 // measured is what became of a phase.
 type measured struct {
 	sent, lost int
-	asked      int // questions that kube-dns had
+	asked      int // queries that kube-dns had
 	peak       int // the most of them in a second
 	span       time.Duration
 }
@@ -199,7 +199,7 @@ func (m measured) String() string {
 
 func (m measured) losses() string { return fmt.Sprintf("%d of %d", m.lost, m.sent) }
 
-// asked is how many questions both servers had, or an error while one is on its way.
+// asked is how many queries both servers had, or an error while one is on its way.
 func (m *many) asked() (sum int, err error) {
 	for _, k := range m.servers {
 		asked, err := k.asked()
@@ -237,7 +237,7 @@ func (m *many) count(first int, stop <-chan struct{}) (out measured) {
 	return out
 }
 
-// during has every pod ask for as long as a phase takes and f runs. A question counts as lost that has no answer within a second, or one
+// during has every pod query as long as a phase takes and f runs. A query counts as lost that has no answer within a second, or one
 // that is an error.
 func (m *many) during(f func()) (out measured) {
 	m.t.Helper()
@@ -287,7 +287,7 @@ func (m *many) phases() (out []measured) {
 		}
 	}))
 	dead := m.servers[1]
-	out = append(out, m.during(func() { dead.ns.Down("eth0") })) // as a machine that lost its power: nobody says so
+	out = append(out, m.during(func() { dead.ns.Down("eth0") })) // as a machine that lost its power: nobody reports it
 	dead.ns.Up("eth0")
 	return out
 }

@@ -37,7 +37,7 @@ func (f *figures) row(cells ...any) {
 	f.t.Logf("%q", row)
 }
 
-// keep puts the table into the file that NEARDNS_SCALE names, beside the others that are there. A test that failed measured nothing.
+// keep puts the table into the file that NEARDNS_SCALE names, next to the others that are there. A test that failed measured nothing.
 func (f *figures) keep() {
 	f.t.Helper()
 	file := os.Getenv("NEARDNS_SCALE")

@@ -18,7 +18,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// fullNode is how many pods the kubelet runs at most, unless told otherwise.
+// fullNode is how many pods the kubelet runs at most, by default.
 const fullNode = 110
 
 // episode is something that happened to a node under load.
@@ -28,7 +28,7 @@ type episode struct {
 	from time.Time // until the next one begins
 }
 
-// episodes are a table of what happened, and of the questions that were lost meanwhile.
+// episodes are a table of what happened, and of the queries that were lost meanwhile.
 type episodes []episode
 
 func (e *episodes) begin(what string, f func() time.Duration) {
@@ -36,7 +36,7 @@ func (e *episodes) begin(what string, f func() time.Duration) {
 	*e = append(*e, episode{what, f(), from})
 }
 
-// lost counts the lost questions by episode: those that were due from its begin until the next one's.
+// lost counts the lost queries by episode: those that were due from its begin until the next one's.
 func (e episodes) lost(due []time.Time) []int {
 	out := make([]int, len(e))
 	for _, at := range due {
@@ -84,7 +84,7 @@ func reAdd(t *testing.T, p *pod) (add, del time.Duration) {
 	return middle(adds), middle(dels)
 }
 
-// TestScaleNode is a node full of pods, 109 of which ask 545 questions a second while it is looked at and broken.
+// TestScaleNode is a node full of pods, 109 of which send 545 queries per second while it is looked at and broken.
 func TestScaleNode(t *testing.T) {
 	n := newNode(t, setup{families: testutil.Dual, attach: testutil.PTP, proven: true, adopt: true})
 	f := &figures{t: t, name: "node", drawing: drawing{Head: []string{"a node of 110 pods, dual stack", "takes", "queries lost meanwhile"}}}

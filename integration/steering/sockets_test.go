@@ -23,7 +23,7 @@ func (n *node) dial(p *pod, at target) *testutil.Conn {
 	return c
 }
 
-// wantAnswers asks on open connections, one by one and pipelined, and checks who was asked.
+// wantAnswers asks on open connections, one by one and pipelined, and checks who was queried.
 func (n *node) wantAnswers(when string, p *pod, conns []*testutil.Conn, direct bool) {
 	n.t.Helper()
 	for _, c := range conns {
@@ -61,7 +61,7 @@ func TestOpenTCPConnections(t *testing.T) {
 			p := n.addPod(nil)
 			old := n.dialAll(p)
 			n.wantAnswers("no agent", p, old, true)
-			// Questions that are on their way while the agent comes up.
+			// Queries that are on their way while the agent comes up.
 			for _, c := range old {
 				for range 3 {
 					n.send(c, "delay-1500."+freshName())
@@ -98,7 +98,7 @@ func TestOpenTCPConnections(t *testing.T) {
 	}
 }
 
-// endWithQuestions ends the agent while questions are in flight: they are answered, and then comes the connection's end, in
+// endWithQuestions ends the agent while queries are in flight: they are answered, and then comes the connection's end, in
 // good order.
 func (n *node) endWithQuestions(conns []*testutil.Conn) {
 	n.t.Helper()

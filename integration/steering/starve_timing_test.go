@@ -11,7 +11,7 @@ import (
 )
 
 // TestTimingStarved gives the agent 2 ms of processor time in every 100 ms, which it shares with a program that never rests, while
-// a pod asks 1,000 times a second: it hands over to kube-dns, does not flap, and most questions are answered in time.
+// a pod queries 1,000 times a second: it hands over to kube-dns, does not flap, and most queries are answered in time.
 //
 // With 5 ms, before hits were answered ahead of CoreDNS, an agent that renewed by any answer lost 11.7 % of them over 20 s on two busy
 // cores, this one 3.1 % (and at 300 a second none and 0.5 %); most of it is lost in the first seconds, before the lease is. Now 5 ms are

@@ -109,7 +109,7 @@ func (f *traffic) pace(every, first time.Duration, ask func() error) {
 	})
 }
 
-// more waits until so many further questions were asked.
+// more waits until so many further queries were sent.
 func (f *traffic) more(questions int64) {
 	f.t.Helper()
 	until := f.asked.Load() + questions
@@ -201,8 +201,8 @@ func (f *traffic) overUDP(at netip.AddrPort, names ...string) func() error {
 	}
 }
 
-// overTCP asks over one connection after the other, or over one that is opened anew when its server has ended it between
-// two questions, as a resolver's connection is.
+// overTCP asks over one connection after the other, or over one that is reopened when its server has ended it between
+// two queries, as a resolver's connection is.
 func (f *traffic) overTCP(at netip.AddrPort, name string, stays bool) func() error {
 	var open *tcpClient
 	if stays {

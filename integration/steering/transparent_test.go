@@ -37,7 +37,7 @@ func (n *node) servers() []netip.Addr {
 	return out
 }
 
-// datapath is how an eBPF datapath brings pods' questions to kube-dns. begin makes a pod of it.
+// datapath is how an eBPF datapath brings pods' queries to kube-dns. begin makes a pod of it.
 type datapath struct {
 	name  string
 	begin func(n *node) *pod
@@ -85,8 +85,8 @@ func unconnected(ns *testutil.NetNS, server netip.AddrPort, question []byte) (an
 	return b[:size], netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), err
 }
 
-// TestTransparent: beside each kind of datapath hits are answered at the pod's link, by connected and by other sockets, as kube-dns answers
-// them. Nothing is laid in the pod or on the host, and what is no hit is kube-dns's, TCP among it.
+// TestTransparent: next to each kind of datapath hits are answered at the pod's link, by connected and by other sockets, as kube-dns
+// answers them. Nothing is laid in the pod or on the host, and what is no hit is kube-dns's, TCP among it.
 func TestTransparent(t *testing.T) {
 	for _, d := range datapaths() {
 		t.Run(d.name, func(t *testing.T) { hitsBeside(t, d) })
@@ -170,7 +170,7 @@ func (n *node) wantNothingLaid(p *pod) {
 	}
 }
 
-// TestTransparentFaults: beside each kind of datapath, with the agent never there, killed, hung and there again, no question under load is
+// TestTransparentFaults: next to each kind of datapath, with the agent never there, killed, hung and there again, no query under load is
 // lost, of names that the kernel has and of others. What a dead or hung agent left ends, and kube-dns answers.
 func TestTransparentFaults(t *testing.T) {
 	for _, d := range datapaths() {
@@ -213,7 +213,7 @@ func faultsBeside(t *testing.T, d datapath) {
 	n.awaitKubeDNS(p)
 }
 
-// awaitHits waits until the kernel answers what a load asks for.
+// awaitHits waits until the kernel answers what a load queries.
 func (n *node) awaitHits() {
 	n.t.Helper()
 	before := int64(-1)
@@ -232,7 +232,7 @@ func (n *node) awaitHits() {
 	})
 }
 
-// awaitAsked waits until kube-dns is asked for a name again and again: the kernel has no answer to it.
+// awaitAsked waits until kube-dns gets queries for a name again and again: the kernel has no answer to it.
 func (n *node) awaitAsked(name string) {
 	n.t.Helper()
 	before := n.DNS.Asked(name)

@@ -134,7 +134,7 @@ func TestKubeDNSOutageKeepsLeases(t *testing.T) {
 
 const cannotAsk = "this node cannot resolve the names that pods need"
 
-// outages ends kube-dns in three ways while a pod asks for a name in the cache.
+// outages ends kube-dns in three ways while a pod queries a name in the cache.
 func outages(t *testing.T, watch func(t *testing.T, n *node, f *traffic)) {
 	for name, end := range map[string]func(*node){
 		"hangs":        func(n *node) { n.DNS.Behave(testutil.Behaviour{Drop: true}) },

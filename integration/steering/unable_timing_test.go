@@ -46,7 +46,7 @@ func TestTimingLatePolicyAtTheLink(t *testing.T) {
 }
 
 // untilAnswered asks a fresh name five times a second at every target until each has been answered three times in a row by kube-dns
-// itself. It returns when the first of these was asked, and how many queries were lost before.
+// itself. It returns when the first of these was queried, and how many queries were lost before.
 func (n *node) untilAnswered(p *pod, bound time.Duration, ats ...target) (took time.Duration, lost int) {
 	n.t.Helper()
 	began := time.Now()

@@ -12,7 +12,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// second is the address of a second Service, which the agent asks in these tests.
+// second is the address of a second Service, which the agent queries in these tests.
 var second = netip.MustParseAddr("10.96.0.11")
 
 // TestClusterUpstreamDead lets the cluster upstream be dead or wrong in every way while the cluster DNS address answers:
@@ -77,11 +77,11 @@ func secondService(endpoints ...netip.Addr) []testutil.Service {
 // elsewhere puts the server outside of the cluster behind the second Service.
 func elsewhere(n *node) []testutil.Service { return secondService(n.ExternalAddrs()[0]) }
 
-// TestLoopThroughAnotherResolver has the external resolver ask this node's local address: the agent finds out, says so,
+// TestLoopThroughAnotherResolver has the external resolver query this node's local address: the agent finds out, reports it,
 // asks kube-dns instead, and the node goes on serving.
 func TestLoopThroughAnotherResolver(t *testing.T) {
 	n := newNode(t, setup{external: true, config: "upstreams: {external: [\"198.51.100.53\"]}\n"})
-	// As a resolver on the host would: the question comes to the agent's own socket.
+	// As a resolver on the host would: the query comes to the agent's own socket.
 	n.External.Behave(testutil.Behaviour{Handler: func(q testutil.Question) *dns.Msg {
 		c, err := testutil.Dial(n.Host, "udp", netip.AddrPortFrom(local4, 53), testutil.AskOptions{Timeout: time.Second})
 		if err != nil {
@@ -97,7 +97,7 @@ func TestLoopThroughAnotherResolver(t *testing.T) {
 	}})
 	pod := n.addPod(nil)
 	n.startAgent()
-	for _, server := range []string{"198.51.100.53:53", "10.96.0.10:53"} { // kube-dns asks the resolver, too
+	for _, server := range []string{"198.51.100.53:53", "10.96.0.10:53"} { // kube-dns queries the resolver, too
 		n.awaitLog(0, "upstream leads back to this node and is not used\" server="+server+" ")
 	}
 	before := n.External.Questions("")
@@ -116,7 +116,7 @@ func TestLoopThroughAnotherResolver(t *testing.T) {
 }
 
 // TestResolvConfNamesOurselves starts the agent on a resolv.conf that leads nowhere but to itself: it serves, asks kube-dns
-// for everything, and says what to mend. Once the file names another server, that one is asked.
+// for everything, and reports what to mend. Once the file names another server, that one is queried.
 func TestResolvConfNamesOurselves(t *testing.T) {
 	n := newNode(t, setup{external: true})
 	n.write("resolv.conf", "nameserver 169.254.20.10\nnameserver 169.254.20.11\n")
@@ -174,5 +174,5 @@ func TestKubeDNSRestarts(t *testing.T) {
 	want("after the restart", "NOERROR", 1)
 }
 
-// failLimit is after how many failures an upstream is asked last (internal/dns/forward).
+// failLimit is after how many failures an upstream is queried last (internal/dns/forward).
 const failLimit = 3

@@ -34,7 +34,7 @@ func TestTimingClusterUpstreamDead(t *testing.T) {
 			known = append(known, took)
 		}
 	}
-	// A silent one that is asked first costs 300 ms.
+	// A silent one that is queried first costs 300 ms.
 	slices.Sort(known)
 	if usual := known[len(known)/2]; usual > 200*time.Millisecond {
 		t.Errorf("most queries took %s and more: the dead upstream is known by then", usual.Round(time.Millisecond))

@@ -59,7 +59,7 @@ func runJobs() (err error) {
 	}
 }
 
-// askJob asks the host for the next job; nil says that there is none.
+// askJob asks the host for the next job; nil reports that there is none.
 func askJob(host io.Writer, answers *bufio.Reader) (*job, error) {
 	if _, err := fmt.Fprintf(host, "{\"Action\":%q}\n", nextJob); err != nil {
 		return nil, fmt.Errorf("ask for a job: %w", err)

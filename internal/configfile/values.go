@@ -25,7 +25,7 @@ func ParseAddr(s string) (netip.Addr, error) {
 	return a, nil
 }
 
-// ParseServer takes a server that is asked without TLS.
+// ParseServer takes a server that is queried without TLS.
 func ParseServer(s string) (nameserver.Address, error) {
 	a, err := nameserver.ParsePlain(s)
 	if err != nil && !errors.Is(err, nameserver.ErrLinkLocal) {

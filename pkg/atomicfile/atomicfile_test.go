@@ -24,7 +24,7 @@ func names(t *testing.T, dir string) string {
 	return strings.Join(out, " ")
 }
 
-// A file is written whole, with its mode, and nothing is left beside it; what fails leaves the old one.
+// A file is written whole, with its mode, and nothing is left next to it; what fails leaves the old one.
 func TestWrite(t *testing.T) {
 	for name, o := range map[string]Options{
 		"one name":       {Mode: 0o640, Folder: true},
@@ -60,7 +60,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// What a crash left under the one name goes, whatever it is, and nobody waits for it.
+// What a crash left under the one name goes, whatever it is, and nothing waits for it.
 func TestWriteOverLeftovers(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")

@@ -109,7 +109,7 @@ func FuzzReadAnswers(f *testing.F) {
 	})
 }
 
-// A commit beside the last part of a dump is told by the closing message alone.
+// A commit next to the last part of a dump is reported by the closing message alone.
 func TestInterrupted(t *testing.T) {
 	done := netlink.Header{Type: netlink.Done, Flags: netlink.Multi}
 	flagged := done

@@ -29,7 +29,7 @@ func TestWatchOverrun(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	// None of what arrives matters, so a tick tells of what did not. The reader stands still while there is news.
+	// None of what arrives matters, so a tick reports what did not. The reader stands still while there is news.
 	var reads sync.Mutex
 	var seen atomic.Int64
 	ticks := follow(ctx, conn, func([]netlink.Message) bool {
@@ -74,7 +74,7 @@ func TestWatchOverrun(t *testing.T) {
 	}
 }
 
-// Watch tells of all that comes where nobody says what matters, in the netns that it was given, and ends with its context.
+// Watch reports all that comes where no filter is set, in the netns that it was given, and ends with its context.
 func TestWatch(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns := testutil.NewNS(t, "host")

@@ -110,7 +110,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// sameAsLibrary tells whether a YAML library takes the text for the same. Equal keys it refuses, which here is the decoder's
+// sameAsLibrary reports whether a YAML library takes the text for the same. Equal keys it refuses, which here is the decoder's
 // part.
 func sameAsLibrary(t *testing.T, in string, got []byte) {
 	t.Helper()
@@ -138,7 +138,7 @@ func sameAsLibrary(t *testing.T, in string, got []byte) {
 	}
 }
 
-// hasEqualKeys tells whether an object in the JSON has one key twice.
+// hasEqualKeys reports whether an object in the JSON has one key twice.
 func hasEqualKeys(t *testing.T, text []byte) bool {
 	t.Helper()
 	d := json.NewDecoder(strings.NewReader(string(text)))

@@ -23,7 +23,7 @@ func Example() {
 	}
 	r := resolvconf.Form(node, pod, overlay, resolvconf.Kubernetes.Limits(), resolvconf.Truncate)
 
-	// The file that the pod has; only the lines that differ are written anew.
+	// The file that the pod has; only the lines that differ are rewritten.
 	file := resolvconf.Parse([]byte("# by the runtime\nsearch ns1.svc.cluster.local svc.cluster.local cluster.local foo.com\nnameserver 10.96.0.10\noptions ndots:5\n"))
 	file, err = file.With(r.Settings)
 	if err != nil {

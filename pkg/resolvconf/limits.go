@@ -10,7 +10,7 @@ import (
 
 // Limits bound the settings of a pod. A field that is 0 has the value of Kubernetes.
 type Limits struct {
-	Nameservers int // how many are asked
+	Nameservers int // how many are queried
 	Searches    int // how many domains are tried
 	SearchChars int // characters of the search list, the spaces between its domains included
 }

@@ -19,7 +19,7 @@ type Settings struct {
 	Options     []string `json:"options,omitempty"`
 }
 
-// Ndots returns how many dots a name needs to be asked as it is first: the option's last value that is a number, at most 15 as
+// Ndots returns how many dots a name needs to be queried as it is first: the option's last value that is a number, at most 15 as
 // in glibc and musl, and 1 without one (resolv.conf(5)).
 func (s Settings) Ndots() int {
 	ndots := 1

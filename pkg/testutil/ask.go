@@ -35,7 +35,7 @@ type Answer struct {
 	Who    string         // the DNSServer that made the answer; "" if none of them did
 	Serial int            // that server's count at that answer: a cached answer has an old one
 	Client netip.Addr     // the client as that server saw it
-	From   netip.AddrPort // whence the answer came: always the server that was asked
+	From   netip.AddrPort // whence the answer came: always the server that was queried
 	Msg    *dns.Msg
 	Size   int // of the message, in bytes
 	Took   time.Duration
@@ -55,8 +55,8 @@ func (e *WrongSourceError) Error() string {
 	return fmt.Sprintf("asked %s but the answer came from %s", e.Asked, e.Came)
 }
 
-// Ask asks one question from ns on a socket of its own; network is "udp" or "tcp". The UDP socket is not connected, so
-// that an answer from a wrong source is told apart (WrongSourceError) from none (os.ErrDeadlineExceeded).
+// Ask asks one query from ns on a socket of its own; network is "udp" or "tcp". The UDP socket is not connected, so
+// that an answer from a wrong source is distinguished (WrongSourceError) from none (os.ErrDeadlineExceeded).
 func Ask(ns *NetNS, server netip.AddrPort, name string, qtype uint16, network string, opts AskOptions) (*Answer, error) {
 	if network == "udp" {
 		s, err := OpenUDP(ns, server.Addr().Is4(), opts)
@@ -151,7 +151,7 @@ func OpenUDP(ns *NetNS, is4 bool, opts AskOptions) (*Socket, error) {
 	return &Socket{conn: conn, opts: opts}, nil
 }
 
-// Ask asks a server and waits for its answer; answers to earlier questions are passed over.
+// Ask asks a server and waits for its answer; answers to earlier queries are passed over.
 func (s *Socket) Ask(server netip.AddrPort, name string, qtype uint16) (*Answer, error) {
 	m := question(name, qtype, s.opts)
 	raw, err := m.Pack()
@@ -188,7 +188,7 @@ func (s *Socket) Ask(server netip.AddrPort, name string, qtype uint16) (*Answer,
 func (s *Socket) Close() { _ = s.conn.Close() }
 
 // Conn is a connection to one server, kept open: a connected UDP socket (the kernel then drops answers from other
-// addresses, and reports ICMP errors) or a TCP connection, whose questions may be pipelined. Not for concurrent use.
+// addresses, and reports ICMP errors) or a TCP connection, whose queries may be pipelined. Not for concurrent use.
 type Conn struct {
 	conn    *dns.Conn
 	network string
@@ -231,7 +231,7 @@ func Dial(ns *NetNS, network string, server netip.AddrPort, opts AskOptions) (*C
 	return &Conn{conn: &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}, network: network, server: server, opts: opts}, nil
 }
 
-// Ask asks and waits for the answer; late answers to earlier questions are passed over.
+// Ask asks and waits for the answer; late answers to earlier queries are passed over.
 func (c *Conn) Ask(name string, qtype uint16) (*Answer, error) {
 	return c.exchange(c.question(name, qtype))
 }
@@ -266,10 +266,10 @@ func (c *Conn) Send(name string, qtype uint16) (id uint16, err error) {
 	return m.Id, c.write(m)
 }
 
-// Receive waits for the next answer, to whichever question.
+// Receive waits for the next answer, to whichever query.
 func (c *Conn) Receive() (*Answer, error) { return c.read(time.Now().Add(c.opts.timeout())) }
 
-// Pipeline sends a question for each name before it reads the first answer, and returns the answers in the names' order.
+// Pipeline sends a query for each name before it reads the first answer, and returns the answers in the names' order.
 func (c *Conn) Pipeline(qtype uint16, names ...string) ([]*Answer, error) {
 	at := map[uint16]int{}
 	for i, name := range names {

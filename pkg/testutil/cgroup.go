@@ -164,7 +164,7 @@ func (g *Cgroup) PeakMemory() (peak int64) {
 	return peak
 }
 
-// Contains tells whether a process is in the cgroup.
+// Contains reports whether a process is in the cgroup.
 func (g *Cgroup) Contains(pid int) bool {
 	g.t.Helper()
 	procs, err := os.ReadFile(filepath.Join(g.dir, "cgroup.procs"))

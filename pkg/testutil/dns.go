@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// whoName owns the TXT record in the additional section by which every answer of a DNSServer says who gave it, as which
+// whoName owns the TXT record in the additional section by which every answer of a DNSServer reports who gave it, as which
 // question of that server's (the serial: a cached answer has an old one), and for which client. Caches keep it.
 const whoName = "who.invalid."
 
@@ -25,7 +25,7 @@ type DNSConfig struct {
 	Name    string           // who answers, such as "KUBEDNS"
 	Listen  []netip.AddrPort // each over UDP and TCP
 	Zones   []string         // names that it answers itself; none: all
-	Forward netip.AddrPort   // whom it asks for other names; invalid: they are refused
+	Forward netip.AddrPort   // the server for other names; invalid: they are refused
 	Records []string         // in zone file form; a name that has some has no others
 	Strict  bool             // names without records do not exist
 	TTL     uint32           // default 30
@@ -54,16 +54,16 @@ type DNSServer struct {
 	answering sync.WaitGroup
 }
 
-// Behaviour changes how a server answers every question.
+// Behaviour changes how a server answers every query.
 type Behaviour struct {
 	Drop    bool          // no answer, as a hung process
 	Delay   time.Duration // before each answer
 	Rcode   int           // answer with this code and nothing else
 	Handler func(Question) *dns.Msg
-	// Handler answers instead of everything else; nil drops the question, DNSServer.Answer(q) is the usual answer.
+	// Handler answers instead of everything else; nil drops the query, DNSServer.Answer(q) is the usual answer.
 }
 
-// Question is one question as a server got it.
+// Question is one query as a server got it.
 type Question struct {
 	Name     string // as asked, with the final dot
 	Type     uint16
@@ -105,7 +105,7 @@ func (s *DNSServer) end() {
 	s.answering.Wait()
 }
 
-// readBuffer has room for seconds of a test's questions. Linux gives 208 KiB, 270 questions, and then drops what comes while a
+// readBuffer has room for seconds of a test's queries. Linux gives 208 KiB, 270 queries, and then drops what comes while a
 // busy machine does not let the server read.
 const readBuffer = 4 << 20
 
@@ -190,14 +190,14 @@ func family(network string, at netip.AddrPort) string {
 	return network + "6"
 }
 
-// Behave changes the behaviour from the next question on; the zero Behaviour is the usual one.
+// Behave changes the behaviour from the next query on; the zero Behaviour is the usual one.
 func (s *DNSServer) Behave(b Behaviour) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.behaviour = b
 }
 
-// Questions is how many questions came over "udp", "tcp" or, with "", both, since the start or the last Forget.
+// Queries is how many queries came over "udp", "tcp" or, with "", both, since the start or the last Forget.
 func (s *DNSServer) Questions(network string) int {
 	n := int64(0)
 	if network != "tcp" {
@@ -209,7 +209,7 @@ func (s *DNSServer) Questions(network string) int {
 	return int(n)
 }
 
-// Asked is how many questions came for a name, whatever the type and case.
+// Asked is how many queries came for a name, whatever the type and case.
 func (s *DNSServer) Asked(name string) int {
 	n := 0
 	for _, q := range s.Log() {
@@ -220,7 +220,7 @@ func (s *DNSServer) Asked(name string) int {
 	return n
 }
 
-// Log lists the questions that came, oldest first.
+// Log lists the queries that came, oldest first.
 func (s *DNSServer) Log() []Question {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -289,7 +289,7 @@ func (s *DNSServer) serve(w dns.ResponseWriter, m *dns.Msg, network string, at n
 	_ = w.WriteMsg(answer) // the client may be gone
 }
 
-// Answer is the server's usual answer to a question, nil where it gives none.
+// Answer is the server's usual answer to a query, nil where it gives none.
 func (s *DNSServer) Answer(q Question) *dns.Msg {
 	name := strings.ToLower(q.Name)
 	answer := new(dns.Msg).SetReply(q.Msg)
@@ -349,7 +349,7 @@ func (s *DNSServer) forward(q Question, answer *dns.Msg) *dns.Msg {
 	return answer
 }
 
-// makeUp answers by the orders in the name's labels and tells whether there is an answer.
+// makeUp answers by the orders in the name's labels and reports whether there is an answer.
 func (s *DNSServer) makeUp(q Question, answer *dns.Msg) bool {
 	size, ttl := 0, s.config.TTL
 	for _, label := range dns.SplitDomainName(strings.ToLower(q.Name)) {

@@ -188,7 +188,7 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// TestWrongSource answers a question from an address that was not asked.
+// TestWrongSource answers a query from an address that was not queried.
 func TestWrongSource(t *testing.T) {
 	RequireRoot(t)
 	t.Parallel()

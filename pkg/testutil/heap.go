@@ -2,7 +2,7 @@ package testutil
 
 import "runtime"
 
-// Heap is how many bytes of the heap are in use, after what nobody holds was collected: the second time takes what the first one finalized.
+// Heap is how many bytes of the heap are in use, after garbage was collected: the second time takes what the first one finalized.
 func Heap() int64 {
 	runtime.GC()
 	runtime.GC()

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Families says which IP families a node has.
+// Families reports which IP families a node has.
 type Families int
 
 // The three kinds of cluster.
@@ -18,7 +18,7 @@ const (
 
 func (f Families) String() string { return [...]string{"ipv4", "ipv6", "dual"}[f] }
 
-// Has tells whether a family is among them.
+// Has reports whether a family is among them.
 func (f Families) Has(is4 bool) bool { return f == Dual || is4 == (f == IPv4) }
 
 // Attach is how pods hang on their node.
@@ -35,7 +35,7 @@ const (
 	NoneAttach Attach = ""            // AddPod makes the namespace only: a CNI plugin under test does the rest
 )
 
-// Addresses of the topology. The segment beside the node uses documentation ranges.
+// Addresses of the topology. The segment next to the node uses documentation ranges.
 var (
 	clusterDNS4, clusterDNS6 = netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a")
 	kubeDNS4, kubeDNS6       = netip.MustParseAddr("10.244.2.2"), netip.MustParseAddr("fd00:244:2::2")
@@ -53,7 +53,7 @@ type Options struct {
 	Families Families
 	Proxy    ProxyMode
 	Attach   Attach
-	External bool   // with a DNS server outside of the cluster, whom kube-dns asks for names that are not the cluster's
+	External bool   // with a DNS server outside of the cluster, which kube-dns queries for names that are not the cluster's
 	NoDNS    bool   // no scripted server in KubeDNS nor in ExternalNS: the caller runs its own there
 	Legacy   bool   // kube-proxy in iptables mode uses iptables-legacy, instead of what iptables is on this machine
 	Name     string // in the namespaces' names; default "node"
@@ -66,7 +66,7 @@ type Options struct {
 type Node struct {
 	Host       *NetNS // where kubelet, kube-proxy and the agent live
 	KubeDNS    *NetNS // kube-dns's pod
-	Neighbour  *NetNS // a host beside the node on its uplink segment (bridge seg0), and the way out
+	Neighbour  *NetNS // a host next to the node on its uplink segment (bridge seg0), and the way out
 	ExternalNS *NetNS // nil without Options.External
 
 	DNS      *DNSServer // answers as "KUBEDNS"; nil with Options.NoDNS

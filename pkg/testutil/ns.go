@@ -94,7 +94,7 @@ func (n *NetNS) create() (err error) {
 	return n.handle.LinkSetUp(lo)
 }
 
-// lockFile makes <path>.lock, already locked when it appears under that name: sweep takes what nobody holds.
+// lockFile makes <path>.lock, already locked when it appears under that name: sweep takes what no process holds.
 func lockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
@@ -106,7 +106,7 @@ func lockFile(path string) (*os.File, error) {
 	return f, os.Rename(path+".new", path+".lock")
 }
 
-// sweep removes the namespaces of test runs that were killed: those whose lock nobody holds, but not the kept ones.
+// sweep removes the namespaces of test runs that were killed: those whose lock no process holds, but not the kept ones.
 func sweep() {
 	locks, _ := filepath.Glob(filepath.Join(nsDir, "*.lock"))
 	for _, lock := range locks {
@@ -299,7 +299,7 @@ func (n *NetNS) Sysctl(key, value string) {
 	}
 }
 
-// HasSysctl tells whether the kernel knows a sysctl.
+// HasSysctl reports whether the kernel knows a sysctl.
 func (n *NetNS) HasSysctl(key string) bool {
 	var err error
 	n.Do(func() { _, err = os.Stat(sysctlPath(key)) })

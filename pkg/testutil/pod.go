@@ -53,7 +53,7 @@ func (n *Node) AddPod(name string) *Pod {
 }
 
 // settle waits until the host's stack answers the pod. The kernel completes an IPv6 address in the background, also without
-// duplicate detection, and a first question that meets it half done waits a second for the next neighbour solicitation.
+// duplicate detection, and a first query that meets it half done waits a second for the next neighbour solicitation.
 func (n *Node) settle(p *Pod) {
 	n.t.Helper()
 	if a := n.options.Attach; a == MACVLAN || a == Elsewhere || a == NoneAttach {

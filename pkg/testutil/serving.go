@@ -10,7 +10,7 @@ import (
 
 // Settle waits until a link's IPv6 addresses serve. One without duplicate detection may be bound at once, but the kernel
 // adds its route of type local by a work queue, which a busy machine keeps waiting: until then what comes for the address
-// is discarded. (The agent need not care: its prober's questions are discarded too, and no lease begins.)
+// is discarded. (The agent need not care: its prober's queries are discarded too, and no lease begins.)
 func (n *NetNS) Settle(link string) {
 	n.t.Helper()
 	Eventually(n.t, func() error {

@@ -62,7 +62,7 @@ func read(t *testing.T, file string) string {
 	return string(data)
 }
 
-// documented gives the comment of each key of the sample, from above and beside it.
+// documented gives the comment of each key of the sample, from above and next to it.
 func documented(text string) map[string]string {
 	out := map[string]string{}
 	above, group := "", ""

@@ -33,7 +33,7 @@ func writer(args []string) error {
 	}
 }
 
-// copier does what OpenShift's script does: it makes the new text beside the file, and copies it over.
+// copier does what OpenShift's script does: it makes the new text next to the file, and copies it over.
 func copier(args []string) error {
 	root := args[0]
 	path, temp := filepath.Join(root, name), filepath.Join(root, "hosts.tmp")
@@ -93,7 +93,7 @@ func pass(path string, most int) {
 	}
 }
 
-// killed runs a writer again and again beside a reader, and kills it with -9 at random moments.
+// killed runs a writer again and again next to a reader, and kills it with -9 at random moments.
 func killed(t *testing.T, how string, kills int) (writes int, s seen) {
 	t.Helper()
 	root, path := newRoot(t, base)
@@ -143,7 +143,7 @@ func killed(t *testing.T, how string, kills int) (writes int, s seen) {
 	return writes, s
 }
 
-// TestKilledWriter has writers killed amid their work beside a reader. NEARDNS_HOSTS_KILLS=1000 (make test-hosts) is the whole of it.
+// TestKilledWriter has writers killed amid their work next to a reader. NEARDNS_HOSTS_KILLS=1000 (make test-hosts) is the whole of it.
 func TestKilledWriter(t *testing.T) {
 	testutil.RequireRoot(t)
 	kills, whole := 25, false

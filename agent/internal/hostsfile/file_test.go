@@ -223,7 +223,7 @@ func TestFileLeftAlone(t *testing.T) {
 			t.Errorf("%s: it was written", what)
 		}
 	}
-	// An uninstall says so where it leaves lines of ours behind, and only there.
+	// An uninstall reports it where it leaves lines of ours behind, and only there.
 	for _, bytes := range []int{hostsfile.MaxSize + 1, 1<<20 + 1<<16 - 9} {
 		large := strings.Repeat("#", bytes) + "\n"
 		root, path := newRoot(t, large)

@@ -181,7 +181,7 @@ func (w *world) find(name string) *Node {
 	return &w.cluster.Nodes[slices.IndexFunc(w.cluster.Nodes, func(n Node) bool { return n.Name == name })]
 }
 
-// calm lets nothing more happen to a cluster that is well, and tells whether the placement is one that nodes satisfy.
+// calm lets nothing more happen to a cluster that is well, and reports whether the placement is one that nodes satisfy.
 func (w *world) calm(t *testing.T) bool {
 	t.Helper()
 	w.cluster.Upstreams = 1

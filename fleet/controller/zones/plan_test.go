@@ -169,7 +169,7 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// What is decided does not depend on the order in which objects are listed, and two records of one host add up or one says why not.
+// What is decided does not depend on the order in which objects are listed, and two records of one host add up or one reports why not.
 func TestDecideAnyOrder(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 300 {

@@ -22,7 +22,7 @@ func crowd() []zone.Publication {
 	return ps
 }
 
-// TestAllocations: locating, limiting and choosing are done for each question.
+// TestAllocations: locating, limiting and choosing are done for each query.
 func TestAllocations(t *testing.T) {
 	z := compile(t, append(base(t), published(crowd()...)...))
 	s := authoritative.New(authoritative.Options{Rate: authoritative.Rate{Answers: 1 << 30}})
@@ -38,7 +38,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// BenchmarkServe is a question from its message to its answer's, in the plugin alone: of a host of 50 clusters, and of a plain name.
+// BenchmarkServe is a query from its message to its answer's, in the plugin alone: of a host of 50 clusters, and of a plain name.
 func BenchmarkServe(b *testing.B) {
 	s := serve(b, authoritative.Options{Rate: authoritative.Rate{Answers: 1 << 30}}, append(base(b), published(crowd()...)...))
 	s.SetLocator(world())

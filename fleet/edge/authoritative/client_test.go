@@ -156,7 +156,7 @@ func TestRate(t *testing.T) {
 	})
 }
 
-// FuzzServe: whatever is asked, the answer is one, and of the zone.
+// FuzzServe: whatever is queried, the answer is one, and of the zone.
 func FuzzServe(f *testing.F) {
 	app := "app." + origin
 	s := serve(f, authoritative.Options{Resolvers: []netip.Prefix{resolver}}, append(base(f), published(pub(app, "ie", 1, "192.0.2.1"), pub("*."+origin, "de", 1, "192.0.2.2"))...))

@@ -16,7 +16,7 @@ func (s *Server) Choose(z *Zone, name string, family int, c Client, draw uint64)
 	return i
 }
 
-// Over tells whether the limiter lets an answer to a client through.
+// Over reports whether the limiter lets an answer to a client through.
 func (s *Server) Over(c Client) bool { return s.options.Load().limit.over(c.address) != full }
 
 // Client is who an answer is for.

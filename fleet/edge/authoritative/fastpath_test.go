@@ -27,7 +27,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// pair is one edge's chain, which is asked in both ways: by its plugins, and before them.
+// pair is one edge's chain, which is queried in both ways: by its plugins, and before them.
 type pair struct {
 	*authoritative.Server
 	chain *corefile.Chain
@@ -73,7 +73,7 @@ func (p *pair) fast(m []byte, from netip.Addr, tcp bool) (answer []byte, ok bool
 	return b[len("before"):], true
 }
 
-// slow asks the chain, as the front does. It returns nil where the DNS library takes the message for no question, or nobody answers.
+// slow asks the chain, as the front does. It returns nil where the DNS library takes the message for no query, or nobody answers.
 func (p *pair) slow(m []byte, from netip.Addr, tcp bool) *dns.Msg {
 	if len(m) < 12 {
 		return nil
@@ -111,7 +111,7 @@ func (w *taker) WriteMsg(m *dns.Msg) error {
 }
 
 // same asks both ways, and reports whether the one before the chain answered: then by the same bytes as the chain, whose names are shortened
-// here, since CoreDNS's writer leaves them long where there is room. Where the question's letters are not all small, the zone's names may
+// here, since CoreDNS's writer leaves them long where there is room. Where the query's letters are not all small, the zone's names may
 // have its letters in the answer.
 func (p *pair) same(t *testing.T, what string, m []byte, from netip.Addr, tcp bool) bool {
 	t.Helper()
@@ -144,7 +144,7 @@ func (p *pair) same(t *testing.T, what string, m []byte, from netip.Addr, tcp bo
 	return true
 }
 
-// shapes change a question in the ways in which plain ones and their neighbours differ.
+// shapes change a query in the ways in which plain ones and their neighbours differ.
 func shapes(rng *rand.Rand, m *dns.Msg) {
 	m.RecursionDesired, m.CheckingDisabled, m.AuthenticatedData = rng.IntN(2) == 0, rng.IntN(4) == 0, rng.IntN(4) == 0
 	if rng.IntN(3) == 0 {
@@ -223,7 +223,7 @@ func manifold(t testing.TB) []dns.RR {
 		"@ 60 IN MX 10 mail\nmail 60 IN A 198.51.100.25\n")...)
 }
 
-// TestHitsAsTheChain puts questions of all shapes: whoever stands before the chain says what the chain says, or leaves it to the chain.
+// TestHitsAsTheChain puts queries of all shapes: whoever stands before the chain reports what the chain says, or leaves it to the chain.
 func TestHitsAsTheChain(t *testing.T) {
 	rng := rand.New(rand.NewPCG(15, 20))
 	p := newPair(t, authoritative.Options{Resolvers: []netip.Prefix{resolver, netip.MustParsePrefix("2001:db8:1::/48")}}, manifold(t), sick(rng))
@@ -261,7 +261,7 @@ func TestHitsAsTheChain(t *testing.T) {
 	}
 }
 
-// FuzzHitsAsTheChain puts any bytes as a question.
+// FuzzHitsAsTheChain puts any bytes as a query.
 func FuzzHitsAsTheChain(f *testing.F) {
 	rng := rand.New(rand.NewPCG(15, 21))
 	for _, name := range []string{"app.", "v4.", "many.", "", "far."} {
@@ -446,7 +446,7 @@ func TestNoAllocationOfHits(t *testing.T) {
 	}
 }
 
-// BenchmarkHit is a question from its bytes to its answer's, with what CoreDNS counts.
+// BenchmarkHit is a query from its bytes to its answer's, with what CoreDNS counts.
 func BenchmarkHit(b *testing.B) {
 	p := newPair(b, authoritative.Options{Rate: authoritative.Rate{Answers: 1 << 30}, Resolvers: []netip.Prefix{resolver}}, append(base(b), published(crowd()...)...), unwatched)
 	for name, m := range map[string]*dns.Msg{"host": question("app."+origin, dns.TypeA), "denied": question("app."+origin, dns.TypeAAAA),

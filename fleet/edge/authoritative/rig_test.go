@@ -119,7 +119,7 @@ func (w *writer) WriteMsg(m *dns.Msg) error {
 func udp(from string) net.Addr { return &net.UDPAddr{IP: net.ParseIP(from), Port: 4000} }
 func tcp(from string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(from), Port: 4000} }
 
-// put has a question answered; nil where nothing was written. What the plugin leaves to CoreDNS comes as its code alone.
+// put has a query answered; nil where nothing was written. What the plugin leaves to CoreDNS comes as its code alone.
 func put(t testing.TB, s *authoritative.Server, from net.Addr, q *dns.Msg) *dns.Msg {
 	t.Helper()
 	w := &writer{from: from}

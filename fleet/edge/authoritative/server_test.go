@@ -104,7 +104,7 @@ text 60 IN TXT "text"
 	}
 }
 
-// TestSubset is the invariant: whatever clusters publish and whoever asks, an edge's answer is a non-empty part of the addresses that the
+// TestSubset is the invariant: whatever clusters publish and the client, an edge's answer is a non-empty part of the addresses that the
 // zone holds for the host, of a host that a plain server answers for; and all else is what a plain server says.
 func TestSubset(t *testing.T) {
 	rng := rand.New(rand.NewPCG(15, 11))
@@ -168,7 +168,7 @@ func randomHosts() []string {
 	return []string{origin, "a." + origin, "b.a." + origin, "*.a." + origin, "*." + origin, "c.child." + origin, "e." + origin}
 }
 
-// randomZone is what clusters publish by chance, without the zone's own records, and with some of it missing or beside other records.
+// randomZone is what clusters publish by chance, without the zone's own records, and with some of it missing or next to other records.
 func randomZone(t testing.TB, rng *rand.Rand) []dns.RR {
 	t.Helper()
 	pick := func(from ...string) string { return from[rng.IntN(len(from))] }
@@ -359,7 +359,7 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// TestMetrics: names and labels are as Prometheus wants them, and each question is counted once.
+// TestMetrics: names and labels are as Prometheus wants them, and each query is counted once.
 func TestMetrics(t *testing.T) {
 	app := "app." + origin
 	s := serve(t, authoritative.Options{}, append(base(t), published(pub(app, "ie", 1, "192.0.2.1"))...))
@@ -464,7 +464,7 @@ func TestCrowdedName(t *testing.T) {
 	}
 }
 
-// TestConfigure: other resolvers count from the next question on, a rate that stays keeps its account, and a zone that is dropped is
+// TestConfigure: other resolvers count from the next query on, a rate that stays keeps its account, and a zone that is dropped is
 // refused.
 func TestConfigure(t *testing.T) {
 	app := "app." + origin
@@ -494,7 +494,7 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
-// TestNotify: a NOTIFY for the zone goes to whoever reads it, and its answer says whether it counts.
+// TestNotify: a NOTIFY for the zone goes to whoever reads it, and its answer reports whether it counts.
 func TestNotify(t *testing.T) {
 	var from []string
 	s := serve(t, authoritative.Options{Notified: func(zone string, sender netip.Addr) bool {

@@ -64,15 +64,15 @@ type Zone struct {
 	Notify  []netip.Addr       // who may send NOTIFY besides the primary
 }
 
-// Geo says where clients are.
+// Geo reports where clients are.
 type Geo struct {
-	Region    geo.Place // of clients that nothing else tells of: the edge's own
+	Region    geo.Place // of clients that nothing else reports: the edge's own
 	Ranges    []Range
 	Database  string         // path of a MaxMind DB; "" for none
 	Resolvers []netip.Prefix // whose EDNS client subnet counts
 }
 
-// Range says where a network is.
+// Range reports where a network is.
 type Range struct {
 	Network netip.Prefix
 	Codes   geo.Place

@@ -81,7 +81,7 @@ log: {level: debug, format: json}
 	}
 }
 
-// TestLoadEdgeFaults: each fault names its line, its field and what to do; several are told at once.
+// TestLoadEdgeFaults: each fault names its line, its field and what to do; several are reported at once.
 func TestLoadEdgeFaults(t *testing.T) {
 	env := map[string]string{"POD_IPS": "10.0.0.7"}
 	for name, row := range map[string]struct {

@@ -88,7 +88,7 @@ func TestLocate(t *testing.T) {
 		{full, "192.0.2.129", geo.Place{"ie", "geo-eu"}, 32},
 		{full, "192.0.2.128", geo.Place{"lan"}, 32},
 		{full, "198.51.100.7", geo.Place{"us-ca", "us", "geo-na"}, 24},
-		{full, "203.0.113.7", geo.Place{"jp"}, 24}, // a record that says nothing
+		{full, "203.0.113.7", geo.Place{"jp"}, 24}, // a record that reports nothing
 		{full, "2001:db8:2::1", geo.Place{"gb-lnd", "gb-eng", "gb", "geo-eu"}, 47},
 		{full, "2001:db8:1::1", geo.Place{"es"}, 48},
 	} {

@@ -90,7 +90,7 @@ func TestPermit(t *testing.T) {
 	}
 }
 
-// FuzzPermit: what is permitted by text of a peer is asked of the address that was named, and nowhere else.
+// FuzzPermit: what is permitted by text of a peer is checked at the address that was named, and nowhere else.
 func FuzzPermit(f *testing.F) {
 	f.Add("/healthz", "shop.example", []byte{192, 0, 2, 1})
 	f.Add("//evil/", "shop.example", []byte{127, 0, 0, 1})
@@ -167,7 +167,7 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// TestSet: zones share targets, what stays keeps its state, what nobody wants is asked no more.
+// TestSet: zones share targets, what stays keeps its state, what nobody wants is checked no more.
 func TestSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -213,7 +213,7 @@ func TestSet(t *testing.T) {
 	})
 }
 
-// TestRefusedIsSaid: what is not probed is said when it changes, and not each time that its zone is set.
+// TestRefusedIsSaid: what is not probed is reported when it changes, and not each time that its zone is set.
 func TestRefusedIsSaid(t *testing.T) {
 	var log bytes.Buffer
 	ctx, cancel := context.WithCancel(t.Context())

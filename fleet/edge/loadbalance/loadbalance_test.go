@@ -121,7 +121,7 @@ func FuzzOf(f *testing.F) {
 	})
 }
 
-// TestAllocations: a choice is made for each question.
+// TestAllocations: a choice is made for each query.
 func TestAllocations(t *testing.T) {
 	candidates, place := fifty()
 	sick := 0

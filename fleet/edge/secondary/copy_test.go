@@ -144,7 +144,7 @@ func TestAnotherHistory(t *testing.T) {
 }
 
 // TestFollowAnother: a copy that is given another primary transfers the zone whole from it, also where the serials are one and the old
-// primary hangs; until then it serves what it has, anew.
+// primary hangs; until then it serves what it has, again.
 func TestFollowAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old, s := &hanging{primary: primary{now: version(5, "a")}}, &served{}
@@ -180,7 +180,7 @@ func TestFollowAnother(t *testing.T) {
 	})
 }
 
-// hanging is a primary that may say nothing until it is not asked any more.
+// hanging is a primary that may say nothing until it is not queried any more.
 type hanging struct {
 	primary
 	hangs atomic.Bool
@@ -216,7 +216,7 @@ func TestSOA(t *testing.T) {
 	}
 }
 
-// TestNotifyFlood: whoever writes the primary's address as the sender of NOTIFYs has it asked ten times a second at most.
+// TestNotifyFlood: whoever writes the primary's address as the sender of NOTIFYs has it queried ten times a second at most.
 func TestNotifyFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, s := &primary{now: version(1, "a")}, &served{}

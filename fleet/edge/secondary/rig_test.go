@@ -47,7 +47,7 @@ func version(serial int, names ...string) []dns.RR {
 type primary struct {
 	mu    sync.Mutex
 	now   []dns.RR
-	steps map[uint32]*rfc2136.Transfer // by the serial that is asked since
+	steps map[uint32]*rfc2136.Transfer // by the serial that is queried since
 	fails error
 	asked []string
 

@@ -4,7 +4,7 @@
 // It guarantees that every message is signed with TSIG (RFC 8945) if there is a key, and that only answers with a valid signature are
 // used. It does not interpret the records of a zone.
 //
-// On failure each error has a Kind, which says whether the server may have made the change all the same. The package never retries.
+// On failure each error has a Kind, which reports whether the server may have made the change all the same. The package never retries.
 package rfc2136
 
 import (

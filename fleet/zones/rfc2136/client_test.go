@@ -21,7 +21,7 @@ const origin = "example.org."
 
 var key = Key{Name: "Key.example.org", Algorithm: "hmac-sha256", Secret: "MDEyMzQ1Njc4OWFiY2RlZg=="}
 
-// fake answers one question over a pipe as script says: the messages that it returns are sent, and the connection ends.
+// fake answers one query over a pipe as script says: the messages that it returns are sent, and the connection ends.
 type fake struct {
 	t      *testing.T
 	script func(q *dns.Msg, mac string) [][]byte
@@ -199,7 +199,7 @@ func TestSignatures(t *testing.T) {
 	})
 }
 
-// BADTIME tells how far the clocks differ: RFC 8945 section 5.2.3.
+// BADTIME reports how far the clocks differ: RFC 8945 section 5.2.3.
 func TestClockSkew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, f := client(t, func(q *dns.Msg, mac string) [][]byte {

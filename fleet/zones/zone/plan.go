@@ -32,7 +32,7 @@ type Gone struct {
 	Addr netip.Addr
 }
 
-// Reason says why a publication is not in the zone, or not as intended. It is a word for conditions and metrics.
+// Reason is why a publication is not in the zone, or not as intended. It is a word for conditions and metrics.
 type Reason string
 
 // The reasons. ConflictingStrategyDiscovered and RecordsMissing are from Kuadrant's RFC 0008.

@@ -128,7 +128,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// BIND and Knot say NOERROR and drop an address beside a CNAME: a message that adds one says that none is there.
+// BIND and Knot say NOERROR and drop an address next to a CNAME: a message that adds one reports that none is there.
 func TestPlanGuardsAgainstCNAME(t *testing.T) {
 	st := with(t).Plan(self, Memory{}, wwwB)
 	for _, name := range []string{"www", "ie.klb.www"} {
@@ -215,7 +215,7 @@ func TestPlanConflicts(t *testing.T) {
 	}
 }
 
-// A set that is full takes nothing new, what goes from it makes room, and a host of many clusters says which set is full.
+// A set that is full takes nothing new, what goes from it makes room, and a host of many clusters reports which set is full.
 func TestPlanLimit(t *testing.T) {
 	p := edit(www, func(p *Publication) { p.Addresses = many(5) })
 	w := self

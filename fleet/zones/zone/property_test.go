@@ -90,7 +90,7 @@ func (p *primary) update(m Message) bool {
 	return true
 }
 
-// add does as all three servers do: nothing beside a CNAME, and one TTL for a set.
+// add does as all three servers do: nothing next to a CNAME, and one TTL for a set.
 func (p *primary) add(rr dns.RR) {
 	h := rr.Header()
 	isName := h.Rrtype == dns.TypeCNAME

@@ -114,7 +114,7 @@ func (p *planner) leave() {
 }
 
 // agree decides the strategy and the TTL, which all clusters of a host share. If the clusters disagree, a cluster that already publishes
-// the host still writes its addresses. Its claim says what it wants, and the cluster that sees the last claim agree changes the host. A
+// the host still writes its addresses. Its claim reports what it wants, and the cluster that sees the last claim agree changes the host. A
 // cluster that does not publish the host yet waits until its strategy is the host's.
 func (p *planner) agree() *Conflict {
 	strategy, disagreement := agreed(p, p.want.Strategy, p.host.Strategy, func(c Claim) Strategy { return cmp.Or(c.Wants, c.Strategy) })

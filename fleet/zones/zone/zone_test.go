@@ -38,7 +38,7 @@ func rrs(t testing.TB, lines ...string) []dns.RR {
 
 const soa = "example.org. 60 IN SOA ns.example.org. root.example.org. 7 60 60 600 60"
 
-// parsed is the zone with these RRs beside its SOA.
+// parsed is the zone with these RRs next to its SOA.
 func parsed(t testing.TB, records ...dns.RR) *State {
 	t.Helper()
 	s, err := Parse(origin, append(rrs(t, soa), records...))

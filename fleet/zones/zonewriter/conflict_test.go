@@ -200,7 +200,7 @@ func TestClone(t *testing.T) {
 				}
 				return
 			}
-			// Of two that cannot be told apart the one that was there first stops: it sees a claim that it did not write.
+			// Of two that cannot be distinguished the one that was there first stops: it sees a claim that it did not write.
 			clone.becomes(t, "www."+origin, "")
 			if st := a.becomes(t, "www."+origin, zone.ClusterIDInUse); st.Writes != 1 {
 				t.Errorf("%+v", st)
@@ -209,7 +209,7 @@ func TestClone(t *testing.T) {
 	}
 }
 
-// A cluster that was installed anew, into another namespace, is another instance. It writes nothing as long as the old one may live, and has the
+// A cluster that was installed again, into another namespace, is another instance. It writes nothing as long as the old one may live, and has the
 // old one's hosts when that has been silent for six heartbeats.
 func TestTakeover(t *testing.T) {
 	zoneserver.Require(t, zoneserver.Knot)

@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
-// TestNameServers: the name server of a delegated zone is a host of the parent zone that each cluster with edges publishes, beside the cut or
+// TestNameServers: the name server of a delegated zone is a host of the parent zone that each cluster with edges publishes, next to the cut or
 // below it, as glue. Whoever follows the parent's referral finds the addresses of all of them at any time, and nobody writes an NS record
 // (D-067).
 func TestNameServers(t *testing.T) {
@@ -37,7 +37,7 @@ func TestNameServers(t *testing.T) {
 					return fmt.Errorf("no referral to %s: %v", server, m)
 				}
 				found := m.Extra
-				if !dns.IsSubDomain(child+origin, server+origin) { // no glue: the resolver asks
+				if !dns.IsSubDomain(child+origin, server+origin) { // no glue: the resolver queries
 					found = nil
 					for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA} {
 						if m, err = ask(server+origin, qtype); err != nil || !m.Authoritative {

@@ -23,7 +23,7 @@ type beat struct {
 	written *zone.Beat      // sent together with a message that was accepted after the zone was read
 }
 
-// fence says whether messages with an unknown result may still take effect. The next heartbeat bars them, because the heartbeat is a
+// fence reports whether messages with an unknown result may still take effect. The next heartbeat bars them, because the heartbeat is a
 // prerequisite of each message. Until then this writer may have written what is under the cluster's name.
 type fence int
 

@@ -14,7 +14,7 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// A primary that was away for long is asked again within ten seconds of its return, by few at a time.
+// A primary that was away for long is queried again within ten seconds of its return, by few at a time.
 func TestLongAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, err := New(Options{Zone: "example.", Server: "192.0.2.1:53", Identity: zone.Identity{Cluster: "cluster1", Instance: "i"}})
@@ -35,7 +35,7 @@ func TestLongAway(t *testing.T) {
 	})
 }
 
-// A cluster looks at the zone several times while a heartbeat should change, or each silence would begin anew.
+// A cluster looks at the zone several times while a heartbeat should change, or each silence would begin again.
 func TestPoll(t *testing.T) {
 	for beat, want := range map[time.Duration]time.Duration{0: 5 * time.Second, 5 * time.Minute: 5 * time.Second, 15 * time.Second: 5 * time.Second, 6 * time.Second: 2 * time.Second} {
 		p, err := New(Options{Zone: "example.", Server: "192.0.2.1:53", Identity: zone.Identity{Cluster: "cluster1", Instance: "i"}, Heartbeat: beat})
@@ -98,7 +98,7 @@ func TestCostlyLooks(t *testing.T) {
 	}
 }
 
-// A zone that nobody reads any more has no age, or an alert would tell of a DNSZone that was deleted. Its counters stay, and so do others' gauges.
+// A zone that no program reads any more has no age, or an alert would tell of a DNSZone that was deleted. Its counters stay, and so do others' gauges.
 func TestMetricsEnd(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := NewMetrics(registry)

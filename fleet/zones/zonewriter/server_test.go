@@ -174,7 +174,7 @@ func lines(rrs []dns.RR) map[string]bool {
 	return out
 }
 
-// A cluster joins, changes and leaves, alone and beside another one that shares an address.
+// A cluster joins, changes and leaves, alone and next to another one that shares an address.
 func TestJoinChangeLeave(t *testing.T) {
 	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
 		a := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute})

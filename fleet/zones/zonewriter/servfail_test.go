@@ -87,7 +87,7 @@ func neverFull(t *testing.T, c *cluster, host string, done func(zonewriter.Statu
 }
 
 // A server says SERVFAIL to each update for a while. No set is taken to be full for that, whatever the host has. Each cluster waits as for a
-// server that is away, its hosts together, says why, and is whole soon after.
+// server that is away, its hosts together, gives the reason, and is whole soon after.
 func TestServerFails(t *testing.T) {
 	zoneserver.Require(t, zoneserver.Knot)
 	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
@@ -223,7 +223,7 @@ func TestServerBusy(t *testing.T) {
 	}
 }
 
-// A server's limit is learned whatever it is, it is used to the last, and a cluster that begins anew beside a full set sees it, too.
+// A server's limit is learned whatever it is, it is used to the last, and a cluster that begins again next to a full set sees it, too.
 func TestAnotherLimit(t *testing.T) {
 	zoneserver.Require(t, zoneserver.BIND)
 	s := zoneserver.Start(t, zoneserver.BIND, zoneserver.Config{MaxRecords: 5})

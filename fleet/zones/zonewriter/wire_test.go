@@ -97,7 +97,7 @@ func (c *tapped) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// A change is one message and one look at what became of it. Between changes only the serial is asked, and what this cluster wrote last.
+// A change is one message and one look at what became of it. Between changes only the serial is queried, and what this cluster wrote last.
 func TestMessages(t *testing.T) {
 	zoneserver.Require(t, zoneserver.Knot)
 	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
@@ -228,7 +228,7 @@ func TestOverwritten(t *testing.T) {
 }
 
 // An address that somebody added by hand, with another TTL, keeps no cluster from the host, and stays. What a cluster has in the zone without
-// knowing it, as after a restore, goes when it publishes the host anew and leaves it.
+// knowing it, as after a restore, goes when it publishes the host again and leaves it.
 func TestByHand(t *testing.T) {
 	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
 		www := "www." + origin

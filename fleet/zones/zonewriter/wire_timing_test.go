@@ -24,7 +24,7 @@ func TestTimingCostlyZone(t *testing.T) {
 	const cost = 100 * time.Millisecond
 	wire := new(tap)
 	quiet := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-		tick.Pause(ctx, cost) // part of each question's time
+		tick.Pause(ctx, cost) // part of each query's time
 		return wire.dial(ctx, network, address)
 	}})
 	quiet.set(t, simple("www", "192.0.2.1"))

@@ -24,7 +24,7 @@ type asker struct {
 	pending int // messages in out
 	begun   time.Time
 	result  Result
-	expired time.Duration // when questions were last looked through
+	expired time.Duration // when queries were last looked through
 }
 
 func newAsker(l Load, w *workload.Workload) *asker {
@@ -146,7 +146,7 @@ func ownCPU() (time.Duration, error) {
 
 func (a *asker) since() time.Duration { return time.Since(a.begun) }
 
-// finished tells whether nothing more is to be asked.
+// finished reports whether nothing more is to be queried.
 func (a *asker) finished(now time.Duration) bool {
 	if a.Count > 0 && a.result.Asked >= a.Count {
 		return true
@@ -154,7 +154,7 @@ func (a *asker) finished(now time.Duration) bool {
 	return a.Duration > 0 && now >= a.Duration
 }
 
-// fullSpeed keeps a window of questions in flight on each socket.
+// fullSpeed keeps a window of queries in flight on each socket.
 func (a *asker) fullSpeed() error {
 	for {
 		now := a.since()
@@ -225,7 +225,7 @@ func (a *asker) inFlight() int {
 	return n
 }
 
-// ask writes the next question into the batch of a socket.
+// ask writes the next query into the batch of a socket.
 func (a *asker) ask(s *socket, due, now time.Duration) error {
 	if a.pending == batch {
 		if err := a.flush(s); err != nil {
@@ -307,7 +307,7 @@ func (a *asker) take(wait time.Duration) error {
 	return nil
 }
 
-// lose gives a question up, if it is in flight.
+// lose gives a query up, if it is in flight.
 func (a *asker) lose(s *socket, id uint16) {
 	slot := s.at(id)
 	if slot.state != flying {

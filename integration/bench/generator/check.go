@@ -13,7 +13,7 @@ const (
 	refused  = 5
 )
 
-// check says what is wrong with an answer; "" where it is right. It never reads beyond the answer, whatever that is.
+// check reports what is wrong with an answer; "" where it is right. It never reads beyond the answer, whatever that is.
 func check(answer []byte, q *workload.Question, number int) string {
 	length := q.Length()
 	if len(answer) < 2+length {
@@ -50,7 +50,7 @@ func check(answer []byte, q *workload.Question, number int) string {
 	return ""
 }
 
-// sameQuestion compares byte by byte, in the case that was asked.
+// sameQuestion compares byte by byte, in the case that was queried.
 func sameQuestion(got []byte, q *workload.Question, number int) bool {
 	want := q.Wire[10:q.Length()]
 	if q.Digits == 0 {

@@ -1,9 +1,9 @@
-// Package generator asks a DNS server the questions of a workload over UDP and checks every answer. It has none of dnsperf's caps:
+// Package generator sends a DNS server the queries of a workload over UDP and checks every answer. It has none of dnsperf's caps:
 // one thread, connected sockets, and many messages a system call (sendmmsg, recvmmsg), so that it costs less than what it measures.
 //
-// It asks in one of two ways. At full speed it keeps a window of questions in flight on each socket. At a fixed rate it is an open
-// loop: question i is due i/rate after the start, whatever the answers do, and its time counts from then. A server that stalls is
-// so charged for all questions of that while (no coordinated omission). Lag tells how late the generator itself was.
+// It asks in one of two ways. At full speed it keeps a window of queries in flight on each socket. At a fixed rate it is an open
+// loop: query i is due i/rate after the start, whatever the answers do, and its time counts from then. A server that stalls is
+// so charged for all queries of that while (no coordinated omission). Lag reports how late the generator itself was.
 //
 // It sends to private and link-local addresses only, and within the bounds of check.
 //
@@ -32,35 +32,35 @@ type Load struct {
 	Seed     uint64
 	Small    bool
 	Names    int
-	Unique   int // the number of the first name that was never asked
-	// Each asks every question of the workload once, in place of its order: to warm a cache up.
+	Unique   int // the number of the first name that was never queried
+	// Each asks every query of the workload once, in place of its order: to warm a cache up.
 	Each     bool
 	Pods     []string      // network namespaces to ask from, one after the other for each socket; none: the generator's own
 	Sockets  int           // 0: the workload's own
-	Window   int           // questions in flight on each socket, at full speed
-	Rate     int           // questions a second in all; 0: full speed
+	Window   int           // queries in flight on each socket, at full speed
+	Rate     int           // queries per second in all; 0: full speed
 	Duration time.Duration // or
-	Count    int           // how many questions
-	Patience time.Duration // after it a question is lost; 0: 1 s
+	Count    int           // how many queries
+	Patience time.Duration // after it a query is lost; 0: 1 s
 	CPU      int           // to run on, from 1 on; 0: any. CPU 1 is the kernel's CPU 0
-	Watch    []int         // processes whose CPU time is taken between the first question and the last answer
+	Watch    []int         // processes whose CPU time is taken between the first query and the last answer
 }
 
-// Result is what came of it. Every question asked is Answered, Failed, Wrong or Lost.
+// Result is what came of it. Every query asked is Answered, Failed, Wrong or Lost.
 type Result struct {
 	Asked, Answered int
 	Failed          int    // SERVFAIL or REFUSED
-	Wrong           int    // another answer than the workload's, or to another question
+	Wrong           int    // another answer than the workload's, or to another query
 	Lost            int    // no answer within the patience
-	Late            int    // answers after it; their questions are Lost
-	Unasked         int    // answers that nobody waits for: doubled, or with a foreign id
+	Late            int    // answers after it; their queries are Lost
+	Unasked         int    // answers that no client waits for: doubled, or with a foreign id
 	FirstWrong      string // what was wrong with the first
-	Numbered        int    // questions with names that were never asked
+	Numbered        int    // queries with names that were never queried
 	Took, CPU       time.Duration
 	Ran             []time.Duration  // how long each process of Watch ran; none of a process that ended
 	Machine         procstat.Machine // what all CPUs did
-	Times           Histogram        // of answers, right or not: from when the question was due, at full speed from sending it
-	Lag             Histogram        // from when a question was due until it was sent
+	Times           Histogram        // of answers, right or not: from when the query was due, at full speed from sending it
+	Lag             Histogram        // from when a query was due until it was sent
 }
 
 // Add sums up what two runs found.
@@ -137,7 +137,7 @@ func Main(in io.Reader, out io.Writer) error {
 	return json.NewEncoder(out).Encode(r)
 }
 
-// Run asks. It holds one thread to itself, and returns when each question is answered or lost.
+// Run asks. It holds one thread to itself, and returns when each query is answered or lost.
 func (l Load) Run() (*Result, error) {
 	w := workload.Memory(l.Names)
 	if l.Workload != w.Name {

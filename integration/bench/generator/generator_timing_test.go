@@ -1,6 +1,6 @@
 //go:build timing
 
-// What a generator counts and measures, beside a server that is scripted: each run asks at a rate or for a time.
+// What a generator counts and measures, next to a server that is scripted: each run asks at a rate or for a time.
 // State: TestCheck (what counts as right), TestBounds, TestHistogram; TestTimingShortBench runs it against real servers.
 package generator
 
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 // server answers on loopback as the test says.
 type server struct {
 	conn *net.UDPConn
-	// answer changes the right answer to question n (from 0); it may send some by itself and returns nil to send no other.
+	// answer changes the right answer to query n (from 0); it may send some by itself and returns nil to send no other.
 	answer func(n int, right *dns.Msg, send func(*dns.Msg)) *dns.Msg
 
 	mu    sync.Mutex // guards those below
@@ -97,7 +97,7 @@ func (s *server) asked() []time.Time {
 	return s.times
 }
 
-// seen is how many names were asked for.
+// seen is how many names were queried.
 func (s *server) seen() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +109,7 @@ func ask(t *testing.T, s *server, l Load) *Result {
 	return askWith(t, s, l, func(*os.Process) {})
 }
 
-// askWith does something to the generator while it asks.
+// askWith does something to the generator while it queries.
 func askWith(t *testing.T, s *server, l Load, meanwhile func(*os.Process)) *Result {
 	t.Helper()
 	l.Server = s.conn.LocalAddr().(*net.UDPAddr).AddrPort()
@@ -154,7 +154,7 @@ func counts(r *Result) tally {
 	return tally{r.Answered, r.Failed, r.Wrong, r.Lost, r.Late, r.Unasked}
 }
 
-// What is lost, wrong, failed, doubled or nobody's is told apart. Every tenth answer is spoilt, of 200. What an answer is found to be
+// What is lost, wrong, failed, doubled or nobody's is distinguished. Every tenth answer is spoilt, of 200. What an answer is found to be
 // does not depend on the way of asking; what is waited for does.
 func TestTimingCounts(t *testing.T) {
 	t.Parallel()
@@ -205,7 +205,7 @@ func TestTimingCounts(t *testing.T) {
 					return c.spoil(right, send)
 				})
 				got := counts(ask(t, s, l))
-				if got.Unasked < c.want.Unasked { // the last answer's double may come when nobody reads any more
+				if got.Unasked < c.want.Unasked { // the last answer's double may come when no program reads any more
 					got.Unasked++
 				}
 				if got != c.want {
@@ -216,7 +216,7 @@ func TestTimingCounts(t *testing.T) {
 	}
 }
 
-// An answer that comes after the patience counts as late, and its question as lost.
+// An answer that comes after the patience counts as late, and its query as lost.
 func TestTimingLate(t *testing.T) {
 	t.Parallel()
 	s := serve(t, func(n int, right *dns.Msg, send func(*dns.Msg)) *dns.Msg {
@@ -251,7 +251,7 @@ func TestTimingRate(t *testing.T) {
 				t.Fatalf("%d questions sent and %d seen in a second, want %d", r.Asked, len(asked), rate)
 			}
 			for i, at := range asked {
-				// The last one sets the scale: a question that the machine held up may be late, but none is early.
+				// The last one sets the scale: a query that the machine held up may be late, but none is early.
 				if due := asked[0].Add(time.Duration(i) * time.Second / rate); at.Before(due.Add(-r.Lag.At(1) - 5*time.Millisecond)) {
 					t.Fatalf("question %d came %v before it was due", i, due.Sub(at))
 				}
@@ -266,7 +266,7 @@ func TestTimingRate(t *testing.T) {
 	}
 }
 
-// A server that stalls is charged for every question that was due meanwhile, not for the ones of a window alone.
+// A server that stalls is charged for every query that was due meanwhile, not for the ones of a window alone.
 func TestTimingNoCoordinatedOmission(t *testing.T) {
 	t.Parallel()
 	stall := func(n int, right *dns.Msg, _ func(*dns.Msg)) *dns.Msg {
@@ -279,7 +279,7 @@ func TestTimingNoCoordinatedOmission(t *testing.T) {
 	if r.Answered != 1000 {
 		t.Fatalf("%+v", counts(r))
 	}
-	// 400 of 1000 questions were due in those 400 ms; three quarters of them waited for more than 100.
+	// 400 of 1000 queries were due in those 400 ms; three quarters of them waited for more than 100.
 	if got := r.Times.At(0.75); got < 100*time.Millisecond {
 		t.Errorf("a stall of 400 ms in a second: the slowest quarter waited %v or more", got)
 	}
@@ -289,7 +289,7 @@ func TestTimingNoCoordinatedOmission(t *testing.T) {
 	}
 }
 
-// A generator that the machine held up says so: its times count from when questions were due, and Lag tells its own part.
+// A generator that the machine held up reports it: its times count from when queries were due, and Lag tells its own part.
 func TestTimingHeldUp(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)
@@ -324,7 +324,7 @@ func TestTimingUnique(t *testing.T) {
 	}
 }
 
-// Every question of a workload once, to warm a cache up.
+// Every query of a workload once, to warm a cache up.
 func TestTimingEach(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)

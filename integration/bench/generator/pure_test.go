@@ -59,7 +59,7 @@ func TestHistogram(t *testing.T) {
 	}
 }
 
-// right packs the right answer to a question.
+// right packs the right answer to a query.
 func right(t testing.TB, q *workload.Question) []byte {
 	t.Helper()
 	var m dns.Msg
@@ -73,7 +73,7 @@ func right(t testing.TB, q *workload.Question) []byte {
 	return out
 }
 
-// The right answer to each question of each workload passes, compressed or not; none passes for another question.
+// The right answer to each query of each workload passes, compressed or not; none passes for another query.
 func TestCheck(t *testing.T) {
 	for _, name := range workload.Names {
 		w, err := workload.New(name, 1, true)
@@ -108,7 +108,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// Whatever comes, nothing is read beyond it, and what passes has the question, the code and the data of the right answer.
+// Whatever comes, nothing is read beyond it, and what passes has the query, the code and the data of the right answer.
 func FuzzCheck(f *testing.F) {
 	var questions []workload.Question
 	for _, name := range []string{"W1", "W2", "W4", "W5", workload.Miss} {

@@ -19,18 +19,18 @@ type mmsghdr struct {
 	_   [4]byte
 }
 
-// socket is one connected UDP socket with the questions in flight on it. Ids count up, so the oldest question has the lowest.
+// socket is one connected UDP socket with the queries in flight on it. Ids count up, so the oldest query has the lowest.
 type socket struct {
 	fd           int
-	next, oldest uint16 // ids: of the next question, and of the oldest one that may be in flight
+	next, oldest uint16 // ids: of the next query, and of the oldest one that may be in flight
 	flying       int
 	slots        [slots]slot
 }
 
-// slots is how many questions one socket can have in flight: a power of two, of which the low bits of an id choose one.
+// slots is how many queries one socket can have in flight: a power of two, of which the low bits of an id choose one.
 const slots = 4096
 
-// slot is one question in flight, or one that is over.
+// slot is one query in flight, or one that is over.
 type slot struct {
 	due      time.Duration // since the start
 	question int32

@@ -1,6 +1,6 @@
-// Package peers has the DNS servers that neardns is measured beside, from Debian's packages: their configurations as a careful
+// Package peers has the DNS servers that neardns is measured alongside, from Debian's packages: their configurations as a careful
 // operator would write them for a cache on a node that forwards to kube-dns, and how they are called. The files in config are what
-// they are started with, with a reason beside each line; Config fills in addresses and folders.
+// they are started with, with a reason next to each line; Config fills in addresses and folders.
 //
 // It starts nothing.
 package peers
@@ -36,7 +36,7 @@ func All() []Peer {
 	}
 }
 
-// Place is where a peer serves: the two addresses that pods ask, whom it asks, and a folder of its own.
+// Place is where a peer serves: the two addresses that pods query, whom it queries, and a folder of its own.
 type Place struct {
 	Local, ClusterDNS, Upstream netip.Addr
 	Dir                         string

@@ -85,7 +85,7 @@ func one(qtype uint16, kind byte, n int) [][]byte {
 	return nil
 }
 
-// Answer makes the upstream's answer to a question, of whatever size; nil for names that are not the bench's.
+// Answer makes the upstream's answer to a query, of whatever size; nil for names that are not the bench's.
 func Answer(m *dns.Msg) *dns.Msg {
 	if len(m.Question) != 1 {
 		return nil

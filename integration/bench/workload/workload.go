@@ -1,5 +1,5 @@
-// Package workload has the questions that the bench asks, and their answers: W1 to W9, each made from a seed, so that every server
-// is asked the same in the same order. What an answer must be follows from the question's name alone; the upstream server (Answer)
+// Package workload has the queries that the bench asks, and their answers: W1 to W9, each made from a seed, so that every server
+// is asked the same in the same order. What an answer must be follows from the query's name alone; the upstream server (Answer)
 // and the load generator's check of what came back are made from the same rule.
 //
 // It is pure: nothing in it opens a socket or reads a clock.
@@ -14,13 +14,13 @@ import (
 	"strings"
 )
 
-// Question is one question with all that its answer must be.
+// Question is one query with all that its answer must be.
 type Question struct {
-	Name string // without the final dot, in the case in which it is asked
+	Name string // without the final dot, in the case in which it is queried
 	Type uint16
 	// Wire is the message behind its id, from the flags on.
 	Wire []byte
-	// Digits is where in Wire the number stands that makes a name one that was never asked; 0 for names that are asked again.
+	// Digits is where in Wire the number stands that makes a name one that was never queried; 0 for names that are queried again.
 	Digits int
 	Rcode  uint8
 	Count  uint16 // of answer records
@@ -30,7 +30,7 @@ type Question struct {
 // digits is how many digits the number of a unique name has.
 const digits = 9
 
-// Length is how many bytes of Wire are header and question, without an OPT record.
+// Length is how many bytes of Wire are header and query, without an OPT record.
 func (q *Question) Length() int { return 10 + len(q.Name) + 2 + 4 }
 
 // Number writes the number of a unique name into a copy of Wire.
@@ -41,25 +41,25 @@ func (q *Question) Number(wire []byte, n int) {
 	}
 }
 
-// Workload is a series of questions.
+// Workload is a series of queries.
 type Workload struct {
 	Name, Text string
 	Questions  []Question
-	Order      []int32 // what is asked, by index into Questions; then the same again
-	Sockets    int     // of the client, where questions come at a fixed rate
-	Restart    bool    // the server is started anew while it is asked 1,000 a second
+	Order      []int32 // what is queried, by index into Queries; then the same again
+	Sockets    int     // of the client, where queries come at a fixed rate
+	Restart    bool    // the server is restarted while it is queried 1,000 a second
 }
 
 // Names of the workloads, in the order of the report. Miss is what no cache can answer.
 var Names = []string{"W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "W9", Miss}
 
-// Miss is the workload of names that were never asked before.
+// Miss is the workload of names that were never queried before.
 const Miss = "miss"
 
 // Sockets is how many a client uses at a fixed rate, where a workload says nothing else.
 const Sockets = 16
 
-// The types that are asked for.
+// The types that are queried.
 const (
 	TypeA    = 1
 	TypeAAAA = 28
@@ -105,7 +105,7 @@ func New(name string, seed uint64, small bool) (*Workload, error) {
 		m.w.Text = fmt.Sprintf("half W2, half %d names outside the cluster by Zipf's law, TTL 5 to 300 s", others)
 		pick := zipf(m.rand, others)
 		m.lookups(4*long, func() {
-			if m.rand.IntN(6) == 0 { // such a lookup is 10 questions, the other kind 2: as many questions of either
+			if m.rand.IntN(6) == 0 { // such a lookup is 10 queries, the other kind 2: as many queries of either
 				m.expanded(m.service(), false)
 			} else {
 				m.both(fmt.Sprintf("host-%d.%s", pick(), outside), false)
@@ -150,7 +150,7 @@ type key struct {
 	qtype uint16
 }
 
-// maker adds questions to a workload, each distinct one once.
+// maker adds queries to a workload, each distinct one once.
 type maker struct {
 	w     *Workload
 	rand  *rand.Rand
@@ -169,7 +169,7 @@ func (m *maker) service() string {
 	return fmt.Sprintf("%s-%d.%s", strings.ToLower(m.w.Name), m.rand.IntN(services), zone)
 }
 
-// expanded is what a stub resolver asks under ndots:5 for a name with fewer dots.
+// expanded is what a stub resolver queries under ndots:5 for a name with fewer dots.
 func (m *maker) expanded(name string, edns bool) {
 	for _, suffix := range search {
 		m.both(name+"."+suffix, edns)
@@ -223,7 +223,7 @@ func zipf(r *rand.Rand, n int) func() int {
 }
 
 func newQuestion(name string, qtype uint16, edns bool) Question {
-	b := []byte{1, 0, 0, 1, 0, 0, 0, 0, 0, 0} // recursion desired; one question
+	b := []byte{1, 0, 0, 1, 0, 0, 0, 0, 0, 0} // recursion desired; one query
 	for label := range strings.SplitSeq(name, ".") {
 		b = append(append(b, byte(len(label))), label...)
 	}

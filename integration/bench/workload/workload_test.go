@@ -23,7 +23,7 @@ func same(a, b *Workload) bool {
 	return slices.Equal(a.Order, b.Order) && slices.EqualFunc(a.Questions, b.Questions, func(p, q Question) bool { return bytes.Equal(p.Wire, q.Wire) && bytes.Equal(p.First, q.First) })
 }
 
-// The same seed makes the same questions in the same order, another one another order.
+// The same seed makes the same queries in the same order, another one another order.
 func TestSeed(t *testing.T) {
 	for _, name := range Names {
 		a, b, c := mustNew(t, name, 1), mustNew(t, name, 1), mustNew(t, name, 2)
@@ -39,7 +39,7 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// Each question is a message that says what the workload means, and the upstream's answer is what the question wants.
+// Each query is a message that reports what the workload means, and the upstream's answer is what the query wants.
 func TestQuestions(t *testing.T) {
 	for _, name := range Names {
 		for _, q := range mustNew(t, name, 1).Questions {

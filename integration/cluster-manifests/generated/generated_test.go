@@ -1,4 +1,4 @@
-// Package generated holds what controller-gen makes of the API's types to these types. It imports none of them, so that it can make anew what
+// Package generated holds what controller-gen makes of the API's types to these types. It imports none of them, so that it can make again what
 // does not compile any more.
 package generated
 

@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/integration/conformance"
 )
 
-// tally counts over the lives of the agent, whose own counters begin anew with each.
+// tally counts over the lives of the agent, whose own counters begin again with each.
 type tally struct {
 	before uint64 // answered before the run, by the life that it began with
 	done   uint64 // answered in lives that ended

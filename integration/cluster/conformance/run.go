@@ -20,7 +20,7 @@ import (
 	"github.com/neardns/neardns/integration/conformance"
 )
 
-// focus chooses the tests that name DNS or a Service that is a name in it, and one of a Pod's host name beside it.
+// focus chooses the tests that name DNS or a Service that is a name in it, and one of a Pod's host name next to it.
 const focus = `\[sig-network\] DNS|Networking-DNS|ExternalName|DNS subdomain`
 
 // interval is from one kill of the agent to the next. A new one serves after a second or two.
@@ -83,7 +83,7 @@ func (o Options) onNode(ctx context.Context, proxy, base string) (err error) {
 		}
 		if on != conformance.Bare && !installed {
 			o.Say("%s: kubectl apply -k install/overlays/%s", proxy, proxy)
-			if err := n.ApplyProduct(ctx, proxy, "listen: {namespaces: true}"); err != nil { // for the count of questions
+			if err := n.ApplyProduct(ctx, proxy, "listen: {namespaces: true}"); err != nil { // for the count of queries
 				return err
 			}
 			if err := n.AwaitProduct(ctx); err != nil {

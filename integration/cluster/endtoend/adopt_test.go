@@ -39,7 +39,7 @@ spec:
       containers: [{name: main, image: "neardns.test/pod:1", imagePullPolicy: Never}]
 `
 
-// Pods that run when neardns comes are steered as they stand, and given back when it goes: no question of theirs is lost, and nothing
+// Pods that run when neardns comes are steered as they stand, and given back when it goes: no query of theirs is lost, and nothing
 // in them changes. An agent that is killed half-way goes on where it was, and pods that end meanwhile leave nothing.
 func (s *suite) testAdopt() {
 	s.kubectl("scale", "deployment/load", fmt.Sprintf("--replicas=%d", adoptedPods))
@@ -138,7 +138,7 @@ func (s *suite) resolvers() map[string]string {
 	return out
 }
 
-// awaitSteered waits until so many of the loaded pods are steered, and tells when that was.
+// awaitSteered waits until so many of the loaded pods are steered, and reports when that was.
 func (s *suite) awaitSteered(count int) time.Time {
 	s.t.Helper()
 	for end := time.Now().Add(patience); ; pass(20 * time.Millisecond) {

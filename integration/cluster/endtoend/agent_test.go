@@ -86,7 +86,7 @@ func (s *suite) metric(sample string) float64 {
 	return 0
 }
 
-// What a fault may cost at 500 questions a second. docs/project/faults.md has the figures of a machine that does nothing else; here a
+// What a fault may cost at 500 queries per second. docs/project/faults.md has the figures of a machine that does nothing else; here a
 // cluster and a load generator share it with the agent: a kill costs the kernel's time to end the process, and 100 ms are
 // allowed; memory that runs out stops the agent first, while the kernel looks for what it can free, for which 200 ms are; a hang
 // costs a lease's lifetime of 800 ms, and 1.2 s are allowed.

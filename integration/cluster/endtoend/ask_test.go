@@ -83,7 +83,7 @@ const (
 	cached who = "the cache"
 )
 
-// tryWho asks for a name that says so, over one protocol and family.
+// tryWho asks for a name that reports it, over one protocol and family.
 func tryWho(p pod, name, network string, is4 bool) (who, error) {
 	r, err := ask(p.ns, server(is4), network, question{name + ".who.cluster.local.", dns.TypeTXT})
 	if err != nil {
@@ -113,7 +113,7 @@ func server(is4 bool) netip.Addr {
 	return node.KubeDNS()[1]
 }
 
-// askedBy asks over both protocols and families. Names are asked for once, so that nothing is kept of another step.
+// askedBy asks over both protocols and families. Names are queried once, so that nothing is kept of another step.
 func (s *suite) askedBy(p pod) (map[string]who, error) {
 	out := map[string]who{}
 	for _, network := range []string{"udp", "tcp"} {
@@ -144,7 +144,7 @@ func (s *suite) wantAnsweredBy(want who, pods ...pod) {
 	}
 }
 
-// awaitAnsweredBy waits until somebody answers a pod, in every way. Until then a question may go without an answer.
+// awaitAnsweredBy waits until somebody answers a pod, in every way. Until then a query may go without an answer.
 func (s *suite) awaitAnsweredBy(want who, p pod) {
 	s.t.Helper()
 	s.eventually(func() error {

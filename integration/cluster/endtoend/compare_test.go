@@ -102,7 +102,7 @@ func (s *suite) setCorefile(corefile string) {
 	s.kubectl("-n", "kube-system", "annotate", "pods", "--all", "--overwrite", fmt.Sprintf("test/corefile=%d", len(corefile)))
 }
 
-// most is how many questions are asked at once.
+// most is how many queries are sent at once.
 const most = 24
 
 // A pod that is steered is told what one is told that is not, about 2,000 names and types and more: Services of each kind, pods,
@@ -162,7 +162,7 @@ func (s *suite) compareAll() {
 	}
 }
 
-// compared is what came of one question.
+// compared is what came of one query.
 type compared struct {
 	code   string
 	cut    bool
@@ -194,7 +194,7 @@ func (s *suite) compare(q question, is4 bool) compared {
 	return out
 }
 
-// questions are all that is asked.
+// questions are all that is queried.
 func (s *suite) questions() []question {
 	var out []question
 	add := func(name string, types ...uint16) {

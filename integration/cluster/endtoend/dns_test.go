@@ -173,7 +173,7 @@ func (s *suite) testFilter() {
 	if err != nil {
 		s.t.Fatalf("%v: %s", err, out)
 	}
-	s.awaitAnsweredBy(direct, p) // two questions, a lease's lifetime apart, are dropped before that
+	s.awaitAnsweredBy(direct, p) // two queries, a lease's lifetime apart, are dropped before that
 	text, err := s.Status(s.t.Context())
 	if err != nil || !strings.Contains(text, "restricted") {
 		s.t.Errorf("status does not name the pod: %v\n%s", err, text)

@@ -66,7 +66,7 @@ func fromEarlier(t *testing.T, o node.Options, earlier node.Build) {
 	}
 }
 
-// changed applies a build over another under load: each question is answered, by the cache, and the agent has taken over from the one
+// changed applies a build over another under load: each query is answered, by the cache, and the agent has taken over from the one
 // before it. It knows all pods that were steered, and the plugin steers a new one, whose file both can read.
 func (s *suite) changed(to node.Build, newPod string, steered *float64) {
 	s.t.Helper()
@@ -87,7 +87,7 @@ func (s *suite) changed(to node.Build, newPod string, steered *float64) {
 	s.eventually(func() error { return s.wantSteered(*steered) })
 }
 
-// wantSteered tells whether the agent that serves knows so many steered pods.
+// wantSteered reports whether the agent that serves knows so many steered pods.
 func (s *suite) wantSteered(want float64) error {
 	if got := s.metric(`neardns_pods{state="steered"}`); got != want {
 		return fmt.Errorf("the agent knows %v steered pods, want %v", got, want)

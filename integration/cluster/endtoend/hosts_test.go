@@ -25,7 +25,7 @@ const (
 	pushedImage       = "shop/pushed:1"
 )
 
-// inHosts is how old a line may be: a round of questions is 30 s after the last one, a tenth more or less.
+// inHosts is how old a line may be: a round of queries is 30 s after the last one, a tenth more or less.
 const inHosts = 35 * time.Second
 
 // registryConf has no accounts, and keeps images in the container.

@@ -126,7 +126,7 @@ func (s *suite) install() {
 	s.must(s.AwaitProduct(s.t.Context()))
 }
 
-// answeredInKernel is how many questions the kernel has answered so far; 0 where it does not.
+// answeredInKernel is how many queries the kernel has answered so far; 0 where it does not.
 func (s *suite) answeredInKernel() (sum float64) {
 	s.t.Helper()
 	if !*kernelHits {
@@ -262,7 +262,7 @@ func (s *suite) uninstalled(b node.Build, overlay string, was map[string]string)
 }
 
 // kube-proxy goes over to its other mode under load; the fallback then leads through rules of the other kind. While kube-proxy
-// itself has no rules nobody can ask kube-dns, so this is about names that were asked for before.
+// itself has no rules nobody can ask kube-dns, so this is about names that were queried before.
 func (s *suite) testProxySwitched() {
 	s.must(s.InstallProduct(s.t.Context(), s.Proxy))
 	s.renewPods()
@@ -274,7 +274,7 @@ func (s *suite) testProxySwitched() {
 		})
 	})
 	s.wantMissed(y, 0)
-	s.eventually(s.serving) // what kube-proxy took away and put back is proven anew
+	s.eventually(s.serving) // what kube-proxy took away and put back is proven again
 	s.wantAnsweredBy(cached, s.loaded[0])
 	s.kill(s.agent(), "STOP")
 	s.awaitAnsweredBy(direct, s.loaded[0])

@@ -44,7 +44,7 @@ func (s *suite) testUnsteered(overlay string) {
 	s.wantAnsweredBy(direct, old, s.loaded[0])
 }
 
-// kept tells whether somebody keeps answers for a pod whose address is the node's, by their TTLs: kube-dns gives all of them 30 s.
+// kept reports whether somebody keeps answers for a pod whose address is the node's, by their TTLs: kube-dns gives all of them 30 s.
 func (s *suite) kept(p pod) error {
 	ttls, err := s.ttls(p)
 	if err == nil && ttls[1] >= ttls[0] {

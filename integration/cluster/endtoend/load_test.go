@@ -16,16 +16,16 @@ import (
 	"github.com/neardns/neardns/integration/faults/load"
 )
 
-// The load: 500 questions a second from all pods together, mostly 20, each over one family.
+// The load: 500 queries per second from all pods together, mostly 20, each over one family.
 const (
 	loadPods  = 20
 	udpRate   = 400 // of all pods
 	tcpRate   = 100 // of all pods, a connection each
 	segment   = 10 * time.Second
-	loadQuiet = 3 * time.Second // before what is done under it: until every name was asked for, and so is in the cache
+	loadQuiet = 3 * time.Second // before what is done under it: until every name was queried, and so is in the cache
 )
 
-// plan is what one of some pods asks.
+// plan is what one of some pods queries.
 func plan(i, of int) load.Plan {
 	at := netip.AddrPortFrom(server(i%2 == 0), 53)
 	stream := load.Stream{Server: at, Zone: "who.cluster.local", Label: "n", Names: 40, Patience: 2 * time.Second}
@@ -35,7 +35,7 @@ func plan(i, of int) load.Plan {
 	return load.Plan{Streams: []load.Stream{udp, tcp}, Duration: segment}
 }
 
-// tally is what became of all questions.
+// tally is what became of all queries.
 type tally struct {
 	load.Sum
 	lines   []string // of books in which something is missing
@@ -61,7 +61,7 @@ func (y *tally) add(p pod, books []*load.Book) {
 	}
 }
 
-// underLoad does something while pods ask, and tells what became of their questions. They ask in segments, until it is done.
+// underLoad does something while pods query, and reports what became of their queries. They ask in segments, until it is done.
 func (s *suite) underLoad(pods []pod, act func()) *tally {
 	s.t.Helper()
 	y := &tally{reasons: map[string]int{}}
@@ -107,7 +107,7 @@ func pass(d time.Duration) {
 	<-timer.C
 }
 
-// oneSegment has every pod carry out its plan once. began is called when the first questions of all are due.
+// oneSegment has every pod carry out its plan once. began is called when the first queries of all are due.
 func (s *suite) oneSegment(pods []pod, y *tally, began func()) error {
 	var mu sync.Mutex
 	var all, ready sync.WaitGroup
@@ -163,7 +163,7 @@ func (s *suite) generate(p pod, plan load.Plan, began func()) ([]*load.Book, err
 	return result.Books, decoded
 }
 
-// wantMissed holds how many questions of a load may have no right answer.
+// wantMissed holds how many queries of a load may have no right answer.
 func (s *suite) wantMissed(y *tally, most int) {
 	s.t.Helper()
 	if y.Missed() > most || y.Wrong > 0 || y.Sent < (udpRate+tcpRate)*int(segment/time.Second) {

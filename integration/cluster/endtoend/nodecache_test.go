@@ -31,7 +31,7 @@ func (s *suite) nodeLocalDNS() string {
 	return filled
 }
 
-// askedAt tells who answers a pod at an IPv4 address, by both protocols.
+// askedAt reports who answers a pod at an IPv4 address, by both protocols.
 func (s *suite) askedAt(p pod, at netip.Addr, want who) error {
 	for _, network := range []string{"udp", "tcp"} {
 		name := fmt.Sprintf("t%d", time.Now().UnixNano())
@@ -96,7 +96,7 @@ func (s *suite) testNodeCache() {
 	if len(found) != 1 {
 		s.t.Fatalf("agents in node-cache's place: %v, want one", found)
 	}
-	// The kubelet starts it again within moments; what counts is that questions are answered meanwhile. A kill costs what lies in
+	// The kubelet starts it again within moments; what counts is that queries are answered meanwhile. A kill costs what lies in
 	// the sockets until the kernel has closed them.
 	s.kill(found[0], "KILL")
 	asked, lost := 0, 0

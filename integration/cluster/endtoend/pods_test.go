@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// chosen tells whether a step is wanted.
+// chosen reports whether a step is wanted.
 func chosen(t *testing.T, name string) bool {
 	t.Helper()
 	ok, err := regexp.MatchString(*onlySteps, name)
@@ -185,7 +185,7 @@ func (s *suite) file(name string) *podfile.File {
 	return nil
 }
 
-// inState tells whether every redirect of a pod is in a state.
+// inState reports whether every redirect of a pod is in a state.
 func (s *suite) inState(p pod, want podfile.State) error {
 	f := s.file(p.name)
 	if f == nil || len(f.Decisions) != 2 {

@@ -155,7 +155,7 @@ func run(t *testing.T, row []string, o node.Options) {
 	}
 }
 
-// testBare makes the workload on the node without neardns, and tells what the node is then.
+// testBare makes the workload on the node without neardns, and reports what the node is then.
 func (s *suite) testBare(t *testing.T) (was map[string]string) {
 	t.Run("without neardns", func(t *testing.T) {
 		s.in(t, func() {

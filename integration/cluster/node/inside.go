@@ -134,10 +134,10 @@ func supervise() error {
 
 // pause keeps what is tried again from being tried all the time.
 func pause() {
-	time.Sleep(200 * time.Millisecond) //nolint:forbidigo // another process's readiness: nobody tells of it
+	time.Sleep(200 * time.Millisecond) //nolint:forbidigo // another process's readiness: nobody reports it
 }
 
-// answers tells whether what the program needs is there.
+// answers reports whether what the program needs is there.
 func (p program) answers(client *http.Client, token string) error {
 	switch {
 	case p.Await == "":

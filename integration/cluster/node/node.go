@@ -40,7 +40,7 @@ type state struct {
 	Start string // of the process, in the kernel's ticks: its number may be another's by now
 }
 
-// ErrRunning is what Start says where a cluster runs already.
+// ErrRunning is what Start reports where a cluster runs already.
 var ErrRunning = errors.New("a cluster is running already")
 
 // Start brings a node up and returns when it is Ready and kube-dns answers. One may run on a machine at a time.

@@ -30,7 +30,7 @@ func (o Options) Own() Build { return Build{filepath.Dir(o.Bin), ownTag} }
 // ownTag is the images' tag in the manifests.
 const ownTag = "dev"
 
-// Check tells what is wrong with them, and which program is missing.
+// Check reports what is wrong with them, and which program is missing.
 func (o Options) Check() error {
 	if o.Proxy != "iptables" && o.Proxy != "nftables" {
 		return fmt.Errorf("kube-proxy has no mode %q: iptables or nftables", o.Proxy)

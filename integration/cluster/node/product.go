@@ -66,7 +66,7 @@ func (n *Node) render(ctx context.Context, b Build, name string) (string, error)
 	return strings.ReplaceAll(manifest, tag, ":"+b.Tag+"\n"), nil
 }
 
-// UninstallProduct takes an overlay off, in the order that the products' README gives. binary says whether the plugin's binary goes
+// UninstallProduct takes an overlay off, in the order that the products' README gives. binary reports whether the plugin's binary goes
 // too: containerd ends pods without it.
 func (n *Node) UninstallProduct(ctx context.Context, overlay string, binary bool) error {
 	return n.UninstallBuild(ctx, n.Own(), overlay, binary)
@@ -108,7 +108,7 @@ func (n *Node) AwaitProduct(ctx context.Context) error {
 	return n.await(ctx, "the agent", func() error { return n.Settled(ctx) })
 }
 
-// Settled tells what the agent still lacks to serve every pod.
+// Settled reports what the agent still lacks to serve every pod.
 func (n *Node) Settled(ctx context.Context) error {
 	text, err := n.agent(ctx, "status", "--json") // exit code 3 where something is amiss, which is said below
 	var s struct {

@@ -8,27 +8,27 @@ import (
 	"time"
 )
 
-// Outcome is what became of one question, as a letter.
+// Outcome is what became of one query, as a letter.
 type Outcome byte
 
-// The outcomes. A right answer has the question's id, name and type, NOERROR, and the very address that belongs to its
-// other half, by which the scripted server says who it is and whom it answered.
+// The outcomes. A right answer has the query's id, name and type, NOERROR, and the very address that belongs to its
+// other half, by which the scripted server reports who it is and whom it answered.
 const (
 	Lost   Outcome = 'l' // no answer within the patience
 	Cache  Outcome = 'c' // right; kube-dns saw the node ask, now or earlier
 	Direct Outcome = 'd' // right; kube-dns saw the pod itself ask
 	Failed Outcome = 'f' // an answer that says no: SERVFAIL, REFUSED
 	Wrong  Outcome = 'w' // an answer to something else, or with other data
-	// Skipped is a question that is not counted: see Book.Skip.
+	// Skipped is a query that is not counted: see Book.Skip.
 	Skipped Outcome = 's'
 )
 
-// Book is what became of a stream's questions, in the order in which they were due.
+// Book is what became of a stream's queries, in the order in which they were due.
 type Book struct {
 	Stream   Stream
 	Outcomes string          // a letter for each
 	Took     []time.Duration // from when it was due to its answer; 0: none
-	Late     time.Duration   // the most that a question was sent after it was due: the generator's own fault
+	Late     time.Duration   // the most that a query was sent after it was due: the generator's own fault
 	Reasons  map[string]int  `json:",omitempty"` // of failed, wrong and undeliverable ones
 	Sent     int             `json:",omitempty"` // of a flood
 	Answered int             `json:",omitempty"` // of a flood
@@ -42,7 +42,7 @@ type Sum struct {
 	Lost   int `json:"lost"`
 	Failed int `json:"failed"`
 	Wrong  int `json:"wrong"`
-	// Gap is the longest time between two right answers, by when their questions were due; one lost question of a thousand
+	// Gap is the longest time between two right answers, by when their queries were due; one lost query of a thousand
 	// a second makes 2 ms.
 	Gap  time.Duration `json:"gap"`
 	P50  time.Duration `json:"p50"`
@@ -54,7 +54,7 @@ type Sum struct {
 // Good is how many right answers came.
 func (s Sum) Good() int { return s.Cache + s.Direct }
 
-// Missed is how many questions got no right answer: what a client would call lost.
+// Missed is how many queries got no right answer: what a client would call lost.
 func (s Sum) Missed() int { return s.Sent - s.Good() }
 
 // Answered is how many got any answer.
@@ -63,7 +63,7 @@ func (s Sum) Answered() int { return s.Sent - s.Lost }
 // All sums up the whole book.
 func (b *Book) All() Sum { return b.Between(0, math.MaxInt64) }
 
-// Between sums up the questions that were due from a time on and before another.
+// Between sums up the queries that were due from a time on and before another.
 func (b *Book) Between(from, to time.Duration) Sum {
 	var s Sum
 	var times []time.Duration
@@ -102,7 +102,7 @@ func (b *Book) Between(from, to time.Duration) Sum {
 	return s
 }
 
-// Skip takes the questions for some names out of the count.
+// Skip takes the queries for some names out of the count.
 func (b *Book) Skip(name func(string) bool) {
 	outcomes := []byte(b.Outcomes)
 	for i := range outcomes {
@@ -113,7 +113,7 @@ func (b *Book) Skip(name func(string) bool) {
 	b.Outcomes = string(outcomes)
 }
 
-// Slowest is the longest that an answer of any kind took, of the questions due in a time.
+// Slowest is the longest that an answer of any kind took, of the queries due in a time.
 func (b *Book) Slowest(from, to time.Duration) time.Duration {
 	var d time.Duration
 	for i := range len(b.Outcomes) {
@@ -159,9 +159,9 @@ type ledger struct {
 	sent     []time.Time
 	outcomes []byte
 	took     []time.Duration
-	open     int // questions without an answer
+	open     int // queries without an answer
 	reasons  map[string]int
-	idle     chan struct{} // closed when no question is open
+	idle     chan struct{} // closed when no query is open
 }
 
 func newLedger(s Stream, begun time.Time, total int) *ledger {
@@ -175,21 +175,21 @@ func newLedger(s Stream, begun time.Time, total int) *ledger {
 	return l
 }
 
-// send notes that a client asks question i now.
+// send notes that a client sends query i now.
 func (l *ledger) send(i int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sent[i] = time.Now()
 }
 
-// deadline is until when question i, sent before, is waited for.
+// deadline is until when query i, sent before, is waited for.
 func (l *ledger) deadline(i int) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.sent[i].Add(l.stream.patience())
 }
 
-// answer notes the answer to question i. What comes after the client's patience, or a second time, changes nothing.
+// answer notes the answer to query i. What comes after the client's patience, or a second time, changes nothing.
 func (l *ledger) answer(i int, o Outcome, reason string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,7 +204,7 @@ func (l *ledger) answer(i int, o Outcome, reason string) {
 	}
 }
 
-// fault notes why a question could not be delivered; it stays lost.
+// fault notes why a query could not be delivered; it stays lost.
 func (l *ledger) fault(reason string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -220,7 +220,7 @@ func (l *ledger) note(reason string) {
 	}
 }
 
-// wait returns when every question has its answer or has used up its patience.
+// wait returns when every query has its answer or has used up its patience.
 func (l *ledger) wait() {
 	timer := time.NewTimer(l.stream.patience())
 	defer timer.Stop()

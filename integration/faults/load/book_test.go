@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// book makes a book of ten questions a second, each answered in a millisecond more than the one before.
+// book makes a book of ten queries per second, each answered in a millisecond more than the one before.
 func book(outcomes string) *Book {
 	b := &Book{Stream: Stream{Rate: 10, Label: "n", Zone: "z"}, Outcomes: outcomes}
 	for i, o := range []byte(outcomes) {
@@ -96,7 +96,7 @@ func TestSkip(t *testing.T) {
 	}
 }
 
-// Every question is asked when it is due, and what the generator was late with is asked at once, none left out.
+// Every query is sent when it is due, and what the generator was late with is queried at once, none left out.
 func TestPace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := Stream{Rate: 4}

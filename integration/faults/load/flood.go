@@ -11,11 +11,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// floodTick is how often a flood sends what is due: a timer for each of 20,000 questions a second would cost the machine
+// floodTick is how often a flood sends what is due: a timer for each of 20,000 queries per second would cost the machine
 // more than they do.
 const floodTick = 2 * time.Millisecond
 
-// askFlood sends questions for names that were never asked and only counts what comes back.
+// askFlood sends queries for names that were never queried and only counts what comes back.
 func askFlood(s Stream, begun time.Time, d time.Duration) (*Book, error) {
 	b := &Book{Stream: s}
 	var answered atomic.Int64

@@ -12,10 +12,10 @@ import (
 // Result is what a generator's process prints.
 type Result struct{ Books []*Book }
 
-// Begun is the line that Generate prints when the first questions are due.
+// Begun is the line that Generate prints when the first queries are due.
 const Begun = "begun"
 
-// headStart is how long streams have to open their sockets before the first question is due.
+// headStart is how long streams have to open their sockets before the first query is due.
 const headStart = 100 * time.Millisecond
 
 // Generate is a generator's whole process: a Plan on in; on out the line Begun, and at the end a Result.
@@ -40,7 +40,7 @@ func Generate(in io.Reader, out io.Writer) error {
 	return json.NewEncoder(out).Encode(r)
 }
 
-// Run carries a plan out and returns a book for each stream. The first questions are due at begun.
+// Run carries a plan out and returns a book for each stream. The first queries are due at begun.
 func (p Plan) Run(begun time.Time) (Result, error) {
 	r := Result{Books: make([]*Book, len(p.Streams))}
 	errs := make([]error, len(p.Streams))

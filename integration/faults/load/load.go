@@ -1,13 +1,13 @@
-// Package load asks DNS questions at a fixed pace and keeps book of every one: when it was due, whether the right answer
+// Package load sends DNS queries at a fixed pace and keeps book of every one: when it was due, whether the right answer
 // came, from whom, and how long after it was due.
 //
-// A question is due at begin + i/rate whatever became of those before it, and its time counts from then: a server that
-// stalls is not spared the questions of that while (no coordinated omission). Nothing is asked twice. A question is lost
+// A query is due at begin + i/rate whatever became of those before it, and its time counts from then: a server that
+// stalls is not spared the queries of that while (no coordinated omission). Nothing is queried twice. A query is lost
 // when no answer came within its patience, one second, of being sent.
 //
 // It must never ask an address that is not private, nor without bounds in time, rate and number.
 //
-// Failure policy: what the network does to a question is an outcome, never an error; an error is a plan that cannot be
+// Failure policy: what the network does to a query is an outcome, never an error; an error is a plan that cannot be
 // carried out.
 package load
 
@@ -18,19 +18,19 @@ import (
 	"time"
 )
 
-// Way is how questions are sent.
+// Way is how queries are sent.
 type Way string
 
-// The ways of a stream's questions.
+// The ways of a stream's queries.
 const (
 	UDP     Way = "udp"     // over sockets that stay open, one source port each
 	OneShot Way = "tcp"     // a connection for each
-	Long    Way = "tcplong" // pipelined on connections that stay open; one on which a question timed out is given up
+	Long    Way = "tcplong" // pipelined on connections that stay open; one on which a query timed out is given up
 	Pair    Way = "pair"    // A and AAAA at the same moment over UDP, a socket for each lookup
 	Flood   Way = "flood"   // UDP, counted and not looked into: what a hostile pod sends
 )
 
-// Stream is one client's questions: A records for <Label><number>.<Zone>.
+// Stream is one client's queries: A records for <Label><number>.<Zone>.
 type Stream struct {
 	Name    string // in results
 	Way     Way
@@ -39,8 +39,8 @@ type Stream struct {
 	Label   string
 	First   int // number of the first name
 	Names   int // so many names in turn; 0: every name once
-	Rate    int // questions a second
-	Sockets int // that the questions take turns on (all but OneShot and Pair)
+	Rate    int // queries per second
+	Sockets int // that the queries take turns on (all but OneShot and Pair)
 	// Patience is how long an answer is waited for; 0: a second.
 	Patience time.Duration
 }
@@ -63,7 +63,7 @@ const (
 // DefaultPatience is that of a stream that names none.
 const DefaultPatience = time.Second
 
-// Check tells what is wrong with a plan.
+// Check reports what is wrong with a plan.
 func (p Plan) Check() error {
 	if p.Duration <= 0 || p.Duration > maxDuration {
 		return fmt.Errorf("load: %v is not a duration up to %v", p.Duration, maxDuration)
@@ -109,15 +109,15 @@ func (s Stream) patience() time.Duration {
 	return s.Patience
 }
 
-// Total is how many questions are due in a time.
+// Total is how many queries are due in a time.
 func (s Stream) Total(d time.Duration) int { return int(int64(s.Rate) * int64(d) / int64(time.Second)) }
 
-// Due is when question i is due, from the begin.
+// Due is when query i is due, from the begin.
 func (s Stream) Due(i int) time.Duration {
 	return time.Duration(int64(i) * int64(time.Second) / int64(s.Rate))
 }
 
-// QName is the name that question i asks for.
+// QName is the name that query i asks for.
 func (s Stream) QName(i int) string {
 	if s.Names > 0 {
 		i %= s.Names
@@ -125,7 +125,7 @@ func (s Stream) QName(i int) string {
 	return fmt.Sprintf("%s%d.%s.", s.Label, s.First+i, s.Zone)
 }
 
-// pace calls send for every question when it is due, also for those that the machine made late, and returns the latest.
+// pace calls send for every query when it is due, also for those that the machine made late, and returns the latest.
 func (s Stream) pace(begun time.Time, d time.Duration, send func(i int)) (late time.Duration) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

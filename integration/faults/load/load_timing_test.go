@@ -150,7 +150,7 @@ func TestTimingWays(t *testing.T) {
 	}
 }
 
-// A long-lived connection that is cut loses what is in flight on it and is opened anew; one that is silent is given up.
+// A long-lived connection that is cut loses what is in flight on it and is reopened; one that is silent is given up.
 func TestTimingLongReconnects(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -161,7 +161,7 @@ func TestTimingLongReconnects(t *testing.T) {
 		}
 		_ = w.WriteMsg(answer(m, n, ""))
 	})
-	// A connection has 12 or 13 questions; how many are in flight when it is cut depends on what else the machine does.
+	// A connection has 12 or 13 queries; how many are in flight when it is cut depends on what else the machine does.
 	if sum := s.runFor(t, Long, 100, half, 3*time.Second).All(); sum.Lost == 0 || sum.Lost > 13 || sum.Cache != 50-sum.Lost || s.conns.Load() != 5 {
 		t.Errorf("cut: %+v, %d connections", sum, s.conns.Load())
 	}
@@ -176,7 +176,7 @@ func TestTimingLongReconnects(t *testing.T) {
 			_ = w.WriteMsg(answer(m, n, ""))
 		}
 	})
-	// One of four connections is silent for the patience of a second, 25 questions a second on it, then another takes over.
+	// One of four connections is silent for the patience of a second, 25 queries per second on it, then another takes over.
 	sum := s.runFor(t, Long, 100, 4*half, time.Second).All()
 	if sum.Lost < 15 || sum.Lost > 40 || sum.Cache != 200-sum.Lost || s.conns.Load() != 5 {
 		t.Errorf("silent: %+v, %d connections", sum, s.conns.Load())
@@ -201,7 +201,7 @@ func TestTimingFlood(t *testing.T) {
 		}
 		return nil
 	})
-	// A socket has room for some 270 questions: more are lost where the server does not come to read.
+	// A socket has room for some 270 queries: more are lost where the server does not come to read.
 	if b.Sent != 500 || served < 100 || b.Answered > served || b.Answered < served/2 || b.Outcomes != "" {
 		t.Errorf("%d sent, %d served, %d different names, %d answered", b.Sent, served, different, b.Answered)
 	}
@@ -215,7 +215,7 @@ func TestTimingGenerateRefuses(t *testing.T) {
 	}
 	in := `{"Duration": 1000000, "Streams": [{"Name": "s", "Way": "tcplong", "Server": "127.0.0.1:1", "Zone": "z", "Label": "n", "Rate": 1000, "Sockets": 1}]}`
 	var out bytes.Buffer
-	if err := Generate(strings.NewReader(in), &out); err != nil { // nobody listens there: an outcome, no error
+	if err := Generate(strings.NewReader(in), &out); err != nil { // no program listens there: an outcome, no error
 		t.Error(err)
 	}
 }

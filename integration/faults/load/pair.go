@@ -13,7 +13,7 @@ import (
 )
 
 // askPair looks names up as musl and Go's resolver do: A and AAAA at the same moment, from one socket that is made for the
-// lookup, so that each lookup is a new connection to conntrack. The two questions are sent by two threads on two CPUs, which is
+// lookup, so that each lookup is a new connection to conntrack. The two queries are sent by two threads on two CPUs, which is
 // what the race of kubernetes/kubernetes#56903 takes: two packets of a connection that conntrack does not know yet, in work at
 // the same time. A lookup is right when both answers are, and took as long as the later one.
 func askPair(s Stream, begun time.Time, d time.Duration) (*Book, error) {
@@ -52,7 +52,7 @@ type pair struct {
 	arrived  atomic.Int32 // senders that are about to send
 }
 
-// halves are the types that a lookup asks for; the position is also the question's id.
+// halves are the types that a lookup asks for; the position is also the query's id.
 func halves() [2]uint16 { return [2]uint16{dns.TypeA, dns.TypeAAAA} }
 
 func newPair(l *ledger, i int) (*pair, error) {

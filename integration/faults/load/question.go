@@ -13,7 +13,7 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// question is the wire form of a question.
+// question is the wire form of a query.
 func question(id uint16, name string, kind uint16) ([]byte, error) {
 	m := new(dns.Msg).SetQuestion(name, kind)
 	m.Id = id
@@ -28,7 +28,7 @@ func question(id uint16, name string, kind uint16) ([]byte, error) {
 // they gave it to.
 const whoName = "who.invalid."
 
-// judge holds an answer against its question. self is the client's own address. reason is for what is not right.
+// judge holds an answer against its query. self is the client's own address. reason is for what is not right.
 func judge(wire []byte, name string, kind uint16, self netip.Addr) (o Outcome, reason string) {
 	var m dns.Msg
 	if err := m.Unpack(wire); err != nil {

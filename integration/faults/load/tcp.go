@@ -12,7 +12,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// askOneShot opens a connection for each question.
+// askOneShot opens a connection for each query.
 func askOneShot(s Stream, begun time.Time, d time.Duration) (*Book, error) {
 	l := newLedger(s, begun, s.Total(d))
 	var wg sync.WaitGroup
@@ -78,8 +78,8 @@ func readTCP(conn io.Reader) ([]byte, error) {
 	return wire, nil
 }
 
-// askLong pipelines questions on connections that stay open. What a stub resolver does is done: a connection that the other
-// side closed is opened anew for the next question, and one on which a question timed out is given up with all that is in
+// askLong pipelines queries on connections that stay open. What a stub resolver does is done: a connection that the other
+// side closed is reopened for the next query, and one on which a query timed out is given up with all that is in
 // flight on it.
 func askLong(s Stream, begun time.Time, d time.Duration) (*Book, error) {
 	l := newLedger(s, begun, s.Total(d))
@@ -104,7 +104,7 @@ func askLong(s Stream, begun time.Time, d time.Duration) (*Book, error) {
 // client is one long-lived connection after another.
 type client struct {
 	*ledger
-	queue chan int // questions to ask, in order; closed at the end
+	queue chan int // queries to ask, in order; closed at the end
 
 	mu    sync.Mutex // guards the field below
 	conn  *pipeline  // nil: none
@@ -118,7 +118,7 @@ type pipeline struct {
 	flying map[uint16]int
 }
 
-// run asks what is queued; a question whose patience ends while the connection is being made is lost.
+// run asks what is queued; a query whose patience ends while the connection is being made is lost.
 func (c *client) run() {
 	for i := range c.queue {
 		if time.Now().After(c.deadline(i)) {

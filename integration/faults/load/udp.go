@@ -12,7 +12,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// askUDP sends the stream's questions over sockets in turn.
+// askUDP sends the stream's queries over sockets in turn.
 func askUDP(s Stream, begun time.Time, d time.Duration) (*Book, error) {
 	l := newLedger(s, begun, s.Total(d))
 	sockets := make([]*socket, s.Sockets)
@@ -44,11 +44,11 @@ type socket struct {
 	self netip.Addr
 
 	mu    sync.Mutex     // guards the field below
-	asked map[uint16]int // question by id, for as long as the run
+	asked map[uint16]int // query by id, for as long as the run
 }
 
 func (c *socket) ask(i int) {
-	id := uint16(i / c.stream.Sockets) // comes again after 65,536 questions of this socket
+	id := uint16(i / c.stream.Sockets) // comes again after 65,536 queries of this socket
 	wire, err := question(id, c.stream.QName(i), dns.TypeA)
 	if err != nil {
 		c.fault(err.Error())
@@ -60,7 +60,7 @@ func (c *socket) ask(i int) {
 	c.send(i)
 	_, err = c.conn.Write(wire)
 	if isRefused(err) {
-		// An ICMP error of an earlier question, told now; this one was not sent yet.
+		// An ICMP error of an earlier query, told now; this one was not sent yet.
 		_, err = c.conn.Write(wire)
 	}
 	if err != nil {

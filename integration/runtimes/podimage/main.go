@@ -1,6 +1,6 @@
 // Command podimage is all that is in the image of the pods that the runtimes start: static, so that it needs no base.
 //
-//	podimage pause                 waits until it is told to end
+//	podimage pause                 waits until it is instructed to end
 //	podimage ask NETWORK NAME...   asks the first nameserver of /etc/resolv.conf for each name's TXT records, one line of JSON each
 //	podimage load DURATION NAME... asks for the names in turn all that time and prints a Load as JSON
 //	podimage resolvconf            prints /etc/resolv.conf
@@ -24,10 +24,10 @@ import (
 
 const (
 	resolvConf = "/etc/resolv.conf"
-	patience   = 3 * time.Second // per question, with nothing asked twice
+	patience   = 3 * time.Second // per query, with nothing asked twice
 )
 
-// Answer is what one question brought.
+// Answer is what one query brought.
 type Answer struct {
 	Name   string        `json:"name"`
 	Server string        `json:"server"`
@@ -37,7 +37,7 @@ type Answer struct {
 	Error  string        `json:"error,omitempty"`
 }
 
-// Load is what became of a while's questions. Each is asked a second time where nothing came, as a resolver does.
+// Load is what became of a while's queries. Each is sent a second time where nothing came, as a resolver does.
 type Load struct {
 	Asked   int      `json:"asked"`
 	Retried int      `json:"retried"`

@@ -131,7 +131,7 @@ func fuzz(ctx context.Context, o options, packages []string, r *report) error {
 var written = regexp.MustCompile(`Failing input written to (\S+)`)
 
 // keep takes the inputs that a target was found to fail on out of the package's testdata into a folder, so that the tree
-// stays as it was, and tells where they are. A target that fails on a stored input writes none.
+// stays as it was, and reports where they are. A target that fails on a stored input writes none.
 func keep(ctx context.Context, dir, pkg string, output []byte) ([]string, error) {
 	found := written.FindAllSubmatch(output, -1)
 	if len(found) == 0 {

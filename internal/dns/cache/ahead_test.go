@@ -31,7 +31,7 @@ type crowd struct {
 	rate   float64 // of all together, a second
 	lasts  time.Duration
 	change time.Duration        // after which all names are others; 0: never
-	bursts bool                 // each name is asked for twenty times at once, and then not for a while
+	bursts bool                 // each name is queried twenty times at once, and then not for a while
 	leaves float64              // so much less than 99 % of hits is as it should be
 	pick   func(*rand.Rand) int // a name; nil: each as often as the others
 	ttl    func(name int) uint32
@@ -51,7 +51,7 @@ func (h *ahead) watched() int {
 	return len(h.due)
 }
 
-// ask lets the crowd ask a cache. Of one seed the queries are always the same.
+// ask lets the crowd query a cache. Of one seed the queries are always the same.
 func (c crowd) ask(t *testing.T, block string) (h heard) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -127,7 +127,7 @@ func (c crowd) ask(t *testing.T, block string) (h heard) {
 
 func always(ttl uint32) func(int) uint32 { return func(int) uint32 { return ttl } }
 
-// TestRefreshKeepsHot: of what is asked for ten times and more in each TTL, 99 of 100 clients do not wait, and the upstream has at most
+// TestRefreshKeepsHot: of what is queried ten times and more in each TTL, 99 of 100 clients do not wait, and the upstream has at most
 // a tenth more queries than where answers expire.
 func TestRefreshKeepsHot(t *testing.T) {
 	for name, c := range map[string]crowd{
@@ -192,7 +192,7 @@ func w3TTL(name int) uint32 {
 	return 5 + uint32(name)*2654435761>>8%296 // spread as by a hash
 }
 
-// TestRefreshIsBound: however clients ask, the upstream has at most 1.1 of the queries that it has where answers expire, and those
+// TestRefreshIsBound: however clients query, the upstream has at most 1.1 of the queries that it has where answers expire, and those
 // that are allowed at once.
 func TestRefreshIsBound(t *testing.T) {
 	for name, c := range map[string]crowd{
@@ -216,7 +216,7 @@ func TestRefreshIsBound(t *testing.T) {
 	}
 }
 
-// TestRefreshRests: nothing wakes the process for names that are asked for seldom, nor for those that were asked for often.
+// TestRefreshRests: nothing wakes the process for names that are queried seldom, nor for those that were queried often.
 func TestRefreshRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, refreshes)
@@ -360,7 +360,7 @@ func TestRefreshTriesAgain(t *testing.T) {
 		h.mu.Lock()
 		h.cut = 2 * cutMany
 		h.mu.Unlock()
-		waits := func(turn int) (n int) { // of a name that is asked for through ten TTLs
+		waits := func(turn int) (n int) { // of a name that is queried through ten TTLs
 			name := fmt.Sprintf("n%d.example.", turn)
 			for begun := time.Now(); time.Since(begun) < 10*time.Second; <-time.After(10 * time.Millisecond) {
 				at := time.Now()
@@ -433,7 +433,7 @@ func TestRefreshAfterReload(t *testing.T) {
 	}
 }
 
-// TestRefreshFails: an upstream that fails is not asked more often for names that are hot, and clients have what they had before.
+// TestRefreshFails: an upstream that fails is not queried more often for names that are hot, and clients have what they had before.
 func TestRefreshFails(t *testing.T) {
 	for name, silence := range map[string]time.Duration{"SERVFAIL": 0, "silent": 2 * time.Second} {
 		t.Run(name, func(t *testing.T) {
@@ -465,7 +465,7 @@ func TestRefreshFails(t *testing.T) {
 	}
 }
 
-// TestRefreshProperty: it says when hits make a name popular, and stands in prefetch's place.
+// TestRefreshProperty: it reports when hits make a name popular, and stands in prefetch's place.
 func TestRefreshProperty(t *testing.T) {
 	for text, want := range map[string]string{
 		"refresh 3":                   "",

@@ -7,7 +7,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// class is a kind of difference that is meant: DIFFERENCES.md tells each to people, by the same name.
+// class is a kind of difference that is meant: DIFFERENCES.md explains each under the same name.
 type class struct {
 	name     string
 	explains func(d difference) bool
@@ -66,7 +66,7 @@ func classes() []class {
 			return d.ask != nil && d.theirs.cached && d.theirs.rcode == "NOERROR" && d.any(func(r *rule) bool { return soaOf(r) != nil }) &&
 				(!d.ours.cached && d.askedOurs > 0 || d.ours.cached && d.says("prefetch") && !d.ours.sameRecords(d.theirs))
 		}},
-		{"a silent upstream is asked one question in 100 ms", func(d difference) bool {
+		{"a silent upstream gets one query in 100 ms", func(d difference) bool {
 			return d.ask != nil && d.says("serve_stale") && d.ours.cached && d.askedOurs == 0 && d.askedTheirs == 1 && d.ours.same(d.theirs)
 		}},
 		{"owner in another case", func(d difference) bool {
@@ -76,7 +76,7 @@ func classes() []class {
 			return d.ask != nil && d.says("serve_stale") && d.askedOurs == 1 && d.askedTheirs == 0 &&
 				(d.ours.cached && d.ours.same(d.theirs) || d.says("verify") && !d.ours.cached && d.theirs.cached && d.theirs.stale())
 		}},
-		{"one question at a time", func(d difference) bool {
+		{"one query at a time", func(d difference) bool {
 			return d.ask != nil && d.askedOurs < d.askedTheirs && !d.ours.cached && (d.askedOurs == 0 || d.ours.after <= d.theirs.after && d.ours.sameButTTLs(d.theirs))
 		}},
 	}

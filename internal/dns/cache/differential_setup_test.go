@@ -8,7 +8,7 @@ import (
 )
 
 // TestDifferentialSetup holds our reading of the block against CoreDNS's: what it takes we take, what it refuses we refuse,
-// or the line says why not.
+// or the line reports why not.
 func TestDifferentialSetup(t *testing.T) {
 	for _, tc := range []struct {
 		block string

@@ -46,11 +46,11 @@ type answer struct {
 type difference struct {
 	block        string
 	name         string
-	ask          *ask    // nil: only what they asked the upstream differs, in the background
+	ask          *ask    // nil: only their queries to the upstream differ, in the background
 	rule         *rule   // the upstream's present answer to the query
 	rules        []*rule // and what it has said about the name so far
 	mood         mood
-	withoutRD    bool // it was asked for without RD, now or before
+	withoutRD    bool // it was queried without RD, now or before
 	inUpperCase  bool
 	ours, theirs answer
 	askedOurs    int // queries to the upstream in this step
@@ -191,7 +191,7 @@ func meaning(q *dns.Msg, r reply, tcp bool) answer {
 	return a
 }
 
-// same reports whether two answers mean the same; when says whether the time counts that they took.
+// same reports whether two answers mean the same; when reports whether the time counts that they took.
 func (a answer) same(b answer) bool {
 	return a.sameButTTLs(b) && maps.Equal(a.ttls, b.ttls) && a.after == b.after
 }

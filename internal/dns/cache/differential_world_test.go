@@ -32,15 +32,15 @@ func (c *choices) one(n int) bool { return c.of(n) == n-1 }
 
 func pick[T any](c *choices, from ...T) T { return from[c.of(len(from))] }
 
-// names in a world are few, so that they are asked for again and again in all ways.
+// names in a world are few, so that they are queried again and again in all ways.
 const worldNames = 4
 
 // world is the state of a trial: what the upstream says, written in the words of a scenario.
 type world struct {
 	choices *choices
-	wild    bool            // the upstream says what it should not, too
+	wild    bool            // the upstream answers what it should not, too
 	age     [worldNames]int // how often a name was given up for a new one
-	last    int             // the name that was asked for last, with its type: it is asked for again
+	last    int             // the name that was queried last, with its type: it is queried again
 	qtype   uint16
 	history []line // everything that happened
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TestEarlyFetchesCost: what is asked all the time is fetched before it ends, and nobody waits but the first; the upstream has at most
+// TestEarlyFetchesCost: what is queried all the time is fetched before it ends, and no client waits but the first; the upstream has at most
 // a tenth more queries than where answers expire.
 func TestEarlyFetchesCost(t *testing.T) {
 	const terms = "cache {\n success 1024 3600 0\n denial 1024 3600 0\n"
@@ -33,7 +33,7 @@ func TestEarlyFetchesCost(t *testing.T) {
 	}
 }
 
-const hotTTLs = 50 // for so many TTLs a name is asked for
+const hotTTLs = 50 // for so many TTLs a name is queried
 
 // askedAllTheTime asks for one name a hundred times in each TTL. It returns how many queries the upstream had, and how many clients
 // waited for it.

@@ -16,7 +16,7 @@ type limitError struct{ error }
 
 func (limitError) Limit() bool { return true }
 
-// A failure that is only this agent's limit is told to all who wait for it, and not kept: who asks again is asked for.
+// A failure that is only this agent's limit is passed to all who wait for it, and not kept: a repeated query is forwarded again.
 func TestOwnLimitIsNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, "cache {\n servfail 5s\n }")

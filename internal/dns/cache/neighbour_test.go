@@ -27,7 +27,7 @@ func laden(name string) *dns.Msg {
 		&dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "24a5ac1c5d4f3e2b"}, &dns.EDNS0_NSID{Code: dns.EDNS0NSID},
 		&dns.EDNS0_PADDING{Padding: make([]byte, 100)}, &dns.EDNS0_LOCAL{Code: 65001, Data: []byte("odd")},
 	}
-	o.Hdr.Ttl |= 0x1234 // flags that nobody knows
+	o.Hdr.Ttl |= 0x1234 // unknown flags
 	r.Extra = append(r.Extra, &dns.TXT{Hdr: dns.RR_Header{Name: "x.", Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: []string{"more"}})
 	r.Ns = append(r.Ns, &dns.TXT{Hdr: dns.RR_Header{Name: "y.", Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: []string{"and more"}})
 	return r
@@ -69,7 +69,7 @@ func record(s string) dns.RR {
 	return rr
 }
 
-// TestNeighbourDecidesNothing: what one client puts next to its query changes nothing of what the upstream is asked, whoever has
+// TestNeighbourDecidesNothing: what one client puts next to its query changes nothing of the query to the upstream, whoever has
 // it asked: one who misses, an early fetch, a stale answer's refresh; and so nothing of what others hear, who wait for the same
 // answer or come later.
 func TestNeighbourDecidesNothing(t *testing.T) {
@@ -109,7 +109,7 @@ func TestNeighbourDecidesNothing(t *testing.T) {
 			ask(first(name)) // an early fetch
 			synctest.Wait()
 			<-time.After(time.Minute)
-			ask(first(name)) // what is stale is asked for again
+			ask(first(name)) // what is stale is queried again
 			<-time.After(time.Minute)
 		}
 		play("n1.example.", plain)
@@ -130,7 +130,7 @@ func TestNeighbourDecidesNothing(t *testing.T) {
 	})
 }
 
-// TestUpstreamWithoutEDNS: who does not understand EDNS is asked without, for clients with and without it (RFC 6891, section 7).
+// TestUpstreamWithoutEDNS: who does not understand EDNS is queried without, for clients with and without it (RFC 6891, section 7).
 func TestUpstreamWithoutEDNS(t *testing.T) {
 	for _, rcode := range []int{dns.RcodeFormatError, dns.RcodeNotImplemented} {
 		synctest.Test(t, func(t *testing.T) {

@@ -91,8 +91,8 @@ type offloadClient struct{}
 
 func (offloadClient) MayOffload() bool { return true }
 
-// TestRefreshOfLent: a name whose hits are the kernel's is fetched again by them: nobody waits for it, few of its queries come up, and
-// when nobody asks any more it is let go.
+// TestRefreshOfLent: a name whose hits are the kernel's is fetched again by them: no client waits for it, few of its queries come up, and
+// when no client queries any more it is let go.
 func TestRefreshOfLent(t *testing.T) {
 	for name, ttl := range map[string]uint32{"5 s": 5, "30 s": 30, "longer than it is lent": 90} {
 		t.Run(name, func(t *testing.T) {

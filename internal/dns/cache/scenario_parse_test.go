@@ -102,7 +102,7 @@ type expectation struct {
 	nonEmpty   bool // records were written, or "..." was
 }
 
-// asked is how often the upstream was asked since the scenario's start.
+// asked is how often the upstream was queried since the scenario's start.
 type asked struct {
 	low, high int
 	name      string // "": anything

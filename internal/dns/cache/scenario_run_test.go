@@ -234,7 +234,7 @@ func honest(q *dns.Msg, got reply, tcp bool) error {
 		fault(len(m.Question) != 1 || m.Question[0] != q.Question[0], "question %v, asked with %v", m.Question, q.Question)
 	}
 	asked, opt := q.IsEdns0(), m.IsEdns0()
-	// RFC 6891, 6.1.1 and 7: OPT in the answer exactly if it was in the query; RFC 3225, 3: DO as it was asked.
+	// RFC 6891, 6.1.1 and 7: OPT in the answer exactly if it was in the query; RFC 3225, 3: DO as in the query.
 	fault((asked != nil) != (opt != nil), "OPT %v, asked with %v", opt != nil, asked != nil)
 	fault(asked != nil && opt != nil && asked.Do() != opt.Do(), "DO differs from the question's")
 	do := asked != nil && asked.Do()

@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// counting answers every name with an address that tells the name, and tells how often it was asked.
+// counting answers every name with an address that tells the name, and reports how often it was queried.
 type counting struct{ asked atomic.Int64 }
 
 func (*counting) Name() string { return "forward" }

@@ -14,7 +14,7 @@ import (
 )
 
 // latency is what any query to the upstream takes at least, so that an answer from the cache, which takes no time at
-// all on the scenario's clock, can be told from one that waited.
+// all on the scenario's clock, can be distinguished from one that waited.
 const latency = time.Millisecond
 
 var errNoReply = errors.New("no reply from the upstream")
@@ -144,7 +144,7 @@ func (r *rule) message(to *dns.Msg) (*dns.Msg, error) {
 	opt := to.IsEdns0()
 	do := opt != nil && opt.Do()
 	m.Rcode, m.Authoritative, m.Truncated, m.RecursionAvailable = r.reply.rcode, r.reply.aa, r.reply.tc, r.reply.ra
-	// RFC 6840, 5.8: a resolver sets AD only where the query says that it would be understood.
+	// RFC 6840, 5.8: a resolver sets AD only where the query signals that it would be understood.
 	m.AuthenticatedData = r.reply.ad && (do || to.AuthenticatedData)
 	if r.instead != nil {
 		m.Question[0] = *r.instead

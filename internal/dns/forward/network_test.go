@@ -150,7 +150,7 @@ func (e *end) fault(op string) error {
 	case e.err != nil:
 		err := e.err
 		if !e.stream {
-			e.err = nil // it is told once
+			e.err = nil // it is reported once
 		}
 		return fails(os.NewSyscallError(op, err))
 	}

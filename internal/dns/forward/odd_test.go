@@ -120,7 +120,7 @@ func TestForgedDatagrams(t *testing.T) {
 	}
 }
 
-// Each query has an ID that cannot be told from those before, also where it goes the same way as they (RFC 5452, section 9.2).
+// Each query has an ID that cannot be distinguished from those before, also where it goes the same way as they (RFC 5452, section 9.2).
 func TestIDs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, stream := range []bool{false, true} {
@@ -248,7 +248,7 @@ func TestSeveral(t *testing.T) {
 	})
 }
 
-// The answer of whoever is asked first is taken while it is well, also when all others are gone.
+// The answer of whoever is queried first is taken while it is well, also when all others are gone.
 func TestOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := newFake(t, onBoth, says("one")), newFake(t, onBoth, says("two"))

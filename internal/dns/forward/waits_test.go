@@ -21,7 +21,7 @@ func TestWaits(t *testing.T) {
 			name        string
 			first       func(t testing.TB) string
 			stream      bool
-			most, known time.Duration // of the waits; known is when ten queries have been asked
+			most, known time.Duration // of the waits; known is when ten queries have been sent
 		}{
 			{"nothing listens (REJECT), over TCP", nobody, true, quick, quick},
 			{"nothing listens (REJECT), over UDP", nobody, false, quick, quick},

@@ -100,7 +100,7 @@ func serve(t testing.TB, o Observer, h *handler) (*Server, Config) {
 
 var sameAnswer = cmpopts.EquateComparable(netip.Addr{})
 
-// TestObserver: each query is told of once, by whoever it was answered and over either protocol.
+// TestObserver: each query is reported once, by whoever it was answered and over either protocol.
 func TestObserver(t *testing.T) {
 	local := netip.MustParseAddr("127.0.0.1")
 	size := func(m *dns.Msg) int {
@@ -142,7 +142,7 @@ func TestObserver(t *testing.T) {
 	}
 }
 
-// TestObserverOfSilence: a query that nobody answers is told of, and so is one of the agent's own.
+// TestObserverOfSilence: a query that nobody answers is reported, and so is one of the agent's own.
 func TestObserverOfSilence(t *testing.T) {
 	w := new(watcher)
 	s, cfg := serve(t, w, &handler{do: func(w dns.ResponseWriter, q *dns.Msg) {
@@ -174,7 +174,7 @@ func TestObserverOfSilence(t *testing.T) {
 }
 
 // TestFirst: whoever stands before the chain answers what it knows, over either protocol; the chain answers the rest on the same
-// connection, and the observer is told of each once.
+// connection, and the observer is informed of each once.
 func TestFirst(t *testing.T) {
 	w, first := new(watcher), &shelf{name: "known.example.org."}
 	s, cfg := serve(t, w, &handler{do: answer, first: first})
@@ -220,7 +220,7 @@ func TestFirst(t *testing.T) {
 }
 
 // TestFirstSaysNothing: a query over UDP that whoever stands before the chain takes without an answer gets none, not the chain's
-// either, and is told of once; over TCP, where a client would wait for its turn, the chain answers.
+// either, and is reported once; over TCP, where a client would wait for its turn, the chain answers.
 func TestFirstSaysNothing(t *testing.T) {
 	w, mute := new(watcher), mute{}
 	_, cfg := serve(t, w, &handler{do: answer, first: mute})
@@ -242,7 +242,7 @@ func TestFirstSaysNothing(t *testing.T) {
 	}
 }
 
-// mute takes queries for one name and says nothing.
+// mute takes queries for one name and answers nothing.
 type mute struct{}
 
 func (mute) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) {

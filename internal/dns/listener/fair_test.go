@@ -69,7 +69,7 @@ func TestReaderGivesWay(t *testing.T) {
 // feederMost is how often a feeder queries again: for many times as long as the runtime leaves one goroutine its turn (10 ms).
 const feederMost = 500_000
 
-// feeder asks the server again whenever it is asked, by system calls of which the runtime is not told.
+// feeder asks the server again whenever it is queried, by system calls of which the runtime is not told.
 type feeder struct {
 	echo
 	toServer, toOther int // sockets
@@ -91,7 +91,7 @@ func (f *feeder) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, b
 	return f.echo.Answer(b, q)
 }
 
-// connected is a UDP socket to a server, which nobody reads.
+// connected is a UDP socket to a server, which no program reads.
 func connected(t *testing.T, server string) (fd int) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)

@@ -20,7 +20,7 @@ import (
 
 // FuzzFront sends any bytes to a server: over TCP as they are, in two writes; over UDP as many datagrams in one batch as there are messages
 // behind lengths. Plain queries of a half of all names are answered before the chain. Each message is answered once, with the same bytes
-// that the DNS library's server answers, and with none where that is silent. The observer is told of each query once.
+// that the DNS library's server answers, and with none where that is silent. The observer is informed of each query once.
 func FuzzFront(f *testing.F) {
 	var all []byte
 	for i, m := range strange(f) {

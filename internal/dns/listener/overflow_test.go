@@ -31,7 +31,7 @@ func droppedOf(t *testing.T, s *Server) float64 {
 	return 0
 }
 
-// TestOverflow: what a pod sends beyond the room of a socket that nobody reads is counted, at its own server and not at the one that
+// TestOverflow: what a pod sends beyond the room of a socket that no program reads is counted, at its own server and not at the one that
 // takes the socket over, and a query of another pod is answered when the socket is read again.
 func TestOverflow(t *testing.T) {
 	host, pods := twoPods(t)
@@ -91,7 +91,7 @@ func TestOverflow(t *testing.T) {
 	})
 }
 
-// TestOverflowWraps: the kernel counts in 32 bits, and a socket that cannot be asked has lost nothing that is known.
+// TestOverflowWraps: the kernel counts in 32 bits, and a socket that cannot be read has lost nothing that is known.
 func TestOverflowWraps(t *testing.T) {
 	for _, tc := range []struct {
 		before, now int64

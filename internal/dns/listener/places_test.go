@@ -19,7 +19,7 @@ func visit(of *streams, source byte) *stream {
 	return &stream{of: of, source: netip.AddrFrom4([4]byte{10, 244, 0, source})}
 }
 
-// TestWhoGoes: a source beyond its share gives the connection that it has not asked on for longest, and never one with a query in
+// TestWhoGoes: a source beyond its share gives the connection that it has not used for longest, and never one with a query in
 // work; another's is given up only where that source has more.
 func TestWhoGoes(t *testing.T) {
 	q := newQuota(Config{Connections: 8})

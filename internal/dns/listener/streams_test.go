@@ -40,7 +40,7 @@ func TestWriteDeadline(t *testing.T) {
 	}
 }
 
-// held is a chain that keeps queries for names that begin with "slow" until it is told to let go.
+// held is a chain that keeps queries for names that begin with "slow" until it is instructed to let go.
 type held struct {
 	handler
 	in   atomic.Int64 // queries that it keeps
@@ -117,7 +117,7 @@ func TestPipelined(t *testing.T) {
 	wantIDs(t, conn, 1)
 }
 
-// TestHalfClosed: a client that says that it asks no more has its answers, and then the connection ends.
+// TestHalfClosed: a client that signals that it sends no more has its answers, and then the connection ends.
 func TestHalfClosed(t *testing.T) {
 	h := newHeld()
 	_, cfg := serve(t, nil, &h.handler)
@@ -191,7 +191,7 @@ func TestPipedShare(t *testing.T) {
 	})
 }
 
-// TestPipedStop: a server that stops answers what it was asked, and then ends the connection at once.
+// TestPipedStop: a server that stops answers the queries that it has, and then ends the connection at once.
 func TestPipedStop(t *testing.T) {
 	h := newHeld()
 	s := New(slog.New(slog.DiscardHandler), nil)
@@ -270,7 +270,7 @@ func TestPartsAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestReset: a client that resets its connection has no place any more once its queries are answered, and what was asked is told of.
+// TestReset: a client that resets its connection has no place any more once its queries are answered, and what was queried is reported.
 func TestReset(t *testing.T) {
 	h, w := newHeld(), new(watcher)
 	s, cfg := serve(t, w, &h.handler)

@@ -107,7 +107,7 @@ func TestAutopath4308ByThePodsOwnAddress(t *testing.T) {
 	}
 }
 
-// coredns/coredns#7179: A by a server that does not complete says that there is no such name, AAAA by one that does says that there
+// coredns/coredns#7179: A by a server that does not complete reports that there is no such name, AAAA by one that does reports that there
 // is one without addresses. With a CNAME in it glibc takes that for the end.
 func TestAutopath7179NothingIsNoEnd(t *testing.T) {
 	list := clusterList("shop")

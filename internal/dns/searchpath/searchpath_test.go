@@ -143,7 +143,7 @@ func TestOneDenialForAll(t *testing.T) {
 	r.set(pod1, NewSearch(clusterList("shop"), 5, false, "cluster.local"))
 	for _, tc := range []struct {
 		name string
-		want string // what is asked behind the plugin, in order of their names
+		want string // what is queried behind the plugin, in order of their names
 	}{
 		{"www.example.com", "com.cluster.local. A, com.shop.svc.cluster.local. A, com.svc.cluster.local. A, " +
 			"www.example.com. A, www.example.com. A, www.example.com. AAAA"},
@@ -183,7 +183,7 @@ func TestLaterSteps(t *testing.T) {
 		// www.google.shop, asked in the namespace shop, must not end as www.google.
 		"a namespace like a top-level domain": {map[string]string{"www.google.": "both", "www.google.shop.cluster.local.": "fails"},
 			[]string{"www.google.shop.shop.svc.cluster.local.", "www.google.shop.svc.cluster.local."}},
-		// A full name that does not exist is asked as it is in the end.
+		// A full name that does not exist is queried as it is in the end.
 		"the name itself": {map[string]string{"web.corp.example.": "both"},
 			[]string{"web.shop.svc.cluster.local.shop.svc.cluster.local.", "web.shop.svc.cluster.local."}},
 		// Enough dots: glibc begins with the name itself, and walks then.
@@ -321,7 +321,7 @@ func TestDecidePanics(t *testing.T) {
 }
 
 // TestSilenceOnTheWay: where a name of the walk gets no answer, the first query is held so shortly that its own answer, or its own
-// silence, is told before musl asks again. Both families hear the same.
+// silence, is told before musl sends its query again. Both families hear the same.
 func TestSilenceOnTheWay(t *testing.T) {
 	for name, kinds := range map[string]map[string]string{
 		"at the end":         {"hole.example.com.": "silent"},

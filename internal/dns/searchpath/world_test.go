@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is a server that knows how each name is. It counts what it is asked.
+// world is a server that knows how each name is. It counts its queries.
 type world struct {
 	kinds map[string]string // by name, lower case with the final dot; others do not exist
 
@@ -31,7 +31,7 @@ type world struct {
 	asked []string   // "name TYPE"
 }
 
-// silence is how long the agent waits for who says nothing.
+// silence is how long the agent waits for a silent server.
 const silence = 1900 * time.Millisecond
 
 // The kinds: what A and AAAA say. An address is made from the name, so that each name's are its own.
@@ -205,7 +205,7 @@ func (r *rig) ask(from netip.Addr, name string, qtype uint16) *dns.Msg {
 	return r.send(from, m)
 }
 
-// as is how a pod asks.
+// as is how a pod queries.
 func (r *rig) as(from netip.Addr, questions *int) asker {
 	return func(name string, qtype uint16) *dns.Msg {
 		*questions++

@@ -125,7 +125,7 @@ func TestUnusedSocketsAreClosed(t *testing.T) {
 			t.Errorf("the descriptor of %s %s was left open", s.Protocol, s.Address)
 		}
 	}
-	start(t, cfg) // nobody holds the port
+	start(t, cfg) // no process holds the port
 }
 
 // TestRefusedStartClosesItsSockets: after a configuration that cannot be served, the process that hands sockets over still has them.

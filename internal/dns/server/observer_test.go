@@ -113,7 +113,7 @@ type searching struct{ list *searchpath.Search }
 func (s searching) Search() *searchpath.Search              { return s.list }
 func (s searching) SearchNow(netip.Addr) *searchpath.Search { return s.list }
 
-// TestObserverOfCompletion: a walk's own queries are no client's, so what the client asked is told of once: as a miss where the walk's
+// TestObserverOfCompletion: a walk's own queries are no client's, so what the client queried is reported once: as a miss where the walk's
 // end came from upstream, as a hit where the cache has it.
 func TestObserverOfCompletion(t *testing.T) {
 	up := newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
@@ -139,7 +139,7 @@ func TestObserverOfCompletion(t *testing.T) {
 			if len(m.Answer) != 2 {
 				t.Fatalf("not completed: %v", m)
 			}
-			// The walk has asked for the end already, so the cache has it.
+			// The walk has has queried the end, so the cache has it.
 			if got := w.next(t); got.Level != queryinfo.Hit || got.Rcode != 0 || got.Identity == nil {
 				t.Errorf("told %+v", got)
 			}

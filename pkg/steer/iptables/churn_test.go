@@ -19,8 +19,8 @@ import (
 // writes again.
 const foreign = 300
 
-// TestChurn makes the host's rules anew again and again, as reloads do, beside a kube-proxy that does so with its own, while a
-// pod asks. What is asked at such a moment may be answered by either, but never by nobody: a packet that fell into a gap
+// TestChurn makes the host's rules over and over, as reloads do, next to a kube-proxy that does so with its own, while a
+// pod asks. What is queried at such a moment may be answered by either, but never by nobody: a packet that fell into a gap
 // between two rulesets would be waited for in vain, however long.
 func TestChurn(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
@@ -43,7 +43,7 @@ func TestChurn(t *testing.T) {
 	})
 }
 
-// churn has the pod ask without pause while our rules and kube-proxy's are made anew, and counts its questions.
+// churn has the pod query without pause while our rules and kube-proxy's are made again, and counts its queries.
 func (r *variantRig) churn(t *testing.T, pod *testutil.Pod, restore []string) int64 {
 	t.Helper()
 	var asked atomic.Int64

@@ -11,7 +11,7 @@ import (
 )
 
 // TestRestoredAtBoot is a node whose rules somebody saved and puts back at boot (iptables-persistent, iptables.service), where
-// nothing else of ours is: no agent, no link, no hairpin. Whoever asks the cluster DNS address has kube-dns, whether we ever come
+// nothing else of ours is: no agent, no link, no hairpin. A client the cluster DNS address has kube-dns, whether we ever come
 // back or not; and once somebody of ours comes, all is as it should be.
 func TestRestoredAtBoot(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {

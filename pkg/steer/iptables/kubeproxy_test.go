@@ -12,7 +12,7 @@ import (
 const udpChain, tcpChain = "KUBE-SVC-TCOU7JCQXEZGVUNU", "KUBE-SVC-ERIFXISQEP7F7OF4"
 
 // serviceGone is what kube-proxy 1.36 in iptables mode gives to iptables-restore --noflush --counters when the Service is deleted,
-// is renamed or has no endpoint left: its chains are emptied and deleted in the transaction that writes all others anew.
+// is renamed or has no endpoint left: its chains are emptied and deleted in the transaction that writes all others again.
 const serviceGone = `*nat
 :KUBE-SERVICES - [0:0]
 :KUBE-MARK-MASQ - [0:0]
@@ -53,7 +53,7 @@ func TestKubeProxyDeletes(t *testing.T) {
 	})
 }
 
-// TestServiceComesAndGoes deletes, makes anew and renames kube-dns while pods ask.
+// TestServiceComesAndGoes deletes, makes again and renames kube-dns while pods query.
 func TestServiceComesAndGoes(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)

@@ -33,7 +33,7 @@ func hold(t *testing.T, path string) (release func()) {
 	return func() { must(t, f.Close()) }
 }
 
-// TestLockHeld has another program keep the lock for longer than we wait: a repair ends within its bound and says why, nothing
+// TestLockHeld has another program keep the lock for longer than we wait: a repair ends within its bound and gives the reason, nothing
 // is half done, what stands can be seen all the while, and afterwards all goes on.
 func TestLockHeld(t *testing.T) {
 	path := ownLock(t)

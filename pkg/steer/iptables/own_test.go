@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// kube-proxy has rules for those of our addresses that are a Service's. When it starts anew behind us, its jump stands first.
+// kube-proxy has rules for those of our addresses that are a Service's. When it restarts behind us, its jump stands first.
 func TestKubeProxyStartsAfterUs(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newNodeCacheRig(t, variant)
@@ -30,7 +30,8 @@ func TestKubeProxyStartsAfterUs(t *testing.T) {
 	})
 }
 
-// What comes from beside the node for a Service's address is kube-proxy's affair; at the other addresses it has kube-dns, too.
+// What another machine on the node's network sends to a Service's address is kube-proxy's affair; at the other addresses it has kube-dns,
+// too.
 func TestServiceFromBeside(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newNodeCacheRig(t, variant)

@@ -12,7 +12,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestSourceOfEachPod has two pods ask from one port while the agent is dead: kube-dns sees each as itself, as without us, so
+// TestSourceOfEachPod has two pods query from one port while the agent is dead: kube-dns sees each as itself, as without us, so
 // that they share no ports. Where it hangs on the pods' own bridge, its answers must come by the host to be led back: it sees
 // an address of the hairpin's, and a pod keeps to one.
 func TestSourceOfEachPod(t *testing.T) {
@@ -70,7 +70,7 @@ func (r *variantRig) kubeDNSBesidePods(t *testing.T) {
 	r.Node.Proxy.Set(services...)
 }
 
-// TestOnePodCannotEndTheFallback has a pod ask from all of its ports with the agent dead. It may use up its own, as without us,
+// TestOnePodCannotEndTheFallback has a pod query from all of its ports with the agent dead. It may use up its own, as without us,
 // and nobody else's.
 func TestOnePodCannotEndTheFallback(t *testing.T) {
 	r := newRig(t, iptables.NFT)
@@ -92,7 +92,7 @@ func TestOnePodCannotEndTheFallback(t *testing.T) {
 	}
 }
 
-// floodPorts sends one question to a server from each port of the calling thread's netns.
+// floodPorts sends one query to a server from each port of the calling thread's netns.
 func floodPorts(server netip.AddrPort) error {
 	q := new(dns.Msg)
 	q.SetQuestion("flood.cluster.local.", dns.TypeA)

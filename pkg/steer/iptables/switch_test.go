@@ -100,7 +100,7 @@ func TestSameSourcePort(t *testing.T) {
 	}
 }
 
-// TestUplink asks from beside the node: under a lease the segment has kube-dns, and never the cache.
+// TestUplink sends queries from the segment next to the node: under a lease the segment has kube-dns, and never the cache.
 func TestUplink(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)
@@ -174,7 +174,7 @@ func TestKubeProxyMarksNothing(t *testing.T) {
 	})
 }
 
-// TestForgedSource has a pod ask in its neighbour's name, under a lease and with no filter of reverse paths: the agent, which shares
+// TestForgedSource has a pod query in its neighbour's name, under a lease and with no filter of reverse paths: the agent, which shares
 // its work by source, never sees it. kube-dns does, as without us.
 func TestForgedSource(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {

@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// What the pod table's evidence costs: a hit's way there and back beside an echo, and making the table in a fresh netns. Both
+// What the pod table's evidence costs: a hit's way there and back next to an echo, and making the table in a fresh netns. Both
 // kinds of table take turns, so that a busy machine is as slow for either.
 func BenchmarkPodEvidence(b *testing.B) {
 	r := newRig(b, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})

@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// way is one family and protocol of a pod's questions.
+// way is one family and protocol of a pod's queries.
 type way struct {
 	is4     bool
 	network string
@@ -30,7 +30,7 @@ func (w way) String() string {
 
 func ways() []way { return []way{{true, "udp"}, {true, "tcp"}, {false, "udp"}, {false, "tcp"}} }
 
-// loss is one place where the questions of a pod get lost, or the answers to them.
+// loss is one place where the queries of a pod get lost, or the answers to them.
 type loss struct {
 	name string
 	lost func(way) bool
@@ -87,7 +87,7 @@ func (r *nftRig) who(ns *testutil.NetNS, w way, wait time.Duration) string {
 	return a.Who
 }
 
-// server is what a pod asks: the cluster DNS address, or the steering address itself.
+// server is what a pod queries: the cluster DNS address, or the steering address itself.
 func (r *nftRig) server(w way, steering bool) netip.AddrPort {
 	for _, d := range r.Host.Redirects {
 		if d.Is4() == w.is4 && steering {
@@ -108,7 +108,7 @@ func everyWay(f func(way)) {
 	wg.Wait()
 }
 
-// Wherever a pod's questions or their answers are lost, the pod table gives it back by itself: nothing of ours looks on here.
+// Wherever a pod's queries or their answers are lost, the pod table gives it back by itself: nothing of ours looks on here.
 func TestPodIsBypassed(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	r.Serve()
@@ -167,7 +167,7 @@ func TestPodIsBypassed(t *testing.T) {
 					if who := r.who(pod.NetNS, w, testutil.Patience()); who != "KUBEDNS" && !late {
 						t.Errorf("%s: answered by %q before anybody tried the way", w, who)
 					}
-					// What the agent asks from the pod's netns, by the address that needs no table.
+					// What the agent queries from the pod's netns, by the address that needs no table.
 					if _, err := testutil.Ask(pod.NetNS, r.server(w, true), "a.cluster.local", dns.TypeTXT, w.network, testutil.AskOptions{Timeout: testutil.Silence}); err == nil {
 						t.Errorf("%s: the table lets the steering address through", w)
 					}
@@ -238,7 +238,7 @@ func TestBypassedConnections(t *testing.T) {
 	ask(steered, "AGENT", "steered all along")
 }
 
-// What kube-dns answers under the switch is an answer: a pod beside a dead agent stays steered, and is served when it is back.
+// What kube-dns answers under the switch is an answer: a pod next to a dead agent stays steered, and is served when it is back.
 func TestFallbackIsNoLoss(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	r.Serve()

@@ -115,7 +115,7 @@ func TestSameFiveTuple(t *testing.T) {
 	})
 }
 
-// One UDP socket, connected and kept open, gets each answer through any number of flips, from the address that it asked.
+// One UDP socket, connected and kept open, gets each answer through any number of flips, from the address that it queried.
 func TestConnectedUDPThroughFlips(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		for _, strict := range []bool{false, true} {

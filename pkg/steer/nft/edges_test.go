@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// Pods whose packets do not meet the host's netfilter must not be steered, and Way says why; nor may any be steered where
+// Pods whose packets do not meet the host's netfilter must not be steered, and Way gives the reason; nor may any be steered where
 // nothing translates the cluster DNS address, which the proof shows (TestProber).
 func TestPodsOutOfReach(t *testing.T) {
 	testutil.RequireRoot(t)
@@ -199,7 +199,7 @@ func TestSpoofedSources(t *testing.T) {
 	})
 }
 
-// withoutAnswer sends questions with forged sources from a pod, through a raw socket, and then asks properly: whatever they
+// withoutAnswer sends queries with forged sources from a pod, through a raw socket, and then asks properly: whatever they
 // did, the node stays in order. (That no answer comes back is in their nature: it would go to the forged source.)
 func (r *nftRig) withoutAnswer(pod *testutil.NetNS, who string, sources []netip.Addr) {
 	r.t.Helper()

@@ -35,7 +35,7 @@ func refuse(r *nftRig, pod *testutil.Pod) (allow func()) {
 	return func() { change("-D") }
 }
 
-// clients lists the clients that a pod's questions to each of our addresses make.
+// clients lists the clients that a pod's queries to each of our addresses make.
 func (r *nftRig) clients(pod *testutil.Pod) []steer.Client {
 	var out []steer.Client
 	for _, a := range r.Ours() {
@@ -64,7 +64,7 @@ func (r *nftRig) endHolds() {
 	r.Node.Host.Run("nft", "flush", "set", "inet", "neardns", "bypass6")
 }
 
-// The life of a suspect: noted, held, tried, held again, tried and cleared; beside another pod that notices nothing.
+// The life of a suspect: noted, held, tried, held again, tried and cleared; next to another pod that notices nothing.
 func TestEvidence(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
@@ -145,7 +145,7 @@ func TestEvidence(t *testing.T) {
 	})
 }
 
-// trial asks each address once over each protocol. Of those who are still refused exactly the first question over UDP is
+// trial asks each address once over each protocol. Of those who are still refused exactly the first query over UDP is
 // lost; TCP gets through when the client's own SYN comes a second time.
 func (r *nftRig) trial(pod *testutil.Pod) {
 	r.t.Helper()
@@ -232,7 +232,7 @@ func TestEvidenceWhenFull(t *testing.T) {
 	}
 }
 
-// The node's own questions and the prober's are not in evidence; with node interception, pods without a table are.
+// The node's own queries and the prober's are not in evidence; with node interception, pods without a table are.
 func TestEvidenceUnderInterception(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP}, func(h *steer.Host) { h.InterceptNode = true })
 	plain := r.Pod("plain")

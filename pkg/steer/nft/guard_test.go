@@ -19,7 +19,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/rig"
 )
 
-// A pod that takes a neighbour's source, or one that lives nowhere, is neither served in its name nor noted; its questions go
+// A pod that takes a neighbour's source, or one that lives nowhere, is neither served in its name nor noted; its queries go
 // to kube-dns, as they would without us. The neighbour itself notices nothing.
 func TestForgedSourceIsNeitherServedNorNoted(t *testing.T) {
 	for attach, intercept := range map[testutil.Attach]bool{testutil.PTP: false, testutil.ProxyARP: true} {
@@ -90,7 +90,7 @@ func forge(from *testutil.NetNS, source netip.Addr, server netip.AddrPort) {
 	}
 }
 
-// forget begins the agent's log, the notes and the counters anew.
+// forget begins the agent's log, the notes and the counters again.
 func forget(r *nftRig) {
 	r.Agent.Forget()
 	for _, set := range []string{"asked4", "asked6", "heard4", "heard6"} {

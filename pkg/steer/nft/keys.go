@@ -9,7 +9,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// key is what a set is asked for: its text, and the expressions that load it from a packet into the registers from reg1 on.
+// key is what a set is looked up by: its text, and the expressions that load it from a packet into the registers from reg1 on.
 type key struct {
 	text string
 	load []expr.Any

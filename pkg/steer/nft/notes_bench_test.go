@@ -48,8 +48,8 @@ func BenchmarkLook(b *testing.B) {
 	})
 }
 
-// What the notes and the look at the source's route cost a question over UDP: from the pod's socket to the agent's, which nobody
-// reads, with all rules, with a look for each question, without the look, and without both.
+// What the notes and the look at the source's route cost a query over UDP: from the pod's socket to the agent's, which nobody
+// reads, with all rules, with a look for each query, without the look, and without both.
 func BenchmarkDelivery(b *testing.B) {
 	r := newRig(b, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	pod := r.Steered("pod")

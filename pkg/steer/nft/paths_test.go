@@ -14,12 +14,12 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/rig"
 )
 
-// A service mesh that captures DNS in the pod's nat OUTPUT wins, and its own question upstream is steered.
+// A service mesh that captures DNS in the pod's nat OUTPUT wins, and its own query upstream is steered.
 func TestMeshCaptureWins(t *testing.T) {
 	mode(t, testutil.IPTables, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
 		pod := r.Steered("pod")
-		// The mesh's upstream questions are known by their port here, by their user in a real one. The kernel gives it to no other question.
+		// The mesh's upstream queries are known by their port here, by their user in a real one. The kernel gives it to no other query.
 		const own = 15045
 		for _, tool := range []string{"iptables", "ip6tables"} {
 			for _, network := range rig.Networks() {

@@ -37,7 +37,7 @@ func wantCounters(t *testing.T, backend *nft.Nftables) {
 	}
 }
 
-// 100 ADDs at once, each with a back end of its own for the host and for its pod, beside an agent that repairs and a
+// 100 ADDs at once, each with a back end of its own for the host and for its pod, next to an agent that repairs and a
 // stranger that destroys: at the end each rule is there once and no counter has lost anything.
 func TestHundredEnsuresBesideRepair(t *testing.T) {
 	testutil.RequireRoot(t)

@@ -178,7 +178,7 @@ func TestSecretIsTheAgentsAlone(t *testing.T) {
 	for _, chain := range []string{"output", "prerouting"} {
 		ns.Run("nft", "flush", "chain", "inet", "neardns", chain)
 	}
-	must(t, backend.Ensure(plugin)) // as an ADD does beside a damaged table
+	must(t, backend.Ensure(plugin)) // as an ADD does next to a damaged table
 	must(t, lease.Renew(redirect6.Steering, steer.UDP))
 	must(t, backend.Verify(h))
 	if got := holding(t, backend); len(got) != 2 {

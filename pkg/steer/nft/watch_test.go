@@ -54,7 +54,7 @@ func watchVerdicts(t *testing.T, ns *testutil.NetNS) *verdicts {
 	return v
 }
 
-// ticks tells whether what happened since the last call makes Watch tick.
+// ticks reports whether what happened since the last call makes Watch tick.
 func (v *verdicts) ticks(t *testing.T) (matters bool) {
 	t.Helper()
 	v.markers++

@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/rig"
 )
 
-// cells runs a test with each back end, beside each mode of kube-proxy that it is for.
+// cells runs a test with each back end, next to each mode of kube-proxy that it is for.
 func cells(t *testing.T, f func(t *testing.T, k rules.Kind, proxy testutil.ProxyMode)) {
 	t.Helper()
 	for _, k := range kinds() {

@@ -1,4 +1,4 @@
-// Package golden owns the comparison of a test's output with a file: one beside the test, a part of a document, or a case's own wish. It
+// Package golden owns the comparison of a test's output with a file: one next to the test, a part of a document, or a case's own wish. It
 // writes such a file only when the test binary is run with -update, and never deletes one.
 //
 // It is a package of its own so that the flag stands in test binaries that use it and nowhere else.

@@ -290,13 +290,13 @@ func (r *Rig) Local() []netip.AddrPort {
 	return out
 }
 
-// Servers lists all that steered pods ask.
+// Servers lists all that steered pods query.
 func (r *Rig) Servers() []netip.AddrPort { return slices.Concat(r.ClusterDNS(), r.Local()) }
 
-// Networks are those that a server is asked by.
+// Networks are those that a server is queried by.
 func Networks() []string { return []string{"udp", "tcp"} }
 
-// Want asks each server over both protocols and fails unless who answers each, from the address that was asked.
+// Want asks each server over both protocols and fails unless who answers each, from the address that was queried.
 func (r *Rig) Want(who string, from *testutil.NetNS, when string, servers ...netip.AddrPort) {
 	r.t.Helper()
 	for _, server := range servers {

@@ -21,7 +21,7 @@ type Arrangement struct {
 	Name string
 	Host steer.Host
 	Pod  steer.Pod
-	// Iptables tells whether the iptables back end can do it.
+	// Iptables: the iptables back end has it, too.
 	Iptables bool
 }
 
@@ -71,10 +71,10 @@ func Arrangements() []Arrangement {
 	}
 }
 
-// transparent tells whether the agent's sockets are, as where it cedes addresses.
+// transparent reports whether the agent's sockets are transparent, as they are where it cedes addresses.
 func (a Arrangement) transparent() bool { return len(a.Host.Ceded) > 0 }
 
-// ours tells the addresses on our link.
+// ours reports whether an address is on our link.
 func (a Arrangement) ours(addr netip.Addr) bool {
 	return slices.ContainsFunc(slices.Concat(a.Host.Redirects, a.Host.FallbackOnly), func(r steer.Redirect) bool { return r.Steering == addr }) ||
 		slices.ContainsFunc(a.Host.Locals, func(l steer.Local) bool { return l.Address == addr })
@@ -113,7 +113,7 @@ func addresses(is4 bool) map[string]netip.Addr {
 		"neighbour":   v("10.244.1.6", "fd00:244:1::6"),         // a pod, whose name another pod may take
 		"opted-out":   v("10.244.1.7", "fd00:244:1::7"),         // a pod that is left alone
 		"detoured":    v("10.244.1.8", "fd00:244:1::8"),         // a pod to which the route leads by another link
-		"beside":      v("192.0.2.9", "2001:db8::9"),            // a machine beside the node
+		"lan":         v("192.0.2.9", "2001:db8::9"),            // another machine on the node's network
 		"unroutable":  v("203.0.113.9", "2001:db8:9::9"),        // the default route leads there
 		"node":        v("192.0.2.5", "2001:db8::5"),            // the node itself
 		"kube-dns":    v("10.244.2.9", "fd00:244:2::9"),         // kube-dns's pod
@@ -132,7 +132,7 @@ func first(a, _ netip.Addr) netip.Addr { return a }
 func routes(words map[string]netip.Addr) map[netip.Addr]string {
 	out := map[netip.Addr]string{}
 	for word, link := range map[string]string{
-		"pod": podLink, "neighbour": otherLink, "opted-out": podLink, "detoured": detourLink, "beside": uplink, "kube-dns": bridge,
+		"pod": podLink, "neighbour": otherLink, "opted-out": podLink, "detoured": detourLink, "lan": uplink, "kube-dns": bridge,
 		"probe": steer.ProberInterface, "proof": steer.ProberInterface, "prober": steer.ProberInterface, "turn": steer.HairpinIn,
 		"node": "", "steering": "", "local": "", "retired": "",
 	} {

@@ -13,18 +13,18 @@ func TestParse(t *testing.T) {
 	row := func(cells string) string {
 		return "## steered\n\n| " + strings.Join(columns, " | ") + " |\n" + cells + "\n"
 	}
-	for name, c := range map[string]struct{ text, says string }{
+	for name, c := range map[string]struct{ text, want string }{
 		"no such arrangement": {"## steered by hand\n", `:1: no arrangement is called "steered by hand"`},
 		"a column less":       {row("| prerouting | udp | pod | local | | | | agent | = |"), ":4: 9 columns"},
 		"no result":           {row(local(" | = | ")), "no result"},
-		"no reason":           {row(local("agent | nobody | ")), "no reason why iptables differs"},
+		"no reason":           {row(local("agent | closed | ")), "no reason why iptables differs"},
 		"no reason for none":  {row(local("agent | - | ")), "no reason why iptables has no such case"},
 		"the same in words":   {row(local("agent; x [+asked] | agent; x | so")), "write ="},
 		"not for iptables":    {strings.Replace(row(local("agent | = | ")), "steered", "node interception", 1), "write -"},
-		"twice":               {row(local("agent | = | ") + "\n" + local("nobody | = | ")), "stands in line 4"},
+		"twice":               {row(local("agent | = | ") + "\n" + local("closed | = | ")), "stands in line 4"},
 	} {
-		if _, err := parse(c.text); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, want an error with %q", name, err, c.says)
+		if _, err := parse(c.text); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want an error with %q", name, err, c.want)
 		}
 	}
 }
@@ -37,7 +37,7 @@ func (empty) Start(string) Rules                        { return empty{} }
 func (empty) Pass(Hook, *Packet, *World) error          { return nil }
 func (empty) Noted(steer.Client, *World) (out []string) { return nil }
 
-// A word that nobody knows is an error that names it.
+// An unknown word is an error that names it.
 func TestUnknownWords(t *testing.T) {
 	good := Case{Arrangement: Arrangements()[0], Place: "prerouting", Packet: "udp", From: "pod", To: "local"}
 	if _, err := good.Run(empty{}, "", true); err != nil {

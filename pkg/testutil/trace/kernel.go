@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// Kernel is a node of network namespaces in one of the arrangements: its rules stand, nobody listens, no lease is held.
+// Kernel is a node of network namespaces in one of the arrangements: it has the rules, no listener and no lease.
 type Kernel struct {
 	Node    *testutil.Node
 	Steered *testutil.Pod // with a pod's own rules
@@ -21,11 +21,11 @@ type Kernel struct {
 	Lease   *steer.Lease
 }
 
-// nobodys is how long an answer is awaited that must not come.
-const nobodys = 250 * time.Millisecond
+// silence is how long an answer is awaited that must not come.
+const silence = 250 * time.Millisecond
 
-// CheckKernel asks the questions of a sample of the cases on the real kernel and fails unless the answers come from where the list
-// says: all cases in which a pod, the node itself or a machine beside it opens something in a state that lasts. So the tracer's own
+// CheckKernel sends the queries of a sample of the cases on the real kernel and fails unless the answers come from where the list
+// has them: all cases in which a pod, the node itself or a machine on its network opens something in a state that lasts. So the tracer's own
 // idea of a kernel is held to one. open makes the node of an arrangement.
 func (b Backend) CheckKernel(t *testing.T, open func(t *testing.T, a Arrangement) Kernel) {
 	t.Helper()
@@ -50,14 +50,14 @@ func (b Backend) CheckKernel(t *testing.T, open func(t *testing.T, a Arrangement
 		}
 		t.Run(a.Name, func(t *testing.T) {
 			k := open(t, a)
-			k.routeBeside(a)
+			k.routeLAN(a)
 			for _, c := range kept {
 				for is4 := range families {
 					want, _ := c.Want(b.Name)
 					k.connection(t, c, is4, want)
 				}
 			}
-			// Each state of the sockets is made once: to start and stop servers takes longer than to ask them.
+			// Each state of the sockets is made once: to start and stop servers takes longer than to query them.
 			slices.SortStableFunc(fresh, func(x, y Case) int { return strings.Compare(x.listener(), y.listener()) })
 			listener := "none"
 			stop := func() {}
@@ -70,21 +70,21 @@ func (b Backend) CheckKernel(t *testing.T, open func(t *testing.T, a Arrangement
 				}
 				for is4 := range families {
 					want, _ := c.Want(b.Name)
-					k.question(t, c, is4, want)
+					k.query(t, c, is4, want)
 				}
 			}
-			t.Logf("%d questions and %d connections in both families", len(fresh), len(kept))
+			t.Logf("%d queries and %d connections in both families", len(fresh), len(kept))
 		})
 	}
 }
 
-// question asks once, and looks at what connection tracking has of it.
-func (k Kernel) question(t *testing.T, c Case, is4 bool, want string) {
+// query sends one query, and looks at what connection tracking has of it.
+func (k Kernel) query(t *testing.T, c Case, is4 bool, want string) {
 	t.Helper()
 	if err := k.lease(c, is4, c.Lease); err != nil {
 		t.Fatalf("%s, %s: %v", c, families[is4], err)
 	}
-	if got := k.ask(t, c, is4); got != answerer(want) {
+	if got := k.send(t, c, is4); got != answerer(want) {
 		t.Errorf("%s, %s: answered by %q, want %q as of %s", c, families[is4], got, answerer(want), want)
 	}
 	if c.Packet == "udp" {
@@ -92,8 +92,8 @@ func (k Kernel) question(t *testing.T, c Case, is4 bool, want string) {
 	}
 }
 
-// connection opens one in the state that the column before names, and asks by it again in the case's own. It goes on where its packets
-// still go to whoever opened it; everybody else resets it.
+// connection opens one in the state that the column before names, and sends a query over it in the case's own. It goes on if its packets
+// still go to the program that accepted it; any other one resets it.
 func (k Kernel) connection(t *testing.T, c Case, is4 bool, want string) {
 	t.Helper()
 	opener, lease, listener := "KUBEDNS", "", "none"
@@ -128,10 +128,10 @@ func (k Kernel) connection(t *testing.T, c Case, is4 bool, want string) {
 	}
 }
 
-// sampled tells the cases whose state can be made at once and lasts.
+// sampled reports whether a case's state can be made at once and lasts.
 func (c Case) sampled() bool {
 	who := c.From == "pod" && c.Place == string(Prerouting) || c.From == "node" && c.Place == string(Output) ||
-		c.From == "beside" && c.Place == string(Prerouting) && c.To != "steering" // its answer comes from another address
+		c.From == "lan" && c.Place == string(Prerouting) && c.To != "steering" // its answer comes from another address
 	opens := c.Before == "" && (c.Packet == "udp" || c.Packet == "syn")
 	goesOn := c.Packet == "ack" && (c.Before == "fell back" || c.Before == "delivered") && c.Socket != "request"
 	return who && (opens || goesOn) && slices.Contains([]string{"steering", "local", "cluster"}, c.To) &&
@@ -145,20 +145,20 @@ func (c Case) listener() string {
 	return c.Socket
 }
 
-// answerer is who answers a question that goes where a result says.
+// answerer names the server that answers a query with a result of the list.
 func answerer(result string) string {
 	where, _, _ := strings.Cut(strings.NewReplacer(",", " ", ";", " ").Replace(result), " ")
 	switch where {
 	case "agent", "other", "foreign":
 		return strings.ToUpper(where)
-	case "nobody":
+	case "closed":
 		return ""
 	}
-	return "KUBEDNS" // kube-dns by our rules, by kube-proxy's alone, or because nothing of ours touched the question
+	return "KUBEDNS" // kube-dns by our rules, by kube-proxy's alone, or because nothing of ours touched the query
 }
 
-// routeBeside has the machine beside the node send what is for our addresses to the node.
-func (k Kernel) routeBeside(a Arrangement) {
+// routeLAN has the other machine on the node's network send packets for our addresses to the node.
+func (k Kernel) routeLAN(a Arrangement) {
 	for _, gateway := range k.Node.HostAddrs() {
 		for _, ours := range append(a.leased(gateway.Is4()), Address("cluster", gateway.Is4())) {
 			// One that is there already is replaced: the neighbour knows the way to Services from the start.
@@ -167,7 +167,7 @@ func (k Kernel) routeBeside(a Arrangement) {
 	}
 }
 
-// listen starts whoever is bound at our addresses, until stop.
+// listen starts the servers that are bound at our addresses, until stop.
 func (k Kernel) listen(t *testing.T, a Arrangement, who string) (stop func()) {
 	t.Helper()
 	config := testutil.DNSConfig{Name: "AGENT", Transparent: a.transparent()}
@@ -204,13 +204,13 @@ func (k Kernel) lease(c Case, is4 bool, state string) error {
 	return nil
 }
 
-// ends are where a case's question is asked, and of whom.
+// ends are the client's netns of a case's query and the address to query.
 func (k Kernel) ends(c Case, is4 bool) (*testutil.NetNS, netip.AddrPort) {
 	server := netip.AddrPortFrom(Address(c.To, is4), 53)
 	switch {
 	case c.From == "node":
 		return k.Node.Host, server
-	case c.From == "beside":
+	case c.From == "lan":
 		return k.Node.Neighbour, server
 	case c.To == "steering": // the pod's own rules give it that
 		return k.Steered.NetNS, netip.AddrPortFrom(Address("cluster", is4), 53)
@@ -218,17 +218,17 @@ func (k Kernel) ends(c Case, is4 bool) (*testutil.NetNS, netip.AddrPort) {
 	return k.Plain.NetNS, server
 }
 
-// ask sends a case's question and says who answers it from the address that was asked, "" for nobody.
-func (k Kernel) ask(t *testing.T, c Case, is4 bool) string {
+// send sends a case's query and names the server that answers it from the queried address; "" if none does.
+func (k Kernel) send(t *testing.T, c Case, is4 bool) string {
 	t.Helper()
 	network, o := "udp", testutil.AskOptions{}
 	if c.Packet == "syn" {
 		network = "tcp"
 	}
-	if strings.HasPrefix(c.Nftables, "nobody") {
-		o.Timeout = nobodys
+	if strings.HasPrefix(c.Nftables, "closed") {
+		o.Timeout = silence
 	}
-	testutil.FlushConntrack(k.Node.Host) // so that entries are this question's
+	testutil.FlushConntrack(k.Node.Host) // so that entries are this query's
 	from, server := k.ends(c, is4)
 	answer, err := testutil.Ask(from, server, "a.cluster.local", dns.TypeTXT, network, o)
 	if err != nil {
@@ -237,10 +237,10 @@ func (k Kernel) ask(t *testing.T, c Case, is4 bool) string {
 	return answer.Who
 }
 
-// tracked compares what the question left in connection tracking with the case. What is for nobody may be answered by an error.
+// tracked compares what the query left in connection tracking with the case. A query to a closed port may be answered by an error.
 func (k Kernel) tracked(t *testing.T, c Case, is4 bool, want string) {
 	t.Helper()
-	if strings.HasPrefix(want, "nobody") {
+	if strings.HasPrefix(want, "closed") {
 		return
 	}
 	has := slices.ContainsFunc(testutil.Conntrack(k.Node.Host), func(line string) bool { return strings.HasPrefix(line, "udp") })

@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// clientPort is the port of whoever asks.
+// clientPort is the client's port.
 const clientPort = 40000
 
 // run is one case in one family on its way: a clock at zero, empty sets, then what the columns before and lease name, then the packet.
@@ -26,7 +26,7 @@ type run struct {
 	rules Rules
 }
 
-// Run traces a case in one family, without the rule of a key, and says where its packet goes.
+// Run traces a case in one family, without the rule of a key, and returns where its packet goes.
 func (c Case) Run(program Program, without string, is4 bool) (string, error) {
 	return c.run(program, without, is4, nil)
 }
@@ -55,7 +55,7 @@ func (c Case) run(program Program, without string, is4 bool, took map[string]boo
 	return r.result(p)
 }
 
-// OfPod tells whether the case is about a pod's own rules.
+// OfPod reports whether the case is about a pod's own rules.
 func (c Case) OfPod() bool { return strings.HasPrefix(c.Place, "pod ") }
 
 // hooks are those that the case's packet passes.
@@ -112,7 +112,7 @@ func (r *run) packet() (Packet, error) {
 	return p, r.ends(&p)
 }
 
-// ends fills in addresses and links. An address comes by its own link unless the case says "by" which.
+// ends fills in addresses and links. An address comes by its own link unless the case names another with "by".
 func (r *run) ends(p *Packet) error {
 	from, in, _ := strings.Cut(r.c.From, " by ")
 	to, out, _ := strings.Cut(r.c.To, " by ")
@@ -129,7 +129,7 @@ func (r *run) ends(p *Packet) error {
 	switch from { // who sends from the node itself
 	case "agent":
 		from, p.Mark, p.Root, p.Secret = "node", steer.Mark, true, Secret
-	case "agent's question": // to its upstream
+	case "agent's query": // to its upstream
 		from, p.Mark, p.Root = "node", steer.Mark, true
 	case "another's agent":
 		from, p.Mark, p.Root, p.Secret = "node", steer.Mark, true, Secret+1
@@ -196,14 +196,14 @@ func opening(p Packet) Packet {
 	return p
 }
 
-// reverse is the question of an answer.
+// reverse is the query of an answer.
 func reverse(p Packet) Packet {
 	p = opening(p)
 	p.Src, p.Dst, p.SrcPort, p.DstPort, p.In, p.Out = p.Dst, p.Src, p.DstPort, p.SrcPort, p.Out, p.In
 	return p
 }
 
-// entry is where a question comes in.
+// entry is where a query comes in.
 func (r *run) entry(p Packet) []Hook {
 	switch {
 	case r.c.Place == "pod out", r.c.Place == "pod in":
@@ -244,7 +244,7 @@ func (r *run) happen(event string, p Packet) error {
 			return err
 		}
 		return r.pass(open, r.entry(open)...)
-	case event == "tried": // under the lease that stands, and nobody heard it
+	case event == "tried": // under the valid lease, and no answer was seen
 		open.Socket = agents
 		return r.pass(open, r.entry(open)...)
 	case event == "again": // another packet of the connection
@@ -275,7 +275,7 @@ func (r *run) happen(event string, p Packet) error {
 	case event == "no Service":
 		r.world.Services = []netip.Addr{r.words["second"]}
 		return nil
-	case word == "asked":
+	case word == "queried":
 		q := p
 		if strings.Contains(r.c.Packet, "answer") {
 			q = reverse(p)
@@ -399,7 +399,7 @@ func (r *run) noted(p Packet) map[string]bool {
 	return out
 }
 
-// result passes the packet through its place and says what became of it.
+// result passes the packet through its place and returns its fate in words.
 func (r *run) result(p Packet) (string, error) {
 	hooks, err := r.hooks()
 	if err != nil {
@@ -443,7 +443,7 @@ func (r *run) result(p Packet) (string, error) {
 	return words, nil
 }
 
-// goes says in words what became of a packet.
+// goes describes in words where a packet went.
 func (r *run) goes(was, p Packet) []string {
 	if p.Dropped {
 		return []string{"dropped"}
@@ -459,10 +459,10 @@ func (r *run) goes(was, p Packet) []string {
 		tracked = " tracked"
 	}
 	a := r.c.Arrangement
-	// Behind these two hooks the kernel routes the packet: one with our address goes to whoever is bound there.
-	question := p.DstPort == 53 && (r.c.Place == string(Prerouting) || r.c.Place == string(Output))
-	reaches := question && a.ours(p.Dst) && !p.Translated
-	listens := cmp.Or(p.Socket.Owner, "nobody") + tracked
+	// Behind these two hooks the kernel routes the packet: one with our address goes to the program that is bound there.
+	isQuery := p.DstPort == 53 && (r.c.Place == string(Prerouting) || r.c.Place == string(Output))
+	reaches := isQuery && a.ours(p.Dst) && !p.Translated
+	listens := cmp.Or(p.Socket.Owner, "closed") + tracked
 	switch {
 	case p.Dst != was.Dst && reaches:
 		out = append(out, listens+" at "+r.word(p.Dst))

@@ -1,4 +1,4 @@
-// Package trace owns the one list of cases (cases.md) that says where a packet goes, for both back ends of pkg/steer, and the
+// Package trace owns the one list of cases (cases.md) of where a packet goes, for both back ends of pkg/steer, and the
 // world that a packet is traced in: sockets, routes, connection tracking, kube-proxy and a clock, all of them in memory.
 //
 // It needs no root and no kernel. What a rule means is the business of each back end's own tracer, which lives in that back end's
@@ -87,7 +87,7 @@ type Socket struct {
 	Request     bool   // half-open: the third packet of a handshake finds it
 }
 
-// Found tells whether there is a socket at all.
+// Found reports whether there is a socket at all.
 func (s Socket) Found() bool { return s.Owner != "" }
 
 // tuple is what connection tracking knows a direction by.
@@ -119,7 +119,7 @@ type World struct {
 
 	routes map[netip.Addr]string
 	conns  []*Conn
-	took   map[string]bool // rules by key; nil where nobody asks
+	took   map[string]bool // rules by key; nil: not recorded
 }
 
 // Took notes that a packet met all conditions of a rule.
@@ -149,9 +149,9 @@ func (w *World) Route(a netip.Addr) string {
 // Raw is the raw table of others, behind our chains. A packet that was given a zone bears a template of connection tracking already,
 // so NOTRACK passes it by (net/netfilter/xt_CT.c).
 func (w *World) Raw(h Hook, p *Packet) {
-	question := p.DstPort == 53 && slices.Contains(w.NodeCache, p.Dst)
+	isQuery := p.DstPort == 53 && slices.Contains(w.NodeCache, p.Dst)
 	answer := h == Output && p.SrcPort == 53 && slices.Contains(w.NodeCache, p.Src)
-	if (h == Prerouting || h == Output) && (question || answer) && !p.Dropped && p.Zone == 0 {
+	if (h == Prerouting || h == Output) && (isQuery || answer) && !p.Dropped && p.Zone == 0 {
 		p.Untracked = true
 	}
 }

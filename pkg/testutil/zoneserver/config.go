@@ -22,7 +22,7 @@ type Config struct {
 	// Hosts may be published by each cluster, relative to the zone. Knot's rules need them; the other servers allow any host.
 	Hosts      []string
 	Records    []string         // lines of the zone's file, relative to the zone, besides its SOA and NS
-	Notify     []netip.AddrPort // secondaries that are told of each change
+	Notify     []netip.AddrPort // secondaries that are informed of each change
 	MaxRecords int              // BIND: records that one set may have; 0: as installed, 100
 	// In is the namespace that the server runs in, at Address; nil: this process's own, and then Address is on loopback.
 	In      *testutil.NetNS

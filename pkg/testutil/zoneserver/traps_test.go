@@ -240,7 +240,7 @@ func trapManyRecords(t *testing.T, s *zoneserver.Server) string {
 	return got + ", " + counted(len(set(t, s, host("many"), dns.TypeA))-100+len(set(t, s, host("many-beside"), dns.TypeA)), 2)
 }
 
-// counted says how much of a message was taken.
+// counted reports how much of a message was taken.
 func counted(n, of int) string {
 	switch n {
 	case 0:

@@ -68,7 +68,7 @@ func Require(t testing.TB, kinds ...Kind) {
 	}
 }
 
-// Installed tells what is missing for a kind, with Debian's package.
+// Installed reports what is missing for a kind, with Debian's package.
 func Installed(kind Kind) error {
 	for _, p := range programs[kind] {
 		if _, err := find(p[0]); err != nil {

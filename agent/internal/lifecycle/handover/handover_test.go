@@ -59,7 +59,7 @@ func TestHandOver(t *testing.T) {
 			t.Errorf("%s: another file: %v %v", name, errA, errB)
 		}
 	}
-	// From now on nobody gives any more, and the socket that is left says so.
+	// From now on nobody gives any more, and the socket that is left reports it.
 	_, err = r.take(&side{}, newer)
 	for errors.Is(err, syscall.ECONNRESET) {
 		_, err = r.take(&side{}, newer) // the kernel is just closing it
@@ -290,7 +290,7 @@ func TestHolderIsSilent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cancel() // the successor itself is told to end
+	cancel() // the successor itself is instructed to end
 	if err := <-said; err == nil {
 		t.Error("taken from a silent holder")
 	}

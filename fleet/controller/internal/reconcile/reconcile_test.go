@@ -32,7 +32,7 @@ import (
 	"github.com/neardns/neardns/fleet/controller/placement"
 )
 
-// rig is a reconciler beside a store of objects, to which the test does what a DaemonSet controller does.
+// rig is a reconciler next to a store of objects, to which the test does what a DaemonSet controller does.
 type rig struct {
 	*Reconciler
 	t       *testing.T
@@ -354,7 +354,7 @@ func TestStaleLook(t *testing.T) {
 	}
 }
 
-// A node that changed since it was read is judged anew.
+// A node that changed since it was read is judged again.
 func TestChangedNode(t *testing.T) {
 	r := newRig(t, "infra", "w")
 	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})

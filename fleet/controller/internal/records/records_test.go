@@ -138,7 +138,7 @@ func TestDeletion(t *testing.T) {
 	})
 }
 
-// A deletion that waits says what is still in the zone, and why it waits: the key's Secret, or the DNSZone, is gone.
+// A deletion that waits reports what is still in the zone, and why it waits: the key's Secret, or the DNSZone, is gone.
 func TestDeletionWithoutZone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -415,7 +415,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// An address of a dead cluster that may work keeps it from being removed, also one that may not be asked; one that does not work, and what has no
+// An address of a dead cluster that may work keeps it from being removed, also one that may not be queried; one that does not work, and what has no
 // check, does not.
 func TestWorks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

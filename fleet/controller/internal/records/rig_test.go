@@ -30,7 +30,7 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// zoneStub stands for a publisher and its zone: it notes what it is told, and the test says what comes of it.
+// zoneStub stands for a publisher and its zone: it notes what it is told, and the test states what comes of it.
 type zoneStub struct {
 	setting Setting
 	key     func() rfc2136.Key
@@ -60,7 +60,7 @@ func (z *zoneStub) Host(host string) zones.Progress { return z.hosts[host] }
 func (z *zoneStub) Zone() ZoneProgress              { return z.known }
 func (z *zoneStub) Stop()                           { z.stopped = true }
 
-// rig is a reconciler beside a store of objects.
+// rig is a reconciler next to a store of objects.
 type rig struct {
 	*Reconciler
 	t       *testing.T

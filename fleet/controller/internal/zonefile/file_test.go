@@ -105,7 +105,7 @@ func TestParseFaults(t *testing.T) {
 	}
 }
 
-// A record that cannot be published is no fault of the file: its verdict says why.
+// A record that cannot be published is no fault of the file: its verdict gives the reason.
 func TestVerdicts(t *testing.T) {
 	for change, want := range map[[2]string]string{
 		{"app.shared.example", "app.other.example"}:                                 "NoZone",
@@ -160,10 +160,10 @@ func FuzzParse(f *testing.F) {
 }
 
 // A record that the file lacks from one reading to the next leaves the zone, also if the DNSZone gets a new publisher at the same time. Where the
-// file has the DNSZone no more, a line says what stays.
+// file has the DNSZone no more, a line reports what stays.
 func TestReread(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // the publishers end before they ask the primary
+	cancel() // the publishers end before they query the primary
 	var log strings.Builder
 	p := &publishing{Publishing: Publishing{Identity: zone.Identity{Cluster: "aaaaaaaa", Instance: "one"}, Log: slog.New(slog.NewTextHandler(&log, nil))},
 		ctx: ctx, zones: map[string]*running{}}

@@ -171,7 +171,7 @@ func TestReply(t *testing.T) {
 		for _, rr := range m.Answer {
 			records = append(records, strings.ReplaceAll(rr.String(), "\t", " "))
 		}
-		// The suffix of web.example.org points into the question, so it has its case too.
+		// The suffix of web.example.org points into the query, so it has its case too.
 		want := []string{"wWw.ExaMple.ORG. 7 IN CNAME web.ExaMple.ORG.", "web.ExaMple.ORG. 7 IN A 192.0.2.1"}
 		if diff := cmp.Diff(want, records); diff != "" {
 			t.Error(diff)

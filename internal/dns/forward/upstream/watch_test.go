@@ -44,7 +44,7 @@ func write(t *testing.T, path, letter string) {
 // start runs a watcher with a pace fit for tests. Without notify it has nothing but its own look.
 func start(t *testing.T, notify bool, poll time.Duration, paths ...string) <-chan struct{} {
 	t.Helper()
-	testutil.RequireRoot(t) // the kernel tells of files
+	testutil.RequireRoot(t) // the kernel reports changes of files
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &watcher{paths: paths, log: quietLog, settle: 20 * time.Millisecond, patience: 200 * time.Millisecond, poll: poll}
 	w.last = w.content()
@@ -228,7 +228,7 @@ func TestWatchWithoutNotify(t *testing.T) {
 }
 
 func TestWatchEnds(t *testing.T) {
-	testutil.RequireRoot(t) // the kernel tells of files
+	testutil.RequireRoot(t) // the kernel reports changes of files
 	ctx, cancel := context.WithCancel(t.Context())
 	conf := filepath.Join(t.TempDir(), "resolv.conf")
 	ticks := Watch(ctx, quietLog, []string{conf})
