@@ -132,10 +132,7 @@ func (k *kernel) openLevel() error {
 	}
 	k.level = level
 	k.keeper = &podlinks.Keeper{Log: k.log, Program: level, Veth: k.registry.Veth, Count: k.clients.AnsweredInKernel,
-		AgentAnswers: k.clients.Heard, Suspect: k.registry.KernelSuspects}
-	if k.transparent != nil {
-		k.keeper.AllowOthers, k.keeper.Suspect = true, func(podfile.File) {} // no pod is steered, so none can be bypassed
-	}
+		AllowOthers: k.transparent != nil}
 	if err := k.serve(k.served()); err != nil {
 		return err
 	}

@@ -65,10 +65,6 @@ func (p *Pods) selection(f podfile.File, d podfile.Decision) (s signal, differs 
 	return s, false
 }
 
-// KernelSuspects reports that the kernel program answered hits of a pod and that no other query of it reached the agent. Its own table
-// knows nothing of lost queries then.
-func (p *Pods) KernelSuspects(f podfile.File) { p.reportSteered(f, podstate.KernelSuspects) }
-
 // reportSteered passes an event about every steered path of an attachment.
 func (p *Pods) reportSteered(f podfile.File, e podstate.Event) {
 	for _, d := range f.Decisions {

@@ -155,31 +155,6 @@ func TestGivenBackAndSteeredAgain(t *testing.T) {
 	n.try(held, false)
 }
 
-// Answers of the kernel reach a pod's table although all other questions of that pod are lost. Whoever knows of them has Try pass over
-// what the table saw, over UDP.
-func TestKernelAnswersHideLosses(t *testing.T) {
-	n := newNode(t, testutil.PTP)
-	n.serve()
-	pod := n.AddPod("pod")
-	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
-	n.tend(yes, true, map[string]int{Steered: 1})
-	defer n.drop(pod, "ip daddr 169.254.20.11 udp dport 53 drop")()
-	answered := func() { // as the kernel's answers have it
-		pod.Run("nft", "add", "element", "inet", "neardns", "trusted1", "{ ipv4 . udp timeout 1m }")
-	}
-	answered()
-	n.reportSteered(n.List()[0], podstate.TableBypasses)
-	n.try(held, false)
-	if got := n.states("a", "eth0"); got[0].State != podfile.Steered {
-		t.Fatalf("its table saw answers: %+v", got)
-	}
-	n.KernelSuspects(n.List()[0])
-	n.try(held, false)
-	if got := n.states("a", "eth0"); got[0].State != podfile.Pending || !slices.Equal(got[0].Unanswered, []string{"udp"}) {
-		t.Errorf("they were the kernel's: %+v", got)
-	}
-}
-
 // A suspect that is answered is steered as before, and its table waits no more.
 func TestSuspectIsAnswered(t *testing.T) {
 	n := newNode(t, testutil.PTP)

@@ -59,16 +59,10 @@ type Keeper struct {
 	Veth func(podfile.File) (ifindex int, name string, err error)
 	// Count adds answers that the kernel program gave at a pod's link.
 	Count func(f podfile.File, answers uint64)
-	// AgentAnswers returns how many of a pod's queries the agent itself has answered.
-	AgentAnswers func(podfile.File) uint64
-	// Suspect reports a pod whose hits the kernel program answers, and whose other queries may be lost.
-	Suspect func(podfile.File)
 
 	mu       sync.Mutex           // guards the fields below, and the program
 	at       map[int]podfile.File // whose link each is, of those that the program is at; nil before the first look
 	counted  map[int]uint64       // answers that were counted
-	fresh    map[int]uint64       // of these, since the last look
-	byAgent  map[int]uint64       // what AgentAnswers returned at the last look
 	podLinks map[key]podLink
 	refused  []Refused
 	answered int // links that the program is at whose pods' own queries are answered, as of the last look
@@ -105,7 +99,6 @@ func (k *Keeper) Reconcile(pods []Pod) error {
 	first := k.at == nil
 	if first { // an earlier agent has counted these answers
 		k.at, k.counted, k.podLinks = map[int]podfile.File{}, there, map[key]podLink{}
-		k.fresh, k.byAgent = map[int]uint64{}, map[int]uint64{}
 	}
 	wanted, refused := k.wanted(pods)
 	k.answered = 0
@@ -143,9 +136,7 @@ func (k *Keeper) Reconcile(pods []Pod) error {
 		}
 	}
 	k.logRefused(refused)
-	errs = append(errs, k.count())
-	k.suspect()
-	return errors.Join(errs...)
+	return errors.Join(append(errs, k.count())...)
 }
 
 // detach detaches the program from a link, and counts its last answers there. mu is held.
@@ -158,9 +149,7 @@ func (k *Keeper) detach(i int) error {
 		k.add(i, f, answers)
 		k.Log.Info("hits of a pod are answered by the agent again", "pod", name(f), "ifindex", i)
 	}
-	for _, m := range []map[int]uint64{k.counted, k.fresh, k.byAgent} {
-		delete(m, i)
-	}
+	delete(k.counted, i)
 	delete(k.at, i)
 	return nil
 }
@@ -222,20 +211,7 @@ func (k *Keeper) count() error {
 func (k *Keeper) add(i int, f podfile.File, n uint64) {
 	if more := n - min(n, k.counted[i]); more > 0 {
 		k.Count(f, more)
-		k.counted[i], k.fresh[i] = n, k.fresh[i]+more
-	}
-}
-
-// suspect reports pods that the kernel program answered and the agent did not since the last look. The program's answers hide from a pod's
-// own table that all other queries are lost, for example to a program at the pod's link that drops packets for the agent. Most such pods
-// just sent no other query; a trial costs one query. mu is held.
-func (k *Keeper) suspect() {
-	for i, f := range k.at {
-		answers, known := k.byAgent[i]
-		if k.byAgent[i] = k.AgentAnswers(f); known && k.fresh[i] > 0 && k.byAgent[i] == answers {
-			k.Suspect(f)
-		}
-		k.fresh[i] = 0
+		k.counted[i] = n
 	}
 }
 

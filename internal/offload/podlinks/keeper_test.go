@@ -59,13 +59,11 @@ type world struct {
 	said    bytes.Buffer
 	counted map[string]uint64
 	looked  map[string]int // how often a pod's link was looked for
-	heard   map[string]uint64
-	suspect []string
 	moved   map[string]int // links of pods that are not numbered by their names any more
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, kernel: &kernel{at: map[int]uint64{}, others: map[int][]string{}, refuses: map[int]error{}}, counted: map[string]uint64{}, looked: map[string]int{}, heard: map[string]uint64{}, moved: map[string]int{}}
+	w := &world{t: t, kernel: &kernel{at: map[int]uint64{}, others: map[int][]string{}, refuses: map[int]error{}}, counted: map[string]uint64{}, looked: map[string]int{}, moved: map[string]int{}}
 	w.keeper = &Keeper{Log: slog.New(slog.NewTextHandler(&w.said, nil)), Program: w.kernel,
 		Veth: func(f podfile.File) (i int, name string, err error) {
 			w.looked[f.PodName]++
@@ -77,9 +75,8 @@ func newWorld(t *testing.T) *world {
 			}
 			return i, "veth", nil
 		},
-		Count:        func(f podfile.File, n uint64) { w.counted[f.PodName] += n },
-		AgentAnswers: func(f podfile.File) uint64 { return w.heard[f.PodName] },
-		Suspect:      func(f podfile.File) { w.suspect = append(w.suspect, f.PodName) }}
+		Count: func(f podfile.File, n uint64) { w.counted[f.PodName] += n },
+	}
 	return w
 }
 
@@ -224,30 +221,6 @@ func TestFilesGone(t *testing.T) {
 		if err := w.keeper.Reconcile([]Pod{{File: file}}); errors.Is(err, tc.err) != tc.caller {
 			t.Errorf("%v: the caller hears %v", tc.err, err)
 		}
-	}
-}
-
-// TestSuspects: a pod that the kernel answers, and that the agent has not heard since the last look, may lose all other questions.
-func TestSuspects(t *testing.T) {
-	w := newWorld(t)
-	w.look("pod1", "pod2", "pod3")
-	w.kernel.at[1], w.kernel.at[2] = 10, 10
-	w.heard = map[string]uint64{"pod2": 1}
-	w.look("pod1", "pod2", "pod3")
-	if !slices.Equal(w.suspect, []string{"pod1"}) {
-		t.Errorf("suspects %v", w.suspect)
-	}
-	w.look("pod1", "pod2", "pod3")
-	if len(w.suspect) != 1 {
-		t.Errorf("suspects %v of pods that asked nothing", w.suspect)
-	}
-	w.kernel.at[2] = 11
-	if err := w.keeper.CountNow(); err != nil { // a scrape between two looks
-		t.Fatal(err)
-	}
-	w.look("pod1", "pod2", "pod3")
-	if !slices.Equal(w.suspect, []string{"pod1", "pod2"}) {
-		t.Errorf("suspects %v", w.suspect)
 	}
 }
 

@@ -207,14 +207,6 @@ func (c *Clients) AnsweredInKernel(f podfile.File, queries uint64) {
 // KernelHits returns how many queries the kernel program answered since the agent started, also of pods that are gone.
 func (c *Clients) KernelHits() uint64 { return c.kernelHits.Load() }
 
-// Heard returns how many queries of an attachment the agent itself answered.
-func (c *Clients) Heard(f podfile.File) uint64 {
-	if p := c.index.All()[[2]string{f.ContainerID, f.IfName}]; p != nil {
-		return p.tally.queries.Load() - p.tally.kernel.Load()
-	}
-	return 0
-}
-
 // Search implements searchpath.Client.
 func (c *client) Search() *searchpath.Search { return c.search }
 

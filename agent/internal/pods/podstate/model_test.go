@@ -27,7 +27,7 @@ type class struct {
 
 var classes = []class{
 	{name: "steered by nftables", table: true, notice: 5 * time.Second},
-	{name: "steered by nftables, offloaded", table: true, offloaded: true, notice: 25 * time.Second},
+	{name: "steered by nftables, offloaded", table: true, offloaded: true, notice: 12 * time.Second},
 	{name: "steered by iptables", notice: 36 * time.Second},
 	{name: "naming a local address or intercepted", host: true, notice: 5 * time.Second},
 }
@@ -70,8 +70,7 @@ type world struct {
 	trialSeen  bool      // an answer came
 	looked     time.Time // at the pod's own table, and at what the kernel program answered
 	checked    time.Time // every 30 s
-	hits       bool      // of the kernel program, since the agent looked
-	heard      bool      // by the agent itself, since then
+	sampled    time.Time // a sample's answer came to the pod, see internal/offload/bpf
 
 	failing     time.Time // since when the fallback fails
 	policyUntil time.Time // the path stays cut
@@ -165,13 +164,9 @@ func (w *world) agent() {
 	w.trial()
 	if w.status.State == Steered && w.now.Sub(w.looked) >= Soon {
 		w.looked = w.now
-		switch bypassed := w.waiting && w.now.After(w.trustedUntil); {
-		case w.table && bypassed:
+		if w.table && w.waiting && w.now.After(w.trustedUntil) {
 			w.on(TableBypasses)
-		case w.hits && !w.heard:
-			w.on(KernelSuspects)
 		}
-		w.hits, w.heard = false, false
 	}
 	if !w.table && !w.host && w.now.Sub(w.checked) >= 30*time.Second {
 		w.checked = w.now
@@ -214,9 +209,18 @@ func (w *world) query() (answered, byAgent bool) {
 	if !w.host && w.status.State != Steered || tableBypasses {
 		return w.kubeDNS(), false
 	}
-	if w.offloaded && w.status.Offloaded { // others of its queries
-		w.waiting, w.trustedUntil, w.hits = false, w.now.Add(2*time.Second), true
+	good := 8 * time.Second
+	if !w.running {
+		good = 30 * time.Second
 	}
+	if w.offloaded && w.status.Offloaded && !w.sampled.IsZero() && w.now.Sub(w.sampled) < good { // others of its queries
+		w.waiting, w.trustedUntil = false, w.now.Add(2*time.Second)
+	}
+	defer func() {
+		if answered {
+			w.sampled = w.now
+		}
+	}()
 	if w.now.Before(w.heldUntil) || !w.leased() {
 		if answered = w.kubeDNS(); answered {
 			w.waiting, w.trustedUntil = false, w.now.Add(2*time.Second)
@@ -224,7 +228,7 @@ func (w *world) query() (answered, byAgent bool) {
 		return answered, false
 	}
 	answered = w.answered()
-	if w.heard = w.heard || answered; answered {
+	if answered {
 		w.waiting, w.trustedUntil, w.dropped = false, w.now.Add(2*time.Second), time.Time{}
 		if w.host && w.status.State == Bypassed && w.running {
 			w.on(HostDelivers)
@@ -382,7 +386,7 @@ func TestModelFindsForwardedTrials(t *testing.T) {
 
 // TestModelNeedsEachSignal: without a class's own signal the invariant does not hold, so the signal cannot be deleted.
 func TestModelNeedsEachSignal(t *testing.T) {
-	signals := []Event{TableBypasses, KernelSuspects, TableKnowsNothing, HostDrops} // of each class, in their order
+	signals := []Event{TableBypasses, TableBypasses, TableKnowsNothing, HostDrops} // of each class, in their order
 	for i, c := range classes {
 		w, e := newWorld(c), signals[i]
 		w.missing = map[Event]bool{e: true}

@@ -34,7 +34,6 @@ const (
 	TrialVoid                      // a trial that shows nothing: the lease did not stand throughout, or kube-dns answered
 	TableBypasses                  // the pod's own table sends queries to kube-dns because answers do not come
 	TableKnowsNothing              // a periodic look at a pod whose table keeps no evidence (iptables)
-	KernelSuspects                 // the kernel program answered hits, and no other query of the pod reached the agent
 	HostDrops                      // the switch delivered queries of the pod, and a filter of the host dropped them
 	HostDelivers                   // a query of a bypassed client passed the host's filters
 	FallbackVerified               // kube-dns answers what the switch does not deliver
@@ -105,7 +104,6 @@ const (
 	asBefore timing = iota
 	never
 	now
-	nowHidden // see Status.Hidden
 	retry
 	later   // after the pause
 	watch   // after Retry while the path is young, never else; hidden, because the pod may have sent no query since
@@ -137,7 +135,6 @@ var table = [states][events]row{
 		TrialVoid:         {trial: watch},
 		TableBypasses:     {trial: now},
 		TableKnowsNothing: {trial: now},
-		KernelSuspects:    {trial: nowHidden},
 		HostDrops:         {to: Bypassed, do: Bypass | OffloadOff | Log, trial: later},
 		FallbackLost:      {to: Waiting, do: Bypass | OffloadOff | Log, trial: never},
 		LeaseGranted:      {trial: leased},
@@ -210,8 +207,8 @@ func (s Status) On(e Event, at time.Time) (Status, Effect) {
 		s.Next, s.Hidden = time.Time{}, false
 	case watch:
 		s = s.watch(at)
-	case now, nowHidden:
-		s.Next, s.Hidden = at, s.Hidden || r.trial == nowHidden
+	case now:
+		s.Next = at
 	case retry:
 		s.Next = at.Add(Retry)
 	case later:

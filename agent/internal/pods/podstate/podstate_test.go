@@ -10,7 +10,7 @@ import (
 
 var (
 	stateNames = []string{"", "untried", "waiting", "steered", "bypassed", "unselected"}
-	eventNames = []string{"trial answered", "trial unanswered", "trial void", "table bypasses", "table knows nothing", "kernel suspects", "host drops",
+	eventNames = []string{"trial answered", "trial unanswered", "trial void", "table bypasses", "table knows nothing", "host drops",
 		"host delivers", "fallback verified", "fallback lost", "lease granted", "lease withdrawn", "selected",
 		"deselected", "heartbeat"}
 	effectNames = []string{"steer", "bypass", "trial", "offload on", "offload off", "log"}
@@ -47,7 +47,7 @@ func TestTable(t *testing.T) {
 			Deselected: "unselected, log"},
 		Steered: {
 			TrialAnswered: "steered", TrialVoid: "steered", TrialUnanswered: "bypassed, bypass, offload off, log, next 15s",
-			TableBypasses: "steered, next 5s", TableKnowsNothing: "steered, next 5s", KernelSuspects: "steered, next 5s, hidden",
+			TableBypasses: "steered, next 5s", TableKnowsNothing: "steered, next 5s",
 			HostDrops: "bypassed, bypass, offload off, log, next 15s", FallbackLost: "waiting, bypass, offload off, log",
 			LeaseWithdrawn: "steered, next 10s, no lease", Deselected: "unselected, bypass, offload off, log",
 		},
@@ -115,7 +115,6 @@ func TestTrials(t *testing.T) {
 		{"of a bypassed pod, after an agent's start", Status{State: Bypassed}, []Event{Heartbeat}, "bypassed, next 11s"},
 		{"of a steered pod", Status{State: Steered}, []Event{Heartbeat}, "steered"},
 		{"of a suspect", Status{State: Steered}, []Event{TableBypasses, Heartbeat}, "steered, trial"},
-		{"of a suspect that the kernel program answers", Status{State: Steered}, []Event{KernelSuspects, TableBypasses, Heartbeat}, "steered, trial, hidden"},
 		{"its time has not come", Status{State: Bypassed, Next: from.Add(3 * time.Second)}, []Event{Heartbeat}, "bypassed, next 3s"},
 		{"its time has come", Status{State: Bypassed, Next: from.Add(3 * time.Second)}, []Event{Heartbeat, Heartbeat, Heartbeat}, "bypassed, trial, next 13s"},
 		{"without a lease", Status{State: Bypassed, Next: from}, []Event{LeaseWithdrawn, Heartbeat}, "bypassed, next 0s, no lease"},
