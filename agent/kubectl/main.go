@@ -9,31 +9,17 @@ package main
 
 import (
 	"context"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
 
-	"github.com/spf13/cobra"
-
-	"github.com/neardns/neardns/internal/cli"
+	"github.com/neardns/neardns/agent/kubectl/internal/commands"
 	"github.com/neardns/neardns/pkg/version"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	code := commands.Run(ctx, version.String(), os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
-}
-
-// run executes one command line and returns the exit code.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	const name = "kubectl-neardns"
-	root := cli.New(name, "the DNS caches of all nodes of a cluster", version.String())
-	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl neardns"}
-	o := new(options)
-	o.bind(root.PersistentFlags())
-	root.AddCommand(statusCommand(o), topCommand(o), doctorCommand(o), queryCommand(o), bundleCommand(o), cli.Version(name, version.String()))
-	return cli.Run(ctx, root, args, stdout, stderr)
 }

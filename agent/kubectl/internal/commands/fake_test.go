@@ -1,4 +1,4 @@
-package main
+package commands
 
 import (
 	"bytes"
@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/neardns/neardns/agent/internal/overview"
+	"github.com/neardns/neardns/agent/kubectl/internal/cluster"
 )
 
 var (
@@ -61,7 +62,7 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		for _, n := range f.nodes {
 			m := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: n.name}}
 			if n.excluded {
-				m.Labels = map[string]string{excludedLabel: "excluded"}
+				m.Labels = map[string]string{cluster.ExcludedLabel: "excluded"}
 			}
 			if r.FormValue("fieldSelector") == "" || r.FormValue("fieldSelector") == "metadata.name="+n.name {
 				list.Items = append(list.Items, m)
@@ -176,7 +177,7 @@ contexts: [{name: test, context: {cluster: test, user: test}}]
 func (f *fakeAPI) command(t *testing.T, line string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = run(t.Context(), append(strings.Fields(line), "--kubeconfig", f.start(t)), &out, &errs)
+	code = Run(t.Context(), "v1", append(strings.Fields(line), "--kubeconfig", f.start(t)), &out, &errs)
 	return code, out.String(), errs.String()
 }
 

@@ -1,7 +1,7 @@
-package main
+// Package policies finds network policies that keep pods from the cache. It is pure: the caller reads them.
+package policies
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,10 +15,10 @@ import (
 
 const dnsPort = 53
 
-// blocking finds the namespaces whose egress policies let pods query DNS servers, but not the steering addresses. Most policy engines judge
-// a packet after it was rewritten to such an address, so these pods stay on kube-dns. Other kinds of policies are not examined.
-func blocking(policies []networkingv1.NetworkPolicy, steering []netip.Addr) (f finding, found bool) {
-	var names []string
+// Blocking returns the egress policies, as namespace/name, that let pods query DNS servers, but not the steering addresses. Most policy
+// engines judge a packet after it was rewritten to such an address, so these pods stay on kube-dns. Other kinds of policies are not
+// examined.
+func Blocking(policies []networkingv1.NetworkPolicy, steering []netip.Addr) (names []string) {
 	for _, p := range policies {
 		if !restrictsEgress(&p) {
 			continue
@@ -26,24 +26,10 @@ func blocking(policies []networkingv1.NetworkPolicy, steering []netip.Addr) (f f
 		rules := rulesFor(&p, policies)
 		if allows(rules, netip.Addr{}) && slices.ContainsFunc(steering, func(a netip.Addr) bool { return !allows(rules, a) }) {
 			names = append(names, p.Namespace+"/"+p.Name)
-			f.Namespaces = append(f.Namespaces, p.Namespace)
 		}
 	}
-	slices.Sort(f.Namespaces)
-	f.Namespaces = slices.Compact(f.Namespaces)
 	slices.Sort(names)
-	f.State, f.Check = warn, "network policy"
-	f.What = fmt.Sprintf("%s allow kube-dns but not %s: neardns's pods there stay on kube-dns", some(names),
-		strings.Join(texts(steering), " and "))
-	f.Do = "kubectl apply -n NAMESPACE -f install/allow-steering-networkpolicy.yaml, with the podSelector of that policy"
-	return f, len(names) > 0
-}
-
-func texts(addresses []netip.Addr) (out []string) {
-	for _, a := range addresses {
-		out = append(out, a.String())
-	}
-	return out
+	return names
 }
 
 func restrictsEgress(p *networkingv1.NetworkPolicy) bool {

@@ -1,10 +1,9 @@
-package main
+package cluster
 
 import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/http"
 	"net/url"
 	"slices"
 	"sync"
@@ -14,31 +13,31 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// excludedLabel keeps the cache off a node (the DaemonSet's affinity).
-const excludedLabel = "neardns.io/cache"
+// ExcludedLabel keeps the cache off a node (the DaemonSet's affinity).
+const ExcludedLabel = "neardns.io/cache"
 
-// agent is one node, and the pod of its agent.
-type agent struct {
+// Agent is one node, and the pod of its agent.
+type Agent struct {
 	Node     string `json:"node"`
 	Pod      string `json:"pod,omitempty"`
-	excluded bool   // no agent is wanted there
-	why      string // it cannot be read; "" if it can
+	Excluded bool   `json:"-"` // no agent is wanted there
+	Why      string `json:"-"` // it cannot be read; "" if it can
 }
 
 // namesOnly makes the API server leave out all of an object but its metadata.
 const namesOnly = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 
-// agents lists the nodes, also those without an agent. A user who may not list nodes sees those that have one.
-func (c *cluster) agents(ctx context.Context) ([]agent, error) {
+// Agents lists the nodes, also those without an agent. A user who may not list nodes sees those that have one.
+func (c *Cluster) Agents(ctx context.Context) ([]Agent, error) {
 	nodeQuery, podQuery := url.Values{"labelSelector": {corev1.LabelOSStable + "=linux"}}, url.Values{"labelSelector": {c.selector}}
-	if c.node != "" {
-		nodeQuery.Set("fieldSelector", "metadata.name="+c.node)
-		podQuery.Set("fieldSelector", "spec.nodeName="+c.node)
+	if c.Node != "" {
+		nodeQuery.Set("fieldSelector", "metadata.name="+c.Node)
+		podQuery.Set("fieldSelector", "spec.nodeName="+c.Node)
 	}
 	var nodes metav1.PartialObjectMetadataList
 	nodesErr := c.list(ctx, "/api/v1/nodes", nodeQuery, namesOnly, &nodes)
-	if hasCode(nodesErr, http.StatusForbidden) {
-		fmt.Fprintf(c.stderr, "nodes without an agent are not listed: %v\n", nodesErr)
+	if IsForbidden(nodesErr) {
+		c.Note("nodes without an agent are not listed: %v", nodesErr)
 	} else if nodesErr != nil {
 		return nil, fmt.Errorf("list the nodes: %w", nodesErr)
 	}
@@ -47,8 +46,8 @@ func (c *cluster) agents(ctx context.Context) ([]agent, error) {
 		return nil, fmt.Errorf("list the agents' pods: %w", err)
 	}
 	out := match(nodes.Items, pods.Items)
-	if len(out) == 0 && c.node != "" {
-		return nil, fmt.Errorf("there is no Linux node %q", c.node)
+	if len(out) == 0 && c.Node != "" {
+		return nil, fmt.Errorf("there is no Linux node %q", c.Node)
 	} else if len(out) == 0 {
 		return nil, fmt.Errorf("there is no node with an agent: no pod in namespace %s has the label %s", c.namespace, c.selector)
 	}
@@ -56,16 +55,16 @@ func (c *cluster) agents(ctx context.Context) ([]agent, error) {
 }
 
 // match gives each node its agent: during an update two pods may be there, and the ready one answers.
-func match(nodes []metav1.PartialObjectMetadata, pods []corev1.Pod) []agent {
+func match(nodes []metav1.PartialObjectMetadata, pods []corev1.Pod) []Agent {
 	slices.SortStableFunc(pods, func(a, b corev1.Pod) int { return cmp.Compare(rank(b), rank(a)) })
-	found := map[string]agent{}
+	found := map[string]Agent{}
 	for _, p := range pods {
 		if _, ok := found[p.Spec.NodeName]; ok || p.Spec.NodeName == "" {
 			continue
 		}
-		a := agent{Node: p.Spec.NodeName, Pod: p.Name}
+		a := Agent{Node: p.Spec.NodeName, Pod: p.Name}
 		if p.Status.Phase != corev1.PodRunning {
-			a.why = fmt.Sprintf("its agent's pod %s is %s", p.Name, cmp.Or(p.Status.Phase, "not started"))
+			a.Why = fmt.Sprintf("its agent's pod %s is %s", p.Name, cmp.Or(p.Status.Phase, "not started"))
 		}
 		found[a.Node] = a
 	}
@@ -73,17 +72,17 @@ func match(nodes []metav1.PartialObjectMetadata, pods []corev1.Pod) []agent {
 		if _, ok := found[n.Name]; ok {
 			continue
 		}
-		a := agent{Node: n.Name, why: "no agent runs on it"}
-		if n.Labels[excludedLabel] == "excluded" {
-			a.excluded, a.why = true, "its label "+excludedLabel+" excludes it"
+		a := Agent{Node: n.Name, Why: "no agent runs on it"}
+		if n.Labels[ExcludedLabel] == "excluded" {
+			a.Excluded, a.Why = true, "its label "+ExcludedLabel+" excludes it"
 		}
 		found[n.Name] = a
 	}
-	out := make([]agent, 0, len(found))
+	out := make([]Agent, 0, len(found))
 	for _, a := range found {
 		out = append(out, a)
 	}
-	slices.SortFunc(out, func(a, b agent) int { return cmp.Compare(a.Node, b.Node) })
+	slices.SortFunc(out, func(a, b Agent) int { return cmp.Compare(a.Node, b.Node) })
 	return out
 }
 
@@ -103,16 +102,25 @@ func rank(p corev1.Pod) (n int) {
 	return n
 }
 
-// readAll reads all agents, maxParallel at a time, each within its own timeout. Results are in the order of agents; an error is why there
-// is no value.
-func readAll[T any](ctx context.Context, agents []agent, timeout time.Duration,
-	read func(ctx context.Context, a agent) (T, error)) ([]T, []error) {
+// ReadAll has read called for all agents that can be read, each within the time that a request has.
+func ReadAll[T any](ctx context.Context, c *Cluster, agents []Agent, read func(ctx context.Context, a Agent) (T, error)) ([]T, []error) {
+	return parallel(ctx, agents, c.within(readTimeout), read)
+}
+
+// ExecAll is ReadAll with the time that a command on a node has.
+func ExecAll[T any](ctx context.Context, c *Cluster, agents []Agent, run func(ctx context.Context, a Agent) (T, error)) ([]T, []error) {
+	return parallel(ctx, agents, c.within(execTimeout), run)
+}
+
+// parallel calls do for all agents, MaxParallel at a time. Results are in the order of agents; an error is why there is no value.
+func parallel[T any](ctx context.Context, agents []Agent, timeout time.Duration,
+	do func(ctx context.Context, a Agent) (T, error)) ([]T, []error) {
 	values, errs := make([]T, len(agents)), make([]error, len(agents))
-	slots := make(chan struct{}, maxParallel)
+	slots := make(chan struct{}, MaxParallel)
 	var wg sync.WaitGroup
 	for i, a := range agents {
-		if a.why != "" {
-			errs[i] = fmt.Errorf("%s", a.why)
+		if a.Why != "" {
+			errs[i] = fmt.Errorf("%s", a.Why)
 			continue
 		}
 		wg.Go(func() {
@@ -120,7 +128,7 @@ func readAll[T any](ctx context.Context, agents []agent, timeout time.Duration,
 			defer func() { <-slots }()
 			ctx, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
-			values[i], errs[i] = read(ctx, a)
+			values[i], errs[i] = do(ctx, a)
 		})
 	}
 	wg.Wait()

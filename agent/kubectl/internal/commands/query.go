@@ -1,4 +1,4 @@
-package main
+package commands
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/neardns/neardns/agent/internal/overview"
+	"github.com/neardns/neardns/agent/kubectl/internal/cluster"
 	"github.com/neardns/neardns/internal/cli"
 )
 
@@ -21,7 +22,7 @@ type nodeLookup struct {
 	overview.Lookup
 }
 
-func queryCommand(o *options) *cobra.Command {
+func queryCommand(o *cluster.Options) *cobra.Command {
 	c := &cobra.Command{Use: "query NAME", Short: "query a name on a node, or as a pod: which server answers, cached or not (needs pods/exec)"}
 	c.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) != 1 {
@@ -40,20 +41,20 @@ func queryCommand(o *options) *cobra.Command {
 		if *pod != "" && (!ok || namespace == "" || name == "" || strings.Contains(name, "/")) {
 			return cli.Usagef("--pod %s: write namespace/name", *pod)
 		}
-		cl, err := o.open(c.ErrOrStderr())
+		cl, err := o.Open(c.ErrOrStderr())
 		if err != nil {
 			return err
 		}
 		if *pod != "" {
 			var p corev1.Pod
-			if err := cl.list(c.Context(), "/api/v1/namespaces/"+namespace+"/pods/"+name, nil, "", &p); err != nil {
+			if err := cl.Get(c.Context(), "/api/v1/namespaces/"+namespace+"/pods/"+name, &p); err != nil {
 				return err
 			}
-			if o.node = p.Spec.NodeName; o.node == "" {
+			if o.Node = p.Spec.NodeName; o.Node == "" {
 				return fmt.Errorf("pod %s is on no node yet", *pod)
 			}
 		}
-		l, err := cl.lookup(c.Context(), append([]string{"query", "-o", "json", "--type", *kind, "--pod", *pod, "--"}, args...))
+		l, err := lookup(c.Context(), cl, append([]string{"query", "-o", "json", "--type", *kind, "--pod", *pod, "--"}, args...))
 		if err != nil {
 			return err
 		}
@@ -63,18 +64,18 @@ func queryCommand(o *options) *cobra.Command {
 }
 
 // lookup runs the command on the first node whose agent can be read.
-func (c *cluster) lookup(ctx context.Context, command []string) (*nodeLookup, error) {
-	agents, err := c.agents(ctx)
+func lookup(ctx context.Context, c *cluster.Cluster, command []string) (*nodeLookup, error) {
+	agents, err := c.Agents(ctx)
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(agents, func(a agent) bool { return a.why == "" })
+	i := slices.IndexFunc(agents, func(a cluster.Agent) bool { return a.Why == "" })
 	if i < 0 {
-		return nil, fmt.Errorf("node %s: %s", agents[0].Node, agents[0].why)
+		return nil, fmt.Errorf("node %s: %s", agents[0].Node, agents[0].Why)
 	}
 	l := &nodeLookup{Node: agents[i].Node}
-	_, errs := readAll(ctx, agents[i:i+1], c.within(execTimeout), func(ctx context.Context, a agent) (struct{}, error) {
-		text, err := c.exec(ctx, a.Pod, command...)
+	_, errs := cluster.ExecAll(ctx, c, agents[i:i+1], func(ctx context.Context, a cluster.Agent) (struct{}, error) {
+		text, err := c.Exec(ctx, a.Pod, command...)
 		if err == nil {
 			err = json.Unmarshal(text, &l.Lookup)
 		}

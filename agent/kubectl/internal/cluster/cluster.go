@@ -1,4 +1,8 @@
-package main
+// Package cluster reads the agents of one cluster through its API server: what they serve (pods/proxy), what their program prints
+// (pods/exec), and objects of the API.
+//
+// A node has its own timeout and does not delay the others. On failure each call returns an error without URLs, for a table.
+package cluster
 
 import (
 	"bytes"
@@ -26,11 +30,11 @@ import (
 	"github.com/neardns/neardns/internal/cli"
 )
 
-// Times and bounds. With 500 nodes of which none answers, two rounds of maxParallel end within 10 s.
+// Times and bounds. With 500 nodes of which none answers, two rounds of MaxParallel end within 10 s.
 const (
 	readTimeout = 3 * time.Second  // of a request that reads
 	execTimeout = 15 * time.Second // of a command on a node: it waits for servers that do not answer
-	maxParallel = 250
+	MaxParallel = 250
 	maxAnswer   = 64 << 20 // bytes of one answer
 )
 
@@ -40,34 +44,37 @@ const (
 	program   = "/bin/neardns-agent"
 )
 
-// options are the flags that all commands share: kubectl's for the connection, and which agents are meant.
-type options struct {
-	kubeconfig, context, namespace, selector, node string
-	timeout                                        time.Duration
-	port                                           uint16
+// Options are the flags that all commands share: kubectl's for the connection, and which agents are meant.
+type Options struct {
+	kubeconfig, context, namespace, selector string
+	timeout                                  time.Duration
+	port                                     uint16
+	// Node is the only node to look at; "": all.
+	Node string
 }
 
-func (o *options) bind(fs *pflag.FlagSet) {
+// Bind adds the flags.
+func (o *Options) Bind(fs *pflag.FlagSet) {
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "`FILE` with the cluster's address and credentials; default: as kubectl finds it")
 	fs.StringVar(&o.context, "context", "", "`NAME` of the kubeconfig's context to use")
 	fs.StringVarP(&o.namespace, "namespace", "n", "kube-system", "`NAME` of the namespace that the agents run in")
 	fs.StringVarP(&o.selector, "selector", "l", "app.kubernetes.io/name=neardns", "`LABELS` of the agents' pods")
-	fs.StringVar(&o.node, "node", "", "`NAME` of the only node to look at")
+	fs.StringVar(&o.Node, "node", "", "`NAME` of the only node to look at")
 	fs.DurationVar(&o.timeout, "request-timeout", 0, "how long one node may take, such as 5s; default: 3s, for commands on nodes 15s")
 	fs.Uint16Var(&o.port, "port", 9253, "`PORT` of the agents' listen.metrics")
 }
 
-// cluster reads one cluster through its API server.
-type cluster struct {
-	*options
+// Cluster is one cluster.
+type Cluster struct {
+	*Options
 	config *rest.Config
 	client *http.Client
 	base   *url.URL
 	stderr io.Writer
 }
 
-// open connects to the cluster that the flags name.
-func (o *options) open(stderr io.Writer) (*cluster, error) {
+// Open connects to the cluster that the flags name. What the user has no right to see is noted on stderr.
+func (o *Options) Open(stderr io.Writer) (*Cluster, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.kubeconfig
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: o.context}
@@ -78,6 +85,11 @@ func (o *options) open(stderr io.Writer) (*cluster, error) {
 	if o.timeout < 0 {
 		return nil, cli.Usagef("--request-timeout %v: it is negative", o.timeout)
 	}
+	return o.Connect(config, stderr)
+}
+
+// Connect is Open with a configuration of the client.
+func (o *Options) Connect(config *rest.Config, stderr io.Writer) (*Cluster, error) {
 	config.UserAgent = "kubectl-neardns"
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -87,11 +99,14 @@ func (o *options) open(stderr io.Writer) (*cluster, error) {
 	if err != nil {
 		return nil, cli.Usage(fmt.Errorf("the kubeconfig: %w", err))
 	}
-	return &cluster{options: o, config: config, client: client, base: base, stderr: stderr}, nil
+	return &Cluster{Options: o, config: config, client: client, base: base, stderr: stderr}, nil
 }
 
-// within is the time that one node has.
-func (c *cluster) within(usual time.Duration) time.Duration {
+// Note writes a line about what is left out.
+func (c *Cluster) Note(format string, args ...any) { fmt.Fprintf(c.stderr, format+"\n", args...) }
+
+// within is the time that one request or command has.
+func (c *Cluster) within(usual time.Duration) time.Duration {
 	if c.timeout > 0 {
 		return c.timeout
 	}
@@ -111,8 +126,11 @@ func hasCode(err error, code int) bool {
 	return errors.As(err, &status) && status.code == code
 }
 
+// IsForbidden reports whether the user has no right to what was read.
+func IsForbidden(err error) bool { return hasCode(err, http.StatusForbidden) }
+
 // get reads a path of the API server. accept may be empty.
-func (c *cluster) get(ctx context.Context, path string, query url.Values, accept string) ([]byte, error) {
+func (c *Cluster) get(ctx context.Context, path string, query url.Values, accept string) ([]byte, error) {
 	u := c.base.JoinPath(path)
 	u.RawQuery = query.Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
@@ -153,8 +171,18 @@ func reason(ctx context.Context, err error) error {
 	return err
 }
 
-// list reads a list of objects into out.
-func (c *cluster) list(ctx context.Context, path string, query url.Values, accept string, out any) error {
+// Get reads an object or a list of objects into out.
+func (c *Cluster) Get(ctx context.Context, path string, out any) error {
+	return c.list(ctx, path, nil, "", out)
+}
+
+// Log reads the end of the log of an agent, at most maxBytes.
+func (c *Cluster) Log(ctx context.Context, pod string, maxBytes int) ([]byte, error) {
+	end := url.Values{"container": {container}, "limitBytes": {strconv.Itoa(maxBytes)}, "tailLines": {"5000"}}
+	return c.get(ctx, c.podPath(pod)+"/log", end, "")
+}
+
+func (c *Cluster) list(ctx context.Context, path string, query url.Values, accept string, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, c.within(readTimeout))
 	defer cancel()
 	text, err := c.get(ctx, path, query, accept)
@@ -164,12 +192,12 @@ func (c *cluster) list(ctx context.Context, path string, query url.Values, accep
 	return json.Unmarshal(text, out)
 }
 
-func (c *cluster) podPath(pod string) string {
+func (c *Cluster) podPath(pod string) string {
 	return "/api/v1/namespaces/" + c.namespace + "/pods/" + pod
 }
 
-// read reads what the agent of a pod serves at a path of its metrics listener.
-func (c *cluster) read(ctx context.Context, pod, path string, out any) error {
+// Read reads what the agent of a pod serves at a path of its metrics listener.
+func (c *Cluster) Read(ctx context.Context, pod, path string, out any) error {
 	text, err := c.get(ctx, c.podPath(pod)+":"+strconv.Itoa(int(c.port))+"/proxy"+path, nil, "")
 	if hasCode(err, http.StatusNotFound) && strings.Contains(err.Error(), "404 page") {
 		return fmt.Errorf("the agent serves no %s: it is of an earlier release", path)
@@ -183,9 +211,9 @@ func (c *cluster) read(ctx context.Context, pod, path string, out any) error {
 	return nil
 }
 
-// exec runs the agent's program in a pod and returns what it prints. An exit code other than 0 is an error only if it prints nothing:
+// Exec runs the agent's program in a pod and returns what it prints. An exit code other than 0 is an error only if it prints nothing:
 // `doctor` has one if something is wrong.
-func (c *cluster) exec(ctx context.Context, pod string, args ...string) ([]byte, error) {
+func (c *Cluster) Exec(ctx context.Context, pod string, args ...string) ([]byte, error) {
 	u := c.base.JoinPath(c.podPath(pod), "exec")
 	u.RawQuery = url.Values{"container": {container}, "command": append([]string{program}, args...), "stdout": {"true"},
 		"stderr": {"true"}}.Encode()

@@ -1,4 +1,4 @@
-package main
+package commands
 
 import (
 	"archive/tar"
@@ -6,30 +6,29 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/neardns/neardns/agent/internal/inspect/bundle"
+	"github.com/neardns/neardns/agent/kubectl/internal/cluster"
 	"github.com/neardns/neardns/internal/cli"
 )
 
 // maxLog bounds the agent's log of one node, in bytes.
 const maxLog = 1 << 20
 
-func bundleCommand(o *options) *cobra.Command {
+func bundleCommand(o *cluster.Options) *cobra.Command {
 	c := &cobra.Command{Use: "bundle", Short: "pack a bug report of every node, without secrets and queried names (needs pods/exec)"}
 	file := c.Flags().StringP("file", "f", "neardns-cluster.tar", "`FILE` to write; one that exists is not overwritten")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		cl, err := o.open(c.ErrOrStderr())
+		cl, err := o.Open(c.ErrOrStderr())
 		if err != nil {
 			return err
 		}
-		agents, err := cl.agents(c.Context())
+		agents, err := cl.Agents(c.Context())
 		if err != nil {
 			return err
 		}
@@ -39,7 +38,7 @@ func bundleCommand(o *options) *cobra.Command {
 		} else if err != nil {
 			return err
 		}
-		missing, err := cl.bundle(c.Context(), agents, f, time.Now())
+		missing, err := pack(c.Context(), cl, agents, f, time.Now())
 		if err := errors.Join(err, f.Close()); err != nil {
 			return errors.Join(fmt.Errorf("write %s: %w", *file, err), os.Remove(*file))
 		}
@@ -55,17 +54,16 @@ func bundleCommand(o *options) *cobra.Command {
 // missingName is the file of an archive that has what could not be read.
 const missingName = "MISSING.txt"
 
-// bundle writes an archive with two files for each node: the report that `neardns-agent doctor --bundle` makes there, and the end of its
+// pack writes an archive with two files for each node: the report that `neardns-agent doctor --bundle` makes there, and the end of its
 // log. Both are cleaned by the same rules.
-func (c *cluster) bundle(ctx context.Context, agents []agent, w io.Writer, now time.Time) (missing int, err error) {
+func pack(ctx context.Context, c *cluster.Cluster, agents []cluster.Agent, w io.Writer, now time.Time) (missing int, err error) {
 	type parts struct {
 		report, log []byte
 		logErr      error
 	}
-	nodes, errs := readAll(ctx, agents, c.within(execTimeout), func(ctx context.Context, a agent) (p parts, err error) {
-		p.log, p.logErr = c.get(ctx, c.podPath(a.Pod)+"/log", url.Values{"container": {container}, "limitBytes": {strconv.Itoa(maxLog)},
-			"tailLines": {"5000"}}, "")
-		p.report, err = c.exec(ctx, a.Pod, "doctor", "--bundle", "-")
+	nodes, errs := cluster.ExecAll(ctx, c, agents, func(ctx context.Context, a cluster.Agent) (p parts, err error) {
+		p.log, p.logErr = c.Log(ctx, a.Pod, maxLog)
+		p.report, err = c.Exec(ctx, a.Pod, "doctor", "--bundle", "-")
 		return p, err
 	})
 	packed := tar.NewWriter(w)

@@ -1,11 +1,10 @@
-package main
+package commands
 
 import (
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
@@ -13,7 +12,8 @@ import (
 	"github.com/spf13/cobra"
 	networkingv1 "k8s.io/api/networking/v1"
 
-	"github.com/neardns/neardns/agent/internal/overview"
+	"github.com/neardns/neardns/agent/kubectl/internal/cluster"
+	"github.com/neardns/neardns/agent/kubectl/internal/policies"
 	"github.com/neardns/neardns/internal/cli"
 )
 
@@ -45,22 +45,22 @@ type report struct {
 	Good     bool      `json:"good"` // nothing fails, and every node was examined
 }
 
-func doctorCommand(o *options) *cobra.Command {
-	c := &cobra.Command{Use: "doctor", Short: "report what is wrong on all nodes, and policies that keep pods from the cache (needs pods/exec)"}
+func doctorCommand(o *cluster.Options) *cobra.Command {
+	c := &cobra.Command{Use: "doctor", Short: "report what is wrong on all nodes, and policies that block the cache (needs pods/exec)"}
 	out := cli.OutputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if _, err := out.Format(); err != nil {
 			return err
 		}
-		cl, err := o.open(c.ErrOrStderr())
+		cl, err := o.Open(c.ErrOrStderr())
 		if err != nil {
 			return err
 		}
-		agents, err := cl.agents(c.Context())
+		agents, err := cl.Agents(c.Context())
 		if err != nil {
 			return err
 		}
-		r := cl.examine(c.Context(), agents)
+		r := examine(c.Context(), cl, agents)
 		if err := out.Print(c.OutOrStdout(), r, r.text); err != nil {
 			return err
 		}
@@ -73,34 +73,59 @@ func doctorCommand(o *options) *cobra.Command {
 }
 
 // examine runs the doctor of every node, and reads the network policies.
-func (c *cluster) examine(ctx context.Context, agents []agent) report {
-	agents = slices.DeleteFunc(agents, func(a agent) bool { return a.excluded })
-	nodes, errs := readAll(ctx, agents, c.within(execTimeout), func(ctx context.Context, a agent) (r nodeReport, err error) {
-		text, err := c.exec(ctx, a.Pod, "doctor", "-o", "json")
+func examine(ctx context.Context, c *cluster.Cluster, agents []cluster.Agent) report {
+	agents = slices.DeleteFunc(agents, func(a cluster.Agent) bool { return a.Excluded })
+	nodes, errs := cluster.ExecAll(ctx, c, agents, func(ctx context.Context, a cluster.Agent) (r nodeReport, err error) {
+		text, err := c.Exec(ctx, a.Pod, "doctor", "-o", "json")
 		if err == nil {
 			err = json.Unmarshal(text, &r)
 		}
 		return r, err
 	})
 	r := grouped(agents, nodes, errs)
-	var policies networkingv1.NetworkPolicyList
-	if err := c.list(ctx, "/apis/networking.k8s.io/v1/networkpolicies", nil, "", &policies); hasCode(err, http.StatusForbidden) {
-		fmt.Fprintf(c.stderr, "network policies are not examined: %v\n", err)
+	var list networkingv1.NetworkPolicyList
+	if err := c.Get(ctx, "/apis/networking.k8s.io/v1/networkpolicies", &list); cluster.IsForbidden(err) {
+		c.Note("network policies are not examined: %v", err)
 	} else if err != nil {
 		r.Findings = append(r.Findings, finding{State: warn, Check: "network policy", What: "could not be read: " + err.Error()})
-	} else if f, found := blocking(policies.Items, c.steering(ctx, agents, errs)); found {
-		r.Findings = append(r.Findings, f)
+	} else {
+		r.addBlocking(list.Items, steering(ctx, c, agents, errs))
 	}
 	return r
 }
 
+// addBlocking adds a finding about the policies that keep pods from the cache.
+func (r *report) addBlocking(list []networkingv1.NetworkPolicy, steering []netip.Addr) {
+	names := policies.Blocking(list, steering)
+	if len(names) == 0 {
+		return
+	}
+	f := finding{State: warn, Check: "network policy",
+		What: fmt.Sprintf("%s allow kube-dns but not %s: neardns's pods there stay on kube-dns", some(names), join(steering)),
+		Do:   "kubectl apply -n NAMESPACE -f install/allow-steering-networkpolicy.yaml, with the podSelector of that policy"}
+	for _, n := range names {
+		namespace, _, _ := strings.Cut(n, "/")
+		f.Namespaces = append(f.Namespaces, namespace)
+	}
+	f.Namespaces = slices.Compact(f.Namespaces)
+	r.Findings = append(r.Findings, f)
+}
+
+func join(addresses []netip.Addr) string {
+	var out []string
+	for _, a := range addresses {
+		out = append(out, a.String())
+	}
+	return strings.Join(out, " and ")
+}
+
 // steering returns the addresses to which pods' queries are rewritten, by the first agent that was examined; else the default.
-func (c *cluster) steering(ctx context.Context, agents []agent, errs []error) []netip.Addr {
-	ctx, cancel := context.WithTimeout(ctx, c.within(readTimeout))
-	defer cancel()
-	var n overview.Node
-	if i := slices.Index(errs, nil); i >= 0 && c.read(ctx, agents[i].Pod, overview.Path, &n) == nil && len(n.Steering) > 0 {
-		return n.Steering
+func steering(ctx context.Context, c *cluster.Cluster, agents []cluster.Agent, errs []error) []netip.Addr {
+	if i := slices.Index(errs, nil); i >= 0 {
+		nodes, _ := cluster.ReadAll(ctx, c, agents[i:i+1], readOverview(c))
+		if len(nodes[0].Steering) > 0 {
+			return nodes[0].Steering
+		}
 	}
 	return []netip.Addr{netip.MustParseAddr("169.254.20.11")}
 }
@@ -109,7 +134,7 @@ func (c *cluster) steering(ctx context.Context, agents []agent, errs []error) []
 type sameness struct{ state, check, what, do string }
 
 // grouped puts the findings of nodes together that are the same, failures first, then those of most nodes.
-func grouped(agents []agent, nodes []nodeReport, errs []error) report {
+func grouped(agents []cluster.Agent, nodes []nodeReport, errs []error) report {
 	found := map[sameness]*finding{}
 	good := 0
 	add := func(f finding, node string) {

@@ -1,4 +1,4 @@
-package main
+package commands
 
 import (
 	"archive/tar"
@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,10 +18,15 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
 
 	"github.com/neardns/neardns/agent/internal/inspect"
 	"github.com/neardns/neardns/agent/internal/overview"
+	"github.com/neardns/neardns/agent/kubectl/internal/cluster"
 	"github.com/neardns/neardns/internal/cli"
 )
 
@@ -45,11 +49,11 @@ func TestCommandLine(t *testing.T) {
 		"query a --pod web":             {cli.Config, "", "--pod web: write namespace/name"},
 		"status --kubeconfig /none/x":   {cli.Config, "", "kubectl neardns status: read the kubeconfig: stat /none/x"},
 		"status --request-timeout soon": {cli.Config, "", "invalid"},
-		"version":                       {cli.Good, "kubectl-neardns ", ""},
+		"version":                       {cli.Good, "kubectl-neardns v1", ""},
 		"completion bash":               {cli.Good, "__start_kubectl-neardns", ""},
 	} {
 		var stdout, stderr bytes.Buffer
-		code := run(t.Context(), strings.Fields(line), &stdout, &stderr)
+		code := Run(t.Context(), "v1", strings.Fields(line), &stdout, &stderr)
 		if code != want.code || !strings.Contains(stdout.String(), want.stdout) || !strings.Contains(stderr.String(), want.err) {
 			t.Errorf("%q: exit code %d, want %d; standard output %q, standard error %q, want %q", line, code, want.code, stdout.String(),
 				stderr.String(), want.err)
@@ -69,9 +73,15 @@ func (h inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
 	return rec.Result(), nil
 }
 
-func (f *fakeAPI) cluster() *cluster {
-	o := &options{namespace: "kube-system", port: 9253}
-	return &cluster{options: o, client: &http.Client{Transport: inMemory{f}}, base: &url.URL{Scheme: "http", Host: "api"}, stderr: io.Discard}
+func (f *fakeAPI) cluster(t *testing.T) *cluster.Cluster {
+	t.Helper()
+	o := new(cluster.Options)
+	o.Bind(pflag.NewFlagSet("", pflag.ContinueOnError)) // for its defaults
+	c, err := o.Connect(&rest.Config{Host: "http://api", Transport: inMemory{f}}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 // manyNodes are 500 nodes of all kinds, with the number of each verdict.
@@ -116,7 +126,7 @@ func TestManyNodes(t *testing.T) {
 			f, want := make()
 			synctest.Test(t, func(t *testing.T) {
 				begun := time.Now()
-				nodes, err := f.cluster().readings(t.Context(), 0)
+				nodes, err := readings(t.Context(), f.cluster(t), 0)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -130,7 +140,7 @@ func TestManyNodes(t *testing.T) {
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Errorf("verdicts (-want +got):\n%s", diff)
 				}
-				if took := time.Since(begun); took > 10*time.Second || f.most > maxParallel {
+				if took := time.Since(begun); took > 10*time.Second || f.most > cluster.MaxParallel {
 					t.Errorf("it took %v, with %d requests at the same time", took, f.most)
 				}
 				if !slices.IsSortedFunc(nodes, func(a, b reading) int { return strings.Compare(a.Node, b.Node) }) {
@@ -199,7 +209,7 @@ a      SERVING   v1.0.0    2/2      90.0%   10.0        30        1          2  
 func TestInterval(t *testing.T) {
 	f := small()
 	synctest.Test(t, func(t *testing.T) {
-		nodes, err := f.cluster().readings(t.Context(), 10*time.Second)
+		nodes, err := readings(t.Context(), f.cluster(t), 10*time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -254,6 +264,17 @@ pay         2      8.0         8000      100.0%   0        25.0%    0
 	}
 }
 
+// restricting is a policy of a namespace that allows kube-dns alone.
+func restricting(t *testing.T, namespace string) (p networkingv1.NetworkPolicy) {
+	t.Helper()
+	const text = "spec: {podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {}}], ports: [{protocol: UDP, port: 53}]}]}"
+	if err := yaml.UnmarshalStrict([]byte(text), &p); err != nil {
+		t.Fatal(err)
+	}
+	p.Namespace, p.Name = namespace, "restrict"
+	return p
+}
+
 func TestDoctor(t *testing.T) {
 	report := func(findings ...inspect.Finding) string {
 		text, err := json.Marshal(inspect.Report{Findings: findings, Good: len(findings) == 1})
@@ -265,7 +286,7 @@ func TestDoctor(t *testing.T) {
 	dead := inspect.Finding{Check: "upstreams", State: inspect.Fail, What: "192.0.2.1 does not answer", Do: "check that server"}
 	odd := inspect.Finding{Check: "conntrack", State: inspect.Warn, What: "the table is nearly full"}
 	good := inspect.Finding{Check: "link", State: inspect.OK, What: "neardns0 is up"}
-	f := &fakeAPI{policies: policies(t), nodes: []fakeNode{
+	f := &fakeAPI{policies: []networkingv1.NetworkPolicy{restricting(t, "shop"), restricting(t, "pay")}, nodes: []fakeNode{
 		{name: "a", phase: corev1.PodRunning, status: healthy(), doctor: report(good)},
 		{name: "b", phase: corev1.PodRunning, status: healthy(), doctor: report(good, dead, odd)},
 		{name: "c", phase: corev1.PodRunning, status: healthy(), doctor: report(good, dead)},
@@ -366,19 +387,5 @@ func TestBundle(t *testing.T) {
 	}
 	if code, _, errs := f.command(t, "bundle -f "+file); code != cli.Config || !strings.Contains(errs, "it exists") {
 		t.Errorf("a file that exists: %d %s", code, errs)
-	}
-}
-
-func TestMatch(t *testing.T) {
-	pod := func(name string, phase corev1.PodPhase, ready corev1.ConditionStatus) corev1.Pod {
-		p := corev1.Pod{Spec: corev1.PodSpec{NodeName: "a"}, Status: corev1.PodStatus{Phase: phase,
-			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}}}
-		p.Name = name
-		return p
-	}
-	got := match(nil, []corev1.Pod{pod("failed", corev1.PodFailed, corev1.ConditionFalse),
-		pod("next", corev1.PodRunning, corev1.ConditionFalse), pod("serves", corev1.PodRunning, corev1.ConditionTrue)})
-	if len(got) != 1 || got[0].Pod != "serves" || got[0].why != "" {
-		t.Errorf("during an update: %+v", got)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package commands
 
 import (
 	"context"
@@ -6,19 +6,19 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/neardns/neardns/agent/internal/overview"
+	"github.com/neardns/neardns/agent/kubectl/internal/cluster"
 	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/tick"
 )
 
 // reading is what is known of one node.
 type reading struct {
-	agent
+	cluster.Agent
 	Verdict string         `json:"verdict"`
 	Reason  string         `json:"reason,omitempty"` // why there is no status
 	Status  *overview.Node `json:"status,omitempty"`
@@ -41,15 +41,13 @@ func (r *reading) good() bool { return r.Verdict == serving || r.Verdict == excl
 func (r *reading) seconds() float64 { return r.Status.Time.Sub(r.From).Seconds() }
 
 // readings reads all nodes; with an interval twice, and the counts are those between the two.
-func (c *cluster) readings(ctx context.Context, interval time.Duration) ([]reading, error) {
-	agents, err := c.agents(ctx)
+func readings(ctx context.Context, c *cluster.Cluster, interval time.Duration) ([]reading, error) {
+	agents, err := c.Agents(ctx)
 	if err != nil {
 		return nil, err
 	}
 	read := func() []reading {
-		nodes, errs := readAll(ctx, agents, c.within(readTimeout), func(ctx context.Context, a agent) (n overview.Node, err error) {
-			return n, c.read(ctx, a.Pod, overview.Path, &n)
-		})
+		nodes, errs := cluster.ReadAll(ctx, c, agents, readOverview(c))
 		out := make([]reading, len(agents))
 		for i, a := range agents {
 			out[i] = readingOf(a, &nodes[i], errs[i])
@@ -71,10 +69,10 @@ func (c *cluster) readings(ctx context.Context, interval time.Duration) ([]readi
 	return now, nil
 }
 
-func readingOf(a agent, n *overview.Node, err error) reading {
-	r := reading{agent: a}
+func readingOf(a cluster.Agent, n *overview.Node, err error) reading {
+	r := reading{Agent: a}
 	switch {
-	case a.excluded:
+	case a.Excluded:
 		r.Verdict, r.Reason = excluded, err.Error()
 	case a.Pod == "":
 		r.Verdict, r.Reason = noAgent, err.Error()
@@ -87,6 +85,13 @@ func readingOf(a agent, n *overview.Node, err error) reading {
 		}
 	}
 	return r
+}
+
+func readOverview(c *cluster.Cluster) func(ctx context.Context, a cluster.Agent) (overview.Node, error) {
+	return func(ctx context.Context, a cluster.Agent) (n overview.Node, err error) {
+		err = c.Read(ctx, a.Pod, overview.Path, &n)
+		return n, err
+	}
 }
 
 // countFrom leaves in the counts what came after an earlier reading of the same agent.
@@ -105,10 +110,10 @@ func (r *reading) countFrom(before reading) {
 }
 
 func intervalFlag(c *cobra.Command) *time.Duration {
-	return c.Flags().Duration("interval", 0, "read twice, so far apart, such as 5s, and count what is between; default: since each agent's start")
+	return c.Flags().Duration("interval", 0, "read twice, so far apart (5s), and count what is between; default: since each agent's start")
 }
 
-func statusCommand(o *options) *cobra.Command {
+func statusCommand(o *cluster.Options) *cobra.Command {
 	c := &cobra.Command{Use: "status", Short: "show every node: verdict, leases, hit ratio, queries per second, pods, last fault"}
 	interval, out := intervalFlag(c), cli.OutputFlag(c, "wide")
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -116,11 +121,11 @@ func statusCommand(o *options) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		cl, err := o.open(c.ErrOrStderr())
+		cl, err := o.Open(c.ErrOrStderr())
 		if err != nil {
 			return err
 		}
-		nodes, err := cl.readings(c.Context(), *interval)
+		nodes, err := readings(c.Context(), cl, *interval)
 		if err != nil {
 			return err
 		}
@@ -196,76 +201,4 @@ func faults(n *overview.Node, wide bool) string {
 		text = string(letters[:short-1]) + "…"
 	}
 	return dash(text)
-}
-
-// age is a duration as kubectl shows it.
-func age(d time.Duration) string {
-	switch {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < 3*time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(d.Hours())/24)
-}
-
-func percent(part, whole uint64) string {
-	if whole == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.1f%%", 100*float64(part)/float64(whole))
-}
-
-func perSecond(n uint64, seconds float64) string {
-	if seconds <= 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%.1f", float64(n)/seconds)
-}
-
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
-// table is laid out as kubectl's tables are.
-type table struct {
-	b     strings.Builder
-	w     *tabwriter.Writer
-	cells []string
-}
-
-func newTable(head ...any) *table {
-	t := new(table)
-	t.w = tabwriter.NewWriter(&t.b, 0, 0, 3, ' ', 0)
-	t.add(head...)
-	return t
-}
-
-// add adds cells to the row. Names come from outside, so control characters are replaced.
-func (t *table) add(cells ...any) {
-	for _, c := range cells {
-		t.cells = append(t.cells, strings.Map(func(r rune) rune {
-			if r < ' ' || r == 0x7f {
-				return '?'
-			}
-			return r
-		}, fmt.Sprint(c)))
-	}
-}
-
-// end adds the row's last cells and begins the next.
-func (t *table) end(cells ...any) {
-	t.add(cells...)
-	fmt.Fprintln(t.w, strings.Join(t.cells, "\t"))
-	t.cells = nil
-}
-
-func (t *table) text() string {
-	_ = t.w.Flush() // into memory
-	return t.b.String()
 }

@@ -1,4 +1,4 @@
-package main
+package commands
 
 import (
 	"cmp"
@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/neardns/neardns/agent/internal/overview"
+	"github.com/neardns/neardns/agent/kubectl/internal/cluster"
 	"github.com/neardns/neardns/internal/cli"
 )
 
@@ -25,7 +26,7 @@ type usage struct {
 	seconds float64
 }
 
-func topCommand(o *options) *cobra.Command {
+func topCommand(o *cluster.Options) *cobra.Command {
 	c := &cobra.Command{Use: "top", Short: "show the pods or namespaces with the most queries, misses and failures"}
 	interval, out := intervalFlag(c), cli.OutputFlag(c)
 	namespaces := c.Flags().Bool("namespaces", false, "sum the pods of each namespace up")
@@ -34,15 +35,15 @@ func topCommand(o *options) *cobra.Command {
 		if _, err := out.Format(); err != nil {
 			return err
 		}
-		cl, err := o.open(c.ErrOrStderr())
+		cl, err := o.Open(c.ErrOrStderr())
 		if err != nil {
 			return err
 		}
-		nodes, err := cl.readings(c.Context(), *interval)
+		nodes, err := readings(c.Context(), cl, *interval)
 		if err != nil {
 			return err
 		}
-		if err := cl.addPods(c.Context(), nodes, *interval > 0); err != nil {
+		if err := addPods(c.Context(), cl, nodes, *interval > 0); err != nil {
 			return err
 		}
 		all := usages(nodes, *namespaces)
@@ -65,13 +66,13 @@ func topCommand(o *options) *cobra.Command {
 }
 
 // addPods runs `neardns-agent pods` on the nodes whose endpoint names no pods, as without listen.namespaces: true.
-func (c *cluster) addPods(ctx context.Context, nodes []reading, interval bool) error {
-	silent := make([]agent, len(nodes))
+func addPods(ctx context.Context, c *cluster.Cluster, nodes []reading, interval bool) error {
+	silent := make([]cluster.Agent, len(nodes))
 	found := false
 	for i, r := range nodes {
-		silent[i] = agent{Node: r.Node, Pod: r.Pod, why: "known"}
+		silent[i] = cluster.Agent{Node: r.Node, Pod: r.Pod, Why: "known"}
 		if s := r.Status; s != nil && len(s.Pods) == 0 && len(s.States) > 0 {
-			silent[i].why, found = "", true
+			silent[i].Why, found = "", true
 		}
 	}
 	if !found {
@@ -80,15 +81,15 @@ func (c *cluster) addPods(ctx context.Context, nodes []reading, interval bool) e
 	if interval {
 		return cli.Usagef("--interval: the agents name no pods at %s; set listen.namespaces: true, or leave --interval out", overview.Path)
 	}
-	views, errs := readAll(ctx, silent, c.within(execTimeout), func(ctx context.Context, a agent) (out []overview.Pod, err error) {
-		text, err := c.exec(ctx, a.Pod, "pods", "-o", "json")
+	views, errs := cluster.ExecAll(ctx, c, silent, func(ctx context.Context, a cluster.Agent) (out []overview.Pod, err error) {
+		text, err := c.Exec(ctx, a.Pod, "pods", "-o", "json")
 		if err != nil {
 			return nil, fmt.Errorf("it names no pods at %s (listen.namespaces), and pods/exec fails: %w", overview.Path, err)
 		}
 		return out, json.Unmarshal(text, &out)
 	})
 	for i := range nodes {
-		if silent[i].why != "" {
+		if silent[i].Why != "" {
 			continue
 		}
 		if nodes[i].Status.Pods = views[i]; errs[i] != nil {

@@ -1,6 +1,6 @@
 //go:build timing
 
-package main
+package commands
 
 import (
 	"testing"

@@ -1,0 +1,21 @@
+package cluster
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestMatch(t *testing.T) {
+	pod := func(name string, phase corev1.PodPhase, ready corev1.ConditionStatus) corev1.Pod {
+		p := corev1.Pod{Spec: corev1.PodSpec{NodeName: "a"}, Status: corev1.PodStatus{Phase: phase,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}}}
+		p.Name = name
+		return p
+	}
+	got := match(nil, []corev1.Pod{pod("failed", corev1.PodFailed, corev1.ConditionFalse),
+		pod("next", corev1.PodRunning, corev1.ConditionFalse), pod("serves", corev1.PodRunning, corev1.ConditionTrue)})
+	if len(got) != 1 || got[0].Pod != "serves" || got[0].Why != "" {
+		t.Errorf("during an update: %+v", got)
+	}
+}

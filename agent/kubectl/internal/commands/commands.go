@@ -1,0 +1,25 @@
+// Package commands has the commands of `kubectl neardns`: what each reads from all nodes, and the table or report that it prints.
+//
+// On failure: a node that cannot be read is a row or a finding with the reason, and the exit code is that of a degraded node.
+package commands
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/neardns/neardns/agent/kubectl/internal/cluster"
+	"github.com/neardns/neardns/internal/cli"
+)
+
+// Run executes one command line and returns the exit code.
+func Run(ctx context.Context, version string, args []string, stdout, stderr io.Writer) int {
+	const name = "kubectl-neardns"
+	root := cli.New(name, "the DNS caches of all nodes of a cluster", version)
+	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl neardns"}
+	o := new(cluster.Options)
+	o.Bind(root.PersistentFlags())
+	root.AddCommand(statusCommand(o), topCommand(o), doctorCommand(o), queryCommand(o), bundleCommand(o), cli.Version(name, version))
+	return cli.Run(ctx, root, args, stdout, stderr)
+}

@@ -1,0 +1,80 @@
+package commands
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// table is laid out as kubectl's tables are.
+type table struct {
+	b     strings.Builder
+	w     *tabwriter.Writer
+	cells []string
+}
+
+func newTable(head ...any) *table {
+	t := new(table)
+	t.w = tabwriter.NewWriter(&t.b, 0, 0, 3, ' ', 0)
+	t.add(head...)
+	return t
+}
+
+// add adds cells to the row. Names come from outside, so control characters are replaced.
+func (t *table) add(cells ...any) {
+	for _, c := range cells {
+		t.cells = append(t.cells, strings.Map(func(r rune) rune {
+			if r < ' ' || r == 0x7f {
+				return '?'
+			}
+			return r
+		}, fmt.Sprint(c)))
+	}
+}
+
+// end adds the row's last cells and begins the next.
+func (t *table) end(cells ...any) {
+	t.add(cells...)
+	fmt.Fprintln(t.w, strings.Join(t.cells, "\t"))
+	t.cells = nil
+}
+
+func (t *table) text() string {
+	_ = t.w.Flush() // into memory
+	return t.b.String()
+}
+
+// age is a duration as kubectl shows it.
+func age(d time.Duration) string {
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 3*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours())/24)
+}
+
+func percent(part, whole uint64) string {
+	if whole == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f%%", 100*float64(part)/float64(whole))
+}
+
+func perSecond(n uint64, seconds float64) string {
+	if seconds <= 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f", float64(n)/seconds)
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
