@@ -130,7 +130,8 @@ func TestTimingNewPodsAreSteered(t *testing.T) {
 			for range 90 {
 				n.makePod(true, nil)
 			}
-			time.Sleep(youth) // their trials are over
+			n.awaitAll(podfile.Steered) // with iptables, this takes as long as its programs do
+			time.Sleep(youth)           // their trials are over
 			var took []time.Duration
 			for range 20 {
 				steered := make(chan time.Duration, 1)
@@ -146,15 +147,7 @@ func TestTimingNewPodsAreSteered(t *testing.T) {
 			}
 			n.steer("{mode: none}")
 			begun := time.Now()
-			testutil.Eventually(t, func() error {
-				files, errs := podfile.List(n.stateDir())
-				for _, f := range files {
-					if len(f.In(podfile.LeftAlone)) < len(f.Decisions) {
-						errs = append(errs, fmt.Errorf("%s: %+v", f.PodName, f.Decisions))
-					}
-				}
-				return errors.Join(errs...)
-			})
+			n.awaitAll(podfile.LeftAlone)
 			if took := time.Since(begun); took > unsteeredWithin {
 				t.Errorf("mode none: pods are still steered after %s", took)
 			} else {
@@ -162,6 +155,20 @@ func TestTimingNewPodsAreSteered(t *testing.T) {
 			}
 		})
 	}
+}
+
+// awaitAll waits until all pods of the node are in one state.
+func (n *node) awaitAll(want podfile.State) {
+	n.t.Helper()
+	testutil.Eventually(n.t, func() error {
+		files, errs := podfile.List(n.stateDir())
+		for _, f := range files {
+			if len(f.In(want)) < len(f.Decisions) {
+				errs = append(errs, fmt.Errorf("%s: %+v, want %s", f.PodName, f.Decisions, want))
+			}
+		}
+		return errors.Join(errs...)
+	})
 }
 
 // untilSteered is how long a pod file that is not there yet has a pod that is not steered.

@@ -3,17 +3,21 @@ package pods
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/nft"
@@ -326,6 +330,48 @@ func TestTendMends(t *testing.T) {
 		}
 		n.tend(yes, true, map[string]int{Steered: 1})
 		n.wantTable(pod, r4)
+	}
+}
+
+// The repair of all pods' tables, which with iptables takes seconds on a full node, holds no new pod up: its trial's result is taken in between.
+func TestRepairHoldsNoPodUp(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	for i := range 8 {
+		id := fmt.Sprintf("old%d", i)
+		write(t, n.dir, fileOf(n.AddPod(id), id, "eth0", decisions(podfile.Pending, r4)))
+	}
+	n.tend(yes, true, map[string]int{Steered: 8})
+	f := fileOf(n.AddPod("new"), "new", "eth0", decisions(podfile.Pending, r4))
+	f.Decisions[0].Untried = true
+	write(t, n.dir, f)
+	var calls atomic.Int64
+	count := func(netip.Addr) Fallback { calls.Add(1); return Fallback{} }
+	n.tend(count, false, map[string]int{Steered: 8, Pending: 1}) // as a deep one begins
+	all := calls.Swap(0)
+	taken, before := make(chan error, 1), 0
+	repairs := func(a netip.Addr) Fallback {
+		switch calls.Add(1) - all { // one of each old pod's repair
+		case 1:
+			go func() {
+				taken <- n.takeResults(Trial{file: f}, map[steer.Redirect]signal{r4: {event: podstate.TrialAnswered}}, yes)
+			}()
+			time.Sleep(20 * time.Millisecond) // it waits for this repair by now, or for a later one
+		case 8:
+			before = len(taken)
+		}
+		return Fallback{}
+	}
+	if _, err := n.Reconcile(t.Context(), repairs, true); err != nil {
+		t.Error(err)
+	}
+	if before != 1 {
+		t.Error("the new pod waits until all tables are repaired")
+	}
+	if err := <-taken; err != nil {
+		t.Error(err)
+	}
+	if d := n.states("new", "eth0")[0]; d.State != podfile.Steered {
+		t.Errorf("the new pod: %+v", d)
 	}
 }
 

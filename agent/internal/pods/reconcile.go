@@ -51,6 +51,41 @@ type Fallback struct {
 // redirects that the switch knows. With deep it also repairs the tables of steered pods. A table whose fallback is not verified now is not
 // put back, because such a pod reaches kube-dns directly meanwhile. It returns how many attachments are in each state.
 func (p *Pods) Reconcile(ctx context.Context, fallback func(netip.Addr) Fallback, deep bool) (map[string]int, error) {
+	counts := map[string]int{Steered: 0, Pending: 0, LeftAlone: 0, Bypassed: 0, Gone: 0}
+	host, hostInode, err := podfile.OpenNetNS(p.hostNS)
+	if err != nil {
+		return counts, fmt.Errorf("open the host's netns: %w", err)
+	}
+	defer host.Close()
+	files, errs := p.reconcileAll(ctx, host, hostInode, fallback, deep, counts)
+	if !deep || slices.ContainsFunc(errs, iptables.Busy) {
+		return counts, errors.Join(errs...)
+	}
+	for box := range sandboxes(files) {
+		box.close()
+		if box.ns == nil || box.files[0].NetNSInode == hostInode {
+			continue
+		}
+		if ctx.Err() != nil {
+			return counts, errors.Join(append(errs, ctx.Err())...)
+		}
+		// Each in turn, so that no new pod waits for the tables of all others.
+		err := p.inSandbox(box.files[0], func(box *sandbox) error {
+			return p.repair(box, func(a netip.Addr) bool { return fallback(a).Verified })
+		})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", Name(box.files[0]), err))
+		}
+		if iptables.Busy(err) { // else each pod in turn would wait for the iptables lock
+			break
+		}
+	}
+	return counts, errors.Join(errs...)
+}
+
+// reconcileAll reconciles every sandbox but for repairs, and counts the attachments. It returns their files as they were before.
+func (p *Pods) reconcileAll(ctx context.Context, host *os.File, hostInode uint64, fallback func(netip.Addr) Fallback, deep bool,
+	counts map[string]int) ([]podfile.File, []error) {
 	p.reconciling.Lock()
 	defer p.reconciling.Unlock()
 	if deep {
@@ -58,18 +93,12 @@ func (p *Pods) Reconcile(ctx context.Context, fallback func(netip.Addr) Fallback
 	}
 	files, readErrs := p.read()
 	errs := slices.Clone(readErrs)
-	counts := map[string]int{Steered: 0, Pending: 0, LeftAlone: 0, Bypassed: 0, Gone: 0}
-	host, hostInode, err := podfile.OpenNetNS(p.hostNS)
-	if err != nil {
-		return counts, fmt.Errorf("open the host's netns: %w", err)
-	}
-	defer host.Close()
 	if deep {
 		p.sweep(files)
 	}
 	atOnce := maxSteering
-	if deep || p.backend.Caps().Programs {
-		atOnce = 1 // repair writes p.verified, which has no lock of its own; iptables programs wait for each other's lock anyway
+	if p.backend.Caps().Programs {
+		atOnce = 1 // iptables programs wait for each other's lock anyway
 	}
 	var mu sync.Mutex // guards counts, errs and busy
 	busy := false
@@ -79,7 +108,7 @@ func (p *Pods) Reconcile(ctx context.Context, fallback func(netip.Addr) Fallback
 		if ctx.Err() != nil {
 			box.close()
 			wg.Wait()
-			return counts, errors.Join(append(errs, ctx.Err())...)
+			return files, append(errs, ctx.Err())
 		}
 		slots <- struct{}{}
 		wg.Go(func() {
@@ -92,7 +121,7 @@ func (p *Pods) Reconcile(ctx context.Context, fallback func(netip.Addr) Fallback
 			mu.Unlock()
 			var more []error
 			if !skip {
-				more = p.reconcile(&box, host, fallback, deep)
+				more = p.reconcile(&box, host, fallback)
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -108,7 +137,20 @@ func (p *Pods) Reconcile(ctx context.Context, fallback func(netip.Addr) Fallback
 		})
 	}
 	wg.Wait()
-	return counts, errors.Join(errs...)
+	return files, errs
+}
+
+// inSandbox calls do with the sandbox of an attachment as its files are now. Nothing else changes it meanwhile.
+func (p *Pods) inSandbox(f podfile.File, do func(*sandbox) error) error {
+	p.reconciling.Lock()
+	defer p.reconciling.Unlock()
+	for box := range sandboxes(p.attachmentsOf(f)) {
+		defer box.close()
+		if box.ns != nil && slices.ContainsFunc(box.files, func(g podfile.File) bool { return keyOf(g) == keyOf(f) }) {
+			return do(&box)
+		}
+	}
+	return nil // it is gone
 }
 
 // sandboxes groups attachments by the netns that their paths lead to, in the order of the files, and opens each. If a file's path leads
@@ -202,8 +244,8 @@ func (s sandbox) state(f podfile.File) string {
 	return LeftAlone
 }
 
-// reconcile does what one sandbox needs.
-func (p *Pods) reconcile(box *sandbox, host *os.File, fallback func(netip.Addr) Fallback, deep bool) []error {
+// reconcile steers and bypasses one sandbox's paths as the table decides.
+func (p *Pods) reconcile(box *sandbox, host *os.File, fallback func(netip.Addr) Fallback) []error {
 	var errs []error
 	verified := func(a netip.Addr) bool { return fallback(a).Verified }
 	_, err := p.decide(box, func(f podfile.File, d podfile.Decision) (signal, bool) {
@@ -222,11 +264,6 @@ func (p *Pods) reconcile(box *sandbox, host *os.File, fallback func(netip.Addr) 
 		}
 		if err := p.steerPending(box, i, host, verified); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", Name(box.files[i]), err))
-		}
-	}
-	if deep && len(errs) == 0 {
-		if err := p.repair(box, verified); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", Name(box.files[0]), err))
 		}
 	}
 	return errs

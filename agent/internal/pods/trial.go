@@ -145,30 +145,27 @@ func (p *Pods) RunTrial(ctx context.Context, t Trial, lease Lease, fallback func
 
 // takeResults reports the results of a trial to podstate, and has the pod steered without waiting for the next Reconcile.
 func (p *Pods) takeResults(t Trial, results map[steer.Redirect]signal, fallback func(netip.Addr) Fallback) error {
-	p.reconciling.Lock()
-	defer p.reconciling.Unlock()
 	host, hostInode, err := podfile.OpenNetNS(p.hostNS)
 	if err != nil {
 		return fmt.Errorf("open the host's netns: %w", err)
 	}
 	defer host.Close()
-	for box := range sandboxes(p.attachmentsOf(t.file)) {
-		defer box.close()
-		if box.ns == nil || t.file.NetNSInode == hostInode || !slices.ContainsFunc(box.files, func(f podfile.File) bool { return keyOf(f) == keyOf(t.file) }) {
-			continue
-		}
-		changed, err := p.decide(&box, func(f podfile.File, d podfile.Decision) (signal, bool) {
+	if t.file.NetNSInode == hostInode {
+		return nil
+	}
+	return p.inSandbox(t.file, func(box *sandbox) error {
+		changed, err := p.decide(box, func(f podfile.File, d podfile.Decision) (signal, bool) {
 			s, tried := results[d.Redirect]
 			return s, tried && keyOf(f) == keyOf(t.file)
 		})
 		if err != nil {
 			return fmt.Errorf("%s: %w", Name(t.file), err)
 		}
-		if changed {
-			return errors.Join(p.reconcile(&box, host, fallback, false)...)
+		if !changed {
+			return nil
 		}
-	}
-	return nil
+		return errors.Join(p.reconcile(box, host, fallback)...)
+	})
 }
 
 // tryPath tries one path over both protocols. A bypassed path is tried over UDP first, with one packet, so that a lasting policy drops no
