@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestDeps holds what the agent links: it is on every node, and asks no API server.
+// TestDeps holds what the agent links: it is on every node, and uses no API server.
 func TestDeps(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
 	if err != nil {

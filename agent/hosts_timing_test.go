@@ -89,7 +89,7 @@ func TestTimingHostsInTrouble(t *testing.T) {
 		if err := unix.Stat(n.file(), &now); err != nil || now.Ctim != was.Ctim || n.text() != ownLines+registryLines {
 			t.Errorf("it was written (%v):\n%s\n%s", err, n.text(), second.Output())
 		}
-		// Somebody else's edit stays, and each line is there once.
+		// Another program's edit stays, and each line is there once.
 		edited := ownLines + "192.0.2.1\tprinter\n"
 		testutil.Must(t, os.WriteFile(n.file(), []byte(edited), 0o644))
 		n.becomes(edited + registryLines)

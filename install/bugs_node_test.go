@@ -84,7 +84,7 @@ func TestBug06RebootBeforeWeRun(t *testing.T) {
 		t.Errorf("the shutdown left %q in the plugins' folder", files)
 	}
 
-	// After the start: where nobody wrote, nothing is to do; where the main network did, one entry is put back, whichever of our
+	// After the start: if no program wrote, nothing is to do; where the main network did, one entry is put back, whichever of our
 	// two containers comes first, and also when both do.
 	code, out := n.install()
 	want(t, code, 0, out, "10-a.conflist is up to date", "neardns is up to date")
@@ -144,7 +144,7 @@ func TestBug08FightWithAnExclusiveNetwork(t *testing.T) {
 	// The network's mode is mended: the entry comes back by itself, and stays.
 	n.eventuallyTypes(name, "cilium-cni", "neardns")
 	stop()
-	// Each of our writes but the first four is followed by a rest, as long as TestPace says, and Cilium answers each once.
+	// Each of our writes but the first four is followed by a rest, as long as in TestPace, and Cilium answers each once.
 	ours, rests := strings.Count(out.String(), "wrote "+n.conf), strings.Count(out.String(), "the next try is in ")
 	if ours > 4+rests || writes > 1+ours {
 		t.Errorf("the list was written %d times by us, with %d rests, and %d times by Cilium:\n%s", ours, rests, writes, out)

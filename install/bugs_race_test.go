@@ -38,7 +38,7 @@ func release(text string, k int) string {
 	return strings.Replace(text, "{", fmt.Sprintf("{\n  \"release\": %d,", k), 1)
 }
 
-// during runs f over and over beside what the test does, until the returned function is called.
+// during runs f over and over alongside the test, until the returned function is called.
 func during(f func() error) (end func() error) {
 	stop, done := make(chan struct{}), make(chan error, 1)
 	go func() {

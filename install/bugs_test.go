@@ -226,7 +226,7 @@ func TestBug09UninstallKeepsTheBinary(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(n.bin, "neardns")); err != nil {
 		t.Error(err)
 	}
-	// A runtime takes a pod down by the list that the pod was made by, whatever the file says by then: as long as there is such a
+	// A runtime takes a pod down by the list that the pod was made by, whatever the file has by then: as long as there is such a
 	// pod, the binary stays.
 	kept := filepath.Join(n.cache(), "results", "cbr0-0123abc-eth0")
 	testutil.Must(t, os.MkdirAll(filepath.Dir(kept), 0o700))
@@ -335,7 +335,7 @@ func TestBug10BrokenBinaryReplacesNothing(t *testing.T) {
 	}
 }
 
-// The file that somebody is just writing reads as half a JSON: wait, and never write over what could not be read.
+// The file that another program is just writing reads as half a JSON: wait, and never write over what could not be read.
 func TestBug11PartialRead(t *testing.T) {
 	n := newNode(t)
 	half := mainList[:40]

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The installer asks no API server, as nothing does on a node, and links nothing of fleet.
+// The installer uses no API server, as nothing does on a node, and links nothing of fleet.
 func TestDeps(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
 	if err != nil {

@@ -63,7 +63,7 @@ func TestFollow(t *testing.T) {
 	write(filepath.Join(resolved, "resolv.conf"), "nameserver 192.0.2.4\n")
 	wantCopy("behind a link with a whole path", "resolv.conf", "nameserver 192.0.2.4\n")
 	link("../../../../../../etc/hostname")
-	testutil.Eventually(t, func() error { // it was said before, of the other link
+	testutil.Eventually(t, func() error { // it was logged before, about the other link
 		if n := strings.Count(out.String(), "resolv.conf is not copied: open /etc/resolv.conf: no such file"); n < 2 {
 			return fmt.Errorf("said %d times of two:\n%s", n, out)
 		}

@@ -109,7 +109,7 @@ func (n *node) uninstall(more ...string) (code int, out string) {
 	return n.run(append([]string{"uninstall", "--cni-bin", n.bin, "--cni-conf", n.conf, "--cni-cache", n.cache()}, more...)...)
 }
 
-// want ends the test unless the run ended with code and said each part.
+// want ends the test unless the run ended with code and printed each part.
 func want(t *testing.T, code, wantCode int, out string, parts ...string) {
 	t.Helper()
 	if code != wantCode {
@@ -177,7 +177,7 @@ func TestEntryComesFromTheAgent(t *testing.T) {
 	code, out = n.run(slices.Concat([]string{"check", "--cni-bin", n.bin, "--cni-conf", n.conf}, n.args)...)
 	want(t, code, 0, out, "warning: an unknown key")
 
-	// What it finds of the kubelet is written down where one asks for it, and goes with the kubelet's file.
+	// What it finds of the kubelet is written down on request, and goes with the kubelet's file.
 	state := filepath.Join(t.TempDir(), "run")
 	finds := func(what string) string {
 		return strings.Replace(testAgent, "\n", "\n[ \"$*\" = \"config show --format kubelet --config $NODECONFIG\" ] && { printf %s '"+what+"'; "+
@@ -264,7 +264,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// Help that was asked for is on standard output, and what is wrong on standard error.
+// Help on request is on standard output, and what is wrong on standard error.
 func TestUsageStreams(t *testing.T) {
 	for line, want := range map[string]int{"install --help": 0, "watch -h": 0, "uninstall --help": 0, "--help": 0, "install --bogus": 2, "install": 2, "remove": 2} {
 		var stdout, stderr bytes.Buffer

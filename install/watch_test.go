@@ -89,7 +89,7 @@ func TestWatch(t *testing.T) {
 	n.wantTypes("05-b.conflist", "flannel", "neardns") // it takes nothing out
 }
 
-// Nothing to do is nothing done and nothing said, also when others come and go in the folder.
+// Nothing to do is nothing done and nothing logged, also when others come and go in the folder.
 func TestWatchIsQuiet(t *testing.T) {
 	n := newNode(t)
 	n.network("10-a.conflist", mainList)
@@ -155,7 +155,7 @@ func TestWatchBesideANewerOne(t *testing.T) {
 	}
 }
 
-// Somebody writes the list again each time that the entry is back: after a few answers the watch rests longer and longer, and
+// Another program writes the list again each time that the entry is back: after a few answers the watch rests longer and longer, and
 // says who.
 func TestWatchInAFight(t *testing.T) {
 	n := newNode(t)
@@ -181,7 +181,7 @@ func TestWatchInAFight(t *testing.T) {
 	}
 }
 
-// What the watch saw is where the agent finds it: a fault, its end, and how fresh that is. Where it cannot be written, that is said
+// What the watch saw is where the agent finds it: a fault, its end, and how fresh that is. Where it cannot be written, that is reported
 // once, and the watch goes on.
 func TestWatchTells(t *testing.T) {
 	n := newNode(t)

@@ -31,7 +31,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestDeps: an edge faces the Internet. It asks no API server, and links nothing of the node's programs.
+// TestDeps: an edge faces the Internet. It uses no API server, and links nothing of the node's programs.
 func TestDeps(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
 	if err != nil {

@@ -33,7 +33,7 @@ stub.example:53 {
 }
 `
 
-// names are queried in every case: the cluster's, those of own, and some of nobody's.
+// names are queried in every case: the cluster's, those of own, and some that do not exist.
 func names() []question {
 	return append(a("kubernetes.default.svc.cluster.local.", "nothing.default.svc.cluster.local.", "www.corp.local.", "no.corp.local.", "corp.local.", "git.corp.example.",
 		"old.example.net.", "www.example.net.", "tracker.ads.example.", "db.stub.example.", "www.example.org.", "rcode-3.example.org.", "rcode-5.example.org."),
@@ -41,7 +41,7 @@ func names() []question {
 		question{"7.113.0.203.in-addr.arpa.", dns.TypePTR}, question{"git.corp.example.", dns.TypeAAAA})
 }
 
-// TestSameAnswersAsKubeDNS holds that steered pods are told what others are, with the manifests' own NodeConfig, while kube-dns's
+// TestSameAnswersAsKubeDNS holds that steered pods get what others get, with the manifests' own NodeConfig, while kube-dns's
 // Corefile is changed under them: the two tests "DNS configMap nameserver" of Kubernetes' own suite (Change stubDomain, Forward PTR
 // lookup) among the changes. No change costs a query.
 func TestSameAnswersAsKubeDNS(t *testing.T) {

@@ -35,7 +35,7 @@ type node struct {
 	dir            string
 	kubeDNS, agent *testutil.Process
 	steered, plain *testutil.Pod
-	outside, stub  *testutil.DNSServer // the node's resolver, and one for a zone of somebody's
+	outside, stub  *testutil.DNSServer // the node's resolver, and one for a stub domain's zone
 	maps           int                 // contents that the ConfigMap had
 }
 
@@ -226,7 +226,7 @@ func (n *node) add() error {
 	})
 }
 
-// ask is what a pod is told of a name, in words that do not tell by whom: the code, and the records without TTLs.
+// ask is what a pod gets for a name, in words that do not show from which server: the code, and the records without TTLs.
 func (n *node) ask(pod *testutil.Pod, name string, kind uint16) (string, error) {
 	answer, err := testutil.Ask(pod.NetNS, netip.AddrPortFrom(n.ClusterDNS()[0], 53), name, kind, "udp", testutil.AskOptions{Timeout: 4 * time.Second})
 	if err != nil {
@@ -241,7 +241,7 @@ func (n *node) ask(pod *testutil.Pod, name string, kind uint16) (string, error) 
 	return answer.Rcode() + " " + strings.Join(records, ", "), nil
 }
 
-// wantSame asks both pods and fails unless they are told the same.
+// wantSame asks both pods and fails unless they get the same.
 func (n *node) wantSame(when string, questions ...question) {
 	n.t.Helper()
 	for _, q := range questions {

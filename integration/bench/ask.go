@@ -45,7 +45,7 @@ func (s *stand) prepare(l generator.Load) func() (*generator.Result, error) {
 		if err := json.Unmarshal([]byte(out), r); err != nil {
 			return nil, fmt.Errorf("%s: load: %w in %q", s.name, err, out)
 		}
-		// A wrong answer of neardns's ends the run. Another server's is told: it is one that its clients have to throw away.
+		// A wrong answer of neardns's ends the run. Another server's is reported: it is one that its clients have to throw away.
 		if r.Wrong > 0 && isOurs(s.name) {
 			return nil, fmt.Errorf("%s, %s: %d of %d answers are wrong: %s\n%s", s.name, l.Workload, r.Wrong, r.Asked, r.FirstWrong, s.server.Output())
 		}

@@ -17,14 +17,14 @@ const (
 	stock    = "CoreDNS"
 )
 
-// What stands in a cell's place of a workload where no workload is asked.
+// What stands in a cell's place of a workload where no workload is sent.
 const (
 	memoryLoad  = "memory"
 	idleLoad    = "idle"
 	dnsperfLoad = "dnsperf"
 )
 
-// cellKey names one figure: of a workload, asked in one way.
+// cellKey names one figure: of a workload, sent in one way.
 type cellKey struct {
 	Workload string `json:"workload"`
 	Measure  string `json:"measure"`

@@ -21,7 +21,7 @@ const (
 	dnsperfWindow  = "64"
 )
 
-// dnsperf asks W1 by dnsperf at full speed, for figures that others can compare with theirs. It costs twice what the bench's own
+// dnsperf sends W1 by dnsperf at full speed, for figures that others can compare with theirs. It costs twice what the bench's own
 // generator does, and looks at codes only.
 func (b *bench) dnsperf(s *stand) {
 	program, err := peers.Find("dnsperf")
@@ -61,7 +61,7 @@ func dnsperfInput(w *workload.Workload) string {
 	return text.String()
 }
 
-// perf is what dnsperf says at its end.
+// perf is what dnsperf prints at its end.
 type perf struct {
 	completed, lost int
 	rate            float64 // a second

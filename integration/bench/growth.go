@@ -21,7 +21,7 @@ const (
 	growthHits = 0.99
 )
 
-// growth asks a server when all else is measured, since the pods that it adds stay. Names are queried one after the other; pods query W1
+// growth queries a server when all else is measured, since the pods that it adds stay. Names are queried one after the other; pods query W1
 // from one socket each, and the one pod from as many. Only neardns is held to the limit: the stock server shows how much is the kernel's
 // part,
 // whose state of 110 namespaces is in no cache of the processor's.
@@ -81,7 +81,7 @@ func (b *bench) fill(s *stand) (pods []string) {
 	return pods
 }
 
-// ofHits asks until nearly all queries were hits. Servers keep kube-dns's answers for 30 s, so all may end in one run: the next one has
+// ofHits sends queries until nearly all queries were hits. Servers keep kube-dns's answers for 30 s, so all may end in one run: the next one has
 // those that it brought.
 func (s *stand) ofHits(l generator.Load) (r outcome, hits float64) {
 	for range tries {

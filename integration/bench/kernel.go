@@ -32,13 +32,13 @@ func (b *bench) kernelFolder(s *stand) []string {
 	return []string{"unshare", "--mount", "--propagation", "slave", "sh", "-c", `mount --bind "$0" /sys/fs/bpf && exec "$@"`, dir}
 }
 
-// warm asks every question of a load once, and where the kernel is to answer, until the agent has lent what it was asked for.
+// warm sends every query of a load once, and where the kernel is to answer, until the agent has offloaded their answers.
 func (b *bench) warm(s *stand, l generator.Load) {
 	s.ask(l)
 	if s.name != inKernel {
 		return
 	}
-	// The agent lends what it says for the second time, and declines what comes while it has too much to lend: that is lent by the next time.
+	// The agent offloads an answer at its second hit, and skips it while it has too much to offload: it is offloaded by the next time.
 	for range 3 {
 		s.ask(l)
 		b.rest(20 * time.Millisecond)

@@ -1,4 +1,4 @@
-// Command bench measures what neardns costs, beside what does the same work: the plugin's calls next to the bare netlink
+// Command bench measures what neardns costs, next to what does the same work: the plugin's calls next to the bare netlink
 // transaction and the reference portmap plugin; the agent next to a stock CoreDNS set up as NodeLocal DNSCache and next to the other
 // DNS servers that an operator may put there (package peers), each asked the workloads W1 to W9 (package workload) by a load
 // generator (package generator). It is what `make bench` runs. Everything compared is measured in turn, round by round, on one
@@ -8,7 +8,7 @@
 //
 // Failure policy: a measurement that cannot be trusted (answers lost or wrong, a server gone) ends the run with the reason
 // and no report. Limits, and the committed result, are judged with -check alone: on a busy machine a figure may be beyond one by
-// chance. A busy machine is waited for, for a while, and told of.
+// chance. A busy machine is waited for, for a while, and reported.
 package main
 
 import (

@@ -12,7 +12,7 @@ import (
 // noise is what else the machine did while it was measured.
 type noise struct {
 	// Others is the share of all CPUs that other processes ran or the hypervisor took: the median of all runs, and what nine
-	// of ten stayed below. The kernel counts it in steps of 10 ms, so that of a short run it says little, and of all much.
+	// of ten stayed below. The kernel counts it in steps of 10 ms, so that of a short run it shows little, and of all much.
 	Others   float64       `json:"others"`
 	OthersTo float64       `json:"othersTo"`
 	Steal    float64       `json:"steal"`   // the hypervisor's part of it, of the whole time

@@ -15,13 +15,13 @@ const (
 	clientCPU = 1
 )
 
-// seed of the workloads: every run asks the same.
+// seed of the workloads: every run sends the same.
 const seed = 1
 
 // window is how many queries are in flight at full speed, on all sockets together.
 const window = 64
 
-// measure is one way of asking a workload.
+// measure is one way of sending a workload.
 type measure struct {
 	key, text   string
 	rate        int
@@ -45,7 +45,7 @@ var measures = []measure{
 	{key: "10k", text: "10,000 a second", rate: 10_000, cpu: clientCPU, full: 3 * time.Second, short: 200 * time.Millisecond, only: "W1", figures: slices.Concat([]string{"server", "node", "hit", "lost"}, percentiles)},
 }
 
-// query asks every server every workload in every way, round by round, in an order that turns.
+// query sends every server every workload in every way, round by round, in an order that turns.
 func (b *bench) query(stands []*stand) {
 	for round := range b.queryRounds() {
 		order := turned(stands, round)
@@ -97,7 +97,7 @@ func turned[T any](all []T, round int) []T {
 	return out
 }
 
-// workload asks one server one workload in all ways, warm.
+// workload sends one server one workload in all ways, warm.
 func (b *bench) workload(s *stand, w *workload.Workload) {
 	if w.Name != workload.Miss {
 		b.warm(s, generator.Load{Workload: w.Name, Seed: seed, Small: b.short, Each: true, Sockets: 2, Window: 16})
@@ -158,7 +158,7 @@ func unanswered(r *generator.Result) float64 {
 	return 100 * float64(r.Lost+r.Failed+r.Wrong) / float64(r.Asked)
 }
 
-// restart asks 1,000 a second while the server ends and restarts, and reports what that cost.
+// restart sends 1,000 queries per second while the server ends and restarts, and reports what that cost.
 func (b *bench) restart(s *stand, w *workload.Workload) {
 	length := b.long(2*time.Second, time.Second)
 	type outcome struct {

@@ -22,7 +22,7 @@ type row struct {
 	Ours    paired.Estimate `json:"ours"`
 	Theirs  paired.Estimate `json:"theirs,omitzero"`
 	Ratio   paired.Estimate `json:"ratio,omitzero"`
-	// Limit bounds the median ratio, or the value itself where there is nothing to compare with; 0: only told.
+	// Limit bounds the median ratio, or the value itself where there is nothing to compare with; 0: only reported.
 	Limit float64 `json:"limit,omitempty"`
 	// Rounds are the values behind it, so that anyone may sum them up in another way.
 	OursRounds   []float64 `json:"oursRounds"`
@@ -46,7 +46,7 @@ type report struct {
 	heardOf map[latencyOf]*generator.Histogram // while it is measured
 }
 
-// version is what a server says about itself.
+// version is what a server reports about itself.
 type version struct {
 	Server  string `json:"server"`
 	Version string `json:"version"`
@@ -87,7 +87,7 @@ func (w row) judged() paired.Estimate {
 	return w.Ratio
 }
 
-// verdict reports whether the limit holds. An interval that reaches beyond it is told, since a second run might say otherwise.
+// verdict reports whether the limit holds. An interval that reaches beyond it is reported, since a second run might differ.
 func (w row) verdict() string {
 	e := w.judged()
 	switch {
@@ -118,7 +118,7 @@ func (r *report) exceeded() []string {
 
 const limitPart = "Limits beside a stock CoreDNS with NodeLocal's Corefile"
 
-// limited are the rows of what must hold whatever the committed result says.
+// limited are the rows of what must hold whatever the committed result is.
 func (r *report) limited() []row {
 	var out []row
 	for _, k := range []cellKey{{"W1", "full", "server"}, {workload.Miss, "full", "server"}} {

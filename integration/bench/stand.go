@@ -36,7 +36,7 @@ type stand struct {
 	node    *testutil.Node
 	pod     *testutil.Pod
 	start   func() *testutil.Process
-	places  func(n int) // has the next start's cache places for so many answers; nil: nobody asks for it
+	places  func(n int) // has the next start's cache places for so many answers; nil: not needed
 	ready   func() error
 	server  *testutil.Process
 	watch   func(*stand) []int // what the generator looks at; the server first

@@ -46,7 +46,7 @@ func newSubject(host *testutil.NetNS, stdin any, args ...string) (*subject, erro
 	if err != nil {
 		return nil, err
 	}
-	// A file, not a pipe: whoever starts the process need not feed it.
+	// A file, not a pipe: a program that starts the process need not feed it.
 	f, err := os.CreateTemp("", "neardns-bench-")
 	if err != nil {
 		return nil, err

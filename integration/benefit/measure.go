@@ -19,7 +19,7 @@ const retryAfter = 5 * time.Second
 // patience is how long the load waits for answers. What comes later would be late by any measure.
 const patience = time.Second
 
-// points are the shares of the lookups whose time is told.
+// points are the shares of the lookups whose time is reported.
 func points() []float64 { return []float64{0.5, 0.9, 0.95, 0.99, 0.999, 1} }
 
 // round is one run on one stand.

@@ -23,7 +23,7 @@ type report struct {
 // busy is how late lookups may begin before the reader is told.
 const busy = 20 * time.Millisecond
 
-// conditions says in words what was measured.
+// conditions states in words what was measured.
 func (r report) conditions() string {
 	late := time.Duration(0)
 	for _, c := range r.Cases {

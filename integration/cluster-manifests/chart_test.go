@@ -56,7 +56,7 @@ var parts = []string{"base", "uninstall", "hosts", "placement", "zones", "edge",
 
 const generated = "# Rendered from %s by make update-golden.\n"
 
-// The charts' files are what kubectl kustomize renders: nobody keeps two of them.
+// The charts' files are what kubectl kustomize renders: there are not two of them to keep.
 func TestChartFiles(t *testing.T) {
 	for _, name := range parts {
 		golden(t, filepath.Join(chartWith(name), "files", name+".yaml"), strings.ReplaceAll(generated, "%s", folder(name))+render(t, name))

@@ -19,7 +19,7 @@ const head = `# neardns on every node, in one file: kubectl apply -f neardns.yam
 # leaves rules that give every question to kube-dns: DNS works, uncached.
 `
 
-// The single file is the base, so that nobody keeps two of them.
+// The single file is the base, so that there are not two of them to keep.
 func TestSingleFile(t *testing.T) {
 	golden(t, install+"/neardns.yaml", head+render(t, "base"))
 }

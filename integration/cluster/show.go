@@ -10,7 +10,7 @@ import (
 	"github.com/neardns/neardns/integration/cluster/node"
 )
 
-// pod is what the show asks from: one of a workload, with the settings that pods have by default.
+// pod is what the show sends queries from: one of a workload, with the settings that pods have by default.
 const pod = `apiVersion: v1
 kind: Pod
 metadata: {name: shop}

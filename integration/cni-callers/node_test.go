@@ -240,7 +240,7 @@ func (n *node) wantFiles(names ...string) {
 	}
 }
 
-// ask asks once, as a resolver does: a second time when nothing came.
+// ask sends queries once, as a resolver does: a second time when nothing came.
 func (p *pod) ask(server netip.Addr, network, name string) (*testutil.Answer, error) {
 	for try := 0; ; try++ {
 		a, err := testutil.Ask(p.NetNS, netip.AddrPortFrom(server, 53), name, dns.TypeA, network, testutil.AskOptions{Timeout: 2 * time.Second})
@@ -294,7 +294,7 @@ func (p *pod) serials(name string) ([]int, error) {
 	return slices.Compact(serials), nil
 }
 
-// load asks for names without a pause until end is called, which returns how many queries there were and the first that was
+// load queries names without a pause until end is called, which returns how many queries there were and the first that was
 // never answered.
 func (p *pod) load() (end func() (asked int, err error)) {
 	stop := make(chan struct{})

@@ -104,7 +104,7 @@ func iptablesBackEnd(n *node) {
 		services = append(services, testutil.DNSService(a, n.KubeDNSAddrs()[i])...)
 	}
 	n.Proxy = testutil.InstallProxy(n.t, n.Host, testutil.IPTables, services...)
-	// The first use of a table in a netns makes it, whoever's that is, and iptables has no way to unmake one.
+	// The first use of a table in a netns makes it, by whichever program, and iptables has no way to unmake one.
 	for _, program := range []string{"iptables-nft", "ip6tables-nft"} {
 		for _, chain := range []string{"PREROUTING", "OUTPUT"} {
 			n.Host.Run(program, "-w", "-t", "raw", "-A", chain, "-j", "RETURN")

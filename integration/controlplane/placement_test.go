@@ -377,7 +377,7 @@ func TestKilled(t *testing.T) {
 		changes += n
 	}
 	w.mu.Unlock()
-	// Kills that hit nobody at work show nothing.
+	// Kills that hit no working controller show nothing.
 	compat.Say(t, "placement", "the controller is killed", fmt.Sprintf("another goes on from what is there: %d kills amid %d changes, and never without an eligible Ready cache", kills, changes))
 	if t.Logf("%d labels changed between %d kills", changes, kills); changes < kills {
 		t.Errorf("only %d labels changed", changes)

@@ -213,7 +213,7 @@ type shared struct {
 func (s *shared) zone() string             { return s.name + ".example" }
 func (s *shared) host(label string) string { return label + "." + s.zone() }
 
-// start makes the zone known to both. A cluster tells its id before it has a key, so that the server's operator can make one.
+// start makes the zone known to both. A cluster shows its id before it has a key, so that the server's operator can make one.
 func (s *shared) start(kind zoneserver.Kind) {
 	s.t.Helper()
 	for _, m := range []*member{s.a, s.b} {

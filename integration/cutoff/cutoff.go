@@ -1,4 +1,4 @@
-// Package cutoff reports what clients see while somebody is cut off from somebody: askers put queries at a steady pace from before
+// Package cutoff reports what clients see while one program is cut off from another: clients send queries at a steady pace from before
 // the cut until all is well for good, and a cell of the table reports how long after the cut the last query was lost, and how many
 // were. It is for tests; `make cutoff` draws their tables.
 package cutoff
@@ -61,7 +61,7 @@ func (c Cell) String() string {
 }
 
 // Watch asks each of some addresses over UDP and TCP from a netns, by turns a name that the cache holds and a new one, and cuts. fresh
-// makes names that nobody has queried.
+// makes names that no client has queried.
 func Watch(t testutil.TB, from *testutil.NetNS, fresh func() string, cut func(), at ...netip.Addr) Cell {
 	t.Helper()
 	var askers []*asker
@@ -101,7 +101,7 @@ func Watch(t testutil.TB, from *testutil.NetNS, fresh func() string, cut func(),
 	return out
 }
 
-// asker asks one server over one protocol.
+// asker queries one server over one protocol.
 type asker struct {
 	from    *testutil.NetNS
 	at      netip.AddrPort
@@ -160,7 +160,7 @@ func (a *asker) ask(name string) {
 	}
 }
 
-// calmed waits until nobody has lost a query for as long as makes it over, or until the end.
+// calmed waits until no client has lost a query for as long as makes it over, or until the end.
 func calmed(askers []*asker, since, end time.Time) bool {
 	for {
 		quiet := since

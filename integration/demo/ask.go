@@ -122,7 +122,7 @@ func entriesOf(lines []string, addrs []netip.Addr) []string {
 	return out
 }
 
-// firstAnswer asks again and again, as a resolver does that waits 50 ms for each answer, and returns how long the pod was
+// firstAnswer sends queries again and again, as a resolver does that waits 50 ms for each answer, and returns how long the pod was
 // without one.
 func (s *show) firstAnswer(p *pod) time.Duration {
 	start := time.Now()

@@ -58,7 +58,7 @@ func sweepKept() error {
 	return nil
 }
 
-// ourProcesses finds the servers that work from the demo's folder, also those that somebody started again by hand.
+// ourProcesses finds the servers that work from the demo's folder, also those that another program started again by hand.
 func ourProcesses() []int {
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	var pids []int

@@ -12,7 +12,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// load is a pod that asks all the time.
+// load is a pod that sends queries all the time.
 type load struct {
 	questions, lost atomic.Int64
 	slowest         atomic.Int64 // nanoseconds

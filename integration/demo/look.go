@@ -10,7 +10,7 @@ func (s *show) leftFiles() string {
 	var left []string
 	for _, dir := range []string{stateDir, persistDir} {
 		err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
-			if err == nil && !e.IsDir() && e.Name() != "plugin.log" { // the log is kept for whoever asks what happened
+			if err == nil && !e.IsDir() && e.Name() != "plugin.log" { // the log is kept for people who look into what happened
 				left = append(left, strings.TrimPrefix(path, folder+"/"))
 			}
 			return nil

@@ -26,7 +26,7 @@ func (s *show) run(t testutil.TB) {
 			s.tellWhy()
 			_ = os.RemoveAll(folder)
 			if s.node != nil {
-				_ = os.Remove(filepath.Dir(s.node.Host.Path())) // the namespaces' folder, if nobody else has any there
+				_ = os.Remove(filepath.Dir(s.node.Host.Path())) // the namespaces' folder, if no other run has any there
 			}
 		}
 	})
@@ -146,7 +146,7 @@ func (s *show) hits() {
 	s.expect("questions that reached the server outside", "1, then 1", fmt.Sprintf("%d, then %d", asked, len(questions(s.t, s.outside.log, outsideName))))
 }
 
-// digShort asks for a name that needs the search list. What reaches kube-dns is counted for the full name.
+// digShort queries a name that needs the search list. What reaches kube-dns is counted for the full name.
 func (s *show) digShort(p *pod) string {
 	before, heard := s.delivered(), len(s.heard(s.kubeDNS, otherName))
 	o := s.dig(p, "stock", "+search")

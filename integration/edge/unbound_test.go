@@ -16,7 +16,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
-// unboundConf is a resolver that tells its clients' networks to the edge, and keeps answers by them.
+// unboundConf is a resolver that shows its clients' networks to the edge, and keeps answers by them.
 const unboundConf = `server:
   chroot: ""
   username: ""
@@ -35,7 +35,7 @@ stub-zone:
 `
 
 // TestThroughUnbound: clients behind one resolver that caches by client subnet get their own regions' clusters, also from its cache: an
-// answer's scope holds nobody of another region.
+// answer's scope has no client of another region.
 func TestThroughUnbound(t *testing.T) {
 	t.Parallel()
 	unbound, err := exec.LookPath("unbound")

@@ -126,7 +126,7 @@ func TestSwitchWithoutAgent(t *testing.T) {
 		}
 	}
 
-	// The link is not needed for the fallback: the address is rewritten before anybody looks for a route to it.
+	// The link is not needed for the fallback: the address is rewritten before the kernel looks for a route to it.
 	n.Host.Run("ip", "link", "del", "neardns0")
 	n.answered("link gone")
 

@@ -35,7 +35,7 @@ func freshName() string {
 	return "name" + strconv.FormatInt(names.Add(1), 10) + ".default.svc.cluster.local."
 }
 
-// ask asks from the pod and holds that the answer is kube-dns's, from wherever it came.
+// ask sends queries from the pod and holds that the answer is kube-dns's, from wherever it came.
 func (n *node) ask(at target, name string, timeout time.Duration) (*testutil.Answer, error) {
 	a, err := testutil.Ask(n.pod.NetNS, netip.AddrPortFrom(at.addr, 53), name, dns.TypeA, at.network, testutil.AskOptions{Timeout: timeout, EDNS: 1232})
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // TestPolicyDrop sets the host's iptables policies to DROP, in both kinds of iptables. The agent lets its own addresses
-// through: at once where events tell of it, within a lease's loss and return where the kernel tells nobody (legacy).
+// through: at once where events tell of it, within a lease's loss and return where the kernel sends no event (legacy).
 func TestPolicyDrop(t *testing.T) {
 	for _, kind := range []string{"nft", "legacy"} {
 		t.Run(kind, func(t *testing.T) {

@@ -179,7 +179,7 @@ func (n *node) doctor() (code int, text string) {
 	return n.run("doctor", "--config", n.path("node.yaml"), "--cni-conf", n.path("net.d"), "--cni-bin", made.Dir())
 }
 
-// wantSeen fails unless the doctor says, on one line that begins with state and check, all of the words.
+// wantSeen fails unless the doctor reports, on one line that begins with state and check, all of the words.
 func (n *node) wantSeen(when, state, check string, words ...string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error { // leases come and go within a second

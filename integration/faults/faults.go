@@ -9,14 +9,14 @@ import (
 type fault struct {
 	name  string
 	title string // in the table
-	// length is how long the load goes on from the fault's begin; lead is how long it goes before, 2 s unless said.
+	// length is how long the load goes on from the fault's begin; lead is how long it goes before, 2 s by default.
 	length, lead time.Duration
 	limit        limit
-	// promised limits are judged always, others only when that is asked for.
+	// promised limits are judged always, others only on request.
 	promised bool
 	// noStock is the reason why the fault has no counterpart for a stock CoreDNS.
 	noStock string
-	// ends tells that the process under test does not live through it.
+	// ends: the process under test does not live through it.
 	ends bool
 	// short faults make up the short form.
 	short bool

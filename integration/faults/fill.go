@@ -18,7 +18,7 @@ func tail(log string) string {
 // for them lasts 9 s.
 const freshFor = 15 * time.Second
 
-// fill has the cache ask for all names, so that all were queried before.
+// fill has the cache query all names, so that all were queried before.
 func (s *stand) fill() {
 	s.t.Helper()
 	if time.Since(s.filled) < freshFor && s.kept() >= 0.99 {
@@ -42,7 +42,7 @@ func (s *stand) fill() {
 	s.t.Logf("%s: the cache could not be filled at %d questions a second", s.name, rate)
 }
 
-// kept is the share of a sample of the filled names that the cache answers without asking kube-dns.
+// kept is the share of a sample of the filled names that the cache answers without querying kube-dns.
 func (s *stand) kept() float64 {
 	s.t.Helper()
 	const rate = 4000

@@ -87,6 +87,6 @@ func (g *generator) wait() map[string]*load.Book {
 	if err := <-g.result; err != nil {
 		g.s.t.Fatalf("%s: load: %v\n%s", g.s.name, err, g.errors)
 	}
-	_ = g.process.Wait() // it has said all that it had to
+	_ = g.process.Wait() // it has reported all that it had to
 	return g.books
 }

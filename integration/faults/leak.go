@@ -28,7 +28,7 @@ type footprint struct {
 	Goroutines  int
 	Descriptors int
 	Heap        float64 // that is alive: the least in use under a calm load, in MiB
-	Resident    float64 // MiB, only told: what a flood took is given back to the kernel late
+	Resident    float64 // MiB, only reported: what a flood took is given back to the kernel late
 	node
 }
 

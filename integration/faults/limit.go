@@ -10,9 +10,9 @@ import (
 // limit is what a fault may cost ours. A zero field but lost and tcp is not judged.
 type limit struct {
 	lost, tcp       int     // queries over UDP, and over both kinds of TCP, without a right answer
-	share, tcpShare float64 // the same as shares of those asked, in place of the counts
+	share, tcpShare float64 // the same as shares of those sent, in place of the counts
 	gap             time.Duration
-	refusal         time.Duration // until one who cannot be answered is told so
+	refusal         time.Duration // until one who cannot be answered has a refusal
 	kept            float64       // least share of the cache that is still there
 	p99             float64       // most that hits may be slower
 	memory          float64       // most that the process may grow

@@ -102,7 +102,7 @@ func (o *options) run(ctx context.Context, out, progress io.Writer) error {
 	return err
 }
 
-// ready checks the options and lists the faults where that is all that was asked for.
+// ready checks the options and lists the faults if that is all that the options want.
 func (o *options) ready(out io.Writer) (faults []fault, listed bool, err error) {
 	faults, err = o.chosen()
 	if err != nil {

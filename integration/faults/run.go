@@ -144,7 +144,7 @@ func (r *run) terminateOld() {
 	}
 }
 
-// servfail measures how long those waited who asked for what nobody can answer, while kube-dns was dead.
+// servfail measures how long those waited who asked for what no program can answer, while kube-dns was dead.
 func (r *run) servfail(dead time.Duration) {
 	b := r.books["unknown"]
 	// The last ones of that time may be answered by a kube-dns that is back.
@@ -155,7 +155,7 @@ func (r *run) servfail(dead time.Duration) {
 	}
 }
 
-// slowdown is hits' p99 while kube-dns was slow, to the one before. What kube-dns was asked for was no hit: a full cache
+// slowdown is hits' p99 while kube-dns was slow, to the one before. What reached kube-dns was no hit: a full cache
 // has let go of some names, and does for each new one.
 func (r *run) slowdown(slow time.Duration) {
 	for _, b := range r.books {
@@ -171,7 +171,7 @@ func (r *run) slowdown(slow time.Duration) {
 	}
 }
 
-// flood has the other pod query names that nobody has.
+// flood has the other pod query names that do not exist.
 func (r *run) flood() {
 	s := r.s
 	g := s.launch(s.noisy, load.Plan{Duration: floodTime, Streams: []load.Stream{

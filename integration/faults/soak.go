@@ -21,7 +21,7 @@ type soaked struct {
 	fault                      map[string]int
 }
 
-// soakOurs has faults come at random times for as long as was asked for, and then looks for what was left. In its second half
+// soakOurs has faults come at random times for the given time, and then looks for what was left. In its second half
 // no fault ends the agent's process, so that the one that is looked at has lived through half of the soak.
 func (o *options) soakOurs(t testutil.TB) {
 	if o.seed == 0 {

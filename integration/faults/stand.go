@@ -50,7 +50,7 @@ type stand struct {
 	noisy  *testutil.Pod // floods
 	server *testutil.Process
 	filled time.Time // when its cache was last filled
-	sample int       // first of the filled names that kept asked last
+	sample int       // first of the filled names that kept queried last
 	asked  int       // names that were queried once, so far
 
 	filler atomic.Int64 // queries for filled names that kube-dns saw
@@ -80,7 +80,7 @@ func (s *stand) must(err error) {
 	}
 }
 
-// upstream has kube-dns behave in a way, and count what it is asked of the names that fill the cache.
+// upstream has kube-dns behave in a way, and count its queries for the names that fill the cache.
 func (s *stand) upstream(b testutil.Behaviour) {
 	if !b.Drop && b.Rcode == 0 {
 		b.Handler = func(q testutil.Question) *dns.Msg {

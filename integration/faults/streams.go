@@ -34,7 +34,7 @@ func usual(s *stand) []load.Stream {
 // controlName is the stream's that shows what the machine loses by itself.
 const controlName = "control"
 
-// control asks kube-dns's own address as often as the usual load queries over UDP: no fault of the cache's is in its way.
+// control queries kube-dns's own address as often as the usual load queries over UDP: no fault of the cache's is in its way.
 func control(s *stand) load.Stream {
 	c := s.stream(load.Stream{Name: controlName, Way: load.UDP, Label: "control", Zone: hotZone, Names: hot, Rate: 1000, Sockets: 20})
 	c.Server = netip.AddrPortFrom(s.node.KubeDNSAddrs()[0], 53)

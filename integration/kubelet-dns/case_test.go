@@ -18,7 +18,7 @@ type node struct {
 	clusterDomain         string
 }
 
-// pod is what both are told of the pod, as the API has it.
+// pod is what both know of the pod, as the API has it.
 type pod struct {
 	policy      string
 	namespace   string

@@ -55,7 +55,7 @@ func FuzzForm(f *testing.F) {
 	})
 }
 
-// compare tells the first thing in which the two sides differ without an explanation.
+// compare shows the first thing in which the two sides differ without an explanation.
 func compare(k *kubelet, seed uint64, file *string, counts tally) error {
 	g := newGenerator(seed)
 	n, p, o := g.node(), g.pod(), g.overlay()

@@ -37,7 +37,7 @@ type drawn struct {
 	Max     *float64 `json:"max"`
 }
 
-// draw is a panel for the page. What the page cannot show is an error: nobody would miss it in the picture.
+// draw is a panel for the page. What the page cannot show is an error: its absence from the picture would not be noticed.
 func (p panel) draw() (drawn, error) {
 	defaults := p.FieldConfig.Defaults
 	d := drawn{Title: p.Title, X: p.GridPos.X, Y: p.GridPos.Y, W: p.GridPos.W, H: p.GridPos.H, Unit: defaults.Unit, Min: defaults.Min, Max: defaults.Max}

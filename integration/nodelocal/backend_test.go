@@ -77,7 +77,7 @@ func init() { //nolint:gochecknoinits // before the tests of a program that runs
 	os.Exit(1)
 }
 
-// withoutNetfilterNetlink lets nobody after this thread open a socket of NETLINK_NETFILTER.
+// withoutNetfilterNetlink keeps this thread and its children from opening a socket of NETLINK_NETFILTER.
 func withoutNetfilterNetlink() error {
 	const nr, arg0, arg2 = 0, 16, 32 // offsets in struct seccomp_data; the low halves of the arguments
 	load := func(at uint32) unix.SockFilter {

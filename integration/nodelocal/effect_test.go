@@ -99,7 +99,7 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// -syncinterval is how soon is seen what nobody reports: iptables-legacy's policies. -setupiptables=false leaves that to others.
+// -syncinterval is how soon is seen what no event reports: iptables-legacy's policies. -setupiptables=false leaves that to others.
 func TestIptablesFlags(t *testing.T) {
 	for _, c := range []struct {
 		args  []string

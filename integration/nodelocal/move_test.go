@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// load asks from a pod at a steady pace, each query once.
+// load sends queries from a pod at a steady pace, each query once.
 type load struct {
 	stop chan struct{}
 	wg   sync.WaitGroup
@@ -36,7 +36,7 @@ const pace = 50
 // answerWait is how long a client waits for an answer, as resolvers do: a busy machine may stand still for more than a second.
 const answerWait = 3 * time.Second
 
-// startLoad asks at every address: over UDP on sockets that stay, and over a new TCP connection each time.
+// startLoad sends queries at every address: over UDP on sockets that stay, and over a new TCP connection each time.
 func (n *node) startLoad(from *testutil.NetNS, addresses ...netip.Addr) *load {
 	n.t.Helper()
 	l := &load{stop: make(chan struct{}), now: new(asked)}

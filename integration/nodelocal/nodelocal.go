@@ -2,7 +2,7 @@
 // beside. It owns the link, its addresses, the rules that keep them out of conntrack, and the Corefile of the Kubernetes
 // manifest nodelocaldns.yaml.
 //
-// NodeLocal's node-cache looks after its link and rules once a minute. Nobody does here: within a run of seconds it is the
+// NodeLocal's node-cache looks after its link and rules once a minute. Here no program does: within a run of seconds it is the
 // same, and a caller puts back by Install what a fault took away.
 //
 // Failure policy: whatever goes wrong ends the test or program through testutil.TB.
@@ -49,7 +49,7 @@ func NoTrack(a netip.Addr) string {
 	return "*raw\n" + raw.String() + "COMMIT\n*filter\n" + filter.String() + "COMMIT\n"
 }
 
-// Corefile is the manifest's, its placeholders filled in: the cache listens on local and clusterDNS and asks upstream. "."
+// Corefile is the manifest's, its placeholders filled in: the cache listens on local and clusterDNS and queries upstream. "."
 // asks the same upstream, since there is no outside here.
 func Corefile(local, clusterDNS, upstream netip.Addr) string {
 	return fmt.Sprintf(corefile, local, clusterDNS, upstream)

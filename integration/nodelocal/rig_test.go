@@ -234,7 +234,7 @@ func (n *node) awaitLeases(p *testutil.Process, addresses ...netip.Addr) {
 	})
 }
 
-// awaitLog waits until a process has said text, after the first bytes of its log.
+// awaitLog waits until a process has logged text, after the first bytes of its log.
 func (n *node) awaitLog(p *testutil.Process, after int, text string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
@@ -279,7 +279,7 @@ var serial struct {
 	n int
 }
 
-// fresh is a name that nobody has queried yet.
+// fresh is a name that no client has queried yet.
 func fresh() string {
 	serial.Lock()
 	defer serial.Unlock()
@@ -329,7 +329,7 @@ func ask(from *testutil.NetNS, at netip.Addr, name, network string) (*testutil.A
 	return a, nil
 }
 
-// all asks at every address over both protocols, until the first answer that is not as it should be.
+// all sends queries at every address over both protocols, until the first answer that is not as it should be.
 func (n *node) all(from *testutil.NetNS, check func(*testutil.NetNS, netip.Addr, string) error, addresses ...netip.Addr) error {
 	for _, a := range addresses {
 		for _, network := range []string{"udp", "tcp"} {
@@ -341,7 +341,7 @@ func (n *node) all(from *testutil.NetNS, check func(*testutil.NetNS, netip.Addr,
 	return nil
 }
 
-// each asks at every address over both protocols.
+// each sends queries at every address over both protocols.
 func (n *node) each(from *testutil.NetNS, when string, check func(*testutil.NetNS, netip.Addr, string) error, addresses ...netip.Addr) {
 	n.t.Helper()
 	for _, a := range addresses {

@@ -196,9 +196,9 @@ func put(t *testing.T) (what []string, wire []message) {
 	return what, wire
 }
 
-// TestAnswersOfStock asks a stock CoreDNS with NodeLocal DNSCache's Corefile, then the agent in its place with the same one: every type and
+// TestAnswersOfStock queries a stock CoreDNS with NodeLocal DNSCache's Corefile, then the agent in its place with the same one: every type and
 // size, each bit, EDNS in its forms, and what is no query. Each query is sent twice, so that it is a miss and a hit, over UDP and TCP.
-// What is said is the same, but for TTLs, names' case, and whether a name is written in full or as a pointer.
+// What is reported is the same, but for TTLs, names' case, and whether a name is written in full or as a pointer.
 func TestAnswersOfStock(t *testing.T) {
 	t.Parallel() // it waits for answers that do not come
 	n := cell{testutil.IPv4, testutil.NFTables, ""}.node(t)
@@ -239,7 +239,7 @@ func alive(from *testutil.NetNS, at netip.Addr) error {
 	return err
 }
 
-// tell asks each query twice over both protocols, and returns what was answered: "" for nothing.
+// tell sends each query twice over both protocols, and returns what was answered: "" for nothing.
 func (n *node) tell(from *testutil.NetNS, wire []message) [][4]string {
 	n.t.Helper()
 	out := make([][4]string, len(wire))

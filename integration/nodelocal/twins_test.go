@@ -10,7 +10,7 @@ import (
 )
 
 // Two DaemonSets on one address (KEP-1024's way to be upgraded without a gap): one serves, the other stands by and takes the node
-// when it is free, whether the first was killed or told to end.
+// when it is free, whether the first was killed or instructed to end.
 func TestTwoDaemonSets(t *testing.T) {
 	for _, c := range []cell{{testutil.IPv4, testutil.NFTables, ""}, {testutil.IPv4, testutil.IPTables, string(iptables.Legacy)}} {
 		t.Run(c.String(), func(t *testing.T) { twoDaemonSets(t, c.node(t)) })
@@ -117,7 +117,7 @@ func TestKilledThenRolledBack(t *testing.T) {
 				return
 			}
 			// Its rules stand before ours in iptables, and keep its packets from the way back: it is as it was without us, until
-			// somebody serves there again.
+			// a program serves there again.
 			p = n.agent()
 			n.awaitLeases(p, n.served()...)
 			load.phase(t, "ours again", 100)

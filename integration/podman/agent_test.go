@@ -68,7 +68,7 @@ func (n *node) awaitReady(c container, p *testutil.Process) {
 	})
 }
 
-// awaitLog waits until the agent has said each part.
+// awaitLog waits until the agent has reported each part.
 func (n *node) awaitLog(p *testutil.Process, parts ...string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {

@@ -25,7 +25,7 @@ const (
 	slimImage   = "docker.io/neardns/neardns-agent:test-slim"
 )
 
-// engine is podman's command line, with a store that is this run's own: nobody else's images or containers are touched.
+// engine is podman's command line, with a store that is this run's own: no other's images or containers are touched.
 var engine []string
 
 // cgroupParent is the cgroup that the containers' own are made in.

@@ -31,7 +31,7 @@ upstreams: {external: []}
 `
 )
 
-// folders are a node's, as far as the installer goes. On real nodes they often belong to somebody else than root.
+// folders are a node's, as far as the installer goes. On real nodes they often belong to another program than root.
 type folders struct {
 	t              *testing.T
 	bin, conf, etc string

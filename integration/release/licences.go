@@ -15,7 +15,7 @@ import (
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents|copyright)([.-].*)?$`)
 
 // licences are the texts of all modules that are linked and of Go itself, by their name in the archive. A module without one is an error:
-// somebody must look.
+// a person must look.
 func (r *release) licences(ctx context.Context, programs []program) (map[string]string, error) {
 	top := "neardns-" + r.version + "-licences/"
 	texts := map[string]string{top + "neardns/LICENSE": filepath.Join(r.src, "LICENSE")}

@@ -117,7 +117,7 @@ func listed(t *testing.T, dir string) string {
 	return strings.Join(names, " ")
 }
 
-// The same files make the same bytes, whoever owns them and whenever they were written; modes are of two kinds.
+// The same files make the same bytes, whatever their owner and time; modes are of two kinds.
 func TestPack(t *testing.T) {
 	r := release{clock: 1_700_000_000}
 	var archives [2][]byte

@@ -14,7 +14,7 @@ import (
 )
 
 // clone makes a clone of HEAD with the version as tag. A tag of that name on another commit is an error, as are changes that were
-// not committed: a release of something else than what its tag names helps nobody.
+// not committed: a release of something else than what its tag names is of no use.
 func (r *release) clone(ctx context.Context) error {
 	changed, err := command(ctx, ".", nil, "git", "status", "--porcelain")
 	if err != nil {

@@ -183,7 +183,7 @@ func (a answer) serial() string {
 	return a.Who[1]
 }
 
-// ask asks from within the pod; every name must be answered.
+// ask sends queries from within the pod; every name must be answered.
 func (c *cri) ask(p *pod, network string, names ...string) ([]answer, error) {
 	out, err := c.exec(p, append([]string{"ask", network}, names...)...)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 )
 
 // A test that is killed takes its containerd with it, but not the shims, the pods and what is mounted for them: these have no
-// parent that would end them. So each node is noted, and the next run takes away what nobody is left to.
+// parent that would end them. So each node is noted, and the next run takes away what has no owner left.
 const notes = "/run/neardns-runtimes"
 
 // note is one node's.

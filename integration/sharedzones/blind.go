@@ -64,7 +64,7 @@ func blindAddress(i int) string { return fmt.Sprintf("203.0.113.%d", 1+i) }
 func agree(ctx context.Context, s *zoneserver.Server, host string, jitter float64) (time.Duration, int, error) {
 	const clusters = 10
 	start := time.Now()
-	var last atomic.Int64 // when somebody wrote last
+	var last atomic.Int64 // when another program wrote last
 	var writes atomic.Int64
 	done := make([]atomic.Bool, clusters)
 	all := func() bool {

@@ -39,7 +39,7 @@ func (r *relay) noteAnswer(raw []byte) {
 	r.traffic.Busy++
 }
 
-// isHeartbeat tells an UPDATE that changes nothing but C._neardns of its zone. RFC 2136 has the changes in the authority section.
+// isHeartbeat recognizes an UPDATE that changes nothing but C._neardns of its zone. RFC 2136 has the changes in the authority section.
 func isHeartbeat(m *dns.Msg, zone string) bool {
 	for _, rr := range m.Ns {
 		cluster, rest, _ := strings.Cut(strings.ToLower(rr.Header().Name), ".")

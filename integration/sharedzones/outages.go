@@ -87,7 +87,7 @@ func stalls(s *stand, c *cell, sz size) {
 	const calls = "fsync,fdatasync,msync,sync_file_range"
 	trace := testutil.StartHere(s.t, exec.CommandContext(context.Background(), "strace", "-f", "-qq", "-c", "-S", "calls", "-e", "trace="+calls,
 		"-e", "inject="+calls+":delay_enter=6s", "-p", strconv.Itoa(s.server.Process().PID())))
-	pause(time.Second) // strace tells nobody that it has attached
+	pause(time.Second) // strace does not report that it has attached
 	publish(1)
 	pause(sz.stall)
 	publish(2)

@@ -159,7 +159,7 @@ func TestAdoptStale(t *testing.T) {
 		}
 		return nil
 	})
-	// One that comes is adopted while the agent runs, and a cache that is not there reports nothing of anybody.
+	// One that comes is adopted while the agent runs, and a cache that is not there has no pod bypassed.
 	testutil.Must(t, os.Rename(n.path("kept"), n.path("cni-cache/results/pods-"+living.container()+"-eth0")))
 	testutil.Eventually(t, func() error { return living.adopted(podfile.Steered) })
 	testutil.Must(t, os.Rename(n.path("cni-cache"), n.path("away")))

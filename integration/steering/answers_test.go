@@ -102,7 +102,7 @@ func TestAnswersAsKubeDNSGivesThem(t *testing.T) {
 		}
 		return "", 0
 	}
-	// until asks again and again, from before the answer's end, until it is another one.
+	// until sends queries again and again, from before the answer's end, until it is another one.
 	until := func(t *testing.T, name, before string, arrived func(*dns.Msg) bool) {
 		t.Helper()
 		testutil.Eventually(t, func() error {

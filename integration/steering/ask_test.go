@@ -35,13 +35,13 @@ func (n *node) all() []target { return targets(append(n.ClusterDNS(), n.locals()
 
 var names atomic.Int64
 
-// freshName is a name that nobody has queried yet.
+// freshName is a name that no client has queried yet.
 func freshName() string { return fmt.Sprintf("name%d.default.svc.cluster.local.", names.Add(1)) }
 
 // client is a pod, or a process on the host.
 type client struct {
 	ns  *testutil.NetNS
-	own []netip.Addr // as kube-dns sees it when asked directly
+	own []netip.Addr // as kube-dns sees it when queried directly
 }
 
 // client is the pod. What iptables gives back to kube-dns comes to it from the node's address, as the node-local-dns module's
@@ -53,7 +53,7 @@ func (p *pod) client() client {
 	return client{p.NetNS, p.addrs}
 }
 
-// ask asks for an A record and checks that the data is the one that kube-dns gave with this serial.
+// ask queries an A record and checks that the data is the one that kube-dns gave with this serial.
 func (c client) ask(at target, name string, timeout time.Duration) (*testutil.Answer, error) {
 	a, err := testutil.Ask(c.ns, at.server(), name, dns.TypeA, at.network, testutil.AskOptions{Timeout: timeout, EDNS: 1232})
 	if err != nil {
@@ -134,7 +134,7 @@ func (n *node) wantSteered(c client, when string, ats ...target) {
 	}
 }
 
-// wantFallback asks every target once: no query may be lost.
+// wantFallback queries every target once: no query may be lost.
 func (n *node) wantFallback(c client, when string, ats ...target) {
 	n.t.Helper()
 	for _, at := range ats {
@@ -144,7 +144,7 @@ func (n *node) wantFallback(c client, when string, ats ...target) {
 	}
 }
 
-// awaitFallback asks every target, all at the same time, until each was answered by kube-dns.
+// awaitFallback queries every target, all at the same time, until each was answered by kube-dns.
 func (n *node) awaitFallback(c client, when string, ats ...target) {
 	n.t.Helper()
 	left := ats
@@ -166,7 +166,7 @@ func (n *node) awaitFallback(c client, when string, ats ...target) {
 	})
 }
 
-// pauses asks kube-dns by its own address, which no rule of ours has to do with, until end, which tells for how long there was no answer at
+// pauses queries kube-dns by its own address, which no rule of ours has to do with, until end, which returns for how long there was no answer at
 // most: the machine let everybody wait for that long. end may be called again.
 func (n *node) pauses(ns *testutil.NetNS) (end func() time.Duration) {
 	n.t.Helper()
@@ -198,7 +198,7 @@ func (n *node) pauses(ns *testutil.NetNS) (end func() time.Duration) {
 	return end
 }
 
-// wantUntracked asks for what the cache holds, and looks that no conntrack entry comes of it on either side.
+// wantUntracked queries what the cache holds, and looks that no conntrack entry comes of it on either side.
 func (n *node) wantUntracked(p *pod, ats ...target) {
 	n.t.Helper()
 	for _, at := range ats {

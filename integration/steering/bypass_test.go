@@ -143,7 +143,7 @@ func TestEgressPolicy(t *testing.T) {
 		t.Errorf("doctor does not name the pod:\n%s", text)
 	}
 
-	// A stopped agent hears nobody. It must not think so of anybody.
+	// A stopped agent sees no queries. It must not take any pod for cut off.
 	n.lapse(func() { n.wantFallback(p.client(), "stopped", n.all()...) })
 	n.awaitReady()
 	testutil.Eventually(t, func() error { // the queries of the pause are over
@@ -241,7 +241,7 @@ func (n *node) wantGivenBack(p *pod) {
 	})
 }
 
-// wantBypassed waits until the status lists one pod, over each of its addresses and protocols, and nobody else.
+// wantBypassed waits until the status lists one pod, over each of its addresses and protocols, and no other.
 func (n *node) wantBypassed(p *pod) {
 	n.t.Helper()
 	want := 0

@@ -200,7 +200,7 @@ func TestSearchCompletion(t *testing.T) {
 	wg.Wait()
 }
 
-// TestQuestionsForOneName counts what a pod asks for a name outside the cluster, and what kube-dns is asked then: for a first name
+// TestQuestionsForOneName counts a pod's queries for a name outside the cluster, and those that reach kube-dns then: for a first name
 // and for a second one that ends alike. The cluster's domains are denied once for both.
 func TestQuestionsForOneName(t *testing.T) {
 	cluster := []string{"default.svc.cluster.local", "svc.cluster.local", "cluster.local"}
@@ -255,7 +255,7 @@ func countQuestions(t *testing.T, searches []string) {
 	}
 }
 
-// TestCompletionIsThePodsOwn: pods of two namespaces ask the same queries behind one cache, under load, while one of them goes
+// TestCompletionIsThePodsOwn: pods of two namespaces send the same queries behind one cache, under load, while one of them goes
 // and its address comes to another. None gets what is another's. A walk that takes too long, or a pod that is not known yet, is
 // left to the pod.
 func TestCompletionIsThePodsOwn(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// What pods see when a living agent cannot do its work, or the world around it changes: somebody is cut off from somebody, and
+// What pods see when a living agent cannot do its work, or the world around it changes: one program is cut off from another, and
 // pods are to be answered soon as if neardns did not exist. Each cell is a node of its own on which a pod queries over UDP and TCP,
 // in IPv4 and IPv6, for names that the cache holds and for new ones, from before the cut until all is well for good.
 

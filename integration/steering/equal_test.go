@@ -218,7 +218,7 @@ func heardOf(ns *testutil.NetNS, at target, q equalQuestion) string {
 	return strings.Join(out, "\n")
 }
 
-// TestEqualToKubeDNS: 2,000 names and types, asked by a pod that is steered and by one that is not, of a kube-dns with zones of its
+// TestEqualToKubeDNS: 2,000 names and types, queried by a pod that is steered and by one that is not, at a kube-dns with zones of its
 // own, stub domains, headless Services, slow and failing resolvers. What they hear is the same, but for TTL and order.
 func TestEqualToKubeDNS(t *testing.T) {
 	t.Parallel()

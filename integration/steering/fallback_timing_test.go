@@ -150,7 +150,7 @@ func TestTimingIPTablesRepair(t *testing.T) {
 	}
 }
 
-// wantFallbackWithin asks every target, all at the same time and again and again, until each is answered by kube-dns.
+// wantFallbackWithin queries every target, all at the same time and again and again, until each is answered by kube-dns.
 func (n *node) wantFallbackWithin(c client, when string, bound time.Duration, ats ...target) {
 	n.t.Helper()
 	begun := time.Now()

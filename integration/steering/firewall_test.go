@@ -8,7 +8,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// firewall is what firewalld's zones come to: the host takes what it asked for, and nothing that pods begin.
+// firewall is what firewalld's zones come to: the host takes answers to its own packets, and nothing that pods begin.
 const firewall = `table inet foreign {
 	chain input {
 		type filter hook input priority 10; policy accept
@@ -21,7 +21,7 @@ const firewall = `table inet foreign {
 `
 
 // TestFirewalledInput shows that the prober comes the pods' way: where a foreign firewall keeps pods from the host, no
-// lease is earned, kube-dns answers, and the reason is said. Once the firewall lets them through, the cache answers.
+// lease is earned, kube-dns answers, and the reason is reported. Once the firewall lets them through, the cache answers.
 func TestFirewalledInput(t *testing.T) {
 	for name, verdict := range map[string]string{"reject": "reject with icmpx admin-prohibited", "drop": "drop"} {
 		t.Run(name, func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestFirewalledInput(t *testing.T) {
 	}
 }
 
-// wantNoLease waits until the agent says of each of its addresses that it holds no lease, and why.
+// wantNoLease waits until the agent reports about each of its addresses that it holds no lease, and why.
 func (n *node) wantNoLease() {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {

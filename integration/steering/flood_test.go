@@ -44,7 +44,7 @@ func hits(n int) (names []string) {
 	return names
 }
 
-// warm asks for each name until all are answered.
+// warm queries each name until all are answered.
 func (n *node) warm(p *pod, names []string) {
 	n.t.Helper()
 	const workers = 16

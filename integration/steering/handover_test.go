@@ -21,7 +21,7 @@ func (n *node) successor(pod string, args ...string) *testutil.Process {
 	return n.Host.Start(n.agentCommand(append([]string{"node", "--config", n.configFile(), "--pod-dir", dir}, args...)...)...)
 }
 
-// ready is what the kubelet is told of one pod's agent.
+// ready is what the kubelet learns about one pod's agent.
 func (n *node) ready(pod string) error {
 	n.t.Helper()
 	code, out, stderr := n.run("ready", "--pod-dir", n.path(pod))
@@ -112,7 +112,7 @@ func TestEndAndStart(t *testing.T) {
 }
 
 // TestWhoMayTakeOver: a plain second start does not, nor does a container that is started again in an older pod; who is
-// told to does; and nobody cleans up under a running agent.
+// told to does; and no cleanup runs under a running agent.
 func TestWhoMayTakeOver(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, setup{families: testutil.Dual})

@@ -131,7 +131,7 @@ func TestTimingStoppedWithinAHandover(t *testing.T) {
 	}
 }
 
-// TestTimingSuccessorDies kills the successor within the steps of a handover. Whoever has the node then goes on with it, and a
+// TestTimingSuccessorDies kills the successor within the steps of a handover. The agent that has the node then goes on with it, and a
 // holder keeps none of its dead successors' descriptors.
 // State: TestSuccessorDies (this package). Bound: TestLostProbeIsNoLostLease (agent/internal/node).
 func TestTimingSuccessorDies(t *testing.T) {

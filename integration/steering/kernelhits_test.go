@@ -67,7 +67,7 @@ func (n *node) kernelAnswers() int64 {
 	return a.KernelHits.Answers
 }
 
-// heat asks a name until the kernel answers it.
+// heat queries a name until the kernel answers it.
 func (n *node) heat(p *pod, at target, name string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
@@ -279,7 +279,7 @@ func TestKernelHitsAndPolicies(t *testing.T) {
 				<-ended
 			})
 			t.Cleanup(end)
-			go func() { // both ask for it all the time, so the kernel has it whatever becomes of one of them
+			go func() { // both query it all the time, so the kernel has it whatever becomes of one of them
 				defer close(ended)
 				tick := time.NewTicker(20 * time.Millisecond)
 				defer tick.Stop()
@@ -357,7 +357,7 @@ func TestKernelHitsLeaveNothing(t *testing.T) {
 	}
 }
 
-// otherProgram puts a program of somebody else at a pod's link.
+// otherProgram puts the program of another project at a pod's link.
 func (n *node) otherProgram(p *pod) {
 	n.t.Helper()
 	on, err := n.Host.Netlink().LinkByName(p.hostLink(n))
@@ -399,7 +399,7 @@ func (n *node) hasProgram(p *pod) bool {
 	return len(found.Programs) > 0
 }
 
-// TestKernelHitsRefused: a pod that cannot have the program is said, and so is a node without a BPF file system; both are answered.
+// TestKernelHitsRefused: a pod that cannot have the program is reported, and so is a node without a BPF file system; both are answered.
 func TestKernelHitsRefused(t *testing.T) {
 	t.Parallel()
 	n := newKernelNode(t, setup{families: testutil.IPv4})

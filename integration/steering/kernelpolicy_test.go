@@ -71,7 +71,7 @@ func (d *denied) hits(when string, p *pod) {
 	})
 }
 
-// noHits waits until no hit of the first pod is answered while it asks, and those of the other are.
+// noHits waits until no hit of the first pod is answered while it sends queries, and those of the other are.
 func (d *denied) noHits(when string) {
 	d.t.Helper()
 	testutil.Eventually(d.t, func() error {

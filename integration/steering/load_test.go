@@ -26,7 +26,7 @@ type load struct {
 	server  netip.AddrPort
 	qps     int
 	sockets int
-	names   []string // asked in turn; TTLs are the names' own affair
+	names   []string // queried in turn; TTLs are the names' own affair
 }
 
 // loadTimeout is when a query counts as lost: what a resolver with options timeout:1 waits.
@@ -75,7 +75,7 @@ func dialUDP(t testing.TB, ns *testutil.NetNS, server netip.AddrPort) *net.UDPCo
 	return conn
 }
 
-// run asks until stop is closed, and then waits for the answers that are due.
+// run sends queries until stop is closed, and then waits for the answers that are due.
 func (l load) run(t testing.TB, stop <-chan struct{}) outcome {
 	t.Helper()
 	lanes := make([]*lane, l.sockets)

@@ -15,7 +15,7 @@ import (
 )
 
 // lockedNode is a node with iptables-legacy's rules whose programs go by a lock of the test's own, so that no other test on
-// this machine is held up. A test that asks for one is not parallel: it sets the environment.
+// this machine is held up. A test that uses one is not parallel: it sets the environment.
 func lockedNode(t *testing.T) (n *node, hold func() (release func())) {
 	t.Helper()
 	path := t.TempDir() + "/xtables.lock"
@@ -35,7 +35,7 @@ func lockedNode(t *testing.T) (n *node, hold func() (release func())) {
 	}
 }
 
-// flush takes a table's rules away without asking for the lock, as a program does that runs where the lock's file is another.
+// flush takes a table's rules away without taking the lock, as a program does that runs where the lock's file is another.
 func (n *node) flush(program, table string) {
 	n.t.Helper()
 	n.Host.Run("env", "XTABLES_LOCKFILE="+n.path("another.lock"), program, "-w", "-t", table, "-F")

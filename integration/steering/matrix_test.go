@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestMatrix takes the agent through its life and deaths on every kind of node, and asks in each state by every protocol,
+// TestMatrix takes the agent through its life and deaths on every kind of node, and sends queries in each state by every protocol,
 // address and family.
 func TestMatrix(t *testing.T) {
 	for _, s := range cells() {

@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestNeighbourIsNotServed: a host next to the node that sends our addresses there, as anybody on the segment may, never gets an
+// TestNeighbourIsNotServed: a host next to the node that sends our addresses there, as any host on the segment may, never gets an
 // answer from the cache, whether or not the agent runs. At the local address it gets what it gets at the cluster DNS address,
 // from kube-dns; the same query is answered to a pod by the cache.
 func TestNeighbourIsNotServed(t *testing.T) {
@@ -41,7 +41,7 @@ func TestNeighbourIsNotServed(t *testing.T) {
 						var serials []int
 						name := freshName()
 						for range 2 {
-							// Nobody's pod table puts a steering address's answer right: it comes from the cluster DNS address.
+							// No pod table puts a steering address's answer right: it comes from the cluster DNS address.
 							if a, err := testutil.Ask(n.Neighbour, at.server(), name, dns.TypeA, at.network, testutil.AskOptions{Timeout: 200 * time.Millisecond}); err == nil {
 								serials = append(serials, a.Serial)
 							}

@@ -269,7 +269,7 @@ type agentStatus struct {
 	} `json:"handover"`
 }
 
-// askAgent asks the agent itself. The program for that also runs others, for the kernel's rules, which take the time that a
+// askAgent queries the agent itself. The program for that also runs others, for the kernel's rules, which take the time that a
 // starting agent needs where a machine is slow.
 func (n *node) askAgent() (*agentStatus, error) {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -285,7 +285,7 @@ func (n *node) askAgent() (*agentStatus, error) {
 	return &s, json.NewDecoder(reply.Body).Decode(&s)
 }
 
-// status is what `neardns-agent status --json` says, as far as the tests look at it.
+// status is what `neardns-agent status --json` shows, as far as the tests look at it.
 type status struct {
 	Agent    *agentStatus             `json:"agent"`
 	NoAgent  string                   `json:"noAgent"`
@@ -353,10 +353,10 @@ func (n *node) leases() []steer.LeaseState {
 	return leases
 }
 
-// hup asks the agent to reload.
+// hup makes the agent reload.
 func (n *node) hup() { n.agent.Signal(unix.SIGHUP) }
 
-// awaitLog waits until the agent has said text, after from bytes of its log.
+// awaitLog waits until the agent has logged text, after from bytes of its log.
 func (n *node) awaitLog(from int, text string) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {

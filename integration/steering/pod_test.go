@@ -228,7 +228,7 @@ func (p *pod) delBy(withNearDNS bool) {
 	}
 }
 
-// decisions is what the pod's file says, one state and reason a cluster DNS address.
+// decisions is what the pod's file has, one state and reason a cluster DNS address.
 func (p *pod) decisions() []podfile.Decision {
 	p.node.t.Helper()
 	f, err := podfile.Read(podfile.Path(p.node.stateDir(), p.container(), "eth0"))

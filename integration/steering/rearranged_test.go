@@ -41,7 +41,7 @@ func TestRearranged(t *testing.T) {
 		for _, a := range n.ClusterDNS() {
 			at := target{a, "udp"}
 			n.heat(plain, at, freshName())
-			// Its packets are for the steering address, which nobody serves: the switch gives them to kube-dns.
+			// Its packets are for the steering address, which no server serves: the switch gives them to kube-dns.
 			n.wantFallback(steered.client(), name, targets(a)...)
 		}
 	}
@@ -61,7 +61,7 @@ func TestRearranged(t *testing.T) {
 	n.awaitKubeDNS(steered)
 }
 
-// TestFlushedAfterRearranged: an agent with arrangement transparent keeps no switch. Where somebody takes away the one that steered pods had
+// TestFlushedAfterRearranged: an agent with arrangement transparent keeps no switch. Where another program takes away the one that steered pods had
 // before, a pod's own table gives it back: kube-dns answers it, and the kernel. With the watch the switch stands again.
 func TestFlushedAfterRearranged(t *testing.T) {
 	n := newNode(t, setup{families: testutil.Dual, config: kernelOn(t)})

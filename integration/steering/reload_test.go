@@ -14,13 +14,13 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// What the agent says of a new configuration.
+// What the agent reports about a new configuration.
 const (
 	reloaded = "configuration reloaded"
 	refused  = "the old one keeps serving"
 )
 
-// reload changes the configuration and waits until the agent has said that it works by it. The change alone must do, as
+// reload changes the configuration and waits until the agent has reported that it works by it. The change alone must do, as
 // with a ConfigMap; a signal must do as well, and where both come nothing is done twice.
 func (n *node) reload(more string, signal bool) {
 	n.t.Helper()

@@ -22,7 +22,7 @@ import (
 // machine's own resolv.conf.
 const envResolved = "NEARDNS_RESOLVED"
 
-// stubs are two pods, of which one asks the cache and one kube-dns, with the same settings.
+// stubs are two pods, of which one queries the cache and one kube-dns, with the same settings.
 type stubs struct {
 	n               *node
 	steered, direct *pod
@@ -76,7 +76,7 @@ func answerEDNS(q testutil.Question) *dns.Msg {
 	return m.SetEdns0(o.UDPSize(), o.Do())
 }
 
-// alike has both pods do the same, the one that asks the cache until the cache has the answers, and the kernel where it is to, and compares
+// alike has both pods do the same, the one that queries the cache until the cache has the answers, and the kernel where it is to, and compares
 // what they print.
 func (s *stubs) alike(t *testing.T, what string, do func(p *pod) string) {
 	t.Helper()
@@ -174,7 +174,7 @@ func (p *pod) under(resolver string, args ...string) string {
 	return out
 }
 
-// TestResolverDig asks with dig's options, and with none. Flags, sections and EDNS are alike but for TTLs, the order of
+// TestResolverDig sends queries with dig's options, and with none. Flags, sections and EDNS are alike but for TTLs, the order of
 // addresses, and the size that a server takes.
 func TestResolverDig(t *testing.T) { byLevel(t, resolverDig) }
 

@@ -107,7 +107,7 @@ func (k *kubeDNS) asked() (sum int, err error) {
 	return sum, lines.Err()
 }
 
-// many is a cluster: nodes with a pod each that asks, and two servers behind the cluster DNS address.
+// many is a cluster: nodes with a pod each that sends queries, and two servers behind the cluster DNS address.
 type many struct {
 	t       *testing.T
 	servers [2]*kubeDNS
@@ -157,7 +157,7 @@ func newMany(t *testing.T, count int) *many {
 	return m
 }
 
-// steer has a new pod on each node ask in the stead of the one that the plugin did not make.
+// steer has a new pod on each node send queries in place of the one that the plugin did not make.
 func (m *many) steer() {
 	m.t.Helper()
 	for i, n := range m.nodes {
@@ -211,7 +211,7 @@ func (m *many) asked() (sum int, err error) {
 	return sum, nil
 }
 
-// count looks every second what kube-dns was asked beyond first, until stop is closed.
+// count counts every second kube-dns's queries beyond first, until stop is closed.
 func (m *many) count(first int, stop <-chan struct{}) (out measured) {
 	begun := time.Now()
 	last, at := first, begun
@@ -255,7 +255,7 @@ func (m *many) during(f func()) (out measured) {
 	wg.Go(func() { out = m.count(first, stop) })
 	for i, p := range m.pods {
 		own := slices.Concat(names[i%manyNames:], names[:i%manyNames])
-		turn := time.Duration(i) * time.Second / podQPS / time.Duration(len(m.pods)) // so that they do not ask all at one moment
+		turn := time.Duration(i) * time.Second / podQPS / time.Duration(len(m.pods)) // so that they do not send queries all at one moment
 		wg.Go(func() {
 			<-time.After(turn)
 			results[i] = load{from: p.NetNS, server: m.nodes[i].Service(true), qps: podQPS, sockets: 1, names: own}.run(m.t, stop)
@@ -287,7 +287,7 @@ func (m *many) phases() (out []measured) {
 		}
 	}))
 	dead := m.servers[1]
-	out = append(out, m.during(func() { dead.ns.Down("eth0") })) // as a machine that lost its power: nobody reports it
+	out = append(out, m.during(func() { dead.ns.Down("eth0") })) // as a machine that lost its power: no event reports it
 	dead.ns.Up("eth0")
 	return out
 }
@@ -313,7 +313,7 @@ func allowInotify(t *testing.T, agents int) {
 	})
 }
 
-// TestScaleCluster is many nodes beside one kube-dns: what it is asked, and what its faults cost, without neardns and with it.
+// TestScaleCluster is many nodes next to one kube-dns: what it is sent, and what its faults cost, without neardns and with it.
 func TestScaleCluster(t *testing.T) {
 	count := manyNodes
 	if text := os.Getenv("NEARDNS_NODES"); text != "" {

@@ -23,7 +23,7 @@ func (n *node) dial(p *pod, at target) *testutil.Conn {
 	return c
 }
 
-// wantAnswers asks on open connections, one by one and pipelined, and checks who was queried.
+// wantAnswers sends queries on open connections, one by one and pipelined, and checks who was queried.
 func (n *node) wantAnswers(when string, p *pod, conns []*testutil.Conn, direct bool) {
 	n.t.Helper()
 	for _, c := range conns {

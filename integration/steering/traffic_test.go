@@ -201,7 +201,7 @@ func (f *traffic) overUDP(at netip.AddrPort, names ...string) func() error {
 	}
 }
 
-// overTCP asks over one connection after the other, or over one that is reopened when its server has ended it between
+// overTCP sends queries over one connection after the other, or over one that is reopened when its server has ended it between
 // two queries, as a resolver's connection is.
 func (f *traffic) overTCP(at netip.AddrPort, name string, stays bool) func() error {
 	var open *tcpClient

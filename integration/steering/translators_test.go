@@ -29,7 +29,7 @@ const (
 // dnsPort53 is the port as it stands there.
 var dnsPort53 = int32(binary.NativeEndian.Uint16([]byte{0, 53}))
 
-// translateAtSockets does what a socket-level load balancer does to the sockets of some namespaces: whoever connects or sends to the Service's
+// translateAtSockets does what a socket-level load balancer does to the sockets of some namespaces: a program that connects or sends to the Service's
 // address gets to the server, and is told of the Service's address where it asks whom an answer is from or whom it is connected to. It ends with end, or with the test.
 func translateAtSockets(t *testing.T, pairs []pair, namespaces ...*testutil.NetNS) (end func()) {
 	t.Helper()
@@ -149,7 +149,7 @@ func words(a netip.Addr) (out []int32) {
 }
 
 // translateAtLink does what a datapath does to the packets of a pod's link: those for the Service's address go to the server, and the
-// server's answers come from the Service's address. It comes after whoever is at the link first.
+// server's answers come from the Service's address. It comes after the program that is at the link first.
 func translateAtLink(t *testing.T, host *testutil.NetNS, name string, pairs []pair) {
 	t.Helper()
 	for _, p := range pairs {

@@ -67,7 +67,7 @@ func (n *node) pairs() (out []pair) {
 	return out
 }
 
-// unconnected asks from a socket that is not connected, as musl does, and returns whom the answer is from.
+// unconnected sends queries from a socket that is not connected, as musl does, and returns whom the answer is from.
 func unconnected(ns *testutil.NetNS, server netip.AddrPort, question []byte) (answer []byte, from netip.AddrPort, err error) {
 	var c *net.UDPConn
 	family := map[bool]string{true: "udp4", false: "udp6"}[server.Addr().Is4()]
@@ -244,8 +244,8 @@ func (n *node) awaitAsked(name string) {
 	})
 }
 
-// TestTransparentAsksNobodyElse: a pod that asks another server is not answered for it, be it for a name that the kernel has, nor is one that
-// asks whoever has the address of a kube-dns that is gone.
+// TestTransparentAsksNobodyElse: a pod that queries another server is not answered for it, be it for a name that the kernel has, nor is one that
+// queries the new owner of the address of a kube-dns that is gone.
 func TestTransparentAsksNobodyElse(t *testing.T) {
 	n := newTransparentNode(t, setup{families: testutil.IPv4, external: true})
 	p := n.addOldPod()
@@ -266,7 +266,7 @@ func TestTransparentAsksNobodyElse(t *testing.T) {
 	if got := n.kernelAnswers(); got != before {
 		t.Error("the kernel answered in another server's place")
 	}
-	// kube-dns moves: what its old address says is its own from then on.
+	// kube-dns moves: what its old address answers is its new owner's from then on.
 	end()
 	translateAtSockets(t, []pair{{n.ClusterDNS()[0], netip.MustParseAddr("10.244.2.77")}}, n.Host)
 	testutil.Eventually(t, func() error {

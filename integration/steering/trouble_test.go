@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// deadZones are such as nobody answers for; the second kind goes to kube-dns.
+// deadZones are such as no server answers for; the second kind goes to kube-dns.
 const deadZone, deadReverse = "dead.example.", "9.10.in-addr.arpa."
 
 // endpoints is how many addresses the headless Services of these tests have: more than fit a datagram.

@@ -10,7 +10,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// hostOutput lets the host ask its own resolver and nobody in the cluster.
+// hostOutput lets the host query its own resolver and no server in the cluster.
 const hostOutput = `table inet foreign {
 	chain output {
 		type filter hook output priority 10; policy accept
@@ -31,11 +31,11 @@ const onKubeDNS = `table inet foreign {
 }
 `
 
-// hardship is a way in which a node is kept from asking while its pods are not.
+// hardship is a way in which a node is kept from querying while its pods are not.
 type hardship struct {
 	name        string
 	begin, over func(n *node)
-	cause       string // as the agent says it
+	cause       string // in the agent's words
 	remedy      string // as the doctor does
 	// bound is for how long fresh names may fail: until the lease is given up, by evidence or at the first turn.
 	bound time.Duration
@@ -65,7 +65,7 @@ func hardships() []hardship {
 	return []hardship{output, route, policy}
 }
 
-// TestUnableToAsk keeps the node from asking kube-dns, in each way that leaves its pods theirs: from the start no pod is ever sent to
+// TestUnableToAsk keeps the node from querying kube-dns, in each way that leaves its pods theirs: from the start no pod is ever sent to
 // the agent, later they are given back, and both ways the cache answers again when the hardship is over.
 func TestUnableToAsk(t *testing.T) {
 	for _, h := range hardships() {

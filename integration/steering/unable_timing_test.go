@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestTimingUnableToAsk measures how soon pods' fresh names are answered if the node is kept from asking kube-dns.
+// TestTimingUnableToAsk measures how soon pods' fresh names are answered if the node is kept from querying kube-dns.
 //
 // State: TestUnableToAsk (here). Bound: TestLeaseGoesWithAsking (agent/internal/node).
 func TestTimingUnableToAsk(t *testing.T) {
@@ -45,7 +45,7 @@ func TestTimingLatePolicyAtTheLink(t *testing.T) {
 	t.Logf("fresh names are answered after %v, %d queries lost", took, lost)
 }
 
-// untilAnswered asks a fresh name five times a second at every target until each has been answered three times in a row by kube-dns
+// untilAnswered queries a fresh name five times a second at every target until each has been answered three times in a row by kube-dns
 // itself. It returns when the first of these was queried, and how many queries were lost before.
 func (n *node) untilAnswered(p *pod, bound time.Duration, ats ...target) (took time.Duration, lost int) {
 	n.t.Helper()

@@ -29,7 +29,7 @@ func TestClusterUpstreamDead(t *testing.T) {
 		{name: "no endpoints, iptables", services: func(*node) []testutil.Service { return secondService() }, proxy: testutil.IPTables, reason: "connection refused"},
 		{name: "no endpoints, nftables", services: func(*node) []testutil.Service { return secondService() }, proxy: testutil.NFTables, intercept: true, reason: "connection refused"},
 		{name: "an endpoint that is gone", services: func(*node) []testutil.Service {
-			return secondService(netip.MustParseAddr("192.0.2.77")) // nobody has it: no answer to ARP
+			return secondService(netip.MustParseAddr("192.0.2.77")) // unused: no answer to ARP
 		}, proxy: testutil.NFTables, reason: "silent"},
 		{name: "hangs", services: elsewhere, behave: testutil.Behaviour{Drop: true}, proxy: testutil.IPTables, intercept: true, reason: "silent"},
 		{name: "REFUSED", services: elsewhere, behave: testutil.Behaviour{Rcode: dns.RcodeRefused}, proxy: testutil.NFTables, reason: "REFUSED"},
@@ -78,7 +78,7 @@ func secondService(endpoints ...netip.Addr) []testutil.Service {
 func elsewhere(n *node) []testutil.Service { return secondService(n.ExternalAddrs()[0]) }
 
 // TestLoopThroughAnotherResolver has the external resolver query this node's local address: the agent finds out, reports it,
-// asks kube-dns instead, and the node goes on serving.
+// queries kube-dns instead, and the node goes on serving.
 func TestLoopThroughAnotherResolver(t *testing.T) {
 	n := newNode(t, setup{external: true, config: "upstreams: {external: [\"198.51.100.53\"]}\n"})
 	// As a resolver on the host would: the query comes to the agent's own socket.
@@ -115,7 +115,7 @@ func TestLoopThroughAnotherResolver(t *testing.T) {
 	}
 }
 
-// TestResolvConfNamesOurselves starts the agent on a resolv.conf that leads nowhere but to itself: it serves, asks kube-dns
+// TestResolvConfNamesOurselves starts the agent on a resolv.conf that leads nowhere but to itself: it serves, queries kube-dns
 // for everything, and reports what to mend. Once the file names another server, that one is queried.
 func TestResolvConfNamesOurselves(t *testing.T) {
 	n := newNode(t, setup{external: true})

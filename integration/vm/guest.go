@@ -69,7 +69,7 @@ func prepareGuest() (guestConfig, error) {
 			return c, fmt.Errorf("load %s: %w", module, err)
 		}
 	}
-	// Nobody writes the root folder, so what was read may be kept. The overlay lets tests write where they like; /upper is on
+	// No program writes the root folder, so what was read may be kept. The overlay lets tests write where they like; /upper is on
 	// tmpfs, since an initramfs cannot hold an overlay's upper layer.
 	if err := mountAll([]mount{
 		{rootTag, "/lower", "9p", unix.MS_RDONLY, shareOptions},
@@ -138,7 +138,7 @@ func mountAll(mounts []mount) error {
 	return nil
 }
 
-// shareOptions are those of a folder of the host's that nobody writes.
+// shareOptions are those of a folder of the host's that no program writes.
 const shareOptions = "trans=virtio,version=9p2000.L,cache=loose,msize=262144"
 
 // compressedFile has the kernel decompress a module: from trixie on they are (Linux 5.17).

@@ -12,7 +12,7 @@ type shares struct {
 	mu      sync.Mutex
 	rest    []job
 	to      io.Writer // takes the events, a whole job's at a time: their reader tells packages apart, not guests
-	records io.Writer // takes the lines that integration/compat had printed; nil: nobody wants them
+	records io.Writer // takes the lines that integration/compat had printed; nil: not wanted
 	ended   int       // jobs whose events came
 }
 

@@ -23,7 +23,7 @@ const memoryShare = 80
 // second.
 const gcPercent = 50
 
-// LimitMemory tells the Go runtime the memory limit of the container that it runs in, so that it collects garbage before
+// LimitMemory gives the Go runtime the memory limit of the container that it runs in, so that it collects garbage before
 // the kernel kills the process: by itself it would let the heap double first. GOMEMLIMIT in the environment goes before, and
 // so does GOGC, which is 50 otherwise.
 //

@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// An end gets what it is asked for, in another netns too, and the second time there is nothing to do.
+// An end gets what the call names, in another netns too, and the second time there is nothing to do.
 func TestEnd(t *testing.T) {
 	testutil.RequireRoot(t)
 	here, there := testutil.NewNS(t, "host"), testutil.NewNS(t, "pod")

@@ -29,7 +29,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// Way tells from the pod's links, routes and neighbours alone whether its packets come through this host.
+// Way decides from the pod's links, routes and neighbours alone whether its packets come through this host.
 func TestWay(t *testing.T) {
 	testutil.RequireRoot(t)
 	type world struct{ host, pod, other *testutil.NetNS }
@@ -212,7 +212,7 @@ func TestWay(t *testing.T) {
 	}
 }
 
-// What cannot be told is another error than a way that leads elsewhere: the plugin must not write it down as a reason.
+// What cannot be decided is another error than a way that leads elsewhere: the plugin must not write it down as a reason.
 func TestWayThatCannotBeTold(t *testing.T) {
 	testutil.RequireRoot(t)
 	null, err := os.Open(os.DevNull)

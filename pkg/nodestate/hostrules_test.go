@@ -41,7 +41,7 @@ func TestHostRules(t *testing.T) {
 	}
 }
 
-// What stands in the file is enough to make the rules again, whoever reads it; an ADD puts its own addresses first and keeps what
+// What stands in the file is enough to make the rules again for each reader; an ADD puts its own addresses first and keeps what
 // pods name that its configuration does not.
 func TestHostRulesSwitch(t *testing.T) {
 	addr := netip.MustParseAddr

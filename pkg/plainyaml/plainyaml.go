@@ -6,7 +6,7 @@
 // refused, and so is every plain word that is not made of letters, digits and . _ - / : % (D-027).
 //
 // Failure policy: what it takes, every YAML library takes for the same (held by a differential fuzz test); what two libraries
-// may read differently, such as yes or 010, is an error that names the line and asks for quotes. It never guesses.
+// may read differently, such as yes or 010, is an error that names the line and wants quotes. It never guesses.
 package plainyaml
 
 import (

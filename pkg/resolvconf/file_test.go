@@ -168,7 +168,7 @@ func TestWithRefusesWhatIsNoWord(t *testing.T) {
 	}
 }
 
-// FuzzFile holds for every file: printed as read; rewritten with what it says it is the same bytes; rewritten with anything
+// FuzzFile holds for every file: printed as read; rewritten with its own settings it is the same bytes; rewritten with anything
 // else it reports that, and every line without a part in it is still there, in order.
 func FuzzFile(f *testing.F) {
 	f.Add([]byte(odd), "10.0.0.1 10.0.0.2", "a b", "ndots:1 x")

@@ -15,7 +15,7 @@ type Node struct {
 	Host          *Settings
 	ClusterDNS    []netip.Addr // in the order in which pods get them
 	ClusterDomain string       // "" for none: then a pod's search list is the node's
-	// Addresses are the node's own. They count only without Host: a pod then asks the loopback address of each one's family.
+	// Addresses are the node's own. They count only without Host: a pod then queries the loopback address of each one's family.
 	Addresses []netip.Addr
 	// Locals has, by cluster DNS address, the node's local address that may stand in its place, as Overlay.Instead has them.
 	Locals map[string]string

@@ -366,7 +366,7 @@ func TestOverAndSpell(t *testing.T) {
 		{Policy: None, Settings: settings("9.9.9.9", "", "ndots:2")}, {Settings: settings("local", "", "ndots:3")},
 		{Policy: ClusterFirst, Settings: settings("1.1.1.1 local", "", "")}, {Policy: Default}, {Policy: ClusterFirst, Settings: settings("", "z.example", "ndots:2")},
 	}
-	// The word itself is nobody's nameserver: it is laid as what it stands for.
+	// The word itself is no nameserver: it is laid as what it stands for.
 	form := func(pod Pod, o Overlay) Result {
 		if o.NamesLocal() {
 			o = o.Spell(node, pod.Namespace)

@@ -114,7 +114,7 @@ func ParsePolicy(name string) (Policy, error) {
 type Overlay struct {
 	Policy Policy `json:"policy,omitempty"`
 	Settings
-	// Instead has, by nameserver, the one that stands in its place, both as netip.Addr writes them. Nobody writes it: it is what Spell
+	// Instead has, by nameserver, the one that stands in its place, both as netip.Addr writes them. It is not written: it is what Spell
 	// makes of the word Local.
 	Instead map[string]string `json:"instead,omitempty"`
 }

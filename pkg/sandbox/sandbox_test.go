@@ -35,7 +35,7 @@ func pattern(t *testing.T, name string) (pattern, path string) {
 }
 
 func TestFindAndWrite(t *testing.T) {
-	testutil.RequireRoot(t) // the file is somebody else's
+	testutil.RequireRoot(t) // the file is another program's
 	none, _ := pattern(t, "none")
 	here, path := pattern(t, "here")
 	patterns := []string{none, here}

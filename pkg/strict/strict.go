@@ -225,7 +225,7 @@ func Nearest(key string, known ...string) (near string, ok bool) {
 	return near, least < 3
 }
 
-// distance is the number of single edits between a and b (Levenshtein). It is not asked to be exact for texts that no slip joins.
+// distance is the number of single edits between a and b (Levenshtein). It need not be exact for texts that no slip joins.
 func distance(a, b string) int {
 	if d := len(a) - len(b); d > 2 || d < -2 {
 		return 3
@@ -294,7 +294,7 @@ func IsDomain(s string) bool {
 	return true
 }
 
-// Join makes the path of a key. A key that is no word is quoted: it may have come from anybody.
+// Join makes the path of a key. A key that is no word is quoted: it may have come from any source.
 func Join(field, key string) string {
 	if !IsWord(key) || len(key) > 60 {
 		key = Quote(key)

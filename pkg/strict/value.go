@@ -31,7 +31,7 @@ type Value struct {
 	Kind  Kind
 	Text  string // of a String: what it holds; of the other scalars: as it is written
 
-	raw     []byte // JSON, valid; what is inside is read from it when it is asked for
+	raw     []byte // JSON, valid; what is inside is read from it when it is needed
 	items   []Value
 	members []Member
 }

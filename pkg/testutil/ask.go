@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AskOptions say how to ask. The zero value is a plain question from any port, with Attempt to wait.
+// AskOptions are the options of a query. The zero value is a plain query from any port, with Attempt to wait.
 type AskOptions struct {
 	Timeout time.Duration  // per query; 0: Attempt. Silence where no answer may come
 	Source  netip.AddrPort // local address and port, either may be unset
@@ -48,14 +48,14 @@ func (a *Answer) String() string {
 	return fmt.Sprintf("%s #%d %s from %s, %d bytes", a.Who, a.Serial, a.Rcode(), a.From, a.Size)
 }
 
-// WrongSourceError is an answer that came from another address than the one asked; a real client would not see it.
+// WrongSourceError is an answer that came from another address than the queried one; a real client would not see it.
 type WrongSourceError struct{ Asked, Came netip.AddrPort }
 
 func (e *WrongSourceError) Error() string {
 	return fmt.Sprintf("asked %s but the answer came from %s", e.Asked, e.Came)
 }
 
-// Ask asks one query from ns on a socket of its own; network is "udp" or "tcp". The UDP socket is not connected, so
+// Ask sends one query from ns on a socket of its own; network is "udp" or "tcp". The UDP socket is not connected, so
 // that an answer from a wrong source is distinguished (WrongSourceError) from none (os.ErrDeadlineExceeded).
 func Ask(ns *NetNS, server netip.AddrPort, name string, qtype uint16, network string, opts AskOptions) (*Answer, error) {
 	if network == "udp" {
@@ -74,7 +74,7 @@ func Ask(ns *NetNS, server netip.AddrPort, name string, qtype uint16, network st
 	return c.Ask(name, qtype)
 }
 
-// WantWho asks once for a TXT record and fails the test unless the named server's answer comes back.
+// WantWho queries a TXT record once and fails the test unless the named server's answer comes back.
 func WantWho(t TB, want string, ns *NetNS, server netip.AddrPort, name string, network string) *Answer {
 	t.Helper()
 	answer, err := Ask(ns, server, name, dns.TypeTXT, network, AskOptions{EDNS: 1232})
@@ -125,7 +125,7 @@ func firstTXT(m *dns.Msg) *dns.TXT {
 	return nil
 }
 
-// Socket is one UDP socket, not connected and kept open: one source port that may ask several servers in turn.
+// Socket is one UDP socket, not connected and kept open: one source port that may query several servers in turn.
 type Socket struct {
 	conn *net.UDPConn
 	opts AskOptions
@@ -151,7 +151,7 @@ func OpenUDP(ns *NetNS, is4 bool, opts AskOptions) (*Socket, error) {
 	return &Socket{conn: conn, opts: opts}, nil
 }
 
-// Ask asks a server and waits for its answer; answers to earlier queries are passed over.
+// Ask queries a server and waits for its answer; answers to earlier queries are passed over.
 func (s *Socket) Ask(server netip.AddrPort, name string, qtype uint16) (*Answer, error) {
 	m := question(name, qtype, s.opts)
 	raw, err := m.Pack()
@@ -231,7 +231,7 @@ func Dial(ns *NetNS, network string, server netip.AddrPort, opts AskOptions) (*C
 	return &Conn{conn: &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}, network: network, server: server, opts: opts}, nil
 }
 
-// Ask asks and waits for the answer; late answers to earlier queries are passed over.
+// Ask sends a query and waits for the answer; late answers to earlier queries are passed over.
 func (c *Conn) Ask(name string, qtype uint16) (*Answer, error) {
 	return c.exchange(c.question(name, qtype))
 }
@@ -260,7 +260,7 @@ func (c *Conn) exchange(m *dns.Msg) (*Answer, error) {
 	}
 }
 
-// Send asks without waiting; Receive takes the answer, known by its id.
+// Send sends a query without waiting; Receive takes the answer, known by its id.
 func (c *Conn) Send(name string, qtype uint16) (id uint16, err error) {
 	m := c.question(name, qtype)
 	return m.Id, c.write(m)

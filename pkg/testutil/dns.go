@@ -65,7 +65,7 @@ type Behaviour struct {
 
 // Question is one query as a server got it.
 type Question struct {
-	Name     string // as asked, with the final dot
+	Name     string // as queried, with the final dot
 	Type     uint16
 	Network  string         // "udp" or "tcp"
 	From, To netip.AddrPort // To is the address listened on
@@ -176,7 +176,7 @@ func (s *DNSServer) Stop() {
 	s.running = nil
 	s.mu.Unlock()
 	done, cancel := context.WithCancel(context.Background())
-	cancel() // close at once, wait for nobody
+	cancel() // close at once, wait for no client
 	for _, server := range running {
 		_ = server.ShutdownContext(done)
 	}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Forger sends ICMP errors that quote a datagram of somebody's, as a router would that could not pass it on. It belongs to the netns that it
+// Forger sends ICMP errors that quote another program's datagram, as a router would that could not pass it on. It belongs to the netns that it
 // was made in.
 type Forger struct {
 	t        testing.TB

@@ -47,7 +47,7 @@ func (n *NetNS) Bridge(name string, ports ...string) {
 	}
 }
 
-// randomMAC is a hardware address of nobody's.
+// randomMAC is an unused hardware address.
 func randomMAC() net.HardwareAddr {
 	mac := make(net.HardwareAddr, 6)
 	_, _ = rand.Read(mac)     // never fails

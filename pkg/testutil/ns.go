@@ -30,7 +30,7 @@ const runTimeout = 5 * time.Minute
 // NetNS is a network namespace of its own, with loopback up. All methods may be called from any goroutine.
 type NetNS struct {
 	t      TB
-	name   string // as asked for, for messages
+	name   string // as given, for messages
 	path   string
 	lock   *os.File // flocked while the owner lives
 	file   *os.File

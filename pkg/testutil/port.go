@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// The ports that FreePort chooses from. Linux gives clients ports from 32,768 on (net.ipv4.ip_local_port_range), so nobody gets one of
+// The ports that FreePort chooses from. Linux gives clients ports from 32,768 on (net.ipv4.ip_local_port_range), so no client gets one of
 // these by chance between a test's look and its bind.
 const (
 	portLeast = 20_000
@@ -15,7 +15,7 @@ const (
 )
 
 // FreePort returns a port of this netns that is free on each address, for UDP and TCP. No address: 127.0.0.1. The caller binds it. Until
-// the end of the test nobody else gets it from this function, in whichever process: a server may take its time to bind it.
+// the end of the test no other caller gets it from this function, in whichever process: a server may take its time to bind it.
 func FreePort(t TB, addresses ...string) uint16 {
 	t.Helper()
 	if len(addresses) == 0 {

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// Program runs f with a TB that is no test: what a demonstration needs. It returns what Fatalf said, or ctx's error where
+// Program runs f with a TB that is no test: what a demonstration needs. It returns Fatalf's text, or ctx's error where
 // ctx ended first, and in every case runs the cleanups, last registered first, before it returns. f is then left to
 // itself: the caller should exit. Logf writes lines to out.
 func Program(ctx context.Context, out io.Writer, f func(TB)) error {

@@ -31,7 +31,7 @@ type TB interface {
 }
 
 // Skip ends a test that cannot run here. It prints one stable line per skip, "SKIP-REASON: <test>: <reason>", which CI
-// holds against the list of skips that are allowed: a skip nobody expected must not pass for a success.
+// holds against the list of skips that are allowed: an unexpected skip must not pass for a success.
 func Skip(t testing.TB, reason string) {
 	t.Helper()
 	// Not t.Log: its lines are shown with -v only.
@@ -63,7 +63,7 @@ func RequireSysctl(t testing.TB, ns *NetNS, key string) {
 	}
 }
 
-// Slowness is how much slower than a real machine the one at hand is, as the variable NEARDNS_SLOWNESS says; 1 by default.
+// Slowness is how much slower than a real machine the one at hand is, as the variable NEARDNS_SLOWNESS has it; 1 by default.
 // Software emulation takes about ten times as long. What a test adds to a promised time for busy machines is multiplied by it.
 func Slowness() time.Duration {
 	n, err := strconv.Atoi(os.Getenv("NEARDNS_SLOWNESS"))

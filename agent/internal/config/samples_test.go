@@ -24,7 +24,7 @@ func TestSamples(t *testing.T) {
 		})
 	}
 
-	// The full sample is where keys are documented: it must have all, with their defaults unless it says otherwise, and
+	// The full sample is where keys are documented: it must have all, with their defaults unless a line has another, and
 	// be right about what reloads.
 	text := read(t, "../../../conf/nodeconfig-full.yaml")
 	full := load(t, text, w)

@@ -345,7 +345,7 @@ func TestFileKeepsForeignLabels(t *testing.T) {
 	}
 	f, free, refused := &file{root: root}, false, error(nil)
 	testutil.WithoutCapabilities(t, func() {
-		// Linux 6.1 lets anybody set one, where BPF is one of its security modules.
+		// Linux 6.1 lets every process set one, where BPF is one of its security modules.
 		other := filepath.Join(t.TempDir(), "other")
 		if err := os.WriteFile(other, nil, 0o600); err != nil {
 			t.Error(err)

@@ -199,7 +199,7 @@ func (a *agent) cleanUp(first plan.Plan, err error) error {
 	return errors.Join(err, a.role.cleanUp(first))
 }
 
-// entry answers with the cache's entry for a question, which the request has in hexadecimal wire form.
+// entry answers with the cache's entry for a question section, which the request has in hexadecimal wire form.
 func (a *agent) entry(w http.ResponseWriter, r *http.Request) {
 	question, err := hex.DecodeString(r.FormValue("question"))
 	if err != nil || len(question) < 5 || len(question) > 259 { // a name, type and class (RFC 1035, section 4.1.2)

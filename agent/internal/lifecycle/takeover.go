@@ -153,7 +153,7 @@ type takeover struct {
 	lastLogged string // why it did not hand over, or that this agent stands by
 }
 
-// request asks the active agent for the node. If it returns neither an ownership nor an error, try again later.
+// request requests the node from the active agent. If it returns neither an ownership nor an error, try again later.
 func (t *takeover) request(ctx context.Context, held *LockedError) (*ownership, error) {
 	a, s := t.agent, t.successor
 	release := reserveLow() // for the sockets that the active agent sends

@@ -207,7 +207,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// The three placements of the enhancement that this API is made after choose the nodes that it says.
+// The three placements of the enhancement that this API is made after choose the nodes that it names.
 func TestSeedExamples(t *testing.T) {
 	nodes := []Node{
 		node("infra", "node-role.kubernetes.io/infra=", "taint=node-role.kubernetes.io/infra:NoSchedule"),

@@ -13,7 +13,7 @@ import (
 
 // TestWalk goes through random clusters to which anything happens at any time, with a DaemonSet controller that does its part some time and a
 // controller that dies between any two patches. No step of it may break what make before break promises, and once nothing happens any more,
-// every node is as the placement says.
+// every node is as the placement has it.
 func TestWalk(t *testing.T) {
 	excluded, converged := 0, 0
 	for seed := range uint64(60) {
@@ -111,7 +111,7 @@ func (w *world) daemonSet() {
 	}
 }
 
-// step does what Decide says, or the beginning of it, and returns how many nodes it excluded.
+// step does what Decide decides, or the beginning of it, and returns how many nodes it excluded.
 func (w *world) step(t *testing.T, whole bool) int {
 	t.Helper()
 	before := len(w.serving())

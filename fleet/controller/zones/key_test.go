@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestReadKey has Secrets, and what is wrong with them. No error tells the value.
+// TestReadKey has Secrets, and what is wrong with them. No error shows the value.
 func TestReadKey(t *testing.T) {
 	const secret = "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"
 	for name, c := range map[string]struct {

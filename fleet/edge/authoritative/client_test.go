@@ -28,7 +28,7 @@ func subnetOf(m *dns.Msg) *dns.EDNS0_SUBNET {
 	return nil
 }
 
-// TestSubnet: the client subnet of a listed resolver counts, nobody else's; the scope is the network that matched.
+// TestSubnet: the client subnet of a listed resolver counts, no other's; the scope is the network that matched.
 func TestSubnet(t *testing.T) {
 	app := "app." + origin
 	s := serve(t, authoritative.Options{Resolvers: []netip.Prefix{resolver}}, append(base(t), published(pub(app, "ie", 1, "192.0.2.1"), pub(app, "de", 1, "192.0.2.2"))...))
@@ -81,7 +81,7 @@ func TestSubnet(t *testing.T) {
 	}
 }
 
-// TestScope: whoever is in the scope of an answer gets the same choice, of hosts with one cluster a place.
+// TestScope: every client in the scope of an answer gets the same choice, of hosts with one cluster a place.
 func TestScope(t *testing.T) {
 	app := "app." + origin
 	s := serve(t, authoritative.Options{Resolvers: []netip.Prefix{resolver}}, append(base(t), published(pub(app, "ie", 1, "192.0.2.1"), pub(app, "de", 1, "192.0.2.2"),

@@ -64,7 +64,7 @@ func newPair(t testing.TB, o authoritative.Options, records []dns.RR, watch auth
 	return p
 }
 
-// fast asks before the chain; ok is false where the chain is to answer.
+// fast queries before the chain; ok is false where the chain is to answer.
 func (p *pair) fast(m []byte, from netip.Addr, tcp bool) (answer []byte, ok bool) {
 	b, _, ok := p.hits.Answer([]byte("before"), &fastpath.Query{Wire: m, Client: from, TCP: tcp, Received: time.Unix(0, 0)})
 	if !ok || !bytes.HasPrefix(b, []byte("before")) {
@@ -73,7 +73,7 @@ func (p *pair) fast(m []byte, from netip.Addr, tcp bool) (answer []byte, ok bool
 	return b[len("before"):], true
 }
 
-// slow asks the chain, as the front does. It returns nil where the DNS library takes the message for no query, or nobody answers.
+// slow queries the chain, as the front does. It returns nil where the DNS library takes the message for no query, or no server answers.
 func (p *pair) slow(m []byte, from netip.Addr, tcp bool) *dns.Msg {
 	if len(m) < 12 {
 		return nil
@@ -110,7 +110,7 @@ func (w *taker) WriteMsg(m *dns.Msg) error {
 	return w.got.Unpack(b)
 }
 
-// same asks both ways, and reports whether the one before the chain answered: then by the same bytes as the chain, whose names are shortened
+// same queries both ways, and reports whether the one before the chain answered: then by the same bytes as the chain, whose names are shortened
 // here, since CoreDNS's writer leaves them long where there is room. Where the query's letters are not all small, the zone's names may
 // have its letters in the answer.
 func (p *pair) same(t *testing.T, what string, m []byte, from netip.Addr, tcp bool) bool {
@@ -223,7 +223,7 @@ func manifold(t testing.TB) []dns.RR {
 		"@ 60 IN MX 10 mail\nmail 60 IN A 198.51.100.25\n")...)
 }
 
-// TestHitsAsTheChain puts queries of all shapes: whoever stands before the chain reports what the chain says, or leaves it to the chain.
+// TestHitsAsTheChain puts queries of all shapes: the handler before the chain answers as the chain does, or leaves it to the chain.
 func TestHitsAsTheChain(t *testing.T) {
 	rng := rand.New(rand.NewPCG(15, 20))
 	p := newPair(t, authoritative.Options{Resolvers: []netip.Prefix{resolver, netip.MustParsePrefix("2001:db8:1::/48")}}, manifold(t), sick(rng))
@@ -312,7 +312,7 @@ func TestHitsOfRandomZones(t *testing.T) {
 	}
 }
 
-// TestHitsAreCountedAlike: the edge's counts and CoreDNS's grow by the same whoever answers, but for times and for the answers' sizes, which
+// TestHitsAreCountedAlike: the edge's counts and CoreDNS's grow by the same for either, but for times and for the answers' sizes, which
 // CoreDNS counts before their names are shortened.
 func TestHitsAreCountedAlike(t *testing.T) {
 	p := newPair(t, authoritative.Options{}, manifold(t), unwatched)

@@ -105,7 +105,7 @@ text 60 IN TXT "text"
 }
 
 // TestSubset is the invariant: whatever clusters publish and the client, an edge's answer is a non-empty part of the addresses that the
-// zone holds for the host, of a host that a plain server answers for; and all else is what a plain server says.
+// zone holds for the host, of a host that a plain server answers for; and all else is as a plain server's.
 func TestSubset(t *testing.T) {
 	rng := rand.New(rand.NewPCG(15, 11))
 	var asked, narrowed int
@@ -194,7 +194,7 @@ func randomZone(t testing.TB, rng *rand.Rand) []dns.RR {
 		ps = append(ps, p)
 	}
 	records := published(ps...)
-	// A peer's text, or half of a write: records come and go beside their bookkeeping.
+	// A peer's text, or half of a write: records come and go without their bookkeeping.
 	for range rng.IntN(6) {
 		if len(records) > 0 {
 			at := rng.IntN(len(records))
@@ -295,7 +295,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestHealth: the sick leave an answer while anybody is well.
+// TestHealth: sick addresses leave an answer while any is healthy.
 func TestHealth(t *testing.T) {
 	app, simple := "app."+origin, "simple."+origin
 	check := &zone.Health{Protocol: zone.HTTPS, Port: 443, Path: "/healthz"}
@@ -406,7 +406,7 @@ func TestTwoDefaults(t *testing.T) {
 	}
 }
 
-// TestCheckedIsHeld: a peer's text has nobody probed whom the zone does not hold for the host, so that he cannot use up what edges probe.
+// TestCheckedIsHeld: a peer's text makes the edge probe no address that the zone does not have for the host, so that the peer cannot use up what edges probe.
 func TestCheckedIsHeld(t *testing.T) {
 	app := "app." + origin
 	ours, forged := pub(app, "", 1, "192.0.2.1"), pub(app, "", 1, "192.0.2.1", "203.0.113.66")
@@ -494,7 +494,7 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
-// TestNotify: a NOTIFY for the zone goes to whoever reads it, and its answer reports whether it counts.
+// TestNotify: a NOTIFY for the zone goes to a program that reads it, and its answer reports whether it counts.
 func TestNotify(t *testing.T) {
 	var from []string
 	s := serve(t, authoritative.Options{Notified: func(zone string, sender netip.Addr) bool {

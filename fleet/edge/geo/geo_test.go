@@ -99,7 +99,7 @@ func TestLocate(t *testing.T) {
 	}
 }
 
-// TestScope draws networks that lie in each other, in the ranges and in a database, and holds a scope to its promise: whoever is in it
+// TestScope draws networks that lie in each other, in the ranges and in a database, and holds a scope to its promise: each address in it
 // is in the same place.
 func TestScope(t *testing.T) {
 	rng := rand.New(rand.NewPCG(15, 10))
@@ -136,7 +136,7 @@ func TestScope(t *testing.T) {
 		for range 500 {
 			a := address()
 			p, bits := l.Locate(a)
-			// The ranges as a list says them.
+			// The ranges as a list has them.
 			var longest netip.Prefix
 			for n := range listed {
 				if n.Contains(a) && (!longest.IsValid() || n.Bits() > longest.Bits()) {
@@ -146,7 +146,7 @@ func TestScope(t *testing.T) {
 			if longest.IsValid() && !slices.Equal(p, listed[longest]) {
 				t.Fatalf("round %d: %s is in %s, %v, not %v", round, a, longest, listed[longest], p)
 			}
-			for range 20 { // somebody else in the scope
+			for range 20 { // another address in the scope
 				other := a.AsSlice()
 				for bit := bits; bit < a.BitLen(); bit++ {
 					if rng.IntN(2) == 0 {

@@ -19,7 +19,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/torgeo"
 )
 
-// TestOracle compares places in a database of real ranges with what mmdblookup says, MaxMind's own program. Usually it takes every 50th
+// TestOracle compares places in a database of real ranges with the output of mmdblookup, MaxMind's own program. Usually it takes every 50th
 // range and 300 addresses; NEARDNS_GEO_ADDRESSES=100000 takes all ranges and so many addresses, which takes ten minutes.
 func TestOracle(t *testing.T) {
 	if _, err := exec.LookPath("mmdblookup"); err != nil {
@@ -100,7 +100,7 @@ func TestOracle(t *testing.T) {
 
 var isoCode = regexp.MustCompile(`"([A-Z]{2})" <utf8_string>`)
 
-// mmdblookup asks for an address's country; "" for none.
+// mmdblookup looks up an address's country; "" for none.
 func mmdblookup(t *testing.T, file string, a netip.Addr) (string, error) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "mmdblookup", "--file", file, "--ip", a.String(), "country", "iso_code").CombinedOutput()

@@ -167,7 +167,7 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// TestSet: zones share targets, what stays keeps its state, what nobody wants is checked no more.
+// TestSet: zones share targets, what stays keeps its state, what no zone wants is checked no more.
 func TestSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -237,7 +237,7 @@ func TestRefusedIsSaid(t *testing.T) {
 	c.Wait()
 }
 
-// TestProbe asks real servers.
+// TestProbe probes real servers.
 func TestProbe(t *testing.T) {
 	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {

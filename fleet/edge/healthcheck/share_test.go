@@ -29,7 +29,7 @@ func many(net byte, n int) (out []healthcheck.Check) {
 
 var ten = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 
-// TestStarved: a cluster with thousands of targets that never answer, each of which holds a probe's slot the longest, delays nobody else's
+// TestStarved: a cluster with thousands of targets that never answer, each of which holds a probe's slot the longest, delays no other's
 // probes, also where it publishes another cluster's addresses as its own. Those of a cluster that dies are sick in time, and well in time.
 func TestStarved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

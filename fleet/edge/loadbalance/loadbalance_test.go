@@ -91,7 +91,7 @@ func TestWeights(t *testing.T) {
 	}
 }
 
-// FuzzOf holds what any choice must be: somebody who is there, and well where anybody is.
+// FuzzOf holds what any choice must be: a cluster that is there, and a healthy one if any is.
 func FuzzOf(f *testing.F) {
 	f.Add(uint64(0), []byte{0, 1, 2, 3})
 	f.Add(uint64(math.MaxUint64), []byte{255, 255, 8, 9, 10, 64})

@@ -83,7 +83,7 @@ func TestFollow(t *testing.T) {
 	})
 }
 
-// TestRestored: a primary that comes back from a backup may reach the serial that the copy has before the copy asks again. What it then says of
+// TestRestored: a primary that comes back from a backup may reach the serial that the copy has before the copy's next query. What it then answers about
 // changes since that serial is of another history, and fits all the same. The same is true of a copy that was restarted meanwhile.
 func TestRestored(t *testing.T) {
 	for _, restarted := range []bool{false, true} {
@@ -123,7 +123,7 @@ func TestRestored(t *testing.T) {
 }
 
 // TestAnotherHistory: a primary that was restored between two looks, and brought to the copy's serial by others' writes before the second, is
-// told from itself by a whole transfer from time to time, and in between that is not asked for.
+// distinguished by a whole transfer from time to time, and not in between.
 func TestAnotherHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, s := &primary{now: version(5, "a", "dead")}, &served{}
@@ -149,7 +149,7 @@ func TestFollowAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old, s := &hanging{primary: primary{now: version(5, "a")}}, &served{}
 		c := New(quiet, zone, filepath.Join(t.TempDir(), "z.zone"), old, s.serve)
-		c.Follow(old) // nobody looks yet
+		c.Follow(old) // no check runs yet
 		stop := run(t, c)
 		defer stop()
 		sleep(time.Second)
@@ -216,7 +216,7 @@ func TestSOA(t *testing.T) {
 	}
 }
 
-// TestNotifyFlood: whoever writes the primary's address as the sender of NOTIFYs has it queried ten times a second at most.
+// TestNotifyFlood: a program that writes the primary's address as the sender of NOTIFYs has it queried ten times a second at most.
 func TestNotifyFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, s := &primary{now: version(1, "a")}, &served{}
@@ -237,7 +237,7 @@ func TestNotifyFlood(t *testing.T) {
 	})
 }
 
-// TestTooLarge: a zone that grew beyond the bound changes nothing, and what is wrong is said.
+// TestTooLarge: a zone that grew beyond the bound changes nothing, and what is wrong is reported.
 func TestTooLarge(t *testing.T) {
 	p, s := &primary{now: version(1, "a")}, &served{}
 	c := New(quiet, zone, filepath.Join(t.TempDir(), "z.zone"), p, s.serve)

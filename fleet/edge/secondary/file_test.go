@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// TestDiskBack: while the disk takes nothing, the file of before keeps its time, since a restart tells the zone's age by it; when there is
+// TestDiskBack: while the disk takes nothing, the file of before keeps its time, since a restart shows the zone's age by it; when there is
 // room again, the zone is saved without a change.
 func TestDiskBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -25,7 +25,7 @@ func TestDiskBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Somebody's file stands where the new one would be written, as nothing can be on a full disk.
+		// Another program's file is where the new one would be written, as nothing can be on a full disk.
 		if err := os.Rename(folder, folder+".away"); err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +96,7 @@ func testFile(t *testing.T) {
 	if c := New(quiet, zone, file, p, new(served).serve); time.Since(c.State().Current) < 0 || time.Since(c.State().Current) > time.Minute {
 		t.Errorf("age %s of a file from the future", time.Since(c.State().Current))
 	}
-	// A folder that cannot be written keeps nobody from being served.
+	// A folder that cannot be written keeps no client from being served.
 	s = &served{}
 	c = New(quiet, zone, filepath.Join("/proc/nowhere", "z.zone"), p, s.serve)
 	stop = run(t, c)

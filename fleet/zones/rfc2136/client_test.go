@@ -21,7 +21,7 @@ const origin = "example.org."
 
 var key = Key{Name: "Key.example.org", Algorithm: "hmac-sha256", Secret: "MDEyMzQ1Njc4OWFiY2RlZg=="}
 
-// fake answers one query over a pipe as script says: the messages that it returns are sent, and the connection ends.
+// fake answers one query over a pipe by its script: the messages that it returns are sent, and the connection ends.
 type fake struct {
 	t      *testing.T
 	script func(q *dns.Msg, mac string) [][]byte
@@ -101,7 +101,7 @@ func rrs(t testing.TB, lines ...string) []dns.RR {
 	return out
 }
 
-// What a server says is one kind of error each; none of them is taken for a change that was made.
+// A server's refusal is one kind of error each; none of them is taken for a change that was made.
 func TestUpdateAnswers(t *testing.T) {
 	code := func(rcode int) func(*dns.Msg, *dns.TSIG) { return func(m *dns.Msg, _ *dns.TSIG) { m.Rcode = rcode } }
 	failed := func(rcode int, tsig uint16) func(*dns.Msg, *dns.TSIG) {

@@ -27,7 +27,7 @@ const (
 	Cut          Kind = "Cut"          // an incomplete transfer
 )
 
-// Error is the reason why the primary did not do what it was asked to do.
+// Error is the reason why the primary did not make the change.
 type Error struct {
 	Kind Kind
 	Skew time.Duration // with ClockSkew: the server's clock minus ours, in whole seconds

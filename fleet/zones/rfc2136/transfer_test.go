@@ -403,7 +403,7 @@ func FuzzAssemble(f *testing.F) {
 	})
 }
 
-// What a server says is read without a failure, and never taken for a success that it is not.
+// A server's message is read without a failure, and never taken for a success that it is not.
 func FuzzAnswer(f *testing.F) {
 	m := new(dns.Msg)
 	m.SetUpdate(origin)

@@ -130,7 +130,7 @@ func TestNotRemovable(t *testing.T) {
 
 func newHerdNames(from, to int) []string { return (*herd)(nil).clusters(from, to) }
 
-// When a cut ends that kept half of all away, some come back before others: nobody is removed for that.
+// When a cut ends that kept half of all away, some come back before others: no cluster is removed for that.
 func TestCutEnds(t *testing.T) {
 	h := newHerd(t, 50)
 	h.pass(20, h.clusters(25, 50)...)

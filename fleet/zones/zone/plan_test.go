@@ -513,7 +513,7 @@ func TestWildcardLevelMoves(t *testing.T) {
 	}
 }
 
-// A host that a person made is as before when the clusters that published it are gone, whoever leaves first: TTLs too, and the address that a
+// A host that a person made is as before when the clusters that published it are gone, in whatever order they leave: TTLs too, and the address that a
 // cluster published as well. With adopt that address goes.
 func TestForeignAddressesStay(t *testing.T) {
 	byHand := rrs(t, "www.example.org. 300 IN A 192.0.2.10", "www.example.org. 300 IN A 192.0.2.11", "www.example.org. 600 IN AAAA 2001:db8::1")
@@ -563,7 +563,7 @@ func TestForeignAddressesStay(t *testing.T) {
 	}
 }
 
-// An address that one cluster published as a person's becomes the clusters' when a record says adopt.
+// An address that one cluster published as a person's becomes the clusters' when a record has adopt.
 func TestAdoptLater(t *testing.T) {
 	p := &primary{t, map[string][]dns.RR{}}
 	p.add(rrs(t, "www.example.org. 300 IN A 192.0.2.1")[0])

@@ -11,7 +11,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// primary takes messages as RFC 2136 says (sections 3.2 and 3.4.2), whole or not at all.
+// primary takes messages as RFC 2136 requires (sections 3.2 and 3.4.2), whole or not at all.
 type primary struct {
 	t    testing.TB
 	sets map[string][]dns.RR // by name
@@ -267,7 +267,7 @@ func chaos(t *testing.T, r *rand.Rand, seed uint64) {
 	settled(t, p, all, foreign)
 }
 
-// settle has all clusters read and send in turns until nobody has anything to say.
+// settle has all clusters read and send in turns until none has anything to send.
 func settle(t *testing.T, p *primary, all []*writer, hosts []string) {
 	for range 20 {
 		said := false

@@ -54,7 +54,7 @@ func TestRestore(t *testing.T) {
 	})
 }
 
-// BIND takes 100 RRs in a set as installed. A host that is full serves as many, the others are named, nobody tries on and on, and room that
+// BIND takes 100 RRs in a set as installed. A host that is full serves as many, the others are named, no cluster tries on and on, and room that
 // becomes free is used.
 func TestFull(t *testing.T) {
 	zoneserver.Require(t, zoneserver.BIND)
@@ -98,7 +98,7 @@ func TestFull(t *testing.T) {
 	})
 }
 
-// While the primary is away nobody storms it, what is to be written waits, and is there soon after.
+// While the primary is away no cluster storms it, what is to be written waits, and is there soon after.
 func TestAway(t *testing.T) {
 	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
 		var dials atomic.Int64
@@ -137,7 +137,7 @@ func TestAway(t *testing.T) {
 }
 
 // A cluster that was cut off for so long that others removed it is back as soon as its way is, however often that happens: no other fights it.
-// How soon a cluster asks a primary that was away: TestLongAway.
+// How soon a cluster queries a primary that was away: TestLongAway.
 func TestCutOff(t *testing.T) {
 	zoneserver.Require(t, zoneserver.Knot)
 	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})

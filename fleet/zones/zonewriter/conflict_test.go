@@ -92,7 +92,7 @@ func TestForeignKey(t *testing.T) {
 		if h := z.Hosts["www."+origin]; h != nil && len(h.Claims) > 0 || len(z.Beats) > 0 {
 			t.Errorf("written with a foreign key: %+v, %+v", h, z.Beats)
 		}
-		if s.Kind() != zoneserver.PowerDNS { // which applies what it permits and says NOERROR
+		if s.Kind() != zoneserver.PowerDNS { // which applies what it permits and answers NOERROR
 			exact(t, z, nil)
 		}
 	})
@@ -312,7 +312,7 @@ func TestBusyNeighbour(t *testing.T) {
 					return &dns.TXT{Hdr: dns.RR_Header{Name: "192-0-2-1.a0.r._shared._neardns." + origin, Rrtype: dns.TypeTXT, Class: class}, Txt: []string{fmt.Sprintf("n%d", n)}}
 				}
 				for neighbour.Update(ctx, nil, []dns.RR{rr(dns.ClassNONE, changes), rr(dns.ClassINET, changes+1)}) != nil && ctx.Err() == nil {
-					continue // PowerDNS says SERVFAIL now and then
+					continue // PowerDNS answers SERVFAIL now and then
 				}
 				changes++
 			}

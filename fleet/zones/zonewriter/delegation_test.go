@@ -14,7 +14,7 @@ import (
 )
 
 // TestNameServers: the name server of a delegated zone is a host of the parent zone that each cluster with edges publishes, next to the cut or
-// below it, as glue. Whoever follows the parent's referral finds the addresses of all of them at any time, and nobody writes an NS record
+// below it, as glue. A resolver that follows the parent's referral finds the addresses of all of them at any time, and no program writes an NS record
 // (D-067).
 func TestNameServers(t *testing.T) {
 	onEach(t, zoneserver.Config{Records: []string{"child 60 IN NS edges", "glued 60 IN NS ns.glued"}}, func(t *testing.T, s *zoneserver.Server) {
@@ -24,7 +24,7 @@ func TestNameServers(t *testing.T) {
 			m, _, err := (&dns.Client{Net: "tcp", Timeout: 5 * time.Second}).Exchange(q, s.Addr().String())
 			return m, err
 		}
-		// refers waits until a resolver that asks the parent for a name of a delegated zone is sent to addresses.
+		// refers waits until a resolver that queries the parent for a name of a delegated zone is sent to addresses.
 		refers := func(child, server string, addresses ...string) {
 			t.Helper()
 			slices.Sort(addresses)

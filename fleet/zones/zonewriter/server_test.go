@@ -118,7 +118,7 @@ func (c *cluster) clean(t *testing.T) {
 func read(t *testing.T, s *zoneserver.Server) *zone.State {
 	t.Helper()
 	var rrs []dns.RR
-	testutil.Eventually(t, func() (err error) { // BIND says SERVFAIL to the eleventh transfer at a time
+	testutil.Eventually(t, func() (err error) { // BIND answers SERVFAIL to the eleventh transfer at a time
 		rrs, err = s.Transfer()
 		return err
 	})

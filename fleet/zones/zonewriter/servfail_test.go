@@ -74,7 +74,7 @@ func beats(m *dns.Msg) bool {
 	return !slices.ContainsFunc(m.Ns, func(rr dns.RR) bool { return dns.CountLabel(rr.Header().Name) != 2+dns.CountLabel(origin) })
 }
 
-// neverFull watches a host's status until done says nil, and fails if it ever names a set that is full.
+// neverFull watches a host's status until done returns nil, and fails if it ever names a set that is full.
 func neverFull(t *testing.T, c *cluster, host string, done func(zonewriter.Status) error) {
 	t.Helper()
 	testutil.Eventually(t, func() error {
@@ -86,7 +86,7 @@ func neverFull(t *testing.T, c *cluster, host string, done func(zonewriter.Statu
 	})
 }
 
-// A server says SERVFAIL to each update for a while. No set is taken to be full for that, whatever the host has. Each cluster waits as for a
+// A server answers SERVFAIL to each update for a while. No set is taken to be full for that, whatever the host has. Each cluster waits as for a
 // server that is away, its hosts together, gives the reason, and is whole soon after.
 func TestServerFails(t *testing.T) {
 	zoneserver.Require(t, zoneserver.Knot)

@@ -188,7 +188,7 @@ func TestUnanswered(t *testing.T) {
 	}
 }
 
-// Somebody deletes a cluster's records by hand. They are written again at once, then ever more rarely, with a reason. A change is
+// An operator deletes a cluster's records by hand. They are written again at once, then ever more rarely, with a reason. A change is
 // written as well; TestRepairPause shows that it does not wait for the repair.
 func TestOverwritten(t *testing.T) {
 	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
@@ -227,7 +227,7 @@ func TestOverwritten(t *testing.T) {
 	})
 }
 
-// An address that somebody added by hand, with another TTL, keeps no cluster from the host, and stays. What a cluster has in the zone without
+// An address that another program added by hand, with another TTL, keeps no cluster from the host, and stays. What a cluster has in the zone without
 // knowing it, as after a restore, goes when it publishes the host again and leaves it.
 func TestByHand(t *testing.T) {
 	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
@@ -318,7 +318,7 @@ func TestCounted(t *testing.T) {
 	for i := range 10 {
 		burst = append(burst, simple(fmt.Sprintf("h%d", i), "192.0.2.3"))
 	}
-	for range 3 { // each is changed to and fro, and says in the end what it said first
+	for range 3 { // each is changed to and fro, and ends as it began
 		for _, p := range burst {
 			c.set(t, p)
 			other := p

@@ -118,7 +118,7 @@ func (a *asker) look() (u used, err error) {
 	return u, err
 }
 
-// settle has the thread run where it is told and wake up when it wants to, not up to 50 µs later (timer slack, prctl(2)).
+// settle has the thread run on its CPU and wake up when it wants to, not up to 50 µs later (timer slack, prctl(2)).
 func (a *asker) settle() error {
 	debug.SetGCPercent(-1) // a run allocates next to nothing
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0); err != nil {
@@ -179,7 +179,7 @@ func (a *asker) fullSpeed() error {
 	}
 }
 
-// paced asks at the rate, whatever the answers do.
+// paced sends queries at the rate, whatever the answers do.
 func (a *asker) paced() error {
 	total := a.Count
 	if total == 0 {
@@ -264,7 +264,7 @@ func (a *asker) flush(s *socket) error {
 	return a.out.send(s, n)
 }
 
-// longest is how long one run may take, whatever it was told and whatever comes back.
+// longest is how long one run may take, whatever its load and whatever comes back.
 const longest = 2 * maxDuration
 
 // take waits so long for answers and takes in what is there.

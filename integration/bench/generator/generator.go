@@ -1,7 +1,7 @@
 // Package generator sends a DNS server the queries of a workload over UDP and checks every answer. It has none of dnsperf's caps:
 // one thread, connected sockets, and many messages a system call (sendmmsg, recvmmsg), so that it costs less than what it measures.
 //
-// It asks in one of two ways. At full speed it keeps a window of queries in flight on each socket. At a fixed rate it is an open
+// It sends queries in one of two ways. At full speed it keeps a window of queries in flight on each socket. At a fixed rate it is an open
 // loop: query i is due i/rate after the start, whatever the answers do, and its time counts from then. A server that stalls is
 // so charged for all queries of that while (no coordinated omission). Lag reports how late the generator itself was.
 //
@@ -25,7 +25,7 @@ import (
 // Verb is the argument by which a program becomes the generator.
 const Verb = "load"
 
-// Load is what the generator is told.
+// Load is the generator's task.
 type Load struct {
 	Server   netip.AddrPort
 	Workload string // of package workload; "memory" for Names names
@@ -33,9 +33,9 @@ type Load struct {
 	Small    bool
 	Names    int
 	Unique   int // the number of the first name that was never queried
-	// Each asks every query of the workload once, in place of its order: to warm a cache up.
+	// Each sends every query of the workload once, in place of its order: to warm a cache up.
 	Each     bool
-	Pods     []string      // network namespaces to ask from, one after the other for each socket; none: the generator's own
+	Pods     []string      // network namespaces to send queries from, one after the other for each socket; none: the generator's own
 	Sockets  int           // 0: the workload's own
 	Window   int           // queries in flight on each socket, at full speed
 	Rate     int           // queries per second in all; 0: full speed
@@ -46,7 +46,7 @@ type Load struct {
 	Watch    []int         // processes whose CPU time is taken between the first query and the last answer
 }
 
-// Result is what came of it. Every query asked is Answered, Failed, Wrong or Lost.
+// Result is what came of it. Every query sent is Answered, Failed, Wrong or Lost.
 type Result struct {
 	Asked, Answered int
 	Failed          int    // SERVFAIL or REFUSED

@@ -1,6 +1,6 @@
 //go:build timing
 
-// What a generator counts and measures, next to a server that is scripted: each run asks at a rate or for a time.
+// What a generator counts and measures, next to a server that is scripted: each run sends queries at a rate or for a time.
 // State: TestCheck (what counts as right), TestBounds, TestHistogram; TestTimingShortBench runs it against real servers.
 package generator
 
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// server answers on loopback as the test says.
+// server answers on loopback as the test has it.
 type server struct {
 	conn *net.UDPConn
 	// answer changes the right answer to query n (from 0); it may send some by itself and returns nil to send no other.
@@ -154,8 +154,8 @@ func counts(r *Result) tally {
 	return tally{r.Answered, r.Failed, r.Wrong, r.Lost, r.Late, r.Unasked}
 }
 
-// What is lost, wrong, failed, doubled or nobody's is distinguished. Every tenth answer is spoilt, of 200. What an answer is found to be
-// does not depend on the way of asking; what is waited for does.
+// What is lost, wrong, failed, doubled or unrelated is distinguished. Every tenth answer is spoilt, of 200. What an answer is found to be
+// does not depend on the way of sending queries; what is waited for does.
 func TestTimingCounts(t *testing.T) {
 	t.Parallel()
 	spoil := func(change func(*dns.Msg)) func(*dns.Msg, func(*dns.Msg)) *dns.Msg {
@@ -232,7 +232,7 @@ func TestTimingLate(t *testing.T) {
 	}
 }
 
-// The rate is what was asked: as many questions as are due, none before its time, also from a server that answers nothing.
+// The rate is the configured one: as many queries as are due, none before its time, also from a server that answers nothing.
 func TestTimingRate(t *testing.T) {
 	t.Parallel()
 	for name, drop := range map[string]bool{"answers": false, "no answers": true} {
@@ -289,7 +289,7 @@ func TestTimingNoCoordinatedOmission(t *testing.T) {
 	}
 }
 
-// A generator that the machine held up reports it: its times count from when queries were due, and Lag tells its own part.
+// A generator that the machine held up reports it: its times count from when queries were due, and Lag shows its own part.
 func TestTimingHeldUp(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)
@@ -309,7 +309,7 @@ func TestTimingHeldUp(t *testing.T) {
 	}
 }
 
-// Each name of a workload of new names comes once, from the number on that the load says.
+// Each name of a workload of new names comes once, from the number on that the load has.
 func TestTimingUnique(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)
@@ -336,7 +336,7 @@ func TestTimingEach(t *testing.T) {
 	}
 }
 
-// What other processes ran meanwhile is told: this one, which answers, and none that is not there.
+// What other processes ran meanwhile is reported: this one, which answers, and none that is not there.
 func TestTimingWatch(t *testing.T) {
 	t.Parallel()
 	r := ask(t, serve(t, nil), Load{Sockets: 2, Window: 8, Count: 2000, Watch: []int{os.Getpid(), 1 << 30}})
@@ -351,7 +351,7 @@ func TestTimingWatch(t *testing.T) {
 	}
 }
 
-// Nobody is bound: the kernel refuses, which is a loss and no error.
+// No socket is bound: the kernel refuses, which is a loss and no error.
 func TestTimingRefused(t *testing.T) {
 	t.Parallel()
 	s := serve(t, nil)

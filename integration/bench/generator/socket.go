@@ -85,7 +85,7 @@ func newMessages() *messages {
 	return m
 }
 
-// send sends the first n messages. A refusal that the kernel reports (ICMP: nobody is bound) belongs to an earlier message.
+// send sends the first n messages. A refusal that the kernel reports (ICMP: no socket is bound) belongs to an earlier message.
 func (m *messages) send(s *socket, n int) error {
 	for from, refusals := 0, 0; from < n; {
 		sent, _, e := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&m.headers[from])), uintptr(n-from), 0, 0, 0)

@@ -12,7 +12,7 @@ import (
 	"slices"
 )
 
-// Rounds is how many rounds a comparison takes where nobody says otherwise. Least is the least number that a median is judged by:
+// Rounds is how many rounds a comparison takes by default. Least is the least number that a median is judged by:
 // of fewer values no interval holds it with 95 %.
 const (
 	Rounds = 9
@@ -29,7 +29,7 @@ type Estimate struct {
 }
 
 // Ratios divides a by b, pair by pair, and estimates the median ratio. A pair of which a part is missing (zero or less, or
-// not a number) is left out, which N tells.
+// not a number) is left out, which N shows.
 func Ratios(a, b []float64) Estimate {
 	var ratios []float64
 	for i := range min(len(a), len(b)) {

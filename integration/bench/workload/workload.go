@@ -1,5 +1,5 @@
-// Package workload has the queries that the bench asks, and their answers: W1 to W9, each made from a seed, so that every server
-// is asked the same in the same order. What an answer must be follows from the query's name alone; the upstream server (Answer)
+// Package workload has the queries that the bench sends, and their answers: W1 to W9, each made from a seed, so that every server
+// gets the same in the same order. What an answer must be follows from the query's name alone; the upstream server (Answer)
 // and the load generator's check of what came back are made from the same rule.
 //
 // It is pure: nothing in it opens a socket or reads a clock.
@@ -56,7 +56,7 @@ var Names = []string{"W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "W9", Miss}
 // Miss is the workload of names that were never queried before.
 const Miss = "miss"
 
-// Sockets is how many a client uses at a fixed rate, where a workload says nothing else.
+// Sockets is how many a client uses at a fixed rate, where a workload has nothing else.
 const Sockets = 16
 
 // The types that are queried.

@@ -54,7 +54,7 @@ type question struct {
 
 func (q question) String() string { return q.name + " " + dns.TypeToString[q.qtype] }
 
-// ask asks once, from a namespace, as a stub resolver does.
+// ask sends queries once, from a namespace, as a stub resolver does.
 func ask(ns string, server netip.Addr, network string, q question) (*dns.Msg, error) {
 	var conn net.Conn
 	err := enter(ns, func() (err error) {
@@ -83,7 +83,7 @@ const (
 	cached who = "the cache"
 )
 
-// tryWho asks for a name that reports it, over one protocol and family.
+// tryWho queries a name that reports it, over one protocol and family.
 func tryWho(p pod, name, network string, is4 bool) (who, error) {
 	r, err := ask(p.ns, server(is4), network, question{name + ".who.cluster.local.", dns.TypeTXT})
 	if err != nil {
@@ -113,7 +113,7 @@ func server(is4 bool) netip.Addr {
 	return node.KubeDNS()[1]
 }
 
-// askedBy asks over both protocols and families. Names are queried once, so that nothing is kept of another step.
+// askedBy sends queries over both protocols and families. Names are queried once, so that nothing is kept of another step.
 func (s *suite) askedBy(p pod) (map[string]who, error) {
 	out := map[string]who{}
 	for _, network := range []string{"udp", "tcp"} {
@@ -144,7 +144,7 @@ func (s *suite) wantAnsweredBy(want who, pods ...pod) {
 	}
 }
 
-// awaitAnsweredBy waits until somebody answers a pod, in every way. Until then a query may go without an answer.
+// awaitAnsweredBy waits until the wanted server answers a pod, in every way. Until then a query may go without an answer.
 func (s *suite) awaitAnsweredBy(want who, p pod) {
 	s.t.Helper()
 	s.eventually(func() error {

@@ -105,8 +105,8 @@ func (s *suite) setCorefile(corefile string) {
 // most is how many queries are sent at once.
 const most = 24
 
-// A pod that is steered is told what one is told that is not, about 2,000 names and types and more: Services of each kind, pods,
-// kube-dns's own zones, its stub domain, names outside, slow ones, those that fail, and those that nobody has. It asks twice, so
+// A pod that is steered gets the answers that one gets that is not, about 2,000 names and types and more: Services of each kind, pods,
+// kube-dns's own zones, its stub domain, names outside, slow ones, those that fail, and those that do not exist. It sends queries twice, so
 // that the second answer is the cache's, and over TCP. What differs is the TTL, and the order of records.
 func (s *suite) testCompared() { s.withOwnZones(s.compareAll) }
 
@@ -194,7 +194,7 @@ func (s *suite) compare(q question, is4 bool) compared {
 	return out
 }
 
-// questions are all that is queried.
+// questions are all queries.
 func (s *suite) questions() []question {
 	var out []question
 	add := func(name string, types ...uint16) {
@@ -233,7 +233,7 @@ func (s *suite) questions() []question {
 		add(fmt.Sprintf("s%d.stub.test.", i), dns.TypeA, dns.TypeAAAA, dns.TypeTXT)
 		add(fmt.Sprintf("n%d.outside.test.", i), dns.TypeA, dns.TypeAAAA, dns.TypeTXT)
 		add(fmt.Sprintf("n%d.nowhere.example.", i), addresses...)
-		for _, suffix := range []string{"default.svc.cluster.local.", "svc.cluster.local.", "cluster.local."} { // as a search list asks
+		for _, suffix := range []string{"default.svc.cluster.local.", "svc.cluster.local.", "cluster.local."} { // as a search list has them
 			add(fmt.Sprintf("n%d.outside.test.%s", i, suffix), addresses...)
 		}
 	}

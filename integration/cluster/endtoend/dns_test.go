@@ -102,7 +102,7 @@ func (s *suite) testPolicies() {
 			}
 		}
 		switch {
-		case c.name == "none-cluster": // it does not know the second address, and nobody promises anything of it
+		case c.name == "none-cluster": // it does not know the second address, and there is no promise about it
 			w, err := tryWho(p, c.name, "udp", true)
 			if w != cached || err != nil {
 				s.t.Errorf("pod %s is answered by %s: %v", c.name, w, err)
@@ -142,7 +142,7 @@ func (s *suite) testHostNetwork() {
 	s.deletePod("host")
 }
 
-// A network policy that lets a pod speak to kube-dns and nobody else, as a CNI would put it into the host's filters: what is
+// A network policy that lets a pod speak to kube-dns and no other, as a CNI would put it into the host's filters: what is
 // for the agent is dropped. The pod is answered by kube-dns, and by the cache again when the policy goes.
 func (s *suite) testFilter() {
 	p := s.onePod("restricted", "", "")

@@ -222,7 +222,7 @@ func (s *suite) pull(name string) {
 	s.deletePod(name)
 }
 
-// wantNoPull holds that it does not, since nobody finds the registry's name.
+// wantNoPull holds that it does not, since the registry's name has no answer.
 func (s *suite) wantNoPull(name string) {
 	s.t.Helper()
 	s.pulledPod(name)

@@ -72,7 +72,7 @@ func (s *suite) testWorkload() {
 	s.wantAnsweredBy(direct, append(slices.Clone(s.before), s.loaded[0])...)
 }
 
-// Installed under load: nobody notices. The init container chains the plugin; pods from before stay as they were, and later
+// Installed under load: no one notices. The init container chains the plugin; pods from before stay as they were, and later
 // ones are steered and answered by the cache, which its metrics show.
 func (s *suite) testInstall() {
 	y := s.underLoad(s.loaded, s.install)
@@ -217,7 +217,7 @@ func (s *suite) bring(b node.Build) {
 	}
 }
 
-// stat tells a file from another one in its place.
+// stat shows a file from another one in its place.
 func (s *suite) stat(name string) string {
 	s.t.Helper()
 	info, err := os.Stat(s.Path(name))
@@ -225,7 +225,7 @@ func (s *suite) stat(name string) string {
 	return fmt.Sprintf("%+v", info.Sys())
 }
 
-// Uninstalled under load, as README says: nobody notices, and the node is to the last byte what it was.
+// Uninstalled under load, as README says: no one notices, and the node is to the last byte what it was.
 func (s *suite) testUninstall(was map[string]string) {
 	overlay := s.Proxy
 	if *kernelHits {
@@ -262,7 +262,7 @@ func (s *suite) uninstalled(b node.Build, overlay string, was map[string]string)
 }
 
 // kube-proxy goes over to its other mode under load; the fallback then leads through rules of the other kind. While kube-proxy
-// itself has no rules nobody can ask kube-dns, so this is about names that were queried before.
+// itself has no rules no program can query kube-dns, so this is about names that were queried before.
 func (s *suite) testProxySwitched() {
 	s.must(s.InstallProduct(s.t.Context(), s.Proxy))
 	s.renewPods()

@@ -25,7 +25,7 @@ func (s *suite) testOnLink() {
 	s.testUnsteered(overlay)
 }
 
-// testUnsteered: pods that nobody steered and the node's own processes are answered by the cache, and by kube-dns when the agent
+// testUnsteered: pods that are not steered and the node's own processes are answered by the cache, and by kube-dns when the agent
 // hangs.
 func (s *suite) testUnsteered(overlay string) {
 	old := s.before[0]
@@ -44,7 +44,7 @@ func (s *suite) testUnsteered(overlay string) {
 	s.wantAnsweredBy(direct, old, s.loaded[0])
 }
 
-// kept reports whether somebody keeps answers for a pod whose address is the node's, by their TTLs: kube-dns gives all of them 30 s.
+// kept reports whether another program keeps answers for a pod whose address is the node's, by their TTLs: kube-dns gives all of them 30 s.
 func (s *suite) kept(p pod) error {
 	ttls, err := s.ttls(p)
 	if err == nil && ttls[1] >= ttls[0] {

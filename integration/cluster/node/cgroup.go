@@ -80,7 +80,7 @@ func removeCgroup() error {
 			if time.Now().After(deadline) {
 				return fmt.Errorf("remove control group: %w", err)
 			}
-			time.Sleep(50 * time.Millisecond) //nolint:forbidigo // the kernel tells nobody when a group's last process is gone
+			time.Sleep(50 * time.Millisecond) //nolint:forbidigo // the kernel sends no event when a group's last process is gone
 		}
 	}
 	return nil

@@ -40,7 +40,7 @@ func run(cmd *exec.Cmd) (string, error) {
 	return out.String(), nil
 }
 
-// Apply makes objects be as a manifest says.
+// Apply makes objects be as a manifest has it.
 func (n *Node) Apply(ctx context.Context, manifest string) error {
 	cmd := n.kubectl(ctx, "apply", "-f", "-")
 	cmd.Stdin = strings.NewReader(manifest)

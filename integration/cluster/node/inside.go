@@ -26,7 +26,7 @@ const (
 	superviseVerb = "supervise"
 )
 
-// plan is what the outer process tells the inner one, in Dir/plan.json.
+// plan is what the outer process passes to the inner one, in Dir/plan.json.
 type plan struct {
 	Bin      string
 	Token    string
@@ -134,7 +134,7 @@ func supervise() error {
 
 // pause keeps what is tried again from being tried all the time.
 func pause() {
-	time.Sleep(200 * time.Millisecond) //nolint:forbidigo // another process's readiness: nobody reports it
+	time.Sleep(200 * time.Millisecond) //nolint:forbidigo // another process's readiness: no event reports it
 }
 
 // answers reports whether what the program needs is there.

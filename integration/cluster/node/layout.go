@@ -1,6 +1,6 @@
 // Package node makes one machine into one node of a Kubernetes cluster of its own: etcd, the control plane, a container
 // runtime, the kubelet, kube-proxy and CoreDNS as kube-dns, all of them the real programs, in namespaces (network, mounts,
-// processes, IPC, host name) that they share with nobody. What a node has in /etc, /opt, /run and /var/lib is the node's
+// processes, IPC, host name) that they share with no other. What a node has in /etc, /opt, /run and /var/lib is the node's
 // own there, so that the products' manifests apply as they are.
 //
 // The first process of the namespaces is this package's too (Init). When it ends, by whatever, the kernel ends all the others

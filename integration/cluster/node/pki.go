@@ -62,7 +62,7 @@ func newKey() *ecdsa.PrivateKey {
 	return key
 }
 
-// certificate is a template that lasts as long as anybody keeps such a cluster.
+// certificate is a template that lasts as long as such a cluster.
 func certificate(name string) *x509.Certificate {
 	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
 	if err != nil {

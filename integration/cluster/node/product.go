@@ -110,7 +110,7 @@ func (n *Node) AwaitProduct(ctx context.Context) error {
 
 // Settled reports what the agent still lacks to serve every pod.
 func (n *Node) Settled(ctx context.Context) error {
-	text, err := n.agent(ctx, "status", "--json") // exit code 3 where something is amiss, which is said below
+	text, err := n.agent(ctx, "status", "--json") // exit code 3 where something is amiss, which is reported below
 	var s struct {
 		Agent *struct {
 			Ready  bool         `json:"ready"`
@@ -148,7 +148,7 @@ func (n *Node) Started(ctx context.Context) (time.Time, error) {
 	return s.Agent.Started, nil
 }
 
-// Status is what the agent says of itself.
+// Status is what the agent reports about itself.
 func (n *Node) Status(ctx context.Context) (string, error) { return n.agent(ctx, "status") }
 
 // agent runs one of the agent's commands in its own pod.

@@ -15,9 +15,9 @@ type Outcome byte
 // other half, by which the scripted server reports who it is and whom it answered.
 const (
 	Lost   Outcome = 'l' // no answer within the patience
-	Cache  Outcome = 'c' // right; kube-dns saw the node ask, now or earlier
-	Direct Outcome = 'd' // right; kube-dns saw the pod itself ask
-	Failed Outcome = 'f' // an answer that says no: SERVFAIL, REFUSED
+	Cache  Outcome = 'c' // right; kube-dns saw the node's query, now or earlier
+	Direct Outcome = 'd' // right; kube-dns saw the pod's own query
+	Failed Outcome = 'f' // a refusal: SERVFAIL, REFUSED
 	Wrong  Outcome = 'w' // an answer to something else, or with other data
 	// Skipped is a query that is not counted: see Book.Skip.
 	Skipped Outcome = 's'
@@ -211,7 +211,7 @@ func (l *ledger) fault(reason string) {
 	l.note(reason)
 }
 
-// maxReasons bounds what a book tells in words.
+// maxReasons bounds what a book reports in words.
 const maxReasons = 20
 
 func (l *ledger) note(reason string) {

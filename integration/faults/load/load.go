@@ -5,7 +5,7 @@
 // stalls is not spared the queries of that while (no coordinated omission). Nothing is queried twice. A query is lost
 // when no answer came within its patience, one second, of being sent.
 //
-// It must never ask an address that is not private, nor without bounds in time, rate and number.
+// It must never query an address that is not private, nor without bounds in time, rate and number.
 //
 // Failure policy: what the network does to a query is an outcome, never an error; an error is a plan that cannot be
 // carried out.
@@ -45,7 +45,7 @@ type Stream struct {
 	Patience time.Duration
 }
 
-// Plan is what one run asks, all streams at once.
+// Plan is what one run sends, all streams at once.
 type Plan struct {
 	Streams  []Stream
 	Duration time.Duration
@@ -117,7 +117,7 @@ func (s Stream) Due(i int) time.Duration {
 	return time.Duration(int64(i) * int64(time.Second) / int64(s.Rate))
 }
 
-// QName is the name that query i asks for.
+// QName is the name that query i has.
 func (s Stream) QName(i int) string {
 	if s.Names > 0 {
 		i %= s.Names

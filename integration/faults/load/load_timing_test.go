@@ -19,7 +19,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// What the load counts, next to a scripted server: each run asks at a rate for half a second.
+// What the load counts, next to a scripted server: each run sends queries at a rate for half a second.
 // State: TestJudge, TestJudgeOfAnAAAA (what counts as right), TestCheck, TestNames.
 
 // server is a scripted server on loopback.

@@ -104,7 +104,7 @@ func askLong(s Stream, begun time.Time, d time.Duration) (*Book, error) {
 // client is one long-lived connection after another.
 type client struct {
 	*ledger
-	queue chan int // queries to ask, in order; closed at the end
+	queue chan int // queries to send, in order; closed at the end
 
 	mu    sync.Mutex // guards the field below
 	conn  *pipeline  // nil: none
@@ -118,7 +118,7 @@ type pipeline struct {
 	flying map[uint16]int
 }
 
-// run asks what is queued; a query whose patience ends while the connection is being made is lost.
+// run sends what is queued; a query whose patience ends while the connection is being made is lost.
 func (c *client) run() {
 	for i := range c.queue {
 		if time.Now().After(c.deadline(i)) {

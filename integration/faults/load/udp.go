@@ -60,7 +60,7 @@ func (c *socket) ask(i int) {
 	c.send(i)
 	_, err = c.conn.Write(wire)
 	if isRefused(err) {
-		// An ICMP error of an earlier query, told now; this one was not sent yet.
+		// An ICMP error of an earlier query, reported now; this one was not sent yet.
 		_, err = c.conn.Write(wire)
 	}
 	if err != nil {

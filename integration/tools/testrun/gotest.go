@@ -102,7 +102,7 @@ func fuzz(ctx context.Context, o options, packages []string, r *report) error {
 		out, err := goCommand(ctx, "test", "-list", "^Fuzz", p).Output()
 		if err != nil {
 			if r.failedAny() {
-				continue // it does not build, as the report says
+				continue // it does not build, as the report has it
 			}
 			return fmt.Errorf("list fuzz targets of %s: %w%s", p, err, stderrOf(err))
 		}

@@ -1,4 +1,4 @@
-// Command testrun runs the tests of the packages named to it and says in a few lines what came of them: what failed with
+// Command testrun runs the tests of the packages named to it and states in a few lines what came of them: what failed with
 // its output, what was skipped and why, and how many there were. It is what `make test` runs.
 //
 // It must never hide a test: what did not run is counted and named, and with CI set a skip that is not on the list of

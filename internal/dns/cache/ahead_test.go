@@ -25,7 +25,7 @@ const (
 	refreshes = "cache {\n success 20480 3600 0\n denial 1024 3600 0\n refresh 3 1m\n}"
 )
 
-// crowd asks for names: each at a rate of its own, by chance, for a while.
+// crowd queries names: each at a rate of its own, by chance, for a while.
 type crowd struct {
 	names  int
 	rate   float64 // of all together, a second

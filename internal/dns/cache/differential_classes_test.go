@@ -16,7 +16,7 @@ type class struct {
 // contender is the cache that CoreDNS's is compared with.
 func contender() subject { return ours() }
 
-// classes is the table; the first that explains a difference takes it. Each asks for the whole picture, so that it does not
+// classes is the table; the first that explains a difference takes it. Each looks at the whole picture, so that it does not
 // take what belongs to none.
 func classes() []class {
 	return []class{
@@ -84,7 +84,7 @@ func classes() []class {
 
 func (d difference) says(word string) bool { return strings.Contains(d.block, word) }
 
-// any reports whether the upstream has ever said about the name what is is about.
+// any reports whether the upstream has ever answered about the name what is is about.
 func (d difference) any(is func(r *rule) bool) bool { return slices.ContainsFunc(d.rules, is) }
 
 // unchanged reports whether our answer has the TTLs that the upstream has given.

@@ -48,7 +48,7 @@ type difference struct {
 	name         string
 	ask          *ask    // nil: only their queries to the upstream differ, in the background
 	rule         *rule   // the upstream's present answer to the query
-	rules        []*rule // and what it has said about the name so far
+	rules        []*rule // and what it has answered about the name so far
 	mood         mood
 	withoutRD    bool // it was queried without RD, now or before
 	inUpperCase  bool

@@ -35,7 +35,7 @@ func pick[T any](c *choices, from ...T) T { return from[c.of(len(from))] }
 // names in a world are few, so that they are queried again and again in all ways.
 const worldNames = 4
 
-// world is the state of a trial: what the upstream says, written in the words of a scenario.
+// world is the state of a trial: what the upstream answers, written in the words of a scenario.
 type world struct {
 	choices *choices
 	wild    bool            // the upstream answers what it should not, too

@@ -35,7 +35,7 @@ func TestEarlyFetchesCost(t *testing.T) {
 
 const hotTTLs = 50 // for so many TTLs a name is queried
 
-// askedAllTheTime asks for one name a hundred times in each TTL. It returns how many queries the upstream had, and how many clients
+// askedAllTheTime queries one name a hundred times in each TTL. It returns how many queries the upstream had, and how many clients
 // waited for it.
 func askedAllTheTime(t *testing.T, block string, rcode int, ttl uint32) (upstream, waited int) {
 	synctest.Test(t, func(t *testing.T) {

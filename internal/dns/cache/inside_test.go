@@ -54,7 +54,7 @@ func newFixture(t *testing.T, block string) *fixture {
 	return f
 }
 
-// writer keeps what was said last.
+// writer keeps the last message.
 type writer struct {
 	msg *dns.Msg
 }
@@ -128,7 +128,7 @@ func silent(after time.Duration) func(w dns.ResponseWriter, r *dns.Msg) (int, er
 	}
 }
 
-// TestDownUpstream: when an upstream is silent, the first few wait for it, then nobody does; when it is back, everybody has
+// TestDownUpstream: when an upstream is silent, the first few clients wait for it, then none does; when it is back, every client has
 // fresh answers at once, although each name's own recheck would be half a minute.
 func TestDownUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestDownUpstream(t *testing.T) {
 	})
 }
 
-// TestAsksItself: a plugin behind the cache that asks for the same name by the same way must not wait for itself.
+// TestAsksItself: a plugin behind the cache that queries the same name by the same way must not wait for itself.
 func TestAsksItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, "cache")

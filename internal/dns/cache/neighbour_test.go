@@ -35,7 +35,7 @@ func laden(name string) *dns.Msg {
 
 func plain(name string) *dns.Msg { return new(dns.Msg).SetQuestion(name, dns.TypeA) }
 
-// put asks a query as it is.
+// put sends a query as it is.
 func (f *fixture) put(r *dns.Msg) *dns.Msg {
 	w := new(writer)
 	if _, err := f.cache.ServeDNS(context.Background(), request.NewScrubWriter(r, w), r); err != nil {
@@ -233,7 +233,7 @@ func TestRotates(t *testing.T) {
 			}
 		}
 	}
-	// A client that asks for both families in turn must not get every other address alone.
+	// A client that queries both families in turn must not get every other address alone.
 	f := newFixture(t, "cache {\n rotate\n}")
 	f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
 		if r.Question[0].Qtype == dns.TypeAAAA {

@@ -10,7 +10,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A scenario is a story about a cache, told in a file that an operator can read and write; testdata/scenarios/README.md
+// A scenario is a story about a cache, written in a file that an operator can read and write; testdata/scenarios/README.md
 // is its grammar. Parsing is strict: what is not understood is an error with file and line, so that a slip of the pen can
 // never turn an expectation into one that always holds.
 
@@ -45,7 +45,7 @@ type rule struct {
 	class   uint16
 	reply   *upstreamReply // nil: never answers
 	slow    time.Duration
-	instead *dns.Question // the reply's query, where it is not the asked one
+	instead *dns.Question // the reply's query, if it is another one
 }
 
 // upstreamReply is the message that a rule stands for.
@@ -82,7 +82,7 @@ type ask struct {
 	edns       uint16 // 0: no EDNS
 	opcode     int
 	id         uint16 // 0: the runner's choice
-	clients    int    // who ask at once
+	clients    int    // that send queries at once
 	also       *dns.Question
 	want       *expectation
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// counting answers every name with an address that tells the name, and reports how often it was queried.
+// counting answers every name with an address that shows the name, and reports how often it was queried.
 type counting struct{ asked atomic.Int64 }
 
 func (*counting) Name() string { return "forward" }
@@ -63,7 +63,7 @@ func right(q, m *dns.Msg) error {
 	return nil
 }
 
-// TestScenarioStress asks from many goroutines for the same and for other names, straight and through sockets, while the
+// TestScenarioStress sends queries from many goroutines for the same and for other names, straight and through sockets, while the
 // configuration is read again and snapshots are taken. Every answer must be the one to its query; nothing may be left.
 func TestScenarioStress(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())

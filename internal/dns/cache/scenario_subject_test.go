@@ -64,7 +64,7 @@ func serve(setup caddy.SetupFunc, block string, next plugin.Handler) (*dnsserver
 	return dnsserver.NewServer("dns://.:53", []*dnsserver.Config{cfg})
 }
 
-// client is who asks: a dns.ResponseWriter that keeps what reaches the wire.
+// client is the sender: a dns.ResponseWriter that keeps what reaches the wire.
 type client struct {
 	remote net.Addr
 
@@ -73,7 +73,7 @@ type client struct {
 	after   time.Duration
 	err     error
 
-	since func() time.Duration // how long ago the query was sent; nil: not asked for
+	since func() time.Duration // how long ago the query was sent; nil: not measured
 }
 
 func newClient(tcp bool) *client {

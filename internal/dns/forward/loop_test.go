@@ -11,7 +11,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// back hands what it is asked to a block, as a resolver does that forwards to this node; else it answers itself.
+// back hands its queries to a block, as a resolver does that forwards to this node; else it answers itself.
 type back struct {
 	to    atomic.Pointer[block]
 	loops atomic.Int64
@@ -113,7 +113,7 @@ func TestLoopAtStart(t *testing.T) {
 	})
 }
 
-// Nobody's queries are taken for ours, and a silent server is no loop.
+// No other program's queries are taken for ours, and a silent server is no loop.
 func TestNoLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(t, onBoth, says("good"))

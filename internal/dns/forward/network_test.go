@@ -111,7 +111,7 @@ type end struct {
 
 	mu       sync.Mutex // guards the fields below
 	in       [][]byte
-	err      error // what the network said
+	err      error // the network's error
 	eof      bool
 	closed   bool
 	deadline time.Time

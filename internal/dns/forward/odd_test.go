@@ -22,7 +22,7 @@ func raw(t testing.TB, each func(c net.Conn)) string {
 	return h.addr
 }
 
-// Servers that break off an answer, or send something that is none, cost no more than asking the next one.
+// Servers that break off an answer, or send something that is none, cost no more than querying the next one.
 func TestBrokenAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		readOne := func(c net.Conn) *dns.Msg {
@@ -77,7 +77,7 @@ func TestBrokenAnswers(t *testing.T) {
 	})
 }
 
-// Over datagrams answers that are not ours are passed over: they may be anybody's. The real one is waited for.
+// Over datagrams answers that are not ours are passed over: they may be forged. The real one is waited for.
 func TestForgedDatagrams(t *testing.T) {
 	testutil.RequireRoot(t) // kernel tier: only the kernel knows a datagram from another port
 	server := datagrams(t, "127.0.0.1", func(pc net.PacketConn, from net.Addr, q *dns.Msg) {
@@ -248,7 +248,7 @@ func TestSeveral(t *testing.T) {
 	})
 }
 
-// The answer of whoever is queried first is taken while it is well, also when all others are gone.
+// The answer of the first server is taken while it is healthy, also when all others are gone.
 func TestOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := newFake(t, onBoth, says("one")), newFake(t, onBoth, says("two"))
@@ -259,7 +259,7 @@ func TestOrder(t *testing.T) {
 		if two.questions() != 0 || b.resorted.Load() != 0 {
 			t.Errorf("the last resort was asked %d times", two.questions())
 		}
-		// Where nobody has a better answer, the first one's is given.
+		// If no server has a better answer, the first one's is given.
 		one.behave(code(dns.RcodeServerFailure))
 		two.behave(code(dns.RcodeRefused))
 		b.want("udp", "x.example.", "SERVFAIL", 0, quick)

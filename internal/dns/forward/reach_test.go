@@ -16,7 +16,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestReach asks by a block's servers whatever is known of them: one that answers in any way is enough, and nothing else is.
+// TestReach sends queries by a block's servers whatever is known of them: one that answers in any way is enough, and nothing else is.
 func TestReach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		well := func(q *dns.Msg, _ bool) *dns.Msg { return new(dns.Msg).SetReply(q) }

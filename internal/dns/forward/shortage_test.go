@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestNoDescriptors: the process has no descriptor left to ask with. That is the agent's own limit, so nothing of it is kept, and the
+// TestNoDescriptors: the process has no descriptor left to send queries with. That is the agent's own limit, so nothing of it is kept, and the
 // server is not held to fail.
 func TestNoDescriptors(t *testing.T) {
 	testutil.RequireRoot(t)   // kernel tier: the test is a process

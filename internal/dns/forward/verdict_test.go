@@ -103,7 +103,7 @@ func TestStoodStill(t *testing.T) {
 		if s.health.fails.Load() != 0 {
 			t.Error("a server was blamed after we had stood still")
 		}
-		// Nor where we stood still on the way: the stream was made meanwhile, and nobody looked.
+		// Nor where we stood still on the way: the stream was made meanwhile, and was not watched.
 		r = hedgedQuery{a: new(Ask), req: new(dns.Msg), began: time.Now().Add(-time.Second), end: time.Now().Add(time.Second), count: 2, next: 2}
 		r.checkLate(time.Now().Add(-time.Second + hedgeAfter))
 		r.tries = [maxTries]try{{server: s, state: running, stream: true, began: r.began, connected: new(atomic.Bool)}, {server: s, state: ended, again: true}}

@@ -70,7 +70,7 @@ func question(format string, args ...any) *dns.Msg {
 	return new(dns.Msg).SetQuestion(dns.Fqdn(fmt.Sprintf(format, args...)), dns.TypeA)
 }
 
-// TestLimitShrinks checks that what is in flight survives a smaller limit, and that nobody comes in above it.
+// TestLimitShrinks checks that what is in flight survives a smaller limit, and that no query comes in above it.
 func TestLimitShrinks(t *testing.T) {
 	g := New(10)
 	for i := range 10 {

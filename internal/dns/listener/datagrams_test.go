@@ -135,7 +135,7 @@ func (s *some) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, boo
 	return s.echo.Answer(b, q)
 }
 
-// TestBrokenFirst: whoever stands before the chain and panics costs no answer, and not the process.
+// TestBrokenFirst: a handler before the chain that panics costs no answer, and not the process.
 func TestBrokenFirst(t *testing.T) {
 	_, cfg := serve(t, nil, &handler{do: answer, first: broken{}})
 	for _, network := range []string{"udp", "tcp"} {

@@ -34,8 +34,8 @@ func TestDestroyed(t *testing.T) {
 	})
 }
 
-// TestDestroyedListener: another program destroys the listening socket, with the connections of that moment. It listens again, whoever
-// asked before and whoever did not is answered, and a connection is whole. (Package net listens by MPTCP where it can, and such listeners
+// TestDestroyedListener: another program destroys the listening socket, with the connections of that moment. It listens again, clients
+// from before and new ones are answered, and a connection is whole. (Package net listens by MPTCP where it can, and such listeners
 // the kernel leaves alone: tcp_abort_override. Many nodes have no MPTCP.)
 func TestDestroyedListener(t *testing.T) {
 	host, pods := twoPods(t)

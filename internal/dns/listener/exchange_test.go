@@ -45,7 +45,7 @@ func (w *watcher) Record(a queryinfo.Answer) {
 	w.told = append(w.told, a)
 }
 
-// take returns what the watcher was told, once it was told n times.
+// take returns what the watcher saw, once it saw n reports.
 func (w *watcher) take(t testing.TB, n int) []queryinfo.Answer {
 	t.Helper()
 	waitFor(t, fmt.Sprintf("%d answers are told", n), func() bool {
@@ -83,7 +83,7 @@ func (s *shelf) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bo
 	return append(b, wire...), queryinfo.Stale, true
 }
 
-// serve is start, with whoever else takes part.
+// serve is start, with the other handlers.
 func serve(t testing.TB, o Observer, h *handler) (*Server, Config) {
 	t.Helper()
 	s, cfg := New(slog.New(slog.DiscardHandler), o), configOf(t)
@@ -100,7 +100,7 @@ func serve(t testing.TB, o Observer, h *handler) (*Server, Config) {
 
 var sameAnswer = cmpopts.EquateComparable(netip.Addr{})
 
-// TestObserver: each query is reported once, by whoever it was answered and over either protocol.
+// TestObserver: each query is reported once, by whichever handler it was answered and over either protocol.
 func TestObserver(t *testing.T) {
 	local := netip.MustParseAddr("127.0.0.1")
 	size := func(m *dns.Msg) int {
@@ -142,7 +142,7 @@ func TestObserver(t *testing.T) {
 	}
 }
 
-// TestObserverOfSilence: a query that nobody answers is reported, and so is one of the agent's own.
+// TestObserverOfSilence: a query that no server answers is reported, and so is one of the agent's own.
 func TestObserverOfSilence(t *testing.T) {
 	w := new(watcher)
 	s, cfg := serve(t, w, &handler{do: func(w dns.ResponseWriter, q *dns.Msg) {
@@ -173,7 +173,7 @@ func TestObserverOfSilence(t *testing.T) {
 	}
 }
 
-// TestFirst: whoever stands before the chain answers what it knows, over either protocol; the chain answers the rest on the same
+// TestFirst: the handler before the chain answers what it knows, over either protocol; the chain answers the rest on the same
 // connection, and the observer is informed of each once.
 func TestFirst(t *testing.T) {
 	w, first := new(watcher), &shelf{name: "known.example.org."}
@@ -219,7 +219,7 @@ func TestFirst(t *testing.T) {
 	waitFor(t, "nothing is in work", func() bool { return inWork(s) == 0 })
 }
 
-// TestFirstSaysNothing: a query over UDP that whoever stands before the chain takes without an answer gets none, not the chain's
+// TestFirstSaysNothing: a query over UDP that the handler before the chain takes without an answer gets none, not the chain's
 // either, and is reported once; over TCP, where a client would wait for its turn, the chain answers.
 func TestFirstSaysNothing(t *testing.T) {
 	w, mute := new(watcher), mute{}
@@ -249,7 +249,7 @@ func (mute) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) 
 	return b, queryinfo.Miss, bytes.Contains(q.Wire, []byte("mute"))
 }
 
-// TestFirstDrains: a connection that only whoever stands before the chain answers ends with its server, and right after an answer.
+// TestFirstDrains: a connection that only the handler before the chain answers ends with its server, and right after an answer.
 func TestFirstDrains(t *testing.T) {
 	first := &shelf{name: "known.example.org."}
 	s, cfg := New(slog.New(slog.DiscardHandler), nil), configOf(t)

@@ -69,7 +69,7 @@ func TestReaderGivesWay(t *testing.T) {
 // feederMost is how often a feeder queries again: for many times as long as the runtime leaves one goroutine its turn (10 ms).
 const feederMost = 500_000
 
-// feeder asks the server again whenever it is queried, by system calls of which the runtime is not told.
+// feeder queries the server again whenever it is queried, by system calls that the runtime does not see.
 type feeder struct {
 	echo
 	toServer, toOther int // sockets

@@ -247,7 +247,7 @@ func (l *library) Accept() (net.Conn, error) {
 func (*library) Close() error   { return nil }
 func (*library) Addr() net.Addr { return &net.TCPAddr{} }
 
-// inMemory is a connection of which the client has said all.
+// inMemory is a connection to which the client has sent all.
 type inMemory struct {
 	net.Conn
 	in, out bytes.Buffer

@@ -67,7 +67,7 @@ func TestOddPackets(t *testing.T) {
 			{"zeros", rawPacket{from: pod, port: port, body: make([]byte, 1400)}, h.first == nil},
 		} {
 			if h.first != nil && tc.name == "zeros" || h.first != nil && len(tc.p.body) < 12 || tc.name == "an answer" && h.first != nil {
-				continue // echo says anything
+				continue // echo answers anything
 			}
 			tc.p.send(t, pods["slow"], server)
 			neighbour.SetDeadline(time.Now().Add(testutil.Patience()))
@@ -103,7 +103,7 @@ type rawPacket struct {
 	port   uint16
 	body   []byte
 	tos    byte
-	length int // of the datagram, as it says; 0: as it is
+	length int // of the datagram, as its header has it; 0: as it is
 	noSum  bool
 }
 

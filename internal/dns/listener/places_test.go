@@ -44,7 +44,7 @@ func TestWhoGoes(t *testing.T) {
 			t.Errorf("in %t, instead of connection %d; want %d", ok, slices.Index(own, victim), slices.Index(own, want))
 		}
 	}
-	goes(own[0])     // the oldest, although nobody has begun to read it
+	goes(own[0])     // the oldest, although no reader has begun with it
 	of.await(own[1]) // it is among those that wait already
 	of.heard(own[1]) // its query is in work
 	goes(own[2])

@@ -108,7 +108,7 @@ func TestFullQuota(t *testing.T) {
 	}
 }
 
-// junk sends what the library answers or drops without asking the server: other opcodes, answers, two queries, noise of
+// junk sends what the library answers or drops without querying the server: other opcodes, answers, two queries, noise of
 // every length.
 func junk(t *testing.T, cfg Config) {
 	t.Helper()

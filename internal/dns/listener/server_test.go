@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestReloadOfADeadServer lets every socket die and a reload come before anybody has noticed.
+// TestReloadOfADeadServer lets every socket die and a reload come before the server has noticed.
 func TestReloadOfADeadServer(t *testing.T) {
 	s, cfg := start(t, answer)
 	done := s.Done()

@@ -40,7 +40,7 @@ func twoPods(t *testing.T) (host *testutil.NetNS, pods map[string]*testutil.NetN
 			host.AddRoute(testutil.Host(at), netip.Addr{}, name)
 		}
 		pod.AddRoute(testutil.Host(steering), netip.Addr{}, "eth0")
-		// A host tells no neighbour of the IPv6 addresses of its other links.
+		// A host announces to no neighbour the IPv6 addresses of its other links.
 		gateway := netip.MustParseAddr("fe80::1")
 		host.AddAddr(name, netip.PrefixFrom(gateway, 64))
 		pod.AddRoute(testutil.Host(steering6), gateway, "eth0")
@@ -91,7 +91,7 @@ func dialFrom(t *testing.T, pod *testutil.NetNS, cfg Config) (conn net.Conn) {
 	return conn
 }
 
-// TestSlowLink: a pod whose link is shaped (the bandwidth plugin's token bucket) and that asks more than the link carries has its answers
+// TestSlowLink: a pod whose link is shaped (the bandwidth plugin's token bucket) and that sends more queries than the link carries has its answers
 // wait in that link's queue, where they count as the socket's. Its neighbours are answered all the same.
 func TestSlowLink(t *testing.T) {
 	host, pods := twoPods(t)
@@ -149,7 +149,7 @@ func sendBuffer(p *point) (most int, err error) {
 	return most, errors.Join(err, controlErr)
 }
 
-// roomless reports whether a point remembers nobody behind a slow link.
+// roomless reports whether a point remembers no client behind a slow link.
 func roomless(p *point) (yes bool) {
 	_ = p.udp.raw.Write(func(uintptr) bool { // an error: the socket is closed
 		yes = p.udp.room.most == 0 && p.udp.room.slow == nil

@@ -67,7 +67,7 @@ func value(f *dto.MetricFamily, m *dto.Metric) float64 {
 	return m.GetGauge().GetValue()
 }
 
-// TestSameAsCoreDNS asks the same queries through CoreDNS's own plugin and through ours and compares every series.
+// TestSameAsCoreDNS sends the same queries through CoreDNS's own plugin and through ours and compares every series.
 func TestSameAsCoreDNS(t *testing.T) {
 	udp4 := &net.UDPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 4000}
 	udp6 := &net.UDPAddr{IP: net.ParseIP("fd00::1"), Port: 4000}

@@ -44,7 +44,7 @@ func Pack(w io.Writer, m *dns.Msg) error {
 }
 
 // Capture is the client of a query that this process sends to itself: it keeps the answer. The zero value without addresses may only be
-// passed to code that asks for none.
+// passed to code that wants none.
 type Capture struct {
 	Base
 	Msg *dns.Msg // the last answer; nil: none. A plugin may still hold it, so it must not be changed.

@@ -11,7 +11,7 @@ import (
 
 // What went wrong with CoreDNS's autopath, each by its issue's number.
 
-// coredns/coredns#778: a completed answer was kept, and a pod of another namespace that asked the same query got it.
+// coredns/coredns#778: a completed answer was kept, and a pod of another namespace that sent the same query got it.
 func TestAutopath778AnotherNamespaceGetsNoCompletedAnswer(t *testing.T) {
 	r := newRig(t, map[string]string{"www.example.com.": "both"})
 	r.set(pod1, shop())

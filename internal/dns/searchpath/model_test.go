@@ -8,7 +8,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// asker asks one query and returns the answer.
+// asker sends one query and returns the answer.
 type asker func(name string, qtype uint16) *dns.Msg
 
 // outcomeOf is what a program hears from its libc.
@@ -17,7 +17,7 @@ type outcomeOf struct {
 	err   string
 }
 
-// libc is a resolver as far as its walk goes: what it asks for a name, and what it makes of the answers. They are written from
+// libc is a resolver as far as its walk goes: which queries it sends for a name, and what it makes of the answers. They are written from
 // the libraries' sources and are checked against the libraries themselves in integration/completion.
 type libc func(name string, list []string, ndots int, qtypes []uint16, ask asker) outcomeOf
 
@@ -153,7 +153,7 @@ func musl(name string, list []string, ndots int, qtypes []uint16, ask asker) out
 	})
 }
 
-// Before 1.2.3 the first answer alone said why there was no address.
+// Before 1.2.3 the first answer alone gave the reason why there was no address.
 func oldMusl(name string, list []string, ndots int, qtypes []uint16, ask asker) outcomeOf {
 	return muslWalk(name, list, ndots, qtypes, ask, func(answers []*dns.Msg) string {
 		if len(addresses(answers)) > 0 {

@@ -129,14 +129,14 @@ func TestOneDecision(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	// One denial for each of the cluster's suffixes, two names in both families; then each query asks for the end itself.
+	// One denial for each of the cluster's suffixes, two names in both families; then each query has the end itself.
 	if got, want := len(r.world.asked), 3+2*2+100; got != want {
 		t.Errorf("%d questions behind the plugin, want %d", got, want)
 	}
 }
 
 // TestOneDenialForAll: below the cluster's suffixes one denial does for all names outside that end alike, and what exists there is
-// asked for itself.
+// queried for itself.
 func TestOneDenialForAll(t *testing.T) {
 	r := newRig(t, map[string]string{"www.example.com.": "both", "api.example.com.": "both", "io.shop.svc.cluster.local.": "v4", "a.io.shop.svc.cluster.local.": "v6",
 		"net.svc.cluster.local.": "dangling", "b.example.net.svc.cluster.local.": "v4", "org.shop.svc.cluster.local.": "fails", "www.example.org.": "both"})
@@ -180,7 +180,7 @@ func TestLaterSteps(t *testing.T) {
 		kinds map[string]string
 		asks  []string
 	}{
-		// www.google.shop, asked in the namespace shop, must not end as www.google.
+		// www.google.shop, queried in the namespace shop, must not end as www.google.
 		"a namespace like a top-level domain": {map[string]string{"www.google.": "both", "www.google.shop.cluster.local.": "fails"},
 			[]string{"www.google.shop.shop.svc.cluster.local.", "www.google.shop.svc.cluster.local."}},
 		// A full name that does not exist is queried as it is in the end.
@@ -273,8 +273,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	})
 }
 
-// TestNeighbourClearsNothing: a pod that asks for ever new names loses its own decisions, not those of others, by which their later
-// queries are told from first ones. Neither do pods with equal lists take each other's walks for their own.
+// TestNeighbourClearsNothing: a pod that queries ever new names loses its own decisions, not those of others, by which their later
+// queries are distinguished from first ones. Neither do pods with equal lists take each other's walks for their own.
 func TestNeighbourClearsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMemory()
@@ -321,7 +321,7 @@ func TestDecidePanics(t *testing.T) {
 }
 
 // TestSilenceOnTheWay: where a name of the walk gets no answer, the first query is held so shortly that its own answer, or its own
-// silence, is told before musl sends its query again. Both families hear the same.
+// silence, is reported before musl sends its query again. Both families hear the same.
 func TestSilenceOnTheWay(t *testing.T) {
 	for name, kinds := range map[string]map[string]string{
 		"at the end":         {"hole.example.com.": "silent"},
@@ -357,7 +357,7 @@ func TestSilenceOnTheWay(t *testing.T) {
 	}
 }
 
-// TestDenialGrowsOlder: what a decision says is not there is believed for no longer than the cache would say so.
+// TestDenialGrowsOlder: a name that a decision takes for absent is believed so for no longer than by the cache.
 func TestDenialGrowsOlder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, map[string]string{"v4.example.com.": "v4"})

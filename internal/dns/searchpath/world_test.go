@@ -121,7 +121,7 @@ type rig struct {
 
 	mu   sync.Mutex // guards the fields below
 	pods map[netip.Addr]*Search
-	late map[netip.Addr]*Search // what is found as long as nobody looks again
+	late map[netip.Addr]*Search // what is found until the next look
 }
 
 var pod1, pod2, nodeAddr = netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("10.244.1.6"), netip.MustParseAddr("192.0.2.10")
@@ -179,7 +179,7 @@ func (w *writer) WriteMsg(m *dns.Msg) error { w.got = m; return nil }
 func (w *writer) RemoteAddr() net.Addr      { return w.from }
 func (w *writer) LocalAddr() net.Addr       { return &net.UDPAddr{IP: net.IPv4(169, 254, 20, 11), Port: 53} }
 
-// send asks as a client at an address does, over UDP, and reads the answer as it would come over the wire.
+// send sends queries as a client at an address does, over UDP, and reads the answer as it would come over the wire.
 func (r *rig) send(from netip.Addr, m *dns.Msg) *dns.Msg {
 	w := &writer{from: net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 40000))}
 	ctx := queryinfo.With(context.WithValue(context.Background(), dnsserver.Key{}, r.server), &queryinfo.Query{Client: from, Identity: whoAt{r, from}})

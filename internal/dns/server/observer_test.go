@@ -84,7 +84,7 @@ func TestObserver(t *testing.T) {
 			{"a.cluster.local.", 0, queryinfo.Miss}, {"a.cluster.local.", 0, queryinfo.Hit}, {"A.Cluster.LOCAL.", 0, queryinfo.Hit},
 			{"gone.cluster.local.", mdns.RcodeNameError, queryinfo.Miss},
 			{"sick.cluster.local.", mdns.RcodeServerFailure, queryinfo.Miss},
-			{"x.probe.neardns.invalid.", mdns.RcodeNameError, queryinfo.Miss}, // nobody but the prober may ask there
+			{"x.probe.neardns.invalid.", mdns.RcodeNameError, queryinfo.Miss}, // only the prober may query there
 		} {
 			m := ask(t, network, addressOf(cfg), question(tc.name, mdns.TypeA))
 			got := w.next(t)

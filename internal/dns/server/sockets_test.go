@@ -267,7 +267,7 @@ func TestReloadsLeaveNothing(t *testing.T) {
 	})
 }
 
-// TestTransparent looks at the sockets themselves, and that they serve as others do: the switch tells a server's own by this.
+// TestTransparent looks at the sockets themselves, and that they serve as others do: the switch recognizes a server's own by this.
 func TestTransparent(t *testing.T) {
 	for _, transparent := range []bool{true, false} {
 		cfg := config(t, newUpstream(t, address("10.0.0.1")))

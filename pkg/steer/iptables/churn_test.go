@@ -20,7 +20,7 @@ import (
 const foreign = 300
 
 // TestChurn makes the host's rules over and over, as reloads do, next to a kube-proxy that does so with its own, while a
-// pod asks. What is queried at such a moment may be answered by either, but never by nobody: a packet that fell into a gap
+// pod sends queries. What is queried at such a moment may be answered by either, but never by neither: a packet that fell into a gap
 // between two rulesets would be waited for in vain, however long.
 func TestChurn(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {

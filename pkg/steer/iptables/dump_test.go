@@ -10,9 +10,9 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/rig"
 )
 
-// TestRestoredAtBoot is a node whose rules somebody saved and puts back at boot (iptables-persistent, iptables.service), where
+// TestRestoredAtBoot is a node whose rules another program saved and puts back at boot (iptables-persistent, iptables.service), where
 // nothing else of ours is: no agent, no link, no hairpin. A client the cluster DNS address has kube-dns, whether we ever come
-// back or not; and once somebody of ours comes, all is as it should be.
+// back or not; and once a program of ours comes, all is as it should be.
 func TestRestoredAtBoot(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		for name, newRig := range map[string]func(testing.TB, iptables.Variant) *variantRig{

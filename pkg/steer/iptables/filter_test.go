@@ -150,7 +150,7 @@ func BenchmarkPolicies(b *testing.B) {
 	})
 }
 
-// Without the programs nothing is said to be gone that stands there, and a node without our chains is no error.
+// Without the programs nothing is reported to be gone that stands there, and a node without our chains is no error.
 func TestRemoveAcceptsWithoutPrograms(t *testing.T) {
 	testutil.RequireRoot(t)
 	for _, kind := range []string{"nft", "legacy"} {

@@ -7,7 +7,7 @@ import (
 )
 
 // TestRests holds how soon programs are started again to look: soon after a quick look, and later after one that took long, but
-// no later than Watch asks for it.
+// no later than Watch wants it.
 func TestRests(t *testing.T) {
 	for _, c := range []struct{ took, again time.Duration }{
 		{0, recheckAfter}, {20 * time.Millisecond, recheckAfter}, {2 * time.Second, 4 * time.Second}, {time.Minute, checkEvery},

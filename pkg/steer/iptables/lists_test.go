@@ -17,7 +17,7 @@ const tamper = `for f in neardns_udp4 neardns_tcp4 neardns_udp6 neardns_tcp6; do
 done`
 
 // TestListsAreClosed has root without any capability, and another user, write leases of an agent that does not renew, also after the
-// rules were made again. Whoever looks may read them.
+// rules were made again. A reader may see them.
 func TestListsAreClosed(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)

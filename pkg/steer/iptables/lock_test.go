@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// ownLock has all of iptables in this test go by a lock file of the test's, so that nobody else on the machine is held up.
+// ownLock has all of iptables in this test go by a lock file of the test's, so that no other program on the machine is held up.
 func ownLock(t *testing.T) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "xtables.lock")

@@ -33,7 +33,7 @@ func TestOddLinks(t *testing.T) {
 	})
 }
 
-// TestWithoutIPv6 is a node whose kernel or packages have iptables for IPv4 alone, which is no fault where nothing else is asked
+// TestWithoutIPv6 is a node whose kernel or packages have iptables for IPv4 alone, which is no fault where nothing else is wanted
 // for.
 func TestWithoutIPv6(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {

@@ -71,7 +71,7 @@ func (r *variantRig) kubeDNSBesidePods(t *testing.T) {
 }
 
 // TestOnePodCannotEndTheFallback has a pod query from all of its ports with the agent dead. It may use up its own, as without us,
-// and nobody else's.
+// and no other's.
 func TestOnePodCannotEndTheFallback(t *testing.T) {
 	r := newRig(t, iptables.NFT)
 	greedy, other := r.Steered("greedy"), r.Steered("other")

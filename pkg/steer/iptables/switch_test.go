@@ -83,7 +83,7 @@ func TestLapse(t *testing.T) {
 	})
 }
 
-// TestSameSourcePort asks a local and a cluster DNS address from one port, as musl does.
+// TestSameSourcePort queries a local and a cluster DNS address from one port, as musl does.
 func TestSameSourcePort(t *testing.T) {
 	r := newRig(t, iptables.NFT)
 	pod := r.Steered("pod")
@@ -117,7 +117,7 @@ func TestUplink(t *testing.T) {
 	})
 }
 
-// TestDropPolicy has all of the host's base chains drop what nobody accepts.
+// TestDropPolicy has all of the host's base chains drop what no rule accepts.
 func TestDropPolicy(t *testing.T) {
 	variants(t, func(t *testing.T, variant iptables.Variant) {
 		r := newRig(t, variant)

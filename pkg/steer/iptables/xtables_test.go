@@ -82,7 +82,7 @@ func TestReadLegacy(t *testing.T) {
 	}
 }
 
-// A kernel that speaks another form must not be read past its end, nor give rules that nobody wrote.
+// A kernel that speaks another form must not be read past its end, nor give rules that were not written.
 func FuzzParseEntries(f *testing.F) {
 	info := make([]byte, infoSize)
 	f.Add(true, info, make([]byte, 200))

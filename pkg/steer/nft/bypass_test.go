@@ -188,7 +188,7 @@ func TestPodIsBypassed(t *testing.T) {
 	}
 }
 
-// Nobody of ours is alive and the switch is gone: DNS in steered pods is as without neardns.
+// No program of ours runs and the switch is gone: DNS in steered pods is as without neardns.
 func TestPodIsBypassedWithoutASwitch(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	r.Serve()

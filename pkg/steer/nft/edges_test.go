@@ -168,7 +168,7 @@ func TestServiceWithoutEndpoints(t *testing.T) {
 	})
 }
 
-// Packets with sources that nobody may have bring no answer, no loop and no way in without a lease.
+// Packets with sources that no program can have bring no answer, no loop and no way in without a lease.
 func TestSpoofedSources(t *testing.T) {
 	mode(t, testutil.IPTables, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)
@@ -199,7 +199,7 @@ func TestSpoofedSources(t *testing.T) {
 	})
 }
 
-// withoutAnswer sends queries with forged sources from a pod, through a raw socket, and then asks properly: whatever they
+// withoutAnswer sends queries with forged sources from a pod, through a raw socket, and then sends proper ones: whatever they
 // did, the node stays in order. (That no answer comes back is in their nature: it would go to the forged source.)
 func (r *nftRig) withoutAnswer(pod *testutil.NetNS, who string, sources []netip.Addr) {
 	r.t.Helper()

@@ -145,7 +145,7 @@ func TestEvidence(t *testing.T) {
 	})
 }
 
-// trial asks each address once over each protocol. Of those who are still refused exactly the first query over UDP is
+// trial queries each address once over each protocol. Of those who are still refused exactly the first query over UDP is
 // lost; TCP gets through when the client's own SYN comes a second time.
 func (r *nftRig) trial(pod *testutil.Pod) {
 	r.t.Helper()
@@ -202,7 +202,7 @@ func TestHoldIsPerClient(t *testing.T) {
 	}
 }
 
-// Full sets cost the evidence and nothing else: who is delivered stays delivered, and nobody seems unheard.
+// Full sets cost the evidence and nothing else: who is delivered stays delivered, and no client seems unheard.
 func TestEvidenceWhenFull(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	early, late := r.Steered("early"), r.Steered("late")

@@ -82,7 +82,7 @@ func unroutable() []netip.Addr {
 	return []netip.Addr{addr("203.0.113.9"), addr("2001:db8:9::9")}
 }
 
-// forge asks over both protocols in another's name; the answers are that one's.
+// forge sends queries over both protocols in another's name; the answers are that one's.
 func forge(from *testutil.NetNS, source netip.Addr, server netip.AddrPort) {
 	for _, network := range rig.Networks() {
 		_, _ = testutil.Ask(from, server, "forged.cluster.local", dns.TypeTXT, network,
@@ -120,7 +120,7 @@ func TestRoutedBehindAPodIsServed(t *testing.T) {
 }
 
 // Where pods have no routes of their own, a program at the end of one link brings all packets to them (Cilium's cilium_host):
-// by which link a pod's packets come is then told by no route, and pods are served.
+// by which link a pod's packets come is then shown by no route, and pods are served.
 func TestPodsBehindADetour(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Proxy: testutil.NFTables, Attach: testutil.ProxyARP})
 	pod := r.Steered("pod")
@@ -273,7 +273,7 @@ func openTun(t *testing.T, ns *testutil.NetNS, name string) *os.File {
 	return f
 }
 
-// The switch looks at the routes again every few seconds, however much a source asks: what it remembers is not renewed.
+// The switch looks at the routes again every few seconds, however many queries a source sends: what it remembers is not renewed.
 func TestHomesAreLookedAtAgain(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	pod := r.Steered("pod")

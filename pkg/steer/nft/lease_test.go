@@ -174,7 +174,7 @@ func TestRenewalExtendsALease(t *testing.T) {
 	})
 }
 
-// Without the rule that takes lease datagrams nobody may believe that a lease stands.
+// Without the rule that takes lease datagrams no program can believe that a lease stands.
 func TestLeaseWithoutSwitch(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns, backend := node(t, host())
@@ -196,7 +196,7 @@ func TestLeaseWithoutSwitch(t *testing.T) {
 	if got := holding(t, backend); len(got) != 1 {
 		t.Errorf("leases %v", got)
 	}
-	// An address that the switch does not know is nobody's lease.
+	// An address that the switch does not know has no lease.
 	if err := lease.Renew(redirect4b.Steering, steer.UDP); err == nil {
 		t.Error("a lease for an address that is not ours")
 	}
@@ -215,14 +215,14 @@ func TestLeaseOfAnAbsentAddress(t *testing.T) {
 	if err := lease.Withdraw(redirect4.Steering, steer.UDP); err == nil {
 		t.Log("no route, and yet the rule took it")
 	} else {
-		t.Log(err) // said, and nothing else
+		t.Log(err) // logged, and nothing else
 	}
 	if got := holding(t, backend); len(got) != 0 {
 		t.Errorf("leases %v", got)
 	}
 }
 
-// Nobody but a root process of the host with our mark renews a lease: not a pod, not a process without the mark, not
+// Only a root process of the host with our mark renews a lease: not a pod, not a process without the mark, not
 // another user.
 func TestLeaseIsNobodyElses(t *testing.T) {
 	testutil.RequireRoot(t)

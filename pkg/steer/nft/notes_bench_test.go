@@ -12,7 +12,7 @@ import (
 )
 
 // What a look costs: the counters alone, which is what an undisturbed node does twice a second, and the notes of 200 clients
-// in each set, which are read when somebody is not heard.
+// in each set, which are read when a client is not heard.
 func BenchmarkLook(b *testing.B) {
 	testutil.RequireRoot(b)
 	ns, backend := node(b, host())
@@ -48,8 +48,8 @@ func BenchmarkLook(b *testing.B) {
 	})
 }
 
-// What the notes and the look at the source's route cost a query over UDP: from the pod's socket to the agent's, which nobody
-// reads, with all rules, with a look for each query, without the look, and without both.
+// What the notes and the look at the source's route cost a query over UDP: from the pod's socket to the agent's, which is not
+// read, with all rules, with a look for each query, without the look, and without both.
 func BenchmarkDelivery(b *testing.B) {
 	r := newRig(b, testutil.Options{Families: testutil.IPv4, Proxy: testutil.NFTables, Attach: testutil.PTP})
 	pod := r.Steered("pod")

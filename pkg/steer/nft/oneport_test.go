@@ -9,8 +9,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// One source port that asks local and cluster DNS address in turn, as musl does: each answer comes from the address that
-// was asked, in every state, in both orders, in a steered pod and in a plain one.
+// One source port that queries local and cluster DNS address in turn, as musl does: each answer comes from the address that
+// was queried, in every state, in both orders, in a steered pod and in a plain one.
 func TestLocalAndClusterFromOnePort(t *testing.T) {
 	modes(t, func(t *testing.T, o testutil.Options) {
 		r := newRig(t, o)

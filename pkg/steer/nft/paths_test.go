@@ -150,7 +150,7 @@ func family(a netip.Addr) string {
 	return "-6"
 }
 
-// kube-dns on the very bridge that the asking pod is on: with br_netfilter 1 everything works, hairpin or not, and each
+// kube-dns on the very bridge that the querying pod is on: with br_netfilter 1 everything works, hairpin or not, and each
 // question counts once. (With br_netfilter 0 the fallback fails, and so does plain kube-proxy without us.)
 func TestKubeDNSOnTheSameBridge(t *testing.T) {
 	for _, hairpin := range []string{"off", "on"} {

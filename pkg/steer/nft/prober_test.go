@@ -66,7 +66,7 @@ func (p *prober) want(who, when string, source map[bool]netip.Addr) {
 				p.r.t.Errorf("%s: %s over %s from %s: %v, %v; want %s", when, server, network, source[server.Addr().Is4()], answer, err, who)
 				continue
 			}
-			// Nobody but this node knows the prober's addresses: kube-dns, which may be on another, hears the node.
+			// Only this node knows the prober's addresses: kube-dns, which may be on another, hears the node.
 			from := source[server.Addr().Is4()]
 			if who == "KUBEDNS" && (answer.Client == steer.ProbeSource(from.Is4()) || answer.Client == steer.ProofSource(from.Is4())) {
 				p.r.t.Errorf("%s: kube-dns hears %s over %s", when, answer.Client, network)
@@ -110,7 +110,7 @@ func TestProber(t *testing.T) {
 	})
 }
 
-// A kube-proxy that does not know the pods' range masquerades nobody: then our own rule must, or kube-dns's answers to the
+// A kube-proxy that does not know the pods' range masquerades no pod: then our own rule must, or kube-dns's answers to the
 // prober would look for it elsewhere.
 func TestProberIsMasqueraded(t *testing.T) {
 	r := newRig(t, testutil.Options{Families: testutil.Dual, Attach: testutil.PTP})

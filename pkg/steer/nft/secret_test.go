@@ -110,7 +110,7 @@ func marked(t *testing.T, ns *testutil.NetNS, to netip.Addr, port int, payload [
 	})
 }
 
-// Each start has a secret of its own, and the one before is nobody's from the first round on. Leases and notes that stand outlive
+// Each start has a secret of its own, and the one before is invalid from the first round on. Leases and notes that stand outlive
 // the change: a successor goes on where its predecessor ended.
 func TestSecretIsOfThisStart(t *testing.T) {
 	testutil.RequireRoot(t)
@@ -145,7 +145,7 @@ func TestSecretIsOfThisStart(t *testing.T) {
 	}
 }
 
-// Whoever makes the table first, without a secret (the plugin, the watch), makes one that nobody can renew a lease in; the agent's
+// The program that makes the table first, without a secret (the plugin, the watch), makes one that no program can renew a lease in; the agent's
 // comes in at its first round, and stays when others look at the table or add to it.
 func TestSecretIsTheAgentsAlone(t *testing.T) {
 	testutil.RequireRoot(t)

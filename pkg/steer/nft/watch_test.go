@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// verdicts runs changes and tells for each whether Watch ticks for it. Both changes and a marker that follows each of them go through
+// verdicts runs changes and reports for each whether Watch ticks for it. Both changes and a marker that follows each of them go through
 // the same socket in order, so that a change that Watch ignores needs no waiting time.
 type verdicts struct {
 	ns      *testutil.NetNS

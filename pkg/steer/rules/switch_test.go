@@ -150,7 +150,7 @@ func TestClusterDNSOnTheLink(t *testing.T) {
 }
 
 // What is ceded reaches another program's socket without a lease, and kube-dns where there is none or only a hung agent's. Nothing is
-// written to the kernel meanwhile: whoever dies at whatever moment leaves it so.
+// written to the kernel meanwhile: a program that dies at whatever moment leaves it so.
 func TestCeded(t *testing.T) {
 	cells(t, func(t *testing.T, k rules.Kind, proxy testutil.ProxyMode) {
 		r := rig.NewNodeCache(t, k, testutil.Options{Families: testutil.Dual, Proxy: proxy, Attach: testutil.PTP}, rig.Cede)
@@ -176,7 +176,7 @@ func TestCeded(t *testing.T) {
 		r.WantUntracked("OTHER", pod.NetNS, r.Local()...)
 		must(t, r.Rules.Verify(r.Host))
 		if k.Caps().Programs {
-			// As node-cache does once it listens. Nobody of ours is alive to see it.
+			// As node-cache does once it listens. No program of ours runs to see it.
 			r.Leftovers()
 			r.Want("OTHER", pod.NetNS, "it has put rules of its own before ours", r.Local()...)
 			r.Apply(r.Host)

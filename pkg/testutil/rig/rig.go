@@ -130,7 +130,7 @@ func (r *Rig) must(err error) {
 	}
 }
 
-// Apply makes the host's rules what h says. A back end that starts programs rests between looks: Apply then repairs again until
+// Apply makes the host's rules as h has them. A back end that starts programs rests between looks: Apply then repairs again until
 // Verify is content, as the agent's loop does.
 func (r *Rig) Apply(h steer.Host) {
 	r.t.Helper()
@@ -296,7 +296,7 @@ func (r *Rig) Servers() []netip.AddrPort { return slices.Concat(r.ClusterDNS(), 
 // Networks are those that a server is queried by.
 func Networks() []string { return []string{"udp", "tcp"} }
 
-// Want asks each server over both protocols and fails unless who answers each, from the address that was queried.
+// Want queries each server over both protocols and fails unless who answers each, from the address that was queried.
 func (r *Rig) Want(who string, from *testutil.NetNS, when string, servers ...netip.AddrPort) {
 	r.t.Helper()
 	for _, server := range servers {
@@ -312,7 +312,7 @@ func (r *Rig) Want(who string, from *testutil.NetNS, when string, servers ...net
 	}
 }
 
-// WantNone asks each server over both protocols and fails if one answers.
+// WantNone queries each server over both protocols and fails if one answers.
 func (r *Rig) WantNone(from *testutil.NetNS, when string, servers ...netip.AddrPort) {
 	r.t.Helper()
 	r.WantSilence(when, servers, func(server netip.AddrPort, network string) (*testutil.Answer, error) {
@@ -368,7 +368,7 @@ func (r *Rig) Dial(from *testutil.NetNS, server netip.AddrPort) Conn {
 	return Conn{r.t, c}
 }
 
-// Want asks by the connection and fails unless who answers.
+// Want sends queries by the connection and fails unless who answers.
 func (c Conn) Want(who string) {
 	c.t.Helper()
 	if answer, err := c.conn.Ask("a.cluster.local", dns.TypeTXT); err != nil || answer.Who != who {

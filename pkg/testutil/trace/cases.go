@@ -54,7 +54,7 @@ func parse(text string) ([]Case, error) {
 		if !strings.HasPrefix(line, "|") || in == nil || strings.HasPrefix(line, "| ---") {
 			continue
 		}
-		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		cells := strings.Split(strings.Trim(strings.TrimSpace(strings.ReplaceAll(line, "`", "")), "|"), "|")
 		for i := range cells {
 			cells[i] = strings.TrimSpace(cells[i])
 		}

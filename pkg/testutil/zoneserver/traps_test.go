@@ -39,18 +39,18 @@ var traps = []struct {
 	{"the same, if the SOA is as it was read", func(t *testing.T, s *zoneserver.Server) string { return trapWriters(t, s, bySerial) }},
 	{"record 101 of a set", trapManyRecords},
 	{"500 records in one message", trapBigMessage},
-	{"an A beside a CNAME", func(t *testing.T, s *zoneserver.Server) string {
-		return trapBeside(t, s, "a-cname", "CNAME other.shared.example.", "A 192.0.2.1")
+	{"an A next to a CNAME", func(t *testing.T, s *zoneserver.Server) string {
+		return trapNextTo(t, s, "a-cname", "CNAME other.shared.example.", "A 192.0.2.1")
 	}},
-	{"a CNAME beside an A", func(t *testing.T, s *zoneserver.Server) string {
-		return trapBeside(t, s, "cname-a", "A 192.0.2.1", "CNAME other.shared.example.")
+	{"a CNAME next to an A", func(t *testing.T, s *zoneserver.Server) string {
+		return trapNextTo(t, s, "cname-a", "A 192.0.2.1", "CNAME other.shared.example.")
 	}},
 	{"a second CNAME", func(t *testing.T, s *zoneserver.Server) string {
-		return trapBeside(t, s, "two", "CNAME one.shared.example.", "CNAME two.shared.example.")
+		return trapNextTo(t, s, "two", "CNAME one.shared.example.", "CNAME two.shared.example.")
 	}},
 	{"a record with another TTL", trapTTL},
 	{"a cluster's key writes another cluster's name", trapForeign},
-	{"the same, beside a change that it may make", trapMixed},
+	{"the same, next to a change that it may make", trapMixed},
 	{"an edge's key writes", trapEdge},
 	{"a message without a signature", trapUnsigned},
 	{"a wrong secret; an unknown key; a clock wrong by ten minutes", trapSignatures},
@@ -270,7 +270,7 @@ func trapBigMessage(t *testing.T, s *zoneserver.Server) string {
 	return got + ", " + counted(there, 500)
 }
 
-func trapBeside(t *testing.T, s *zoneserver.Server, label, first, second string) string {
+func trapNextTo(t *testing.T, s *zoneserver.Server, label, first, second string) string {
 	name := host(label)
 	send(t, s, s.Operator(), insert(name+" 60 "+first))
 	got := send(t, s, s.Operator(), insert(name+" 60 "+second))

@@ -204,7 +204,7 @@ func (s *Server) Run() {
 	}
 }
 
-// answers asks for the zone's SOA.
+// answers queries the zone's SOA.
 func (s *Server) answers() error {
 	conn, err := s.Dial()
 	if err != nil {

@@ -222,7 +222,7 @@ func TestResolve(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			named, _ := netip.ParseAddr(o.Template) // stands for whom the template asks
+			named, _ := netip.ParseAddr(o.Template) // stands for the template's server
 			got, err := o.Resolve(func(name string) (string, bool) { v, ok := c.env[name]; return v, ok }, named)
 			if c.upstream == "" {
 				if err == nil || !strings.Contains(err.Error(), c.wantNote) {

@@ -59,7 +59,7 @@ func TestHandOver(t *testing.T) {
 			t.Errorf("%s: another file: %v %v", name, errA, errB)
 		}
 	}
-	// From now on nobody gives any more, and the socket that is left reports it.
+	// From now on no agent hands over any more, and the socket that is left reports it.
 	_, err = r.take(&side{}, newer)
 	for errors.Is(err, syscall.ECONNRESET) {
 		_, err = r.take(&side{}, newer) // the kernel is just closing it
@@ -121,7 +121,7 @@ func TestEveryStepMayFail(t *testing.T) {
 	}
 }
 
-// TestNoDescriptors: a successor asks while the holder has no descriptor left. It is met once there are some.
+// TestNoDescriptors: a successor sends its request while the holder has no descriptor left. It is met once there are some.
 func TestNoDescriptors(t *testing.T) {
 	testutil.RequireRoot(t)   // it runs in a process of its own
 	if !testutil.InChild(t) { // the limit is the whole process's

@@ -27,7 +27,7 @@ var (
 	at    = netip.MustParseAddrPort("169.254.20.11:53")
 )
 
-// side is a holder and a successor at once: it records what is asked of it and fails where the test says.
+// side is a holder and a successor at once: it records the requests that it gets and fails where the test wants.
 type side struct {
 	mu    sync.Mutex
 	calls []string
@@ -167,7 +167,7 @@ func (r *rig) take(s *side, claim Claim) (*Taken, error) {
 	return Take(context.Background(), slog.New(slog.DiscardHandler), r.path, claim, s)
 }
 
-// takeNext asks until the holder is through with the one before, as an agent does.
+// takeNext sends queries until the holder is through with the one before, as an agent does.
 func (r *rig) takeNext(t *testing.T, s *side) {
 	t.Helper()
 	for {

@@ -47,7 +47,7 @@ func TestAreas(t *testing.T) {
 	}
 }
 
-// FuzzAreas: whatever the text says, an area has a beginning before its end.
+// FuzzAreas: whatever the text is, an area has a beginning before its end.
 func FuzzAreas(f *testing.F) {
 	f.Add(one("00401000-00601000 r-xp 00001000 fe:00 262197    /bin/a", "0", "0"), "/bin/a")
 	f.Add("-\n:\n", "")

@@ -290,7 +290,7 @@ func TestRefusedNode(t *testing.T) {
 	if got := r.excluded(); !slices.Equal(got, []string{"w00"}) {
 		t.Errorf("%v are excluded", got)
 	}
-	// Where nobody answers, nothing more is tried.
+	// Where no server answers, nothing more is tried.
 	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
 	tried := 0
 	r.onPatch = func(client.Object) error {
@@ -334,7 +334,7 @@ func TestStatusFirst(t *testing.T) {
 	}
 }
 
-// A controller that was stopped between its look and its patch excludes nobody by what it saw.
+// A controller that was stopped between its look and its patch excludes no node by what it saw.
 func TestStaleLook(t *testing.T) {
 	r := newRig(t, "infra", "w")
 	r.apply(map[string]v1alpha1.LabelValue{"infra": ""})
@@ -487,7 +487,7 @@ func TestSlim(t *testing.T) {
 	}
 }
 
-// The alerts ask for series and reasons that there are.
+// The alerts use series and reasons that there are.
 func TestAlerts(t *testing.T) {
 	text, err := os.ReadFile("../../../conf/placement-alerts.yaml")
 	if err != nil {

@@ -69,7 +69,7 @@ func (n *names) MustRegister(collectors ...prometheus.Collector) {
 	}
 }
 
-// Alerts and dashboard ask for series and reasons that there are, and every metric has its place in the dashboard.
+// Alerts and dashboard use series and reasons that there are, and every metric has its place in the dashboard.
 func TestAlerts(t *testing.T) {
 	registered := &names{Registerer: prometheus.NewRegistry()}
 	if _, err := NewMetrics(registered); err != nil {

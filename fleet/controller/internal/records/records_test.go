@@ -24,7 +24,7 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zonewriter"
 )
 
-// TestLife has a record from its creation to its deletion. A look at an unchanged cluster writes nothing and tells nothing.
+// TestLife has a record from its creation to its deletion. A look at an unchanged cluster writes nothing and reports nothing.
 func TestLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -206,7 +206,7 @@ func TestShared(t *testing.T) {
 	})
 }
 
-// A key that is rotated is the next message's; one that is broken leaves the old one in use. Nothing tells the secret.
+// A key that is rotated is the next message's; one that is broken leaves the old one in use. Nothing shows the secret.
 func TestKeyRotated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -311,7 +311,7 @@ func TestHealth(t *testing.T) {
 	})
 }
 
-// A conflict is reported with its attempts, counted, and told by one Event; a stranger's reasons end when it does.
+// A conflict is reported with its attempts, counted, and reported by one Event; a stranger's reasons end when it does.
 func TestConflict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

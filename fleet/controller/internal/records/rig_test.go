@@ -30,7 +30,7 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// zoneStub stands for a publisher and its zone: it notes what it is told, and the test states what comes of it.
+// zoneStub stands for a publisher and its zone: it notes its instructions, and the test states what comes of it.
 type zoneStub struct {
 	setting Setting
 	key     func() rfc2136.Key
@@ -154,7 +154,7 @@ func recordText(name, spec string) string {
 	return `{kind: DNSRecord, apiVersion: neardns.io/v1alpha1, metadata: {name: ` + name + `, namespace: shop}, spec: {strategy: Simple, ttl: 60, deletionPolicy: Delete, ` + spec + `}}`
 }
 
-// settle reconciles until nothing is asked for at once.
+// settle reconciles until no request is due at once.
 func (r *rig) settle() {
 	r.t.Helper()
 	for range 50 {
@@ -226,7 +226,7 @@ func (r *rig) want(name, reason string) {
 	}
 }
 
-// calls are what the zone was told since the last call.
+// calls are the zone's instructions since the last call.
 func (r *rig) calls() string {
 	stub := r.stubs["shared.example."]
 	if stub == nil {

@@ -25,7 +25,7 @@ func TestCowMap(t *testing.T) {
 	}
 }
 
-// TestCowMapAtOnce: all that ask for a key get the same value, whoever's find it was.
+// TestCowMapAtOnce: all that ask for a key get the same value, whichever of them found it.
 func TestCowMapAtOnce(t *testing.T) {
 	const askers, keys = 8, 50
 	var m CowMap[int, *atomic.Int64]

@@ -207,7 +207,7 @@ func BenchmarkSnapshot(b *testing.B) {
 	})
 }
 
-// TestSnapshotBegunLater: who takes over asks before the holder begins to write. The boot's clock is read after that, or the
+// TestSnapshotBegunLater: a successor sends its request before the holder begins to write. The boot's clock is read after that, or the
 // snapshot would be of the future and its age unknown.
 func TestSnapshotBegunLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

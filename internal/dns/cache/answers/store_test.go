@@ -190,7 +190,7 @@ func TestSweep(t *testing.T) {
 	})
 }
 
-// TestHonestBytes holds what the store says it takes against what the runtime says.
+// TestHonestBytes holds the store's own size against the runtime's figures.
 func TestHonestBytes(t *testing.T) {
 	const n = 20000
 	for _, records := range []int{1, 8} {

@@ -311,7 +311,7 @@ func TestReadCluster(t *testing.T) {
 	}
 }
 
-// TestReadOtherDomain has kube-dns serve another domain than the agent is told: its names would go outside.
+// TestReadOtherDomain has kube-dns serve another domain than the agent's configuration has: its names would go outside.
 func TestReadOtherDomain(t *testing.T) {
 	if v := Read(kubeadm, "k8s.example"); v.Node || v.Why != "its Corefile has the zone cluster.local (kubernetes), line 7" {
 		t.Errorf("%+v", v)
