@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/neardns/neardns/pkg/platform"
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
@@ -69,7 +68,15 @@ func TestChartFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, filepath.Join(nodeChart, "files/platforms.yaml"), strings.ReplaceAll(generated, "%s", "pkg/platform")+string(text))
+	for _, chart := range []string{nodeChart, fleetChart} {
+		golden(t, filepath.Join(chart, "files/platforms.yaml"), strings.ReplaceAll(generated, "%s", "pkg/platform")+string(text))
+	}
+	// What both charts do with each object has one source.
+	shared, err := os.ReadFile(nodeChart + "/templates/_objects.tpl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, fleetChart+"/templates/_objects.tpl", string(shared))
 	dashboard, err := os.ReadFile("../../conf/grafana-dashboard.json")
 	if err != nil {
 		t.Fatal(err)
@@ -214,18 +221,38 @@ func TestChart(t *testing.T) {
 			for _, k := range test.kustomizations {
 				want = append(want, render(t, k))
 			}
-			if changes := cmp.Diff(objects(t, strings.Join(want, "---\n")), objects(t, text), withoutRecommended); changes != "" {
+			manifests := objects(t, strings.Join(want, "---\n"))
+			if changes := cmp.Diff(manifests, withoutRecommended(objects(t, text), manifests)); changes != "" {
 				t.Errorf("kustomize (-) and the chart (+) differ:\n%s", changes)
 			}
 		})
 	}
 }
 
-// withoutRecommended leaves out what the charts alone add: the labels that Kubernetes recommends, and Helm's note to keep definitions.
-var withoutRecommended = cmpopts.IgnoreMapEntries(func(key string, value any) bool {
-	return strings.HasPrefix(key, "helm.sh/") || value == "node-local-upstream" && key == "app.kubernetes.io/name" || slices.Contains([]string{"instance", "version", "component", "part-of", "managed-by"},
-		strings.TrimPrefix(key, "app.kubernetes.io/"))
-})
+// withoutRecommended takes out of the chart's objects what the charts alone add: the labels that Kubernetes recommends, and Helm's note to
+// keep definitions.
+func withoutRecommended(chart, kustomize map[string]any) map[string]any {
+	for key, object := range chart {
+		other, _ := kustomize[key].(map[string]any)
+		for _, field := range []string{"labels", "annotations"} {
+			meta := object.(map[string]any)["metadata"].(map[string]any)
+			entries, _ := meta[field].(map[string]any)
+			had := map[string]any{}
+			if m, ok := other["metadata"].(map[string]any); ok && m[field] != nil {
+				had = m[field].(map[string]any)
+			}
+			for name := range entries {
+				if _, ok := had[name]; !ok && (strings.HasPrefix(name, "app.kubernetes.io/") || strings.HasPrefix(name, "helm.sh/")) {
+					delete(entries, name)
+				}
+			}
+			if len(entries) == 0 {
+				delete(meta, field)
+			}
+		}
+	}
+	return chart
+}
 
 // objects are a manifest's, by kind and name.
 func objects(t *testing.T, text string) map[string]any {
@@ -498,6 +525,39 @@ func TestChartKnobs(t *testing.T) {
 		if n := strings.Count(text, part); n != times {
 			t.Errorf("%q is there %d times, not %d", part, n, times)
 		}
+	}
+}
+
+// The fleet's objects have the same, in the release's namespace or, for the zones' controller, its own; their definitions outlive the release.
+func TestFleetChartKnobs(t *testing.T) {
+	type values = map[string]any
+	enabled := values{"enabled": true}
+	text, err := helmOf(t, fleetChart, "dns", values{"placement": enabled, "zones": enabled, "edge": enabled, "platform": "k3s",
+		"nodeSelector": values{"pool": "blue"}, "monitoring": values{"enabled": true, "interval": "15s"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := 0
+	for key, object := range objects(t, text) {
+		meta := object.(values)["metadata"].(values)
+		if labels, _ := meta["labels"].(values); labels["helm.sh/chart"] == nil || labels["app.kubernetes.io/part-of"] != "neardns" {
+			t.Errorf("%s has labels %v", key, labels)
+		}
+		if n := meta["namespace"]; n != nil && n != "dns" && n != "neardns-zones" && n != "default" {
+			t.Errorf("%s is in %s", key, n)
+		}
+		if strings.HasPrefix(key, "CustomResourceDefinition/") && meta["annotations"].(values)["helm.sh/resource-policy"] == "keep" {
+			kept++
+		}
+	}
+	for part, times := range map[string]int{"pool: blue": 4, "interval: 15s": 3, "kind: PodDisruptionBudget": 3, "path: /readyz": 3,
+		"path: /var/lib/rancher/k3s/data/cni": 1, "system:serviceaccount:dns:": 1, "--namespace=dns": 1, "kube-system": 1 /* its UID */} {
+		if n := strings.Count(text, part); n != times {
+			t.Errorf("%q is there %d times, not %d", part, n, times)
+		}
+	}
+	if kept != 3 {
+		t.Errorf("%d definitions are kept, want NodeDNS, DNSZone and DNSRecord", kept)
 	}
 }
 

@@ -16,8 +16,8 @@ func TestEdge(t *testing.T) {
 	text := render(t, "edge")
 	golden(t, "testdata/edge.yaml", text)
 	objects := decode(t, "edge", text)
-	if len(objects) != 3 {
-		t.Errorf("%d objects, want the StatefulSet, its Service and its ConfigMap", len(objects))
+	if len(objects) != 4 {
+		t.Errorf("%d objects, want the StatefulSet, its Service, its PodDisruptionBudget and its ConfigMap", len(objects))
 	}
 	set := the[*appsv1.StatefulSet](t, objects)
 	pod := set.Spec.Template.Spec

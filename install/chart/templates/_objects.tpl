@@ -60,6 +60,25 @@
 {{- end }}
 {{- end }}
 
+{{- /* workload gives the pods of a DaemonSet, Deployment or StatefulSet what the values want of them. */}}
+{{- define "neardns.workload" }}
+{{- if has .object.kind (list "DaemonSet" "Deployment" "StatefulSet") }}
+{{- include "neardns.pod" (dict "root" .root "pod" .object.spec.template.spec) }}
+{{- $meta := .object.spec.template.metadata }}
+{{- $_ := set $meta "labels" (merge $meta.labels .root.Values.podLabels) }}
+{{- with .root.Values.podAnnotations }}{{ $_ := set $meta "annotations" (merge (default dict $meta.annotations) .) }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- /* monitoring gives PodMonitors and PrometheusRules the values' labels and interval. */}}
+{{- define "neardns.monitoring" }}
+{{- $monitoring := .root.Values.monitoring }}
+{{- if has .object.kind (list "PodMonitor" "PrometheusRule") }}
+{{- $_ := set .object.metadata "labels" (merge dict $monitoring.labels .object.metadata.labels) }}
+{{- range .object.spec.podMetricsEndpoints }}{{ if $monitoring.interval }}{{ $_ := set . "interval" $monitoring.interval }}{{ end }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{- /* platform is the values' row of files/platforms.yaml, with what the values name themselves. */}}
 {{- define "neardns.platform" }}
 {{- $row := index (.Files.Get "files/platforms.yaml" | fromYaml) .Values.platform }}
@@ -71,8 +90,9 @@
 {{- /* labels puts those that Kubernetes recommends, and the values' own, on an object. */}}
 {{- define "neardns.labels" }}
 {{- $labels := default dict .object.metadata.labels }}
-{{- $name := default .object.metadata.name (index $labels "app.kubernetes.io/name") }}
+{{- $name := default "neardns" (index $labels "app.kubernetes.io/name") }}
 {{- $component := ternary "cache" (trimPrefix "neardns-" $name) (eq $name "neardns") }}
+{{- if not (hasKey $labels "app.kubernetes.io/name") }}{{ $component = lower .object.kind }}{{ end }}
 {{- $_ := set .object.metadata "labels" (merge $labels .root.Values.commonLabels (dict
   "app.kubernetes.io/name" $name
   "app.kubernetes.io/instance" .root.Release.Name

@@ -7,8 +7,10 @@ package lead
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -58,6 +60,16 @@ func New(config *rest.Config, o Options) (manager.Manager, error) {
 	}
 	if err := m.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return nil, fmt.Errorf("add the health check: %w", err)
+	}
+	// The leader is ready once it has read its objects, a standby once it waits to lead; a rollout waits for either.
+	synced := func(r *http.Request) error {
+		if !m.GetCache().WaitForCacheSync(r.Context()) {
+			return errors.New("not all objects were read yet")
+		}
+		return nil
+	}
+	if err := m.AddReadyzCheck("objects", synced); err != nil {
+		return nil, fmt.Errorf("add the readiness check: %w", err)
 	}
 	return m, nil
 }

@@ -1,6 +1,21 @@
-{{- /* pod gives each container its image and resources, and each CNI folder its place. */}}
-{{- define "fleet.pod" }}
-{{- $image := .root.Values.image }}
+{{- /* add puts a value at a path of RFC 6902, section 4.1: a key of an object, or /- at the end of a list. Lists on the way are named by number. */}}
+{{- define "neardns.add" }}
+{{- $keys := rest (splitList "/" .path) }}
+{{- $ends := eq (last $keys) "-" }}
+{{- if $ends }}{{ $keys = initial $keys }}{{ end }}
+{{- $at := .object }}
+{{- range initial $keys }}
+{{- if kindIs "slice" $at }}{{ $at = index $at (int .) }}{{ else }}{{ $at = index $at . }}{{ end }}
+{{- end }}
+{{- $value := .value }}
+{{- if $ends }}{{ $value = append (index $at (last $keys)) .value }}{{ end }}
+{{- $_ := set $at (last $keys) $value }}
+{{- end }}
+
+{{- /* pod gives each container its image, each folder of the host its place, and the pod what the values want of every pod. */}}
+{{- define "neardns.pod" }}
+{{- $values := .root.Values }}{{ $image := $values.image }}
+{{- $platform := include "neardns.platform" .root | fromYaml }}
 {{- range $container := concat (default list .pod.initContainers) .pod.containers }}
 {{- $name := regexReplaceAll ":[^:/]*$" .image "" }}
 {{- with $image.registry }}{{ $name = printf "%s/%s" (trimSuffix "/" .) (base $name) }}{{ end }}
@@ -8,36 +23,96 @@
 {{- else }}{{ $name = printf "%s:%s" $name (default $.root.Chart.AppVersion $image.tag) }}{{ end }}
 {{- $_ := set . "image" $name }}
 {{- if $image.pullPolicy }}{{ $_ := set . "imagePullPolicy" $image.pullPolicy }}{{ end }}
-{{- with index $.root.Values.resources .name }}
+{{- with index $values.resources .name }}
 {{- $resources := default dict $container.resources }}
-{{- $_ := include "fleet.over" (dict "into" $resources "from" .) }}
+{{- $_ := include "neardns.over" (dict "into" $resources "from" .) }}
 {{- $_ := set $container "resources" $resources }}
 {{- end }}
+{{- if and (eq .name "agent") $values.extraEnv }}{{ $_ := set . "env" (concat (default list .env) $values.extraEnv) }}{{ end }}
+{{- $mounts := list }}
+{{- range .volumeMounts }}
+{{- if eq .name "kubelet" }}{{ $_ := set . "mountPath" (trimSuffix "/" $platform.kubelet) }}{{ end }}
+{{- if .mountPath }}{{ $mounts = append $mounts . }}{{ end }}
+{{- end }}
+{{- if $mounts }}{{ $_ := set . "volumeMounts" $mounts }}{{ end }}
 {{- end }}
 {{- with $image.pullSecrets }}
 {{- $secrets := list }}{{ range . }}{{ $secrets = append $secrets (dict "name" .) }}{{ end }}
 {{- $_ := set $.pod "imagePullSecrets" $secrets }}
 {{- end }}
+{{- $volumes := list }}
 {{- range .pod.volumes }}
-{{- if eq .name "cni-bin" }}{{ $_ := set .hostPath "path" $.root.Values.paths.cniBin }}{{ end }}
-{{- if eq .name "cni-conf" }}{{ $_ := set .hostPath "path" $.root.Values.paths.cniConf }}{{ end }}
+{{- if eq .name "cni-bin" }}{{ $_ := set .hostPath "path" $platform.cniBin }}{{ end }}
+{{- if eq .name "cni-conf" }}{{ $_ := set .hostPath "path" $platform.cniConf }}{{ end }}
+{{- if eq .name "kubelet" }}
+{{- $_ := set . "hostPath" (dict "path" (trimSuffix "/" $platform.kubelet) "type" (ternary "Directory" "File" (hasSuffix "/" $platform.kubelet))) }}
+{{- end }}
+{{- if eq .name "kube-dns-corefile" }}{{ $_ := set .configMap "name" $platform.corefile }}{{ end }}
+{{- if not (and .hostPath (not .hostPath.path)) }}{{ $volumes = append $volumes . }}{{ end }}
+{{- end }}
+{{- if $volumes }}{{ $_ := set .pod "volumes" $volumes }}{{ end }}
+{{- if and (eq $values.platform "openshift") (not .pod.serviceAccountName) }}
+{{- $_ := set .pod "serviceAccountName" (default "neardns" $values.nameOverride) }}
+{{- end }}
+{{- $_ := set .pod "nodeSelector" (merge dict $values.nodeSelector .pod.nodeSelector) }}
+{{- range $key := list "tolerations" "affinity" "priorityClassName" }}
+{{- with index $values $key }}{{ $_ := set $.pod $key . }}{{ end }}
 {{- end }}
 {{- end }}
 
-{{- /* over puts fields over those of another mapping, field by field; null takes one away. */}}
-{{- define "fleet.over" }}
-{{- $into := .into }}
+{{- /* workload gives the pods of a DaemonSet, Deployment or StatefulSet what the values want of them. */}}
+{{- define "neardns.workload" }}
+{{- if has .object.kind (list "DaemonSet" "Deployment" "StatefulSet") }}
+{{- include "neardns.pod" (dict "root" .root "pod" .object.spec.template.spec) }}
+{{- $meta := .object.spec.template.metadata }}
+{{- $_ := set $meta "labels" (merge $meta.labels .root.Values.podLabels) }}
+{{- with .root.Values.podAnnotations }}{{ $_ := set $meta "annotations" (merge (default dict $meta.annotations) .) }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- /* monitoring gives PodMonitors and PrometheusRules the values' labels and interval. */}}
+{{- define "neardns.monitoring" }}
+{{- $monitoring := .root.Values.monitoring }}
+{{- if has .object.kind (list "PodMonitor" "PrometheusRule") }}
+{{- $_ := set .object.metadata "labels" (merge dict $monitoring.labels .object.metadata.labels) }}
+{{- range .object.spec.podMetricsEndpoints }}{{ if $monitoring.interval }}{{ $_ := set . "interval" $monitoring.interval }}{{ end }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{- /* platform is the values' row of files/platforms.yaml, with what the values name themselves. */}}
+{{- define "neardns.platform" }}
+{{- $row := index (.Files.Get "files/platforms.yaml" | fromYaml) .Values.platform }}
+{{- range $key, $value := .Values.paths }}{{ if $value }}{{ $_ := set $row $key (trimPrefix "none" $value) }}{{ end }}{{ end }}
+{{- with .Values.kubeDNSCorefile }}{{ $_ := set $row "corefile" . }}{{ end }}
+{{- toYaml $row }}
+{{- end }}
+
+{{- /* labels puts those that Kubernetes recommends, and the values' own, on an object. */}}
+{{- define "neardns.labels" }}
+{{- $labels := default dict .object.metadata.labels }}
+{{- $name := default "neardns" (index $labels "app.kubernetes.io/name") }}
+{{- $component := ternary "cache" (trimPrefix "neardns-" $name) (eq $name "neardns") }}
+{{- if not (hasKey $labels "app.kubernetes.io/name") }}{{ $component = lower .object.kind }}{{ end }}
+{{- $_ := set .object.metadata "labels" (merge $labels .root.Values.commonLabels (dict
+  "app.kubernetes.io/name" $name
+  "app.kubernetes.io/instance" .root.Release.Name
+  "app.kubernetes.io/version" .root.Chart.AppVersion
+  "app.kubernetes.io/component" $component
+  "app.kubernetes.io/part-of" "neardns"
+  "app.kubernetes.io/managed-by" .root.Release.Service
+  "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_"))) }}
+{{- end }}
+
+{{- /* over puts fields over those of another mapping, field by field; null takes one away. What is as in base is left out. */}}
+{{- define "neardns.over" }}
+{{- $into := .into }}{{ $base := default dict .base }}
 {{- range $key, $value := .from }}
 {{- $was := index $into $key }}
 {{- if kindIs "invalid" $value }}{{ $_ := unset $into $key }}
+{{- else if and (hasKey $base $key) (deepEqual $value (index $base $key)) }}
 {{- else if and (kindIs "map" $value) (kindIs "map" $was) }}
-{{- $_ := include "fleet.over" (dict "into" $was "from" $value) }}
+{{- $_ := include "neardns.over" (dict "into" $was "from" $value "base" (index $base $key)) }}
 {{- else }}{{ $_ := set $into $key $value }}
 {{- end }}
 {{- end }}
-{{- end }}
-
-{{- /* config writes the fields of a configuration of that kind. */}}
-{{- define "fleet.config" }}
-{{- toYaml (merge (dict "apiVersion" "neardns.io/v1alpha1" "kind" .kind) .fields) }}
 {{- end }}
