@@ -53,6 +53,14 @@ func TestRules(t *testing.T) {
 	}
 }
 
+// The query by which a rollout halts is one of the tests that promtool runs.
+func TestRolloutHalts(t *testing.T) {
+	const query = `ALERTS{alertname=~"Neardns.*", alertstate="firing"}`
+	if !strings.Contains(read(t, "../../docs/rollout.md"), "'"+query+"'") || !strings.Contains(read(t, "../../conf/alerts_test.yaml"), "- expr: "+query+"\n") {
+		t.Errorf("docs/rollout.md and conf/alerts_test.yaml must both have %s", query)
+	}
+}
+
 // alerts are the rules of a sample.
 func alerts(t *testing.T, file string) (out []object) {
 	t.Helper()
