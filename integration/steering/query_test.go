@@ -2,6 +2,7 @@ package steering
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/neardns/neardns/pkg/testutil"
@@ -37,6 +38,23 @@ func TestQuery(t *testing.T) {
 	}
 	want(query(), "a new name", "miss", "agent", "agent", "kube-dns")
 	want(query(), "the same again", "hit", "agent", "agent", "kube-dns")
+	// What kubectl neardns reads names no pod and nothing that pods query.
+	var text string
+	n.Host.Do(func() { text = fetch(t, "http://127.0.0.1:9253/v1/status") })
+	var o struct {
+		Serving bool
+		Leases  []struct{ Held bool }
+		Counts  struct{ Queries, Hits int }
+		States  map[string]int `json:"podStates"`
+	}
+	_, body, _ := strings.Cut(text, "\r\n\r\n")
+	if err := json.NewDecoder(strings.NewReader(body[max(strings.Index(body, "{"), 0):])).Decode(&o); err != nil || !o.Serving ||
+		o.States["steered"] != 1 || len(o.Leases) == 0 || !o.Leases[0].Held || o.Counts.Hits < 2 || o.Counts.Queries < 4 {
+		t.Errorf("%v\n%s", err, text)
+	}
+	if strings.Contains(text, p.name) || strings.Contains(text, "query-test") {
+		t.Errorf("it names the pod or the name:\n%s", text)
+	}
 	n.agent.Kill()
 	n.wantFallback(p.client(), "agent killed", n.all()...)
 	want(query(), "without an agent", "no agent answers", "kube-dns", "none", "kube-dns")

@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -120,7 +121,7 @@ func parallel[T any](ctx context.Context, agents []Agent, timeout time.Duration,
 	var wg sync.WaitGroup
 	for i, a := range agents {
 		if a.Why != "" {
-			errs[i] = fmt.Errorf("%s", a.Why)
+			errs[i] = errors.New(a.Why)
 			continue
 		}
 		wg.Go(func() {

@@ -113,16 +113,16 @@ func (c *Cluster) within(usual time.Duration) time.Duration {
 	return usual
 }
 
-// errStatus is an answer of the API server, or of an agent behind it, that is none of success.
-type errStatus struct {
+// statusError is an answer of the API server, or of an agent behind it, that is none of success.
+type statusError struct {
 	code    int
 	message string
 }
 
-func (e *errStatus) Error() string { return e.message }
+func (e *statusError) Error() string { return e.message }
 
 func hasCode(err error, code int) bool {
-	var status *errStatus
+	var status *statusError
 	return errors.As(err, &status) && status.code == code
 }
 
@@ -156,7 +156,7 @@ func (c *Cluster) get(ctx context.Context, path string, query url.Values, accept
 	if json.Unmarshal(text, &status) != nil || status.Message == "" {
 		status.Message = resp.Status + ": " + strings.TrimSpace(string(text[:min(len(text), 200)]))
 	}
-	return nil, &errStatus{resp.StatusCode, strings.ReplaceAll(status.Message, "\n", " ")}
+	return nil, &statusError{resp.StatusCode, strings.ReplaceAll(status.Message, "\n", " ")}
 }
 
 // reason leaves the URL out of an error, and names the timeout if that ended the request.

@@ -17,13 +17,12 @@ import (
 
 // usage are the queries of one pod or namespace.
 type usage struct {
-	Name    string          `json:"name"` // namespace/name of a pod, or a namespace
-	Node    string          `json:"node,omitempty"`
-	Pods    int             `json:"pods,omitempty"` // of a namespace
-	Rate    float64         `json:"queriesPerSecond"`
-	Counts  overview.Counts `json:"counts"`
-	Misses  uint64          `json:"misses"`
-	seconds float64
+	Name   string          `json:"name"` // namespace/name of a pod, or a namespace
+	Node   string          `json:"node,omitempty"`
+	Pods   int             `json:"pods,omitempty"` // of a namespace
+	Rate   float64         `json:"queriesPerSecond"`
+	Counts overview.Counts `json:"counts"`
+	Misses uint64          `json:"misses"`
 }
 
 func topCommand(o *cluster.Options) *cobra.Command {
