@@ -13,7 +13,7 @@ import (
 // tenants it names no pod.
 func Overview(s node.Status, views []PodView, inKernel uint64, tenants bool, now time.Time) overview.Node {
 	o := overview.Node{Version: s.Version, Instance: s.Instance, Started: s.Started, Time: now, Serving: s.Ready && len(s.Faults) == 0,
-		Arrangement: s.Arranged, Leases: []overview.Lease{}, Faults: map[string]string{}, States: map[string]int{},
+		Arranged: s.Arranged, Leases: []overview.Lease{}, Faults: map[string]string{}, States: map[string]int{},
 		Counts: overview.Counts{Queries: inKernel, Hits: inKernel, Kernel: inKernel}}
 	if c := s.Cache; c != nil {
 		o.Counts.Queries += uint64(c.Hits + c.Misses)

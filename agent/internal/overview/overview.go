@@ -24,14 +24,14 @@ type Node struct {
 	Time     time.Time `json:"time"` // by the node's clock
 	// Serving: the agent has its leases and no fault.
 	Serving bool `json:"serving"`
-	// Arrangement is set on a node that has only kernel hits: it has no leases and no steered pods.
-	Arrangement string            `json:"arrangement,omitempty"`
-	Leases      []Lease           `json:"leases"`
-	Steering    []netip.Addr      `json:"steering,omitempty"`  // addresses that pods' queries are rewritten to
-	Faults      map[string]string `json:"faults,omitempty"`    // present ones, by part
-	LastFault   *Fault            `json:"lastFault,omitempty"` // also a past one
-	Counts      Counts            `json:"counts"`
-	States      map[string]int    `json:"podStates"` // attachments of pods by state: steered, pending, given-back (bypassed), left-alone …
+	// Arranged is set on a node that has only kernel hits: it has no leases and no steered pods.
+	Arranged  string            `json:"arrangement,omitempty"`
+	Leases    []Lease           `json:"leases"`
+	Steering  []netip.Addr      `json:"steering,omitempty"`  // addresses that pods' queries are rewritten to
+	Faults    map[string]string `json:"faults,omitempty"`    // present ones, by part
+	LastFault *Fault            `json:"lastFault,omitempty"` // also a past one
+	Counts    Counts            `json:"counts"`
+	States    map[string]int    `json:"podStates"` // attachments of pods by state: steered, pending, given-back (bypassed), left-alone …
 	// Pods are those with the most queries; empty without `listen.namespaces: true`.
 	Pods []Pod `json:"pods,omitempty"`
 }

@@ -160,7 +160,7 @@ func small() *fakeAPI {
 	return &fakeAPI{nodes: []fakeNode{
 		{name: "a", phase: corev1.PodRunning, status: past}, {name: "b", phase: corev1.PodRunning, status: ill},
 		{name: "c", phase: corev1.PodRunning, code: http.StatusBadGateway}, {name: "d"}, {name: "e", excluded: true},
-		{name: "f", phase: corev1.PodRunning, status: overview.Node{Version: "v1.0.0", Serving: true, Arrangement: "transparent",
+		{name: "f", phase: corev1.PodRunning, status: overview.Node{Version: "v1.0.0", Serving: true, Arranged: "transparent",
 			Started: started, Time: now}},
 	}}
 }

@@ -169,8 +169,8 @@ func statusTable(nodes []reading, wide bool) string {
 
 // leases are those held of all; a node that has only kernel hits has none, and shows its arrangement.
 func leases(n *overview.Node) string {
-	if n.Arrangement != "" {
-		return n.Arrangement
+	if n.Arranged != "" {
+		return n.Arranged
 	}
 	held := 0
 	for _, l := range n.Leases {
