@@ -87,8 +87,8 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// runPass makes one pass, logs what is new, and returns when to make the next one. Only a bad configuration at the start is an error: later,
-// the last good entry stays in the list.
+// runPass makes one pass, logs what is new, and returns when to make the next one. Only a bad configuration at the start is an error:
+// later, the last good entry stays in the list.
 func (w *watch) runPass(ctx context.Context) (next time.Duration, err error) {
 	var output bytes.Buffer
 	in := w.install

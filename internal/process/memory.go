@@ -1,8 +1,8 @@
-// Package process has what every long-running program of neardns does with its process: it follows its configuration's files and SIGHUP, and keeps within
-// the container's memory.
+// Package process has what every long-running program of neardns does with its process: it follows its configuration's files and SIGHUP,
+// and keeps within the container's memory.
 //
-// It guarantees that a change of a file or a SIGHUP that came after the last reload leads to another one. A memory limit that cannot be read is
-// logged, and none is set.
+// It guarantees that a change of a file or a SIGHUP that came after the last reload leads to another one. A memory limit that cannot be
+// read is logged, and none is set.
 package process
 
 import (

@@ -93,8 +93,8 @@ func (w *Wish) add(what string, o resolvconf.Overlay) {
 	}
 }
 
-// unusable returns why an address cannot be a nameserver's; "" if it can. Loopback and 169.254.0.0/16 can: a resolver in the pod, a cache on
-// the node.
+// unusable returns why an address cannot be a nameserver's; "" if it can. Loopback and 169.254.0.0/16 can: a resolver in the pod, a cache
+// on the node.
 func unusable(s string) string {
 	a, err := netip.ParseAddr(s)
 	switch {

@@ -11,9 +11,9 @@ import (
 // OptedOut is the reason for not steering a pod that opted out by annotation.
 const OptedOut = "the pod's annotation " + AnnotationSteer + " says so"
 
-// AsksOthers returns the reason for not steering a pod without a cluster DNS address or local address among its nameservers; "" if it may have
-// one. Without nameservers they are unknown, or the host's own. Steering does no harm then, because it affects only queries to a cluster DNS
-// address.
+// AsksOthers returns the reason for not steering a pod without a cluster DNS address or local address among its nameservers; "" if it may
+// have one. Without nameservers they are unknown, or the host's own. Steering does no harm then, because it affects only queries to a
+// cluster DNS address.
 func AsksOthers(nameservers []string, redirects []steer.Redirect, locals []steer.Local) string {
 	if len(nameservers) == 0 {
 		return ""

@@ -1,6 +1,7 @@
 // Package edgeconfig reads an EdgeConfig: the zones that an edge serves, and how.
 //
-// It guarantees that a configuration that it returns is whole and in range. An error lists all faults, each with file, line, field and remedy.
+// It guarantees that a configuration that it returns is whole and in range. An error lists all faults, each with file, line, field and
+// remedy.
 package edgeconfig
 
 import (

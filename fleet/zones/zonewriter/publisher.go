@@ -85,11 +85,7 @@ type Publisher struct {
 	o      Options
 	client *rfc2136.Client
 	wake   tick.Chan
-
-	mu    sync.Mutex // protects the fields below, up to moved
-	hosts map[string]*host
-	zone  ZoneStatus
-	moved chan struct{} // closed each time a status changes
+	shared
 
 	// The fields below are used by Run only.
 	state    *zone.State
@@ -106,6 +102,14 @@ type Publisher struct {
 	sent     time.Time
 	removal  time.Time // remove no dead cluster before this time
 	excused  time.Time // until then, missing records were deleted by clusters that considered this one dead
+}
+
+// shared has the fields that callers use as well.
+type shared struct {
+	mu    sync.Mutex // protects the fields below
+	hosts map[string]*host
+	zone  ZoneStatus
+	moved chan struct{} // closed each time a status changes
 }
 
 // host is the state of one host. The mutex protects want, set and status.
@@ -152,7 +156,7 @@ func New(o Options) (*Publisher, error) {
 		start = started
 	}
 	o.Log = o.Log.With("zone", o.Zone, "cluster", o.Identity.Cluster)
-	return &Publisher{o: o, beat: beat{fence: start}, wake: tick.New(), hosts: map[string]*host{}, moved: make(chan struct{}),
+	return &Publisher{o: o, beat: beat{fence: start}, wake: tick.New(), shared: shared{hosts: map[string]*host{}, moved: make(chan struct{})},
 		client: &rfc2136.Client{Server: o.Server, Zone: o.Zone, Key: o.Key, Timeout: o.Timeout, Dial: o.Dial, Most: o.Records}}, nil
 }
 

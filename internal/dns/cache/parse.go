@@ -27,6 +27,7 @@ const (
 
 // policy is a block's configuration. Pairs are by class.
 type policy struct {
+	refresh
 	zones    []string
 	capacity [2]int
 	maxTTL   [2]time.Duration
@@ -35,11 +36,6 @@ type policy struct {
 	failTTL  time.Duration
 	keepTTL  bool
 	rotate   bool // the addresses of an answer, from reply to reply
-
-	prefetch   int // hits, with less than gap between them; 0: never
-	gap        time.Duration
-	percentage int  // of the TTL
-	timed      bool // when the TTL ends, not by a hit shortly before
 
 	staleFor       time.Duration // 0: never
 	verify         bool
@@ -53,16 +49,23 @@ type policy struct {
 	answersOf string // a name for the source of the answers, instead of ask's addresses; "": its addresses
 }
 
+// refresh is which entries are fetched before they expire, and when.
+type refresh struct {
+	prefetch   int // hits, with less than gap between them; 0: never
+	gap        time.Duration
+	percentage int  // of the TTL
+	timed      bool // when the TTL ends, not by a hit shortly before
+}
+
 func defaults() policy {
 	return policy{
-		capacity:   [2]int{defaultCapacity, defaultCapacity},
-		maxTTL:     [2]time.Duration{defaultMaxTTL, defaultMaxTTL / 2},
-		minTTL:     [2]time.Duration{defaultMinTTL, defaultMinTTL},
-		failTTL:    defaultMinTTL,
-		gap:        time.Minute,
-		percentage: 10,
-		staleTTL:   defaultStaleTTL,
-		recheck:    defaultRecheck,
+		capacity: [2]int{defaultCapacity, defaultCapacity},
+		maxTTL:   [2]time.Duration{defaultMaxTTL, defaultMaxTTL / 2},
+		minTTL:   [2]time.Duration{defaultMinTTL, defaultMinTTL},
+		failTTL:  defaultMinTTL,
+		refresh:  refresh{gap: time.Minute, percentage: 10},
+		staleTTL: defaultStaleTTL,
+		recheck:  defaultRecheck,
 	}
 }
 

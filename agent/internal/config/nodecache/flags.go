@@ -123,27 +123,27 @@ func Parse(args []string, usage io.Writer) (Options, error) {
 			errs = append(errs, fmt.Errorf("%s %q: write host:port, such as :9253", of.flag, of.address))
 		}
 	}
-	if !slices.Contains(backends(), o.Backend) {
-		errs = append(errs, fmt.Errorf("-backend %q: write one of %s", o.Backend, strings.Join(backends(), ", ")))
-	}
-	if !o.SetupIptables {
-		// The flag forbids our rules in iptables.
-		switch o.Backend {
-		case "auto":
-			o.Backend = "nftables"
-		case "nftables":
-		default:
-			errs = append(errs, fmt.Errorf("-backend %s writes its rules into iptables, which -setupiptables=false forbids: remove "+
-				"one of the two", o.Backend))
-		}
-	}
-	errs = append(errs, o.checkTLS(g.clientAuth, g.minTLS))
+	errs = append(errs, o.checkBackend(), o.checkTLS(g.clientAuth, g.minTLS))
 	o.Corefile = g.conf
 	if !set["conf"] {
 		o.Corefile = g.corefile
 	}
 	o.note(g, set)
 	return o, errors.Join(errs...)
+}
+
+// checkBackend checks -backend and -setupiptables, which forbids our rules in iptables.
+func (o *Options) checkBackend() error {
+	switch {
+	case !slices.Contains(backends(), o.Backend):
+		return fmt.Errorf("-backend %q: write one of %s", o.Backend, strings.Join(backends(), ", "))
+	case o.SetupIptables, o.Backend == "nftables":
+	case o.Backend == "auto":
+		o.Backend = "nftables"
+	default:
+		return fmt.Errorf("-backend %s writes its rules into iptables, which -setupiptables=false forbids: remove one of the two", o.Backend)
+	}
+	return nil
 }
 
 // isInterface is the kernel's own check (dev_valid_name in net/core/dev.c).
