@@ -109,7 +109,8 @@ func (n *node) startCilium(hostOnly string) *node {
 		"enable-k8s": "false", "identity-allocation-mode": "crd", "lb-state-file": n.path("services.json"), "socket-path": socket,
 		"lib-dir": n.path("cilium"), "cgroup-root": "/run/cilium/cgroupv2", "bpf-root": "/run/cilium/bpf", "devices": "eth0",
 		"ipam": "kubernetes", "routing-mode": "native",
-		"kube-proxy-replacement": "true", "bpf-lb-sock-hostns-only": hostOnly, "preallocate-bpf-maps": "false",
+		"enable-host-legacy-routing": "true", // else answers pass by the pod's link, and no sample is answered (docs/kernel-hits.md)
+		"kube-proxy-replacement":     "true", "bpf-lb-sock-hostns-only": hostOnly, "preallocate-bpf-maps": "false",
 		"ipv4-range": n.PodRange(true).String(), "ipv4-native-routing-cidr": n.PodRange(true).String(), "enable-ipv4-masquerade": "false",
 		"ipv6-range": n.PodRange(false).String(), "ipv6-native-routing-cidr": n.PodRange(false).String(), "enable-ipv6-masquerade": "false",
 		"enable-ipv6": strconv.FormatBool(n.setup.families == testutil.Dual),

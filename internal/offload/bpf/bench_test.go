@@ -90,6 +90,7 @@ func BenchmarkPod(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	trust(b, l, pod.HostLink().Attrs().Index)
 	defer sink.Close()
 	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
 	if err != nil {
