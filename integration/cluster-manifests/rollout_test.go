@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// kubectl stands in for the real one: it lists the nodes, and notes each label that it is asked to write.
+// kubectl stands in for the real one: it lists the nodes, and records each label that it would write.
 const kubectl = `#!/bin/sh
 case "$1 $2" in
 "get nodes") cat "$ROLLOUT/nodes" ;;

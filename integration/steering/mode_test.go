@@ -43,9 +43,9 @@ func TestSteerMode(t *testing.T) {
 			n.wantFallback(running.client(), "not selected", targets(n.ClusterDNS()...)...)
 			n.wantSteered(optIn.client(), "opted in", targets(n.ClusterDNS()...)...)
 
-			said := len(n.agent.Output())
+			before := len(n.agent.Output())
 			n.steer("{mode: sometimes}")
-			n.awaitLog(said, "new configuration refused")
+			n.awaitLog(before, "new configuration refused")
 			if code, _, err := n.run("config", "check", "--config", n.configFile()); code != 2 || !strings.Contains(err, "steer.mode") {
 				t.Errorf("config check: exit code %d, %s", code, err)
 			}

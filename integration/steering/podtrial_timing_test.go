@@ -23,7 +23,7 @@ const (
 	firstLookup = 50 * time.Millisecond
 	// steeredWithin is how soon after its ADD a pod is steered, of 95 pods in 100.
 	steeredWithin = 300 * time.Millisecond
-	// unsteeredWithin is how soon the running pods of a node are on kube-dns once the agent is asked to reload with steer.mode: none.
+	// unsteeredWithin is how soon the running pods of a node are on kube-dns after a SIGHUP with steer.mode: none.
 	unsteeredWithin = 10 * time.Second
 	rounds          = 3
 	// youth is podstate.Youth: until then, a pod is watched closely.
