@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -102,7 +103,7 @@ func block(value any, depth int) string {
 		return " " + flow(value)
 	}
 	if !strings.HasSuffix(s, "\n") || !plainLines(s) {
-		return " " + quote(s) // snippets are not searched for ${NAME}, so there is nothing to escape
+		return " " + strconv.Quote(s) // snippets are not searched for ${NAME}, so there is nothing to escape
 	}
 	lines := strings.Split(strings.TrimSuffix(s, "\n"), "\n")
 	return " |\n" + indent(depth) + strings.Join(lines, "\n"+indent(depth))
@@ -140,7 +141,7 @@ func inside[T any](brackets string, values []T, show func(T) string) string {
 	return brackets[:1] + strings.Join(each(values, show), ", ") + brackets[1:]
 }
 
-// scalar quotes text unless every YAML reader reads it as text. ${ is escaped so that the file reads back as the same.
+// scalar quotes text unless every YAML reader reads it as text. Go's escapes are YAML's, too. ${ is escaped so that the file reads back as the same.
 func scalar(s string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789./-_"
 	letter := s != "" && strings.Trim(s, plain) == "" && strings.ContainsAny(s[:1],
@@ -148,7 +149,7 @@ func scalar(s string) string {
 	if letter && !ambiguous(s) {
 		return s
 	}
-	return quote(strings.ReplaceAll(s, "${", "$${"))
+	return strconv.Quote(strings.ReplaceAll(s, "${", "$${"))
 }
 
 // ambiguous reports text that some reader takes for a number, a truth value or null.
@@ -160,27 +161,6 @@ func ambiguous(s string) bool {
 	// A time such as 150ms and an address of four parts are no numbers; anything closer to one is quoted.
 	digits := strings.Trim(s, "0123456789._-xXeEoObBaAcCdDfF") == ""
 	return digits && strings.Count(s, ".") != 3
-}
-
-func quote(s string) string {
-	var b strings.Builder
-	b.WriteByte('"')
-	for _, r := range s {
-		switch {
-		case r == '"' || r == '\\':
-			b.WriteString(`\` + string(r))
-		case r == '\n':
-			b.WriteString(`\n`)
-		case r == '\t':
-			b.WriteString(`\t`)
-		case r < ' ' || r == 0x7f:
-			fmt.Fprintf(&b, `\x%02x`, r)
-		default:
-			b.WriteRune(r)
-		}
-	}
-	b.WriteByte('"')
-	return b.String()
 }
 
 // Diff lists the fields in which two configurations differ: those that a running agent takes over, and those that need a restart.

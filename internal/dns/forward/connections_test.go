@@ -283,3 +283,10 @@ func TestLongDead(t *testing.T) {
 		}
 	})
 }
+
+// size is how many connections wait in the pool.
+func (p *pool) size() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.lines)
+}

@@ -101,9 +101,3 @@ func (p *pool) close() {
 		p.sweep = nil
 	}
 }
-
-func (p *pool) size() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.lines)
-}

@@ -20,10 +20,6 @@ const (
 	lame // the server does not hold the zone: its denial is from a zone above, or it returns a referral
 )
 
-func (v verdict) String() string {
-	return [...]string{"answered", "truncated", "SERVFAIL", "REFUSED", "answers for another zone"}[v]
-}
-
 // judge classifies an answer. holds are the zones, lower case and fully qualified, that the servers are expected to hold.
 //
 // A server that does not hold a zone is recognised by its denials: their SOA is that of a zone above (RFC 2308, section 2.1), or they are

@@ -192,3 +192,7 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+func (v verdict) String() string {
+	return [...]string{"answered", "truncated", "SERVFAIL", "REFUSED", "answers for another zone"}[v]
+}

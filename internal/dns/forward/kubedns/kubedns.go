@@ -15,6 +15,8 @@ import (
 
 	"github.com/coredns/caddy/caddyfile"
 	"github.com/coredns/coredns/plugin"
+
+	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 )
 
 // NodeFile is what CoreDNS in a pod with dnsPolicy Default reads for the node's resolvers: the kubelet puts the file of its
@@ -83,9 +85,9 @@ func (r *reader) object(format string, args ...any) {
 
 // name records a name that kube-dns may answer by itself.
 func (r *reader) name(s string) {
-	s = strings.ToLower(strings.TrimSuffix(s, ".")) + "."
-	if len(r.names) < maxNames && isName(s) && !slices.Contains(r.names, s) {
-		r.names = append(r.names, s)
+	s = strings.ToLower(strings.TrimSuffix(s, "."))
+	if len(r.names) < maxNames && nameserver.IsName(s) && !slices.Contains(r.names, s+".") {
+		r.names = append(r.names, s+".")
 	}
 }
 
@@ -288,20 +290,7 @@ func zoneOf(key string) (zone string, ok bool) {
 		return ".", true
 	}
 	zone = strings.ToLower(strings.TrimSuffix(hosts[0], "."))
-	return zone, isName(zone + ".")
-}
-
-// isName reports whether s is a domain name with its final dot.
-func isName(s string) bool {
-	if len(s) > 254 {
-		return false
-	}
-	for label := range strings.SplitSeq(strings.TrimSuffix(s, "."), ".") {
-		if label == "" || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
-			return false
-		}
-	}
-	return true
+	return zone, nameserver.IsName(zone)
 }
 
 // show makes a text of the file short and printable in one line.

@@ -98,7 +98,7 @@ func cutName(s string) (rest, name string, err error) {
 		name, tail = name[:i], name[i:]
 	}
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
-	if !isName(name) {
+	if !IsName(name) {
 		return "", "", fmt.Errorf("%q is not a name that a certificate can have", name)
 	}
 	// Without brackets around both, the port would become part of the address.
@@ -109,7 +109,8 @@ func cutName(s string) (rest, name string, err error) {
 	return before + tail, name, nil
 }
 
-func isName(s string) bool {
+// IsName reports whether s is a host's name in lower case, without the final dot.
+func IsName(s string) bool {
 	if len(s) > 253 {
 		return false
 	}
