@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/neardns/neardns/internal/cli"
 	"github.com/neardns/neardns/pkg/conflist"
 	"github.com/neardns/neardns/pkg/nodestate"
 )
@@ -83,7 +84,7 @@ func validate(ctx context.Context, plugin, file string) error {
 	cmd := exec.CommandContext(ctx, plugin, "validate", file)
 	cmd.Stderr = &stderr
 	err := cmd.Run()
-	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != cli.Config {
 		return nil // valid, or the plugin cannot be run, which placeBinary finds before it installs the plugin
 	}
 	var faults []string

@@ -70,6 +70,9 @@ func flagError(c *cobra.Command, err error) error {
 			err = fmt.Errorf("%w; did you mean --%s?", err, near)
 		}
 	}
+	if bad := (*pflag.InvalidValueError)(nil); errors.As(err, &bad) && bad.GetFlag().Value.Type() == "duration" {
+		err = fmt.Errorf("--%s %s is no duration: write one such as 5s", bad.GetFlag().Name, bad.GetValue())
+	}
 	return Usagef("%w; `%s --help` lists the flags", err, c.CommandPath())
 }
 

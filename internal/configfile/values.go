@@ -19,6 +19,9 @@ import (
 // ParseAddr takes an IP address.
 func ParseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
+	if err != nil && strings.Contains(s, " - ") { // YAML joins an item that is indented under another with it
+		return netip.Addr{}, fmt.Errorf("%q is not an IP address: indent each list item as the one before", s)
+	}
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("%q is not an IP address: write one such as 10.96.0.10 or fd00::a", s)
 	}

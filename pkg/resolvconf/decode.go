@@ -112,6 +112,10 @@ func (d *decoder) nameservers(v strict.Value) []string {
 	if v.Kind == strict.String && v.Text == Local { // the one word that stands by itself
 		return []string{Local}
 	}
+	if v.Kind == strict.String {
+		d.Fault(v, "%q is not the word %s: write %[2]s, or a list of addresses in brackets", v.Text, Local)
+		return nil
+	}
 	return d.Texts(v, func(item strict.Value, text string) string {
 		if text == Local {
 			return text

@@ -63,7 +63,7 @@ func TestDecodeOverlayFaults(t *testing.T) {
 		`{"search": [], "search": []}`:   "dns.search: stands there twice: write it once\ndns.search: search stands there already and means the same: write one of them",
 		`{"policy": "none"}`:             `dns.policy: policy "none" is not known: write one of Default, ClusterFirst, ClusterFirstWithHostNet, None`,
 		`{"policy": 1}`:                  "dns.policy: a number, but a string is wanted: put it in quotes",
-		`{"nameservers": "10.0.0.1"}`:    "dns.nameservers: a string, but a list is wanted: put it in brackets (in YAML behind a dash)",
+		`{"nameservers": "10.0.0.1"}`:    "dns.nameservers: \"10.0.0.1\" is not the word local: write local, or a list of addresses in brackets",
 		`{"nameservers": ["1.1.1.1", "010.0.0.1", "1.1.1.1:53", "10.0.0.0/8", "fe80::1%a b", "", null]}`: `dns.nameservers[1]: "010.0.0.1"` + notAddress + "\n" +
 			`dns.nameservers[2]: "1.1.1.1:53"` + notAddress + "\n" +
 			`dns.nameservers[3]: "10.0.0.0/8"` + notAddress + "\n" +

@@ -22,8 +22,11 @@ const usage = `usage: neardns validate FILE
 
 neardns is a CNI plugin; container runtimes call it. By hand it checks a network configuration list:
   neardns validate /etc/cni/net.d/10-pods.conflist
-Exit status: 0 good, 1 faults were printed, 2 wrong usage.
+Exit codes: 0 good, 2 faults in the file or wrong usage.
 `
+
+// badInput is the exit code for bad input, as of the other programs.
+const badInput = 2
 
 // cli runs the binary's command for a person. It returns the exit status.
 func cli(args []string, stdout, stderr io.Writer) int {
@@ -38,7 +41,7 @@ func cli(args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	_, _ = io.WriteString(stderr, usage)
-	return 2
+	return badInput
 }
 
 func isHelp(arg string) bool { return arg == "help" || arg == "--help" || arg == "-h" }
@@ -48,12 +51,12 @@ func validate(path string, stdout, stderr io.Writer) int {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		_, _ = fmt.Fprintf(stderr, "%v: name a readable conflist\n", err)
-		return 1
+		return badInput
 	}
 	top, err := strict.JSON(path, "", data)
 	if err != nil {
 		_, _ = fmt.Fprintf(stderr, "%s:%d: not valid JSON: %v\n", path, strict.ErrorLine(data, err), err)
-		return 1
+		return badInput
 	}
 	report, lines := checkList(data), lineMap{}
 	faults := lines.locate(top)
@@ -69,7 +72,7 @@ func validate(path string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintln(stderr, f)
 	}
 	if len(faults) > 0 {
-		return 1
+		return badInput
 	}
 	_, _ = fmt.Fprintf(stdout, "%s: good: %s\n", path, report.Summary)
 	return 0
