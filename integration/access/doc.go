@@ -1,6 +1,6 @@
-// Package access holds what each container of install/ may read and write of a node to what docs/reference/node-access.md says, by running as
-// it: with the manifest's mounts over a node's files that the test made, its user and its capabilities, it tries to open every
-// file that it finds.
+// Package access holds what each container of install/ may read and write of a node to what docs/reference/node-access.md says, by running
+// as it: with the manifest's mounts over a node's files that the test made, its user and its capabilities, it tries to open every file that
+// it finds.
 //
 // It must never touch the machine's own files, and needs no image.
 //

@@ -8,8 +8,8 @@ import (
 	"github.com/neardns/neardns/integration/bench/paired"
 )
 
-// The names of what is measured: neardns as it comes, the same with hits in the kernel, the same with `fastPath: "off"`, and the server that
-// they are held against.
+// The names of what is measured: neardns as it comes, the same with hits in the kernel, the same with `fastPath: "off"`, and the server
+// that they are held against.
 const (
 	ours     = "neardns"
 	inKernel = "neardns, kernel hits"

@@ -81,8 +81,8 @@ func (b *bench) fill(s *stand) (pods []string) {
 	return pods
 }
 
-// ofHits sends queries until nearly all queries were hits. Servers keep kube-dns's answers for 30 s, so all may end in one run: the next one has
-// those that it brought.
+// ofHits sends queries until nearly all queries were hits. Servers keep kube-dns's answers for 30 s, so all may end in one run: the next
+// one has those that it brought.
 func (s *stand) ofHits(l generator.Load) (r outcome, hits float64) {
 	for range tries {
 		r = s.measured(l)

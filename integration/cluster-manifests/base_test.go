@@ -175,8 +175,8 @@ func TestKubectlRights(t *testing.T) {
 	}
 }
 
-// TestClusterwidePolicies: each sample is an object of another engine, and names the addresses and the port that the NetworkPolicy has. That
-// of Cilium names no address.
+// TestClusterwidePolicies: each sample is an object of another engine, and names the addresses and the port that the NetworkPolicy has.
+// That of Cilium names no address.
 func TestClusterwidePolicies(t *testing.T) {
 	text, err := os.ReadFile(install + "/allow-steering-clusterwide.yaml")
 	if err != nil {

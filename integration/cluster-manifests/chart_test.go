@@ -528,7 +528,8 @@ func TestChartKnobs(t *testing.T) {
 	}
 }
 
-// The fleet's objects have the same, in the release's namespace or, for the zones' controller, its own; their definitions outlive the release.
+// The fleet's objects have the same, in the release's namespace or, for the zones' controller, its own; their definitions outlive the
+// release.
 func TestFleetChartKnobs(t *testing.T) {
 	type values = map[string]any
 	enabled := values{"enabled": true}

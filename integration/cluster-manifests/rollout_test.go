@@ -24,8 +24,8 @@ case "$1 $2" in
 esac
 `
 
-// TestRolloutChoosesNodes runs the label commands of docs/rollout.md over 50 nodes, one of them virtual and one excluded from the cache: by labels
-// alone, the guide's DaemonSet runs on none, on one, on a tenth and, without the patch, on all, and leaves a node that backs out.
+// TestRolloutChoosesNodes runs the label commands of docs/rollout.md over 50 nodes, one of them virtual and one excluded from the cache: by
+// labels alone, the guide's DaemonSet runs on none, on one, on a tenth and, without the patch, on all, and leaves a node that backs out.
 func TestRolloutChoosesNodes(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(install, "../docs/rollout.md"))
 	if err != nil {

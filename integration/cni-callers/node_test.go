@@ -145,8 +145,8 @@ func (n *node) startAgent() {
 	})
 }
 
-// restartAgent replaces an agent that lost its leases because the test took the CPU: after each such loss it rests longer, a minute at last, and
-// pods stay on kube-dns meanwhile.
+// restartAgent replaces an agent that lost its leases because the test took the CPU: after each such loss it rests longer, a minute at
+// last, and pods stay on kube-dns meanwhile.
 func (n *node) restartAgent() {
 	n.t.Helper()
 	n.killAgent()

@@ -11,8 +11,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestCnitoolPage runs docs/reference/cnitool.md as a reader does: the page's own shell, in namespaces of its own, and in it each block. A line
-// "# prints: TEXT" is what the commands before it print.
+// TestCnitoolPage runs docs/reference/cnitool.md as a reader does: the page's own shell, in namespaces of its own, and in it each block. A
+// line "# prints: TEXT" is what the commands before it print.
 func TestCnitoolPage(t *testing.T) {
 	testutil.RequireRoot(t)
 	made.Make(t)

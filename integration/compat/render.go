@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Render draws a table in Markdown: "yes", or the tests' own words, where they passed, "no" with the reason below the table, "FAILS", "not run",
-// and "–" for what cannot be asked.
+// Render draws a table in Markdown: "yes", or the tests' own words, where they passed, "no" with the reason below the table, "FAILS", "not
+// run", and "–" for what cannot be asked.
 func Render(t *Table, results []Result) string {
 	rows := t.rows(results)
 	var notes []string

@@ -1,5 +1,6 @@
 // Package conformance owns what runs of Kubernetes' own DNS tests showed: it reads the suite's report, compares the columns of a
-// result, and draws the table of docs/project/conformance.md. It is pure; integration/cluster/conformance runs the suite (`make conformance`).
+// result, and draws the table of docs/project/conformance.md. It is pure; integration/cluster/conformance runs the suite (`make
+// conformance`).
 package conformance
 
 import (

@@ -17,8 +17,8 @@ import (
 	"github.com/neardns/neardns/integration/compat"
 )
 
-// TestOracle compares Eligible with the nodes on which the real DaemonSet controller makes pods: for random nodes and random placements, each
-// written into a DaemonSet as a person would do it by hand.
+// TestOracle compares Eligible with the nodes on which the real DaemonSet controller makes pods: for random nodes and random placements,
+// each written into a DaemonSet as a person would do it by hand.
 func TestOracle(t *testing.T) {
 	const rounds, sets, nodes = 20, 100, 8
 	p := Start(t, false, "daemonset-controller,serviceaccount-controller")
@@ -123,8 +123,8 @@ func (p *Plane) chosen(t *testing.T, namespace string, sets int) map[string][]st
 	return out
 }
 
-// daemonSet is install/base's, as far as placement goes, narrowed by hand: the selector replaces or completes its own, the tolerations replace
-// its own.
+// daemonSet is install/base's, as far as placement goes, narrowed by hand: the selector replaces or completes its own, the tolerations
+// replace its own.
 func daemonSet(namespace, name string, p *v1alpha1.NodePlacement) *appsv1.DaemonSet {
 	pod := placement.BasePod()
 	for k, v := range p.NodeSelector {

@@ -105,7 +105,8 @@ func TestSeed(t *testing.T) {
 	})
 }
 
-// From every node to five and back: no pod that stays is touched, no node is patched twice, and an eligible node has a Ready cache throughout.
+// From every node to five and back: no pod that stays is touched, no node is patched twice, and an eligible node has a Ready cache
+// throughout.
 func TestLarge(t *testing.T) {
 	const all, few = 500, 5
 	c := newCluster(t, few, all-few)
@@ -287,8 +288,8 @@ func TestLater(t *testing.T) {
 	}
 }
 
-// The role hosts is on every Linux node, whatever its state and whatever the placement, which moves no pod of it; nor does the cache's account
-// of itself depend on it.
+// The role hosts is on every Linux node, whatever its state and whatever the placement, which moves no pod of it; nor does the cache's
+// account of itself depend on it.
 func TestHostsStay(t *testing.T) {
 	c := newCluster(t, 1, 1)
 	AddNode(t, c.Client, "tainted", nil, corev1.Taint{Key: "x", Effect: corev1.TaintEffectNoSchedule})

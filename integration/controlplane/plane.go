@@ -1,6 +1,6 @@
 // Package controlplane runs a Kubernetes control plane for tests: etcd, API server, controller manager and scheduler, the real programs as
-// `make cluster` builds them, and no node. Nodes are objects, and their kubelets a few lines (Kubelets). All of it is on the loopback, several
-// fit on one machine, and it ends with the test.
+// `make cluster` builds them, and no node. Nodes are objects, and their kubelets a few lines (Kubelets). All of it is on the loopback,
+// several fit on one machine, and it ends with the test.
 package controlplane
 
 import (
@@ -53,8 +53,8 @@ type Plane struct {
 
 const token = "administrator"
 
-// Start brings a control plane up, with the controllers named (as kube-controller-manager names them), and returns when its API answers. With
-// scheduler it has one.
+// Start brings a control plane up, with the controllers named (as kube-controller-manager names them), and returns when its API answers.
+// With scheduler it has one.
 func Start(t testing.TB, scheduler bool, controllers string) *Plane {
 	t.Helper()
 	found, err := filepath.Glob("../../bin/tools/k8s-*/kube-apiserver")

@@ -116,7 +116,8 @@ func list(from, n int) string {
 	return "[" + strings.Join(out, ", ") + "]"
 }
 
-// full: BIND lets a set have 100 records. The second cluster reports what is left out and which setting to raise, and takes room that becomes free.
+// full: BIND lets a set have 100 records. The second cluster reports what is left out and which setting to raise, and takes room that
+// becomes free.
 func (s *shared) full() {
 	s.t.Helper()
 	s.a.publish("full", `{host: `+s.host("lb")+`, strategy: LoadBalanced, addresses: `+list(1, 60)+`}`)

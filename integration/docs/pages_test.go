@@ -286,7 +286,8 @@ func commands(text string) []string {
 	return out
 }
 
-// Each decision has the four parts, and docs/decisions/README.md is the index: each file with its title, in order, and none that is not there.
+// Each decision has the four parts, and docs/decisions/README.md is the index: each file with its title, in order, and none that is not
+// there.
 func TestDecisions(t *testing.T) {
 	var want []string
 	for _, name := range documents(t) {

@@ -37,8 +37,8 @@ func disk(t *testing.T, at string) {
 	t.Cleanup(func() { run("umount", at) })
 }
 
-// freeze has each write to the file system at a folder wait until thaw, or the end of this process, whatever ends it: a process that waits for
-// the disk cannot even be killed.
+// freeze has each write to the file system at a folder wait until thaw, or the end of this process, whatever ends it: a process that waits
+// for the disk cannot even be killed.
 func freeze(t *testing.T, at string) (thaw func()) {
 	t.Helper()
 	cmd := exec.CommandContext(context.Background(), "sh", "-c", `fsfreeze -f "$0" && echo frozen && read -r _; fsfreeze -u "$0"`, at)

@@ -14,8 +14,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
-// TestTimingFollows: a change is at the edge within 2.5 s, and with NOTIFY as soon as the server sends it. The servers send it half a second
-// (BIND) and a second after the change. NEARDNS_EDGE_CHANGES is how many changes are measured.
+// TestTimingFollows: a change is at the edge within 2.5 s, and with NOTIFY as soon as the server sends it. The servers send it half a
+// second (BIND) and a second after the change. NEARDNS_EDGE_CHANGES is how many changes are measured.
 //
 // State: TestFollows (here). Bound: the tests of the secondary on a virtual clock.
 func TestTimingFollows(t *testing.T) {

@@ -237,8 +237,8 @@ func (p publication) records(t *testing.T, origin string) (out []dns.RR) {
 	return out
 }
 
-// publish writes a publication into a primary's zone, again where PowerDNS answers SERVFAIL: its database is locked while it writes itself, as after
-// a NOTIFY.
+// publish writes a publication into a primary's zone, again where PowerDNS answers SERVFAIL: its database is locked while it writes itself,
+// as after a NOTIFY.
 func publish(t *testing.T, s *zoneserver.Server, p publication) {
 	t.Helper()
 	testutil.Eventually(t, func() error {

@@ -132,7 +132,8 @@ func (n *node) keepAskingFor(answered func(target)) *clients {
 	return a
 }
 
-// end stops the queries and fails the test if an answer was wrong or none was right. A lost query is no failure: the timing tier counts them.
+// end stops the queries and fails the test if an answer was wrong or none was right. A lost query is no failure: the timing tier counts
+// them.
 func (a *clients) end(when string) {
 	a.n.t.Helper()
 	a.stop()

@@ -33,8 +33,8 @@ const (
 	pageOnStand = "http://127.0.0.1:9090/consoles/dashboard.html"
 )
 
-// TestPicture draws docs/pictures/dashboard.png: the committed dashboard over a real agent under load, by Prometheus's own graphs in a browser.
-// `make dashboard-picture` runs it. A panel without data fails it.
+// TestPicture draws docs/pictures/dashboard.png: the committed dashboard over a real agent under load, by Prometheus's own graphs in a
+// browser. `make dashboard-picture` runs it. A panel without data fails it.
 func TestPicture(t *testing.T) {
 	file := os.Getenv("NEARDNS_PICTURE")
 	if file == "" {

@@ -18,8 +18,8 @@ import (
 const lease = 10 * time.Second
 
 // The cuts of integration/steering that may happen to a pod that names NodeLocal DNSCache's address, with neardns in node-cache's
-// place. What it queries itself and another program drops is dropped with and without us, and so is what it queries when no process holds the
-// address. A resolver outside that the Corefile names is queried as node-cache queries it.
+// place. What it queries itself and another program drops is dropped with and without us, and so is what it queries when no process holds
+// the address. A resolver outside that the Corefile names is queried as node-cache queries it.
 var cuts = []struct {
 	name  string
 	limit time.Duration

@@ -158,8 +158,8 @@ func (g *guide) next(begins string) []string {
 	return words
 }
 
-// The move as docs/move-from-nodelocal.md tells it: NodeLocal DNSCache, then our image in its manifest, then back, under load. What the stock cache
-// loses by its own end and start is its own; from our start to our end nothing is lost.
+// The move as docs/move-from-nodelocal.md tells it: NodeLocal DNSCache, then our image in its manifest, then back, under load. What the
+// stock cache loses by its own end and start is its own; from our start to our end nothing is lost.
 func TestMoveAndBack(t *testing.T) {
 	for _, c := range append([]cell{{testutil.IPv4, testutil.IPTables, ""}, {testutil.IPv4, testutil.NFTables, ""}}, onIPTables(testutil.IPv4)...) {
 		t.Run(c.String(), func(t *testing.T) {

@@ -196,8 +196,8 @@ func put(t *testing.T) (what []string, wire []message) {
 	return what, wire
 }
 
-// TestAnswersOfStock queries a stock CoreDNS with NodeLocal DNSCache's Corefile, then the agent in its place with the same one: every type and
-// size, each bit, EDNS in its forms, and what is no query. Each query is sent twice, so that it is a miss and a hit, over UDP and TCP.
+// TestAnswersOfStock queries a stock CoreDNS with NodeLocal DNSCache's Corefile, then the agent in its place with the same one: every type
+// and size, each bit, EDNS in its forms, and what is no query. Each query is sent twice, so that it is a miss and a hit, over UDP and TCP.
 // What is reported is the same, but for TTLs, names' case, and whether a name is written in full or as a pointer.
 func TestAnswersOfStock(t *testing.T) {
 	t.Parallel() // it waits for answers that do not come

@@ -17,9 +17,9 @@ import (
 // ContainerID is the id by which Add names the container of a pod.
 func ContainerID(pod string) string { return pod + "-0123456789abcdef" }
 
-// Add has libcni call the plugin neardns, which is in the folder bin, for a pod that the topology has attached, in the host's netns, with the result that the plugin
-// which attached it would have given. name is the pod's, in the namespace default; entry has the plugin's further keys; cache is libcni's
-// folder.
+// Add has libcni call the plugin neardns, which is in the folder bin, for a pod that the topology has attached, in the host's netns, with
+// the result that the plugin which attached it would have given. name is the pod's, in the namespace default; entry has the plugin's
+// further keys; cache is libcni's folder.
 func Add(bin string, host *testutil.NetNS, pod *testutil.Pod, name, cache string, entry map[string]any) error {
 	var ips []any
 	for _, a := range pod.Addrs {

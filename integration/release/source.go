@@ -139,7 +139,8 @@ func (r *release) manifests(_ context.Context, out string) error {
 	return r.pack(filepath.Join(out, "neardns-"+r.version+"-manifests.tar.gz"), manifests)
 }
 
-// tag writes the version into the files of a folder. It adds them to manifests by their names in the archive, and returns those of its chart.
+// tag writes the version into the files of a folder. It adds them to manifests by their names in the archive, and returns those of its
+// chart.
 func (r *release) tag(folder, name string, manifests map[string]string) (chart map[string]string, err error) {
 	chart = map[string]string{}
 	top := filepath.Join(r.src, folder)

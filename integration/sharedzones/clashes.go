@@ -82,7 +82,8 @@ func strategies(s *stand, c *cell, sz size) {
 	}
 }
 
-// defaultGeos has two clusters call two regions of each host the default at once: both publish, both report it, and neither goes on writing.
+// defaultGeos has two clusters call two regions of each host the default at once: both publish, both report it, and neither goes on
+// writing.
 func defaultGeos(s *stand, c *cell, sz size) {
 	clusters := s.startAll(2, clusterOptions{})
 	publish := func(i int) (out []record) {

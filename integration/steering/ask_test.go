@@ -166,8 +166,8 @@ func (n *node) awaitFallback(c client, when string, ats ...target) {
 	})
 }
 
-// pauses queries kube-dns by its own address, which no rule of ours has to do with, until end, which returns for how long there was no answer at
-// most: the machine let everybody wait for that long. end may be called again.
+// pauses queries kube-dns by its own address, which no rule of ours has to do with, until end, which returns for how long there was no
+// answer at most: the machine let everybody wait for that long. end may be called again.
 func (n *node) pauses(ns *testutil.NetNS) (end func() time.Duration) {
 	n.t.Helper()
 	conn := dialUDP(n.t, ns, netip.AddrPortFrom(n.KubeDNSAddrs()[0], 53))

@@ -117,8 +117,8 @@ func (c *crowd) undisturbed(t *testing.T, when string) {
 }
 
 // One pod of fifty-one is behind a policy that lets it reach only kube-dns. kube-dns serves it, over the agent's restart too; it comes
-// back, and is named. The others, under load, notice nothing, and are not bypassed while the agent is stopped. TestTimingEgressPolicy counts the
-// queries that it loses.
+// back, and is named. The others, under load, notice nothing, and are not bypassed while the agent is stopped. TestTimingEgressPolicy
+// counts the queries that it loses.
 func TestEgressPolicy(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.IPTables})

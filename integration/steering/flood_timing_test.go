@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestTimingFlood counts what a pod loses of its hits during another pod's flood of 20,000 a second: a third at most on a busy machine, where an agent without
-// bounds answers none.
+// TestTimingFlood counts what a pod loses of its hits during another pod's flood of 20,000 a second: a third at most on a busy machine,
+// where an agent without bounds answers none.
 //
 // State: TestFlood (here). Bound: none of ours; the flood and the agent share the machine.
 func TestTimingFlood(t *testing.T) {

@@ -200,8 +200,8 @@ func (n *node) awaitStep(from int, step string, next *testutil.Process) {
 	})
 }
 
-// TestStoppedWithinAHandover freezes either process (SIGSTOP) after each step of a handover. Pods are answered all the same, and once it goes
-// on, the successor has the node.
+// TestStoppedWithinAHandover freezes either process (SIGSTOP) after each step of a handover. Pods are answered all the same, and once it
+// goes on, the successor has the node.
 func TestStoppedWithinAHandover(t *testing.T) {
 	n := newNode(t, setup{families: testutil.IPv4})
 	p := n.addPod(nil)

@@ -440,8 +440,8 @@ func TestKernelHitsRefused(t *testing.T) {
 	}
 }
 
-// TestKernelHitsFilesRemoved: if another program removes the level's files from the BPF file system, the agent makes them again, and a pod's
-// the kernel answers hits as before. While it cannot make them, neardns_kernel_ok is 0 and the agent answers.
+// TestKernelHitsFilesRemoved: if another program removes the level's files from the BPF file system, the agent makes them again, and a
+// pod's the kernel answers hits as before. While it cannot make them, neardns_kernel_ok is 0 and the agent answers.
 func TestKernelHitsFilesRemoved(t *testing.T) {
 	t.Parallel()
 	n := newKernelNode(t, setup{families: testutil.IPv4})

@@ -17,8 +17,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestPodsBeforeTheAgent: without an agent a new pod stays on kube-dns, on a new node, after a reboot, and after the agent's end. It is steered
-// once an agent has verified the fallback and tried the pod's path.
+// TestPodsBeforeTheAgent: without an agent a new pod stays on kube-dns, on a new node, after a reboot, and after the agent's end. It is
+// steered once an agent has verified the fallback and tried the pod's path.
 func TestPodsBeforeTheAgent(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, setup{families: testutil.Dual, attach: testutil.BridgeCNI, proven: true})

@@ -10,8 +10,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestSteerMode: running pods follow steer.mode without a restart, and so do new ones. With none, no pod has rules and kube-dns answers all.
-// With namespaces, only pods of the listed ones and those that opted in are steered. A configuration that is refused changes nothing.
+// TestSteerMode: running pods follow steer.mode without a restart, and so do new ones. With none, no pod has rules and kube-dns answers
+// all. With namespaces, only pods of the listed ones and those that opted in are steered. A configuration that is refused changes nothing.
 func TestSteerMode(t *testing.T) {
 	for _, s := range newPods {
 		t.Run(s.String(), func(t *testing.T) {

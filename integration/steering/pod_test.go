@@ -90,7 +90,8 @@ func (n *node) conflist(withNearDNS bool) *libcni.NetworkConfigList {
 	return list
 }
 
-// addPod makes a pod. Where the plugin leaves it to a running agent to steer the pod, it is steered when addPod returns, unless it never will.
+// addPod makes a pod. Where the plugin leaves it to a running agent to steer the pod, it is steered when addPod returns, unless it never
+// will.
 func (n *node) addPod(annotations map[string]string) *pod {
 	n.t.Helper()
 	p := n.makePod(true, annotations)

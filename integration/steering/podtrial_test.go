@@ -71,8 +71,8 @@ var newPods = []setup{
 	{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.BridgeCNI, proven: true, backend: string(iptables.NFT)},
 }
 
-// TestNewPodUnderPolicy: a pod that a policy lets reach only kube-dns from its start loses no query, because it is not steered. It is steered
-// once the policy ends. A pod that opted out sends no trial.
+// TestNewPodUnderPolicy: a pod that a policy lets reach only kube-dns from its start loses no query, because it is not steered. It is
+// steered once the policy ends. A pod that opted out sends no trial.
 func TestNewPodUnderPolicy(t *testing.T) {
 	for _, s := range newPods {
 		t.Run(s.String(), func(t *testing.T) {
@@ -111,8 +111,8 @@ func TestNewPodUnderPolicy(t *testing.T) {
 	}
 }
 
-// TestNewPodIsSteered: a new pod loses no query while it is tried and steered, CHECK finds it as recorded at any moment, and DEL leaves nothing.
-// A policy that comes within the pod's first seconds bypasses it, whether it looks names up or not.
+// TestNewPodIsSteered: a new pod loses no query while it is tried and steered, CHECK finds it as recorded at any moment, and DEL leaves
+// nothing. A policy that comes within the pod's first seconds bypasses it, whether it looks names up or not.
 func TestNewPodIsSteered(t *testing.T) {
 	for _, s := range newPods {
 		t.Run(s.String(), func(t *testing.T) {

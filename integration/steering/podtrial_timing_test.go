@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	// firstLookup is how much longer than without neardns a pod's first lookup may take where no policy interferes, or one did a second before.
+	// firstLookup is how much longer than without neardns a pod's first lookup may take where no policy interferes, or one did a second
+	// before.
 	firstLookup = 50 * time.Millisecond
 	// steeredWithin is how soon after its ADD a pod is steered, of 95 pods in 100.
 	steeredWithin = 300 * time.Millisecond
@@ -45,10 +46,11 @@ func (p *pod) timedLookup(library string) time.Duration {
 	return time.Duration(micros) * time.Microsecond
 }
 
-// TestTimingFirstLookup measures how long a new pod's first lookup takes without a policy, with one that is in force before the pod, and with
-// ones that come 100 ms and 2 s after it, next to a pod that opted out.
+// TestTimingFirstLookup measures how long a new pod's first lookup takes without a policy, with one that is in force before the pod, and
+// with ones that come 100 ms and 2 s after it, next to a pod that opted out.
 //
-// State: TestNewPodUnderPolicy, TestNewPodIsSteered (here). Bound: firstLookup; a lookup that meets the policy's coming pays one repetition.
+// State: TestNewPodUnderPolicy, TestNewPodIsSteered (here). Bound: firstLookup; a lookup that meets the policy's coming pays one
+// repetition.
 func TestTimingFirstLookup(t *testing.T) {
 	for _, s := range []setup{
 		{families: testutil.IPv4, proven: true},
@@ -115,8 +117,8 @@ func (n *node) measureFirstLookups(out *pod, library string, after time.Duration
 	}
 }
 
-// TestTimingNewPodsAreSteered measures the time from a pod's ADD until it is steered, on a node of 110 pods, and then how long steer.mode: none
-// takes to bring all of them back to kube-dns.
+// TestTimingNewPodsAreSteered measures the time from a pod's ADD until it is steered, on a node of 110 pods, and then how long steer.mode:
+// none takes to bring all of them back to kube-dns.
 //
 // State: TestNewPodIsSteered, TestSteerMode (here). Bound: steeredWithin, unsteeredWithin.
 func TestTimingNewPodsAreSteered(t *testing.T) {

@@ -61,8 +61,8 @@ func TestRearranged(t *testing.T) {
 	n.awaitKubeDNS(steered)
 }
 
-// TestFlushedAfterRearranged: an agent with arrangement transparent keeps no switch. Where another program takes away the one that steered pods had
-// before, a pod's own table gives it back: kube-dns answers it, and the kernel. With the watch the switch stands again.
+// TestFlushedAfterRearranged: an agent with arrangement transparent keeps no switch. Where another program takes away the one that steered
+// pods had before, a pod's own table gives it back: kube-dns answers it, and the kernel. With the watch the switch stands again.
 func TestFlushedAfterRearranged(t *testing.T) {
 	n := newNode(t, setup{families: testutil.Dual, config: kernelOn(t)})
 	steered := n.addPod(nil)

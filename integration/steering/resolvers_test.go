@@ -76,8 +76,8 @@ func answerEDNS(q testutil.Question) *dns.Msg {
 	return m.SetEdns0(o.UDPSize(), o.Do())
 }
 
-// alike has both pods do the same, the one that queries the cache until the cache has the answers, and the kernel where it is to, and compares
-// what they print.
+// alike has both pods do the same, the one that queries the cache until the cache has the answers, and the kernel where it is to, and
+// compares what they print.
 func (s *stubs) alike(t *testing.T, what string, do func(p *pod) string) {
 	t.Helper()
 	times := 2

@@ -292,8 +292,8 @@ func (m *many) phases() (out []measured) {
 	return out
 }
 
-// allowInotify lets the agents, of which each has two inotify instances, have them all as one user: usual limits are of one node. The limit is
-// the machine's, and is set back at the end.
+// allowInotify lets the agents, of which each has two inotify instances, have them all as one user: usual limits are of one node. The limit
+// is the machine's, and is set back at the end.
 func allowInotify(t *testing.T, agents int) {
 	t.Helper()
 	const file = "/proc/sys/fs/inotify/max_user_instances"

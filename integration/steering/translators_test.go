@@ -29,8 +29,9 @@ const (
 // dnsPort53 is the port as it stands there.
 var dnsPort53 = int32(binary.NativeEndian.Uint16([]byte{0, 53}))
 
-// translateAtSockets does what a socket-level load balancer does to the sockets of some namespaces: a program that connects or sends to the Service's
-// address gets to the server, and is told of the Service's address where it asks whom an answer is from or whom it is connected to. It ends with end, or with the test.
+// translateAtSockets does what a socket-level load balancer does to the sockets of some namespaces: a program that connects or sends to the
+// Service's address gets to the server, and is told of the Service's address where it asks whom an answer is from or whom it is connected
+// to. It ends with end, or with the test.
 func translateAtSockets(t *testing.T, pairs []pair, namespaces ...*testutil.NetNS) (end func()) {
 	t.Helper()
 	var links []link.Link

@@ -43,7 +43,8 @@ type datapath struct {
 	begin func(n *node) *pod
 }
 
-// datapaths are the two ways: at pods' sockets, before there is a packet, and at pods' links. The host's own sockets are translated in both.
+// datapaths are the two ways: at pods' sockets, before there is a packet, and at pods' links. The host's own sockets are translated in
+// both.
 func datapaths() []datapath {
 	return []datapath{
 		{"at sockets", func(n *node) *pod {
@@ -244,8 +245,8 @@ func (n *node) awaitAsked(name string) {
 	})
 }
 
-// TestTransparentAsksNobodyElse: a pod that queries another server is not answered for it, be it for a name that the kernel has, nor is one that
-// queries the new owner of the address of a kube-dns that is gone.
+// TestTransparentAsksNobodyElse: a pod that queries another server is not answered for it, be it for a name that the kernel has, nor is one
+// that queries the new owner of the address of a kube-dns that is gone.
 func TestTransparentAsksNobodyElse(t *testing.T) {
 	n := newTransparentNode(t, setup{families: testutil.IPv4, external: true})
 	p := n.addOldPod()

@@ -49,7 +49,8 @@ func troubled(s *testutil.DNSServer) testutil.Behaviour {
 // longName is a fresh name with many addresses.
 func longName() string { return fmt.Sprintf("headless%d.default.svc.cluster.local.", names.Add(1)) }
 
-// withoutTCP has rules stand in kube-dns's way over TCP while f runs. Connections that are kept are closed before, so that new ones are made.
+// withoutTCP has rules stand in kube-dns's way over TCP while f runs. Connections that are kept are closed before, so that new ones are
+// made.
 func (n *node) withoutTCP(verdict string, f func()) {
 	n.t.Helper()
 	n.DNS.Stop()

@@ -122,8 +122,8 @@ func (n *node) wantDoctor(h hardship) {
 	}
 }
 
-// TestKubeDNSOutageKeepsLeases lets kube-dns be dead for all: names in the cache are answered, and the agent finds that it cannot query them
-// before any lease changes. TestTimingKubeDNSOutage has for how long they stay.
+// TestKubeDNSOutageKeepsLeases lets kube-dns be dead for all: names in the cache are answered, and the agent finds that it cannot query
+// them before any lease changes. TestTimingKubeDNSOutage has for how long they stay.
 func TestKubeDNSOutageKeepsLeases(t *testing.T) {
 	outages(t, func(t *testing.T, n *node, f *traffic) {
 		n.awaitLog(0, cannotAsk)

@@ -10,8 +10,8 @@ import (
 type arch struct {
 	program string // qemu's
 	board   string // qemu's -machine
-	// cpu is the model where it is emulated. It is a plain one: with all that qemu 7.2 can emulate (`max`, which has five levels of page tables on
-	// x86), Linux 6.12 once ended by a double fault whose frame no CPU would push, and nothing here needs more than these have.
+	// cpu is the model where it is emulated. It is a plain one: with all that qemu 7.2 can emulate (`max`, which has five levels of page
+	// tables on x86), Linux 6.12 once ended by a double fault whose frame no CPU would push, and nothing here needs more than these have.
 	cpu     string
 	console string // the kernel's name of the serial port
 	clock   string // the kernel's parameters

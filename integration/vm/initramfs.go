@@ -16,8 +16,8 @@ const (
 	modulesPath = "/modules"
 )
 
-// writeInitramfs writes the guest's first file system: this program, built for the guest, as /init, what to do, and the modules that lead to the
-// root folder.
+// writeInitramfs writes the guest's first file system: this program, built for the guest, as /init, what to do, and the modules that lead
+// to the root folder.
 func writeInitramfs(file, init string, k kernel, c guestConfig) (err error) {
 	read := func(name string) (string, error) {
 		text, err := os.ReadFile(filepath.Join(k.modulesDir(), k.release, name))

@@ -63,8 +63,8 @@ func whole() []job {
 }
 
 // abroad is what an architecture has to pass that the other tests never run on: the life of an agent, with hits, fallbacks and kills; the
-// kernel's part of the tables, of links and of routes; and the program that answers in the kernel. Of the iptables back end one cell is enough:
-// what iptables' programs make of the rules is the same everywhere.
+// kernel's part of the tables, of links and of routes; and the program that answers in the kernel. Of the iptables back end one cell is
+// enough: what iptables' programs make of the rules is the same everywhere.
 func abroad() []job {
 	return []job{
 		{Package: "integration/steering", Run: "^TestMatrix$/^dual$/^nftables$/^ptp$"},

@@ -13,8 +13,8 @@ import (
 )
 
 // InChild runs the test that calls it once more, alone in a process of its own, for what changes the whole process: one that the program
-// by makes, such as setpriv, with its arguments, if there is one. It reports whether this is that process; where it is not, the test is done,
-// and has failed with a child that failed or skipped.
+// by makes, such as setpriv, with its arguments, if there is one. It reports whether this is that process; where it is not, the test is
+// done, and has failed with a child that failed or skipped.
 func InChild(t testing.TB, by ...string) bool {
 	t.Helper()
 	const child = "NEARDNS_TEST_IN_CHILD"

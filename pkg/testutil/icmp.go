@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Forger sends ICMP errors that quote another program's datagram, as a router would that could not pass it on. It belongs to the netns that it
-// was made in.
+// Forger sends ICMP errors that quote another program's datagram, as a router would that could not pass it on. It belongs to the netns that
+// it was made in.
 type Forger struct {
 	t        testing.TB
 	fd4, fd6 int

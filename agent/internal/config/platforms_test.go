@@ -12,8 +12,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
-// Each folder of testdata/platforms has a node's files as that platform lays them, cut to what matters (package platform cites the sources),
-// with the variables of an agent's pod in env. detected is what is found there, and by what.
+// Each folder of testdata/platforms has a node's files as that platform lays them, cut to what matters (package platform cites the
+// sources), with the variables of an agent's pod in env. detected is what is found there, and by what.
 func TestPlatforms(t *testing.T) {
 	trees, err := filepath.Glob("testdata/platforms/*")
 	if err != nil || len(trees) < 12 {

@@ -313,8 +313,8 @@ func TestOtherServersAndTCP(t *testing.T) {
 	}
 }
 
-// Another program replaces the file, then does so again and again: our lines come back without another round of queries, also in a conflict, and
-// no text is lost. How long repairs wait in a conflict: package backoff.
+// Another program replaces the file, then does so again and again: our lines come back without another round of queries, also in a
+// conflict, and no text is lost. How long repairs wait in a conflict: package backoff.
 func TestAnotherProgram(t *testing.T) {
 	testutil.RequireRoot(t)
 	k := newKubeDNS(t)

@@ -6,7 +6,8 @@ import (
 	"github.com/neardns/neardns/pkg/nodestate"
 )
 
-// TestBPFFolder: a cleanup that sees the host's root in a folder finds what the node's agent left, whose state folder has another name there.
+// TestBPFFolder: a cleanup that sees the host's root in a folder finds what the node's agent left, whose state folder has another name
+// there.
 func TestBPFFolder(t *testing.T) {
 	own := nodestate.BPFFolder("/var/state")
 	for _, c := range []struct{ state, hostRoot, want string }{

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestHostsListen: where the configuration leaves it out, the role listens next to the agent of its node, whose probe would otherwise reach it.
+// TestHostsListen: where the configuration leaves it out, the role listens next to the agent of its node, whose probe would otherwise reach
+// it.
 func TestHostsListen(t *testing.T) {
 	for _, c := range []struct{ listen, want string }{
 		{"", "192.0.2.7:9263 127.0.0.1:9264"},

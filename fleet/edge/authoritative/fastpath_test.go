@@ -110,9 +110,9 @@ func (w *taker) WriteMsg(m *dns.Msg) error {
 	return w.got.Unpack(b)
 }
 
-// same queries both ways, and reports whether the one before the chain answered: then by the same bytes as the chain, whose names are shortened
-// here, since CoreDNS's writer leaves them long where there is room. Where the query's letters are not all small, the zone's names may
-// have its letters in the answer.
+// same queries both ways, and reports whether the one before the chain answered: then by the same bytes as the chain, whose names are
+// shortened here, since CoreDNS's writer leaves them long where there is room. Where the query's letters are not all small, the zone's
+// names may have its letters in the answer.
 func (p *pair) same(t *testing.T, what string, m []byte, from netip.Addr, tcp bool) bool {
 	t.Helper()
 	got, ok := p.fast(m, from, tcp)

@@ -95,7 +95,8 @@ func TestTwoDefaults(t *testing.T) {
 	}
 }
 
-// TestCheckedIsHeld: a peer's text makes the edge probe no address that the zone does not have for the host, so that the peer cannot use up what edges probe.
+// TestCheckedIsHeld: a peer's text makes the edge probe no address that the zone does not have for the host, so that the peer cannot use up
+// what edges probe.
 func TestCheckedIsHeld(t *testing.T) {
 	app := "app." + origin
 	ours, forged := pub(app, "", 1, "192.0.2.1"), pub(app, "", 1, "192.0.2.1", "203.0.113.66")

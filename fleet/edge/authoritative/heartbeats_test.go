@@ -13,8 +13,8 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// A cluster without a health check whose heartbeat stands still for six periods is answered no more, unless there is no other or most clusters
-// stand still. It is back with its next heartbeat. A health check that finds it well counts for more.
+// A cluster without a health check whose heartbeat stands still for six periods is answered no more, unless there is no other or most
+// clusters stand still. It is back with its next heartbeat. A health check that finds it well counts for more.
 func TestSilentCluster(t *testing.T) {
 	tcp := &zone.Health{Protocol: zone.TCP, Port: 80}
 	well := func(_ string, checks map[string][]healthcheck.Check) map[healthcheck.Check]authoritative.Target {

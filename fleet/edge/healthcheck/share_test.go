@@ -79,8 +79,8 @@ func TestStarved(t *testing.T) {
 	})
 }
 
-// TestTooMany: where there are more targets than are probed, each cluster has its share, whichever zone it is in, and what a small one leaves
-// is the others'. Targets that go on keep their place before new ones. Those that have none are checked no more.
+// TestTooMany: where there are more targets than are probed, each cluster has its share, whichever zone it is in, and what a small one
+// leaves is the others'. Targets that go on keep their place before new ones. Those that have none are checked no more.
 func TestTooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -30,8 +30,8 @@ func TestAccount(t *testing.T) {
 	})
 }
 
-// TestSlots: a slot that is free goes to the owner with the fewest probes going on now, whatever it had before, and of several to the one that
-// waits longest.
+// TestSlots: a slot that is free goes to the owner with the fewest probes going on now, whatever it had before, and of several to the one
+// that waits longest.
 func TestSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, c := owner{"z.", "a"}, owner{"z.", "b"}, owner{"z.", "c"}

@@ -83,8 +83,9 @@ func TestFollow(t *testing.T) {
 	})
 }
 
-// TestRestored: a primary that comes back from a backup may reach the serial that the copy has before the copy's next query. What it then answers about
-// changes since that serial is of another history, and fits all the same. The same is true of a copy that was restarted meanwhile.
+// TestRestored: a primary that comes back from a backup may reach the serial that the copy has before the copy's next query. What it then
+// answers about changes since that serial is of another history, and fits all the same. The same is true of a copy that was restarted
+// meanwhile.
 func TestRestored(t *testing.T) {
 	for _, restarted := range []bool{false, true} {
 		t.Run(fmt.Sprintf("restarted=%v", restarted), func(t *testing.T) {
@@ -122,8 +123,8 @@ func TestRestored(t *testing.T) {
 	}
 }
 
-// TestAnotherHistory: a primary that was restored between two looks, and brought to the copy's serial by others' writes before the second, is
-// distinguished by a whole transfer from time to time, and not in between.
+// TestAnotherHistory: a primary that was restored between two looks, and brought to the copy's serial by others' writes before the second,
+// is distinguished by a whole transfer from time to time, and not in between.
 func TestAnotherHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, s := &primary{now: version(5, "a", "dead")}, &served{}

@@ -17,8 +17,8 @@ var (
 	modelSeed  = flag.Uint64("seed", 1, "seed of TestModel's first episode")
 )
 
-// model is a zone whose server loses answers, delays and repeats messages, restores an older zone, shows what it took late, and bounds sets;
-// and the clusters that write it, each field of which changes at any moment.
+// model is a zone whose server loses answers, delays and repeats messages, restores an older zone, shows what it took late, and bounds
+// sets; and the clusters that write it, each field of which changes at any moment.
 type model struct {
 	*testing.T
 	*primary
@@ -33,8 +33,8 @@ type model struct {
 	backup  map[string][]dns.RR
 }
 
-// TestModel: no record of a person is lost, no disagreement about a field holds back an address, and the zone is what the clusters want once
-// they rest.
+// TestModel: no record of a person is lost, no disagreement about a field holds back an address, and the zone is what the clusters want
+// once they rest.
 func TestModel(t *testing.T) {
 	const episode = 100
 	var seed uint64
@@ -227,7 +227,8 @@ func (m *model) publishes(w *writer, host string) bool {
 	return h != nil && slices.Contains(h.Owners, w.Cluster)
 }
 
-// waits reports whether a cluster's host waits, once all rest: it does not publish the host, and wants another strategy than a cluster that does.
+// waits reports whether a cluster's host waits, once all rest: it does not publish the host, and wants another strategy than a cluster that
+// does.
 func (m *model) waits(w *writer, host string) bool {
 	return !m.publishes(w, host) && slices.ContainsFunc(m.writers, func(o *writer) bool {
 		return m.publishes(o, host) && o.want[host].Strategy != w.want[host].Strategy

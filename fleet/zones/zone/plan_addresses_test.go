@@ -57,8 +57,8 @@ func TestWildcardLevelMoves(t *testing.T) {
 	}
 }
 
-// A host that a person made is as before when the clusters that published it are gone, in whatever order they leave: TTLs too, and the address that a
-// cluster published as well. With adopt that address goes.
+// A host that a person made is as before when the clusters that published it are gone, in whatever order they leave: TTLs too, and the
+// address that a cluster published as well. With adopt that address goes.
 func TestForeignAddressesStay(t *testing.T) {
 	byHand := rrs(t, "www.example.org. 300 IN A 192.0.2.10", "www.example.org. 300 IN A 192.0.2.11", "www.example.org. 600 IN AAAA 2001:db8::1")
 	for _, adopt := range []bool{false, true} {

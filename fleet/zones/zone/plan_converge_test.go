@@ -42,8 +42,8 @@ func TestTTLConverges(t *testing.T) {
 	}
 }
 
-// Clusters that all want another strategy get it, whatever the order of their messages is, and write address changes meanwhile. A cluster that
-// does not publish the host waits for them.
+// Clusters that all want another strategy get it, whatever the order of their messages is, and write address changes meanwhile. A cluster
+// that does not publish the host waits for them.
 func TestStrategyConverges(t *testing.T) {
 	for _, from := range []Strategy{Simple, LoadBalanced} {
 		to := map[Strategy]Strategy{Simple: LoadBalanced, LoadBalanced: Simple}[from]

@@ -214,8 +214,8 @@ func TestPlanConflicts(t *testing.T) {
 	}
 }
 
-// The addresses of the zone's own name servers are written by hand: BIND refuses to take the last one away, and Knot and PowerDNS keep a zone
-// whose name server has none. The name server of a zone below is a host as any other.
+// The addresses of the zone's own name servers are written by hand: BIND refuses to take the last one away, and Knot and PowerDNS keep a
+// zone whose name server has none. The name server of a zone below is a host as any other.
 func TestPlanNameServer(t *testing.T) {
 	z := &primary{t, map[string][]dns.RR{}}
 	for name, server := range map[string]string{origin: "WWW." + origin, "child." + origin: "edges." + origin} {

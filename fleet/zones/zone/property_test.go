@@ -130,8 +130,8 @@ type writer struct {
 	fenced bool   // nothing that was sent before can take effect any more
 }
 
-// send plans one host on what was read and returns the message, with the heartbeat as the loop adds it: as a prerequisite, and with the next
-// one where an earlier message may be on its way.
+// send plans one host on what was read and returns the message, with the heartbeat as the loop adds it: as a prerequisite, and with the
+// next one where an earlier message may be on its way.
 func (w *writer) send(host string) (Message, Step) {
 	m := w.memory[host]
 	if !w.fenced {

@@ -54,8 +54,8 @@ func TestRestore(t *testing.T) {
 	})
 }
 
-// BIND takes 100 RRs in a set as installed. A host that is full serves as many, the others are named, no cluster tries on and on, and room that
-// becomes free is used.
+// BIND takes 100 RRs in a set as installed. A host that is full serves as many, the others are named, no cluster tries on and on, and room
+// that becomes free is used.
 func TestFull(t *testing.T) {
 	zoneserver.Require(t, zoneserver.BIND)
 	s := zoneserver.Start(t, zoneserver.BIND, zoneserver.Config{})
@@ -136,8 +136,8 @@ func TestAway(t *testing.T) {
 	})
 }
 
-// A cluster that was cut off for so long that others removed it is back as soon as its way is, however often that happens: no other fights it.
-// How soon a cluster queries a primary that was away: TestLongAway.
+// A cluster that was cut off for so long that others removed it is back as soon as its way is, however often that happens: no other fights
+// it. How soon a cluster queries a primary that was away: TestLongAway.
 func TestCutOff(t *testing.T) {
 	zoneserver.Require(t, zoneserver.Knot)
 	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})

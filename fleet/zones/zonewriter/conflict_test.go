@@ -209,8 +209,8 @@ func TestClone(t *testing.T) {
 	}
 }
 
-// A cluster that was installed again, into another namespace, is another instance. It writes nothing as long as the old one may live, and has the
-// old one's hosts when that has been silent for six heartbeats.
+// A cluster that was installed again, into another namespace, is another instance. It writes nothing as long as the old one may live, and
+// has the old one's hosts when that has been silent for six heartbeats.
 func TestTakeover(t *testing.T) {
 	zoneserver.Require(t, zoneserver.Knot)
 	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
@@ -336,8 +336,8 @@ func TestBusyNeighbour(t *testing.T) {
 	})
 }
 
-// A wildcard with a choice is published on servers as the document has them configured: BIND checks names by default. A wildcard that is full
-// has its other addresses at the cluster's level.
+// A wildcard with a choice is published on servers as the document has them configured: BIND checks names by default. A wildcard that is
+// full has its other addresses at the cluster's level.
 func TestWildcard(t *testing.T) {
 	onEach(t, zoneserver.Config{}, func(t *testing.T, s *zoneserver.Server) {
 		c := start(t, s, zonewriter.Options{Identity: id(1), Heartbeat: time.Minute})

@@ -13,9 +13,9 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
-// TestNameServers: the name server of a delegated zone is a host of the parent zone that each cluster with edges publishes, next to the cut or
-// below it, as glue. A resolver that follows the parent's referral finds the addresses of all of them at any time, and no program writes an NS record
-// (D-067).
+// TestNameServers: the name server of a delegated zone is a host of the parent zone that each cluster with edges publishes, next to the cut
+// or below it, as glue. A resolver that follows the parent's referral finds the addresses of all of them at any time, and no program writes
+// an NS record (D-067).
 func TestNameServers(t *testing.T) {
 	onEach(t, zoneserver.Config{Records: []string{"child 60 IN NS edges", "glued 60 IN NS ns.glued"}}, func(t *testing.T, s *zoneserver.Server) {
 		ask := func(name string, qtype uint16) (*dns.Msg, error) {

@@ -98,7 +98,8 @@ func TestCostlyLooks(t *testing.T) {
 	}
 }
 
-// A zone that no program reads any more has no age, or an alert would tell of a DNSZone that was deleted. Its counters stay, and so do others' gauges.
+// A zone that no program reads any more has no age, or an alert would tell of a DNSZone that was deleted. Its counters stay, and so do
+// others' gauges.
 func TestMetricsEnd(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := NewMetrics(registry)

@@ -11,8 +11,8 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// BIND with inline-signing takes a message, and answers from the zone as it was until the new one is signed. That is no key that may not write.
-// A server that goes on without the change has left it out, whether its serial moved or not.
+// BIND with inline-signing takes a message, and answers from the zone as it was until the new one is signed. That is no key that may not
+// write. A server that goes on without the change has left it out, whether its serial moved or not.
 func TestReadBack(t *testing.T) {
 	const origin = "shared.example."
 	for name, c := range map[string]struct {

@@ -86,8 +86,8 @@ func neverFull(t *testing.T, c *cluster, host string, done func(zonewriter.Statu
 	})
 }
 
-// A server answers SERVFAIL to each update for a while. No set is taken to be full for that, whatever the host has. Each cluster waits as for a
-// server that is away, its hosts together, gives the reason, and is whole soon after.
+// A server answers SERVFAIL to each update for a while. No set is taken to be full for that, whatever the host has. Each cluster waits as
+// for a server that is away, its hosts together, gives the reason, and is whole soon after.
 func TestServerFails(t *testing.T) {
 	zoneserver.Require(t, zoneserver.Knot)
 	s := zoneserver.Start(t, zoneserver.Knot, zoneserver.Config{})
@@ -264,9 +264,9 @@ func TestAnotherLimit(t *testing.T) {
 	})
 }
 
-// PowerDNS applies what a key may write and drops the rest without a word. What came into the zone by half is not left there: it goes with the
-// next change, with the host, also for a process that knows nothing of it, and becomes whole with a key that may write it. The neighbour
-// whose key it is keeps an address that both publish.
+// PowerDNS applies what a key may write and drops the rest without a word. What came into the zone by half is not left there: it goes with
+// the next change, with the host, also for a process that knows nothing of it, and becomes whole with a key that may write it. The
+// neighbour whose key it is keeps an address that both publish.
 func TestPartly(t *testing.T) {
 	zoneserver.Require(t, zoneserver.PowerDNS)
 	s := zoneserver.Start(t, zoneserver.PowerDNS, zoneserver.Config{Clusters: []string{id(1).Cluster, id(2).Cluster}, Hosts: []string{"www"}})

@@ -16,8 +16,8 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// A server without increments sends the whole zone for each change. The longer that takes, the more rarely a cluster that wants nothing looks.
-// State: TestJoinChangeLeave, which reads such a server's whole zone. Bound: TestCostlyLooks.
+// A server without increments sends the whole zone for each change. The longer that takes, the more rarely a cluster that wants nothing
+// looks. State: TestJoinChangeLeave, which reads such a server's whole zone. Bound: TestCostlyLooks.
 func TestTimingCostlyZone(t *testing.T) {
 	zoneserver.Require(t, zoneserver.PowerDNS)
 	s := zoneserver.Start(t, zoneserver.PowerDNS, zoneserver.Config{})

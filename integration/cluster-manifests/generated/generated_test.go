@@ -1,5 +1,5 @@
-// Package generated holds what controller-gen makes of the API's types to these types. It imports none of them, so that it can make again what
-// does not compile any more.
+// Package generated holds what controller-gen makes of the API's types to these types. It imports none of them, so that it can make again
+// what does not compile any more.
 package generated
 
 import (

@@ -74,8 +74,8 @@ func hostsLines(addrs []netip.Addr) string {
 
 // The role hosts. A pod's image is in a registry of the cluster, by its Service's name: without the role the runtime does not find the
 // name; with it the pod starts, also while the node's cache is dead. glibc, musl and Go find the name on the node. A Service that is made
-// again with other addresses is found by these. A node that leaves the placement of the cache keeps the role and its lines. They stay when the
-// role is deleted: the uninstall takes them out, which its comparison of the node's files shows.
+// again with other addresses is found by these. A node that leaves the placement of the cache keeps the role and its lines. They stay when
+// the role is deleted: the uninstall takes them out, which its comparison of the node's files shows.
 func (s *suite) testHosts() {
 	was := s.hostsFile()
 	first, second := registryAddrs(1), registryAddrs(2)
@@ -186,8 +186,8 @@ func (s *suite) registryImage() image.Image {
 // nudge is a Service without endpoints, for which kube-proxy makes no chain.
 const nudge = `{apiVersion: v1, kind: Service, metadata: {name: nudge}, spec: {ipFamilyPolicy: RequireDualStack, ports: [{port: 1}]}}`
 
-// endRegistry waits until kube-proxy has no rule of it either. In nftables mode kube-proxy deletes a chain a round after the one that took it
-// out of use, and has a round where a Service changes: another one is made and deleted, or the chains could stay for an hour.
+// endRegistry waits until kube-proxy has no rule of it either. In nftables mode kube-proxy deletes a chain a round after the one that took
+// it out of use, and has a round where a Service changes: another one is made and deleted, or the chains could stay for an hour.
 func (s *suite) endRegistry() {
 	s.t.Helper()
 	s.kubectl("delete", "namespace", registryNamespace, "--wait", "--timeout=2m")

@@ -34,7 +34,8 @@ func (s *suite) testNameserverLocal() {
 	s.kill(old, "CONT")
 	s.eventually(func() error { return s.askedAt(p, localDNS, cached) })
 	s.kill(old, "KILL")
-	// The kubelet starts it again within moments; who answers is not the point. A kill costs what lies in the socket until the kernel has closed it.
+	// The kubelet starts it again within moments; who answers is not the point. A kill costs what lies in the socket until the kernel has
+	// closed it.
 	lost := 0
 	for range 20 {
 		if _, err := ask(p.ns, localDNS, "udp", question{"kubernetes.default.svc.cluster.local.", dns.TypeA}); err != nil {

@@ -1,5 +1,6 @@
 // Command compat takes what a run's tests recorded of the compatibility tables into integration/compat/results, and writes
-// the tables of docs/reference/compatibility.md, docs/project/hosts.md and fleet/docs/placement.md again. It is what `make compat` runs, in the repository's folder.
+// the tables of docs/reference/compatibility.md, docs/project/hosts.md and fleet/docs/placement.md again. It is what `make compat` runs, in
+// the repository's folder.
 //
 //	compat [FILE...]           takes the records in the files (logs will do; bin/compat/records without any) and removes that one
 //	compat -check [FILE...]    writes nothing; exits with 1 where the records show anything but what the tables say

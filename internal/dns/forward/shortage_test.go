@@ -11,8 +11,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestNoDescriptors: the process has no descriptor left to send queries with. That is the agent's own limit, so nothing of it is kept, and the
-// server is not held to fail.
+// TestNoDescriptors: the process has no descriptor left to send queries with. That is the agent's own limit, so nothing of it is kept, and
+// the server is not held to fail.
 func TestNoDescriptors(t *testing.T) {
 	testutil.RequireRoot(t)   // kernel tier: the test is a process
 	if !testutil.InChild(t) { // the limit is the whole process's

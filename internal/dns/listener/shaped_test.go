@@ -91,8 +91,8 @@ func dialFrom(t *testing.T, pod *testutil.NetNS, cfg Config) (conn net.Conn) {
 	return conn
 }
 
-// TestSlowLink: a pod whose link is shaped (the bandwidth plugin's token bucket) and that sends more queries than the link carries has its answers
-// wait in that link's queue, where they count as the socket's. Its neighbours are answered all the same.
+// TestSlowLink: a pod whose link is shaped (the bandwidth plugin's token bucket) and that sends more queries than the link carries has its
+// answers wait in that link's queue, where they count as the socket's. Its neighbours are answered all the same.
 func TestSlowLink(t *testing.T) {
 	host, pods := twoPods(t)
 	const rate, burst = 2000, 4000 // bytes

@@ -95,8 +95,8 @@ func wantIDs(t *testing.T, conn *dns.Conn, want ...uint16) {
 	}
 }
 
-// TestPipelined: a query over TCP does not wait for the answer to the one before it, whichever handler answers. (RFC 7766, sections 6.2.1.1 and
-// 7.)
+// TestPipelined: a query over TCP does not wait for the answer to the one before it, whichever handler answers. (RFC 7766, sections 6.2.1.1
+// and 7.)
 func TestPipelined(t *testing.T) {
 	h := newHeld()
 	h.first = &shelf{name: "kept.example.org."}

@@ -32,8 +32,8 @@ func noOffload(t testing.TB, ns *testutil.NetNS, link string) {
 	})
 }
 
-// Every packet that the rules rewrite leaves with a right checksum, on every way that there is: each attachment and each of kube-proxy's modes
-// with interception and without.
+// Every packet that the rules rewrite leaves with a right checksum, on every way that there is: each attachment and each of kube-proxy's
+// modes with interception and without.
 func TestChecksumsOnTheWire(t *testing.T) {
 	cells(t, func(t *testing.T, o testutil.Options) {
 		intercept := (o.Proxy == testutil.NFTables) == (o.Attach == testutil.PTP || o.Attach == testutil.BridgeNF)

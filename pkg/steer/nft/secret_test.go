@@ -145,8 +145,8 @@ func TestSecretIsOfThisStart(t *testing.T) {
 	}
 }
 
-// The program that makes the table first, without a secret (the plugin, the watch), makes one that no program can renew a lease in; the agent's
-// comes in at its first round, and stays when others look at the table or add to it.
+// The program that makes the table first, without a secret (the plugin, the watch), makes one that no program can renew a lease in; the
+// agent's comes in at its first round, and stays when others look at the table or add to it.
 func TestSecretIsTheAgentsAlone(t *testing.T) {
 	testutil.RequireRoot(t)
 	h := host()

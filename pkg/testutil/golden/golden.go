@@ -60,8 +60,8 @@ func Part(t testing.TB, path, name, got string) {
 	File(t, path, head+begin+got+end+tail)
 }
 
-// Cases runs f for each file that the pattern matches, as a subtest of the file's name without its ending. A file has sections, each below a
-// line "-- name --"; the last one, want, is compared with what f returns. With -update it is written.
+// Cases runs f for each file that the pattern matches, as a subtest of the file's name without its ending. A file has sections, each below
+// a line "-- name --"; the last one, want, is compared with what f returns. With -update it is written.
 func Cases(t *testing.T, pattern string, f func(t *testing.T, sections map[string]string) string) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)

@@ -25,8 +25,8 @@ type Kernel struct {
 const silence = 250 * time.Millisecond
 
 // CheckKernel sends the queries of a sample of the cases on the real kernel and fails unless the answers come from where the list
-// has them: all cases in which a pod, the node itself or a machine on its network opens something in a state that lasts. So the tracer's own
-// idea of a kernel is held to one. open makes the node of an arrangement.
+// has them: all cases in which a pod, the node itself or a machine on its network opens something in a state that lasts. So the tracer's
+// own idea of a kernel is held to one. open makes the node of an arrangement.
 func (b Backend) CheckKernel(t *testing.T, open func(t *testing.T, a Arrangement) Kernel) {
 	t.Helper()
 	cases, err := Cases()

@@ -1,7 +1,7 @@
 // Package zoneserver runs Debian's authoritative servers (BIND, Knot, PowerDNS) as processes with one zone that many clusters write by
 // UPDATE. Each cluster has a TSIG key that is limited to what the cluster owns; the operator's key may write the whole zone, the edges'
-// key may only transfer it. The configuration is the one that fleet/docs/shared-zones-servers.md shows (folder conf), with other folders and
-// ports around it.
+// key may only transfer it. The configuration is the one that fleet/docs/shared-zones-servers.md shows (folder conf), with other folders
+// and ports around it.
 //
 // A server listens on loopback or in a namespace of a test, and keeps its files in a folder of its own below the system's temporary one.
 //

@@ -115,8 +115,8 @@ func parse(records ...string) []dns.RR {
 	return out
 }
 
-// isLocked recognizes an answer of PowerDNS whose message may be sent again: SQLite is locked while PowerDNS itself writes, which it does at
-// its start and after each NOTIFY.
+// isLocked recognizes an answer of PowerDNS whose message may be sent again: SQLite is locked while PowerDNS itself writes, which it does
+// at its start and after each NOTIFY.
 func isLocked(s *zoneserver.Server, answer *dns.Msg) bool {
 	return s.Kind() == zoneserver.PowerDNS && answer.Rcode == dns.RcodeServerFailure
 }

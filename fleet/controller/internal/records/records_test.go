@@ -86,7 +86,8 @@ func TestLife(t *testing.T) {
 	})
 }
 
-// A record whose zone cannot be written is deleted only when it can be, or at once if it is to be an orphan. A DNSZone waits for its records.
+// A record whose zone cannot be written is deleted only when it can be, or at once if it is to be an orphan. A DNSZone waits for its
+// records.
 func TestDeletion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -415,8 +416,8 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// An address of a dead cluster that may work keeps it from being removed, also one that may not be queried; one that does not work, and what has no
-// check, does not.
+// An address of a dead cluster that may work keeps it from being removed, also one that may not be queried; one that does not work, and
+// what has no check, does not.
 func TestWorks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -159,8 +159,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// A record that the file lacks from one reading to the next leaves the zone, also if the DNSZone gets a new publisher at the same time. Where the
-// file has the DNSZone no more, a line reports what stays.
+// A record that the file lacks from one reading to the next leaves the zone, also if the DNSZone gets a new publisher at the same time.
+// Where the file has the DNSZone no more, a line reports what stays.
 func TestReread(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // the publishers end before they query the primary
