@@ -49,7 +49,7 @@ func main() {
 	flag.StringVar(&r.version, "version", "", "the version, such as v0.1.0")
 	flag.StringVar(&r.out, "out", "dist", "the folder to make; it must not be there")
 	flag.StringVar(&parts, "parts", "programs,images,manifests,lists", "what to make; lists are of what else was made")
-	flag.StringVar(&to, "push", "", "copy the images of the release in -out to this registry, and write their names there for chart and kustomize")
+	flag.StringVar(&to, "push", "", "copy the images of the release in -out to this registry, and write their names into -out")
 	flag.BoolVar(&insecure, "insecure", false, "the registry has no TLS")
 	flag.Parse()
 	err := r.run(ctx, strings.Split(parts, ","), to, insecure)

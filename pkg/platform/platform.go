@@ -34,7 +34,7 @@ const (
 
 // All lists the platforms; the first whose kubelet's configuration is there is the node's. The sources, at github.com unless named:
 //
-//   - kubeadm, kind, minikube: kubernetes/kubernetes cmd/kubeadm/app/constants (KubeletConfigurationFileName); kind and minikube run kubeadm.
+//   - kubeadm, kind, minikube: kubernetes/kubernetes cmd/kubeadm/app/constants (KubeletConfigurationFileName); the last two run kubeadm.
 //   - k3s: docs.k3s.io/installation/packaged-components and docs.k3s.io/advanced ("00-k3s-defaults.conf"); k3s-io/k3s
 //     pkg/daemons/agent/agent_linux.go (config-dir), the generated containerd config.toml (bin_dir, conf_dir).
 //   - rke2: docs.rke2.io/advanced ("00-rke2-defaults.conf"); rancher/rke2-charts rke2-coredns (names of Service and ConfigMap).
@@ -59,7 +59,8 @@ func All() []Platform {
 		{"aks", "/etc/default/kubeletconfig.json", "", bin, conf, system, coredns, kubeDNS},
 		{"talos", etc + "kubelet.yaml", etc + "kubelet.yaml", bin, conf, system, coredns, kubeDNS},
 		// After the others: on a kubeadm node a file of this name has the kubelet's credentials.
-		{"openshift", etc + "kubelet.conf", etc + "kubelet.conf", "/var/lib/cni/bin", etc + "cni/net.d", "openshift-dns", "dns-default", "DNS_DEFAULT"},
+		{"openshift", etc + "kubelet.conf", etc + "kubelet.conf", "/var/lib/cni/bin", etc + "cni/net.d",
+			"openshift-dns", "dns-default", "DNS_DEFAULT"},
 		{"microk8s", "", "", snap + "opt/cni/bin", snap + "args/cni-network", system, coredns, kubeDNS},
 	}
 }

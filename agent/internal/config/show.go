@@ -39,8 +39,8 @@ func (n *Node) showPlatform() string {
 		return ""
 	}
 	p := n.platform
-	return fmt.Sprintf("# Platform: %s, found by %s. CNI plugins: %s. Network configurations: %s.\n# kube-dns's Corefile: ConfigMap %s in %s.\n",
-		p.Name, p.Kubelet, p.CNIBin, p.CNIConf, p.Corefile, p.Namespace)
+	return fmt.Sprintf("# Platform: %s, found by %s. CNI plugins: %s. Network configurations: %s.\n"+
+		"# kube-dns's Corefile: ConfigMap %s in %s.\n", p.Name, p.Kubelet, p.CNIBin, p.CNIConf, p.Corefile, p.Namespace)
 }
 
 func indent(depth int) string { return strings.Repeat("  ", depth) }
