@@ -49,6 +49,11 @@ type triedPath struct {
 	podstate.Status
 }
 
+// triedIn reports whether the path had this state when the trial began: a result of another state shows nothing about this one.
+func (t Trial) triedIn(r steer.Redirect, state podstate.State) bool {
+	return slices.ContainsFunc(t.paths, func(d triedPath) bool { return d.Redirect == r && d.Status.State == state })
+}
+
 // DueTrials reports the evidence of pods' own tables and of the leases to podstate, and returns the trials that it starts, which the caller
 // runs, and the time of the next one; zero: none is scheduled. A steered path without suspicion costs one map access.
 func (p *Pods) DueTrials(lease Lease) (due []Trial, next time.Time, err error) {
@@ -156,7 +161,7 @@ func (p *Pods) takeResults(t Trial, results map[steer.Redirect]signal, fallback 
 	return p.inSandbox(t.file, func(box *sandbox) error {
 		changed, err := p.decide(box, func(f podfile.File, d podfile.Decision) (signal, bool) {
 			s, tried := results[d.Redirect]
-			return s, tried && keyOf(f) == keyOf(t.file)
+			return s, tried && keyOf(f) == keyOf(t.file) && t.triedIn(d.Redirect, StateOf(d))
 		})
 		if err != nil {
 			return fmt.Errorf("%s: %w", Name(t.file), err)

@@ -97,3 +97,24 @@ func TestVethInEachState(t *testing.T) {
 		t.Error("a pod that sends no queries to the cluster DNS address has a link")
 	}
 }
+
+// A trial that began before the pod was steered shows nothing about the steered path: the table takes its answers.
+func TestTrialOfAnEarlierState(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	n.serve()
+	pod := n.AddPod("pod")
+	f := fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4))
+	f.Decisions[0].Untried = true
+	write(t, n.dir, f)
+	due, _, err := n.DueTrials(held)
+	if err != nil || len(due) != 1 {
+		t.Fatalf("%d trials, %v", len(due), err)
+	}
+	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
+	n.tend(yes, true, map[string]int{Steered: 1})
+	end := n.drop(pod, "ip daddr "+r4.Steering.String()+" drop")
+	testutil.Must(t, n.RunTrial(t.Context(), due[0], held, yes))
+	end()
+	n.tend(yes, false, map[string]int{Steered: 1})
+	n.wantTable(pod, r4)
+}
