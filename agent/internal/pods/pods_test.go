@@ -348,12 +348,13 @@ func TestRepairHoldsNoPodUp(t *testing.T) {
 	count := func(netip.Addr) Fallback { calls.Add(1); return Fallback{} }
 	n.tend(count, false, map[string]int{Steered: 8, Pending: 1}) // as a deep one begins
 	all := calls.Swap(0)
+	trial := Trial{file: f, paths: []triedPath{{f.Decisions[0], podstate.Status{State: podstate.Untried}}}}
 	taken, before := make(chan error, 1), 0
 	repairs := func(a netip.Addr) Fallback {
 		switch calls.Add(1) - all { // one of each old pod's repair
 		case 1:
 			go func() {
-				taken <- n.takeResults(Trial{file: f}, map[steer.Redirect]signal{r4: {event: podstate.TrialAnswered}}, yes)
+				taken <- n.takeResults(trial, map[steer.Redirect]signal{r4: {event: podstate.TrialAnswered}}, yes)
 			}()
 			time.Sleep(20 * time.Millisecond) // it waits for this repair by now, or for a later one
 		case 8:

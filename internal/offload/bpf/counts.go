@@ -63,12 +63,13 @@ func (l *Level) link(index int) (at objectLink, there bool, err error) {
 	return at, true, nil
 }
 
-// Unanswered reports whether the program answers no hits at a link because the pod's own queries are not seen to be answered.
+// Unanswered reports whether the program answers no hits at a link because the pod's own queries are not seen to be answered. A pod that
+// sends queries has a new sample each second, and one that sent none for a while is not unanswered.
 func (l *Level) Unanswered(index int) (bool, error) {
-	const wait, good = time.Second, 8 * time.Second // SAMPLE_WAIT and SAMPLE_GOOD of hits.bpf.c
+	const good, stands = 8 * time.Second, 30 * time.Second // SAMPLE_GOOD and SAMPLE_STANDS of hits.bpf.c
 	at, _, err := l.link(index)
 	now := Now()
-	return at.Sampled > at.Answered && now-time.Duration(at.Sampled) > wait && now-time.Duration(at.Answered) > good, err
+	return at.Sampled > at.Answered && now-time.Duration(at.Sampled) < stands && now-time.Duration(at.Answered) > good, err
 }
 
 // Reason is why the program passed a query to a served address on to the agent.

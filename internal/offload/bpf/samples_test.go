@@ -495,6 +495,7 @@ func TestSamples(t *testing.T) {
 			want("a sample of a pod that is cut off", "kernel")
 			age(3*time.Second, true)
 			want("cut off", noAnswer)
+			unanswered(true) // also while the latest sample may still be answered
 			age(2*time.Second, true)
 			unanswered(true)
 			age(0, false)

@@ -127,7 +127,7 @@ var table = [states][events]row{
 		FallbackVerified: {to: Steered, do: Steer | OffloadOn | Log, trial: watch},
 		LeaseGranted:     {trial: leased},
 		LeaseWithdrawn:   {trial: noLease},
-		Deselected:       {to: Unselected, do: Log, trial: never},
+		Deselected:       {to: Unselected, do: Bypass | Log, trial: never}, // its table may be there, and the file not be written yet
 	},
 	Steered: {
 		TrialAnswered:     {trial: watch},

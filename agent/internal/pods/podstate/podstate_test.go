@@ -44,7 +44,7 @@ func TestTable(t *testing.T) {
 			LeaseWithdrawn: "untried, next 10s, no lease", Deselected: "unselected, log",
 		},
 		Waiting: {FallbackVerified: "steered, steer, offload on, log", LeaseWithdrawn: "waiting, next 10s, no lease",
-			Deselected: "unselected, log"},
+			Deselected: "unselected, bypass, log"},
 		Steered: {
 			TrialAnswered: "steered", TrialVoid: "steered", TrialUnanswered: "bypassed, bypass, offload off, log, next 15s",
 			TableBypasses: "steered, next 5s", TableKnowsNothing: "steered, next 5s",

@@ -178,8 +178,12 @@ func (c *Cluster) Get(ctx context.Context, path string, out any) error {
 
 // Log reads the end of the log of an agent, at most maxBytes.
 func (c *Cluster) Log(ctx context.Context, pod string, maxBytes int) ([]byte, error) {
-	end := url.Values{"container": {container}, "limitBytes": {strconv.Itoa(maxBytes)}, "tailLines": {"5000"}}
-	return c.get(ctx, c.podPath(pod)+"/log", end, "")
+	// Not limitBytes: it counts from the first of these lines, and would leave out the newest.
+	text, err := c.get(ctx, c.podPath(pod)+"/log", url.Values{"container": {container}, "tailLines": {"5000"}}, "")
+	if len(text) > maxBytes {
+		_, text, _ = bytes.Cut(text[len(text)-maxBytes:], []byte("\n"))
+	}
+	return text, err
 }
 
 func (c *Cluster) list(ctx context.Context, path string, query url.Values, accept string, out any) error {
@@ -239,7 +243,17 @@ func (c *Cluster) Exec(ctx context.Context, pod string, args ...string) ([]byte,
 	case err == nil || stdout.Len() > 0 && errors.As(err, new(exec.CodeExitError)):
 		return stdout.Bytes(), nil
 	case text != "":
-		return nil, errors.New(text)
+		return nil, errors.New(Printable(text))
 	}
 	return nil, err
+}
+
+// Printable replaces the control characters of a text of a node, which may be in an attacker's hands, but for the ends of lines.
+func Printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\n' || r == 0x7f {
+			return '?'
+		}
+		return r
+	}, text)
 }

@@ -48,7 +48,7 @@ func TestCommandLine(t *testing.T) {
 		"query a b":                     {cli.Config, "", "write one name"},
 		"query a --pod web":             {cli.Config, "", "--pod web: write namespace/name"},
 		"status --kubeconfig /none/x":   {cli.Config, "", "kubectl neardns status: read the kubeconfig: stat /none/x"},
-		"status --request-timeout soon": {cli.Config, "", "invalid"},
+		"status --request-timeout soon": {cli.Config, "", "is no duration"},
 		"version":                       {cli.Good, "kubectl-neardns v1", ""},
 		"completion bash":               {cli.Good, "__start_kubectl-neardns", ""},
 	} {

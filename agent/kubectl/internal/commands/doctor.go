@@ -187,7 +187,7 @@ func (r *report) text() string {
 		b.WriteString("\n")
 	}
 	b.WriteString(r.Verdict + "\n")
-	return b.String()
+	return cluster.Printable(b.String())
 }
 
 func plural(n int, word string) string {

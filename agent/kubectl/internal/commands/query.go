@@ -106,5 +106,5 @@ func lookupTable(l *nodeLookup) string {
 	if l.Left > 0 {
 		cached += fmt.Sprintf(", %d s left", l.Left)
 	}
-	return head + "\nin the cache before: " + cached + "\n\n" + t.text()
+	return cluster.Printable(head+"\nin the cache before: "+cached) + "\n\n" + t.text()
 }

@@ -104,6 +104,10 @@ func (r *reading) countFrom(before reading) {
 		was[p.Pod] = p.Counts
 	}
 	r.From, r.Status.Counts = before.Status.Time, r.Status.Counts.Since(before.Status.Counts)
+	r.Status.Pods = slices.DeleteFunc(r.Status.Pods, func(p overview.Pod) bool {
+		_, known := was[p.Pod]
+		return !known && len(was) >= overview.MaxPods // it may have counts of before that were not among the first
+	})
 	for i, p := range r.Status.Pods {
 		r.Status.Pods[i].Counts = p.Counts.Since(was[p.Pod])
 	}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/neardns/neardns/agent/kubectl/internal/cluster"
 )
 
 // table is laid out as kubectl's tables are.
@@ -24,12 +26,7 @@ func newTable(head ...any) *table {
 // add adds cells to the row. Names come from outside, so control characters are replaced.
 func (t *table) add(cells ...any) {
 	for _, c := range cells {
-		t.cells = append(t.cells, strings.Map(func(r rune) rune {
-			if r < ' ' || r == 0x7f {
-				return '?'
-			}
-			return r
-		}, fmt.Sprint(c)))
+		t.cells = append(t.cells, strings.ReplaceAll(cluster.Printable(fmt.Sprint(c)), "\n", "?"))
 	}
 }
 

@@ -131,7 +131,7 @@ func usages(nodes []reading, namespaces bool) []usage {
 		out = append(out, *u)
 	}
 	slices.SortFunc(out, func(a, b usage) int {
-		return cmp.Or(cmp.Compare(b.Rate, a.Rate), cmp.Compare(b.Counts.Queries, a.Counts.Queries), cmp.Compare(a.Name, b.Name),
+		return cmp.Or(cmp.Compare(b.Counts.Queries, a.Counts.Queries), cmp.Compare(b.Rate, a.Rate), cmp.Compare(a.Name, b.Name),
 			cmp.Compare(a.Node, b.Node))
 	})
 	return out
