@@ -141,7 +141,8 @@ func inside[T any](brackets string, values []T, show func(T) string) string {
 	return brackets[:1] + strings.Join(each(values, show), ", ") + brackets[1:]
 }
 
-// scalar quotes text unless every YAML reader reads it as text. Go's escapes are YAML's, too. ${ is escaped so that the file reads back as the same.
+// scalar quotes text unless every YAML reader reads it as text. Go's escapes are YAML's, too. ${ is escaped so that the file reads back as
+// the same.
 func scalar(s string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789./-_"
 	letter := s != "" && strings.Trim(s, plain) == "" && strings.ContainsAny(s[:1],

@@ -243,8 +243,8 @@ func TestStaleFileNeverSteersAnotherPod(t *testing.T) {
 	}
 }
 
-// steer.mode decides while pods run: none removes every pod's table and runs no trial, also of a pod that comes then. A pod that is selected
-// again is tried and steered. Whatever a pod's state was, it follows.
+// steer.mode decides while pods run: none removes every pod's table and runs no trial, also of a pod that comes then. A pod that is
+// selected again is tried and steered. Whatever a pod's state was, it follows.
 func TestPodsFollowTheMode(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	n.serve()

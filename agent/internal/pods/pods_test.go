@@ -333,7 +333,8 @@ func TestTendMends(t *testing.T) {
 	}
 }
 
-// The repair of all pods' tables, which with iptables takes seconds on a full node, holds no new pod up: its trial's result is taken in between.
+// The repair of all pods' tables, which with iptables takes seconds on a full node, holds no new pod up: its trial's result is taken in
+// between.
 func TestRepairHoldsNoPodUp(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	for i := range 8 {

@@ -114,7 +114,7 @@ func (p *Pods) reconcileAll(ctx context.Context, host *os.File, hostInode uint64
 		wg.Go(func() {
 			defer func() { <-slots }()
 			defer box.close()
-			// A pod that shares the host's netns is left alone: no pod table may ever be there.
+			// A pod that shares the host's netns is never steered: no pod table may ever be there.
 			ofHost := box.files[0].NetNSInode == hostInode
 			mu.Lock()
 			skip := busy || ofHost || box.ns == nil // busy: else each pod in turn would wait for the iptables lock
@@ -323,7 +323,7 @@ func (p *Pods) deleted(f podfile.File) (bool, error) {
 }
 
 // route returns f with its pending paths steered if their fallback is verified, the switch knows them, and their route leads through this
-// host. A path with another route is left alone.
+// host. A path with another route is not steered.
 func (p *Pods) route(f podfile.File, ns, host *os.File, verified func(netip.Addr) bool) (podfile.File, error) {
 	p.mu.Lock()
 	switched := p.switched
@@ -416,8 +416,8 @@ func (p *Pods) repair(box *sandbox, verified func(netip.Addr) bool) error {
 	return nil
 }
 
-// removeUnrecorded removes, once per agent, a table that no file records as steering: the file was lost, or its writer ended before it wrote
-// it. A trial of such a pod would never be answered, because the table gives answers another source.
+// removeUnrecorded removes, once per agent, a table that no file records as steering: the file was lost, or its writer ended before it
+// wrote it. A trial of such a pod would never be answered, because the table gives answers another source.
 func (p *Pods) removeUnrecorded(box *sandbox) error {
 	at, seen := keyOf(box.files[0]), fingerprint{inode: box.files[0].NetNSInode}
 	if p.verified[at] == seen {

@@ -90,7 +90,8 @@ func (p *Pods) DueTrials(lease Lease) (due []Trial, next time.Time, err error) {
 	return due, next, err
 }
 
-// leaseEvent reports whether a trial would show anything. Of a steered path one lost protocol is enough; any other path needs an answer over both.
+// leaseEvent reports whether a trial would show anything. Of a steered path one lost protocol is enough; any other path needs an answer
+// over both.
 func leaseEvent(lease Lease, address netip.Addr, state podstate.State) podstate.Event {
 	_, _, udp := lease(address, steer.UDP)
 	_, _, tcp := lease(address, steer.TCP)

@@ -81,7 +81,8 @@ func TestChecksums(t *testing.T) {
 	}
 }
 
-// TestTagged: what has a VLAN's tag is of another network, and goes on. The kernel takes the tag out of the frame before the program sees it.
+// TestTagged: what has a VLAN's tag is of another network, and goes on. The kernel takes the tag out of the frame before the program sees
+// it.
 func TestTagged(t *testing.T) {
 	l := open(t, 8)
 	node := testutil.NewNode(t, testutil.Options{Attach: testutil.PTP})
@@ -210,8 +211,8 @@ func TestOtherHooks(t *testing.T) {
 	})
 }
 
-// TestFilesRemoved: if the level's files are removed, the kernel takes the program away, and the next attempt to attach it says that the level
-// has to be made again.
+// TestFilesRemoved: if the level's files are removed, the kernel takes the program away, and the next attempt to attach it says that the
+// level has to be made again.
 func TestFilesRemoved(t *testing.T) {
 	l, node, pod := onePod(t)
 	node.Host.Do(func() {

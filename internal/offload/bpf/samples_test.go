@@ -418,6 +418,51 @@ func (w *sampleWorld) step(by *rand.Rand, seen map[string]int) (why string) {
 // noAnswer is in what dig writes without one.
 const noAnswer = "timed out"
 
+// sampled is a pod with the programs at its link.
+type sampled struct {
+	*testing.T
+	level *Level
+	pod   *testutil.Pod
+	index int
+}
+
+func (s sampled) want(when, from string) {
+	s.Helper()
+	out := s.pod.Run("sh", "-c", "dig +short +tries=1 +time=1 +nocookie @"+server4.String()+" TXT "+webName+" || true")
+	if !strings.Contains(out, from) {
+		s.Errorf("%s: %s, want %q", when, out, from)
+	}
+}
+
+// age makes the last answer and sample older, and has the agent run or not.
+func (s sampled) age(by time.Duration, running bool) {
+	s.Helper()
+	at := s.link()
+	at.Answered, at.Sampled = at.Answered-uint64(by), at.Sampled-uint64(by)
+	testutil.Must(s, s.level.objects.Links.Put(uint32(s.index), &at))
+	if running {
+		testutil.Must(s, s.level.Beat())
+		return
+	}
+	testutil.Must(s, s.level.objects.Heartbeats.Put(uint32(0), uint64(1)))
+}
+
+func (s sampled) link() objectLink {
+	s.Helper()
+	at, _, err := s.level.link(s.index)
+	testutil.Must(s, err)
+	return at
+}
+
+func (s sampled) answered() uint64 { return s.link().Answered }
+
+func (s sampled) unanswered(want bool) {
+	s.Helper()
+	if got, err := s.level.Unanswered(s.index); err != nil || got != want {
+		s.Errorf("unanswered: %t %v, want %t", got, err, want)
+	}
+}
+
 // TestSamples: at a real link, a pod's first query goes on; once its answer passed, hits are answered. A sample of a pod that is answered
 // costs it nothing, and comes to the server. When the server is cut off, hits end; while the agent does not run, they go on.
 func TestSamples(t *testing.T) {
@@ -434,44 +479,8 @@ func TestSamples(t *testing.T) {
 			} else if err != nil {
 				t.Fatal(err)
 			}
-			want := func(when, from string) {
-				t.Helper()
-				out := pod.Run("sh", "-c", "dig +short +tries=1 +time=1 +nocookie @"+server4.String()+" TXT "+webName+" || true")
-				if !strings.Contains(out, from) {
-					t.Errorf("%s: %s, want %q", when, out, from)
-				}
-			}
-			// age makes the last answer and sample older, and has the agent run or not.
-			age := func(by time.Duration, running bool) {
-				t.Helper()
-				at, _, err := l.link(index)
-				at.Answered, at.Sampled = at.Answered-uint64(by), at.Sampled-uint64(by)
-				if err == nil {
-					err = l.objects.Links.Put(uint32(index), &at)
-				}
-				if err == nil && running {
-					err = l.Beat()
-				} else if err == nil {
-					err = l.objects.Heartbeats.Put(uint32(0), uint64(1))
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-			}
-			answered := func() uint64 {
-				t.Helper()
-				at, _, err := l.link(index)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return at.Answered
-			}
-			unanswered := func(want bool) {
-				t.Helper()
-				if got, err := l.Unanswered(index); err != nil || got != want {
-					t.Errorf("unanswered: %t %v, want %t", got, err, want)
-				}
-			}
+			s := sampled{t, l, pod, index}
+			want, age, answered, unanswered := s.want, s.age, s.answered, s.unanswered
 			unanswered(false)
 			want("the first query", "user")
 			want("the second", "kernel")

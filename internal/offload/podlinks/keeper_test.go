@@ -242,8 +242,8 @@ func TestAttachedAnew(t *testing.T) {
 	}
 }
 
-// TestReplaced: a pod whose link is another one than before has the program there, and what was answered at the one before is counted. So it
-// is of a link where the program cannot be any more.
+// TestReplaced: a pod whose link is another one than before has the program there, and what was answered at the one before is counted. So
+// it is of a link where the program cannot be any more.
 func TestReplaced(t *testing.T) {
 	for what, gone := range map[string]func(w *world){
 		"seen by who attaches":       func(w *world) { w.kernel.refuses[1] = errors.New("no such device") },

@@ -333,8 +333,8 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// TestNewPodUnderPolicy: a pod that a policy lets reach only kube-dns from its ADD on loses no query. One whose policy comes soon after it loses
-// none that begin a second later, and a step of the model, while the policy stands. When the policy ends, the agent answers soon.
+// TestNewPodUnderPolicy: a pod that a policy lets reach only kube-dns from its ADD on loses no query. One whose policy comes soon after it
+// loses none that begin a second later, and a step of the model, while the policy stands. When the policy ends, the agent answers soon.
 func TestNewPodUnderPolicy(t *testing.T) {
 	for _, c := range classes {
 		if c.host {

@@ -2,8 +2,8 @@
 //
 // One table maps each state and event to the next state and to what is to be done. It reads no clock and touches nothing: callers report
 // what they see as events, with their time, and carry out the effects. No other package decides about a pod. A path whose trials are
-// answered is steered again at most Soon after it works again, or Rarely if it failed for longer than Patient. A new path is tried every Retry
-// while it is young, so that a policy which comes just after the pod costs it little.
+// answered is steered again at most Soon after it works again, or Rarely if it failed for longer than Patient. A new path is tried every
+// Retry while it is young, so that a policy which comes just after the pod costs it little.
 //
 // On failure: a caller that cannot carry out an effect passes the state that is in force with the next event.
 package podstate
