@@ -19,7 +19,7 @@ const nodecacheName = "nodecache"
 func nodecacheCommand(e env) *cobra.Command {
 	return &cobra.Command{
 		Use: nodecacheName + " [node-cache's flags]", DisableFlagParsing: true, Args: cobra.ArbitraryArgs,
-		Short: "stand in for NodeLocal DNSCache's node-cache, with its flags and its Corefile template; flags alone mean this, too",
+		Short: "stand in for NodeLocal DNSCache's node-cache, with its flags and its Corefile template; flags without a command also run it",
 		RunE: func(c *cobra.Command, args []string) error {
 			opts, err := nodecache.Parse(args, e.stdout)
 			switch {

@@ -18,10 +18,10 @@ func installCommand(stdout io.Writer) *cobra.Command {
 	in.sourceFlags(set)
 	set.Bool("force", false, "no node is refused")
 	_ = set.MarkDeprecated("force", "it has no effect")
-	set.StringVar(&in.persistDir, "persist-dir", nodestate.DefaultPersistDir, "`folder` of the agent (NodeConfig's persistDir) with the "+
+	set.StringVar(&in.persistDir, "persist-dir", nodestate.DefaultPersistDir, "`FOLDER` of the agent (NodeConfig's persistDir) with the "+
 		"record of its fallback check, which install prints")
 	in.dryRunFlag(set)
-	set.StringVar(&in.kubeletTo, "state-dir", "", "`folder` of the agent (NodeConfig's stateDir) for a copy of the settings "+
+	set.StringVar(&in.kubeletTo, "state-dir", "", "`FOLDER` of the agent (NodeConfig's stateDir) for a copy of the settings "+
 		"that are detected from the kubelet's configuration, which the agent cannot read; empty: no copy")
 	set.DurationVar(&in.wait, "wait", 0, "how long to wait for a network that is not configured yet, such as 30s")
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -39,7 +39,7 @@ func watchCommand(stdout io.Writer) *cobra.Command {
 	set := c.Flags()
 	w.sourceFlags(set)
 	set.DurationVar(&w.poll, "poll", 30*time.Second, "period of checks without an event")
-	set.StringVar(&w.stateDir, "state-dir", "", "`folder` of the agent (NodeConfig's stateDir) for the watch's state; "+
+	set.StringVar(&w.stateDir, "state-dir", "", "`FOLDER` of the agent (NodeConfig's stateDir) for the watch's state; "+
 		"empty: none is written")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := w.validateSource(); err != nil {
@@ -73,7 +73,7 @@ func uninstallCommand(stdout io.Writer) *cobra.Command {
 	un.flags(set)
 	un.dryRunFlag(set)
 	set.BoolVar(&un.removeBinary, "remove-binary", false, "also remove the plugin's binary, unless pods run that were made with it")
-	set.StringVar(&un.cache, "cni-cache", "/var/lib/cni", "`folder` where the runtime keeps the list that each pod was made with, "+
+	set.StringVar(&un.cache, "cni-cache", "/var/lib/cni", "`FOLDER` where the runtime keeps the network configuration that each pod was made with, "+
 		"for --remove-binary; empty: do not check")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := un.validate(); err != nil {
@@ -86,7 +86,7 @@ func uninstallCommand(stdout io.Writer) *cobra.Command {
 
 // stayCommand waits to be ended. A DaemonSet's pod has to keep running after its work is done.
 func stayCommand(stdout io.Writer) *cobra.Command {
-	return &cobra.Command{Use: "stay", Short: "wait for SIGTERM, as the last container of the uninstaller", RunE: func(c *cobra.Command, _ []string) error {
+	return &cobra.Command{Use: "stay", Short: "do nothing until SIGTERM: the uninstaller's pods stay ready when they are done", RunE: func(c *cobra.Command, _ []string) error {
 		_, _ = fmt.Fprintln(stdout, "neardns is removed from this node; waiting for the end of this pod")
 		<-c.Context().Done()
 		return nil
@@ -97,8 +97,8 @@ func followCommand(stdout io.Writer) *cobra.Command {
 	f := follower{out: stdout}
 	c := &cobra.Command{Use: "follow", Short: "copy the node's resolv.conf and certificate authorities to a folder for the agent, and each change of them"}
 	set := c.Flags()
-	set.StringVar(&f.from, "from", "", "`folder` of the host's root, with its etc and what that links to")
-	set.StringVar(&f.to, "to", "", "`folder` of the copies")
+	set.StringVar(&f.from, "from", "", "`FOLDER` of the host's root, with its etc and what that links to")
+	set.StringVar(&f.to, "to", "", "`FOLDER` of the copies")
 	set.BoolVar(&f.once, "once", false, "copy once and exit")
 	set.DurationVar(&f.poll, "poll", 30*time.Second, "period of checks without an event")
 	c.RunE = func(c *cobra.Command, _ []string) error {

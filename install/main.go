@@ -60,9 +60,9 @@ type folders struct {
 
 func (f *folders) flags(set *pflag.FlagSet) {
 	here := platform.Here(func(path string) bool { _, err := os.Stat(path); return err == nil })
-	set.StringVar(&f.bin, "cni-bin", here.CNIBin, "`folder` of the runtime's CNI plugins")
-	set.StringVar(&f.conf, "cni-conf", here.CNIConf, "`folder` of the runtime's network configurations")
-	set.StringVar(&f.file, "file", "", "`name` of the network's file in --cni-conf, if it is not the first one (CRI-O's "+
+	set.StringVar(&f.bin, "cni-bin", here.CNIBin, "`FOLDER` of the runtime's CNI plugins")
+	set.StringVar(&f.conf, "cni-conf", here.CNIConf, "`FOLDER` of the runtime's network configurations")
+	set.StringVar(&f.file, "file", "", "`NAME` of the network's file in --cni-conf, if it is not the first one (CRI-O's "+
 		"cni_default_network, the delegate of Multus)")
 }
 
@@ -81,7 +81,7 @@ func (f *folders) validate() error {
 func (in *install) sourceFlags(set *pflag.FlagSet) {
 	in.flags(set)
 	set.StringVar(&in.nodeConfig, "nodeconfig", "", "the node's configuration `file` (NodeConfig), which the entry is made from")
-	set.StringVar(&in.entryFile, "entry", "", "`file` with a ready entry, instead of --nodeconfig")
+	set.StringVar(&in.entryFile, "entry", "", "`FILE` with a ready entry, instead of --nodeconfig")
 	set.StringVar(&in.plugin, "plugin", siblingPath("neardns"), "the plugin's `binary`")
 	set.StringVar(&in.agent, "agent", siblingPath("neardns-agent"), "the agent's `binary`, which reads the node's configuration")
 }

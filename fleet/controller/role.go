@@ -24,7 +24,7 @@ type role struct {
 func (r role) command() *cobra.Command {
 	c := &cobra.Command{Use: r.name, Short: r.about}
 	r.flags(c.Flags())
-	kubeconfig := c.Flags().String("kubeconfig", "", "`FILE` that leads to the API server; by default, the pod's service account does")
+	kubeconfig := c.Flags().String("kubeconfig", "", "kubeconfig `FILE` for the API server; default: the pod's service account")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if r.check != nil {
 			if err := r.check(); err != nil {

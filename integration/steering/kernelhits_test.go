@@ -167,7 +167,7 @@ func TestKernelHits(t *testing.T) {
 			from := len(n.agent.Output())
 			n.configure("kernelHits: {mode: \"off\"}\n")
 			n.hup()
-			n.awaitLog(from, "kernel hits off")
+			n.awaitLog(from, "kernel hits disabled")
 			testutil.Eventually(t, func() error {
 				if left := n.pinned(); len(left) > 0 {
 					return fmt.Errorf("it is off, and left %s", left)

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// CollectSnapshot exports when the cache's snapshot was last known to hold what the cache holds.
+// CollectSnapshot exports the last time at which the cache's snapshot was known to match the cache.
 func (m *Metrics) CollectSnapshot(fresh func() time.Time) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Name: "cache_snapshot_timestamp_seconds",
 		Help: "When the cache's snapshot was last known to hold what the cache holds; at first, when the agent began to keep it."},

@@ -170,7 +170,7 @@ func oneOf(r *strict.Reader, v strict.Value, known ...string) string {
 	return s
 }
 
-// shown returns a value as it is written, or its kind.
+// shown returns a value as it is written; of a list or an object, only its kind.
 func shown(v strict.Value) string {
 	switch v.Kind {
 	case strict.String:

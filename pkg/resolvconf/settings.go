@@ -209,8 +209,8 @@ func (o Overlay) check(field string) []error {
 	return faults
 }
 
-// isSearch accepts what the API server accepts in dnsConfig (a leading underscore and a lone dot too, since Kubernetes 1.34),
-// and capitals and underscores anywhere, but no label that DNS cannot carry.
+// isSearch accepts what the API server accepts in dnsConfig (since Kubernetes 1.34 also a leading underscore and a lone dot), and also
+// capitals and underscores anywhere. It rejects labels that DNS cannot carry.
 func isSearch(s string) bool {
 	return s == "." || strict.IsDomain(strings.TrimSuffix(s, "."))
 }

@@ -38,8 +38,8 @@ func (c Client) Compare(o Client) int {
 type Notes struct {
 	Asked map[Client]time.Duration
 	Heard map[Client]time.Duration
-	// Slack is by how much a client's age in Heard may exceed its age in Asked although one packet set both: the time from
-	// before Asked was read until Heard was, and a tick of the kernel's clock, in which it keeps both.
+	// Slack is how far the two ages of a client may differ although one packet set both. It is the time between the two reads, and one
+	// tick of the kernel's clock, in which the kernel keeps ages.
 	Slack time.Duration
 }
 

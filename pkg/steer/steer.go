@@ -107,8 +107,8 @@ func (r Redirect) Is4() bool { return r.ClusterDNS.Is4() }
 type Local struct {
 	Address    netip.Addr `json:"address"`
 	ClusterDNS netip.Addr `json:"clusterDNS"`
-	// Service means that the address is a Service's, put on the link as NodeLocal DNSCache does: packets from outside the node
-	// are left to kube-proxy, as they would be without neardns.
+	// Service means that the address is a Service's ClusterIP, which neardns also puts on its link, as NodeLocal DNSCache does. Packets
+	// from outside the node still go to kube-proxy.
 	Service bool `json:"service,omitempty"`
 }
 

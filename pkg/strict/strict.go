@@ -157,7 +157,7 @@ func (r *Reader) ItemsOf(v Value, want, remedy string) []Value {
 	return v.Items()
 }
 
-// Texts reads a list of strings through read, which returns what to keep of one.
+// Texts reads a list of strings, and returns what read makes of each.
 func (r *Reader) Texts(v Value, read func(item Value, text string) string) []string {
 	var out []string
 	for _, item := range r.Items(v) {

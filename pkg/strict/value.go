@@ -39,7 +39,7 @@ type Value struct {
 // Member is one key of an object.
 type Member struct {
 	Key   string
-	Odd   string // what stands in the key's place where that is no text; only YAML has such
+	Odd   string // the source text of a key that is not a string, which only YAML has
 	Name  Place  // of the key
 	Value Value
 }

@@ -21,7 +21,7 @@ func (v *verb) chooseBackend() {
 	if name == "" {
 		name, err = v.wantedBackend()
 		if err != nil {
-			v.log.Warn("back end to use unknown", "verb", v.name, "err", err)
+			v.log.Warn("cannot find out whether this node uses nftables or iptables", "verb", v.name, "err", err)
 		}
 	}
 	v.useBackend(name, stand)

@@ -53,7 +53,7 @@ func about(command string) string {
 		"To check a conflist: neardns validate FILE"
 }
 
-// verb is one call while it runs.
+// verb is one CNI call (ADD, DEL, CHECK, GC or STATUS) while it runs.
 type verb struct {
 	env
 	name string

@@ -10,7 +10,8 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// runtime reads the keys that the runtime adds. None of them is a fault: a pod must not fail for something that its owner cannot change.
+// runtime reads the keys that the container runtime adds. One that it cannot read is noted and is no error: a pod must not fail for
+// something that its owner cannot change.
 func (r *confReader) runtime(c *Conf) {
 	note := func(what string, err error) {
 		c.Notes = append(c.Notes, fmt.Sprintf("%s cannot be read: %v", what, err))

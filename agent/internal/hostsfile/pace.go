@@ -48,7 +48,7 @@ func (p *pace) between(now time.Time, known memory) (wait time.Duration, ok bool
 	return max(first.Sub(now), p.gap) + rand.N(p.spread), true //nolint:gosec // as above
 }
 
-// take lists the keys to query now, between two rounds, and counts them.
+// take lists the keys that are queried now, before the next full round, and counts them against their limit.
 func (p *pace) take(now time.Time, known memory) (keys []key) {
 	for k, f := range known {
 		if p.worth(k, f) && !f.ends.After(now) {

@@ -23,6 +23,13 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/steer/rules"
+	"github.com/neardns/neardns/pkg/tick"
+)
+
+// An answer that a pod's counters do not show within countTries looks, countPause apart, is kube-dns's.
+const (
+	countTries = 10
+	countPause = 30 * time.Millisecond
 )
 
 // CacheEntry is what the running agent serves at /entry: the entry for a question.
@@ -108,10 +115,16 @@ func (in *Inspector) fromPod(ctx context.Context, q query, pod string, l *overvi
 		})
 	}
 	r := q.timed(ctx, "pod", "kube-dns", d.Redirect.ClusterDNS)
-	if nowQueries, nowKernel := counted(); nowKernel > kernel {
-		r.By = "kernel"
-	} else if nowQueries > queries {
-		r.By = "agent"
+	for range countTries { // the agent counts a query after its answer has gone out
+		switch nowQueries, nowKernel := counted(); {
+		case nowKernel > kernel:
+			r.By = "kernel"
+			return r, nil
+		case nowQueries > queries:
+			r.By = "agent"
+			return r, nil
+		}
+		tick.Pause(ctx, countPause)
 	}
 	return r, nil
 }

@@ -149,7 +149,7 @@ func (k *kernel) openLevel() error {
 		k.stopMirror = k.transparent.listen(level)
 	}
 	k.fault, k.swept, k.broken = "", false, nil
-	k.log.Info("kernel hits on", "mode", k.conf().KernelHits.Mode)
+	k.log.Info("kernel hits enabled", "mode", k.conf().KernelHits.Mode)
 	return nil
 }
 
@@ -213,7 +213,7 @@ func (k *kernel) disable() {
 	k.fault, k.seen = "", kernelInput{}
 	if k.level != nil {
 		k.closeLevel()
-		k.log.Info("kernel hits off")
+		k.log.Info("kernel hits disabled; the agent answers")
 	}
 	if k.swept {
 		return
@@ -244,7 +244,7 @@ func (k *kernel) fail(err error) {
 		k.fault = text
 		if !opened { // a program that an earlier agent left at pods' links answers by that agent's configuration
 			if err := bpf.SweepLinks(); err != nil {
-				k.log.Warn("kernel program not detached from all pods", "err", err)
+				k.log.Warn("kernel program still attached to some pods", "err", err)
 			}
 		}
 	}
@@ -264,7 +264,7 @@ func (k *kernel) closeLevel() {
 	}
 	k.endMirror()
 	if err := k.keeper.Reconcile(nil); err != nil {
-		k.log.Warn("kernel program not detached from all pods", "err", err)
+		k.log.Warn("kernel program still attached to some pods", "err", err)
 	}
 	_ = k.level.Close() // Sweep removes the pins
 	k.level, k.keeper = nil, nil

@@ -249,6 +249,6 @@ func (c *nodeCache) cleanUp(p plan.Plan) error {
 	if err := link.Remove(link.Config{Name: p.Link.Name}); err != nil {
 		return err
 	}
-	c.log.Info("interface removed; the switch stays and sends pods' queries to kube-dns, or to a node-cache that listens", "link", p.Link.Name)
+	c.log.Info("interface removed; the rules stay and send pods' queries to kube-dns, or to node-cache if it runs", "link", p.Link.Name)
 	return nil
 }

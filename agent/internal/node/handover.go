@@ -200,7 +200,7 @@ func (n *Node) leave() error {
 	for _, t := range n.targetsWhere(anyLease) {
 		n.Recorder.Lease(t.Address, t.Protocol, false)
 	}
-	n.Log.Info("handed over; closing open connections")
+	n.Log.Info("the successor has taken over; this agent closes its connections")
 	err = errors.Join(err, n.Server.Stop())
 	n.Log.Info("stopped; the successor answers")
 	return err

@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// trialEvery is how often DueTrials looks for evidence. If there is none, that costs almost nothing.
+// trialEvery is how often DueTrials reads the evidence of lost queries. Without any, a read costs almost nothing.
 const trialEvery = 250 * time.Millisecond
 
 // watchPods ticks when pod files change, and has their pods tried at once.

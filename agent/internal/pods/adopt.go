@@ -405,7 +405,7 @@ func (k *adopter) dropRemoved(files []podfile.File, paths []string, known bool) 
 			k.logOnce(f.ContainerID+"-", slog.LevelWarn, "cleanup of a removed adopted pod failed", err.Error(), "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
 			continue
 		}
-		k.pods.log.Info("adopted pod removed", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
+		k.pods.log.Info("rules of a deleted pod removed", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
@@ -354,10 +353,12 @@ func TestRepairHoldsNoPodUp(t *testing.T) {
 	repairs := func(a netip.Addr) Fallback {
 		switch calls.Add(1) - all { // one of each old pod's repair
 		case 1:
+			begun := make(chan struct{})
 			go func() {
+				close(begun)
 				taken <- n.takeResults(trial, map[steer.Redirect]signal{r4: {event: podstate.TrialAnswered}}, yes)
 			}()
-			time.Sleep(20 * time.Millisecond) // it waits for this repair by now, or for a later one
+			<-begun // soon it waits for this repair, or for a later one
 		case 8:
 			before = len(taken)
 		}

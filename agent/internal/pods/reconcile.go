@@ -450,7 +450,6 @@ func (p *Pods) apply(box *sandbox) error {
 		return err
 	}
 	defer table.Close()
-	delete(p.verified, keyOf(box.files[0]))
 	return p.steer(table, box, podfile.Table(box.files...))
 }
 

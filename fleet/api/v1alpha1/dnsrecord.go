@@ -206,10 +206,10 @@ type DNSRecordStatus struct {
 	// +optional
 	// +listType=set
 	Owners []string `json:"owners,omitempty"`
-	// generation counts what this cluster has published of the host, as the zone has it.
+	// generation is the number of the last version of the host that this cluster published, as read from the zone.
 	// +optional
 	Generation int64 `json:"generation,omitempty"`
-	// writes counts the updates about the host that this controller sent since it leads.
+	// writes counts the updates of the host that this controller sent since it became the leader.
 	// +optional
 	Writes int64 `json:"writes,omitempty"`
 	// published is what the zone holds for the host.

@@ -141,7 +141,8 @@ func checkOf(name string, a netip.Addr, h *zone.Health) (c healthcheck.Check, ok
 	return c, true
 }
 
-// host collects what each cluster has at a host; nil if a plain server does not answer for the host itself.
+// host collects what each cluster has at a host. It is nil where the zone answers as any server would: for an alias, a host without a
+// strategy, and one at or below a delegation or DNAME.
 func (z *Zone) host(h *zone.Host, watched map[healthcheck.Check]Target) *host {
 	if h.CNAME != "" || h.Strategy == "" {
 		return nil

@@ -65,9 +65,9 @@ type Zone struct {
 	Notify  []netip.Addr       // who may send NOTIFY besides the primary
 }
 
-// Geo reports where clients are.
+// Geo configures how clients are located.
 type Geo struct {
-	Region    geo.Place // of clients that nothing else reports: the edge's own
+	Region    geo.Place // of clients that nothing else locates: the edge's own
 	Ranges    []Range
 	Database  string         // path of a MaxMind DB; "" for none
 	Resolvers []netip.Prefix // whose EDNS client subnet counts

@@ -123,7 +123,7 @@ func (s *slots) take(ctx context.Context, o owner) bool {
 	return false
 }
 
-// give returns an owner's slot.
+// give releases an owner's slot, and hands it to the next in line.
 func (s *slots) give(o owner) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -210,7 +210,7 @@ func (p *Publisher) removeOne(ctx context.Context, cluster string, dead []string
 	}
 	if err := p.update(ctx, watched, p.state.PlanNoBeat(cluster)); err != nil {
 		p.removal = time.Now().Add(about(p.o.Heartbeat))
-		p.o.Log.Warn("a dead cluster's heartbeat stays", "dead", cluster, "err", err)
+		p.o.Log.Warn("cannot remove a dead cluster's heartbeat yet", "dead", cluster, "err", err)
 	}
 	return p.refresh(ctx, false)
 }

@@ -50,7 +50,7 @@ func NewMetrics(store *answers.Store, reg prometheus.Registerer) *Metrics {
 		errs = append(errs, err)
 		return v
 	}
-	// The texts are CoreDNS's, because a registry allows only one.
+	// The help texts are CoreDNS's, because a registry refuses a second help text for a metric's name.
 	m.requests = counter("requests_total", "The count of cache requests.", where)
 	m.hits = counter("hits_total", "The count of cache hits.", class)
 	m.misses = counter("misses_total", "The count of cache misses. Deprecated, derive misses from cache hits/requests counters.", where)

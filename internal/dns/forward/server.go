@@ -146,7 +146,7 @@ func (s *server) over(
 	return m, nil, false
 }
 
-// close ends everything that the server holds. Lines in use are closed by their users.
+// close ends everything that the server holds. Connections in use are closed by the queries that use them.
 func (s *server) close() {
 	s.health.mu.Lock() // so that no health check begins after the wait for them
 	s.end()

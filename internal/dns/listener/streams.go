@@ -137,7 +137,7 @@ func (s *streams) begin(c *stream) {
 	c.inWork++
 }
 
-// done ends that count.
+// done ends what begin began: c has one query less in work.
 func (s *streams) done(c *stream) {
 	defer c.pending.Done()
 	s.mu.Lock()

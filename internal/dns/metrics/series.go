@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 )
 
-// question is what is counted of one query.
+// question is what the metrics record about one query.
 type question struct {
 	start time.Time
 	size  int

@@ -377,7 +377,8 @@ func dropTCX(index int, own func(ebpf.ProgramID) bool) error {
 	return nil
 }
 
-// Sweep removes what any build left in a folder ("": DefaultFolder), and detaches the programs. A missing folder is no error.
+// Sweep detaches the programs and removes the pins in a folder ("": DefaultFolder), whichever version of neardns made them. A missing
+// folder is no error.
 func Sweep(folder string) error {
 	if folder == "" {
 		folder = DefaultFolder

@@ -154,7 +154,7 @@ func (k *Keeper) detach(i int) error {
 	return nil
 }
 
-// wanted finds the links that the program is to be at.
+// wanted returns the links that the program should be attached to, and the pods that it refuses, with the reason.
 func (k *Keeper) wanted(pods []Pod) (map[int]podfile.File, []Refused) {
 	out, found := map[int]podfile.File{}, map[key]podLink{}
 	var refused []Refused

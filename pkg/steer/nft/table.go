@@ -66,7 +66,7 @@ type rule struct {
 	hidden  bool // the text contains the secret and must not be shown
 }
 
-// phrase is a part of a rule's text, formatted only on demand: an ADD that succeeds needs no texts.
+// phrase is a part of a rule's text. It is formatted only for an error: a CNI ADD that succeeds needs no text.
 type phrase struct {
 	format string
 	args   []any

@@ -48,7 +48,7 @@ const (
 	Lapse                   // silent too long: the kernel has let it expire
 )
 
-// Target is what one target's probes and losses show. The zero value is trusted.
+// Target is the history of one address and protocol: its probes and its lost leases. The zero value may have a lease.
 type Target struct {
 	failed    []bool    // the last explicit results
 	inARow    int       // answered probes

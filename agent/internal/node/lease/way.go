@@ -1,10 +1,10 @@
 // Package lease decides when a lease is granted, renewed and withdrawn. It is pure: it knows no kernel, no network and no clock. Each
-// call gets the time and one observation, and returns what to do.
+// call takes the time and one observation, and returns what to do.
 //
 // A Path decides for all leases behind one cluster DNS address, by whether the agent can query kube-dns. A Target decides for one
 // address and protocol, by the agent's probes. A lease needs both.
 //
-// Without an answer there is no lease. If observations stop, the caller stops to renew, and the kernel lets the lease expire.
+// Without an answered probe there is no lease. If observations stop, the caller no longer renews, and the kernel lets the lease expire.
 package lease
 
 import "time"

@@ -30,7 +30,7 @@ func Read(n *config.Node, readFile func(string) ([]byte, error), instance string
 	return p, up, err
 }
 
-// Of makes the plan of a NodeConfig and the upstreams that its files name.
+// Of makes the plan from a NodeConfig and from the upstreams that were read from the files it names. instance identifies this agent.
 func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 	p := Plan{
 		Arrangement: Steered, Backend: n.Backend, Link: Link{Name: n.Link.Name}, Redirects: n.Redirects,

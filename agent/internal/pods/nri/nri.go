@@ -262,7 +262,7 @@ func (p *Plugin) amendDNS(f podfile.File, change func(id string, d *podfile.DNS)
 		return true
 	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the pod is gone
-		log.Warn("cannot update the pod file", "err", err)
+		log.Warn("cannot update neardns's record of the pod", "err", err)
 	}
 }
 

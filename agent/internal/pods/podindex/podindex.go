@@ -84,10 +84,10 @@ type Counts struct {
 	Failures uint64 `json:"failures"` // of these, with a response code other than NOERROR and NXDOMAIN
 }
 
-// Pod is one attachment of a pod.
+// Pod is one network interface of a pod.
 type Pod struct {
 	File      podfile.File
-	Completed bool // search completion is on for it
+	Completed bool // the agent applies its search path (search completion)
 	Counts    Counts
 }
 

@@ -10,11 +10,10 @@ package podstate
 
 import "time"
 
-// State says who answers one path of a pod: the queries for one cluster DNS address that its own table steers, or those of one client
-// that the switch delivers.
+// State says who answers a pod's queries to one cluster DNS address, its path: the cache or kube-dns.
 type State int
 
-// The states. The zero value of a row's next state stands for the same state.
+// The states. In a row of the table, zero as the next state means no change.
 const (
 	Untried    State = iota + 1 // pending: kube-dns answers until a trial from the pod's netns is answered
 	Waiting                     // pending: kube-dns answers until the fallback is verified
