@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -350,17 +351,25 @@ func TestRepairHoldsNoPodUp(t *testing.T) {
 	all := calls.Swap(0)
 	trial := Trial{file: f, paths: []triedPath{{f.Decisions[0], podstate.Status{State: podstate.Untried}}}}
 	taken, before := make(chan error, 1), 0
-	repairs := func(a netip.Addr) Fallback {
+	waits := func() error { // for this repair, unless it is through
+		for g := range strings.SplitSeq(stacks(), "\n\n") {
+			if head, _, _ := strings.Cut(g, "\n"); len(taken) > 0 || strings.Contains(g, "takeResults") && strings.Contains(head, "Mutex.Lock") {
+				return nil
+			}
+		}
+		return errors.New("the new pod's result does not wait for the repair")
+	}
+	repairs := func(netip.Addr) Fallback {
 		switch calls.Add(1) - all { // one of each old pod's repair
 		case 1:
-			begun := make(chan struct{})
 			go func() {
-				close(begun)
 				taken <- n.takeResults(trial, map[steer.Redirect]signal{r4: {event: podstate.TrialAnswered}}, yes)
 			}()
-			<-begun // soon it waits for this repair, or for a later one
 		case 8:
 			before = len(taken)
+		}
+		if calls.Load() > all && before == 0 {
+			testutil.Eventually(t, waits)
 		}
 		return Fallback{}
 	}
@@ -376,6 +385,12 @@ func TestRepairHoldsNoPodUp(t *testing.T) {
 	if d := n.states("new", "eth0")[0]; d.State != podfile.Steered {
 		t.Errorf("the new pod: %+v", d)
 	}
+}
+
+// stacks has the stack of each goroutine.
+func stacks() string {
+	text := make([]byte, 1<<20)
+	return string(text[:runtime.Stack(text, true)])
 }
 
 func verify(pod *testutil.Pod, redirects ...steer.Redirect) error {
