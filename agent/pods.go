@@ -10,7 +10,7 @@ import (
 )
 
 func podsCommand(e env) *cobra.Command {
-	c := &cobra.Command{Use: "pods", Short: "list this node's pods: DNS settings, whether the cache answers them and why not, and counts of queries"}
+	c := &cobra.Command{Use: "pods", Short: "list this node's pods: DNS settings, whether the cache answers them and why not, counts"}
 	var path string
 	configFlag(c, &path)
 	out := cli.OutputFlag(c)

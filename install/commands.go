@@ -73,7 +73,7 @@ func uninstallCommand(stdout io.Writer) *cobra.Command {
 	un.flags(set)
 	un.dryRunFlag(set)
 	set.BoolVar(&un.removeBinary, "remove-binary", false, "also remove the plugin's binary, unless pods run that were made with it")
-	set.StringVar(&un.cache, "cni-cache", "/var/lib/cni", "`FOLDER` where the runtime keeps the network configuration that each pod was made with, "+
+	set.StringVar(&un.cache, "cni-cache", "/var/lib/cni", "`FOLDER` where the runtime keeps the configuration that each pod was made with, "+
 		"for --remove-binary; empty: do not check")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := un.validate(); err != nil {
@@ -86,7 +86,7 @@ func uninstallCommand(stdout io.Writer) *cobra.Command {
 
 // stayCommand waits to be ended. A DaemonSet's pod has to keep running after its work is done.
 func stayCommand(stdout io.Writer) *cobra.Command {
-	return &cobra.Command{Use: "stay", Short: "do nothing until SIGTERM: the uninstaller's pods stay ready when they are done", RunE: func(c *cobra.Command, _ []string) error {
+	return &cobra.Command{Use: "stay", Short: "do nothing until SIGTERM, so that the pod stays ready", RunE: func(c *cobra.Command, _ []string) error {
 		_, _ = fmt.Fprintln(stdout, "neardns is removed from this node; waiting for the end of this pod")
 		<-c.Context().Done()
 		return nil

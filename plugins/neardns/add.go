@@ -67,7 +67,7 @@ func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 	}
 	if !p.Steers() && (v.conf.OnUnsupported != unsupportedFail || len(f.In(podfile.Pending)) == 0) {
 		// The pod's DNS is unaffected: only a record, an exemption or the removal of old rules failed.
-		v.log.Warn("cannot write all records of a pod that is not to be steered; its DNS is unaffected", "verb", v.name, "container_id", f.ContainerID, "err", err)
+		v.log.Warn("records of a pod that is not to be steered are incomplete", "verb", v.name, "container_id", f.ContainerID, "err", err)
 		return nil
 	}
 	undone := v.undo(ns, f)
