@@ -107,7 +107,7 @@ func oneLine(s string) string {
 	return s
 }
 
-// Queries reads metrics of the agent in Prometheus's text format, and returns how many queries of pods it answered: the sum of
+// Questions reads metrics of the agent in Prometheus's text format, and returns how many queries of pods it answered: the sum of
 // neardns_namespace_queries_total, which it exports with `listen.namespaces: true`.
 func Questions(metrics io.Reader) (uint64, error) {
 	var sum float64

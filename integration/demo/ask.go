@@ -70,12 +70,13 @@ func (o seen) way(p *pod) string {
 	switch {
 	case o.answer == "none":
 		return "no answer"
+	// Before what was delivered to the agent, which may be its trial of a new pod.
+	case len(o.kubeDNS) == 1 && isOne(p, o.kubeDNS[0]):
+		return o.answer + " from kube-dns, asked by the pod"
 	case o.delivered && len(o.kubeDNS) == 0:
 		return o.answer + " from the node, without kube-dns"
 	case o.delivered:
 		return o.answer + " from the node, which asked kube-dns"
-	case len(o.kubeDNS) == 1 && isOne(p, o.kubeDNS[0]):
-		return o.answer + " from kube-dns, asked by the pod"
 	}
 	return fmt.Sprintf("%s, and kube-dns was asked by %v", o.answer, o.kubeDNS)
 }

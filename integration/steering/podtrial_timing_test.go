@@ -103,10 +103,10 @@ func (n *node) measureFirstLookups(out *pod, library string, after time.Duration
 	}
 	when, limit := after.String()+" after ADD", slices.Max(without)+firstLookup
 	firstLimit := limit
-	switch {
-	case after == never:
+	switch after {
+	case never:
 		when = "none"
-	case after == 0:
+	case 0:
 		when = "before ADD"
 	default:
 		firstLimit += map[string]time.Duration{"glibc": 5 * time.Second, "musl": 2500 * time.Millisecond}[library]

@@ -197,7 +197,7 @@ func (s *DNSServer) Behave(b Behaviour) {
 	s.behaviour = b
 }
 
-// Queries is how many queries came over "udp", "tcp" or, with "", both, since the start or the last Forget.
+// Questions is how many queries came over "udp", "tcp" or, with "", both, since the start or the last Forget.
 func (s *DNSServer) Questions(network string) int {
 	n := int64(0)
 	if network != "tcp" {

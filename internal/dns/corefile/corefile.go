@@ -139,6 +139,9 @@ func override(cfg Config) (blocks []*block, notes []string, err error) {
 	return blocks, slices.Compact(notes), nil
 }
 
+// Token is a word of a Corefile with its place.
+type Token = caddyfile.Token
+
 // Block is one server block of a Corefile.
 type Block struct {
 	Zones      []string                     // in lower case, without the final dot; the root is "."

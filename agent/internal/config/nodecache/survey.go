@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/coredns/caddy/caddyfile"
-
 	"github.com/neardns/neardns/internal/dns/corefile"
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 )
@@ -79,7 +77,7 @@ func bracketed(at string) string {
 }
 
 // firstServer is the first address on kube-dns's port.
-func firstServer(words []caddyfile.Token) netip.Addr {
+func firstServer(words []corefile.Token) netip.Addr {
 	for _, t := range words {
 		if t.Text == "{" {
 			break
@@ -92,7 +90,7 @@ func firstServer(words []caddyfile.Token) netip.Addr {
 }
 
 // checkForward refuses servers that are the agent itself.
-func checkForward(words []caddyfile.Token, own []netip.Addr) error {
+func checkForward(words []corefile.Token, own []netip.Addr) error {
 	for _, t := range words {
 		if t.Text == "{" {
 			return nil // options follow, and perhaps another forward, which CoreDNS checks
