@@ -1,0 +1,120 @@
+package pods
+
+import (
+	"iter"
+	"os"
+	"slices"
+
+	"github.com/neardns/neardns/agent/internal/pods/podstate"
+	"github.com/neardns/neardns/pkg/podfile"
+)
+
+// sandbox is one netns with its attachments. It has one pod table, whatever their number.
+type sandbox struct {
+	files []podfile.File
+	ns    *os.File // nil: gone, or not visible to the agent
+}
+
+// inSandbox calls do with the sandbox of an attachment as its files are now. Nothing else changes it meanwhile.
+func (p *Pods) inSandbox(f podfile.File, do func(*sandbox) error) error {
+	p.reconciling.Lock()
+	defer p.reconciling.Unlock()
+	for box := range sandboxes(p.attachmentsOf(f)) {
+		defer box.close()
+		if box.ns != nil && slices.ContainsFunc(box.files, func(g podfile.File) bool { return keyOf(g) == keyOf(f) }) {
+			return do(&box)
+		}
+	}
+	return nil // it is gone
+}
+
+// sandboxes groups attachments by the netns that their paths lead to, in the order of the files, and opens each. If a file's path leads
+// nowhere or to another netns than the file records, its sandbox has ns == nil, because another pod may have that inode now. The caller
+// closes each sandbox.
+func sandboxes(files []podfile.File) iter.Seq[sandbox] {
+	type place struct {
+		path  string
+		inode uint64
+	}
+	at, paths := map[place]int{}, map[uint64][]int{}
+	var out []sandbox
+	for _, f := range files {
+		here := place{f.NetNS, f.NetNSInode}
+		i, ok := at[here]
+		if !ok {
+			i = len(out)
+			at[here] = i
+			paths[f.NetNSInode] = append(paths[f.NetNSInode], i)
+			out = append(out, sandbox{})
+		}
+		out[i].files = append(out[i].files, f)
+	}
+	for _, same := range paths { // rarely more than one path: those that lead to the netns form one sandbox
+		first := -1
+		for _, i := range same {
+			switch {
+			case len(same) == 1 || !leadsToNetNS(out[i].files[0]):
+			case first < 0:
+				first = i
+			default:
+				out[first].files = append(out[first].files, out[i].files...)
+				out[i].files = nil
+			}
+		}
+	}
+	// Opened one by one, so that a node full of pods does not cost a descriptor each.
+	return func(yield func(sandbox) bool) {
+		for _, box := range out {
+			if len(box.files) == 0 {
+				continue
+			}
+			box.ns, _ = enter(box.files[0]) // an error is a netns that is gone
+			if !yield(box) {
+				return
+			}
+		}
+	}
+}
+
+// leadsToNetNS reports whether an attachment's path leads to the netns that its file records.
+func leadsToNetNS(f podfile.File) bool {
+	ns, err := enter(f)
+	if err != nil {
+		return false
+	}
+	_ = ns.Close()
+	return true
+}
+
+func (s sandbox) close() {
+	if s.ns != nil {
+		_ = s.ns.Close() // only to enter
+	}
+}
+
+// enter opens an attachment's netns. In a container, the path may be visible only below the host's root.
+func enter(f podfile.File) (*os.File, error) {
+	ns, err := f.OpenNetNS()
+	if err == nil {
+		return ns, nil
+	}
+	f.NetNS = "/proc/1/root" + f.NetNS
+	if ns, rootErr := f.OpenNetNS(); rootErr == nil {
+		return ns, nil
+	}
+	return nil, err
+}
+
+func (s sandbox) state(f podfile.File) string {
+	switch {
+	case s.ns == nil:
+		return Gone
+	case slices.ContainsFunc(f.Decisions, func(d podfile.Decision) bool { return StateOf(d) == podstate.Bypassed }):
+		return Bypassed
+	case len(f.In(podfile.Steered)) > 0:
+		return Steered
+	case len(f.In(podfile.Pending)) > 0:
+		return Pending
+	}
+	return LeftAlone
+}

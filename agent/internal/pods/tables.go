@@ -1,0 +1,191 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/neardns/neardns/agent/internal/pods/podstate"
+	"github.com/neardns/neardns/pkg/hostnet"
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/rules"
+)
+
+// repair repairs a steered sandbox's table. It also reports pods whose tables keep no evidence to podstate.
+func (p *Pods) repair(box *sandbox, verified func(netip.Addr) bool) error {
+	want := podfile.Table(box.files...)
+	if len(want.Redirects) == 0 {
+		return p.removeUnrecorded(box)
+	}
+	for _, r := range want.Redirects {
+		if !verified(r.ClusterDNS) {
+			return nil
+		}
+	}
+	if err := p.convert(box, want); err != nil {
+		return err
+	}
+	table, err := p.backend.Open(int(box.ns.Fd()))
+	if err != nil {
+		return err
+	}
+	defer table.Close()
+	seen := fingerprint{inode: box.files[0].NetNSInode, want: fmt.Sprint(want)}
+	if w, ok := table.(steer.BypassReader); !ok {
+		for _, f := range box.files {
+			p.reportSteered(f, podstate.TableKnowsNothing)
+		}
+	} else if seen.generation, err = w.Generation(); err != nil || p.verified[keyOf(box.files[0])] == seen {
+		return err
+	}
+	var drift *steer.DriftError
+	if err := table.Verify(want); err == nil {
+		p.verified[keyOf(box.files[0])] = seen
+		return nil
+	} else if !errors.As(err, &drift) {
+		return err
+	}
+	if gone, err := p.deleted(box.files[0]); gone || err != nil {
+		return err
+	}
+	if err := p.steer(table, box, want); err != nil {
+		return err
+	}
+	p.log.Warn("pod table repaired", "pod", box.files[0].PodNamespace+"/"+box.files[0].PodName, "container_id", box.files[0].ContainerID, "drift", drift.Items)
+	return nil
+}
+
+// removeUnrecorded removes, once per agent, a table that no file records as steering: the file was lost, or its writer ended before it
+// wrote it. A trial of such a pod would never be answered, because the table gives answers another source.
+func (p *Pods) removeUnrecorded(box *sandbox) error {
+	at, seen := keyOf(box.files[0]), fingerprint{inode: box.files[0].NetNSInode}
+	if p.verified[at] == seen {
+		return nil
+	}
+	if err := removeOf(p.backend, box.ns); err != nil {
+		return fmt.Errorf("remove a table that no pod file records: %w", err)
+	}
+	p.verified[at] = seen
+	return nil
+}
+
+// connections lists the TCP connections of a sandbox's pod to cluster DNS addresses.
+func (p *Pods) connections(box *sandbox) []steer.Connection {
+	streams, err := hostnet.Streams(int(box.ns.Fd()), 53)
+	if err != nil {
+		p.log.Warn("cannot list a pod's TCP connections to kube-dns; steering the pod may reset them", "pod", Name(box.files[0]), "err", err)
+	}
+	var out []steer.Connection
+	for _, s := range streams {
+		out = append(out, steer.Connection{ClusterDNS: s.Remote.Addr(), Port: s.Local.Port()})
+	}
+	return out
+}
+
+// apply gives a sandbox the rules that its files describe.
+func (p *Pods) apply(box *sandbox) error {
+	table, err := p.backend.Open(int(box.ns.Fd()))
+	if err != nil {
+		return err
+	}
+	defer table.Close()
+	return p.steer(table, box, podfile.Table(box.files...))
+}
+
+// steer writes a sandbox's table. Connections that the pod opened to kube-dns stay there. The table first notes the packets of every
+// connection; the connections listed after that, and those noted until the rules are in place, are exempt.
+func (p *Pods) steer(table rules.Rules, box *sandbox, want steer.Pod) error {
+	if n, ok := table.(steer.ConnectionRecorder); ok && len(want.Redirects) > 0 {
+		recording, err := n.RecordConnections(want)
+		if err != nil {
+			return err
+		}
+		if recording { // else the existing table already knows the connections
+			want.Open = p.connections(box)
+		}
+	}
+	_, err := table.Repair(want)
+	return err
+}
+
+// remove removes neardns's rules of every back end from a netns.
+func (p *Pods) remove(ns *os.File) error {
+	errs := []error{removeOf(p.backend, ns)}
+	for _, other := range p.backend.Others() {
+		errs = append(errs, removeOf(other, ns))
+	}
+	return errors.Join(errs...)
+}
+
+// RemoveTables removes every pod's table, for cleanup, and records in the files that the pods are no longer steered. Each error names a pod
+// that could not be entered and may still be steered: then the caller must not remove the switch.
+func (p *Pods) RemoveTables(ctx context.Context) []error {
+	p.reconciling.Lock()
+	defer p.reconciling.Unlock()
+	files, hostInode, errs := p.all()
+	for box := range sandboxes(files) {
+		if ctx.Err() != nil {
+			box.close()
+			return append(errs, fmt.Errorf("not all pod tables removed: %w", ctx.Err()))
+		}
+		if box.files[0].NetNSInode == hostInode { // the table there is the switch
+			box.close()
+			continue
+		}
+		if err := p.release(box); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", Name(box.files[0]), err))
+		}
+	}
+	return errs
+}
+
+func (p *Pods) release(box sandbox) error {
+	if box.ns == nil {
+		if len(podfile.Table(box.files...).Redirects) == 0 {
+			return nil // never steered
+		}
+		return p.surelyGone(box.files)
+	}
+	defer box.ns.Close()
+	// Remove rules even if the files have nothing steered, because an ADD may have been interrupted.
+	if err := p.remove(box.ns); err != nil {
+		return err
+	}
+	for _, f := range box.files {
+		f.Decisions = slices.Clone(f.Decisions)
+		for i := range f.Decisions {
+			f.Decisions[i] = podfile.Decision{Redirect: f.Decisions[i].Redirect, Local: f.Decisions[i].Local,
+				State: podfile.LeftAlone, Reason: "neardns was removed from this node"}
+		}
+		if err := p.writeDecisions(f); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// surelyGone returns nil if the files' netns no longer exists: its path leads to another netns, or is missing from a folder that is
+// visible. It is strict because a container without the host's mounts cannot enter living namespaces either.
+func (p *Pods) surelyGone(files []podfile.File) error {
+	for _, f := range files {
+		ns, inode, err := podfile.OpenNetNS(f.NetNS)
+		if err == nil {
+			ns.Close()
+			if inode != f.NetNSInode {
+				return nil
+			}
+		}
+		if errors.Is(err, fs.ErrNotExist) && folderSeen(f.NetNS) {
+			return nil
+		}
+	}
+	f := files[0]
+	_, err := enter(f)
+	return fmt.Errorf("its netns cannot be entered, so its table may still be there: %w (make the path visible to the agent, or delete %s if the pod is gone)",
+		err, podfile.Path(p.stateDir, f.ContainerID, f.IfName))
+}

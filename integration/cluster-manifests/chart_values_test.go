@@ -1,0 +1,285 @@
+package clustermanifests
+
+import (
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/neardns/neardns/pkg/platform"
+)
+
+// Each value changes what it is for.
+func TestChartValues(t *testing.T) {
+	text, err := helm(t, "kube-system", map[string]any{
+		"image":      map[string]any{"registry": "registry.example:5000/dns/", "tag": "v9", "pullPolicy": "Always"},
+		"overlays":   []any{"pod-dns", "host-resolv-conf"},
+		"nodeConfig": map[string]any{"clusterDomain": "corp.example", "kubeProxyMode": "ipvs"},
+		"paths":      map[string]any{"cniBin": "/home/kubernetes/bin"},
+		"hosts":      map[string]any{"enabled": true, "nodeConfig": map[string]any{"hosts": map[string]any{"services": []any{"a/b"}}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	decode(t, "values", text)
+	for part, times := range map[string]int{
+		"image: registry.example:5000/dns/neardns-agent:v9\n":  3, // agent, watch, hosts
+		"image: registry.example:5000/dns/neardns-plugin:v9\n": 3, // copy, install, follow
+		"imagePullPolicy: Always":                              6,
+		"path: /home/kubernetes/bin\n":                         1,
+		"path: /etc/cni/net.d\n":                               1,
+		"clusterDomain: corp.example":                          1,
+		"kubeProxyMode: ipvs":                                  1,
+		"- a/b":                                                1,
+		"name: follow\n":                                       1,
+		"name: nri\n":                                          2,
+	} {
+		if n := strings.Count(text, part); n != times {
+			t.Errorf("%q is there %d times, not %d", part, n, times)
+		}
+	}
+}
+
+// Fields of NodeConfig come over those of the base and of each overlay, and nothing that these need is lost.
+func TestChartNodeConfig(t *testing.T) {
+	type values = map[string]any
+	for name, test := range map[string]struct {
+		overlays []any
+		fields   values
+		want     string
+	}{
+		"a field": {nil, values{"log": values{"level": "debug"}}, "kubeDNSConfigMap: /etc/kube-dns\nlog: {level: debug}\nupstreams: {external: auto}"},
+		"a field over an overlay": {[]any{"pod-dns"}, values{"podDNS": values{"searches": []any{"corp.example"}}},
+			"kubeDNSConfigMap: /etc/kube-dns\npodDNS: {options: ['ndots:2'], searches: [corp.example]}\nresolvConf: {nri: /var/run/nri/nri.sock}\nupstreams: {external: auto}"},
+		"false over true": {[]any{"second-kube-dns"}, values{"interceptNode": false},
+			"interceptNode: false\nkubeDNSConfigMap: /etc/kube-dns\nupstreams: {cluster: ['${KUBE_DNS_UPSTREAM_SERVICE_HOST}'], external: auto}"},
+		"null":         {[]any{"pod-dns"}, values{"podDNS": nil}, "kubeDNSConfigMap: /etc/kube-dns\nresolvConf: {nri: /var/run/nri/nri.sock}\nupstreams: {external: auto}"},
+		"two overlays": {[]any{"host-resolv-conf", "iptables"}, nil, "kubeDNSConfigMap: /etc/kube-dns\nkubeProxyMode: iptables\nupstreams: {external: [/host/etc/resolv.conf]}"},
+		"the later one": {[]any{"iptables", "nftables"}, values{"upstreams": values{"external": []any{}}},
+			"kubeDNSConfigMap: /etc/kube-dns\nkubeProxyMode: nftables\nupstreams: {external: []}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			given := values{"overlays": test.overlays, "nodeConfig": test.fields}
+			if test.overlays == nil {
+				given["overlays"] = []any{}
+			}
+			if test.fields == nil {
+				given["nodeConfig"] = values{}
+			}
+			text, err := helm(t, "kube-system", given)
+			if err != nil {
+				t.Fatal(err)
+			}
+			config := the[*corev1.ConfigMap](t, decode(t, name, text)).Data["nodeconfig.yaml"]
+			var got, want any
+			for from, into := range map[string]*any{config: &got, "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\n" + test.want: &want} {
+				if err := yaml.Unmarshal([]byte(from), into); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// Each platform gives the pods that install and uninstall its folders, and the installer the kubelet's configuration alone.
+func TestChartPlatforms(t *testing.T) {
+	for _, p := range platform.All() {
+		t.Run(p.Name, func(t *testing.T) {
+			text, err := helm(t, p.Namespace, map[string]any{"platform": p.Name})
+			if err != nil {
+				t.Fatal(err)
+			}
+			scc, text := cutKind(text, "SecurityContextConstraints")
+			objects := decode(t, p.Name, text)
+			pod := the[*appsv1.DaemonSet](t, objects).Spec.Template.Spec
+			got := map[string]string{}
+			for _, v := range pod.Volumes {
+				switch {
+				case v.HostPath != nil && *v.HostPath.Type == corev1.HostPathFile:
+					got[v.Name] = v.HostPath.Path
+				case v.HostPath != nil:
+					got[v.Name] = v.HostPath.Path + "/"
+				case v.ConfigMap != nil:
+					got[v.Name] = v.ConfigMap.Name
+				}
+			}
+			for name, want := range map[string]string{"cni-bin": p.CNIBin + "/", "cni-conf": p.CNIConf + "/", "kubelet": p.Mount, "kube-dns-corefile": p.Corefile} {
+				if got[name] != want {
+					t.Errorf("%s is %s, want %s", name, got[name], want)
+				}
+			}
+			if none, err := helm(t, p.Namespace, map[string]any{"platform": p.Name, "paths": map[string]any{"kubelet": "none"}}); err != nil || strings.Contains(none, "name: kubelet") {
+				t.Errorf("with no kubelet's configuration there is one: %v", err)
+			}
+			install := pod.InitContainers[1]
+			if i := slices.IndexFunc(install.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "kubelet" }); i >= 0 != (p.Mount != "") ||
+				i >= 0 && install.VolumeMounts[i].MountPath != strings.TrimSuffix(p.Mount, "/") {
+				t.Errorf("install mounts %+v", install.VolumeMounts)
+			}
+			if openshift := p.Name == "openshift"; openshift != (scc != "") || openshift && !strings.Contains(scc, "system:serviceaccount:openshift-dns:neardns") {
+				t.Errorf("SecurityContextConstraints:\n%s", scc)
+			}
+		})
+	}
+}
+
+// cutKind takes the objects of a kind out of a manifest.
+func cutKind(text, kind string) (of, rest string) {
+	var found, others []string
+	for _, doc := range strings.Split(text, "\n---\n") {
+		if strings.Contains(doc, "\nkind: "+kind+"\n") {
+			found = append(found, doc)
+		} else {
+			others = append(others, doc)
+		}
+	}
+	return strings.Join(found, "\n---\n"), strings.Join(others, "\n---\n")
+}
+
+// The knobs that charts usually have reach what they are for; each object has the recommended labels and is in the release's namespace.
+func TestChartKnobs(t *testing.T) {
+	type values = map[string]any
+	text, err := helm(t, "dns", values{
+		"nameOverride": "cache", "commonLabels": values{"team": "net"}, "podLabels": values{"pod": "label"}, "podAnnotations": values{"pod": "note"},
+		"nodeSelector": values{"pool": "blue"}, "tolerations": []any{values{"key": "gpu", "operator": "Exists"}}, "priorityClassName": "mine",
+		"affinity":       values{"nodeAffinity": values{}},
+		"updateStrategy": values{"type": "OnDelete"}, "extraEnv": []any{values{"name": "UPSTREAM", "value": "192.0.2.1"}},
+		"hosts": values{"enabled": true},
+		"monitoring": values{"enabled": true, "labels": values{"release": "prometheus"}, "interval": "15s",
+			"dashboard": values{"enabled": true, "labels": values{"grafana_dashboard": "1"}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, monitors := objects(t, text), 0
+	for key, object := range all {
+		kind, _, _ := strings.Cut(key, "/")
+		meta := object.(values)["metadata"].(values)
+		labels := meta["labels"].(values)
+		for _, label := range []string{"app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/component",
+			"app.kubernetes.io/part-of", "app.kubernetes.io/managed-by", "helm.sh/chart", "team"} {
+			if labels[label] == nil {
+				t.Errorf("%s has no label %s", key, label)
+			}
+		}
+		if meta["namespace"] != "dns" || !strings.HasPrefix(meta["name"].(string), "cache") {
+			t.Errorf("%s is not in the release's namespace by its name", key)
+		}
+		if kind == "PodMonitor" || kind == "PrometheusRule" {
+			monitors++
+			if labels["release"] != "prometheus" || kind == "PodMonitor" && strings.Count(text, "interval: 15s") != 2 {
+				t.Errorf("%s: %v", key, labels)
+			}
+		}
+	}
+	if len(all) != 9 || monitors != 3 {
+		t.Errorf("%d objects, %d of them for Prometheus: %v", len(all), monitors, slices.Sorted(maps.Keys(all)))
+	}
+	for part, times := range map[string]int{"pod: label": 2, "pod: note": 2, "pool: blue": 2, "key: gpu": 2, "priorityClassName: mine": 2, "type: OnDelete": 1,
+		"name: UPSTREAM": 1, "serviceAccountName: cache\n": 1, "virtual-kubelet": 0, "system-node-critical": 0} {
+		if n := strings.Count(text, part); n != times {
+			t.Errorf("%q is there %d times, not %d", part, n, times)
+		}
+	}
+}
+
+// The fleet's objects have the same, in the release's namespace or, for the zones' controller, its own; their definitions outlive the
+// release.
+func TestFleetChartKnobs(t *testing.T) {
+	type values = map[string]any
+	enabled := values{"enabled": true}
+	text, err := helmOf(t, fleetChart, "dns", values{"placement": enabled, "zones": enabled, "edge": enabled, "platform": "k3s",
+		"nodeSelector": values{"pool": "blue"}, "monitoring": values{"enabled": true, "interval": "15s"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := 0
+	for key, object := range objects(t, text) {
+		meta := object.(values)["metadata"].(values)
+		if labels, _ := meta["labels"].(values); labels["helm.sh/chart"] == nil || labels["app.kubernetes.io/part-of"] != "neardns" {
+			t.Errorf("%s has labels %v", key, labels)
+		}
+		if n := meta["namespace"]; n != nil && n != "dns" && n != "neardns-zones" && n != "default" {
+			t.Errorf("%s is in %s", key, n)
+		}
+		if strings.HasPrefix(key, "CustomResourceDefinition/") && meta["annotations"].(values)["helm.sh/resource-policy"] == "keep" {
+			kept++
+		}
+	}
+	for part, times := range map[string]int{"pool: blue": 4, "interval: 15s": 3, "kind: PodDisruptionBudget": 3, "path: /readyz": 3,
+		"path: /var/lib/rancher/k3s/data/cni": 1, "system:serviceaccount:dns:": 1, "--namespace=dns": 1, "kube-system": 1 /* its UID */} {
+		if n := strings.Count(text, part); n != times {
+			t.Errorf("%q is there %d times, not %d", part, n, times)
+		}
+	}
+	if kept != 3 {
+		t.Errorf("%d definitions are kept, want NodeDNS, DNSZone and DNSRecord", kept)
+	}
+}
+
+// A value that is none gets an error that names it.
+func TestChartRefuses(t *testing.T) {
+	for name, test := range map[string]struct {
+		namespace string
+		values    map[string]any
+		want      string
+	}{
+		"namespace":     {"default", map[string]any{"overlays": []any{"second-kube-dns"}}, "--namespace kube-system"},
+		"platform":      {"kube-system", map[string]any{"platform": "k0s"}, "platform"},
+		"unknown value": {"kube-system", map[string]any{"nodeconfig": map[string]any{}}, "nodeconfig"},
+		"overlay":       {"kube-system", map[string]any{"overlays": []any{"calico"}}, "overlays.0"},
+		"container":     {"kube-system", map[string]any{"resources": map[string]any{"agnet": map[string]any{}}}, "agnet"},
+		"digest":        {"kube-system", map[string]any{"image": map[string]any{"digests": map[string]any{"neardns-agent": "latest"}}}, "neardns-agent"},
+		"digest of":     {"kube-system", map[string]any{"image": map[string]any{"digests": map[string]any{"agent": "sha256:" + strings.Repeat("0", 64)}}}, "digests"},
+		"path":          {"kube-system", map[string]any{"paths": map[string]any{"cniBin": "opt/cni"}}, "cniBin"},
+		"policy":        {"kube-system", map[string]any{"image": map[string]any{"pullPolicy": "Sometimes"}}, "pullPolicy"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text, err := helm(t, test.namespace, test.values)
+			if err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), "/", "."), test.want) {
+				t.Errorf("error %v does not name %q; rendered:\n%.200s", err, test.want, text)
+			}
+		})
+	}
+	if _, err := helmOf(t, fleetChart, "kube-system", nil); err == nil || !strings.Contains(err.Error(), "nothing is enabled") {
+		t.Errorf("fleet's chart with nothing enabled: %v", err)
+	}
+}
+
+// The values that docs/install-and-configure.md shows are taken.
+func TestChartDocument(t *testing.T) {
+	text, err := os.ReadFile(install + "/../docs/install-and-configure.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, shown := strings.Cut(string(text), "```yaml\n# values.yaml\n")
+	block, _, closed := strings.Cut(block, "```")
+	values := map[string]any{}
+	if err := yaml.UnmarshalStrict([]byte(block), &values); err != nil || !shown || !closed {
+		t.Fatalf("docs/install-and-configure.md shows no values: %v", err)
+	}
+	out, err := helm(t, "kube-system", values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, set := range all[*corev1.ConfigMap](decode(t, "docs/install-and-configure.md", out)) {
+		// The agent reads it, and each field is known.
+		show(t, set.Data["nodeconfig.yaml"])
+		// Next to the agent on the node's network, where the pod's probe asks.
+		if text := set.Data["nodeconfig.yaml"]; set.Name == "neardns-hosts" && (!strings.Contains(text, "registry/registry") || !strings.Contains(text, "127.0.0.1:9264")) {
+			t.Errorf("the hosts role's configuration:\n%s", text)
+		}
+	}
+	if n := strings.Count(out, "image: registry.example/dns/"); n != 5 {
+		t.Errorf("%d images of the registry, want 5:\n%s", n, out)
+	}
+}
