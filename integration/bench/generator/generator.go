@@ -159,5 +159,5 @@ func (l Load) Run() (*Result, error) {
 	if err := l.check(); err != nil {
 		return nil, err
 	}
-	return newAsker(l, w).run()
+	return newGenerator(l, w).run()
 }

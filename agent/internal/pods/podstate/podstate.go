@@ -10,7 +10,7 @@ package podstate
 
 import "time"
 
-// State says who answers a pod's queries to one cluster DNS address, its path: the cache or kube-dns.
+// State is that of a path: whether the cache or kube-dns answers a pod's queries to one cluster DNS address.
 type State int
 
 // The states. In a row of the table, zero as the next state means no change.

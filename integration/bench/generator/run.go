@@ -14,8 +14,8 @@ import (
 	"github.com/neardns/neardns/integration/bench/workload"
 )
 
-// asker is one run.
-type asker struct {
+// generator is one run.
+type generator struct {
 	Load
 	w       *workload.Workload
 	sockets []*socket
@@ -27,11 +27,11 @@ type asker struct {
 	expired time.Duration // when queries were last looked through
 }
 
-func newAsker(l Load, w *workload.Workload) *asker {
-	return &asker{Load: l, w: w, out: newMessages(), in: newMessages()}
+func newGenerator(l Load, w *workload.Workload) *generator {
+	return &generator{Load: l, w: w, out: newMessages(), in: newMessages()}
 }
 
-func (a *asker) run() (*Result, error) {
+func (a *generator) run() (*Result, error) {
 	runtime.LockOSThread() // never unlocked: the thread's affinity and timer slack are its own, and it ends with the goroutine's process
 	if err := a.settle(); err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func (a *asker) run() (*Result, error) {
 }
 
 // enter brings the thread to the pod of the ith socket.
-func (a *asker) enter(i int) error {
+func (a *generator) enter(i int) error {
 	if len(a.Pods) == 0 {
 		return nil
 	}
@@ -104,7 +104,7 @@ type used struct {
 	machine procstat.Machine
 }
 
-func (a *asker) look() (u used, err error) {
+func (a *generator) look() (u used, err error) {
 	for _, pid := range a.Watch {
 		d, err := procstat.CPU(pid)
 		if err != nil {
@@ -119,7 +119,7 @@ func (a *asker) look() (u used, err error) {
 }
 
 // settle has the thread run on its CPU and wake up when it wants to, not up to 50 µs later (timer slack, prctl(2)).
-func (a *asker) settle() error {
+func (a *generator) settle() error {
 	debug.SetGCPercent(-1) // a run allocates next to nothing
 	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("load: set the timer slack: %w", err)
@@ -144,10 +144,10 @@ func ownCPU() (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
-func (a *asker) since() time.Duration { return time.Since(a.begun) }
+func (a *generator) since() time.Duration { return time.Since(a.begun) }
 
 // finished reports whether nothing more is to be queried.
-func (a *asker) finished(now time.Duration) bool {
+func (a *generator) finished(now time.Duration) bool {
 	if a.Count > 0 && a.result.Asked >= a.Count {
 		return true
 	}
@@ -155,7 +155,7 @@ func (a *asker) finished(now time.Duration) bool {
 }
 
 // fullSpeed keeps a window of queries in flight on each socket.
-func (a *asker) fullSpeed() error {
+func (a *generator) fullSpeed() error {
 	for {
 		now := a.since()
 		inFlight := 0
@@ -180,7 +180,7 @@ func (a *asker) fullSpeed() error {
 }
 
 // paced sends queries at the rate, whatever the answers do.
-func (a *asker) paced() error {
+func (a *generator) paced() error {
 	total := a.Count
 	if total == 0 {
 		total = int(a.Duration.Seconds() * float64(a.Rate))
@@ -217,7 +217,7 @@ func (a *asker) paced() error {
 	}
 }
 
-func (a *asker) inFlight() int {
+func (a *generator) inFlight() int {
 	n := 0
 	for _, s := range a.sockets {
 		n += s.flying
@@ -226,7 +226,7 @@ func (a *asker) inFlight() int {
 }
 
 // ask writes the next query into the batch of a socket.
-func (a *asker) ask(s *socket, due, now time.Duration) error {
+func (a *generator) ask(s *socket, due, now time.Duration) error {
 	if a.pending == batch {
 		if err := a.flush(s); err != nil {
 			return err
@@ -258,7 +258,7 @@ func inFlightSince(due time.Duration, question int32, number int) slot {
 	return slot{due: due, question: question, number: int32(number), state: flying}
 }
 
-func (a *asker) flush(s *socket) error {
+func (a *generator) flush(s *socket) error {
 	n := a.pending
 	a.pending = 0
 	return a.out.send(s, n)
@@ -268,7 +268,7 @@ func (a *asker) flush(s *socket) error {
 const longest = 2 * maxDuration
 
 // take waits so long for answers and takes in what is there.
-func (a *asker) take(wait time.Duration) error {
+func (a *generator) take(wait time.Duration) error {
 	if a.since() > longest {
 		return fmt.Errorf("load: not over after %v: %d asked, %d answered, %d lost", longest, a.result.Asked, a.result.Answered, a.result.Lost)
 	}
@@ -308,7 +308,7 @@ func (a *asker) take(wait time.Duration) error {
 }
 
 // lose gives a query up, if it is in flight.
-func (a *asker) lose(s *socket, id uint16) {
+func (a *generator) lose(s *socket, id uint16) {
 	slot := s.at(id)
 	if slot.state != flying {
 		return
@@ -319,7 +319,7 @@ func (a *asker) lose(s *socket, id uint16) {
 }
 
 // note takes an answer in.
-func (a *asker) note(s *socket, answer []byte, now time.Duration) {
+func (a *generator) note(s *socket, answer []byte, now time.Duration) {
 	if len(answer) < 12 {
 		a.result.Unasked++
 		return
