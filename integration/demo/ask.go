@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os/exec"
@@ -70,13 +71,12 @@ func (o seen) way(p *pod) string {
 	switch {
 	case o.answer == "none":
 		return "no answer"
-	// Before what was delivered to the agent, which may be its trial of a new pod.
-	case len(o.kubeDNS) == 1 && isOne(p, o.kubeDNS[0]):
-		return o.answer + " from kube-dns, asked by the pod"
 	case o.delivered && len(o.kubeDNS) == 0:
 		return o.answer + " from the node, without kube-dns"
 	case o.delivered:
 		return o.answer + " from the node, which asked kube-dns"
+	case len(o.kubeDNS) == 1 && isOne(p, o.kubeDNS[0]):
+		return o.answer + " from kube-dns, asked by the pod"
 	}
 	return fmt.Sprintf("%s, and kube-dns was asked by %v", o.answer, o.kubeDNS)
 }
@@ -102,6 +102,18 @@ func (s *show) delivered() uint64 {
 		return 0 // no switch yet
 	}
 	return counters[steer.CounterDeliveredUDP].Packets + counters[steer.CounterDeliveredTCP].Packets
+}
+
+// awaitNoTrials waits until the agent no longer tries new pods: their trials are packets that the switch gives to the agent, too.
+func (s *show) awaitNoTrials() {
+	testutil.Eventually(s.t, func() error {
+		before := s.delivered()
+		time.Sleep(1200 * time.Millisecond) // a new pod is tried every 500 ms
+		if s.delivered() != before {
+			return errors.New("the agent still tries new pods")
+		}
+		return nil
+	})
 }
 
 // tracked shows and returns the pod's DNS entries in connection tracking, the node's and those in the pod itself.

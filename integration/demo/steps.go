@@ -165,6 +165,7 @@ func (s *show) otherPods() {
 	s.expect("its answer comes from", localAddress, o.server)
 	s.plain = s.addPod("plain", podOptions{annotations: map[string]string{"neardns.io/steer": "false"}})
 	s.expect("pod that opted out", "left-alone", s.decisions(s.plain))
+	s.awaitNoTrials()
 	s.expect("a question of that pod", fallback(webAnswer), s.dig(s.plain, clusterName).way(s.plain))
 }
 
