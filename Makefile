@@ -26,7 +26,7 @@ TESTRUN := $(GO) run ./integration/tools/testrun
 # For targets that `build` comes before: tests take the products from there (integration/programs).
 BUILT := NEARDNS_BUILT=$(CURDIR)/bin
 # Unit and kernel tests measure nothing and wait most of their time. The longest packages are split into their tests.
-LANES := -p 2 -shards 5 -split ./integration/steering,./fleet/zones/zonewriter,./pkg/steer/nft,./integration/nodelocal,./pkg/steer/iptables
+LANES := -p 2 -shards 3 -split ./integration/steering,./pkg/steer/nft,./integration/nodelocal,./pkg/steer/iptables
 # Where tests record what they showed of the compatibility tables, for `make compat`.
 export NEARDNS_COMPAT := $(CURDIR)/bin/compat
 
