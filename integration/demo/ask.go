@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
+	"github.com/neardns/neardns/pkg/tick"
 )
 
 const typeA = dns.TypeA
@@ -108,7 +110,7 @@ func (s *show) delivered() uint64 {
 func (s *show) awaitNoTrials() {
 	testutil.Eventually(s.t, func() error {
 		before := s.delivered()
-		time.Sleep(1200 * time.Millisecond) // a new pod is tried every 500 ms
+		tick.Pause(context.Background(), 1200*time.Millisecond) // a new pod is tried every 500 ms
 		if s.delivered() != before {
 			return errors.New("the agent still tries new pods")
 		}
