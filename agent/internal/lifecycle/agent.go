@@ -82,7 +82,8 @@ func (a *agent) runUntilEnd(ctx context.Context) error {
 type arrangement interface {
 	reporter
 	yielder
-	set(next plan.Plan, changed bool)
+	// set has another plan served. Once it is, take puts the rest of its configuration in force.
+	set(next plan.Plan, take func() (changed bool))
 	bypassed() map[netip.Addr]struct{} // sources that the switch bypasses
 	// run serves until ctx ends or a successor has the node. own outlives ctx until the agent has handed over or stopped.
 	run(ctx, own context.Context) error
@@ -136,7 +137,7 @@ func (a *agent) serveUntilEnd(ctx context.Context, o *opened, s *ownership, how 
 	wg.Go(func() { releaseStartMemory(own, a.log, how.Ready) })
 	a.managePods(own, o, &wg)
 	hangups := a.env.Hangups(own)
-	wg.Go(func() { a.follow(shared, hangups, s.waited, how.set, o.metrics.Read) }) // from here on, only follow writes a.conf
+	wg.Go(func() { a.follow(shared, hangups, s.waited, how.set, o.metrics.Read) }) // from here on, a.conf may change
 	if queries, err := handover.Listen(filepath.Join(o.plan.Folders.State, nodestate.HandoverName)); err != nil {
 		// The agent works without it: a successor then waits for this agent's end.
 		a.log.Warn("handover socket unavailable; a successor waits for this agent's end", "err", err)
@@ -172,10 +173,10 @@ func (a *agent) managePods(own context.Context, o *opened, wg *sync.WaitGroup) {
 // steered is the arrangement in which pods' packets are rewritten to the agent while it holds a lease.
 type steered struct{ *node.Node }
 
-func (s steered) set(next plan.Plan, changed bool)  { s.Set(next, changed) }
-func (s steered) bypassed() map[netip.Addr]struct{} { return bypassedSources(s.Evidence) }
-func (s steered) run(ctx, _ context.Context) error  { return s.Run(ctx) }
-func (steered) close() error                        { return nil } // Run has closed everything
+func (s steered) set(next plan.Plan, take func() bool) { s.Set(next, take) }
+func (s steered) bypassed() map[netip.Addr]struct{}    { return bypassedSources(s.Evidence) }
+func (s steered) run(ctx, _ context.Context) error     { return s.Run(ctx) }
+func (steered) close() error                           { return nil } // Run has closed everything
 
 // adoption is how running pods are adopted.
 func (a *agent) adoption() pods.Adoption {

@@ -21,7 +21,10 @@ func (a *agent) plan(conf *config.Node) (plan.Plan, error) {
 	if err != nil {
 		return p, err
 	}
-	a.files = up.Files
+	a.files = slices.Clone(up.Files)
+	if conf.Corefile != "" {
+		a.files = append(a.files, conf.Corefile) // also of a configuration that is refused, because its Corefile may be repaired
+	}
 	if outside := up.Outside(); a.outside != outside {
 		a.log.Info("upstreams for names outside of the cluster", "servers", outside)
 		a.outside = outside
@@ -35,34 +38,36 @@ func (a *agent) plan(conf *config.Node) (plan.Plan, error) {
 	return p, nil
 }
 
-// load reads the configuration for a reload, and reports whether it differs from the one in effect, even if only in fields that no plan
-// has. If a field that needs a restart has changed, load refuses the whole configuration, so that the agent never runs half of it.
-func (a *agent) load() (p plan.Plan, changed bool, err error) {
+// load reads the configuration for a reload. take puts it in force together with its plan, which may still be refused, so that the agent
+// never runs half of a configuration. If a field that needs a restart has changed, load refuses it.
+func (a *agent) load() (p plan.Plan, take func() (changed bool), err error) {
 	next, err := a.role.read()
 	if err != nil {
-		return p, false, err
+		return p, nil, err
 	}
-	a.mu.Lock()
-	old := a.conf
-	a.mu.Unlock()
-	differs, restart := config.Diff(old, next)
-	if len(restart) > 0 {
-		return p, false, fmt.Errorf("%s: takes effect only when the agent starts: restart it", strings.Join(restart, ", "))
+	if _, restart := config.Diff(a.config(), next); len(restart) > 0 {
+		return p, nil, fmt.Errorf("%s: takes effect only when the agent starts: restart it", strings.Join(restart, ", "))
 	}
 	if p, err = a.plan(next); err != nil {
-		return p, false, err
+		return p, nil, err
 	}
 	if p, err = p.ForBackend(a.backend); err != nil {
-		return p, false, err
+		return p, nil, err
 	}
+	warnUnknown(a.log, next)
+	return p, func() bool { return a.take(next) }, nil
+}
+
+// take puts the fields of a configuration in force that no plan has, and reports whether it differs from the one before.
+func (a *agent) take(next *config.Node) (changed bool) {
 	a.level.Set(next.Log.Level)
 	a.answers.Store.SetLimit(mebibytes(next.Cache.MemoryMiB))
 	a.clients.Configure(next)
 	a.mu.Lock()
+	defer a.mu.Unlock()
+	differs, _ := config.Diff(a.conf, next)
 	a.conf = next
-	a.mu.Unlock()
-	warnUnknown(a.log, next)
-	return p, len(differs) > 0, nil
+	return len(differs) > 0
 }
 
 // warnUnknown warns of unknown keys: misspelled ones, or those of a newer release.
@@ -93,19 +98,19 @@ func (a *agent) shown() string {
 	return a.conf.Show()
 }
 
-// follow calls set with a new plan at each hangup and when the configuration or a file that it names changes, until ctx ends. changed
-// reports whether the configuration itself differs. It calls read with whether the configuration is valid. An invalid one is logged, and
-// the loop keeps its plan. With stale, follow begins with a new plan, because the files may have changed since the first one was made.
-func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, stale bool, set func(next plan.Plan, changed bool),
+// follow calls set with a new plan at each hangup and when the configuration or a file that it names changes, until ctx ends. It calls
+// read with whether the configuration is valid. An invalid one is logged, and the loop keeps its plan. With stale, follow begins with a new
+// plan, because the files may have changed since the first one was made.
+func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, stale bool, set func(next plan.Plan, take func() (changed bool)),
 	read func(ok bool)) {
 	reload := func() {
-		next, changed, err := a.load()
+		next, take, err := a.load()
 		read(err == nil)
 		if err != nil {
 			a.log.Error("new configuration refused; the old one keeps serving", "err", err)
 			return
 		}
-		set(next, changed)
+		set(next, take)
 	}
 	process.FollowFiles(ctx, a.log, hangups, stale, a.followed, reload)
 }
@@ -115,10 +120,8 @@ func (a *agent) followed() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	files := slices.Clone(a.files)
-	for _, f := range []string{a.path, a.conf.Corefile} {
-		if f != "" {
-			files = append(files, f)
-		}
+	if a.path != "" {
+		files = append(files, a.path)
 	}
 	return files
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/neardns/neardns/agent/internal/config"
@@ -87,12 +88,13 @@ func TestFollow(t *testing.T) {
 		plan.Plan
 		changed bool
 	}
+	var refuse atomic.Bool // the node refuses the plan
 	plans, refusals, hangups := make(chan set, 8), make(chan struct{}, 8), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		a.follow(ctx, hangups, true, func(p plan.Plan, changed bool) { plans <- set{p, changed} }, func(ok bool) {
+		a.follow(ctx, hangups, true, func(p plan.Plan, take func() bool) { plans <- set{p, !refuse.Load() && take()} }, func(ok bool) {
 			if !ok {
 				refusals <- struct{}{}
 			}
@@ -129,6 +131,12 @@ func TestFollow(t *testing.T) {
 	}
 	if got := a.config().Cache.MemoryMiB; got != memory {
 		t.Errorf("the cache's memory is %d MiB, want %d", got, memory)
+	}
+	refuse.Store(true)
+	write(name, fmt.Sprintf("refused.local %s %d", other, memory+1))
+	given()
+	if got := a.config(); got.Cache.MemoryMiB != memory || got.ClusterDomain != "k8s.example "+other {
+		t.Errorf("a configuration that the node refused is in force: %d MiB, %s", got.Cache.MemoryMiB, got.ClusterDomain)
 	}
 	cancel()
 	<-ended

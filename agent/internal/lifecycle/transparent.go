@@ -122,20 +122,20 @@ func (t *transparent) Yield(context.Context, string, []netip.Addr) (func(bool), 
 	}, nil
 }
 
-// set serves another plan. changed reports that the configuration differs, even if only in fields that no plan has.
-func (t *transparent) set(p plan.Plan, changed bool) {
+// set implements arrangement.
+func (t *transparent) set(p plan.Plan, take func() (changed bool)) {
 	err := t.server.Restart(context.Background(), p.Server)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	changed = changed || !reflect.DeepEqual(p.Server, t.plan.Server)
 	if t.fault = ""; err != nil {
 		t.fault = err.Error()
 		t.reloaded(false)
 		t.log.Error("new configuration not applied; the old one keeps serving", "err", err)
 		return
 	}
+	changed := !reflect.DeepEqual(p.Server, t.plan.Server)
 	t.plan = p
-	if changed {
+	if take() || changed {
 		t.reloaded(true)
 		t.log.Info("configuration reloaded")
 	}

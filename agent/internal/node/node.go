@@ -190,8 +190,7 @@ type Node struct {
 // state is what the loop, the probes and Status share. Its lock is not held while the kernel is changed.
 type state struct {
 	now        plan.Plan
-	set        *plan.Plan // the last argument of Set, until the loop has taken it
-	changed    bool       // whether any call of Set since then had a changed configuration
+	set        *retryPlan // the last arguments of Set, until the loop has seen them
 	targets    map[target]*targetLease
 	verified   map[netip.Addr]bool
 	lost       map[netip.Addr]string // fallbacks that are lost for good, and why

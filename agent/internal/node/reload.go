@@ -11,13 +11,12 @@ import (
 const reloaded = "configuration reloaded"
 
 // Set gives the loop a new plan. The loop takes it over as a whole, or keeps the old one: a plan that the server refuses is dropped, and
-// one that the node does not accept is retried until another is set. changed reports that the configuration differs, even if only in fields
-// that the plan does not have; the loop reports such a reload too. Any goroutine may call Set, also before Run. Of several plans, the last
-// one counts. next must not be written to afterwards.
-func (n *Node) Set(next plan.Plan, changed bool) {
+// one that the node does not accept is retried until another is set. The loop calls take once it has taken the plan over: take puts the rest
+// of the configuration in force, and reports whether it differs from the one before; the loop reports such a reload too. Any goroutine may
+// call Set, also before Run. Of several plans, the last one counts. next must not be written to afterwards.
+func (n *Node) Set(next plan.Plan, take func() (changed bool)) {
 	n.mu.Lock()
-	n.set = &next
-	n.changed = n.changed || changed
+	n.set = &retryPlan{plan: next, take: take}
 	n.mu.Unlock()
 	n.kick.Send()
 }
@@ -25,12 +24,13 @@ func (n *Node) Set(next plan.Plan, changed bool) {
 // dueNow is the plan to take over, and whether to try it now: a plan that was set since the last round, or one whose retry is due.
 func (n *Node) dueNow() (next plan.Plan, due bool) {
 	n.mu.Lock()
-	set, changed := n.set, n.changed
-	n.set, n.changed = nil, false
+	set := n.set
+	n.set = nil
 	n.mu.Unlock()
 	now := time.Now()
 	if set != nil {
-		n.pending = retryPlan{plan: *set, changed: changed || n.pending.changed, due: now}
+		n.pending = *set
+		n.pending.due = now
 	}
 	return n.pending.plan, n.pending.isDue(now)
 }
@@ -42,7 +42,7 @@ func (n *Node) reload(ctx context.Context, next plan.Plan, probes *group) {
 		n.mu.Lock()
 		n.now.Unserved = next.Unserved
 		n.mu.Unlock()
-		if n.pending.changed {
+		if n.pending.take() {
 			n.Recorder.Reload(true)
 			n.Log.Info(reloaded)
 		}
@@ -67,6 +67,7 @@ func (n *Node) reload(ctx context.Context, next plan.Plan, probes *group) {
 		n.noteFault("configuration", err)
 		return
 	}
+	n.pending.take()
 	n.clearPending()
 	// Remove the addresses that the new plan does not have.
 	n.noteFault("link", n.reconcileLink(next))
@@ -112,10 +113,10 @@ func (n *Node) apply(ctx context.Context, old, next plan.Plan, probes *group) (a
 
 // retryPlan is a plan to be taken over, with the time of the next try. The zero value is none.
 type retryPlan struct {
-	plan    plan.Plan
-	changed bool // Set's argument, for it or for an untried plan that it replaced
-	due     time.Time
-	pause   time.Duration // before the next try; 0: not tried yet
+	plan  plan.Plan
+	take  func() (changed bool) // Set's argument
+	due   time.Time
+	pause time.Duration // before the next try; 0: not tried yet
 }
 
 func (d *retryPlan) postpone(now time.Time) {

@@ -60,7 +60,7 @@ func TestReloadIsNoFlapping(t *testing.T) {
 			next := plainPlan()
 			next.Terms.Lifetime += time.Duration(i+1) * time.Millisecond
 			w.set(func() { w.drift = []string{"chain control4 differs"} })
-			n.Set(next, false)
+			n.Set(next, taken(false))
 			pass(100 * time.Millisecond)
 		}
 		if s := n.Status(); len(s.Faults) > 0 || len(s.Repairs) > 0 {

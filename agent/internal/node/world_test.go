@@ -314,6 +314,9 @@ var (
 	steer2 = netip.MustParseAddr("169.254.20.12")
 )
 
+// taken is an argument of Set for a configuration that differs, or does not, in fields that no plan has.
+func taken(changed bool) func() bool { return func() bool { return changed } }
+
 func plainPlan() plan.Plan {
 	s := plan.Plan{Arrangement: plan.Steered, Redirects: []steer.Redirect{{ClusterDNS: vip, Steering: steer1}}, ClusterDomain: "cluster.local",
 		Steers: true,
