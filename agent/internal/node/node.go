@@ -93,10 +93,10 @@ type Pods interface {
 	// Reconcile steers and bypasses pods by what the fallbacks are, and repairs steered pods' tables. It returns how many pods are in each
 	// state.
 	Reconcile(ctx context.Context, fallback func(netip.Addr) pods.Fallback, deep bool) (counts map[string]int, err error)
-	// DueTrials returns the pod trials to run now, and when the next one is due; zero: not known yet.
-	DueTrials(lease pods.Lease) (due []pods.Trial, next time.Time, err error)
-	// RunTrial runs one of them, and steers or bypasses the pod as it shows.
-	RunTrial(ctx context.Context, t pods.Trial, lease pods.Lease, fallback func(netip.Addr) pods.Fallback) error
+	// DueTrials returns the pod trials to run now, and when the next one is due.
+	DueTrials(lease pods.Lease, fallback func(netip.Addr) pods.Fallback) pods.Due
+	// RunTrial runs one of them, and steers or bypasses the pod as it shows. young is the timeout of each query from a young path.
+	RunTrial(ctx context.Context, t pods.Trial, lease pods.Lease, young time.Duration, fallback func(netip.Addr) pods.Fallback)
 	// QueryKubeDNS queries clusterDNS for name's address from a steered pod's own address, while no lease catches that; false: there is no
 	// such pod.
 	QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name string) (sent bool, err error)

@@ -36,14 +36,15 @@ func (n *Node) runTrials(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	for ctx.Err() == nil {
-		due, next, err := n.Pods.DueTrials(n.leaseOf)
-		n.noteFault("trials", err)
-		for _, t := range due {
+		due := n.Pods.DueTrials(n.leaseOf, n.fallback)
+		n.noteFault("trials", due.Fault)
+		n.noteFault("adoption", due.Stopped)
+		for _, t := range due.Trials {
 			running.Go(func() { n.runTrial(ctx, t) })
 		}
 		wait := tick.UntilGrid(n.roundToProbes(trialEvery))
-		if !next.IsZero() {
-			wait = min(wait, time.Until(next))
+		if !due.Next.IsZero() {
+			wait = min(wait, time.Until(due.Next))
 		}
 		select {
 		case <-ctx.Done():
@@ -54,9 +55,8 @@ func (n *Node) runTrials(ctx context.Context) {
 }
 
 func (n *Node) runTrial(ctx context.Context, t pods.Trial) {
-	if err := n.Pods.RunTrial(ctx, t, n.leaseOf, n.fallback); err != nil {
-		n.noteFault("trials", err)
-	}
+	// A trial of a young path waits as long as a probe: what answers probes within their time answers trials.
+	n.Pods.RunTrial(ctx, t, n.leaseOf, n.plan().Terms.ProbeTimeout(), n.fallback)
 	n.tryNow.Send() // the next trial may be due soon
 }
 

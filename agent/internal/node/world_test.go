@@ -233,11 +233,8 @@ func (p worldPods) Reconcile(_ context.Context, fallback func(netip.Addr) pods.F
 	}
 	return map[string]int{}, p.call("tend proven=%t deep=%t", now.Verified, deep)
 }
-func (worldPods) DueTrials(pods.Lease) (due []pods.Trial, next time.Time, err error) {
-	return nil, time.Time{}, nil
-}
-func (worldPods) RunTrial(context.Context, pods.Trial, pods.Lease, func(netip.Addr) pods.Fallback) error {
-	return nil
+func (worldPods) DueTrials(pods.Lease, func(netip.Addr) pods.Fallback) pods.Due { return pods.Due{} }
+func (worldPods) RunTrial(context.Context, pods.Trial, pods.Lease, time.Duration, func(netip.Addr) pods.Fallback) {
 }
 
 func (w *world) FallbackLost(context.Context, netip.Addr, string) string {

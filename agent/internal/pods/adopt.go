@@ -245,7 +245,7 @@ func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 	if err := podfile.Write(p.stateDir, f); err != nil {
 		return err
 	}
-	p.Outdate()
+	p.outdateFile(fileName(f))
 	k.files = append(k.files, f)
 	if a.File != "" {
 		k.hadFile[a.File] = a.Made

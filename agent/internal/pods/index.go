@@ -83,9 +83,3 @@ func alive(f podfile.File) bool {
 	ns.Close()
 	return true
 }
-
-// Outdate marks the files as changed, so that the next use reads them and rebuilds each Index.
-func (p *Pods) Outdate() {
-	p.stale.Store(true)
-	p.version.Add(1)
-}

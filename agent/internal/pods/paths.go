@@ -77,7 +77,7 @@ func (p *Pods) reportSteered(f podfile.File, e podstate.Event) {
 // reportTables reports the pods whose own tables bypass them. It runs once per podstate.Soon, because it enters each pod's netns.
 func (p *Pods) reportTables(files []podfile.File, now time.Time) error {
 	if !p.backend.Caps().Evidence || now.Sub(p.tablesRead) < podstate.Soon {
-		return nil
+		return p.tablesErr
 	}
 	p.tablesRead = now
 	var errs []error
@@ -95,7 +95,8 @@ func (p *Pods) reportTables(files []podfile.File, now time.Time) error {
 		}
 		box.close()
 	}
-	return errors.Join(errs...)
+	p.tablesErr = errors.Join(errs...)
+	return p.tablesErr
 }
 
 // bypassedBy lists the paths that a sandbox's own table bypasses now. known is false if the back end's tables keep no evidence, or if there
@@ -167,7 +168,6 @@ func (p *Pods) decide(box *sandbox, signalOf func(podfile.File, podfile.Decision
 		}
 		box.files[i] = f
 	}
-	p.Outdate()
 	for _, log := range logs {
 		log()
 	}

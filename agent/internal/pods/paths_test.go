@@ -24,6 +24,9 @@ func held(netip.Addr, steer.Protocol) (since, proven time.Time, ok bool) {
 	return time.Time{}, time.Now(), true
 }
 
+// young is the timeout of a query from a young path, as with the default lease.
+const young = 250 * time.Millisecond
+
 // drop has a pod's link lose what the rules say, before the host's prerouting, and returns the end of it.
 func (n *node) drop(pod *testutil.Pod, rules string) (end func()) {
 	n.t.Helper()
@@ -52,14 +55,11 @@ func (n *node) try(lease Lease, changed bool) {
 		return count
 	}
 	before := waiting()
-	due, _, err := n.DueTrials(lease)
-	if err != nil {
-		n.t.Error(err)
+	for _, one := range n.DueTrials(lease, yes).Trials {
+		n.RunTrial(n.t.Context(), one, lease, young, no)
 	}
-	for _, one := range due {
-		if err := n.RunTrial(n.t.Context(), one, lease, no); err != nil {
-			n.t.Error(err)
-		}
+	if err := n.failed.fault(n.List()); err != nil {
+		n.t.Error(err)
 	}
 	if got := waiting() > before; got != changed {
 		n.t.Errorf("answered: %v, want %v", got, changed)
@@ -283,8 +283,8 @@ func TestPodsFollowTheMode(t *testing.T) {
 	late.Decisions[0].Untried, late.Decisions[1].Untried = true, true
 	write(t, n.dir, late)
 	excluded["late"] = true
-	if due, _, err := n.DueTrials(held); err != nil || len(due) > 0 {
-		t.Errorf("trials of pods that are not selected: %v, %v", due, err)
+	if due := n.DueTrials(held, yes); due.Fault != nil || len(due.Trials) > 0 {
+		t.Errorf("trials of pods that are not selected: %+v", due)
 	}
 	n.Pods = open(n.dir, n.Host.Path(), slog.New(slog.DiscardHandler)) // the next agent reads what is in force
 	n.Excludes = func(f podfile.File) string {

@@ -20,6 +20,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/neardns/neardns/agent/internal/pods/adoption"
 	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
@@ -39,23 +40,30 @@ type Pods struct {
 	log      *slog.Logger
 
 	reconciling sync.Mutex    // held while pods' namespaces are changed
-	stale       atomic.Bool   // the files may have changed since they were read
+	stale       atomic.Bool   // any file may have changed since it was read
 	version     atomic.Uint64 // how often that was so, for an Index
 
 	// reconciling guards the next two, too.
 	verified map[key]fingerprint // of a pod's table when Verify last found no drift
 	dead     map[key]time.Time   // when this process first saw that a file's netns is gone
 
-	tablesRead time.Time     // when the pods' own tables were last read; only DueTrials uses it
-	slots      chan struct{} // of the trials that run at a time
+	// Only DueTrials uses the next four.
+	tablesRead time.Time // when the pods' own tables were last read
+	tablesErr  error     // of that reading
+	adoption   adoption.Adoption
+	started    map[key]bool // adopted pods that this process has started to try
+
+	slots chan struct{} // of the trials that run at a time
 
 	mu       sync.Mutex // guards the fields below
 	files    []podfile.File
-	errs     []error // of the last reading
+	changed  map[string]struct{} // names of files that changed since they were read
+	errs     []error             // of the last reading
 	folder   stamp
 	watched  bool                    // a watch reports changes, so files are read again only then
 	switched map[steer.Redirect]bool // what the switch knows, see FallbackOnly
 	paths    map[path]podstate.Status
+	failed   failedTrials
 }
 
 // fingerprint shows that a pod's table is unchanged since it was verified, without reading its rules.
@@ -75,7 +83,7 @@ func Open(stateDir string, rules rules.Kind, log *slog.Logger) *Pods {
 
 func open(stateDir, hostNS string, log *slog.Logger) *Pods {
 	p := &Pods{stateDir: stateDir, hostNS: hostNS, log: log, verified: map[key]fingerprint{}, dead: map[key]time.Time{},
-		slots: make(chan struct{}, maxTrials), paths: map[path]podstate.Status{}}
+		slots: make(chan struct{}, maxTrials), paths: map[path]podstate.Status{}, failed: failedTrials{of: map[key]error{}}}
 	p.Outdate()
 	return p
 }
@@ -84,18 +92,6 @@ func open(stateDir, hostNS string, log *slog.Logger) *Pods {
 func (p *Pods) List() []podfile.File {
 	files, _ := p.read()
 	return slices.Clone(files)
-}
-
-// read returns the files, read again if they may have changed, and the errors of those that could not be read.
-func (p *Pods) read() ([]podfile.File, []error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	// Cleared before reading: what changes meanwhile is read the next time. Only a watch sets it.
-	if p.stale.Swap(false) || !p.watched {
-		p.folder = p.folder.next(p.dir(), time.Now())
-		p.files, p.errs = podfile.List(p.stateDir)
-	}
-	return p.files, p.errs
 }
 
 // all reads the files again and returns them with the inode of the host's netns. If that inode is unknown it returns no file, since one of

@@ -176,7 +176,6 @@ func (p *Pods) steerPending(box *sandbox, i int, host *os.File, verified func(ne
 		}
 	}
 	updateErr := p.writeDecisions(after)
-	p.Outdate()
 	if gone := errors.Is(updateErr, fs.ErrNotExist); gone && steers {
 		return errors.Join(err, p.remove(box.ns)) // DEL may have removed the rules before the agent added its own
 	} else if gone {
@@ -191,6 +190,7 @@ func (p *Pods) steerPending(box *sandbox, i int, host *os.File, verified func(ne
 // writeDecisions writes an attachment's decisions, and by what they are in force, into its file. It leaves the rest, which may have changed
 // since it was read.
 func (p *Pods) writeDecisions(f podfile.File) error {
+	defer p.outdateFile(fileName(f))
 	return podfile.Amend(p.stateDir, f.ContainerID, f.IfName, func(now *podfile.File) bool {
 		if now.NetNSInode != f.NetNSInode {
 			return false // the file is now for another netns

@@ -61,6 +61,6 @@ func (p *Pods) forget(f podfile.File) error {
 	if err != nil || !same {
 		return err
 	}
-	p.Outdate()
+	defer p.outdateFile(fileName(f))
 	return podfile.Remove(p.stateDir, f.ContainerID, f.IfName)
 }

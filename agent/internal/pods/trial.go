@@ -27,7 +27,6 @@ import (
 // second was sent, are evidence: the prober's path is open and the pod's is not. The prober's own queries are answered within milliseconds.
 const (
 	trialTimeout = time.Second
-	youngTimeout = 150 * time.Millisecond // of a young path, which is tried again soon
 	trialQueries = 2
 	// renewalTimeout is how long a trial waits for the renewal of the lease after it sent its last query.
 	renewalTimeout = 2 * time.Second
@@ -54,18 +53,29 @@ func (t Trial) triedIn(r steer.Redirect, state podstate.State) bool {
 	return slices.ContainsFunc(t.paths, func(d triedPath) bool { return d.Redirect == r && d.Status.State == state })
 }
 
+// Due are the trials to run now.
+type Due struct {
+	Trials  []Trial
+	Next    time.Time // of the next one; zero: none is scheduled
+	Fault   error     // why trials could not be run
+	Stopped error     // why the adoption of running pods has stopped; nil if it has not
+}
+
 // DueTrials reports the evidence of pods' own tables and of the leases to podstate, and returns the trials that it starts, which the caller
-// runs, and the time of the next one; zero: none is scheduled. A steered path without suspicion costs one map access.
-func (p *Pods) DueTrials(lease Lease) (due []Trial, next time.Time, err error) {
+// runs. Running pods that are adopted have their first trial as package adoption allows. A steered path without suspicion costs one map
+// access.
+func (p *Pods) DueTrials(lease Lease, fallback func(netip.Addr) Fallback) Due {
 	now := time.Now()
 	files, _ := p.read()
-	err = p.reportTables(files, now)
+	tablesErr := p.reportTables(files, now)
+	waiting, next := p.paceAdoption(files, lease, fallback, now)
+	due := Due{Next: next, Stopped: p.adoption.Stopped()}
 	known := map[path]bool{}
 	for _, f := range files {
 		one := Trial{file: f}
 		for _, d := range f.Decisions {
 			state, at := StateOf(d), path{keyOf(f), d.Redirect}
-			if known[at] = true; state == 0 || state == podstate.Unselected || state == podstate.Steered && !p.suspected(at, now) {
+			if known[at] = true; waiting[at.key] || state == 0 || state == podstate.Unselected || state == podstate.Steered && !p.suspected(at, now) {
 				continue
 			}
 			if _, differs := p.selection(f, d); differs {
@@ -76,18 +86,19 @@ func (p *Pods) DueTrials(lease Lease) (due []Trial, next time.Time, err error) {
 			if do&podstate.Trial != 0 {
 				one.paths = append(one.paths, triedPath{d, s})
 			}
-			if !s.Next.IsZero() && !s.NoLease && (next.IsZero() || s.Next.Before(next)) {
-				next = s.Next
+			if !s.Next.IsZero() && !s.NoLease && (due.Next.IsZero() || s.Next.Before(due.Next)) {
+				due.Next = s.Next
 			}
 		}
 		if len(one.paths) > 0 {
-			due = append(due, one)
+			due.Trials = append(due.Trials, one)
 		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	maps.DeleteFunc(p.paths, func(at path, _ podstate.Status) bool { return !known[at] })
-	return due, next, err
+	due.Fault = errors.Join(tablesErr, p.failed.fault(files))
+	return due
 }
 
 // leaseEvent reports whether a trial would show anything. Of a steered path one lost protocol is enough; any other path needs an answer
@@ -114,8 +125,23 @@ func (p *Pods) suspected(at path, now time.Time) bool {
 }
 
 // RunTrial tries the paths of one attachment, reports the results to podstate, and steers the pod if it may be. It sends queries from the
-// pod's netns, with its address, to the steering address: this needs no pod table and costs the pod no query.
-func (p *Pods) RunTrial(ctx context.Context, t Trial, lease Lease, fallback func(netip.Addr) Fallback) error {
+// pod's netns, with its address, to the steering address: this needs no pod table and costs the pod no query. young is the timeout of
+// each query from a young path, which is tried again soon. A trial that could not be run is repeated, and DueTrials returns its error.
+func (p *Pods) RunTrial(ctx context.Context, t Trial, lease Lease, young time.Duration, fallback func(netip.Addr) Fallback) {
+	err := p.runTrial(ctx, t, lease, young, fallback)
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failed.note(keyOf(t.file), err)
+	for _, d := range t.paths {
+		at := path{keyOf(t.file), d.Redirect}
+		if s := p.paths[at]; err != nil && s.State == d.Status.State {
+			p.paths[at], _ = s.On(podstate.TrialFailed, now)
+		}
+	}
+}
+
+func (p *Pods) runTrial(ctx context.Context, t Trial, lease Lease, young time.Duration, fallback func(netip.Addr) Fallback) error {
 	p.slots <- struct{}{}
 	defer func() { <-p.slots }()
 	ns, err := enter(t.file)
@@ -129,7 +155,7 @@ func (p *Pods) RunTrial(ctx context.Context, t Trial, lease Lease, fallback func
 	var wg sync.WaitGroup
 	for _, d := range t.paths {
 		wg.Go(func() {
-			s, err := p.tryPath(ctx, ns, t, d, lease)
+			s, err := p.tryPath(ctx, ns, t, d, lease, young)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -176,8 +202,11 @@ func (p *Pods) takeResults(t Trial, results map[steer.Redirect]signal, fallback 
 
 // tryPath tries one path over both protocols. A bypassed path is tried over UDP first, with one packet, so that a lasting policy drops no
 // more than that. A young path that is steered is tried over UDP alone, because over TCP its table hides the answers from the trial.
-func (p *Pods) tryPath(ctx context.Context, ns *os.File, t Trial, d triedPath, lease Lease) (signal, error) {
-	protocols := []steer.Protocol{steer.UDP, steer.TCP}
+func (p *Pods) tryPath(ctx context.Context, ns *os.File, t Trial, d triedPath, lease Lease, young time.Duration) (signal, error) {
+	protocols, timeout := []steer.Protocol{steer.UDP, steer.TCP}, trialTimeout
+	if d.Young(time.Now()) {
+		timeout = young
+	}
 	if d.Status.State == podstate.Steered && d.Young(time.Now()) {
 		protocols = protocols[:1]
 	}
@@ -185,7 +214,7 @@ func (p *Pods) tryPath(ctx context.Context, ns *os.File, t Trial, d triedPath, l
 	errs := make([]error, len(protocols))
 	var wg sync.WaitGroup
 	for i, proto := range protocols {
-		wg.Go(func() { results[i], errs[i] = p.tryProtocol(ctx, ns, t, d, proto, lease) })
+		wg.Go(func() { results[i], errs[i] = p.tryProtocol(ctx, ns, t, d, proto, lease, timeout) })
 		if d.Status.State == podstate.Bypassed {
 			if wg.Wait(); results[i] != isAnswered {
 				break
@@ -234,14 +263,10 @@ const (
 
 // tryProtocol tries one path over one protocol. No query counts as lost while the agent itself is in doubt, nor if the pod's table saw an
 // answer, unless that is hidden: it may have seen the kernel program's.
-func (p *Pods) tryProtocol(ctx context.Context, ns *os.File, t Trial, d triedPath, proto steer.Protocol, lease Lease) (verdict, error) {
+func (p *Pods) tryProtocol(ctx context.Context, ns *os.File, t Trial, d triedPath, proto steer.Protocol, lease Lease, timeout time.Duration) (verdict, error) {
 	begun, _, held := lease(d.Redirect.Steering, proto)
 	if !held {
 		return unknown, nil
-	}
-	timeout := trialTimeout
-	if d.Young(time.Now()) {
-		timeout = youngTimeout
 	}
 	if d.Status.State == podstate.Bypassed {
 		if err := p.releaseClients(t.file, d.Redirect.Steering, proto); err != nil {

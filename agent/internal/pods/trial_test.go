@@ -59,8 +59,8 @@ func TestTrialWaitsForBothLeases(t *testing.T) {
 	overUDP := func(_ netip.Addr, p steer.Protocol) (since, renewed time.Time, held bool) {
 		return time.Time{}, time.Now(), p == steer.UDP
 	}
-	if due, next, err := n.DueTrials(overUDP); err != nil || len(due) > 0 || !next.IsZero() {
-		t.Errorf("without the lease over TCP: %d trials, the next at %s, %v", len(due), next, err)
+	if due := n.DueTrials(overUDP, yes); due.Fault != nil || len(due.Trials) > 0 || !due.Next.IsZero() {
+		t.Errorf("without the lease over TCP: %+v", due)
 	}
 	n.try(held, true)
 }
@@ -106,14 +106,14 @@ func TestTrialOfAnEarlierState(t *testing.T) {
 	f := fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4))
 	f.Decisions[0].Untried = true
 	write(t, n.dir, f)
-	due, _, err := n.DueTrials(held)
-	if err != nil || len(due) != 1 {
-		t.Fatalf("%d trials, %v", len(due), err)
+	due := n.DueTrials(held, yes)
+	if due.Fault != nil || len(due.Trials) != 1 {
+		t.Fatalf("%+v", due)
 	}
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
 	n.tend(yes, true, map[string]int{Steered: 1})
 	end := n.drop(pod, "ip daddr "+r4.Steering.String()+" drop")
-	testutil.Must(t, n.RunTrial(t.Context(), due[0], held, yes))
+	n.RunTrial(t.Context(), due.Trials[0], held, young, yes)
 	end()
 	n.tend(yes, false, map[string]int{Steered: 1})
 	n.wantTable(pod, r4)

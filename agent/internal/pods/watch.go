@@ -33,8 +33,12 @@ func (p *Pods) Watch(ctx context.Context) (<-chan struct{}, error) {
 	go func() {
 		defer close(ticks)
 		p.Outdate() // files may have changed before the watch began
-		p.watch(ctx, watcher, func() {
-			p.Outdate()
+		p.watch(ctx, watcher, func(name string) {
+			if name == "" {
+				p.Outdate()
+			} else {
+				p.outdateFile(name)
+			}
 			ticks.Send()
 		})
 	}()
@@ -65,8 +69,8 @@ func (p *Pods) follow() (*fsnotify.Watcher, error) {
 }
 
 // watch keeps a watch until ctx ends; while there is none, every use reads the files. If the folder was removed, watch makes it again and
-// uses a new watcher, because an old one keeps the removed folder for some time after the event.
-func (p *Pods) watch(ctx context.Context, watcher *fsnotify.Watcher, changed func()) {
+// uses a new watcher, because an old one keeps the removed folder for some time after the event. changed gets a file's name; "": any.
+func (p *Pods) watch(ctx context.Context, watcher *fsnotify.Watcher, changed func(name string)) {
 	slow := time.NewTicker(poll)
 	defer slow.Stop()
 	for ctx.Err() == nil {
@@ -84,7 +88,7 @@ func (p *Pods) watch(ctx context.Context, watcher *fsnotify.Watcher, changed fun
 			p.log.Warn("cannot watch pod files; polling them", "err", err)
 			tick.Pause(ctx, retryDelay)
 		}
-		changed()
+		changed("")
 	}
 	if watcher != nil {
 		watcher.Close()
@@ -92,7 +96,7 @@ func (p *Pods) watch(ctx context.Context, watcher *fsnotify.Watcher, changed fun
 }
 
 // events reports changes until ctx ends or the folder is removed.
-func (p *Pods) events(ctx context.Context, watcher *fsnotify.Watcher, slow <-chan time.Time, changed func()) {
+func (p *Pods) events(ctx context.Context, watcher *fsnotify.Watcher, slow <-chan time.Time, changed func(name string)) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -102,13 +106,13 @@ func (p *Pods) events(ctx context.Context, watcher *fsnotify.Watcher, slow <-cha
 			case !ok, event.Name == p.dir() && event.Has(fsnotify.Remove|fsnotify.Rename):
 				return
 			case isPodFile(event.Name) && event.Op != fsnotify.Chmod:
-				changed()
+				changed(filepath.Base(event.Name))
 			}
 		case _, ok := <-watcher.Errors:
 			if !ok {
 				return
 			}
-			changed() // events were lost
+			changed("") // events were lost
 		case <-slow:
 			p.Outdate()
 		}

@@ -31,6 +31,7 @@ const (
 	TrialAnswered     Event = iota // queries from the pod's netns reached the agent and were answered, over UDP and TCP
 	TrialUnanswered                // one was not, under a lease that stood before and was renewed after it
 	TrialVoid                      // a trial that shows nothing: the lease did not stand throughout, or kube-dns answered
+	TrialFailed                    // the agent could not run a trial, or not carry out its result
 	TableBypasses                  // the pod's own table sends queries to kube-dns because answers do not come
 	TableKnowsNothing              // a periodic look at a pod whose table keeps no evidence (iptables)
 	HostDrops                      // the switch delivered queries of the pod, and a filter of the host dropped them
@@ -132,6 +133,7 @@ var table = [states][events]row{
 		TrialAnswered:     {trial: watch},
 		TrialUnanswered:   {to: Bypassed, do: Bypass | OffloadOff | Log, trial: later},
 		TrialVoid:         {trial: watch},
+		TrialFailed:       {trial: later}, // the other states have one scheduled
 		TableBypasses:     {trial: now},
 		TableKnowsNothing: {trial: now},
 		HostDrops:         {to: Bypassed, do: Bypass | OffloadOff | Log, trial: later},
@@ -211,7 +213,7 @@ func (s Status) On(e Event, at time.Time) (Status, Effect) {
 	case retry:
 		s.Next = at.Add(Retry)
 	case later:
-		s.Next, s.Hidden = at.Add(s.pause(at)), false
+		s.Next = at.Add(s.pause(at))
 	case noLease:
 		s.NoLease = true
 	case leased:
