@@ -23,6 +23,8 @@ KERNELS ?= $(if $(ARCH),6.1,6.1 5.10 6.12)
 VCS := $(shell git rev-parse --verify -q HEAD >/dev/null 2>&1 && git status --porcelain >/dev/null 2>&1 && echo true || echo false)
 BUILD := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w'
 TESTRUN := $(GO) run ./integration/tools/testrun
+# The tests that the requirements name have to run wherever their packages do.
+CITED := -cited docs/project/requirements.md
 # For targets that `build` comes before: tests take the products from there (integration/programs).
 BUILT := NEARDNS_BUILT=$(CURDIR)/bin
 # Unit and kernel tests measure nothing and wait most of their time. The longest packages are split into their tests.
@@ -137,7 +139,7 @@ PUSH := skopeo:skopeo docker-registry:docker-registry
 TEST_DEPS := $(PUSH) $(ZONESERVERS) $(GEODATA) $(BPF)
 test: deps build tools ## the check of every change: unit and kernel tests with the race detector; nothing is measured, nothing is tried twice (LOG=a file that records the result; as root)
 	@integration/tools/deps $(TEST_DEPS)
-	@$(BUILT) $(TESTRUN) -race -plain ./integration $(LANES) -timeout $(TESTTIMEOUT) -longest 20 -allowed-skips .ci/allowed-skips -quarantine .ci/quarantine $(if $(LOG),-log $(LOG)) $(PKGS)
+	@$(BUILT) $(TESTRUN) -race -plain ./integration $(LANES) -timeout $(TESTTIMEOUT) -longest 20 -allowed-skips .ci/allowed-skips -quarantine .ci/quarantine $(CITED) $(if $(LOG),-log $(LOG)) $(PKGS)
 
 test-unit: ## unit tests: no root, no real clock, nothing but Go
 	@$(TESTRUN) -short -p 2 $(PKGS)
@@ -145,7 +147,7 @@ test-unit: ## unit tests: no root, no real clock, nothing but Go
 # One package at a time and nothing next to it: these tests judge durations, losses under load and ratios.
 test-timing: deps build tools bin/tools/faults bin/tools/bench ## what promises a time, a loss under load or a ratio, by itself; SHORT=1: the short forms, each judged by a control of the same run; RUN=a regular expression, PKGS (as root)
 	@integration/tools/deps $(TEST_DEPS) $(PEERS)
-	@$(BUILT) $(TESTRUN) -tags timing -run '$(or $(RUN),$(if $(SHORT),^TestTimingShort,^TestTiming))' -p 1 -timeout 60m -longest 20 $(PKGS)
+	@$(BUILT) $(TESTRUN) -tags timing -run '$(or $(RUN),$(if $(SHORT),^TestTimingShort,^TestTiming))' -p 1 -timeout 60m -longest 20 $(CITED) $(PKGS)
 
 test-all: ## everything that runs on one machine, one after the other: some hours (as root)
 	@for target in test test-timing lint test-kubelet-dns test-manifests test-controller shared-zones test-images test-runtimes test-resolvers test-hosts demo demo-zones test-vm test-cluster; do \
@@ -198,13 +200,13 @@ test-kubelet-dns: ## compare pkg/resolvconf with the kubelet's own code (CASES=2
 	@cd integration/kubelet-dns && nice $(GO) test -count=1 -timeout 20m -v . -args $(if $(CASES),-cases $(CASES)) $(if $(SEED),-seed $(SEED)) | grep -aE '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 
 test-manifests: ## render install/ and fleet/install/ as kubectl does, read it as an API server does, compare with the golden files
-	@cd integration/cluster-manifests && $(GO) test -count=1 ./...
+	@(cd integration/cluster-manifests && $(GO) test -count=1 -json ./...) | CI= $(TESTRUN) -events - $(CITED)
 
 # Built as `make build` builds it, so that what the controller links is compiled once. The control plane's first build takes up to ten minutes.
 PLANE := $(addprefix $(K8S_DIR)/,etcd kube-apiserver kube-controller-manager kube-scheduler kubectl)
 test-controller: bin/neardns-controller $(if $(SHORT),,$(PLANE)) ## the controller beside a store of objects, then beside real control planes: nodes are objects, and two clusters share zones of BIND, Knot and PowerDNS (SHORT=1: the first alone)
 	@integration/tools/deps $(ZONESERVERS)
-	@CGO_ENABLED=0 $(GO) test -trimpath -count=1 ./fleet/controller/... ./fleet/api/...
+	@CGO_ENABLED=0 $(GO) test -trimpath -count=1 -json ./fleet/controller/... ./fleet/api/... | CI= $(TESTRUN) -events - $(CITED)
 	@[ -n "$(SHORT)" ] || { cd integration/controlplane && CGO_ENABLED=0 $(GO) test -trimpath -count=1 -timeout 60m -v . | grep --line-buffered -aE '^ *(---|ok|FAIL|PASS|panic)|_test.go:'; }
 
 compat: ## take what the tests recorded since the last time into docs/reference/compatibility.md

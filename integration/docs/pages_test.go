@@ -1,7 +1,6 @@
 package docs
 
 import (
-	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -112,62 +111,6 @@ func anchors(text string) []string {
 		}
 	}
 	return out
-}
-
-// A document that names a test names one that exists, or the beginning of some.
-func TestNamedTests(t *testing.T) {
-	tests := map[string]bool{}
-	for _, name := range files(t, "_test.go") {
-		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+|Benchmark\w+|Fuzz\w+)\(`).FindAllStringSubmatch(read(t, name), -1) {
-			tests[m[1]] = true
-		}
-	}
-	for _, name := range documents(t) {
-		for _, m := range regexp.MustCompile("`((?:Test|Benchmark|Fuzz)[A-Z]\\w*)`").FindAllStringSubmatch(read(t, name), -1) {
-			found := false
-			for test := range tests {
-				found = found || strings.HasPrefix(test, m[1])
-			}
-			if !found {
-				t.Errorf("%s: there is no test %s", name, m[1])
-			}
-		}
-	}
-}
-
-// Each requirement has its row, with its verdict, and a test or the reason: of shared zones a decision.
-func TestRequirements(t *testing.T) {
-	page := read(t, "docs/project/requirements.md")
-	for letter, n := range map[string]int{"P": 36, "Z": 52} {
-		rows := regexp.MustCompile(`(?m)^\| `+letter+`(\d+) \| [^|]+ \| ([^|]+) \| ([^|]+) \|$`).FindAllStringSubmatch(page, -1)
-		for i, r := range rows {
-			shown := strings.Contains(r[3], "`Test") || strings.Contains(r[3], "`Fuzz") || strings.Contains(r[3], "`make ") ||
-				strings.Contains(r[3], "as P") || letter+r[1] == "P36"
-			if r[1] != strconv.Itoa(i+1) || r[2] == "works" && !shown || r[2] != "works" && r[2] != "differs" ||
-				letter == "Z" && r[2] == "differs" && !strings.Contains(r[3], "decisions/D-") {
-				t.Errorf("row %d: %s%s, %s: %s", i+1, letter, r[1], r[2], r[3])
-			}
-		}
-		if len(rows) != n {
-			t.Errorf("%d rows %s", len(rows), letter)
-		}
-	}
-	// Those of the core: by design, in order, and none that is missing.
-	core := regexp.MustCompile(`(?m)^\| ([KDRC])(\d+)([a-z]?) \| [^|]+ \| ([^|]+) \| ([^|]+) \|$`).FindAllStringSubmatch(read(t, "docs/project/requirements.md"), -1)
-	shown := regexp.MustCompile("`(Test|make )|none of it is built|as K")
-	last := map[string]int{}
-	for _, r := range core {
-		number, _ := strconv.Atoi(r[2])
-		follows := number == last[r[1]]+1 && r[3] == "" || number == last[r[1]] && r[3] != ""
-		last[r[1]] = number
-		reason := map[string]bool{"works": shown.MatchString(r[5]), "partly": shown.MatchString(r[5]), "differs": strings.Contains(r[5], "]("), "n/a": true}
-		if !follows || !reason[r[4]] {
-			t.Errorf("row %s%s%s, %s: %s", r[1], r[2], r[3], r[4], r[5])
-		}
-	}
-	if want := map[string]int{"K": 52, "D": 24, "R": 23, "C": 17}; !maps.Equal(want, last) {
-		t.Errorf("the last rows are %v, want %v", last, want)
-	}
 }
 
 // figures are the rows of docs/project/bench.md that docs/performance.md shows.

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -44,6 +45,7 @@ type options struct {
 	allowFile string
 	quarFile  string
 	events    string
+	cited     string
 	longest   int
 	ci        bool
 	packages  []string
@@ -74,6 +76,7 @@ func main() {
 	flag.StringVar(&o.quarFile, "quarantine", "", "file of tests whose failures are named and do not decide: \"package Test: reason\", five lines at most")
 	flag.StringVar(&o.allowFile, "allowed-skips", "", "file of regular expressions; with CI set, a skip that matches none is a failure")
 	flag.StringVar(&o.events, "events", "", "run nothing: report on the events in this file (as of go test -json; -: standard input)")
+	flag.StringVar(&o.cited, "cited", "", "a page that names tests as evidence, each as `folder.TestName`: those of the packages that ran are a failure if they did not pass")
 	flag.IntVar(&o.longest, "longest", 0, "name that many of the tests that took longest")
 	flag.Parse()
 	if o.packages = flag.Args(); len(o.packages) == 0 {
@@ -101,7 +104,7 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 		return false, err
 	}
 	if o.events != "" {
-		return reportEvents(o.events, allowed, o.ci)
+		return reportEvents(o, allowed)
 	}
 	quarantined, err := readQuarantine(o.quarFile)
 	if err != nil {
@@ -111,6 +114,7 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	all := slices.Clone(packages)
 	r := newReport(os.Stdout)
 	r.quarantined = quarantined
 	if !o.fuzzOnly {
@@ -124,7 +128,10 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 		}
 	}
 	r.longest(o.longest)
-	return r.close(allowed, o.ci), nil
+	if o.fuzzOnly {
+		return r.close(allowed, o.ci), nil
+	}
+	return r.closeCited(o, allowed, all)
 }
 
 // runTests runs the tests of all packages, those of -split next to the others.
@@ -149,10 +156,10 @@ func runTests(ctx context.Context, o options, packages []string, r *report) erro
 }
 
 // reportEvents reports on tests that were run elsewhere, as they go.
-func reportEvents(file string, allowed []*regexp.Regexp, ci bool) (ok bool, err error) {
+func reportEvents(o options, allowed []*regexp.Regexp) (ok bool, err error) {
 	in := os.Stdin
-	if file != "-" {
-		if in, err = os.Open(file); err != nil {
+	if o.events != "-" {
+		if in, err = os.Open(o.events); err != nil {
 			return false, fmt.Errorf("read events: %w", err)
 		}
 		defer func() { err = errors.Join(err, in.Close()) }()
@@ -161,7 +168,11 @@ func reportEvents(file string, allowed []*regexp.Regexp, ci bool) (ok bool, err 
 	if err := readEvents(in, r.stray, r.add); err != nil {
 		return false, err
 	}
-	return r.close(allowed, ci), nil
+	packages := make([]string, 0, len(r.order))
+	for _, t := range r.order {
+		packages = append(packages, t.pkg)
+	}
+	return r.closeCited(o, allowed, packages)
 }
 
 // folders is a flag's list of folders in the module, without "./" and a slash at the end.

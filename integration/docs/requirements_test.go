@@ -1,0 +1,150 @@
+package docs
+
+import (
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/neardns/neardns/integration/cited"
+)
+
+// A document that names a test names one that exists, by its whole name.
+func TestNamedTests(t *testing.T) {
+	tests := map[string]bool{}
+	for _, name := range files(t, "_test.go") {
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+|Benchmark\w+|Fuzz\w+)\(`).FindAllStringSubmatch(read(t, name), -1) {
+			tests[m[1]] = true
+		}
+	}
+	for _, name := range documents(t) {
+		text := read(t, name)
+		for _, m := range regexp.MustCompile("`((?:Test|Benchmark|Fuzz)[A-Z]\\w*)`").FindAllStringSubmatch(text, -1) {
+			if !tests[m[1]] {
+				t.Errorf("%s: there is no test %s", name, m[1])
+			}
+		}
+		for _, test := range cited.InText(text) {
+			if _, err := cited.Find(root, test); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+}
+
+const requirements = "docs/project/requirements.md"
+
+var (
+	requirement = regexp.MustCompile(`(?m)^\| ([KDRCPZ])(\d+)([a-z]?) \| [^|]+ \| ([^|]+) \| ([^|]+) \|$`)
+	target      = regexp.MustCompile("`make ([a-z-]+)")
+	asRow       = regexp.MustCompile(`^as ([KDRCPZ]\d+)$`)
+)
+
+// Each requirement has its row, in order. One that works names the tests that show it, each by its folder and whole name; testrun -cited
+// holds that they run. One that differs links its reason: of shared zones a decision.
+func TestRequirements(t *testing.T) {
+	page := read(t, requirements)
+	last, shown := map[string]int{}, map[string]bool{}
+	rows := requirement.FindAllStringSubmatch(page, -1)
+	for _, r := range rows {
+		number, err := strconv.Atoi(r[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		name, verdict, text := r[1]+r[2]+r[3], r[4], r[5]
+		if follows := number == last[r[1]]+1 && r[3] == "" || number == last[r[1]] && r[3] != ""; !follows {
+			t.Errorf("row %s does not follow %s%d", name, r[1], last[r[1]])
+		}
+		last[r[1]] = number
+		shown[name] = len(cited.InText(text)) > 0 || text == "none of it is built" || checked(t, text)
+		switch as := asRow.FindStringSubmatch(text); verdict {
+		case "works":
+			if !shown[name] && (as == nil || !shown[as[1]]) {
+				t.Errorf("row %s works, and names no test by its folder and whole name: %s", name, text)
+			}
+		case "differs":
+			if reason := map[bool]string{true: "decisions/D-", false: "]("}[r[1] == "Z"]; !strings.Contains(text, reason) {
+				t.Errorf("row %s differs, and links no reason: %s", name, text)
+			}
+		case "n/a":
+		default:
+			t.Errorf("row %s: %q is no verdict", name, verdict)
+		}
+	}
+	if want := map[string]int{"K": 52, "D": 24, "R": 23, "C": 17, "P": 36, "Z": 52}; !maps.Equal(want, last) {
+		t.Errorf("the last rows are %v, want %v", last, want)
+	}
+	if bare := regexp.MustCompile("`(Test|Fuzz)[A-Z]\\w*`").FindAllString(page, -1); len(bare) > 0 {
+		t.Errorf("%s names tests without their folders: %v", requirements, bare)
+	}
+}
+
+// checked reports whether a text names a target that is no Go test, and that `make test-all` runs and judges.
+func checked(t *testing.T, text string) bool {
+	t.Helper()
+	_, all, _ := strings.Cut(read(t, "Makefile"), "\ntest-all:")
+	all, _, _ = strings.Cut(all, "; do")
+	for _, m := range target.FindAllStringSubmatch(text, -1) {
+		if slices.Contains(strings.Fields(all), m[1]) {
+			return true
+		}
+	}
+	return false
+}
+
+// The libraries that the project's plan names are direct requirements, and product code imports each.
+func TestLibraries(t *testing.T) {
+	module := read(t, "go.mod")
+	used := map[string]bool{}
+	for _, name := range files(t, ".go") {
+		if folder := strings.Split(name, "/")[0]; strings.HasSuffix(name, "_test.go") || strings.Contains(name, "/testutil/") ||
+			!slices.Contains([]string{"agent", "install", "internal", "pkg", "plugins"}, folder) {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range file.Imports {
+			used[strings.Trim(i.Path.Value, `"`)] = true
+		}
+	}
+	for library, of := range map[string]string{
+		"github.com/containernetworking/cni/pkg/skel":            "github.com/containernetworking/cni",
+		"github.com/containernetworking/plugins/pkg/netlinksafe": "github.com/containernetworking/plugins",
+		"github.com/vishvananda/netlink":                         "github.com/vishvananda/netlink",
+		"github.com/coreos/go-iptables/iptables":                 "github.com/coreos/go-iptables",
+		"github.com/miekg/dns":                                   "github.com/miekg/dns",
+		"github.com/coredns/coredns/core/dnsserver":              "github.com/coredns/coredns",
+	} {
+		if !regexp.MustCompile(`(?m)^\t` + regexp.QuoteMeta(of) + ` v\S+$`).MatchString(module) {
+			t.Errorf("go.mod does not require %s directly", of)
+		}
+		if !used[library] {
+			t.Errorf("no product code imports %s", library)
+		}
+	}
+}
+
+// The folders and files that the project's plan names are there, and each that ARCHITECTURE.md's tree names at its top.
+func TestTree(t *testing.T) {
+	names := []string{"plugins", "agent", "pkg", "conf", "install", "integration", "Dockerfile.plugin", "Dockerfile.agent", "go.mod", "Makefile"}
+	tops := regexp.MustCompile(`(?m)^([a-z]+(?:/[a-z]+)*)/ `).FindAllStringSubmatch(section(t, read(t, "ARCHITECTURE.md"), "## The tree"), -1)
+	if len(tops) < 5 {
+		t.Errorf("the tree has %d folders", len(tops))
+	}
+	for _, top := range tops {
+		names = append(names, top[1])
+	}
+	for _, name := range names {
+		if _, err := os.Stat(filepath.Join(root, name)); err != nil {
+			t.Error(err)
+		}
+	}
+}

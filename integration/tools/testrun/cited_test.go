@@ -1,0 +1,64 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A cited test of these packages has to run and must not be skipped; one of other packages, tags or names is another target's.
+func TestCited(t *testing.T) {
+	root := t.TempDir()
+	t.Chdir(root)
+	for name, text := range map[string]string{
+		"page.md":         "`a.TestRan`, `a.TestSkipped`, `a.TestNever`, `a.TestTimingA`, `b.TestB`",
+		"a/a_test.go":     "package a\nimport \"testing\"\nfunc TestRan(t *testing.T) {}\nfunc TestSkipped(t *testing.T) {}\nfunc TestNever(t *testing.T) {}\n",
+		"a/timed_test.go": "//go:build timing\n\npackage a\nimport \"testing\"\nfunc TestTimingA(t *testing.T) {}\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const module = "example.com/owner/repository/"
+	for name, tc := range map[string]struct {
+		o    options
+		want []string
+		ok   bool
+	}{
+		"all":       {options{cited: "page.md"}, []string{"a.TestSkipped: skipped", "a.TestNever: did not run"}, false},
+		"by name":   {options{cited: "page.md", run: "^TestRan$"}, nil, true},
+		"by tag":    {options{cited: "page.md", run: "^TestTiming", tags: "timing"}, []string{"a.TestTimingA: did not run"}, false},
+		"no page":   {options{}, nil, true},
+		"one shard": {options{cited: "page.md", run: "^TestSkipped$"}, []string{"a.TestSkipped: skipped"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out strings.Builder
+			r := newReport(&out)
+			for _, e := range []event{
+				{Action: "pass", Package: module + "a", Test: "TestRan/sub"}, {Action: "skip", Package: module + "a", Test: "TestRan/skipped"},
+				{Action: "pass", Package: module + "a", Test: "TestRan"}, {Action: "skip", Package: module + "a", Test: "TestSkipped"},
+			} {
+				r.add(e)
+			}
+			tests, err := citedTests(tc.o, []string{module + "a"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(tc.want, r.missing(tests)); d != "" {
+				t.Errorf("-want +got:\n%s", d)
+			}
+			if ok, err := r.closeCited(tc.o, nil, []string{module + "a"}); ok != tc.ok || err != nil {
+				t.Errorf("passes: %v, %v, want %v\n%s", ok, err, tc.ok, out.String())
+			}
+		})
+	}
+	if _, err := citedTests(options{cited: "none.md"}, nil); err == nil {
+		t.Error("a page that is not there is read")
+	}
+}
