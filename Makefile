@@ -149,8 +149,8 @@ test-timing: deps build tools bin/tools/faults bin/tools/bench ## what promises 
 	@integration/tools/deps $(TEST_DEPS) $(PEERS)
 	@$(BUILT) $(TESTRUN) -tags timing -run '$(or $(RUN),$(if $(SHORT),^TestTimingShort,^TestTiming))' -p 1 -timeout 60m -longest 20 $(CITED) $(PKGS)
 
-test-all: ## everything that runs on one machine, one after the other: some hours (as root)
-	@for target in test test-timing lint test-kubelet-dns test-manifests test-controller shared-zones test-images test-runtimes test-resolvers test-hosts demo demo-zones test-vm test-cluster; do \
+test-all: ## everything that runs on one machine, one after the other, with the tables that it draws: some hours, once a week (as root)
+	@for target in test test-timing lint test-kubelet-dns test-manifests test-controller shared-zones test-images test-runtimes test-resolvers test-hosts demo demo-zones test-vm test-cluster conformance scale compat; do \
 		printf '\n== make %s\n' $$target; $(MAKE) $$target || failed="$$failed $$target"; done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 # docs/project/testing.md lists what is left out, and why. -exec reaches tests alone: the program that counts them runs as this machine's.

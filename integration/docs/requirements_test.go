@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -146,5 +147,82 @@ func TestTree(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(root, name)); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A page with tables prints the commit that they were taken at, as .ci/lanes.txt has it. Whether it is stale is computed from git by
+// .ci/lanes: -mark writes it, and a clone without that commit reports that it does not know.
+func TestLanes(t *testing.T) {
+	taken := regexp.MustCompile("(?m)^Taken by `([^`]+)` at commit (\\w+): (current|stale, because its paths have changed since)\\. ")
+	want := map[string]string{}
+	for line := range strings.SplitSeq(read(t, ".ci/lanes.txt"), "\n") {
+		fields := strings.Split(line, "|")
+		if strings.HasPrefix(line, "#") || len(fields) < 5 {
+			continue
+		}
+		for page := range strings.FieldsSeq(fields[4]) {
+			want[page+" "+strings.TrimSpace(fields[0])] = strings.TrimSpace(fields[1])
+		}
+	}
+	got := map[string]string{}
+	for _, name := range documents(t) {
+		for _, m := range taken.FindAllStringSubmatch(read(t, name), -1) {
+			got[name+" "+m[1]] = m[2]
+		}
+	}
+	if len(want) < 5 || !maps.Equal(want, got) {
+		t.Errorf("the pages have %v, .ci/lanes.txt has %v: run .ci/lanes -mark", got, want)
+	}
+}
+
+// A table is stale when a commit has touched its paths since, whatever else was changed; a shallow clone does not know.
+func TestStale(t *testing.T) {
+	script, err := filepath.Abs(filepath.Join(root, ".ci/lanes"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, shallow := t.TempDir(), filepath.Join(t.TempDir(), "shallow")
+	run := func(name string, args ...string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), name, args...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "LANES_ROOT="+dir, "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+		}
+		return string(out)
+	}
+	put := func(name, text string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run("git", "init", "-q")
+	for i, path := range []string{"agent/a", "other/b", "agent/c"} {
+		put(path, path)
+		run("git", "add", ".")
+		run("git", "commit", "-qm", path)
+		if i == 0 {
+			put(".ci/lanes.txt", "make x | "+strings.TrimSpace(run("git", "rev-parse", "HEAD"))+" | passed | agent | page.md\n")
+			put("page.md", "Taken by `make x` at commit 0: current. Old\n")
+		}
+		state := []string{"current", "current", "stale"}[i]
+		if out := run(script); !strings.Contains(out, "; "+state+": ") {
+			t.Errorf("after %s: not %s: %s", path, state, out)
+		}
+		run(script, "-mark")
+		if page, err := os.ReadFile(filepath.Join(dir, "page.md")); err != nil || !strings.Contains(string(page), ": "+state) || strings.Contains(string(page), "Old") {
+			t.Errorf("after %s the page has %q, want %s: %v", path, page, state, err)
+		}
+	}
+	run("git", "clone", "-q", "--depth=1", "file://"+dir, shallow)
+	dir = shallow
+	if out := run(script); !strings.Contains(out, "; unknown: ") {
+		t.Errorf("a shallow clone knows: %s", out)
 	}
 }
