@@ -32,9 +32,10 @@ func run(ctx context.Context, e env) int {
 
 // edgeCommand names the program that the command became.
 func edgeCommand() *cobra.Command {
-	return &cobra.Command{Use: "edge", Hidden: true, DisableFlagParsing: true, Args: cobra.ArbitraryArgs, RunE: func(*cobra.Command, []string) error {
+	moved := func(*cobra.Command, []string) error {
 		return cli.Usagef("it is a program of its own: run neardns-edge with the same flags (fleet/docs/edge.md)")
-	}}
+	}
+	return &cobra.Command{Use: "edge", Hidden: true, DisableFlagParsing: true, Args: cobra.ArbitraryArgs, RunE: moved}
 }
 
 // badConfig is for errors of the configuration, which start with its file and line.

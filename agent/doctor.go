@@ -19,7 +19,8 @@ func doctorCommand(e env) *cobra.Command {
 	configFlag(c, &path)
 	c.Flags().StringVar(&in.CNIConf, "cni-conf", "/etc/cni/net.d", "`FOLDER` of the network configurations")
 	c.Flags().StringVar(&in.CNIBin, "cni-bin", "/opt/cni/bin", "`FOLDER` of the network plugins")
-	c.Flags().StringVar(&into, "bundle", "", "also pack what a bug report needs into `FILE`, a tar.gz; -: standard output, with the report in it")
+	c.Flags().StringVar(&into, "bundle", "",
+		"also pack what a bug report needs into `FILE`, a tar.gz; -: standard output, with the report in it")
 	out := cli.OutputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) (err error) {
 		format, err := out.Format()

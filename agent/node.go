@@ -26,7 +26,8 @@ func checkCapability() error {
 	if err := unix.Capget(&header, &sets[0]); err != nil || sets[0].Effective&(1<<unix.CAP_NET_ADMIN) != 0 {
 		return nil //nolint:nilerr // what it then may not do, it names
 	}
-	return errors.New("operation not permitted: run it as root with CAP_NET_ADMIN and the other capabilities of the DaemonSet (agent/README.md)")
+	return errors.New("operation not permitted: run it as root with CAP_NET_ADMIN " +
+		"and the other capabilities of the DaemonSet (agent/README.md)")
 }
 
 // nodeCommand is the role `node`, which runs until its context ends.
@@ -36,8 +37,9 @@ func nodeCommand(e env) *cobra.Command {
 	configFlag(c, &o.Config)
 	fs := c.Flags()
 	fs.BoolVar(&o.TakeOver, "take-over", false, "take over from the agent that runs on this node, whichever is newer")
-	fs.StringVar(&o.PodDir, "pod-dir", "", "`FOLDER` that lives as long as this agent's pod: it takes over from an older pod's agent, and its status socket is there")
-	fs.StringVar(&o.Cache, "cni-cache", attached.DefaultRoot, "`FOLDER` of libcni's cache: the running pods in it are steered, too (adoptPods)")
+	fs.StringVar(&o.PodDir, "pod-dir", "",
+		"`FOLDER` that lives as long as this agent's pod: it takes over from an older pod's agent, and its status socket is there")
+	fs.StringVar(&o.Cache, "cni-cache", attached.DefaultRoot, "`FOLDER` of libcni's cache: running pods in it are steered, too (adoptPods)")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if o.PodDir != "" {
 			// The wrong folder means the wrong mounts, and so perhaps the wrong network namespace: nothing is changed.

@@ -13,7 +13,8 @@ import (
 
 func installCommand(stdout io.Writer) *cobra.Command {
 	in := install{out: stdout}
-	c := &cobra.Command{Use: "install", Short: "put the plugin on this node, and its entry into the network configuration that the runtime uses"}
+	c := &cobra.Command{Use: "install",
+		Short: "put the plugin on this node, and its entry into the network configuration that the runtime uses"}
 	set := c.Flags()
 	in.sourceFlags(set)
 	set.Bool("force", false, "no node is refused")
@@ -86,16 +87,19 @@ func uninstallCommand(stdout io.Writer) *cobra.Command {
 
 // stayCommand waits to be ended. A DaemonSet's pod has to keep running after its work is done.
 func stayCommand(stdout io.Writer) *cobra.Command {
-	return &cobra.Command{Use: "stay", Short: "do nothing until SIGTERM, so that the pod stays ready", RunE: func(c *cobra.Command, _ []string) error {
+	c := &cobra.Command{Use: "stay", Short: "do nothing until SIGTERM, so that the pod stays ready"}
+	c.RunE = func(c *cobra.Command, _ []string) error {
 		_, _ = fmt.Fprintln(stdout, "neardns is removed from this node; waiting for the end of this pod")
 		<-c.Context().Done()
 		return nil
-	}}
+	}
+	return c
 }
 
 func followCommand(stdout io.Writer) *cobra.Command {
 	f := follower{out: stdout}
-	c := &cobra.Command{Use: "follow", Short: "copy the node's resolv.conf and certificate authorities to a folder for the agent, and each change of them"}
+	c := &cobra.Command{Use: "follow",
+		Short: "copy the node's resolv.conf and certificate authorities to a folder for the agent, and each change of them"}
 	set := c.Flags()
 	set.StringVar(&f.from, "from", "", "`FOLDER` of the host's root, with its etc and what that links to")
 	set.StringVar(&f.to, "to", "", "`FOLDER` of the copies")

@@ -49,7 +49,8 @@ func connection(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		config, err := rest.InClusterConfig()
 		if err != nil {
-			return nil, fmt.Errorf("find the API server: %w: run it as install/ does, in a pod with a service account, or name a file with --kubeconfig", err)
+			return nil, fmt.Errorf("find the API server: %w: run it as install/ does, in a pod with a service account, "+
+				"or name a file with --kubeconfig", err)
 		}
 		return config, nil
 	}

@@ -39,7 +39,8 @@ func zonesFileCommands(hangups <-chan os.Signal, stdout, stderr io.Writer) []*co
 			}),
 		viewCommand("owners", "print the clusters that publish in the zone, and with --watch which of them are silent", nil,
 			func(c *cobra.Command, f *zonesFile) {
-				c.Flags().DurationVar(&f.watch, "watch", 0, "compare the heartbeats after this `TIME`: a cluster is silent if its heartbeat does not change for three of its periods")
+				c.Flags().DurationVar(&f.watch, "watch", 0,
+					"compare the heartbeats after this `TIME`: a cluster is silent if its heartbeat does not change for three of its periods")
 			}, func(ctx context.Context, v *zonefile.View, f *zonesFile, _ []string) error {
 				return v.Owners(ctx, stdout, f.watch)
 			}),
@@ -72,7 +73,8 @@ func (f *zonesFile) fileFlags(c *cobra.Command) {
 func identityFlags(c *cobra.Command, f *zonesFile) {
 	host, _ := os.Hostname() // ClusterID also accepts an empty name
 	c.Flags().StringVar(&f.id.Cluster, "cluster-id", "", "`ID` of the cluster: 6 to 12 of a-z and 0-9")
-	c.Flags().StringVar(&f.id.Instance, "instance", zone.ClusterID(host), "`ID` that distinguishes a clone of the cluster; by default, of this machine's name")
+	c.Flags().StringVar(&f.id.Instance, "instance", zone.ClusterID(host),
+		"`ID` that distinguishes a clone of the cluster; by default, of this machine's name")
 }
 
 // check returns an error if the flags are wrong. identified is for commands that publish or plan.

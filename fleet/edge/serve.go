@@ -80,9 +80,10 @@ func serve(ctx context.Context, e env, path string) error {
 		log.Error("clients are located without the database until it can be read", "err", conf.geoFault)
 	}
 
-	s := server.New(log, nil, corefile.Plugin{Name: authoritative.Name, Setup: r.plugin.Setup}, corefile.Plugin{Name: "metrics", Setup: metrics.Setup})
-	if err := s.Start(ctx, server.Config{Config: corefile.Config{Addresses: conf.Addresses, Port: conf.Port, Shared: true, FastPath: true, Misses: maxMisses},
-		Connections: conf.Limits.TCPConnections}); err != nil {
+	s := server.New(log, nil,
+		corefile.Plugin{Name: authoritative.Name, Setup: r.plugin.Setup}, corefile.Plugin{Name: "metrics", Setup: metrics.Setup})
+	zones := corefile.Config{Addresses: conf.Addresses, Port: conf.Port, Shared: true, FastPath: true, Misses: maxMisses}
+	if err := s.Start(ctx, server.Config{Config: zones, Connections: conf.Limits.TCPConnections}); err != nil {
 		return err
 	}
 	registry := telemetry.NewRegistry(version.String())

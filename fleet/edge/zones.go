@@ -67,8 +67,8 @@ func (r *edge) reload(ctx context.Context) {
 func (r *edge) apply(ctx context.Context, next configuration) {
 	conf := next.Config
 	r.level.Set(conf.Level)
-	r.plugin.Configure(authoritative.Options{Rate: authoritative.Rate{Answers: conf.Rate.Answers, Slip: conf.Rate.Slip, Exempt: conf.Rate.Exempt},
-		Resolvers: conf.Geo.Resolvers, Notified: r.notified})
+	rate := authoritative.Rate{Answers: conf.Rate.Answers, Slip: conf.Rate.Slip, Exempt: conf.Rate.Exempt}
+	r.plugin.Configure(authoritative.Options{Rate: rate, Resolvers: conf.Geo.Resolvers, Notified: r.notified})
 	r.plugin.SetLocator(next.locator)
 	r.checker.SetRoots(next.roots)
 
@@ -128,8 +128,8 @@ func (r *edge) judge(origin string) func() {
 	return func() {
 		silent := r.plugin.Current(origin)
 		if !slices.Equal(silent, last) {
-			r.log.Warn("clusters missed their heartbeats: their addresses are answered only if a health check finds them well, or if there are no others",
-				"zone", origin, "silent", silent, "before", last)
+			r.log.Warn("clusters missed their heartbeats: their addresses are answered only if a health check finds them well, "+
+				"or if there are no others", "zone", origin, "silent", silent, "before", last)
 			last = silent
 		}
 	}

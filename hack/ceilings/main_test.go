@@ -37,6 +37,7 @@ func TestMeasure(t *testing.T) {
 		t.Errorf("%d lines of code, want 5", n)
 	}
 	long := "package a\n\nfunc f() {" + strings.Repeat("\n\tf()", 71) + "\n}\n\ntype s struct {" + strings.Repeat("\n\ta, b, c int", 7) + "\n}\n\n// " + strings.Repeat("x", 138) + "\n"
+	long += "//go:generate " + strings.Repeat("x", 140) + "\n" // one line by its syntax
 	c := counts{findings: map[string][]string{}}
 	if err := c.long("a.go", []byte(long), ".product"); err != nil {
 		t.Fatal(err)

@@ -34,7 +34,8 @@ func LimitMemory(log *slog.Logger, lookupEnv func(string) (string, bool)) {
 }
 
 // limitMemory has what belongs to the process as arguments. cgroup reads the limit, in bytes, of cgroup v1 or v2.
-func limitMemory(log *slog.Logger, lookupEnv func(string) (string, bool), cgroup func() (uint64, error), set func(int64) int64, setGC func(int) int) {
+func limitMemory(log *slog.Logger, lookupEnv func(string) (string, bool),
+	cgroup func() (uint64, error), set func(int64) int64, setGC func(int) int) {
 	if value, ok := lookupEnv("GOGC"); !ok || value == "" {
 		setGC(gcPercent)
 	}

@@ -123,7 +123,8 @@ func (e *End) step(wrong bool, what string, set func() error) {
 
 // MAC gives the link a hardware address.
 func (e *End) MAC(mac net.HardwareAddr) {
-	e.step(!bytes.Equal(e.Link.Attrs().HardwareAddr, mac), "set hardware address", func() error { return e.h.LinkSetHardwareAddr(e.Link, mac) })
+	wrong := !bytes.Equal(e.Link.Attrs().HardwareAddr, mac)
+	e.step(wrong, "set hardware address", func() error { return e.h.LinkSetHardwareAddr(e.Link, mac) })
 }
 
 // NoMulticast keeps the kernel from announcing the groups that it joins for an address (IGMP, MLD) from that address.

@@ -35,7 +35,8 @@ func (l links) request(kind uint16, flags netlink.HeaderFlags, header []byte, at
 	if err != nil {
 		return nil, err
 	}
-	m := netlink.Message{Header: netlink.Header{Type: netlink.HeaderType(kind), Flags: netlink.Request | flags}, Data: append(header, attrs...)}
+	m := netlink.Message{Data: append(header, attrs...)}
+	m.Header.Type, m.Header.Flags = netlink.HeaderType(kind), netlink.Request|flags
 	for range attempts {
 		var replies []netlink.Message
 		if replies, err = l.conn.Execute(m); err != nil {
@@ -238,7 +239,8 @@ func (l links) permanent(a netip.Addr, on int) (string, error) {
 func (l links) nsidOf(nsFD int) (int, error) {
 	// struct rtgenmsg, a family, filled up to four bytes
 	const header = 4
-	replies, err := l.request(unix.RTM_GETNSID, 0, make([]byte, header), netlink.Attribute{Type: unix.NETNSA_FD, Data: binary.NativeEndian.AppendUint32(nil, uint32(nsFD))})
+	fd := netlink.Attribute{Type: unix.NETNSA_FD, Data: binary.NativeEndian.AppendUint32(nil, uint32(nsFD))}
+	replies, err := l.request(unix.RTM_GETNSID, 0, make([]byte, header), fd)
 	if err != nil {
 		return 0, fmt.Errorf("look up netns id: %w", err)
 	}

@@ -33,7 +33,10 @@ func HoldNetNS(nsFD int) (int, error) {
 // IsHere reports whether a descriptor refers to the calling thread's own netns.
 func IsHere(nsFD int) bool {
 	var there, here unix.Stat_t
-	return unix.Fstat(nsFD, &there) == nil && unix.Stat("/proc/thread-self/ns/net", &here) == nil && there.Ino == here.Ino && there.Dev == here.Dev
+	if unix.Fstat(nsFD, &there) != nil || unix.Stat("/proc/thread-self/ns/net", &here) != nil {
+		return false
+	}
+	return there.Ino == here.Ino && there.Dev == here.Dev
 }
 
 // ToEnter returns the descriptor for a library that enters a netns: 0 if the calling thread is in it already, because entering even one's

@@ -132,7 +132,8 @@ func splitMessages(buf []byte) ([]netlink.Message, error) {
 		}
 		out = append(out, netlink.Message{
 			Header: netlink.Header{
-				Length: uint32(length), Type: netlink.HeaderType(binary.NativeEndian.Uint16(buf[4:])), Flags: netlink.HeaderFlags(binary.NativeEndian.Uint16(buf[6:])),
+				Length: uint32(length), Type: netlink.HeaderType(binary.NativeEndian.Uint16(buf[4:])),
+				Flags:    netlink.HeaderFlags(binary.NativeEndian.Uint16(buf[6:])),
 				Sequence: binary.NativeEndian.Uint32(buf[8:]), PID: binary.NativeEndian.Uint32(buf[12:]),
 			},
 			Data: buf[unix.SizeofNlMsghdr:length:length],

@@ -55,7 +55,8 @@ func readSeenLink(l netlink.Link) seenLink {
 // leadsAway reports kinds of links that lead to other machines and that no CNI plugin attaches pods by.
 func leadsAway(kind string) bool {
 	switch kind {
-	case "device", "vlan", "bond", "team", "vxlan", "geneve", "gre", "gretap", "ip6gre", "ip6gretap", "ipip", "sit", "ip6tnl", "vti", "vti6", "xfrm", "wireguard":
+	case "device", "vlan", "bond", "team",
+		"vxlan", "geneve", "gre", "gretap", "ip6gre", "ip6gretap", "ipip", "sit", "ip6tnl", "vti", "vti6", "xfrm", "wireguard":
 		return true
 	}
 	return false

@@ -84,7 +84,8 @@ func (w *ways) to(clusterDNS netip.Addr) (string, error) {
 		case "vrf":
 			entry = peer
 		default:
-			return "", noWay("%s, the pod's link in the host, is a port of %s (%s), which takes packets before netfilter", peer.name, entry.name, cmp.Or(entry.kind, "device"))
+			return "", noWay("%s, the pod's link in the host, is a port of %s (%s), which takes packets before netfilter",
+				peer.name, entry.name, cmp.Or(entry.kind, "device"))
 		}
 	}
 	if err := w.nextHopIsHost(clusterDNS, route, own, peer, entry); err != nil {
@@ -118,7 +119,8 @@ func (w *ways) veth(to netip.Addr) (r route, own, peer link, err error) {
 		return r, own, peer, fmt.Errorf("in the pod's netns: %w", err)
 	}
 	if own.kind != "veth" {
-		return r, own, peer, noWay("the pod's route to %s leaves by %s, a %s link, not by a veth into this host", to, own.name, cmp.Or(own.kind, "device"))
+		return r, own, peer, noWay("the pod's route to %s leaves by %s, a %s link, not by a veth into this host",
+			to, own.name, cmp.Or(own.kind, "device"))
 	}
 	peer, err = w.hostPeer(own)
 	return r, own, peer, err

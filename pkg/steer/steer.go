@@ -139,7 +139,8 @@ func Complete(redirects []Redirect) ([]Redirect, error) {
 			return nil, fmt.Errorf("redirects[%d].steering: %w", i, err)
 		}
 		if r.Steering.Is4() != r.ClusterDNS.Is4() {
-			return nil, fmt.Errorf("redirects[%d]: steering address %s and cluster DNS address %s are of different families", i, r.Steering, r.ClusterDNS)
+			return nil, fmt.Errorf("redirects[%d]: steering address %s and cluster DNS address %s are of different families",
+				i, r.Steering, r.ClusterDNS)
 		}
 		for _, a := range []struct {
 			field string
@@ -165,7 +166,8 @@ func Locals(addresses []netip.Addr, redirects []Redirect) ([]Local, error) {
 		}
 		at := slices.IndexFunc(redirects, func(r Redirect) bool { return r.Is4() == a.Is4() })
 		if at < 0 {
-			return nil, fmt.Errorf("localAddresses[%d]: no redirect of %s's family, so %s would have no fallback: add a cluster DNS address of that family or take it out", i, a, a)
+			return nil, fmt.Errorf("localAddresses[%d]: no redirect of %s's family, so %s would have no fallback: "+
+				"add a cluster DNS address of that family or take it out", i, a, a)
 		}
 		for _, r := range redirects {
 			if a == r.Steering || a == r.ClusterDNS {
@@ -265,6 +267,16 @@ type Host struct {
 	// HealthPort keeps the node's own TCP connections to this port of the local addresses out of conntrack: the kubelet's
 	// probes of a cache's health. 0: none.
 	HealthPort uint16
+}
+
+// Example describes both families, with addresses of documentation: a back end has the kernel try its rules.
+func Example() Host {
+	a := netip.MustParseAddr
+	return Host{
+		Redirects: []Redirect{{a("192.0.2.1"), a("192.0.2.2")}, {a("2001:db8::1"), a("2001:db8::2")}},
+		Locals:    []Local{{Address: a("192.0.2.3"), ClusterDNS: a("192.0.2.1")}, {Address: a("2001:db8::3"), ClusterDNS: a("2001:db8::1")}},
+		OwnLocals: true,
+	}
 }
 
 // LeaseState is a lease in force and the time until it expires.

@@ -30,13 +30,14 @@ func (v *verb) add(ctx context.Context) error {
 	}
 	ns, inode, isHost, err := v.netns(v.args.Netns)
 	if err != nil {
-		return types.NewError(codeNetNS, fmt.Sprintf("CNI_NETNS: %v: the runtime must name the pod's network namespace", err), "")
+		return failure(codeNetNS, "CNI_NETNS: %v: the runtime must name the pod's network namespace", err)
 	}
 	defer ns.Close()
 	if isHost && v.args.NetnsOverride != "1" && !strings.EqualFold(v.args.NetnsOverride, "true") {
-		return types.NewError(types.ErrInvalidNetNS, fmt.Sprintf("CNI_NETNS %s is the host's own network namespace", v.args.Netns), "")
+		return failure(types.ErrInvalidNetNS, "CNI_NETNS %s is the host's own network namespace", v.args.Netns)
 	}
-	in := call{ContainerID: v.args.ContainerID, IfName: v.args.IfName, NetNS: v.args.Netns, Inode: inode, Pod: v.pod, SharesHost: isHost, Backend: v.backend.Recorded()}
+	in := call{ContainerID: v.args.ContainerID, IfName: v.args.IfName, NetNS: v.args.Netns, Inode: inode,
+		Pod: v.pod, SharesHost: isHost, Backend: v.backend.Recorded()}
 	in.Settings = v.applySettings(in, ns)
 	plan, err := makePlan(v.conf, in, v.collectFacts(in, ns))
 	if err != nil {
@@ -72,7 +73,8 @@ func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 	}
 	undone := v.undo(ns, f)
 	if v.conf.OnUnsupported == unsupportedFail {
-		return types.NewError(codeNotSteer, fmt.Sprintf("cannot be steered to the node's DNS cache: %v: fix that, or set onUnsupported to allow", errors.Join(err, undone)), "")
+		return failure(codeNotSteer, "cannot be steered to the node's DNS cache: %v: fix that, or set onUnsupported to allow",
+			errors.Join(err, undone))
 	}
 	state := podfile.LeftAlone
 	if errors.Is(err, context.DeadlineExceeded) || iptables.Busy(err) {

@@ -92,7 +92,8 @@ func (v *verb) ensureSwitch(host rules.Rules, own steer.Host) error {
 	if err != nil || v.stand.Backend != "" {
 		return err
 	}
-	return nodestate.WriteHostRules(v.conf.StateDir, nodestate.HostRules{Backend: v.backend.String(), Addresses: rules.Addresses(whole), Switch: nodestate.SwitchOf(whole)})
+	made := nodestate.HostRules{Backend: v.backend.String(), Addresses: rules.Addresses(whole), Switch: nodestate.SwitchOf(whole)}
+	return nodestate.WriteHostRules(v.conf.StateDir, made)
 }
 
 // recordedRules are the host's rules of a back end that starts a program for each read, which takes longer than the rest of an ADD.

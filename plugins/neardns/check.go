@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -35,15 +34,15 @@ func (v *verb) check(context.Context) error {
 		return nil
 	}
 	if err != nil {
-		return types.NewError(codeState, fmt.Sprintf("%v: restart the pod, or remove the file to treat the pod as not steered", err), "")
+		return failure(codeState, "%v: restart the pod, or remove the file to treat the pod as not steered", err)
 	}
 	ns, inode, isHost, err := v.netns(v.args.Netns)
 	if err != nil {
-		return types.NewError(codeNetNS, fmt.Sprintf("CNI_NETNS: %v", err), "")
+		return failure(codeNetNS, "CNI_NETNS: %v", err)
 	}
 	defer ns.Close()
 	if inode != f.NetNSInode {
-		return types.NewError(codeState, fmt.Sprintf("%s belongs to another network namespace than CNI_NETNS %s: restart the pod", path, v.args.Netns), "")
+		return failure(codeState, "%s belongs to another network namespace than CNI_NETNS %s: restart the pod", path, v.args.Netns)
 	}
 	if len(f.In(podfile.Steered)) == 0 || isHost {
 		v.logDecisions(f)
@@ -54,10 +53,11 @@ func (v *verb) check(context.Context) error {
 	err = v.withRules(int(ns.Fd()), func(pod rules.Rules) error { return pod.Verify(want) })
 	var drift *steer.DriftError
 	if errors.As(err, &drift) {
-		return types.NewError(codeDrift, fmt.Sprintf("pod table (%s) in %s: %v: the agent repairs it, or restart the pod", tableName(v.backend), v.args.Netns, drift), "")
+		return failure(codeDrift, "pod table (%s) in %s: %v: the agent repairs it, or restart the pod",
+			tableName(v.backend), v.args.Netns, drift)
 	}
 	if err != nil {
-		return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("pod table in %s cannot be read: %v", v.args.Netns, err), "")
+		return failure(types.ErrTryAgainLater, "pod table in %s cannot be read: %v", v.args.Netns, err)
 	}
 	v.logDecisions(f)
 	if err := checkSettings(f); err != nil {
@@ -69,7 +69,7 @@ func (v *verb) check(context.Context) error {
 // checkSettings checks that the pod's resolv.conf still has its overlay.
 func checkSettings(f podfile.File) error {
 	if err := drifted(f.DNS); err != nil {
-		return types.NewError(codeDrift, fmt.Sprintf("DNS settings: %v: restart the pod", err), "")
+		return failure(codeDrift, "DNS settings: %v: restart the pod", err)
 	}
 	return nil
 }
@@ -80,10 +80,11 @@ func (v *verb) checkSwitch() error {
 	return v.withRules(-1, func(host rules.Rules) error {
 		present, err := host.Present()
 		if err != nil {
-			return types.NewError(types.ErrTryAgainLater, fmt.Sprintf("the host's rules cannot be read: %v", err), "")
+			return failure(types.ErrTryAgainLater, "the host's rules cannot be read: %v", err)
 		}
 		if !present {
-			return types.NewError(codeDrift, fmt.Sprintf("the host has no %s, so the pod has no DNS while no agent runs: start the agent or any pod to restore it", hostRulesName(v.backend)), "")
+			return failure(codeDrift, "the host has no %s, so the pod has no DNS while no agent runs: "+
+				"start the agent or any pod to restore it", hostRulesName(v.backend))
 		}
 		return nil
 	})
@@ -107,7 +108,8 @@ func (v *verb) status(context.Context) error {
 		err = checkWritable(v.conf.StateDir)
 	}
 	if err != nil {
-		return types.NewError(types.ErrPluginNotAvailable, fmt.Sprintf("no pod could be steered (%v), and onUnsupported is fail: fix that, or set onUnsupported to allow", err), "")
+		return failure(types.ErrPluginNotAvailable,
+			"no pod could be steered (%v), and onUnsupported is fail: fix that, or set onUnsupported to allow", err)
 	}
 	return nil
 }

@@ -80,7 +80,8 @@ func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*ve
 	defer func() {
 		if r := recover(); r != nil {
 			v.log.Error("panic", "verb", name, "container_id", args.ContainerID, "panic", r, "stack", string(debug.Stack()))
-			err = types.NewError(types.ErrInternal, fmt.Sprintf("%s%s of %s panicked (%v): a bug, please report it with the log", messagePrefix, name, v.subject(), r), "")
+			err = failure(types.ErrInternal, "%s%s of %s panicked (%v): a bug, please report it with the log",
+				messagePrefix, name, v.subject(), r)
 		}
 		v.done(started, err)
 	}()
@@ -113,13 +114,19 @@ func (v *verb) lock(ctx context.Context) (unlock func()) {
 	return unlock
 }
 
+// failure is the error that the runtime shows.
+func failure(code uint, format string, args ...any) *types.Error {
+	return types.NewError(code, fmt.Sprintf(format, args...), "")
+}
+
 // done writes the call's log line.
 func (v *verb) done(started time.Time, err error) {
 	level := slog.LevelInfo
 	if v.name == "status" {
 		level = slog.LevelDebug // CRI-O calls STATUS every few seconds
 	}
-	attrs := []any{"verb", v.name, "container_id", v.args.ContainerID, "iface", v.args.IfName, "pod", v.pod.String(), "duration", time.Since(started).Round(10 * time.Microsecond)}
+	attrs := []any{"verb", v.name, "container_id", v.args.ContainerID, "iface", v.args.IfName, "pod", v.pod.String(),
+		"duration", time.Since(started).Round(10 * time.Microsecond)}
 	attrs = append(attrs, v.outcome...)
 	if err != nil {
 		level = slog.LevelError
@@ -177,7 +184,8 @@ func (v *verb) netns(path string) (ns *os.File, inode uint64, isHost bool, err e
 // delAnyway handles a DEL that the CNI library rejected before or after our code: it removes what the container had, and the chain goes
 // on.
 func delAnyway(ctx context.Context, e env, getenv func(string) string, refused *types.Error) *types.Error {
-	args := &skel.CmdArgs{ContainerID: getenv("CNI_CONTAINERID"), Netns: getenv("CNI_NETNS"), IfName: getenv("CNI_IFNAME"), Args: getenv("CNI_ARGS")}
+	args := &skel.CmdArgs{ContainerID: getenv("CNI_CONTAINERID"), Netns: getenv("CNI_NETNS"),
+		IfName: getenv("CNI_IFNAME"), Args: getenv("CNI_ARGS")}
 	_, _ = fmt.Fprintf(e.stderr, "neardns: del continues despite: %v\n", refused)
 	_ = del(ctx, e, args)
 	return nil

@@ -107,7 +107,8 @@ func (e *confError) Error() string {
 func parseConf(stdin []byte) (*Conf, error) {
 	c := &Conf{
 		ClusterDomain: domainDefault, Steer: steerProven, Backend: backendAuto, OnUnsupported: unsupportedAllow,
-		StateDir: nodestate.DefaultStateDir, PersistDir: nodestate.DefaultPersistDir, LogFile: filepath.Join(nodestate.DefaultStateDir, nodestate.PluginLogName),
+		StateDir: nodestate.DefaultStateDir, PersistDir: nodestate.DefaultPersistDir,
+		LogFile:    filepath.Join(nodestate.DefaultStateDir, nodestate.PluginLogName),
 		ResolvConf: resolvConfAuto, ResolvConfPaths: sandbox.Patterns(), HostResolvConf: hostResolvConf,
 	}
 	top, err := strict.JSON("", "", stdin)

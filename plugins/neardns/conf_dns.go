@@ -54,7 +54,8 @@ func (r *confReader) podDNSKeys(c *Conf) {
 			l, field = rules.Namespaces[name], keyDNS+".namespaces."+name
 		}
 		if l.SearchCompletion != nil {
-			r.fault(field+".searchCompletion", "belongs into podDNS of the agent's NodeConfig, where it holds for pods that run, too: take it out here")
+			r.fault(field+".searchCompletion",
+				"belongs into podDNS of the agent's NodeConfig, where it holds for pods that run, too: take it out here")
 		}
 	}
 	c.Rules = rules

@@ -90,7 +90,7 @@ func makePlan(c *Conf, in call, f facts) (Plan, error) {
 	s := in.Settings
 	if s.result {
 		if result, err = withDNS(result, s.DNS.Settings); err != nil {
-			return Plan{}, types.NewError(types.ErrDecodingFailure, fmt.Sprintf("prevResult cannot be given DNS settings: %v", err), "")
+			return Plan{}, failure(types.ErrDecodingFailure, "prevResult cannot be given DNS settings: %v", err)
 		}
 	}
 	p := Plan{
@@ -157,5 +157,6 @@ func decide(c *Conf, r steer.Redirect, w hostnet.Found, f facts) podfile.Decisio
 	case f.ProofErr != nil:
 		return podfile.Decision{Redirect: r, State: podfile.Pending, Reason: f.ProofErr.Error()}
 	}
-	return podfile.Decision{Redirect: r, State: podfile.Pending, Reason: fmt.Sprintf("the fallback to %s is not yet verified on this node", r.ClusterDNS)}
+	reason := fmt.Sprintf("the fallback to %s is not yet verified on this node", r.ClusterDNS)
+	return podfile.Decision{Redirect: r, State: podfile.Pending, Reason: reason}
 }

@@ -165,7 +165,11 @@ func drifted(d *podfile.DNS) error {
 	for _, p := range []struct {
 		name      string
 		have, due []string
-	}{{"nameservers", now.Nameservers, want.Nameservers}, {"search domains", now.Searches, want.Searches}, {"options", now.Options, want.Options}} {
+	}{
+		{"nameservers", now.Nameservers, want.Nameservers},
+		{"search domains", now.Searches, want.Searches},
+		{"options", now.Options, want.Options},
+	} {
 		if !slices.Equal(p.have, p.due) {
 			return fmt.Errorf("%s has %s %q, the overlay wrote %q", d.Path, p.name, p.have, p.due)
 		}

@@ -1,9 +1,9 @@
 // Package v1alpha1 is the part of neardns' API that an API server keeps: NodeDNS, DNSZone and DNSRecord. (NodeConfig, of the same group,
 // is a file on each node, read by agent/internal/config.)
 //
-// The CustomResourceDefinitions (fleet/install/placement/crd.yaml, fleet/install/zones/crd.yaml) and zz_generated.deepcopy.go are made from these
-// types and their comments by controller-gen; `make update-golden` does it, and a test in integration/cluster-manifests holds them to the
-// types.
+// The CustomResourceDefinitions (fleet/install/placement/crd.yaml, fleet/install/zones/crd.yaml) and zz_generated.deepcopy.go are made
+// from these types and their comments by controller-gen; `make update-golden` does it, and a test in integration/cluster-manifests holds
+// them to the types.
 //
 // +kubebuilder:object:generate=true
 // +groupName=neardns.io

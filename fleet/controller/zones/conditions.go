@@ -89,7 +89,8 @@ func Conditions(r *Record, zone *Zone, p Progress, checked, sick []netip.Addr, n
 		if r.Zone != "" {
 			why = fmt.Sprintf("DNSZone %s: %s: %s", r.Zone, zone.Reason, zone.Message)
 		}
-		programmed.Reason, programmed.Message = ZoneNotReady, "what was published stays in the zone: "+why+"; with deletionPolicy: Orphan the record goes and leaves it there"
+		programmed.Reason = ZoneNotReady
+		programmed.Message = "what was published stays in the zone: " + why + "; with deletionPolicy: Orphan the record goes and leaves it there"
 	case !r.Good():
 	case !zone.Good():
 		programmed.Reason, programmed.Message = ZoneNotReady, fmt.Sprintf("DNSZone %s: %s: %s", r.Zone, zone.Reason, zone.Message)
@@ -122,13 +123,15 @@ func attempts(p Progress, now time.Time) string {
 }
 
 func healthy(checked, sick []netip.Addr) metav1.Condition {
-	out := metav1.Condition{Type: ConditionHealthy, Status: metav1.ConditionUnknown, Reason: NotChecked, Message: "no address has a health check"}
+	out := condition(ConditionHealthy, false, NotChecked, "no address has a health check")
+	out.Status = metav1.ConditionUnknown
 	switch {
 	case len(checked) == 0:
 	case len(sick) == 0:
 		out = condition(ConditionHealthy, true, Healthy, fmt.Sprintf("%d addresses answer their health check", len(checked)))
 	case len(sick) < len(checked):
-		out = condition(ConditionHealthy, false, SomeSick, fmt.Sprintf("%d of %d addresses fail their health check: %s", len(sick), len(checked), some(sick)))
+		message := fmt.Sprintf("%d of %d addresses fail their health check: %s", len(sick), len(checked), some(sick))
+		out = condition(ConditionHealthy, false, SomeSick, message)
 	default:
 		out = condition(ConditionHealthy, false, AllSick, "all addresses fail their health check and stay published: "+some(sick))
 	}

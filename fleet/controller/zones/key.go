@@ -17,7 +17,8 @@ func ReadKey(data map[string][]byte) (rfc2136.Key, error) {
 	}
 	for _, must := range []struct{ name, value string }{{"name", k.Name}, {"secret", k.Secret}} {
 		if must.value == "" {
-			return k, fmt.Errorf("%s is missing or empty; the Secret has the keys name, secret and algorithm, as tsig-keygen or keymgr print them", must.name)
+			return k, fmt.Errorf("%s is missing or empty; the Secret has the keys name, secret and algorithm, "+
+				"as tsig-keygen or keymgr print them", must.name)
 		}
 	}
 	if strings.ContainsFunc(k.Name, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == ';' || r == '\\' }) {

@@ -62,6 +62,10 @@ type Reference struct{ Namespace, Kind, Name string }
 // Verdict is a reason and its details.
 type Verdict struct{ Reason, Message string }
 
+func verdict(reason, format string, args ...any) Verdict {
+	return Verdict{reason, fmt.Sprintf(format, args...)}
+}
+
 // Good reports whether the verdict is Accepted.
 func (v Verdict) Good() bool { return v.Reason == Accepted }
 
@@ -108,7 +112,7 @@ func Decide(in Input) *Plan {
 		z := &in.Zones[i]
 		out := &Zone{Verdict: Verdict{Accepted, "the zone is this cluster's to publish in"}, Hosts: map[string]zone.Publication{}}
 		if first := origins[Canonical(z.Spec.Zone)]; first != nil {
-			out.Verdict = Verdict{Duplicate, fmt.Sprintf("DNSZone %s, which is older, has the zone %s; delete one of the two", first.Name, z.Spec.Zone)}
+			out.Verdict = verdict(Duplicate, "DNSZone %s, which is older, has the zone %s; delete one of the two", first.Name, z.Spec.Zone)
 		} else {
 			origins[Canonical(z.Spec.Zone)] = z
 		}
@@ -124,7 +128,7 @@ func Decide(in Input) *Plan {
 		p.Records[Key{Namespace: r.Namespace, Name: r.Name}] = out
 		z := zoneOf(origins, out.Host)
 		if z == nil {
-			out.Verdict = Verdict{NoZone, fmt.Sprintf("no DNSZone has the host %s; there are %s", r.Spec.Host, list(origins))}
+			out.Verdict = verdict(NoZone, "no DNSZone has the host %s; there are %s", r.Spec.Host, list(origins))
 			continue
 		}
 		out.Zone = z.Name
@@ -141,15 +145,16 @@ func Decide(in Input) *Plan {
 		if old := first[out.Host]; old != nil {
 			merged, field := merge(hosts[out.Host], publication)
 			if field != "" {
-				out.Verdict = Verdict{Contradiction, fmt.Sprintf("spec.%s: DNSRecord %s/%s, which is older, has another for the host %s; make them equal, or delete one",
-					field, old.Namespace, old.Name, r.Spec.Host)}
+				out.Verdict = verdict(Contradiction,
+					"spec.%s: DNSRecord %s/%s, which is older, has another for the host %s; make them equal, or delete one",
+					field, old.Namespace, old.Name, r.Spec.Host)
 				continue
 			}
 			publication = merged.Normal()
 		}
 		if err := publication.Validate(Canonical(z.Spec.Zone)); err != nil {
-			fields := strings.ReplaceAll("spec."+strings.ReplaceAll(err.Error(), "\n", "; spec."), "spec.target:", "spec.hostname:") // the API's name of the field
-			out.Verdict = Verdict{Invalid, fields}
+			fields := "spec." + strings.ReplaceAll(err.Error(), "\n", "; spec.")
+			out.Verdict = Verdict{Invalid, strings.ReplaceAll(fields, "spec.target:", "spec.hostname:")} // the API's name of the field
 			continue
 		}
 		if first[out.Host] == nil {
@@ -195,7 +200,8 @@ func list(origins map[string]*v1alpha1.DNSZone) string {
 // compose returns a record's publication, if its zone allows it.
 func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]Source) (zone.Publication, Verdict) {
 	s := &r.Spec
-	p := zone.Publication{Host: Canonical(s.Host), Strategy: zone.Strategy(s.Strategy), TTL: uint32(s.TTL), Geo: s.Geo, DefaultGeo: s.DefaultGeo, Adopt: s.Adopt}
+	p := zone.Publication{Host: Canonical(s.Host), Strategy: zone.Strategy(s.Strategy), TTL: uint32(s.TTL),
+		Geo: s.Geo, DefaultGeo: s.DefaultGeo, Adopt: s.Adopt}
 	if s.Strategy == v1alpha1.StrategyLoadBalanced {
 		p.Weight = DefaultWeight
 		if s.Weight != nil {
@@ -212,18 +218,19 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 		}
 	}
 	if strings.HasSuffix(string(s.Host), ".") { // possible only in a file: the API server refuses it
-		return p, Verdict{Invalid, fmt.Sprintf("spec.host: %s ends with a dot; write %s", s.Host, strings.TrimSuffix(string(s.Host), "."))}
+		return p, verdict(Invalid, "spec.host: %s ends with a dot; write %s", s.Host, strings.TrimSuffix(string(s.Host), "."))
 	}
 	allowed := func(b *v1alpha1.Publisher) bool { return allows(b, r.Namespace, s.Host) }
 	if !slices.ContainsFunc(pointers(z.Spec.Publishers), allowed) {
-		return p, Verdict{NotAllowed, fmt.Sprintf("spec.host: DNSZone %s lets namespace %s not publish %s; an entry in its publishers can", z.Name, r.Namespace, s.Host)}
+		return p, verdict(NotAllowed, "spec.host: DNSZone %s lets namespace %s not publish %s; an entry in its publishers can",
+			z.Name, r.Namespace, s.Host)
 	}
 	addresses, hostname := []netip.Addr(nil), string(s.Hostname)
 	field := "addresses"
 	for _, a := range s.Addresses {
 		address, err := netip.ParseAddr(string(a))
 		if err != nil {
-			return p, Verdict{Invalid, fmt.Sprintf("spec.addresses: %q is no IP address", a)} // possible with the schema of an older release
+			return p, verdict(Invalid, "spec.addresses: %q is no IP address", a) // possible with the schema of an older release
 		}
 		addresses = append(addresses, address)
 	}
@@ -237,25 +244,28 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 	}
 	for _, a := range addresses {
 		if !slices.ContainsFunc(pointers(z.Spec.Publishers), func(b *v1alpha1.Publisher) bool { return allowed(b) && within(b.Targets, a) }) {
-			return p, Verdict{NotAllowed, fmt.Sprintf("spec.%s: DNSZone %s lets namespace %s not publish the address %s for %s; the targets of its publishers can",
-				field, z.Name, r.Namespace, a, s.Host)}
+			return p, verdict(NotAllowed,
+				"spec.%s: DNSZone %s lets namespace %s not publish the address %s for %s; the targets of its publishers can",
+				field, z.Name, r.Namespace, a, s.Host)
 		}
 	}
 	if hostname != "" {
 		if s.Strategy != v1alpha1.StrategyLoadBalanced { // for spec.hostname the API server has checked it
-			return p, Verdict{Invalid, fmt.Sprintf("spec.%s: it gives the hostname %s, which needs strategy LoadBalanced: only edges answer it", field, hostname)}
+			return p, verdict(Invalid, "spec.%s: it gives the hostname %s, which needs strategy LoadBalanced: only edges answer it",
+				field, hostname)
 		}
 		if !slices.ContainsFunc(pointers(z.Spec.Publishers), func(b *v1alpha1.Publisher) bool {
 			return allowed(b) && covers(b.Hostnames, v1alpha1.HostName(hostname))
 		}) {
-			return p, Verdict{NotAllowed, fmt.Sprintf("spec.hostname: DNSZone %s lets namespace %s not publish the hostname %s for %s; the hostnames of its publishers can",
-				z.Name, r.Namespace, hostname, s.Host)}
+			return p, verdict(NotAllowed,
+				"spec.hostname: DNSZone %s lets namespace %s not publish the hostname %s for %s; the hostnames of its publishers can",
+				z.Name, r.Namespace, hostname, s.Host)
 		}
 		p.Target = Canonical(hostname)
 		return p, Verdict{Accepted, "published by a hostname, which only edges answer"}
 	}
 	p.Addresses = addresses
-	return p, Verdict{Accepted, fmt.Sprintf("published in zone %s", z.Spec.Zone)}
+	return p, verdict(Accepted, "published in zone %s", z.Spec.Zone)
 }
 
 func pointers[T any](items []T) []*T {

@@ -6,8 +6,9 @@ import (
 	"github.com/neardns/neardns/fleet/edge/loadbalance"
 )
 
-const answersHelp = "Answers of the edge, by what led to them: geo, default, any and unhealthy chose a cluster; simple gave all addresses; plain " +
-	"is all else of a zone; refused asked for what is not served; limited got none, and slipped an empty one, as their network asks too much."
+const answersHelp = "Answers of the edge, by what led to them: geo, default, any and unhealthy chose a cluster; " +
+	"simple gave all addresses; plain is everything else of a zone; refused: the zone is not served; " +
+	"limited got no answer, and slipped an empty one, because their network sends too many queries."
 
 // counts are the counters of queries. Their labels have fixed values: names of hosts and clusters would be visible to every client of the
 // metrics endpoint.
@@ -34,12 +35,13 @@ func (s *Server) Collector() prometheus.Collector { return collector{s} }
 type collector struct{ *Server }
 
 func ignoredDesc() *prometheus.Desc {
-	return prometheus.NewDesc("neardns_edge_zone_ignored_records", "TXT records of the zone's bookkeeping that are foreign or broken, and are ignored.",
-		[]string{"zone"}, nil)
+	return prometheus.NewDesc("neardns_edge_zone_ignored_records",
+		"TXT records of the zone's bookkeeping that are foreign or broken, and are ignored.", []string{"zone"}, nil)
 }
 
 func silentDesc() *prometheus.Desc {
-	return prometheus.NewDesc("neardns_edge_silent_clusters", "Clusters of the zone whose heartbeats have not changed for six of their periods.", []string{"zone"}, nil)
+	return prometheus.NewDesc("neardns_edge_silent_clusters",
+		"Clusters of the zone whose heartbeats have not changed for six of their periods.", []string{"zone"}, nil)
 }
 
 // Describe implements prometheus.Collector.

@@ -256,7 +256,8 @@ func (s *Server) plain(m *dns.Msg, z *Zone, state request.Request, c client) (bi
 		if f := z.lookup(name, dns.TypeHINFO); f.result == file.NameError || f.result == file.Delegation {
 			return fill(m, f)
 		}
-		m.Answer = []dns.RR{&dns.HINFO{Hdr: dns.RR_Header{Name: state.QName(), Rrtype: dns.TypeHINFO, Class: dns.ClassINET, Ttl: 3600}, Cpu: "RFC8482"}}
+		header := dns.RR_Header{Name: state.QName(), Rrtype: dns.TypeHINFO, Class: dns.ClassINET, Ttl: 3600}
+		m.Answer = []dns.RR{&dns.HINFO{Hdr: header, Cpu: "RFC8482"}}
 		return 0
 	}
 	f := z.find(state, name)

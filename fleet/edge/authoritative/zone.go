@@ -171,7 +171,8 @@ func (z *Zone) host(h *zone.Host, watched map[healthcheck.Check]Target) *host {
 		if a.alias == nil && len(a.addresses[0])+len(a.addresses[1]) == 0 {
 			continue
 		}
-		out.candidates = append(out.candidates, loadbalance.Candidate{Geo: c.Geo, Default: h.DefaultGeo != "" && c.Geo == h.DefaultGeo, Weight: c.Weight})
+		isDefault := h.DefaultGeo != "" && c.Geo == h.DefaultGeo
+		out.candidates = append(out.candidates, loadbalance.Candidate{Geo: c.Geo, Default: isDefault, Weight: c.Weight})
 		out.answers = append(out.answers, a.answer)
 	}
 	if len(out.answers) == 0 {

@@ -91,8 +91,8 @@ func Default() Config {
 	at := func(port uint16) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
 	}
-	return Config{Port: 53, Listen: Listen{Metrics: at(9273), Health: at(9274)}, Rate: Rate{Answers: 200, Slip: 2}, StateDir: "/var/lib/neardns-edge",
-		Limits: Limits{TCPConnections: 1024, Records: 100_000}}
+	return Config{Port: 53, Listen: Listen{Metrics: at(9273), Health: at(9274)}, Rate: Rate{Answers: 200, Slip: 2},
+		StateDir: "/var/lib/neardns-edge", Limits: Limits{TCPConnections: 1024, Records: 100_000}}
 }
 
 // Restart names the fields in which another configuration differs and that are read only when the edge starts.
@@ -141,7 +141,8 @@ func Load(path string, env Env) (*Config, error) {
 		return configfile.Strange(m, configfile.Suggest(m.Key, known))
 	}
 	if body.Kind == "" {
-		return nil, &strict.Fault{Place: strict.Place{File: path}, Message: "the file is empty: start it with apiVersion: " + APIVersion + " and kind: " + Kind}
+		const message = "the file is empty: start it with apiVersion: " + APIVersion + " and kind: " + Kind
+		return nil, &strict.Fault{Place: strict.Place{File: path}, Message: message}
 	}
 	r.edge(body, &e)
 	if err := r.Err(0); err != nil {

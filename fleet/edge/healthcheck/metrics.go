@@ -14,9 +14,9 @@ func (c *Checker) Collector() prometheus.Collector { return collector{c} }
 type collector struct{ *Checker }
 
 func targetsDesc() *prometheus.Desc {
-	return prometheus.NewDesc(namespace+"_edge_targets", "Targets of health checks, by how they are: well; sick (failed three times in a row); "+
-		"unknown (not asked yet, taken to be well); refused (not probed, taken to be well: outside of the zone's target ranges, or one too many).",
-		[]string{"state"}, nil)
+	return prometheus.NewDesc(namespace+"_edge_targets", "Targets of health checks, by state: well; sick (failed three times in a row); "+
+		"unknown (not probed yet, treated as well); "+
+		"refused (never probed, treated as well: outside of the zone's target ranges, or one too many).", []string{"state"}, nil)
 }
 
 func probesDesc() *prometheus.Desc {

@@ -95,7 +95,8 @@ type counts struct{ full, steps, failed atomic.Uint64 }
 
 // New makes a copy of a zone, given its canonical name, that is saved in a file. It serves the records in the file at once.
 func New(log *slog.Logger, zone, file string, primary Primary, serve Serve) *Copy {
-	c := &Copy{zone: zone, primary: primary, file: file, serve: serve, log: log.With("zone", zone), notified: tick.New(), changed: tick.New(), cut: func() {}}
+	c := &Copy{zone: zone, primary: primary, file: file, serve: serve, log: log.With("zone", zone),
+		notified: tick.New(), changed: tick.New(), cut: func() {}}
 	list, at, err := load(zone, file)
 	if err == nil && list != nil {
 		err = c.take(list)

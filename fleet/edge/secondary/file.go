@@ -45,7 +45,8 @@ func (c *Copy) save() {
 	if has.soa == nil || skip {
 		return
 	}
-	err := atomicfile.Stream(c.file, atomicfile.Options{Mode: 0o600, Durable: true, Folder: true}, func(w io.Writer) error { return print(w, has.list()) })
+	options := atomicfile.Options{Mode: 0o600, Durable: true, Folder: true}
+	err := atomicfile.Stream(c.file, options, func(w io.Writer) error { return print(w, has.list()) })
 	if err == nil && !current.IsZero() {
 		err = os.Chtimes(c.file, time.Time{}, current)
 	}

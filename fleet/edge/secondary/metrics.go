@@ -36,11 +36,13 @@ func (r *Reloads) Count(taken bool) {
 }
 
 func configDesc() *prometheus.Desc {
-	return prometheus.NewDesc(namespace+"_edge_config_ok", "Whether the edge serves by the configuration as it is now (1), or refused it and serves by the one before, or started without its geo.database (0).", nil, nil)
+	return prometheus.NewDesc(namespace+"_edge_config_ok", "Whether the edge serves by the configuration as it is now (1), "+
+		"or refused it and serves by the one before, or started without its geo.database (0).", nil, nil)
 }
 
 func reloadsDesc() *prometheus.Desc {
-	return prometheus.NewDesc(namespace+"_edge_reloads_total", "Changed configurations of the edge, taken over or refused.", []string{"result"}, nil)
+	return prometheus.NewDesc(namespace+"_edge_reloads_total",
+		"Changed configurations of the edge, taken over or refused.", []string{"result"}, nil)
 }
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -60,7 +62,8 @@ func recordsDesc() *prometheus.Desc {
 }
 
 func transfersDesc() *prometheus.Desc {
-	return desc("zone_transfers_total", "What was read of the primary: the zone whole (full), what changed (steps), or nothing, as it failed (failed).", "result")
+	return desc("zone_transfers_total",
+		"What was read of the primary: the zone whole (full), what changed (steps), or nothing, as it failed (failed).", "result")
 }
 
 // Describe implements prometheus.Collector.
@@ -87,8 +90,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(serialDesc(), prometheus.GaugeValue, float64(s.Serial), s.Zone)
 			ch <- prometheus.MustNewConstMetric(ageDesc(), prometheus.GaugeValue, max(0, time.Since(s.Current).Seconds()), s.Zone)
 		}
-		for result, n := range map[string]uint64{"full": one.counts.full.Load(), "steps": one.counts.steps.Load(), "failed": one.counts.failed.Load()} {
-			ch <- prometheus.MustNewConstMetric(transfersDesc(), prometheus.CounterValue, float64(n), s.Zone, result)
+		n := &one.counts
+		for result, count := range map[string]*atomic.Uint64{"full": &n.full, "steps": &n.steps, "failed": &n.failed} {
+			ch <- prometheus.MustNewConstMetric(transfersDesc(), prometheus.CounterValue, float64(count.Load()), s.Zone, result)
 		}
 	}
 }

@@ -90,7 +90,8 @@ func (c *Client) Serial(ctx context.Context) (uint32, error) {
 			return soa.Serial, nil
 		}
 	}
-	return 0, fmt.Errorf("ask the serial of %s: %w", c.Zone, &Error{Kind: BadAnswer, Err: errors.New("no SOA in the answer: the server has no such zone")})
+	none := &Error{Kind: BadAnswer, Err: errors.New("no SOA in the answer: the server has no such zone")}
+	return 0, fmt.Errorf("ask the serial of %s: %w", c.Zone, none)
 }
 
 // TXT returns the TXT RRs of a name. A name that does not exist has none.

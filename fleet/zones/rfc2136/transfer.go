@@ -68,7 +68,8 @@ func (c *Client) transfer(ctx context.Context, m *dns.Msg, a *assembler) (*Trans
 			}
 		}
 		if c.Most > 0 && (a.t.Records > c.Most || a.t.Octets > c.Most*Octets) {
-			return nil, &Error{Kind: TooLarge, Err: fmt.Errorf("a transfer of more than %d records, or %d octets: take out of the zone what does not belong there", c.Most, c.Most*Octets)}
+			return nil, &Error{Kind: TooLarge, Err: fmt.Errorf("a transfer of more than %d records, or %d octets: "+
+				"take out of the zone what does not belong there", c.Most, c.Most*Octets)}
 		}
 		if done, err := a.end(); err != nil {
 			return nil, &Error{Kind: BadAnswer, Err: err}

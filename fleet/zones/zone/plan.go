@@ -53,6 +53,10 @@ type Conflict struct {
 	Message string
 }
 
+func conflict(r Reason, format string, args ...any) *Conflict {
+	return &Conflict{r, fmt.Sprintf(format, args...)}
+}
+
 // Step is one change that brings the zone nearer to what a cluster wants to publish for one host. If it has no conflict and an empty
 // message, the zone is already as wanted.
 type Step struct {
@@ -142,8 +146,8 @@ func (p *planner) read() {
 // foreign returns a conflict if another instance wrote what is under my cluster id.
 func (p *planner) foreign() *Conflict {
 	if b, ok := p.Beats[p.w.Cluster]; ok && b.Instance != p.w.Instance && !p.w.Takeover {
-		return &Conflict{ClusterIDInUse, fmt.Sprintf("instance %s beats under the cluster id %s; give one of the two clusters another id",
-			b.Instance, p.w.Cluster)}
+		return conflict(ClusterIDInUse, "instance %s beats under the cluster id %s; give one of the two clusters another id",
+			b.Instance, p.w.Cluster)
 	}
 	if !p.has || p.w.Takeover {
 		return nil
@@ -152,15 +156,16 @@ func (p *planner) foreign() *Conflict {
 		return nil
 	}
 	if p.claim.Instance != p.w.Instance {
-		return &Conflict{ClusterIDInUse, fmt.Sprintf("instance %s publishes %s under the cluster id %s; give one of the two clusters another id",
-			p.claim.Instance, p.want.Host, p.w.Cluster)}
+		return conflict(ClusterIDInUse, "instance %s publishes %s under the cluster id %s; give one of the two clusters another id",
+			p.claim.Instance, p.want.Host, p.w.Cluster)
 	}
 	if len(p.m.Sent) == 0 || p.m.Sent[joined(p.raw.Txt)] {
 		return nil
 	}
 	if p.claim.Generation >= p.m.Generation {
-		return &Conflict{ClusterIDInUse, fmt.Sprintf("somebody else wrote generation %d of %s under the cluster id %s; give one of the two clusters another id",
-			p.claim.Generation, p.want.Host, p.w.Cluster)}
+		return conflict(ClusterIDInUse,
+			"another writer has made generation %d of %s under the cluster id %s; give one of the two clusters another id",
+			p.claim.Generation, p.want.Host, p.w.Cluster)
 	}
 	p.note(ZoneRolledBack, "the zone has generation %d of %s, older than %d, which it had before; it is written again",
 		p.claim.Generation, p.want.Host, p.m.Generation)

@@ -15,8 +15,9 @@ import (
 func (p *planner) occupied() *Conflict {
 	for _, rr := range p.setOf(p.Origin, dns.TypeNS) {
 		if ns, ok := rr.(*dns.NS); ok && lower(ns.Ns) == p.want.Host {
-			return &Conflict{ConflictingName, fmt.Sprintf("%s is a name server of the zone, which would be without its address when the last cluster leaves; "+
-				"write its addresses by hand", p.want.Host)}
+			return conflict(ConflictingName,
+				"%s is a name server of the zone, which would be without its address when the last cluster leaves; "+
+					"write its addresses by hand", p.want.Host)
 		}
 	}
 	names := []string{p.want.Host}
@@ -28,7 +29,7 @@ func (p *planner) occupied() *Conflict {
 	}
 	for i, name := range names {
 		if c := p.cname(name); c != "" && i != 1 { // the cluster's own level may be a CNAME
-			return &Conflict{ConflictingName, fmt.Sprintf("%s is a CNAME to %s, and no address can be next to it; delete the CNAME", name, c)}
+			return conflict(ConflictingName, "%s is a CNAME to %s, and no address can be next to it; delete the CNAME", name, c)
 		}
 		if c := p.hidden(name); c != nil {
 			return c
@@ -45,13 +46,14 @@ func (p *planner) hidden(name string) *Conflict {
 		delegation := p.setOf(above, dns.TypeNS)
 		glue := above != name && slices.ContainsFunc(delegation, func(rr dns.RR) bool { return lower(rr.(*dns.NS).Ns) == name })
 		if len(delegation) > 0 && !glue {
-			return &Conflict{ConflictingName, fmt.Sprintf("%s is delegated to other name servers, and so is %s; delete the NS of %s, or publish the host in the zone below",
-				above, p.want.Host, above)}
+			return conflict(ConflictingName,
+				"%s is delegated to other name servers, and so is %s; delete the NS of %s, or publish the host in the zone below",
+				above, p.want.Host, above)
 		}
 		next, _ := dns.NextLabel(name, at)
 		at = next
 		if redirect := p.setOf(name[at:], dns.TypeDNAME); len(redirect) > 0 {
-			return &Conflict{ConflictingName, fmt.Sprintf("%s has a DNAME, which hides %s; delete the DNAME", name[at:], name)}
+			return conflict(ConflictingName, "%s has a DNAME, which hides %s; delete the DNAME", name[at:], name)
 		}
 	}
 	return nil
@@ -141,8 +143,8 @@ func (p *planner) room(want Publication) map[netip.Addr][]string {
 		if nowhere > 0 {
 			rest = fmt.Sprintf(", %d are nowhere", nowhere)
 		}
-		p.note(RRsetFull, "%s has as many addresses as the server takes, %d of one type; %d are left to edges%s. Raise max-records-per-type on BIND",
-			want.Host, p.w.Limit, n-nowhere, rest)
+		p.note(RRsetFull, "%s has as many addresses as the server takes, %d of one type; %d are left to edges%s. "+
+			"Raise max-records-per-type on BIND", want.Host, p.w.Limit, n-nowhere, rest)
 	}
 	return places
 }

@@ -145,7 +145,8 @@ func (p *planner) change() {
 		slices.Sort(all)
 		all = slices.DeleteFunc(slices.Compact(all), func(g string) bool { return g == "" })
 		if len(all) > 1 {
-			p.note(ConflictingDefault, "%s are each called the default region of %s; edges take %s until one is left", strings.Join(all, ", "), p.want.Host, all[0])
+			p.note(ConflictingDefault, "%s are each called the default region of %s; edges take %s until one is left",
+				strings.Join(all, ", "), p.want.Host, all[0])
 		}
 	}
 	p.noteForeign()
@@ -159,7 +160,8 @@ func (p *planner) change() {
 		}
 		p.withdraw(a, ref, places[a])
 	}
-	p.dropOwn(slices.DeleteFunc(slices.Clone(want.Addresses), func(a netip.Addr) bool { return !slices.Contains(places[a], own) }), want.Target)
+	kept := slices.DeleteFunc(slices.Clone(want.Addresses), func(a netip.Addr) bool { return !slices.Contains(places[a], own) })
+	p.dropOwn(kept, want.Target)
 
 	p.addStrategy()
 	p.add(want, places)
@@ -179,8 +181,8 @@ func (p *planner) noteForeign() {
 	foreign, _ := p.before()
 	foreign = slices.DeleteFunc(foreign, func(a netip.Addr) bool { return p.want.Adopt && slices.Contains(p.want.Addresses, a) })
 	if len(foreign) > 0 {
-		p.note(ForeignAddresses, "%s has %s, which no cluster wrote; they stay when the clusters leave. To make them the clusters' own, publish them with adopt: true, "+
-			"or delete them", p.want.Host, strings.Trim(fmt.Sprint(foreign), "[]"))
+		p.note(ForeignAddresses, "%s has %s, which no cluster wrote; they stay when the clusters leave. "+
+			"To make them the clusters' own, publish them with adopt: true, or delete them", p.want.Host, strings.Trim(fmt.Sprint(foreign), "[]"))
 	}
 }
 
@@ -205,8 +207,8 @@ func (p *planner) addStrategy() {
 func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 	full := func(name string) bool {
 		if p.w.Limit > 0 && len(p.setOf(name, dns.TypeTXT)) >= p.w.Limit {
-			p.step.Conflict = &Conflict{RRsetFull, fmt.Sprintf("%s has %d TXT RRs, as many as the server takes; raise max-records-per-type on BIND",
-				name, p.w.Limit)}
+			p.step.Conflict = conflict(RRsetFull, "%s has %d TXT RRs, as many as the server takes; raise max-records-per-type on BIND",
+				name, p.w.Limit)
 			return true
 		}
 		return false
@@ -253,7 +255,8 @@ func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 		}
 	}
 	own := p.level(want.Host, p.w.Cluster)
-	if old := p.setOf(own, dns.TypeCNAME); want.Target != "" && (len(old) == 0 || p.cname(own) != want.Target || old[0].Header().Ttl != p.ttl) {
+	old := p.setOf(own, dns.TypeCNAME)
+	if want.Target != "" && (len(old) == 0 || p.cname(own) != want.Target || old[0].Header().Ttl != p.ttl) {
 		if p.cname(own) == want.Target {
 			p.deleteSet(own, dns.TypeCNAME)
 		}

@@ -57,8 +57,8 @@ func (p *Publisher) plan(try int) []*job {
 			h.status.Generation = st.Next
 			p.done(h, now)
 		case p.gone(h, try, now):
-			p.report(h, &zone.Conflict{Reason: RecordsMissing, Message: fmt.Sprintf("somebody takes the records of %s away; they are written again at %s",
-				name, h.next.Format(time.TimeOnly))})
+			p.report(h, &zone.Conflict{Reason: RecordsMissing, Message: fmt.Sprintf(
+				"another program deletes the records of %s; they are written again at %s", name, h.next.Format(time.TimeOnly))})
 		case now.Before(h.next):
 		case now.Before(p.ailing.until):
 			p.wait(h)

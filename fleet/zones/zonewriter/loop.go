@@ -106,7 +106,8 @@ func jitter(try int) time.Duration {
 func (p *Publisher) refresh(ctx context.Context, serialFirst bool) bool {
 	whole := p.state == nil || !time.Now().Before(p.next.whole)
 	state, err := p.read(ctx, whole, serialFirst)
-	for try := 0; rfc2136.KindOf(err) == rfc2136.ServerFailed && try < tries; try++ { // BIND answers the eleventh concurrent transfer with SERVFAIL
+	// BIND answers the eleventh concurrent transfer with SERVFAIL.
+	for try := 0; rfc2136.KindOf(err) == rfc2136.ServerFailed && try < tries; try++ {
 		p.o.Metrics.retry(p.o.Zone, string(rfc2136.ServerFailed))
 		tick.Pause(ctx, jitter(try))
 		state, err = p.read(ctx, whole, serialFirst)

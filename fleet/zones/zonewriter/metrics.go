@@ -17,12 +17,14 @@ type Metrics struct {
 // NewMetrics registers the metrics of all publishers.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "neardns", Name: "zone_" + name, Help: help}, append([]string{"zone"}, labels...))
+		o := prometheus.CounterOpts{Namespace: "neardns", Name: "zone_" + name, Help: help}
+		c := prometheus.NewCounterVec(o, append([]string{"zone"}, labels...))
 		reg.MustRegister(c)
 		return c
 	}
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "neardns", Name: "zone_" + name, Help: help}, append([]string{"zone"}, labels...))
+		o := prometheus.GaugeOpts{Namespace: "neardns", Name: "zone_" + name, Help: help}
+		g := prometheus.NewGaugeVec(o, append([]string{"zone"}, labels...))
 		reg.MustRegister(g)
 		return g
 	}

@@ -32,9 +32,11 @@ type Options struct {
 	Key      func() rfc2136.Key
 	Identity zone.Identity
 
-	Heartbeat time.Duration         // how often the heartbeat changes, ± 20 %; 0: there is no heartbeat, so other clusters cannot detect that this one is dead
-	Remove    bool                  // remove dead clusters
-	Works     func(zone.Claim) bool // reports whether an address of a dead cluster passes its health check; nil: clusters with a health check stay
+	// Heartbeat is how often the heartbeat changes, ± 20 %. 0: there is none, so other clusters cannot detect that this one is dead.
+	Heartbeat time.Duration
+	Remove    bool // remove dead clusters
+	// Works reports whether an address of a dead cluster passes its health check; nil: clusters with a health check stay.
+	Works func(zone.Claim) bool
 
 	Poll     time.Duration // between queries for the serial, ± 20 %; 0: 5 s, or Heartbeat/3; longer if reads are expensive
 	Validate time.Duration // interval between reads of the whole zone, ± 20 %; 0: 15 min
@@ -198,7 +200,8 @@ func (p *Publisher) want(pub zone.Publication) {
 	}
 	h.want = pub
 	h.set++
-	h.status = Status{Host: pub.Host, Generation: h.status.Generation, Writes: h.status.Writes, Messages: h.status.Messages, Held: h.status.Held}
+	old := &h.status
+	h.status = Status{Host: pub.Host, Generation: old.Generation, Writes: old.Writes, Messages: old.Messages, Held: old.Held}
 	p.o.Metrics.spec(p.o.Zone)
 	p.wake.Send()
 }

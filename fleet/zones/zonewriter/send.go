@@ -236,8 +236,8 @@ func (p *Publisher) verify(jobs []*job) {
 		}
 		h.drops++
 		h.next = time.Now().Add(p.later(h.drops - 1))
-		p.report(h, &zone.Conflict{Reason: NotPermitted, Message: fmt.Sprintf("the server said that it took the change, and left out %s; allow the key to write it",
-			strings.Join(left[:min(len(left), 5)], ", "))})
+		p.report(h, &zone.Conflict{Reason: NotPermitted, Message: fmt.Sprintf("the server accepted the change without %s; "+
+			"allow the key to write it", strings.Join(left[:min(len(left), 5)], ", "))})
 	}
 	p.tell()
 }

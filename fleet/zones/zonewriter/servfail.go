@@ -143,6 +143,6 @@ func (p *Publisher) planned(w zone.Writer, m zone.Memory, want zone.Publication,
 
 // wait reports that a host waits because the server accepts no message. The mutex is held.
 func (p *Publisher) wait(h *host) {
-	p.report(h, &zone.Conflict{Reason: zone.Reason(rfc2136.ServerFailed), Message: fmt.Sprintf("%v, and to a heartbeat, too; it is tried again at %s",
-		p.ailing.err, p.ailing.until.Format(time.TimeOnly))})
+	p.report(h, &zone.Conflict{Reason: zone.Reason(rfc2136.ServerFailed), Message: fmt.Sprintf(
+		"%v, and to a heartbeat, too; it is tried again at %s", p.ailing.err, p.ailing.until.Format(time.TimeOnly))})
 }

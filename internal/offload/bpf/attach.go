@@ -138,7 +138,8 @@ func filter(index, fd int, w way) *netlink.BpfFilter {
 }
 
 func clsactQdisc(index int) *netlink.Clsact {
-	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
+	attrs := netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}
+	return &netlink.Clsact{QdiscAttrs: attrs}
 }
 
 func (l *Level) clsact(index int) error {

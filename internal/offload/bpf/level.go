@@ -200,7 +200,8 @@ func (l *Level) pin(o Options) error {
 		return err
 	}
 	if err := spec.LoadAndAssign(&l.objects, nil); errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("load the program: %w: it takes CAP_BPF and CAP_PERFMON, and before Linux 5.11 CAP_SYS_RESOURCE or 8 MiB of locked memory", err)
+		return fmt.Errorf("load the program: %w: it takes CAP_BPF and CAP_PERFMON, "+
+			"and before Linux 5.11 CAP_SYS_RESOURCE or 8 MiB of locked memory", err)
 	} else if err != nil {
 		return fmt.Errorf("load the program: %w", err)
 	}

@@ -114,7 +114,8 @@ func (l *Level) Test() (err error) {
 			err = errors.Join(err, l.unserve(netip.AddrPortFrom(server, dnsPort)))
 		}
 	}()
-	a := Answer{Group: trialGroup, Generation: l.control.Generation, Key: key, Entry: entry, Expires: Now(), Until: Now(), FixedTTL: ttl, Series: trialSeries}
+	a := Answer{Group: trialGroup, Generation: l.control.Generation, Series: trialSeries,
+		Key: key, Entry: entry, Expires: Now(), Until: Now(), FixedTTL: ttl}
 	if err := l.put(&a); err != nil {
 		return err
 	}

@@ -124,7 +124,8 @@ func EnsureAccepts(addresses []netip.Addr, legacy bool) (added string, err error
 		}
 		added, err := addAccepts(p, want)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: could not add the ACCEPT rules (%w): accept udp and tcp port 53 for %s there yourself", p, err, steer.JoinAddrs(want, ", ")))
+			errs = append(errs, fmt.Errorf("%s: could not add the ACCEPT rules (%w): accept udp and tcp port 53 for %s there yourself",
+				p, err, steer.JoinAddrs(want, ", ")))
 		} else if added {
 			done = append(done, "rules for "+p.String())
 		}

@@ -141,7 +141,8 @@ func (t *Hairpin) rules(is4 bool, clusterDNS []netip.Addr, own bool) (changed bo
 		case h.isOurs(), h.hasSingleAddress() && about(h.routingRule):
 			// Removed before ours are added: of two rules that differ in protocol alone the kernel accepts only one.
 		case about(h.routingRule):
-			strangers = append(strangers, fmt.Errorf("%s of another program applies to neardns's packets: give it a priority outside %d to %d", h.routingRule, filterRule, loopRule))
+			strangers = append(strangers, fmt.Errorf("%s of another program applies to neardns's packets: give it a priority outside %d to %d",
+				h.routingRule, filterRule, loopRule))
 			continue
 		default:
 			continue
@@ -297,7 +298,8 @@ func (t *Hairpin) routes(is4 bool, clusterDNS []netip.Addr) (changed bool, err e
 		if !is4 {
 			r.Scope = netlink.SCOPE_UNIVERSE // IPv6 routes have none
 		}
-		have, err := t.nl.RouteListFiltered(family(is4), r, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST|netlink.RT_FILTER_OIF|netlink.RT_FILTER_PROTOCOL)
+		const same = netlink.RT_FILTER_TABLE | netlink.RT_FILTER_DST | netlink.RT_FILTER_OIF | netlink.RT_FILTER_PROTOCOL
+		have, err := t.nl.RouteListFiltered(family(is4), r, same)
 		if err != nil {
 			return changed, fmt.Errorf("list routes: %w", err)
 		}

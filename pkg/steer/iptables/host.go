@@ -195,7 +195,8 @@ func (h host) probe(source netip.Addr) string {
 // raw is the switch for UDP, before connection tracking: delivered packets are not tracked, and all others go on to the nat
 // table.
 func (h host) raw() []chain {
-	pre := chain{table: "raw", name: preroutingChain, from: []jump{{base: "PREROUTING", before: h.untracked()}}, rules: []string{"-i lo -j RETURN"}}
+	from := []jump{{base: "PREROUTING", before: h.untracked()}}
+	pre := chain{table: "raw", name: preroutingChain, from: from, rules: []string{"-i lo -j RETURN"}}
 	if h.own {
 		pre.rules = append(pre.rules, "-i "+steer.HairpinIn+" "+ownMark()+" -j MARK --set-mark 0x0")
 	}
@@ -296,14 +297,16 @@ func (h host) rawOutput() chain {
 	for _, p := range h.served {
 		c.rules = append(c.rules, fromPort53(p.address, "udp")+" -j CT --notrack")
 		if h.own {
-			c.rules = append(c.rules, fromPort53(p.address, "tcp")+" -j ACCEPT", toPort53(p.address, "udp")+" -j "+ownChain, toPort53(p.address, "tcp")+" -j "+ownChain)
+			c.rules = append(c.rules, fromPort53(p.address, "tcp")+" -j ACCEPT",
+				toPort53(p.address, "udp")+" -j "+ownChain, toPort53(p.address, "tcp")+" -j "+ownChain)
 		}
 	}
 	for _, a := range h.onLink {
 		// This includes the node's own processes except for the agent, which queries this address as its last resort.
 		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
 			c.rules = append(c.rules,
-				toPort53(a, p.String())+fmt.Sprintf(" -m mark ! --mark %#x -m recent --rcheck --seconds %d --name %s --rdest -j CT --notrack", steer.Mark, h.seconds, list(p, h.is4)),
+				fmt.Sprintf("%s -m mark ! --mark %#x -m recent --rcheck --seconds %d --name %s --rdest -j CT --notrack",
+					toPort53(a, p.String()), steer.Mark, h.seconds, list(p, h.is4)),
 				fromPort53(a, p.String())+" -j CT --notrack")
 			if h.own {
 				c.rules = append(c.rules, toPort53(a, p.String())+" -j ACCEPT")
@@ -323,7 +326,8 @@ func (h host) nat() []chain {
 			back.rules = append(back.rules, p.toKubeDNS()...)
 		}
 	}
-	choose := chain{table: "nat", name: fallbackChain, from: []jump{{base: "PREROUTING", before: h.translated()}}, rules: slices.Concat([]string{
+	choose := chain{table: "nat", name: fallbackChain, from: []jump{{base: "PREROUTING", before: h.translated()}}}
+	choose.rules = slices.Concat([]string{
 		"-i lo -j RETURN",
 	}, h.skipUplinkServices("RETURN"), []string{
 		h.probe(steer.ProofSource(h.is4)) + " -g " + giveBackChain,
@@ -332,7 +336,7 @@ func (h host) nat() []chain {
 		"-p tcp -m tcp --dport 53 " + h.lease(steer.TCP) + " -j " + h.tracked(),
 	}, h.toCeded("tcp", "-g "+giveBackChain, "-j ACCEPT"), []string{
 		"-g " + giveBackChain,
-	})}
+	})
 	// A pod keeps its source address in the hairpin: with a shared one, all pods would share its ports, and one pod could use
 	// them up.
 	post := chain{table: "nat", name: postroutingChain, from: []jump{{base: "POSTROUTING"}}}
@@ -353,7 +357,8 @@ func (h host) nat() []chain {
 	// address that is not on the bridge comes to the host. Each pod keeps one address of the range.
 	first, last := steer.HairpinSources(h.is4)
 	for _, b := range h.bridges {
-		post.rules = append(post.rules, fmt.Sprintf("-o %s -m connmark --mark %#x/%#x -j SNAT --to-source %s-%s --persistent", b, steer.AnswerMark, steer.MarkMask, first, last))
+		post.rules = append(post.rules, fmt.Sprintf("-o %s -m connmark --mark %#x/%#x -j SNAT --to-source %s-%s --persistent",
+			b, steer.AnswerMark, steer.MarkMask, first, last))
 	}
 	for _, a := range h.onLink {
 		// By the time kube-proxy has translated a packet that the node itself sent there, it has this address as its source as

@@ -127,7 +127,8 @@ func (h host) ownNAT() []chain {
 // after all, or the Service was deleted. While there is a Service, kube-proxy's translation is the fallback and needs nothing
 // of neardns, not even the hairpin, which would be missing if rules are saved and restored at boot.
 func (h host) untranslated() []chain {
-	c := chain{table: "nat", name: untranslated, from: []jump{{base: "PREROUTING", last: true}}, rules: append([]string{"-i lo -j RETURN"}, h.skipUplinkServices("RETURN")...)}
+	c := chain{table: "nat", name: untranslated, from: []jump{{base: "PREROUTING", last: true}}}
+	c.rules = append([]string{"-i lo -j RETURN"}, h.skipUplinkServices("RETURN")...)
 	if h.own {
 		c.from = append(c.from, jump{base: "OUTPUT", last: true})
 	}

@@ -31,14 +31,10 @@ func (b *Iptables) hasRoutes() (bool, error) {
 // families of these addresses, without addresses for both. The error names program and rule and wraps steer.ErrNotSupported. If
 // other programs were in the way, so that the result is unknown, Busy is true for it.
 func (b *Iptables) Supported(addrs ...netip.Addr) error {
-	addr := netip.MustParseAddr
-	redirects := []steer.Redirect{
-		{ClusterDNS: addr("192.0.2.1"), Steering: addr("192.0.2.2")}, {ClusterDNS: addr("2001:db8::1"), Steering: addr("2001:db8::2")},
-	}
-	locals := []steer.Local{{Address: addr("192.0.2.3"), ClusterDNS: addr("192.0.2.1")}, {Address: addr("2001:db8::3"), ClusterDNS: addr("2001:db8::1")}}
-	ceded := []netip.Addr{locals[0].Address, locals[1].Address}
+	h := steer.Example()
+	h.Ceded, h.Uplinks = []netip.Addr{h.Locals[0].Address, h.Locals[1].Address}, []string{"eth0"}
 	var errs []error
-	for _, s := range hosts(steer.Host{Redirects: redirects, Locals: locals, OwnLocals: true, Ceded: ceded, Uplinks: []string{"eth0"}}, false) {
+	for _, s := range hosts(h, false) {
 		if len(addrs) > 0 && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is4() == s.is4 }) {
 			continue
 		}

@@ -76,7 +76,8 @@ func Find(nsFD int) ([]Variant, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("neither %s nor %s is installed on this node (in a container: in the agent's image): %w", NFT, Legacy, exec.ErrNotFound)
+		return nil, fmt.Errorf("neither %s nor %s is installed on this node (in a container: in the agent's image): %w",
+			NFT, Legacy, exec.ErrNotFound)
 	}
 	slices.SortStableFunc(out, func(a, c Variant) int { return points[c] - points[a] })
 	return out, nil

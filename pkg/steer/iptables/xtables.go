@@ -168,7 +168,8 @@ func parseEntries(is4 bool, info, entries []byte) (legacyTable, error) {
 				return errShape
 			}
 			to = standardVerdict(int32(binary.NativeEndian.Uint32(target[targetHead:])), begins) //nolint:gosec // signed in the kernel
-			clear(target[targetHead : targetHead+4])                                             // a jump is an offset, which changes with other programs' rules
+			// A jump is an offset, which changes with other programs' rules.
+			clear(target[targetHead : targetHead+4])
 		}
 		out.rules = append(out.rules, legacyRule{chain: chain, target: to, entry: e})
 		return nil

@@ -27,7 +27,9 @@ func Header(family byte, resource uint16) []byte {
 }
 
 // Request sends one request and returns the kernel's replies; none if the object does not exist.
-func Request(conn *netlink.Conn, family byte, what string, kind uint16, flags netlink.HeaderFlags, attributes ...netlink.Attribute) ([]netlink.Message, error) {
+func Request(
+	conn *netlink.Conn, family byte, what string, kind uint16, flags netlink.HeaderFlags, attributes ...netlink.Attribute,
+) ([]netlink.Message, error) {
 	attrs, err := netlink.MarshalAttributes(attributes)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)

@@ -40,8 +40,9 @@ const (
 )
 
 func hostCounters() []string {
-	return []string{steer.CounterDeliveredUDP, steer.CounterDeliveredTCP, steer.CounterHeardUDP, steer.CounterHeardTCP, steer.CounterFallbackUDP, steer.CounterFallbackTCP,
-		steer.CounterProbe, steer.CounterHostUDP, steer.CounterHostTCP, steer.CounterUplink, steer.CounterStranger, steer.CounterLeaseRenewal}
+	return []string{steer.CounterDeliveredUDP, steer.CounterDeliveredTCP, steer.CounterHeardUDP, steer.CounterHeardTCP,
+		steer.CounterFallbackUDP, steer.CounterFallbackTCP, steer.CounterProbe,
+		steer.CounterHostUDP, steer.CounterHostTCP, steer.CounterUplink, steer.CounterStranger, steer.CounterLeaseRenewal}
 }
 
 // renderHost makes the host table. Addresses are in sets and maps where possible, so that the chains are the same on every node
@@ -164,6 +165,7 @@ func (hf hostFamily) sets() []set {
 			answer.elements = append(answer.elements, mapElement(r.Steering, r.ClusterDNS))
 		}
 	}
+	linkAndAddr := []nftables.SetDatatype{nftables.TypeIFIndex, hf.addrType}
 	exempt := set{name: hf.name("exempt"), key: addr, contents: atLeast}
 	for _, a := range hf.exempt {
 		if a.Is4() == hf.is4() {
@@ -177,7 +179,7 @@ func (hf hostFamily) sets() []set {
 		{name: hf.name("drain"), key: addr, contents: dynamic, size: leaseBound},
 		{name: hf.name("fallback_conn"), key: conn, contents: dynamic, timeout: connMemory, size: connBound},
 		{name: hf.name("host_conn"), key: conn, contents: dynamic, timeout: connMemory, size: connBound},
-		{name: hf.name("home"), key: []nftables.SetDatatype{nftables.TypeIFIndex, hf.addrType}, contents: dynamic, timeout: homeMemory, size: homeBound},
+		{name: hf.name("home"), key: linkAndAddr, contents: dynamic, timeout: homeMemory, size: homeBound},
 	}, hf.evidenceSets()...)
 }
 
@@ -232,7 +234,8 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 		f.rule().update(connKey, conn).end(),
 		otherwise,
 	})}
-	deliverUDP := chain{name: hf.name("deliver_udp"), rules: append(hf.recordDelivery(), f.rule().count(steer.CounterDeliveredUDP).notrack().accept())}
+	deliverUDP := chain{name: hf.name("deliver_udp"), rules: append(hf.recordDelivery(),
+		f.rule().count(steer.CounterDeliveredUDP).notrack().accept())}
 	deliverTCP := chain{name: hf.name("deliver_tcp"), rules: append(hf.recordDelivery(),
 		// If a source port fell back before and is used again now, it belongs to the agent.
 		f.rule().remove(connKey, conn).end(),

@@ -14,7 +14,9 @@ import (
 )
 
 // request sends one request about the neardns table and returns the kernel's replies; none if the object does not exist.
-func (n *Nftables) request(what string, kind uint16, flags netlink.HeaderFlags, attributes ...netlink.Attribute) ([]netlink.Message, error) {
+func (n *Nftables) request(
+	what string, kind uint16, flags netlink.HeaderFlags, attributes ...netlink.Attribute,
+) ([]netlink.Message, error) {
 	return nfnetlink.Request(n.conn, inet, what, kind, flags, attributes...)
 }
 

@@ -261,14 +261,13 @@ func (n *Nftables) IsUplink(name string) (bool, error) {
 // committed. The error wraps ErrNotSupported and names what is missing as precisely as the kernel does. Both families are in
 // one table, so the result does not depend on the addresses.
 func (n *Nftables) Supported(...netip.Addr) error {
-	addr := netip.MustParseAddr
-	redirects := []steer.Redirect{{ClusterDNS: addr("192.0.2.1"), Steering: addr("192.0.2.2")}, {ClusterDNS: addr("2001:db8::1"), Steering: addr("2001:db8::2")}}
-	locals := []steer.Local{{Address: addr("192.0.2.3"), ClusterDNS: addr("192.0.2.1")}, {Address: addr("2001:db8::3"), ClusterDNS: addr("2001:db8::1")}}
+	host := steer.Example()
+	host.InterceptNode, host.HealthPort, host.Secret = true, 8080, 1
 	var errs []error
 	for _, part := range []struct {
 		name string
 		rs   steer.Ruleset
-	}{{"pod table", steer.Pod{Redirects: redirects}}, {"host table", steer.Host{Redirects: redirects, Locals: locals, InterceptNode: true, OwnLocals: true, HealthPort: 8080, Secret: 1}}} {
+	}{{"pod table", steer.Pod{Redirects: host.Redirects}}, {"host table", host}} {
 		b := batch{table: steer.TableName + "-scratch"}
 		b.complete(render(part.rs), loaded{})
 		if err := b.rehearse(n.conn); err != nil {
@@ -294,11 +293,11 @@ func (n *Nftables) retry(what string, f func() error) error {
 		} else if errors.As(err, &drift) {
 			return err
 		}
-		if !hasErrno(err, unix.EINTR) && !hasErrno(err, unix.EAGAIN) && !hasErrno(err, unix.ENOENT) && !hasErrno(err, unix.EEXIST) && !hasErrno(err, unix.EBUSY) {
+		if !hasErrno(err, unix.EINTR, unix.EAGAIN, unix.ENOENT, unix.EEXIST, unix.EBUSY) {
 			break
 		}
 	}
-	if hasErrno(err, unix.EOPNOTSUPP) || hasErrno(err, unix.EPROTONOSUPPORT) || hasErrno(err, unix.EAFNOSUPPORT) {
+	if hasErrno(err, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT) {
 		return fmt.Errorf("%s: %w: %w", what, steer.ErrNotSupported, err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
@@ -313,9 +312,11 @@ func retried[T any](n *Nftables, what string, f func() (T, error)) (out T, err e
 	return out, err
 }
 
-// hasErrno also finds an errno that google/nftables v0.3.0 has flattened to text.
-func hasErrno(err error, errno syscall.Errno) bool {
-	return errors.Is(err, errno) || err != nil && strings.HasSuffix(err.Error(), errno.Error())
+// hasErrno reports whether the error is one of these. It also finds an errno that google/nftables v0.3.0 has flattened to text.
+func hasErrno(err error, errnos ...syscall.Errno) bool {
+	return err != nil && slices.ContainsFunc(errnos, func(errno syscall.Errno) bool {
+		return errors.Is(err, errno) || strings.HasSuffix(err.Error(), errno.Error())
+	})
 }
 
 // Counters reads the table's named counters.

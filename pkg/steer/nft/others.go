@@ -35,7 +35,8 @@ func Others(nsFD int) ([]Chain, error) {
 		return nil, fmt.Errorf("open nftables socket: %w", err)
 	}
 	var out []Chain
-	for family, name := range map[nftables.TableFamily]string{nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet"} {
+	names := map[nftables.TableFamily]string{nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet"}
+	for family, name := range names {
 		chains, err := conn.ListChainsOfTableFamily(family)
 		if err != nil {
 			return nil, fmt.Errorf("list chains: %w", err)

@@ -91,7 +91,9 @@ func (hf hostFamily) healthProbes() []rule {
 	}
 	var rules []rule
 	for _, l := range hf.locals {
-		rules = append(rules, hf.rule().dport(steer.TCP, hf.health).daddr(l.Address).notrack().end(), hf.rule().sport(steer.TCP, hf.health).saddr(l.Address).notrack().end())
+		rules = append(rules,
+			hf.rule().dport(steer.TCP, hf.health).daddr(l.Address).notrack().end(),
+			hf.rule().sport(steer.TCP, hf.health).saddr(l.Address).notrack().end())
 	}
 	return rules
 }

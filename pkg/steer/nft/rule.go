@@ -54,8 +54,10 @@ func (f *family) is4() bool { return f.size == 4 }
 
 func families() [2]*family {
 	return [2]*family{
-		{suffix: "4", word: "ip", nfproto: unix.NFPROTO_IPV4, addrType: nftables.TypeIPAddr, saddr: 12, daddr: 16, size: 4, csumType: expr.CsumTypeInet, csumOffset: 10},
-		{suffix: "6", word: "ip6", nfproto: unix.NFPROTO_IPV6, addrType: nftables.TypeIP6Addr, saddr: 8, daddr: 24, size: 16, csumType: expr.CsumTypeNone},
+		{suffix: "4", word: "ip", nfproto: unix.NFPROTO_IPV4, addrType: nftables.TypeIPAddr,
+			saddr: 12, daddr: 16, size: 4, csumType: expr.CsumTypeInet, csumOffset: 10},
+		{suffix: "6", word: "ip6", nfproto: unix.NFPROTO_IPV6, addrType: nftables.TypeIP6Addr,
+			saddr: 8, daddr: 24, size: 16, csumType: expr.CsumTypeNone},
 	}
 }
 
@@ -112,11 +114,15 @@ func (b *ruleBuilder) needL4(p steer.Protocol) *ruleBuilder {
 }
 
 func (b *ruleBuilder) network(offset, register uint32) *expr.Payload {
-	return &expr.Payload{OperationType: expr.PayloadLoad, DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: b.fam.size}
+	return load(expr.PayloadBaseNetworkHeader, offset, b.fam.size, register)
 }
 
 func transport(offset, length, register uint32) *expr.Payload {
-	return &expr.Payload{OperationType: expr.PayloadLoad, DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: length}
+	return load(expr.PayloadBaseTransportHeader, offset, length, register)
+}
+
+func load(header expr.PayloadBase, offset, length, register uint32) *expr.Payload {
+	return &expr.Payload{OperationType: expr.PayloadLoad, DestRegister: register, Base: header, Offset: offset, Len: length}
 }
 
 func (b *ruleBuilder) nfproto() *ruleBuilder {
@@ -188,7 +194,8 @@ func (b *ruleBuilder) iif(name string) *ruleBuilder {
 }
 
 func (b *ruleBuilder) oifNot(name string) *ruleBuilder {
-	return b.textf("oifname != %q", name).add(&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: reg1}, &expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: ifname(name)})
+	return b.textf("oifname != %q", name).add(&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: reg1},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: ifname(name)})
 }
 
 // stranger matches a source if no route leads to it by the link that the packet came in on (RFC 3704, section 2.2), unless the
@@ -246,12 +253,14 @@ func (b *ruleBuilder) root() *ruleBuilder {
 }
 
 func (b *ruleBuilder) mark(mark uint32) *ruleBuilder {
-	return b.textf("meta mark 0x%08x", mark).add(&expr.Meta{Key: expr.MetaKeyMARK, Register: reg1}, equals(binary.NativeEndian.AppendUint32(nil, mark)))
+	return b.textf("meta mark 0x%08x", mark).add(&expr.Meta{Key: expr.MetaKeyMARK, Register: reg1},
+		equals(binary.NativeEndian.AppendUint32(nil, mark)))
 }
 
 func (b *ruleBuilder) replyInZone(zone uint16) *ruleBuilder {
 	const directionReply = 1 // IP_CT_DIR_REPLY
-	b.textf("ct direction reply ct original zone %d", zone).add(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: reg1}, equals([]byte{directionReply}))
+	b.textf("ct direction reply ct original zone %d", zone)
+	b.add(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: reg1}, equals([]byte{directionReply}))
 	b.ops = append(b.ops, op{zone: zoneLoad})
 	return b.add(equals(binary.NativeEndian.AppendUint16(nil, zone)))
 }
@@ -259,7 +268,8 @@ func (b *ruleBuilder) replyInZone(zone uint16) *ruleBuilder {
 // write stores register 1 as an address. The kernel updates the IP header's checksum and the pseudo-header part of the
 // transport checksum; in later fragments, which have no transport checksum, only the former (Linux 5.18, stable 5.10.113).
 func (b *ruleBuilder) write(offset uint32) *expr.Payload {
-	return &expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: reg1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: b.fam.size,
+	return &expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: reg1,
+		Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: b.fam.size,
 		CsumType: b.fam.csumType, CsumOffset: b.fam.csumOffset, CsumFlags: unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR}
 }
 

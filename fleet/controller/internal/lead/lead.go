@@ -49,8 +49,9 @@ func New(config *rest.Config, o Options) (manager.Manager, error) {
 		return nil, err
 	}
 	m, err := ctrl.NewManager(config, manager.Options{
-		Scheme: scheme, LeaderElection: true, LeaderElectionID: o.Lease, LeaderElectionNamespace: o.Namespace, LeaderElectionReleaseOnCancel: true,
-		LeaseDuration: &leaseDuration, RenewDeadline: &renewDeadline, RetryPeriod: &retryPeriod,
+		Scheme: scheme, LeaderElection: true, LeaderElectionID: o.Lease, LeaderElectionNamespace: o.Namespace,
+		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 &leaseDuration, RenewDeadline: &renewDeadline, RetryPeriod: &retryPeriod,
 		HealthProbeBindAddress: o.Health,
 		Metrics:                metricsserver.Options{BindAddress: o.Metrics},
 		Cache:                  cache.Options{ByObject: o.Objects},

@@ -17,10 +17,12 @@ type Metrics struct {
 func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "neardns_placement_nodes",
-			Help: "Nodes by state: all that can run a cache; eligible, to run one; ready, eligible with a Ready cache; excluded, with the label; entering and leaving, on their way."},
+			Help: "Nodes by state: all that can run a cache; eligible, to run one; ready, eligible with a Ready cache; " +
+				"excluded, with the label; entering and leaving, on their way."},
 			[]string{"state"}),
 		conditions: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "neardns_placement_condition",
-			Help: "1 for the reason that each condition of the NodeDNS has now, 0 for its other reasons; all 0 without a NodeDNS."}, []string{"type", "reason"}),
+			Help: "1 for the reason that each condition of the NodeDNS has now, 0 for its other reasons; all 0 without a NodeDNS."},
+			[]string{"type", "reason"}),
 		labels: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "neardns_placement_label_changes_total",
 			Help: "Nodes whose label was set (exclude) or taken away (include)."}, []string{"change"}),
 	}

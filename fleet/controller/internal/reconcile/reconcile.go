@@ -61,7 +61,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 		return ctrl.Result{}, fmt.Errorf("read the NodeDNS: %w", err)
 	default:
 		object = r.asWritten(object)
-		want = placement.Want{Spec: &object.Spec.NodePlacement, Last: object.Status.Accepted, Late: unfinishedFor(object, looked) > placement.Deadline}
+		late := unfinishedFor(object, looked) > placement.Deadline
+		want = placement.Want{Spec: &object.Spec.NodePlacement, Last: object.Status.Accepted, Late: late}
 	}
 	d := placement.Decide(cluster, want)
 	r.Metrics.set(&d, object != nil)
@@ -108,7 +109,9 @@ func pointers[T any](items []T) []*T {
 
 // change writes labels, those of entering nodes first. If a change fails, it is retried after the cluster was read again. A node whose
 // change the API server refuses, because of a webhook or because another program keeps writing the node, delays no other node.
-func (r *Reconciler) change(ctx context.Context, nodes map[string]*corev1.Node, d *placement.Decision, looked time.Time, object *v1alpha1.NodeDNS) (ctrl.Result, error) {
+func (r *Reconciler) change(
+	ctx context.Context, nodes map[string]*corev1.Node, d *placement.Decision, looked time.Time, object *v1alpha1.NodeDNS,
+) (ctrl.Result, error) {
 	var refused []error
 	for _, name := range d.Include {
 		if err := r.label(ctx, nodes[name], false); apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
@@ -192,7 +195,8 @@ func (r *Reconciler) report(ctx context.Context, object *v1alpha1.NodeDNS, d *pl
 	}
 	r.written = object.DeepCopy()
 	for _, c := range d.Conditions {
-		if before := meta.FindStatusCondition(old.Conditions, c.Type); before != nil && before.Reason == c.Reason && before.ObservedGeneration == object.Generation {
+		before := meta.FindStatusCondition(old.Conditions, c.Type)
+		if before != nil && before.Reason == c.Reason && before.ObservedGeneration == object.Generation {
 			continue
 		}
 		kind := corev1.EventTypeNormal

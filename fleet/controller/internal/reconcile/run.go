@@ -40,7 +40,8 @@ type Options struct {
 // Run leads, or waits to lead, until ctx ends. If it loses the lead it returns an error, and the program must exit.
 func Run(ctx context.Context, config *rest.Config, o Options) error {
 	here := map[string]cache.Config{o.Namespace: {}}
-	m, err := lead.New(config, lead.Options{Lease: lease, Namespace: o.Namespace, Metrics: o.Metrics, Health: o.Health, Kinds: kinds, Log: o.Log,
+	m, err := lead.New(config, lead.Options{
+		Lease: lease, Namespace: o.Namespace, Metrics: o.Metrics, Health: o.Health, Kinds: kinds, Log: o.Log,
 		Objects: map[client.Object]cache.ByObject{
 			&corev1.Node{}: {Transform: slim},
 			&corev1.Pod{}:  {Transform: slim, Namespaces: here, Label: k8slabels.SelectorFromSet(k8slabels.Set{"app.kubernetes.io/name": o.Cache})},
@@ -79,7 +80,8 @@ func slim(object any) (any, error) {
 				ready = append(ready, corev1.NodeCondition{Type: c.Type, Status: c.Status})
 			}
 		}
-		return &corev1.Node{ObjectMeta: identity(o), Spec: corev1.NodeSpec{Taints: o.Spec.Taints}, Status: corev1.NodeStatus{Conditions: ready}}, nil
+		return &corev1.Node{ObjectMeta: identity(o), Spec: corev1.NodeSpec{Taints: o.Spec.Taints},
+			Status: corev1.NodeStatus{Conditions: ready}}, nil
 	case *corev1.Pod:
 		var ready []corev1.PodCondition
 		for _, c := range o.Status.Conditions {

@@ -18,9 +18,11 @@ type Metrics struct {
 func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{seen: map[[3]string]bool{}, reasons: map[[2]string]string{},
 		records: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "neardns_dnsrecords",
-			Help: "DNSRecords by the reason that each condition has now; dnszone is empty where no zone has the host."}, []string{"dnszone", "type", "reason"}),
+			Help: "DNSRecords by the reason that each condition has now; dnszone is empty where no zone has the host."},
+			[]string{"dnszone", "type", "reason"}),
 		conditions: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "neardns_dnszone_condition",
-			Help: "1 for the reason that each condition of the DNSZone has now, 0 for those that it had before."}, []string{"dnszone", "type", "reason"}),
+			Help: "1 for the reason that each condition of the DNSZone has now, 0 for those that it had before."},
+			[]string{"dnszone", "type", "reason"}),
 	}
 	for _, c := range []prometheus.Collector{m.records, m.conditions} {
 		if err := registry.Register(c); err != nil {

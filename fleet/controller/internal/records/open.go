@@ -18,8 +18,11 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zonewriter"
 )
 
+// open starts a publisher.
+type open func(Setting, func() rfc2136.Key, func(zone.Claim) bool) (Publisher, error)
+
 // opener returns a function that starts publishers for this cluster. changed is called when a status changes; it must not block.
-func opener(ctx context.Context, identity zone.Identity, metrics *zonewriter.Metrics, log *slog.Logger, changed func()) func(Setting, func() rfc2136.Key, func(zone.Claim) bool) (Publisher, error) {
+func opener(ctx context.Context, identity zone.Identity, metrics *zonewriter.Metrics, log *slog.Logger, changed func()) open {
 	return func(s Setting, key func() rfc2136.Key, works func(zone.Claim) bool) (Publisher, error) {
 		p, err := zonewriter.New(zonewriter.Options{
 			Zone: s.Zone, Server: s.Primary, Key: key, Identity: identity, Heartbeat: s.Heartbeat, Remove: s.Remove, Works: works,
@@ -74,8 +77,8 @@ func (l *live) Host(host string) zones.Progress {
 }
 
 // disputes are the reasons that come from another cluster or another writer of the zone.
-var disputes = []zone.Reason{zone.ConflictingStrategy, zone.ConflictingTTL, zone.ConflictingName, zone.ClusterIDInUse, zone.ConflictingDefault,
-	zone.ZoneRolledBack, zonewriter.RecordsMissing, zonewriter.Contended}
+var disputes = []zone.Reason{zone.ConflictingStrategy, zone.ConflictingTTL, zone.ConflictingName, zone.ClusterIDInUse,
+	zone.ConflictingDefault, zone.ZoneRolledBack, zonewriter.RecordsMissing, zonewriter.Contended}
 
 // progress converts a publisher's status to the terms of conditions. away is why the zone cannot be read now.
 func progress(s *zonewriter.Status, away error) zones.Progress {

@@ -225,9 +225,9 @@ func (r *Reconciler) close(name string) {
 }
 
 func settingOf(z *v1alpha1.DNSZone) Setting {
-	s := Setting{Zone: zones.Canonical(z.Spec.Zone), Primary: withPort(z.Spec.Primary), Heartbeat: time.Duration(z.Spec.HeartbeatSeconds) * time.Second,
-		Remove: z.Spec.Removal == v1alpha1.RemovalRemove, PerMinute: z.Spec.MessagesPerMinute}
-	return s
+	return Setting{Zone: zones.Canonical(z.Spec.Zone), Primary: withPort(z.Spec.Primary),
+		Heartbeat: time.Duration(z.Spec.HeartbeatSeconds) * time.Second,
+		Remove:    z.Spec.Removal == v1alpha1.RemovalRemove, PerMinute: z.Spec.MessagesPerMinute}
 }
 
 // withPort adds port 53 to an address or name without a port.
@@ -396,7 +396,9 @@ func zonesInUse(plan *zones.Plan, records []v1alpha1.DNSRecord) map[string]strin
 
 // hold adds the finalizer to objects that are about to be published. It returns false if it changed an object; then the next run
 // continues.
-func (r *Reconciler) hold(ctx context.Context, plan *zones.Plan, dnsZones []v1alpha1.DNSZone, records []v1alpha1.DNSRecord) (done bool, err error) {
+func (r *Reconciler) hold(
+	ctx context.Context, plan *zones.Plan, dnsZones []v1alpha1.DNSZone, records []v1alpha1.DNSRecord,
+) (done bool, err error) {
 	done = true
 	inUse := zonesInUse(plan, records)
 	for i := range dnsZones {

@@ -113,7 +113,8 @@ func zoneConditions(p *zones.Zone, z *v1alpha1.DNSZone, known *ZoneProgress, wai
 		accepted.Status = metav1.ConditionFalse
 	}
 	if z.DeletionTimestamp != nil {
-		accepted = make(zones.ConditionAccepted, metav1.ConditionFalse, zones.Deleting, "the DNSZone is being deleted; it waits until this cluster's heartbeat is out of the zone")
+		accepted = make(zones.ConditionAccepted, metav1.ConditionFalse, zones.Deleting,
+			"the DNSZone is being deleted; it waits until this cluster's heartbeat is out of the zone")
 		if waits != "" {
 			accepted.Message = "the DNSZone is being deleted; it waits for what is in it: DNSRecord " + waits
 		}
@@ -133,7 +134,8 @@ func zoneConditions(p *zones.Zone, z *v1alpha1.DNSZone, known *ZoneProgress, wai
 	case known == nil || known.Read.IsZero():
 	case len(known.Silent) > 0:
 		heard = make(zones.ConditionClustersHeard, metav1.ConditionFalse, zones.Silent,
-			fmt.Sprintf("no heartbeat of %s for three intervals; if a cluster is gone for good: neardns-controller zones remove", strings.Join(known.Silent, ", ")))
+			fmt.Sprintf("no heartbeat of %s for three intervals; if a cluster is gone for good: neardns-controller zones remove",
+				strings.Join(known.Silent, ", ")))
 	default:
 		heard = make(zones.ConditionClustersHeard, metav1.ConditionTrue, zones.AllHeard, "every cluster's heartbeat moves")
 	}
@@ -157,6 +159,9 @@ func shortened(text string, most int) string {
 	return strings.ToValidUTF8(text[:most-3], "") + "..."
 }
 
+// unfinished are the reasons of work in progress.
+var unfinished = []string{zones.Writing, zones.Leaving, zones.NotRead, zones.NotAccepted, zones.NotChecked}
+
 // events emits an Event for each new reason, except for those of work in progress.
 func (r *Reconciler) events(object client.Object, before, now []metav1.Condition) {
 	target, ok := object.(runtime.Object)
@@ -165,7 +170,7 @@ func (r *Reconciler) events(object client.Object, before, now []metav1.Condition
 	}
 	for _, c := range now {
 		old := meta.FindStatusCondition(before, c.Type)
-		if old != nil && old.Reason == c.Reason || c.Reason == zones.Writing || c.Reason == zones.Leaving || c.Reason == zones.NotRead || c.Reason == zones.NotAccepted || c.Reason == zones.NotChecked {
+		if old != nil && old.Reason == c.Reason || slices.Contains(unfinished, c.Reason) {
 			continue
 		}
 		if old == nil && (c.Reason == zones.NoConflict || c.Reason == zones.AllHeard) {
@@ -177,6 +182,7 @@ func (r *Reconciler) events(object client.Object, before, now []metav1.Condition
 			kind = corev1.EventTypeNormal
 		}
 		r.Events.Eventf(target, nil, kind, c.Reason, c.Type, "%s", shortened(c.Message, 1000))
-		r.Log.Info("condition changed", "namespace", object.GetNamespace(), "name", object.GetName(), "type", c.Type, "status", c.Status, "reason", c.Reason, "message", c.Message)
+		r.Log.Info("condition changed", "namespace", object.GetNamespace(), "name", object.GetName(),
+			"type", c.Type, "status", c.Status, "reason", c.Reason, "message", c.Message)
 	}
 }

@@ -50,7 +50,8 @@ func (o *Options) Validate() error {
 
 // Run leads, or waits to lead, until ctx ends. If it loses the lead it returns an error, and the program must exit.
 func Run(ctx context.Context, config *rest.Config, o Options) error {
-	m, err := lead.New(config, lead.Options{Lease: lease, Namespace: o.Namespace, Metrics: o.Metrics, Health: o.Health, Kinds: kinds, Log: o.Log,
+	m, err := lead.New(config, lead.Options{
+		Lease: lease, Namespace: o.Namespace, Metrics: o.Metrics, Health: o.Health, Kinds: kinds, Log: o.Log,
 		Objects: map[client.Object]cache.ByObject{
 			&corev1.Secret{}:  {Namespaces: map[string]cache.Config{o.Namespace: {}}},
 			&corev1.Service{}: {Transform: slim},

@@ -68,7 +68,8 @@ func (r *Reconciler) sources(ctx context.Context, records []v1alpha1.DNSRecord) 
 func serviceSource(s *corev1.Service) zones.Source {
 	name := client.ObjectKeyFromObject(s)
 	if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
-		return zones.Source{Problem: fmt.Sprintf("Service %s has type %s; only one of type LoadBalancer has addresses for others", name, s.Spec.Type)}
+		problem := fmt.Sprintf("Service %s has type %s; only one of type LoadBalancer has addresses for others", name, s.Spec.Type)
+		return zones.Source{Problem: problem}
 	}
 	var out zones.Source
 	for _, i := range s.Status.LoadBalancer.Ingress {

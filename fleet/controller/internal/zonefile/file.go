@@ -60,7 +60,8 @@ func Parse(data []byte) (*File, error) {
 	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
-	r := reader{decoder: serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer(), secrets: map[string]corev1.Secret{}}
+	codecs := serializer.NewCodecFactory(scheme, serializer.EnableStrict)
+	r := reader{decoder: codecs.UniversalDeserializer(), secrets: map[string]corev1.Secret{}}
 	for _, d := range documents(data) {
 		r.line = d.line
 		r.document(d.text)

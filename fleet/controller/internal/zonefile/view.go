@@ -38,7 +38,8 @@ func Open(path, name string) (*View, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	key := f.Keys[z.Name]
-	return &View{f, z, &rfc2136.Client{Server: server(z.Spec.Primary), Zone: zones.Canonical(z.Spec.Zone), Key: func() rfc2136.Key { return key }}}, nil
+	client := &rfc2136.Client{Server: server(z.Spec.Primary), Zone: zones.Canonical(z.Spec.Zone), Key: func() rfc2136.Key { return key }}
+	return &View{f, z, client}, nil
 }
 
 // read transfers the whole zone.
@@ -68,8 +69,8 @@ func (v *View) Check(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	_, _ = fmt.Fprintf(out, "DNSZone %s: %s has serial %d at %s, with %d hosts of %d clusters", v.Zone.Name, v.Zone.Spec.Zone, s.Serial, v.client.Server,
-		len(s.Hosts), len(clusters(s)))
+	_, _ = fmt.Fprintf(out, "DNSZone %s: %s has serial %d at %s, with %d hosts of %d clusters",
+		v.Zone.Name, v.Zone.Spec.Zone, s.Serial, v.client.Server, len(s.Hosts), len(clusters(s)))
 	if s.Ignored > 0 {
 		_, _ = fmt.Fprintf(out, "; %d records below _neardns are not neardns's", s.Ignored)
 	}
@@ -293,7 +294,8 @@ func (v *View) Remove(ctx context.Context, out io.Writer, cluster string, really
 			}
 		}
 		if tries++; tries > len(hosts)+20 {
-			return fmt.Errorf("remove %s: others change the same hosts all the time, or the key may not do this; %d hosts are left", cluster, len(hosts))
+			return fmt.Errorf("remove %s: others change the same hosts all the time, or the key may not do this; %d hosts are left",
+				cluster, len(hosts))
 		}
 	}
 }
