@@ -144,10 +144,12 @@ test: deps build tools ## the check of every change: unit and kernel tests with 
 test-unit: ## unit tests: no root, no real clock, nothing but Go
 	@$(TESTRUN) -short -p 2 $(PKGS)
 
-# One package at a time and nothing next to it: these tests judge durations, losses under load and ratios.
+# One package at a time and nothing next to it: these tests judge durations, losses under load and ratios. Only packages that have
+# such tests are built: with their tag, all others would be compiled once more.
+TIMED = $(if $(filter file,$(origin PKGS)),$(shell grep -rl --include='*_test.go' --exclude-dir=testdata --exclude-dir=bin '^func TestTiming$(if $(SHORT),Short)' . | xargs -n1 dirname | sort -u),$(PKGS))
 test-timing: deps build tools bin/tools/faults bin/tools/bench ## what promises a time, a loss under load or a ratio, by itself; SHORT=1: the short forms, each judged by a control of the same run; RUN=a regular expression, PKGS (as root)
 	@integration/tools/deps $(TEST_DEPS) $(PEERS)
-	@$(BUILT) $(TESTRUN) -tags timing -run '$(or $(RUN),$(if $(SHORT),^TestTimingShort,^TestTiming))' -p 1 -timeout 60m -longest 20 $(CITED) $(PKGS)
+	@$(BUILT) $(TESTRUN) -tags timing -run '$(or $(RUN),$(if $(SHORT),^TestTimingShort,^TestTiming))' -p 1 -timeout 60m -longest 20 $(CITED) $(TIMED)
 
 test-all: ## everything that runs on one machine, one after the other, with the tables that it draws: some hours, once a week (as root)
 	@for target in test test-timing lint test-kubelet-dns test-manifests test-controller shared-zones test-images test-runtimes test-resolvers test-hosts demo demo-zones test-vm test-cluster conformance scale compat; do \
