@@ -28,10 +28,11 @@ func census(states []podstate.State, started bool) adoption.Pod {
 	return adoption.Other
 }
 
-// paceAdoption starts the next adopted pod if one may be started, and returns the pods that wait, of which no trial may run, and the time
-// of the next start; zero: none by time. A pod is started only if it could be steered at once, because many pods would otherwise be steered
-// in the same moment later.
-func (p *Pods) paceAdoption(files []podfile.File, lease Lease, fallback func(netip.Addr) Fallback, now time.Time) (waiting map[key]bool, next time.Time) {
+// paceAdoption starts the next adopted pod if one may be started. It returns the pods that wait, of which no trial may run, and the time of
+// the next start; zero: none by time. A pod is started only if it could be steered at once, because many pods would otherwise be steered in
+// the same moment later.
+func (p *Pods) paceAdoption(files []podfile.File, lease Lease, fallback func(netip.Addr) Fallback,
+	now time.Time) (waiting map[key]bool, next time.Time) {
 	waiting = map[key]bool{}
 	started, could := map[key]bool{}, key{}
 	var c adoption.Census
@@ -46,7 +47,8 @@ func (p *Pods) paceAdoption(files []podfile.File, lease Lease, fallback func(net
 				state = podstate.Unselected
 			}
 			states = append(states, state)
-			ready = ready || state == podstate.Untried && fallback(d.Redirect.ClusterDNS).Verified && leaseEvent(lease, d.Redirect.Steering, state) == podstate.LeaseGranted
+			ready = ready || state == podstate.Untried && fallback(d.Redirect.ClusterDNS).Verified &&
+				leaseEvent(lease, d.Redirect.Steering, state) == podstate.LeaseGranted
 		}
 		k := keyOf(f)
 		is := census(states, p.started[k])

@@ -49,7 +49,7 @@ func TestPace(t *testing.T) {
 					c[Waiting]--
 					c[Answered]++
 				}
-				if again.Sub(time.Now()) > Pause || !start && !again.After(time.Now()) {
+				if time.Until(again) > Pause || !start && !again.After(time.Now()) {
 					t.Fatalf("called again after %s", time.Until(again))
 				}
 				if every > 0 {
