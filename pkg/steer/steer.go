@@ -232,6 +232,9 @@ type Pod struct {
 	// Always steers also queries that get no answer. It is for the prober, which must not mistake kube-dns's answers for the
 	// agent's; a pod is bypassed in that case (see podTrust).
 	Always bool
+	// Leaving steers no new query and no new connection. Answers on their way still come, and open connections to the agent go on. It
+	// needs a back end with rules.Caps.Leaves.
+	Leaving bool
 	// Open are TCP connections that the pod had before the rules existed: they keep their cluster DNS address until they end.
 	// Comparing existing rules ignores them. The iptables back end does not need them: its rules act on the SYN alone.
 	Open []Connection

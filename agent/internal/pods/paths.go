@@ -158,7 +158,7 @@ func (p *Pods) decide(box *sandbox, signalOf func(podfile.File, podfile.Decision
 		return false, nil
 	}
 	if effects&podstate.Bypass != 0 && box.ns != nil {
-		if err := p.shrink(&sandbox{files: files, ns: box.ns}); err != nil {
+		if err := p.shrink(box, &sandbox{files: files, ns: box.ns}); err != nil {
 			return false, fmt.Errorf("bypass it: %w", err)
 		}
 	}
@@ -174,12 +174,44 @@ func (p *Pods) decide(box *sandbox, signalOf func(podfile.File, podfile.Decision
 	return changed, nil
 }
 
-// shrink rewrites a sandbox's table with the redirects that are still steered, or removes the table if there are none.
-func (p *Pods) shrink(box *sandbox) error {
-	if len(podfile.Table(box.files...).Redirects) == 0 {
+// leaveTime is how long a pod that is no longer steered keeps its table for answers on their way: longer than the 5 s that a resolver
+// waits for one (resolv.conf(5)), and as long as the server keeps an idle connection.
+const leaveTime = 10 * time.Second
+
+// shrink rewrites a sandbox's table with the redirects that are still steered. If there are none, it removes the table, at once or after
+// leaveTime.
+func (p *Pods) shrink(was, box *sandbox) error {
+	if len(podfile.Table(box.files...).Redirects) > 0 {
+		return p.apply(box)
+	}
+	leaving := podfile.Table(was.files...)
+	if leaving.Leaving = p.backend.Caps().Leaves; !leaving.Leaving || len(leaving.Redirects) == 0 {
 		return p.remove(box.ns)
 	}
-	return p.apply(box)
+	table, err := p.backend.Open(int(box.ns.Fd()))
+	if err != nil {
+		return err
+	}
+	defer table.Close()
+	if _, err := table.Repair(leaving); err != nil {
+		return err
+	}
+	p.leaving.Store(box.files[0].NetNSInode, time.Now().Add(leaveTime))
+	return p.removeOthers(box.ns)
+}
+
+// endLeaving removes the table that a pod keeps for answers on their way: a trial's answer must not meet it.
+func (p *Pods) endLeaving(f podfile.File) error {
+	if _, leaves := p.leaving.Load(f.NetNSInode); !leaves {
+		return nil
+	}
+	return p.inSandbox(f, func(box *sandbox) error {
+		p.leaving.Delete(f.NetNSInode)
+		if len(podfile.Table(box.files...).Redirects) > 0 {
+			return nil
+		}
+		return removeOf(p.backend, box.ns)
+	})
 }
 
 // logState logs a change of state.

@@ -202,7 +202,7 @@ func TestTendGivesBackWhenTheFallbackIsLost(t *testing.T) {
 		}
 	}
 	n.tend(func(netip.Addr) Fallback { return Fallback{Lost: "gone"} }, false, map[string]int{Pending: 1})
-	n.wantTable(pod)
+	n.wantLeaving(pod, r6)
 	n.tend(yes, false, map[string]int{Steered: 1})
 	n.wantTable(pod, r4, r6)
 }

@@ -47,6 +47,7 @@ type Pods struct {
 	verified map[key]fingerprint // of a pod's table when Verify last found no drift
 	dead     map[key]time.Time   // when this process first saw that a file's netns is gone
 
+	leaving sync.Map // until when a pod that is no longer steered keeps its table: time.Time by the netns's inode
 	// Only DueTrials uses the next four.
 	tablesRead time.Time // when the pods' own tables were last read
 	tablesErr  error     // of that reading

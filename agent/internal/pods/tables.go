@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/pkg/hostnet"
@@ -60,15 +61,38 @@ func (p *Pods) repair(box *sandbox, verified func(netip.Addr) bool) error {
 	return nil
 }
 
-// removeUnrecorded removes, once per agent, a table that no file records as steering: the file was lost, or its writer ended before it
-// wrote it. A trial of such a pod would never be answered, because the table gives answers another source.
+// removeUnrecorded removes a table that no file records as steering: the pod left it leaveTime ago, the file was lost, or its writer ended
+// before it wrote it. A trial of such a pod would never be answered, because the table gives answers another source. Only a back end that
+// cannot count changes is left alone after the first look, because each look starts programs.
 func (p *Pods) removeUnrecorded(box *sandbox) error {
 	at, seen := keyOf(box.files[0]), fingerprint{inode: box.files[0].NetNSInode}
-	if p.verified[at] == seen {
+	if until, leaves := p.leaving.Load(seen.inode); leaves && time.Now().Before(until.(time.Time)) { //nolint:forcetypeassert // shrink alone stores
 		return nil
 	}
-	if err := removeOf(p.backend, box.ns); err != nil {
-		return fmt.Errorf("remove a table that no pod file records: %w", err)
+	p.leaving.Delete(seen.inode)
+	table, err := p.backend.Open(int(box.ns.Fd()))
+	if err != nil {
+		return err
+	}
+	defer table.Close()
+	counter, counts := table.(steer.BypassReader)
+	if counts {
+		seen.generation, err = counter.Generation()
+	}
+	if err != nil || p.verified[at] == seen {
+		return err
+	}
+	if present, err := table.Present(); err != nil {
+		return err
+	} else if present {
+		if err := table.Remove(); err != nil {
+			return fmt.Errorf("remove a table that no pod file records: %w", err)
+		}
+		if counts { // removing it was a change
+			if seen.generation, err = counter.Generation(); err != nil {
+				return err
+			}
+		}
 	}
 	p.verified[at] = seen
 	return nil
@@ -115,7 +139,12 @@ func (p *Pods) steer(table rules.Rules, box *sandbox, want steer.Pod) error {
 
 // remove removes neardns's rules of every back end from a netns.
 func (p *Pods) remove(ns *os.File) error {
-	errs := []error{removeOf(p.backend, ns)}
+	return errors.Join(removeOf(p.backend, ns), p.removeOthers(ns))
+}
+
+// removeOthers removes the rules of the other back ends.
+func (p *Pods) removeOthers(ns *os.File) error {
+	var errs []error
 	for _, other := range p.backend.Others() {
 		errs = append(errs, removeOf(other, ns))
 	}

@@ -148,7 +148,10 @@ func (p *Pods) runTrial(ctx context.Context, t Trial, lease Lease, young time.Du
 	if err != nil {
 		return nil //nolint:nilerr // gone: its DEL is under way
 	}
-	defer ns.Close()  //nolint:errcheck // only to enter
+	defer ns.Close() //nolint:errcheck // only to enter
+	if err := p.endLeaving(t.file); err != nil {
+		return fmt.Errorf("%s: %w", Name(t.file), err)
+	}
 	var mu sync.Mutex // guards the results
 	results := map[steer.Redirect]signal{}
 	var errs []error

@@ -81,8 +81,16 @@ func renderPod(p steer.Pod) table {
 				// did not come through the switch.
 				f.rule().saddr(r.ClusterDNS).anySport(53).in(wayKey, g.name("trusted")).goTo(g.name("answered")))
 		}
+		chains := g.chains()
+		if p.Leaving {
+			for i := range chains {
+				if chains[i].name == g.name("ask") {
+					chains[i].rules = []rule{anyFamily().gotoOnly(g.name("direct"))}
+				}
+			}
+		}
 		out.sets = append(out.sets, g.sets(p.Open)...)
-		out.chains = append(out.chains, append(g.chains(), steered)...)
+		out.chains = append(out.chains, append(chains, steered)...)
 	}
 	out.chains = append([]chain{post, pre}, out.chains...)
 	return out

@@ -65,6 +65,9 @@ type Caps struct {
 	Adds bool
 	// TakesAny: pods with these rules accept a fallback answer from a host with any back end's rules, not these alone.
 	TakesAny bool
+	// Leaves: pod rules rewrite packet by packet, so a pod that is no longer steered needs its rules as steer.Pod.Leaving for a while.
+	// The conntrack entries of other back ends outlive the rules.
+	Leaves bool
 	// Programs: each check starts programs, and takes as long as the rest of a plugin call.
 	Programs bool
 }

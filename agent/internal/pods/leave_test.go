@@ -1,0 +1,131 @@
+package pods
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/nft"
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// wantLeaving wants a table that steers no new query, and lets answers pass.
+func (n *node) wantLeaving(pod *testutil.Pod, redirects ...steer.Redirect) {
+	n.t.Helper()
+	table, err := nft.Open(pod.FD())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer table.Close()
+	if err := table.Verify(steer.Pod{Redirects: redirects, Leaving: true}); err != nil {
+		n.t.Error(err)
+	}
+}
+
+// TestAnswersOnTheirWay: a pod that steer.mode turns back to kube-dns still gets the answers that the agent owes it, over UDP and over open
+// TCP connections, from the address that it queried. Its next queries go to kube-dns. The table is removed later, or by the pod's next trial.
+func TestAnswersOnTheirWay(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	n.Host.Serving("neardns0", r4.Steering, r6.Steering, r4.ClusterDNS, r6.ClusterDNS)
+	arrived, released := make(chan struct{}, 8), make(chan struct{})
+
+	agent := testutil.ServeDNS(t, n.Host, testutil.DNSConfig{Name: "AGENT",
+		Listen: []netip.AddrPort{netip.AddrPortFrom(r4.Steering, 53), netip.AddrPortFrom(r6.Steering, 53)}})
+	testutil.ServeDNS(t, n.Host, testutil.DNSConfig{Name: "KUBEDNS",
+		Listen: []netip.AddrPort{netip.AddrPortFrom(r4.ClusterDNS, 53), netip.AddrPortFrom(r6.ClusterDNS, 53)}})
+	pod := n.AddPod("pod")
+	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6)))
+	n.tend(yes, true, map[string]int{Steered: 1})
+	servers := []netip.AddrPort{netip.AddrPortFrom(r4.ClusterDNS, 53), netip.AddrPortFrom(r6.ClusterDNS, 53)}
+	var open []*testutil.Conn
+	for _, s := range servers {
+		c, err := testutil.Dial(pod.NetNS, "tcp", s, testutil.AskOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		if a, err := c.Ask("a.cluster.local", dns.TypeTXT); err != nil || a.Who != "AGENT" {
+			t.Fatalf("%s over TCP before: %v, %v", s, a, err)
+		}
+		open = append(open, c)
+	}
+	agent.Behave(testutil.Behaviour{Handler: func(q testutil.Question) *dns.Msg {
+		if q.Network == "udp" {
+			arrived <- struct{}{}
+			<-released
+		}
+		return agent.Answer(q)
+	}})
+	answers := make(chan error, len(servers))
+	for _, s := range servers {
+		go func() {
+			a, err := testutil.Ask(pod.NetNS, s, "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{Timeout: testutil.Patience()})
+			if err == nil && a.Who != "AGENT" {
+				err = errors.New(a.Who + " answered")
+			}
+			answers <- err
+		}()
+	}
+	for range servers {
+		testutil.Receive(t, arrived)
+	}
+	n.Excludes = func(podfile.File) string { return "steer.mode is none" }
+	n.tend(yes, true, map[string]int{LeftAlone: 1})
+	n.wantLeaving(pod, r4, r6)
+	for _, s := range servers {
+		for _, proto := range []string{"udp", "tcp"} {
+			a, err := testutil.Ask(pod.NetNS, s, "b.cluster.local", dns.TypeTXT, proto, testutil.AskOptions{})
+			if err != nil || a.Who != "KUBEDNS" {
+				t.Errorf("the next query to %s over %s: %v, %v", s, proto, a, err)
+			}
+		}
+	}
+	close(released)
+	for range servers {
+		if err := testutil.Receive(t, answers); err != nil {
+			t.Errorf("an answer on its way: %v", err)
+		}
+	}
+	for i, c := range open {
+		if a, err := c.Ask("c.cluster.local", dns.TypeTXT); err != nil || a.Who != "AGENT" {
+			t.Errorf("an open connection to %s: %v, %v", servers[i], a, err)
+		}
+	}
+	n.leaving.Store(pod.Inode(), time.Now()) // leaveTime is over
+	n.tend(yes, true, map[string]int{LeftAlone: 1})
+	n.wantTable(pod)
+
+	// A pod that comes back at once is tried, which its table would hide.
+	n.Excludes = func(podfile.File) string { return "" }
+	for range 2 {
+		n.tend(yes, false, map[string]int{Pending: 1})
+		n.try(held, true)
+		n.tend(yes, false, map[string]int{Steered: 1})
+		n.wantTable(pod, r4, r6)
+		n.Excludes = func(podfile.File) string { return "steer.mode is none" }
+		n.tend(yes, false, map[string]int{LeftAlone: 1})
+		n.Excludes = func(podfile.File) string { return "" }
+	}
+}
+
+// A table that no file records goes, whenever it appears.
+func TestLateTableIsRemoved(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	pod := n.AddPod("pod")
+	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.LeftAlone, r4)))
+	table, err := nft.Open(pod.FD())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer table.Close()
+	for range 3 {
+		testutil.Must(t, table.Apply(steer.Pod{Redirects: []steer.Redirect{r4}}))
+		n.tend(yes, true, map[string]int{LeftAlone: 1})
+		n.wantTable(pod)
+	}
+}
