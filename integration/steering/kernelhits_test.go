@@ -108,12 +108,23 @@ func (n *node) countsInKernel(p *pod) (queries, kernel int64) {
 // TestKernelHits: a pod's hits are answered at its link, as the agent would answer them; each is counted once; what leaves nothing to
 // answer, a reload that turns it off, takes the program away.
 func TestKernelHits(t *testing.T) {
-	for _, attach := range []testutil.Attach{testutil.PTP, testutil.BridgeCNI} {
+	for attach, reload := range map[testutil.Attach]string{testutil.PTP: "", testutil.BridgeCNI: "kernelHits: {mode: auto}\n"} {
 		t.Run(string(attach), func(t *testing.T) {
 			t.Parallel()
 			n := newKernelNode(t, setup{families: testutil.Dual, attach: attach})
 			p, out := n.addPod(nil), n.addPod(map[string]string{"neardns.io/kernel-hits": "false"})
-			n.startAgent()
+			if reload == "" {
+				n.startAgent()
+			} else {
+				n.configure("")
+				n.startAgent()
+				n.wantSteered(p.client(), "not configured", targets(n.ClusterDNS()...)...)
+				if a, err := n.askAgent(); err != nil || a.KernelHits != nil || n.hasProgram(p) {
+					t.Fatalf("kernel hits without the key: %+v, %v", a.KernelHits, err)
+				}
+				n.configure(reload)
+				n.hup()
+			}
 			n.wantInKernel(1, 0)
 			for _, a := range n.ClusterDNS() {
 				at := target{a, "udp"}

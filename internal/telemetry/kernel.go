@@ -5,6 +5,7 @@ import "github.com/prometheus/client_golang/prometheus"
 // KernelHits are the hits that the kernel serves.
 type KernelHits struct {
 	OK                  bool // it serves
+	Auto                bool // it serves only where that is possible: elsewhere there is no series neardns_kernel_ok
 	Pods, Refused, Lent int  // pods that it serves, pods that it does not serve although they should be, offloaded entries
 	Series              []KernelSeries
 	Copies              map[string]uint64 // mirrored queries, by result; nil: it mirrors none
@@ -53,7 +54,9 @@ func (c *kernelCollector) Collect(ch chan<- prometheus.Metric) {
 	if k.OK {
 		ok = 1
 	}
-	gauge(c.ok, ok)
+	if k.OK || !k.Auto {
+		gauge(c.ok, ok)
+	}
 	gauge(c.pods, k.Pods, "answered")
 	gauge(c.pods, k.Refused, "refused")
 	gauge(c.lent, k.Lent)

@@ -73,6 +73,25 @@ func everything() *Metrics {
 	return m
 }
 
+// TestKernelHitsAuto: where kernel hits are wanted only if they are possible, no series says that they are missing, so no alert fires.
+func TestKernelHitsAuto(t *testing.T) {
+	for _, k := range []KernelHits{{Auto: true}, {Auto: true, OK: true}, {}} {
+		m := New("v0.1.0")
+		m.CollectKernelHits(func() (KernelHits, bool) { return k, true })
+		families, err := m.registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, f := range families {
+			found = found || f.GetName() == "neardns_kernel_ok"
+		}
+		if want := k.OK || !k.Auto; found != want {
+			t.Errorf("%+v: neardns_kernel_ok is there: %t", k, found)
+		}
+	}
+}
+
 // Where no watch runs there is nothing to say of it.
 func TestNoWatch(t *testing.T) {
 	m := New("v0.1.0")

@@ -204,6 +204,7 @@ const (
 	KernelHitsOff        = "off"
 	KernelHitsNamespaces = "namespaces" // of pods in the listed namespaces, and of pods with the annotation "true"
 	KernelHitsOn         = "on"         // of all pods but those with the annotation "false"
+	KernelHitsAuto       = "auto"       // as on, where the node allows it: nothing that prevents them is a fault (D-083)
 )
 
 // Steer selects the pods that are steered. A pod with the annotation neardns.io/steer: "false" never is.

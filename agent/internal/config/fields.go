@@ -56,7 +56,7 @@ func table() []field {
 		duration("cache.holdDenials", reload, func(n *Node) *time.Duration { return &n.Cache.HoldDenials }),
 		text("fastPath", reload, func(n *Node) *string { return &n.FastPath }, configfile.OneOf(FastPathOn, FastPathOff)),
 		text("kernelHits.mode", reload, func(n *Node) *string { return &n.KernelHits.Mode }, configfile.OneOf(KernelHitsOff,
-			KernelHitsNamespaces, KernelHitsOn)),
+			KernelHitsNamespaces, KernelHitsOn, KernelHitsAuto)),
 		list("kernelHits.namespaces", reload, func(n *Node) *[]string { return &n.KernelHits.Namespaces }, parseNamespace, asWritten, true),
 		number("limits.misses", reload, func(n *Node) *int { return &n.Limits.Misses }),
 		number("limits.tcpConnections", reload, func(n *Node) *int { return &n.Limits.TCPConnections }),

@@ -211,7 +211,7 @@ func (n *Node) checkNames() []error {
 		{n.InterceptNode && strings.HasPrefix(n.Backend, BackendIptables), "interceptNode",
 			"the iptables back end has no such rules: take it out, or write backend: nftables"},
 		{len(n.ResolvConf.Paths) == 0, "resolvConf.paths", "names no path: name one, or write mode: off"},
-		{n.KernelHits.Mode != KernelHitsOff && n.FastPath == FastPathOff, "kernelHits.mode",
+		{(n.KernelHits.Mode == KernelHitsOn || n.KernelHits.Mode == KernelHitsNamespaces) && n.FastPath == FastPathOff, "kernelHits.mode",
 			"the kernel gets the answers of the fast path: write fastPath: \"on\", or mode: \"off\""},
 		{alone && len(n.LocalAddresses) > 0, "localAddresses", instead},
 		{alone && n.InterceptNode, "interceptNode", instead},

@@ -105,6 +105,15 @@ func checkKernelHits(f *facts, r *findings) string {
 	} else if k == nil {
 		return "off: " + answerer + " answers them"
 	}
+	if k.Auto {
+		if k.Fault != "" {
+			return "off (kernelHits.mode: auto), " + answerer + " answers them: " + k.Fault
+		}
+		for _, p := range k.Refused {
+			r.ok("%s is not answered in the kernel: %s", p.Pod, p.Why)
+		}
+		return "answered for " + plural(k.Pods, "pod") + ", from " + entries(k.Lent)
+	}
 	if k.Fault != "" {
 		r.warn("fix what it names, or write kernelHits.mode: \"off\"; "+answerer+" answers them meanwhile", "none is answered in the kernel: %s",
 			k.Fault)

@@ -126,6 +126,12 @@ func faultyNodes() map[string]func(*facts) {
 			f.agent.KernelHits = &node.KernelHits{Fault: "load the program: operation not permitted", Refused: []podlinks.Refused{
 				{Pod: "shop/web", Why: "it is bypassed, kube-dns answers it"}}}
 		},
+		"kernel-hits-auto": func(f *facts) {
+			f.agent.KernelHits = &node.KernelHits{Auto: true, Pods: 3, Lent: 40, Refused: []podlinks.Refused{{Pod: "shop/web", Why: "it is not steered yet"}}}
+		},
+		"kernel-hits-auto-not": func(f *facts) {
+			f.agent.KernelHits = &node.KernelHits{Auto: true, Fault: "load the program: operation not permitted"}
+		},
 		"transparent": func(f *facts) {
 			f.want.Arrangement, f.want.Redirects, f.leases, f.present = plan.Transparent, nil, nil, false
 			f.agent.KernelHits = &node.KernelHits{Pods: 3, Lent: 40, Served: []netip.AddrPort{netip.MustParseAddrPort("10.96.0.10:53"), netip.MustParseAddrPort("10.244.2.2:53")}}
@@ -281,6 +287,7 @@ func TestEveryFaultIsReported(t *testing.T) {
 	warnOnly := map[string]bool{"healthy": true, "slim": true, "firewall-let-through": true, "fallback-unproven": true, "pods": true, "unseen": true,
 		"watch-fights": true, "watch-silent": true, "conflist-not-seen": true, "pod-dns": true, "pod-dns-laid": true, "answers": true,
 		"answers-without-agent": true, "hosts-ended": true, "hosts-silent": true, "kernel-hits": true, "kernel-hits-not": true,
+		"kernel-hits-auto": true, "kernel-hits-auto-not": true,
 		"transparent": true, "transparent-off": true, "transparent-fails": true}
 	for name, change := range faultyNodes() {
 		f := healthy()

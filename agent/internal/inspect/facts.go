@@ -33,7 +33,7 @@ type facts struct {
 	basics
 	surroundings
 	now           time.Time
-	kernelHitsOff bool
+	kernelHitsOff bool     // with arrangement: transparent
 	unknown       []string // unknown keys of the configuration, with their places
 	slow          []string // zones whose hits go through CoreDNS although the fast path is on, and why
 	holder        int      // the process that holds the state folder's lock; 0 if none is known
@@ -85,7 +85,7 @@ type kernelSettings struct {
 // gather reads what the doctor judges.
 func (in *Inspector) gather(ctx context.Context) *facts {
 	f := &facts{basics: *in.collect(ctx), now: time.Now(), unknown: in.Conf.Unknown(),
-		kernelHitsOff: in.Conf.KernelHits.Mode == config.KernelHitsOff, holder: in.holder()}
+		kernelHitsOff: in.Conf.KernelHits.Mode == config.KernelHitsOff || in.Conf.KernelHits.Mode == config.KernelHitsAuto, holder: in.holder()}
 	defer f.close()
 	f.resolv, f.hosts, f.unwritable = in.resolvConf(f.up), in.hosts(f.now), map[string]string{}
 	if in.Fault != nil {

@@ -239,7 +239,11 @@ func kernelLines(line func(format string, args ...any), k *node.KernelHits, alon
 		if alone {
 			answerer = "kube-dns"
 		}
-		line("kernel hits: none, %s answers them: %s", answerer, strings.ReplaceAll(k.Fault, "\n", "; "))
+		none := "none"
+		if k.Auto {
+			none = "off (kernelHits.mode: auto)"
+		}
+		line("kernel hits: %s, %s answers them: %s", none, answerer, strings.ReplaceAll(k.Fault, "\n", "; "))
 	}
 	if len(k.Served) > 0 {
 		line("  in place of %s; the agent fetched %d times for them, and was too busy %d times", strings.Join(texts(k.Served), ", "),

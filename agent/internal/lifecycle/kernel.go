@@ -114,7 +114,11 @@ func (k *kernel) reconcile() {
 			return
 		}
 		k.seen = kernelInput{conf: conf}
-		if err := k.openLevel(); err != nil {
+		err := k.excluded(conf)
+		if err == nil {
+			err = k.openLevel()
+		}
+		if err != nil {
 			k.fail(err)
 			return
 		}
@@ -124,6 +128,20 @@ func (k *kernel) reconcile() {
 	}
 }
 
+// excluded returns why mode: auto leaves this node without kernel hits.
+func (k *kernel) excluded(conf *config.Node) error {
+	if !automatic(conf) {
+		return nil
+	}
+	if why := autoExcludes(conf, readNodeSigns("/proc")); why != "" {
+		return errors.New(why)
+	}
+	return nil
+}
+
+// automatic reports whether kernel hits are wanted only where they are possible, so that nothing that prevents them is a fault.
+func automatic(conf *config.Node) bool { return conf.KernelHits.Mode == config.KernelHitsAuto }
+
 // openLevel opens the level and tests it before it is attached to any pod's link.
 func (k *kernel) openLevel() error {
 	level, err := bpf.Open(bpf.Options{Folder: k.folder, Entries: kernelAnswers, Copies: k.transparent != nil, Log: k.log})
@@ -132,7 +150,7 @@ func (k *kernel) openLevel() error {
 	}
 	k.level = level
 	k.keeper = &podlinks.Keeper{Log: k.log, Program: level, Veth: k.registry.Veth, Count: k.clients.AnsweredInKernel,
-		AllowOthers: k.transparent != nil}
+		AllowOthers: k.transparent != nil, Refusals: k.refusals}
 	if err := k.serve(k.served()); err != nil {
 		return err
 	}
@@ -174,8 +192,19 @@ func (k *kernel) attach(conf *config.Node) error {
 	if !deep && reflect.DeepEqual(now.pods, k.seen.pods) && now.conf == k.seen.conf && reflect.DeepEqual(now.bypassed, k.seen.bypassed) {
 		return nil
 	}
+	if err := k.excluded(conf); err != nil {
+		return err
+	}
 	k.seen = now
 	return k.keeper.Reconcile(podsInKernel(now))
+}
+
+// refusals is the level at which reasons are logged why hits are not answered in the kernel.
+func (k *kernel) refusals() slog.Level {
+	if automatic(k.conf()) {
+		return slog.LevelInfo
+	}
+	return slog.LevelWarn
 }
 
 // podsInKernel lists the pods that should have the program, with the reason for each that cannot have it.
@@ -240,7 +269,7 @@ func (k *kernel) fail(err error) {
 	opened := k.level != nil
 	k.closeLevel()
 	if text := err.Error(); text != k.fault {
-		k.log.Warn("kernel hits failed; the agent answers hits", "err", err)
+		k.log.Log(context.Background(), k.refusals(), "kernel hits failed; the agent answers hits", "err", err)
 		k.fault = text
 		if !opened { // a program that an earlier agent left at pods' links answers by that agent's configuration
 			if err := bpf.SweepLinks(); err != nil {
@@ -328,7 +357,7 @@ func (k *kernel) status() *node.KernelHits {
 	if k.conf().KernelHits.Mode == config.KernelHitsOff {
 		return nil
 	}
-	s := &node.KernelHits{Fault: k.fault, Lent: k.offloader.State().Items}
+	s := &node.KernelHits{Auto: automatic(k.conf()), Fault: k.fault, Lent: k.offloader.State().Items}
 	if k.keeper != nil {
 		at := k.keeper.State()
 		s.Pods, s.Refused = at.Pods, at.Refused
@@ -351,7 +380,7 @@ func (k *kernel) series() (_ telemetry.KernelHits, ok bool) {
 	if k.conf().KernelHits.Mode == config.KernelHitsOff {
 		return telemetry.KernelHits{}, false
 	}
-	out := telemetry.KernelHits{OK: k.level != nil, Lent: k.offloader.State().Items, Series: k.hits()}
+	out := telemetry.KernelHits{OK: k.level != nil, Auto: automatic(k.conf()), Lent: k.offloader.State().Items, Series: k.hits()}
 	if k.keeper != nil {
 		at := k.keeper.State()
 		out.Pods, out.Refused = at.Pods, len(at.Refused)

@@ -197,11 +197,11 @@ func withDNSPort(addresses []netip.Addr) (out []netip.AddrPort) {
 // Alive implements reporter. No pod depends on the agent, so a restart never helps.
 func (t *transparent) Alive() (bool, string) { return true, "" }
 
-// Ready implements reporter: kernel hits on, or kernel hits are off.
+// Ready implements reporter: kernel hits work, or are not required.
 func (t *transparent) Ready() (bool, string) {
 	s := t.Status()
 	why := s.Faults["server"]
-	if s.KernelHits != nil {
+	if s.KernelHits != nil && !s.KernelHits.Auto {
 		why = cmp.Or(why, s.KernelHits.Fault)
 	}
 	return s.Ready, why
@@ -224,7 +224,7 @@ func (t *transparent) Status() node.Status {
 			s.Faults[part] = why
 		}
 	}
-	s.Ready = (k == nil || k.Fault == "") && t.fault == ""
+	s.Ready = (k == nil || k.Auto || k.Fault == "") && t.fault == ""
 	s.KernelHits = k
 	return s
 }

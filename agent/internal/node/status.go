@@ -71,8 +71,9 @@ type CacheStatus struct {
 
 // KernelHits is the state of kernel hits.
 type KernelHits struct {
-	Pods int `json:"pods"` // pod links that have the kernel program
-	Lent int `json:"lent"` // offloaded entries
+	Auto bool `json:"auto,omitempty"` // kernelHits.mode is auto: Fault and Refused are no faults
+	Pods int  `json:"pods"`           // pod links that have the kernel program
+	Lent int  `json:"lent"`           // offloaded entries
 	// Served are the addresses at which the program answers, if they are not the agent's own.
 	Served []netip.AddrPort `json:"served,omitempty"`
 	// Fetched counts mirrored queries that the agent looked up, Dropped those without a free slot.

@@ -9,6 +9,7 @@ package podlinks
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -59,6 +60,8 @@ type Keeper struct {
 	Veth func(podfile.File) (ifindex int, name string, err error)
 	// Count adds answers that the kernel program gave at a pod's link.
 	Count func(f podfile.File, answers uint64)
+	// Refusals returns the level at which refused pods are logged.
+	Refusals func() slog.Level
 
 	mu       sync.Mutex           // guards the fields below, and the program
 	at       map[int]podfile.File // whose link each is, of those that the program is at; nil before the first look
@@ -230,7 +233,7 @@ func (k *Keeper) logRefused(refused []Refused) {
 	slices.SortFunc(refused, func(a, b Refused) int { return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Why, b.Why)) })
 	for _, r := range refused {
 		if !slices.Contains(k.refused, r) {
-			k.Log.Warn("hits of a pod are not answered in the kernel", "pod", r.Pod, "reason", r.Why)
+			k.Log.Log(context.Background(), k.Refusals(), "hits of a pod are not answered in the kernel", "pod", r.Pod, "reason", r.Why)
 		}
 	}
 	k.refused = refused

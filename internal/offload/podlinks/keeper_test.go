@@ -64,7 +64,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, kernel: &kernel{at: map[int]uint64{}, others: map[int][]string{}, refuses: map[int]error{}}, counted: map[string]uint64{}, looked: map[string]int{}, moved: map[string]int{}}
-	w.keeper = &Keeper{Log: slog.New(slog.NewTextHandler(&w.said, nil)), Program: w.kernel,
+	w.keeper = &Keeper{Refusals: func() slog.Level { return slog.LevelWarn }, Log: slog.New(slog.NewTextHandler(&w.said, nil)), Program: w.kernel,
 		Veth: func(f podfile.File) (i int, name string, err error) {
 			w.looked[f.PodName]++
 			if i = w.moved[f.PodName]; i != 0 {

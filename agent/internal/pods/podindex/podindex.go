@@ -166,7 +166,7 @@ func InKernel(f podfile.File, conf *config.Node) (wanted bool, why string) {
 	case f.KernelHits != nil:
 		wanted = *f.KernelHits
 	default:
-		wanted = k.Mode == config.KernelHitsOn || slices.Contains(k.Namespaces, f.PodNamespace)
+		wanted = k.Mode != config.KernelHitsNamespaces || slices.Contains(k.Namespaces, f.PodNamespace)
 	}
 	switch {
 	case !wanted:

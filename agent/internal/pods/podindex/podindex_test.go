@@ -263,6 +263,7 @@ func TestWhoseHitsTheKernelAnswers(t *testing.T) {
 	completed := func(f *podfile.File) { f.SearchCompletion = new(bool); *f.SearchCompletion = true }
 	optedOut := func(f *podfile.File) { f.OptOut = true }
 	shop := func(change ...func(*podfile.File)) podfile.File { return pod("shop", "web", "10.244.1.5", change...) }
+	const auto = "kernelHits: {mode: auto}\n"
 	const on, listed, others = "kernelHits: {mode: on}\n", "kernelHits: {mode: namespaces, namespaces: [shop]}\n", "kernelHits: {mode: namespaces, namespaces: [data]}\n"
 	for name, tc := range map[string]struct {
 		conf   string
@@ -274,6 +275,9 @@ func TestWhoseHitsTheKernelAnswers(t *testing.T) {
 		"off, whatever the pod says":             {"kernelHits: {mode: off}\n", shop(steered, says(true)), false, ""},
 		"on":                                     {on, shop(steered), true, ""},
 		"on, and the pod wants none of it":       {on, shop(steered, says(false)), false, ""},
+		"auto":                                   {auto, shop(steered), true, ""},
+		"auto, and the pod wants none of it":     {auto, shop(steered, says(false)), false, ""},
+		"auto, bypassed":                         {auto, shop(back), true, "bypassed"},
 		"its namespace":                          {listed, shop(steered), true, ""},
 		"its namespace, and the pod wants none":  {listed, shop(steered, says(false)), false, ""},
 		"another namespace":                      {others, shop(steered), false, ""},

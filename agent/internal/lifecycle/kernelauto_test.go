@@ -1,0 +1,74 @@
+package lifecycle
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/agent/internal/config"
+)
+
+// TestAutoExcludes: mode auto leaves out each node that shows a program which may follow pods' answers, or that cannot be judged.
+func TestAutoExcludes(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*config.Node)
+		signs  nodeSigns
+		want   string // a part of the reason; "" for none
+	}{
+		"nothing":            {nil, nodeSigns{links: []string{"all", "lo", "eth0", "cni0", "veth1", "neardns0"}}, ""},
+		"Calico's links":     {nil, nodeSigns{links: []string{"cali123", "vxlan.calico"}}, ""},
+		"Cilium":             {nil, nodeSigns{links: []string{"lo", "cilium_host"}}, "Cilium"},
+		"Cilium's other end": {nil, nodeSigns{links: []string{"cilium_net"}}, "Cilium"},
+		"a similar name":     {nil, nodeSigns{links: []string{"cilium_hosts"}}, ""},
+		"Open vSwitch":       {nil, nodeSigns{links: []string{"ovs-system", "antrea-gw0"}}, "Open vSwitch"},
+		"its user space":     {nil, nodeSigns{links: []string{"ovs-netdev"}}, "Open vSwitch"},
+		"a queue":            {nil, nodeSigns{queues: []string{"100", "101"}}, "netfilter's queue 100, 101"},
+		"a log group":        {nil, nodeSigns{groups: []string{"3"}}, "netfilter's log group 3"},
+		"unreadable":         {nil, nodeSigns{err: errors.New("permission denied")}, "cannot tell"},
+		"transparent":        {func(c *config.Node) { c.Arrangement = config.ArrangementTransparent }, nodeSigns{}, "transparent"},
+		"on the link":        {func(c *config.Node) { c.Link.ClusterDNSOnLink = true }, nodeSigns{}, "clusterDNSOnLink"},
+		"no kube-proxy":      {func(c *config.Node) { c.KubeProxyMode = config.KubeProxyNone }, nodeSigns{}, "kubeProxyMode"},
+		"no fast path":       {func(c *config.Node) { c.FastPath = config.FastPathOff }, nodeSigns{}, "fastPath"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conf := config.Default()
+			if tc.change != nil {
+				tc.change(&conf)
+			}
+			if got := autoExcludes(&conf, tc.signs); (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestReadNodeSigns reads files as the kernel writes them.
+func TestReadNodeSigns(t *testing.T) {
+	proc := t.TempDir()
+	if s := readNodeSigns(proc); s.err == nil {
+		t.Errorf("no links, and no error: %+v", s)
+	}
+	if err := errors.Join(os.MkdirAll(filepath.Join(proc, "sys/net/ipv4/conf/eth0"), 0o755), os.MkdirAll(filepath.Join(proc, "net/netfilter"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	unexported := cmp.AllowUnexported(nodeSigns{})
+	if diff := cmp.Diff(nodeSigns{links: []string{"eth0"}}, readNodeSigns(proc), unexported); diff != "" {
+		t.Errorf("without the modules (-want +got):\n%s", diff)
+	}
+	for name, text := range map[string]string{
+		"queue": "  100  17245     0 2 65531     0     0        1  1\n",
+		"log":   "    3  17245     0 2 65535     10 1\n    0   4711     0 2 65535     10 1\n",
+	} {
+		if err := os.WriteFile(filepath.Join(proc, "net/netfilter/nfnetlink_"+name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := nodeSigns{links: []string{"eth0"}, queues: []string{"100"}, groups: []string{"3", "0"}}
+	if diff := cmp.Diff(want, readNodeSigns(proc), unexported); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

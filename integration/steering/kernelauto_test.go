@@ -1,0 +1,45 @@
+package steering
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/neardns/neardns/pkg/testutil"
+)
+
+// TestKernelHitsAuto: mode auto takes the program away where a policy by name may apply, and says why without a fault: no warning of
+// doctor, no series that fires an alert. With mode on the same node has kernel hits.
+func TestKernelHitsAuto(t *testing.T) {
+	t.Parallel()
+	n := newKernelNode(t, setup{families: testutil.IPv4})
+	n.configure("kernelHits: {mode: auto}\n")
+	shared, p := n.addPod(nil), n.addPod(nil)
+	n.otherProgram(shared)
+	n.startAgent()
+	n.wantInKernel(1, 1)
+	n.Host.Run("ip", "link", "add", "cilium_host", "type", "veth", "peer", "name", "cilium_net")
+	testutil.Eventually(t, func() error {
+		a, err := n.askAgent()
+		if err != nil || a.KernelHits == nil || !strings.Contains(a.KernelHits.Fault, "Cilium's links") || n.hasProgram(p) {
+			return errors.Join(err, fmt.Errorf("the agent does not leave the node out: %+v", a.KernelHits))
+		}
+		return nil
+	})
+	n.wantSteered(p.client(), "left out", targets(n.ClusterDNS()...)...)
+	_, status, _ := n.run("status", "--config", n.configFile())
+	_, doctor, _ := n.run("doctor", "--config", n.configFile())
+	if !strings.Contains(status, "kernel hits: off (kernelHits.mode: auto)") || !strings.Contains(doctor, "OK    kernel hits  off (kernelHits.mode: auto)") {
+		t.Errorf("no reason as information:\n%s\n%s", status, doctor)
+	}
+	var metrics string
+	n.Host.Do(func() { metrics = fetch(t, "http://127.0.0.1:9253/metrics") })
+	if !strings.Contains(metrics, "neardns_kernel_pods") || strings.Contains(metrics, "neardns_kernel_ok") {
+		t.Error("the metric of the alert is there")
+	}
+	n.configure("kernelHits: {mode: \"on\"}\n")
+	n.hup()
+	n.wantInKernel(1, 1)
+	n.heat(p, target{n.ClusterDNS()[0], "udp"}, freshName())
+}
