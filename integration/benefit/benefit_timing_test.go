@@ -12,7 +12,7 @@ import (
 )
 
 // TestTimingShortLatency fails when the gain of a cache on the node is gone: kube-dns is five milliseconds away, and the median lookup
-// takes more than half as long as it does through kube-dns in the same run. The stands take turns, so that a busy machine is as busy for both.
+// takes more than half as long as it does through kube-dns in the same run. The stands take turns, so a busy machine is as busy for both.
 // State: TestShort. Bound: half; a hit takes a tenth or less.
 func TestTimingShortLatency(t *testing.T) {
 	testutil.RequireRoot(t)

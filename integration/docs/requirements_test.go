@@ -135,7 +135,8 @@ func TestLibraries(t *testing.T) {
 
 // The folders and files that the project's plan names are there, and each that ARCHITECTURE.md's tree names at its top.
 func TestTree(t *testing.T) {
-	names := []string{"plugins", "agent", "pkg", "conf", "install", "integration", "Dockerfile.plugin", "Dockerfile.agent", "go.mod", "Makefile"}
+	names := []string{"plugins", "agent", "pkg", "conf", "install", "integration",
+		"Dockerfile.plugin", "Dockerfile.agent", "go.mod", "Makefile"}
 	tops := regexp.MustCompile(`(?m)^([a-z]+(?:/[a-z]+)*)/ `).FindAllStringSubmatch(section(t, read(t, "ARCHITECTURE.md"), "## The tree"), -1)
 	if len(tops) < 5 {
 		t.Errorf("the tree has %d folders", len(tops))
@@ -186,7 +187,8 @@ func TestStale(t *testing.T) {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), name, args...)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "LANES_ROOT="+dir, "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
+		cmd.Env = append(os.Environ(), "LANES_ROOT="+dir,
+			"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s %v: %v\n%s", name, args, err, out)
@@ -216,7 +218,8 @@ func TestStale(t *testing.T) {
 			t.Errorf("after %s: not %s: %s", path, state, out)
 		}
 		run(script, "-mark")
-		if page, err := os.ReadFile(filepath.Join(dir, "page.md")); err != nil || !strings.Contains(string(page), ": "+state) || strings.Contains(string(page), "Old") {
+		page, err := os.ReadFile(filepath.Join(dir, "page.md"))
+		if text := string(page); err != nil || !strings.Contains(text, ": "+state) || strings.Contains(text, "Old") {
 			t.Errorf("after %s the page has %q, want %s: %v", path, page, state, err)
 		}
 	}

@@ -127,7 +127,8 @@ func faultyNodes() map[string]func(*facts) {
 				{Pod: "shop/web", Why: "it is bypassed, kube-dns answers it"}}}
 		},
 		"kernel-hits-auto": func(f *facts) {
-			f.agent.KernelHits = &node.KernelHits{Auto: true, Pods: 3, Lent: 40, Refused: []podlinks.Refused{{Pod: "shop/web", Why: "it is not steered yet"}}}
+			refused := []podlinks.Refused{{Pod: "shop/web", Why: "it is not steered yet"}}
+			f.agent.KernelHits = &node.KernelHits{Auto: true, Pods: 3, Lent: 40, Refused: refused}
 		},
 		"kernel-hits-auto-not": func(f *facts) {
 			f.agent.KernelHits = &node.KernelHits{Auto: true, Fault: "load the program: operation not permitted"}

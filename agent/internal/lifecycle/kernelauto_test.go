@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/neardns/neardns/agent/internal/config"
+	"github.com/neardns/neardns/pkg/testutil"
 )
 
 // TestAutoExcludes: mode auto leaves out each node that shows a program which may follow pods' answers, or that cannot be judged.
@@ -52,9 +53,8 @@ func TestReadNodeSigns(t *testing.T) {
 	if s := readNodeSigns(proc); s.err == nil {
 		t.Errorf("no links, and no error: %+v", s)
 	}
-	if err := errors.Join(os.MkdirAll(filepath.Join(proc, "sys/net/ipv4/conf/eth0"), 0o755), os.MkdirAll(filepath.Join(proc, "net/netfilter"), 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(t, os.MkdirAll(filepath.Join(proc, "sys/net/ipv4/conf/eth0"), 0o755))
+	testutil.Must(t, os.MkdirAll(filepath.Join(proc, "net/netfilter"), 0o755))
 	unexported := cmp.AllowUnexported(nodeSigns{})
 	if diff := cmp.Diff(nodeSigns{links: []string{"eth0"}}, readNodeSigns(proc), unexported); diff != "" {
 		t.Errorf("without the modules (-want +got):\n%s", diff)

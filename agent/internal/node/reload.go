@@ -11,9 +11,9 @@ import (
 const reloaded = "configuration reloaded"
 
 // Set gives the loop a new plan. The loop takes it over as a whole, or keeps the old one: a plan that the server refuses is dropped, and
-// one that the node does not accept is retried until another is set. The loop calls take once it has taken the plan over: take puts the rest
-// of the configuration in force, and reports whether it differs from the one before; the loop reports such a reload too. Any goroutine may
-// call Set, also before Run. Of several plans, the last one counts. next must not be written to afterwards.
+// one that the node does not accept is retried until another is set. The loop calls take once it has taken the plan over: take puts the
+// rest of the configuration in force, and reports whether it differs from the one before; the loop reports such a reload too. Any goroutine
+// may call Set, also before Run. Of several plans, the last one counts. next must not be written to afterwards.
 func (n *Node) Set(next plan.Plan, take func() (changed bool)) {
 	n.mu.Lock()
 	n.set = &retryPlan{plan: next, take: take}

@@ -130,11 +130,13 @@ func (k *adopter) scan(ctx context.Context) {
 			if errors.Is(err, fs.ErrNotExist) {
 				level = slog.LevelDebug // after a reboot, hundreds of cache files may name pods that are gone
 			}
-			k.logOnce(a.File+a.ContainerID, level, "running pod not adopted", err.Error(), "pod", a.String(), "container_id", a.ContainerID, "netns", a.NetNS)
+			k.logOnce(a.File+a.ContainerID, level, "running pod not adopted", err.Error(),
+				"pod", a.String(), "container_id", a.ContainerID, "netns", a.NetNS)
 		}
 	}
 	for name := range k.lastLogged { // forget attachments that are gone
-		if !strings.Contains(name, "-") || slices.ContainsFunc(paths, func(path string) bool { return strings.HasPrefix(name, filepath.Base(path)) }) {
+		isOf := func(path string) bool { return strings.HasPrefix(name, filepath.Base(path)) }
+		if !strings.Contains(name, "-") || slices.ContainsFunc(paths, isOf) {
 			continue
 		}
 		delete(k.lastLogged, name)
@@ -227,7 +229,8 @@ func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 	}
 	defer unlock()
 	// Under the lock, neither the plugin nor another agent works on this container.
-	if a.File != "" && !slices.ContainsFunc(attached.Folders(k.Root), func(folder string) bool { return !modified(filepath.Join(folder, a.File)).IsZero() }) {
+	has := func(folder string) bool { return !modified(filepath.Join(folder, a.File)).IsZero() }
+	if a.File != "" && !slices.ContainsFunc(attached.Folders(k.Root), has) {
 		return nil // the runtime removed it meanwhile
 	}
 	if !modified(podfile.Path(p.stateDir, a.ContainerID, a.IfName)).IsZero() {
@@ -290,7 +293,8 @@ func adoptedFile(a attached.Pod, want Wanted, inode uint64, backend string, own 
 		ContainerID: a.ContainerID, IfName: a.IfName, Network: a.Network, NetNS: a.NetNS, NetNSInode: inode,
 		PodName: a.Name, PodNamespace: a.Namespace, PodUID: a.UID, Addresses: a.Addresses,
 		Backend: backend, OptOut: wish.OptOut, OptIn: wish.OptIn, Adopted: podfile.ByCache,
-		DNS: &podfile.DNS{State: podfile.AsGiven, Settings: own}, SearchCompletion: wish.SearchCompletion, KernelHits: wish.KernelHits, Ignored: wish.Ignored,
+		DNS:              &podfile.DNS{State: podfile.AsGiven, Settings: own},
+		SearchCompletion: wish.SearchCompletion, KernelHits: wish.KernelHits, Ignored: wish.Ignored,
 	}
 	if a.File == "" {
 		f.Adopted = podfile.ByNRI
@@ -316,7 +320,8 @@ func adoptedFile(a attached.Pod, want Wanted, inode uint64, backend string, own 
 		d := podfile.Decision{Redirect: r, State: podfile.LeftAlone, Reason: reason}
 		if reason == "" {
 			d.Local = overlay.LocalOf(own.Nameservers, want.Locals, r.ClusterDNS)
-			d.State, d.Reason, d.Untried = podfile.Pending, "the pod is older than neardns on this node; its path to the agent has not been tried yet", true
+			d.State, d.Untried = podfile.Pending, true
+			d.Reason = "the pod is older than neardns on this node; its path to the agent has not been tried yet"
 		}
 		f.Decisions = append(f.Decisions, d)
 	}
@@ -380,7 +385,8 @@ func checkAddresses(ns *os.File, ifName string, addrs []netip.Addr) error {
 		return err
 	}
 	if !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return slices.Contains(have, a) }) {
-		return fmt.Errorf("%s in its netns has none of the addresses %s, so another container uses the netns now", ifName, steer.JoinAddrs(addrs, ", "))
+		return fmt.Errorf("%s in its netns has none of the addresses %s, so another container uses the netns now",
+			ifName, steer.JoinAddrs(addrs, ", "))
 	}
 	return nil
 }
@@ -402,7 +408,8 @@ func (k *adopter) dropRemoved(files []podfile.File, paths []string, known bool) 
 		}
 		if err := k.pods.drop(f); err != nil {
 			k.retry = true
-			k.logOnce(f.ContainerID+"-", slog.LevelWarn, "cleanup of a removed adopted pod failed", err.Error(), "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
+			k.logOnce(f.ContainerID+"-", slog.LevelWarn, "cleanup of a removed adopted pod failed", err.Error(),
+				"pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
 			continue
 		}
 		k.pods.log.Info("rules of a deleted pod removed", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)

@@ -40,7 +40,9 @@ func (p *Pods) Convert(ctx context.Context) []error {
 
 // convert replaces a sandbox's rules if its files record another back end, and records the new one.
 func (p *Pods) convert(box *sandbox, want steer.Pod) error {
-	at := slices.IndexFunc(box.files, func(f podfile.File) bool { return len(f.In(podfile.Steered)) > 0 && f.Backend != p.backend.Recorded() })
+	at := slices.IndexFunc(box.files, func(f podfile.File) bool {
+		return len(f.In(podfile.Steered)) > 0 && f.Backend != p.backend.Recorded()
+	})
 	if at < 0 {
 		return nil
 	}
@@ -64,7 +66,8 @@ func (p *Pods) convert(box *sandbox, want steer.Pod) error {
 		}
 		box.files[i] = f
 	}
-	p.log.Info("pod rules converted to another back end", "pod", box.files[0].PodNamespace+"/"+box.files[0].PodName, "backend", p.backend.String(),
+	f := box.files[0]
+	p.log.Info("pod rules converted to another back end", "pod", f.PodNamespace+"/"+f.PodName, "backend", p.backend.String(),
 		"redirects", len(want.Redirects))
 	return nil
 }

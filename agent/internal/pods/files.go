@@ -11,31 +11,40 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
+// cachedFiles are the pod files as they were last read.
+type cachedFiles struct {
+	files   []podfile.File
+	changed map[string]struct{} // names of files that changed since
+	errs    []error             // of the last reading
+	folder  stamp
+	watched bool // a watch reports changes, so files are read again only then
+}
+
 // read returns the files, and the errors of those that could not be read. It reads again what may have changed: all files without a watch
 // or after Outdate, else those that outdateFile named. So the work on n pods, each of which changes its file, reads n files and not n².
 func (p *Pods) read() ([]podfile.File, []error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// Cleared before reading: what changes meanwhile is read the next time. Only a watch and this process set these.
-	all, changed := p.stale.Swap(false) || !p.watched, p.changed
-	p.changed = nil
+	all, changed := p.stale.Swap(false) || !p.cached.watched, p.cached.changed
+	p.cached.changed = nil
 	if !all && len(changed) > 0 && !p.update(changed) {
 		all = true
 	}
 	if all {
-		p.folder = p.folder.next(p.dir(), time.Now())
-		p.files, p.errs = podfile.List(p.stateDir)
+		p.cached.folder = p.cached.folder.next(p.dir(), time.Now())
+		p.cached.files, p.cached.errs = podfile.List(p.stateDir)
 	}
-	return p.files, p.errs
+	return p.cached.files, p.cached.errs
 }
 
 // update reads single files again. It returns false if a file is unreadable, or was: then all are to be read. Callers hold the old slice,
 // so it stays as it is.
 func (p *Pods) update(names map[string]struct{}) bool {
-	if len(p.errs) > 0 {
+	if len(p.cached.errs) > 0 {
 		return false
 	}
-	files := slices.Clone(p.files)
+	files := slices.Clone(p.cached.files)
 	for name := range names {
 		f, err := podfile.Read(filepath.Join(p.dir(), name))
 		gone := errors.Is(err, fs.ErrNotExist)
@@ -53,7 +62,7 @@ func (p *Pods) update(names map[string]struct{}) bool {
 			files = slices.Insert(files, at, f)
 		}
 	}
-	p.files = files
+	p.cached.files = files
 	return true
 }
 
@@ -68,10 +77,10 @@ func (p *Pods) Outdate() {
 // outdateFile is Outdate for one file of the folder.
 func (p *Pods) outdateFile(name string) {
 	p.mu.Lock()
-	if p.changed == nil {
-		p.changed = map[string]struct{}{}
+	if p.cached.changed == nil {
+		p.cached.changed = map[string]struct{}{}
 	}
-	p.changed[name] = struct{}{}
+	p.cached.changed[name] = struct{}{}
 	p.mu.Unlock()
 	p.version.Add(1)
 }

@@ -28,7 +28,7 @@ func (n *node) wantLeaving(pod *testutil.Pod, redirects ...steer.Redirect) {
 }
 
 // TestAnswersOnTheirWay: a pod that steer.mode turns back to kube-dns still gets the answers that the agent owes it, over UDP and over open
-// TCP connections, from the address that it queried. Its next queries go to kube-dns. The table is removed later, or by the pod's next trial.
+// TCP connections, from the address that it queried. Its next queries go to kube-dns. The table is removed later.
 func TestAnswersOnTheirWay(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	n.Host.Serving("neardns0", r4.Steering, r6.Steering, r4.ClusterDNS, r6.ClusterDNS)
@@ -99,17 +99,23 @@ func TestAnswersOnTheirWay(t *testing.T) {
 	n.leaving.Store(pod.Inode(), time.Now()) // leaveTime is over
 	n.tend(yes, true, map[string]int{LeftAlone: 1})
 	n.wantTable(pod)
+}
 
-	// A pod that comes back at once is tried, which its table would hide.
-	n.Excludes = func(podfile.File) string { return "" }
+// TestPodComesBackAtOnce: the table of a pod that is selected again before leaveTime is over would hide its trial, so the trial removes it.
+func TestPodComesBackAtOnce(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	n.serve()
+	pod := n.AddPod("pod")
+	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6)))
+	n.tend(yes, true, map[string]int{Steered: 1})
 	for range 2 {
+		n.Excludes = func(podfile.File) string { return "steer.mode is none" }
+		n.tend(yes, false, map[string]int{LeftAlone: 1})
+		n.Excludes = func(podfile.File) string { return "" }
 		n.tend(yes, false, map[string]int{Pending: 1})
 		n.try(held, true)
 		n.tend(yes, false, map[string]int{Steered: 1})
 		n.wantTable(pod, r4, r6)
-		n.Excludes = func(podfile.File) string { return "steer.mode is none" }
-		n.tend(yes, false, map[string]int{LeftAlone: 1})
-		n.Excludes = func(podfile.File) string { return "" }
 	}
 }
 

@@ -52,7 +52,8 @@ func (p *Pods) RestoreNameservers(root string) error {
 			continue
 		}
 		if f.DNS == nil || f.DNS.Overlay == nil || len(f.DNS.Overlay.Instead) == 0 {
-			errs = append(errs, fmt.Errorf("%s names %s in its own DNS settings: recreate the pod without that address", Name(f), f.Locals()[0].Address))
+			errs = append(errs, fmt.Errorf("%s names %s in its own DNS settings: recreate the pod without that address",
+				Name(f), f.Locals()[0].Address))
 			continue
 		}
 		if err := restore(root, *f.DNS); err != nil {

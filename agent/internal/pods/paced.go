@@ -51,7 +51,7 @@ func (p *Pods) paceAdoption(files []podfile.File, lease Lease, fallback func(net
 				leaseEvent(lease, d.Redirect.Steering, state) == podstate.LeaseGranted
 		}
 		k := keyOf(f)
-		is := census(states, p.started[k])
+		is := census(states, p.due.started[k])
 		c[is]++
 		switch {
 		case is == adoption.Waiting:
@@ -63,11 +63,11 @@ func (p *Pods) paceAdoption(files []podfile.File, lease Lease, fallback func(net
 			started[k] = true
 		}
 	}
-	p.started = started // a pod that is selected again is started again
+	p.due.started = started // a pod that is selected again is started again
 	if could == (key{}) {
 		return waiting, time.Time{}
 	}
-	start, next := p.adoption.Next(c, now)
+	start, next := p.due.adoption.Next(c, now)
 	if start {
 		delete(waiting, could)
 		started[could] = true

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/neardns/neardns/agent/internal/pods/adoption"
@@ -16,13 +17,14 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestCensus is every pair of a pod's paths, each in any state or left alone.
+// TestCensus is every pair of a pod's paths, each in any state, or in none.
 func TestCensus(t *testing.T) {
 	states := []podstate.State{0, podstate.Untried, podstate.Waiting, podstate.Steered, podstate.Bypassed, podstate.Unselected}
 	for _, a := range states {
 		for _, b := range states {
 			both := []podstate.State{a, b}
-			untried, answered := slices.Contains(both, podstate.Untried), slices.Contains(both, podstate.Waiting) || slices.Contains(both, podstate.Steered)
+			untried := slices.Contains(both, podstate.Untried)
+			answered := slices.Contains(both, podstate.Waiting) || slices.Contains(both, podstate.Steered)
 			before, after := adoption.Other, adoption.Other
 			if untried {
 				before, after = adoption.Waiting, adoption.Started
@@ -43,7 +45,8 @@ func TestCensus(t *testing.T) {
 func adoptedFiles(t *testing.T, dir string, count int) {
 	t.Helper()
 	for i := range count {
-		f := podfile.File{ContainerID: fmt.Sprintf("c%03d", i), IfName: "eth0", NetNS: "/run/netns/none", Adopted: podfile.ByCache, Decisions: decisions(podfile.Pending, r4)}
+		f := podfile.File{ContainerID: fmt.Sprintf("c%03d", i), IfName: "eth0", NetNS: "/run/netns/none", Adopted: podfile.ByCache}
+		f.Decisions = decisions(podfile.Pending, r4)
 		f.Decisions[0].Untried = true
 		write(t, dir, f)
 	}
@@ -52,37 +55,40 @@ func adoptedFiles(t *testing.T, dir string, count int) {
 // Only one adopted pod is started at a time, none without a lease or a verified fallback, none that steer.mode does not select, and all
 // that the plugin handled at once.
 func TestAdoptionIsPaced(t *testing.T) {
-	dir := t.TempDir()
-	p := registry(dir)
-	adoptedFiles(t, dir, 30)
-	tried := func(due Due) (ids []string) {
-		for _, d := range due.Trials {
-			ids = append(ids, d.file.ContainerID)
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		p := registry(dir)
+		adoptedFiles(t, dir, 30)
+		tried := func(due Due) (ids []string) {
+			for _, d := range due.Trials {
+				ids = append(ids, d.file.ContainerID)
+			}
+			return ids
 		}
-		return ids
-	}
-	if due := p.DueTrials(held, no); len(due.Trials) > 0 {
-		t.Errorf("without a fallback: trials of %v", tried(due))
-	}
-	p.Excludes = func(f podfile.File) string {
-		if f.ContainerID < "c010" {
-			return "steer.mode is namespaces"
+		if due := p.DueTrials(held, no); len(due.Trials) > 0 {
+			t.Errorf("without a fallback: trials of %v", tried(due))
 		}
-		return ""
-	}
-	first := p.DueTrials(held, yes)
-	if got := tried(first); !slices.Equal(got, []string{"c010"}) || first.Next.IsZero() {
-		t.Errorf("trials of %v, the next at %s", got, first.Next)
-	}
-	for i := range 3 { // new pods
-		f := podfile.File{ContainerID: fmt.Sprintf("d%d", i), IfName: "eth0", NetNS: "/run/netns/none", Decisions: decisions(podfile.Pending, r4)}
-		f.Decisions[0].Untried = true
-		write(t, dir, f)
-	}
-	p.adoption = adoption.Adoption{} // the time has come
-	if got := tried(p.DueTrials(held, yes)); !slices.Equal(got, []string{"c011", "d0", "d1", "d2"}) {
-		t.Errorf("trials of %v", got)
-	}
+		p.Excludes = func(f podfile.File) string {
+			if f.ContainerID < "c010" {
+				return "steer.mode is namespaces"
+			}
+			return ""
+		}
+		first := p.DueTrials(held, yes)
+		if got := tried(first); !slices.Equal(got, []string{"c010"}) || first.Next.IsZero() {
+			t.Errorf("trials of %v, the next at %s", got, first.Next)
+		}
+		for i := range 3 { // new pods
+			f := podfile.File{ContainerID: fmt.Sprintf("d%d", i), IfName: "eth0", NetNS: "/run/netns/none"}
+			f.Decisions = decisions(podfile.Pending, r4)
+			f.Decisions[0].Untried = true
+			write(t, dir, f)
+		}
+		time.Sleep(adoption.Pause)
+		if got := tried(p.DueTrials(held, yes)); !slices.Equal(got, []string{"c011", "d0", "d1", "d2"}) {
+			t.Errorf("trials of %v", got)
+		}
+	})
 }
 
 // Adoption stops at the 20th pod if two of them are not answered: those stay on kube-dns and the others as they are. It goes on when their
@@ -97,15 +103,14 @@ func TestAdoptionStops(t *testing.T) {
 		id := fmt.Sprintf("c%02d", i)
 		pod := n.AddPod(id)
 		if pods = append(pods, pod); i < 2 {
-			n.Host.RunInput(fmt.Sprintf("table netdev lost {\n chain %s {\n type filter hook ingress device %q priority 0;\n ip daddr %s drop\n ip6 daddr %s drop\n }\n}\n", id,
-				pod.HostInterface, r4.Steering, r6.Steering), "nft", "-f", "-")
+			n.loseAtAgent(pod, id)
 		}
 		cache(t, root, pod, id, "eth0", map[string]string{})
 	}
 	n.adopter(root, nil).scan(t.Context())
 	step := func() Due {
 		t.Helper()
-		n.adoption = adoption.Adoption{} // the time has come
+		n.Pods.due.adoption = adoption.Adoption{} // the time has come
 		due := n.DueTrials(held, yes)
 		for _, one := range due.Trials {
 			n.RunTrial(t.Context(), one, held, young, yes)
@@ -163,6 +168,18 @@ func TestAdoptionStops(t *testing.T) {
 	}
 }
 
+// loseAtAgent has a pod's link lose queries to the agent, by a chain of its own in the table "lost".
+func (n *node) loseAtAgent(pod *testutil.Pod, chain string) {
+	n.t.Helper()
+	n.Host.RunInput(fmt.Sprintf(`table netdev lost {
+	chain %s {
+		type filter hook ingress device %q priority 0;
+		ip daddr %s drop
+		ip6 daddr %s drop
+	}
+}`, chain, pod.HostInterface, r4.Steering, r6.Steering), "nft", "-f", "-")
+}
+
 // A change of one file has only that file read again: the others may be as many as a node has.
 func TestOneFileIsReadAgain(t *testing.T) {
 	dir := t.TempDir()
@@ -170,7 +187,7 @@ func TestOneFileIsReadAgain(t *testing.T) {
 	adoptedFiles(t, dir, 3)
 	p.List()
 	p.mu.Lock()
-	p.watched = true
+	p.cached.watched = true
 	p.mu.Unlock()
 	for _, id := range []string{"c000", "c001"} { // in place, and without an event
 		path := podfile.Path(dir, id, "eth0")

@@ -23,7 +23,7 @@ type path struct {
 	redirect steer.Redirect
 }
 
-// StateOf returns the state that a pod's file records for a path; zero for a path that is left alone, which podstate does not decide.
+// StateOf returns the state that a pod's file records for a path; zero for a path that podstate does not decide.
 func StateOf(d podfile.Decision) podstate.State {
 	switch {
 	case d.Excluded:
@@ -76,16 +76,17 @@ func (p *Pods) reportSteered(f podfile.File, e podstate.Event) {
 
 // reportTables reports the pods whose own tables bypass them. It runs once per podstate.Soon, because it enters each pod's netns.
 func (p *Pods) reportTables(files []podfile.File, now time.Time) error {
-	if !p.backend.Caps().Evidence || now.Sub(p.tablesRead) < podstate.Soon {
-		return p.tablesErr
+	if !p.backend.Caps().Evidence || now.Sub(p.due.tablesRead) < podstate.Soon {
+		return p.due.tablesErr
 	}
-	p.tablesRead = now
+	p.due.tablesRead = now
 	var errs []error
 	for box := range sandboxes(files) {
 		bypassed, _, err := p.bypassedBy(&box)
 		for _, f := range box.files {
 			for _, d := range f.Decisions {
-				if d.State == podfile.Steered && slices.ContainsFunc(bypassed, func(w steer.PodWay) bool { return w.ClusterDNS == d.Redirect.ClusterDNS }) {
+				bypasses := func(w steer.PodWay) bool { return w.ClusterDNS == d.Redirect.ClusterDNS }
+				if d.State == podfile.Steered && slices.ContainsFunc(bypassed, bypasses) {
 					p.report(f, d, podstate.TableBypasses, now)
 				}
 			}
@@ -95,8 +96,8 @@ func (p *Pods) reportTables(files []podfile.File, now time.Time) error {
 		}
 		box.close()
 	}
-	p.tablesErr = errors.Join(errs...)
-	return p.tablesErr
+	p.due.tablesErr = errors.Join(errs...)
+	return p.due.tablesErr
 }
 
 // bypassedBy lists the paths that a sandbox's own table bypasses now. known is false if the back end's tables keep no evidence, or if there

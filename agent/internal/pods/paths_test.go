@@ -84,7 +84,7 @@ func (n *node) due(id string) {
 // suspected are the attachments with a steered path that is to be tried.
 func (n *node) suspected() (ids []string) {
 	n.t.Helper()
-	n.tablesRead = time.Time{}
+	n.Pods.due.tablesRead = time.Time{}
 	if err := n.reportTables(n.List(), time.Now()); err != nil {
 		n.t.Error(err)
 	}

@@ -48,23 +48,22 @@ type Pods struct {
 	dead     map[key]time.Time   // when this process first saw that a file's netns is gone
 
 	leaving sync.Map // until when a pod that is no longer steered keeps its table: time.Time by the netns's inode
-	// Only DueTrials uses the next four.
+	due     dueTrials
+	slots   chan struct{} // of the trials that run at a time
+
+	mu       sync.Mutex // guards the fields below
+	cached   cachedFiles
+	switched map[steer.Redirect]bool // what the switch knows, see FallbackOnly
+	paths    map[path]podstate.Status
+	failed   failedTrials
+}
+
+// dueTrials is what only DueTrials uses.
+type dueTrials struct {
 	tablesRead time.Time // when the pods' own tables were last read
 	tablesErr  error     // of that reading
 	adoption   adoption.Adoption
 	started    map[key]bool // adopted pods that this process has started to try
-
-	slots chan struct{} // of the trials that run at a time
-
-	mu       sync.Mutex // guards the fields below
-	files    []podfile.File
-	changed  map[string]struct{} // names of files that changed since they were read
-	errs     []error             // of the last reading
-	folder   stamp
-	watched  bool                    // a watch reports changes, so files are read again only then
-	switched map[steer.Redirect]bool // what the switch knows, see FallbackOnly
-	paths    map[path]podstate.Status
-	failed   failedTrials
 }
 
 // fingerprint shows that a pod's table is unchanged since it was verified, without reading its rules.
@@ -113,7 +112,7 @@ func (p *Pods) all() (files []podfile.File, hostInode uint64, errs []error) {
 func (p *Pods) LookAgain() {
 	changed := modified(p.dir())
 	p.mu.Lock()
-	same := p.folder.settled && changed.Equal(p.folder.changed)
+	same := p.cached.folder.settled && changed.Equal(p.cached.folder.changed)
 	p.mu.Unlock()
 	if !same {
 		p.Outdate()

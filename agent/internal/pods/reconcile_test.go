@@ -106,7 +106,7 @@ func TestTendAfterDel(t *testing.T) {
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
 	n.FallbackOnly([]steer.Redirect{r4})
 	n.mu.Lock()
-	n.watched = true // what was read stays, as before an event arrives
+	n.cached.watched = true // what was read stays, as before an event arrives
 	n.mu.Unlock()
 	testutil.Must(t, podfile.Remove(n.dir, "a", "eth0"))
 	if _, err := n.Reconcile(t.Context(), yes, false); err != nil {

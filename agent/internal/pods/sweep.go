@@ -31,10 +31,12 @@ func (p *Pods) sweep(files []podfile.File) {
 			continue
 		}
 		if err := p.forget(f); err != nil {
-			p.log.Warn("cannot remove the file of a pod that is gone", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "err", err)
+			p.log.Warn("cannot remove the file of a pod that is gone",
+				"pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "err", err)
 			continue
 		}
-		p.log.Info("removed the file of a pod that is gone; the runtime never called DEL", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "netns", f.NetNS)
+		p.log.Info("removed the file of a pod that is gone; the runtime never called DEL",
+			"pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "netns", f.NetNS)
 	}
 	for k := range p.dead {
 		if !gone[k] {

@@ -57,16 +57,17 @@ func (p *Pods) repair(box *sandbox, verified func(netip.Addr) bool) error {
 	if err := p.steer(table, box, want); err != nil {
 		return err
 	}
-	p.log.Warn("pod table repaired", "pod", box.files[0].PodNamespace+"/"+box.files[0].PodName, "container_id", box.files[0].ContainerID, "drift", drift.Items)
+	f := box.files[0]
+	p.log.Warn("pod table repaired", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "drift", drift.Items)
 	return nil
 }
 
 // removeUnrecorded removes a table that no file records as steering: the pod left it leaveTime ago, the file was lost, or its writer ended
 // before it wrote it. A trial of such a pod would never be answered, because the table gives answers another source. Only a back end that
-// cannot count changes is left alone after the first look, because each look starts programs.
+// cannot count changes is not touched after the first look, because each look starts programs.
 func (p *Pods) removeUnrecorded(box *sandbox) error {
 	at, seen := keyOf(box.files[0]), fingerprint{inode: box.files[0].NetNSInode}
-	if until, leaves := p.leaving.Load(seen.inode); leaves && time.Now().Before(until.(time.Time)) { //nolint:forcetypeassert // shrink alone stores
+	if until, leaves := p.leaving.Load(seen.inode); leaves && time.Now().Before(until.(time.Time)) {
 		return nil
 	}
 	p.leaving.Delete(seen.inode)
@@ -215,6 +216,7 @@ func (p *Pods) surelyGone(files []podfile.File) error {
 	}
 	f := files[0]
 	_, err := enter(f)
-	return fmt.Errorf("its netns cannot be entered, so its table may still be there: %w (make the path visible to the agent, or delete %s if the pod is gone)",
+	return fmt.Errorf("its netns cannot be entered, so its table may still be there: %w "+
+		"(make the path visible to the agent, or delete %s if the pod is gone)",
 		err, podfile.Path(p.stateDir, f.ContainerID, f.IfName))
 }

@@ -69,13 +69,14 @@ func (p *Pods) DueTrials(lease Lease, fallback func(netip.Addr) Fallback) Due {
 	files, _ := p.read()
 	tablesErr := p.reportTables(files, now)
 	waiting, next := p.paceAdoption(files, lease, fallback, now)
-	due := Due{Next: next, Stopped: p.adoption.Stopped()}
+	due := Due{Next: next, Stopped: p.due.adoption.Stopped()}
 	known := map[path]bool{}
 	for _, f := range files {
 		one := Trial{file: f}
 		for _, d := range f.Decisions {
 			state, at := StateOf(d), path{keyOf(f), d.Redirect}
-			if known[at] = true; waiting[at.key] || state == 0 || state == podstate.Unselected || state == podstate.Steered && !p.suspected(at, now) {
+			known[at] = true
+			if waiting[at.key] || state == 0 || state == podstate.Unselected || state == podstate.Steered && !p.suspected(at, now) {
 				continue
 			}
 			if _, differs := p.selection(f, d); differs {
@@ -233,7 +234,8 @@ func (p *Pods) tryPath(ctx context.Context, ns *os.File, t Trial, d triedPath, l
 	}
 	switch {
 	case len(lost) > 0:
-		return signal{podstate.TrialUnanswered, fmt.Sprintf("its queries to %s over %s are not answered, though the agent answers others: a policy, a program at its link or a firewall drops them or the answers; let pods reach that address",
+		return signal{podstate.TrialUnanswered, fmt.Sprintf("its queries to %s over %s are not answered, though the agent answers others: "+
+			"a policy, a program at its link or a firewall drops them or the answers; let pods reach that address",
 			d.Redirect.Steering, strings.Join(lost, " and ")), lost}, errors.Join(errs...)
 	case slices.ContainsFunc(results, func(r verdict) bool { return r != isAnswered }):
 		return signal{event: podstate.TrialVoid}, errors.Join(errs...)
@@ -266,7 +268,9 @@ const (
 
 // tryProtocol tries one path over one protocol. No query counts as lost while the agent itself is in doubt, nor if the pod's table saw an
 // answer, unless that is hidden: it may have seen the kernel program's.
-func (p *Pods) tryProtocol(ctx context.Context, ns *os.File, t Trial, d triedPath, proto steer.Protocol, lease Lease, timeout time.Duration) (verdict, error) {
+func (p *Pods) tryProtocol(
+	ctx context.Context, ns *os.File, t Trial, d triedPath, proto steer.Protocol, lease Lease, timeout time.Duration,
+) (verdict, error) {
 	begun, _, held := lease(d.Redirect.Steering, proto)
 	if !held {
 		return unknown, nil
@@ -409,7 +413,7 @@ func queryOverTCP(ctx context.Context, ns *os.File, to netip.AddrPort, message p
 	defer conn.Close() //nolint:errcheck // nothing was written to keep
 	_ = conn.SetDeadline(deadline)
 	wire := message.Wire()
-	if _, err = conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...)); err == nil { //nolint:gosec // a short query
+	if _, err = conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...)); err == nil { //nolint:gosec // short
 		answer := make([]byte, 2+len(wire))
 		if _, err = io.ReadFull(conn, answer); err == nil && message.Answered(answer[2:]) {
 			return isAnswered, nil

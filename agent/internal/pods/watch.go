@@ -48,7 +48,7 @@ func (p *Pods) Watch(ctx context.Context) (<-chan struct{}, error) {
 func (p *Pods) setWatched(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.watched = on
+	p.cached.watched = on
 }
 
 // follow makes the folder if it is missing, as the first ADD would, and watches it.

@@ -27,7 +27,7 @@ type Rules interface {
 	Ensure(rs steer.Ruleset) error
 	// IsComplete reports whether the rules have everything that Ensure could add. It is cheap, and checks less than Missing does.
 	IsComplete(rs steer.Ruleset) (bool, error)
-	// Missing describes what is missing from a host's rules. What another version does differently is not missing: a caller that
+	// Missing describes what is missing from a host's rules. Other versions' differences are not missing: a caller that
 	// restores only this removes nothing of a newer agent.
 	Missing(rs steer.Host) ([]string, error)
 	// Verify returns nil if the rules mean the same as rs, else a *steer.DriftError that names the differences.

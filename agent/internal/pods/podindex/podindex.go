@@ -174,13 +174,14 @@ func InKernel(f podfile.File, conf *config.Node) (wanted bool, why string) {
 	case conf.KernelAlone():
 		return !f.OptOut, "" // the kernel program knows the server of each entry, so any server that the pod queries is fine
 	case len(f.In(podfile.Steered))+len(f.In(podfile.Pending)) == 0:
-		return false, "" // left alone: it queries no server whose entries the kernel program has
+		return false, "" // it queries no server whose entries the kernel program has
 	case slices.ContainsFunc(f.Decisions, func(d podfile.Decision) bool { return pods.StateOf(d) == podstate.Bypassed }):
 		return true, "it is bypassed, kube-dns answers it"
 	case len(f.In(podfile.Steered)) == 0:
 		return true, "it is not steered yet"
 	case Completes(f, conf):
-		return true, "the agent walks its search list (searchCompletion), which the kernel program cannot do: switch off one of the two for this pod"
+		return true, "the agent walks its search list (searchCompletion), which the kernel program cannot do: " +
+			"switch off one of the two for this pod"
 	}
 	return true, ""
 }
@@ -263,7 +264,9 @@ func (c *Clients) Namespaces() []telemetry.Namespace {
 	full, freed := len(c.namespaces) >= maxNamespaces, false
 	var out []telemetry.Namespace
 	for name, t := range c.namespaces {
-		out = append(out, telemetry.Namespace{Name: name, Queries: t.queries.Load(), Hits: t.hits.Load(), Kernel: t.kernel.Load(), Failures: t.failures.Load()})
+		out = append(out, telemetry.Namespace{
+			Name: name, Queries: t.queries.Load(), Hits: t.hits.Load(), Kernel: t.kernel.Load(), Failures: t.failures.Load(),
+		})
 		if full && !alive[name] {
 			delete(c.namespaces, name)
 			freed = true

@@ -10,7 +10,8 @@ import (
 
 var (
 	stateNames = []string{"", "untried", "waiting", "steered", "bypassed", "unselected"}
-	eventNames = []string{"trial answered", "trial unanswered", "trial void", "trial failed", "table bypasses", "table knows nothing", "host drops",
+	eventNames = []string{"trial answered", "trial unanswered", "trial void", "trial failed", "table bypasses", "table knows nothing",
+		"host drops",
 		"host delivers", "fallback verified", "fallback lost", "lease granted", "lease withdrawn", "selected",
 		"deselected", "heartbeat"}
 	effectNames = []string{"steer", "bypass", "trial", "offload on", "offload off", "log"}
@@ -46,8 +47,9 @@ func TestTable(t *testing.T) {
 		Waiting: {FallbackVerified: "steered, steer, offload on, log", LeaseWithdrawn: "waiting, next 10s, no lease",
 			Deselected: "unselected, bypass, log"},
 		Steered: {
-			TrialAnswered: "steered", TrialVoid: "steered", TrialFailed: "steered, next 15s", TrialUnanswered: "bypassed, bypass, offload off, log, next 15s",
-			TableBypasses: "steered, next 5s", TableKnowsNothing: "steered, next 5s",
+			TrialAnswered: "steered", TrialVoid: "steered", TrialFailed: "steered, next 15s",
+			TrialUnanswered: "bypassed, bypass, offload off, log, next 15s",
+			TableBypasses:   "steered, next 5s", TableKnowsNothing: "steered, next 5s",
 			HostDrops: "bypassed, bypass, offload off, log, next 15s", FallbackLost: "waiting, bypass, offload off, log",
 			LeaseWithdrawn: "steered, next 10s, no lease", Deselected: "unselected, bypass, offload off, log",
 		},
