@@ -73,7 +73,7 @@ func TestTimingShortBench(t *testing.T) {
 	for _, measure := range []string{"full", "1k"} {
 		k := cellKey{"W8", measure, "lost"}
 		if mine, theirs := b.median(k, ours), b.median(k, stock); mine > theirs {
-			t.Errorf("%v: ours lost %v, the stock CoreDNS %v", k, mine, theirs)
+			t.Errorf("%v: ours lost %v %%, the stock CoreDNS %v %%; the agent:\n%s", k, mine, theirs, b.outputOf(ours))
 		}
 	}
 	if slices.Contains(b.with, kernelOption) {
@@ -92,4 +92,14 @@ func TestTimingShortBench(t *testing.T) {
 		t.Errorf("noise %+v", b.Noise)
 	}
 	fmt.Fprintln(t.Output(), b.Noise.String())
+}
+
+// outputOf is what a server wrote: a lost query has its reason there, or none.
+func (b *bench) outputOf(name string) string {
+	for _, s := range b.stands {
+		if s.name == name {
+			return s.server.Output()
+		}
+	}
+	return ""
 }
