@@ -14,9 +14,9 @@ import (
 const head = `# neardns on every node, in one file: kubectl apply -f neardns.yaml
 #
 # This is what kubectl kustomize install/base prints, where the reasons for all of it stand; make update-golden writes it. Before:
-# see that kube-proxy (or what stands for it) runs on the nodes. After: pods made from then on are steered; older ones keep
-# asking kube-dns directly. To remove: kubectl delete -f neardns.yaml, then kubectl apply -k install/uninstall. Deleting alone
-# leaves rules that give every question to kube-dns: DNS works, uncached.
+# see that kube-proxy (or what stands for it) runs on the nodes. After: pods that start from then on are steered, and
+# those that run, five a second on each node (adoptPods). To remove: kubectl delete -f neardns.yaml, then kubectl apply -k
+# install/uninstall. Deleting alone leaves rules that send every query to kube-dns: DNS works, uncached.
 `
 
 // The single file is the base, so that there are not two of them to keep.

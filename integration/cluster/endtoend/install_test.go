@@ -106,6 +106,9 @@ func (s *suite) testInstall() {
 	s.wantAnsweredBy(direct, s.before...)
 }
 
+// leaveOlder leaves pods that ran before the installation on kube-dns: the suite compares with their answers. testAdopt has the default.
+const leaveOlder = "adoptPods: false"
+
 // inKernelOverlay gives the agent what hits in the kernel need.
 const inKernelOverlay = "kernel-hits"
 
@@ -113,7 +116,7 @@ const inKernelOverlay = "kernel-hits"
 func (s *suite) install() {
 	s.t.Helper()
 	if !*kernelHits {
-		s.must(s.InstallProduct(s.t.Context(), s.Proxy))
+		s.must(s.InstallProduct(s.t.Context(), s.Proxy, leaveOlder))
 		return
 	}
 	manifest, err := s.Kubectl(s.t.Context(), "kustomize", filepath.Join(s.Bin, "../install/overlays", inKernelOverlay))
@@ -122,7 +125,8 @@ func (s *suite) install() {
 	if strings.Count(manifest, mode) != 1 {
 		s.t.Fatalf("the overlay says in another way for which pods the kernel answers:\n%s", manifest)
 	}
-	s.must(s.Apply(s.t.Context(), strings.Replace(manifest, mode, `mode: "on" `, 1)))
+	manifest = strings.Replace(manifest, mode, `mode: "on" `, 1)
+	s.must(s.Apply(s.t.Context(), strings.Replace(manifest, "adoptPods: true", leaveOlder, 1)))
 	s.must(s.AwaitProduct(s.t.Context()))
 }
 
@@ -264,7 +268,7 @@ func (s *suite) uninstalled(b node.Build, overlay string, was map[string]string)
 // kube-proxy goes over to its other mode under load; the fallback then leads through rules of the other kind. While kube-proxy
 // itself has no rules no program can query kube-dns, so this is about names that were queried before.
 func (s *suite) testProxySwitched() {
-	s.must(s.InstallProduct(s.t.Context(), s.Proxy))
+	s.must(s.InstallProduct(s.t.Context(), s.Proxy, leaveOlder))
 	s.renewPods()
 	to := map[string]string{"iptables": "nftables", "nftables": "iptables"}[s.Proxy]
 	y := s.underLoad(s.loaded, func() {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -16,16 +17,16 @@ import (
 // manifests is a folder of the products' own, as users apply it.
 func (n *Node) manifests(name string) string { return filepath.Join(n.Bin, "../install", name) }
 
-// InstallProduct applies one of the products' overlays, such as that of kube-proxy's mode, and waits until the agent is ready and
-// the fallback is proven.
-func (n *Node) InstallProduct(ctx context.Context, overlay string) error {
-	if _, err := n.Kubectl(ctx, "apply", "-k", n.manifests("overlays/"+overlay)); err != nil {
+// InstallProduct applies one of the products' overlays, such as that of kube-proxy's mode, with lines as ApplyProduct, and waits until the
+// agent is ready and the fallback is proven.
+func (n *Node) InstallProduct(ctx context.Context, overlay string, lines ...string) error {
+	if err := n.ApplyProduct(ctx, overlay, lines...); err != nil {
 		return err
 	}
 	return n.AwaitProduct(ctx)
 }
 
-// ApplyProduct applies an overlay with lines more in its NodeConfig, and waits for nothing.
+// ApplyProduct applies an overlay with lines more in its NodeConfig, in place of those with the same key, and waits for nothing.
 func (n *Node) ApplyProduct(ctx context.Context, overlay string, lines ...string) error {
 	manifest, err := n.Kubectl(ctx, "kustomize", n.manifests("overlays/"+overlay))
 	if err != nil {
@@ -36,6 +37,8 @@ func (n *Node) ApplyProduct(ctx context.Context, overlay string, lines ...string
 		return fmt.Errorf("the overlay's NodeConfig ends in another way than lines can be added to:\n%s", manifest)
 	}
 	for _, line := range lines {
+		key, _, _ := strings.Cut(line, ":")
+		manifest = regexp.MustCompile(`(?m)^    `+regexp.QuoteMeta(key)+`:.*\n`).ReplaceAllString(manifest, "")
 		manifest = strings.Replace(manifest, last, last+"    "+line+"\n", 1)
 	}
 	return n.Apply(ctx, manifest)
