@@ -31,7 +31,7 @@ func TestBase(t *testing.T) {
 	}
 	wantHandOver(t, set)
 	wantCapabilities(t, pod.InitContainers[1], "DAC_OVERRIDE", "CHOWN")
-	wantCapabilities(t, pod.Containers[0], "NET_ADMIN", "SYS_ADMIN", "NET_RAW", "NET_BIND_SERVICE")
+	wantCapabilities(t, pod.Containers[0], "BPF", "PERFMON", "NET_ADMIN", "SYS_ADMIN", "NET_RAW", "NET_BIND_SERVICE")
 	wantCapabilities(t, pod.Containers[1], "DAC_OVERRIDE", "CHOWN", "NET_ADMIN", "NET_RAW")
 	wantNobody(t, pod.InitContainers[0])
 	for _, c := range []corev1.Container{pod.InitContainers[1], pod.Containers[0], pod.Containers[1]} {

@@ -45,12 +45,12 @@ type change struct {
 
 // overlay is what the chart has of an overlay: what it adds to the base.
 type overlay struct {
-	Add        []change         `json:"add,omitempty"`
+	Changes    []change         `json:"changes,omitempty"`
 	NodeConfig string           `json:"nodeConfig"`
 	Resources  []map[string]any `json:"resources,omitempty"`
 }
 
-// parts are the kustomizations that the charts have whole; overlays are in the cache's by what they add.
+// parts are the kustomizations that the charts have whole; overlays are in the cache's by what they change.
 var parts = []string{"base", "uninstall", "hosts", "placement", "zones", "edge",
 	"monitoring", "hosts/monitoring", "placement/monitoring", "zones/monitoring", "edge/monitoring"}
 
@@ -115,8 +115,8 @@ func overlayOf(t *testing.T, name string) (o overlay) {
 		for _, c := range changes {
 			switch {
 			case c.Op == "test":
-			case c.Op == "add" && p.Target.Kind == "DaemonSet" && p.Target.Name == "neardns":
-				o.Add = append(o.Add, c)
+			case (c.Op == "add" || c.Op == "remove") && p.Target.Kind == "DaemonSet" && p.Target.Name == "neardns":
+				o.Changes = append(o.Changes, c)
 			default:
 				t.Fatalf("overlay %s: the chart cannot %s", name, c.Op)
 			}

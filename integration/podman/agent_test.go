@@ -20,7 +20,7 @@ import (
 )
 
 // bits are those of the agent's capabilities in linux/capability.h.
-var bits = map[string]uint{"NET_BIND_SERVICE": 10, "NET_ADMIN": 12, "NET_RAW": 13, "SYS_ADMIN": 21}
+var bits = map[string]uint{"NET_BIND_SERVICE": 10, "NET_ADMIN": 12, "NET_RAW": 13, "SYS_ADMIN": 21, "PERFMON": 38, "BPF": 39}
 
 // patience is for what has no promised time.
 const patience = 30 * time.Second
@@ -233,7 +233,7 @@ func lockFile(t *testing.T) string {
 	return file
 }
 
-// Each capability of the agent is one that it cannot do its work without.
+// Each capability of the agent is one that it cannot do its work without, but those of kernel hits: without them it answers all hits itself.
 func TestAgentNeedsEachCapability(t *testing.T) {
 	says := map[string]string{
 		"NET_ADMIN":        "operation not permitted",
@@ -248,6 +248,13 @@ func TestAgentNeedsEachCapability(t *testing.T) {
 			}
 			n := newNode(t)
 			c := n.agent(agentImage, without(capabilitiesOf(t, "base/agent"), name)...)
+			if name == "BPF" || name == "PERFMON" {
+				testutil.Must(t, os.WriteFile(n.path("etc/nodeconfig.yaml"), []byte(nodeConfig+"kernelHits: {mode: auto}\n"), 0o600))
+				p := c.start(t, n.Host)
+				n.awaitReady(c, p)
+				n.awaitLog(p, "the agent answers hits")
+				return
+			}
 			p := c.start(t, n.Host)
 			n.awaitLog(p, cmp.Or(says[name], "a text that this test does not know"))
 			if out, err := c.exec("/bin/neardns-agent", "ready", "--pod-dir=/run/pod"); err == nil {

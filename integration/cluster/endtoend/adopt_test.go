@@ -51,7 +51,7 @@ func (s *suite) testAdopt() {
 	all := s.resolvers()
 
 	y := s.underLoad(s.loaded, func() {
-		s.must(s.ApplyProduct(s.t.Context(), s.Proxy))
+		s.must(s.ApplyProduct(s.t.Context(), s.Proxy, s.kernelHits()))
 		s.wantSteeredWithin(adoptedWithin, s.awaitSteered(adoptedPods))
 		s.must(s.AwaitProduct(s.t.Context()))
 	})
@@ -77,7 +77,7 @@ func (s *suite) testAdopt() {
 	s.apply(ending)
 	gone := s.pods("app=ending", endingPods)
 	y = s.underLoad(s.loaded, func() {
-		s.must(s.ApplyProduct(s.t.Context(), s.Proxy))
+		s.must(s.ApplyProduct(s.t.Context(), s.Proxy, s.kernelHits()))
 		s.awaitSteered(1)
 		old := s.agent()
 		s.kill(old, "KILL")

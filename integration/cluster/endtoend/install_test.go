@@ -109,25 +109,15 @@ func (s *suite) testInstall() {
 // leaveOlder leaves pods that ran before the installation on kube-dns: the suite compares with their answers. testAdopt has the default.
 const leaveOlder = "adoptPods: false"
 
-// inKernelOverlay gives the agent what hits in the kernel need.
-const inKernelOverlay = "kernel-hits"
-
-// install applies the overlay of kube-proxy's mode, or that of hits in the kernel with all pods chosen.
+// install applies the overlay of kube-proxy's mode, with kernel hits or without: the counts that follow are of one of the two.
 func (s *suite) install() {
 	s.t.Helper()
-	if !*kernelHits {
-		s.must(s.InstallProduct(s.t.Context(), s.Proxy, leaveOlder))
-		return
-	}
-	manifest, err := s.Kubectl(s.t.Context(), "kustomize", filepath.Join(s.Bin, "../install/overlays", inKernelOverlay))
-	s.must(err)
-	const mode = "mode: namespaces "
-	if strings.Count(manifest, mode) != 1 {
-		s.t.Fatalf("the overlay says in another way for which pods the kernel answers:\n%s", manifest)
-	}
-	manifest = strings.Replace(manifest, mode, `mode: "on" `, 1)
-	s.must(s.Apply(s.t.Context(), strings.Replace(manifest, "adoptPods: true", leaveOlder, 1)))
-	s.must(s.AwaitProduct(s.t.Context()))
+	s.must(s.InstallProduct(s.t.Context(), s.Proxy, leaveOlder, s.kernelHits()))
+}
+
+// kernelHits is the line of the NodeConfig that switches kernel hits on or off.
+func (s *suite) kernelHits() string {
+	return fmt.Sprintf("kernelHits: {mode: %q}", map[bool]string{true: "on", false: "off"}[*kernelHits])
 }
 
 // answeredInKernel is how many queries the kernel has answered so far; 0 where it does not.
@@ -231,11 +221,7 @@ func (s *suite) stat(name string) string {
 
 // Uninstalled under load, as README says: no one notices, and the node is to the last byte what it was.
 func (s *suite) testUninstall(was map[string]string) {
-	overlay := s.Proxy
-	if *kernelHits {
-		overlay = inKernelOverlay
-	}
-	s.uninstalled(s.Own(), overlay, was)
+	s.uninstalled(s.Own(), s.Proxy, was)
 }
 
 // uninstalled is testUninstall by the manifests of a build.
@@ -268,7 +254,7 @@ func (s *suite) uninstalled(b node.Build, overlay string, was map[string]string)
 // kube-proxy goes over to its other mode under load; the fallback then leads through rules of the other kind. While kube-proxy
 // itself has no rules no program can query kube-dns, so this is about names that were queried before.
 func (s *suite) testProxySwitched() {
-	s.must(s.InstallProduct(s.t.Context(), s.Proxy, leaveOlder))
+	s.must(s.InstallProduct(s.t.Context(), s.Proxy, leaveOlder, s.kernelHits()))
 	s.renewPods()
 	to := map[string]string{"iptables": "nftables", "nftables": "iptables"}[s.Proxy]
 	y := s.underLoad(s.loaded, func() {

@@ -13,7 +13,7 @@ import (
 // with containerd 2. It is served, given to kube-dns by the switch, and given its nameserver back at the uninstall.
 func (s *suite) testNameserverLocal() {
 	overlay := map[bool]string{true: "pod-dns", false: s.Proxy}[s.Runtime == "containerd2"]
-	s.must(s.InstallProduct(s.t.Context(), overlay, leaveOlder))
+	s.must(s.InstallProduct(s.t.Context(), overlay, leaveOlder, s.kernelHits()))
 	p := s.onePod("local", `neardns.io/dns-params: "nameservers: local"`, "")
 	not := map[string]string{localDNS.String(): node.KubeDNS()[0].String(), node.KubeDNS()[0].String(): localDNS.String()}
 	names := func(want string) error {

@@ -20,7 +20,7 @@ import (
 var (
 	onlyProxy   = flag.String("proxy", "", "only this mode of kube-proxy: iptables or nftables")
 	onlyRuntime = flag.String("runtime", "", "only this runtime: containerd16 or containerd2")
-	kernelHits  = flag.Bool("kernel", false, "with hits in the kernel (install/overlays/kernel-hits), from the installation to the uninstall")
+	kernelHits  = flag.Bool("kernel", false, "with hits in the kernel, from the installation to the uninstall")
 	onlySteps   = flag.String("steps", "", "only these steps between install and uninstall, a regular expression")
 )
 

@@ -12,6 +12,18 @@
 {{- $_ := set $at (last $keys) $value }}
 {{- end }}
 
+{{- /* remove takes the entry at a path that ends in a number out of its list. */}}
+{{- define "neardns.remove" }}
+{{- $keys := rest (splitList "/" .path) }}{{ $number := int (last $keys) }}{{ $keys = initial $keys }}
+{{- $at := .object }}
+{{- range initial $keys }}
+{{- if kindIs "slice" $at }}{{ $at = index $at (int .) }}{{ else }}{{ $at = index $at . }}{{ end }}
+{{- end }}
+{{- $left := list }}
+{{- range $n, $entry := index $at (last $keys) }}{{ if ne $n $number }}{{ $left = append $left $entry }}{{ end }}{{ end }}
+{{- $_ := set $at (last $keys) $left }}
+{{- end }}
+
 {{- /* pod gives each container its image, each folder of the host its place, and the pod what the values want of every pod. */}}
 {{- define "neardns.pod" }}
 {{- $values := .root.Values }}{{ $image := $values.image }}
