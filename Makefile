@@ -29,6 +29,9 @@ CITED := -cited docs/project/requirements.md
 BUILT := NEARDNS_BUILT=$(CURDIR)/bin
 # Unit and kernel tests measure nothing and wait most of their time. The longest packages are split into their tests.
 LANES := -p 2 -shards 3 -split ./integration/steering,./pkg/steer/nft,./integration/nodelocal,./pkg/steer/iptables
+# The race detector reports a race when it happens. The second that it sleeps at the end of each process by default is only for
+# goroutines that outlive the last test.
+export GORACE ?= atexit_sleep_ms=0
 # Where tests record what they showed of the compatibility tables, for `make compat`.
 export NEARDNS_COMPAT := $(CURDIR)/bin/compat
 

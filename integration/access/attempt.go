@@ -27,7 +27,8 @@ type attempt struct {
 type reach struct{ Reads, Writes []string }
 
 // bits are those of linux/capability.h.
-var bits = map[string]uint{"CHOWN": 0, "DAC_OVERRIDE": 1, "NET_BIND_SERVICE": 10, "NET_ADMIN": 12, "NET_RAW": 13, "SYS_ADMIN": 21, "PERFMON": 38, "BPF": 39}
+var bits = map[string]uint{"CHOWN": 0, "DAC_OVERRIDE": 1, "NET_BIND_SERVICE": 10, "NET_ADMIN": 12, "NET_RAW": 13,
+	"SYS_ADMIN": 21, "PERFMON": 38, "BPF": 39}
 
 // try makes the attempt. Its process has a mount namespace of its own.
 func try(in io.Reader, out io.Writer) error {

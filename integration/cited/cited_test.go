@@ -23,8 +23,10 @@ func TestFind(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"a.go":             "package a\nfunc TestInProduct(t *testing.T) {}\n",
-		"a_test.go":        "package a\nimport \"testing\"\nfunc TestWhole(t *testing.T) {}\nfunc FuzzA(f *testing.F) {}\nfunc TestHelp(t *testing.T, n int) {}\nfunc TestNone() {}\n// func TestComment(t *testing.T) {}\ntype s struct{}\nfunc (s) TestMethod(t *testing.T) {}\n",
+		"a.go": "package a\nfunc TestInProduct(t *testing.T) {}\n",
+		"a_test.go": "package a\nimport \"testing\"\nfunc TestWhole(t *testing.T) {}\nfunc FuzzA(f *testing.F) {}\n" +
+			"func TestHelp(t *testing.T, n int) {}\nfunc TestNone() {}\n" +
+			"// func TestComment(t *testing.T) {}\ntype s struct{}\nfunc (s) TestMethod(t *testing.T) {}\n",
 		"a_timing_test.go": "//go:build timing && linux\n\npackage a\nimport \"testing\"\nfunc TestTimingA(t *testing.T) {}\n",
 	} {
 		if err := os.WriteFile(filepath.Join(root, "a", name), []byte(text), 0o600); err != nil {

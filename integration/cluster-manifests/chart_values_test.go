@@ -78,7 +78,8 @@ func TestChartNodeConfig(t *testing.T) {
 			}
 			config := the[*corev1.ConfigMap](t, decode(t, name, text)).Data["nodeconfig.yaml"]
 			var got, want any
-			for from, into := range map[string]*any{config: &got, "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nadoptPods: true\nkernelHits: {mode: auto}\n" + test.want: &want} {
+			wanted := "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nadoptPods: true\nkernelHits: {mode: auto}\n" + test.want
+			for from, into := range map[string]*any{config: &got, wanted: &want} {
 				if err := yaml.Unmarshal([]byte(from), into); err != nil {
 					t.Fatal(err)
 				}

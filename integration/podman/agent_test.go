@@ -233,7 +233,7 @@ func lockFile(t *testing.T) string {
 	return file
 }
 
-// Each capability of the agent is one that it cannot do its work without, but those of kernel hits: without them it answers all hits itself.
+// The agent cannot do its work without each of its capabilities, but for those of kernel hits: without them it answers all hits itself.
 func TestAgentNeedsEachCapability(t *testing.T) {
 	says := map[string]string{
 		"NET_ADMIN":        "operation not permitted",

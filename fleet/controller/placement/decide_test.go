@@ -236,8 +236,9 @@ func TestSeedExamples(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
+			r := newRule(c.placement)
 			for i := range nodes {
-				if Eligible(c.placement, &nodes[i]) {
+				if n := &nodes[i]; possible(n) && r.matches(n) && len(r.untolerated(n)) == 0 {
 					got = append(got, nodes[i].Name)
 				}
 			}

@@ -104,9 +104,6 @@ func (r rule) untolerated(n *Node) (out []corev1.Taint) {
 	}
 }
 
-// eligible reports whether the DaemonSet controller would start a pod of this placement on the node.
-func (r rule) eligible(n *Node) bool { return r.matches(n) && len(r.untolerated(n)) == 0 }
-
 // wants reports whether the node should run the cache: it is eligible, or it runs a cache and only its being down at present speaks
 // against it. The DaemonSet controller also lets such a pod continue. It would start no pod there, so an excluded node stays excluded.
 func (r rule) wants(n *Node) bool {
@@ -119,10 +116,6 @@ func (r rule) wants(n *Node) bool {
 	taints := r.untolerated(n)
 	return len(taints) == 0 || !n.excluded() && !slices.ContainsFunc(taints, func(t corev1.Taint) bool { return !down(t) })
 }
-
-// Eligible reports whether a DaemonSet with install/base's pods, restricted to the placement, would start a pod on the node. The result
-// is the DaemonSet controller's, whatever runs on the node now. A nil placement selects every node.
-func Eligible(p *v1alpha1.NodePlacement, n *Node) bool { return possible(n) && newRule(p).eligible(n) }
 
 // possible reports whether a cache can run on the node at all.
 func possible(n *Node) bool {

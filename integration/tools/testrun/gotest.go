@@ -37,11 +37,9 @@ func list(ctx context.Context, o options) ([]string, error) {
 	return strings.Fields(string(out)), nil
 }
 
-// noVet leaves out the checks that the go command makes before tests: make lint makes them and more, over all packages.
-const noVet = "-vet=off"
-
 func goTest(ctx context.Context, o options, packages []string, r *report) error {
-	args := []string{"test", "-json", "-count=1", noVet, "-p", strconv.Itoa(o.parallel), "-timeout", o.timeout.String(), "-tags", o.tags}
+	// make lint vets all packages.
+	args := []string{"test", "-json", "-count=1", "-vet=off", "-p", strconv.Itoa(o.parallel), "-timeout", o.timeout.String(), "-tags", o.tags}
 	if o.parallel == 1 {
 		args = append(args, "-parallel", "1")
 	}

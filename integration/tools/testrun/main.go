@@ -137,9 +137,6 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 
 // runTests runs the tests of all packages, those of -split next to the others.
 func runTests(ctx context.Context, o options, packages []string, r *report) error {
-	if err := endAtOnce(); err != nil {
-		return err
-	}
 	var split []string
 	if o.run == "" {
 		packages, split = takeSplit(packages, o.split)

@@ -34,16 +34,6 @@ func (o options) buildFlags(pkg string) []string {
 	return nil
 }
 
-// endAtOnce keeps each process with the race detector from sleeping for a second at its end. The detector reports a race when it happens:
-// the second is only for goroutines that outlive the last test.
-func endAtOnce() error {
-	const variable = "GORACE"
-	if os.Getenv(variable) != "" {
-		return nil
-	}
-	return os.Setenv(variable, "atexit_sleep_ms=0")
-}
-
 func (o options) withBuild(cmd *exec.Cmd, pkg string) *exec.Cmd {
 	if o.isPlain(pkg) {
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
