@@ -317,7 +317,7 @@ bin/tools/benefit: FORCE
 
 .PHONY: shared-zones demo-zones
 SHARED = $(if $(SHORT),-short) $(if $(ONLY),-only '$(ONLY)') $(if $(SERVER),-server $(SERVER))
-shared-zones: bin/neardns-controller bin/tools/sharedzones ## many clusters write one zone on BIND, Knot and PowerDNS; one table and bin/shared-zones.json; two hours (SHORT=1: five minutes; ONLY=chaos, SERVER=Knot)
+shared-zones: bin/neardns-controller bin/tools/sharedzones ## many clusters write one zone on BIND, Knot and PowerDNS; one table and bin/shared-zones.json; two hours, alone (SHORT=1: four minutes, and durations are only printed; ONLY=chaos, SERVER=Knot)
 	@integration/tools/deps $(ZONESERVERS)
 	@bin/tools/sharedzones -json bin/shared-zones$(if $(SERVER),-$(SERVER)).json $(SHARED)
 

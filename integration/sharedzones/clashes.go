@@ -77,9 +77,7 @@ func strategies(s *stand, c *cell, sz size) {
 	c.figure("seconds until decided", slowest.Seconds())
 	c.Said = fmt.Sprintf("%d hosts: %d won by Simple, %d by LoadBalanced, decided after %s; the other took over in %s after it left",
 		sz.hosts, wins[0], wins[1], seconds(slowest), seconds(took))
-	if slowest > 5*time.Second {
-		c.miss("decided after %s, more than 5 s", seconds(slowest))
-	}
+	sz.within(c, 5*time.Second, "decided", slowest)
 }
 
 // defaultGeos has two clusters call two regions of each host the default at once: both publish, both report it, and neither goes on
@@ -130,8 +128,9 @@ func defaultGeos(s *stand, c *cell, sz size) {
 	c.figure("seconds until told", took.Seconds())
 	c.figure("messages in ten seconds after", float64(after))
 	c.Said = fmt.Sprintf("%d hosts: all addresses there, both clusters say ConflictingDefaultGeo after %s, %d messages in ten seconds after", sz.hosts, seconds(took), after)
-	if took > 10*time.Second || after > 0 {
-		c.miss("told after %s, %d messages after; want 10 s and 0", seconds(took), after)
+	sz.within(c, 10*time.Second, "told", took)
+	if after > 0 {
+		c.miss("%d messages after", after)
 	}
 }
 

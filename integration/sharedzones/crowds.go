@@ -101,9 +101,7 @@ func coldStart(s *stand, c *cell, sz size) {
 	c.figure("seconds", took.Seconds())
 	c.Said = fmt.Sprintf("%d clusters × %d hosts: %d messages, and %.0f that SERVFAIL answered, %s, lost %.0f", len(clusters), sz.hosts, n,
 		c.Figures["answered by SERVFAIL"], seconds(took), c.Figures["lost"])
-	if took > 30*time.Second {
-		c.miss("took %s, more than 30 s", seconds(took))
-	}
+	sz.within(c, 30*time.Second, "whole", took)
 	if n > 500 {
 		c.miss("%d messages, more than 500", n)
 	}

@@ -33,9 +33,7 @@ func restored(s *stand, c *cell, sz size) {
 	c.wrong("restored", lost, left)
 	c.figure("whole after, seconds", took.Seconds())
 	c.Said = fmt.Sprintf("%d clusters: whole %s after an older zone came back, lost %.0f, left over %.0f", len(clusters), seconds(took), c.Figures["lost"], c.Figures["left over"])
-	if took > 10*time.Second {
-		c.miss("whole after %s, more than 10 s", seconds(took))
-	}
+	sz.within(c, 10*time.Second, "whole", took)
 }
 
 // anHour raises the zone's serial as an hour of heartbeats does: 12 of each cluster. A serial that is only a little older than the one that
@@ -69,9 +67,7 @@ func away(s *stand, c *cell, sz size) {
 	c.wrong("after", lost, left)
 	c.figure("whole after, seconds", took.Seconds())
 	c.Said = fmt.Sprintf("%d clusters, primary away for %s: whole %s after it came back", len(clusters), seconds(wait), seconds(took))
-	if took > 10*time.Second {
-		c.miss("whole after %s, more than 10 s", seconds(took))
-	}
+	sz.within(c, 10*time.Second, "whole", took)
 }
 
 // stalls has each write of the primary wait for its disk: strace, which the kernel lets delay a system call, stands for the disk. The
@@ -117,7 +113,5 @@ func stalls(s *stand, c *cell, sz size) {
 	if stalled == 0 {
 		c.miss("no write was stalled: %s", trace.Output())
 	}
-	if took > 10*time.Second {
-		c.miss("whole after %s, more than 10 s", seconds(took))
-	}
+	sz.within(c, 10*time.Second, "whole", took)
 }

@@ -25,6 +25,13 @@ func (c *cell) miss(format string, args ...any) {
 	c.Missed = append(c.Missed, fmt.Sprintf(format, args...))
 }
 
+// within holds a duration to its bar, where durations count.
+func (sz size) within(c *cell, bar time.Duration, what string, took time.Duration) {
+	if sz.timed && took > bar {
+		c.miss("%s after %s, more than %s", what, seconds(took), seconds(bar))
+	}
+}
+
 // figure notes a number for the JSON.
 func (c *cell) figure(name string, value float64) {
 	if c.Figures == nil {
