@@ -150,8 +150,8 @@ func TestLarge(t *testing.T) {
 
 // What happens to nodes later does not take the last cache either, and all goes on by itself when it ends.
 func TestLater(t *testing.T) {
-	compat.Say(t, "placement", "nodes relabelled, tainted, deleted or without power later", "the last eligible node stays, nobody leaves then, and the reason is said within 5 s; it goes on by itself")
-	compat.Say(t, "placement", "images that cannot be pulled, no kube-dns", "nobody leaves until that ends, and the reason is said within 5 s")
+	compat.Say(t, "placement", "nodes relabelled, tainted, deleted or without power later", "the last eligible node stays, no cache is removed then, and the reason is reported within 5 s; it goes on by itself")
+	compat.Say(t, "placement", "images that cannot be pulled, no kube-dns", "no cache is removed until that ends, and the reason is reported within 5 s")
 	c := newCluster(t, 2, 18)
 	c.controller()
 	infra := []string{"infra000", "infra001"}
@@ -408,7 +408,7 @@ func TestKilled(t *testing.T) {
 	took := time.Since(stopped)
 	patient(t, "the other leads", took, 20*time.Second)
 	compat.Say(t, "placement", "the leader is stopped beyond its Lease", fmt.Sprintf("the other leads after %.1f s; the first one ends when it wakes", took.Seconds()))
-	compat.Say(t, "placement", "the API server hangs amid a move, or starts anew", "the move goes on when it is back, and never without an eligible Ready cache")
+	compat.Say(t, "placement", "the API server hangs amid a move, or restarts", "the move goes on when it is back, and never without an eligible Ready cache")
 	c.reasons("Accepted Applied Available")
 	if err := first.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)

@@ -208,7 +208,7 @@ func TestZonesRefused(t *testing.T) {
 			t.Errorf("%s: %v: %s", sample, err, out)
 		}
 	}
-	// A record that says little.
+	// A record with little in it.
 	p.write("object.yaml", "apiVersion: neardns.io/v1alpha1\nkind: DNSRecord\nmetadata: {name: little}\nspec: {host: '*.shared.example', addressesFrom: {kind: Gateway, name: web}}\n")
 	if out, err := p.Kubectl("create", "--validate=strict", "-f", p.path("object.yaml")); err != nil {
 		t.Errorf("%v: %s", err, out)

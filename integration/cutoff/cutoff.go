@@ -19,7 +19,7 @@ import (
 // Document names, in the environment, the page that the tables are drawn into.
 const Document = "NEARDNS_CUTOFF"
 
-// Limits of a cell, from the cut on: a lease knows within seconds that the agent cannot ask, evidence takes queries, and some cuts
+// Limits of a cell, from the cut on: a lease shows within seconds that the agent cannot query, evidence takes queries, and some cuts
 // need neither.
 const (
 	Lease    = 5 * time.Second
@@ -60,7 +60,7 @@ func (c Cell) String() string {
 	return fmt.Sprintf("%.1f s, %d", c.After.Seconds(), c.Lost)
 }
 
-// Watch asks each of some addresses over UDP and TCP from a netns, by turns a name that the cache holds and a new one, and cuts. fresh
+// Watch queries each of some addresses over UDP and TCP from a netns, by turns a name that the cache holds and a new one, and cuts. fresh
 // makes names that no client has queried.
 func Watch(t testutil.TB, from *testutil.NetNS, fresh func() string, cut func(), at ...netip.Addr) Cell {
 	t.Helper()

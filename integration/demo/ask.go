@@ -34,7 +34,7 @@ var (
 	digAnswer = regexp.MustCompile(`(?m)^[^;\s]\S*\s+\d+\s+IN\s+(?:A|AAAA)\s+(\S+)$`)
 )
 
-// dig asks as a program in the pod would: through the pod's own resolv.conf, which is mounted in the place of the machine's
+// dig queries as a program in the pod would: through the pod's own resolv.conf, which is mounted in the place of the machine's
 // for this one process. It tries once, so that nothing is smoothed over by a second try.
 func (s *show) dig(p *pod, name string, options ...string) seen {
 	before, heard := s.delivered(), len(s.heard(s.kubeDNS, name))
@@ -68,7 +68,7 @@ func parseDig(text string) seen {
 	return out
 }
 
-// way tells in words which way a query went.
+// way names the way that a query went.
 func (o seen) way(p *pod) string {
 	switch {
 	case o.answer == "none":
@@ -92,7 +92,7 @@ func isOne(p *pod, q asked) bool {
 	return false
 }
 
-// The ways, as way says them.
+// The ways, by the names that way returns.
 func hit(answer string) string      { return answer + " from the node, without kube-dns" }
 func miss(answer string) string     { return answer + " from the node, which asked kube-dns" }
 func fallback(answer string) string { return answer + " from kube-dns, asked by the pod" }

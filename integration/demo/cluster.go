@@ -34,7 +34,7 @@ www              IN A    203.0.113.80
 	outsideName = "www.example.org."
 )
 
-// server is a stock CoreDNS whose log reports who asked what.
+// server is a stock CoreDNS whose log has the client and the name of each query.
 type server struct{ log string }
 
 // coreDNS starts a CoreDNS in a namespace.
@@ -90,7 +90,7 @@ func (s *show) cluster() {
 	}
 }
 
-// asked is one line of a CoreDNS's log.
+// asked is one query in a CoreDNS's log.
 type asked struct {
 	from netip.Addr
 	name string
@@ -98,7 +98,7 @@ type asked struct {
 
 var logLine = regexp.MustCompile(`(?m)^\[INFO\] (\S+):\d+ - \d+ "\S+ IN (\S+) `)
 
-// heard returns the queries for name that reached the server so far. A query of our own, asked last, makes sure that
+// heard returns the queries for name that reached the server so far. A query of our own, sent last, makes sure that
 // all earlier ones have been written down.
 func (s *show) heard(srv *server, name string) []asked {
 	if srv == s.kubeDNS {

@@ -124,8 +124,8 @@ func TestWay(t *testing.T) {
 		}
 	}
 	for _, s := range []seen{
-		{answer: "1.2.3.4", kubeDNS: by(node)},                  // another asked in the pod's name
-		{answer: "1.2.3.4", kubeDNS: by(self, self)},            // the pod had to ask twice
+		{answer: "1.2.3.4", kubeDNS: by(node)},                  // another sent a query in the pod's name
+		{answer: "1.2.3.4", kubeDNS: by(self, self)},            // the pod had to send it twice
 		{answer: "1.2.3.4"},                                     // no server was queried
 		{answer: "1.2.3.4", delivered: true, kubeDNS: by(self)}, // both
 	} {

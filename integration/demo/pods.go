@@ -94,7 +94,7 @@ persistDir: %s
 `, strings.Join(redirects, ", "), localAddress, filepath.Join(folder, "node-resolv.conf"), stateDir, persistDir))
 }
 
-// addPod does what a container runtime does for a pod: a network namespace, a resolv.conf as the kubelet asks for it, and
+// addPod does what a container runtime does for a pod: a network namespace, a resolv.conf as the kubelet writes it, and
 // ADD of every plugin in the list.
 func (s *show) addPod(name string, o podOptions) *pod {
 	p := &pod{Pod: s.node.AddPod("pod-" + name), name: "shop/" + name, id: "demo-" + name, podOptions: o}

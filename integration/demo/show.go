@@ -65,7 +65,7 @@ func (s *show) tell(format string, args ...any) {
 	}
 }
 
-// expect puts what was seen beside what should be.
+// expect prints what was seen next to what should be.
 func (s *show) expect(what, want, got string) {
 	c := check{what, want, got, want == got}
 	s.checks = append(s.checks, c)
@@ -144,7 +144,7 @@ func (s style) bold(text string) string  { return s.paint("1", text) }
 func (s style) green(text string) string { return s.paint("32", text) }
 func (s style) red(text string) string   { return s.paint("31", text) }
 
-// program runs one of this project's programs in the node's namespace, and shows the call and what it says.
+// program runs one of this project's programs in the node's namespace, and shows the call and its output.
 func (s *show) program(name string, args ...string) (string, error) {
 	s.tell("node$ %s", strings.Join(append([]string{name}, shorten(args)...), " "))
 	out, err := s.quiet(name, args...)

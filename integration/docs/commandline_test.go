@@ -12,8 +12,8 @@ import (
 	"github.com/neardns/neardns/internal/cli"
 )
 
-// Every program of a node helps with exit code 0 wherever help is asked for, and meets a wrong word, flag, value or file with an exit code
-// that means the same in all of them and a text that names the remedy. Controller and edge have such a table beside them.
+// Every program of a node helps with exit code 0 wherever --help stands, and meets a wrong word, flag, value or file with an exit code
+// that means the same in all of them and a text that names the remedy. Controller and edge have such a table of their own.
 func TestHelpAndExitCodes(t *testing.T) {
 	made.Make(t)
 	dir := t.TempDir()

@@ -149,7 +149,7 @@ func checkCommands(t *testing.T, bin string, b block) {
 	}
 }
 
-// checkFindings holds that what a document shows of the doctor's lines is what the doctor says, by its golden texts.
+// checkFindings holds that the doctor's lines in a document are those of its golden texts.
 func checkFindings(t *testing.T, b block) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, "agent/internal/inspect/testdata/*.txt"))
@@ -172,7 +172,7 @@ func checkFindings(t *testing.T, b block) {
 	}
 }
 
-// checkUsage asks the program itself: a subcommand or flag that its help does not know is an error.
+// checkUsage runs the program itself: a subcommand or flag that its help does not know is an error.
 func checkUsage(t *testing.T, bin string, b block, words []string) {
 	t.Helper()
 	program := filepath.Base(words[0])

@@ -177,7 +177,7 @@ func cpu(t *testing.T, pid int) time.Duration {
 
 var completed = regexp.MustCompile(`Queries completed:\s+(\d+)`)
 
-// load asks for three seconds from the second CPU, and returns how many queries were answered.
+// load sends queries for three seconds from the second CPU, and returns how many queries were answered.
 func load(t *testing.T, ns *testutil.NetNS, at, questions string) float64 {
 	t.Helper()
 	var out []byte

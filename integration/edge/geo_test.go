@@ -57,7 +57,7 @@ func database(t *testing.T, file string) (sample []netip.Addr) {
 	return sample[:150]
 }
 
-// TestSameAsBIND asks an edge and BIND, with views by its geoip ACL, from the same addresses and with the same database.
+// TestSameAsBIND queries an edge and BIND, with views by its geoip ACL, from the same addresses and with the same database.
 func TestSameAsBIND(t *testing.T) {
 	t.Parallel()
 	const bindAt = "192.0.2.60"

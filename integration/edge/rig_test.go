@@ -167,7 +167,7 @@ func (e *edge) dial(ctx context.Context, network, address string) (conn net.Conn
 	return conn, err
 }
 
-// ask puts one query over UDP.
+// ask sends one query over UDP.
 func (e *edge) ask(m *dns.Msg) (*dns.Msg, error) {
 	conn, err := e.dial(e.t.Context(), "udp", net.JoinHostPort(e.at, "53"))
 	if err != nil {
@@ -178,7 +178,7 @@ func (e *edge) ask(m *dns.Msg) (*dns.Msg, error) {
 	return answer, err
 }
 
-// addresses asks for a host's addresses.
+// addresses looks up a host's addresses.
 func (e *edge) addresses(host string) (out []string, err error) {
 	m, err := e.ask(new(dns.Msg).SetQuestion(host, dns.TypeA))
 	if err != nil {

@@ -90,7 +90,7 @@ func TestSwitchWithoutAgent(t *testing.T) {
 	const drop = "nft delete table inet neardns"
 	whole := n.table()
 
-	// A living agent mends by itself. One that the machine lets wait for longer than the watch does is helped by it.
+	// A living agent restores its rules by itself. One that the machine lets wait for longer than the watch does is helped by it.
 	before := n.repairs("rules")
 	nft(drop)
 	testutil.Eventually(t, func() error {
@@ -130,7 +130,7 @@ func TestSwitchWithoutAgent(t *testing.T) {
 	n.Host.Run("ip", "link", "del", "neardns0")
 	n.answered("link gone")
 
-	// Another version's rules are left, also where something is mended next to them.
+	// Another version's rules are left, also where a rule next to them is restored.
 	nft("nft add chain inet neardns newer && nft insert rule inet neardns switch4 counter && nft flush chain inet neardns fallback6")
 	want++
 	n.awaitRestored("another version", want)
@@ -139,7 +139,7 @@ func TestSwitchWithoutAgent(t *testing.T) {
 		t.Errorf("another version's rules were changed:\n%s", got)
 	}
 
-	// An agent that hangs mends nothing, although it has its lock and its socket.
+	// An agent that hangs restores nothing, although it has its lock and its socket.
 	n.start()
 	n.agent.Stop()
 	nft(drop)

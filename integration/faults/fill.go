@@ -47,7 +47,7 @@ func (s *stand) kept() float64 {
 	s.t.Helper()
 	const rate = 4000
 	before := s.filler.Load()
-	// Another part each time: what this asks for is in the cache from then on.
+	// Another part each time: what this looks up is in the cache from then on.
 	s.sample = (s.sample + sampled) % (filled - sampled)
 	b := s.ask(load.Plan{Duration: time.Second * sampled / rate, Streams: []load.Stream{
 		s.stream(load.Stream{Name: "kept", Way: load.UDP, Label: fillLabel, Zone: fillZone, First: s.sample, Names: sampled, Rate: rate, Sockets: 20}),

@@ -88,7 +88,7 @@ func (r *report) markdown(out io.Writer) {
 	p("%s", notes.String())
 }
 
-// asked is how many queries a round sent.
+// asked is the number of queries that a round sent.
 func (w *row) asked() string {
 	for _, o := range append(append([]outcome(nil), w.Ours...), w.Stock...) {
 		return fmt.Sprintf("%d + %d", o.UDP.Sent, o.TCP.Sent+o.TCPLong.Sent)

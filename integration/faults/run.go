@@ -144,7 +144,7 @@ func (r *run) terminateOld() {
 	}
 }
 
-// servfail measures how long those waited who asked for what no program can answer, while kube-dns was dead.
+// servfail measures how long clients waited for names that no program can answer, while kube-dns was dead.
 func (r *run) servfail(dead time.Duration) {
 	b := r.books["unknown"]
 	// The last ones of that time may be answered by a kube-dns that is back.

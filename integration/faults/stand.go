@@ -31,7 +31,7 @@ type subject interface {
 	ready() error
 	// reload gives it its i-th configuration and returns once that is in effect.
 	reload(i int)
-	// mend puts back what the subject itself does not.
+	// mend restores what the subject itself does not.
 	mend()
 	// steered is the link and the address on it that pods' queries come to.
 	steered() (link string, address netip.Addr)
@@ -46,7 +46,7 @@ type stand struct {
 	dir    string
 	node   *testutil.Node
 	kube   *testutil.DNSServer
-	pod    *testutil.Pod // asks
+	pod    *testutil.Pod // sends the queries
 	noisy  *testutil.Pod // floods
 	server *testutil.Process
 	filled time.Time // when its cache was last filled

@@ -23,7 +23,7 @@ var (
 // tally counts what the cases were about, so that a run which compares nothing is seen.
 type tally map[string]int
 
-// TestForm compares every case with the kubelet: the settings of a pod, what is told of them, and the same with an overlay.
+// TestForm compares every case with the kubelet: the settings of a pod, the warnings about them, and the same with an overlay.
 func TestForm(t *testing.T) {
 	k, counts := newKubelet(t), tally{}
 	for i := range *cases {
@@ -143,7 +143,7 @@ func compareOverlay(k *kubelet, n node, ours resolvconf.Node, p pod, pod resolvc
 	return nil
 }
 
-// same compares settings and what was told of them. The order of options is ours (D1): the kubelet has none.
+// same compares settings and the warnings about them. The order of options is ours (D1): the kubelet has none.
 func same(got resolvconf.Result, want answer, withoutOptions bool) error {
 	if withoutOptions {
 		got.Options, want.Options = nil, nil

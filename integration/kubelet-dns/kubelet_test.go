@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/resolvconf"
 )
 
-// kubelet asks the kubelet's code. It is not for concurrent use.
+// kubelet calls the kubelet's code. It is not for concurrent use.
 type kubelet struct {
 	ctx      context.Context
 	recorder *record.FakeRecorder
@@ -42,7 +42,7 @@ func newKubelet(tb testing.TB) *kubelet {
 // answer is what the kubelet made of a pod.
 type answer struct {
 	resolvconf.Settings
-	events string // what it told the pod's owner
+	events string // its events for the pod
 }
 
 // form lets the kubelet form a pod's settings.

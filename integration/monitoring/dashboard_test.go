@@ -67,7 +67,7 @@ func filled(expr string) string {
 	return strings.NewReplacer("$node", ".*", "$__rate_interval", "15s").Replace(expr)
 }
 
-// ofAnotherOnly tells whose a panel is that has nothing to show on a node like this one; "" for all others.
+// ofAnotherOnly names the component of a panel that has nothing to show on a node like this one; "" for all others.
 func (p panel) ofAnotherOnly() (whose string) {
 	for _, target := range p.Targets {
 		if whose = ofAnother[metricName.FindString(target.Expr)]; whose == "" {

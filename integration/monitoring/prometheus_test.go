@@ -103,7 +103,7 @@ func (s *stand) prometheus(config string, args ...string) {
 	testutil.Eventually(s.t, func() error { return s.api("targets", nil, &object{}) })
 }
 
-// api asks Prometheus.
+// api queries Prometheus.
 func (s *stand) api(path string, values url.Values, data any) error {
 	dial := func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
 		s.Host.Do(func() { conn, err = (&net.Dialer{Timeout: patience}).DialContext(ctx, network, addr) })
@@ -169,7 +169,7 @@ func (s *stand) hasData(expr string, labels ...[]string) error {
 	return nil
 }
 
-// ask keeps the pod asking until the test ends: names that are known and new ones, of the cluster and outside, over both protocols.
+// ask has the pod send queries until the test ends: names that are known and new ones, of the cluster and outside, over both protocols.
 func (s *stand) ask(questions ...string) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -81,7 +81,7 @@ func (n *node) awaitLog(p *testutil.Process, parts ...string) {
 	})
 }
 
-// answered asks the local address from a pod: the answer must be one that the agent had in its cache or asked for.
+// answered queries the local address from a pod: the answer must come from the agent's cache or its upstream.
 func (n *node) answered(pod *testutil.Pod) {
 	n.t.Helper()
 	for _, network := range []string{"udp", "tcp"} {
@@ -267,7 +267,7 @@ func TestAgentNeedsEachCapability(t *testing.T) {
 // With all of them, a pod whose queries the host drops is given back to kube-dns.
 func TestAgentPassesPodsBy(t *testing.T) { bypass(t, true) }
 
-// bypass has a pod query whose queries to the agent are dropped. Only a packet in the pod's name tells the switch, which takes
+// bypass has a pod query whose queries to the agent are dropped. Only a packet in the pod's name reaches the switch, which takes
 // CAP_NET_RAW.
 func bypass(t *testing.T, raw bool) {
 	t.Helper()

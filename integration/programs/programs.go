@@ -2,7 +2,7 @@
 // hack/tools pins; Add calls the plugin as a runtime does. It owns one folder for each test binary, which goes when the tests have ended.
 //
 // What make built just before the tests (NEARDNS_BUILT) and what it built of the tools (bin/tools) is taken as it is; a plain
-// `go test` finds neither and builds its own, once, when the first test asks. In a guest of integration/vm, where Go is not,
+// `go test` finds neither and builds its own, once, when the first test needs one. In a guest of integration/vm, where Go is not,
 // all come with the tests (NEARDNS_PROGRAMS).
 package programs
 
@@ -83,7 +83,7 @@ func (s *Set) Dir() string { return s.dir }
 // Path is where Make leaves a program.
 func (s *Set) Path(name string) string { return filepath.Join(s.dir, name) }
 
-// Make sees to it that all are there. It works once; where it failed, it fails every test that asks.
+// Make sees to it that all are there. It works once; where it failed, it fails every test that needs one.
 func (s *Set) Make(t testing.TB) {
 	t.Helper()
 	if err := s.make(); err != nil {

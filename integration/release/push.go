@@ -14,7 +14,7 @@ import (
 // registry is where images go: a host, with a port or not, and a path.
 var registry = regexp.MustCompile(`^[a-z0-9.-]+(:[0-9]+)?(/[a-z0-9._-]+)*$`)
 
-// push copies the images of a release that was made to a registry, and writes their names, by digest, beside them: values.yaml and
+// push copies the images of a release that was made to a registry, and writes their names, by digest, next to them: values.yaml and
 // fleet-values.yaml for the charts, images/kustomization.yaml as a component for kustomize. insecure is for a registry without TLS.
 func (r *release) push(ctx context.Context, to string, insecure bool) error {
 	if !registry.MatchString(to) {

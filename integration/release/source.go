@@ -94,7 +94,7 @@ func (r *release) build(ctx context.Context, arch string) error {
 	return os.Rename(filepath.Join(r.src, "bin"), r.bin(arch))
 }
 
-// names fails unless each program names the version: as build information, and where it runs here, to who asks.
+// names fails unless each program names the version: as build information, and where it runs here, by its output.
 func (r *release) names(ctx context.Context, arch string) error {
 	programs, err := filepath.Glob(filepath.Join(r.src, "bin", "*"))
 	if err != nil || len(programs) == 0 {
@@ -166,7 +166,7 @@ func (r *release) tag(folder, name string, manifests map[string]string) (chart m
 	return chart, err
 }
 
-// tagged is a manifest or a chart's description that names the version where that of the repository says dev. A chart's version is a
+// tagged is a manifest or a chart's description that names the version where that of the repository has dev. A chart's version is a
 // semantic version, which has no v.
 func tagged(name string, text []byte, version string) []byte {
 	var words []string

@@ -175,7 +175,7 @@ type answer struct {
 	Error string        `json:"error"`
 }
 
-// serial tells apart what kube-dns answered for this query from what a cache kept of an earlier one.
+// serial distinguishes what kube-dns answered for this query from what a cache kept of an earlier one.
 func (a answer) serial() string {
 	if len(a.Who) < 2 {
 		return ""

@@ -53,7 +53,7 @@ func (n *node) testStatus(t *testing.T) {
 	n.killAgent()
 	testutil.Must(t, os.RemoveAll(n.stateDir())) // as before the first agent since the boot
 	n.awaitNetwork()
-	// The runtime does ask: a plugin that says no makes the node not ready.
+	// The runtime does call STATUS: a plugin that fails it makes the node not ready.
 	plugin, aside := filepath.Join(n.cniBin(), "neardns"), filepath.Join(n.cniBin(), "aside")
 	testutil.Must(t, os.Rename(plugin, aside))
 	n.write("bin/neardns", "#!/bin/sh\n[ \"$CNI_COMMAND\" = STATUS ] || exec "+aside+"\necho '{\"cniVersion\":\"1.1.0\",\"code\":50,\"msg\":\"no\"}'\nexit 1\n")

@@ -166,7 +166,7 @@ func (n *node) wantState(p *pod, want podfile.State) {
 	}
 }
 
-// wantCached asks one name several times, over both protocols, until a cache answers: with one serial. An agent on a busy machine
+// wantCached queries one name several times, over both protocols, until a cache answers: with one serial. An agent on a busy machine
 // may have lost its lease for a while, and kube-dns answers then, as is right.
 func (n *node) wantCached(p *pod, name string) {
 	n.t.Helper()

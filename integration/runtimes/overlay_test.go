@@ -61,7 +61,7 @@ resolvConf:
 	}
 }
 
-// settings is what a pod's own resolv.conf says, keyword by keyword.
+// settings is the content of a pod's own resolv.conf, keyword by keyword.
 func (n *node) settings(t *testing.T, p *pod) string {
 	t.Helper()
 	text, err := n.exec(p, "resolvconf")

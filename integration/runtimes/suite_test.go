@@ -16,7 +16,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestRuntimes is the matrix: what a node's life asks of a chained plugin, by each runtime. The steps are columns of a table in
+// TestRuntimes is the matrix: what happens to a chained plugin in a node's life, by each runtime. The steps are columns of a table in
 // docs/reference/compatibility.md.
 func TestRuntimes(t *testing.T) {
 	for _, c := range releases() {

@@ -67,7 +67,7 @@ func sweep(t *testing.T) {
 }
 
 // remove does what it can: what is not there any more needs no word. The netns of a pod that was being made in that moment is in
-// nobody's books, and stays.
+// no record, and stays.
 func (n note) remove(t *testing.T) {
 	t.Helper()
 	bundles, _ := filepath.Glob(filepath.Join(n.Dir, "state/io.containerd.runtime.v2.task/k8s.io/*"))

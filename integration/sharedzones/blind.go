@@ -144,7 +144,7 @@ func blindWrite(ctx context.Context, s *zoneserver.Server, host, own string) err
 	}
 }
 
-// addresses asks the server for a host's A records.
+// addresses queries a host's A records.
 func addresses(ctx context.Context, s *zoneserver.Server, host string) (map[string]bool, error) {
 	answer, err := exchange(ctx, s, new(dns.Msg).SetQuestion(host, dns.TypeA))
 	if err != nil {

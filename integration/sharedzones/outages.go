@@ -37,7 +37,7 @@ func restored(s *stand, c *cell, sz size) {
 }
 
 // anHour raises the zone's serial as an hour of heartbeats does: 12 of each cluster. A serial that is only a little older than the one that
-// clusters know would be theirs again as soon as some of them have mended the zone.
+// clusters know would be theirs again as soon as some of them have restored the zone.
 func (s *stand) anHour() {
 	s.t.Helper()
 	rr := &dns.TXT{Hdr: dns.RR_Header{Name: "hour." + s.server.Zone(), Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 60}, Txt: []string{"beat"}}

@@ -32,7 +32,7 @@ func (a traffic) minus(b traffic) traffic {
 }
 
 // relay is the network between one cluster and the server: it passes TCP on, counts the messages by what they are, and can lose them. The
-// counts are the wire's, not what a cluster says of itself.
+// counts are the wire's, not those that a cluster reports.
 type relay struct {
 	listener net.Listener
 	server   netip.AddrPort

@@ -8,7 +8,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// rows are the lines of the table, as the issue of shared zones asks for them.
+// rows are the lines of the table, with the bars of the requirements.
 var rows = []row{
 	{"at-once", "0 lost, 0 left over; change 1.0 message a cluster, join and leave at most 2", atOnce, many("app")},
 	{"pairs", "0 lost, 0 left over; change at most 1.6 messages a cluster", pairs, many("app")},

@@ -24,7 +24,7 @@ type arch struct {
 func architectures() map[string]arch {
 	return map[string]arch{
 		// The clock is one of a known frequency: that of the CPU's counter is measured at boot, and where a busy host disturbs that, the guest's
-		// time runs many times too fast. An arm64 CPU says its counter's frequency itself.
+		// time runs many times too fast. An arm64 CPU reports its counter's frequency itself.
 		"amd64": {program: "qemu-system-x86_64", board: "q35", cpu: "Westmere", console: "ttyS0", clock: " tsc=nowatchdog clocksource=hpet",
 			guests: 4, slowness: 4},
 		"arm64": {program: "qemu-system-aarch64", board: "virt", cpu: "cortex-a57", console: "ttyAMA0", guests: 1, slowness: 8},

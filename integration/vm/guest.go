@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guestConfig is what the guest is told through its initramfs. Paths are the host's.
+// guestConfig is what the guest gets through its initramfs. Paths are the host's.
 type guestConfig struct {
 	Root     string   // the module
 	Modules  string   // folder of the kernel's modules, by release

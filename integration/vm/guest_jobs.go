@@ -59,7 +59,7 @@ func runJobs() (err error) {
 	}
 }
 
-// askJob asks the host for the next job; nil reports that there is none.
+// askJob requests the next job from the host; nil reports that there is none.
 func askJob(host io.Writer, answers *bufio.Reader) (*job, error) {
 	if _, err := fmt.Fprintf(host, "{\"Action\":%q}\n", nextJob); err != nil {
 		return nil, fmt.Errorf("ask for a job: %w", err)
@@ -85,7 +85,7 @@ func askJob(host io.Writer, answers *bufio.Reader) (*job, error) {
 }
 
 // nodeModules are those that a node has before the first pod is made: by itself, by kube-proxy, by its firewall. All else
-// comes when it is asked for. An ADD has five seconds, which the loading of these would take under emulation.
+// comes when it is requested. An ADD has five seconds, which the loading of these would take under emulation.
 func nodeModules() []string {
 	return []string{
 		"br_netfilter", "veth", "dummy", "ip_vs", "ip_vs_rr", "nf_conntrack_netlink", "nf_tables", "nft_compat", "nft_ct", "nft_socket", "nft_fib_inet", "nft_masq",
@@ -123,7 +123,7 @@ func openPort() (*os.File, error) {
 				return os.OpenFile(filepath.Join("/dev", p.Name()), os.O_RDWR, 0)
 			}
 		}
-		// The driver asks qemu for the name after it was loaded.
+		// The driver gets the name from qemu after it was loaded.
 		if time.Now().After(deadline) {
 			return nil, fmt.Errorf("no port %s in %s", eventsPort, sys)
 		}

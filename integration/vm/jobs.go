@@ -21,7 +21,7 @@ type job struct {
 const module = "github.com/neardns/neardns"
 
 // The cells of the shared cases, in jobs of some minutes each, so that guests can share them: the iptables back end's, which run
-// iptables some hundred times; the nftables back end's with IPVS; and, on the attachment that asks most of a kernel, those with
+// iptables some hundred times; the nftables back end's with IPVS; and, on the attachment that needs most of a kernel, those with
 // kube-proxy's other modes, which other machines have, too.
 func cells() []job {
 	const steering = "integration/steering"

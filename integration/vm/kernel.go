@@ -33,7 +33,7 @@ func series() []string {
 // kernel is an unpacked kernel package: boot/vmlinuz-RELEASE and lib/modules/RELEASE below dir.
 type kernel struct {
 	dir     string
-	release string // as uname -r says
+	release string // as uname -r prints
 	version string // Debian's
 }
 

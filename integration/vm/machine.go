@@ -19,7 +19,7 @@ type machine struct {
 	root      string // the host's folder that is the guest's root
 	module    string // the module's folder
 	initramfs string
-	console   string // file for what this guest's kernel says
+	console   string // file for the output of this guest's kernel
 }
 
 // Names of the shared folders and of the port that carries the events.
@@ -43,7 +43,7 @@ func (m machine) args() []string {
 	}
 }
 
-// share lends a folder. It may have others mounted in it, whose inode numbers must not be taken for its own.
+// share mounts a folder in the guest. It may have others mounted in it, whose inode numbers must not be taken for its own.
 func share(path, tag string) string {
 	return "local,path=" + path + ",mount_tag=" + tag + ",security_model=none,readonly=on,multidevs=remap"
 }

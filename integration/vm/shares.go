@@ -11,7 +11,7 @@ import (
 type shares struct {
 	mu      sync.Mutex
 	rest    []job
-	to      io.Writer // takes the events, a whole job's at a time: their reader tells packages apart, not guests
+	to      io.Writer // takes the events, a whole job's at a time: their reader distinguishes packages, not guests
 	records io.Writer // takes the lines that integration/compat had printed; nil: not wanted
 	ended   int       // jobs whose events came
 }

@@ -21,7 +21,7 @@ type event struct {
 	Elapsed float64 `json:",omitempty"`
 }
 
-// Actions of the guest's own: it asks for its next job, whose answer is a line with the job or null; and it has none left.
+// Actions of the guest's own: it requests its next job, whose answer is a line with the job or null; and it has none left.
 const (
 	nextJob    = "next-job"
 	endOfTests = "end-of-tests"

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A guest gets the jobs one by one; what it says of each is passed on when it asks for the next.
+// A guest gets the jobs one by one; its events of each are passed on when it requests the next.
 func TestStream(t *testing.T) {
 	const ask, end = `{"Action":"next-job"}` + "\n", `{"Action":"end-of-tests"}` + "\n"
 	const p = `{"Action":"start","Package":"p"}

@@ -72,7 +72,7 @@ type entry struct {
 	Capabilities capabilities `json:"capabilities"`
 }
 
-// capabilities asks the runtime for what the plugin can use: the pod's DNS settings, and its annotations for the pods that
+// capabilities has the runtime pass what the plugin can use: the pod's DNS settings, and its annotations for the pods that
 // opt out. A runtime that supports neither ignores the request.
 type capabilities struct {
 	DNS         bool `json:"dns"`

@@ -22,8 +22,8 @@ const (
 	maxDepth = 16
 )
 
-// JSON reads text into JSON. What is JSON already comes back as it is. Keys keep their order, also equal ones: whoever
-// decodes the result is to judge them.
+// JSON reads text into JSON. What is JSON already comes back as it is. Keys keep their order, also equal ones, so that
+// the decoder finds them.
 func JSON(text string) ([]byte, error) {
 	switch {
 	case len(text) > maxSize:

@@ -57,7 +57,7 @@ func OpenCgroup(t TB, controller string) *Cgroup {
 	return nil
 }
 
-// roots are where the hierarchy may be mounted: version 2 alone or beside version 1.
+// roots are where the hierarchy may be mounted: version 2 alone or next to version 1.
 func (g *Cgroup) roots(controllers string) []string {
 	if g.v2 {
 		return []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}

@@ -35,7 +35,7 @@ func NewForger(t testing.TB) *Forger {
 	return f
 }
 
-// Send tells from, the sender of a datagram to to, of an error by its type and code; rest is the last word of the ICMP header (RFC 792,
+// Send reports an error, by its type and code, to from, the sender of a datagram to to; rest is the last word of the ICMP header (RFC 792,
 // RFC 4443).
 func (f *Forger) Send(kind, code byte, rest uint32, from, to netip.AddrPort) {
 	f.t.Helper()

@@ -4,7 +4,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// DNSRecord is what this cluster publishes of one host in a shared zone. Other clusters publish theirs beside it.
+// DNSRecord is what this cluster publishes of one host in a shared zone. Other clusters publish theirs next to it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -35,7 +35,7 @@ type DNSRecordList struct {
 	Items []DNSRecord `json:"items"`
 }
 
-// DNSRecordSpec is what the cluster says of a host.
+// DNSRecordSpec is what the cluster publishes of a host.
 //
 // +kubebuilder:validation:XValidation:rule="[has(self.addresses), has(self.hostname), has(self.addressesFrom)].filter(x, x).size() == 1",message="one of addresses, hostname and addressesFrom says where the host is"
 // +kubebuilder:validation:XValidation:rule="self.strategy == 'LoadBalanced' || !has(self.weight)",message="weight needs strategy LoadBalanced",fieldPath=".weight"
@@ -104,7 +104,7 @@ type DNSRecordSpec struct {
 	// +optional
 	DefaultGeo bool `json:"defaultGeo,omitempty"`
 
-	// healthCheck says how edges find out whether an address serves.
+	// healthCheck is how edges find out whether an address serves.
 	// +optional
 	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
 
@@ -114,7 +114,7 @@ type DNSRecordSpec struct {
 	// +optional
 	Adopt bool `json:"adopt,omitempty"`
 
-	// deletionPolicy says what the deletion of the record waits for. With Delete the record is gone when what it published is gone from
+	// deletionPolicy is what the deletion of the record waits for. With Delete the record is gone when what it published is gone from
 	// the zone. With Orphan it is gone at once, and what it published stays: for a primary that is gone for good.
 	//
 	// +optional
@@ -123,7 +123,7 @@ type DNSRecordSpec struct {
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
 }
 
-// Strategy says how edges choose among clusters.
+// Strategy is how edges choose among clusters.
 type Strategy string
 
 // The strategies.
@@ -132,7 +132,7 @@ const (
 	StrategyLoadBalanced Strategy = "LoadBalanced"
 )
 
-// DeletionPolicy says what the deletion of a record waits for.
+// DeletionPolicy is what the deletion of a record waits for.
 type DeletionPolicy string
 
 // The deletion policies.
@@ -163,7 +163,7 @@ type AddressesFrom struct {
 	Name string `json:"name"`
 }
 
-// HealthCheck says how to ask an address whether it serves.
+// HealthCheck is how to check whether an address serves.
 //
 // +kubebuilder:validation:XValidation:rule="self.protocol != 'TCP' || !has(self.path)",message="path needs protocol HTTP or HTTPS",fieldPath=".path"
 // +kubebuilder:validation:XValidation:rule="self.protocol != 'TCP' || !has(self.host)",message="host needs protocol HTTP or HTTPS",fieldPath=".host"
@@ -179,13 +179,13 @@ type HealthCheck struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port"`
-	// path is asked for; "/" where it is not set.
+	// path of the request; "/" where it is not set.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="self.matches('^/[-A-Za-z0-9._~!$&()*+,/:;=@%?]*$')",message="path begins with / and has only characters of a URL"
 	Path string `json:"path,omitempty"`
-	// host is the name that is asked for, and that an HTTPS certificate must have; the record's host where it is not set.
+	// host is the name in the request, which an HTTPS certificate must have; the record's host where it is not set.
 	// +optional
 	Host DomainName `json:"host,omitempty"`
 }

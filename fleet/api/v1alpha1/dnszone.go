@@ -58,7 +58,7 @@ type DNSZoneSpec struct {
 	// +required
 	TSIG TSIGKey `json:"tsig"`
 
-	// publishers says which namespaces may publish which hosts and addresses. What no entry allows is refused.
+	// publishers lists which namespaces may publish which hosts and addresses. What no entry allows is refused.
 	//
 	// +optional
 	// +listType=atomic
@@ -74,7 +74,7 @@ type DNSZoneSpec struct {
 	// +kubebuilder:validation:Maximum=3600
 	HeartbeatSeconds int32 `json:"heartbeatSeconds,omitempty"`
 
-	// removal says what happens to clusters whose heartbeats end: Report names them in the status and in metrics. Remove also takes
+	// removal is what happens to clusters whose heartbeats end: Report names them in the status and in metrics. Remove also takes
 	// what they published out of the zone after six missed heartbeats, but never an address that answers its health check, never a host's
 	// last address, and never more than a third of the clusters.
 	//
@@ -92,7 +92,7 @@ type DNSZoneSpec struct {
 	MessagesPerMinute int32 `json:"messagesPerMinute,omitempty"`
 }
 
-// Removal says what happens to clusters whose heartbeats end.
+// Removal is what happens to clusters whose heartbeats end.
 type Removal string
 
 // What to do about silent clusters.

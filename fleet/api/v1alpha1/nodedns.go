@@ -7,7 +7,7 @@ import (
 // Name is the one that the cluster's NodeDNS has.
 const Name = "default"
 
-// NodeDNS says which nodes run the cache. Without one, every node does.
+// NodeDNS selects the nodes that run the cache. Without one, every node does.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

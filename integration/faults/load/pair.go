@@ -52,7 +52,7 @@ type pair struct {
 	arrived  atomic.Int32 // senders that are about to send
 }
 
-// halves are the types that a lookup asks for; the position is also the query's id.
+// halves are the types of a lookup's queries; the position is also the query's id.
 func halves() [2]uint16 { return [2]uint16{dns.TypeA, dns.TypeAAAA} }
 
 func newPair(l *ledger, i int) (*pair, error) {

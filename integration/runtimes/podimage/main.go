@@ -1,8 +1,8 @@
 // Command podimage is all that is in the image of the pods that the runtimes start: static, so that it needs no base.
 //
 //	podimage pause                 waits until it is instructed to end
-//	podimage ask NETWORK NAME...   asks the first nameserver of /etc/resolv.conf for each name's TXT records, one line of JSON each
-//	podimage load DURATION NAME... asks for the names in turn all that time and prints a Load as JSON
+//	podimage ask NETWORK NAME...   queries the first nameserver of /etc/resolv.conf for each name's TXT records, one line of JSON each
+//	podimage load DURATION NAME... queries the names in turn all that time and prints a Load as JSON
 //	podimage resolvconf            prints /etc/resolv.conf
 package main
 
@@ -24,7 +24,7 @@ import (
 
 const (
 	resolvConf = "/etc/resolv.conf"
-	patience   = 3 * time.Second // per query, with nothing asked twice
+	patience   = 3 * time.Second // per query, and none is sent twice
 )
 
 // Answer is what one query brought.

@@ -157,7 +157,7 @@ func keep(ctx context.Context, dir, pkg string, output []byte) ([]string, error)
 	return kept, nil
 }
 
-// outOfTime tells the go command's own fault (golang/go#48157: the deadline hits while a worker is busy) from a finding,
+// outOfTime distinguishes the go command's own fault (golang/go#48157: the deadline hits while a worker is busy) from a finding,
 // which always names the input that it wrote down.
 func outOfTime(text []byte) bool {
 	return bytes.Contains(text, []byte("context deadline exceeded")) && !bytes.Contains(text, []byte("Failing input"))

@@ -33,7 +33,7 @@ func TestLongest(t *testing.T) {
 	}
 }
 
-// What `go test -json` says, and what the report makes of it.
+// What `go test -json` prints, and what the report makes of it.
 func TestReport(t *testing.T) {
 	tests := map[string]struct {
 		events  string
