@@ -82,7 +82,7 @@ func FuzzReadReport(f *testing.F) {
 }
 
 func TestQuestions(t *testing.T) {
-	const metrics = `# HELP neardns_namespace_queries_total Questions of this node's pods, by namespace.
+	const metrics = `# HELP neardns_namespace_queries_total Queries of this node's pods, by namespace.
 # TYPE neardns_namespace_queries_total counter
 neardns_namespace_queries_total{namespace="dns-1"} 12
 neardns_namespace_queries_total{namespace="_other"} 1.5e+03

@@ -21,7 +21,7 @@ type fakeKernel struct {
 	err         error // of Put
 	removeErr   error
 	deaf        error  // of Invalidate
-	begun       func() // called before an answer is forgotten; nil: nobody
+	begun       func() // called before an answer is removed; nil: no call
 }
 
 func newFakeKernel() *fakeKernel {
@@ -40,11 +40,11 @@ func (b *fakeKernel) Put(l Item) error {
 	if b.err != nil {
 		return b.err
 	}
-	b.has[string(question(l.Key))] = l
+	b.has[string(section(l.Key))] = l
 	return nil
 }
 
-// begin says that an answer is about to be forgotten.
+// begin reports that an answer is about to be removed.
 func (b *fakeKernel) begin() {
 	b.mu.Lock()
 	begun := b.begun
@@ -58,7 +58,7 @@ func (b *fakeKernel) Remove(k *msg.Key) error {
 	b.begin()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.has, string(question(k)))
+	delete(b.has, string(section(k)))
 	return b.removeErr
 }
 
@@ -84,8 +84,8 @@ func (b *fakeKernel) Hits(each func(string, uint64)) error {
 func (b *fakeKernel) HitsOf(k *msg.Key) (uint64, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := b.hits[string(question(k))]
-	delete(b.hits, string(question(k)))
+	n := b.hits[string(section(k))]
+	delete(b.hits, string(section(k)))
 	return n, b.deaf
 }
 

@@ -41,12 +41,12 @@ type Item struct {
 // Kernel serves offloaded entries. Its methods may be called concurrently.
 type Kernel interface {
 	Now() time.Duration // a clock that goes on while the machine sleeps
-	Put(Item) error     // replaces the entry of the same question
+	Put(Item) error     // replaces the entry with the same key
 	Remove(k *msg.Key) error
 	Invalidate() error // revokes all entries
 	// Hits calls each with the number of hits of an entry since Hits or HitsOf last reported it.
-	Hits(each func(question string, hits uint64)) error
-	// HitsOf returns the same for one question.
+	Hits(each func(section string, hits uint64)) error
+	// HitsOf returns the same for one entry.
 	HitsOf(k *msg.Key) (uint64, error)
 }
 
@@ -93,8 +93,8 @@ type Source struct {
 	// Gap is the longest time between two hits that count as one popularity.
 	Gap    time.Duration
 	Rotate bool
-	// ValidUntil returns until when the block would serve an entry without a query to the upstream, given both entries of its question; ok
-	// is false if it would not serve it now. It must not wait.
+	// ValidUntil returns until when the block would serve an entry without a query to the upstream, given both entries of its name and
+	// type; ok is false if it would not serve it now. It must not wait.
 	ValidUntil func(e, success, denial *answers.Entry, now answers.Instant) (until answers.Instant, ok bool)
 }
 
@@ -220,7 +220,7 @@ func (l *Offloader) accept(o offer) {
 			return 0, false
 		}
 		k := o.entry.Key()
-		name := string(question(&k))
+		name := string(section(&k))
 		// If the entry cannot be offloaded, it is marked as if it were for a while, so that not every hit offers it again.
 		again := min(until, now+answers.Instant(pollEvery))
 		if l.items[name] == nil && len(l.items) >= l.max && !l.evictOne(now) {
@@ -255,15 +255,15 @@ func (l *Offloader) clocksAgree() bool {
 	return true
 }
 
-// question returns the question part of a key: only queries without DO and CD are answered from offloaded entries.
-func question(k *msg.Key) []byte { return k.Bytes()[:len(k.Bytes())-1] }
+// section returns the question section of a key: only queries without DO and CD are answered from offloaded entries.
+func section(k *msg.Key) []byte { return k.Bytes()[:len(k.Bytes())-1] }
 
 // revoke implements answers.Store.OnRevoke.
 func (l *Offloader) revoke(e *answers.Entry) {
 	k := e.Key()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if one := l.items[string(question(&k))]; one != nil && one.entry == e {
+	if one := l.items[string(section(&k))]; one != nil && one.entry == e {
 		l.remove(&k)
 	}
 }
@@ -275,7 +275,7 @@ func (l *Offloader) remove(k *msg.Key) {
 	if l.kernel != nil {
 		err = l.kernel.Remove(k)
 	}
-	name := string(question(k))
+	name := string(section(k))
 	l.items[name].entry.Decline()
 	delete(l.items, name)
 	if err != nil {
@@ -362,7 +362,7 @@ func (s *Source) CountHits(e *answers.Entry) {
 	k := e.Key()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	one := l.items[string(question(&k))]
+	one := l.items[string(section(&k))]
 	if one == nil || one.entry != e || l.kernel == nil {
 		return
 	}

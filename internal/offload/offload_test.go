@@ -26,7 +26,7 @@ type stand struct {
 	offloader  *Offloader
 	fakeKernel *fakeKernel
 	source     *Source
-	until      time.Duration // after an answer was stored, the source says it no more
+	until      time.Duration // after an answer was stored, the source no longer serves it
 	says       bool
 }
 
@@ -123,7 +123,7 @@ func TestOffload(t *testing.T) {
 	}))
 }
 
-// TestRevoke: nothing of what the store replaced, dropped or no longer says may stay with the kernel.
+// TestRevoke: no entry stays offloaded after the store has replaced or dropped it, or would no longer serve it.
 func TestRevoke(t *testing.T) {
 	for name, end := range map[string]func(s *stand, e *answers.Entry){
 		"replaced":     func(s *stand, _ *answers.Entry) { s.keep("a.") },
@@ -151,7 +151,7 @@ func TestRevoke(t *testing.T) {
 	}
 }
 
-// TestReplacedMeanwhile: an answer that is replaced while it is taken back is not replaced before the kernel has forgotten the old one.
+// TestReplacedMeanwhile: if an entry is replaced while it is being revoked, the replacement waits until the kernel has removed the old one.
 func TestReplacedMeanwhile(t *testing.T) {
 	for name, takeBack := range map[string]func(s *stand){
 		"ended":        func(s *stand) { _ = s.offloader.End() },
@@ -246,7 +246,7 @@ func TestSleep(t *testing.T) {
 	}))
 }
 
-// TestFull: where there is no room, an answer that nobody asks for makes it, and one that is in use does not.
+// TestFull: without a free slot, an entry without recent hits is evicted, and one in use is not.
 func TestFull(t *testing.T) {
 	synctest.Test(t, onStand(1, func(s *stand) {
 		a, b := s.keep("a."), s.keep("b.")
@@ -319,7 +319,7 @@ func TestCountHits(t *testing.T) {
 		if n, _ := e.Heat(); n != 50 {
 			t.Errorf("%d hits after a look", n)
 		}
-		s.hit(s.keep("c.")) // in the place of what was not asked for since the last look
+		s.hit(s.keep("c.")) // in the place of an entry without hits since the last reading
 		if _, there := s.fakeKernel.has[q]; !there {
 			t.Error("hits that CountHits counted do not keep an entry offloaded")
 		}
@@ -370,7 +370,7 @@ func TestFaults(t *testing.T) {
 	}))
 }
 
-// TestNeverWaits: where nobody takes offers, they are declined, and nothing is allocated for one.
+// TestNeverWaits: if no goroutine takes offers, they are declined, and nothing is allocated for one.
 func TestNeverWaits(t *testing.T) {
 	s := &stand{t: t, store: answers.NewStore(0), fakeKernel: new(fakeKernel), until: time.Hour, says: true}
 	s.space, s.offloader = s.store.Space(1), New(s.store, 10)

@@ -27,8 +27,7 @@ const gcPercent = 50
 // the kernel kills the process: by itself it would let the heap double first. GOMEMLIMIT in the environment goes before, and
 // so does GOGC, which is 50 otherwise.
 //
-// It is a soft limit: it makes the runtime work harder and bounds nothing. What bounds memory is the cache's size and the
-// limits in NodeConfig.
+// It is a soft limit: the runtime works harder near it and can exceed it. The cache's size and the limits in NodeConfig bound memory.
 func LimitMemory(log *slog.Logger, lookupEnv func(string) (string, bool)) {
 	limitMemory(log, lookupEnv, memlimit.FromCgroup, debug.SetMemoryLimit, debug.SetGCPercent)
 }

@@ -61,7 +61,7 @@ func TestEndpointIsBounded(t *testing.T) {
 		wg.Go(func() {
 			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\nX: ")
 			_, err := c.Write(bytes.Repeat([]byte{'a'}, 950<<10))
-			if err == nil { // the kernel took it all; the answer, or the end, tells what the server did
+			if err == nil { // the kernel took it all; the answer, or the end, shows what the server did
 				answer, _ := io.ReadAll(c)
 				if len(answer) > 0 && !strings.HasPrefix(string(answer), "HTTP/1.1 431 ") {
 					t.Errorf("answered by %.40q", answer)

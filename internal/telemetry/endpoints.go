@@ -35,7 +35,7 @@ type Health struct {
 	Status func() any            // for the status socket, as JSON
 	Pods   func() any            // for the same
 	Config func() string         // for the same: the configuration in effect, as NodeConfig
-	Entry  http.HandlerFunc      // for the same: the cache's entry for a question
+	Entry  http.HandlerFunc      // for the same: the cache's entry for a name and type
 }
 
 // MetricsHandler serves /metrics, and the values of more as JSON at their paths. Every pod can read them.

@@ -190,8 +190,8 @@ func (m *Metrics) Reload(taken bool) {
 	m.config.Set(truth(taken))
 }
 
-// Read says whether the configuration, read anew, may be taken over. One that may not is a reload that was refused. One that may need not
-// be a reload: it may be the one in effect, put back.
+// Read reports whether the configuration as it was last read is valid. An invalid one counts as a refused reload. A valid one is not
+// counted as a reload here, because it may be the one in effect, put back.
 func (m *Metrics) Read(ok bool) {
 	if ok {
 		m.config.Set(1)
@@ -242,7 +242,8 @@ func (r *Registry) Collect(c ...prometheus.Collector) { r.registry.MustRegister(
 
 // Switch is the value of one of the switch's counters.
 type Switch struct {
-	// Way is delivered, heard (of these, after the host's filters), fallback, uplink and stranger (to kube-dns, too), host, dropped or probe.
+	// Way is delivered, heard (of these, after the host's filters), fallback, uplink and stranger (to kube-dns, too), host, dropped or
+	// probe.
 	Way      string
 	Protocol string // udp, tcp
 	Packets  float64
@@ -273,21 +274,21 @@ func (c *switchCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// Namespace is what the pods of one namespace asked.
+// Namespace has the counts of the queries of one namespace's pods.
 type Namespace struct {
 	Name                            string
 	Queries, Hits, Kernel, Failures uint64
 }
 
-// CollectNamespaces exports the counts of each namespace at each scrape. Whoever counts keeps their number small.
+// CollectNamespaces exports the counts of each namespace at each scrape. read must return a small number of namespaces.
 func (m *Metrics) CollectNamespaces(read func() []Namespace) {
 	label := []string{"namespace"}
 	m.registry.MustRegister(&namespaceCollector{read: read,
-		queries: prometheus.NewDesc(namespace+"_namespace_queries_total", "Questions of this node's pods, by namespace.", label, nil),
+		queries: prometheus.NewDesc(namespace+"_namespace_queries_total", "Queries of this node's pods, by namespace.", label, nil),
 		hits:    prometheus.NewDesc(namespace+"_namespace_hits_total", "Of these, answered from the cache.", label, nil),
 		kernel:  prometheus.NewDesc(namespace+"_namespace_kernel_hits_total", "Of these, answered in the kernel.", label, nil),
 		failures: prometheus.NewDesc(namespace+"_namespace_failures_total",
-			"Of the questions, answered with a failure: neither an answer nor that there is no such name.", label, nil)})
+			"Of the queries, answered with a failure: neither an answer nor that there is no such name.", label, nil)})
 }
 
 type namespaceCollector struct {

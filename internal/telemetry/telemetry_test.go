@@ -73,7 +73,7 @@ func everything() *Metrics {
 	return m
 }
 
-// TestKernelHitsAuto: where kernel hits are wanted only if they are possible, no series says that they are missing, so no alert fires.
+// TestKernelHitsAuto: in mode auto, no series reports that kernel hits are missing, so no alert fires.
 func TestKernelHitsAuto(t *testing.T) {
 	for _, k := range []KernelHits{{Auto: true}, {Auto: true, OK: true}, {}} {
 		m := New("v0.1.0")
@@ -92,7 +92,7 @@ func TestKernelHitsAuto(t *testing.T) {
 	}
 }
 
-// Where no watch runs there is nothing to say of it.
+// Without a watch there is no series about it.
 func TestNoWatch(t *testing.T) {
 	m := New("v0.1.0")
 	m.CollectWatch(func() (Watch, bool) { return Watch{}, false })
@@ -349,7 +349,7 @@ func waitFor(t *testing.T, _ string, ok func() bool) {
 	}
 }
 
-// TestServeWaitsForItsAddress holds the port first; the endpoint says so once, and serves when the port is free.
+// TestServeWaitsForItsAddress holds the port first. The endpoint logs that once, and serves when the port is free.
 func TestServeWaitsForItsAddress(t *testing.T) {
 	held, pc := testutil.ListenBoth(t) // a port that no connection gets by chance
 	pc.Close()
@@ -388,7 +388,7 @@ func TestServeOff(t *testing.T) {
 	ServeTCP(context.Background(), slog.New(slog.DiscardHandler), "metrics", netip.AddrPort{}, nil) // returns
 }
 
-// TestServeSocket replaces a dead agent's socket and lets nobody else in.
+// TestServeSocket replaces a dead agent's socket; only root can connect.
 func TestServeSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agent.sock")
 	if err := os.WriteFile(path, nil, 0o644); err != nil {

@@ -35,7 +35,7 @@ func (a upstreamChecker) Check(ctx context.Context, domain string, pressing bool
 	var wg sync.WaitGroup
 	for i := range count {
 		wg.Go(func() {
-			if errs[i] = a.server.Ask(ctx, domain); errs[i] == nil {
+			if errs[i] = a.server.Query(ctx, domain); errs[i] == nil {
 				cancel()
 			}
 		})

@@ -197,9 +197,9 @@ func (h *ahead) check(w *watched, now answers.Instant) {
 }
 
 // queryOf makes the query that an entry answers.
-func queryOf(e *answers.Entry) (a *asked, r *dns.Msg, ok bool) {
+func queryOf(e *answers.Entry) (a *query, r *dns.Msg, ok bool) {
 	k := e.Key()
-	q, do, cd := k.Question()
+	q, do, cd := k.Section()
 	name, end, err := dns.UnpackDomainName(q, 0)
 	if err != nil || len(q)-end != 4 {
 		return nil, nil, false // it did not come from a message
@@ -209,7 +209,7 @@ func queryOf(e *answers.Entry) (a *asked, r *dns.Msg, ok bool) {
 	if do {
 		r.SetEdns0(ednsSize, true)
 	}
-	a = new(asked)
+	a = new(query)
 	return a, r, a.read(r)
 }
 

@@ -51,7 +51,7 @@ func (h *ahead) watched() int {
 	return len(h.due)
 }
 
-// ask lets the crowd query a cache. Of one seed the queries are always the same.
+// ask sends the crowd's queries to a cache. The same seed always gives the same queries.
 func (c crowd) ask(t *testing.T, block string) (h heard) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -220,7 +220,7 @@ func TestRefreshIsBound(t *testing.T) {
 func TestRefreshRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, refreshes)
-		f.answer = says("192.0.2.1", 10)
+		f.answer = address("192.0.2.1", 10)
 		watched := f.cache.ahead.watched
 		for range 3 { // a miss and two hits
 			f.ask("a.example.")
@@ -248,14 +248,14 @@ func TestRefreshForgetsEvicted(t *testing.T) {
 		f := newFixture(t, refreshes)
 		defer f.cache.ahead.end()
 		f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) { // each has an end of its own
-			return says("192.0.2.1", 1000+crc32.ChecksumIEEE([]byte(r.Question[0].Name))%1000)(w, r)
+			return address("192.0.2.1", 1000+crc32.ChecksumIEEE([]byte(r.Question[0].Name))%1000)(w, r)
 		}
 		hot := func(name string) *answers.Entry {
 			for range 4 {
 				f.ask(name)
 			}
 			r := new(dns.Msg).SetQuestion(name, dns.TypeA)
-			var a asked
+			var a query
 			a.read(r)
 			e, _ := f.cache.look(&a.key)
 			return e
@@ -300,7 +300,7 @@ func TestRefreshAsksAlike(t *testing.T) {
 		if tc.do {
 			r.SetEdns0(4096, true)
 		}
-		var a asked
+		var a query
 		if !a.read(r) {
 			t.Fatal(tc.name)
 		}
@@ -316,8 +316,8 @@ func TestRefreshAsksAlike(t *testing.T) {
 		if !ok || !bytes.Equal(got.key.Bytes(), a.key.Bytes()) || got.do != tc.do || got.cd != tc.cd || !got.rd {
 			t.Errorf("%s: %t, %+v", tc.name, ok, got)
 		}
-		q := &fetch{asked: *got, request: again}
-		p := &fetch{asked: a, request: r}
+		q := &fetch{query: *got, request: again}
+		p := &fetch{query: a, request: r}
 		want, have := p.upstreamQuery(), q.upstreamQuery()
 		want.Id, have.Id = 0, 0
 		want.IsEdns0().SetUDPSize(ednsSize)
@@ -332,11 +332,11 @@ func TestRefreshOfEvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, refreshes)
 		defer f.cache.ahead.end()
-		f.answer = says("192.0.2.1", 10)
+		f.answer = address("192.0.2.1", 10)
 		for until := time.Now().Add(9850 * time.Millisecond); time.Now().Before(until); <-time.After(50 * time.Millisecond) {
 			f.ask("a.example.") // until shortly before it would be fetched
 		}
-		var a asked
+		var a query
 		a.read(new(dns.Msg).SetQuestion("a.example.", dns.TypeA))
 		e, _ := f.cache.look(&a.key)
 		f.cache.space.Remove(e)
@@ -354,7 +354,7 @@ func TestRefreshTriesAgain(t *testing.T) {
 		f := newFixture(t, refreshes)
 		f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
 			<-time.After(time.Millisecond)
-			return says("192.0.2.1", 1)(w, r)
+			return address("192.0.2.1", 1)(w, r)
 		}
 		h := &f.cache.ahead
 		h.mu.Lock()
@@ -405,7 +405,7 @@ func TestRefreshAfterReload(t *testing.T) {
 				f := newFixture(t, refreshes)
 				f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
 					<-time.After(50 * time.Millisecond)
-					return says("192.0.2.1", 10)(w, r)
+					return address("192.0.2.1", 10)(w, r)
 				}
 				old, waited := f.cache, 0
 				for begun := time.Now(); time.Since(begun) < 25*time.Second; <-time.After(20 * time.Millisecond) {
@@ -446,7 +446,7 @@ func TestRefreshFails(t *testing.T) {
 				}
 				f := newFixture(t, refreshes)
 				defer f.cache.ahead.end()
-				f.answer = says("192.0.2.1", 10)
+				f.answer = address("192.0.2.1", 10)
 				for i := range 99 {
 					if i == 50 {
 						f.answer = fails

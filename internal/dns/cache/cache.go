@@ -63,8 +63,8 @@ func newCache(p policy, store *answers.Store, space *answers.Space, m *Metrics) 
 // Name implements plugin.Handler.
 func (c *Cache) Name() string { return "cache" }
 
-// asked is the part of a query that an entry's reply depends on.
-type asked struct {
+// query is the part of a query that an entry's reply depends on.
+type query struct {
 	key      msg.Key
 	question [260]byte // in wire form, in the client's case
 	n        int
@@ -74,7 +74,7 @@ type asked struct {
 }
 
 // read fails on a name without wire form, which no message can contain.
-func (a *asked) read(r *dns.Msg) bool {
+func (a *query) read(r *dns.Msg) bool {
 	q, err := msg.AppendQuestion(a.question[:0], r.Question[0].Name, r.Question[0].Qtype, r.Question[0].Qclass)
 	if err != nil {
 		return false
@@ -90,7 +90,7 @@ func (a *asked) read(r *dns.Msg) bool {
 
 // ServeDNS implements plugin.Handler.
 func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-	var a asked
+	var a query
 	switch {
 	case r.Opcode != dns.OpcodeQuery || len(r.Question) == 0:
 		return plugin.NextOrFailure(c.Name(), c.next, ctx, w, r)
@@ -213,7 +213,7 @@ func (c *Cache) early(e *answers.Entry, now answers.Instant) bool {
 }
 
 // stale answers with an expired entry, or with the upstream's new answer if the client should wait for it.
-func (c *Cache) stale(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *asked, e *answers.Entry, s *series) (int, error) {
+func (c *Cache) stale(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *query, e *answers.Entry, s *series) (int, error) {
 	now := c.store.Now()
 	if c.mayRefresh(e, now, c.recheck) {
 		f, leads := c.refresh(ctx, w, r, a, e, s)

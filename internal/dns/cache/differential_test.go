@@ -21,9 +21,9 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 )
 
-// Both caches live through the same trials: the same upstream, queries and clock, all made by chance. Where they differ,
-// a class in the table must explain it (differential_classes_test.go, and DIFFERENCES.md for people); what none explains fails,
-// with the trial as a scenario that can be kept.
+// Both caches run the same random trials, with the same upstream, queries and clock. Each difference must belong to a class of the table
+// (differential_classes_test.go, and DIFFERENCES.md for people). One that belongs to none fails the test, which prints the trial as a
+// scenario to store.
 
 var (
 	differentialSteps = flag.Int("differential.steps", 20_000, "steps in which both caches are compared")
@@ -145,7 +145,7 @@ func (c *contest) step() {
 	c.settle(asked, d)
 }
 
-// ask lets both sides answer at the same instant.
+// ask sends one query to both caches at the same instant.
 func (c *contest) ask(a *ask) difference {
 	d := difference{ask: a}
 	q := a.message(a.names[0], uint16(1+len(c.w.history)%65535))
@@ -222,13 +222,13 @@ func (a answer) String() string {
 	return text
 }
 
-// settle compares what the step did to every name. asked is the name that d is about.
-func (c *contest) settle(asked int, d difference) {
+// settle compares the state of every name after the step. about is the one that d is about.
+func (c *contest) settle(about int, d difference) {
 	counts := [2]map[string]int{c.sides[0].newQuestions(), c.sides[1].newQuestions()}
 	for i := range worldNames {
 		name := c.w.name(i)
 		n := difference{}
-		if i == asked {
+		if i == about {
 			n = d
 		}
 		n.askedOurs, n.askedTheirs = counts[0][name], counts[1][name]
@@ -331,7 +331,7 @@ func TestDifferentialCanFail(t *testing.T) {
 	if len(out.unexpected) == 0 {
 		t.Fatal("nothing was found")
 	}
-	// What was found is a scenario; with the word that it lacks it can be played.
+	// The finding is a scenario; it can be played once it has the missing word.
 	text, _, _ := strings.Cut(out.unexpected[0], "# ours")
 	if _, err := parseScenario("found", text+"asked 1000000\n"); err != nil {
 		t.Fatalf("%v in:\n%s", err, text)

@@ -17,8 +17,8 @@ import (
 	"github.com/neardns/neardns/internal/dns/responsewriter"
 )
 
-// maxFollow is how long a query waits for the answer to an equal one before it is forwarded itself. The first one ends sooner: ask takes
-// at most 4.5 s, and the agent's Corefile bounds forward to 4 s (cancel).
+// maxFollow is how long a query waits for the answer to an equal one before it is forwarded itself. The first one ends sooner: package
+// forward takes at most 4.5 s, and the agent's Corefile bounds CoreDNS's forward to 4 s (cancel).
 const maxFollow = 5 * time.Second
 
 // inFlight marks the context of a query that others may wait for. A plugin that queries its own server (for an alias that leads back)
@@ -27,22 +27,22 @@ type inFlight struct{}
 
 // miss forwards a query. Equal queries that come meanwhile wait for the answer and share it if it is stored: a moment later they would
 // get it from the cache anyway. An answer that is not stored belongs to one client.
-func (c *Cache) miss(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *asked, good *answers.Entry, s *series) (int, error) {
-	q := &fetch{ResponseWriter: w, cache: c, asked: *a, request: r, good: good, series: s}
+func (c *Cache) miss(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *query, good *answers.Entry, s *series) (int, error) {
+	q := &fetch{ResponseWriter: w, cache: c, query: *a, request: r, good: good, series: s}
 	if a.rd && ctx.Value(inFlight{}) == nil {
 		f, leads := c.flights.join(a.key.Bytes(), c.store.Now())
 		if !leads {
 			if f.follow(ctx) && f.kept {
-				c.reply(w, r, &q.asked, f.entry, f.left(c.store.Now()))
+				c.reply(w, r, &q.query, f.entry, f.left(c.store.Now()))
 				return dns.RcodeSuccess, nil
 			}
 		} else {
 			q.flight = f
 			defer c.flights.end(f)
 			// Another flight may have landed since we looked.
-			if e, left := c.look(&q.asked.key); left > 0 {
+			if e, left := c.look(&q.query.key); left > 0 {
 				f.settle(e, e.TTL(), true, true)
-				c.reply(w, r, &q.asked, e, uint32(left))
+				c.reply(w, r, &q.query, e, uint32(left))
 				return dns.RcodeSuccess, nil
 			}
 		}
@@ -53,7 +53,7 @@ func (c *Cache) miss(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *a
 // refresh starts an upstream query for an entry in the background, unless one is in progress. w is the writer of the client that needs
 // it; nil: no client does yet. It returns nil if too many refreshes are in flight.
 func (c *Cache) refresh(
-	ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *asked, e *answers.Entry, s *series,
+	ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *query, e *answers.Entry, s *series,
 ) (f *flight, leads bool) {
 	f, leads = c.flights.join(a.key.Bytes(), c.store.Now())
 	if !leads {
@@ -68,8 +68,8 @@ func (c *Cache) refresh(
 	s.prefetches.Inc()
 	// With RD also for a client that set none: only such an answer is stored, and this one is for all clients.
 	r = r.Copy()
-	q := &fetch{cache: c, asked: *a, request: r, flight: f, series: s, background: true}
-	q.asked.rd = true
+	q := &fetch{cache: c, query: *a, request: r, flight: f, series: s, background: true}
+	q.query.rd = true
 	if e.Class() == answers.Success {
 		q.good = e
 	}
@@ -108,7 +108,7 @@ type fetch struct {
 	dns.ResponseWriter // the client's; in the background one that is never written to
 
 	cache      *Cache
-	asked      asked
+	query      query
 	request    *dns.Msg // the client's; not changed
 	good       *answers.Entry
 	flight     *flight // nil: no other client may share the answer
@@ -167,7 +167,7 @@ func (q *fetch) upstreamQuery() *dns.Msg {
 	asked := q.request.Question[0]
 	r.SetQuestion(strings.ToLower(asked.Name), asked.Qtype)
 	r.Question[0].Qclass = asked.Qclass
-	r.Id, r.RecursionDesired, r.CheckingDisabled = q.request.Id, q.asked.rd, q.asked.cd
+	r.Id, r.RecursionDesired, r.CheckingDisabled = q.request.Id, q.query.rd, q.query.cd
 	// So that the upstream reports whether the answer is authentic. A client that does not understand AD does not get it (RFC 6840,
 	// section 5.7).
 	r.AuthenticatedData = true
@@ -176,7 +176,7 @@ func (q *fetch) upstreamQuery() *dns.Msg {
 		if o := q.request.IsEdns0(); o != nil {
 			size = max(size, o.UDPSize()) // a truncated answer is not for others
 		}
-		r.SetEdns0(size, q.asked.do)
+		r.SetEdns0(size, q.query.do)
 	}
 	return r
 }
@@ -211,7 +211,7 @@ func (q *fetch) WriteMsg(res *dns.Msg) error {
 	case q.background:
 		return nil
 	case t.entry != nil:
-		c.reply(q.ResponseWriter, q.request, &q.asked, t.entry, t.ttl)
+		c.reply(q.ResponseWriter, q.request, &q.query, t.entry, t.ttl)
 		return nil
 	}
 	m := *res // plugins hand out messages that they keep
@@ -219,7 +219,7 @@ func (q *fetch) WriteMsg(res *dns.Msg) error {
 		m.Question = q.request.Question // in the client's case
 	}
 	m.Extra = withoutOPT(res.Extra)
-	m.AuthenticatedData = res.AuthenticatedData && q.asked.ad
+	m.AuthenticatedData = res.AuthenticatedData && q.query.ad
 	return q.ResponseWriter.WriteMsg(&m)
 }
 

@@ -101,8 +101,8 @@ func (f *fixture) want(name, want string) {
 	synctest.Wait()
 }
 
-// says answers everything with an address.
-func says(ip string, ttl uint32) func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
+// address answers every query with one address.
+func address(ip string, ttl uint32) func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	return func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
 		m := new(dns.Msg).SetReply(r)
 		m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: r.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: ttl}, A: net.ParseIP(ip)}}
@@ -133,7 +133,7 @@ func silent(after time.Duration) func(w dns.ResponseWriter, r *dns.Msg) (int, er
 func TestDownUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, "cache {\n serve_stale 1h verify 500ms 30s 30s\n}")
-		f.answer = says("192.0.2.1", 10)
+		f.answer = address("192.0.2.1", 10)
 		const names = 50
 		name := func(i int) string { return fmt.Sprintf("n%d.example.", i) }
 		for i := range names {
@@ -157,7 +157,7 @@ func TestDownUpstream(t *testing.T) {
 		}
 		f.want("new.example.", "SERVFAIL unwritten, i/o timeout")
 		<-time.After(5 * time.Second)
-		f.answer = says("192.0.2.2", 60)
+		f.answer = address("192.0.2.2", 60)
 		for i := range names { // each of them notices that the upstream is back, or finds it noticed
 			f.ask(name(i))
 			synctest.Wait()
@@ -186,7 +186,7 @@ func TestAsksItself(t *testing.T) {
 				q := r.Copy()
 				return f.cache.ServeDNS(ctx, w, q)
 			}
-			return says("192.0.2.1", 60)(w, r)
+			return address("192.0.2.1", 60)(w, r)
 		})
 		begun := time.Now()
 		f.want("a.example.", "NOERROR 192.0.2.1 60")
@@ -200,13 +200,13 @@ func TestAsksItself(t *testing.T) {
 func TestPanicInTheBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, "cache {\n prefetch 1 1m 50%\n}")
-		f.answer = says("192.0.2.1", 10)
+		f.answer = address("192.0.2.1", 10)
 		f.want("a.example.", "NOERROR 192.0.2.1 10")
 		f.answer = func(dns.ResponseWriter, *dns.Msg) (int, error) { panic("a plugin's bug") }
 		<-time.After(6 * time.Second)
 		f.want("a.example.", "NOERROR 192.0.2.1 4")
 		<-time.After(2 * time.Second)
-		f.answer = says("192.0.2.2", 10)
+		f.answer = address("192.0.2.2", 10)
 		f.want("a.example.", "NOERROR 192.0.2.1 2")
 		f.want("a.example.", "NOERROR 192.0.2.2 10")
 		if n := len(f.cache.flights.under); n != 0 {
@@ -221,7 +221,7 @@ func TestSharesNothingThatIsNotKept(t *testing.T) {
 		answer func(w dns.ResponseWriter, r *dns.Msg) (int, error)
 		asked  int64
 	}{
-		"kept": {says("192.0.2.1", 60), 1}, "TTL 0": {says("192.0.2.1", 0), 5}, "refused": {denied(dns.RcodeRefused, false), 5},
+		"kept": {address("192.0.2.1", 60), 1}, "TTL 0": {address("192.0.2.1", 0), 5}, "refused": {denied(dns.RcodeRefused, false), 5},
 		"denial": {denied(dns.RcodeNameError, true), 1}, "failure": {denied(dns.RcodeServerFailure, false), 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -303,7 +303,7 @@ func TestScopeOfAsk(t *testing.T) {
 		}
 		var s surroundings
 		next, servers := read(blocks[0].Tokens["ask"])
-		s.behind, s.asked = []step{next}, servers
+		s.behind, s.servers = []step{next}, servers
 		return p.scope(c.ServerBlockKeys, s)
 	}
 	const named = "cache {\n answers_of cluster\n}"
@@ -335,7 +335,7 @@ func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, "cache {\n serve_stale 1h immediate\n prefetch 1 1m 50%\n}")
 		f.metrics.add(f.cache)
-		f.answer = says("192.0.2.1", 10)
+		f.answer = address("192.0.2.1", 10)
 		f.want("a.example.", "NOERROR 192.0.2.1 10") // miss
 		f.want("a.example.", "NOERROR 192.0.2.1 10") // hit
 		<-time.After(6 * time.Second)
@@ -348,7 +348,7 @@ func TestMetrics(t *testing.T) {
 		f.answer = func(w dns.ResponseWriter, r *dns.Msg) (int, error) {
 			q := r.Copy()
 			q.Question[0].Name = "other.example."
-			return says("192.0.2.1", 10)(w, q)
+			return address("192.0.2.1", 10)(w, q)
 		}
 		f.ask("odd.example.") // miss, dropped
 		want := `

@@ -89,13 +89,13 @@ func (c *Cache) storeAnswer(q *fetch, res *dns.Msg, k kind, class answers.Class,
 	}
 	t := taken{entry: e, ttl: ttl, failure: k == failure,
 		refreshes: k == positive || k == denial && !c.preferPositive || k == failure && c.onSilence}
-	if ttl == 0 || !q.asked.rd || plugin.Zones(c.except[class]).Matches(q.request.Question[0].Name) != "" {
+	if ttl == 0 || !q.query.rd || plugin.Zones(c.except[class]).Matches(q.request.Question[0].Name) != "" {
 		return t
 	}
 	if t.kept = c.put(q, e); !t.kept {
 		return t
 	}
-	success, denied := c.space.Peek(&q.asked.key)
+	success, denied := c.space.Peek(&q.query.key)
 	switch {
 	case k == positive && denied != nil:
 		c.space.Remove(denied)
@@ -108,9 +108,9 @@ func (c *Cache) storeAnswer(q *fetch, res *dns.Msg, k kind, class answers.Class,
 // pass is for an answer that is not stored. It goes to the client whose query it answers. Stale entries end nevertheless (RFC 8767,
 // section 4): the upstream may have answered that a name has lost its address, or that an alias leads elsewhere.
 func (c *Cache) pass(q *fetch, res *dns.Msg, class answers.Class, ttl uint32) taken {
-	if q.asked.rd { // otherwise the upstream may know more than it answered
+	if q.query.rd { // otherwise the upstream may know more than it answered
 		now := c.store.Now()
-		success, denied := c.space.Peek(&q.asked.key)
+		success, denied := c.space.Peek(&q.query.key)
 		for _, e := range []*answers.Entry{success, denied} {
 			if e != nil && (e.Left(now) <= 0 || failed(e.Rcode())) {
 				c.space.Remove(e)
@@ -153,7 +153,7 @@ func (c *Cache) heldTTL(good *answers.Entry) uint32 {
 // keepFailure stores that no server answered.
 func (c *Cache) keepFailure(q *fetch, r *dns.Msg) *answers.Entry {
 	ttl := uint32(c.failTTL / time.Second)
-	if ttl == 0 || !q.asked.rd || plugin.Zones(c.except[answers.Denial]).Matches(r.Question[0].Name) != "" {
+	if ttl == 0 || !q.query.rd || plugin.Zones(c.except[answers.Denial]).Matches(r.Question[0].Name) != "" {
 		return nil
 	}
 	e := c.entry(q, answers.Denial, new(dns.Msg).SetRcode(r, dns.RcodeServerFailure), ttl)
@@ -167,14 +167,14 @@ func (c *Cache) keepFailure(q *fetch, r *dns.Msg) *answers.Entry {
 // less true (RFC 8767, section 4).
 func (c *Cache) put(q *fetch, e *answers.Entry) bool {
 	if failed(e.Rcode()) {
-		if _, denial := c.space.Peek(&q.asked.key); denial != nil && !failed(denial.Rcode()) {
+		if _, denial := c.space.Peek(&q.query.key); denial != nil && !failed(denial.Rcode()) {
 			if left := denial.Left(c.store.Now()); left > 0 || c.servable(denial, left) {
 				return false
 			}
 		}
 	}
 	c.bound.Do(c.setBounds)
-	for class, n := range c.space.Put(&q.asked.key, e) {
+	for class, n := range c.space.Put(&q.query.key, e) {
 		q.series.evictions[class].Add(float64(n))
 	}
 	return true
@@ -193,7 +193,7 @@ func (c *Cache) entry(q *fetch, class answers.Class, res *dns.Msg, ttl uint32) *
 	b, err := m.Pack()
 	if err == nil {
 		var e *answers.Entry
-		if e, err = answers.NewEntry(&q.asked.key, class, b, ttl); err == nil {
+		if e, err = answers.NewEntry(&q.query.key, class, b, ttl); err == nil {
 			return e
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// limitError is a failure that ask marks as its own limit.
+// limitError is the failure of an upstream plugin that is at its own limit.
 type limitError struct{ error }
 
 func (limitError) Limit() bool { return true }
@@ -36,13 +36,13 @@ func TestOwnLimitIsNotKept(t *testing.T) {
 		if n := f.asked.Load(); n != 1 {
 			t.Errorf("asked %d times, want once for both", n)
 		}
-		f.answer = says("192.0.2.1", 60)
+		f.answer = address("192.0.2.1", 60)
 		f.want("slow.example.", "NOERROR 192.0.2.1 60")
 		f.answer = func(dns.ResponseWriter, *dns.Msg) (int, error) {
 			return dns.RcodeServerFailure, errors.New("connection refused")
 		}
 		f.ask("refused.example.")
-		f.answer = says("192.0.2.1", 60)
+		f.answer = address("192.0.2.1", 60)
 		f.want("refused.example.", "SERVFAIL") // that is the upstream's, and kept
 	})
 }

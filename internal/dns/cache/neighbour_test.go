@@ -69,9 +69,8 @@ func record(s string) dns.RR {
 	return rr
 }
 
-// TestNeighbourDecidesNothing: what one client puts next to its query changes nothing of the query to the upstream, whoever has
-// it asked: one who misses, an early fetch, a stale answer's refresh; and so nothing of what others hear, who wait for the same
-// answer or come later.
+// TestNeighbourDecidesNothing: the options that one client adds to its query do not change the query to the upstream, whether a miss, an
+// early fetch or the refresh of a stale answer sends it. So they do not change the answers of other clients, which share it.
 func TestNeighbourDecidesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, "cache {\n prefetch 1 1m 90%\n serve_stale 1h verify 500ms\n}")
@@ -139,7 +138,7 @@ func TestUpstreamWithoutEDNS(t *testing.T) {
 				if r.IsEdns0() != nil {
 					return 0, w.WriteMsg(new(dns.Msg).SetRcode(r, rcode))
 				}
-				return says("192.0.2.1", 60)(w, r)
+				return address("192.0.2.1", 60)(w, r)
 			}
 			for i, m := range []*dns.Msg{plain("n1.example."), laden("n2.example.")} {
 				if got := f.put(m); got.Rcode != dns.RcodeSuccess || len(got.Answer) != 1 {

@@ -20,7 +20,7 @@ import (
 	"github.com/neardns/neardns/internal/offload"
 )
 
-// kernel plays the kernel's program, which answers what it is lent.
+// kernel stands in for the kernel program: it answers from its offloaded entries.
 type kernel struct {
 	mu   sync.Mutex // guards the field below
 	lent map[string]*struct {
@@ -113,7 +113,7 @@ func TestRefreshOfLent(t *testing.T) {
 				h := dnsserver.GetConfig(c).Plugin[0](plugin.HandlerFunc(func(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 					upstream.Add(1)
 					<-time.After(time.Millisecond)
-					return says("192.0.2.1", ttl)(w, r)
+					return address("192.0.2.1", ttl)(w, r)
 				}))
 				cache := h.(*Cache)
 				defer cache.ahead.end()
@@ -160,7 +160,7 @@ func TestRefreshOfLent(t *testing.T) {
 				if asked < 20 || asked > 22 { // by expiry 20
 					t.Errorf("the upstream was asked %d times in 20 TTLs", asked)
 				}
-				// One at the most for each loan, and one that comes before a fetched answer is watched, too.
+				// At most one for each time that the entry is offloaded, and one before a fetched answer is watched.
 				if most := 10 + 20*(2+int(ttl)/30); came > most {
 					t.Errorf("%d questions came up from the kernel, at most %d should", came, most)
 				}

@@ -46,7 +46,7 @@ type policy struct {
 	preferPositive bool
 	hold           time.Duration // how long a denial of what was there must last to be believed
 
-	answersOf string // a name for the source of the answers, instead of ask's addresses; "": its addresses
+	answersOf string // a name for the source of the answers; "": the addresses of the upstreams
 }
 
 // refresh is which entries are fetched before they expire, and when.

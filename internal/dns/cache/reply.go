@@ -12,7 +12,7 @@ import (
 
 // reply answers r with an entry. If no plugin between the cache and the socket reads or changes the message, its bytes go out unchanged;
 // otherwise it is unpacked for them. Like CoreDNS's cache, it ignores errors: the client is gone.
-func (c *Cache) reply(w dns.ResponseWriter, r *dns.Msg, a *asked, e *answers.Entry, ttl uint32) {
+func (c *Cache) reply(w dns.ResponseWriter, r *dns.Msg, a *query, e *answers.Entry, ttl uint32) {
 	pooled, ok := c.buffers.Get().(*[]byte)
 	if !ok {
 		pooled = new([]byte)

@@ -55,7 +55,7 @@ asked 1 www.example. A
 			}
 			var all []string
 			for i, errs := range play(t, sc, stock()) {
-				all = append(all, told(sc, sc.steps[i], errs))
+				all = append(all, describe(sc, sc.steps[i], errs))
 			}
 			if text := strings.Join(all, "\n"); !strings.Contains(text, tc.want) {
 				t.Fatalf("want %q in:\n%s", tc.want, text)

@@ -31,7 +31,7 @@ type step struct {
 	upstream *rule
 	mood     *mood
 	ask      *ask
-	asked    *asked
+	asked    *upstreamQueries
 	wait     time.Duration
 	reload   string // a new Corefile block
 	restart  *restart
@@ -102,8 +102,8 @@ type expectation struct {
 	nonEmpty   bool // records were written, or "..." was
 }
 
-// asked is how often the upstream was queried since the scenario's start.
-type asked struct {
+// upstreamQueries is the number of queries to the upstream since the scenario's start.
+type upstreamQueries struct {
 	low, high int
 	name      string // "": anything
 	qtype     uint16

@@ -33,8 +33,8 @@ type runner struct {
 	failures map[int][]error // by the step's index
 }
 
-// play runs the scenario in virtual time and gives back what each step found wrong. Each process of the scenario has a
-// bubble of its own, since only so its wall clock can stand earlier than its predecessor's.
+// play runs the scenario in virtual time and returns the errors of each step. Each process of the scenario has a synctest bubble of its
+// own, because only then can its wall clock be earlier than its predecessor's.
 func play(t *testing.T, sc *scenario, sub subject) map[int][]error {
 	t.Helper()
 	r := &runner{t: t, sc: sc, subject: sub, upstream: new(scripted), block: sc.block, failures: make(map[int][]error)}

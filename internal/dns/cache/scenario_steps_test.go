@@ -389,8 +389,8 @@ func (e *expectation) option(word string, next func() (string, error)) error {
 }
 
 // parseAsked reads "N", "at least N" or "at most N" or "N to M", then a query or nothing.
-func parseAsked(words []string) (*asked, error) {
-	a := &asked{high: 1_000_000, class: dns.ClassINET}
+func parseAsked(words []string) (*upstreamQueries, error) {
+	a := &upstreamQueries{high: 1_000_000, class: dns.ClassINET}
 	var err error
 	switch {
 	case len(words) >= 3 && words[0] == "at" && words[1] == "least":

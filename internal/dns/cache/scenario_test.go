@@ -51,7 +51,7 @@ func TestScenariosCoreDNS(t *testing.T) {
 			for i, s := range sc.steps {
 				switch errs := found[i]; {
 				case len(errs) > 0 && s.differs == "":
-					t.Error(told(sc, s, errs))
+					t.Error(describe(sc, s, errs))
 				case len(errs) == 0 && s.differs != "":
 					t.Errorf("%s:%d: %s: CoreDNS does not differ", sc.file, s.line, s.text)
 				}
@@ -65,14 +65,14 @@ func TestScenarios(t *testing.T) {
 	for _, sc := range scenarios(t) {
 		t.Run(strings.TrimSuffix(sc.file, ".txt"), func(t *testing.T) {
 			for i, errs := range play(t, sc, ours()) {
-				t.Error(told(sc, sc.steps[i], errs))
+				t.Error(describe(sc, sc.steps[i], errs))
 			}
 		})
 	}
 }
 
-// told is a failed step for people.
-func told(sc *scenario, s step, errs []error) string {
+// describe formats a failed step for people.
+func describe(sc *scenario, s step, errs []error) string {
 	return fmt.Sprintf("%s:%d: %s\n%v", sc.file, s.line, s.text, errors.Join(errs...))
 }
 
@@ -97,6 +97,6 @@ func TestScenarioGrammar(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, errs := range play(t, sc, stock()) {
-		t.Error(told(sc, sc.steps[i], errs))
+		t.Error(describe(sc, sc.steps[i], errs))
 	}
 }

@@ -45,7 +45,7 @@ func (u *scripted) feel(m mood) {
 }
 
 // count is how many queries of a kind came so far.
-func (u *scripted) count(a *asked) int {
+func (u *scripted) count(a *upstreamQueries) int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	n := 0

@@ -19,9 +19,9 @@ type step []string
 
 // surroundings are the other directives of the server block.
 type surroundings struct {
-	before []string // names of directives, in the chain's order
-	behind []step   // the directives after the cache, which alone make answers
-	asked  step     // the servers of ask, unless answers_of gives them a name
+	before  []string // names of directives, in the chain's order
+	behind  []step   // the directives after the cache, which alone make answers
+	servers step     // the upstreams, unless answers_of gives them a name
 }
 
 // around reads the server block. caddy shows a plugin only its own words, so the rest is read from the instance that is being
@@ -55,14 +55,14 @@ func around(c *caddy.Controller) (s surroundings, err error) {
 		case name == "limit", name == "cancel": // they decide whether there is an answer, not which
 		default:
 			next, servers := read(words)
-			s.behind, s.asked = append(s.behind, next), append(s.asked, servers...)
+			s.behind, s.servers = append(s.behind, next), append(s.servers, servers...)
 		}
 	}
 	return s, nil
 }
 
-// read returns a directive's words. It returns ask's servers, from its first line, separately, and leaves out the last resort and its mark,
-// because a stand-in for the servers gives the same answers.
+// read returns a directive's words. It returns the upstreams, which are on the first line, separately, and leaves out the last resort and
+// its mark, because a stand-in for the servers gives the same answers.
 func read(words []caddyfile.Token) (s, servers step) {
 	left := -1
 	for i, w := range words {
@@ -102,7 +102,7 @@ func (s surroundings) isRaw() bool {
 // stale answers) are not part of it.
 func (p *policy) scope(keys []string, around surroundings) uint64 {
 	h := sha256.New()
-	asked := around.asked
+	asked := around.servers
 	if p.answersOf != "" {
 		asked = nil
 	}

@@ -33,7 +33,7 @@ func taken() map[string]string {
 	}
 }
 
-// snippet reads the directives of one zone. What it returns replaces the rendered directives of the same names.
+// snippet reads the directives of one zone. They replace the rendered directives of the same names.
 func snippet(zone, text string) (map[string][]string, error) {
 	field := fmt.Sprintf("snippets[%q]", zone)
 	if !balanced(text) {

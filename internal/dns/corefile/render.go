@@ -66,7 +66,7 @@ const (
 	minTTL        = 0
 )
 
-// missLimit bounds a miss if a snippet uses CoreDNS's forward; ask has a bound of its own. CoreDNS bounds reading from an upstream (2 s)
+// missLimit bounds a miss if a snippet uses CoreDNS's forward; ours has a bound of its own. CoreDNS bounds reading from an upstream (2 s)
 // but not connecting: to an address whose packets vanish, the first connections take up to 30 s, and each query that waits for one holds a
 // goroutine. Two reads fit, and clients that wait 5 s still get the failure.
 const missLimit = "cancel 4s"
@@ -285,8 +285,8 @@ func cacheLines(c Cache, w origin, more ...string) []string {
 	return append(lines, "}")
 }
 
-// askCluster renders ask for kube-dns, over TCP, because UDP from node to ClusterIP loses packets to conntrack races. The cluster DNS
-// addresses themselves are the last resort: without neardns, pods would use them.
+// askCluster renders the directive for kube-dns, over TCP, because UDP from node to ClusterIP loses packets to conntrack races. The cluster
+// DNS addresses themselves are the last resort: without neardns, pods would use them.
 func askCluster(cfg Config) []string {
 	body := append([]string{"tcp", "holds " + cfg.ClusterDomain}, resort(cfg, cfg.Cluster)...)
 	return askLines(cfg.Cluster, body...)
@@ -317,7 +317,7 @@ func resort(cfg Config, servers []nameserver.Address) []string {
 	return lines
 }
 
-// askLines renders ask for servers in the order written, as a resolver library uses them.
+// askLines renders the directive for servers in the order written, as a resolver library uses them.
 func askLines(servers []nameserver.Address, body ...string) []string {
 	line := dirAsk + " " + nameserver.Join(servers)
 	if len(body) == 0 {

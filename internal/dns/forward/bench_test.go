@@ -12,15 +12,15 @@ import (
 	"github.com/miekg/dns"
 )
 
-// BenchmarkMiss sends queries over a pooled connection, by ask and by CoreDNS's forward, in one process with the server: what stands
-// between them is what the plugins themselves cost.
+// BenchmarkMiss sends queries over a pooled connection, through this plugin and through CoreDNS's forward, in one process with the server.
+// The difference is the cost of the plugins themselves.
 //
 //	go test -run xxx -bench Miss ./internal/dns/forward
 func BenchmarkMiss(b *testing.B) {
 	for _, stream := range []bool{false, true} {
 		network := map[bool]string{false: "udp", true: "tcp"}[stream]
-		f := newSocketFake(b, says("good"))
-		a := &Ask{servers: NewServers(slog.New(slog.DiscardHandler)), zones: []string{"."}, specs: specs(b, f.addr), stream: stream}
+		f := newSocketFake(b, answersAs("good"))
+		a := &Block{servers: NewServers(slog.New(slog.DiscardHandler)), zones: []string{"."}, specs: specs(b, f.addr), stream: stream}
 		a.start()
 		b.Cleanup(a.stop)
 		fw := forward.New()

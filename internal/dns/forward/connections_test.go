@@ -34,7 +34,7 @@ func TestSecondTryIsFresh(t *testing.T) {
 				return
 			}
 			if gone := known[from] && strings.HasPrefix(q.Question[0].Name, "after"); !gone {
-				time.AfterFunc(30*time.Millisecond, func() { from.reply(says("upstream")(q, false)) })
+				time.AfterFunc(30*time.Millisecond, func() { from.reply(answersAs("upstream")(q, false)) })
 			}
 			known[from] = true
 		}
@@ -88,7 +88,7 @@ func TestStaleConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, how := range []string{"closed idle", "restarted"} {
 			func(t testing.TB) {
-				f := newFake(t, onBoth, after(30*time.Millisecond, says("kube-dns")))
+				f := newFake(t, onBoth, after(30*time.Millisecond, answersAs("kube-dns")))
 				b := serve(t, tcp, f.addr)
 				var wg sync.WaitGroup
 				for i := range 20 { // at the same time, so that many connections are kept
@@ -123,8 +123,8 @@ func TestStaleConnections(t *testing.T) {
 // A Service chooses an endpoint for each connection: connections end with their age, so that the choice is made again.
 func TestConnectionsRebalance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake(t, onBoth, says("kube-dns"))
-		b := serve(t, func(a *Ask) { a.stream = true; a.servers.maxAge = 200 * time.Millisecond }, f.addr)
+		f := newFake(t, onBoth, answersAs("kube-dns"))
+		b := serve(t, func(a *Block) { a.stream = true; a.servers.maxAge = 200 * time.Millisecond }, f.addr)
 		i := 0
 		eventually(t, "a third connection", func() bool {
 			i++
@@ -142,7 +142,7 @@ func TestSilentConnectionIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var first sync.Once
 		silent := make(chan struct{})
-		f := newFake(t, onTCP, says("kube-dns"))
+		f := newFake(t, onTCP, answersAs("kube-dns"))
 		b := serve(t, tcp, f.addr)
 		b.want("udp", "a.example.", "kube-dns", 0, quick)
 		f.behave(func(q *dns.Msg, stream bool) *dns.Msg {
@@ -151,7 +151,7 @@ func TestSilentConnectionIsReplaced(t *testing.T) {
 			if mute {
 				return nil
 			}
-			return says("kube-dns")(q, stream)
+			return answersAs("kube-dns")(q, stream)
 		})
 		b.want("udp", "b.example.", "kube-dns", hedgeAfter, 2*hedgeAfter-20*time.Millisecond)
 		<-silent
@@ -171,7 +171,7 @@ func TestNoTCP(t *testing.T) {
 			for range streamFails {
 				b.want("udp", "x.example.", "udp only", 0, most)
 			}
-			if !b.Ask.servers.Status()[0].NoTCP {
+			if !b.Block.servers.Status()[0].NoTCP {
 				t.Error("a stream is still tried first")
 			}
 			if strings.Count(b.log.String(), "does not accept TCP") != 1 {
@@ -182,16 +182,16 @@ func TestNoTCP(t *testing.T) {
 			}
 		}
 		func(t testing.TB) {
-			known(t, serve(t, tcp, newFake(t, onUDP, says("udp only")).addr), time.Second)
+			known(t, serve(t, tcp, newFake(t, onUDP, answersAs("udp only")).addr), time.Second)
 		}(named{t, "refused"})
 		func(t testing.TB) {
-			g := newFake(t, onUDP, says("udp only"))
+			g := newFake(t, onUDP, answersAs("udp only"))
 			g.host.accept = func(c *end) { io.Copy(io.Discard, c) }
 			known(t, serve(t, tcp, g.addr), time.Second)
 		}(named{t, "accepted and never answered"})
 		func(t testing.TB) {
-			f := newFake(t, onUDP, says("udp only"))
-			other := newFake(t, onBoth, says("other"))
+			f := newFake(t, onUDP, answersAs("udp only"))
+			other := newFake(t, onBoth, answersAs("other"))
 			b := serve(t, tcp, f.addr, other.addr)
 			for i := range failLimit {
 				b.want("udp", fmt.Sprintf("n%d.example.", i), "other", 0, quick)
@@ -204,12 +204,12 @@ func TestNoTCP(t *testing.T) {
 func TestTLS(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cert, roots := certificate(t, "dns.example")
-		f := newFake(t, 0, says("secure"))
+		f := newFake(t, 0, answersAs("secure"))
 		f.host.accept = func(c *end) {
 			f.serveStream(tls.Server(c, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}))
 		}
 		host, port, _ := net.SplitHostPort(f.addr)
-		trust := func(a *Ask) { a.servers.roots = roots }
+		trust := func(a *Block) { a.servers.roots = roots }
 		b := serve(t, trust, "tls://"+host+"%dns.example:"+port)
 		b.want("udp", "a.example.", "secure", 0, time.Second)
 		b.want("udp", "b.example.", "secure", 0, quick)
@@ -220,7 +220,7 @@ func TestTLS(t *testing.T) {
 		if got, _ := b.ask("udp", "a.example."); !strings.Contains(got, "tls failed") || !strings.Contains(got, "other.example") {
 			t.Errorf("with the wrong name: %s", got)
 		}
-		plain := newFake(t, onBoth, says("plain"))
+		plain := newFake(t, onBoth, answersAs("plain"))
 		b = serve(t, trust, "tls://"+plain.addr)
 		if got, _ := b.ask("udp", "a.example."); !strings.HasPrefix(got, "SERVFAIL") || plain.asked[0].Load() != 0 {
 			t.Errorf("without TLS: %s, and %d questions in the clear", got, plain.asked[0].Load())
@@ -253,7 +253,7 @@ func certificate(t testing.TB, name string) (tls.Certificate, *x509.CertPool) {
 func TestLongDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, stream := range []bool{false, true} {
-			b := serve(t, func(a *Ask) { a.stream = stream }, blackhole(t), newFake(t, onBoth, silence).addr)
+			b := serve(t, func(a *Block) { a.stream = stream }, blackhole(t), newFake(t, onBoth, silence).addr)
 			ctx, cancel := context.WithTimeout(context.Background(), 1200*time.Millisecond)
 			defer cancel()
 			var wg sync.WaitGroup
@@ -277,7 +277,7 @@ func TestLongDead(t *testing.T) {
 			}
 			wg.Wait()
 			eventually(t, "no connection more", func() bool { return openEnds.Load() <= open+4 })
-			if faults := strings.Join(b.Ask.servers.Faults(), "\n"); !strings.Contains(faults, "no server answers for .: ") {
+			if faults := strings.Join(b.Block.servers.Faults(), "\n"); !strings.Contains(faults, "no server answers for .: ") {
 				t.Errorf("faults: %q", faults)
 			}
 		}

@@ -179,8 +179,8 @@ func (f *fake) serveStream(c net.Conn) {
 	}
 }
 
-// says answers every query with a TXT that names the server.
-func says(who string) func(*dns.Msg, bool) *dns.Msg {
+// answersAs answers every query with a TXT that names the server.
+func answersAs(who string) func(*dns.Msg, bool) *dns.Msg {
 	return func(q *dns.Msg, _ bool) *dns.Msg {
 		m := new(dns.Msg).SetReply(q)
 		m.Answer = []dns.RR{&dns.TXT{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 30}, Txt: []string{who}}}
@@ -211,8 +211,8 @@ func denies(zone string) func(*dns.Msg, bool) *dns.Msg {
 	}
 }
 
-// nobody returns an address where nothing listens: the kernel refuses.
-func nobody(t testing.TB) string {
+// closedPort returns an address where nothing listens: the kernel refuses.
+func closedPort(t testing.TB) string {
 	t.Helper()
 	return newHost(t).addr
 }
@@ -232,15 +232,15 @@ func newServers(log *slog.Logger) *Servers {
 	return ss
 }
 
-// block is a started Ask with its log.
+// block is a started Block with its log.
 type block struct {
-	*Ask
+	*Block
 	t   testing.TB
 	log *testutil.Output
 }
 
 // serve starts a block that forwards to servers in the network of the tests; change sets the rest.
-func serve(t testing.TB, change func(*Ask), servers ...string) *block {
+func serve(t testing.TB, change func(*Block), servers ...string) *block {
 	t.Helper()
 	return serveBy(t, connectInMemory, change, servers...)
 }
@@ -251,10 +251,10 @@ func serveSockets(t testing.TB, servers ...string) *block {
 	return serveBy(t, connectSocket, nil, servers...)
 }
 
-func serveBy(t testing.TB, by connect, change func(*Ask), servers ...string) *block {
+func serveBy(t testing.TB, by connect, change func(*Block), servers ...string) *block {
 	t.Helper()
 	log := new(testutil.Output)
-	a := &Ask{servers: NewServers(slog.New(slog.NewTextHandler(log, nil))), zones: []string{"."}, specs: specs(t, servers...)}
+	a := &Block{servers: NewServers(slog.New(slog.NewTextHandler(log, nil))), zones: []string{"."}, specs: specs(t, servers...)}
 	a.servers.connect = by
 	if change != nil {
 		change(a)
@@ -285,7 +285,7 @@ func (b *block) ask(network, name string) (string, time.Duration) {
 	return got, time.Since(began)
 }
 
-// answer is ask without the wait.
+// answer is the same without the wait.
 func (b *block) answer(ctx context.Context, network, name string) string {
 	b.t.Helper()
 	q := new(dns.Msg).SetQuestion(name, dns.TypeTXT)

@@ -77,9 +77,9 @@ func TestFloodBelowADeadZone(t *testing.T) {
 					if strings.HasSuffix(q.Question[0].Name, tc.dead) {
 						return nil
 					}
-					return says("upstream")(q, stream)
+					return answersAs("upstream")(q, stream)
 				})
-				b := serve(t, func(a *Ask) { a.stream = tc.stream }, f.addr)
+				b := serve(t, func(a *Block) { a.stream = tc.stream }, f.addr)
 				ctx, cancel := context.WithCancel(context.Background())
 				var wg sync.WaitGroup
 				wg.Go(func() { b.flood(ctx, podAt(66), tc.dead) })
@@ -136,8 +136,8 @@ func TestTrialsAreShared(t *testing.T) {
 			wg.Go(func() { b.from(podAt(70+i), fmt.Sprintf("first%d.example.", i)) })
 		}
 		wg.Wait()
-		if got := shed.Load(); got != 5*maxTrials-maxTrials/2 || uint64(got) != b.Ask.servers.shed.Load() {
-			t.Errorf("%d of one pod's %d were shed, %d counted", got, 5*maxTrials, b.Ask.servers.shed.Load())
+		if got := shed.Load(); got != 5*maxTrials-maxTrials/2 || uint64(got) != b.Block.servers.shed.Load() {
+			t.Errorf("%d of one pod's %d were shed, %d counted", got, 5*maxTrials, b.Block.servers.shed.Load())
 		}
 		mu.Lock()
 		defer mu.Unlock()

@@ -28,7 +28,7 @@ func rejected(t *testing.T, address string, kind, code byte, rest uint32) (serve
 		for range 3 {
 			icmp.Send(kind, code, rest, client, at)
 		}
-		reply(pc, from, says("good")(q, false))
+		reply(pc, from, answersAs("good")(q, false))
 		for range 2 {
 			icmp.Send(kind, code, rest, client, at)
 		}
@@ -69,7 +69,7 @@ func TestForgedRejections(t *testing.T) {
 			if b.list[0].health.failing.Load() {
 				t.Errorf("the server is called dead:\n%s", b.log)
 			}
-			other := newSocketFake(t, says("other"))
+			other := newSocketFake(t, answersAs("other"))
 			both := serveSockets(t, server, other.addr)
 			for i := range 10 {
 				if got := both.answer(testutil.Context(t), "udp", fmt.Sprintf("m%d.example.", i)); got != "good" && got != "other" {
@@ -94,14 +94,14 @@ func TestForgedRejections(t *testing.T) {
 // attacker could then multiply the agent's queries.
 func TestForgedRejectionsCostNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake(t, onUDP, after(20*time.Millisecond, says("good")))
+		f := newFake(t, onUDP, after(20*time.Millisecond, answersAs("good")))
 		f.host.datagram = func(from *end, msg []byte) {
 			from.reject(syscall.EHOSTUNREACH)
 			f.datagram(from, msg)
 			time.AfterFunc(10*time.Millisecond, func() { from.reject(syscall.ECONNREFUSED) })
 			time.AfterFunc(30*time.Millisecond, func() { from.reject(syscall.ECONNREFUSED) })
 		}
-		other := newFake(t, onBoth, says("other"))
+		other := newFake(t, onBoth, answersAs("other"))
 		alone, both := serve(t, nil, f.addr), serve(t, nil, f.addr, other.addr)
 		for i := range 10 {
 			alone.want("udp", fmt.Sprintf("n%d.example.", i), "good", 20*time.Millisecond, 20*time.Millisecond)
@@ -124,8 +124,8 @@ func TestForgedRejectionsCostNothing(t *testing.T) {
 // A true rejection costs a query nothing if there is another server, and a query without any server ends soon.
 func TestTrueRejections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		addr := nobody(t)
-		good := newFake(t, onBoth, says("good"))
+		addr := closedPort(t)
+		good := newFake(t, onBoth, answersAs("good"))
 		b := serve(t, nil, addr, good.addr)
 		for i := range 10 {
 			b.want("udp", fmt.Sprintf("n%d.example.", i), "good", 0, 0)
@@ -142,8 +142,8 @@ func TestTrueRejections(t *testing.T) {
 // rejected is tried last.
 func TestRejectedAmidARace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		quiet, closed := newFake(t, onUDP, silence), nobody(t)
-		good := newFake(t, onBoth, says("good"))
+		quiet, closed := newFake(t, onUDP, silence), closedPort(t)
+		good := newFake(t, onBoth, answersAs("good"))
 		b := serve(t, nil, quiet.addr, closed, good.addr)
 		for i := range failLimit {
 			b.want("udp", fmt.Sprintf("n%d.example.", i), "good", hedgeAfter, hedgeAfter)

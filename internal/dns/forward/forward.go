@@ -44,8 +44,8 @@ const (
 	maxTrials = 64
 )
 
-// Ask forwards the queries of one server block to one list of servers. It implements the directive ask.
-type Ask struct {
+// Block forwards the queries of one server block to one list of servers. It implements the plugin's directive.
+type Block struct {
 	servers *Servers
 	zones   []string // the block's, lower case, fully qualified
 	specs   []spec
@@ -64,7 +64,7 @@ type Ask struct {
 }
 
 // Name implements plugin.Handler.
-func (a *Ask) Name() string { return "ask" }
+func (a *Block) Name() string { return "ask" }
 
 // Errors of queries that are not forwarded.
 var (
@@ -107,7 +107,7 @@ func (t *trials) leave(client netip.Addr) {
 }
 
 // ServeDNS implements plugin.Handler. The plugin is the last of its chain.
-func (a *Ask) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
+func (a *Block) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	if len(r.Question) == 1 && r.Question[0].Qtype == loopType && a.servers.nonces.seen(r.Question[0].Name) {
 		return dns.RcodeRefused, nil // the agent's own query came back: the loop ends here
 	}
@@ -125,7 +125,7 @@ func (a *Ask) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (i
 }
 
 // resolve gets an answer to a client's query.
-func (a *Ask) resolve(ctx context.Context, req *dns.Msg, client net.Addr) (*dns.Msg, error) {
+func (a *Block) resolve(ctx context.Context, req *dns.Msg, client net.Addr) (*dns.Msg, error) {
 	r := hedgedQuery{a: a, req: stripOptions(req), began: time.Now()}
 	r.end, r.patience = r.began.Add(budget), r.began.Add(silentEnd)
 	if d, ok := ctx.Deadline(); ok && d.Before(r.end) {
@@ -171,7 +171,7 @@ func stripOptions(req *dns.Msg) *dns.Msg {
 }
 
 // start acquires the servers. It is called once, when the block begins to serve.
-func (a *Ask) start() {
+func (a *Block) start() {
 	a.trials.slots = fairshare.New(maxTrials)
 	for _, sp := range a.specs {
 		a.list = append(a.list, a.servers.acquire(sp))
@@ -188,7 +188,7 @@ func (a *Ask) start() {
 }
 
 // stop releases the servers. Queries in flight end by themselves.
-func (a *Ask) stop() {
+func (a *Block) stop() {
 	if a.stopWatch == nil {
 		return // never started
 	}

@@ -94,7 +94,7 @@ type failed struct {
 // bad records a failure. If another server answered the query well, the failure counts against this server, and the third in a row makes
 // it failing. If no server answered, the name may be at fault (its zone's servers are dead, and any pod can send queries for names in
 // such a zone), so a health check decides.
-func (s *server) bad(now time.Time, a *Ask, f failed) {
+func (s *server) bad(now time.Time, a *Block, f failed) {
 	if !f.beaten && f.why == reasonSilent {
 		s.suspect(a)
 		return
@@ -110,7 +110,7 @@ func (s *server) bad(now time.Time, a *Ask, f failed) {
 
 // fail marks the server as failing, so that it is tried last. A server that gives bad answers gets one client's query now and then to show
 // a good one, which costs that client nothing: the bad answer moves on to the next server at once. Health checks try any other one.
-func (s *server) fail(now time.Time, a *Ask, f failed) {
+func (s *server) fail(now time.Time, a *Block, f failed) {
 	h := &s.health
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -156,14 +156,14 @@ func (s *server) takeTurn(now time.Time) bool {
 }
 
 // suspect starts a health check of a server that did not answer, unless one is running.
-func (s *server) suspect(a *Ask) {
+func (s *server) suspect(a *Block) {
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
 	s.startChecks(a)
 }
 
 // startChecks starts the goroutine that sends health checks until the server is healthy, or fails by bad answers. The caller holds mu.
-func (s *server) startChecks(a *Ask) {
+func (s *server) startChecks(a *Block) {
 	h := &s.health
 	if h.checking || s.life.Err() != nil {
 		return
@@ -196,7 +196,7 @@ func (s *server) startChecks(a *Ask) {
 
 // check runs a health check. A healthy server fails if it answers neither that nor any other query within soundFor. The check waits as long
 // as for any query, so a server that is slow with everything counts as alive.
-func (s *server) check(a *Ask) {
+func (s *server) check(a *Block) {
 	began := time.Now()
 	silence := time.AfterFunc(soundFor, func() {
 		switch now := time.Now(); {
@@ -226,7 +226,7 @@ func (s *server) check(a *Ask) {
 
 // sound sends the query of a health check: NS of the block's zone. Any answer counts. It does not depend on clients' names, so no client
 // can make it fail. A server without TCP gets it over a datagram, too.
-func (s *server) sound(a *Ask) (took time.Duration, err error) {
+func (s *server) sound(a *Block) (took time.Duration, err error) {
 	zone := new(dns.Msg).SetQuestion(a.zones[0], dns.TypeNS)
 	began := time.Now()
 	stream := s.tls != nil || a.stream && !s.prefersDatagrams(began)

@@ -20,12 +20,12 @@ import (
 // client nothing, and a good answer brings it back.
 func TestRealAnswersOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		one, two := newFake(t, onBoth, says("one")), newFake(t, onBoth, says("two"))
+		one, two := newFake(t, onBoth, answersAs("one")), newFake(t, onBoth, answersAs("two"))
 		fails := func(q *dns.Msg, stream bool) *dns.Msg {
 			if strings.HasSuffix(q.Question[0].Name, ".example.") {
 				return code(dns.RcodeServerFailure)(q, stream)
 			}
-			return says("one")(q, stream)
+			return answersAs("one")(q, stream)
 		}
 		b := serve(t, nil, one.addr, two.addr)
 		b.want("udp", "a.example.", "one", 0, quick)
@@ -45,7 +45,7 @@ func TestRealAnswersOnly(t *testing.T) {
 		if st := statusOf(b, one.addr); !st.Failing || st.Reason != "SERVFAIL" || st.Since.IsZero() {
 			t.Errorf("status %+v", st)
 		}
-		one.behave(says("one"))
+		one.behave(answersAs("one"))
 		eventually(t, "it is back", func() bool { who, _ := b.ask("udp", "b.example."); return who == "one" })
 		b.want("udp", "b.example.", "one", 0, quick)
 		log := b.log.String()
@@ -61,8 +61,8 @@ func TestRealAnswersOnly(t *testing.T) {
 // A server that is always slower than another does not recover by answering health checks slowly; it is used if it is the only one left.
 func TestSlowDoesNotRecover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slow := newFake(t, onBoth, after(600*time.Millisecond, says("slow")))
-		quickOne := newFake(t, onBoth, says("quick"))
+		slow := newFake(t, onBoth, after(600*time.Millisecond, answersAs("slow")))
+		quickOne := newFake(t, onBoth, answersAs("quick"))
 		b := serve(t, nil, slow.addr, quickOne.addr)
 		for i := range failLimit {
 			b.want("udp", fmt.Sprintf("n%d.example.", i), "quick", hedgeAfter, hedgeAfter)
@@ -109,7 +109,7 @@ func TestHedgesAreBounded(t *testing.T) {
 // Many queries at once to a server that falls silent: each is answered by the other one, although hedges are bounded.
 func TestManyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		one, two := newFake(t, onBoth, silence), newFake(t, onBoth, says("two"))
+		one, two := newFake(t, onBoth, silence), newFake(t, onBoth, answersAs("two"))
 		b := serve(t, nil, one.addr, two.addr)
 		var wg sync.WaitGroup
 		for i := range 200 {
@@ -123,15 +123,15 @@ func TestManyAtOnce(t *testing.T) {
 func TestServersAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(t, onBoth, code(dns.RcodeServerFailure))
-		other := newFake(t, onBoth, says("other"))
+		other := newFake(t, onBoth, answersAs("other"))
 		ss := newServers(slog.New(slog.DiscardHandler))
-		one := &Ask{servers: ss, zones: []string{"cluster.local."}, specs: specs(t, f.addr, other.addr)}
+		one := &Block{servers: ss, zones: []string{"cluster.local."}, specs: specs(t, f.addr, other.addr)}
 		one.start()
 		b := &block{one, t, new(testutil.Output)}
 		for i := range failLimit {
 			b.want("udp", fmt.Sprintf("n%d.cluster.local.", i), "other", 0, quick)
 		}
-		two := &Ask{servers: ss, zones: []string{"."}, specs: specs(t, f.addr)}
+		two := &Block{servers: ss, zones: []string{"."}, specs: specs(t, f.addr)}
 		two.start()
 		if two.list[0] != one.list[0] || !two.list[0].health.failing.Load() {
 			t.Error("not shared")
@@ -160,13 +160,13 @@ func TestServersAreShared(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(t, onBoth, code(dns.RcodeServerFailure))
-		last := newFake(t, onBoth, says("last"))
-		b := serve(t, func(a *Ask) { a.resorts = specs(t, last.addr) }, f.addr)
+		last := newFake(t, onBoth, answersAs("last"))
+		b := serve(t, func(a *Block) { a.resorts = specs(t, last.addr) }, f.addr)
 		for i := range failLimit {
 			b.want("udp", fmt.Sprintf("n%d.example.", i), "last", 0, quick)
 		}
 		registry := prometheus.NewRegistry()
-		registry.MustRegister(b.Ask.servers.Collector())
+		registry.MustRegister(b.Block.servers.Collector())
 		families, err := registry.Gather()
 		if err != nil {
 			t.Fatal(err)
@@ -223,12 +223,12 @@ func TestMetrics(t *testing.T) {
 // A server that alone refuses one name, as a validating resolver does, recovers with other queries.
 func TestOneNameIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		one, two := newFake(t, onBoth, nil), newFake(t, onBoth, says("two"))
+		one, two := newFake(t, onBoth, nil), newFake(t, onBoth, answersAs("two"))
 		one.behave(func(q *dns.Msg, stream bool) *dns.Msg {
 			if q.Question[0].Name == "bogus.example." {
 				return code(dns.RcodeServerFailure)(q, stream)
 			}
-			return says("one")(q, stream)
+			return answersAs("one")(q, stream)
 		})
 		b := serve(t, nil, one.addr, two.addr)
 		for range failLimit {
@@ -246,7 +246,7 @@ func TestSlowForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const questions = 150 // no more than fit the server's receive buffer at once
 		const neutral = 4     // by which it was seen that it is not dead
-		slow := newFake(t, onBoth, after(1200*time.Millisecond, says("slow")))
+		slow := newFake(t, onBoth, after(1200*time.Millisecond, answersAs("slow")))
 		b := serve(t, nil, slow.addr)
 		var wg sync.WaitGroup
 		for i := range questions {

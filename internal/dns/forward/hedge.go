@@ -43,7 +43,7 @@ const (
 // hedgedQuery is one query on its way to the upstreams. The first try runs in the query's own goroutine until it has taken hedgeAfter;
 // from then on each try has its own goroutine, and the first good answer wins.
 type hedgedQuery struct {
-	a           *Ask
+	a           *Block
 	req         *dns.Msg
 	began, end  time.Time
 	patience    time.Time // when it ends if no server has sent anything

@@ -38,7 +38,7 @@ func TestFaultsOfTheKernel(t *testing.T) {
 	if got := reasonsOf(t, connectSocket, pc.LocalAddr().String(), end); got != [2]reason{reasonRefuses, reasonRefuses} {
 		t.Errorf("nothing listens: %s", got)
 	}
-	good := newSocketFake(t, says("good"))
+	good := newSocketFake(t, answersAs("good"))
 	if got := reasonsOf(t, connectSocket, good.addr, end); got != [2]reason{} {
 		t.Errorf("all is well: %s", got)
 	}
@@ -69,8 +69,8 @@ func TestFaultsInMemory(t *testing.T) {
 			addr string
 			want [2]reason
 		}{
-			"nothing listens": {nobody(t), [2]reason{reasonRefuses, reasonRefuses}},
-			"all is well":     {newFake(t, onBoth, says("good")).addr, [2]reason{}},
+			"nothing listens": {closedPort(t), [2]reason{reasonRefuses, reasonRefuses}},
+			"all is well":     {newFake(t, onBoth, answersAs("good")).addr, [2]reason{}},
 			"closed":          {raw(t, func(c net.Conn) { bufio.NewReader(c).Peek(14) }), [2]reason{reasonRefuses, reasonBroken}},
 			"reset":           {raw(t, func(c net.Conn) { bufio.NewReader(c).Peek(14); c.(*end).reset() }), [2]reason{reasonRefuses, reasonBroken}},
 			"no connection":   {blackhole(t), [2]reason{reasonSilent, reasonSilent}},

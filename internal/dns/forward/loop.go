@@ -71,7 +71,7 @@ func (n *nonces) drop(name string) bool {
 }
 
 // watchLoops searches for loops until ctx ends.
-func (a *Ask) watchLoops(ctx context.Context) {
+func (a *Block) watchLoops(ctx context.Context) {
 	first := loopFirst()
 	pause := first[0]
 	timer := time.NewTimer(pause)
@@ -96,7 +96,7 @@ func (a *Ask) watchLoops(ctx context.Context) {
 }
 
 // findLoops sends every server a query for a random name, and marks the servers whose query comes back. It reports whether there is a loop.
-func (a *Ask) findLoops(ctx context.Context) (looped bool) {
+func (a *Block) findLoops(ctx context.Context) (looped bool) {
 	for i, s := range a.list {
 		back, err := a.comesBack(ctx, s)
 		switch {
@@ -116,7 +116,7 @@ func (a *Ask) findLoops(ctx context.Context) (looped bool) {
 }
 
 // comesBack sends s one query, and reports whether it arrived at the agent's own sockets.
-func (a *Ask) comesBack(ctx context.Context, s *server) (bool, error) {
+func (a *Block) comesBack(ctx context.Context, s *server) (bool, error) {
 	name := a.servers.nonces.add(a.zones[0])
 	req := new(dns.Msg).SetQuestion(name, loopType)
 	buf, wire, err := a.servers.bufs.pack(req)

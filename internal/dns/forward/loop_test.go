@@ -20,7 +20,7 @@ type back struct {
 func (k *back) answer(q *dns.Msg, stream bool) *dns.Msg {
 	b := k.to.Load()
 	if b == nil {
-		return says("resolver")(q, stream)
+		return answersAs("resolver")(q, stream)
 	}
 	k.loops.Add(1)
 	q = q.Copy()
@@ -51,7 +51,7 @@ func TestLoop(t *testing.T) {
 				looping := newFake(t, onBoth, k.answer)
 				servers := []string{looping.addr}
 				if others {
-					servers = append(servers, newFake(t, onBoth, says("other")).addr)
+					servers = append(servers, newFake(t, onBoth, answersAs("other")).addr)
 				}
 				b := serve(t, nil, servers...)
 				log := b.log
@@ -71,7 +71,7 @@ func TestLoop(t *testing.T) {
 						t.Errorf("the log lacks %q:\n%s", want, log)
 					}
 				}
-				faults := strings.Join(b.Ask.servers.Faults(), "\n")
+				faults := strings.Join(b.Block.servers.Faults(), "\n")
 				if !strings.Contains(faults, looping.addr+" forwards names in . to this node,") {
 					t.Errorf("faults: %s", faults)
 				}
@@ -89,7 +89,7 @@ func TestLoop(t *testing.T) {
 					}
 					looping.behave(k.answer)
 				}
-				k.to.Store(nil) // mended
+				k.to.Store(nil) // repaired
 				if b.findLoops(t.Context()) {
 					t.Error("still there")
 				}
@@ -116,7 +116,7 @@ func TestLoopAtStart(t *testing.T) {
 // No other program's queries are taken for ours, and a silent server is no loop.
 func TestNoLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake(t, onBoth, says("good"))
+		f := newFake(t, onBoth, answersAs("good"))
 		b := serve(t, nil, f.addr)
 		q := new(dns.Msg).SetQuestion("a.example.", loopType)
 		w := &kept{}
@@ -132,9 +132,9 @@ func TestNoLoop(t *testing.T) {
 		if b.findLoops(ctx) {
 			t.Error("silence is no loop")
 		}
-		b.Ask.servers.nonces.mu.Lock()
-		defer b.Ask.servers.nonces.mu.Unlock()
-		for name := range b.Ask.servers.nonces.out {
+		b.Block.servers.nonces.mu.Lock()
+		defer b.Block.servers.nonces.mu.Unlock()
+		for name := range b.Block.servers.nonces.out {
 			if dns.CountLabel(name) != 2 {
 				t.Errorf("name %s", name)
 			}
@@ -154,7 +154,7 @@ func TestNonceNames(t *testing.T) {
 }
 
 func statusOf(b *block, addr string) Status {
-	for _, s := range b.Ask.servers.Status() {
+	for _, s := range b.Block.servers.Status() {
 		if s.Server == addr {
 			return s
 		}

@@ -44,13 +44,13 @@ func TestBrokenAnswers(t *testing.T) {
 			"more than was asked for":    func(c net.Conn) { readOne(c); c.Write(make([]byte, 600)) },
 			"an answer shorter than one": func(c net.Conn) { readOne(c); c.Write([]byte{0, 3, 1, 2, 3}) },
 			"another ID": func(c net.Conn) {
-				m := says("liar")(readOne(c), true)
+				m := answersAs("liar")(readOne(c), true)
 				m.Id++
 				(&dns.Conn{Conn: c}).WriteMsg(m)
 			},
 			"another question": func(c net.Conn) {
 				q := readOne(c)
-				m := says("liar")(new(dns.Msg).SetQuestion("other.example.", dns.TypeTXT), true)
+				m := answersAs("liar")(new(dns.Msg).SetQuestion("other.example.", dns.TypeTXT), true)
 				m.Id = q.Id
 				(&dns.Conn{Conn: c}).WriteMsg(m)
 			},
@@ -64,7 +64,7 @@ func TestBrokenAnswers(t *testing.T) {
 			},
 		} {
 			func(t testing.TB) {
-				good := newFake(t, onBoth, says("good"))
+				good := newFake(t, onBoth, answersAs("good"))
 				b := serve(t, tcp, raw(t, each), good.addr)
 				for i := range 5 {
 					b.want("udp", fmt.Sprintf("n%d.example.", i), "good", 0, quick)
@@ -82,35 +82,35 @@ func TestForgedDatagrams(t *testing.T) {
 	testutil.RequireRoot(t) // kernel tier: only the kernel knows a datagram from another port
 	server := datagrams(t, "127.0.0.1", func(pc net.PacketConn, from net.Addr, q *dns.Msg) {
 		send := func(m *dns.Msg) { reply(pc, from, m) }
-		otherID := says("liar")(q, false)
+		otherID := answersAs("liar")(q, false)
 		otherID.Id++
 		send(otherID)
-		otherName := says("liar")(new(dns.Msg).SetQuestion("x.example.", dns.TypeTXT), false)
+		otherName := answersAs("liar")(new(dns.Msg).SetQuestion("x.example.", dns.TypeTXT), false)
 		otherName.Id = q.Id
 		send(otherName)
-		otherType := says("liar")(new(dns.Msg).SetQuestion(q.Question[0].Name, dns.TypeA), false)
+		otherType := answersAs("liar")(new(dns.Msg).SetQuestion(q.Question[0].Name, dns.TypeA), false)
 		otherType.Id = q.Id
 		send(otherType)
-		otherClass := says("liar")(q, false)
+		otherClass := answersAs("liar")(q, false)
 		otherClass.Question = []dns.Question{{Name: q.Question[0].Name, Qtype: dns.TypeTXT, Qclass: dns.ClassCHAOS}}
 		send(otherClass)
-		otherOpcode := says("liar")(q, false)
+		otherOpcode := answersAs("liar")(q, false)
 		otherOpcode.Opcode = dns.OpcodeNotify
 		send(otherOpcode)
-		noQuestion := says("liar")(q, false)
+		noQuestion := answersAs("liar")(q, false)
 		noQuestion.Question = nil
 		send(noQuestion)
-		notAnswer := says("liar")(q, false)
+		notAnswer := answersAs("liar")(q, false)
 		notAnswer.Response = false
 		send(notAnswer)
 		pc.WriteTo([]byte("short"), from)
 		elsewhere, err := net.Dial("udp", from.String()) // from another port
 		if err == nil {
-			wire, _ := says("liar")(q, false).Pack()
+			wire, _ := answersAs("liar")(q, false).Pack()
 			elsewhere.Write(wire)
 			elsewhere.Close()
 		}
-		send(says("good")(q, false))
+		send(answersAs("good")(q, false))
 	})
 	b := serveSockets(t, server)
 	for i := range 5 {
@@ -130,9 +130,9 @@ func TestIDs(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				ids = append(ids, q.Id)
-				return says("upstream")(q, stream)
+				return answersAs("upstream")(q, stream)
 			})
-			b := serve(t, func(a *Ask) { a.stream = stream }, f.addr)
+			b := serve(t, func(a *Block) { a.stream = stream }, f.addr)
 			for i := range 64 {
 				b.ask("udp", fmt.Sprintf("n%d.example.", i))
 			}
@@ -159,15 +159,15 @@ func TestIDs(t *testing.T) {
 
 // head answers whole over a stream, and over a datagram with a head of nothing.
 func head(q *dns.Msg, stream bool) *dns.Msg {
-	m := says("whole")(q, stream)
+	m := answersAs("whole")(q, stream)
 	if !stream {
 		m.Answer, m.Truncated = nil, true
 	}
 	return m
 }
 
-// What does not fit a datagram is fetched over TCP, so that it can be cached; of a server without TCP, clients over datagrams
-// get what it has, soon.
+// A truncated answer is fetched over TCP, so that it can be cached. If the server has no TCP, clients over UDP soon get the truncated
+// answer.
 func TestTruncated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(t, onBoth, head)
@@ -180,7 +180,7 @@ func TestTruncated(t *testing.T) {
 		if f.asked[0].Load() != 1 {
 			t.Error("a client over TCP was asked for over UDP")
 		}
-		other := newFake(t, onBoth, says("other"))
+		other := newFake(t, onBoth, answersAs("other"))
 		b = serve(t, nil, f.addr, other.addr)
 		b.want("udp", "c.example.", "whole", 0, quick)
 		if other.questions() != 0 {
@@ -217,7 +217,7 @@ func TestSizes(t *testing.T) {
 			for i := 0; i < n; i += 200 {
 				m.Extra = append(m.Extra, &dns.TXT{Hdr: dns.RR_Header{Name: "x.", Rrtype: dns.TypeTXT, Class: dns.ClassINET}, Txt: []string{strings.Repeat("x", min(200, n-i))}})
 			}
-			m.Answer = says("big")(q, true).Answer
+			m.Answer = answersAs("big")(q, true).Answer
 			return m
 		}
 		f := newFake(t, onBoth, big)
@@ -231,7 +231,7 @@ func TestSizes(t *testing.T) {
 // Two external resolvers, one silent; two cluster DNS addresses, one refusing; one family only.
 func TestSeveral(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		good := newFake(t, onBoth, says("good"))
+		good := newFake(t, onBoth, answersAs("good"))
 		for name, servers := range map[string][]string{
 			"the first silent":  {blackhole(t), good.addr},
 			"the second silent": {good.addr, blackhole(t)},
@@ -240,7 +240,7 @@ func TestSeveral(t *testing.T) {
 		} {
 			for _, stream := range []bool{false, true} {
 				func(t testing.TB) {
-					b := serve(t, func(a *Ask) { a.stream = stream }, servers...)
+					b := serve(t, func(a *Block) { a.stream = stream }, servers...)
 					b.want("udp", "a.example.", "good", 0, 4*hedgeAfter-20*time.Millisecond) // of three that are silent 900 ms
 				}(named{t, fmt.Sprintf("%s, TCP %v", name, stream)})
 			}
@@ -251,8 +251,8 @@ func TestSeveral(t *testing.T) {
 // The answer of the first server is taken while it is healthy, also when all others are gone.
 func TestOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		one, two := newFake(t, onBoth, says("one")), newFake(t, onBoth, says("two"))
-		b := serve(t, func(a *Ask) { a.resorts = specs(t, two.addr) }, one.addr)
+		one, two := newFake(t, onBoth, answersAs("one")), newFake(t, onBoth, answersAs("two"))
+		b := serve(t, func(a *Block) { a.resorts = specs(t, two.addr) }, one.addr)
 		for i := range 10 {
 			b.want("udp", fmt.Sprintf("n%d.example.", i), "one", 0, quick)
 		}
@@ -267,7 +267,7 @@ func TestOrder(t *testing.T) {
 			t.Error("a server was blamed for a name that nobody answers")
 		}
 		one.behave(denies("."))
-		b.Ask.holds = []string{"example."}
+		b.Block.holds = []string{"example."}
 		b.want("udp", "y.example.", "NXDOMAIN", 0, quick)
 	})
 }

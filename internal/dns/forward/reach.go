@@ -75,11 +75,11 @@ func (ss *Servers) NoteTrouble() {
 
 // blockOf finds the server block for name: the one with the longest zone, and of these the newest, because after a reload the old blocks
 // stay until their last answer.
-func (ss *Servers) blockOf(name string) *Ask {
+func (ss *Servers) blockOf(name string) *Block {
 	name = strings.ToLower(dns.Fqdn(name))
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	var found *Ask
+	var found *Block
 	longest := 0
 	for _, a := range ss.blocks {
 		for _, z := range a.zones {
@@ -92,7 +92,7 @@ func (ss *Servers) blockOf(name string) *Ask {
 }
 
 // press queries all servers over all protocols.
-func (a *Ask) press(ctx context.Context, req *dns.Msg) error {
+func (a *Block) press(ctx context.Context, req *dns.Msg) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the attempts that still wait
 	type attempt struct {
@@ -148,7 +148,7 @@ func once(errs []error) error {
 }
 
 // reach sends one query to one server over a new connection.
-func (a *Ask) reach(ctx context.Context, s *server, req *dns.Msg, stream bool) error {
+func (a *Block) reach(ctx context.Context, s *server, req *dns.Msg, stream bool) error {
 	buf, wire, err := s.bufs.pack(req)
 	if err != nil {
 		return err // cannot happen: the name was packed before
@@ -175,6 +175,6 @@ func (a *Ask) reach(ctx context.Context, s *server, req *dns.Msg, stream bool) e
 
 // isLast reports whether no other server comes after s: it is a last resort, or there is none. Its answers are what pods would get from
 // kube-dns without neardns, even for a zone that it does not hold: a wrong clusterDomain must not cost a node its cache.
-func (a *Ask) isLast(s *server) bool {
+func (a *Block) isLast(s *server) bool {
 	return a.first == len(a.list) || slices.Contains(a.list[a.first:], s)
 }

@@ -61,7 +61,7 @@ func TestReach(t *testing.T) {
 		} {
 			func(t testing.TB) {
 				ss := newServers(slog.New(slog.DiscardHandler))
-				a := &Ask{servers: ss, zones: []string{"cluster.local."}, holds: []string{"cluster.local."}}
+				a := &Block{servers: ss, zones: []string{"cluster.local."}, holds: []string{"cluster.local."}}
 				for _, answer := range tc.servers {
 					a.specs = append(a.specs, specs(t, newFake(t, onBoth, answer).addr)...)
 				}
@@ -86,7 +86,7 @@ func TestReach(t *testing.T) {
 	})
 }
 
-// What was heard of a server counts as an answer to clients only where it was one: a lease is kept for it.
+// Heard counts answers to clients only, because a lease is renewed for them: health checks do not count.
 func TestHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(t, onBoth, code(dns.RcodeRefused))
@@ -94,13 +94,13 @@ func TestHeard(t *testing.T) {
 		for _, bad := range []func(*dns.Msg, bool) *dns.Msg{code(dns.RcodeRefused), code(dns.RcodeServerFailure)} {
 			f.behave(bad)
 			b.ask("udp", "a.example.")
-			if ago, ok := b.Ask.servers.Heard("example."); ok {
+			if ago, ok := b.Block.servers.Heard("example."); ok {
 				t.Errorf("heard %s ago, and no client was answered", ago)
 			}
 		}
-		f.behave(says("upstream"))
+		f.behave(answersAs("upstream"))
 		b.want("udp", "b.example.", "upstream", 0, time.Minute)
-		if ago, ok := b.Ask.servers.Heard("example."); !ok || ago < 0 || ago > time.Minute {
+		if ago, ok := b.Block.servers.Heard("example."); !ok || ago < 0 || ago > time.Minute {
 			t.Errorf("heard %t, %s ago", ok, ago)
 		}
 	})

@@ -40,7 +40,7 @@ type Servers struct {
 
 	mu     sync.Mutex // guards the fields below
 	byName map[string]*server
-	blocks []*Ask
+	blocks []*Block
 }
 
 // NewServers makes an empty set. It logs each change of a server's health to log.
@@ -85,16 +85,16 @@ func (ss *Servers) release(s *server) {
 	}
 }
 
-func (ss *Servers) join(a *Ask) {
+func (ss *Servers) join(a *Block) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	ss.blocks = append(ss.blocks, a)
 }
 
-func (ss *Servers) leave(a *Ask) {
+func (ss *Servers) leave(a *Block) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	ss.blocks = slices.DeleteFunc(ss.blocks, func(b *Ask) bool { return b == a })
+	ss.blocks = slices.DeleteFunc(ss.blocks, func(b *Block) bool { return b == a })
 }
 
 // Status is the state of one server.

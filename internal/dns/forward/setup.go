@@ -29,8 +29,8 @@ func Setup(ss *Servers) caddy.SetupFunc {
 }
 
 // parse reads the directive.
-func parse(c *caddy.Controller) (*Ask, error) {
-	a := new(Ask)
+func parse(c *caddy.Controller) (*Block, error) {
+	a := new(Block)
 	for c.Next() {
 		if a.specs != nil {
 			return nil, plugin.ErrOnce
@@ -48,7 +48,7 @@ func parse(c *caddy.Controller) (*Ask, error) {
 	return a, nil
 }
 
-func (a *Ask) property(c *caddy.Controller) error {
+func (a *Block) property(c *caddy.Controller) error {
 	switch name := c.Val(); name {
 	case "tcp":
 		if len(c.RemainingArgs()) != 0 {

@@ -18,7 +18,7 @@ func TestNoDescriptors(t *testing.T) {
 	if !testutil.InChild(t) { // the limit is the whole process's
 		return
 	}
-	f := newSocketFake(t, says("upstream"))
+	f := newSocketFake(t, answersAs("upstream"))
 	b := serveSockets(t, f.addr)
 	lift := testutil.NoDescriptors(t)
 	var wg sync.WaitGroup
@@ -31,7 +31,7 @@ func TestNoDescriptors(t *testing.T) {
 	}
 	wg.Wait()
 	s := b.server(f.addr)
-	s.suspect(b.Ask)
+	s.suspect(b.Block)
 	testutil.Eventually(t, func() error {
 		if s.isChecking() {
 			return errors.New("a health check runs")

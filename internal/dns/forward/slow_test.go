@@ -20,7 +20,7 @@ func slowly(q *dns.Msg, stream bool) *dns.Msg {
 	if d, err := time.ParseDuration(label); err == nil {
 		<-time.After(d)
 	}
-	return says("upstream")(q, stream)
+	return answersAs("upstream")(q, stream)
 }
 
 // limitOf reports whether a query failed only by this agent's limit, and after what time.
@@ -51,7 +51,7 @@ func TestSlowNames(t *testing.T) {
 		defer wg.Wait()
 		for _, stream := range []bool{false, true} {
 			block := func(answer func(*dns.Msg, bool) *dns.Msg) *block {
-				return serve(t, func(a *Ask) { a.stream = stream }, newFake(t, onBoth, answer).addr)
+				return serve(t, func(a *Block) { a.stream = stream }, newFake(t, onBoth, answer).addr)
 			}
 			for _, d := range []time.Duration{2400 * time.Millisecond, 4 * time.Second} {
 				b := block(slowly)
@@ -68,7 +68,7 @@ func TestSlowNames(t *testing.T) {
 					t.Errorf("a name was held against the server:\n%s", tooSlow.log)
 				}
 			})
-			all := block(after(2400*time.Millisecond, says("upstream")))
+			all := block(after(2400*time.Millisecond, answersAs("upstream")))
 			wg.Go(func() {
 				if limit, took := all.limitOf("a.example."); !limit || took > silentEnd {
 					t.Errorf("all slow, TCP %v: our limit %v, after %s", stream, limit, took)
@@ -87,7 +87,7 @@ func TestFailuresOfTheirOwn(t *testing.T) {
 		if limit, took := b.limitOf("b.example."); limit || took > silentEnd {
 			t.Errorf("our limit %v, after %s", limit, took)
 		}
-		b = serve(t, nil, nobody(t))
+		b = serve(t, nil, closedPort(t))
 		if limit, _ := b.limitOf("a.example."); limit {
 			t.Error("what is refused is held to be our limit")
 		}
@@ -99,13 +99,13 @@ func TestLostAnswerIsQueriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(t, onUDP, silence)
 		b := serve(t, nil, f.addr)
-		for b.Ask.servers.hedges.spend() { // others have used them up
+		for b.Block.servers.hedges.spend() { // others have used them up
 		}
 		f.behave(func(q *dns.Msg, stream bool) *dns.Msg {
 			if q.Question[0].Qtype != dns.TypeNS && f.asked[0].Load() == 1 {
 				return nil
 			}
-			return says("upstream")(q, stream)
+			return answersAs("upstream")(q, stream)
 		})
 		b.want("udp", "a.example.", "upstream", silentEnd, silentEnd)
 	})

@@ -31,7 +31,7 @@ func TestNoHeadOverTCP(t *testing.T) {
 			"a head over TCP, too": newFake(t, onBoth, func(q *dns.Msg, _ bool) *dns.Msg { return head(q, false) }).addr,
 		} {
 			for _, stream := range []bool{false, true} {
-				b := serve(t, func(a *Ask) { a.stream = stream }, addr)
+				b := serve(t, func(a *Block) { a.stream = stream }, addr)
 				for range 4 { // also when that is known of the server
 					if got, took := b.ask("tcp", "a.example."); !strings.HasPrefix(got, "SERVFAIL") || took > budget+time.Second {
 						t.Errorf("%s, TCP first %v: a client over TCP gets %q after %s", name, stream, got, took)
@@ -112,7 +112,7 @@ func TestPrefersDatagrams(t *testing.T) {
 	})
 }
 
-// Where no cache stands in front, what a client puts next to its query goes no further.
+// Without a cache in front, the options of a client's query are not forwarded either.
 func TestNoClientsOptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -123,7 +123,7 @@ func TestNoClientsOptions(t *testing.T) {
 				defer mu.Unlock()
 				seen = append(seen, fmt.Sprintf("%d options, size %d, DO %v", len(o.Option), o.UDPSize(), o.Do()))
 			}
-			return says("upstream")(q, stream)
+			return answersAs("upstream")(q, stream)
 		})
 		b := serve(t, nil, f.addr)
 		q := new(dns.Msg).SetQuestion("a.example.", dns.TypeTXT).SetEdns0(1400, true)

@@ -97,14 +97,14 @@ func TestReasons(t *testing.T) {
 func TestStoodStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{}
-		r := hedgedQuery{a: new(Ask), req: new(dns.Msg), began: time.Now().Add(-time.Hour), end: time.Now().Add(-time.Hour), count: 1, next: 1}
+		r := hedgedQuery{a: new(Block), req: new(dns.Msg), began: time.Now().Add(-time.Hour), end: time.Now().Add(-time.Hour), count: 1, next: 1}
 		r.tries[0] = try{server: s, state: ended, why: reasonSilent, err: context.DeadlineExceeded}
 		r.settle(-1)
 		if s.health.fails.Load() != 0 {
 			t.Error("a server was blamed after we had stood still")
 		}
 		// Nor where we stood still on the way: the stream was made meanwhile, and was not watched.
-		r = hedgedQuery{a: new(Ask), req: new(dns.Msg), began: time.Now().Add(-time.Second), end: time.Now().Add(time.Second), count: 2, next: 2}
+		r = hedgedQuery{a: new(Block), req: new(dns.Msg), began: time.Now().Add(-time.Second), end: time.Now().Add(time.Second), count: 2, next: 2}
 		r.checkLate(time.Now().Add(-time.Second + hedgeAfter))
 		r.tries = [maxTries]try{{server: s, state: running, stream: true, began: r.began, connected: new(atomic.Bool)}, {server: s, state: ended, again: true}}
 		if r.settle(1); s.health.streamFails.Load() != 0 {
@@ -176,7 +176,7 @@ func TestParse(t *testing.T) {
 func FuzzRead(f *testing.F) {
 	q := new(dns.Msg).SetQuestion("a.example.", dns.TypeTXT)
 	q.Id = 7
-	wire, err := says("x")(q, false).Pack()
+	wire, err := answersAs("x")(q, false).Pack()
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 
 const quick = 0 // at once: without waiting for a server
 
-func tcp(a *Ask) { a.stream = true }
+func tcp(a *Block) { a.stream = true }
 
 // TestWaits is the table in README.md: how long a client waits while something is wrong with the first server, for the
 // first query, and for the tenth, when that is known. TestTimingWaits measures it over sockets.
@@ -23,19 +23,21 @@ func TestWaits(t *testing.T) {
 			stream      bool
 			most, known time.Duration // of the waits; known is when ten queries have been sent
 		}{
-			{"nothing listens (REJECT), over TCP", nobody, true, quick, quick},
-			{"nothing listens (REJECT), over UDP", nobody, false, quick, quick},
+			{"nothing listens (REJECT), over TCP", closedPort, true, quick, quick},
+			{"nothing listens (REJECT), over UDP", closedPort, false, quick, quick},
 			{"packets vanish, over TCP", blackhole, true, hedgeAfter, quick},
 			{"packets vanish, over UDP", blackhole, false, hedgeAfter, quick},
 			{"connects and stays silent", func(t testing.TB) string { return newFake(t, onBoth, silence).addr }, true, hedgeAfter, quick},
 			{"SERVFAIL", func(t testing.TB) string { return newFake(t, onBoth, code(dns.RcodeServerFailure)).addr }, true, quick, quick},
 			{"REFUSED", func(t testing.TB) string { return newFake(t, onBoth, code(dns.RcodeRefused)).addr }, true, quick, quick},
 			{"denies out of another zone", func(t testing.TB) string { return newFake(t, onBoth, denies(".")).addr }, true, quick, quick},
-			{"answers after 1.5 s", func(t testing.TB) string { return newFake(t, onBoth, after(1500*time.Millisecond, says("slow"))).addr }, true, hedgeAfter, quick},
+			{"answers after 1.5 s", func(t testing.TB) string {
+				return newFake(t, onBoth, after(1500*time.Millisecond, answersAs("slow"))).addr
+			}, true, hedgeAfter, quick},
 		} {
 			func(t testing.TB) {
-				kubeDNS := newFake(t, onBoth, says("kube-dns"))
-				b := serve(t, func(a *Ask) {
+				kubeDNS := newFake(t, onBoth, answersAs("kube-dns"))
+				b := serve(t, func(a *Block) {
 					a.stream, a.holds = tc.stream, []string{"cluster.local."}
 					a.resorts = specs(t, kubeDNS.addr)
 				}, tc.first(t))
@@ -69,15 +71,17 @@ func TestAlone(t *testing.T) {
 			want        string
 			least, most time.Duration
 		}{
-			{"answers after 1.5 s", func(t testing.TB) string { return newFake(t, onBoth, after(1500*time.Millisecond, says("slow"))).addr }, "slow", 1500 * time.Millisecond, 1500 * time.Millisecond},
+			{"answers after 1.5 s", func(t testing.TB) string {
+				return newFake(t, onBoth, after(1500*time.Millisecond, answersAs("slow"))).addr
+			}, "slow", 1500 * time.Millisecond, 1500 * time.Millisecond},
 			{"silent", func(t testing.TB) string { return newFake(t, onBoth, silence).addr }, "SERVFAIL: plugin/ask: ", silentEnd, silentEnd},
 			{"packets vanish", blackhole, "SERVFAIL: plugin/ask: ", silentEnd, silentEnd},
-			{"nothing listens", nobody, "SERVFAIL: plugin/ask: ", 0, time.Second},
+			{"nothing listens", closedPort, "SERVFAIL: plugin/ask: ", 0, time.Second},
 			{"SERVFAIL", func(t testing.TB) string { return newFake(t, onBoth, code(dns.RcodeServerFailure)).addr }, "SERVFAIL", 0, quick},
 		} {
 			for _, stream := range []bool{false, true} {
 				func(t testing.TB) {
-					b := serve(t, func(a *Ask) { a.stream = stream }, tc.server(t))
+					b := serve(t, func(a *Block) { a.stream = stream }, tc.server(t))
 					got, took := b.ask("udp", "a.example.")
 					if len(got) < len(tc.want) || got[:len(tc.want)] != tc.want || took < tc.least || took > tc.most {
 						t.Errorf("%q after %s, want %q after %s to %s", got, took, tc.want, tc.least, tc.most)

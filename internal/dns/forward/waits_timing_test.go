@@ -30,11 +30,11 @@ func TestTimingWaits(t *testing.T) {
 		}, hedgeAfter},
 		{"silent", func() string { return newSocketFake(t, silence).addr }, 2 * hedgeAfter},
 		{"SERVFAIL", func() string { return newSocketFake(t, code(dns.RcodeServerFailure)).addr }, hedgeAfter},
-		{"answers after 1.5 s", func() string { return newSocketFake(t, after(1500*time.Millisecond, says("slow"))).addr }, 2 * hedgeAfter},
+		{"answers after 1.5 s", func() string { return newSocketFake(t, after(1500*time.Millisecond, answersAs("slow"))).addr }, 2 * hedgeAfter},
 	} {
 		for _, stream := range []bool{false, true} {
-			last := newSocketFake(t, says("kube-dns"))
-			b := serveBy(t, connectSocket, func(a *Ask) { a.stream, a.resorts = stream, specs(t, last.addr) }, tc.first())
+			last := newSocketFake(t, answersAs("kube-dns"))
+			b := serveBy(t, connectSocket, func(a *Block) { a.stream, a.resorts = stream, specs(t, last.addr) }, tc.first())
 			for i := range 10 {
 				who, took := b.ask("udp", fmt.Sprintf("n%d.cluster.local.", i))
 				if who != "kube-dns" || took >= tc.most || i == 9 && took >= hedgeAfter {

@@ -81,8 +81,8 @@ func (echo) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool) 
 	return b, queryinfo.Hit, true
 }
 
-// TestBatches sends bursts that are larger than a batch, each query with a name of its own; each sender gets its own answers, whoever
-// answers. Every third is the chain's.
+// TestBatches sends bursts that are larger than a batch, each query with a name of its own. Each sender gets its own answers. The chain
+// answers every third query, the fast path the others.
 func TestBatches(t *testing.T) {
 	first := &some{}
 	_, cfg := serve(t, nil, &handler{do: answer, first: first})

@@ -165,7 +165,7 @@ func TestObserverOfSilence(t *testing.T) {
 	if got := w.take(t, 1); len(got) != 1 || got[0].Size != 0 || got[0].Identity == nil {
 		t.Errorf("told %+v", got)
 	}
-	if err := s.Ask(t.Context(), "cluster.local"); err != nil {
+	if err := s.Query(t.Context(), "cluster.local"); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.take(t, 1); len(got) != 1 || got[0].Client.IsValid() || got[0].Identity != nil || got[0].Size == 0 {

@@ -20,8 +20,8 @@ import (
 )
 
 // TestReaderGivesWay: one goroutine that always finds a query, on one processor, leaves others their turn. No goroutine of the test may
-// wake the runtime's monitor meanwhile: the first query comes from another process, each further one from the answerer, and whoever
-// waits waits in the poller, without a deadline.
+// wake the runtime's monitor meanwhile: the first query comes from another process, each further one from the answerer, and all
+// waiting is in the poller, without a deadline.
 func TestReaderGivesWay(t *testing.T) {
 	testutil.RequireRoot(t) // it starts a process
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))

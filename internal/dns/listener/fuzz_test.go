@@ -90,7 +90,7 @@ func framed(messages ...[]byte) (out []byte) {
 	return out
 }
 
-// split undoes framed. What is not whole at the end is no message.
+// split undoes framed. It drops an incomplete message at the end.
 func split(stream []byte) (out [][]byte) {
 	for len(stream) >= 2 {
 		size := 2 + int(binary.BigEndian.Uint16(stream))

@@ -25,7 +25,7 @@ import (
 type Config struct {
 	// Addresses are listened on, UDP and TCP each.
 	Addresses []netip.Addr
-	// Deaf: listen on no address. Only this process queries the chain, as at the first of Addresses (Ask, Fetch).
+	// Deaf: listen on no address. Only this process queries the chain, as at the first of Addresses (Query, Fetch).
 	Deaf bool
 	Port uint16
 	// Transparent sets IP_TRANSPARENT on the sockets, by which the switch distinguishes them from another program's at the same

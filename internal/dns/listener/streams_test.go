@@ -108,7 +108,7 @@ func TestPipelined(t *testing.T) {
 	wantIDs(t, conn, 2)
 	send(t, conn, 3, "kept.example.org.")
 	wantIDs(t, conn, 3)
-	// What is no query is answered next to it, too.
+	// A message that is not a query is answered meanwhile, too.
 	if _, err := conn.Conn.Write([]byte{0, 12, 0, 4, 0x28, 0, 0, 0, 0, 0, 0, 0, 0, 0}); err != nil { // UPDATE without a zone
 		t.Fatal(err)
 	}

@@ -11,16 +11,16 @@ const idleWorkers = 64
 //
 // The zero value is ready to use, by several goroutines at the same time.
 type workers struct {
-	mu   sync.Mutex   // guards the fields below
-	idle []chan asked // busy last: last
-	over bool         // no worker stays
+	mu   sync.Mutex // guards the fields below
+	idle []chan job // busy last: last
+	over bool       // no worker stays
 }
 
-// asked is a query that a worker runs through the chain.
-type asked interface{ serve() }
+// job is a query that a worker runs through the chain.
+type job interface{ serve() }
 
 // do gives a query to a worker. It never waits.
-func (w *workers) do(q asked) {
+func (w *workers) do(q job) {
 	w.mu.Lock()
 	if last := len(w.idle) - 1; last >= 0 {
 		next := w.idle[last]
@@ -33,8 +33,8 @@ func (w *workers) do(q asked) {
 	go w.work(q) // ends where enough others are idle
 }
 
-func (w *workers) work(q asked) {
-	next := make(chan asked, 1)
+func (w *workers) work(q job) {
+	next := make(chan job, 1)
 	for {
 		q.serve()
 		if !w.rest(next) {
@@ -47,7 +47,7 @@ func (w *workers) work(q asked) {
 }
 
 // rest adds a worker to the idle ones, unless there are enough.
-func (w *workers) rest(next chan asked) bool {
+func (w *workers) rest(next chan job) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.over || len(w.idle) >= idleWorkers {

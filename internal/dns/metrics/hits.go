@@ -40,6 +40,6 @@ func (c *Counter) Count(q *fastpath.Query, message []byte) {
 	if len(message) > 0 {
 		code = msg.Rcode(message)
 	}
-	s.report(&question{start: q.Received, size: len(q.Wire), qtype: q.Type, do: q.OPT.DO(), tcp: q.TCP, v6: !q.Client.Is4()},
+	s.report(&sample{start: q.Received, size: len(q.Wire), qtype: q.Type, do: q.OPT.DO(), tcp: q.TCP, v6: !q.Client.Is4()},
 		&answer{rcode: code, size: len(message), plugin: c.writer})
 }

@@ -41,7 +41,7 @@ func (m *Metrics) Name() string { return "prometheus" }
 // ServeDNS implements plugin.Handler.
 func (m *Metrics) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	// Before a plugin behind us changes the message: its size as it came.
-	asked := question{start: time.Now(), size: r.Len(), qtype: r.Question[0].Qtype}
+	asked := sample{start: time.Now(), size: r.Len(), qtype: r.Question[0].Qtype}
 	if o := r.IsEdns0(); o != nil {
 		asked.do = o.Do()
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 )
 
-// question is what the metrics record about one query.
-type question struct {
+// sample is what the metrics record about one query.
+type sample struct {
 	start time.Time
 	size  int
 	qtype uint16
@@ -56,7 +56,7 @@ type answer struct {
 	plugin      string // that wrote it
 }
 
-func (s *series) report(q *question, a *answer) {
+func (s *series) report(q *sample, a *answer) {
 	proto, family := index(q.tcp), index(q.v6)
 	if q.do {
 		s.do.get(func() prometheus.Counter {

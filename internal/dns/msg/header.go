@@ -15,7 +15,7 @@ const (
 	MaxSize    = 1<<16 - 1 // of a message
 	MaxName    = 255
 	maxLabel   = 63
-	// maxQuestion is the longest question section with one question.
+	// maxQuestion is the size in bytes of the longest question section: one name, type and class.
 	maxQuestion = MaxName + 4
 )
 
@@ -62,7 +62,7 @@ func (h Header) Append(b []byte) []byte {
 // IsResponse reports whether a message of at least HeaderSize bytes is a response.
 func IsResponse(m []byte) bool { return m[2]&BitQR != 0 }
 
-// IsWholeAnswer reports whether a message is a response to an ordinary query, has one question and is not truncated.
+// IsWholeAnswer reports whether a message is a response to one ordinary query and is not truncated.
 func IsWholeAnswer(m []byte) bool {
 	return len(m) >= HeaderSize && len(m) <= MaxSize && m[2]&(BitQR|BitTC|opcodeMask) == BitQR && binary.BigEndian.Uint16(m[4:]) == 1
 }

@@ -2,10 +2,10 @@ package msg
 
 import "hash/maphash"
 
-// Key is a question in lower case and the two bits by which answers to it differ: DO (DNSSEC records wanted) and CD (unchecked data
-// wanted). It is a value without pointers, so it costs no allocation where it does not escape.
+// Key is a question section in lower case and the two bits by which answers to it differ: DO (DNSSEC records wanted) and CD (unchecked
+// data wanted). It is a value without pointers, so it costs no allocation where it does not escape.
 type Key struct {
-	n     int // of the question
+	n     int // bytes of the question section
 	bytes [maxQuestion + 1]byte
 }
 
@@ -15,7 +15,7 @@ const (
 	keyFlags
 )
 
-// Set makes the key of a question in wire form.
+// Set makes the key of a question section.
 func (k *Key) Set(question []byte, do, cd bool) {
 	flags := byte(0)
 	if do {
@@ -27,7 +27,7 @@ func (k *Key) Set(question []byte, do, cd bool) {
 	k.SetFlags(question, flags)
 }
 
-// SetFlags makes the key of a question in wire form and the flags of another key.
+// SetFlags makes the key of a question section and the flags of another key.
 func (k *Key) SetFlags(question []byte, flags byte) {
 	k.n = copy(k.bytes[:maxQuestion], question)
 	lower(k.bytes[:k.n-4])
@@ -40,8 +40,8 @@ func ValidFlags(flags byte) bool { return flags < keyFlags }
 // Bytes are the key's bytes, different for different keys. They belong to the key.
 func (k *Key) Bytes() []byte { return k.bytes[:k.n+1] }
 
-// Question returns the question in wire form and lower case, which belongs to the key, and the two bits.
-func (k *Key) Question() (q []byte, do, cd bool) {
+// Section returns the question section in lower case, which belongs to the key, and the two bits.
+func (k *Key) Section() (q []byte, do, cd bool) {
 	flags := k.bytes[k.n]
 	return k.bytes[:k.n], flags&keyDO != 0, flags&keyCD != 0
 }

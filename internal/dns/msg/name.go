@@ -26,7 +26,7 @@ func SkipName(m []byte, off int) (end int, ok bool) {
 	return 0, false
 }
 
-// Question returns a message's question section, which has one question. A compression pointer makes it fail: nothing stands before the
+// Question returns a message's question section, which must be the only one. A compression pointer makes it fail: nothing stands before the
 // section for it to point to.
 func Question[B []byte | string](m B) (question B, ok bool) {
 	off := HeaderSize
@@ -42,7 +42,7 @@ func Question[B []byte | string](m B) (question B, ok bool) {
 	return m[HeaderSize:off], true
 }
 
-// AppendQuestion appends a question in wire form: the name in the case that it has, type and class. The name is in presentation form and
+// AppendQuestion appends a question section: the name in the case that it has, type and class. The name is in presentation form and
 // ends with a dot; \. and \DDD are read (RFC 1035, section 5.1).
 func AppendQuestion(b []byte, name string, qtype, qclass uint16) ([]byte, error) {
 	start, label := len(b), len(b)

@@ -16,7 +16,7 @@ const (
 // IsOPT reports whether a record's type is OPT.
 func IsOPT(rrtype uint16) bool { return rrtype == typeOPT }
 
-// Query is a plain query, read from its bytes: one QUERY question of class IN for a name of letters, digits, hyphens and underscores,
+// Query is a plain query, read from its bytes: opcode QUERY, class IN, one name of letters, digits, hyphens and underscores,
 // and behind it at most an OPT of version 0; no other bit, record or byte.
 type Query struct {
 	ID       uint16
@@ -27,7 +27,7 @@ type Query struct {
 	AD       bool // the client understands AD (RFC 6840, sections 5.7 and 5.8)
 	OPT      OPT  // the client's; its options are part of the message and not yet read
 
-	labels [4]uint64 // bit i is set if a label begins at Question[i]
+	labels [4]uint64 // bit i is set if a label begins at byte i of the question section
 }
 
 // Bits that a plain query must not have.

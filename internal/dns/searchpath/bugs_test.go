@@ -9,7 +9,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// What went wrong with CoreDNS's autopath, each by its issue's number.
+// Bugs of CoreDNS's autopath that this plugin must not have, each with its issue's number.
 
 // coredns/coredns#778: a completed answer was kept, and a pod of another namespace that sent the same query got it.
 func TestAutopath778AnotherNamespaceGetsNoCompletedAnswer(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// asker sends one query and returns the answer.
-type asker func(name string, qtype uint16) *dns.Msg
+// client sends one query and returns the answer.
+type client func(name string, qtype uint16) *dns.Msg
 
 // outcomeOf is what a program hears from its libc.
 type outcomeOf struct {
@@ -19,16 +19,16 @@ type outcomeOf struct {
 
 // libc is a resolver as far as its walk goes: which queries it sends for a name, and what it makes of the answers. They are written from
 // the libraries' sources and are checked against the libraries themselves in integration/completion.
-type libc func(name string, list []string, ndots int, qtypes []uint16, ask asker) outcomeOf
+type libc func(name string, list []string, ndots int, qtypes []uint16, send client) outcomeOf
 
 func libcs() map[string]libc {
 	return map[string]libc{"glibc": glibc, "musl": musl, "musl before 1.2.3": oldMusl, "go": goResolver}
 }
 
-func all(qtypes []uint16, name string, ask asker) []*dns.Msg {
+func all(qtypes []uint16, name string, send client) []*dns.Msg {
 	var out []*dns.Msg
 	for _, t := range qtypes {
-		out = append(out, ask(name, t))
+		out = append(out, send(name, t))
 	}
 	return out
 }
@@ -55,9 +55,9 @@ func addresses(answers []*dns.Msg) []netip.Addr {
 }
 
 // glibc 2.36: resolv/res_query.c, __res_context_query and __res_context_search.
-func glibc(name string, list []string, ndots int, qtypes []uint16, ask asker) outcomeOf {
+func glibc(name string, list []string, ndots int, qtypes []uint16, send client) outcomeOf {
 	query := func(question string) (ok bool, herrno string, rcode int, answers []*dns.Msg) {
-		answers = all(qtypes, question, ask)
+		answers = all(qtypes, question, send)
 		for _, m := range answers {
 			if m.Rcode == dns.RcodeSuccess && len(m.Answer) > 0 {
 				return true, "", 0, answers
@@ -133,8 +133,8 @@ search:
 }
 
 // musl 1.2.3: src/network/lookup_name.c, name_from_dns and name_from_dns_search.
-func musl(name string, list []string, ndots int, qtypes []uint16, ask asker) outcomeOf {
-	return muslWalk(name, list, ndots, qtypes, ask, func(answers []*dns.Msg) string {
+func musl(name string, list []string, ndots int, qtypes []uint16, send client) outcomeOf {
+	return muslWalk(name, list, ndots, qtypes, send, func(answers []*dns.Msg) string {
 		for _, m := range answers {
 			switch m.Rcode {
 			case dns.RcodeSuccess:
@@ -154,8 +154,8 @@ func musl(name string, list []string, ndots int, qtypes []uint16, ask asker) out
 }
 
 // Before 1.2.3 the first answer alone gave the reason why there was no address.
-func oldMusl(name string, list []string, ndots int, qtypes []uint16, ask asker) outcomeOf {
-	return muslWalk(name, list, ndots, qtypes, ask, func(answers []*dns.Msg) string {
+func oldMusl(name string, list []string, ndots int, qtypes []uint16, send client) outcomeOf {
+	return muslWalk(name, list, ndots, qtypes, send, func(answers []*dns.Msg) string {
 		if len(addresses(answers)) > 0 {
 			return ""
 		}
@@ -171,7 +171,7 @@ func oldMusl(name string, list []string, ndots int, qtypes []uint16, ask asker) 
 	})
 }
 
-func muslWalk(name string, list []string, ndots int, qtypes []uint16, ask asker, judge func([]*dns.Msg) string) outcomeOf {
+func muslWalk(name string, list []string, ndots int, qtypes []uint16, send client, judge func([]*dns.Msg) string) outcomeOf {
 	questions := []string{name + "."}
 	if strings.Count(name, ".") < ndots {
 		questions = nil
@@ -183,7 +183,7 @@ func muslWalk(name string, list []string, ndots int, qtypes []uint16, ask asker,
 		questions = append(questions, name+".")
 	}
 	for _, question := range questions {
-		answers := all(qtypes, question, ask)
+		answers := all(qtypes, question, send)
 		switch verdict := judge(answers); verdict {
 		case "":
 			return outcomeOf{addrs: addresses(answers)}
@@ -196,7 +196,7 @@ func muslWalk(name string, list []string, ndots int, qtypes []uint16, ask asker,
 }
 
 // Go 1.25: net/dnsclient_unix.go, goLookupIPCNAMEOrder and nameList.
-func goResolver(name string, list []string, ndots int, qtypes []uint16, ask asker) outcomeOf {
+func goResolver(name string, list []string, ndots int, qtypes []uint16, send client) outcomeOf {
 	var questions []string
 	rooted := strings.Count(name, ".") >= ndots
 	if rooted {
@@ -210,7 +210,7 @@ func goResolver(name string, list []string, ndots int, qtypes []uint16, ask aske
 	}
 	var first string
 	for _, question := range questions {
-		answers := all(qtypes, question, ask)
+		answers := all(qtypes, question, send)
 		if addrs := addresses(answers); len(addrs) > 0 {
 			return outcomeOf{addrs: addrs}
 		}

@@ -23,9 +23,9 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// maxWalk is how long a query waits for a walk before it is passed on, which may take another 1.9 s, or 4.5 if the name is slow (plugin
-// ask). musl retries after 2.5 s, glibc and Go after five. The walk's own queries are then in progress or in the cache, for the pod's own
-// walk.
+// maxWalk is how long a query waits for a walk before it is passed on, which may take another 1.9 s, or 4.5 if the name is slow (package
+// forward). musl retries after 2.5 s, glibc and Go after five. The walk's own queries are then in progress or in the cache, for the pod's
+// own walk.
 const maxWalk = 500 * time.Millisecond
 
 // SearchPath is the plugin in one server block.

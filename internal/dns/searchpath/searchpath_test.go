@@ -444,7 +444,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// What a query costs that is none of this plugin's, next to one that is completed from a decision.
+// BenchmarkComplete compares a query that this plugin ignores with one that it completes from a stored decision.
 func BenchmarkComplete(b *testing.B) {
 	for name, wanted := range map[string]bool{"off": false, "on": true} {
 		b.Run(name, func(b *testing.B) {

@@ -206,7 +206,7 @@ func (r *rig) ask(from netip.Addr, name string, qtype uint16) *dns.Msg {
 }
 
 // as is how a pod queries.
-func (r *rig) as(from netip.Addr, questions *int) asker {
+func (r *rig) as(from netip.Addr, questions *int) client {
 	return func(name string, qtype uint16) *dns.Msg {
 		*questions++
 		m := r.ask(from, name, qtype)

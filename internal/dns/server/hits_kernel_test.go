@@ -74,7 +74,7 @@ func TestKernelHitsAreTheFastPaths(t *testing.T) {
 			}
 			fast, is := p.fast(m, false, nil)
 			if !ok {
-				// What the fast path answers, and the kernel does not: only what is not for it by its form.
+				// The fast path may answer a query that the kernel does not only if the query's form is not for the kernel.
 				// One in 65,536 has a checksum of no certain kind (sum and pseudo-header's sum are equal) and goes on: another ID shows it.
 				other := bytes.Clone(m)
 				other[1] ^= 1

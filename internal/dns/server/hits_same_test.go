@@ -243,7 +243,7 @@ func TestHitsLeaveRefreshes(t *testing.T) {
 		}
 		// 50 of 300 s are left, and there were five queries.
 		if _, ok := p.fast(m, false, nil); ok {
-			t.Error("a hit, although it is to be fetched anew")
+			t.Error("a hit, although it is to be fetched again")
 		}
 		before := byFamily(coreDNSCounts(t))
 		p.slow(m, false, nil)
@@ -351,7 +351,7 @@ func TestFastPathOff(t *testing.T) {
 	if err := s.Restart(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
-	// What was kept is used both ways.
+	// Both paths use the entry.
 	wantA(t, ask(t, "udp", addressOf(cfg), question("a.cluster.local.", mdns.TypeA)), "10.0.0.1")
 }
 

@@ -180,7 +180,7 @@ func corpus(t testing.TB, each func(what string, m []byte, v variant, name strin
 }
 
 // TestHitsAsTheChain sends a corpus of queries to the fast path and through the chain, over UDP and TCP, and with each bound of an answer's
-// size. What is plain and kept must be a hit, and what is not plain the chain's.
+// size. A plain query with an entry must be a hit, and the chain must answer all others.
 func TestHitsAsTheChain(t *testing.T) {
 	for _, size := range []uint16{1232, 512, 4096} {
 		p := newPair(t, pairCorefile, size)

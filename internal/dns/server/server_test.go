@@ -149,7 +149,7 @@ func waitFor(t testing.TB, _ string, ok func() bool) {
 	}
 }
 
-// TestForwardInASnippet: an operator's forward, with all its options, replaces ask.
+// TestForwardInASnippet: an operator's forward, with all its options, replaces the rendered directive.
 func TestForwardInASnippet(t *testing.T) {
 	rendered, chosen := newUpstream(t, address("10.0.0.1")), newUpstream(t, address("10.0.0.2"))
 	cfg := config(t, rendered)

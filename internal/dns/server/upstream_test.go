@@ -84,18 +84,18 @@ func newUpstream(t testing.TB, answer func(q *mdns.Msg) *mdns.Msg) *upstream {
 	return u
 }
 
-// anew is the later answer of a forgetful upstream.
-const anew = "10.9.9.9"
+// laterAnswer is the later answer of a forgetful upstream.
+const laterAnswer = "10.9.9.9"
 
 // newForgetful is an upstream that gives another answer once again is set, which shows whether it gets queries for cached names. Counting
-// its queries would not show that: ask searches for loops 300 ms after a start, and hedges a query that takes as long, as on a busy
+// its queries would not show that: the plugin searches for loops 300 ms after a start, and hedges a query that takes as long, as on a busy
 // machine.
 func newForgetful(t testing.TB, answer func(q *mdns.Msg) *mdns.Msg) (up *upstream, again *atomic.Bool) {
 	t.Helper()
 	again = new(atomic.Bool)
 	return newUpstream(t, func(q *mdns.Msg) *mdns.Msg {
 		if again.Load() {
-			return address(anew)(q)
+			return address(laterAnswer)(q)
 		}
 		return answer(q)
 	}), again

@@ -17,7 +17,7 @@ import (
 // kept is the agent's record of a slot. The zero value stands for an empty slot.
 type kept struct {
 	group    uint32
-	question string        // in lower case
+	section  string        // in lower case
 	place    uint64        // as in Level.byPlace
 	expires  time.Duration // since boot
 	reported uint64        // hits that Hits and HitsOf have reported
@@ -28,7 +28,7 @@ func keptOf(s *objectSlot, c *objectControl) kept {
 	if s.Generation != c.Generation {
 		return kept{}
 	}
-	return kept{group: s.Group, question: s.question(), place: c.place(s.hash(c)), expires: time.Duration(s.Expires)}
+	return kept{group: s.Group, section: s.section(), place: c.place(s.hash(c)), expires: time.Duration(s.Expires)}
 }
 
 // place is the part of a hash that the map of places uses: the tag in the upper half, the bucket's number in the lower.
@@ -67,7 +67,7 @@ func (l *Level) Invalidate() error {
 	l.control = next
 	// The slots of the old generation are no longer answers. Free them.
 	for at := range l.kept {
-		if l.kept[at].question != "" {
+		if l.kept[at].section != "" {
 			if err := l.forget(at); err != nil {
 				return err
 			}
@@ -76,7 +76,7 @@ func (l *Level) Invalidate() error {
 	return nil
 }
 
-// Put adds an answer, or replaces the one to the same question. If no slot is free, an answer without recent hits is evicted. An answer of
+// Put adds an answer, or replaces the one with the same key. If no slot is free, an answer without recent hits is evicted. An answer of
 // another generation than the current one is dropped. ErrUnfit means that the kernel cannot serve it; its predecessor is removed too.
 func (l *Level) Put(a *Answer) error {
 	l.mu.Lock()
@@ -273,7 +273,7 @@ func (l *Level) forget(at int) error {
 	return nil
 }
 
-// Remove removes the answer to a question. Once it returns, no query is answered from it.
+// Remove removes an answer by its key. Once it returns, no query is answered from it.
 func (l *Level) Remove(group uint32, k *msg.Key) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -292,9 +292,9 @@ func (l *Level) remove(group uint32, k *msg.Key) error {
 	return l.forget(at)
 }
 
-// find returns the slot of the answer to a question.
+// find returns the slot of an answer by its key.
 func (l *Level) find(group uint32, k *msg.Key) (at int, there bool) {
-	q, do, cd := k.Question()
+	q, do, cd := k.Section()
 	if do || cd || len(q) < 5 || len(q)-4 > maxName {
 		return 0, false
 	}
@@ -311,9 +311,9 @@ func (l *Level) Len() int {
 	return len(l.byPlace)
 }
 
-// Hits calls each for every answer that had hits since they were last reported, by Hits or HitsOf. The question is in wire form and lower
-// case. each must not call the level.
-func (l *Level) Hits(each func(group uint32, question string, hits uint64)) error {
+// Hits calls each for every answer that had hits since they were last reported, by Hits or HitsOf. section is the query's question section
+// in lower case. each must not call the level.
+func (l *Level) Hits(each func(group uint32, section string, hits uint64)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	keys, values := make([]uint32, len(l.kept)), make([]uint64, len(l.kept))
@@ -325,14 +325,14 @@ func (l *Level) Hits(each func(group uint32, question string, hits uint64)) erro
 		k := &l.kept[keys[i]]
 		hits := values[i] - k.reported
 		k.reported = values[i]
-		if hits > 0 && k.question != "" {
-			each(k.group, k.question, hits)
+		if hits > 0 && k.section != "" {
+			each(k.group, k.section, hits)
 		}
 	}
 	return nil
 }
 
-// HitsOf returns the hits of the answer to one question since they were last reported, by Hits or HitsOf.
+// HitsOf returns the hits of one answer since they were last reported, by Hits or HitsOf.
 func (l *Level) HitsOf(group uint32, k *msg.Key) (uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

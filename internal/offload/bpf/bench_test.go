@@ -71,8 +71,8 @@ func BenchmarkProgram(b *testing.B) {
 	}
 }
 
-// BenchmarkPod asks from a pod, one question after the other, and reports beside the whole round the program's time by the kernel's own
-// count (bpf_stats): of hits among so many entries, and of packets that go on.
+// BenchmarkPod sends queries from a pod, one after the other, and reports the time of the whole round trip and the program's own time as
+// the kernel counts it (bpf_stats): for hits among so many entries, and for packets that the program passes on.
 func BenchmarkPod(b *testing.B) {
 	l := open(b, 16384)
 	node := testutil.NewNode(b, testutil.Options{Families: testutil.Dual, Attach: testutil.PTP})
@@ -116,7 +116,7 @@ func BenchmarkPod(b *testing.B) {
 			for b.Loop() {
 				_, err := conn.Write(questions[i%len(questions)])
 				if i++; !answered {
-					continue // and nobody may be there, which the socket hears of
+					continue // the port may be closed, which the socket reports
 				}
 				if err != nil {
 					b.Fatal(err)

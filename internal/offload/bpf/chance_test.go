@@ -62,7 +62,7 @@ func TestChance(t *testing.T) {
 		if len(frame) < 34 {
 			continue
 		}
-		mended(frame, byte(by.Uint32()))
+		fixSums(frame, byte(by.Uint32()))
 		if expected(frame, answers) != nil {
 			answered++
 		}

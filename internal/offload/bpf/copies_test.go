@@ -21,7 +21,7 @@ import (
 // loopback is the link that a frame of a test run comes from (net/bpf/test_run.c).
 const loopback = 1
 
-// openCopying opens a level that copies questions, of the loopback link.
+// openCopying opens a level that mirrors the queries of the loopback link.
 func openCopying(t testing.TB) *Level {
 	t.Helper()
 	l, err := Open(Options{Folder: bpffs(t), Entries: 16, Copies: true, Log: slog.New(slog.DiscardHandler)})
@@ -56,7 +56,7 @@ func runMark(t testing.TB, l *Level) []byte {
 	return mark
 }
 
-// copies reads what a level copied, until an end that the test asks for itself.
+// copies reads the mirrored queries of a level, up to one that the test sends as the end.
 func copies(t testing.TB, l *Level) []string {
 	t.Helper()
 	mark := runMark(t, l)
@@ -81,8 +81,8 @@ func copies(t testing.TB, l *Level) []string {
 	return out
 }
 
-// TestCopies: what there is no good answer to is copied as it came, over both families, and its packet goes on unchanged. What is
-// answered, what is not of the form, and what is for others is not copied.
+// TestCopies: a query without a usable answer is mirrored as it came, over both families, and its packet goes on unchanged. A query that is
+// answered, is not plain, or goes to another address is not mirrored.
 func TestCopies(t *testing.T) {
 	l := openCopying(t)
 	hit, old := answerOf(t, "hit.example.", dns.TypeA, nil, "hit.example. 30 IN A 192.0.2.1"), answerOf(t, "old.example.", dns.TypeA, nil, "old.example. 30 IN A 192.0.2.1")
@@ -114,8 +114,8 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// TestUncopied: each question without a good answer is copied, or counted as one that is not: of a link that has copies enough, and of one
-// whose copies nobody reads.
+// TestUncopied: each query without a usable answer is either mirrored or counted as not mirrored, both if the link has reached its limit
+// and if no program reads the ring.
 func TestUncopied(t *testing.T) {
 	l := openCopying(t)
 	oneCPU(t)
@@ -127,7 +127,7 @@ func TestUncopied(t *testing.T) {
 		}
 		asked += n
 	}
-	const least = 10 // of 100 questions at one moment, and of more than there is room for
+	const least = 10 // of 100 queries at one moment, and of more than fit into the ring
 	testutil.Eventually(t, func() error {
 		run(100)
 		if limited, full, err := l.Uncopied(); err != nil || limited < least || full > 0 {
@@ -137,7 +137,7 @@ func TestUncopied(t *testing.T) {
 	})
 	testutil.Eventually(t, func() error {
 		for range 100 {
-			note(t, l, loopback) // the link's window begins anew
+			note(t, l, loopback) // starts the link's next window
 			run(16)
 		}
 		if _, full, err := l.Uncopied(); err != nil || full < least {

@@ -10,7 +10,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TestTimingCopiesOfOneLink: a pod that asks for ever new names has so many copied, whatever it asks, and the ring is not full by it.
+// TestTimingCopiesOfOneLink: of a pod that queries ever new names, a bounded number of queries is mirrored, and they do not fill the ring.
 // State: TestUncopied (this package).
 func TestTimingCopiesOfOneLink(t *testing.T) {
 	l := openCopying(t)

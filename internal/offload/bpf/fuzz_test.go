@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/fastpath"
 )
 
-// known are the answers that fuzzed packets meet, by the question in lower case.
+// known are the answers that fuzzed packets meet, by the query's name, type and class in lower case.
 func known(t testing.TB, l *Level) map[string]Answer {
 	t.Helper()
 	out := map[string]Answer{}
@@ -22,7 +22,7 @@ func known(t testing.TB, l *Level) map[string]Answer {
 		a.FixedTTL = 7
 		a.Expires, a.Until = Now()+24*time.Hour, Now()+24*time.Hour
 		put(t, l, a)
-		q, _, _ := a.Key.Question()
+		q, _, _ := a.Key.Section()
 		out[string(q)] = a
 	}
 	add("a.b.", dns.TypeA, "a.b. 30 IN A 10.96.0.1")
@@ -71,7 +71,7 @@ func expected(frame []byte, answers map[string]Answer) []byte {
 	if !q.Read(q.Wire) || len(q.OPT.Options) > 0 || !q.RD || q.CD || q.OPT.DO() {
 		return nil
 	}
-	key, _, _ := q.Key.Question()
+	key, _, _ := q.Key.Section()
 	a, ok := answers[string(key)]
 	if !ok {
 		return nil
@@ -107,15 +107,15 @@ func FuzzProgram(f *testing.F) {
 		if len(frame) < 14+20 || len(frame) > 2000 {
 			return // the kernel's test runs take no shorter ones
 		}
-		mended(frame, mend)
+		fixSums(frame, mend)
 		if err := tryFrame(l, answers, frame); err != nil {
 			t.Fatalf("%v\nframe %x", err, frame)
 		}
 	})
 }
 
-// mended makes lengths and checksums of a changed frame right again, some of them, so that most frames come far into the program.
-func mended(frame []byte, how byte) {
+// fixSums corrects some lengths and checksums of a changed frame, so that most frames come far into the program.
+func fixSums(frame []byte, how byte) {
 	udp := 34
 	if frame[12] == 0x86 {
 		udp = 54

@@ -34,7 +34,7 @@ import (
 // DefaultFolder is where maps and program are pinned in the BPF file system.
 const DefaultFolder = "/sys/fs/bpf/neardns"
 
-// DefaultEntries is how many short answers fit: up to 192 bytes with the question's name and two bytes for each TTL but the first. A
+// DefaultEntries is how many short answers fit: up to 192 bytes with the query's name and two bytes for each TTL but the first. A
 // quarter as many longer ones fit too. A short answer takes 256 bytes of memory, a longer one 1.6 KB.
 const DefaultEntries = 4096
 
@@ -247,7 +247,7 @@ func (l *Level) restore() error {
 			return err
 		}
 		k := keptOf(&s, &l.control)
-		if _, twice := l.byPlace[k.place]; k.question == "" || twice || !l.buckets[uint32(k.place)].add(k.place, at) {
+		if _, twice := l.byPlace[k.place]; k.section == "" || twice || !l.buckets[uint32(k.place)].add(k.place, at) {
 			l.release(at)
 			continue
 		}

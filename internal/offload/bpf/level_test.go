@@ -15,8 +15,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TestTornReads: while one writer changes an answer all the time, each reader sees one of its two forms and never a mixture. Where the forms
-// need slots of two sizes, a question may go on at the moment of the change.
+// TestTornReads: while one writer changes an answer all the time, each reader sees one of its two forms and never a mixture. If the forms
+// need slots of two sizes, a query may pass unanswered at the moment of the change.
 func TestTornReads(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -104,7 +104,7 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// TestFullBucket: of answers whose questions' hashes share a bucket eight have room; one that is asked for is not among those that go.
+// TestFullBucket: a bucket has room for eight answers. If more share it by their hashes, one with recent hits is not evicted.
 func TestFullBucket(t *testing.T) {
 	l := open(t, 64)
 	var frames [][]byte
@@ -139,7 +139,7 @@ func TestFullBucket(t *testing.T) {
 	}
 }
 
-// TestReusedSlot: two questions take one slot in turn. Neither is ever answered with the other's answer.
+// TestReusedSlot: two answers take one slot in turn. Neither query ever gets the other's answer.
 func TestReusedSlot(t *testing.T) {
 	l := open(t, 1)
 	var answers [2]Answer
@@ -175,7 +175,7 @@ func TestReusedSlot(t *testing.T) {
 	wg.Wait()
 }
 
-// numbered makes an answer and its question's frame.
+// numbered makes an answer and the frame of its query.
 func numbered(t testing.TB, i int) (Answer, []byte) {
 	t.Helper()
 	name := fmt.Sprintf("name-%d.example.", i)
@@ -183,7 +183,7 @@ func numbered(t testing.TB, i int) (Answer, []byte) {
 		packet(false, partial, ask(t, name, dns.TypeA, nil))
 }
 
-// bucketOf is the bucket that an answer's question has its place in.
+// bucketOf is the bucket of an answer.
 func bucketOf(t testing.TB, l *Level, a *Answer) uint32 {
 	t.Helper()
 	var s objectSlot
@@ -193,7 +193,7 @@ func bucketOf(t testing.TB, l *Level, a *Answer) uint32 {
 	return uint32(l.control.place(s.hash(&l.control)))
 }
 
-// TestEviction: where there is no room, an answer that is not asked for goes, and those that are stay.
+// TestEviction: without a free slot, an answer without recent hits is evicted, and those with hits stay.
 func TestEviction(t *testing.T) {
 	const entries = 16
 	l := open(t, entries)
@@ -243,7 +243,7 @@ func TestEviction(t *testing.T) {
 	}
 }
 
-// TestHits: the hits of each answer are reported once, with the right question.
+// TestHits: the hits of each answer are reported once, with the right name and type.
 func TestHits(t *testing.T) {
 	l := open(t, 8)
 	want := map[string]uint64{}
@@ -254,7 +254,7 @@ func TestHits(t *testing.T) {
 		for range i {
 			run(t, l, frame, nil)
 		}
-		q, _, _ := a.Key.Question()
+		q, _, _ := a.Key.Section()
 		want[string(q)] = uint64(i)
 	}
 	for range 2 {

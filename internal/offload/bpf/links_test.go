@@ -211,8 +211,8 @@ func TestOtherHooks(t *testing.T) {
 	})
 }
 
-// TestFilesRemoved: if the level's files are removed, the kernel takes the program away, and the next attempt to attach it says that the
-// level has to be made again.
+// TestFilesRemoved: if the level's files are removed, the kernel takes the program away, and the next attempt to attach it fails with the
+// error that means: open the level again.
 func TestFilesRemoved(t *testing.T) {
 	l, node, pod := onePod(t)
 	node.Host.Do(func() {
@@ -327,7 +327,7 @@ func TestSweepLinks(t *testing.T) {
 			t.Error("the program went from another netns's link")
 		}
 	}
-	// A level that was attached and swept attaches anew.
+	// After a sweep, the level can be attached again.
 	node.Host.Do(func() {
 		if err := l.Attach(ours[0]); err != nil {
 			t.Fatal(err)

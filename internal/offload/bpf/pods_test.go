@@ -39,8 +39,8 @@ func user(t *testing.T, ns *testutil.NetNS, at netip.Addr) {
 	})
 }
 
-// TestPods asks from pods on real veths, attached as CNI plugins do it, with dig and over both families: hits come from the kernel, what
-// is no hit from the server, and a steered pod's from the cluster DNS address.
+// TestPods sends queries from pods on real veths, attached as CNI plugins do it, with dig and over both families. Hits come from the kernel
+// and misses from the server; a steered pod's answers come from the cluster DNS address.
 func TestPods(t *testing.T) {
 	for _, attach := range []testutil.Attach{testutil.PTP, testutil.BridgeCNI, testutil.BridgeNF, testutil.ProxyARP} {
 		t.Run(string(attach), func(t *testing.T) {

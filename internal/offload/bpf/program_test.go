@@ -7,7 +7,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TestAnswers: each kind of answer, to each kind of question and packet, is the fast path's.
+// TestAnswers: the program's answers equal the fast path's, for each kind of answer, query and packet.
 func TestAnswers(t *testing.T) {
 	l := open(t, 64)
 	long := "a-name-of-some-length-that-is-searched.in-a-namespace-of-some-length.svc.cluster.local.eu-west-1.compute.internal."

@@ -75,7 +75,7 @@ func trust(t testing.TB, l *Level, index int) {
 
 func at53(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, dnsPort) }
 
-// answerOf makes the entry of an answer to a question, of records in presentation form.
+// answerOf makes an entry for a name and type from records in presentation form.
 func answerOf(t testing.TB, name string, qtype uint16, change func(*dns.Msg), records ...string) Answer {
 	t.Helper()
 	m := new(dns.Msg).SetQuestion(name, qtype)
@@ -133,7 +133,7 @@ func put(t testing.TB, l *Level, a Answer) {
 	}
 }
 
-// ask packs a plain question; change may make it another one.
+// ask packs a plain query, after change has modified it.
 func ask(t testing.TB, name string, qtype uint16, change func(*dns.Msg)) []byte {
 	t.Helper()
 	m := new(dns.Msg).SetQuestion(name, qtype)

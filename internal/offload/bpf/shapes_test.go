@@ -27,7 +27,7 @@ func set(at int, to byte) func([]byte) []byte {
 	}
 }
 
-// TestShapes: packets of all shapes with a question whose answer is known. Those that are not the plain one go on as they came.
+// TestShapes: packets of all shapes with a query whose answer is known. The program passes on unchanged those that are not plain.
 func TestShapes(t *testing.T) {
 	l := open(t, 8)
 	put(t, l, answerOf(t, shapeName, dns.TypeA, nil, shapeName+" 30 IN A 10.96.0.1"))
@@ -89,7 +89,7 @@ func TestShapes(t *testing.T) {
 		{"IPv6 to an IPv4 address", true, func(f []byte) []byte {
 			v4 := server4.As16()
 			copy(f[ip6+24:], v4[:])
-			mended(f, 2)
+			fixSums(f, 2)
 			return f
 		}, 0},
 		{"IPv6's payload is a jumbogram's", true, func(f []byte) []byte { f[ip6+4], f[ip6+5] = 0, 0; return f }, Packet},
@@ -157,8 +157,8 @@ func passed(t testing.TB, l *Level) map[Reason]uint64 {
 	return m
 }
 
-// TestQuestions: questions of all kinds to an address that is answered. Those that the fast path would not answer from bytes, or
-// differently, go on.
+// TestQuestions: queries of all kinds to a served address. The program passes on those that the fast path would not answer from bytes, or
+// would answer differently.
 func TestQuestions(t *testing.T) {
 	l := open(t, 8)
 	put(t, l, answerOf(t, shapeName, dns.TypeA, nil, shapeName+" 30 IN A 10.96.0.1"))
@@ -307,8 +307,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestTimes: an answer is given until it expires or the agent wants to see the question, with the seconds that are left; a new generation
-// ends all.
+// TestTimes: an answer is served, with the seconds that are left, until it expires or the agent wants to see the next query. A new
+// generation ends all answers.
 func TestTimes(t *testing.T) {
 	l := open(t, 8)
 	a := answerOf(t, shapeName, dns.TypeA, nil, shapeName+" 30 IN A 10.96.0.1", shapeName+" 17 IN A 10.96.0.2")

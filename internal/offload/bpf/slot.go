@@ -18,7 +18,7 @@ const (
 )
 
 // ErrUnfit means that the kernel program cannot serve an answer: DO or CD is set, the name has more than 128 bytes, more than 1,216 bytes
-// or 80 records follow the question, or the response code is neither NOERROR nor NXDOMAIN.
+// or 80 records follow the question section, or the response code is neither NOERROR nor NXDOMAIN.
 var ErrUnfit = errors.New("not an answer for the kernel")
 
 // Answer is one answer with the settings that the fast path serves it by.
@@ -40,7 +40,7 @@ const SeriesMost = 255
 
 // fill encodes an answer into a slot.
 func (s *objectSlot) fill(a *Answer) error {
-	q, do, cd := a.Key.Question()
+	q, do, cd := a.Key.Section()
 	message := a.Entry.Layout()
 	if do || cd || len(q) < 5 || len(q)-4 > maxName || len(message.TTLs) > maxTTLs || a.Series >= SeriesMost && a.Group != trialGroup {
 		return ErrUnfit
@@ -84,7 +84,7 @@ func (s *objectSlot) fill(a *Answer) error {
 	return nil
 }
 
-// setQuestion encodes a question and returns its name.
+// setQuestion encodes a question section and returns its name.
 func (s *objectSlot) setQuestion(q []byte) (name []byte) {
 	name = q[:len(q)-4]
 	s.TypeClass, s.NameSize = binary.LittleEndian.Uint32(q[len(q)-4:]), uint8(len(name))
@@ -138,7 +138,7 @@ func bytesOf(from []uint64, n int) []byte {
 	return b
 }
 
-// hash is the program's hash of a slot's question.
+// hash is the program's hash of a slot's question section.
 func (s *objectSlot) hash(c *objectControl) uint64 {
 	h := c.Seed ^ uint64(s.TypeClass) ^ uint64(s.Group)<<32
 	for _, w := range s.Data[:(int(s.NameSize)+7)/8] {
@@ -148,7 +148,7 @@ func (s *objectSlot) hash(c *objectControl) uint64 {
 	return h
 }
 
-// question is a slot's question in wire form.
-func (s *objectSlot) question() string {
+// section is a slot's question section in lower case.
+func (s *objectSlot) section() string {
 	return string(binary.LittleEndian.AppendUint32(bytesOf(s.Data[:], int(s.NameSize)), s.TypeClass))
 }

@@ -34,7 +34,7 @@ func TestSelfTest(t *testing.T) {
 	}
 }
 
-// TestTry: a question of any kind has the answer of the program, or none.
+// TestTry: Try returns the program's answer to a query of any kind, or none.
 func TestTry(t *testing.T) {
 	l := open(t, 4)
 	a, frame := numbered(t, 1)
@@ -63,7 +63,7 @@ func TestOtherClock(t *testing.T) {
 	}
 }
 
-// TestWithoutCapabilities: a process that may not load the program is told what it takes.
+// TestWithoutCapabilities: if a process may not load the program, the error names the missing capabilities.
 func TestWithoutCapabilities(t *testing.T) {
 	const key = "NEARDNS_FOLDER"
 	if os.Getenv(key) == "" {

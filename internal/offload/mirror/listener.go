@@ -141,11 +141,12 @@ func (l *Listener) Counts() Counts {
 	return l.heard
 }
 
-// id identifies a question, whatever case its name is in. Pods do not know the seed, so they cannot choose queries with the same index.
-func (l *Listener) id(question []byte) uint64 {
+// id identifies a question section, whatever case its name is in. Pods do not know the seed, so they cannot choose queries with the same
+// index.
+func (l *Listener) id(section []byte) uint64 {
 	var h maphash.Hash
 	h.SetSeed(l.seed)
-	for _, c := range question {
+	for _, c := range section {
 		if 'A' <= c && c <= 'Z' {
 			c += 'a' - 'A'
 		}

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// message is a question for a name in wire form.
+// message is a query for a name in wire form.
 func message(name string, opt bool) []byte {
 	m := []byte{0xbe, 0xef, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}
 	for label := range strings.SplitSeq(strings.TrimSuffix(name, "."), ".") {
@@ -71,8 +71,8 @@ func together(l *Listener, a, b string) bool {
 	return of(a) == of(b)
 }
 
-// TestSecondSight: a name that is asked once is not asked again; one that is asked twice within a minute, in whatever case and form, is
-// fetched until it is lent, and not again at once.
+// TestSecondSight: a name is fetched if it is queried twice within a minute, in whatever case and form, until it is offloaded. It is not
+// fetched again at once, and a name that is queried only once is not fetched.
 func TestSecondSight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f fetched
@@ -109,7 +109,7 @@ func TestSecondSight(t *testing.T) {
 // noon is some moment; what passes since is up to the test.
 var noon = time.Unix(1_000_000, 0)
 
-// TestFailure: what cannot be had is asked for once.
+// TestFailure: a name whose fetch fails is not fetched again.
 func TestFailure(t *testing.T) {
 	f := fetched{err: errors.New("no answer")}
 	l := New(f.fetch)
@@ -123,7 +123,7 @@ func TestFailure(t *testing.T) {
 }
 
 // TestFair: while kube-dns is slow, one pod has so many fetches under way, and another pod still finds a place; all together are bounded.
-// One question is fetched once at a time.
+// One name and type is fetched once at a time.
 func TestFair(t *testing.T) {
 	f := fetched{on: make(chan struct{})}
 	l := New(f.fetch)

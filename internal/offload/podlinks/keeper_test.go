@@ -139,7 +139,7 @@ func TestUnanswered(t *testing.T) {
 	}
 }
 
-// TestForeign: a link that has another's program is told of, once, looked at again each time, and given up when one comes.
+// TestForeign: a link with another program's hook is reported once and checked again each time. If such a hook appears later, ours goes.
 func TestForeign(t *testing.T) {
 	w := newWorld(t)
 	w.kernel.others[1] = []string{"cil_from_container"}

@@ -25,7 +25,7 @@ func TestCowMap(t *testing.T) {
 	}
 }
 
-// TestCowMapAtOnce: all that ask for a key get the same value, whichever of them found it.
+// TestCowMapAtOnce: goroutines that get one key at the same time all get the same value.
 func TestCowMapAtOnce(t *testing.T) {
 	const askers, keys = 8, 50
 	var m CowMap[int, *atomic.Int64]

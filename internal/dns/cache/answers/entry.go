@@ -23,8 +23,8 @@ const (
 
 // Entry is one cached answer. Its message never changes; its counters do.
 type Entry struct {
-	// The message with ID 0, RD and CD clear and the name in its question section in lower case. After it, in two bytes each: which record of
-	// the message is the first of a set of addresses (see addresses), how many there are, and the offsets of all TTLs.
+	// The message with ID 0, RD and CD clear and the name in its question section in lower case. After it, in two bytes each: which record
+	// of the message is the first of a set of addresses (see addresses), how many there are, and the offsets of all TTLs.
 	blob  string
 	size  uint16 // of the message
 	flags byte   // of the key
@@ -80,7 +80,7 @@ func (e *Entry) fill(m []byte) error {
 	b.Write(head[:])
 	var k msg.Key
 	k.SetFlags(question, e.flags)
-	lower, _, _ := k.Question()
+	lower, _, _ := k.Section()
 	b.Write(lower)
 	b.Write(m[end:])
 	for _, n := range [][]uint16{{first, count}, at} {
@@ -170,8 +170,8 @@ type Reply struct {
 	Rotate   bool // each reply begins with another address of the set
 }
 
-// AppendReply appends the answer as this client gets it, without OPT. r.Question must be the entry's, in any case: owner names that point
-// to it come out in the client's case.
+// AppendReply appends the answer as this client gets it, without OPT. The reply has the query's name, type and class, in
+// the client's case: they must be the entry's, and owner names that point to the name have its case too.
 func (e *Entry) AppendReply(b []byte, r *Reply) []byte {
 	start := len(b)
 	b = append(b, e.blob[:e.size]...)
@@ -251,7 +251,7 @@ func (e *Entry) Left(now Instant) int {
 
 // matches reports whether the entry answers queries with the key.
 func (e *Entry) matches(k *msg.Key) bool {
-	question, _, _ := k.Question()
+	question, _, _ := k.Section()
 	end := msg.HeaderSize + len(question)
 	return e.flags == k.Flags() && len(e.blob) >= end && e.blob[msg.HeaderSize:end] == string(question)
 }

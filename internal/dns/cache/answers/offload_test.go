@@ -37,7 +37,8 @@ func TestShouldOffer(t *testing.T) {
 	}
 }
 
-// TestMark: a mark is set once, is apart from what eviction counts and from what is lent, and has a hit be the last before the offer.
+// TestMark: a mark is set once, changes neither the count of uses nor the offload, and is not inherited. A marked entry is offered at its
+// next hit.
 func TestMark(t *testing.T) {
 	e := new(Entry)
 	if e.Marked() || !e.Mark() || e.Mark() || !e.Marked() {
@@ -102,8 +103,8 @@ func keyOf(t *testing.T, name string) *msg.Key {
 // nameOf is the one label of a key's name.
 func nameOf(k *msg.Key) string { return string(k.Bytes()[1:2]) + "." }
 
-// lending lends an entry for a minute.
-func lending(sp *Space, e *Entry) (called bool) {
+// offloadMinute offloads an entry for a minute.
+func offloadMinute(sp *Space, e *Entry) (called bool) {
 	sp.Offload(e, func(success, denial *Entry) (Instant, bool) {
 		called = success == e || denial == e
 		return sp.store.Now() + Instant(time.Minute), true
@@ -111,7 +112,7 @@ func lending(sp *Space, e *Entry) (called bool) {
 	return called
 }
 
-// TestOnRevoke: whatever ends an entry's life in the store, the borrower hears of it first, and once.
+// TestOnRevoke: before an offloaded entry leaves the store for any reason, it is revoked, once.
 func TestOnRevoke(t *testing.T) {
 	for name, end := range map[string]func(sp *Space, k *msg.Key, e *Entry){
 		"replaced":          func(sp *Space, k *msg.Key, _ *Entry) { sp.Put(k, entryOf(t, k, Success)) },
@@ -131,8 +132,8 @@ func TestOnRevoke(t *testing.T) {
 					returned++
 				}
 			})
-			if !lending(sp, e) {
-				t.Fatal("nobody was asked whether to lend")
+			if !offloadMinute(sp, e) {
+				t.Fatal("the entry was not offloaded")
 			}
 			if got := e.Key(); string(got.Bytes()) != string(k.Bytes()) {
 				t.Errorf("the key of the entry is %q", got.Bytes())
@@ -141,14 +142,14 @@ func TestOnRevoke(t *testing.T) {
 			if returned != 1 {
 				t.Errorf("returned %d times", returned)
 			}
-			if s.OnRevoke(nil); name != "denied beside it" && lending(sp, e) {
-				t.Error("lent although it is gone")
+			if s.OnRevoke(nil); name != "denied beside it" && offloadMinute(sp, e) {
+				t.Error("offloaded although it is gone")
 			}
 		})
 	}
 }
 
-// TestHeirIsOffered: what replaces a lent answer is offered at its first hit; the kernel was busy with the one before.
+// TestHeirIsOffered: the successor of an offloaded entry is offered at its first hit, because its hits so far were the kernel's.
 func TestHeirIsOffered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewStore(0)
@@ -161,7 +162,7 @@ func TestHeirIsOffered(t *testing.T) {
 				t.Fatal("not ripe")
 			}
 			if lend {
-				lending(sp, e)
+				offloadMinute(sp, e)
 			}
 			sp.Put(k, next)
 			if !next.ShouldOffer(s.Now()) {

@@ -141,7 +141,7 @@ func TestRestoreBounded(t *testing.T) {
 	}
 }
 
-// FuzzRestore reads anything. What it takes over must be answers, and within bounds.
+// FuzzRestore reads arbitrary bytes. Everything restored must be an answer, and within the limits.
 func FuzzRestore(f *testing.F) {
 	s := NewStore(0)
 	k, e := entry(f, "a.example.", 60)

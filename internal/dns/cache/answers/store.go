@@ -197,7 +197,7 @@ func (sp *Space) ID() uint64 { return sp.id }
 // Retain marks the space as in use until Release. A chain does so as long as it serves.
 func (sp *Space) Retain() { sp.users.Add(1) }
 
-// Release undoes one Retain. What the space holds stays: the next chain may be the same.
+// Release undoes one Retain. The entries stay, because the next chain may use the same space.
 func (sp *Space) Release() { sp.users.Add(-1) }
 
 // SetBounds changes the space's bounds and evicts what is beyond them.
@@ -263,7 +263,7 @@ func (sp *Space) put(e *Entry, proven bool) (evicted [classes]int) {
 	sh := sp.shard(e.hash)
 	sh.put(sp, e, proven)
 	sp.store.puts.Add(1)
-	// Where one came one goes, so that each shard's queues keep their measure.
+	// Evict from the shard that grew, so that the shards stay of one size.
 	for sp.over(e.class) && (sh.evict(sp, e.class, Instant(e.stored), false) || sp.evict(e.class)) {
 		evicted[e.class]++
 	}

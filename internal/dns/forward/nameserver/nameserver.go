@@ -1,5 +1,4 @@
-// Package nameserver parses and prints the address of an upstream DNS server. NodeConfig, the kube-dns ConfigMap and the directive ask of a
-// Corefile share it.
+// Package nameserver parses and prints the address of an upstream DNS server, for NodeConfig, the kube-dns ConfigMap and a Corefile.
 //
 // The same text means the same server everywhere. The package is pure: it resolves no name, reads no file and opens no socket.
 //

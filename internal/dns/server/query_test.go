@@ -18,7 +18,7 @@ import (
 // TestAskChain sends the agent's own query through the chain: an operator's Corefile answers, refuses, or is not there yet.
 func TestAskChain(t *testing.T) {
 	s := newServer(slog.New(slog.DiscardHandler))
-	if err := s.Ask(t.Context(), "cluster.local"); err == nil {
+	if err := s.Query(t.Context(), "cluster.local"); err == nil {
 		t.Error("a server that was not started answers")
 	}
 	cfg := server.Config{Connections: 1024, Config: corefile.Config{Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, Port: testutil.FreePort(t, "127.0.0.1"), Misses: 1024,
@@ -28,7 +28,7 @@ func TestAskChain(t *testing.T) {
 	}
 	defer s.Stop() //nolint:errcheck // at the end
 	for zone, want := range map[string]string{"cluster.local": "", "sick.example": "SERVFAIL", "elsewhere.example": "REFUSED"} {
-		err := s.Ask(t.Context(), zone)
+		err := s.Query(t.Context(), zone)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", zone, err, want)
 		}

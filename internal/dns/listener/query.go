@@ -17,10 +17,10 @@ import (
 	"github.com/neardns/neardns/internal/dns/responsewriter"
 )
 
-// Ask sends a query for a fresh name in zone through the chain, as if a client had sent it to one of the server's addresses. So the
+// Query sends a query for a fresh name in zone through the chain, as if a client had sent it to one of the server's addresses. So the
 // configuration of that zone answers, an operator's Corefile included. It returns nil after an answer, a denial included, and otherwise
 // what came instead, at the latest when ctx ends.
-func (s *Server) Ask(ctx context.Context, zone string) error {
+func (s *Server) Query(ctx context.Context, zone string) error {
 	s.mu.Lock()
 	c, cfg := s.chain, s.config
 	s.mu.Unlock()
