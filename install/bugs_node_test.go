@@ -141,7 +141,7 @@ func TestBug08FightWithAnExclusiveNetwork(t *testing.T) {
 		"the next try is in 2s")
 	testutil.Must(t, cilium.Close())
 	<-ended
-	// The network's mode is mended: the entry comes back by itself, and stays.
+	// The network's mode is set right: the entry comes back by itself, and stays.
 	n.eventuallyTypes(name, "cilium-cni", "neardns")
 	stop()
 	// Each of our writes but the first four is followed by a rest, as long as in TestPace, and Cilium answers each once.

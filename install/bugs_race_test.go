@@ -113,7 +113,7 @@ func (n *node) wantWhole() error {
 
 // kubeovn/kube-ovn#7035: truncated by a power cut. Here the installer is killed at each file event, of an installation, of the
 // conversion of a .conf, and of an uninstallation, while the owner writes as well: at every moment a runtime finds a whole list
-// and a whole binary, or none, and the next run mends what is left.
+// and a whole binary, or none, and the next run completes the rest.
 func TestBug10KilledAtAnyPoint(t *testing.T) {
 	testutil.RequireRoot(t) // starts programs
 	bin := built(t)

@@ -104,7 +104,7 @@ func TestWatchIsQuiet(t *testing.T) {
 	testutil.Must(t, n.owner("10-a.conflist", behind)) // whole: half a list would be worth a word
 	before := n.stat("10-a.conflist")
 	n.network("20-marker.conflist", "{")
-	testutil.Must(t, os.Remove(filepath.Join(n.bin, "neardns"))) // when this is mended, what came before has been seen
+	testutil.Must(t, os.Remove(filepath.Join(n.bin, "neardns"))) // when this is restored, what came before has been seen
 	eventuallySays(t, out, said+"wrote "+n.bin+"/neardns")
 	n.wantTypes("10-a.conflist", "flannel", "neardns", "mesh")
 	if n.read("10-a.conflist") != behind || !os.SameFile(before, n.stat("10-a.conflist")) {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attempt is what a process of its own is told: whose place to take, over which files.
+// attempt is the task of a process of its own: whose place to take, over which files.
 type attempt struct {
 	Container confined
 	Node      string // the folder that stands for the host's root

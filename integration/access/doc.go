@@ -1,4 +1,4 @@
-// Package access holds what each container of install/ may read and write of a node to what docs/reference/node-access.md says, by running
+// Package access holds what each container of install/ may read and write of a node to docs/reference/node-access.md, by running
 // as it: with the manifest's mounts over a node's files that the test made, its user and its capabilities, it tries to open every file that
 // it finds.
 //

@@ -176,7 +176,7 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// The check finds what became worse beside most servers, and nothing else.
+// The check finds what became worse than most servers, and nothing else.
 func TestWorse(t *testing.T) {
 	change := func(k cellKey, server string, by float64) *report {
 		r := sample()

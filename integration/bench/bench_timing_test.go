@@ -77,7 +77,7 @@ func TestTimingShortBench(t *testing.T) {
 		}
 	}
 	if slices.Contains(b.with, kernelOption) {
-		most := 0.0 // of one measurement: an agent that gets no CPU loses its leases, and what it has lent to the kernel, for some seconds
+		most := 0.0 // of one measurement: an agent that gets no CPU loses its leases, and its offloaded entries, for some seconds
 		for _, m := range measures {
 			if share := b.median(cellKey{"W8", m.key, "kernel"}, inKernel); share > most {
 				most = share

@@ -19,7 +19,7 @@ const kernelPart = "Hits in the kernel: the program's time"
 const (
 	kernelTime        = 1.0   // microseconds of a hit, at most
 	kernelGrowthLimit = 1.3   // times
-	kernelNames       = 4_000 // the agent lends the kernel 4,096 answers at most
+	kernelNames       = 4_000 // the agent offloads 4,096 answers at most
 )
 
 // kernelFolder gives a stand a BPF file system of its own, which outlives its agents as a node's does, and returns how a program is started

@@ -38,7 +38,7 @@ type report struct {
 	Servers   []version   `json:"servers"`
 	Questions []questions `json:"questions"`
 	Notes     []string    `json:"notes"`
-	Rows      []row       `json:"rows"`  // of the plugin: each beside what does the same work
+	Rows      []row       `json:"rows"`  // of the plugin: each next to what does the same work
 	Cells     []cell      `json:"cells"` // of the servers: each figure of each
 	// Latencies are the whole distributions behind some of the cells.
 	Latencies []latency `json:"latencies,omitempty"`

@@ -67,7 +67,7 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// A busy machine is told of.
+// A busy machine is reported.
 func TestRenderOfABusyMachine(t *testing.T) {
 	r := sample()
 	r.Cases[1].With.Late = 250 * time.Millisecond
@@ -163,7 +163,7 @@ func TestShort(t *testing.T) {
 // unlike reports what is not as neardns promises.
 func unlike(t *testing.T, results []result) (faults []string) {
 	t.Helper()
-	// With neardns only the agent's own queries are tracked; where some are lost it also asks whether it can ask.
+	// With neardns only the agent's own queries are tracked; where some are lost it also checks whether it can reach its upstreams.
 	for _, r := range results {
 		t.Logf("%s: without %+v, with %+v", r.Title, r.Without, r.With)
 		if n := r.Without.Lookups; n != 200 || r.Without.Entries < n/2 || r.With.Entries > n/5 {

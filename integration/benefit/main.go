@@ -1,4 +1,4 @@
-// Command benefit shows what a cache on the node is good for, as KEP-1024 asks of one: the same lookups from a pod with neardns
+// Command benefit shows what a cache on the node is good for, as KEP-1024 requires of one: the same lookups from a pod with neardns
 // and from a pod without it, side by side, under the race of parallel A and AAAA queries that the KEP names, and with UDP
 // packets lost on the way to kube-dns. It prints a table and a plot, and writes bin/benefit.md and bin/benefit.svg. It is what
 // `make benefit` runs.

@@ -80,7 +80,7 @@ func measure(t testutil.TB, o *options, progress io.Writer) []result {
 // names is how many a pod queries in turn.
 const names = 500
 
-// round asks every name once, so that the cache has it, as it has on a node that runs for a while, and then measures.
+// round queries every name once, so that the cache has it, as it has on a node that runs for a while, and then measures.
 func (s *stand) round(o *options, loss int) round {
 	plan := load.Plan{Duration: time.Second * names / time.Duration(o.rate), Streams: []load.Stream{{
 		Name: "lookups", Way: load.Pair, Server: s.clusterDNS(), Label: "name", Zone: "ttl-60.benefit.svc.cluster.local", Names: names, Rate: o.rate, Patience: patience,

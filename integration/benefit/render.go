@@ -20,7 +20,7 @@ type report struct {
 	Cases   []result
 }
 
-// busy is how late lookups may begin before the reader is told.
+// busy is how late lookups may begin before the page has a warning.
 const busy = 20 * time.Millisecond
 
 // conditions states in words what was measured.

@@ -7,7 +7,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// tracking is what the host's conntrack says of itself.
+// tracking has the counters of the host's conntrack.
 type tracking struct {
 	Entries int // for port 53, now
 	Lost    int // packets whose entry could not be inserted, and that were dropped for it, since the namespace was made
@@ -23,7 +23,7 @@ func (s *stand) tracking() tracking {
 
 var stat = regexp.MustCompile(`\b(insert_failed|clash_resolve)=(\d+)`)
 
-// parseStats sums up what `conntrack -S` says of each CPU.
+// parseStats sums up the counters of each CPU in `conntrack -S`.
 func parseStats(text string) (t tracking) {
 	for _, m := range stat.FindAllStringSubmatch(text, -1) {
 		n, _ := strconv.Atoi(m[2]) // matched as a number

@@ -69,7 +69,7 @@ func wantHandOver(t *testing.T, set *appsv1.DaemonSet) {
 	}
 }
 
-// Every NodeConfig is one that the agent takes, and liveness asks where it reports that the agent listens.
+// Every NodeConfig is one that the agent takes, and liveness requests where it reports that the agent listens.
 func TestNodeConfigs(t *testing.T) {
 	checked := 0
 	for _, name := range kustomizations(t) {

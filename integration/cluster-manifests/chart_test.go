@@ -279,7 +279,7 @@ func objects(t *testing.T, text string) map[string]any {
 	return out
 }
 
-// What a registry of one's own and a limited namespace ask for reaches each pod, and nothing else changes.
+// What a registry of one's own and a limited namespace need reaches each pod, and nothing else changes.
 func TestChartPods(t *testing.T) {
 	type values = map[string]any
 	enabled, digest := values{"enabled": true}, "sha256:"+strings.Repeat("ab", 32)

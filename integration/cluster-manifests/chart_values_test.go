@@ -275,7 +275,7 @@ func TestChartDocument(t *testing.T) {
 	for _, set := range all[*corev1.ConfigMap](decode(t, "docs/install-and-configure.md", out)) {
 		// The agent reads it, and each field is known.
 		show(t, set.Data["nodeconfig.yaml"])
-		// Next to the agent on the node's network, where the pod's probe asks.
+		// Next to the agent on the node's network, where the pod's probe connects.
 		if text := set.Data["nodeconfig.yaml"]; set.Name == "neardns-hosts" && (!strings.Contains(text, "registry/registry") || !strings.Contains(text, "127.0.0.1:9264")) {
 			t.Errorf("the hosts role's configuration:\n%s", text)
 		}

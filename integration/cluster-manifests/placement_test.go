@@ -33,7 +33,7 @@ func term(t *testing.T, pod *corev1.PodSpec) corev1.NodeSelectorRequirement {
 	return out
 }
 
-// The DaemonSet avoids nodes that the controller excludes, and for the rest asks of a node what the controller thinks that it asks. The
+// The DaemonSet avoids nodes that the controller excludes, and for the rest requires of a node what the controller takes it to require. The
 // cleaning pods are on the others.
 func TestPlacementOfPods(t *testing.T) {
 	base := the[*appsv1.DaemonSet](t, decode(t, "base", render(t, "base"))).Spec.Template.Spec

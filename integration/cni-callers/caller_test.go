@@ -40,7 +40,7 @@ func (n *node) mustTearDown(pods ...*pod) {
 	}
 }
 
-// What follows is asked of each caller.
+// What follows is tested for each caller.
 
 // A pod from before the installation is left as it is; later ones are steered.
 func (n *node) testPods(t *testing.T) {

@@ -54,7 +54,7 @@ func (c *crio) testValidated(t *testing.T) {
 	}
 }
 
-// CHECK is asked at each start of a pod (setUp) and again when CRI-O starts; it must see what is really missing, and must not
+// CHECK is called at each start of a pod (setUp) and again when CRI-O starts; it must see what is really missing, and must not
 // fail for an agent that is away.
 func (c *crio) testCheck(t *testing.T) {
 	n := c.node

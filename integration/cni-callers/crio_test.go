@@ -75,7 +75,7 @@ func (c *crio) setUp(p *pod, annotations map[string]string) error {
 	return c.status(p)
 }
 
-// status is what CRI-O asks after ADD and at its own start: CHECK, and then the result from the cache.
+// status is what CRI-O calls after ADD and at its own start: CHECK, and then the result from the cache.
 func (c *crio) status(p *pod) error {
 	list, rt, err := c.cached(p)
 	if err != nil {
@@ -140,7 +140,7 @@ func (c *crio) gc(living ...*pod) error {
 	return err
 }
 
-// ready is STATUS, which CRI-O asks every few seconds: an error makes the node not ready.
+// ready is STATUS, which CRI-O calls every few seconds: an error makes the node not ready.
 func (c *crio) ready() error {
 	list, err := c.network()
 	if err != nil {

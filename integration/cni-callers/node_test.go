@@ -160,7 +160,7 @@ func (n *node) killAgent() {
 	<-n.agent.Exited()
 }
 
-// step is one part of a caller's test, about one column of the table; "" where the table does not ask. What fails in it stops
+// step is one part of a caller's test, about one column of the table; "" where the table has no such column. What fails in it stops
 // it, and the next goes on with the same node.
 func (n *node) step(t *testing.T, column string, f func(t *testing.T)) {
 	t.Helper()
@@ -256,7 +256,7 @@ func (p *pod) ask(server netip.Addr, network, name string) (*testutil.Answer, er
 	}
 }
 
-// wantCached asks one name several times, in each family and over both protocols, until a cache answers: with one serial. An agent
+// wantCached queries one name several times, in each family and over both protocols, until a cache answers: with one serial. An agent
 // on a busy machine may have lost its lease for a while, and kube-dns answers then, as is right.
 func (p *pod) wantCached(name string) {
 	p.node.t.Helper()

@@ -2,7 +2,7 @@
 // for, with Record; the tool `make compat` takes the records of a run into the folder results and draws the tables from
 // there; a test of the documents compares the page with them. No cell is written by hand.
 //
-// What a table asks (its columns, the rows that it must have) stands in the folder tables. A cell whose test did not run since is
+// What a table needs (its columns, the rows that it must have) stands in the folder tables. A cell whose test did not run since is
 // "not run"; one where the product does not work is recorded by a test that shows just that, with the reason.
 //
 // The package never writes but into the folder that the variable NEARDNS_COMPAT names; without it a record is only checked.
@@ -36,11 +36,11 @@ type Cell struct {
 	Column string   `json:"column"`
 	// Limit is for a test that shows what does not work and what happens then: the reason, as a user reads it. Empty otherwise.
 	Limit string `json:"limit,omitempty"`
-	// Value is what a cell that passes says in place of "yes": what the test showed, with its figures.
+	// Value is what a cell that passes has in place of "yes": what the test showed, with its figures.
 	Value string `json:"value,omitempty"`
 }
 
-// record is what one test says of one cell.
+// record is the result of one test for one cell.
 type record struct {
 	Cell
 	Pass   bool   `json:"pass"`

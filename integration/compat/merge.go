@@ -42,7 +42,7 @@ func (r *Run) Read(from io.Reader) error {
 // Len is the number of records.
 func (r *Run) Len() int { return len(r.records) }
 
-// Results are the cells of one table that the run asked.
+// Results are the cells of one table that the run tested.
 func (r *Run) Results(t *Table) ([]Result, error) {
 	var out []Result
 	for _, one := range r.records {
@@ -75,7 +75,7 @@ func (r *Run) Results(t *Table) ([]Result, error) {
 	return out, nil
 }
 
-// Merge forms what is known of a table after a run: a cell that it asked replaces the one known, and a row whose description
+// Merge forms what is known of a table after a run: a cell that it tested replaces the one known, and a row whose description
 // changed, such as its version, loses what was known of the old one.
 func Merge(t *Table, known, ran []Result) []Result {
 	describes := map[string][]string{}
@@ -115,7 +115,7 @@ func (t *Table) place(row []string) int {
 	return i
 }
 
-// Compare says in what the known cells differ from a run: a cell that the run showed to be otherwise, and one that none of the
+// Compare reports where the known cells differ from a run: a cell that the run showed to be otherwise, and one that none of the
 // run's tests records any more, although their packages ran. Rows that the table neither names nor knows, such as another
 // kernel's, are no difference.
 func Compare(t *Table, known, ran []Result) []string {

@@ -8,7 +8,7 @@ import (
 )
 
 // Render draws a table in Markdown: "yes", or the tests' own words, where they passed, "no" with the reason below the table, "FAILS", "not
-// run", and "–" for what cannot be asked.
+// run", and "–" for what cannot be tested.
 func Render(t *Table, results []Result) string {
 	rows := t.rows(results)
 	var notes []string
@@ -131,7 +131,7 @@ func (t *Table) across(lines [][]string) [][]string {
 	return out
 }
 
-// ran says when and on which kernels the cells were asked.
+// ran returns when and on which kernels the cells were tested.
 func ran(results []Result) string {
 	if len(results) == 0 {
 		return "Nothing of it was run yet."

@@ -16,7 +16,7 @@ import (
 //go:embed tables
 var files embed.FS
 
-// Table is what a table asks. It is written by hand, as a file in the folder tables.
+// Table is the frame of a table. It is written by hand, as a file in the folder tables.
 type Table struct {
 	Name string `json:"-"`
 	// Page is the document that has the table; by default the constant of that name.
@@ -26,13 +26,13 @@ type Table struct {
 	Keys int      `json:"keys"`
 	// Rows are the keys of the rows that the table shows, run or not, in this order. Others follow as they were recorded.
 	Rows [][]string `json:"rows"`
-	// Columns are what is asked of each row.
+	// Columns are what is tested of each row.
 	Columns []string `json:"columns"`
-	// Across has the table drawn with the rows as columns, for one that asks much of few.
+	// Across has the table drawn with the rows as columns, for one with many columns and few rows.
 	Across bool `json:"across"`
 	// Tests has the tests of each row named in one column more.
 	Tests bool `json:"tests"`
-	// Never are cells that cannot be asked.
+	// Never are cells that cannot be tested.
 	Never []Never `json:"never"`
 }
 
@@ -114,10 +114,10 @@ func (t *Table) never(row, column string) string {
 	return ""
 }
 
-// key tells rows apart.
+// key identifies a row.
 func (t *Table) key(row []string) string { return strings.Join(row[:t.Keys], "\x00") }
 
-// Result is what the last run that asked showed of one cell.
+// Result is what the last run that tested it showed of one cell.
 type Result struct {
 	Row    []string `json:"row"`
 	Column string   `json:"column"`

@@ -17,7 +17,7 @@ import (
 // Outcome is what came of a test.
 type Outcome string
 
-// The outcomes. What a test ends in beside these (panicked, interrupted, timed out) is Failed.
+// The outcomes. What a test ends in besides these (panicked, interrupted, timed out) is Failed.
 const (
 	Passed  Outcome = "passed"
 	Skipped Outcome = "skipped" // by the test itself

@@ -192,7 +192,7 @@ func (r Result) draw() string {
 	return out.String()
 }
 
-// unpassed tells of each test that did not pass why, once for all columns that say the same.
+// unpassed lists why each test did not pass, once for all columns with the same reason.
 func (r Result) unpassed() []string {
 	var out []string
 	where := map[string][]string{}

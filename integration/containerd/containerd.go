@@ -40,7 +40,7 @@ func Find(bin, name string) (Release, error) {
 // Program is the path of one of its programs, or its name where the PATH leads to it.
 func (r Release) Program(name string) string { return filepath.Join(r.Dir, name) }
 
-// Version is what it says of itself; an error means that it is not here.
+// Version is the one that it prints; an error means that it is not here.
 func (r Release) Version(ctx context.Context) (string, error) {
 	out, err := exec.CommandContext(ctx, r.Program("containerd"), "--version").Output()
 	if err != nil {

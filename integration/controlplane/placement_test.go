@@ -274,7 +274,7 @@ func TestLater(t *testing.T) {
 		t.Errorf("%v run the cache", got)
 	}
 
-	// The only eligible node is deleted: those that left stay out, and say why; another eligible one mends it.
+	// The only eligible node is deleted: those that left stay out, with the reason; another eligible one ends that.
 	if err := c.Client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker000"}}); err != nil {
 		t.Fatal(err)
 	}

@@ -223,7 +223,7 @@ func wantOneReason(t *testing.T, what, out string, err error, want string) {
 		t.Errorf("%s was taken", what)
 	case !strings.Contains(out, want):
 		t.Errorf("%s is refused for another reason than %q: %s", what, want, out)
-	case strings.Count(out, "* spec") > 1: // what the API server says of rules that it could not check names no field
+	case strings.Count(out, "* spec") > 1: // the API server's message about rules that it could not check names no field
 		t.Errorf("%s has more than one reason: %s", what, out)
 	}
 }

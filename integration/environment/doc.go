@@ -1,5 +1,5 @@
 // Package environment owns black-box tests of what happens to a node's state while the agent runs: links, addresses, rules,
-// firewalls, ports, disks and events that other programs change, fill or lose. Each is repaired or named, pods asking
+// firewalls, ports, disks and events that other programs change, fill or lose. Each is repaired or named, pods querying
 // meanwhile; and `neardns-agent doctor` sees each while it lasts.
 //
 // It must never touch the machine's own namespaces, and imports no product code but pkg.

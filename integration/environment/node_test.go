@@ -120,7 +120,7 @@ func (n *node) awaitReady() {
 	})
 }
 
-// status is what `neardns-agent status --json` says, as far as the tests look at it.
+// status has the fields of `neardns-agent status --json` that the tests look at.
 type status struct {
 	Agent *struct {
 		Ready   bool              `json:"ready"`

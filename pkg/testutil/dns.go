@@ -17,7 +17,7 @@ import (
 )
 
 // whoName owns the TXT record in the additional section by which every answer of a DNSServer reports who gave it, as which
-// question of that server's (the serial: a cached answer has an old one), and for which client. Caches keep it.
+// query of that server's (the serial: a cached answer has an old one), and for which client. Caches keep it.
 const whoName = "who.invalid."
 
 // DNSConfig describes a scripted DNS server. The zero value of each field but Name and Listen is sensible.

@@ -137,7 +137,7 @@ func Main(in io.Reader, out io.Writer) error {
 	return json.NewEncoder(out).Encode(r)
 }
 
-// Run asks. It holds one thread to itself, and returns when each query is answered or lost.
+// Run sends the queries. It holds one thread to itself, and returns when each query is answered or lost.
 func (l Load) Run() (*Result, error) {
 	w := workload.Memory(l.Names)
 	if l.Workload != w.Name {

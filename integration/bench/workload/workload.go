@@ -69,7 +69,7 @@ const (
 	services = 20
 	zone     = "bench.svc.cluster.local"
 	outside  = "outside.example.net"
-	payload  = 1232 // what Go's resolver announces (net/dnsclient_unix.go), and DNS Flag Day 2020 asks for
+	payload  = 1232 // what Go's resolver announces (net/dnsclient_unix.go), and DNS Flag Day 2020 recommends
 	long     = 1 << 15
 	variants = 16 // of the case of one name, in W6
 	outsides = 10_000
@@ -211,7 +211,7 @@ func (m *maker) mixed(name string) string {
 	return string(out)
 }
 
-// zipf draws numbers below n, the k-th as often as 1/(k+1) says. The standard library's has exponents above 1 only.
+// zipf draws numbers below n, the k-th in proportion to 1/(k+1). The standard library's has exponents above 1 only.
 func zipf(r *rand.Rand, n int) func() int {
 	sums := make([]float64, n)
 	sum := 0.0

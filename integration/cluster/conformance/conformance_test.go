@@ -41,7 +41,7 @@ func TestImages(t *testing.T) {
 	if d := cmp.Diff(names, made); d != "" {
 		t.Error(d)
 	}
-	// The tests' own words: the path of a server beside agnhost, and agnhost's at the root.
+	// The tests' own words: the path of a server next to agnhost, and agnhost's at the root.
 	agnhost := got[slices.IndexFunc(got, func(i image.Image) bool { return strings.Contains(i.Name, "agnhost") })]
 	if agnhost.Files["agnhost"] == "" || agnhost.Files["coredns"] == "" || agnhost.Base != base || agnhost.Entrypoint[0] != "/agnhost" {
 		t.Errorf("agnhost's image is %+v", agnhost)

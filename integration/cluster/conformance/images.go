@@ -39,7 +39,7 @@ func root(ctx context.Context, bin string) (string, error) {
 	return archive, os.Rename(archive+".new", archive)
 }
 
-// images are those that the suite's DNS tests ask for, by the names that it asks by.
+// images are those that the suite's DNS tests need, by the names that it uses.
 func images(ctx context.Context, n *node.Node, base string) ([]image.Image, error) {
 	out, err := exec.CommandContext(ctx, filepath.Join(n.Kubernetes, "e2e.test"), "-list-images").Output()
 	if err != nil {
@@ -50,7 +50,7 @@ func images(ctx context.Context, n *node.Node, base string) ([]image.Image, erro
 
 // called makes an image for each name.
 func called(names []string, n *node.Node, base string) ([]image.Image, error) {
-	// CoreDNS lies beside agnhost, too, as the server that tests put in the place of the cluster's.
+	// CoreDNS lies next to agnhost, too, as the server that tests put in the place of the cluster's.
 	server := filepath.Join(n.Bin, "tools/coredns")
 	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	var out []image.Image

@@ -158,7 +158,7 @@ func (s *suite) awaitAnsweredBy(want who, p pod) {
 	})
 }
 
-// content is what an answer says, without what may differ between two: order and TTL.
+// content is an answer without what may differ between two: order and TTL.
 func content(r *dns.Msg) string {
 	lines := []string{dns.RcodeToString[r.Rcode]}
 	for _, rr := range append(slices.Clone(r.Answer), r.Ns...) {

@@ -12,7 +12,7 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// What a cluster's names are, steered pods are told as kube-dns tells them: each answer is compared with the one that a pod gets
+// Steered pods get the same answers for a cluster's names as from kube-dns: each answer is compared with the one that a pod gets
 // that is not steered, over both protocols and families.
 func (s *suite) testNames() {
 	one := s.before[0]
@@ -67,7 +67,7 @@ func reverse(s *suite, a netip.Addr) string {
 	return name
 }
 
-// Every dnsPolicy: what the pod reads is Kubernetes' own, steered is who asks the cluster DNS addresses, and all have answers.
+// Every dnsPolicy: what the pod reads is Kubernetes' own, pods that query the cluster DNS addresses are steered, and all have answers.
 func (s *suite) testPolicies() {
 	cluster := []string{node.KubeDNS()[0].String(), node.KubeDNS()[1].String()}
 	outside := []string{node.Outside()[0].String(), node.Outside()[1].String()}

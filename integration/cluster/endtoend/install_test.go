@@ -14,7 +14,7 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// workload is what runs on the node: the pods that the load comes from, and Services of every kind to ask for.
+// workload is what runs on the node: the pods that the load comes from, and Services of every kind to look up.
 const workload = `
 apiVersion: apps/v1
 kind: Deployment
@@ -219,7 +219,7 @@ func (s *suite) stat(name string) string {
 	return fmt.Sprintf("%+v", info.Sys())
 }
 
-// Uninstalled under load, as README says: no one notices, and the node is to the last byte what it was.
+// Uninstalled under load, as in README: no query is lost, and the node is to the last byte what it was.
 func (s *suite) testUninstall(was map[string]string) {
 	s.uninstalled(s.Own(), s.Proxy, was)
 }

@@ -11,7 +11,7 @@ import (
 func (s *suite) testIntercept() {
 	const overlay = "second-kube-dns"
 	s.kubectl("apply", "-k", s.Bin+"/../install/overlays/"+overlay)
-	s.kubectl("-n", "kube-system", "rollout", "restart", "daemonset/neardns") // its Service is told to new pods
+	s.kubectl("-n", "kube-system", "rollout", "restart", "daemonset/neardns") // new pods get its Service
 	s.must(s.AwaitProduct(s.t.Context()))
 	s.testUnsteered(overlay)
 }

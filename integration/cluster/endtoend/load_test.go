@@ -61,7 +61,7 @@ func (y *tally) add(p pod, books []*load.Book) {
 	}
 }
 
-// underLoad does something while pods query, and reports what became of their queries. They ask in segments, until it is done.
+// underLoad does something while pods query, and reports what became of their queries. They query in segments, until it is done.
 func (s *suite) underLoad(pods []pod, act func()) *tally {
 	s.t.Helper()
 	y := &tally{reasons: map[string]int{}}

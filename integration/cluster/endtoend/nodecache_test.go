@@ -129,7 +129,7 @@ func (s *suite) testNodeCache() {
 	}
 }
 
-// cleanNodeCache takes the switch away, by a container as docs/move-from-nodelocal.md says.
+// cleanNodeCache takes the switch away, by a container as in docs/move-from-nodelocal.md.
 func (s *suite) cleanNodeCache() {
 	s.t.Helper()
 	s.apply(`

@@ -36,7 +36,7 @@ type suite struct {
 	t      *testing.T // of the step that runs
 	row    []string   // of docs/reference/compatibility.md's table
 	before []pod      // made before anything was installed
-	loaded []pod      // that ask under load
+	loaded []pod      // that query under load
 }
 
 // TestCluster is every step in every kind of cluster.

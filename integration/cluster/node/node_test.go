@@ -34,7 +34,7 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// The kubelet gets a bound of its pause only where a test asks for one.
+// The kubelet gets a bound of its pause only where a test sets one.
 func TestBackOff(t *testing.T) {
 	for want, o := range map[string]Options{"1s": {BackOff: time.Second}, "": {}} {
 		var v struct {

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	framework.RegisterCommonFlags(flag.CommandLine)
 	framework.RegisterClusterFlags(flag.CommandLine)
 	flag.Parse()
-	if framework.TestContext.ListImages { // those that the DNS tests ask for
+	if framework.TestContext.ListImages { // those that the DNS tests need
 		for _, id := range []image.ImageID{image.Agnhost, image.BusyBox, image.GlibcDnsTesting, image.Pause} {
 			fmt.Println(image.GetE2EImage(id))
 		}
