@@ -236,9 +236,8 @@ func TestSeedExamples(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
-			r := newRule(c.placement)
 			for i := range nodes {
-				if n := &nodes[i]; possible(n) && r.matches(n) && len(r.untolerated(n)) == 0 {
+				if Eligible(c.placement, &nodes[i]) {
 					got = append(got, nodes[i].Name)
 				}
 			}

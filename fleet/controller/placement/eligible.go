@@ -117,6 +117,13 @@ func (r rule) wants(n *Node) bool {
 	return len(taints) == 0 || !n.excluded() && !slices.ContainsFunc(taints, func(t corev1.Taint) bool { return !down(t) })
 }
 
+// Eligible reports whether a DaemonSet with install/base's pods, restricted to the placement, would start a pod on the node. The result
+// is the DaemonSet controller's, whatever runs on the node now. A nil placement selects every node.
+func Eligible(p *v1alpha1.NodePlacement, n *Node) bool {
+	r := newRule(p)
+	return possible(n) && r.matches(n) && len(r.untolerated(n)) == 0
+}
+
 // possible reports whether a cache can run on the node at all.
 func possible(n *Node) bool {
 	ok, err := base.Match(n.object())
