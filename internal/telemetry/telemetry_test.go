@@ -67,7 +67,7 @@ func everything() *Metrics {
 		return Watch{OK: true, Fighting: false, Repairs: 2, Restored: 1, Looked: time.Unix(1793275260, 0)}, true
 	})
 	m.CollectKernelHits(func() (KernelHits, bool) {
-		return KernelHits{OK: true, Pods: 2, Refused: 1, Lent: 9, Series: []KernelSeries{{"A", "NOERROR", 40}},
+		return KernelHits{OK: true, Pods: 2, Refused: 1, Entries: 9, Series: []KernelSeries{{"A", "NOERROR", 40}},
 			Copies: map[string]uint64{"first": 5, "fetched": 4, "pending": 3, "dropped": 0, "limited": 1, "full": 2}}, true
 	})
 	return m
@@ -157,13 +157,13 @@ func TestMetrics(t *testing.T) {
 # HELP neardns_cache_snapshot_timestamp_seconds When the cache's snapshot was last known to hold what the cache holds; at first, when the agent began to keep it.
 # TYPE neardns_cache_snapshot_timestamp_seconds gauge
 neardns_cache_snapshot_timestamp_seconds 1.7932752005e+09
-# HELP neardns_can_ask Whether a question of the agent's own for the cluster's names was answered last time (1), or not, or none was asked yet (0).
+# HELP neardns_can_ask Whether the agent's own last query for the cluster's names was answered (1), or not, or none was sent yet (0).
 # TYPE neardns_can_ask gauge
 neardns_can_ask 1
 # HELP neardns_config_ok Whether the agent serves by the configuration as it is now (1), or refused it and serves by the one before (0).
 # TYPE neardns_config_ok gauge
 neardns_config_ok 0
-# HELP neardns_conflist_fighting Whether another program keeps taking the conflist entry out, so that the watch rests between its tries (1).
+# HELP neardns_conflist_fighting Whether another program keeps removing the conflist entry, so that repairs are less frequent (1).
 # TYPE neardns_conflist_fighting gauge
 neardns_conflist_fighting 0
 # HELP neardns_conflist_looked_timestamp_seconds When the watch last looked at the network's configuration.
@@ -175,17 +175,17 @@ neardns_conflist_ok 1
 # HELP neardns_conflist_repairs_total How often the watch had to put an unchanged conflist entry back since it began.
 # TYPE neardns_conflist_repairs_total counter
 neardns_conflist_repairs_total 2
-# HELP neardns_fallback_proven Whether the way back to kube-dns was proven for a cluster DNS address (1); if not (0), new pods are left alone.
+# HELP neardns_fallback_proven Whether the fallback to kube-dns is verified for a cluster DNS address (1); if not (0), no new pod is steered.
 # TYPE neardns_fallback_proven gauge
 neardns_fallback_proven{cluster_dns="10.96.0.10"} 1
 neardns_fallback_proven{cluster_dns="fd00:10:96::a"} 0
-# HELP neardns_handovers_total Hand-overs of the node from one agent to the next: taken by this one, given by it, refused by it, or failed.
+# HELP neardns_handovers_total Handovers of the node from one agent to the next: taken by this one, given by it, refused by it, or failed.
 # TYPE neardns_handovers_total counter
 neardns_handovers_total{result="failed"} 0
 neardns_handovers_total{result="given"} 1
 neardns_handovers_total{result="refused"} 0
 neardns_handovers_total{result="taken"} 0
-# HELP neardns_kernel_copies_total Questions that the kernel let pass for want of an answer, by what became of the copy for this agent.
+# HELP neardns_kernel_copies_total Queries that the kernel passed on because it had no answer, by what became of the copy for this agent.
 # TYPE neardns_kernel_copies_total counter
 neardns_kernel_copies_total{result="dropped"} 0
 neardns_kernel_copies_total{result="fetched"} 4
@@ -196,7 +196,7 @@ neardns_kernel_copies_total{result="pending"} 3
 # HELP neardns_kernel_entries Answers that the kernel has.
 # TYPE neardns_kernel_entries gauge
 neardns_kernel_entries 9
-# HELP neardns_kernel_hits_total Questions that the kernel answered, which coredns_* do not count.
+# HELP neardns_kernel_hits_total Queries that the kernel answered, which coredns_* do not count.
 # TYPE neardns_kernel_hits_total counter
 neardns_kernel_hits_total{rcode="NOERROR",type="A"} 40
 # HELP neardns_kernel_ok Whether hits are answered in the kernel where that is wanted; else the agent answers them.
@@ -214,7 +214,7 @@ neardns_lease_changes_total{address="fd00:90de:d95::b",protocol="tcp"} 1
 # TYPE neardns_lease_held gauge
 neardns_lease_held{address="169.254.20.11",protocol="udp"} 0
 neardns_lease_held{address="fd00:90de:d95::b",protocol="tcp"} 1
-# HELP neardns_lease_lost_total Leases that were held and lost to failing probes, by what the last probe met.
+# HELP neardns_lease_lost_total Leases that were lost because probes failed, by the failure of the last probe.
 # TYPE neardns_lease_lost_total counter
 neardns_lease_lost_total{reason="network"} 0
 neardns_lease_lost_total{reason="other"} 1
@@ -230,7 +230,7 @@ neardns_pods{state="gone"} 0
 neardns_pods{state="left-alone"} 1
 neardns_pods{state="pending"} 0
 neardns_pods{state="steered"} 3
-# HELP neardns_probes_total Questions of the prober, by what came of them.
+# HELP neardns_probes_total Probes, by result.
 # TYPE neardns_probes_total counter
 neardns_probes_total{result="canceled"} 0
 neardns_probes_total{result="network"} 0
@@ -244,18 +244,18 @@ neardns_probes_total{result="wrong-answer"} 0
 # TYPE neardns_reloads_total counter
 neardns_reloads_total{result="refused"} 1
 neardns_reloads_total{result="taken"} 1
-# HELP neardns_repairs_total Things on the node that were not as they should be and were mended, by kind.
+# HELP neardns_repairs_total Repairs of things on the node that were not as they should be, by kind.
 # TYPE neardns_repairs_total counter
 neardns_repairs_total{kind="firewall"} 0
 neardns_repairs_total{kind="link"} 0
 neardns_repairs_total{kind="other"} 1
 neardns_repairs_total{kind="prober"} 0
 neardns_repairs_total{kind="rules"} 1
-# HELP neardns_switch_packets_total Questions that passed the switch, by way: packets over UDP, connections over TCP. Fallback has the agent's own proofs of that way in it, a few a minute.
+# HELP neardns_switch_packets_total Queries that passed the switch, by way: packets over UDP, connections over TCP. The way fallback includes the agent's own fallback checks, a few a minute.
 # TYPE neardns_switch_packets_total counter
 neardns_switch_packets_total{protocol="tcp",way="fallback"} 2
 neardns_switch_packets_total{protocol="udp",way="delivered"} 7
-# HELP neardns_switch_restored_total How often the watch found the host's rules gone with no agent that mends them, and put them back, since it began.
+# HELP neardns_switch_restored_total How often the watch restored the host's rules because no agent did, since it began.
 # TYPE neardns_switch_restored_total counter
 neardns_switch_restored_total 1
 `

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/neardns/neardns/internal/telemetry/scrape"
 )
 
 const namespace = "neardns"
@@ -41,27 +43,20 @@ func (h *Hosts) Collectors() []prometheus.Collector {
 	out := []prometheus.Collector{h.counts.queries, h.counts.writes, h.counts.repairs,
 		gauge("hosts_file_ok", "Whether the hosts file could be read and written at the last try (1), or not (0).", nil, func() float64 {
 			s := h.State()
-			return number(s.Fault == "" && !s.Looked.IsZero())
+			return scrape.Bool(s.Fault == "" && !s.Looked.IsZero())
 		}),
 		gauge("hosts_fighting", "Whether another program keeps removing our lines, so that repairs are less frequent (1).", nil,
-			func() float64 { return number(h.State().Fighting) })}
+			func() float64 { return scrape.Bool(h.State().Fighting) })}
 	for _, standing := range []Standing{Missing, Foreign, Stale, Current} {
 		out = append(out, gauge("hosts_services", "Services of hosts.services, by their state in the hosts file: current; stale (kube-dns has "+
 			"not answered for five minutes); missing (no line, as there is no such Service, or none was answered yet); foreign (a line that is "+
 			"not ours has one of the names).", prometheus.Labels{"state": string(standing)}, func() (n float64) {
 			s := h.State()
 			for _, service := range s.Services {
-				n += number(StandingOf(service, s.Since, time.Now()) == standing)
+				n += scrape.Bool(StandingOf(service, s.Since, time.Now()) == standing)
 			}
 			return n
 		}))
 	}
 	return out
-}
-
-func number(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
 }

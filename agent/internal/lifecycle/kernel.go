@@ -380,7 +380,7 @@ func (k *kernel) series() (_ telemetry.KernelHits, ok bool) {
 	if k.conf().KernelHits.Mode == config.KernelHitsOff {
 		return telemetry.KernelHits{}, false
 	}
-	out := telemetry.KernelHits{OK: k.level != nil, Auto: automatic(k.conf()), Lent: k.offloader.State().Items, Series: k.hits()}
+	out := telemetry.KernelHits{OK: k.level != nil, Auto: automatic(k.conf()), Entries: k.offloader.State().Items, Series: k.hits()}
 	if k.keeper != nil {
 		at := k.keeper.State()
 		out.Pods, out.Refused = at.Pods, len(at.Refused)

@@ -141,7 +141,7 @@ func (a *agent) beginSteered(ctx context.Context, o *opened, s *ownership) (arra
 		o.closers = append(o.closers, notes)
 		o.registry.Release = o.lease.Release
 		seen := evidence.New(a.log, notes, o.lease, o.registry)
-		o.metrics.Collect(seen.Collector())
+		o.metrics.Collect(seen.Collectors()...)
 		parts.Evidence = seen
 	}
 	if a.role.recorder != nil {

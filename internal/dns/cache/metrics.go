@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/neardns/neardns/internal/dns/cache/answers"
+	"github.com/neardns/neardns/internal/telemetry/scrape"
 )
 
 // Metrics are CoreDNS's own of its cache, by name and label, and two for the store's bytes. One is enough for a process.
@@ -20,7 +21,7 @@ type Metrics struct {
 
 	requests, misses, prefetches, drops, stale *prometheus.CounterVec
 	hits, evictions                            *prometheus.CounterVec
-	entries, bytes, limit                      *prometheus.Desc
+	entries, bytes, limit                      scrape.Metric
 	err                                        error
 
 	mu     sync.Mutex // guards the field below
@@ -58,10 +59,11 @@ func NewMetrics(store *answers.Store, reg prometheus.Registerer) *Metrics {
 	m.drops = counter("drops_total", "The number responses that are not cached, because the reply is malformed.", where)
 	m.stale = counter("served_stale_total", "The number of requests served from stale cache entries.", where)
 	m.evictions = counter("evictions_total", "The count of cache evictions.", class)
-	m.entries = prometheus.NewDesc("coredns_cache_entries", "The number of elements in the cache.", class, nil)
-	m.bytes = prometheus.NewDesc("neardns_cache_bytes", "Memory that the cache takes, its bookkeeping for each entry included.", nil, nil)
-	m.limit = prometheus.NewDesc("neardns_cache_limit_bytes", "Memory that the cache may take.", nil, nil)
-	err := reg.Register(m)
+	var set scrape.Set
+	m.entries = set.Gauge("coredns_cache_entries", "The number of elements in the cache.", class...)
+	m.bytes = set.Gauge("neardns_cache_bytes", "Memory that the cache takes, its bookkeeping for each entry included.")
+	m.limit = set.Gauge("neardns_cache_limit_bytes", "Memory that the cache may take.")
+	err := reg.Register(set.Read(m.collect))
 	if there := (prometheus.AlreadyRegisteredError{}); errors.As(err, &there) {
 		err = nil // another server's in this process (tests); its entries are its own
 	}
@@ -69,15 +71,7 @@ func NewMetrics(store *answers.Store, reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// Describe implements prometheus.Collector.
-func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
-	to <- m.entries
-	to <- m.bytes
-	to <- m.limit
-}
-
-// Collect implements prometheus.Collector.
-func (m *Metrics) Collect(to chan<- prometheus.Metric) {
+func (m *Metrics) collect(to chan<- prometheus.Metric) {
 	m.mu.Lock()
 	serves := slices.Clone(m.serves)
 	m.mu.Unlock()
@@ -92,13 +86,13 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 			}
 			for class, name := range classNames {
 				labels[1] = name
-				to <- prometheus.MustNewConstMetric(m.entries, prometheus.GaugeValue, float64(c.space.Len(answers.Class(class))), labels...)
+				m.entries.Send(to, float64(c.space.Len(answers.Class(class))), labels...)
 			}
 		}
 	}
 	now, limit := m.store.Bytes()
-	to <- prometheus.MustNewConstMetric(m.bytes, prometheus.GaugeValue, float64(now))
-	to <- prometheus.MustNewConstMetric(m.limit, prometheus.GaugeValue, float64(limit))
+	m.bytes.Send(to, float64(now))
+	m.limit.Send(to, float64(limit))
 }
 
 func (m *Metrics) add(c *Cache) {

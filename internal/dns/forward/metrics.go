@@ -2,6 +2,7 @@ package forward
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -10,6 +11,8 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/pkg/rcode"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/neardns/neardns/internal/telemetry/scrape"
 )
 
 // counts are a server's counters.
@@ -71,82 +74,56 @@ func proxyDurations() *prometheus.HistogramVec {
 	return nil
 }
 
-// collector reads the servers' counters at each scrape.
-type collector struct {
-	servers                                                            *Servers
-	requests, healthy, changes, probes, opened, hedged, shed, resorted *prometheus.Desc
-	loops                                                              *prometheus.Desc
-}
-
 // Collector exports the servers' counters. The label server has the servers' names from the configuration.
 func (ss *Servers) Collector() prometheus.Collector {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("neardns_upstream_"+name, help, labels, nil)
-	}
-	return &collector{
-		servers:  ss,
-		requests: desc("requests_total", "Queries to an upstream, by result; answered is a good answer, including a denial.", "server", "result"),
-		healthy:  desc("healthy", "Whether an upstream is tried in its turn (1), or last because it failed clients' queries (0).", "server"),
-		changes:  desc("health_changes_total", "How often an upstream began to fail or answered again.", "server"),
-		probes:   desc("probes_total", "Queries that check whether a failing upstream answers again.", "server"),
-		opened:   desc("connections_opened_total", "Connections and sockets opened to an upstream.", "server", "protocol"),
-		hedged:   desc("hedges_total", "Queries sent a second time while the first had no answer yet."),
-		shed: desc("shed_total", "Queries that were not forwarded, because every upstream was dead and their client had its share "+
-			"of the queries that probe them."),
-		resorted: desc("last_resort_total", "Queries answered by the cluster DNS address because the upstreams before it failed.", "zone"),
-		loops:    desc("loop", "Whether an upstream leads back to this node (1) and is not used for the zone.", "server", "zone"),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.requests, c.healthy, c.changes, c.probes, c.opened, c.hedged, c.shed, c.resorted, c.loops} {
-		ch <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
-	}
-	gauge := func(d *prometheus.Desc, on bool, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(index(on)), labels...)
-	}
-	c.servers.mu.Lock()
-	servers := make([]*server, 0, len(c.servers.byName))
-	for _, s := range c.servers.byName {
-		servers = append(servers, s)
-	}
-	blocks := slices.Clone(c.servers.blocks)
-	c.servers.mu.Unlock()
-	for _, s := range servers {
-		for r := range reasons {
-			counter(c.requests, s.counts.results[r].Load(), s.name, r.label())
+	const prefix = "neardns_upstream_"
+	var set scrape.Set
+	requests := set.Counter(prefix+"requests_total", "Queries to an upstream, by result; answered is a good answer, including a denial.",
+		"server", "result")
+	healthy := set.Gauge(prefix+"healthy", "Whether an upstream is tried in its turn (1), or last because it failed clients' queries (0).",
+		"server")
+	changes := set.Counter(prefix+"health_changes_total", "How often an upstream began to fail or answered again.", "server")
+	probes := set.Counter(prefix+"probes_total", "Queries that check whether a failing upstream answers again.", "server")
+	opened := set.Counter(prefix+"connections_opened_total", "Connections and sockets opened to an upstream.", "server", "protocol")
+	hedged := set.Counter(prefix+"hedges_total", "Queries sent a second time while the first had no answer yet.")
+	shed := set.Counter(prefix+"shed_total",
+		"Queries that were not forwarded, because every upstream was dead and their client had its share of the queries that probe them.")
+	resorted := set.Counter(prefix+"last_resort_total",
+		"Queries answered by the cluster DNS address because the upstreams before it failed.", "zone")
+	loops := set.Gauge(prefix+"loop", "Whether an upstream leads back to this node (1) and is not used for the zone.", "server", "zone")
+	return set.Read(func(to chan<- prometheus.Metric) {
+		ss.mu.Lock()
+		servers := slices.Collect(maps.Values(ss.byName))
+		blocks := slices.Clone(ss.blocks)
+		ss.mu.Unlock()
+		for _, s := range servers {
+			for r := range reasons {
+				requests.Send(to, float64(s.counts.results[r].Load()), s.name, r.label())
+			}
+			healthy.Send(to, scrape.Bool(!s.health.failing.Load()), s.name)
+			changes.Send(to, float64(s.health.changes.Load()), s.name)
+			probes.Send(to, float64(s.counts.probes.Load()), s.name)
+			opened.Send(to, float64(s.counts.opened[0].Load()), s.name, "udp")
+			opened.Send(to, float64(s.counts.opened[1].Load()), s.name, "tcp")
 		}
-		gauge(c.healthy, !s.health.failing.Load(), s.name)
-		counter(c.changes, s.health.changes.Load(), s.name)
-		counter(c.probes, s.counts.probes.Load(), s.name)
-		counter(c.opened, s.counts.opened[0].Load(), s.name, "udp")
-		counter(c.opened, s.counts.opened[1].Load(), s.name, "tcp")
-	}
-	counter(c.hedged, uint64(c.servers.hedges.granted.Load()))
-	counter(c.shed, c.servers.shed.Load())
-	resorted, loops := map[string]uint64{}, map[[2]string]bool{}
-	for _, a := range blocks {
-		zone := a.zones[0]
-		if a.first < len(a.list) {
-			resorted[zone] += a.resorted.Load()
+		hedged.Send(to, float64(ss.hedges.granted.Load()))
+		shed.Send(to, float64(ss.shed.Load()))
+		byZone, looped := map[string]uint64{}, map[[2]string]bool{}
+		for _, b := range blocks {
+			zone := b.zones[0]
+			if b.first < len(b.list) {
+				byZone[zone] += b.resorted.Load()
+			}
+			for i, s := range b.list {
+				key := [2]string{s.name, zone}
+				looped[key] = looped[key] || b.loops[i].Load()
+			}
 		}
-		for i, s := range a.list {
-			key := [2]string{s.name, zone}
-			loops[key] = loops[key] || a.loops[i].Load()
+		for zone, n := range byZone {
+			resorted.Send(to, float64(n), zone)
 		}
-	}
-	for zone, n := range resorted {
-		counter(c.resorted, n, zone)
-	}
-	for key, on := range loops {
-		gauge(c.loops, on, key[0], key[1])
-	}
+		for key, on := range looped {
+			loops.Send(to, scrape.Bool(on), key[0], key[1])
+		}
+	})
 }

@@ -4,6 +4,8 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/neardns/neardns/internal/telemetry/scrape"
 )
 
 // result is the outcome of a query that may have been the first of a walk.
@@ -28,22 +30,14 @@ func (m *Metrics) count(r result) { m.counts[r].Add(1) }
 
 // Collector exports the counts. It reads them at each scrape.
 func (m *Metrics) Collector() prometheus.Collector {
-	return &collector{metrics: m, desc: prometheus.NewDesc("neardns_search_completions_total",
+	var s scrape.Set
+	completions := s.Counter("neardns_search_completions_total",
 		"Queries of pods with search completion that end in the first domain of their search list, by result: completed (answered with "+
 			"what the walk would have found), first (the name exists there), absent (no name of the walk exists), left (resolvers differ in "+
-			"what they do, or something failed: the pod walks by itself), later (part of a walk that was left to the pod).",
-		[]string{"result"}, nil)}
-}
-
-type collector struct {
-	metrics *Metrics
-	desc    *prometheus.Desc
-}
-
-func (c *collector) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
-
-func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	for r, name := range resultNames {
-		ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(c.metrics.counts[r].Load()), name)
-	}
+			"what they do, or something failed: the pod walks by itself), later (part of a walk that was left to the pod).", "result")
+	return s.Read(func(to chan<- prometheus.Metric) {
+		for r, name := range resultNames {
+			completions.Send(to, float64(m.counts[r].Load()), name)
+		}
+	})
 }

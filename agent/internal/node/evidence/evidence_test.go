@@ -268,11 +268,11 @@ func TestEvidenceWithoutASwitch(t *testing.T) {
 	})
 }
 
-// gauges are the clients passed by as they are scraped, by family and protocol. What is scraped is well formed.
+// gauges scrapes the bypassed clients, by family and protocol, and checks that the scrape is well formed.
 func gauges(t *testing.T, e *Evidence) map[string]float64 {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(e.Collector())
+	registry.MustRegister(e.Collectors()...)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

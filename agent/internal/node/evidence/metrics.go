@@ -12,7 +12,7 @@ const namespace = "neardns"
 
 // counts are the metrics. The status names the pods: a label for each would be unbounded.
 type counts struct {
-	all     prometheus.Collector
+	all     []prometheus.Collector
 	clients map[family]prometheus.Gauge
 
 	begun, prolonged, ended prometheus.Counter
@@ -29,7 +29,7 @@ func newCounts() *counts {
 		[]string{"family", "protocol"})
 	events := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "bypass_events_total",
 		Help: "Clients that were bypassed, whose trial failed, and that the agent serves again."}, []string{"event"})
-	c := &counts{all: joined{clients, events}, clients: map[family]prometheus.Gauge{},
+	c := &counts{all: []prometheus.Collector{clients, events}, clients: map[family]prometheus.Gauge{},
 		begun: events.WithLabelValues("begun"), prolonged: events.WithLabelValues("prolonged"), ended: events.WithLabelValues("ended")}
 	for _, name := range []string{"ipv4", "ipv6"} {
 		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
@@ -53,20 +53,5 @@ func (c *counts) set(held iter.Seq[steer.Client]) {
 	}
 }
 
-// Collector returns the metrics.
-func (e *Evidence) Collector() prometheus.Collector { return e.counts.all }
-
-// joined is several collectors as one.
-type joined []prometheus.Collector
-
-func (j joined) Describe(ch chan<- *prometheus.Desc) {
-	for _, c := range j {
-		c.Describe(ch)
-	}
-}
-
-func (j joined) Collect(ch chan<- prometheus.Metric) {
-	for _, c := range j {
-		c.Collect(ch)
-	}
-}
+// Collectors returns the metrics.
+func (e *Evidence) Collectors() []prometheus.Collector { return e.counts.all }
