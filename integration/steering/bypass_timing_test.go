@@ -4,9 +4,11 @@ package steering
 
 import (
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/neardns/neardns/pkg/steer"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -50,32 +52,48 @@ func TestTimingBypassedPodsComeBack(t *testing.T) {
 }
 
 // TestTimingEgressPolicy counts the queries that a pod loses when a policy comes that lets it reach only kube-dns: two at each address and
-// protocol, within the time that the pod's own table trusts the path (2 s), so that the switch sees them.
+// protocol, within the time that the pod's own table trusts the path (2 s), so that the switch sees them. It loses no more when the agent is
+// stopped for longer than the kernel waits between two of a client's own queries as trials. Others lose none.
 //
-// State: TestEgressPolicy (here).
+// State: TestEgressPolicy (here). Bound: TestEvidenceOverAPause (agent/internal/node/evidence).
 func TestTimingEgressPolicy(t *testing.T) {
 	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.IPTables})
 	p := n.addPod(nil)
 	n.startAgent()
+	var others atomic.Int64
+	end := n.crowd(50, func(p *pod, at target, _ *testutil.Answer, err error) {
+		if others.Add(1); err != nil {
+			t.Errorf("another pod's query to %s is lost: %s: %v", at, p.name, err)
+		}
+	})
 	n.wantSteered(p.client(), "no policy", n.all()...)
 	n.refuse(p)
 	n.status() // the last query that arrived is a moment ago
-	const timeout, maxLost = 900 * time.Millisecond, 2
-	var wg sync.WaitGroup
-	for _, at := range n.all() {
-		wg.Go(func() {
-			for lost := 0; ; lost++ {
-				err := p.client().fellBack(at, timeout)
-				if err == nil {
-					return
-				} else if lost == maxLost {
-					t.Errorf("%d queries are lost: %v", lost+1, err)
-					return
+	const timeout = 900 * time.Millisecond
+	count := func(when string, maxLost int) {
+		var wg sync.WaitGroup
+		for _, at := range n.all() {
+			wg.Go(func() {
+				for lost := 0; ; lost++ {
+					err := p.client().fellBack(at, timeout)
+					if err == nil {
+						return
+					} else if lost == maxLost {
+						t.Errorf("%s: %d queries are lost: %v", when, lost+1, err)
+						return
+					}
 				}
-			}
-		})
+			})
+		}
+		wg.Wait()
 	}
-	wg.Wait()
+	count("policy comes", 2)
+	n.wantBypassed(p)
+	end() // a stopped agent takes what is on its way with it
+	t.Logf("other pods: %d queries", others.Load())
+	n.lapse(func() { time.Sleep(steer.Hold(0)) })
+	n.awaitReady()
+	count("agent stopped and continued", 0)
 }
 
 // TestTimingKernelHitsFilesRemoved measures how soon the kernel answers a pod's hits again after the level's files were removed.

@@ -29,8 +29,7 @@ const (
 	slowest = time.Second
 )
 
-// maxTrials bounds the trials at a time.
-const maxTrials = 16
+const maxTrials = 16 // at a time
 
 // Switch is the evidence in the host table. Only the goroutine of Run uses it.
 type Switch interface {
@@ -175,7 +174,8 @@ func (e *Evidence) read(gap time.Duration, lease func(steer.Client) (Lease, bool
 func (e *Evidence) bypass(c steer.Client) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	h := e.judge.next(c, time.Now())
+	pod := e.pods.PodOf(c.Source)
+	h := e.judge.next(c, pod != "", time.Now())
 	if err := e.bypasser.Hold(c, h.step); err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func (e *Evidence) bypass(c steer.Client) error {
 	}
 	e.counts.begun.Inc()
 	e.log.Warn("pod's queries do not reach the agent; kube-dns answers. A network policy or firewall drops them: allow egress to addr",
-		"pod", e.pods.PodOf(c.Source), "source", c.Source, "addr", c.Address, "protocol", c.Protocol)
+		"pod", pod, "source", c.Source, "addr", c.Address, "protocol", c.Protocol)
 	return nil
 }
 

@@ -97,7 +97,12 @@ func (k *kernel) Suspects() ([]steer.Suspect, error) {
 	return out, k.err
 }
 
-func (*kernel) PodOf(a netip.Addr) string { return map[netip.Addr]string{pod.Source: "default/web"}[a] }
+func (k *kernel) PodOf(a netip.Addr) string {
+	if k.unknown {
+		return ""
+	}
+	return map[netip.Addr]string{pod.Source: "default/web"}[a]
+}
 
 // TryClient plays the pods: the client is released, and its netns sends a query.
 func (k *kernel) TryClient(_ context.Context, c steer.Client) (known bool, err error) {
@@ -167,7 +172,7 @@ func TestEvidence(t *testing.T) {
 		}
 		begun := time.Now()
 		asking(k, 2, true)
-		if !slices.Equal(k.steps, []int{0}) || len(k.suspects) != 1 {
+		if !slices.Equal(k.steps, []int{steer.HoldSteps - 2}) || len(k.suspects) != 1 {
 			t.Fatalf("after two questions: holds %v, suspects %v", k.steps, k.suspects)
 		}
 		list := e.Bypassed()
@@ -220,8 +225,27 @@ func TestEvidenceOfAnEarlierAgent(t *testing.T) {
 			t.Errorf("%+v, holds %v, said %s", list, k.steps, said)
 		}
 		asking(k, 5, true)
-		if !slices.Equal(k.steps, []int{0}) || k.trials != 1 {
+		if !slices.Equal(k.steps, []int{steer.HoldSteps - 2}) || k.trials != 1 {
 			t.Errorf("its trial failed: holds %v", k.steps)
+		}
+		stop()
+	})
+}
+
+// TestEvidenceOverAPause: an agent that was stopped or replaced for a minute tries the pod's path before one of the pod's own queries is taken
+// for the trial.
+func TestEvidenceOverAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKernel()
+		_, stop := run(k, slog.New(slog.DiscardHandler))
+		asking(k, 60, true)
+		stop()
+		lost, trials := k.unheard[steer.UDP], k.trials
+		<-time.After(time.Minute) // without a lease, kube-dns answers
+		_, stop = run(k, slog.New(slog.DiscardHandler))
+		asking(k, 60, true)
+		if lost = k.unheard[steer.UDP] - lost; int(lost) != k.trials-trials {
+			t.Errorf("%d queries are dropped, %d of them trials", lost, k.trials-trials)
 		}
 		stop()
 	})

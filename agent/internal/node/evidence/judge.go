@@ -49,7 +49,6 @@ func (h bypass) nextTrial() time.Time {
 // were delivered and did not pass the host's filters, and none between them did; the lease was held since before the first; and it was
 // renewed after the second, so that the prober's path was open. Of a bypassed client one query is enough: a trial. again: a client only
 // waits for the next renewal, so the notes have to be read once more.
-//
 // gap must be the lease's lifetime or more: an event that closes the path for all pods ends the lease within that time.
 func (j *judge) findDropped(now time.Time, notes steer.Notes, gap time.Duration, lease func(steer.Client) (Lease, bool)) (
 	dropped []steer.Client, again bool,
@@ -95,19 +94,20 @@ func (j *judge) findDropped(now time.Time, notes steer.Notes, gap time.Duration,
 	return dropped, again
 }
 
-// next returns how a client whose queries were dropped is to be held from now on, as podstate decides.
-func (j *judge) next(c steer.Client, now time.Time) bypass {
+// next returns how a client whose queries were dropped is to be held from now on, as podstate decides. The agent tries the path of a known
+// pod's client long before the hold ends, even if the agent is stopped or replaced meanwhile: without a trial, the pod would lose a query.
+func (j *judge) next(c steer.Client, knownPod bool, now time.Time) bypass {
 	h, known := j.bypassed[c]
-	if !known {
-		h.Status = h.In(podstate.Steered, now)
-	}
-	h.Status, _ = h.On(podstate.HostDrops, now) // of either state: Bypass
 	switch {
+	case !known:
+		h = bypass{Status: h.In(podstate.Steered, now), triesItself: !knownPod}
 	case h.triesItself:
 		h.step = min(h.step+1, steer.HoldSteps-1)
-	case steer.Hold(h.step) <= h.Next.Sub(now): // the agent's next trial has to come before the client's own
+	}
+	if !h.triesItself {
 		h.step = steer.HoldSteps - 2
 	}
+	h.Status, _ = h.On(podstate.HostDrops, now) // of either state: Bypass
 	h.last = now
 	return h
 }

@@ -121,7 +121,7 @@ func TestJudge(t *testing.T) {
 					return Lease{Since: start.Add(r.since), Renewed: proven}, !r.unleased
 				})
 				for _, c := range dropped {
-					j.noteBypass(c, j.next(c, now))
+					j.noteBypass(c, j.next(c, true, now))
 				}
 				got = append(got, dropped...)
 			}
@@ -147,7 +147,7 @@ func TestReconcile(t *testing.T) {
 	if ended := j.reconcile(start, []steer.Suspect{{Client: pod}, {Client: other, Held: time.Minute}}); len(ended) != 0 || len(j.bypassed) != 2 {
 		t.Fatalf("an earlier agent's: %v, %v", ended, j.bypassed)
 	}
-	j.noteBypass(pod, j.next(pod, start.Add(time.Minute)))
+	j.noteBypass(pod, j.next(pod, true, start.Add(time.Minute)))
 	if h := j.bypassed[pod]; !h.Since.Equal(start) || !h.nextTrial().Equal(start.Add(time.Minute+podstate.Soon)) {
 		t.Errorf("held again: %+v", h)
 	}
@@ -177,7 +177,7 @@ func TestHoldOutlastsThePause(t *testing.T) {
 	start := time.Unix(1_800_000_000, 0)
 	held := func(steer.Client) (Lease, bool) { return Lease{}, true }
 	j := newJudge()
-	j.noteBypass(pod, j.next(pod, start))
+	j.noteBypass(pod, j.next(pod, true, start))
 	trials := 0
 	for now := start; now.Before(start.Add(time.Hour)); now = now.Add(500 * time.Millisecond) {
 		if h := j.bypassed[pod]; now.After(h.last.Add(steer.Hold(h.step))) {
@@ -185,18 +185,16 @@ func TestHoldOutlastsThePause(t *testing.T) {
 		}
 		for _, c := range j.dueTrials(now, held) {
 			trials++
-			j.noteBypass(c, j.next(c, now.Add(500*time.Millisecond))) // it is dropped, too
+			j.noteBypass(c, j.next(c, true, now.Add(500*time.Millisecond))) // it is dropped, too
 		}
 	}
 	if trials < 100 || trials > 120 { // 60 in the first ten minutes, then one a minute
 		t.Errorf("%d trials", trials)
 	}
 	own := newJudge()
-	own.noteBypass(pod, own.next(pod, start))
+	own.noteBypass(pod, own.next(pod, false, start))
 	for step, now := 0, start; step < 6; step++ {
 		h := own.bypassed[pod]
-		h.triesItself = true
-		own.bypassed[pod] = h
 		if want := steer.Hold(step); h.nextTrial().Sub(now) != want {
 			t.Errorf("step %d: its trial after %s, want %s", step, h.nextTrial().Sub(now), want)
 		}
@@ -204,6 +202,6 @@ func TestHoldOutlastsThePause(t *testing.T) {
 			t.Error("a trial from a netns that is not known")
 		}
 		now = h.nextTrial()
-		own.noteBypass(pod, own.next(pod, now))
+		own.noteBypass(pod, own.next(pod, false, now))
 	}
 }
