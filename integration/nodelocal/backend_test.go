@@ -103,7 +103,9 @@ const openMost = 16
 
 // Without a word about it, the agent takes the back end that the node has: iptables-legacy where the kernel has no nf_tables, now and
 // when it is started again, and nftables once it has. Neither leaves anything of the other's.
-func TestBackendByItself(t *testing.T) {
+func TestBackendByItself(t *testing.T) { backendByItself(t, uncounted) }
+
+func backendByItself(t *testing.T, count counter) {
 	n := newNode(t, testutil.Options{Families: testutil.IPv4, Proxy: testutil.IPTables, Legacy: true})
 	pod := n.pod()
 	n.Host.Sysctl("net.ipv4.conf.all.rp_filter", "1") // which the container cannot change: its /proc/sys is read-only
@@ -126,15 +128,12 @@ func TestBackendByItself(t *testing.T) {
 	n.awaitLeases(p, n.served()...)
 	p.Kill()
 	n.bare = false
-	load := n.startLoad(pod.NetNS, n.served()...)
-	defer load.end()
+	phase := count(n, pod.NetNS)
 	p = n.agent()
 	n.awaitLeases(p, n.served()...)
 	n.awaitLog(p, 0, "backend=nftables")
 	// Connections that are open at that moment end: only their own back end knows their way.
-	if _, lost := load.phase(t, "nftables in iptables' place", 200); lost > openMost {
-		t.Errorf("a change of the back end lost %d", lost)
-	}
+	phase("nftables in iptables' place", openMost)
 	n.each(pod.NetNS, "with nftables", cached, n.served()...)
 	if rules := n.Host.Run("iptables-legacy-save"); strings.Contains(rules, "NEARDNS") || strings.Contains(n.Host.Run("ip", "rule"), "5353") {
 		t.Errorf("left by the other back end:\n%s", rules)

@@ -11,36 +11,33 @@ import (
 
 // Two DaemonSets on one address (KEP-1024's way to be upgraded without a gap): one serves, the other stands by and takes the node
 // when it is free, whether the first was killed or instructed to end.
-func TestTwoDaemonSets(t *testing.T) {
+func TestTwoDaemonSets(t *testing.T) { twoDaemonSets(t, uncounted) }
+
+func twoDaemonSets(t *testing.T, count counter) {
 	for _, c := range []cell{{testutil.IPv4, testutil.NFTables, ""}, {testutil.IPv4, testutil.IPTables, string(iptables.Legacy)}} {
-		t.Run(c.String(), func(t *testing.T) { twoDaemonSets(t, c.node(t)) })
+		t.Run(c.String(), func(t *testing.T) { twoAgents(t, c.node(t), count) })
 	}
 }
 
-func twoDaemonSets(t *testing.T, n *node) {
+func twoAgents(t *testing.T, n *node, count counter) {
 	pod := n.pod()
 	first := n.agent("-skipteardown")
 	n.awaitLeases(first, n.served()...)
 	second := n.agent("-skipteardown")
 	n.awaitLog(second, 0, "standing by")
-	load := n.startLoad(pod.NetNS, n.served()...)
-	defer load.end()
-	if _, lost := load.phase(t, "one serves, one stands by", 200); lost > 0 {
-		t.Errorf("%d lost beside one that stands by", lost)
-	}
+	phase := count(n, pod.NetNS)
+	phase("one serves, one stands by", 0)
 	if err := first.Terminate(patience); err != nil {
 		t.Errorf("SIGTERM: %v", err)
 	}
 	n.awaitLeases(second, n.served()...)
-	if _, lost := load.phase(t, "the first was told to end", 200); lost > 0 {
-		t.Errorf("an end lost %d", lost)
-	}
+	phase("the first was told to end", 0)
 	n.each(pod.NetNS, "the second serves", cached, n.served()...)
 	third := n.agent("-skipteardown")
 	n.awaitLog(third, 0, "standing by")
 	second.Kill()
 	n.awaitLeases(third, n.served()...)
-	load.phase(t, "the second was killed", 200)
+	phase("the second was killed", anyLoss)
 	n.each(pod.NetNS, "the third serves", cached, n.served()...)
 }
 
@@ -91,28 +88,27 @@ func TestUninstallAfterwards(t *testing.T) {
 
 // The agent is killed, and never started again: the operator rolls the image back meanwhile. node-cache finds link and switch as the
 // agent left them, and is served from its first moment.
-func TestKilledThenRolledBack(t *testing.T) {
+func TestKilledThenRolledBack(t *testing.T) { killedThenRolledBack(t, uncounted) }
+
+func killedThenRolledBack(t *testing.T, count counter) {
 	for _, c := range append(onIPTables(testutil.IPv4), cell{testutil.IPv4, testutil.IPTables, ""}) {
 		t.Run(c.String(), func(t *testing.T) {
 			n := c.node(t)
 			pod := n.pod()
 			p := n.agent()
 			n.awaitLeases(p, n.served()...)
-			load := n.startLoad(pod.NetNS, n.served()...)
-			defer load.end()
+			phase := count(n, pod.NetNS)
 			p.Kill()
-			load.phase(t, "ours killed", 200)
+			phase("ours killed", anyLoss)
 			n.each(pod.NetNS, "ours killed", direct, n.served()...)
 			stock := n.stock()
-			testutil.Eventually(t, func() error { return n.all(pod.NetNS, cached, n.served()...) })
-			load.phase(t, "stock started", 200)
-			if _, lost := load.phase(t, "stock serves beside our switch", 200); lost > 0 {
-				t.Errorf("beside our switch the stock cache lost %d", lost)
-			}
+			n.each(pod.NetNS, "stock started", cached, n.served()...)
+			phase("stock started", anyLoss)
+			phase("stock serves beside our switch", 0)
 			n.each(pod.NetNS, "stock serves beside our switch", cached, n.served()...)
 			stock.Kill()
 			if c.backend == "" {
-				load.phase(t, "stock killed", 200)
+				phase("stock killed", anyLoss)
 				n.each(pod.NetNS, "stock killed", direct, n.served()...)
 				return
 			}
@@ -120,7 +116,7 @@ func TestKilledThenRolledBack(t *testing.T) {
 			// a program serves there again.
 			p = n.agent()
 			n.awaitLeases(p, n.served()...)
-			load.phase(t, "ours again", 100)
+			phase("ours again", anyLoss)
 			n.each(pod.NetNS, "ours again", cached, n.served()...)
 			p.Kill()
 			n.each(pod.NetNS, "ours killed again, the stock cache's rules still there", direct, n.served()...)
