@@ -17,7 +17,7 @@ const install = "../../install"
 var update = flag.Bool("update", false, "rewrite install/neardns.yaml and the golden files")
 
 // fleet are the parts that are below fleet/install, and not below install.
-var fleet = []string{"edge", "placement", "zones"}
+var fleet = []string{"edge", "placement", "primary", "zones"}
 
 // folder is where a kustomization is, from the repository's top.
 func folder(name string) string {

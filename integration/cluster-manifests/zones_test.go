@@ -77,3 +77,18 @@ func TestZonesRights(t *testing.T) {
 		t.Errorf("rights (-want +got):\n%s", d)
 	}
 }
+
+// The ready primary is an unprivileged user without a token, in a namespace that takes only such pods; integration/edge runs it.
+func TestPrimary(t *testing.T) {
+	objects := decode(t, "primary", render(t, "primary"))
+	pod := the[*appsv1.StatefulSet](t, objects).Spec.Template.Spec
+	for _, c := range append(pod.InitContainers, pod.Containers...) {
+		wantConfined(t, c)
+	}
+	if s := pod.SecurityContext; *pod.AutomountServiceAccountToken || !*s.RunAsNonRoot || *s.FSGroup != *s.RunAsUser || pod.HostNetwork {
+		t.Errorf("%+v", pod)
+	}
+	if l := the[*corev1.Namespace](t, objects).Labels; l["pod-security.kubernetes.io/enforce"] != "restricted" {
+		t.Errorf("the namespace takes other pods than confined ones: %v", l)
+	}
+}

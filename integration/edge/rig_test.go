@@ -21,7 +21,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
-var made = programs.Of("neardns-edge", "coredns") // coredns for TestBench
+var made = programs.Of("neardns-edge", "neardns-controller", "coredns") // coredns for TestBench
 
 func TestMain(m *testing.M) { made.Main(m) }
 
@@ -56,10 +56,23 @@ func start(t *testing.T, ns *testutil.NetNS, at string, primary *zoneserver.Serv
 // configure is an edge that does not run yet.
 func configure(t *testing.T, ns *testutil.NetNS, at string, primary *zoneserver.Server, more string) *edge {
 	t.Helper()
+	key := primary.Edge()
+	return configureOf(t, ns, at, source{primary.Zone(), primary.Addr(), key.Name, key.Secret}, more)
+}
+
+// source is a zone's primary, and the key that edges have there.
+type source struct {
+	zone      string
+	at        netip.AddrPort
+	key, word string
+}
+
+// configureOf is configure with a primary that is no zoneserver.
+func configureOf(t *testing.T, ns *testutil.NetNS, at string, from source, more string) *edge {
+	t.Helper()
 	made.Make(t)
 	e := &edge{t: t, ns: ns, folder: t.TempDir(), at: at}
-	key := primary.Edge()
-	for name, text := range map[string]string{"name": key.Name, "secret": key.Secret, "config.yaml": fmt.Sprintf(`apiVersion: neardns.io/v1alpha1
+	for name, text := range map[string]string{"name": from.key, "secret": from.word, "config.yaml": fmt.Sprintf(`apiVersion: neardns.io/v1alpha1
 kind: EdgeConfig
 listen: {dns: [%s], metrics: "%[1]s:9253", health: "%[1]s:9254"}
 zones:
@@ -69,7 +82,7 @@ zones:
   targets: [203.0.113.0/24]
   notify: [%[1]s] # in one namespace a server's own address is its source to this one
 stateDir: %[4]s/state
-%s`, at, primary.Zone(), primary.Addr(), e.folder, more)} {
+%s`, at, from.zone, from.at, e.folder, more)} {
 		testutil.Must(t, os.WriteFile(filepath.Join(e.folder, name), []byte(text), 0o600))
 	}
 	return e

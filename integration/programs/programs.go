@@ -24,7 +24,7 @@ const (
 
 // products are the packages of the products, from the repository's top.
 var products = map[string]string{"neardns": "./plugins/neardns", "neardns-agent": "./agent", "neardns-install": "./install",
-	"neardns-edge":    "./fleet/edge",
+	"neardns-edge": "./fleet/edge", "neardns-controller": "./fleet/controller",
 	"kubectl-neardns": "./agent/kubectl"}
 
 // toolsModule is the folder of the module that pins the tools.
