@@ -221,7 +221,8 @@ func TestCleanupLeavesNothing(t *testing.T) {
 		{dir, own, true, ""},
 	} {
 		running.Ended = step.ended
-		testutil.Must(t, errors.Join(os.MkdirAll(dir+"/run", 0o755), os.MkdirAll(dir+"/lib", 0o755), nodestate.WriteHosts(dir+"/run", running)))
+		testutil.Must(t, errors.Join(os.MkdirAll(dir+"/run", 0o755), os.MkdirAll(dir+"/lib", 0o755)))
+		testutil.Must(t, nodestate.HostsFile(dir+"/run").Write(running))
 		out, err := ns.TryRun("", bin, "cleanup", "--config", conf, "--host-root="+step.root)
 		if (err != nil) != (step.fails != "") || err != nil && !strings.Contains(out+err.Error(), step.fails) {
 			t.Errorf("%+v: %v\n%s", step, err, out)

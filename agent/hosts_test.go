@@ -128,7 +128,7 @@ func hostsTroubles() map[string]func(n *hostsNode) {
 // state is what the role stored last. It ends the test if there is none.
 func (n *hostsNode) state(stateDir string) nodestate.Hosts {
 	n.t.Helper()
-	state, _, err := nodestate.ReadHosts(stateDir)
+	state, _, err := nodestate.HostsFile(stateDir).Read()
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -45,7 +45,7 @@ func TestBug07PodsStartBeforeUs(t *testing.T) {
 	cni := libcni.NewCNIConfigWithCacheDir([]string{n.bin}, n.cache(), &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}})
 	for _, proven := range []bool{false, true} { // the proof of an earlier life of the node outlives a reboot
 		if proven {
-			testutil.Must(t, nodestate.WriteProof(persist, nodestate.Proof{ClusterDNS: whole.ClusterDNS(), Time: time.Unix(1_700_000_000, 0)}))
+			testutil.Must(t, nodestate.ProofFile(persist).Write(nodestate.Proof{ClusterDNS: whole.ClusterDNS(), Time: time.Unix(1_700_000_000, 0)}))
 		}
 		pod := whole.AddPod(fmt.Sprintf("pod%v", proven))
 		n.mainPlugin(pod)

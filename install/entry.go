@@ -67,13 +67,13 @@ func (in install) writeKubelet(ctx context.Context) error {
 		return err
 	}
 	if len(text) == 0 {
-		return nodestate.RemoveKubelet(in.kubeletTo)
+		return nodestate.KubeletFile(in.kubeletTo).Remove()
 	}
 	var k nodestate.Kubelet
 	if err := json.Unmarshal(text, &k); err != nil {
 		return fmt.Errorf("read the kubelet's settings from %s: %w", in.agent, err)
 	}
-	return nodestate.WriteKubelet(in.kubeletTo, k)
+	return nodestate.KubeletFile(in.kubeletTo).Write(k)
 }
 
 // validate lets the plugin check a hand-written entry, because at run time the plugin ignores keys that it does not know.

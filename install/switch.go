@@ -60,7 +60,7 @@ func (k *keeper) fault(err error) {
 
 // follow keeps the rules of the back end that the file names, until it names another one. If it names none, follow returns at once.
 func (k *keeper) follow(ctx context.Context) error {
-	stand, err := nodestate.ReadHostRules(k.stateDir)
+	stand, _, err := nodestate.HostRulesFile(k.stateDir).Read()
 	if err != nil || stand.Switch == nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (k *keeper) repair(ctx context.Context, host rules.Rules, name string) (mov
 		return false, fmt.Errorf("restore the rules: %w", err)
 	}
 	// A cleanup removes the file before the rules. If it removed both since the file was read, the restored rules have to go again.
-	if now, err := nodestate.ReadHostRules(k.stateDir); err == nil && now.Backend == "" {
+	if now, _, err := nodestate.HostRulesFile(k.stateDir).Read(); err == nil && now.Backend == "" {
 		return true, host.Remove()
 	}
 	k.repairs.Add(1)
@@ -136,7 +136,7 @@ func (k *keeper) repair(ctx context.Context, host rules.Rules, name string) (mov
 
 // missing reads which rules this back end should have, and which of them are gone.
 func (k *keeper) missing(host rules.Rules, name string) (sw nodestate.Switch, gone []string, moved bool, err error) {
-	stand, err := nodestate.ReadHostRules(k.stateDir)
+	stand, _, err := nodestate.HostRulesFile(k.stateDir).Read()
 	if err != nil {
 		return sw, nil, false, err
 	}

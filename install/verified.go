@@ -18,7 +18,7 @@ func (in install) sayVerified(entry []byte) {
 	if err := json.Unmarshal(entry, &e); err != nil || e.Steer == conflist.SteerOff {
 		return // no pod is steered here
 	}
-	proof, err := nodestate.ReadProof(in.persistDir)
+	proof, _, err := nodestate.ProofFile(in.persistDir).Read()
 	switch {
 	case err != nil:
 		in.say("warning: %v", err)

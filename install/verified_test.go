@@ -31,7 +31,7 @@ func TestInstallPrintsWhatTheAgentVerified(t *testing.T) {
 			n.network("10-a.conflist", mainList)
 			if tc.proof.Boot != "" {
 				tc.proof.Time = time.Unix(1, 0)
-				testutil.Must(t, nodestate.WriteProof(persist, tc.proof))
+				testutil.Must(t, nodestate.ProofFile(persist).Write(tc.proof))
 			}
 			if tc.entry != "" {
 				n.write(n.args[3], tc.entry, 0o644)
@@ -46,7 +46,7 @@ func TestInstallPrintsWhatTheAgentVerified(t *testing.T) {
 	}
 	n, persist := newNode(t), t.TempDir()
 	n.network("10-a.conflist", mainList)
-	n.write(filepath.Join(persist, filepath.Base(nodestate.ProofPath(""))), "{", os.FileMode(0o644))
+	n.write(filepath.Join(persist, filepath.Base(nodestate.ProofFile("").Path)), "{", os.FileMode(0o644))
 	code, out := n.install("--persist-dir", persist)
 	want(t, code, 0, out, "warning: ", persist)
 }

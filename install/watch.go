@@ -155,7 +155,7 @@ func (w *watch) record(o outcome, err error, undone bool) {
 // writeState writes the watch's state for the agent.
 func (w *watch) writeState() {
 	w.state.Restored = w.keeper.repairs.Load()
-	err := nodestate.WriteWatch(w.stateDir, w.state)
+	err := nodestate.WatchFile(w.stateDir).Write(w.state)
 	if err != nil && !w.mute {
 		w.say("the agent's metrics lack this watch: %v", err)
 	}

@@ -176,7 +176,7 @@ func TestWatchInAFight(t *testing.T) {
 		t.Errorf("the list was written %d times, want %d:\n%s", got, want, out)
 	}
 	// Of the six the first was no repair.
-	if s, ok, err := nodestate.ReadWatch(state); !ok || err != nil || !s.Fighting || !s.OK || s.Repairs != 5 || s.Network != "cbr0" {
+	if s, ok, err := nodestate.WatchFile(state).Read(); !ok || err != nil || !s.Fighting || !s.OK || s.Repairs != 5 || s.Network != "cbr0" {
 		t.Errorf("the agent is told %+v (%v, %v)", s, ok, err)
 	}
 }
@@ -189,7 +189,7 @@ func TestWatchTells(t *testing.T) {
 	eventuallySaw := func(what string, right func(nodestate.Watch) bool) {
 		t.Helper()
 		testutil.Eventually(t, func() error {
-			s, ok, err := nodestate.ReadWatch(state)
+			s, ok, err := nodestate.WatchFile(state).Read()
 			if err != nil || !ok || !right(s) {
 				return fmt.Errorf("%s: the agent is told %+v (%v, %w)", what, s, ok, err)
 			}
@@ -204,7 +204,7 @@ func TestWatchTells(t *testing.T) {
 	eventuallySaw("a network", func(s nodestate.Watch) bool {
 		return s.OK && s.Fault == "" && s.Network == "cbr0" && s.Repairs == 0 && !s.Fighting
 	})
-	before, _, err := nodestate.ReadWatch(state)
+	before, _, err := nodestate.WatchFile(state).Read()
 	testutil.Must(t, err)
 	eventuallySaw("a later look", func(s nodestate.Watch) bool { return s.Looked.After(before.Looked) })
 

@@ -54,7 +54,7 @@ listen: {metrics: "127.0.0.1:9253", health: "127.0.0.1:8080"}
 				held++
 			}
 		}
-		proof, err := nodestate.ReadProof(filepath.Join(s.dir, "persist"))
+		proof, _, err := nodestate.ProofFile(filepath.Join(s.dir, "persist")).Read()
 		if err == nil && (held < 2 || !proof.Covers(clusterDNS)) {
 			err = fmt.Errorf("%d leases, proof %v", held, proof.ClusterDNS)
 		}

@@ -65,7 +65,7 @@ func (b *bench) oursWith(name string, p place, dir string, more map[string]any) 
 		addresses = append(addresses, "fd00:96::a")
 	}
 	// Proven, as on a node that has been up: the plugin reads the proof at every ADD.
-	b.must(nodestate.WriteProof(filepath.Join(dir, "persist"), nodestate.Proof{ClusterDNS: p.node.ClusterDNS(), Time: time.Now()}))
+	b.must(nodestate.ProofFile(filepath.Join(dir, "persist")).Write(nodestate.Proof{ClusterDNS: p.node.ClusterDNS(), Time: time.Now()}))
 	given := map[string]any{"dns": map[string]any{"servers": addresses, "searches": []string{"default.svc.cluster.local", "svc.cluster.local", "cluster.local"}, "options": []string{"ndots:5"}}}
 	if more != nil {
 		given["io.kubernetes.cri.pod-annotations"] = map[string]string{

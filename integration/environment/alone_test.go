@@ -33,7 +33,7 @@ func (n *node) watch() *testutil.Process {
 func (n *node) awaitLook(after time.Time) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		if w, ok, err := nodestate.ReadWatch(n.state); err != nil || !ok || !w.Looked.After(after) {
+		if w, ok, err := nodestate.WatchFile(n.state).Read(); err != nil || !ok || !w.Looked.After(after) {
 			return fmt.Errorf("the watch has not looked yet: %+v, %w", w, err)
 		}
 		return nil
@@ -42,7 +42,7 @@ func (n *node) awaitLook(after time.Time) {
 
 func (n *node) restored() int64 {
 	n.t.Helper()
-	w, _, err := nodestate.ReadWatch(n.state)
+	w, _, err := nodestate.WatchFile(n.state).Read()
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -120,7 +120,7 @@ func (o *ours) ready() error {
 			held++
 		}
 	}
-	proof, err := nodestate.ReadProof(o.path("persist"))
+	proof, _, err := nodestate.ProofFile(o.path("persist")).Read()
 	if err == nil && (held < 2 || !proof.Covers(clusterDNS)) {
 		err = fmt.Errorf("%d leases, proof %v", held, proof.ClusterDNS)
 	}

@@ -126,7 +126,7 @@ func (s *stand) wantAlerts() {
 		{"a watch in a fight, which hangs", func() {
 			s.write("node.yaml", good)
 			w := nodestate.Watch{Looked: time.Now().Add(-time.Hour), Fighting: true, Repairs: 4}
-			testutil.Must(s.t, nodestate.WriteWatch(s.path("run"), w))
+			testutil.Must(s.t, nodestate.WatchFile(s.path("run")).Write(w))
 		}, []string{"NeardnsConflistFight", "NeardnsNotChained", "NeardnsWatchSilent"}},
 		{"a firewall", func() {
 			s.Host.Run("nft", "add table inet wall; add chain inet wall input { type filter hook input priority 0; }; add rule inet wall input meta l4proto { tcp, udp } th dport 53 drop")

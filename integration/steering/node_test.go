@@ -203,7 +203,7 @@ func (n *node) startWatch() {
 	n.Host.Start(made.Path("neardns-install"), "watch", "--nodeconfig", n.configFile(), "--cni-bin", n.path("cni-bin"), "--cni-conf", n.path("cni-conf"),
 		"--state-dir", n.stateDir(), "--plugin", made.Path("neardns"), "--agent", made.Path("neardns-agent"))
 	testutil.Eventually(n.t, func() error {
-		if w, ok, err := nodestate.ReadWatch(n.stateDir()); err != nil || !ok || w.Looked.IsZero() {
+		if w, ok, err := nodestate.WatchFile(n.stateDir()).Read(); err != nil || !ok || w.Looked.IsZero() {
 			return fmt.Errorf("the watch has not looked yet: %+v, %w", w, err)
 		}
 		return nil

@@ -87,7 +87,7 @@ func TestFlushedAfterRearranged(t *testing.T) {
 	n.startWatch()
 	for i := range int64(2) {
 		testutil.Eventually(t, func() error {
-			if w, _, err := nodestate.ReadWatch(n.stateDir()); err != nil || w.Restored != i+1 {
+			if w, _, err := nodestate.WatchFile(n.stateDir()).Read(); err != nil || w.Restored != i+1 {
 				return fmt.Errorf("the watch put the switch back %d times, want %d (%w)", w.Restored, i+1, err)
 			}
 			return nil

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/neardns/neardns/internal/telemetry/scrape"
+	"github.com/neardns/neardns/pkg/nodestate"
 )
 
 // CollectSnapshot exports the last time at which the cache's snapshot was known to match the cache.
@@ -15,16 +16,8 @@ func (m *Metrics) CollectSnapshot(fresh func() time.Time) {
 		func() float64 { return seconds(fresh()) }))
 }
 
-// Watch is what the watch over the network's configuration saw when it last looked.
-type Watch struct {
-	OK, Fighting bool
-	Repairs      int
-	Restored     int64 // the host's rules, put back while no agent did
-	Looked       time.Time
-}
-
 // CollectWatch exports the watch's state at each scrape. If there is no watch, read returns that, and nothing is exported.
-func (m *Metrics) CollectWatch(read func() (Watch, bool)) {
+func (m *Metrics) CollectWatch(read func() (nodestate.Watch, bool)) {
 	var s scrape.Set
 	ok := s.Gauge("neardns_conflist_ok", "Whether the watch found plugin and conflist entry on the node, or put them there, when it "+
 		"last looked (1), or could not (0).")

@@ -9,9 +9,6 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// hostRulesName is the file in stateDir. Like the rules that it describes, it is gone after a reboot.
-const hostRulesName = "host-rules"
-
 // HostRules describes the host's rules: their back end, the addresses that they cover, and the settings that they were made from. The
 // program that made the rules writes it. So plugin and agent use the same back end, an ADD need not run iptables, and a program that
 // finds the rules missing can restore them.
@@ -76,23 +73,8 @@ func (h HostRules) Cover(addrs ...netip.Addr) bool {
 	return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !slices.Contains(h.Addresses, a) })
 }
 
-func hostRulesRecord() record[HostRules] { return record[HostRules]{what: "what the host's rules are"} }
-
-// HostRulesPath names the file.
-func HostRulesPath(stateDir string) string { return filepath.Join(stateDir, hostRulesName) }
-
-// ReadHostRules reads the file. A missing file is the zero value and no error.
-func ReadHostRules(stateDir string) (HostRules, error) {
-	v, _, err := hostRulesRecord().read(HostRulesPath(stateDir))
-	return v, err
-}
-
-// WriteHostRules stores the file.
-func WriteHostRules(stateDir string, h HostRules) error {
-	return hostRulesRecord().write(HostRulesPath(stateDir), h)
-}
-
-// RemoveHostRules removes the file. It succeeds if there is none.
-func RemoveHostRules(stateDir string) error {
-	return hostRulesRecord().remove(HostRulesPath(stateDir))
+// HostRulesFile is the record in a state folder. Like the rules that it describes, it is gone after a reboot. A missing file is the zero
+// value.
+func HostRulesFile(stateDir string) Record[HostRules] {
+	return Record[HostRules]{Path: filepath.Join(stateDir, "host-rules"), what: "what the host's rules are"}
 }

@@ -16,11 +16,11 @@ func TestHostRules(t *testing.T) {
 	a, b := netip.MustParseAddr("169.254.20.11"), netip.MustParseAddr("fd00:90de:d95::b")
 	for _, want := range []HostRules{{}, {Backend: "iptables-nft", Addresses: []netip.Addr{a}}, {Backend: "nftables"}} {
 		if want.Backend != "" {
-			if err := WriteHostRules(dir, want); err != nil {
+			if err := HostRulesFile(dir).Write(want); err != nil {
 				t.Fatal(err)
 			}
 		}
-		got, err := ReadHostRules(dir)
+		got, _, err := HostRulesFile(dir).Read()
 		if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" || err != nil {
 			t.Errorf("%v -want +got:\n%s", err, diff)
 		}
@@ -28,14 +28,14 @@ func TestHostRules(t *testing.T) {
 	if h := (HostRules{Addresses: []netip.Addr{a}}); !h.Cover() || !h.Cover(a) || h.Cover(a, b) {
 		t.Errorf("%v covers the wrong addresses", h)
 	}
-	if err := os.WriteFile(HostRulesPath(dir), []byte("{"), 0o644); err != nil {
+	if err := os.WriteFile(HostRulesFile(dir).Path, []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := ReadHostRules(dir); err == nil {
+	if got, _, err := HostRulesFile(dir).Read(); err == nil {
 		t.Errorf("half a file is read as %v", got)
 	}
 	for range 2 {
-		if err := RemoveHostRules(dir); err != nil {
+		if err := HostRulesFile(dir).Remove(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -51,10 +51,10 @@ func TestHostRulesSwitch(t *testing.T) {
 	whole := steer.Host{Redirects: []steer.Redirect{now}, FallbackOnly: []steer.Redirect{old}, Locals: []steer.Local{local},
 		Uplinks: []string{"eth0"}, InterceptNode: true, Lifetime: time.Second, Exempt: []netip.Addr{addr("10.0.0.7")}}
 	dir := t.TempDir()
-	if err := WriteHostRules(dir, HostRules{Backend: "nftables", Switch: SwitchOf(whole)}); err != nil {
+	if err := HostRulesFile(dir).Write(HostRules{Backend: "nftables", Switch: SwitchOf(whole)}); err != nil {
 		t.Fatal(err)
 	}
-	read, err := ReadHostRules(dir)
+	read, _, err := HostRulesFile(dir).Read()
 	if err != nil || read.Switch == nil {
 		t.Fatal(read, err)
 	}

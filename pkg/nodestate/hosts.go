@@ -5,9 +5,6 @@ import (
 	"time"
 )
 
-// hostsName is the file in stateDir.
-const hostsName = "hosts.json"
-
 // Hosts is the result of the last pass of the role `hosts` (`neardns-agent hosts`). The role writes it, `status` and `doctor` show it;
 // only `cleanup` goes by it, which does not begin while the role runs.
 type Hosts struct {
@@ -29,18 +26,7 @@ type HostsService struct {
 	Left      []string  `json:"left,omitempty"`    // names that other programs' lines have
 }
 
-func hostsRecord() record[Hosts] { return record[Hosts]{what: "what the role hosts did"} }
-
-// HostsPath names the role's file.
-func HostsPath(stateDir string) string { return filepath.Join(stateDir, hostsName) }
-
-// ReadHosts reads what the role did. ok is false where no such role has written anything.
-func ReadHosts(stateDir string) (h Hosts, ok bool, err error) {
-	return hostsRecord().read(HostsPath(stateDir))
+// HostsFile is the record in a state folder. Like all of stateDir, it need not survive a reboot.
+func HostsFile(stateDir string) Record[Hosts] {
+	return Record[Hosts]{Path: filepath.Join(stateDir, "hosts.json"), what: "what the role hosts did"}
 }
-
-// WriteHosts stores what the role did. Like all of stateDir, it need not survive a reboot.
-func WriteHosts(stateDir string, h Hosts) error { return hostsRecord().write(HostsPath(stateDir), h) }
-
-// RemoveHosts removes the file. It succeeds when there is none.
-func RemoveHosts(stateDir string) error { return hostsRecord().remove(HostsPath(stateDir)) }

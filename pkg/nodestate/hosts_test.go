@@ -10,21 +10,21 @@ import (
 
 func TestHosts(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
-	if _, ok, err := ReadHosts(dir); ok || err != nil {
+	if _, ok, err := HostsFile(dir).Read(); ok || err != nil {
 		t.Errorf("before any: %v %v", ok, err)
 	}
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	want := Hosts{Since: now, Looked: now.Add(time.Minute), Repairs: 4, Fighting: true,
 		Services: []HostsService{{Name: "shop/registry", Addresses: []string{"10.96.0.5"}, Answered: now}, {Name: "a/b", Failed: "why"}}}
-	if err := WriteHosts(dir, want); err != nil {
+	if err := HostsFile(dir).Write(want); err != nil {
 		t.Fatal(err)
 	}
-	got, ok, err := ReadHosts(dir)
+	got, ok, err := HostsFile(dir).Read()
 	if d := cmp.Diff(want, got); !ok || err != nil || d != "" {
 		t.Errorf("read %v %v (-want +got):\n%s", ok, err, d)
 	}
 	for range 2 {
-		if err := RemoveHosts(dir); err != nil {
+		if err := HostsFile(dir).Remove(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -2,9 +2,6 @@ package nodestate
 
 import "path/filepath"
 
-// kubeletName is the file in stateDir. It has a YAML suffix for readers of YAML, of which JSON is a subset.
-const kubeletName = "kubelet.yaml"
-
 // Kubelet has the parts of the kubelet's configuration that neardns uses, with the kubelet's own keys. The installer, which mounts the
 // kubelet's configuration, writes it for the agent, which does not.
 type Kubelet struct {
@@ -14,17 +11,7 @@ type Kubelet struct {
 	ResolvConf    string   `json:"resolvConf,omitempty"`
 }
 
-func kubeletRecord() record[Kubelet] {
-	return record[Kubelet]{what: "what the kubelet's configuration says"}
+// KubeletFile is the record in a state folder. Its name has a YAML suffix for readers of YAML, of which JSON is a subset.
+func KubeletFile(stateDir string) Record[Kubelet] {
+	return Record[Kubelet]{Path: filepath.Join(stateDir, "kubelet.yaml"), what: "the kubelet's configuration"}
 }
-
-// KubeletPath names the file.
-func KubeletPath(stateDir string) string { return filepath.Join(stateDir, kubeletName) }
-
-// WriteKubelet stores the file. Like all of stateDir, it need not survive a reboot.
-func WriteKubelet(stateDir string, k Kubelet) error {
-	return kubeletRecord().write(KubeletPath(stateDir), k)
-}
-
-// RemoveKubelet removes the file. It succeeds when there is none.
-func RemoveKubelet(stateDir string) error { return kubeletRecord().remove(KubeletPath(stateDir)) }

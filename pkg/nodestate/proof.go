@@ -9,9 +9,6 @@ import (
 	"time"
 )
 
-// proofName is the file in persistDir. Operators check whether it exists.
-const proofName = "fallback-proven"
-
 // Proof has the cluster DNS addresses whose fallback is verified on this node. Without it no pod is steered, because its queries could go
 // nowhere if the agent hangs. The agent writes it and the plugin reads it. The file outlives a reboot, but it is only valid in its own
 // boot.
@@ -40,23 +37,8 @@ func (p Proof) Outlived() bool { return p.Boot != "" && p.Boot != ThisBoot() }
 // Covers reports whether the fallback to addr is verified.
 func (p Proof) Covers(addr netip.Addr) bool { return slices.Contains(p.ClusterDNS, addr) }
 
-func proofRecord() record[Proof] { return record[Proof]{what: "proof of the fallback", durable: true} }
-
-// ProofPath names the proof file.
-func ProofPath(persistDir string) string { return filepath.Join(persistDir, proofName) }
-
-// ReadProof reads the proof. A missing file is the zero value and no error; an unreadable one is an error, and no fallback is verified.
-func ReadProof(persistDir string) (Proof, error) {
-	v, _, err := proofRecord().read(ProofPath(persistDir))
-	return v, err
-}
-
-// WriteProof stores the proof so that it survives a power cut.
-func WriteProof(persistDir string, p Proof) error {
-	return proofRecord().write(ProofPath(persistDir), p)
-}
-
-// RemoveProof removes the file. It succeeds if there is none.
-func RemoveProof(persistDir string) error {
-	return proofRecord().remove(ProofPath(persistDir))
+// ProofFile is the record in the folder that survives a reboot. Operators check whether it exists. A missing file is the zero value. If the
+// file cannot be read, no fallback is verified.
+func ProofFile(persistDir string) Record[Proof] {
+	return Record[Proof]{Path: filepath.Join(persistDir, "fallback-proven"), what: "proof of the fallback", durable: true}
 }

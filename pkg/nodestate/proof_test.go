@@ -11,27 +11,27 @@ import (
 func TestProof(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "sub")
 	addr := netip.MustParseAddr("10.96.0.10")
-	p, err := ReadProof(dir)
+	p, _, err := ProofFile(dir).Read()
 	if err != nil || p.Covers(addr) {
 		t.Fatalf("absent: %v, %v", p, err)
 	}
 	want := Proof{ClusterDNS: []netip.Addr{addr}, Time: time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)}
-	if err := WriteProof(dir, want); err != nil {
+	if err := ProofFile(dir).Write(want); err != nil {
 		t.Fatal(err)
 	}
-	p, err = ReadProof(dir)
+	p, _, err = ProofFile(dir).Read()
 	if err != nil || !p.Covers(addr) || p.Covers(netip.MustParseAddr("10.96.0.11")) || !p.Time.Equal(want.Time) {
 		t.Fatalf("read %v, %v", p, err)
 	}
 	for range 2 {
-		if err := RemoveProof(dir); err != nil {
+		if err := ProofFile(dir).Remove(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(ProofPath(dir), []byte("half"), 0o644); err != nil {
+	if err := os.WriteFile(ProofFile(dir).Path, []byte("half"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if p, err := ReadProof(dir); err == nil || p.Covers(addr) {
+	if p, _, err := ProofFile(dir).Read(); err == nil || p.Covers(addr) {
 		t.Errorf("a torn proof proves something: %v, %v", p, err)
 	}
 }

@@ -5,9 +5,6 @@ import (
 	"time"
 )
 
-// watchName is the file in stateDir.
-const watchName = "watch.json"
-
 // Watch is the last result of `neardns-install watch`, which watches the network's configuration. The watch writes it and the agent shows
 // it; no program decides by it.
 type Watch struct {
@@ -21,22 +18,7 @@ type Watch struct {
 	Fighting bool      `json:"fighting"`          // another program keeps removing the entry, so repairs are less frequent
 }
 
-func watchRecord() record[Watch] { return record[Watch]{what: "what the watch saw"} }
-
-// WatchPath names the watch's file.
-func WatchPath(stateDir string) string { return filepath.Join(stateDir, watchName) }
-
-// ReadWatch reads what the watch saw. ok is false where no watch has written anything.
-func ReadWatch(stateDir string) (w Watch, ok bool, err error) {
-	return watchRecord().read(WatchPath(stateDir))
-}
-
-// WriteWatch stores what the watch saw. Like all of stateDir, it need not survive a reboot.
-func WriteWatch(stateDir string, w Watch) error {
-	return watchRecord().write(WatchPath(stateDir), w)
-}
-
-// RemoveWatch removes the file. It succeeds when there is none.
-func RemoveWatch(stateDir string) error {
-	return watchRecord().remove(WatchPath(stateDir))
+// WatchFile is the record in a state folder. Read returns false if no watch has written anything.
+func WatchFile(stateDir string) Record[Watch] {
+	return Record[Watch]{Path: filepath.Join(stateDir, "watch.json"), what: "what the watch saw"}
 }

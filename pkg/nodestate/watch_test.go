@@ -13,7 +13,7 @@ import (
 
 func TestWatch(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
-	if _, ok, err := ReadWatch(dir); ok || err != nil {
+	if _, ok, err := WatchFile(dir).Read(); ok || err != nil {
 		t.Errorf("before any: %v %v", ok, err)
 	}
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -21,21 +21,21 @@ func TestWatch(t *testing.T) {
 		{Since: now, Looked: now.Add(time.Minute), Network: "pods", OK: true, Repairs: 4, Fighting: true},
 		{Since: now, Looked: now.Add(time.Hour), Fault: "no network is configured"},
 	} {
-		testutil.Must(t, WriteWatch(dir, want))
-		got, ok, err := ReadWatch(dir)
+		testutil.Must(t, WatchFile(dir).Write(want))
+		got, ok, err := WatchFile(dir).Read()
 		if d := cmp.Diff(want, got); !ok || err != nil || d != "" {
 			t.Errorf("read %v %v (-want +got):\n%s", ok, err, d)
 		}
 	}
 	for range 2 {
-		testutil.Must(t, RemoveWatch(dir))
+		testutil.Must(t, WatchFile(dir).Remove())
 	}
-	testutil.Must(t, os.WriteFile(WatchPath(dir), []byte("{"), 0o600))
-	if _, ok, err := ReadWatch(dir); ok || err == nil {
+	testutil.Must(t, os.WriteFile(WatchFile(dir).Path, []byte("{"), 0o600))
+	if _, ok, err := WatchFile(dir).Read(); ok || err == nil {
 		t.Errorf("of half a file: %v %v", ok, err)
 	}
 	testutil.Must(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
-	if err := WriteWatch(filepath.Join(dir, "file"), Watch{}); err == nil {
+	if err := WatchFile(filepath.Join(dir, "file")).Write(Watch{}); err == nil {
 		t.Error("it is written into a file")
 	}
 }

@@ -194,7 +194,8 @@ func TestUntriedAtAdd(t *testing.T) {
 	wantNoTable(t, node.Host)
 	r.must(add.with("CHECK"))
 	// A verified fallback is not enough: the pod waits for its trial.
-	testutil.Must(t, nodestate.WriteProof(r.persist, nodestate.Proof{ClusterDNS: []netip.Addr{redirect6.ClusterDNS}, Time: time.Unix(1_700_000_000, 0)}))
+	verified := nodestate.Proof{ClusterDNS: []netip.Addr{redirect6.ClusterDNS}, Time: time.Unix(1_700_000_000, 0)}
+	testutil.Must(t, nodestate.ProofFile(r.persist).Write(verified))
 	r.must(add)
 	if d := r.file("c1").Decisions; states() != "pending pending" || !d[0].Untried || !d[1].Untried {
 		t.Errorf("with a verified fallback for IPv6: %+v", d)
@@ -215,9 +216,9 @@ func TestUntriedAtAdd(t *testing.T) {
 	r.must(add)
 	wantNoTable(t, pod.NetNS)
 	// A proof that cannot be read proves nothing, and says so.
-	testutil.Must(t, os.WriteFile(nodestate.ProofPath(r.persist), []byte("{"), 0o644))
+	testutil.Must(t, os.WriteFile(nodestate.ProofFile(r.persist).Path, []byte("{"), 0o644))
 	r.must(add)
-	if states() != "pending pending" || !strings.Contains(r.file("c1").Decisions[0].Reason, nodestate.ProofPath(r.persist)) {
+	if states() != "pending pending" || !strings.Contains(r.file("c1").Decisions[0].Reason, nodestate.ProofFile(r.persist).Path) {
 		t.Errorf("with a torn proof: %s, %q", states(), r.file("c1").Decisions[0].Reason)
 	}
 	wantNoTable(t, pod.NetNS)

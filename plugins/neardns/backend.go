@@ -13,7 +13,7 @@ import (
 // chooseBackend chooses the back end that wrote the host's rules. If there are no rules, it takes the configured one; if none is
 // configured, the one whose rules passed the fallback check on this node.
 func (v *verb) chooseBackend() {
-	stand, err := nodestate.ReadHostRules(v.conf.StateDir)
+	stand, _, err := nodestate.HostRulesFile(v.conf.StateDir).Read()
 	if err != nil {
 		v.log.Warn("back end of the host's rules unknown", "verb", v.name, "err", err)
 	}
@@ -37,7 +37,7 @@ func (v *verb) wantedBackend() (string, error) {
 		}
 		return found[0].String(), nil
 	}
-	proof, err := nodestate.ReadProof(v.conf.PersistDir)
+	proof, _, err := nodestate.ProofFile(v.conf.PersistDir).Read()
 	return proof.Backend, err
 }
 
@@ -93,7 +93,7 @@ func (v *verb) ensureSwitch(host rules.Rules, own steer.Host) error {
 		return err
 	}
 	made := nodestate.HostRules{Backend: v.backend.String(), Addresses: rules.Addresses(whole), Switch: nodestate.SwitchOf(whole)}
-	return nodestate.WriteHostRules(v.conf.StateDir, made)
+	return nodestate.HostRulesFile(v.conf.StateDir).Write(made)
 }
 
 // recordedRules are the host's rules of a back end that starts a program for each read, which takes longer than the rest of an ADD.

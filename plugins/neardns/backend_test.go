@@ -32,12 +32,12 @@ func TestChooseBackend(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			if c.stands != "" {
-				if err := nodestate.WriteHostRules(dir, nodestate.HostRules{Backend: c.stands}); err != nil {
+				if err := nodestate.HostRulesFile(dir).Write(nodestate.HostRules{Backend: c.stands}); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if c.proven != "" {
-				if err := nodestate.WriteProof(dir, nodestate.Proof{Time: time.Unix(1_700_000_000, 0), Backend: c.proven}); err != nil {
+				if err := nodestate.ProofFile(dir).Write(nodestate.Proof{Time: time.Unix(1_700_000_000, 0), Backend: c.proven}); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -18,7 +18,7 @@ func (v *verb) collectFacts(in call, ns *os.File) facts {
 	if !needsFacts(v.conf, in) {
 		return f
 	}
-	f.Proof, f.ProofErr = nodestate.ReadProof(v.conf.PersistDir)
+	f.Proof, _, f.ProofErr = nodestate.ProofFile(v.conf.PersistDir).Read()
 	if f.Proof.Backend != v.backend.Recorded() || f.Proof.Outlived() {
 		f.Proof = nodestate.Proof{} // another back end, or kube-proxy after another boot, may handle the fallback differently
 	}

@@ -218,7 +218,7 @@ func (n *Node) readKubelet(env Env) (kubelet, error) {
 	}
 	if n.StateDir != "" {
 		k.copied = true
-		if err := n.addKubelet(&k, env, nodestate.KubeletPath(n.StateDir)); err != nil {
+		if err := n.addKubelet(&k, env, nodestate.KubeletFile(n.StateDir).Path); err != nil {
 			return kubelet{}, fmt.Errorf("detect settings: %w; or %s", err, instead)
 		}
 	}

@@ -95,7 +95,7 @@ func missingRedirects(list []byte, redirects []steer.Redirect) (out []string) {
 // watch reads the last state of `neardns-install watch`, which keeps our entry in that configuration; nil if none runs. A file that cannot
 // be read is a fault of its own.
 func (in *Inspector) watch() *nodestate.Watch {
-	w, ok, err := nodestate.ReadWatch(in.Conf.StateDir)
+	w, ok, err := nodestate.WatchFile(in.Conf.StateDir).Read()
 	if err != nil {
 		return &nodestate.Watch{Looked: time.Now(), Fault: err.Error()}
 	} else if !ok {

@@ -20,13 +20,13 @@ func TestDoctorReadsTheWatch(t *testing.T) {
 		t.Errorf("without a watch: %+v", w)
 	}
 	seen := nodestate.Watch{Looked: time.Unix(1, 0).UTC(), Fault: "why", Fighting: true, Repairs: 3}
-	if err := nodestate.WriteWatch(l.Conf.StateDir, seen); err != nil {
+	if err := nodestate.WatchFile(l.Conf.StateDir).Write(seen); err != nil {
 		t.Fatal(err)
 	}
 	if w := l.watch(); w == nil || !w.Looked.Equal(seen.Looked) || w.Fault != "why" || !w.Fighting || w.Repairs != 3 {
 		t.Errorf("of %+v: %+v", seen, w)
 	}
-	if err := os.WriteFile(nodestate.WatchPath(l.Conf.StateDir), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(nodestate.WatchFile(l.Conf.StateDir).Path, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if w := l.watch(); w == nil || w.Fault == "" {
@@ -41,13 +41,13 @@ func TestDoctorReadsTheHostsRole(t *testing.T) {
 		t.Errorf("without the role: %+v", h)
 	}
 	state := nodestate.Hosts{Since: now.Add(-time.Hour), Looked: now.Add(-time.Minute), Fault: "what", Services: []nodestate.HostsService{{Name: "shop/registry"}}}
-	if err := nodestate.WriteHosts(l.Conf.StateDir, state); err != nil {
+	if err := nodestate.HostsFile(l.Conf.StateDir).Write(state); err != nil {
 		t.Fatal(err)
 	}
 	if h := l.hosts(now); !h.Present || !h.Looked.Equal(now.Add(-time.Minute)) || h.Fault != "what" || h.Services[0].Standing != "missing" {
 		t.Errorf("of %+v: %+v", state, h)
 	}
-	if err := os.WriteFile(nodestate.HostsPath(l.Conf.StateDir), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(nodestate.HostsFile(l.Conf.StateDir).Path, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if h := l.hosts(now); !h.Present || h.Fault == "" {

@@ -114,7 +114,7 @@ func (in *Inspector) gather(ctx context.Context) *facts {
 	f.linkDrift, f.linkErr = link.Verify(link.Config{Name: f.want.Link.Name, Addresses: f.want.Addresses()})
 	f.sockets = sockets(f.want.Targets())
 	f.verifyTable()
-	proof, err := nodestate.ReadProof(f.want.Folders.Persist)
+	proof, _, err := nodestate.ProofFile(f.want.Folders.Persist).Read()
 	f.verified, f.verifiedErr = proof.ClusterDNS, err
 	f.accepted, f.dropping, f.acceptErr = iptables.VerifyAccepts(f.want.Addresses())
 	f.chains, f.chainsErr = nft.Others(-1)

@@ -26,7 +26,7 @@ type HostsLine struct {
 
 // hosts reads the role's state. A file that cannot be read is a fault of its own.
 func (in *Inspector) hosts(now time.Time) Hosts {
-	state, ok, err := nodestate.ReadHosts(in.Conf.StateDir)
+	state, ok, err := nodestate.HostsFile(in.Conf.StateDir).Read()
 	if err != nil {
 		return Hosts{Present: true, Hosts: nodestate.Hosts{Looked: now, Fault: err.Error()}}
 	}

@@ -81,7 +81,7 @@ func (f *basics) close() {
 
 // Installed is the back end of the node's rules; nftables if there are none.
 func Installed(stateDir string) (rules.Kind, error) {
-	stand, err := nodestate.ReadHostRules(stateDir)
+	stand, _, err := nodestate.HostRulesFile(stateDir).Read()
 	if err != nil {
 		return rules.Kind{}, err
 	}

@@ -72,12 +72,12 @@ func (c *cleanup) steps() []step {
 	return []step{
 		{"the entry in CNI configurations", func(ctx context.Context) error { return unchain(ctx, c.env, c.cniConf) }},
 		// No pod is steered from here on, whatever the CNI configuration has.
-		{"the record of the fallback check", func(context.Context) error { return nodestate.RemoveProof(c.plan.Folders.Persist) }},
+		{"the record of the fallback check", func(context.Context) error { return nodestate.ProofFile(c.plan.Folders.Persist).Remove() }},
 		{"kernel hits", func(context.Context) error { return removeKernelHits(bpfFolder(c.plan.Folders.State, c.hostRoot)) }},
 		{"pods' local nameservers", c.nameservers},
 		{"pods' tables", c.tables},
 		// The installer's watch would restore the host's rules by this file.
-		{"the record of the host's rules", func(context.Context) error { return nodestate.RemoveHostRules(c.plan.Folders.State) }},
+		{"the record of the host's rules", func(context.Context) error { return nodestate.HostRulesFile(c.plan.Folders.State).Remove() }},
 		{"the host's rules", c.hostRules},
 		{"the prober's link", func(context.Context) error { return prober.RemoveLeftovers() }}, // of a killed agent in node-cache mode
 		{"the link", c.link},
@@ -146,8 +146,8 @@ func (c *cleanup) files(context.Context) error {
 		os.RemoveAll(filepath.Dir(podfile.Path(state, "x", "x"))),
 		removeFile(filepath.Join(state, nodestate.AgentSocketName)),
 		removeFile(filepath.Join(state, nodestate.HandoverName)),
-		nodestate.RemoveWatch(state),
-		nodestate.RemoveKubelet(state),
+		nodestate.WatchFile(state).Remove(),
+		nodestate.KubeletFile(state).Remove(),
 		removeFile(podfile.LockPath(state)),
 		removeFile(filepath.Join(state, nodestate.PluginLogName)),
 		removeFile(filepath.Join(state, nodestate.PluginLogName+".1")),

@@ -12,10 +12,10 @@ import (
 )
 
 // watchIn reads the state of the installer's watch. A file that cannot be read counts as none, because the watch writes the next one soon.
-func watchIn(stateDir string) func() (telemetry.Watch, bool) {
-	return func() (telemetry.Watch, bool) {
-		w, ok, err := nodestate.ReadWatch(stateDir)
-		return telemetry.Watch{OK: w.OK, Fighting: w.Fighting, Repairs: w.Repairs, Restored: w.Restored, Looked: w.Looked}, ok && err == nil
+func watchIn(stateDir string) func() (nodestate.Watch, bool) {
+	return func() (nodestate.Watch, bool) {
+		w, ok, err := nodestate.WatchFile(stateDir).Read()
+		return w, ok && err == nil
 	}
 }
 

@@ -34,7 +34,7 @@ func Hosts(ctx context.Context, e Env, path, hostRoot string) error {
 	log, level := setUpProcess(e, conf)
 	log.Info("starting", "version", e.Version, "services", kept.Services, "servers", kept.Servers)
 
-	h := hostsfile.New(log, hostRoot, kept, func(s nodestate.Hosts) error { return nodestate.WriteHosts(conf.StateDir, s) })
+	h := hostsfile.New(log, hostRoot, kept, nodestate.HostsFile(conf.StateDir).Write)
 	metrics := telemetry.NewRegistry(e.Version)
 	metrics.Collect(h.Collectors()...)
 	health := telemetry.Health{Alive: h.Alive, Ready: h.Alive}
@@ -138,7 +138,7 @@ const hostsAlive = 90 * time.Second
 // removeHosts removes the role's lines, unless the role runs, because it would restore them. The lines have a marker, so they are found
 // even if the role left no record.
 func removeHosts(ctx context.Context, stateDir, hostRoot string, say func(string, ...any)) error {
-	last, ok, err := nodestate.ReadHosts(stateDir)
+	last, ok, err := nodestate.HostsFile(stateDir).Read()
 	if err != nil {
 		return err
 	}
@@ -153,5 +153,5 @@ func removeHosts(ctx context.Context, stateDir, hostRoot string, say func(string
 	if had {
 		say("lines taken out of %s", filepath.Join(hostRoot, "etc/hosts"))
 	}
-	return nodestate.RemoveHosts(stateDir)
+	return nodestate.HostsFile(stateDir).Remove()
 }

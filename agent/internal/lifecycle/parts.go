@@ -57,7 +57,7 @@ type verifiedFallbacks struct {
 }
 
 func (p *verifiedFallbacks) Read() ([]netip.Addr, error) {
-	proof, err := nodestate.ReadProof(p.dir)
+	proof, _, err := nodestate.ProofFile(p.dir).Read()
 	if err != nil || proof.Backend != p.backend.Recorded() || proof.Outlived() || len(proof.ClusterDNS) == 0 {
 		return nil, err
 	}
@@ -82,9 +82,9 @@ func (w surroundings) FallbackLost(ctx context.Context, clusterDNS netip.Addr, n
 
 func (p *verifiedFallbacks) Write(proven []netip.Addr) error {
 	if len(proven) == 0 {
-		return nodestate.RemoveProof(p.dir)
+		return nodestate.ProofFile(p.dir).Remove()
 	}
-	return nodestate.WriteProof(p.dir, nodestate.Proof{ClusterDNS: proven,
+	return nodestate.ProofFile(p.dir).Write(nodestate.Proof{ClusterDNS: proven,
 		Time: time.Now(), Backend: p.backend.Recorded(), Boot: nodestate.ThisBoot()})
 }
 

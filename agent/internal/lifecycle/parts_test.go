@@ -31,12 +31,12 @@ func TestProofIsOfThisBootAndNode(t *testing.T) {
 	change := func(f func(*nodestate.Proof)) {
 		t.Helper()
 		write()
-		proof, err := nodestate.ReadProof(dir)
+		proof, _, err := nodestate.ProofFile(dir).Read()
 		if err != nil {
 			t.Fatal(err)
 		}
 		f(&proof)
-		if err := nodestate.WriteProof(dir, proof); err != nil {
+		if err := nodestate.ProofFile(dir).Write(proof); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -46,7 +46,7 @@ func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
 		return drift, nil
 	}
 	// Written first, because the installer's watch restores the rules by this file.
-	if err := nodestate.WriteHostRules(h.stateDir, current); err != nil {
+	if err := nodestate.HostRulesFile(h.stateDir).Write(current); err != nil {
 		return drift, err
 	}
 	if h.written.Backend == "" {
