@@ -43,9 +43,14 @@ func names() []question {
 
 // TestSameAnswersAsKubeDNS holds that steered pods get what others get, with the manifests' own NodeConfig, while kube-dns's
 // Corefile is changed under them: the two tests "DNS configMap nameserver" of Kubernetes' own suite (Change stubDomain, Forward PTR
-// lookup) among the changes. No change costs a query.
+// lookup) among the changes. TestTimingSameAnswersAsKubeDNS counts what the changes cost.
 func TestSameAnswersAsKubeDNS(t *testing.T) {
 	t.Parallel()
+	sameAnswersAsKubeDNS(t, func(*node) (stop func()) { return func() {} })
+}
+
+// sameAnswersAsKubeDNS has count count the losses while the Corefile changes.
+func sameAnswersAsKubeDNS(t *testing.T, count func(*node) (stop func())) {
 	n := newNode(t, own+cluster)
 	n.start()
 	n.wantSame("zones of kube-dns's own", names()...)
@@ -53,7 +58,7 @@ func TestSameAnswersAsKubeDNS(t *testing.T) {
 	n.await("external: auto  # kube-dns, because its Corefile has the plugin rewrite, line 3", "config", "show")
 	n.await("the agent and kube-dns give the same answers", "doctor")
 
-	stop := n.asking()
+	stop := count(n)
 	n.configMap(usual + cluster)
 	n.await("external: the node's resolvers, because kube-dns's Corefile forwards to them, too: forward . /etc/resolv.conf, line 6", "status")
 	n.wantSame("with the usual Corefile", a("db.acme.local.", "www.usual.example.")...)
@@ -78,9 +83,7 @@ func TestSameAnswersAsKubeDNS(t *testing.T) {
 	n.await("external: the node's resolvers", "status") // the reverse zones are the cluster's in any case
 	n.wantSame("with PTR questions forwarded", ptr)
 
-	if lost, asked := stop(); lost > 0 || asked < 50 {
-		t.Errorf("%d of %d questions had no answer while kube-dns's Corefile changed", lost, asked)
-	}
+	stop()
 
 	// What is chosen by the operator stays, and doctor reports what it costs.
 	n.configMap(own + cluster)

@@ -1,7 +1,6 @@
 package answers
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -264,39 +262,4 @@ func a(names ...string) (out []question) {
 		out = append(out, question{name, dns.TypeA})
 	}
 	return out
-}
-
-// asking has the steered pod query without a pause until the returned function is called, which reports how many queries had no
-// answer and how many there were.
-func (n *node) asking() (stop func() (lost, asked int)) {
-	ctx, cancel := context.WithCancel(n.t.Context())
-	var lost, asked atomic.Int64
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		pause := time.NewTicker(10 * time.Millisecond)
-		defer pause.Stop()
-		for i := 0; ctx.Err() == nil; i++ {
-			name := "kubernetes.default.svc.cluster.local."
-			if i%2 == 1 {
-				name = fmt.Sprintf("flow%d.outside.example.", i)
-			}
-			said, err := n.ask(n.steered, name, dns.TypeA)
-			asked.Add(1)
-			if err != nil || !strings.HasPrefix(said, "NOERROR ") {
-				n.t.Logf("%s: %s, %v", name, said, err)
-				lost.Add(1)
-			}
-			<-pause.C
-		}
-	}()
-	end := func() {
-		cancel()
-		<-done
-	}
-	n.t.Cleanup(end) // a test that ends early must not be logged to any more
-	return func() (int, int) {
-		end()
-		return int(lost.Load()), int(asked.Load())
-	}
 }

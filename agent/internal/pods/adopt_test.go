@@ -302,7 +302,7 @@ func TestOpenConnectionsStay(t *testing.T) {
 	}
 }
 
-// A pod that opens connections all the time loses none to its table: what is opened while that is made ends where it began.
+// A pod that opens connections all the time keeps each when its table is made: one that is split between two servers never ends.
 func TestSteeredAmidConnections(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	n.serve()
@@ -312,12 +312,12 @@ func TestSteeredAmidConnections(t *testing.T) {
 	pod := n.AddPod("pod")
 	// ask opens a connection and asks twice by it.
 	ask := func() error {
-		conn, err := net.DialTimeout("tcp", at.String(), 2*time.Second)
+		conn, err := net.DialTimeout("tcp", at.String(), testutil.Patience())
 		if err != nil {
 			return err
 		}
 		defer conn.Close() //nolint:errcheck // read to the end
-		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(testutil.Patience()))
 		c := &dns.Conn{Conn: conn}
 		for range 2 {
 			if err := c.WriteMsg(new(dns.Msg).SetQuestion("a.cluster.local.", dns.TypeTXT)); err != nil {
@@ -329,7 +329,6 @@ func TestSteeredAmidConnections(t *testing.T) {
 		}
 		return nil
 	}
-	asked, lost := 0, 0
 	for range 40 {
 		stop := make(chan struct{})
 		errs := make(chan error, 1<<16)
@@ -367,15 +366,11 @@ func TestSteeredAmidConnections(t *testing.T) {
 		wg.Wait()
 		close(errs)
 		for err := range errs {
-			if asked++; err != nil {
-				lost++
-				t.Log(err)
+			if err != nil {
+				t.Errorf("a connection broke: %v", err)
 			}
 		}
 		pod.Run("nft", "delete", "table", "inet", "neardns")
-	}
-	if lost > 0 {
-		t.Errorf("%d of %d connections are lost", lost, asked)
 	}
 }
 
