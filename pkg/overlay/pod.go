@@ -74,16 +74,19 @@ func (w *Wish) add(what string, o resolvconf.Overlay) {
 		}
 		return why != ""
 	})
+	refused := false
 	for _, option := range o.Options {
 		if resolvconf.Knows(option) || w.unknown == "" || w.unknown == Keep {
 			continue
 		}
-		if w.unknown == Refuse {
-			w.ignore(what, fmt.Errorf("option %s is known to no resolver, and %s is %s", strict.Quote(option), keyUnknown, Refuse))
-			return
+		ignored := "option " + option + " of " + what
+		if refused = w.unknown == Refuse; refused {
+			ignored = what
 		}
-		w.ignore("option "+option+" of "+what, fmt.Errorf("option %s is known to no resolver, and %s is %s", strict.Quote(option),
-			keyUnknown, Drop))
+		w.ignore(ignored, fmt.Errorf("option %s is known to no resolver, and %s is %s", strict.Quote(option), keyUnknown, w.unknown))
+	}
+	if refused {
+		return
 	}
 	if w.unknown == Drop {
 		o.Options = slices.DeleteFunc(slices.Clone(o.Options), func(option string) bool { return !resolvconf.Knows(option) })

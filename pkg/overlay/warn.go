@@ -54,6 +54,10 @@ func (w *warner) add(at strict.Value, message string) {
 		return
 	}
 	w.seen[message] = true
+	if known := resolvconf.KnownOptions(); strings.Contains(message, "known to no resolver") && !w.seen[known] {
+		w.seen[known] = true // once: a misspelled option is found in the list
+		message += "; resolvers know " + known
+	}
 	w.out = append(w.out, &strict.Fault{Place: at.Place, Field: at.Field, Message: message})
 }
 

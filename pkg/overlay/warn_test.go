@@ -32,9 +32,12 @@ func TestWarnings(t *testing.T) {
 		"an unknown option":   {`{"options": ["nonsense:3"]}`, []string{`dns.options[0]: option "nonsense:3" is known to no resolver and has no effect`}},
 		"dropped":             {`{"unknownOptions": "drop", "options": ["ndots:2", "nonsense:3"]}`, []string{`dns.options[1]: option "nonsense:3" is known to no resolver, and unknownOptions is drop`}},
 		"the level refused":   {`{"unknownOptions": "refuse", "options": ["nonsense"]}`, []string{`dns: no usual pod gets it: option "nonsense" is known to no resolver, and unknownOptions is refuse`}},
-		"in a namespace":      {`{"namespaces": {"shop": {"options": ["a"]}, "web": {"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3"]}}}`, []string{`dns.namespaces.shop.options[0]: option "a" is known`, "dns.namespaces.web.nameservers: 3 of 4"}},
-		"once for all":        {`{"options": ["a"], "namespaces": {"shop": {"searches": ["x.example"]}}}`, []string{`dns.options[0]: option "a"`}},
-		"by both levels":      {`{"nameservers": ["192.0.2.1", "192.0.2.2"], "namespaces": {"shop": {"nameservers": ["192.0.2.3"]}}}`, []string{"dns.namespaces.shop.nameservers: 3 of 4"}},
+		"all of them at once": {`{"unknownOptions": "refuse", "options": ["one", "ndots:2", "two"]}`, []string{
+			`dns: no usual pod gets it: option "one" is known to no resolver, and unknownOptions is refuse; resolvers know attempts, debug, edns0, `,
+			`dns: no usual pod gets it: option "two" is known to no resolver, and unknownOptions is refuse`}},
+		"in a namespace": {`{"namespaces": {"shop": {"options": ["a"]}, "web": {"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3"]}}}`, []string{`dns.namespaces.shop.options[0]: option "a" is known`, "dns.namespaces.web.nameservers: 3 of 4"}},
+		"once for all":   {`{"options": ["a"], "namespaces": {"shop": {"searches": ["x.example"]}}}`, []string{`dns.options[0]: option "a"`}},
+		"by both levels": {`{"nameservers": ["192.0.2.1", "192.0.2.2"], "namespaces": {"shop": {"nameservers": ["192.0.2.3"]}}}`, []string{"dns.namespaces.shop.nameservers: 3 of 4"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v, err := strict.JSON("", "dns", []byte(tc.rules))
@@ -60,13 +63,15 @@ func TestWarnings(t *testing.T) {
 func TestUnknownOptions(t *testing.T) {
 	own := settings("10.96.0.10", "a.example", "ndots:5 own-nonsense")
 	for unknown, want := range map[string]struct{ options, ignored string }{
-		"keep": {"ndots:2 own-nonsense x:1 y", ""},
+		"keep": {"ndots:2 own-nonsense x:1 z y", ""},
 		"drop": {"ndots:2 own-nonsense", `option x:1 of dns: option "x:1" is known to no resolver, and unknownOptions is drop|` +
+			`option z of dns: option "z" is known to no resolver, and unknownOptions is drop|` +
 			`option y of annotation neardns.io/dns-params: option "y" is known to no resolver, and unknownOptions is drop`},
 		"refuse": {"ndots:5 own-nonsense", `dns: option "x:1" is known to no resolver, and unknownOptions is refuse|` +
+			`dns: option "z" is known to no resolver, and unknownOptions is refuse|` +
 			`annotation neardns.io/dns-params: option "y" is known to no resolver, and unknownOptions is refuse`},
 	} {
-		r := mustDecode(t, `{"unknownOptions": "`+unknown+`", "options": ["ndots:2", "x:1"]}`)
+		r := mustDecode(t, `{"unknownOptions": "`+unknown+`", "options": ["ndots:2", "x:1", "z"]}`)
 		_, laid, ignored := r.For("dns", "shop", map[string]string{AnnotationParams: "options: [\"y\"]\n"}).Lay(node, nil, "shop", own)
 		var told []string
 		for _, i := range ignored {

@@ -2,6 +2,8 @@ package resolvconf
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -43,29 +45,21 @@ type knownOption struct {
 	most  int  // greater ones are taken as this; 0: no bound
 }
 
-// known finds an option of resolv.conf(5), or of musl or Go, which know none besides. The bounds are glibc's (RES_MAXNDOTS,
-// RES_MAXRETRANS, RES_MAXRETRY in resolv.h); musl takes up to 60 s and 10 attempts.
-func known(name string) (knownOption, bool) {
-	switch name {
-	case "ndots":
-		return knownOption{true, 15}, true
-	case "timeout":
-		return knownOption{true, 30}, true
-	case "attempts":
-		return knownOption{true, 5}, true
-	case "debug", "rotate", "no-check-names", "inet6", "ip6-bytestring", "ip6-dotint", "no-ip6-dotint", "edns0",
-		"single-request", "single-request-reopen", "no-tld-query", "no_tld_query", "use-vc", "no-reload", "trust-ad",
-		"no-aaaa",      // since glibc 2.36
-		"usevc", "tcp": // the BSDs' names of use-vc, which Go takes too
-		return knownOption{}, true
-	}
-	return knownOption{}, false
-}
+// knownOptions has those of resolv.conf(5), and of musl and Go, which know no others. The bounds are glibc's (RES_MAXNDOTS, RES_MAXRETRANS,
+// RES_MAXRETRY in resolv.h); musl takes up to 60 s and 10 attempts. no-aaaa is glibc's since 2.36. usevc and tcp are the BSDs' names of
+// use-vc, which Go takes too.
+var knownOptions = map[string]knownOption{"ndots": {true, 15}, "timeout": {true, 30}, "attempts": {true, 5}, "debug": {}, "rotate": {},
+	"no-check-names": {}, "inet6": {}, "ip6-bytestring": {}, "ip6-dotint": {}, "no-ip6-dotint": {}, "edns0": {}, "single-request": {},
+	"single-request-reopen": {}, "no-tld-query": {}, "no_tld_query": {}, "use-vc": {}, "no-reload": {}, "trust-ad": {}, "no-aaaa": {},
+	"usevc": {}, "tcp": {}}
+
+// KnownOptions lists the options that a resolver reads, for messages.
+func KnownOptions() string { return strings.Join(slices.Sorted(maps.Keys(knownOptions)), ", ") }
 
 // Knows reports whether a resolver reads an option, as a word of a resolv.conf, whatever its value.
 func Knows(option string) bool {
 	name, _, _ := strings.Cut(option, ":")
-	_, ok := known(name)
+	_, ok := knownOptions[name]
 	return ok
 }
 
@@ -91,7 +85,7 @@ func lintOptions(options []string) []Note {
 			return append(notes, note(UnknownOption, "and %d more options, which were not looked at", len(options)-i))
 		}
 		name, value, _ := strings.Cut(o, ":")
-		k, ok := known(name)
+		k, ok := knownOptions[name]
 		number, err := strconv.ParseUint(value, 10, 32)
 		switch {
 		case !ok:
