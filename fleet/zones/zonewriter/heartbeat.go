@@ -11,28 +11,6 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// beat is the state of the cluster's own heartbeat.
-type beat struct {
-	due     time.Time
-	rest    time.Time       // no message with only the heartbeat before this time, because the last one failed
-	counter uint64          // the highest counter that was sent
-	sent    map[uint64]bool // counters of our own messages that the zone may hold
-	fence   fence           // whether an earlier message may still take effect
-	keep    time.Time       // keep the heartbeat until this time: a message that was sent when there was none may still arrive
-	foreign *zone.Beat      // the heartbeat of another writer under our id
-	written *zone.Beat      // sent together with a message that was accepted after the zone was read
-}
-
-// fence reports whether messages with an unknown result may still take effect. The next heartbeat bars them, because the heartbeat is a
-// prerequisite of each message. Until then this writer may have written what is under the cluster's name.
-type fence int
-
-const (
-	started    fence = iota // this process has sent no message, but its predecessor may have
-	unanswered              // a message got no answer
-	barred                  // no such message is left
-)
-
 // observe checks whether the heartbeat in the zone is ours. Claims without a heartbeat may belong to a live cluster that writes none.
 func (b *beat) observe(s *zone.State, me zone.Identity) {
 	x, ok := s.Beats[me.Cluster]
@@ -57,15 +35,18 @@ func (b *beat) conflict(me zone.Identity, takeover bool) *zone.Conflict {
 		"instance %s writes under the cluster id %s, too; give one of the two clusters another id", b.foreign.Instance, me.Cluster)}
 }
 
-// fence makes the next heartbeat bar the messages that got no answer.
+// fence makes the next heartbeat bar a message that got no answer.
 func (p *Publisher) fence() {
-	if p.o.Heartbeat == 0 {
-		return
+	if p.o.Heartbeat > 0 {
+		p.beat.on(messageLost, p.part(), p.o.Heartbeat, time.Now())
 	}
-	p.beat.fence = unanswered
-	if _, there := p.state.Beats[p.o.Identity.Cluster]; !there {
-		p.beat.keep = time.Now().Add(rfc2136.Fudge)
-	}
+}
+
+// part returns what the zone and this process have of the cluster.
+func (p *Publisher) part() part {
+	_, there := p.state.Beats[p.o.Identity.Cluster]
+	wants, left := p.wants()
+	return part{there: there, mine: len(p.state.Of(p.o.Identity.Cluster)) > 0, wants: wants, left: left}
 }
 
 // takeover reports whether the other writer under our id is dead: its heartbeat has not changed for long enough to be removed.
@@ -87,14 +68,8 @@ func (p *Publisher) beatMissing() bool {
 	return p.o.Heartbeat > 0 && p.beat.written == nil && (!ok || b.Instance != p.o.Identity.Instance || p.beat.fence != barred || p.late() > 1)
 }
 
-// late returns by how many periods the heartbeat is overdue. If a writer was suspended for long, others may be removing it. So its next
-// change includes the heartbeat, which ends the removal.
-func (p *Publisher) late() float64 {
-	if p.o.Heartbeat == 0 || p.beat.due.IsZero() {
-		return 0
-	}
-	return float64(time.Since(p.beat.due)) / float64(p.o.Heartbeat)
-}
+// late returns by how many periods the heartbeat is overdue.
+func (p *Publisher) late() float64 { return p.beat.late(p.o.Heartbeat, time.Now()) }
 
 // beatDue reports whether to send a message with only the heartbeat.
 func (p *Publisher) beatDue() bool {
@@ -102,19 +77,7 @@ func (p *Publisher) beatDue() bool {
 		return false
 	}
 	now := time.Now()
-	if now.Before(p.beat.rest) || now.Before(p.ailing.until) {
-		return false
-	}
-	_, there := p.state.Beats[p.o.Identity.Cluster]
-	mine := len(p.state.Of(p.o.Identity.Cluster)) > 0
-	if p.beat.fence == unanswered || p.beat.fence == started && (there || mine) {
-		return true
-	}
-	wants, left := p.wants()
-	if mine || there && wants {
-		return !now.Before(p.beat.due)
-	}
-	return there && now.After(p.beat.keep) && left
+	return !now.Before(p.ailing.until) && p.beat.needed(p.part(), now)
 }
 
 // wants reports whether the cluster wants a host of the zone, and whether it has left hosts and wants none now.
@@ -148,26 +111,23 @@ func (p *Publisher) ownBeat() zone.Beat {
 
 // beatSent records the result of a message with a heartbeat.
 func (p *Publisher) beatSent(err error) {
-	now := time.Now()
-	if err != nil {
-		if rfc2136.Unsure(err) {
-			p.fence()
-		}
-		if k := rfc2136.KindOf(err); k != rfc2136.Prerequisite {
-			p.beat.rest = now.Add(about(min(p.o.Heartbeat/4, 30*time.Second)))
-		}
-		return
+	result := beatRefused
+	switch {
+	case err == nil:
+		result = beatAccepted
+	case rfc2136.Unsure(err):
+		result = beatLost
+	case rfc2136.KindOf(err) == rfc2136.Prerequisite:
+		result = beatOutrun
 	}
-	if p.beat.fence != barred {
-		p.beat.fence = barred
+	if err == nil && p.beat.fence != barred {
 		p.mu.Lock()
 		for _, h := range p.hosts {
 			h.memory.Sent = nil
 		}
 		p.mu.Unlock()
 	}
-	p.beat.sent = map[uint64]bool{p.beat.counter: true}
-	p.beat.due = now.Add(about(p.o.Heartbeat))
+	p.beat.on(result, p.part(), p.o.Heartbeat, time.Now())
 }
 
 // removeDead removes dead clusters: one message for each host, then the heartbeat.

@@ -1,0 +1,130 @@
+package zonewriter
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/neardns/neardns/fleet/zones/rfc2136"
+)
+
+// latest is about's longest.
+func latest(d time.Duration) time.Duration { return d + d/5 }
+
+// TestBeatTable applies each outcome in each state of the fence, with and without a heartbeat in the zone.
+func TestBeatTable(t *testing.T) {
+	const period = time.Minute
+	now := time.Unix(1_800_000_000, 0)
+	for before := started; before <= barred; before++ {
+		for o := range outcomes {
+			for _, there := range []bool{false, true} {
+				b := beat{fence: before, counter: 7, sent: map[uint64]bool{6: true, 7: true}}
+				b.on(o, part{there: there}, period, now)
+				fence, lost := before, o == beatLost || o == messageLost
+				switch {
+				case o == beatAccepted:
+					fence = barred
+				case lost:
+					fence = unanswered
+				}
+				in := fmt.Sprintf("fence %d, outcome %d, heartbeat in the zone %t: %+v", before, o, there, b)
+				if b.fence != fence || (len(b.sent) == 1) != (o == beatAccepted) || !b.sent[7] {
+					t.Errorf("%s: want fence %d", in, fence)
+				}
+				if b.due.IsZero() == (o == beatAccepted) || b.due.After(now.Add(latest(period))) {
+					t.Errorf("%s: the next heartbeat is due at %s", in, b.due)
+				}
+				if b.rest.IsZero() == (o == beatRefused || o == beatLost) || b.rest.After(now.Add(latest(period/4))) {
+					t.Errorf("%s: rests until %s", in, b.rest)
+				}
+				if want := lost && !there; b.keep.IsZero() == want || want && !b.keep.Equal(now.Add(rfc2136.Fudge)) {
+					t.Errorf("%s: keeps the heartbeat until %s", in, b.keep)
+				}
+			}
+		}
+	}
+}
+
+// TestBeatNeeded decides in each state, at each side of each time.
+func TestBeatNeeded(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	for bits := range 1 << 7 {
+		is := func(bit int) bool { return bits>>bit&1 == 1 }
+		at := func(past bool) time.Time {
+			return now.Add(map[bool]time.Duration{true: -time.Second, false: time.Second}[past])
+		}
+		z := part{there: is(0), mine: is(1), wants: is(2), left: is(3) && !is(2)}
+		rested, due, kept := is(4), is(5), is(6)
+		for fence := started; fence <= barred; fence++ {
+			b := beat{fence: fence, rest: at(rested), due: at(due), keep: at(kept)}
+			got := b.needed(z, now)
+			in := fmt.Sprintf("fence %d, %+v, rested %t, due %t, kept %t", fence, z, rested, due, kept)
+			switch {
+			case !rested && got:
+				t.Errorf("%s: a heartbeat although the last one failed", in)
+			case rested && fence == unanswered && !got:
+				t.Errorf("%s: nothing bars a message without an answer", in)
+			case rested && fence == started && (z.there || z.mine) && !got:
+				t.Errorf("%s: nothing bars the messages of a predecessor", in)
+			case fence != unanswered && !z.there && !z.mine && got:
+				t.Errorf("%s: a heartbeat of a cluster that has nothing in the zone", in)
+			case rested && fence == barred && (z.mine || z.there && z.wants) && got != due:
+				t.Errorf("%s: want a heartbeat when it is due", in)
+			case rested && fence == barred && z.there && !z.mine && !z.wants && got != (z.left && kept):
+				t.Errorf("%s: the heartbeat has no use: want it deleted once no message may arrive, if this process has left", in)
+			}
+		}
+	}
+}
+
+// TestBeatWalks goes every way through six rounds, in each of which a message with the heartbeat has any outcome, and another message may be
+// lost before. The clock moves to what is due next, as the loop's does.
+func TestBeatWalks(t *testing.T) {
+	const period = time.Minute
+	walks := 0
+	var walk func(b beat, z part, now, lastTaken time.Time, rounds int)
+	walk = func(b beat, z part, now, lastTaken time.Time, rounds int) {
+		if rounds == 0 {
+			walks++
+			return
+		}
+		for _, lost := range []bool{false, true} {
+			b, now := b, now
+			if lost {
+				b.on(messageLost, z, period, now)
+			}
+			for !b.needed(z, now) {
+				next := now.Add(period)
+				for _, t := range []time.Time{b.due, b.rest} {
+					if t.After(now) && t.Before(next) {
+						next = t
+					}
+				}
+				now = next
+				if wait := now.Sub(lastTaken); wait > latest(period)+time.Duration(6)*latest(period/4) {
+					t.Fatalf("a cluster that lives is silent for %s: %+v", wait, b)
+				}
+			}
+			for o := beatAccepted; o <= beatLost; o++ {
+				b, z, lastTaken := b, z, lastTaken
+				b.counter++
+				b.on(o, z, period, now)
+				if b.fence == barred && o != beatAccepted && lost {
+					t.Fatalf("a lost message is barred by outcome %d: %+v", o, b)
+				}
+				if o == beatAccepted {
+					z.there, lastTaken = true, now
+					if b.needed(z, now) || b.late(period, now) > 0 {
+						t.Fatalf("another heartbeat at once: %+v", b)
+					}
+				} else if o != beatOutrun && b.needed(z, now) {
+					t.Fatalf("no pause after outcome %d: %+v", o, b)
+				}
+				walk(b, z, now, lastTaken, rounds-1)
+			}
+		}
+	}
+	start := time.Unix(1_800_000_000, 0)
+	walk(beat{fence: started}, part{mine: true, wants: true}, start, start, 6)
+	t.Logf("%d walks", walks)
+}
