@@ -25,6 +25,8 @@ BUILD := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w'
 TESTRUN := $(GO) run ./integration/tools/testrun
 # The tests that the requirements name have to run wherever their packages do.
 CITED := -cited docs/project/requirements.md
+# A lane of .ci/lanes.txt that passed says so there: this very target with the variables of this command line.
+PASSED = @.ci/lanes -ran "make $@ $(MAKEOVERRIDES)"
 # For targets that `build` comes before: tests take the products from there (integration/programs).
 BUILT := NEARDNS_BUILT=$(CURDIR)/bin
 # Unit and kernel tests measure nothing and wait most of their time. The longest packages are split into their tests.
@@ -153,6 +155,7 @@ TIMED = $(if $(filter file,$(origin PKGS)),$(shell grep -rl --include='*_test.go
 test-timing: deps build tools bin/tools/faults bin/tools/bench ## what promises a time, a loss under load or a ratio, by itself; SHORT=1: the short forms, each judged by a control of the same run; RUN=a regular expression, PKGS (as root)
 	@integration/tools/deps $(TEST_DEPS) $(PEERS)
 	@$(BUILT) $(TESTRUN) -tags timing -run '$(or $(RUN),$(if $(SHORT),^TestTimingShort,^TestTiming))' -p 1 -timeout 60m -longest 20 $(CITED) $(TIMED)
+	$(PASSED)
 
 test-all: ## everything that runs on one machine, one after the other, with the tables that it draws: some hours, once a week (as root)
 	@for target in test test-timing lint test-kubelet-dns test-manifests test-controller shared-zones test-images test-runtimes test-resolvers test-hosts demo demo-zones test-vm test-cluster conformance scale compat; do \
@@ -172,6 +175,7 @@ test-next: ## build and test a copy with the newest CoreDNS and the newest modul
 test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runtimes: containerd 1.6 (Debian) and 2 by CRI, Podman; cnitool and CRI-O's calls are in make test (as root)
 	@integration/tools/deps containerd:containerd runc:runc podman:podman
 	@cd integration/runtimes && $(GO) test -count=1 -timeout 20m -v ./... | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+	$(PASSED)
 
 # systemd-resolved is unpacked, not installed: its package would change this machine's own resolv.conf.
 RESOLVED := bin/tools/resolved
@@ -179,11 +183,13 @@ test-resolvers: deps build tools ## stub resolvers in pods hear the same from th
 	@integration/tools/deps javac:default-jdk-headless /usr/include/ares.h:libc-ares-dev
 	@[ -e $(RESOLVED) ] || { mkdir -p $(RESOLVED).new && cd $(RESOLVED).new && apt-get download -q systemd-resolved && dpkg -x systemd-resolved_*.deb . && cd - && mv $(RESOLVED).new $(RESOLVED); }
 	@$(BUILT) NEARDNS_RESOLVED=$(CURDIR)/$(RESOLVED)/lib/systemd/systemd-resolved $(GO) test -tags resolvers -count=1 -timeout 20m -run '^TestResolver' -v ./integration/steering | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+	$(PASSED)
 
 .PHONY: test-cilium
 test-cilium: deps build tools $(addprefix $(CILIUM_DIR)/,cilium-agent cilium-cni bpf) ## arrangement: transparent beside Cilium in kube-proxy's place, built here (as root); the first build takes minutes
 	@integration/tools/deps clang-19:clang-19
 	@$(BUILT) NEARDNS_CILIUM=$(CURDIR)/$(CILIUM_DIR) $(GO) test -tags cilium -count=1 -timeout 20m -run '^TestCilium' -v ./integration/steering | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+	$(PASSED)
 
 $(CILIUM_DIR)/bpf: $(CILIUM_MOD)
 	@rm -rf $@ && mkdir -p $(dir $@)
@@ -196,6 +202,7 @@ VMFLAGS = $(if $(ARCH),-arch $(ARCH)) $(if $(ONLY),-only '$(ONLY)') $(if $(RUN),
 test-vm: bin/tools/vm ## run the kernel's tests on Debian's kernels in qemu, by software emulation (KERNELS="6.1 5.10 6.12", ARCH=arm64, ONLY, RUN, BACKENDS=nftables,iptables-legacy, GUESTS=1, ACCEL=kvm)
 	@integration/tools/deps $(if $(filter arm64,$(ARCH)),qemu-system-aarch64:qemu-system-arm mmdebstrap:mmdebstrap,qemu-system-x86_64:qemu-system-x86) ipvsadm:ipvsadm ipset:ipset depmod:kmod
 	@for kernel in $(KERNELS); do bin/tools/vm -kernel $$kernel $(VMFLAGS) | CI=true $(TESTRUN) -events - -allowed-skips integration/vm/allowed-skips; done
+	$(PASSED)
 
 # Built, not run by `go run`, which would not pass a SIGTERM on; it is also the guest's init.
 bin/tools/vm: FORCE
@@ -213,6 +220,7 @@ test-controller: bin/neardns-controller $(if $(SHORT),,$(PLANE)) ## the controll
 	@integration/tools/deps $(ZONESERVERS)
 	@CGO_ENABLED=0 $(GO) test -trimpath -count=1 -json ./fleet/controller/... ./fleet/api/... | CI= $(TESTRUN) -events - $(CITED)
 	@[ -n "$(SHORT)" ] || { cd integration/controlplane && CGO_ENABLED=0 $(GO) test -trimpath -count=1 -timeout 60m -v . | grep --line-buffered -aE '^ *(---|ok|FAIL|PASS|panic)|_test.go:'; }
+	$(PASSED)
 
 compat: ## take what the tests recorded since the last time into docs/reference/compatibility.md
 	@$(GO) run ./integration/tools/compat
@@ -233,12 +241,14 @@ test-cluster: deps-cluster build bin/tools/faults $(CLUSTER_TOOLS) $(CONTAINERD)
 	@[ -z "$(FROM)" ] || { rm -rf $(EARLIER) && git clone -q --shared --no-checkout . $(EARLIER) && git -C $(EARLIER) checkout -q --detach $$(git rev-parse --verify '$(FROM)^{commit}') && \
 		$(MAKE) -C $(EARLIER) FROM= $(addprefix bin/,neardns neardns-agent neardns-install neardns-iptables); }
 	@cd integration/cluster && $(if $(FROM),,$(GO) test -count=1 ./conformance ./node &&) $(GO) test -count=1 -timeout 120m -v $(if $(FROM),-run,-skip) '^TestEarlier$$' ./endtoend -args $(if $(FROM),-from $(CURDIR)/$(EARLIER)) $(if $(MODE),-proxy $(MODE)) $(if $(RUNTIME),-runtime $(RUNTIME)) $(if $(KERNEL),-kernel) | grep --line-buffered -aE '^ *(---|===|ok|FAIL|PASS|panic)|_test.go:'
+	$(PASSED)
 
 # The suite and its programs are of the release that the node runs.
 CONFORM = $(if $(PROXY),-proxy $(PROXY)) $(if $(ON),-on $(ON)) $(if $(RUNTIME),-runtime $(RUNTIME))
 conformance: deps-cluster build $(CLUSTER_TOOLS) $(CONTAINERD) $(E2E) ## Kubernetes' own DNS tests on a real node, bare, with neardns, and with its agent killed every 20 s; draws docs/project/conformance.md: half an hour (PROXY=iptables, ON=bare,neardns,killed, RUNTIME=containerd2; as root)
 	@integration/tools/deps mmdebstrap:mmdebstrap
 	@bin/tools/cluster conformance $(CONFORM)
+	$(PASSED)
 
 deps-cluster: deps
 	@integration/tools/deps containerd:containerd runc:runc nsenter:util-linux
@@ -267,6 +277,7 @@ SCALE := integration/steering/testdata/scale.json
 scale: deps build tools ## a node of 110 pods, repairs beside 2,000 Services without endpoints, 100 nodes on one kube-dns: times, memory, losses; draws docs/project/scale.md (ONLY=Node, Repair or Cluster; NEARDNS_NODES=30: fewer nodes; as root; ten minutes)
 	@$(BUILT) NEARDNS_SCALE=$(CURDIR)/$(SCALE) $(GO) test -tags scale,timing -count=1 -timeout 40m -run '^TestScale$(ONLY)' -v ./integration/steering | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
 	@$(GO) test -count=1 -run '^TestScale$$' ./integration/docs -update
+	$(PASSED)
 
 test-hosts: build ## the role hosts in full (as root): the file written 10,000 times beside a reader, the writer killed at 1,000 random moments, in both ways and in OpenShift's; ten minutes of trouble with kube-dns; a quarter of an hour
 	@NEARDNS_HOSTS_KILLS=1000 $(GO) test -count=1 -timeout 60m -run '^TestKilledWriter$$' -v ./agent/internal/hostsfile | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
@@ -280,6 +291,7 @@ PEERS := unbound:unbound dnsmasq:dnsmasq-base kresd:knot-resolver dnsdist:dnsdis
 BENCHRUN = bin/tools/bench $(if $(SHORT),-short) $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(WITH),-with $(WITH)) $(if $(WORKLOADS),-workloads $(WORKLOADS)) $(if $(PARTS),-parts $(PARTS))
 bench: bench-deps ## measure plugin and agent beside stock CoreDNS, unbound, dnsmasq, knot-resolver, dnsdist and pdns-recursor: hours (SHORT=1: ten minutes; WITH=unbound, WORKLOADS=W1,W2, PARTS=plugin,memory,query,dnsperf,growth, ROUNDS=9); bin/bench.md, .json, .svg, .png
 	@$(BENCHRUN)
+	$(PASSED)
 
 bench-check: bench-deps ## bench that fails where a figure is beyond its limit, or surely worse than in integration/bench/result.json
 	@$(BENCHRUN) -check
@@ -320,6 +332,7 @@ SHARED = $(if $(SHORT),-short) $(if $(ONLY),-only '$(ONLY)') $(if $(SERVER),-ser
 shared-zones: bin/neardns-controller bin/tools/sharedzones ## many clusters write one zone on BIND, Knot and PowerDNS; one table and bin/shared-zones.json; two hours, alone (SHORT=1: four minutes, and durations are only printed; ONLY=chaos, SERVER=Knot)
 	@integration/tools/deps $(ZONESERVERS)
 	@bin/tools/sharedzones -json bin/shared-zones$(if $(SERVER),-$(SERVER)).json $(SHARED)
+	$(PASSED)
 
 demo-zones: bin/neardns-controller bin/tools/sharedzones ## show two clusters that share one zone on a real server: join, clash, leave; a minute (SERVER=BIND)
 	@integration/tools/deps $(ZONESERVERS)

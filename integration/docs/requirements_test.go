@@ -187,7 +187,7 @@ func TestStale(t *testing.T) {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), name, args...)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "LANES_ROOT="+dir,
+		cmd.Env = append(os.Environ(), "LANES_ROOT="+dir, "CI=",
 			"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
 		out, err := cmd.CombinedOutput()
 		if err != nil {
@@ -222,6 +222,36 @@ func TestStale(t *testing.T) {
 		if text := string(page); err != nil || !strings.Contains(text, ": "+state) || strings.Contains(text, "Old") {
 			t.Errorf("after %s the page has %q, want %s: %v", path, page, state, err)
 		}
+	}
+	recorded := func(target string) string {
+		t.Helper()
+		run(script, "-ran", target)
+		text, err := os.ReadFile(filepath.Join(dir, ".ci/lanes.txt"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	head := strings.TrimSpace(run("git", "rev-parse", "--short", "HEAD"))
+	if text := recorded("make x SHORT=1"); strings.Contains(text, "| "+head+" |") {
+		t.Errorf("a short run is recorded as the whole lane: %s", text)
+	}
+	put("agent/a", "changed")
+	if text := recorded("make x "); strings.Contains(text, "| "+head+" |") {
+		t.Errorf("a run of what no commit has is recorded: %s", text)
+	}
+	run("git", "checkout", "-q", "agent/a")
+	put("agent/result.json", "{}")
+	if text := recorded("make x "); !strings.HasPrefix(text, "make x | "+head+" | passed | agent | page.md") {
+		t.Errorf("a run that passed is not recorded: %s", text)
+	}
+	run("git", "add", ".")
+	run("git", "commit", "-qm", "result")
+	if out := run(script); !strings.Contains(out, "; current: ") {
+		t.Errorf("the commit of a run's own result makes it stale: %s", out)
+	}
+	if page, err := os.ReadFile(filepath.Join(dir, "page.md")); err != nil || !strings.Contains(string(page), head+": current") {
+		t.Errorf("the page has %s: %v", page, err)
 	}
 	run("git", "clone", "-q", "--depth=1", "file://"+dir, shallow)
 	dir = shallow
