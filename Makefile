@@ -25,6 +25,8 @@ BUILD := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w'
 TESTRUN := $(GO) run ./integration/tools/testrun
 # The tests that the requirements name have to run wherever their packages do.
 CITED := -cited docs/project/requirements.md
+# Shows what the tests of the folder $(1) print (go test -v), and holds them to the requirements that name them.
+cited = tee >(grep --line-buffered -aE '^ *(---|$(2)ok|FAIL|PASS|panic)|_test.go:' >&2) | $(GO) tool test2json -p github.com/neardns/neardns/$(1) | CI= $(TESTRUN) -events - $(CITED)
 # A lane of .ci/lanes.txt that passed says so there: this very target with the variables of this command line.
 PASSED = @.ci/lanes -ran "make $@ $(MAKEOVERRIDES)"
 # For targets that `build` comes before: tests take the products from there (integration/programs).
@@ -174,7 +176,7 @@ test-next: ## build and test a copy with the newest CoreDNS and the newest modul
 
 test-runtimes: deps build tools $(CONTAINERD) ## drive the products by real runtimes: containerd 1.6 (Debian) and 2 by CRI, Podman; cnitool and CRI-O's calls are in make test (as root)
 	@integration/tools/deps containerd:containerd runc:runc podman:podman
-	@cd integration/runtimes && $(GO) test -count=1 -timeout 20m -v ./... | grep -E '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+	@(cd integration/runtimes && $(GO) test -count=1 -timeout 20m -v .) | $(call cited,integration/runtimes)
 	$(PASSED)
 
 # systemd-resolved is unpacked, not installed: its package would change this machine's own resolv.conf.
@@ -209,7 +211,7 @@ bin/tools/vm: FORCE
 	@$(BUILD) -buildvcs=false -o $@ ./integration/vm
 
 test-kubelet-dns: ## compare pkg/resolvconf with the kubelet's own code (CASES=20000, SEED=1); the first build takes minutes
-	@cd integration/kubelet-dns && nice $(GO) test -count=1 -timeout 20m -v . -args $(if $(CASES),-cases $(CASES)) $(if $(SEED),-seed $(SEED)) | grep -aE '^ *(---|ok|FAIL|PASS|panic)|_test.go:'
+	@(cd integration/kubelet-dns && nice $(GO) test -count=1 -timeout 20m -v . -args $(if $(CASES),-cases $(CASES)) $(if $(SEED),-seed $(SEED))) | $(call cited,integration/kubelet-dns)
 
 test-manifests: ## render install/ and fleet/install/ as kubectl does, read it as an API server does, compare with the golden files
 	@(cd integration/cluster-manifests && $(GO) test -count=1 -json ./...) | CI= $(TESTRUN) -events - $(CITED)
@@ -219,7 +221,7 @@ PLANE := $(addprefix $(K8S_DIR)/,etcd kube-apiserver kube-controller-manager kub
 test-controller: bin/neardns-controller $(if $(SHORT),,$(PLANE)) ## the controller beside a store of objects, then beside real control planes: nodes are objects, and two clusters share zones of BIND, Knot and PowerDNS (SHORT=1: the first alone)
 	@integration/tools/deps $(ZONESERVERS)
 	@CGO_ENABLED=0 $(GO) test -trimpath -count=1 -json ./fleet/controller/... ./fleet/api/... | CI= $(TESTRUN) -events - $(CITED)
-	@[ -n "$(SHORT)" ] || { cd integration/controlplane && CGO_ENABLED=0 $(GO) test -trimpath -count=1 -timeout 60m -v . | grep --line-buffered -aE '^ *(---|ok|FAIL|PASS|panic)|_test.go:'; }
+	@[ -n "$(SHORT)" ] || (cd integration/controlplane && CGO_ENABLED=0 $(GO) test -trimpath -count=1 -timeout 60m -v .) | $(call cited,integration/controlplane)
 	$(PASSED)
 
 compat: ## take what the tests recorded since the last time into docs/reference/compatibility.md
@@ -236,11 +238,13 @@ cluster-down: bin/tools/cluster ## take away what make cluster left standing
 
 # The products of an earlier commit, to upgrade from.
 EARLIER := bin/earlier
+test-cluster: CITED := $(if $(FROM),,$(CITED)) # of them, only TestEarlier runs with FROM
 test-cluster: deps-cluster build bin/tools/faults $(CLUSTER_TOOLS) $(CONTAINERD) ## end to end on real Kubernetes nodes (MODE=iptables or nftables, RUNTIME=containerd16 or containerd2; both of both; KERNEL=1: with hits in the kernel; FROM=a commit: upgraded from it and rolled back, nothing else)
 	@integration/tools/deps docker-registry:docker-registry
 	@[ -z "$(FROM)" ] || { rm -rf $(EARLIER) && git clone -q --shared --no-checkout . $(EARLIER) && git -C $(EARLIER) checkout -q --detach $$(git rev-parse --verify '$(FROM)^{commit}') && \
 		$(MAKE) -C $(EARLIER) FROM= $(addprefix bin/,neardns neardns-agent neardns-install neardns-iptables); }
-	@cd integration/cluster && $(if $(FROM),,$(GO) test -count=1 ./conformance ./node &&) $(GO) test -count=1 -timeout 120m -v $(if $(FROM),-run,-skip) '^TestEarlier$$' ./endtoend -args $(if $(FROM),-from $(CURDIR)/$(EARLIER)) $(if $(MODE),-proxy $(MODE)) $(if $(RUNTIME),-runtime $(RUNTIME)) $(if $(KERNEL),-kernel) | grep --line-buffered -aE '^ *(---|===|ok|FAIL|PASS|panic)|_test.go:'
+	@[ -n "$(FROM)" ] || (cd integration/cluster && $(GO) test -count=1 ./conformance ./node)
+	@(cd integration/cluster && $(GO) test -count=1 -timeout 120m -v $(if $(FROM),-run,-skip) '^TestEarlier$$' ./endtoend -args $(if $(FROM),-from $(CURDIR)/$(EARLIER)) $(if $(MODE),-proxy $(MODE)) $(if $(RUNTIME),-runtime $(RUNTIME)) $(if $(KERNEL),-kernel)) | $(call cited,integration/cluster/endtoend,===|)
 	$(PASSED)
 
 # The suite and its programs are of the release that the node runs.
