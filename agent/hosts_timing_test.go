@@ -18,7 +18,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// What the role may cost, once it has started.
+// Limits of the role's cost, once it has started.
 const (
 	hostsMemory = 24 << 20 // bytes
 	hostsCPU    = 0.0005   // of a core
@@ -126,7 +126,7 @@ func TestTimingHostsInTrouble(t *testing.T) {
 			testutil.Must(t, errors.Join(os.WriteFile(n.dir+"/etc/new", []byte(text), 0o644), os.Rename(n.dir+"/etc/new", n.file())))
 			for begin, seen := time.Now(), false; time.Since(begin) < every; <-time.After(5 * time.Millisecond) {
 				got := n.text()
-				// Where both write at one moment, the two texts change places and change back, so one look proves nothing.
+				// If both write at the same moment, the two texts are swapped and swapped back, so one reading proves nothing.
 				if !strings.HasPrefix(got, text) && !n.comesBack(text) {
 					lost++
 				}

@@ -50,7 +50,7 @@ func watching(t *testing.T, out io.Writer) (end func() int) {
 	}
 }
 
-// Where the output is no terminal, each look stands below the one before, without a control character.
+// If the output is no terminal, each snapshot is printed below the one before, without a control character.
 func TestStatusWatchPlain(t *testing.T) {
 	out := new(testutil.Output)
 	end := watching(t, out)

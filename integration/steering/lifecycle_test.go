@@ -370,7 +370,7 @@ func TestAddressesAreNoSource(t *testing.T) {
 	to := append(append(append([]netip.Addr{}, p.addrs...), n.KubeDNSAddrs()...), n.ClusterDNS()...)
 	for _, a := range to {
 		route := n.Host.Run("ip", "route", "get", a.String())
-		for _, ours := range append(n.locals(), steering4, steering6, steer.ProbeSource4, steer.ProofSource4, steer.ProbeSource6, steer.ProofSource6) {
+		for _, ours := range append(n.locals(), steering4, steering6, steer.ProbeSource4, steer.FallbackCheckSource4, steer.ProbeSource6, steer.FallbackCheckSource6) {
 			if strings.Contains(route+" ", "src "+ours.String()+" ") {
 				t.Errorf("to %s the node sends as %s: %s", a, ours, route)
 			}

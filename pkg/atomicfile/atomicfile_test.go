@@ -60,7 +60,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// What a crash left under the one name goes, whatever it is, and nothing waits for it.
+// A leftover of a crash under the temporary name is removed, whatever it is, without waiting for it.
 func TestWriteOverLeftovers(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")

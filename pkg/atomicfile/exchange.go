@@ -93,8 +93,8 @@ func replace(temp, to string, before []byte) error {
 	if err == nil && bytes.Equal(out, before) && !open {
 		return remove(temp)
 	}
-	// The owner wrote meanwhile: restore that text. If the owner writes again during this, restore the newer one, until the exchange returns
-	// the text that was put in before.
+	// The owner wrote meanwhile: restore that text. If the owner writes again during this, restore the newer one, until the exchange
+	// returns the text that was put in before.
 	for range putBacks {
 		if err := errors.Join(err, exchange(temp, to)); err != nil {
 			return fmt.Errorf("give its owner's text back, which is in %s: %w", temp, err)
@@ -175,8 +175,8 @@ func remove(file string) error {
 	return SyncFolder(filepath.Dir(file))
 }
 
-// Sweep removes what an exchanger that was killed left in folder, and first gives back what it had taken out of its place: a
-// file's owner may have written it while it was being looked at. It may run only under the lock, where no temporary file
+// Sweep removes what an exchanger that was killed left in folder, and first restores files that it had moved away: a
+// file's owner may have written it meanwhile. It may run only under the lock, where no temporary file
 // belongs to anyone alive.
 func (x Exchanger) Sweep(folder string) error {
 	stale, err := filepath.Glob(filepath.Join(folder, x.Prefix+"*"+tempSuffix))

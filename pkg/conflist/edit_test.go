@@ -207,7 +207,7 @@ func TestFromPlugin(t *testing.T) {
 	}
 }
 
-// What is refused, and what the message must tell. Nothing is returned that could be written by mistake.
+// Each refused list, and what the error must contain. No text is returned that could be written by mistake.
 func TestRefused(t *testing.T) {
 	tests := map[string]string{
 		"":                                    "empty",

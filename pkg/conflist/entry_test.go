@@ -31,7 +31,7 @@ func TestEntry(t *testing.T) {
 		want     string
 	}{
 		"least": {Settings{Redirects: redirects}, least},
-		// What the plugin would do anyway is not written, so that the entry stays the same when a default is written out.
+		// Default values are not written, so that the entry stays the same if a setting spells out its default.
 		"defaults": {Settings{Redirects: redirects, Backend: "auto", Steer: SteerProven, StateDir: "/run/neardns", PersistDir: "/var/lib/neardns"}, least},
 		"all": {Settings{
 			Redirects:      append(redirects, steer.Redirect{ClusterDNS: netip.MustParseAddr("fd00:10:96::a"), Steering: netip.MustParseAddr("fd00::1")}),

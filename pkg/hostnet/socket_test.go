@@ -95,7 +95,7 @@ func TestReceiveIter(t *testing.T) {
 	}
 }
 
-// What the kernel reports about routes and links is read without a panic, whatever it is.
+// Reading routes and links never panics, whatever the kernel reports.
 func FuzzReadAnswers(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(make([]byte, unix.SizeofRtMsg))

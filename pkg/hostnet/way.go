@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WayError is the reason why a pod's packets to a cluster DNS address do not pass this host's switch. Such a pod must be left alone: only
+// WayError is the reason why a pod's packets to a cluster DNS address do not pass this host's switch. Such a pod must not be steered: only
 // the switch knows the steering address that its packets would carry.
 type WayError struct{ Reason string }
 

@@ -212,7 +212,7 @@ func TestWay(t *testing.T) {
 	}
 }
 
-// What cannot be decided is another error than a way that leads elsewhere: the plugin must not write it down as a reason.
+// A path that cannot be determined is another error than one that leads elsewhere: the plugin must not record it as a reason.
 func TestWayThatCannotBeTold(t *testing.T) {
 	testutil.RequireRoot(t)
 	null, err := os.Open(os.DevNull)

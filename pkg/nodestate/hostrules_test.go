@@ -41,8 +41,7 @@ func TestHostRules(t *testing.T) {
 	}
 }
 
-// What stands in the file is enough to make the rules again for each reader; an ADD puts its own addresses first and keeps what
-// pods name that its configuration does not.
+// Each reader can make the rules again from the file. An ADD puts its own addresses first and keeps the others, because pods use them.
 func TestHostRulesSwitch(t *testing.T) {
 	addr := netip.MustParseAddr
 	old := steer.Redirect{ClusterDNS: addr("10.96.0.9"), Steering: addr("169.254.20.12")}

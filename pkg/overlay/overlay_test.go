@@ -66,7 +66,7 @@ dns.excess: 1 is not known: write one of truncate, refuse`,
 	}
 }
 
-// What is written is read as the same.
+// Reading a written value gives the same value.
 func TestRulesAreKept(t *testing.T) {
 	for _, text := range []string{
 		`{}`,
@@ -189,7 +189,7 @@ func TestPrecedence(t *testing.T) {
 				}
 				return
 			}
-			// What is left for the agent gives the same without a node.
+			// The part that is left for the agent gives the same without a node.
 			if d := cmp.Diff(r.Settings, Relay(all, own, w.limits, w.excess).Settings); d != "" {
 				t.Errorf("laid again (-first +second):\n%s", d)
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// What no usual pod gets as it was meant is reported before there is one, where it stands.
+// A setting that no usual pod gets as intended is reported, with its line, before there is such a pod.
 func TestWarnings(t *testing.T) {
 	long := strings.Repeat("a", 60) + ".example"
 	for name, tc := range map[string]struct {

@@ -131,7 +131,7 @@ func (p *parser) list(indent, depth int) error {
 			p.out.WriteByte(',')
 		}
 		l := &p.lines[p.at]
-		// What stands behind the dash is a node of its own, which begins where it stands.
+		// The text after the dash is a node of its own, which begins at its column.
 		rest := strings.TrimLeft(l.text[1:], " ")
 		if rest == "" || rest[0] == '#' {
 			p.at++

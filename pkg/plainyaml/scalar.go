@@ -246,7 +246,7 @@ func resolve(word string) meaning {
 		return unsure
 	case word == "." || isAddress(word):
 		return text
-	// What all forms of numbers and times in YAML 1.1 and 1.2 are made of, and no few other words too.
+	// All forms of numbers and times in YAML 1.1 and 1.2 consist of these characters, and so do some other words.
 	case strings.Trim(word, "0123456789abcdefABCDEFxXoO_.:-tTzZ") == "":
 		return unsure
 	}

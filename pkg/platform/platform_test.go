@@ -25,7 +25,7 @@ func TestTable(t *testing.T) {
 	golden.Part(t, "../../docs/reference/platforms.md", "platforms", b.String())
 }
 
-// What is mounted is the kubelet's configuration, or the folder above it; a row without a configuration mounts nothing.
+// The mount is the kubelet's configuration, or the folder above it. A row without a configuration mounts nothing.
 func TestMounts(t *testing.T) {
 	for _, p := range All() {
 		if p.Mount != "" && !strings.HasPrefix(p.Kubelet+"/", p.Mount) || p.Mount == "/var/lib/kubelet/" {

@@ -49,15 +49,15 @@ type Decision struct {
 	Redirect steer.Redirect `json:"redirect"`
 	State    State          `json:"state"`
 	Reason   string         `json:"reason,omitempty"`
-	// Unanswered has the protocols over which the pod's queries or their answers were lost. Such a redirect is pending until a trial from the
-	// pod's netns is answered.
+	// Unanswered has the protocols over which the pod's queries or their answers were lost. Such a redirect is pending until a trial from
+	// the pod's netns is answered.
 	Unanswered []string `json:"unanswered,omitempty"`
 	// Untried: no trial has run in the pod's netns yet. Such a redirect is pending until one is answered.
 	Untried bool `json:"untried,omitempty"`
-	// Excluded: steer.mode does not select the pod, which is left alone until it does.
+	// Excluded: steer.mode does not select the pod, which is not steered until it does.
 	Excluded bool `json:"excluded,omitempty"`
-	// Local is the node's local address that the pod names as nameserver in place of this cluster DNS address. The host's rules deliver such
-	// queries to the agent or to kube-dns, whatever the state.
+	// Local is the node's local address that the pod names as nameserver in place of this cluster DNS address. The host's rules deliver
+	// such queries to the agent or to kube-dns, whatever the state.
 	Local netip.Addr `json:"local,omitzero"`
 }
 
@@ -86,8 +86,8 @@ type File struct {
 	Backend   string     `json:"backend,omitempty"` // the back end of the rules in the netns; "" is nftables
 	OptOut    bool       `json:"optOut,omitempty"`  // annotation neardns.io/steer: "false"
 	OptIn     bool       `json:"optIn,omitempty"`   // annotation neardns.io/steer: "true"
-	// Adopted is the source by which the agent found a running pod; "" if the plugin wrote the file. The plugin may get no DEL for an adopted
-	// pod: CRI-O deletes a pod with the network list that it was created with.
+	// Adopted is the source by which the agent found a running pod; "" if the plugin wrote the file. The plugin may get no DEL for an
+	// adopted pod: CRI-O deletes a pod with the network list that it was created with.
 	Adopted Finder `json:"adopted,omitempty"`
 
 	// DNS is nil in a file of an older plugin, which did not record it.

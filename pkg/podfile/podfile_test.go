@@ -274,7 +274,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What is accepted can be written, stays inside the folder and is found again.
+		// An accepted file can be written, stays inside the folder and is found again.
 		dir := t.TempDir()
 		if err := Write(dir, file); err != nil {
 			t.Fatalf("write what was read: %v", err)

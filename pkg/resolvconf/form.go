@@ -85,7 +85,7 @@ func lay(node Node, pod Pod, own Result, o Overlay, limits Limits, excess Excess
 	}
 	if excess == Refuse {
 		fit, cut := limits.fit(laid)
-		// What the pod had too much of before is no reason: an option in the overlay has nothing to do with it.
+		// A limit that the pod exceeded before is no reason: an option in the overlay does not change it.
 		tooMany := len(fit.Nameservers) < len(laid.Nameservers) && adds(o.Nameservers, base.Nameservers)
 		tooLong := len(fit.Searches) < len(laid.Searches) && adds(o.Searches, base.Searches)
 		if tooMany || tooLong {

@@ -423,7 +423,7 @@ func TestLocal(t *testing.T) {
 			t.Errorf("%s: twice is %+v", text, again.Settings)
 		}
 	}
-	// Where no local address can be had, the word is nothing.
+	// Without a local address, the word adds no nameserver.
 	if o := (Overlay{Settings: settings("local", "", "")}).Spell(Node{}, "shop"); len(o.Nameservers)+len(o.Instead) > 0 {
 		t.Errorf("%+v", o)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/golden"
 )
 
-// seedPod is the proposal's pod, as far as DNS goes. What was proposed as dnsParams is our overlay.
+// seedPod is the proposal's pod, as far as DNS goes. The proposal's dnsParams are our overlay.
 type seedPod struct {
 	Metadata struct{ Namespace string }
 	Spec     struct {

@@ -120,7 +120,7 @@ type Overlay struct {
 }
 
 // Local is a word in the place of a nameserver: the node's local address takes the place of each cluster DNS address that the pod
-// has, of its own or by another level. With the policy None it also stands for these addresses. What else the pod has stays.
+// has, of its own or by another level. With the policy None it also stands for these addresses. The pod's other nameservers stay.
 const Local = "local"
 
 // NamesLocal reports whether the word is among the nameservers.

@@ -33,11 +33,10 @@ func (c Client) Compare(o Client) int {
 	return cmp.Or(c.Source.Compare(o.Source), c.Address.Compare(o.Address), cmp.Compare(o.Protocol, c.Protocol))
 }
 
-// Notes is what the switch recorded of its clients: how long ago each last sent a query, and how long ago a query last passed
-// the host's filters.
+// Notes has the ages of the switch's records of its clients.
 type Notes struct {
-	Asked map[Client]time.Duration
-	Heard map[Client]time.Duration
+	Delivered map[Client]time.Duration // since the switch last delivered a query of the client to the agent
+	Arrived   map[Client]time.Duration // since one last passed the host's filters
 	// Slack is how far the two ages of a client may differ although one packet set both. It is the time between the two reads, and one
 	// tick of the kernel's clock, in which the kernel keeps ages.
 	Slack time.Duration
@@ -59,8 +58,8 @@ type PodWay struct {
 // ConnectionRecorder is implemented by a back end whose pod table can record a pod's TCP connections before it steers any. Repair then
 // leaves the recorded connections on kube-dns. Other back ends choose at a connection's first packet and need no record.
 type ConnectionRecorder interface {
-	// RecordConnections makes p's table without its steering, unless there is a table. recording reports that the table only records now; that
-	// includes one that a killed process left behind.
+	// RecordConnections makes p's table without its steering, unless there is a table. recording reports that the table only records now;
+	// that includes one that a killed process left behind.
 	RecordConnections(p Pod) (recording bool, err error)
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // LeastKernel is the oldest kernel that the rules are tested on (`make test-vm`). Nothing depends on it at run time:
-// distributions backport expressions to old kernels and leave modules out of new ones, so Supported asks the kernel itself.
+// distributions backport expressions to old kernels and leave modules out of new ones, so Supported tries the kernel itself.
 const LeastKernel = "5.10"
 
 // Kernel is the running kernel's release, as uname -r prints it; empty if unknown.

@@ -35,13 +35,13 @@ const (
 )
 
 // The prober's addresses, one pair per family. A query from the probe source is delivered wherever a socket is bound, so that
-// the first lease can be granted. One from the proof source always takes the fallback, so that the fallback check works also
+// the first lease can be granted. One from the source of fallback checks always takes the fallback, so that the fallback check works also
 // while the agent serves. Both have an effect only on ProberInterface and, with Host.OwnLocals, for packets that the node itself sends.
 var (
-	ProbeSource4 = netip.MustParseAddr("169.254.20.250")
-	ProofSource4 = netip.MustParseAddr("169.254.20.251")
-	ProbeSource6 = netip.MustParseAddr("fd00:90de:d95::fa")
-	ProofSource6 = netip.MustParseAddr("fd00:90de:d95::fb")
+	ProbeSource4         = netip.MustParseAddr("169.254.20.250")
+	FallbackCheckSource4 = netip.MustParseAddr("169.254.20.251")
+	ProbeSource6         = netip.MustParseAddr("fd00:90de:d95::fa")
+	FallbackCheckSource6 = netip.MustParseAddr("fd00:90de:d95::fb")
 )
 
 // OwnLinks names neardns's own veths with both ends in the host's netns: no pod is behind them.
@@ -63,12 +63,12 @@ func ProbeSource(is4 bool) netip.Addr {
 	return ProbeSource6
 }
 
-// ProofSource is the address whose queries always take the fallback.
-func ProofSource(is4 bool) netip.Addr {
+// FallbackCheckSource is the address whose queries always take the fallback.
+func FallbackCheckSource(is4 bool) netip.Addr {
 	if is4 {
-		return ProofSource4
+		return FallbackCheckSource4
 	}
-	return ProofSource6
+	return FallbackCheckSource6
 }
 
 // Protocol is an IP protocol number that DNS uses.
@@ -208,7 +208,7 @@ func checkAddr(a netip.Addr) error {
 		return errors.New("missing or not an IP address")
 	case a.Is4In6(), a.Zone() != "":
 		return fmt.Errorf("%s: write a plain IPv4 or IPv6 address, without mapping or zone", a)
-	case a == ProbeSource4, a == ProofSource4, a == ProbeSource6, a == ProofSource6:
+	case a == ProbeSource4, a == FallbackCheckSource4, a == ProbeSource6, a == FallbackCheckSource6:
 		return fmt.Errorf("%s is the prober's own address: choose another", a)
 	case isHairpinSource(a):
 		return fmt.Errorf("%s is one of the hairpin's own addresses: choose another", a)

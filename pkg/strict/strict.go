@@ -5,7 +5,7 @@
 // It is a pure leaf: its callers read the files, and no value here knows its meaning. The plugin links it at every pod
 // start, so it has no reflection of its own.
 //
-// Failure policy: a reader never guesses and never stops at the first fault. What could not be read is the zero value, together with a
+// Failure policy: a reader never guesses and never stops at the first fault. A value that could not be read is zero, together with a
 // fault. A Reader is for one goroutine; values may be shared.
 package strict
 

@@ -97,7 +97,7 @@ func TestPause(t *testing.T) {
 	})
 }
 
-// Who drains a watch's ticks goes on when the watch has ended, and not before.
+// Drain returns when the watch has ended, and not before.
 func TestDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, ended := New(), false

@@ -108,8 +108,8 @@ func TestWaysThroughTheHost(t *testing.T) {
 	}
 }
 
-// A switch that drops what comes by the pod's own link would swallow its questions: such a pod is left alone, whoever put the
-// link among the uplinks, and the switch as it was.
+// A switch that drops packets from the pod's own link would drop its queries. Such a pod is not steered, whatever put the link among the
+// uplinks, and the switch is not changed.
 func TestPodOnALinkThatTheSwitchHoldsForAnUplink(t *testing.T) {
 	r, node, pod := ptpNode(t, testutil.Dual)
 	redirects := []steer.Redirect{redirect4, redirect6}
@@ -134,7 +134,7 @@ func TestPodOnALinkThatTheSwitchHoldsForAnUplink(t *testing.T) {
 	verify(t, node.Host, host)
 }
 
-// A redirect of a family that the pod does not have is left alone, the other is not.
+// A redirect of a family that the pod does not have is not steered, the other is.
 func TestFamilyThatThePodLacks(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv6)
 	r.must(addRequest("c1", pod, object{"redirects": []string{"10.96.0.10", "fd00:96::a"}}))
@@ -165,7 +165,7 @@ func TestAddTwice(t *testing.T) {
 	}
 }
 
-// A second ADD that decides otherwise takes back what the first one did.
+// A second ADD that decides otherwise undoes the first one.
 func TestAddTwiceTurnedOff(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	add := addRequest("c1", pod, nil)
@@ -200,7 +200,7 @@ func TestUntriedAtAdd(t *testing.T) {
 	if d := r.file("c1").Decisions; states() != "pending pending" || !d[0].Untried || !d[1].Untried {
 		t.Errorf("with a verified fallback for IPv6: %+v", d)
 	}
-	// What the agent steered since then, a second ADD takes out of steering again: the pod is new.
+	// If the agent has steered the pod since then, a second ADD makes it pending again: the pod is new.
 	testutil.Must(t, podfile.Amend(r.state, "c1", "eth0", func(f *podfile.File) bool {
 		f.Decisions[1] = podfile.Decision{Redirect: redirect6, State: podfile.Steered}
 		return true
@@ -215,7 +215,7 @@ func TestUntriedAtAdd(t *testing.T) {
 	}
 	r.must(add)
 	wantNoTable(t, pod.NetNS)
-	// A proof that cannot be read proves nothing, and says so.
+	// If the record of the fallback check cannot be read, nothing is verified, and the reason names it.
 	testutil.Must(t, os.WriteFile(nodestate.ProofFile(r.persist).Path, []byte("{"), 0o644))
 	r.must(add)
 	if states() != "pending pending" || !strings.Contains(r.file("c1").Decisions[0].Reason, nodestate.ProofFile(r.persist).Path) {

@@ -70,7 +70,7 @@ func foreignRules() string {
 	return text.String()
 }
 
-// verbsJob is what the measuring process is told: on standard input, since it is this test binary in another netns.
+// verbsJob is the measuring process's job: on standard input, since it is this test binary in another netns.
 type verbsJob struct {
 	Args          skel.CmdArgs
 	Rounds, Calls int

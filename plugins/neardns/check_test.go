@@ -31,7 +31,7 @@ func TestCheckAfterFlush(t *testing.T) {
 		t.Fatalf("CHECK: %+v", out.Err)
 	}
 	t.Log(out.Err.Msg)
-	// What another program adds to its own tables is none of our business.
+	// CHECK ignores rules in other programs' tables.
 	r.must(add)
 	pod.Run("nft", "add", "table", "inet", "mesh")
 	r.must(add.with("CHECK"))

@@ -138,7 +138,7 @@ func TestParseConfBadInput(t *testing.T) {
 	}
 }
 
-// What the runtime and libcni put in is no concern of the strict part, whatever it is.
+// The strict part ignores all keys that the runtime and libcni add.
 func TestParseConfToleratesTheRuntime(t *testing.T) {
 	for _, keys := range []string{
 		`"capabilities":{"dns":true,"portMappings":true}`, `"args":{"cni":{"ips":["10.0.0.1"]}}`, `"args":7`, `"runtimeConfig":{}`, `"runtimeConfig":null`,

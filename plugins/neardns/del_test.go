@@ -102,7 +102,7 @@ func TestDelBadConfig(t *testing.T) {
 			stdin = strings.Replace(stdin, `"type":"neardns"`, `"type":"neardns","stateDir":"`+r.state+`"`, 1)
 			r.must(addRequest("c1", pod, nil))
 			defer r.must(addRequest("c1", pod, nil).with("DEL"))
-			// Where the folder cannot be known either, the default one is looked at and the netns is cleared all the same.
+			// If the folder is unknown too, DEL uses the default one and clears the netns all the same.
 			out := r.must(request{Verb: "DEL", ID: "c1", NetNS: pod.Path(), Stdin: []byte(stdin)})
 			if out.Stdout != "" || out.Stderr == "" {
 				t.Errorf("stdout %q, stderr %q", out.Stdout, out.Stderr)

@@ -173,7 +173,7 @@ func TestAddBehindLock(t *testing.T) {
 // leaves nothing of the pod.
 func TestAddNeverHalf(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
-	// The uplinks are asked for only while the switch does not stand, which "pod open" is the first to leave.
+	// The uplinks are read only while there is no switch, and "pod open" is the first fault that leaves one.
 	for _, point := range []string{"host open", "host ensure", "uplinks", "pod open", "pod repair", "way"} {
 		t.Run(point, func(t *testing.T) {
 			q := addRequest("c1", pod, nil)
@@ -219,7 +219,7 @@ func TestAddAgainFails(t *testing.T) {
 	wantNoTable(t, pod.NetNS)
 }
 
-// The file comes before the rules: rules that nobody knows of would outlive the switch.
+// The file is written before the rules: rules without a file would outlive the switch.
 func TestAddCannotWriteItsFile(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	r.state = filepath.Join(t.TempDir(), "file")

@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// A local address is named only where a question for the cluster DNS address would be steered.
+// A local address is named only if a query to the cluster DNS address would be steered.
 func TestPlanLocals(t *testing.T) {
 	way := []hostnet.Found{{HostInterface: "veth1"}, {HostInterface: "veth1"}}
 	proof := nodestate.Proof{ClusterDNS: addrs("10.96.0.10", "fd00:96::a")}
@@ -76,7 +76,7 @@ func TestLocalInTheSandboxsFile(t *testing.T) {
 	r.must(addRequest("c1", pod, conf).with("CHECK"))
 	r.must(addRequest("c1", pod, conf).with("DEL"))
 
-	// Where the fallback is not proven, the pod keeps what the kubelet gave it, and it is said why.
+	// If the fallback is not verified, the pod keeps the kubelet's file, and the log has the reason.
 	pattern, path = sandboxFile(t, "c2", kubeletText)
 	conf["resolvConfPaths"], conf["steer"] = []string{pattern}, "proven"
 	r.must(addRequest("c2", pod, conf))
@@ -88,7 +88,7 @@ func TestLocalInTheSandboxsFile(t *testing.T) {
 	}
 	r.must(addRequest("c2", pod, conf).with("DEL"))
 
-	// The pod says so itself; the runtime makes the file later.
+	// The pod requests it itself; the runtime makes the file later.
 	conf["steer"], conf["dns"] = "always", object{}
 	conf["resolvConfPaths"] = []string{strings.Replace(pattern, "{id}", "none/{id}", 1)}
 	conf["runtimeConfig"] = object{"dns": object{"servers": []string{"10.96.0.10"}}, keyAnnotations: object{overlay.AnnotationParams: "nameservers: local"}}

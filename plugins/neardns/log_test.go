@@ -73,7 +73,7 @@ func TestOneLinePerVerb(t *testing.T) {
 	}
 }
 
-// A log that cannot be written is said on stderr and stops nobody.
+// A log that cannot be written is reported on stderr and stops no verb.
 func TestLogCannotBeWritten(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	pipe := filepath.Join(t.TempDir(), "pipe")

@@ -72,7 +72,7 @@ func TestPrevResultOfAnotherVersion(t *testing.T) {
 	conf := func(version, prev string) *Conf {
 		return mustConf(t, []byte(fmt.Sprintf(`{"cniVersion":%q,"name":"n","redirects":["10.96.0.10"],"prevResult":%s}`, version, prev)))
 	}
-	// No version in it: it is the configuration's, and libcni must be told.
+	// It has no version: libcni gets that of the configuration.
 	for prev, want := range map[string]string{
 		`{"ips":[]}`:             `{"cniVersion":"1.0.0","ips":[]}`,
 		"{\n }":                  `{"cniVersion":"1.0.0"}`,

@@ -104,7 +104,7 @@ func TestResultWithDNS(t *testing.T) {
 	}
 }
 
-// sandboxFile makes a pod's resolv.conf where the configuration says that the runtime keeps it.
+// sandboxFile makes a pod's resolv.conf at the configured path of the runtime.
 func sandboxFile(t *testing.T, id, text string) (pattern, path string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -163,7 +163,7 @@ func TestOverlayInTheSandboxsFile(t *testing.T) {
 			t.Errorf("the log does not say %q:\n%s", word, first.Stderr)
 		}
 	}
-	// Somebody's change is drift; a file that is gone too.
+	// A foreign change of the file is drift, and so is its removal.
 	testutil.Must(t, os.WriteFile(path, []byte(kubeletText), 0o644))
 	if out := r.call(add.with("CHECK")); out.Err == nil || out.Err.Code != codeDrift || !strings.Contains(out.Err.Msg, path) {
 		t.Errorf("CHECK after a change: %v", out.Err)
@@ -197,7 +197,7 @@ func TestSteeringIsDecidedAfterTheOverlay(t *testing.T) {
 	}
 }
 
-// What cannot be done costs no pod its start, and each way of it is told.
+// An overlay that cannot be applied does not stop the pod's start, and each cause is logged.
 func TestOverlayThatCannotBeHad(t *testing.T) {
 	r, _, pod := ptpNode(t, testutil.IPv4)
 	given := object{"dns": object{"servers": []string{"10.96.0.10"}, "searches": []string{"a.b"}, "options": []string{"ndots:5"}}}

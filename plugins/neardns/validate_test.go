@@ -55,7 +55,7 @@ func TestCLI(t *testing.T) {
 	}
 }
 
-// What the installer renders is what the plugin takes.
+// The plugin accepts the entry that the installer renders.
 func TestTakesTheRenderedEntry(t *testing.T) {
 	entry, err := conflist.Entry(conflist.Settings{
 		Redirects: []steer.Redirect{redirect4, redirect6}, ClusterDomain: "corp.example", LocalAddresses: addrs("169.254.20.10"),
@@ -101,7 +101,7 @@ func FuzzValidate(f *testing.F) {
 	})
 }
 
-// What no usual pod can have is said by file and line, and is no fault.
+// A setting that no usual pod can get is a warning with file and line, not an error.
 func TestValidateWarns(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "10-pods.conflist")
 	text := `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp"}, {

@@ -257,7 +257,7 @@ func TestDetection(t *testing.T) {
 	}
 }
 
-// What the installer writes down of the kubelet's file stands for it where that is not to be seen: the same is detected by either.
+// The installer's copy of the kubelet's settings replaces the kubelet's file if that is not mounted: both give the same detected values.
 func TestKubeletWrittenDown(t *testing.T) {
 	kubelet := "kind: KubeletConfiguration\nclusterDomain: Lab.Internal\nclusterDNS: [10.96.0.10, \"fd00:10:96::a\", 169.254.25.10]\nresolvConf: /run/systemd/resolve/resolv.conf\nsecret: x\n"
 	there := world{files: map[string]string{kubeletConfig: kubelet}}
@@ -380,7 +380,7 @@ func TestShow(t *testing.T) {
 				t.Fatal(err)
 			}
 			golden.Check(t, "show-"+name+".yaml", n.Show())
-			// What is shown is a configuration, and the same one.
+			// The output of Show loads as the same configuration.
 			again := load(t, n.Show(), world{files: w.files})
 			if diff := cmp.Diff(*n, *again, asValues); diff != "" {
 				t.Errorf("shown is not the same (-first +again):\n%s", diff)

@@ -18,7 +18,7 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Where clients that name the node's cache themselves expect it, by long habit.
+// The address that clients of a node's cache expect, from NodeLocal DNSCache.
 var (
 	defaultLocal4 = netip.MustParseAddr("169.254.20.10")
 	defaultLocal6 = netip.MustParseAddr("fd00:90de:d95::a")

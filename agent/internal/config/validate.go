@@ -43,7 +43,7 @@ func (n *Node) checkAddresses() []error {
 		faults = append(faults, n.placed(err))
 	}
 	for i, a := range n.LocalAddresses {
-		if slices.Contains([]netip.Addr{steer.ProbeSource4, steer.ProofSource4, steer.ProbeSource6, steer.ProofSource6}, a) {
+		if slices.Contains([]netip.Addr{steer.ProbeSource4, steer.FallbackCheckSource4, steer.ProbeSource6, steer.FallbackCheckSource6}, a) {
 			faults = append(faults, n.fault(fmt.Sprintf("localAddresses[%d]", i), fmt.Sprintf("%s is the prober's own address: choose another", a)))
 		}
 	}

@@ -19,9 +19,9 @@ import (
 // agentTimeout is how long a running agent may take to answer at its socket.
 const agentTimeout = 3 * time.Second
 
-// Ask sends a request to the socket of a running agent. good: the HTTP status is 200. An error means that no agent runs there, or that it
-// does not answer.
-func Ask(ctx context.Context, socket, path string) (text []byte, good bool, err error) {
+// Request sends a request to the socket of a running agent. good: the HTTP status is 200. An error means that no agent runs there, or that
+// it does not answer.
+func Request(ctx context.Context, socket, path string) (text []byte, good bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -52,7 +52,7 @@ func Ask(ctx context.Context, socket, path string) (text []byte, good bool, err 
 
 // readAgent reads what the running agent serves at a path of its socket.
 func readAgent[T any](ctx context.Context, socket, path string) (v T, err error) {
-	text, _, err := Ask(ctx, socket, path)
+	text, _, err := Request(ctx, socket, path)
 	if err != nil {
 		return v, err
 	}
@@ -82,7 +82,7 @@ func InEffect(ctx context.Context, path string, e config.Env) (n *config.Node, f
 
 // ofAgent is the configuration that the running agent works with. It fails if none answers, or one of a release that this one cannot read.
 func ofAgent(ctx context.Context, path string, e config.Env) (*config.Node, error) {
-	text, good, err := Ask(ctx, filepath.Join(config.StateDir(path, e), nodestate.AgentSocketName), "/config")
+	text, good, err := Request(ctx, filepath.Join(config.StateDir(path, e), nodestate.AgentSocketName), "/config")
 	if err != nil {
 		return nil, err
 	} else if !good {

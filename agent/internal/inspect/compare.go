@@ -134,7 +134,7 @@ func (in *Inspector) comparedQueries(want plan.Plan) []query {
 
 // reply takes from an answer what is compared: the code, and the records without their TTLs.
 func (q query) reply(ctx context.Context, server netip.Addr) reply {
-	m, err := q.ask(ctx, netip.AddrPortFrom(server, 53))
+	m, err := q.send(ctx, netip.AddrPortFrom(server, 53))
 	if err != nil {
 		return reply{err: err}
 	}

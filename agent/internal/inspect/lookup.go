@@ -32,7 +32,7 @@ const (
 	countPause = 30 * time.Millisecond
 )
 
-// CacheEntry is what the running agent serves at /entry: the entry for a question.
+// CacheEntry is what the running agent serves at /entry: the entry for a name and type.
 type CacheEntry struct {
 	Found bool `json:"found"`
 	Left  int  `json:"left"` // seconds; at zero and below it is stale
@@ -133,7 +133,7 @@ func (in *Inspector) fromPod(ctx context.Context, q query, pod string, l *overvi
 func (q query) timed(ctx context.Context, from, by string, server netip.Addr) overview.Reply {
 	r := overview.Reply{From: from, Server: server.String(), By: by}
 	begun := time.Now()
-	m, err := q.ask(ctx, netip.AddrPortFrom(server, 53))
+	m, err := q.send(ctx, netip.AddrPortFrom(server, 53))
 	r.Millis = float64(time.Since(begun).Microseconds()) / 1000
 	if err != nil {
 		r.By, r.Error = "none", err.Error()

@@ -45,7 +45,7 @@ func squeeze(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// A pod that names a local address is served, whatever else is done about it; one whose questions come to nobody here is not.
+// A pod that names a local address counts as served, whether it is steered or not; a pod whose queries never reach this agent does not.
 func TestServed(t *testing.T) {
 	local := netip.MustParseAddr("169.254.20.10")
 	for want, d := range map[string]podfile.Decision{

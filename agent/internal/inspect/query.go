@@ -18,7 +18,7 @@ import (
 
 const queryTimeout = 2 * time.Second
 
-// query is a question for one server.
+// query is a DNS query to one server.
 type query struct {
 	name  string // with its final dot
 	qtype uint16
@@ -27,8 +27,8 @@ type query struct {
 	dial  func(ctx context.Context, network string) (net.Conn, error) // nil: from the host
 }
 
-// ask sends the query over UDP, and over TCP if the answer is cut or q.tcp is set.
-func (q query) ask(ctx context.Context, server netip.AddrPort) (*dns.Msg, error) {
+// send sends the query over UDP, and over TCP if the answer is truncated or q.tcp is set.
+func (q query) send(ctx context.Context, server netip.AddrPort) (*dns.Msg, error) {
 	dialer := &net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		if q.mark == 0 {
 			return nil
@@ -79,7 +79,7 @@ func (q query) answers(ctx context.Context, server nameserver.Address) error {
 		}
 		return conn.Close()
 	}
-	m, err := q.ask(ctx, server.Addr)
+	m, err := q.send(ctx, server.Addr)
 	if err == nil && m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError {
 		err = fmt.Errorf("it answers %s", cmp.Or(dns.RcodeToString[m.Rcode], "with an unknown code"))
 	}

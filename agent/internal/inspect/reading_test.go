@@ -42,7 +42,7 @@ func TestReadingText(t *testing.T) {
 	golden.Check(t, "reading-first.txt", before.Text(nil))
 	golden.Check(t, "reading.txt", now.Text(before))
 
-	// What another agent counted says nothing of this one's rates; the kernel counts on, unless its table was made anew.
+	// Counts of another agent give no rates for this one. The kernel's counters continue, unless its table was made again.
 	other := reading(at.Add(2*time.Second), 2)
 	other.Status.Agent.Instance = "def"
 	if text := other.Text(before); !strings.Contains(text, "to the cache        500  0") || strings.Contains(text, "shop/pod-a") {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What is opened under high has a high number, and afterwards numbers are low again.
+// Descriptors opened under high have high numbers, and later ones have low numbers again.
 func TestHigh(t *testing.T) {
 	open := func() int {
 		f, err := os.Open(os.DevNull)

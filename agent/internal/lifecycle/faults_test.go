@@ -12,7 +12,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// What goes wrong is counted under the words that node-cache's alerts go by.
+// Faults are counted under the label values that node-cache's alerts use.
 func TestFaultsByNodeCachesNames(t *testing.T) {
 	bad := errors.New("bad")
 	byLock := fmt.Errorf("write rules: %w", iptables.ErrLocked)

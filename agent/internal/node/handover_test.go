@@ -234,8 +234,8 @@ func TestStopWithinAHandover(t *testing.T) {
 	}
 }
 
-// TestInherit: a node that was taken over starts no server, says where it came from, and counts no repair for what its
-// predecessor had otherwise; addresses that the predecessor did not have are served once the link has them.
+// TestInherit: a node that was taken over starts no server, reports its predecessor, and counts no repair for differences to the
+// predecessor's configuration. Addresses that the predecessor did not have are served once the link has them.
 func TestInherit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, tc := range []struct {

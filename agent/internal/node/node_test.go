@@ -86,7 +86,7 @@ func TestRepairedRulesAreProvenAtOnce(t *testing.T) {
 			t.Errorf("after a repair: %v", w.calls())
 		}
 		w.forget()
-		w.ticks <- struct{}{} // nothing to mend
+		w.ticks <- struct{}{} // nothing to repair
 		pass(minGap + time.Millisecond)
 		if w.count("rules") != 1 || w.count("renew") != 0 {
 			t.Errorf("after a look: %v", w.calls())
@@ -235,7 +235,8 @@ func TestReloadMovesAddressesBeforeTheServer(t *testing.T) {
 	})
 }
 
-// A configuration that differs in nothing of the plan, such as the cache's memory, is a reload as any other; one that does not differ is none.
+// A configuration that differs in nothing of the plan, such as the cache's memory, is a reload as any other; one that does not differ is
+// none.
 func TestReloadBesideThePlan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

@@ -44,7 +44,7 @@ func overload(n *Node, took time.Duration) func(netip.Addr, steer.Protocol) prob
 	}
 }
 
-// TestOverloadDoesNotFlap: an agent that is too slow whenever it is asked leaves, and comes back ever more seldom.
+// TestOverloadDoesNotFlap: an agent that is too slow whenever it serves loses its lease, and each time waits longer before it tries again.
 func TestOverloadDoesNotFlap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

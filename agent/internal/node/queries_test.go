@@ -106,7 +106,7 @@ func TestOutageOfKubeDNS(t *testing.T) {
 	})
 }
 
-// TestClientsAnswersCount: while clients' questions are answered, the node's own silence says nothing.
+// TestClientsAnswersCount: while clients' queries are answered, an unanswered query of the agent's own has no effect.
 func TestClientsAnswersCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -115,7 +115,7 @@ func TestClientsAnswersCount(t *testing.T) {
 		pass(2 * time.Second)
 		w.set(func() { w.asked = func() error { return errors.New("silent") } })
 		w.forget()
-		for range 60 { // a flood of dead names, say, beside which others are answered
+		for range 60 { // for example a flood of dead names, while others are answered
 			w.set(func() { w.heard = time.Now() })
 			select {
 			case w.trouble <- struct{}{}:

@@ -23,7 +23,7 @@ import (
 
 const self = "this-agent"
 
-// world is every part of a node at once: it records what the loop asks of it, in order, and answers as the test says.
+// world stands in for every part of a node: it records the loop's calls in order, and returns what the test sets.
 type world struct {
 	mu      sync.Mutex
 	log     []string
@@ -39,12 +39,12 @@ type world struct {
 	host    steer.Host   // last host table
 	done    chan struct{}
 	ending  time.Duration // what the server's stop takes
-	asked   func() error  // nil: leases do not depend on what can be asked
+	asked   func() error  // the result of a query to the upstreams; nil: leases do not depend on it
 	// fromPod is kube-dns's answer to a pod; nil: there is no pod.
 	fromPod func() error
 	trouble chan struct{}
 	heard   time.Time
-	gone    []string // what the recorder was told of leases and fallbacks that are not wanted any more
+	gone    []string // leases and fallbacks that were reported as no longer wanted
 }
 
 // die ends the server under the node.
@@ -83,7 +83,7 @@ func (w *world) record() []netip.Addr {
 	return slices.Clone(w.proofs)
 }
 
-// calls returns what was asked, each only where it differs from the one before.
+// calls returns the recorded calls, without repetitions.
 func (w *world) calls() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

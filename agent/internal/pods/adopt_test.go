@@ -138,8 +138,8 @@ func (n *node) wantAdopted(by podfile.Finder, ids ...string) {
 	}
 }
 
-// The runtime tells what the cache does not know: a pod's annotations, and pods that are in no cache. Until it is clear whether it
-// will, a pod whose annotations are not known waits, since its owner may not want it steered.
+// The runtime knows more than the cache: pods' annotations, and pods that are in no cache. Until the runtime has answered, a pod whose
+// annotations are unknown is not adopted, because its owner may have opted out.
 func TestAdoptByTheRuntime(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	root := t.TempDir()
@@ -171,7 +171,7 @@ func TestAdoptByTheRuntime(t *testing.T) {
 	if got := n.OptedOut(); len(got) != 2 {
 		t.Errorf("exempt from interception: %v", got)
 	}
-	// Who is in no cache goes with its netns.
+	// A pod that is in no cache is forgotten when its netns is gone.
 	second.Delete()
 	delete(reported, "second")
 	k.scan(t.Context())
@@ -190,9 +190,9 @@ func TestAdoptTwoAttachments(t *testing.T) {
 	k := n.adopter(root, nil)
 	k.scan(t.Context())
 	write(t, n.dir, fileOf(pod, "c1", "net1", decisions(podfile.Steered, r4)))
-	n.tend(yes, false, map[string]int{Pending: 1, Steered: 1})
+	n.reconcile(yes, false, map[string]int{Pending: 1, Steered: 1})
 	n.try(held, true)
-	n.tend(yes, true, map[string]int{Steered: 2})
+	n.reconcile(yes, true, map[string]int{Steered: 2})
 	n.wantTable(pod, r4, r6)
 	testutil.Must(t, os.Remove(paths[0]))
 	k.scan(t.Context())
@@ -210,7 +210,7 @@ func TestAdoptTwoAttachments(t *testing.T) {
 	n.wantAdopted(podfile.ByCache)
 }
 
-// A cache that cannot be listed, or is not there at all, says of nobody that it was taken down.
+// If the cache cannot be listed, or does not exist, no pod counts as deleted.
 func TestAdoptWithoutCache(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	root := t.TempDir()
@@ -269,14 +269,14 @@ func TestOpenConnectionsStay(t *testing.T) {
 		}
 		who("not steered", before, "KUBEDNS")
 		write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6)))
-		n.tend(yes, false, map[string]int{Steered: 1})
+		n.reconcile(yes, false, map[string]int{Steered: 1})
 		who("steered, a connection from before", before, "KUBEDNS")
 		who("steered, a new one", dial(to), "AGENT")
 
 		pod.Run("nft", "delete", "table", "inet", "neardns")
 		between := dial(to)
 		who("without a table", between, "KUBEDNS")
-		n.tend(yes, true, map[string]int{Steered: 1})
+		n.reconcile(yes, true, map[string]int{Steered: 1})
 		who("mended", before, "KUBEDNS")
 		who("mended, a connection from between", between, "KUBEDNS")
 		who("mended, a new one", dial(to), "AGENT")
@@ -292,7 +292,7 @@ func TestOpenConnectionsStay(t *testing.T) {
 			t.Fatalf("notes: %v, %v", recording, err)
 		}
 		who("noted", dial(to), "KUBEDNS")
-		n.tend(yes, true, map[string]int{Steered: 1})
+		n.reconcile(yes, true, map[string]int{Steered: 1})
 		who("taken further, a connection from before", noted, "KUBEDNS")
 		who("taken further, a new one", dial(to), "AGENT")
 		if err := table.Close(); err != nil {
@@ -310,8 +310,8 @@ func TestSteeredAmidConnections(t *testing.T) {
 	at := netip.AddrPortFrom(r4.ClusterDNS, 53)
 	testutil.ServeDNS(t, n.Host, testutil.DNSConfig{Name: "KUBEDNS", Listen: []netip.AddrPort{at}})
 	pod := n.AddPod("pod")
-	// ask opens a connection and asks twice by it.
-	ask := func() error {
+	// twoQueries sends two queries over one new connection.
+	twoQueries := func() error {
 		conn, err := net.DialTimeout("tcp", at.String(), testutil.Patience())
 		if err != nil {
 			return err
@@ -340,7 +340,7 @@ func TestSteeredAmidConnections(t *testing.T) {
 						select {
 						case <-stop:
 							return
-						case errs <- ask():
+						case errs <- twoQueries():
 						}
 					}
 				})
@@ -354,7 +354,7 @@ func TestSteeredAmidConnections(t *testing.T) {
 		})
 		write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
 		n.Outdate()
-		n.tend(yes, false, map[string]int{Steered: 1})
+		n.reconcile(yes, false, map[string]int{Steered: 1})
 		begun := len(errs)
 		testutil.Eventually(t, func() error {
 			if len(errs) < begun+8 {

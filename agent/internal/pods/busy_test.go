@@ -16,8 +16,8 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestTendBehindLock has three pods wait while another program holds iptables' lock: it is waited for once, not once a pod, since
-// the loop that tends them has all else to mend. They are steered when the lock is free.
+// TestTendBehindLock has three pending pods while another program holds iptables' lock. Reconcile waits for the lock once, not once for
+// each pod, because the same loop repairs everything else. The pods are steered when the lock is free.
 func TestTendBehindLock(t *testing.T) {
 	lock := filepath.Join(t.TempDir(), "xtables.lock")
 	t.Setenv("XTABLES_LOCKFILE", lock)
@@ -43,5 +43,5 @@ func TestTendBehindLock(t *testing.T) {
 		t.Errorf("the lock was waited for %d times", waits)
 	}
 	testutil.Must(t, f.Close())
-	n.tend(yes, false, map[string]int{Steered: 3})
+	n.reconcile(yes, false, map[string]int{Steered: 3})
 }

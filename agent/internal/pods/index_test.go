@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// kept is what the tests keep of a pod: its namespace, and how often it was looked at anew.
+// kept is the value that the tests store for a pod: its namespace, and how often it was read.
 type kept struct {
 	namespace string
 	times     int
@@ -156,8 +156,8 @@ func BenchmarkFind(b *testing.B) {
 	}
 }
 
-// Between a change and the watch's event nobody who looks again is told of what was before, however quickly changes follow. A folder
-// at rest is not read again.
+// Between a change and the watch's event, a look-up never returns the state before the change, however quickly changes follow. An
+// unchanged folder is not read again.
 func TestLookAgain(t *testing.T) {
 	testutil.RequireRoot(t)
 	dir := t.TempDir()

@@ -40,7 +40,7 @@ func TestAnswersOnTheirWay(t *testing.T) {
 		Listen: []netip.AddrPort{netip.AddrPortFrom(r4.ClusterDNS, 53), netip.AddrPortFrom(r6.ClusterDNS, 53)}})
 	pod := n.AddPod("pod")
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6)))
-	n.tend(yes, true, map[string]int{Steered: 1})
+	n.reconcile(yes, true, map[string]int{Steered: 1})
 	servers := []netip.AddrPort{netip.AddrPortFrom(r4.ClusterDNS, 53), netip.AddrPortFrom(r6.ClusterDNS, 53)}
 	var open []*testutil.Conn
 	for _, s := range servers {
@@ -75,7 +75,7 @@ func TestAnswersOnTheirWay(t *testing.T) {
 		testutil.Receive(t, arrived)
 	}
 	n.Excludes = func(podfile.File) string { return "steer.mode is none" }
-	n.tend(yes, true, map[string]int{LeftAlone: 1})
+	n.reconcile(yes, true, map[string]int{LeftAlone: 1})
 	n.wantLeaving(pod, r4, r6)
 	for _, s := range servers {
 		for _, proto := range []string{"udp", "tcp"} {
@@ -97,7 +97,7 @@ func TestAnswersOnTheirWay(t *testing.T) {
 		}
 	}
 	n.leaving.Store(pod.Inode(), time.Now()) // leaveTime is over
-	n.tend(yes, true, map[string]int{LeftAlone: 1})
+	n.reconcile(yes, true, map[string]int{LeftAlone: 1})
 	n.wantTable(pod)
 }
 
@@ -107,14 +107,14 @@ func TestPodComesBackAtOnce(t *testing.T) {
 	n.serve()
 	pod := n.AddPod("pod")
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6)))
-	n.tend(yes, true, map[string]int{Steered: 1})
+	n.reconcile(yes, true, map[string]int{Steered: 1})
 	for range 2 {
 		n.Excludes = func(podfile.File) string { return "steer.mode is none" }
-		n.tend(yes, false, map[string]int{LeftAlone: 1})
+		n.reconcile(yes, false, map[string]int{LeftAlone: 1})
 		n.Excludes = func(podfile.File) string { return "" }
-		n.tend(yes, false, map[string]int{Pending: 1})
+		n.reconcile(yes, false, map[string]int{Pending: 1})
 		n.try(held, true)
-		n.tend(yes, false, map[string]int{Steered: 1})
+		n.reconcile(yes, false, map[string]int{Steered: 1})
 		n.wantTable(pod, r4, r6)
 	}
 }
@@ -131,7 +131,7 @@ func TestLateTableIsRemoved(t *testing.T) {
 	defer table.Close()
 	for range 3 {
 		testutil.Must(t, table.Apply(steer.Pod{Redirects: []steer.Redirect{r4}}))
-		n.tend(yes, true, map[string]int{LeftAlone: 1})
+		n.reconcile(yes, true, map[string]int{LeftAlone: 1})
 		n.wantTable(pod)
 	}
 }

@@ -54,7 +54,7 @@ func TestLocals(t *testing.T) {
 	}
 }
 
-// Who takes neardns off a node leaves no pod with an address at which nobody answers.
+// After neardns is removed from a node, no pod has a nameserver at which no program answers.
 func TestRestoreNameservers(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	root := t.TempDir()

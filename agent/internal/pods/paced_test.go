@@ -261,7 +261,7 @@ func TestTrialThatCannotRun(t *testing.T) {
 	n.serve()
 	pod := n.AddPod("pod")
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
-	n.tend(yes, true, map[string]int{Steered: 1})
+	n.reconcile(yes, true, map[string]int{Steered: 1})
 	at := path{key{"a", "eth0"}, r4}
 	n.report(n.List()[0], n.List()[0].Decisions[0], podstate.TableBypasses, time.Now())
 	due := n.DueTrials(held, yes)

@@ -98,15 +98,15 @@ func (n *node) suspected() (ids []string) {
 	return ids
 }
 
-// A pod whose questions are lost before the switch is taken out of steering, and nobody else; it is steered again when they get
-// through. While the agent itself is in doubt nothing is held against a pod.
+// Only a pod whose queries are lost before the switch is bypassed. It is steered again when they get through. While the agent itself may be
+// at fault, no pod is bypassed.
 func TestGivenBackAndSteeredAgain(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	n.serve()
 	lost, well := n.AddPod("lost"), n.AddPod("well")
 	write(t, n.dir, fileOf(lost, "a", "eth0", decisions(podfile.Pending, r4, r6)))
 	write(t, n.dir, fileOf(well, "b", "eth0", decisions(podfile.Pending, r4, r6)))
-	n.tend(yes, true, map[string]int{Steered: 2})
+	n.reconcile(yes, true, map[string]int{Steered: 2})
 	ask := func(pod *testutil.Pod, server netip.Addr) error {
 		_, err := testutil.Ask(pod.NetNS, netip.AddrPortFrom(server, 53), "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{Timeout: 300 * time.Millisecond})
 		return err
@@ -142,7 +142,7 @@ func TestGivenBackAndSteeredAgain(t *testing.T) {
 	}
 	n.wantTable(lost, r6)
 	n.wantTable(well, r4, r6)
-	n.tend(yes, true, map[string]int{Steered: 1, Bypassed: 1})
+	n.reconcile(yes, true, map[string]int{Steered: 1, Bypassed: 1})
 	n.wantTable(lost, r6)
 	n.try(held, false) // its time has not come
 	n.due("a")
@@ -150,7 +150,7 @@ func TestGivenBackAndSteeredAgain(t *testing.T) {
 	end()
 	n.due("a")
 	n.try(held, true)
-	n.tend(yes, false, map[string]int{Steered: 2})
+	n.reconcile(yes, false, map[string]int{Steered: 2})
 	n.wantTable(lost, r4, r6)
 	n.try(held, false)
 }
@@ -161,7 +161,7 @@ func TestSuspectIsAnswered(t *testing.T) {
 	n.serve()
 	pod := n.AddPod("pod")
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
-	n.tend(yes, true, map[string]int{Steered: 1})
+	n.reconcile(yes, true, map[string]int{Steered: 1})
 	for _, proto := range []string{"udp", "tcp"} {
 		pod.Run("nft", "add", "element", "inet", "neardns", "waiting1", "{ ipv4 . "+proto+" }")
 	}
@@ -185,8 +185,8 @@ func TestTendGivesBackWhenTheFallbackIsLost(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	pod := n.AddPod("pod")
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6)))
-	n.tend(yes, true, map[string]int{Steered: 1})
-	n.tend(no, true, map[string]int{Steered: 1})
+	n.reconcile(yes, true, map[string]int{Steered: 1})
+	n.reconcile(no, true, map[string]int{Steered: 1})
 	n.wantTable(pod, r4, r6)
 	lost := func(a netip.Addr) Fallback {
 		if a == r4.ClusterDNS {
@@ -195,15 +195,15 @@ func TestTendGivesBackWhenTheFallbackIsLost(t *testing.T) {
 		return Fallback{Verified: true}
 	}
 	for range 2 {
-		n.tend(lost, false, map[string]int{Steered: 1})
+		n.reconcile(lost, false, map[string]int{Steered: 1})
 		n.wantTable(pod, r6)
 		if got := n.states("a", "eth0"); got[0].State != podfile.Pending || got[0].Reason != "nothing translates it" || got[1].State != podfile.Steered {
 			t.Errorf("given back: %+v", got)
 		}
 	}
-	n.tend(func(netip.Addr) Fallback { return Fallback{Lost: "gone"} }, false, map[string]int{Pending: 1})
+	n.reconcile(func(netip.Addr) Fallback { return Fallback{Lost: "gone"} }, false, map[string]int{Pending: 1})
 	n.wantLeaving(pod, r6)
-	n.tend(yes, false, map[string]int{Steered: 1})
+	n.reconcile(yes, false, map[string]int{Steered: 1})
 	n.wantTable(pod, r4, r6)
 }
 
@@ -221,7 +221,7 @@ func TestStaleFileNeverSteersAnotherPod(t *testing.T) {
 		write(t, n.dir, f)
 	}
 	for range 2 {
-		n.tend(yes, true, map[string]int{Gone: 2, LeftAlone: 1})
+		n.reconcile(yes, true, map[string]int{Gone: 2, LeftAlone: 1})
 		n.wantTable(pod)
 		n.wantTable(other)
 	}
@@ -234,7 +234,7 @@ func TestStaleFileNeverSteersAnotherPod(t *testing.T) {
 	}
 	n.dead[key{"c", "eth0"}] = hourAgo // it lives, whatever was thought before
 	write(t, n.dir, fileOf(other, "b", "eth0", decisions(podfile.LeftAlone, r4)))
-	n.tend(yes, true, map[string]int{Gone: 1, LeftAlone: 2})
+	n.reconcile(yes, true, map[string]int{Gone: 1, LeftAlone: 2})
 	if _, err := os.Stat(podfile.Path(n.dir, "a", "eth0")); !os.IsNotExist(err) {
 		t.Errorf("the file of a pod that is gone for an hour: %v", err)
 	}
@@ -272,13 +272,13 @@ func TestPodsFollowTheMode(t *testing.T) {
 		}
 		write(t, n.dir, f)
 		if id == "steered" {
-			n.tend(yes, true, map[string]int{Steered: 1})
+			n.reconcile(yes, true, map[string]int{Steered: 1})
 		}
 	}
 	for _, id := range ids {
 		excluded[id] = true
 	}
-	n.tend(yes, false, map[string]int{LeftAlone: len(ids)})
+	n.reconcile(yes, false, map[string]int{LeftAlone: len(ids)})
 	late := fileOf(n.AddPod("late"), "late", "eth0", decisions(podfile.Pending, r4, r6))
 	late.Decisions[0].Untried, late.Decisions[1].Untried = true, true
 	write(t, n.dir, late)
@@ -290,7 +290,7 @@ func TestPodsFollowTheMode(t *testing.T) {
 	n.Excludes = func(f podfile.File) string {
 		return map[bool]string{true: "steer.mode is none"}[excluded[f.ContainerID]]
 	}
-	n.tend(yes, true, map[string]int{LeftAlone: len(ids) + 1})
+	n.reconcile(yes, true, map[string]int{LeftAlone: len(ids) + 1})
 	for _, id := range append(ids, "late") {
 		for _, d := range n.states(id, "eth0") {
 			if d.State != podfile.LeftAlone || d.Excluded != (id != "opted-out") || d.Excluded && d.Reason != "steer.mode is none" {
@@ -302,9 +302,9 @@ func TestPodsFollowTheMode(t *testing.T) {
 		n.wantTable(pod)
 		excluded[id] = id == "waiting"
 	}
-	n.tend(yes, false, map[string]int{LeftAlone: 3, Pending: 3})
+	n.reconcile(yes, false, map[string]int{LeftAlone: 3, Pending: 3})
 	n.try(held, true)
-	n.tend(yes, false, map[string]int{LeftAlone: 3, Steered: 3})
+	n.reconcile(yes, false, map[string]int{LeftAlone: 3, Steered: 3})
 	for id, pod := range pods {
 		if id == "waiting" || id == "opted-out" {
 			n.wantTable(pod)

@@ -122,7 +122,7 @@ func TestWatch(t *testing.T) {
 	})
 	testutil.Must(t, podfile.Remove(dir, "a", "eth0"))
 	expect(0)
-	testutil.Eventually(t, func() error { return os.RemoveAll(dir) }) // it may be made anew meanwhile
+	testutil.Eventually(t, func() error { return os.RemoveAll(dir) }) // it may be made again meanwhile
 	expect(0)
 	testutil.Eventually(t, func() error { _, err := os.Stat(p.dir()); return err })
 	write(t, dir, f)
@@ -161,8 +161,8 @@ func fileOf(pod *testutil.Pod, id, ifName string, d []podfile.Decision) podfile.
 func yes(netip.Addr) Fallback { return Fallback{Verified: true} }
 func no(netip.Addr) Fallback  { return Fallback{} }
 
-// tend tells the registry what the switch knows, as the agent's loop does first, and tends.
-func (n *node) tend(proven func(netip.Addr) Fallback, deep bool, want map[string]int) {
+// reconcile passes the switch's addresses to the registry, as the agent's loop does first, and reconciles.
+func (n *node) reconcile(proven func(netip.Addr) Fallback, deep bool, want map[string]int) {
 	n.t.Helper()
 	n.FallbackOnly([]steer.Redirect{r4, r6})
 	counts, err := n.Reconcile(n.t.Context(), proven, deep)

@@ -23,15 +23,15 @@ func TestTendSteersPending(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	pod := n.AddPod("pod")
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6)))
-	n.tend(no, true, map[string]int{Pending: 1})
+	n.reconcile(no, true, map[string]int{Pending: 1})
 	n.wantTable(pod)
-	n.tend(func(a netip.Addr) Fallback { return Fallback{Verified: a == r4.ClusterDNS} }, false, map[string]int{Steered: 1})
+	n.reconcile(func(a netip.Addr) Fallback { return Fallback{Verified: a == r4.ClusterDNS} }, false, map[string]int{Steered: 1})
 	n.wantTable(pod, r4)
 	want := append(decisions(podfile.Steered, r4), decisions(podfile.Pending, r6)...)
 	if diff := cmp.Diff(want, n.states("a", "eth0"), sameAddr); diff != "" {
 		t.Errorf("decisions (-want +got):\n%s", diff)
 	}
-	n.tend(yes, false, map[string]int{Steered: 1})
+	n.reconcile(yes, false, map[string]int{Steered: 1})
 	n.wantTable(pod, r4, r6)
 	if diff := cmp.Diff(decisions(podfile.Steered, r4, r6), n.states("a", "eth0"), sameAddr); diff != "" {
 		t.Errorf("decisions (-want +got):\n%s", diff)
@@ -45,14 +45,14 @@ func TestPendingPodRecordsTheBackEnd(t *testing.T) {
 	f := fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4))
 	f.Backend = "iptables-nft"
 	write(t, n.dir, f)
-	n.tend(yes, false, map[string]int{Steered: 1})
+	n.reconcile(yes, false, map[string]int{Steered: 1})
 	n.wantTable(pod, r4)
 	if got, err := podfile.Read(podfile.Path(n.dir, "a", "eth0")); err != nil || got.Backend != n.backend.Recorded() {
 		t.Errorf("the file records the back end %q, %v", got.Backend, err)
 	}
 }
 
-// A redirect that the switch was not told of would lead into nothing.
+// A redirect without rules in the switch would lead nowhere.
 func TestTendWaitsForTheSwitch(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	pod := n.AddPod("pod")
@@ -67,7 +67,7 @@ func TestTendWaitsForTheSwitch(t *testing.T) {
 		t.Error(err)
 	}
 	n.wantTable(pod)
-	n.tend(yes, false, map[string]int{Steered: 1}) // from here on it is fallback only
+	n.reconcile(yes, false, map[string]int{Steered: 1}) // from here on it is fallback only
 	n.wantTable(pod, redirect("10.96.0.10", "169.254.20.12"))
 }
 
@@ -75,7 +75,7 @@ func TestTendLeavesAloneWhoseWayIsElsewhere(t *testing.T) {
 	n := newNode(t, testutil.Elsewhere)
 	pod := n.AddPod("pod")
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6)))
-	n.tend(yes, true, map[string]int{LeftAlone: 1})
+	n.reconcile(yes, true, map[string]int{LeftAlone: 1})
 	n.wantTable(pod)
 	for _, d := range n.states("a", "eth0") {
 		if d.State != podfile.LeftAlone || d.Reason == "" {
@@ -92,7 +92,7 @@ func TestTendNeverEntersAnotherNetns(t *testing.T) {
 	missing.NetNS, missing.NetNSInode = pod.Path()+"-gone", pod.Inode()+2
 	write(t, n.dir, reused)
 	write(t, n.dir, missing)
-	n.tend(yes, true, map[string]int{Gone: 2})
+	n.reconcile(yes, true, map[string]int{Gone: 2})
 	n.wantTable(pod)
 	if got := len(n.Stale()); got != 2 {
 		t.Errorf("%d stale, want 2", got)
@@ -122,19 +122,19 @@ func TestTendMends(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	pod := n.AddPod("pod")
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
-	n.tend(yes, false, map[string]int{Steered: 1})
+	n.reconcile(yes, false, map[string]int{Steered: 1})
 	n.wantTable(pod, r4)
 	for _, wreck := range []string{"flush ruleset", "flush chain inet neardns postrouting", "delete chain inet neardns prerouting"} {
 		pod.Run("nft", wreck)
-		n.tend(no, true, map[string]int{Steered: 1})
+		n.reconcile(no, true, map[string]int{Steered: 1})
 		if err := verify(pod, r4); err == nil {
 			t.Errorf("%s: mended while the fallback is not proven", wreck)
 		}
-		n.tend(yes, false, map[string]int{Steered: 1})
+		n.reconcile(yes, false, map[string]int{Steered: 1})
 		if err := verify(pod, r4); err == nil {
 			t.Errorf("%s: mended by a check that is not deep", wreck)
 		}
-		n.tend(yes, true, map[string]int{Steered: 1})
+		n.reconcile(yes, true, map[string]int{Steered: 1})
 		n.wantTable(pod, r4)
 	}
 }
@@ -147,13 +147,13 @@ func TestRepairHoldsNoPodUp(t *testing.T) {
 		id := fmt.Sprintf("old%d", i)
 		write(t, n.dir, fileOf(n.AddPod(id), id, "eth0", decisions(podfile.Pending, r4)))
 	}
-	n.tend(yes, true, map[string]int{Steered: 8})
+	n.reconcile(yes, true, map[string]int{Steered: 8})
 	f := fileOf(n.AddPod("new"), "new", "eth0", decisions(podfile.Pending, r4))
 	f.Decisions[0].Untried = true
 	write(t, n.dir, f)
 	var calls atomic.Int64
 	count := func(netip.Addr) Fallback { calls.Add(1); return Fallback{} }
-	n.tend(count, false, map[string]int{Steered: 8, Pending: 1}) // as a deep one begins
+	n.reconcile(count, false, map[string]int{Steered: 8, Pending: 1}) // as a deep one begins
 	all := calls.Swap(0)
 	trial := Trial{file: f, paths: []triedPath{{f.Decisions[0], podstate.Status{State: podstate.Untried}}}}
 	taken, before := make(chan error, 1), 0
@@ -205,10 +205,10 @@ func TestTendTwoAttachments(t *testing.T) {
 	pod := n.AddPod("pod")
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
 	write(t, n.dir, fileOf(pod, "a", "net1", decisions(podfile.Pending, r6)))
-	n.tend(yes, true, map[string]int{Steered: 2})
+	n.reconcile(yes, true, map[string]int{Steered: 2})
 	n.wantTable(pod, r4, r6)
 	pod.Run("nft", "flush", "ruleset")
-	n.tend(yes, true, map[string]int{Steered: 2})
+	n.reconcile(yes, true, map[string]int{Steered: 2})
 	n.wantTable(pod, r4, r6)
 }
 
@@ -231,7 +231,7 @@ func TestRemoveTables(t *testing.T) {
 	one, two := n.AddPod("one"), n.AddPod("two")
 	write(t, n.dir, fileOf(one, "a", "eth0", decisions(podfile.Pending, r4, r6)))
 	write(t, n.dir, fileOf(two, "b", "eth0", decisions(podfile.Pending, r4)))
-	n.tend(yes, true, map[string]int{Steered: 2})
+	n.reconcile(yes, true, map[string]int{Steered: 2})
 	one.Run("nft", "add table inet foreign")
 
 	gone, hidden := fileOf(two, "gone", "eth0", decisions(podfile.Steered, r4)), fileOf(two, "hidden", "eth0", decisions(podfile.Steered, r4))
@@ -253,7 +253,7 @@ func TestRemoveTables(t *testing.T) {
 	if errs := n.RemoveTables(t.Context()); len(errs) != 0 {
 		t.Errorf("second time: %v", errs)
 	}
-	n.tend(yes, true, map[string]int{LeftAlone: 2, Gone: 1})
+	n.reconcile(yes, true, map[string]int{LeftAlone: 2, Gone: 1})
 	n.wantTable(one)
 }
 
@@ -268,7 +268,7 @@ func TestSharedNetnsIsLeftAlone(t *testing.T) {
 	defer table.Close()
 	want := steer.Host{Redirects: []steer.Redirect{r4}}
 	testutil.Must(t, table.Apply(want))
-	n.tend(yes, true, map[string]int{LeftAlone: 1})
+	n.reconcile(yes, true, map[string]int{LeftAlone: 1})
 	if errs := n.RemoveTables(t.Context()); len(errs) != 0 {
 		t.Error(errs)
 	}
@@ -277,7 +277,7 @@ func TestSharedNetnsIsLeftAlone(t *testing.T) {
 	}
 }
 
-// Where the switch drops what comes by the pods' link, a waiting pod must not be steered.
+// If the switch drops packets from the pods' link, a pending pod must not be steered.
 func TestTendLeavesAloneBehindAnUplink(t *testing.T) {
 	n := newNode(t, testutil.PTP)
 	pod := n.AddPod("pod")
@@ -288,7 +288,7 @@ func TestTendLeavesAloneBehindAnUplink(t *testing.T) {
 	}
 	defer table.Close()
 	testutil.Must(t, table.Apply(steer.Host{Redirects: []steer.Redirect{r4}, Uplinks: []string{pod.HostInterface}}))
-	n.tend(yes, true, map[string]int{LeftAlone: 1})
+	n.reconcile(yes, true, map[string]int{LeftAlone: 1})
 	n.wantTable(pod)
 	if got := n.states("a", "eth0"); got[0].Reason == "" {
 		t.Errorf("decisions %+v, want a reason", got)

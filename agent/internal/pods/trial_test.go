@@ -29,7 +29,7 @@ func TestTrialNeedsAnAnswerOverTCP(t *testing.T) {
 	n.try(held, false) // its time has not come
 	n.due("a")
 	n.try(held, true)
-	n.tend(func(netip.Addr) Fallback { return Fallback{Verified: true} }, false, map[string]int{Steered: 1})
+	n.reconcile(func(netip.Addr) Fallback { return Fallback{Verified: true} }, false, map[string]int{Steered: 1})
 }
 
 // A path that is not steered shows nothing in the pod's table, so a lost query counts although the table steers another family.
@@ -38,7 +38,7 @@ func TestTrialNextToASteeredFamily(t *testing.T) {
 	n.serve()
 	pod := n.AddPod("pod")
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
-	n.tend(yes, true, map[string]int{Steered: 1})
+	n.reconcile(yes, true, map[string]int{Steered: 1})
 	f := fileOf(pod, "a", "eth0", append(decisions(podfile.Steered, r4), decisions(podfile.Pending, r6)...))
 	f.Decisions[1].Untried = true
 	write(t, n.dir, f)
@@ -71,15 +71,15 @@ func TestUnrecordedTableIsRemoved(t *testing.T) {
 	n.serve()
 	pod := n.AddPod("pod")
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6)))
-	n.tend(yes, true, map[string]int{Steered: 1})
+	n.reconcile(yes, true, map[string]int{Steered: 1})
 	f := fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4, r6))
 	f.Decisions[0].Untried, f.Decisions[1].Untried = true, true
 	write(t, n.dir, f)
 	n.Pods = open(n.dir, n.Host.Path(), slog.New(slog.DiscardHandler)) // the next agent
-	n.tend(yes, true, map[string]int{Pending: 1})
+	n.reconcile(yes, true, map[string]int{Pending: 1})
 	n.wantTable(pod)
 	n.try(held, true)
-	n.tend(yes, true, map[string]int{Steered: 1})
+	n.reconcile(yes, true, map[string]int{Steered: 1})
 	n.wantTable(pod, r4, r6)
 }
 
@@ -111,10 +111,10 @@ func TestTrialOfAnEarlierState(t *testing.T) {
 		t.Fatalf("%+v", due)
 	}
 	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
-	n.tend(yes, true, map[string]int{Steered: 1})
+	n.reconcile(yes, true, map[string]int{Steered: 1})
 	end := n.drop(pod, "ip daddr "+r4.Steering.String()+" drop")
 	n.RunTrial(t.Context(), due.Trials[0], held, young, yes)
 	end()
-	n.tend(yes, false, map[string]int{Steered: 1})
+	n.reconcile(yes, false, map[string]int{Steered: 1})
 	n.wantTable(pod, r4)
 }

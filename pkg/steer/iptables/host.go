@@ -215,7 +215,7 @@ func (h host) raw() []chain {
 	for _, u := range h.uplinks {
 		guard = append(guard, "-i "+u+" "+comment(steer.CounterUplink)+" -j "+h.tracked()) // to kube-dns, never to the cache
 	}
-	guard = append(guard, h.probe(steer.ProofSource(h.is4))+" -j "+h.tracked())
+	guard = append(guard, h.probe(steer.FallbackCheckSource(h.is4))+" -j "+h.tracked())
 	udp := chain{table: "raw", name: udpChain, rules: slices.Concat(guard, []string{
 		h.probe(steer.ProbeSource(h.is4)) + " -m socket " + comment(steer.CounterProbe) + " -g " + deliverChain,
 	}, h.strangers(), []string{
@@ -266,7 +266,7 @@ func (h host) onLinkChain() chain {
 	for _, u := range h.uplinks {
 		c.rules = append(c.rules, "-i "+u+" -j RETURN") // left to kube-proxy, as without neardns
 	}
-	c.rules = append(c.rules, h.probe(steer.ProofSource(h.is4))+" -j RETURN",
+	c.rules = append(c.rules, h.probe(steer.FallbackCheckSource(h.is4))+" -j RETURN",
 		h.probe(steer.ProbeSource(h.is4))+" -m socket "+comment(steer.CounterProbe)+" -g "+deliverChain)
 	for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
 		c.rules = append(c.rules, "-p "+p.String()+" "+h.lease(p)+" -g "+deliverChain)
@@ -330,7 +330,7 @@ func (h host) nat() []chain {
 	choose.rules = slices.Concat([]string{
 		"-i lo -j RETURN",
 	}, h.skipUplinkServices("RETURN"), []string{
-		h.probe(steer.ProofSource(h.is4)) + " -g " + giveBackChain,
+		h.probe(steer.FallbackCheckSource(h.is4)) + " -g " + giveBackChain,
 		h.probe(steer.ProbeSource(h.is4)) + " -p tcp -m socket -j " + h.tracked(),
 	}, h.uplinksToKubeDNS(), []string{
 		"-p tcp -m tcp --dport 53 " + h.lease(steer.TCP) + " -j " + h.tracked(),
@@ -350,7 +350,7 @@ func (h host) nat() []chain {
 			post.rules = append(post.rules, "-s "+cidr(p.address)+" ! -o lo -j MASQUERADE")
 		}
 	}
-	for _, s := range []netip.Addr{steer.ProbeSource(h.is4), steer.ProofSource(h.is4)} {
+	for _, s := range []netip.Addr{steer.ProbeSource(h.is4), steer.FallbackCheckSource(h.is4)} {
 		post.rules = append(post.rules, "-s "+cidr(s)+" ! -o "+steer.ProberInterface+" -j MASQUERADE")
 	}
 	// On a bridge the answer would go to the pod directly, without being routed, so that it misses the hairpin. An answer to an

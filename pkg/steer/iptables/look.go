@@ -18,7 +18,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Entered reports whether a family's packets enter neardns's chains: raw's PREROUTING jumps to them. It asks the kernel and
+// Entered reports whether a family's packets enter neardns's chains: raw's PREROUTING jumps to them. It reads from the kernel and
 // starts no program, so that an ADD can afford it.
 func (b *Iptables) Entered(is4 bool) (bool, error) {
 	const base = "PREROUTING"

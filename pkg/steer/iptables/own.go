@@ -103,7 +103,7 @@ func (h host) ownProber() []string {
 	if !h.own {
 		return nil
 	}
-	probe, proof := cidr(steer.ProbeSource(h.is4)), cidr(steer.ProofSource(h.is4))
+	probe, proof := cidr(steer.ProbeSource(h.is4)), cidr(steer.FallbackCheckSource(h.is4))
 	rules := []string{"-s " + probe + " -g " + deliverChain, "-d " + probe + " -o lo -g " + deliverChain}
 	if len(h.served) > 0 {
 		rules = append(rules, "-s "+proof+fmt.Sprintf(" -j MARK --set-mark %#x", steer.OwnMark))
@@ -117,7 +117,7 @@ func (h host) ownNAT() []chain {
 		return nil
 	}
 	return []chain{{table: "nat", name: ownChain, from: []jump{{base: "OUTPUT", before: h.translated()}}, rules: []string{
-		ownMark() + " -s " + cidr(steer.ProofSource(h.is4)) + " -g " + giveBackChain,
+		ownMark() + " -s " + cidr(steer.FallbackCheckSource(h.is4)) + " -g " + giveBackChain,
 		ownMark() + " -p tcp " + h.leaseAlone(steer.TCP) + " -j ACCEPT",
 		ownMark() + " -g " + giveBackChain,
 	}}}

@@ -40,7 +40,7 @@ func (b *Iptables) readChains(s script) (tableRules, error) {
 		}
 	}
 	slices.Sort(names)
-	// Ask the kernel, because the programs report a missing chain like other faults, and each version in other words.
+	// Read from the kernel, because the programs report a missing chain like other faults, and each version in other words.
 	there, err := b.chains(b.variant, s.is4, "nat", slices.Compact(names)...)
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (b *Iptables) chains(v Variant, is4 bool, table string, names ...string) ([
 	return chainsOf(hostnet.ToEnter(b.nsFD), v, is4, table, names...)
 }
 
-// chainsOf returns those of the named chains that a table of one variant has, in the netns ns. It asks the kernel, because the
+// chainsOf returns those of the named chains that a table of one variant has, in the netns ns. It reads from the kernel, because the
 // programs create a table that they are to list.
 func chainsOf(ns int, v Variant, is4 bool, table string, names ...string) (out []string, err error) {
 	if v == NFT {

@@ -1,4 +1,4 @@
-// Package nfnetlink asks the kernel's nf_tables about rules over netlink, as both back ends need it: requests, rules in a form that
+// Package nfnetlink reads nf_tables' rules from the kernel over netlink, for both back ends: requests, rules in a form that
 // can be compared, and events.
 //
 // It guarantees that equal rules have the same text, whichever kernel wrote them, and that a dump is of one generation. It changes no

@@ -85,14 +85,14 @@ func TestEvidence(t *testing.T) {
 		both := append(r.clients(blocked), r.clients(well)...)
 		slices.SortFunc(both, steer.Client.Compare)
 		order := steer.Client.Compare
-		if diff := cmp.Diff(both, slices.SortedFunc(maps.Keys(notes.Asked), order), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		if diff := cmp.Diff(both, slices.SortedFunc(maps.Keys(notes.Delivered), order), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 			t.Errorf("asked (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff(r.clients(well), slices.SortedFunc(maps.Keys(notes.Heard), order), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		if diff := cmp.Diff(r.clients(well), slices.SortedFunc(maps.Keys(notes.Arrived), order), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 			t.Errorf("heard (-want +got):\n%s", diff)
 		}
-		for c, age := range notes.Heard {
-			if asked := notes.Asked[c]; age < 0 || asked < 0 || asked > nft.AskedMemory || age > asked+notes.Slack {
+		for c, age := range notes.Arrived {
+			if asked := notes.Delivered[c]; age < 0 || asked < 0 || asked > nft.AskedMemory || age > asked+notes.Slack {
 				t.Errorf("%s asked %v ago, was heard %v ago, slack %v", c, asked, age, notes.Slack)
 			}
 		}
@@ -222,13 +222,13 @@ func TestEvidenceWhenFull(t *testing.T) {
 	}
 	notes, err := r.nft.Notes()
 	must(t, err)
-	for c, age := range notes.Heard {
-		if asked, ok := notes.Asked[c]; !ok || age > asked+notes.Slack {
+	for c, age := range notes.Arrived {
+		if asked, ok := notes.Delivered[c]; !ok || age > asked+notes.Slack {
 			t.Errorf("%s: asked %v ago (%v), heard %v ago", c, asked, ok, age)
 		}
 	}
-	if len(notes.Heard) != 2 || len(notes.Asked) != nft.AskedBound {
-		t.Errorf("%d heard, %d asked", len(notes.Heard), len(notes.Asked))
+	if len(notes.Arrived) != 2 || len(notes.Delivered) != nft.AskedBound {
+		t.Errorf("%d heard, %d asked", len(notes.Arrived), len(notes.Delivered))
 	}
 }
 
@@ -240,17 +240,17 @@ func TestEvidenceUnderInterception(t *testing.T) {
 	r.Want("AGENT", r.Node.Host, "host process", r.ClusterDNS()...)
 	notes, err := r.nft.Notes()
 	must(t, err)
-	if len(notes.Asked)+len(notes.Heard) > 0 {
+	if len(notes.Delivered)+len(notes.Arrived) > 0 {
 		t.Errorf("the node's own questions are noted: %v", notes)
 	}
 	allow := refuse(r, plain)
 	r.WantNone(plain.NetNS, "refused", r.ClusterDNS()...)
 	notes, err = r.nft.Notes()
 	must(t, err)
-	if len(notes.Asked) != 4 || len(notes.Heard) != 0 {
+	if len(notes.Delivered) != 4 || len(notes.Arrived) != 0 {
 		t.Errorf("want four asked and none heard: %v", notes)
 	}
-	for c := range notes.Asked {
+	for c := range notes.Delivered {
 		must(t, r.Lease.Hold(c, 0))
 	}
 	r.Want("KUBEDNS", plain.NetNS, "held", r.ClusterDNS()...)

@@ -60,8 +60,8 @@ func TestForgedSourceIsNeitherServedNorNoted(t *testing.T) {
 			}
 			notes, err := r.nft.Notes()
 			must(t, err)
-			if len(notes.Asked) > 0 {
-				t.Errorf("noted: %v", notes.Asked)
+			if len(notes.Delivered) > 0 {
+				t.Errorf("noted: %v", notes.Delivered)
 			}
 			counters, err := r.nft.Counters()
 			must(t, err)

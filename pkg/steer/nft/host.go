@@ -68,7 +68,7 @@ func renderHost(h steer.Host) table {
 		in.rules = append(in.rules, hf.input()...)
 		out.rules = append(out.rules, hf.output()...)
 		post.rules = append(post.rules, hf.postrouting()...)
-		for _, source := range []netip.Addr{steer.ProbeSource(f.is4()), steer.ProofSource(f.is4())} {
+		for _, source := range []netip.Addr{steer.ProbeSource(f.is4()), steer.FallbackCheckSource(f.is4())} {
 			nat.rules = append(nat.rules, f.rule().saddr(source).oifNot(steer.ProberInterface).masquerade().end())
 		}
 		nat.rules = append(nat.rules, hf.ownNAT()...)
@@ -188,7 +188,7 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 	f := hf.family
 	fallback, conn := hf.name("fallback"), hf.name("fallback_conn")
 	leaseUDP, leaseTCP := hf.name("lease_udp"), hf.name("lease_tcp")
-	probe, proof := steer.ProbeSource(f.is4()), steer.ProofSource(f.is4())
+	probe, proof := steer.ProbeSource(f.is4()), steer.FallbackCheckSource(f.is4())
 
 	dns := chain{name: hf.name("dns"), rules: slices.Concat([]rule{
 		// If a process of the node queries a local or steering address, it reaches the socket or is refused: there is no way to

@@ -161,8 +161,8 @@ func addressSets(rs steer.Ruleset) []set {
 }
 
 // Missing describes what is missing from a host's rules and Restore would add: the table, its first chain, the rules of empty
-// chains, addresses. What another version does differently is not missing; the same holds for a chain that it may not have at
-// all.
+// chains, addresses. A rule that another version has in another form is not missing; nor is a chain that such a version may
+// lack.
 func (n *Nftables) Missing(rs steer.Host) ([]string, error) {
 	want := render(rs)
 	var gone []string

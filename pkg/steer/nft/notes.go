@@ -12,15 +12,15 @@ import (
 )
 
 // Notes reads the evidence. It is also complete for a client whose query is on its way at this moment: if the query was
-// delivered and passed the filters, the client is in Heard.
+// delivered and passed the filters, the client is in Arrived.
 func (n *Nftables) Notes() (steer.Notes, error) {
 	return retried(n, "read evidence", func() (out steer.Notes, err error) {
 		start := time.Now()
-		if out.Asked, err = n.clients("asked", askedMemory); err != nil {
+		if out.Delivered, err = n.clients("asked", askedMemory); err != nil {
 			return out, err
 		}
 		// After asked, so that heard can only be newer.
-		out.Heard, err = n.clients("heard", heardMemory)
+		out.Arrived, err = n.clients("heard", heardMemory)
 		out.Slack = time.Since(start) + kernelTick()
 		return out, err
 	})

@@ -34,8 +34,8 @@ func BenchmarkLook(b *testing.B) {
 	})
 	b.Run("notes", func(b *testing.B) {
 		for b.Loop() {
-			if got, err := backend.Notes(); err != nil || len(got.Asked) != 200 || len(got.Heard) != 200 {
-				b.Fatal(len(got.Asked), len(got.Heard), err)
+			if got, err := backend.Notes(); err != nil || len(got.Delivered) != 200 || len(got.Arrived) != 200 {
+				b.Fatal(len(got.Delivered), len(got.Arrived), err)
 			}
 		}
 	})

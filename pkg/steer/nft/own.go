@@ -29,7 +29,7 @@ func (hf hostFamily) cededStreams() []rule {
 	return rules
 }
 
-// ownStream ends a rule for the packets after a SYN to the agent. Where addresses are ceded, the agent's sockets are the
+// ownStream ends a rule for the packets after a SYN to the agent. If addresses are ceded, the agent's sockets are the
 // transparent ones.
 func (hf hostFamily) ownStream(b *ruleBuilder) rule {
 	if len(hf.ceded) > 0 {
@@ -80,7 +80,7 @@ func (hf hostFamily) ownProber() []rule {
 	ours := hf.name("ours")
 	return []rule{
 		hf.rule().saddr(steer.ProbeSource(hf.is4())).in(destKey, ours).notrack().accept(),
-		hf.rule().saddr(steer.ProofSource(hf.is4())).in(destKey, ours).goTo(hf.name("own_fallback")),
+		hf.rule().saddr(steer.FallbackCheckSource(hf.is4())).in(destKey, ours).goTo(hf.name("own_fallback")),
 	}
 }
 

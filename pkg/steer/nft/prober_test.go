@@ -25,7 +25,7 @@ func newProber(t testing.TB, r *nftRig) *prober {
 	t.Helper()
 	p := &prober{r: r, ns: testutil.NewNS(t, "prober"),
 		probe: map[bool]netip.Addr{true: steer.ProbeSource4, false: steer.ProbeSource6},
-		proof: map[bool]netip.Addr{true: steer.ProofSource4, false: steer.ProofSource6}}
+		proof: map[bool]netip.Addr{true: steer.FallbackCheckSource4, false: steer.FallbackCheckSource6}}
 	testutil.VethPair(t, r.Node.Host, steer.ProberInterface, p.ns, "eth0")
 	gateways := map[bool]netip.Addr{true: addr("169.254.20.249"), false: addr("fd00:90de:d95::f9")}
 	for _, a := range r.Node.ClusterDNS() {
@@ -68,7 +68,7 @@ func (p *prober) want(who, when string, source map[bool]netip.Addr) {
 			}
 			// Only this node knows the prober's addresses: kube-dns, which may be on another, hears the node.
 			from := source[server.Addr().Is4()]
-			if who == "KUBEDNS" && (answer.Client == steer.ProbeSource(from.Is4()) || answer.Client == steer.ProofSource(from.Is4())) {
+			if who == "KUBEDNS" && (answer.Client == steer.ProbeSource(from.Is4()) || answer.Client == steer.FallbackCheckSource(from.Is4())) {
 				p.r.t.Errorf("%s: kube-dns hears %s over %s", when, answer.Client, network)
 			}
 		}

@@ -119,7 +119,7 @@ func addresses(is4 bool) map[string]netip.Addr {
 		"kube-dns":    v("10.244.2.9", "fd00:244:2::9"),         // kube-dns's pod
 		"outside":     v("198.51.100.53", "2001:db8:53::53"),    // some other DNS server
 		"probe":       steer.ProbeSource(is4),                   // the prober's
-		"proof":       steer.ProofSource(is4),                   //
+		"proof":       steer.FallbackCheckSource(is4),           //
 		"prober":      v("169.254.20.240", "fd00:90de:d95::f0"), // the prober's interface, another source
 		"turn":        steer.HairpinSource(is4),                 // of what the node itself sends by the turn
 		"turn-of-pod": first(steer.HairpinSources(is4)),         // of what pods send by it to a bridge

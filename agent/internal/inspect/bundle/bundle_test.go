@@ -17,7 +17,7 @@ import (
 
 const tsigKey = "NoTCJU+DMqFWywaPyxSijrDEA/DC3nK0xi3AMEZuPVk="
 
-// What may hide a secret goes, and what a reader needs stays.
+// Text that may contain a secret is removed, and text that a reader needs stays.
 func TestSecrets(t *testing.T) {
 	for name, c := range map[string]struct{ in, want string }{
 		"nothing": {"a: b\nredirects: [10.96.0.10]\n", "a: b\nredirects: [10.96.0.10]\n"},

@@ -114,7 +114,7 @@ func (t *taker) expect(want kind, m message, err error) error {
 	return nil
 }
 
-// cache streams the content of the active agent's cache to the successor. What the successor does not read is discarded.
+// cache streams the content of the active agent's cache to the successor. Entries that the successor does not read are discarded.
 func (t *taker) cache() error {
 	r, w := io.Pipe()
 	restored := make(chan struct{})

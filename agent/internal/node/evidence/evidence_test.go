@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// kernel plays the switch: clients ask at times, and those that are blocked are not heard.
+// kernel stands in for the switch: clients send queries, and those of blocked clients do not arrive.
 type kernel struct {
 	mu           sync.Mutex // guards the fields below
 	unheard      map[steer.Protocol]int64
@@ -84,7 +84,7 @@ func (k *kernel) Notes() (steer.Notes, error) {
 		}
 		return out
 	}
-	return steer.Notes{Asked: ages(k.asked), Heard: ages(k.heard), Slack: 4 * time.Millisecond}, k.err
+	return steer.Notes{Delivered: ages(k.asked), Arrived: ages(k.heard), Slack: 4 * time.Millisecond}, k.err
 }
 
 func (k *kernel) Suspects() ([]steer.Suspect, error) {
@@ -149,8 +149,8 @@ func run(k *kernel, log *slog.Logger) (e *Evidence, stop func()) {
 	return e, func() { cancel(); <-done }
 }
 
-// asking lets clients ask once a second for a time: the blocked one and another.
-func asking(k *kernel, seconds int, blocked bool) {
+// queries lets two clients send a query once a second for a time: the blocked one and another.
+func queries(k *kernel, seconds int, blocked bool) {
 	k.mu.Lock()
 	k.blocked = blocked
 	k.mu.Unlock()
@@ -166,12 +166,12 @@ func TestEvidence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, said := newKernel(), new(bytes.Buffer)
 		e, stop := run(k, logTo(said))
-		asking(k, 60, false)
+		queries(k, 60, false)
 		if k.reads != 0 {
 			t.Errorf("notes read %d times while everybody was heard", k.reads)
 		}
 		begun := time.Now()
-		asking(k, 2, true)
+		queries(k, 2, true)
 		if !slices.Equal(k.steps, []int{steer.HoldSteps - 2}) || len(k.suspects) != 1 {
 			t.Fatalf("after two questions: holds %v, suspects %v", k.steps, k.suspects)
 		}
@@ -185,7 +185,7 @@ func TestEvidence(t *testing.T) {
 		}
 
 		lost := k.unheard[steer.UDP]
-		asking(k, 3600, true)
+		queries(k, 3600, true)
 		if lost = k.unheard[steer.UDP] - lost; int(lost) != k.trials || k.trials < 100 || k.trials > 120 {
 			t.Errorf("an hour of a lasting policy: %d queries are lost, %d trials", lost, k.trials)
 		}
@@ -196,7 +196,7 @@ func TestEvidence(t *testing.T) {
 			t.Error("the other one too")
 		}
 
-		asking(k, int(podstate.Rarely/time.Second)+2, false)
+		queries(k, int(podstate.Rarely/time.Second)+2, false)
 		if len(e.Bypassed()) != 0 || !strings.Contains(said.String(), "served by the agent again") {
 			t.Errorf("did not come back: %+v\n%s", e.Bypassed(), said)
 		}
@@ -204,8 +204,8 @@ func TestEvidence(t *testing.T) {
 			t.Errorf("gauge: %v", got)
 		}
 		for range 100 { // cuts of up to ten minutes: the pod's own queries need not be its trials, and it is back within 15 s
-			asking(k, 2+rand.IntN(590), true)
-			asking(k, 15, false)
+			queries(k, 2+rand.IntN(590), true)
+			queries(k, 15, false)
 			if list := e.Bypassed(); len(list) > 0 {
 				t.Fatalf("15 s after the path works again: %+v", list)
 			}
@@ -214,17 +214,17 @@ func TestEvidence(t *testing.T) {
 	})
 }
 
-// A successor finds the suspects of the agent before it, and says nothing of them until they come back.
+// A successor finds the suspects of the agent before it, and logs nothing about them until they are served again.
 func TestEvidenceOfAnEarlierAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, said := newKernel(), new(bytes.Buffer)
 		k.suspects[pod] = time.Now().Add(time.Minute)
 		e, stop := run(k, logTo(said))
-		asking(k, 8, true)
+		queries(k, 8, true)
 		if list := e.Bypassed(); len(list) != 1 || list[0].Pod != "default/web" || len(k.steps) != 0 || said.Len() > 0 {
 			t.Errorf("%+v, holds %v, said %s", list, k.steps, said)
 		}
-		asking(k, 5, true)
+		queries(k, 5, true)
 		if !slices.Equal(k.steps, []int{steer.HoldSteps - 2}) || k.trials != 1 {
 			t.Errorf("its trial failed: holds %v", k.steps)
 		}
@@ -232,18 +232,18 @@ func TestEvidenceOfAnEarlierAgent(t *testing.T) {
 	})
 }
 
-// TestEvidenceOverAPause: an agent that was stopped or replaced for a minute tries the pod's path before one of the pod's own queries is taken
-// for the trial.
+// TestEvidenceOverAPause: an agent that was stopped or replaced for a minute tries the pod's path before one of the pod's own queries is
+// taken for the trial.
 func TestEvidenceOverAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKernel()
 		_, stop := run(k, slog.New(slog.DiscardHandler))
-		asking(k, 60, true)
+		queries(k, 60, true)
 		stop()
 		lost, trials := k.unheard[steer.UDP], k.trials
 		<-time.After(time.Minute) // without a lease, kube-dns answers
 		_, stop = run(k, slog.New(slog.DiscardHandler))
-		asking(k, 60, true)
+		queries(k, 60, true)
 		if lost = k.unheard[steer.UDP] - lost; int(lost) != k.trials-trials {
 			t.Errorf("%d queries are dropped, %d of them trials", lost, k.trials-trials)
 		}
@@ -257,14 +257,14 @@ func TestEvidenceOfAnUnknownPod(t *testing.T) {
 		k := newKernel()
 		k.unknown = true
 		e, stop := run(k, slog.New(slog.DiscardHandler))
-		asking(k, 3600, true)
+		queries(k, 3600, true)
 		if lost := k.unheard[steer.UDP]; lost < 4 || lost > 10 {
 			t.Errorf("an hour of a lasting policy costs %d queries", lost)
 		}
 		if last := k.steps[len(k.steps)-1]; last != steer.HoldSteps-1 || !slices.IsSorted(k.steps) {
 			t.Errorf("holds %v", k.steps)
 		}
-		asking(k, int(steer.Hold(steer.HoldSteps-1)/time.Second)+2, false)
+		queries(k, int(steer.Hold(steer.HoldSteps-1)/time.Second)+2, false)
 		if len(e.Bypassed()) != 0 {
 			t.Errorf("did not come back: %+v", e.Bypassed())
 		}
@@ -272,19 +272,19 @@ func TestEvidenceOfAnUnknownPod(t *testing.T) {
 	})
 }
 
-// What cannot be read or held is said once, and done when it can be.
+// A reading or bypass that fails is logged once, and repeated until it works.
 func TestEvidenceWithoutASwitch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, said := newKernel(), new(bytes.Buffer)
 		e, stop := run(k, logTo(said))
-		asking(k, 2, false)
+		queries(k, 2, false)
 		k.fail(errors.New("no switch here"))
-		asking(k, 10, true)
+		queries(k, 10, true)
 		if got := strings.Count(said.String(), "no switch here"); got != 1 {
 			t.Errorf("said %d times:\n%s", got, said)
 		}
 		k.fail(nil)
-		asking(k, 3, true)
+		queries(k, 3, true)
 		if len(e.Bypassed()) != 1 {
 			t.Errorf("not held afterwards: %+v", e.Bypassed())
 		}

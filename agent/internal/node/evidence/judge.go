@@ -54,13 +54,13 @@ func (j *judge) findDropped(now time.Time, notes steer.Notes, gap time.Duration,
 	dropped []steer.Client, again bool,
 ) {
 	for c := range j.firstDropped {
-		if _, ok := notes.Asked[c]; !ok {
+		if _, ok := notes.Delivered[c]; !ok {
 			delete(j.firstDropped, c)
 		}
 	}
-	for c, age := range notes.Asked {
+	for c, age := range notes.Delivered {
 		asked := now.Add(-age)
-		heardAge, heard := notes.Heard[c]
+		heardAge, heard := notes.Arrived[c]
 		if heard && heardAge <= age+notes.Slack {
 			delete(j.firstDropped, c)
 			continue

@@ -16,7 +16,7 @@ var (
 
 const gap = 800 * time.Millisecond
 
-// reading is one look: when, when each last asked and was last heard, and what is known of the lease.
+// reading is one reading of the switch: its time, each client's last delivered and last arrived query, and the lease.
 type reading struct {
 	at           time.Duration // since the test's beginning
 	asked, heard map[steer.Client]time.Duration
@@ -113,7 +113,7 @@ func TestJudge(t *testing.T) {
 					return out
 				}
 				var dropped []steer.Client
-				dropped, again = j.findDropped(now, steer.Notes{Asked: ages(r.asked), Heard: ages(r.heard), Slack: r.slack + 4*time.Millisecond}, gap, func(steer.Client) (Lease, bool) {
+				dropped, again = j.findDropped(now, steer.Notes{Delivered: ages(r.asked), Arrived: ages(r.heard), Slack: r.slack + 4*time.Millisecond}, gap, func(steer.Client) (Lease, bool) {
 					proven := now
 					if r.proven > 0 {
 						proven = start.Add(r.proven)
@@ -156,12 +156,12 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
-// Questions in question are forgotten with the notes, so that what is remembered is bounded by the switch's sets.
+// Suspected clients are forgotten with the switch's records, so that the switch's sets bound the memory.
 func TestJudgeForgets(t *testing.T) {
 	j := newJudge()
 	lease := func(steer.Client) (Lease, bool) { return Lease{}, true }
 	now := time.Unix(1_800_000_000, 0)
-	j.findDropped(now, steer.Notes{Asked: notes{pod: time.Second}}, gap, lease)
+	j.findDropped(now, steer.Notes{Delivered: notes{pod: time.Second}}, gap, lease)
 	if len(j.firstDropped) != 1 {
 		t.Fatalf("not remembered: %v", j.firstDropped)
 	}
@@ -171,8 +171,8 @@ func TestJudgeForgets(t *testing.T) {
 	}
 }
 
-// TestHoldOutlastsThePause: a bypassed client is tried by the agent before the switch takes one of the client's own queries for the trial. If
-// its netns is not known, its own query is the trial, ever more rarely.
+// TestHoldOutlastsThePause: a bypassed client is tried by the agent before the switch takes one of the client's own queries for the trial.
+// If its netns is not known, its own query is the trial, ever more rarely.
 func TestHoldOutlastsThePause(t *testing.T) {
 	start := time.Unix(1_800_000_000, 0)
 	held := func(steer.Client) (Lease, bool) { return Lease{}, true }

@@ -212,7 +212,7 @@ func TestEnsureRefuses(t *testing.T) {
 	}
 }
 
-// What does not lead anywhere is no conflict: the default route, the on-link route that distributions put on the first
+// Routes that lead to no other host are no conflict: the default route, the on-link route that distributions put on the first
 // interface, a range that is closed on purpose.
 func TestEnsureTakesUnusedAddresses(t *testing.T) {
 	ns, cfg := host(t)

@@ -7,7 +7,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// TestVerify breaks each thing that Ensure mends: Verify names it, changes nothing, and is content after the repair.
+// TestVerify breaks each thing that Ensure repairs: Verify names it, changes nothing, and finds no fault after the repair.
 func TestVerify(t *testing.T) {
 	testutil.RequireRoot(t)
 	ns, cfg := host(t)

@@ -70,8 +70,8 @@ func isHost(made ast.Expr) bool {
 	return ok && pkg.Name == "steer"
 }
 
-// TestArrangementIsOneWord: whoever opens parts, keeps them or looks at them takes the plan's value. None of them asks for the
-// arrangement, and none sets what follows from it.
+// TestArrangementIsOneWord: code that opens, reconciles or inspects parts uses the plan's values. It neither reads the arrangement nor sets
+// values that follow from it.
 func TestArrangementIsOneWord(t *testing.T) {
 	follows := []string{"Arrangement", "OwnLocals", "Ceded", "HealthPort", "Service", "Transparent", "Deaf", "Binds", "AskStub", "Foreign", "Temporary", "Waits"}
 	for _, folder := range []string{"../../../*.go", "../../lifecycle/*.go", "../*.go", "../../inspect/*.go", "../../pods/podindex/*.go", "../prober/*.go"} {

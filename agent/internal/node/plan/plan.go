@@ -2,7 +2,7 @@
 // rules, what is probed and served, the terms of leases, and the node's lock. Both roles make one plan for each configuration. The loop, a
 // reload, a change of the back end, the doctor, `config show` and `cleanup` use it, and only it describes the host's rules.
 //
-// It is pure: it opens no file, does not read the kernel's state and sends no query. What was read comes as an argument, so the same
+// It is pure: it opens no file, does not read the kernel's state and sends no query. Everything read comes as an argument, so the same
 // configuration and files always make the same plan, and a test can print it.
 //
 // Failure policy: with an error, the plan lacks only the part that is at fault. The doctor compares the node with such a plan; an agent
@@ -121,7 +121,7 @@ func (p Plan) Addresses() []netip.Addr {
 	return out
 }
 
-// Target is one address and protocol with its own lease, and the address that its probes query (Asked): the cluster DNS address for a
+// Target is one address and protocol with its own lease, and the address that its probes query: the cluster DNS address for a
 // steering address, which the prober's pod table rewrites, and the local address itself otherwise.
 type Target struct {
 	Address  netip.Addr

@@ -32,7 +32,7 @@ func (pods) Locals([]steer.Local, []steer.Redirect) []steer.Local {
 func (pods) HostInterfaces() []string { return []string{"veth1"} }
 func (pods) OptedOut() []netip.Addr   { return []netip.Addr{netip.MustParseAddr("10.244.1.7")} }
 
-// uplinks finds eth0, and tells what it was not to take for one.
+// uplinks finds eth0, and returns the links that it must not take for an uplink.
 func uplinks(podSide ...string) ([]string, error) {
 	return append([]string{"eth0"}, slices.Repeat([]string{"not:" + strings.Join(podSide, ",")}, min(1, len(podSide)))...), nil
 }
@@ -130,7 +130,7 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// probes lists what is asked to hold each lease, and to prove each fallback.
+// probes lists the probe of each lease and of each fallback check.
 func probes(p plan.Plan) string {
 	var b strings.Builder
 	for _, t := range p.Targets() {
@@ -200,7 +200,7 @@ func TestPlanWithAFault(t *testing.T) {
 	}
 }
 
-// What a back end cannot do is refused, and named.
+// A plan that needs more than the back end can do is refused, with the name of the setting.
 func TestPlanThatABackEndCannotHave(t *testing.T) {
 	_, err := plan.Plan{InterceptNode: true}.ForBackend(rules.OfVariant(iptables.NFT, nil))
 	if err == nil || !strings.HasPrefix(err.Error(), "interceptNode: the iptables-nft back end") {

@@ -38,7 +38,7 @@ func (n *node) bareProber(t testing.TB) *Prober {
 	return p
 }
 
-// awaitWay waits until questions get through: IPv6 addresses serve only once the kernel's work queue has added their routes.
+// awaitWay waits until queries get through: IPv6 addresses serve only once the kernel's work queue has added their routes.
 func (n *node) awaitWay(t testing.TB, p *Prober) {
 	t.Helper()
 	for _, target := range n.locals {
@@ -112,7 +112,7 @@ func TestBareFailures(t *testing.T) {
 	}
 }
 
-// The proof goes by the local address, as clients' questions do, to kube-dns and back, also when the answer comes in pieces.
+// The fallback check goes by the local address, as clients' queries do, to kube-dns and back, also if the answer is fragmented.
 func TestBareProve(t *testing.T) {
 	for _, proxy := range []testutil.ProxyMode{testutil.IPTables, testutil.NFTables} {
 		t.Run(string(proxy), func(t *testing.T) {

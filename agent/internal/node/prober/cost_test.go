@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// BenchmarkProbe tells the cost of one probe, answering included (the stand-in's, here; the agent's is about the same), as
+// BenchmarkProbe measures the cost of one probe, answering included (the stand-in's, here; the agent's is about the same), as
 // the process's CPU time. At the default pace of one per address and protocol each 150 ms, an address in one family costs
 // 6.7 of each a second.
 func BenchmarkProbe(b *testing.B) {

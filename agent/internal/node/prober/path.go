@@ -39,7 +39,7 @@ func ipv4() family {
 func ipv6() family { return family{af: unix.AF_INET6, gateway: netip.MustParseAddr("fe80::1")} }
 
 func (f family) sources() []netip.Addr {
-	return []netip.Addr{steer.ProbeSource(f.is4), steer.ProofSource(f.is4)}
+	return []netip.Addr{steer.ProbeSource(f.is4), steer.FallbackCheckSource(f.is4)}
 }
 
 func (f family) defaultRoute() *net.IPNet {

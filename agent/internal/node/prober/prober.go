@@ -288,7 +288,7 @@ func (p *Prober) CheckFallback(ctx context.Context, clusterDNS netip.Addr, name 
 	if err != nil {
 		return fmt.Errorf("check the fallback to %s: %w", clusterDNS, err)
 	}
-	source := steer.ProofSource(clusterDNS.Is4())
+	source := steer.FallbackCheckSource(clusterDNS.Is4())
 	// A new port each time, because an old one would follow its conntrack entry, perhaps to a kube-dns pod that is gone.
 	if err := q.checkAnswer(queryRepeatedly(ctx, ns, source, clusterDNS, q)); err != nil {
 		return fmt.Errorf("check the fallback to %s over udp: %w", clusterDNS, explainFallback(ctx, err))

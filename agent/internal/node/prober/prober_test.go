@@ -110,7 +110,7 @@ func (n *node) prober(t testing.TB) *Prober {
 	return p
 }
 
-// targets are all addresses that a prober asks: through the pod table, and as clients do that name a local address.
+// targets are all addresses that a prober queries: through the pod table, and directly like clients that name a local address.
 func (n *node) targets() []netip.Addr { return append(n.ClusterDNS(), n.locals...) }
 
 // probe waits for the probe's result as long as it takes.
@@ -286,7 +286,7 @@ func TestProbeFailures(t *testing.T) {
 
 const serviceName = "kubernetes.default.svc.cluster.local."
 
-// proofs counts the sockets that kube-dns was asked from for the proof's name: one socket asks again where an answer takes a second.
+// proofs counts the sockets that sent the fallback check's name to kube-dns. One socket repeats its query if an answer takes a second.
 func proofs(s *testutil.DNSServer) int {
 	from := map[string]bool{}
 	for _, q := range s.Log() {
@@ -312,7 +312,7 @@ func TestProve(t *testing.T) {
 				t.Errorf("kube-dns had %d proofs, want 4", got)
 			}
 			for _, q := range n.DNS.Log() {
-				if from := q.From.Addr(); from == steer.ProofSource(from.Is4()) {
+				if from := q.From.Addr(); from == steer.FallbackCheckSource(from.Is4()) {
 					t.Errorf("a question left the node from %s: kube-dns elsewhere could not answer", from)
 				}
 			}

@@ -97,8 +97,8 @@ func newQuery(name string, kind uint16, recurse bool) (question, error) {
 	return question{wire: wire, id: m.Id, name: name, start: time.Now()}, nil
 }
 
-// matches reports whether a packet answers this query: same ID, the response bit, the same question. Any other packet on the socket is a
-// late answer to an earlier query. It compares bytes, because it is called for each packet.
+// matches reports whether a packet answers this query: same ID, the response bit, the same question section. Any other packet on the socket
+// is a late answer to an earlier query. It compares bytes, because it is called for each packet.
 func (q question) matches(packet []byte) bool {
 	return len(packet) >= len(q.wire) && bytes.Equal(packet[:2], q.wire[:2]) && msg.IsResponse(packet) &&
 		bytes.EqualFold(packet[msg.HeaderSize:len(q.wire)], q.wire[msg.HeaderSize:])

@@ -8,7 +8,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Whatever comes back, only an answer to this very question makes a probe succeed.
+// Only an answer to the probe's own query makes it succeed, whatever packet arrives.
 func FuzzJudge(f *testing.F) {
 	q := newQuestion()
 	var m dns.Msg

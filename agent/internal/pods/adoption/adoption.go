@@ -28,7 +28,7 @@ type Pod int
 
 // The states.
 const (
-	Other      Pod = iota // steer.mode does not select it, or it is left alone
+	Other      Pod = iota // steer.mode does not select it, or it is never steered
 	Waiting               // not started
 	Started               // its first trial has not ended
 	Answered              // steered, or about to be

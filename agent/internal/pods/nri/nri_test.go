@@ -149,7 +149,7 @@ func TestLay(t *testing.T) {
 			}
 		})
 	}
-	w.plugin.Lay("../../etc") // nobody's id, and no path either
+	w.plugin.Lay("../../etc") // the ID of no pod, and no path either
 }
 
 // nodeRuntime is the runtime's side of NRI, by the library that containerd has.

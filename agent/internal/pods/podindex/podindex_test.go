@@ -116,7 +116,7 @@ func TestSearchOutlivesOthers(t *testing.T) {
 	}
 }
 
-// TestSearchCompletionReloads: an operator who switches it off must not have to start pods anew.
+// TestSearchCompletionReloads: switching it off must not need a restart of pods.
 func TestSearchCompletionReloads(t *testing.T) {
 	c := clientsOf(filesOf(t, pod("shop", "web", "10.244.1.5")), confOf(t, "podDNS: {searchCompletion: true}\n"))
 	if searchOfPod(c, "10.244.1.5") == nil || searchOfPod(c, "10.244.1.6") != nil {
@@ -137,7 +137,7 @@ func TestCounts(t *testing.T) {
 	answered(c, "10.244.1.5", 3, queryinfo.Stale)
 	answered(c, "10.244.1.6", 0, queryinfo.Miss)
 	answered(c, "192.0.2.1", 0, queryinfo.Hit)       // no pod's
-	c.Record(queryinfo.Answer{Level: queryinfo.Hit}) // nobody's
+	c.Record(queryinfo.Answer{Level: queryinfo.Hit}) // without a client
 	want := map[string]Counts{"shop/web": {Queries: 6, Hits: 2, Failures: 2}, "shop/api": {Queries: 1}, "data/db": {}}
 	got := map[string]Counts{}
 	for _, p := range c.Pods() {
@@ -156,12 +156,12 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// answered tells of a question from an address as the front does.
+// answered reports a query from an address as the listener does.
 func answered(c *Clients, from string, rcode int, level queryinfo.Level) {
 	c.Record(queryinfo.Answer{Client: addr(from), Identity: c.Identify(addr(from)), Rcode: rcode, Level: level})
 }
 
-// searchOfPod is what search completion finds in the question of the pod with an address.
+// searchOfPod is what search completion finds for a query of the pod with an address.
 func searchOfPod(c *Clients, at string) *searchpath.Search {
 	if p, ok := c.Identify(addr(at)).(searchpath.Client); ok {
 		return p.Search()
@@ -169,7 +169,7 @@ func searchOfPod(c *Clients, at string) *searchpath.Search {
 	return nil
 }
 
-// TestSearchNow: whoever has an address now may be another pod than the one that asked, or none.
+// TestSearchNow: an address may meanwhile belong to another pod than the one that sent the query, or to none.
 func TestSearchNow(t *testing.T) {
 	dir := t.TempDir()
 	registry := pods.Open(dir, rules.Kind{}, slog.New(slog.DiscardHandler))

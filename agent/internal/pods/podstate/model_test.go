@@ -117,7 +117,7 @@ func (w *world) on(e Event) {
 	}
 }
 
-// answered is whether a query to the agent is answered by it now. The cache has what the pod asks for, stale if need be.
+// answered reports whether the agent would answer a query now. The cache has the name, stale if need be.
 func (w *world) answered() bool { return w.path && w.running }
 
 // trialAnswered is the same of a trial's query.
@@ -309,7 +309,7 @@ func (s *stretch) of(so bool, now time.Time) time.Duration {
 	return now.Sub(s.since)
 }
 
-// seeds returns a source of the walk, and says how to repeat it.
+// seeds returns a source of the walk, and logs how to repeat it.
 func seeds(t *testing.T) *rand.Rand {
 	seed := *modelSeed
 	if seed == 0 {

@@ -228,8 +228,8 @@ func (s Status) On(e Event, at time.Time) (Status, Effect) {
 	return s, r.do
 }
 
-// start starts the trial if it is due. Where no result is reported, it is repeated after the pause; of a steered path one is started for
-// each suspicion.
+// start starts the trial if it is due. If no result is reported, it is repeated after the pause. For a steered path, each
+// suspicion starts one.
 func (s Status) start(at time.Time) (Status, Effect) {
 	switch {
 	case s.Next.IsZero() && s.State == Untried:

@@ -73,7 +73,7 @@ type Cluster struct {
 	stderr io.Writer
 }
 
-// Open connects to the cluster that the flags name. What the user has no right to see is noted on stderr.
+// Open connects to the cluster that the flags name. It reports on stderr what the user has no right to see.
 func (o *Options) Open(stderr io.Writer) (*Cluster, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.kubeconfig
