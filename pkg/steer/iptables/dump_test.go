@@ -53,19 +53,17 @@ func TestRestoredAtBoot(t *testing.T) {
 // TestUntranslated takes the Service away whose address stands on our link, as one has it who names another address there: what
 // kube-proxy does not translate goes to whom we give it back to.
 func TestUntranslated(t *testing.T) {
-	variants(t, func(t *testing.T, variant iptables.Variant) {
-		r := newNodeCacheRig(t, variant)
-		pod := r.Node.AddPod("pod")
-		r.Listen()
-		var services []testutil.Service
-		for _, a := range r.Node.KubeDNSAddrs() {
-			services = append(services, testutil.DNSService(rig.Upstream(a.Is4()), a)...)
-		}
-		r.Node.Proxy.Set(services...)
-		r.Want("KUBEDNS", pod.NetNS, "the second Service is all there is", r.Servers()...)
-		r.Want("KUBEDNS", r.Node.Host, "from the host", r.Servers()...)
-		r.Renew()
-		r.Want("AGENT", pod.NetNS, "under a lease", r.Servers()...)
-		r.Want("AGENT", r.Node.Host, "from the host, under a lease", r.Servers()...)
-	})
+	r := newNodeCacheRig(t, iptables.Legacy)
+	pod := r.Node.AddPod("pod")
+	r.Listen()
+	var services []testutil.Service
+	for _, a := range r.Node.KubeDNSAddrs() {
+		services = append(services, testutil.DNSService(rig.Upstream(a.Is4()), a)...)
+	}
+	r.Node.Proxy.Set(services...)
+	r.Want("KUBEDNS", pod.NetNS, "the second Service is all there is", r.Servers()...)
+	r.Want("KUBEDNS", r.Node.Host, "from the host", r.Servers()...)
+	r.Renew()
+	r.Want("AGENT", pod.NetNS, "under a lease", r.Servers()...)
+	r.Want("AGENT", r.Node.Host, "from the host, under a lease", r.Servers()...)
 }

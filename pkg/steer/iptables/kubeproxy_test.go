@@ -55,26 +55,24 @@ func TestKubeProxyDeletes(t *testing.T) {
 
 // TestServiceComesAndGoes deletes, makes again and renames kube-dns while pods query.
 func TestServiceComesAndGoes(t *testing.T) {
-	variants(t, func(t *testing.T, variant iptables.Variant) {
-		r := newRig(t, variant)
-		pod := r.Steered("pod")
-		r.Listen()
-		var services []testutil.Service
-		for i, a := range r.Node.ClusterDNS() {
-			services = append(services, testutil.DNSService(a, r.Node.KubeDNSAddrs()[i])...)
-		}
-		r.Want("KUBEDNS", pod.NetNS, "before", r.Servers()...)
-		r.Node.Proxy.Set()
-		r.Renew()
-		r.Want("AGENT", pod.NetNS, "without the Service, under a lease", r.Servers()...)
-		r.Withdraw()
-		r.Node.Proxy.Set(services...)
-		r.Want("KUBEDNS", pod.NetNS, "made anew", r.Servers()...)
-		for i := range services {
-			services[i].Name, services[i].Port = "rke2-coredns", "udp-53"
-		}
-		r.Node.Proxy.Set(services...)
-		r.Want("KUBEDNS", pod.NetNS, "renamed", r.Servers()...)
-		must(t, r.rules.Verify(r.Host))
-	})
+	r := newRig(t, iptables.NFT)
+	pod := r.Steered("pod")
+	r.Listen()
+	var services []testutil.Service
+	for i, a := range r.Node.ClusterDNS() {
+		services = append(services, testutil.DNSService(a, r.Node.KubeDNSAddrs()[i])...)
+	}
+	r.Want("KUBEDNS", pod.NetNS, "before", r.Servers()...)
+	r.Node.Proxy.Set()
+	r.Renew()
+	r.Want("AGENT", pod.NetNS, "without the Service, under a lease", r.Servers()...)
+	r.Withdraw()
+	r.Node.Proxy.Set(services...)
+	r.Want("KUBEDNS", pod.NetNS, "made anew", r.Servers()...)
+	for i := range services {
+		services[i].Name, services[i].Port = "rke2-coredns", "udp-53"
+	}
+	r.Node.Proxy.Set(services...)
+	r.Want("KUBEDNS", pod.NetNS, "renamed", r.Servers()...)
+	must(t, r.rules.Verify(r.Host))
 }

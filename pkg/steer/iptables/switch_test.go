@@ -25,62 +25,58 @@ func TestStrictFilter(t *testing.T) {
 
 // TestFlips keeps sockets open while the way changes under them.
 func TestFlips(t *testing.T) {
-	variants(t, func(t *testing.T, variant iptables.Variant) {
-		r := newRig(t, variant)
-		pod := r.Steered("pod")
-		r.Listen()
-		for _, server := range r.Servers() {
-			s, err := testutil.OpenUDP(pod.NetNS, server.Addr().Is4(), testutil.AskOptions{})
-			must(t, err)
-			for range 4 {
-				for _, who := range []string{"KUBEDNS", "AGENT"} {
-					answer, err := s.Ask(server, "a.cluster.local", dns.TypeTXT)
-					if err != nil || answer.Who != who {
-						t.Errorf("an open socket to %s: %v, %v; want %s", server, answer, err, who)
-					}
-					if who == "KUBEDNS" {
-						r.Renew()
-					} else {
-						r.Withdraw()
-					}
+	r := newRig(t, iptables.NFT)
+	pod := r.Steered("pod")
+	r.Listen()
+	for _, server := range r.Servers() {
+		s, err := testutil.OpenUDP(pod.NetNS, server.Addr().Is4(), testutil.AskOptions{})
+		must(t, err)
+		for range 4 {
+			for _, who := range []string{"KUBEDNS", "AGENT"} {
+				answer, err := s.Ask(server, "a.cluster.local", dns.TypeTXT)
+				if err != nil || answer.Who != who {
+					t.Errorf("an open socket to %s: %v, %v; want %s", server, answer, err, who)
+				}
+				if who == "KUBEDNS" {
+					r.Renew()
+				} else {
+					r.Withdraw()
 				}
 			}
-			s.Close()
-			r.Withdraw()
-			// A connection stays with whom it was opened to, in both directions.
-			fell := r.Dial(pod.NetNS, server)
-			r.Renew()
-			fell.Want("KUBEDNS")
-			served := r.Dial(pod.NetNS, server)
-			served.Want("AGENT")
-			r.Withdraw()
-			served.Want("AGENT")
 		}
-	})
+		s.Close()
+		r.Withdraw()
+		// A connection stays with whom it was opened to, in both directions.
+		fell := r.Dial(pod.NetNS, server)
+		r.Renew()
+		fell.Want("KUBEDNS")
+		served := r.Dial(pod.NetNS, server)
+		served.Want("AGENT")
+		r.Withdraw()
+		served.Want("AGENT")
+	}
 }
 
 // TestLapse looks at the lease's own end, which nothing withdraws: the agent answers under it and kube-dns afterwards.
 func TestLapse(t *testing.T) {
-	variants(t, func(t *testing.T, variant iptables.Variant) {
-		r := newRig(t, variant, func(h *steer.Host) { h.Lifetime = steer.DefaultLifetime })
-		pod := r.Steered("pod")
-		r.Listen()
-		server := r.Servers()[0]
-		answeredBy := func(who string) error {
-			answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{})
-			must(t, err)
-			if answer.Who != who {
-				return fmt.Errorf("%s answers, not %s", answer.Who, who)
-			}
-			return nil
+	r := newRig(t, iptables.Legacy, func(h *steer.Host) { h.Lifetime = steer.DefaultLifetime })
+	pod := r.Steered("pod")
+	r.Listen()
+	server := r.Servers()[0]
+	answeredBy := func(who string) error {
+		answer, err := testutil.Ask(pod.NetNS, server, "a.cluster.local", dns.TypeTXT, "udp", testutil.AskOptions{})
+		must(t, err)
+		if answer.Who != who {
+			return fmt.Errorf("%s answers, not %s", answer.Who, who)
 		}
-		testutil.Eventually(t, func() error { // the lease may expire before the query gets there
-			must(t, r.Lease.Renew(r.Ours()[0], steer.UDP))
-			return answeredBy("AGENT")
-		})
-		// The socket is still bound: only time has passed.
-		testutil.Eventually(t, func() error { return answeredBy("KUBEDNS") })
+		return nil
+	}
+	testutil.Eventually(t, func() error { // the lease may expire before the query gets there
+		must(t, r.Lease.Renew(r.Ours()[0], steer.UDP))
+		return answeredBy("AGENT")
 	})
+	// The socket is still bound: only time has passed.
+	testutil.Eventually(t, func() error { return answeredBy("KUBEDNS") })
 }
 
 // TestSameSourcePort queries a local and a cluster DNS address from one port, as musl does.
@@ -102,111 +98,105 @@ func TestSameSourcePort(t *testing.T) {
 
 // TestUplink sends queries from the segment next to the node: under a lease the segment has kube-dns, and never the cache.
 func TestUplink(t *testing.T) {
-	variants(t, func(t *testing.T, variant iptables.Variant) {
-		r := newRig(t, variant)
-		r.Listen()
-		r.Renew()
-		steering := r.Ours()[0]
-		r.Node.Neighbour.Run("ip", "route", "replace", testutil.Host(steering).String(), "via", r.Node.HostAddrs()[0].String())
-		r.Want("KUBEDNS", r.Node.Neighbour, "from beside the node", netip.AddrPortFrom(steering, 53))
-		counters, err := r.rules.Counters()
-		must(t, err)
-		if counters[steer.CounterUplink].Packets == 0 {
-			t.Errorf("not counted: %v", counters)
-		}
-	})
+	r := newRig(t, iptables.NFT)
+	r.Listen()
+	r.Renew()
+	steering := r.Ours()[0]
+	r.Node.Neighbour.Run("ip", "route", "replace", testutil.Host(steering).String(), "via", r.Node.HostAddrs()[0].String())
+	r.Want("KUBEDNS", r.Node.Neighbour, "from beside the node", netip.AddrPortFrom(steering, 53))
+	counters, err := r.rules.Counters()
+	must(t, err)
+	if counters[steer.CounterUplink].Packets == 0 {
+		t.Errorf("not counted: %v", counters)
+	}
 }
 
 // TestDropPolicy has all of the host's base chains drop what no rule accepts.
 func TestDropPolicy(t *testing.T) {
-	variants(t, func(t *testing.T, variant iptables.Variant) {
-		r := newRig(t, variant)
-		pod := r.Steered("pod")
-		for _, program := range []string{"iptables", "ip6tables"} {
-			program += strings.TrimPrefix(string(variant), "iptables")
-			for _, chain := range []string{"INPUT", "OUTPUT", "FORWARD"} {
-				r.Node.Host.Run(program, "-P", chain, "DROP")
-			}
-			// Neighbour discovery and what a CNI accepts.
-			r.Node.Host.Run(program, "-A", "FORWARD", "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
-			r.Node.Host.Run(program, "-A", "FORWARD", "-i", pod.HostInterface, "-j", "ACCEPT")
-			for _, chain := range []string{"INPUT", "OUTPUT"} {
-				proto := map[bool]string{true: "icmp", false: "ipv6-icmp"}[!strings.HasPrefix(program, "ip6")]
-				r.Node.Host.Run(program, "-A", chain, "-p", proto, "-j", "ACCEPT")
-			}
+	const variant = iptables.Legacy
+	r := newRig(t, variant)
+	pod := r.Steered("pod")
+	for _, program := range []string{"iptables", "ip6tables"} {
+		program += strings.TrimPrefix(string(variant), "iptables")
+		for _, chain := range []string{"INPUT", "OUTPUT", "FORWARD"} {
+			r.Node.Host.Run(program, "-P", chain, "DROP")
 		}
-		r.Want("KUBEDNS", pod.NetNS, "fallback", r.Servers()...)
-		r.Listen()
-		r.Renew()
-		r.Want("AGENT", pod.NetNS, "under a lease", r.Servers()...)
-	})
+		// Neighbour discovery and what a CNI accepts.
+		r.Node.Host.Run(program, "-A", "FORWARD", "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
+		r.Node.Host.Run(program, "-A", "FORWARD", "-i", pod.HostInterface, "-j", "ACCEPT")
+		for _, chain := range []string{"INPUT", "OUTPUT"} {
+			proto := map[bool]string{true: "icmp", false: "ipv6-icmp"}[!strings.HasPrefix(program, "ip6")]
+			r.Node.Host.Run(program, "-A", chain, "-p", proto, "-j", "ACCEPT")
+		}
+	}
+	r.Want("KUBEDNS", pod.NetNS, "fallback", r.Servers()...)
+	r.Listen()
+	r.Renew()
+	r.Want("AGENT", pod.NetNS, "under a lease", r.Servers()...)
 }
 
 // TestKubeProxyMarksNothing is a kube-proxy that knows no range of pods, and so neither masquerades nor accepts what comes from
 // beyond it: kube-dns must be able to answer what we give back, on whichever node it is.
 func TestKubeProxyMarksNothing(t *testing.T) {
-	variants(t, func(t *testing.T, variant iptables.Variant) {
-		r := newRig(t, variant)
-		pod := r.Steered("pod")
-		for _, program := range []string{"iptables", "ip6tables"} {
-			program += strings.TrimPrefix(string(variant), "iptables")
-			r.Node.Host.Run(program, "-w", "-t", "nat", "-F", "KUBE-MARK-MASQ")
-			r.Node.Host.Run(program, "-w", "-P", "FORWARD", "DROP")
-			r.Node.Host.Run(program, "-w", "-A", "FORWARD", "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
-			r.Node.Host.Run(program, "-w", "-A", "FORWARD", "-i", pod.HostInterface, "-j", "ACCEPT")
-		}
-		r.Want("KUBEDNS", pod.NetNS, "fallback", r.Servers()...)
-		behind := 0
-		for _, line := range testutil.Conntrack(r.Node.Host) {
-			question, answer, _ := strings.Cut(line, ", reply ")
-			for _, a := range r.Node.ClusterDNS() {
-				if !strings.Contains(question, " > "+netip.AddrPortFrom(a, 53).String()) && !strings.Contains(question, " > "+a.String()+":53") {
-					continue
-				}
-				if behind++; strings.Contains(answer, " > 169.254.") || strings.Contains(answer, " > fd00:90de:") {
-					t.Errorf("kube-dns is asked from an address of the hairpin's: %s", line)
-				}
+	const variant = iptables.NFT
+	r := newRig(t, variant)
+	pod := r.Steered("pod")
+	for _, program := range []string{"iptables", "ip6tables"} {
+		program += strings.TrimPrefix(string(variant), "iptables")
+		r.Node.Host.Run(program, "-w", "-t", "nat", "-F", "KUBE-MARK-MASQ")
+		r.Node.Host.Run(program, "-w", "-P", "FORWARD", "DROP")
+		r.Node.Host.Run(program, "-w", "-A", "FORWARD", "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT")
+		r.Node.Host.Run(program, "-w", "-A", "FORWARD", "-i", pod.HostInterface, "-j", "ACCEPT")
+	}
+	r.Want("KUBEDNS", pod.NetNS, "fallback", r.Servers()...)
+	behind := 0
+	for _, line := range testutil.Conntrack(r.Node.Host) {
+		question, answer, _ := strings.Cut(line, ", reply ")
+		for _, a := range r.Node.ClusterDNS() {
+			if !strings.Contains(question, " > "+netip.AddrPortFrom(a, 53).String()) && !strings.Contains(question, " > "+a.String()+":53") {
+				continue
+			}
+			if behind++; strings.Contains(answer, " > 169.254.") || strings.Contains(answer, " > fd00:90de:") {
+				t.Errorf("kube-dns is asked from an address of the hairpin's: %s", line)
 			}
 		}
-		if behind == 0 {
-			t.Error("nothing went by the hairpin")
-		}
-	})
+	}
+	if behind == 0 {
+		t.Error("nothing went by the hairpin")
+	}
 }
 
 // TestForgedSource has a pod query in its neighbour's name, under a lease and with no filter of reverse paths: the agent, which shares
 // its work by source, never sees it. kube-dns does, as without us.
 func TestForgedSource(t *testing.T) {
-	variants(t, func(t *testing.T, variant iptables.Variant) {
-		r := newRig(t, variant)
-		pod, victim := r.Steered("pod"), r.Steered("victim")
-		for _, link := range []string{"all", "default", pod.HostInterface, victim.HostInterface} {
-			r.Node.Host.Sysctl("net.ipv4.conf."+link+".rp_filter", "0")
-		}
-		r.Listen()
-		r.Renew()
-		r.Want("AGENT", pod.NetNS, "in its own name", r.Servers()...)
-		r.Agent.Forget()
-		r.Node.DNS.Forget()
-		for i, a := range victim.Addrs {
-			pod.AddAddr("lo", netip.PrefixFrom(a, a.BitLen()))
-			name := []string{"four.cluster.local", "six.cluster.local"}[i]
-			source := netip.AddrPortFrom(a, 40053)
-			_, _ = testutil.Ask(pod.NetNS, r.Servers()[i], name, dns.TypeTXT, "udp", testutil.AskOptions{Source: source, Timeout: testutil.Silence})
-			testutil.Eventually(t, func() error {
-				if r.Node.DNS.Asked(name)+r.Agent.Asked(name) == 0 {
-					return errors.New("nobody heard " + name)
-				}
-				return nil
-			})
-			if r.Agent.Asked(name) > 0 {
-				t.Errorf("the agent is asked %s in the name of %s", name, a)
+	r := newRig(t, iptables.Legacy)
+	pod, victim := r.Steered("pod"), r.Steered("victim")
+	for _, link := range []string{"all", "default", pod.HostInterface, victim.HostInterface} {
+		r.Node.Host.Sysctl("net.ipv4.conf."+link+".rp_filter", "0")
+	}
+	r.Listen()
+	r.Renew()
+	r.Want("AGENT", pod.NetNS, "in its own name", r.Servers()...)
+	r.Agent.Forget()
+	r.Node.DNS.Forget()
+	for i, a := range victim.Addrs {
+		pod.AddAddr("lo", netip.PrefixFrom(a, a.BitLen()))
+		name := []string{"four.cluster.local", "six.cluster.local"}[i]
+		source := netip.AddrPortFrom(a, 40053)
+		_, _ = testutil.Ask(pod.NetNS, r.Servers()[i], name, dns.TypeTXT, "udp", testutil.AskOptions{Source: source, Timeout: testutil.Silence})
+		testutil.Eventually(t, func() error {
+			if r.Node.DNS.Asked(name)+r.Agent.Asked(name) == 0 {
+				return errors.New("nobody heard " + name)
 			}
+			return nil
+		})
+		if r.Agent.Asked(name) > 0 {
+			t.Errorf("the agent is asked %s in the name of %s", name, a)
 		}
-		counters, err := r.rules.Counters()
-		must(t, err)
-		if counters[steer.CounterStranger].Packets == 0 {
-			t.Errorf("not counted: %v", counters)
-		}
-	})
+	}
+	counters, err := r.rules.Counters()
+	must(t, err)
+	if counters[steer.CounterStranger].Packets == 0 {
+		t.Errorf("not counted: %v", counters)
+	}
 }
