@@ -3,7 +3,6 @@ package lifecycle
 import (
 	"encoding/hex"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -27,11 +26,7 @@ func newAnswers(log *slog.Logger, conf *config.Node) *answers.Keeper {
 
 // bootClock returns the boot's ID and the time since, suspended time included. It returns the zero Boot if they cannot be read.
 func bootClock() answers.Boot {
-	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return answers.Boot{}
-	}
-	id, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(string(text)), "-", ""))
+	id, err := hex.DecodeString(strings.ReplaceAll(nodestate.ThisBoot(), "-", ""))
 	var since unix.Timespec
 	if err != nil || len(id) != 16 || unix.ClockGettime(unix.CLOCK_BOOTTIME, &since) != nil {
 		return answers.Boot{}
