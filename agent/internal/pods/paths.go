@@ -10,6 +10,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
+	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
 // key names an attachment.
@@ -159,6 +160,9 @@ func (p *Pods) decide(box *sandbox, signalOf func(podfile.File, podfile.Decision
 		return false, nil
 	}
 	if effects&podstate.Bypass != 0 && box.ns != nil {
+		if p.busy.Load() {
+			return false, fmt.Errorf("bypass it: %w", iptables.ErrLocked)
+		}
 		if err := p.shrink(box, &sandbox{files: files, ns: box.ns}); err != nil {
 			return false, fmt.Errorf("bypass it: %w", err)
 		}

@@ -40,6 +40,7 @@ type Pods struct {
 	log      *slog.Logger
 
 	reconciling sync.Mutex    // held while pods' namespaces are changed
+	busy        atomic.Bool   // a change since Reconcile began found iptables' lock held; others leave pods' tables to the next Reconcile
 	stale       atomic.Bool   // any file may have changed since it was read
 	version     atomic.Uint64 // how often that was so, for an Index
 

@@ -49,7 +49,7 @@ func (p *Pods) Reconcile(ctx context.Context, fallback func(netip.Addr) Fallback
 	}
 	defer host.Close()
 	files, errs := p.reconcileAll(ctx, host, hostInode, fallback, deep, counts)
-	if !deep || slices.ContainsFunc(errs, iptables.Busy) {
+	if !deep || p.busy.Load() {
 		return counts, errors.Join(errs...)
 	}
 	for box := range sandboxes(files) {
@@ -67,7 +67,7 @@ func (p *Pods) Reconcile(ctx context.Context, fallback func(netip.Addr) Fallback
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", Name(box.files[0]), err))
 		}
-		if iptables.Busy(err) { // else each pod in turn would wait for the iptables lock
+		if p.busy.Load() { // else each pod in turn would wait for the iptables lock
 			break
 		}
 	}
@@ -79,6 +79,7 @@ func (p *Pods) reconcileAll(ctx context.Context, host *os.File, hostInode uint64
 	counts map[string]int) ([]podfile.File, []error) {
 	p.reconciling.Lock()
 	defer p.reconciling.Unlock()
+	p.busy.Store(false)
 	if deep {
 		p.stale.Store(true) // in case the watch missed a change
 	}
@@ -91,8 +92,7 @@ func (p *Pods) reconcileAll(ctx context.Context, host *os.File, hostInode uint64
 	if p.backend.Caps().Programs {
 		atOnce = 1 // iptables programs wait for each other's lock anyway
 	}
-	var mu sync.Mutex // guards counts, errs and busy
-	busy := false
+	var mu sync.Mutex // guards counts and errs
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, atOnce)
 	for box := range sandboxes(files) {
@@ -107,16 +107,13 @@ func (p *Pods) reconcileAll(ctx context.Context, host *os.File, hostInode uint64
 			defer box.close()
 			// A pod that shares the host's netns is never steered: no pod table may ever be there.
 			ofHost := box.files[0].NetNSInode == hostInode
-			mu.Lock()
-			skip := busy || ofHost || box.ns == nil // busy: else each pod in turn would wait for the iptables lock
-			mu.Unlock()
 			var more []error
-			if !skip {
+			if !ofHost && box.ns != nil && !p.busy.Load() { // else each pod in turn would wait for the iptables lock
 				more = p.reconcile(&box, host, fallback)
 			}
+			p.busy.CompareAndSwap(false, slices.ContainsFunc(more, iptables.Busy))
 			mu.Lock()
 			defer mu.Unlock()
-			busy = busy || slices.ContainsFunc(more, iptables.Busy)
 			errs = append(errs, more...)
 			for _, f := range box.files {
 				if ofHost {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/neardns/neardns/agent/internal/pods/podstate"
 	"github.com/neardns/neardns/pkg/podfile"
+	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
 // sandbox is one netns with its attachments. It has one pod table, whatever their number.
@@ -22,7 +23,9 @@ func (p *Pods) inSandbox(f podfile.File, do func(*sandbox) error) error {
 	for box := range sandboxes(p.attachmentsOf(f)) {
 		defer box.close()
 		if box.ns != nil && slices.ContainsFunc(box.files, func(g podfile.File) bool { return keyOf(g) == keyOf(f) }) {
-			return do(&box)
+			err := do(&box)
+			p.busy.CompareAndSwap(false, iptables.Busy(err))
+			return err
 		}
 	}
 	return nil // it is gone

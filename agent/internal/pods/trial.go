@@ -179,7 +179,8 @@ func (p *Pods) runTrial(ctx context.Context, t Trial, lease Lease, young time.Du
 	return errors.Join(errs...)
 }
 
-// takeResults reports the results of a trial to podstate, and has the pod steered without waiting for the next Reconcile.
+// takeResults reports the results of a trial to podstate, and has the pod steered without waiting for the next Reconcile, unless another
+// program holds iptables' lock: one pod at a time would wait for it, and Reconcile behind all of them.
 func (p *Pods) takeResults(t Trial, results map[steer.Redirect]signal, fallback func(netip.Addr) Fallback) error {
 	host, hostInode, err := podfile.OpenNetNS(p.hostNS)
 	if err != nil {
@@ -197,7 +198,7 @@ func (p *Pods) takeResults(t Trial, results map[steer.Redirect]signal, fallback 
 		if err != nil {
 			return fmt.Errorf("%s: %w", Name(t.file), err)
 		}
-		if !changed {
+		if !changed || p.busy.Load() {
 			return nil
 		}
 		return errors.Join(p.reconcile(box, host, fallback)...)

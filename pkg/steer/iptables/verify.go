@@ -37,13 +37,10 @@ func (b *Iptables) Verify(rs steer.Ruleset) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	items, err := b.drift(scripts)
-	if err != nil {
+	if err != nil || len(items) == 0 {
 		return err
 	}
-	if len(items) > 0 {
-		return &steer.DriftError{Items: items}
-	}
-	return nil
+	return &steer.DriftError{Items: items}
 }
 
 // Missing describes which chains and jumps of a host's rules are missing; it does not consider what another version put into a

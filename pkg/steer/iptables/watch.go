@@ -76,20 +76,11 @@ func (b *Iptables) resized(ctx context.Context, before string) <-chan struct{} {
 	ticks := tick.New()
 	go func() { // ends with ctx
 		defer close(ticks)
-		t := time.NewTicker(sizesEvery)
-		defer t.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-t.C:
+		for tick.Pause(ctx, sizesEvery) {
+			if now, err := b.tableSizes(); err == nil && now != before {
+				before = now
+				ticks.Send()
 			}
-			now, err := b.tableSizes()
-			if err != nil || now == before {
-				continue
-			}
-			before = now
-			ticks.Send()
 		}
 	}()
 	return ticks
