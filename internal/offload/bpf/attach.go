@@ -151,12 +151,28 @@ func (l *Level) clsact(index int) error {
 	if err := h.QdiscAdd(clsactQdisc(index)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("add clsact: %w", err)
 	}
+	if is, err := hasClsact(h, index); err != nil {
+		return err
+	} else if !is {
+		return fmt.Errorf("%w: an ingress qdisc, so clsact cannot be added: remove it, or use Linux 6.6", ErrPlace)
+	}
 	for _, w := range ways {
 		if err := l.attachFilter(h, index, w); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// hasClsact reports whether a link has the clsact qdisc. A link with an ingress qdisc cannot: they have the same handle, and an ingress
+// qdisc takes filters for egress and has them see what enters.
+func hasClsact(h *netlink.Handle, index int) (bool, error) {
+	for {
+		all, err := h.QdiscList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}})
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return slices.ContainsFunc(all, func(q netlink.Qdisc) bool { return q.Type() == "clsact" }), err
+		}
+	}
 }
 
 func (l *Level) attachFilter(h *netlink.Handle, index int, w way) error {
@@ -168,16 +184,14 @@ func (l *Level) attachFilter(h *netlink.Handle, index int, w way) error {
 	if err != nil {
 		return err
 	}
-	there := false
 	for _, f := range filters {
-		switch {
-		case f.Attrs().Priority <= filterPriority && !isOwnFilter(f):
+		if f.Attrs().Priority <= filterPriority && !isOwnFilter(f) {
 			return fmt.Errorf("%w: a filter of kind %s", ErrPlace, f.Type())
-		case isOwnFilter(f) && f.(*netlink.BpfFilter).Id == int(id): //nolint:forcetypeassert // isOwnFilter has checked it
-			there = true
 		}
 	}
-	if there {
+	if slices.ContainsFunc(filters, func(f netlink.Filter) bool {
+		return isOwnFilter(f) && f.(*netlink.BpfFilter).Id == int(id) //nolint:forcetypeassert // isOwnFilter has checked it
+	}) {
 		return nil
 	}
 	return h.FilterReplace(filter(index, l.program(w).FD(), w))
@@ -187,10 +201,9 @@ func (l *Level) attachFilter(h *netlink.Handle, index int, w way) error {
 func filtersOf(h *netlink.Handle, index int, parent uint32) ([]netlink.Filter, error) {
 	for {
 		filters, err := h.FilterList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}, parent)
-		if errors.Is(err, netlink.ErrDumpInterrupted) {
-			continue
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return filters, err
 		}
-		return filters, err
 	}
 }
 
@@ -247,9 +260,8 @@ func detach(folder string, index int) error {
 }
 
 // dropFilter removes the program's clsact filters from a link, and clsact itself if it has no other ones.
-func dropFilter(h *netlink.Handle, index int) error {
+func dropFilter(h *netlink.Handle, index int) (err error) {
 	var own, others int
-	var err error
 	for _, w := range ways {
 		var filters []netlink.Filter
 		if filters, err = filtersOf(h, index, w.clsact); err != nil {
@@ -263,7 +275,11 @@ func dropFilter(h *netlink.Handle, index int) error {
 		}
 	}
 	if err == nil && own > 0 && others == 0 {
-		if err = h.QdiscDel(clsactQdisc(index)); errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+		var is bool
+		if is, err = hasClsact(h, index); is { // else it is another program's ingress qdisc
+			err = h.QdiscDel(clsactQdisc(index))
+		}
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
 			err = nil
 		}
 	}
@@ -312,16 +328,13 @@ func (l *Level) Others(index int) ([]string, error) {
 
 // programName is a program's name, or its number if the name cannot be read.
 func programName(id ebpf.ProgramID) string {
-	p, err := ebpf.NewProgramFromID(id)
-	if err != nil {
-		return fmt.Sprint("program ", id)
+	if p, err := ebpf.NewProgramFromID(id); err == nil {
+		defer p.Close()
+		if info, err := p.Info(); err == nil && info.Name != "" {
+			return info.Name
+		}
 	}
-	defer p.Close()
-	info, err := p.Info()
-	if err != nil || info.Name == "" {
-		return fmt.Sprint("program ", id)
-	}
-	return info.Name
+	return fmt.Sprint("program ", id)
 }
 
 // Retire removes what other builds left in the level's folder, and detaches their programs.

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -171,6 +172,31 @@ func onePod(t *testing.T) (*Level, *testutil.Node, *testutil.Pod) {
 	user(t, node.Host, server4)
 	put(t, l, answerOf(t, webName, dns.TypeTXT, nil, webName+` 30 IN TXT "kernel"`))
 	return l, node, node.AddPod("pod")
+}
+
+// TestIngressQdisc has another program's ingress qdisc in the place of clsact, on a kernel without tcx: the program is not attached, the
+// error has the reason, and the qdisc stays, even if a release attached its filter there.
+func TestIngressQdisc(t *testing.T) {
+	l, node, pod := onePod(t)
+	index := pod.HostLink().Attrs().Index
+	node.Host.Run("tc", "qdisc", "add", "dev", pod.HostInterface, "ingress")
+	node.Host.Do(func() {
+		h := node.Host.Netlink()
+		if err := l.clsact(index); !errors.Is(err, ErrPlace) || !strings.Contains(err.Error(), "ingress qdisc") {
+			t.Errorf("attached next to an ingress qdisc: %v", err)
+		}
+		if filters, err := filtersOf(h, index, netlink.HANDLE_MIN_INGRESS); err != nil || len(filters) > 0 {
+			t.Errorf("filters %v, %v; want none", filters, err)
+		}
+		testutil.Must(t, h.FilterReplace(filter(index, l.objects.NeardnsHits.FD(), ways[1])))
+		testutil.Must(t, detach(l.folder, index))
+		if filters, err := filtersOf(h, index, netlink.HANDLE_MIN_INGRESS); err != nil || len(filters) > 0 {
+			t.Errorf("filters %v, %v; want none", filters, err)
+		}
+	})
+	if out := node.Host.Run("tc", "qdisc", "show", "dev", pod.HostInterface); !strings.Contains(out, "qdisc ingress") {
+		t.Errorf("the other program's qdisc is gone: %s", out)
+	}
 }
 
 // TestClsact attaches as on kernels without tcx, next to other programs' filters.

@@ -68,11 +68,6 @@ func (b *Iptables) changes(ctx context.Context) (<-chan struct{}, error) {
 	if err != nil {
 		return nil, err
 	}
-	return b.resized(ctx, before), nil
-}
-
-// resized ticks when the size of one of iptables-legacy's tables changes.
-func (b *Iptables) resized(ctx context.Context, before string) <-chan struct{} {
 	ticks := tick.New()
 	go func() { // ends with ctx
 		defer close(ticks)
@@ -83,7 +78,7 @@ func (b *Iptables) resized(ctx context.Context, before string) <-chan struct{} {
 			}
 		}
 	}()
-	return ticks
+	return ticks, nil
 }
 
 // tableSizes returns the sizes of iptables-legacy's tables; "" for the other variant.
