@@ -14,8 +14,8 @@ func cleanupCommand(e env) *cobra.Command {
 	fs := c.Flags()
 	cniConf := fs.String("cni-conf", "/etc/cni/net.d", "`FOLDER` of the network configurations; the plugin's entry is removed from them")
 	linkName := fs.String("link", "", "`NAME` of the link to remove, if it is another than the configuration's, such as nodelocaldns")
-	hostRoot := fs.String("host-root", "/", "`FOLDER` where the host's root is mounted: its etc/hosts and pins in sys/fs/bpf are cleaned; "+
-		"empty: etc/hosts stays as it is")
+	hostRoot := fs.String("host-root", "/", "`FOLDER` where the host's root is mounted: neardns's lines in its etc/hosts and its BPF "+
+		"pins in sys/fs/bpf are removed; empty: etc/hosts stays as it is")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		conf, err := loadConfig(e, path)
 		if err != nil {

@@ -36,7 +36,7 @@ func nodeCommand(e env) *cobra.Command {
 	var o lifecycle.Options
 	configFlag(c, &o.Config)
 	fs := c.Flags()
-	fs.BoolVar(&o.TakeOver, "take-over", false, "take over from the agent that runs on this node, whichever is newer")
+	fs.BoolVar(&o.TakeOver, "take-over", false, "take over from the running agent even if it is newer than this one")
 	fs.StringVar(&o.PodDir, "pod-dir", "",
 		"`FOLDER` that lives as long as this agent's pod: it takes over from an older pod's agent, and its status socket is there")
 	fs.StringVar(&o.Cache, "cni-cache", attached.DefaultRoot, "`FOLDER` of libcni's cache: running pods in it are steered, too (adoptPods)")

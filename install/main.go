@@ -62,8 +62,8 @@ func (f *folders) flags(set *pflag.FlagSet) {
 	here := platform.Here(func(path string) bool { _, err := os.Stat(path); return err == nil })
 	set.StringVar(&f.bin, "cni-bin", here.CNIBin, "`FOLDER` of the runtime's CNI plugins")
 	set.StringVar(&f.conf, "cni-conf", here.CNIConf, "`FOLDER` of the runtime's network configurations")
-	set.StringVar(&f.file, "file", "", "`NAME` of the network's file in --cni-conf, if it is not the first one (CRI-O's "+
-		"cni_default_network, the delegate of Multus)")
+	set.StringVar(&f.file, "file", "", "`NAME` of the conflist in --cni-conf to edit; without it, the first one, which the "+
+		"runtime uses. For CRI-O with cni_default_network, and for the delegate of Multus")
 }
 
 func (f *folders) dryRunFlag(set *pflag.FlagSet) {
@@ -81,9 +81,9 @@ func (f *folders) validate() error {
 func (in *install) sourceFlags(set *pflag.FlagSet) {
 	in.flags(set)
 	set.StringVar(&in.nodeConfig, "nodeconfig", "", "the node's configuration `file` (NodeConfig), which the entry is made from")
-	set.StringVar(&in.entryFile, "entry", "", "`FILE` with a ready entry, instead of --nodeconfig")
+	set.StringVar(&in.entryFile, "entry", "", "`FILE` with the plugin's conflist entry as JSON, instead of --nodeconfig")
 	set.StringVar(&in.plugin, "plugin", siblingPath("neardns"), "the plugin's `binary`")
-	set.StringVar(&in.agent, "agent", siblingPath("neardns-agent"), "the agent's `binary`, which reads the node's configuration")
+	set.StringVar(&in.agent, "agent", siblingPath("neardns-agent"), "the agent's `binary`, which the installer runs to read the NodeConfig")
 }
 
 func (in *install) validateSource() error {

@@ -48,7 +48,7 @@ func placementCommand(stderr io.Writer) *cobra.Command {
 	return role{name: "placement", about: about, log: o.Log, flags: func(fs *pflag.FlagSet) {
 		fs.StringVar(&o.Namespace, "namespace", "kube-system", "`NAME` of the namespace that has the cache, kube-dns and the Lease")
 		fs.StringVar(&o.Cache, "cache", "neardns", "`NAME` of the cache: its pods' label app.kubernetes.io/name")
-		fs.StringVar(&o.KubeDNS, "kube-dns", "kube-dns", "`NAME` of the Service that nodes without a cache ask")
+		fs.StringVar(&o.KubeDNS, "kube-dns", "kube-dns", "`NAME` of the Service of kube-dns, which serves nodes without a cache")
 		fs.StringVar(&o.Metrics, "metrics", ":9255", "`ADDRESS` of the metrics")
 		fs.StringVar(&o.Health, "health", ":9256", "`ADDRESS` of /healthz")
 	}, run: func(c *cobra.Command, config *rest.Config) error { return reconcile.Run(c.Context(), config, o) }}.command()

@@ -198,7 +198,7 @@ func (w Wish) Lay(node resolvconf.Node, nodeErr error, namespace string, own res
 		}
 		next := l.overlay.Spell(node, namespace)
 		if isEmpty(next) {
-			continue // it names only local addresses, and none may be named: the caller knows why
+			continue // the layer has only "nameservers: local", and this pod may not name the local address; the caller reports it
 		}
 		if all != nil {
 			next = next.Over(*all)

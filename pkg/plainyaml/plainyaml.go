@@ -190,7 +190,7 @@ func (p *parser) mapping(indent, depth int) error {
 	return p.dedented(indent)
 }
 
-// dedented sees to it that what follows a list or mapping belongs to something around it.
+// dedented refuses a line after a list or mapping that is indented deeper than it: such a line has no parent.
 func (p *parser) dedented(indent int) error {
 	if p.at < len(p.lines) && p.lines[p.at].indent > indent {
 		return p.lines[p.at].fault("it is indented deeper than the line that it belongs to; a value of several lines is not read here")

@@ -44,7 +44,7 @@ const (
 	LeftAlone State = "left-alone"
 )
 
-// Decision is the state of one redirect, with the reason if it is not steered.
+// Decision is whether a pod's queries to one cluster DNS address are steered (a redirect), and if not, the reason.
 type Decision struct {
 	Redirect steer.Redirect `json:"redirect"`
 	State    State          `json:"state"`

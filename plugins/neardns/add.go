@@ -181,6 +181,6 @@ func (v *verb) logSettings(f podfile.File) {
 		v.log.Warn("overlay not applied", "verb", v.name, "container_id", f.ContainerID, "pod", v.pod.String(), "state", d.State, "why", d.Reason)
 	}
 	for _, n := range d.Notes {
-		v.log.Warn("dns settings", "verb", v.name, "container_id", f.ContainerID, "pod", v.pod.String(), "note", n.Text)
+		v.log.Warn("pod's DNS settings applied with a note", "verb", v.name, "container_id", f.ContainerID, "pod", v.pod.String(), "note", n.Text)
 	}
 }

@@ -15,7 +15,7 @@ import (
 func (v *verb) chooseBackend() {
 	stand, _, err := nodestate.HostRulesFile(v.conf.StateDir).Read()
 	if err != nil {
-		v.log.Warn("back end of the host's rules unknown", "verb", v.name, "err", err)
+		v.log.Warn("cannot read which back end (nftables or iptables) wrote the host's rules", "verb", v.name, "err", err)
 	}
 	name := stand.Backend
 	if name == "" {
@@ -45,7 +45,7 @@ func (v *verb) wantedBackend() (string, error) {
 func (v *verb) useBackend(name string, stand nodestate.HostRules) {
 	k, err := rules.Named(name)
 	if err != nil {
-		v.log.Warn("unknown back end", "verb", v.name, "err", err)
+		v.log.Warn("unknown name of a back end; using nftables", "verb", v.name, "err", err)
 	}
 	v.backend, v.stand = k, stand
 }

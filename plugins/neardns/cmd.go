@@ -86,7 +86,7 @@ func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*ve
 		v.done(started, err)
 	}()
 	for _, note := range conf.Notes {
-		v.log.Warn("input ignored", "verb", name, "container_id", args.ContainerID, "note", note)
+		v.log.Warn("part of the CNI input cannot be read; ignored", "verb", name, "container_id", args.ContainerID, "note", note)
 	}
 	for _, unknown := range conf.Unknown {
 		v.log.Warn("unknown key ignored", "verb", name, "container_id", args.ContainerID, "key", unknown.Error())

@@ -9,7 +9,7 @@ import (
 // lineMap knows on which line each value of a file begins, by paths like plugins[1].redirects[0].
 type lineMap map[string]int
 
-// of finds the line of a field, or of the nearest thing around it that exists.
+// of returns the line of a field, for error messages; if the file lacks it, the line of the nearest field around it.
 func (m lineMap) of(field string) int {
 	for field != "" {
 		if line, ok := m[field]; ok {

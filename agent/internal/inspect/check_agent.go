@@ -185,11 +185,11 @@ func checkFallback(f *facts, r *findings) string {
 			r.fail("check kube-proxy and kube-dns: without the agent, pods would have no DNS", "to %s was verified and fails now: %s", addr,
 				cmp.Or(fault, failed))
 		case fault != "":
-			r.fail("check kube-proxy and kube-dns; new pods are bypassed meanwhile", "to %s is not verified: %s", addr, fault)
+			r.fail("check kube-proxy and kube-dns; new pods stay on kube-dns meanwhile", "to %s is not verified: %s", addr, fault)
 		case failed != "":
 			r.fail("check kube-proxy and kube-dns", "to %s is not verified, and the host gets no answer from it: %s", addr, failed)
 		default:
-			r.warn("start the agent, which verifies it; new pods are bypassed meanwhile", "to %s is not verified yet", addr)
+			r.warn("start the agent, which verifies it; new pods stay on kube-dns meanwhile", "to %s is not verified yet", addr)
 		}
 	}
 	return ""

@@ -150,7 +150,7 @@ func (a *agent) beginSteered(ctx context.Context, o *opened, s *ownership) (arra
 	n := node.New(a.instance, o.plan, parts)
 	if s.from != nil {
 		n.Inherit(*s.from, s.served)
-		a.log.Info("taken over", "from", s.from.From, "after", s.from.Took, "addr", s.served)
+		a.log.Info("took the node over from another agent", "from", s.from.From, "took", s.from.Took, "addr", s.served)
 	}
 	return steered{n}, nil
 }

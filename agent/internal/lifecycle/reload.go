@@ -30,7 +30,7 @@ func (a *agent) plan(conf *config.Node) (plan.Plan, error) {
 		a.outside = outside
 	}
 	for _, w := range up.Warnings {
-		a.log.Warn("upstreams are faulty", "warning", w)
+		a.log.Warn("some configured upstreams cannot be used", "warning", w)
 	}
 	for _, note := range up.Notes {
 		a.log.Info("upstreams", "note", note)

@@ -36,7 +36,8 @@ func (n *Node) LeaseOf(c steer.Client) (evidence.Lease, bool) {
 	defer n.mu.Unlock()
 	for t, l := range n.targets {
 		if t.Address == c.Address && t.Protocol == c.Protocol {
-			// If the process was stopped for a while, it has not yet noticed that its lease expired.
+			// Compare times too: a process that was stopped (SIGSTOP, a paused machine) still has held set, although the kernel's lease has
+			// expired.
 			return evidence.Lease{Since: l.since, Renewed: l.lastOK}, l.held && time.Since(l.lastOK) <= n.now.Terms.Lifetime
 		}
 	}

@@ -43,7 +43,7 @@ const (
 	AllHeard     = "AllHeard"     // of ClustersHeard
 	Silent       = "Silent"       // of ClustersHeard
 	NotRead      = "NotRead"      // of Read and ClustersHeard: not read yet
-	NoPublishing = "NotPublished" // of Read: no publisher runs for the zone
+	NoPublishing = "NotPublished" // a reason of condition Read: no publisher runs for the zone
 	NotReadable  = "NotReadable"  // of Read: what the primary sends is not a valid zone
 )
 

@@ -41,7 +41,7 @@ const (
 // Key names a DNSRecord.
 type Key = types.NamespacedName
 
-// Source is the addresses of an object of addressesFrom.
+// Source has the addresses or the hostname in the status of an object that addressesFrom names.
 type Source struct {
 	Addresses []netip.Addr
 	Hostname  string

@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// plainHost is a host for which plain queries are answered from prepared bytes.
+// plainHost is a host whose A and AAAA answers are built from prepared bytes, without the plugin chain. It has no CNAME.
 type plainHost struct {
 	*host
 	most   [2]int   // size of the longest answer by family; 0: no cluster has such addresses, and denied is the answer

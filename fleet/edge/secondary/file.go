@@ -66,7 +66,7 @@ func (c *Copy) touch() {
 	current, saved := c.current, c.skip
 	c.mu.Unlock()
 	if saved && !current.IsZero() {
-		_ = os.Chtimes(c.file, time.Time{}, current) // if the file is missing, saving it logs the reason
+		_ = os.Chtimes(c.file, time.Time{}, current) // ignored: if the file is missing, the save that failed has logged the reason
 	}
 }
 

@@ -61,7 +61,8 @@ func (w *Watch) ObserveBeats(beats map[string]Beat, now time.Time) {
 	w.last = now
 }
 
-// period is the time within which a change of the cluster's heartbeat is expected to be seen.
+// period is the time in which a living cluster's heartbeat changes at least once, as we see it: its own period, or that of our reads if it
+// is longer.
 func (w *Watch) period(b Beat) time.Duration { return max(b.Period, w.Pace) }
 
 // crowded reports whether more than a third of all clusters are silent.

@@ -68,7 +68,7 @@ type Step struct {
 	Claim    string       // the claim that the message writes, or the present one if it writes none, in the form of Memory.Sent; empty: none
 	Next     uint64       // the generation of that claim, or the last one used
 	Gone     []Gone       // addresses that the message deletes
-	Unserved []netip.Addr // addresses of the publication that the host has no room for
+	Unserved []netip.Addr // addresses not published: the host's record set has no room (room.go)
 	Leaves   bool         // the message ends the cluster's part, or removes bookkeeping without an owner
 
 	ttlBefore uint32 // the host's TTL as read

@@ -184,7 +184,7 @@ func (p *Publisher) read(ctx context.Context, whole, serialFirst bool) (*zone.St
 		if err == nil {
 			return state, nil
 		}
-		p.o.Log.Info("the zone is read as a whole", "reason", err)
+		p.o.Log.Info("incremental transfer failed; reading the whole zone", "err", err)
 	}
 	t, err := p.client.AXFR(ctx)
 	if err != nil {
@@ -243,7 +243,7 @@ func (p *Publisher) failed(err error) {
 	p.next.whole = time.Time{} // a primary that was restored may reach our serial with a different history
 	p.o.Metrics.retry(p.o.Zone, string(rfc2136.KindOf(err)))
 	if p.failures == 1 {
-		p.o.Log.Warn("the primary cannot be asked; what is published stays", "err", err)
+		p.o.Log.Warn("cannot read the zone from its primary; published records stay", "err", err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 // finds the first. A heartbeat, the smallest message, finds the second. The third is assumed only if a message fails repeatedly while the
 // server accepts the same message without the part that enlarges the set.
 
-// ailing is the state of a server that accepts no message.
+// ailing is the backoff from a server that accepts not even a heartbeat.
 type ailing struct {
 	until time.Time // send nothing before this time
 	times int       // failures in a row

@@ -19,7 +19,7 @@ var process struct {
 	mu         sync.Mutex // guards the fields below, and caddy's and dnsserver's package variables
 	registered []string
 	current    map[string]caddy.SetupFunc
-	context    caddy.Context  // of the instance that is being made; caddy hands it to plugins alone
+	context    caddy.Context  // the caddy instance under construction; caddy passes its context to plugins alone
 	blocks     map[int]served // the server blocks of that instance, each by its number
 	output     lines          // CoreDNS's log; safe by itself
 }

@@ -35,7 +35,8 @@ const (
 	// silent tries bring the fourth, which is always the last resort's, to 900 ms. A shorter time would double the queries to a
 	// resolver that fetches its answers from far away.
 	hedgeAfter = 300 * time.Millisecond
-	// hedgeAgain is the pause after a try that was not allowed (see hedges): meanwhile the running try's server may turn out to fail.
+	// hedgeAgain is the pause before the budget of second tries (see hedges) is tried again. The running try may fail meanwhile, and then
+	// needs no budget.
 	hedgeAgain = 50 * time.Millisecond
 	// maxTries bounds the cost of a query: its lines, and its goroutines while it goes badly.
 	maxTries = 4

@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/responsewriter"
 )
 
-// streams are the open connections of one point.
+// streams are the open TCP connections of one listening socket (point).
 type streams struct {
 	mu       sync.Mutex // guards the fields below
 	open     map[*stream]bool

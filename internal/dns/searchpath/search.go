@@ -25,7 +25,7 @@ type Search struct {
 	first    []byte   // the first of them in wire form; nil: it has none
 	ndots    int
 	noTLD    bool
-	cluster  string // the cluster's domain in the form of the suffixes
+	cluster  string // the cluster's domain, in lower case and with the final dot, as suffixes has it
 	id       string // equal for all that walk in the same way
 }
 
@@ -55,7 +55,8 @@ func NewSearch(list []string, ndots int, noTLD bool, cluster string) *Search {
 // Same reports whether both walk in the same way.
 func (s *Search) Same(other *Search) bool { return s != nil && other != nil && s.id == other.id }
 
-// nameOf returns the name whose walk begins with a query for queried, without a final dot.
+// nameOf returns the name that a client looks up if its first query is for queried: queried without the first suffix and without a final
+// dot.
 func (s *Search) nameOf(queried string) (name string, ok bool) {
 	return cutSuffix(queried, s.suffixes[0])
 }

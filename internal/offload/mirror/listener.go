@@ -44,7 +44,7 @@ type Listener struct {
 	heard Counts
 }
 
-// sight is when a query was last mirrored, and when it was last fetched.
+// sight has the times when the kernel program last mirrored a query, and when the agent last fetched its answer.
 type sight struct {
 	question  uint64
 	at, fetch time.Time

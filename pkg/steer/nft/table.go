@@ -21,7 +21,7 @@ type contents uint8
 const (
 	exact   contents = iota // only the elements of the description
 	atLeast                 // the elements of the description, and any that the plugin added
-	dynamic                 // packets add and remove elements; those of the description are only added
+	dynamic                 // packets add and remove elements; a reconcile adds those described and removes none
 )
 
 type set struct {

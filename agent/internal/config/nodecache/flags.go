@@ -26,7 +26,7 @@ type Options struct {
 	Check         time.Duration // -syncinterval
 	// UpstreamService is the Service in the pod's namespace that gets queries for the cluster's names.
 	UpstreamService string
-	// Fallback are addresses that answer if the agent does not, for families without an address in the environment. It is a flag of ours.
+	// Fallback are addresses of kube-dns for an IP family whose Service address is not in the environment. It is a flag of ours.
 	Fallback       []netip.Addr
 	Backend        string // of the packet rules; a flag of ours
 	PIDFile        string
@@ -199,7 +199,7 @@ func flags(o *Options, g *rawFlags) *flag.FlagSet {
 	fs.BoolVar(&o.ShowPlugins, "plugins", false, "list the directives that a Corefile may use, and end")
 	fs.BoolVar(&o.ShowVersion, "version", false, "print the version, and end")
 	// Ours.
-	fs.StringVar(&g.fallback, "fallback", "", "`ADDRESSES` that answer if the agent does not, one for each family without an "+
+	fs.StringVar(&g.fallback, "fallback", "", "kube-dns `ADDRESSES` to fall back to, one for each IP family without an "+
 		"address in the environment")
 	fs.StringVar(&o.Backend, "backend", "auto", "`NAME` of the back end of the packet rules: "+strings.Join(backends(), ", "))
 	fs.BoolVar(&o.NoFastPath, "nofastpath", false, "serve hits through CoreDNS, as all other queries")

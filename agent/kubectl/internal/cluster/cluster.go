@@ -248,7 +248,7 @@ func (c *Cluster) Exec(ctx context.Context, pod string, args ...string) ([]byte,
 	return nil, err
 }
 
-// Printable replaces the control characters of a text of a node, which may be in an attacker's hands, but for the ends of lines.
+// Printable replaces control characters, except newlines: the text comes from a node, and a compromised node must not control the terminal.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\n' || r == 0x7f {

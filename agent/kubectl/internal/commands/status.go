@@ -171,7 +171,7 @@ func statusTable(nodes []reading, wide bool) string {
 	return t.text()
 }
 
-// leases are those held of all; a node that has only kernel hits has none, and shows its arrangement.
+// leases returns the column LEASES as held/all, such as 2/4. A node with arrangement: transparent has no leases and shows the arrangement.
 func leases(n *overview.Node) string {
 	if n.Arranged != "" {
 		return n.Arranged
