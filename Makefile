@@ -32,7 +32,7 @@ PASSED = @.ci/lanes -ran "make $@ $(MAKEOVERRIDES)"
 # For targets that `build` comes before: tests take the products from there (integration/programs).
 BUILT := NEARDNS_BUILT=$(CURDIR)/bin
 # Unit and kernel tests measure nothing and wait most of their time. The longest packages are split into their tests.
-LANES := -p 2 -shards 3 -split ./integration/steering,./pkg/steer/nft,./integration/nodelocal,./pkg/steer/iptables
+LANES := -p 2 -shards 3 -split ./integration/steering,./pkg/steer/nft,./integration/nodelocal,./pkg/steer/iptables,./fleet/zones/zonewriter
 # The race detector reports a race when it happens. The second that it sleeps at the end of each process by default is only for
 # goroutines that outlive the last test.
 export GORACE ?= atexit_sleep_ms=0

@@ -8,7 +8,7 @@ import (
 
 // hostsCommand is the role `hosts`, which runs until its context ends.
 func hostsCommand(e env) *cobra.Command {
-	c := &cobra.Command{Use: "hosts", Short: "keep Service names in the node's /etc/hosts, for programs on the node (the command of the install/hosts DaemonSet)"}
+	c := &cobra.Command{Use: "hosts", Short: "keep Service names in the node's /etc/hosts (the command of the install/hosts DaemonSet)"}
 	var path string
 	configFlag(c, &path)
 	hostRoot := c.Flags().String("host-root", "/", "`FOLDER` where the host's root is mounted; only etc/hosts in it is written")

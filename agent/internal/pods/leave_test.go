@@ -101,6 +101,31 @@ func TestAnswersOnTheirWay(t *testing.T) {
 	n.wantTable(pod)
 }
 
+// A pod that leaves may open more connections than its table remembers: each goes one way, to kube-dns or to the agent, and is answered.
+func TestManyConnectionsOfALeavingPod(t *testing.T) {
+	n := newNode(t, testutil.PTP)
+	n.serve()
+	n.Host.Serving("svc0", r4.ClusterDNS)
+	at := netip.AddrPortFrom(r4.ClusterDNS, 53)
+	testutil.ServeDNS(t, n.Host, testutil.DNSConfig{Name: "KUBEDNS", Listen: []netip.AddrPort{at}})
+	pod := n.AddPod("pod")
+	write(t, n.dir, fileOf(pod, "a", "eth0", decisions(podfile.Pending, r4)))
+	n.reconcile(yes, true, map[string]int{Steered: 1})
+	n.Excludes = func(podfile.File) string { return "steer.mode is none" }
+	n.reconcile(yes, false, map[string]int{LeftAlone: 1})
+	answered := map[string]int{}
+	for i := range 700 {
+		a, err := testutil.Ask(pod.NetNS, at, "a.cluster.local", dns.TypeTXT, "tcp", testutil.AskOptions{})
+		if err != nil {
+			t.Fatalf("connection %d: %v", i+1, err)
+		}
+		answered[a.Who]++
+	}
+	if answered["AGENT"] == 0 || answered["KUBEDNS"] == 0 {
+		t.Errorf("answered by %v: the set was never full", answered)
+	}
+}
+
 // TestPodComesBackAtOnce: the table of a pod that is selected again before leaveTime is over would hide its trial, so the trial removes it.
 func TestPodComesBackAtOnce(t *testing.T) {
 	n := newNode(t, testutil.PTP)

@@ -28,6 +28,9 @@ func census(states []podstate.State, started bool) adoption.Pod {
 	return adoption.Other
 }
 
+// AdoptNone leaves the pods on kube-dns that an earlier agent found and did not try. Call it before the first use.
+func (p *Pods) AdoptNone() { p.due.off = true }
+
 // paceAdoption starts the next adopted pod if one may be started. It returns the pods that wait, of which no trial may run, and the time of
 // the next start; zero: none by time. A pod is started only if it could be steered at once, because many pods would otherwise be steered in
 // the same moment later.
@@ -64,10 +67,10 @@ func (p *Pods) paceAdoption(files []podfile.File, lease Lease, fallback func(net
 		}
 	}
 	p.due.started = started // a pod that is selected again is started again
-	if could == (key{}) {
-		return waiting, time.Time{}
+	if p.due.off {
+		c[adoption.Waiting], could = 0, key{}
 	}
-	start, next := p.due.adoption.Next(c, now)
+	start, next := p.due.adoption.Next(c, could != (key{}), now)
 	if start {
 		delete(waiting, could)
 		started[could] = true

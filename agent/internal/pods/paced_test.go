@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"testing"
@@ -68,6 +69,9 @@ func TestAdoptionIsPaced(t *testing.T) {
 		if due := p.DueTrials(held, no); len(due.Trials) > 0 {
 			t.Errorf("without a fallback: trials of %v", tried(due))
 		}
+		if due := p.DueTrials(func(netip.Addr, steer.Protocol) (since, renewed time.Time, ok bool) { return }, yes); len(due.Trials) > 0 {
+			t.Errorf("without a lease: trials of %v", tried(due))
+		}
 		p.Excludes = func(f podfile.File) string {
 			if f.ContainerID < "c010" {
 				return "steer.mode is namespaces"
@@ -87,6 +91,40 @@ func TestAdoptionIsPaced(t *testing.T) {
 		time.Sleep(adoption.Pause)
 		if got := tried(p.DueTrials(held, yes)); !slices.Equal(got, []string{"c011", "d0", "d1", "d2"}) {
 			t.Errorf("trials of %v", got)
+		}
+		next := registry(dir) // adoptPods is off since the last start
+		next.AdoptNone()
+		if got := tried(next.DueTrials(held, yes)); !slices.Equal(got, []string{"d0", "d1", "d2"}) {
+			t.Errorf("adoptPods off: trials of %v", got)
+		}
+	})
+}
+
+// A path that an earlier agent bypassed is tried, although the pod's other path waits for its first trial.
+func TestUntriedPathHoldsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		f := podfile.File{ContainerID: "c", IfName: "eth0", NetNS: "/run/netns/none", Adopted: podfile.ByCache}
+		f.Decisions = append(decisions(podfile.Pending, r4), decisions(podfile.Pending, r6)...)
+		f.Decisions[0].Unanswered = []string{"udp"}
+		f.Decisions[1].Untried = true
+		write(t, dir, f)
+		p, trials := registry(dir), 0
+		only4 := func(a netip.Addr, _ steer.Protocol) (time.Time, time.Time, bool) {
+			return time.Time{}, time.Now(), a.Is4()
+		}
+		for range 3600 {
+			for _, one := range p.DueTrials(only4, yes).Trials {
+				for _, d := range one.paths {
+					if trials++; d.Redirect != r4 {
+						t.Fatalf("trial of %v without a lease", d.Redirect)
+					}
+				}
+			}
+			time.Sleep(time.Second)
+		}
+		if trials == 0 {
+			t.Error("the bypassed path is never tried")
 		}
 	})
 }

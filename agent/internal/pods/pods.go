@@ -64,6 +64,7 @@ type dueTrials struct {
 	tablesRead time.Time // when the pods' own tables were last read
 	tablesErr  error     // of that reading
 	adoption   adoption.Adoption
+	off        bool         // no adopted pod is tried for the first time
 	started    map[key]bool // adopted pods that this process has started to try
 }
 

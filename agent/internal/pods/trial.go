@@ -62,7 +62,7 @@ type Due struct {
 }
 
 // DueTrials reports the evidence of pods' own tables and of the leases to podstate, and returns the trials that it starts, which the caller
-// runs. Running pods that are adopted have their first trial as package adoption allows. A steered path without suspicion costs one map
+// runs. A running pod that is adopted has its first trial when package adoption allows it. A steered path without suspicion costs one map
 // access.
 func (p *Pods) DueTrials(lease Lease, fallback func(netip.Addr) Fallback) Due {
 	now := time.Now()
@@ -76,7 +76,8 @@ func (p *Pods) DueTrials(lease Lease, fallback func(netip.Addr) Fallback) Due {
 		for _, d := range f.Decisions {
 			state, at := StateOf(d), path{keyOf(f), d.Redirect}
 			known[at] = true
-			if waiting[at.key] || state == 0 || state == podstate.Unselected || state == podstate.Steered && !p.suspected(at, now) {
+			if waiting[at.key] && state == podstate.Untried ||
+				state == 0 || state == podstate.Unselected || state == podstate.Steered && !p.suspected(at, now) {
 				continue
 			}
 			if _, differs := p.selection(f, d); differs {

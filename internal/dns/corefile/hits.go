@@ -155,7 +155,8 @@ func (s Slow) String() string {
 func (b *Builder) logSlow(cfg Config) error {
 	slow, err := SlowZones(cfg)
 	for _, s := range slow {
-		b.log.Info("no fast path for these zones: plugins must see each query", "zones", strings.Join(s.Zones, " "), "plugins", strings.Join(s.Plugins, " "))
+		b.log.Info("no fast path for these zones: plugins must see each query", "zones", strings.Join(s.Zones, " "),
+			"plugins", strings.Join(s.Plugins, " "))
 	}
 	return err
 }

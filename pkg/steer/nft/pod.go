@@ -47,7 +47,7 @@ const (
 	podSweep = 10 * time.Second
 	// podWays exceeds what the four keys of one group can leave in a set between two sweeps; podConns is what a pod that uses
 	// TCP alone opens in podConn at 25 connections per second. If a set is full, further queries go where they would go without
-	// evidence.
+	// evidence: a connection must go one way from its SYN on.
 	podWays, podConns = 128, 512
 )
 
@@ -178,7 +178,10 @@ func (g group) chains() []chain {
 			anyFamily().update(wayKey, g.name("waiting")).update(sameKey(wayKey), g.name("trusted")).goTo(g.name("steer")),
 			anyFamily().gotoOnly(g.name("steer")), // the set is full
 		}},
-		{name: g.name("direct"), rules: []rule{anyFamily().update(tcpPortKey, g.name("direct")).end()}},
+		{name: g.name("direct"), rules: []rule{
+			anyFamily().update(tcpPortKey, g.name("direct")).accept(),
+			anyFamily().syn(true).goTo(g.name("steer")), // the set is full
+		}},
 		{name: g.name("answered"), rules: []rule{
 			// A reset is no answer: a host whose switch was flushed sends one.
 			anyFamily().notSynAck().ret(),

@@ -51,18 +51,19 @@ type Adoption struct {
 	stopped error
 }
 
-// Next reports whether a pod may be started now. If not, again is the time to try again; zero: not before a trial ends.
-func (a *Adoption) Next(c Census, now time.Time) (start bool, again time.Time) {
+// Next reports whether a pod may be started now. If not, again is the time to try again; zero: not before a trial ends, or a pod is ready.
+// ready: a waiting pod could be steered at once. Call it at each look, because it also ends a stop.
+func (a *Adoption) Next(c Census, ready bool, now time.Time) (start bool, again time.Time) {
 	switch {
 	case !c.Stopped():
 		a.stopped = nil
 	case a.stopped == nil: // the text stays as it was when adoption stopped, so that it is logged once
 		a.stopped = fmt.Errorf("adoption of running pods has stopped: %d of the %d pods tried are not answered, more than %d %%; the others "+
 			"stay on kube-dns. Let pods reach the steering address: `neardns-agent pods` has the reasons, and adoption goes on when the trials "+
-			"are answered. To go on in any case, restart the agent", c[Unanswered], c[Answered]+c[Unanswered], maxUnanswered)
+			"are answered. A restart of the agent tries twenty more", c[Unanswered], c[Answered]+c[Unanswered], maxUnanswered)
 	}
 	switch {
-	case a.stopped != nil || c[Waiting] == 0:
+	case a.stopped != nil || !ready:
 		return false, time.Time{}
 	case now.Before(a.next):
 		return false, a.next

@@ -18,7 +18,7 @@ func TestStopped(t *testing.T) {
 					t.Errorf("%d of %d unanswered, %d wait: stopped %v", unanswered, tried, waiting, !want)
 				}
 				var a Adoption
-				start, _ := a.Next(c, time.Unix(0, 0))
+				start, _ := a.Next(c, waiting > 0, time.Unix(0, 0))
 				if start != (waiting > 0 && !want) || (a.Stopped() != nil) != want {
 					t.Errorf("%d of %d unanswered, %d wait: start %v, %v", unanswered, tried, waiting, start, a.Stopped())
 				}
@@ -43,7 +43,7 @@ func TestPace(t *testing.T) {
 			begin := time.Now()
 			var started []time.Time
 			for c[Waiting] > 0 {
-				start, again := a.Next(c, time.Now())
+				start, again := a.Next(c, true, time.Now())
 				if start {
 					started = append(started, time.Now())
 					c[Waiting]--
@@ -77,7 +77,7 @@ func TestStopAndGoOn(t *testing.T) {
 	step := func(c Census, start bool) string {
 		t.Helper()
 		now = now.Add(time.Minute)
-		if got, again := a.Next(c, now); got != start || start == again.IsZero() {
+		if got, again := a.Next(c, c[Waiting] > 0, now); got != start || start == again.IsZero() {
 			t.Errorf("%v: start %v, again %s", c, got, again)
 		}
 		if a.Stopped() == nil {
@@ -95,6 +95,10 @@ func TestStopAndGoOn(t *testing.T) {
 	}
 	if end := step(Census{Waiting: 79, Answered: 23, Unanswered: 1}, true); end != "" {
 		t.Errorf("goes on, with %s", end)
+	}
+	step(Census{Waiting: 78, Answered: 18, Unanswered: 5}, false)
+	if start, again := a.Next(Census{Waiting: 78, Answered: 18}, false, now); start || !again.IsZero() || a.Stopped() != nil {
+		t.Errorf("no lease: start %v, again %s, %v", start, again, a.Stopped())
 	}
 	step(Census{Waiting: 78, Answered: 18, Unanswered: 5}, false)
 	if end := step(Census{Other: 78, Answered: 18, Unanswered: 5}, false); end != "" {
