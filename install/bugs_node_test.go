@@ -50,7 +50,7 @@ func TestBug05EveryWayToWriteAFile(t *testing.T) {
 			}
 			return os.Link(elsewhere, file)
 		}},
-		{"removed and made anew", func(text string) error {
+		{"removed and made again", func(text string) error {
 			if err := os.Remove(file); err != nil {
 				return err
 			}

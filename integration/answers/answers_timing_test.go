@@ -32,10 +32,10 @@ func losses(n *node) (stop func()) {
 			if i%2 == 1 {
 				name = fmt.Sprintf("flow%d.outside.example.", i)
 			}
-			said, err := n.ask(n.steered, name, dns.TypeA)
+			rcode, err := n.ask(n.steered, name, dns.TypeA)
 			asked.Add(1)
-			if err != nil || !strings.HasPrefix(said, "NOERROR ") {
-				n.t.Logf("%s: %s, %v", name, said, err)
+			if err != nil || !strings.HasPrefix(rcode, "NOERROR ") {
+				n.t.Logf("%s: %s, %v", name, rcode, err)
 				lost.Add(1)
 			}
 			<-pause.C

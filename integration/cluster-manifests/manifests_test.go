@@ -47,7 +47,7 @@ func TestOverlays(t *testing.T) {
 	}
 }
 
-// Who sees the whole of the host's /etc runs as nobody there, too.
+// A container that sees the whole of the host's /etc runs as the user nobody there, too.
 func TestFollowIsNobody(t *testing.T) {
 	pod := the[*appsv1.DaemonSet](t, decode(t, "host-resolv-conf", render(t, "overlays/host-resolv-conf"))).Spec.Template.Spec
 	follow := pod.Containers[len(pod.Containers)-1]

@@ -58,7 +58,7 @@ func (g *guide) next(begins string) []string {
 	return words
 }
 
-// The move as docs/move-from-nodelocal.md tells it: NodeLocal DNSCache, then our image in its manifest, then back. TestTimingMoves counts
+// The move as in docs/move-from-nodelocal.md: NodeLocal DNSCache, then our image in its manifest, then back. TestTimingMoves counts
 // the queries that are lost.
 func TestMoveAndBack(t *testing.T) { moveAndBack(t, uncounted) }
 

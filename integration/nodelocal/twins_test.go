@@ -31,7 +31,7 @@ func twoAgents(t *testing.T, n *node, count counter) {
 		t.Errorf("SIGTERM: %v", err)
 	}
 	n.awaitLeases(second, n.served()...)
-	phase("the first was told to end", 0)
+	phase("the first ends", 0)
 	n.each(pod.NetNS, "the second serves", cached, n.served()...)
 	third := n.agent("-skipteardown")
 	n.awaitLog(third, 0, "standing by")
@@ -104,8 +104,8 @@ func killedThenRolledBack(t *testing.T, count counter) {
 			stock := n.stock()
 			n.each(pod.NetNS, "stock started", cached, n.served()...)
 			phase("stock started", anyLoss)
-			phase("stock serves beside our switch", 0)
-			n.each(pod.NetNS, "stock serves beside our switch", cached, n.served()...)
+			phase("stock serves next to our switch", 0)
+			n.each(pod.NetNS, "stock serves next to our switch", cached, n.served()...)
 			stock.Kill()
 			if c.backend == "" {
 				phase("stock killed", anyLoss)

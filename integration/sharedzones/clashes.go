@@ -128,7 +128,7 @@ func defaultGeos(s *stand, c *cell, sz size) {
 	c.figure("seconds until told", took.Seconds())
 	c.figure("messages in ten seconds after", float64(after))
 	c.Said = fmt.Sprintf("%d hosts: all addresses there, both clusters say ConflictingDefaultGeo after %s, %d messages in ten seconds after", sz.hosts, seconds(took), after)
-	sz.within(c, 10*time.Second, "told", took)
+	sz.within(c, 10*time.Second, "reported", took)
 	if after > 0 {
 		c.miss("%d messages after", after)
 	}

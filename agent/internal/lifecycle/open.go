@@ -81,10 +81,12 @@ const dnsPort = 53 // RFC 1035, section 4.2.1
 // openPods opens the registry of pods, and kernel hits for the addresses that served returns.
 func (a *agent) openPods(o *opened, served func() []netip.AddrPort) {
 	o.registry = pods.Open(o.plan.Folders.State, a.backend, a.log)
-	if !a.conf.Adopts() {
-		o.registry.AdoptNone()
+	o.registry.Excludes = func(f podfile.File) string {
+		if !a.conf.Adopts() && pods.WaitsForAdoption(f) {
+			return "adoptPods is false"
+		}
+		return a.config().Steer.Excludes(f.PodNamespace, f.OptIn)
 	}
-	o.registry.Excludes = func(f podfile.File) string { return a.config().Steer.Excludes(f.PodNamespace, f.OptIn) }
 	a.clients.Follow(o.registry)
 	a.kernel = &kernel{log: a.log, folder: nodestate.BPFFolder(o.plan.Folders.State), offloader: o.offloader,
 		clients: a.clients, registry: o.registry,

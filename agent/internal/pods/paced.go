@@ -28,8 +28,13 @@ func census(states []podstate.State, started bool) adoption.Pod {
 	return adoption.Other
 }
 
-// AdoptNone leaves the pods on kube-dns that an earlier agent found and did not try. Call it before the first use.
-func (p *Pods) AdoptNone() { p.due.off = true }
+// WaitsForAdoption reports whether an agent found the pod running, and none has tried it yet.
+func WaitsForAdoption(f podfile.File) bool {
+	return f.Adopted != "" && !slices.ContainsFunc(f.Decisions, func(d podfile.Decision) bool {
+		s := StateOf(d)
+		return s == podstate.Waiting || s == podstate.Steered || s == podstate.Bypassed
+	})
+}
 
 // paceAdoption starts the next adopted pod if one may be started. It returns the pods that wait, of which no trial may run, and the time of
 // the next start; zero: none by time. A pod is started only if it could be steered at once, because many pods would otherwise be steered in
@@ -67,9 +72,6 @@ func (p *Pods) paceAdoption(files []podfile.File, lease Lease, fallback func(net
 		}
 	}
 	p.due.started = started // a pod that is selected again is started again
-	if p.due.off {
-		c[adoption.Waiting], could = 0, key{}
-	}
 	start, next := p.due.adoption.Next(c, could != (key{}), now)
 	if start {
 		delete(waiting, could)

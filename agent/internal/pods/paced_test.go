@@ -93,9 +93,18 @@ func TestAdoptionIsPaced(t *testing.T) {
 			t.Errorf("trials of %v", got)
 		}
 		next := registry(dir) // adoptPods is off since the last start
-		next.AdoptNone()
+		next.Excludes = func(f podfile.File) string {
+			return map[bool]string{true: "adoptPods is false"}[WaitsForAdoption(f)]
+		}
 		if got := tried(next.DueTrials(held, yes)); !slices.Equal(got, []string{"d0", "d1", "d2"}) {
 			t.Errorf("adoptPods off: trials of %v", got)
+		}
+		f := next.List()[0]
+		for _, s := range []podfile.State{podfile.Steered, podfile.LeftAlone} { // a pod that was steered stays, one that was left out waits
+			f.Decisions = decisions(s, r4)
+			if WaitsForAdoption(f) != (s == podfile.LeftAlone) {
+				t.Errorf("%s: waits %v", s, WaitsForAdoption(f))
+			}
 		}
 	})
 }

@@ -31,7 +31,7 @@ import (
 type Pods struct {
 	// Release lets the next query of a client that the switch bypasses pass to the agent; nil: the back end bypasses no client.
 	Release func(steer.Client) error
-	// Excludes returns why steer.mode does not select a pod; "" if it does. nil: all pods are selected. Set it before the first use.
+	// Excludes returns why the configuration does not select a pod; "" if it does. nil: all pods are selected. Set it before the first use.
 	Excludes func(podfile.File) string
 
 	stateDir string
@@ -64,7 +64,6 @@ type dueTrials struct {
 	tablesRead time.Time // when the pods' own tables were last read
 	tablesErr  error     // of that reading
 	adoption   adoption.Adoption
-	off        bool         // no adopted pod is tried for the first time
 	started    map[key]bool // adopted pods that this process has started to try
 }
 

@@ -148,13 +148,14 @@ func (l *Level) clsact(index int) error {
 		return err
 	}
 	defer h.Close()
-	if err := h.QdiscAdd(clsactQdisc(index)); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := h.QdiscAdd(clsactQdisc(index)); errors.Is(err, fs.ErrExist) {
+		if is, err := hasClsact(h, index); err != nil {
+			return err
+		} else if !is {
+			return fmt.Errorf("%w: an ingress qdisc, so clsact cannot be added: remove it, or use Linux 6.6", ErrPlace)
+		}
+	} else if err != nil {
 		return fmt.Errorf("add clsact: %w", err)
-	}
-	if is, err := hasClsact(h, index); err != nil {
-		return err
-	} else if !is {
-		return fmt.Errorf("%w: an ingress qdisc, so clsact cannot be added: remove it, or use Linux 6.6", ErrPlace)
 	}
 	for _, w := range ways {
 		if err := l.attachFilter(h, index, w); err != nil {

@@ -68,7 +68,7 @@ func TestServiceComesAndGoes(t *testing.T) {
 	r.Want("AGENT", pod.NetNS, "without the Service, under a lease", r.Servers()...)
 	r.Withdraw()
 	r.Node.Proxy.Set(services...)
-	r.Want("KUBEDNS", pod.NetNS, "made anew", r.Servers()...)
+	r.Want("KUBEDNS", pod.NetNS, "made again", r.Servers()...)
 	for i := range services {
 		services[i].Name, services[i].Port = "rke2-coredns", "udp-53"
 	}

@@ -40,6 +40,6 @@ func TestListsAreClosed(t *testing.T) {
 		r.Node.Host.Run("iptables"+strings.TrimPrefix(string(variant), "iptables"), "-w", "-t", "raw", "-F")
 		r.Node.Host.Run("ip6tables"+strings.TrimPrefix(string(variant), "iptables"), "-w", "-t", "raw", "-F")
 		must(t, r.rules.Apply(r.Host))
-		forge("made anew")
+		forge("made again")
 	})
 }

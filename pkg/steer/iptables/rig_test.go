@@ -81,7 +81,7 @@ func (r *variantRig) behind() []netip.Addr {
 	return out
 }
 
-// variants runs a test with each variant, beside kube-proxy in iptables mode. A test of where packets go has one, because the rules are the
+// variants runs a test with each variant; kube-proxy is in iptables mode. A test of where packets go has one, because the rules are the
 // same (TestSameRules); a test of how rules get into the kernel, stay there and leave it has both.
 func variants(t *testing.T, f func(t *testing.T, variant iptables.Variant)) {
 	t.Helper()

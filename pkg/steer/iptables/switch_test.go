@@ -103,7 +103,7 @@ func TestUplink(t *testing.T) {
 	r.Renew()
 	steering := r.Ours()[0]
 	r.Node.Neighbour.Run("ip", "route", "replace", testutil.Host(steering).String(), "via", r.Node.HostAddrs()[0].String())
-	r.Want("KUBEDNS", r.Node.Neighbour, "from beside the node", netip.AddrPortFrom(steering, 53))
+	r.Want("KUBEDNS", r.Node.Neighbour, "from the node's network", netip.AddrPortFrom(steering, 53))
 	counters, err := r.rules.Counters()
 	must(t, err)
 	if counters[steer.CounterUplink].Packets == 0 {
@@ -186,7 +186,7 @@ func TestForgedSource(t *testing.T) {
 		_, _ = testutil.Ask(pod.NetNS, r.Servers()[i], name, dns.TypeTXT, "udp", testutil.AskOptions{Source: source, Timeout: testutil.Silence})
 		testutil.Eventually(t, func() error {
 			if r.Node.DNS.Asked(name)+r.Agent.Asked(name) == 0 {
-				return errors.New("nobody heard " + name)
+				return errors.New("no server received " + name)
 			}
 			return nil
 		})

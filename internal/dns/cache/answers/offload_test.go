@@ -115,11 +115,11 @@ func offloadMinute(sp *Space, e *Entry) (called bool) {
 // TestOnRevoke: before an offloaded entry leaves the store for any reason, it is revoked, once.
 func TestOnRevoke(t *testing.T) {
 	for name, end := range map[string]func(sp *Space, k *msg.Key, e *Entry){
-		"replaced":          func(sp *Space, k *msg.Key, _ *Entry) { sp.Put(k, entryOf(t, k, Success)) },
-		"denied beside it":  func(sp *Space, k *msg.Key, _ *Entry) { sp.Put(k, entryOf(t, k, Denial)) },
-		"removed":           func(sp *Space, _ *msg.Key, e *Entry) { sp.Remove(e) },
-		"evicted":           func(sp *Space, _ *msg.Key, _ *Entry) { sp.store.SetLimit(1) },
-		"its chain is gone": func(sp *Space, _ *msg.Key, _ *Entry) { sp.store.Space(2).Retain(); sp.store.Sweep() },
+		"replaced":                   func(sp *Space, k *msg.Key, _ *Entry) { sp.Put(k, entryOf(t, k, Success)) },
+		"denied under the same name": func(sp *Space, k *msg.Key, _ *Entry) { sp.Put(k, entryOf(t, k, Denial)) },
+		"removed":                    func(sp *Space, _ *msg.Key, e *Entry) { sp.Remove(e) },
+		"evicted":                    func(sp *Space, _ *msg.Key, _ *Entry) { sp.store.SetLimit(1) },
+		"its chain is gone":          func(sp *Space, _ *msg.Key, _ *Entry) { sp.store.Space(2).Retain(); sp.store.Sweep() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := NewStore(0)
@@ -142,7 +142,7 @@ func TestOnRevoke(t *testing.T) {
 			if returned != 1 {
 				t.Errorf("returned %d times", returned)
 			}
-			if s.OnRevoke(nil); name != "denied beside it" && offloadMinute(sp, e) {
+			if s.OnRevoke(nil); name != "denied under the same name" && offloadMinute(sp, e) {
 				t.Error("offloaded although it is gone")
 			}
 		})
