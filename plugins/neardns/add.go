@@ -15,7 +15,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// add is the ADD verb: it collects facts, makes a plan, applies it and prints the result.
+// add is the CNI verb ADD: it reads the node's state, decides in a Plan whether to steer the pod, carries the plan out and
+// prints the CNI result.
 func add(ctx context.Context, e env, args *skel.CmdArgs) error {
 	return run(ctx, e, "add", args, (*verb).add)
 }
@@ -48,16 +49,16 @@ func (v *verb) add(ctx context.Context) error {
 	}
 	v.logDecisions(plan.File)
 	v.logSettings(plan.File)
-	// Printed last and in one write: the runtime takes whatever is on stdout for the result.
+	// Write the result last, and in one write: the runtime parses everything that the plugin prints on stdout.
 	if _, err := v.stdout.Write(plan.Result); err != nil {
 		return types.NewError(types.ErrIOFailure, "write the result: "+err.Error(), "")
 	}
 	return nil
 }
 
-// apply carries the plan out: switch, pod file, pod table, in this order. Each needs the one before it: without a switch the pod's
-// rules would lead nowhere, and without a file nothing would ever find and remove them. After a failure nothing is steered, and the
-// pod's file has the reason.
+// apply carries the plan out in this order: the host's rules, the pod's state file, the pod table. Without the host's rules the
+// pod's rewritten queries would get no answer. Without the file no later call would find the pod table and remove it. If a step
+// fails, apply removes the pod's rules again and writes the reason into the file.
 func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 	f := &p.File
 	earlier, err := podfile.Read(podfile.Path(v.conf.StateDir, f.ContainerID, f.IfName))
@@ -67,8 +68,9 @@ func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 		return nil
 	}
 	if !p.Steers() && (v.conf.OnUnsupported != unsupportedFail || len(f.In(podfile.Pending)) == 0) {
-		// The pod's DNS is unaffected: only a record, an exemption or the removal of old rules failed.
-		v.log.Warn("records of a pod that is not to be steered are incomplete", "verb", v.name, "container_id", f.ContainerID, "err", err)
+		// The pod is not steered, so this failure does not affect its DNS: only the state file, the exemption from node
+		// interception or the removal of old rules failed.
+		v.log.Warn("cannot update the state file or rules of an unsteered pod", "verb", v.name, "container_id", f.ContainerID, "err", err)
 		return nil
 	}
 	undone := v.undo(ns, f)
@@ -78,8 +80,8 @@ func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 	}
 	state := podfile.LeftAlone
 	if errors.Is(err, context.DeadlineExceeded) || iptables.Busy(err) {
-		// The node starts all of its pods at once, or another program holds iptables' lock. The agent has the time that this call
-		// lacks.
+		// This call had too little time, because the node starts all of its pods at once or another program holds iptables'
+		// lock. The agent steers a pending pod later.
 		state = podfile.Pending
 	}
 	for i := range f.Decisions {
@@ -88,7 +90,7 @@ func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 		}
 	}
 	if undone = errors.Join(undone, podfile.Write(v.conf.StateDir, *f)); undone != nil {
-		v.log.Warn("rollback incomplete", "verb", v.name, "container_id", f.ContainerID, "err", undone)
+		v.log.Warn("pod not steered; removing its rules or recording that failed", "verb", v.name, "container_id", f.ContainerID, "err", undone)
 	}
 	return nil
 }
@@ -97,7 +99,7 @@ func (v *verb) steer(ctx context.Context, p *Plan, ns *os.File, hadRules bool) e
 	var hostErr error
 	if p.Touches() {
 		hostErr = v.withRules(-1, func(host rules.Rules) error {
-			if !p.SwitchStands {
+			if !p.SwitchComplete {
 				if err := v.ensureSwitch(host, p.Host); err != nil {
 					return fmt.Errorf("host table: %w", err)
 				}
@@ -133,7 +135,8 @@ func (v *verb) steer(ctx context.Context, p *Plan, ns *os.File, hadRules bool) e
 	return errors.Join(hostErr, err)
 }
 
-// undo removes what a failed steering may have left. Repair is one transaction, so what is left are rules of an earlier ADD.
+// undo removes the pod's state file and its rules after a failure to steer. Repair is one transaction, so rules that still
+// exist are from an earlier ADD.
 func (v *verb) undo(ns *os.File, f *podfile.File) error {
 	err := podfile.Remove(v.conf.StateDir, f.ContainerID, f.IfName)
 	return errors.Join(err, v.withRules(int(ns.Fd()), func(pod rules.Rules) error {
@@ -141,7 +144,7 @@ func (v *verb) undo(ns *os.File, f *podfile.File) error {
 	}))
 }
 
-// removeTable removes the pod table, or reduces it to the rules of the netns's other attachments.
+// removeTable removes the pod table. If other interfaces of the same netns are steered, it keeps the rules for those.
 func (v *verb) removeTable(pod rules.Rules, containerID, ifName string, inode uint64) error {
 	if left := podfile.Table(v.siblings(containerID, ifName, inode)...); len(left.Redirects) > 0 {
 		_, err := pod.Repair(left)
@@ -154,7 +157,7 @@ func (v *verb) removeTable(pod rules.Rules, containerID, ifName string, inode ui
 	return pod.Remove()
 }
 
-// logDecisions adds the decisions to the call's log line: all of them, because they differ by IP family.
+// logDecisions adds the decision for each cluster DNS address, one per IP family, to the call's log line.
 func (v *verb) logDecisions(f podfile.File) {
 	var parts []string
 	for _, d := range f.Decisions {
@@ -167,10 +170,11 @@ func (v *verb) logDecisions(f podfile.File) {
 	v.addOutcome("decision", strings.Join(parts, ", "), "host_iface", f.HostInterface)
 }
 
-// logSettings logs the state of the pod's DNS settings. Each part of a requested overlay that was not applied gets its own warning.
+// logSettings logs what happened to the pod's DNS settings, and warns of each wanted setting that was ignored or not applied.
 func (v *verb) logSettings(f podfile.File) {
+	log := v.log.With("verb", v.name, "container_id", f.ContainerID, "pod", v.pod.String())
 	for _, i := range f.Ignored {
-		v.log.Warn("setting ignored", "verb", v.name, "container_id", f.ContainerID, "pod", v.pod.String(), "what", i.What, "why", i.Why)
+		log.Warn("one of the pod's settings is ignored", "what", i.What, "why", i.Why)
 	}
 	d := f.DNS
 	if d.Overlay == nil && d.Reason == "" {
@@ -178,9 +182,9 @@ func (v *verb) logSettings(f podfile.File) {
 	}
 	v.addOutcome("dns", d.State, "lever", d.Lever)
 	if d.State != podfile.Overlaid && d.State != podfile.HandedOn {
-		v.log.Warn("overlay not applied", "verb", v.name, "container_id", f.ContainerID, "pod", v.pod.String(), "state", d.State, "why", d.Reason)
+		log.Warn("the DNS settings that are wanted for the pod are not applied to its resolv.conf", "state", d.State, "why", d.Reason)
 	}
 	for _, n := range d.Notes {
-		v.log.Warn("pod's DNS settings applied with a note", "verb", v.name, "container_id", f.ContainerID, "pod", v.pod.String(), "note", n.Text)
+		log.Warn("the pod's DNS settings are applied; see the note", "note", n.Text)
 	}
 }

@@ -10,24 +10,25 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// chooseBackend chooses the back end that wrote the host's rules. If there are no rules, it takes the configured one; if none is
-// configured, the one whose rules passed the fallback check on this node.
+// chooseBackend sets the back end (nftables or iptables) that this call uses: the one that wrote the host's rules. If the host
+// has no rules, it is the configured one; if none is configured, the one with which the agent verified the fallback on this
+// node.
 func (v *verb) chooseBackend() {
-	stand, _, err := nodestate.HostRulesFile(v.conf.StateDir).Read()
+	recorded, _, err := nodestate.HostRulesFile(v.conf.StateDir).Read()
 	if err != nil {
-		v.log.Warn("cannot read which back end (nftables or iptables) wrote the host's rules", "verb", v.name, "err", err)
+		v.log.Warn("cannot read the record of the host's packet rules; assuming that there are none", "verb", v.name, "err", err)
 	}
-	name := stand.Backend
+	name := recorded.Backend
 	if name == "" {
 		name, err = v.wantedBackend()
 		if err != nil {
-			v.log.Warn("cannot find out whether this node uses nftables or iptables", "verb", v.name, "err", err)
+			v.log.Warn("cannot determine this node's back end (nftables or iptables); pods may stay on kube-dns", "verb", v.name, "err", err)
 		}
 	}
-	v.useBackend(name, stand)
+	v.useBackend(name, recorded)
 }
 
-// wantedBackend returns the back end for a host that has no rules yet.
+// wantedBackend returns the name of the back end to use on a host that has no rules yet.
 func (v *verb) wantedBackend() (string, error) {
 	switch v.conf.Backend {
 	case rules.Nftables, rules.Iptables, rules.IptablesNFT, rules.IptablesLegacy:
@@ -41,34 +42,36 @@ func (v *verb) wantedBackend() (string, error) {
 	return proof.Backend, err
 }
 
-// useBackend makes the verb use the named back end, or nftables if the name is unknown. stand describes the host's rules.
-func (v *verb) useBackend(name string, stand nodestate.HostRules) {
+// useBackend makes this call use the named back end, or nftables if the name is unknown. recorded is the stored description of
+// the host's rules.
+func (v *verb) useBackend(name string, recorded nodestate.HostRules) {
 	k, err := rules.Named(name)
 	if err != nil {
-		v.log.Warn("unknown name of a back end; using nftables", "verb", v.name, "err", err)
+		v.log.Warn("recorded back end name is unknown; using nftables", "verb", v.name, "err", err)
 	}
-	v.backend, v.stand = k, stand
+	v.backend, v.recorded = k, recorded
 }
 
-// useBackendOf makes the verb use the back end of a pod's rules until restore is called.
+// useBackendOf makes this call use the back end that wrote the pod's rules, until restore is called.
 func (v *verb) useBackendOf(f podfile.File) (restore func()) {
-	now, stand := v.backend, v.stand
+	now, recorded := v.backend, v.recorded
 	if f.Backend != now.Recorded() {
 		v.useBackend(f.Backend, nodestate.HostRules{Backend: f.Backend})
 	}
-	return func() { v.backend, v.stand = now, stand }
+	return func() { v.backend, v.recorded = now, recorded }
 }
 
-// missingRules returns why no pod may be steered to these addresses yet, even if the fallback is verified; nil if one may. A back end
-// that writes whole chains would remove rules that only the agent knows. The agent adds such an address when it reads the pod's file.
+// missingRules returns an error if the host's rules do not cover these addresses yet and the plugin must not add them. A back
+// end that replaces whole chains (iptables) would remove rules that only the agent knows. The agent adds the addresses when it
+// reads the pod's state file.
 func (v *verb) missingRules(addrs ...netip.Addr) error {
-	if v.backend.Caps().Adds || v.stand.Backend == "" || v.stand.Cover(addrs...) {
+	if v.backend.Caps().Adds || v.recorded.Backend == "" || v.recorded.Cover(addrs...) {
 		return nil
 	}
 	return fmt.Errorf("the host's %s rules do not cover all of %s yet: the agent adds them", v.backend, steer.JoinAddrs(addrs, ", "))
 }
 
-// withRules opens the rules of a netns, calls f with them and closes them.
+// withRules opens the neardns rules in a netns (-1 is the host's), calls f with them and closes them.
 func (v *verb) withRules(nsFD int, f func(rules.Rules) error) error {
 	r, err := v.env.kernel.Open(v.backend, nsFD)
 	if err != nil {
@@ -76,36 +79,37 @@ func (v *verb) withRules(nsFD int, f func(rules.Rules) error) error {
 	}
 	defer r.Close()
 	if nsFD < 0 && v.backend.Caps().Programs {
-		return f(recordedRules{r, v.stand})
+		return f(recordedRules{r, v.recorded})
 	}
 	return f(r)
 }
 
-// ensureSwitch makes the host's rules, or restores them if they are gone, with everything known about them. The first call since the
-// node started records what it made, for the calls after it.
+// ensureSwitch adds what the host's rules lack of own and of the recorded description. If there is no record yet, as in the
+// first call after a boot, it writes one for later calls.
 func (v *verb) ensureSwitch(host rules.Rules, own steer.Host) error {
-	whole := v.stand.With(own)
-	stands, err := host.IsComplete(whole) // another call may have been faster
-	if err == nil && !stands {
+	whole := v.recorded.With(own)
+	complete, err := host.IsComplete(whole) // a parallel call may have completed the rules
+	if err == nil && !complete {
 		err = host.Ensure(whole)
 	}
-	if err != nil || v.stand.Backend != "" {
+	if err != nil || v.recorded.Backend != "" {
 		return err
 	}
 	made := nodestate.HostRules{Backend: v.backend.String(), Addresses: rules.Addresses(whole), Switch: nodestate.SwitchOf(whole)}
 	return nodestate.HostRulesFile(v.conf.StateDir).Write(made)
 }
 
-// recordedRules are the host's rules of a back end that starts a program for each read, which takes longer than the rest of an ADD.
-// It trusts the record of the process that made the rules, and checks only that packets still reach them.
+// recordedRules are the host's rules for a back end that starts a program for each read (iptables), which takes longer than the
+// rest of an ADD. It trusts the record of the process that made the rules, and checks only that packets still reach them.
 type recordedRules struct {
 	rules.Rules
-	stand nodestate.HostRules
+	recorded nodestate.HostRules
 }
 
-func (h recordedRules) exist() bool { return h.stand.Backend != "" }
+func (h recordedRules) exist() bool { return h.recorded.Backend != "" }
 
-// IsComplete reports whether the recorded rules exist for the IP families of rs.
+// IsComplete reports whether there is a record of the host's rules, and whether packets of rs's IP families still reach those
+// rules.
 func (h recordedRules) IsComplete(rs steer.Ruleset) (bool, error) {
 	if !h.exist() {
 		return false, nil
@@ -114,16 +118,17 @@ func (h recordedRules) IsComplete(rs steer.Ruleset) (bool, error) {
 }
 
 func (h recordedRules) Present() (bool, error) {
-	if h.stand.Switch == nil {
+	if h.recorded.Switch == nil {
 		return h.exist(), nil
 	}
-	return h.IsComplete(h.stand.Switch.Host())
+	return h.IsComplete(h.recorded.Switch.Host())
 }
 
-// IsUplink returns false: pods' links are no uplinks, and the agent checks again.
+// IsUplink returns false without a look at the rules: a link with pods behind it is no uplink, and the agent checks this again
+// later.
 func (recordedRules) IsUplink(string) (bool, error) { return false, nil }
 
-// hostRulesName returns the name under which an operator finds our rules on the host; tableName is the name in a pod's netns.
+// hostRulesName returns how an error message names neardns's rules on the host. tableName does so for a pod's netns.
 func hostRulesName(k rules.Kind) string {
 	if k.Recorded() == "" {
 		return "table " + tableName(k)

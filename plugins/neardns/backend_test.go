@@ -53,7 +53,7 @@ func TestChooseBackend(t *testing.T) {
 // TestLacks has a pod wait where the host's chains, which are made whole, do not know its addresses.
 func TestLacks(t *testing.T) {
 	a, b := netip.MustParseAddr("169.254.20.11"), netip.MustParseAddr("169.254.20.12")
-	v := &verb{backend: rules.OfVariant(iptables.NFT, nil), stand: nodestate.HostRules{Backend: "iptables-nft", Addresses: []netip.Addr{a}}}
+	v := &verb{backend: rules.OfVariant(iptables.NFT, nil), recorded: nodestate.HostRules{Backend: "iptables-nft", Addresses: []netip.Addr{a}}}
 	if err := v.missingRules(a); err != nil {
 		t.Error(err)
 	}

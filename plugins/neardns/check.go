@@ -15,7 +15,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// check is the CHECK verb: it compares the pod's rules with what ADD, or the agent since then, recorded.
+// check is the CNI verb CHECK: it compares the pod's rules with those that its state file records, as ADD or the agent last
+// wrote it.
 func check(ctx context.Context, e env, args *skel.CmdArgs) error {
 	return run(ctx, e, "check", args, (*verb).check)
 }
@@ -28,8 +29,8 @@ func (v *verb) check(context.Context) error {
 	path := podfile.Path(v.conf.StateDir, id, ifName)
 	f, err := podfile.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		// The pod started before the plugin was installed, or its record could not be written. ADD let it through, so CHECK must not
-		// fail it: CRI-O checks right after ADD.
+		// The pod started before the plugin was installed, or ADD could not write its file. Such a pod is not steered and
+		// works, so CHECK must succeed: CRI-O runs it right after ADD.
 		v.addOutcome("decision", "no pod file: not steered")
 		return nil
 	}
@@ -66,7 +67,7 @@ func (v *verb) check(context.Context) error {
 	return v.checkSwitch()
 }
 
-// checkSettings checks that the pod's resolv.conf still has its overlay.
+// checkSettings returns an error if the pod's resolv.conf no longer has the DNS settings that ADD wrote into it.
 func checkSettings(f podfile.File) error {
 	if err := drifted(f.DNS); err != nil {
 		return failure(codeDrift, "DNS settings: %v: restart the pod", err)
@@ -74,8 +75,8 @@ func checkSettings(f podfile.File) error {
 	return nil
 }
 
-// checkSwitch checks that the host has our table: without it a steered pod has no DNS when no agent runs. It does not compare the
-// table's contents, because the agent may have added rules that the plugin does not know.
+// checkSwitch returns an error if the host has none of neardns's rules, because then a steered pod has no DNS while no agent
+// runs. It does not compare the rules, because the agent may have added some that the plugin does not know.
 func (v *verb) checkSwitch() error {
 	return v.withRules(-1, func(host rules.Rules) error {
 		present, err := host.Present()
@@ -90,7 +91,8 @@ func (v *verb) checkSwitch() error {
 	})
 }
 
-// status is the STATUS verb. A failure makes the whole node NotReady, so it fails only if ADD would fail for every pod.
+// status is the CNI verb STATUS. An error makes the whole node NotReady, so status returns one only if ADD would fail for every
+// pod.
 func status(ctx context.Context, e env, args *skel.CmdArgs) error {
 	return run(ctx, e, "status", args, (*verb).status)
 }
@@ -114,7 +116,7 @@ func (v *verb) status(context.Context) error {
 	return nil
 }
 
-// checkWritable creates and removes a file in the state folder, as ADD does.
+// checkWritable returns an error if it cannot create and remove a file in the state folder, as ADD must.
 func checkWritable(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

@@ -20,11 +20,11 @@ import (
 	"github.com/neardns/neardns/pkg/version"
 )
 
-// Our own error codes start at 100, as the CNI specification requires. README.md explains each.
+// Error codes of this plugin start at 100, as the CNI specification requires. README.md explains each of them.
 const (
 	codeNetNS     = 100 // CNI_NETNS is no network namespace
-	codeNotSteer  = 101 // the pod cannot be steered, and onUnsupported is fail
-	codeDrift     = 102 // CHECK: the pod table is not what it should be
+	codeNotSteer  = 101 // ADD: the pod cannot be steered, and the configuration has onUnsupported: fail
+	codeDrift     = 102 // CHECK: the pod's rules or resolv.conf differ from what its state file records
 	codeState     = 103 // CHECK: the pod file cannot be used
 	codeGC        = 104 // GC: something could not be removed
 	verbDeadline  = 5 * time.Second
@@ -33,7 +33,7 @@ const (
 	messagePrefix = "neardns: "
 )
 
-// env is the process's environment: its output and the kernel.
+// env is what the process writes to and the kernel that it works on. Tests replace both.
 type env struct {
 	stdout, stderr io.Writer
 	kernel         kernel
@@ -43,8 +43,8 @@ func processEnv() env {
 	return env{stdout: os.Stdout, stderr: os.Stderr, kernel: realKernel{}}
 }
 
-// about returns the text for a person who runs the plugin without a command. A runtime's call does not get it, because reading the build
-// information takes a tenth of an ADD's CPU time.
+// about returns the text that the plugin prints if a person runs it without CNI_COMMAND. In a runtime's call it is empty,
+// because reading the build information takes a tenth of an ADD's CPU time.
 func about(command string) string {
 	if command != "" {
 		return ""
@@ -61,15 +61,16 @@ type verb struct {
 	conf *Conf
 	log  *slog.Logger
 	pod  podArgs
-	// backend is the one that the agent chose.
-	backend rules.Kind
-	stand   nodestate.HostRules // the host's rules as recorded on the node
-	outcome []any               // attributes of the call's one log line
+	// backend is the kind of packet rules (nftables or iptables) that this call uses; see chooseBackend.
+	backend  rules.Kind
+	recorded nodestate.HostRules // description of the host's rules, as stored in the state folder; zero if there is none
+	outcome  []any               // attributes of the call's one log line
 }
 
 func (v *verb) addOutcome(attrs ...any) { v.outcome = append(v.outcome, attrs...) }
 
-// run calls a verb with what all verbs share: parsing, a deadline, one recover, and one log line.
+// run does what all verbs have in common: it parses the configuration, sets a deadline, calls f, turns a panic into an error,
+// and writes one log line.
 func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*verb, context.Context) error) (err error) {
 	started := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, verbDeadline)
@@ -79,7 +80,7 @@ func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*ve
 	v.conf, v.log = conf, newLog(conf, e.stderr, name)
 	defer func() {
 		if r := recover(); r != nil {
-			v.log.Error("panic", "verb", name, "container_id", args.ContainerID, "panic", r, "stack", string(debug.Stack()))
+			v.log.Error("plugin panicked: please report", "verb", name, "container_id", args.ContainerID, "panic", r, "stack", string(debug.Stack()))
 			err = failure(types.ErrInternal, "%s%s of %s panicked (%v): a bug, please report it with the log",
 				messagePrefix, name, v.subject(), r)
 		}
@@ -89,7 +90,7 @@ func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*ve
 		v.log.Warn("part of the CNI input cannot be read; ignored", "verb", name, "container_id", args.ContainerID, "note", note)
 	}
 	for _, unknown := range conf.Unknown {
-		v.log.Warn("unknown key ignored", "verb", name, "container_id", args.ContainerID, "key", unknown.Error())
+		v.log.Warn("unknown configuration key ignored", "verb", name, "container_id", args.ContainerID, "key", unknown.Error())
 	}
 	if confErr != nil {
 		if name != "del" {
@@ -104,17 +105,17 @@ func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*ve
 	return v.explain(f(v, ctx))
 }
 
-// lock serialises the calls for one container. If the lock fails, the call goes on: before the node's first ADD there is no folder, if
-// none can be made nothing is steered, and if time is up the call itself notices.
+// lock serializes ADD and DEL of one container. If it cannot lock, the call goes on without: before the node's first ADD the
+// folder does not exist, and if it cannot be created, ADD fails later and steers nothing.
 func (v *verb) lock(ctx context.Context) (unlock func()) {
 	unlock, err := podfile.Lock(ctx, v.conf.StateDir, v.args.ContainerID)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		v.log.Warn("not locked", "verb", v.name, "container_id", v.args.ContainerID, "err", err)
+		v.log.Warn("cannot lock the container's state; going on without the lock", "verb", v.name, "container_id", v.args.ContainerID, "err", err)
 	}
 	return unlock
 }
 
-// failure is the error that the runtime shows.
+// failure returns an error with a CNI error code. Runtimes show its message.
 func failure(code uint, format string, args ...any) *types.Error {
 	return types.NewError(code, fmt.Sprintf(format, args...), "")
 }
@@ -132,10 +133,10 @@ func (v *verb) done(started time.Time, err error) {
 		level = slog.LevelError
 		attrs = append(attrs, "err", err.Error())
 	}
-	v.log.Log(context.Background(), level, "done", attrs...)
+	v.log.Log(context.Background(), level, "CNI call finished", attrs...)
 }
 
-// subject names the call's pod, container or network for error messages, because runtimes show only the message.
+// subject names the call's pod, container or network. Error messages begin with it, because runtimes show only the message.
 func (v *verb) subject() string {
 	if name := v.pod.String(); name != "" {
 		return "pod " + name
@@ -154,7 +155,7 @@ func (v *verb) confFault(err error) error {
 	return types.NewError(ce.Code, messagePrefix+"configuration of network "+v.conf.Name+": "+ce.Error(), "")
 }
 
-// explain puts the subject in front of an error's message and keeps its code.
+// explain puts the name of the pod or network in front of an error's message, and keeps its CNI error code.
 func (v *verb) explain(err error) error {
 	var te *types.Error
 	switch {
@@ -166,8 +167,8 @@ func (v *verb) explain(err error) error {
 	return types.NewError(types.ErrInternal, messagePrefix+v.subject()+": "+err.Error(), "")
 }
 
-// netns opens a pod's netns and reports whether it is the host's. The host's rules must never be mistaken for a pod's: both tables have
-// the same name.
+// netns opens a pod's netns and reports whether it is the host's. The pod table and the host's table have the same name, so no
+// call may take one for the other.
 func (v *verb) netns(path string) (ns *os.File, inode uint64, isHost bool, err error) {
 	if ns, inode, err = podfile.OpenNetNS(path); err != nil {
 		return nil, 0, false, err
@@ -181,8 +182,8 @@ func (v *verb) netns(path string) (ns *os.File, inode uint64, isHost bool, err e
 	return ns, inode, inode == ownInode, nil
 }
 
-// delAnyway handles a DEL that the CNI library rejected before or after our code: it removes what the container had, and the chain goes
-// on.
+// delAnyway runs del after the CNI library (skel) has rejected a DEL, and returns no error: what the container had is removed,
+// and the runtime goes on with the plugins earlier in the conflist.
 func delAnyway(ctx context.Context, e env, getenv func(string) string, refused *types.Error) *types.Error {
 	args := &skel.CmdArgs{ContainerID: getenv("CNI_CONTAINERID"), Netns: getenv("CNI_NETNS"),
 		IfName: getenv("CNI_IFNAME"), Args: getenv("CNI_ARGS")}

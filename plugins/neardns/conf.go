@@ -23,7 +23,7 @@ import (
 const (
 	keyAnnotations   = "io.kubernetes.cri.pod-annotations"
 	keyValid         = "cni.dev/valid-attachments"
-	keyValidOldTypo  = "cni.dev/attachments" // an early draft of CNI 1.1; libcni sends both
+	keyValidOldTypo  = "cni.dev/attachments" // the key's name in an early draft of CNI 1.1; libcni sends the list under both names
 	noLogFile        = "none"
 	domainDefault    = "cluster.local"
 	steerProven      = "proven"
@@ -34,22 +34,23 @@ const (
 	unsupportedFail  = "fail"
 )
 
-// ownKeys are neardns's keys. A misspelt key would silently get its default on every node, so validate, and the installer before it
-// writes an entry, reject unknown keys. A CNI call does not (D-052).
+// ownKeys are the top-level keys of neardns. A misspelt key would silently get its default on every node, so `neardns
+// validate`, and the installer before it writes an entry, refuse unknown keys. A CNI call only logs them (D-052).
 var ownKeys = []string{
 	"redirects", "clusterDomain", "localAddresses", "backend", "steer", "stateDir", "persistDir", "onUnsupported",
 	"logFile", "logLevel", keyDNS, keyResolvConf, keyResolvConfPaths, keyHostResolvConf,
 }
 
-// foreignKeys are keys of the runtime and libcni. Every key with a slash belongs to another program, too.
+// foreignKeys are the keys that runtimes and libcni put into a plugin's configuration. Every key with a slash belongs to
+// another program, too.
 var foreignKeys = []string{
 	"name", "type", "cniVersion", "cniVersions", "capabilities", "args", "runtimeConfig", "prevResult", "ipam", "ipMasq",
 	"disableCheck", "disableGC", "loadOnlyInlinedPlugins",
-	"deviceID", "pciBusID", // Multus writes them into each plugin of a network with a device
+	"deviceID", "pciBusID", // Multus writes these two into each plugin of a network that has a device
 	"nerdctlID",
 }
 
-// Conf is one call's configuration, defaults filled in.
+// Conf is the configuration of one CNI call, with defaults filled in.
 type Conf struct {
 	Name, CNIVersion string
 
@@ -66,29 +67,32 @@ type Conf struct {
 
 	Rules           overlay.Rules // pods' wanted DNS settings
 	ResolvConf      string        // whether resolv.conf files may be changed
-	ResolvConfPaths []string      // where a runtime may keep a sandbox's resolv.conf
-	HostResolvConf  string        // the node's own, as its kubelet uses it
+	ResolvConfPaths []string      // paths, with {id}, where runtimes keep a sandbox's resolv.conf
+	HostResolvConf  string        // the node's own resolv.conf, from which its kubelet makes pods' settings
 
 	PrevResult  json.RawMessage      // nil if there is none
 	DNS         *podDNS              // nil if the runtime passed none
 	Annotations map[string]string    // the pod's, if the runtime passed them
 	Valid       []types.GCAttachment // GC: the attachments that still exist
-	ValidKnown  bool                 // GC: the runtime passed a list, perhaps an empty one
+	ValidKnown  bool                 // GC: the runtime passed a list, even if it is empty
 
-	// Notes are malformed parts of the runtime's input. They never fail a call, because the pod's owner cannot correct them.
+	// Notes describe parts of the runtime's input that cannot be read. They never fail a call, because the pod's owner cannot
+	// correct them.
 	Notes []string
-	// Unknown are top-level keys of neither neardns nor a known runtime. They never fail a call.
+	// Unknown are top-level keys that belong neither to neardns nor to a known runtime. They never fail a call.
 	Unknown []*strict.Fault
 }
 
-// podDNS is the dns capability. containerd capitalises the keys, the CNI convention does not; encoding/json accepts both.
+// podDNS is the value of CNI's dns capability. containerd writes its keys with a capital letter, the CNI convention in lower
+// case; encoding/json accepts both.
 type podDNS struct {
 	Servers  []string `json:"servers"`
 	Searches []string `json:"searches"`
 	Options  []string `json:"options"`
 }
 
-// confError has all faults of a configuration, so that one correction suffices: each try costs a rollout to all nodes.
+// confError has all faults of a configuration, so that the operator can correct them at once: each attempt costs a rollout to
+// all nodes.
 type confError struct {
 	Code   uint
 	Faults []*strict.Fault
@@ -102,8 +106,8 @@ func (e *confError) Error() string {
 	return strings.Join(parts, "; ")
 }
 
-// parseConf reads a call's stdin. The configuration is usable even if there is an error: a faulty key has its default, so that DEL can
-// go on.
+// parseConf reads the JSON that a call gets on stdin. It returns a usable configuration with an error, too: a key with a wrong
+// value has its default, so that DEL can still clean up.
 func parseConf(stdin []byte) (*Conf, error) {
 	c := &Conf{
 		ClusterDomain: domainDefault, Steer: steerProven, Backend: backendAuto, OnUnsupported: unsupportedAllow,
@@ -116,7 +120,7 @@ func parseConf(stdin []byte) (*Conf, error) {
 		err = fmt.Errorf("it is %s", top.Kind)
 	}
 	if err != nil {
-		c.LogFile = "" // the log file's path is unknown; stderr has the log
+		c.LogFile = "" // the path of the log file is unknown, so log to stderr only
 		message := fmt.Sprintf("the configuration is not a JSON object (%v): write it as the CNI specification has it", err)
 		return c, &confError{types.ErrDecodingFailure, []*strict.Fault{{Message: message}}}
 	}
@@ -126,7 +130,7 @@ func parseConf(stdin []byte) (*Conf, error) {
 	r.own(c)
 	r.runtime(c)
 	if faults := r.Faults(); len(faults) > 0 {
-		// A misspelt key explains why another one is missing.
+		// List the unknown keys as well: a misspelt key explains why a required one is missing.
 		return c, &confError{types.ErrInvalidNetworkConfig, append(c.Unknown, faults...)}
 	}
 	return c, nil

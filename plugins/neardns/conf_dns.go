@@ -20,7 +20,7 @@ const (
 	hostResolvConf     = "/etc/resolv.conf"
 )
 
-// podDNSKeys reads pods' wanted DNS settings and where their resolv.conf files are.
+// podDNSKeys reads the keys about pods' DNS settings: which settings pods get, and where the resolv.conf files are.
 func (r *confReader) podDNSKeys(c *Conf) {
 	r.text(keyResolvConf, &c.ResolvConf)
 	r.oneOf(keyResolvConf, c.ResolvConf, resolvConfAuto, resolvConfOff)
@@ -59,8 +59,8 @@ func (r *confReader) podDNSKeys(c *Conf) {
 		}
 	}
 	c.Rules = rules
-	// The CNI specification has a key dns of its own in every plugin's configuration, and libcni refuses a whole list in which it
-	// is of another type (types.PluginConf), so that no plugin of it would be called.
+	// The CNI specification defines dns in every plugin's configuration, too (types.PluginConf). If the types differ from
+	// CNI's, libcni refuses the whole conflist and calls none of its plugins.
 	if n := v.Map()["nameservers"]; n.Kind == strict.String {
 		r.Fault(n, `a string: write it as ["local"] here, since runtimes read this key as well and refuse the list otherwise`)
 	}

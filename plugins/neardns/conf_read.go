@@ -22,7 +22,8 @@ func (r *confReader) fault(field, format string, args ...any) {
 	r.Fault(strict.Value{Field: field}, format, args...)
 }
 
-// wrong shows the value if a string is wanted, because often only the quotes are missing.
+// wrong returns the message for a value of the wrong type. If a string is wanted, it shows the value, because often only the
+// quotes are missing.
 func wrong(v strict.Value, want, remedy string) string {
 	switch want {
 	case "a string":
@@ -53,7 +54,7 @@ func (r *confReader) logging(c *Conf) {
 	}
 }
 
-// redirects reads redirects and localAddresses, which are checked against each other.
+// redirects reads the keys redirects and localAddresses together, because each local address needs a redirect of its family.
 func (r *confReader) redirects(c *Conf) {
 	before := len(r.Faults())
 	items := r.top["redirects"].Items()
@@ -97,7 +98,7 @@ func (r *confReader) addr(v strict.Value) netip.Addr {
 	return a
 }
 
-// text reads a string key that may be absent.
+// text reads a string. If the key is absent or no string, it leaves the default.
 func (r *confReader) text(key string, into *string) {
 	if v, ok := r.top[key]; ok {
 		if s, ok := r.Text(v); ok {
@@ -110,7 +111,7 @@ func (r *confReader) oneOf(key, value string, allowed ...string) {
 	r.OneOf(strict.Value{Field: key}, value, allowed...)
 }
 
-// path reads an absolute path; a wrong one leaves the default.
+// path reads an absolute path. If it is not absolute, path reports a fault and leaves the default.
 func (r *confReader) path(key string, into *string) {
 	p := *into
 	r.text(key, &p)

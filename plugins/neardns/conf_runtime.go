@@ -10,8 +10,8 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// runtime reads the keys that the container runtime adds. One that it cannot read is noted and is no error: a pod must not fail for
-// something that its owner cannot change.
+// runtime reads the keys that the container runtime adds. If it cannot read one, it adds a note and goes on: a pod must not
+// fail because of something that its owner cannot change.
 func (r *confReader) runtime(c *Conf) {
 	note := func(what string, err error) {
 		c.Notes = append(c.Notes, fmt.Sprintf("%s cannot be read: %v", what, err))
@@ -58,8 +58,8 @@ func (r *confReader) runtime(c *Conf) {
 // podArgs are the CNI_ARGS that we use.
 type podArgs struct{ Name, Namespace, UID string }
 
-// parseArgs reads CNI_ARGS and ignores everything but three optional keys. types.LoadArgs would fail on unknown keys and on values with
-// "=" in them (Nomad sends JSON).
+// parseArgs reads the pod's name, namespace and UID from CNI_ARGS and ignores everything else. types.LoadArgs would fail on
+// unknown keys and on values that contain "=" (Nomad sends JSON).
 func parseArgs(s string) podArgs {
 	var p podArgs
 	for pair := range strings.SplitSeq(s, ";") {

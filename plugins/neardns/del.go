@@ -14,8 +14,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// del is the DEL verb. It never returns an error: DEL runs the chain backwards, so this plugin comes first, and an error would keep the
-// plugins that release the pod's addresses from running. It logs what it could not remove; the agent or GC removes that later.
+// del is the CNI verb DEL. It never returns an error: DEL calls the plugins in reverse order, so neardns is early, and its
+// error would keep the plugins that release the pod's addresses from running. It logs what it could not remove; the agent or GC
+// removes that later.
 func del(ctx context.Context, e env, args *skel.CmdArgs) error {
 	_ = run(ctx, e, "del", args, (*verb).del)
 	return nil
@@ -29,7 +30,7 @@ func (v *verb) del(context.Context) error {
 	f, err := podfile.Read(podfile.Path(v.conf.StateDir, id, ifName))
 	known := err == nil
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		v.log.Warn("pod file unreadable", "verb", v.name, "container_id", id, "err", err)
+		v.log.Warn("cannot read the pod's state file; looking for its rules in CNI_NETNS", "verb", v.name, "container_id", id, "err", err)
 	}
 	var errs []error
 	if known {
@@ -37,7 +38,8 @@ func (v *verb) del(context.Context) error {
 	} else if v.args.Netns != "" {
 		errs = append(errs, v.clearUnknown(v.args.Netns, id, ifName))
 	}
-	// The file goes first: as long as it exists, an agent restores the exemption.
+	// Remove the state file before the exemption from node interception: while the file exists, an agent adds the exemption
+	// again.
 	errs = append(errs, podfile.Remove(v.conf.StateDir, id, ifName))
 	if known && f.OptOut && len(f.Addresses) > 0 {
 		errs = append(errs, v.withRules(-1, func(host rules.Rules) error { return host.Exempt(nil, f.Addresses) }))
@@ -46,8 +48,8 @@ func (v *verb) del(context.Context) error {
 	return errors.Join(errs...)
 }
 
-// clear removes a recorded attachment's rules from its netns, which it finds by inode: paths are reused, and CNI_NETNS may be another
-// pod's by now. If the netns is gone, so are its rules.
+// clear removes the rules that a state file records from the pod's netns, after checking the netns's inode: paths are reused,
+// and CNI_NETNS may be another pod's by now. If the netns no longer exists, its rules do not either.
 func (v *verb) clear(f podfile.File, otherPath string) error {
 	defer v.useBackendOf(f)()
 	ns, err := f.OpenNetNS()
@@ -56,23 +58,24 @@ func (v *verb) clear(f podfile.File, otherPath string) error {
 		ns, err = f.OpenNetNS()
 	}
 	if err != nil {
-		v.log.Debug("netns not opened", "verb", v.name, "container_id", f.ContainerID, "err", err)
+		v.log.Debug("cannot open the pod's netns; no rules removed", "verb", v.name, "container_id", f.ContainerID, "err", err)
 		return nil
 	}
 	defer ns.Close()
 	return v.clearNS(ns, f.NetNSInode, f.ContainerID, f.IfName)
 }
 
-// clearUnknown does the same for an attachment without a usable file, in the netns that the runtime names, unless a file shows that the
-// netns now belongs to another attachment: a second DEL may name a process id that was reused.
+// clearUnknown removes the rules of an interface without a readable state file from the netns at path. It removes nothing if
+// another pod's state file has this netns: in a repeated DEL, the path may contain a process ID that was reused.
 func (v *verb) clearUnknown(path, containerID, ifName string) error {
 	ns, inode, err := podfile.OpenNetNS(path)
 	if err != nil {
-		v.log.Debug("netns not opened", "verb", v.name, "container_id", containerID, "err", err)
+		v.log.Debug("cannot open the pod's netns; no rules removed", "verb", v.name, "container_id", containerID, "err", err)
 		return nil
 	}
 	defer ns.Close()
-	files, _ := podfile.List(v.conf.StateDir) // an unreadable file is evidence for neither case
+	// an unreadable file does not show which netns it is about, so it is ignored
+	files, _ := podfile.List(v.conf.StateDir)
 	for _, f := range files {
 		if f.NetNSInode == inode {
 			v.addOutcome("note", "the netns belongs to "+f.ContainerID+" "+f.IfName)
@@ -99,14 +102,15 @@ func (v *verb) clearNS(ns *os.File, inode uint64, containerID, ifName string) er
 	return nil
 }
 
-// gc is the GC verb: it removes, as DEL does, each attachment that the runtime does not list.
+// gc is the CNI verb GC: it removes, as DEL does, the rules and files of every pod interface that the runtime does not list as
+// valid.
 func gc(ctx context.Context, e env, args *skel.CmdArgs) error {
 	return run(ctx, e, "gc", args, (*verb).gc)
 }
 
 func (v *verb) gc(context.Context) error {
 	if !v.conf.ValidKnown {
-		// cnitool sends no list. If that meant "no attachment is valid", every pod of the node would lose its rules.
+		// cnitool sends no list. If that meant that no interface is valid, every pod of the node would lose its rules.
 		v.addOutcome("decision", "no list of valid attachments: nothing removed")
 		return nil
 	}
@@ -134,16 +138,16 @@ func (v *verb) gc(context.Context) error {
 	return nil
 }
 
-// collect removes one unlisted attachment if it belongs to this network. Lists are per network, and another network may chain this
-// plugin too.
+// collect removes the rules and the file of one interface that is not in the runtime's list, if it belongs to this network.
+// Lists are per network, and a node may have neardns in several networks. It returns true if it found something to remove.
 func (v *verb) collect(k podfile.Key) (bool, error) {
 	f, err := podfile.Read(podfile.Path(v.conf.StateDir, k.ContainerID, k.IfName))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return false, nil
 	case err != nil:
-		// An unreadable file is useless to every network.
-		v.log.Warn("pod file unreadable, removed", "verb", v.name, "container_id", k.ContainerID, "err", err)
+		// An unreadable file is of no use to any network.
+		v.log.Warn("cannot read a pod's state file; deleting the file", "verb", v.name, "container_id", k.ContainerID, "err", err)
 		return true, podfile.Remove(v.conf.StateDir, k.ContainerID, k.IfName)
 	case f.Network != v.conf.Name:
 		return false, nil

@@ -1,10 +1,12 @@
-// Package main is neardns, a chained CNI plugin. When a pod starts, it decides whether the pod's DNS is steered to the node's cache, and
-// writes the pod table and the pod's file; when the pod ends, it removes both.
+// Package main is neardns, a chained CNI plugin. When a pod starts, it decides whether the pod's DNS queries may be steered to the
+// node's cache, and writes that into the pod's state file. The agent writes the pod table after a trial; a pod that needs no
+// trial gets it from the plugin. When the pod ends, the plugin removes both.
 //
-// It guarantees that a call needs no agent, API server, other program or DNS, that only the CNI result is printed on stdout, and that
-// what the agent put into the host table stays.
+// It guarantees that a call needs no running agent and no API server or DNS, that stdout has only the CNI result, and that it
+// removes nothing that the agent added to the host's rules.
 //
-// On failure: ADD returns an error only for a wrong configuration or environment. A pod that cannot be steered starts unchanged, with the
-// reason in its file and the log, unless the configuration has onUnsupported: fail. No pod is ever left half steered. DEL succeeds on
-// every input, because an error would keep the plugins earlier in the chain from releasing what they own.
+// On failure: ADD returns an error only for a wrong configuration or environment. A pod that cannot be steered starts without
+// steering, and its state file and the log have the reason, unless the configuration has onUnsupported: fail. A pod is never
+// left with a part of its rules. DEL always succeeds, because an error would keep the plugins earlier in the conflist from
+// releasing what they own.
 package main

@@ -12,7 +12,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// collectFacts reads the facts that a plan needs. A fact that cannot be read is a reason not to steer, never an error.
+// collectFacts reads from the node what the plan depends on. If it cannot read something, the pod is not steered; it never
+// returns an error.
 func (v *verb) collectFacts(in call, ns *os.File) facts {
 	var f facts
 	if !needsFacts(v.conf, in) {
@@ -20,14 +21,15 @@ func (v *verb) collectFacts(in call, ns *os.File) facts {
 	}
 	f.Proof, _, f.ProofErr = nodestate.ProofFile(v.conf.PersistDir).Read()
 	if f.Proof.Backend != v.backend.Recorded() || f.Proof.Outlived() {
-		f.Proof = nodestate.Proof{} // another back end, or kube-proxy after another boot, may handle the fallback differently
+		// A fallback that was verified with another back end, or before a reboot with another kube-proxy, may not work now.
+		f.Proof = nodestate.Proof{}
 	}
 	f.Unsupported = v.missingRules(rules.Addresses(hostRules(v.conf, nil))...)
 	f.Ways = v.ways(ns)
 	if !slices.ContainsFunc(f.Ways, hasWay) {
 		return f
 	}
-	f.SwitchStands = v.inspectSwitch(f.Ways)
+	f.SwitchComplete = v.inspectSwitch(f.Ways)
 	var podSide []string
 	for _, w := range f.Ways {
 		if hasWay(w) {
@@ -38,7 +40,7 @@ func (v *verb) collectFacts(in call, ns *os.File) facts {
 		return f
 	}
 	f.Siblings = v.siblings(in.ContainerID, in.IfName, in.Inode)
-	if !f.SwitchStands {
+	if !f.SwitchComplete {
 		f.Uplinks, f.UplinksErr = v.env.kernel.Uplinks(podSide...)
 	}
 	return f
@@ -46,10 +48,10 @@ func (v *verb) collectFacts(in call, ns *os.File) facts {
 
 func hasWay(w hostnet.Found) bool { return w.Err == nil }
 
-// inspectSwitch reports whether the host table has everything that this call could add, as it does at every ADD but the first. If the
-// switch treats the pod's own link as an uplink, it drops packets for our addresses there, so inspectSwitch marks that way as unusable.
-// If the table cannot be read, it counts as incomplete, and making it will return the reason.
-func (v *verb) inspectSwitch(ways []hostnet.Found) (stands bool) {
+// inspectSwitch reports whether the host's rules have everything that this call would add, as they do at every ADD but the
+// first. If those rules treat the pod's own link as an uplink, they send its queries to kube-dns, so inspectSwitch sets an
+// error for that path. If the rules cannot be read, it returns false; the attempt to add rules then returns the reason.
+func (v *verb) inspectSwitch(ways []hostnet.Found) (complete bool) {
 	_ = v.withRules(-1, func(host rules.Rules) (err error) {
 		up := map[string]bool{} // both families usually share one link
 		for i := range ways {
@@ -66,10 +68,10 @@ func (v *verb) inspectSwitch(ways []hostnet.Found) (stands bool) {
 				w.Err = &hostnet.WayError{Reason: w.HostInterface + " also leads away from the node, where the cache must not answer"}
 			}
 		}
-		stands, err = host.IsComplete(hostRules(v.conf, nil))
+		complete, err = host.IsComplete(hostRules(v.conf, nil))
 		return err
 	})
-	return stands
+	return complete
 }
 
 func (v *verb) ways(ns *os.File) []hostnet.Found {
@@ -86,11 +88,12 @@ func (v *verb) ways(ns *os.File) []hostnet.Found {
 	return v.env.kernel.Ways(int(ns.Fd()), int(host.Fd()), asked...)
 }
 
-// siblings returns the other attachments of the same netns, because one netns has one pod table for all.
+// siblings returns the state files of the container's other interfaces in the same netns, because a netns has one pod table for
+// all of its interfaces.
 func (v *verb) siblings(containerID, ifName string, inode uint64) []podfile.File {
 	files, errs := podfile.Siblings(v.conf.StateDir, containerID, ifName)
 	for _, err := range errs {
-		v.log.Warn("pod file unreadable", "verb", v.name, "container_id", containerID, "err", err)
+		v.log.Warn("cannot read the state file of the pod's other interface; ignored", "verb", v.name, "container_id", containerID, "err", err)
 	}
 	return slices.DeleteFunc(files, func(f podfile.File) bool { return f.NetNSInode != inode })
 }

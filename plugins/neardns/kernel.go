@@ -7,9 +7,11 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// kernel is what the verbs need from the kernel. Tests inject faults here that a kernel does not produce on demand.
+// kernel has the calls by which the verbs use the kernel. Tests replace it to inject faults that a real kernel does not produce
+// on demand.
 type kernel interface {
-	// Open opens a back end's rules of the netns of a descriptor. -1 is this thread's netns, which is the host's.
+	// Open opens the rules of a back end in the netns of the file descriptor nsFD. -1 means the netns of the calling thread,
+	// which is the host's.
 	Open(k rules.Kind, nsFD int) (rules.Rules, error)
 	Ways(podNS, hostNS int, clusterDNS ...netip.Addr) []hostnet.Found
 	Uplinks(podSide ...string) ([]string, error)

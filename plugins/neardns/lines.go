@@ -6,10 +6,11 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// lineMap knows on which line each value of a file begins, by paths like plugins[1].redirects[0].
+// lineMap has the line at which each value of a JSON file begins, by its path, for example plugins[1].redirects[0].
 type lineMap map[string]int
 
-// of returns the line of a field, for error messages; if the file lacks it, the line of the nearest field around it.
+// of returns the line of a field for error messages. If the file does not have the field, it is the line of the nearest
+// enclosing field.
 func (m lineMap) of(field string) int {
 	for field != "" {
 		if line, ok := m[field]; ok {
@@ -20,8 +21,8 @@ func (m lineMap) of(field string) int {
 	return 1
 }
 
-// locate records the lines of v and of everything in it. It returns duplicate keys as faults, because JSON readers differ in which of the
-// two they use.
+// locate records the line of v and of every value inside it. It returns a fault for each duplicate key, because JSON parsers
+// differ in which of the two values they use.
 func (m lineMap) locate(v strict.Value) (twice []*strict.Fault) {
 	m[v.Field] = v.Place.Line
 	for _, item := range v.Items() {

@@ -13,20 +13,20 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// localFact is a cluster DNS address and the local address that may replace it in a pod's resolv.conf.
+// localFact has a cluster DNS address, and the node's local address that may replace it in a pod's resolv.conf.
 type localFact struct {
 	ClusterDNS, Local netip.Addr
-	Err               error // why it may not be replaced
+	Err               error // why the local address must not replace it
 }
 
-// locals finds out which local addresses a pod may name. A pod may name one only if its queries to the cluster DNS address would be
-// steered and the switch exists: no pod table can turn a local address back into the cluster DNS address, so the host's rules must do so
-// from the first query on, whether an agent runs or not.
+// locals decides which local addresses may be nameservers in a pod's resolv.conf. That requires that the pod's queries to the
+// cluster DNS address could be steered and that the host's rules exist. No pod table rewrites a local address, so only the
+// host's rules can send its queries to kube-dns while no agent runs.
 func (v *verb) locals(in call, wish overlay.Wish, ns *os.File) []localFact {
-	in.Settings = podSettings{OptOut: wish.OptOut} // the pod's nameservers are what is being decided
+	in.Settings = podSettings{OptOut: wish.OptOut} // leave out the pod's nameservers: they are what is being decided here
 	f := v.collectFacts(in, ns)
 	out := planLocals(v.conf, in, f)
-	if f.SwitchStands || !slices.ContainsFunc(out, func(l localFact) bool { return l.Err == nil }) {
+	if f.SwitchComplete || !slices.ContainsFunc(out, func(l localFact) bool { return l.Err == nil }) {
 		return out
 	}
 	if err := v.withRules(-1, func(host rules.Rules) error { return v.ensureSwitch(host, hostRules(v.conf, f.Uplinks)) }); err != nil {
@@ -37,7 +37,7 @@ func (v *verb) locals(in call, wish overlay.Wish, ns *os.File) []localFact {
 	return out
 }
 
-// planLocals decides for each redirect. It is pure.
+// planLocals decides, for each redirect, whether its local address may be a nameserver. It reads nothing from the node.
 func planLocals(c *Conf, in call, f facts) []localFact {
 	var out []localFact
 	reason := bypassReason(c, in)
@@ -60,8 +60,8 @@ func planLocals(c *Conf, in call, f facts) []localFact {
 	return out
 }
 
-// namedLocals returns the local addresses that may be named, as resolvconf.Node has them, and the cluster DNS addresses that the pod
-// keeps, with the reason.
+// namedLocals returns the local address by the cluster DNS address that it replaces, as resolvconf.Node needs it. The second
+// result has the pod's cluster DNS addresses that are not replaced, with the reason.
 func namedLocals(facts []localFact, own resolvconf.Settings) (map[string]string, []podfile.Ignored) {
 	named := map[string]string{}
 	var cannot []podfile.Ignored

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLog is the size in bytes at which the log file is rotated; one older file is kept. It holds about ten thousand pods.
+// maxLog is the size in bytes at which the log file is rotated, about ten thousand pods' lines. One rotated file is kept.
 const maxLog = 1 << 20
 
-// newLog returns a logger to stderr, which runtimes copy into their own log, and to a file. It never writes to stdout, where one stray
-// byte makes the result unreadable and fails the pod. Only ADD makes the file's folder, so that the DEL of a pod that outlived neardns on
-// this node leaves nothing behind.
+// newLog returns a logger that writes to the log file and to stderr, which runtimes copy into their own log. It never writes to
+// stdout, because any extra byte there makes the CNI result unreadable and the pod fail. Only ADD creates the log's folder, so
+// that the DEL of a pod that ran longer than neardns leaves no new folder.
 func newLog(c *Conf, stderr io.Writer, verb string) *slog.Logger {
 	w := logWriter{stderr: stderr, path: c.LogFile}
 	if _, err := os.Stat(filepath.Dir(w.path)); verb != "add" && errors.Is(err, os.ErrNotExist) {
@@ -25,7 +25,8 @@ func newLog(c *Conf, stderr io.Writer, verb string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: c.LogLevel}))
 }
 
-// logWriter writes each line with one write. A log that cannot be written never fails a call; stderr has the error instead.
+// logWriter writes each log line with one write call. If the log file cannot be written, the call goes on, and stderr gets the
+// error.
 type logWriter struct {
 	stderr io.Writer
 	path   string
@@ -41,9 +42,11 @@ func (w logWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// appendLine adds a line to a file that many processes write at the same time, with one write in append mode.
+// appendLine adds a line to the log file with one write in append mode, because many processes write to the file at the same
+// time.
 func appendLine(path string, line []byte, limit int64) error {
-	const flags = os.O_CREATE | os.O_APPEND | os.O_WRONLY | unix.O_NONBLOCK // a pipe at this path must not block a pod's start
+	// O_NONBLOCK: if the path is a pipe, opening it must not block a pod's start
+	const flags = os.O_CREATE | os.O_APPEND | os.O_WRONLY | unix.O_NONBLOCK
 	f, err := os.OpenFile(path, flags, 0o640)
 	if errors.Is(err, os.ErrNotExist) {
 		if err = os.MkdirAll(filepath.Dir(path), 0o755); err == nil {
@@ -56,7 +59,7 @@ func appendLine(path string, line []byte, limit int64) error {
 	defer f.Close()
 	if st, err := f.Stat(); err == nil && st.Mode().IsRegular() && st.Size()+int64(len(line)) > limit {
 		rotate(path, f)
-		// This process or another one has rotated, so the name refers to a new file.
+		// This process or another one has renamed the file, so open the new file of this name.
 		if fresh, err := os.OpenFile(path, flags, 0o640); err == nil {
 			defer fresh.Close()
 			f = fresh
@@ -66,7 +69,8 @@ func appendLine(path string, line []byte, limit int64) error {
 	return err
 }
 
-// rotate renames the file unless another process has just done so: it locks the old file, and checks that the name still refers to it.
+// rotate renames the log file, unless another process has just done so: it locks the open file, and renames only if the path
+// still refers to that file.
 func rotate(path string, f *os.File) {
 	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
 		return

@@ -7,20 +7,20 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/version"
 
-	_ "github.com/neardns/neardns/plugins/neardns/uniproc" // one processor: a call is one thing after another
+	_ "github.com/neardns/neardns/plugins/neardns/uniproc" // sets GOMAXPROCS to 1: a CNI call does one thing after another
 )
 
 func main() {
-	// This goroutine is not locked to a thread. Every thread is in the host's netns, because code that enters another netns locks its
-	// own thread and then returns or lets the thread end. If this goroutine were locked, each netlink exchange would start another
-	// thread, and an ADD would spend more time on switching threads than on its rules.
+	// Do not lock this goroutine to its thread. All threads are in the host's netns, because code that enters another netns
+	// locks its own thread and then returns or ends it. With a locked goroutine, each netlink exchange would switch threads,
+	// and those switches would take longer than writing an ADD's rules.
 	ctx, e := context.Background(), processEnv()
 	if len(os.Args) > 1 {
 		os.Exit(cli(os.Args[1:], os.Stdout, os.Stderr))
 	}
 	if os.Getenv("CNI_COMMAND") == "DEL" {
-		// After a DEL, skel opens CNI_NETNS once more to check that it is not the host's, and blocks forever if the path is a pipe.
-		// del checks the path itself, its file type first.
+		// After a DEL, skel opens CNI_NETNS again to check that it is not the host's, and blocks forever if the path is a pipe.
+		// This variable prevents that. del checks the path itself, beginning with its file type.
 		_ = os.Setenv("CNI_NETNS_OVERRIDE", "1")
 	}
 	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{

@@ -13,21 +13,23 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// facts are what ADD reads from the node before it decides.
+// facts is the state of the node that ADD reads before it decides about a pod.
 type facts struct {
-	Ways        []hostnet.Found // one per redirect; none if bypassReason has a reason already
-	Proof       nodestate.Proof // the fallback check's result
-	ProofErr    error           // the result exists and cannot be read
-	Unsupported error           // why this call cannot have the host's rules
+	Ways        []hostnet.Found // the pod's path to the host, for each redirect; empty if bypassReason already returns a reason
+	Proof       nodestate.Proof // result of the agent's fallback check, as stored on the node
+	ProofErr    error           // the stored result exists but cannot be read
+	Unsupported error           // why the host's rules cannot serve this pod yet; see missingRules
 	Siblings    []podfile.File  // other attachments of the same netns
-	// SwitchStands is true if the host table needs no addition. Uplinks is then empty.
-	SwitchStands bool
-	Uplinks      []string
-	// UplinksErr is set if the uplinks are unknown. Without them the switch would serve other hosts too, so it is not made.
+	// SwitchComplete is true if the host's rules already have everything that this pod needs. Uplinks is then not read and
+	// stays empty.
+	SwitchComplete bool
+	Uplinks        []string
+	// UplinksErr is set if the node's uplinks could not be read. The pod is then not steered, because host rules without them
+	// would also serve other hosts.
 	UplinksErr error
 }
 
-// hostInterface returns the host's link at which the pod's packets arrive; "" if there is none.
+// hostInterface returns the host's link at which the pod's packets arrive; "" if the pod's packets do not come to the host.
 func (f facts) hostInterface() string {
 	for _, w := range f.Ways {
 		if w.Err == nil {
@@ -37,33 +39,33 @@ func (f facts) hostInterface() string {
 	return ""
 }
 
-// Plan is everything that ADD is going to do.
+// Plan is everything that an ADD writes: files, rules and the CNI result.
 type Plan struct {
-	File         podfile.File // the record that the agent reads
-	Pod          steer.Pod    // the pod table; without redirects the pod gets none
-	Host         steer.Host   // the switch that must exist before the pod table
-	SwitchStands bool         // the switch was complete when the plan was made
-	Exempt       []netip.Addr // addresses of a pod that opted out, for the host table
-	Result       []byte       // the CNI result to print
+	File           podfile.File // the pod's state file, which the agent reads
+	Pod            steer.Pod    // the rules for the pod's netns; without redirects the pod gets none
+	Host           steer.Host   // the host's rules that must exist before the pod's rules
+	SwitchComplete bool         // the host's rules were already complete when the facts were read
+	Exempt         []netip.Addr // addresses of a pod that opted out, to be exempted from node interception
+	Result         []byte       // the CNI result to print
 }
 
-// Touches reports whether the plan changes the host's table.
-func (p Plan) Touches() bool { return p.Steers() && !p.SwitchStands || len(p.Exempt) > 0 }
+// Touches reports whether the plan changes the host's rules.
+func (p Plan) Touches() bool { return p.Steers() && !p.SwitchComplete || len(p.Exempt) > 0 }
 
-// Steers reports whether this call puts rules into the pod's netns.
+// Steers reports whether this ADD writes steering rules into the pod's netns.
 func (p Plan) Steers() bool { return len(p.File.In(podfile.Steered)) > 0 }
 
-// call is the part of a CNI call that a plan depends on.
+// call has the parameters of a CNI call that a plan depends on.
 type call struct {
 	ContainerID, IfName, NetNS string
 	Inode                      uint64
 	Pod                        podArgs
 	SharesHost                 bool   // the pod's netns is the host's
-	Backend                    string // the back end of the pod's rules; "" is nftables
+	Backend                    string // the back end that writes the pod's rules; "" is nftables
 	Settings                   podSettings
 }
 
-// bypassReason returns why a pod must not be steered, independent of its network; "" if it may be.
+// bypassReason returns why a pod must not be steered, whatever its network path is; "" if it may be steered.
 func bypassReason(c *Conf, in call) string {
 	switch {
 	case in.SharesHost:
@@ -76,12 +78,13 @@ func bypassReason(c *Conf, in call) string {
 	return overlay.AsksOthers(in.Settings.nameservers, c.Redirects, c.Locals)
 }
 
-// needsFacts reports whether the decision depends on the pod's network: the pod may be steered, or be exempt from node interception.
+// needsFacts reports whether the plan depends on the pod's network path: the pod may be steered, or it opted out and must be
+// exempted from node interception.
 func needsFacts(c *Conf, in call) bool {
 	return bypassReason(c, in) == "" || in.Settings.OptOut && !in.SharesHost
 }
 
-// makePlan decides. It is pure: equal arguments give equal plans.
+// makePlan decides what ADD does. It reads nothing from the node, so equal arguments give equal plans.
 func makePlan(c *Conf, in call, f facts) (Plan, error) {
 	result, addresses, err := passOn(c, in.IfName)
 	if err != nil {
@@ -123,18 +126,19 @@ func makePlan(c *Conf, in call, f facts) (Plan, error) {
 	if p.Steers() {
 		p.Pod = podfile.Table(append([]podfile.File{p.File}, f.Siblings...)...)
 	}
-	p.Host, p.SwitchStands = hostRules(c, f.Uplinks), f.SwitchStands
+	p.Host, p.SwitchComplete = hostRules(c, f.Uplinks), f.SwitchComplete
 	return p, nil
 }
 
-// hostRules returns the part of the host's rules that the plugin's conflist entry describes: the switch. The agent's plan has all of
-// them.
+// hostRules returns those of the host's rules that follow from the plugin's configuration. The agent adds the others, for
+// example for pods that still use an address that was removed from the configuration.
 func hostRules(c *Conf, uplinks []string) steer.Host {
 	return steer.Host{Redirects: c.Redirects, Locals: c.Locals, Uplinks: uplinks}
 }
 
-// afterTrial leaves it to the agent to steer the redirect, once a trial from the pod's netns is answered: a network policy may let the pod
-// reach only kube-dns. A pod that names a local address gets no such trial, because it is its resolv.conf that leads it to the agent.
+// afterTrial makes a redirect pending: the agent steers it after a trial query from the pod's netns was answered, because a
+// network policy may let the pod reach only kube-dns. It is not called for a pod with a local address as nameserver, because
+// that pod's queries go to the node's own address without steering.
 func afterTrial(d podfile.Decision) podfile.Decision {
 	if d.State == podfile.Steered {
 		d.State, d.Reason = podfile.Pending, "its path to the agent is not tried yet"
@@ -143,7 +147,7 @@ func afterTrial(d podfile.Decision) podfile.Decision {
 	return d
 }
 
-// decide returns the decision for one redirect of a pod without a bypassReason.
+// decide returns the decision for one redirect of a pod that has no bypassReason.
 func decide(c *Conf, r steer.Redirect, w hostnet.Found, f facts) podfile.Decision {
 	switch {
 	case w.Err != nil:

@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/sandbox"
 )
 
-// podSettings are the decisions about a pod's DNS settings and the actions that follow.
+// podSettings is the decision about a pod's DNS settings, and what ADD must write because of it.
 type podSettings struct {
 	DNS        podfile.DNS
 	Completion *bool
@@ -22,33 +22,33 @@ type podSettings struct {
 	OptOut     bool
 	OptIn      bool
 
-	edit   *sandbox.File // the file to write text to; nil if none changes
+	edit   *sandbox.File // the pod's resolv.conf, to be replaced with text; nil if it does not change
 	text   []byte
-	result bool // DNS.Settings go into the CNI result
-	// nameservers are those that the pod will use; empty if they are not known for certain.
+	result bool // DNS.Settings are written into the CNI result
+	// nameservers are those that the pod will have in its resolv.conf; empty if they are not known for certain.
 	nameservers []string
 }
 
-// settingsFacts are what a pod's settings depend on besides the configuration.
+// settingsFacts has everything besides the configuration that the decision about a pod's DNS settings depends on.
 type settingsFacts struct {
-	Sandbox    sandbox.File // the pod's resolv.conf, if the runtime has made it already
-	SandboxErr error        // nil only with a Sandbox
+	Sandbox    sandbox.File // the pod's resolv.conf, if the runtime has already created it
+	SandboxErr error        // why Sandbox is not known; nil if it is
 	Node       resolvconf.Node
 	NodeErr    error       // the node's own resolv.conf cannot be read
-	Locals     []localFact // which local addresses may be named; empty if no level wants one
-	// EditErr is why writing the sandbox's file failed; nil before it was tried.
+	Locals     []localFact // which local addresses may be nameservers; empty if no configuration level names "local"
+	// EditErr is the error of writing the pod's resolv.conf; nil if that succeeded or was not tried.
 	EditErr error
 }
 
-// errNotSearched: the sandbox's file was not searched for.
+// errNotSearched is the SandboxErr if this call did not need the pod's resolv.conf and did not search for it.
 var errNotSearched = fmt.Errorf("not searched for: %w", fs.ErrNotExist)
 
-// byCRI reports whether a CRI runtime makes this call. Only CRI runtimes pass a namespace. All of them ignore dns in the result, and
-// all keep one resolv.conf for a sandbox.
+// byCRI reports whether a CRI runtime makes this call; only those pass a pod namespace. They all ignore the key dns of the CNI
+// result, and all keep one resolv.conf file for a sandbox.
 func (in call) byCRI() bool { return in.Pod.Namespace != "" }
 
-// applySettings decides the pod's DNS settings and changes its resolv.conf if that exists already. It runs before the plan, because
-// steering depends on the nameservers that the pod really got, not on those that were intended.
+// applySettings decides the pod's DNS settings and writes them into its resolv.conf if that already exists. It runs before
+// makePlan, because steering depends on the nameservers that the pod really has.
 func (v *verb) applySettings(in call, ns *os.File) podSettings {
 	wish := v.conf.Rules.For(keyDNS, in.Pod.Namespace, v.conf.Annotations)
 	f := v.collectSettingsFacts(in, wish)
@@ -65,7 +65,7 @@ func (v *verb) applySettings(in call, ns *os.File) podSettings {
 	return s
 }
 
-// collectSettingsFacts reads the files that the decision needs: none for most pods.
+// collectSettingsFacts reads the files that planSettings needs. For most pods it reads none.
 func (v *verb) collectSettingsFacts(in call, wish overlay.Wish) settingsFacts {
 	f := settingsFacts{SandboxErr: errNotSearched}
 	for _, r := range v.conf.Redirects {
@@ -91,9 +91,8 @@ func (v *verb) collectSettingsFacts(in call, wish overlay.Wish) settingsFacts {
 func planSettings(c *Conf, in call, wish overlay.Wish, f settingsFacts) podSettings {
 	own, inFile := ownSettings(c, in, f)
 	s := podSettings{
-		DNS:     podfile.DNS{State: podfile.AsGiven, Settings: own},
-		OptOut:  wish.OptOut,
-		OptIn:   wish.OptIn,
+		DNS:    podfile.DNS{State: podfile.AsGiven, Settings: own},
+		OptOut: wish.OptOut, OptIn: wish.OptIn,
 		Ignored: wish.Ignored, Completion: wish.SearchCompletion, KernelHits: wish.KernelHits, nameservers: own.Nameservers,
 	}
 	if inFile {
@@ -142,13 +141,14 @@ func planSettings(c *Conf, in call, wish overlay.Wish, f settingsFacts) podSetti
 	default:
 		s.DNS.State = podfile.Waiting
 		s.DNS.Reason = "the runtime makes the pod's resolv.conf after ADD: the agent changes it through NRI"
-		// Steer the pod if it uses a cluster DNS address now or later; a rule that never matches costs nothing.
+		// The pod may have its own nameservers first and the wanted ones later. If either list has a cluster DNS address, steer the
+		// pod: a rule that never matches costs nothing.
 		s.nameservers = slices.Concat(own.Nameservers, laid.Nameservers)
 	}
 	return s
 }
 
-// drifted returns how a pod's resolv.conf differs from the overlay's settings; nil if it does not.
+// drifted returns an error that names the difference if the pod's resolv.conf no longer has the settings that ADD wrote.
 func drifted(d *podfile.DNS) error {
 	if d == nil || d.State != podfile.Overlaid || d.Path == "" {
 		return nil

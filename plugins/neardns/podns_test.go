@@ -158,7 +158,7 @@ func TestOverlayInTheSandboxsFile(t *testing.T) {
 	if err := unix.Stat(path, &after); err != nil || after.Ino != before.Ino || after.Mode != before.Mode {
 		t.Errorf("%v: inode %d then %d, mode %o then %o", err, before.Ino, after.Ino, before.Mode, after.Mode)
 	}
-	for _, word := range []string{"msg=\"setting ignored\"", "annotation neardns.io/steer", "neither true nor false", "dns=overlaid lever=file"} {
+	for _, word := range []string{"msg=\"one of the pod's settings is ignored\"", "annotation neardns.io/steer", "neither true nor false", "dns=overlaid lever=file"} {
 		if !strings.Contains(first.Stderr, word) {
 			t.Errorf("the log does not say %q:\n%s", word, first.Stderr)
 		}
@@ -211,10 +211,10 @@ func TestOverlayThatCannotBeHad(t *testing.T) {
 		log    string
 	}{
 		"waits": {object{"resolvConfPaths": []string{folder}, "dns": object{"options": []string{"ndots:1"}}}, podfile.Waiting, "through NRI",
-			"overlay not applied"},
+			"are not applied to its resolv.conf"},
 		"pipe": {object{"resolvConfPaths": []string{pipe}, "dns": object{"options": []string{"ndots:1"}}}, podfile.Failed, "is no regular file",
-			"overlay not applied"},
-		"off": {object{"resolvConf": "off", "dns": object{"options": []string{"ndots:1"}}}, podfile.AsGiven, "resolvConf is off", "overlay not applied"},
+			"are not applied to its resolv.conf"},
+		"off": {object{"resolvConf": "off", "dns": object{"options": []string{"ndots:1"}}}, podfile.AsGiven, "resolvConf is off", "are not applied to its resolv.conf"},
 		"nohost": {object{"hostResolvConf": "/nonexistent/resolv.conf", "dns": object{"policy": "Default"}}, podfile.AsGiven, "none of the wanted settings",
 			"policy Default starts from the node's resolv.conf"},
 		"empty": {object{"dns": object{"policy": "None"}}, podfile.AsGiven, "none of the wanted settings", "it leaves the pod without any"},

@@ -13,8 +13,8 @@ import (
 	"github.com/neardns/neardns/pkg/attached"
 )
 
-// passOn returns prevResult as ADD prints it, and the pod's addresses in it. If the versions agree, which libcni ensures, these are the
-// bytes that came in, so that no unknown key is lost.
+// passOn returns the previous plugin's result in the form that ADD must print, and the pod's addresses in it. If its CNI
+// version is that of the configuration, as libcni ensures, the bytes are unchanged, so that no unknown key is lost.
 func passOn(c *Conf, ifName string) ([]byte, []netip.Addr, error) {
 	if c.PrevResult == nil {
 		return nil, nil, types.NewError(types.ErrInvalidNetworkConfig,
@@ -32,7 +32,7 @@ func passOn(c *Conf, ifName string) ([]byte, []netip.Addr, error) {
 	}
 	out := []byte(c.PrevResult)
 	if head.CNIVersion == "" {
-		// A result without a version counts as 0.1.0, but the configuration's version is meant.
+		// The CNI library takes a result without a version for 0.1.0, but it is meant in the configuration's version.
 		var err error
 		if out, err = withVersion(out, c.CNIVersion); err != nil {
 			return bad(err)
@@ -65,7 +65,7 @@ func convert(r types.Result, version string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// withVersion sets an object's version and keeps its other values as they are.
+// withVersion sets cniVersion in a JSON object and leaves its other values unchanged.
 func withVersion(object []byte, version string) ([]byte, error) {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(object, &keys); err != nil {

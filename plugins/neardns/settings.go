@@ -7,11 +7,13 @@ import (
 	"github.com/neardns/neardns/pkg/resolvconf"
 )
 
-// ownSettings returns the pod's settings before any overlay, and whether they are from its own resolv.conf. They are empty if unknown.
+// ownSettings returns the DNS settings that the pod has before neardns changes any, and whether they are from its resolv.conf.
+// They are empty if unknown.
 func ownSettings(c *Conf, in call, f settingsFacts) (resolvconf.Settings, bool) {
 	switch {
 	case f.SandboxErr == nil:
-		own, _ := resolvconf.Parse(f.Sandbox.Text).Settings() // a nameserver line without an address has no effect
+		// the error is a nameserver line without an address, which resolvers ignore
+		own, _ := resolvconf.Parse(f.Sandbox.Text).Settings()
 		return own, true
 	case c.DNS != nil:
 		return resolvconf.Settings{Nameservers: c.DNS.Servers, Searches: c.DNS.Searches, Options: c.DNS.Options}, false
@@ -27,7 +29,8 @@ func ownSettings(c *Conf, in call, f settingsFacts) (resolvconf.Settings, bool) 
 	return resolvconf.Settings{Nameservers: prev.DNS.Nameservers, Searches: prev.DNS.Search, Options: prev.DNS.Options}, false
 }
 
-// withDNS puts settings into a result. An earlier plugin's domain stays: it is the older form of a search list.
+// withDNS replaces the DNS settings in a CNI result. An earlier plugin's key dns.domain stays: it is the older form of a search
+// list.
 func withDNS(result []byte, s resolvconf.Settings) ([]byte, error) {
 	var keys, dns map[string]json.RawMessage
 	if err := json.Unmarshal(result, &keys); err != nil {

@@ -25,10 +25,10 @@ neardns is a CNI plugin; container runtimes call it. By hand it checks a network
 Exit codes: 0 good, 2 faults in the file or wrong usage.
 `
 
-// badInput is the exit code for bad input, as of the other programs.
+// badInput is the exit code for bad input, as in neardns's other programs.
 const badInput = 2
 
-// cli runs the binary's command for a person. It returns the exit status.
+// cli runs the binary as a command for a person, without a CNI call. It returns the exit code.
 func cli(args []string, stdout, stderr io.Writer) int {
 	switch {
 	case len(args) > 0 && isHelp(args[len(args)-1]), len(args) > 0 && isHelp(args[0]):
@@ -46,7 +46,7 @@ func cli(args []string, stdout, stderr io.Writer) int {
 
 func isHelp(arg string) bool { return arg == "help" || arg == "--help" || arg == "-h" }
 
-// validate checks one file and prints each fault with its line.
+// validate checks a conflist, prints each fault with its line, and returns the exit code.
 func validate(path string, stdout, stderr io.Writer) int {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -88,7 +88,7 @@ func (r *report) fault(field, format string, args ...any) {
 	r.Faults = append(r.Faults, &strict.Fault{Field: field, Message: fmt.Sprintf(format, args...)})
 }
 
-// checkList checks a conflist, or a drop-in file that has only our entry.
+// checkList checks the JSON of a conflist, or of a drop-in file that has only the neardns entry.
 func checkList(data []byte) report {
 	var r report
 	var list struct {
@@ -147,7 +147,7 @@ func checkList(data []byte) report {
 	return r
 }
 
-// entry checks our entry; prefix is its field path in the file.
+// entry checks the neardns entry of a conflist. prefix is the entry's path in the file, for error messages.
 func (r *report) entry(prefix string, raw json.RawMessage) *Conf {
 	conf, err := parseConf(raw)
 	faults := conf.Unknown

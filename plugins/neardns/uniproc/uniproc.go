@@ -1,10 +1,10 @@
-// Package uniproc makes a process that imports it run Go code on one processor, and does so before most other packages
-// are initialised.
+// Package uniproc limits a process that imports it to one processor for Go code (GOMAXPROCS=1), before most other packages are
+// initialized.
 //
-// A CNI call is sequential, and with one processor the runtime wakes no idle threads. main is too late: the runtime would have to flush
-// what package initialisation allocated on the second processor, and the pages that this touches cost as much as the idle threads.
-// Packages are initialised in the order of their import paths as soon as their imports are ready (Go specification, "Program
-// initialization"), and this one imports only the runtime.
+// A CNI call does one thing after another, and with one processor the Go runtime does not wake idle threads, which costs CPU
+// time. Setting it in main is too late: the runtime then has to flush what package initialization allocated on the second
+// processor, which costs as much. Packages are initialized in the order of their import paths as soon as their imports are
+// ready (Go specification, "Program initialization"), and this one imports only the runtime.
 package uniproc
 
 import "runtime"
