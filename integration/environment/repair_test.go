@@ -160,7 +160,7 @@ func TestRepairFight(t *testing.T) {
 	if said := strings.Count(log, "another program undid the repair"); said != 1 {
 		t.Errorf("said %d times", said)
 	}
-	if said := strings.Count(log, "msg=repaired"); said > 11 {
+	if said := strings.Count(log, "repaired a part of the node"); said > 11 {
 		t.Errorf("%d repairs were logged", said)
 	}
 	n.awaitCached("the fight is over")

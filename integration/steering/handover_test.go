@@ -187,7 +187,7 @@ func TestSuccessorWithOtherAddresses(t *testing.T) {
 }
 
 // The steps of a handover, by the log of the active agent.
-var handoverSteps = []string{"handover begins", "successor serves on the same sockets", "the successor has taken over"}
+var handoverSteps = []string{"handover begins", "successor serves on the same sockets", "the successor has taken the node over"}
 
 // awaitStep waits until the active agent's log has a step of a handover.
 func (n *node) awaitStep(from int, step string, next *testutil.Process) {
@@ -277,7 +277,7 @@ func TestSuccessorDies(t *testing.T) {
 		var goesOn bool
 		testutil.Eventually(t, func() error { // which of both it is, the kill's moment decides
 			log := n.agent.Output()[from:]
-			if goesOn = strings.Contains(log, "handover failed"); goesOn || strings.Contains(log, "the successor has taken over") {
+			if goesOn = strings.Contains(log, "handover failed"); goesOn || strings.Contains(log, "the successor has taken the node over") {
 				return nil
 			}
 			return fmt.Errorf("killed at %q, and the active agent does not end the handover:\n%s", step, log)

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// How long a part may be without progress. The loop runs a round every half a minute, and may wait for other programs' locks. A target is
-// probed several times a second, except for some seconds during a handover.
+// maxLoopAge and maxProbeAge limit how long the loop and the probe of a target may go without progress. The loop runs a round every 30 s,
+// and may wait for locks of other programs. A target is probed several times a second, except for some seconds during a handover.
 const (
 	maxLoopAge  = 5 * time.Minute
 	maxProbeAge = time.Minute
 )
 
-// Alive reports whether all parts of the loop make progress, and if not, which part is stuck: only a restart helps then. A missing lease is
-// no reason for a restart, nor is anything that is retried.
+// Alive is for the liveness probe: it reports whether the node's loop, its queries and its probes make progress, and if not, which of
+// them is stuck, because only a restart helps then. A missing lease, or anything else that is retried, is no reason for a restart.
 func (n *Node) Alive() (bool, string) {
 	now := time.Now()
 	n.mu.Lock()
@@ -32,14 +32,14 @@ func (n *Node) Alive() (bool, string) {
 	return true, ""
 }
 
-// noteProgress records that a part makes progress.
+// noteProgress stores the current time in *at, the time of the loop's last round or of the last query, for Alive.
 func (n *Node) noteProgress(at *time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	*at = time.Now()
 }
 
-// noteProbe records that a probe of a target begins.
+// noteProbe records that a probe of target t begins, for Alive.
 func (n *Node) noteProbe(t target) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -14,17 +14,18 @@ type Evidence interface {
 	Bypassed() []evidence.Bypassed
 }
 
-// evidenceEvery is about how often the evidence is read. A client that repeats a query after a second is found by its second query, and
-// kube-dns answers its third.
+// evidenceEvery is about how often the agent reads the evidence of dropped queries. If a client repeats its query after a second, its
+// second query gets it bypassed, and kube-dns answers its third.
 const evidenceEvery = 500 * time.Millisecond
 
-// Pace implements evidence.Node. The evidence is read on the grid of the probes. An event that closes the path for all pods ends the lease
-// within its lifetime, so two lost queries that are further apart are not due to one such event.
+// Pace implements evidence.Node. Reads of the evidence coincide with the probes, so that the process wakes up less often. gap is the
+// lease's lifetime: an event that closes the path for all pods ends the lease within it, so such an event cannot explain two lost queries
+// further apart.
 func (n *Node) Pace() (every, gap time.Duration) {
 	return n.roundToProbes(evidenceEvery), n.plan().Terms.Lifetime
 }
 
-// roundToProbes rounds an interval up to the grid of the probes.
+// roundToProbes rounds a duration up to a multiple of the interval between probes.
 func (n *Node) roundToProbes(least time.Duration) time.Duration {
 	renew := n.plan().Terms.Renew
 	return max(1, (least+renew-1)/renew) * renew
@@ -36,8 +37,8 @@ func (n *Node) LeaseOf(c steer.Client) (evidence.Lease, bool) {
 	defer n.mu.Unlock()
 	for t, l := range n.targets {
 		if t.Address == c.Address && t.Protocol == c.Protocol {
-			// Compare times too: a process that was stopped (SIGSTOP, a paused machine) still has held set, although the kernel's lease has
-			// expired.
+			// Check the time of the last renewal too: in a process that was stopped (SIGSTOP, a paused machine), held is still set
+			// although the kernel has let the lease expire.
 			return evidence.Lease{Since: l.since, Renewed: l.lastOK}, l.held && time.Since(l.lastOK) <= n.now.Terms.Lifetime
 		}
 	}

@@ -12,22 +12,24 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Intervals of the fallback check. It runs often until the fallback is verified, because new pods wait for it, and seldom afterwards. Only
-// three failures in a row revoke it, because kube-dns may be restarting.
+// Intervals of the fallback check. It runs every 2 s until the fallback is verified, because new pods wait for that, and every 30 s
+// afterwards. A verified fallback counts as failed only after three failures in a row, because kube-dns may be restarting.
 const (
 	checkSoon     = 2 * time.Second
 	checkLater    = 30 * time.Second
 	checkTimeout  = 2 * time.Second
 	checkFailures = 3
-	// If a fallback fails for lostAfter, World.Lost decides every proveLater whether kube-dns is down or the path to it is lost.
+	// If a fallback has failed for lostAfter, Surroundings.FallbackLost decides every checkLater whether it is lost for good or kube-dns
+	// may only be down.
 	lostAfter = 3 * time.Minute
 )
 
-// readVerified reads the fallbacks that were verified before, with the same back end, over the same translation, and in this boot.
+// readVerified reads from disk the fallbacks that an earlier agent verified in this boot, with the same back end and the same Service
+// translation (kube-proxy or its replacement).
 func (n *Node) readVerified() {
 	proven, err := n.Verified.Read()
 	if err != nil {
-		n.Log.Warn("record of verified fallbacks not read; they are checked again", "err", err)
+		n.Log.Warn("cannot read the record of verified fallbacks; new pods are not steered until they are verified again", "err", err)
 		return
 	}
 	n.mu.Lock()
@@ -40,11 +42,13 @@ func (n *Node) readVerified() {
 func (n *Node) isVerified(clusterDNS netip.Addr) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	// Before the first round after a reboot there is no switch, and so no fallback, even if the record lists it.
+	// Until the first round after a reboot has made the host's rules, there is no fallback, even if the record on disk lists it as
+	// verified.
 	return n.now.Steers && n.verified[clusterDNS] && n.rulesMade && n.faults["rules"] == ""
 }
 
-// checkFallbacks queries kube-dns on the path of steered packets that fall back, and keeps the record of verified fallbacks.
+// checkFallbacks checks each fallback at intervals until ctx ends: it queries kube-dns on the path that a steered pod's packet takes if
+// the agent does not answer. It keeps the record of verified fallbacks on disk up to date.
 func (n *Node) checkFallbacks(ctx context.Context) {
 	failures := map[netip.Addr]int{}
 	failing := map[netip.Addr]time.Time{} // since when
@@ -96,7 +100,7 @@ func (n *Node) checkFallbacks(ctx context.Context) {
 		}
 		if !kept && n.rulesInPlace() {
 			n.writeVerified(s)
-			kept = s.Steers // if nothing may be steered, an existing record is removed at every turn
+			kept = s.Steers // if pods may not be steered, each iteration removes a record on disk
 		}
 		if !tick.Grid(ctx, n.roundToProbes(checkSoon/20)) {
 			return
@@ -104,8 +108,8 @@ func (n *Node) checkFallbacks(ctx context.Context) {
 	}
 }
 
-// noteLost records why a fallback is lost for good; "" if that is not certain. Steered pods are bypassed then, until the fallback is
-// verified again.
+// noteLost records the reason why a fallback is lost for good, and has its steered pods bypassed until it is verified again. With an
+// empty reason it does nothing.
 func (n *Node) noteLost(clusterDNS netip.Addr, lost string) {
 	n.mu.Lock()
 	before := n.lost[clusterDNS]
@@ -114,12 +118,13 @@ func (n *Node) noteLost(clusterDNS netip.Addr, lost string) {
 	}
 	n.mu.Unlock()
 	if lost != "" && before == "" {
-		n.Log.Error("fallback lost; steered pods are bypassed", "addr", clusterDNS, "reason", lost)
+		n.Log.Error("the fallback to kube-dns is lost for good; steered pods are bypassed", "cluster_dns", clusterDNS, "reason", lost)
 		n.kick.Send()
 	}
 }
 
-// errNoSwitch replaces the result of a check: without the switch, the agent itself would have answered.
+// errNoSwitch replaces the result of a fallback check that ran while the host's rules were missing, because the agent itself may have
+// answered.
 var errNoSwitch = errors.New("the host's rules are not in place, so the answer does not verify the fallback")
 
 func (n *Node) rulesInPlace() bool {
@@ -149,18 +154,18 @@ func (n *Node) noteChecked(addr netip.Addr, err error, final bool) {
 	n.Recorder.FallbackVerified(addr, after)
 	switch {
 	case after && !before && !steers:
-		n.Log.Info("fallback verified", "addr", addr)
+		n.Log.Info("fallback verified", "cluster_dns", addr)
 	case before && !after && !steers:
-		n.Log.Error("fallback fails; queries that the agent does not answer are lost", "addr", addr, "err", err)
+		n.Log.Error("the fallback to kube-dns fails; queries that the agent does not answer are lost", "cluster_dns", addr, "err", err)
 	case after && !before:
-		n.Log.Info("fallback verified; pods may be steered", "addr", addr)
+		n.Log.Info("fallback verified; pods may be steered", "cluster_dns", addr)
 		n.kick.Send()
 	case before && !after:
-		n.Log.Error("fallback fails; new pods are not steered", "addr", addr, "err", err)
+		n.Log.Error("the fallback to kube-dns fails; new pods are not steered", "cluster_dns", addr, "err", err)
 	}
 }
 
-// forgetFallback removes the fault of a fallback that the plan no longer has, because no check would ever clear it.
+// forgetFallback removes the fault and the metric of a fallback that the plan no longer has; no later check would clear them.
 func (n *Node) forgetFallback(addr netip.Addr) {
 	n.mu.Lock()
 	delete(n.faults, "fallback "+addr.String())
@@ -168,7 +173,7 @@ func (n *Node) forgetFallback(addr netip.Addr) {
 	n.Recorder.FallbackGone(addr)
 }
 
-// writeVerified writes the verified fallbacks of the plan to the record, if it differs.
+// writeVerified writes those verified fallbacks that the plan has to the record on disk, if the record differs.
 func (n *Node) writeVerified(s plan.Plan) {
 	n.mu.Lock()
 	var want []netip.Addr

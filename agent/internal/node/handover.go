@@ -14,21 +14,21 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Times of a handover. Both limits of the check of the successor are well within a lease's lifetime, and within the time in which a busy
-// node's queries fill a socket's buffer, so that a successor that hangs costs neither the lease nor, mostly, a query.
+// Times of a handover. The two limits of the successor's check are well below a lease's lifetime, and below the time in which a busy
+// node's queries fill a socket's buffer. So a successor that hangs does not cost the lease, and rarely a query.
 const (
 	successorTimeout = 150 * time.Millisecond
 	successorMax     = 500 * time.Millisecond
 	successorAgain   = 10 * time.Millisecond
-	yieldMax         = 5 * time.Second // until the loop starts the handover
-	lastYield        = 5 * time.Second // for a handover that is under way when the agent has to end
+	yieldMax         = 5 * time.Second // how long a successor's request waits for the loop
+	lastYield        = 5 * time.Second // how long an agent that has to end waits for a handover under way
 	yieldPoll        = 20 * time.Millisecond
 )
 
-// ErrEnding means that the node is ending and starts no handover any more.
+// ErrEnding means that this agent is stopping, so it no longer accepts a successor.
 var ErrEnding = errors.New("it is ending")
 
-// Handover describes how this agent got the node from another.
+// Handover describes how this agent took the node over from another one.
 type Handover struct {
 	From string    `json:"from"`
 	At   time.Time `json:"at"`
@@ -43,16 +43,17 @@ type yield struct {
 	taken     chan bool
 }
 
-// Inherit records that the server already serves addresses on a predecessor's sockets; with no addresses, the server is not started yet.
-// Call it before Run.
+// Inherit records that this agent takes the node over from a predecessor, and that its server already serves addresses on the
+// predecessor's sockets. If addresses is empty, the server is not started yet. Call it before Run.
 func (n *Node) Inherit(h Handover, addresses []netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.inherited = &h
 	for _, f := range n.now.Fallbacks() {
-		n.paths[f.ClusterDNS] = lease.Serve(time.Now()) // as the predecessor's, until this agent's own queries show more
+		// The predecessor's leases go on until this agent's own queries show otherwise.
+		n.paths[f.ClusterDNS] = lease.Serve(time.Now())
 	}
-	n.reloading = true // until the first round succeeds: a difference from the predecessor's rules is no fault
+	n.reloading = true // until the first round succeeds, so that a difference from the predecessor's rules is not logged as a fault
 	if len(addresses) == 0 {
 		return
 	}
@@ -61,8 +62,8 @@ func (n *Node) Inherit(h Handover, addresses []netip.Addr) {
 	n.follow(n.Server.Done())
 }
 
-// AcceptSuccessor makes probes count the answers of instance as this agent's own, because it reads the same sockets, until the returned
-// function is called.
+// AcceptSuccessor counts probe answers by the agent named instance as this agent's own until end is called, because the two agents read
+// the same sockets during a handover.
 func (n *Node) AcceptSuccessor(instance string) (end func(), err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -79,9 +80,10 @@ func (n *Node) AcceptSuccessor(instance string) (end func(), err error) {
 	}, nil
 }
 
-// Yield stops reading and returns nil once probes show that instance, which reads the same sockets, answers wherever this agent has a
-// lease. Then decide must be called: with true, Run ends without withdrawing a lease; with false, this agent reads again, as it does after
-// an error. Leases of addresses that the successor does not serve are withdrawn first.
+// Yield hands the node over to the successor named instance, which reads the same sockets. It stops this agent's reading and returns nil
+// once the successor has answered a probe at every target that has a lease. Then the caller must call decide: with true, Run ends and
+// leaves the leases to the successor; with false, as after an error, this agent reads again. Leases of addresses that the successor does
+// not serve are withdrawn first.
 func (n *Node) Yield(ctx context.Context, instance string, addresses []netip.Addr) (decide func(taken bool), err error) {
 	y := &yield{instance: instance, addresses: addresses, checked: make(chan error, 1), taken: make(chan bool, 1)}
 	ctx, cancel := context.WithTimeout(ctx, yieldMax)
@@ -99,7 +101,7 @@ func (n *Node) Yield(ctx context.Context, instance string, addresses []netip.Add
 	return func(taken bool) { y.taken <- taken }, nil
 }
 
-// yield is Yield's part in the loop. It reports whether the successor has the node.
+// yield runs Yield's request in the loop's goroutine, and reports whether the successor has taken the node over.
 func (n *Node) yield(y *yield, probes *group) bool {
 	n.withdrawUnserved(y.addresses, probes)
 	probes.stop()
@@ -113,12 +115,12 @@ func (n *Node) yield(y *yield, probes *group) bool {
 		err = errors.New("the successor did not take over")
 	}
 	n.Server.Resume()
-	n.Log.Warn("handover failed; this agent goes on", "err", err)
+	n.Log.Warn("handover failed; this agent keeps serving the node", "err", err)
 	return false
 }
 
-// withdrawUnserved ends the leases of addresses that the successor does not serve, and lets the server answer the queries that have arrived
-// there.
+// withdrawUnserved withdraws the leases of addresses that the successor does not serve, and gives the server time to answer the queries
+// that have already arrived there.
 func (n *Node) withdrawUnserved(served []netip.Addr, probes *group) {
 	withdrawn := false
 	for _, t := range n.targetsWhere(anyLease) {
@@ -132,7 +134,8 @@ func (n *Node) withdrawUnserved(served []netip.Addr, probes *group) {
 	}
 }
 
-// checkSuccessor probes until the successor has answered at every target with a lease, and renews the leases.
+// checkSuccessor probes every target that has a lease until the successor has answered there, and renews its lease. It returns an error
+// if one target gets no such answer within successorMax.
 func (n *Node) checkSuccessor(instance string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), successorMax)
 	defer cancel()
@@ -154,12 +157,12 @@ func (n *Node) checkSuccessorAt(ctx context.Context, t target, instance string) 
 		err := r.Err
 		switch {
 		case err == nil && r.Instance == instance:
-			// Without a switch there is nothing to renew. The successor repairs it.
+			// Without the host table there is no lease to renew. The successor repairs the table.
 			if err = n.Lease.Renew(t.Address, t.Protocol); err == nil || errors.Is(err, steer.ErrNoSwitch) {
 				return nil
 			}
 		case err == nil:
-			err = fmt.Errorf("%s answered", r.Instance) // this agent had read the probe before it stopped reading
+			err = fmt.Errorf("%s answered", r.Instance) // this agent had already read the probe when it stopped reading
 		}
 		if ctx.Err() != nil || !tick.Pause(ctx, successorAgain) {
 			return fmt.Errorf("the successor does not answer at %s: %w", t, err)
@@ -167,7 +170,8 @@ func (n *Node) checkSuccessorAt(ctx context.Context, t target, instance string) 
 	}
 }
 
-// lastYield waits for a handover that is under way before the node stops, and returns it; nil if there is none.
+// lastYield makes this agent refuse new successors, waits for a handover that is under way, and returns its request; nil if there is
+// none.
 func (n *Node) lastYield() *yield {
 	n.mu.Lock()
 	n.ending = true
@@ -193,15 +197,15 @@ func (n *Node) lastYield() *yield {
 	}
 }
 
-// leave ends an agent after its handover: it releases the prober's lock, which the successor waits for, and ends its connections. Leases,
-// link and switch now belong to the successor.
+// leave ends this agent after its handover. It releases the prober's lock, which the successor waits for, and stops the server. Leases,
+// link and switch stay, because they now belong to the successor.
 func (n *Node) leave() error {
 	err := n.Prober.Close()
 	for _, t := range n.targetsWhere(anyLease) {
 		n.Recorder.Lease(t.Address, t.Protocol, false)
 	}
-	n.Log.Info("the successor has taken over; this agent closes its connections")
+	n.Log.Info("the successor has taken the node over; this agent closes its TCP connections and ends")
 	err = errors.Join(err, n.Server.Stop())
-	n.Log.Info("stopped; the successor answers")
+	n.Log.Info("stopped; the successor answers pods")
 	return err
 }

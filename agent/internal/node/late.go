@@ -9,13 +9,13 @@ import (
 	"github.com/neardns/neardns/agent/internal/node/prober"
 )
 
-// slowBound is the time after which an answer counts as a failure: a quarter of the lease's lifetime, 200 ms by default. An answer takes
-// well under a millisecond, and up to 100 ms if the kernel lets the agent run only once in each period of its CPU quota (CFS bandwidth
-// control). That is no reason to withdraw the lease as long as the agent keeps up.
+// slowBound is the time after which a probe's answer counts as too slow: a quarter of the lease's lifetime, 200 ms by default. An answer
+// usually takes well under a millisecond, and up to 100 ms if a CPU limit lets the agent run only once in each period (CFS bandwidth
+// control). Such an agent keeps its lease as long as it answers all queries.
 func slowBound(lifetime time.Duration) time.Duration { return lifetime / 4 }
 
-// lateAnswer returns a failure for an answer that took too long: longer than slowBound, or than the lease's lifetime, as after the process
-// was stopped for a while. The texts have no measured figure, because each reason is logged once.
+// lateAnswer returns the failure for an answer that took longer than slowBound, or longer than the lease's lifetime, as after the process
+// was stopped (SIGSTOP). The texts contain no measured time, because each distinct reason is logged only once.
 func lateAnswer(took, lifetime time.Duration) (prober.Failure, error) {
 	switch {
 	case took > lifetime:
@@ -26,7 +26,7 @@ func lateAnswer(took, lifetime time.Duration) (prober.Failure, error) {
 	return prober.None, nil
 }
 
-// leaseProbe translates a probe's result for the lease's state machine.
+// leaseProbe translates a probe's failure into the input of the lease's state machine.
 func leaseProbe(f prober.Failure) lease.Probe {
 	switch f {
 	case prober.None:

@@ -51,7 +51,7 @@ func (n *Node) startProbes(s plan.Plan, probes *group) {
 	}
 }
 
-// withdrawGone ends the probes and leases of targets that the next plan does not have.
+// withdrawGone stops the probes and withdraws the leases of targets that the next plan does not have.
 func (n *Node) withdrawGone(old, next plan.Plan, probes *group) {
 	keep := next.Targets()
 	for _, t := range old.Targets() {
@@ -62,11 +62,11 @@ func (n *Node) withdrawGone(old, next plan.Plan, probes *group) {
 	}
 }
 
-// withdraw ends a target: its probes and its lease.
+// withdraw removes a target: it stops its probes and withdraws its lease.
 func (n *Node) withdraw(t target, probes *group) {
 	probes.end(t.String())
 	if err := n.Lease.Withdraw(t.Address, t.Protocol); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
-		n.Log.Warn("lease not withdrawn; it expires by itself", "addr", t.Address, "protocol", t.Protocol, "err", err)
+		n.Log.Warn("cannot withdraw the lease; it expires within its lifetime", "addr", t.Address, "protocol", t.Protocol, "err", err)
 	}
 	n.Recorder.LeaseGone(t.Address, t.Protocol)
 	n.mu.Lock()
@@ -74,7 +74,7 @@ func (n *Node) withdraw(t target, probes *group) {
 	n.mu.Unlock()
 }
 
-// probeAll starts the probe loops of the known targets again, after they were ended.
+// probeAll restarts the probe loop of each known target, after a failed handover stopped them.
 func (n *Node) probeAll(probes *group) {
 	for _, t := range n.targetsWhere(anyLease) {
 		probes.start(t.String(), func(ctx context.Context) { n.probeTarget(ctx, t) })
@@ -102,13 +102,13 @@ func (n *Node) targetsWhere(want func(*targetLease) bool) []target {
 	return out
 }
 
-// probeTarget probes one target at intervals and renews its lease after each good answer. It never has two probes in flight, so a process
-// that was stopped for a while has at most one old answer to act on.
+// probeTarget probes one target at intervals until ctx ends, and renews its lease after each good answer. Only one probe is in flight at
+// a time, so after the process was stopped (SIGSTOP) it can act on at most one old answer.
 func (n *Node) probeTarget(ctx context.Context, t target) {
 	for {
 		n.noteProbe(t)
 		begun := time.Now()
-		requested := n.probeNow.next() // also one that comes while the probe is out
+		requested := n.probeNow.next() // taken before the probe is sent, so that a request that comes meanwhile is not lost
 		s := n.plan()
 		probeCtx, cancel := context.WithTimeout(ctx, s.Terms.ProbeTimeout())
 		result := n.Prober.Probe(probeCtx, t.Queried, t.Protocol)
@@ -116,8 +116,8 @@ func (n *Node) probeTarget(ctx context.Context, t target) {
 		if ctx.Err() != nil {
 			return
 		}
-		// All targets probe on one grid, because waking up costs more than a probe does. After a failed probe, the next one comes sooner,
-		// because the lease is about to expire.
+		// All targets are probed at the same instants, because waking the process costs more than a probe does. A failed probe is
+		// repeated sooner, because the lease is about to expire.
 		wait := tick.UntilGrid(s.Terms.Renew)
 		if !n.judge(t, result, s.Terms.Lifetime) {
 			wait = min(wait, max(0, s.Terms.Renew/2-time.Since(begun)))
@@ -135,13 +135,13 @@ func (n *Node) probeTarget(ctx context.Context, t target) {
 	}
 }
 
-// broadcast wakes all goroutines that wait for its next event. The zero value is ready, and any goroutine may use it.
+// broadcast wakes all goroutines that wait for its next event. The zero value is ready for use, from any goroutine.
 type broadcast struct {
 	mu sync.Mutex
 	c  chan struct{}
 }
 
-// next is closed at the event after the call.
+// next returns a channel that is closed at the first event after this call.
 func (b *broadcast) next() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -160,8 +160,9 @@ func (b *broadcast) send() {
 	}
 }
 
-// judge renews or withdraws the lease by one probe's result, or waits for the next probe. It reports whether the probe was answered well.
-func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) (proof bool) {
+// judge renews or withdraws a target's lease by the result of a probe. It reports whether the probe was answered in time by this agent
+// (or by its accepted successor) and the lease, if the target may have one, was renewed.
+func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) (answered bool) {
 	if r.Failure == prober.None && !n.isOwnAnswer(r.Instance) {
 		r.Failure, r.Err = prober.WrongAnswer, fmt.Errorf("another agent (%s) answered", r.Instance)
 	}
@@ -189,7 +190,7 @@ func (n *Node) judge(t target, r prober.Result, lifetime time.Duration) (proof b
 	return r.Failure == prober.None
 }
 
-// verdictOf adds a probe to the target's history and returns the verdict.
+// verdictOf adds a probe's result to the target's history, and returns whether its lease is to be renewed, withdrawn or left as it is.
 func (n *Node) verdictOf(t target, f prober.Failure, lifetime time.Duration) lease.Verdict {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -224,11 +225,11 @@ func (n *Node) noteRenewed(t target) {
 	n.mu.Unlock()
 	if changed {
 		n.Recorder.Lease(t.Address, t.Protocol, true)
-		n.Log.Info("lease granted", "addr", t.Address, "protocol", t.Protocol, "after", down.Round(time.Millisecond))
+		n.Log.Info("lease granted", "addr", t.Address, "protocol", t.Protocol, "missing_for", down.Round(time.Millisecond))
 	}
 }
 
-// noteFailure records why a probe failed, or why its lease was not renewed, and withdraws the lease if the verdict is to do so.
+// noteFailure records why a probe failed, or why the lease was not renewed, and withdraws the lease if the verdict demands it.
 func (n *Node) noteFailure(t target, r prober.Result, v lease.Verdict) {
 	n.mu.Lock()
 	l := n.targets[t]
@@ -244,7 +245,7 @@ func (n *Node) noteFailure(t target, r prober.Result, v lease.Verdict) {
 		rest = l.history.Lose(leaseProbe(r.Failure), now)
 	}
 	news := false
-	if !l.held && r.Err != nil { // without an error, the lease only rests, and its reason stays
+	if !l.held && r.Err != nil { // an answered probe leaves the recorded reason as it is
 		news = l.isNews(r.Err.Error())
 		l.reason = r.Err.Error()
 	}
@@ -254,23 +255,24 @@ func (n *Node) noteFailure(t target, r prober.Result, v lease.Verdict) {
 	n.mu.Unlock()
 	if v == lease.Withdraw {
 		if err := n.Lease.Withdraw(t.Address, t.Protocol); err != nil {
-			n.Log.Warn("lease not withdrawn; it expires by itself", "addr", t.Address, "protocol", t.Protocol, "err", err)
+			n.Log.Warn("cannot withdraw the lease; it expires within its lifetime", "addr", t.Address, "protocol", t.Protocol, "err", err)
 		}
 	}
 	switch {
 	case lost:
-		n.kick.Send() // a firewall that sends no events may be the reason
+		n.kick.Send() // the host's firewall may be the reason, and some changes of it send no event: check the rules now
 		n.Recorder.Lease(t.Address, t.Protocol, false)
 		n.Recorder.LeaseLost(r.Failure)
-		n.Log.Warn("lease lost; kube-dns answers", "addr", t.Address, "protocol", t.Protocol, "reason", r.Err, "rest", rest)
+		n.Log.Warn("lease lost; kube-dns answers", "addr", t.Address, "protocol", t.Protocol, "reason", r.Err, "no_lease_for", rest)
 	case news:
 		n.kick.Send()
 		n.Log.Info("no lease yet; kube-dns answers", "addr", t.Address, "protocol", t.Protocol, "reason", r.Err)
 	}
 }
 
-// isNews reports whether a reason should be logged. A firewall that rejects packets up to a rate limit and drops the others gives two
-// alternating reasons, so each is logged once. Of reasons that never repeat, only the first few are logged.
+// isNews reports whether a reason should be logged. Each distinct reason is logged once while the lease is missing, because a firewall
+// that rejects some packets and drops others makes two reasons alternate. At most maxLogged reasons are logged, in case none ever
+// repeats.
 func (l *targetLease) isNews(reason string) bool {
 	const maxLogged = 8
 	if slices.Contains(l.logged, reason) || len(l.logged) == maxLogged {
@@ -280,13 +282,13 @@ func (l *targetLease) isNews(reason string) bool {
 	return true
 }
 
-// samePlan reports whether two plans want the same state. Unserved is only a reason, so it does not count.
+// samePlan reports whether two plans want the same state of the node. It ignores Unserved, which is only an explanation.
 func samePlan(a, b plan.Plan) bool {
 	a.Unserved, b.Unserved = nil, nil
 	return reflect.DeepEqual(a, b)
 }
 
-// group runs named goroutines that end with it or one by one.
+// group runs named goroutines. Each can be stopped by its name, and all of them together.
 type group struct {
 	ctx    context.Context
 	cancel context.CancelFunc

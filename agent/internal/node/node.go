@@ -1,13 +1,14 @@
-// Package node is the control loop of a node's cache: it reconciles link, addresses, switch, server, prober and leases with the plan.
+// Package node is the control loop of the agent on one node: it reconciles link, addresses, host rules, server, prober and leases with
+// the plan.
 //
-// Its invariant: a packet reaches the agent's socket only while that socket has just answered a probe that took the pods' path. The package
-// decides only the order, the retries, and when a lease is renewed or withdrawn; each part is behind a small interface. One goroutine
-// changes kernel state, and one goroutine per target probes and renews its lease. At the end the leases are withdrawn and the server stops;
-// the link and the switch stay, because pods keep sending to their addresses. The package reads no configuration: New and Set take the
-// plan.
+// Its invariant: a packet reaches the agent's socket only while that socket has just answered a probe that took the pods' path. The
+// package decides only the order of changes, the retries, and when a lease is renewed or withdrawn; small interfaces hide the parts that
+// do the work. One goroutine changes kernel state, and one goroutine per target probes it and renews its lease. At the end the leases are
+// withdrawn and the server stops; link and host rules stay, because pods keep sending to the agent's addresses. The package reads no
+// configuration: New and Set take the plan.
 //
-// Failure policy: the loop retries what failed without end, with a bounded backoff, and reports it once. Without a server there is no
-// lease, so kube-dns answers pods meanwhile. Only a watch that cannot be opened at the start ends Run early.
+// Failure policy: the loop retries a failed step until it succeeds, with a bounded backoff, and logs each distinct error once. Without a
+// running server there is no lease, so kube-dns answers pods meanwhile. Only a watch that cannot be opened at the start ends Run early.
 package node
 
 import (
@@ -33,13 +34,13 @@ import (
 
 // Times of the loop.
 const (
-	slowCheck  = 30 * time.Second       // between two full checks, which need no event
+	slowCheck  = 30 * time.Second       // between two full checks, which run without any event
 	minGap     = 50 * time.Millisecond  // between two rounds, so that a storm of events costs little
 	retryFirst = 250 * time.Millisecond // after a round that failed
 	retryLast  = 10 * time.Second
 )
 
-// Server answers queries. Start serves either all addresses or none. If Restart fails, the old server keeps serving.
+// Server answers DNS queries. Start serves either all addresses or none. If Restart fails, the old server keeps serving.
 type Server interface {
 	Start(ctx context.Context, cfg server.Config) error
 	Restart(ctx context.Context, cfg server.Config) error
@@ -51,22 +52,23 @@ type Server interface {
 	Done() <-chan struct{}
 }
 
-// Link reconciles the interface and its addresses. Ensure describes what it repaired; "" for nothing.
+// Link reconciles the agent's network interface and the addresses on it. Ensure returns a description of what it repaired; "" for
+// nothing.
 type Link interface {
 	Ensure(name string, addresses []netip.Addr) (repaired string, err error)
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
-// Rules is the host's rules. Repair makes them as described and returns the differences that it found.
+// Rules are the host's packet rules. Repair changes them to what rs describes, and returns the differences that it found.
 type Rules interface {
 	Repair(rs steer.Ruleset) (drift []string, err error)
-	// Unexempt ends exemptions from interception. Repair only adds them, because the plugin adds some too.
+	// Unexempt lets pods' addresses be intercepted again. Repair only adds exemptions, because the plugin adds some too.
 	Unexempt(addrs ...netip.Addr) error
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
-// Firewall keeps the agent's addresses accepted if the host's own filter drops by policy. Ensure describes what it added. With legacy, it
-// also checks iptables-legacy, for which the kernel sends no events; that runs a few processes.
+// Firewall adds rules that accept packets to the agent's addresses, if the host's own filter has a policy of dropping. Ensure returns
+// what it added. With legacy, it also checks iptables-legacy, for which the kernel sends no events; that starts a few processes.
 type Firewall interface {
 	Ensure(addresses []netip.Addr, legacy bool) (repaired string, err error)
 }
@@ -90,62 +92,63 @@ type Prober interface {
 type Pods interface {
 	Watch(ctx context.Context) (<-chan struct{}, error)
 	plan.Pods
-	// Reconcile steers and bypasses pods by what the fallbacks are, and repairs steered pods' tables. It returns how many pods are in each
-	// state.
+	// Reconcile steers or bypasses pods by the state of the fallback to each cluster DNS address, and repairs steered pods' tables. It
+	// returns how many pods are in each state.
 	Reconcile(ctx context.Context, fallback func(netip.Addr) pods.Fallback, deep bool) (counts map[string]int, err error)
 	// DueTrials returns the pod trials to run now, and when the next one is due.
 	DueTrials(lease pods.Lease, fallback func(netip.Addr) pods.Fallback) pods.Due
-	// RunTrial runs one of them, and steers or bypasses the pod as it shows. young is the timeout of each query from a young path.
+	// RunTrial runs one pod trial, and steers or bypasses the pod by its result. young is the timeout of each query of a pod whose path
+	// is new.
 	RunTrial(ctx context.Context, t pods.Trial, lease pods.Lease, young time.Duration, fallback func(netip.Addr) pods.Fallback)
-	// QueryKubeDNS queries clusterDNS for name's address from a steered pod's own address, while no lease catches that; false: there is no
-	// such pod.
+	// QueryKubeDNS queries clusterDNS for name's address from a steered pod's own address. It works only while there is no lease, which
+	// would deliver the query to the agent. sent is false if there is no such pod.
 	QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name string) (sent bool, err error)
 }
 
-// VerifiedFallbacks is the record of cluster DNS addresses whose fallback is verified. It survives the agent and a reboot of the node.
+// VerifiedFallbacks is the record on disk of the cluster DNS addresses whose fallback is verified. It outlives the agent's process.
 type VerifiedFallbacks interface {
 	Read() ([]netip.Addr, error)
 	Write(proven []netip.Addr) error
 }
 
-// Surroundings is the agent's surroundings on its node.
+// Surroundings inspects what the agent does not own on its node, such as kube-proxy's rules.
 type Surroundings interface {
-	// FallbackLost returns why a failing fallback is lost for good: nothing on this host translates the cluster DNS address any more, or
-	// kube-dns answers the host but not the queries that fall back. It returns "" if kube-dns may only be down.
+	// FallbackLost returns the reason if a failing fallback is lost for good: nothing on this host translates the cluster DNS address any
+	// more, or kube-dns answers the host but not the queries that fall back. It returns "" if kube-dns may only be down.
 	FallbackLost(ctx context.Context, clusterDNS netip.Addr, name string) string
 }
 
-// Upstreams are the servers to which misses for the cluster's names are forwarded.
+// Upstreams are the servers to which the agent forwards misses for names of the cluster.
 type Upstreams interface {
 	Status() []forward.Status
-	Faults() []string // what an operator should repair, one line each
-	// Check returns nil once a real query was answered, else, at the latest when ctx ends, why none was. If pressing, it queries all servers
-	// over all protocols, repeatedly.
+	Faults() []string // what is wrong with the configured upstreams, one line each
+	// Check returns nil once a real query was answered. If none is until ctx ends, or earlier, it returns why. If pressing, it queries
+	// all servers over all protocols, repeatedly.
 	Check(ctx context.Context, clusterDomain string, pressing bool) error
-	// LastAnswer returns how long ago one of them last answered a client's query; false if that is not known.
+	// LastAnswer returns how long ago an upstream last answered a client's query; false if that is not known.
 	LastAnswer(clusterDomain string) (ago time.Duration, ok bool)
 	// Trouble gets a value when a client's query is not answered soon.
 	Trouble() <-chan struct{}
 }
 
-// Recorder counts what happens. Its labels come from closed lists.
+// Recorder counts what happens, as metrics. All label values come from closed lists.
 type Recorder interface {
 	Lease(addr netip.Addr, p steer.Protocol, held bool)
 	LeaseGone(addr netip.Addr, p steer.Protocol) // the target was removed from the plan
 	Probe(result prober.Failure)                 // prober.None for success
 	LeaseLost(reason prober.Failure)             // a held lease was lost
-	// PartChecked records that a part (link, rules, firewall, prober) was checked and repaired if needed, or why it could not be; for the
-	// server, that it was started. The loop's goroutine calls it.
+	// PartChecked records that a part (link, rules, firewall, prober) was checked and, if needed, repaired, or the error that prevented
+	// it. For the server, it records the start. Only the loop's goroutine calls it.
 	PartChecked(part string, err error)
 	Repair(kind string)
 	Reload(ok bool)
 	FallbackVerified(clusterDNS netip.Addr, ok bool)
 	FallbackGone(clusterDNS netip.Addr) // the fallback was removed from the plan
 	Pods(counts map[string]int)
-	CanQuery(ok bool) // whether the agent gets answers to the queries that pods need
+	CanQuery(ok bool) // whether upstreams answer the agent's own queries for names that pods need
 }
 
-// Parts is everything that Run works with. All fields except Upstreams, World and Evidence are required.
+// Parts are the implementations that Run works with. All fields except Upstreams, Surroundings and Evidence are required.
 type Parts struct {
 	Log      *slog.Logger
 	Server   Server
@@ -158,49 +161,49 @@ type Parts struct {
 	Verified VerifiedFallbacks
 	Uplinks  plan.Uplinks
 	Recorder Recorder
-	// Upstreams show whether pods' queries can be forwarded, and appear in the status; nil: leases do not depend on them.
+	// Upstreams show whether misses can be forwarded, and appear in the status. If nil, leases do not depend on upstreams.
 	Upstreams Upstreams
-	// Surroundings distinguishes a fallback that is lost for good from a kube-dns that is down; nil: no fallback counts as lost.
+	// Surroundings distinguishes a fallback that is lost for good from a kube-dns that is down. If nil, no fallback counts as lost.
 	Surroundings Surroundings
-	// Evidence finds pods whose queries do not reach the agent; nil: none are sought.
+	// Evidence finds pods whose queries do not reach the agent. If nil, the agent does not look for such pods.
 	Evidence Evidence
 }
 
-// Node is the running loop.
+// Node is the control loop and its state.
 type Node struct {
 	Parts
 	instance  string
 	started   time.Time
 	kick      tick.Chan    // requests a round of the loop
 	probeNow  broadcast    // requests a probe of each target at once
-	exempt    []netip.Addr // the pods that opted out, at the last round
+	exempt    []netip.Addr // addresses of pods that opted out of interception, as of the last round
 	conflicts map[string]*backoff.Conflict
-	partial   bool      // the inherited server lacks addresses; only the loop uses it once it runs
-	pending   retryPlan // the plan to take over; only the loop uses it
+	partial   bool      // the predecessor's server lacks addresses of the plan; only the loop uses it once it runs
+	pending   retryPlan // a new plan that is not applied yet; only the loop's goroutine uses it
 	yields    chan *yield
 	ended     chan struct{} // closed when Run has ended
 	queryNow  tick.Chan     // requests a query of the agent's own
 	tryNow    tick.Chan     // requests the pod trials that are due
-	leaseLock sync.Mutex    // held while a lease is renewed, and while leases are withdrawn; taken before mu
+	leaseLock sync.Mutex    // held while a lease is renewed or withdrawn, so that the two exclude each other; locked before mu
 
 	mu sync.Mutex // guards state, which Status reads
 	state
 }
 
-// state is what the loop, the probes and Status share. Its lock is not held while the kernel is changed.
+// state is shared by the loop, the probes and Status. Its mutex is not held while kernel state is changed.
 type state struct {
 	now        plan.Plan
-	set        *retryPlan // the last arguments of Set, until the loop has seen them
+	set        *retryPlan // the last arguments of Set, until the loop has read them
 	targets    map[target]*targetLease
 	verified   map[netip.Addr]bool
-	lost       map[netip.Addr]string // fallbacks that are lost for good, and why
+	lost       map[netip.Addr]string // fallbacks that are lost for good, each with the reason
 	serving    bool
 	reloading  bool           // a reload is changing link and rules
-	rulesMade  bool           // the host's rules were made or found right once
+	rulesMade  bool           // the host's rules were made, or found as planned, at least once
 	ending     bool           // Run is to end
-	successors map[string]int // successors that read the same sockets
+	successors map[string]int // successors that read the same sockets, by instance, with the number of their requests
 	lastRound  time.Time      // the loop's last round
-	// inherited is how this agent got the node from another; nil if it was free.
+	// inherited is how this agent took the node over from another; nil if no agent ran before.
 	inherited *Handover
 	queries
 	troubles
@@ -222,7 +225,7 @@ type troubles struct {
 	repairs map[string]int    // by kind, since the start
 }
 
-// New prepares a node that answers probes as instance and begins with the first plan.
+// New returns a node whose agent answers probes with instance, and whose first plan is first. Run starts it.
 func New(instance string, first plan.Plan, parts Parts) *Node {
 	return &Node{Parts: parts, instance: instance, started: time.Now(), kick: tick.New(),
 		yields: make(chan *yield), ended: make(chan struct{}),
@@ -232,8 +235,8 @@ func New(instance string, first plan.Plan, parts Parts) *Node {
 			queries: queries{paths: map[netip.Addr]lease.Path{}}, troubles: troubles{faults: map[string]string{}, repairs: map[string]int{}}}}
 }
 
-// Run keeps the node until ctx ends, and then withdraws the leases and stops, or until the node is handed over (Yield). It returns nil
-// after an orderly stop. Call it once.
+// Run reconciles the node with its plan until ctx ends, and then withdraws the leases and stops the server, or until the node is handed
+// over (Yield). It returns nil after an orderly stop. Call it once.
 func (n *Node) Run(ctx context.Context) error {
 	defer close(n.ended)
 	n.readVerified()
@@ -248,7 +251,7 @@ func (n *Node) Run(ctx context.Context) error {
 		tick.Drain(changes)
 	}()
 	events := changes // nil once the watches have ended
-	// A handover that is under way outlives ctx, and so do its probes.
+	// The probes outlive ctx, because a handover that is under way when ctx ends still needs them.
 	lasting := context.WithoutCancel(ctx)
 	l := &loop{node: n, probes: newGroup(lasting), checks: n.startChecks(lasting),
 		slow:  time.NewTicker(cmp.Or(n.plan().Terms.Check, slowCheck)),
@@ -284,7 +287,7 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 }
 
-// startChecks starts the goroutines that run next to the loop.
+// startChecks starts the goroutines that run alongside the loop: fallback checks, pod trials, queries and evidence.
 func (n *Node) startChecks(ctx context.Context) *group {
 	g := newGroup(ctx)
 	g.start("prove", n.checkFallbacks)
@@ -298,7 +301,7 @@ func (n *Node) startChecks(ctx context.Context) *group {
 	return g
 }
 
-// loop is Run's state between two rounds.
+// loop is the state that Run keeps between two rounds.
 type loop struct {
 	node           *Node
 	probes, checks *group
@@ -327,19 +330,19 @@ func (l *loop) round(ctx context.Context) {
 	l.backoff = retryFirst
 	l.retry.Stop()
 	if !before {
-		n.pending.hasten(time.Now()) // the obstacle may be gone
+		n.pending.hasten(time.Now()) // what made the pending plan fail may be over
 	}
 	if wait, ok := n.pending.wait(time.Now()); ok {
 		l.retry.Reset(wait)
 	}
 }
 
-// yield hands the node over, and reports whether the successor has it.
+// yield hands the node over to a successor, and reports whether the successor has taken it.
 func (l *loop) yield(y *yield) bool {
 	if !l.node.yield(y, l.probes) {
 		return false
 	}
-	l.checks.stop() // they have no prober from here on
+	l.checks.stop() // they need the prober, which is closed next
 	return true
 }
 
@@ -354,7 +357,7 @@ func (l *loop) close() {
 	l.retry.Stop()
 }
 
-// watch joins the events of link, rules and pods into one channel.
+// watch merges the events of link, rules and pod files into one channel.
 func (n *Node) watch(ctx context.Context) (<-chan struct{}, error) {
 	var all []<-chan struct{}
 	for _, w := range []struct {
@@ -370,7 +373,8 @@ func (n *Node) watch(ctx context.Context) (<-chan struct{}, error) {
 	return tick.Join(all...), nil
 }
 
-// stop withdraws the leases, then stops the server, which first answers the queries in flight, then the prober. Link and switch stay.
+// stop withdraws the leases, then stops the server, which first answers the queries in flight, and then the prober. Link and host rules
+// stay.
 func (n *Node) stop() error {
 	var errs []error
 	for _, t := range n.targetsWhere(anyLease) {

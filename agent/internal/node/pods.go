@@ -11,10 +11,10 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// trialEvery is how often DueTrials reads the evidence of lost queries. Without any, a read costs almost nothing.
+// trialEvery is how often DueTrials reads the kernel's evidence of lost queries. A read costs almost nothing if there is none.
 const trialEvery = 250 * time.Millisecond
 
-// watchPods ticks when pod files change, and has their pods tried at once.
+// watchPods returns a channel that gets a tick when pod files change; the pod trials that are due then run at once.
 func (n *Node) watchPods(ctx context.Context) (<-chan struct{}, error) {
 	changes, err := n.Pods.Watch(ctx)
 	if err != nil {
@@ -31,7 +31,8 @@ func (n *Node) watchPods(ctx context.Context) (<-chan struct{}, error) {
 	return ticks, nil
 }
 
-// runTrials runs pod trials outside of the loop and next to each other, because a lost query has to time out.
+// runTrials runs the due pod trials until ctx ends. They run concurrently and outside of the loop, because a trial whose query is lost
+// has to wait for its timeout.
 func (n *Node) runTrials(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -55,7 +56,8 @@ func (n *Node) runTrials(ctx context.Context) {
 }
 
 func (n *Node) runTrial(ctx context.Context, t pods.Trial) {
-	// A trial of a young path waits as long as a probe: what answers probes within their time answers trials.
+	// A trial of a pod whose path is new waits as long as a probe does: an agent that answers probes within that time also answers
+	// trials.
 	n.Pods.RunTrial(ctx, t, n.leaseOf, n.plan().Terms.ProbeTimeout(), n.fallback)
 	n.tryNow.Send() // the next trial may be due soon
 }
@@ -66,7 +68,7 @@ func (n *Node) leaseOf(address netip.Addr, p steer.Protocol) (since, renewed tim
 	return l.Since, l.Renewed, held
 }
 
-// fallback is the state of the fallback to a cluster DNS address, for pods.
+// fallback returns the state of the fallback to a cluster DNS address, for package pods.
 func (n *Node) fallback(clusterDNS netip.Addr) pods.Fallback {
 	verified := n.isVerified(clusterDNS)
 	n.mu.Lock()

@@ -15,28 +15,28 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Intervals of the agent's own queries. While clients' queries are answered, or there are none, the agent queries now and then. A client's
-// query that is not answered soon makes the agent query at once. A round ends with the first answer.
+// Intervals of the agent's own queries to its upstreams. While clients' queries are answered, or there are none, the agent queries every
+// queryIdle. A client's query that gets no answer soon starts a round of queries at once. A round ends with its first answer.
 const (
 	queryIdle    = 10 * time.Second
-	queryGap     = time.Second            // between two rounds that clients' unanswered queries cause
+	queryGap     = time.Second            // between two rounds that were started because clients' queries got no answer
 	queryAgain   = 500 * time.Millisecond // after a round that failed
-	queryTimeout = time.Second            // timeout of a query outside of a round
-	roundLength  = 2 * time.Second        // length of a round: clients still get an answer that takes 1.9 s
-	shortRound   = time.Second            // length of a round while leases are withdrawn, when pods get no hits from the cache
-	// The fallback is checked twice in a round: at its beginning, if no answer came at once, and in its last part.
+	queryTimeout = time.Second            // timeout of a single query that is not part of a round
+	roundLength  = 2 * time.Second        // length of a round; clients still accept an answer that takes 1.9 s
+	shortRound   = time.Second            // length of a round while leases are withdrawn, because pods then get nothing from the cache
+	// A round checks the fallback twice: at its beginning, if no upstream answered at once, and in its last part.
 	fallbackFirst = 150 * time.Millisecond
 	fallbackAgain = 1100 * time.Millisecond
-	// If a round ends later than reachStalled after its length, its result is ignored: the agent or the whole machine stood still.
+	// The result of a round that ends more than roundStalled late is ignored: the process or the whole machine was stopped meanwhile.
 	roundStalled = 500 * time.Millisecond
 )
 
-// mayHaveLease reports whether a target may have its lease, and if not, why. It is called with mu held.
+// mayHaveLease reports whether a target may have its lease as far as the upstreams are concerned, and if not, why. The caller holds mu.
 func (n *Node) mayHaveLease(t target) (bool, string) {
 	if n.Upstreams == nil {
 		return true, ""
 	}
-	// If no pod has a fallback, a missing answer is no reason to withhold the lease after the first try.
+	// If pods have no fallback, withholding the lease helps no pod. So the lease is only withheld until the first query has ended.
 	if n.paths[n.now.ClusterDNSOf(t.Address)].Allows() || !n.now.Steers && (n.everAnswered || n.queryFault != "") {
 		return true, ""
 	}
@@ -49,7 +49,7 @@ func (n *Node) mayHaveLease(t target) (bool, string) {
 	return false, "the agent cannot query for the names that pods need"
 }
 
-// canQuery reports whether the agent's own queries are answered, and if not, why. It is called with mu held.
+// canQuery reports whether upstreams answer the agent's own queries, and if not, why. The caller holds mu.
 func (n *Node) canQuery() (bool, string) {
 	if n.Upstreams == nil || n.everAnswered && n.queryFault == "" {
 		return true, ""
@@ -60,12 +60,12 @@ func (n *Node) canQuery() (bool, string) {
 	return false, n.queryFault
 }
 
-// runQueries sends the agent's own queries until ctx ends, and allows or withdraws leases by their results.
+// runQueries sends the agent's own queries to its upstreams until ctx ends. By their results, leases are allowed or withdrawn.
 func (n *Node) runQueries(ctx context.Context) {
 	for ctx.Err() == nil {
 		n.noteProgress(&n.lastQuery)
 		if !n.isServing() {
-			tick.Pause(ctx, queryAgain/10) // the first lease waits for it
+			tick.Pause(ctx, queryAgain/10) // short, because the first lease waits for this query
 			continue
 		}
 		domain := n.plan().ClusterDomain
@@ -96,7 +96,7 @@ func (n *Node) runQueries(ctx context.Context) {
 	}
 }
 
-// awaitTrouble waits until the next query is due, and reports whether a client's unanswered query is the reason.
+// awaitTrouble waits until the next query is due, and reports whether it is due because a client's query got no answer.
 func (n *Node) awaitTrouble(ctx context.Context) bool {
 	idle := time.NewTimer(queryIdle)
 	defer idle.Stop()
@@ -110,7 +110,7 @@ func (n *Node) awaitTrouble(ctx context.Context) bool {
 	return false
 }
 
-// canServeAll reports whether the last queries were answered and every path allows leases.
+// canServeAll reports whether upstreams answered the last queries and every path is in the state Serving.
 func (n *Node) canServeAll() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -129,7 +129,8 @@ func (n *Node) concludeAnswered() {
 	n.conclude(found, nil)
 }
 
-// queryRound queries the upstreams for the length of a round, and checks meanwhile whether kube-dns answers pods.
+// queryRound queries the upstreams for the length of a round, and meanwhile checks whether kube-dns answers pods. It concludes from both
+// whether leases are allowed.
 func (n *Node) queryRound(parent context.Context) {
 	s := n.plan()
 	began := time.Now()
@@ -177,19 +178,19 @@ func (n *Node) queryRound(parent context.Context) {
 	}
 	took := time.Since(began)
 	if ago, ok := n.Upstreams.LastAnswer(s.ClusterDomain); err != nil && ok && ago < took {
-		err = nil // clients had answers meanwhile
+		err = nil // the upstreams answered clients during the round
 	}
 	if err == nil {
 		for way := range found {
 			found[way] = lease.Round{Answered: true}
 		}
 	} else if took > length+roundStalled {
-		return // an answer may have come unnoticed
+		return // the process was stopped, so it may have missed an answer
 	}
 	n.conclude(found, err)
 }
 
-// checkFallback makes the prober query kube-dns at the beginning and towards the end of a round. The result counts only if both agree,
+// checkFallback runs the fallback check at the beginning and towards the end of a round. The result is Unknown unless both checks agree,
 // because kube-dns may have gone down or come back in between.
 func (n *Node) checkFallback(ctx context.Context, asked netip.Addr, name string, length time.Duration) lease.Answer {
 	at := []time.Duration{fallbackFirst, fallbackAgain}
@@ -223,8 +224,8 @@ func (n *Node) checkFallback(ctx context.Context, asked netip.Addr, name string,
 	return lease.Unknown
 }
 
-// queryFromPod queries kube-dns from a pod's own address, if there is a pod. The result affects the lease of all pods, never this pod
-// alone.
+// queryFromPod queries kube-dns from a steered pod's own address, if there is a pod. The result decides about the leases of all pods, and
+// never about this pod alone.
 func (n *Node) queryFromPod(ctx context.Context, clusterDNS netip.Addr, name string) lease.Answer {
 	sent, err := n.Pods.QueryKubeDNS(ctx, clusterDNS, name)
 	switch {
@@ -236,7 +237,7 @@ func (n *Node) queryFromPod(ctx context.Context, clusterDNS netip.Addr, name str
 	return lease.Yes
 }
 
-// pathsWithoutLease are the paths whose leases are not allowed now.
+// pathsWithoutLease returns the paths, by cluster DNS address, whose leases are withdrawn now.
 func (n *Node) pathsWithoutLease() map[netip.Addr]bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -249,15 +250,15 @@ func (n *Node) pathsWithoutLease() map[netip.Addr]bool {
 	return out
 }
 
-// conclusion is what a round of queries changed.
+// conclusion lists what a round of queries changed.
 type conclusion struct {
-	fails, failed bool     // the agent cannot query now; could not before
+	fails, failed bool     // the agent's queries fail now; they failed before
 	allowed       bool     // a path allows leases again
 	withdrawn     []target // whose leases must be withdrawn
 	reason        string   // why they must be
 }
 
-// conclude applies what a round of queries showed. err is why the agent's own queries were not answered.
+// conclude grants or withdraws leases by the results of a round. err is why the agent's own queries were not answered; nil if one was.
 func (n *Node) conclude(found map[netip.Addr]lease.Round, err error) {
 	why := ""
 	if err != nil {
@@ -267,7 +268,7 @@ func (n *Node) conclude(found map[netip.Addr]lease.Round, err error) {
 	c := n.updatePaths(found, why, time.Now())
 	for _, t := range c.withdrawn {
 		if err := n.Lease.Withdraw(t.Address, t.Protocol); err != nil && !errors.Is(err, steer.ErrNoSwitch) {
-			n.Log.Warn("lease not withdrawn; it expires by itself", "addr", t.Address, "protocol", t.Protocol, "err", err)
+			n.Log.Warn("cannot withdraw the lease; it expires within its lifetime", "addr", t.Address, "protocol", t.Protocol, "err", err)
 		}
 	}
 	n.leaseLock.Unlock()
@@ -288,7 +289,7 @@ func (n *Node) conclude(found map[netip.Addr]lease.Round, err error) {
 	}
 }
 
-// updatePaths updates the state of each path by a round, and lists the leases that must be withdrawn.
+// updatePaths updates the state of each path by the results of a round, and lists the leases that must be withdrawn.
 func (n *Node) updatePaths(found map[netip.Addr]lease.Round, why string, now time.Time) conclusion {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -323,13 +324,14 @@ func (n *Node) updatePaths(found map[netip.Addr]lease.Round, why string, now tim
 	return c
 }
 
-// lostUpstream is the reason for leases that are withdrawn although no probe failed.
+// lostUpstream is the metric's reason for a lease that is withdrawn because upstreams do not answer, although no probe failed.
 const lostUpstream prober.Failure = "upstream"
 
-// faultAsking is the part in a node's faults if its own queries are not answered.
+// faultAsking is the key in a node's faults for upstreams that do not answer the agent's own queries.
 const faultAsking = "asking"
 
-// noteRefused records why a target has no lease although its probe was answered. The reason is logged once for all targets, elsewhere.
+// noteRefused records why a target has no lease although its probe was answered. It does not log the reason, because conclude has logged
+// it once for all targets.
 func (n *Node) noteRefused(t target, why string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -338,9 +340,9 @@ func (n *Node) noteRefused(t target, why string) {
 	}
 }
 
-// grant renews a lease if the target may have one; if not, refused is the reason.
+// grant renews a target's lease if the target may have one; if not, refused is the reason.
 func (n *Node) grant(t target) (refused string, err error) {
-	n.leaseLock.Lock() // this must not renew a lease that is withdrawn at the same time
+	n.leaseLock.Lock() // so that no lease is renewed right after conclude has withdrawn it
 	defer n.leaseLock.Unlock()
 	n.mu.Lock()
 	may, why := n.mayHaveLease(t)

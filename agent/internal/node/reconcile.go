@@ -9,7 +9,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// reconcile reconciles all parts with the plan, in the order of a start, and reports whether all of them are as planned.
+// reconcile reconciles all parts of the node with the plan, in the order of a start, and reports whether all of them are as planned.
 func (n *Node) reconcile(ctx context.Context, deep bool, probes *group) bool {
 	s := n.plan()
 	linkErr := n.reconcileLink(s)
@@ -35,14 +35,14 @@ func (n *Node) reconcile(ctx context.Context, deep bool, probes *group) bool {
 func (n *Node) reconcileLink(s plan.Plan) error {
 	return n.repairPart("link", func() (string, error) {
 		if s.Link.Foreign {
-			return "", nil // another program keeps it; if addresses are missing, the error of listen names them
+			return "", nil // another program manages this link; if it lacks addresses, the server's listen error names them
 		}
 		return n.Link.Ensure(s.Link.Name, s.Addresses())
 	})
 }
 
-// reconcileFirewall checks iptables-legacy only with a reason: at the start, at the full check, and if a lease is missing. If no rule can
-// be added but every lease is held, another program already accepts the agent's addresses.
+// reconcileFirewall makes the host's filter accept the agent's addresses. It checks iptables-legacy only at full checks (the first round
+// is one) and while a lease is missing. An error is ignored while every lease is held: another rule then already accepts the addresses.
 func (n *Node) reconcileFirewall(s plan.Plan, deep bool) error {
 	if !s.Firewall {
 		return nil
@@ -71,16 +71,17 @@ func (n *Node) reconcileRules(s plan.Plan) error {
 		n.rulesMade = true
 		n.mu.Unlock()
 		if len(drift) > 0 {
-			// A rebuilt table has no lease and no drain. Until the next renewal, each packet of a connection that the agent serves goes to
-			// kube-dns, which resets the connection.
+			// A rebuilt table has no leases, and no record of connections that the agent still serves. Until the next renewal, packets of
+			// these connections go to kube-dns, which resets them.
 			n.probeNow.send()
 		}
 		return summarize(drift), nil
 	})
 }
 
-// unexempt ends the exemption of pods that opted out and are gone. The plugin's DEL does so too, but a round that read the pod's file just
-// before may have exempted the address again, and so the next pod that gets it.
+// unexempt ends the exemption from interception of addresses whose pods opted out and are gone. The plugin's DEL does this too, but a
+// round that read the pod's file just before may have exempted the address again, and the next pod with that address would not be
+// intercepted.
 func (n *Node) unexempt(optedOut []netip.Addr) error {
 	gone := slices.DeleteFunc(slices.Clone(n.exempt), func(a netip.Addr) bool { return slices.Contains(optedOut, a) })
 	if len(gone) > 0 {
@@ -92,8 +93,8 @@ func (n *Node) unexempt(optedOut []netip.Addr) error {
 	return nil
 }
 
-// reconcileServer starts the server if it does not serve. It does not hold the lock meanwhile, because only this goroutine starts the
-// server.
+// reconcileServer starts the server if it does not serve, or restarts it if it lacks addresses. It does not hold mu meanwhile: only the
+// loop's goroutine starts the server.
 func (n *Node) reconcileServer(ctx context.Context, s plan.Plan) error {
 	if n.isServing() {
 		if !n.partial {
@@ -103,9 +104,9 @@ func (n *Node) reconcileServer(ctx context.Context, s plan.Plan) error {
 		n.partial = err != nil
 		return err
 	}
-	// A server whose sockets all failed still has other resources. Stopping one that never ran does nothing.
+	// A server whose sockets have all failed still holds other resources. Stopping a server that never ran does nothing.
 	if err := n.Server.Stop(); err != nil {
-		n.Log.Warn("leftovers of a failed server not removed", "err", err)
+		n.Log.Warn("cannot release everything of a server that failed", "err", err)
 	}
 	if s.Unserved != nil {
 		return s.Unserved
@@ -123,7 +124,7 @@ func (n *Node) reconcileServer(ctx context.Context, s plan.Plan) error {
 	return nil
 }
 
-// follow records the server's end.
+// follow waits in the background for the server's end (done), and then records that nothing is served and starts a round.
 func (n *Node) follow(done <-chan struct{}) {
 	go func() { // ends with the server
 		<-done

@@ -10,10 +10,10 @@ import (
 
 const reloaded = "configuration reloaded"
 
-// Set gives the loop a new plan. The loop takes it over as a whole, or keeps the old one: a plan that the server refuses is dropped, and
-// one that the node does not accept is retried until another is set. The loop calls take once it has taken the plan over: take puts the
-// rest of the configuration in force, and reports whether it differs from the one before; the loop reports such a reload too. Any goroutine
-// may call Set, also before Run. Of several plans, the last one counts. next must not be written to afterwards.
+// Set gives the loop a new plan, which replaces the current one as a whole or not at all. A plan that the server refuses is dropped. A
+// plan that fails because of the node is retried until it succeeds or Set is called again. Once the plan is applied, the loop calls take,
+// which puts the rest of the configuration in force and reports whether that part changed. Any goroutine may call Set, also before Run.
+// If it is called several times, the last plan counts. next must not be written to afterwards.
 func (n *Node) Set(next plan.Plan, take func() (changed bool)) {
 	n.mu.Lock()
 	n.set = &retryPlan{plan: next, take: take}
@@ -21,7 +21,7 @@ func (n *Node) Set(next plan.Plan, take func() (changed bool)) {
 	n.kick.Send()
 }
 
-// dueNow is the plan to take over, and whether to try it now: a plan that was set since the last round, or one whose retry is due.
+// dueNow returns the plan that is not applied yet, and whether to try it now: it was set since the last round, or its retry is due.
 func (n *Node) dueNow() (next plan.Plan, due bool) {
 	n.mu.Lock()
 	set := n.set
@@ -35,7 +35,7 @@ func (n *Node) dueNow() (next plan.Plan, due bool) {
 	return n.pending.plan, n.pending.isDue(now)
 }
 
-// reload takes next over. If that fails, the old plan stays.
+// reload applies the plan next. If that fails, the old plan stays in force.
 func (n *Node) reload(ctx context.Context, next plan.Plan, probes *group) {
 	old := n.plan()
 	if samePlan(old, next) {
@@ -50,14 +50,14 @@ func (n *Node) reload(ctx context.Context, next plan.Plan, probes *group) {
 		return
 	}
 	n.mu.Lock()
-	n.reloading = true // changes from here on are intended, so they are no repairs
+	n.reloading = true // from here on changes are intended, so they do not count as repairs
 	n.mu.Unlock()
 	defer n.endReload()
 	again, err := n.apply(ctx, old, next, probes)
 	n.Recorder.Reload(err == nil)
 	if err != nil {
 		if !again || n.pending.pause == 0 { // log it once
-			n.Log.Error("new configuration not applied; the old one keeps serving", "err", err, "again", again)
+			n.Log.Error("new configuration not applied; the old one keeps serving", "err", err, "will_retry", again)
 		}
 		if !again {
 			n.clearPending()
@@ -80,13 +80,13 @@ func (n *Node) clearPending() {
 	n.noteFault("configuration", nil)
 }
 
-// apply replaces the plan old by next, or keeps old. again reports that not the configuration but the node was the obstacle, for example a
-// lock that another program holds.
+// apply replaces the plan old by next, or keeps old. again reports that the node and not the configuration was the obstacle, for example
+// a lock that another program holds, so that a retry may succeed.
 func (n *Node) apply(ctx context.Context, old, next plan.Plan, probes *group) (again bool, err error) {
-	// New addresses are on the link before the server binds them; old ones lose their lease before the server closes them.
+	// Addresses are added to the link before the server binds them, and lose their lease before the server closes them.
 	n.withdrawGone(old, next, probes)
 	if err := errors.Join(n.reconcileLink(next.WithAddressesOf(old)), n.reconcileRules(next)); err != nil {
-		return true, err // the round restores link and rules
+		return true, err // the next round brings link and rules back to the old plan
 	}
 	serves := n.isServing()
 	if serves {
@@ -111,7 +111,7 @@ func (n *Node) apply(ctx context.Context, old, next plan.Plan, probes *group) (a
 	return false, nil
 }
 
-// retryPlan is a plan to be taken over, with the time of the next try. The zero value is none.
+// retryPlan is a new plan that is not applied yet, with the time of its next try. The zero value stands for no plan.
 type retryPlan struct {
 	plan  plan.Plan
 	take  func() (changed bool) // Set's argument
@@ -138,7 +138,7 @@ func (d *retryPlan) wait(now time.Time) (time.Duration, bool) {
 	return max(d.due.Sub(now), 0), !d.due.IsZero()
 }
 
-// endReload records that a difference from the plan is a fault again.
+// endReload records that a difference from the plan counts as a fault again.
 func (n *Node) endReload() {
 	n.mu.Lock()
 	n.reloading = false

@@ -6,8 +6,9 @@ import (
 	"github.com/neardns/neardns/agent/internal/node/backoff"
 )
 
-// repairPart calls repair, which checks and repairs one part of the node, unless another program has undone its repairs too often lately.
-// Changes during a reload are always made, and do not count as repairs.
+// repairPart calls repair, which checks and repairs one part of the node (link, rules, firewall, prober). It skips the call while it
+// backs off because another program keeps undoing the repairs. During a reload it always calls repair, and does not count the changes as
+// repairs.
 func (n *Node) repairPart(kind string, repair func() (repaired string, err error)) error {
 	q := n.conflicts[kind]
 	if q == nil {
@@ -31,7 +32,7 @@ func (n *Node) repairPart(kind string, repair func() (repaired string, err error
 		n.noteRepair(kind, repaired, lasts && count > backoff.Limit)
 	}
 	if count, ended := q.Ended(time.Now()); ended {
-		n.Log.Info("conflict over; repairs are no longer undone", "part", kind, "repairs", count)
+		n.Log.Info("conflict over: no other program undoes the agent's repairs any more", "part", kind, "repairs", count)
 	}
 	if err != nil || moving {
 		return err

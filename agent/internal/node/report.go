@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// noteFault records the fault of a part, or that it has none, and logs changes. It returns true if there is no fault.
+// noteFault records and logs that a part of the node has a fault or, with a nil err, that its fault is over. It returns true without a
+// fault.
 func (n *Node) noteFault(part string, err error) bool {
 	text := ""
 	if err != nil {
@@ -25,15 +26,16 @@ func (n *Node) noteFault(part string, err error) bool {
 	switch {
 	case text == before:
 	case text != "":
-		n.Log.Error("cannot be repaired; will retry", "part", part, "err", err)
+		n.Log.Error("a part of the node cannot be repaired; will retry", "part", part, "err", err)
 	default:
-		n.Log.Info("repaired after a fault", "part", part)
+		n.Log.Info("a part of the node works again", "part", part)
 	}
 	return err == nil
 }
 
-// noteRepair records and logs a repair. Before the server runs, and in a reload, it is a setup and no repair. With quietly it is not logged
-// as a warning: of repairs that another program keeps undoing, only the first ones are.
+// noteRepair records and logs that a part of the node differed from the plan and was repaired. Before the server runs, and during a
+// reload, it logs the change as a setup instead. quietly lowers the log level: while another program keeps undoing repairs, only the
+// first are warnings.
 func (n *Node) noteRepair(kind, what string, quietly bool) {
 	n.mu.Lock()
 	building := !n.serving || n.reloading
@@ -43,18 +45,18 @@ func (n *Node) noteRepair(kind, what string, quietly bool) {
 	}
 	n.mu.Unlock()
 	if building {
-		n.Log.Info("set up", "part", kind, "what", what)
+		n.Log.Info("set up a part of the node", "part", kind, "what", what)
 		return
 	}
 	n.Recorder.Repair(kind)
 	if quietly {
-		n.Log.Debug("repaired", "part", kind, "what", what)
+		n.Log.Debug("repaired a part of the node", "part", kind, "what", what)
 		return
 	}
-	n.Log.Warn("repaired", "part", kind, "what", what)
+	n.Log.Warn("repaired a part of the node", "part", kind, "what", what)
 }
 
-// summarize summarises differences by the first one, because one cause makes many.
+// summarize returns the first difference and the number of the others, because one cause usually makes many differences.
 func summarize(drift []string) string {
 	switch len(drift) {
 	case 0:

@@ -23,8 +23,8 @@ type Status struct {
 	Version   string            `json:"version,omitempty"` // package lifecycle sets it
 	Started   time.Time         `json:"started"`
 	Serving   bool              `json:"serving"`
-	Ready     bool              `json:"ready"`               // every target has its lease, and the agent's own queries are answered
-	CannotAsk string            `json:"cannotAsk,omitempty"` // why the agent's own queries are not answered
+	Ready     bool              `json:"ready"`               // every target has its lease, and upstreams answer the agent's own queries
+	CannotAsk string            `json:"cannotAsk,omitempty"` // why upstreams do not answer the agent's own queries
 	Redirects []steer.Redirect  `json:"redirects"`
 	Leases    []LeaseStatus     `json:"leases"`
 	Proven    []netip.Addr      `json:"fallbackProven"`
@@ -33,22 +33,22 @@ type Status struct {
 	Repair    string            `json:"lastRepair,omitempty"`
 	Repairs   map[string]int    `json:"repairs"` // since the start, by kind
 	Upstreams []forward.Status  `json:"upstreams,omitempty"`
-	External  string            `json:"external,omitempty"` // the upstreams for names outside of the cluster, and why
+	External  string            `json:"external,omitempty"` // the upstreams for names outside of the cluster, and how they were chosen
 	Cache     *CacheStatus      `json:"cache,omitempty"`    // package lifecycle sets it
 	// Bypassed are the clients that kube-dns answers because their queries do not reach the agent.
 	Bypassed []evidence.Bypassed `json:"bypassed,omitempty"`
-	Handover *Handover           `json:"handover,omitempty"` // how this agent got the node from another; nil if it was free
+	Handover *Handover           `json:"handover,omitempty"` // how this agent took the node over from another; nil if no agent ran before
 }
 
 // Process is the part of the state that package lifecycle sets.
 type Process struct {
-	// Arranged is the arrangement on a node that has only kernel hits; else "".
+	// Arranged is the arrangement's name on a node that has only kernel hits; else "".
 	Arranged string `json:"arrangement,omitempty"`
-	// SteerMode is steer.mode; "" for all.
+	// SteerMode is the value of steer.mode; "" if it is "all".
 	SteerMode string `json:"steerMode,omitempty"`
-	// Unknown are keys of the configuration that this release does not know, with their lines.
+	// Unknown are the configuration keys that this release does not know, with their line numbers.
 	Unknown []string `json:"unknown,omitempty"`
-	// Without describes what this agent cannot do on this node.
+	// Without describes the features that this agent lacks on this node, and why.
 	Without []string `json:"without,omitempty"`
 	// KernelHits is the state of kernel hits; nil if they are off.
 	KernelHits *KernelHits `json:"kernelHits,omitempty"`
@@ -61,7 +61,7 @@ type Fault struct {
 	What string    `json:"what"`
 }
 
-// CacheStatus is the cache's memory, and its hits and misses since the process began.
+// CacheStatus is the cache's memory use, with its hits and misses since the process started.
 type CacheStatus struct {
 	Bytes  int64 `json:"bytes"`
 	Limit  int64 `json:"limitBytes"`
@@ -71,16 +71,16 @@ type CacheStatus struct {
 
 // KernelHits is the state of kernel hits.
 type KernelHits struct {
-	Auto bool `json:"auto,omitempty"` // kernelHits.mode is auto: Fault and Refused are no faults
+	Auto bool `json:"auto,omitempty"` // kernelHits.mode is auto: Fault and Refused do not count as faults
 	Pods int  `json:"pods"`           // pod links that have the kernel program
 	Lent int  `json:"lent"`           // offloaded entries
-	// Served are the addresses at which the program answers, if they are not the agent's own.
+	// Served are the addresses whose queries the kernel program answers, if they are not the agent's own.
 	Served []netip.AddrPort `json:"served,omitempty"`
-	// Fetched counts mirrored queries that the agent looked up, Dropped those without a free slot.
+	// Fetched counts mirrored queries that the agent looked up, Dropped those for which it had no free slot.
 	Fetched uint64             `json:"fetched,omitempty"`
 	Dropped uint64             `json:"dropped,omitempty"`
 	Answers uint64             `json:"answers"`           // hits since the program was loaded
-	Refused []podlinks.Refused `json:"refused,omitempty"` // pods that cannot have the program although they should
+	Refused []podlinks.Refused `json:"refused,omitempty"` // pods whose link should have the kernel program and cannot
 	Fault   string             `json:"fault,omitempty"`   // why there are no kernel hits
 }
 
@@ -97,7 +97,7 @@ type LeaseStatus struct {
 func (n *Node) Status() Status {
 	var bypassed []evidence.Bypassed
 	if n.Evidence != nil {
-		bypassed = n.Evidence.Bypassed() // it calls back into this Node, so the lock must not be held
+		bypassed = n.Evidence.Bypassed() // Evidence calls methods of n that lock mu, so mu must not be held
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -117,7 +117,8 @@ func (n *Node) Status() Status {
 	can, s.CannotAsk = n.canQuery()
 	s.Ready = can && n.serving && len(n.targets) > 0
 	for t, l := range n.targets {
-		// If the process was stopped for a while, it has not yet noticed that its lease expired.
+		// Check the time of the last renewal too: a process that was stopped (SIGSTOP, a paused machine) has not yet noticed that its
+		// lease expired.
 		held := l.held && time.Since(l.lastOK) <= n.now.Terms.Lifetime
 		s.Ready = s.Ready && held
 		s.Leases = append(s.Leases, LeaseStatus{Address: t.Address, Protocol: t.Protocol.String(), Held: held, Since: l.since, Reason: l.reason})
