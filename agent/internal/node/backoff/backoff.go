@@ -1,8 +1,8 @@
-// Package backoff detects a conflict, in which another program keeps undoing the agent's repairs, and spaces the repairs out (D-012).
+// Package backoff detects that another program keeps undoing the agent's repairs (a conflict), and then makes the agent repair less often
+// (D-012).
 //
-// The first repairs are never delayed, and no pause is longer than Last. It reads no clock: the caller passes the time.
-//
-// On failure: there is none. While the conflict lasts, Err returns the fault to report.
+// The first repairs are never delayed, and no pause is longer than Last. The package reads no clock: the caller passes the time. It
+// cannot fail. While a conflict lasts, Err returns the fault to report.
 package backoff
 
 import (
@@ -12,7 +12,8 @@ import (
 )
 
 // The limits of a conflict. Ten undone repairs within ten seconds are more than an operator at work or a firewall's restart causes. From
-// then on the pauses double, so that two programs that undo each other cost one transaction in five seconds.
+// then on the pause before the next repair doubles up to Last, so that a fight with another program costs one kernel transaction in five
+// seconds.
 const (
 	Window = 10 * time.Second
 	Limit  = 10
@@ -20,19 +21,20 @@ const (
 	Last   = 5 * time.Second
 )
 
-// Conflict tracks the conflict about one kind of repair. Its zero value is: no conflict. It belongs to the goroutine that repairs.
+// Conflict tracks whether another program undoes one kind of repair. Its zero value stands for no conflict. It is not safe for concurrent
+// use.
 type Conflict struct {
-	repairs []time.Time   // the repairs of the last window
-	lasts   bool          // Limit was reached, and there has been a repair in every window since
-	count   int           // repairs since the conflict began, including the Limit that started it
+	repairs []time.Time   // the times of the repairs within the last Window
+	lasts   bool          // a conflict lasts: there were Limit repairs in a Window, and no Window without a repair since
+	count   int           // repairs since the conflict began, including the first Limit ones
 	wait    time.Duration // the pause after the next repair
 	until   time.Time     // no repair before this time
 }
 
-// Due reports whether the caller may check and repair now. If not, it waits until Until.
+// Due reports whether the caller may check and repair now. If not, the caller must wait until the time that Until returns.
 func (q *Conflict) Due(now time.Time) bool { return !now.Before(q.until) }
 
-// Repaired records a repair, and reports whether the conflict begins with it.
+// Repaired records a repair, and reports whether this repair starts a conflict.
 func (q *Conflict) Repaired(now time.Time) (begins bool) {
 	q.repairs = append(slices.DeleteFunc(q.repairs, func(t time.Time) bool { return now.Sub(t) > Window }), now)
 	if !q.lasts && len(q.repairs) < Limit {
@@ -48,7 +50,8 @@ func (q *Conflict) Repaired(now time.Time) (begins bool) {
 	return begins
 }
 
-// Ended reports once that nothing was undone for a whole window, and how many repairs the conflict took.
+// Ended reports that the conflict is over, because nothing was undone for a whole Window, and how many repairs it took. It reports each
+// end only once.
 func (q *Conflict) Ended(now time.Time) (count int, ended bool) {
 	if !q.lasts || now.Sub(q.repairs[len(q.repairs)-1]) <= Window {
 		return 0, false
@@ -58,7 +61,7 @@ func (q *Conflict) Ended(now time.Time) (count int, ended bool) {
 	return count, true
 }
 
-// Err returns the fault while the conflict lasts, else nil. Its text is constant, so that it is logged once.
+// Err returns an error while the conflict lasts, else nil. Its text is constant, so that the caller logs it once.
 func (q *Conflict) Err() error {
 	if !q.lasts {
 		return nil

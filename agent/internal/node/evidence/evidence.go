@@ -1,11 +1,11 @@
-// Package evidence finds pods whose queries the switch delivers and the host's own filters drop, for example an egress policy that allows
-// only kube-dns, or a firewall zone. The switch bypasses them while that lasts: kube-dns answers.
+// Package evidence finds pods whose queries the host's own filters drop after the switch has delivered them to the agent: for example an
+// egress policy that allows only kube-dns, or a firewall zone. The switch bypasses such a pod while that lasts, so kube-dns answers it.
 //
-// The kernel keeps the evidence (see pkg/steer/nft): which clients sent a query, before the filters, and whose query passed them. This
-// package reads it, reports it to podstate, and sends the control packets. It never bypasses a client while the prober's own path is in
-// doubt, writes no rule, and costs a query nothing.
+// The kernel records which clients sent a query, before the filters, and whose queries passed them (see pkg/steer/nft). This package
+// reads the records, reports them to podstate as events, and sends the control packets that start or prolong a bypass. It bypasses no
+// client while the prober's own path may be closed, writes no rule, and costs a query nothing.
 //
-// On failure: evidence that cannot be read or used is logged once and costs only itself; the switch goes on delivering.
+// On failure: if the records cannot be read, the package logs that once and bypasses no further client; the switch goes on delivering.
 package evidence
 
 import (
@@ -22,46 +22,48 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Limits of what reading the notes may cost: if a client sends from many addresses that are all dropped, the next read waits for share
-// times the length of the last, and for slowest at most, because a starved process takes long for little.
+// Limits of the CPU time for reading the kernel's records. If a client's queries from many addresses are all dropped, the next read waits
+// for share times as long as the last read took, but for slowest at most: a read may also take long because the process gets little CPU.
 const (
 	share   = 20
 	slowest = time.Second
 )
 
-const maxTrials = 16 // at a time
+const maxTrials = 16 // pod trials that may run at the same time
 
-// Switch is the evidence in the host table. Only the goroutine of Run uses it.
+// Switch reads the records in the host table. Only the goroutine of Run uses it.
 type Switch interface {
 	Unheard() (map[steer.Protocol]int64, error)
 	Notes() (steer.Notes, error)
 	Suspects() ([]steer.Suspect, error)
 }
 
-// Bypasser sends the control packets.
+// Bypasser sends the control packets that make the switch bypass a client.
 type Bypasser interface {
 	Hold(c steer.Client, step int) error
 }
 
 // Pods are the pods of the node.
 type Pods interface {
-	// PodOf names the pod of an address, "" if there is none.
+	// PodOf returns the name of the pod that has an address, "" if there is none.
 	PodOf(netip.Addr) string
-	// TryClient tries the path of a client that the switch bypasses, from its pod's netns; false: it is no known pod's.
+	// TryClient runs a pod trial for a client that the switch bypasses, from its pod's netns. known is false if no known pod has its
+	// address.
 	TryClient(ctx context.Context, c steer.Client) (known bool, err error)
 }
 
-// Node is the loop of the node.
+// Node is the node's control loop.
 type Node interface {
-	// Pace is the time between two reads, and the least time between two queries that count.
+	// Pace returns the time between two reads of the records, and the least time between two dropped queries that together count as
+	// evidence.
 	Pace() (every, gap time.Duration)
-	// LeaseOf returns the lease under which a client's queries are delivered; false if it is not held.
+	// LeaseOf returns the lease under which a client's queries are delivered; false if the lease is not held.
 	LeaseOf(c steer.Client) (Lease, bool)
 }
 
-// Bypassed is a client that kube-dns answers because its queries do not reach the agent.
+// Bypassed is a client that the switch sends to kube-dns because its queries do not reach the agent.
 type Bypassed struct {
-	Pod       string     `json:"pod,omitempty"` // namespace/name, where the plugin knows the source
+	Pod       string     `json:"pod,omitempty"` // namespace/name, if the plugin recorded the source address as a pod's
 	Source    netip.Addr `json:"source"`
 	Address   netip.Addr `json:"address"`
 	Protocol  string     `json:"protocol"`
@@ -69,7 +71,7 @@ type Bypassed struct {
 	NextTrial time.Time  `json:"nextTrial"` // when its path is tried next
 }
 
-// Evidence watches the switch's evidence. All methods may be called at any time.
+// Evidence reads the kernel's records and bypasses clients by them. All methods are safe for concurrent use.
 type Evidence struct {
 	log      *slog.Logger
 	kernel   Switch
@@ -77,29 +79,29 @@ type Evidence struct {
 	pods     Pods
 	counts   *counts
 	trials   sync.WaitGroup
-	slots    chan struct{} // of the trials
+	slots    chan struct{} // limits how many trials run at once
 
-	before     map[steer.Protocol]int64 // dropped queries at the last read
-	stale      bool                     // the notes have to be read next time
-	next       time.Time                // no read of the notes before
-	lastLogged string                   // the error
+	before     map[steer.Protocol]int64 // count of dropped queries at the last read, by protocol
+	stale      bool                     // the records must be read at the next turn: more queries were dropped
+	next       time.Time                // the records are not read before this time
+	lastLogged string                   // the last error that was logged
 
-	mu    sync.Mutex // guards judge.held
+	mu    sync.Mutex // guards judge.bypassed
 	judge *judge
 }
 
-// New collects evidence of the pods at a switch, and bypasses by it.
+// New returns an Evidence that reads the records of the given switch. Run starts it.
 func New(log *slog.Logger, kernel Switch, bypasser Bypasser, pods Pods) *Evidence {
 	return &Evidence{log: log, kernel: kernel, bypasser: bypasser, pods: pods, counts: newCounts(), slots: make(chan struct{}, maxTrials),
 		judge: newJudge()}
 }
 
-// Run reads the evidence at intervals until ctx ends. Bypasses outlive it: they expire by themselves.
+// Run reads the records at intervals until ctx ends. A bypass outlives Run, and then expires in the kernel by itself.
 func (e *Evidence) Run(ctx context.Context, n Node) {
 	defer e.trials.Wait()
 	for {
 		every, gap := n.Pace()
-		// On a grid of time, with the probes, because waking up costs more than a read does.
+		// Reads coincide with the prober's probes, because waking the process costs more than a read does.
 		if !tick.Grid(ctx, every) {
 			return
 		}
@@ -108,7 +110,7 @@ func (e *Evidence) Run(ctx context.Context, n Node) {
 	}
 }
 
-// startTrials starts the trials that are due.
+// startTrials starts the trials that are due of bypassed clients.
 func (e *Evidence) startTrials(ctx context.Context, lease func(steer.Client) (Lease, bool)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -130,9 +132,10 @@ func (e *Evidence) startTrials(ctx context.Context, lease func(steer.Client) (Le
 	}
 }
 
-// read reads the counters, and the notes only if queries were dropped.
+// read reads how many queries were dropped, and the records of clients only if that number grew. It has the clients bypassed whose
+// queries were dropped.
 func (e *Evidence) read(gap time.Duration, lease func(steer.Client) (Lease, bool)) error {
-	// An earlier agent may have left bypassed clients, and the switch may have cleared some.
+	// An earlier agent may have bypassed clients, and the switch may have ended some bypasses.
 	if e.before == nil || e.anyBypassed() {
 		suspects, err := e.kernel.Suspects()
 		if err != nil {
@@ -170,7 +173,7 @@ func (e *Evidence) read(gap time.Duration, lease func(steer.Client) (Lease, bool
 	return err
 }
 
-// bypass has the switch bypass a client.
+// bypass makes the switch bypass a client, or prolongs its bypass.
 func (e *Evidence) bypass(c steer.Client) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -214,7 +217,7 @@ func (e *Evidence) anyBypassed() bool {
 // updateGauge sets the gauge; mu is held.
 func (e *Evidence) updateGauge() { e.counts.set(maps.Keys(e.judge.bypassed)) }
 
-// logError logs an error if it is another than before.
+// logError logs an error unless the last one had the same text.
 func (e *Evidence) logError(err error) {
 	text := ""
 	if err != nil {
@@ -226,7 +229,7 @@ func (e *Evidence) logError(err error) {
 	e.lastLogged = text
 }
 
-// Bypassed lists the bypassed clients, in order of the sources.
+// Bypassed lists the bypassed clients, sorted by source address.
 func (e *Evidence) Bypassed() []Bypassed {
 	e.mu.Lock()
 	held := maps.Clone(e.judge.bypassed)

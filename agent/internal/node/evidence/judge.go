@@ -7,29 +7,30 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// maxAge is how old a first dropped query may be when the second comes. The switch forgets its clients in the same time, and a resolver
-// that gives up repeats a query sooner (resolv.conf(5): 5 s, at most 30 s).
+// maxAge is how long after a client's first dropped query a second one still counts as evidence together with it. The switch forgets
+// clients after the same time, and a resolver repeats a query sooner (resolv.conf(5): after 5 s, at most 30 s).
 const maxAge = time.Minute
 
 // Lease is the state of a lease.
 type Lease struct {
-	Since   time.Time // held without a break
-	Renewed time.Time // last renewed
+	Since   time.Time // since when the lease has been held without a break
+	Renewed time.Time // when the lease was last renewed
 }
 
-// judge finds clients whose queries are dropped, and records those that the switch bypasses. It is pure: times come with the notes.
+// judge finds clients whose queries are dropped, and records those that the switch bypasses. It is pure: times are arguments. Package
 // podstate decides what happens to a client.
 type judge struct {
-	firstDropped map[steer.Client]time.Time // the earliest query that was dropped, of clients of clients that have one
+	firstDropped map[steer.Client]time.Time // clients with a dropped query, each with the time of its earliest one
 	bypassed     map[steer.Client]bypass
 }
 
-// bypass is a client that the switch bypasses.
+// bypass is the state of a client that the switch bypasses.
 type bypass struct {
 	podstate.Status
-	last time.Time // when the switch last got a control packet
-	step int       // of steer.Hold: how long the bypass lasts
-	// triesItself: no netns is known to try the client's path from, so its next query after the bypass is its trial.
+	last time.Time // when the agent last told the switch to bypass the client
+	step int       // an index into the lengths of a bypass (steer.Hold); grows while trials fail
+	// triesItself is set if the agent knows no netns to run a trial from. The client's next query after the bypass then serves as the
+	// trial.
 	triesItself bool
 }
 
@@ -37,7 +38,7 @@ func newJudge() *judge {
 	return &judge{firstDropped: map[steer.Client]time.Time{}, bypassed: map[steer.Client]bypass{}}
 }
 
-// nextTrial is when the client's path is tried next.
+// nextTrial returns the time of the next trial of the client's path.
 func (h bypass) nextTrial() time.Time {
 	if h.triesItself {
 		return h.last.Add(steer.Hold(h.step))
@@ -45,11 +46,13 @@ func (h bypass) nextTrial() time.Time {
 	return h.Next
 }
 
-// findDropped lists the clients whose queries were dropped, by one reading of the notes that began at now: two queries, at least gap apart,
-// were delivered and did not pass the host's filters, and none between them did; the lease was held since before the first; and it was
-// renewed after the second, so that the prober's path was open. Of a bypassed client one query is enough: a trial. again: a client only
-// waits for the next renewal, so the notes have to be read once more.
-// gap must be the lease's lifetime or more: an event that closes the path for all pods ends the lease within that time.
+// findDropped returns the clients whose queries were dropped, by one reading of the kernel's records that began at now. A client counts
+// if the switch delivered two of its queries at least gap apart and the host's filters let neither, nor any between them, pass. The lease
+// must have been held since before the first, and renewed after the second, which shows that the prober's path was open. For a client
+// that was bypassed, one query is enough: it was its trial. again is set if only the lease's next renewal is missing, so the records must
+// be read again.
+//
+// gap must be at least the lease's lifetime: an event that closes the path for all pods ends the lease within that time.
 func (j *judge) findDropped(now time.Time, notes steer.Notes, gap time.Duration, lease func(steer.Client) (Lease, bool)) (
 	dropped []steer.Client, again bool,
 ) {
@@ -67,7 +70,7 @@ func (j *judge) findDropped(now time.Time, notes steer.Notes, gap time.Duration,
 		}
 		l, ok := lease(c)
 		if !ok || asked.Before(l.Since) {
-			// Without a lease no query is delivered: this one came before it ended.
+			// The switch delivers a query only under a lease, so this query came before an earlier lease ended.
 			delete(j.firstDropped, c)
 			continue
 		}
@@ -94,8 +97,8 @@ func (j *judge) findDropped(now time.Time, notes steer.Notes, gap time.Duration,
 	return dropped, again
 }
 
-// next returns how a client whose queries were dropped is to be held from now on, as podstate decides. The agent tries the path of a known
-// pod's client long before the hold ends, even if the agent is stopped or replaced meanwhile: without a trial, the pod would lose a query.
+// next returns the bypass of a client whose queries were dropped, as podstate decides. For a client of a known pod the bypass is much
+// longer than the time until the next trial, even across a restart of the agent. If it ended without a trial, the pod would lose a query.
 func (j *judge) next(c steer.Client, knownPod bool, now time.Time) bypass {
 	h, known := j.bypassed[c]
 	switch {
@@ -107,12 +110,13 @@ func (j *judge) next(c steer.Client, knownPod bool, now time.Time) bypass {
 	if !h.triesItself {
 		h.step = steer.HoldSteps - 2
 	}
-	h.Status, _ = h.On(podstate.HostDrops, now) // of either state: Bypass
+	h.Status, _ = h.On(podstate.HostDrops, now) // in both states, Steered and Bypassed, this event bypasses the client
 	h.last = now
 	return h
 }
 
-// noteBypass records a client that the switch bypasses now. Earlier queries do not count any more.
+// noteBypass records that the switch bypasses a client from now on, and forgets the client's dropped queries, which came before the
+// bypass.
 func (j *judge) noteBypass(c steer.Client, h bypass) {
 	j.bypassed[c] = h
 	delete(j.firstDropped, c)
@@ -135,8 +139,8 @@ func (j *judge) dueTrials(now time.Time, lease func(steer.Client) (Lease, bool))
 	return due
 }
 
-// reconcile takes over what the switch knows: clients that an earlier agent had bypassed are learned, and those that the switch cleared, or
-// forgot because they sent nothing, are returned.
+// reconcile brings the records of bypassed clients in line with the switch. It adds clients that an earlier agent had bypassed, and
+// removes and returns those whose bypass the switch has ended, because a query arrived or because the client sent none.
 func (j *judge) reconcile(now time.Time, suspects []steer.Suspect) (ended []steer.Client) {
 	present := make(map[steer.Client]bool, len(suspects))
 	for _, s := range suspects {

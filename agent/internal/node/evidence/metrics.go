@@ -10,7 +10,8 @@ import (
 
 const namespace = "neardns"
 
-// counts are the metrics. The status names the pods: a label for each would be unbounded.
+// counts are the metrics of bypasses. They have no label for the pod, because the number of label values would be unbounded; the status
+// names the pods.
 type counts struct {
 	all     []prometheus.Collector
 	clients map[family]prometheus.Gauge

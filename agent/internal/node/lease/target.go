@@ -2,27 +2,27 @@ package lease
 
 import "time"
 
-// How a target's lease goes and comes back.
+// When a target loses its lease, and when it gets one again.
 //
-// Explicit failures (a refusal, another server's answer, an answer that came too late) count if they are three of the last five, so
-// that one stray answer does not flap the lease. Silence needs no count, because the lease expires by itself; nor do late answers one
-// after another, which renew nothing.
+// Explicit failures (a refusal, another server's answer, a late answer) withdraw the lease if three of the last five results are
+// failures, so that one stray answer does not. A missing answer needs no count, because the kernel lets the lease expire; nor do late
+// answers in a row, which renew nothing.
 //
-// After one loss to an explicit failure the target may have its lease again at once; after one loss to silence, two seconds later. If
-// losses follow one another, the agent is not dead but overloaded, or a fault comes and goes: probes are answered as soon as the load is
-// gone, and the load comes back with the lease. So each further loss doubles the rest before the next lease, while kube-dns answers; a loss
-// to slow answers counts as a further one from the start. A starved agent thus has its lease for a second or two at a time, three times in
-// the first minute and once in each further one.
+// After one loss to an explicit failure the target may have its lease again at once; after one loss to missing answers, two seconds
+// later. If losses follow one another, the agent is not dead but overloaded, or a fault comes and goes: probes are answered as soon as
+// the load is gone, and the load comes back with the lease. So each further loss doubles the time without a lease (the rest), while
+// kube-dns answers. A loss to late answers counts as a second one from the start. An agent with too little CPU thus has its lease for a
+// second or two at a time, three times in the first minute and once in each further minute.
 const (
 	resultsKept = 5
 	maxFailures = 3
 
-	restSilent   = 2 * time.Second // after a first loss to silence: the agent may have been hung, or starved
-	restFirst    = 8 * time.Second // after a second loss, or one to slowness
+	restSilent   = 2 * time.Second // after a first loss to missing answers: the agent may have hung, or had no CPU time
+	restFirst    = 8 * time.Second // after a second loss, or a first loss to late answers
 	restMax      = time.Minute
-	forgiveAfter = time.Minute // a lease that was held so long has its earlier losses forgotten
-	// A starved process answers some probes quickly.
-	answersInARow = 3 // if it had to rest
+	forgiveAfter = time.Minute // if the lease was held this long, its earlier losses are forgotten
+	// After a rest, one answered probe is not enough: an agent with too little CPU answers some probes quickly.
+	answersInARow = 3
 )
 
 // Probe is the result of one probe.
@@ -32,33 +32,34 @@ type Probe int
 const (
 	Answered Probe = iota // the agent answered in time
 	Silent                // no answer
-	Canceled              // nothing is known
+	Canceled              // unknown: the caller gave the probe up
 	Slow                  // an answer that came too late
 	Failed                // any other explicit failure
 )
 
-// Verdict is what to do after a probe.
+// Verdict is what the caller must do with the lease after a probe.
 type Verdict int
 
 // The verdicts.
 const (
 	Wait     Verdict = iota // neither renew nor withdraw
 	Renew                   // answered
-	Withdraw                // failed too often: the lease must go now
-	Lapse                   // silent too long: the kernel has let it expire
+	Withdraw                // failed too often: withdraw the lease now
+	Lapse                   // no answer for too long: the kernel has let the lease expire
 )
 
-// Target is the history of one address and protocol: its probes and its lost leases. The zero value may have a lease.
+// Target is the history of one address and protocol: its probes and the losses of its lease. The zero value may have a lease.
 type Target struct {
-	failed    []bool    // the last explicit results
+	failed    []bool    // the last explicit results, oldest first; true for a failure
 	inARow    int       // answered probes
-	losses    int       // not forgiven yet
+	losses    int       // losses that are not forgotten yet
 	restUntil time.Time // no lease before
-	rested    bool      // it had to rest since the last loss
+	rested    bool      // after the last loss, the target had to wait for its next lease
 	heldSince time.Time
 }
 
-// Next adds one probe and returns what to do. held: the lease is held. expired: its lifetime has passed without a renewal.
+// Next adds the result of a probe to the history and returns what to do with the lease. held: the lease is held now. expired: its
+// lifetime has passed since its last renewal.
 func (t *Target) Next(p Probe, held, expired bool, now time.Time) Verdict {
 	if p == Answered {
 		t.inARow++
@@ -90,7 +91,7 @@ func (t *Target) Next(p Probe, held, expired bool, now time.Time) Verdict {
 	return Wait
 }
 
-// Lose notes that the lease was lost because of p, and returns how long the target rests.
+// Lose records that the lease was lost because of the result p, and returns how long the target must wait for its next lease.
 func (t *Target) Lose(p Probe, now time.Time) time.Duration {
 	if p == Slow && t.losses == 0 {
 		t.losses = 1
@@ -105,7 +106,7 @@ func (t *Target) Lose(p Probe, now time.Time) time.Duration {
 	return d
 }
 
-// restAfter is how long no lease is sought after so many losses.
+// restAfter returns how long a target waits for its next lease after the given number of losses.
 func restAfter(losses int) time.Duration {
 	if losses < 2 {
 		return 0

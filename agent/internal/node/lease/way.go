@@ -1,28 +1,29 @@
-// Package lease decides when a lease is granted, renewed and withdrawn. It is pure: it knows no kernel, no network and no clock. Each
-// call takes the time and one observation, and returns what to do.
+// Package lease decides when a lease is granted, renewed and withdrawn. It is pure: each call takes the time and one observation, and
+// returns what to do.
 //
-// A Path decides for all leases behind one cluster DNS address, by whether the agent can query kube-dns. A Target decides for one
-// address and protocol, by the agent's probes. A lease needs both.
+// A Path decides for all leases behind one cluster DNS address, by whether the agent can query kube-dns. A Target decides for one address
+// and protocol, by the agent's probes. A lease needs the consent of both.
 //
 // Without an answered probe there is no lease. If observations stop, the caller no longer renews, and the kernel lets the lease expire.
 package lease
 
 import "time"
 
-// An agent that answers probes may still be unable to query kube-dns: the host's own filter, its routes or a policy keep the node from
-// what they let pods do. Then every name that is not cached fails, and pods are better off with kube-dns. The observations are rounds
-// of about two seconds: the agent's own query, repeated in every way, and next to it the fallback check, which shows whether kube-dns
-// answers pods. One answered query in a round is enough, and so is one answered client; a lost packet, a slow kube-dns or a pod that
-// queries dead names never fails a round.
+// An agent that answers probes may still be unable to query kube-dns, because the host's own filter, its routes or a network policy treat
+// packets of the node differently from those of pods. Then every miss fails, and pods are better off with kube-dns. The observations come
+// in rounds of about two seconds: the agent's own queries, repeated to all servers over all protocols, and meanwhile the fallback check,
+// which shows whether kube-dns answers pods. A round succeeds if one of the agent's queries or one client's query was answered, so a lost
+// packet, a slow kube-dns or a pod that queries names without an answer does not fail it.
 //
-// If neither works, which mostly is an outage of kube-dns, withdrawing the leases would only cost pods what the cache still has. They
-// stay, but for a trial now and then: a policy may let pods reach kube-dns while it drops the node's and the prober's packets. In a
-// trial one pod's query decides at once; if there is no pod to query from, the trial lasts, and pods' own retries find out.
+// If neither the agent's queries nor the fallback check is answered, kube-dns is probably down. Withdrawing the leases would then only
+// cost pods the entries in the cache, so the leases stay. From time to time a Trial withdraws them, because a policy may let pods reach
+// kube-dns while it drops the node's and the prober's packets. In a Trial, the answer to a query from a pod's address decides at once. If
+// there is no pod to query from, the Trial lasts, and pods' own retries reach kube-dns.
 const (
 	firstTrial    = 8 * time.Second // with the round before it, longer than most restarts of kube-dns take
 	trialInterval = 50 * time.Second
 	trialLength   = 10 * time.Second
-	unservedLimit = 10 * time.Second // in Fallback, without an answer from kube-dns
+	unservedLimit = 10 * time.Second // how long Fallback lasts without an answer from kube-dns
 )
 
 // State decides about the leases behind one cluster DNS address.
@@ -30,11 +31,11 @@ type State int
 
 // The states. Only Serving and BothDown allow leases.
 const (
-	Starting State = iota // no query of the agent was answered yet
+	Starting State = iota // none of the agent's queries was answered yet
 	Serving               // the agent can query kube-dns
-	Fallback              // it cannot, and kube-dns answers pods
-	BothDown              // neither works: the cache is all that pods have
-	Trial                 // neither works, and for a while pods are sent to kube-dns to see whether it answers them
+	Fallback              // the agent cannot query kube-dns, and kube-dns answers pods
+	BothDown              // kube-dns answers neither the agent nor pods, so the cache is all that pods have
+	Trial                 // as BothDown, but leases are withdrawn for a while, to see whether kube-dns answers pods
 )
 
 // Answer is the result of a check.
@@ -47,21 +48,21 @@ const (
 	No
 )
 
-// Round is what one round of queries observed.
+// Round has what one round of queries showed.
 type Round struct {
-	Answered bool   // a query of the agent's own, or a client's
+	Answered bool   // an upstream answered a query of the agent or of a client
 	Fallback Answer // whether kube-dns answered the fallback check throughout the round
-	Pod      Answer // whether kube-dns answered a query from a pod's address; Unknown under a lease, which would catch the query
+	Pod      Answer // whether kube-dns answered a query from a pod's address; Unknown under a lease, because the agent would answer it
 }
 
-// event is what a round means.
+// event is the conclusion from a round.
 type event int
 
 const (
-	answered event = iota // the agent can query kube-dns
-	served                // it cannot, and kube-dns answers pods
-	down                  // it cannot, and the fallback check failed
-	unclear               // it cannot, and the fallback check showed nothing
+	answered event = iota // an upstream answers the agent
+	served                // kube-dns does not answer the agent, but answers pods
+	down                  // kube-dns does not answer the agent, and the fallback check failed
+	unclear               // kube-dns does not answer the agent, and the fallback check gave no result
 )
 
 func (r Round) event() event {
@@ -76,23 +77,24 @@ func (r Round) event() event {
 	return unclear
 }
 
-// Path is the state of one cluster DNS address. The zero value is Starting.
+// Path is the state of the path to one cluster DNS address. The zero value is Starting.
 type Path struct {
 	State  State
-	until  time.Time // Fallback: no lease before. BothDown: the next trial begins. Trial: it ends
-	since  time.Time // Serving: its begin. Fallback: since when kube-dns does not answer; zero while it does
+	until  time.Time // Fallback: no lease before. BothDown: when the next Trial begins. Trial: when it ends
+	since  time.Time // Serving: when it began. Fallback: since when kube-dns answers nothing; zero while it answers
 	inARow int       // answered rounds
 	losses int       // not forgiven yet
 }
 
-// Serve is a Path that serves, as that of an inherited node does until its own queries show more.
+// Serve returns a Path in state Serving. An agent that took the node over starts with it, so that leases go on until its own queries show
+// more.
 func Serve(since time.Time) Path { return Path{State: Serving, since: since} }
 
 // Allows reports whether leases are allowed.
 func (w Path) Allows() bool { return w.State == Serving || w.State == BothDown }
 
-// transition is a row of the table: what a round does in a state. The first row whose state, event and condition match counts; if none
-// does, nothing changes.
+// transition is a row of the state table: what an event does in a state. Next takes the first row whose state, event and condition match;
+// if none does, the state stays.
 type transition struct {
 	from State
 	on   event
@@ -101,7 +103,7 @@ type transition struct {
 	set  func(w *Path, now time.Time)
 }
 
-// transitions is the policy.
+// transitions is the state table.
 var transitions = []transition{
 	{Starting, answered, always, Serving, begin},
 	{Starting, served, always, Fallback, restAtFirst},
@@ -129,7 +131,7 @@ var transitions = []transition{
 	{Trial, unclear, podFailedOrDue, BothDown, deadline(trialInterval)},
 }
 
-// Next is the Path after one round.
+// Next returns the Path after one round.
 func (w Path) Next(r Round, now time.Time) Path {
 	on := r.event()
 	w.inARow++
@@ -158,7 +160,7 @@ func forgivable(w Path, _ Round, now time.Time) bool {
 	return w.losses > 0 && now.Sub(w.since) >= forgiveAfter
 }
 
-// rested: one answer is not enough after a loss.
+// rested allows leases again once the waiting time is over and several rounds in a row were answered.
 func rested(w Path, r Round, now time.Time) bool { return due(w, r, now) && w.inARow >= answersInARow }
 
 func unserved(w Path, _ Round, now time.Time) bool {
@@ -171,13 +173,13 @@ func begin(w *Path, now time.Time) { w.since = now }
 
 func forgive(w *Path, _ time.Time) { w.losses = 0 }
 
-// lose counts a loss and rests.
+// lose counts a loss of the lease, and sets the time before which there is no new one.
 func lose(w *Path, now time.Time) {
 	w.losses++
 	restAtFirst(w, now)
 }
 
-// restAtFirst rests without a loss: there was no lease.
+// restAtFirst sets the time before which there is no lease, without counting a loss, because there was no lease.
 func restAtFirst(w *Path, now time.Time) {
 	w.since = time.Time{}
 	w.until = now.Add(max(restSilent, restAfter(w.losses)))

@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// zeroconf is the on-link route that many distributions put on the first interface (RFC 3927). Its addresses are picked at random and
-// defended by ARP, so no service uses them, and the route does not count as "routed elsewhere".
+// zeroconf is the on-link route that many distributions put on the first interface (RFC 3927). Hosts pick their addresses in it at random
+// and check them by ARP, so no service has a fixed address there, and the route does not count as a conflict.
 var zeroconf = netip.MustParsePrefix("169.254.0.0/16")
 
-// conflict returns a *ConflictError if another link has addr, or if a route more specific than the default leads to it. The route is
-// checked only while the address is missing, because the kernel has a local route once it is added.
+// conflict returns a *ConflictError if another link has addr, or if a route other than the default route leads to it elsewhere. It checks
+// the route only if addr is not on the link yet, because the kernel adds a local route together with the address.
 func (k kernel) conflict(own netlink.Link, addr netip.Addr, present bool, all []netlink.Addr) error {
 	for _, a := range all {
 		if a.LinkIndex == own.Attrs().Index || prefixOf(a).Addr() != addr {
@@ -43,8 +43,8 @@ func (k kernel) conflict(own netlink.Link, addr netip.Addr, present bool, all []
 	return nil
 }
 
-// ignoreNoRoute drops the errors by which the kernel reports that there is no route, or one that refuses packets (unreachable, prohibit,
-// blackhole; a whole private range is often closed that way).
+// ignoreNoRoute returns nil for the errors by which the kernel reports that there is no route, or one that rejects packets (unreachable,
+// prohibit, blackhole; operators often close a whole private range that way). It wraps any other error.
 func ignoreNoRoute(addr netip.Addr, err error) error {
 	for _, none := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL, unix.EAGAIN, unix.ESRCH, unix.ENOENT} {
 		if errors.Is(err, none) {
@@ -67,7 +67,7 @@ func leadsElsewhere(own netlink.Link, r netlink.Route) bool {
 	return true
 }
 
-// routePrefix is the route's destination; the library gives none for a default route.
+// routePrefix returns the route's destination, which the netlink library leaves nil for a default route.
 func routePrefix(r netlink.Route) netip.Prefix {
 	if r.Dst == nil {
 		return netip.Prefix{}
@@ -80,7 +80,7 @@ func routePrefix(r netlink.Route) netip.Prefix {
 	return netip.PrefixFrom(addr.Unmap(), ones)
 }
 
-// describe prints a route as ip(8) does, with the parts that identify it.
+// describe returns a route as ip(8) prints it, reduced to the parts that identify it.
 func (k kernel) describe(r netlink.Route) string {
 	text := routePrefix(r).String()
 	if r.Type == unix.RTN_LOCAL {

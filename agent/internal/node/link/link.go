@@ -1,11 +1,12 @@
-// Package link manages the agent's link in the host's netns and the addresses on it: the local and the steering addresses. The link is a
+// Package link manages the agent's network interface in the host's netns, and the local and steering addresses on it. The link is a
 // dummy, or a bridge without ports if the kernel has no dummy driver.
 //
-// It never changes another program's link, address or route, and none of its addresses becomes a source address of the node's own packets.
-// The link stays when the agent stops, so that the next agent need not create it again; only `cleanup` removes it.
+// It never changes another program's link, address or route, and none of its addresses becomes a source address of the node's own
+// packets. The link stays when the agent stops, so that the next agent need not create it again; `cleanup` removes it, and in node-cache
+// mode an orderly stop.
 //
-// On failure: Ensure does all that it can and joins the errors, so that an address that another program uses does not affect the others. It
-// does not retry; the caller does. A conflict is a *ConflictError.
+// On failure: Ensure does all that it can and joins the errors, so that an address that another program uses does not affect the others.
+// It does not retry; the caller does. An address that is already in use is reported as a *ConflictError.
 package link
 
 import (
@@ -21,20 +22,20 @@ import (
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// Config describes the link.
+// Config describes the link as it should be.
 type Config struct {
 	Name      string
-	Addresses []netip.Addr // local, steering and, where the operator wants it, cluster DNS addresses; order has no meaning
+	Addresses []netip.Addr // local, steering and, if so configured, cluster DNS addresses, in any order
 	NetNS     int          // fd of the netns to work in; 0: the calling thread's
 }
 
-// The kinds of links that can be used. Both deliver to local sockets in the same way; a dummy is what operators expect to see.
+// The kinds of links that Ensure creates. Both deliver packets to local sockets in the same way; a dummy is what operators expect to see.
 const (
 	kindDummy  = "dummy"
 	kindBridge = "bridge"
 )
 
-// Changes lists what Ensure changed. If nothing was changed, only Kind is set.
+// Changes lists what Ensure changed. If it changed nothing, only Kind is set.
 type Changes struct {
 	Kind     string         // "dummy" or "bridge"; empty if there is no link
 	Created  bool           // the link was missing
@@ -48,11 +49,11 @@ func (c Changes) Any() bool {
 	return c.Created || len(c.Repaired)+len(c.Added)+len(c.Removed) > 0
 }
 
-// ConflictError means that another link or route already uses an address. The operator has to act: no retry helps.
+// ConflictError means that another link or a route already uses an address. Retrying does not help; the operator has to act.
 type ConflictError struct {
 	Address netip.Addr
-	Link    string // the other link that has the address, or
-	Route   string // the route that leads to it elsewhere
+	Link    string // name of the other link that has the address; or, if empty:
+	Route   string // the route that leads to the address elsewhere
 }
 
 func (e *ConflictError) Error() string {
@@ -63,8 +64,8 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("address %s is already routed elsewhere (%s): choose another address", e.Address, e.Route)
 }
 
-// Ensure gives the link the properties and addresses of cfg. It is idempotent. It removes all other addresses from the link: they were
-// removed from the configuration, or pods could reach them without the switch's protection.
+// Ensure gives the link the properties and addresses of cfg. It is idempotent. It removes all other addresses from the link, because the
+// configuration no longer has them, and pods could reach them without the switch's protection.
 func Ensure(cfg Config) (Changes, error) {
 	var done Changes
 	k, err := openKernel(cfg.NetNS)
@@ -87,7 +88,8 @@ func Ensure(cfg Config) (Changes, error) {
 	return done, errors.Join(errs...)
 }
 
-// Remove deletes the link with its addresses. It succeeds if there is none, and refuses a link of that name that Ensure cannot have made.
+// Remove deletes the link with its addresses. It succeeds if there is no such link, and returns an error for a link of that name that
+// Ensure cannot have made.
 func Remove(cfg Config) error {
 	k, err := openKernel(cfg.NetNS)
 	if err != nil {
@@ -110,7 +112,7 @@ func Remove(cfg Config) error {
 	return nil
 }
 
-// kernel is a netlink socket in one netns.
+// kernel is a netlink socket in the netns of the link.
 type kernel struct{ hostnet.Handle }
 
 func openKernel(netNS int) (kernel, error) {
@@ -118,8 +120,8 @@ func openKernel(netNS int) (kernel, error) {
 	return kernel{h}, err
 }
 
-// dumpAll repeats a dump until no change interrupted it. An interrupted dump may lack entries that exist, and Ensure would repair them
-// needlessly.
+// dumpAll repeats a netlink dump until no concurrent change interrupted it. An interrupted dump may lack existing entries, which Ensure
+// would then add needlessly.
 func dumpAll[T any](dump func() ([]T, error)) ([]T, error) {
 	const attempts = 8
 	var out []T
@@ -132,11 +134,11 @@ func dumpAll[T any](dump func() ([]T, error)) ([]T, error) {
 	return out, err
 }
 
-// addresses has the addresses of a netns, sorted by whether they are as wanted on the link.
+// addresses are the addresses of a netns, with those on the agent's link sorted into good and bad ones.
 type addresses struct {
 	all  []netlink.Addr // of all links
 	good map[netip.Addr]bool
-	bad  []netlink.Addr // on the link, but not wanted or with wrong properties
+	bad  []netlink.Addr // on the link, but unwanted or with wrong properties
 }
 
 func (k kernel) listAddresses(l netlink.Link, want []netip.Addr) (p addresses, err error) {
@@ -156,7 +158,7 @@ func (k kernel) listAddresses(l netlink.Link, want []netip.Addr) (p addresses, e
 	return p, nil
 }
 
-// ensureLink returns the link, and creates it if there is none.
+// ensureLink returns the link of that name, and reports whether it had to create it. It returns an error for another program's link.
 func (k kernel) ensureLink(name string) (netlink.Link, bool, error) {
 	l, err := k.LinkByName(name)
 	if err == nil {
@@ -172,7 +174,7 @@ func (k kernel) ensureLink(name string) (netlink.Link, bool, error) {
 		off := false
 		err = k.LinkAdd(&netlink.Bridge{LinkAttrs: attrs, MulticastSnooping: &off})
 	}
-	// Another process (an agent that is being replaced) may have made it meanwhile; then it can be used.
+	// Another process (an agent that is being replaced) may have created the link meanwhile.
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, false, fmt.Errorf("add: %w", err)
 	}
@@ -182,7 +184,7 @@ func (k kernel) ensureLink(name string) (netlink.Link, bool, error) {
 	return l, true, k.checkOwner(l)
 }
 
-// checkOwner returns an error for a link that neardns cannot have made; nothing on such a link may be changed.
+// checkOwner returns an error for a link that neardns cannot have made. Nothing on such a link may be changed.
 func (k kernel) checkOwner(l netlink.Link) error {
 	switch l.Type() {
 	case kindDummy:
@@ -202,7 +204,7 @@ func (k kernel) checkOwner(l netlink.Link) error {
 	return fmt.Errorf("is a %s, so it is another program's: choose another link.name or delete it", l.Type())
 }
 
-// repair corrects the link's own properties and names those that it changed.
+// repair corrects the link's properties, except its addresses, and returns descriptions of what it changed.
 func (k kernel) repair(l netlink.Link, cfg Config) ([]string, error) {
 	e := k.EndOf(l)
 	e.NoMulticast()
@@ -245,15 +247,16 @@ func (k kernel) ensureAddresses(l netlink.Link, want []netip.Addr, done *Changes
 	return errors.Join(errs...)
 }
 
-// addrOf gives an address properties that keep it from becoming a source of the node's own packets. The kernel does not choose an IPv4
-// address of scope link for a route that leaves by another link. An IPv6 address with a preferred lifetime of 0 is deprecated from the
-// start (RFC 6724, rule 3). Otherwise the routes to pods, which lead to veths without addresses, would use it.
+// addrOf returns the netlink address for a, with properties that keep it from becoming a source of the node's own packets: routes to pods
+// lead to veths without addresses, for which the kernel picks a source from another link. The kernel does not pick an IPv4 address of
+// scope link for a route by another link, and a deprecated IPv6 address (preferred lifetime 0) only if there is no other (RFC 6724, rule
+// 3).
 func addrOf(a netip.Addr) *netlink.Addr {
 	if a.Is4() {
 		return &netlink.Addr{IPNet: hostnet.HostNet(a), Scope: unix.RT_SCOPE_LINK}
 	}
-	// The library sends lifetimes only if one is above 0, hence "forever" as the valid one. nodad: no other machine is on the
-	// link, and a tentative address cannot be bound. noprefixroute: the local table's route is enough.
+	// The netlink library sends lifetimes only if one is above 0, hence the valid lifetime "forever". nodad: no other host is on the
+	// link, and a tentative address cannot be bound. noprefixroute: the kernel's local route is enough.
 	forever := int64(^uint32(0))
 	return &netlink.Addr{IPNet: hostnet.HostNet(a), Flags: unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE, ValidLft: int(forever), PreferedLft: 0}
 }

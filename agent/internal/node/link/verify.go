@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// Verify describes what Ensure would repair, and changes nothing. An empty list means that nothing differs.
+// Verify returns a description of each difference that Ensure would repair, and changes nothing.
 func Verify(cfg Config) (drift []string, err error) {
 	k, err := openKernel(cfg.NetNS)
 	if err != nil {

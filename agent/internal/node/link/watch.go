@@ -9,9 +9,9 @@ import (
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// Watch sends a tick whenever a link or an address in cfg's netns changed; cfg.Name is not used. Ticks are
-// coalesced: one that was not received yet covers all that followed. A lost event (the kernel's queue overran) is a
-// tick too. The channel is closed after ctx ends, or when the kernel ends the subscription, which it does not in practice.
+// Watch returns a channel that gets a tick whenever a link or an address in cfg's netns changes; it ignores cfg.Name. A tick that was not
+// received yet stands for all later changes. If the kernel's queue overflows, that also makes a tick. The channel is closed after ctx
+// ends, or if the kernel ends the subscription, which does not happen in practice.
 func Watch(ctx context.Context, cfg Config) (<-chan struct{}, error) {
 	ticks, err := hostnet.Watch(ctx, cfg.NetNS, unix.NETLINK_ROUTE, nil, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 	if err != nil {

@@ -14,8 +14,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Read makes the plan of a NodeConfig and of the files that it names, which readFile reads. instance is the answer to the agent's probes.
-// The returned Upstreams have the servers that the plan forwards to, the reasons, and the files to watch.
+// Read makes the plan of a NodeConfig and of the files that it names, which it reads with readFile. instance is the text by which this
+// agent answers its probes. The returned Upstreams are the servers that the plan forwards to, how they were chosen, and the files to
+// watch.
 func Read(n *config.Node, readFile func(string) ([]byte, error), instance string) (Plan, upstream.Upstreams, error) {
 	in := upstream.Input{
 		Cluster: n.Upstreams.Cluster, External: n.Upstreams.External, ExternalSet: !n.Upstreams.Auto, Auto: auto(n),
@@ -23,14 +24,15 @@ func Read(n *config.Node, readFile func(string) ([]byte, error), instance string
 	}
 	up, err := upstream.Resolve(in)
 	if err != nil {
-		p, _ := Of(n, up, instance) // a fault of the plan is reported once the upstreams are repaired
+		p, _ := Of(n, up, instance) // only the error of the upstreams is returned; an error of the plan shows once they are repaired
 		return p, up, err
 	}
 	p, err := Of(n, up, instance)
 	return p, up, err
 }
 
-// Of makes the plan from a NodeConfig and from the upstreams that were read from the files it names. instance identifies this agent.
+// Of makes the plan from a NodeConfig and the upstreams up, already read from the files that it names. instance identifies this agent in
+// answers to probes.
 func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 	p := Plan{
 		Arrangement: Steered, Backend: n.Backend, Link: Link{Name: n.Link.Name}, Redirects: n.Redirects,
@@ -80,11 +82,11 @@ func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 	return p, err
 }
 
-// nowhere is a placeholder address for a Corefile server that listens nowhere and gets queries from the agent alone.
+// nowhere is a placeholder for the address of a Corefile server that does not listen, because the agent calls it directly.
 var nowhere = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// localsOnLink pairs the addresses of arrangement OnLink with their fallbacks. kube-proxy translates a cluster DNS address on the link
-// unless the switch prevents it, and a local address falls back to the second Service.
+// localsOnLink returns the local addresses of arrangement OnLink, each with its fallback. A cluster DNS address on the link falls back to
+// itself, which kube-proxy translates if the switch lets it; a local address falls back to the second Service (upstreams.cluster).
 func localsOnLink(n *config.Node) ([]steer.Local, error) {
 	var out []steer.Local
 	for _, r := range n.Redirects {
@@ -101,7 +103,7 @@ func localsOnLink(n *config.Node) ([]steer.Local, error) {
 	return out, steer.CheckLocals(out)
 }
 
-// auto is how kube-dns's Corefile decides the upstreams for other names; nil if the configuration names them.
+// auto returns the settings for choosing the upstreams for other names by kube-dns's Corefile; nil if the configuration names upstreams.
 func auto(n *config.Node) *upstream.Auto {
 	if !n.Upstreams.Auto {
 		return nil

@@ -11,25 +11,27 @@ import (
 
 // Pods are the facts about the node's pods that the host's rules depend on.
 type Pods interface {
-	// FallbackOnly are redirects that a pod still uses and the configuration no longer has.
+	// FallbackOnly returns redirects that a pod still uses although the configuration no longer has them.
 	FallbackOnly(configured []steer.Redirect) []steer.Redirect
-	// Locals are local addresses that a pod uses and the configuration does not have.
+	// Locals returns local addresses that a pod still uses although the configuration does not have them.
 	Locals(configured []steer.Local, redirects []steer.Redirect) []steer.Local
-	// HostInterfaces are the links on which steered pods' packets arrive.
+	// HostInterfaces returns the host's links on which packets of steered pods arrive.
 	HostInterfaces() []string
-	// OptedOut are the addresses of pods that must not be intercepted.
+	// OptedOut returns the addresses of pods that must not be intercepted.
 	OptedOut() []netip.Addr
 }
 
-// Uplinks finds the links from which no client is served, as rules.Uplinks does. The links in podSide are not among them.
+// Uplinks finds the host's links that lead away from this node; the agent serves no client behind them. The links in podSide are
+// excluded. rules.Uplinks implements it.
 type Uplinks func(podSide ...string) ([]string, error)
 
-// Host describes the host's rules for the plan and the node's pods. With nil, no pod is known yet. It is the only description of the rules.
+// Host describes the host's packet rules for the plan and the node's pods; pods is nil if no pod is known yet. All code that needs the
+// rules uses this description.
 func (p Plan) Host(pods Pods, uplinks Uplinks) (steer.Host, error) {
 	h := steer.Host{
 		Redirects: p.Redirects, Locals: p.Locals, InterceptNode: p.InterceptNode, Lifetime: p.Terms.Lifetime,
-		// Clients that use a local address have no other path to kube-dns. On a steered node, the node's own processes use the cluster DNS
-		// address.
+		// Clients that use a local address need this rule to reach kube-dns if the agent does not answer. In arrangement Steered, the
+		// node's own processes use the cluster DNS address instead.
 		OwnLocals: p.Arrangement != Steered, HealthPort: p.HealthPort,
 	}
 	if p.Arrangement == NodeCache {
@@ -46,11 +48,11 @@ func (p Plan) Host(pods Pods, uplinks Uplinks) (steer.Host, error) {
 	return h, err
 }
 
-// InterceptsNode reports whether the host's rules may send a query of the node's own processes to the agent. The answer then shows nothing
-// about kube-dns.
+// InterceptsNode reports whether the host's rules may send a query of the node's own processes to the agent. An answer to such a query
+// then shows nothing about kube-dns.
 func (p Plan) InterceptsNode() bool { return p.InterceptNode || p.Arrangement != Steered }
 
-// ForBackend is the plan for a back end's rules. It returns an error if they do not support what the plan needs.
+// ForBackend returns the plan with the back end k. It returns an error if that back end's rules lack something that the plan needs.
 func (p Plan) ForBackend(k rules.Kind) (Plan, error) {
 	p.Backend = k.String()
 	caps := k.Caps()

@@ -9,18 +9,18 @@ import (
 	"github.com/neardns/neardns/internal/dns/server"
 )
 
-// Template is the result of filling in node-cache's Corefile template.
+// Template is node-cache's Corefile template after its variables were filled in.
 type Template struct {
 	Text     string // filled in; "" if there is a Fault
-	Domain   string // the cluster's domain, from its zones; "" if unknown
+	Domain   string // the cluster's domain, as found in the template's zones; "" if none is found
 	Warnings []string
 	Fault    error
 }
 
-// NodeResolvConf is the node's resolv.conf, which a host-network pod with dnsPolicy Default has at this path.
+// NodeResolvConf is the path of the node's resolv.conf in a host-network pod with dnsPolicy Default.
 const NodeResolvConf = "/etc/resolv.conf"
 
-// NodeCacheUpstreams is the input of upstream.Resolve for an agent in node-cache mode.
+// NodeCacheUpstreams returns the input of upstream.Resolve for an agent in node-cache mode.
 func NodeCacheUpstreams(o nodecache.Options, a nodecache.Answer, domain string, readFile func(string) ([]byte, error)) upstream.Input {
 	return upstream.Input{
 		ClusterDomain: domain, Cluster: []nameserver.Address{nameserver.At(a.Upstream)}, External: []nameserver.Source{{Path: NodeResolvConf}},
@@ -30,8 +30,8 @@ func NodeCacheUpstreams(o nodecache.Options, a nodecache.Answer, domain string, 
 	}
 }
 
-// OfNodeCache makes the plan of an agent in node-cache mode, from node-cache's flags and their resolved values. n has the defaults for what
-// no flag sets, and instance is the answer to the agent's probes.
+// OfNodeCache makes the plan of an agent in node-cache mode from node-cache's flags (o) and the addresses resolved from them (a). n has
+// the defaults for settings without a flag. instance identifies this agent in answers to probes.
 func OfNodeCache(o nodecache.Options, a nodecache.Answer, t Template, n *config.Node, instance string) Plan {
 	p := Plan{
 		Arrangement: NodeCache, Backend: n.Backend, Locals: a.Locals, Steers: true, Firewall: o.SetupIptables,
@@ -40,7 +40,7 @@ func OfNodeCache(o nodecache.Options, a nodecache.Answer, t Template, n *config.
 		Terms: Terms{Renew: n.Lease.Renew, Lifetime: n.Lease.Lifetime, Check: o.Check},
 		Lock:  Lock{Waits: true}, Folders: Folders{State: n.StateDir, Persist: n.PersistDir},
 	}
-	if o.SetupIptables { // as node-cache, which writes no rules without this flag
+	if o.SetupIptables { // node-cache writes no rules without this flag
 		p.HealthPort = o.HealthPort
 	}
 	if t.Domain != "" {

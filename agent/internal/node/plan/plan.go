@@ -1,9 +1,10 @@
 // Package plan turns a configuration into the wanted state of a node, as one value: how queries reach the agent, the link, the host's
-// rules, what is probed and served, the terms of leases, and the node's lock. Both roles make one plan for each configuration. The loop, a
-// reload, a change of the back end, the doctor, `config show` and `cleanup` use it, and only it describes the host's rules.
+// rules, what is probed and served, the timing of leases, and the node's lock. The agent makes a plan for each configuration, in
+// node-cache mode too. The loop, a reload, a change of the back end, the doctor, `config show` and `cleanup` use it, and only it
+// describes the host's rules.
 //
-// It is pure: it opens no file, does not read the kernel's state and sends no query. Everything read comes as an argument, so the same
-// configuration and files always make the same plan, and a test can print it.
+// It is pure: it opens no file, does not read the kernel's state and sends no query. The same configuration and files always make the
+// same plan.
 //
 // Failure policy: with an error, the plan lacks only the part that is at fault. The doctor compares the node with such a plan; an agent
 // does not start with it.
@@ -18,7 +19,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Arrangement is how queries reach the agent. All differences between arrangements follow from it.
+// Arrangement is how queries reach the agent. All other differences between arrangements follow from it.
 type Arrangement string
 
 // The arrangements.
@@ -36,74 +37,78 @@ const (
 	Transparent Arrangement = "transparent"
 )
 
-// Plan is the wanted state of a node for one configuration. It is a value: its slices and maps must not be written to.
+// Plan is the wanted state of a node for one configuration. Its slices and maps must not be written to.
 type Plan struct {
 	Arrangement Arrangement
-	Backend     string // of the rules, as configured; On sets it to the one in use
+	Backend     string // of the rules, as configured; ForBackend sets it to the one in use
 	Link        Link
 
 	Redirects     []steer.Redirect // none unless the arrangement is Steered
-	Locals        []steer.Local    // addresses that clients use, each with its fallback
+	Locals        []steer.Local    // addresses that clients themselves use as nameservers, each with its fallback
 	InterceptNode bool
-	HealthPort    uint16 // of the kubelet's health checks at the local addresses, untracked; 0: none
+	HealthPort    uint16 // port of the kubelet's health checks at local addresses, kept out of conntrack; 0: none
 	// Firewall keeps the agent's addresses accepted in iptables' filter table if its policy drops.
 	Firewall bool
 
 	ClusterDomain string
 	Steers        bool // false: nothing on this node translates the cluster DNS address, so no pod may be steered
 	Server        server.Config
-	// Unserved is why there is nothing to serve yet. The switch then sends all queries to kube-dns.
+	// Unserved is the reason why the agent can serve nothing yet; nil if it can. The switch then sends all queries to kube-dns.
 	Unserved error
 
 	Terms    Terms
 	Folders  Folders
 	Lock     Lock
-	Warnings []string // what an operator should repair in the files that were read; shown as a fault
-	External string   // the upstreams for names outside of the cluster, and why; to be shown
+	Warnings []string // faults in the files that were read, for the operator; shown as a fault
+	External string   // the upstreams for names outside of the cluster, and how they were chosen, for the status
 }
 
-// Link is the interface with the agent's addresses.
+// Link is the network interface with the agent's addresses.
 type Link struct {
 	Name string
-	// Foreign: another program makes it and keeps its addresses. If they are missing, the error of listen names them.
+	// Foreign is set if another program creates the link and manages its addresses. If addresses are missing, the server's listen error
+	// names them.
 	Foreign bool
-	// Temporary: an orderly end removes it.
+	// Temporary is set if the agent removes the link at an orderly stop.
 	Temporary bool
 }
 
-// Terms are the times of leases, and of full checks.
+// Terms are the times of leases and of full checks.
 type Terms struct {
 	Renew    time.Duration // between two probes
-	Lifetime time.Duration // of a lease after its last renewal
-	Check    time.Duration // between two full checks, which need no event; 0: 30 s. A reload does not change it
+	Lifetime time.Duration // lifetime of a lease since its last renewal
+	// Check is the time between two full checks, which run without any event; 0 stands for 30 s. A reload does not change it.
+	Check time.Duration
 }
 
-// ProbeTimeout is how long a probe waits for its answer: short enough that, after one lost probe, the next can still renew the lease.
+// ProbeTimeout returns how long a probe waits for its answer. It is short enough that the next probe can still renew the lease if one is
+// lost.
 func (t Terms) ProbeTimeout() time.Duration { return max(t.Lifetime-2*t.Renew, t.Renew) }
 
-// Folders are where the agent's files are. pkg/nodestate has their names.
+// Folders are the folders of the agent's files; pkg/nodestate has the files' names.
 type Folders struct {
 	State   string // emptied by a reboot, as are pods
 	Persist string // survives a reboot
 }
 
-// Lock is the lock that makes one agent the active agent of the node.
+// Lock describes the lock whose owner is the active agent of the node.
 type Lock struct {
-	Folder string // the folder of the lock file; "": the lock belongs to the netns, and needs no shared folder
-	Waits  bool   // if another agent has the lock, this one stands by for its end
+	Folder string // the folder of the lock file; "": the lock belongs to the netns and needs no shared folder
+	Waits  bool   // if another agent has the lock, this one waits until that agent ends
 }
 
-// StartsUnserved reports whether an agent also starts if the server's configuration cannot be served. In node-cache mode it does,
-// because pods use the agent's addresses, and without the switch nothing would answer there.
+// StartsUnserved reports whether an agent also starts if the server's configuration cannot be served. In node-cache mode it does: pods
+// use the agent's addresses directly, and without the switch no server would answer there.
 func (p Plan) StartsUnserved() bool { return p.Arrangement == NodeCache }
 
-// KernelOnly reports whether only the kernel program answers pods from the cache. The agent then listens nowhere and keeps no rules.
+// KernelOnly reports whether only the kernel program answers pods from the cache. The agent then listens on no address and writes no
+// rules.
 func (p Plan) KernelOnly() bool { return p.Arrangement == Transparent }
 
 // Name is the arrangement's name, for people.
 func (p Plan) Name() string { return string(p.Arrangement) }
 
-// LocalAddresses are the addresses that clients use themselves.
+// LocalAddresses returns the addresses that clients themselves use as nameservers.
 func (p Plan) LocalAddresses() []netip.Addr {
 	var out []netip.Addr
 	for _, l := range p.Locals {
@@ -112,7 +117,7 @@ func (p Plan) LocalAddresses() []netip.Addr {
 	return out
 }
 
-// Addresses are the addresses of the link, on which the server listens: local and steering addresses.
+// Addresses returns the addresses on the link, on which the server listens: local and steering addresses.
 func (p Plan) Addresses() []netip.Addr {
 	out := p.LocalAddresses()
 	for _, r := range p.Redirects {
@@ -121,8 +126,8 @@ func (p Plan) Addresses() []netip.Addr {
 	return out
 }
 
-// Target is one address and protocol with its own lease, and the address that its probes query: the cluster DNS address for a
-// steering address, which the prober's pod table rewrites, and the local address itself otherwise.
+// Target is one address and protocol with its own lease. Queried is the address that its probes query: for a steering address, the
+// cluster DNS address, which the prober's pod table rewrites; otherwise the local address itself.
 type Target struct {
 	Address  netip.Addr
 	Queried  netip.Addr
@@ -131,7 +136,7 @@ type Target struct {
 
 func (t Target) String() string { return t.Address.String() + "/" + t.Protocol.String() }
 
-// Targets lists the targets of probes.
+// Targets returns all targets of the plan.
 func (p Plan) Targets() []Target {
 	var out []Target
 	for _, proto := range []steer.Protocol{steer.UDP, steer.TCP} {
@@ -148,8 +153,8 @@ func (p Plan) Targets() []Target {
 // Fallback is one path to kube-dns: the address that answers there, and the one that the fallback check queries.
 type Fallback struct{ ClusterDNS, Queried netip.Addr }
 
-// Fallbacks lists the fallbacks, each once. The check queries a cluster DNS address itself if there is a redirect for it, because the
-// prober has a pod table then; otherwise it queries the local address.
+// Fallbacks returns the paths to kube-dns, each once. The fallback check queries the cluster DNS address itself if a redirect has it,
+// because the prober's pod table rewrites it; otherwise it queries the local address.
 func (p Plan) Fallbacks() []Fallback {
 	var out []Fallback
 	add := func(clusterDNS, asked netip.Addr) {
@@ -166,7 +171,7 @@ func (p Plan) Fallbacks() []Fallback {
 	return out
 }
 
-// ClusterDNSOf is the cluster DNS address that answers the queries to one of the agent's addresses when the agent does not.
+// ClusterDNSOf returns the cluster DNS address that queries to one of the agent's addresses fall back to; the zero Addr if it is not one.
 func (p Plan) ClusterDNSOf(address netip.Addr) netip.Addr {
 	for _, r := range p.Redirects {
 		if r.Steering == address {
@@ -181,8 +186,8 @@ func (p Plan) ClusterDNSOf(address netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// WithAddressesOf is the plan for the time of a change between two plans. It has the addresses of both, so that no address is removed
-// before its lease is withdrawn.
+// WithAddressesOf returns the plan for the duration of a change between two plans. It has the addresses of both, so that no address is
+// removed before its lease is withdrawn.
 func (p Plan) WithAddressesOf(other Plan) Plan {
 	p.Redirects = union(p.Redirects, other.Redirects)
 	p.Locals = union(p.Locals, other.Locals)

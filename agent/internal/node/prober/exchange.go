@@ -18,10 +18,11 @@ import (
 // port is the DNS port.
 const port = 53
 
-// maxAnswer is more than any answer to the prober's queries needs. A longer datagram is truncated, and then does not count as an answer.
+// maxAnswer is the buffer for an answer, larger than any answer to the prober's queries. A longer datagram is truncated and does not
+// count.
 const maxAnswer = 4096
 
-// datagrams is a connected UDP socket that is kept, because a new socket for each query would be most of a probe's cost.
+// datagrams is a connected UDP socket that stays open between queries, because opening a socket would be most of a probe's cost.
 type datagrams struct {
 	mu      sync.Mutex // one query at a time
 	f       *os.File
@@ -43,16 +44,16 @@ func openDatagrams(r *netns, source, target netip.Addr) (*datagrams, error) {
 
 func (d *datagrams) close() { d.f.Close() }
 
-// retire closes the socket, once no query is in flight.
+// retire closes the socket as soon as no query is in flight.
 func (d *datagrams) retire() {
 	d.retired.Store(true)
-	if d.mu.TryLock() { // else the query in flight closes the socket
+	if d.mu.TryLock() { // otherwise exchange closes the socket after its query
 		defer d.mu.Unlock()
 		d.f.Close()
 	}
 }
 
-// exchange sends the query and returns the first packet that is its answer, valid until the next exchange.
+// exchange sends the query wire and returns the first packet for which mine is true. It waits until ctx ends.
 func (d *datagrams) exchange(ctx context.Context, wire []byte, mine func([]byte) bool) ([]byte, error) {
 	d.mu.Lock()
 	defer func() {
@@ -64,7 +65,7 @@ func (d *datagrams) exchange(ctx context.Context, wire []byte, mine func([]byte)
 	defer bindToContext(ctx, d.f)()
 	_, err := d.f.Write(wire)
 	if errors.Is(err, unix.ECONNREFUSED) {
-		// The kernel may report an error of an earlier query now; it must not fail this one.
+		// The kernel may now report an ICMP error of an earlier query; this query must not fail because of it.
 		_, err = d.f.Write(wire)
 	}
 	for err == nil {
@@ -80,7 +81,8 @@ func (d *datagrams) exchange(ctx context.Context, wire []byte, mine func([]byte)
 	return nil, contextErrorOf(ctx, err)
 }
 
-// queryRepeatedly queries over a new UDP socket, and again each second: one answer verifies the path, which need not be lossless.
+// queryRepeatedly sends the query over a new UDP socket, and repeats it each second until it is answered or ctx ends: a lost packet does
+// not mean that the path fails.
 func queryRepeatedly(ctx context.Context, r *netns, source, target netip.Addr, q question) ([]byte, error) {
 	const again = time.Second
 	d, err := openDatagrams(r, source, target)
@@ -98,8 +100,9 @@ func queryRepeatedly(ctx context.Context, r *netns, source, target netip.Addr, q
 	}
 }
 
-// openAndQuery queries over a new TCP connection, so that the answer shows that connections are accepted, and ends it with a reset. That
-// leaves no TIME_WAIT on either side, and a killed process leaves no half-closed socket that would keep the netns alive.
+// openAndQuery sends the query over a new TCP connection, so that an answer also shows that the server accepts connections. It ends the
+// connection with a reset, which leaves no TIME_WAIT on either side. If the process is killed, no half-closed socket keeps the netns
+// alive.
 func openAndQuery(ctx context.Context, r *netns, source, target netip.Addr, wire []byte) ([]byte, error) {
 	f, err := open(r, unix.SOCK_STREAM, source)
 	if err != nil {
@@ -137,7 +140,7 @@ func explainEOF(err error) error {
 	return err
 }
 
-// open makes a socket in the prober's netns, bound to source.
+// open makes a non-blocking socket in the prober's netns, bound to source.
 func open(r *netns, kind int, source netip.Addr) (*os.File, error) {
 	fd, err := r.socket(socketKind{family: familyOf(source), kind: kind})
 	if err != nil {
@@ -147,7 +150,7 @@ func open(r *netns, kind int, source netip.Addr) (*os.File, error) {
 		unix.Close(fd)
 		return nil, err
 	}
-	// The socket does not block, so the runtime polls it as it does its own sockets.
+	// os.NewFile hands the non-blocking socket to the runtime's poller.
 	return os.NewFile(uintptr(fd), "prober socket"), nil
 }
 
@@ -160,11 +163,12 @@ func familyOf(a netip.Addr) int {
 
 func prepare(fd, kind int, source netip.Addr) error {
 	if kind == unix.SOCK_STREAM {
-		// A linger time of zero makes close send a reset. It is set first, so that it also applies if the process is killed.
+		// A linger time of zero makes close send a reset. It is set before anything else, so that it also applies if the process is
+		// killed.
 		if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
 			return fmt.Errorf("set linger: %w", err)
 		}
-		// The port is chosen at connect, when the other end is known. Best effort: it only makes choosing cheaper.
+		// The kernel chooses the port at connect, when it knows the other end, which is cheaper. If that fails, bind chooses a port.
 		_ = unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
 	}
 	if err := unix.Bind(fd, sockaddr(source, 0)); err != nil {
@@ -173,8 +177,8 @@ func prepare(fd, kind int, source netip.Addr) error {
 	return nil
 }
 
-// connect connects f, and waits for the handshake until f's deadline. Over a veth the handshake is mostly complete when connect returns, so
-// connect checks the socket before it waits.
+// connect connects f to target, and waits for the handshake until f's deadline. Over a veth the handshake is mostly complete when
+// connect(2) returns, so the first check comes before any waiting.
 func connect(f *os.File, target netip.Addr) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -201,7 +205,7 @@ func connect(f *os.File, target netip.Addr) error {
 	return nil
 }
 
-// connected reports whether a pending connect is complete, and its error.
+// connected reports whether a pending connect has ended, and returns its error if it failed.
 func connected(fd int) (done bool, err error) {
 	code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	switch {
@@ -223,8 +227,8 @@ func sockaddr(a netip.Addr, port int) unix.Sockaddr {
 	return &unix.SockaddrInet6{Addr: a.As16(), Port: port}
 }
 
-// bindToContext makes f's operations end with ctx. The returned function undoes that and must be called. There is no deadline in addition
-// to ctx's own, which saves a timer for each probe.
+// bindToContext makes f's reads and writes fail once ctx ends. The caller must call the returned function, which undoes that. The socket
+// has no deadline until then, which saves a timer for each probe.
 func bindToContext(ctx context.Context, f *os.File) func() {
 	if ctx.Done() == nil {
 		return func() {}
@@ -236,14 +240,15 @@ func bindToContext(ctx context.Context, f *os.File) func() {
 	})
 	return func() {
 		if !stop() {
-			// The function has begun to run. Wait for it, so that the socket's next user does not get its deadline.
+			// The function has begun to run. Wait until it has set the deadline, and remove that, so that the socket's next query does
+			// not get it.
 			<-ended
 			_ = f.SetDeadline(time.Time{})
 		}
 	}
 }
 
-// contextErrorOf returns ctx's own error instead of the deadline error that it caused.
+// contextErrorOf returns ctx's error if ctx was canceled, because err is then only the deadline error that this caused.
 func contextErrorOf(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return ctx.Err()

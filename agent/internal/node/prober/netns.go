@@ -11,9 +11,9 @@ import (
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// netns is the netns that the prober queries from, mostly its own. It has no name; a descriptor and one thread that never leaves it keep
-// it alive. A socket belongs to the netns of the thread that makes it, so sockets are made on that thread; afterwards any goroutine may use
-// them. A thread that stays is cheaper than one that enters and leaves the netns for each TCP probe.
+// netns is the netns that the prober queries from, usually its own. It has no name; a descriptor and a thread that never leaves it keep
+// it alive. A socket belongs to the netns of the thread that creates it, so sockets are created on that thread; any goroutine may then
+// use them. A permanent thread is cheaper than one that enters and leaves the netns for each TCP probe.
 type netns struct {
 	ns   *os.File
 	work chan func()
@@ -25,11 +25,11 @@ type netns struct {
 	closed bool
 }
 
-// socketKind is what must be known when a socket is made. Everything else can be set on any thread.
+// socketKind has the arguments that socket(2) needs. Every other option can be set later on any thread.
 type socketKind struct{ family, kind int }
 
-// spareSockets is how many sockets are made at a time, because waking a waiting thread costs more than all else in a probe, and each TCP
-// probe needs a socket.
+// spareSockets is how many TCP sockets are created at a time. Each TCP probe needs one, and waking the thread costs more than all else in
+// a probe.
 const spareSockets = 16
 
 func startNetNS(enter func() error) (*netns, error) {
@@ -50,8 +50,8 @@ func newNetNS() error {
 	return nil
 }
 
-// joinNetNS moves the calling thread to the netns behind fd. It does nothing if the thread is there, because entering even one's own netns
-// needs CAP_SYS_ADMIN.
+// joinNetNS moves the calling thread to the netns of the descriptor fd. It does nothing if the thread is there already, because even
+// entering one's own netns needs CAP_SYS_ADMIN.
 func joinNetNS(fd int) error {
 	if fd <= 0 || hostnet.IsHere(fd) {
 		return nil
@@ -62,7 +62,8 @@ func joinNetNS(fd int) error {
 	return nil
 }
 
-// run is the thread's loop. The goroutine ends while locked to the thread, so the runtime ends the thread instead of reusing it.
+// run is the thread's loop. It ends while the goroutine is still locked to the thread, so the runtime ends the thread and does not reuse
+// it in another netns.
 func (r *netns) run(enter func() error, ready chan<- error) {
 	runtime.LockOSThread()
 	defer close(r.gone)
@@ -79,7 +80,7 @@ func (r *netns) run(enter func() error, ready chan<- error) {
 	}
 }
 
-// do runs f on the netns.s thread. It must not be called after close, and f must not take long.
+// do runs f on the thread in the netns. It must not be called after close, and f must return soon, because all sockets wait for it.
 func (r *netns) do(f func()) {
 	done := make(chan struct{})
 	select {
@@ -89,7 +90,7 @@ func (r *netns) do(f func()) {
 	}
 }
 
-// socket returns a new non-blocking socket of the netns.
+// socket returns a non-blocking socket of the netns, created now or earlier.
 func (r *netns) socket(k socketKind) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,7 +124,7 @@ func (r *netns) socket(k socketKind) (int, error) {
 
 func (r *netns) fd() int { return int(r.ns.Fd()) }
 
-// close releases the netns, which ends once the last socket in it is closed too.
+// close ends the thread and releases the netns. The kernel deletes the netns once the last socket in it is closed too.
 func (r *netns) close() {
 	r.once.Do(func() {
 		r.mu.Lock()

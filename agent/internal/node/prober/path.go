@@ -20,8 +20,8 @@ import (
 // ownInterface is the veth's end in the prober's netns.
 const ownInterface = "eth0"
 
-// The veth's two hardware addresses. Both ends know each other by permanent neighbour entries, so that neither needs an
-// address of the other's kind, ARP or neighbour discovery. Given addresses also keep udev from making up others.
+// The hardware addresses of the veth's two ends. Each end has a permanent neighbour entry for the other, so that neither needs ARP,
+// neighbour discovery or an address in the other's subnet. Because they are set explicitly, udev does not generate others.
 func hostMAC() net.HardwareAddr { return net.HardwareAddr{0x02, 'n', 'd', 'n', 's', 0x01} }
 func ownMAC() net.HardwareAddr  { return net.HardwareAddr{0x02, 'n', 'd', 'n', 's', 0x02} }
 
@@ -29,7 +29,7 @@ func ownMAC() net.HardwareAddr  { return net.HardwareAddr{0x02, 'n', 'd', 'n', '
 type family struct {
 	is4     bool
 	af      int
-	gateway netip.Addr // the prober's next hop: the host's end answers for it, and no interface has the address
+	gateway netip.Addr // the prober's next hop: no interface has it; a permanent neighbour entry leads to the host's end
 }
 
 func ipv4() family {
@@ -54,8 +54,9 @@ func openHost(nsFD int) (host, error) {
 	return host{h}, err
 }
 
-// removeStale frees the name of the veth, unless the veth exists. A veth of that name with another peer belongs to a dead predecessor,
-// because this process has the prober's lock, so it is removed. A link of another kind belongs to another program and stays.
+// removeStale removes a dead predecessor's veth, so that its name is free. It keeps a veth whose peer leadsToUs recognizes, and reports
+// that as there. Any other veth of that name belongs to a dead process, because this one has the prober's lock. A link of another kind
+// belongs to another program: it stays, and removeStale returns an error.
 func (h host) removeStale(leadsToUs func(netlink.Link) bool) (there bool, err error) {
 	l, err := h.LinkByName(steer.ProberInterface)
 	switch {
@@ -74,7 +75,7 @@ func (h host) removeStale(leadsToUs func(netlink.Link) bool) (there bool, err er
 	return false, nil
 }
 
-// ensureLink makes the veth if it is missing.
+// ensureLink creates the veth if it is missing, and reports whether it did.
 func (h host) ensureLink(own inside) (made bool, err error) {
 	if there, err := h.removeStale(own.isPeer); there || err != nil {
 		return false, err
@@ -83,7 +84,8 @@ func (h host) ensureLink(own inside) (made bool, err error) {
 	return err == nil, err
 }
 
-// ensureSources makes a pair of veths in the host's netns, with the prober's addresses, for a prober without a netns.
+// ensureSources creates a veth pair with both ends in the host's netns, and puts the prober's addresses on it, for a prober that may not
+// create a netns.
 func (h host) ensureSources(families []family) (made bool, err error) {
 	there, err := h.removeStale(func(l netlink.Link) bool { return arePeers(l, h.Handle, steer.SourcesInterface, ownMAC()) })
 	if err == nil && !there {
@@ -108,7 +110,7 @@ func (h host) ensureSources(families []family) (made bool, err error) {
 	})
 }
 
-// ensure gives the host's end its properties, and routes and neighbour entries for the prober's sources.
+// ensure sets up the host's end of the veth: its properties, and routes and neighbour entries for the prober's source addresses.
 func (h host) ensure(families []family) error {
 	e, err := ensureEnd(h.Handle, steer.ProberInterface, hostMAC(), families)
 	if err != nil {
@@ -124,7 +126,7 @@ func (h host) ensure(families []family) error {
 	return nil
 }
 
-// inside is the prober's side: its netns, the veth's end and the pod table.
+// inside is what the prober has in its own netns: the veth's end and the pod table.
 type inside struct {
 	netns *netns
 	nl    hostnet.Handle
@@ -155,15 +157,15 @@ func (i inside) close() error {
 // isPeer reports whether l, a veth in the host's netns, is the peer of the prober's end.
 func (i inside) isPeer(l netlink.Link) bool { return arePeers(l, i.nl, ownInterface, ownMAC()) }
 
-// arePeers reports whether l is the peer of the link called name. Indexes repeat across namespaces, so each must have the other's index,
-// and the hardware address must be the one that the prober set.
+// arePeers reports whether the veth l is the peer of the link called name. Interface indexes are not unique across namespaces, so each
+// end must have the other's index as its peer, and the link must have the hardware address mac that the prober sets.
 func arePeers(l netlink.Link, nl hostnet.Handle, name string, mac net.HardwareAddr) bool {
 	own, err := nl.LinkByName(name)
 	return err == nil && own.Attrs().ParentIndex == l.Attrs().Index && l.Attrs().ParentIndex == own.Attrs().Index &&
 		bytes.Equal(own.Attrs().HardwareAddr, mac)
 }
 
-// ensure gives the prober's end its addresses and its only routes.
+// ensure sets up the prober's end of the veth: its addresses and its only routes.
 func (i inside) ensure(families []family) error {
 	e, err := ensureEnd(i.nl, ownInterface, ownMAC(), families)
 	if err != nil {
@@ -186,8 +188,9 @@ type end struct {
 	nl hostnet.Handle
 }
 
-// ensureEnd repairs the link's own properties. Multicast and generated addresses are off, because the link carries only the prober's
-// queries and their answers. If new links start with IPv6 off, the CNI turns it on for pods, and this function for the prober.
+// ensureEnd repairs the properties of one end of the veth. Multicast and generated addresses are off, because the link carries only the
+// prober's queries and their answers. If the node disables IPv6 on new links, the CNI enables it for pods, and this function for the
+// prober.
 func ensureEnd(h hostnet.Handle, name string, mac net.HardwareAddr, families []family) (end, error) {
 	e, err := h.End(name)
 	if err != nil {
@@ -203,13 +206,13 @@ func ensureEnd(h hostnet.Handle, name string, mac net.HardwareAddr, families []f
 	return end{e, h}, err
 }
 
-// addresses gives the end the prober's sources.
+// addresses gives this end the prober's source addresses.
 func (e end) addresses(families []family) error {
 	for _, f := range families {
 		for _, source := range f.sources() {
 			addr := &netlink.Addr{IPNet: hostnet.HostNet(source)}
 			if !f.is4 {
-				// There is no other host on the link to conflict with, and a tentative address cannot be bound.
+				// nodad: no other host on the link could have the address, and a tentative address cannot be bound.
 				addr.Flags = unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE
 			}
 			e.Address(addr)
@@ -219,8 +222,8 @@ func (e end) addresses(families []family) error {
 	return err
 }
 
-// awaitSettled waits for the kernel's background work once both ends are up, which takes about a millisecond, and a second at worst: each
-// end gets its queue, without which packets are dropped, and IPv6 addresses get their routes, without which answers do not arrive.
+// awaitSettled waits until the kernel has set up both ends, which usually takes a millisecond and at worst a second. Before that, the
+// ends have no transmit queue and drop packets, and IPv6 addresses have no local route, so answers do not arrive.
 func (i inside) awaitSettled(h host, families []family) error {
 	return awaitSettled(func() error {
 		return errors.Join(checkUp(i.nl, ownInterface), checkUp(h.Handle, steer.ProberInterface), checkLocal(i.nl, families))
@@ -247,7 +250,7 @@ func checkUp(nl hostnet.Handle, name string) error {
 	return nil
 }
 
-// checkLocal returns an error if the prober's addresses are not local in their netns yet.
+// checkLocal returns an error if the kernel does not yet treat the prober's addresses as local in their netns.
 func checkLocal(nl hostnet.Handle, families []family) error {
 	for _, f := range families {
 		for _, source := range f.sources() {
@@ -263,7 +266,7 @@ func checkLocal(nl hostnet.Handle, families []family) error {
 	return nil
 }
 
-// route ensures a route to dst by this link, over the gateway if it is valid.
+// route ensures a route to dst by this link, via gateway if that is valid.
 func (e end) route(f family, dst *net.IPNet, gateway netip.Addr) error {
 	want := &netlink.Route{LinkIndex: e.Link.Attrs().Index, Dst: dst, Protocol: unix.RTPROT_STATIC, Scope: netlink.SCOPE_LINK}
 	if gateway.IsValid() {
@@ -289,7 +292,7 @@ func (e end) route(f family, dst *net.IPNet, gateway netip.Addr) error {
 
 func (e end) neighbour(f family, a netip.Addr, mac net.HardwareAddr) error {
 	have, err := e.nl.NeighList(e.Link.Attrs().Index, f.af)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // after an interruption, the entry may be set again, which is harmless
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // if a change interrupted it, setting an existing entry is harmless
 		return fmt.Errorf("list neighbours: %w", err)
 	}
 	for _, h := range have {

@@ -1,13 +1,14 @@
-// Package prober sends the agent's probes, which renew the leases, and the queries of the fallback check, from a network set up like a
-// pod's: its own netns and veth with a pod table. Its queries take the pods' whole path (pod table, veth, the host's switch, its INPUT or
-// its translation), so an answer means that pods get theirs.
+// Package prober sends the agent's probes, which renew the leases, and the queries of the fallback check. It sends them from a network
+// set up like a pod's: its own netns and veth with a pod table. A query takes the same path as pods' queries (pod table, veth, the host's
+// switch, then INPUT to the agent, or the translation to kube-dns), so an answer means that pods get theirs.
 //
-// It never renews a lease itself, and leaves nothing on the node: the netns has no name, so it and both ends of the veth end with the
-// process, however that ends. In node-cache mode it may lack the capability to make a netns. Then it queries from addresses of the host's
-// netns, as the node's own processes do (D-031): an answer does not show that INPUT admits pods.
+// The package never renews a lease itself, and leaves nothing on the node: the netns has no name, so the kernel removes it and the veth
+// when the process ends, even if it is killed. In node-cache mode the agent may lack the capability to create a netns. Then the prober
+// queries from addresses in the host's netns, as the node's own processes do (D-031), and an answer does not show that INPUT accepts
+// pods' packets.
 //
-// Failure policy: a probe reports a Result and never retries; the caller decides what it means. Ensure makes whatever is missing, and is
-// called at each check and after each fault.
+// Failure policy: a probe reports a Result and never retries; the caller decides what it means. Ensure creates whatever is missing; the
+// caller calls it at each check and after each fault.
 package prober
 
 import (
@@ -28,45 +29,48 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// Config describes the prober. Redirects and Locals decide which families it speaks.
+// Config describes the prober. It works with the IP families of Redirects and Locals.
 type Config struct {
 	Redirects []steer.Redirect
 	Locals    []netip.Addr
 	Rules     rules.Kind // the back end of the prober's pod table
-	HostNetNS int        // fd of the host's netns, kept open by the caller until Close; 0: the calling thread's
+	HostNetNS int        // descriptor of the host's netns, which the caller keeps open until Close; 0: the calling thread's netns
 	Log       *slog.Logger
 }
 
-// ErrHeld means that another live process has the prober's lock in this netns: an agent that is being replaced, or a surplus one. The error
-// around it names the process.
+// ErrHeld means that another live process has the prober's lock in this netns: an agent that is being replaced, or one that should not
+// run. The error that wraps it names the process.
 var ErrHeld = errors.New("another agent's prober is running here")
 
 // errClosed answers calls after Close.
 var errClosed = errors.New("prober is closed")
 
-// Prober sends queries as a pod would. All methods may be called at the same time.
+// Prober sends queries as a pod would. All methods are safe for concurrent use.
 type Prober struct {
 	log      *slog.Logger
 	rules    rules.Kind
 	host     host
 	lock     *os.File // the prober's lock of this netns; nil: not held
 	netns    *netns
-	inside   inside // unused without a netns of the prober's own
-	hostOnly bool   // without one
+	inside   inside // unused if hostOnly
+	hostOnly bool   // the prober has no netns of its own and queries from the host's
 
-	repair   sync.Mutex // serialises Ensure, Reconfigure and Close; held while the kernel is changed, and guards the field below
-	repaired []string   // what was repaired since it was last cleared
+	// repair serialises Ensure, Reconfigure and Close, and guards the field below. It is held while the kernel is changed.
+	repair   sync.Mutex
+	repaired []string // what was repaired since the last call of Repair
 
-	mu        sync.Mutex // guards the fields below; held for moments only, so that a slow repair delays no probe
+	// mu guards the fields below. It is held only briefly, so that a slow repair does not delay a probe.
+	mu        sync.Mutex
 	redirects []steer.Redirect
 	locals    []netip.Addr
 	sockets   map[netip.Addr]*datagrams // UDP sockets from the probe source, by target
 	closed    bool
 }
 
-// New takes the prober's lock and makes its network. It returns an error around ErrHeld if another process has the lock.
+// New takes the prober's lock and creates its network. It returns an error that wraps ErrHeld if another process has the lock.
 //
-// The netns takes CAP_SYS_ADMIN. Redirects need it for their pod table; without redirects the prober also works in the host's netns.
+// Creating the netns needs CAP_SYS_ADMIN. Redirects need the netns for a pod table; without redirects the prober also works in the host's
+// netns.
 func New(cfg Config) (*Prober, error) {
 	p, err := openProber(cfg, false)
 	if len(cfg.Redirects) == 0 && errors.Is(err, unix.EPERM) {
@@ -106,13 +110,13 @@ func (p *Prober) prepare(hostNetNS int) (err error) {
 	return p.ensure()
 }
 
-// Ensure repairs the prober's link, addresses, routes and rules. It is idempotent, and writes nothing if all are right.
+// Ensure repairs the prober's link, addresses, routes and pod table. It is idempotent, and writes nothing if nothing differs.
 func (p *Prober) Ensure() error {
 	_, err := p.Repair()
 	return err
 }
 
-// Repair is Ensure that also describes whether it had to make the link or the pod table again.
+// Repair does what Ensure does, and returns a description if the link or the pod table was missing or differed.
 func (p *Prober) Repair() (repaired string, err error) {
 	p.repair.Lock()
 	defer p.repair.Unlock()
@@ -130,7 +134,7 @@ func (p *Prober) Reconfigure(redirects []steer.Redirect, locals []netip.Addr) er
 	p.mu.Lock()
 	p.redirects, p.locals = slices.Clone(redirects), slices.Clone(locals)
 	p.mu.Unlock()
-	// A probe in flight must not fail because of this: three reloads in a row would cost the lease.
+	// Sockets with a probe in flight are closed after it, because a failed probe counts: three reloads in a row would cost the lease.
 	p.endSockets((*datagrams).retire)
 	if err := p.ensure(); err != nil {
 		return fmt.Errorf("reconfigure the prober: %w", err)
@@ -138,7 +142,7 @@ func (p *Prober) Reconfigure(redirects []steer.Redirect, locals []netip.Addr) er
 	return nil
 }
 
-// endSockets ends the sockets kept for targets. The next probe opens a new one, and none is left for a target that is gone.
+// endSockets removes the UDP sockets of all targets and calls end for each. The next probe of a target opens a new one.
 func (p *Prober) endSockets(end func(*datagrams)) {
 	p.mu.Lock()
 	gone := p.sockets
@@ -149,7 +153,7 @@ func (p *Prober) endSockets(end func(*datagrams)) {
 	}
 }
 
-// Close removes everything. A probe in flight fails. Close may be called twice.
+// Close removes all that New created. A probe in flight fails. Close may be called twice.
 func (p *Prober) Close() error {
 	p.repair.Lock()
 	defer p.repair.Unlock()
@@ -174,8 +178,8 @@ func (p *Prober) Close() error {
 	return errors.Join(errs...)
 }
 
-// RemoveLeftovers removes what a killed prober left: its link, if it had no netns of its own. It returns an error around ErrHeld if a
-// prober is running.
+// RemoveLeftovers removes the link that a killed prober without a netns of its own left in the host's netns. It returns an error that
+// wraps ErrHeld if a prober is running.
 func RemoveLeftovers() error {
 	h, err := openHost(0)
 	if err != nil {
@@ -189,8 +193,8 @@ func RemoveLeftovers() error {
 	return errors.Join(h.RemoveVeth(steer.ProberInterface), lock.Close())
 }
 
-// takeLock takes the prober's lock of a netns, until the file is closed. The lock ends with the process, as the prober's link does, so it
-// distinguishes a dead predecessor's link from a live one's.
+// takeLock takes the prober's lock in a netns; closing the returned file releases it. The kernel releases the lock when the process ends,
+// so an existing prober link without a locked lock belongs to a dead process.
 func takeLock(h host) (lock *os.File, err error) {
 	err = h.Do(func() (err error) {
 		if lock, err = instancelock.Take(steer.ProberInterface); errors.Is(err, instancelock.ErrHeld) {
@@ -201,7 +205,7 @@ func takeLock(h host) (lock *os.File, err error) {
 	return lock, err
 }
 
-// ensure is called with p.repair held, or before any other method.
+// ensure creates and repairs everything. The caller holds p.repair, or has not published p yet.
 func (p *Prober) ensure() error {
 	p.mu.Lock()
 	redirects, locals, closed := p.redirects, p.locals, p.closed
@@ -237,7 +241,7 @@ func (p *Prober) ensure() error {
 	return nil
 }
 
-// ensureHostOnly is ensure for a prober without a netns.
+// ensureHostOnly does what ensure does, for a prober without a netns of its own.
 func (p *Prober) ensureHostOnly(redirects []steer.Redirect, want []family) error {
 	if len(redirects) > 0 {
 		return fmt.Errorf("%d redirects need a pod table, and so a netns of the prober's own: grant the container SYS_ADMIN", len(redirects))
@@ -254,8 +258,8 @@ func (p *Prober) noteMade(made bool) {
 	}
 }
 
-// Probe queries target, a cluster DNS address or a local address, for the instance that answers there, and waits until ctx ends. UDP probes
-// of one target run one after the other; all others run at the same time.
+// Probe queries target, a cluster DNS address or a local address, for the name of the agent that answers there, and waits until ctx ends.
+// UDP probes of the same target run one after the other; all others run concurrently.
 func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Protocol) Result {
 	q := newQuestion()
 	source := steer.ProbeSource(target.Is4())
@@ -276,9 +280,9 @@ func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Pr
 	return Result{Failure: Network, Err: fmt.Errorf("cannot probe over %s", protocol)}
 }
 
-// CheckFallback queries clusterDNS for name's address over UDP and TCP, from the proof source, whose packets the switch always sends to
-// kube-dns. Nil means that the fallback works over both. Check first that the host's rules are in place, because without the switch the
-// agent itself would answer.
+// CheckFallback queries clusterDNS for name's address over UDP and TCP, from the fallback check's source address, whose packets the
+// switch always sends to kube-dns. It returns nil if both are answered. Call it only while the host's rules are in place, because without
+// them the agent itself would answer.
 func (p *Prober) CheckFallback(ctx context.Context, clusterDNS netip.Addr, name string) error {
 	ns, err := p.openNetNS()
 	if err != nil {
@@ -289,7 +293,8 @@ func (p *Prober) CheckFallback(ctx context.Context, clusterDNS netip.Addr, name 
 		return fmt.Errorf("check the fallback to %s: %w", clusterDNS, err)
 	}
 	source := steer.FallbackCheckSource(clusterDNS.Is4())
-	// A new port each time, because an old one would follow its conntrack entry, perhaps to a kube-dns pod that is gone.
+	// Use a new source port each time: packets from an earlier port would follow its conntrack entry, perhaps to a kube-dns pod that is
+	// gone.
 	if err := q.checkAnswer(queryRepeatedly(ctx, ns, source, clusterDNS, q)); err != nil {
 		return fmt.Errorf("check the fallback to %s over udp: %w", clusterDNS, explainFallback(ctx, err))
 	}
@@ -308,7 +313,7 @@ func (p *Prober) openNetNS() (*netns, error) {
 	return p.netns, nil
 }
 
-// datagramsTo returns the UDP socket kept for target, opened at its first use.
+// datagramsTo returns the UDP socket for target, and opens it at its first use.
 func (p *Prober) datagramsTo(target netip.Addr) (*datagrams, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

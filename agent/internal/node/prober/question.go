@@ -17,36 +17,37 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// Zone is the zone of probes, which the agent answers to the prober alone. kube-dns has no names below "invalid".
+// Zone is the zone of the names that probes query. The agent answers them with its instance to the prober alone; kube-dns has no names
+// below "invalid".
 const Zone = "probe.neardns.invalid."
 
-// Failure is how a probe failed; the empty string means that it did not.
+// Failure is the kind of a probe's failure; the empty string means that it succeeded.
 type Failure string
 
-// The ways to fail. They are label values of a metric.
+// The kinds of failures. They are label values of a metric.
 const (
 	None        Failure = ""
-	Timeout     Failure = "timeout"      // no answer in time: the server hangs, a packet was dropped, or nothing has the address
-	Refused     Failure = "refused"      // no process listens
-	WrongAnswer Failure = "wrong-answer" // another server answered: the query took the fallback
-	Slow        Failure = "slow"         // answered, but too late for the caller, which sets it; Probe never does
+	Timeout     Failure = "timeout"      // no answer in time: the server hangs, a packet was dropped, or no host has the address
+	Refused     Failure = "refused"      // the kernel refused: no process listens there
+	WrongAnswer Failure = "wrong-answer" // another server than the agent answered, so the query took the fallback
+	Slow        Failure = "slow"         // answered, but later than the caller accepts; the caller sets it, Probe never does
 	Network     Failure = "network"      // the query could not be sent, or the connection broke
 	Canceled    Failure = "canceled"     // the caller gave up; no result
 )
 
-// Result is the result of one probe. The caller compares Instance, which shows whether another agent, or a resolver that invents TXT
-// records, has answered.
+// Result is the result of one probe. The caller compares Instance with its own, because another agent may have answered, or a resolver
+// that makes up TXT records.
 type Result struct {
-	Instance string        // that answered; set if and only if the probe succeeded
-	Failure  Failure       // None if it did
-	Err      error         // the failure, for people
-	Took     time.Duration // from the query to the answer or the end of waiting
+	Instance string        // the text of the agent that answered; set if and only if the probe succeeded
+	Failure  Failure       // None if the probe succeeded
+	Err      error         // why the probe failed, for logs and status
+	Took     time.Duration // from sending the query until the answer, or until the prober gave up
 }
 
 // OK reports whether the agent answered.
 func (r Result) OK() bool { return r.Failure == None }
 
-// question is one query in wire format, with what identifies its answer.
+// question is one query in wire format, with the fields by which its answer is recognized.
 type question struct {
 	wire  []byte
 	id    uint16
@@ -54,22 +55,24 @@ type question struct {
 	start time.Time
 }
 
-// newQuestion makes a query for a name that was never queried before, so no cache on the path can answer, and a late answer to an earlier
-// probe never counts as this one's. Recursion is not desired, so that kube-dns does not forward the query if it falls back.
+// newQuestion makes a probe's query, for a random name that was never queried before. So no cache on the path can answer, and a late
+// answer to an earlier probe never counts for this one. Recursion is not desired, so that kube-dns does not forward the query if it falls
+// back.
 func newQuestion() question {
 	nonce := rand.Uint64() //nolint:gosec // unique is enough: only the switch can bring an answer here
 	q, err := newQuery(fmt.Sprintf("%016x.%s", nonce, Zone), dns.TypeTXT, false)
 	if err != nil {
-		panic(err) // a name of fixed form always packs
+		panic(err) // cannot happen: a name of this form always packs
 	}
 	return q
 }
 
-// Trial is a query for a pod trial: a fresh name in the prober's zone. The agent answers a pod there with NXDOMAIN by itself, so an
-// answer shows that the pod's path to the agent works, whatever upstreams do. Every other query may be forwarded, even of class CHAOS.
+// Trial is the query of a pod trial, for a random name in Zone. To a pod, the agent answers it with NXDOMAIN by itself. So an answer
+// shows that the pod's path to the agent works, whether or not the upstreams answer. Any other query might be forwarded, even one of
+// class CHAOS.
 type Trial struct{ q question }
 
-// NewTrial returns one that was never sent.
+// NewTrial returns a Trial with a new random name.
 func NewTrial() Trial { return Trial{newQuestion()} }
 
 // Wire is the message to send.
@@ -78,7 +81,7 @@ func (t Trial) Wire() []byte { return t.q.wire }
 // Answered reports whether packet is its answer.
 func (t Trial) Answered(packet []byte) bool { return t.q.matches(packet) }
 
-// addressQuestion makes a query for the address of name in the family of server, as a pod would.
+// addressQuestion makes a query for name's address in the IP family of server, as a pod would send it.
 func addressQuestion(name string, server netip.Addr) (question, error) {
 	kind := dns.TypeA
 	if server.Is6() {
@@ -97,8 +100,8 @@ func newQuery(name string, kind uint16, recurse bool) (question, error) {
 	return question{wire: wire, id: m.Id, name: name, start: time.Now()}, nil
 }
 
-// matches reports whether a packet answers this query: same ID, the response bit, the same question section. Any other packet on the socket
-// is a late answer to an earlier query. It compares bytes, because it is called for each packet.
+// matches reports whether packet answers this query: the same ID, the response bit and the same question section. Other packets on the
+// socket are late answers to earlier queries. It compares bytes without parsing, because it is called for each packet.
 func (q question) matches(packet []byte) bool {
 	return len(packet) >= len(q.wire) && bytes.Equal(packet[:2], q.wire[:2]) && msg.IsResponse(packet) &&
 		bytes.EqualFold(packet[msg.HeaderSize:len(q.wire)], q.wire[msg.HeaderSize:])
@@ -108,7 +111,7 @@ func (q question) answeredBy(m *dns.Msg) bool {
 	return m.Id == q.id && m.Response && len(m.Question) == 1 && strings.EqualFold(m.Question[0].Name, q.name)
 }
 
-// judge turns what came back to a probe into a Result.
+// judge turns the answer to a probe, or the error instead of one, into a Result.
 func (q question) judge(packet []byte, err error) Result {
 	took := time.Since(q.start)
 	if err != nil {
@@ -132,7 +135,7 @@ func (q question) judge(packet []byte, err error) Result {
 	return Result{Failure: WrongAnswer, Err: err, Took: took}
 }
 
-// checkAnswer returns nil for an answer that only a working resolver gives.
+// checkAnswer returns nil if packet is an answer to the query with NOERROR or NXDOMAIN, which only a working resolver gives.
 func (q question) checkAnswer(packet []byte, err error) error {
 	if err != nil {
 		return err
@@ -164,7 +167,7 @@ func resultOfContext(ctx context.Context, err error) Result {
 	return resultOf(err)
 }
 
-// resultOf names the failure that an error means. The text is the same each time, so that each reason is logged once.
+// resultOf returns the Result for an error. It gives each kind of failure a constant text, so that the caller logs each reason once.
 func resultOf(err error) Result {
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -183,7 +186,7 @@ func resultOf(err error) Result {
 	return Result{Failure: Network, Err: err}
 }
 
-// explainFallback does the same for an error of CheckFallback.
+// explainFallback gives an error of CheckFallback a constant text with its likely cause, as resultOf does for probes.
 func explainFallback(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
