@@ -7,21 +7,22 @@ import (
 	"time"
 )
 
-// HoldSteps is the number of steps of Hold.
+// HoldSteps is the number of durations that Hold returns.
 const HoldSteps = 4
 
-// Hold is how long a suspect is bypassed at a step, from 0; at most one query is lost in this time. The first step is short,
-// since the most frequent reason is a policy that arrives a little later than its pod; the last one bounds what a lasting
-// policy costs.
+// Hold is how long the host's rules bypass a suspect: short at step 0, longer with each failed trial. At most one query, the
+// next trial, is lost each time. The first duration is short, because the most frequent cause is a network policy that is
+// applied a little later than its pod starts. The last one limits what a lasting policy costs.
 func Hold(step int) time.Duration {
 	return [HoldSteps]time.Duration{15 * time.Second, time.Minute, 4 * time.Minute, 16 * time.Minute}[min(max(step, 0), HoldSteps-1)]
 }
 
-// Client is the unit of evidence: one source that queries one steering or local address over one protocol.
+// Client is one source address that queries one steering or local address over one protocol. The host's rules keep records and
+// decide about a bypass for each Client.
 type Client struct {
 	Source   netip.Addr
 	Protocol Protocol
-	Address  netip.Addr // steering or local address, of the source's family
+	Address  netip.Addr // the steering or local address that it queries, of the source's family
 }
 
 func (c Client) String() string {
@@ -33,41 +34,46 @@ func (c Client) Compare(o Client) int {
 	return cmp.Or(c.Source.Compare(o.Source), c.Address.Compare(o.Address), cmp.Compare(o.Protocol, c.Protocol))
 }
 
-// Notes has the ages of the switch's records of its clients.
+// Notes has what the host's rules recorded about clients, each record with its age.
 type Notes struct {
-	Delivered map[Client]time.Duration // since the switch last delivered a query of the client to the agent
-	Arrived   map[Client]time.Duration // since one last passed the host's filters
-	// Slack is how far the two ages of a client may differ although one packet set both. It is the time between the two reads, and one
-	// tick of the kernel's clock, in which the kernel keeps ages.
+	// age of the last query that the rules sent to the agent, before the host's own filters saw it
+	Delivered map[Client]time.Duration
+	// age of the last query that had also passed the host's filters
+	Arrived map[Client]time.Duration
+	// Slack is how far the two ages of a client may differ although one packet set both: the time between reading the two sets,
+	// and one tick of the kernel's clock, which limits the precision of ages.
 	Slack time.Duration
 }
 
-// Suspect is a client whose queries did not pass the host's filters.
+// Suspect is a client whose queries the host's rules sent to the agent, but the host's filters dropped.
 type Suspect struct {
 	Client
-	// Held is how much longer the client is bypassed; 0: its next query is the trial.
+	// Held is how long the client is still bypassed. 0 means that the agent gets its next query, as a trial.
 	Held time.Duration
 }
 
-// PodWay is one way in which a pod sends queries: a cluster DNS address and a protocol.
+// PodWay is a way in which a pod sends DNS queries: to one cluster DNS address, over one protocol.
 type PodWay struct {
 	ClusterDNS netip.Addr
 	Protocol   Protocol
 }
 
-// ConnectionRecorder is implemented by a back end whose pod table can record a pod's TCP connections before it steers any. Repair then
-// leaves the recorded connections on kube-dns. Other back ends choose at a connection's first packet and need no record.
+// ConnectionRecorder is implemented by a back end whose pod table can record a pod's TCP connections before it steers the pod.
+// When Repair adds the steering rules, the recorded connections stay on kube-dns. Other back ends rewrite only a connection's
+// first packet and need no record.
 type ConnectionRecorder interface {
-	// RecordConnections makes p's table without its steering, unless there is a table. recording reports that the table only records now;
-	// that includes one that a killed process left behind.
+	// RecordConnections makes p's table with rules that record connections and steer nothing, unless a table exists. recording
+	// reports that the table now only records; it may be the work of an earlier process that was killed.
 	RecordConnections(p Pod) (recording bool, err error)
 }
 
-// BypassReader is implemented by a back end whose pod tables bypass the agent by themselves. With other back ends, lost queries are
-// found only by a query from the pod's netns.
+// BypassReader is implemented by a back end whose pod tables bypass the agent by themselves if queries get no answer. With
+// other back ends, only a trial query from the pod's netns finds lost queries.
 type BypassReader interface {
-	// Unanswered lists the ways that the pod table bypasses now, because queries got no answer.
+	// Unanswered lists the addresses and protocols for which the pod table bypasses the agent now, because queries got no
+	// answer.
 	Unanswered(of Pod) ([]PodWay, error)
-	// Generation is the number that the kernel increases with each change of the netns's ruleset. Packets do not change it.
+	// Generation is the number that the kernel increases with each transaction on the netns's nftables ruleset. Set elements
+	// that packets add do not change it.
 	Generation() (uint32, error)
 }

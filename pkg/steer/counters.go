@@ -1,20 +1,21 @@
 package steer
 
-// Counter names, as Counters returns them. UDP counters count packets, TCP counters count connections (SYNs).
+// Names of the counters in the host's rules, as Counters returns them. A UDP counter counts packets, a TCP counter connections
+// (SYNs).
 const (
 	CounterDeliveredUDP = "delivered_udp"   // delivered to the agent, under a lease
 	CounterDeliveredTCP = "delivered_tcp"   //
-	CounterHeardUDP     = "heard_udp"       // those of them that passed the host's own filters too
+	CounterHeardUDP     = "heard_udp"       // delivered packets that also passed the host's own filters
 	CounterHeardTCP     = "heard_tcp"       //
-	CounterFallbackUDP  = "fallback_udp"    // rewritten to the cluster DNS address
+	CounterFallbackUDP  = "fallback_udp"    // sent to kube-dns: rewritten to the cluster DNS address
 	CounterFallbackTCP  = "fallback_tcp"    //
-	CounterProbe        = "probe"           // of the prober
-	CounterHostUDP      = "host_udp"        // queries of host processes, with node interception
+	CounterProbe        = "probe"           // queries of the prober, delivered without a lease
+	CounterHostUDP      = "host_udp"        // queries of host processes that node interception sent to the agent
 	CounterHostTCP      = "host_tcp"        //
-	CounterUplink       = "refused_uplink"  // from other hosts, for which the cache is no resolver: they fall back
-	CounterStranger     = "refused_source"  // from a source that does not live behind the link it came by: they fall back
-	CounterLeaseRenewal = "lease_datagrams" // control datagrams of the agent
+	CounterUplink       = "refused_uplink"  // from other hosts, which the cache does not serve: sent to kube-dns
+	CounterStranger     = "refused_source"  // from an address that is not routed by the link it came in on: sent to kube-dns
+	CounterLeaseRenewal = "lease_datagrams" // datagrams by which the agent renews or withdraws leases
 )
 
-// Counter is a named counter's value; see the Counter names for what one packet means.
+// Counter is the value of one of the counters named above.
 type Counter struct{ Packets, Bytes uint64 }

@@ -2,28 +2,29 @@ package steer
 
 import "net/netip"
 
-// The hairpin is a veth pair with both ends in the host's netns. The iptables back end sends packets that fall back out by one
-// end; they come in by the other and pass nat a second time, where kube-proxy translates the cluster DNS address
-// (ARCHITECTURE.md, D-022). Package iptables makes it and has its rules.
+// HairpinOut and HairpinIn are the ends of the hairpin, a veth pair with both ends in the host's netns. With the iptables back
+// end, a packet for kube-dns leaves by HairpinOut and comes in again by HairpinIn, so that it passes the nat table a second
+// time, and kube-proxy translates its cluster DNS address (D-022). Package iptables makes the pair and its rules.
 const (
 	HairpinOut = "neardns-turn0"
 	HairpinIn  = "neardns-turn1"
 )
 
-// OwnMark is the packet mark that routes queries of the node's own processes into the hairpin if those have a fallback
-// (Host.OwnLocals). The hairpin's other end clears it. It has none of the bits that kube-proxy (0x4000, 0x8000), Calico
-// (0xffff0000), Cilium (0xff00) and the CNI of AWS (0x80) use.
+// OwnMark is the packet mark that routes queries of the node's own processes into the hairpin when they are to go to kube-dns
+// (see Host.OwnLocals). It is cleared when the packet comes in by HairpinIn. It has none of the bits that kube-proxy (0x4000,
+// 0x8000), Calico (0xffff0000), Cilium (0xff00) and the CNI of AWS (0x80) use.
 const OwnMark = 0x35
 
-// AnswerMark is the mark that routes answers to pods' queries back into the hairpin they came through, although they are
-// addressed to a pod. Connection tracking stores it, and an answer has it from its arrival until it is in the hairpin. Bits of
-// both marks that other programs use are kept.
+// AnswerMark is the mark that routes kube-dns's answers back into the hairpin through which the query came, although their
+// destination is a pod. Connection tracking stores the mark, and an answer has it from its arrival until it enters the hairpin.
+// Rules change only the bits in MarkMask, which other programs do not use.
 const (
 	AnswerMark = 0x36
 	MarkMask   = 0x3f
 )
 
-// HairpinSource is the source address of the node's own queries in the hairpin, so that answers return to it.
+// HairpinSource is the source address that queries of the node's own processes get in the hairpin, so that their answers return
+// to it.
 func HairpinSource(is4 bool) netip.Addr {
 	if is4 {
 		return netip.AddrFrom4([4]byte{169, 254, 20, 249})
@@ -31,8 +32,8 @@ func HairpinSource(is4 bool) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xfd, 2: 0x90, 3: 0xde, 4: 0x0d, 5: 0x95, 15: 0xf9})
 }
 
-// HairpinSources is the range of source addresses, first to last, for packets that leave the hairpin to a bridge: each pod
-// keeps one.
+// HairpinSources is the range of source addresses, first and last, for packets that leave the hairpin to a pod on a bridge.
+// Each client always gets the same one.
 func HairpinSources(is4 bool) (first, last netip.Addr) {
 	if is4 {
 		return netip.AddrFrom4([4]byte{169, 254, 20, 192}), netip.AddrFrom4([4]byte{169, 254, 20, 247})
@@ -43,8 +44,8 @@ func HairpinSources(is4 bool) (first, last netip.Addr) {
 	return netip.AddrFrom16(prefix), netip.AddrFrom16(end)
 }
 
-// HairpinAddress is the address of the second end. There is only an IPv4 one: a loose reverse path filter drops everything that
-// arrives on a link without addresses (net/ipv4/fib_frontend.c, no_addr).
+// HairpinAddress is the address of HairpinIn, for IPv4 alone: a loose reverse path filter drops every packet that arrives on a
+// link without an address (net/ipv4/fib_frontend.c, no_addr).
 func HairpinAddress() netip.Addr { return netip.AddrFrom4([4]byte{169, 254, 20, 248}) }
 
 func isHairpinSource(a netip.Addr) bool {
@@ -52,7 +53,8 @@ func isHairpinSource(a netip.Addr) bool {
 	return a == HairpinSource(a.Is4()) || a == HairpinAddress() || a.Compare(first) >= 0 && a.Compare(last) <= 0
 }
 
-// LeasePorts are the ports of the datagrams that renew and withdraw a lease, which each back end's rules match.
+// LeasePorts returns the destination ports of the datagrams that renew and withdraw a lease for p. The rules of both back ends
+// match them.
 func LeasePorts(p Protocol) (renew, withdraw int) {
 	if p == TCP {
 		return PortRenewTCP, PortWithdrawTCP

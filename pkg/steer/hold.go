@@ -8,18 +8,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hold makes a client a suspect, which the switch bypasses for the time Hold(step). Like a renewal, it costs no transaction.
-// ErrNoSwitch means that there is no switch.
+// Hold makes c a suspect: the host's rules bypass it for the time Hold(step). It sends a control packet, like a lease renewal,
+// and so costs no nftables transaction. ErrNoSwitch means that no rule of the host took the packet.
 func (l *Lease) Hold(c Client, step int) error {
 	return l.sendAs(c, PortHold+min(max(step, 0), HoldSteps-1))
 }
 
-// Release has the switch deliver the next query of a held client, as its trial: if it passes the host's filters, the switch clears the
-// client, else it bypasses the client again at once.
+// Release ends the bypass of a suspect for one query, its trial. If the query passes the host's filters, the host's rules drop
+// the suspicion; if not, they bypass the client again at once.
 func (l *Lease) Release(c Client) error { return l.sendAs(c, PortRelease) }
 
-// sendAs sends a control packet with the client's addresses and protocol. It is dropped in the output hook of this host, so the
-// borrowed source address never appears on a link.
+// sendAs sends a control packet with the client's source address and protocol. A rule in this host's output hook drops the
+// packet, so that address never appears on a link.
 func (l *Lease) sendAs(c Client, port int) error {
 	packet, err := controlPacket(c, port, l.secret)
 	if err != nil {
@@ -42,13 +42,13 @@ func (l *Lease) sendAs(c Client, port int) error {
 	return swallowed(c.String(), err)
 }
 
-// rawSocket sends packets with their own IP header; err is why it could not be opened.
+// rawSocket sends packets whose IP header the sender writes. err is why it could not be opened.
 type rawSocket struct {
 	fd  int
 	err error
 }
 
-// With IPPROTO_RAW the header is in the packet (raw(7)); it needs CAP_NET_RAW.
+// IPPROTO_RAW means that the packet contains its IP header (raw(7)). It needs CAP_NET_RAW.
 func openRaw(domain int) rawSocket {
 	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_RAW)
 	if err != nil {
@@ -61,12 +61,13 @@ func openRaw(domain int) rawSocket {
 	return rawSocket{fd: fd}
 }
 
-// notSwallowed hides the errno of an error: for a packet, EPERM means that the switch's rule dropped it, which is success.
+// notSwallowed removes the errno from an error of opening a socket. When a packet is sent, EPERM means success, because the
+// host's rule dropped the packet; an EPERM from here must not be taken for that.
 func notSwallowed(err error) error { return errors.New(err.Error()) }
 
-// controlPacket is an IP header and the smallest transport header that the rules and the kernel read. Checksums are left out:
-// the kernel fills in IPv4's, and nothing reads the other. For UDP the secret is the payload. For TCP, which would need a whole
-// header before the payload, the secret is the two sequence numbers.
+// controlPacket makes an IP header and the smallest transport header that the rules and the kernel read. It leaves the
+// checksums zero: the kernel fills in IPv4's header checksum, and the others are never read. For UDP the secret is the payload;
+// for TCP it is in the sequence and acknowledgement numbers, which needs no options and no payload.
 func controlPacket(c Client, port int, secret Secret) ([]byte, error) {
 	transport := 8 + 8 // UDP's header and the secret
 	if c.Protocol == TCP {

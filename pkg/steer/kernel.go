@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LeastKernel is the oldest kernel that the rules are tested on (`make test-vm`). Nothing depends on it at run time:
-// distributions backport expressions to old kernels and leave modules out of new ones, so Supported tries the kernel itself.
+// LeastKernel is the oldest kernel release on which the rules are tested (`make test-vm`). The agent does not decide by it:
+// distributions backport nftables expressions to old kernels and leave modules out of new ones, so Supported tries the rules
+// themselves.
 const LeastKernel = "5.10"
 
 // Kernel is the running kernel's release, as uname -r prints it; empty if unknown.
@@ -20,14 +21,14 @@ func Kernel() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// OlderThanTried reports whether a release is older than LeastKernel. A release that cannot be parsed is not.
+// OlderThanTried reports whether a kernel release is older than LeastKernel; false if it cannot be parsed.
 func OlderThanTried(release string) bool {
 	least, _ := majorMinor(LeastKernel)
 	have, ok := majorMinor(release)
 	return ok && (have[0] < least[0] || have[0] == least[0] && have[1] < least[1])
 }
 
-// majorMinor reads the first two numbers of a release such as 6.1.0-56-amd64 or 6.12.43+deb12-amd64.
+// majorMinor reads the first two numbers of a kernel release, for example 6 and 1 of 6.1.0-56-amd64.
 func majorMinor(release string) (out [2]int, ok bool) {
 	major, rest, found := strings.Cut(release, ".")
 	if !found {

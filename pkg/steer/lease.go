@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lease sends the datagrams that renew and withdraw leases. A rule in the host's output hook turns them into set updates and
-// drops them, so that a lease costs no nftables transaction: a transaction raises the ruleset's generation, which makes other
-// programs' dumps and restores start over, and it waits for the commit mutex, sometimes for many seconds.
+// Lease sends the datagrams that renew and withdraw leases. A rule in the host's output hook changes a set by them and then
+// drops them. So a renewal needs no nftables transaction, which would raise the ruleset's generation, so that other programs'
+// dumps and restores start over, and may wait many seconds for the kernel's commit mutex.
 //
-// Each datagram contains a secret that the agent draws at each start (DrawSecret) and writes to the host table (Host.Secret).
-// Without it any container could renew leases: since Linux 5.17 sending marked packets needs only CAP_NET_RAW, which containers
-// have by default. Reading the table needs CAP_NET_ADMIN.
+// Each datagram contains a secret, which the agent draws when it starts (DrawSecret) and writes into the host table
+// (Host.Secret). Without it any container could renew leases: since Linux 5.17 sending marked packets needs only CAP_NET_RAW,
+// which containers have by default. Reading the host table needs CAP_NET_ADMIN.
 //
-// It must be opened in the host's netns by root, and is safe for concurrent use.
+// A Lease must be opened in the host's netns by root, and is safe for concurrent use.
 type Lease struct {
 	secret Secret
 	mu     sync.Mutex
@@ -30,27 +30,28 @@ type Lease struct {
 	closed bool
 }
 
-// Secret proves to the switch that a lease datagram is the agent's. Zero means no secret.
+// Secret shows the host's rules that a lease datagram is from the agent. Zero means that there is no secret.
 type Secret uint64
 
-// DrawSecret draws a secret that no other start of an agent has.
+// DrawSecret returns a random secret, different at each start of an agent.
 func DrawSecret() Secret {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails (crypto/rand, Go 1.24)
 	return max(Secret(binary.BigEndian.Uint64(b[:])), 1)
 }
 
-// Bytes are the secret as in packets and rules.
+// Bytes returns the secret in the form that packets and rules contain.
 func (s Secret) Bytes() []byte { return binary.BigEndian.AppendUint64(nil, uint64(s)) }
 
 // String hides it, from logs too.
 func (Secret) String() string { return "the agent's secret" }
 
-// ErrNoSwitch means that no rule dropped a lease datagram: the host table is missing, another version's or another agent's.
+// ErrNoSwitch means that no rule dropped a lease datagram, so it had no effect: the host table is missing, damaged, or has
+// another agent's secret.
 var ErrNoSwitch = errors.New("no rule took the lease datagram: the host table is missing, damaged or another agent's")
 
-// OpenLease opens the sockets in the calling thread's netns; each datagram will contain the secret. It needs CAP_NET_ADMIN for
-// the mark; without CAP_NET_RAW only Hold and Release fail.
+// OpenLease opens the sockets in the calling thread's netns. Each datagram will contain the secret. It needs CAP_NET_ADMIN to
+// set the mark. Without CAP_NET_RAW, Hold and Release fail; renewing works.
 func OpenLease(secret Secret) (*Lease, error) {
 	fd4, err := leaseSocket(unix.AF_INET)
 	if err != nil {
@@ -67,7 +68,7 @@ func OpenLease(secret Secret) (*Lease, error) {
 	return &Lease{secret: secret, fd4: fd4, fd6: fd6, raw4: openRaw(unix.AF_INET), raw6: openRaw(unix.AF_INET6)}, nil
 }
 
-// Secret is the secret that the host table must have for this Lease to renew anything.
+// Secret is the secret that the host table must contain for this Lease to have an effect.
 func (l *Lease) Secret() Secret { return l.secret }
 
 func leaseSocket(domain int) (int, error) {
@@ -82,8 +83,9 @@ func leaseSocket(domain int) (int, error) {
 	return fd, nil
 }
 
-// Renew grants or renews the lease of an address, local or steering, for the protocol; it lasts the switch's lifetime. Call it
-// only right after a probe was answered. ErrNoSwitch means that there is no switch.
+// Renew grants or renews the lease of a local or steering address for the protocol. It lasts for the lifetime that the host's
+// rules have (Host.Lifetime). Call it only right after a probe was answered. ErrNoSwitch means that no rule of the host took
+// it.
 func (l *Lease) Renew(addr netip.Addr, p Protocol) error {
 	if p == TCP {
 		return l.send(addr, PortRenewTCP)
@@ -91,7 +93,7 @@ func (l *Lease) Renew(addr netip.Addr, p Protocol) error {
 	return l.send(addr, PortRenewUDP)
 }
 
-// Withdraw ends the lease for the protocol at once. Connections that the agent serves over TCP still reach it for ten
+// Withdraw ends the lease for the protocol at once. With nftables, open TCP connections to the agent still reach it for ten
 // seconds (the drain).
 func (l *Lease) Withdraw(addr netip.Addr, p Protocol) error {
 	if p == TCP {
@@ -115,11 +117,12 @@ func (l *Lease) send(addr netip.Addr, port int) error {
 	return swallowed(addr.String(), err)
 }
 
-// swallowed turns the result of sending a control packet into an error.
+// swallowed returns nil if the host's rule dropped a control packet, which the kernel reports as EPERM, and ErrNoSwitch if no
+// rule did.
 func swallowed(what string, err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
-		return nil // the switch's rule dropped the packet, so it took effect
+		return nil // the rule that applies a control packet then drops it
 	case err == nil:
 		return ErrNoSwitch
 	default:
@@ -127,7 +130,7 @@ func swallowed(what string, err error) error {
 	}
 }
 
-// Close closes the sockets; leases that are in force expire.
+// Close closes the sockets. Leases in force then expire by themselves.
 func (l *Lease) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

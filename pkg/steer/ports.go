@@ -1,6 +1,7 @@
 package steer
 
-// Ports of the control datagrams; they never leave the host's output hook.
+// Destination ports of the datagrams that renew and withdraw leases. A rule in the host's output hook drops the datagrams, so
+// they never leave the host.
 const (
 	PortRenewUDP    = 17
 	PortRenewTCP    = 6
@@ -8,8 +9,9 @@ const (
 	PortWithdrawTCP = 106
 )
 
-// Ports of the control packets that carry a client as their source, protocol and destination.
+// Destination ports of the control packets for Hold and Release. Their source, protocol and destination address are the
+// client's.
 const (
-	PortHold    = 201 // and the next ones, by step
+	PortHold    = 201 // the first of HoldSteps ports, one for each step
 	PortRelease = 301
 )

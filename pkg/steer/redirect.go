@@ -8,11 +8,11 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// WantRedirect describes, for error messages, the two forms of a redirect.
+// WantRedirect names the two forms of a redirect, for error messages about another value.
 const WantRedirect = "an address, such as 10.96.0.10, or clusterDNS and steering"
 
-// ReadRedirect reads a redirect in either form: the cluster DNS address alone, or an object with both addresses. addr reads an
-// address and reports faults in the terms of the caller's file.
+// ReadRedirect reads a redirect from a configuration: either the cluster DNS address alone, or an object with both addresses.
+// addr reads one address and reports a fault to r.
 func ReadRedirect(r *strict.Reader, v strict.Value, addr func(strict.Value) netip.Addr) Redirect {
 	var out Redirect
 	switch v.Kind {
@@ -42,7 +42,7 @@ func ReadRedirect(r *strict.Reader, v strict.Value, addr func(strict.Value) neti
 	return out
 }
 
-// UnmarshalJSON reads either form. It ignores unknown keys, which may be a newer release's.
+// UnmarshalJSON reads either form of a redirect. It ignores unknown keys, because a newer release may have written them.
 func (r *Redirect) UnmarshalJSON(text []byte) error {
 	v, err := strict.JSON("", "", text)
 	if err != nil || v.IsNull() {
@@ -68,7 +68,7 @@ func (r *Redirect) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// JoinAddrs writes the addresses with a separator between them.
+// JoinAddrs writes addresses into one string, with separator between them.
 func JoinAddrs(addrs []netip.Addr, separator string) string {
 	var out []string
 	for _, a := range addrs {

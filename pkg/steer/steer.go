@@ -1,12 +1,12 @@
-// Package steer describes neardns's packet rules as values. Pod is the rules of a pod's netns, which send the pod's queries to
-// its own node. Host is the rules of the host with the switch, which delivers queries to the agent only under a lease and
-// otherwise sends them to kube-dns. The package also sends the lease datagrams. Package rules opens the back ends that write
-// such rules.
+// Package steer describes neardns's packet rules as Go values. A Pod describes the rules in a pod's netns, which send the pod's
+// queries to its own node. A Host describes the rules in the host's netns: they deliver queries to the agent only under a
+// lease, and otherwise send them to kube-dns. The package also sends the datagrams that renew leases. Package rules writes the
+// rules, with nftables or iptables.
 //
 // It guarantees that a description that passed its checks is consistent, and it neither reads nor writes rules. It knows no
 // Kubernetes type, no flag and no logger.
 //
-// On failure it returns an error that names the wrong field; a datagram that no rule took is ErrNoSwitch.
+// On failure it returns an error that names the wrong field. If no rule took a lease datagram, the error is ErrNoSwitch.
 package steer
 
 import (
@@ -18,25 +18,29 @@ import (
 	"time"
 )
 
-// Names and numbers that the kernel has. Operators see them in `nft list table inet neardns`.
+// Names and numbers in the kernel's rules and links, which operators see, for example in `nft list table inet neardns`.
 const (
-	// TableName is the nftables table (family inet) in a pod's netns and in the host's.
+	// TableName is the name of neardns's nftables table (family inet), in a pod's netns and in the host's.
 	TableName = "neardns"
-	// ProberInterface is the host side of the prober's veth; the switch trusts the prober's addresses only there.
+	// ProberInterface is the host end of the prober's veth. The host's rules accept the prober's source addresses only from
+	// this link.
 	ProberInterface = "neardns-prober"
-	// SourcesInterface is the veth's other end, which has the prober's addresses, if the prober has no netns of its own (D-031).
+	// SourcesInterface is the other end of the prober's veth, with the prober's addresses, if the prober has no netns of its
+	// own (D-031).
 	SourcesInterface = "neardns-frames"
 	// Mark is the packet mark of the agent's lease datagrams, and of its own queries to a cluster DNS address if host processes
-	// are intercepted. The host's output hook drops the former and clears the mark of the latter, so that it never meets
-	// another program's rules or routes. It only distinguishes these packets from those of other root processes.
+	// are intercepted. Rules in the host's output hook drop the datagrams and clear the mark of the queries, so that no other
+	// program's rules or routes see it. The mark distinguishes these packets from other root processes' packets; it is no
+	// protection.
 	Mark = 0x6e646e73
-	// DefaultLifetime is how long a lease lasts after the last answered probe, by default.
+	// DefaultLifetime is how long a lease lasts after an answered probe, unless the configuration has another value.
 	DefaultLifetime = 800 * time.Millisecond
 )
 
-// The prober's addresses, one pair per family. A query from the probe source is delivered wherever a socket is bound, so that
-// the first lease can be granted. One from the source of fallback checks always takes the fallback, so that the fallback check works also
-// while the agent serves. Both have an effect only on ProberInterface and, with Host.OwnLocals, for packets that the node itself sends.
+// Source addresses of the prober, one of each kind per IP family. Queries from ProbeSource are delivered to a bound socket
+// without a lease, so that the first lease can be granted. Queries from FallbackCheckSource always go to kube-dns, so that the
+// fallback can be checked while the agent serves. The host's rules treat the addresses in this way only on ProberInterface and,
+// with Host.OwnLocals, for packets of the node itself.
 var (
 	ProbeSource4         = netip.MustParseAddr("169.254.20.250")
 	FallbackCheckSource4 = netip.MustParseAddr("169.254.20.251")
@@ -44,18 +48,18 @@ var (
 	FallbackCheckSource6 = netip.MustParseAddr("fd00:90de:d95::fb")
 )
 
-// OwnLinks names neardns's own veths with both ends in the host's netns: no pod is behind them.
+// OwnLinks names neardns's veths whose two ends are both in the host's netns, so that no pod is behind them.
 func OwnLinks() []string {
 	return []string{ProberInterface, SourcesInterface, HairpinOut, HairpinIn}
 }
 
-// First default steering addresses; the next redirect of the family gets the next address.
+// Default steering addresses of the first redirect of each family. Each further redirect gets the next address.
 var (
 	firstSteering4 = netip.MustParseAddr("169.254.20.11")
 	firstSteering6 = netip.MustParseAddr("fd00:90de:d95::b")
 )
 
-// ProbeSource is the address whose queries are delivered without a lease.
+// ProbeSource is the prober's source address for queries that are delivered to the agent without a lease.
 func ProbeSource(is4 bool) netip.Addr {
 	if is4 {
 		return ProbeSource4
@@ -63,7 +67,7 @@ func ProbeSource(is4 bool) netip.Addr {
 	return ProbeSource6
 }
 
-// FallbackCheckSource is the address whose queries always take the fallback.
+// FallbackCheckSource is the prober's source address for queries that always go to kube-dns.
 func FallbackCheckSource(is4 bool) netip.Addr {
 	if is4 {
 		return FallbackCheckSource4
@@ -71,7 +75,7 @@ func FallbackCheckSource(is4 bool) netip.Addr {
 	return FallbackCheckSource6
 }
 
-// Protocol is an IP protocol number that DNS uses.
+// Protocol is the IP protocol number of a transport protocol of DNS.
 type Protocol uint8
 
 // The two protocols that are steered.
@@ -90,8 +94,8 @@ func (p Protocol) String() string {
 	return fmt.Sprintf("protocol %d", uint8(p))
 }
 
-// Redirect pairs a cluster DNS address with the steering address that replaces it on every node. Both are of one family. The
-// pairing is 1:1, since answers are translated back by it.
+// Redirect has a cluster DNS address and the steering address that replaces it as destination on every node. Both are of one
+// family. No two redirects share an address, because the source of an answer is translated back by the same pairs.
 type Redirect struct {
 	ClusterDNS netip.Addr `json:"clusterDNS"`
 	Steering   netip.Addr `json:"steering,omitzero"`
@@ -102,18 +106,19 @@ func (r Redirect) String() string { return r.ClusterDNS.String() + "=" + r.Steer
 // Is4 reports whether both addresses are IPv4.
 func (r Redirect) Is4() bool { return r.ClusterDNS.Is4() }
 
-// Local is a local address, which clients query directly, and the cluster DNS address that answers if the agent does not. Both
-// are of one family.
+// Local has a local address, which clients query directly, and the cluster DNS address to which the host's rules send those
+// queries while the agent does not answer. Both are of one family.
 type Local struct {
 	Address    netip.Addr `json:"address"`
 	ClusterDNS netip.Addr `json:"clusterDNS"`
-	// Service means that the address is a Service's ClusterIP, which neardns also puts on its link, as NodeLocal DNSCache does. Packets
-	// from outside the node still go to kube-proxy.
+	// Service means that Address is the ClusterIP of a Service, which neardns also has on its own link, as NodeLocal DNSCache
+	// does. Queries to it from outside the node still go to kube-proxy.
 	Service bool `json:"service,omitempty"`
 }
 
-// Complete fills in each missing steering address by position in its family (169.254.20.11+i, fd00:90de:d95::b+i) and checks
-// the result: valid unicast addresses of one family per pair, no address twice. It does not modify its argument.
+// Complete returns the redirects with each missing steering address filled in by its position in the family (169.254.20.11+i,
+// fd00:90de:d95::b+i). It returns an error unless every address is a unicast address, a pair is of one family, and no address
+// occurs twice. It does not modify its argument.
 func Complete(redirects []Redirect) ([]Redirect, error) {
 	out := slices.Clone(redirects)
 	next4, next6 := firstSteering4, firstSteering6
@@ -129,7 +134,7 @@ func Complete(redirects []Redirect) ([]Redirect, error) {
 				r.Steering = next4
 			}
 		}
-		// A default belongs to the position, whether or not an earlier redirect named its own address.
+		// The default address follows from the position alone, whether or not earlier redirects name their own addresses.
 		if r.Is4() {
 			next4 = next4.Next()
 		} else {
@@ -156,8 +161,8 @@ func Complete(redirects []Redirect) ([]Redirect, error) {
 	return out, nil
 }
 
-// Locals pairs each local address with the first cluster DNS address of its family. An address without one is an error:
-// it would have no fallback.
+// Locals pairs each local address with the first cluster DNS address of its family. If there is none of that family, it returns
+// an error: the address would have no fallback.
 func Locals(addresses []netip.Addr, redirects []Redirect) ([]Local, error) {
 	var out []Local
 	for i, a := range addresses {
@@ -182,8 +187,8 @@ func Locals(addresses []netip.Addr, redirects []Redirect) ([]Local, error) {
 	return out, nil
 }
 
-// CheckLocals checks local addresses with a fallback that the user chose: valid unicast addresses of one family per pair, no
-// address twice. An address may be its own fallback if kube-proxy translates it.
+// CheckLocals returns an error unless each local address and the fallback that the user chose for it are unicast addresses of
+// one family, and no local address occurs twice. An address may be its own fallback, if kube-proxy translates it.
 func CheckLocals(locals []Local) error {
 	for i, l := range locals {
 		if err := checkAddr(l.Address); err != nil {
@@ -220,7 +225,7 @@ func checkAddr(a netip.Addr) error {
 	return nil
 }
 
-// Ruleset is a description of one table: Pod or Host. Its zero value is an empty table.
+// Ruleset describes one neardns table: a Pod or a Host. The zero value of either describes an empty table.
 type Ruleset interface{ ruleset() }
 
 func (Pod) ruleset()  {}
@@ -228,51 +233,53 @@ func (Host) ruleset() {}
 
 // Pod describes the pod table: the rules in a pod's netns that send the pod's queries to its own node.
 type Pod struct {
-	Redirects []Redirect // steered, in both directions
-	// Always steers also queries that get no answer. It is for the prober, which must not mistake kube-dns's answers for the
-	// agent's; a pod is bypassed in that case (see podTrust).
+	Redirects []Redirect // queries to them are steered, and the source of their answers is translated back
+	// Always steers a query even if earlier ones got no answer; otherwise the rules then send it to kube-dns (see podTrust in
+	// package nft). The prober needs it, because it must not take kube-dns's answers for the agent's.
 	Always bool
-	// Leaving steers no new query and no new connection. Answers on their way still come, and open connections to the agent go on. It
-	// needs a back end with rules.Caps.Leaves.
+	// Leaving sends new queries and new connections to kube-dns, while answers on their way and open connections to the agent
+	// still pass. It needs a back end with rules.Caps.Leaves.
 	Leaving bool
-	// Open are TCP connections that the pod had before the rules existed: they keep their cluster DNS address until they end.
-	// Comparing existing rules ignores them. The iptables back end does not need them: its rules act on the SYN alone.
+	// Open has the TCP connections that the pod had before its rules existed. They stay on kube-dns until they end. A
+	// comparison with existing rules ignores them. The iptables back end ignores them too: its rules rewrite only the SYN.
 	Open []Connection
 }
 
-// Connection is one of a pod's TCP connections to a cluster DNS address, by its source port.
+// Connection identifies a pod's TCP connection to a cluster DNS address, by its source port.
 type Connection struct {
 	ClusterDNS netip.Addr
 	Port       uint16
 }
 
-// Host describes the host table with the switch. The order of its slices has no meaning.
+// Host describes the rules in the host's netns, which deliver queries to the agent or send them to kube-dns. The order of
+// elements in its slices has no meaning.
 type Host struct {
-	Redirects     []Redirect    // steering addresses that the agent may serve
-	FallbackOnly  []Redirect    // removed from the configuration but still used by a pod: never leased, always sent to kube-dns
+	Redirects     []Redirect    // their steering addresses may have a lease, and the agent then serves them
+	FallbackOnly  []Redirect    // removed from the configuration, but a pod still uses them: never leased, always sent to kube-dns
 	Locals        []Local       // local addresses, from Locals()
-	Uplinks       []string      // interfaces from which no client is served, from Uplinks()
-	Bridges       []string      // bridges that pods may be attached to; only the iptables back end needs them, and finds them itself
-	Exempt        []netip.Addr  // pods that opted out of interception; the plugin adds and removes them too
-	InterceptNode bool          // steer also pods without a pod table, and host processes
-	Lifetime      time.Duration // how long a lease lasts, rounded up to 20 ms; 0 means DefaultLifetime
-	Secret        Secret        // of the Lease that may renew; 0: keep the table's, or none if there is none
-	// Ceded are those of neardns's addresses at which another program's socket is served without a lease, as it would be
-	// without neardns. They are for a node that shares its addresses with a predecessor that may start again. The agent's own
-	// sockets there must be transparent (IP_TRANSPARENT), which distinguishes the two even if the agent hangs.
+	Uplinks       []string      // interfaces that lead away from the node, whose clients are not served; see rules.Uplinks
+	Bridges       []string      // bridges with pods on them; only the iptables back end uses them, and fills them in itself
+	Exempt        []netip.Addr  // pods that opted out and that node interception must ignore; the plugin adds and removes some
+	InterceptNode bool          // node interception: steer host processes and pods without a pod table, too
+	Lifetime      time.Duration // how long a lease lasts, rounded up to 20 ms (iptables: 1 s); 0 means DefaultLifetime
+	Secret        Secret        // secret that lease datagrams must contain; 0 keeps the one that the table has
+	// Ceded has those of neardns's addresses at which another program's socket is served without a lease. They are for a node
+	// where neardns replaced NodeLocal DNSCache, which may start again. The agent's own sockets at these addresses must have
+	// IP_TRANSPARENT, by which the rules distinguish the two even if the agent hangs.
 	Ceded []netip.Addr
-	// OwnLocals gives the node's own processes that query a local address the fallback, too. They depend on the lease alone, so
-	// after a kill they wait for one lease lifetime at most.
+	// OwnLocals sends queries of the node's own processes to a local address to kube-dns while there is no lease. For them the
+	// rules check the lease but no socket, so after the agent was killed, they get no answer for at most one lease lifetime.
 	OwnLocals bool
-	// Detours are links by which the route to a source may lead although its packets arrive by another. nil: those that exist
-	// when the rules are made.
+	// Detours are links by which the route to a pod may lead although its packets arrive by another link, so a source may
+	// differ from its route there. nil means those that exist when the rules are made.
 	Detours []string
-	// HealthPort keeps the node's own TCP connections to this port of the local addresses out of conntrack: the kubelet's
-	// probes of a cache's health. 0: none.
+	// HealthPort is the port of the local addresses at which the kubelet probes the cache's health. The rules keep TCP
+	// connections of the node to it out of conntrack. 0 means none.
 	HealthPort uint16
 }
 
-// Example describes both families, with addresses of documentation: a back end has the kernel try its rules.
+// Example returns a description for both families with documentation addresses. A back end uses it to test whether the kernel
+// accepts its rules.
 func Example() Host {
 	a := netip.MustParseAddr
 	return Host{
@@ -282,17 +289,17 @@ func Example() Host {
 	}
 }
 
-// LeaseState is a lease in force and the time until it expires.
+// LeaseState is a lease in force, with the time after which it expires.
 type LeaseState struct {
 	Address  netip.Addr
 	Protocol Protocol
 	Expires  time.Duration
 }
 
-// DriftError lists how the kernel's rules differ from the description. Items are for display.
+// DriftError lists the differences between the kernel's rules and their description, in words for people.
 type DriftError struct{ Items []string }
 
 func (e *DriftError) Error() string { return "rules differ: " + strings.Join(e.Items, "; ") }
 
-// ErrNotSupported marks a kernel that lacks what the rules need; the error around it names the missing piece.
+// ErrNotSupported is wrapped by errors of a kernel that lacks something that the rules need; the wrapping error names what.
 var ErrNotSupported = errors.New("not supported by this kernel")

@@ -14,13 +14,13 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// The chains of ACCEPT rules for steering and local addresses. They are needed only if the filter table's INPUT or OUTPUT
-// policy is DROP, because an accept in the neardns nftables table is not final there. Therefore they are kept with the nftables
-// back end as well, in the filter table of the iptables variant that the host uses, through coreos/go-iptables. No other chain
-// is changed except for one jump into each of these; native nftables tables and firewalld's are never changed.
+// Chains with ACCEPT rules for queries to, and answers from, steering and local addresses. A node needs them if the policy of
+// its filter table's INPUT or OUTPUT is DROP: that table still drops a packet that the neardns nftables table has accepted. So
+// the nftables back end uses them too, through coreos/go-iptables, in the filter table of the iptables variant that the host
+// uses. In other chains it adds only one jump to each of these; it does not change native nftables tables or firewalld's.
 //
-// If the node has no iptables, or it fails, the error names what to allow by hand. Pods use kube-dns meanwhile, because the
-// prober's queries pass the same filter as theirs.
+// If the node has no iptables, or it fails, the error names what the operator has to allow. Pods use kube-dns until then,
+// because the prober's queries pass the same filter, so no lease is granted.
 const (
 	acceptInput  = "NEARDNS-INPUT"
 	acceptOutput = "NEARDNS-OUTPUT"
@@ -28,13 +28,13 @@ const (
 
 const filterTable = "filter"
 
-// filterLockWait is how long, in seconds, an iptables program waits for the lock.
+// filterLockWait is how many seconds an iptables program waits for the xtables lock.
 const filterLockWait = 2
 
-// DropPolicy is a base chain of iptables' filter table that drops a packet unless a rule accepts it.
+// DropPolicy is a base chain of the filter table with policy DROP.
 type DropPolicy struct {
 	Is4    bool
-	Legacy bool   // of iptables-legacy; else of iptables-nft
+	Legacy bool   // whether the table is that of iptables-legacy; otherwise of iptables-nft
 	Chain  string // INPUT, OUTPUT
 }
 
@@ -53,8 +53,8 @@ func filterPrograms(legacy bool) programs {
 	return programs{variant: NFT}
 }
 
-// DropPolicies lists the base chains with policy DROP in the calling thread's netns. It reads them from the kernel and starts
-// no program. iptables-legacy's are read only with legacy, and only if such a table is in use.
+// DropPolicies lists the base chains with policy DROP in the calling thread's netns. It reads them from the kernel, without a
+// program. It reads iptables-legacy's table only if legacy is true, and only if that table is in use.
 func DropPolicies(legacy bool) ([]DropPolicy, error) {
 	var out []DropPolicy
 	var errs []error
@@ -80,7 +80,7 @@ func DropPolicies(legacy bool) ([]DropPolicy, error) {
 	return out, errors.Join(errs...)
 }
 
-// openFilter finds the program for one variant's tables.
+// openFilter finds the iptables program of a variant. If the node lacks it, the error wraps exec.ErrNotFound.
 func openFilter(is4, legacy bool) (*iptables.IPTables, error) {
 	path, err := filterPrograms(legacy).path(is4, "")
 	if err != nil {
@@ -97,8 +97,8 @@ func openFilter(is4, legacy bool) (*iptables.IPTables, error) {
 	return ipt, nil
 }
 
-// MissingPrograms lists the programs of iptables that this process cannot find. Without its host's programs an agent cannot
-// keep rules under a policy of DROP.
+// MissingPrograms lists the iptables programs that this process cannot find. Without the programs of its host, an agent cannot
+// add ACCEPT rules where a policy is DROP.
 func MissingPrograms() []string {
 	var out []string
 	for _, legacy := range []bool{false, true} {
@@ -111,8 +111,8 @@ func MissingPrograms() []string {
 	return out
 }
 
-// EnsureAccepts adds the rules where a policy is DROP, and describes what it added. With legacy it also checks iptables-legacy,
-// for whose changes the kernel has no events.
+// EnsureAccepts adds the missing ACCEPT rules where a policy is DROP, and describes what it added. With legacy it also checks
+// iptables-legacy's tables; the kernel reports no events for those, so the caller has to check them periodically.
 func EnsureAccepts(addresses []netip.Addr, legacy bool) (added string, err error) {
 	policies, err := DropPolicies(legacy)
 	errs := []error{err}
@@ -133,7 +133,7 @@ func EnsureAccepts(addresses []netip.Addr, legacy bool) (added string, err error
 	return strings.Join(done, ", "), errors.Join(errs...)
 }
 
-// acceptRules are the rules of one chain, written as iptables -S prints them.
+// acceptRules returns the ACCEPT rules that belong to a base chain, written as iptables -S prints them.
 func acceptRules(chain string, addrs []netip.Addr) [][]string {
 	match, port := "-d", "--dport"
 	if chain == "OUTPUT" {
@@ -155,8 +155,8 @@ func acceptChain(chain string) string {
 	return acceptInput
 }
 
-// VerifyAccepts divides the DROP policies that affect any of addresses into those with neardns's rules and those without. It
-// changes nothing.
+// VerifyAccepts lists the DROP policies that affect these addresses: kept are those under which neardns has its ACCEPT rules,
+// lacking the others. It changes nothing.
 func VerifyAccepts(addresses []netip.Addr) (kept, lacking []DropPolicy, err error) {
 	policies, err := DropPolicies(true)
 	errs := []error{err}
@@ -183,7 +183,7 @@ func VerifyAccepts(addresses []netip.Addr) (kept, lacking []DropPolicy, err erro
 	return kept, lacking, errors.Join(errs...)
 }
 
-// accepted reports which of neardns's parts are present and correct under one policy.
+// accepted reports whether the chain of ACCEPT rules is complete, and whether the base chain jumps to it.
 type accepted struct{ chain, jump bool }
 
 func readAccepts(ipt *iptables.IPTables, p DropPolicy, addrs []netip.Addr) (have accepted, err error) {
@@ -225,21 +225,21 @@ func addAccepts(p DropPolicy, addrs []netip.Addr) (added bool, err error) {
 			}
 		}
 	}
-	// First of all rules. It is not moved if another program later puts a rule before it: two programs that both insist on
-	// being first never end.
+	// Insert the jump before all other rules. If another program later puts a rule before it, leave it there: two programs that
+	// both insist on being first would never stop.
 	if !have.jump {
 		err = ipt.Insert(filterTable, p.Chain, 1, "-j", own)
 	}
 	return !have.chain || !have.jump, err
 }
 
-// HasLegacyChain reports whether iptables-legacy has a chain in a table, for example kube-proxy's in nat.
+// HasLegacyChain reports whether a table of iptables-legacy has this chain, for example kube-proxy's in nat.
 func HasLegacyChain(table, chain string) bool {
 	found, err := chainsOf(here, Legacy, true, table, chain)
 	return err == nil && len(found) > 0
 }
 
-// RemoveAccepts removes the chains from both variants. It succeeds if there are none.
+// RemoveAccepts removes the chains of ACCEPT rules from the filter tables of both variants. If there are none, it succeeds.
 func RemoveAccepts() error {
 	var errs []error
 	for _, is4 := range []bool{true, false} {
@@ -252,7 +252,7 @@ func RemoveAccepts() error {
 
 func removeAccepts(is4, legacy bool) error {
 	p := filterPrograms(legacy)
-	// The kernel knows without a program, so that a node without iptables is not an error.
+	// Look in the kernel first, without a program, so that a node without iptables is no error.
 	if found, err := chainsOf(here, p.variant, is4, filterTable, acceptInput, acceptOutput); err != nil || len(found) == 0 {
 		return err
 	}

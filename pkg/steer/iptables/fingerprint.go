@@ -11,10 +11,10 @@ import (
 	"github.com/neardns/neardns/pkg/steer/nfnetlink"
 )
 
-// fingerprint is a digest of the kernel's rules in our chains and in the base chains that jump to them, without counters. As
-// long as it is the same as after a check that found everything correct, no further check is needed. It starts no program:
-// starting one copies this process's descriptors, sockets among them, and if the agent is killed at that moment, queries to
-// those sockets are lost until the copy is gone.
+// fingerprint returns a digest of the kernel's rules in neardns's chains and in the base chains that jump to them, without
+// counters. While it is the same as after a check that found no difference, no other check is needed. It starts no program,
+// because starting one duplicates this process's sockets until exec. If the agent were killed at that moment, the kernel would
+// still deliver queries to the duplicates, and they would be lost.
 func (b *Iptables) fingerprint(scripts []script) (string, error) {
 	sum := sha256.New()
 	for _, s := range scripts {

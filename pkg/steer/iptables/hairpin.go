@@ -17,12 +17,12 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Hairpin makes the hairpin of one netns, the host's: a veth pair with both ends there, by which packets that fall back pass
-// the nat table a second time, and there meet kube-proxy's rules. No other packets use it: its route is in a table of its own,
-// which is looked up for the cluster DNS addresses alone, and only if kube-proxy has not translated them before. It is for one
-// goroutine.
+// Hairpin makes the hairpin in the host's netns: a veth pair with both ends there. Packets that are to go to kube-dns leave by
+// one end and come in by the other. So they pass the nat table a second time, where kube-proxy's rules translate their cluster
+// DNS address. Other packets do not use it: its route is in a table of its own, which routing rules select only for cluster DNS
+// addresses that kube-proxy has not translated. It is for one goroutine.
 //
-// Ensure stops at the first failure and names it; the caller calls it again. Remove removes what it finds.
+// Ensure stops at the first failure and names it; the caller calls it again later. Remove removes whatever exists.
 type Hairpin struct {
 	nl   hostnet.Handle
 	nsFD int
@@ -47,12 +47,12 @@ func (t *Hairpin) Close() error {
 	return unix.Close(t.nsFD)
 }
 
-// mac is the hardware address of both ends. Neither resolves addresses (NOARP); the kernel then sends to the sender's own
-// hardware address.
+// mac returns the hardware address of both ends. The ends do not resolve addresses (NOARP), so the kernel uses the sender's own
+// hardware address as destination.
 func mac() net.HardwareAddr { return net.HardwareAddr{0x02, 'n', 'd', 'n', 's', 0x03} }
 
-// Ensure makes the hairpin carry packets for these cluster DNS addresses, and no others, and describes what it had to add. With
-// own it also carries the node's own packets that are marked (steer.OwnMark).
+// Ensure makes the hairpin route packets for these cluster DNS addresses and no others, and describes what it repaired. With
+// own, it also routes packets of the node itself that have the mark steer.OwnMark.
 func (t *Hairpin) Ensure(clusterDNS []netip.Addr, own bool) (repaired []string, err error) {
 	type step struct {
 		what string
@@ -84,7 +84,8 @@ func (t *Hairpin) Ensure(clusterDNS []netip.Addr, own bool) (repaired []string, 
 
 func ends() []string { return []string{steer.HairpinOut, steer.HairpinIn} }
 
-// links makes the pair and sets it up. A link of the same name that is no veth is another program's.
+// links makes the veth pair and sets both ends up. If one of the names belongs to a link that is no veth, that link is another
+// program's, and links returns an error.
 func (t *Hairpin) links() (made bool, err error) {
 	if _, err = t.nl.LinkByName(steer.HairpinOut); hostnet.IsNoLink(err) {
 		if err := t.nl.AddVeth(steer.HairpinOut, mac(), steer.HairpinIn, mac(), 0); err != nil {
@@ -116,7 +117,8 @@ func (t *Hairpin) links() (made bool, err error) {
 	return made, nil
 }
 
-// address gives the second end its address, see steer.HairpinAddress. Having scope link, it is never chosen as a source.
+// address adds the address of the second end (see steer.HairpinAddress). With scope link, the kernel never chooses it as a
+// source address.
 func (t *Hairpin) address() (added bool, err error) {
 	return t.configure(steer.HairpinIn, func(e *hostnet.End) {
 		e.Address(&netlink.Addr{IPNet: hostnet.HostNet(steer.HairpinAddress()), Scope: unix.RT_SCOPE_LINK})
@@ -133,8 +135,8 @@ func (t *Hairpin) configure(name string, set func(*hostnet.End)) (changed bool, 
 	return len(repaired) > 0, err
 }
 
-// settings sets the values that new links may have wrong by default. A correct value is not written, since a container may not
-// be allowed to.
+// settings corrects the settings of both ends that new links may have wrong by default. It does not write a correct value,
+// because a container may not be permitted to.
 func (t *Hairpin) settings(is4 bool) (changed bool, err error) {
 	for _, name := range ends() {
 		var done bool
@@ -153,9 +155,9 @@ func (t *Hairpin) settings(is4 bool) (changed bool, err error) {
 	return changed, nil
 }
 
-// looseFilter prevents a strict reverse path filter (1; the kernel takes the higher of the values of "all" and this link,
-// ip-sysctl.rst) from dropping packets that come in by an end. Their source is a pod or a cluster DNS address, to which other
-// packets have no route by that link.
+// looseFilter sets rp_filter to loose (2) if it is strict (1), because the kernel would then drop packets that come in by an
+// end: their sources, pods and cluster DNS addresses, are not routed by that link. The kernel uses the higher of the values of
+// "all" and of the link (ip-sysctl.rst).
 func looseFilter(name string) (changed bool, err error) {
 	file := "/proc/sys/net/ipv4/conf/" + name + "/rp_filter"
 	all, err := number("/proc/sys/net/ipv4/conf/all/rp_filter")
@@ -170,7 +172,7 @@ func looseFilter(name string) (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	// By netlink, which needs only NET_ADMIN, because /proc/sys is usually read-only in a container.
+	// Use netlink, which needs only CAP_NET_ADMIN: /proc/sys is usually read-only in a container.
 	const inetConf, rpFilter, loose = 1, 8, 2 // IFLA_INET_CONF, IPV4_DEVCONF_RP_FILTER
 	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -200,7 +202,7 @@ func family(is4 bool) int {
 	return unix.AF_INET6
 }
 
-// Remove removes the hairpin. It succeeds if there is none.
+// Remove removes the hairpin's veth pair, routes and routing rules. If there are none, it succeeds.
 func (t *Hairpin) Remove() error {
 	var errs []error
 	for _, is4 := range []bool{true, false} {
@@ -212,7 +214,7 @@ func (t *Hairpin) Remove() error {
 			}
 		}
 	}
-	errs = append(errs, t.nl.RemoveVeth(steer.HairpinOut)) // its routes and its other end go with it
+	errs = append(errs, t.nl.RemoveVeth(steer.HairpinOut)) // the kernel then removes its routes and its other end
 	return errors.Join(errs...)
 }
 
@@ -231,5 +233,6 @@ func (t *Hairpin) Bridges() ([]string, error) {
 	return out, nil
 }
 
-// Detours lists the links by which the route to a pod may lead although its packets arrive by another.
+// Detours lists links by which a route to a pod may lead although the pod's packets arrive by another link; see
+// hostnet.Detours.
 func (t *Hairpin) Detours() ([]string, error) { return hostnet.Detours(t.nsFD, steer.OwnLinks()...) }

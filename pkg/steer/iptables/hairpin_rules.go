@@ -16,30 +16,34 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Numbers of the hairpin's routing tables and rules. The rules come before those of CNIs that route pods by source (AWS's are
-// 512 and later). All have protocol kernel: systemd-networkd removes those of other protocols whenever it starts, and keeps the
-// kernel's (networkd.conf(5), ManageForeignRoutingPolicyRules=, ManageForeignRoutes=).
+// Numbers of the hairpin's routing tables, and priorities of its routing rules. The priorities are before those of CNIs that
+// route pods by source address (AWS's are 512 and later). Rules and routes have protocol kernel, because systemd-networkd
+// removes those of other protocols whenever it starts (networkd.conf(5), ManageForeignRoutingPolicyRules=,
+// ManageForeignRoutes=).
 const (
-	hairpinTable = 5353 // routes to the cluster DNS addresses, by the first end
-	answerTable  = 5354 // routes to pods, by the second end
+	hairpinTable = 5353 // routes to the cluster DNS addresses, by the end HairpinOut
+	answerTable  = 5354 // a default route by the end HairpinIn, for answers to pods
 
-	filterRule  = 91 // for firewalls that look up the link towards a source: pods are also behind the second end
-	answerRule  = 92 // kube-dns's answers to queries that came by the hairpin
-	localRule   = 93 // an address that IPVS has on a link is never routed into the hairpin, even if the kernel's own rule was moved back
-	markedRule  = 94 // before ownRule: fallback packets of the node's own processes
-	ownRule     = 95 // other packets of the node itself are routed as without the hairpin
-	backRule    = 96 // packets that kube-proxy did not translate after the hairpin must not enter it again
+	filterRule = 91 // for firewalls that look up the route to a source address: pods are also reachable by HairpinIn
+	answerRule = 92 // routes kube-dns's answers back into the hairpin if their queries came through it
+	// looks up local addresses first: an address that IPVS has on a link must not be routed into the hairpin, even if the
+	// kernel's own rule for this was moved back
+	localRule  = 93
+	markedRule = 94 // routes marked packets of the node itself, which are to go to kube-dns, into the hairpin; before ownRule
+	ownRule    = 95 // routes all other packets of the node itself as if there were no hairpin
+	// rejects packets that come out of the hairpin and that kube-proxy did not translate, so that they do not enter it again
+	backRule    = 96
 	throughRule = 97
-	loopRule    = 98 // packets to the hairpin's source that belong to no connection must not loop
+	loopRule    = 98 // rejects packets to HairpinSource that belong to no connection, which would loop
 
 	protocol = unix.RTPROT_KERNEL
 )
 
-// routingRule is a routing rule with the fields that neardns's rules use.
+// routingRule has those fields of a routing rule that neardns's rules use.
 type routingRule struct {
 	family, priority int
 	iif, oif         string
-	dst              netip.Prefix // invalid: all
+	dst              netip.Prefix // invalid means all destinations
 	mark, mask       uint32
 	table            int
 	action, protocol uint8
@@ -63,13 +67,13 @@ func (r routingRule) String() string {
 	return strings.Join(words, " ")
 }
 
-// covers reports whether a rule applies to an address.
+// covers reports whether a rule applies to packets to a.
 func (r routingRule) covers(a netip.Addr) bool { return !r.dst.IsValid() || r.dst.Contains(a) }
 
-// hasSingleAddress reports whether a rule applies to one address alone.
+// hasSingleAddress reports whether a rule applies to one destination address only.
 func (r routingRule) hasSingleAddress() bool { return r.dst.IsValid() && r.dst.IsSingleIP() }
 
-// isOurs reports whether only this package makes such a rule, or an earlier version of it, which set no protocol.
+// isOurs reports whether neardns made this rule: only this package makes such rules. An earlier version set no protocol.
 func (r routingRule) isOurs() bool {
 	if r.more || r.protocol != protocol && r.protocol != unix.RTPROT_UNSPEC {
 		return false
@@ -123,9 +127,9 @@ func wantedRules(is4 bool, clusterDNS []netip.Addr, own bool) []routingRule {
 	return out
 }
 
-// rules adds the missing rules of the addresses, and removes those for other addresses and any single-address rule with one of
-// our numbers. If a foreign rule with one of our numbers applies to more than our addresses, rules leaves it and returns an
-// error that names it.
+// rules adds the missing routing rules for these addresses. It removes neardns's rules for other addresses, and every rule with
+// one of neardns's priorities that is for one of these addresses alone. If another program's rule with such a priority applies
+// to more, rules leaves it and returns an error that names it.
 func (t *Hairpin) rules(is4 bool, clusterDNS []netip.Addr, own bool) (changed bool, err error) {
 	have, err := t.listRules(family(is4))
 	if err != nil {
@@ -139,7 +143,7 @@ func (t *Hairpin) rules(is4 bool, clusterDNS []netip.Addr, own bool) (changed bo
 		case h.priority < filterRule || h.priority > loopRule || slices.Contains(want, h.routingRule):
 			continue
 		case h.isOurs(), h.hasSingleAddress() && about(h.routingRule):
-			// Removed before ours are added: of two rules that differ in protocol alone the kernel accepts only one.
+			// Remove them before adding ours: of two rules that differ only in their protocol, the kernel accepts one.
 		case about(h.routingRule):
 			strangers = append(strangers, fmt.Errorf("%s of another program applies to neardns's packets: give it a priority outside %d to %d",
 				h.routingRule, filterRule, loopRule))
@@ -177,14 +181,14 @@ func (r routingRule) netlink() *netlink.Rule {
 	return out
 }
 
-// kernelRule is a rule in the kernel, with the message that describes it.
+// kernelRule is a routing rule in the kernel, with the netlink message that describes it.
 type kernelRule struct {
 	routingRule
 	message []byte
 }
 
-// listRules reads the rules of a family. A kernel without the family (booted with ipv6.disable=1) has none. The library's own
-// list does not include a rule's action.
+// listRules reads the routing rules of an IP family. If the kernel was booted without the family (ipv6.disable=1), there are
+// none. It parses the messages itself, because the netlink library does not return a rule's action.
 func (t *Hairpin) listRules(family int) (out []kernelRule, err error) {
 	err = hostnet.InNetNS(t.nsFD, func() error {
 		req := nl.NewNetlinkRequest(unix.RTM_GETRULE, unix.NLM_F_DUMP)
@@ -209,7 +213,7 @@ func (t *Hairpin) listRules(family int) (out []kernelRule, err error) {
 
 var errShort = errors.New("the kernel's answer is too short")
 
-// parseRule reads struct fib_rule_hdr, which has the layout of rtmsg, and its attributes.
+// parseRule parses a struct fib_rule_hdr, which has the layout of rtmsg, and its attributes.
 func parseRule(m []byte) (routingRule, error) {
 	if len(m) < unix.SizeofRtMsg {
 		return routingRule{}, errShort
@@ -261,7 +265,8 @@ func parseRule(m []byte) (routingRule, error) {
 	return r, nil
 }
 
-// deleteRule sends the kernel's own description of the rule, so that it deletes exactly this one.
+// deleteRule deletes a routing rule by the message with which the kernel described it, so that no similar rule is deleted
+// instead.
 func (t *Hairpin) deleteRule(r kernelRule) error {
 	err := hostnet.InNetNS(t.nsFD, func() error {
 		req := nl.NewNetlinkRequest(unix.RTM_DELRULE, unix.NLM_F_ACK)
@@ -275,8 +280,8 @@ func (t *Hairpin) deleteRule(r kernelRule) error {
 	return nil
 }
 
-// routes adds routes to the cluster DNS addresses by one end and to pods by the other, each in a table of its own, and to the
-// hairpin's source in the main table.
+// routes adds three kinds of routes: to the cluster DNS addresses by HairpinOut, to all addresses by HairpinIn (each in a table
+// of its own), and to HairpinSource in the main table.
 func (t *Hairpin) routes(is4 bool, clusterDNS []netip.Addr) (changed bool, err error) {
 	type route struct {
 		link  string

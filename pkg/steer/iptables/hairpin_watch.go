@@ -11,15 +11,15 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Watch ticks when routing rules, the hairpin's routes or the reverse path filter may have changed, until ctx ends, which
-// closes the channel. It does not watch links: the code that keeps the agent's own link does.
+// Watch returns a channel that ticks when routing rules, the hairpin's routes or the reverse path filter may have changed. It
+// is closed when ctx ends. It does not watch links, because the agent already does so for its own link.
 func (t *Hairpin) Watch(ctx context.Context) (<-chan struct{}, error) {
 	return hostnet.Watch(ctx, t.nsFD, unix.NETLINK_ROUTE, changesHairpin, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF)
 }
 
-// changesHairpin reports whether a message concerns the hairpin's routes, or rules with its numbers. On a node with BGP, a
-// hundred thousand other routes may change.
+// changesHairpin reports whether a netlink message concerns the hairpin's routes or a rule with one of its priorities. On a
+// node that speaks BGP, a hundred thousand other routes may change.
 func changesHairpin(msgs []netlink.Message) bool {
 	for _, m := range msgs {
 		switch uint16(m.Header.Type) {
@@ -47,7 +47,8 @@ func changesHairpin(msgs []netlink.Message) bool {
 				}
 			}
 		case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:
-			return true // also when a link is added or removed: a few per second at most
+			// the kernel also sends it when a link is added or removed, which happens a few times per second at most
+			return true
 		}
 	}
 	return false

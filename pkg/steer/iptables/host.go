@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// The chains. NODE-LOCAL-DNS is the fallback chain's name in the node-local-dns module.
+// Names of neardns's chains. NODE-LOCAL-DNS is also the fallback chain's name in KEP-1024 (NodeLocal DNSCache).
 const (
 	preroutingChain  = "NEARDNS-PREROUTING"
 	udpChain         = "NEARDNS-UDP"
@@ -26,13 +26,13 @@ const (
 	inputChain       = "NEARDNS-IN"
 	outputChain      = "NEARDNS-OUT"
 	forwardChain     = "NEARDNS-FORWARD"
-	ownChain         = "NEARDNS-OWN" // in raw and in nat
+	ownChain         = "NEARDNS-OWN" // a chain of this name in each of raw and nat
 	podChain         = "NEARDNS-POD"
 	turnChain        = "NEARDNS-TURN"
 )
 
-// ownChains lists every chain that this package makes, by table. A chain that a later version no longer makes stays in the
-// list, so that it is removed.
+// ownChains lists, by table, every chain that this package makes or that an earlier version made, so that those are removed,
+// too.
 func ownChains() map[string][]string {
 	return map[string][]string{
 		"raw":    {preroutingChain, udpChain, tcpChain, onLinkChain, deliverChain, rawOutputChain, ownChain},
@@ -42,12 +42,12 @@ func ownChains() map[string][]string {
 	}
 }
 
-// tableOrder is the order in which tables are made: first the rules that let packets through, then the fallback, then the rules
-// that deliver to the agent. They are removed in reverse order.
+// tableOrder is the order in which tables are written: first the rules that accept packets, then those that send them to
+// kube-dns, then those that deliver them to the agent. They are removed in reverse order.
 func tableOrder() []string { return []string{"filter", "mangle", "nat", "raw"} }
 
-// list is the name of the xt_recent list with the leases of a protocol. There is one for each family, since a list has one
-// network mask, from the rule that made it.
+// list returns the name of the xt_recent list that has the leases of a protocol. Each IP family has its own list, because a
+// list has one network mask, which the first rule sets.
 func list(p steer.Protocol, is4 bool) string {
 	if is4 {
 		return "neardns_" + p.String() + "4"
@@ -55,7 +55,7 @@ func list(p steer.Protocol, is4 bool) string {
 	return "neardns_" + p.String() + "6"
 }
 
-// leaseSeconds rounds a lease's lifetime up to the unit of `-m recent --seconds`.
+// leaseSeconds returns a lease's lifetime in seconds, rounded up, because `-m recent --seconds` counts whole seconds.
 func leaseSeconds(lifetime time.Duration) int {
 	if lifetime <= 0 {
 		lifetime = steer.DefaultLifetime
@@ -63,32 +63,34 @@ func leaseSeconds(lifetime time.Duration) int {
 	return int((lifetime + time.Second - 1) / time.Second)
 }
 
-// Lifetime is how long a lease of the given lifetime lasts in this back end.
+// Lifetime returns how long a lease lasts with iptables, given the configured lifetime: whole seconds, rounded up.
 func Lifetime(lifetime time.Duration) time.Duration {
 	return time.Duration(leaseSeconds(lifetime)) * time.Second
 }
 
-// pair is a steering or local address and the cluster DNS address that it stands for.
+// pair has a steering or local address, and the cluster DNS address to which the fallback rewrites it.
 type pair struct {
 	address, clusterDNS netip.Addr
-	service             bool // see steer.Local
+	service             bool // see steer.Local.Service
 }
 
-// host is one family's part of a steer.Host.
+// host is the part of a steer.Host that concerns one IP family.
 type host struct {
 	is4      bool
-	served   []pair // may be leased
-	fallback []pair // never leased: always sent to kube-dns
+	served   []pair // addresses that may have a lease
+	fallback []pair // addresses that never have one, so their packets go to kube-dns
 	onLink   []netip.Addr
 	exempt   []netip.Addr
 	uplinks  []string
 	bridges  []string
 	seconds  int
-	routes   bool // check by route whether a source lives behind its link: the kernel can, and there are no detours; see Iptables.routes
-	own      bool // the node's own processes query these addresses, too; see own.go
-	ceded    []netip.Addr
-	locals   []netip.Addr
-	health   uint16 // see steer.Host
+	// whether to check that a source address is routed by the link its packets came in on: the kernel can (see
+	// Iptables.routes), and there are no detours
+	routes bool
+	own    bool // whether queries of the node's own processes are handled, too; see own.go
+	ceded  []netip.Addr
+	locals []netip.Addr
+	health uint16 // see steer.Host.HealthPort
 }
 
 func hostOf(h steer.Host, is4 bool) host {
@@ -129,9 +131,9 @@ func ofFamily(addrs []netip.Addr, is4 bool) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return a.Is4() != is4 })
 }
 
-// links are interface names in iptables-restore's syntax, sorted. The kernel allows nearly any character in a name. A name that
-// ends in "+" is left out, because for iptables it matches all names that begin alike, which may be the pods' own: serving a
-// neighbour is better than cutting off a pod (D-044).
+// links returns interface names in iptables-restore's syntax, sorted. The kernel allows nearly any character in a name. It
+// leaves out a name that ends in "+": iptables would match every name that begins alike, which may be pods' links. To serve
+// clients of another host is better than to cut off pods (D-044).
 func links(names []string) []string {
 	var out []string
 	for _, name := range slices.Sorted(slices.Values(names)) {
@@ -146,7 +148,7 @@ func links(names []string) []string {
 	return out
 }
 
-// hosts renders the host's rules: a script for each family that has an address to serve.
+// hosts returns the host's rules: one script for each IP family with an address to serve.
 func hosts(h steer.Host, routes bool) []script {
 	var out []script
 	for _, is4 := range []bool{true, false} {
@@ -165,7 +167,7 @@ func (h host) render() script {
 
 func cidr(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
 
-// toPort53 matches queries to an address, fromPort53 answers from it.
+// toPort53 matches queries to an address; fromPort53 matches answers from it.
 func toPort53(a netip.Addr, proto string) string {
 	return fmt.Sprintf("-d %s -p %s -m %s --dport 53", cidr(a), proto, proto)
 }
@@ -176,14 +178,15 @@ func fromPort53(a netip.Addr, proto string) string {
 
 func comment(text string) string { return "-m comment --comment " + stampPrefix + text }
 
-// syn matches the packet that opens a TCP connection.
+// syn matches a TCP packet that opens a connection.
 const syn = "-p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN"
 
-// lease matches packets that may go to the agent: the address has a lease, and a socket is bound to exactly this address
-// (without --nowildcard, a socket that is bound to all addresses does not count).
+// lease matches packets that may go to the agent: their destination has a lease, and a socket is bound to exactly that address
+// (--nowildcard is absent, so a socket bound to all addresses does not match).
 func (h host) lease(p steer.Protocol) string { return h.leaseAlone(p) + " -m socket" }
 
-// leaseAlone is for packets of the node itself, for which a socket match would find the sender's socket.
+// leaseAlone matches packets whose destination has a lease. For packets of the node itself there is no match on a socket,
+// because it would find the sender's own.
 func (h host) leaseAlone(p steer.Protocol) string {
 	return fmt.Sprintf("-m recent --rcheck --seconds %d --name %s --rdest", h.seconds, list(p, h.is4))
 }
@@ -192,8 +195,8 @@ func (h host) probe(source netip.Addr) string {
 	return fmt.Sprintf("-s %s -i %s", cidr(source), steer.ProberInterface)
 }
 
-// raw is the switch for UDP, before connection tracking: delivered packets are not tracked, and all others go on to the nat
-// table.
+// raw returns the chains in table raw. For UDP they decide between the agent and kube-dns, before connection tracking: packets
+// for the agent are not tracked, all others go on to table nat.
 func (h host) raw() []chain {
 	from := []jump{{base: "PREROUTING", before: h.untracked()}}
 	pre := chain{table: "raw", name: preroutingChain, from: from, rules: []string{"-i lo -j RETURN"}}
@@ -223,7 +226,7 @@ func (h host) raw() []chain {
 	}, h.toCeded("udp", comment(steer.CounterFallbackUDP)+" -j ACCEPT", "-g "+deliverChain), []string{
 		comment(steer.CounterFallbackUDP) + " -j " + h.tracked(),
 	})}
-	// For TCP, nat chooses and connection tracking keeps the choice; here are only the guards and the counters.
+	// For TCP the chains in nat decide, and connection tracking keeps the decision. Here are only guards and counters.
 	tcp := chain{table: "raw", name: tcpChain, rules: slices.Concat(guard, []string{
 		h.probe(steer.ProbeSource(h.is4)) + " -j " + h.tracked(),
 		syn + " " + h.lease(steer.TCP) + " " + comment(steer.CounterDeliveredTCP) + " -j " + h.tracked(),
@@ -240,8 +243,9 @@ func (h host) raw() []chain {
 	return append(chains, pre, h.rawOutput())
 }
 
-// strangers matches sources that do not live behind the link that the packet came in on, for example a pod that uses a
-// neighbour's address. They go to kube-dns. TCP needs no such rule: the handshake's third packet proves where the source lives.
+// strangers matches packets whose source address is not routed by the link they came in on, for example of a pod that uses
+// another pod's address. They go to kube-dns. TCP needs no such rule, because a handshake with a false source address never
+// completes.
 func (h host) strangers() []string {
 	if !h.routes {
 		return nil
@@ -249,7 +253,7 @@ func (h host) strangers() []string {
 	return []string{"-m rpfilter --invert " + comment(steer.CounterStranger) + " -j " + h.tracked()}
 }
 
-// uplinksToKubeDNS sends TCP packets from outside the node to kube-dns; nat chooses for TCP.
+// uplinksToKubeDNS sends TCP packets from outside the node to kube-dns.
 func (h host) uplinksToKubeDNS() []string {
 	var rules []string
 	for _, u := range h.uplinks {
@@ -258,13 +262,13 @@ func (h host) uplinksToKubeDNS() []string {
 	return rules
 }
 
-// onLinkChain is the KEP's arrangement: a packet that is not tracked skips kube-proxy's translation, and so reaches the address
-// on the agent's link. TCP is not tracked either, packet by packet, so a connection that kube-dns serves is cut when a lease
-// begins.
+// onLinkChain makes the rules for an address that is on the agent's link and that kube-proxy translates, as in KEP-1024: a
+// packet that is not tracked skips kube-proxy's translation and reaches the link. TCP packets are not tracked either, and each
+// is decided by itself, so an open connection to kube-dns is cut when a lease begins.
 func (h host) onLinkChain() chain {
 	c := chain{table: "raw", name: onLinkChain}
 	for _, u := range h.uplinks {
-		c.rules = append(c.rules, "-i "+u+" -j RETURN") // left to kube-proxy, as without neardns
+		c.rules = append(c.rules, "-i "+u+" -j RETURN") // go to kube-proxy, as without neardns
 	}
 	c.rules = append(c.rules, h.probe(steer.FallbackCheckSource(h.is4))+" -j RETURN",
 		h.probe(steer.ProbeSource(h.is4))+" -m socket "+comment(steer.CounterProbe)+" -g "+deliverChain)
@@ -280,7 +284,8 @@ func (h host) onLinkChain() chain {
 	return c
 }
 
-// rawOutput applies the agent's lease datagrams, and keeps its answers out of connection tracking.
+// rawOutput returns the chain that applies the agent's lease datagrams, and keeps the agent's answers out of connection
+// tracking.
 func (h host) rawOutput() chain {
 	c := chain{table: "raw", name: rawOutputChain, from: []jump{{base: "OUTPUT", before: h.untracked()}}}
 	for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
@@ -302,7 +307,8 @@ func (h host) rawOutput() chain {
 		}
 	}
 	for _, a := range h.onLink {
-		// This includes the node's own processes except for the agent, which queries this address as its last resort.
+		// These rules are also for the node's own processes. They exclude the agent's marked queries, which it sends to this
+		// address when its other upstreams fail.
 		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
 			c.rules = append(c.rules,
 				fmt.Sprintf("%s -m mark ! --mark %#x -m recent --rcheck --seconds %d --name %s --rdest -j CT --notrack",
@@ -317,8 +323,9 @@ func (h host) rawOutput() chain {
 	return c
 }
 
-// nat is the fallback, and the switch for TCP. A packet is rewritten to its cluster DNS address here. A connection passes nat
-// only once, so kube-proxy's translation of that address happens in a second pass, after the hairpin.
+// nat returns the chains in table nat: they rewrite packets for kube-dns to the cluster DNS address, and decide for TCP who
+// gets a connection. A packet passes nat only once for each connection entry, so kube-proxy translates the cluster DNS address
+// only in a second pass, after the hairpin.
 func (h host) nat() []chain {
 	back := chain{table: "nat", name: giveBackChain}
 	for _, p := range slices.Concat(h.served, h.fallback) {
@@ -337,8 +344,8 @@ func (h host) nat() []chain {
 	}, h.toCeded("tcp", "-g "+giveBackChain, "-j ACCEPT"), []string{
 		"-g " + giveBackChain,
 	})
-	// A pod keeps its source address in the hairpin: with a shared one, all pods would share its ports, and one pod could use
-	// them up.
+	// Keep a pod's source address in the hairpin. If all pods had the same one, they would share its ports, and one pod could
+	// use them up.
 	post := chain{table: "nat", name: postroutingChain, from: []jump{{base: "POSTROUTING"}}}
 	if h.own {
 		post.rules = append(post.rules, "-o "+steer.HairpinOut+" "+ownMark()+" -j SNAT --to-source "+steer.HairpinSource(h.is4).String())
@@ -353,23 +360,24 @@ func (h host) nat() []chain {
 	for _, s := range []netip.Addr{steer.ProbeSource(h.is4), steer.FallbackCheckSource(h.is4)} {
 		post.rules = append(post.rules, "-s "+cidr(s)+" ! -o "+steer.ProberInterface+" -j MASQUERADE")
 	}
-	// On a bridge the answer would go to the pod directly, without being routed, so that it misses the hairpin. An answer to an
-	// address that is not on the bridge comes to the host. Each pod keeps one address of the range.
+	// On a bridge, kube-dns would answer the pod directly, without routing, so the answer would miss the hairpin. An address
+	// that is not on the bridge makes the answer come to the host. With --persistent each pod always gets the same address.
 	first, last := steer.HairpinSources(h.is4)
 	for _, b := range h.bridges {
 		post.rules = append(post.rules, fmt.Sprintf("-o %s -m connmark --mark %#x/%#x -j SNAT --to-source %s-%s --persistent",
 			b, steer.AnswerMark, steer.MarkMask, first, last))
 	}
 	for _, a := range h.onLink {
-		// By the time kube-proxy has translated a packet that the node itself sent there, it has this address as its source as
-		// well.
+		// When kube-proxy has translated a packet that the node sent to this address, the packet still has the address as its
+		// source, so kube-dns could not answer it.
 		post.rules = append(post.rules, "-s "+cidr(a)+" ! -o lo -j MASQUERADE")
 	}
 	return slices.Concat([]chain{back, choose, post}, h.ownNAT(), h.untranslated())
 }
 
-// returnToHairpin routes the answers to queries that came by the hairpin back into it: they are addressed to the pod, and would reach it
-// from the wrong source. It is after connection tracking and before routing.
+// returnToHairpin returns the chain that marks kube-dns's answers to queries that came through the hairpin, so that routing
+// sends them back into it. Their destination is the pod, which they would otherwise reach from the wrong source address. The
+// chain is after connection tracking and before routing.
 func returnToHairpin() chain {
 	mark := fmt.Sprintf("%#x/%#x", steer.AnswerMark, steer.MarkMask)
 	return chain{table: "mangle", name: turnChain, from: []jump{{base: "PREROUTING"}}, rules: []string{
@@ -380,13 +388,13 @@ func returnToHairpin() chain {
 	}}
 }
 
-// toKubeDNS rewrites packets for the address to its cluster DNS address.
+// toKubeDNS returns the rules that rewrite p's address to its cluster DNS address.
 func (p pair) toKubeDNS() []string {
 	to := " -j DNAT --to-destination " + netip.AddrPortFrom(p.clusterDNS, 53).String()
 	return []string{toPort53(p.address, "udp") + to, toPort53(p.address, "tcp") + to}
 }
 
-// leasable are the addresses that may be leased.
+// leasable lists the addresses that may have a lease.
 func (h host) leasable() []netip.Addr {
 	out := slices.Clone(h.onLink)
 	for _, p := range h.served {
@@ -395,7 +403,7 @@ func (h host) leasable() []netip.Addr {
 	return out
 }
 
-// filter accepts what a policy of DROP would not: queries, answers and the hairpin's packets.
+// filter returns the chains that accept queries, answers and the hairpin's packets, for hosts whose filter policy is DROP.
 func (h host) filter() []chain {
 	in := chain{table: "filter", name: inputChain, from: []jump{{base: "INPUT"}}}
 	out := chain{table: "filter", name: outputChain, from: []jump{{base: "OUTPUT"}}}
@@ -416,7 +424,8 @@ func (h host) filter() []chain {
 	return []chain{in, out, forward}
 }
 
-// pods renders a pod's rules. They come after those of a service mesh that captures DNS in the same chain.
+// pods returns a pod's rules. They are last in their base chains, so that a service mesh that captures DNS there takes
+// precedence.
 func pods(p steer.Pod) []script {
 	var out []script
 	for _, is4 := range []bool{true, false} {
@@ -425,7 +434,7 @@ func pods(p steer.Pod) []script {
 		slices.SortFunc(redirects, func(a, b pair) int { return a.clusterDNS.Compare(b.clusterDNS) })
 		for _, r := range redirects {
 			to := " -j DNAT --to-destination " + netip.AddrPortFrom(r.address, 53).String()
-			// A connection that was open before stays where it is: only a SYN is rewritten.
+			// Rewrite only the SYN, so that a connection that was open before stays with kube-dns.
 			c.rules = append(c.rules, toPort53(r.clusterDNS, "udp")+to, "-d "+cidr(r.clusterDNS)+" "+syn+" --dport 53"+to)
 		}
 		if len(c.rules) > 0 {
@@ -435,7 +444,7 @@ func pods(p steer.Pod) []script {
 	return out
 }
 
-// counters adds the counters that the rules' comments name, from the output of iptables -v -S.
+// counters adds up the packets and bytes of rules by the counter's name in their comment. text is the output of iptables -v -S.
 func counters(text string, into map[string]steer.Counter) {
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)

@@ -1,15 +1,15 @@
-// Package iptables writes and reads neardns's packet rules in iptables, for nodes that use it: the KEP's NOTRACK and ACCEPT
-// rules, and the chain NODE-LOCAL-DNS that sends packets to kube-dns while the agent does not answer. Its descriptions, leases
-// by packets and prober are those of the nftables back end. It also has the hairpin, in which packets pass kube-proxy's nat a
-// second time, the choice between the two variants of iptables, a reader of iptables-legacy's tables in the kernel
-// (xtables.go), and the ACCEPT rules under a filter policy of DROP, which the nftables back end needs as well.
+// Package iptables writes and reads neardns's packet rules with iptables, for nodes that use it: the NOTRACK and ACCEPT rules
+// of KEP-1024, and the chain NODE-LOCAL-DNS, which sends packets to kube-dns while the agent does not answer. It also has: the
+// hairpin, in which packets pass kube-proxy's nat rules a second time; the choice between iptables-nft and iptables-legacy; a
+// reader of iptables-legacy's tables (xtables.go); and ACCEPT rules for hosts with a filter policy of DROP, which the nftables
+// back end uses as well.
 //
-// It guarantees that it changes only its own chains and one jump into each from a base chain. It makes whole chains by
-// iptables-restore --noflush, and never writes or refers to a chain of kube-proxy's, because kube-proxy cannot delete a chain
-// that a rule refers to (ARCHITECTURE.md, D-022). The programs that it starts have a time limit and are counted.
+// It guarantees that it changes only its own chains, and one jump to each of them from a base chain. It writes whole chains
+// with iptables-restore --noflush. It never writes to or refers to a chain of kube-proxy, because kube-proxy cannot delete a
+// chain that another rule refers to (D-022). The programs that it starts have a time limit and are counted.
 //
-// On failure it returns an error that names program and rule, and the chains of the table are as before; each table is one
-// transaction.
+// On failure it returns an error that names the program and the rule. Each table is written in one transaction, so its chains
+// are then as before.
 package iptables
 
 import (
@@ -26,38 +26,38 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Iptables is the back end for one netns. It is safe for concurrent use.
+// Iptables is the iptables back end in one netns. It is safe for concurrent use.
 type Iptables struct {
 	programs
-	postponed atomic.Bool // something changed, and the check was postponed
-	mu        sync.Mutex  // guards the fields below; held for a check and its repair
-	checked   time.Time   // when programs were last started for a check
+	postponed atomic.Bool // the rules may have changed, but Repair has postponed the check
+	mu        sync.Mutex  // guards the fields below; locked during a check and the repair after it
+	checked   time.Time   // when a check last started programs
 	checkTook time.Duration
-	// good is the fingerprint of the kernel's rules when a check last found all rules of last correct.
+	// last is the description that a check last found in force, and good the fingerprint of the kernel's rules then.
 	last, good string
-	sizes      string    // of iptables-legacy's tables at that check
-	compared   time.Time // when the fingerprint was last found to be good
-	// printed is how the programs printed each of our chains right after making it, by family, table and stamp. The chains are
-	// later compared with that as a whole: a replaced rule would have the same number.
+	sizes      string    // sizes of iptables-legacy's tables at that check
+	compared   time.Time // when the fingerprint was last compared and equal
+	// printed is the text in which the programs printed each of our chains right after writing it, by IP family, table and
+	// stamp. Later checks compare the whole text: a chain in which another program replaced a rule has the same number of
+	// rules.
 	printed map[string][]string
 
 	tried  sync.Mutex // guards the field below
-	routes *bool      // whether the kernel has xt_rpfilter; nil: not tried yet
+	routes *bool      // whether the kernel has the match rpfilter; nil if not tried yet
 }
 
-// recheckAfter is the minimum time between two checks that start programs. Damage in between is found by the next check, which
-// Watch requests.
+// recheckAfter is the minimum time between two checks that start programs. Later damage is found by the next check, for which
+// Watch ticks.
 const recheckAfter = 300 * time.Millisecond
 
-// checkedRecently reports whether it is too early to start programs for another check. After a slow check, for example behind
-// another program's lock or on a node without CPU time, the next one waits longer: checks take a third of the time, or are as
-// rare as Watch requests them.
+// checkedRecently reports whether it is too early for another check that starts programs. After a slow check, for example
+// because another program had the xtables lock, the next one has to wait twice the time it took, but at most checkEvery.
 func (b *Iptables) checkedRecently() bool {
 	return time.Since(b.checked) < max(recheckAfter, min(2*b.checkTook, checkEvery))
 }
 
-// Open opens the back end for the netns behind nsFD; -1 means the calling thread's. The descriptor may be closed afterwards. It
-// starts no program: missing programs are an error of the first call that needs them. stats may be nil.
+// Open opens the back end in the netns behind nsFD; -1 means the calling thread's. The descriptor may be closed afterwards. It
+// starts no program: if programs are missing, the first call that needs them returns an error. stats may be nil.
 func Open(nsFD int, variant Variant, stats *Stats) (*Iptables, error) {
 	nsFD, err := hostnet.HoldNetNS(nsFD)
 	if err != nil {
@@ -72,7 +72,7 @@ func Open(nsFD int, variant Variant, stats *Stats) (*Iptables, error) {
 // Close releases the netns; rules stay.
 func (b *Iptables) Close() error { return unix.Close(b.nsFD) }
 
-// Variant is the one that it was made with.
+// Variant returns the variant that the back end was opened with.
 func (b *Iptables) Variant() Variant { return b.variant }
 
 func render(rs steer.Ruleset, routes bool) ([]script, error) {
@@ -88,7 +88,7 @@ func render(rs steer.Ruleset, routes bool) ([]script, error) {
 	return nil, fmt.Errorf("unknown kind of rules %T", rs)
 }
 
-// render makes the scripts of a description. It omits a match that this kernel does not have.
+// render returns the scripts for a description, without a match that this kernel lacks.
 func (b *Iptables) render(rs steer.Ruleset) ([]script, error) {
 	if _, ok := rs.(steer.Host); !ok {
 		return render(rs, false)
@@ -100,7 +100,7 @@ func (b *Iptables) render(rs steer.Ruleset) ([]script, error) {
 	return render(rs, routes)
 }
 
-// Apply makes the chains equal to rs; if they are equal already, it does nothing. A chain is always complete or absent.
+// Apply makes the chains equal to rs. If they already are, it changes nothing. A chain is always complete or absent.
 func (b *Iptables) Apply(rs steer.Ruleset) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -108,9 +108,9 @@ func (b *Iptables) Apply(rs steer.Ruleset) error {
 	return err
 }
 
-// Repair is Apply, and returns the differences that it found, as Verify would report them. It starts no program while the
-// kernel's rules are those that a check found correct. It first rewrites a host's rules if another process made them, since it
-// does not know how they are printed.
+// Repair is Apply, and also returns the differences that it found, as Verify reports them. While the kernel's rules are the
+// ones that the last check found correct, it starts no program. If another process made a host's rules, Repair first writes
+// them again, because it has to know how the programs print them.
 func (b *Iptables) Repair(rs steer.Ruleset) (drift []string, err error) {
 	key := fmt.Sprintf("%+v", rs)
 	b.mu.Lock()
@@ -141,7 +141,7 @@ func (b *Iptables) Repair(rs steer.Ruleset) (drift []string, err error) {
 		return drift, err
 	}
 	b.last = key
-	// Read before the second check, so that a change in between is found the next time.
+	// Take the fingerprint before the second check, so that a change between the two is found the next time.
 	b.sizes, _ = b.tableSizes()
 	now, err := b.fingerprint(scripts)
 	b.compared = time.Now()
@@ -155,8 +155,8 @@ func (b *Iptables) Repair(rs steer.Ruleset) (drift []string, err error) {
 	return drift, nil
 }
 
-// unchanged reports whether the kernel's rules are those that a check found correct. The kernel returns a table of
-// iptables-legacy only as a whole, which may be big, so for some seconds an unchanged size of the tables is enough.
+// unchanged reports whether the kernel's rules are the ones that the last check found correct. The kernel returns a table of
+// iptables-legacy only as a whole, which can be many megabytes, so within a few seconds it only compares the tables' sizes.
 func (b *Iptables) unchanged(scripts []script) bool {
 	sizes, err := b.tableSizes()
 	if err != nil || b.good == "" || sizes != b.sizes {
@@ -173,7 +173,7 @@ func (b *Iptables) unchanged(scripts []script) bool {
 	return true
 }
 
-// repair rewrites the tables that differ, and remembers how they are printed. The caller holds mu.
+// repair writes the tables that differ, and stores how the programs print them. The caller has locked mu.
 func (b *Iptables) repair(rs steer.Ruleset) (drift []string, err error) {
 	scripts, err := b.render(rs)
 	if err != nil {
@@ -196,9 +196,9 @@ func (b *Iptables) repair(rs steer.Ruleset) (drift []string, err error) {
 	return drift, nil
 }
 
-// write rewrites tables of a script.
+// write writes some tables of a script, and stores how the programs print them.
 func (b *Iptables) write(s script, tables []string, have map[string]tableRules) error {
-	// The order matters, because each table relies on the ones before: the program stops at the first table that is refused.
+	// The program stops at the first table that is refused, so a table is never written without those that it relies on.
 	text := s.restore(tables, func(c chain, j jump) placing { return c.place(have[c.table], j) })
 	if err := b.restore(s.is4, text); err != nil {
 		return err
@@ -221,7 +221,8 @@ func (b *Iptables) write(s script, tables []string, have map[string]tableRules) 
 	return nil
 }
 
-// rewriteUnknown rewrites the tables with chains whose printed form is unknown.
+// rewriteUnknown writes every table again that already has one of our chains, because it is not known how the programs print
+// those.
 func (b *Iptables) rewriteUnknown(scripts []script) error {
 	for _, s := range scripts {
 		have, err := b.readTables(s)
@@ -243,7 +244,7 @@ func (b *Iptables) rewriteUnknown(scripts []script) error {
 	return nil
 }
 
-// drift describes the differences.
+// drift describes how the kernel's chains differ from the scripts.
 func (b *Iptables) drift(scripts []script) (items []string, err error) {
 	for _, s := range scripts {
 		have, err := b.readTables(s)
@@ -256,7 +257,7 @@ func (b *Iptables) drift(scripts []script) (items []string, err error) {
 	return items, nil
 }
 
-// Remove removes neardns's chains from the tables of both variants. It succeeds if there are none.
+// Remove removes neardns's chains from the tables of both variants. If there are none, it succeeds.
 func (b *Iptables) Remove() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -275,7 +276,7 @@ func (b *Iptables) remove(variant Variant) error {
 		for _, table := range slices.Backward(tableOrder()) {
 			all := ownChains()[table]
 			for _, name := range slices.Clone(all) {
-				all = append(all, name+trialSuffix) // left by an agent that died during Supported
+				all = append(all, name+trialSuffix) // left by an agent that was killed during Supported
 			}
 			names, err := b.chains(variant, is4, table, all...)
 			if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Entered reports whether a family's packets enter neardns's chains: raw's PREROUTING jumps to them. It reads from the kernel and
-// starts no program, so that an ADD can afford it.
+// Entered reports whether an IP family's packets pass neardns's chains: whether PREROUTING in table raw jumps to them. It reads
+// from the kernel and starts no program, so that an ADD can afford it.
 func (b *Iptables) Entered(is4 bool) (bool, error) {
 	const base = "PREROUTING"
 	if b.variant == Legacy {
@@ -48,7 +48,7 @@ func (b *Iptables) Entered(is4 bool) (bool, error) {
 	}), nil
 }
 
-// Counters reads the host's counters; the names are those of the nftables back end.
+// Counters returns the host's counters by the names that package steer defines.
 func (b *Iptables) Counters() (map[string]steer.Counter, error) {
 	out := map[string]steer.Counter{}
 	for _, is4 := range []bool{true, false} {
@@ -67,9 +67,9 @@ func (b *Iptables) Counters() (map[string]steer.Counter, error) {
 	return out, nil
 }
 
-// Leases lists the leases that are being renewed, by watching xt_recent's lists for up to within, which is at least twice the
-// time between two renewals. A single read is not enough: xt_recent keeps an expired address, and its times are in ticks of a
-// clock that it does not expose.
+// Leases lists the leases that are renewed while it watches xt_recent's lists, for as long as within, which must be at least
+// twice the time between renewals. One read does not show whether a lease is in force: xt_recent keeps expired addresses, and
+// its times are in ticks of a clock that it does not show.
 func (b *Iptables) Leases(within, lifetime time.Duration) ([]steer.LeaseState, error) {
 	begun, err := b.recent()
 	if err != nil || len(begun) == 0 {
@@ -97,7 +97,7 @@ type leaseKey struct {
 	proto steer.Protocol
 }
 
-// recent reads xt_recent's lists: for each address a text that changes whenever the address is seen.
+// recent reads xt_recent's lists. The result has, for each address, a text that changes whenever a packet renews the address.
 func (b *Iptables) recent() (map[leaseKey]string, error) {
 	out := map[leaseKey]string{}
 	err := b.eachList(func(file string, p steer.Protocol) error {
@@ -113,7 +113,7 @@ func (b *Iptables) recent() (map[leaseKey]string, error) {
 	return out, err
 }
 
-// eachList calls f for the file of each list of leases that a rule uses.
+// eachList calls f with the file of each list of leases, if the kernel has that list.
 func (b *Iptables) eachList(f func(file string, p steer.Protocol) error) error {
 	return hostnet.InNetNS(b.nsFD, func() error {
 		for _, is4 := range []bool{true, false} {
@@ -128,11 +128,12 @@ func (b *Iptables) eachList(f func(file string, p steer.Protocol) error) error {
 	})
 }
 
-// listOwner owns the files of the lists. No process has this user id, which is above the range of Kubernetes' runAsUser.
+// listOwner is the user and group ID to which the lists' files are given. It is above the range of Kubernetes' runAsUser, so no
+// process has it.
 const listOwner = 0xefffffff
 
-// restrictLists prevents root processes without capabilities from writing leases: xt_recent makes its lists writable for root,
-// and requires no capability. Rules still fill them. It needs CAP_CHOWN; without it, the lists stay as they are.
+// restrictLists keeps root processes without capabilities from writing leases: xt_recent creates its files writable for root,
+// and checks no capability. Rules can still change the lists. Without CAP_CHOWN, it leaves the files as they are.
 func (b *Iptables) restrictLists() error {
 	return b.eachList(func(file string, _ steer.Protocol) error {
 		var st unix.Stat_t
@@ -141,7 +142,7 @@ func (b *Iptables) restrictLists() error {
 		} else if st.Uid == listOwner && st.Mode&0o222 == 0 {
 			return nil
 		}
-		// The mode first, because only the owner may change it.
+		// Change the mode before the owner, because only the owner may do so.
 		err := unix.Chmod(file, 0o444)
 		if err == nil {
 			err = unix.Chown(file, listOwner, listOwner)
@@ -153,7 +154,8 @@ func (b *Iptables) restrictLists() error {
 	})
 }
 
-// parseRecent reads lines such as "src=169.254.20.11 ttl: 64 last_seen: 4304567890 oldest_pkt: 3 4304567000, …".
+// parseRecent parses lines of xt_recent, for example "src=169.254.20.11 ttl: 64 last_seen: 4304567890 oldest_pkt: 3 4304567000,
+// …". It returns the last_seen of each address.
 func parseRecent(text string) map[netip.Addr]string {
 	out := map[netip.Addr]string{}
 	for line := range strings.Lines(text) {

@@ -6,16 +6,18 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Rules for a node where neardns replaced a NodeLocal DNSCache, as pkg/steer/nft has them: its clients, host processes among
-// them, query a local address, and node-cache may start again at any time.
+// This file has the rules for a node where neardns replaced a NodeLocal DNSCache. Its clients, which include the node's own
+// processes, query a local address, and node-cache may start again at any time. Package nft has the same rules.
 //
-// A packet that is to fall back must be tracked and must meet our translation first. Therefore our jumps come before
-// node-cache's NOTRACK rules and before kube-proxy's jumps, and no packet that passed our chains goes on to theirs.
+// A packet for kube-dns must be tracked, and must pass neardns's translation before kube-proxy's. Therefore neardns's jumps
+// precede node-cache's NOTRACK rules and kube-proxy's jumps, and a packet that neardns's chains have decided about does not go
+// on to those.
 
-// ownMark matches fallback packets of the node's own processes, on their way through the hairpin.
+// ownMark matches packets of the node's own processes that were marked to go to kube-dns through the hairpin.
 func ownMark() string { return fmt.Sprintf("-m mark --mark %#x", steer.OwnMark) }
 
-// tracked is the verdict for a packet that nat decides, or has decided, about.
+// tracked is the verdict in table raw for a packet that stays tracked, so that table nat decides about it. With h.own it is
+// ACCEPT, so that node-cache's NOTRACK rules do not see the packet.
 func (h host) tracked() string {
 	if h.own {
 		return "ACCEPT"
@@ -23,8 +25,8 @@ func (h host) tracked() string {
 	return "RETURN"
 }
 
-// untracked matches node-cache's rules for the same addresses (KEP-1024), which node-cache puts first whenever they are
-// missing.
+// untracked matches node-cache's NOTRACK rules for the same addresses (KEP-1024). If they are missing, node-cache inserts them
+// before all other rules.
 func (h host) untracked() []foreign {
 	if !h.own {
 		return nil
@@ -38,7 +40,7 @@ func (h host) untracked() []foreign {
 	return out
 }
 
-// translated matches kube-proxy's jumps: it has rules for those addresses that are a Service's.
+// translated matches kube-proxy's jump to KUBE-SERVICES, which has rules for those of our addresses that are a Service's.
 func (h host) translated() []foreign {
 	if !h.own {
 		return nil
@@ -46,8 +48,8 @@ func (h host) translated() []foreign {
 	return []foreign{{"", "-j KUBE-SERVICES"}}
 }
 
-// skipUplinkServices leaves packets for a Service's address on the agent's link to kube-proxy if they come from outside the
-// node.
+// skipUplinkServices returns rules that leave packets from outside the node to kube-proxy, if their destination is a Service's
+// address that neardns has on its own link.
 func (h host) skipUplinkServices(verdict string) []string {
 	var rules []string
 	for _, p := range h.served {
@@ -60,7 +62,8 @@ func (h host) skipUplinkServices(verdict string) []string {
 	return rules
 }
 
-// healthProbes keeps the kubelet's probes of a local address, and their answers, out of conntrack (kubernetes/dns#352).
+// healthProbes returns rules that keep the kubelet's health probes of a local address, and the answers to them, out of
+// conntrack (kubernetes/dns#352).
 func (h host) healthProbes() []string {
 	if h.health == 0 {
 		return nil
@@ -73,8 +76,8 @@ func (h host) healthProbes() []string {
 	return rules
 }
 
-// toCeded delivers packets without a lease to another program's socket at a ceded address. The agent's own sockets there are
-// transparent.
+// toCeded returns rules for packets to a ceded address (steer.Host.Ceded) that has no lease. If the bound socket is
+// transparent, it is the agent's, and the rule has the ending ours; if not, another program's, and the ending others.
 func (h host) toCeded(proto, ours, others string) []string {
 	var rules []string
 	for _, a := range h.ceded {
@@ -84,8 +87,8 @@ func (h host) toCeded(proto, ours, others string) []string {
 	return rules
 }
 
-// ownRaw tracks the node's own queries, except over UDP under a lease, and marks them for the hairpin: their source may be the
-// local address itself, so only a mark distinguishes them on the way out.
+// ownRaw returns the chain for queries of the node's own processes. A UDP query under a lease is not tracked. All others are
+// marked for the hairpin: their source may be the local address itself, so later rules can recognize them only by a mark.
 func (h host) ownRaw() []chain {
 	if !h.own {
 		return nil
@@ -97,8 +100,8 @@ func (h host) ownRaw() []chain {
 	}}}
 }
 
-// ownProber sends the queries of a prober without a netns the way that its sources stand for (D-031). Answers to a probe are not tracked
-// either, because conntrack has not seen the query.
+// ownProber returns rules for queries of a prober without its own netns (D-031): those from ProbeSource go to the agent, those
+// from FallbackCheckSource to kube-dns. An answer to a probe is not tracked either, because conntrack has not seen the query.
 func (h host) ownProber() []string {
 	if !h.own {
 		return nil
@@ -111,7 +114,8 @@ func (h host) ownProber() []string {
 	return append(rules, "-s "+proof+" -j ACCEPT")
 }
 
-// ownNAT sends the node's own queries to kube-dns. It depends on the lease alone, but for the prober's.
+// ownNAT returns the chain that sends the node's own queries to kube-dns if there is no lease, and the prober's fallback checks
+// always.
 func (h host) ownNAT() []chain {
 	if !h.own {
 		return nil
@@ -123,9 +127,9 @@ func (h host) ownNAT() []chain {
 	}}}
 }
 
-// untranslated sends packets for a Service's address to kube-dns if kube-proxy has no rule for it: the address is no Service's
-// after all, or the Service was deleted. While there is a Service, kube-proxy's translation is the fallback and needs nothing
-// of neardns, not even the hairpin, which would be missing if rules are saved and restored at boot.
+// untranslated returns the chain that sends packets for a Service's address to kube-dns if kube-proxy has not translated them:
+// there is no such Service, or it was deleted. If there is one, kube-proxy's translation is the fallback. That works without
+// neardns's hairpin, which is absent after a boot at which only saved iptables rules were restored.
 func (h host) untranslated() []chain {
 	c := chain{table: "nat", name: untranslated, from: []jump{{base: "PREROUTING", last: true}}}
 	c.rules = append([]string{"-i lo -j RETURN"}, h.skipUplinkServices("RETURN")...)

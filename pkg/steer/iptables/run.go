@@ -19,44 +19,47 @@ import (
 
 // Limits of one run of a program.
 const (
-	// lockWait is how long, in seconds, iptables-legacy waits for the lock: as long as kube-proxy does.
+	// lockWait is how many seconds iptables-legacy waits for the xtables lock, the same as for kube-proxy.
 	lockWait = 5
-	// maxRun ends a run that takes longer, for example an iptables-nft that waits for another program's big transaction.
+	// maxRun is the time after which a program is ended, for example iptables-nft waiting for another program's big
+	// transaction.
 	maxRun = 30 * time.Second
-	// lockedExit is the exit code if the lock was not available in time (iptables' RESOURCE_PROBLEM), and for other failures,
-	// for example of opening the lock file. All versions since 1.4.20 print lockedText for the first.
+	// lockedExit is the exit code if another program kept the lock for too long (iptables' RESOURCE_PROBLEM), but also for
+	// other failures, for example to open the lock file. In the first case, all versions since 1.4.20 print lockedText.
 	lockedExit = 4
 	lockedText = "holding the xtables lock"
 )
 
-// Failures that other programs cause and that are no fault of the rules.
+// Errors that other programs cause, and not the rules.
 var (
-	// ErrLocked means that another program kept iptables' lock for longer than lockWait.
+	// ErrLocked means that another program had the xtables lock for longer than lockWait.
 	ErrLocked = errors.New("another program holds iptables' lock")
-	// ErrSlow means that a program did not end in time.
+	// ErrSlow means that an iptables program ran for longer than maxRun and was ended.
 	ErrSlow = errors.New("did not end in time")
 )
 
-// Busy reports whether an error means only that other programs were in the way: the same call may succeed a moment later.
+// Busy reports whether an error means only that another program was in the way, so that the same call may succeed a moment
+// later.
 func Busy(err error) bool { return errors.Is(err, ErrLocked) || errors.Is(err, ErrSlow) }
 
-// noLock makes iptables-legacy (1.8.0 and later; earlier ones wait) use a lock that no other program uses. It is for reading:
-// the kernel returns a table as of one moment, so a program that holds the real lock cannot hide damage.
+// noLock makes iptables-legacy 1.8.0 and later use a lock file that no other program uses; earlier versions wait for the real
+// lock. It is for reading alone: the kernel returns a table as of one moment, so no lock is needed, and a program that keeps
+// the real lock cannot hide damage.
 const noLock = "XTABLES_LOCKFILE=/dev/null"
 
-// Stats counts the runs of the programs. It is safe for concurrent use; several back ends may share one.
+// Stats counts the runs of iptables programs. It is safe for concurrent use; several back ends may share one.
 type Stats struct {
-	Runs, Failed, Locked atomic.Uint64 // Locked ones are among the failed
-	Time                 atomic.Int64  // nanoseconds of all runs together, including waiting for locks
+	Runs, Failed, Locked atomic.Uint64 // Failed includes Locked
+	Time                 atomic.Int64  // duration of all runs together in nanoseconds, including waiting for locks
 }
 
-// programs finds and runs one variant's programs in one netns.
+// programs finds and runs the programs of one variant of iptables in one netns.
 type programs struct {
 	variant Variant
 	nsFD    int
 	stats   *Stats
-	maxRun  time.Duration // the constant, except in tests
-	sbin    bool          // search the sbin folders, which a runtime's PATH may lack
+	maxRun  time.Duration // the constant maxRun, except in tests
+	sbin    bool          // also search the sbin folders, because a container runtime's PATH may lack them
 }
 
 func familyProgram(is4 bool) string {
@@ -66,10 +69,11 @@ func familyProgram(is4 bool) string {
 	return "ip6tables"
 }
 
-// name is the name of a program by its variant.
+// name returns the program's name with the variant in it, for example ip6tables-nft.
 func (p programs) name(is4 bool) string { return familyProgram(is4) + "-" + p.variant.Suffix() }
 
-// path finds a program: by its variant's name, or as plain iptables if that is of this variant.
+// path returns the path of a program: the one with the variant in its name or, if that is not installed, the plain one, if its
+// version is of this variant.
 func (p programs) path(is4 bool, suffix string) (string, error) {
 	own := p.name(is4) + suffix
 	if path, err := p.lookPath(own); err == nil {
@@ -103,13 +107,13 @@ func (p programs) lookPath(name string) (string, error) {
 	return "", err
 }
 
-// missing reports whether the node lacks a family's programs.
+// missing reports whether the node has no iptables program of this variant for the IP family.
 func (p programs) missing(is4 bool) bool {
 	_, err := p.path(is4, "")
 	return errors.Is(err, exec.ErrNotFound)
 }
 
-// list makes a program print rules, without taking the lock.
+// list runs a program that prints rules, and returns what it prints. It does not take the lock.
 func (p programs) list(is4 bool, args ...string) (string, error) {
 	path, err := p.path(is4, "")
 	if err != nil {
@@ -118,7 +122,7 @@ func (p programs) list(is4 bool, args ...string) (string, error) {
 	return p.run(path, "", noLock, args...)
 }
 
-// run runs a program in the netns and returns what it printed. env is a variable in addition to the process's own, or "".
+// run runs a program in the netns and returns what it printed. env is an additional environment variable, or "".
 func (p programs) run(path, stdin, env string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.maxRun)
 	defer cancel()
@@ -149,12 +153,12 @@ func (p programs) run(path, stdin, env string, args ...string) (string, error) {
 	return "", fmt.Errorf("%s: %w: %s", what, err, reason(stderr.String()))
 }
 
-// reason is the essential part of a program's error output.
+// reason returns what a program printed to stderr, in one line, without hints.
 func reason(stderr string) string {
 	var out []string
 	for line := range strings.Lines(stderr) {
 		line = strings.TrimSpace(line)
-		// Leave out remarks on the other variant's tables and hints at the manual.
+		// Leave out remarks about the other variant's tables, and hints at the manual.
 		if line != "" && !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, "Try ") {
 			out = append(out, line)
 		}
@@ -162,7 +166,7 @@ func reason(stderr string) string {
 	return strings.Join(out, "; ")
 }
 
-// restore loads rules; its error names the line that was refused.
+// restore passes rules to iptables-restore. Its error contains the line that was refused.
 func (p programs) restore(is4 bool, text string) error {
 	if text == "" {
 		return nil

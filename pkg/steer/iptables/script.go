@@ -9,47 +9,47 @@ import (
 	"strings"
 )
 
-// chain is one of neardns's chains, in one table.
+// chain describes one of neardns's chains in one table.
 type chain struct {
 	table, name string
-	from        []jump // from the base chains
+	from        []jump // the jumps to it from base chains
 	rules       []string
 }
 
-// jump is the only rule of neardns's in a base chain.
+// jump is the one rule that neardns has in a base chain: a jump to one of its own chains.
 type jump struct {
 	base string
-	last bool // after the existing rules, instead of before them
-	// before matches other programs' rules that would decide about our packets if they came first. No other rule has to come
-	// after ours: there are programs that insist on being first, too.
+	last bool // whether the jump is after the existing rules; otherwise it is before them
+	// before matches rules of other programs that the jump must precede, because they would decide about neardns's packets. The
+	// jump may follow any other rule, because some programs also insist on being first.
 	before []foreign
 }
 
-// foreign matches a rule of another program, as iptables -S prints it.
+// foreign matches a rule of another program in the form that iptables -S prints.
 type foreign struct {
-	about  string // anywhere in it
-	ending string // its end
+	about  string // a text that occurs in it
+	ending string // the text that it ends with
 }
 
 func (f foreign) is(rule string) bool {
 	return strings.Contains(rule+" ", f.about) && strings.HasSuffix(rule, f.ending)
 }
 
-// placing is the state of a jump in its base chain.
+// placing is whether and where a base chain has a jump to neardns's chain.
 type placing uint8
 
 const (
 	inPlace placing = iota
 	absent
-	tooLate // it is after a rule that it must precede
-	twice   // plugin and agent both added it at the same time: packets would be counted twice
+	tooLate // after a rule that the jump must precede
+	twice   // added twice, by plugin and agent at the same time: its packets would be counted twice
 )
 
 func (c chain) jumpRule() string { return "-j " + c.name }
 
-// stampPrefix begins the comment of each chain's first rule, which has no effect and contains a digest of the other rules.
-// Programs print rules differently from their input, and versions differ, so printed rules can be compared only with what the
-// same program printed before.
+// stampPrefix begins the comment of each chain's first rule. That rule has no effect; its comment contains a digest of the
+// other rules. The text of printed rules differs from what was written, and between versions, so it can only be compared with
+// what the same program printed before.
 const stampPrefix = "neardns:"
 
 func (c chain) stamp() string {
@@ -57,7 +57,7 @@ func (c chain) stamp() string {
 	return stampPrefix + hex.EncodeToString(sum[:6])
 }
 
-// script is all chains of one family in one netns.
+// script has all of neardns's chains for one IP family in one netns.
 type script struct {
 	is4    bool
 	chains []chain
@@ -84,8 +84,8 @@ func (s script) in(table string) []chain {
 	return slices.DeleteFunc(slices.Clone(s.chains), func(c chain) bool { return c.table != table })
 }
 
-// restore is the input of iptables-restore --noflush that makes the tables' chains as described, each table in one transaction:
-// chains that are named are flushed first. place returns the state of a jump.
+// restore returns the input for iptables-restore --noflush that makes the tables' chains as described. Each table is one
+// transaction, which first empties the chains that it names. place returns where a base chain has a jump now.
 func (s script) restore(tables []string, place func(c chain, j jump) placing) string {
 	var b strings.Builder
 	for _, table := range tables {
@@ -119,10 +119,10 @@ func (s script) restore(tables []string, place func(c chain, j jump) placing) st
 	return b.String()
 }
 
-// tableRules is the rules of each chain in a table, by the chain's name, as iptables -S prints them.
+// tableRules has the rules of a table by the name of their chain, in the form that iptables -S prints.
 type tableRules map[string][]string
 
-// parse reads the output of iptables -S, of a chain or of a table.
+// parse parses what iptables -S prints about one chain or a whole table.
 func parse(text string) tableRules {
 	have := tableRules{}
 	for line := range strings.Lines(text) {
@@ -138,12 +138,12 @@ func parse(text string) tableRules {
 	return have
 }
 
-// key identifies a chain with this content in one family.
+// key returns a text that identifies a chain with exactly these rules, and its IP family.
 func (s script) key(c chain) string {
 	return s.family() + " " + c.table + " " + c.name + " " + c.stamp()
 }
 
-// verdictOf is the end of a rule, its verdict or target, which every version prints in the same words.
+// verdictOf returns the end of a rule, from its -j or -g on, which every version of iptables prints in the same words.
 func verdictOf(rule string) string {
 	for _, option := range []string{" -j ", " -g "} {
 		if i := strings.LastIndex(" "+rule, option); i >= 0 {
@@ -154,8 +154,8 @@ func verdictOf(rule string) string {
 	return ""
 }
 
-// differs describes how a chain differs from the existing one, or returns "". printed is how it was printed when it was made.
-// If that is unknown (nil), only verdicts are compared.
+// differs describes how the kernel's chain differs from c, or returns "". printed is how the program printed the chain right
+// after it was written. If that is not known (nil), only the rules' verdicts are compared.
 func (c chain) differs(have tableRules, printed []string) string {
 	rules, ok := have[c.name]
 	switch {
@@ -175,7 +175,7 @@ func (c chain) differs(have tableRules, printed []string) string {
 	return ""
 }
 
-// place returns the state of the jump to c in a base chain.
+// place returns whether and where a base chain has the jump to c.
 func (c chain) place(have tableRules, j jump) placing {
 	at := slices.Index(have[j.base], c.jumpRule())
 	if at < 0 {
@@ -192,7 +192,7 @@ func (c chain) place(have tableRules, j jump) placing {
 	return inPlace
 }
 
-// drift describes the differences from the script, and lists their tables.
+// drift describes how the kernel's chains differ from the script, and lists the tables with differences.
 func (s script) drift(have map[string]tableRules, printed map[string][]string) (items, tables []string) {
 	add := func(table, item string) {
 		items = append(items, fmt.Sprintf("%s %s: %s", s.family(), table, item))
@@ -218,7 +218,7 @@ func (s script) drift(have map[string]tableRules, printed map[string][]string) (
 	return items, tables
 }
 
-// missing describes the chains, rules and jumps of the script that are absent.
+// missing describes the chains, rules and jumps of the script that the kernel does not have.
 func (s script) missing(have map[string]tableRules) []string {
 	var out []string
 	for _, c := range s.chains {
@@ -234,7 +234,8 @@ func (s script) missing(have map[string]tableRules) []string {
 	return out
 }
 
-// remove is the input of iptables-restore --noflush that removes neardns's chains from a table, or "" if there are none.
+// remove returns the input for iptables-restore --noflush that removes the named chains from a table, with the jumps to them;
+// "" if the table has none of them.
 func remove(table string, have tableRules, names []string) string {
 	var jumps, flush, gone strings.Builder
 	for base, rules := range have {
@@ -257,10 +258,11 @@ func remove(table string, have tableRules, names []string) string {
 	return "*" + table + "\n" + jumps.String() + flush.String() + gone.String() + "COMMIT\n"
 }
 
-// trialSuffix marks the chains of a trial.
+// trialSuffix ends the names of chains that only test whether the kernel accepts the rules.
 const trialSuffix = "-TRY"
 
-// asTrial is the script with other names for its chains, and without jumps into them.
+// asTrial returns the script with trialSuffix in all of its chains' names and without jumps to them, so that no packet passes
+// them.
 func (s script) asTrial() script {
 	out := script{is4: s.is4}
 	names := map[string]string{}
@@ -281,7 +283,8 @@ func (s script) asTrial() script {
 	return out
 }
 
-// discard is the input of iptables-restore that deletes tables' chains, which must refer to one another only.
+// discard returns the input for iptables-restore that deletes the script's chains in these tables. No other chain may refer to
+// them.
 func (s script) discard(tables ...string) string {
 	var b strings.Builder
 	for _, table := range tables {

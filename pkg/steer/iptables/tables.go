@@ -13,8 +13,8 @@ import (
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// readTables reads the script's chains and their base chains. It reads nat chain by chain, since kube-proxy may have a hundred
-// thousand rules there.
+// readTables reads the script's chains, and the base chains that jump to them, as the programs print them. In table nat it
+// lists each chain by itself, because kube-proxy may have a hundred thousand rules there.
 func (b *Iptables) readTables(s script) (map[string]tableRules, error) {
 	have := map[string]tableRules{}
 	for _, table := range s.tables() {
@@ -40,7 +40,7 @@ func (b *Iptables) readChains(s script) (tableRules, error) {
 		}
 	}
 	slices.Sort(names)
-	// Read from the kernel, because the programs report a missing chain like other faults, and each version in other words.
+	// Look in the kernel which chains exist, because each version of the programs reports a missing chain in other words.
 	there, err := b.chains(b.variant, s.is4, "nat", slices.Compact(names)...)
 	if err != nil {
 		return nil, err
@@ -72,8 +72,8 @@ func (b *Iptables) chains(v Variant, is4 bool, table string, names ...string) ([
 	return chainsOf(hostnet.ToEnter(b.nsFD), v, is4, table, names...)
 }
 
-// chainsOf returns those of the named chains that a table of one variant has, in the netns ns. It reads from the kernel, because the
-// programs create a table that they are to list.
+// chainsOf returns those of the named chains that exist in a table of one variant, in the netns ns. It reads from the kernel,
+// because a program that lists a table creates it.
 func chainsOf(ns int, v Variant, is4 bool, table string, names ...string) (out []string, err error) {
 	if v == NFT {
 		found, err := nftChains(ns, is4, table, names...)
@@ -94,16 +94,16 @@ func chainsOf(ns int, v Variant, is4 bool, table string, names ...string) (out [
 	return out, err
 }
 
-// here stands for the calling thread's netns.
+// here, as a netns descriptor, means the calling thread's netns.
 const here = 0
 
-// nftChains returns those of the named chains that a table of iptables-nft has, in the netns ns. A program might create the
-// table. Each chain is requested by name: kube-proxy in iptables mode has tens of thousands of chains in the same family, and
-// the agent checks in every round.
+// nftChains returns those of the named chains that exist in a table of iptables-nft, in the netns ns. It reads from the kernel,
+// because a program may create the table. It requests each chain by name: kube-proxy may have tens of thousands of chains in
+// the same family, and the agent checks often.
 func nftChains(ns int, is4 bool, table string, names ...string) ([]*nftables.Chain, error) {
 	conn, err := nftables.New(nftables.AsLasting(), nftables.WithNetNSFd(ns))
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
-		return nil, nil // a kernel without nfnetlink
+		return nil, nil // the kernel has no nfnetlink
 	} else if err != nil {
 		return nil, fmt.Errorf("open nftables socket: %w", err)
 	}
@@ -115,8 +115,9 @@ func nftChains(ns int, is4 bool, table string, names ...string) ([]*nftables.Cha
 		case err == nil:
 			out = append(out, c)
 		case isErrno(err, unix.ENOENT):
-		case isErrno(err, unix.EOPNOTSUPP, unix.EAFNOSUPPORT, unix.EINVAL): // nfnetlink's errors for a missing subsystem
-			return nil, nil // a kernel without nf_tables, or without this family in it
+		// the errors of a kernel that lacks this subsystem of nfnetlink
+		case isErrno(err, unix.EOPNOTSUPP, unix.EAFNOSUPPORT, unix.EINVAL):
+			return nil, nil // the kernel has no nf_tables, or not for this family
 		default:
 			return nil, fmt.Errorf("look for chain %s: %w", name, err)
 		}
@@ -131,7 +132,7 @@ func nftTable(is4 bool, name string) *nftables.Table {
 	return &nftables.Table{Name: name, Family: nftables.TableFamilyIPv6}
 }
 
-// isErrno reports whether an error of google/nftables, which v0.3.0 flattens to text, has one of the errnos.
+// isErrno reports whether an error of google/nftables is one of the errnos. Version 0.3.0 of that library turns them into text.
 func isErrno(err error, errnos ...unix.Errno) bool {
 	return slices.ContainsFunc(errnos, func(e unix.Errno) bool { return strings.HasSuffix(err.Error(), e.Error()) })
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// hasRoutes reports whether the kernel has the match that strangers needs. It tries it in a chain that nothing jumps to, and
-// deletes that chain right after.
+// hasRoutes reports whether the kernel has the match rpfilter, which strangers uses. It adds such a rule in a chain without
+// jumps to it, and deletes the chain right after.
 func (b *Iptables) hasRoutes() (bool, error) {
 	b.tried.Lock()
 	defer b.tried.Unlock()
@@ -27,9 +27,10 @@ func (b *Iptables) hasRoutes() (bool, error) {
 	return has, nil
 }
 
-// Supported has the kernel check every kind of rule, in chains that nothing jumps to and that are deleted right after, for the
-// families of these addresses, without addresses for both. The error names program and rule and wraps steer.ErrNotSupported. If
-// other programs were in the way, so that the result is unknown, Busy is true for it.
+// Supported returns an error that wraps steer.ErrNotSupported if the kernel refuses a kind of rule that this package writes. It
+// tries them, for the IP families of addrs (both if there are none), in chains without jumps to them, which it then deletes.
+// The error names the program and the rule. If other programs were in the way, so that the result is unknown, Busy is true for
+// the error.
 func (b *Iptables) Supported(addrs ...netip.Addr) error {
 	h := steer.Example()
 	h.Ceded, h.Uplinks = []netip.Addr{h.Locals[0].Address, h.Locals[1].Address}, []string{"eth0"}
@@ -45,7 +46,8 @@ func (b *Iptables) Supported(addrs ...netip.Addr) error {
 		} else if refusal == nil {
 			continue
 		}
-		// Table by table, to name everything that is refused. Chains left by the attempt above are flushed first.
+		// Try each table by itself, to name everything that is refused. Each attempt first empties chains that an earlier one
+		// left.
 		for _, table := range s.tables() {
 			refusal, err := b.try(s, table)
 			if err != nil {
@@ -58,7 +60,8 @@ func (b *Iptables) Supported(addrs ...netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// try makes tables of a script, to whose chains nothing jumps, and deletes them. refusal is why the kernel does not take them.
+// try adds tables of a script whose chains nothing jumps to, and deletes them. refusal is why the kernel refuses a rule; err
+// means that the result is unknown.
 func (b *Iptables) try(s script, tables ...string) (refusal, err error) {
 	err = b.restore(s.is4, s.restore(tables, func(chain, jump) placing { return inPlace }))
 	if err != nil && !Busy(err) {

@@ -10,29 +10,29 @@ import (
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// Variant is one of the two implementations of iptables. A kernel can have the tables of both, independently, and a program in
-// a container cannot know which of them the host's programs use.
+// Variant is one of the two implementations of iptables. A kernel can have the tables of both, independently of each other, and
+// a program in a container cannot know which of them its host's programs use.
 type Variant string
 
-// The two variants, as in configurations and in the back end's file.
+// The two variants, with the names that configurations and state files use.
 const (
 	NFT    Variant = "iptables-nft"
 	Legacy Variant = "iptables-legacy"
 )
 
-// Variants lists both, in the order in which they are tried.
+// Variants lists both variants, in the order in which they are tried.
 func Variants() []Variant { return []Variant{NFT, Legacy} }
 
-// Suffix is the variant's part of its programs' names: "nft" or "legacy".
+// Suffix returns the part of program names that stands for the variant: "nft" or "legacy".
 func (v Variant) Suffix() string { return strings.TrimPrefix(string(v), "iptables-") }
 
-// kubeletChains are the kubelet's chains in mangle: the first since 1.24, the second before.
+// kubeletChains returns the names of the chain that the kubelet has in table mangle: since Kubernetes 1.24, and before.
 func kubeletChains() []string { return []string{"KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"} }
 
-// KubeletVariant is the variant that the kubelet uses, by its chain in the calling thread's netns; why describes the evidence.
-// It needs CAP_NET_ADMIN, changes no rule and makes no table. Since Kubernetes 1.17 the kubelet keeps a chain in the table
-// mangle, with its host's iptables (KEP-3178, and github.com/kubernetes-sigs/iptables-wrappers, whose order of checks this
-// follows). If nothing can be read, or there is no kubelet's chain, it is nft, which every distribution uses by now.
+// KubeletVariant returns the variant that the kubelet uses, by its chain in the calling thread's netns; why describes the
+// evidence. Since Kubernetes 1.17 the kubelet keeps a chain in table mangle, with its host's iptables (KEP-3178). The order of
+// the checks is that of github.com/kubernetes-sigs/iptables-wrappers. If there is no such chain, or none can be read, it is
+// nft, which every distribution now uses. It needs CAP_NET_ADMIN, and changes nothing.
 func KubeletVariant() (v Variant, why string) {
 	for _, v := range Variants() {
 		for _, is4 := range []bool{true, false} {
@@ -44,7 +44,7 @@ func KubeletVariant() (v Variant, why string) {
 	return NFT, "no kubelet's chain found"
 }
 
-// Find lists the variants that this node has, the preferred first: the one with neardns's chains, else the kubelet's, else
+// Find lists the variants whose programs this node has, the best first: the one with neardns's chains, then the kubelet's, then
 // iptables-nft. Its error wraps exec.ErrNotFound if the node has no iptables.
 func Find(nsFD int) ([]Variant, error) {
 	b, err := Open(nsFD, NFT, nil)
@@ -83,7 +83,7 @@ func Find(nsFD int) ([]Variant, error) {
 	return out, nil
 }
 
-// hasChains reports whether one variant's tables have any of neardns's chains.
+// hasChains reports whether neardns has any chain in a table of variant f.
 func (b *Iptables) hasChains(f Variant) (bool, error) {
 	for _, is4 := range []bool{true, false} {
 		for _, table := range tableOrder() {
@@ -95,7 +95,7 @@ func (b *Iptables) hasChains(f Variant) (bool, error) {
 	return false, nil
 }
 
-// Present reports whether either variant has any of neardns's chains.
+// Present reports whether neardns has any chain, in tables of either variant.
 func (b *Iptables) Present() (bool, error) {
 	for _, f := range Variants() {
 		if there, err := b.hasChains(f); err != nil || there {
@@ -105,7 +105,7 @@ func (b *Iptables) Present() (bool, error) {
 	return false, nil
 }
 
-// RemoveOthers removes neardns's chains from the other variant.
+// RemoveOthers removes neardns's chains from the tables of the other variant.
 func (b *Iptables) RemoveOthers() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// anyUDPRule reports whether a family has a rule in the switch's chain for UDP that is as wanted.
+// anyUDPRule reports whether, for either IP family, neardns's chain for UDP in table raw has a rule for which is returns true.
 func (b *Iptables) anyUDPRule(is func(rule string) bool) (bool, error) {
 	for _, is4 := range []bool{true, false} {
 		if there, err := b.ownIn(b.variant, is4, "raw"); err != nil {
@@ -23,9 +23,10 @@ func (b *Iptables) anyUDPRule(is func(rule string) bool) (bool, error) {
 	return false, nil
 }
 
-// Verify returns nil if the chains mean the same as rs, else a *steer.DriftError that names the differences.
+// Verify returns nil if the chains have the same effect as rs, otherwise a *steer.DriftError that names the differences.
 func (b *Iptables) Verify(rs steer.Ruleset) error {
-	// A read-only check does not try whether the kernel has the match; the rules show it.
+	// Do not try whether the kernel has the match rpfilter, because Verify changes nothing. If it does, the existing rules have
+	// the match.
 	routes, err := b.anyUDPRule(func(rule string) bool { return strings.Contains(rule, "-m rpfilter ") })
 	if err != nil {
 		return err
@@ -43,11 +44,11 @@ func (b *Iptables) Verify(rs steer.Ruleset) error {
 	return &steer.DriftError{Items: items}
 }
 
-// Missing describes which chains and jumps of a host's rules are missing; it does not consider what another version put into a
-// chain. It also restricts the lists of leases, because the watch, which calls it, may be allowed to do so when the agent is
-// not.
+// Missing describes which chains of a host's rules, and which jumps to them, do not exist or are empty. Other rules in a chain,
+// which may be another version's, are not missing. It also restricts access to the lease lists, because the installer's watch,
+// which calls it, may be permitted to when the agent is not.
 func (b *Iptables) Missing(rs steer.Host) ([]string, error) {
-	scripts, err := render(rs, false) // the same chains
+	scripts, err := render(rs, false) // with and without the match the chains have the same names
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +66,8 @@ func (b *Iptables) Missing(rs steer.Host) ([]string, error) {
 	return gone, nil
 }
 
-// IsUplink reports whether the host's rules treat this link as leading away from the node.
+// IsUplink reports whether the host's rules treat this link as leading away from the node, so that clients behind it are not
+// served.
 func (b *Iptables) IsUplink(name string) (bool, error) {
 	return b.anyUDPRule(func(rule string) bool {
 		return strings.HasPrefix(rule, "-i "+name+" ") && strings.Contains(rule, stampPrefix+steer.CounterUplink)

@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// checkEvery is how often Watch ticks for changes that no event reports.
+	// checkEvery is the interval of Watch's regular ticks, for changes of which the kernel sends no event.
 	checkEvery = 10 * time.Second
-	// sizesEvery is how often the sizes of iptables-legacy's tables are read, for whose changes the kernel has no events.
+	// sizesEvery is how often Watch reads the sizes of iptables-legacy's tables, because the kernel sends no events for them.
 	sizesEvery = 300 * time.Millisecond
 )
 
-// Watch ticks when the rules may have changed, and every few seconds, until ctx ends, which closes the channel. For
-// iptables-nft it ticks at once, by the kernel's events; for iptables-legacy when the size of a table changes. It ticks again
-// for a check that Repair postponed.
+// Watch returns a channel that ticks when the rules may have changed, and every checkEvery. It is closed when ctx ends. With
+// iptables-nft it ticks at the kernel's events, with iptables-legacy when the size of a table changes. It also ticks again if
+// Repair has postponed a check.
 func (b *Iptables) Watch(ctx context.Context) (<-chan struct{}, error) {
 	events, err := b.changes(ctx)
 	if err != nil {
@@ -59,7 +59,7 @@ func (b *Iptables) Watch(ctx context.Context) (<-chan struct{}, error) {
 	return ticks, nil
 }
 
-// changes ticks for changes alone, without Watch's regular ticks.
+// changes returns a channel that ticks when the rules may have changed, without Watch's regular ticks.
 func (b *Iptables) changes(ctx context.Context) (<-chan struct{}, error) {
 	if b.variant == NFT {
 		return hostnet.Watch(ctx, b.nsFD, unix.NETLINK_NETFILTER, changesRules, unix.NFNLGRP_NFTABLES)
@@ -81,7 +81,7 @@ func (b *Iptables) changes(ctx context.Context) (<-chan struct{}, error) {
 	return ticks, nil
 }
 
-// tableSizes returns the sizes of iptables-legacy's tables; "" for the other variant.
+// tableSizes returns a text that changes with the sizes of iptables-legacy's tables; "" for iptables-nft.
 func (b *Iptables) tableSizes() (string, error) {
 	if b.variant != Legacy {
 		return "", nil
@@ -102,8 +102,8 @@ func (b *Iptables) tableSizes() (string, error) {
 	return out.String(), err
 }
 
-// changesRules reports whether a message can concern neardns's chains, or the jumps into them. Most are kube-proxy's and do
-// not.
+// changesRules reports whether a netlink message can concern neardns's chains, or the base chains with jumps to them. Most
+// messages are about kube-proxy's chains.
 func changesRules(msgs []netlink.Message) bool {
 	return slices.ContainsFunc(msgs, func(m netlink.Message) bool {
 		table, chain, ok := nfnetlink.IptablesChange(m)

@@ -14,25 +14,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file reads the tables of iptables-legacy from the kernel, as iptables does but without starting it. It changes no table.
-// Because the kernel creates a table that is requested, it requests only those that the kernel lists as in use; a table that is
-// not in use has no rules. If the kernel does not permit the read, or its reply has an unknown form, the result is an error.
+// This file reads the tables of iptables-legacy from the kernel without starting iptables. It changes no table. Because the
+// kernel creates a table when it is read, this code reads only those that the kernel lists as in use; any other table has no
+// rules. If the kernel does not permit the read, or its reply has an unknown form, the result is an error.
 
-// legacyRule is the part of a rule that this package needs.
+// legacyRule has the parts of an iptables-legacy rule that this package needs.
 type legacyRule struct {
-	chain  string // a base chain's name in capitals: PREROUTING
-	target string // an extension (DNAT, REJECT), a chain, ACCEPT, DROP, RETURN; "" for none
-	entry  []byte // in the kernel's form, without what changes with packets and with other rules
+	chain  string // for a base chain in capitals, for example PREROUTING
+	target string // an extension (DNAT, REJECT), a chain, or ACCEPT, DROP, RETURN; "" for none
+	entry  []byte // the rule in the kernel's form, without counters and jump offsets, which change without the rule
 }
 
-// legacyTable is the rules and chains of one table, in the kernel's order.
+// legacyTable has the chains and rules of one table, in the kernel's order.
 type legacyTable struct {
 	chains []string // base chains first
 	rules  []legacyRule
 }
 
-// policy is the verdict for a packet that no rule of a base chain decides on; "" if there is no such chain. In the kernel it is
-// the chain's last rule.
+// policy returns the policy of a base chain, for example DROP; "" if there is no such chain. In the kernel the policy is the
+// target of the chain's last rule.
 func (t legacyTable) policy(chain string) string {
 	for _, r := range slices.Backward(t.rules) {
 		if r.chain == chain {
@@ -42,7 +42,7 @@ func (t legacyTable) policy(chain string) string {
 	return ""
 }
 
-// legacyInUse reports whether a table was ever used in the calling thread's netns.
+// legacyInUse reports whether a table of iptables-legacy was ever used in the calling thread's netns.
 func legacyInUse(is4 bool, table string) (bool, error) {
 	file := "/proc/thread-self/net/ip6_tables_names"
 	if is4 {
@@ -50,15 +50,15 @@ func legacyInUse(is4 bool, table string) (bool, error) {
 	}
 	data, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
-		return false, nil // a kernel without iptables-legacy
+		return false, nil // the kernel has no iptables-legacy
 	} else if err != nil {
 		return false, fmt.Errorf("list tables of iptables-legacy: %w", err)
 	}
 	return slices.Contains(strings.Fields(string(data)), table), nil
 }
 
-// The options of getsockopt, and the sizes of struct ipt_getinfo and of the head of struct ipt_get_entries
-// (linux/netfilter_ipv4/ip_tables.h). Those of IPv6 have the same numbers.
+// Options of getsockopt, and the sizes of struct ipt_getinfo and of the head of struct ipt_get_entries
+// (linux/netfilter_ipv4/ip_tables.h). IPv6 has the same numbers.
 const (
 	optInfo, optEntries = 64, 65
 	nameSize            = 32
@@ -66,14 +66,15 @@ const (
 	headSize            = nameSize + 8
 )
 
-// readLegacy reads a table of the calling thread's netns, or only its struct ipt_getinfo, which costs nothing, whereas the content may be
-// many megabytes. It needs CAP_NET_ADMIN if the table is in use; if it is not, the result is empty.
+// readLegacy reads a table of iptables-legacy in the calling thread's netns. With onlyInfo it reads only struct ipt_getinfo,
+// which is cheap, while a table may be many megabytes. It needs CAP_NET_ADMIN if the table is in use; if not, the result is
+// empty.
 func readLegacy(is4 bool, table string, onlyInfo bool) (info []byte, out legacyTable, err error) {
 	used, err := legacyInUse(is4, table)
 	if err != nil || !used {
 		return nil, out, err
 	}
-	// If the table is replaced between the requests for its size and its content, the kernel returns EAGAIN.
+	// If another program replaces the table between the requests for its size and for its content, the kernel returns EAGAIN.
 	for range 10 {
 		var entries []byte
 		if info, entries, err = fetchLegacy(is4, table, onlyInfo); err == nil && !onlyInfo {
@@ -89,7 +90,7 @@ func readLegacy(is4 bool, table string, onlyInfo bool) (info []byte, out legacyT
 	return info, out, nil
 }
 
-// fetchLegacy returns a table in the kernel's form: struct ipt_getinfo, and the entries.
+// fetchLegacy returns a table in the kernel's form: its struct ipt_getinfo, and its rule entries.
 func fetchLegacy(is4 bool, table string, onlyInfo bool) (info, entries []byte, err error) {
 	family, level := unix.AF_INET6, unix.IPPROTO_IPV6
 	if is4 {
@@ -115,7 +116,7 @@ func fetchLegacy(is4 bool, table string, onlyInfo bool) (info, entries []byte, e
 	return info, entries[headSize:], nil
 }
 
-// getsockopt fills buf, whose size must be exactly that of the kernel's reply.
+// getsockopt reads an option into buf, whose size must be exactly that of the kernel's reply.
 func getsockopt(fd, level, option int, buf []byte) error {
 	size := uint32(len(buf))
 	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
@@ -126,7 +127,7 @@ func getsockopt(fd, level, option int, buf []byte) error {
 	return nil
 }
 
-// entryLayout is the offsets in struct ipt_entry or ip6t_entry, on a 64-bit machine.
+// entryLayout has the size of struct ipt_entry or ip6t_entry, and offsets of fields in it, on a 64-bit machine.
 type entryLayout struct{ targetOffset, nextOffset, size int }
 
 func layoutOf(is4 bool) entryLayout {
@@ -144,7 +145,8 @@ const (
 
 var errShape = errors.New("the kernel's reply has an unknown form")
 
-// parseEntries reads the entries. info, a struct ipt_getinfo, has which of the five hooks have a chain, and where each begins.
+// parseEntries parses a table's rule entries. info is a struct ipt_getinfo, which has the hooks with a base chain and where
+// each chain begins.
 func parseEntries(is4 bool, info, entries []byte) (legacyTable, error) {
 	l := layoutOf(is4)
 	begins, err := chainBegins(l, info, entries)
@@ -162,13 +164,13 @@ func parseEntries(is4 bool, info, entries []byte) (legacyTable, error) {
 		if to == "ERROR" {
 			return nil
 		}
-		clear(e[l.nextOffset+2 : l.size]) // comefrom, which the kernel uses internally, and the counters
-		if to == "" {                     // the standard target: a verdict or a jump
+		clear(e[l.nextOffset+2 : l.size]) // the field comefrom, which only the kernel uses, and the counters
+		if to == "" {                     // the standard target, which is a verdict or a jump
 			if len(target) < targetHead+4 {
 				return errShape
 			}
 			to = standardVerdict(int32(binary.NativeEndian.Uint32(target[targetHead:])), begins) //nolint:gosec // signed in the kernel
-			// A jump is an offset, which changes with other programs' rules.
+			// A jump contains an offset into the table, which changes with other programs' rules.
 			clear(target[targetHead : targetHead+4])
 		}
 		out.rules = append(out.rules, legacyRule{chain: chain, target: to, entry: e})
@@ -177,7 +179,7 @@ func parseEntries(is4 bool, info, entries []byte) (legacyTable, error) {
 	return out, err
 }
 
-// chainBegins finds each chain's first rule, by its offset.
+// chainBegins returns the name of each chain by the offset of its first rule.
 func chainBegins(l entryLayout, info, entries []byte) (map[int]string, error) {
 	if len(info) != infoSize {
 		return nil, errShape
@@ -189,7 +191,8 @@ func chainBegins(l entryLayout, info, entries []byte) (map[int]string, error) {
 			begins[int(binary.NativeEndian.Uint32(info[nameSize+4+4*hook:]))] = name
 		}
 	}
-	// A user's chain begins with an entry whose target is ERROR with the chain's name, and so does the end of the table.
+	// A chain that is no base chain begins with an entry whose target is ERROR and contains the chain's name. The table ends
+	// with such an entry, too.
 	if err := eachEntry(l, entries, func(at int, e []byte, target []byte) error {
 		if nameIn(target[2:2+targetName]) != "ERROR" {
 			return nil
@@ -207,7 +210,7 @@ func chainBegins(l entryLayout, info, entries []byte) (map[int]string, error) {
 	return begins, nil
 }
 
-// eachEntry calls f with every entry, its offset and its target.
+// eachEntry calls f with every rule entry, the entry's offset and its target.
 func eachEntry(l entryLayout, entries []byte, f func(at int, entry, target []byte) error) error {
 	for at := 0; at < len(entries); {
 		e := entries[at:]
@@ -226,7 +229,8 @@ func eachEntry(l entryLayout, entries []byte, f func(at int, entry, target []byt
 	return nil
 }
 
-// standardVerdict names a standard target's number: XT_RETURN and the others are negative, a jump is an offset.
+// standardVerdict names the verdict in a standard target. Negative numbers are verdicts; others are the offset of the chain to
+// jump to.
 func standardVerdict(v int32, begins map[int]string) string {
 	switch v {
 	case -1:
@@ -244,8 +248,8 @@ func nameIn(field []byte) string {
 	return string(name)
 }
 
-// digestLegacy writes the kernel's entries of some chains of a table of the calling thread's netns, so that equal rules are written
-// equally.
+// digestLegacy writes the rules of some chains of a table, in the calling thread's netns, to a hash, so that equal rules give
+// the same digest.
 func digestLegacy(to io.Writer, is4 bool, table string, chains []string) error {
 	_, t, err := readLegacy(is4, table, false)
 	for _, r := range t.rules {

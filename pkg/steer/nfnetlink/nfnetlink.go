@@ -1,10 +1,10 @@
-// Package nfnetlink reads nf_tables' rules from the kernel over netlink, for both back ends: requests, rules in a form that
-// can be compared, and events.
+// Package nfnetlink reads nf_tables rules and events from the kernel over netlink, for both back ends, because iptables-nft
+// writes its rules into nf_tables, too.
 //
-// It guarantees that equal rules have the same text, whichever kernel wrote them, and that a dump is of one generation. It changes no
-// rule.
+// It guarantees that equal rules have the same text, whichever kernel version wrote them, and that the results of one request
+// are of one ruleset generation. It changes no rule.
 //
-// On failure it returns an error; an object that does not exist is none.
+// On failure it returns an error. An object that does not exist is no error: the result is then empty.
 package nfnetlink
 
 import (
@@ -21,12 +21,12 @@ import (
 // HeaderSize is the size of Header.
 const HeaderSize = 4
 
-// Header is the header of every nfnetlink message: family, version, resource id (big endian).
+// Header returns the header of an nfnetlink message: family, version and resource ID (big endian).
 func Header(family byte, resource uint16) []byte {
 	return binary.BigEndian.AppendUint16([]byte{family, unix.NFNETLINK_V0}, resource)
 }
 
-// Request sends one request and returns the kernel's replies; none if the object does not exist.
+// Request sends one request and returns the kernel's replies. If the requested object does not exist, there are none.
 func Request(
 	conn *netlink.Conn, family byte, what string, kind uint16, flags netlink.HeaderFlags, attributes ...netlink.Attribute,
 ) ([]netlink.Message, error) {
@@ -51,13 +51,13 @@ func Request(
 	return replies, nil
 }
 
-// Named is an attribute with a name, which the kernel expects with its terminating zero.
+// Named returns an attribute whose value is a name, with the zero byte that the kernel expects at its end.
 func Named(kind uint16, name string) netlink.Attribute {
 	return netlink.Attribute{Type: kind, Data: append([]byte(name), 0)}
 }
 
-// IptablesChange reads which table and chain of iptables-nft an event is about; chain is "" if the table was deleted. ok is false for
-// other events.
+// IptablesChange returns which table and chain of iptables-nft a netlink event concerns. chain is "" if the whole table was
+// deleted. For events about other tables, ok is false.
 func IptablesChange(m netlink.Message) (table, chain string, ok bool) {
 	if len(m.Data) < HeaderSize || m.Data[0] != unix.NFPROTO_IPV4 && m.Data[0] != unix.NFPROTO_IPV6 {
 		return "", "", false

@@ -14,12 +14,12 @@ import (
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// The canonical form of a rule is its expressions as netlink attributes, without everything that has no meaning: set ids (the
-// kernel renumbers them), attributes of value zero (kernel versions differ in whether they write them) and nesting flags. It is
-// the same for a rule that nft writes and for the same rule in a kernel dump. Rules are read here because
-// google/nftables cannot read one with a conntrack direction in it.
+// The canonical form of a rule has its expressions as netlink attributes, without what has no meaning: set IDs (the kernel
+// renumbers them), attributes of value zero (some kernel versions omit them) and nesting flags. A rule that nft wrote has the
+// same form as its copy in a kernel dump. This package parses rules itself, because google/nftables cannot read one with a
+// conntrack direction in it.
 
-// setID is the attribute by which an expression refers to a set of the same transaction; 0 if it has none.
+// setID returns the attribute type by which an expression refers to a set that the same transaction adds; 0 if it has none.
 func setID(name string) uint16 {
 	switch name {
 	case "lookup":
@@ -64,7 +64,7 @@ func CanonicalExpr(data []byte) (string, error) {
 	return name + "(" + strings.Join(fields, " ") + ")", nil
 }
 
-// plain is an attribute's payload without the nesting flags inside it: kernel dumps have none.
+// plain returns an attribute's payload without nesting flags in the attributes inside it, because kernel dumps have none.
 func plain(a netlink.Attribute) []byte {
 	if a.Type&unix.NLA_F_NESTED == 0 {
 		return a.Data
@@ -86,7 +86,7 @@ func plain(a netlink.Attribute) []byte {
 
 func allZero(b []byte) bool { return !slices.ContainsFunc(b, func(c byte) bool { return c != 0 }) }
 
-// ReadRule reads a rule's table, chain and canonical expressions.
+// ReadRule parses a rule from a netlink message: its table, its chain and its expressions in canonical form.
 func ReadRule(data []byte) (table, chain string, exprs []string, err error) {
 	var inner error
 	err = hostnet.Each(data, HeaderSize, func(dec *netlink.AttributeDecoder) {
@@ -110,7 +110,8 @@ func ReadRule(data []byte) (table, chain string, exprs []string, err error) {
 	return table, chain, exprs, err
 }
 
-// DigestRules writes the rules of chains of a table, without their counts, so that equal rules are written equally.
+// DigestRules writes the rules of the named chains to a hash, without their packet counts, so that equal rules give the same
+// digest.
 func DigestRules(to io.Writer, nsFD int, family byte, table string, chains []string) error {
 	conn, err := hostnet.Dial(unix.NETLINK_NETFILTER, nsFD)
 	if err != nil {

@@ -13,10 +13,10 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Open opens the rules of the netns behind nsFD, -1 for the calling thread's. It is enough to read a host's rules; writing them
-// needs OpenHost. The descriptor may be closed afterwards.
+// Open opens the rules of the netns behind nsFD; -1 means the calling thread's. To write a host's rules, use
+// OpenHost instead. The descriptor may be closed afterwards.
 func (k Kind) Open(nsFD int) (Rules, error) {
-	// The calls' results are not returned directly: a nil pointer in an interface is not nil.
+	// Do not return the results of these calls directly: a nil pointer in an interface would not be nil.
 	if !k.isIptables() {
 		n, err := nft.Open(nsFD)
 		if err != nil {
@@ -31,7 +31,7 @@ func (k Kind) Open(nsFD int) (Rules, error) {
 	return byIptables{b}, nil
 }
 
-// OpenHost opens the rules of a host's netns; -1 means the calling thread's.
+// OpenHost opens the rules of a host's netns, for reading and writing; -1 means the calling thread's.
 func (k Kind) OpenHost(nsFD int) (Rules, error) {
 	if !k.isIptables() {
 		return k.Open(nsFD)
@@ -47,10 +47,11 @@ func (k Kind) OpenHost(nsFD int) (Rules, error) {
 	return withHairpin{byIptables: byIptables{b}, hairpin: h}, nil
 }
 
-// byNftables are nftables' rules.
+// byNftables implements Rules with nftables.
 type byNftables struct{ *nft.Nftables }
 
-// Ensure restores a host's rules, without the quick check that the plugin makes first.
+// Ensure adds what is missing. For a host's rules it compares them completely, without the quick check by which the plugin
+// avoids most calls.
 func (n byNftables) Ensure(rs steer.Ruleset) error {
 	if host, ok := rs.(steer.Host); ok {
 		return n.Restore(host)
@@ -64,17 +65,18 @@ func (n byNftables) Leases(time.Duration, time.Duration) ([]steer.LeaseState, er
 
 type byIptables struct{ *iptables.Iptables }
 
-// Ensure is Apply, because chains are complete or absent.
+// Ensure makes the chains equal to rs: an iptables chain is either complete or absent, so there is no other way to add a rule.
 func (b byIptables) Ensure(rs steer.Ruleset) error { return b.Apply(rs) }
 
-// Exempt does nothing: the agent renders the pods that opted out from their files.
+// Exempt does nothing: with iptables, the agent writes the exemptions into its rules from the pods' state files.
 func (byIptables) Exempt(_, _ []netip.Addr) error { return nil }
 
 func (b byIptables) Leases(renew, lifetime time.Duration) ([]steer.LeaseState, error) {
 	return b.Iptables.Leases(2*renew+100*time.Millisecond, iptables.Lifetime(lifetime))
 }
 
-// IsComplete reports whether packets of rs's families still enter the rules. Checking more would start iptables programs.
+// IsComplete reports whether packets of the IP families of rs still enter neardns's chains. A complete check would start
+// iptables programs.
 func (b byIptables) IsComplete(rs steer.Ruleset) (bool, error) {
 	families := map[bool]bool{}
 	for _, a := range Addresses(rs) {
@@ -88,24 +90,25 @@ func (b byIptables) IsComplete(rs steer.Ruleset) (bool, error) {
 	return true, nil
 }
 
-// withHairpin are iptables' rules on a host, with the hairpin that they use.
+// withHairpin implements Rules for a host with iptables, together with the hairpin that its rules use (see steer.HairpinOut).
 type withHairpin struct {
 	byIptables
 	hairpin *iptables.Hairpin
 }
 
-// Repair makes the hairpin before the rules that use it.
+// Repair makes the hairpin first, because the rules use it.
 func (t withHairpin) Repair(rs steer.Ruleset) ([]string, error) {
 	drift, hairpinErr := t.hairpin.Ensure(fallbackAddresses(rs), hasOwn(rs))
 	rs, err := t.onBridges(rs)
 	if err != nil {
 		return drift, errors.Join(hairpinErr, err)
 	}
-	more, err := t.Iptables.Repair(rs) // useful even without the hairpin, which only the fallback needs
+	more, err := t.Iptables.Repair(rs) // worth doing without the hairpin, too: only packets to kube-dns need it
 	return append(drift, more...), errors.Join(hairpinErr, err)
 }
 
-// Watch joins the events of both. If it fails, one of them may continue until ctx ends.
+// Watch ticks on changes of the rules and of the hairpin. If it returns an error, one of the two watches may run until ctx
+// ends.
 func (t withHairpin) Watch(ctx context.Context) (<-chan struct{}, error) {
 	rules, err := t.Iptables.Watch(ctx)
 	if err != nil {
@@ -126,7 +129,7 @@ func (t withHairpin) Verify(rs steer.Ruleset) error {
 	return t.Iptables.Verify(rs)
 }
 
-// onBridges adds the node's bridges and detours to a host's rules.
+// onBridges adds the names of the node's bridges and detours to a host's description.
 func (t withHairpin) onBridges(rs steer.Ruleset) (steer.Ruleset, error) {
 	host, ok := rs.(steer.Host)
 	if !ok {
@@ -145,8 +148,8 @@ func (t withHairpin) onBridges(rs steer.Ruleset) (steer.Ruleset, error) {
 	return host, nil
 }
 
-// Missing also repairs the hairpin. Only neardns uses it and all versions make it alike, and to find what is missing takes the
-// same work.
+// Missing repairs the hairpin and does not only report what is missing there: finding out takes the same work, only neardns
+// uses the hairpin, and all versions make it alike.
 func (t withHairpin) Missing(rs steer.Host) ([]string, error) {
 	repaired, hairpinErr := t.hairpin.Ensure(fallbackAddresses(rs), hasOwn(rs))
 	gone, err := t.Iptables.Missing(rs)
@@ -166,13 +169,13 @@ func (t withHairpin) Remove() error { return errors.Join(t.Iptables.Remove(), t.
 
 func (t withHairpin) Close() error { return errors.Join(t.Iptables.Close(), t.hairpin.Close()) }
 
-// hasOwn reports whether the node's own processes get the fallback, too.
+// hasOwn reports whether rs sends queries of the node's own processes to kube-dns, too (Host.OwnLocals).
 func hasOwn(rs steer.Ruleset) bool {
 	host, ok := rs.(steer.Host)
 	return ok && host.OwnLocals
 }
 
-// fallbackAddresses lists the cluster DNS addresses that the fallback sends packets to.
+// fallbackAddresses lists the cluster DNS addresses to which the host's rules may send packets.
 func fallbackAddresses(rs steer.Ruleset) []netip.Addr {
 	return addresses(rs, func(r steer.Redirect) netip.Addr { return r.ClusterDNS }, func(l steer.Local) netip.Addr { return l.ClusterDNS })
 }

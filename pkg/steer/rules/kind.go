@@ -13,26 +13,26 @@ import (
 	"github.com/neardns/neardns/pkg/steer/nft"
 )
 
-// Names of back ends in configurations. Nftables and iptables' variants are also used in files.
+// Names of back ends in configurations. State files have Nftables and the names of iptables' two variants, too.
 const (
 	Nftables       = "nftables"     // the default
-	Iptables       = "iptables"     // the variant that the node has and uses
+	Iptables       = "iptables"     // whichever variant of iptables the node has and uses
 	IptablesNFT    = "iptables-nft" // as iptables.NFT
 	IptablesLegacy = "iptables-legacy"
 )
 
-// Kind is one back end. Its zero value is nftables'.
+// Kind names a back end: nftables, or one variant of iptables. The zero value is nftables.
 type Kind struct {
 	variant iptables.Variant
 	stats   *iptables.Stats
 }
 
-// OfVariant is the back end of one variant of iptables; stats counts the runs of its programs and may be nil.
+// OfVariant returns the back end for one variant of iptables. stats counts the runs of iptables programs; it may be nil.
 func OfVariant(v iptables.Variant, stats *iptables.Stats) Kind {
 	return Kind{variant: v, stats: stats}
 }
 
-// Named returns the back end of a name; "" is nftables.
+// Named returns the back end with this name; "" means nftables.
 func Named(name string) (Kind, error) {
 	if name == "" || name == Nftables {
 		return Kind{}, nil
@@ -43,9 +43,9 @@ func Named(name string) (Kind, error) {
 	return Kind{}, fmt.Errorf("back end %q is not known: it is %s, %s or %s", name, Nftables, iptables.NFT, iptables.Legacy)
 }
 
-// Candidates lists the back ends for a configured word, the best first. Any word other than those above means the best one;
-// only then is current called, which returns the back end whose rules the node has now. stats counts the runs of iptables'
-// programs and may be nil.
+// Candidates lists the back ends that a configured word allows, the best first. For "auto" and any unknown word these are all
+// that the node has. Only then does it call current, which returns the back end of the host's existing rules. stats counts the
+// runs of iptables programs; it may be nil.
 func Candidates(word string, current func() (Kind, error), stats *iptables.Stats) ([]Kind, error) {
 	switch word {
 	case Nftables:
@@ -81,16 +81,17 @@ func (k Kind) String() string {
 	return string(k.variant)
 }
 
-// Recorded is the back end's name in files about pods' rules and fallback checks. It is "" for nftables, which had no name
-// there before there were others.
+// Recorded returns the back end's name in state files. For nftables it is "", because older versions had no other back end and
+// wrote no name.
 func (k Kind) Recorded() string { return string(k.variant) }
 
 func (k Kind) isIptables() bool { return k.variant != "" }
 
-// Alike reports whether two back ends write the same rules in the same way. iptables' variants do, each in its own tables.
+// Alike reports whether two back ends write the same rules in the same way: both are nftables, or both are a variant of
+// iptables.
 func (k Kind) Alike(other Kind) bool { return k.isIptables() == other.isIptables() }
 
-// Caps is what the back end can do.
+// Caps returns what the back end can do.
 func (k Kind) Caps() Caps {
 	if k.isIptables() {
 		return Caps{Step: time.Second, Programs: true}
@@ -98,7 +99,7 @@ func (k Kind) Caps() Caps {
 	return Caps{Evidence: true, Leaves: true, Intercept: true, Adds: true, TakesAny: true}
 }
 
-// Needs describes, for messages, what a node must have for this back end.
+// Needs describes what a node must have for this back end, for error messages.
 func (k Kind) Needs() string {
 	if k.isIptables() {
 		return "the iptables back end needs iptables with the matches recent and socket and the targets MARK and CT " +
@@ -108,8 +109,9 @@ func (k Kind) Needs() string {
 		"(Linux 5.10 or later, modules nf_tables, nft_socket, nft_fib_inet, nft_ct, nft_masq)"
 }
 
-// Supported has the kernel check everything that the rules for these addresses use, in the netns behind nsFD, -1 for the
-// calling thread's; without addresses, both families. Its error wraps steer.ErrNotSupported.
+// Supported returns an error that wraps steer.ErrNotSupported if the kernel refuses any expression that rules for these
+// addresses use. It tries them in the netns behind nsFD; -1 means the calling thread's. Without addresses it tries both IP
+// families.
 func (k Kind) Supported(nsFD int, addrs ...netip.Addr) error {
 	if k.isIptables() {
 		b, err := iptables.Open(nsFD, k.variant, k.stats)
@@ -125,8 +127,8 @@ func (k Kind) Supported(nsFD int, addrs ...netip.Addr) error {
 	return errors.Join(n.Supported(addrs...), n.Close())
 }
 
-// Others lists the back ends that may have left rules from before k was chosen: one of each kind, since iptables' removes both
-// variants' chains.
+// Others lists the back ends that may have rules from before k was chosen. It has one of each kind, because the iptables back
+// end removes the chains of both variants.
 func (k Kind) Others() []Kind {
 	if k.isIptables() {
 		return []Kind{{}}
@@ -134,8 +136,8 @@ func (k Kind) Others() []Kind {
 	return []Kind{{variant: iptables.NFT}}
 }
 
-// OpenStanding opens the back end's rules on the host of the calling thread. If there are none, or the kernel does not support
-// them, it returns nil and no error.
+// OpenStanding opens the back end's existing rules in the calling thread's netns, which is the host's. If there are none, or
+// the kernel does not support them, it returns nil and no error.
 func (k Kind) OpenStanding() (Rules, error) {
 	r, err := k.OpenHost(-1)
 	if errors.Is(err, steer.ErrNotSupported) {
@@ -145,7 +147,7 @@ func (k Kind) OpenStanding() (Rules, error) {
 	}
 	present, err := r.Present()
 	if !k.isIptables() {
-		err = nil // a kernel without nf_tables, which reports it by an error that depends on its version
+		err = nil // ignore it: without nf_tables in the kernel, listing fails with an error that depends on the kernel version
 	}
 	if err != nil || !present {
 		return nil, errors.Join(err, r.Close())
@@ -153,7 +155,8 @@ func (k Kind) OpenStanding() (Rules, error) {
 	return r, nil
 }
 
-// RemoveVariants removes, on the host of the calling thread, the chains of other variants of this back end.
+// RemoveVariants removes the chains that other variants of this back end have in the calling thread's netns, which is the
+// host's.
 func (k Kind) RemoveVariants() error {
 	if !k.isIptables() {
 		return nil
@@ -165,6 +168,6 @@ func (k Kind) RemoveVariants() error {
 	return errors.Join(b.RemoveOthers(), b.Close())
 }
 
-// OpenEvidence opens the evidence that the kernel records of pods on the host of the calling thread. Only a back end with
-// Caps.Evidence has it.
+// OpenEvidence opens the kernel's records about clients, whose queries may be lost, in the calling thread's netns, which is the
+// host's. Only a back end with Caps.Evidence keeps such records.
 func (k Kind) OpenEvidence() (*nft.Nftables, error) { return nft.Open(-1) }

@@ -1,10 +1,10 @@
-// Package rules opens neardns's packet rules in whichever back end the node uses, nftables or iptables, so that callers need
-// not know which. A Kind names a back end and opens the Rules of one netns; its Caps list what the back end can do. The agent
-// and the plugin learn each other's choice from the Kind's name in a file (podfile.Backend).
+// Package rules opens neardns's packet rules in the back end that the node uses, nftables or iptables, so that its callers work
+// with either. A Kind names a back end and opens the Rules of one netns; its Caps list what the back end can do. The agent and
+// the plugin tell each other which one they used by the Kind's name in a state file.
 //
-// It guarantees the same interface for both back ends, and never chooses one: the agent does, once at each start.
+// It guarantees the same interface for both back ends. It never chooses one: the agent does so, once at each start.
 //
-// On failure it behaves as the back ends do: every call either leaves the kernel as described or returns an error.
+// On failure every call either leaves the kernel's rules as described or returns an error.
 package rules
 
 import (
@@ -17,62 +17,67 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Rules are neardns's packet rules in one netns. Several processes may work on one netns at the same time, as the plugin and
-// the agent do on the host. A value is for one goroutine at a time; a second goroutine opens its own.
+// Rules has the operations on neardns's packet rules in one netns. The plugin and the agent may work on one netns at the same
+// time. A value is for one goroutine at a time; other goroutines open their own.
 type Rules interface {
-	// Repair makes the rules equal to rs in one transaction, and describes the differences it found. If they are equal already
-	// it does nothing. Leases, counters and the plugin's elements in the exempt sets stay.
+	// Repair makes the rules equal to rs in one transaction, and describes the differences that it found. If there are none, it
+	// changes nothing. Leases, counters and exemptions that the plugin added stay.
 	Repair(rs steer.Ruleset) (drift []string, err error)
-	// Ensure adds what rs has and the rules lack. It does not change or remove anything that another version of neardns made.
+	// Ensure adds what rs has and the rules lack. It neither changes nor removes anything that another version of neardns
+	// wrote.
 	Ensure(rs steer.Ruleset) error
-	// IsComplete reports whether the rules have everything that Ensure could add. It is cheap, and checks less than Missing does.
+	// IsComplete reports whether Ensure would find nothing to add. It is a cheap check that may overlook damage, which Missing
+	// finds.
 	IsComplete(rs steer.Ruleset) (bool, error)
-	// Missing describes what is missing from a host's rules. Other versions' differences are not missing: a caller that
-	// restores only this removes nothing of a newer agent.
+	// Missing describes what a host's rules lack. A rule that another version of neardns wrote in another form does not count
+	// as missing, so a caller that restores only what is missing removes nothing of a newer agent.
 	Missing(rs steer.Host) ([]string, error)
-	// Verify returns nil if the rules mean the same as rs, else a *steer.DriftError that names the differences.
+	// Verify returns nil if the rules have the same effect as rs, otherwise a *steer.DriftError that names the differences.
 	Verify(rs steer.Ruleset) error
-	// Present reports whether there are any neardns rules.
+	// Present reports whether the netns has any of neardns's rules.
 	Present() (bool, error)
-	// Remove removes neardns's rules. It succeeds if there are none.
+	// Remove removes all of neardns's rules. If there are none, it succeeds.
 	Remove() error
-	// IsUplink reports whether the rules treat a link as leading away from the node, so that clients behind it are not served.
+	// IsUplink reports whether the rules treat this link as leading away from the node, so that clients behind it are not
+	// served.
 	IsUplink(name string) (bool, error)
-	// Exempt adds and removes pods that node interception ignores. Addresses that are exempt already, or not present, do no
-	// harm. Without Caps.Intercept it does nothing.
+	// Exempt adds pods that node interception is to ignore, and removes those in gone. An address that is already exempt, or
+	// not exempt, is no error. Without Caps.Intercept it does nothing.
 	Exempt(add, gone []netip.Addr) error
 	// Counters returns the host's counters by name.
 	Counters() (map[string]steer.Counter, error)
-	// Leases lists the leases in force. renew and lifetime are the agent's settings: iptables can tell a lease only by watching
-	// for two renewals.
+	// Leases lists the leases in force. renew and lifetime are the agent's settings; iptables needs them, because there only
+	// two renewals in a row show that a lease is in force.
 	Leases(renew, lifetime time.Duration) ([]steer.LeaseState, error)
-	// Watch ticks when the rules may have changed, until ctx ends, which closes the channel.
+	// Watch returns a channel that ticks when the rules may have changed. It is closed when ctx ends.
 	Watch(ctx context.Context) (<-chan struct{}, error)
-	// Close releases what was opened; rules stay.
+	// Close releases descriptors and sockets; the rules stay.
 	Close() error
 }
 
-// Caps are what a back end's rules can do, and what they cost.
+// Caps lists what the rules of a back end can do, and what they cost.
 type Caps struct {
-	// Evidence: the kernel records for each pod whether its queries pass the host's filters, see OpenEvidence.
+	// Evidence: the kernel records for each client whether its queries pass the host's filters; see OpenEvidence.
 	Evidence bool
-	// Intercept: the back end supports node interception (steer.Host.InterceptNode).
+	// Intercept: node interception (steer.Host.InterceptNode) is possible.
 	Intercept bool
-	// Step is the unit of a lease's lifetime, which is rounded up to it. 0: any lifetime.
+	// Step is the unit to which a lease's lifetime is rounded up. 0 means no rounding.
 	Step time.Duration
-	// Adds: Ensure adds single addresses to existing rules. A back end that replaces whole chains instead would remove
+	// Adds: Ensure can add single addresses to existing rules. Other back ends replace whole chains, which would remove
 	// addresses that only the agent knows.
 	Adds bool
-	// TakesAny: pods with these rules accept a fallback answer from a host with any back end's rules, not these alone.
+	// TakesAny: a pod with these rules accepts kube-dns's answers from a host with rules of any back end. Other pods need a
+	// host with the same back end.
 	TakesAny bool
-	// Leaves: pod rules rewrite packet by packet, so a pod that is no longer steered needs its rules as steer.Pod.Leaving for a while.
-	// The conntrack entries of other back ends outlive the rules.
+	// Leaves: a pod's rules rewrite each packet by itself, so a pod that is no longer steered keeps rules as steer.Pod.Leaving
+	// for a while. With other back ends, conntrack entries outlive the rules and have that effect.
 	Leaves bool
-	// Programs: each check starts programs, and takes as long as the rest of a plugin call.
+	// Programs: each check starts programs, which takes as long as everything else in a plugin call.
 	Programs bool
 }
 
-// Lifetime is how long a lease of the given lifetime lasts in this back end; if it rounds, 0 means the default.
+// Lifetime returns how long a lease really lasts in this back end, given the configured lifetime. If the back end rounds
+// lifetimes, 0 means the default.
 func (c Caps) Lifetime(lifetime time.Duration) time.Duration {
 	if c.Step == 0 {
 		return lifetime
@@ -83,13 +88,13 @@ func (c Caps) Lifetime(lifetime time.Duration) time.Duration {
 	return (lifetime + c.Step - 1) / c.Step * c.Step
 }
 
-// Uplinks names the interfaces of the calling thread's netns that lead away from this node, as hostnet.Uplinks finds them.
-// podSide are links that carry steered pods and therefore never are uplinks.
+// Uplinks names the interfaces in the calling thread's netns that lead away from the node; see hostnet.Uplinks. podSide are
+// links behind which steered pods are, so they are never uplinks.
 func Uplinks(podSide ...string) ([]string, error) {
 	return hostnet.Uplinks(slices.Concat(steer.OwnLinks(), podSide)...)
 }
 
-// Addresses lists, sorted, the steering and local addresses of a host's rules.
+// Addresses lists, sorted, the steering and local addresses of a host's description.
 func Addresses(rs steer.Ruleset) []netip.Addr {
 	return addresses(rs, func(r steer.Redirect) netip.Addr { return r.Steering }, func(l steer.Local) netip.Addr { return l.Address })
 }
