@@ -90,7 +90,7 @@ func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 		}
 	}
 	if undone = errors.Join(undone, podfile.Write(v.conf.StateDir, *f)); undone != nil {
-		v.log.Warn("pod not steered; removing its rules or recording that failed", "verb", v.name, "container_id", f.ContainerID, "err", undone)
+		v.log.Warn("cannot undo a failed steering, or cannot record the failure", "verb", v.name, "container_id", f.ContainerID, "err", undone)
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ func (v *verb) wantedBackend() (string, error) {
 func (v *verb) useBackend(name string, recorded nodestate.HostRules) {
 	k, err := rules.Named(name)
 	if err != nil {
-		v.log.Warn("recorded back end name is unknown; using nftables", "verb", v.name, "err", err)
+		v.log.Warn("recorded name of the back end (nftables or iptables) is unknown; using nftables", "verb", v.name, "err", err)
 	}
 	v.backend, v.recorded = k, recorded
 }
@@ -84,8 +84,8 @@ func (v *verb) withRules(nsFD int, f func(rules.Rules) error) error {
 	return f(r)
 }
 
-// ensureSwitch adds what the host's rules lack of own and of the recorded description. If there is no record yet, as in the
-// first call after a boot, it writes one for later calls.
+// ensureSwitch adds the rules that the host lacks: those of this call's configuration (own) and those in the recorded
+// description. If there is no record yet, as in the first call after a boot, it writes one for later calls.
 func (v *verb) ensureSwitch(host rules.Rules, own steer.Host) error {
 	whole := v.recorded.With(own)
 	complete, err := host.IsComplete(whole) // a parallel call may have completed the rules

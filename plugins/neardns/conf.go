@@ -67,7 +67,7 @@ type Conf struct {
 
 	Rules           overlay.Rules // pods' wanted DNS settings
 	ResolvConf      string        // whether resolv.conf files may be changed
-	ResolvConfPaths []string      // paths, with {id}, where runtimes keep a sandbox's resolv.conf
+	ResolvConfPaths []string      // paths at which runtimes keep a sandbox's resolv.conf, with {id} for its ID
 	HostResolvConf  string        // the node's own resolv.conf, from which its kubelet makes pods' settings
 
 	PrevResult  json.RawMessage      // nil if there is none

@@ -11,9 +11,9 @@ import (
 )
 
 func main() {
-	// Do not lock this goroutine to its thread. All threads are in the host's netns, because code that enters another netns
-	// locks its own thread and then returns or ends it. With a locked goroutine, each netlink exchange would switch threads,
-	// and those switches would take longer than writing an ADD's rules.
+	// Do not lock this goroutine to its thread. All threads are in the host's netns: code that enters another netns locks its
+	// own thread, and then switches it back or lets it end. With a locked goroutine, each netlink exchange would switch
+	// threads, and those switches would take longer than writing an ADD's rules.
 	ctx, e := context.Background(), processEnv()
 	if len(os.Args) > 1 {
 		os.Exit(cli(os.Args[1:], os.Stdout, os.Stderr))

@@ -24,8 +24,8 @@ type facts struct {
 	// stays empty.
 	SwitchComplete bool
 	Uplinks        []string
-	// UplinksErr is set if the node's uplinks could not be read. The pod is then not steered, because host rules without them
-	// would also serve other hosts.
+	// UplinksErr is set if the node's uplinks could not be read. The pod is then not steered, because host rules without a list
+	// of uplinks would also serve other hosts.
 	UplinksErr error
 }
 

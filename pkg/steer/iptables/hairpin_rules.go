@@ -21,20 +21,21 @@ import (
 // removes those of other protocols whenever it starts (networkd.conf(5), ManageForeignRoutingPolicyRules=,
 // ManageForeignRoutes=).
 const (
-	hairpinTable = 5353 // routes to the cluster DNS addresses, by the end HairpinOut
-	answerTable  = 5354 // a default route by the end HairpinIn, for answers to pods
+	hairpinTable = 5353 // routing table: the cluster DNS addresses are reached by HairpinOut
+	answerTable  = 5354 // routing table: a default route by HairpinIn, for answers to pods
 
-	filterRule = 91 // for firewalls that look up the route to a source address: pods are also reachable by HairpinIn
-	answerRule = 92 // routes kube-dns's answers back into the hairpin if their queries came through it
-	// looks up local addresses first: an address that IPVS has on a link must not be routed into the hairpin, even if the
-	// kernel's own rule for this was moved back
-	localRule  = 93
-	markedRule = 94 // routes marked packets of the node itself, which are to go to kube-dns, into the hairpin; before ownRule
-	ownRule    = 95 // routes all other packets of the node itself as if there were no hairpin
-	// rejects packets that come out of the hairpin and that kube-proxy did not translate, so that they do not enter it again
+	filterRule = 91 // rule for firewalls that look up the route to a packet's source: pods are reachable by HairpinIn, too
+	answerRule = 92 // rule that routes kube-dns's answers back into the hairpin if their queries came through it
+	// rule that looks up local addresses first: an address that IPVS has on a link must not be routed into the hairpin, even if
+	// another program moved the kernel's own rule back
+	localRule = 93
+	// rule that routes marked packets of the node itself, which are to go to kube-dns, into the hairpin; before ownRule
+	markedRule = 94
+	ownRule    = 95 // rule that routes all other packets of the node itself as if there were no hairpin
+	// rule that rejects packets from the hairpin that kube-proxy did not translate, so that they do not enter it again
 	backRule    = 96
 	throughRule = 97
-	loopRule    = 98 // rejects packets to HairpinSource that belong to no connection, which would loop
+	loopRule    = 98 // rule that rejects packets to HairpinSource that belong to no connection, because they would loop
 
 	protocol = unix.RTPROT_KERNEL
 )
@@ -47,7 +48,7 @@ type routingRule struct {
 	mark, mask       uint32
 	table            int
 	action, protocol uint8
-	more             bool // it has a field that neardns's rules never have
+	more             bool // whether the rule also has a field that neardns's rules never have
 }
 
 func (r routingRule) String() string {

@@ -26,7 +26,7 @@ const (
 	inputChain       = "NEARDNS-IN"
 	outputChain      = "NEARDNS-OUT"
 	forwardChain     = "NEARDNS-FORWARD"
-	ownChain         = "NEARDNS-OWN" // a chain of this name in each of raw and nat
+	ownChain         = "NEARDNS-OWN" // tables raw and nat both have a chain of this name
 	podChain         = "NEARDNS-POD"
 	turnChain        = "NEARDNS-TURN"
 )
@@ -78,7 +78,7 @@ type pair struct {
 type host struct {
 	is4      bool
 	served   []pair // addresses that may have a lease
-	fallback []pair // addresses that never have one, so their packets go to kube-dns
+	fallback []pair // addresses that never have a lease, so their packets go to kube-dns
 	onLink   []netip.Addr
 	exempt   []netip.Addr
 	uplinks  []string
@@ -323,9 +323,9 @@ func (h host) rawOutput() chain {
 	return c
 }
 
-// nat returns the chains in table nat: they rewrite packets for kube-dns to the cluster DNS address, and decide for TCP who
-// gets a connection. A packet passes nat only once for each connection entry, so kube-proxy translates the cluster DNS address
-// only in a second pass, after the hairpin.
+// nat returns the chains in table nat: they rewrite packets for kube-dns to the cluster DNS address, and decide whether the
+// agent or kube-dns gets a TCP connection. A connection passes nat only once, so kube-proxy translates the cluster DNS address
+// only when the packet comes out of the hairpin, as a second connection.
 func (h host) nat() []chain {
 	back := chain{table: "nat", name: giveBackChain}
 	for _, p := range slices.Concat(h.served, h.fallback) {
@@ -360,8 +360,9 @@ func (h host) nat() []chain {
 	for _, s := range []netip.Addr{steer.ProbeSource(h.is4), steer.FallbackCheckSource(h.is4)} {
 		post.rules = append(post.rules, "-s "+cidr(s)+" ! -o "+steer.ProberInterface+" -j MASQUERADE")
 	}
-	// On a bridge, kube-dns would answer the pod directly, without routing, so the answer would miss the hairpin. An address
-	// that is not on the bridge makes the answer come to the host. With --persistent each pod always gets the same address.
+	// If kube-dns's pod and the client's pod are on one bridge, the answer would go there directly, without routing, and miss
+	// the hairpin. With a source address that is not on the bridge, it comes to the host. With --persistent each pod always
+	// gets the same address.
 	first, last := steer.HairpinSources(h.is4)
 	for _, b := range h.bridges {
 		post.rules = append(post.rules, fmt.Sprintf("-o %s -m connmark --mark %#x/%#x -j SNAT --to-source %s-%s --persistent",

@@ -36,7 +36,7 @@ type Iptables struct {
 	// last is the description that a check last found in force, and good the fingerprint of the kernel's rules then.
 	last, good string
 	sizes      string    // sizes of iptables-legacy's tables at that check
-	compared   time.Time // when the fingerprint was last compared and equal
+	compared   time.Time // when the fingerprint was last found equal to good
 	// printed is the text in which the programs printed each of our chains right after writing it, by IP family, table and
 	// stamp. Later checks compare the whole text: a chain in which another program replaced a rule has the same number of
 	// rules.

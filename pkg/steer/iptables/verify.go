@@ -7,8 +7,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// anyUDPRule reports whether, for either IP family, neardns's chain for UDP in table raw has a rule for which is returns true.
-func (b *Iptables) anyUDPRule(is func(rule string) bool) (bool, error) {
+// anyUDPRule reports whether, for either IP family, neardns's chain for UDP in table raw has a rule for which matches returns
+// true.
+func (b *Iptables) anyUDPRule(matches func(rule string) bool) (bool, error) {
 	for _, is4 := range []bool{true, false} {
 		if there, err := b.ownIn(b.variant, is4, "raw"); err != nil {
 			return false, err
@@ -16,7 +17,7 @@ func (b *Iptables) anyUDPRule(is func(rule string) bool) (bool, error) {
 			continue
 		}
 		have, err := b.read(is4, "raw", udpChain)
-		if err != nil || slices.ContainsFunc(have[udpChain], is) {
+		if err != nil || slices.ContainsFunc(have[udpChain], matches) {
 			return err == nil, err
 		}
 	}

@@ -15,20 +15,20 @@ import (
 	"github.com/neardns/neardns/pkg/steer/nfnetlink"
 )
 
-// batch is one nftables transaction: it takes effect as a whole or not at all. This package encodes the messages itself and
-// uses google/nftables only to read and for rare expressions, for two reasons: that library can write neither the direction of
-// a conntrack zone nor the checksum flags of IPv6, and it requests an acknowledgement of every message, which costs an ADD more
-// than the rules themselves.
+// batch is one nftables transaction, which takes effect as a whole or not at all. This package encodes its messages itself, for
+// two reasons: google/nftables can write neither the direction of a conntrack zone nor the checksum flags of IPv6, and it
+// requests an acknowledgement of every message, which costs an ADD more than the rules themselves. The library is used only to
+// read, and to encode rare expressions.
 type batch struct {
-	table    string // "" means TableName
+	table    string // "" means steer.TableName
 	messages []netlink.Message
-	names    []step // what each message does, for errors
+	names    []step // what each message does, for error messages
 	err      error
 }
 
 type step struct {
 	what string
-	rule rule // set if the message adds a rule
+	rule rule // the rule, if the message adds one
 }
 
 func (s step) String() string {
@@ -91,7 +91,7 @@ func (b *batch) addCounter(name string) {
 	})
 }
 
-// addSet declares a set or map. For a new set, id links later messages of the batch to it.
+// addSet adds a set or map. id is a number by which later messages of the same batch refer to a new set.
 func (b *batch) addSet(s set, id uint32) {
 	b.add("add set "+s.name, unix.NFT_MSG_NEWSET, netlink.Create, func(e *netlink.AttributeEncoder) {
 		e.String(unix.NFTA_SET_TABLE, b.tableName())
@@ -117,7 +117,7 @@ func (b *batch) addSet(s set, id uint32) {
 			})
 		}
 		if s.ofLinks() {
-			// For readers only: without the byte order, nft prints interface names as empty strings.
+			// This is only for people who list the table: without the byte order, nft prints interface names as empty strings.
 			e.Bytes(unix.NFTA_SET_USERDATA, append([]byte{setKeyByteOrder, 4}, binary.NativeEndian.AppendUint32(nil, hostEndian)...))
 		}
 	})
@@ -244,10 +244,11 @@ func (o op) encode() ([]byte, error) {
 	return enc.Encode()
 }
 
-// send commits the batch. Only the last message requests an acknowledgement; the kernel reports errors of the others anyway.
+// send sends the batch and commits it. Only the last message requests an acknowledgement, because the kernel reports errors of
+// the others anyway.
 func (b *batch) send(conn *netlink.Conn) error { return b.transmit(conn, true) }
 
-// rehearse has the kernel check the whole batch and then discard it: without the end message there is no commit.
+// rehearse makes the kernel check the whole batch and then discard it: without the end message there is no commit.
 func (b *batch) rehearse(conn *netlink.Conn) error { return b.transmit(conn, false) }
 
 func (b *batch) transmit(conn *netlink.Conn, commit bool) error {
@@ -294,7 +295,8 @@ func (s set) flags() uint32 {
 	return flags
 }
 
-// keyType is the type number by which nft prints a key: six bits for each part, as libnftables concatenates them.
+// keyType returns the number by which nft knows how to print a key: six bits for each of its parts, as libnftables concatenates
+// them.
 func (s set) keyType() uint32 {
 	var t uint32
 	for _, k := range s.key {
@@ -303,7 +305,7 @@ func (s set) keyType() uint32 {
 	return t
 }
 
-// keyLen is the key's size in registers: each part of a concatenation fills whole 4-byte registers.
+// keyLen returns a key's size in bytes. Each part of a concatenated key fills whole registers of four bytes.
 func (s set) keyLen() uint32 {
 	if len(s.key) == 1 {
 		return s.key[0].Bytes

@@ -29,10 +29,10 @@ func (r rule) canonical() (string, error) {
 	return strings.Join(parts, "; "), nil
 }
 
-// errUnsettled makes retry read the rules again.
+// errUnsettled is returned to retry, which then reads the rules again.
 var errUnsettled = fmt.Errorf("rules changed at each read: %w", unix.EAGAIN)
 
-// rules returns the canonical rules of all chains of the neardns table.
+// rules returns, by chain, the rules of the neardns table in canonical form (see package nfnetlink).
 func (n *Nftables) rules() (map[string][]string, error) {
 	replies, err := n.request("list rules", unix.NFT_MSG_GETRULE, netlink.Dump, nfnetlink.Named(unix.NFTA_RULE_TABLE, steer.TableName))
 	if err != nil {

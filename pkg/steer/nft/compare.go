@@ -8,7 +8,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// loaded is the table in the kernel, reduced to the points in which it can differ from a description.
+// loaded has those properties of the kernel's table in which it can differ from a description.
 type loaded struct {
 	chains   map[string]loadedChain
 	sets     map[string]loadedSet
@@ -41,7 +41,7 @@ func (s set) shape() string {
 	return shapeText(s.keyType(), value, s.flags(), s.timeout, s.size)
 }
 
-// compare lists every difference between want and have, in the terms of `nft list table`.
+// compare lists the differences between the table in the kernel and want, in the terms of `nft list table`.
 func compare(want table, have loaded) []string {
 	var items []string
 	add := func(format string, args ...any) { items = append(items, fmt.Sprintf(format, args...)) }
@@ -125,8 +125,9 @@ func compareChain(c chain, have loaded) []string {
 	return nil
 }
 
-// change adds the messages that make have equal to want. A chain that differs is flushed and filled in the same transaction, so
-// that no packet ever traverses half a chain. The table itself, leases, remembered connections and counters stay.
+// change adds the messages that make the kernel's table equal to want. It empties a chain that differs, and fills it in the
+// same transaction, so that no packet passes half of the chain. The table itself, leases, remembered connections and counters
+// stay.
 func (b *batch) change(want table, have loaded) {
 	b.addTable()
 	b.declare(want, have)
@@ -156,12 +157,12 @@ func (b *batch) change(want table, have loaded) {
 	for _, s := range want.sets {
 		keep["set "+s.name] = true
 		if s.contents == dynamic {
-			b.addElements(s.name, s.elements) // next to those that packets added
+			b.addElements(s.name, s.elements) // in addition to the elements that packets added
 			continue
 		}
 		h := have.sets[s.name]
 		if h.shape != s.shape() {
-			h.elements = nil // declared again, so empty
+			h.elements = nil // the set is added again, so it is empty
 		}
 		if s.contents == exact {
 			b.deleteElements(s.name, missing(h.elements, s.elements))
@@ -175,8 +176,8 @@ func (b *batch) change(want table, have loaded) {
 	}
 }
 
-// declare adds missing counters, sets and chains. A set or base chain of another shape (another version's) must be deleted
-// first; because rules refer to sets and chains, all chains are flushed and deleted before.
+// declare adds missing counters, sets and chains. A set of another type or a base chain at another hook, which another version
+// wrote, has to be deleted first. Because rules refer to sets and chains, declare then first empties and deletes all chains.
 func (b *batch) declare(want table, have loaded) {
 	reshaped := false
 	for _, s := range want.sets {
@@ -218,8 +219,9 @@ func (b *batch) declare(want table, have loaded) {
 	}
 }
 
-// complete adds what have lacks and leaves everything else alone: a chain with any rule in it may be another version's. An
-// empty chain is flushed and filled in one transaction, so that two plugins that do this at the same time leave each rule once.
+// complete adds only what have lacks. It leaves a chain with any rule as it is, because another version may have written it. It
+// empties an empty chain before filling it, in one transaction, so that each rule is there once even if two plugins do this at
+// the same time.
 func (b *batch) complete(want table, have loaded) {
 	b.addTable()
 	for _, name := range want.counters {
@@ -254,8 +256,8 @@ func (b *batch) complete(want table, have loaded) {
 	}
 }
 
-// missingKeys is missing without regard to values: if a key has another value, another version wrote it, and complete must not
-// edit that.
+// missingKeys lists the elements of want whose key is not in have. An element with another value there does not count: another
+// version wrote it, and complete must not change it.
 func missingKeys(want, have []element) []element {
 	var out []element
 	for _, w := range want {

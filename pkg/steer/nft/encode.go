@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attributes writes netlink attributes into one slice. google/nftables allocates several slices per expression, which for the
-// twenty rules of a pod table would cost an ADD more than the kernel's work does. A test compares the bytes of both encoders.
+// attributes appends netlink attributes to one slice. google/nftables allocates several slices for each expression; for the
+// twenty rules of a pod table that would take longer than the kernel's work. A test checks that both encoders write the same
+// bytes.
 type attributes struct{ data []byte }
 
 const (
@@ -16,7 +17,7 @@ const (
 	attributeAlign  = 4 // NLA_ALIGNTO
 )
 
-// nest writes an attribute with the payload that inner writes.
+// nest appends an attribute, whose payload is what inner appends.
 func (a *attributes) nest(kind uint16, inner func()) {
 	start := len(a.data)
 	a.data = append(a.data, 0, 0, 0, 0)
@@ -46,7 +47,7 @@ func (a *attributes) value(kind uint16, v []byte) {
 	a.nest(unix.NLA_F_NESTED|kind, func() { a.bytes(unix.NFTA_DATA_VALUE, v) })
 }
 
-// expression encodes e if it is one of the expressions that nearly all rules consist of, and reports whether it is.
+// expression appends e if it is one of the expressions that nearly all rules consist of, and reports whether it did.
 func (a *attributes) expression(e expr.Any) bool {
 	named := func(name string, fields func()) bool {
 		a.text(unix.NFTA_EXPR_NAME, name)
@@ -115,9 +116,9 @@ func (a *attributes) expression(e expr.Any) bool {
 	return false
 }
 
-// write encodes a payload statement. google/nftables v0.3.0 omits the checksum flags if the network header has no checksum, as
-// in IPv6. The kernel would then leave the transport checksum wrong, which stays unnoticed as long as a packet has one fragment
-// and stays on one machine, where the checksum has not been computed yet.
+// write appends the fields of an expression that writes into a packet. google/nftables v0.3.0 omits the checksum flags if the
+// network header has no checksum, as in IPv6. The transport checksum would then be wrong. That has no effect on packets with
+// one fragment that stay on one machine, because their checksum is not computed yet.
 func (a *attributes) write(e *expr.Payload) {
 	a.u32(unix.NFTA_PAYLOAD_SREG, e.SourceRegister)
 	a.u32(unix.NFTA_PAYLOAD_BASE, uint32(e.Base))

@@ -8,32 +8,32 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Evidence per pod. The switch delivers a query to the agent in prerouting, before the host's own filters see it. If a filter
-// drops it there (an egress policy that allows only kube-dns, a firewall zone), the pod would wait for ever although the agent
-// is healthy: the prober's queries pass, so the lease is renewed. Therefore the switch records each client that it delivers
-// (set asked), and, after every filter of the input hook, each client whose query arrived (set heard). If a client is in asked
-// but not in heard, the agent adds it to suspect and bypass, with a control packet that has the client's addresses. For a
-// client in bypass the switch behaves as if there were no lease.
+// The host's rules send a query to the agent in the prerouting hook, before the host's own filters. If a filter then drops
+// queries of one pod (an egress policy that allows only kube-dns, a firewall zone), that pod would never get an answer,
+// although the agent is healthy and the prober's queries renew the lease. Therefore the rules record each client whose query
+// they deliver (set asked), and, after all filters of the input hook, each client whose query arrived (set heard). If a client
+// is in asked and not in heard, the agent adds it to the sets suspect and bypass, by a control packet with the client's
+// addresses. While a client is in bypass, the rules treat it as if there were no lease.
 //
-// When the client's time in bypass is over, the switch delivers one query as a trial and puts the client back into bypass at
-// once. If the query passes the filters, the switch clears the client by itself; if not, the agent bypasses the client for
-// longer.
+// When the client's time in bypass is over, the rules deliver one of its queries as a trial, and put the client back into
+// bypass at once. If the query passes the filters, the rules remove the client from suspect and bypass; if not, the agent
+// bypasses it for longer.
 //
-// The kernel makes both records for the same packet, within microseconds. Therefore a process that is stopped, starved or
-// replaced, a full socket buffer or a reload affects both alike and makes no suspects.
+// The kernel makes both records for the same packet, within microseconds. Therefore nothing that happens to the agent makes a
+// suspect: a stopped or starved process, a full socket buffer or a reload.
 
-// Times and sizes of the evidence sets.
+// Timeouts and sizes of the sets asked, heard, suspect and bypass.
 const (
-	// askedMemory must be longer than the time between two reads of the agent. If the agent was stopped and reads late, it
-	// finds nothing, which does no harm.
+	// askedMemory is the timeout of asked. It must be longer than the time between two reads by the agent. An agent that was
+	// stopped and reads late finds nothing, which does no harm.
 	askedMemory = time.Minute
-	// heardMemory is longer, so that a client in both sets never expires from heard first.
+	// heardMemory is the timeout of heard. It is longer, so that a client in both sets never expires from heard first.
 	heardMemory = 2 * time.Minute
-	// askedBound is several times the pods of a node (110 by default) times their families, protocols and steering addresses.
-	// If the set is full, further clients have no evidence, and nothing else changes for them.
+	// askedBound is the size of asked: several times the pods of a node (110 by default) times their IP families, protocols and
+	// steering addresses. If the set is full, further clients are not recorded, and nothing else changes for them.
 	askedBound = 4096
-	// heardBound exceeds what askedBound can let in during heardMemory (three full sets), so that heard is never full before
-	// asked, which would make suspects.
+	// heardBound is the size of heard: more than three full sets of asked, which is what can arrive during heardMemory. So
+	// heard is never full before asked is, which would make suspects.
 	heardBound = 4 * askedBound
 	// suspectMemory is how long a suspect that sends no query is remembered after its last failed trial.
 	suspectMemory = 40 * time.Minute
@@ -49,8 +49,8 @@ func (hf hostFamily) evidenceSets() []set {
 	}
 }
 
-// recordDelivery records a query that is about to be delivered. A suspect's query is its trial, and later ones are bypassed
-// until its result is known.
+// recordDelivery returns rules for a query that is about to be delivered to the agent. They record its client in asked. If the
+// client is a suspect, the query is its trial, so they bypass its later queries until the result is known.
 func (hf hostFamily) recordDelivery() []rule {
 	return []rule{
 		hf.rule().in(clientKey, hf.name("suspect")).updateFor(clientKey, hf.name("bypass"), steer.Hold(0)).end(),
@@ -58,7 +58,7 @@ func (hf hostFamily) recordDelivery() []rule {
 	}
 }
 
-// input counts the queries that passed every filter: each packet of UDP, the SYN of TCP, as the switch counts them.
+// input returns rules that count the queries that passed every filter: for UDP each packet, for TCP the SYN.
 func (hf hostFamily) input() []rule {
 	return []rule{
 		hf.rule().nfproto().dport(steer.UDP, 53).goTo(hf.name("heard_udp")),
@@ -71,7 +71,7 @@ func (hf hostFamily) evidenceChains() []chain {
 	ours := hf.name("ours")
 	through := func(protocol string, b func() *ruleBuilder, counter string) chain {
 		return chain{name: hf.name("heard_" + protocol), rules: []rule{
-			// Queries of the node itself and of the prober do not traverse the switch.
+			// Queries of the node itself and of the prober are not recorded when they are delivered.
 			f.rule().iif("lo").ret(),
 			f.rule().iif(steer.ProberInterface).ret(),
 			b().count(counter).goTo(hf.name("through")),
@@ -80,7 +80,7 @@ func (hf hostFamily) evidenceChains() []chain {
 	return []chain{
 		{name: hf.name("through"), rules: []rule{
 			f.rule().in(clientKey, hf.name("suspect")).goTo(hf.name("cleared")),
-			// Only clients in asked get an entry here, so that heard cannot be full before asked is.
+			// Record only clients that are in asked, so that heard is not full before asked is.
 			f.rule().in(clientKey, hf.name("asked")).update(clientKey, hf.name("heard")).end(),
 		}},
 		{name: hf.name("cleared"), rules: []rule{
@@ -93,8 +93,8 @@ func (hf hostFamily) evidenceChains() []chain {
 	}
 }
 
-// holdRules turn the agent's control packets into changes of suspect and bypass. A packet has the client's own source address,
-// so that keys are written as in every other rule and a saved listing of the table can be loaded again.
+// holdRules returns rules that apply the agent's control packets to suspect and bypass. Such a packet has the client's own
+// source address, so that its key is written as in every other rule, and a saved listing of the table can be loaded again.
 func (hf hostFamily) holdRules() []rule {
 	var rules []rule
 	for step := range steer.HoldSteps {

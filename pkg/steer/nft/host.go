@@ -14,28 +14,31 @@ import (
 
 // Times and sizes in the host table.
 const (
-	// drainTime is how long TCP connections that the agent serves still reach it after their lease was withdrawn or expired.
-	// Each renewal restarts it, so that an expiry alone cuts no connection. It is longer than CoreDNS keeps an idle connection
-	// (by default 10 s since the last query; clients wait 5 s at most for an answer, resolv.conf(5) "timeout").
+	// drainTime is how long open TCP connections to the agent still reach it after its lease was withdrawn or expired. Each
+	// renewal restarts it, so that an expired lease that is soon renewed cuts no connection. It is longer than CoreDNS keeps an
+	// idle connection (by default 10 s since the last query; clients wait 5 s at most for an answer, resolv.conf(5) "timeout").
 	drainTime = 10 * time.Second
-	// lifetimeStep is the unit of lifetimes. The kernel keeps timeouts in ticks of its clock, of which a second has 100, 250,
-	// 300 or 1000; a lifetime that is no multiple of 20 ms would read back changed, and look like drift for ever.
+	// lifetimeStep is the unit to which lease lifetimes are rounded up. The kernel keeps timeouts in ticks of its clock, which
+	// has 100, 250, 300 or 1000 a second. Any lifetime that is no multiple of 20 ms would read back changed, and count as a
+	// difference forever.
 	lifetimeStep = 20 * time.Millisecond
-	// connMemory is how long the switch remembers where a connection goes after its last packet: kube-dns closes idle ones
-	// sooner.
+	// connMemory is how long after its last packet the host's rules remember that a TCP connection goes to kube-dns. kube-dns
+	// closes idle connections sooner.
 	connMemory = 5 * time.Minute
-	// connBound is the number of remembered connections. If the set is full, only the connections that do not fit are affected.
+	// connBound is the maximum number of remembered connections. If the set is full, only connections that do not fit are
+	// affected.
 	connBound = 65536
-	// homeMemory is how long the switch trusts that a source is behind a link without another route lookup, which costs more
-	// than half of all other work of the switch (BenchmarkDelivery). A moved address may be served on the old link for that
-	// time.
+	// homeMemory is how long the host's rules trust that a source address is behind a link, without another route lookup. A
+	// lookup costs more than half as much as all their other work for a packet (BenchmarkDelivery). If an address moves to
+	// another link, it may be served on the old one for this time.
 	homeMemory = 5 * time.Second
-	// homeBound exceeds the pod addresses of a node. If the set is full, further sources cost a route lookup per query.
+	// homeBound is more than the pod addresses of a node. If the set is full, queries from further sources each cost a route
+	// lookup.
 	homeBound = 4096
-	// zoneBase is the first of the conntrack zones that distinguish local addresses in answers; each local address has one. It
-	// is high enough to avoid the small zone numbers that meshes and OVN use.
+	// zoneBase is the conntrack zone of the first local address; each local address has its own, by which answers are
+	// recognized. It is high, to avoid the small numbers that service meshes and OVN use.
 	zoneBase = 0x6e64
-	// leaseBound is far more than the few addresses that a node serves.
+	// leaseBound is the maximum number of leases in a set, far more than the few addresses that a node serves.
 	leaseBound = 256
 )
 
@@ -45,8 +48,8 @@ func hostCounters() []string {
 		steer.CounterHostUDP, steer.CounterHostTCP, steer.CounterUplink, steer.CounterStranger, steer.CounterLeaseRenewal}
 }
 
-// renderHost makes the host table. Addresses are in sets and maps where possible, so that the chains are the same on every node
-// and the plugin can add a redirect without changing a rule.
+// renderHost returns the host table for a description. Addresses are in sets and maps where possible, so that all nodes have
+// the same chains, and the plugin can add a redirect without changing a rule.
 func renderHost(h steer.Host) table {
 	life := (cmp.Or(h.Lifetime, steer.DefaultLifetime) + lifetimeStep - 1).Truncate(lifetimeStep)
 	t := table{counters: hostCounters()}
@@ -96,13 +99,13 @@ func interfaces(name string, links []string) set {
 	return s
 }
 
-// hostFamily renders one address family's part of the host table.
+// hostFamily has the part of a host description that concerns one IP family.
 type hostFamily struct {
 	*family
-	redirects []steer.Redirect // served and fallback only
+	redirects []steer.Redirect // those in served, and those that always go to kube-dns
 	served    []steer.Redirect
 	locals    []steer.Local
-	zones     []uint16 // of locals, by position
+	zones     []uint16 // conntrack zone of each local address, in the same order as locals
 	intercept bool
 	exempt    []netip.Addr
 	ceded     []netip.Addr
@@ -141,7 +144,7 @@ func hostOf(h steer.Host, f *family) hostFamily {
 	return hf
 }
 
-// name is a set's or chain's name in this family.
+// name returns the name of a set or chain for this IP family, with the family's suffix.
 func (hf hostFamily) name(base string) string { return base + hf.suffix }
 
 func (hf hostFamily) sets() []set {
@@ -183,7 +186,7 @@ func (hf hostFamily) sets() []set {
 	}, hf.evidenceSets()...)
 }
 
-// chains are the switch: they choose between the agent and kube-dns.
+// chains returns the chains that choose, for each packet, between the agent and kube-dns.
 func (hf hostFamily) chains(life time.Duration) []chain {
 	f := hf.family
 	fallback, conn := hf.name("fallback"), hf.name("fallback_conn")
@@ -191,8 +194,8 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 	probe, proof := steer.ProbeSource(f.is4()), steer.FallbackCheckSource(f.is4())
 
 	dns := chain{name: hf.name("dns"), rules: slices.Concat([]rule{
-		// If a process of the node queries a local or steering address, it reaches the socket or is refused: there is no way to
-		// send it to kube-dns from here.
+		// A query of a process on the node to a local or steering address reaches the socket or is refused. From this hook it
+		// cannot be sent to kube-dns.
 		f.rule().iif("lo").ret(),
 	}, hf.skipUplinkServices(), []rule{
 		f.rule().in(linkKey, "uplinks").in(destKey, hf.name("ours")).count(steer.CounterUplink).goTo(fallback),
@@ -212,8 +215,8 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 	otherwise := f.rule().textf("goto %s", fallback).gotoOnly(fallback)
 	sw := chain{name: hf.name("switch"), rules: []rule{
 		f.rule().in(homeKey, hf.name("home")).goTo(hf.name("known")),
-		// A source that does not live behind its link is neither served nor recorded, so that it uses up no entries and no
-		// share of misses.
+		// A source address that is not routed by the link its packet came in on is neither served nor recorded, so that it
+		// cannot use up entries in the sets or its link's share of misses.
 		f.rule().stranger("detours").count(steer.CounterStranger).goTo(fallback),
 		f.rule().addTo(homeKey, hf.name("home")).end(),
 		f.rule().gotoOnly(hf.name("known")),
@@ -237,7 +240,7 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 	deliverUDP := chain{name: hf.name("deliver_udp"), rules: append(hf.recordDelivery(),
 		f.rule().count(steer.CounterDeliveredUDP).notrack().accept())}
 	deliverTCP := chain{name: hf.name("deliver_tcp"), rules: append(hf.recordDelivery(),
-		// If a source port fell back before and is used again now, it belongs to the agent.
+		// If a connection from this source port went to kube-dns before, forget that: the new connection goes to the agent.
 		f.rule().remove(connKey, conn).end(),
 		f.rule().count(steer.CounterDeliveredTCP).notrack().accept())}
 	fb := chain{name: fallback, rules: []rule{
@@ -248,14 +251,14 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 
 	answer := chain{name: hf.name("answers"), rules: []rule{
 		f.rule().notrack().end(),
-		// With node interception the client queried the cluster DNS address. Steered pods are not affected: their own table
-		// then finds nothing left to rewrite.
+		// With node interception, the client's query was to the cluster DNS address, so the answer must come from there. For a
+		// steered pod this makes no difference: its own table has nothing left to rewrite.
 		f.rule().setSaddrFrom(hf.name("answer")).end(),
 	}}
 	return []chain{dns, probeChain, sw, known, deliverUDP, tcp, syn, deliverTCP, fb, hf.control(life), answer}
 }
 
-// control turns lease datagrams into changes of the sets.
+// control returns the chain that applies lease datagrams to the sets of leases.
 func (hf hostFamily) control(life time.Duration) chain {
 	leaseUDP, leaseTCP, drain := hf.name("lease_udp"), hf.name("lease_tcp"), hf.name("drain")
 	c := chain{name: hf.name("control"), rules: []rule{
@@ -271,14 +274,14 @@ func (hf hostFamily) control(life time.Duration) chain {
 	return c
 }
 
-// gotoOnly makes a rule that consists of its verdict alone.
+// gotoOnly returns a rule with the verdict goto and no text of its own.
 func (b *ruleBuilder) gotoOnly(chain string) rule {
 	b.phrases = nil
 	return b.goTo(chain)
 }
 
-// output keeps the agent's answers, and the node's own queries to the agent, out of conntrack, and directs the lease datagrams
-// to their chain.
+// output returns rules that keep the agent's answers, and queries of the node itself to the agent, out of conntrack, and that
+// send lease datagrams to their chain.
 func (hf hostFamily) output() []rule {
 	f := hf.family
 	rules := []rule{f.rule().in(destKey, hf.name("ours")).mark(steer.Mark).root().goTo(hf.name("secret"))}
@@ -294,9 +297,9 @@ func (hf hostFamily) output() []rule {
 	return append(rules, hf.healthProbes()...)
 }
 
-// secretChain passes lease datagrams with the agent's secret on to control. Any other datagram is not dropped, and so its
-// sender learns that it has no switch. A process that does not know the secret (the plugin, doctor) creates the chain and
-// leaves its rules to the agent.
+// secretChain returns the chain that passes lease datagrams with the agent's secret on to control. It does not drop others, so
+// their sender learns that they had no effect. Programs that do not know the secret (the plugin, doctor) create the chain and
+// leave its rules to the agent.
 func (hf hostFamily) secretChain(s steer.Secret) chain {
 	c := chain{name: hf.name("secret"), filledElsewhere: s == 0}
 	if s != 0 {
@@ -309,8 +312,8 @@ func (hf hostFamily) secretChain(s steer.Secret) chain {
 	return c
 }
 
-// toKubeDNS rewrites a packet's destination to the cluster DNS address. If it was for a local address, it also gets the
-// conntrack zone by which postrouting recognizes the answer.
+// toKubeDNS returns rules that rewrite a packet's destination to the cluster DNS address. A packet to a local address also gets
+// that address's conntrack zone, by which postrouting recognizes the answer.
 func (hf hostFamily) toKubeDNS() []rule {
 	var rules []rule
 	for i, l := range hf.locals {
@@ -319,7 +322,8 @@ func (hf hostFamily) toKubeDNS() []rule {
 	return append(rules, hf.rule().setDaddrFrom(hf.name("cluster")).accept())
 }
 
-// postrouting restores the local address as source of an answer that kube-dns sent in its place.
+// postrouting returns rules that write the local address as source into an answer of kube-dns, if the query was to that
+// address.
 func (hf hostFamily) postrouting() []rule {
 	var rules []rule
 	for i, l := range hf.locals {
@@ -330,14 +334,15 @@ func (hf hostFamily) postrouting() []rule {
 	return rules
 }
 
-// hostChains steer the node's own processes. They depend on the lease alone, because in output "socket" would find the sender's
-// own socket. The address is rewritten, checked and, without a lease, rewritten back, so that one map is enough and the kernel
-// re-routes only what changed.
+// hostChains returns the chains of node interception for the node's own processes. They check only for a lease, because in the
+// output hook a socket match would find the sender's own socket. They rewrite the destination first, and back if there is no
+// lease, so that one map is enough. The kernel routes a packet again only if its destination has changed.
 func (hf hostFamily) hostChains() []chain {
 	f := hf.family
 	conn := hf.name("host_conn")
 	undo := f.rule().setDaddrFrom(hf.name("cluster")).end()
-	// The agent's last resort is to query the cluster DNS addresses; without this rule those queries would come back to it.
+	// The agent queries the cluster DNS addresses if its other upstreams fail. Without this rule, those queries would come back
+	// to it.
 	own := f.rule().mark(steer.Mark).clearMark().ret()
 	udp := chain{name: hf.name("host_udp"), rules: []rule{
 		own,

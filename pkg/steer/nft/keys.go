@@ -9,13 +9,13 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// key is what a set is looked up by: its text, and the expressions that load it from a packet into the registers from reg1 on.
+// key is a set's key in a rule: its text, and the expressions that load it from a packet into registers, beginning with reg1.
 type key struct {
 	text string
 	load []expr.Any
 }
 
-// packetKey makes a key for a rule. It first makes the rule match the protocols whose fields the key reads.
+// packetKey returns a key for a rule. It first adds the matches on the protocols whose fields the key reads.
 type packetKey func(*ruleBuilder) key
 
 func (b *ruleBuilder) in(k packetKey, set string) *ruleBuilder {
@@ -31,15 +31,16 @@ func (b *ruleBuilder) lookup(of packetKey, set, format string, invert bool) *rul
 	return b.textf(format, k.text, set).add(k.load...).add(&expr.Lookup{SourceRegister: reg1, SetName: set, Invert: invert})
 }
 
-// addTo adds an element with the set's timeout, which later packets do not extend.
+// addTo adds an element with the set's timeout. If the element exists, its timeout is not extended.
 func (b *ruleBuilder) addTo(k packetKey, set string) *ruleBuilder {
 	return b.change(k, set, "add", unix.NFT_DYNSET_OP_ADD, 0)
 }
 
-// update adds or renews an element for the set's timeout. If the set is full, the rule ends here, so nothing may follow.
+// update adds an element or restarts its timeout, which is the set's. If the set is full, the kernel skips the rest of the rule
+// and goes on with the next one.
 func (b *ruleBuilder) update(k packetKey, set string) *ruleBuilder { return b.updateFor(k, set, 0) }
 
-// updateFor is update for the given time; 0 means the set's timeout.
+// updateFor is update with a timeout of its own; 0 means the set's.
 func (b *ruleBuilder) updateFor(k packetKey, set string, timeout time.Duration) *ruleBuilder {
 	return b.change(k, set, "update", unix.NFT_DYNSET_OP_UPDATE, timeout)
 }
@@ -73,25 +74,26 @@ func linkKey(*ruleBuilder) key {
 	return key{"iifname", []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg1}}}
 }
 
-// homeKey is the link that a packet arrived on and its source, for which the switch has checked the route back.
+// homeKey is the link that a packet came in on, and its source address. The set home has the pairs for which the kernel's route
+// to the source leads back by that link.
 func homeKey(b *ruleBuilder) key {
 	b.needFamily()
 	return key{"iif . " + b.fam.word + " saddr", []expr.Any{&expr.Meta{Key: expr.MetaKeyIIF, Register: reg1}, b.network(b.fam.saddr, reg32b)}}
 }
 
-// connKey is a remembered connection.
+// connKey is a TCP connection: source address, source port and destination address.
 func connKey(b *ruleBuilder) key {
 	b.needFamily().needL4(steer.TCP)
 	return b.fam.between(b, "tcp sport", func(register uint32) expr.Any { return transport(0, 2, register) })
 }
 
-// clientKey is a client, by which the switch records its evidence (see evidence.go).
+// clientKey is a steer.Client: source address, protocol and destination address. The sets in evidence.go have it.
 func clientKey(b *ruleBuilder) key {
 	b.needFamily()
 	return b.fam.between(b, "meta l4proto", func(register uint32) expr.Any { return &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: register} })
 }
 
-// between is a key of source address, one more field, and destination address.
+// between returns a key of the source address, one more field, and the destination address.
 func (f *family) between(b *ruleBuilder, text string, field func(register uint32) expr.Any) key {
 	second, third := uint32(reg32b), uint32(reg32c)
 	if !f.is4() {
@@ -101,19 +103,19 @@ func (f *family) between(b *ruleBuilder, text string, field func(register uint32
 		[]expr.Any{b.network(f.saddr, reg1), field(second), b.network(f.daddr, third)}}
 }
 
-// wayKey is family and protocol, by which the pod table records its evidence of each group (see pod.go). The key of a query is
-// also that of its answer.
+// wayKey is IP family and protocol, by which the pod table records which queries got answers (see group in pod.go). A query and
+// its answer have the same key.
 func wayKey(*ruleBuilder) key {
 	return key{"meta nfproto . meta l4proto",
 		[]expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: reg1}, &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg32b}}}
 }
 
-// sameKey is a key that the rule has just loaded into its registers.
+// sameKey returns a key that the rule has already loaded into registers, so that it need not load it again.
 func sameKey(of packetKey) packetKey {
 	return func(b *ruleBuilder) key { return key{text: of(b).text} }
 }
 
-// portKey is family and source port, by which the pod table remembers the connections of a group.
+// portKey is IP family and source port, by which the pod table remembers TCP connections to kube-dns.
 func portKey(b *ruleBuilder) key {
 	text := "meta nfproto . th sport"
 	if b.l4 == steer.TCP {

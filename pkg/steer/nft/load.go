@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// load reads the neardns table from the kernel. An absent table is an empty one.
+// load reads the neardns table from the kernel. If there is none, the result is empty.
 func (n *Nftables) load() (loaded, error) {
 	have := loaded{chains: map[string]loadedChain{}, sets: map[string]loadedSet{}, counters: map[string]bool{}}
 	if present, err := n.present(); err != nil || !present {
@@ -45,8 +45,8 @@ func (n *Nftables) load() (loaded, error) {
 	if err != nil {
 		return have, fmt.Errorf("look for table: %w", err)
 	}
-	// google/nftables v0.3.0 reads the flags, which are big endian, in the machine's byte order; a test notices when that
-	// changes.
+	// google/nftables v0.3.0 reads the flags in the machine's byte order, but they are big endian. A test fails when the
+	// library changes this.
 	flags := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, own.Flags))
 	have.dormant = flags&unix.NFT_TABLE_F_DORMANT != 0
 	counters, err := n.counters()
@@ -78,7 +78,7 @@ func (n *Nftables) load() (loaded, error) {
 	return have, nil
 }
 
-// missing lists the elements of want that are not in have; an element with another value counts as missing.
+// missing lists the elements of want that are not in have, or have another value there.
 func missing(want, have []element) []element {
 	var out []element
 	for _, w := range want {
@@ -127,7 +127,7 @@ func hookText(kind string, num uint32, priority int32, policy uint32) string {
 
 func shapeText(key, value, flags uint32, timeout time.Duration, size uint32) string {
 	if flags&unix.NFT_SET_EVAL == 0 {
-		size = 0 // the kernel reports no size for a set that only transactions fill
+		size = 0 // the kernel reports no size for a set that packets do not change
 	}
 	return fmt.Sprintf("key %d value %d flags %#x timeout %s size %d", key, value, flags, timeout, size)
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer/nfnetlink"
 )
 
-// request sends one request about the neardns table and returns the kernel's replies; none if the object does not exist.
+// request sends one request about the neardns table and returns the kernel's replies. If the requested object does not exist,
+// there are none.
 func (n *Nftables) request(
 	what string, kind uint16, flags netlink.HeaderFlags, attributes ...netlink.Attribute,
 ) ([]netlink.Message, error) {
@@ -31,7 +32,7 @@ func (n *Nftables) hasRules(chain string) (bool, error) {
 	return len(replies) > 0, err
 }
 
-// elements reads a set or map by name; a missing one has no elements.
+// elements returns the elements of a set or map. If there is no such set, it has none.
 func (n *Nftables) elements(name string) ([]element, error) {
 	what := "list elements of " + name
 	replies, err := n.request(what, unix.NFT_MSG_GETSETELEM, netlink.Dump,
@@ -48,7 +49,7 @@ func (n *Nftables) elements(name string) ([]element, error) {
 	return out, nil
 }
 
-// readElements appends the elements in one message of a dump to out.
+// readElements parses one message of a dump and appends its elements to out.
 func readElements(data []byte, out []element) ([]element, error) {
 	err := hostnet.Each(data, nfnetlink.HeaderSize, func(dec *netlink.AttributeDecoder) {
 		if dec.Type() == unix.NFTA_SET_ELEM_LIST_ELEMENTS {
@@ -65,7 +66,8 @@ func readElements(data []byte, out []element) ([]element, error) {
 	return out, err
 }
 
-// counters reads the counters. It avoids the objects that google/nftables would allocate, because it runs all the time.
+// counters returns the table's counters by name. It parses the messages itself, because it runs often and google/nftables would
+// allocate an object for each counter.
 func (n *Nftables) counters() (map[string]steer.Counter, error) {
 	replies, err := n.request("read counters", unix.NFT_MSG_GETOBJ, netlink.Dump, nfnetlink.Named(unix.NFTA_OBJ_TABLE, steer.TableName),
 		netlink.Attribute{Type: unix.NFTA_OBJ_TYPE, Data: binary.BigEndian.AppendUint32(nil, unix.NFT_OBJECT_COUNTER)})
@@ -125,8 +127,8 @@ func (e *element) read(dec *netlink.AttributeDecoder) error {
 	return nil
 }
 
-// hasAddresses is the quick check of an ADD, for which the table is usually complete: the first base chain has rules and the
-// addresses are there. It is never the only reason for a change.
+// hasAddresses is the quick check of an ADD, when the table is usually complete: the first base chain has rules, and the sets
+// have the description's addresses. Nothing is removed because of its result.
 func (n *Nftables) hasAddresses(rs steer.Ruleset) (bool, error) {
 	ruled, err := n.hasRules("prerouting")
 	if err != nil || !ruled {
@@ -147,7 +149,8 @@ func (n *Nftables) hasAddresses(rs steer.Ruleset) (bool, error) {
 	return true, nil
 }
 
-// addressSets are the sets with a description's addresses. It does not render the rules, which are most of the work.
+// addressSets returns the sets that have a description's addresses. It does not render the rules, which would be most of the
+// work.
 func addressSets(rs steer.Ruleset) []set {
 	h, isHost := rs.(steer.Host)
 	if !isHost {
@@ -160,9 +163,9 @@ func addressSets(rs steer.Ruleset) []set {
 	return out
 }
 
-// Missing describes what is missing from a host's rules and Restore would add: the table, its first chain, the rules of empty
-// chains, addresses. A rule that another version has in another form is not missing; nor is a chain that such a version may
-// lack.
+// Missing describes what a host's rules lack and Restore would add: the table, its chain prerouting, the rules of empty chains,
+// and addresses. A rule in another form, or another chain that does not exist, does not count: another version may have written
+// the table.
 func (n *Nftables) Missing(rs steer.Host) ([]string, error) {
 	want := render(rs)
 	var gone []string

@@ -1,11 +1,11 @@
-// Package nft writes and reads neardns's packet rules in nftables: it renders a steer.Ruleset, applies it in one transaction
-// and compares it by meaning.
+// Package nft writes and reads neardns's packet rules with nftables. It turns a steer.Ruleset into a table, writes it in one
+// transaction, and compares the kernel's table with it by the rules' meaning, not their text.
 //
-// It guarantees that it changes nothing but the table "inet neardns" of the netns that it was opened for, and that no other
-// program's rules influence what it does.
+// It guarantees that it changes only the table "inet neardns" in the netns that it was opened for, and that other programs'
+// rules do not affect what it does.
 //
-// On failure it returns an error and the kernel keeps the previous rules. No call retries for long: the caller decides when to
-// try again.
+// On failure it returns an error, and the kernel keeps the rules that it had. Calls repeat a few times at once if another
+// transaction interfered, and never wait; the caller decides when to try again.
 package nft
 
 import (
@@ -24,20 +24,19 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Nftables is the nftables back end for one netns. It uses netlink and needs no binary. It has sockets open in that netns until
-// Close. Several processes may use the back end at once, but a value is for one goroutine at a time.
+// Nftables is the nftables back end in one netns. It uses netlink and needs no program. Until Close it has sockets open in that
+// netns. Several processes may use the back end at the same time, but one value is for one goroutine at a time.
 type Nftables struct {
 	nsFD   int
-	conn   *netlink.Conn  // transactions, rules, elements
-	reader *nftables.Conn // everything else that is read; see read, which opens it
+	conn   *netlink.Conn  // for transactions, and to read rules and elements
+	reader *nftables.Conn // to read everything else; nil until read opens it
 }
 
-// attempts is how often an operation is tried. A dump that another program's commit interrupted fails with EINTR, a transaction
-// that lost a race with another neardns process fails with ENOENT or EEXIST; each retry reads the kernel's state again.
+// attempts is how often an operation is tried at most. EINTR means that another program's commit interrupted a dump. ENOENT or
+// EEXIST means that a transaction lost a race with another neardns process. Each attempt first reads the kernel's state again.
 const attempts = 8
 
-// Open opens the back end for the netns behind nsFD; -1 means the calling thread's. The descriptor may be closed
-// afterwards.
+// Open opens the back end in the netns behind nsFD; -1 means the calling thread's. The descriptor may be closed afterwards.
 func Open(nsFD int) (*Nftables, error) {
 	nsFD, err := hostnet.HoldNetNS(nsFD)
 	if err != nil {
@@ -45,7 +44,7 @@ func Open(nsFD int) (*Nftables, error) {
 	}
 	conn, err := hostnet.Dial(unix.NETLINK_NETFILTER, nsFD)
 	if err != nil {
-		if errors.Is(err, unix.EPROTONOSUPPORT) { // without nfnetlink there is no nf_tables
+		if errors.Is(err, unix.EPROTONOSUPPORT) { // nf_tables needs nfnetlink
 			err = fmt.Errorf("%w: %w", steer.ErrNotSupported, err)
 		}
 		return nil, errors.Join(err, unix.Close(nsFD))
@@ -53,8 +52,8 @@ func Open(nsFD int) (*Nftables, error) {
 	return &Nftables{nsFD: nsFD, conn: conn}, nil
 }
 
-// read returns google/nftables' socket, and opens it at the first use: opening costs as much as several requests, and a plain
-// ADD or DEL needs none.
+// read returns google/nftables' socket. It opens the socket at the first use: opening costs as much as several requests, and
+// most ADDs and DELs need none.
 func (n *Nftables) read() (*nftables.Conn, error) {
 	if n.reader != nil {
 		return n.reader, nil
@@ -68,7 +67,7 @@ func (n *Nftables) read() (*nftables.Conn, error) {
 	return reader, nil
 }
 
-// commit sends the batch. After an error the socket may hold further replies to the same batch, so it is replaced.
+// commit sends a batch. After an error it opens a new socket, because the old one may still receive replies to the batch.
 func (n *Nftables) commit(b *batch) error {
 	if err := b.send(n.conn); err != nil {
 		return errors.Join(err, n.redial())
@@ -86,7 +85,7 @@ func (n *Nftables) redial() error {
 	return nil
 }
 
-// Close releases the sockets; rules stay.
+// Close closes the sockets; the rules stay.
 func (n *Nftables) Close() error {
 	var err error
 	if n.reader != nil {
@@ -95,19 +94,19 @@ func (n *Nftables) Close() error {
 	return errors.Join(n.conn.Close(), err, unix.Close(n.nsFD))
 }
 
-// tableRef names the table in requests of google/nftables.
+// tableRef returns the neardns table in the form that google/nftables needs in requests.
 func tableRef() *nftables.Table {
 	return &nftables.Table{Name: steer.TableName, Family: nftables.TableFamilyINet}
 }
 
-// Apply makes the table equal to rs in one transaction. If it is equal already, Apply does nothing. Leases, counters and the
-// plugin's elements in the exempt sets stay.
+// Apply makes the table equal to rs in one transaction. If it already is, Apply changes nothing. Leases, counters and
+// exemptions that the plugin added stay.
 func (n *Nftables) Apply(rs steer.Ruleset) error {
 	_, err := n.Repair(rs)
 	return err
 }
 
-// Repair is Apply, and returns the differences that it found, as Verify would report them.
+// Repair is Apply, and also returns the differences that it found, as Verify reports them.
 func (n *Nftables) Repair(rs steer.Ruleset) (drift []string, err error) {
 	want, err := n.rendered(rs)
 	if err != nil {
@@ -154,8 +153,8 @@ func (n *Nftables) apply(want table) (drift []string, err error) {
 	return drift, err
 }
 
-// Ensure adds what rs has and the table lacks, and never edits or removes anything. If the table has the rules of a newer or
-// older agent, Ensure adds missing addresses only.
+// Ensure adds what rs has and the table lacks. It never changes or removes anything. If another version of the agent wrote the
+// table, Ensure adds only missing addresses.
 func (n *Nftables) Ensure(rs steer.Ruleset) error {
 	return n.retry("ensure rules", func() error {
 		whole, err := n.hasAddresses(rs)
@@ -166,7 +165,7 @@ func (n *Nftables) Ensure(rs steer.Ruleset) error {
 	})
 }
 
-// Restore is Ensure without the quick check first: it restores everything that Missing reports.
+// Restore is Ensure without its quick check: it adds everything that Missing reports.
 func (n *Nftables) Restore(rs steer.Host) error {
 	return n.retry("restore rules", func() error { return n.complete(rs) })
 }
@@ -192,10 +191,10 @@ func render(rs steer.Ruleset) table {
 	case steer.Host:
 		return renderHost(rs)
 	}
-	panic(fmt.Sprintf("no rules for a %T", rs)) // Ruleset is implemented by these two alone
+	panic(fmt.Sprintf("no rules for a %T", rs)) // there are no other implementations of Ruleset
 }
 
-// rendered is render with the detours of this netns, if rs does not name any.
+// rendered returns the table for rs. If a host's description has no detours, it reads them from this netns.
 func (n *Nftables) rendered(rs steer.Ruleset) (table, error) {
 	if h, ok := rs.(steer.Host); ok && h.Detours == nil {
 		var err error
@@ -207,9 +206,9 @@ func (n *Nftables) rendered(rs steer.Ruleset) (table, error) {
 	return render(rs), nil
 }
 
-// Verify returns nil if the table means the same as rs, else a *DriftError that names the differences. It reports a difference
-// only if two reads in a row find it: a dump that overlaps another transaction may contain rules of both generations, and if
-// the dump began after the kernel had raised its generation, no flag shows this.
+// Verify returns nil if the table has the same effect as rs, otherwise a *steer.DriftError that names the differences. A
+// difference counts only if two reads in a row find it: a dump that overlaps another transaction may contain rules of both
+// generations. If the dump began after the kernel had raised the generation number, no flag shows this.
 func (n *Nftables) Verify(rs steer.Ruleset) error {
 	want, err := n.rendered(rs)
 	if err != nil {
@@ -233,23 +232,24 @@ func (n *Nftables) Verify(rs steer.Ruleset) error {
 	})
 }
 
-// Remove deletes the table. It succeeds if there is none.
+// Remove deletes the table. If there is none, it succeeds.
 func (n *Nftables) Remove() error {
 	return n.retry("remove table", func() error {
 		var b batch
-		b.addTable() // deleting an absent table would fail
+		b.addTable() // otherwise deleting fails if there is no table
 		b.deleteTable()
 		return n.commit(&b)
 	})
 }
 
-// IsComplete is a quick check of a host table: it exists, has rules, and contains rs's addresses. If it reports true, Ensure would
-// change nothing.
+// IsComplete is a quick check of a host table: it exists, has rules, and has the addresses of rs. If it returns true, Ensure
+// would change nothing.
 func (n *Nftables) IsComplete(rs steer.Ruleset) (bool, error) {
 	return retried(n, "check rules", func() (bool, error) { return n.hasAddresses(rs) })
 }
 
-// IsUplink reports whether the host table treats an interface as leading away from the node.
+// IsUplink reports whether the host table treats this link as leading away from the node, so that clients behind it are not
+// served.
 func (n *Nftables) IsUplink(name string) (bool, error) {
 	return retried(n, "read uplinks", func() (bool, error) {
 		have, err := n.elements("uplinks")
@@ -257,9 +257,9 @@ func (n *Nftables) IsUplink(name string) (bool, error) {
 	})
 }
 
-// Supported has the kernel check every expression that the tables use, in one transaction on a scratch table that is never
-// committed. The error wraps ErrNotSupported and names what is missing as precisely as the kernel does. Both families are in
-// one table, so the result does not depend on the addresses.
+// Supported returns an error that wraps steer.ErrNotSupported if the kernel refuses an expression that the tables use. It tries
+// them in one transaction on a scratch table, which it never commits. The error names what is missing as precisely as the
+// kernel does. The result does not depend on the addresses, because both IP families are in one table.
 func (n *Nftables) Supported(...netip.Addr) error {
 	host := steer.Example()
 	host.InterceptNode, host.HealthPort, host.Secret = true, 8080, 1
@@ -280,10 +280,11 @@ func (n *Nftables) Supported(...netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// Present reports whether the table exists.
+// Present reports whether the neardns table exists.
 func (n *Nftables) Present() (bool, error) { return retried(n, "look for table", n.present) }
 
-// retry runs f again, up to attempts times, if its error means that another transaction changed something meanwhile.
+// retry calls f, up to attempts times, until it returns no error, or one that does not mean that another transaction
+// interfered.
 func (n *Nftables) retry(what string, f func() error) error {
 	var err error
 	for range attempts {
@@ -319,7 +320,7 @@ func hasErrno(err error, errnos ...syscall.Errno) bool {
 	})
 }
 
-// Counters reads the table's named counters.
+// Counters returns the table's counters by name.
 func (n *Nftables) Counters() (map[string]steer.Counter, error) {
 	return retried(n, "read counters", n.counters)
 }
@@ -344,8 +345,8 @@ func (n *Nftables) Leases() ([]steer.LeaseState, error) {
 	})
 }
 
-// Exempt excludes pods, by address, from node interception, and undoes this for those in gone. Addresses that are exempt already,
-// addresses in gone that are not, and an absent table for them do no harm.
+// Exempt adds the addresses of pods that node interception is to ignore, and removes those in gone. An address that is already
+// exempt, or not exempt, is no error; nor is a missing table if addresses are only removed.
 func (n *Nftables) Exempt(add, gone []netip.Addr) error {
 	if len(add)+len(gone) == 0 {
 		return nil

@@ -11,22 +11,22 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Notes reads the evidence. It is also complete for a client whose query is on its way at this moment: if the query was
-// delivered and passed the filters, the client is in Arrived.
+// Notes returns the records of delivered queries and of those that passed the host's filters. A query on its way at this moment
+// makes no wrong record: if it was delivered and then passed the filters, it is in Arrived.
 func (n *Nftables) Notes() (steer.Notes, error) {
 	return retried(n, "read evidence", func() (out steer.Notes, err error) {
 		start := time.Now()
 		if out.Delivered, err = n.clients("asked", askedMemory); err != nil {
 			return out, err
 		}
-		// After asked, so that heard can only be newer.
+		// Read heard after asked, so that it is never the older one.
 		out.Arrived, err = n.clients("heard", heardMemory)
 		out.Slack = time.Since(start) + kernelTick()
 		return out, err
 	})
 }
 
-// Suspects reads the suspected clients, sorted.
+// Suspects returns the suspected clients, sorted.
 func (n *Nftables) Suspects() ([]steer.Suspect, error) {
 	return retried(n, "read suspects", func() (out []steer.Suspect, err error) {
 		suspects, err := n.clients("suspect", suspectMemory)
@@ -42,7 +42,8 @@ func (n *Nftables) Suspects() ([]steer.Suspect, error) {
 	})
 }
 
-// clients reads a set of clients of both families, with the time since each was last updated; memory is the set's timeout.
+// clients returns the clients in a set, of both IP families, with the time since each was last updated. memory is the set's
+// timeout.
 func (n *Nftables) clients(set string, memory time.Duration) (map[steer.Client]time.Duration, error) {
 	out := map[steer.Client]time.Duration{}
 	for _, f := range families() {
@@ -61,7 +62,7 @@ func (n *Nftables) clients(set string, memory time.Duration) (map[steer.Client]t
 	return out, nil
 }
 
-// readClient parses a key: address, protocol in a register of its own, address.
+// readClient parses a set's key: source address, protocol in a register of its own, destination address.
 func readClient(key []byte, size int) (steer.Client, error) {
 	const register = 4
 	if len(key) != 2*size+register {
@@ -72,8 +73,8 @@ func readClient(key []byte, size int) (steer.Client, error) {
 	return steer.Client{Source: source, Protocol: steer.Protocol(key[size]), Address: address}, nil
 }
 
-// Unheard counts, by protocol, the queries that were delivered and did not pass the host's filters since the table was made. It
-// is a cheap check: while the numbers do not grow, no queries are lost. Queries that are on their way make them inexact.
+// Unheard returns, by protocol, how many queries were delivered and did not pass the host's filters since the table was made.
+// It is a cheap check: if the numbers do not grow, no queries are lost. Queries on their way make them inexact.
 func (n *Nftables) Unheard() (map[steer.Protocol]int64, error) {
 	counts, err := n.Counters()
 	return map[steer.Protocol]int64{
@@ -82,8 +83,8 @@ func (n *Nftables) Unheard() (map[steer.Protocol]int64, error) {
 	}, err
 }
 
-// kernelTick is the precision of the kernel's set timeouts: 1/CONFIG_HZ (the coarse clocks' resolution, clock_getres(2)), and
-// the rounding error if that is not a whole number of milliseconds (CONFIG_HZ=300).
+// kernelTick returns the precision of the kernel's set timeouts: 1/CONFIG_HZ (the resolution of the coarse clocks,
+// clock_getres(2)), and a rounding error if that is no whole number of milliseconds (CONFIG_HZ=300).
 func kernelTick() time.Duration {
 	var res unix.Timespec
 	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &res); err != nil {

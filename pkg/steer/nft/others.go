@@ -16,14 +16,14 @@ type Chain struct {
 	Family string // ip, ip6, inet
 	Table  string
 	Name   string
-	Input  bool // a base chain at the input hook
-	Drops  bool // of an input chain: its policy or one of its own rules can drop packets
+	Input  bool // whether it is a base chain in the input hook
+	Drops  bool // whether the policy or a rule of an input chain can drop packets
 }
 
 func (c Chain) String() string { return c.Family + " " + c.Table + " " + c.Name }
 
-// Others lists the chains of other programs in a netns, -1 for the calling thread's. Drops is read for base chains at input
-// only: it considers neither which packets a rule matches nor the chains that it jumps to.
+// Others lists other programs' chains in a netns; -1 means the calling thread's. Drops is set only for base chains in the input
+// hook. It does not consider which packets a rule matches, nor rules of chains that the base chain jumps to.
 func Others(nsFD int) ([]Chain, error) {
 	nsFD, err := hostnet.HoldNetNS(nsFD)
 	if err != nil {
@@ -57,7 +57,7 @@ func Others(nsFD int) ([]Chain, error) {
 func dropsByRule(conn *nftables.Conn, c *nftables.Chain) bool {
 	rules, err := conn.GetRules(c.Table, c)
 	if err != nil {
-		return false // deleted meanwhile, or with expressions that the library cannot read
+		return false // the chain was deleted meanwhile, or has expressions that the library cannot read
 	}
 	for _, r := range rules {
 		for _, e := range r.Exprs {

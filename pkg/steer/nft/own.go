@@ -7,11 +7,11 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Rules for a node where neardns replaced a NodeLocal DNSCache, whose clients, host processes among them, query a local
-// address. NodeLocal DNSCache may start again at any time, and must then receive its packets.
+// This file has the rules for a node where neardns replaced a NodeLocal DNSCache. Its clients, which include the node's own
+// processes, query a local address. NodeLocal DNSCache may start again at any time, and must then get its packets.
 
-// cededTo delivers to another program's socket that is bound at a ceded address. The agent's sockets there are transparent, so
-// the rule never takes a hung agent's socket for the other program's, and works without a running agent.
+// cededTo returns rules that deliver packets to another program's socket at a ceded address (steer.Host.Ceded). The agent's own
+// sockets there are transparent, so the rules tell the two apart even if the agent hangs, and also work while no agent runs.
 func (hf hostFamily) cededTo(match func() *ruleBuilder) []rule {
 	var rules []rule
 	for _, a := range hf.ceded {
@@ -20,7 +20,8 @@ func (hf hostFamily) cededTo(match func() *ruleBuilder) []rule {
 	return rules
 }
 
-// cededStreams delivers the packets after the SYN.
+// cededStreams returns rules that deliver a TCP connection's packets after the SYN to another program's socket at a ceded
+// address.
 func (hf hostFamily) cededStreams() []rule {
 	var rules []rule
 	for _, a := range hf.ceded {
@@ -29,8 +30,8 @@ func (hf hostFamily) cededStreams() []rule {
 	return rules
 }
 
-// ownStream ends a rule for the packets after a SYN to the agent. If addresses are ceded, the agent's sockets are the
-// transparent ones.
+// ownStream completes a rule that delivers a TCP connection's packets after the SYN to the agent's socket. If there are ceded
+// addresses, the agent's sockets are the transparent ones.
 func (hf hostFamily) ownStream(b *ruleBuilder) rule {
 	if len(hf.ceded) > 0 {
 		return b.transparentSocket().notrack().accept()
@@ -43,13 +44,14 @@ func (hf hostFamily) cededChains() []chain {
 		return nil
 	}
 	return []chain{{name: hf.name("ceded"), rules: []rule{
-		hf.rule().remove(connKey, hf.name("fallback_conn")).end(), // as in deliver_tcp
+		// the source port may have been that of a connection to kube-dns before
+		hf.rule().remove(connKey, hf.name("fallback_conn")).end(),
 		hf.rule().notrack().accept(),
 	}}}
 }
 
-// ownChains are for the node's own processes. They depend on the lease and check no socket: in output, "socket" would find the
-// sender's own.
+// ownChains returns the chains for queries of the node's own processes to a local address. They check only for a lease, because
+// in the output hook a socket match would find the sender's own socket.
 func (hf hostFamily) ownChains() []chain {
 	if !hf.ownLocals {
 		return nil
@@ -72,7 +74,8 @@ func (hf hostFamily) ownChains() []chain {
 	}
 }
 
-// ownProber sends the queries of a prober without a netns the way that its sources stand for (D-031).
+// ownProber returns rules for queries of a prober without its own netns (D-031): those from ProbeSource go to the agent, those
+// from FallbackCheckSource to kube-dns.
 func (hf hostFamily) ownProber() []rule {
 	if !hf.ownLocals {
 		return nil
@@ -84,7 +87,8 @@ func (hf hostFamily) ownProber() []rule {
 	}
 }
 
-// healthProbes keeps the kubelet's probes of a local address, and their answers, out of conntrack (kubernetes/dns#352).
+// healthProbes returns rules that keep the kubelet's health probes of a local address, and the answers to them, out of
+// conntrack (kubernetes/dns#352).
 func (hf hostFamily) healthProbes() []rule {
 	if hf.health == 0 {
 		return nil
@@ -98,7 +102,7 @@ func (hf hostFamily) healthProbes() []rule {
 	return rules
 }
 
-// ownInput restores the local address as source of kube-dns's answers to processes of the node.
+// ownInput returns rules that write the local address as source into kube-dns's answers to processes of the node.
 func (hf hostFamily) ownInput() []rule {
 	if !hf.ownLocals {
 		return nil
@@ -106,8 +110,8 @@ func (hf hostFamily) ownInput() []rule {
 	return hf.postrouting()
 }
 
-// ownNAT masquerades the node's own queries that fell back: a process that queries an address of this host uses that address as
-// source, and kube-dns on another node could not answer it.
+// ownNAT returns a rule that masquerades the node's own queries to kube-dns. A process that queries an address of this host
+// gets that address as source, and kube-dns on another node could not send an answer there.
 func (hf hostFamily) ownNAT() []rule {
 	if !hf.ownLocals {
 		return nil
@@ -115,8 +119,8 @@ func (hf hostFamily) ownNAT() []rule {
 	return []rule{hf.rule().in(sourceKey, hf.name("ours")).oifNot("lo").masquerade().end()}
 }
 
-// skipUplinkServices leaves packets for a Service's address on the agent's link to kube-proxy if they come from outside the
-// node.
+// skipUplinkServices returns rules that leave packets from outside the node to kube-proxy, if their destination is a Service's
+// address that neardns has on its own link.
 func (hf hostFamily) skipUplinkServices() []rule {
 	var rules []rule
 	for _, l := range hf.locals {

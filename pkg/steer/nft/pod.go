@@ -13,46 +13,47 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Priorities of the base chains. raw (-300) is before conntrack, so the rewrites are stateless and conntrack, where something
-// enabled it, sees the final addresses. 300 is after every nat chain, so that a mesh that captures DNS in the pod's "nat
-// OUTPUT" takes precedence, and traffic forwarded inside the pod (nested containers, VMs) is covered too.
+// Priorities of the base chains. raw (-300) is before conntrack, so the rewrites need no connection entry, and conntrack, if
+// anything has enabled it, sees the rewritten addresses. 300 is after every nat chain, so that a service mesh that captures DNS
+// in the pod's "nat OUTPUT" takes precedence. It also covers traffic that is forwarded inside the pod (nested containers, VMs).
 const (
 	prioRaw = -300
-	// prioBeforeRaw is the host's priority, one step before iptables' raw table. A NodeLocal DNSCache that is killed leaves
-	// NOTRACK rules for its addresses there. They must see the address that the fallback has already written, or kube-proxy
-	// would never see the packet.
+	// prioBeforeRaw is the priority in the host's netns, just before iptables' raw table. A NodeLocal DNSCache that was killed
+	// leaves NOTRACK rules for its addresses in raw. Those must see the address that neardns's fallback has already written;
+	// otherwise kube-proxy's nat rules would never see the packet.
 	prioBeforeRaw = prioRaw - 1
 	prioSrcNAT    = 100
 	prioLast      = 300
-	// prioVeryLast is after every filter in the host's input hook.
+	// prioVeryLast is after all filters in the host's input hook.
 	prioVeryLast = math.MaxInt32
 )
 
-// The pod table bypasses the agent by itself. If a query gets no answer, then later queries, from podTrust on, keep their
-// cluster DNS address, as in a pod that is not steered. It does not matter whether the query or its answer was lost, nor where
-// (a program at the pod's link, an eBPF policy, a switch that was flushed while no agent runs, a fallback that no longer
-// works), and no neardns process needs to be alive to notice.
+// The pod table bypasses the agent by itself, so that no neardns process has to run for this. If a query gets no answer for
+// podTrust, later queries keep their cluster DNS address, as in a pod that is not steered. It does not matter whether the query
+// or the answer was lost, nor what lost it: for example a program at the pod's link, an eBPF policy, missing host rules, or a
+// broken fallback.
 const (
-	// podTrust is how long a pod waits for an answer before its next queries are bypassed. Resolvers repeat a query after 5 s
-	// (resolv.conf(5)), musl's after 2.5 s, and TCP its second SYN after 3 s, so the repetition is answered. The agent answers
-	// sooner, except for names whose servers are slow: then one of the pod's other queries may go to kube-dns.
+	// podTrust is how long a pod waits for an answer before its later queries bypass the agent. Resolvers repeat a query after
+	// 5 s (resolv.conf(5)) or 2.5 s (musl), and TCP its second SYN after 3 s, so the repetition is answered. The agent answers
+	// sooner, except for names whose servers are slow: then another query of the pod may go to kube-dns.
 	podTrust = 2 * time.Second
-	// podHold is how long a pod is bypassed unless an answer from the steering address comes first, for example to the agent's
-	// pod trial. After that, one query tries the agent again.
+	// podHold is how long a pod bypasses the agent. An answer from the steering address, for example to the agent's pod trial,
+	// ends that earlier. Afterwards, one query tries the agent again.
 	podHold = 10 * time.Minute
-	// podConn is how long a bypassed connection is remembered after its last packet.
+	// podConn is how long after its last packet a TCP connection to kube-dns is remembered.
 	podConn = 20 * time.Second
-	// podSweep is how often expired elements are freed; they stop matching when they expire. The kernel's default of a second
-	// would wake a worker for each set of each pod.
+	// podSweep is how often the kernel frees expired set elements. Elements stop matching when they expire. The kernel's
+	// default of a second would wake a worker each second for each set of each pod.
 	podSweep = 10 * time.Second
-	// podWays exceeds what the four keys of one group can leave in a set between two sweeps; podConns is what a pod that uses
-	// TCP alone opens in podConn at 25 connections per second. If a set is full, further queries go where they would go without
-	// evidence: a connection must go one way from its SYN on.
+	// podWays and podConns are the sizes of the pod table's sets. podWays is more than the four keys of a group can leave
+	// behind between two sweeps. podConns is what a pod that uses only TCP opens during podConn at 25 connections a second. If
+	// a set is full, further queries are steered as if nothing was recorded, because a connection must not change its server
+	// after the SYN.
 	podWays, podConns = 128, 512
 )
 
-// renderPod makes the pod table. Each expression costs time in an ADD, so both families of a group share sets and chains, and a
-// match that all rules of a chain need is made once, before the jump to it.
+// renderPod returns the pod table for a description. Each expression costs time in an ADD, so both IP families of a group share
+// sets and chains, and a match that all rules of a chain need is made once, before the jump to it.
 func renderPod(p steer.Pod) table {
 	post := chain{name: "postrouting", hook: &hook{kind: "filter", num: unix.NF_INET_POST_ROUTING, priority: prioLast}}
 	pre := chain{name: "prerouting", hook: &hook{kind: "filter", num: unix.NF_INET_PRE_ROUTING, priority: prioRaw}}
@@ -74,11 +75,11 @@ func renderPod(p steer.Pod) table {
 			post.rules = append(post.rules, f.rule().daddr(r.ClusterDNS).anyDport(53).goTo(g.name("dns")))
 			steered.rules = append(steered.rules, f.rule().daddr(r.ClusterDNS).setDaddr(r.Steering).end())
 			pre.rules = append(pre.rules,
-				// No port here: the later fragments of a large answer have none, and without conntrack in the pod nothing
-				// reassembles them before this chain.
+				// Do not match the port: later fragments of a large answer have none, and without conntrack in the pod they are
+				// not reassembled before this chain.
 				f.rule().saddr(r.Steering).notICMP().setSaddr(r.ClusterDNS).goTo(g.name("answered")),
-				// An answer of kube-dns counts too if the switch sent the query there. Once the pod is bypassed it does not: it
-				// did not come through the switch.
+				// kube-dns's own answer counts, too, if the host's rules sent the query there. While the pod bypasses the agent
+				// it does not count, because the host's rules did not see the query.
 				f.rule().saddr(r.ClusterDNS).anySport(53).in(wayKey, g.name("trusted")).goTo(g.name("answered")))
 		}
 		chains := g.chains()
@@ -96,8 +97,9 @@ func renderPod(p steer.Pod) table {
 	return out
 }
 
-// renderNote is a pod table that does not steer yet: each packet of a TCP connection records that this connection keeps going
-// to kube-dns. It covers connections that the pod opens after the agent listed them and before the steering rules are there.
+// renderNote returns a pod table that does not steer yet: each packet of a TCP connection records that the connection is to
+// stay on kube-dns. It covers connections that the pod opens after the agent has listed them and before the steering rules
+// exist.
 func renderNote(p steer.Pod) table {
 	out := renderPod(p)
 	for _, g := range groupsOf(p) {
@@ -110,9 +112,9 @@ func renderNote(p steer.Pod) table {
 	return out
 }
 
-// group is the pod table's part for the n-th redirect of each family, which in a cluster belong to one DNS Service. Its
-// evidence is recorded by family and protocol. Trusted are the ways that got an answer, or sent their first query, in the last
-// podTrust. Waiting are those with a query that is not answered yet. A way that is waiting and no longer trusted is bypassed.
+// group has the n-th redirect of each IP family, which usually belong to one DNS Service. Its sets record a family and
+// protocol: trusted, if an answer came or a first query was sent within podTrust; waiting, if a query has no answer yet.
+// Queries over a family and protocol that is waiting and no longer trusted bypass the agent.
 type group struct {
 	number    int // from 1
 	redirects []steer.Redirect
@@ -144,13 +146,13 @@ func (g group) sets(open []steer.Connection) []set {
 	}
 }
 
-// directPorts are the elements for connections that keep going to kube-dns, as portKey reads them. They fill at most half of
-// the set, so that there is space for others.
+// directPorts returns the set elements for TCP connections that stay on kube-dns, by their source ports (see portKey). They
+// fill at most half of the set, so that others have space.
 func (g group) directPorts(open []steer.Connection) []element {
 	var out []element
 	for _, c := range open {
 		if len(out) < podConns/2 && slices.ContainsFunc(g.redirects, func(r steer.Redirect) bool { return r.ClusterDNS == c.ClusterDNS }) {
-			key := make([]byte, 8) // each part of a concatenation begins a register of four bytes
+			key := make([]byte, 8) // each part of a concatenated key begins at a register of four bytes
 			key[0] = familyOf(c.ClusterDNS.Is4()).nfproto
 			binary.BigEndian.PutUint16(key[4:], c.Port)
 			out = append(out, element{key: key})
@@ -161,13 +163,14 @@ func (g group) directPorts(open []steer.Connection) []element {
 
 func (g group) chains() []chain {
 	return []chain{
-		// A connection goes where its SYN went. A repeated SYN chooses again, so that a lost one does not cost the connection.
+		// All packets of a connection go where its SYN went. A repeated SYN chooses again, so that one lost SYN does not lose
+		// the connection.
 		{name: g.name("dns"), rules: []rule{
 			anyFamily().proto(steer.UDP).goTo(g.name("ask")),
 			anyFamily().syn(false).goTo(g.name("open")),
 			anyFamily().remove(tcpPortKey, g.name("direct")).goTo(g.name("ask")),
 		}},
-		// A source port identifies a connection, because this chain is after every NAT in the pod's netns.
+		// A source port alone identifies a connection, because this chain is after every NAT in the pod's netns.
 		{name: g.name("open"), rules: []rule{
 			anyFamily().in(portKey, g.name("direct")).goTo(g.name("direct")),
 			anyFamily().gotoOnly(g.name("steer")),
@@ -183,7 +186,7 @@ func (g group) chains() []chain {
 			anyFamily().syn(true).goTo(g.name("steer")), // the set is full
 		}},
 		{name: g.name("answered"), rules: []rule{
-			// A reset is no answer: a host whose switch was flushed sends one.
+			// Only a SYN-ACK counts as an answer, not a reset: a host that lost its rules sends a reset.
 			anyFamily().notSynAck().ret(),
 			anyFamily().update(wayKey, g.name("trusted")).remove(sameKey(wayKey), g.name("waiting")).end(),
 		}},

@@ -15,7 +15,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// op is one expression: an expr, or one of the two that google/nftables cannot write because it has no direction for "ct zone".
+// op is one expression of a rule: either expr, or one of the two "ct zone" expressions that google/nftables cannot write,
+// because it has no field for their direction.
 type op struct {
 	expr expr.Any
 	zone zoneOp
@@ -29,18 +30,18 @@ const (
 	zoneSet         // ct original zone set reg 1
 )
 
-// Registers as nft numbers them: the first three of 4 bytes for IPv4, of 16 bytes for IPv6.
+// Register numbers, as nft uses them: the first three of 4 bytes each for IPv4, and of 16 bytes for IPv6.
 const (
 	reg1   = unix.NFT_REG_1
 	reg2   = unix.NFT_REG_2
 	reg32b = 9  // NFT_REG32_01, the second 4 bytes
 	reg32c = 10 // NFT_REG32_02
-	reg32f = 13 // NFT_REG32_05, behind a 16-byte address and a port
+	reg32f = 13 // NFT_REG32_05, after a 16-byte address and a port
 )
 
-// family is what differs between IPv4 and IPv6 in a rule.
+// family has what differs between IPv4 and IPv6 in a rule.
 type family struct {
-	suffix       string // of chain and set names
+	suffix       string // ends the names of chains and sets
 	word         string // ip or ip6
 	nfproto      byte
 	addrType     nftables.SetDatatype
@@ -61,8 +62,8 @@ func families() [2]*family {
 	}
 }
 
-// ruleBuilder builds one rule. It matches the network and transport protocol once, as nft does, so that nft lists the rule as
-// it is written here, and a rule never matches bytes of the other family.
+// ruleBuilder builds one rule. It adds the match on the network or transport protocol once, as nft does, so that nft lists the
+// rule as it is written here. With this match, a rule never reads bytes of the other IP family.
 type ruleBuilder struct {
 	fam *family
 	rule
@@ -72,11 +73,11 @@ type ruleBuilder struct {
 
 func (f *family) rule() *ruleBuilder { return &ruleBuilder{fam: f} }
 
-// anyFamily begins a rule for both families: it must not read an address.
+// anyFamily begins a rule for both IP families, which must not read an address.
 func anyFamily() *ruleBuilder { return &ruleBuilder{} }
 
-// textf adds to the rule's text. It is never inlined: otherwise every part of a rule would be, in every chain, which makes the
-// plugin 130 kB larger.
+// textf adds to the rule's text. It must not be inlined: inlined in every part of every rule, it would make the plugin 130 kB
+// larger.
 //
 //go:noinline
 func (b *ruleBuilder) textf(format string, args ...any) *ruleBuilder {
@@ -167,7 +168,7 @@ func (b *ruleBuilder) notICMP() *ruleBuilder {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: []byte{number}})
 }
 
-// anySport and anyDport match the port of any transport protocol that has it where UDP and TCP do.
+// anySport and anyDport match a port of any transport protocol that has its ports where UDP and TCP have them.
 func (b *ruleBuilder) anySport(port uint16) *ruleBuilder {
 	return b.needFamily().portOf("th", "sport", 0, port)
 }
@@ -175,8 +176,8 @@ func (b *ruleBuilder) anyDport(port uint16) *ruleBuilder {
 	return b.needFamily().portOf("th", "dport", 2, port)
 }
 
-// secret matches the first eight bytes after UDP's header. For TCP, whose payload may be absent, it matches the two sequence
-// numbers.
+// secret matches the secret in a lease datagram: in UDP the first eight bytes of the payload, in TCP, which may have no
+// payload, the sequence and acknowledgement numbers.
 func (b *ruleBuilder) secret(p steer.Protocol, s steer.Secret) *ruleBuilder {
 	b.hidden = true
 	offset := uint32(4)
@@ -198,27 +199,27 @@ func (b *ruleBuilder) oifNot(name string) *ruleBuilder {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: ifname(name)})
 }
 
-// stranger matches a source if no route leads to it by the link that the packet came in on (RFC 3704, section 2.2), unless the
-// route leads by one of the detours, behind which routes do not show where an address lives.
+// stranger matches a packet if the kernel has no route to its source address by the link that it came in on (RFC 3704, section
+// 2.2). It does not match if the route leads by a detour, because addresses behind one may be elsewhere.
 func (b *ruleBuilder) stranger(detours string) *ruleBuilder {
 	return b.textf("fib saddr . iif oif 0 fib saddr oifname != @%s", detours).add(
 		&expr.Fib{Register: reg1, ResultOIF: true, FlagSADDR: true, FlagIIF: true}, equals(make([]byte, 4)),
 		&expr.Fib{Register: reg1, ResultOIFNAME: true, FlagSADDR: true}, &expr.Lookup{SourceRegister: reg1, SetName: detours, Invert: true})
 }
 
-// boundSocket matches if a socket is bound to exactly this address: "wildcard 0". It needs a full socket, so it never matches
-// the third packet of a handshake (a request socket).
+// boundSocket matches if a socket is bound to exactly the packet's destination ("wildcard 0"). It never matches the third
+// packet of a TCP handshake, whose socket is only a request socket.
 func (b *ruleBuilder) boundSocket() *ruleBuilder {
 	return b.socket("wildcard", expr.SocketKeyWildcard, 0)
 }
 
-// anySocket matches established, request and listening sockets alike ("transparent 0": the agent's sockets are not transparent,
-// unless addresses are ceded).
+// anySocket matches if there is an established, request or listening socket that is not transparent. The agent's sockets are
+// not, unless there are ceded addresses.
 func (b *ruleBuilder) anySocket() *ruleBuilder {
 	return b.socket("transparent", expr.SocketKeyTransparent, 0)
 }
 
-// transparentSocket is anySocket for sockets with IP_TRANSPARENT.
+// transparentSocket matches if there is such a socket with IP_TRANSPARENT.
 func (b *ruleBuilder) transparentSocket() *ruleBuilder {
 	return b.socket("transparent", expr.SocketKeyTransparent, 1)
 }
@@ -227,7 +228,7 @@ func (b *ruleBuilder) socket(word string, k expr.SocketKey, value byte) *ruleBui
 	return b.textf("socket %s %d", word, value).add(&expr.Socket{Key: k, Register: reg1}, equals([]byte{value}))
 }
 
-// tcp flag bits, RFC 9293 section 3.1.
+// tcpSYN and tcpSYNACK are bits of the TCP flags (RFC 9293, section 3.1).
 const tcpSYN, tcpSYNACK = 0x02, 0x12
 
 func (b *ruleBuilder) syn(is bool) *ruleBuilder {
@@ -241,7 +242,7 @@ func (b *ruleBuilder) notSynAck() *ruleBuilder {
 	return b.flags(expr.CmpOpNeq, "!= ", "syn,ack", tcpSYNACK)
 }
 
-// flags compares the flags SYN and ACK.
+// flags adds a match that compares only the flags SYN and ACK.
 func (b *ruleBuilder) flags(operator expr.CmpOp, word, names string, flags byte) *ruleBuilder {
 	return b.needL4(steer.TCP).textf("tcp flags %s%s / syn,ack", word, names).add(transport(13, 1, reg1),
 		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 1, Mask: []byte{tcpSYNACK}, Xor: []byte{0}},
@@ -265,15 +266,17 @@ func (b *ruleBuilder) replyInZone(zone uint16) *ruleBuilder {
 	return b.add(equals(binary.NativeEndian.AppendUint16(nil, zone)))
 }
 
-// write stores register 1 as an address. The kernel updates the IP header's checksum and the pseudo-header part of the
-// transport checksum; in later fragments, which have no transport checksum, only the former (Linux 5.18, stable 5.10.113).
+// write returns the expression that writes register 1 into the packet as an address. The kernel then updates the IP header's
+// checksum and the pseudo-header's part of the transport checksum. In later fragments, which have no transport checksum, it
+// updates only the former (Linux 5.18, stable 5.10.113).
 func (b *ruleBuilder) write(offset uint32) *expr.Payload {
 	return &expr.Payload{OperationType: expr.PayloadWrite, SourceRegister: reg1,
 		Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: b.fam.size,
 		CsumType: b.fam.csumType, CsumOffset: b.fam.csumOffset, CsumFlags: unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR}
 }
 
-// setDaddrFrom replaces the destination by the map's value. If the map has no such key, the rule ends without effect.
+// setDaddrFrom replaces the destination address by its value in map m. If the map does not have the address, the rule ends
+// without effect.
 func (b *ruleBuilder) setDaddrFrom(m string) *ruleBuilder { return b.setFrom("daddr", b.fam.daddr, m) }
 func (b *ruleBuilder) setSaddrFrom(m string) *ruleBuilder { return b.setFrom("saddr", b.fam.saddr, m) }
 
@@ -295,7 +298,7 @@ func (b *ruleBuilder) setZone(zone uint16) *ruleBuilder {
 	return b
 }
 
-// clearMark clears a packet's mark, so that it matches no other program's rules or routes.
+// clearMark sets a packet's mark to 0, so that no other program's rules or routes see neardns's mark.
 func (b *ruleBuilder) clearMark() *ruleBuilder {
 	return b.textf("meta mark set 0x00000000").add(&expr.Immediate{Register: reg1, Data: make([]byte, 4)},
 		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: reg1})
@@ -319,14 +322,14 @@ func (b *ruleBuilder) verdict(text string, kind expr.VerdictKind, chain string) 
 	return b.textf("%s", text).add(&expr.Verdict{Kind: kind, Chain: chain}).end()
 }
 
-// ifname is an interface name as the kernel compares it: 16 bytes, zero filled.
+// ifname returns an interface name in the form that the kernel compares: 16 bytes, filled up with zeros.
 func ifname(name string) []byte {
 	b := make([]byte, unix.IFNAMSIZ)
 	copy(b, name)
 	return b
 }
 
-// nftDuration prints a duration as nft does (5m, 10s, 800ms, 1s500ms).
+// nftDuration formats a duration as nft prints it (5m, 10s, 800ms, 1s500ms).
 func nftDuration(d time.Duration) string {
 	var s strings.Builder
 	for _, u := range []struct {

@@ -8,65 +8,66 @@ import (
 	"github.com/google/nftables"
 )
 
-// table is a complete nftables table as data: render makes it from a description, and the back end compares and writes it.
+// table describes a whole nftables table as data. render makes it from a description; the back end compares it with the
+// kernel's and writes it.
 type table struct {
 	counters []string
 	sets     []set
 	chains   []chain
 }
 
-// contents is which elements a set may have.
+// contents limits which elements a set may have besides those of its description.
 type contents uint8
 
 const (
-	exact   contents = iota // only the elements of the description
-	atLeast                 // the elements of the description, and any that the plugin added
-	dynamic                 // packets add and remove elements; a reconcile adds those described and removes none
+	exact   contents = iota // none
+	atLeast                 // any that the plugin added
+	dynamic                 // any: packets add and remove elements; a reconcile adds the described ones and removes none
 )
 
 type set struct {
 	name     string
-	key      []nftables.SetDatatype // several: a concatenation
-	value    *nftables.SetDatatype  // nil: a set, else a map
+	key      []nftables.SetDatatype // if several, their concatenation
+	value    *nftables.SetDatatype  // type of a map's values; nil for a set
 	contents contents
-	timeout  time.Duration // default of a dynamic set's elements; 0: each rule sets its own
-	size     uint32        // maximum elements of a dynamic set
-	sweep    time.Duration // how often expired elements are freed; 0: the kernel's default
+	timeout  time.Duration // lifetime of elements in a dynamic set; 0: each rule gives its own
+	size     uint32        // maximum number of elements in a dynamic set
+	sweep    time.Duration // how often the kernel frees expired elements; 0: its default
 	elements []element
 }
 
-// ofLinks reports whether a set has interface names. The agent alone maintains those, since they change as links come and go.
+// ofLinks reports whether a set's elements are interface names. Only the agent changes those, because links come and go.
 func (s set) ofLinks() bool { return s.key[0].Name == nftables.TypeIFName.Name }
 
-// element is one key (and value, in a map), in the kernel's byte form.
+// element is a key in a set, or a key and value in a map, in the kernel's byte form.
 type element struct {
 	key, value []byte
 	text       string
-	expires    time.Duration // of an element that was read: time until it expires; 0: never
+	expires    time.Duration // of an element in the kernel: time until it expires; 0: never
 }
 
 type chain struct {
 	name  string
-	hook  *hook // nil: a chain that others jump to
+	hook  *hook // nil: no base chain, other chains jump to it
 	rules []rule
-	// filledElsewhere: another process fills the chain. It must exist, and its rules are not compared.
+	// filledElsewhere: another process writes the chain's rules, so only its existence is compared.
 	filledElsewhere bool
 }
 
 type hook struct {
-	kind     string // filter, route, nat
+	kind     string // chain type: filter, route or nat
 	num      uint32
 	priority int32
 }
 
-// rule is a rule in kernel form and the text that nft prints for it; a test checks that both agree.
+// rule has a rule in the kernel's form, and the text that nft prints for it. A test checks that the two agree.
 type rule struct {
 	phrases []phrase
 	ops     []op
-	hidden  bool // the text contains the secret and must not be shown
+	hidden  bool // the text contains the agent's secret, so never print it
 }
 
-// phrase is a part of a rule's text. It is formatted only for an error: a CNI ADD that succeeds needs no text.
+// phrase is a part of a rule's text, formatted only when an error needs it: a CNI ADD that succeeds needs no text.
 type phrase struct {
 	format string
 	args   []any
@@ -80,7 +81,7 @@ func (r rule) text() string {
 	return strings.Join(words, " ")
 }
 
-// String is the rule's text, without the secret.
+// String returns the rule's text, or a note in its place if the text contains the secret.
 func (r rule) String() string {
 	if r.hidden {
 		return "(a rule with the agent's secret)"

@@ -16,7 +16,7 @@ import (
 
 var _ steer.BypassReader = (*Nftables)(nil)
 
-// Unanswered implements steer.BypassReader. If the table is absent or another version's, it reports none.
+// Unanswered implements steer.BypassReader. If there is no pod table, or it is another version's, it returns none.
 func (n *Nftables) Unanswered(of steer.Pod) ([]steer.PodWay, error) {
 	return retried(n, "read a pod's unanswered queries", func() (out []steer.PodWay, err error) {
 		for _, g := range groupsOf(of) {
@@ -48,7 +48,8 @@ func (n *Nftables) Unanswered(of steer.Pod) ([]steer.PodWay, error) {
 	})
 }
 
-// wayProtocol is the offset of the protocol in a way's key: each part of a concatenation begins a register of four bytes.
+// wayProtocol is the offset of the protocol in a key of IP family and protocol: each part of a concatenated key begins at a
+// register of four bytes.
 const wayProtocol = 4
 
 // Generation implements steer.BypassReader.

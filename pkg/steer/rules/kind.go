@@ -168,6 +168,6 @@ func (k Kind) RemoveVariants() error {
 	return errors.Join(b.RemoveOthers(), b.Close())
 }
 
-// OpenEvidence opens the kernel's records about clients, whose queries may be lost, in the calling thread's netns, which is the
-// host's. Only a back end with Caps.Evidence keeps such records.
+// OpenEvidence opens the kernel's records of which clients' queries were delivered to the agent, and which passed the host's
+// filters, in the calling thread's netns, which is the host's. Only a back end with Caps.Evidence keeps them.
 func (k Kind) OpenEvidence() (*nft.Nftables, error) { return nft.Open(-1) }

@@ -46,8 +46,8 @@ type Rules interface {
 	Exempt(add, gone []netip.Addr) error
 	// Counters returns the host's counters by name.
 	Counters() (map[string]steer.Counter, error)
-	// Leases lists the leases in force. renew and lifetime are the agent's settings; iptables needs them, because there only
-	// two renewals in a row show that a lease is in force.
+	// Leases lists the leases in force. renew and lifetime are the agent's settings; iptables needs them, because there only a
+	// renewal during this call shows that a lease is in force.
 	Leases(renew, lifetime time.Duration) ([]steer.LeaseState, error)
 	// Watch returns a channel that ticks when the rules may have changed. It is closed when ctx ends.
 	Watch(ctx context.Context) (<-chan struct{}, error)
