@@ -22,18 +22,19 @@ import (
 // The kernel makes both records for the same packet, within microseconds. Therefore nothing that happens to the agent makes a
 // suspect: a stopped or starved process, a full socket buffer or a reload.
 
-// Timeouts and sizes of the sets asked, heard, suspect and bypass.
+// Timeouts and sizes of the four sets.
 const (
-	// askedMemory is the timeout of asked. It must be longer than the time between two reads by the agent. An agent that was
-	// stopped and reads late finds nothing, which does no harm.
+	// askedMemory is the timeout of the set of delivered clients. It must be longer than the time between two reads by the
+	// agent. An agent that was stopped and reads late finds nothing, which does no harm.
 	askedMemory = time.Minute
-	// heardMemory is the timeout of heard. It is longer, so that a client in both sets never expires from heard first.
+	// heardMemory is the timeout of the set heard. It is longer, so that a client in both sets never expires from heard first.
 	heardMemory = 2 * time.Minute
-	// askedBound is the size of asked: several times the pods of a node (110 by default) times their IP families, protocols and
-	// steering addresses. If the set is full, further clients are not recorded, and nothing else changes for them.
+	// askedBound is the size of the set of delivered clients: several times the pods of a node (110 by default) times their IP
+	// families, protocols and steering addresses. If the set is full, further clients are not recorded, and nothing else
+	// changes for them.
 	askedBound = 4096
-	// heardBound is the size of heard: more than three full sets of asked, which is what can arrive during heardMemory. So
-	// heard is never full before asked is, which would make suspects.
+	// heardBound is the size of the set heard: more than three full sets of delivered clients, which is what can arrive during
+	// heardMemory. So heard is never the first to be full, which would make suspects.
 	heardBound = 4 * askedBound
 	// suspectMemory is how long a suspect that sends no query is remembered after its last failed trial.
 	suspectMemory = 40 * time.Minute
@@ -49,8 +50,8 @@ func (hf hostFamily) evidenceSets() []set {
 	}
 }
 
-// recordDelivery returns rules for a query that is about to be delivered to the agent. They record its client in asked. If the
-// client is a suspect, the query is its trial, so they bypass its later queries until the result is known.
+// recordDelivery returns rules for a query that is about to be delivered to the agent. They record its client. If the client is
+// a suspect, the query is its trial, so they bypass its later queries until the result is known.
 func (hf hostFamily) recordDelivery() []rule {
 	return []rule{
 		hf.rule().in(clientKey, hf.name("suspect")).updateFor(clientKey, hf.name("bypass"), steer.Hold(0)).end(),
@@ -80,7 +81,7 @@ func (hf hostFamily) evidenceChains() []chain {
 	return []chain{
 		{name: hf.name("through"), rules: []rule{
 			f.rule().in(clientKey, hf.name("suspect")).goTo(hf.name("cleared")),
-			// Record only clients that are in asked, so that heard is not full before asked is.
+			// Record only clients whose delivery is recorded, so that heard is not the first to be full.
 			f.rule().in(clientKey, hf.name("asked")).update(clientKey, hf.name("heard")).end(),
 		}},
 		{name: hf.name("cleared"), rules: []rule{
