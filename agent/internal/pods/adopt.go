@@ -27,36 +27,36 @@ import (
 )
 
 const (
-	// adoptEvery is how often Adopt checks whether the runtime attached or removed a container. It costs a stat of a folder.
+	// adoptEvery is how often Adopt checks whether the runtime has started or removed a container. A check costs a stat of a few folders.
 	adoptEvery = time.Second
-	// maxUnread is the longest time between two scans of folders that do not change.
+	// maxUnread is the longest time between two scans, even if the folders do not change.
 	maxUnread = 30 * time.Second
-	// adoptWait is the longest wait for the container's lock, which the plugin holds during ADD and DEL.
+	// adoptWait is the longest wait for a container's lock, which the plugin holds during ADD and DEL.
 	adoptWait = time.Second
 )
 
-// Adoption has the inputs of Adopt.
+// Adoption has the arguments of Adopt.
 type Adoption struct {
-	Root  string   // of libcni's cache
-	Paths []string // of sandboxes' resolv.conf, as sandbox.Find takes them
-	// Wanted returns the settings in effect.
+	Root  string   // folder of libcni's cache, which lists running containers
+	Paths []string // patterns of the paths of sandboxes' resolv.conf, for sandbox.Find
+	// Wanted returns the current settings for pods.
 	Wanted func() Wanted
-	// Runtime returns the pods that the runtime reported, by container ID. settled is false if more reports may follow. It is nil if no
-	// runtime reports pods.
+	// Runtime returns the pods that the runtime reported over NRI, by container ID. settled is false if more reports may follow. Runtime
+	// is nil if the agent does not use NRI.
 	Runtime func() (pods map[string]attached.Pod, settled bool)
 }
 
-// Wanted are the settings that ADD would apply.
+// Wanted are the settings for pods, as the plugin's ADD would apply them.
 type Wanted struct {
 	Redirects []steer.Redirect
 	Locals    []steer.Local
 	Rules     overlay.Rules // for pods' DNS settings
-	Alone     string        // the reason if no pod is steered at all; else ""
+	Alone     string        // the reason if no pod of this node may be steered; else ""
 }
 
-// Adopt writes pod files for running pods that have none, until ctx ends. These pods were attached before the plugin was in the network's
-// list. Such a file has what ADD would have written, except that each path is untried: a running pod must not lose a query. When the
-// runtime removes an adopted pod, Adopt removes its file and its rules.
+// Adopt finds running pods without a pod file, which started before the plugin was in the CNI configuration, and writes a file for each,
+// until ctx ends. The file has what ADD would have written, except that the pod is untried: it is steered only after a trial, because a
+// running pod must not lose a query. When the runtime removes an adopted pod, Adopt removes its file and its rules.
 func (p *Pods) Adopt(ctx context.Context, a Adoption) {
 	k := &adopter{Adoption: a, pods: p, hadFile: map[string]time.Time{}, lastLogged: map[string]string{}}
 	for {
@@ -69,22 +69,23 @@ func (p *Pods) Adopt(ctx context.Context, a Adoption) {
 	}
 }
 
-// adopter is the state of Adopt, used by one goroutine.
+// adopter is the state of Adopt. Only one goroutine uses it.
 type adopter struct {
 	Adoption
 	pods     *Pods
 	scanned  time.Time      // the last scan
-	stamps   []stamp        // of the folders
+	stamps   []stamp        // of the folders that scan reads, to see changes
 	retry    bool           // the last scan could not decide about a pod
 	reported int            // how many pods the runtime reported at the last check
 	files    []podfile.File // of the current scan
-	// hadFile has the attachments that had a pod file since this process started, with the time at which they were made. If the file is
-	// gone, the plugin has removed it and the runtime has not finished the DEL.
+	// hadFile has the attachments that had a pod file since this process started, with the modification time of their file in libcni's
+	// cache. If the pod file is gone, the plugin's DEL has removed it although the runtime has not finished the DEL, so the pod is not
+	// adopted again.
 	hadFile    map[string]time.Time
-	lastLogged map[string]string // the reason that was last logged about an attachment, so that it is logged once
+	lastLogged map[string]string // the last logged reason for each attachment, so that each reason is logged once
 }
 
-// due reports whether a scan may find a change.
+// due reports whether anything that a scan reads may have changed since the last scan.
 func (k *adopter) due(now time.Time) bool {
 	folders := append(attached.Folders(k.Root), k.pods.dir())
 	changed := k.retry || now.Sub(k.scanned) >= maxUnread || k.stamps == nil
@@ -104,7 +105,7 @@ func (k *adopter) due(now time.Time) bool {
 	return changed
 }
 
-// scan adopts pods that are new, and drops the adopted ones that the runtime removed.
+// scan adopts running pods that have no pod file, and drops adopted pods that the runtime has removed.
 func (k *adopter) scan(ctx context.Context) {
 	k.scanned, k.retry = time.Now(), false
 	paths, known, err := attached.List(k.Root)
@@ -143,7 +144,8 @@ func (k *adopter) scan(ctx context.Context) {
 	}
 }
 
-// candidates returns the pods without a pod file, the newest first: if two cache files name one netns, the older one is a leftover.
+// candidates returns the running pods without a pod file, the newest first: if two files in libcni's cache name the same netns, the older
+// one is a leftover.
 func (k *adopter) candidates(paths []string, of map[string]podfile.File) []attached.Pod {
 	reported, settled := map[string]attached.Pod(nil), true
 	if k.Runtime != nil {
@@ -198,7 +200,7 @@ func (k *adopter) candidates(paths []string, of map[string]podfile.File) []attac
 	return out
 }
 
-// adopt writes the file of one pod, or returns why the pod cannot have one.
+// adopt writes the pod file of one running pod. It returns an error if the pod cannot be adopted, and nil if it need not be.
 func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 	p := k.pods
 	if err := podfile.CheckKey(a.ContainerID, a.IfName); err != nil {
@@ -211,12 +213,12 @@ func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 	if err != nil {
 		return fmt.Errorf("its network namespace is gone, or not visible to the agent: %w", err)
 	}
-	defer ns.Close() //nolint:errcheck // only to look
+	defer ns.Close() //nolint:errcheck // opened only to read
 	host, hostInode, err := podfile.OpenNetNS(p.hostNS)
 	if err != nil {
 		return fmt.Errorf("open the host's netns: %w", err)
 	}
-	defer host.Close() //nolint:errcheck // only to look
+	defer host.Close() //nolint:errcheck // opened only to read
 	if inode == hostInode {
 		return errors.New("it is in the host's network namespace")
 	}
@@ -228,13 +230,13 @@ func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 		return err
 	}
 	defer unlock()
-	// Under the lock, neither the plugin nor another agent works on this container.
+	// While this lock is held, neither the plugin nor another agent changes this container.
 	has := func(folder string) bool { return !modified(filepath.Join(folder, a.File)).IsZero() }
 	if a.File != "" && !slices.ContainsFunc(attached.Folders(k.Root), has) {
-		return nil // the runtime removed it meanwhile
+		return nil // the runtime has removed the container meanwhile
 	}
 	if !modified(podfile.Path(p.stateDir, a.ContainerID, a.IfName)).IsZero() {
-		return nil // ADD or another agent was faster
+		return nil // ADD or another agent has written the file meanwhile
 	}
 	for _, f := range k.files {
 		if f.NetNSInode == inode && f.ContainerID != a.ContainerID && leadsToNetNS(f) {
@@ -254,12 +256,13 @@ func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 		k.hadFile[a.File] = a.Made
 	}
 	delete(k.lastLogged, a.File+a.ContainerID)
-	p.log.Info("running pod adopted", "pod", a.String(), "container_id", a.ContainerID, "iface", a.IfName, "by", f.Adopted,
-		"annotations_known", a.Annotations != nil)
+	p.log.Info("running pod adopted; it is steered once its trial is answered", "pod", a.String(), "container_id", a.ContainerID,
+		"iface", a.IfName, "found_by", f.Adopted, "annotations_known", a.Annotations != nil)
 	return nil
 }
 
-// lock takes the container's lock, so that the plugin's ADD and DEL for it wait. It makes the state folder if there was no ADD yet.
+// lock takes a container's lock, for which the plugin's ADD and DEL wait. It creates the state folder, because there may have been no ADD
+// yet.
 func (k *adopter) lock(ctx context.Context, containerID string) (unlock func(), err error) {
 	if err := os.MkdirAll(k.pods.stateDir, 0o755); err != nil { //nolint:gosec // the same mode as the plugin uses
 		return nil, fmt.Errorf("make state folder: %w", err)
@@ -273,7 +276,8 @@ func (k *adopter) lock(ctx context.Context, containerID string) (unlock func(), 
 	return unlock, err
 }
 
-// dnsSettings returns the pod's own DNS settings as ADD would get them: from the runtime, else from the pod's resolv.conf.
+// dnsSettings returns the pod's DNS settings, as the runtime reported them, or else from the pod's resolv.conf. The result is empty if
+// neither is known.
 func (k *adopter) dnsSettings(a attached.Pod) resolvconf.Settings {
 	if a.DNS != nil {
 		return *a.DNS
@@ -286,7 +290,7 @@ func (k *adopter) dnsSettings(a attached.Pod) resolvconf.Settings {
 	return own
 }
 
-// adoptedFile returns the pod file for a running pod. It is pure.
+// adoptedFile returns the pod file for a running pod: its paths are pending and untried, unless the settings exclude the pod. It is pure.
 func adoptedFile(a attached.Pod, want Wanted, inode uint64, backend string, own resolvconf.Settings) podfile.File {
 	wish := want.Rules.For("podDNS", a.Namespace, a.Annotations)
 	f := podfile.File{
@@ -328,12 +332,12 @@ func adoptedFile(a attached.Pod, want Wanted, inode uint64, backend string, own 
 	return f
 }
 
-// checkRoutes leaves redirects alone if their queries do not pass this host's switch, as ADD does.
+// checkRoutes sets redirects in f to "not steered" if the pod's queries for them do not pass this host's switch, as ADD does.
 func checkRoutes(f *podfile.File, ns, host *os.File) error {
 	for i := range f.Decisions {
 		d := &f.Decisions[i]
 		if d.State == podfile.LeftAlone && !f.OptOut {
-			continue // all redirects have the same reason then
+			continue // then no redirect is steered, all for the same reason
 		}
 		way := hostnet.Ways(int(ns.Fd()), int(host.Fd()), d.Redirect.ClusterDNS)[0]
 		var noWay *hostnet.WayError
@@ -350,7 +354,8 @@ func checkRoutes(f *podfile.File, ns, host *os.File) error {
 	return nil
 }
 
-// openNetNS opens a netns by its path. In a container, the path may be visible only below the host's root.
+// openNetNS opens a netns by its path, and returns its inode. If the agent runs in a container without that path, it uses the path below
+// the host's root.
 func openNetNS(path string) (*os.File, uint64, error) {
 	ns, inode, err := podfile.OpenNetNS(path)
 	if err == nil {
@@ -362,8 +367,8 @@ func openNetNS(path string) (*os.File, uint64, error) {
 	return nil, 0, err
 }
 
-// checkAddresses returns an error if a netns has none of the addresses on the interface. Paths and inodes of namespaces are reused, and a
-// file in libcni's cache may outlive its container.
+// checkAddresses returns an error if the interface ifName in the netns has none of addrs. Paths and inodes of namespaces are reused, and
+// a file in libcni's cache may outlive its container, so the netns may belong to another container.
 func checkAddresses(ns *os.File, ifName string, addrs []netip.Addr) error {
 	var have []netip.Addr
 	err := hostnet.InNetNS(int(ns.Fd()), func() error {
@@ -391,8 +396,8 @@ func checkAddresses(ns *os.File, ifName string, addrs []netip.Addr) error {
 	return nil
 }
 
-// dropRemoved removes file and rules of adopted pods that the runtime removed. known is false if libcni's cache is not visible: then its
-// silence about a pod proves nothing.
+// dropRemoved removes the file and the rules of adopted pods that the runtime has removed. known is false if libcni's cache is not
+// visible, so that a pod missing from it may still run.
 func (k *adopter) dropRemoved(files []podfile.File, paths []string, known bool) {
 	inCache := map[string]bool{}
 	for _, path := range paths {
@@ -412,11 +417,12 @@ func (k *adopter) dropRemoved(files []podfile.File, paths []string, known bool) 
 				"pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
 			continue
 		}
-		k.pods.log.Info("rules of a deleted pod removed", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
+		k.pods.log.Info("removed the rules and the state file of an adopted pod that was deleted",
+			"pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
 	}
 }
 
-// drop removes an attachment as the plugin's DEL does: first the rules, then the file.
+// drop removes an attachment's rules from its netns, and then its pod file, as the plugin's DEL does.
 func (p *Pods) drop(f podfile.File) error {
 	p.reconciling.Lock()
 	defer p.reconciling.Unlock()
@@ -446,7 +452,7 @@ func (p *Pods) drop(f podfile.File) error {
 	return p.forget(f)
 }
 
-// logOnce logs a reason about one attachment or folder, unless it was the last one logged about it.
+// logOnce logs a reason about an attachment or a folder, unless it was the last one logged about it.
 func (k *adopter) logOnce(about string, level slog.Level, message, why string, args ...any) {
 	if k.lastLogged[about] == why {
 		return

@@ -13,9 +13,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// Convert replaces the rules of another back end in every steered pod by those of this back end. Each error names a pod that keeps the
-// old ones. Pods with nftables rules accept fallback answers through either back end, so they may be converted late; pods with iptables
-// rules must be converted before the host changes to nftables.
+// Convert replaces the rules of another back end in every steered pod by those of this one. Each error names a pod that keeps its old
+// rules. Pods with nftables rules accept the fallback's answers from either back end, so they may be converted after the host; pods with
+// iptables rules must be converted before the host changes to nftables.
 func (p *Pods) Convert(ctx context.Context) []error {
 	p.reconciling.Lock()
 	defer p.reconciling.Unlock()
@@ -38,7 +38,7 @@ func (p *Pods) Convert(ctx context.Context) []error {
 	return errs
 }
 
-// convert replaces a sandbox's rules if its files record another back end, and records the new one.
+// convert replaces the rules in a sandbox's netns if its files record another back end, and records this one in the files.
 func (p *Pods) convert(box *sandbox, want steer.Pod) error {
 	at := slices.IndexFunc(box.files, func(f podfile.File) bool {
 		return len(f.In(podfile.Steered)) > 0 && f.Backend != p.backend.Recorded()
@@ -53,7 +53,7 @@ func (p *Pods) convert(box *sandbox, want steer.Pod) error {
 	if err := p.apply(box); err != nil {
 		return err
 	}
-	if !old.Alike(p.backend) { // the iptables variants: Repair leaves the other's chains alone, and they have the same rules
+	if !old.Alike(p.backend) { // the two iptables variants have the same rules, and Repair leaves the other variant's chains in place
 		if err := removeOf(old, box.ns); err != nil {
 			return err
 		}
@@ -67,12 +67,12 @@ func (p *Pods) convert(box *sandbox, want steer.Pod) error {
 		box.files[i] = f
 	}
 	f := box.files[0]
-	p.log.Info("pod rules converted to another back end", "pod", f.PodNamespace+"/"+f.PodName, "backend", p.backend.String(),
+	p.log.Info("pod's packet rules rewritten for another back end", "pod", f.PodNamespace+"/"+f.PodName, "backend", p.backend.String(),
 		"redirects", len(want.Redirects))
 	return nil
 }
 
-// removeOf removes one back end's rules from a netns.
+// removeOf removes the rules of back end k from a netns. It does nothing if there are none.
 func removeOf(k rules.Kind, ns *os.File) error {
 	table, err := k.Open(int(ns.Fd()))
 	if err != nil {

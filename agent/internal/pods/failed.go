@@ -8,14 +8,15 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// failedTrials has the attachments whose last trial the agent could not run, with the first error of each. The fault of trials names one
-// of them until that one's trial runs, or it is gone: the log then has a line for each fault, and none for each trial.
+// failedTrials has the attachments whose last trial the agent could not run, with the first error of each. The node's status shows the
+// error of one of them until that trial runs or the attachment is gone. So the log has a line for each such error, and none for each
+// repeated trial.
 type failedTrials struct {
 	of    map[key]error
 	shown key
 }
 
-// note records how the last trial of an attachment ended.
+// note records how the last trial of an attachment ended: err is nil if it could be run.
 func (t *failedTrials) note(k key, err error) {
 	if err == nil {
 		delete(t.of, k)
@@ -24,7 +25,7 @@ func (t *failedTrials) note(k key, err error) {
 	}
 }
 
-// fault returns the error of one attachment that is still among the files; nil if no trial fails.
+// fault returns the error of one attachment that still has a file; nil if no trial fails.
 func (t *failedTrials) fault(files []podfile.File) error {
 	if len(t.of) == 0 {
 		return nil

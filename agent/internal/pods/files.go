@@ -11,21 +11,23 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// cachedFiles are the pod files as they were last read.
+// cachedFiles are the pod files as read last.
 type cachedFiles struct {
 	files   []podfile.File
-	changed map[string]struct{} // names of files that changed since
+	changed map[string]struct{} // names of files that changed since they were read
 	errs    []error             // of the last reading
 	folder  stamp
-	watched bool // a watch reports changes, so files are read again only then
+	watched bool // a watch reports changes, so files are read again only after a change
 }
 
-// read returns the files, and the errors of those that could not be read. It reads again what may have changed: all files without a watch
-// or after Outdate, else those that outdateFile named. So the work on n pods, each of which changes its file, reads n files and not n².
+// read returns the pod files, and the errors of those that cannot be read. It reads from disk only what may have changed: all files if
+// there is no watch or after Outdate, else the files named by outdateFile. So work on n pods that changes each pod's file reads n files,
+// not n².
 func (p *Pods) read() ([]podfile.File, []error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// Cleared before reading: what changes meanwhile is read the next time. Only a watch and this process set these.
+	// Clear the marks before reading, so that a file that changes meanwhile is read again the next time. Only a watch and this process
+	// set them.
 	all, changed := p.stale.Swap(false) || !p.cached.watched, p.cached.changed
 	p.cached.changed = nil
 	if !all && len(changed) > 0 && !p.update(changed) {
@@ -38,8 +40,8 @@ func (p *Pods) read() ([]podfile.File, []error) {
 	return p.cached.files, p.cached.errs
 }
 
-// update reads single files again. It returns false if a file is unreadable, or was: then all are to be read. Callers hold the old slice,
-// so it stays as it is.
+// update reads the named files again. It returns false if one of them, or a file at the last read, is unreadable: then read reads all
+// files. It replaces the slice and does not change it, because callers of read still use it.
 func (p *Pods) update(names map[string]struct{}) bool {
 	if len(p.cached.errs) > 0 {
 		return false
@@ -68,13 +70,13 @@ func (p *Pods) update(names map[string]struct{}) bool {
 
 func fileName(f podfile.File) string { return filepath.Base(podfile.Path("", f.ContainerID, f.IfName)) }
 
-// Outdate marks all files as changed, so that the next use reads them and rebuilds each Index.
+// Outdate marks all files as changed, so that the next use reads them again and each Index is rebuilt.
 func (p *Pods) Outdate() {
 	p.stale.Store(true)
 	p.version.Add(1)
 }
 
-// outdateFile is Outdate for one file of the folder.
+// outdateFile marks one file as changed, by its name in the folder.
 func (p *Pods) outdateFile(name string) {
 	p.mu.Lock()
 	if p.cached.changed == nil {

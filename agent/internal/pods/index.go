@@ -9,12 +9,12 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// Index finds a pod's data by its address, for each query. Find is safe for concurrent use.
+// Index maps pods' addresses to data of type T, for a lookup at each query. Find is safe for concurrent use.
 type Index[T any] struct {
 	pods *Pods
 	keep func(f podfile.File, old *T) *T
 
-	mu   sync.Mutex // held while it is rebuilt
+	mu   sync.Mutex // held while the index is rebuilt
 	made atomic.Pointer[index[T]]
 }
 
@@ -24,20 +24,20 @@ type index[T any] struct {
 	byKey   map[[2]string]*T // container ID and interface
 }
 
-// NewIndex makes an index of p's pods. keep makes the data of an attachment from its previous data (nil if it is new). When a pod file
-// may have changed, keep is called for all attachments, one after the other.
+// NewIndex makes an index of p's pods. keep returns the data of an attachment, given its file and its previous data (nil if it is new).
+// After a pod file may have changed, keep is called for all attachments, one after the other.
 func NewIndex[T any](p *Pods, keep func(f podfile.File, old *T) *T) *Index[T] {
 	x := &Index[T]{pods: p, keep: keep}
 	x.made.Store(&index[T]{})
 	return x
 }
 
-// Find returns the data of the pod that has an address; nil for none. An address that two attachments name belongs to the one that still
-// has its netns: if a DEL never came, the pod that has the address now must not get a dead pod's settings. If that is not clear, it belongs
-// to none.
+// Find returns the data of the pod that has an address; nil for none. If the files of two attachments name the address, it returns the
+// data of the one whose netns still exists: if the runtime skipped a DEL, the pod that has the address now must not get a dead pod's
+// settings. If both exist, it returns nil.
 func (x *Index[T]) Find(addr netip.Addr) *T { return x.current().byAddr[addr] }
 
-// All returns the data by container ID and interface, to be read only.
+// All returns the data by container ID and interface. The caller must not change the map.
 func (x *Index[T]) All() map[[2]string]*T { return x.current().byKey }
 
 func (x *Index[T]) current() *index[T] {
@@ -48,7 +48,7 @@ func (x *Index[T]) current() *index[T] {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	made = x.made.Load()
-	version := x.pods.version.Load() // loaded before reading, so that a change meanwhile causes another rebuild
+	version := x.pods.version.Load() // loaded before the files are read, so that a change meanwhile causes another rebuild
 	if made.version == version {
 		return made
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Locals returns the local addresses that pods name and the configuration does not, sorted. The switch must go on sending queries for
-// them to kube-dns: a pod's resolv.conf outlives the configuration that wrote it. An address that a redirect uses by now can go one way
-// only, and is not among them.
+// Locals returns, sorted, the local addresses that pods still use as nameservers although the configuration does not have them. A pod's
+// resolv.conf outlives the configuration that wrote it, so the switch must go on sending queries for these addresses to kube-dns. An
+// address that a configured redirect uses now is not returned, because the switch cannot send its queries two ways.
 func (p *Pods) Locals(configured []steer.Local, redirects []steer.Redirect) []steer.Local {
 	files, _ := p.read()
 	taken := map[netip.Addr]bool{}
@@ -43,8 +43,9 @@ func (p *Pods) Locals(configured []steer.Local, redirects []steer.Redirect) []st
 }
 
 // RestoreNameservers puts the cluster DNS address back into each resolv.conf in which the plugin or the agent replaced it by a local
-// address. It runs before the switch goes, since no server answers there afterwards. root is where the host's root is mounted, "" for the
-// host itself. A pod that names a local address by itself is an error, too: its containers have that address until they end.
+// address. It runs before the switch is removed, because no server answers at local addresses afterwards. root is the path at which the
+// host's root is mounted, "" on the host itself. Each error names a pod that still uses a local address: its file could not be changed,
+// or the pod's own DNS settings name the address.
 func (p *Pods) RestoreNameservers(root string) error {
 	var errs []error
 	for _, f := range p.List() {
@@ -63,13 +64,13 @@ func (p *Pods) RestoreNameservers(root string) error {
 	return errors.Join(errs...)
 }
 
-// restore changes one pod's resolv.conf.
+// restore puts the cluster DNS addresses back into one pod's resolv.conf.
 func restore(root string, d podfile.DNS) error {
 	if d.Path == "" {
 		return nil // the pod's resolv.conf was not changed
 	}
 	file, err := resolver.Read(root + d.Path)
-	if errors.Is(err, fs.ErrNotExist) { // /var/run is a link to /run on a node, and leads nowhere below a mount
+	if errors.Is(err, fs.ErrNotExist) { // /var/run is a link to /run on a node; below a mount it leads nowhere
 		file, err = resolver.Read(root + strings.Replace(d.Path, "/var/run/", "/run/", 1))
 	}
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// census is the state of an adopted pod for package adoption, by the states of its paths. started: this agent has started it.
+// census returns the state of an adopted pod for package adoption, derived from the states of its paths. started is true if this agent
+// has started the pod's adoption.
 func census(states []podstate.State, started bool) adoption.Pod {
 	has := func(s podstate.State) bool { return slices.Contains(states, s) }
 	switch untried := has(podstate.Untried); {
@@ -28,7 +29,7 @@ func census(states []podstate.State, started bool) adoption.Pod {
 	return adoption.Other
 }
 
-// WaitsForAdoption reports whether an agent found the pod running, and none has tried it yet.
+// WaitsForAdoption reports whether the pod ran before the plugin was installed and no agent has tried it yet.
 func WaitsForAdoption(f podfile.File) bool {
 	return f.Adopted != "" && !slices.ContainsFunc(f.Decisions, func(d podfile.Decision) bool {
 		s := StateOf(d)
@@ -36,9 +37,9 @@ func WaitsForAdoption(f podfile.File) bool {
 	})
 }
 
-// paceAdoption starts the next adopted pod if one may be started. It returns the pods that wait, of which no trial may run, and the time of
-// the next start; zero: none by time. A pod is started only if it could be steered at once, because many pods would otherwise be steered in
-// the same moment later.
+// paceAdoption starts the adoption of the next pod if that is allowed. It returns the pods that still wait, for which no trial may run,
+// and the time of the next start; zero if that depends on no time. It starts a pod only if it could be steered at once. Otherwise, many
+// started pods would all be steered at the moment when the obstacle is gone.
 func (p *Pods) paceAdoption(files []podfile.File, lease Lease, fallback func(netip.Addr) Fallback,
 	now time.Time) (waiting map[key]bool, next time.Time) {
 	waiting = map[key]bool{}
@@ -51,7 +52,7 @@ func (p *Pods) paceAdoption(files []podfile.File, lease Lease, fallback func(net
 		states, ready := make([]podstate.State, 0, len(f.Decisions)), false
 		for _, d := range f.Decisions {
 			state := StateOf(d)
-			if _, differs := p.selection(f, d); differs { // not selected any more, or not yet
+			if _, differs := p.selection(f, d); differs { // steer.mode decides otherwise than the file, which Reconcile has yet to change
 				state = podstate.Unselected
 			}
 			states = append(states, state)
@@ -71,7 +72,7 @@ func (p *Pods) paceAdoption(files []podfile.File, lease Lease, fallback func(net
 			started[k] = true
 		}
 	}
-	p.due.started = started // a pod that is selected again is started again
+	p.due.started = started // pods without a file or a selection are forgotten, so such a pod waits again if it is selected again
 	start, next := p.due.adoption.Next(c, could != (key{}), now)
 	if start {
 		delete(waiting, could)

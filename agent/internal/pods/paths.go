@@ -13,18 +13,19 @@ import (
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// key names an attachment.
+// key identifies an attachment, that is, one network interface of a pod.
 type key struct{ containerID, ifName string }
 
 func keyOf(f podfile.File) key { return key{f.ContainerID, f.IfName} }
 
-// path is one redirect of an attachment. The table in podstate decides who answers its queries.
+// path is one redirect of an attachment: the pod's queries to one cluster DNS address. The state table in podstate decides who answers
+// them.
 type path struct {
 	key
 	redirect steer.Redirect
 }
 
-// StateOf returns the state that a pod's file records for a path; zero for a path that podstate does not decide.
+// StateOf returns the podstate state that a pod's file records for a path; zero for a path that podstate does not decide.
 func StateOf(d podfile.Decision) podstate.State {
 	switch {
 	case d.Excluded:
@@ -41,7 +42,7 @@ func StateOf(d podfile.Decision) podstate.State {
 	return podstate.Waiting
 }
 
-// report passes an event about a path to the table.
+// report passes an event about a path to podstate's state table, and returns the path's new status and what must be done.
 func (p *Pods) report(f podfile.File, d podfile.Decision, e podstate.Event, now time.Time) (podstate.Status, podstate.Effect) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,7 +52,7 @@ func (p *Pods) report(f podfile.File, d podfile.Decision, e podstate.Event, now 
 	return s, do
 }
 
-// selection returns the event to report if steer.mode decides otherwise about a path than its state does.
+// selection returns the event to report if steer.mode now decides otherwise about a path than the path's state.
 func (p *Pods) selection(f podfile.File, d podfile.Decision) (s signal, differs bool) {
 	state := StateOf(d)
 	if state == 0 || p.Excludes == nil {
@@ -66,7 +67,7 @@ func (p *Pods) selection(f podfile.File, d podfile.Decision) (s signal, differs 
 	return s, false
 }
 
-// reportSteered passes an event about every steered path of an attachment.
+// reportSteered reports an event about every steered path of an attachment.
 func (p *Pods) reportSteered(f podfile.File, e podstate.Event) {
 	for _, d := range f.Decisions {
 		if d.State == podfile.Steered {
@@ -75,7 +76,8 @@ func (p *Pods) reportSteered(f podfile.File, e podstate.Event) {
 	}
 }
 
-// reportTables reports the pods whose own tables bypass them. It runs once per podstate.Soon, because it enters each pod's netns.
+// reportTables reports pods whose own tables bypass the agent, because its answers do not arrive. It looks once per podstate.Soon at
+// most, because a look enters each pod's netns.
 func (p *Pods) reportTables(files []podfile.File, now time.Time) error {
 	if !p.backend.Caps().Evidence || now.Sub(p.due.tablesRead) < podstate.Soon {
 		return p.due.tablesErr
@@ -101,8 +103,8 @@ func (p *Pods) reportTables(files []podfile.File, now time.Time) error {
 	return p.due.tablesErr
 }
 
-// bypassedBy lists the paths that a sandbox's own table bypasses now. known is false if the back end's tables keep no evidence, or if there
-// is no table.
+// bypassedBy returns the paths that a sandbox's own pod table bypasses now. known is false if the back end's tables keep no such record,
+// or if there is no table.
 func (p *Pods) bypassedBy(box *sandbox) (ways []steer.PodWay, known bool, err error) {
 	want := podfile.Table(box.files...)
 	if box.ns == nil || len(want.Redirects) == 0 {
@@ -124,11 +126,12 @@ func (p *Pods) bypassedBy(box *sandbox) (ways []steer.PodWay, known bool, err er
 type signal struct {
 	event     podstate.Event
 	reason    string
-	protocols []string // over which no answer came
+	protocols []string // protocols over which a trial's queries were not answered
 }
 
-// decide passes signals about a sandbox's paths to the table and carries out what it decides: first in the pod's table, then in its
-// files, so that an agent that ends between the two leaves no rules that no file knows. changed: pods may be steered now.
+// decide reports signals about a sandbox's paths to podstate's table, and carries out the decisions: first in the pod table, then in the
+// pod's files. If the agent ends between the two, the files still record the old rules, so a later agent knows of them. changed is true
+// if a trial was answered, so that the pod may be steered now.
 func (p *Pods) decide(box *sandbox, signalOf func(podfile.File, podfile.Decision) (signal, bool)) (changed bool, err error) {
 	files, effects := slices.Clone(box.files), podstate.Effect(0)
 	var logs []func()
@@ -179,12 +182,12 @@ func (p *Pods) decide(box *sandbox, signalOf func(podfile.File, podfile.Decision
 	return changed, nil
 }
 
-// leaveTime is how long a pod that is no longer steered keeps its table for answers on their way: longer than the 5 s that a resolver
-// waits for one (resolv.conf(5)), and as long as the server keeps an idle connection.
+// leaveTime is how long a pod that is no longer steered keeps its table for answers that are still to come. It is longer than the 5 s for
+// which a resolver waits for an answer (resolv.conf(5)), and as long as the server keeps an idle connection.
 const leaveTime = 10 * time.Second
 
-// shrink rewrites a sandbox's table with the redirects that are still steered. If there are none, it removes the table, at once or after
-// leaveTime.
+// shrink rewrites a sandbox's table so that it has only the redirects that are still steered. If there are none, it removes the table: at
+// once, or after leaveTime if the back end supports that.
 func (p *Pods) shrink(was, box *sandbox) error {
 	if len(podfile.Table(box.files...).Redirects) > 0 {
 		return p.apply(box)
@@ -205,7 +208,7 @@ func (p *Pods) shrink(was, box *sandbox) error {
 	return p.removeOthers(box.ns)
 }
 
-// endLeaving removes the table that a pod keeps for answers on their way: a trial's answer must not meet it.
+// endLeaving removes a table that the pod keeps only for answers that are still to come, because it would rewrite the answer to a trial.
 func (p *Pods) endLeaving(f podfile.File) error {
 	if _, leaves := p.leaving.Load(f.NetNSInode); !leaves {
 		return nil
@@ -219,12 +222,12 @@ func (p *Pods) endLeaving(f podfile.File) error {
 	})
 }
 
-// logState logs a change of state.
+// logState logs that a path's state changed.
 func (p *Pods) logState(f podfile.File, was, now podstate.State, s signal) {
 	about := []any{"pod", f.PodNamespace + "/" + f.PodName, "container_id", f.ContainerID}
 	switch {
 	case s.event == podstate.Selected:
-		p.log.Info("pod selected by steer.mode", about...)
+		p.log.Info("steer.mode now selects the pod; it is steered once its trial is answered", about...)
 	case s.event == podstate.Deselected:
 		p.log.Info("pod not steered, kube-dns answers it", append(about, "reason", s.reason)...)
 	case s.event == podstate.TrialAnswered:

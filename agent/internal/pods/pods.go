@@ -1,12 +1,12 @@
-// Package pods is the registry of this node's pods, and works in their network namespaces: it reads the files that the plugin writes,
-// reports what it sees of each pod to the table in podstate, and steers, tries and bypasses pods as the table decides. It repairs pod
-// tables that vanished, and removes all of them at cleanup.
+// Package pods is the registry of this node's pods, and does the agent's work in their network namespaces. It reads the pod files that
+// the plugin writes, reports events about each pod to podstate's state table, and steers, tries and bypasses pods as the table decides.
+// It repairs pod tables that are missing or changed, and removes all of them at cleanup.
 //
-// It never enters a netns other than the one that a file names by path and inode, never steers a redirect that the switch does not know,
-// and never writes the file of a pod that is gone.
+// It enters only the netns that a file names, by path and inode. It never steers a redirect that the switch does not have, and never
+// writes the file of a pod that is gone.
 //
-// On failure: an error about one pod names it, and the work on the others goes on. A pod whose netns is gone is no error: the plugin's DEL
-// or GC will come.
+// On failure: an error about one pod names it, and the work on the others goes on. A pod whose netns is gone is no error, because the
+// plugin's DEL or GC will follow.
 package pods
 
 import (
@@ -27,11 +27,14 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// Pods is the registry. All methods are safe for concurrent use; a call of Reconcile or RemoveTables waits for the one before.
+// Pods is the registry. All methods are safe for concurrent use; those that change pods' namespaces, such as Reconcile and RemoveTables,
+// run one at a time.
 type Pods struct {
-	// Release lets the next query of a client that the switch bypasses pass to the agent; nil: the back end bypasses no client.
+	// Release makes the switch deliver the next query of a client that it bypasses. It is nil if the back end's switch bypasses no
+	// client.
 	Release func(steer.Client) error
-	// Excludes returns why the configuration does not select a pod; "" if it does. nil: all pods are selected. Set it before the first use.
+	// Excludes returns the reason why the configuration does not select a pod; "" if it does. If it is nil, all pods are selected. Set it
+	// before the first use.
 	Excludes func(podfile.File) string
 
 	stateDir string
@@ -39,43 +42,45 @@ type Pods struct {
 	backend  rules.Kind
 	log      *slog.Logger
 
-	reconciling sync.Mutex    // held while pods' namespaces are changed
-	busy        atomic.Bool   // a change since Reconcile began found iptables' lock held; others leave pods' tables to the next Reconcile
-	stale       atomic.Bool   // any file may have changed since it was read
-	version     atomic.Uint64 // how often that was so, for an Index
+	reconciling sync.Mutex // held while pods' namespaces are changed
+	// busy is set if, since Reconcile began, another program held iptables' lock. Pod tables are then left to the next Reconcile.
+	busy    atomic.Bool
+	stale   atomic.Bool   // any file may have changed since it was read
+	version atomic.Uint64 // grows each time files may have changed, so that an Index knows that it is outdated
 
 	// reconciling guards the next two, too.
-	verified map[key]fingerprint // of a pod's table when Verify last found no drift
-	dead     map[key]time.Time   // when this process first saw that a file's netns is gone
+	verified map[key]fingerprint // of a pod's table, when it last had no difference from the pod's files
+	dead     map[key]time.Time   // the time at which this process first found that a file's netns is gone
 
-	leaving sync.Map // until when a pod that is no longer steered keeps its table: time.Time by the netns's inode
+	// leaving has, by the netns's inode, the time until which a pod that is no longer steered keeps its table.
+	leaving sync.Map
 	due     dueTrials
-	slots   chan struct{} // of the trials that run at a time
+	slots   chan struct{} // limits how many trials run at once
 
 	mu       sync.Mutex // guards the fields below
 	cached   cachedFiles
-	switched map[steer.Redirect]bool // what the switch knows, see FallbackOnly
+	switched map[steer.Redirect]bool // redirects that the switch has, see FallbackOnly
 	paths    map[path]podstate.Status
 	failed   failedTrials
 }
 
-// dueTrials is what only DueTrials uses.
+// dueTrials is state that only DueTrials uses.
 type dueTrials struct {
 	tablesRead time.Time // when the pods' own tables were last read
 	tablesErr  error     // of that reading
 	adoption   adoption.Adoption
-	started    map[key]bool // adopted pods that this process has started to try
+	started    map[key]bool // adopted pods whose adoption this process has started
 }
 
-// fingerprint shows that a pod's table is unchanged since it was verified, without reading its rules.
+// fingerprint is compared to see, without reading the rules, whether a pod's table is unchanged since it was verified.
 type fingerprint struct {
 	inode      uint64
-	generation uint32 // the kernel's count of changes in that netns
+	generation uint32 // the kernel's counter of nftables changes in that netns
 	want       string
 }
 
-// Open makes a registry of the pod files under stateDir. All its methods must be called in the host's netns; nothing is read yet.
-// The pods' rules are those of the back end.
+// Open makes a registry of the pod files below stateDir. Pods' rules are written with the given back end. All methods must be called in
+// the host's netns. Open itself reads nothing.
 func Open(stateDir string, rules rules.Kind, log *slog.Logger) *Pods {
 	p := open(stateDir, "/proc/thread-self/ns/net", log)
 	p.backend = rules
@@ -89,14 +94,14 @@ func open(stateDir, hostNS string, log *slog.Logger) *Pods {
 	return p
 }
 
-// List returns the pods' attachments, as far as their files can be read. The caller may keep and change the slice.
+// List returns all attachments whose pod files can be read. The caller may keep and change the slice.
 func (p *Pods) List() []podfile.File {
 	files, _ := p.read()
 	return slices.Clone(files)
 }
 
-// all reads the files again and returns them with the inode of the host's netns. If that inode is unknown it returns no file, since one of
-// them may be for the host's netns.
+// all reads all files again, and returns them with the inode of the host's netns. If the inode is unknown it returns no files, because
+// one of them may be for the host's netns, which must not get a pod table.
 func (p *Pods) all() (files []podfile.File, hostInode uint64, errs []error) {
 	p.stale.Store(true)
 	files, errs = p.read()
@@ -109,7 +114,8 @@ func (p *Pods) all() (files []podfile.File, hostInode uint64, errs []error) {
 	return files, hostInode, errs
 }
 
-// LookAgain marks the files as changed if their folder changed, before the watch reports it: the next read is not older than this call.
+// LookAgain marks the files as changed if their folder has changed, without waiting for the watch, so that the next read sees every
+// change before this call.
 func (p *Pods) LookAgain() {
 	changed := modified(p.dir())
 	p.mu.Lock()
@@ -120,17 +126,17 @@ func (p *Pods) LookAgain() {
 	}
 }
 
-// stamp is the time at which the folder of the pod files was read.
+// stamp is the modification time of a folder, with what is needed to know whether a later change would be visible in it.
 type stamp struct {
 	changed time.Time // the folder's modification time; zero if there is no folder
 	seen    time.Time // when this process first saw that modification time
-	settled bool      // the file system's clock has ticked since, so that another change would show
+	settled bool      // the file system's clock has advanced since seen, so a further change would change the modification time
 }
 
-// coarse is longer than a tick of a file system's clock: a jiffy, at most 10 ms (HZ=100), before Linux 6.13.
+// coarse is longer than a tick of the clock that gives files their times: a jiffy, at most 10 ms (HZ=100), before Linux 6.13.
 const coarse = 20 * time.Millisecond
 
-// next returns the stamp of a read that begins now.
+// next returns the stamp for a read of the folder that begins now.
 func (s stamp) next(folder string, now time.Time) stamp {
 	changed := modified(folder)
 	if !changed.Equal(s.changed) || s.seen.IsZero() {
@@ -148,9 +154,10 @@ func modified(folder string) time.Time {
 	return st.ModTime()
 }
 
-// FallbackOnly returns the redirects that pods still name and the configuration does not. The switch must go on sending queries for
-// their steering addresses to kube-dns. A steering address that is configured with another cluster DNS address is not among them: it can
-// go one way only. The configured and the returned redirects are those that Reconcile may steer pods to from then on.
+// FallbackOnly returns the redirects that pods still use although the configuration does not have them. The switch must go on sending
+// queries for their steering addresses to kube-dns. It leaves out a steering address that the configuration pairs with another cluster
+// DNS address, because the switch cannot send its queries two ways. From then on, Reconcile steers pods only to the configured and the
+// returned redirects.
 func (p *Pods) FallbackOnly(configured []steer.Redirect) []steer.Redirect {
 	files, _ := p.read()
 	taken, switched := map[netip.Addr]bool{}, map[steer.Redirect]bool{}
@@ -175,8 +182,8 @@ func (p *Pods) FallbackOnly(configured []steer.Redirect) []steer.Redirect {
 	return out
 }
 
-// HostInterfaces returns the links by which steered pods' packets enter the host, sorted: these cannot be uplinks. It leaves out the links
-// of pending pods, because they are checked only when the pod is steered.
+// HostInterfaces returns, sorted, the host's links by which steered pods' packets arrive; these cannot be uplinks. It leaves out the
+// links of pending pods, because a pod's link is checked again when the pod is steered.
 func (p *Pods) HostInterfaces() []string {
 	files, _ := p.read()
 	var out []string
@@ -189,7 +196,7 @@ func (p *Pods) HostInterfaces() []string {
 	return slices.Compact(out)
 }
 
-// OptedOut returns the addresses of pods that must not be intercepted on the node, sorted.
+// OptedOut returns, sorted, the addresses of pods that opted out, whose queries the node must not intercept.
 func (p *Pods) OptedOut() []netip.Addr {
 	files, _ := p.read()
 	var out []netip.Addr
@@ -202,7 +209,7 @@ func (p *Pods) OptedOut() []netip.Addr {
 	return slices.Compact(out)
 }
 
-// PodOf names the pod that has an address, as namespace/name; "" if none is known.
+// PodOf returns the namespace/name of the pod that has an address; "" if none is known.
 func (p *Pods) PodOf(addr netip.Addr) string {
 	files, _ := p.read()
 	for _, f := range files {
@@ -213,7 +220,7 @@ func (p *Pods) PodOf(addr netip.Addr) string {
 	return ""
 }
 
-// Stale returns the attachments whose netns is gone, or cannot be seen from here.
+// Stale returns the attachments whose netns is gone, or not visible to this process.
 func (p *Pods) Stale() []podfile.File {
 	files, _ := p.read()
 	var out []podfile.File
@@ -228,7 +235,7 @@ func (p *Pods) Stale() []podfile.File {
 	return out
 }
 
-// Name names the pod of an attachment, for messages.
+// Name returns the pod's name and its attachment, for messages.
 func Name(f podfile.File) string {
 	if f.PodName == "" {
 		return fmt.Sprintf("container %.12s (%s)", f.ContainerID, f.IfName)

@@ -15,17 +15,18 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// maxQueried is the number of pods from which QueryKubeDNS sends its query: a single one may have its own policy, or be terminating.
+// maxQueried is the maximum number of pods from which QueryKubeDNS queries. It is more than one, because a pod may have a policy of its
+// own, or be terminating.
 const maxQueried = 3
 
-// QueryKubeDNS queries clusterDNS over UDP for name's address from the netns, and so from the address and by the route, of steered pods.
-// It returns nil once one of the queries is answered; false if there is no pod that can be entered. The query takes the path of the pod's
-// own, so a lease would bring it to the agent.
+// QueryKubeDNS queries clusterDNS over UDP for name's address from the netns of steered pods, and so from their addresses and by their
+// routes. It returns nil once one of the queries is answered. sent is false if no pod's netns can be entered. Call it only without a
+// lease: the queries take the pods' own path, so under a lease the agent would answer them.
 func (p *Pods) QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name string) (sent bool, err error) {
 	conns := p.conns(clusterDNS)
 	answers := make(chan error, len(conns))
 	for _, c := range conns {
-		go func() { answers <- lookUp(ctx, c, name, clusterDNS.Is4()) }() // ends with its answer or ctx
+		go func() { answers <- lookUp(ctx, c, name, clusterDNS.Is4()) }() // ends with an answer, or with ctx
 	}
 	answered := false
 	for range conns {
@@ -38,7 +39,7 @@ func (p *Pods) QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name str
 	return len(conns) > 0, err
 }
 
-// conns opens sockets in steered pods, the newest first.
+// conns opens one UDP socket to clusterDNS in the netns of each of up to maxQueried steered pods, the newest pods first.
 func (p *Pods) conns(clusterDNS netip.Addr) []net.Conn {
 	files, _ := p.read() // Reconcile reports unreadable files
 	var out []net.Conn
@@ -53,7 +54,7 @@ func (p *Pods) conns(clusterDNS netip.Addr) []net.Conn {
 		if err != nil {
 			continue
 		}
-		_ = hostnet.InNetNS(int(ns.Fd()), func() error { // an error leaves this pod out
+		_ = hostnet.InNetNS(int(ns.Fd()), func() error { // after an error, this pod is skipped
 			conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(clusterDNS, 53)))
 			if err == nil {
 				out = append(out, conn)
@@ -65,8 +66,9 @@ func (p *Pods) conns(clusterDNS netip.Addr) []net.Conn {
 	return out
 }
 
-// lookUp queries over one socket, which it closes. NXDOMAIN is an answer. The query has CD set (RFC 4035, section 3.2.2), which the kernel
-// program does not answer and non-validating servers ignore, so the answer shows where queries that leave the pod end up.
+// lookUp sends one query over conn, which it closes, and returns nil for any answer with NOERROR or NXDOMAIN. It sets the CD bit (RFC
+// 4035, section 3.2.2): the kernel program does not answer such queries, and non-validating servers ignore the bit. So an answer shows
+// that the server that pods' packets reach has answered.
 func lookUp(ctx context.Context, conn net.Conn, name string, ipv4 bool) error {
 	defer conn.Close() //nolint:errcheck // nothing was written to keep
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()

@@ -18,7 +18,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// The states that Reconcile counts attachments by: its netns is gone, one of its paths is bypassed, or the best state of its paths.
+// The states by which Reconcile counts attachments: Gone if the netns is gone, Bypassed if one of the paths is bypassed, and otherwise
+// the best state of the paths.
 const (
 	Steered   = string(podfile.Steered)
 	Pending   = string(podfile.Pending)
@@ -27,20 +28,22 @@ const (
 	Gone      = "gone"
 )
 
-// maxSteering bounds how many pods are steered at the same time. Steering mostly waits for the kernel, and a node that adopts its pods
-// steers a hundred.
+// maxSteering is the maximum number of pods that are steered at the same time. Steering a pod mostly waits for the kernel, and a node
+// that adopts its pods steers a hundred of them.
 const maxSteering = 8
 
-// Fallback is what the agent knows of the path to kube-dns by one cluster DNS address.
+// Fallback is the state of the fallback to one cluster DNS address: whether kube-dns answers queries that the agent does not.
 type Fallback struct {
 	Verified bool
-	// Lost is the reason if the path is lost for good, so that pods must not stay steered; "" else. A moment without verification is no loss.
+	// Lost is the reason if the fallback is lost for good, so that pods must not stay steered; else "". A fallback that is merely not
+	// verified at the moment is not lost.
 	Lost string
 }
 
-// Reconcile reports the fallbacks to the table, and steers and bypasses pods as it decides: those whose way leads through this host, to
-// redirects that the switch knows. With deep it also repairs the tables of steered pods. A table whose fallback is not verified now is not
-// put back, because such a pod reaches kube-dns directly meanwhile. It returns how many attachments are in each state.
+// Reconcile reports lost fallbacks and changed selections to podstate, and steers and bypasses pods as it decides. It steers only pods
+// whose route leads through this host, and only to redirects that the switch has. With deep it also repairs the tables of steered pods,
+// unless their fallback is not verified: a pod without its table reaches kube-dns directly meanwhile. It returns how many attachments are
+// in each state.
 func (p *Pods) Reconcile(ctx context.Context, fallback func(netip.Addr) Fallback, deep bool) (map[string]int, error) {
 	counts := map[string]int{Steered: 0, Pending: 0, LeftAlone: 0, Bypassed: 0, Gone: 0}
 	host, hostInode, err := podfile.OpenNetNS(p.hostNS)
@@ -60,21 +63,22 @@ func (p *Pods) Reconcile(ctx context.Context, fallback func(netip.Addr) Fallback
 		if ctx.Err() != nil {
 			return counts, errors.Join(append(errs, ctx.Err())...)
 		}
-		// Each in turn, so that no new pod waits for the tables of all others.
+		// Repair one pod at a time, so that a new pod does not wait until all other tables are checked.
 		err := p.inSandbox(box.files[0], func(box *sandbox) error {
 			return p.repair(box, func(a netip.Addr) bool { return fallback(a).Verified })
 		})
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", Name(box.files[0]), err))
 		}
-		if p.busy.Load() { // else each pod in turn would wait for the iptables lock
+		if p.busy.Load() { // otherwise each pod in turn would wait for the iptables lock
 			break
 		}
 	}
 	return counts, errors.Join(errs...)
 }
 
-// reconcileAll reconciles every sandbox but for repairs, and counts the attachments. It returns their files as they were before.
+// reconcileAll reconciles every sandbox, except for repairs of tables, and counts the attachments by state. It returns the pod files as
+// they were before.
 func (p *Pods) reconcileAll(ctx context.Context, host *os.File, hostInode uint64, fallback func(netip.Addr) Fallback, deep bool,
 	counts map[string]int) ([]podfile.File, []error) {
 	p.reconciling.Lock()
@@ -105,10 +109,10 @@ func (p *Pods) reconcileAll(ctx context.Context, host *os.File, hostInode uint64
 		wg.Go(func() {
 			defer func() { <-slots }()
 			defer box.close()
-			// A pod that shares the host's netns is never steered: no pod table may ever be there.
+			// A pod that shares the host's netns is never steered, because a pod table must never be in the host's netns.
 			ofHost := box.files[0].NetNSInode == hostInode
 			var more []error
-			if !ofHost && box.ns != nil && !p.busy.Load() { // else each pod in turn would wait for the iptables lock
+			if !ofHost && box.ns != nil && !p.busy.Load() { // otherwise each pod in turn would wait for the iptables lock
 				more = p.reconcile(&box, host, fallback)
 			}
 			p.busy.CompareAndSwap(false, slices.ContainsFunc(more, iptables.Busy))
@@ -128,7 +132,7 @@ func (p *Pods) reconcileAll(ctx context.Context, host *os.File, hostInode uint64
 	return files, errs
 }
 
-// reconcile steers and bypasses one sandbox's paths as the table decides.
+// reconcile steers and bypasses the paths of one sandbox, as podstate's table decides.
 func (p *Pods) reconcile(box *sandbox, host *os.File, fallback func(netip.Addr) Fallback) []error {
 	var errs []error
 	verified := func(a netip.Addr) bool { return fallback(a).Verified }
@@ -140,7 +144,7 @@ func (p *Pods) reconcile(box *sandbox, host *os.File, fallback func(netip.Addr) 
 		return signal{event: podstate.FallbackLost, reason: lost}, lost != "" && d.State == podfile.Steered
 	})
 	if err != nil {
-		return []error{fmt.Errorf("%s: %w", Name(box.files[0]), err)} // nothing is steered that should not be
+		return []error{fmt.Errorf("%s: %w", Name(box.files[0]), err)} // steer no path before all decided bypasses are done
 	}
 	for i := range box.files {
 		if len(box.files[i].In(podfile.Pending)) == 0 {
@@ -153,8 +157,9 @@ func (p *Pods) reconcile(box *sandbox, host *os.File, fallback func(netip.Addr) 
 	return errs
 }
 
-// steerPending steers the pending paths of one attachment whose fallback is verified: first the table, then the file, so that a CHECK never
-// finds a steered pod without its rules. If the agent ends between the two, the next one finds the path pending and steers it again.
+// steerPending steers the pending paths of one attachment whose fallback is verified. It writes the pod table first and then the file, so
+// that the plugin's CHECK never finds a steered pod without its rules. If the agent ends between the two, the next agent finds the path
+// pending and steers it again.
 func (p *Pods) steerPending(box *sandbox, i int, host *os.File, verified func(netip.Addr) bool) error {
 	before := box.files[i]
 	after, err := p.route(before, box.ns, host, verified)
@@ -165,7 +170,7 @@ func (p *Pods) steerPending(box *sandbox, i int, host *os.File, verified func(ne
 		return err
 	}
 	box.files[i] = after
-	steers := len(after.In(podfile.Steered)) > len(before.In(podfile.Steered)) // else only reasons to leave a path alone were added
+	steers := len(after.In(podfile.Steered)) > len(before.In(podfile.Steered)) // otherwise only reasons for not steering a path were added
 	if steers {
 		if applyErr := p.apply(box); applyErr != nil {
 			box.files[i] = before
@@ -174,18 +179,19 @@ func (p *Pods) steerPending(box *sandbox, i int, host *os.File, verified func(ne
 	}
 	updateErr := p.writeDecisions(after)
 	if gone := errors.Is(updateErr, fs.ErrNotExist); gone && steers {
-		return errors.Join(err, p.remove(box.ns)) // DEL may have removed the rules before the agent added its own
+		return errors.Join(err, p.remove(box.ns)) // DEL may have removed the rules before the agent added them
 	} else if gone {
 		return err
 	}
 	if updateErr == nil && steers {
-		p.log.Info("pod steered", "pod", after.PodNamespace+"/"+after.PodName, "container_id", after.ContainerID, "iface", after.IfName)
+		p.log.Info("pod steered: its DNS queries go to the node's cache",
+			"pod", after.PodNamespace+"/"+after.PodName, "container_id", after.ContainerID, "iface", after.IfName)
 	}
 	return errors.Join(err, updateErr)
 }
 
-// writeDecisions writes an attachment's decisions, and by what they are in force, into its file. It leaves the rest, which may have changed
-// since it was read.
+// writeDecisions writes an attachment's decisions, its host interface and its back end into its pod file. It keeps the rest of the file,
+// which may have changed since it was read.
 func (p *Pods) writeDecisions(f podfile.File) error {
 	defer p.outdateFile(fileName(f))
 	return podfile.Amend(p.stateDir, f.ContainerID, f.IfName, func(now *podfile.File) bool {
@@ -197,7 +203,7 @@ func (p *Pods) writeDecisions(f podfile.File) error {
 	})
 }
 
-// deleted reports whether DEL removed the file meanwhile. If so, DEL may have removed the rules before the agent added its own.
+// deleted reports whether DEL has removed the pod file meanwhile. DEL may then have removed the pod's rules before the agent added them.
 func (p *Pods) deleted(f podfile.File) (bool, error) {
 	_, err := os.Lstat(podfile.Path(p.stateDir, f.ContainerID, f.IfName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -206,8 +212,8 @@ func (p *Pods) deleted(f podfile.File) (bool, error) {
 	return false, err
 }
 
-// route returns f with its pending paths steered if their fallback is verified, the switch knows them, and their route leads through this
-// host. A path with another route is not steered.
+// route returns f with those pending paths steered whose fallback is verified, whose redirect the switch has, and whose route leads
+// through this host. It marks a path with another route as not steered.
 func (p *Pods) route(f podfile.File, ns, host *os.File, verified func(netip.Addr) bool) (podfile.File, error) {
 	p.mu.Lock()
 	switched := p.switched
@@ -222,7 +228,7 @@ func (p *Pods) route(f podfile.File, ns, host *os.File, verified func(netip.Addr
 		if _, do := p.report(f, *d, podstate.FallbackVerified, time.Now()); do&podstate.Steer == 0 {
 			continue
 		}
-		// The plugin checked at ADD; the routes may have changed since.
+		// Check again what the plugin checked at ADD, because the routes may have changed since.
 		iface, err := hostnet.Way(int(ns.Fd()), int(host.Fd()), d.Redirect.ClusterDNS)
 		if err == nil {
 			err = p.notUplink(host, iface)
@@ -243,7 +249,7 @@ func (p *Pods) route(f podfile.File, ns, host *os.File, verified func(netip.Addr
 	return f, errors.Join(errs...)
 }
 
-// notUplink returns an error for an uplink, because the switch drops packets that enter there.
+// notUplink returns an error if iface is an uplink: the switch does not deliver packets that arrive by an uplink to the agent.
 func (p *Pods) notUplink(host *os.File, iface string) error {
 	table, err := p.backend.Open(int(host.Fd()))
 	if err != nil {

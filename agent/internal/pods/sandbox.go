@@ -10,13 +10,14 @@ import (
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// sandbox is one netns with its attachments. It has one pod table, whatever their number.
+// sandbox is one netns with its attachments. All its attachments share one pod table.
 type sandbox struct {
 	files []podfile.File
-	ns    *os.File // nil: gone, or not visible to the agent
+	ns    *os.File // nil if the netns is gone, or not visible to the agent
 }
 
-// inSandbox calls do with the sandbox of an attachment as its files are now. Nothing else changes it meanwhile.
+// inSandbox calls do with the sandbox of an attachment, after reading its files again. No other goroutine changes the sandbox meanwhile.
+// It returns nil if the attachment is gone.
 func (p *Pods) inSandbox(f podfile.File, do func(*sandbox) error) error {
 	p.reconciling.Lock()
 	defer p.reconciling.Unlock()
@@ -31,9 +32,8 @@ func (p *Pods) inSandbox(f podfile.File, do func(*sandbox) error) error {
 	return nil // it is gone
 }
 
-// sandboxes groups attachments by the netns that their paths lead to, in the order of the files, and opens each. If a file's path leads
-// nowhere or to another netns than the file records, its sandbox has ns == nil, because another pod may have that inode now. The caller
-// closes each sandbox.
+// sandboxes groups attachments by netns, in the order of the files, and opens each netns. If a file's path leads nowhere, or to another
+// netns than the file records, ns is nil, because the recorded inode may belong to another pod now. The caller closes each sandbox.
 func sandboxes(files []podfile.File) iter.Seq[sandbox] {
 	type place struct {
 		path  string
@@ -52,7 +52,7 @@ func sandboxes(files []podfile.File) iter.Seq[sandbox] {
 		}
 		out[i].files = append(out[i].files, f)
 	}
-	for _, same := range paths { // rarely more than one path: those that lead to the netns form one sandbox
+	for _, same := range paths { // there is rarely more than one path; those that lead to the netns form one sandbox
 		first := -1
 		for _, i := range same {
 			switch {
@@ -65,13 +65,13 @@ func sandboxes(files []podfile.File) iter.Seq[sandbox] {
 			}
 		}
 	}
-	// Opened one by one, so that a node full of pods does not cost a descriptor each.
+	// Open each netns only when its turn comes, so that a node full of pods does not need a descriptor for each.
 	return func(yield func(sandbox) bool) {
 		for _, box := range out {
 			if len(box.files) == 0 {
 				continue
 			}
-			box.ns, _ = enter(box.files[0]) // an error is a netns that is gone
+			box.ns, _ = enter(box.files[0]) // an error means that the netns is gone
 			if !yield(box) {
 				return
 			}
@@ -79,7 +79,7 @@ func sandboxes(files []podfile.File) iter.Seq[sandbox] {
 	}
 }
 
-// leadsToNetNS reports whether an attachment's path leads to the netns that its file records.
+// leadsToNetNS reports whether an attachment's path leads to the netns whose inode its file records.
 func leadsToNetNS(f podfile.File) bool {
 	ns, err := enter(f)
 	if err != nil {
@@ -95,7 +95,7 @@ func (s sandbox) close() {
 	}
 }
 
-// enter opens an attachment's netns. In a container, the path may be visible only below the host's root.
+// enter opens an attachment's netns. If the agent runs in a container without that path, it uses the path below the host's root.
 func enter(f podfile.File) (*os.File, error) {
 	ns, err := f.OpenNetNS()
 	if err == nil {

@@ -9,10 +9,10 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// deadFor is how long a file stays after its netns is gone. DEL or GC should remove it, and if the runtime calls them it does so sooner.
+// deadFor is how long the agent keeps a pod file after its netns is gone, because the runtime's DEL or GC should remove it.
 const deadFor = time.Hour
 
-// sweep removes files of pods that are gone and whose DEL never came. The caller holds p.reconciling.
+// sweep removes the files of pods that are gone and for which the runtime never called DEL. The caller holds p.reconciling.
 func (p *Pods) sweep(files []podfile.File) {
 	gone := map[key]bool{}
 	now := time.Now()
@@ -31,11 +31,11 @@ func (p *Pods) sweep(files []podfile.File) {
 			continue
 		}
 		if err := p.forget(f); err != nil {
-			p.log.Warn("cannot remove the file of a pod that is gone",
+			p.log.Warn("cannot remove the state file of a pod that is gone",
 				"pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "err", err)
 			continue
 		}
-		p.log.Info("removed the file of a pod that is gone; the runtime never called DEL",
+		p.log.Info("removed the state file of a pod that is gone; the runtime never called DEL",
 			"pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "netns", f.NetNS)
 	}
 	for k := range p.dead {
@@ -50,7 +50,7 @@ func (p *Pods) sweep(files []podfile.File) {
 	}
 }
 
-// forget removes a file unless a later ADD has replaced it.
+// forget removes a pod file, unless a later ADD has replaced it.
 func (p *Pods) forget(f podfile.File) error {
 	same := false
 	err := podfile.Amend(p.stateDir, f.ContainerID, f.IfName, func(now *podfile.File) bool {

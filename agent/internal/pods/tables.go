@@ -17,7 +17,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// repair repairs a steered sandbox's table. It also reports pods whose tables keep no evidence to podstate.
+// repair repairs the pod table of a steered sandbox, and removes a table that no file records. If the back end's tables keep no evidence,
+// it also reports that to podstate, so that a trial checks the pod.
 func (p *Pods) repair(box *sandbox, verified func(netip.Addr) bool) error {
 	want := podfile.Table(box.files...)
 	if len(want.Redirects) == 0 {
@@ -58,13 +59,14 @@ func (p *Pods) repair(box *sandbox, verified func(netip.Addr) bool) error {
 		return err
 	}
 	f := box.files[0]
-	p.log.Warn("pod table repaired", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "drift", drift.Items)
+	p.log.Warn("pod's packet rules were changed; repaired",
+		"pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "drift", drift.Items)
 	return nil
 }
 
-// removeUnrecorded removes a table that no file records as steering: the pod left it leaveTime ago, the file was lost, or its writer ended
-// before it wrote it. A trial of such a pod would never be answered, because the table gives answers another source. Only a back end that
-// cannot count changes is not touched after the first look, because each look starts programs.
+// removeUnrecorded removes a pod table that no file records: the pod is no longer steered since leaveTime, its file was lost, or the
+// process that steered it ended before it wrote the file. The table rewrites the source of answers, so a trial of such a pod would never
+// be answered. With a back end that counts no changes (iptables), only the first call looks, because a look starts programs.
 func (p *Pods) removeUnrecorded(box *sandbox) error {
 	at, seen := keyOf(box.files[0]), fingerprint{inode: box.files[0].NetNSInode}
 	if until, leaves := p.leaving.Load(seen.inode); leaves && time.Now().Before(until.(time.Time)) {
@@ -89,7 +91,7 @@ func (p *Pods) removeUnrecorded(box *sandbox) error {
 		if err := table.Remove(); err != nil {
 			return fmt.Errorf("remove a table that no pod file records: %w", err)
 		}
-		if counts { // removing it was a change
+		if counts { // the removal changed the count
 			if seen.generation, err = counter.Generation(); err != nil {
 				return err
 			}
@@ -99,7 +101,7 @@ func (p *Pods) removeUnrecorded(box *sandbox) error {
 	return nil
 }
 
-// connections lists the TCP connections of a sandbox's pod to cluster DNS addresses.
+// connections returns the open TCP connections from a sandbox to port 53, by remote address and local port.
 func (p *Pods) connections(box *sandbox) []steer.Connection {
 	streams, err := hostnet.Streams(int(box.ns.Fd()), 53)
 	if err != nil {
@@ -112,7 +114,7 @@ func (p *Pods) connections(box *sandbox) []steer.Connection {
 	return out
 }
 
-// apply gives a sandbox the rules that its files describe.
+// apply writes the pod table that a sandbox's files describe.
 func (p *Pods) apply(box *sandbox) error {
 	table, err := p.backend.Open(int(box.ns.Fd()))
 	if err != nil {
@@ -122,15 +124,16 @@ func (p *Pods) apply(box *sandbox) error {
 	return p.steer(table, box, podfile.Table(box.files...))
 }
 
-// steer writes a sandbox's table. Connections that the pod opened to kube-dns stay there. The table first notes the packets of every
-// connection; the connections listed after that, and those noted until the rules are in place, are exempt.
+// steer writes a sandbox's pod table, and exempts TCP connections that the pod already has to kube-dns, which would otherwise be reset.
+// The table first records the packets of every connection. The connections that the kernel then lists, and those recorded until the rules
+// are in place, are exempt.
 func (p *Pods) steer(table rules.Rules, box *sandbox, want steer.Pod) error {
 	if n, ok := table.(steer.ConnectionRecorder); ok && len(want.Redirects) > 0 {
 		recording, err := n.RecordConnections(want)
 		if err != nil {
 			return err
 		}
-		if recording { // else the existing table already knows the connections
+		if recording { // otherwise the existing table already knows the connections
 			want.Open = p.connections(box)
 		}
 	}
@@ -138,12 +141,12 @@ func (p *Pods) steer(table rules.Rules, box *sandbox, want steer.Pod) error {
 	return err
 }
 
-// remove removes neardns's rules of every back end from a netns.
+// remove removes the rules of every back end from a netns.
 func (p *Pods) remove(ns *os.File) error {
 	return errors.Join(removeOf(p.backend, ns), p.removeOthers(ns))
 }
 
-// removeOthers removes the rules of the other back ends.
+// removeOthers removes the rules of all back ends but the current one from a netns.
 func (p *Pods) removeOthers(ns *os.File) error {
 	var errs []error
 	for _, other := range p.backend.Others() {
@@ -152,8 +155,8 @@ func (p *Pods) removeOthers(ns *os.File) error {
 	return errors.Join(errs...)
 }
 
-// RemoveTables removes every pod's table, for cleanup, and records in the files that the pods are no longer steered. Each error names a pod
-// that could not be entered and may still be steered: then the caller must not remove the switch.
+// RemoveTables removes every pod's table, for cleanup, and records in the files that the pods are no longer steered. Each error names a
+// pod that could not be entered and may still be steered, in which case the caller must not remove the switch.
 func (p *Pods) RemoveTables(ctx context.Context) []error {
 	p.reconciling.Lock()
 	defer p.reconciling.Unlock()
@@ -163,7 +166,7 @@ func (p *Pods) RemoveTables(ctx context.Context) []error {
 			box.close()
 			return append(errs, fmt.Errorf("not all pod tables removed: %w", ctx.Err()))
 		}
-		if box.files[0].NetNSInode == hostInode { // the table there is the switch
+		if box.files[0].NetNSInode == hostInode { // the table in the host's netns is the switch
 			box.close()
 			continue
 		}
@@ -182,7 +185,7 @@ func (p *Pods) release(box sandbox) error {
 		return p.surelyGone(box.files)
 	}
 	defer box.ns.Close()
-	// Remove rules even if the files have nothing steered, because an ADD may have been interrupted.
+	// Remove the rules even if the files record no steered path, because an ADD may have been interrupted before it wrote its file.
 	if err := p.remove(box.ns); err != nil {
 		return err
 	}
@@ -199,8 +202,9 @@ func (p *Pods) release(box sandbox) error {
 	return nil
 }
 
-// surelyGone returns nil if the files' netns no longer exists: its path leads to another netns, or is missing from a folder that is
-// visible. It is strict because a container without the host's mounts cannot enter living namespaces either.
+// surelyGone returns nil if the files' netns certainly no longer exists: its path leads to another netns, or is missing from a folder
+// that this process sees. Otherwise it returns an error, because a container without the host's mounts cannot enter living namespaces
+// either.
 func (p *Pods) surelyGone(files []podfile.File) error {
 	for _, f := range files {
 		ns, inode, err := podfile.OpenNetNS(f.NetNS)

@@ -23,21 +23,21 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// The times of a pod trial. Two queries of a steered pod that were lost during one lease, and a renewal of that lease after the
-// second was sent, are evidence: the prober's path is open and the pod's is not. The prober's own queries are answered within milliseconds.
+// The times of a pod trial. A pod's path fails if two queries were lost during one lease, and that lease was renewed after the second was
+// sent: the agent then answered the prober meanwhile, but not the pod. The prober's own queries are answered within milliseconds.
 const (
 	trialTimeout = time.Second
 	trialQueries = 2
-	// renewalTimeout is how long a trial waits for the renewal of the lease after it sent its last query.
+	// renewalTimeout is how long a trial waits for the lease's renewal after its last query.
 	renewalTimeout = 2 * time.Second
-	maxTrials      = 64 // at a time
+	maxTrials      = 64 // trials that may run at the same time
 )
 
-// Lease reports since when the lease for queries to an address has been granted without a break, and when it was last renewed. held is
+// Lease returns since when the lease of an address and protocol has been held without a break, and when it was last renewed. held is
 // false if there is no lease.
 type Lease func(address netip.Addr, p steer.Protocol) (since, renewed time.Time, held bool)
 
-// Trial is one attachment with the paths to try.
+// Trial is one attachment with those of its paths that are to be tried.
 type Trial struct {
 	file  podfile.File
 	paths []triedPath
@@ -48,22 +48,23 @@ type triedPath struct {
 	podstate.Status
 }
 
-// triedIn reports whether the path had this state when the trial began: a result of another state shows nothing about this one.
+// triedIn reports whether the path to r had this state when the trial began. If the state has changed since, the trial's result does not
+// count.
 func (t Trial) triedIn(r steer.Redirect, state podstate.State) bool {
 	return slices.ContainsFunc(t.paths, func(d triedPath) bool { return d.Redirect == r && d.Status.State == state })
 }
 
-// Due are the trials to run now.
+// Due is what DueTrials returns.
 type Due struct {
 	Trials  []Trial
-	Next    time.Time // of the next one; zero: none is scheduled
+	Next    time.Time // when the next trial is due; zero: none is scheduled
 	Fault   error     // why trials could not be run
-	Stopped error     // why the adoption of running pods has stopped; nil if it has not
+	Stopped error     // the reason if the adoption of running pods has stopped; else nil
 }
 
-// DueTrials reports the evidence of pods' own tables and of the leases to podstate, and returns the trials that it starts, which the caller
-// runs. A running pod that is adopted has its first trial when package adoption allows it. A steered path without suspicion costs one map
-// access.
+// DueTrials reports to podstate the records of the pods' own tables and the state of the leases. It returns the trials that podstate then
+// starts, which the caller runs. An adopted pod has its first trial when package adoption allows it. A steered path without any doubt
+// costs one map access.
 func (p *Pods) DueTrials(lease Lease, fallback func(netip.Addr) Fallback) Due {
 	now := time.Now()
 	files, _ := p.read()
@@ -81,7 +82,7 @@ func (p *Pods) DueTrials(lease Lease, fallback func(netip.Addr) Fallback) Due {
 				continue
 			}
 			if _, differs := p.selection(f, d); differs {
-				continue // Reconcile reports it, and until then no trial may run
+				continue // Reconcile will report the change of steer.mode, and no trial may run until then
 			}
 			p.report(f, d, leaseEvent(lease, d.Redirect.Steering, state), now)
 			s, do := p.report(f, d, podstate.Heartbeat, now)
@@ -103,8 +104,8 @@ func (p *Pods) DueTrials(lease Lease, fallback func(netip.Addr) Fallback) Due {
 	return due
 }
 
-// leaseEvent reports whether a trial would show anything. Of a steered path one lost protocol is enough; any other path needs an answer
-// over both.
+// leaseEvent returns LeaseGranted if a trial's result would mean something, else LeaseWithdrawn. A steered path needs a lease for one of
+// the protocols, because one without answers is enough to bypass it; any other path needs both.
 func leaseEvent(lease Lease, address netip.Addr, state podstate.State) podstate.Event {
 	_, _, udp := lease(address, steer.UDP)
 	_, _, tcp := lease(address, steer.TCP)
@@ -114,7 +115,8 @@ func leaseEvent(lease Lease, address netip.Addr, state podstate.State) podstate.
 	return podstate.LeaseWithdrawn
 }
 
-// suspected reports whether a trial of a steered path is scheduled. While the path was being steered, its file had another state.
+// suspected reports whether a trial of a steered path is scheduled. It first corrects a remembered state from before the path was
+// steered.
 func (p *Pods) suspected(at path, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,9 +128,10 @@ func (p *Pods) suspected(at path, now time.Time) bool {
 	return !s.Next.IsZero()
 }
 
-// RunTrial tries the paths of one attachment, reports the results to podstate, and steers the pod if it may be. It sends queries from the
-// pod's netns, with its address, to the steering address: this needs no pod table and costs the pod no query. young is the timeout of
-// each query from a young path, which is tried again soon. A trial that could not be run is repeated, and DueTrials returns its error.
+// RunTrial tries the paths of one attachment, reports the results to podstate, and steers the pod if it may be. The trial's queries go
+// from the pod's netns and address directly to the steering address, so they need no pod table, and no query of the pod is lost. young is
+// the timeout of each query of a young path, which is tried again soon. A trial that cannot be run is repeated, and DueTrials returns its
+// error.
 func (p *Pods) RunTrial(ctx context.Context, t Trial, lease Lease, young time.Duration, fallback func(netip.Addr) Fallback) {
 	err := p.runTrial(ctx, t, lease, young, fallback)
 	now := time.Now()
@@ -148,7 +151,7 @@ func (p *Pods) runTrial(ctx context.Context, t Trial, lease Lease, young time.Du
 	defer func() { <-p.slots }()
 	ns, err := enter(t.file)
 	if err != nil {
-		return nil //nolint:nilerr // gone: its DEL is under way
+		return nil //nolint:nilerr // the netns is gone, so DEL is under way
 	}
 	defer ns.Close() //nolint:errcheck // only to enter
 	if err := p.endLeaving(t.file); err != nil {
@@ -172,7 +175,7 @@ func (p *Pods) runTrial(ctx context.Context, t Trial, lease Lease, young time.Du
 	}
 	wg.Wait()
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // the trial's end shows nothing
+		return nil //nolint:nilerr // the trial was aborted, so it has no result
 	}
 	if len(results) > 0 {
 		errs = append(errs, p.takeResults(t, results, fallback))
@@ -180,8 +183,8 @@ func (p *Pods) runTrial(ctx context.Context, t Trial, lease Lease, young time.Du
 	return errors.Join(errs...)
 }
 
-// takeResults reports the results of a trial to podstate, and has the pod steered without waiting for the next Reconcile, unless another
-// program holds iptables' lock: one pod at a time would wait for it, and Reconcile behind all of them.
+// takeResults reports the results of a trial to podstate, and steers the pod at once if it may be. While another program holds iptables'
+// lock, it leaves that to the next Reconcile: otherwise each pod in turn would wait for the lock, and Reconcile behind all of them.
 func (p *Pods) takeResults(t Trial, results map[steer.Redirect]signal, fallback func(netip.Addr) Fallback) error {
 	host, hostInode, err := podfile.OpenNetNS(p.hostNS)
 	if err != nil {
@@ -206,8 +209,9 @@ func (p *Pods) takeResults(t Trial, results map[steer.Redirect]signal, fallback 
 	})
 }
 
-// tryPath tries one path over both protocols. A bypassed path is tried over UDP first, with one packet, so that a lasting policy drops no
-// more than that. A young path that is steered is tried over UDP alone, because over TCP its table hides the answers from the trial.
+// tryPath tries one path over UDP and TCP, and returns the event to report. A bypassed path is tried over UDP first, so that a permanent
+// policy drops one packet only. A young path that is steered is tried over UDP alone, because over TCP the pod table rewrites the answers
+// and so hides them from the trial.
 func (p *Pods) tryPath(ctx context.Context, ns *os.File, t Trial, d triedPath, lease Lease, young time.Duration) (signal, error) {
 	protocols, timeout := []steer.Protocol{steer.UDP, steer.TCP}, trialTimeout
 	if d.Young(time.Now()) {
@@ -245,7 +249,7 @@ func (p *Pods) tryPath(ctx context.Context, ns *os.File, t Trial, d triedPath, l
 	return signal{event: podstate.TrialAnswered, reason: "its trial was answered"}, errors.Join(errs...)
 }
 
-// attachmentsOf reads the attachments of f's netns again. Many pods may be tried at once, so the others are not read for each.
+// attachmentsOf reads again the files of all attachments in f's netns. It reads no others, because many pods may be tried at once.
 func (p *Pods) attachmentsOf(f podfile.File) []podfile.File {
 	known, _ := p.read()
 	var out []podfile.File
@@ -253,7 +257,7 @@ func (p *Pods) attachmentsOf(f podfile.File) []podfile.File {
 		if g.NetNSInode != f.NetNSInode {
 			continue
 		}
-		if now, err := podfile.Read(podfile.Path(p.stateDir, g.ContainerID, g.IfName)); err == nil { // else it is gone
+		if now, err := podfile.Read(podfile.Path(p.stateDir, g.ContainerID, g.IfName)); err == nil { // an error: it is gone
 			out = append(out, now)
 		}
 	}
@@ -268,8 +272,9 @@ const (
 	isLost
 )
 
-// tryProtocol tries one path over one protocol. No query counts as lost while the agent itself is in doubt, nor if the pod's table saw an
-// answer, unless that is hidden: it may have seen the kernel program's.
+// tryProtocol tries one path over one protocol. A query counts as lost only if the agent's lease was held before it and renewed after it,
+// and if the pod's table recorded no answer. With Hidden, the table's record is ignored, because it may be of the kernel program's
+// answers.
 func (p *Pods) tryProtocol(
 	ctx context.Context, ns *os.File, t Trial, d triedPath, proto steer.Protocol, lease Lease, timeout time.Duration,
 ) (verdict, error) {
@@ -281,7 +286,7 @@ func (p *Pods) tryProtocol(
 		if err := p.releaseClients(t.file, d.Redirect.Steering, proto); err != nil {
 			return unknown, err
 		}
-		return query(ctx, ns, d.Redirect, proto, timeout) // lost or void, it stays bypassed
+		return query(ctx, ns, d.Redirect, proto, timeout) // without an answer, it stays bypassed
 	}
 	newLease := time.Since(begun) < trialTimeout
 	var sent time.Time
@@ -294,10 +299,10 @@ func (p *Pods) tryProtocol(
 		if newLease {
 			return unknown, nil
 		}
-		if d.Hidden && proto == steer.UDP { // the kernel program answers nothing over TCP
+		if d.Hidden && proto == steer.UDP { // over TCP the table's record counts, because the kernel program answers nothing over TCP
 			continue
 		}
-		if d.Status.State == podstate.Steered { // else the table does not have this path
+		if d.Status.State == podstate.Steered { // only then does the pod table have this path
 			if seen, err := p.tableSawAnswer(ns, t, d, proto); err != nil || seen {
 				return isAnswered, err
 			}
@@ -316,7 +321,7 @@ func (p *Pods) tryProtocol(
 	return unknown, nil
 }
 
-// releaseClients has the switch deliver the next query of a pod that it bypasses because of the host's evidence.
+// releaseClients makes the switch deliver the next query of a pod that it bypasses because the host's filters dropped its queries.
 func (p *Pods) releaseClients(f podfile.File, address netip.Addr, proto steer.Protocol) error {
 	for _, source := range f.Addresses {
 		if p.Release != nil && source.Is4() == address.Is4() {
@@ -328,8 +333,9 @@ func (p *Pods) releaseClients(f podfile.File, address netip.Addr, proto steer.Pr
 	return nil
 }
 
-// TryClient tries the path of a client that the switch bypasses: it releases the client and sends a query from the pod's netns. If the
-// query passes the host's filters, the switch clears the client itself. false: no known pod has the client's address.
+// TryClient tries the path of a client that the switch bypasses: it makes the switch deliver the client's next query, and sends one from
+// the pod's netns. If the query passes the host's filters, the switch itself ends the bypass. known is false if no known pod has the
+// client's address.
 func (p *Pods) TryClient(ctx context.Context, c steer.Client) (known bool, err error) {
 	files, _ := p.read()
 	for _, f := range files {
@@ -350,8 +356,8 @@ func (p *Pods) TryClient(ctx context.Context, c steer.Client) (known bool, err e
 	return false, nil
 }
 
-// tableSawAnswer reports whether the pod's own table saw an answer. While it steers, it gives answers the source that the pod expects, so
-// that no socket of a trial takes them.
+// tableSawAnswer reports whether the pod's own table recorded an answer. While the table steers a path, it rewrites the source of
+// answers, so the trial's socket does not receive them.
 func (p *Pods) tableSawAnswer(ns *os.File, t Trial, d triedPath, proto steer.Protocol) (bool, error) {
 	files, _ := p.read()
 	files = slices.DeleteFunc(slices.Clone(files), func(f podfile.File) bool { return f.NetNSInode != t.file.NetNSInode })
@@ -359,7 +365,7 @@ func (p *Pods) tableSawAnswer(ns *os.File, t Trial, d triedPath, proto steer.Pro
 	return known && !slices.Contains(bypassed, steer.PodWay{ClusterDNS: d.Redirect.ClusterDNS, Protocol: proto}), err
 }
 
-// query sends one query and waits for the answer, over TCP on a connection of its own.
+// query sends one query of a trial from the netns ns and waits for the answer. It uses a new socket, and over TCP a new connection.
 func query(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Protocol, timeout time.Duration) (verdict, error) {
 	to := netip.AddrPortFrom(r.Steering, 53)
 	message := prober.NewTrial()
@@ -378,26 +384,26 @@ func query(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Proto
 	defer conn.Close() //nolint:errcheck // nothing was written to keep
 	_ = conn.SetDeadline(time.Now().Add(timeout))
 	if _, err := conn.WriteToUDPAddrPort(message.Wire(), to); err != nil {
-		return isLost, nil //nolint:nilerr // without a route the query is lost
+		return isLost, nil //nolint:nilerr // without a route, the query counts as lost
 	}
 	buf := make([]byte, 512)
 	for {
 		n, from, err := conn.ReadFromUDPAddrPort(buf)
 		switch {
 		case err != nil:
-			return isLost, nil //nolint:nilerr // the deadline
+			return isLost, nil //nolint:nilerr // the timeout has passed
 		case !message.Answered(buf[:n]):
 		case from.Addr().Unmap() == r.Steering:
 			return isAnswered, nil
 		case from.Addr().Unmap() == r.ClusterDNS:
-			// From the pod table, or from kube-dns because the switch bypasses the pod: no verdict.
+			// The pod table rewrote the answer, or kube-dns answered because the switch bypasses the pod. The query shows nothing.
 			return unknown, nil
 		}
 	}
 }
 
-// queryOverTCP is query over TCP. A connection alone is no answer: a filter may drop what follows. If the agent ends the connection
-// without an answer, it has no slot for this client now: the result is unknown.
+// queryOverTCP does what query does, over TCP. An established connection does not count as an answer, because a filter may drop later
+// packets. If the agent closes the connection without an answer, it had no free slot for this client, so the result is unknown.
 func queryOverTCP(ctx context.Context, ns *os.File, to netip.AddrPort, message prober.Trial, timeout time.Duration) (verdict, error) {
 	deadline := time.Now().Add(timeout)
 	var conn net.Conn

@@ -11,16 +11,16 @@ import (
 	"github.com/neardns/neardns/pkg/steer/nft"
 )
 
-// Verified is the result for one attachment.
+// Verified is the result of Verify for one attachment.
 type Verified struct {
 	File  podfile.File
 	State string   // one of the states that Reconcile counts
-	Drift []string // of its table; empty if it is not steered
-	Mesh  bool     // its netns has chains of a service mesh
+	Drift []string // how its pod table differs from its files; empty if it is not steered
+	Mesh  bool     // its netns has nftables chains of a service mesh (Istio)
 	Err   error    // why its netns could not be checked
 }
 
-// Verify checks every attachment and changes nothing. The errors are about unreadable files.
+// Verify checks every attachment's pod table, and changes nothing. The returned errors are about unreadable pod files.
 func (p *Pods) Verify() ([]Verified, []error) {
 	p.stale.Store(true)
 	files, errs := p.read()

@@ -14,16 +14,17 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// poll is how often files are read again although no event reported a change.
+// poll is how often the files are read again even though no event reported a change.
 const poll = 10 * time.Second
 
-// retryDelay is the pause after a watch could not be set up; until then, every use reads the files.
+// retryDelay is the pause before the next attempt to set up the watch. Until then, every use reads the files from disk.
 const retryDelay = time.Second
 
-// dir holds the pod files.
+// dir returns the folder of the pod files.
 func (p *Pods) dir() string { return filepath.Dir(podfile.Path(p.stateDir, "x", "y")) }
 
-// Watch ticks when pod files may have changed, until ctx ends, which closes the channel. Ticks are coalesced.
+// Watch returns a channel that gets a tick when pod files may have changed. A tick that was not received yet stands for later changes
+// too. The channel is closed after ctx ends.
 func (p *Pods) Watch(ctx context.Context) (<-chan struct{}, error) {
 	watcher, err := p.follow()
 	if err != nil {
@@ -51,7 +52,7 @@ func (p *Pods) setWatched(on bool) {
 	p.cached.watched = on
 }
 
-// follow makes the folder if it is missing, as the first ADD would, and watches it.
+// follow creates the folder of the pod files if it is missing, as the first ADD would, and watches it.
 func (p *Pods) follow() (*fsnotify.Watcher, error) {
 	if err := os.MkdirAll(p.dir(), 0o755); err != nil { //nolint:gosec // the same mode as the plugin uses
 		return nil, fmt.Errorf("make the folder of the pod files: %w", err)
@@ -68,8 +69,9 @@ func (p *Pods) follow() (*fsnotify.Watcher, error) {
 	return watcher, nil
 }
 
-// watch keeps a watch until ctx ends; while there is none, every use reads the files. If the folder was removed, watch makes it again and
-// uses a new watcher, because an old one keeps the removed folder for some time after the event. changed gets a file's name; "": any.
+// watch reports changes to changed until ctx ends, with the name of the file, or "" if any file may have changed. While there is no
+// watch, every use reads the files from disk. If the folder is removed, watch creates it again and uses a new watcher, because the old
+// one refers to the removed folder for some time.
 func (p *Pods) watch(ctx context.Context, watcher *fsnotify.Watcher, changed func(name string)) {
 	slow := time.NewTicker(poll)
 	defer slow.Stop()
@@ -85,7 +87,7 @@ func (p *Pods) watch(ctx context.Context, watcher *fsnotify.Watcher, changed fun
 		}
 		var err error
 		if watcher, err = p.follow(); err != nil {
-			p.log.Warn("cannot watch pod files; polling them", "err", err)
+			p.log.Warn("cannot watch the pod files for changes; reading them at each use", "err", err)
 			tick.Pause(ctx, retryDelay)
 		}
 		changed("")
@@ -95,7 +97,7 @@ func (p *Pods) watch(ctx context.Context, watcher *fsnotify.Watcher, changed fun
 	}
 }
 
-// events reports changes until ctx ends or the folder is removed.
+// events passes changed files to changed until ctx ends, or until the folder is removed.
 func (p *Pods) events(ctx context.Context, watcher *fsnotify.Watcher, slow <-chan time.Time, changed func(name string)) {
 	for {
 		select {
@@ -119,13 +121,14 @@ func (p *Pods) events(ctx context.Context, watcher *fsnotify.Watcher, slow <-cha
 	}
 }
 
-// isPodFile is false for temporary files; their rename into place is the event.
+// isPodFile reports whether a path is that of a pod file. It is false for temporary files: their rename to the final name is the event
+// that counts.
 func isPodFile(path string) bool {
 	return !strings.HasPrefix(filepath.Base(path), ".")
 }
 
-// folderSeen reports whether the folder of a netns path is visible. /proc shows only the reader's own pid namespace, so a process that is
-// missing there proves nothing.
+// folderSeen reports whether this process sees the folder of a netns path. It is false below /proc, which shows only processes of the
+// reader's own pid namespace: a process that is missing there may still run.
 func folderSeen(path string) bool {
 	if strings.HasPrefix(path, "/proc/") {
 		return false

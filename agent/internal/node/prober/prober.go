@@ -254,7 +254,7 @@ func (p *Prober) ensureHostOnly(redirects []steer.Redirect, want []family) error
 func (p *Prober) noteMade(made bool) {
 	if made {
 		p.repaired = append(p.repaired, "made "+steer.ProberInterface)
-		p.log.Debug("prober link made", "interface", steer.ProberInterface)
+		p.log.Debug("created the prober's network interface", "interface", steer.ProberInterface)
 	}
 }
 

@@ -1,12 +1,13 @@
-// Package nri makes the agent a plugin of the container runtime's Node Resource Interface (NRI) and applies pods' DNS settings: the CNI
-// plugin writes the wanted changes into the pod's file, and this package changes the pod's resolv.conf. It is for runtimes that write
-// resolv.conf only after ADD (containerd 2).
+// Package nri makes the agent a plugin of the container runtime's Node Resource Interface (NRI), in order to apply pods' DNS settings
+// with runtimes that write a pod's resolv.conf only after ADD (containerd 2). The CNI plugin writes the wanted changes into the pod's
+// file, and this package changes resolv.conf.
 //
-// The runtime calls it after it made the pod's sandbox and before the first container, so every process of the pod sees the change. When
-// the agent returns after an absence, it changes the files of pods that started meanwhile; resolver libraries reload a changed file.
+// The runtime calls it between the creation of the pod's sandbox and the start of the first container, so every process of the pod sees
+// the change. After an absence of the agent, it changes resolv.conf of pods that started meanwhile; resolver libraries reload a changed
+// file.
 //
-// On failure: the pod still starts. No call is answered with an error, requests an adjustment or blocks. The pod's file records what was
-// changed, or why nothing was. If the runtime offers no NRI, Run tries to connect again every 5 s.
+// On failure: the pod still starts. No call from the runtime gets an error or an adjustment as its answer, and none blocks. The pod's
+// file records the change, or the reason why there was none. If the runtime offers no NRI, Run tries to connect again every 5 s.
 package nri
 
 import (
@@ -34,14 +35,15 @@ import (
 )
 
 const (
-	// reconnectDelay is the pause after a connection failed.
+	// reconnectDelay is the pause before the next attempt to connect.
 	reconnectDelay = 5 * time.Second
-	// grace is how long the agent may be disconnected before it records in the files of waiting pods that no change will come. A runtime
-	// or an agent that is just starting needs some time.
+	// grace is how long the agent may be disconnected before it records in the files of waiting pods that their DNS settings cannot be
+	// applied. A runtime or an agent that is just starting needs some time to connect.
 	grace = 30 * time.Second
-	// hostRoot is where an agent in a container sees host files that are not mounted into it, if it has the permission.
+	// hostRoot is where an agent in a container sees the host's files, if it has the permission. It is used for files that are not
+	// mounted.
 	hostRoot = "/proc/1/root"
-	// index orders NRI plugins. Any value does: no other plugin changes resolv.conf.
+	// index is the plugin's place in the order of NRI plugins. Any value works, because no other plugin changes resolv.conf.
 	index, name = "50", "neardns"
 )
 
@@ -49,11 +51,11 @@ const (
 type Config struct {
 	Log      *slog.Logger
 	StateDir string   // of the pod files
-	Paths    []string // where the runtime keeps a sandbox's resolv.conf, as sandbox.CheckPattern wants them
+	Paths    []string // patterns of the paths where the runtime keeps a sandbox's resolv.conf (sandbox.CheckPattern)
 	Socket   string   // of the runtime's NRI
 }
 
-// Plugin applies overlays to pods' resolv.conf. All methods are safe for concurrent use.
+// Plugin changes pods' resolv.conf as their pod files demand. All methods are safe for concurrent use.
 type Plugin struct {
 	Config
 	now            func() time.Time
@@ -61,22 +63,23 @@ type Plugin struct {
 
 	mu      sync.Mutex // guards the fields below
 	pods    map[string]attached.Pod
-	settled bool // the runtime has reported its pods, or the agent could not connect to it
+	settled bool // the runtime has reported its pods, or the first attempt to connect has failed
 }
 
-// New makes a Plugin. It connects when Run is called.
+// New makes a Plugin, which connects to the runtime when Run is called.
 func New(c Config) *Plugin {
 	return &Plugin{Config: c, now: time.Now, reconnectDelay: reconnectDelay, pods: map[string]attached.Pod{}}
 }
 
-// Pods returns the pods that the runtime reported, by container ID. settled is false until the first connection succeeds or fails.
+// Pods returns the pods that the runtime reported, by container ID. settled is false until the first attempt to connect succeeds or
+// fails.
 func (p *Plugin) Pods() (pods map[string]attached.Pod, settled bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.pods), p.settled
 }
 
-// record stores what the runtime reports of a pod. NRI names no interface, but all runtimes name a pod's first one eth0.
+// record stores the runtime's report of a pod. NRI does not name the pod's interface, but all runtimes call its first one eth0.
 func (p *Plugin) record(pod *api.PodSandbox) {
 	a := attached.Pod{ContainerID: pod.GetId(), IfName: "eth0", Namespace: pod.GetNamespace(), Name: pod.GetName(), UID: pod.GetUid(),
 		Annotations: map[string]string{}}
@@ -102,7 +105,7 @@ func (p *Plugin) setSettled() {
 	p.settled = true
 }
 
-// Run stays connected to the runtime until ctx ends.
+// Run keeps the agent connected to the runtime's NRI until ctx ends.
 func (p *Plugin) Run(ctx context.Context) {
 	disconnected := p.now() // since when there is no connection
 	lastLogged := ""
@@ -116,10 +119,10 @@ func (p *Plugin) Run(ctx context.Context) {
 		var late *connectError
 		if !errors.As(err, &late) {
 			disconnected = p.now() // the connection lasted until now
-			p.Log.Warn("lost the connection to the runtime's NRI; retrying", "err", err, "after", p.now().Sub(began))
+			p.Log.Warn("lost the connection to the runtime's NRI; retrying", "err", err, "lasted", p.now().Sub(began))
 		} else if text := err.Error(); text != lastLogged {
 			lastLogged = text
-			p.Log.Debug("not connected to the runtime's NRI", "err", err) // recordNoNRI warns about each pod that needs it
+			p.Log.Debug("cannot connect to the runtime's NRI; retrying", "err", err) // recordNoNRI warns about each pod that needs it
 		}
 		if p.now().Sub(disconnected) >= grace {
 			p.recordNoNRI(err)
@@ -128,13 +131,13 @@ func (p *Plugin) Run(ctx context.Context) {
 	}
 }
 
-// connectError means that the plugin was never connected.
+// connectError means that no connection to the runtime came about.
 type connectError struct{ err error }
 
 func (e *connectError) Error() string { return e.err.Error() }
 func (e *connectError) Unwrap() error { return e.err }
 
-// serve connects once and serves until the connection or ctx ends.
+// serve connects once, and handles the runtime's calls until the connection or ctx ends. It always returns an error.
 func (p *Plugin) serve(ctx context.Context) error {
 	conn, err := p.dial(ctx)
 	if err != nil {
@@ -164,8 +167,8 @@ func (p *Plugin) serve(ctx context.Context) error {
 	}
 }
 
-// start registers the plugin. The library waits forever for a runtime that accepts the registration and then sends nothing more, so start
-// returns after a timeout. The library's goroutine ends when the caller closes the connection.
+// start registers the plugin, with a timeout: the library would wait forever for a runtime that accepts the registration and then sends
+// nothing. The library's goroutine ends when the caller closes the connection.
 func start(ctx context.Context, s stub.Stub) error {
 	ctx, cancel := context.WithTimeout(ctx, stub.DefaultRegistrationTimeout)
 	defer cancel()
@@ -190,10 +193,10 @@ func (p *Plugin) dial(ctx context.Context) (net.Conn, error) {
 	return conn, err
 }
 
-// handler has the methods that the runtime calls. None returns an error: that would fail the pod.
+// handler has the methods that the runtime calls. None returns an error, because an error would make the pod fail.
 type handler struct{ plugin *Plugin }
 
-// Synchronize is the first call of a connection. It lists the running pods.
+// Synchronize is the runtime's first call after a connection, with the list of the running pods.
 func (h handler) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api.Container) ([]*api.ContainerUpdate, error) {
 	h.plugin.mu.Lock()
 	clear(h.plugin.pods)
@@ -206,7 +209,7 @@ func (h handler) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api
 	return nil, nil
 }
 
-// RemovePodSandbox is the last call about a pod.
+// RemovePodSandbox is the runtime's last call about a pod.
 func (h handler) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error {
 	h.plugin.mu.Lock()
 	defer h.plugin.mu.Unlock()
@@ -221,14 +224,14 @@ func (h handler) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
 	return nil
 }
 
-// Lay applies the overlays that the files of a sandbox's attachments wait for.
+// Lay applies the DNS settings that wait in a sandbox's pod files to its resolv.conf.
 func (p *Plugin) Lay(sandboxID string) {
 	if podfile.CheckKey(sandboxID, "x") != nil {
 		return // no pod file can have such an ID
 	}
 	files, errs := podfile.Siblings(p.StateDir, sandboxID, "")
 	for _, err := range errs {
-		p.Log.Warn("pod file unreadable", "container_id", sandboxID, "err", err)
+		p.Log.Warn("cannot read the pod's state file; its DNS settings are not applied", "container_id", sandboxID, "err", err)
 	}
 	for _, f := range files {
 		if isWaiting(f) {
@@ -237,17 +240,17 @@ func (p *Plugin) Lay(sandboxID string) {
 	}
 }
 
-// isWaiting reports whether a pod's overlay has not been applied yet and may still be.
+// isWaiting reports whether a pod's DNS settings have not been applied yet and still may be.
 func isWaiting(f podfile.File) bool {
 	return f.DNS != nil && f.DNS.Overlay != nil && (f.DNS.State == podfile.Waiting || f.DNS.State == podfile.NoLever)
 }
 
-// amendDNS changes the DNS part of a pod's file and logs the result.
+// amendDNS changes the DNS part of a pod's file by calling change, unless the settings no longer wait, and logs the result.
 func (p *Plugin) amendDNS(f podfile.File, change func(id string, d *podfile.DNS)) {
 	log := p.Log.With("pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
 	err := podfile.Amend(p.StateDir, f.ContainerID, f.IfName, func(now *podfile.File) bool {
 		if !isWaiting(*now) {
-			return false // another agent was faster
+			return false // another agent has applied them meanwhile
 		}
 		before := now.DNS.State
 		change(f.ContainerID, now.DNS)
@@ -255,19 +258,19 @@ func (p *Plugin) amendDNS(f podfile.File, change func(id string, d *podfile.DNS)
 			return false
 		}
 		if now.DNS.State == podfile.Overlaid {
-			log.Info("pod's DNS settings applied", "lever", now.DNS.Lever, "path", now.DNS.Path)
+			log.Info("pod's DNS settings applied to its resolv.conf", "by", now.DNS.Lever, "path", now.DNS.Path)
 		} else {
-			log.Warn("pod's DNS settings not applied", "state", now.DNS.State, "why", now.DNS.Reason)
+			log.Warn("pod's DNS settings not applied", "state", now.DNS.State, "reason", now.DNS.Reason)
 		}
 		return true
 	})
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the pod is gone
-		log.Warn("cannot update neardns's record of the pod", "err", err)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // if the file does not exist, the pod is gone
+		log.Warn("cannot record in the pod's state file whether its DNS settings were applied", "err", err)
 	}
 }
 
-// applyOverlay changes resolv.conf and sets in d what was done. It is idempotent, because the agent may fail after it changed resolv.conf
-// and before it wrote the pod's file.
+// applyOverlay changes the resolv.conf of the sandbox id, and records in d what it did. It is idempotent, because the agent may be killed
+// after it changed resolv.conf and before it wrote the pod's file.
 func (p *Plugin) applyOverlay(id string, d *podfile.DNS) {
 	fail := func(err error) {
 		d.State, d.Lever, d.Reason = podfile.Failed, podfile.LeverNRI, err.Error()
@@ -303,7 +306,7 @@ func (p *Plugin) applyOverlay(id string, d *podfile.DNS) {
 	d.Settings, d.Notes, d.Path = applied.Settings, applied.Notes, strings.TrimPrefix(file.Path, hostRoot)
 }
 
-// find reads the sandbox's resolv.conf where it is mounted into the agent's container, else below the host's root.
+// find reads the sandbox's resolv.conf at the path where it is mounted into the agent's container, or else below the host's root.
 func (p *Plugin) find(id string) (sandbox.File, error) {
 	file, err := sandbox.Find(p.Paths, id)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -319,7 +322,8 @@ func (p *Plugin) find(id string) (sandbox.File, error) {
 	return file, err
 }
 
-// recordNoNRI writes into the files of waiting pods that the agent is not connected. A later connection still applies their overlays.
+// recordNoNRI records in the files of waiting pods that the agent is not connected to NRI. A later connection still applies their DNS
+// settings.
 func (p *Plugin) recordNoNRI(why error) {
 	files, _ := podfile.List(p.StateDir) // the registry reports unreadable files
 	for _, f := range files {
@@ -332,7 +336,7 @@ func (p *Plugin) recordNoNRI(why error) {
 	}
 }
 
-// logger logs the library's messages at debug level: the plugin's own messages per pod are clearer.
+// logger logs all messages of the NRI library at debug level, because the plugin's own messages about each pod are clearer.
 type logger struct{ log *slog.Logger }
 
 func (l logger) Debugf(ctx context.Context, format string, args ...any) { l.debug(ctx, format, args) }
@@ -341,5 +345,5 @@ func (l logger) Warnf(ctx context.Context, format string, args ...any)  { l.debu
 func (l logger) Errorf(ctx context.Context, format string, args ...any) { l.debug(ctx, format, args) }
 
 func (l logger) debug(ctx context.Context, format string, args []any) {
-	l.log.Log(ctx, slog.LevelDebug, "nri", "note", fmt.Sprintf(format, args...))
+	l.log.Log(ctx, slog.LevelDebug, "message from the NRI library", "text", fmt.Sprintf(format, args...))
 }

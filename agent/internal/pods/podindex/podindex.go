@@ -1,7 +1,7 @@
-// Package podindex finds a pod by the address of its query: its search list for search completion, whether the kernel program answers its
-// hits, and the counts of its queries, hits and failures, which are also summed by namespace.
+// Package podindex finds the pod that sent a query by its address. It has the pod's search list for search completion, whether the kernel
+// program may answer the pod's hits, and counts of the pod's queries, hits and failures, which are also summed by namespace.
 //
-// A lookup costs one map access per query, and the number of namespaces with series of their own is bounded.
+// A lookup costs one map access per query, and the number of namespaces with metrics of their own is bounded.
 //
 // On failure: queries from an address that belongs to no known pod are neither counted nor completed.
 package podindex
@@ -21,9 +21,9 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// Clients has the pods of one node. Its methods are safe for concurrent use once Follow has returned.
+// Clients is the index of one node's pods. Its methods are safe for concurrent use once Follow has returned.
 type Clients struct {
-	// Memory and Metrics belong to search completion.
+	// Memory and Metrics are used by search completion only.
 	Memory  *searchpath.Memory
 	Metrics searchpath.Metrics
 
@@ -41,42 +41,42 @@ type Clients struct {
 type client struct {
 	of        *Clients
 	file      podfile.File
-	search    *searchpath.Search // nil: its queries are not completed
+	search    *searchpath.Search // nil: search completion is off for its queries
 	inKernel  bool               // the kernel program answers its hits
 	tally     *tally
-	namespace *tally // outlives the pod
+	namespace *tally // counts of the pod's namespace, which outlive the pod
 }
 
 // tally counts queries by result.
 type tally struct{ queries, hits, kernel, failures atomic.Uint64 }
 
-// maxNamespaces bounds the namespaces that have series of their own; the pods of all others share one. The kubelet's default limit is 110
-// pods on a node.
+// maxNamespaces is the maximum number of namespaces with metrics of their own; the pods of all other namespaces share one series. The
+// kubelet's default limit is 110 pods on a node.
 const maxNamespaces = 100
 
-// otherNamespaces cannot be a namespace's name: RFC 1123 allows no underscore.
+// otherNamespaces is the label for all other namespaces. No namespace can have this name, because RFC 1123 allows no underscore.
 const otherNamespaces = "_other"
 
-// New returns an index for a node with this configuration. It knows no pod until Follow.
+// New returns an index for a node with this configuration. It knows no pod until Follow is called.
 func New(conf *config.Node) *Clients {
 	c := &Clients{Memory: searchpath.NewMemory(), namespaces: map[string]*tally{}}
 	c.conf.Store(conf)
 	return c
 }
 
-// Follow sets the registry of pods. It is called once, before the first query.
+// Follow sets the registry of pods. Call it once, before the first query.
 func (c *Clients) Follow(registry *pods.Pods) {
 	c.pods, c.index = registry, pods.NewIndex(registry, c.clientFor)
 }
 
-// Configure applies another configuration, to running pods too.
+// Configure applies a new configuration, also to running pods.
 func (c *Clients) Configure(conf *config.Node) {
 	c.conf.Store(conf)
 	c.pods.Outdate()
 }
 
-// Counts has a pod's queries that the agent or the kernel program answered since the agent or the pod started, whichever is later. Queries
-// that kube-dns answered are not counted.
+// Counts are a pod's queries that the agent or the kernel program answered since the agent or the pod started, whichever is later.
+// Queries that kube-dns answered are not counted.
 type Counts struct {
 	Queries  uint64 `json:"queries"`
 	Hits     uint64 `json:"hits"`     // of these, from the cache
@@ -87,7 +87,7 @@ type Counts struct {
 // Pod is one network interface of a pod.
 type Pod struct {
 	File      podfile.File
-	Completed bool // the agent applies its search path (search completion)
+	Completed bool // search completion is on for it: the agent walks its search list
 	Counts    Counts
 }
 
@@ -103,7 +103,7 @@ func (c *Clients) Pods() []Pod {
 	return out
 }
 
-// clientFor makes the data of an attachment and takes over the counts of the data before.
+// clientFor returns the data of an attachment, with the counts of its previous data (old).
 func (c *Clients) clientFor(f podfile.File, old *client) *client {
 	conf := c.conf.Load()
 	next := &client{of: c, file: f, search: searchOf(f, conf), tally: new(tally), namespace: c.namespace(f.PodNamespace)}
@@ -130,8 +130,8 @@ func (c *Clients) namespace(name string) *tally {
 	return c.namespaces[name]
 }
 
-// wantsCompletion reports whether search completion is on for a pod: by its annotation, else by the node's setting for its namespace or for
-// all pods. The current settings count, not those at the pod's start, so that an operator can switch it off at once.
+// wantsCompletion reports whether search completion is on for a pod: by the pod's annotation, else by the node's setting for its
+// namespace or for all pods. The current setting counts, not the one when the pod started, so that an operator can switch it off at once.
 func wantsCompletion(f podfile.File, conf *config.Node) bool {
 	if f.SearchCompletion != nil {
 		return *f.SearchCompletion
@@ -139,25 +139,25 @@ func wantsCompletion(f podfile.File, conf *config.Node) bool {
 	return conf.PodDNS.Completion(f.PodNamespace)
 }
 
-// Completes reports whether the queries of the pod with this file are completed under this configuration.
+// Completes reports whether, with this configuration, search completion is on for the pod with this file.
 func Completes(f podfile.File, conf *config.Node) bool { return searchOf(f, conf) != nil }
 
-// searchOf returns the search list for a pod's queries; nil if they are not completed.
+// searchOf returns the search list of a pod; nil if search completion is off for it.
 func searchOf(f podfile.File, conf *config.Node) *searchpath.Search {
 	if !wantsCompletion(f, conf) {
 		return nil
 	}
 	s, known := f.Resolver()
 	if !known {
-		// The result of a search depends on the whole list. The kubelet's part could be guessed, but not what the node's resolv.conf or the
-		// pod's dnsConfig adds, and with a shorter list a name may lead to another host.
+		// The pod's search list is unknown. The kubelet's part of it could be guessed, but not what the node's resolv.conf or the pod's
+		// dnsConfig adds; with an incomplete list, a name may lead to another host.
 		return nil
 	}
 	return searchpath.NewSearch(s.Searches, s.Ndots(), slices.Contains(s.Options, "no-tld-query"), conf.ClusterDomain)
 }
 
-// InKernel reports whether the configuration wants the kernel program to answer the hits of the pod with this file. why is the reason if it
-// cannot; else "".
+// InKernel reports whether the configuration wants the kernel program to answer the hits of the pod with this file. why is the reason if
+// it cannot although it is wanted; else "".
 func InKernel(f podfile.File, conf *config.Node) (wanted bool, why string) {
 	k := conf.KernelHits
 	switch {
@@ -172,9 +172,9 @@ func InKernel(f podfile.File, conf *config.Node) (wanted bool, why string) {
 	case !wanted:
 		return false, ""
 	case conf.KernelAlone():
-		return !f.OptOut, "" // the kernel program knows the server of each entry, so any server that the pod queries is fine
+		return !f.OptOut, "" // the kernel program has each entry for one server's address, so the pod may query any server
 	case len(f.In(podfile.Steered))+len(f.In(podfile.Pending)) == 0:
-		return false, "" // it queries no server whose entries the kernel program has
+		return false, "" // it queries no server for which the kernel program has entries
 	case slices.ContainsFunc(f.Decisions, func(d podfile.Decision) bool { return pods.StateOf(d) == podstate.Bypassed }):
 		return true, "it is bypassed, kube-dns answers it"
 	case len(f.In(podfile.Steered)) == 0:
@@ -189,8 +189,8 @@ func InKernel(f podfile.File, conf *config.Node) (wanted bool, why string) {
 // MayOffload implements cache.OffloadClient.
 func (c *client) MayOffload() bool { return c.inKernel }
 
-// AnsweredInKernel counts queries of an attachment that the kernel program answered: all are hits, and none is a failure. If the pod is
-// gone, they still count for its namespace.
+// AnsweredInKernel counts queries of an attachment that the kernel program answered. All of them are hits, and none is a failure. If the
+// pod is gone, they still count for its namespace.
 func (c *Clients) AnsweredInKernel(f podfile.File, queries uint64) {
 	c.kernelHits.Add(queries)
 	n := c.namespace(f.PodNamespace)
@@ -205,7 +205,7 @@ func (c *Clients) AnsweredInKernel(f podfile.File, queries uint64) {
 	}
 }
 
-// KernelHits returns how many queries the kernel program answered since the agent started, also of pods that are gone.
+// KernelHits returns how many queries the kernel program answered since the agent started, including those of pods that are gone.
 func (c *Clients) KernelHits() uint64 { return c.kernelHits.Load() }
 
 // Search implements searchpath.Client.
@@ -220,7 +220,8 @@ func (c *client) SearchNow(addr netip.Addr) *searchpath.Search {
 	return nil
 }
 
-// Identify returns the data of the pod that has an address, to be attached to its query; nil if no pod of this node has it.
+// Identify returns the data of the pod that has an address, which the server attaches to the pod's query; nil if no known pod has the
+// address.
 func (c *Clients) Identify(addr netip.Addr) any {
 	if p := c.index.Find(addr); p != nil {
 		return p
@@ -228,13 +229,13 @@ func (c *Clients) Identify(addr netip.Addr) any {
 	return nil
 }
 
-// The response codes that are no failures (RFC 1035, section 4.1.1).
+// Response codes that do not count as failures (RFC 1035, section 4.1.1).
 const (
 	rcodeSuccess   = 0
 	rcodeNameError = 3
 )
 
-// Record counts a pod's query. Queries that the server sends to itself on the pod's behalf are part of it.
+// Record counts a pod's query by its answer. Queries that the server sends to itself for the pod do not count separately.
 func (c *Clients) Record(a queryinfo.Answer) {
 	p, ok := a.Identity.(*client)
 	if !ok {
@@ -252,8 +253,8 @@ func (c *Clients) Record(a queryinfo.Answer) {
 	}
 }
 
-// Namespaces returns the counts by namespace, for /metrics. If maxNamespaces is reached, a namespace without pods on this node is dropped
-// after its last counts were returned.
+// Namespaces returns the counts by namespace, for /metrics. If there are maxNamespaces namespaces, one without pods on this node is
+// removed after its last counts were returned.
 func (c *Clients) Namespaces() []telemetry.Namespace {
 	alive := map[string]bool{otherNamespaces: true}
 	for _, p := range c.index.All() {
@@ -273,7 +274,7 @@ func (c *Clients) Namespaces() []telemetry.Namespace {
 		}
 	}
 	if freed {
-		c.pods.Outdate() // pods that were counted under otherNamespaces get series of their own
+		c.pods.Outdate() // so that pods counted under otherNamespaces can get series of their own
 	}
 	return out
 }

@@ -1,23 +1,25 @@
-// Package podstate decides who answers a pod's DNS queries, the agent or kube-dns, and whether the kernel program may answer its hits.
+// Package podstate decides who answers a pod's DNS queries, the agent or kube-dns, and whether the kernel program may answer its hits. No
+// other package decides about a single pod.
 //
-// One table maps each state and event to the next state and to what is to be done. It reads no clock and touches nothing: callers report
-// what they see as events, with their time, and carry out the effects. No other package decides about a pod. A path whose trials are
-// answered is steered again at most Soon after it works again, or Rarely if it failed for longer than Patient. A new path is tried every
-// Retry while it is young, so that a policy which comes just after the pod costs it little.
+// One table maps each state and event to the next state and to the effects. The package reads no clock and changes nothing outside:
+// callers report what they observe as events, with the time, and carry out the effects. A bypassed path is tried every Soon, or every
+// Rarely after it was bypassed for Patient, and is steered again after an answered trial. A new path is tried every Retry while it is
+// young, so that a policy that comes just after the pod's start costs it few queries.
 //
-// On failure: a caller that cannot carry out an effect passes the state that is in force with the next event.
+// On failure: if a caller cannot carry out an effect, it reports the next event with the state that is really in force.
 package podstate
 
 import "time"
 
-// State is that of a path: whether the cache or kube-dns answers a pod's queries to one cluster DNS address.
+// State is the state of a path. A path is a pod's queries to one cluster DNS address; its state decides whether the cache or kube-dns
+// answers.
 type State int
 
-// The states. In a row of the table, zero as the next state means no change.
+// The states. In a row of the table, zero as the next state stands for no change.
 const (
 	Untried    State = iota + 1 // pending: kube-dns answers until a trial from the pod's netns is answered
 	Waiting                     // pending: kube-dns answers until the fallback is verified
-	Steered                     // the agent answers while its lease stands
+	Steered                     // the agent answers while it has its lease
 	Bypassed                    // kube-dns answers until a trial is answered
 	Unselected                  // kube-dns answers, and no trial runs, until steer.mode selects the pod
 	states
@@ -28,49 +30,49 @@ type Event int
 
 // The events.
 const (
-	TrialAnswered     Event = iota // queries from the pod's netns reached the agent and were answered, over UDP and TCP
-	TrialUnanswered                // one was not, under a lease that stood before and was renewed after it
-	TrialVoid                      // a trial that shows nothing: the lease did not stand throughout, or kube-dns answered
-	TrialFailed                    // the agent could not run a trial, or not carry out its result
-	TableBypasses                  // the pod's own table sends queries to kube-dns because answers do not come
-	TableKnowsNothing              // a periodic look at a pod whose table keeps no evidence (iptables)
-	HostDrops                      // the switch delivered queries of the pod, and a filter of the host dropped them
-	HostDelivers                   // a query of a bypassed client passed the host's filters
-	FallbackVerified               // kube-dns answers what the switch does not deliver
-	FallbackLost                   // it does not any more, for good
-	LeaseGranted                   // the agent holds the path's leases
-	LeaseWithdrawn                 // it does not
+	TrialAnswered     Event = iota // queries from the pod's netns reached the agent, and their answers arrived, over UDP and TCP
+	TrialUnanswered                // a query was not answered, although the agent held its lease before and renewed it afterwards
+	TrialVoid                      // the trial's result means nothing: the lease was missing at times, or kube-dns answered
+	TrialFailed                    // the agent could not run a trial, or could not carry out its result
+	TableBypasses                  // the pod's own table sends queries to kube-dns, because answers of the agent do not arrive
+	TableKnowsNothing              // reported at intervals for a pod whose table keeps no record of missing answers (iptables)
+	HostDrops                      // the switch delivered queries of the pod, and the host's own filter dropped them
+	HostDelivers                   // a query of a client that the switch had bypassed passed the host's filters
+	FallbackVerified               // kube-dns answers queries on the fallback path
+	FallbackLost                   // kube-dns no longer answers on the fallback path, for good
+	LeaseGranted                   // the agent has the leases of the path
+	LeaseWithdrawn                 // the agent does not have the leases of the path
 	Selected                       // steer.mode selects the pod
-	Deselected                     // it does not, or not any more
-	Heartbeat                      // the agent runs
+	Deselected                     // steer.mode does not select the pod, or no longer
+	Heartbeat                      // reported at intervals while the agent runs, so that due trials start
 	events
 )
 
-// Effect is what is to be done after an event.
+// Effect is a set of actions that the caller must carry out after an event.
 type Effect int
 
 // The effects, as bits.
 const (
-	Steer      Effect = 1 << iota // put the path into the pod's table
-	Bypass                        // take it out, or have the switch bypass the client
-	Trial                         // start a trial now, and report what came of it
+	Steer      Effect = 1 << iota // add the path to the pod's table
+	Bypass                        // remove the path from the pod's table, or have the switch bypass the client
+	Trial                         // start a trial now, and report its result
 	OffloadOn                     // the kernel program may answer the pod's hits
 	OffloadOff                    // it must not
 	Log                           // log the change, once
 )
 
-// The pauses between two trials.
+// The pauses between two trials of a path.
 const (
-	Retry   = 500 * time.Millisecond // of a path that has had no result yet, and of a young one
-	Soon    = 10 * time.Second       // of a bypassed one
-	Rarely  = time.Minute            // of one that is bypassed for longer than Patient, so that a lasting policy denies little
+	Retry   = 500 * time.Millisecond // of a path without any result, and of a young path
+	Soon    = 10 * time.Second       // of a bypassed path
+	Rarely  = time.Minute            // of a path bypassed for longer than Patient: a permanent policy then drops few queries
 	Patient = 10 * time.Minute
 )
 
-// Youth is how long a path is young, from when it is first seen untried. Network policies follow a pod's start by some seconds.
+// Youth is how long a path counts as young after it was first seen untried. Network policies often follow a pod's start by some seconds.
 const Youth = 10 * time.Second
 
-// Pause is the time to the next trial of a path that has been bypassed for so long.
+// Pause returns the time between two trials of a path that has been bypassed for the given time.
 func Pause(bypassed time.Duration) time.Duration {
 	if bypassed < Patient {
 		return Soon
@@ -78,26 +80,27 @@ func Pause(bypassed time.Duration) time.Duration {
 	return Rarely
 }
 
-// Status is what the table remembers of one path.
+// Status is the state of one path, with its next trial.
 type Status struct {
 	State     State
 	Offloaded bool
 	Since     time.Time // of the state
 	Next      time.Time // of the next trial; zero: none is scheduled
-	NoLease   bool      // no trial would show anything
-	Untried   time.Time // when the path was first seen untried; zero: before this agent
-	// Hidden: the pod's own table may have seen only the kernel program's answers, or none, so the next trial does not count what it saw.
+	NoLease   bool      // no lease: a trial's result would mean nothing, so none starts
+	Untried   time.Time // when this agent first saw the path untried; zero: it never did
+	// Hidden is set if the pod's own table may have recorded only answers of the kernel program, or none. The next trial then ignores the
+	// table's record.
 	Hidden bool
 }
 
-// row is one cell of the table.
+// row is one cell of the table: what an event does in a state.
 type row struct {
 	to    State // zero: the state stays
 	do    Effect
 	trial timing
 }
 
-// timing is what an event does to the next trial.
+// timing is what an event does to the time of the next trial.
 type timing int
 
 const (
@@ -105,14 +108,14 @@ const (
 	never
 	now
 	retry
-	later   // after the pause
-	watch   // after Retry while the path is young, never else; hidden, because the pod may have sent no query since
-	noLease // none until the lease is back
-	leased  // at once if one was kept waiting for the lease
-	ifDue   // start it if its time has come
+	later   // after Retry while the path is young, otherwise after Soon or Rarely
+	watch   // after Retry while the path is young, otherwise never; sets Hidden, because the pod may have sent no query since
+	noLease // none until the agent has its lease again
+	leased  // at once, if one waited for the lease
+	ifDue   // start one now if its time has come
 )
 
-// table has a cell for every state and event. A cell that is not written changes nothing.
+// table has a cell for every state and event. A cell that is not listed changes nothing.
 var table = [states][events]row{
 	Untried: {
 		TrialAnswered:   {to: Waiting, do: Log, trial: never},
@@ -127,13 +130,13 @@ var table = [states][events]row{
 		FallbackVerified: {to: Steered, do: Steer | OffloadOn | Log, trial: watch},
 		LeaseGranted:     {trial: leased},
 		LeaseWithdrawn:   {trial: noLease},
-		Deselected:       {to: Unselected, do: Bypass | Log, trial: never}, // its table may be there, and the file not be written yet
+		Deselected:       {to: Unselected, do: Bypass | Log, trial: never}, // the pod's table may have been written, and its file not yet
 	},
 	Steered: {
 		TrialAnswered:     {trial: watch},
 		TrialUnanswered:   {to: Bypassed, do: Bypass | OffloadOff | Log, trial: later},
 		TrialVoid:         {trial: watch},
-		TrialFailed:       {trial: later}, // the other states have one scheduled
+		TrialFailed:       {trial: later}, // in the other states, a trial is scheduled anyway
 		TableBypasses:     {trial: now},
 		TableKnowsNothing: {trial: now},
 		HostDrops:         {to: Bypassed, do: Bypass | OffloadOff | Log, trial: later},
@@ -161,7 +164,8 @@ var table = [states][events]row{
 	},
 }
 
-// In is the status of a path that is in a state now, whatever was remembered: the pod's file is what is in force.
+// In returns the status of a path whose pod file records the given state. If the remembered state differs, the file counts, because it
+// records what is in force.
 func (s Status) In(state State, at time.Time) Status {
 	if s.State == state {
 		return s
@@ -176,10 +180,10 @@ func (s Status) In(state State, at time.Time) Status {
 	return next
 }
 
-// Young reports whether the path is young.
+// Young reports whether the path was first seen untried less than Youth ago.
 func (s Status) Young(at time.Time) bool { return at.Sub(s.Untried) < Youth }
 
-// watch schedules a trial of a steered path while it is young, and none later.
+// watch schedules the next trial of a steered path if the path is young, and otherwise none.
 func (s Status) watch(at time.Time) Status {
 	s.Next, s.Hidden = time.Time{}, false
 	if s.Young(at) {
@@ -188,7 +192,7 @@ func (s Status) watch(at time.Time) Status {
 	return s
 }
 
-// pause is the time to the next trial of a path that is not steered.
+// pause returns the time until the next trial of a path that is not steered.
 func (s Status) pause(at time.Time) time.Duration {
 	if s.Young(at) {
 		return Retry
@@ -196,7 +200,7 @@ func (s Status) pause(at time.Time) time.Duration {
 	return Pause(at.Sub(s.Since))
 }
 
-// On returns the status after an event, and what is to be done.
+// On returns the status after an event, and the effects that the caller must carry out.
 func (s Status) On(e Event, at time.Time) (Status, Effect) {
 	r := table[s.State][e]
 	if r.to != 0 {
@@ -228,8 +232,8 @@ func (s Status) On(e Event, at time.Time) (Status, Effect) {
 	return s, r.do
 }
 
-// start starts the trial if it is due. If no result is reported, it is repeated after the pause. For a steered path, each
-// suspicion starts one.
+// start returns the effect Trial if a trial is due. For a path that is not steered it also schedules the next one, in case no result is
+// reported. For a steered path, each event that raises a doubt starts one trial.
 func (s Status) start(at time.Time) (Status, Effect) {
 	switch {
 	case s.Next.IsZero() && s.State == Untried:
