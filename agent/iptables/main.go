@@ -1,9 +1,9 @@
-// Command neardns-iptables stands in the agent's image under the names iptables, iptables-save, iptables-restore and the same
-// of ip6tables, and becomes the program of that name for the iptables that the host uses: iptables-nft or iptables-legacy.
+// Command neardns-iptables is installed in the agent's image under the names iptables, iptables-save, iptables-restore and the same with
+// ip6tables. It executes the program of that name in the variant that the host uses: iptables-nft or iptables-legacy.
 //
-// It must never guess again what it knows: what it finds holds for one call, since the next may come in another netns.
+// It detects the variant at each call, because the next call may be in another netns.
 //
-// Failure policy: as the program that it becomes; 127 where that is not there, as a shell has it.
+// On failure: the exit code is that of the executed program, or 127 if that cannot be executed, as in a shell.
 package main
 
 import (
@@ -31,17 +31,17 @@ func main() {
 	variant, why := iptables.KubeletVariant()
 	name, err := programFor(filepath.Base(os.Args[0]), variant)
 	if err == nil {
-		// The multi-call binaries go by the name that they are called by.
+		// The iptables programs are one binary that decides by argv[0] what it does.
 		err = unix.Exec(name, append([]string{filepath.Base(name)}, os.Args[1:]...), os.Environ())
 	}
 	_, _ = fmt.Fprintf(os.Stderr, "%s: %v (%s was chosen by %s)\n", filepath.Base(os.Args[0]), err, variant, why)
 	os.Exit(notFound)
 }
 
-// folder holds both programs of Debian's package.
+// folder has both variants of iptables, from Debian's package.
 const folder = "/usr/sbin"
 
-// programFor is the program behind a name: iptables-save is iptables-nft-save.
+// programFor returns the path of the program for a name and a variant, for example iptables-nft-save for iptables-save.
 func programFor(name string, v iptables.Variant) (string, error) {
 	family, verb, _ := strings.Cut(name, "-")
 	if family != "iptables" && family != "ip6tables" || verb != "" && verb != "save" && verb != "restore" {

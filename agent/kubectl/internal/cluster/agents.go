@@ -14,21 +14,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ExcludedLabel keeps the cache off a node (the DaemonSet's affinity).
+// ExcludedLabel is the node label that keeps the cache off a node, by an affinity of the agents' DaemonSet.
 const ExcludedLabel = "neardns.io/cache"
 
-// Agent is one node, and the pod of its agent.
+// Agent is a node with the pod of its agent, if it has one.
 type Agent struct {
 	Node     string `json:"node"`
 	Pod      string `json:"pod,omitempty"`
 	Excluded bool   `json:"-"` // no agent is wanted there
-	Why      string `json:"-"` // it cannot be read; "" if it can
+	Why      string `json:"-"` // why the agent cannot be read; "" if it can
 }
 
-// namesOnly makes the API server leave out all of an object but its metadata.
+// namesOnly is an Accept header that makes the API server return only the metadata of objects.
 const namesOnly = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 
-// Agents lists the nodes, also those without an agent. A user who may not list nodes sees those that have one.
+// Agents lists the nodes with their agents, including nodes without one. If the user may not list nodes, it lists only those with an
+// agent.
 func (c *Cluster) Agents(ctx context.Context) ([]Agent, error) {
 	nodeQuery, podQuery := url.Values{"labelSelector": {corev1.LabelOSStable + "=linux"}}, url.Values{"labelSelector": {c.selector}}
 	if c.Node != "" {
@@ -55,7 +56,7 @@ func (c *Cluster) Agents(ctx context.Context) ([]Agent, error) {
 	return out, nil
 }
 
-// match gives each node its agent: during an update two pods may be there, and the ready one answers.
+// match pairs each node with its agent's pod. During an update a node may have two pods; match prefers a ready one.
 func match(nodes []metav1.PartialObjectMetadata, pods []corev1.Pod) []Agent {
 	slices.SortStableFunc(pods, func(a, b corev1.Pod) int { return cmp.Compare(rank(b), rank(a)) })
 	found := map[string]Agent{}
@@ -87,7 +88,7 @@ func match(nodes []metav1.PartialObjectMetadata, pods []corev1.Pod) []Agent {
 	return out
 }
 
-// rank orders the pods of one node: the higher, the likelier it serves.
+// rank orders the pods of one node: the pod with the highest rank most likely serves.
 func rank(p corev1.Pod) (n int) {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
@@ -103,17 +104,18 @@ func rank(p corev1.Pod) (n int) {
 	return n
 }
 
-// ReadAll has read called for all agents that can be read, each within the time that a request has.
+// ReadAll calls read for all agents that can be read, in parallel, each within the timeout of a request.
 func ReadAll[T any](ctx context.Context, c *Cluster, agents []Agent, read func(ctx context.Context, a Agent) (T, error)) ([]T, []error) {
 	return parallel(ctx, agents, c.within(readTimeout), read)
 }
 
-// ExecAll is ReadAll with the time that a command on a node has.
+// ExecAll calls run for all agents that can be read, in parallel, each within the longer timeout of a command on a node.
 func ExecAll[T any](ctx context.Context, c *Cluster, agents []Agent, run func(ctx context.Context, a Agent) (T, error)) ([]T, []error) {
 	return parallel(ctx, agents, c.within(execTimeout), run)
 }
 
-// parallel calls do for all agents, MaxParallel at a time. Results are in the order of agents; an error is why there is no value.
+// parallel calls do for all agents, at most MaxParallel at a time. Results and errors are in the order of agents. An agent that cannot be
+// read gets an error with the reason.
 func parallel[T any](ctx context.Context, agents []Agent, timeout time.Duration,
 	do func(ctx context.Context, a Agent) (T, error)) ([]T, []error) {
 	values, errs := make([]T, len(agents)), make([]error, len(agents))

@@ -1,7 +1,8 @@
-// Package cluster reads the agents of one cluster through its API server: what they serve (pods/proxy), what their program prints
-// (pods/exec), and objects of the API.
+// Package cluster reads the agents of one cluster through its API server: their HTTP endpoints (pods/proxy), the output of their program
+// (pods/exec), and objects of the Kubernetes API.
 //
-// A node has its own timeout and does not delay the others. On failure each call returns an error without URLs, for a table.
+// Each node has a timeout of its own, so a slow node does not delay the others. A failed call returns an error without the request's URL,
+// short enough for a table.
 package cluster
 
 import (
@@ -25,15 +26,15 @@ import (
 	"k8s.io/client-go/util/exec"
 	"k8s.io/streaming/pkg/httpstream"
 
-	_ "k8s.io/client-go/plugin/pkg/client/auth" // the ways to log in that a kubeconfig may name
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // the login methods that a kubeconfig may name
 
 	"github.com/neardns/neardns/internal/cli"
 )
 
-// Times and bounds. With 500 nodes of which none answers, two rounds of MaxParallel end within 10 s.
+// Timeouts and limits. For 500 nodes of which none answers, two rounds of MaxParallel requests end within 10 s.
 const (
-	readTimeout = 3 * time.Second  // of a request that reads
-	execTimeout = 15 * time.Second // of a command on a node: it waits for servers that do not answer
+	readTimeout = 3 * time.Second  // timeout of a request that reads
+	execTimeout = 15 * time.Second // timeout of a command on a node, which itself waits for servers that may not answer
 	MaxParallel = 250
 	maxAnswer   = 64 << 20 // bytes of one answer
 )
@@ -44,24 +45,24 @@ const (
 	program   = "/bin/neardns-agent"
 )
 
-// Options are the flags that all commands share: kubectl's for the connection, and which agents are meant.
+// Options are the flags that all commands share: kubectl's flags for the connection, and the choice of agents.
 type Options struct {
 	kubeconfig, context, namespace, selector string
 	timeout                                  time.Duration
 	port                                     uint16
-	// Node is the only node to look at; "": all.
+	// Node is the only node to read; "" stands for all nodes.
 	Node string
 }
 
 // Bind adds the flags.
 func (o *Options) Bind(fs *pflag.FlagSet) {
-	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "`FILE` with the cluster's address and credentials; default: as kubectl finds it")
-	fs.StringVar(&o.context, "context", "", "`NAME` of the kubeconfig's context to use")
-	fs.StringVarP(&o.namespace, "namespace", "n", "kube-system", "`NAME` of the namespace that the agents run in")
-	fs.StringVarP(&o.selector, "selector", "l", "app.kubernetes.io/name=neardns", "`LABELS` of the agents' pods")
-	fs.StringVar(&o.Node, "node", "", "`NAME` of the only node to look at")
-	fs.DurationVar(&o.timeout, "request-timeout", 0, "how long one node may take, such as 5s; default: 3s, for commands on nodes 15s")
-	fs.Uint16Var(&o.port, "port", 9253, "`PORT` of the agents' listen.metrics")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` with the cluster's address and credentials; default: the one that kubectl uses")
+	fs.StringVar(&o.context, "context", "", "`NAME` of the context in the kubeconfig; default: its current context")
+	fs.StringVarP(&o.namespace, "namespace", "n", "kube-system", "`NAME` of the namespace with the pods of neardns's agents")
+	fs.StringVarP(&o.selector, "selector", "l", "app.kubernetes.io/name=neardns", "label selector (`LABELS`) of the agents' pods")
+	fs.StringVar(&o.Node, "node", "", "`NAME` of a node; only its agent is read")
+	fs.DurationVar(&o.timeout, "request-timeout", 0, "timeout for each node, for example 5s; default: 3s, or 15s for a command that runs on the nodes")
+	fs.Uint16Var(&o.port, "port", 9253, "`PORT` on which the agents serve metrics (listen.metrics in their configuration)")
 }
 
 // Cluster is one cluster.
@@ -73,7 +74,8 @@ type Cluster struct {
 	stderr io.Writer
 }
 
-// Open connects to the cluster that the flags name. It reports on stderr what the user has no right to see.
+// Open prepares the connection to the cluster that the flags name. The returned Cluster writes to stderr what it leaves out because the
+// user may not read it.
 func (o *Options) Open(stderr io.Writer) (*Cluster, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.kubeconfig
@@ -88,7 +90,7 @@ func (o *Options) Open(stderr io.Writer) (*Cluster, error) {
 	return o.Connect(config, stderr)
 }
 
-// Connect is Open with a configuration of the client.
+// Connect does what Open does, with a given client configuration.
 func (o *Options) Connect(config *rest.Config, stderr io.Writer) (*Cluster, error) {
 	config.UserAgent = "kubectl-neardns"
 	client, err := rest.HTTPClientFor(config)
@@ -105,7 +107,7 @@ func (o *Options) Connect(config *rest.Config, stderr io.Writer) (*Cluster, erro
 // Note writes a line about what is left out.
 func (c *Cluster) Note(format string, args ...any) { fmt.Fprintf(c.stderr, format+"\n", args...) }
 
-// within is the time that one request or command has.
+// within returns the timeout of one request or command: the user's, or else the usual one.
 func (c *Cluster) within(usual time.Duration) time.Duration {
 	if c.timeout > 0 {
 		return c.timeout
@@ -113,7 +115,7 @@ func (c *Cluster) within(usual time.Duration) time.Duration {
 	return usual
 }
 
-// statusError is an answer of the API server, or of an agent behind it, that is none of success.
+// statusError is an unsuccessful HTTP answer of the API server, or of an agent behind it.
 type statusError struct {
 	code    int
 	message string
@@ -126,7 +128,7 @@ func hasCode(err error, code int) bool {
 	return errors.As(err, &status) && status.code == code
 }
 
-// IsForbidden reports whether the user has no right to what was read.
+// IsForbidden reports whether the API server refused a request because the user lacks the permission.
 func IsForbidden(err error) bool { return hasCode(err, http.StatusForbidden) }
 
 // get reads a path of the API server. accept may be empty.
@@ -159,7 +161,7 @@ func (c *Cluster) get(ctx context.Context, path string, query url.Values, accept
 	return nil, &statusError{resp.StatusCode, strings.ReplaceAll(status.Message, "\n", " ")}
 }
 
-// reason leaves the URL out of an error, and names the timeout if that ended the request.
+// reason returns an error without the request's URL. If the timeout ended the request, the error names the flag for it.
 func reason(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return errors.New("no answer within the timeout (--request-timeout)")
@@ -176,7 +178,7 @@ func (c *Cluster) Get(ctx context.Context, path string, out any) error {
 	return c.list(ctx, path, nil, "", out)
 }
 
-// Log reads the end of the log of an agent, at most maxBytes.
+// Log returns the end of the log of an agent's pod: whole lines, at most maxBytes.
 func (c *Cluster) Log(ctx context.Context, pod string, maxBytes int) ([]byte, error) {
 	// Not limitBytes: it counts from the first of these lines, and would leave out the newest.
 	text, err := c.get(ctx, c.podPath(pod)+"/log", url.Values{"container": {container}, "tailLines": {"5000"}}, "")
@@ -200,7 +202,7 @@ func (c *Cluster) podPath(pod string) string {
 	return "/api/v1/namespaces/" + c.namespace + "/pods/" + pod
 }
 
-// Read reads what the agent of a pod serves at a path of its metrics listener.
+// Read reads JSON into out from a path of the agent's metrics listener, through the API server's proxy.
 func (c *Cluster) Read(ctx context.Context, pod, path string, out any) error {
 	text, err := c.get(ctx, c.podPath(pod)+":"+strconv.Itoa(int(c.port))+"/proxy"+path, nil, "")
 	if hasCode(err, http.StatusNotFound) && strings.Contains(err.Error(), "404 page") {
@@ -215,8 +217,8 @@ func (c *Cluster) Read(ctx context.Context, pod, path string, out any) error {
 	return nil
 }
 
-// Exec runs the agent's program in a pod and returns what it prints. An exit code other than 0 is an error only if it prints nothing:
-// `doctor` has one if something is wrong.
+// Exec runs the agent's program in a pod and returns what it prints. An exit code other than 0 is an error only if the program prints
+// nothing on stdout, because `doctor` exits with one after a report of faults.
 func (c *Cluster) Exec(ctx context.Context, pod string, args ...string) ([]byte, error) {
 	u := c.base.JoinPath(c.podPath(pod), "exec")
 	u.RawQuery = url.Values{"container": {container}, "command": append([]string{program}, args...), "stdout": {"true"},
@@ -225,7 +227,7 @@ func (c *Cluster) Exec(ctx context.Context, pod string, args ...string) ([]byte,
 	if err != nil {
 		return nil, err
 	}
-	spdy, err := remotecommand.NewSPDYExecutor(c.config, http.MethodPost, u) // for API servers before 1.30
+	spdy, err := remotecommand.NewSPDYExecutor(c.config, http.MethodPost, u) // for API servers older than 1.30
 	if err != nil {
 		return nil, err
 	}
@@ -248,7 +250,8 @@ func (c *Cluster) Exec(ctx context.Context, pod string, args ...string) ([]byte,
 	return nil, err
 }
 
-// Printable replaces control characters, except newlines: the text comes from a node, and a compromised node must not control the terminal.
+// Printable replaces control characters except newlines with "?", because the text comes from a node, and a compromised node must not
+// control the user's terminal.
 func Printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\n' || r == 0x7f {

@@ -17,11 +17,11 @@ import (
 	"github.com/neardns/neardns/internal/cli"
 )
 
-// maxLog bounds the agent's log of one node, in bytes.
+// maxLog is the maximum size of one agent's log in the archive, in bytes.
 const maxLog = 1 << 20
 
 func bundleCommand(o *cluster.Options) *cobra.Command {
-	c := &cobra.Command{Use: "bundle", Short: "pack a bug report of every node, without secrets and queried names (needs pods/exec)"}
+	c := &cobra.Command{Use: "bundle", Short: "write a file with a bug report of every node, without secrets and queried names (needs pods/exec)"}
 	file := c.Flags().StringP("file", "f", "neardns-cluster.tar", "`FILE` to write; one that exists is not overwritten")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		cl, err := o.Open(c.ErrOrStderr())
@@ -51,11 +51,11 @@ func bundleCommand(o *cluster.Options) *cobra.Command {
 	return c
 }
 
-// missingName is the file of an archive that has what could not be read.
+// missingName is the file in the archive that lists the nodes that could not be read, with the reasons.
 const missingName = "MISSING.txt"
 
 // pack writes an archive with two files for each node: the report that `neardns-agent doctor --bundle` makes there, and the end of its
-// log. Both are cleaned by the same rules.
+// agent's log. The same rules remove secrets and queried names from both. missing is the number of nodes without a report.
 func pack(ctx context.Context, c *cluster.Cluster, agents []cluster.Agent, w io.Writer, now time.Time) (missing int, err error) {
 	type parts struct {
 		report, log []byte

@@ -1,6 +1,7 @@
-// Package commands has the commands of `kubectl neardns`: what each reads from all nodes, and the table or report that it prints.
+// Package commands implements the commands of `kubectl neardns`. Each reads something from all nodes and prints a table or a report.
 //
-// On failure: a node that cannot be read is a row or a finding with the reason, and the exit code is that of a degraded node.
+// On failure: a node that cannot be read gets a row or a finding with the reason, and the command exits with the code for a degraded
+// node.
 package commands
 
 import (

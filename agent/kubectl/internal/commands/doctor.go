@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/internal/cli"
 )
 
-// finding is one thing that is wrong, with the nodes or the namespaces where it is.
+// finding is one fault, with the names of the nodes or namespaces that have it.
 type finding struct {
 	State      string   `json:"state"` // FAIL or WARN
 	Check      string   `json:"check"`
@@ -27,7 +27,7 @@ type finding struct {
 	Namespaces []string `json:"namespaces,omitempty"`
 }
 
-// nodeReport is what `neardns-agent doctor -o json` prints.
+// nodeReport is the part of the output of `neardns-agent doctor -o json` that is used.
 type nodeReport struct {
 	Findings []finding `json:"findings"`
 	Good     bool      `json:"good"`
@@ -38,7 +38,7 @@ const (
 	warn = "WARN"
 )
 
-// report is the result for the cluster.
+// report is the result of the doctor for the whole cluster.
 type report struct {
 	Findings []finding `json:"findings"`
 	Verdict  string    `json:"verdict"`
@@ -46,7 +46,7 @@ type report struct {
 }
 
 func doctorCommand(o *cluster.Options) *cobra.Command {
-	c := &cobra.Command{Use: "doctor", Short: "report what is wrong on all nodes, and policies that block the cache (needs pods/exec)"}
+	c := &cobra.Command{Use: "doctor", Short: "check every node, and find network policies that keep pods from the cache (needs pods/exec)"}
 	out := cli.OutputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if _, err := out.Format(); err != nil {
@@ -72,7 +72,7 @@ func doctorCommand(o *cluster.Options) *cobra.Command {
 	return c
 }
 
-// examine runs the doctor of every node, and reads the network policies.
+// examine runs the doctor on every node, and checks the cluster's network policies.
 func examine(ctx context.Context, c *cluster.Cluster, agents []cluster.Agent) report {
 	agents = slices.DeleteFunc(agents, func(a cluster.Agent) bool { return a.Excluded })
 	nodes, errs := cluster.ExecAll(ctx, c, agents, func(ctx context.Context, a cluster.Agent) (r nodeReport, err error) {
@@ -94,7 +94,7 @@ func examine(ctx context.Context, c *cluster.Cluster, agents []cluster.Agent) re
 	return r
 }
 
-// addBlocking adds a finding about the policies that keep pods from the cache.
+// addBlocking adds a finding about network policies that keep pods' queries from the cache.
 func (r *report) addBlocking(list []networkingv1.NetworkPolicy, steering []netip.Addr) {
 	names := policies.Blocking(list, steering)
 	if len(names) == 0 {
@@ -119,7 +119,8 @@ func join(addresses []netip.Addr) string {
 	return strings.Join(out, " and ")
 }
 
-// steering returns the addresses to which pods' queries are rewritten, by the first agent that was examined; else the default.
+// steering returns the steering addresses, to which pods' queries are rewritten, as the first examined agent reports them; if there is
+// none, the default.
 func steering(ctx context.Context, c *cluster.Cluster, agents []cluster.Agent, errs []error) []netip.Addr {
 	if i := slices.Index(errs, nil); i >= 0 {
 		nodes, _ := cluster.ReadAll(ctx, c, agents[i:i+1], readOverview(c))
@@ -130,10 +131,10 @@ func steering(ctx context.Context, c *cluster.Cluster, agents []cluster.Agent, e
 	return []netip.Addr{netip.MustParseAddr("169.254.20.11")}
 }
 
-// sameness is what makes two findings one.
+// sameness is the key by which findings of several nodes count as the same.
 type sameness struct{ state, check, what, do string }
 
-// grouped puts the findings of nodes together that are the same, failures first, then those of most nodes.
+// grouped merges equal findings of several nodes into one, and sorts them: failures first, then by the number of nodes.
 func grouped(agents []cluster.Agent, nodes []nodeReport, errs []error) report {
 	found := map[sameness]*finding{}
 	good := 0
@@ -171,7 +172,7 @@ func grouped(agents []cluster.Agent, nodes []nodeReport, errs []error) report {
 	return r
 }
 
-// text is the report for people: a finding, the remedy, and where it is; the verdict last.
+// text returns the report for people: each finding with its remedy and its nodes or namespaces, and the verdict last.
 func (r *report) text() string {
 	var b strings.Builder
 	for _, f := range r.Findings {
@@ -197,7 +198,7 @@ func plural(n int, word string) string {
 	return fmt.Sprintf("%d %ss", n, word)
 }
 
-// some shortens a list of names; -o json has all.
+// some returns the names joined by commas, shortened if there are many; -o json prints all.
 func some(names []string) string {
 	const most = 10
 	if len(names) <= most {

@@ -16,14 +16,14 @@ import (
 	"github.com/neardns/neardns/internal/cli"
 )
 
-// nodeLookup is a name as one node answers it.
+// nodeLookup is the result of querying a name on one node.
 type nodeLookup struct {
 	Node string `json:"node"`
 	overview.Lookup
 }
 
 func queryCommand(o *cluster.Options) *cobra.Command {
-	c := &cobra.Command{Use: "query NAME", Short: "query a name on a node, or as a pod: which server answers, cached or not (needs pods/exec)"}
+	c := &cobra.Command{Use: "query NAME", Short: "query a name on a node, or as a pod would: show which server answers, and whether from the cache (needs pods/exec)"}
 	c.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) != 1 {
 			return cli.Usagef("write one name, such as kubernetes.default.svc.cluster.local")
@@ -63,7 +63,7 @@ func queryCommand(o *cluster.Options) *cobra.Command {
 	return c
 }
 
-// lookup runs the command on the first node whose agent can be read.
+// lookup runs the agent's `query` command on the first node whose agent can be read.
 func lookup(ctx context.Context, c *cluster.Cluster, command []string) (*nodeLookup, error) {
 	agents, err := c.Agents(ctx)
 	if err != nil {

@@ -16,13 +16,13 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// reading is what is known of one node.
+// reading is what was read from one node.
 type reading struct {
 	cluster.Agent
 	Verdict string         `json:"verdict"`
 	Reason  string         `json:"reason,omitempty"` // why there is no status
 	Status  *overview.Node `json:"status,omitempty"`
-	// From is when the status' counts begin: at the agent's start, or with --interval at the first of two readings.
+	// From is when the counts begin: at the agent's start, or with --interval at the first of two reads.
 	From time.Time `json:"countsFrom,omitzero"`
 }
 
@@ -37,10 +37,10 @@ const (
 
 func (r *reading) good() bool { return r.Verdict == serving || r.Verdict == excluded }
 
-// seconds is the time that the counts are of.
+// seconds returns the length of the time for which the counts are, in seconds.
 func (r *reading) seconds() float64 { return r.Status.Time.Sub(r.From).Seconds() }
 
-// readings reads all nodes; with an interval twice, and the counts are those between the two.
+// readings reads the status of all nodes. With an interval it reads twice, and the counts are those of the time in between.
 func readings(ctx context.Context, c *cluster.Cluster, interval time.Duration) ([]reading, error) {
 	agents, err := c.Agents(ctx)
 	if err != nil {
@@ -94,7 +94,8 @@ func readOverview(c *cluster.Cluster) func(ctx context.Context, a cluster.Agent)
 	}
 }
 
-// countFrom leaves in the counts what came after an earlier reading of the same agent.
+// countFrom subtracts the counts of an earlier reading, so that only the time since counts. It changes nothing if the agent was restarted
+// meanwhile.
 func (r *reading) countFrom(before reading) {
 	if r.Status == nil || before.Status == nil || r.Status.Instance != before.Status.Instance {
 		return
@@ -106,7 +107,7 @@ func (r *reading) countFrom(before reading) {
 	r.From, r.Status.Counts = before.Status.Time, r.Status.Counts.Since(before.Status.Counts)
 	r.Status.Pods = slices.DeleteFunc(r.Status.Pods, func(p overview.Pod) bool {
 		_, known := was[p.Pod]
-		return !known && len(was) >= overview.MaxPods // it may have counts of before that were not among the first
+		return !known && len(was) >= overview.MaxPods // it may have counts from before the earlier reading, which listed MaxPods pods
 	})
 	for i, p := range r.Status.Pods {
 		r.Status.Pods[i].Counts = p.Counts.Since(was[p.Pod])
@@ -114,11 +115,11 @@ func (r *reading) countFrom(before reading) {
 }
 
 func intervalFlag(c *cobra.Command) *time.Duration {
-	return c.Flags().Duration("interval", 0, "read twice, so far apart (5s), and count what is between; default: since each agent's start")
+	return c.Flags().Duration("interval", 0, "count only the queries of this time, for example 5s: read every node twice; default: all since the agent's start")
 }
 
 func statusCommand(o *cluster.Options) *cobra.Command {
-	c := &cobra.Command{Use: "status", Short: "show every node: verdict, leases, hit ratio, queries per second, pods, last fault"}
+	c := &cobra.Command{Use: "status", Short: "show every node: whether its cache serves, leases, hit ratio, queries per second, steered pods, last fault"}
 	interval, out := intervalFlag(c), cli.OutputFlag(c, "wide")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		format, err := out.Format()
@@ -171,7 +172,8 @@ func statusTable(nodes []reading, wide bool) string {
 	return t.text()
 }
 
-// leases returns the column LEASES as held/all, such as 2/4. A node with arrangement: transparent has no leases and shows the arrangement.
+// leases returns the text of the column LEASES as held/all, for example 2/4. A node that has only kernel hits has no leases; for it, the
+// text is the name of its arrangement.
 func leases(n *overview.Node) string {
 	if n.Arranged != "" {
 		return n.Arranged
@@ -185,7 +187,7 @@ func leases(n *overview.Node) string {
 	return fmt.Sprintf("%d/%d", held, len(n.Leases))
 }
 
-// faults are the present faults, else the last one, with its age by the node's clock.
+// faults returns the present faults; if there are none, the last one, with its age by the node's clock.
 func faults(n *overview.Node, wide bool) string {
 	const short = 70
 	var all []string

@@ -9,7 +9,7 @@ import (
 	"github.com/neardns/neardns/agent/kubectl/internal/cluster"
 )
 
-// table is laid out as kubectl's tables are.
+// table is a text table in the layout of kubectl's tables.
 type table struct {
 	b     strings.Builder
 	w     *tabwriter.Writer
@@ -23,14 +23,14 @@ func newTable(head ...any) *table {
 	return t
 }
 
-// add adds cells to the row. Names come from outside, so control characters are replaced.
+// add adds cells to the current row. It replaces control characters, because the texts come from nodes.
 func (t *table) add(cells ...any) {
 	for _, c := range cells {
 		t.cells = append(t.cells, strings.ReplaceAll(cluster.Printable(fmt.Sprint(c)), "\n", "?"))
 	}
 }
 
-// end adds the row's last cells and begins the next.
+// end adds the last cells of the row and starts the next row.
 func (t *table) end(cells ...any) {
 	t.add(cells...)
 	fmt.Fprintln(t.w, strings.Join(t.cells, "\t"))
@@ -42,7 +42,7 @@ func (t *table) text() string {
 	return t.b.String()
 }
 
-// age is a duration as kubectl shows it.
+// age returns a duration in the form that kubectl uses, for example 5m.
 func age(d time.Duration) string {
 	switch {
 	case d < 2*time.Minute:

@@ -15,7 +15,7 @@ import (
 	"github.com/neardns/neardns/internal/cli"
 )
 
-// usage are the queries of one pod or namespace.
+// usage has the query counts of one pod or namespace.
 type usage struct {
 	Name   string          `json:"name"` // namespace/name of a pod, or a namespace
 	Node   string          `json:"node,omitempty"`
@@ -28,7 +28,7 @@ type usage struct {
 func topCommand(o *cluster.Options) *cobra.Command {
 	c := &cobra.Command{Use: "top", Short: "show the pods or namespaces with the most queries, misses and failures"}
 	interval, out := intervalFlag(c), cli.OutputFlag(c)
-	namespaces := c.Flags().Bool("namespaces", false, "sum the pods of each namespace up")
+	namespaces := c.Flags().Bool("namespaces", false, "add up the pods of each namespace")
 	limit := c.Flags().Int("limit", 20, "`NUMBER` of lines; 0: all")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if _, err := out.Format(); err != nil {
@@ -64,7 +64,7 @@ func topCommand(o *cluster.Options) *cobra.Command {
 	return c
 }
 
-// addPods runs `neardns-agent pods` on the nodes whose endpoint names no pods, as without listen.namespaces: true.
+// addPods runs `neardns-agent pods` on nodes whose endpoint does not list pods, because listen.namespaces is not true there.
 func addPods(ctx context.Context, c *cluster.Cluster, nodes []reading, interval bool) error {
 	silent := make([]cluster.Agent, len(nodes))
 	found := false
@@ -98,7 +98,7 @@ func addPods(ctx context.Context, c *cluster.Cluster, nodes []reading, interval 
 	return nil
 }
 
-// usages lists pods or namespaces, those with the most queries first.
+// usages returns the counts by pod or by namespace, those with the most queries first.
 func usages(nodes []reading, namespaces bool) []usage {
 	found := map[string]*usage{}
 	for _, r := range nodes {

@@ -1,4 +1,4 @@
-// Package policies finds network policies that keep pods from the cache. It is pure: the caller reads them.
+// Package policies finds network policies that keep pods' queries from the cache. It is pure: the caller reads the policies.
 package policies
 
 import (
@@ -15,9 +15,9 @@ import (
 
 const dnsPort = 53
 
-// Blocking returns the egress policies, as namespace/name, that let pods query DNS servers, but not the steering addresses. Most policy
-// engines judge a packet after it was rewritten to such an address, so these pods stay on kube-dns. Other kinds of policies are not
-// examined.
+// Blocking returns, as namespace/name, the egress policies that let pods query DNS servers but not the steering addresses. Most policy
+// engines check a packet after the pod table has rewritten its destination to such an address, so these pods stay on kube-dns. Blocking
+// examines only policies of type NetworkPolicy.
 func Blocking(policies []networkingv1.NetworkPolicy, steering []netip.Addr) (names []string) {
 	for _, p := range policies {
 		if !restrictsEgress(&p) {
@@ -36,8 +36,8 @@ func restrictsEgress(p *networkingv1.NetworkPolicy) bool {
 	return slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress) || len(p.Spec.PolicyTypes) == 0 && len(p.Spec.Egress) > 0
 }
 
-// rulesFor returns the egress rules that apply to every pod that p selects: its own, and those of policies with the same selector or for
-// all pods.
+// rulesFor returns the egress rules that apply to every pod that p selects: those of p, and those of policies with the same selector or
+// with an empty one.
 func rulesFor(p *networkingv1.NetworkPolicy, policies []networkingv1.NetworkPolicy) (rules []networkingv1.NetworkPolicyEgressRule) {
 	for _, q := range policies {
 		all := equality.Semantic.DeepEqual(q.Spec.PodSelector, metav1.LabelSelector{})
@@ -48,7 +48,8 @@ func rulesFor(p *networkingv1.NetworkPolicy, policies []networkingv1.NetworkPoli
 	return rules
 }
 
-// allows reports whether rules let DNS queries over UDP and TCP pass to an address. For the zero Addr: over UDP, to any destination.
+// allows reports whether rules allow DNS queries over UDP and TCP to address a. For the zero Addr, it reports whether they allow DNS over
+// UDP to any destination at all.
 func allows(rules []networkingv1.NetworkPolicyEgressRule, a netip.Addr) bool {
 	passes := func(protocol corev1.Protocol) bool {
 		return slices.ContainsFunc(rules, func(r networkingv1.NetworkPolicyEgressRule) bool {
@@ -72,7 +73,8 @@ func holds(block *networkingv1.IPBlock, a netip.Addr) bool {
 	return in(block.CIDR) && !slices.ContainsFunc(block.Except, in)
 }
 
-// isDNS reports whether a port is 53 of a protocol. A port with a name is one of a pod's, such as kube-dns's.
+// isDNS reports whether a rule's port includes port 53 of the protocol. A named port is defined by the destination pod, for example
+// kube-dns, and counts if its name contains "dns".
 func isDNS(p networkingv1.NetworkPolicyPort, protocol corev1.Protocol) bool {
 	switch of := p.Protocol; {
 	case of == nil && protocol != corev1.ProtocolTCP, of != nil && *of != protocol:
