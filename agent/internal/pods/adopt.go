@@ -256,8 +256,8 @@ func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 		k.hadFile[a.File] = a.Made
 	}
 	delete(k.lastLogged, a.File+a.ContainerID)
-	p.log.Info("running pod adopted; it is steered once its trial is answered", "pod", a.String(), "container_id", a.ContainerID,
-		"iface", a.IfName, "found_by", f.Adopted, "annotations_known", a.Annotations != nil)
+	p.log.Info("running pod adopted; its trial decides about steering", "pod", a.String(), "container_id", a.ContainerID, "iface", a.IfName,
+		"found_by", f.Adopted, "annotations_known", a.Annotations != nil)
 	return nil
 }
 
@@ -417,8 +417,7 @@ func (k *adopter) dropRemoved(files []podfile.File, paths []string, known bool) 
 				"pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
 			continue
 		}
-		k.pods.log.Info("removed the rules and the state file of an adopted pod that was deleted",
-			"pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
+		k.pods.log.Info("removed rules and state file of a deleted pod", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
 	}
 }
 

@@ -79,8 +79,8 @@ type fingerprint struct {
 	want       string
 }
 
-// Open makes a registry of the pod files below stateDir. Pods' rules are written with the given back end. All methods must be called in
-// the host's netns. Open itself reads nothing.
+// Open makes a registry of the pod files below stateDir. Pods' rules are those of the back end. All methods must be called in the host's
+// netns. Open itself reads nothing.
 func Open(stateDir string, rules rules.Kind, log *slog.Logger) *Pods {
 	p := open(stateDir, "/proc/thread-self/ns/net", log)
 	p.backend = rules

@@ -184,8 +184,7 @@ func (p *Pods) steerPending(box *sandbox, i int, host *os.File, verified func(ne
 		return err
 	}
 	if updateErr == nil && steers {
-		p.log.Info("pod steered: its DNS queries go to the node's cache",
-			"pod", after.PodNamespace+"/"+after.PodName, "container_id", after.ContainerID, "iface", after.IfName)
+		p.log.Info("pod steered", "pod", after.PodNamespace+"/"+after.PodName, "container_id", after.ContainerID, "iface", after.IfName)
 	}
 	return errors.Join(err, updateErr)
 }

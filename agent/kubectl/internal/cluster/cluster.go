@@ -56,12 +56,12 @@ type Options struct {
 
 // Bind adds the flags.
 func (o *Options) Bind(fs *pflag.FlagSet) {
-	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` with the cluster's address and credentials; default: the one that kubectl uses")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` with the cluster's address and credentials; default: kubectl's")
 	fs.StringVar(&o.context, "context", "", "`NAME` of the context in the kubeconfig; default: its current context")
 	fs.StringVarP(&o.namespace, "namespace", "n", "kube-system", "`NAME` of the namespace with the pods of neardns's agents")
 	fs.StringVarP(&o.selector, "selector", "l", "app.kubernetes.io/name=neardns", "label selector (`LABELS`) of the agents' pods")
 	fs.StringVar(&o.Node, "node", "", "`NAME` of a node; only its agent is read")
-	fs.DurationVar(&o.timeout, "request-timeout", 0, "timeout for each node, for example 5s; default: 3s, or 15s for a command that runs on the nodes")
+	fs.DurationVar(&o.timeout, "request-timeout", 0, "timeout for each node, for example 5s; default: 3s, or 15s for commands on nodes")
 	fs.Uint16Var(&o.port, "port", 9253, "`PORT` on which the agents serve metrics (listen.metrics in their configuration)")
 }
 

@@ -21,7 +21,7 @@ import (
 const maxLog = 1 << 20
 
 func bundleCommand(o *cluster.Options) *cobra.Command {
-	c := &cobra.Command{Use: "bundle", Short: "write a file with a bug report of every node, without secrets and queried names (needs pods/exec)"}
+	c := &cobra.Command{Use: "bundle", Short: "write a bug report of every node, without secrets and queried names (needs pods/exec)"}
 	file := c.Flags().StringP("file", "f", "neardns-cluster.tar", "`FILE` to write; one that exists is not overwritten")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		cl, err := o.Open(c.ErrOrStderr())

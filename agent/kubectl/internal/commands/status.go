@@ -115,11 +115,11 @@ func (r *reading) countFrom(before reading) {
 }
 
 func intervalFlag(c *cobra.Command) *time.Duration {
-	return c.Flags().Duration("interval", 0, "count only the queries of this time, for example 5s: read every node twice; default: all since the agent's start")
+	return c.Flags().Duration("interval", 0, "time between two reads of a node (5s): count only what is between; default: since its agent's start")
 }
 
 func statusCommand(o *cluster.Options) *cobra.Command {
-	c := &cobra.Command{Use: "status", Short: "show every node: whether its cache serves, leases, hit ratio, queries per second, steered pods, last fault"}
+	c := &cobra.Command{Use: "status", Short: "show every node: serving or not, leases, hit ratio, queries per second, pods, last fault"}
 	interval, out := intervalFlag(c), cli.OutputFlag(c, "wide")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		format, err := out.Format()
