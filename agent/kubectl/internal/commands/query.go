@@ -23,7 +23,7 @@ type nodeLookup struct {
 }
 
 func queryCommand(o *cluster.Options) *cobra.Command {
-	c := &cobra.Command{Use: "query NAME", Short: "query a name on a node, or as a pod: which server answers, from the cache or not (needs pods/exec)"}
+	c := &cobra.Command{Use: "query NAME", Short: "query a name on a node, or as a pod: which server answers, cached or not (needs pods/exec)"}
 	c.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) != 1 {
 			return cli.Usagef("write one name, such as kubernetes.default.svc.cluster.local")

@@ -115,7 +115,7 @@ func (r *reading) countFrom(before reading) {
 }
 
 func intervalFlag(c *cobra.Command) *time.Duration {
-	return c.Flags().Duration("interval", 0, "time between two reads of a node (5s): count only what is between; default: since its agent's start")
+	return c.Flags().Duration("interval", 0, "time between two reads of each node (5s), to count what is between; default: since its start")
 }
 
 func statusCommand(o *cluster.Options) *cobra.Command {
