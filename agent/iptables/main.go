@@ -31,7 +31,7 @@ func main() {
 	variant, why := iptables.KubeletVariant()
 	name, err := programFor(filepath.Base(os.Args[0]), variant)
 	if err == nil {
-		// The iptables programs are one binary that decides by argv[0] what it does.
+		// The programs of a variant are one binary, which decides by argv[0] what it does.
 		err = unix.Exec(name, append([]string{filepath.Base(name)}, os.Args[1:]...), os.Environ())
 	}
 	_, _ = fmt.Fprintf(os.Stderr, "%s: %v (%s was chosen by %s)\n", filepath.Base(os.Args[0]), err, variant, why)

@@ -15,7 +15,7 @@ import (
 )
 
 // Times of a handover. The two limits of the successor's check are well below a lease's lifetime, and below the time in which a busy
-// node's queries fill a socket's buffer. So a successor that hangs does not cost the lease, and rarely a query.
+// node's queries fill a socket's buffer. So if a successor hangs, the lease is not lost, and rarely a query.
 const (
 	successorTimeout = 150 * time.Millisecond
 	successorMax     = 500 * time.Millisecond

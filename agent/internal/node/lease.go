@@ -317,7 +317,7 @@ func (g *group) start(name string, run func(context.Context)) {
 	}()
 }
 
-// end stops one goroutine and waits for it.
+// end stops the goroutine with this name, and waits until it has ended.
 func (g *group) end(name string) {
 	g.mu.Lock()
 	stop := g.one[name]

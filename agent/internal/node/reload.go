@@ -69,7 +69,7 @@ func (n *Node) reload(ctx context.Context, next plan.Plan, probes *group) {
 	}
 	n.pending.take()
 	n.clearPending()
-	// Remove the addresses that the new plan does not have.
+	// Remove addresses from the link that only the old plan has.
 	n.noteFault("link", n.reconcileLink(next))
 	n.Log.Info(reloaded)
 }
@@ -116,7 +116,7 @@ type retryPlan struct {
 	plan  plan.Plan
 	take  func() (changed bool) // Set's argument
 	due   time.Time
-	pause time.Duration // before the next try; 0: not tried yet
+	pause time.Duration // pause before the next try; 0: the plan was not tried yet
 }
 
 func (d *retryPlan) postpone(now time.Time) {

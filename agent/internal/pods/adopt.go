@@ -75,7 +75,7 @@ type adopter struct {
 	pods     *Pods
 	scanned  time.Time      // the last scan
 	stamps   []stamp        // of the folders that scan reads, to see changes
-	retry    bool           // the last scan could not decide about a pod
+	retry    bool           // the last scan could not decide about a pod, so the next one is due at once
 	reported int            // how many pods the runtime reported at the last check
 	files    []podfile.File // of the current scan
 	// hadFile has the attachments that had a pod file since this process started, with the modification time of their file in libcni's
@@ -129,7 +129,7 @@ func (k *adopter) scan(ctx context.Context) {
 		if err := k.adopt(ctx, a); err != nil {
 			level := slog.LevelInfo
 			if errors.Is(err, fs.ErrNotExist) {
-				level = slog.LevelDebug // after a reboot, hundreds of cache files may name pods that are gone
+				level = slog.LevelDebug // after a reboot, hundreds of files in libcni's cache may name pods that are gone
 			}
 			k.logOnce(a.File+a.ContainerID, level, "running pod not adopted", err.Error(),
 				"pod", a.String(), "container_id", a.ContainerID, "netns", a.NetNS)
@@ -175,7 +175,7 @@ func (k *adopter) candidates(paths []string, of map[string]podfile.File) []attac
 			continue
 		}
 		if !a.IsPod() {
-			continue // a loopback interface, or a container that is no pod
+			continue // skip a loopback interface, or a container that is not a pod
 		}
 		if r, ok := reported[a.ContainerID]; ok && a.Annotations == nil {
 			a.Annotations = r.Annotations

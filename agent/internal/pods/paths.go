@@ -235,6 +235,6 @@ func (p *Pods) logState(f podfile.File, was, now podstate.State, s signal) {
 	case was == podstate.Untried:
 		p.log.Warn("pod not steered, kube-dns answers it", append(about, "reason", s.reason)...)
 	default:
-		p.log.Warn("pod bypasses the cache: kube-dns answers it", append(about, "reason", s.reason)...)
+		p.log.Warn("pod's queries bypass the cache; kube-dns answers them", append(about, "reason", s.reason)...)
 	}
 }

@@ -59,7 +59,7 @@ func (p *Pods) repair(box *sandbox, verified func(netip.Addr) bool) error {
 		return err
 	}
 	f := box.files[0]
-	p.log.Warn("pod's changed packet rules repaired", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "drift", drift.Items)
+	p.log.Warn("pod's packet rules repaired", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "drift", drift.Items)
 	return nil
 }
 

@@ -344,7 +344,7 @@ func (p *Pods) TryClient(ctx context.Context, c steer.Client) (known bool, err e
 		}
 		ns, err := enter(f)
 		if err != nil {
-			continue // gone, and another pod may have the address
+			continue // the pod is gone, and another one may have its address now
 		}
 		defer ns.Close() //nolint:errcheck // only to enter
 		if err := p.Release(c); err != nil {

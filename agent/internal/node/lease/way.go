@@ -20,7 +20,7 @@ import "time"
 // kube-dns while it drops the node's and the prober's packets. In a Trial, the answer to a query from a pod's address decides at once. If
 // there is no pod to query from, the Trial lasts, and pods' own retries reach kube-dns.
 const (
-	firstTrial    = 8 * time.Second // with the round before it, longer than most restarts of kube-dns take
+	firstTrial    = 8 * time.Second // BothDown lasts so long before its first Trial: longer than most restarts of kube-dns
 	trialInterval = 50 * time.Second
 	trialLength   = 10 * time.Second
 	unservedLimit = 10 * time.Second // how long Fallback lasts without an answer from kube-dns

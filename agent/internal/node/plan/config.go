@@ -71,7 +71,7 @@ func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 	if p.KernelOnly() {
 		p.Server.Addresses, p.Server.Deaf = []netip.Addr{nowhere}, true
 	}
-	if p.Steers && p.Arrangement == Steered { // in the other arrangements, the agent itself has the address
+	if p.Steers && p.Arrangement == Steered { // in the other arrangements, the cluster DNS address is the agent's own
 		for _, r := range p.Redirects {
 			p.Server.LastResort = append(p.Server.LastResort, nameserver.At(r.ClusterDNS))
 		}

@@ -11,7 +11,7 @@ import (
 
 // Template is node-cache's Corefile template after its variables were filled in.
 type Template struct {
-	Text     string // filled in; "" if there is a Fault
+	Text     string // the resulting Corefile; "" if there is a Fault
 	Domain   string // the cluster's domain, as found in the template's zones; "" if none is found
 	Warnings []string
 	Fault    error

@@ -26,7 +26,7 @@ const maxAnswer = 4096
 type datagrams struct {
 	mu      sync.Mutex // one query at a time
 	f       *os.File
-	retired atomic.Bool // to be closed when no query is in flight
+	retired atomic.Bool // close the socket as soon as no query is in flight
 	buffer  [maxAnswer]byte
 }
 

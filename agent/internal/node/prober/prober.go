@@ -171,7 +171,7 @@ func (p *Prober) Close() error {
 		p.netns.close()
 	}
 	if p.lock != nil {
-		errs = append(errs, p.lock.Close()) // last, because from here on a successor may begin
+		errs = append(errs, p.lock.Close()) // last, because a successor may take the lock at once and set up its own prober
 	}
 	p.host.Close()
 	p.lock, p.netns, p.inside, p.host = nil, nil, inside{}, host{}

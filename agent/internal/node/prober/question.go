@@ -59,7 +59,7 @@ type question struct {
 // answer to an earlier probe never counts for this one. Recursion is not desired, so that kube-dns does not forward the query if it falls
 // back.
 func newQuestion() question {
-	nonce := rand.Uint64() //nolint:gosec // unique is enough: only the switch can bring an answer here
+	nonce := rand.Uint64() //nolint:gosec // unique is enough, because only the switch can deliver an answer to this netns
 	q, err := newQuery(fmt.Sprintf("%016x.%s", nonce, Zone), dns.TypeTXT, false)
 	if err != nil {
 		panic(err) // cannot happen: a name of this form always packs
@@ -179,7 +179,7 @@ func resultOf(err error) Result {
 		err = errors.New("refused: no process listens there, or a firewall on this node (INPUT chain) rejects pods' packets to it")
 		return Result{Failure: Refused, Err: err}
 	case errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.EACCES):
-		// The errors for ICMP's "administratively prohibited", in IPv4 and in IPv6.
+		// The socket's errors if a firewall rejects packets with ICMP "administratively prohibited": in IPv4, and in IPv6.
 		err = fmt.Errorf("rejected: a firewall on this node (INPUT chain) rejects pods' packets to the agent: %w", err)
 		return Result{Failure: Network, Err: err}
 	}

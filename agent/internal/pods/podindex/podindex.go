@@ -79,12 +79,12 @@ func (c *Clients) Configure(conf *config.Node) {
 // Queries that kube-dns answered are not counted.
 type Counts struct {
 	Queries  uint64 `json:"queries"`
-	Hits     uint64 `json:"hits"`     // of these, from the cache
-	Kernel   uint64 `json:"kernel"`   // of these, by the kernel program
-	Failures uint64 `json:"failures"` // of these, with a response code other than NOERROR and NXDOMAIN
+	Hits     uint64 `json:"hits"`     // queries answered from the cache
+	Kernel   uint64 `json:"kernel"`   // hits answered by the kernel program
+	Failures uint64 `json:"failures"` // queries answered with a response code other than NOERROR and NXDOMAIN
 }
 
-// Pod is one network interface of a pod.
+// Pod is what the index knows of one network interface of a pod.
 type Pod struct {
 	File      podfile.File
 	Completed bool // search completion is on for it: the agent walks its search list

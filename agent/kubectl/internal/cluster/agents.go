@@ -106,12 +106,12 @@ func rank(p corev1.Pod) (n int) {
 
 // ReadAll calls read for all agents that can be read, in parallel, each within the timeout of a request.
 func ReadAll[T any](ctx context.Context, c *Cluster, agents []Agent, read func(ctx context.Context, a Agent) (T, error)) ([]T, []error) {
-	return parallel(ctx, agents, c.within(readTimeout), read)
+	return parallel(ctx, agents, c.timeoutFor(readTimeout), read)
 }
 
 // ExecAll calls run for all agents that can be read, in parallel, each within the longer timeout of a command on a node.
 func ExecAll[T any](ctx context.Context, c *Cluster, agents []Agent, run func(ctx context.Context, a Agent) (T, error)) ([]T, []error) {
-	return parallel(ctx, agents, c.within(execTimeout), run)
+	return parallel(ctx, agents, c.timeoutFor(execTimeout), run)
 }
 
 // parallel calls do for all agents, at most MaxParallel at a time. Results and errors are in the order of agents. An agent that cannot be

@@ -104,11 +104,11 @@ func (o *Options) Connect(config *rest.Config, stderr io.Writer) (*Cluster, erro
 	return &Cluster{Options: o, config: config, client: client, base: base, stderr: stderr}, nil
 }
 
-// Note writes a line about what is left out.
+// Note writes a line to stderr about what the output leaves out.
 func (c *Cluster) Note(format string, args ...any) { fmt.Fprintf(c.stderr, format+"\n", args...) }
 
-// within returns the timeout of one request or command: the user's, or else the usual one.
-func (c *Cluster) within(usual time.Duration) time.Duration {
+// timeoutFor returns the timeout of one request or command: the user's, or else the usual one.
+func (c *Cluster) timeoutFor(usual time.Duration) time.Duration {
 	if c.timeout > 0 {
 		return c.timeout
 	}
@@ -180,7 +180,7 @@ func (c *Cluster) Get(ctx context.Context, path string, out any) error {
 
 // Log returns the end of the log of an agent's pod: whole lines, at most maxBytes.
 func (c *Cluster) Log(ctx context.Context, pod string, maxBytes int) ([]byte, error) {
-	// Not limitBytes: it counts from the first of these lines, and would leave out the newest.
+	// The API's limitBytes does not help: it counts from the first of the tailLines lines, and would leave out the newest ones.
 	text, err := c.get(ctx, c.podPath(pod)+"/log", url.Values{"container": {container}, "tailLines": {"5000"}}, "")
 	if len(text) > maxBytes {
 		_, text, _ = bytes.Cut(text[len(text)-maxBytes:], []byte("\n"))
@@ -189,7 +189,7 @@ func (c *Cluster) Log(ctx context.Context, pod string, maxBytes int) ([]byte, er
 }
 
 func (c *Cluster) list(ctx context.Context, path string, query url.Values, accept string, out any) error {
-	ctx, cancel := context.WithTimeout(ctx, c.within(readTimeout))
+	ctx, cancel := context.WithTimeout(ctx, c.timeoutFor(readTimeout))
 	defer cancel()
 	text, err := c.get(ctx, path, query, accept)
 	if err != nil {
