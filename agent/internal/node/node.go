@@ -111,10 +111,10 @@ type VerifiedFallbacks interface {
 	Write(proven []netip.Addr) error
 }
 
-// Surroundings inspects what the agent does not own on its node, such as kube-proxy's rules.
+// Surroundings queries kube-dns as the host's own processes do.
 type Surroundings interface {
-	// FallbackLost returns the reason if a failing fallback is lost for good: nothing on this host translates the cluster DNS address any
-	// more, or kube-dns answers the host but not the queries that fall back. It returns "" if kube-dns may only be down.
+	// FallbackLost returns the reason if a failing fallback is lost for good: kube-dns answers the host's own queries, but not those that
+	// fall back. It returns "" if kube-dns may only be down.
 	FallbackLost(ctx context.Context, clusterDNS netip.Addr, name string) string
 }
 
