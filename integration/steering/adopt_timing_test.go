@@ -68,7 +68,7 @@ func TestTimingAdoptUnderLoad(t *testing.T) {
 	var watched sync.WaitGroup
 	watched.Go(func() {
 		for time.Since(begun) < patience {
-			if a, err := n.askAgent(); err == nil && a.Ready {
+			if a, err := n.agentStatus(); err == nil && a.Ready {
 				break
 			}
 			<-time.After(20 * time.Millisecond)

@@ -153,12 +153,15 @@ func (p *pod) hostLink(n *node) string {
 func (n *node) wantGivenBack(p *pod) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		_, text, _ := n.run("pods", "--config", n.configFile())
-		lines := slices.DeleteFunc(strings.Split(text, "\n"), func(l string) bool { return !strings.Contains(l, "given-back") })
-		if p == nil && len(lines) == 0 || p != nil && len(lines) == 1 && strings.Contains(lines[0], p.name) {
+		views, err := n.podViews()
+		if err != nil {
+			return err
+		}
+		bypassed := slices.DeleteFunc(slices.Clone(views), func(v podView) bool { return !v.bypassed() })
+		if p == nil && len(bypassed) == 0 || p != nil && len(bypassed) == 1 && bypassed[0].Pod == "default/"+p.name {
 			return nil
 		}
-		return fmt.Errorf("given back: %q\n%s", lines, text)
+		return fmt.Errorf("bypassed: %+v\nall: %+v", bypassed, views)
 	})
 }
 
@@ -170,11 +173,11 @@ func (n *node) wantBypassed(p *pod) {
 		want = len(n.all())
 	}
 	testutil.Eventually(n.t, func() error {
-		s := n.status()
-		if s.Agent == nil || len(s.Agent.Bypassed) != want {
-			return fmt.Errorf("want %d clients passed by: %+v", want, s.Agent)
+		s, err := n.agentStatus()
+		if err != nil || len(s.Bypassed) != want {
+			return fmt.Errorf("want %d clients bypassed: %+v, %v", want, s, err)
 		}
-		for _, b := range s.Agent.Bypassed {
+		for _, b := range s.Bypassed {
 			if b.Pod != "default/"+p.name || !slices.Contains(p.addrs, b.Source) || b.NextTrial.Before(b.Since) {
 				return fmt.Errorf("not %s: %+v", p.name, b)
 			}

@@ -23,7 +23,7 @@ func TestDoctorOnAHealthyNode(t *testing.T) {
 				n.configure(more)
 				n.launchAgent()
 				testutil.Eventually(t, func() error {
-					if a, err := n.askAgent(); err != nil || !a.Ready || len(a.Proven) == 0 || len(a.Faults) > 0 {
+					if a, err := n.agentStatus(); err != nil || !a.Ready || len(a.Proven) == 0 || len(a.Faults) > 0 {
 						return fmt.Errorf("the agent is not healthy: %+v %w\n%s", a, err, n.agent.Output())
 					}
 					return nil

@@ -48,11 +48,11 @@ func TestFirewalledInput(t *testing.T) {
 func (n *node) wantNoLease() {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		s := n.status()
-		if s.Agent == nil || len(s.Agent.Leases) != len(n.all()) {
-			return fmt.Errorf("status: %+v", s)
+		s, err := n.agentStatus()
+		if err != nil || len(s.Leases) != len(n.all()) {
+			return fmt.Errorf("status: %+v, %v", s, err)
 		}
-		for _, l := range s.Agent.Leases {
+		for _, l := range s.Leases {
 			if l.Held || !strings.Contains(l.Reason, "firewall") {
 				return fmt.Errorf("lease of %s over %s: held %v, reason %q, want one that names a firewall", l.Address, l.Protocol, l.Held, l.Reason)
 			}

@@ -102,8 +102,8 @@ func TestIPTablesBesideNFTables(t *testing.T) {
 			p := n.addPod(nil)
 			n.launchAgent()
 			testutil.Eventually(t, func() error {
-				if s := n.status(); s.Agent == nil || s.Agent.Faults["fallback "+n.ClusterDNS()[0].String()] == "" {
-					return fmt.Errorf("the fallback's fault is not said: %+v", s.Agent)
+				if s, err := n.agentStatus(); err != nil || s.Faults["fallback "+n.ClusterDNS()[0].String()] == "" {
+					return fmt.Errorf("status does not show the fallback's fault: %+v, %v", s, err)
 				}
 				return nil
 			})

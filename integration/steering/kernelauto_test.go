@@ -21,7 +21,7 @@ func TestKernelHitsAuto(t *testing.T) {
 	n.wantInKernel(1, 1)
 	n.Host.Run("ip", "link", "add", "cilium_host", "type", "veth", "peer", "name", "cilium_net")
 	testutil.Eventually(t, func() error {
-		a, err := n.askAgent()
+		a, err := n.agentStatus()
 		if err != nil || a.KernelHits == nil || !strings.Contains(a.KernelHits.Fault, "Cilium's links") || n.hasProgram(p) {
 			return errors.Join(err, fmt.Errorf("the agent does not leave the node out: %+v", a.KernelHits))
 		}

@@ -1,7 +1,6 @@
 package steering
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -44,7 +43,7 @@ func kernelOn(t *testing.T) string {
 func (n *node) wantInKernel(pods, refused int) {
 	n.t.Helper()
 	testutil.Eventually(n.t, func() error {
-		a, err := n.askAgent()
+		a, err := n.agentStatus()
 		switch {
 		case err != nil:
 			return err
@@ -60,7 +59,7 @@ func (n *node) wantInKernel(pods, refused int) {
 // kernelAnswers is how many queries the kernel has answered.
 func (n *node) kernelAnswers() int64 {
 	n.t.Helper()
-	a, err := n.askAgent()
+	a, err := n.agentStatus()
 	if err != nil || a.KernelHits == nil {
 		n.t.Fatalf("status: %+v, %v", a, err)
 	}
@@ -85,23 +84,14 @@ func (n *node) heat(p *pod, at target, name string) {
 // countsInKernel are what `pods` counts of a pod.
 func (n *node) countsInKernel(p *pod) (queries, kernel int64) {
 	n.t.Helper()
-	_, out, _ := n.run("pods", "--config", n.configFile(), "--json")
-	var views []struct {
-		Pod    string `json:"pod"`
-		Counts struct {
-			Queries int64 `json:"queries"`
-			Kernel  int64 `json:"kernel"`
-		} `json:"counts"`
-	}
-	if err := json.Unmarshal([]byte(out), &views); err != nil {
-		n.t.Fatalf("%v: %s", err, out)
-	}
+	views, err := n.podViews()
+	testutil.Must(n.t, err)
 	for _, v := range views {
 		if v.Pod == "default/"+p.name {
 			return v.Counts.Queries, v.Counts.Kernel
 		}
 	}
-	n.t.Fatalf("%s is not among the pods: %s", p.name, out)
+	n.t.Fatalf("%s is not among the pods: %+v", p.name, views)
 	return 0, 0
 }
 
@@ -119,7 +109,7 @@ func TestKernelHits(t *testing.T) {
 				n.configure("")
 				n.startAgent()
 				n.wantSteered(p.client(), "not configured", targets(n.ClusterDNS()...)...)
-				if a, err := n.askAgent(); err != nil || a.KernelHits != nil || n.hasProgram(p) {
+				if a, err := n.agentStatus(); err != nil || a.KernelHits != nil || n.hasProgram(p) {
 					t.Fatalf("kernel hits without the key: %+v, %v", a.KernelHits, err)
 				}
 				n.configure(reload)
@@ -436,7 +426,7 @@ func TestKernelHitsRefused(t *testing.T) {
 	n.within = []string{"unshare", "--mount", "--propagation", "slave", "sh", "-c", "mount -t tmpfs none /sys/fs/bpf && exec \"$0\" \"$@\""}
 	n.startAgent()
 	testutil.Eventually(t, func() error {
-		a, err := n.askAgent()
+		a, err := n.agentStatus()
 		if err != nil || a.KernelHits == nil || !strings.Contains(a.KernelHits.Fault, "no BPF file system") {
 			return errors.Join(err, fmt.Errorf("the agent does not say why: %+v", a))
 		}

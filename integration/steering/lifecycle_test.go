@@ -85,13 +85,13 @@ func TestLeftAlone(t *testing.T) {
 		p := n.addPod(nil)
 		n.launchAgent()
 		testutil.Eventually(t, func() error {
-			s := n.status()
-			if s.Agent == nil || len(s.Agent.Proven) > 0 {
-				return fmt.Errorf("status: %+v", s)
+			s, err := n.agentStatus()
+			if err != nil || len(s.Proven) > 0 {
+				return fmt.Errorf("status: %+v, %v", s, err)
 			}
 			for _, a := range n.ClusterDNS() {
-				if !strings.Contains(s.Agent.Faults["fallback "+a.String()], "kube-proxy") {
-					return fmt.Errorf("no fault names kube-proxy for %s: %v", a, s.Agent.Faults)
+				if !strings.Contains(s.Faults["fallback "+a.String()], "kube-proxy") {
+					return fmt.Errorf("no fault names kube-proxy for %s: %v", a, s.Faults)
 				}
 			}
 			return nil

@@ -86,8 +86,8 @@ func TestLockHeld(t *testing.T) {
 	n.wantReady("the lock is free", true, "")
 	n.wantSteered(c, "the lock is free", n.all()...)
 	testutil.Eventually(t, func() error {
-		if s := n.status(); s.Agent == nil || len(s.Agent.Faults) > 0 {
-			return fmt.Errorf("faults are left: %+v", s.Agent)
+		if s, err := n.agentStatus(); err != nil || len(s.Faults) > 0 {
+			return fmt.Errorf("faults are left: %+v, %v", s, err)
 		}
 		return late.in(podfile.Steered)
 	})

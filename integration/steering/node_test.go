@@ -219,7 +219,7 @@ func (n *node) awaitReady() {
 			n.t.Fatalf("the agent ended: %v\n%s", n.agent.Wait(), n.agent.Output())
 		default:
 		}
-		a, err := n.askAgent()
+		a, err := n.agentStatus()
 		if err != nil {
 			return err
 		}
@@ -269,20 +269,44 @@ type agentStatus struct {
 	} `json:"handover"`
 }
 
-// askAgent queries the agent itself. The program for that also runs others, for the kernel's rules, which take the time that a
-// starting agent needs where a machine is slow.
-func (n *node) askAgent() (*agentStatus, error) {
+// agentStatus reads the running agent's status at its socket. Tests that wait for a state use it: a start of the program `status` costs
+// fifty times the CPU.
+func (n *node) agentStatus() (*agentStatus, error) {
+	var s agentStatus
+	return &s, n.readAgent("/status", &s)
+}
+
+// readAgent reads what the running agent serves at a path of its socket.
+func (n *node) readAgent(path string, out any) error {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(n.stateDir(), "agent.sock"))
 	}
 	c := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}, Timeout: patience}
-	reply, err := c.Get("http://agent/status")
+	reply, err := c.Get("http://agent" + path)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer reply.Body.Close()
-	var s agentStatus
-	return &s, json.NewDecoder(reply.Body).Decode(&s)
+	return json.NewDecoder(reply.Body).Decode(out)
+}
+
+// podView is what the running agent serves of a pod at /pods.
+type podView struct {
+	Pod       string             `json:"pod"`
+	Decisions []podfile.Decision `json:"decisions"`
+	Counts    struct {
+		Queries int64 `json:"queries"`
+		Kernel  int64 `json:"kernel"`
+	} `json:"counts"`
+}
+
+func (v podView) bypassed() bool {
+	return slices.ContainsFunc(v.Decisions, func(d podfile.Decision) bool { return len(d.Unanswered) > 0 })
+}
+
+func (n *node) podViews() (views []podView, err error) {
+	err = n.readAgent("/pods", &views)
+	return views, err
 }
 
 // status is what `neardns-agent status --json` shows, as far as the tests look at it.

@@ -98,7 +98,7 @@ func (n *node) addPod(annotations map[string]string) *pod {
 	if !n.setup.proven || p.in(podfile.LeftAlone) == nil {
 		return p
 	}
-	if a, err := n.askAgent(); err == nil && a.Ready {
+	if a, err := n.agentStatus(); err == nil && a.Ready {
 		testutil.Eventually(n.t, func() error { return p.in(podfile.Steered) })
 	}
 	return p

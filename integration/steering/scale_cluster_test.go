@@ -173,7 +173,7 @@ func (m *many) startAgents() {
 	}
 	for i, n := range m.nodes {
 		testutil.Within(m.t, allAreReady, func() error {
-			a, err := n.askAgent()
+			a, err := n.agentStatus()
 			if err != nil {
 				return fmt.Errorf("node %d: %w\n%s", i, err, n.agent.Output())
 			}

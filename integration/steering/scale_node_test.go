@@ -160,7 +160,7 @@ func TestScaleNode(t *testing.T) {
 	})
 	own, all := memory(t, n.agent.PID(), "RssAnon"), memory(t, n.agent.PID(), "VmRSS")
 	held := func() error {
-		a, err := n.askAgent()
+		a, err := n.agentStatus()
 		if err == nil && (!a.Ready || len(n.leases()) < len(n.all())) {
 			err = fmt.Errorf("not ready: %+v", a)
 		}

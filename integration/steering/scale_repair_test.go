@@ -46,7 +46,7 @@ func TestScaleRepair(t *testing.T) {
 			n.awaitReady()
 			before := group.PeakMemory()
 			repaired := func() error {
-				a, err := n.askAgent()
+				a, err := n.agentStatus()
 				if err == nil && (!a.Ready || len(n.leases()) < len(n.all())) {
 					err = fmt.Errorf("not ready: %+v", a)
 				}

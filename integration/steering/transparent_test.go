@@ -219,7 +219,7 @@ func (n *node) awaitHits() {
 	n.t.Helper()
 	before := int64(-1)
 	testutil.Eventually(n.t, func() error {
-		a, err := n.askAgent()
+		a, err := n.agentStatus()
 		if err != nil || a.KernelHits == nil {
 			return fmt.Errorf("status: %+v, %w", a, err)
 		}
@@ -280,7 +280,7 @@ func TestTransparentAsksNobodyElse(t *testing.T) {
 
 func (n *node) servedInKernel() []netip.AddrPort {
 	n.t.Helper()
-	a, err := n.askAgent()
+	a, err := n.agentStatus()
 	if err != nil || a.KernelHits == nil {
 		n.t.Fatalf("status: %+v, %v", a, err)
 	}
@@ -336,7 +336,7 @@ func TestTransparentIsHandedOver(t *testing.T) {
 	}
 	n.awaitHits()
 	f.allAnswered()
-	if a, err := n.askAgent(); err != nil || a.Handover == nil {
+	if a, err := n.agentStatus(); err != nil || a.Handover == nil {
 		t.Errorf("no hand-over is told of: %+v, %v", a, err)
 	}
 }

@@ -102,7 +102,7 @@ func (n *node) wantUnable(h hardship) {
 	n.t.Helper()
 	n.wantReady(h.name, false, "cannot query")
 	testutil.Eventually(n.t, func() error {
-		s, err := n.askAgent()
+		s, err := n.agentStatus()
 		if err != nil {
 			return err
 		}
