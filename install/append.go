@@ -14,7 +14,8 @@ import (
 
 func (c change) none() bool { return c.from == c.to && bytes.Equal(c.before, c.after) }
 
-// networks returns the names of the files in folder that a runtime loads as networks, in its order.
+// networks returns the names of the files in folder that a container runtime loads as network configurations, in the order in which it
+// reads them.
 func networks(folder string) ([]string, error) {
 	entries, err := os.ReadDir(folder) // sorted by name, as runtimes sort
 	if errors.Is(err, os.ErrNotExist) {
@@ -35,8 +36,8 @@ func networks(folder string) ([]string, error) {
 	return names, nil
 }
 
-// planAppend finds the network that the runtime uses and forms its list with entry as the last plugin. If the file does not parse, it
-// returns an error: the runtime has no network then, and another file would be a network that no pod gets.
+// planAppend finds the network configuration that the runtime uses and appends entry to its plugin list. If that file does not parse,
+// planAppend returns an error and does not try the next file: the runtime has no network then, and no pod would get the next file's.
 func planAppend(folder, file string, entry []byte) (change, error) {
 	names, err := networks(folder)
 	if err != nil {
@@ -78,8 +79,8 @@ func planAppend(folder, file string, entry []byte) (change, error) {
 	return c, nil
 }
 
-// planDrop forms a network's list without neardns's entry. A list that an earlier run made from a single plugin's file becomes that file
-// again, byte for byte.
+// planDrop plans a network's list without neardns's entry. If an earlier run made the list from a file with a single plugin (.conf),
+// planDrop restores that file byte for byte.
 func planDrop(folder, name string) (change, error) {
 	c, err := open(folder, name)
 	if err != nil {

@@ -16,15 +16,16 @@ import (
 	"github.com/neardns/neardns/pkg/conflist"
 )
 
-// probeTimeout bounds the plugin's answer to VERSION, which takes milliseconds.
+// probeTimeout limits how long the plugin may take to answer the CNI command VERSION. It needs milliseconds.
 const probeTimeout = 10 * time.Second
 
-// binaryPath is where the plugin is installed. Its file name must be the entry's type.
+// binaryPath returns the path of the installed plugin. Its file name must be the "type" of the conflist entry, because the runtime finds
+// the binary by that.
 func binaryPath(folder string) string { return filepath.Join(folder, conflist.Type) }
 
-// placeBinary makes the plugin in folder equal to source, and returns whether anything changed. The new file is complete, is executable
-// and has answered VERSION before it gets the plugin's name, so no pod start meets half a file, one that cannot be executed, or one for
-// another machine. Before that too, suits checks the CNI versions that the plugin supports.
+// placeBinary copies the plugin from source into folder if it differs, and returns whether it differs. It writes the copy under a
+// temporary name, runs it with VERSION, passes the CNI versions that it supports to suits, and renames it only if all succeed. So a pod
+// start never runs a half-written plugin or one built for another machine.
 func placeBinary(ctx context.Context, source, folder string, dryRun bool, suits func(versions []string) error) (changed bool, err error) {
 	content, err := os.ReadFile(source)
 	if err != nil {
@@ -70,7 +71,7 @@ func isExecutableCopy(file string, content []byte) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("stat plugin: %w", err)
 	}
-	// A symbolic link, or a file with other permissions, is replaced rather than trusted.
+	// Replace a symbolic link or a file with another mode, even if its content is right.
 	if !info.Mode().IsRegular() || info.Mode().Perm() != 0o755 || info.Size() != int64(len(content)) {
 		if info.IsDir() {
 			return false, fmt.Errorf("%s is a folder: remove it", file)
@@ -84,7 +85,7 @@ func isExecutableCopy(file string, content []byte) (bool, error) {
 	return bytes.Equal(have, content), nil
 }
 
-// works reports whether a file is a plugin that a runtime can run, of whatever release.
+// works reports whether file is a plugin of any release that runs and answers VERSION.
 func works(ctx context.Context, file string) bool {
 	info, err := os.Lstat(file)
 	if err != nil || !info.Mode().IsRegular() {
@@ -94,8 +95,8 @@ func works(ctx context.Context, file string) bool {
 	return err == nil
 }
 
-// queryVersions runs the plugin as a runtime does and returns the CNI versions that it supports. Anything on its standard output other than
-// one JSON object would break every ADD, so it is an error here.
+// queryVersions runs the plugin's VERSION command as a runtime does and returns the CNI versions that it supports. It returns an error if
+// the plugin prints anything but one JSON object, because that would break every ADD.
 func queryVersions(ctx context.Context, plugin string) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -17,14 +17,14 @@ func installCommand(stdout io.Writer) *cobra.Command {
 		Short: "put the plugin on this node, and its entry into the network configuration that the runtime uses"}
 	set := c.Flags()
 	in.sourceFlags(set)
-	set.Bool("force", false, "no node is refused")
+	set.Bool("force", false, "no effect: install refuses no node any more")
 	_ = set.MarkDeprecated("force", "it has no effect")
-	set.StringVar(&in.persistDir, "persist-dir", nodestate.DefaultPersistDir, "`FOLDER` of the agent (NodeConfig's persistDir) with the "+
-		"record of its fallback check, which install prints")
+	set.StringVar(&in.persistDir, "persist-dir", nodestate.DefaultPersistDir, "the agent's persistent `FOLDER` (NodeConfig's persistDir); "+
+		"install prints the result of the fallback check that the agent recorded there")
 	in.dryRunFlag(set)
-	set.StringVar(&in.kubeletTo, "state-dir", "", "`FOLDER` of the agent (NodeConfig's stateDir) for a copy of the settings "+
-		"that are detected from the kubelet's configuration, which the agent cannot read; empty: no copy")
-	set.DurationVar(&in.wait, "wait", 0, "how long to wait for a network that is not configured yet, such as 30s")
+	set.StringVar(&in.kubeletTo, "state-dir", "", "the agent's state `FOLDER` (NodeConfig's stateDir), where install writes "+
+		"the DNS settings from the kubelet's configuration, which the agent cannot read; empty: not written")
+	set.DurationVar(&in.wait, "wait", 0, "how long to wait until the runtime has a network configuration, for example 30s")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := in.validateSource(); err != nil {
 			return err
@@ -36,12 +36,12 @@ func installCommand(stdout io.Writer) *cobra.Command {
 
 func watchCommand(stdout io.Writer) *cobra.Command {
 	w := watch{install: install{out: stdout}, now: time.Now}
-	c := &cobra.Command{Use: "watch", Short: "keep the plugin and its entry there"}
+	c := &cobra.Command{Use: "watch", Short: "keep the plugin and its conflist entry on this node, and put back what is removed"}
 	set := c.Flags()
 	w.sourceFlags(set)
-	set.DurationVar(&w.poll, "poll", 30*time.Second, "period of checks without an event")
-	set.StringVar(&w.stateDir, "state-dir", "", "`FOLDER` of the agent (NodeConfig's stateDir) for the watch's state; "+
-		"empty: none is written")
+	set.DurationVar(&w.poll, "poll", 30*time.Second, "time between checks if no file change is seen")
+	set.StringVar(&w.stateDir, "state-dir", "", "the agent's state `FOLDER` (NodeConfig's stateDir), where the watch writes "+
+		"its state for the agent's metrics; empty: not written")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := w.validateSource(); err != nil {
 			return err
@@ -56,7 +56,7 @@ func watchCommand(stdout io.Writer) *cobra.Command {
 
 func checkCommand(stdout io.Writer) *cobra.Command {
 	in := install{out: stdout}
-	c := &cobra.Command{Use: "check", Short: "report whether the plugin and its entry are there"}
+	c := &cobra.Command{Use: "check", Short: "report whether the plugin and its conflist entry are on this node"}
 	in.sourceFlags(c.Flags())
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := in.validateSource(); err != nil {
@@ -69,13 +69,13 @@ func checkCommand(stdout io.Writer) *cobra.Command {
 
 func uninstallCommand(stdout io.Writer) *cobra.Command {
 	un := uninstall{out: stdout}
-	c := &cobra.Command{Use: "uninstall", Short: "remove the entry from the network configuration"}
+	c := &cobra.Command{Use: "uninstall", Short: "remove the plugin's entry from every network configuration on this node"}
 	set := c.Flags()
 	un.flags(set)
 	un.dryRunFlag(set)
-	set.BoolVar(&un.removeBinary, "remove-binary", false, "also remove the plugin's binary, unless pods run that were made with it")
-	set.StringVar(&un.cache, "cni-cache", "/var/lib/cni", "`FOLDER` where the runtime keeps the configuration that each pod was made with, "+
-		"for --remove-binary; empty: do not check")
+	set.BoolVar(&un.removeBinary, "remove-binary", false, "also remove the plugin's binary, unless pods run that were started with it")
+	set.StringVar(&un.cache, "cni-cache", "/var/lib/cni", "`FOLDER` with libcni's cache, where --remove-binary looks for pods that were "+
+		"started with the plugin; empty: do not look")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := un.validate(); err != nil {
 			return err
@@ -85,7 +85,7 @@ func uninstallCommand(stdout io.Writer) *cobra.Command {
 	return c
 }
 
-// stayCommand waits to be ended. A DaemonSet's pod has to keep running after its work is done.
+// stayCommand runs in the uninstall DaemonSet's pod after its work is done: the pod would be restarted if its process ended.
 func stayCommand(stdout io.Writer) *cobra.Command {
 	c := &cobra.Command{Use: "stay", Short: "do nothing until SIGTERM, so that the pod stays ready"}
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -99,12 +99,12 @@ func stayCommand(stdout io.Writer) *cobra.Command {
 func followCommand(stdout io.Writer) *cobra.Command {
 	f := follower{out: stdout}
 	c := &cobra.Command{Use: "follow",
-		Short: "copy the node's resolv.conf and certificate authorities to a folder for the agent, and each change of them"}
+		Short: "copy the node's resolv.conf and certificate authorities to a folder for the agent, again whenever they change"}
 	set := c.Flags()
-	set.StringVar(&f.from, "from", "", "`FOLDER` of the host's root, with its etc and what that links to")
-	set.StringVar(&f.to, "to", "", "`FOLDER` of the copies")
+	set.StringVar(&f.from, "from", "", "`FOLDER` where the host's root is mounted, with etc and the targets of its links")
+	set.StringVar(&f.to, "to", "", "`FOLDER` to copy to")
 	set.BoolVar(&f.once, "once", false, "copy once and exit")
-	set.DurationVar(&f.poll, "poll", 30*time.Second, "period of checks without an event")
+	set.DurationVar(&f.poll, "poll", 30*time.Second, "time between checks if no file change is seen")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if f.from == "" || f.to == "" {
 			return cli.Usagef("name --from and --to")

@@ -5,10 +5,11 @@ import (
 	"strings"
 )
 
-// diffContext is how many unchanged lines surround a change.
+// diffContext is the number of unchanged lines that diff shows around a change.
 const diffContext = 3
 
-// diff shows the change of one file as a unified diff with one hunk, because each edit is in one place.
+// diff returns a unified diff with a single hunk, because the installer changes a file in one place only. It is empty if before and after
+// are the same.
 func diff(from, to string, before, after []byte) string {
 	a, b := lines(before), lines(after)
 	head := 0

@@ -16,8 +16,8 @@ import (
 	"github.com/neardns/neardns/pkg/nodestate"
 )
 
-// entry returns the conflist entry: ready from a file, or as the agent's binary makes it from the node's configuration. Only the agent's
-// binary can read that configuration and detect what it leaves out.
+// entry returns the plugin's conflist entry: the content of --entry, or what `neardns-agent config show` makes from NodeConfig. The
+// installer runs the agent for that because only the agent can parse NodeConfig and detect the settings that it omits.
 func (in install) entry(ctx context.Context) ([]byte, error) {
 	if in.entryFile != "" {
 		entry, err := os.ReadFile(in.entryFile)
@@ -42,7 +42,7 @@ func (in install) entry(ctx context.Context) ([]byte, error) {
 	return entry, checkEntry(in.nodeConfig, entry)
 }
 
-// show runs the agent's binary to read the node's configuration, and returns its output and its warnings.
+// show runs `neardns-agent config show` on the NodeConfig, and returns its output and its warnings.
 func (in install) show(ctx context.Context, format string) (out []byte, warnings string, err error) {
 	cmd := exec.CommandContext(ctx, in.agent, "config", "show", "--format", format, "--config", in.nodeConfig)
 	var stdout, stderr bytes.Buffer
@@ -56,13 +56,13 @@ func (in install) show(ctx context.Context, format string) (out []byte, warnings
 	return stdout.Bytes(), stderr.String(), nil
 }
 
-// writeKubelet copies the settings that are detected from the kubelet's own file, for agent and watch. They do not see that file, because
-// its folder has every pod's secrets. If the file is gone, the copy goes, too.
+// writeKubelet writes the settings that come from the kubelet's configuration to a file for the agent and the watch. They cannot read the
+// kubelet's own folder, because it also holds every pod's secrets. If the kubelet's configuration is gone, writeKubelet removes the copy.
 func (in install) writeKubelet(ctx context.Context) error {
 	if in.kubeletTo == "" || in.dryRun || in.nodeConfig == "" {
 		return nil
 	}
-	text, _, err := in.show(ctx, "kubelet") // its warnings are the entry's
+	text, _, err := in.show(ctx, "kubelet") // show already printed these warnings when it made the entry
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (in install) writeKubelet(ctx context.Context) error {
 	return nodestate.KubeletFile(in.kubeletTo).Write(k)
 }
 
-// validate lets the plugin check a hand-written entry, because at run time the plugin ignores keys that it does not know.
+// validate runs the plugin's own check on a hand-written entry (--entry), because the plugin ignores unknown keys when a pod starts.
 func validate(ctx context.Context, plugin, file string) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -85,7 +85,7 @@ func validate(ctx context.Context, plugin, file string) error {
 	cmd.Stderr = &stderr
 	err := cmd.Run()
 	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != cli.Config {
-		return nil // valid, or the plugin cannot be run, which placeBinary finds before it installs the plugin
+		return nil // the entry is valid, or the plugin does not run, which placeBinary reports later
 	}
 	var faults []string
 	for line := range strings.Lines(stderr.String()) {
@@ -99,7 +99,7 @@ func validate(ctx context.Context, plugin, file string) error {
 	return fmt.Errorf("%w: %s", errConfig, strings.Join(faults, "; "))
 }
 
-// checkEntry appends the entry to a minimal list, and returns an error if it does not fit.
+// checkEntry returns an error if the entry cannot be appended to a valid conflist. It tries that with a minimal one.
 func checkEntry(from string, entry []byte) error {
 	if _, err := conflist.Append([]byte(`{"name":"try","plugins":[{"type":"main"}]}`), entry); err != nil {
 		return fmt.Errorf("%w: %s: %w", errConfig, from, err)
@@ -107,8 +107,8 @@ func checkEntry(from string, entry []byte) error {
 	return nil
 }
 
-// await returns nil once there is a network that can be edited, or the reason why there is none when the wait is over. A file that does
-// not parse may be one that its owner is writing.
+// await returns nil once there is a network configuration that the entry can be added to. If there is none when --wait is over, it
+// returns the reason. A file that does not parse is waited for too: its owner may be writing it.
 func (in install) await(ctx context.Context, entry []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, max(in.wait, 0))
 	defer cancel()

@@ -10,11 +10,11 @@ import (
 	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
-// exchanger replaces networks' lists safely although their owners write them too.
+// exchanger replaces conflists atomically, and detects if another program wrote the file in the meantime.
 func exchanger() atomicfile.Exchanger { return atomicfile.Exchanger{Prefix: tempPrefix} }
 
-// putBack gives a finished file its name, unless a file of that name exists: the owner has restored its own, or an earlier run was cut
-// off.
+// putBack renames temp to the .conf file that uninstall restores. If that file exists already (the network's installer restored it, or an
+// earlier run was cut off), putBack only removes temp.
 func putBack(temp, to string) error {
 	err := unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
 	switch {

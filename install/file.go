@@ -11,22 +11,22 @@ import (
 	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
-// A temporary file is hidden and ends in .tmp, because a runtime loads every .conf, .conflist and .json in its folder as a network, and
-// lists the programs in its binary folder. The random part keeps two installers from sharing a file.
+// Temporary files start with a dot and end in .tmp, so that a runtime takes them neither for a network configuration (.conf, .conflist,
+// .json) nor for a plugin. A random part between the two keeps two installers from using the same file.
 const (
 	tempPrefix = ".neardns-install-"
 	tempSuffix = ".tmp"
 )
 
-// writeTemp writes a file under a temporary name in folder. When it returns, the file is synced to the disk with its final mode, and with
-// the owner of like if that is not nil.
+// writeTemp writes a file under a temporary name in folder and syncs it to disk with its final mode. If like is not nil, the file gets
+// the owner of like.
 func writeTemp(folder string, content []byte, mode os.FileMode, like os.FileInfo) (name string, err error) {
 	o := atomicfile.Options{Mode: mode, Durable: true, Owner: like, Pattern: tempPrefix + "*" + tempSuffix}
 	name, err = atomicfile.Temp(filepath.Join(folder, "x"), content, o)
 	return name, withRemedy(err)
 }
 
-// withRemedy adds what to do if no file can be made in a folder.
+// withRemedy adds a remedy to err if a file could not be created because the folder is read-only or access is denied.
 func withRemedy(err error) error {
 	denied := errors.Is(err, os.ErrPermission) || errors.Is(err, unix.EROFS)
 	if made := (*os.PathError)(nil); denied && errors.As(err, &made) && made.Op == "open" {
@@ -36,11 +36,11 @@ func withRemedy(err error) error {
 	return err
 }
 
-// rename gives a finished file its name, and returns once a power cut can no longer undo that. It must stay within one folder, because
-// runtimes do not notice a file that is moved in from another.
+// rename renames a finished file durably: after a return without error, a power cut does not undo it. Both names must be in the same
+// folder, because runtimes do not notice a file that is moved in from another one.
 func rename(from, to string) error { return atomicfile.Rename(from, to, true) }
 
-// remove removes a file, and returns once a power cut can no longer undo that.
+// remove removes a file durably: after a return without error, a power cut does not bring it back. A missing file is no error.
 func remove(file string) error {
 	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -17,28 +17,29 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// maxCopy limits a copy: certificate authorities take some 200 KB.
+// maxCopy is the largest file that is copied, in bytes. A bundle of certificate authorities has some 200 KB.
 const maxCopy = 4 << 20
 
-// follower copies the few files of the host's /etc that the agent reads, at the start and at each change, so that the agent need not see
-// the rest of /etc. It runs without privileges, because it reads only world-readable files, and a process with root's rights that sees
-// /etc sees the node's secrets.
+// follower copies the few files of the host's /etc that the agent reads to a folder, at the start and whenever they change, so that the
+// agent's container need not mount the host's /etc. The follower itself runs as an unprivileged user: the files are world-readable, and a
+// root process could read the node's secrets in /etc.
 type follower struct {
-	from, to  string // the host's root, and the folder of the copies
+	from, to  string // from: where the host's root is mounted; to: the folder of the copies
 	once      bool
 	poll      time.Duration
 	out       io.Writer
-	lastFault map[string]string // by copy: the last fault that was logged
+	lastFault map[string]string // the last fault that was logged for each copy, so that it is logged once
 }
 
-// followed is one copy and its possible sources. The first one that exists is copied.
+// followed is one file to copy: its name in the copies' folder, and the possible sources, of which the first that exists is used.
 type followed struct {
 	to   string
 	from []string
 }
 
-// files lists what is copied. The paths of certificate authorities are those of Go's crypto/x509 (root_linux.go, Go 1.25) without its
-// folders: one file has all authorities, and the links in a folder point outside of it.
+// files lists the files to copy. The sources for certificate authorities are the bundle files that Go's crypto/x509 reads (root_linux.go,
+// Go 1.25). Go's certificate folders are left out: a bundle has the same authorities, and the folders contain links that point out of
+// them.
 func files() []followed {
 	return []followed{
 		{"resolv.conf", []string{"etc/resolv.conf"}},
@@ -49,7 +50,8 @@ func files() []followed {
 
 func (f *follower) say(format string, args ...any) { _, _ = fmt.Fprintf(f.out, format+"\n", args...) }
 
-// run copies until ctx ends, or once. If a file cannot be copied, run logs it and goes on, and the previous copy stays.
+// run copies the files once if f.once is set, else until ctx ends. If a file cannot be read, run logs that, keeps the previous copy and
+// goes on.
 func (f *follower) run(ctx context.Context) error {
 	f.lastFault = map[string]string{}
 	if f.once {
@@ -80,7 +82,8 @@ func (f *follower) run(ctx context.Context) error {
 	}
 }
 
-// pass brings each copy up to date. Only a copy that cannot be written is an error.
+// pass updates every copy that differs from its source. It returns an error only if a copy cannot be written; a source that cannot be
+// read is logged.
 func (f *follower) pass() error {
 	var errs []error
 	for _, file := range files() {
@@ -106,7 +109,7 @@ func (f *follower) pass() error {
 	return errors.Join(errs...)
 }
 
-// place writes a copy, which need not survive a power cut.
+// place writes a copy. It does not sync it, because the next start writes it again.
 func place(to string, text []byte) error {
 	o := atomicfile.Options{Mode: 0o644, Folder: true, Pattern: tempPrefix + "*" + tempSuffix}
 	if err := atomicfile.Write(to, text, o); err != nil {
@@ -115,7 +118,7 @@ func place(to string, text []byte) error {
 	return nil
 }
 
-// read reads the first file that exists.
+// read returns the content and the path of the first of the files that exists.
 func (f *follower) read(names []string) (text []byte, from string, err error) {
 	for _, name := range names {
 		text, err = readBelow(f.from, name)
@@ -126,13 +129,14 @@ func (f *follower) read(names []string) (text []byte, from string, err error) {
 	return nil, "", err
 }
 
-// readBelow reads a file as if root were the root folder: symbolic links, absolute ones too, resolve below it (openat2, Linux 5.6).
+// readBelow reads the file name with root as the root folder, so that absolute symbolic links resolve below root too (openat2, Linux
+// 5.6).
 func readBelow(root, name string) ([]byte, error) {
 	top, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: root, Err: err}
 	}
-	defer unix.Close(top) //nolint:errcheck // only read
+	defer unix.Close(top) //nolint:errcheck // only read from
 	fd, err := unix.Openat2(top, name, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK, Resolve: unix.RESOLVE_IN_ROOT})
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: "/" + name, Err: err}
@@ -149,9 +153,9 @@ func readBelow(root, name string) ([]byte, error) {
 	return text, err
 }
 
-// followFolders ticks when something in one of the folders changes. A folder that did not exist, or was removed and made again, is watched
-// from the next call of again on; the caller's poll finds changes without an event. ended is closed some time after ctx's end, when
-// the goroutine has ended.
+// followFolders sends on events when something in one of the folders changes. The caller must call again to start, and later to watch a
+// folder that was created since. Without inotify there are no events, and the caller has to poll. ended is closed when the goroutine has
+// ended after ctx.
 func followFolders(ctx context.Context, poll time.Duration, say func(string, ...any), folders ...string) (
 	events <-chan struct{}, again func(), ended <-chan struct{},
 ) {

@@ -14,8 +14,8 @@ import (
 
 const (
 	lockTimeout = time.Minute
-	// A network's own installer writes once or a few times at its start. A program that still writes after so many tries undoes each of our
-	// writes, and more tries would only wear the disk.
+	// maxTries limits how often the installer writes a list that another program has just changed. A network's own installer writes a few
+	// times at its start; a program that still writes after five tries undoes every write.
 	maxTries = 5
 )
 
@@ -23,12 +23,13 @@ type install struct {
 	folders
 	nodeConfig, entryFile string
 	plugin, agent         string
-	kubeletTo             string // the state folder, where writeKubelet writes the kubelet's settings; "" for none
+	kubeletTo             string // the agent's state folder, where writeKubelet writes the kubelet's settings; "": not written
 	wait                  time.Duration
-	// gentle: only add what is missing. A binary that works, and neardns's entry at any position, are left.
+	// gentle: only add what is missing. Keep a binary that runs, whatever its release, and any entry of neardns that is not the first
+	// plugin.
 	gentle   bool
-	anyPlace bool // an entry that another plugin follows is right too
-	// persistDir is where the agent keeps the record of its fallback check.
+	anyPlace bool // accept an entry that is right but not last in the list
+	// persistDir is the agent's folder with the result of its last fallback check (see sayVerified).
 	persistDir string
 	out        io.Writer
 }
@@ -43,15 +44,15 @@ func (in install) run(ctx context.Context) error {
 	return err
 }
 
-// outcome is what one pass changed, or would have changed.
+// outcome is what one pass changed, or what it would change in a dry run.
 type outcome struct {
 	entry  []byte
 	binary bool
 	list   bool
-	change // the network that was found
+	change // the network configuration that the runtime uses
 }
 
-// pass brings binary and list up to date, once.
+// pass makes the entry and brings the plugin's binary and the conflist up to date, once.
 func (in install) pass(ctx context.Context) (outcome, error) {
 	entry, err := in.entry(ctx)
 	if err != nil {
@@ -64,7 +65,7 @@ func (in install) pass(ctx context.Context) (outcome, error) {
 }
 
 func (in install) place(ctx context.Context, entry []byte) (outcome, error) {
-	// Find all faults that need no write first.
+	// Find the faults that show without a write before the first write.
 	if err := in.await(ctx, entry); err != nil {
 		return outcome{}, err
 	}
@@ -103,7 +104,8 @@ func (in install) place(ctx context.Context, entry []byte) (outcome, error) {
 	return o, err
 }
 
-// plan forms the network's list. If anyPlace is set, a right entry may have any position in it except the first.
+// plan computes the new conflist without writing it. If in.anyPlace is set, a right entry may stay at any position except the first,
+// where no network interface exists yet.
 func (in install) plan(entry []byte) (change, error) {
 	c, err := planAppend(in.conf, in.file, entry)
 	if err != nil || c.from != c.to {
@@ -126,7 +128,7 @@ func (in install) plan(entry []byte) (change, error) {
 	return c, nil
 }
 
-// chain puts the entry into the network's list, and reports whether it wrote, or in a dry run would have.
+// chain adds the entry to the network's conflist. It returns the change, and whether it wrote the file or, in a dry run, would have.
 func (in install) chain(entry []byte) (change, bool, error) {
 	for range maxTries {
 		c, err := in.plan(entry)
@@ -158,8 +160,8 @@ func (in install) chain(entry []byte) (change, bool, error) {
 		atomicfile.ErrMoved, maxTries)
 }
 
-// lockAndSweep locks the folders in the order of their names, so that two installers never wait for each other, and removes the temporary
-// files of a killed one.
+// lockAndSweep locks both folders and removes temporary files that a killed installer left. It locks in alphabetical order, so that two
+// installers cannot deadlock.
 func lockAndSweep(ctx context.Context, bin, conf string) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()

@@ -9,8 +9,9 @@ import (
 	"github.com/neardns/neardns/pkg/conflist"
 )
 
-// madeWith names the running pods that were made with neardns. libcni's cache has the list with which each pod will be stopped, whatever
-// the network's file has by then. A missing folder has no pods. A file in it that is not libcni's own is ignored, as libcni does.
+// madeWith returns the names of the running pods that were started with neardns in their plugin list. It reads libcni's cache: the
+// runtime stops a pod with the list that is cached there, even if the conflist has changed since. A missing cache folder means no pods,
+// and files that are not libcni's are ignored.
 func madeWith(cache string) ([]string, error) {
 	paths, _, err := attached.List(cache)
 	if err != nil {
@@ -20,7 +21,7 @@ func madeWith(cache string) ([]string, error) {
 	for _, path := range paths {
 		p, err := attached.Read(path)
 		if err != nil {
-			continue // taken down meanwhile
+			continue // the pod was stopped meanwhile
 		}
 		if list, err := conflist.Read(p.Config); err != nil || !slices.Contains(list.Types, conflist.Type) {
 			continue
@@ -30,7 +31,7 @@ func madeWith(cache string) ([]string, error) {
 	return pods, nil
 }
 
-// few shortens a list for one line.
+// few joins at most five names and says how many more there are.
 func few(names []string) string {
 	const most = 5
 	if len(names) > most {

@@ -1,10 +1,10 @@
-// Command neardns-install installs and removes the neardns CNI plugin on a node: the binary in the CNI binary folder, and its entry in the
-// network configuration that the container runtime uses.
+// Command neardns-install installs the neardns CNI plugin on a node and removes it: the binary in the CNI binary folder, and its entry in
+// the network configuration that the container runtime uses.
 //
-// It never makes a network of its own, writes a file that it could not read, or leaves a half-written file where a runtime looks. It
-// decides nothing about DNS: the entry comes from the node's configuration, which the agent's binary reads.
+// It never creates a network configuration of its own, never writes a file that it could not parse, and never leaves a half-written file
+// where a runtime looks. The entry with the DNS settings comes from NodeConfig, which the agent's binary reads.
 //
-// Failure policy: an error before the first write leaves the node unchanged. An error after it leaves a node that works, and the next run
+// On failure: an error before the first write leaves the node unchanged. After a later error, pods can still start, and the next run
 // continues. Exit codes: 0 success, 1 failed, 2 bad configuration.
 package main
 
@@ -25,7 +25,7 @@ import (
 	"github.com/neardns/neardns/pkg/version"
 )
 
-// errConfig marks an error that only a changed configuration can fix. The exit code is then 2.
+// errConfig marks an error that goes away only if the configuration is changed. The program then exits with code 2.
 var errConfig = errors.New("bad configuration")
 
 func main() {
@@ -43,7 +43,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return cli.Run(ctx, root, args, stdout, stderr)
 }
 
-// coded gives an error its exit code.
+// coded gives errors that wrap errConfig the exit code 2.
 func coded(err error) error {
 	if errors.Is(err, errConfig) {
 		return cli.Usage(err)
@@ -51,23 +51,23 @@ func coded(err error) error {
 	return err
 }
 
-// folders are the paths and flags that install and uninstall share.
+// folders has the paths and flags that install, watch, check and uninstall share.
 type folders struct {
 	bin, conf string
-	file      string // the network's file in conf; empty: the one that the runtime uses
+	file      string // name of the conflist in conf; "": the one that the runtime uses
 	dryRun    bool
 }
 
 func (f *folders) flags(set *pflag.FlagSet) {
 	here := platform.Here(func(path string) bool { _, err := os.Stat(path); return err == nil })
-	set.StringVar(&f.bin, "cni-bin", here.CNIBin, "`FOLDER` of the runtime's CNI plugins")
-	set.StringVar(&f.conf, "cni-conf", here.CNIConf, "`FOLDER` of the runtime's network configurations")
-	set.StringVar(&f.file, "file", "", "`NAME` of the conflist in --cni-conf to edit; without it, the first one, which the "+
-		"runtime uses. For CRI-O with cni_default_network, and for the delegate of Multus")
+	set.StringVar(&f.bin, "cni-bin", here.CNIBin, "`FOLDER` with the runtime's CNI plugins")
+	set.StringVar(&f.conf, "cni-conf", here.CNIConf, "`FOLDER` with the runtime's network configurations (conflists)")
+	set.StringVar(&f.file, "file", "", "`NAME` of the conflist in --cni-conf to edit; default: the first one, which the "+
+		"runtime uses. Needed for CRI-O with cni_default_network, and for the network that Multus delegates to")
 }
 
 func (f *folders) dryRunFlag(set *pflag.FlagSet) {
-	set.BoolVar(&f.dryRun, "dry-run", false, "only show what would change")
+	set.BoolVar(&f.dryRun, "dry-run", false, "write nothing; print what would change")
 }
 
 func (f *folders) validate() error {
@@ -77,13 +77,13 @@ func (f *folders) validate() error {
 	return nil
 }
 
-// sourceFlags adds the flags of every command that forms the entry.
+// sourceFlags adds the flags that say what to install: the NodeConfig or a ready entry, and the programs.
 func (in *install) sourceFlags(set *pflag.FlagSet) {
 	in.flags(set)
-	set.StringVar(&in.nodeConfig, "nodeconfig", "", "the node's configuration `file` (NodeConfig), which the entry is made from")
+	set.StringVar(&in.nodeConfig, "nodeconfig", "", "`FILE` with the NodeConfig, from which the conflist entry is made")
 	set.StringVar(&in.entryFile, "entry", "", "`FILE` with the plugin's conflist entry as JSON, instead of --nodeconfig")
-	set.StringVar(&in.plugin, "plugin", siblingPath("neardns"), "the plugin's `binary`")
-	set.StringVar(&in.agent, "agent", siblingPath("neardns-agent"), "the agent's `binary`, which the installer runs to read the NodeConfig")
+	set.StringVar(&in.plugin, "plugin", siblingPath("neardns"), "path of the plugin's `BINARY` to install")
+	set.StringVar(&in.agent, "agent", siblingPath("neardns-agent"), "path of the agent's `BINARY`, which the installer runs to read the NodeConfig")
 }
 
 func (in *install) validateSource() error {
@@ -93,7 +93,7 @@ func (in *install) validateSource() error {
 	return in.validate()
 }
 
-// siblingPath is a file next to this program, where the image and `make build` put all three programs.
+// siblingPath returns the path of a program in the folder of this one. The image and `make build` put all three programs there.
 func siblingPath(name string) string {
 	self, err := os.Executable()
 	if err != nil {
@@ -102,5 +102,5 @@ func siblingPath(name string) string {
 	return filepath.Join(filepath.Dir(self), name)
 }
 
-// pollEvery is how often await reads a folder again.
+// pollEvery is how often await reads the folder of network configurations.
 const pollEvery = 250 * time.Millisecond

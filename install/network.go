@@ -13,21 +13,22 @@ import (
 	"github.com/neardns/neardns/pkg/conflist"
 )
 
-// change is the planned change of one network's configuration. Making one writes nothing.
+// change is a planned edit of one network configuration. Planning writes nothing; apply does.
 type change struct {
 	from   string // the file that the runtime uses now
-	to     string // the file that will have the list: from itself, or the .conflist next to a .conf
-	before []byte // from's text
-	after  []byte // to's text
+	to     string // the file to write: the same as from, or a new .conflist that replaces a .conf, or the reverse
+	before []byte // the content of from
+	after  []byte // the wanted content of to
 	info   os.FileInfo
 	conflist.Network
 }
 
-// maxList bounds a network's file, in bytes. The file is parsed about ten times, and 20 MB would cost 14 s of CPU.
+// maxList is the largest network configuration that is read, in bytes. A pass parses the file about ten times, so a file of 20 MB would
+// cost 14 s of CPU.
 const maxList = 1 << 20
 
-// open reads a network's file. A symbolic link is followed within the folder only: its target elsewhere belongs to another program, and a
-// file in place of the link would cut the network off from its source.
+// open reads a network configuration. It follows a symbolic link only to a file in the same folder. A target elsewhere belongs to another
+// program, and replacing the link by a file would detach it from that program's updates.
 func open(folder, name string) (change, error) {
 	path := filepath.Join(folder, name)
 	info, err := os.Lstat(path)
@@ -65,8 +66,8 @@ func open(folder, name string) (change, error) {
 	return change{from: path, to: path, before: text, after: text, info: info}, nil
 }
 
-// convert turns a single plugin's configuration into a list under another name. Both files exist for a moment. The old one sorts first, so
-// the runtime uses it until it is removed.
+// convert turns a configuration with a single plugin (.conf) into a list (.conflist), without writing it. apply writes the list before it
+// removes the .conf; until then the runtime uses the .conf, which sorts first.
 func (c *change) convert(folder string, first bool, names []string) ([]byte, error) {
 	list, err := conflist.FromPlugin(c.before)
 	if err != nil {
@@ -88,11 +89,11 @@ func (c *change) convert(folder string, first bool, names []string) ([]byte, err
 	return list, nil
 }
 
-// ownLeftover returns nil if the existing list is one that an earlier run made from this same network. That run was cut off before it
-// removed the old file, or the network's own installer has restored its file since.
+// ownLeftover returns nil if the .conflist that exists next to the .conf is one that an earlier run made from it. Both exist if that run
+// was cut off, or if the network's own installer has restored its .conf.
 func (c *change) ownLeftover() error {
 	both := fmt.Errorf("%s and %s both exist and are not the same network: remove the one that is out of date", c.from, c.to)
-	// open refuses anything but a regular file: reading a pipe would block.
+	// open refuses a pipe, which would block the read.
 	there, err := open(filepath.Split(c.to))
 	if err != nil {
 		return err
@@ -116,7 +117,8 @@ func (c *change) ownLeftover() error {
 	return nil
 }
 
-// apply writes the change and keeps mode and owner. If it returns atomicfile.ErrMoved, the files are as their owner wrote them.
+// apply writes the change with the mode and owner of the old file. It returns atomicfile.ErrMoved if another program changed the file
+// since it was read; then it has changed nothing.
 func (c change) apply() (err error) {
 	if c.from == c.to {
 		o := atomicfile.Options{Mode: c.info.Mode().Perm(), Owner: c.info}

@@ -15,31 +15,31 @@ import (
 )
 
 const (
-	// agentTime is how long the keeper leaves the repair to an agent that accepts connections. A working agent needs moments; one that
-	// hangs does nothing.
+	// agentTime is how long the keeper waits for a running agent to restore the rules itself. A working agent needs a few milliseconds;
+	// after this time it must be hanging.
 	agentTime = 600 * time.Millisecond
 	agentPoll = 50 * time.Millisecond
 )
 
-// keeper restores the host's rules if they are removed while no agent works: without them, queries of steered pods are lost. A file in the
-// state folder describes the rules. The keeper only adds: it leaves rules of another version, and its rules have no lease, so pods' queries
+// keeper restores the host's rules if they disappear while no agent repairs them: without these rules, queries of steered pods are lost.
+// A file in the state folder describes the rules. The keeper adds rules and removes none, and it grants no lease, so that pods' queries
 // go to kube-dns.
 type keeper struct {
 	stateDir string
 	poll     time.Duration // between two checks without an event
 	say      func(format string, args ...any)
 	repairs  atomic.Int64
-	repaired tick.Chan // ticks after each repair
+	repaired tick.Chan // receives after each repair
 
 	pace      pace
-	lastFault string // the last fault that was logged
+	lastFault string // the last fault that was logged, so that it is logged once
 }
 
 func newKeeper(stateDir string, poll time.Duration, say func(string, ...any)) *keeper {
 	return &keeper{stateDir: stateDir, poll: poll, say: say, repaired: tick.New(), pace: rulesPace()}
 }
 
-// run keeps the rules until ctx ends.
+// run restores the rules until ctx ends.
 func (k *keeper) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := k.follow(ctx)
@@ -58,7 +58,8 @@ func (k *keeper) fault(err error) {
 	}
 }
 
-// follow keeps the rules of the back end that the file names, until it names another one. If it names none, follow returns at once.
+// follow watches and repairs the rules of the back end (nftables or iptables) that the state file names, until the file names another
+// one. If the file names none, follow returns at once.
 func (k *keeper) follow(ctx context.Context) error {
 	stand, _, err := nodestate.HostRulesFile(k.stateDir).Read()
 	if err != nil || stand.Switch == nil {
@@ -72,7 +73,7 @@ func (k *keeper) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer host.Close() //nolint:errcheck // all changes are written
+	defer host.Close() //nolint:errcheck // every change is written by then
 	watching, stop := context.WithCancel(ctx)
 	changed, err := host.Watch(watching)
 	if err != nil {
@@ -81,7 +82,7 @@ func (k *keeper) follow(ctx context.Context) error {
 	}
 	defer func() {
 		stop()
-		for range changed { // closed when its goroutines have ended
+		for range changed { // closed when the goroutines of Watch have ended
 		}
 	}()
 	again := time.NewTimer(k.poll)
@@ -105,7 +106,7 @@ func (k *keeper) follow(ctx context.Context) error {
 	}
 }
 
-// repair restores missing rules, once. moved reports that the file names another back end, or none.
+// repair restores the rules once if some are missing. moved is true if the state file now names another back end, or none.
 func (k *keeper) repair(ctx context.Context, host rules.Rules, name string) (moved bool, err error) {
 	sw, gone, moved, err := k.missing(host, name)
 	for begun := time.Now(); err == nil && len(gone) > 0 && k.agentAnswers() && time.Since(begun) < agentTime; {
@@ -120,7 +121,7 @@ func (k *keeper) repair(ctx context.Context, host rules.Rules, name string) (mov
 	if err := host.Ensure(sw.Host()); err != nil {
 		return false, fmt.Errorf("restore the rules: %w", err)
 	}
-	// A cleanup removes the file before the rules. If it removed both since the file was read, the restored rules have to go again.
+	// A cleanup removes the state file before the rules. If it ran after the file was read here, remove the rules again.
 	if now, _, err := nodestate.HostRulesFile(k.stateDir).Read(); err == nil && now.Backend == "" {
 		return true, host.Remove()
 	}
@@ -134,7 +135,7 @@ func (k *keeper) repair(ctx context.Context, host rules.Rules, name string) (mov
 	return false, nil
 }
 
-// missing reads which rules this back end should have, and which of them are gone.
+// missing reads the rules that this back end should have from the state file, and returns which of them the kernel lacks.
 func (k *keeper) missing(host rules.Rules, name string) (sw nodestate.Switch, gone []string, moved bool, err error) {
 	stand, _, err := nodestate.HostRulesFile(k.stateDir).Read()
 	if err != nil {
@@ -147,7 +148,7 @@ func (k *keeper) missing(host rules.Rules, name string) (sw nodestate.Switch, go
 	return *stand.Switch, gone, false, err
 }
 
-// agentAnswers reports whether a process listens at the agent's socket. The process may still hang.
+// agentAnswers reports whether an agent accepts connections on its socket. It may still hang.
 func (k *keeper) agentAnswers() bool {
 	c, err := net.DialTimeout("unix", filepath.Join(k.stateDir, nodestate.AgentSocketName), agentTime)
 	if err != nil {

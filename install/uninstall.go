@@ -16,7 +16,7 @@ import (
 type uninstall struct {
 	folders
 	removeBinary bool
-	cache        string // libcni's cache, where runtimes keep what pods were made with; empty: do not look
+	cache        string // libcni's cache, which shows the pods that were started with neardns; "": do not look
 	out          io.Writer
 }
 
@@ -24,9 +24,9 @@ func (un uninstall) say(format string, args ...any) {
 	_, _ = fmt.Fprintf(un.out, format+"\n", args...)
 }
 
-// run removes the entry from every list in the folder, not only the one in use, because a former network may be used again. It removes the
-// binary after the entry, on request only, and only once no pod is left that was made with it: a runtime calls it to stop each of
-// those.
+// run removes the entry from every conflist in the folder, used or not, because the runtime may use another one later. With
+// --remove-binary, it then removes the plugin's binary, unless pods run that were started with neardns: the runtime calls the plugin to
+// stop such a pod.
 func (un uninstall) run(ctx context.Context) error {
 	if _, err := os.Stat(un.conf); errors.Is(err, os.ErrNotExist) {
 		un.say("no folder %s: no network to remove neardns from", un.conf)

@@ -8,15 +8,14 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// sayVerified prints whether the agent has verified the fallback to kube-dns on this node. It refuses no node: only the agent's
-// queries show whether a pod that falls back gets an answer, and the agent steers no pod before they did. So a node where nothing
-// translates the cluster DNS address gets the entry, and its pods keep kube-dns.
+// sayVerified prints whether the agent has verified the fallback to kube-dns on this node. It is for information: a node without it gets
+// the entry too, because the agent steers no pod before the fallback is verified.
 func (in install) sayVerified(entry []byte) {
 	var e struct {
 		Steer string `json:"steer"`
 	}
 	if err := json.Unmarshal(entry, &e); err != nil || e.Steer == conflist.SteerOff {
-		return // no pod is steered here
+		return // no pod is steered on this node
 	}
 	proof, _, err := nodestate.ProofFile(in.persistDir).Read()
 	switch {

@@ -15,30 +15,30 @@ import (
 )
 
 const (
-	// settle is how long the watch waits after an event: a file that is written in place is half a file first.
+	// settle is how long the watch waits after an event, because a file that is written in place is incomplete at first.
 	settle = 50 * time.Millisecond
-	// retryAfter is when a failed pass is retried if no event comes before.
+	// retryAfter is how soon a failed pass is repeated if no event comes before.
 	retryAfter = 2 * time.Second
 )
 
-// watch keeps plugin and entry on the node until ctx ends, and also the host's rules while no agent does (keeper). It removes nothing at
-// its end, because the next watch may be about to start.
+// watch keeps the plugin and its conflist entry on the node until ctx ends, and the host's rules while no agent does (keeper). It removes
+// nothing at its end, because the watch of the next release may already run.
 //
-// Its first pass, and the first after a change of its configuration, do all that `install` does. The others only add what is missing,
-// because two watches of different releases run at the same time while a DaemonSet is rolled out, each with its own binary and entry. A
-// right entry may have any position in the list, so that two programs like this one do not push each other from the last place forever.
+// The first pass, and the first after a change of the configuration, do all that `install` does. The others only add what is missing:
+// during a rollout, two watches of different releases run on the node, and each would else replace the other's binary and entry. For the
+// same reason, a right entry may be at any position in the list.
 type watch struct {
 	install
 	poll     time.Duration // between two passes without an event
-	stateDir string        // where the agent reads the watch's state; "" for nowhere
+	stateDir string        // the folder for the state that the agent reads; "": none is written
 	now      func() time.Time
 
 	keeper    *keeper
 	pace      pace
 	state     nodestate.Watch
-	mute      bool   // the fault that the state cannot be written was logged
-	entry     []byte // of the last good pass
-	lastFault string // the last fault that was logged
+	mute      bool   // a failure to write the state was logged
+	entry     []byte // of the last pass that succeeded
+	lastFault string // the last fault that was logged, so that it is logged once
 }
 
 func (w *watch) run(ctx context.Context) error {
@@ -58,7 +58,7 @@ func (w *watch) run(ctx context.Context) error {
 	}
 	following, stop := context.WithCancel(ctx)
 	events, again, ended := followFolders(following, w.poll, w.say, w.conf, w.bin, filepath.Dir(source))
-	defer func() { stop(); <-ended }() // the kernel takes its time to end an inotify instance
+	defer func() { stop(); <-ended }() // wait for the goroutine: closing an inotify instance takes the kernel some time
 	next := time.NewTimer(0)
 	defer next.Stop()
 	for {
@@ -87,8 +87,8 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// runPass makes one pass, logs what is new, and returns when to make the next one. Only a bad configuration at the start is an error:
-// later, the last good entry stays in the list.
+// runPass makes one pass, logs what is new, and returns when the next is due. It returns an error only for a bad configuration at the
+// start. If the configuration becomes bad later, the last good entry stays in the list.
 func (w *watch) runPass(ctx context.Context) (next time.Duration, err error) {
 	var output bytes.Buffer
 	in := w.install
@@ -99,7 +99,7 @@ func (w *watch) runPass(ctx context.Context) (next time.Duration, err error) {
 		in.gentle = bytes.Equal(entry, w.entry)
 		o, err = in.place(ctx, entry)
 	}
-	if ctx.Err() != nil { // the pass was cut short, so its error means nothing
+	if ctx.Err() != nil { // ctx ended during the pass, so its error means nothing
 		return w.poll, nil //nolint:nilerr // the loop ends
 	}
 	undone := err == nil && o.list && bytes.Equal(w.entry, o.entry)
@@ -133,7 +133,8 @@ func (w *watch) runPass(ctx context.Context) (next time.Duration, err error) {
 	return w.poll, nil
 }
 
-// record keeps the result of a pass for the agent. If it cannot be written, the watch goes on.
+// record stores the result of a pass in the state file, for the agent's metrics. undone is true if the pass had to add an unchanged entry
+// again.
 func (w *watch) record(o outcome, err error, undone bool) {
 	if w.stateDir == "" {
 		return
@@ -152,7 +153,7 @@ func (w *watch) record(o outcome, err error, undone bool) {
 	w.writeState()
 }
 
-// writeState writes the watch's state for the agent.
+// writeState writes the state file. It logs a failure once and goes on.
 func (w *watch) writeState() {
 	w.state.Restored = w.keeper.repairs.Load()
 	err := nodestate.WatchFile(w.stateDir).Write(w.state)
@@ -162,7 +163,7 @@ func (w *watch) writeState() {
 	w.mute = err != nil
 }
 
-// check is a pass that writes nothing, for probes and people. Its error names each fault.
+// check reports what install would have to change, without writing. Its error names each fault.
 func (in install) check(ctx context.Context) error {
 	var output bytes.Buffer
 	dry := in

@@ -1,7 +1,8 @@
-// Package cli gives neardns's programs one command line: cobra's help, completion and suggestions, one meaning for each exit code, and
-// one set of output formats.
+// Package cli gives all neardns programs the same command line: cobra's help, completion and suggestions, the same exit codes and the
+// same output formats.
 //
-// A wrong command line changes nothing: it ends with the exit code for usage, and its message names the command whose help has the rest.
+// On failure: a wrong command line changes nothing. The program exits with code 2 and names the command whose --help lists what is
+// allowed.
 package cli
 
 import (
@@ -16,22 +17,22 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Exit codes, the same for every command of every program.
+// Exit codes of every command of every program.
 const (
 	Good     = 0
 	Failed   = 1
 	Config   = 2 // bad configuration or usage; nothing was changed
-	Degraded = 3 // something is not as it should be, or another agent runs on the node
+	Degraded = 3 // a fault was found, or another agent runs on the node
 )
 
-// ExitCodes is the line about them in each program's help.
+// ExitCodes is the line in each program's help that explains the exit codes.
 const ExitCodes = "Exit codes: 0 good, 1 failed, 2 bad configuration or usage, 3 degraded or another agent runs on the node."
 
-// ExitError is an error that chooses the exit code. Without Err, the command has printed its result already.
+// ExitError is an error with an exit code. If Err is nil, nothing is printed, because the command has printed its result already.
 type ExitError struct {
 	Code int
 	Err  error
-	// Bare leaves the program's name out of the message, for errors that start with a file and a line.
+	// Bare prints the message without the program's name, for errors that start with file and line.
 	Bare bool
 }
 
@@ -44,13 +45,13 @@ func (e *ExitError) Error() string {
 
 func (e *ExitError) Unwrap() error { return e.Err }
 
-// Usage makes err an error of the command line.
+// Usage wraps err so that the program exits with code 2.
 func Usage(err error) error { return &ExitError{Code: Config, Err: err} }
 
-// Usagef is Usage with a text.
+// Usagef is Usage for a formatted message.
 func Usagef(format string, args ...any) error { return Usage(fmt.Errorf(format, args...)) }
 
-// New returns a program's root command. Its subcommands take no arguments unless they set Args.
+// New returns a program's root command. Its subcommands refuse arguments unless they set Args.
 func New(name, about, version string) *cobra.Command {
 	root := &cobra.Command{
 		Use: name, Short: about, Long: name + " " + version + ": " + about + "\n\n" + ExitCodes,
@@ -60,7 +61,7 @@ func New(name, about, version string) *cobra.Command {
 	return root
 }
 
-// flagError suggests the flag that was probably meant.
+// flagError adds to an error about a flag the name of a similar flag, and the command whose help lists the flags.
 func flagError(c *cobra.Command, err error) error {
 	unknown := (*pflag.NotExistError)(nil)
 	if errors.As(err, &unknown) {
@@ -76,10 +77,10 @@ func flagError(c *cobra.Command, err error) error {
 	return Usagef("%w; `%s --help` lists the flags", err, c.CommandPath())
 }
 
-// Group returns a command that only holds others.
+// Group returns a command that does nothing itself and only has subcommands.
 func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs}
-	c.FParseErrWhitelist.UnknownFlags = true // they are a subcommand's, and the fault is its name
+	c.FParseErrWhitelist.UnknownFlags = true // unknown flags belong to the misspelled subcommand, whose name is the fault to report
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) == 0 {
 			return Usagef("name a command; `%s --help` lists them", c.CommandPath())
@@ -99,22 +100,23 @@ func unknownCommand(c *cobra.Command, name string) error {
 	return Usagef("there is no command %q;%s `%s --help` lists them", name, hint, c.CommandPath())
 }
 
-// Run executes one command line and returns the exit code. Errors that are no ExitError mean Failed.
+// Run executes a command line and returns the exit code. An error that is not an ExitError means Failed.
 func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	prepare(root)
-	if len(args) > 0 && args[0] == "help" { // cobra's own exits with 0 for a command that is not there
+	if len(args) > 0 && args[0] == "help" { // cobra's help command exits with 0 even if the command in question does not exist
 		args = args[1:]
 		if c, rest, err := root.Find(args); err == nil && (len(rest) == 0 || !c.HasSubCommands()) {
 			args = append(args[:len(args):len(args)], "--help")
 		}
 	}
-	if len(args) == 1 && args[0] == "--version" { // cobra's own has another text, and links text/template, 11 MB of the controller
+	// cobra's --version prints another text, and would link text/template (11 MB in the controller)
+	if len(args) == 1 && args[0] == "--version" {
 		args = []string{"version"}
 	}
 	if args == nil {
-		args = []string{} // cobra would take the process's
+		args = []string{} // with nil, cobra would use os.Args
 	}
 	root.SetArgs(args)
 	started := false
@@ -125,7 +127,7 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr
 	}
 	exit := &ExitError{Code: Failed, Err: err}
 	if !errors.As(err, &exit) && !started {
-		exit.Code = Config // cobra's own, of the command line
+		exit.Code = Config // an error of cobra about the command line
 	}
 	switch {
 	case exit.Err == nil:
@@ -137,7 +139,7 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr
 	return exit.Code
 }
 
-// prepare has the root and every command refuse arguments that they do not take, in our words.
+// prepare makes the root and every command refuse arguments that they do not take, with our error texts instead of cobra's.
 func prepare(root *cobra.Command) {
 	if !root.Runnable() {
 		root.Args = cobra.ArbitraryArgs

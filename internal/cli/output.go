@@ -12,14 +12,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Output is the flag -o of a command that prints a result as text, JSON or YAML. The flag --json means the same as -o json.
+// Output is the flag -o of a command that can print its result as text, JSON or YAML. The flag --json is short for -o json.
 type Output struct {
 	format string
 	json   bool
 	extra  []string
 }
 
-// OutputFlag adds the flags. extra are the command's own formats, next to text, json and yaml.
+// OutputFlag adds the flags -o and --json to c. extra are formats that only this command has.
 func OutputFlag(c *cobra.Command, extra ...string) *Output {
 	o := &Output{extra: extra}
 	names := strings.Join(append([]string{"json", "yaml"}, extra...), ", ")
@@ -28,7 +28,7 @@ func OutputFlag(c *cobra.Command, extra ...string) *Output {
 	return o
 }
 
-// Format returns the chosen format: "", "json", "yaml" or one of the command's own.
+// Format returns the chosen format: "" for text, "json", "yaml" or one of the extra formats.
 func (o *Output) Format() (string, error) {
 	switch {
 	case o.json && o.format != "" && o.format != "json":
@@ -41,7 +41,7 @@ func (o *Output) Format() (string, error) {
 	return o.format, nil
 }
 
-// Print prints v in the chosen format, or text.
+// Print prints v in the chosen format; for text, it prints what text returns.
 func (o *Output) Print(w io.Writer, v any, text func() string) error {
 	format, err := o.Format()
 	if err != nil {
@@ -54,7 +54,7 @@ func (o *Output) Print(w io.Writer, v any, text func() string) error {
 		enc.SetIndent("", "  ")
 		return enc.Encode(v)
 	case "yaml":
-		text, err := json.Marshal(v) // by the same keys
+		text, err := json.Marshal(v) // through JSON, so that the keys are the same
 		if err != nil {
 			return err
 		}
@@ -74,13 +74,13 @@ type build struct {
 	Program  string `json:"program"`
 	Version  string `json:"version"`
 	Commit   string `json:"commit,omitempty"`
-	Date     string `json:"date,omitempty"` // the commit's, RFC 3339
+	Date     string `json:"date,omitempty"` // of the commit, RFC 3339
 	Modified bool   `json:"modified,omitempty"`
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }
 
-// Version returns the command version.
+// Version returns the subcommand "version".
 func Version(program, version string) *cobra.Command {
 	c := &cobra.Command{Use: "version", Short: "print the version; -o json also prints commit and date"}
 	out := OutputFlag(c)

@@ -10,12 +10,12 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Strange is the fault of a key that is not known here: a slip, or one of a newer release.
+// Strange returns the fault for an unknown key: a misspelled one, or one that only a newer release knows.
 func Strange(m strict.Member, remedy string) *strict.Fault {
 	return &strict.Fault{Place: m.Name, Unknown: true, Message: fmt.Sprintf("unknown field %q: %s", m.Value.Field, remedy)}
 }
 
-// Wrong words that v is not what is wanted.
+// Wrong returns the message for a value v of the wrong kind. want describes the kind that is wanted.
 func Wrong(v strict.Value, want, _ string) string {
 	if v.Kind == strict.Other {
 		return "anchors, aliases and tags are not taken here: write out " + want
@@ -23,7 +23,7 @@ func Wrong(v strict.Value, want, _ string) string {
 	return "is " + Kind(v) + ": write " + want
 }
 
-// Kind is what those who write YAML call a value.
+// Kind returns the name of v's kind as a user of YAML knows it, for example "a mapping".
 func Kind(v strict.Value) string {
 	switch v.Kind {
 	case strict.Object:
@@ -38,8 +38,8 @@ func Kind(v strict.Value) string {
 	return string(v.Kind)
 }
 
-// Expand replaces each ${NAME} by the environment's value. $${ stands for ${ itself. An empty variable is refused like an
-// unset one: ":9253" in place of "10.0.0.1:9253" would be valid and listen to the world.
+// Expand replaces each ${NAME} by the value of the environment variable; $${ is written for a literal ${. An empty variable is an error
+// like an unset one: with an empty NODE_IP, "${NODE_IP}:9253" would become ":9253", which listens on all addresses.
 func Expand(s string, lookup func(string) (string, bool)) (string, error) {
 	var b strings.Builder
 	for {
@@ -80,7 +80,7 @@ func isVariable(name string) bool {
 	return name != ""
 }
 
-// Suggest words the remedy for an unknown key.
+// Suggest returns the remedy for an unknown key: the most similar known key, or a list of all.
 func Suggest(key string, keys []string) string {
 	slices.Sort(keys)
 	if near, ok := strict.Nearest(key, keys...); ok {
@@ -89,7 +89,7 @@ func Suggest(key string, keys []string) string {
 	return "take it out; known here: " + strings.Join(keys, ", ")
 }
 
-// Unreadable is the error of a configuration file that cannot be read.
+// Unreadable wraps the error of a configuration file that cannot be read, and adds the remedy.
 func Unreadable(err error) error {
 	remedy := "name another file with --config"
 	switch {

@@ -13,13 +13,13 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Each parse function takes one text into its typed form. Its error names the fault and the remedy; the caller adds the
-// field and its place.
+// Each Parse function converts one text into a typed value. Its error has the fault and the remedy; the caller adds the field and the
+// position.
 
-// ParseAddr takes an IP address.
+// ParseAddr parses an IP address.
 func ParseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
-	if err != nil && strings.Contains(s, " - ") { // YAML joins an item that is indented under another with it
+	if err != nil && strings.Contains(s, " - ") { // YAML joins a list item that is indented deeper than the one above with it
 		return netip.Addr{}, fmt.Errorf("%q is not an IP address: indent each list item as the one before", s)
 	}
 	if err != nil {
@@ -28,7 +28,7 @@ func ParseAddr(s string) (netip.Addr, error) {
 	return a, nil
 }
 
-// ParseServer takes a server that is queried without TLS.
+// ParseServer parses the address of a DNS server without TLS, with or without a port.
 func ParseServer(s string) (nameserver.Address, error) {
 	a, err := nameserver.ParsePlain(s)
 	if err != nil && !errors.Is(err, nameserver.ErrLinkLocal) {
@@ -38,7 +38,7 @@ func ParseServer(s string) (nameserver.Address, error) {
 	return a, err
 }
 
-// ParseDomain brings a domain into lower case without its final dot.
+// ParseDomain returns a domain in lower case and without the final dot.
 func ParseDomain(s string) (string, error) {
 	d := strings.ToLower(strings.TrimSuffix(s, "."))
 	if !strict.IsDomain(d) {
@@ -47,7 +47,7 @@ func ParseDomain(s string) (string, error) {
 	return d, nil
 }
 
-// ParsePath takes an absolute path: a relative one would depend on the program's working directory.
+// ParsePath accepts an absolute path only: the meaning of a relative one would depend on the program's working directory.
 func ParsePath(s string) (string, error) {
 	if !path.IsAbs(s) || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return "", fmt.Errorf("%q is not a whole path: start it with /", s)
@@ -58,8 +58,8 @@ func ParsePath(s string) (string, error) {
 	return s, nil
 }
 
-// ParseListen takes address:port or off. Brackets are optional and may stand around either family, so that
-// "${NODE_IP}:9253" is right on every node; the port is what follows the last colon.
+// ParseListen parses address:port; "off" gives the zero AddrPort. The port follows the last colon, and brackets are optional for both IP
+// families, so that "${NODE_IP}:9253" is right on IPv4 and IPv6 nodes.
 func ParseListen(s string) (netip.AddrPort, error) {
 	if s == "off" {
 		return netip.AddrPort{}, nil
@@ -84,7 +84,7 @@ func ParseListen(s string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(a, uint16(port)), nil
 }
 
-// OneOf takes one of a few words.
+// OneOf returns a parser that accepts only the given words.
 func OneOf(values ...string) func(string) (string, error) {
 	return func(s string) (string, error) {
 		if slices.Contains(values, s) {

@@ -1,7 +1,9 @@
-// Package configfile reads configuration files in YAML: into values that know their place in the file, and from texts to typed values.
+// Package configfile parses configuration files in YAML into values that know their line in the file, and parses texts into typed values
+// such as addresses.
 //
-// It guarantees that each error names file, line and field if they are known, and the remedy. It knows no configuration: the meaning of the
-// keys is its caller's. On failure it returns the error and nothing else; a parser that panics counts as a file that is not YAML.
+// It guarantees that each error names the file, line and field, where they are known, and a remedy. The caller defines which keys exist.
+//
+// On failure it returns an error and no value. If the YAML parser panics, that is an error too.
 package configfile
 
 import (
@@ -16,9 +18,9 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Parse reads the one YAML document in data. No document gives a value without a kind.
+// Parse parses the single YAML document in data. A file without a document gives a value of no kind.
 func Parse(file string, data []byte) (v strict.Value, err error) {
-	// A panic of the parser on odd input must not end a program that only reloads.
+	// The YAML parser may panic on odd input. A program that only reloads its configuration must survive that.
 	defer func() {
 		if r := recover(); r != nil {
 			err = &strict.Fault{Place: strict.Place{File: file}, Message: fmt.Sprintf("not readable as YAML (%v): write it anew from a sample", r)}
@@ -53,7 +55,7 @@ func Parse(file string, data []byte) (v strict.Value, err error) {
 	return value(file, body), nil
 }
 
-// value turns a node of the YAML into a value with its place.
+// value converts a YAML node into a value with its position.
 func value(file string, v ast.Node) strict.Value {
 	at := place(file, v)
 	scalar := func(kind strict.Kind, text string) strict.Value {
@@ -79,14 +81,14 @@ func value(file string, v ast.Node) strict.Value {
 	case *ast.BoolNode:
 		return scalar(strict.Boolean, fmt.Sprint(x.Value))
 	case *ast.IntegerNode:
-		return scalar(strict.Number, fmt.Sprint(x.Value)) // an int64 or uint64, however it was written
+		return scalar(strict.Number, fmt.Sprint(x.Value)) // the parser gives an int64 or uint64 for every notation
 	case *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
 		return scalar(strict.Number, x.GetToken().Value)
 	}
 	return scalar(strict.Other, v.String())
 }
 
-// object makes one of the keys of a mapping, in their order. Keys do not come here twice: the parser refuses them.
+// object converts a mapping, with its keys in the order of the file. The parser has refused duplicate keys already.
 func object(file string, at strict.Place, values []*ast.MappingValueNode) strict.Value {
 	members := make([]strict.Member, 0, len(values))
 	for _, kv := range values {
@@ -101,12 +103,12 @@ func object(file string, at strict.Place, values []*ast.MappingValueNode) strict
 	return strict.ObjectOf(at, members)
 }
 
-// place is where v is in the file.
+// place returns the position of v in the file.
 func place(file string, v ast.Node) strict.Place {
 	if v == nil {
 		return strict.Place{File: file}
 	}
-	// A mapping's own token is its first colon; people look for its first key.
+	// The parser gives a mapping the position of its first colon. A user expects the first key.
 	switch m := v.(type) {
 	case *ast.MappingNode:
 		if !m.IsFlowStyle && len(m.Values) > 0 {

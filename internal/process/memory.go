@@ -1,8 +1,9 @@
-// Package process has what every long-running program of neardns does with its process: it follows its configuration's files and SIGHUP,
-// and keeps within the container's memory.
+// Package process has what every long-running neardns program does for itself: it reloads when its configuration files change or SIGHUP
+// comes, and limits its memory to the container's.
 //
-// It guarantees that a change of a file or a SIGHUP that came after the last reload leads to another one. A memory limit that cannot be
-// read is logged, and none is set.
+// It guarantees that a change or SIGHUP that comes during a reload leads to another reload.
+//
+// On failure: if the container's memory limit cannot be read, it logs that and sets none.
 package process
 
 import (
@@ -14,45 +15,45 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-// memoryShare is how much of the cgroup's limit the Go runtime may use, in percent. The rest is for what the cgroup is
-// charged with and the runtime does not see: sockets' buffers in the kernel, page tables, the program's own pages.
+// memoryShare is the percentage of the cgroup's memory limit that the Go runtime may use. The rest is for memory that the cgroup is
+// charged for but the runtime does not count: socket buffers, page tables, the program's code.
 const memoryShare = 80
 
-// gcPercent is how far the heap grows between two collections. Go's 100 would let a flood's garbage double what the cache
-// holds; the heap is small and long-lived, so collecting twice as often costs about half a percent of a core at 10,000 hits a
-// second.
+// gcPercent is the value for GOGC: how far the heap may grow between two collections, in percent. With Go's default of 100, garbage could
+// double the memory of the cache. With 50, the runtime collects twice as often, which costs about half a percent of a core at 10,000 hits
+// a second.
 const gcPercent = 50
 
-// LimitMemory gives the Go runtime the memory limit of the container that it runs in, so that it collects garbage before
-// the kernel kills the process: by itself it would let the heap double first. GOMEMLIMIT in the environment goes before, and
-// so does GOGC, which is 50 otherwise.
+// LimitMemory sets the Go runtime's memory limit to a share of the container's, so that the runtime collects garbage before the kernel
+// kills the process, and sets GOGC to 50. The environment variables GOMEMLIMIT and GOGC take precedence.
 //
-// It is a soft limit: the runtime works harder near it and can exceed it. The cache's size and the limits in NodeConfig bound memory.
+// The limit is soft: near it, the runtime collects more often, but can exceed it. The cache size and the limits in NodeConfig are hard.
 func LimitMemory(log *slog.Logger, lookupEnv func(string) (string, bool)) {
 	limitMemory(log, lookupEnv, memlimit.FromCgroup, debug.SetMemoryLimit, debug.SetGCPercent)
 }
 
-// limitMemory has what belongs to the process as arguments. cgroup reads the limit, in bytes, of cgroup v1 or v2.
+// limitMemory is LimitMemory with its access to the process as arguments, for tests. cgroup returns the limit of cgroup v1 or v2 in
+// bytes.
 func limitMemory(log *slog.Logger, lookupEnv func(string) (string, bool),
 	cgroup func() (uint64, error), set func(int64) int64, setGC func(int) int) {
 	if value, ok := lookupEnv("GOGC"); !ok || value == "" {
 		setGC(gcPercent)
 	}
 	if value, ok := lookupEnv("GOMEMLIMIT"); ok && value != "" {
-		// The runtime has read it itself, before main.
-		log.Info("memory limit", "gomemlimit", bytesText(set(-1)), "source", "GOMEMLIMIT")
+		// The Go runtime has read GOMEMLIMIT before main.
+		log.Info("Go memory limit set", "gomemlimit", bytesText(set(-1)), "source", "GOMEMLIMIT")
 		return
 	}
 	limit, err := cgroup()
 	switch {
 	case errors.Is(err, memlimit.ErrNoLimit), errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported):
-		log.Info("no memory limit", "reason", err)
+		log.Info("no memory limit set for the Go runtime", "reason", err)
 	case err != nil:
-		log.Warn("memory limit of the container not read, none is set: set GOMEMLIMIT", "err", err)
+		log.Warn("cannot read the container's memory limit; the Go runtime runs without one: set GOMEMLIMIT", "err", err)
 	default:
-		share := int64(limit / 100 * memoryShare) //nolint:gosec // memlimit bounds it by what a machine can have
+		share := int64(limit / 100 * memoryShare) //nolint:gosec // memlimit caps it at what a machine can have
 		set(share)
-		log.Info("memory limit", "gomemlimit", bytesText(share), "container", bytesText(int64(limit)), "source", "cgroup")
+		log.Info("Go memory limit set to a share of the container's", "gomemlimit", bytesText(share), "container", bytesText(int64(limit)), "source", "cgroup")
 	}
 }
 

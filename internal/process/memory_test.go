@@ -25,8 +25,8 @@ func TestLimitMemory(t *testing.T) {
 		{"limited", "", 100 << 20, nil, 100 << 20 / 100 * 80, "gomemlimit=80.0MiB container=100.0MiB source=cgroup"},
 		{"environment goes before", "64MiB", 100 << 20, nil, -1, "gomemlimit=7.0MiB source=GOMEMLIMIT"},
 		{"empty variable", "", 50 << 20, nil, 50 << 20 / 100 * 80, "source=cgroup"},
-		{"unlimited", "", 0, memlimit.ErrNoLimit, -1, "no memory limit"},
-		{"no cgroup", "", 0, memlimit.ErrNoCgroup, -1, "no memory limit"},
+		{"unlimited", "", 0, memlimit.ErrNoLimit, -1, "no memory limit set"},
+		{"no cgroup", "", 0, memlimit.ErrNoCgroup, -1, "no memory limit set"},
 		{"unreadable", "", 0, errors.New("read memory.max: permission denied"), -1, "set GOMEMLIMIT"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Hangups delivers SIGHUP, and SIGUSR1, by which CoreDNS reloads, until ctx ends.
+// Hangups returns a channel that receives at each SIGHUP, and at each SIGUSR1, with which CoreDNS reloads, until ctx ends.
 func Hangups(ctx context.Context) <-chan struct{} {
 	signals, out := make(chan os.Signal, 1), tick.New()
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGUSR1)
@@ -30,25 +30,25 @@ func Hangups(ctx context.Context) <-chan struct{} {
 	return out
 }
 
-// FollowFiles calls reload at each hangup, and when one of the files that followed lists has changed, until ctx ends; with stale also at
-// once. A reload may change the list.
+// FollowFiles calls reload at each hangup and whenever one of the files that followed returns has changed, until ctx ends. If stale is
+// set, it calls reload at once too. followed is called again after each reload, because that may change the list.
 func FollowFiles(ctx context.Context, log *slog.Logger, hangups <-chan struct{}, stale bool, followed func() []string, reload func()) {
 	for ; ctx.Err() == nil; stale = true {
 		files := followed()
 		watching, stop := context.WithCancel(ctx)
 		changes := upstream.Watch(watching, log, files)
 		if stale {
-			reload() // a hangup, or what changed while no watch stood
+			reload() // after a hangup, or for changes before the watch began
 		}
 		for again := !slices.Equal(files, followed()); !again && ctx.Err() == nil; {
 			select {
 			case <-ctx.Done():
 			case <-hangups:
-				// The watch must not know of less than the hangup makes us read: it would take a return to what it
-				// knows for no change.
+				// Start a new watch, because reload now reads the files' current content. The old watch knows an older one: if a file
+				// returned to that, it would report no change.
 				again = true
 			case _, ok := <-changes:
-				if ok { // else ctx ends
+				if ok { // closed channel: ctx ended
 					reload()
 					again = !slices.Equal(files, followed())
 				}

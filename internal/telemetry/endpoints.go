@@ -142,7 +142,7 @@ func ServeAt(ctx context.Context, log *slog.Logger, name, addr string, handler h
 func ServeTLS(ctx context.Context, log *slog.Logger, name, addr string, handler http.Handler, conf func() (*tls.Config, error)) {
 	log = log.With("endpoint", name, "addr", addr)
 	if _, err := conf(); err != nil {
-		log.Error("no connection is accepted until this is fixed", "err", err)
+		log.Error("TLS configuration invalid; every connection is refused until it is fixed", "err", err)
 	}
 	serve(ctx, log, handler, func() (net.Listener, error) {
 		var lc net.ListenConfig
@@ -170,13 +170,13 @@ func serve(ctx context.Context, log *slog.Logger, handler http.Handler, listen f
 		l, err := listen()
 		if err == nil {
 			if logged {
-				log.Info("endpoint listens")
+				log.Info("endpoint is served again after a failure")
 			}
 			logged = false
 			err = serveOn(ctx, log, handler, l)
 		}
 		if err != nil && !logged && ctx.Err() == nil {
-			log.Warn("endpoint not served, will be tried again", "err", err)
+			log.Warn("cannot serve the endpoint; retrying", "err", err)
 			logged = true
 		}
 		tick.Pause(ctx, listenAgain)

@@ -361,7 +361,7 @@ func TestServeWaitsForItsAddress(t *testing.T) {
 	wg.Go(func() {
 		ServeTCP(ctx, NewLogger(out, slog.LevelInfo, false), "health", addr, Health{}.Handler())
 	})
-	waitFor(t, "the warning", func() bool { return strings.Contains(out.String(), "will be tried again") })
+	waitFor(t, "the warning", func() bool { return strings.Contains(out.String(), "cannot serve the endpoint") })
 	held.Close()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	waitFor(t, "the endpoint", func() bool {
