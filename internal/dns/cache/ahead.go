@@ -20,24 +20,24 @@ import (
 // nearly all of its TTL.
 //
 // A credit bounds the cost: the upstream gets at most 1.1 times the queries that it would get if entries expired, plus one for each name
-// that has just become unpopular, plus maxCredit. The credit counts tenths of a query. A query for a client earns one. A refresh costs
-// ten, and earns eleven if clients went on for so long that an expired entry would have been fetched again.
+// that has just become unpopular, plus maxCredit. The credit counts tenths of a query. A query that a client waits for earns one. A
+// refresh costs ten. It earns eleven if, without it, a client's hit would have had to fetch the expired entry.
 //
 // While no name is popular there is no timer.
 type ahead struct {
 	cache *Cache
 
-	mu     sync.Mutex // guards the fields below, and no call is made under it
+	mu     sync.Mutex // guards the fields below; not held while an entry is refreshed
 	due    dueNext
 	timer  *time.Timer // nil: there never was one
 	ended  bool
 	credit int
 	swept  answers.Instant // when makeRoom last looked
-	cut    int             // early fetches that brought only what was left of an answer, less the others; 0 to 2 cutMany
+	cut    int             // refreshes that brought only the rest of the old TTL, minus those with a full TTL; 0 to 2*cutMany
 	begun  int             // names that were watched
 }
 
-// The credit's terms, in tenths of a query.
+// What adds to the credit and what it pays for, in tenths of a query.
 const (
 	missEarns   = 1
 	fetchCosts  = 10
@@ -45,36 +45,40 @@ const (
 	maxCredit   = 200
 )
 
-// How long before it expires an entry is fetched: a hundredth of its TTL, and at most leadUsual; earlier if the upstream is slow, up to
-// 1/leadShare of the TTL. Times are rounded down to leadStep, so that many names wake the process at most forty times a second.
+// An entry is refreshed this long before it expires: a hundredth of its TTL, but at most leadUsual; or twice the time that its last fetch
+// took, if that is longer, but at most 1/leadShare of the TTL. Times are rounded down to multiples of leadStep, so that many names wake
+// the process at most forty times a second.
 const (
 	leadUsual = 100 * time.Millisecond
 	leadShare = 11
 	leadStep  = 25 * time.Millisecond
 )
 
-// From cutMany on, the upstream counts as a cache whose entries expire with ours, and only every tryAgain-th name is fetched early.
+// If cut is at least cutMany, the upstream is taken for a cache that answers with the remaining TTL of its own entries, so that an early
+// refresh gains nothing. Then only every tryAgain-th name is refreshed early, as a test; all others when they expire.
 const (
 	cutMany  = 3
 	tryAgain = 16
 )
 
-// hotHits is how many hits within a TTL make a refresh nearly pay for itself: without it, the name costs one query for each TTL plus the
-// time until the next hit, which is then an eighth of the TTL. Refreshes of colder names are paid from the savings of others.
+// hotHits is how many hits within a TTL make a name hot: its refreshes nearly pay for themselves. Without them the name would cost one
+// upstream query for each TTL plus the time until the next hit, which is an eighth of the TTL. Colder names are refreshed only from
+// credit that hot names leave over.
 const hotHits = 8
 
-// roomEvery bounds the work of makeRoom in a flood of names.
+// roomEvery is the shortest time between two runs of makeRoom, which visits all watched names: many new names must not each cause a run.
 const roomEvery = time.Second
 
-// pauseKeeps is the weight of earlier measurements in the average pause between hits.
+// pauseKeeps smooths the average pause between hits: a new measurement has the weight 1/pauseKeeps.
 const pauseKeeps = 4
 
-// coldAfter: a name without a hit for so many times its usual pause counts as cold. By chance that happens once in fifty cases (e^-4).
+// A name is cold, and no longer refreshed, after coldAfter times its average pause without a hit. If hits come at random, that stops one
+// popular name in fifty by mistake (e^-4).
 const coldAfter = 4
 
 // watched is one popular name.
 type watched struct {
-	// Weak, so that evicted entries are freed: an answer may be large, and its end far away.
+	// A weak pointer, so that an evicted entry is freed at once: it may be large, and expire much later.
 	entry  weak.Pointer[answers.Entry]
 	ends   answers.Instant // the entry
 	at     answers.Instant // when it is checked, and fetched
@@ -82,10 +86,10 @@ type watched struct {
 	hits   int             // of the entry, when it was stored
 	pause  time.Duration   // between two hits, on average
 	ttl    time.Duration   // the longest so far
-	lapses answers.Instant // when the entry would have expired without refreshes
+	lapses answers.Instant // when the entry would have expired if nothing had refreshed it early
 	took   time.Duration   // to fetch it
 	ours   bool            // no client waited for the entry
-	// The upstream is a cache whose own entry expires with ours, so the refresh comes when both have expired.
+	// The upstream is a cache that answers with the remaining TTL of its own entry, so the refresh comes when the entry has expired.
 	shared bool
 }
 
@@ -103,7 +107,8 @@ func ttlOf(e *answers.Entry) time.Duration { return time.Duration(e.TTL()) * tim
 
 func ends(e *answers.Entry) answers.Instant { return e.Stored() + answers.Instant(ttlOf(e)) }
 
-// push is called with mu held. It watches no more names than the cache has entries.
+// push schedules the next check of a name, and sets the timer. It is called with mu held. If as many names are watched as the cache may
+// have entries, it drops the name.
 func (h *ahead) push(w *watched) {
 	if h.ended {
 		if e := w.entry.Value(); e != nil {
@@ -125,8 +130,8 @@ func (h *ahead) push(w *watched) {
 	}
 }
 
-// makeRoom drops entries that the store has evicted, at most once in roomEvery, and reports whether there were any. It is called with mu
-// held.
+// makeRoom removes the names whose entries the store has evicted, at most once per roomEvery, and reports whether it removed any. It is
+// called with mu held.
 func (h *ahead) makeRoom() bool {
 	now := h.cache.store.Now()
 	if time.Duration(now-h.swept) < roomEvery {
@@ -167,7 +172,8 @@ func (h *ahead) fire() {
 	}
 }
 
-// check refreshes an entry if that is worth it. An entry that it drops is watched again when it is popular again.
+// check refreshes the entry of a watched name if that is worth its cost. Otherwise the name is no longer watched, until a later entry of
+// it becomes popular.
 func (h *ahead) check(w *watched, now answers.Instant) {
 	c, e := h.cache, w.entry.Value()
 	if e == nil {
@@ -196,7 +202,7 @@ func (h *ahead) check(w *watched, now answers.Instant) {
 	}()
 }
 
-// queryOf makes the query that an entry answers.
+// queryOf rebuilds the query that an entry answers; ok is false if the entry's key is not in wire form.
 func queryOf(e *answers.Entry) (a *query, r *dns.Msg, ok bool) {
 	k := e.Key()
 	q, do, cd := k.Section()
@@ -213,8 +219,8 @@ func queryOf(e *answers.Entry) (a *query, r *dns.Msg, ok bool) {
 	return a, r, a.read(r)
 }
 
-// context is the context of a client of the series, without the client. It lacks what a plugin before the cache put into one query's
-// context (metadata).
+// context returns the context that a client of this series would have: with the server and the view. It lacks what plugins before the
+// cache add for a single query, for example metadata.
 func (s *series) context() context.Context {
 	ctx := context.WithValue(context.Background(), dnsserver.Key{}, s.key.server)
 	ctx = context.WithValue(ctx, dnsserver.LoopKey{}, 0)
@@ -224,7 +230,8 @@ func (s *series) context() context.Context {
 	return ctx
 }
 
-// worth accounts for the last TTL, and reports whether the credit pays for another query.
+// worth books what the last refresh cost and saved, and reports whether the name is still popular and the credit pays for another
+// refresh.
 func (h *ahead) worth(w *watched, e *answers.Entry, now answers.Instant) bool {
 	all, last := e.Heat()
 	hits := all - w.hits
@@ -232,11 +239,11 @@ func (h *ahead) worth(w *watched, e *answers.Entry, now answers.Instant) bool {
 	switch {
 	case last <= e.Stored():
 		hits = 0
-	case hits <= 0: // there was a long gap, or it counts no further
+	case hits <= 0: // a long gap between hits has reset the counter, or it is at its maximum
 		hits = all
 	}
 	if since >= w.ttl/2 && hits > 0 {
-		// One hit less, because some names are popular only by chance.
+		// One hit less, because a name with few hits may be popular only by chance.
 		pause := since / time.Duration(max(1, hits-1))
 		if w.pause == 0 {
 			w.pause = pause
@@ -249,8 +256,8 @@ func (h *ahead) worth(w *watched, e *answers.Entry, now answers.Instant) bool {
 		h.credit -= fetchCosts
 		if hits > 0 && last >= w.lapses {
 			h.credit = min(h.credit+sparedEarns, maxCredit)
-			// Which hit would have fetched it is unknown. If hits are few, the last one counts: better to count too few spared
-			// queries than too many.
+			// Without refreshes, the first hit after lapses would have fetched the entry, but when it came is unknown. A hot name's came
+			// within an average pause. For others take the last hit: it is better to count too few spared queries than too many.
 			first := last
 			if w.isHot() {
 				first = min(last, max(w.lapses, e.Stored())+answers.Instant(w.pause)) // there was no hit between the two
@@ -269,7 +276,7 @@ func (h *ahead) worth(w *watched, e *answers.Entry, now answers.Instant) bool {
 
 func (w *watched) isHot() bool { return w.ttl >= hotHits*w.pause }
 
-// again watches the entry that replaced an entry.
+// again watches the entry that a refresh has stored in place of old. If the refresh failed, the name is no longer watched.
 func (h *ahead) again(w *watched, old *answers.Entry, k *msg.Key, begun answers.Instant) {
 	c := h.cache
 	e, left := c.look(k)
@@ -291,14 +298,14 @@ func (h *ahead) again(w *watched, old *answers.Entry, k *msg.Key, begun answers.
 	h.push(w)
 }
 
-// missed counts an upstream query that a client waits for.
+// missed adds to the credit for an upstream query that a client waits for.
 func (h *ahead) missed() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.credit = min(h.credit+missEarns, maxCredit)
 }
 
-// end stops the timer, and leaves the names to the next chain.
+// end stops the timer and unmarks the watched entries, so that the plugin chain of the next configuration can watch them.
 func (h *ahead) end() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -314,7 +321,7 @@ func (h *ahead) end() {
 	h.due = nil
 }
 
-// dueNext is a heap (container/heap) of watched names, the next one first.
+// dueNext is a heap (container/heap) of watched names; the one that is due first is at index 0.
 type dueNext []*watched
 
 func (d dueNext) Len() int           { return len(d) }

@@ -1,12 +1,12 @@
 // Package cache is the CoreDNS plugin that answers queries from earlier answers. It replaces CoreDNS's own cache, with the same name,
-// syntax and metrics, and stores answers in wire form, in a store that outlives the server: a reload or a successor starts with the same
-// entries.
+// syntax and metrics. It stores answers in wire form, in a store that outlives the server, so that a reloaded configuration or a
+// successor process starts with the same entries.
 //
-// It guarantees that an entry is served beyond its TTL only as a stale one, if the operator allows that, and that one block's entries never
-// answer queries of a block that would answer differently.
+// It serves an entry after its TTL only if the operator has enabled stale answers. Server blocks share entries only if their settings
+// lead to the same answers.
 //
-// On failure of the upstream it serves a stale entry; without one, the failure goes to the client. An answer that cannot be cached is
-// passed on unchanged.
+// If the upstream fails, it serves a stale entry; without one, the client gets the failure. An answer that cannot be cached is passed on
+// unchanged.
 package cache
 
 import (
@@ -24,31 +24,31 @@ import (
 	"github.com/neardns/neardns/internal/offload"
 )
 
-// Cache is the plugin in one server block.
+// Cache is the plugin's handler for one server block.
 type Cache struct {
 	policy
 	next    plugin.Handler
 	store   *answers.Store
 	space   *answers.Space
 	metrics *Metrics
-	raw     bool            // bytes that are written reach the socket unchanged
-	source  *offload.Source // offers hits to the kernel; nil: none are offered
+	raw     bool            // no plugin before the cache reads or changes replies, so they are written as bytes
+	source  *offload.Source // offers entries to the kernel program; nil: this block offers none
 
 	bound   sync.Once // before the first answer is stored
 	series  answers.CowMap[seriesKey, *series]
 	flights flights
 	health  health
-	// Refreshes in flight. Beyond its capacity, a refresh is left to the next query.
+	// A semaphore of the refreshes in flight. If it is full, no refresh starts; the next query tries again.
 	background chan struct{}
 	ahead      ahead
 	buffers    sync.Pool // *[]byte
 }
 
-// earlyRecheck is how soon an early refresh that failed is retried: little time is left before the entry expires.
+// earlyRecheck is the pause after a failed early refresh before the next attempt. It is short because the entry expires soon.
 const earlyRecheck = time.Second
 
-// maxBackground bounds the refreshes in flight in one block. An upstream that hangs while everything is stale then costs some hundred
-// goroutines, not one for each name.
+// maxBackground is the maximum of refreshes in flight in one block. It bounds the goroutines if the upstream hangs while all entries are
+// stale.
 const maxBackground = 256
 
 func newCache(p policy, store *answers.Store, space *answers.Space, m *Metrics) *Cache {
@@ -63,17 +63,17 @@ func newCache(p policy, store *answers.Store, space *answers.Space, m *Metrics) 
 // Name implements plugin.Handler.
 func (c *Cache) Name() string { return "cache" }
 
-// query is the part of a query that an entry's reply depends on.
+// query has the parts of a client's query on which the reply depends.
 type query struct {
 	key      msg.Key
 	question [260]byte // in wire form, in the client's case
 	n        int
 	do, cd   bool
-	ad       bool // the client understands AD (RFC 6840, sections 5.7 and 5.8)
+	ad       bool // the client set AD or DO, so its reply may have AD set (RFC 6840, sections 5.7 and 5.8)
 	rd       bool
 }
 
-// read fails on a name without wire form, which no message can contain.
+// read sets the fields from r. It fails if the name has no wire form, which cannot happen for a message from the network.
 func (a *query) read(r *dns.Msg) bool {
 	q, err := msg.AppendQuestion(a.question[:0], r.Question[0].Name, r.Question[0].Qtype, r.Question[0].Qclass)
 	if err != nil {
@@ -94,11 +94,11 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	switch {
 	case r.Opcode != dns.OpcodeQuery || len(r.Question) == 0:
 		return plugin.NextOrFailure(c.Name(), c.next, ctx, w, r)
-	case len(r.Question) > 1: // RFC 9619: it is malformed, and one answer would be one too few
+	case len(r.Question) > 1: // malformed (RFC 9619)
 		return dns.RcodeFormatError, nil
 	case r.Question[0].Qtype == dns.TypeAXFR || r.Question[0].Qtype == dns.TypeIXFR: // it has sections of its own
 		return plugin.NextOrFailure(c.Name(), c.next, ctx, w, r)
-	case !c.within(r.Question[0].Name) || !a.read(r):
+	case !c.inZones(r.Question[0].Name) || !a.read(r):
 		return plugin.NextOrFailure(c.Name(), c.next, ctx, w, r)
 	}
 	s := c.find(ctx)
@@ -139,8 +139,8 @@ func (c *Cache) look(k *msg.Key) (e *answers.Entry, left int) {
 	return c.choose(success, denial, c.store.Now())
 }
 
-// within reports whether the name is in a zone that is cached.
-func (c *Cache) within(name string) bool {
+// inZones reports whether the name is in a zone that is cached.
+func (c *Cache) inZones(name string) bool {
 	if strings.Contains(name, `\`) { // an escaped dot ends no label
 		return plugin.Zones(c.zones).Matches(name) != ""
 	}
@@ -153,7 +153,8 @@ func (c *Cache) within(name string) bool {
 	return false
 }
 
-// choose returns one of the two entries that a key may have, and for how many seconds it is valid. At zero or below it is stale.
+// choose returns the entry to serve of the two that a key may have, and its remaining TTL in seconds. At zero or below the entry is
+// stale. e is nil if neither can be served.
 func (c *Cache) choose(success, denial *answers.Entry, now answers.Instant) (e *answers.Entry, left int) {
 	good, staleGood := 0, false
 	if success != nil {
@@ -169,7 +170,7 @@ func (c *Cache) choose(success, denial *answers.Entry, now answers.Instant) (e *
 		bad := denial.Left(now)
 		failure := failed(denial.Rcode())
 		switch {
-		case bad > 0 && !(failure && staleGood): // a failure passes; the earlier answer is better
+		case bad > 0 && !(failure && staleGood): // a stale success is better than a cached failure
 			return denial, bad
 		case bad <= 0 && !failure && c.servable(denial, bad) && (!staleGood || denial.Stored() > success.Stored()):
 			return denial, bad
@@ -181,7 +182,7 @@ func (c *Cache) choose(success, denial *answers.Entry, now answers.Instant) (e *
 	return nil, 0
 }
 
-// servable reports whether an entry may be served stale, -left seconds after it expired.
+// servable reports whether the settings allow to serve an entry that expired -left seconds ago.
 func (c *Cache) servable(e *answers.Entry, left int) bool {
 	if c.staleFor == 0 || time.Duration(-left)*time.Second >= c.staleFor {
 		return false
@@ -194,8 +195,8 @@ func (c *Cache) servable(e *answers.Entry, left int) bool {
 	return true
 }
 
-// calls reports whether a hit needs ServeDNS, to watch an entry that has become popular or to refresh it.
-func (c *Cache) calls(e *answers.Entry, now answers.Instant) bool {
+// needsServeDNS reports whether the fast path must leave a hit to ServeDNS, which refreshes the entry or starts to watch it.
+func (c *Cache) needsServeDNS(e *answers.Entry, now answers.Instant) bool {
 	switch {
 	case c.prefetch == 0:
 		return false
@@ -205,22 +206,25 @@ func (c *Cache) calls(e *answers.Entry, now answers.Instant) bool {
 	return c.early(e, now) && e.Hits(now, c.gap) >= c.prefetch
 }
 
-// early reports whether a popular entry is due for refresh by its percentage of the TTL, to the nanosecond. CoreDNS counts whole seconds;
-// of a TTL of 5 s that would be at least a fifth, and a fifth more queries to the upstream.
+// early reports whether a popular entry is due for refresh: at most the configured percentage of its TTL is left. The time is exact to
+// the nanosecond, whereas CoreDNS counts whole seconds: with a TTL of 5 s it refreshes when a fifth is left, and so sends a fifth more
+// queries.
 func (c *Cache) early(e *answers.Entry, now answers.Instant) bool {
 	ttl := time.Duration(e.TTL()) * time.Second
 	return ttl-time.Duration(now-e.Stored()) <= ttl/100*time.Duration(c.percentage)
 }
 
-// stale answers with an expired entry, or with the upstream's new answer if the client should wait for it.
+// stale answers a query for which there is only an expired entry. It starts a refresh. With verify, the client waits for the new answer
+// for the configured time; otherwise, and if none comes, it gets the expired entry.
 func (c *Cache) stale(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *query, e *answers.Entry, s *series) (int, error) {
 	now := c.store.Now()
 	if c.mayRefresh(e, now, c.recheck) {
 		f, leads := c.refresh(ctx, w, r, a, e, s)
 		if f == nil && c.onSilence {
-			return c.miss(ctx, w, r, a, nil, s) // no refresh could start, so the upstream is not known to be silent
+			return c.miss(ctx, w, r, a, nil, s) // stale_on_silence: without a refresh, it is not known whether the upstream is silent
 		}
-		// If stale answers need a silent upstream, the query that checks whether it is back waits for it.
+		// With verify, the client waits for the refresh, except while the upstream is down. With stale_on_silence it waits also then,
+		// because only a silent upstream permits a stale answer.
 		if f != nil && c.verify && (!c.health.down(now) || c.onSilence) && c.await(f, leads) {
 			if f.entry == nil || !f.kept && !leads {
 				return c.miss(ctx, w, r, a, nil, s) // the new answer is each client's own
@@ -239,7 +243,7 @@ func (c *Cache) stale(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *
 	return dns.RcodeSuccess, nil
 }
 
-// await waits for a refresh as long as a client should, and reports whether it replaced the stale entry.
+// await waits for a refresh, at most until verifyWait after its start, and reports whether it replaced the stale entry.
 func (c *Cache) await(f *flight, leads bool) bool {
 	if c.verifyWait == 0 {
 		<-f.done
@@ -262,8 +266,9 @@ func (c *Cache) await(f *flight, leads bool) bool {
 	}
 }
 
-// mayRefresh reports whether the upstream may be queried again about an entry: not soon after it failed (RFC 8767, section 5: the failure
-// recheck timer), but at once when an upstream that was silent is heard again.
+// mayRefresh reports whether the upstream may be queried again for an entry. After a failed refresh it may be after recheck (the failure
+// recheck timer of RFC 8767, section 5), or as soon as a silent upstream has sent any answer. While the upstream is down, it may be once
+// per probeEvery, for all entries together.
 func (c *Cache) mayRefresh(e *answers.Entry, now answers.Instant, recheck time.Duration) bool {
 	if c.health.down(now) {
 		return c.health.probe(now)
@@ -278,7 +283,7 @@ func (c *Cache) mayRefresh(e *answers.Entry, now answers.Instant, recheck time.D
 	return time.Duration(now-at) >= recheck || silent && c.health.heard() > at
 }
 
-// failed reports whether a response code is about the server, not the name.
+// failed reports whether a response code means a failure of the server, rather than an answer about the name.
 func failed(rcode int) bool {
 	return rcode == dns.RcodeServerFailure || rcode == dns.RcodeNotImplemented
 }

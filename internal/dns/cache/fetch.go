@@ -17,16 +17,16 @@ import (
 	"github.com/neardns/neardns/internal/dns/responsewriter"
 )
 
-// maxFollow is how long a query waits for the answer to an equal one before it is forwarded itself. The first one ends sooner: package
-// forward takes at most 4.5 s, and the agent's Corefile bounds CoreDNS's forward to 4 s (cancel).
+// maxFollow is how long a query waits for the answer to an equal query in flight before it is forwarded itself. Forwarding ends sooner:
+// package forward takes at most 4.5 s, and the agent's Corefile limits CoreDNS's forward plugin to 4 s (directive cancel).
 const maxFollow = 5 * time.Second
 
-// inFlight marks the context of a query that others may wait for. A plugin that queries its own server (for an alias that leads back)
-// must not wait for itself.
+// inFlight is the context key of a query whose answer others may wait for. A plugin may send a query to its own server, for example for a
+// CNAME's target. That query must not wait for the one that caused it.
 type inFlight struct{}
 
-// miss forwards a query. Equal queries that come meanwhile wait for the answer and share it if it is stored: a moment later they would
-// get it from the cache anyway. An answer that is not stored belongs to one client.
+// miss forwards a query. Equal queries that arrive meanwhile wait for its answer, and share it if it is stored. An answer that is not
+// stored is only for the client whose query was forwarded.
 func (c *Cache) miss(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *query, good *answers.Entry, s *series) (int, error) {
 	q := &fetch{ResponseWriter: w, cache: c, query: *a, request: r, good: good, series: s}
 	if a.rd && ctx.Value(inFlight{}) == nil {
@@ -39,7 +39,7 @@ func (c *Cache) miss(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *q
 		} else {
 			q.flight = f
 			defer c.flights.end(f)
-			// Another flight may have landed since we looked.
+			// Another query may have stored the answer after this one's lookup.
 			if e, left := c.look(&q.query.key); left > 0 {
 				f.settle(e, e.TTL(), true, true)
 				c.reply(w, r, &q.query, e, uint32(left))
@@ -50,8 +50,8 @@ func (c *Cache) miss(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *q
 	return q.run(ctx)
 }
 
-// refresh starts an upstream query for an entry in the background, unless one is in progress. w is the writer of the client that needs
-// it; nil: no client does yet. It returns nil if too many refreshes are in flight.
+// refresh starts an upstream query for an entry in the background, unless one with its key is in flight; leads is true if it started one.
+// w is the writer of the client whose query caused the refresh, or nil if the timer did. f is nil if too many refreshes are in flight.
 func (c *Cache) refresh(
 	ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *query, e *answers.Entry, s *series,
 ) (f *flight, leads bool) {
@@ -66,16 +66,16 @@ func (c *Cache) refresh(
 		return nil, false
 	}
 	s.prefetches.Inc()
-	// With RD also for a client that set none: only such an answer is stored, and this one is for all clients.
+	// Set RD even if the client did not: the answer is for all clients, and only an answer to a query with RD is stored.
 	r = r.Copy()
 	q := &fetch{cache: c, query: *a, request: r, flight: f, series: s, background: true}
 	q.query.rd = true
 	if e.Class() == answers.Success {
 		q.good = e
 	}
-	// A refresh for no client comes over TCP from nowhere, so that its answer is not truncated.
+	// A refresh without a client seems to come over TCP, so that its answer is not truncated.
 	client := &responsewriter.Capture{Base: responsewriter.Base{Local: &net.TCPAddr{}, Remote: &net.TCPAddr{}}}
-	if w != nil { // it may be gone before the answer comes
+	if w != nil { // copied, because the client may be gone before the answer comes
 		client.Base = responsewriter.Base{Local: w.LocalAddr(), Remote: w.RemoteAddr()}
 	}
 	q.ResponseWriter = client
@@ -84,7 +84,7 @@ func (c *Cache) refresh(
 		defer func() { <-c.background }()
 		defer c.flights.end(f)
 		defer func() {
-			// No caller recovers, and one name must not end the server.
+			// No caller recovers from a panic in this goroutine, and a panic over one name must not end the process.
 			if p := recover(); p != nil {
 				vars.Panic.Inc()
 				clog.NewWithPlugin(c.Name()).Errorf("Recovered from panic while refreshing %q: %v\n%s", r.Question[0].Name, p, debug.Stack())
@@ -98,20 +98,20 @@ func (c *Cache) refresh(
 			e.Fail(now, false)
 		case err != nil:
 			e.Fail(now, true)
-		} // else it was shed on the way: the next query may retry at once
+		} // else the query was refused under load, and the next one may retry at once
 	}()
 	return f, true
 }
 
-// fetch is one query to the upstream, and the writer that takes the answer.
+// fetch is one query to the upstream, and the ResponseWriter that receives the answer.
 type fetch struct {
-	dns.ResponseWriter // the client's; in the background one that is never written to
+	dns.ResponseWriter // the client's; for a background refresh a stand-in that is never written to
 
 	cache      *Cache
 	query      query
 	request    *dns.Msg // the client's; not changed
 	good       *answers.Entry
-	flight     *flight // nil: no other client may share the answer
+	flight     *flight // nil: no other query waits for this answer
 	series     *series
 	background bool
 	written    bool
@@ -119,7 +119,7 @@ type fetch struct {
 	plain      bool // the upstream has refused EDNS
 }
 
-// run forwards the query, and stores the failure if no server answers (RFC 9520, section 3.2).
+// run forwards the query. If no server answers, it stores that failure (RFC 9520, section 3.2).
 func (q *fetch) run(ctx context.Context) (int, error) {
 	c := q.cache
 	inner := ctx
@@ -137,12 +137,13 @@ func (q *fetch) run(ctx context.Context) (int, error) {
 	}
 	switch {
 	case q.written:
-	case err == nil: // the plugin that did not write has set the code, and CoreDNS answers with it
+	case err == nil: // no plugin wrote an answer: CoreDNS answers with the returned code
 	case code == dns.RcodeServerFailure && ctx.Err() == nil:
 		c.health.silence()
 		var own interface{ Limit() bool }
 		if errors.As(err, &own) && own.Limit() {
-			// Our own limit, not the upstream's failure: the next query may well be answered. Waiting clients get the failure.
+			// A limit of this process refused the query; the upstream did not fail. The failure is not stored, because the next query may
+			// be answered, but equal queries that wait get it too.
 			if e := c.entry(q, answers.Denial, new(dns.Msg).SetRcode(r, dns.RcodeServerFailure), 0); e != nil && q.flight != nil {
 				q.flight.settle(e, 0, true, false)
 			}
@@ -155,21 +156,21 @@ func (q *fetch) run(ctx context.Context) (int, error) {
 	return code, err
 }
 
-// ednsSize bounds an answer over datagrams that is for all clients. It fits into the smallest packet that IPv6 carries everywhere, and is
-// the agent's limit for answers to its clients.
+// ednsSize is the UDP payload size in queries to the upstream, unless the client's is larger. Such an answer fits into a packet of 1280
+// bytes, which IPv6 carries everywhere. It is also the agent's limit for answers to its clients.
 const ednsSize = 1232
 
-// upstreamQuery is the query for the upstream. It has the contents of the answer's key, and nothing else of this client's query: the answer
-// is for others too, and options are hop by hop (RFC 6891, section 6.1.1), for example cookies (RFC 7873, section 5) and the client's
-// subnet (RFC 7871, section 7.2).
+// upstreamQuery returns the query for the upstream. Of the client's query it copies only what is part of the entry's key, because other
+// clients get the answer too. It copies no EDNS options, which are hop by hop (RFC 6891, section 6.1.1), for example cookies (RFC 7873,
+// section 5) and the client's subnet (RFC 7871, section 7.2).
 func (q *fetch) upstreamQuery() *dns.Msg {
 	r := new(dns.Msg)
 	asked := q.request.Question[0]
 	r.SetQuestion(strings.ToLower(asked.Name), asked.Qtype)
 	r.Question[0].Qclass = asked.Qclass
 	r.Id, r.RecursionDesired, r.CheckingDisabled = q.request.Id, q.query.rd, q.query.cd
-	// So that the upstream reports whether the answer is authentic. A client that does not understand AD does not get it (RFC 6840,
-	// section 5.7).
+	// With AD set, the upstream reports whether the answer is authentic. The bit is cleared in replies to clients that set neither AD nor
+	// DO (RFC 6840, section 5.7).
 	r.AuthenticatedData = true
 	if !q.plain {
 		size := uint16(ednsSize)
@@ -181,7 +182,7 @@ func (q *fetch) upstreamQuery() *dns.Msg {
 	return r
 }
 
-// refusesEDNS reports whether the upstream does not understand EDNS (RFC 6891, section 7).
+// refusesEDNS reports whether a response shows that the upstream does not understand EDNS (RFC 6891, section 7).
 func refusesEDNS(res *dns.Msg) bool {
 	switch res.Rcode {
 	case dns.RcodeFormatError, dns.RcodeNotImplemented:
@@ -190,7 +191,7 @@ func refusesEDNS(res *dns.Msg) bool {
 	return res.Rcode == dns.RcodeBadVers
 }
 
-// WriteMsg stores the upstream's answer and passes it on.
+// WriteMsg receives the upstream's answer, stores it if that is allowed, and passes it on to the client.
 func (q *fetch) WriteMsg(res *dns.Msg) error {
 	if res == nil {
 		return errors.New("cache: there is no message to write")
@@ -223,7 +224,7 @@ func (q *fetch) WriteMsg(res *dns.Msg) error {
 	return q.ResponseWriter.WriteMsg(&m)
 }
 
-// Write passes on bytes that a plugin wrote. They are not stored, because their meaning is unknown.
+// Write passes on an answer that a plugin wrote as bytes. It is neither parsed nor stored.
 func (q *fetch) Write(b []byte) (int, error) {
 	q.written = true
 	if q.background {

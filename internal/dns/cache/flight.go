@@ -21,15 +21,15 @@ type flight struct {
 	begun answers.Instant
 
 	once sync.Once
-	done chan struct{} // closed when the fields below are set for good
+	done chan struct{} // closed when the fields below are final
 
 	entry     *answers.Entry // nil: no answer for other clients
-	ttl       uint32         // for an entry that is in no store
-	kept      bool           // the entry is for all clients, not for the first alone
+	ttl       uint32         // of the reply; a stored entry's remaining TTL may be lower
+	kept      bool           // all clients may get the entry, not only the first
 	refreshed bool           // it replaces the stale entry
 }
 
-// join finds the flight of a key or begins it; then leads is true, and end must be called.
+// join returns the flight of a key, or starts one. If it started one, leads is true, and the caller must call end.
 func (fs *flights) join(key []byte, now answers.Instant) (f *flight, leads bool) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -44,7 +44,7 @@ func (fs *flights) join(key []byte, now answers.Instant) (f *flight, leads bool)
 	return f, true
 }
 
-// end removes a flight. Clients that wait for it without a result send their own queries.
+// end removes a flight. If it has no result, the clients that wait for it send their own queries.
 func (fs *flights) end(f *flight) {
 	fs.mu.Lock()
 	delete(fs.under, f.key)
@@ -52,7 +52,7 @@ func (fs *flights) end(f *flight) {
 	f.once.Do(func() { close(f.done) })
 }
 
-// settle sets the flight's result. The first call counts.
+// settle sets the flight's result and wakes the clients that wait for it. Only the first call has an effect.
 func (f *flight) settle(e *answers.Entry, ttl uint32, kept, refreshed bool) {
 	f.once.Do(func() {
 		f.entry, f.ttl, f.kept, f.refreshed = e, ttl, kept, refreshed
@@ -60,7 +60,7 @@ func (f *flight) settle(e *answers.Entry, ttl uint32, kept, refreshed bool) {
 	})
 }
 
-// follow waits for the result of another client's query.
+// follow waits for the flight's result, at most maxFollow, and reports whether there is an entry.
 func (f *flight) follow(ctx context.Context) bool {
 	t := time.NewTimer(maxFollow)
 	defer t.Stop()
@@ -73,7 +73,7 @@ func (f *flight) follow(ctx context.Context) bool {
 	return false
 }
 
-// left is the TTL for a client of the flight's result: the rest of the entry's, and at most the one that it was given.
+// left returns the TTL of a reply from the flight's result: f.ttl, or the entry's remaining TTL if that is lower.
 func (f *flight) left(now answers.Instant) uint32 {
 	if left := f.entry.Left(now); left > 0 && uint32(left) < f.ttl {
 		return uint32(left)
@@ -81,17 +81,17 @@ func (f *flight) left(now answers.Instant) uint32 {
 	return f.ttl
 }
 
-// health is the state of a block's upstream, judged by its answers and its silence.
+// health is the state of a block's upstream: how many queries in a row got no answer, and when the last answer came.
 type health struct {
-	silent  atomic.Int32 // queries without an answer since the last one
+	silent  atomic.Int32 // queries without an answer since the last answer, at most downAfter
 	last    atomic.Int64 // answer
 	probing atomic.Int64 // last query while it was down
 }
 
 const (
-	downAfter  = 3                      // unanswered queries in a row, so that one name that cannot be resolved does not count
+	downAfter  = 3                      // unanswered queries in a row; more than one, because a single name may be unresolvable
 	minDown    = 2 * time.Second        // without any answer
-	probeEvery = 100 * time.Millisecond // one query, to notice when it is back
+	probeEvery = 100 * time.Millisecond // the pace of queries while the upstream is down, to notice when it is back
 )
 
 func (h *health) answer(now answers.Instant) {
@@ -107,12 +107,12 @@ func (h *health) silence() {
 
 func (h *health) heard() answers.Instant { return answers.Instant(h.last.Load()) }
 
-// down reports whether waiting for the upstream is of no use.
+// down reports whether the upstream counts as down, so that no client waits for it.
 func (h *health) down(now answers.Instant) bool {
 	return h.silent.Load() >= downAfter && time.Duration(int64(now)-h.last.Load()) > minDown
 }
 
-// probe lets one query through now and then.
+// probe reports whether a query may go to an upstream that is down: one may per probeEvery.
 func (h *health) probe(now answers.Instant) bool {
 	last := h.probing.Load()
 	return (last == 0 || time.Duration(int64(now)-last) >= probeEvery) && h.probing.CompareAndSwap(last, int64(now))

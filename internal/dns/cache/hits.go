@@ -12,8 +12,8 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// FastPath returns what answers hits of a zone of the block at a server without the plugin chain; nil if the zone is not cached, or a
-// plugin before the cache has to see messages.
+// FastPath returns a handler that answers cache hits in zone at server without the plugin chain. It returns nil if the zone is not
+// cached, or if a plugin before the cache must see each message.
 func (c *Cache) FastPath(server *dnsserver.Server, zone string) fastpath.Handler {
 	if !c.raw || !slices.ContainsFunc(c.zones, func(z string) bool { return plugin.Name(z).Matches(zone) }) {
 		return nil
@@ -21,7 +21,8 @@ func (c *Cache) FastPath(server *dnsserver.Server, zone string) fastpath.Handler
 	return &hits{cache: c, at: seriesKey{server: server}}
 }
 
-// hits answers from one block's cache, at one server, what ServeDNS would answer at once and without a query to the upstream.
+// hits is the fast path of one block at one server. It gives the answers that ServeDNS would give at once and without a query to the
+// upstream.
 type hits struct {
 	cache  *Cache
 	at     seriesKey
@@ -37,10 +38,10 @@ func (h *hits) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, boo
 	}
 	now := c.store.Now()
 	e, left := c.choose(success, denial, now)
-	if e == nil || left <= 0 { // a stale answer goes with a query to the upstream
+	if e == nil || left <= 0 { // only ServeDNS gives stale answers, because it refreshes the entry too
 		return b, queryinfo.Miss, false
 	}
-	if c.calls(e, now) {
+	if c.needsServeDNS(e, now) {
 		return b, queryinfo.Miss, false // ServeDNS does it
 	}
 	if e.Size()+q.OPT.Len() > q.OPT.MaxAnswer(q.TCP) {
@@ -55,7 +56,7 @@ func (h *hits) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, boo
 		c.offer(e, q, now)
 	}
 	s := h.series.Load()
-	if s == nil { // not earlier: a series that was never counted must not appear
+	if s == nil { // made at the first hit, so that a series without hits is not exported
 		s = c.series.Get(h.at, c.newSeries)
 		h.series.Store(s)
 	}

@@ -13,35 +13,35 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 )
 
-// heldRecheck is how often a name is queried while its denial does not count yet.
+// heldRecheck is how often the upstream is queried for a name whose denial does not count yet (hold_denials).
 const heldRecheck = 2 * time.Second
 
 // taken is the result of take.
 type taken struct {
-	entry     *answers.Entry // what the client gets; nil: the answer as it came
+	entry     *answers.Entry // what the client gets; nil: the upstream's answer unchanged
 	ttl       uint32
 	kept      bool // stored
-	held      bool // entry is the earlier answer: a denial came that does not count yet
-	refreshes bool // it replaces stale entries (RFC 8767, section 4)
+	held      bool // entry is an earlier answer, in place of a denial that does not count yet
+	refreshes bool // the answer replaces stale entries (RFC 8767, section 4)
 	failure   bool // it is not about the name
 }
 
-// kind is what an answer means for the cache.
+// kind is the kind of an upstream's answer. It decides how the cache treats the answer.
 type kind int
 
 const (
-	unusable         kind = iota // truncated, a referral, an error of the protocol: passed on as it came
+	unusable         kind = iota // truncated, a referral or a protocol error: passed on unchanged
 	positive                     // the answer to the query
-	denial                       // the name, or its data, does not exist
-	uncachedPositive             // about the name, but must not be cached
+	denial                       // the name does not exist, or has no data of the type
+	uncachedPositive             // an answer to the query that must not be cached
 	uncachedDenial
 	failure // the server cannot answer
 )
 
-// denies reports whether an answer of the kind denies the name or its data.
+// denies reports whether an answer of kind k denies that the name, or data of the queried type, exists.
 func (k kind) denies() bool { return k == denial || k == uncachedDenial }
 
-// policyFor is what the cache does with an answer of a kind: whether it is stored, in which class, and for how many seconds it is valid.
+// policyFor returns how the cache treats an answer of kind k: whether it is stored, in which class, and its TTL in seconds.
 func (c *Cache) policyFor(k kind, res *dns.Msg) (store bool, class answers.Class, ttl uint32) {
 	switch k {
 	case positive, uncachedPositive:
@@ -52,7 +52,7 @@ func (c *Cache) policyFor(k kind, res *dns.Msg) (store bool, class answers.Class
 	return k == denial, answers.Denial, c.lifetime(res, answers.Denial)
 }
 
-// take stores an answer if it may be stored.
+// take stores an upstream's answer if that is allowed, and returns what the client gets.
 func (c *Cache) take(q *fetch, res *dns.Msg) taken {
 	k := classify(res, time.Now())
 	if k == unusable && !c.onSilence {
@@ -81,7 +81,8 @@ func (c *Cache) take(q *fetch, res *dns.Msg) taken {
 	return t
 }
 
-// storeAnswer makes an entry of an answer, and stores it unless its lifetime, the query or the configuration forbids that.
+// storeAnswer makes an entry of an answer. It does not store the entry if its TTL is 0, if the query lacks RD, or if a disable directive
+// names its zone.
 func (c *Cache) storeAnswer(q *fetch, res *dns.Msg, k kind, class answers.Class, ttl uint32) taken {
 	e := c.entry(q, class, res, ttl)
 	if e == nil {
@@ -105,10 +106,10 @@ func (c *Cache) storeAnswer(q *fetch, res *dns.Msg, k kind, class answers.Class,
 	return t
 }
 
-// pass is for an answer that is not stored. It goes to the client whose query it answers. Stale entries end nevertheless (RFC 8767,
-// section 4): the upstream may have answered that a name has lost its address, or that an alias leads elsewhere.
+// pass handles an answer that is not stored and goes only to the client whose query was forwarded. Even so, it removes stale entries of
+// the key (RFC 8767, section 4): the answer may show that an address is gone or that an alias has changed.
 func (c *Cache) pass(q *fetch, res *dns.Msg, class answers.Class, ttl uint32) taken {
-	if q.query.rd { // otherwise the upstream may know more than it answered
+	if q.query.rd { // without RD, the upstream's answer may be incomplete
 		now := c.store.Now()
 		success, denied := c.space.Peek(&q.query.key)
 		for _, e := range []*answers.Entry{success, denied} {
@@ -121,13 +122,14 @@ func (c *Cache) pass(q *fetch, res *dns.Msg, class answers.Class, ttl uint32) ta
 		return taken{} // as it came
 	}
 	t := taken{ttl: ttl, refreshes: true}
-	if !res.Truncated && res.Rcode <= 15 { // otherwise a waiting client cannot use it, and sends its own query
+	if !res.Truncated && res.Rcode <= 15 { // otherwise the client that waits sends its own query
 		t.entry = c.entry(q, class, res, ttl)
 	}
 	return t
 }
 
-// holdBack answers with the earlier entry instead of a denial, if the operator wants a denial to last before it counts.
+// holdBack returns the earlier answer in place of a denial that has not yet lasted as long as hold_denials demands. It returns false if
+// the denial counts.
 func (c *Cache) holdBack(good *answers.Entry) (taken, bool) {
 	now := c.store.Now()
 	if !good.Denied() && time.Duration(-good.Left(now))*time.Second >= max(c.staleFor, c.hold) {
@@ -143,7 +145,8 @@ func (c *Cache) holdBack(good *answers.Entry) (taken, bool) {
 	return taken{entry: good, ttl: ttl, held: true}, true
 }
 
-// heldTTL is the rest of the time for which the denial does not count, so that no client keeps the answer for longer.
+// heldTTL returns the seconds until the denial counts. A reply with the earlier answer has at most this TTL, so that no client keeps it
+// longer.
 func (c *Cache) heldTTL(good *answers.Entry) uint32 {
 	now := c.store.Now()
 	left := c.hold - time.Duration(now-good.Deny(now))
@@ -163,8 +166,8 @@ func (c *Cache) keepFailure(q *fetch, r *dns.Msg) *answers.Entry {
 	return e
 }
 
-// put stores an entry, unless it is a failure and a denial can still be served: that the server fails now does not make its earlier answer
-// less true (RFC 8767, section 4).
+// put stores an entry and reports whether it did. It does not store a failure while a denial of the key can be served: the server's
+// failure does not make its earlier answer wrong (RFC 8767, section 4).
 func (c *Cache) put(q *fetch, e *answers.Entry) bool {
 	if failed(e.Rcode()) {
 		if _, denial := c.space.Peek(&q.query.key); denial != nil && !failed(denial.Rcode()) {
@@ -180,12 +183,13 @@ func (c *Cache) put(q *fetch, e *answers.Entry) bool {
 	return true
 }
 
-// setBounds is for when the block begins to serve, not when it is read: a configuration may still be refused.
+// setBounds applies the block's limits to its space. It is called when the block begins to serve, not when it is parsed, because the
+// configuration may still be refused.
 func (c *Cache) setBounds() {
 	c.space.SetBounds(answers.Bounds{Entries: c.capacity, Keep: max(c.staleFor, 2*c.hold)})
 }
 
-// entry packs an answer, or counts it as dropped.
+// entry makes an entry of an answer. If the answer cannot be packed, it returns nil and counts it as dropped.
 func (c *Cache) entry(q *fetch, class answers.Class, res *dns.Msg, ttl uint32) *answers.Entry {
 	m := *res
 	m.Extra = withoutOPT(res.Extra)
@@ -213,13 +217,13 @@ func match(r, res *dns.Msg) bool {
 func withoutOPT(extra []dns.RR) []dns.RR {
 	isOPT := func(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT }
 	if !slices.ContainsFunc(extra, isOPT) {
-		return slices.Clip(extra) // appending must not write into a plugin's own message
+		return slices.Clip(extra) // so that appending does not write into the plugin's own message
 	}
 	return slices.DeleteFunc(slices.Clone(extra), isOPT)
 }
 
-// classify returns what an answer means. Any NOERROR and any NXDOMAIN is about the name, except for a truncated answer and a referral,
-// which only show where an answer may be found.
+// classify returns the kind of an answer. NOERROR and NXDOMAIN are answers about the name, except for a truncated answer and a referral,
+// which only show where to find one.
 func classify(m *dns.Msg, now time.Time) kind {
 	if m.Truncated || len(m.Question) == 0 || m.Rcode > 15 {
 		return unusable
@@ -231,8 +235,8 @@ func classify(m *dns.Msg, now time.Time) kind {
 		uncached = uncachedPositive
 	}
 	if nxdomain && len(m.Answer) > 0 {
-		// An alias to a name that does not exist (RFC 2308, section 2.1). CoreDNS's library knows only NXDOMAIN without answers, so it
-		// judges the rest: transfers, signatures that have expired.
+		// A CNAME to a name that does not exist (RFC 2308, section 2.1). CoreDNS's Typify knows NXDOMAIN only without answers. Given
+		// NOERROR, it still detects zone transfers and expired signatures.
 		c := *m
 		c.Rcode = dns.RcodeSuccess
 		m = &c
@@ -256,10 +260,10 @@ func classify(m *dns.Msg, now time.Time) kind {
 	case !nxdomain && soa:
 		return denial
 	}
-	return uncached // neither an answer nor, without an SOA, a denial (RFC 2308, section 5)
+	return uncached // NXDOMAIN or no data, without the SOA that caching requires (RFC 2308, section 5)
 }
 
-// subnet reports whether the answer is for a part of the Internet alone (RFC 7871, section 7.3.1).
+// subnet reports whether the answer is only for clients of one subnet (EDNS client subnet, RFC 7871, section 7.3.1).
 func subnet(m *dns.Msg) bool {
 	o := m.IsEdns0()
 	return o != nil && slices.ContainsFunc(o.Option, func(e dns.EDNS0) bool {
@@ -268,8 +272,8 @@ func subnet(m *dns.Msg) bool {
 	})
 }
 
-// answered reports whether the answer section has records of the queried type, at the end of the aliases that begin at the queried name
-// (RFC 1034, section 3.6.2).
+// answered reports whether the answer section has records of the queried type for the queried name, or for the name to which its CNAMEs
+// lead (RFC 1034, section 3.6.2).
 func answered(m *dns.Msg) bool {
 	q := m.Question[0]
 	at := func(rr dns.RR, name string) bool {
@@ -288,7 +292,7 @@ func answered(m *dns.Msg) bool {
 				continue
 			}
 			if target != "" && !strings.EqualFold(target, alias.Target) {
-				return false // RFC 2181, section 10.1: an alias has one canonical name
+				return false // two targets: a name has one CNAME at most (RFC 2181, section 10.1)
 			}
 			target = alias.Target
 		}
@@ -303,7 +307,8 @@ func answered(m *dns.Msg) bool {
 	return false
 }
 
-// lifetime is for how many seconds an answer of a class is valid: as long as its shortest record, within the operator's bounds.
+// lifetime returns the TTL of an answer in seconds: the lowest TTL of its records, within the configured minimum and maximum of its
+// class.
 func (c *Cache) lifetime(m *dns.Msg, class answers.Class) uint32 {
 	shortest := uint32(math.MaxInt32)
 	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {

@@ -15,7 +15,8 @@ import (
 	"github.com/neardns/neardns/internal/telemetry/scrape"
 )
 
-// Metrics are CoreDNS's own of its cache, by name and label, and two for the store's bytes. One is enough for a process.
+// Metrics are the metrics of CoreDNS's own cache, with the same names and labels, and two about the store's memory. One Metrics is enough
+// for a process.
 type Metrics struct {
 	store *answers.Store
 
@@ -30,8 +31,8 @@ type Metrics struct {
 
 var classNames = [2]string{"success", "denial"} // by answers.Class
 
-// NewMetrics registers with reg; nil: Prometheus's default registry, where CoreDNS's are. It uses counters that are registered already. If
-// the registry refuses one, the first Setup returns the error.
+// NewMetrics registers the metrics with reg; nil: Prometheus's default registry, where CoreDNS's are. It uses counters that are
+// registered already. If the registry refuses a metric, every Setup fails with its error.
 func NewMetrics(store *answers.Store, reg prometheus.Registerer) *Metrics {
 	if reg == nil {
 		reg = prometheus.DefaultRegisterer
@@ -51,7 +52,7 @@ func NewMetrics(store *answers.Store, reg prometheus.Registerer) *Metrics {
 		errs = append(errs, err)
 		return v
 	}
-	// The help texts are CoreDNS's, because a registry refuses a second help text for a metric's name.
+	// The help texts are CoreDNS's, because a registry refuses two metrics of one name with different help texts.
 	m.requests = counter("requests_total", "The count of cache requests.", where)
 	m.hits = counter("hits_total", "The count of cache hits.", class)
 	m.misses = counter("misses_total", "The count of cache misses. Deprecated, derive misses from cache hits/requests counters.", where)
@@ -65,7 +66,7 @@ func NewMetrics(store *answers.Store, reg prometheus.Registerer) *Metrics {
 	m.limit = set.Gauge("neardns_cache_limit_bytes", "Memory that the cache may take.")
 	err := reg.Register(set.Read(m.collect))
 	if there := (prometheus.AlreadyRegisteredError{}); errors.As(err, &there) {
-		err = nil // another server's in this process (tests); its entries are its own
+		err = nil // registered by another server of this process, which only tests have
 	}
 	m.err = errors.Join(append(errs, err)...)
 	return m
@@ -75,7 +76,7 @@ func (m *Metrics) collect(to chan<- prometheus.Metric) {
 	m.mu.Lock()
 	serves := slices.Clone(m.serves)
 	m.mu.Unlock()
-	seen := map[string]bool{} // a server, block and view that two configurations have while one takes over
+	seen := map[string]bool{} // during a reload, two configurations may have the same labels; the newer one counts
 	for _, c := range slices.Backward(serves) {
 		for key := range c.series.All() {
 			labels := []string{key.addr(), "", strings.Join(c.zones, ","), key.view}
@@ -107,7 +108,7 @@ func (m *Metrics) remove(c *Cache) {
 	m.serves = slices.DeleteFunc(m.serves, func(o *Cache) bool { return o == c })
 }
 
-// seriesKey identifies counters: the server's address, and the view.
+// seriesKey is the key of a block's counters: the server's address and the view.
 type seriesKey struct {
 	server *dnsserver.Server
 	view   string
@@ -120,7 +121,7 @@ func (k seriesKey) addr() string {
 	return k.server.Addr
 }
 
-// series are the counters of one block at one address.
+// series are the counters of one block at one address, for one view.
 type series struct {
 	key seriesKey
 

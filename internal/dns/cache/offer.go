@@ -9,10 +9,11 @@ import (
 	"github.com/neardns/neardns/internal/dns/fastpath"
 )
 
-// OffloadClient is the identity of a client; MayOffload reports whether the kernel may answer its hits with offloaded entries.
+// OffloadClient is implemented by the identity of a client. MayOffload reports whether the kernel program may answer this client's
+// queries from offloaded entries.
 type OffloadClient interface{ MayOffload() bool }
 
-// offer offers an entry that was just served for offload, if the kernel program understands the query.
+// offer offers an entry that was just served for offload, if the kernel program could answer such a query.
 func (c *Cache) offer(e *answers.Entry, q *fastpath.Query, now answers.Instant) {
 	if q.TCP || !q.RD || q.CD || q.OPT.DO() {
 		return
@@ -25,7 +26,7 @@ func (c *Cache) offer(e *answers.Entry, q *fastpath.Query, now answers.Instant) 
 	}
 }
 
-// popular is the longest gap between hits that count as one popularity; 0 if popular names are not refreshed.
+// popular returns the longest gap between two hits that does not reset an entry's count of hits; 0 if popular entries are not refreshed.
 func (c *Cache) popular() time.Duration {
 	if c.prefetch == 0 {
 		return 0
@@ -33,11 +34,11 @@ func (c *Cache) popular() time.Duration {
 	return c.gap
 }
 
-// validUntil returns until when hits of a key are answered with e: until it expires if a timer watches it, else until it is due for
-// refresh. It implements offload.Source.ValidUntil.
+// validUntil returns until when the cache serves e for its key: until e expires if the timer watches it, otherwise until it is due for
+// refresh. ok is false if the cache would not serve e now. It implements offload.Source.ValidUntil.
 func (c *Cache) validUntil(e, success, denial *answers.Entry, now answers.Instant) (until answers.Instant, ok bool) {
 	if e == denial && success != nil && c.preferPositive {
-		return 0, false // the stale entry may be preferred at any moment
+		return 0, false // the success entry may be preferred at any moment
 	}
 	if chosen, left := c.choose(success, denial, now); chosen != e || left <= 0 {
 		return 0, false

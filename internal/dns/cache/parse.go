@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 )
 
-// Defaults and limits: CoreDNS's, except for the two of stale answers, which are RFC 8767's.
+// Defaults and limits. Most are CoreDNS's; defaultStaleTTL and defaultRecheck are recommended by RFC 8767.
 const (
 	defaultCapacity = 10000
 	defaultMaxTTL   = time.Hour
@@ -21,11 +21,11 @@ const (
 	defaultStale    = time.Hour
 	defaultStaleTTL = 30
 	defaultRecheck  = 30 * time.Second
-	maxFailure      = 5 * time.Minute // RFC 2308, section 7.1; RFC 9520, section 3.2
+	maxFailure      = 5 * time.Minute // the maximum of RFC 2308, section 7.1, and RFC 9520, section 3.2
 	maxHold         = 5 * time.Minute
 )
 
-// policy is a block's configuration. Pairs are by class.
+// policy is the configuration of one cache directive. Arrays are indexed by answers.Class.
 type policy struct {
 	refresh
 	zones    []string
@@ -35,26 +35,26 @@ type policy struct {
 	except   [2][]string // zones of which nothing is stored
 	failTTL  time.Duration
 	keepTTL  bool
-	rotate   bool // the addresses of an answer, from reply to reply
+	rotate   bool // change the order of an answer's addresses from reply to reply
 
 	staleFor       time.Duration // 0: never
 	verify         bool
 	verifyWait     time.Duration // 0: as long as the upstream takes
 	staleTTL       uint32
 	recheck        time.Duration
-	onSilence      bool // stale answers only if the upstream is silent
+	onSilence      bool // serve stale answers only if the upstream sends no answer
 	preferPositive bool
-	hold           time.Duration // how long a denial of what was there must last to be believed
+	hold           time.Duration // how long a denial of a name with an entry must last before it is believed
 
-	answersOf string // a name for the source of the answers; "": the addresses of the upstreams
+	answersOf string // names the source of the answers in the block's scope; "": the upstreams' addresses do
 }
 
-// refresh is which entries are fetched before they expire, and when.
+// refresh configures which entries are fetched before they expire, and when.
 type refresh struct {
-	prefetch   int // hits, with less than gap between them; 0: never
+	prefetch   int // hits that make an entry popular, with at most gap between them; 0: no refresh
 	gap        time.Duration
 	percentage int  // of the TTL
-	timed      bool // when the TTL ends, not by a hit shortly before
+	timed      bool // by a timer when the TTL ends, not by a hit shortly before
 }
 
 func defaults() policy {
@@ -69,7 +69,7 @@ func defaults() policy {
 	}
 }
 
-// parse reads "cache [TTL] [ZONES...]" and its block, as CoreDNS does.
+// parse reads "cache [TTL] [ZONES...]" and its block, with CoreDNS's syntax.
 func parse(c *caddy.Controller) (policy, error) {
 	p := defaults()
 	for i := 0; c.Next(); i++ {
@@ -161,7 +161,7 @@ func (p *policy) property(c *caddy.Controller, name string, args []string) error
 	return nil
 }
 
-// class reads CAPACITY [TTL] [MINTTL]. Like CoreDNS it ignores further arguments.
+// class reads CAPACITY [TTL] [MINTTL], the arguments of success and denial. Like CoreDNS it ignores further arguments.
 func (p *policy) class(c *caddy.Controller, class answers.Class, args []string) error {
 	if len(args) == 0 {
 		return c.ArgErr()
@@ -174,7 +174,7 @@ func (p *policy) class(c *caddy.Controller, class answers.Class, args []string) 
 		}
 		numbers[i] = n
 	}
-	// CoreDNS's minimum: below it, its shards have room for three.
+	// CoreDNS's minimum, with which each of its 256 shards has room for four entries.
 	p.capacity[class] = max(numbers[0], 1024)
 	var err error
 	if len(numbers) > 1 {
@@ -207,7 +207,7 @@ func (p *policy) readPrefetch(c *caddy.Controller, args []string) error {
 	return nil
 }
 
-// readHot reads AMOUNT [DURATION], of one of two properties.
+// readHot reads AMOUNT [DURATION], the first arguments of prefetch and refresh.
 func (p *policy) readHot(c *caddy.Controller, name string, args []string) error {
 	if len(args) == 0 || len(args) > 2 {
 		return c.ArgErr()
@@ -225,7 +225,8 @@ func (p *policy) readHot(c *caddy.Controller, name string, args []string) error 
 	return nil
 }
 
-// readStale reads [DURATION] [immediate [RESPONSE_TTL [RECHECK]] | verify [TIMEOUT [RESPONSE_TTL [RECHECK]]]].
+// readStale reads the arguments of serve_stale: [DURATION] [immediate [RESPONSE_TTL [RECHECK]] | verify [TIMEOUT [RESPONSE_TTL
+// [RECHECK]]]].
 func (p *policy) readStale(c *caddy.Controller, args []string) error {
 	p.staleFor, p.verify, p.verifyWait, p.staleTTL, p.recheck = defaultStale, false, 0, defaultStaleTTL, defaultRecheck
 	fail := func(what string, err error) error { return c.Errf("serve_stale: %s: %v", what, err) }

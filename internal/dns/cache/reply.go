@@ -10,8 +10,8 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// reply answers r with an entry. If no plugin between the cache and the socket reads or changes the message, its bytes go out unchanged;
-// otherwise it is unpacked for them. Like CoreDNS's cache, it ignores errors: the client is gone.
+// reply answers r with an entry. The bytes are written unchanged if no plugin between the cache and the socket reads or changes messages;
+// otherwise they are unpacked first. Like CoreDNS's cache, reply ignores write errors, because the client is gone.
 func (c *Cache) reply(w dns.ResponseWriter, r *dns.Msg, a *query, e *answers.Entry, ttl uint32) {
 	pooled, ok := c.buffers.Get().(*[]byte)
 	if !ok {
@@ -27,7 +27,7 @@ func (c *Cache) reply(w dns.ResponseWriter, r *dns.Msg, a *query, e *answers.Ent
 		_, _ = w.Write(b)
 		return
 	}
-	// CoreDNS adds the OPT, and cuts a message that is too long.
+	// CoreDNS adds the OPT record, and truncates a message that is too long.
 	m := new(dns.Msg)
 	if err := m.Unpack(b); err != nil {
 		m.SetRcode(r, dns.RcodeServerFailure) // it was packed by the same library
@@ -35,8 +35,8 @@ func (c *Cache) reply(w dns.ResponseWriter, r *dns.Msg, a *query, e *answers.Ent
 	_ = w.WriteMsg(m)
 }
 
-// finalOPT returns the OPT that request.ScrubWriter would add to an answer of size bytes. ok is false if ScrubWriter would change the
-// message further, because it is too long or because a plugin of this process answers EDNS options.
+// finalOPT returns the OPT record that request.ScrubWriter would add to an answer of size bytes. ok is false if ScrubWriter would also
+// change the message, because it is too long, or because a plugin of this process supports an EDNS option of the query.
 func finalOPT(size int, w dns.ResponseWriter, r *dns.Msg) (opt msg.OPT, ok bool) {
 	if o := r.IsEdns0(); o != nil {
 		for _, option := range o.Option {

@@ -14,18 +14,18 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 )
 
-// step is a directive after the cache, with all its words.
+// step is a directive that comes after the cache in the plugin chain, with its arguments.
 type step []string
 
-// surroundings are the other directives of the server block.
+// surroundings are the other directives of the cache's server block.
 type surroundings struct {
 	before  []string // names of directives, in the chain's order
-	behind  []step   // the directives after the cache, which alone make answers
-	servers step     // the upstreams, unless answers_of gives them a name
+	behind  []step   // the directives after the cache, which produce the answers that it stores
+	servers step     // the upstreams' addresses; answers_of replaces them in the scope
 }
 
-// around reads the server block. caddy shows a plugin only its own words, so the rest is read from the instance that is being
-// made, which is the last of caddy's list. Without one (a test's controller) there is nothing to read.
+// around reads the other directives of the server block. caddy shows a plugin only its own directive, so around parses the Corefile of
+// the instance under construction, which is the last in caddy's list. If there is no instance, as in unit tests, it returns nothing.
 func around(c *caddy.Controller) (s surroundings, err error) {
 	all := caddy.Instances()
 	if len(all) == 0 {
@@ -40,7 +40,7 @@ func around(c *caddy.Controller) (s surroundings, err error) {
 		return s, fmt.Errorf("read the server block: %w", err)
 	}
 	if c.ServerBlockIndex >= len(blocks) || len(blocks[c.ServerBlockIndex].Keys) != len(c.ServerBlockKeys) {
-		// Another server's text: this one is only being checked, and must share nothing.
+		// The last instance has another Corefile: this one is only validated, and must share no entries.
 		return surroundings{before: []string{"?"}, behind: []step{{"?"}}}, nil
 	}
 	behind := false
@@ -52,7 +52,7 @@ func around(c *caddy.Controller) (s surroundings, err error) {
 		case len(words) == 0:
 		case !behind:
 			s.before = append(s.before, name)
-		case name == "limit", name == "cancel": // they decide whether there is an answer, not which
+		case name == "limit", name == "cancel": // they may refuse a query, but do not change an answer
 		default:
 			next, servers := read(words)
 			s.behind, s.servers = append(s.behind, next), append(s.servers, servers...)
@@ -61,15 +61,15 @@ func around(c *caddy.Controller) (s surroundings, err error) {
 	return s, nil
 }
 
-// read returns a directive's words. It returns the upstreams, which are on the first line, separately, and leaves out the last resort and
-// its mark, because a stand-in for the servers gives the same answers.
+// read returns the words of a directive. For the directive of package forward, it returns the upstreams, which are on the first line,
+// separately. It leaves out last_resort and mark, because they do not change the answers.
 func read(words []caddyfile.Token) (s, servers step) {
 	left := -1
 	for i, w := range words {
 		first := i == 0 || words[i-1].Line != w.Line
 		switch {
 		case words[0].Text != "ask":
-		case w.Text == "{", w.Text == "}": // a body of nothing but a last resort is none
+		case w.Text == "{", w.Text == "}": // so that a body with nothing but last_resort equals no body
 			continue
 		case w.Line == words[0].Line && i > 0:
 			servers = append(servers, w.Text)
@@ -97,16 +97,16 @@ func (s surroundings) isRaw() bool {
 	})
 }
 
-// scope identifies how a block's answers are made: which servers answer, for which zones, and what is stored. Blocks with equal scopes
-// share entries, also over a reload, a restart and with a successor; others never do. Settings that change no answer (capacities, prefetch,
-// stale answers) are not part of it.
+// scope returns a hash of everything that determines a block's answers: zones, upstreams, the directives after the cache, and what is
+// stored for how long. Blocks with equal scopes share entries, also across a reload, a restart and a handover; others never do. Settings
+// that do not change answers (capacities, prefetch, stale answers) are left out.
 func (p *policy) scope(keys []string, around surroundings) uint64 {
 	h := sha256.New()
 	asked := around.servers
 	if p.answersOf != "" {
 		asked = nil
 	}
-	// %q, so that no two lists look alike.
+	// %q quotes each word, so that different lists never look alike.
 	fmt.Fprintf(h, "%q %q %q %q %d %d %d %d %q %q", keys, around.behind, asked, p.answersOf,
 		p.maxTTL[answers.Success], p.maxTTL[answers.Denial], p.minTTL[answers.Success], p.minTTL[answers.Denial],
 		p.except[answers.Success], p.except[answers.Denial])

@@ -11,9 +11,8 @@ import (
 	"github.com/neardns/neardns/internal/offload"
 )
 
-// Setup returns the directive's set-up function for a process's one store. Blocks with equal scopes share entries. It
-// registers nothing; the program that assembles the server does. Any number of blocks may share m. Hits are offered to the offloader, if it
-// is not nil.
+// Setup returns the set-up function of the cache directive, which the caller registers. All blocks of the process store their entries in
+// store and count in m; blocks with equal scopes share entries. If offloader is not nil, blocks offer it entries for kernel hits.
 func Setup(store *answers.Store, m *Metrics, offloader *offload.Offloader) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
 		if m.err != nil {
@@ -33,7 +32,7 @@ func Setup(store *answers.Store, m *Metrics, offloader *offload.Offloader) caddy
 			cache.source = offloader.Source(offload.Source{Space: cache.space, Gap: cache.popular(), Rotate: cache.rotate,
 				ValidUntil: cache.validUntil})
 		}
-		// At start-up, not here: a configuration that is refused must change nothing.
+		// Only at start-up, because a configuration that is refused must change nothing.
 		c.OnStartup(func() error {
 			cache.space.Retain()
 			cache.bound.Do(cache.setBounds)

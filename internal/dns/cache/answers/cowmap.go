@@ -5,12 +5,12 @@ import (
 	"sync/atomic"
 )
 
-// CowMap is the map that the query path looks its metric series up in: read without a lock, copied when it grows, which it does
-// a few times in its life. The zero value is ready to use, and for many goroutines at once. It must not be copied.
+// CowMap is the copy-on-write map in which the query path finds its metric series. Readers need no lock; adding a key copies the map,
+// which happens only a few times. The zero value is ready to use by many goroutines. It must not be copied.
 type CowMap[K comparable, V any] struct{ p atomic.Pointer[map[K]V] }
 
-// Get returns the value of key, which find makes if there is none. Of two calls that find at once, one's value stays, and
-// both return that one.
+// Get returns the value of key. If there is none, it adds find's result. If two calls add one key at the same time, both return the value
+// that was added first.
 func (m *CowMap[K, V]) Get(key K, find func(K) V) V {
 	for {
 		old := m.p.Load()
@@ -30,7 +30,7 @@ func (m *CowMap[K, V]) Get(key K, find func(K) V) V {
 	}
 }
 
-// All returns what the map holds now, to be read only.
+// All returns the current map, which the caller must not change.
 func (m *CowMap[K, V]) All() map[K]V {
 	if p := m.p.Load(); p != nil {
 		return *p

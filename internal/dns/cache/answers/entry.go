@@ -11,26 +11,27 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// Class is what kind of answer an entry is. Each has bounds of its own, as CoreDNS's cache has.
+// Class is the kind of answer that an entry has. As in CoreDNS's cache, each class has its own maximum of entries.
 type Class uint8
 
 // The classes, by CoreDNS's names.
 const (
 	Success Class = iota
-	Denial        // names and data that do not exist, and failures
+	Denial        // the name or its data does not exist, or the server failed
 	classes
 )
 
 // Entry is one cached answer. Its message never changes; its counters do.
 type Entry struct {
-	// The message with ID 0, RD and CD clear and the name in its question section in lower case. After it, in two bytes each: which record
-	// of the message is the first of a set of addresses (see addresses), how many there are, and the offsets of all TTLs.
+	// blob is the message with ID 0, RD and CD clear, and the name in its question section in lower case. After it follow numbers of two
+	// bytes each: the index of the first record of a set of addresses (see addresses), the number of these records, and the offsets of
+	// all TTLs.
 	blob  string
 	size  uint16 // of the message
 	flags byte   // of the key
 	class Class
 
-	uses    atomic.Uint32 // hits since eviction last checked the entry, at most maxUses
+	uses    atomic.Uint32 // hits since eviction last looked at the entry, at most maxUses
 	ttl     uint32        // seconds
 	turn    atomic.Uint32 // replies that were rotated
 	marked  atomic.Bool   // see Mark
@@ -38,19 +39,19 @@ type Entry struct {
 	stored  int64         // nanoseconds on the store's clock
 	hash    uint64
 
-	heat   atomic.Uint64 // milliseconds of the last hit on the store's clock, and below them hits without a long gap
+	heat   atomic.Uint64 // time of the last hit in ms on the store's clock, and in the low hitsBits the count of hits
 	failed atomic.Int64  // when a refresh last failed; see Failed
 	denied atomic.Int64  // when it was first denied
 
-	list       *list // guarded, as those below, by the shard's lock
+	list       *list // guarded by the shard's lock, as prev and next are
 	prev, next *Entry
 }
 
-// ErrMessage is the error for a message that cannot be stored.
+// ErrMessage means that a message cannot be stored as an entry.
 var ErrMessage = errors.New("not a DNS answer that can be stored")
 
-// NewEntry makes an entry of an answer to the query with key k. message is whole, in wire form, with one record in its question section and
-// without OPT; the entry has a copy of it. The entry is in no store yet.
+// NewEntry makes an entry from the answer to a query with key k. message is a complete answer in wire form, with one record in its
+// question section and without OPT record; the entry copies it. The entry is not in a store until Put.
 func NewEntry(k *msg.Key, class Class, message []byte, ttl uint32) (*Entry, error) {
 	e := &Entry{flags: k.Flags(), class: class, ttl: ttl}
 	if err := e.fill(message); err != nil {
@@ -62,7 +63,7 @@ func NewEntry(k *msg.Key, class Class, message []byte, ttl uint32) (*Entry, erro
 	return e, nil
 }
 
-// fill reads the message and sets blob and size.
+// fill parses the message and sets blob and size.
 func (e *Entry) fill(m []byte) error {
 	var places [64]uint16
 	question, at, err := parse(m, places[:0])
@@ -92,11 +93,12 @@ func (e *Entry) fill(m []byte) error {
 	return nil
 }
 
-// setSize is what comes before the places of TTLs.
+// setSize is the size of the two numbers in blob that describe the set of addresses, before the TTL offsets.
 const setSize = 4
 
-// addresses finds the first set of addresses in the answer section that can be rotated: consecutive records of equal length with one owner,
-// one type (A or AAAA) and one class. at has the offsets of TTLs, and the answer section begins at start.
+// addresses finds the first set of records in the answer section whose addresses can be rotated: consecutive records of equal length with
+// one owner, type (A or AAAA) and class. at has the offsets of all TTLs, and start is the offset of the answer section. It returns 0, 0
+// if there is no such set.
 func addresses(m []byte, at []uint16, start int) (first, count uint16) {
 	before := 0 // where the record before begins
 	for i := range msg.ReadHeader(m).Ancount {
@@ -125,9 +127,9 @@ func addresses(m []byte, at []uint16, start int) (first, count uint16) {
 	return first, count
 }
 
-// sameSet reports whether two records, each given by its offset and its TTL's, have one owner, type and class. A name that the message has
-// already is a pointer to it (RFC 1035, section 4.1.4), so the second owner is written as the first, or points to it. An owner that is
-// written in another way counts as another one, and is not rotated.
+// sameSet reports whether two records have the same owner, type and class. a and b are their offsets, aTTL and bTTL the offsets of their
+// TTLs. Owners are equal if their bytes are, or if the second is a compression pointer to the first (RFC 1035, section 4.1.4). Otherwise
+// they count as different, and the records are not rotated.
 func sameSet(m []byte, a, aTTL, b, bTTL int) bool {
 	if string(m[aTTL-4:aTTL]) != string(m[bTTL-4:bTTL]) {
 		return false
@@ -136,8 +138,8 @@ func sameSet(m []byte, a, aTTL, b, bTTL int) bool {
 	return string(one) == string(two) || len(two) == 2 && int(binary.BigEndian.Uint16(two)) == 0xc000|a
 }
 
-// parse finds a message's question section, and appends the offsets of all TTLs to at. It fails on anything but a whole answer to one
-// query, without OPT.
+// parse returns a message's question section, and appends the offsets of all TTLs to at. It fails unless the message is a complete answer
+// to one query, without OPT record.
 func parse(m []byte, at []uint16) (question []byte, _ []uint16, err error) {
 	if !msg.IsWholeAnswer(m) {
 		return nil, nil, ErrMessage
@@ -160,18 +162,18 @@ func parse(m []byte, at []uint16) (question []byte, _ []uint16, err error) {
 	return question, at, nil
 }
 
-// Reply is what a client's query adds to an entry.
+// Reply has the parts of a reply that depend on the client's query.
 type Reply struct {
 	ID       uint16
 	Question []byte // in wire form, in the client's case
 	RD, CD   bool
-	AD       bool // the client understands AD (RFC 6840, section 5.7)
+	AD       bool // the client set AD or DO, and so understands AD (RFC 6840, section 5.7)
 	TTL      uint32
-	Rotate   bool // each reply begins with another address of the set
+	Rotate   bool // begin each reply with another address of the set
 }
 
-// AppendReply appends the answer as this client gets it, without OPT. The reply has the query's name, type and class, in
-// the client's case: they must be the entry's, and owner names that point to the name have its case too.
+// AppendReply appends the answer to this client's query, without OPT record. r.Question must have the entry's name, type and class; the
+// letters' case is the client's, also in owner names that are compression pointers to the name.
 func (e *Entry) AppendReply(b []byte, r *Reply) []byte {
 	start := len(b)
 	b = append(b, e.blob[:e.size]...)
@@ -199,8 +201,8 @@ func (e *Entry) AppendReply(b []byte, r *Reply) []byte {
 // number reads two bytes of the blob.
 func (e *Entry) number(at int) int { return int(e.blob[at])<<8 | int(e.blob[at+1]) }
 
-// rotate writes the set of addresses into m one place further than in the reply before. The records' other parts are equal, so only
-// addresses change places; records before (aliases) and after them stay where they are.
+// rotate writes the addresses of the set into m in a new order: each reply begins with the next address. The set's records differ only in
+// their addresses. Other records, for example CNAMEs, are not moved.
 func (e *Entry) rotate(m []byte) {
 	count := e.number(int(e.size) + 2)
 	if count == 0 {
@@ -218,7 +220,7 @@ func (e *Entry) rotate(m []byte) {
 	}
 	source := begin + from*step
 	for to := begin; to < begin+count*step; to += step {
-		for w := range words { // a hit has no time for memmove, which is made for longer ones
+		for w := range words { // faster than memmove for so few bytes
 			s := e.blob[source+4*w:]
 			binary.LittleEndian.PutUint32(m[to+4*w:], uint32(s[0])|uint32(s[1])<<8|uint32(s[2])<<16|uint32(s[3])<<24)
 		}
@@ -234,52 +236,52 @@ func (e *Entry) Size() int { return int(e.size) }
 // Rcode is the answer's response code.
 func (e *Entry) Rcode() int { return int(e.blob[3] & msg.RcodeMask) }
 
-// Class is the class that the entry was made with.
+// Class is the class that NewEntry was given.
 func (e *Entry) Class() Class { return e.class }
 
-// TTL is for how many seconds the answer was stored.
+// TTL is the time in seconds for which the answer is valid after it was stored.
 func (e *Entry) TTL() uint32 { return e.ttl }
 
-// Stored is when the answer was stored, on the store's clock.
+// Stored is the time when the answer was stored, on the store's clock.
 func (e *Entry) Stored() Instant { return Instant(e.stored) }
 
-// Left is for how many seconds the answer is valid. At zero and below it is stale, for that many seconds. The last second counts whole, as
-// in CoreDNS.
+// Left is the remaining TTL in seconds. If it is zero or negative, the entry is stale, for that many seconds. As in CoreDNS, a second
+// that has begun counts as a whole one.
 func (e *Entry) Left(now Instant) int {
 	return int(e.ttl) - int((int64(now)-e.stored)/int64(time.Second))
 }
 
-// matches reports whether the entry answers queries with the key.
+// matches reports whether k is the key of the entry.
 func (e *Entry) matches(k *msg.Key) bool {
 	question, _, _ := k.Section()
 	end := msg.HeaderSize + len(question)
 	return e.flags == k.Flags() && len(e.blob) >= end && e.blob[msg.HeaderSize:end] == string(question)
 }
 
-// hitsBits is how much of heat counts hits; the rest is enough for milliseconds of five hundred years.
+// hitsBits is the number of bits of heat that count hits; the other bits are enough for five hundred years in milliseconds.
 const hitsBits = 20
 
-// Hit counts a hit and returns how many there were with less than gap from each to the next, this one included.
+// Hit counts a hit, and returns the number of hits up to it without a pause longer than gap.
 func (e *Entry) Hit(now Instant, gap time.Duration) int { return e.AddHits(now, gap, 1) }
 
-// AddHits is Hit for n hits, the last of them now.
+// AddHits counts n hits, the last of them now. It returns what Hit does.
 func (e *Entry) AddHits(now Instant, gap time.Duration, n uint64) int {
 	hits := e.heatAt(now, gap, n)
-	// Two calls at once may count as one: it is a measure of popularity.
+	// A concurrent call may be lost: the count only measures popularity.
 	e.heat.Store(uint64(now)/uint64(time.Millisecond)<<hitsBits | hits)
 	return int(hits)
 }
 
-// Hits returns what Hit would return now, and counts nothing.
+// Hits returns what Hit would return now, but does not count a hit.
 func (e *Entry) Hits(now Instant, gap time.Duration) int { return int(e.heatAt(now, gap, 1)) }
 
-// Heat returns how many hits there were without a long gap, at most 2^20-1, and when the last one was, to the millisecond.
+// Heat returns the number of hits without a long pause, at most 2^20-1, and the time of the last hit, to the millisecond.
 func (e *Entry) Heat() (hits int, last Instant) {
 	heat := e.heat.Load()
 	return int(heat & (1<<hitsBits - 1)), Instant(heat >> hitsBits * uint64(time.Millisecond))
 }
 
-// heatAt is the count of hits with n more at now.
+// heatAt returns the number of hits if n more came at now.
 func (e *Entry) heatAt(now Instant, gap time.Duration, n uint64) uint64 {
 	ms, old := uint64(now)/uint64(time.Millisecond), e.heat.Load()
 	hits := old & (1<<hitsBits - 1)
@@ -289,20 +291,20 @@ func (e *Entry) heatAt(now Instant, gap time.Duration, n uint64) uint64 {
 	return min(hits+min(n, 1<<hitsBits-1), 1<<hitsBits-1)
 }
 
-// maxUses is as many uses as eviction distinguishes.
+// maxUses is the highest count of uses that eviction needs.
 const maxUses = 3
 
-// Use counts a use of the entry, or of the other entry with its key, for eviction. A nil entry counts nothing.
+// Use counts a use for eviction: of this entry, or of the entry of the other class with the same key. It does nothing on a nil entry.
 func (e *Entry) Use() {
 	if e == nil {
 		return
 	}
 	if n := e.uses.Load(); n < maxUses {
-		e.uses.CompareAndSwap(n, n+1) // if it fails, another goroutine has counted a use at the same time
+		e.uses.CompareAndSwap(n, n+1) // if it fails, another goroutine has just counted a use
 	}
 }
 
-// Fail notes that a refresh failed; silent: the upstream sent nothing.
+// Fail records that a refresh failed now. silent is true if the upstream sent no answer.
 func (e *Entry) Fail(now Instant, silent bool) {
 	at := int64(max(now, 1))
 	if silent {
@@ -311,7 +313,7 @@ func (e *Entry) Fail(now Instant, silent bool) {
 	e.failed.Store(at)
 }
 
-// Failed returns when a refresh last failed; ever is false if none did.
+// Failed returns when the last failed refresh was; ever is false if none has failed. silent is true if the upstream sent no answer to it.
 func (e *Entry) Failed() (at Instant, silent, ever bool) {
 	f := e.failed.Load()
 	if f < 0 {
@@ -320,7 +322,7 @@ func (e *Entry) Failed() (at Instant, silent, ever bool) {
 	return Instant(f), false, f != 0
 }
 
-// Deny notes that the upstream denied the entry's answer, and returns when it first did since the entry was stored.
+// Deny records that the upstream denies what the entry answers, and returns when it first did so since the entry was stored.
 func (e *Entry) Deny(now Instant) (first Instant) {
 	e.denied.CompareAndSwap(0, int64(max(now, 1)))
 	return Instant(e.denied.Load())
@@ -329,14 +331,14 @@ func (e *Entry) Deny(now Instant) (first Instant) {
 // Denied reports whether Deny was called.
 func (e *Entry) Denied() bool { return e.denied.Load() != 0 }
 
-// entryOverhead is an entry's memory without its bytes: its struct in Go's size class and its share of a map that is between half and
-// seven eighths full, with key, pointer and control byte (Go 1.24's maps).
+// entryOverhead is the memory of an entry without its blob: its struct, rounded up to Go's size class, and its share of a map that is
+// between half and seven eighths full, with key, pointer and control byte (Go 1.24's maps).
 const entryOverhead = int64(unsafe.Sizeof(Entry{})+15)/16*16 + 28
 
-// cost is the memory that the entry takes, within a few percent; TestHonestBytes compares it to the runtime's figures.
+// cost returns the memory of the entry, exact to a few percent; TestHonestBytes compares it with the runtime's figures.
 func (e *Entry) cost() int64 { return entryOverhead + sizeClass(len(e.blob)) }
 
-// sizeClass is about what the allocator takes for n bytes: steps of 16 up to 256, of an eighth above.
+// sizeClass returns roughly what Go allocates for n bytes: multiples of 16 up to 256; above, steps of an eighth.
 func sizeClass(n int) int64 {
 	step := 16
 	for limit := 256; n > limit && step < 8192; limit *= 2 {
@@ -345,12 +347,12 @@ func sizeClass(n int) int64 {
 	return int64((n + step - 1) / step * step)
 }
 
-// Layout is an entry's message and its offsets, for another program that answers with it.
+// Layout is an entry's message with its offsets, for the kernel program, which answers from it.
 type Layout struct {
-	Bytes     string   // the message with ID 0, RD and CD clear, AD as it came, and its question section in lower case
-	TTLs      []uint16 // the offsets of the records' TTLs, in the records' order
-	First     int      // which record begins a set of addresses that replies may rotate
-	Addresses int      // in the set, at equal distances; 0: there is none
+	Bytes     string   // the message with ID 0, RD and CD clear, AD as the upstream set it, and its question section in lower case
+	TTLs      []uint16 // the offsets of the TTLs of all records, in their order
+	First     int      // index of the first record of the set of addresses that replies may rotate
+	Addresses int      // number of records in the set, all of one length; 0: there is no set
 }
 
 // Layout returns the entry's message and offsets.

@@ -16,36 +16,36 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// How often a Keeper looks after its store. After a sleep answers are taken for younger until it was noticed: TTLs are of seconds, and
-// looks on a grid cost no wake-up of their own where the prober wakes the process anyway.
+// How often a Keeper does its work. Until sleepCheck notices that the machine was suspended, entries seem younger than they are; a second
+// of error does not matter for TTLs. tick.Grid wakes at the same times as the prober, so the checks cost no wake-up of their own.
 const (
 	sleepCheck = time.Second
 	sweepEvery = time.Minute
 	saveEvery  = 3 * time.Minute
 )
 
-// Keeper looks after a store: its clock, what has died in it, and its snapshot in a file. A file that cannot be written or
-// read costs a warm start and nothing else.
+// Keeper does the periodic work for a store: it corrects the store's clock after a suspend, removes dead entries, and saves a snapshot to
+// a file. If the file cannot be written or read, the next process starts with an empty cache.
 type Keeper struct {
 	Store *Store
 	Path  string      // of the snapshot; its folder is made
-	Boot  func() Boot // the boot's clock; its zero value where there is none
+	Boot  func() Boot // reads the boot ID and the time since boot; the zero value if unknown
 	Log   *slog.Logger
 
 	mu      sync.Mutex // guards the fields below, and the file
 	saved   uint64     // Store.Changes at the last snapshot
 	failing bool
 
-	fresh atomic.Int64 // Unix time in milliseconds, for Fresh; a slow disk must not delay the caller
+	fresh atomic.Int64 // for Fresh, Unix time in ms; atomic, because mu is held while a slow disk writes
 }
 
 // Snapshot writes what the store holds.
 func (k *Keeper) Snapshot(w io.Writer) error { return k.Store.Snapshot(w, k.Boot()) }
 
-// Restore takes over what another process's store held.
+// Restore reads a snapshot that another process's Keeper wrote, and puts its entries into the store.
 func (k *Keeper) Restore(r io.Reader) (Restored, error) { return k.Store.Restore(r, k.Boot) }
 
-// Load restores the file, if there is one, and logs the result in one line.
+// Load restores the snapshot file if there is one, and logs the result.
 func (k *Keeper) Load() {
 	f, err := atomicfile.Open(k.Path, os.O_RDONLY|syscall.O_NOFOLLOW) // a link must lead nowhere else
 	if errors.Is(err, fs.ErrNotExist) {
@@ -56,22 +56,22 @@ func (k *Keeper) Load() {
 		var done Restored
 		if done, err = k.Restore(f); err == nil {
 			if done.Unknown {
-				k.Log.Info("the cache begins empty: its snapshot is not of this boot, so its age is unknown", "path", k.Path)
+				k.Log.Info("cache starts empty: its snapshot file is from another boot, so its age is unknown", "path", k.Path)
 				return
 			}
-			k.Log.Info("cache restored", "path", k.Path, "entries", done.Entries, "stale", done.Stale, "age", done.Age.Round(time.Second))
+			k.Log.Info("cache restored from its snapshot file", "path", k.Path, "entries", done.Entries, "stale", done.Stale, "age", done.Age.Round(time.Second))
 			return
 		}
 	}
-	k.Log.Warn("the cache's snapshot is not used", "path", k.Path, "err", err)
+	k.Log.Warn("cannot restore the cache from its snapshot file", "path", k.Path, "err", err)
 }
 
-// Fresh returns when the snapshot was last known to hold what the store holds. Before the first one it is when Run began.
+// Fresh returns when the snapshot was last known to match the store. Before the first snapshot, it is the time when Run began.
 func (k *Keeper) Fresh() time.Time { return time.UnixMilli(k.fresh.Load()) }
 
 func (k *Keeper) isFresh() { k.fresh.Store(time.Now().UnixMilli()) }
 
-// Run keeps the store until ctx ends. It does not Save then: the server may still be answering.
+// Run does the periodic work until ctx ends. It does not save at its end, because the server may still be answering; the caller does.
 func (k *Keeper) Run(ctx context.Context) {
 	k.isFresh()
 	swept, saved := time.Now(), time.Now()
@@ -96,7 +96,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// Save writes the snapshot if the store has changed, and logs when writing starts or stops to fail.
+// Save writes the snapshot if the store has changed, and logs the first failure and the first success after one.
 func (k *Keeper) Save() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -107,19 +107,19 @@ func (k *Keeper) Save() {
 	}
 	if err := k.write(); err != nil {
 		if !k.failing {
-			k.Log.Warn("the cache's snapshot cannot be written: the next start will be a cold one", "path", k.Path, "err", err)
+			k.Log.Warn("cannot write the cache's snapshot file; after a restart the cache is empty or older", "path", k.Path, "err", err)
 		}
 		k.failing = true
 		return
 	}
 	if k.failing {
-		k.Log.Info("the cache's snapshot is written again", "path", k.Path)
+		k.Log.Info("cache snapshot file can be written again", "path", k.Path)
 	}
 	k.saved, k.failing = changes, false
 	k.isFresh()
 }
 
-// write replaces the file whole or not at all.
+// write replaces the file atomically.
 func (k *Keeper) write() error {
 	return atomicfile.Stream(k.Path, atomicfile.Options{Mode: 0o600, Durable: true, Folder: true}, k.Snapshot)
 }

@@ -107,7 +107,7 @@ func TestKeeperOddFiles(t *testing.T) {
 		}
 		next, j := keeper(path)
 		next.Load()
-		if lines := j.take(); len(lines) != 1 || !strings.Contains(lines[0], "is not used") || !strings.Contains(lines[0], name) {
+		if lines := j.take(); len(lines) != 1 || !strings.Contains(lines[0], "cannot restore") || !strings.Contains(lines[0], name) {
 			t.Errorf("%s: it says %q", name, lines)
 		}
 		if n, _ := next.Store.Bytes(); n != 0 {
@@ -143,7 +143,7 @@ func TestKeeperReadsOnlyFiles(t *testing.T) {
 		key, e := entry(t, "a.example.", 600)
 		k.Store.Space(1).Put(key, e)
 		k.Save()
-		if lines := j.take(); len(lines) == 0 || !strings.Contains(lines[0], "is not used") {
+		if lines := j.take(); len(lines) == 0 || !strings.Contains(lines[0], "cannot restore") {
 			t.Errorf("%s: it says %q", name, lines)
 		}
 		if name == "folder" {
@@ -169,7 +169,7 @@ func TestKeeperCannotWrite(t *testing.T) {
 		k.Store.Space(1).Put(key, e)
 		k.Save()
 	}
-	if lines := j.take(); len(lines) != 1 || !strings.Contains(lines[0], "cannot be written") {
+	if lines := j.take(); len(lines) != 1 || !strings.Contains(lines[0], "cannot write") {
 		t.Errorf("it says %q", lines)
 	}
 	if fresh := k.Fresh(); fresh.Unix() != 0 {

@@ -2,16 +2,17 @@ package answers
 
 import "github.com/neardns/neardns/internal/dns/msg"
 
-// The states of Entry.offload. The kernel may serve an entry in the store's stead, until a time that is known when it is offloaded.
+// The states of Entry.offload. An offloaded entry may be served by the kernel program until a time that is fixed when it is offloaded.
 const (
-	offloadNone    = 0 // no hit that the kernel could have served
+	offloadNone    = 0 // no hit yet that the kernel program could have served
 	offloadHit     = 1 // one such hit
 	offloadOffered = 2 // offered for offload
-	offloadUntil   = 3 // this and above: offloaded until that many nanoseconds less offloadUntil on the store's clock
+	offloadUntil   = 3 // offloaded; the value minus offloadUntil is the end of the offload in ns on the store's clock
 )
 
-// ShouldOffer counts a hit that the kernel could have served, and reports whether to offer the entry for offload: at the second hit, if the
-// entry is marked at the first, and then not before Decline or before the time for which it was offloaded is over.
+// ShouldOffer counts a hit that the kernel program could have served, and reports whether to offer the entry for offload now: at the
+// second such hit, or at the first if the entry is marked. After an offer it returns false until Decline is called or the offload's time
+// is over.
 func (e *Entry) ShouldOffer(now Instant) bool {
 	switch state := e.offload.Load(); {
 	case state == offloadNone && !e.marked.Load():
@@ -23,14 +24,14 @@ func (e *Entry) ShouldOffer(now Instant) bool {
 	return false
 }
 
-// Decline ends an offer: the next hit makes another.
+// Decline ends an offer, so that the next hit makes a new one.
 func (e *Entry) Decline() { e.offload.Store(offloadHit) }
 
-// isOffloaded reports whether the entry was offloaded and not revoked, even if its time is over.
+// isOffloaded reports whether the entry was offloaded and not revoked. The offload's time may be over.
 func (e *Entry) isOffloaded() bool { return e.offload.Load() >= offloadUntil }
 
-// Mark marks the entry as watched by the store's user, and reports whether it was not marked before. The mark means nothing to the store.
-// An entry that replaces this one has no mark.
+// Mark marks the entry as watched by the cache plugin, and reports whether it was unmarked before. The store does not use the mark. An
+// entry that replaces this one is unmarked.
 func (e *Entry) Mark() bool { return e.marked.CompareAndSwap(false, true) }
 
 // Unmark removes the mark.
@@ -39,14 +40,14 @@ func (e *Entry) Unmark() { e.marked.Store(false) }
 // Marked reports whether the entry is marked.
 func (e *Entry) Marked() bool { return e.marked.Load() }
 
-// inherit takes over the use counts of the entry that e replaces. Only the old answer was offloaded or offered: e is offered at its first
-// hit.
+// inherit copies the use counts of the entry that e replaces. If the old entry was offered or offloaded, e is not yet; it is offered at
+// its first hit.
 func (e *Entry) inherit(old *Entry) {
 	e.uses.Store(old.uses.Load())
 	e.offload.Store(min(old.offload.Load(), offloadHit))
 }
 
-// Key is the key of the queries that the entry answers.
+// Key returns the key of the queries that the entry answers.
 func (e *Entry) Key() msg.Key {
 	question, _ := msg.Question(e.blob) // fill has read it already
 	var k msg.Key
@@ -54,9 +55,9 @@ func (e *Entry) Key() msg.Key {
 	return k
 }
 
-// Offload calls push with the entries of e's key, e among them, and notes until when e is offloaded. If ok is false, e is as before its
-// offer. If e is no longer stored, push is not called. Meanwhile no entry of the key can be put or removed: push must be quick, and must
-// not call the store.
+// Offload calls push with the two entries of e's key, one of which is e. If push returns ok, e counts as offloaded until the time that it
+// returned; otherwise its offer ends as with Decline. If e is no longer stored, push is not called. The shard's lock is held during push:
+// push must be quick, and must not call the store.
 func (sp *Space) Offload(e *Entry, push func(success, denial *Entry) (until Instant, ok bool)) {
 	sh := sp.shard(e.hash)
 	sh.mu.RLock()
@@ -74,9 +75,9 @@ func (sp *Space) Offload(e *Entry, push func(success, denial *Entry) (until Inst
 	e.offload.Store(int64(until) + offloadUntil)
 }
 
-// OnRevoke sets a function to call for each offloaded entry before the kernel must stop serving it: because it is replaced or removed, or
-// the store gets another answer with its key. A lock of the store is held meanwhile: f must be quick, and must not call the store. nil:
-// none is called.
+// OnRevoke sets the function that is called for an offloaded entry that the kernel must stop serving, before the store changes: the entry
+// is replaced or removed, or its key gets an entry of the other class. A lock of the store is held during the call: f must be quick, and
+// must not call the store. nil removes the function.
 func (s *Store) OnRevoke(f func(*Entry)) {
 	if f == nil {
 		s.onRevoke.Store(nil)
@@ -85,7 +86,7 @@ func (s *Store) OnRevoke(f func(*Entry)) {
 	s.onRevoke.Store(&f)
 }
 
-// revoke is called with the shard's lock held.
+// revoke calls the OnRevoke function if e is offloaded. The shard's lock is held.
 func (s *Store) revoke(e *Entry) {
 	if !e.isOffloaded() {
 		return

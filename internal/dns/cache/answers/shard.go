@@ -6,7 +6,8 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// Sixteen locks are enough for the cores of a node, since a lock is held for some tens of nanoseconds.
+// A space has sixteen shards, each with a lock. That is enough for the cores of a node, because a lock is held for some tens of
+// nanoseconds.
 const (
 	shardBits  = 4
 	shardCount = 1 << shardBits
@@ -14,10 +15,10 @@ const (
 
 // shard is a part of a space with a lock of its own.
 //
-// Eviction is S3-FIFO (Yang et al., SOSP 2023). A new entry goes into a small queue, a tenth of the whole. Only an entry that is used again
-// while it is there moves on to the main queue, where it circulates as long as it is used. So names that are queried once pass through the
-// small queue, however many they are, and evict nothing but each other. The hash of an entry that has left the small queue is remembered
-// for a while, so that it goes to the main queue if it comes again.
+// Eviction is S3-FIFO (Yang et al., SOSP 2023). A new entry goes into a small queue, which has a tenth of the entries. If the entry is
+// used again there, it moves on to the main queue, and stays as long as it is used. So a flood of names that are queried once passes
+// through the small queue and evicts nothing else. The hashes of entries that were evicted from the small queue are remembered for a
+// while: such an entry goes to the main queue when it is stored again.
 type shard struct {
 	mu    sync.RWMutex // guards all below, and the entries' lists
 	index [classes]map[uint64]*Entry
@@ -25,7 +26,7 @@ type shard struct {
 	ghost [classes]ghosts
 }
 
-// list is a queue of entries: in at the front, out at the back. The zero list is empty.
+// list is a queue of entries: push adds at the front, eviction takes from the back. The zero value is empty.
 type list struct {
 	front, back *Entry
 	n           int
@@ -57,13 +58,13 @@ func (l *list) remove(e *Entry) {
 	l.n--
 }
 
-// ghosts remembers hashes in a table that forgets by being written over.
+// ghosts remembers hashes of evicted entries in a table. A new hash overwrites an older one at the same place.
 type ghosts struct{ table []uint32 }
 
 const minGhosts = 32
 
 func (g *ghosts) add(hash uint64, entries int) {
-	if len(g.table) < entries { // as many as there are entries, to the next power of two
+	if len(g.table) < entries { // grow to the number of entries, rounded up to a power of two
 		size := minGhosts
 		for size < entries {
 			size *= 2
@@ -85,7 +86,7 @@ func (g *ghosts) take(hash uint64) bool {
 	return true
 }
 
-// find returns the entries of a key. An entry's message never changes, so it may be read without the lock.
+// find returns the entries of a key, of each class at most one. The shard's lock is held; the entries themselves are read without it.
 func (sh *shard) find(k *msg.Key, hash uint64) (success, denial *Entry) {
 	if e := sh.index[Success][hash]; e != nil && e.matches(k) {
 		success = e
@@ -118,7 +119,7 @@ func (sh *shard) put(sp *Space, e *Entry, proven bool) {
 		}
 		e.inherit(old)
 		e.turn.Store(old.turn.Load())
-		if old.Left(Instant(e.stored)) > 0 { // refreshed in time: as popular as it was
+		if old.Left(Instant(e.stored)) > 0 { // refreshed before it expired: keep its popularity
 			e.heat.Store(old.heat.Load())
 		}
 		sh.unlink(sp, old)
@@ -128,7 +129,7 @@ func (sh *shard) put(sp *Space, e *Entry, proven bool) {
 	sp.account(e, 1)
 }
 
-// unlink takes an entry out of its list and the books, not out of the index.
+// unlink removes an entry from its queue and from the counts, but not from the index.
 func (sh *shard) unlink(sp *Space, e *Entry) {
 	sp.store.revoke(e)
 	e.list.remove(e)
@@ -150,11 +151,11 @@ func (sh *shard) delete(sp *Space, e *Entry) {
 	sh.unlink(sp, e)
 }
 
-// laps bounds how many entries one eviction may look at, so that a full queue of hot names does not hold the lock long.
+// laps is the maximum of entries that one eviction looks at. It limits how long the lock is held if all entries are in use.
 const laps = 64
 
-// evict takes one entry of the class out, if there is one. With onlyNew it does so only while the small queue is beyond its
-// measure.
+// evict removes one entry of the class, and reports whether it did. With onlyNew it removes one only if the small queue has more than a
+// tenth of the entries.
 func (sh *shard) evict(sp *Space, c Class, now Instant, onlyNew bool) bool {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -188,7 +189,7 @@ func (sh *shard) evict(sp *Space, c Class, now Instant, onlyNew bool) bool {
 		q.main.remove(e)
 		q.main.push(e)
 	}
-	// All that was looked at is in use. One must go, if not here.
+	// All the entries that were looked at are in use. Without onlyNew, one must go nevertheless.
 	if onlyNew {
 		return false
 	}
@@ -212,13 +213,13 @@ func (sh *shard) drop(sp *Space, unwanted func(*Entry) bool) {
 			}
 		}
 		if len(sh.index[c]) == 0 {
-			// A map keeps the room that it once needed.
+			// A Go map does not shrink, so replace it.
 			sh.index[c], sh.ghost[c] = nil, ghosts{}
 		}
 	}
 }
 
-// entries lists a class from the first to be evicted to the last, and whether each is in the main queue.
+// entries appends the entries of a class in the order of their eviction, and for each whether it is in the main queue.
 func (sh *shard) entries(c Class, out []*Entry, main []bool) ([]*Entry, []bool) {
 	sh.mu.RLock()
 	defer sh.mu.RUnlock()

@@ -32,19 +32,18 @@ const (
 	tagEntry = 2
 )
 
-// ErrSnapshot is a snapshot that is not whole, not ours or not of this version. Nothing of it was taken over.
+// ErrSnapshot means that the data is not a complete snapshot of this version. Nothing of it was restored.
 var ErrSnapshot = errors.New("not a snapshot of the cache")
 
-// Boot is a clock that cannot be set: which boot of the machine this is, and how long ago it was. The zero value stands
-// for not knowing.
+// Boot is a clock that nobody can set: the boot ID of the machine, and the time since that boot. The zero value means unknown.
 type Boot struct {
 	ID    [16]byte
 	Since time.Duration // suspended time included, as CLOCK_BOOTTIME
 }
 
-// Snapshot writes what the store holds and is of use to another process, in about 7 ms for 50,000 entries. The store is in
-// use meanwhile: each lock is held only to list a part of it. boot lets Restore know the time that has passed, whatever is
-// done to the wall clock.
+// Snapshot writes the entries that another process can use, in about 7 ms for 50,000 entries. The store may be used meanwhile: each lock
+// is held only to list its shard. boot is the current time; from it Restore computes how long ago that was, even if the wall clock was
+// changed.
 func (s *Store) Snapshot(w io.Writer, boot Boot) error {
 	sum := crc32.New(crc32.MakeTable(crc32.Castagnoli))
 	out := bufio.NewWriterSize(io.MultiWriter(w, sum), 64<<10)
@@ -99,16 +98,16 @@ type Restored struct {
 	Entries int           // that were taken over
 	Stale   int           // of these, past their TTL
 	Age     time.Duration // of the snapshot
-	// Unknown: it is of another boot, or of no known one, so nothing is known of the time that has passed, and nothing was taken over.
+	// Unknown: the snapshot is from another boot, or a boot ID is unknown. So its age is unknown, and nothing was restored.
 	Unknown bool
 }
 
-// Restore takes over what a snapshot holds, as much older as time has passed since, unless the store knows a newer answer.
-// Nothing is taken over if the snapshot is not whole. It reads no more than the store's limit and some for bookkeeping.
+// Restore puts the entries of a snapshot into the store, aged by the time that has passed since, unless the store has a newer entry. If
+// the snapshot is not complete, nothing is restored. Restore reads at most the store's limit plus 1 MiB.
 //
-// The time passed comes from the clock of the boot, which cannot be set. A snapshot from another boot is not used: only a wall clock
-// knows how long the machine was off, and many of them stand still meanwhile. boot is called after the last byte, because a snapshot that
-// comes over a socket may start long after Restore.
+// The time that has passed comes from the boot's clock, which cannot be set. A snapshot from another boot is not used: only the wall
+// clock could tell how long the machine was off, and on many machines it stands still meanwhile. boot is called after the last byte was
+// read, because a snapshot that comes over a socket may start long after Restore.
 func (s *Store) Restore(r io.Reader, boot func() Boot) (Restored, error) {
 	in := &summed{r: bufio.NewReaderSize(io.LimitReader(r, s.limit.Load()+1<<20), 64<<10), sum: crc32.New(crc32.MakeTable(crc32.Castagnoli))}
 	found, then, err := in.snapshot()
@@ -142,7 +141,7 @@ func (s *Store) Restore(r io.Reader, boot func() Boot) (Restored, error) {
 	return done, nil
 }
 
-// found is an entry that was read, before it is put anywhere.
+// found is an entry of a snapshot that was read, but not yet put into a space.
 type found struct {
 	space  uint64
 	entry  *Entry
@@ -150,14 +149,14 @@ type found struct {
 	proven bool
 }
 
-// summed reads and sums up what it reads.
+// summed reads a snapshot and computes its checksum.
 type summed struct {
 	r   *bufio.Reader
 	sum hash.Hash32
 	buf [msg.MaxSize]byte
 }
 
-// take reads n bytes, which are good until the next call.
+// take reads n bytes. The slice is valid until the next call.
 func (in *summed) take(n int) ([]byte, error) {
 	if _, err := io.ReadFull(in.r, in.buf[:n]); err != nil {
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -169,7 +168,7 @@ func (in *summed) take(n int) ([]byte, error) {
 	return in.buf[:n], nil
 }
 
-// snapshot reads it whole, and the boot's clock of when it was begun.
+// snapshot reads a whole snapshot. It returns its entries, and the boot's clock at the time when it was written.
 func (in *summed) snapshot() (all []found, then Boot, err error) {
 	b, err := in.take(headerBytes)
 	if err != nil {
@@ -221,7 +220,7 @@ func (in *summed) entry() (found, error) {
 	e := &Entry{flags: b[0], class: Class(b[1]), ttl: binary.BigEndian.Uint32(b[3:])}
 	f := found{entry: e, proven: b[2] == 1}
 	age := binary.BigEndian.Uint64(b[7:])
-	// A hundred years, so that no sum with it can overflow.
+	// At most a hundred years, so that no sum with it can overflow.
 	if !msg.ValidFlags(e.flags) || e.class >= classes || b[2] > 1 || age > 100*365*24*3600*1000 {
 		return found{}, fmt.Errorf("%w: an entry of an unknown kind", ErrSnapshot)
 	}
@@ -253,10 +252,10 @@ func (in *summed) end(entries int) error {
 	return nil
 }
 
-// century bounds times that are read, so that no sum with them overflows.
+// century is the maximum for times from a snapshot, so that no sum with them overflows.
 const century = 100 * 365 * 24 * time.Hour
 
-// elapsed returns how much time has passed since the snapshot.
+// elapsed returns how much time has passed from then to now. It returns false if that is unknown.
 func elapsed(then, now Boot) (time.Duration, bool) {
 	if then.ID != now.ID || then.ID == ([16]byte{}) {
 		return 0, false

@@ -1,11 +1,10 @@
-// Package answers stores DNS answers in wire form. An entry is the message together with the offsets at which a reply differs from it, so a
-// hit copies bytes and patches a few.
+// Package answers stores DNS answers in wire form. An entry is the message with the offsets of the parts that differ between replies, so
+// a hit copies the message and changes a few bytes.
 //
-// It guarantees that the store stays within its bounds of bytes and of entries, and that an answer is never given for longer than the
-// caller allowed. It knows messages, not servers: no sockets, no CoreDNS, no configuration. Everything in it is safe for concurrent use
-// unless its comment states otherwise.
+// It keeps the store within its limits of bytes and of entries, and reports for each entry how long it is valid. It knows only messages:
+// no sockets, no CoreDNS, no configuration. Everything in it is safe for concurrent use unless its comment states otherwise.
 //
-// On failure nothing is stored: a message that it cannot parse is not stored, and a snapshot that it cannot parse is refused as a whole.
+// A message that it cannot parse is not stored. A snapshot that it cannot parse is refused as a whole.
 package answers
 
 import (
@@ -19,23 +18,22 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// DefaultBytes is a store's default bound. Two server blocks full of 10,000 answers and 10,000 denials of
-// common size take about 12 MB.
+// DefaultBytes is a store's default limit of memory. Two server blocks with 10,000 success entries and 10,000 denials each, of common
+// size, take about 12 MB.
 const DefaultBytes = 32 << 20
 
-// Instant is a time on a store's clock: nanoseconds since the store was made. The clock is monotonic: setting the
-// machine's time does not move it.
+// Instant is a time on a store's clock, in nanoseconds since the store was made. The clock is monotonic: setting the machine's time does
+// not change it.
 type Instant int64
 
-// Store holds answers in spaces, one for each way in which answers come to be (see Space), and bounds the bytes of all.
-// It outlives the server that uses it.
+// Store holds the entries of all spaces, and limits their memory. It outlives the server that uses it.
 type Store struct {
 	start time.Time
 	seed  maphash.Seed
-	slept atomic.Int64 // nanoseconds for which the monotonic clock stood still
+	slept atomic.Int64 // nanoseconds of suspend, when the monotonic clock stood still
 	limit atomic.Int64
 	bytes atomic.Int64
-	puts  atomic.Uint64 // changes, by which a snapshot knows whether it is worth its while
+	puts  atomic.Uint64 // counts puts and removals, so that an unchanged store is not saved
 
 	onRevoke atomic.Pointer[func(*Entry)]
 
@@ -43,7 +41,7 @@ type Store struct {
 	spaces atomic.Pointer[map[uint64]*Space]
 }
 
-// NewStore makes an empty store of at most limit bytes; 0: DefaultBytes.
+// NewStore returns an empty store of at most limit bytes; 0: DefaultBytes.
 func NewStore(limit int64) *Store {
 	s := &Store{start: time.Now(), seed: maphash.MakeSeed()}
 	s.spaces.Store(&map[uint64]*Space{})
@@ -51,7 +49,8 @@ func NewStore(limit int64) *Store {
 	return s
 }
 
-// SetLimit changes how many bytes the store may take, its bookkeeping for each entry included.
+// SetLimit changes the maximum memory of the store in bytes, which includes its own data about each entry. It evicts entries if they take
+// more.
 func (s *Store) SetLimit(limit int64) {
 	if limit <= 0 {
 		limit = DefaultBytes
@@ -60,20 +59,20 @@ func (s *Store) SetLimit(limit int64) {
 	s.fit()
 }
 
-// Now is the time on the store's clock.
+// Now returns the time on the store's clock.
 func (s *Store) Now() Instant { return Instant(int64(time.Since(s.start)) + s.slept.Load()) }
 
-// Slept puts the store's clock forward: the monotonic clock stands still while the machine is suspended.
+// Slept puts the store's clock forward by d, the time of a suspend, when the monotonic clock stands still.
 func (s *Store) Slept(d time.Duration) { s.slept.Add(int64(max(d, 0))) }
 
-// Bytes is what the store takes, and what it may.
+// Bytes returns the store's memory now, and its limit.
 func (s *Store) Bytes() (now, limit int64) { return s.bytes.Load(), s.limit.Load() }
 
-// Changes counts what was put in or taken out.
+// Changes returns a count that grows with each entry that is put or removed.
 func (s *Store) Changes() uint64 { return s.puts.Load() }
 
-// Space returns the space of one way to answer. A chain that answers differently must use another id, and an id means the same in the next
-// process. The space is made if it is not there.
+// Space returns the space with this id, which it makes if necessary. Server blocks whose answers may differ must use different ids; an id
+// has the same meaning in the next process.
 func (s *Store) Space(id uint64) *Space {
 	if sp := (*s.spaces.Load())[id]; sp != nil {
 		return sp
@@ -91,7 +90,7 @@ func (s *Store) Space(id uint64) *Space {
 	return sp
 }
 
-// all returns the spaces in a fixed order.
+// all returns the spaces, sorted by id.
 func (s *Store) all() []*Space {
 	spaces := slices.Collect(maps.Values(*s.spaces.Load()))
 	slices.SortFunc(spaces, func(a, b *Space) int {
@@ -103,8 +102,8 @@ func (s *Store) all() []*Space {
 	return spaces
 }
 
-// Find reports whether a key has an entry in a space that a chain uses, and for how many seconds the one that lives longest is valid. It
-// counts no use.
+// Find reports whether a space in use has an entry with the key, and the highest remaining TTL of these entries in seconds. It does not
+// count as a use.
 func (s *Store) Find(k *msg.Key) (left int, found bool) {
 	now := s.Now()
 	for _, sp := range *s.spaces.Load() {
@@ -121,7 +120,8 @@ func (s *Store) Find(k *msg.Key) (left int, found bool) {
 	return left, found
 }
 
-// fit evicts until the store is within its bytes: from the space that takes most, so that a flood in one space costs that space.
+// fit evicts entries until the store is within its limit. It evicts from the space and class with most bytes, so that a flood of names in
+// one space evicts no entries of another.
 func (s *Store) fit() (evicted [classes]int) {
 	for s.bytes.Load() > s.limit.Load() {
 		var most *Space
@@ -141,7 +141,8 @@ func (s *Store) fit() (evicted [classes]int) {
 	return evicted
 }
 
-// Sweep drops entries that can never be served again, beyond their space's Keep, and spaces that no chain uses while others are used.
+// Sweep removes entries that are older than their space's Keep allows, and spaces that are not in use. If no space is in use, it removes
+// no space.
 func (s *Store) Sweep() {
 	now := s.Now()
 	used := false
@@ -171,11 +172,11 @@ func (s *Store) Sweep() {
 
 // Bounds are a space's own.
 type Bounds struct {
-	Entries [classes]int  // by class; 0: as many as the store's bytes allow
-	Keep    time.Duration // how long an entry is of use after its TTL
+	Entries [classes]int  // maximum for each class; 0: limited only by the store's bytes
+	Keep    time.Duration // how long after its TTL an entry is still useful
 }
 
-// Space is the part of a store that belongs to one way in which answers come to be.
+// Space is the part of a store for server blocks whose answers are interchangeable.
 type Space struct {
 	id    uint64
 	store *Store
@@ -194,13 +195,13 @@ type Space struct {
 // ID is the argument of Store.Space.
 func (sp *Space) ID() uint64 { return sp.id }
 
-// Retain marks the space as in use until Release. A chain does so as long as it serves.
+// Retain marks the space as in use until Release. A cache plugin calls it while its configuration serves.
 func (sp *Space) Retain() { sp.users.Add(1) }
 
-// Release undoes one Retain. The entries stay, because the next chain may use the same space.
+// Release undoes one Retain. The entries stay, because the next configuration may use the same space.
 func (sp *Space) Release() { sp.users.Add(-1) }
 
-// SetBounds changes the space's bounds and evicts what is beyond them.
+// SetBounds changes the space's limits, and evicts entries above them.
 func (sp *Space) SetBounds(b Bounds) {
 	sp.keep.Store(int64(b.Keep))
 	for c := range classes {
@@ -210,16 +211,16 @@ func (sp *Space) SetBounds(b Bounds) {
 	}
 }
 
-// over reports whether there are more entries of a class than may be.
+// over reports whether the space has more entries of a class than its limit.
 func (sp *Space) over(c Class) bool {
 	limit := sp.caps[c].Load()
 	return limit > 0 && sp.count[c].Load() > limit
 }
 
-// Len is how many entries of a class there are.
+// Len returns the number of entries of a class.
 func (sp *Space) Len(c Class) int { return int(sp.count[c].Load()) }
 
-// Get returns the entries of a key, stale or not, at most one of each class. They count as used.
+// Get returns the entries of a key, at most one of each class; they may be stale. It counts as a use of both.
 func (sp *Space) Get(k *msg.Key) (success, denial *Entry) {
 	success, denial = sp.Peek(k)
 	for _, e := range []*Entry{success, denial} {
@@ -237,7 +238,7 @@ func (sp *Space) Peek(k *msg.Key) (success, denial *Entry) {
 	return sh.find(k, h)
 }
 
-// TryPeek is Peek that never waits: ok is false if a writer holds the lock.
+// TryPeek is like Peek, but never waits: ok is false if a writer holds the lock.
 func (sp *Space) TryPeek(k *msg.Key) (success, denial *Entry, ok bool) {
 	h := k.Hash(sp.store.seed)
 	sh := sp.shard(h)
@@ -249,8 +250,8 @@ func (sp *Space) TryPeek(k *msg.Key) (success, denial *Entry, ok bool) {
 	return success, denial, true
 }
 
-// Put stores an entry in place of the one of its class with the same key, and evicts what it must. An entry belongs to one space once it
-// was put. It returns how many entries of each class were evicted, from this space or another.
+// Put stores an entry in place of one with the same key and class, and evicts others if a limit is exceeded. An entry must be put only
+// once. Put returns how many entries of each class were evicted, in all spaces.
 func (sp *Space) Put(k *msg.Key, e *Entry) (evicted [classes]int) {
 	e.stored, e.hash = int64(sp.store.Now()), k.Hash(sp.store.seed)
 	return sp.put(e, false)
@@ -258,12 +259,12 @@ func (sp *Space) Put(k *msg.Key, e *Entry) (evicted [classes]int) {
 
 func (sp *Space) put(e *Entry, proven bool) (evicted [classes]int) {
 	if e.cost() > sp.store.limit.Load()/16 {
-		return evicted // one answer must not push out all others
+		return evicted // one answer must not evict all others
 	}
 	sh := sp.shard(e.hash)
 	sh.put(sp, e, proven)
 	sp.store.puts.Add(1)
-	// Evict from the shard that grew, so that the shards stay of one size.
+	// Evict from the shard that grew, so that the shards stay of equal size.
 	for sp.over(e.class) && (sh.evict(sp, e.class, Instant(e.stored), false) || sp.evict(e.class)) {
 		evicted[e.class]++
 	}
@@ -271,12 +272,12 @@ func (sp *Space) put(e *Entry, proven bool) (evicted [classes]int) {
 		evicted[c] += n
 	}
 	if sp.closed.Load() {
-		sp.close() // an answer for a chain that is gone: it will not be looked up
+		sp.close() // the space was removed meanwhile, so the entry is of no use
 	}
 	return evicted
 }
 
-// Remove removes e if it is still stored.
+// Remove removes e, unless it was evicted or replaced.
 func (sp *Space) Remove(e *Entry) {
 	if sp.shard(e.hash).remove(sp, e) {
 		sp.store.puts.Add(1)
@@ -285,7 +286,7 @@ func (sp *Space) Remove(e *Entry) {
 
 func (sp *Space) shard(hash uint64) *shard { return &sp.shards[hash>>(64-shardBits)] }
 
-// account books an entry in (sign 1) or out (-1).
+// account adds an entry to the counts (sign 1) or subtracts it (-1).
 func (sp *Space) account(e *Entry, sign int64) {
 	cost := sign * e.cost()
 	sp.count[e.class].Add(sign)
@@ -293,8 +294,8 @@ func (sp *Space) account(e *Entry, sign int64) {
 	sp.store.bytes.Add(cost)
 }
 
-// evict takes one entry out, from one shard after the other: one that is new, as long as any shard has more than its measure
-// of them. It fails when there is none.
+// evict removes one entry of the class from the next shard that has one to spare: first from small queues that are too long, then from
+// any queue. It reports whether it removed one.
 func (sp *Space) evict(c Class) bool {
 	now := sp.store.Now()
 	for _, onlyNew := range []bool{true, false} {
@@ -307,7 +308,7 @@ func (sp *Space) evict(c Class) bool {
 	return false
 }
 
-// dead reports whether an entry can never be an answer again.
+// dead reports whether an entry can never be served again, not even as a stale one.
 func (sp *Space) dead(e *Entry, now Instant) bool {
 	return -int64(e.Left(now))*int64(time.Second) > sp.keep.Load()
 }
