@@ -1,11 +1,12 @@
-// Package forward is the CoreDNS plugin that forwards misses to the upstreams, with hedged queries over pooled connections.
+// Package forward is the CoreDNS plugin that forwards misses to the upstreams over pooled connections. If a server does not answer soon,
+// the next one is queried too (a hedged query).
 //
 // It owns the connections to the servers, their health and the detection of forwarding loops. A server's health follows from answers to
 // clients' queries; health checks run only for servers that failed or were silent. It stores no answer, makes none itself, and starts no
 // goroutine for a query that its first server answers at once.
 //
 // On failure: a query without a good answer ends in SERVFAIL within the budget, with each server's reason in the error. An error that
-// comes from the agent's own limits is marked, so that the cache does not store it. A failing server is tried last, but never dropped.
+// comes from a limit of this process is marked, so that the cache does not store it. A failing server is tried last, but never dropped.
 package forward
 
 import (
@@ -23,29 +24,30 @@ import (
 	"github.com/neardns/neardns/internal/dns/fairshare"
 )
 
-// The times of a query. A client waits 5 s for an answer before it retries or gives up (resolv.conf(5), "timeout"). musl and some others
-// retry after half of that, and take the answer to either query.
+// Time limits of a query. A client waits 5 s for an answer before it retries or gives up (resolv.conf(5), "timeout"). musl and some
+// others retry after half of that, and accept the answer to either query.
 const (
-	// budget bounds a query in total. A name whose own servers are slow is answered as without neardns.
+	// budget is the maximum time of a query. It is almost as long as clients wait, for names whose authoritative servers are slow.
 	budget = 4500 * time.Millisecond
-	// silentEnd bounds a query if its servers have sent nothing meanwhile, not even an answer to another query. A SERVFAIL within 2 s
-	// leaves every client time for another try.
+	// silentEnd is the maximum time of a query if none of its servers has sent anything since it began, not even an answer to another
+	// query. A SERVFAIL within 2 s leaves every client time for another try.
 	silentEnd = 1900 * time.Millisecond
-	// hedgeAfter is how long one try runs alone before the next server, or the same one over a new connection, is tried next to it. Three
-	// silent tries bring the fourth, which is always the last resort's, to 900 ms. A shorter time would double the queries to a
-	// resolver that fetches its answers from far away.
+	// hedgeAfter is how long a try runs alone before a second one starts: to the next server, or to the same one over a new connection.
+	// If all servers are silent, the fourth try starts after 900 ms; with three servers before it, that is the last resort. A shorter
+	// time would double the queries to a resolver that takes long for its answers.
 	hedgeAfter = 300 * time.Millisecond
-	// hedgeAgain is the pause before the budget of second tries (see hedges) is tried again. The running try may fail meanwhile, and then
-	// needs no budget.
+	// hedgeAgain is the pause after the hedging budget (Servers.hedges) has refused a try, until it is tried again. If the running try
+	// fails meanwhile, the next one needs no budget.
 	hedgeAgain = 50 * time.Millisecond
-	// maxTries bounds the cost of a query: its lines, and its goroutines while it goes badly.
+	// maxTries is the maximum number of tries for one query. It limits the connections and goroutines of a query that goes badly.
 	maxTries = 4
-	// maxTrials bounds the queries in flight while every server is dead: up to 64 queries probe the dead servers, and all others fail
-	// immediately. Clients share them fairly (package fairshare); each client's first query does not count.
+	// maxTrials is the maximum number of queries in flight that are forwarded although all servers are failing. They show when a server
+	// answers again; all other queries fail at once. Clients share the number fairly (package fairshare); each client's first query does
+	// not count.
 	maxTrials = 64
 )
 
-// Block forwards the queries of one server block to one list of servers. It implements the plugin's directive.
+// Block is the plugin's handler in one server block. It forwards queries to the servers that its directive lists.
 type Block struct {
 	servers *Servers
 	zones   []string // the block's, lower case, fully qualified
@@ -74,23 +76,24 @@ var (
 	errCut    = errors.New("the answer is truncated, and the whole does not come over TCP")
 )
 
-// limited is an error of this agent's own limits: the upstream might have answered later, or may answer the next query. The cache passes
-// it to the waiting clients and stores nothing.
+// limited is an error that comes from a limit of this process, for example the time for a query: the upstream might still have answered.
+// The cache passes such a failure on to the clients that wait, but does not store it.
 type limited struct{ error }
 
-// Limit marks the error for the cache, which does not import this package.
+// Limit marks the error for package cache, which looks for this method because it does not import this package.
 func (limited) Limit() bool { return true }
 
 // Unwrap returns the failures so far.
 func (l limited) Unwrap() error { return l.error }
 
-// trials are the queries that probe dead servers.
+// trials are the queries in flight that are forwarded although all servers are failing (see maxTrials).
 type trials struct {
 	mu    sync.Mutex // guards slots
 	slots fairshare.Pool
 }
 
-// enter reports whether a client's query may probe. If it may, the caller must call leave.
+// enter reports whether a client's query may be forwarded although all servers are failing. If so, the caller must call leave when the
+// query ends.
 func (t *trials) enter(client netip.Addr) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -107,15 +110,15 @@ func (t *trials) leave(client netip.Addr) {
 	t.slots.Release(client)
 }
 
-// ServeDNS implements plugin.Handler. The plugin is the last of its chain.
+// ServeDNS implements plugin.Handler. It is the last plugin of its server block, and calls no other.
 func (a *Block) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	if len(r.Question) == 1 && r.Question[0].Qtype == loopType && a.servers.nonces.seen(r.Question[0].Name) {
-		return dns.RcodeRefused, nil // the agent's own query came back: the loop ends here
+		return dns.RcodeRefused, nil // the agent's loop detection query came back
 	}
 	m, err := a.resolve(ctx, r, w.RemoteAddr())
 	switch {
 	case errors.Is(err, errTrials):
-		return dns.RcodeServerFailure, nil // as plugin limit sheds: counted, but neither stored nor logged
+		return dns.RcodeServerFailure, nil // as plugin limit does: count the refusal, but neither store nor log it
 	case errors.Is(err, errUnpackable):
 		return dns.RcodeFormatError, plugin.Error(a.Name(), err)
 	case err != nil:
@@ -125,7 +128,7 @@ func (a *Block) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	return dns.RcodeSuccess, nil
 }
 
-// resolve gets an answer to a client's query.
+// resolve returns an answer to a client's query from one of the servers.
 func (a *Block) resolve(ctx context.Context, req *dns.Msg, client net.Addr) (*dns.Msg, error) {
 	r := hedgedQuery{a: a, req: stripOptions(req), began: time.Now()}
 	r.end, r.patience = r.began.Add(budget), r.began.Add(silentEnd)
@@ -148,11 +151,12 @@ func (a *Block) resolve(ctx context.Context, req *dns.Msg, client net.Addr) (*dn
 	return r.run(ctx)
 }
 
-// maxUDPSize bounds the answers over datagrams in bytes: a waiting query holds a buffer of that size. Longer answers come over a stream.
+// maxUDPSize is the maximum size of an answer over UDP in bytes, because a waiting query has a buffer of that size. Longer answers come
+// over TCP.
 const maxUDPSize = 4096
 
-// stripOptions returns a query without the client's EDNS options, unless a cache has removed them already. Cookies and padding hold
-// between two hops (RFC 7873, section 5; RFC 7830, section 3), and the client's subnet must not reach the upstream.
+// stripOptions returns a query without the client's EDNS options, if a cache has not removed them already. Cookies and padding are only
+// for the path between client and agent (RFC 7873, section 5; RFC 7830, section 3), and the client's subnet must not reach the upstream.
 func stripOptions(req *dns.Msg) *dns.Msg {
 	o := req.IsEdns0()
 	if o == nil || len(o.Option) == 0 && o.UDPSize() <= maxUDPSize {
@@ -171,7 +175,7 @@ func stripOptions(req *dns.Msg) *dns.Msg {
 	return &m
 }
 
-// start acquires the servers. It is called once, when the block begins to serve.
+// start gets the block's servers from Servers, and starts loop detection. It is called once, when the block begins to serve.
 func (a *Block) start() {
 	a.trials.slots = fairshare.New(maxTrials)
 	for _, sp := range a.specs {
@@ -188,7 +192,7 @@ func (a *Block) start() {
 	a.watching.Go(func() { a.watchLoops(ctx) })
 }
 
-// stop releases the servers. Queries in flight end by themselves.
+// stop ends loop detection and releases the servers. Queries in flight end by themselves.
 func (a *Block) stop() {
 	if a.stopWatch == nil {
 		return // never started

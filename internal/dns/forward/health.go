@@ -13,40 +13,41 @@ import (
 )
 
 const (
-	// failLimit queries in a row must fail before a server counts as failing: one or two are a lost packet or the name's own fault.
+	// failLimit is the number of queries in a row that a server must fail before it counts as failing. One or two may be lost packets, or
+	// names that no server can resolve.
 	failLimit = 3
-	// soundFor is how long a server that was silent to a client may be silent to a health check, too. Together with silentAfter it makes
-	// silentEnd, when the client must have its answer.
+	// soundFor is how long a server may send nothing after a health check begins, before it counts as failing. The check begins
+	// silentAfter after a client's query, so it is decided at silentEnd, when the client gets its answer.
 	soundFor = silentEnd - silentAfter
-	// The first and the longest pause between attempts to use a failing server.
+	// The first and the longest pause between attempts to use a failing server. Each pause is twice as long as the one before.
 	probeFirst = 500 * time.Millisecond
 	probeLast  = 5 * time.Second
-	// calm is how long a recovered server must stay healthy before its next failure starts with probeFirst again.
+	// calm is how long a recovered server must be healthy, so that the pauses start with probeFirst again if it fails later.
 	calm = time.Minute
-	// streamFails streams in a row must fail while the server answers over datagrams; datagrams are then tried first for datagramsFor.
-	// That is the only effect, so it does no harm if the streams failed for another reason. Then one query tries a stream and has
-	// streamTurn to succeed, while the others keep using datagrams: all of them would wait if TCP packets still vanish.
+	// If streamFails TCP connections in a row fail while the server answers over UDP, UDP is tried first for datagramsFor. After that,
+	// one query tries TCP and has streamTurn to succeed. Meanwhile the others still use UDP, because they would have to wait if TCP
+	// packets are still dropped. The order of the protocols is the only effect.
 	streamFails  = 3
 	datagramsFor = 10 * time.Second
 	streamTurn   = time.Second
 )
 
-// health is a server's state, from answers to clients' queries, and from health checks if no server answered.
+// health is a server's state. It follows from answers to clients' queries, and from health checks if no server answered.
 type health struct {
 	fails   atomic.Int32 // clients' queries that failed in a row
 	failing atomic.Bool
-	last    atomic.Int64 // when the server last sent anything, by the server's clock
-	well    atomic.Int64 // when it last answered a client's query well, by the same clock
-	turn    atomic.Int64 // when a client's query may try the failing server in its place, by the same clock; 0: health checks do
+	last    atomic.Int64 // when the server last sent anything, on the server's clock (see at)
+	well    atomic.Int64 // when it last gave a good answer to a client's query, on the same clock
+	turn    atomic.Int64 // when the next client's query may try this failing server in its place; 0: only health checks try it
 	changes atomic.Uint64
 
 	streamFails    atomic.Int32 // streams that failed in a row
-	datagramsUntil atomic.Int64 // datagrams are tried first until then, by the server's clock; 0: streams are
+	datagramsUntil atomic.Int64 // UDP is tried before TCP until then, on the server's clock; 0: it is not
 
 	mu       sync.Mutex // guards the fields below
 	why      reason
-	slow     bool          // it failed by being slower than another server: only a quick answer to a health check shows the contrary
-	since    time.Time     // start of the present state; zero: since the server was made
+	slow     bool          // it fails because another server was faster; only a fast answer to a health check ends that
+	since    time.Time     // start of the present state; zero: the state has never changed
 	pause    time.Duration // before the next attempt while it fails
 	checking bool          // a goroutine sends health checks
 }
@@ -54,7 +55,7 @@ type health struct {
 // hear records that the server sent something.
 func (s *server) hear(now time.Time) { s.health.last.Store(s.at(now)) }
 
-// good records a good answer to a client's query.
+// good records a good answer to a client's query. It ends a failing state.
 func (s *server) good(now time.Time) {
 	s.hear(now)
 	s.health.well.Store(s.at(now))
@@ -80,10 +81,10 @@ func (s *server) recover(now time.Time) {
 	h.turn.Store(0)
 	h.changes.Add(1)
 	h.why, h.slow, h.since = reasonNone, false, now
-	s.log.Info("upstream answers again", "server", s.name, "after", was.Round(time.Millisecond))
+	s.log.Info("upstream answers again", "server", s.name, "failed_for", was.Round(time.Millisecond))
 }
 
-// failed is one query that a server failed to answer.
+// failed describes how a server failed a client's query.
 type failed struct {
 	why    reason
 	err    error
@@ -91,9 +92,9 @@ type failed struct {
 	slow   bool // another server was only faster
 }
 
-// bad records a failure. If another server answered the query well, the failure counts against this server, and the third in a row makes
-// it failing. If no server answered, the name may be at fault (its zone's servers are dead, and any pod can send queries for names in
-// such a zone), so a health check decides.
+// bad records that a server failed a client's query. If another server answered the query well, the third failure in a row makes this
+// server failing. Otherwise the name may be the cause (its authoritative servers are dead, and any pod can query such names), so only a
+// health check can make the server failing.
 func (s *server) bad(now time.Time, a *Block, f failed) {
 	if !f.beaten && f.why == reasonSilent {
 		s.suspect(a)
@@ -108,8 +109,9 @@ func (s *server) bad(now time.Time, a *Block, f failed) {
 	}
 }
 
-// fail marks the server as failing, so that it is tried last. A server that gives bad answers gets one client's query now and then to show
-// a good one, which costs that client nothing: the bad answer moves on to the next server at once. Health checks try any other one.
+// fail marks the server as failing, so that it is tried last. If it gives bad answers, for example SERVFAIL, one client's query after
+// each pause tries it in its configured place. That costs the client almost nothing, because the next server is tried as soon as the bad
+// answer comes. Any other failing server is tried by health checks.
 func (s *server) fail(now time.Time, a *Block, f failed) {
 	h := &s.health
 	h.mu.Lock()
@@ -132,14 +134,14 @@ func (s *server) fail(now time.Time, a *Block, f failed) {
 	s.startChecks(a)
 }
 
-// nextPause returns the pause before the next attempt to use the server; each is twice as long as the one before. The caller holds mu.
+// nextPause returns the pause before the next attempt to use a failing server, and doubles it for the next time. The caller holds mu.
 func (h *health) nextPause() time.Duration {
 	d := h.pause
 	h.pause = min(2*d, probeLast)
 	return d
 }
 
-// takeTurn reports whether a query should try the failing server in its configured place. It is true for one query after each pause.
+// takeTurn reports whether a query should try a failing server in its configured place. After each pause it returns true once.
 func (s *server) takeTurn(now time.Time) bool {
 	h := &s.health
 	turn := h.turn.Load()
@@ -155,14 +157,15 @@ func (s *server) takeTurn(now time.Time) bool {
 	return true
 }
 
-// suspect starts a health check of a server that did not answer, unless one is running.
+// suspect starts a health check of a server that sent nothing, unless one is running.
 func (s *server) suspect(a *Block) {
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
 	s.startChecks(a)
 }
 
-// startChecks starts the goroutine that sends health checks until the server is healthy, or fails by bad answers. The caller holds mu.
+// startChecks starts a goroutine that sends health checks until the server is healthy, or until clients' queries try it (see fail). The
+// caller holds mu.
 func (s *server) startChecks(a *Block) {
 	h := &s.health
 	if h.checking || s.life.Err() != nil {
@@ -194,14 +197,14 @@ func (s *server) startChecks(a *Block) {
 	})
 }
 
-// check runs a health check. A healthy server fails if it answers neither that nor any other query within soundFor. The check waits as long
-// as for any query, so a server that is slow with everything counts as alive.
+// check runs a health check. If the server sends nothing within soundFor, to any query, it is marked as failing. The check itself waits
+// as long as a client's query, so that a server whose answers are all slow counts as alive.
 func (s *server) check(a *Block) {
 	began := time.Now()
 	silence := time.AfterFunc(soundFor, func() {
 		switch now := time.Now(); {
 		case now.Sub(began) > soundFor+stalled:
-			// This process was delayed, and may not have read what came in time.
+			// This process was delayed, so it may not have read an answer that came in time.
 		case !s.heard(began):
 			s.fail(now, a, failed{why: reasonSilent})
 		}
@@ -224,8 +227,8 @@ func (s *server) check(a *Block) {
 	}
 }
 
-// sound sends the query of a health check: NS of the block's zone. Any answer counts. It does not depend on clients' names, so no client
-// can make it fail. A server without TCP gets it over a datagram, too.
+// sound sends the query of a health check, for the NS records of the block's zone, and returns how long the answer took. Any answer
+// counts as success. Clients do not choose the name, so none can make the check fail. If TCP fails, the query is repeated over UDP.
 func (s *server) sound(a *Block) (took time.Duration, err error) {
 	zone := new(dns.Msg).SetQuestion(a.zones[0], dns.TypeNS)
 	began := time.Now()
@@ -242,7 +245,7 @@ func (s *server) sound(a *Block) (took time.Duration, err error) {
 	return 0, errors.Join(err, second)
 }
 
-// once sends a query over a new connection.
+// once sends a query over a new connection, not over a pooled one.
 func (s *server) once(ctx context.Context, q *dns.Msg, stream bool, deadline time.Time) (*dns.Msg, error) {
 	buf, wire, err := s.bufs.pack(q)
 	if err != nil {
@@ -261,13 +264,14 @@ func (s *server) prefersDatagrams(now time.Time) bool {
 	return s.tls == nil && s.health.datagramsUntil.Load() > s.at(now)
 }
 
-// streamFirst reports whether a query should use a stream.
+// streamFirst reports whether a query should use TCP or TLS first. If TCP has failed lately, it returns true to one query after
+// datagramsFor.
 func (s *server) streamFirst(now time.Time) bool {
 	until, at := s.health.datagramsUntil.Load(), s.at(now)
 	return s.tls != nil || until == 0 || at >= until && s.health.datagramsUntil.CompareAndSwap(until, at+int64(streamTurn))
 }
 
-// streamFailed records a query that the server answered over datagrams although its stream failed.
+// streamFailed records a query that the server answered over UDP although its TCP connection failed.
 func (s *server) streamFailed(now time.Time, why error) {
 	if s.health.streamFails.Add(1) < streamFails {
 		return
@@ -287,7 +291,7 @@ func (s *server) streamWorks() {
 	}
 }
 
-// standing is a server's health for the status.
+// standing returns a server's health for Status.
 func (s *server) standing() (failing bool, why reason, since time.Time) {
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()

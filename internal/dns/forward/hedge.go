@@ -17,7 +17,7 @@ type try struct {
 	server *server
 	at     int  // index in the list of servers
 	stream bool // over TCP or TLS
-	again  bool // an earlier try went to the same server
+	again  bool // an earlier try of this query went to the same server
 	fresh  bool // over a new connection
 
 	state     state
@@ -25,11 +25,11 @@ type try struct {
 	worth     verdict // of its answer
 	err       error
 	began     time.Time
-	connected *atomic.Bool // whether it has a connection; nil: it had one from the start
-	rejected  error        // the network has rejected its datagram, but the try goes on; see rejection
+	connected *atomic.Bool // set when the try gets a connection; nil: it began with one
+	rejected  error        // an ICMP error for its UDP datagram, after which the try goes on; see func rejection
 }
 
-// hasConnection reports whether the try had a connection.
+// hasConnection reports whether the try has ever had a connection to the server.
 func (t *try) hasConnection() bool { return t.connected == nil || t.connected.Load() }
 
 type state uint8
@@ -40,27 +40,27 @@ const (
 	ended
 )
 
-// hedgedQuery is one query on its way to the upstreams. The first try runs in the query's own goroutine until it has taken hedgeAfter;
-// from then on each try has its own goroutine, and the first good answer wins.
+// hedgedQuery is a client's query while it is forwarded. For up to hedgeAfter, the first try runs in the goroutine of the client's query.
+// After that each try has its own goroutine, and the first good answer wins.
 type hedgedQuery struct {
 	a           *Block
 	req         *dns.Msg
 	began, end  time.Time
-	patience    time.Time // when it ends if no server has sent anything
-	overTCP     bool      // the client uses TCP, so it has no other transport to retry over
+	patience    time.Time // when the query ends if no server has sent anything since it began
+	overTCP     bool      // the client uses TCP, so a truncated answer is of no use to it
 	trial       bool      // every server was dead when it began
-	suspected   bool      // health checks of the silent servers are running
+	suspected   bool      // health checks of the servers that sent nothing have been started
 	tries       [maxTries]try
 	count       int // tries planned
 	next        int // the first try that has not begun
 	best        *dns.Msg
 	worth       verdict   // of best
 	truncatedAt time.Time // when best, a truncated answer, came
-	late        bool      // this process was delayed, so a server's slowness proves nothing
+	late        bool      // this process was delayed, so a late answer proves nothing about a server
 }
 
-// plan orders the servers: healthy ones in configured order, then the last resort, then failing ones. The tries that are left repeat the
-// first servers.
+// plan sets the order in which servers are tried: healthy ones as configured, then the last resort, then failing ones. Tries that are
+// left repeat the servers from the start.
 func (r *hedgedQuery) plan(stream bool) {
 	now := r.began
 	add := func(s *server, at int, again bool) {
@@ -72,7 +72,7 @@ func (r *hedgedQuery) plan(stream bool) {
 	a := r.a
 	usable := func(i int) bool { return !a.loops[i].Load() }
 	healthy := func(i int) bool { return usable(i) && !a.list[i].health.failing.Load() }
-	reserve := 0 // one try is kept for the last resort
+	reserve := 0 // one try is reserved for a last resort that is healthy
 	for i := a.first; i < len(a.list); i++ {
 		if healthy(i) {
 			reserve = 1
@@ -108,7 +108,7 @@ func (r *hedgedQuery) isPlanned(s *server) bool {
 	return slices.ContainsFunc(r.tries[:r.count], func(t try) bool { return t.server == s })
 }
 
-// allFailing reports whether every server planned is known to fail.
+// allFailing reports whether all servers of the planned tries are failing.
 func (r *hedgedQuery) allFailing() bool {
 	for i := range r.count {
 		if !r.tries[i].server.health.failing.Load() {
@@ -118,7 +118,7 @@ func (r *hedgedQuery) allFailing() bool {
 	return true
 }
 
-// run queries the servers until one answers well, all have failed or time is up.
+// run tries the servers until one gives a good answer, all have failed, or the time is up.
 func (r *hedgedQuery) run(ctx context.Context) (*dns.Msg, error) {
 	buf, wire, err := r.a.servers.bufs.pack(r.req)
 	if err != nil {
@@ -127,7 +127,7 @@ func (r *hedgedQuery) run(ctx context.Context) (*dns.Msg, error) {
 	r.a.servers.hedges.earn()
 	pending, m := r.begin(wire)
 	if m == nil {
-		wire = slices.Clone(wire) // many queries may wait for long, so each holds only what it needs
+		wire = slices.Clone(wire) // a copy of the exact size, because many queries may wait for long
 	}
 	r.a.servers.bufs.put(buf)
 	if m != nil {
@@ -136,14 +136,14 @@ func (r *hedgedQuery) run(ctx context.Context) (*dns.Msg, error) {
 	return r.contend(ctx, wire, pending)
 }
 
-// pendingTry is a first try that has taken hedgeAfter without an answer.
+// pendingTry is the first try while it waits for its answer: for more than hedgeAfter, or after an ICMP error.
 type pendingTry struct {
 	line *line
 	id   uint16
 }
 
-// begin runs the first try as far as that needs no goroutine. It returns an answer or a pending try. If it returns neither, the try has
-// failed, or has not begun because it needs a new connection.
+// begin runs the first try for up to hedgeAfter in the present goroutine, if it needs no new TCP connection. It returns an answer, or a
+// try that is still pending. If it returns neither, the try has failed, or it has not begun because it needs a new connection.
 func (r *hedgedQuery) begin(wire []byte) (*pendingTry, *dns.Msg) {
 	t := &r.tries[0]
 	s := t.server
@@ -178,7 +178,7 @@ func (r *hedgedQuery) begin(wire []byte) (*pendingTry, *dns.Msg) {
 		return &pendingTry{l, id}, nil
 	case l.stale(err):
 		l.close(s.bufs)
-		s.pool(true).flush() // the server has probably closed the others too
+		s.pool(true).flush() // the server has probably closed its other idle connections too
 		t.state, t.fresh, r.next = planned, true, 0
 	default:
 		l.close(s.bufs)
@@ -192,14 +192,14 @@ type contest struct {
 	*hedgedQuery
 	ctx      context.Context
 	wire     []byte
-	request  *dns.Msg // a copy: the caller may change its own once the query has returned, before the losing tries notice
+	request  *dns.Msg // a copy, because a losing try may read it after the caller has changed its own
 	outcomes chan outcome
 	active   int // running tries
 	timer    *time.Timer
 	due      time.Time // of timer
 }
 
-// contend runs the other tries until one answers well, nothing more can be gained, or time is up.
+// contend runs tries until one gives a good answer, another try cannot help, or the time is up.
 func (r *hedgedQuery) contend(ctx context.Context, wire []byte, pending *pendingTry) (*dns.Msg, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the losing tries
@@ -230,7 +230,7 @@ func (r *hedgedQuery) contend(ctx context.Context, wire []byte, pending *pending
 	return r.finish(nil)
 }
 
-// open goes on with a pending first try and starts the second try if it may start already.
+// open continues a pending first try in a goroutine, and starts the second try if that is allowed already.
 func (c *contest) open(pending *pendingTry) {
 	switch {
 	case pending == nil && c.next == 0:
@@ -243,14 +243,14 @@ func (c *contest) open(pending *pendingTry) {
 	c.checkLate(c.began.Add(hedgeAfter))
 	c.active++
 	s, end := c.tries[0].server, c.end
-	go func() { // ends with its answer, at end or with ctx
+	go func() { // ends with an answer, at the time end, or when ctx is canceled
 		m, err := s.listen(c.ctx, pending, c.request, end, c.rejection(0))
 		c.outcomes <- outcome{try: 0, msg: m, err: err}
 	}()
 	if c.tries[0].rejected != nil {
 		c.react(tryRejected, 0)
 	} else if c.react(timerFired, 0) {
-		c.wait(hedgeAgain) // this process was stopped: the answer may have come meanwhile
+		c.wait(hedgeAgain) // overdue only because this process was stopped: the answer may have come meanwhile
 	}
 }
 
@@ -261,18 +261,18 @@ func (c *contest) start() {
 	c.active++
 	c.prepare(i)
 	t, end, own := c.tries[i], c.end, slices.Clone(c.wire)
-	go func() { // ends with its answer, at end or with ctx
+	go func() { // ends with an answer, at the time end, or when ctx is canceled
 		m, err := t.server.exchange(c.ctx, c.request, own, way{t.stream, t.fresh, t.connected, c.rejection(i)}, end)
 		c.outcomes <- outcome{try: i, msg: m, err: err}
 	}()
 }
 
-// rejection returns the function that reports a rejected datagram of a try that goes on.
+// rejection returns a function that reports an ICMP error for a try's datagram to contend. The try goes on.
 func (c *contest) rejection(try int) func(error) {
 	return func(err error) { c.outcomes <- outcome{try: try, err: err, rejected: true} }
 }
 
-// wait sets the timer, at the latest to the end of patience.
+// wait sets the timer to fire after d, or at the time r.patience if that is sooner.
 func (c *contest) wait(d time.Duration) {
 	now := time.Now()
 	if left := c.patience.Sub(now); left > 0 {
@@ -282,7 +282,7 @@ func (c *contest) wait(d time.Duration) {
 	c.due = now.Add(d)
 }
 
-// handle applies an outcome. It reports whether the outcome is the answer.
+// handle processes the outcome of a try. It reports whether the client's query has its answer.
 func (c *contest) handle(out outcome) (won bool) {
 	if out.rejected {
 		c.tries[out.try].rejected = out.err
@@ -297,7 +297,7 @@ func (c *contest) handle(out outcome) (won bool) {
 	return false
 }
 
-// react takes the step that follows an event of a try. It reports whether the query should end now.
+// react decides what follows an event, and starts the next try if necessary. It reports whether the query should end now.
 func (c *contest) react(e event, try int) (over bool) {
 	now := time.Now()
 	if e == timerFired {
@@ -318,7 +318,7 @@ func (c *contest) react(e event, try int) (over bool) {
 	return false
 }
 
-// situation describes the query after an event of a try.
+// situation returns everything on which the reaction to an event depends.
 func (c *contest) situation(e event, try int, now time.Time) situation {
 	s := situation{event: e, more: c.more(), idle: c.active == 0, alone: c.next == 1, overdue: !now.Before(c.patience)}
 	if s.more && e != timerFired {
@@ -335,10 +335,10 @@ func (c *contest) situation(e event, try int, now time.Time) situation {
 	return s
 }
 
-// checkLate records whether this process is late for something that was due.
+// checkLate sets r.late if this process runs much later than due, because it was stopped or got no CPU.
 func (r *hedgedQuery) checkLate(due time.Time) { r.late = r.late || time.Since(due) > stalled }
 
-// listen goes on waiting for the answer to a pending try.
+// listen continues to wait for the answer to a pending try.
 func (s *server) listen(ctx context.Context, p *pendingTry, req *dns.Msg, end time.Time, rejected func(error)) (*dns.Msg, error) {
 	_ = p.line.conn.SetDeadline(end) // see over
 	if p.line.rejected != nil {
@@ -354,8 +354,8 @@ func (s *server) listen(ctx context.Context, p *pendingTry, req *dns.Msg, end ti
 	return m, nil
 }
 
-// prepare chooses the transport of a try. A repeated try to a server never uses the connection that did not answer, and finally uses the
-// other protocol.
+// prepare chooses the protocol of a try, and whether it needs a new connection. A repeated try to a server uses a new one; if that does
+// not help either, it uses the other protocol.
 func (r *hedgedQuery) prepare(i int) {
 	t := &r.tries[i]
 	t.state, t.began, t.connected = running, time.Now(), new(atomic.Bool)
@@ -374,7 +374,7 @@ func (r *hedgedQuery) prepare(i int) {
 		}
 		switch {
 		case t.server.tls != nil:
-		case before.stream && (before.fresh || before.connected != nil): // a new connection did no better than the pooled one
+		case before.stream && (before.fresh || before.connected != nil): // TCP has failed, and not only in a first try over a pooled connection
 			t.stream = false
 		case !before.stream && before.again:
 			t.stream = true
@@ -385,7 +385,7 @@ func (r *hedgedQuery) prepare(i int) {
 	}
 }
 
-// more reports whether a try is left. A server that has answered is not tried again, because it would give the same answer.
+// more reports whether a try is left. It skips repeated tries to a server that has answered, because its answer would be the same.
 func (r *hedgedQuery) more() bool {
 	for r.next < r.count && r.tries[r.next].again && r.hasAnswered(r.tries[r.next].server) {
 		r.next++
@@ -402,7 +402,7 @@ func (r *hedgedQuery) hasAnswered(s *server) bool {
 	return false
 }
 
-// mayRepeat reports whether the same server may be tried again at once after try i has failed.
+// mayRepeat reports whether the next try may go to the same server at once after try i has failed.
 func (r *hedgedQuery) mayRepeat(i int) bool {
 	t := &r.tries[i]
 	if t.err == nil || t.why == reasonBroken {
@@ -411,8 +411,8 @@ func (r *hedgedQuery) mayRepeat(i int) bool {
 	return t.stream && t.server.tls == nil && !t.hasConnection() && !r.isTruncated() // the next try uses a datagram
 }
 
-// suspect starts health checks of the servers that have sent nothing since this query began, to find out whether the name or the server
-// is at fault.
+// suspect starts health checks of the servers that have sent nothing since their try began. They show whether the server or the queried
+// name is at fault.
 func (r *hedgedQuery) suspect(now time.Time) {
 	if r.suspected || now.Sub(r.began) < silentAfter {
 		return
@@ -425,5 +425,5 @@ func (r *hedgedQuery) suspect(now time.Time) {
 	}
 }
 
-// isTruncated reports whether the best answer so far is truncated.
+// isTruncated reports whether the best answer so far is a truncated one.
 func (r *hedgedQuery) isTruncated() bool { return r.best != nil && r.worth == truncated }

@@ -17,26 +17,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// line is one connected socket to a server, with one query on it at a time. Several queries on one stream would save sockets, but common
-// servers (CoreDNS among them) answer a stream's queries one after the other, so a slow name would delay the others.
+// line is a UDP socket, or a TCP or TLS connection, to a server. It carries one query at a time. Several queries on one TCP connection
+// would save sockets, but common servers, CoreDNS among them, answer them one after the other, so a slow name would delay the others.
 type line struct {
 	conn     net.Conn
 	stream   bool
 	until    time.Time // it is not reused after this time
 	idle     time.Time // since when it waits in the pool
-	served   bool      // it has carried an answer, so the server may have closed it meanwhile
-	rejected error     // the network's rejection of a datagram, see rejection
+	served   bool      // it has carried an answer, so the server may have closed it since
+	rejected error     // the first ICMP error for its datagram, see func rejection
 
-	// The part of an answer that was read so far; on a stream, with the two bytes of length in front.
+	// The part of an answer that was read so far. Over TCP it begins with the two bytes of length.
 	buf *[]byte
 	n   int
 }
 
-// bufferSize in bytes fits an answer over datagrams of the usual limit (1232 bytes, which the agent sets for its clients), and most answers
-// over streams. Each waiting query holds one, so it is no larger.
+// bufferSize is the size of a buffer in bytes. It fits a UDP answer of the usual maximum (1232 bytes, which the agent sets for its
+// clients), and most TCP answers. Each waiting query has a buffer, so it is no larger.
 const bufferSize = 1280
 
-// buffers is a pool of read and write buffers.
+// buffers is a pool of buffers for queries and answers in wire form.
 type buffers struct{ pool sync.Pool }
 
 func (b *buffers) get() *[]byte {
@@ -48,13 +48,13 @@ func (b *buffers) get() *[]byte {
 }
 
 func (b *buffers) put(p *[]byte) {
-	if cap(*p) == bufferSize { // a buffer that grew is left to the garbage collector
+	if cap(*p) == bufferSize { // a larger buffer is left to the garbage collector
 		*p = (*p)[:bufferSize]
 		b.pool.Put(p)
 	}
 }
 
-// pack writes a query with its two bytes of length in front. The caller returns the buffer to b.
+// pack returns a query in wire form, with the two bytes of length that TCP needs in front. The caller must return the buffer to b.
 func (b *buffers) pack(req *dns.Msg) (*[]byte, []byte, error) {
 	p := b.get()
 	wire, err := req.PackBuffer((*p)[2:])
@@ -71,10 +71,10 @@ func (b *buffers) pack(req *dns.Msg) (*[]byte, []byte, error) {
 	return p, wire, nil
 }
 
-// newID returns an unpredictable message ID (RFC 5452, section 4.3): the global source is ChaCha8, seeded by the system.
+// newID returns an unpredictable message ID (RFC 5452, section 4.3). The random source is ChaCha8, seeded by the system.
 func newID() uint16 { return uint16(rand.Uint32()) } //nolint:gosec // see above
 
-// send writes the query in wire (see pack) with a new ID.
+// send sends the query in wire, which pack has returned, with a new ID.
 func (l *line) send(wire []byte) (id uint16, err error) {
 	id = newID()
 	binary.BigEndian.PutUint16(wire[2:], id)
@@ -83,13 +83,14 @@ func (l *line) send(wire []byte) (id uint16, err error) {
 	}
 	for range maxRejections {
 		if _, err = l.conn.Write(wire); l.stream || !rejection(err) {
-			break // otherwise the kernel reported an earlier datagram's rejection and did not send this one
+			break // otherwise the kernel did not send it, but returned the ICMP error for an earlier datagram
 		}
 	}
 	return id, err
 }
 
-// await calls receive and goes on waiting after a rejection, at most until end. It calls rejected, if not nil, with the rejection.
+// await waits for the answer with receive. After an ICMP error for the query, it calls rejected, if that is not nil, and waits for
+// hedgeAfter more, but not beyond end.
 func (l *line) await(ctx context.Context, b *buffers, req *dns.Msg, id uint16, end time.Time, rejected func(error)) (*dns.Msg, error) {
 	known := l.rejected != nil
 	m, err := l.receive(b, req, id)
@@ -101,12 +102,12 @@ func (l *line) await(ctx context.Context, b *buffers, req *dns.Msg, id uint16, e
 	}
 	l.extend(end)
 	if ctx.Err() != nil {
-		_ = l.conn.SetDeadline(time.Unix(1, 0)) // ctx ended before extend, which has overwritten the deadline that this set
+		_ = l.conn.SetDeadline(time.Unix(1, 0)) // ctx ended before extend, which has replaced the deadline that the end of ctx had set
 	}
 	return l.receive(b, req, id)
 }
 
-// extend makes a rejected datagram wait for an answer for hedgeAfter and no longer, because most rejections are true.
+// extend lets a query with an ICMP error wait for an answer, but only for hedgeAfter, because most such errors are true.
 func (l *line) extend(end time.Time) {
 	if soon := time.Now().Add(hedgeAfter); soon.Before(end) {
 		end = soon
@@ -114,11 +115,11 @@ func (l *line) extend(end time.Time) {
 	_ = l.conn.SetDeadline(end) // see over
 }
 
-// maxRejections is how often a query is sent if the kernel reports the rejection of an earlier datagram instead of sending.
+// maxRejections is how often a query is sent if the kernel returns the ICMP error for an earlier datagram instead of sending it.
 const maxRejections = 3
 
-// rejection reports whether err is the network's rejection of a datagram (ICMP, as Linux translates it: icmp_err_convert,
-// icmpv6_err_convert). It may be forged, because the kernel compares only ports and addresses, and the server may answer nevertheless.
+// rejection reports whether err is an ICMP error for a datagram, as Linux returns it from the socket (icmp_err_convert,
+// icmpv6_err_convert). It may be forged, because the kernel compares only addresses and ports; so the server may answer nevertheless.
 func rejection(err error) bool {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {
@@ -132,8 +133,8 @@ func rejection(err error) bool {
 	return false
 }
 
-// receive waits for the answer to req until the connection's deadline. After a timeout or the first rejection it may be called again, and
-// goes on with what was read. It ignores later rejections, and returns the first one at the deadline.
+// receive waits for the answer to req until the connection's deadline. After a timeout or the first ICMP error it may be called again,
+// and continues. It ignores later ICMP errors, and returns the first one at the deadline.
 func (l *line) receive(b *buffers, req *dns.Msg, id uint16) (*dns.Msg, error) {
 	if l.buf == nil {
 		l.buf, l.n = b.get(), 0
@@ -194,7 +195,7 @@ func (l *line) message(size int) ([]byte, error) {
 	}
 }
 
-// udpSize returns the size limit of an answer over datagrams in bytes.
+// udpSize returns the maximum size of a UDP answer to req in bytes.
 func udpSize(req *dns.Msg) int {
 	if o := req.IsEdns0(); o != nil {
 		return max(dns.MinMsgSize, int(o.UDPSize()))
@@ -202,7 +203,7 @@ func udpSize(req *dns.Msg) int {
 	return dns.MinMsgSize
 }
 
-// stale reports whether err only means that the server had closed a pooled connection. The query is then repeated over another one.
+// stale reports whether err only means that the server had closed a pooled connection. The query is then sent again over another one.
 func (l *line) stale(err error) bool {
 	return l.stream && l.served && l.n == 0 && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE))
 }
@@ -215,17 +216,17 @@ func (l *line) close(b *buffers) {
 	}
 }
 
-// connect makes a connection over a network, "udp" or "tcp".
+// connect is a function that makes a connection. network is "udp" or "tcp"; mark is the socket's mark, 0: none.
 type connect func(ctx context.Context, network, addr string, mark int) (net.Conn, error)
 
 // connectSocket is connect with the kernel's sockets.
 func connectSocket(ctx context.Context, network, addr string, mark int) (net.Conn, error) {
-	// Idle lines are closed after seconds, before the kernel's keep-alives would find anything.
+	// No keep-alives, because idle connections are closed after seconds.
 	d := net.Dialer{KeepAlive: -1, Control: func(network, _ string, c syscall.RawConn) error { return prepare(network, c, mark) }}
 	return d.DialContext(ctx, network, addr)
 }
 
-// dial opens a line. For datagrams it never waits.
+// dial opens a line, over TLS if config is not nil. For UDP it never waits.
 func dial(ctx context.Context, by connect, addr string, stream bool, config *tls.Config, mark int) (*line, error) {
 	network := "udp"
 	if stream {
@@ -246,7 +247,8 @@ func dial(ctx context.Context, by connect, addr string, stream bool, config *tls
 	return &line{conn: conn, stream: stream}, nil
 }
 
-// prepare sets a socket's options before it connects. By a mark, if not 0, the host table recognises the agent's packets.
+// prepare sets a socket's options before it connects. If mark is not 0, it sets the mark by which the host table recognises the agent's
+// packets.
 func prepare(network string, c syscall.RawConn, mark int) error {
 	var err error
 	ctlErr := c.Control(func(fd uintptr) {
@@ -256,7 +258,7 @@ func prepare(network string, c syscall.RawConn, mark int) error {
 			}
 		}
 		switch network {
-		// Without it a connected datagram socket does not get "host unreachable" (ip(7)), and the query waits.
+		// With IP_RECVERR, a connected UDP socket returns "host unreachable" (ip(7)); without it, the query would wait in vain.
 		case "udp4":
 			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_RECVERR, 1)
 		case "udp6":

@@ -11,12 +11,12 @@ import (
 	"github.com/miekg/dns"
 )
 
-// loopType is the type that CoreDNS's loop plugin uses, too. Hardly any client sends it, so detecting the agent's own queries costs the
-// others one comparison.
+// loopType is the type of the queries that detect loops; CoreDNS's loop plugin uses it too. Clients hardly ever send it, so it costs
+// other queries only one comparison to recognise the agent's own.
 const loopType = dns.TypeHINFO
 
-// When loops are searched for. The first searches may come before the lease, when a query to our addresses goes to kube-dns instead; later
-// ones find changes on other hosts. After a loop was found, the search repeats more often, to notice its repair.
+// Pauses between searches for loops. The first searches may come before the agent has its lease, when a query to its addresses goes to
+// kube-dns. Later ones find changes on other hosts. After a loop was found, searches are more frequent, to notice when it is gone.
 const (
 	loopLater = 10 * time.Minute
 	loopFound = 30 * time.Second
@@ -26,7 +26,7 @@ func loopFirst() []time.Duration {
 	return []time.Duration{300 * time.Millisecond, 3 * time.Second, 15 * time.Second}
 }
 
-// nonces are the names that were sent to see whether they come back.
+// nonces are the random names of loop detection queries in flight, and whether each has come back as a query to this process.
 type nonces struct {
 	mu  sync.Mutex // guards out
 	out map[string]bool
@@ -36,7 +36,7 @@ type nonces struct {
 func (n *nonces) add(zone string) string {
 	name := strings.ToLower(rand.Text()) + "."
 	if zone == "." {
-		name += strings.ToLower(rand.Text()) + "." // a name below a top-level domain, which a resolver forwards
+		name += strings.ToLower(rand.Text()) + "." // two labels, because a resolver may not forward a single one
 	} else {
 		name += zone
 	}
@@ -49,7 +49,7 @@ func (n *nonces) add(zone string) string {
 	return name
 }
 
-// seen records that a query for name arrived, and reports whether it is one of the agent's names.
+// seen reports whether name is one of the random names, and if so records that it came back.
 func (n *nonces) seen(name string) bool {
 	name = strings.ToLower(name) // a resolver may change the case
 	n.mu.Lock()
@@ -61,7 +61,7 @@ func (n *nonces) seen(name string) bool {
 	return true
 }
 
-// drop forgets a name and reports whether it came back.
+// drop removes a random name, and reports whether it came back.
 func (n *nonces) drop(name string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -95,7 +95,8 @@ func (a *Block) watchLoops(ctx context.Context) {
 	}
 }
 
-// findLoops sends every server a query for a random name, and marks the servers whose query comes back. It reports whether there is a loop.
+// findLoops sends every server a query for a random name, and marks those whose query comes back to this process. It reports whether
+// there is a loop.
 func (a *Block) findLoops(ctx context.Context) (looped bool) {
 	for i, s := range a.list {
 		back, err := a.comesBack(ctx, s)
@@ -106,7 +107,7 @@ func (a *Block) findLoops(ctx context.Context) (looped bool) {
 			a.servers.log.Error("upstream leads back to this node and is not used", "server", s.name, "zone", a.zones[0],
 				"remedy", loopText(s.name, a.zones[0]))
 		case !back && err != nil:
-			// A server that does not answer has not shown that the loop is gone.
+			// Without an answer it is not known whether the loop is gone.
 		case !back && a.loops[i].Swap(false):
 			a.servers.log.Info("upstream no longer leads back to this node", "server", s.name, "zone", a.zones[0])
 		}
@@ -115,7 +116,7 @@ func (a *Block) findLoops(ctx context.Context) (looped bool) {
 	return looped
 }
 
-// comesBack sends s one query, and reports whether it arrived at the agent's own sockets.
+// comesBack sends s a query for a random name, and reports whether it came back to this process.
 func (a *Block) comesBack(ctx context.Context, s *server) (bool, error) {
 	name := a.servers.nonces.add(a.zones[0])
 	req := new(dns.Msg).SetQuestion(name, loopType)

@@ -21,7 +21,7 @@ type counts struct {
 	opened  [2]atomic.Uint64 // connections, by protocol
 	probes  atomic.Uint64
 
-	observers [16]atomic.Pointer[prometheus.Observer] // by response code; higher codes use a look-up in vec
+	observers [16]atomic.Pointer[prometheus.Observer] // by response code; higher codes are looked up in vec
 	durations sync.Once
 	vec       *prometheus.HistogramVec
 }
@@ -33,7 +33,7 @@ func index(stream bool) int {
 	return 0
 }
 
-// observe records an answer's time in the same histogram as CoreDNS's forward plugin.
+// observe records how long an answer took, in the histogram of CoreDNS's forward plugin.
 func (s *server) observe(code int, took time.Duration) {
 	c := &s.counts
 	if code < len(c.observers) {
@@ -53,8 +53,8 @@ func (s *server) observe(code int, took time.Duration) {
 	o.Observe(took.Seconds())
 }
 
-// proxyDurations finds the vector of plugin/pkg/proxy, which does not export it: registering a vector of the same name returns the existing
-// one. It returns nil if the existing one has other labels.
+// proxyDurations returns the histogram of CoreDNS's plugin/pkg/proxy, which does not export it: registering another with its name returns
+// the existing one. It returns nil if the existing one has other labels.
 func proxyDurations() *prometheus.HistogramVec {
 	vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: plugin.Namespace, Subsystem: "proxy", Name: "request_duration_seconds",
@@ -74,7 +74,7 @@ func proxyDurations() *prometheus.HistogramVec {
 	return nil
 }
 
-// Collector exports the servers' counters. The label server has the servers' names from the configuration.
+// Collector returns a collector of all servers' counters. The value of the label server is the server's name in the configuration.
 func (ss *Servers) Collector() prometheus.Collector {
 	const prefix = "neardns_upstream_"
 	var set scrape.Set

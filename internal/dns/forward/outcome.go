@@ -14,10 +14,10 @@ type outcome struct {
 	try      int
 	msg      *dns.Msg
 	err      error
-	rejected bool // err is the network's rejection of a datagram: the try goes on
+	rejected bool // err is an ICMP error for a datagram, and the try goes on
 }
 
-// take records an outcome and reports whether it is the answer.
+// take records the outcome of a try. It reports whether the client's query has its answer.
 func (r *hedgedQuery) take(out outcome) bool {
 	t := &r.tries[out.try]
 	t.state, t.err = ended, out.err
@@ -33,7 +33,7 @@ func (r *hedgedQuery) take(out outcome) bool {
 	t.why, t.worth = reasonOf(v, out.err), v
 	t.server.counts.results[t.why].Add(1)
 	if out.err != nil {
-		// There is only a truncated answer, and the client can retry over TCP itself.
+		// The answer is truncated and the server accepts no TCP; the client can try TCP itself.
 		return r.isTruncated() && t.stream && !t.hasConnection() && !r.overTCP
 	}
 	if r.best == nil || rank(v) < rank(r.worth) {
@@ -57,7 +57,7 @@ func (r *hedgedQuery) take(out outcome) bool {
 	return true
 }
 
-// planWhole makes the next try go to the server of the truncated answer, over a stream.
+// planWhole inserts a try that fetches the whole answer, over TCP and from the server of the truncated one.
 func (r *hedgedQuery) planWhole(t *try) {
 	if r.next == maxTries {
 		return
@@ -69,14 +69,14 @@ func (r *hedgedQuery) planWhole(t *try) {
 	r.tries[r.next] = try{server: t.server, at: t.at, again: true, stream: true}
 }
 
-// rank orders the answers that are not good: the lowest goes to the client if there is no good one. A denial from another zone is what the
-// client would have got without neardns.
+// rank orders the answers that are not good; without a good one, the client gets the lowest. A denial from a server that does not hold
+// the zone ranks before an error, because without neardns the client would have got it.
 func rank(v verdict) int {
 	return [...]int{good: 0, truncated: 1, lame: 2, servfail: 3, refused: 4}[v]
 }
 
-// finish ends a query without a good answer: with the best of the others, or with each server's reason. A client over TCP never gets a
-// truncated answer, because it would take it for the whole.
+// finish ends a query without a good answer: with the best other answer, or with an error that has each server's reason. A client over
+// TCP never gets a truncated answer, because it would take it for complete.
 func (r *hedgedQuery) finish(err error) (*dns.Msg, error) {
 	if r.best != nil && !(r.overTCP && r.isTruncated()) {
 		return r.best, nil
@@ -94,7 +94,8 @@ func (r *hedgedQuery) finish(err error) (*dns.Msg, error) {
 		case running:
 			t.why = reasonSilent
 		}
-		// A late answer may still be on its way, except from a server that was dead before and sent nothing since.
+		// A silent server may still answer, so the failure must not be cached; except if all servers were failing already and this one
+		// has sent nothing since.
 		limit = limit || resourceerr.ForQuery(t.err) || t.why == reasonSilent && (!r.trial || t.server.heard(r.began))
 		errs = append(errs, fault(t.server, t.why, t.err))
 	}

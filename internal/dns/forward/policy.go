@@ -1,37 +1,37 @@
 package forward
 
-// event is what a hedged query reacts to.
+// event is what has happened to a hedged query.
 type event uint8
 
 const (
 	timerFired  event = iota // its timer has fired
-	tryRejected              // the network has rejected a try's datagram, but the try goes on
+	tryRejected              // an ICMP error came for a try's datagram, but the try goes on
 	tryEnded                 // a try has ended without a good answer
 )
 
-// step is what a hedged query does next.
+// step is what a hedged query does after an event.
 type step uint8
 
 const (
 	stepWait          step = iota
 	stepStart              // start the next try
-	stepStartInBudget      // start the next try if the hedging budget allows it, which keeps a slow upstream from getting every query twice
+	stepStartInBudget      // start the next try if the hedging budget allows it, so that a slow upstream does not get every query twice
 	stepFinish             // the client gets what there is
 )
 
-// situation is all that the next step depends on. It has no clock and no server, so that a test walks through every case.
+// situation has everything on which the next step depends. It has no clock and no servers, so that a test can check all cases.
 type situation struct {
 	event event
 
 	more      bool // a try is left
-	elsewhere bool // it goes to another server than the try of the event
-	otherWay  bool // it goes over another connection or protocol than that try, and that may work
+	elsewhere bool // the next try goes to another server than the try of the event
+	otherWay  bool // the next try uses another connection or protocol than the try of the event, and so may succeed
 	idle      bool // no try is running
-	free      bool // a running try waits for a failing server, or for a connection and so has not sent the query
+	free      bool // a running try waits for a failing server, or for its connection and so has not sent the query
 	alone     bool // only one try has begun
-	overdue   bool // the time is up for servers that send nothing: a client would retry by itself now
-	heard     bool // a server that the query waits for has sent something since the query began
-	headOnly  bool // there is a truncated answer, its rest does not come soon, and the client can retry over TCP
+	overdue   bool // the query has taken silentEnd, so it ends if its servers have sent nothing
+	heard     bool // a server with a running try has sent something since the query began
+	headOnly  bool // there is a truncated answer, the whole one does not come soon, and the client can retry over TCP
 }
 
 // next returns the step to take.

@@ -7,14 +7,16 @@ import (
 
 // Limits of idle lines.
 const (
-	// CoreDNS closes an idle stream after 10 s (core/dnsserver's default), so the agent must close it first.
+	// idleLimit is how long a connection may be idle. CoreDNS closes idle TCP connections after 10 s (core/dnsserver's default), so the
+	// agent must close them sooner.
 	idleLimit = 8 * time.Second
-	// maxIdle is the number of idle lines per server and protocol: half of the default limit of misses in flight, one client's share.
-	// With fewer, a busy node would open and close connections all the time.
+	// maxIdle is the maximum of idle connections per server and protocol. It is half of the default limit of misses in flight, which is
+	// also one client's share of them. With fewer, a busy node would open and close connections all the time.
 	maxIdle = 512
 )
 
-// pool holds idle lines to one server. It reuses the oldest first, which varies the source port of datagrams.
+// pool has the idle connections to one server over one protocol. It reuses the one that was opened or used longest ago, so that the
+// source ports of UDP queries vary.
 type pool struct {
 	bufs *buffers
 
@@ -40,7 +42,7 @@ func (p *pool) take() *line {
 	return nil
 }
 
-// give returns a line to the pool. Its answer must have been read whole.
+// give returns a connection to the pool. Its last answer must have been read completely.
 func (p *pool) give(l *line) {
 	l.idle = time.Now()
 	p.mu.Lock()
@@ -59,7 +61,7 @@ func (p *pool) old(l *line, now time.Time) bool {
 	return now.Sub(l.idle) >= idleLimit || now.After(l.until)
 }
 
-// expire closes lines that were idle for too long, and runs again while lines are idle.
+// expire closes connections that were idle for too long. It runs again while others are idle.
 func (p *pool) expire() {
 	now := time.Now()
 	p.mu.Lock()
@@ -80,7 +82,7 @@ func (p *pool) expire() {
 	}
 }
 
-// flush closes all idle lines, because their endpoint is gone.
+// flush closes all idle connections, because the endpoint at their other end is gone.
 func (p *pool) flush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,7 +92,7 @@ func (p *pool) flush() {
 	p.lines = nil
 }
 
-// close ends the pool; lines that come back later are closed.
+// close closes the pool. Connections that are given back later are closed at once.
 func (p *pool) close() {
 	p.flush()
 	p.mu.Lock()

@@ -14,21 +14,21 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ErrNotAsked means that no server block forwards a name with this plugin. An operator's Corefile answers it in another way.
+// ErrNotAsked means that no server block forwards the name with this plugin: the operator's Corefile resolves it in another way.
 var ErrNotAsked = errors.New("no server block forwards this name with the plugin ask")
 
-// When a pressing query is sent to each server and over each protocol, always over a new connection: a lost packet, a Service's endpoint
-// that is gone or an old connection must not decide.
+// When the queries of a pressing Reach are sent to each server over UDP and over TCP, each over a new connection. There are several,
+// because one lost packet or one dead endpoint of a Service must not decide.
 func reachUDP() []time.Duration {
 	return []time.Duration{0, 300 * time.Millisecond, 600 * time.Millisecond, time.Second, 1400 * time.Millisecond}
 }
 func reachTCP() []time.Duration { return []time.Duration{0, 700 * time.Millisecond} }
 
-// Reach sends a query for name's address as a miss would: from this netns, with its routes and filters, the last resort included. It
-// returns nil once a server has answered well; when ctx ends or all have failed, it returns why. If pressing, it queries all servers at
-// once over both protocols, several times; otherwise one after the other.
+// Reach queries name's address as a miss would be forwarded: from this network namespace, to the same servers, the last resort included.
+// It returns nil as soon as a server has answered well. When all have failed or ctx ends, it returns the reasons. If pressing is true, it
+// queries all servers at the same time, over both protocols and several times; otherwise one after the other.
 //
-// It does not change the servers' health, and clients' queries do not limit it.
+// It does not change the servers' health, and the limits of clients' queries do not apply to it.
 func (ss *Servers) Reach(ctx context.Context, name string, pressing bool) error {
 	a := ss.blockOf(name)
 	if a == nil {
@@ -49,7 +49,7 @@ func (ss *Servers) Reach(ctx context.Context, name string, pressing bool) error 
 	return errors.Join(errs...)
 }
 
-// Heard returns how long ago one of the servers for name last answered a client's query well; false: never.
+// Heard returns how long ago a server for name last gave a good answer to a client's query; ok is false if none ever did.
 func (ss *Servers) Heard(name string) (ago time.Duration, ok bool) {
 	a := ss.blockOf(name)
 	if a == nil {
@@ -65,16 +65,17 @@ func (ss *Servers) Heard(name string) (ago time.Duration, ok bool) {
 	return ago, ok
 }
 
-// Trouble receives a value when a query was not answered as soon as it should be. It is for one reader, which may be slow.
+// Trouble returns a channel that receives a value when a query is not answered as soon as it should be. It is for one reader; several
+// values may be merged into one.
 func (ss *Servers) Trouble() <-chan struct{} { return ss.trouble }
 
-// NoteTrouble records that a query was not answered as it should be, by these servers or others. It never waits.
+// NoteTrouble sends a value to Trouble: a query was not answered as it should be, by these servers or others. It never blocks.
 func (ss *Servers) NoteTrouble() {
 	ss.trouble.Send()
 }
 
-// blockOf finds the server block for name: the one with the longest zone, and of these the newest, because after a reload the old blocks
-// stay until their last answer.
+// blockOf returns the server block that forwards name: the one with the longest zone. Of several it returns the newest, because after a
+// reload the old blocks stay until their last query has its answer.
 func (ss *Servers) blockOf(name string) *Block {
 	name = strings.ToLower(dns.Fqdn(name))
 	ss.mu.Lock()
@@ -147,7 +148,7 @@ func once(errs []error) error {
 	return errors.Join(out...)
 }
 
-// reach sends one query to one server over a new connection.
+// reach sends one query to one server over a new connection, and returns why that failed.
 func (a *Block) reach(ctx context.Context, s *server, req *dns.Msg, stream bool) error {
 	buf, wire, err := s.bufs.pack(req)
 	if err != nil {
@@ -162,7 +163,7 @@ func (a *Block) reach(ctx context.Context, s *server, req *dns.Msg, stream bool)
 		}
 	}
 	why := reasonOf(v, err).String()
-	var number syscall.Errno // without the ports, so that the same fault has the same text
+	var number syscall.Errno // its text has no ports, so equal failures have equal texts
 	if errors.As(err, &number) {
 		why = number.Error()
 	}
@@ -173,8 +174,8 @@ func (a *Block) reach(ctx context.Context, s *server, req *dns.Msg, stream bool)
 	return fmt.Errorf("%s over %s: %s", s, over, why)
 }
 
-// isLast reports whether no other server comes after s: it is a last resort, or there is none. Its answers are what pods would get from
-// kube-dns without neardns, even for a zone that it does not hold: a wrong clusterDomain must not cost a node its cache.
+// isLast reports whether s is a last resort, or the block has none. Pods would get its answers without neardns, so an answer counts even
+// if the server does not hold the zone: a wrong clusterDomain must not cost a node its cache.
 func (a *Block) isLast(s *server) bool {
 	return a.first == len(a.list) || slices.Contains(a.list[a.first:], s)
 }

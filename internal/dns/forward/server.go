@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// defaultMaxAge is how long a stream is used. A connection to a Service stays with the endpoint that it got at its start, so this is
-	// when kube-dns's new pods get their share at the latest. Each line draws its own end between half of this and the whole, so that
-	// they are not all replaced at once.
+	// defaultMaxAge is the maximum age of a connection. A connection to a Service stays with the endpoint to which it was opened, so new
+	// pods of kube-dns get their share after this time at the latest. Each connection ends at a random time between half of it and the
+	// whole, so that not all are replaced at once.
 	defaultMaxAge = time.Minute
 )
 
-// server is one upstream with its connections, health and counters. All server blocks that name it share it, over reloads too.
+// server is one upstream with its connections, health and counters. All server blocks that list it share it, also across a reload.
 type server struct {
 	name    string // as the Corefile has it
 	addr    string // address:port
@@ -33,7 +33,7 @@ type server struct {
 	mark    int
 	log     *slog.Logger
 	bufs    *buffers
-	life    context.Context // ends when no server block names the server
+	life    context.Context // canceled when no server block lists the server any more
 	end     context.CancelFunc
 	tasks   sync.WaitGroup // probes
 	maxAge  time.Duration
@@ -57,11 +57,11 @@ func (s *server) pool(stream bool) *pool {
 	return &s.udp
 }
 
-// at returns a time by the server's clock: nanoseconds since the server was made, never 0. It uses the monotonic clock, so that setting the
-// wall clock makes no server look silent or alive.
+// at returns t on the server's clock: in nanoseconds since Servers was made, never 0. It is a monotonic clock, so setting the wall clock
+// makes no server look silent or alive.
 func (s *server) at(t time.Time) int64 { return int64(t.Sub(s.born)) + 1 }
 
-// heard reports whether anything came from the server since t.
+// heard reports whether the server has sent anything since t.
 func (s *server) heard(t time.Time) bool { return s.health.last.Load() >= s.at(t) }
 
 // open makes a new line.
@@ -71,12 +71,12 @@ func (s *server) open(ctx context.Context, stream bool) (*line, error) {
 		return nil, err
 	}
 	s.counts.opened[index(stream)].Add(1)
-	// The ends are spread; an attacker could learn nothing from the random number that the wire does not show.
+	// The ends are spread at random. The random number need not be secret, because each connection's end can be seen on the network.
 	l.until = time.Now().Add(s.maxAge - rand.N(s.maxAge/2)) //nolint:gosec // see above
 	return l, nil
 }
 
-// ready returns a line that can be used without waiting: one from the pool, or a new one for datagrams. If it is nil, the caller must dial.
+// ready returns a line that can be used at once: from the pool, or a new UDP socket. It returns nil if a TCP connection must be made.
 func (s *server) ready(stream bool) (*line, error) {
 	if l := s.pool(stream).take(); l != nil {
 		return l, nil
@@ -91,12 +91,12 @@ func (s *server) ready(stream bool) (*line, error) {
 type way struct {
 	stream    bool         // over TCP or TLS
 	fresh     bool         // over a new connection
-	connected *atomic.Bool // set once there is a connection; may be nil
-	rejected  func(error)  // called when a datagram was rejected, and the wait goes on; may be nil
+	connected *atomic.Bool // set as soon as there is a connection; may be nil
+	rejected  func(error)  // called if an ICMP error came for a datagram and the wait goes on; may be nil
 }
 
-// exchange sends a query over a pooled or new line, and blocks until the answer, the deadline or the end of ctx. It replaces a pooled line
-// that the server had closed, which the caller does not notice.
+// exchange sends a query over a pooled or a new connection, and waits for the answer, the deadline or the end of ctx. If the server had
+// closed the pooled connection, it sends the query again over a new one.
 func (s *server) exchange(ctx context.Context, req *dns.Msg, wire []byte, w way, deadline time.Time) (m *dns.Msg, err error) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
@@ -117,25 +117,25 @@ func (s *server) exchange(ctx context.Context, req *dns.Msg, wire []byte, w way,
 		if !stale {
 			return m, err
 		}
-		s.pool(true).flush() // the server has probably closed the others too
+		s.pool(true).flush() // the server has probably closed its other idle connections too
 		w.fresh = true
 	}
 }
 
-// over sends a query over l, and then returns l to the pool or closes it.
+// over sends a query over l and waits for the answer. Then it returns l to the pool, or closes it.
 //
 //nolint:revive,staticcheck // stale qualifies the error
 func (s *server) over(
 	ctx context.Context, l *line, req *dns.Msg, wire []byte, deadline time.Time, rejected func(error),
 ) (m *dns.Msg, err error, stale bool) {
-	_ = l.conn.SetDeadline(deadline) // fails on a closed socket only, and then so does the write
+	_ = l.conn.SetDeadline(deadline) // fails only if the socket is closed, and then sending fails too
 	stop := context.AfterFunc(ctx, func() { _ = l.conn.SetDeadline(time.Unix(1, 0)) })
 	id, err := l.send(wire)
 	if err == nil {
 		m, err = l.await(ctx, s.bufs, req, id, deadline, rejected)
 	}
 	if !stop() {
-		err = errors.Join(err, ctx.Err()) // its deadline may change at any moment, so the line must not be reused
+		err = errors.Join(err, ctx.Err()) // the end of ctx changes the deadline at any moment, so the connection must not be reused
 	}
 	if err != nil {
 		stale = l.stale(err)
@@ -146,9 +146,9 @@ func (s *server) over(
 	return m, nil, false
 }
 
-// close ends everything that the server holds. Connections in use are closed by the queries that use them.
+// close ends the health checks and closes the pooled connections. Queries in flight close theirs when they end.
 func (s *server) close() {
-	s.health.mu.Lock() // so that no health check begins after the wait for them
+	s.health.mu.Lock() // so that no health check begins after tasks.Wait
 	s.end()
 	s.health.mu.Unlock()
 	s.udp.close()
@@ -162,7 +162,7 @@ type reason uint8
 const (
 	reasonNone        reason = iota
 	reasonSilent             // no answer in time
-	reasonSlow               // another server answered first, although its try began later
+	reasonSlow               // another server answered first, although it was queried later
 	reasonRefuses            // nothing listens: ECONNREFUSED, or an ICMP rejection
 	reasonUnreachable        // no route, a firewall's ICMP
 	reasonBroken             // the connection ended before the answer
@@ -179,7 +179,7 @@ func (r reason) String() string {
 		"tls failed", "SERVFAIL", "REFUSED", "answers for another zone"}[r]
 }
 
-// answered reports whether the server gave an answer, but a bad one.
+// answered reports whether the server gave an answer, although a bad one.
 func (r reason) answered() bool { return r == reasonServfail || r == reasonRefused || r == reasonLame }
 
 // label returns the reason as a metric's label value.
@@ -214,7 +214,7 @@ func reasonOf(v verdict, err error) reason {
 	return reasonBroken
 }
 
-// fault describes one server's failure for one query.
+// fault returns an error that describes how a server failed a query.
 func fault(s *server, r reason, err error) error {
 	if err == nil || r == reasonSilent {
 		return fmt.Errorf("%s: %s", s, r)

@@ -18,14 +18,13 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// spec is one server as the Corefile names it.
+// spec is one server that a Corefile's directive lists.
 type spec struct {
 	nameserver.Address
 	mark int // of the packets to it; 0: none
 }
 
-// Servers holds the upstreams of the agent's server blocks. Their connections, health and counts outlive a reload. It is safe for
-// concurrent use.
+// Servers has the upstreams of all server blocks. Their connections, health and counters outlive a reload. It is safe for concurrent use.
 type Servers struct {
 	log     *slog.Logger
 	roots   *x509.CertPool // nil: the system's
@@ -35,15 +34,15 @@ type Servers struct {
 	bufs    buffers
 	hedges  hedges
 	nonces  nonces
-	shed    atomic.Uint64 // queries that were not forwarded because others probe the same dead servers
-	trouble tick.Chan     // has a value when a query was not answered as soon as it should be
+	shed    atomic.Uint64 // queries that were refused because all servers are failing and enough others probe them
+	trouble tick.Chan     // receives a value when a query is not answered as soon as it should be
 
 	mu     sync.Mutex // guards the fields below
 	byName map[string]*server
 	blocks []*Block
 }
 
-// NewServers makes an empty set. It logs each change of a server's health to log.
+// NewServers returns an empty Servers, which logs changes of the servers' health to log.
 func NewServers(log *slog.Logger) *Servers {
 	return &Servers{log: log, maxAge: defaultMaxAge, connect: connectSocket, born: time.Now(),
 		byName: map[string]*server{}, trouble: tick.New()}
@@ -71,7 +70,7 @@ func (ss *Servers) acquire(sp spec) *server {
 	return s
 }
 
-// release undoes one acquire. The last one ends the server.
+// release undoes one acquire. The last release of a server closes it.
 func (ss *Servers) release(s *server) {
 	ss.mu.Lock()
 	s.refs--
@@ -104,9 +103,9 @@ type Status struct {
 	LastResort bool      `json:"lastResort,omitempty"` // everywhere tried only when the others fail
 	Failing    bool      `json:"failing,omitempty"`    // tried last, until it answers well
 	Reason     string    `json:"reason,omitempty"`     // why
-	Since      time.Time `json:"since,omitzero"`       // of the present state; zero: as at the start
-	NoTCP      bool      `json:"noTCP,omitempty"`      // did not accept TCP lately, so UDP is tried first
-	Loops      []string  `json:"loops,omitempty"`      // zones whose names it forwards to this node, so that it is not used for them
+	Since      time.Time `json:"since,omitzero"`       // start of the present state; zero: it has never changed
+	NoTCP      bool      `json:"noTCP,omitempty"`      // has not accepted TCP lately, so UDP is tried first
+	Loops      []string  `json:"loops,omitempty"`      // zones for which it sends queries back to this node, so it is not used for them
 }
 
 // Status lists the servers by name.
@@ -142,7 +141,7 @@ func (ss *Servers) Status() []Status {
 	return out
 }
 
-// Faults lists what an operator should repair, in one line each: loops, and blocks whose servers all fail.
+// Faults returns the problems that an operator should fix, in one line each: forwarding loops, and server blocks whose servers all fail.
 func (ss *Servers) Faults() []string {
 	ss.mu.Lock()
 	blocks := slices.Clone(ss.blocks)
@@ -169,8 +168,8 @@ func (ss *Servers) Faults() []string {
 	return slices.Compact(out)
 }
 
-// hedges grants tries alongside the running ones: one for ten queries, and some for the moment when a server falls silent. Without the
-// bound, an upstream that is slow because it is overloaded would get everything twice.
+// hedges is the budget for tries that start while another try of the same query runs: one for ten queries, and maxHedges at the start,
+// for a server that falls silent. Without it, an upstream that is slow because of overload would get every query twice.
 type hedges struct{ saved, granted atomic.Int64 }
 
 const (
@@ -184,7 +183,8 @@ func (h *hedges) earn() {
 	}
 }
 
-// spend takes one try, if one is left. The first ones need no saving, so the count begins below zero.
+// spend takes a try from the budget, and reports whether one was left. saved may become negative: the first maxHedges tries need no
+// savings.
 func (h *hedges) spend() bool {
 	if h.saved.Add(-hedgeCost) < -hedgeCost*maxHedges {
 		h.saved.Add(hedgeCost)

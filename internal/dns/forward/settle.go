@@ -8,14 +8,14 @@ import (
 	"github.com/neardns/neardns/internal/dns/resourceerr"
 )
 
-// errNoStream is the failure of a connection that was still being made when another try had the answer.
+// errNoStream is recorded for a TCP connection that was still not established when another try had the answer.
 var errNoStream = errors.New("no connection within the time of a query")
 
-// settle updates the health of each server that the query used. winner is the try that answered well, or -1.
+// settle updates the health of each server that was tried. winner is the index of the try with the good answer, or -1.
 func (r *hedgedQuery) settle(winner int) {
 	now := time.Now()
 	if r.checkLate(r.end); r.late {
-		return // this process was stopped or starved, and may have read answers late that came in time
+		return // this process was stopped or got no CPU, so it may have read answers late that came in time
 	}
 	r.settleStreams(now)
 	for i := range r.next {
@@ -38,7 +38,7 @@ func (r *hedgedQuery) settle(winner int) {
 	}
 }
 
-// settleStreams records a server whose stream failed although it answered over a datagram.
+// settleStreams records that a server answered over UDP although its TCP connection failed.
 func (r *hedgedQuery) settleStreams(now time.Time) {
 	for i := range r.next {
 		t := &r.tries[i]
@@ -51,7 +51,7 @@ func (r *hedgedQuery) settleStreams(now time.Time) {
 	}
 }
 
-// byDatagram reports whether a server has answered over a datagram, and over no stream.
+// byDatagram reports whether a server has answered this query over UDP, but not over TCP.
 func (r *hedgedQuery) byDatagram(s *server) (did bool) {
 	for i := range r.next {
 		if t := &r.tries[i]; t.server == s && t.state == ended && t.err == nil {
@@ -64,7 +64,7 @@ func (r *hedgedQuery) byDatagram(s *server) (did bool) {
 	return did
 }
 
-// earlier reports whether a try before i went to the same server.
+// earlier reports whether an earlier try than i went to the same server.
 func (r *hedgedQuery) earlier(i int) bool {
 	for j := range i {
 		if r.tries[j].server == r.tries[i].server {
@@ -74,19 +74,20 @@ func (r *hedgedQuery) earlier(i int) bool {
 	return false
 }
 
-// settleOwn handles a server whose later try won over its earlier one: the server is healthy, but the earlier connection was not.
+// settleOwn closes the pooled connections of the server that answered well, if another of its tries has a connection but no answer. The
+// server is healthy, but its old connections are not.
 func (r *hedgedQuery) settleOwn(winner int) {
 	won := &r.tries[winner]
 	for i := range r.next {
 		if t := &r.tries[i]; i != winner && t.server == won.server && t.state == running && t.hasConnection() {
-			// Its connection leads to an endpoint that is gone, and so may others of the same age.
+			// This connection leads to an endpoint that is gone, and others of the same age may too.
 			won.server.pool(t.stream).flush()
 		}
 	}
 }
 
-// failure returns what went wrong with a server over all of its tries. Without a winner only failures of the network count, because no
-// other server has shown that the query has a better answer.
+// failure returns how a server failed in its tries, the first of which has the index first; ok is false if it did not. If no server
+// answered well (won is false), only network failures count, because there may be no better answer to the query.
 func (r *hedgedQuery) failure(first int, won bool, now time.Time) (f failed, ok bool) {
 	for i := first; i < r.next; i++ {
 		t := &r.tries[i]
@@ -102,7 +103,7 @@ func (r *hedgedQuery) failure(first int, won bool, now time.Time) (f failed, ok 
 		case resourceerr.ForQuery(t.err):
 			continue
 		case t.state == running && t.rejected != nil:
-			// The rejection may be true: another server answered before this one could disprove it.
+			// The ICMP error may be true: the query ended before this server could have disproved it with an answer.
 			return failed{why: reasonOf(good, t.rejected), err: t.rejected}, true
 		case t.state == ended && t.why != reasonSilent:
 		case won && now.Sub(t.began) >= hedgeAfter:
@@ -119,8 +120,9 @@ func (r *hedgedQuery) failure(first int, won bool, now time.Time) (f failed, ok 
 	return f, ok
 }
 
-// silentAfter is how long a server must have sent nothing to count as silent, if the client left before the budget was used up.
+// silentAfter is how long a server must have sent nothing before it is suspected. If the client leaves sooner, its silence does not
+// count.
 const silentAfter = 3 * hedgeAfter
 
-// stalled is how late this process may notice a timer or the end of a query. Beyond it, a server's silence proves nothing.
+// stalled is the delay from which this process counts as stopped or without CPU. A server's silence then proves nothing.
 const stalled = 200 * time.Millisecond

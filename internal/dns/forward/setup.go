@@ -11,8 +11,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 )
 
-// Setup returns the directive's set-up function. It takes the servers from ss, which outlives reloads. It registers nothing; package
-// corefile does.
+// Setup returns the directive's set-up function, which package corefile registers. The servers come from ss, which outlives reloads.
 func Setup(ss *Servers) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
 		a, err := parse(c)
@@ -88,7 +87,7 @@ func (a *Block) property(c *caddy.Controller) error {
 	return nil
 }
 
-// parseServers reads the rest of the line as servers. It leaves out those in taken, which are tried before.
+// parseServers reads the rest of the line as servers. It leaves out duplicates, and servers in taken, which are tried before these.
 func parseServers(c *caddy.Controller, taken []spec) ([]spec, error) {
 	args := c.RemainingArgs()
 	if len(args) == 0 {

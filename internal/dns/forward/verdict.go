@@ -13,17 +13,17 @@ import (
 type verdict uint8
 
 const (
-	good      verdict = iota // an answer for the client, including a denial
-	truncated                // the whole answer must be fetched over a stream
+	good      verdict = iota // an answer that the client gets; a denial is one too
+	truncated                // the whole answer must be fetched over TCP
 	servfail
 	refused
-	lame // the server does not hold the zone: its denial is from a zone above, or it returns a referral
+	lame // the server does not hold the zone: it sends a referral, or a denial from a parent zone
 )
 
-// judge classifies an answer. holds are the zones, lower case and fully qualified, that the servers are expected to hold.
+// judge classifies an answer. holds are the zones, in lower case and fully qualified, that the servers should hold.
 //
-// A server that does not hold a zone is recognised by its denials: their SOA is that of a zone above (RFC 2308, section 2.1), or they are
-// referrals. A denial with neither is good, because small servers leave the SOA out.
+// A server that does not hold a zone is recognised by a denial with the SOA of a parent zone (RFC 2308, section 2.1), or by a referral. A
+// denial with neither is good, because small servers leave the SOA out.
 func judge(m *dns.Msg, holds []string) verdict {
 	switch {
 	case m.Rcode == dns.RcodeServerFailure:
@@ -57,13 +57,13 @@ func judge(m *dns.Msg, holds []string) verdict {
 	return good
 }
 
-// Faults of an answer. A datagram with errForeign is ignored, and the wait goes on.
+// Errors of read. A UDP message with errForeign is ignored, and the wait goes on.
 var (
 	errForeign   = errors.New("answer to another query")
 	errMalformed = errors.New("malformed answer")
 )
 
-// read parses the answer to req, which was sent with id. It returns an error if the message is not that answer.
+// read parses wire as the answer to req, which was sent with id. It returns an error if it is not that answer.
 func read(wire []byte, req *dns.Msg, id uint16) (*dns.Msg, error) {
 	if len(wire) < msg.HeaderSize || msg.ReadHeader(wire).Id != id || !msg.IsResponse(wire) {
 		return nil, errForeign
@@ -73,14 +73,14 @@ func read(wire []byte, req *dns.Msg, id uint16) (*dns.Msg, error) {
 		if !m.Truncated || !sameQuestion(m, req) {
 			return nil, errMalformed
 		}
-		// Some servers cut an answer anywhere and set TC: the whole is fetched over a stream.
+		// Some servers cut a long answer at any byte and set TC. The whole answer is then fetched over TCP.
 		m.Answer, m.Ns, m.Extra = nil, nil, nil
 	}
 	if m.Opcode != req.Opcode {
 		return nil, errForeign
 	}
 	if len(m.Question) == 0 && m.Rcode != dns.RcodeSuccess {
-		m.Question = append(m.Question, req.Question...) // an error may omit it (RFC 1035, section 4.1.1)
+		m.Question = append(m.Question, req.Question...) // a server may leave it out of an error (RFC 1035, section 4.1.1)
 	}
 	if !sameQuestion(m, req) {
 		return nil, errForeign
@@ -89,7 +89,7 @@ func read(wire []byte, req *dns.Msg, id uint16) (*dns.Msg, error) {
 	return m, nil
 }
 
-// whole reports whether m has as many records as its header announces: the library accepts a message that ends after the question section.
+// whole reports whether m has as many records as its header announces. miekg/dns accepts a message that ends after the question section.
 func whole(wire []byte, m *dns.Msg) bool {
 	h := msg.ReadHeader(wire)
 	return int(h.Ancount) == len(m.Answer) && int(h.Nscount) == len(m.Ns) && int(h.Arcount) == len(m.Extra)

@@ -4,7 +4,7 @@
 // It never guesses: a plugin or option that it does not know may change answers, so such queries go to kube-dns. That costs one hop and
 // is never wrong. It opens no file: an import is not followed.
 //
-// On failure: there are no errors. An invalid Corefile gives the same verdict as an unknown one: query kube-dns.
+// It returns no errors: with an invalid Corefile, too, queries go to kube-dns.
 package kubedns
 
 import (
@@ -19,14 +19,14 @@ import (
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 )
 
-// NodeFile is what CoreDNS in a pod with dnsPolicy Default reads for the node's resolvers: the kubelet puts the file of its
-// --resolv-conf there.
+// NodeFile is the file in which CoreDNS, in a pod with dnsPolicy Default, finds the node's resolvers: the kubelet copies the file of its
+// option --resolv-conf there.
 const NodeFile = "/etc/resolv.conf"
 
-// Verdict is the decision about names outside the cluster.
+// Verdict is the decision where queries for names outside the cluster go.
 type Verdict struct {
-	Node bool   // they go to the node's resolvers, and nothing else answers them
-	Why  string // the directive that proves it, or the first one against it; with its line
+	Node bool   // they go to the node's resolvers, because kube-dns would send them there and nowhere else
+	Why  string // the directive that justifies Node, or the first one that speaks against it, with its line
 	// Names has the names that kube-dns may answer by itself according to its Corefile, in lower case with the final dot: zones, entries of
 	// hosts, rewritten names. At most maxNames.
 	Names []string
@@ -34,22 +34,22 @@ type Verdict struct {
 
 const maxNames = 16
 
-// passive lists the plugins that change no answer to a name outside of the cluster: which records, or with which code.
-// The other plugins of CoreDNS 1.14 do, or may; `forward` and `kubernetes` are checked in detail.
+// passive lists the plugins that change no answer to a name outside the cluster, neither its records nor its response code. The other
+// plugins of CoreDNS 1.14 do, or may; `forward` and `kubernetes` are checked in detail.
 func passive() []string {
 	return []string{"bind", "bufsize", "cache", "cancel", "debug", "dnstap", "errors", "health", "loadbalance", "log", "loop",
 		"metadata", "multisocket", "nsid", "pprof", "prometheus", "ready", "reload", "root", "timeouts", "trace"}
 }
 
-// indifferent lists the options of forward that change no answer either. With `except`, `next` and `failover`, other plugins or servers
-// answer.
+// indifferent lists the options of `forward` that change no answer. It lacks `except`, `next` and `failover`, with which other plugins or
+// servers answer.
 func indifferent() []string {
 	return []string{"expire", "failfast_all_unhealthy_upstreams", "force_tcp", "health_check", "max_age", "max_concurrent",
 		"max_connect_attempts", "max_fails", "max_idle_conns", "policy", "prefer_udp", "read_timeout"}
 }
 
-// Read judges a Corefile. Names below clusterDomain, in-addr.arpa and ip6.arpa are the cluster's: queries for
-// them go to kube-dns in any case, so the parts of its Corefile about them do not count.
+// Read returns the verdict on a Corefile. Names below clusterDomain, in-addr.arpa and ip6.arpa belong to the cluster: queries for them go
+// to kube-dns in any case, so the parts of the Corefile about them are ignored.
 func Read(text, clusterDomain string) Verdict {
 	r := &reader{own: []string{clusterDomain, "in-addr.arpa", "ip6.arpa"}}
 	r.read(text)
@@ -72,7 +72,7 @@ type reader struct {
 	own     []string
 	tokens  []caddyfile.Token
 	root    string // the key of the server block for all names
-	forward string // how it sends them to the node's resolvers
+	forward string // the directive that forwards all names to the node's resolvers
 	against string // the first reason against it
 	names   []string
 }
@@ -95,7 +95,7 @@ func (r *reader) read(text string) {
 	for d := caddyfile.NewDispenser("Corefile", strings.NewReader(text)); d.Next(); {
 		t := caddyfile.Token{Text: d.Val(), Line: d.Line()}
 		r.tokens = append(r.tokens, t)
-		// The parser would read files and variables of the agent's container, which are not kube-dns's.
+		// The parser would resolve imports and variables in the agent's container, which is not kube-dns's.
 		switch {
 		case t.Text == "import":
 			r.object("its Corefile imports what is not seen here, line %d", t.Line)
@@ -148,7 +148,7 @@ func (r *reader) block(b caddyfile.ServerBlock) {
 	}
 }
 
-// lineOf finds the line of a key, which the parser does not report.
+// lineOf returns the line of a server block's key, which the parser does not report.
 func (r *reader) lineOf(key string) int {
 	depth := 0
 	for _, t := range r.tokens {
@@ -219,7 +219,7 @@ func (r *reader) forwards(d directive) {
 	r.forward = fmt.Sprintf("forward . %s, line %d", NodeFile, d.line)
 }
 
-// gather records the names that a directive may answer by itself.
+// gather records the names in a directive's arguments that kube-dns may answer by itself.
 func (r *reader) gather(d directive) {
 	switch d.name {
 	case "hosts":
@@ -239,7 +239,7 @@ func (r *reader) gather(d directive) {
 	}
 }
 
-// directive is one of a server block, or an option of one.
+// directive is a directive of a server block, or an option of a directive.
 type directive struct {
 	name    string
 	line    int
@@ -247,7 +247,7 @@ type directive struct {
 	options []directive // of its block, the first level alone
 }
 
-// directives splits a server block into its directives. The parser groups them by name.
+// directives returns the directives of a server block in the order of their lines. The parser groups them by name.
 func directives(b caddyfile.ServerBlock) []directive {
 	var out []directive
 	for _, tokens := range b.Tokens {
@@ -280,7 +280,8 @@ func directives(b caddyfile.ServerBlock) []directive {
 	return out
 }
 
-// zoneOf reads the key of a server block: a zone or a network, with or without dns:// and a port. A network is a reverse zone.
+// zoneOf returns the zone of a server block's key, which is a zone or a network, with or without dns:// and a port. A network stands for
+// its reverse zone.
 func zoneOf(key string) (zone string, ok bool) {
 	hosts, _, err := plugin.SplitHostPort(strings.TrimPrefix(key, "dns://"))
 	if err != nil {
@@ -293,7 +294,7 @@ func zoneOf(key string) (zone string, ok bool) {
 	return zone, nameserver.IsName(zone)
 }
 
-// show makes a text of the file short and printable in one line.
+// show makes a text from the Corefile short and printable on one line, for messages.
 func show(s string) string {
 	out := strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == 0xfffd {

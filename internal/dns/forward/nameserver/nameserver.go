@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// MaxServers is how many servers one list may name: what CoreDNS's forward accepts in one line.
+// MaxServers is the maximum number of servers in one list. CoreDNS's forward accepts as many.
 const MaxServers = 15
 
 // Ports that a text may leave out.
@@ -25,18 +25,18 @@ const (
 
 const scheme = "tls://"
 
-// Address is one upstream server. Addresses are equal if they mean the same server over the same transport.
+// Address is the address of an upstream server. Two are equal if they mean the same server over the same transport.
 type Address struct {
 	Addr       netip.AddrPort
 	TLS        bool
 	ServerName string // the name in its certificate, lower case; "" if the certificate names the address
 }
 
-// At returns the server at port 53 of an address, without TLS.
+// At returns the server with address a, on port 53 and without TLS.
 func At(a netip.Addr) Address { return Address{Addr: netip.AddrPortFrom(a, plainPort)} }
 
-// Parse reads address, address:port or tls://address[%name][:port]. An IPv6 address with a port needs brackets, with the name
-// inside them. The name is in the place of a zone, as in CoreDNS's forward.
+// Parse reads "address", "address:port" or "tls://address[%name][:port]". name is the server's name in its certificate, written where an
+// IPv6 zone would be, as in CoreDNS's forward. An IPv6 address with a port needs brackets, with the name inside them.
 func Parse(text string) (Address, error) {
 	rest, secure := strings.CutPrefix(text, scheme)
 	if !secure {
@@ -59,17 +59,18 @@ func ParsePlain(text string) (Address, error) {
 	return parse(text, text, plainPort, "write an address with or without a port")
 }
 
-// ErrLinkLocal means that an address has a zone. The agent's connections are not bound to an interface.
+// ErrLinkLocal means that an address has a zone, for example fe80::1%eth0. It cannot be used, because the agent's connections are not
+// bound to an interface.
 var ErrLinkLocal = errors.New("a link-local server cannot be queried: name one of its other addresses")
 
-// parse reads an address that may have a port. text is what was written as a whole.
+// parse reads an address with or without a port; port is the default. text is the whole input, for the error.
 func parse(text, s string, port uint16, remedy string) (Address, error) {
 	var at netip.AddrPort
 	ip, err := netip.ParseAddr(s)
 	switch {
 	case err == nil:
 		at = netip.AddrPortFrom(ip, port)
-	case strings.HasSuffix(s, "]"): // where netip, too, takes IPv6 alone in brackets
+	case strings.HasSuffix(s, "]"): // ParseAddrPort rejects brackets around an IPv4 address
 		at, err = netip.ParseAddrPort(s + ":" + strconv.Itoa(int(port)))
 	default:
 		at, err = netip.ParseAddrPort(s)
@@ -80,13 +81,13 @@ func parse(text, s string, port uint16, remedy string) (Address, error) {
 	switch ip := at.Addr(); {
 	case ip.Zone() != "":
 		return Address{}, fmt.Errorf("%q is not a server's address: %w", text, ErrLinkLocal)
-	case at.Port() == 0, ip.IsUnspecified(), ip.IsMulticast(), ip.Is4In6(): // loopback can be one: a resolver on the node itself
+	case at.Port() == 0, ip.IsUnspecified(), ip.IsMulticast(), ip.Is4In6(): // loopback is allowed, for a resolver on the node
 		return Address{}, fmt.Errorf("%q is not a server's address: write another", text)
 	}
 	return Address{Addr: at}, nil
 }
 
-// cutName takes the certificate's name out of 9.9.9.9%dns.quad9.net:853 or [2620:fe::fe%dns.quad9.net]:853.
+// cutName cuts the certificate's name out of, for example, 9.9.9.9%dns.quad9.net:853 or [2620:fe::fe%dns.quad9.net]:853.
 func cutName(s string) (rest, name string, err error) {
 	before, name, found := strings.Cut(s, "%")
 	if !found {
@@ -100,7 +101,7 @@ func cutName(s string) (rest, name string, err error) {
 	if !IsName(name) {
 		return "", "", fmt.Errorf("%q is not a name that a certificate can have", name)
 	}
-	// Without brackets around both, the port would become part of the address.
+	// Without brackets, the port would be read as part of the IPv6 address.
 	bare := strings.Contains(before, ":") && strings.HasPrefix(tail, ":")
 	if bare || strings.Contains(before, "]") || strings.HasPrefix(before, "[") != strings.HasPrefix(tail, "]") {
 		return "", "", errors.New("not a server: put an IPv6 address and its name into brackets, and the port behind them")
@@ -108,7 +109,7 @@ func cutName(s string) (rest, name string, err error) {
 	return before + tail, name, nil
 }
 
-// IsName reports whether s is a host's name in lower case, without the final dot.
+// IsName reports whether s is a valid host name in lower case, without the final dot.
 func IsName(s string) bool {
 	if len(s) > 253 {
 		return false
@@ -121,10 +122,10 @@ func IsName(s string) bool {
 	return true
 }
 
-// String returns the form that Parse reads and that names the server in a Corefile, in metrics and in logs: always with the port.
+// String returns the address as Parse reads it, always with the port. It is the server's name in a Corefile, in metrics and in logs.
 func (a Address) String() string { return a.text(true) }
 
-// Join writes servers into a line of a Corefile.
+// Join returns the servers as a Corefile lists them, separated by spaces.
 func Join(servers []Address) string {
 	var out []string
 	for _, s := range servers {
@@ -133,7 +134,7 @@ func Join(servers []Address) string {
 	return strings.Join(out, " ")
 }
 
-// Short returns the form in which people write it: without the port where that is the usual one.
+// Short returns the address as Parse reads it, without the port if that is the default.
 func (a Address) Short() string {
 	usual := uint16(plainPort)
 	if a.TLS {
@@ -159,7 +160,7 @@ func (a Address) text(withPort bool) string {
 	return prefix + host
 }
 
-// Refuse returns an error if the server is one of own, the addresses at which the agent answers. On another port it is another server.
+// Refuse returns an error if the server is the agent itself: its address is one of own and its port is 53.
 func (a Address) Refuse(own []netip.Addr) error {
 	if a.Addr.Port() != plainPort || !slices.Contains(own, a.Addr.Addr().WithZone("")) {
 		return nil
@@ -167,13 +168,13 @@ func (a Address) Refuse(own []netip.Addr) error {
 	return fmt.Errorf("%s is an address of the agent itself, which would ask itself for ever: name the server behind it", a.Addr.Addr())
 }
 
-// Source is one server, or a file in the format of resolv.conf that names some.
+// Source is a server, or the path of a file in the format of resolv.conf that lists servers.
 type Source struct {
 	Path    string // "" for a server
 	Address Address
 }
 
-// String returns the form in which people write it.
+// String returns the path, or the short form of the address.
 func (s Source) String() string {
 	if s.Path != "" {
 		return s.Path

@@ -11,13 +11,13 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// UplinkFile is where systemd-resolved lists its own upstreams, for programs that do not use its stub.
+// UplinkFile is the file in which systemd-resolved lists its upstreams, for programs that do not use its stub listener.
 const UplinkFile = "/run/systemd/resolve/resolv.conf"
 
 // systemd-resolved's two listeners (systemd-resolved.service(8)).
 var stubs = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 53}), netip.AddrFrom4([4]byte{127, 0, 0, 54})}
 
-// entry is one line "nameserver" of a resolv.conf.
+// entry is one nameserver line of a resolv.conf.
 type entry struct {
 	addr netip.Addr
 	line int
@@ -25,9 +25,9 @@ type entry struct {
 
 func (n entry) isStub() bool { return slices.Contains(stubs, n.addr) }
 
-// parseResolvConf reads the nameserver lines as the C libraries do: the keyword starts the line, and what follows the
-// address is ignored. A line with an unusable address, which they skip silently, is a fault here. An unknown line is
-// only a note, since every resolver ignores it.
+// parseResolvConf reads the nameserver lines of a resolv.conf as the C libraries do: the keyword starts the line, and text after the
+// address is ignored. An unusable address, which they skip silently, is an error here. An unknown keyword gives only a note, because
+// every resolver ignores it.
 func parseResolvConf(file, text string) (out []entry, notes []string, err error) {
 	var faults []error
 	number := 0
@@ -80,7 +80,7 @@ func loopback(a netip.Addr) netip.Addr {
 	return netip.IPv6Loopback()
 }
 
-// parseStubDomains reads the ConfigMap's stubDomains: {"acme.local": ["1.2.3.4", "1.2.3.5:5353"]}.
+// parseStubDomains reads the key stubDomains of kube-dns's ConfigMap, for example {"acme.local": ["1.2.3.4", "1.2.3.5:5353"]}.
 func parseStubDomains(file, text string) (map[string][]nameserver.Address, error) {
 	const example = `{"corp.example": ["10.1.2.3"]}`
 	v, err := decode(file, text, example)
@@ -114,7 +114,7 @@ func parseStubDomains(file, text string) (map[string][]nameserver.Address, error
 	return out, r.Err(0)
 }
 
-// parseNameservers reads the ConfigMap's upstreamNameservers: ["8.8.8.8", "8.8.4.4:53"].
+// parseNameservers reads the key upstreamNameservers of kube-dns's ConfigMap, for example ["8.8.8.8", "8.8.4.4:53"].
 func parseNameservers(file, text string) ([]nameserver.Address, error) {
 	const example = `["10.1.2.3"]`
 	v, err := decode(file, text, example)
@@ -125,7 +125,7 @@ func parseNameservers(file, text string) ([]nameserver.Address, error) {
 	return readServers(&r, v, example), r.Err(0)
 }
 
-// readServers reads a list of servers; null is an empty one.
+// readServers reads a JSON list of servers; null is an empty list.
 func readServers(r *strict.Reader, v strict.Value, example string) (out []nameserver.Address) {
 	if v.IsNull() {
 		return nil
@@ -145,7 +145,7 @@ func readServers(r *strict.Reader, v strict.Value, example string) (out []namese
 	return out
 }
 
-// decode reads one JSON value of the ConfigMap.
+// decode parses the JSON value of one key of the ConfigMap. example is for the error.
 func decode(file, text, example string) (strict.Value, error) {
 	v, err := strict.JSON(file, "", []byte(text))
 	if err != nil {

@@ -26,29 +26,29 @@ import (
 type Input struct {
 	ClusterDomain string
 	Cluster       []nameserver.Address            // for the cluster domain
-	External      []nameserver.Source             // for everything else; none: the servers of the cluster domain
-	ExternalSet   bool                            // the configuration sets External, which then overrides the ConfigMap's upstreamNameservers
-	StubDomains   map[string][]nameserver.Address // by domain, lower case, without the final dot
+	External      []nameserver.Source             // for all other names; none: the servers in Cluster
+	ExternalSet   bool                            // the configuration sets External, so the ConfigMap's upstreamNameservers are ignored
+	StubDomains   map[string][]nameserver.Address // by domain, in lower case and without the final dot
 	ConfigMap     string                          // folder of a mounted kube-dns ConfigMap, "" for none; it need not exist
-	Own           []netip.Addr                    // the addresses at which the agent itself answers
+	Own           []netip.Addr                    // the addresses at which the agent itself serves
 	ReadFile      func(path string) ([]byte, error)
-	// Auto, if not nil, lets the Corefile of kube-dns choose the servers for everything else, in place of External.
+	// Auto, if not nil, chooses the servers for all other names by kube-dns's Corefile, in place of External.
 	Auto *Auto
-	// AskStub allows systemd-resolved's stub as upstream if a resolv.conf names only the stub and UplinkFile is missing. It is for a cache
-	// that has no mount of that file, shares the node's loopback, and used the stub before.
+	// AskStub allows systemd-resolved's stub listener as upstream, if a resolv.conf lists only the stub and UplinkFile is missing. It is
+	// for a cache that does not mount that file, shares the node's loopback, and used the stub before.
 	AskStub bool
 	Terms   Terms
 }
 
-// Auto has the inputs for using the node's resolvers only if kube-dns would use them.
+// Auto has the inputs for using the node's resolvers only if kube-dns uses them too.
 type Auto struct {
-	Corefile string // of kube-dns, as it is mounted here; it need not exist
-	NodeFile string // names the node's resolvers, in the format of resolv.conf
+	Corefile string // path of kube-dns's Corefile as mounted in this container; it need not exist
+	NodeFile string // path of the file that lists the node's resolvers, in the format of resolv.conf
 	// Judge reports whether a Corefile sends names outside the cluster to the node's resolvers and nowhere else, and why.
 	Judge func(text string) (node bool, why string)
 }
 
-// By is the kind of server that answers for names outside the cluster.
+// By names the servers that answer for names outside the cluster.
 type By string
 
 // The kinds.
@@ -58,27 +58,28 @@ const (
 	ByConfiguration By = "the servers of the configuration"
 )
 
-// Terms has the names of settings, as the user of the program knows them, for remedies. If one is empty, the NodeConfig's name is used.
+// Terms has the names of settings for remedies in messages, as the user of the program knows them. For an empty one, NodeConfig's name is
+// used.
 type Terms struct {
 	External  string // upstreams.external
 	Cluster   string // upstreams.cluster of the configuration
 	ConfigMap string // kubeDNSConfigMap
 }
 
-// Upstreams has the servers to query. Its Files may differ from one Resolve to the next, so each result needs its own Watch.
+// Upstreams has the servers to which the agent forwards. Files may change from one Resolve to the next, so each result needs a new Watch.
 type Upstreams struct {
 	Cluster  []nameserver.Address
 	External []nameserver.Address            // none: use Cluster
-	Found    bool                            // the configuration does not set External: these are the node's own servers
+	Found    bool                            // External has the node's own resolvers, because the configuration does not set it
 	By       By                              // the servers for everything else
-	Why      string                          // the reason for By; "" if the configuration sets it
-	Stub     map[string][]nameserver.Address // by domain, lower case, without the final dot
-	Files    []string                        // the files that were read or are missing; for Watch
-	Notes    []string                        // skipped entries with the reason; for the log
+	Why      string                          // the reason for By; "" if the configuration sets the servers
+	Stub     map[string][]nameserver.Address // by domain, in lower case and without the final dot
+	Files    []string                        // the files that were read or were missing, for Watch
+	Notes    []string                        // entries that were skipped, with the reason; for the log
 	Warnings []string                        // problems that an operator should fix although there are other servers
 }
 
-// Resolve reads the files and combines all sources. It returns all faults joined.
+// Resolve reads the files, and combines them with the configuration. The error joins all faults.
 func Resolve(in Input) (Upstreams, error) {
 	in.Terms = Terms{cmp.Or(in.Terms.External, "upstreams.external"), cmp.Or(in.Terms.Cluster, "upstreams.cluster of the configuration"),
 		cmp.Or(in.Terms.ConfigMap, "kubeDNSConfigMap")}
@@ -146,7 +147,8 @@ func (r *resolver) note(format string, args ...any) {
 	r.out.Notes = append(r.out.Notes, fmt.Sprintf(format, args...))
 }
 
-// take adds a server that the configuration names. The agent's own address is a fault there, because the intended server is unknown.
+// take adds a server that the configuration lists. An address of the agent itself is a fault, because it is unknown which server was
+// meant.
 func (r *resolver) take(to *[]nameserver.Address, where string, s nameserver.Address) {
 	if err := s.Refuse(r.in.Own); err != nil {
 		r.fault("%s: %w", where, err)
@@ -157,7 +159,8 @@ func (r *resolver) take(to *[]nameserver.Address, where string, s nameserver.Add
 	}
 }
 
-// bound cuts a list to the number of servers that CoreDNS accepts. A longer list in another program's file is valid, so it is no fault.
+// bound cuts a list to the number of servers that CoreDNS accepts. It is no fault, because a longer list is valid in another program's
+// file.
 func (r *resolver) bound(where string, servers *[]nameserver.Address) {
 	if extra := len(*servers) - nameserver.MaxServers; extra > 0 {
 		r.note("%s: the last %d servers are not used: the maximum is %d", where, extra, nameserver.MaxServers)
@@ -165,10 +168,10 @@ func (r *resolver) bound(where string, servers *[]nameserver.Address) {
 	}
 }
 
-// configMap reads stubDomains and upstreamNameservers of kube-dns's ConfigMap. It reports whether upstreamNameservers replaced the external
-// servers, as it does with kube-dns.
+// configMap reads stubDomains and upstreamNameservers of kube-dns's ConfigMap. It reports whether upstreamNameservers replaced the
+// external servers, as they do in kube-dns.
 //
-// CoreDNS does not read upstreamNameservers. If kube-dns is CoreDNS, as its Corefile shows, they have no effect under auto.
+// CoreDNS does not read upstreamNameservers. They are ignored if coreDNS is true: kube-dns's Corefile is mounted, so it is CoreDNS.
 func (r *resolver) configMap(coreDNS bool) (replaced bool) {
 	if r.in.ConfigMap == "" {
 		return false
@@ -218,7 +221,7 @@ func (r *resolver) configMap(coreDNS bool) (replaced bool) {
 	return false
 }
 
-// corefile reads kube-dns's Corefile if Auto is set and the file is mounted. An unreadable file counts as missing.
+// corefile returns kube-dns's Corefile if Auto is set and the file is mounted. An unreadable file counts as missing.
 func (r *resolver) corefile() (text string, ok bool) {
 	if r.in.Auto == nil {
 		return "", false
@@ -235,7 +238,7 @@ func (r *resolver) corefile() (text string, ok bool) {
 	return string(data), err == nil
 }
 
-// auto uses the node's resolvers if kube-dns would query them too. Any obstacle is no fault: queries go to kube-dns then, as without
+// auto uses the node's resolvers if kube-dns does so too. If something prevents it, that is no fault: queries go to kube-dns, as without
 // neardns.
 func (r *resolver) auto(corefile string, mounted bool) {
 	if !mounted {
@@ -259,7 +262,7 @@ func (r *resolver) auto(corefile string, mounted bool) {
 	}
 }
 
-// by sets which servers answer for everything else.
+// by sets By and Why of the result: which servers answer for names outside the cluster.
 func (r *resolver) by(replaced bool) {
 	switch {
 	case replaced:
@@ -281,7 +284,7 @@ func (u Upstreams) Outside() string {
 	return string(u.By) + ", because " + u.Why
 }
 
-// readKey reads one key of the ConfigMap. The ConfigMap, the folder and the key may all be absent.
+// readKey reads one key of the ConfigMap. It returns false if the key is missing or empty; the ConfigMap's folder may be missing too.
 func (r *resolver) readKey(file string) (string, bool) {
 	r.out.Files = append(r.out.Files, file)
 	data, err := r.in.ReadFile(file)
@@ -296,7 +299,8 @@ func (r *resolver) readKey(file string) (string, bool) {
 }
 
 // resolvConf adds the servers of a file in the format of resolv.conf. The file was written for the node, so servers that the agent cannot
-// query are skipped as long as one is left. via describes how the agent found the file, if the configuration does not name it.
+// query are skipped; if none is left, that is a warning. via is a text for errors: how the agent found the file, if the configuration
+// does not name it.
 func (r *resolver) resolvConf(file, via string) {
 	addrs, notes, ok := r.readResolvConf(file, via)
 	if !ok {
@@ -307,7 +311,7 @@ func (r *resolver) resolvConf(file, via string) {
 	stubAlone := file != UplinkFile && stub >= 0 && !other
 	askStub := stubAlone && r.in.AskStub && !r.readable(UplinkFile)
 	if stubAlone && !askStub {
-		// Two caches in a row would keep answers longer than their TTL, and the stub may forward to the agent.
+		// The stub would be a second cache behind this one, and it may forward to the agent.
 		r.note("%s names systemd-resolved's stub %s: its servers are read from %s", file, addrs[stub].addr, UplinkFile)
 		r.resolvConf(UplinkFile, fmt.Sprintf("%s:%d: %s is systemd-resolved's stub, and its servers are not available: ",
 			file, addrs[stub].line, addrs[stub].addr))
@@ -324,7 +328,8 @@ func (r *resolver) resolvConf(file, via string) {
 		case a.isStub() && !askStub:
 			passed = append(passed, fmt.Sprintf("%s:%d: %s is systemd-resolved's stub", file, a.line, a.addr))
 		case a.addr.Zone() != "" || a.addr.Is6() && a.addr.IsLinkLocalUnicast():
-			// Routers announce themselves this way; CoreDNS's forward drops the interface and could never reach it.
+			// Routers announce themselves with link-local addresses. CoreDNS's forward drops the interface, and so could never reach
+			// them.
 			passed = append(passed, fmt.Sprintf("%s:%d: %s is link-local and cannot be queried from here", file, a.line, a.addr))
 		default:
 			left++

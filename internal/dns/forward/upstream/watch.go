@@ -21,15 +21,15 @@ import (
 
 // How Watch paces itself.
 const (
-	settle   = 200 * time.Millisecond // quiet time before a change is reported: an editor writes in several steps
-	patience = 2 * time.Second        // the longest delay, even if changes go on
-	poll     = 15 * time.Second       // for changes that the kernel does not report: other file systems, a bind mount's target
+	settle   = 200 * time.Millisecond // time without a change before one is reported, because an editor writes in several steps
+	patience = 2 * time.Second        // maximum delay of a report if changes go on
+	poll     = 15 * time.Second       // interval of checks for changes that inotify does not see: other file systems, a bind mount's target
 )
 
-// Watch follows files by their content until ctx ends, which closes the channel. A tick means that at least one of them changed, appeared
-// or was removed; several changes may make one tick. It compares content, since a file may be replaced by rename, reached through
-// symlinks that are swapped (as the kubelet does with a mounted ConfigMap) or touched without a change. Paths need not exist. One that
-// ends in a slash is a folder, in which files come and go.
+// Watch reports changes of files until ctx ends, which closes the channel. A value means that at least one file has changed, appeared or
+// vanished; several changes may give one value. It compares contents, because a file may be replaced by rename, be reached through
+// symlinks that are swapped (as the kubelet does with a mounted ConfigMap), or be touched without a change. Paths need not exist. A path
+// that ends in a slash is a folder, whose list of files is watched.
 func Watch(ctx context.Context, log *slog.Logger, paths []string) <-chan struct{} {
 	w := &watcher{paths: slices.Clone(paths), log: log, settle: settle, patience: patience, poll: poll}
 	ticks := tick.New()
@@ -43,7 +43,7 @@ func Watch(ctx context.Context, log *slog.Logger, paths []string) <-chan struct{
 	return ticks
 }
 
-// watcher is used by one goroutine, which ctx stops.
+// watcher is the state of one Watch. Only its goroutine uses it, which ends with ctx.
 type watcher struct {
 	paths                  []string
 	log                    *slog.Logger
@@ -57,7 +57,7 @@ type watcher struct {
 func (w *watcher) open() {
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
-		// Out of inotify instances, as on nodes with many log readers.
+		// The node has no inotify instance left, as with many log readers.
 		w.log.Warn("cannot watch files; polling them", "err", err, "every", w.poll)
 		return
 	}
@@ -81,7 +81,7 @@ func (w *watcher) run(ctx context.Context, ticks tick.Chan) {
 		events, errs = w.notify.Events, w.notify.Errors
 	}
 	var quiet <-chan time.Time // armed by the first event
-	var latest time.Time       // when a check is due in any case
+	var latest time.Time       // when to check even if events go on
 	for {
 		select {
 		case <-ctx.Done():
@@ -94,8 +94,8 @@ func (w *watcher) run(ctx context.Context, ticks tick.Chan) {
 			quiet = time.After(min(w.settle, latest.Sub(now)))
 			continue
 		case err := <-errs:
-			// An overrun queue means lost events, so check.
-			w.log.Debug("file watch", "err", err)
+			// The error may mean an overflow of the event queue, with lost events, so check.
+			w.log.Debug("file watcher failed; comparing the files", "err", err)
 		case <-quiet:
 		case <-looking.C:
 		}
@@ -104,10 +104,10 @@ func (w *watcher) run(ctx context.Context, ticks tick.Chan) {
 	}
 }
 
-// check compares the content with the last one and ticks if it differs.
+// check compares the contents with the last ones, and sends a value if they differ.
 func (w *watcher) check(ticks tick.Chan) {
 	if w.notify != nil {
-		w.follow() // first: a new folder must be watched before its files are read
+		w.follow() // first, so that a new folder is watched before its files are read
 	}
 	now := w.content()
 	if now == w.last {
@@ -117,7 +117,7 @@ func (w *watcher) check(ticks tick.Chan) {
 	ticks.Send()
 }
 
-// follow puts the watch on every folder through which the paths lead: that of each path, and of each symlink on the way.
+// follow watches every folder on the way to the paths: the folder of each path, and of each symlink that leads on from it.
 func (w *watcher) follow() {
 	var want []string
 	for _, p := range w.paths {
@@ -137,12 +137,12 @@ func (w *watcher) follow() {
 	}
 	for _, dir := range w.folders {
 		if !slices.Contains(want, dir) {
-			_ = w.notify.Remove(dir) // gone with the folder already, most of the time
+			_ = w.notify.Remove(dir) // usually fails, because the watch ended with the folder
 		}
 	}
 	w.folders = nil
 	for _, dir := range want {
-		// Adding again is free, and needed where the folder itself was replaced.
+		// Adding a folder twice is harmless, and necessary if the folder was replaced.
 		if err := w.notify.Add(dir); err == nil {
 			w.folders = append(w.folders, dir)
 		} else if up := filepath.Dir(dir); !slices.Contains(want, up) && w.notify.Add(up) == nil {
@@ -151,7 +151,7 @@ func (w *watcher) follow() {
 	}
 }
 
-// names lists a folder's entries, except those that the kubelet swaps in a mounted ConfigMap.
+// names returns the files in a folder, except those that the kubelet swaps in a mounted ConfigMap; nil if p is not a folder.
 func names(p string) []string {
 	if !strings.HasSuffix(p, "/") {
 		return nil
@@ -166,7 +166,7 @@ func names(p string) []string {
 	return out
 }
 
-// content digests all files, with their absence, in order.
+// content returns a hash over the contents of all files; a missing file counts too.
 func (w *watcher) content() [sha256.Size]byte {
 	digest := sha256.New()
 	for _, p := range w.paths {
@@ -184,7 +184,7 @@ func (w *watcher) content() [sha256.Size]byte {
 	return [sha256.Size]byte(digest.Sum(nil))
 }
 
-// readRegular reads a file of which reading ends: a FIFO would block until a program writes into it.
+// readRegular reads a regular file. It refuses other types, because reading a FIFO would block until a program writes to it.
 func readRegular(p string) ([]byte, error) {
 	f, err := os.OpenFile(p, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
