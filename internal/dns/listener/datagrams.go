@@ -22,15 +22,15 @@ import (
 
 // Sizes of what is read.
 const (
-	maxQuery  = dns.MinMsgSize // as the DNS library reads by default; a longer query is cut, and invalid
+	maxQuery  = dns.MinMsgSize // the DNS library's default; of a longer query only this much is read, so it is invalid
 	batchSize = 32             // datagrams in one system call
 )
 
-// datagrams reads a point's UDP socket: all waiting queries with one system call, and writes all their answers with another. A socket is
-// bound to one address, so answers have the right source address. Each goes to the socket address that its query came from, an IPv6 scope
-// included.
+// datagrams reads a UDP socket and answers its queries. One system call reads all queries that wait, and another sends all their answers.
+// The socket is bound to one address, so answers have the right source address. Each answer goes to the socket address from which its
+// query came, with an IPv6 scope if there was one.
 //
-// One goroutine uses it.
+// Only one goroutine uses it.
 type datagrams struct {
 	p      *point
 	raw    syscall.RawConn
@@ -38,7 +38,7 @@ type datagrams struct {
 
 	in      packets
 	buffers [batchSize][maxQuery]byte
-	read    func(fd uintptr) (done bool) // receive: made once, so that a hit costs no allocation
+	read    func(fd uintptr) (done bool) // the method receive, bound once so that a read allocates nothing
 	rounds  int                          // reads since there was nothing to read
 	got     int                          // by the last read
 	err     error                        // of the last read
@@ -49,7 +49,7 @@ type datagrams struct {
 	out     packets
 	ready   int // answers in out
 	writer  writer
-	room    room // of the socket, which workers write to as well
+	room    room // the socket's send buffer; workers write to the socket too
 }
 
 // packet is struct mmsghdr (recvmmsg(2)).
@@ -58,14 +58,14 @@ type packet struct {
 	size   uint32
 }
 
-// packets are the arguments of recvmmsg(2) and sendmmsg(2).
+// packets are the arguments of one recvmmsg(2) or sendmmsg(2).
 type packets struct {
 	headers [batchSize]packet
 	parts   [batchSize]unix.Iovec
 	from    [batchSize]address
 }
 
-// address is the other end of a packet, as the kernel writes it. An IPv4 one (unix.RawSockaddrInet4) takes a part of its room.
+// address is a packet's socket address as the kernel reads and writes it. An IPv4 address (unix.RawSockaddrInet4) uses only a part of it.
 type address unix.RawSockaddrInet6
 
 func newDatagrams(p *point, conn *net.UDPConn) (*datagrams, error) {
@@ -91,13 +91,14 @@ func newDatagrams(p *point, conn *net.UDPConn) (*datagrams, error) {
 
 func (a *address) bytes() *byte { return (*byte)(unsafe.Pointer(a)) }
 
-// rawReads: one of so many reads goes through the Go runtime, the others are raw system calls. The runtime wants to know of system calls so
-// that other goroutines run while one waits. Ours never wait, and telling it wakes its monitor (runtime.sysmon), which then polls about
-// every 20 µs: at 1,000 queries a second that makes three of four context switches. But the monitor also preempts goroutines that have
-// run for 10 ms, so a reader that always finds queries must not leave it asleep.
+// rawReads: one of so many reads is a system call by the Go runtime, the others are raw system calls. The runtime wants to know of system
+// calls, so that it can run other goroutines while one blocks. These reads never block, and each report wakes the runtime's monitor
+// (sysmon), which then polls about every 20 µs: at 1,000 queries a second that causes three of four context switches. But the monitor
+// also preempts goroutines that have run for 10 ms, so a goroutine that always finds queries must wake it now and then.
 const rawReads = 16
 
-// receive reads the waiting datagrams. It returns false if there are none, and is called again when some arrive.
+// receive reads the datagrams that wait in the socket. If there are none, it returns false, and the runtime calls it again when some
+// arrive.
 func (d *datagrams) receive(fd uintptr) (done bool) {
 	for {
 		call := unix.RawSyscall6
@@ -121,10 +122,11 @@ func (d *datagrams) receive(fd uintptr) (done bool) {
 	}
 }
 
-// maxFailures is how often in a row, a millisecond apart, a read may fail before the socket counts as dead.
+// maxFailures is the number of reads in a row, a millisecond apart, that must fail before the socket counts as dead.
 const maxFailures = 1000
 
-// serve reads and answers until the point ends, or returns an error when its socket dies. All queries that were read are answered.
+// serve reads and answers queries until the point ends; it returns an error if the socket is dead. All queries that were read get their
+// answers before it returns.
 func (d *datagrams) serve() error {
 	defer d.inWork.Wait()
 	for {
@@ -143,7 +145,7 @@ func (d *datagrams) serve() error {
 		case err == nil:
 			d.serveBatch(d.got)
 		case errors.Is(err, os.ErrDeadlineExceeded): // a pause, or the end
-		case d.failed > 0 && d.failed < maxFailures: // something happened to the socket, for example SOCK_DESTROY; it is still bound
+		case d.failed > 0 && d.failed < maxFailures: // the socket had an error, for example by SOCK_DESTROY, but it is still bound
 			<-time.After(fullPoll)
 		default:
 			return err
@@ -151,9 +153,9 @@ func (d *datagrams) serve() error {
 	}
 }
 
-// serveBatch answers n datagrams by the fast path, and passes the rest to the chain.
+// serveBatch answers those of n datagrams that the fast path can answer, and passes the others to the plugin chain.
 func (d *datagrams) serveBatch(n int) {
-	var left uint64 // bit i: the chain has to answer datagram i
+	var left uint64 // bit i: the plugin chain has to answer datagram i
 	c := d.p.enter()
 	if c.first == nil {
 		left = 1<<n - 1
@@ -187,7 +189,7 @@ func (d *datagrams) datagram(i int) []byte {
 	return d.buffers[i][:min(d.in.headers[i].size, maxQuery)]
 }
 
-// reply prepares the answer to the ith of a batch.
+// reply prepares the answer to datagram i of the batch for sending.
 func (d *datagrams) reply(i int) {
 	h := &d.out.headers[d.ready].header
 	h.Name, h.Namelen = d.in.from[i].bytes(), d.in.headers[i].header.Namelen
@@ -196,7 +198,7 @@ func (d *datagrams) reply(i int) {
 	d.ready++
 }
 
-// hand passes the ith of a batch to a worker. If no client has a free slot it waits, as serve does.
+// hand passes datagram i of the batch to a worker. It waits while all slots are taken.
 func (d *datagrams) hand(i int) {
 	m := d.datagram(i)
 	if len(m) < msg.HeaderSize {
@@ -215,7 +217,7 @@ func (d *datagrams) hand(i int) {
 	d.p.workers.do(q)
 }
 
-// client is the address that packets are counted for: without port, mapping and scope, as in fairshare.Client.
+// client returns the client's address for per-client limits, as fairshare.Client does: without port, IPv4 mapping and scope.
 func (a *address) client() netip.Addr {
 	if a.Family == unix.AF_INET {
 		return netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(a)).Addr)
@@ -223,9 +225,9 @@ func (a *address) client() netip.Addr {
 	return netip.AddrFrom16(a.Addr).Unmap()
 }
 
-// udp is the address as package net has it.
+// udp returns the address as a net.UDPAddr.
 func (a *address) udp() *net.UDPAddr {
-	port := (*[2]byte)(unsafe.Pointer(&a.Port)) // at the same place in both families, in the network's order
+	port := (*[2]byte)(unsafe.Pointer(&a.Port)) // the port is at the same offset for IPv4 and IPv6, in network byte order
 	out := &net.UDPAddr{IP: a.client().AsSlice(), Port: int(binary.BigEndian.Uint16(port[:]))}
 	if a.Family == unix.AF_INET6 && a.Scope_id != 0 {
 		out.Zone = strconv.FormatUint(uint64(a.Scope_id), 10)
@@ -237,14 +239,14 @@ func (a *address) udp() *net.UDPAddr {
 type writer struct {
 	raw   syscall.RawConn
 	room  *room                        // the socket's
-	send  func(fd uintptr) (done bool) // made once, so that a hit costs no allocation
+	send  func(fd uintptr) (done bool) // the method sendAll, bound once so that a write allocates nothing
 	rest  []packet
 	error error // of the last packet that could not be sent
 }
 
 func (w *writer) open(raw syscall.RawConn, r *room) { w.raw, w.room, w.send = raw, r, w.sendAll }
 
-// write tries to send each packet: a client that cannot be reached must not cost others their answers. It never waits.
+// write sends the packets. If one cannot be sent, it still sends the others, and returns the last error. It never blocks.
 func (w *writer) write(packets []packet) error {
 	if len(packets) == 0 {
 		return nil
@@ -270,21 +272,21 @@ func (w *writer) sendAll(fd uintptr) (done bool) {
 		case unix.EAGAIN:
 			w.room.fill(fd)
 		case unix.EINTR:
-		default: // of the first packet; the kernel reports a later packet's error when that is the first
+		default: // the error is the first packet's; the kernel reports another packet's only when that is the first
 			w.error, w.rest = errno, w.rest[1:]
 		}
 	}
 	return true
 }
 
-// sendmmsg is sendmmsg(2), and never waits. The call is raw (rawReads); the longest takes a fraction of a millisecond.
+// sendmmsg calls sendmmsg(2) without blocking. It is a raw system call (see rawReads), which takes a fraction of a millisecond at most.
 func sendmmsg(fd uintptr, packets []packet) (n int, err unix.Errno) {
 	sent, _, err := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&packets[0])), uintptr(len(packets)),
 		unix.MSG_DONTWAIT, 0, 0)
 	return int(sent), err
 }
 
-// datagram is one query over UDP while the chain has it: the chain's writer.
+// datagram is a UDP query while the plugin chain answers it. It is the chain's ResponseWriter.
 type datagram struct {
 	responsewriter.Base
 	of       *datagrams
@@ -304,14 +306,15 @@ func (q *datagram) serve() {
 	q.of.p.handle(q.source, q, wire)
 }
 
-// handle runs a message through the chain. A message that is no query is refused or ignored as the DNS library's server does.
+// handle parses a message and runs it through the plugin chain. A message that is not a query is refused or ignored, as the DNS library's
+// server does.
 func (p *point) handle(source netip.Addr, w dns.ResponseWriter, wire []byte) {
 	r := new(dns.Msg)
 	head := r.Unpack(wire[:msg.HeaderSize]) // alone it is a message, too
 	action := dns.DefaultMsgAcceptFunc(dns.Header(msg.ReadHeader(wire)))
 	switch {
 	case head != nil || action == dns.MsgIgnore:
-		return // any reply could be one to a reply
+		return // it may be a response, and replies to responses could go on forever
 	case action == dns.MsgAccept:
 		if r.Unpack(wire) == nil {
 			p.ask(source, w, r)
@@ -324,7 +327,7 @@ func (p *point) handle(source netip.Addr, w dns.ResponseWriter, wire []byte) {
 		r.Opcode, r.Rcode = opcode, dns.RcodeNotImplemented
 	}
 	r.Zero, r.Answer, r.Ns, r.Extra = false, nil, nil, nil
-	_ = w.WriteMsg(r) // the part of its question section that was read may have no wire form; then there is no answer
+	_ = w.WriteMsg(r) // fails if the question section cannot be packed; then there is no answer
 }
 
 // WriteMsg sends an answer.

@@ -11,23 +11,24 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// Observer records each query once, over UDP and TCP, whether the fast path or the chain answers it. Messages that the DNS library refuses
-// because they are no queries are not among them. Both methods run for each query, concurrently, and must be quick.
+// Observer records each UDP and TCP query once, no matter whether the fast path or the plugin chain answers it. It does not see messages
+// that are refused because they are not queries. Its methods run for each query, also concurrently, and must be quick.
 type Observer interface {
-	// Identify returns what is known of a client, to go with its query; nil: nothing. It may be called more than once for a query.
+	// Identify returns what is known about a client; nil: nothing. The result goes with the query. It may be called several times for a
+	// query.
 	Identify(client netip.Addr) any
-	// Record takes the outcome of a query as soon as the query is done. A query of the agent's own has no Client.
+	// Record gets the outcome of a query as soon as it is answered. For the agent's own queries, Client is the zero value.
 	Record(a queryinfo.Answer)
 }
 
-// exchange is the writer of one query for the chain. It notes what is written.
+// exchange is the ResponseWriter of one query for the plugin chain. It records the response code and the size of what is written.
 type exchange struct {
 	dns.ResponseWriter
 	query       queryinfo.Query
 	rcode, size int
 }
 
-// WriteMsg packs as the library's own writer does.
+// WriteMsg packs and writes the message, as the DNS library's own writer does.
 func (x *exchange) WriteMsg(m *dns.Msg) error {
 	b, err := m.Pack()
 	if err != nil {
@@ -47,7 +48,7 @@ func (x *exchange) Write(b []byte) (int, error) {
 	return x.ResponseWriter.Write(b)
 }
 
-// answer runs a query through the chain, and records it.
+// answer runs a query through the plugin chain, and passes its outcome to the observer.
 func (s *serving) answer(o Observer, at netip.AddrPort, client netip.Addr, w dns.ResponseWriter, r *dns.Msg) {
 	x := &exchange{ResponseWriter: w}
 	x.query.Client = client
@@ -60,13 +61,13 @@ func (s *serving) answer(o Observer, at netip.AddrPort, client netip.Addr, w dns
 	}
 }
 
-// answerFast runs a query through the fast path. It returns b with the answer appended, or unchanged if there is none. If ok is false, the
-// chain has to answer.
+// answerFast runs a query through the fast path. It returns b with the answer appended, or b unchanged if the query gets no answer. If ok
+// is false, the plugin chain has to answer.
 func (p *point) answerFast(first fastpath.Handler, b []byte, q *fastpath.Query) (answer []byte, ok bool) {
-	// One query must not end the process. The chain recovers by itself.
+	// A panic over one query must not end the process. The plugin chain recovers by itself.
 	defer func() {
 		if r := recover(); r != nil {
-			p.log.Error("fast path panicked; the plugin chain answers", "panic", r, "stack", string(debug.Stack()))
+			p.log.Error("panic in the fast path; the plugin chain answers this query instead", "panic", r, "stack", string(debug.Stack()))
 			answer, ok = nil, false
 		}
 	}()

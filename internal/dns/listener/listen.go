@@ -15,11 +15,11 @@ import (
 	"github.com/neardns/neardns/internal/dns/portowners"
 )
 
-// BusyError is an address that cannot be listened on.
+// BusyError is the error for an address on which the server cannot listen.
 type BusyError struct {
 	Address  netip.AddrPort
 	Protocol string   // udp, tcp
-	Holders  []string // processes that hold the port, if another does and they can be seen
+	Holders  []string // processes that have the port, as far as they can be seen from here
 	Err      error
 }
 
@@ -41,7 +41,7 @@ func (e *BusyError) Error() string {
 
 func (e *BusyError) Unwrap() error { return e.Err }
 
-// rootCause strips the address that package net adds, which the message has already.
+// rootCause returns the errno, without the address that package net adds: the message has the address already.
 func rootCause(err error) error {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
@@ -50,15 +50,15 @@ func rootCause(err error) error {
 	return err
 }
 
-// Socket is one listening socket of an address: a descriptor, which the holder of the Socket closes.
+// Socket is one listening socket. Its File is a descriptor that the owner of the Socket must close.
 type Socket struct {
 	Protocol string // udp, tcp
 	Address  netip.AddrPort
 	File     *os.File
 }
 
-// listen makes a point for each address and protocol, from an inherited socket if there is one. It makes all or none, and then names each
-// one that failed.
+// listen makes a point for each address and protocol, from an inherited socket if there is one. It makes all or none; the error names
+// each one that failed.
 func (s *Server) listen(ctx context.Context, cfg Config, addresses []netip.Addr, inherited []Socket) ([]*point, error) {
 	var points []*point
 	var errs []error
@@ -101,9 +101,9 @@ func (s *Server) listenAt(ctx context.Context, protocol string, at netip.AddrPor
 	return s.newPoint(protocol, at, f)
 }
 
-// open binds with SO_REUSEPORT only if no other socket has the same address: otherwise a second DNS server of the same user on the same
-// address would go unnoticed and get half of the queries. One on the wildcard address gets none, because the kernel prefers the socket
-// with the address.
+// open makes a listening socket. It uses SO_REUSEPORT only to listen next to a socket on the wildcard address, which then gets no queries
+// for this address. It does not use it if another socket has the same address: the kernel would give the other program half of the
+// queries, and the mistake would go unnoticed.
 func open(ctx context.Context, protocol string, at netip.AddrPort, transparent bool) (*os.File, error) {
 	f, err := bind(ctx, protocol, at, options{transparent: transparent})
 	if err == nil || !errors.Is(err, syscall.EADDRINUSE) {
@@ -116,7 +116,7 @@ func open(ctx context.Context, protocol string, at netip.AddrPort, transparent b
 	return f, asBusy(protocol, at, found, err)
 }
 
-// options of a socket, which it has before it is bound.
+// options are socket options that are set before the socket is bound.
 type options struct{ share, transparent bool }
 
 func bind(ctx context.Context, protocol string, ap netip.AddrPort, o options) (*os.File, error) {

@@ -6,7 +6,8 @@ import (
 	"github.com/neardns/neardns/internal/telemetry/scrape"
 )
 
-// Collector exports what clients use of the server. It reads at each scrape and costs a query nothing.
+// Collector returns a collector of what clients use of the server's limits. It reads the values at each scrape, so it costs queries
+// nothing.
 func (s *Server) Collector() prometheus.Collector {
 	var set scrape.Set
 	inFlight := set.Gauge("neardns_udp_in_flight", "Queries over UDP that are read and not yet answered.")

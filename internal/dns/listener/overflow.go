@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// overflows counts the queries over UDP that the kernel dropped because a socket was full, while the server had it. It is safe
-// for concurrent use.
+// overflows counts the UDP queries that the kernel dropped because a socket's receive buffer was full, since the server has the socket.
+// It is safe for concurrent use.
 type overflows struct {
 	mu   sync.Mutex             // guards the fields below
 	past uint64                 // of sockets that are closed
-	open map[*net.UDPConn]int64 // what the kernel had counted before: a socket may come from another process
+	open map[*net.UDPConn]int64 // each socket's count when watch was called: a socket may come from another process
 }
 
 func (o *overflows) watch(conn *net.UDPConn) {
@@ -25,7 +25,7 @@ func (o *overflows) watch(conn *net.UDPConn) {
 	o.open[conn] = drops(conn)
 }
 
-// leave is called before the socket is closed.
+// leave stops counting for a socket. It must be called before the socket is closed.
 func (o *overflows) leave(conn *net.UDPConn) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -45,7 +45,7 @@ func (o *overflows) count() uint64 {
 	return n
 }
 
-// since is the difference of two counts of 32 bits; a negative one is not known.
+// since returns the difference of two counts of 32 bits, which may wrap. It returns 0 if one is negative (unknown).
 func since(before, now int64) uint64 {
 	if before < 0 || now < 0 {
 		return 0
@@ -53,9 +53,9 @@ func since(before, now int64) uint64 {
 	return uint64(uint32(now) - uint32(before)) //nolint:gosec // it wraps as the kernel's does
 }
 
-// drops is how many datagrams the kernel has dropped that were for the socket; -1: unknown.
+// drops returns the number of datagrams for the socket that the kernel has dropped; -1 if unknown.
 func drops(conn *net.UDPConn) int64 {
-	// The order of SO_MEMINFO's numbers (linux/sock_diag.h, Linux 4.12): memory, its bounds and lengths, and at last the drops.
+	// The index of the drops in SO_MEMINFO's numbers (linux/sock_diag.h, Linux 4.12).
 	const dropsAt = 8
 	var numbers [dropsAt + 1]uint32
 	raw, err := conn.SyscallConn()

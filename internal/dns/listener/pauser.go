@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// pauser stops and resumes the goroutine that reads a socket, which passes it before each read. It is open at first.
+// pauser pauses the goroutine that reads a socket, which calls pass before each read. The zero value lets it pass.
 type pauser struct {
 	mu    sync.Mutex // serialises shut, open and end
 	block atomic.Pointer[barrier]
@@ -16,7 +16,7 @@ type barrier struct {
 	final  bool
 }
 
-// pass waits while the pauser is shut. It returns false once the pauser has ended.
+// pass blocks while the reader is paused. It returns false after end.
 func (p *pauser) pass() bool {
 	for {
 		b := p.block.Load()

@@ -26,24 +26,24 @@ import (
 
 // Times of a point's end.
 const (
-	minFlush  = 50 * time.Millisecond // queries that the switch let through before the lease ended are in the socket by then
+	minFlush  = 50 * time.Millisecond // by then, queries that the switch let through before the lease was withdrawn have reached the socket
 	maxFlush  = time.Second
 	flushLook = 5 * time.Millisecond
-	maxIdle   = time.Second     // an open connection without a query for so long is closed when its server ends
-	maxDrain  = 5 * time.Second // CoreDNS's own grace; a miss takes 4.5 s at most
+	maxIdle   = time.Second     // when the server stops, an open connection without a query is closed after this time
+	maxDrain  = 5 * time.Second // as in CoreDNS; a miss takes 4.5 s at most
 	maxCut    = 2 * time.Second
 )
 
-// Times of a connection, which are CoreDNS's own: for its first query, for one answer, and between queries. The number of queries has no
-// bound.
+// Time limits of a TCP connection, as in CoreDNS: for its first query, for writing an answer, and between queries. The number of queries
+// on a connection is not limited.
 const (
 	maxRead    = 3 * time.Second
 	maxWrite   = 5 * time.Second
 	maxBetween = 10 * time.Second
 )
 
-// point is one open socket, an address and protocol, and the chain that answers there. It owns the socket, its reading and the ends of its
-// connections, while one chain replaces another behind it. Over TCP it reads with the DNS library's server, as CoreDNS does.
+// point is a listening socket, for one address and protocol, with the plugin chain that answers its queries. The point stays while one
+// chain replaces another. It owns the socket and its connections. TCP is read by the DNS library's server, as in CoreDNS.
 type point struct {
 	protocol string // udp, tcp
 	at       netip.AddrPort
@@ -101,14 +101,15 @@ func (s *Server) newPoint(protocol string, at netip.AddrPort, f *os.File) (*poin
 	return p, nil
 }
 
-// serve reads and answers until end. It returns once the point reads; gone is called at its end.
+// serve starts to read and answer queries in the background, until end. It returns as soon as the point reads. gone is called when the
+// point has ended.
 func (p *point) serve(c *serving, gone func()) {
 	p.lead(c)
 	started := make(chan struct{})
 	begun := sync.OnceFunc(func() { close(started) })
 	go func() { // ends with the socket
 		if err := p.read(begun); err != nil && !errors.Is(err, net.ErrClosed) {
-			p.log.Error("socket died", "protocol", p.protocol, "addr", p.at, "err", err)
+			p.log.Error("listening socket failed and is closed", "protocol", p.protocol, "addr", p.at, "err", err)
 		}
 		begun()
 		close(p.ended)
@@ -117,7 +118,7 @@ func (p *point) serve(c *serving, gone func()) {
 	<-started
 }
 
-// read reads and answers until the point ends, or its socket dies. begun is called as soon as it does.
+// read reads and answers queries until the point ends or its socket is dead. It calls begun when it starts to read.
 func (p *point) read(begun func()) error {
 	if conn, ok := p.socket.(*net.UDPConn); ok {
 		defer conn.Close()
@@ -130,12 +131,12 @@ func (p *point) read(begun func()) error {
 	return p.server.ActivateAndServe()
 }
 
-// bufferBytes is what a UDP socket may hold unread, as the kernel counts: about 5,400 queries, 270 ms of a flood of 20,000 a second.
-// Linux's default of 208 KiB (net.core.rmem_default) is 13 ms, less than some time slices of other processes. A starved agent does not
-// answer from so long a queue for long: its probes wait in it too, and late answers cost the lease.
+// bufferBytes is the size of a UDP socket's receive buffer, as the kernel counts: about 5,400 queries, or 270 ms of 20,000 queries a
+// second. Linux's default of 208 KiB (net.core.rmem_default) is 13 ms, less than some time slices of other processes. An agent that gets
+// no CPU does not answer from so long a queue for long: its probes wait in it too, and if they are late the lease expires.
 const bufferBytes = 4 << 20
 
-// widen sets a socket's buffer. Best effort: without the capability, net.core.rmem_max bounds it.
+// widen sets a UDP socket's receive buffer to bufferBytes. Without CAP_NET_ADMIN, net.core.rmem_max limits it.
 func widen(conn *net.UDPConn) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -149,22 +150,22 @@ func widen(conn *net.UDPConn) {
 	})
 }
 
-// led is a chain and its fast path at a point.
+// led is a plugin chain with its fast path for the point's address.
 type led struct {
 	*serving
 	first fastpath.Handler // nil: nothing
 }
 
-// lead makes a chain answer all further queries.
+// lead makes the plugin chain c answer all further queries of the point.
 func (p *point) lead(c *serving) { p.chain.Store(&led{c, c.chain.FastPath(p.at)}) }
 
-// enter counts a query in at the chain. The caller must call leave.
+// enter returns the point's plugin chain, and counts a query in progress there. The caller must call leave.
 func (p *point) enter() *led {
 	for {
 		if c := p.chain.Load(); c.enter() {
 			return c
 		}
-		// It was retired meanwhile: another one has replaced it.
+		// This chain was retired after Load: another has replaced it.
 	}
 }
 
@@ -179,9 +180,9 @@ func (p *point) ask(client netip.Addr, w dns.ResponseWriter, r *dns.Msg) {
 	c.answer(p.observer, p.at, client, w, r)
 }
 
-// until bounds the read that is going on. A datagram's answer may still be written.
+// until sets the deadline for reading from the socket, or for accepting connections. Answers can still be written.
 func (p *point) until(t time.Time) {
-	// An error: the socket is closed, and nothing reads it.
+	// Errors are ignored: the socket is closed, so nothing reads it.
 	switch s := p.socket.(type) {
 	case *net.UDPConn:
 		_ = s.SetReadDeadline(t)
@@ -190,7 +191,7 @@ func (p *point) until(t time.Time) {
 	}
 }
 
-// pause stops reading and accepting until resume. Queries then wait in the socket. Open connections continue.
+// pause stops reading and accepting until resume. Queries wait in the socket meanwhile. Open connections are still served.
 func (p *point) pause() {
 	p.pauser.shut()
 	p.until(time.Now()) // wakes the reader
@@ -201,7 +202,7 @@ func (p *point) resume() {
 	p.pauser.open()
 }
 
-// flush waits until all queries in the socket have been read. The caller makes sure that no more arrive.
+// flush waits until all queries that wait in the socket have been read, for maxFlush at most. The caller makes sure that no more arrive.
 func (p *point) flush() {
 	begun := time.Now()
 	tick := time.NewTicker(flushLook)
@@ -215,18 +216,18 @@ func (p *point) flush() {
 	}
 }
 
-// waiting is how much waits in the socket: bytes, or connections to accept.
+// waiting returns how much waits in the socket: bytes of UDP queries, or connections to accept.
 func (p *point) waiting() (n int) {
 	raw, err := p.socket.SyscallConn()
 	if err != nil {
 		return 0
 	}
-	_ = raw.Control(func(fd uintptr) { // an error: the socket is closed, and nothing waits
+	_ = raw.Control(func(fd uintptr) { // an error means that the socket is closed, so nothing waits
 		if p.protocol == "udp" {
 			n, _ = unix.IoctlGetInt(int(fd), unix.SIOCINQ)
 			return
 		}
-		// Of a listening socket, tcpi_unacked is the length of its accept queue (tcp_get_info, Linux 2.6.18).
+		// For a listening socket, tcpi_unacked is the length of the accept queue (tcp_get_info, Linux 2.6.18).
 		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO); err == nil {
 			n = int(info.Unacked)
 		}
@@ -234,13 +235,13 @@ func (p *point) waiting() (n int) {
 	return n
 }
 
-// end stops reading and accepting for good and answers the queries that were read. It closes each connection right after an answer, when a
-// query is least likely to be on its way, or after a second without one. It returns an error if it had to cut some. Unread queries stay in
-// the socket for other processes that have it.
+// end stops reading and accepting for good, and answers the queries that were read. It closes each TCP connection right after an answer,
+// when the next query is least likely to be on its way, or after maxIdle without one. It returns an error if the point is still served
+// after maxDrain and maxCut. Unread queries stay in the socket for another process that has it.
 func (p *point) end() error {
 	p.pauser.end()
 	if p.protocol == "tcp" {
-		// Now: the library would close it after the last connection, and more of them would queue up meanwhile.
+		// Close it now: the library would do so only after the last connection, and more clients would connect meanwhile.
 		_ = p.socket.Close()
 	}
 	tick := time.NewTicker(maxIdle / 10)
@@ -248,7 +249,7 @@ func (p *point) end() error {
 	for begun := time.Now(); time.Since(begun) < maxDrain; {
 		p.conns.drain(begun.Add(maxIdle))
 		if p.protocol == "udp" {
-			p.until(time.Now()) // repeated: a pause that ends just now resets the deadline
+			p.until(time.Now()) // repeated, because a pause that ends now resets the deadline
 		}
 		select {
 		case <-p.ended:
@@ -270,7 +271,8 @@ func (p *point) end() error {
 	}
 }
 
-// reader stands between the library and a connection: it sees where one query ends and the next begins. One goroutine uses it.
+// reader reads a TCP connection's queries for the DNS library's server. It can tell where one query ends and the next begins. Only one
+// goroutine uses it.
 type reader struct {
 	dns.Reader
 	p      *point
@@ -278,15 +280,15 @@ type reader struct {
 	answer []byte // of the fast path
 }
 
-// maxQueryTCP is how much of a query over TCP is read. A longer one is cut, and invalid, as over UDP: the library would allocate 64 KiB for
-// each connection that announces so much.
+// maxQueryTCP is how many bytes of a TCP query are read. A longer query is cut and so invalid, as over UDP. The library would allocate up
+// to 64 KiB for each connection, as its client announces.
 const maxQueryTCP = 4096
 
-// answerKept is the largest answer buffer that a connection reuses. Common answers fit.
+// answerKept is the maximum size of an answer buffer that a connection keeps for the next answer. Common answers fit.
 const answerKept = 4096
 
-// ReadTCP answers queries, at once or by workers, until the connection ends or there is a query that the library has to handle before the
-// next one is read.
+// ReadTCP reads queries, and answers them by the fast path or hands them to workers, until the connection ends. It returns a query only
+// if the client has its share of workers in use; the library then answers it before it reads the next one.
 func (r *reader) ReadTCP(conn net.Conn, timeout time.Duration) ([]byte, error) {
 	s, ok := conn.(*stream)
 	if !ok {
@@ -295,7 +297,7 @@ func (r *reader) ReadTCP(conn net.Conn, timeout time.Duration) ([]byte, error) {
 	for {
 		m, err := s.next(timeout)
 		if err != nil {
-			s.pending.Wait() // a client may close its sending side and wait for its answers
+			s.pending.Wait() // a client may close its sending side and then wait for the answers
 			return nil, err
 		}
 		done, err := r.first(s, m)
@@ -310,7 +312,7 @@ func (r *reader) ReadTCP(conn net.Conn, timeout time.Duration) ([]byte, error) {
 	}
 }
 
-// next reads one query, or returns an error if the connection ends here.
+// next reads one query. It returns an error if the connection ends.
 func (s *stream) next(timeout time.Duration) ([]byte, error) {
 	goes, ends := s.of.await(s)
 	switch {
@@ -336,7 +338,7 @@ func (s *stream) next(timeout time.Duration) ([]byte, error) {
 	return m, err
 }
 
-// first tries the fast path, and reports whether it answered.
+// first tries to answer the query by the fast path, and reports whether it did.
 func (r *reader) first(s *stream, m []byte) (done bool, err error) {
 	c := r.p.enter()
 	var answer []byte
@@ -363,8 +365,8 @@ type acceptor struct {
 	p *point
 }
 
-// Accept fails only if the listener is closed or broken for good. A shortage of descriptors or memory passes by itself; the library would
-// retry in a busy loop, or give the listener up.
+// Accept fails only if the listener is closed or permanently broken. A shortage of descriptors or memory passes; the library would retry
+// in a busy loop, or give the listener up.
 func (a acceptor) Accept() (net.Conn, error) {
 	for failed := 0; ; {
 		if !a.p.pauser.pass() {
@@ -386,21 +388,21 @@ func (a acceptor) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if failed++; failed == acceptLogged {
-			a.p.log.Warn("cannot accept connections; they wait in the kernel", "addr", a.p.at, "err", err)
+			a.p.log.Warn("cannot accept TCP connections; retrying", "addr", a.p.at, "err", err)
 		}
 		<-time.After(acceptRetry)
 	}
 }
 
-// A connection that cannot be accepted waits in the kernel and is retried.
+// If a connection cannot be accepted, it waits in the kernel, and Accept tries again.
 const (
 	acceptRetry  = 10 * time.Millisecond
 	acceptLogged = 50 // tries before it is logged
 )
 
-// listenAgain restores a listener that another program destroyed (SOCK_DESTROY, by `ss -K`; the kernel destroys no MPTCP listener). Its
-// socket still has the address, but does not listen and is shut down, which its connections would inherit: a connect to nowhere undoes
-// that (tcp_disconnect).
+// listenAgain repairs a listening socket that another program destroyed (SOCK_DESTROY, by `ss -K`; the kernel destroys no MPTCP
+// listener). The socket is still bound, but it does not listen and is shut down, which new connections would inherit. A connect to
+// AF_UNSPEC ends that state (tcp_disconnect).
 func listenAgain(l *net.TCPListener) error {
 	raw, err := l.SyscallConn()
 	if err != nil {
@@ -419,5 +421,6 @@ func listenAgain(l *net.TCPListener) error {
 	return err
 }
 
-// backlog is how many connections may wait to be accepted; the kernel lowers it to net.core.somaxconn, as package net does.
+// backlog is the maximum of connections that wait to be accepted. The kernel lowers it to net.core.somaxconn, as for package net's
+// listeners.
 const backlog = 1<<16 - 1

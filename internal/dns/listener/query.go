@@ -17,9 +17,9 @@ import (
 	"github.com/neardns/neardns/internal/dns/responsewriter"
 )
 
-// Query sends a query for a fresh name in zone through the chain, as if a client had sent it to one of the server's addresses. So the
-// configuration of that zone answers, an operator's Corefile included. It returns nil after an answer, a denial included, and otherwise
-// what came instead, at the latest when ctx ends.
+// Query sends a query for a random name in zone through the plugin chain, as if a client had sent it to one of the server's addresses. So
+// it tests that zone's configuration, also in an operator's Corefile. It returns nil if any answer came, a denial included. Otherwise, or
+// if ctx ends first, the error has what happened.
 func (s *Server) Query(ctx context.Context, zone string) error {
 	s.mu.Lock()
 	c, cfg := s.chain, s.config
@@ -29,7 +29,7 @@ func (s *Server) Query(ctx context.Context, zone string) error {
 	}
 	at, w := cfg.internalClient()
 	answers := make(chan *dns.Msg, 1)
-	go func() { // ends with the answer, which every plugin bounds
+	go func() { // ends with the answer, for which each plugin limits the time
 		defer c.leave()
 		c.answer(s.observer, at, netip.Addr{}, w, new(dns.Msg).SetQuestion(strings.ToLower(rand.Text())+"."+dns.Fqdn(zone), dns.TypeA))
 		answers <- w.Msg
@@ -48,9 +48,9 @@ func (s *Server) Query(ctx context.Context, zone string) error {
 	}
 }
 
-// Fetch runs a mirrored query, whose client gets its answer elsewhere: as a hit if the cache has the answer, for a client with that
-// identity, and otherwise through the chain, which caches it. It returns the response code. message is a whole query in wire form; Fetch
-// does not keep it.
+// Fetch resolves a mirrored query, whose client gets its answer elsewhere. If the cache has the answer, it counts as a hit by a client
+// with this identity. Otherwise the plugin chain gets the answer and caches it. Fetch returns the response code. message is a complete
+// query in wire form; Fetch does not keep it.
 func (s *Server) Fetch(message []byte, identity any) (rcode int, err error) {
 	s.mu.Lock()
 	c, cfg := s.chain, s.config
@@ -74,7 +74,7 @@ func (s *Server) Fetch(message []byte, identity any) (rcode int, err error) {
 	return w.Msg.Rcode, nil
 }
 
-// internalClient is the client of the agent's own queries: it is at the server's own address, so it is no pod's.
+// internalClient returns the client of the agent's own queries. Its address is the server's own, so it is not a pod's.
 func (c *Config) internalClient() (at netip.AddrPort, w *responsewriter.Capture) {
 	at = netip.AddrPortFrom(c.Addresses[0], c.Port)
 	own := net.UDPAddrFromAddrPort(at)

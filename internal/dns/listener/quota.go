@@ -10,29 +10,29 @@ import (
 	"github.com/neardns/neardns/internal/dns/fairshare"
 )
 
-// running is how many datagrams may be in progress in addition to the misses that wait for upstreams: each is a goroutine of some
-// kilobytes. A few keep two processors busy; more would only wait here instead of in the socket. The DNS library has no bound: a CoreDNS
-// was seen with 2.8 million goroutines and 60 GiB (coredns/coredns#8312).
+// running is how many UDP queries may be in progress in addition to those that wait for upstreams; each has a goroutine of some
+// kilobytes. A few keep two processors busy; more would only wait here instead of in the socket. The DNS library has no limit: a CoreDNS
+// with 2.8 million goroutines and 60 GiB was reported (coredns/coredns#8312).
 const running = 256
 
-// fullPoll is how often a waiting reader checks for a free slot.
+// fullPoll is how often a reader checks whether a slot has become free.
 const fullPoll = time.Millisecond
 
-// quota bounds what clients may use of one server at one time: datagrams in progress, and TCP connections. All points share it. It is
-// safe for concurrent use.
+// quota limits the UDP queries in progress and the TCP connections of one server, and divides them among clients. All points share it. It
+// is safe for concurrent use.
 //
-// Package fairshare divides both among clients, which also bounds the number of clients that are remembered.
+// Package fairshare does the division. It also limits the number of clients that are remembered.
 type quota struct {
-	idled, refused atomic.Uint64 // connections that were closed for others, and that were refused
+	idled, refused atomic.Uint64 // connections closed to make room for others, and connections refused
 	dropped        atomic.Uint64 // datagrams: queries, and answers (see room)
-	overflows      overflows     // datagrams that the kernel dropped; has a lock of its own
+	overflows      overflows     // UDP queries that the kernel dropped; has its own lock
 
 	mu      sync.Mutex // guards the fields below
 	packets fairshare.Pool
 	conns   fairshare.Pool
-	piped   fairshare.Pool            // queries over TCP that were read while earlier ones of their connection may be in progress
+	piped   fairshare.Pool            // TCP queries in progress next to another one of their connection
 	visits  map[netip.Addr]*list.List // of *stream: a client's part of waiting
-	waiting list.List                 // of *stream, those that await a query, longest first
+	waiting list.List                 // of *stream: connections that wait for a query, in the order in which they began to wait
 }
 
 func newQuota(cfg Config) *quota {
@@ -41,7 +41,7 @@ func newQuota(cfg Config) *quota {
 	return c
 }
 
-// bound applies a configuration's limits. Connections that are open beyond them stay.
+// bound applies a configuration's limits. Connections above them stay open.
 func (c *quota) bound(cfg Config) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,14 +49,15 @@ func (c *quota) bound(cfg Config) {
 	c.conns.Resize(cfg.Connections)
 }
 
-// full reports whether no further datagram should be read for now, because no client could get a slot.
+// full reports whether all slots for UDP queries are taken, so that no further query should be read.
 func (c *quota) full() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.packets.Free() <= 0
 }
 
-// take takes a slot for a datagram of src. If it returns false, the datagram is dropped: answering would take time that others wait for.
+// take takes a slot for a UDP query of client src. If it returns false, the client has its share, and the query must be dropped so that
+// other clients' queries are answered.
 func (c *quota) take(src netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,15 +69,15 @@ func (c *quota) take(src netip.Addr) bool {
 	return true
 }
 
-// give frees the slot of a datagram of src.
+// give frees the slot of a UDP query of client src.
 func (c *quota) give(src netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.packets.Release(src)
 }
 
-// takePiped takes a slot for a query over TCP that runs in parallel to others of its connection. If it returns false, the connection's next
-// query waits.
+// takePiped takes a slot for a TCP query that is answered in parallel with others of its connection. If it returns false, the
+// connection's next query must wait for this one's answer.
 func (c *quota) takePiped(src netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,10 +95,11 @@ func (c *quota) givePiped(src netip.Addr) {
 	c.piped.Release(src)
 }
 
-// enter admits a connection or refuses it. It may return another one as its victim, which the caller must close.
+// enter admits a connection, or refuses it. It may return another connection, victim, which the caller must close.
 //
-// A client that may have no more loses its longest idle connection for its new one. If all slots are taken, the longest idle connection
-// of all goes, if its client has more connections than the newcomer. A connection with a query in progress is never closed.
+// If a client has its share, the new connection replaces the client's longest idle one. Otherwise, if all slots are taken, it replaces
+// the longest idle connection of all, if that one's client has more connections than the new one's. A connection with a query in progress
+// is never closed.
 func (c *quota) enter(s *stream) (victim *stream, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,7 +119,7 @@ func (c *quota) enter(s *stream) (victim *stream, ok bool) {
 	}
 	c.conns.Acquire(s.source)
 	s.inside = true
-	c.await(s) // the next connection may arrive before this one is read
+	c.await(s) // idle until its first query is read, so another new connection may replace it
 	return victim, true
 }
 
@@ -126,7 +128,7 @@ func at(e *list.Element) *stream {
 	return s
 }
 
-// leave forgets a connection that is closed. It may be called twice.
+// leave removes a connection that is closed. It may be called twice.
 func (c *quota) leave(s *stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,7 +143,7 @@ func (c *quota) drop(s *stream) {
 	}
 }
 
-// idle notes that a connection awaits a query.
+// idle records that a connection waits for a query, so that it may be closed for another.
 func (c *quota) idle(s *stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,7 +162,7 @@ func (c *quota) await(s *stream) {
 	s.inAll, s.inOwn = c.waiting.PushBack(s), own.PushBack(s)
 }
 
-// busy notes that a connection has a query in progress.
+// busy records that a connection has a query in progress.
 func (c *quota) busy(s *stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,7 +181,7 @@ func (c *quota) busied(s *stream) {
 	s.inAll, s.inOwn = nil, nil
 }
 
-// count is how many slots there are, and how many are taken.
+// count has the number of slots, and how many are taken.
 type count struct{ most, taken int }
 
 // counts are for the metrics.

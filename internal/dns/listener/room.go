@@ -8,23 +8,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// room is a UDP socket's send buffer. Answers that a shaper holds back in the queue of a pod's link (for example the bandwidth plugin's)
-// count against the socket until they leave. One such pod could fill the buffer with its own answers, and no other pod would get any.
+// room watches a UDP socket's send buffer. If a shaper (for example of the CNI's bandwidth plugin) queues answers on a pod's link, they
+// count against the socket's buffer until they leave. So one such pod could fill the buffer with its answers, and no other pod would get
+// any.
 //
-// When the buffer is full, its size is doubled. From then on each packet that stays in a queue after its system call marks its client as
-// slow; packets to other clients are gone by then. A slow client gets no answers while more than half of the original buffer is queued.
+// When the buffer is full, its size is doubled. From then on, a client counts as slow if its packet is still queued after the system
+// call; packets to other clients have left by then. A slow client gets no answers while more than half of the original buffer is queued.
 //
-// Only the holder of the socket's lock for writing uses it (syscall.RawConn.Write), except for dropped.
+// Except for dropped, it is used only inside syscall.RawConn.Write, which holds the socket's lock for writing.
 type room struct {
-	most    int                 // the original size, in bytes as the kernel counts; 0: the buffer is not full
+	most    int                 // the original size of the buffer, in bytes as the kernel counts; 0: it has not been full
 	slow    map[netip.Addr]bool // clients with a packet in a queue
 	dropped *atomic.Uint64      // the quota's
 }
 
-// maxSlow bounds the slow clients that are remembered. The next answer finds a forgotten one again.
+// maxSlow is the maximum of slow clients that are remembered. When it is reached, all are forgotten, and found again at their next
+// answer.
 const maxSlow = 1024
 
-// send tries to send packets one by one, and returns the last error.
+// send sends the packets one by one, except those for slow clients that must wait. It returns the last error.
 func (r *room) send(fd uintptr, packets []packet) (last error) {
 	for i := range packets {
 		client := (*address)(unsafe.Pointer(packets[i].header.Name)).client()
@@ -62,7 +64,7 @@ func (r *room) fill(fd uintptr) {
 	size(fd, 2*most)
 }
 
-// size changes a socket's send buffer. Best effort: without the capability, net.core.wmem_max bounds it.
+// size sets the size of a socket's send buffer. Without CAP_NET_ADMIN, net.core.wmem_max limits it.
 func size(fd uintptr, bytes int) {
 	given := bytes / 2 // the kernel doubles it (socket(7))
 	if unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, given) != nil {
@@ -70,7 +72,8 @@ func size(fd uintptr, bytes int) {
 	}
 }
 
-// underWay is how many bytes of a socket are queued, as the kernel counts (SIOCOUTQ, Linux 2.6.30 for UDP).
+// underWay returns how many bytes in the socket's send buffer have not been sent, as the kernel counts (SIOCOUTQ; for UDP since Linux
+// 2.6.30).
 func underWay(fd uintptr) int {
 	n, _ := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) // an error: nothing can be sent either
 	return n

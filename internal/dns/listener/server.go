@@ -1,9 +1,10 @@
-// Package listener owns the DNS sockets: it reads queries, bounds what each client may use, and passes each query to the plugin chain.
+// Package listener owns the DNS sockets: it reads queries, limits what each client may use, and passes each query to the plugin chain.
 //
-// It guarantees that replacing the chain loses no query. It reads no signals, flags or files, writes no packet rules, and does not decide
-// whether pods may reach it: the lease does.
+// Replacing the plugin chain loses no query. The package reads no signals, flags or files, and writes no packet rules. Whether pods may
+// reach its sockets is not decided here: the lease does that.
 //
-// On failure, Start serves none of the addresses and names the program that holds one, and Restart leaves the old chain serving.
+// If Start fails, it serves none of the addresses, and the error names the program that has one of them. If Restart fails, the old plugin
+// chain serves on.
 package listener
 
 import (
@@ -21,38 +22,39 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// Config is what the sockets are made from, and what clients may use of them. The server keeps no reference to its slice.
+// Config has the addresses of the sockets and the limits for clients. The server keeps no reference to its slice.
 type Config struct {
-	// Addresses are listened on, UDP and TCP each.
+	// Addresses are the addresses to listen on, each over UDP and TCP.
 	Addresses []netip.Addr
-	// Deaf: listen on no address. Only this process queries the chain, as at the first of Addresses (Query, Fetch).
+	// Deaf: listen on no address. Only this process sends queries (Query, Fetch), as if to the first of Addresses.
 	Deaf bool
 	Port uint16
-	// Transparent sets IP_TRANSPARENT on the sockets, by which the switch distinguishes them from another program's at the same
-	// addresses. It needs CAP_NET_ADMIN or CAP_NET_RAW and changes nothing else for a socket that is bound to a local address.
+	// Transparent sets IP_TRANSPARENT on the sockets. By that the switch distinguishes them from another program's sockets at the same
+	// addresses. It needs CAP_NET_ADMIN or CAP_NET_RAW. It has no other effect on a socket that is bound to a local address.
 	Transparent bool
-	// Misses is how many queries may wait for upstreams: so many more datagrams may be in progress.
+	// Misses is how many queries may wait for upstreams. It is added to the maximum of UDP queries in progress.
 	Misses int
-	// Connections bounds the open TCP connections, at all addresses together.
+	// Connections is the maximum of open TCP connections, of all addresses together.
 	Connections int
 }
 
-// Chain answers the queries that the listener has read. The listener calls Close once, when the chain has answered all its queries, or when
-// its time is over.
+// Chain is a plugin chain, which answers the queries that the listener has read. The listener calls Close once: when the chain has
+// answered all its queries, or at the end of the time that they have for that.
 type Chain interface {
-	// ServeDNS answers a query that came to an address, by w, or leaves it unanswered. It returns when the last plugin has, and notes in q
-	// at which level the answer was found. It is safe for concurrent use.
+	// ServeDNS answers a query that came to address at by writing to w, or leaves it unanswered. It returns when all plugins have
+	// returned. It records in q whether the answer was a hit, stale or a miss. It is safe for concurrent use.
 	ServeDNS(at netip.AddrPort, w dns.ResponseWriter, r *dns.Msg, q *queryinfo.Query)
-	// FastPath returns what answers hits at an address as the chain would; nil: nothing does.
+	// FastPath returns a handler that answers hits at an address as the chain would, or nil if there is none.
 	FastPath(at netip.AddrPort) fastpath.Handler
-	// Close ends the chain. final: no other chain follows.
+	// Close ends the chain. final is true if no other chain replaces it.
 	Close(final bool) error
 }
 
-// Build makes the chain that replaces another one, or the first (nil). The old one answers meanwhile, and stays if Build fails.
+// Build makes a plugin chain that replaces before, or the first one if before is nil. The old chain still serves meanwhile, and stays if
+// Build fails.
 type Build func(before Chain) (Chain, error)
 
-// Server is the listener of one agent. Its methods may be called from several goroutines; they wait for each other.
+// Server is the listener of one agent. Its methods may be called by several goroutines; they run one after the other.
 type Server struct {
 	log      *slog.Logger
 	observer Observer // nil: none
@@ -76,7 +78,7 @@ type census struct {
 	done chan struct{} // closed when none is left
 }
 
-// join counts points in. If done is closed already, it is too late, and the waiter restarts the server.
+// join adds n points. If the last one has ended already, done stays closed, and the goroutine that waits for it restarts the server.
 func (c *census) join(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,25 +94,26 @@ func (c *census) leave() {
 	}
 }
 
-// usual is what both limits are before the first Start, for a scrape.
+// usual is the value of both limits before the first Start, for a scrape of the metrics.
 const usual = 1024
 
-// New makes a server that is not started. observer may be nil.
+// New returns a server that is not started. observer may be nil.
 func New(log *slog.Logger, observer Observer) *Server {
 	return &Server{log: log, observer: observer, quota: newQuota(Config{Misses: usual, Connections: usual}), workers: new(workers)}
 }
 
-// ErrStarted and ErrStopped are returned by calls that come in the wrong order.
+// ErrStarted and ErrStopped mean that a method was called in the wrong state.
 var (
 	ErrStarted = errors.New("the server is started already")
 	ErrStopped = errors.New("the server is not started")
 )
 
-// Start listens on every address, UDP and TCP, and serves by the chain that build makes. When it returns, either all addresses are served,
-// or none, and the error names those that failed and, if visible, the processes that hold them (*BusyError). ctx bounds only the start.
+// Start listens on every address over UDP and TCP, and serves with the plugin chain that build makes. It serves all addresses or, if it
+// returns an error, none. The error names those that failed and, if visible, the processes that have them (*BusyError). ctx limits only
+// the start.
 //
-// inherited are sockets that another process listens on. They are read as they are, with what lies in them; an address that has none
-// gets a new one. Start owns inherited, and closes those that cfg has no address for.
+// inherited are listening sockets of another process. They are used as they are, with the queries that wait in them; an address without
+// one gets a new socket. Start owns inherited, and closes those whose address is not in cfg.
 func (s *Server) Start(ctx context.Context, cfg Config, build Build, inherited []Socket) error {
 	defer CloseAll(inherited) // points have descriptors of their own
 	s.mu.Lock()
@@ -118,7 +121,7 @@ func (s *Server) Start(ctx context.Context, cfg Config, build Build, inherited [
 	if s.chain != nil {
 		return ErrStarted
 	}
-	// Sockets first, so that a conflict is reported before a plugin is set up.
+	// Open the sockets first, so that a conflict is reported before a plugin is set up.
 	points, err := s.listen(ctx, cfg, cfg.heard(), inherited)
 	if err != nil {
 		return err
@@ -151,7 +154,7 @@ func (c Config) clone() Config {
 	return c
 }
 
-// CloseAll closes sockets that are not read any more.
+// CloseAll closes the descriptors of sockets that the caller does not need any more.
 func CloseAll(sockets []Socket) {
 	for _, i := range sockets {
 		_ = i.File.Close() // only a copy
@@ -166,9 +169,9 @@ func (s *Server) serve(points []*point) {
 	}
 }
 
-// Restart serves by another chain, and with other addresses and limits. Sockets of addresses that stay are not touched, nor are
-// their connections: no query is lost. When Restart returns an error, the old chain still serves. The old chain answers queries that it has
-// already, for up to five seconds.
+// Restart replaces the plugin chain, the addresses and the limits. The sockets and connections of addresses that stay are not touched, so
+// no query is lost. The old chain gets up to five seconds for the queries that it has. If Restart returns an error, the old chain serves
+// on.
 func (s *Server) Restart(ctx context.Context, next Config, build Build) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +183,7 @@ func (s *Server) Restart(ctx context.Context, next Config, build Build) error {
 	}
 	coming := slices.DeleteFunc(slices.Clone(next.heard()), stays)
 	if len(coming) > 0 {
-		s.old.Wait() // one of them may be an address that went a moment ago
+		s.old.Wait() // a new address may be one whose old socket is still being closed
 	}
 	fresh, err := s.listen(ctx, next, coming, nil)
 	if err != nil {
@@ -212,19 +215,19 @@ func (s *Server) Restart(ctx context.Context, next Config, build Build) error {
 	s.old.Go(func() { // Stop waits for it
 		err := each(gone, (*point).finish)
 		if err = errors.Join(err, old.retire(maxDrain, false)); err != nil {
-			s.log.Warn("old configuration did not end cleanly", "err", err)
+			s.log.Warn("old configuration did not stop cleanly after a reload", "err", err)
 		}
 	})
 	return nil
 }
 
-// finish reads what is in the socket, answers it and ends the point.
+// finish reads and answers what waits in the socket, and ends the point.
 func (p *point) finish() error {
 	p.flush()
 	return p.end()
 }
 
-// each calls f for all points at once and waits for them.
+// each calls f for all points concurrently, and waits until all have returned.
 func each(points []*point, f func(*point) error) error {
 	errs := make([]error, len(points))
 	var wg sync.WaitGroup
@@ -235,8 +238,8 @@ func each(points []*point, f func(*point) error) error {
 	return errors.Join(errs...)
 }
 
-// Sockets returns a descriptor of each socket that is served, for a process that is to serve it too. The caller closes them.
-// If two processes read a socket, each query goes to one of them. The socket is gone when both have closed it.
+// Sockets returns a copy of each listening socket's descriptor, for a process that will serve it too. The caller closes them. If two
+// processes read one socket, each query goes to one of them. A socket is closed when both have closed it.
 func (s *Server) Sockets() ([]Socket, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -252,15 +255,15 @@ func (s *Server) Sockets() ([]Socket, error) {
 	return out, nil
 }
 
-// Addresses are those that are served now, by sockets or for this process.
+// Addresses returns the addresses that are served now, including those of Deaf.
 func (s *Server) Addresses() []netip.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.config.Addresses)
 }
 
-// Pause stops reading and accepting, until Resume. Queries then wait in the sockets for another process that reads them; those that were
-// read are answered, and open connections are served. After Pause, Stop leaves unread queries to others.
+// Pause stops reading and accepting until Resume. Queries then wait in the sockets, for another process that reads them. Queries that
+// were read are answered, and open connections are served. A Stop after Pause leaves unread queries to the other process.
 func (s *Server) Pause() { s.pause(true) }
 
 // Resume undoes Pause.
@@ -279,9 +282,9 @@ func (s *Server) pause(yes bool) {
 	}
 }
 
-// Stop answers the queries in the sockets and in progress, and closes the sockets: UDP at once, each connection after its next answer or
-// after a second without a query, all of them after five seconds. The lease must be withdrawn before, so that no more queries arrive.
-// Stopping a server that is not started does nothing.
+// Stop answers the queries that are in the sockets or in progress, and closes the sockets: UDP at once, each TCP connection after its
+// next answer or after a second without a query, and all of them after five seconds. The lease must be withdrawn before, so that no more
+// queries arrive. If the server is not started, Stop does nothing.
 func (s *Server) Stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -303,8 +306,8 @@ func (s *Server) Stop() error {
 	return nil
 }
 
-// Done is closed when no socket of the server is served any more, because of Stop or because all have died; nil before Start. One dead
-// socket among several does not close it: the prober finds that one.
+// Done returns a channel that is closed when no socket is served any more, because of Stop or because all are dead; nil before Start. One
+// dead socket among several does not close it; the prober finds that.
 func (s *Server) Done() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

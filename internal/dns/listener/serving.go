@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// serving is a chain and the number of its queries in progress.
+// serving is a plugin chain with the number of its queries in progress.
 type serving struct {
 	chain Chain
 
-	users atomic.Int64  // queries in progress, and one more until retire
+	users atomic.Int64  // queries in progress, plus one until retire
 	idle  chan struct{} // closed when users has come to zero
 }
 
@@ -19,7 +19,7 @@ func newServing(c Chain) *serving {
 	return s
 }
 
-// enter counts a query in. It fails once the chain is retired and has no query in progress.
+// enter counts a query in progress. It returns false if the chain is retired and has none in progress.
 func (s *serving) enter() bool {
 	for {
 		n := s.users.Load()
@@ -38,7 +38,7 @@ func (s *serving) leave() {
 	}
 }
 
-// retire waits until the chain has answered all its queries, for up to grace, and closes it. No point may lead to it any more.
+// retire waits until the chain has answered its queries, for grace at most, and closes it. No point may lead to it any more.
 func (s *serving) retire(grace time.Duration, final bool) error {
 	s.leave()
 	select {

@@ -23,15 +23,15 @@ type streams struct {
 	open     map[*stream]bool
 	draining bool
 
-	quota *quota // has a lock of its own, taken after mu or alone
+	quota *quota // has its own lock, which may be taken while mu is held
 }
 
-// stream is one connection. One goroutine reads it; several may write.
+// stream is one TCP connection. One goroutine reads it; several may write.
 type stream struct {
 	*net.TCPConn
 	of       *streams
-	waits    bool // for its next query; guarded by of.mu, as the next three
-	answered bool // at least one query, or it is in progress
+	waits    bool // waits for its next query; guarded by of.mu, as are the next three
+	answered bool // it has had at least one query
 	partly   bool // its next query has begun to arrive
 	inWork   int  // queries that workers have
 
@@ -39,20 +39,20 @@ type stream struct {
 	pending sync.WaitGroup // counts what inWork does
 
 	source       netip.Addr
-	inside       bool          // counted in the quota; guarded by its lock, as are the next two
+	inside       bool          // counted in the quota; guarded by the quota's lock, as are the next two
 	inAll, inOwn *list.Element // in the quota's lists of waiting connections
 }
 
-// maxUnread bounds the answers of one connection that its client has not read. The kernel doubles it for its own overhead, and then does
-// not grow the buffer further. By default it grows to 4 MiB, for which the container's memory limit has no room.
+// maxUnread limits the answers of a connection that its client has not read, in bytes. The kernel doubles it for its own overhead, and
+// then does not let the buffer grow. By default it grows to 4 MiB, for which the container's memory limit has no room.
 const maxUnread = 32 << 10
 
-// add admits a new connection. If there is no slot for it, add closes it and returns nil.
+// add admits a new connection. If the quota refuses it, add closes it and returns nil.
 func (s *streams) add(conn *net.TCPConn) *stream {
 	c := &stream{TCPConn: conn, of: s, source: fairshare.Client(conn.RemoteAddr())}
 	victim, ok := s.quota.enter(c)
 	if victim != nil {
-		victim.reset() // its reader gets an error, and ends it
+		victim.reset() // its reader gets an error, and closes it
 	}
 	if !ok {
 		c.reset()
@@ -68,7 +68,7 @@ func (s *streams) add(conn *net.TCPConn) *stream {
 	return c
 }
 
-// Close takes the connection out of its point's list.
+// Close closes the connection and frees its slot in the quota.
 func (c *stream) Close() error {
 	c.of.mu.Lock()
 	delete(c.of.open, c)
@@ -77,8 +77,8 @@ func (c *stream) Close() error {
 	return c.TCPConn.Close()
 }
 
-// Write writes a whole answer within maxWrite. A deadline outlasts the write that it was set for, so each write sets its own. Nothing can
-// follow a partial answer, so the connection is then closed.
+// Write writes a whole answer, within maxWrite. A deadline would also apply to later writes, so each write sets a new one. After a
+// partial answer nothing can follow, so the connection is closed.
 func (c *stream) Write(b []byte) (int, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -92,15 +92,15 @@ func (c *stream) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// reset closes a connection at once and leaves no state in the kernel. A flood would otherwise leave thousands of connections that wait for
-// their clients.
+// reset closes a connection at once with a TCP reset, so that no state of it is left in the kernel. A flood would otherwise leave
+// thousands of connections that wait for their clients.
 func (c *stream) reset() {
 	_ = c.SetLinger(0) // an error: it is closed already
 	_ = c.TCPConn.Close()
 }
 
-// await is called before a query is read. goes is false if the connection should end instead: its point ends, the last query is answered,
-// and no further one has arrived. ends reports whether the point ends.
+// await is called before a query is read. goes is false if the connection should end instead: the point ends, the last query has its
+// answer, and no further query has arrived. ends is true if the point ends.
 func (s *streams) await(c *stream) (goes, ends bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,14 +114,14 @@ func (s *streams) await(c *stream) (goes, ends bool) {
 	return true, s.draining
 }
 
-// begins is called when a part of the next query was read.
+// begins records that the first bytes of the next query have been read.
 func (s *streams) begins(c *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.partly = true
 }
 
-// heard is called when the query was read, or none could be.
+// heard records that the next query was read, or that reading failed.
 func (s *streams) heard(c *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +129,7 @@ func (s *streams) heard(c *stream) {
 	s.quota.busy(c)
 }
 
-// begin counts a query that a worker gets.
+// begin counts a query that is given to a worker.
 func (s *streams) begin(c *stream) {
 	c.pending.Add(1)
 	s.mu.Lock()
@@ -137,7 +137,7 @@ func (s *streams) begin(c *stream) {
 	c.inWork++
 }
 
-// done ends what begin began: c has one query less in work.
+// done is called when a worker has answered a query of c.
 func (s *streams) done(c *stream) {
 	defer c.pending.Done()
 	s.mu.Lock()
@@ -147,12 +147,12 @@ func (s *streams) done(c *stream) {
 	}
 	s.quota.idle(c)
 	if s.draining && !c.partly && c.unread() == 0 {
-		_ = c.SetReadDeadline(time.Now()) // its last answer is out; an error: it is closed
+		_ = c.SetReadDeadline(time.Now()) // the last answer is written, so end the reader; an error: it is closed already
 	}
 }
 
-// drain lets each connection end after its next answer, or at idleTill if no query comes. It is called repeatedly, because a reader that
-// starts just now sets a deadline of its own.
+// drain makes each connection end after its next answer, or at idleTill if no query comes. It is called repeatedly, because a reader that
+// starts a read sets its own deadline.
 func (s *streams) drain(idleTill time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +164,7 @@ func (s *streams) drain(idleTill time.Time) {
 	}
 }
 
-// unread is how many bytes wait in the socket.
+// unread returns how many bytes wait in the socket to be read.
 func (c *stream) unread() (n int) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -174,7 +174,7 @@ func (c *stream) unread() (n int) {
 	return n
 }
 
-// piped is one query over TCP while a worker has it: the chain's writer.
+// piped is a TCP query while a worker answers it. It is the plugin chain's ResponseWriter.
 type piped struct {
 	responsewriter.Base
 	of       *stream
@@ -182,8 +182,8 @@ type piped struct {
 	question []byte
 }
 
-// pipe gives a query to a worker, so that the queries behind it need not wait for its answer (RFC 7766, sections 6.2.1.1 and 7). It returns
-// false if the client has its share of such queries in progress.
+// pipe gives a query to a worker, so that the queries after it on the connection need not wait for its answer (RFC 7766, sections 6.2.1.1
+// and 7). It returns false if the client has its share of such queries in progress.
 func (p *point) pipe(c *stream, question []byte) bool {
 	if len(question) < msg.HeaderSize || !p.quota.takePiped(c.source) {
 		return false

@@ -2,14 +2,14 @@ package listener
 
 import "sync"
 
-// idleWorkers is how many goroutines wait for the next queries: more than the queries of common bursts, and about 1 MiB.
+// idleWorkers is the maximum of idle goroutines that wait for queries: more than the queries of common bursts, and about 1 MiB of memory.
 const idleWorkers = 64
 
-// workers run queries through the chain, each one at a time. A worker stays alive after its query, and the one that was busy last gets the
-// next: its stack has grown to what a plugin chain needs, and is in the processor's cache. So a query costs no new goroutine. The quota
-// bounds their number, because each has a query with a slot there.
+// workers are goroutines that run queries through the plugin chain, each one query at a time. After its query a worker waits for another.
+// The one that was busy last gets the next query, because its stack has the size that a plugin chain needs, and is in the processor's
+// cache. So a query rarely costs a new goroutine. The quota limits their number, because each query has a slot there.
 //
-// The zero value is ready to use, by several goroutines at the same time.
+// The zero value is ready to use by several goroutines.
 type workers struct {
 	mu   sync.Mutex // guards the fields below
 	idle []chan job // busy last: last
@@ -19,7 +19,7 @@ type workers struct {
 // job is a query that a worker runs through the chain.
 type job interface{ serve() }
 
-// do gives a query to a worker. It never waits.
+// do gives a query to an idle worker, or to a new one. It never blocks.
 func (w *workers) do(q job) {
 	w.mu.Lock()
 	if last := len(w.idle) - 1; last >= 0 {
@@ -46,7 +46,7 @@ func (w *workers) work(q job) {
 	}
 }
 
-// rest adds a worker to the idle ones, unless there are enough.
+// rest adds a worker to the idle ones, and returns false if there are enough.
 func (w *workers) rest(next chan job) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -64,7 +64,7 @@ func (w *workers) open() {
 	w.over = false
 }
 
-// dismiss ends workers, each as soon as it is idle. do must not be called again before open.
+// dismiss ends the workers, each as soon as it is idle. do must not be called again before open.
 func (w *workers) dismiss() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
