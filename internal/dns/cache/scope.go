@@ -85,8 +85,8 @@ func read(words []caddyfile.Token) (s, servers step) {
 	return s, servers
 }
 
-// isRaw reports whether no plugin before the cache reads or changes answers, so that bytes can be written. Of the agent's own plugins,
-// metrics reads the code from bytes, and searchpath gets whole messages.
+// isRaw reports whether no plugin before the cache reads or changes messages, so that replies can be written as bytes. The plugin metrics
+// reads the response code from the bytes, and searchpath unpacks them (responsewriter.Capture).
 func (s surroundings) isRaw() bool {
 	return !slices.ContainsFunc(s.before, func(name string) bool {
 		switch name {

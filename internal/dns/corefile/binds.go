@@ -9,7 +9,8 @@ import (
 	"github.com/coredns/caddy/caddyfile"
 )
 
-// blockBinds are the addresses of ours that a server block binds; none: it binds nothing, and is served at all.
+// blockBinds returns those of the agent's addresses that a server block's bind directive names. It returns none if there is no such
+// directive: the block is then served at all addresses.
 func blockBinds(tokens []caddyfile.Token, cfg Config) ([]netip.Addr, error) {
 	if len(tokens) == 0 {
 		return nil, nil
@@ -27,7 +28,7 @@ func blockBinds(tokens []caddyfile.Token, cfg Config) ([]netip.Addr, error) {
 		}
 		addresses := cfg.Addresses
 		if a, err := netip.ParseAddr(t.Text); err == nil {
-			if a = a.Unmap(); !a.IsUnspecified() { // every address of the node: of ours, all of its family
+			if a = a.Unmap(); !a.IsUnspecified() { // a wildcard means all of the agent's addresses of its family
 				addresses = []netip.Addr{a}
 			} else {
 				addresses = slices.DeleteFunc(slices.Clone(addresses), func(o netip.Addr) bool { return o.Is4() != a.Is4() })
@@ -58,7 +59,7 @@ func joinAddrs(addresses []netip.Addr) string {
 	return strings.Join(out, ", ")
 }
 
-// Directives lists the directives of an operator's Corefile: those that are served, and those that the agent replaces.
+// Directives lists the directives that an operator's Corefile may have: those that are served, and those that the agent replaces.
 func Directives() []string {
 	out := slices.DeleteFunc(directives(), func(d string) bool { return d == dirProbe || d == dirMetrics || d == dirShared })
 	for name := range taken() {

@@ -15,21 +15,21 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// Chain is one CoreDNS: the plugins of one configuration and, for each address, the server that passes queries to them. It has no socket:
-// sockets belong to the listener and outlive every chain, so a reload touches none of them. Its methods are safe for concurrent use, except
-// for Close.
+// Chain is one embedded CoreDNS: the plugins of one configuration and, for each address, the CoreDNS server that passes queries to them.
+// It has no socket: sockets belong to the listener and outlive every chain, so a reload does not touch them. Its methods, except for
+// Close, are safe for concurrent use.
 type Chain struct {
 	log      *slog.Logger
 	instance *caddy.Instance
 	servers  map[netip.AddrPort]*dnsserver.Server
-	hits     map[netip.AddrPort]*hits // nil: all is CoreDNS's
+	hits     map[netip.AddrPort]*hits // nil: there is no fast path
 }
 
-// errBuilt ends caddy.Start when everything is set up and no socket is open yet.
+// errBuilt stops caddy.Start when all plugins are set up and no socket is open yet.
 var errBuilt = errors.New("built")
 
-// Build makes a chain from cfg, whose plugins run when it returns. It replaces before, which answers until it is closed, or is the first
-// (nil).
+// Build makes a chain from cfg and starts its plugins. The chain replaces before, which answers until it is closed; before is nil for the
+// first chain.
 func (b *Builder) Build(cfg Config, before *Chain) (*Chain, error) {
 	if before == nil {
 		c, err := b.build(cfg)
@@ -50,16 +50,16 @@ func (b *Builder) Build(cfg Config, before *Chain) (*Chain, error) {
 	if err != nil {
 		for _, f := range before.instance.OnRestartFailed {
 			if again := f(); again != nil {
-				b.log.Warn("plugin did not restore the old configuration", "err", again)
+				b.log.Warn("reload failed, and a plugin could not restore the old configuration", "err", again)
 			}
 		}
 	}
 	return c, err
 }
 
-// build makes a chain from cfg, whose plugins run when it returns. caddy cannot set up without listening, so an error of ours ends its
-// start in the first callback after the plugins are compiled (see dispatch). build then does what caddy would do from there on, except for
-// the sockets. The caller must not hold process.mu.
+// build makes a chain from cfg and starts its plugins. caddy cannot set plugins up without listening, so the first start-up callback
+// stops caddy with errBuilt, after the plugins are compiled (see dispatch). build then does what caddy would do next, except for the
+// sockets. The caller must not hold process.mu.
 func (b *Builder) build(cfg Config) (*Chain, error) {
 	input, cfg, err := prepare(cfg)
 	if err != nil {
@@ -79,8 +79,8 @@ func (b *Builder) build(cfg Config) (*Chain, error) {
 		return nil, inRendered(err)
 	}
 	c := &Chain{log: b.log, instance: instance, servers: map[netip.AddrPort]*dnsserver.Server{}}
-	// The second time for this context: caddy keeps the first servers to itself. Compiling the same plugins again links
-	// the same handlers, as CoreDNS does for each further address.
+	// caddy has made servers already, but does not hand them out, so make them again. Compiling the same plugins again links the same
+	// handlers, as CoreDNS does for each further address.
 	made, err := process.context.MakeServers()
 	if err != nil {
 		return nil, inRendered(err)
@@ -111,22 +111,22 @@ func (b *Builder) build(cfg Config) (*Chain, error) {
 	}
 	for _, startup := range instance.OnStartup {
 		if err := startup(); err != nil {
-			// Only now: before their start-up, some plugins' shutdown waits forever (file) for what was not begun.
-			instance.ShutdownCallbacks() // errors of a second kind; the first is being returned
+			// Not earlier: before its start-up, a plugin's shutdown may wait forever for what has not begun (plugin file).
+			instance.ShutdownCallbacks() // its errors are dropped; the start-up's error is returned
 			return nil, inRendered(err)
 		}
 	}
 	return c, nil
 }
 
-// ServeDNS answers a query that came to one of the addresses, by w; it may write nothing. It returns when the last plugin has. q goes with
-// the query to all plugins, in its context; nil: no client sent it.
+// ServeDNS passes a query that came to the address at to the plugins. They answer by writing to w, or leave it unanswered. It returns
+// when all plugins have returned. The plugins find q in the context; it is nil if no client sent the query.
 func (c *Chain) ServeDNS(at netip.AddrPort, w dns.ResponseWriter, r *dns.Msg, q *queryinfo.Query) {
 	server := c.servers[at]
 	server.ServeDNS(&queryContext{Context: context.Background(), server: server, query: q}, w, r)
 }
 
-// queryContext is the context of one query: the values that CoreDNS's server puts into two contexts, and the Query, in one.
+// queryContext is the context of one query. It has the values that CoreDNS's server would put into two contexts, and the queryinfo.Query.
 type queryContext struct {
 	context.Context
 	server *dnsserver.Server
@@ -146,7 +146,8 @@ func (a *queryContext) Value(key any) any {
 	return nil
 }
 
-// Close ends the chain's plugins. A miss still needs its forwarder, so all queries must be answered before. final: no other chain follows.
+// Close ends the chain's plugins. All its queries must be answered before, because a miss needs the forwarding plugin. final is true if
+// no other chain replaces it.
 func (c *Chain) Close(final bool) error {
 	process.mu.Lock()
 	defer process.mu.Unlock()
@@ -161,7 +162,7 @@ func (c *Chain) Close(final bool) error {
 	return errors.Join(errs...)
 }
 
-// inRendered adds which text a plugin's error counts its lines in.
+// inRendered adds to a plugin's error that its line numbers are those of the rendered Corefile.
 func inRendered(err error) error {
 	return fmt.Errorf("%w (lines as in neardns-agent config show --corefile)", err)
 }

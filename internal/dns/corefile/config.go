@@ -1,10 +1,11 @@
-// Package corefile is the embedded CoreDNS: it renders a Corefile from a Config, and builds the plugin chain of that text. The chain
+// Package corefile is the embedded CoreDNS: it renders a Corefile from a Config, and builds the plugin chain of that Corefile. The chain
 // answers the queries that the listener passes to it; it has no socket.
 //
-// It guarantees that only it touches CoreDNS's process-wide settings. It reads no signals, no command-line flags, and only those files
-// that an operator's Corefile names.
+// Only this package touches CoreDNS's process-wide settings. It reads no signals, no command-line flags, and only those files that an
+// operator's Corefile names.
 //
-// On failure, Build returns an error and no plugin runs. A query is answered SERVFAIL only if no stale answer may be served.
+// If Build fails, it returns an error and no plugin of the new chain runs. A query is answered SERVFAIL only if no stale answer may be
+// served.
 package corefile
 
 import (
@@ -31,75 +32,78 @@ const (
 // Queries is which queries are logged.
 type Queries string
 
-// The values of Queries. Off still logs failing upstreams, once a minute and kind.
+// The values of Queries. With QueriesOff, failing queries are still logged, once a minute for each server block.
 const (
 	QueriesOff    Queries = "off"
 	QueriesErrors Queries = "errors"
 	QueriesAll    Queries = "all"
 )
 
-// Config is all that a chain is made from: a complete value, checked where it was read (package config has the bounds and the
-// defaults). A zero value means the default in the field's comment, if it has one. A chain keeps no reference to its slices
-// and maps.
+// Config has everything from which a chain is made. Its values were checked where they were read (package config has the limits and the
+// defaults). A zero value means the default in the field's comment, if it has one. A chain keeps no reference to the slices and maps.
 type Config struct {
-	// Addresses are those that queries come to. At least one; no wildcard, because the node must not be a resolver for its network.
+	// Addresses are the addresses at which queries arrive, at least one. A wildcard is refused, because the node must not become a
+	// resolver for its network.
 	Addresses []netip.Addr
 	Port      uint16 // 53
 
-	// ClusterDomain and ReverseZones go to Cluster, over TCP. All zones here are in lower case, without their closing dot.
+	// ClusterDomain and ReverseZones are the zones whose queries go to Cluster, over TCP. All zones in Config are in lower case, without
+	// the final dot.
 	ClusterDomain string
 	ReverseZones  []string             // in-addr.arpa, ip6.arpa
 	Cluster       []nameserver.Address // in order of preference; without TLS
-	// LastResort are the cluster DNS addresses, which are tried when all of Cluster fail. It may repeat addresses of Cluster.
+	// LastResort are the cluster DNS addresses, which are tried when all servers before them fail. Those that are in Cluster too are
+	// ignored.
 	LastResort []nameserver.Address
-	// LastResortMark is put on the packets to them, so that the host table lets them pass. 0: none.
+	// LastResortMark is the mark of packets to LastResort, by which the host table lets them pass. 0: none.
 	LastResortMark int
-	// StubDomains go each to servers of their own.
+	// StubDomains has the servers for each domain that has its own.
 	StubDomains map[string][]nameserver.Address
-	// External gets the rest. Empty: the rest goes to Cluster too, because kube-dns forwards it.
+	// External are the servers for all other names. If there is none, their queries go to Cluster, because kube-dns forwards them.
 	External []nameserver.Address
 
 	Cache Cache
-	// Misses bounds the queries that wait for upstreams, in all zones together.
+	// Misses is the maximum of queries that wait for upstreams, in all zones together.
 	Misses int
-	// BufferSize bounds UDP answers, TC above. 1232
+	// BufferSize is the maximum size of a UDP answer in bytes; a longer answer is truncated. Default: 1232
 	BufferSize uint16
-	// FastPath answers hits of the cache and of the edge's zones without CoreDNS; see Chain.FastPath.
+	// FastPath lets hits of the cache and of the edge's zones be answered without CoreDNS; see Chain.FastPath.
 	FastPath bool
 	Queries  Queries
 
-	// Snippets are Corefile directives per zone ("." for the rest). A directive takes the place of the rendered one of the
-	// same name; in a zone that is not configured otherwise they change a copy of the "." zone.
+	// Snippets are Corefile directives by zone ("." for all other names). A directive replaces the rendered one of the same name. For a
+	// zone without a server block, the directives change a copy of the block of ".".
 	Snippets map[string]string
-	// Override is a Corefile that replaces the rendered one whole. Its listeners, buffer size and metrics are still ours
-	// and the prober's zone is added.
+	// Override is an operator's Corefile that replaces the rendered one. The agent still sets the addresses, the buffer size and the
+	// metrics, and adds the prober's zone.
 	Override string
-	// OverrideName is where the Override was read, for messages. "corefile"
+	// OverrideName is the source of Override, for messages. Default: "corefile"
 	OverrideName string
-	// Binds is the name of our link where the Override was written for NodeLocal DNSCache: each server block is served at the
-	// addresses that it binds (by number, or all by this name); those without a bind, at all of them. Misses by forward are bounded
-	// in time. "": blocks name no addresses.
+	// Binds is the name of the agent's link, if Override was written for NodeLocal DNSCache. Each server block is then served only at the
+	// addresses that its bind directive lists; this name, and a missing bind, stand for all of the agent's addresses. Misses that
+	// CoreDNS's forward handles get a time limit. If Binds is "", bind directives are removed.
 	Binds string
-	// Shared serves the edge's zones and nothing else; of the other fields only addresses, port, buffer size and fast path count then.
+	// Shared serves only the edge's zones. Of the other fields, only the addresses, port, buffer size, fast path and instance ID then
+	// have an effect.
 	Shared bool
-	// InstanceID is what the prober is answered; empty: no answer.
+	// InstanceID is the text that answers the prober's queries; if it is empty, they get no answer.
 	InstanceID string
 }
 
-// Cache is what the cache keeps, and for how long.
+// Cache configures what the caches keep, and for how long.
 type Cache struct {
-	Entries     int           // per server block, positive answers; and as many negative ones
+	Entries     int           // maximum per server block of success entries, and of denials
 	NegativeTTL time.Duration // at most; whole seconds
-	// ServeStale is how long after it expired an answer may be served if the upstream fails (RFC 8767). 0: never.
+	// ServeStale is how long after its TTL an entry may be served if the upstream fails (RFC 8767). 0: never.
 	ServeStale time.Duration
-	// NoPrefetch: names in use are not refreshed before they expire.
+	// NoPrefetch turns off that popular entries are refreshed before they expire.
 	NoPrefetch bool
-	// HoldDenials is how long a denial of a name that just had an answer must last before it counts. 0: at once.
+	// HoldDenials is how long the upstream must deny a name that has had an answer before the denial counts. 0: it counts at once.
 	HoldDenials time.Duration
 }
 
-// Complete fills in defaults and checks what the server itself depends on: where it listens, and that nothing in a zone or name means
-// something in a Corefile. Numbers, servers and the zones' owners were checked where they were read.
+// Complete sets the defaults. It also checks what the server itself depends on: the addresses, and that no zone or name contains Corefile
+// syntax. Numbers and servers were checked where they were read.
 func (c Config) Complete() (Config, error) {
 	var errs []error
 	fault := func(field, format string, args ...any) {
@@ -176,7 +180,7 @@ func parseZone(name string) (string, error) {
 	if _, ok := dns.IsDomainName(z); !ok || z == "" || strings.HasSuffix(z, ".") {
 		return name, fmt.Errorf("%q is not a domain name", name)
 	}
-	// Wider than host names, narrower than DNS: nothing that would mean something in a Corefile.
+	// Allow more than host names, but no character with a meaning in a Corefile.
 	for _, r := range z {
 		if (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.' {
 			return name, fmt.Errorf("%q is not a domain name: %q may not stand in one", name, r)
@@ -185,7 +189,7 @@ func parseZone(name string) (string, error) {
 	return z, nil
 }
 
-// checkInstance keeps the name to what needs no quoting in a Corefile and fits a TXT string.
+// checkInstance returns an error unless the ID needs no quotes in a Corefile and fits into a TXT string.
 func checkInstance(id string) error {
 	if len(id) > 255 {
 		return fmt.Errorf("%d bytes are more than 255", len(id))

@@ -16,8 +16,8 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/transport"
 )
 
-// taken names the directives of a usual Corefile that the agent answers for itself, and why. They are taken out with a
-// note in the rendered text, so that an operator can hand over the Corefile of a NodeLocal DNSCache as it is.
+// taken returns the directives of common Corefiles that the agent replaces, and why. They are removed with a note in the rendered text,
+// so that an operator can use the Corefile of a NodeLocal DNSCache unchanged.
 func taken() map[string]string {
 	return map[string]string{
 		dirBind:       "the agent listens on its own addresses",
@@ -33,13 +33,14 @@ func taken() map[string]string {
 	}
 }
 
-// snippet reads the directives of one zone. They replace the rendered directives of the same names.
+// snippet parses the directives for one zone, which replace the rendered directives of the same names.
 func snippet(zone, text string) (map[string][]string, error) {
 	field := fmt.Sprintf("snippets[%q]", zone)
 	if !balanced(text) {
 		return nil, fmt.Errorf("%s: braces do not match", field)
 	}
-	// The parser knows whole files only; on one line with the brace, its line numbers are the snippet's own.
+	// The parser reads only whole files. With the opening brace on the snippet's first line, the line numbers in errors are the
+	// snippet's.
 	blocks, err := parseCorefile(field, "zone { "+text+"\n}\n")
 	if err != nil {
 		return nil, err
@@ -55,8 +56,8 @@ func snippet(zone, text string) (map[string][]string, error) {
 	return printBlock(field, blocks[0])
 }
 
-// balanced reports whether text closes each brace that it opens and none other, so that it cannot leave its block. The
-// parser itself forgives a missing one at the end.
+// balanced reports whether the braces in text match, so that a snippet cannot end the server block that it is in. The parser itself
+// accepts a missing brace at the end.
 func balanced(text string) bool {
 	depth := 0
 	for d := caddyfile.NewDispenser("", strings.NewReader(text)); d.Next(); {
@@ -73,8 +74,8 @@ func balanced(text string) bool {
 	return depth == 0
 }
 
-// override turns the operator's Corefile into blocks of ours: its own directives, read and printed again by meaning, so
-// that imports, variables and comments cannot hide anything; without those that the agent replaces. The notes list these.
+// override makes server blocks from the operator's Corefile, without the directives that the agent replaces; notes lists these. The
+// Corefile is parsed and printed again, so that imports, variables and comments cannot hide anything.
 func override(cfg Config) (blocks []*block, notes []string, err error) {
 	field := cmp.Or(cfg.OverrideName, "corefile")
 	parsed, err := parseCorefile(field, cfg.Override)
@@ -139,16 +140,16 @@ func override(cfg Config) (blocks []*block, notes []string, err error) {
 	return blocks, slices.Compact(notes), nil
 }
 
-// Token is a word of a Corefile with its place.
+// Token is a word of a Corefile with its file and line.
 type Token = caddyfile.Token
 
 // Block is one server block of a Corefile.
 type Block struct {
 	Zones      []string                     // in lower case, without the final dot; the root is "."
-	Directives map[string][]caddyfile.Token // by name; the name itself is the first word
+	Directives map[string][]caddyfile.Token // the words of each directive; the first is its name
 }
 
-// Blocks reads a Corefile that is served on port 53, and sets nothing up. name is the text's name in errors.
+// Blocks parses a Corefile for port 53, and sets up no plugin. name is the Corefile's name in errors.
 func Blocks(name, text string) ([]Block, error) {
 	parsed, err := parseCorefile(name, text)
 	if err != nil {
@@ -170,7 +171,7 @@ func parseCorefile(name, text string) ([]caddyfile.ServerBlock, error) {
 	for d := range taken() {
 		valid = append(valid, d)
 	}
-	// The agent alone renders the prober's directive and the edge's.
+	// Only the agent writes the directives for the prober's zone and for an edge.
 	valid = slices.DeleteFunc(valid, func(d string) bool { return d == dirProbe || d == dirShared })
 	slices.Sort(valid)
 	valid = slices.Compact(valid)
@@ -181,7 +182,7 @@ func parseCorefile(name, text string) ([]caddyfile.ServerBlock, error) {
 	return blocks, nil
 }
 
-// blockZones reads the keys of a server block. The port is the agent's; a key may name it or none.
+// blockZones returns the zones of a server block's keys. If a key has a port, it must be the agent's.
 func blockZones(keys []string, port uint16) ([]string, error) {
 	var zones []string
 	for _, key := range keys {
@@ -210,7 +211,7 @@ func blockZones(keys []string, port uint16) ([]string, error) {
 	return zones, nil
 }
 
-// checkBufsize keeps an operator's own buffer size to what pods may be sent.
+// checkBufsize returns an error if an operator's bufsize exceeds the maximum size of UDP answers to pods.
 func checkBufsize(tokens []caddyfile.Token, most uint16) error {
 	if len(tokens) < 2 {
 		return nil // absent, or CoreDNS's default of 1232
@@ -221,7 +222,8 @@ func checkBufsize(tokens []caddyfile.Token, most uint16) error {
 	return nil
 }
 
-// printBlock writes each directive's tokens as lines of a Corefile and makes sure that they read back the same.
+// printBlock returns the directives of a server block as lines of a Corefile. It returns an error if a directive would be read back
+// differently.
 func printBlock(field string, sb caddyfile.ServerBlock) (map[string][]string, error) {
 	lines := make(map[string][]string, len(sb.Tokens))
 	for name, tokens := range sb.Tokens {
@@ -229,7 +231,7 @@ func printBlock(field string, sb caddyfile.ServerBlock) (map[string][]string, er
 		text := "zone {\n" + strings.Join(lines[name], "\n") + "\n}\n"
 		again, err := caddyfile.Parse(field, strings.NewReader(text), nil)
 		if err != nil || len(again) != 1 || !sameTokens(tokens, again[0].Tokens[name]) {
-			// The lexer has no way to write, for one, a backslash before a quote.
+			// For example, the syntax cannot express a backslash before a quote.
 			return nil, fmt.Errorf("%s: line %d: %s: cannot be carried over: write it without backslashes, quotes and {$ within one word",
 				field, tokens[0].Line, name)
 		}
@@ -270,7 +272,7 @@ func startsLine(before, t caddyfile.Token) bool {
 	return before.File != t.File || before.Line+strings.Count(before.Text, "\n") < t.Line
 }
 
-// quote writes a token so that the lexer reads it back: words that hold white space, a comment sign or a leading quote.
+// quote returns a word so that the lexer reads it back: in quotes if it contains white space or #, or begins with a quote.
 func quote(s string) string {
 	if s != "" && s[0] != '"' && !strings.Contains(s, "#") && !strings.ContainsFunc(s, unicode.IsSpace) {
 		return s

@@ -18,17 +18,17 @@ import (
 	"github.com/neardns/neardns/internal/dns/searchpath"
 )
 
-// hits answers hits at one address without CoreDNS. It finds the zone and goes through the plugins before the cache as CoreDNS would, and
-// leaves a query to CoreDNS if a plugin has to see its message.
+// hits is the fast path of one address, which answers hits without CoreDNS. It finds the zone, and does what the plugins before the cache
+// would do. It leaves a query to CoreDNS if a plugin must see its message.
 type hits struct {
 	zones   fastpath.Zones[*zoneHits] // nil: CoreDNS answers that zone
 	options bool                      // the authoritative zones read EDNS options
 }
 
-// zoneHits is what the plugins of one zone of a server block, at one server, do with a hit.
+// zoneHits has what the plugins of one zone, at one server, do with a hit.
 type zoneHits struct {
 	maxSize    uint16           // bufsize: of UDP answers
-	searchPath bool             // searchpath: leave to it what it may complete
+	searchPath bool             // searchpath: leave queries that it may complete to CoreDNS
 	counter    *metrics.Counter // metrics; nil: nothing is counted
 	answers    fastpath.Handler // the cache, or the edge's zones
 }
@@ -51,7 +51,7 @@ func (h *hits) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, boo
 	return b, level, ok
 }
 
-// FastPath returns what answers hits at an address without the plugin chain; nil: nothing does.
+// FastPath returns the handler that answers hits at an address without the plugin chain, or nil if there is none.
 func (c *Chain) FastPath(at netip.AddrPort) fastpath.Handler {
 	if h := c.hits[at]; h != nil {
 		return h
@@ -61,11 +61,11 @@ func (c *Chain) FastPath(at netip.AddrPort) fastpath.Handler {
 
 // served is a server block.
 type served struct {
-	config *dnsserver.Config // of its first zone; the plugins are all zones'
+	config *dnsserver.Config // of its first zone; all its zones have the same plugins
 	zones  []string
 }
 
-// hitsOf builds the fast path of each address. options: the authoritative zones read EDNS options.
+// hitsOf makes the fast path of each address. options is true if the authoritative zones use EDNS options.
 func hitsOf(blocks map[int]served, servers map[netip.AddrPort]*dnsserver.Server, options bool) (map[netip.AddrPort]*hits, error) {
 	out := map[netip.AddrPort]*hits{}
 	for _, b := range blocks {
@@ -90,14 +90,14 @@ func hitsOf(blocks map[int]served, servers map[netip.AddrPort]*dnsserver.Server,
 	return out, nil
 }
 
-// is reports whether a host that a block binds is an address. The chain's port is one.
+// is reports whether a host of a block's bind directive is the address. Its port is the chain's.
 func is(host string, address netip.Addr) bool {
 	a, err := netip.ParseAddr(host)
 	return err == nil && a.Unmap() == address
 }
 
-// pluginsOf lists a block's plugins in the order in which they see a query. As CoreDNS does for each address, it links them, each
-// to the same one as before.
+// pluginsOf lists a block's plugins in the order in which they see a query. It links them as CoreDNS does for each address, which gives
+// the same handlers every time.
 func pluginsOf(config *dnsserver.Config) []plugin.Handler {
 	var out []plugin.Handler
 	var stack plugin.Handler
@@ -109,7 +109,7 @@ func pluginsOf(config *dnsserver.Config) []plugin.Handler {
 	return out
 }
 
-// zoneHitsOf builds a zone's fast path; nil if one of the plugins up to the cache, or the edge's zones, has to see messages.
+// zoneHitsOf makes a zone's fast path. It returns nil if a plugin before the cache, or before the edge's zones, must see each message.
 func zoneHitsOf(plugins []plugin.Handler, server *dnsserver.Server, zone string) *zoneHits {
 	last := slices.IndexFunc(plugins, func(p plugin.Handler) bool { return p.Name() == dirCache || p.Name() == dirShared })
 	z := &zoneHits{maxSize: 1<<16 - 1}
@@ -126,7 +126,7 @@ func zoneHitsOf(plugins []plugin.Handler, server *dnsserver.Server, zone string)
 		}:
 			z.answers = p.FastPath(server, zone)
 		default:
-			if p.Name() != dirErrors { // it sees failures of plugins alone, and a hit is none
+			if p.Name() != dirErrors { // the errors plugin only handles failures, and a hit is none
 				return nil
 			}
 		}
@@ -137,10 +137,10 @@ func zoneHitsOf(plugins []plugin.Handler, server *dnsserver.Server, zone string)
 	return z
 }
 
-// Slow is why a zone's hits go through CoreDNS although the fast path is on.
+// Slow describes zones whose hits go through CoreDNS although the fast path is on.
 type Slow struct {
 	Zones   []string
-	Plugins []string // those that see each query, by their directives
+	Plugins []string // the directives of the plugins that must see each query
 }
 
 func (s Slow) String() string {
@@ -151,7 +151,7 @@ func (s Slow) String() string {
 	return fmt.Sprintf("hits of %s go through CoreDNS: %s %s each query", strings.Join(s.Zones, ", "), strings.Join(s.Plugins, ", "), verb)
 }
 
-// logSlow logs which zones have no fast path.
+// logSlow logs the zones without a fast path, and which plugins prevent it.
 func (b *Builder) logSlow(cfg Config) error {
 	slow, err := SlowZones(cfg)
 	for _, s := range slow {
@@ -161,7 +161,7 @@ func (b *Builder) logSlow(cfg Config) error {
 	return err
 }
 
-// SlowZones lists the server blocks with a cache of which hits go through CoreDNS, because a plugin before the cache sees each query.
+// SlowZones lists the server blocks whose cache hits go through CoreDNS, because a plugin before the cache must see each query.
 func SlowZones(cfg Config) ([]Slow, error) {
 	text, err := Render(cfg)
 	if err != nil {
@@ -194,7 +194,7 @@ func SlowZones(cfg Config) ([]Slow, error) {
 	return out, nil
 }
 
-// passed are the directives before the cache that the fast path knows. TestSlowZones compares them to zoneHitsOf.
+// passed are the directives before the cache that do not prevent the fast path. TestSlowZones compares them with zoneHitsOf.
 func passed() []string {
 	return []string{dirBufsize, dirBind, dirDebug, dirPprof, dirMetrics, dirErrors, dirSearchPath}
 }

@@ -12,22 +12,20 @@ import (
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 )
 
-// lines is where CoreDNS's log goes: it writes one JSON object per line, and each becomes a record of the agent's logger.
-// CoreDNS's and the standard library's log are one per process, so this is one as well; the server that started last
-// has its logger in it.
+// lines is the writer to which CoreDNS logs. CoreDNS writes one JSON object per line, and each becomes a record of the agent's logger.
+// CoreDNS and the standard library have one log per process, so there is one lines; it has the logger of the server that started last.
 //
-// The logger must not end in the standard library's log package, as slog's untouched default does: the lines would come
-// round again.
+// The logger must not write to the standard library's log package, as slog's default does: its lines would come here again.
 type lines struct{ log atomic.Pointer[slog.Logger] }
 
-// bridge sends CoreDNS's log to log. It is called between enter and leave.
+// bridge sends CoreDNS's log to log. It is called after Builder.enter.
 func bridge(log *slog.Logger) {
 	process.output.log.Store(log)
-	// Errors only for an unknown format or no writer.
+	// It fails only for an unknown format or without a writer.
 	_ = clog.Configure("json", &process.output)
 }
 
-// unbridge drops a logger whose server has ended, so that nothing is written to it later.
+// unbridge removes the logger of a server that has ended, so that nothing is written to it later.
 func unbridge(log *slog.Logger) { process.output.log.CompareAndSwap(log, nil) }
 
 // Write implements io.Writer. It never fails, because no caller could handle an error.
@@ -44,7 +42,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// emit gives one line its level, message and attributes.
+// emit logs one of CoreDNS's lines with its level, message and attributes.
 func emit(log *slog.Logger, line []byte) {
 	var record struct {
 		Level  string `json:"level"`
@@ -62,12 +60,12 @@ func emit(log *slog.Logger, line []byte) {
 	attrs := []slog.Attr{slog.String("text", text)}
 	switch {
 	case record.Plugin == "log":
-		// The line is a query that the operator wants to see: log its fields, not the text that is made of them.
+		// The line is from the log plugin, about one query: log its fields instead of their text.
 		attrs = questionAttrs(line)
 	case record.Plugin != "":
 		attrs = append(attrs, slog.String("plugin", record.Plugin))
 		if record.Plugin == "errors" && level > slog.LevelWarn {
-			level = slog.LevelWarn // an upstream that fails: degraded, but the server serves
+			level = slog.LevelWarn // an upstream fails, but the server still serves
 		}
 	default:
 		level, attrs[0].Value = caddyLevel(level, text)
@@ -80,7 +78,8 @@ func emit(log *slog.Logger, line []byte) {
 	log.LogAttrs(ctx, level, "coredns", attrs...)
 }
 
-// caddyLevel reads the level that caddy writes in front of its text. The agent logs reloads itself.
+// caddyLevel returns the level that caddy writes in front of its text, and the text without it. caddy's info lines become debug, because
+// the agent logs reloads itself.
 func caddyLevel(level slog.Level, text string) (slog.Level, slog.Value) {
 	for _, l := range []struct {
 		prefix string
@@ -105,7 +104,7 @@ func questionAttrs(line []byte) []slog.Attr {
 		Size     int     `json:"response_size"`
 		Seconds  float64 `json:"duration_seconds"`
 	}
-	_ = json.Unmarshal(line, &fields) // it was read once already; a field of another type stays empty
+	_ = json.Unmarshal(line, &fields) // the JSON is valid; a field of another type stays empty
 	return []slog.Attr{
 		slog.String("client", fields.Client), slog.String("name", fields.Name), slog.String("type", fields.Type),
 		slog.String("protocol", fields.Protocol), slog.String("rcode", fields.Rcode),

@@ -1,10 +1,10 @@
 package corefile
 
-// plugin/acl and plugin/template link plugin/metrics and with it coremain, which puts flags (conf, p, version, …) on the process's global
-// flag set. The agent's command line must therefore have a flag set of its own.
+// plugin/acl and plugin/template import plugin/metrics and so coremain, which adds flags (conf, p, version, …) to the process's global
+// flag set. So the agent's command line must have its own flag set.
 import (
-	// The CoreDNS plugins that a Corefile may use. Each registers itself when it is linked; directives() has the
-	// order in which they see a query, and no other plugin can be used.
+	// The CoreDNS plugins that a Corefile may use. Each registers itself when it is imported. directives() has the order in which they
+	// see a query; a plugin that is not in it cannot be used.
 	_ "github.com/coredns/coredns/plugin/acl"
 	_ "github.com/coredns/coredns/plugin/bind"
 	_ "github.com/coredns/coredns/plugin/bufsize"

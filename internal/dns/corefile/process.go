@@ -11,26 +11,25 @@ import (
 	"github.com/coredns/coredns/plugin"
 )
 
-// process is what CoreDNS and caddy have once per process and not per server: the list of plugins, which panics when a name comes twice,
-// the order of directives and the log. It is the one package variable here, because what it guards is global too. The goroutine that builds
-// or ends a chain holds mu and sets current to that server's own plugins, so several servers with different plugins can be in one process,
-// as in tests.
+// process is what CoreDNS and caddy have once per process: the list of plugins, which panics when a name is registered twice, the order
+// of directives, and the log. It is this package's only variable, because what it guards is global too. The goroutine that builds or ends
+// a chain holds mu and sets current to its Builder's plugins, so one process can have servers with different plugins, as in tests.
 var process struct {
-	mu         sync.Mutex // guards the fields below, and caddy's and dnsserver's package variables
+	mu         sync.Mutex // guards the fields below, and the package variables of caddy and dnsserver
 	registered []string
 	current    map[string]caddy.SetupFunc
-	context    caddy.Context  // the caddy instance under construction; caddy passes its context to plugins alone
-	blocks     map[int]served // the server blocks of that instance, each by its number
+	context    caddy.Context  // caddy's context of the instance under construction; caddy passes it only to plugins
+	blocks     map[int]served // the server blocks of that instance, by their index
 	output     lines          // CoreDNS's log; safe by itself
 }
 
-// Builder makes chains, one after the other. Its methods may be called from several goroutines.
+// Builder makes chains, one after the other. It is safe for concurrent use.
 type Builder struct {
 	log     *slog.Logger
 	plugins map[string]caddy.SetupFunc
 }
 
-// NewBuilder returns a builder. plugins are CoreDNS plugins of our own that the rendered Corefile uses: probe, metrics and others.
+// NewBuilder returns a Builder. plugins are neardns's own CoreDNS plugins that the Corefile uses, for example probe and metrics.
 func NewBuilder(log *slog.Logger, plugins ...Plugin) *Builder {
 	b := &Builder{log: log, plugins: map[string]caddy.SetupFunc{}}
 	for _, p := range plugins {
@@ -39,13 +38,14 @@ func NewBuilder(log *slog.Logger, plugins ...Plugin) *Builder {
 	return b
 }
 
-// Plugin is a CoreDNS plugin of ours: the directive's name, which directives() must know, and its set-up function.
+// Plugin is one of neardns's own CoreDNS plugins: the name of its directive, which directives() must have, and its set-up function.
 type Plugin struct {
 	Name  string
 	Setup caddy.SetupFunc
 }
 
-// enter prepares the process for one call into caddy with this builder's plugins. The returned function ends it.
+// enter locks the process's global state, and prepares it for one call of caddy with this Builder's plugins. The caller must call leave
+// afterwards.
 func (b *Builder) enter() (leave func(), err error) {
 	process.mu.Lock()
 	leave = func() {
@@ -68,14 +68,15 @@ func (b *Builder) enter() (leave func(), err error) {
 		return nil, err
 	}
 	caddy.Quiet, dnsserver.Quiet = true, true
-	// CoreDNS passes classes other than IN on where these plugins are in the block, as kube-dns with its forward does.
+	// CoreDNS serves other classes than IN only in server blocks with a plugin of this list, which has forward. So the agent's own
+	// forwarding plugin must be in it too.
 	dnsserver.EnableChaos[dirAsk] = struct{}{}
 	process.current = b.plugins
 	return leave, nil
 }
 
-// dispatch calls the set-up function of the server that is being made. It runs inside caddy.Start, under mu. The first of
-// our plugins in a Corefile also notes the context and ends caddy's start before anything listens.
+// dispatch returns the set-up function of a directive. It runs inside caddy.Start, under mu, and calls the set-up function of the
+// Builder's plugin. The first call for a Corefile also saves caddy's context, and makes caddy stop before it listens.
 func dispatch(name string) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
 		setup := process.current[name]
@@ -95,9 +96,9 @@ func dispatch(name string) caddy.SetupFunc {
 	}
 }
 
-// Check reports why a configuration could not be served, plugins' arguments included. It opens no socket and sends no query
-// (but reads the files that an operator's Corefile names). It is for a command that ends: CoreDNS has no way to end what a
-// plugin's set-up has begun for a check, and the hosts plugin begins to watch its file.
+// Check returns why a configuration could not be served; it checks plugins' arguments too. It opens no socket and sends no query, but it
+// reads files that an operator's Corefile names. It is for a command that exits soon: CoreDNS cannot stop what a plugin has started
+// during the check, for example to watch a hosts file.
 func (b *Builder) Check(cfg Config) error {
 	input, _, err := prepare(cfg)
 	if err != nil {
@@ -114,7 +115,7 @@ func (b *Builder) Check(cfg Config) error {
 	return nil
 }
 
-// prepare renders cfg for caddy and completes it.
+// prepare returns cfg's Corefile as caddy's input, and cfg with its defaults.
 func prepare(cfg Config) (caddy.CaddyfileInput, Config, error) {
 	text, err := Render(cfg)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 )
 
-// Directives that belong to the agent: a snippet may not bring them.
+// Directives that the agent adds to server blocks.
 const (
 	dirBind       = "bind"
 	dirBufsize    = "bufsize"
@@ -22,7 +22,7 @@ const (
 	dirShared     = "shared"
 )
 
-// CoreDNS's directives that matter for the fast path.
+// CoreDNS's directives that the fast path handles.
 const (
 	dirCache  = "cache"
 	dirDebug  = "debug"
@@ -30,61 +30,60 @@ const (
 	dirPprof  = "pprof"
 )
 
-// Directives that forward: the rendered one, and those that an operator may use instead.
+// Directives for forwarding: the agent's own, and CoreDNS's, which an operator may use instead.
 const (
 	dirAsk     = "ask"
 	dirForward = "forward"
 	dirCancel  = "cancel"
 )
 
-// probeZone is the prober's; the plugin of that name answers in it.
+// probeZone is the zone of the prober's queries, which the plugin probe answers.
 const probeZone = "probe.neardns.invalid"
 
-// How stale answers are served (RFC 8767, sections 5 and 6): the upstream has this long to answer. Then the client gets the stale answer
-// with a short TTL, and the upstream is not queried again for a while. Half a second is a hundred times what kube-dns takes, and leaves
-// clients that wait for one second the other half.
+// How stale entries are served (RFC 8767, sections 5 and 6). The upstream has 500 ms to answer. Then the client gets the stale entry with
+// a TTL of 30 s, and the upstream is not queried again for 30 s. 500 ms are a hundred times what kube-dns takes, and leave a client that
+// waits for 1 s the other half.
 const staleTerms = "verify 500ms 30s 30s"
 
-// The cluster's own names change hands: a pod's address is another pod's minutes later. So their stale answers live a minute at
-// most, and are served only if kube-dns was silent for as long as a query may take. They are rechecked after five seconds, and no client
-// keeps them for longer.
+// The cluster's own records change hands: minutes later, a pod's address may be another pod's. So their stale entries are served for a
+// minute at most, and only if kube-dns was silent for as long as a query may take. Their TTL in replies is 5 s, and the upstream is
+// queried again after 5 s.
 const (
 	clusterStale      = time.Minute
 	clusterStaleTerms = "verify 0s 5s 5s"
 )
 
-// Which entries are refreshed before they expire: names, denied ones too, with three hits less than a minute apart. Three hits spare the
-// upstream names that are queried by chance.
+// Which entries are refreshed before they expire: those with three hits less than a minute apart; denials too. With three hits, a name
+// that is queried by chance causes no refresh.
 const refreshTerms = "refresh 3 1m"
 
-// The longest time that an answer is cached, as in CoreDNS, and the shortest: CoreDNS's minimum of five seconds would exceed some TTLs.
-// kube-dns's answers are cached for at most half a minute, as in NodeLocal DNSCache and kube-dns's own cache, so that a deleted record is
-// gone when pods expect it.
+// The longest and the shortest time in seconds for which an answer is cached. The longest is CoreDNS's. Its minimum of 5 s is not used,
+// because it exceeds some TTLs. kube-dns's answers are cached for 30 s at most, as in NodeLocal DNSCache and in kube-dns's own cache, so
+// that a deleted record is gone when pods expect it.
 const (
 	maxTTL        = 3600
 	maxTTLCluster = 30
 	minTTL        = 0
 )
 
-// missLimit bounds a miss if a snippet uses CoreDNS's forward; ours has a bound of its own. CoreDNS bounds reading from an upstream (2 s)
-// but not connecting: to an address whose packets vanish, the first connections take up to 30 s, and each query that waits for one holds a
-// goroutine. Two reads fit, and clients that wait 5 s still get the failure.
+// missLimit limits the time of a miss if a snippet uses CoreDNS's forward; package forward has its own limit. CoreDNS limits reading from
+// an upstream (2 s), but not connecting: if an address drops packets, the first connections take up to 30 s, and each query that waits
+// for one holds a goroutine. 4 s are enough for two reads, and clients that wait for 5 s still get the failure.
 const missLimit = "cancel 4s"
 
-// directives lists the directives of a Corefile, in the order in which the plugins see a query. It is CoreDNS's own order
-// (core/dnsserver/zdirectives.go) for those that are linked, except for limit and cancel, which come after the cache so that
-// they neither bound hits nor cost them anything, and searchpath, which queries the whole server and so needs nothing
-// of what follows it.
+// directives lists the directives of a Corefile in the order in which their plugins see a query. It is CoreDNS's order
+// (core/dnsserver/zdirectives.go), with two exceptions. limit and cancel come after the cache, so that they do not affect hits.
+// searchpath comes early, because it sends its own queries through the whole server.
 func directives() []string {
 	return []string{dirBufsize, dirBind, dirDebug, dirPprof, dirProbe, dirMetrics, dirErrors, "log", dirSearchPath, "local", "dns64",
 		"loadbalance",
 		"rewrite", "acl", dirCache, dirLimit, dirCancel, "header", "template", "hosts", "file", dirShared, dirAsk, dirForward, "whoami"}
 }
 
-// block is one server block. Its directives come out in the order of directives().
+// block is one server block. Its directives are printed in the order of directives().
 type block struct {
 	zones []string
-	lines map[string][]string // directive name → its text, lines indented by one step
+	lines map[string][]string // the lines of each directive in the Corefile
 }
 
 func (b *block) set(name string, lines ...string) {
@@ -114,9 +113,8 @@ func (b *block) print(w *strings.Builder, port uint16) {
 	w.WriteString("}\n")
 }
 
-// Render turns a Config into the Corefile that is served, or returns everything that is wrong with it. It opens nothing and
-// remembers nothing; only a Corefile or snippet of the operator's own can make it look further, by CoreDNS's {$NAME} for
-// environment variables and "import" for files.
+// Render returns the Corefile for cfg, or all errors in cfg. It opens no file, with one exception: an operator's Corefile or snippet may
+// contain import, and {$NAME} for environment variables.
 func Render(cfg Config) (string, error) {
 	cfg, err := cfg.Complete()
 	if err != nil {
@@ -165,8 +163,8 @@ func bindLine(addresses []netip.Addr) string {
 	return line
 }
 
-// rendered makes the blocks of a configuration without a Corefile of its own: the cluster's zones, each stub domain, the
-// rest, and zones that only snippets name.
+// rendered makes the server blocks of a configuration without Override: for the cluster's zones, each stub domain, all other names, and
+// zones that only snippets name.
 func rendered(cfg Config) ([]*block, error) {
 	common := new(block)
 	common.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, cfg.BufferSize))
@@ -176,8 +174,8 @@ func rendered(cfg Config) ([]*block, error) {
 	common.set(dirLimit, limitLine(cfg))
 	switch cfg.Queries {
 	default: // off
-		// One line a minute for each server block, the first at once: an upstream that is down fails thousands of
-		// queries, and the metrics count them.
+		// One line a minute for each server block, the first one at once. If an upstream is down, thousands of queries fail, and the
+		// metrics count them.
 		common.set(dirErrors, "errors {", "    consolidate 1m .* warning show_first", "}")
 	case QueriesErrors:
 		common.set(dirErrors, "errors")
@@ -216,7 +214,7 @@ func rendered(cfg Config) ([]*block, error) {
 		}
 		maps.Copy(blocks[at].lines, lines)
 		if lines[dirForward] != nil {
-			delete(blocks[at].lines, dirAsk) // it comes first and would leave no query to forward
+			delete(blocks[at].lines, dirAsk) // its plugin comes before forward, and would leave it no query
 			if lines[dirCancel] == nil {
 				blocks[at].set(dirCancel, missLimit)
 			}
@@ -225,7 +223,7 @@ func rendered(cfg Config) ([]*block, error) {
 	return blocks, nil
 }
 
-// sharedZones is the edge's one block. It has no upstream, and refuses names in none of its zones.
+// sharedZones makes the only server block of an edge. It has no upstream, and refuses names outside its zones.
 func sharedZones(cfg Config) *block {
 	b := &block{zones: []string{"."}}
 	b.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, cfg.BufferSize))
@@ -234,8 +232,8 @@ func sharedZones(cfg Config) *block {
 	return b
 }
 
-// answersOf names the cluster as the source of all its DNS addresses' answers, so that a redirect that comes or goes costs no entries. If
-// the operator names other servers, their addresses count.
+// answersOf sets the cache's answers_of to "cluster" if all servers are cluster DNS addresses. Then adding or removing such an address
+// costs no entries. If the operator names other servers, it returns nothing, and their addresses identify the source of the answers.
 func answersOf(cfg Config) []string {
 	own := func(s nameserver.Address) bool { return !slices.Contains(cfg.LastResort, s) }
 	if len(cfg.Cluster) == 0 || slices.ContainsFunc(cfg.Cluster, own) {
@@ -244,7 +242,7 @@ func answersOf(cfg Config) []string {
 	return []string{"answers_of cluster"}
 }
 
-// origin is the source of a cache's answers.
+// origin is where a cache's answers come from.
 type origin int
 
 const (
@@ -285,14 +283,14 @@ func cacheLines(c Cache, w origin, more ...string) []string {
 	return append(lines, "}")
 }
 
-// askCluster renders the directive for kube-dns, over TCP, because UDP from node to ClusterIP loses packets to conntrack races. The cluster
-// DNS addresses themselves are the last resort: without neardns, pods would use them.
+// askCluster renders the forwarding directive for kube-dns. It uses TCP, because UDP from a node to a ClusterIP loses packets in
+// conntrack races. The cluster DNS addresses are the last resort, because pods would use them without neardns.
 func askCluster(cfg Config) []string {
 	body := append([]string{"tcp", "holds " + cfg.ClusterDomain}, resort(cfg, cfg.Cluster)...)
 	return askLines(cfg.Cluster, body...)
 }
 
-// externalResort renders the last resort for the rest: kube-dns, which pods would use without neardns.
+// externalResort renders the last resort for names outside the cluster: kube-dns, which pods would use without neardns.
 func externalResort(cfg Config) []string {
 	if len(cfg.LastResort) == 0 {
 		cfg.LastResort, cfg.LastResortMark = cfg.Cluster, 0
@@ -317,7 +315,8 @@ func resort(cfg Config, servers []nameserver.Address) []string {
 	return lines
 }
 
-// askLines renders the directive for servers in the order written, as a resolver library uses them.
+// askLines renders the forwarding directive with the servers in the given order, which is the order in which they are tried. body is the
+// text inside its braces.
 func askLines(servers []nameserver.Address, body ...string) []string {
 	line := dirAsk + " " + nameserver.Join(servers)
 	if len(body) == 0 {

@@ -1,10 +1,10 @@
-// Package fairshare divides a pool of slots among clients, so that one client's flood does not take what others need.
+// Package fairshare divides a pool of slots among clients, so that a flood of one client does not take what others need.
 //
-// It guarantees each client as many slots as are free at that moment (dynamic thresholds, Choudhury and Hahne, IEEE/ACM Transactions on
-// Networking 6(2), 1998): one greedy client gets half of the pool, n greedy clients get one part of n+1 each, and as much stays free for
-// newcomers. The rule needs no list of greedy clients, no clock and no number to tune.
+// A client may take another slot while it has fewer than are free (dynamic thresholds, Choudhury and Hahne, IEEE/ACM Transactions on
+// Networking 6(2), 1998). So one greedy client gets half of the pool, n greedy clients get one part of n+1 each, and as much stays free
+// for new clients. The rule needs no list of greedy clients, no clock and no number to tune.
 //
-// It does not fail: MayAcquire is the caller's to check, and Acquire always counts.
+// It does not enforce the rule: the caller must call MayAcquire, because Acquire always succeeds.
 package fairshare
 
 import (
@@ -12,10 +12,10 @@ import (
 	"net/netip"
 )
 
-// Pool is a number of slots and their owners. It is not safe for concurrent use: its owner has a lock already.
+// Pool is a number of slots, and the clients that use them. It is not safe for concurrent use: the caller must have a lock.
 type Pool struct {
 	size, used int
-	by         map[netip.Addr]int // used slots by client; clients without one are not in it
+	by         map[netip.Addr]int // slots in use by client; only clients with at least one
 }
 
 // New returns a pool with all of its slots free.
@@ -42,7 +42,7 @@ func (p *Pool) Clients() int { return len(p.by) }
 // MayAcquire reports whether a client's fair share allows one more slot.
 func (p *Pool) MayAcquire(client netip.Addr) bool { return p.by[client] < p.Free() }
 
-// Acquire counts one more slot for a client, even beyond its fair share.
+// Acquire takes a slot for a client, even above its fair share.
 func (p *Pool) Acquire(client netip.Addr) {
 	p.used++
 	p.by[client]++
@@ -56,9 +56,9 @@ func (p *Pool) Release(client netip.Addr) {
 	}
 }
 
-// Client returns the address that slots are counted for, in IPv6 too. Counting by /64 would be fairer between hosts of the Internet, but
-// here a /64 is the pod range of the whole node, and a pod needs CAP_NET_ADMIN for a second address. The agent's own queries have no
-// address and share the zero value.
+// Client returns the address for which slots are counted: remote without port, zone and IPv4 mapping. IPv6 addresses count one by one.
+// Counting by /64 would be fairer between hosts of the Internet, but here a /64 is the pod range of a whole node, and a pod needs
+// CAP_NET_ADMIN for a second address. Refreshes without a client have no address, and share the zero value.
 func Client(remote net.Addr) netip.Addr {
 	switch c := remote.(type) {
 	case *net.UDPAddr:

@@ -1,9 +1,9 @@
-// Package fastpath is the one interface between a socket and what answers a query without CoreDNS: the cache, or an authoritative
+// Package fastpath is the interface between a socket and a handler that answers queries without CoreDNS: the cache, or an authoritative
 // server's zones.
 //
-// It guarantees that a hit costs no allocation and that the socket's reader never waits. It knows no CoreDNS and no socket.
+// A hit costs no allocation, and the goroutine that reads the socket never waits. The package knows neither CoreDNS nor sockets.
 //
-// On failure the query is not answered here, and the plugin chain answers it.
+// If a handler cannot answer a query, the plugin chain does.
 package fastpath
 
 import (
@@ -17,32 +17,33 @@ import (
 // Handler answers a query at once, or leaves it to the plugin chain. The goroutine that reads the socket calls it, so it must never wait.
 // Several goroutines may call it at the same time. It counts only queries that it answers.
 type Handler interface {
-	// Answer appends the answer's message to b. If ok is false, the chain has to answer and b is undefined. If Answer appends nothing to
-	// a query over UDP, the client gets no answer.
+	// Answer appends the answer to b. If ok is false, the plugin chain has to answer, and the returned slice is undefined. If ok is true
+	// and nothing was appended, the client of a UDP query gets no answer.
 	Answer(b []byte, q *Query) (answer []byte, level queryinfo.Level, ok bool)
 }
 
-// Query is one query. Each reader of a socket has one and reuses it.
+// Query is a query for a Handler. Each reader of a socket has one, and reuses it.
 type Query struct {
 	Wire     []byte     // the message as it came; over UDP it may be cut at 512 bytes
 	Client   netip.Addr // without zone and mapping
-	Identity any        // what the listener's observer knows of the client
+	Identity any        // what the listener's Observer knows of the client
 	TCP      bool
 	Received time.Time
 
 	// Query is what msg.Query.Read made of Wire.
 	msg.Query
-	// MaxSize bounds UDP answers whatever size the client's OPT names: the smallest size of the plugins before the cache.
+	// MaxSize is the maximum size of a UDP answer, whatever size the client's OPT record has: the lowest limit of the plugins before the
+	// cache.
 	MaxSize uint16
 }
 
-// Zones finds the zone that a query's name is in: the longest one. The zero value has none. It must not change once it is in use.
+// Zones finds the longest zone that contains a query's name. The zero value has no zones. It must not be changed while it is in use.
 type Zones[V any] struct {
 	byName  map[string]V // in wire form and lower case
 	lengths [msg.MaxName + 1]bool
 }
 
-// Add adds a zone by its name in presentation form. If the name is there already, the first zone stays.
+// Add adds a zone, whose name is in presentation form, with its value. If the zone is there already, Add changes nothing.
 func (z *Zones[V]) Add(zone string, v V) error {
 	name, err := msg.Name(zone)
 	if err != nil {

@@ -8,14 +8,13 @@ import (
 	"github.com/neardns/neardns/internal/dns/fairshare"
 )
 
-// DefaultLimit is the default number of misses in flight. A miss that waits for a slow upstream takes about 30 kB (its goroutine, the
-// query twice and its share of an upstream connection), so the default is 30 MB, as much as a full cache. At 4.5 s a miss, the longest
-// that the Corefile server allows, it lets 227 misses a second through to an upstream that hangs.
+// DefaultLimit is the default maximum of misses in flight. A miss that waits for a slow upstream takes about 30 kB (its goroutine, the
+// query twice and its share of an upstream connection), so the default takes 30 MB, as much as a full cache. If an upstream hangs and
+// each miss takes 4.5 s, which is the longest possible, 227 misses a second are let through.
 const DefaultLimit = 1024
 
-// Gate bounds the queries in flight to upstreams. All server blocks of one process share one gate, over reloads too, so that a reload
-// neither forgets what is in flight nor doubles the limit. It is safe for concurrent use; a call takes a few dozen nanoseconds under one
-// lock.
+// Gate limits the queries in flight to upstreams. All server blocks of a process share one Gate, also across a reload, so that a reload
+// neither forgets queries in flight nor doubles the limit. It is safe for concurrent use.
 type Gate struct {
 	limit atomic.Int64
 	shed  [reasons]atomic.Uint64
@@ -31,10 +30,10 @@ func New(limit int) *Gate {
 	return g
 }
 
-// SetLimit changes the limit. Misses in flight beyond it go on.
+// SetLimit changes the limit. Queries in flight above it continue.
 func (g *Gate) SetLimit(limit int) { g.limit.Store(int64(limit)) }
 
-// reason is why a miss was shed, or admitted.
+// reason is why a miss was refused, or admitted.
 type reason int
 
 const (
@@ -44,8 +43,8 @@ const (
 	admitted reason = -1
 )
 
-// enter acquires a slot for a client, or returns why it cannot. If it returns admitted, the caller must call leave. Package fairshare has
-// the rule.
+// enter takes a slot for a client's miss, or returns why it gets none. If it returns admitted, the caller must call leave. Package
+// fairshare divides the slots among clients.
 func (g *Gate) enter(client netip.Addr) reason {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -1,10 +1,10 @@
-// Package limit is the CoreDNS plugin that bounds the queries in flight to upstreams, fairly by client.
+// Package limit is the CoreDNS plugin that limits the queries in flight to upstreams, and shares them fairly among clients.
 //
-// It comes after the cache, so it sees only misses: a hit never waits and is never shed, whatever floods the node. It never waits and
+// It comes after the cache, so it sees only misses: a hit never waits and is never refused, whatever floods the node. It never waits and
 // sends no query itself.
 //
-// On failure: a query beyond the limit is shed at once with SERVFAIL and without a written answer, so the cache in front of it serves a
-// stale answer if it has one, and stores nothing of the failure.
+// A query above the limit is refused at once with SERVFAIL, but without a written answer. So the cache before it serves a stale entry if
+// it has one, and does not store the failure.
 package limit
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/fairshare"
 )
 
-// Limit passes the misses on that its gate admits.
+// Limit is the plugin's handler in one server block. It passes on the misses that its gate admits.
 type Limit struct {
 	next plugin.Handler
 	gate *Gate
@@ -29,8 +29,8 @@ func (a *Limit) Name() string { return "limit" }
 func (a *Limit) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	client := fairshare.Client(w.RemoteAddr())
 	if a.gate.enter(client) != admitted {
-		// No error is returned: with one, CoreDNS's cache would store the SERVFAIL, and one pod's flood would take a name from all
-		// pods. The errors plugin would also log each of 20,000 a second, which the gate has counted already.
+		// No error is returned. With an error, CoreDNS's cache would store the SERVFAIL, so one pod's flood would make a name fail for
+		// all pods. The errors plugin would also log each refusal, 20,000 a second; the gate has counted them.
 		return dns.RcodeServerFailure, nil
 	}
 	defer a.gate.leave(client)

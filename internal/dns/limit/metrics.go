@@ -9,7 +9,7 @@ import (
 // Values of the label reason, by reason.
 var reasonNames = [reasons]string{full: "full", share: "share"}
 
-// Collector exports the gate's counters. It reads them at each scrape and costs a query nothing.
+// Collector returns a collector of the gate's counters. It reads them at each scrape, so it costs queries nothing.
 func (g *Gate) Collector() prometheus.Collector {
 	var s scrape.Set
 	inFlight := s.Gauge("neardns_misses_in_flight", "Queries in flight to upstreams.")

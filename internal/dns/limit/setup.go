@@ -8,14 +8,14 @@ import (
 	"github.com/coredns/coredns/plugin"
 )
 
-// Setup returns the directive's set-up function for a process's gate. It registers nothing; package corefile does.
+// Setup returns the directive's set-up function, which package corefile registers. All server blocks use gate.
 func Setup(gate *Gate) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
 		limit, err := parse(c)
 		if err != nil {
 			return plugin.Error("limit", err)
 		}
-		// The limit changes at start-up and not here, because a rejected configuration must change nothing.
+		// Only at start-up, because a configuration that is refused must change nothing.
 		c.OnStartup(func() error { gate.SetLimit(limit); return nil })
 		dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
 			return &Limit{next: next, gate: gate}

@@ -9,7 +9,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// Counter counts the hits of one zone at one server that are answered without the plugin chain, as ServeDNS counts what it sees.
+// Counter counts the hits of one zone at one server that the fast path answers. It uses the same series as ServeDNS.
 type Counter struct {
 	metrics *Metrics
 	key     seriesKey
@@ -17,22 +17,22 @@ type Counter struct {
 	series  atomic.Pointer[series] // nil until the first hit
 }
 
-// Counter returns the counter of a zone of the block.
+// Counter returns the counter of a zone at a server.
 func (m *Metrics) Counter(server *dnsserver.Server, zone string) *Counter {
 	c := &Counter{metrics: m, key: seriesKey{server: server, zone: zone}}
 	if m.next != nil {
-		c.writer = m.next.Name() // CoreDNS names the plugin right behind this one as the writer
+		c.writer = m.next.Name() // as in CoreDNS, the next plugin counts as the one that wrote the answer
 	}
 	return c
 }
 
-// Count counts a query and its answer, which is empty if the client gets none. A nil Counter counts nothing.
+// Count counts a query and its answer. message is empty if the client gets no answer. A nil Counter counts nothing.
 func (c *Counter) Count(q *fastpath.Query, message []byte) {
 	if c == nil {
 		return
 	}
 	s := c.series.Load()
-	if s == nil { // not earlier: a series that was never counted must not appear
+	if s == nil { // made at the first hit, so that a series without hits is not exported
 		s = c.metrics.series.Get(c.key, newSeries)
 		c.series.Store(s)
 	}

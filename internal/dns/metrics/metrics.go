@@ -1,10 +1,10 @@
 // Package metrics is the CoreDNS plugin that counts queries under CoreDNS's own metric names.
 //
-// CoreDNS's prometheus plugin opens a second HTTP listener and looks six metrics up by label for every query. This one opens none,
-// because the agent serves CoreDNS's registry together with its own, and keeps the counters that it has found. It guarantees the same
-// series as CoreDNS's plugin, and owns none: all are from plugin/metrics/vars, in Prometheus's default registry.
+// CoreDNS's prometheus plugin opens another HTTP listener, and looks up six metrics by label for every query. This plugin opens no
+// listener, because the agent serves CoreDNS's registry together with its own, and it keeps the counters that it has looked up. It has
+// the same series as CoreDNS's plugin: those of plugin/metrics/vars, in Prometheus's default registry.
 //
-// On failure it counts a value that it cannot name as "other" or under the root. It never refuses a query.
+// It never refuses a query. A value that it does not know is counted as "other", or under the root zone.
 package metrics
 
 import (
@@ -25,7 +25,7 @@ type Metrics struct {
 	next  plugin.Handler
 	zones []string // of the server block, lower case, fully qualified
 
-	// One entry per server address, zone and view, made at the first query.
+	// One series per server address, zone and view, made at the first query.
 	series answers.CowMap[seriesKey, *series]
 }
 
@@ -35,12 +35,12 @@ type seriesKey struct {
 	view   string
 }
 
-// Name implements plugin.Handler. It is the name that CoreDNS's own plugin has, so that coredns_plugin_enabled keeps its label.
+// Name implements plugin.Handler. It returns the name of CoreDNS's own plugin, so that coredns_plugin_enabled has the same label.
 func (m *Metrics) Name() string { return "prometheus" }
 
 // ServeDNS implements plugin.Handler.
 func (m *Metrics) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
-	// Before a plugin behind us changes the message: its size as it came.
+	// Take the query's size now, before another plugin changes the query.
 	asked := sample{start: time.Now(), size: r.Len(), qtype: r.Question[0].Qtype}
 	if o := r.IsEdns0(); o != nil {
 		asked.do = o.Do()
@@ -50,7 +50,7 @@ func (m *Metrics) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg
 	rec := &recorder{ResponseWriter: w}
 	status, err := plugin.NextOrFailure(m.Name(), m.next, ctx, rec, r)
 	if !plugin.ClientWrite(status) {
-		// Nothing was written yet: CoreDNS will answer with the status.
+		// No answer was written, so CoreDNS will answer with this code.
 		rec.rcode = status
 	}
 	m.find(ctx, r.Question[0].Name).report(&asked, &answer{rec.rcode, rec.size, rec.plugin})
@@ -64,7 +64,7 @@ func (m *Metrics) find(ctx context.Context, qname string) *series {
 	return m.series.Get(key, newSeries)
 }
 
-// zone is the block's zone that qname is in. Most blocks have one zone; CoreDNS has checked that qname is in it.
+// zone returns the block's longest zone that contains qname. Most blocks have one zone; CoreDNS has checked that qname is in it.
 func (m *Metrics) zone(qname string) string {
 	if len(m.zones) == 1 {
 		return m.zones[0]
@@ -81,14 +81,15 @@ func (m *Metrics) zone(qname string) string {
 	return longest
 }
 
-// within is dns.IsSubDomain without splitting the names. It is wrong only for a label that contains a dot, which costs a wrong metric
-// label.
+// within is dns.IsSubDomain without splitting the names. It may be wrong for a label that contains a dot, which only leads to a wrong
+// metric label.
 func within(name, zone string) bool {
 	at := len(name) - len(zone)
 	return at >= 0 && (at == 0 || zone == "." || name[at-1] == '.') && strings.EqualFold(name[at:], zone)
 }
 
-// recorder notes the answer. It implements plugin.PluginTracker, by which CoreDNS names the plugin that wrote.
+// recorder records the answer's code and size. It implements plugin.PluginTracker, by which CoreDNS reports the plugin that writes the
+// answer.
 type recorder struct {
 	dns.ResponseWriter
 	rcode  int
@@ -106,7 +107,7 @@ func (r *recorder) Write(b []byte) (int, error) {
 	n, err := r.ResponseWriter.Write(b)
 	if err == nil {
 		r.size += n
-		if len(b) >= msg.HeaderSize { // the cache writes whole messages; CoreDNS's plugin would count them as NOERROR
+		if len(b) >= msg.HeaderSize { // the cache writes whole messages as bytes; CoreDNS's plugin would count them as NOERROR
 			r.rcode = msg.Rcode(b)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 )
 
-// sample is what the metrics record about one query.
+// sample has what the metrics need to know of one query.
 type sample struct {
 	start time.Time
 	size  int
@@ -23,8 +23,8 @@ type sample struct {
 	v6    bool
 }
 
-// series holds the children of CoreDNS's metric vectors for one server address, zone and view. Children are looked up when
-// first needed, since a series that was never counted must not appear as zero.
+// series has the children of CoreDNS's metric vectors for one server address, zone and view. A child is looked up when it is first
+// needed, because a series that was never counted must not be exported as zero.
 type series struct {
 	server, zone, view string
 
@@ -50,7 +50,7 @@ func newSeries(key seriesKey) *series {
 	return s
 }
 
-// answer is what is counted of one answer.
+// answer has what the metrics need to know of one answer.
 type answer struct {
 	rcode, size int
 	plugin      string // that wrote it
@@ -79,7 +79,7 @@ func (s *series) report(q *sample, a *answer) {
 	}).Inc()
 }
 
-// lazy is a metric that is looked up once. A race looks it up twice and finds the same one.
+// lazy is a metric that is looked up at its first use. Two look-ups at the same time find the same metric.
 type lazy[T any] struct{ p atomic.Pointer[T] }
 
 func (l *lazy[T]) get(find func() T) T {
@@ -103,7 +103,7 @@ var (
 	familyNames = [2]string{"1", "2"} // CoreDNS's numbers for IPv4 and IPv6
 )
 
-// client reads protocol and family off the client's address. A prefetch has none and counts as CoreDNS counts it.
+// client returns whether an address uses TCP, and whether it is an IPv6 one.
 func client(a net.Addr) (tcp, v6 bool) {
 	switch c := a.(type) {
 	case *net.UDPAddr:
@@ -114,8 +114,8 @@ func client(a net.Addr) (tcp, v6 bool) {
 	return false, false
 }
 
-// typeSlots bounds the type label: types below 65 each have a slot, the few above that CoreDNS names share the rest, and
-// all others are "other".
+// typeSlots is the number of values of the label type. Types below 65 have a slot each, and so have the four higher ones that CoreDNS
+// names; all others are counted as "other".
 const typeSlots = 65 + 4
 
 const (

@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Setup is the directive's set-up function. It registers nothing; the program that assembles the server does.
+// Setup is the directive's set-up function. The program that assembles the server registers it.
 func Setup(c *caddy.Controller) error {
 	for i := 0; c.Next(); i++ {
 		if i > 0 {
@@ -31,7 +31,7 @@ func Setup(c *caddy.Controller) error {
 		return m
 	})
 
-	// As in CoreDNS: a reload resets which plugins are on and sets them again; so does a reload that fails.
+	// As in CoreDNS: a reload clears the record of enabled plugins and sets it again. A failed reload does that too.
 	enabled := func() error {
 		for _, host := range config.ListenHosts {
 			addr := config.Transport + "://" + net.JoinHostPort(host, config.Port)
@@ -48,8 +48,8 @@ func Setup(c *caddy.Controller) error {
 	return nil
 }
 
-// setBuildInfo fills coredns_build_info. The vector belongs to plugin/metrics, which does not export it; registering
-// a vector of the same name returns the existing one.
+// setBuildInfo sets coredns_build_info. The metric belongs to plugin/metrics, which does not export it: registering another with its name
+// returns the existing one.
 func setBuildInfo() {
 	vec := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: plugin.Namespace,
@@ -59,7 +59,7 @@ func setBuildInfo() {
 	if err := prometheus.Register(vec); err != nil {
 		var there prometheus.AlreadyRegisteredError
 		if !errors.As(err, &there) {
-			return // another shape than we know: rather no build info than a wrong one
+			return // it has other labels than expected: no build info is better than a wrong one
 		}
 		existing, ok := there.ExistingCollector.(*prometheus.GaugeVec)
 		if !ok {
@@ -70,7 +70,7 @@ func setBuildInfo() {
 	vec.WithLabelValues(coreDNSVersion(), "", runtime.Version()).Set(1)
 }
 
-// coreDNSVersion is the linked module's version without "v", as CoreDNS writes it.
+// coreDNSVersion returns the version of the linked CoreDNS module without "v", as CoreDNS writes it.
 func coreDNSVersion() string {
 	const unknown = "unknown"
 	info, ok := debug.ReadBuildInfo()

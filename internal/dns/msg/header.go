@@ -1,10 +1,10 @@
 // Package msg reads and writes DNS messages byte by byte: header, names, question section, OPT record and cache key. No other package
 // parses a message by hand.
 //
-// It guarantees that no input makes it read beyond the message, and that reading a plain query allocates nothing. It knows message bytes
-// alone: no sockets, no CoreDNS, no cache.
+// No input makes it read beyond the message, and reading a plain query allocates nothing. It knows only messages: no sockets, no CoreDNS,
+// no cache.
 //
-// On failure it returns false or an error. The caller then leaves the message to the DNS library or drops it.
+// On failure it returns false or an error. The caller then leaves the message to the DNS library, or drops it.
 package msg
 
 import "encoding/binary"
@@ -15,7 +15,7 @@ const (
 	MaxSize    = 1<<16 - 1 // of a message
 	MaxName    = 255
 	maxLabel   = 63
-	// maxQuestion is the size in bytes of the longest question section: one name, type and class.
+	// maxQuestion is the maximum size in bytes of a question section with one name, type and class.
 	maxQuestion = MaxName + 4
 )
 
@@ -34,8 +34,8 @@ const (
 	opcodeMask = 0x0f << 3 // of the third
 )
 
-// Header is a message's header. Its fields have the names and the order that dns.Header of the DNS library has, so that one converts to
-// the other.
+// Header is a message's header. It has the same fields, in the same order, as dns.Header of the DNS library, so that one can be converted
+// to the other.
 type Header struct {
 	Id                                 uint16 //nolint:revive // the library's name
 	Bits                               uint16
@@ -48,7 +48,7 @@ func ReadHeader(m []byte) Header {
 	return Header{word(0), word(1), word(2), word(3), word(4), word(5)}
 }
 
-// Records is how many records follow the question section.
+// Records returns the number of records after the question section.
 func (h Header) Records() int { return int(h.Ancount) + int(h.Nscount) + int(h.Arcount) }
 
 // Append appends the header.
@@ -62,10 +62,10 @@ func (h Header) Append(b []byte) []byte {
 // IsResponse reports whether a message of at least HeaderSize bytes is a response.
 func IsResponse(m []byte) bool { return m[2]&BitQR != 0 }
 
-// IsWholeAnswer reports whether a message is a response to one ordinary query and is not truncated.
+// IsWholeAnswer reports whether a message is a response to one query with opcode QUERY, and is not truncated.
 func IsWholeAnswer(m []byte) bool {
 	return len(m) >= HeaderSize && len(m) <= MaxSize && m[2]&(BitQR|BitTC|opcodeMask) == BitQR && binary.BigEndian.Uint16(m[4:]) == 1
 }
 
-// Rcode is the response code in the header of a message of at least HeaderSize bytes, without an OPT's extension.
+// Rcode returns the response code in the header, without the extension in an OPT record. The message must have at least HeaderSize bytes.
 func Rcode(m []byte) int { return int(m[3] & RcodeMask) }

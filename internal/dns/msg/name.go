@@ -6,10 +6,10 @@ import (
 	"errors"
 )
 
-// ErrName is a name that has no wire form.
+// ErrName means that a name cannot be written in wire form.
 var ErrName = errors.New("not a domain name")
 
-// SkipName returns the offset behind a name. It does not follow a compression pointer, which ends the name.
+// SkipName returns the offset after a name. It does not follow a compression pointer, which ends the name.
 func SkipName(m []byte, off int) (end int, ok bool) {
 	for off < len(m) {
 		switch c := m[off]; {
@@ -26,8 +26,8 @@ func SkipName(m []byte, off int) (end int, ok bool) {
 	return 0, false
 }
 
-// Question returns a message's question section, which must be the only one. A compression pointer makes it fail: nothing stands before the
-// section for it to point to.
+// Question returns the question section of a message, which must have one record. It fails on a compression pointer, because there is no
+// name before the section to point to.
 func Question[B []byte | string](m B) (question B, ok bool) {
 	off := HeaderSize
 	for off < len(m) && m[off] != 0 {
@@ -42,8 +42,8 @@ func Question[B []byte | string](m B) (question B, ok bool) {
 	return m[HeaderSize:off], true
 }
 
-// AppendQuestion appends a question section: the name in the case that it has, type and class. The name is in presentation form and
-// ends with a dot; \. and \DDD are read (RFC 1035, section 5.1).
+// AppendQuestion appends a question section: the name, whose case it does not change, type and class. The name is in presentation form
+// and ends with a dot; it may have the escapes \. and \DDD (RFC 1035, section 5.1).
 func AppendQuestion(b []byte, name string, qtype, qclass uint16) ([]byte, error) {
 	start, label := len(b), len(b)
 	b = append(b, 0)
@@ -105,7 +105,7 @@ func unescape(s string) (value byte, used int, ok bool) {
 	return 0, 0, false
 }
 
-// Name returns a name in wire form and lower case.
+// Name returns a name in wire form, in lower case.
 func Name(name string) ([]byte, error) {
 	question, err := AppendQuestion(nil, name, 0, classIN)
 	if err != nil {
@@ -114,7 +114,8 @@ func Name(name string) ([]byte, error) {
 	return bytes.ToLower(question[:len(question)-4]), nil
 }
 
-// lower changes ASCII letters to lower case (RFC 4343). Label lengths are below 'A', so a name in wire form may be changed as a whole.
+// lower changes ASCII letters to lower case (RFC 4343). It may be used for a whole name in wire form, because label lengths are below
+// 'A'.
 func lower(b []byte) {
 	for i, c := range b {
 		if 'A' <= c && c <= 'Z' {

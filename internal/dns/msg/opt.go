@@ -5,18 +5,18 @@ import "encoding/binary"
 const (
 	optSize = 11 // without options (RFC 6891, section 6.1.2)
 	bitDO   = 1 << 7
-	minUDP  = 512 // what every client takes (RFC 1035, section 4.2.1)
+	minUDP  = 512 // every client accepts UDP answers of this size (RFC 1035, section 4.2.1)
 )
 
-// OPT is an EDNS record of version 0 (RFC 6891, section 6.1). The zero value stands for a message without one.
+// OPT is an EDNS record of version 0 (RFC 6891, section 6.1). The zero value means that the message has none.
 type OPT struct {
 	Present bool
 	Size    uint16 // of UDP answers
-	Flags   byte   // the first byte of the flags; the second is zero
+	Flags   byte   // the first byte of the flags; the second is ignored, and sent as zero
 	Options []byte // in wire form
 }
 
-// read reads an OPT that is the last record of a message.
+// read parses rest as an OPT record that ends the message. It returns false if it is anything else.
 func (o *OPT) read(rest []byte) bool {
 	if len(rest) < optSize || rest[0] != 0 || binary.BigEndian.Uint16(rest[1:]) != typeOPT || binary.BigEndian.Uint16(rest[5:]) != 0 ||
 		int(binary.BigEndian.Uint16(rest[9:])) != len(rest)-optSize {
@@ -40,12 +40,12 @@ func (o *OPT) Len() int {
 	return optSize + len(o.Options)
 }
 
-// Append appends the record to the message that begins at start, and counts it in the header's additional section.
+// Append appends the record to the message that begins at b[start], and counts it in the message's header.
 func (o *OPT) Append(b []byte, start int) []byte {
 	if !o.Present {
 		return b
 	}
-	// The root's name, type, size, extended response code 0, version 0, flags, length of the options.
+	// The root's name, type, UDP size, extended response code 0, version 0, flags, and the length of the options.
 	b = append(b, 0, 0, typeOPT, byte(o.Size>>8), byte(o.Size), 0, 0, o.Flags, 0, byte(len(o.Options)>>8), byte(len(o.Options)))
 	b = append(b, o.Options...)
 	additional := b[start+10:]
@@ -53,7 +53,7 @@ func (o *OPT) Append(b []byte, start int) []byte {
 	return b
 }
 
-// MaxAnswer is how long an answer to a client with this OPT may be.
+// MaxAnswer returns the maximum size in bytes of an answer to a client that sent this OPT record.
 func (o *OPT) MaxAnswer(tcp bool) int {
 	if tcp {
 		return MaxSize

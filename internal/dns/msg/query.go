@@ -2,12 +2,12 @@ package msg
 
 import "encoding/binary"
 
-// Types and classes that a query is judged by.
+// Types and classes that are compared here or in other packages.
 const (
 	TypeA    = 1
 	TypeAAAA = 28
 	typeOPT  = 41
-	typeDS   = 43 // RFC 4034: CoreDNS looks it up in the parent's block
+	typeDS   = 43 // RFC 4034: CoreDNS looks it up in the parent zone's server block
 	typeIXFR = 251
 	typeAXFR = 252
 	classIN  = 1
@@ -16,27 +16,27 @@ const (
 // IsOPT reports whether a record's type is OPT.
 func IsOPT(rrtype uint16) bool { return rrtype == typeOPT }
 
-// Query is a plain query, read from its bytes: opcode QUERY, class IN, one name of letters, digits, hyphens and underscores,
-// and behind it at most an OPT of version 0; no other bit, record or byte.
+// Query is a plain query that was read from its bytes. It has opcode QUERY, class IN, one name of letters, digits, hyphens and
+// underscores, and at most an OPT record of version 0; no other flag, record or byte.
 type Query struct {
 	ID       uint16
 	Key      Key
-	Question []byte // the question section, in the client's case; part of the message
+	Question []byte // the question section, in the client's case; a slice of the message
 	Type     uint16
 	RD, CD   bool
-	AD       bool // the client understands AD (RFC 6840, sections 5.7 and 5.8)
-	OPT      OPT  // the client's; its options are part of the message and not yet read
+	AD       bool // the client set AD or DO, and so understands AD (RFC 6840, sections 5.7 and 5.8)
+	OPT      OPT  // the client's OPT record; its options are a slice of the message, not parsed
 
 	labels [4]uint64 // bit i is set if a label begins at byte i of the question section
 }
 
-// Bits that a plain query must not have.
+// Header bits that a plain query must not have set.
 const (
 	notPlain3 = 0xff &^ BitRD
 	notPlain4 = 0xff &^ (BitAD | BitCD)
 )
 
-// Read reads a message. It returns false if the message is no plain query; q is then undefined.
+// Read parses a message. It returns false if the message is not a plain query; q is then undefined.
 func (q *Query) Read(m []byte) bool {
 	if len(m) < HeaderSize+5 || m[2]&notPlain3 != 0 || m[3]&notPlain4 != 0 ||
 		binary.BigEndian.Uint32(m[4:]) != 1<<16 || binary.BigEndian.Uint16(m[8:]) != 0 || m[10] != 0 || m[11] > 1 {
@@ -69,7 +69,7 @@ func (q *Query) Read(m []byte) bool {
 	return ok
 }
 
-// readName reads a plain name without compression pointers and returns where it ends.
+// readName reads a name of plain characters, without compression pointers, and returns the offset after it.
 func (q *Query) readName(b []byte) (end int, ok bool) {
 	q.labels = [4]uint64{}
 	at := 0
@@ -94,7 +94,7 @@ func (q *Query) readName(b []byte) (end int, ok bool) {
 	}
 }
 
-// plain are the characters of plain names. Presentation form writes each of them as it is.
+// plain has the characters of plain names, which presentation form writes without escapes.
 var plain = func() (t [256]bool) {
 	for _, c := range []byte("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") {
 		t[c] = true
@@ -102,10 +102,10 @@ var plain = func() (t [256]bool) {
 	return t
 }()
 
-// Name is the name in wire form and lower case.
+// Name returns the queried name in wire form, in lower case.
 func (q *Query) Name() []byte { return q.Key.Bytes()[:len(q.Question)-4] }
 
-// IsIn reports whether the name is a zone's, or below it. The zone is in wire form and lower case.
+// IsIn reports whether the queried name is the zone's name, or below it. The zone is in wire form and lower case.
 func (q *Query) IsIn(zone []byte) bool {
 	name := q.Name()
 	at := len(name) - len(zone)

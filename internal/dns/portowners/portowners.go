@@ -1,9 +1,9 @@
-// Package portowners finds the processes that listen at an address, from /proc.
+// Package portowners finds the processes that listen on an address, from /proc.
 //
-// It reads the netns of the calling thread and the processes of this pid namespace, and changes nothing. It reads every descriptor of
-// every process, so call it only after a failure or for a person.
+// It sees the network namespace of the calling thread and the processes of this PID namespace, and changes nothing. It reads every
+// descriptor of every process, so call it only after a failure, or when a person wants to know.
 //
-// On failure it returns what it found together with the error.
+// On failure it returns what it has found, and the error.
 package portowners
 
 import (
@@ -19,14 +19,15 @@ import (
 	"strings"
 )
 
-// Sockets are the sockets in this netns that keep another one from binding one address and protocol, by inode: those bound to the same
-// address, and those bound to the wildcard.
+// Sockets are the sockets that prevent another one from binding to an address, by inode. Exact are bound to the same address, Wildcard to
+// the wildcard address.
 type Sockets struct{ Exact, Wildcard []string }
 
 const proc = "/proc"
 
-// At reads the netns of the calling thread. /proc/net and /proc/self/net belong to the process's first thread, which may be in a pod's
-// netns at the moment. After an error the list may be incomplete.
+// At returns the sockets in the network namespace of the calling thread that conflict with ap. It does not read /proc/net or
+// /proc/self/net, because they belong to the process's first thread, which may be in a pod's namespace. After an error the result may be
+// incomplete.
 func At(protocol string, ap netip.AddrPort) (Sockets, error) {
 	var s Sockets
 	for _, file := range []string{protocol, protocol + "6"} {
@@ -56,8 +57,8 @@ func At(protocol string, ap netip.AddrPort) (Sockets, error) {
 	return s, nil
 }
 
-// Find names the processes with a socket at ap, bound to the same address and bound to the wildcard. A socket whose process cannot be seen
-// is named "".
+// Find returns the processes with a socket bound to ap, and those with one bound to the wildcard address. If a socket's process is not
+// visible, its name is "".
 func Find(protocol string, ap netip.AddrPort) (exact, wildcard []string, err error) {
 	s, err := At(protocol, ap)
 	if err != nil {
@@ -77,7 +78,7 @@ func Find(protocol string, ap netip.AddrPort) (exact, wildcard []string, err err
 	return name(s.Exact), name(s.Wildcard), nil
 }
 
-// Owners names the processes that own the sockets, as "name (pid 7)". It leaves out what it cannot read.
+// Owners returns the processes that have the sockets, as "name (pid 7)". It leaves out processes that it cannot read.
 func (s Sockets) Owners() []string { return owners(append(slices.Clone(s.Exact), s.Wildcard...)) }
 
 func owners(inodes []string) []string {
@@ -108,8 +109,8 @@ func owners(inodes []string) []string {
 	return out
 }
 
-// parseConflict reads one line of /proc/net/udp, tcp or their IPv6 forms. It returns the socket's inode and address if the socket
-// conflicts with ap: the same port on the same address or on the wildcard, and listening if it is TCP.
+// parseConflict parses one line of /proc/net/udp, tcp or their IPv6 forms. It returns the socket's inode and address if the socket
+// conflicts with ap: it has the same port, on the same address or on the wildcard, and if it is TCP it listens.
 func parseConflict(line, protocol string, ap netip.AddrPort) (inode string, local netip.Addr, ok bool) {
 	const listening = "0A"
 	f := strings.Fields(line)
@@ -123,7 +124,8 @@ func parseConflict(line, protocol string, ap netip.AddrPort) (inode string, loca
 	return f[9], at.Addr(), true
 }
 
-// parseProcAddr reads "0100007F:0035": 32-bit words in the host's byte order, which is little endian on amd64 and arm64.
+// parseProcAddr parses an address such as "0100007F:0035": 32-bit words in the host's byte order, which is little endian on amd64 and
+// arm64.
 func parseProcAddr(s string) (netip.AddrPort, bool) {
 	addr, port, ok := strings.Cut(s, ":")
 	if !ok {

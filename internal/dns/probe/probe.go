@@ -1,9 +1,9 @@
-// Package probe is the CoreDNS plugin that answers the agent's own prober with the name of the instance that serves the address.
+// Package probe is the CoreDNS plugin that answers the agent's prober with the ID of the agent instance that serves the address.
 //
-// It owns one zone, in a server block of its own, so it costs the other zones nothing: no handler more in their chains.
-// It guarantees that no upstream is queried, that no answer is cached, and that only the prober learns which instance answers.
+// Its zone has a server block of its own, so queries for other zones do not pass it. It queries no upstream, its answers are not cached,
+// and only the prober learns which instance answers.
 //
-// On failure: every other query gets NXDOMAIN, which the prober takes for "not the agent".
+// Every other query in its zone gets NXDOMAIN, by which the prober sees that the answer is not the agent's.
 package probe
 
 import (
@@ -17,11 +17,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Zone is below "invalid" (RFC 6761), so that a query that takes the fallback instead ends at kube-dns or the root
-// with NXDOMAIN and can never be mistaken for the agent's answer.
+// Zone is the zone of the prober's queries. It is below "invalid" (RFC 6761): a query that takes the fallback gets NXDOMAIN from kube-dns
+// or the root, which cannot be mistaken for the agent's answer.
 const Zone = "probe.neardns.invalid."
 
-// Probe answers <nonce>.<Zone> TXT with the instance's name.
+// Probe answers TXT queries for <nonce>.<Zone> with the instance's ID.
 type Probe struct {
 	Instance string
 	Sources  []netip.Addr // whose queries are answered, besides loopback
@@ -30,7 +30,7 @@ type Probe struct {
 // Name implements plugin.Handler.
 func (p *Probe) Name() string { return "probe" }
 
-// ServeDNS implements plugin.Handler. The plugin is the end of its chain.
+// ServeDNS implements plugin.Handler. It is the last plugin of its server block.
 func (p *Probe) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	answer := new(dns.Msg)
 	answer.SetReply(r)
@@ -45,7 +45,8 @@ func (p *Probe) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (i
 		answer.Rcode = dns.RcodeNameError
 	}
 	if err := w.WriteMsg(answer); err != nil {
-		// The client is gone or its buffer full; CoreDNS must not write a second time, so the code is that of a written answer.
+		// The client is gone, or its buffer is full. The returned code means that an answer was written, so that CoreDNS does not write
+		// another.
 		return dns.RcodeSuccess, plugin.Error(p.Name(), err)
 	}
 	return answer.Rcode, nil
@@ -64,8 +65,8 @@ func (p *Probe) asks(client net.Addr) bool {
 	return addr.IsLoopback() || slices.Contains(p.Sources, addr.WithZone(""))
 }
 
-// hasNonce reports whether name is exactly one label below the zone. Only the prober's fresh names are answered, so a
-// cache on the way (a mesh's capture, a test's resolver) cannot answer in the agent's place.
+// hasNonce reports whether name is exactly one label below Zone. The prober uses a new label for each query, so that a cache on the way
+// (of a service mesh, or a test's resolver) cannot answer in the agent's place.
 func hasNonce(name string) bool {
 	cut := len(name) - len(Zone) - 1
 	if cut <= 0 || name[cut] != '.' || !strings.EqualFold(name[cut+1:], Zone) {

@@ -9,8 +9,8 @@ import (
 	"github.com/coredns/coredns/plugin"
 )
 
-// Setup returns the directive's set-up function. sources are the prober's probe sources; only these and loopback addresses
-// learn the instance. It registers nothing; the program that assembles the server does.
+// Setup returns the directive's set-up function, which the caller registers. sources are the addresses of the prober; only they and
+// loopback addresses get the instance's ID.
 func Setup(sources ...netip.Addr) caddy.SetupFunc {
 	sources = slices.Clone(sources)
 	return func(c *caddy.Controller) error {
@@ -35,7 +35,7 @@ func parse(c *caddy.Controller) (*Probe, error) {
 		if len(args) != 1 {
 			return nil, c.ArgErr()
 		}
-		// A TXT string holds 255 bytes; the answer carries one.
+		// A TXT string has at most 255 bytes, and the answer has one string.
 		if args[0] == "" || len(args[0]) > 255 {
 			return nil, c.Errf("instance name of %d bytes: write 1 to 255", len(args[0]))
 		}

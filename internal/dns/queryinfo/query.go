@@ -1,9 +1,9 @@
-// Package queryinfo is what goes with a query next to its message, from the socket to the last plugin: the client's identity, and the level
-// at which the answer was found.
+// Package queryinfo defines what accompanies a query from the socket to the last plugin, apart from its message: the client's identity,
+// and whether the answer was a hit, a miss or stale.
 //
-// It guarantees that a plugin can read and note both at any time. It imports none of its siblings.
+// A plugin can read and set it at any time. It imports no other package of this module.
 //
-// It cannot fail: a context without a query is one of the agent's own.
+// It cannot fail: a context without a Query is that of one of the agent's own queries.
 package queryinfo
 
 import (
@@ -17,23 +17,23 @@ type Level uint32
 
 // The levels. Hit and Stale are answers from the cache.
 const (
-	Miss  Level = iota // an upstream, the configuration, or there was none
-	Hit                // the cache, within the answer's TTL or as it was confirmed
-	Stale              // the cache, after the answer's TTL
+	Miss  Level = iota // answered by an upstream or by the configuration, or not answered
+	Hit                // answered from the cache within the TTL, or by the answer that refreshed an expired entry in time
+	Stale              // answered from the cache after the TTL
 )
 
-// FromCache reports whether the answer came from the cache.
+// FromCache reports whether the level is Hit or Stale.
 func (l Level) FromCache() bool { return l != Miss }
 
-// Query is one query on its way through the plugins. Its fields do not change meanwhile. Nothing reads a nil Query.
+// Query describes one query on its way through the plugins. Its exported fields do not change meanwhile. Its methods accept a nil Query.
 type Query struct {
-	Client   netip.Addr // without zone and mapping; not valid: the query is no client's
-	Identity any        // what the listener's observer knows of the client; nil: nothing
+	Client   netip.Addr // without zone and IPv4 mapping; not valid if no client sent the query
+	Identity any        // what the listener's Observer knows of the client; nil: nothing
 
 	level atomic.Uint32
 }
 
-// Found notes the level at which the answer was found; the last one counts. It is safe for concurrent use.
+// Found records where the answer was found; the last call counts. It is safe for concurrent use.
 func (q *Query) Found(l Level) {
 	if q != nil {
 		q.level.Store(uint32(l))
@@ -50,21 +50,21 @@ func (q *Query) Level() Level {
 
 // Answer is the outcome of one query.
 type Answer struct {
-	Client   netip.Addr // not valid: the query was the agent's own
+	Client   netip.Addr // not valid if the query was the agent's own
 	Identity any        // as in Query
-	Rcode    int        // of what was written; NOERROR where nothing was
-	Size     int        // bytes of the answer, without TCP's length; 0: nothing was written
+	Rcode    int        // of the answer that was written; NOERROR if none was
+	Size     int        // of the answer in bytes, without TCP's length field; 0: none was written
 	Level    Level
 }
 
-// Key is a context's key of its *Query.
+// Key is the context key of a *Query.
 type Key struct{}
 
-// From returns the query that a context belongs to; nil for none.
+// From returns the Query of a context, or nil if there is none.
 func From(ctx context.Context) *Query {
 	q, _ := ctx.Value(Key{}).(*Query)
 	return q
 }
 
-// With returns a context that belongs to q. With nil, queries in it are no client's.
+// With returns a context with q. If q is nil, queries in this context are no client's.
 func With(ctx context.Context, q *Query) context.Context { return context.WithValue(ctx, Key{}, q) }

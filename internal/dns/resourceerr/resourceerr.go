@@ -1,5 +1,5 @@
-// Package resourceerr recognises errors that mean "this machine or process is out of a resource", which are no peer's fault and pass by
-// themselves.
+// Package resourceerr recognises errors which mean that this machine or process is short of a resource. They are not the other side's
+// fault, and pass by themselves.
 package resourceerr
 
 import (
@@ -17,8 +17,8 @@ func Is(err error) bool {
 	return false
 }
 
-// ForQuery reports whether err wraps a shortage of anything that sending a query needs. That includes a source port, whose shortage is
-// EADDRNOTAVAIL over TCP and EAGAIN over UDP (inet_autobind, Linux 2.6).
+// ForQuery reports whether err wraps a shortage of something that sending a query needs. That includes source ports: without one, the
+// error is EADDRNOTAVAIL over TCP and EAGAIN over UDP (inet_autobind, Linux 2.6).
 func ForQuery(err error) bool {
 	return Is(err) || errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAGAIN)
 }

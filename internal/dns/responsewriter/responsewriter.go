@@ -1,8 +1,8 @@
-// Package responsewriter is the common part of all dns.ResponseWriters of this module.
+// Package responsewriter has the common parts of this module's dns.ResponseWriters.
 //
-// It guarantees that a writer has both addresses; neither signatures nor hijacked connections exist.
+// A writer always has both addresses. Signatures and hijacked connections are not supported.
 //
-// It has no failures of its own: a message that cannot be packed or unpacked is an error to the plugin that wrote it.
+// If a message cannot be packed or unpacked, the plugin that wrote it gets the error.
 package responsewriter
 
 import (
@@ -15,7 +15,7 @@ import (
 // Base implements dns.ResponseWriter except for WriteMsg and Write.
 type Base struct{ Local, Remote net.Addr }
 
-// LocalAddr returns the address that the query came to.
+// LocalAddr returns the server's address to which the query came.
 func (b Base) LocalAddr() net.Addr { return b.Local }
 
 // RemoteAddr returns the client's address.
@@ -33,7 +33,7 @@ func (Base) TsigTimersOnly(bool) {}
 // Hijack does nothing.
 func (Base) Hijack() {}
 
-// Pack writes a message's wire form by w.
+// Pack writes a message to w in wire form.
 func Pack(w io.Writer, m *dns.Msg) error {
 	b, err := m.Pack()
 	if err != nil {
@@ -43,11 +43,11 @@ func Pack(w io.Writer, m *dns.Msg) error {
 	return err
 }
 
-// Capture is the client of a query that this process sends to itself: it keeps the answer. The zero value without addresses may only be
-// passed to code that wants none.
+// Capture is the ResponseWriter of a query that this process sends to itself. It keeps the answer in Msg. Without addresses, it may only
+// be passed to code that does not use them.
 type Capture struct {
 	Base
-	Msg *dns.Msg // the last answer; nil: none. A plugin may still hold it, so it must not be changed.
+	Msg *dns.Msg // the last answer, or nil; it must not be changed, because a plugin may still use it
 }
 
 // WriteMsg keeps an answer.

@@ -7,7 +7,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// MayComplete reports whether ServeDNS might complete the query, so that the plugin chain has to answer it.
+// MayComplete reports whether the plugin might complete the query. If so, the fast path must leave the query to the plugin chain.
 func MayComplete(q *fastpath.Query) bool {
 	if q.Type != dns.TypeA && q.Type != dns.TypeAAAA || !q.RD || q.CD || q.OPT.DO() {
 		return false
@@ -20,7 +20,7 @@ func MayComplete(q *fastpath.Query) bool {
 	return s != nil && s.mayBegin(&q.Query)
 }
 
-// mayBegin reports whether nameOf might accept the query's name.
+// mayBegin reports whether nameOf might accept the query's name, because it ends in the first suffix.
 func (s *Search) mayBegin(q *msg.Query) bool {
 	return s.first == nil || q.IsIn(s.first) && len(q.Name()) > len(s.first)
 }

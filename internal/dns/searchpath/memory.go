@@ -12,17 +12,17 @@ import (
 	"github.com/miekg/dns"
 )
 
-// How long a decision is kept. The minimum lets the queries for both families, and those of a resolver that walks by itself, get the same
-// decision. The maximum is kube-dns's TTL, so that no decision is older than an answer may be.
+// How long a decision is kept. With the minimum, the A and AAAA queries of a lookup get the same decision, and so do those of a resolver
+// that walks the list itself. The maximum is kube-dns's TTL, so that no decision is older than an answer may be.
 const (
 	minKeep = 5 * time.Second
 	maxKeep = 30 * time.Second
 )
 
-// remembered is how many decisions are kept: about 1 MiB with usual names, at most 5.
+// remembered is the maximum number of decisions in memory: about 1 MiB with usual names, at most 5 MiB.
 const remembered = 4096
 
-// Memory has recent decisions, by pod and name. All server blocks of a process share one. It is safe for concurrent use.
+// Memory has recent decisions, by pod and name. All server blocks of a process share one Memory. It is safe for concurrent use.
 type Memory struct {
 	now func() time.Time
 
@@ -33,8 +33,8 @@ type Memory struct {
 // NewMemory makes an empty one.
 func NewMemory() *Memory { return &Memory{now: time.Now, known: map[decisionKey]*decision{}} }
 
-// decisionKey is a pod, by its Search, and a name. Pods with equal lists share nothing: whether a resolver is walking by itself
-// shows only in its own pod's queries.
+// decisionKey is a pod, represented by its Search, and a name. Pods with equal search lists share no decisions, because only a pod's own
+// queries show whether its resolver is walking the list itself.
 type decisionKey struct {
 	search *Search
 	name   string
@@ -42,14 +42,14 @@ type decisionKey struct {
 
 // end is where a walk ends.
 type end struct {
-	target string   // the name of the walk that has addresses; "" if the resolver has to walk by itself
+	target string   // the name of the walk that has addresses; "" if the resolver must walk the list itself
 	first  bool     // it is the walk's first name
 	absent bool     // none of them exists
-	ttl    uint32   // for how many seconds from the start of the walk this is valid
+	ttl    uint32   // how long this is valid, in seconds from the start of the walk
 	denial []dns.RR // the SOA of the first query's denial
 }
 
-// decision is the result of a walk. Its fields are read only when until is set, which comes last, or after done is closed; they do not
+// decision is the result of a walk. Its fields may be read after done is closed or once until is set, which is set last; they do not
 // change then.
 type decision struct {
 	end
@@ -58,8 +58,8 @@ type decision struct {
 	until time.Time
 }
 
-// walked reports whether there was a query for k just now, so that its resolver may be walking by itself. It may do so even after a
-// completed walk: a program that wants one family goes on if only the other family has an address.
+// walked reports whether memory has a decision about k, so there was a query for it a moment ago, and its resolver may be walking the
+// list itself. It may do so even after a completed walk: a program that wants one family goes on if only the other family has an address.
 func (m *Memory) walked(k decisionKey) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -67,8 +67,8 @@ func (m *Memory) walked(k decisionKey) bool {
 	return d != nil && !m.over(d)
 }
 
-// left returns for how many more seconds the denials of a walk are valid. A decision may be kept for longer, so that all queries of one
-// lookup get the same one; then left is 0.
+// left returns how many seconds longer the denials of a walk are valid. A decision may be kept longer, so that all queries of one lookup
+// get the same one; left then returns 0.
 func (m *Memory) left(d *decision) uint32 {
 	good := d.begun.Add(time.Duration(d.ttl) * time.Second)
 	return uint32((max(0, good.Sub(m.now())) + time.Second - 1) / time.Second)
@@ -76,9 +76,9 @@ func (m *Memory) left(d *decision) uint32 {
 
 func (m *Memory) over(d *decision) bool { return !d.until.IsZero() && !m.now().Before(d.until) }
 
-// decide returns the decision about k, and calls walk if there is none; queries that come meanwhile wait for it. If walk takes longer
-// than maxWalk, the decision for all of them is that the resolver walks by itself, since the queries for both families must get the same
-// one. walk then continues, because its results are likely to be queried next.
+// decide returns the decision about k. If there is none, it calls walk; other queries about k wait for the result. If walk takes longer
+// than maxWalk, the decision for all of them is that the resolver walks the list itself, because the A and AAAA queries must get the same
+// decision. walk then continues in the background, because the resolver will probably send the same queries.
 func (m *Memory) decide(k decisionKey, walk func(*end)) *decision {
 	m.mu.Lock()
 	if d := m.known[k]; d != nil && !m.over(d) {
@@ -94,7 +94,7 @@ func (m *Memory) decide(k decisionKey, walk func(*end)) *decision {
 	go func() { // ends with its queries, each of which has a time limit
 		var e end
 		defer func() {
-			// No caller recovers from a panic in this goroutine, and one name must not end the server.
+			// No caller recovers from a panic in this goroutine, and a panic over one name must not end the process.
 			if p := recover(); p != nil {
 				vars.Panic.Inc()
 				clog.NewWithPlugin("searchpath").Errorf("Recovered from panic while walking for %q: %v\n%s", k.name, p, debug.Stack())
@@ -117,8 +117,8 @@ func (m *Memory) decide(k decisionKey, walk func(*end)) *decision {
 	return d
 }
 
-// evict makes room if the memory is full. It removes expired decisions, and a quarter of the rest from the pods that have most, so that
-// it runs once per thousand names. So a pod that queries ever new names loses its own decisions. Walks in progress stay.
+// evict makes room if the memory is full. It removes expired decisions, and a quarter of the rest from the pods that have most. So it
+// runs once per thousand names, and a pod that queries ever new names loses its own decisions. Walks in progress stay.
 func (m *Memory) evict() {
 	if len(m.known) < remembered {
 		return
@@ -131,7 +131,7 @@ func (m *Memory) evict() {
 		}
 		of[k.search]++
 	}
-	// share is how many each pod may keep; pods with fewer leave the rest to the others.
+	// share is the maximum of decisions that a pod keeps. Pods with fewer leave the difference to the others.
 	share, left := 0, remembered*3/4
 	counts := slices.Sorted(maps.Values(of))
 	for i, n := range counts {
@@ -149,7 +149,7 @@ func (m *Memory) evict() {
 	}
 }
 
-// forget drops all decisions. A walk in progress still answers the queries that wait for it.
+// forget removes all decisions. A walk in progress still answers the queries that wait for it.
 func (m *Memory) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -8,27 +8,27 @@ import (
 	"github.com/neardns/neardns/internal/telemetry/scrape"
 )
 
-// result is the outcome of a query that may have been the first of a walk.
+// result is the outcome of a query that may have been the first of a walk through a search list.
 type result int
 
 const (
 	resultCompleted result = iota // answered with the walk's end
 	resultFirst                   // it was the walk's end itself
 	resultAbsent                  // no name of the walk exists
-	resultLeft                    // left to the resolver, since resolvers differ or something failed
-	resultLater                   // it was a later query of a longer name's walk
+	resultLeft                    // left to the resolver, because resolvers differ or something failed
+	resultLater                   // it was a later query of the walk for a longer name
 	results                       // how many there are
 )
 
 // Values of the label result, by result.
 var resultNames = [results]string{"completed", "first", "absent", "left", "later"}
 
-// Metrics counts queries that may have been the first of a walk, by result. One is enough for a process.
+// Metrics counts, by result, the queries that may have been the first of a walk. One Metrics is enough for a process.
 type Metrics struct{ counts [results]atomic.Uint64 }
 
 func (m *Metrics) count(r result) { m.counts[r].Add(1) }
 
-// Collector exports the counts. It reads them at each scrape.
+// Collector returns a collector of the counts, which reads them at each scrape.
 func (m *Metrics) Collector() prometheus.Collector {
 	var s scrape.Set
 	completions := s.Counter("neardns_search_completions_total",

@@ -8,30 +8,30 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// maxName is the length of the longest name in its written form with the final dot (RFC 1035, section 3.1: 255 bytes on the wire).
+// maxName is the maximum length of a name in presentation form, with the final dot (RFC 1035, section 3.1: 255 bytes in wire form).
 const maxName = 254
 
-// Limits within which all resolvers read a search list alike: glibc before 2.26 takes the first six domains and 255 characters, and musl
-// skips a line of more than 255, its end included, so that its list is empty.
+// Limits within which all resolvers read a search list in the same way. glibc before 2.26 uses only the first six domains and 255
+// characters. musl ignores a line of more than 255 characters, line end included, so that its list is empty.
 const (
 	maxDomains = 6
 	maxLine    = 255
 )
 
-// Search is how one pod turns a short name into full ones. It does not change. Decisions are remembered by the Search itself, so pods do
-// not share one, and a pod keeps its own as long as it stays the Same.
+// Search is how one pod turns a short name into full ones: its search list and options. It does not change. Decisions are stored by the
+// pointer to a Search, so pods do not share them, and a pod keeps them while its Search stays the Same.
 type Search struct {
-	suffixes []string // lower case, with the final dot; "." is the name as it was typed
-	first    []byte   // the first of them in wire form; nil: it has none
+	suffixes []string // in lower case, with the final dot; "." stands for the name as it was typed
+	first    []byte   // the first suffix in wire form; nil if it has none
 	ndots    int
 	noTLD    bool
-	cluster  string // the cluster's domain, in lower case and with the final dot, as suffixes has it
-	id       string // equal for all that walk in the same way
+	cluster  string // the cluster's domain, in lower case and with the final dot
+	id       string // equal for all Searches that walk in the same way
 }
 
-// NewSearch makes a Search from a search list, the two options that steer its use, and the cluster's domain. It returns nil if no query
-// shows that a walk begins (without a list, or with one that begins with the root), and if resolvers read the list differently. noTLD: a
-// name without a dot is never queried as it is (no-tld-query, resolv.conf(5)).
+// NewSearch returns a Search for a search list, the two options that affect its use, and the cluster's domain. With noTLD, a name without
+// a dot is never queried as it is (no-tld-query, resolv.conf(5)). It returns nil if resolvers read the list differently. It also returns
+// nil if the first query of a walk cannot be recognised: without a list, or if the list begins with the root.
 func NewSearch(list []string, ndots int, noTLD bool, cluster string) *Search {
 	if len(list) > maxDomains || len("search "+strings.Join(list, " ")+"\n") > maxLine {
 		return nil
@@ -52,7 +52,7 @@ func NewSearch(list []string, ndots int, noTLD bool, cluster string) *Search {
 	return s
 }
 
-// Same reports whether both walk in the same way.
+// Same reports whether both have the same list, options and cluster's domain.
 func (s *Search) Same(other *Search) bool { return s != nil && other != nil && s.id == other.id }
 
 // nameOf returns the name that a client looks up if its first query is for queried: queried without the first suffix and without a final
@@ -61,10 +61,10 @@ func (s *Search) nameOf(queried string) (name string, ok bool) {
 	return cutSuffix(queried, s.suffixes[0])
 }
 
-// walks reports whether the list is tried before the name itself, so that the walk's first query is the first of all.
+// walks reports whether a resolver tries the search list before the name itself, so that the walk's first query is the first of all.
 func (s *Search) walks(name string) bool { return strings.Count(name, ".") < s.ndots }
 
-// steps lists the names that a resolver queries for a name, in its order.
+// steps returns the names that a resolver queries for a name, in order.
 func (s *Search) steps(name string) []string {
 	out := make([]string, 0, len(s.suffixes)+1)
 	for _, suffix := range s.suffixes {
@@ -76,10 +76,10 @@ func (s *Search) steps(name string) []string {
 	return append(out, name+".")
 }
 
-// parentOf returns the name whose denial also denies a step of the walk: the last label of name and the suffix, if the suffix is one of the
-// cluster's. Below a name that does not exist, no name does (RFC 8020), and the cluster's zone keeps to that: a missing Service has no
-// endpoints, and a missing namespace no Services (Kubernetes' DNS specification). For other suffixes, and for a name of one label, it
-// returns "".
+// parentOf returns a name whose denial also denies a step of the walk: the last label of name with the step's suffix, if the suffix is in
+// the cluster's domain. Below a name that does not exist, no name exists (RFC 8020), and the cluster's zone follows that: a missing
+// Service has no endpoints, and a missing namespace no Services (Kubernetes' DNS specification). For other suffixes, and for a name of
+// one label, it returns "".
 func (s *Search) parentOf(name, step string) string {
 	at := strings.LastIndexByte(name, '.')
 	if at < 0 || !strings.HasSuffix("."+step[min(len(name)+1, len(step)):], "."+s.cluster) {
@@ -88,7 +88,7 @@ func (s *Search) parentOf(name, step string) string {
 	return step[at+1:]
 }
 
-// earlier lists the names whose walks query this name after their first step.
+// earlier returns the names whose walks query this name after their first step.
 func (s *Search) earlier(queried string) []string {
 	out := []string{strings.TrimSuffix(queried, ".")}
 	for _, suffix := range s.suffixes[1:] {
@@ -106,7 +106,7 @@ func join(name, suffix string) string {
 	return name + "." + suffix
 }
 
-// cutSuffix removes a suffix and the dot before it from a name.
+// cutSuffix removes a suffix and the dot before it from a name. It returns false if the name does not end in the suffix.
 func cutSuffix(name, suffix string) (string, bool) {
 	at := len(name) - len(suffix)
 	if at < 2 || name[at-1] != '.' || !strings.EqualFold(name[at:], suffix) {

@@ -2,12 +2,11 @@
 // queries for one name outside the cluster. For a pod that opts in, the first of them is answered with the result of the whole walk, so
 // that two remain: one for each family.
 //
-// It guarantees that the pod and its walk see the same: it stands in front of the cache and queries the server itself, cache included. It
-// remembers recent decisions by search list and name. Its answers depend on the client, so a plugin that stores whole answers must not
-// stand in front of it.
+// The walk sees the same answers as the pod would: the plugin comes before the cache, and sends its own queries through the same server,
+// cache included. It remembers recent decisions by pod and name. Its answers depend on the client, so no plugin that stores whole answers
+// may come before it.
 //
-// On failure, and whenever the resolver's own walk could end differently in any libc, the query is passed on as if this plugin were not
-// there.
+// On failure, and whenever the resolver's own walk could end differently in any libc, the query is passed on unchanged.
 package searchpath
 
 import (
@@ -23,24 +22,25 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// maxWalk is how long a query waits for a walk before it is passed on, which may take another 1.9 s, or 4.5 if the name is slow (package
-// forward). musl retries after 2.5 s, glibc and Go after five. The walk's own queries are then in progress or in the cache, for the pod's
-// own walk.
+// maxWalk is how long a query waits for a walk before it is passed on unchanged. Forwarding it may take another 1.9 s, or 4.5 s if the
+// name is slow (package forward). musl retries after 2.5 s, glibc and Go after 5 s. By then, the answers that the pod's own walk needs
+// are in the cache, or their queries are in progress.
 const maxWalk = 500 * time.Millisecond
 
-// SearchPath is the plugin in one server block.
+// SearchPath is the plugin's handler in one server block.
 type SearchPath struct {
 	next    plugin.Handler
 	memory  *Memory
 	metrics *Metrics
 }
 
-// Client is a pod, as the observer of queries knows it: the Identity of a Query. Queries without one are not completed. Its methods are
-// safe for concurrent use.
+// Client is a pod, as the listener's Observer knows it. It is the Identity of a Query; queries without one are not completed. Its methods
+// are safe for concurrent use.
 type Client interface {
-	// Search returns the pod's search list if the pod opts in, else nil. It may lag a moment behind pods that come and go.
+	// Search returns the pod's search list if the pod has opted in, else nil. It may be outdated for a moment when pods start or stop.
 	Search() *Search
-	// SearchNow returns the search list of the pod that has the address now, which may be another one. It may cost system calls.
+	// SearchNow returns the search list of the pod that has the address now. It may be another pod than that of Search. It may cost
+	// system calls.
 	SearchNow(addr netip.Addr) *Search
 }
 
@@ -61,8 +61,8 @@ func (c *SearchPath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 	return plugin.NextOrFailure(c.Name(), c.next, ctx, w, r)
 }
 
-// wanted returns the search list by which the query may be completed; nil for none. Only queries for addresses are: no resolver walks for
-// other types. A client that checks signatures (DO, CD) cannot use an unsigned CNAME.
+// wanted returns the search list with which the query may be completed, or nil. Only A and AAAA queries are completed, because resolvers
+// walk the list only for these. A client that validates signatures (DO, CD) could not use an unsigned CNAME.
 func (c *SearchPath) wanted(ctx context.Context, r *dns.Msg) *Search {
 	q := queryinfo.From(ctx)
 	if q == nil {
@@ -90,12 +90,13 @@ func (c *SearchPath) wanted(ctx context.Context, r *dns.Msg) *Search {
 	return s
 }
 
-// complete answers the first query of a walk with the walk's end, if there is one that every resolver would come to.
+// complete answers the first query of a walk with the walk's result, if every resolver would come to that result. Otherwise done is
+// false.
 func (c *SearchPath) complete(
 	ctx context.Context, k *walker, w dns.ResponseWriter, r *dns.Msg, s *Search, name string,
 ) (rcode int, done bool) {
-	// The same query can be a later one of a longer name's walk: web.shop's second is the first of web in the namespace shop. Then the
-	// longer name's first query was here just now, and the resolver is walking by itself.
+	// The same query can be a later one of a longer name's walk: the second query for web.shop is the first for web in the namespace
+	// shop. Then the first query for the longer name came a moment ago, and the resolver is walking the list itself.
 	for _, longer := range s.earlier(r.Question[0].Name) {
 		if c.memory.walked(decisionKey{s, strings.ToLower(longer)}) {
 			c.metrics.count(resultLater)
@@ -124,7 +125,7 @@ func (c *SearchPath) complete(
 		c.metrics.count(resultLeft)
 		return 0, false
 	}
-	// Its address may have been another pod's until just now. The answer would then reveal this pod's domains to it.
+	// The address may have passed to another pod just now, to which the answer would reveal the first pod's search domains.
 	q := queryinfo.From(ctx)
 	if client, ok := q.Identity.(Client); !ok || !client.SearchNow(q.Client).Same(s) {
 		c.metrics.count(resultLeft)
@@ -135,14 +136,15 @@ func (c *SearchPath) complete(
 	return dns.RcodeSuccess, true
 }
 
-// answer makes the answer to r from what was found at the end of the walk, which is known for ttl seconds more.
+// answer makes the answer to r from found, the answer for the name at the end of the walk. The walk's denials are valid for ttl seconds
+// more.
 func answer(r, found *dns.Msg, d *end, ttl uint32) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetRcode(r, found.Rcode)
 	m.RecursionAvailable = true
 	if len(found.Answer) == 0 {
-		// No CNAME without a record behind it: for glibc, an answer section that is not empty ends the walk, even if the address of the
-		// other family got lost (coredns/coredns#7179).
+		// Without an address, add no CNAME either: glibc ends the walk at any answer section that is not empty, even if the answer for
+		// the other family was lost (coredns/coredns#7179).
 		for _, rr := range d.denial {
 			own := dns.Copy(rr) // a plugin before us may change it
 			own.Header().Ttl = min(own.Header().Ttl, ttl)

@@ -6,8 +6,7 @@ import (
 	"github.com/coredns/coredns/plugin"
 )
 
-// Setup returns the directive's set-up function for a process's one memory. It registers nothing; the program that assembles the server
-// does.
+// Setup returns the directive's set-up function, which the caller registers. All server blocks of the process use memory.
 func Setup(memory *Memory, metrics *Metrics) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
 		for i := 0; c.Next(); i++ {
@@ -18,7 +17,8 @@ func Setup(memory *Memory, metrics *Metrics) caddy.SetupFunc {
 				return plugin.Error("searchpath", c.Err("takes no arguments: NodeConfig or an annotation turns it on for a pod"))
 			}
 		}
-		// At start-up, not here: a configuration that is refused must change nothing. One that is taken may answer otherwise.
+		// Only at start-up, because a configuration that is refused must change nothing. One that is accepted may give other answers, so
+		// forget the decisions.
 		c.OnStartup(func() error { memory.forget(); return nil })
 		dnsserver.GetConfig(c).AddPlugin(func(next plugin.Handler) plugin.Handler {
 			return &SearchPath{next: next, memory: memory, metrics: metrics}

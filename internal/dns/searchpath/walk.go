@@ -13,14 +13,15 @@ import (
 	"github.com/neardns/neardns/internal/dns/responsewriter"
 )
 
-// walker queries its own server for one client. It may continue after the client's query is answered, so it keeps nothing of that.
+// walker sends queries to its own server for one client. It may continue after the client's query is answered, so it keeps no reference
+// to that query.
 type walker struct {
 	server *dnsserver.Server
 	client responsewriter.Base
 }
 
-// newWalker makes one for a client's query. The walk's queries come from the client, so that they use its share of misses, and over TCP, so
-// that no answer is truncated.
+// newWalker returns a walker for a client's query. Its queries have the client's address, so that they count for the client's share of
+// misses. They seem to come over TCP, so that no answer is truncated.
 func newWalker(server *dnsserver.Server, client dns.ResponseWriter) *walker {
 	return &walker{server, responsewriter.Base{Local: overTCP(client.LocalAddr()), Remote: overTCP(client.RemoteAddr())}}
 }
@@ -36,20 +37,21 @@ func overTCP(a net.Addr) net.Addr {
 	return net.TCPAddrFromAddrPort(at)
 }
 
-// inner reports whether the query is the server's own: this plugin's, or one for an alias that leads back.
+// inner reports whether this server sent the query to itself: by this plugin, or for a CNAME's target.
 func inner(ctx context.Context) bool {
 	n, _ := ctx.Value(dnsserver.LoopKey{}).(int)
 	return n > 0
 }
 
-// walk goes through the list until a name has addresses, or until resolvers differ about what comes next. It queries both families for each
-// name, because that is what a resolver decides by, and then both get the same decision. Below the cluster's suffixes, one denial is enough
-// for all names that end in the same label: com.shop.svc.cluster.local is queried once, not each host outside.
+// walk queries the names of the search list in order, until one has addresses, or until resolvers would differ about the next step. It
+// queries A and AAAA for each name, because a resolver decides by both; both of the client's queries then get the same decision. Below
+// the cluster's suffixes, one denial is enough for all names that end in the same label: com.shop.svc.cluster.local is queried once, and
+// not for each name in com.
 //
 // glibc (2.36, res_search), musl (1.2.3, name_from_dns_search) and Go (1.25, goLookupIPCNAMEOrder) agree on this: a name that has an
-// address in one family ends the walk, and a name that does not exist in either family continues it. At a name without addresses, and at a
-// failure, musl stops and the others continue. An alias that leads nowhere stops only glibc. If one family's answer denies a name that the
-// other family has, musl continues; it still does, because it gets both answers.
+// address in one family ends the walk, and a name that does not exist in either family continues it. At a name without addresses, and at
+// a failure, musl stops and the others continue. A CNAME to a name without addresses stops only glibc. If one family's answer denies a
+// name that the other family has, musl continues; it still does, because it gets both answers.
 func (k *walker) walk(ctx context.Context, s *Search, name string, d *end) {
 	begun := time.Now()
 	ctx = queryinfo.With(ctx, nil) // no client gets these answers
@@ -92,7 +94,7 @@ func (k *walker) walk(ctx context.Context, s *Search, name string, d *end) {
 // both queries both families at once.
 func (k *walker) both(ctx context.Context, name string) (v4, v6 *dns.Msg) {
 	done := make(chan struct{})
-	go func() { // ends with the query, which has a bound of its own
+	go func() { // ends with the query, which has its own time limit
 		defer close(done)
 		v6 = k.query(ctx, name, dns.TypeAAAA)
 	}()
@@ -101,7 +103,7 @@ func (k *walker) both(ctx context.Context, name string) (v4, v6 *dns.Msg) {
 	return v4, v6
 }
 
-// query queries the server as the client would. It returns nil if no plugin wrote an answer.
+// query sends a query to the server as the client would. It returns nil if no plugin wrote an answer.
 func (k *walker) query(ctx context.Context, name string, qtype uint16) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetQuestion(name, qtype)
@@ -111,14 +113,14 @@ func (k *walker) query(ctx context.Context, name string, qtype uint16) *dns.Msg 
 	return w.Msg
 }
 
-// outcome is what an answer means for a name.
+// outcome is what an answer shows about a name.
 type outcome int
 
 const (
 	unclear outcome = iota // a failure, or truncated
 	absent                 // there is no such name
 	empty                  // it exists without addresses of the family
-	alias                  // it leads to a name without addresses of the family
+	alias                  // it is a CNAME to a name without addresses of the family
 	has
 )
 
@@ -142,7 +144,7 @@ func read(m *dns.Msg, qtype uint16) outcome {
 	return alias
 }
 
-// denial returns a denial's SOA, and for how many seconds it is good (RFC 2308, section 5).
+// denial returns the SOA of a denial, and for how many seconds the denial is valid (RFC 2308, section 5).
 func denial(m *dns.Msg) (soa []dns.RR, ttl uint32) {
 	for _, rr := range m.Ns {
 		if s, ok := rr.(*dns.SOA); ok {

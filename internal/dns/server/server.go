@@ -1,8 +1,8 @@
-// Package server is the DNS server of the agent and of an edge: a listener and the plugin chain behind it, made from one configuration.
+// Package server is the DNS server of the agent and of an edge: a listener and its plugin chain, made from one configuration.
 //
-// It guarantees that a configuration that cannot be served changes nothing.
+// A configuration that cannot be served changes nothing.
 //
-// On failure it does what its two parts do; see listener and corefile.
+// On failure it does what packages listener and corefile do.
 package server
 
 import (
@@ -13,15 +13,15 @@ import (
 	"github.com/neardns/neardns/internal/dns/listener"
 )
 
-// Config is all that the server is made from: the chain's configuration and the listener's. The server keeps no reference to its slices
-// and maps.
+// Config has everything from which the server is made: the configuration of the plugin chain and of the listener. The server keeps no
+// reference to its slices and maps.
 type Config struct {
 	corefile.Config
 
 	// Transparent and Deaf are as in listener.Config.
 	Transparent bool
 	Deaf        bool
-	// Connections bounds the open TCP connections, at all addresses together.
+	// Connections is the maximum of open TCP connections, of all addresses together.
 	Connections int
 }
 
@@ -30,28 +30,28 @@ func (c Config) listener() listener.Config {
 		Misses: c.Misses, Connections: c.Connections}
 }
 
-// Server is one embedded CoreDNS behind its sockets. Its methods may be called from several goroutines; they wait for each other.
+// Server is an embedded CoreDNS with its sockets. Its methods may be called by several goroutines; they run one after the other.
 type Server struct {
 	*listener.Server
 	chains  *corefile.Builder
 	changed func() // nil: nothing to call
 }
 
-// New makes a server that is not started. observer may be nil.
+// New returns a server that is not started. observer may be nil.
 func New(log *slog.Logger, observer listener.Observer, plugins ...corefile.Plugin) *Server {
 	return &Server{Server: listener.New(log, observer), chains: corefile.NewBuilder(log, plugins...)}
 }
 
-// OnChange sets a function to call whenever a new chain is about to answer. Call it once, before Start.
+// OnChange sets a function that is called whenever a new plugin chain is about to serve. Call OnChange at most once, before Start.
 func (s *Server) OnChange(f func()) { s.changed = f }
 
-// Check reports why a configuration cannot be served; see corefile.Builder.Check.
+// Check returns why a configuration cannot be served; see corefile.Builder.Check.
 func (s *Server) Check(cfg Config) error { return s.chains.Check(cfg.Config) }
 
-// Start listens on every address and serves; see listener.Server.Start. Nothing is served when it fails.
+// Start listens on every address and serves; see listener.Server.Start. If it fails, no address is served.
 func (s *Server) Start(ctx context.Context, cfg Config) error { return s.StartOn(ctx, cfg, nil) }
 
-// StartOn is Start with sockets that another process listens on, which StartOn owns.
+// StartOn is like Start, but uses listening sockets of another process. It owns these sockets.
 func (s *Server) StartOn(ctx context.Context, cfg Config, inherited []listener.Socket) error {
 	done, build, err := s.prepare(cfg)
 	if err != nil {
@@ -61,7 +61,7 @@ func (s *Server) StartOn(ctx context.Context, cfg Config, inherited []listener.S
 	return s.Server.Start(ctx, done.listener(), build, inherited)
 }
 
-// Restart serves another configuration; see listener.Server.Restart. The old one still serves when it fails.
+// Restart serves another configuration; see listener.Server.Restart. If it fails, the old configuration is still served.
 func (s *Server) Restart(ctx context.Context, cfg Config) error {
 	done, build, err := s.prepare(cfg)
 	if err != nil {
@@ -70,7 +70,7 @@ func (s *Server) Restart(ctx context.Context, cfg Config) error {
 	return s.Server.Restart(ctx, done.listener(), build)
 }
 
-// prepare completes a configuration and returns the function that makes its chain.
+// prepare returns the configuration with its defaults, and the function that makes its plugin chain.
 func (s *Server) prepare(cfg Config) (Config, listener.Build, error) {
 	var err error
 	if cfg.Config, err = cfg.Complete(); err != nil {
