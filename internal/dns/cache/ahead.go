@@ -37,7 +37,7 @@ type ahead struct {
 	begun  int             // names that were watched
 }
 
-// What adds to the credit and what it pays for, in tenths of a query.
+// The earnings and costs of the credit, in tenths of a query.
 const (
 	missEarns   = 1
 	fetchCosts  = 10

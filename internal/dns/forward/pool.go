@@ -92,7 +92,7 @@ func (p *pool) flush() {
 	p.lines = nil
 }
 
-// close closes the pool. Connections that are given back later are closed at once.
+// close closes the pool. Connections that are returned to it later are closed at once.
 func (p *pool) close() {
 	p.flush()
 	p.mu.Lock()

@@ -125,7 +125,7 @@ func (c *SearchPath) complete(
 		c.metrics.count(resultLeft)
 		return 0, false
 	}
-	// The address may have passed to another pod just now, to which the answer would reveal the first pod's search domains.
+	// The client's address may have passed to another pod just now, to which the answer would reveal the first pod's search domains.
 	q := queryinfo.From(ctx)
 	if client, ok := q.Identity.(Client); !ok || !client.SearchNow(q.Client).Same(s) {
 		c.metrics.count(resultLeft)

@@ -172,8 +172,8 @@ type Reply struct {
 	Rotate   bool // begin each reply with another address of the set
 }
 
-// AppendReply appends the answer to this client's query, without OPT record. r.Question must have the entry's name, type and class; the
-// letters' case is the client's, also in owner names that are compression pointers to the name.
+// AppendReply appends the answer to this client's query, without OPT record. The question section in r must have the entry's name, type
+// and class; the letters' case is the client's, also in owner names that are compression pointers to the name.
 func (e *Entry) AppendReply(b []byte, r *Reply) []byte {
 	start := len(b)
 	b = append(b, e.blob[:e.size]...)

@@ -25,7 +25,7 @@ const (
 )
 
 // Keeper does the periodic work for a store: it corrects the store's clock after a suspend, removes dead entries, and saves a snapshot to
-// a file. If the file cannot be written or read, the next process starts with an empty cache.
+// a file. If the file cannot be written or read, the next process starts with an empty or older cache.
 type Keeper struct {
 	Store *Store
 	Path  string      // of the snapshot; its folder is made
@@ -59,7 +59,7 @@ func (k *Keeper) Load() {
 				k.Log.Info("cache starts empty: its snapshot file is from another boot, so its age is unknown", "path", k.Path)
 				return
 			}
-			k.Log.Info("cache restored from its snapshot file", "path", k.Path, "entries", done.Entries, "stale", done.Stale, "age", done.Age.Round(time.Second))
+			k.Log.Info("cache restored from file", "path", k.Path, "entries", done.Entries, "stale", done.Stale, "age", done.Age.Round(time.Second))
 			return
 		}
 	}

@@ -35,7 +35,7 @@ const (
 // ErrSnapshot means that the data is not a complete snapshot of this version. Nothing of it was restored.
 var ErrSnapshot = errors.New("not a snapshot of the cache")
 
-// Boot is a clock that nobody can set: the boot ID of the machine, and the time since that boot. The zero value means unknown.
+// Boot is a clock that cannot be set: the boot ID of the machine, and the time since that boot. The zero value means unknown.
 type Boot struct {
 	ID    [16]byte
 	Since time.Duration // suspended time included, as CLOCK_BOOTTIME
