@@ -51,7 +51,8 @@ func (c *Cache) miss(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *q
 }
 
 // refresh starts an upstream query for an entry in the background, unless one with its key is in flight; leads is true if it started one.
-// w is the writer of the client whose query caused the refresh, or nil if the timer did. f is nil if too many refreshes are in flight.
+// w is the writer of a client that needs the new answer, or nil if the entry is still valid. f is nil if too many refreshes are in
+// flight.
 func (c *Cache) refresh(
 	ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *query, e *answers.Entry, s *series,
 ) (f *flight, leads bool) {
@@ -73,7 +74,7 @@ func (c *Cache) refresh(
 	if e.Class() == answers.Success {
 		q.good = e
 	}
-	// A refresh without a client seems to come over TCP, so that its answer is not truncated.
+	// A refresh for which no client waits seems to come over TCP, so that its answer is not truncated.
 	client := &responsewriter.Capture{Base: responsewriter.Base{Local: &net.TCPAddr{}, Remote: &net.TCPAddr{}}}
 	if w != nil { // copied, because the client may be gone before the answer comes
 		client.Base = responsewriter.Base{Local: w.LocalAddr(), Remote: w.RemoteAddr()}

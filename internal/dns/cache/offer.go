@@ -34,8 +34,8 @@ func (c *Cache) popular() time.Duration {
 	return c.gap
 }
 
-// validUntil returns until when the cache serves e for its key: until e expires if the timer watches it, otherwise until it is due for
-// refresh. ok is false if the cache would not serve e now. It implements offload.Source.ValidUntil.
+// validUntil returns until when the cache serves e for its key: until e expires if the timer watches it or nothing is refreshed,
+// otherwise until it is due for refresh. ok is false if the cache would not serve e now. It implements offload.Source.ValidUntil.
 func (c *Cache) validUntil(e, success, denial *answers.Entry, now answers.Instant) (until answers.Instant, ok bool) {
 	if e == denial && success != nil && c.preferPositive {
 		return 0, false // the success entry may be preferred at any moment

@@ -68,8 +68,8 @@ func (b *Builder) enter() (leave func(), err error) {
 		return nil, err
 	}
 	caddy.Quiet, dnsserver.Quiet = true, true
-	// CoreDNS serves other classes than IN only in server blocks with a plugin of this list, which has forward. So the agent's own
-	// forwarding plugin must be in it too.
+	// CoreDNS serves other classes than IN only on servers with a plugin of this list, which has forward. So the agent's own forwarding
+	// plugin must be in it too.
 	dnsserver.EnableChaos[dirAsk] = struct{}{}
 	process.current = b.plugins
 	return leave, nil
