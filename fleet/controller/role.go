@@ -12,12 +12,12 @@ import (
 	"github.com/neardns/neardns/internal/cli"
 )
 
-// role is a command that works with the API server until it is stopped.
+// role is a command of neardns-controller that uses the API server and runs until it is stopped.
 type role struct {
 	name, about string
 	log         *slog.Logger
 	flags       func(*pflag.FlagSet)
-	check       func() error // validates the flags; nil: every value is valid
+	check       func() error // validates the flags; nil if every value is valid
 	run         func(*cobra.Command, *rest.Config) error
 }
 
@@ -36,7 +36,7 @@ func (r role) command() *cobra.Command {
 			return cli.Usage(err)
 		}
 		if err := r.run(c, config); err != nil {
-			r.log.Error("the role ends", "role", r.name, "error", err)
+			r.log.Error("the program ends, because a role failed", "role", r.name, "error", err)
 			return &cli.ExitError{Code: cli.Failed}
 		}
 		return nil
@@ -44,7 +44,8 @@ func (r role) command() *cobra.Command {
 	return c
 }
 
-// connection is the way to the API server.
+// connection returns the configuration of the API server's client: from the kubeconfig file, or from the pod's service account if that
+// is "".
 func connection(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		config, err := rest.InClusterConfig()

@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/internal/cli"
 )
 
-// zonesFile holds the flags of one command that works with a file.
+// zonesFile has the flags of one command that works with a file.
 type zonesFile struct {
 	file, zone             string
 	id                     zone.Identity
@@ -25,11 +25,12 @@ type zonesFile struct {
 	watch, timeout, poll   time.Duration
 }
 
-// zonesFileCommands are the commands of `zones`. Each works with a file that has DNSZone, its Secret and DNSRecords.
+// zonesFileCommands returns the subcommands of `zones`. Each works with a file that has a DNSZone, the Secret of its key, and
+// DNSRecords.
 func zonesFileCommands(hangups <-chan os.Signal, stdout, stderr io.Writer) []*cobra.Command {
 	return []*cobra.Command{
 		publishCommand(hangups, stdout, stderr),
-		viewCommand("get [HOST...]", "print what the zone holds of each host", cobra.ArbitraryArgs, nil,
+		viewCommand("get [HOST...]", "print the records that the zone has for each host", cobra.ArbitraryArgs, nil,
 			func(ctx context.Context, v *zonefile.View, _ *zonesFile, args []string) error {
 				return v.Get(ctx, stdout, args...)
 			}),
@@ -44,14 +45,14 @@ func zonesFileCommands(hangups <-chan os.Signal, stdout, stderr io.Writer) []*co
 			}, func(ctx context.Context, v *zonefile.View, f *zonesFile, _ []string) error {
 				return v.Owners(ctx, stdout, f.watch)
 			}),
-		viewCommand("plan", "print the messages that publish would send, as nsupdate writes them", nil, identityFlags,
+		viewCommand("plan", "print the updates that publish would send, as nsupdate commands", nil, identityFlags,
 			func(ctx context.Context, v *zonefile.View, f *zonesFile, _ []string) error {
 				return v.Plan(ctx, stdout, f.id)
 			}),
 		viewCommand("remove CLUSTER", "remove a dead cluster's records from the zone; without --yes, print what would be sent", oneCluster,
 			func(c *cobra.Command, f *zonesFile) {
-				c.Flags().BoolVar(&f.yes, "yes", false, "really remove it")
-				c.Flags().DurationVar(&f.watch, "watch", time.Minute, "`TIME` for which the cluster's heartbeat must not change before")
+				c.Flags().BoolVar(&f.yes, "yes", false, "send the updates; without it they are only printed")
+				c.Flags().DurationVar(&f.watch, "watch", time.Minute, "`TIME` to watch the cluster's heartbeat: if it changes, nothing is removed")
 			}, func(ctx context.Context, v *zonefile.View, f *zonesFile, args []string) error {
 				return v.Remove(ctx, stdout, strings.ToLower(args[0]), f.yes, f.watch)
 			}),
@@ -66,18 +67,18 @@ func oneCluster(_ *cobra.Command, args []string) error {
 }
 
 func (f *zonesFile) fileFlags(c *cobra.Command) {
-	c.Flags().StringVar(&f.file, "file", "", "`FILE` with DNSZone, its Secret and DNSRecords, as kubectl prints them")
-	c.Flags().DurationVar(&f.timeout, "timeout", 0, "give up after this `TIME`; 0: publish waits, the others take a minute")
+	c.Flags().StringVar(&f.file, "file", "", "`FILE` with a DNSZone, its key's Secret and DNSRecords, as kubectl get -o yaml prints them")
+	c.Flags().DurationVar(&f.timeout, "timeout", 0, "give up after this `TIME`; 0: publish never gives up, other commands do after a minute")
 }
 
 func identityFlags(c *cobra.Command, f *zonesFile) {
 	host, _ := os.Hostname() // ClusterID also accepts an empty name
 	c.Flags().StringVar(&f.id.Cluster, "cluster-id", "", "`ID` of the cluster: 6 to 12 of a-z and 0-9")
 	c.Flags().StringVar(&f.id.Instance, "instance", zone.ClusterID(host),
-		"`ID` that distinguishes a clone of the cluster; by default, of this machine's name")
+		"`ID` that differs between the cluster and its clone; default: derived from the host name")
 }
 
-// check returns an error if the flags are wrong. identified is for commands that publish or plan.
+// check returns an error if the flags are invalid. identified is true for commands that need --cluster-id: publish and plan.
 func (f *zonesFile) check(identified bool) error {
 	switch {
 	case f.file == "":
@@ -91,14 +92,14 @@ func (f *zonesFile) check(identified bool) error {
 }
 
 func publishCommand(hangups <-chan os.Signal, stdout, stderr io.Writer) *cobra.Command {
-	c := &cobra.Command{Use: "publish", Short: "publish the file's DNSRecords, as a cluster does, until SIGTERM; SIGHUP reads the file again"}
+	c := &cobra.Command{Use: "publish", Short: "publish the file's DNSRecords as the role zones does; SIGHUP rereads the file, SIGTERM ends"}
 	var f zonesFile
 	f.fileFlags(c)
 	identityFlags(c, &f)
-	c.Flags().BoolVar(&f.prune, "prune", false, "withdraw each host that the cluster publishes and the file does not name")
-	c.Flags().BoolVar(&f.once, "once", false, "end when the zone has everything, with exit code 1 if it cannot")
-	c.Flags().BoolVar(&f.json, "json", false, "print lines of JSON")
-	c.Flags().DurationVar(&f.poll, "poll", 5*time.Second, "query the primary this often, give or take 20 %, for a change of the zone")
+	c.Flags().BoolVar(&f.prune, "prune", false, "remove hosts that this cluster publishes in the zone and that are not in the file")
+	c.Flags().BoolVar(&f.once, "once", false, "exit when everything is published, or with code 1 if something cannot be")
+	c.Flags().BoolVar(&f.json, "json", false, "print the state of hosts as lines of JSON")
+	c.Flags().DurationVar(&f.poll, "poll", 5*time.Second, "`INTERVAL` (± 20 %) at which to query the primary for changes of the zone")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := f.check(true); err != nil {
 			return cli.Usage(err)
@@ -114,7 +115,7 @@ func publishCommand(hangups <-chan os.Signal, stdout, stderr io.Writer) *cobra.C
 	return c
 }
 
-// limit ends a context after the timeout, if there is one.
+// limit returns a context that ends after --timeout, if that is set.
 func (f *zonesFile) limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	if f.timeout > 0 {
 		return context.WithTimeout(ctx, f.timeout)
@@ -122,14 +123,14 @@ func (f *zonesFile) limit(ctx context.Context) (context.Context, context.CancelF
 	return context.WithCancel(ctx)
 }
 
-// viewCommand is a command that looks at one zone of the file.
+// viewCommand makes a subcommand that reads one zone of the file and its primary.
 func viewCommand(use, about string, args cobra.PositionalArgs, flags func(*cobra.Command, *zonesFile),
 	run func(context.Context, *zonefile.View, *zonesFile, []string) error,
 ) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: about, Args: args}
 	var f zonesFile
 	f.fileFlags(c)
-	c.Flags().StringVar(&f.zone, "zone", "", "`NAME` of the DNSZone or zone, if the file has several")
+	c.Flags().StringVar(&f.zone, "zone", "", "`NAME` of the DNSZone object or of its zone, if the file has more than one")
 	if flags != nil {
 		flags(c, &f)
 	}

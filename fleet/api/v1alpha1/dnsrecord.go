@@ -4,7 +4,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// DNSRecord is what this cluster publishes of one host in a shared zone. Other clusters publish theirs next to it.
+// DNSRecord is what this cluster publishes for one host in a shared zone. Other clusters may publish their own addresses for the same
+// host.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -25,7 +26,7 @@ type DNSRecord struct {
 	Status DNSRecordStatus `json:"status,omitempty"`
 }
 
-// DNSRecordList is what a client lists.
+// DNSRecordList is a list of DNSRecords, as the API server returns it.
 //
 // +kubebuilder:object:root=true
 type DNSRecordList struct {
@@ -35,7 +36,7 @@ type DNSRecordList struct {
 	Items []DNSRecord `json:"items"`
 }
 
-// DNSRecordSpec is what the cluster publishes of a host.
+// DNSRecordSpec is what this cluster publishes for one host.
 //
 // +kubebuilder:validation:XValidation:rule="[has(self.addresses), has(self.hostname), has(self.addressesFrom)].filter(x, x).size() == 1",message="one of addresses, hostname and addressesFrom says where the host is"
 // +kubebuilder:validation:XValidation:rule="self.strategy == 'LoadBalanced' || !has(self.weight)",message="weight needs strategy LoadBalanced",fieldPath=".weight"
@@ -43,17 +44,17 @@ type DNSRecordList struct {
 // +kubebuilder:validation:XValidation:rule="self.strategy == 'LoadBalanced' || !has(self.hostname)",message="hostname needs strategy LoadBalanced: only edges answer it",fieldPath=".hostname"
 // +kubebuilder:validation:XValidation:rule="!has(self.defaultGeo) || !self.defaultGeo || has(self.geo)",message="defaultGeo needs a geo",fieldPath=".defaultGeo"
 type DNSRecordSpec struct {
-	// host is the name that is published, in one of the zones that DNSZones name; the first label may be *. It cannot be changed: the
-	// host that it was would stay behind.
+	// host is the name to publish, in a zone of one of the DNSZones; the first label may be *. It cannot be changed, because the
+	// records of the old host would stay in the zone.
 	//
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a DNSRecord keeps its host; make another DNSRecord"
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('klb.') && !self.contains('.klb.')",message="the label klb is for regions and clusters of a host"
 	Host HostName `json:"host"`
 
-	// strategy is Simple, where every address is an answer of the same worth, or LoadBalanced, where edges choose by geo, health and
-	// weight. All clusters of a host must have the same. It cannot be changed: delete the record, in all clusters, and create it with
-	// the other.
+	// strategy is Simple (all addresses are equal) or LoadBalanced (edges choose among clusters by geo, health and weight). All
+	// clusters that publish the host must have the same strategy. It cannot be changed: delete the DNSRecord in all clusters, and
+	// create it with the other strategy.
 	//
 	// +optional
 	// +kubebuilder:default=Simple
@@ -61,7 +62,7 @@ type DNSRecordSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="strategy cannot be changed: delete the DNSRecord, in all clusters, and create it with the other strategy"
 	Strategy Strategy `json:"strategy,omitempty"`
 
-	// addresses lists where the host is.
+	// addresses lists the addresses to publish for the host.
 	//
 	// +optional
 	// +listType=set
@@ -69,15 +70,15 @@ type DNSRecordSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	Addresses []Address `json:"addresses,omitempty"`
 
-	// hostname is a name that stands for the addresses. Only edges answer it, by a CNAME.
+	// hostname is a name to publish in place of addresses. Only edges answer it, with a CNAME.
 	// +optional
 	Hostname DomainName `json:"hostname,omitempty"`
 
-	// addressesFrom takes the addresses, or the hostname, from the status of an object of the same namespace.
+	// addressesFrom takes the addresses, or the hostname, from the status of an object in the same namespace.
 	// +optional
 	AddressesFrom *AddressesFrom `json:"addressesFrom,omitempty"`
 
-	// ttl is for how many seconds an answer may be kept. All clusters of a host must have the same.
+	// ttl is the time in seconds for which resolvers may cache an answer. All clusters that publish the host must have the same TTL.
 	//
 	// +optional
 	// +kubebuilder:default=60
@@ -85,37 +86,37 @@ type DNSRecordSpec struct {
 	// +kubebuilder:validation:Maximum=86400
 	TTL int32 `json:"ttl,omitempty"`
 
-	// weight is this cluster's share among those of its geo; 100 where it is not set. With 0 the cluster is a standby: it is an answer
-	// while no other is healthy.
+	// weight is this cluster's share of the queries, relative to the other clusters of the same geo; the default is 100. With weight 0
+	// the cluster is a standby: edges choose it only while no cluster with a weight is healthy.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
 	Weight *int32 `json:"weight,omitempty"`
 
-	// geo is where the addresses are: a continent (GEO-EU), a country (IE) or a part of one (US-CA).
+	// geo is the location of the addresses: a continent (GEO-EU), a country (IE) or a part of a country (US-CA).
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=6
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(GEO-(AF|AN|AS|EU|NA|OC|SA)|[A-Z]{2}(-[A-Z0-9]{1,3})?)$')",message="geo is a continent (GEO-AF, -AN, -AS, -EU, -NA, -OC, -SA), a country's two letters (IE), or those and a part of it (US-CA)"
 	Geo string `json:"geo,omitempty"`
 
-	// defaultGeo makes this geo the answer for clients that no geo matches.
+	// defaultGeo makes edges answer with this geo for clients whose location matches the geo of no cluster.
 	// +optional
 	DefaultGeo bool `json:"defaultGeo,omitempty"`
 
-	// healthCheck is how edges find out whether an address serves.
+	// healthCheck is the check by which edges decide whether an address is healthy.
 	// +optional
 	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
 
-	// adopt makes addresses that were at the host before any cluster published them the clusters' own: they go with the last cluster that
-	// publishes them. Without it they stay, with the TTL that they had.
+	// adopt applies to addresses that the host had before any cluster published them. If it is true, they are deleted together with the
+	// last cluster's records. If it is false, they stay and get back the TTL that they had.
 	//
 	// +optional
 	Adopt bool `json:"adopt,omitempty"`
 
-	// deletionPolicy is what the deletion of the record waits for. With Delete the record is gone when what it published is gone from
-	// the zone. With Orphan it is gone at once, and what it published stays: for a primary that is gone for good.
+	// deletionPolicy decides when a deleted DNSRecord disappears. With Delete, it waits until its records are gone from the zone. With
+	// Orphan, it disappears at once and its records stay: use this if the primary is gone for good.
 	//
 	// +optional
 	// +kubebuilder:default=Delete
@@ -132,7 +133,7 @@ const (
 	StrategyLoadBalanced Strategy = "LoadBalanced"
 )
 
-// DeletionPolicy is what the deletion of a record waits for.
+// DeletionPolicy decides what the deletion of a DNSRecord waits for.
 type DeletionPolicy string
 
 // The deletion policies.
@@ -141,21 +142,21 @@ const (
 	DeletionPolicyOrphan DeletionPolicy = "Orphan"
 )
 
-// Address is an IPv4 or IPv6 address in its usual form, that others can reach.
+// Address is an IPv4 or IPv6 address in canonical form that clients outside the cluster can reach.
 //
 // +kubebuilder:validation:MaxLength=45
 // +kubebuilder:validation:XValidation:rule="isIP(self) && ip.isCanonical(self)",message="an address is IPv4 (192.0.2.1) or IPv6 (2001:db8::1) in its usual form"
 // +kubebuilder:validation:XValidation:rule="!isIP(self) || ip(self).isGlobalUnicast()",message="an address is one that clients elsewhere can reach: not a loopback, link-local, multicast or unspecified one"
 type Address string
 
-// AddressesFrom names an object whose status has addresses.
+// AddressesFrom names the object whose status has the addresses to publish.
 type AddressesFrom struct {
 	// kind is Service (of type LoadBalancer) or Gateway (of gateway.networking.k8s.io/v1).
 	//
 	// +required
 	// +kubebuilder:validation:Enum=Service;Gateway
 	Kind string `json:"kind"`
-	// name is the object's.
+	// name is the name of the object.
 	//
 	// +required
 	// +kubebuilder:validation:MaxLength=253
@@ -163,56 +164,58 @@ type AddressesFrom struct {
 	Name string `json:"name"`
 }
 
-// HealthCheck is how to check whether an address serves.
+// HealthCheck describes how edges check an address.
 //
 // +kubebuilder:validation:XValidation:rule="self.protocol != 'TCP' || !has(self.path)",message="path needs protocol HTTP or HTTPS",fieldPath=".path"
 // +kubebuilder:validation:XValidation:rule="self.protocol != 'TCP' || !has(self.host)",message="host needs protocol HTTP or HTTPS",fieldPath=".host"
 type HealthCheck struct {
-	// protocol is HTTP or HTTPS, where an answer of 200 to 299 is healthy, or TCP, where an open connection is.
+	// protocol is HTTP or HTTPS (healthy if the response status is 200 to 299), or TCP (healthy if the connection opens).
 	//
 	// +required
 	// +kubebuilder:validation:Enum=HTTP;HTTPS;TCP
 	Protocol string `json:"protocol"`
-	// port is the one to connect to.
+	// port is the port to connect to.
 	//
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port"`
-	// path of the request; "/" where it is not set.
+	// path is the path of the HTTP request; the default is "/".
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="self.matches('^/[-A-Za-z0-9._~!$&()*+,/:;=@%?]*$')",message="path begins with / and has only characters of a URL"
 	Path string `json:"path,omitempty"`
-	// host is the name in the request, which an HTTPS certificate must have; the record's host where it is not set.
+	// host is the Host header of the request, and with HTTPS the name that the certificate must have; the default is the DNSRecord's
+	// host.
 	// +optional
 	Host DomainName `json:"host,omitempty"`
 }
 
-// DNSRecordStatus is what became of the record.
+// DNSRecordStatus is the controller's report on the DNSRecord.
 type DNSRecordStatus struct {
-	// observedGeneration is the generation of the object that the rest of the status is about.
+	// observedGeneration is the metadata.generation of the spec that this status is about.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// zone is the DNSZone that the host is in.
+	// zone is the name of the DNSZone that contains the host.
 	// +optional
 	Zone string `json:"zone,omitempty"`
-	// clusterID is this cluster's name in the zone.
+	// clusterID is the ID under which this cluster writes in the zone.
 	// +optional
 	ClusterID string `json:"clusterID,omitempty"`
-	// owners lists the clusters that publish the host.
+	// owners lists the IDs of all clusters that publish the host.
 	//
 	// +optional
 	// +listType=set
 	Owners []string `json:"owners,omitempty"`
-	// generation is the number of the last version of the host that this cluster published, as read from the zone.
+	// generation is the version number of this cluster's records for the host, as last read from the zone. It increases with each
+	// write.
 	// +optional
 	Generation int64 `json:"generation,omitempty"`
-	// writes counts the updates of the host that this controller sent since it became the leader.
+	// writes counts the DNS updates that this controller has sent for the host since it became the leader.
 	// +optional
 	Writes int64 `json:"writes,omitempty"`
-	// published is what the zone holds for the host.
+	// published is what the zone has for the host now, from all clusters.
 	// +optional
 	Published *Published `json:"published,omitempty"`
 	// conditions are Accepted, Programmed, Healthy and UnresolvedConflictDiscovered.
@@ -223,15 +226,15 @@ type DNSRecordStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Published is what the zone holds for a host, of all clusters: the answer of a server that knows nothing of neardns.
+// Published is what the zone has for a host, from all clusters: the answer of a plain DNS server, one that is no edge.
 type Published struct {
-	// strategy is the one that the host has in the zone.
+	// strategy is the host's strategy in the zone, which may differ from the spec's until all clusters agree.
 	// +optional
 	Strategy Strategy `json:"strategy,omitempty"`
-	// ttl is the host's.
+	// ttl is the TTL of the host's address records, in seconds.
 	// +optional
 	TTL int32 `json:"ttl,omitempty"`
-	// addresses lists the host's address records.
+	// addresses lists the host's A and AAAA records.
 	//
 	// +optional
 	// +listType=set

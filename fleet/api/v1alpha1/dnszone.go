@@ -4,8 +4,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// DNSZone is a zone that this cluster shares with others: where its primary server is, by which key it is written, and who in this
-// cluster may publish what in it.
+// DNSZone is a DNS zone that this cluster shares with other clusters: its primary server, the TSIG key to write it with, and which
+// namespaces may publish which hosts.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -28,7 +28,7 @@ type DNSZone struct {
 	Status DNSZoneStatus `json:"status,omitempty"`
 }
 
-// DNSZoneList is what a client lists.
+// DNSZoneList is a list of DNSZones, as the API server returns it.
 //
 // +kubebuilder:object:root=true
 type DNSZoneList struct {
@@ -38,35 +38,35 @@ type DNSZoneList struct {
 	Items []DNSZone `json:"items"`
 }
 
-// DNSZoneSpec is what an administrator wants.
+// DNSZoneSpec is the desired configuration of the zone.
 type DNSZoneSpec struct {
-	// zone is the zone's name. It cannot be changed: records were published there.
+	// zone is the name of the DNS zone. It cannot be changed, because records were published in it.
 	//
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a DNSZone keeps its zone; make another DNSZone"
 	Zone DomainName `json:"zone"`
 
-	// primary is the server that takes the zone's updates and transfers: an IP address or a name, with or without a port, which is 53
-	// by default. An IPv6 address with a port is in brackets.
+	// primary is the server that gets the updates and gives the transfers: an IP address or a name, optionally with a port (53 by
+	// default). An IPv6 address with a port is in brackets.
 	//
 	// +required
 	// +kubebuilder:validation:MaxLength=259
 	// +kubebuilder:validation:XValidation:rule="isIP(self) || self.matches('^(([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)([.][a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*|[[][0-9a-f:.]+[]])(:[1-9][0-9]{0,4})?$') && (!self.startsWith('[') || isIP(self.replace('[', '').split(']')[0])) && (!self.matches('[^:]:[0-9]+$') || int(self.split(':')[self.split(':').size() - 1]) < 65536)",message="primary is ADDRESS, NAME, ADDRESS:PORT or NAME:PORT, in lower case; an IPv6 address with a port is in brackets"
 	Primary string `json:"primary"`
 
-	// tsig is the key that signs what is sent.
+	// tsig is the key that signs updates and transfer requests.
 	// +required
 	TSIG TSIGKey `json:"tsig"`
 
-	// publishers lists which namespaces may publish which hosts and addresses. What no entry allows is refused.
+	// publishers lists which namespaces may publish which hosts and addresses. A DNSRecord that no entry allows is refused.
 	//
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Publishers []Publisher `json:"publishers,omitempty"`
 
-	// heartbeatSeconds is the time between two heartbeats of this cluster, give or take a fifth. All clusters of a zone should have the
-	// same: others report this cluster after three missed ones.
+	// heartbeatSeconds is the time between two heartbeats of this cluster, plus or minus a fifth. All clusters of a zone should have
+	// the same value, because others report this cluster as silent after three missed heartbeats.
 	//
 	// +optional
 	// +kubebuilder:default=300
@@ -74,16 +74,17 @@ type DNSZoneSpec struct {
 	// +kubebuilder:validation:Maximum=3600
 	HeartbeatSeconds int32 `json:"heartbeatSeconds,omitempty"`
 
-	// removal is what happens to clusters whose heartbeats end: Report names them in the status and in metrics. Remove also takes
-	// what they published out of the zone after six missed heartbeats, but never an address that answers its health check, never a host's
-	// last address, and never more than a third of the clusters.
+	// removal is what this cluster does about clusters whose heartbeats have stopped. Report names them in the status and in metrics.
+	// Remove also deletes their records from the zone after six missed heartbeats, but never an address that passes its health check,
+	// never a host's last address, and never the records of more than a third of the clusters.
 	//
 	// +optional
 	// +kubebuilder:default=Report
 	// +kubebuilder:validation:Enum=Report;Remove
 	Removal Removal `json:"removal,omitempty"`
 
-	// messagesPerMinute limits the updates that this cluster sends to the primary. Changes wait for their turn and are sent together.
+	// messagesPerMinute limits the DNS updates that this cluster sends to the primary. Changes over the limit wait, and are then sent
+	// together.
 	//
 	// +optional
 	// +kubebuilder:default=600
@@ -92,10 +93,10 @@ type DNSZoneSpec struct {
 	MessagesPerMinute int32 `json:"messagesPerMinute,omitempty"`
 }
 
-// Removal is what happens to clusters whose heartbeats end.
+// Removal is what a cluster does about other clusters whose heartbeats have stopped.
 type Removal string
 
-// What to do about silent clusters.
+// The values of Removal.
 const (
 	RemovalReport Removal = "Report"
 	RemovalRemove Removal = "Remove"
@@ -104,7 +105,7 @@ const (
 // TSIGKey names a Secret in the controller's namespace with the keys name (the key's name on the server), secret (base64, as tsig-keygen
 // and keymgr print it) and algorithm (hmac-sha256 where it is missing).
 type TSIGKey struct {
-	// secretName is the Secret's name. The controller follows the Secret: a new key is used at once.
+	// secretName is the name of the Secret. If the Secret changes, the controller uses the new key from the next message on.
 	//
 	// +required
 	// +kubebuilder:validation:MaxLength=253
@@ -114,7 +115,7 @@ type TSIGKey struct {
 
 // Publisher allows namespaces to publish hosts.
 type Publisher struct {
-	// namespaces lists the namespaces; "*" is each.
+	// namespaces lists the namespaces that may publish; "*" stands for every namespace.
 	//
 	// +required
 	// +listType=set
@@ -122,7 +123,7 @@ type Publisher struct {
 	// +kubebuilder:validation:MaxItems=64
 	Namespaces []NamespaceName `json:"namespaces"`
 
-	// hosts lists the hosts: a name is that name, and "*.NAME" every name below it.
+	// hosts lists the hosts that they may publish: a name stands for that name only, "*.NAME" for every name below NAME.
 	//
 	// +required
 	// +listType=set
@@ -130,14 +131,14 @@ type Publisher struct {
 	// +kubebuilder:validation:MaxItems=64
 	Hosts []HostName `json:"hosts"`
 
-	// targets lists the ranges that addresses must be in.
+	// targets lists the address ranges that published addresses must be in.
 	//
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
 	Targets []AddressRange `json:"targets,omitempty"`
 
-	// hostnames lists the names that may be published in place of addresses, as hosts does.
+	// hostnames lists the names that may be published in place of addresses, in the same form as hosts.
 	//
 	// +optional
 	// +listType=set
@@ -145,13 +146,13 @@ type Publisher struct {
 	Hostnames []HostName `json:"hostnames,omitempty"`
 }
 
-// NamespaceName is the name of a namespace, or "*".
+// NamespaceName is the name of a namespace, or "*" for every namespace.
 //
 // +kubebuilder:validation:MaxLength=63
 // +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?|[*])$')",message="a namespace's name has letters, digits and '-', in lower case; * is each namespace"
 type NamespaceName string
 
-// AddressRange is a range of addresses in CIDR form.
+// AddressRange is an IP address range in CIDR notation.
 //
 // +kubebuilder:validation:MaxLength=49
 // +kubebuilder:validation:XValidation:rule="isCIDR(self) && cidr(self) == cidr(self).masked()",message="a range is ADDRESS/BITS, with no bit of the address set beyond BITS"
@@ -163,29 +164,29 @@ type AddressRange string
 // +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?([.][a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$')",message="a name has labels of at most 63 letters, digits and '-', in lower case, with dots between them and none at the end"
 type DomainName string
 
-// HostName is a name without a final dot, or "*." and such a name.
+// HostName is a name without a final dot, optionally with "*." in front.
 //
 // +kubebuilder:validation:MaxLength=253
 // +kubebuilder:validation:XValidation:rule="self.matches('^([*][.])?[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?([.][a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*$')",message="a host has labels of at most 63 letters, digits and '-', in lower case, with dots between them and none at the end; the first one may be *"
 type HostName string
 
-// DNSZoneStatus is what the controller knows of the zone.
+// DNSZoneStatus is the controller's report on the zone.
 type DNSZoneStatus struct {
-	// observedGeneration is the generation of the object that the rest of the status is about.
+	// observedGeneration is the metadata.generation of the spec that this status is about.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// clusterID is this cluster's name in the zone.
+	// clusterID is the ID under which this cluster writes in the zone.
 	// +optional
 	ClusterID string `json:"clusterID,omitempty"`
 	// records counts the DNSRecords that are published in the zone.
 	// +optional
 	Records int32 `json:"records"`
-	// clusters lists the clusters that have published or beaten in the zone.
+	// clusters lists the IDs of the clusters that have records or a heartbeat in the zone.
 	//
 	// +optional
 	// +listType=set
 	Clusters []string `json:"clusters,omitempty"`
-	// silent lists those of them that have missed three heartbeats.
+	// silent lists the IDs of the clusters that have missed three heartbeats.
 	//
 	// +optional
 	// +listType=set

@@ -1,9 +1,9 @@
-// Package v1alpha1 is the part of neardns' API that an API server keeps: NodeDNS, DNSZone and DNSRecord. (NodeConfig, of the same group,
-// is a file on each node, read by agent/internal/config.)
+// Package v1alpha1 has the Go types of neardns's Kubernetes objects: NodeDNS, DNSZone and DNSRecord. (NodeConfig, of the same API
+// group, is no Kubernetes object but a file on each node; agent/internal/config reads it.)
 //
-// The CustomResourceDefinitions (fleet/install/placement/crd.yaml, fleet/install/zones/crd.yaml) and zz_generated.deepcopy.go are made
-// from these types and their comments by controller-gen; `make update-golden` does it, and a test in integration/cluster-manifests holds
-// them to the types.
+// controller-gen generates the CustomResourceDefinitions (fleet/install/placement/crd.yaml, fleet/install/zones/crd.yaml) and
+// zz_generated.deepcopy.go from these types and their comments. Run it with `make update-golden`; a test in
+// integration/cluster-manifests fails if they are out of date.
 //
 // +kubebuilder:object:generate=true
 // +groupName=neardns.io
@@ -18,7 +18,7 @@ import (
 // GroupVersion is the name of this API.
 var GroupVersion = schema.GroupVersion{Group: "neardns.io", Version: "v1alpha1"}
 
-// AddToScheme makes the types known to a client.
+// AddToScheme registers the types in a runtime.Scheme, so that a client can read and write them.
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion, &NodeDNS{}, &NodeDNSList{}, &DNSZone{}, &DNSZoneList{}, &DNSRecord{}, &DNSRecordList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)

@@ -4,10 +4,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Name is the one that the cluster's NodeDNS has.
+// Name is the name of the one NodeDNS that a cluster may have.
 const Name = "default"
 
-// NodeDNS selects the nodes that run the cache. Without one, every node does.
+// NodeDNS selects the nodes that run the cache. Without a NodeDNS, every node runs it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -29,7 +29,7 @@ type NodeDNS struct {
 	Status NodeDNSStatus `json:"status,omitempty"`
 }
 
-// NodeDNSList is what a client lists.
+// NodeDNSList is a list of NodeDNS objects, as the API server returns it.
 //
 // +kubebuilder:object:root=true
 type NodeDNSList struct {
@@ -39,15 +39,15 @@ type NodeDNSList struct {
 	Items []NodeDNS `json:"items"`
 }
 
-// NodeDNSSpec is what an administrator wants.
+// NodeDNSSpec is the desired placement of the cache.
 type NodeDNSSpec struct {
 	// nodePlacement chooses the nodes that run the cache.
 	// +optional
 	NodePlacement NodePlacement `json:"nodePlacement,omitempty"`
 }
 
-// NodePlacement chooses nodes as the fields of these names in a pod do. It narrows what the DaemonSet allows (Linux nodes that are real)
-// and never widens it.
+// NodePlacement selects nodes as nodeSelector and tolerations of a pod do. It can only narrow the choice of the DaemonSet, which runs
+// on Linux nodes except virtual ones (virtual kubelets).
 type NodePlacement struct {
 	// nodeSelector lists the labels that a node must have, all of them. If empty, the default is used, which is currently
 	// kubernetes.io/os: linux; this default is subject to change. If set, it replaces the default.
@@ -58,7 +58,7 @@ type NodePlacement struct {
 	// +kubebuilder:validation:XValidation:rule="!('neardns.io/cache' in self)",message="neardns.io/cache is what the controller writes: select by another label"
 	NodeSelector map[string]LabelValue `json:"nodeSelector,omitempty"`
 
-	// tolerations lists the taints that a node may have. Unset: every taint. An empty list: none, but for those that every
+	// tolerations lists the taints that a node may have. If unset, every taint is tolerated. If empty, only the taints that every
 	// DaemonSet tolerates.
 	//
 	// +optional
@@ -73,14 +73,14 @@ type NodePlacement struct {
 // +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$`
 type LabelValue string
 
-// Toleration has the fields and the meaning of a pod's. It is a type of its own, since the API server can only check fields whose
-// length has a limit.
+// Toleration has the fields of a pod's toleration, with the same meaning. It is a separate type because the API server can run
+// validation rules only on fields whose length is limited.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.key) && self.key != \"\" || has(self.operator) && self.operator == 'Exists'",message="operator must be Exists where key is empty, which means every key and value",fieldPath=".operator"
 // +kubebuilder:validation:XValidation:rule="!(has(self.operator) && self.operator == 'Exists') || !has(self.value) || self.value == \"\"",message="value must be empty where operator is Exists",fieldPath=".value"
 // +kubebuilder:validation:XValidation:rule="!has(self.tolerationSeconds) || has(self.effect) && self.effect == 'NoExecute'",message="effect must be NoExecute where tolerationSeconds is set",fieldPath=".effect"
 type Toleration struct {
-	// key is the taint's. Empty, with operator Exists: every taint.
+	// key is the key of the taint. If it is empty, operator must be Exists, and every taint is tolerated.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=317
@@ -93,43 +93,43 @@ type Toleration struct {
 	// +kubebuilder:validation:Enum="";Equal;Exists
 	Operator string `json:"operator,omitempty"`
 
-	// value is the taint's, with operator Equal.
+	// value is the value of the taint, if operator is Equal.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$`
 	Value string `json:"value,omitempty"`
 
-	// effect is the taint's. Empty: every effect.
+	// effect is the effect of the taint. If empty, every effect is tolerated.
 	//
 	// +optional
 	// +kubebuilder:validation:Enum="";NoSchedule;PreferNoSchedule;NoExecute
 	Effect string `json:"effect,omitempty"`
 
-	// tolerationSeconds is accepted as in a pod, and has no effect: a node either runs the cache or does not.
+	// tolerationSeconds is accepted as in a pod, but has no effect: the cache is never evicted from a node after a delay.
 	//
 	// +optional
 	TolerationSeconds *int64 `json:"tolerationSeconds,omitempty"`
 }
 
-// NodeDNSStatus is what the controller did. The counts are of the nodes that the DaemonSet allows.
+// NodeDNSStatus is the controller's report on the placement. It counts only nodes on which the DaemonSet can run.
 type NodeDNSStatus struct {
-	// observedGeneration is the generation of the object that the rest of the status is about.
+	// observedGeneration is the metadata.generation of the spec that this status is about.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// accepted is the placement that nodes are judged by: the last one that some node satisfied. Unset: every node runs the cache.
+	// accepted is the placement in use: the last one that matched at least one node. If unset, every node runs the cache.
 	// +optional
 	Accepted *NodePlacement `json:"accepted,omitempty"`
-	// nodes counts the nodes that could run the cache.
+	// nodes counts the nodes on which the cache could run.
 	// +optional
 	Nodes int32 `json:"nodes"`
-	// eligible counts those that are to run it.
+	// eligible counts the nodes that the placement selects to run the cache.
 	// +optional
 	Eligible int32 `json:"eligible"`
-	// ready counts the eligible ones whose cache is Ready.
+	// ready counts the eligible nodes whose cache pod is Ready.
 	// +optional
 	Ready int32 `json:"ready"`
-	// excluded counts those that have the label neardns.io/cache: excluded.
+	// excluded counts the nodes with the label neardns.io/cache: excluded, which keeps the cache off them.
 	// +optional
 	Excluded int32 `json:"excluded"`
 	// conditions are Accepted, Applied and Available.

@@ -11,10 +11,10 @@ import (
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 )
 
-// Check validates a placement by the API server's rules for the pod fields of the same names (ValidateTolerations and
-// ValidateNodeSelector in pkg/apis/core/validation, Kubernetes 1.36). The schema rejects nearly all faults when the object is applied;
-// the rest are too long for a regular expression and are found here. It also rejects a placement by the controller's own label. Each
-// error names its field.
+// Check validates a placement by the API server's own rules for nodeSelector and tolerations of a pod (ValidateTolerations and
+// ValidateNodeSelector in pkg/apis/core/validation, Kubernetes 1.36). The CRD's schema refuses nearly all errors already; Check also
+// finds those that no regular expression in a schema can. It refuses a nodeSelector with the label neardns.io/cache, because the
+// controller writes that label. Each error names its field.
 func Check(p *v1alpha1.NodePlacement) (faults []error) {
 	add := func(field, format string, args ...any) {
 		faults = append(faults, fmt.Errorf("spec.nodePlacement."+field+": "+format, args...))

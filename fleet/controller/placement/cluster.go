@@ -1,14 +1,15 @@
-// Package placement decides which nodes run the cache, and which nodes change next. It is pure: its input is what was read from the
-// cluster, its output is labels to change and conditions to report. fleet/controller/internal/reconcile reads and writes. It is not
-// internal because integration/controlplane, a separate module, compares Eligible with the real DaemonSet controller.
+// Package placement decides which nodes run the cache, and which nodes change next. It is pure: its input is the state of the cluster,
+// its output is the labels to change and the conditions to report; fleet/controller/internal/reconcile reads and writes both. It is not
+// an internal package because integration/controlplane, a separate module, compares Eligible with the real DaemonSet controller.
 //
-// A node outside the placement gets the label neardns.io/cache: excluded, and the DaemonSet in install/base avoids such nodes. So a node
-// that keeps its cache keeps its pod, and the DaemonSet is never edited (docs/decisions/D-055.md).
+// A node that is not to run the cache gets the label neardns.io/cache: excluded, and the DaemonSet in install/base avoids nodes with
+// it. The controller never edits the DaemonSet, so the cache pods of all other nodes keep running (docs/decisions/D-055.md).
 //
-// It guarantees that a step excludes nodes only while an eligible node has a Ready cache and kube-dns has a ready endpoint, and at most a
-// tenth of the nodes at a time.
+// It guarantees that a step excludes nodes only while at least one eligible node has a Ready cache and kube-dns has a ready endpoint,
+// and that at most a tenth of the nodes lose the cache at a time.
 //
-// If a placement is invalid or selects no node, the last accepted placement stays in effect; without one, every node runs the cache.
+// If a placement is invalid or selects no node, the last accepted placement stays in effect; if there is none, every node runs the
+// cache.
 package placement
 
 import (
@@ -21,7 +22,7 @@ import (
 
 // The label that the controller writes.
 const (
-	// Label is the key of the label on nodes; Excluded is its value on those that run no cache.
+	// Label is the key of the node label; Excluded is its value on nodes that are not to run the cache.
 	Label    = "neardns.io/cache"
 	Excluded = "excluded"
 )
@@ -32,7 +33,7 @@ type Cluster struct {
 	Upstreams int // ready endpoints of kube-dns
 }
 
-// Node has the properties of a node that affect a decision.
+// Node has those properties of a node that matter for a decision.
 type Node struct {
 	Name   string
 	Labels map[string]string
@@ -41,23 +42,23 @@ type Node struct {
 	Cache  Cache
 }
 
-// Cache is the state of the cache on a node.
+// Cache is the state of the cache pod on a node.
 type Cache int
 
-// The states of a cache, from worst to best.
+// The states of the cache pod, from worst to best.
 const (
-	NoCache      Cache = iota // the node has no pod of the cache
-	UnreadyCache              // there is a pod, but it is not Ready or is being deleted
-	ReadyCache                // a pod is Ready and is not being deleted
+	NoCache      Cache = iota // the node has no cache pod
+	UnreadyCache              // there is a cache pod, but it is not Ready or is being deleted
+	ReadyCache                // a cache pod is Ready and is not being deleted
 )
 
 func (n *Node) excluded() bool { return n.Labels[Label] == Excluded }
 
-// serves reports whether pods of the node can rely on its cache.
+// serves reports whether the node's pods can rely on the cache of the node.
 func (n *Node) serves() bool { return n.Ready && n.Cache == ReadyCache && !n.excluded() }
 
-// Read extracts the input of a decision from API objects: the cluster's nodes, the cache's pods, kube-dns's EndpointSlices. The result
-// shares the nodes' labels and taints.
+// Read converts API objects (nodes, cache pods, EndpointSlices of kube-dns) to the input of Decide. The result shares the nodes' maps
+// and slices.
 func Read(nodes []*corev1.Node, pods []*corev1.Pod, slice []*discoveryv1.EndpointSlice) Cluster {
 	caches := make(map[string]Cache, len(nodes))
 	for _, p := range pods {
@@ -81,11 +82,11 @@ func Read(nodes []*corev1.Node, pods []*corev1.Pod, slice []*discoveryv1.Endpoin
 			}),
 		})
 	}
-	// Steps follow the order of names, so that a controller that takes over continues with the same nodes.
+	// Sorted by name, so that a new leader continues with the same nodes.
 	slices.SortFunc(c.Nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
 	for _, s := range slice {
 		for _, e := range s.Endpoints {
-			if len(e.Addresses) > 0 && (e.Conditions.Ready == nil || *e.Conditions.Ready) { // unset means ready, as the field is documented
+			if len(e.Addresses) > 0 && (e.Conditions.Ready == nil || *e.Conditions.Ready) { // by the API, nil means ready
 				c.Upstreams++
 			}
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 )
 
-// The conditions of a NodeDNS and their reasons. Both lists are complete.
+// The types of a NodeDNS's conditions, and all their reasons.
 const (
 	ConditionAccepted  = "Accepted"  // the placement is in effect
 	ConditionApplied   = "Applied"   // every node is as the placement requires
@@ -26,7 +26,7 @@ const (
 	Available        = "Available"
 )
 
-// Reasons returns the reasons of each condition, for export as metrics.
+// Reasons returns all reasons of each condition, so that each can have a metric series.
 func Reasons() map[string][]string {
 	return map[string][]string{
 		ConditionAccepted:  {Accepted, Invalid, NoEligibleNodes},
@@ -35,10 +35,10 @@ func Reasons() map[string][]string {
 	}
 }
 
-// Deadline is how long a change of nodes may take before it is reported as late. Nothing but the report depends on it.
+// Deadline is how long a change of the placement may take. After that it is reported as DeadlineExceeded; nothing else happens.
 const Deadline = 10 * time.Minute
 
-// Condition is a condition of a NodeDNS without times, which the caller adds.
+// Condition is a condition of a NodeDNS, without the times.
 type Condition struct {
 	Type    string
 	True    bool
@@ -46,28 +46,28 @@ type Condition struct {
 	Message string
 }
 
-// Decision is the next step and the status to report. Include and Exclude name the nodes that lose or get the label now; no node is in
-// both. Apply Include first.
+// Decision is the next step and the status to report. Include names the nodes from which to remove the label, Exclude those to set it
+// on. No node is in both. Carry out Include first.
 type Decision struct {
 	Include, Exclude []string
 	// Accepted is the placement in effect; nil: every node runs the cache.
 	Accepted *v1alpha1.NodePlacement
-	// The counts include only nodes that can run a cache. Entering and Leaving count nodes whose change is not complete, including the
-	// pods.
+	// These counts have only nodes on which the cache can run. Entering counts nodes that are to get the cache and do not have it Ready
+	// yet; Leaving counts nodes that are to lose it and still have the pod.
 	Nodes, Eligible, Ready, ExcludedNodes, Entering, Leaving int
 	Conditions                                               [3]Condition // Accepted, Applied, Available
 }
 
-// Want is what an administrator requested, and its progress so far.
+// Want is the requested placement, and how far the change to it is.
 type Want struct {
 	Spec *v1alpha1.NodePlacement // nil: there is no NodeDNS
 	Last *v1alpha1.NodePlacement // the last one accepted; nil: none
 	Late bool                    // the change has taken longer than Deadline
 }
 
-// Decide returns the next step. Entering nodes are included at once. Leaving nodes are excluded only while an eligible node has a Ready
-// cache and kube-dns has a ready endpoint, and at most a tenth of the nodes (at least one) is leaving at a time. Decide keeps no state,
-// so a controller that restarts or takes over continues.
+// Decide returns the next step. Nodes that are to get the cache are included at once. Nodes that are to lose it are excluded only while
+// an eligible node has a Ready cache and kube-dns has a ready endpoint, and only so many that at most a tenth of the nodes (but at
+// least one) is losing it at a time. Decide keeps no state, so that a restarted controller or a new leader continues.
 func Decide(c Cluster, w Want) Decision {
 	if w.Spec == nil {
 		return decideWithout(c)
@@ -82,7 +82,8 @@ func Decide(c Cluster, w Want) Decision {
 	var r rule
 	d.Accepted, r, d.Conditions[0] = accept(nodes, w)
 	var leaving []string
-	onTheirWay := 0 // excluded nodes whose pods still exist; pods of a node that is down may never go, so they do not count
+	// excluded nodes whose cache pod still exists; a pod on a node that is down may never disappear, so it does not count
+	onTheirWay := 0
 	d.Nodes = len(nodes)
 	for _, n := range nodes {
 		wanted := r.wants(n)
@@ -98,7 +99,7 @@ func Decide(c Cluster, w Want) Decision {
 			d.Entering++
 		case wanted && n.serves():
 			d.Ready++
-		case wanted && n.Ready: // a node that is down cannot have a cache, so it does not count
+		case wanted && n.Ready: // a node that is down is not counted: its cache cannot become Ready
 			d.Entering++
 		case wanted:
 		case !n.excluded():
@@ -125,7 +126,8 @@ func Decide(c Cluster, w Want) Decision {
 	return d
 }
 
-// decideWithout includes every node. It sets no conditions, because there is no object for them.
+// decideWithout returns the step if there is no NodeDNS: remove every label. There are no conditions, because no object could have
+// them.
 func decideWithout(c Cluster) (d Decision) {
 	for i := range c.Nodes {
 		n := &c.Nodes[i]
@@ -150,7 +152,7 @@ func decideWithout(c Cluster) (d Decision) {
 	return d
 }
 
-// accept returns the placement in effect.
+// accept returns the placement in effect: the requested one if it is valid and some node matches it, else the last accepted one.
 func accept(nodes []*Node, w Want) (*v1alpha1.NodePlacement, rule, Condition) {
 	const stays = "; the placement before it stays in force (status.accepted; every node where that is empty)"
 	if faults := Check(w.Spec); len(faults) > 0 {

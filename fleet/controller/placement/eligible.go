@@ -16,8 +16,8 @@ import (
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 )
 
-// BasePod has what the pod template of install/base requires of a node, except for the term about Label: the nodes on which a cache can
-// run at all. A test in integration/cluster-manifests compares it with the manifest.
+// BasePod returns those fields of the DaemonSet's pod template in install/base that decide on which nodes the cache can run at all
+// (without the node affinity about Label). A test in integration/cluster-manifests compares it with the manifest.
 func BasePod() corev1.PodSpec {
 	return corev1.PodSpec{
 		NodeSelector: map[string]string{corev1.LabelOSStable: string(corev1.Linux)},
@@ -32,7 +32,7 @@ func BasePod() corev1.PodSpec {
 	}
 }
 
-// automatic returns the tolerations that the DaemonSet controller adds to each of its pods, including those for host-network pods
+// automatic returns the tolerations that the DaemonSet controller adds to each pod with host networking
 // (AddOrUpdateDaemonPodTolerations in pkg/controller/daemon/util/daemonset_util.go, Kubernetes 1.36).
 func automatic() []corev1.Toleration {
 	var out []corev1.Toleration
@@ -50,14 +50,14 @@ func automatic() []corev1.Toleration {
 	return out
 }
 
-// rule is a placement in a form that is fast to compare with nodes.
+// rule is a placement in a form that can be compared with many nodes quickly.
 type rule struct {
 	selector    map[string]string
 	required    nodeaffinity.RequiredNodeAffinity
 	tolerations []corev1.Toleration
 }
 
-// newRule compiles a placement; nil matches every node.
+// newRule converts a placement to a rule. The rule of nil matches every node.
 func newRule(p *v1alpha1.NodePlacement) rule {
 	everything := []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	if p == nil {
@@ -82,13 +82,13 @@ func newRule(p *v1alpha1.NodePlacement) rule {
 	return r
 }
 
-// matches reports whether the node has the required labels.
+// matches reports whether the node has the labels that the rule requires.
 func (r rule) matches(n *Node) bool {
 	ok, err := r.required.Match(n.object())
 	return ok && err == nil
 }
 
-// untolerated returns the taints that prevent a pod from starting on the node. PreferNoSchedule does not prevent it.
+// untolerated returns the node's taints that keep the cache pod away from it. PreferNoSchedule never does.
 func (r rule) untolerated(n *Node) (out []corev1.Taint) {
 	taints := n.Taints
 	for {
@@ -104,8 +104,9 @@ func (r rule) untolerated(n *Node) (out []corev1.Taint) {
 	}
 }
 
-// wants reports whether the node should run the cache: it is eligible, or it runs a cache and only its being down at present speaks
-// against it. The DaemonSet controller also lets such a pod continue. It would start no pod there, so an excluded node stays excluded.
+// wants reports whether the node should run the cache. It should if it is eligible. It also should if its only untolerated taints are
+// those of a node that is down: the DaemonSet controller does not delete a running pod for these. But it starts none either, so a node
+// that is excluded already stays excluded.
 func (r rule) wants(n *Node) bool {
 	if !r.matches(n) {
 		return false
@@ -117,14 +118,14 @@ func (r rule) wants(n *Node) bool {
 	return len(taints) == 0 || !n.excluded() && !slices.ContainsFunc(taints, func(t corev1.Taint) bool { return !down(t) })
 }
 
-// Eligible reports whether a DaemonSet with install/base's pods, restricted to the placement, would start a pod on the node. The result
-// is the DaemonSet controller's, whatever runs on the node now. A nil placement selects every node.
+// Eligible reports whether a DaemonSet with the pods of install/base, restricted to the placement, would start a pod on the node. Pods
+// that run on the node now make no difference. A nil placement selects every node.
 func Eligible(p *v1alpha1.NodePlacement, n *Node) bool {
 	r := newRule(p)
 	return possible(n) && r.matches(n) && len(r.untolerated(n)) == 0
 }
 
-// possible reports whether a cache can run on the node at all.
+// possible reports whether the cache can run on the node at all, by the DaemonSet's own node selector and affinity.
 func possible(n *Node) bool {
 	ok, err := base.Match(n.object())
 	return ok && err == nil
@@ -132,16 +133,16 @@ func possible(n *Node) bool {
 
 var base = nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: BasePod()})
 
-// object returns a Node with only the labels and the name.
+// object returns an API Node that has only this node's name and labels, which is all that affinity matching needs.
 func (n *Node) object() *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}}
 }
 
-// mostObjections is the maximum number of causes in a message.
+// mostObjections is the maximum number of causes that objections lists.
 const mostObjections = 5
 
-// objections counts the causes that exclude nodes from a placement, most frequent first: "12 nodes lack a=b, 3 have taint c:NoSchedule".
-// A node counts once for each label that it lacks. Its taints count only if it has all the labels.
+// objections says why nodes do not match a placement, most frequent cause first: "12 nodes lack a=b, 3 have taint c:NoSchedule". A node
+// is counted for each label that it lacks, or, if it has all labels, for each taint that is not tolerated.
 func (r rule) objections(nodes []*Node) string {
 	counts := map[string]int{}
 	for _, n := range nodes {

@@ -12,7 +12,8 @@ import (
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 )
 
-// Types of conditions. The last is from Kuadrant's RFC 0008.
+// The types of conditions: four of a DNSRecord, the last of them from Kuadrant's RFC 0008; then those of a DNSZone, in addition to
+// Accepted.
 const (
 	ConditionAccepted   = "Accepted"
 	ConditionProgrammed = "Programmed"
@@ -23,59 +24,61 @@ const (
 	ConditionClustersHeard = "ClustersHeard"
 )
 
-// Reasons of Programmed, in addition to those of a publisher.
+// Reasons of the condition Programmed, in addition to those that a publisher reports.
 const (
-	Programmed   = "Programmed"   // the zone has everything that the record publishes, confirmed by reading it back
+	Programmed   = "Programmed"   // the zone has all records of the host, confirmed by reading it back
 	NotAccepted  = "NotAccepted"  // nothing is published, because Accepted is False
 	ZoneNotReady = "ZoneNotReady" // the DNSZone is not accepted
-	Writing      = "Writing"      // in progress
+	Writing      = "Writing"      // the update was not sent, or not read back from the zone yet
 	Leaving      = "Leaving"      // the records are being removed from the zone
 )
 
 // Reasons of Healthy.
 const (
 	NotChecked   = "NotChecked"   // no health check, or no address
-	Healthy      = "Healthy"      // every address is healthy
+	Healthy      = "Healthy"      // Reasons of the condition Healthy; the last seven are those of other conditions, as noted.
 	SomeSick     = "SomeSick"     // some addresses are unhealthy
 	AllSick      = "AllSick"      // no address is healthy
 	NoConflict   = "NoConflict"   // of UnresolvedConflictDiscovered
-	ReadReason   = "Read"         // of Read
-	AllHeard     = "AllHeard"     // of ClustersHeard
-	Silent       = "Silent"       // of ClustersHeard
-	NotRead      = "NotRead"      // of Read and ClustersHeard: not read yet
+	ReadReason   = "Read"         // the reason of condition UnresolvedConflictDiscovered if there is no conflict
+	AllHeard     = "AllHeard"     // the reason of condition Read if the zone was read
+	Silent       = "Silent"       // a reason of condition ClustersHeard: every cluster has a heartbeat
+	NotRead      = "NotRead"      // a reason of condition ClustersHeard: a cluster has missed three heartbeats
 	NoPublishing = "NotPublished" // a reason of condition Read: no publisher runs for the zone
-	NotReadable  = "NotReadable"  // of Read: what the primary sends is not a valid zone
+	NotReadable  = "NotReadable"  // a reason of condition Read: the primary's answer is not a valid zone
 )
 
-// Progress is a publisher's status of one host.
+// Progress is how far a publisher is with one host.
 type Progress struct {
 	// Done means that the zone, as it was read last, has exactly what this cluster publishes for the host. For a removed host it means
 	// that nothing of this cluster is left.
 	Done bool
-	// Reason and Message say why the host is not done; both are empty while the change is in progress.
+	// Reason and Message have the reason why the host is not done; both are empty while the change is in progress.
 	Reason, Message string
-	// Conflict is a reason that keeps this cluster from writing, or that must be reported although the host is done. ConflictMessage has
-	// the details.
+	// Conflict is the reason of the condition UnresolvedConflictDiscovered: it keeps this cluster from writing the host, or is to be
+	// reported although the host is done. ConflictMessage has the details.
 	Conflict, ConflictMessage string
-	// Note is a reason that is worth reporting although the host is done: RRsetFull.
+	// Note is a reason to report with Programmed although the host is done, for example RRsetFull.
 	Note, NoteMessage string
-	// Attempt counts the tries since Since, the time when the host was last done or its publication changed.
+	// Attempt counts the tries since Since: the time when the host was last done, or when its publication changed.
 	Attempt    int
 	Since      time.Time
 	Owners     []string
 	Generation uint64
 	Writes     uint64
-	// Kept means that the record has the finalizer: until the host is done, the zone may have its records.
+	// Kept means that the DNSRecord has the finalizer, so the zone may still have its records until the host is done.
 	Kept bool
-	// Away is why the zone cannot be read now. Read is when it was read last, and Fresh is how long that counts; 0: forever.
+	// Away is the reason why the zone cannot be read now, or empty. Read is when it was last read. If that is longer ago than Fresh,
+	// Programmed becomes Unknown; Fresh 0 means never.
 	Away  string
 	Read  time.Time
 	Fresh time.Duration
-	// Held is what the zone has for the host; nil if it was not read yet.
+	// Held is what the zone has for the host; nil if the zone was not read yet.
 	Held *v1alpha1.Published
 }
 
-// Conditions returns a record's conditions in order. checked has the addresses that have a health check, sick those of them that fail it.
+// Conditions returns a DNSRecord's four conditions, always in the same order. checked lists the addresses that have a health check,
+// sick those of them that fail it.
 func Conditions(r *Record, zone *Zone, p Progress, checked, sick []netip.Addr, now time.Time) []metav1.Condition {
 	accepted := condition(ConditionAccepted, r.Good(), r.Reason, r.Message)
 	programmed := condition(ConditionProgrammed, false, NotAccepted, "nothing is published: "+r.Message)
@@ -114,7 +117,8 @@ func Conditions(r *Record, zone *Zone, p Progress, checked, sick []netip.Addr, n
 	return []metav1.Condition{accepted, programmed, healthy(checked, sick), conflict}
 }
 
-// attempts returns the phrase of Kuadrant's RFC 0008. It has whole minutes, so that the status is not written every second.
+// attempts returns the phrase that Kuadrant's RFC 0008 prescribes for a conflict. It counts whole minutes, so that the status is not
+// written every second.
 func attempts(p Progress, now time.Time) string {
 	if p.Attempt == 0 || p.Since.IsZero() {
 		return ""

@@ -1,9 +1,9 @@
-// Package zones decides what a cluster publishes in shared zones: its input is DNSZones and DNSRecords, its output is one publication for
-// each host. It is pure: fleet/controller/internal/records reads, publishes and reports.
+// Package zones decides what a cluster publishes in shared zones: its input is DNSZones and DNSRecords, its output is one publication
+// for each host. It is pure: fleet/controller/internal/records reads the objects, publishes and reports.
 //
-// It guarantees that a record is published only if its zone allows the namespace, host and addresses.
+// It guarantees that a record is published only if its DNSZone allows the namespace, the host and the addresses.
 //
-// A record that cannot be published has a verdict with the reason, and does not affect other records.
+// A record that cannot be published gets a verdict with the reason, and does not affect other records.
 package zones
 
 import (
@@ -25,31 +25,31 @@ import (
 const (
 	Accepted      = "Accepted"
 	NoZone        = "NoZone"        // the host is in no DNSZone
-	NotAllowed    = "NotAllowed"    // the DNSZone does not allow this namespace to publish the host, or not with this address or hostname
-	NoAddresses   = "NoAddresses"   // the object of addressesFrom does not exist or has no address
-	Contradiction = "Contradiction" // it contradicts an older record of the host
+	NotAllowed    = "NotAllowed"    // the DNSZone does not let this namespace publish this host, address or hostname
+	NoAddresses   = "NoAddresses"   // the object named in addressesFrom does not exist or has no address
+	Contradiction = "Contradiction" // an older DNSRecord for the same host has different values
 	Invalid       = "Invalid"       // the zone cannot hold it
 	Deleting      = "Deleting"      // the record is being deleted
 )
 
-// Reasons of a DNSZone's condition Accepted, in addition to Accepted.
+// Reasons of a DNSZone's condition Accepted, besides Accepted itself.
 const (
 	Duplicate = "Duplicate" // an older DNSZone has the same zone
-	NoKey     = "NoKey"     // the Secret does not exist or has no valid key
+	NoKey     = "NoKey"     // the Secret of the TSIG key does not exist or has no valid key
 )
 
 // Key names a DNSRecord.
 type Key = types.NamespacedName
 
-// Source has the addresses or the hostname in the status of an object that addressesFrom names.
+// Source has the addresses or the hostname from the status of an object that a record names in addressesFrom.
 type Source struct {
 	Addresses []netip.Addr
 	Hostname  string
-	// Problem is why it has neither addresses nor a hostname; empty if it has.
+	// Problem is the reason why the object has neither addresses nor a hostname; otherwise it is empty.
 	Problem string
 }
 
-// Input is the input of Decide. Sources has an entry for each addressesFrom of the records.
+// Input is the input of Decide. Sources must have an entry for each addressesFrom in Records.
 type Input struct {
 	Zones   []v1alpha1.DNSZone
 	Records []v1alpha1.DNSRecord
@@ -73,7 +73,7 @@ func (v Verdict) Good() bool { return v.Reason == Accepted }
 type Plan struct {
 	// Zones has every DNSZone by its name.
 	Zones map[string]*Zone
-	// Records has every DNSRecord. Those that are being deleted are not in any Hosts.
+	// Records has every DNSRecord by its name. A record that is being deleted is not published, so no Zone.Hosts has it.
 	Records map[Key]*Record
 }
 
@@ -82,21 +82,21 @@ type Zone struct {
 	Verdict
 	// Hosts has the publications by canonical name.
 	Hosts map[string]zone.Publication
-	// Records is the number of records that are published in the zone.
+	// Records is the number of DNSRecords that are published in the zone.
 	Records int
 }
 
 // Record is one DNSRecord's part.
 type Record struct {
 	Verdict
-	Zone string // name of the DNSZone; empty if the reason is NoZone
+	Zone string // name of the DNSZone that contains the host; empty if there is none
 	Host string // canonical
 }
 
-// DefaultWeight is the weight of a record that sets none.
+// DefaultWeight is the weight of a LoadBalanced record without one.
 const DefaultWeight = 100
 
-// Canonical returns a host or zone as an absolute DNS name in lower case.
+// Canonical returns a host or zone as an absolute DNS name in lower case, with the final dot.
 func Canonical[T ~string](name T) string {
 	return strings.ToLower(strings.TrimSuffix(string(name), ".")) + "."
 }
@@ -170,7 +170,7 @@ func older(a, b time.Time, an, bn string) int {
 	return cmp.Or(a.Compare(b), strings.Compare(an, bn))
 }
 
-// zoneOf returns the longest zone that contains a host.
+// zoneOf returns the DNSZone that contains a host, the one with the longest name if several do; nil if none does.
 func zoneOf(origins map[string]*v1alpha1.DNSZone, host string) *v1alpha1.DNSZone {
 	for name := host; name != ""; {
 		if z := origins[name]; z != nil {
@@ -197,7 +197,7 @@ func list(origins map[string]*v1alpha1.DNSZone) string {
 	return strings.Join(names, ", ")
 }
 
-// compose returns a record's publication, if its zone allows it.
+// compose converts a DNSRecord to a publication. If the DNSZone does not allow it, the verdict has the reason.
 func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]Source) (zone.Publication, Verdict) {
 	s := &r.Spec
 	p := zone.Publication{Host: Canonical(s.Host), Strategy: zone.Strategy(s.Strategy), TTL: uint32(s.TTL),
@@ -217,7 +217,7 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 			p.Health.Host = Canonical(h.Host)
 		}
 	}
-	if strings.HasSuffix(string(s.Host), ".") { // possible only in a file: the API server refuses it
+	if strings.HasSuffix(string(s.Host), ".") { // possible only in a file: the API server refuses such a host
 		return p, verdict(Invalid, "spec.host: %s ends with a dot; write %s", s.Host, strings.TrimSuffix(string(s.Host), "."))
 	}
 	allowed := func(b *v1alpha1.Publisher) bool { return allows(b, r.Namespace, s.Host) }
@@ -230,7 +230,7 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 	for _, a := range s.Addresses {
 		address, err := netip.ParseAddr(string(a))
 		if err != nil {
-			return p, verdict(Invalid, "spec.addresses: %q is no IP address", a) // possible with the schema of an older release
+			return p, verdict(Invalid, "spec.addresses: %q is no IP address", a) // possible only if the installed CRD is older than this program
 		}
 		addresses = append(addresses, address)
 	}
@@ -250,7 +250,7 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 		}
 	}
 	if hostname != "" {
-		if s.Strategy != v1alpha1.StrategyLoadBalanced { // for spec.hostname the API server has checked it
+		if s.Strategy != v1alpha1.StrategyLoadBalanced { // possible for addressesFrom; for spec.hostname the API server refuses it
 			return p, verdict(Invalid, "spec.%s: it gives the hostname %s, which needs strategy LoadBalanced: only edges answer it",
 				field, hostname)
 		}
@@ -276,12 +276,12 @@ func pointers[T any](items []T) []*T {
 	return out
 }
 
-// allows reports whether an entry of publishers covers the namespace and the host.
+// allows reports whether an entry of publishers allows the namespace to publish the host.
 func allows(b *v1alpha1.Publisher, namespace string, host v1alpha1.HostName) bool {
 	return (slices.Contains(b.Namespaces, v1alpha1.NamespaceName(namespace)) || slices.Contains(b.Namespaces, "*")) && covers(b.Hosts, host)
 }
 
-// covers reports whether a name is listed, or is below a name that is listed with "*.".
+// covers reports whether a name is in a list of names and patterns; "*.NAME" covers every name below NAME.
 func covers(patterns []v1alpha1.HostName, name v1alpha1.HostName) bool {
 	return slices.ContainsFunc(patterns, func(p v1alpha1.HostName) bool {
 		above, below := strings.CutPrefix(string(p), "*")
@@ -289,8 +289,8 @@ func covers(patterns []v1alpha1.HostName, name v1alpha1.HostName) bool {
 	})
 }
 
-// within reports whether an address is in one of the ranges and reachable by others. No schema validates the addresses in an object's
-// status.
+// within reports whether an address is in one of the ranges and is a global unicast address. No schema has validated it if it comes
+// from an object's status.
 func within(ranges []v1alpha1.AddressRange, a netip.Addr) bool {
 	return a.IsGlobalUnicast() && a.Zone() == "" && slices.ContainsFunc(ranges, func(r v1alpha1.AddressRange) bool {
 		prefix, err := netip.ParsePrefix(string(r))
@@ -298,14 +298,15 @@ func within(ranges []v1alpha1.AddressRange, a netip.Addr) bool {
 	})
 }
 
-// merge adds the addresses of a younger record, or returns the field in which the record contradicts the older one.
+// merge adds a younger record's addresses to the publication of an older record for the same host. If the two contradict each other, it
+// returns the older one and the name of the field in which they differ.
 func merge(old, young zone.Publication) (merged zone.Publication, field string) {
 	switch {
 	case old.Strategy != young.Strategy:
 		return old, "strategy"
 	case old.TTL != young.TTL:
 		return old, "ttl"
-	case old.Target != young.Target: // also if one has a hostname and the other has addresses
+	case old.Target != young.Target: // also differs if only one of them has a hostname
 		return old, "hostname"
 	case old.Geo != young.Geo:
 		return old, "geo"
@@ -320,7 +321,8 @@ func merge(old, young zone.Publication) (merged zone.Publication, field string) 
 	return old, ""
 }
 
-// WithoutSick removes unhealthy addresses, unless all are unhealthy: then clients still get an address.
+// WithoutSick removes unhealthy addresses from a publication, unless all are unhealthy: then it keeps them, so that clients still get
+// an answer.
 func WithoutSick(p zone.Publication, sick func(netip.Addr) bool) zone.Publication {
 	if well := slices.DeleteFunc(slices.Clone(p.Addresses), sick); len(well) > 0 {
 		p.Addresses = well

@@ -1,8 +1,8 @@
-// Package lead holds what the roles of neardns-controller share: leader election between two replicas, a cache of objects, endpoints for
-// health and metrics, and a single reconcile request for any change.
+// Package lead has what both roles of neardns-controller (placement and zones) need: leader election between two replicas, a cache of
+// Kubernetes objects, endpoints for health and metrics, and an event handler that turns every change into one reconcile request.
 //
-// It guarantees that only the leader reconciles. On failure: a replica that loses the Lease returns an error and must exit, and another
-// replica takes over 15 to 17 s after the last renewal.
+// It guarantees that only the leader reconciles. If a replica loses the Lease, the manager returns an error and the program must exit;
+// another replica takes over 15 to 17 s after the last renewal.
 package lead
 
 import (
@@ -25,23 +25,23 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// These are client-go's defaults, set here because tests and documents rely on them: another replica leads 15 to 17 s after the leader's
-// last renewal.
+// These are client-go's defaults. They are set here because tests and documents rely on the result: another replica takes over 15 to 17
+// s after the leader's last renewal.
 var leaseDuration, renewDeadline, retryPeriod = 15 * time.Second, 10 * time.Second, 2 * time.Second
 
 // Options configure a role.
 type Options struct {
-	Lease     string // the name of the Lease for leader election
-	Namespace string // of the Lease
+	Lease     string // name of the Lease object for leader election
+	Namespace string // namespace of the Lease
 	Metrics   string // address
 	Health    string // address
 	Kinds     []func(*runtime.Scheme) error
-	Objects   map[client.Object]cache.ByObject // kinds of which the cache keeps only a part
+	Objects   map[client.Object]cache.ByObject // restricts the cache of a kind: selectors, transforms
 	Log       *slog.Logger
 }
 
-// New makes a manager. Its Start leads, or waits to lead, until its context ends. If it loses the Lease it returns an error, and the
-// program must exit.
+// New makes a controller-runtime manager. Its Start leads, or waits to lead, until its context ends. If it loses the Lease it returns
+// an error, and the program must exit.
 func New(config *rest.Config, o Options) (manager.Manager, error) {
 	ctrl.SetLogger(logr.FromSlogHandler(o.Log.Handler()))
 	scheme, err := Scheme(o.Kinds)
@@ -62,7 +62,8 @@ func New(config *rest.Config, o Options) (manager.Manager, error) {
 	if err := m.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return nil, fmt.Errorf("add the health check: %w", err)
 	}
-	// The leader is ready once it has read its objects, a standby once it waits to lead; a rollout waits for either.
+	// A leader is ready when it has read its objects. A standby reads none, so it is ready at once. A rollout waits until the replica
+	// is ready.
 	synced := func(r *http.Request) error {
 		if !m.GetCache().WaitForCacheSync(r.Context()) {
 			return errors.New("not all objects were read yet")
@@ -75,7 +76,7 @@ func New(config *rest.Config, o Options) (manager.Manager, error) {
 	return m, nil
 }
 
-// Scheme returns a scheme with the kinds of objects that a role reads and writes.
+// Scheme returns a scheme with the types of objects that a role reads and writes.
 func Scheme(kinds []func(*runtime.Scheme) error) (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range kinds {
@@ -86,7 +87,8 @@ func Scheme(kinds []func(*runtime.Scheme) error) (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// Once maps every event to the same request. A role then reconciles everything at once, including changes that arrive before it starts.
+// Once returns an event handler that maps every event to the same request, so that one reconcile run covers all changes that arrive
+// before it starts.
 func Once(name string) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []ctrl.Request {
 		return []ctrl.Request{{NamespacedName: client.ObjectKey{Name: name}}}

@@ -11,11 +11,11 @@ import (
 	"github.com/neardns/neardns/fleet/controller/placement"
 )
 
-// labels remembers labels that were written and that the watch does not show yet. So no node is patched twice for one change, and a step
-// does not become larger because of them.
+// labels remembers the node labels that this controller wrote and that the watch cache does not show yet. Without it, a node would be
+// patched twice for one change, and a step would exclude too many nodes.
 type labels struct {
-	written map[string]*corev1.Node // by name, as returned by the API server
-	refused map[string]bool         // by name, the nodes whose last change failed
+	written map[string]*corev1.Node // by node name: the node as the API server returned it after the write
+	refused map[string]bool         // by node name: the API server refused the last write
 }
 
 func (l *labels) sent(answer *corev1.Node) {
@@ -33,7 +33,8 @@ func (l *labels) refuse(name string) {
 	l.refused[name] = true
 }
 
-// refusedLast moves nodes whose last change was refused to the end, so that the next step starts with others.
+// refusedLast moves nodes whose last label change the API server refused to the end of the list, so that the next step starts with
+// others.
 func (l *labels) refusedLast(nodes []placement.Node) {
 	slices.SortStableFunc(nodes, func(a, b placement.Node) int {
 		switch {
@@ -46,8 +47,8 @@ func (l *labels) refusedLast(nodes []placement.Node) {
 	})
 }
 
-// asSent returns the node as the watch shows it or, if that is older, with the label that was written. It does not modify the node, which
-// belongs to the cache.
+// asSent returns the node as the watch cache has it. If that is older than this controller's last write, the result has the label that
+// was written. It does not modify its argument, which belongs to the cache.
 func (l *labels) asSent(node *corev1.Node) *corev1.Node {
 	written, ok := l.written[node.Name]
 	if !ok {
@@ -69,8 +70,8 @@ func (l *labels) asSent(node *corev1.Node) *corev1.Node {
 	return &out
 }
 
-// older reports whether a is an older version of an object than b, by resourceVersion. Their order is documented since Kubernetes 1.35;
-// before that it holds for every API server on etcd.
+// older reports whether a is an older version of an object than b, by resourceVersion. Kubernetes documents this order since 1.35;
+// earlier API servers on etcd have it too.
 func older(a, b metav1.Object) bool {
 	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
 	return err == nil && order < 0

@@ -6,7 +6,8 @@ import (
 	"github.com/neardns/neardns/fleet/controller/placement"
 )
 
-// Metrics are those of the placement. Only the leader has values. A replica that loses the lead exits, and its series end.
+// Metrics are the metrics of the placement. Only the replica that leads sets them. A replica that loses the lead exits, so its series
+// end.
 type Metrics struct {
 	nodes      *prometheus.GaugeVec
 	conditions *prometheus.GaugeVec
@@ -17,14 +18,14 @@ type Metrics struct {
 func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		nodes: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "neardns_placement_nodes",
-			Help: "Nodes by state: all that can run a cache; eligible, to run one; ready, eligible with a Ready cache; " +
-				"excluded, with the label; entering and leaving, on their way."},
+			Help: "Nodes by state. all: can run the cache; eligible: the placement selects it; ready: eligible, its cache is Ready; " +
+				"excluded: has the label neardns.io/cache: excluded; entering, leaving: is about to get or to lose the cache."},
 			[]string{"state"}),
 		conditions: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "neardns_placement_condition",
-			Help: "1 for the reason that each condition of the NodeDNS has now, 0 for its other reasons; all 0 without a NodeDNS."},
+			Help: "Conditions of the NodeDNS: 1 for the current reason, 0 for its other reasons. All are 0 without a NodeDNS."},
 			[]string{"type", "reason"}),
 		labels: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "neardns_placement_label_changes_total",
-			Help: "Nodes whose label was set (exclude) or taken away (include)."}, []string{"change"}),
+			Help: "Writes of the label neardns.io/cache to a node: set (exclude) or removed (include)."}, []string{"change"}),
 	}
 	for _, c := range []prometheus.Collector{m.nodes, m.conditions, m.labels} {
 		if err := registry.Register(c); err != nil {

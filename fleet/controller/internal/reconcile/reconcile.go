@@ -1,8 +1,8 @@
-// Package reconcile carries out the decisions of fleet/controller/placement: it reads nodes, pods and endpoints from the API server, sets
-// the label on nodes, writes the status of the NodeDNS, and reports changes by Events and metrics.
+// Package reconcile applies the decisions of fleet/controller/placement: it reads nodes, pods and endpoints from the API server, sets
+// the label neardns.io/cache on nodes, writes the status of the NodeDNS, and reports changes by Events and metrics.
 //
-// It guarantees that a node is excluded only on the basis of a recent read and of an unchanged node. On failure it retries after it has
-// read the cluster again; a node whose change is refused delays no other node.
+// It guarantees that it excludes a node only if it read the cluster less than 2 s ago and the node has not changed since. On failure it
+// reads the cluster and tries again; a node whose change the API server refuses does not delay other nodes.
 package reconcile
 
 import (
@@ -28,11 +28,11 @@ import (
 	"github.com/neardns/neardns/fleet/controller/placement"
 )
 
-// fresh is the maximum age of the cluster's data when a node is excluded. A controller that was suspended reads the cluster again first,
-// or finds that another replica leads.
+// fresh is the maximum age of the cluster's data when a node is excluded. A controller that was suspended for longer reads the cluster
+// again first; if another replica leads by then, it has lost the lead.
 const fresh = 2 * time.Second
 
-// Reconciler makes one step at a time. Its methods are for one goroutine.
+// Reconciler moves the cluster toward the placement, one step in each call of Reconcile. Its methods are for one goroutine.
 type Reconciler struct {
 	Client  client.Client
 	Events  events.EventRecorder
@@ -41,10 +41,11 @@ type Reconciler struct {
 	Now     func() time.Time
 
 	labels  labels
-	written *v1alpha1.NodeDNS // the last status, as returned by the API server
+	written *v1alpha1.NodeDNS // the NodeDNS as the API server returned it after the last write of its status
 }
 
-// Reconcile reads the cluster, reports its status, and makes the next step. Every event triggers it.
+// Reconcile reads the cluster, writes the status of the NodeDNS, and changes the labels of the next step. Every watched event triggers
+// it.
 func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	looked := r.Now()
 	nodes, cluster, err := r.read(ctx)
@@ -67,7 +68,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	d := placement.Decide(cluster, want)
 	r.Metrics.set(&d, object != nil)
 	if object != nil {
-		// The status comes first: if the controller stops here, the next one continues with the same placement.
+		// Write the status first: if the controller stops here, its successor continues with the same accepted placement.
 		if err := r.report(ctx, object, &d); err != nil {
 			return ctrl.Result{}, err
 		}
@@ -75,12 +76,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	return r.change(ctx, nodes, &d, looked, object)
 }
 
-// read reads the input of a decision. The nodes are by name.
+// read returns the nodes by name, and the input of placement.Decide.
 func (r *Reconciler) read(ctx context.Context) (map[string]*corev1.Node, placement.Cluster, error) {
 	var nodes corev1.NodeList
 	var pods corev1.PodList
 	var slices discoveryv1.EndpointSliceList
-	// The cache holds only the objects selected in Options: those of this namespace that belong to the cache and kube-dns.
+	// The lists are complete: Run restricts the cache to this namespace, and to the pods of the node cache and the endpoints of
+	// kube-dns.
 	for what, list := range map[string]client.ObjectList{"nodes": &nodes, "the cache's pods": &pods, "kube-dns's endpoints": &slices} {
 		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, placement.Cluster{}, fmt.Errorf("list %s: %w", what, err)
@@ -107,8 +109,9 @@ func pointers[T any](items []T) []*T {
 	return out
 }
 
-// change writes labels, those of entering nodes first. If a change fails, it is retried after the cluster was read again. A node whose
-// change the API server refuses, because of a webhook or because another program keeps writing the node, delays no other node.
+// change writes the labels of one step, first for the nodes that get the cache. If a write fails, Reconcile is retried after it has
+// read the cluster again. If the API server refuses one node (because of a webhook, or because another program keeps changing it), the
+// other nodes are changed nevertheless.
 func (r *Reconciler) change(
 	ctx context.Context, nodes map[string]*corev1.Node, d *placement.Decision, looked time.Time, object *v1alpha1.NodeDNS,
 ) (ctrl.Result, error) {
@@ -136,12 +139,12 @@ func (r *Reconciler) change(
 	if object == nil || d.Conditions[1].True || d.Conditions[1].Reason == placement.DeadlineExceeded {
 		return ctrl.Result{}, nil
 	}
-	// No event marks the end of the deadline.
+	// No event arrives when the deadline passes, so schedule a run for it.
 	return ctrl.Result{RequeueAfter: max(placement.Deadline-unfinishedFor(object, looked), 0) + time.Second}, nil
 }
 
-// label sets or removes the label. It sets the label only on the node as it was read: a node that changed in the meantime is decided
-// again.
+// label sets or removes the label neardns.io/cache of a node. Setting it fails if the node has changed since it was read; the next run
+// then decides again.
 func (r *Reconciler) label(ctx context.Context, node *corev1.Node, excluded bool) error {
 	metadata := map[string]any{"labels": map[string]any{placement.Label: nil}}
 	if excluded {
@@ -162,7 +165,7 @@ func (r *Reconciler) label(ctx context.Context, node *corev1.Node, excluded bool
 	}
 	r.labels.sent(answer)
 	r.Metrics.labelled(excluded)
-	r.Log.Info("label changed", "node", node.Name, "excluded", excluded)
+	r.Log.Info("label neardns.io/cache of a node changed", "node", node.Name, "excluded", excluded)
 	return nil
 }
 
@@ -204,12 +207,13 @@ func (r *Reconciler) report(ctx context.Context, object *v1alpha1.NodeDNS, d *pl
 			kind = corev1.EventTypeWarning
 		}
 		r.Events.Eventf(object, nil, kind, c.Reason, c.Type, "%s", shortened(c.Message))
-		r.Log.Info("condition changed", "type", c.Type, "true", c.True, "reason", c.Reason, "message", c.Message)
+		r.Log.Info("a condition of the NodeDNS changed", "type", c.Type, "true", c.True, "reason", c.Reason, "message", c.Message)
 	}
 	return nil
 }
 
-// asWritten returns the object as the watch shows it or, if that is older, as it was after the last write of its status.
+// asWritten returns the NodeDNS as the watch cache has it. If that is older than the last write of its status, it returns the result of
+// that write.
 func (r *Reconciler) asWritten(object *v1alpha1.NodeDNS) *v1alpha1.NodeDNS {
 	if r.written == nil || r.written.UID != object.UID || !older(object, r.written) {
 		return object
@@ -217,7 +221,7 @@ func (r *Reconciler) asWritten(object *v1alpha1.NodeDNS) *v1alpha1.NodeDNS {
 	return r.written.DeepCopy()
 }
 
-// shortened keeps an Event's note below the API server's limit of 1,024 bytes (noteLengthLimit in pkg/apis/core/validation/events.go).
+// shortened truncates an Event's note to the API server's limit of 1,024 bytes (noteLengthLimit in pkg/apis/core/validation/events.go).
 func shortened(message string) string {
 	const most = 1000
 	if len(message) <= most {
@@ -230,7 +234,7 @@ func order(condition string) int {
 	return slices.Index([]string{placement.ConditionAccepted, placement.ConditionApplied, placement.ConditionAvailable}, condition)
 }
 
-// unfinishedFor returns how long the current change has been in progress; 0 if there is none.
+// unfinishedFor returns how long the current change of the placement has been in progress, or 0 if none is.
 func unfinishedFor(object *v1alpha1.NodeDNS, now time.Time) time.Duration {
 	c := meta.FindStatusCondition(object.Status.Conditions, placement.ConditionApplied)
 	if c == nil || c.Status == metav1.ConditionTrue || c.ObservedGeneration != object.Generation {

@@ -24,7 +24,7 @@ import (
 	"github.com/neardns/neardns/fleet/controller/internal/lead"
 )
 
-// lease is the name of the Lease for leader election.
+// lease is the name of the Lease object for leader election.
 const lease = "neardns-placement"
 
 // Options configure the controller.
@@ -37,7 +37,7 @@ type Options struct {
 	Log       *slog.Logger
 }
 
-// Run leads, or waits to lead, until ctx ends. If it loses the lead it returns an error, and the program must exit.
+// Run leads, or waits to lead, until ctx ends. If it loses the Lease it returns an error, and the program must exit.
 func Run(ctx context.Context, config *rest.Config, o Options) error {
 	here := map[string]cache.Config{o.Namespace: {}}
 	m, err := lead.New(config, lead.Options{
@@ -67,10 +67,10 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	return m.Start(ctx)
 }
 
-// kinds are the kinds of objects that the role reads and writes.
+// kinds registers the types of objects that the placement role reads and writes.
 var kinds = []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, v1alpha1.AddToScheme}
 
-// slim reduces an object to what placement.Read needs, so that thousands of nodes use little memory.
+// slim reduces a cached object to the fields that placement.Read needs, so that thousands of nodes take little memory.
 func slim(object any) (any, error) {
 	switch o := object.(type) {
 	case *corev1.Node:
@@ -102,7 +102,7 @@ func identity(o client.Object) metav1.ObjectMeta {
 		Generation: o.GetGeneration(), Labels: o.GetLabels(), DeletionTimestamp: o.GetDeletionTimestamp()}
 }
 
-// matters filters out updates that cannot change a decision: a node's heartbeat, our own status.
+// matters drops update events that cannot change a decision, for example a node's heartbeat or this controller's own status write.
 var matters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	if n, ok := e.ObjectNew.(*v1alpha1.NodeDNS); ok {
 		return n.Generation != e.ObjectOld.GetGeneration() || n.DeletionTimestamp != nil

@@ -5,7 +5,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Metrics are those of DNSZones and DNSRecords; package zonewriter has those of zones. Only the leader has values.
+// Metrics are the metrics of DNSZone and DNSRecord objects; package zonewriter has those of the DNS zones themselves. Only the replica
+// that leads sets them.
 type Metrics struct {
 	records, conditions *prometheus.GaugeVec
 
@@ -18,10 +19,10 @@ type Metrics struct {
 func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{seen: map[[3]string]bool{}, reasons: map[[2]string]string{},
 		records: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "neardns_dnsrecords",
-			Help: "DNSRecords by the reason that each condition has now; dnszone is empty where no zone has the host."},
+			Help: "DNSRecords by the current reason of each condition. dnszone is empty if no DNSZone contains the host."},
 			[]string{"dnszone", "type", "reason"}),
 		conditions: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "neardns_dnszone_condition",
-			Help: "1 for the reason that each condition of the DNSZone has now, 0 for those that it had before."},
+			Help: "Conditions of a DNSZone: 1 for the current reason, 0 for earlier reasons."},
 			[]string{"dnszone", "type", "reason"}),
 	}
 	for _, c := range []prometheus.Collector{m.records, m.conditions} {
@@ -32,8 +33,8 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// begin and end enclose a report. A reason that no object has any more is set to 0 and stays, because a series that comes and goes would
-// reset alerts.
+// begin and end enclose one count of all records. If no object has a reason any more, its series stays with value 0, because a series
+// that disappears and returns would reset alerts.
 func (m *Metrics) begin() { m.counted = map[[3]string]float64{} }
 
 func (m *Metrics) end() {
@@ -66,7 +67,7 @@ func (m *Metrics) zone(dnsZone string, conditions []metav1.Condition) {
 	}
 }
 
-// forget drops the series of a DNSZone that no longer exists.
+// forget drops the series of a DNSZone object that was deleted.
 func (m *Metrics) forget(dnsZone string) {
 	m.conditions.DeletePartialMatch(prometheus.Labels{"dnszone": dnsZone})
 	for key := range m.reasons {

@@ -21,7 +21,8 @@ import (
 // open starts a publisher.
 type open func(Setting, func() rfc2136.Key, func(zone.Claim) bool) (Publisher, error)
 
-// opener returns a function that starts publishers for this cluster. changed is called when a status changes; it must not block.
+// opener returns the function that starts this cluster's publisher for a zone. The publisher calls changed after each change of its
+// status; changed must not block.
 func opener(ctx context.Context, identity zone.Identity, metrics *zonewriter.Metrics, log *slog.Logger, changed func()) open {
 	return func(s Setting, key func() rfc2136.Key, works func(zone.Claim) bool) (Publisher, error) {
 		p, err := zonewriter.New(zonewriter.Options{
@@ -35,7 +36,7 @@ func opener(ctx context.Context, identity zone.Identity, metrics *zonewriter.Met
 		l := &live{publisher: p, log: log, cancel: cancel, fresh: 2 * s.Heartbeat}
 		l.wg.Go(func() { // ends with Stop
 			if err := p.Run(running); err != nil {
-				log.Error("a publisher ended", "zone", s.Zone, "error", err)
+				log.Error("publishing in a zone ended with an error", "zone", s.Zone, "error", err)
 			}
 		})
 		return l, nil
@@ -48,12 +49,14 @@ type live struct {
 	log       *slog.Logger
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup
-	fresh     time.Duration // how long a read of the zone counts as current; others remove a silent cluster's addresses later than that
+	// for how long the last read of the zone counts as current; if removal is on, other clusters wait longer than that before they
+	// remove this cluster's addresses
+	fresh time.Duration
 }
 
 func (l *live) Set(p zone.Publication) {
 	if err := l.publisher.Set(p); err != nil { // zones.Decide has validated it
-		l.log.Error("a publication is refused", "host", p.Host, "error", err)
+		l.log.Error("a host is not published, because its records are invalid", "host", p.Host, "error", err)
 	}
 }
 
@@ -76,11 +79,13 @@ func (l *live) Host(host string) zones.Progress {
 	return p
 }
 
-// disputes are the reasons that come from another cluster or another writer of the zone.
+// disputes are the reasons that are caused by another cluster or another writer of the zone. They are reported in the condition
+// UnresolvedConflictDiscovered.
 var disputes = []zone.Reason{zone.ConflictingStrategy, zone.ConflictingTTL, zone.ConflictingName, zone.ClusterIDInUse,
 	zone.ConflictingDefault, zone.ZoneRolledBack, zonewriter.RecordsMissing, zonewriter.Contended}
 
-// progress converts a publisher's status to the terms of conditions. away is why the zone cannot be read now.
+// progress converts a publisher's status of a host to the input of zones.Conditions. away is the error why the zone cannot be read now,
+// or nil.
 func progress(s *zonewriter.Status, away error) zones.Progress {
 	p := zones.Progress{Done: s.Programmed || s.Left, Attempt: s.Attempt, Since: s.Since, Generation: s.Generation, Writes: s.Writes}
 	if away != nil {
@@ -118,7 +123,7 @@ func texts(addresses []netip.Addr) []string {
 	return out
 }
 
-// reasonOf returns the reason for an error of the primary.
+// reasonOf returns the condition's reason for an error in reading the zone.
 func reasonOf(err error) string {
 	if kind := rfc2136.KindOf(err); kind != "" {
 		return string(kind)
@@ -147,9 +152,9 @@ func (l *live) Zone() ZoneProgress {
 	return p
 }
 
-// worksFor returns a function that reports whether a dead cluster's address may still pass its health check; such an address is not
-// removed. An address outside this zone's ranges may not be probed, so it counts as working. A result needs three probes; until then the
-// address counts as working.
+// worksFor returns the function that a publisher calls before it removes a dead cluster's address. It reports true if the address may
+// still work, and then the address stays: it passes its health check, or has fewer than three results yet, or is outside the zone's
+// ranges and therefore may not be probed.
 func (r *Reconciler) worksFor(dnsZone string, o *opened) func(zone.Claim) bool {
 	return func(c zone.Claim) bool {
 		key := "dead " + dnsZone + " " + c.Cluster + " " + c.Host
@@ -162,10 +167,10 @@ func (r *Reconciler) worksFor(dnsZone string, o *opened) func(zone.Claim) bool {
 	}
 }
 
-// deadFor is how long a dead cluster's addresses are probed after the last request for their health.
+// deadFor is for how long a dead cluster's addresses are probed after the last call of the function that worksFor returns.
 const deadFor = 10 * time.Minute
 
-// bury ends the probes of dead clusters whose health is no longer requested, or all of them if the zone is closed.
+// bury ends the health checks of dead clusters for which no publisher has called works for deadFor. If all is true it ends all of them.
 func (r *Reconciler) bury(o *opened, all bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -1,8 +1,8 @@
-// Package records publishes this cluster's hosts in shared zones as fleet/controller/zones decides: it reads DNSZones, DNSRecords,
+// Package records publishes this cluster's hosts in shared zones, as fleet/controller/zones decides: it reads DNSZones, DNSRecords,
 // Secrets, Services and Gateways, instructs the publisher of each zone, and writes finalizers, statuses, Events and metrics.
 //
-// It guarantees that a DNSRecord has its finalizer before it is published, and keeps it until its records are gone from the zone. On
-// failure what was published stays in the zone, and the status has the reason.
+// It guarantees that a DNSRecord has its finalizer before it is published, and keeps the finalizer until its records are gone from the
+// zone. On failure, published records stay in the zone, and the status has the reason.
 package records
 
 import (
@@ -30,36 +30,37 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// Finalizer keeps a DNSRecord until its records are gone from its zone, and a DNSZone until it has no such record.
+// Finalizer delays the deletion of a DNSRecord until its records are gone from the zone, and the deletion of a DNSZone until no
+// DNSRecord uses it.
 const Finalizer = "neardns.io/zones"
 
-// withdrawAfter is how long an address must fail its health check before this cluster removes it from the zone. Edges react within
-// seconds by themselves; the removal is for plain servers, and costs a write.
+// withdrawAfter is how long an address must fail its health check before this cluster removes it from the zone. Edges stop answering it
+// within seconds anyway; the removal is for clients of plain DNS servers. It is slow because it costs a write to the zone.
 const withdrawAfter = 3 * time.Minute
 
-// Publisher publishes this cluster's records in one zone. Its methods return at once and are safe for concurrent use.
+// Publisher writes this cluster's records into one zone. Its methods return at once and are safe for concurrent use.
 type Publisher interface {
-	// Set publishes everything for a host. Remove deletes everything of this cluster at a host. Forget leaves a host's records as they
-	// are.
+	// Set publishes a host, in place of what this cluster published for it before. Remove deletes this cluster's records of a host.
+	// Forget stops managing a host, and its records stay in the zone.
 	Set(p zone.Publication)
 	Remove(host string)
 	Forget(host string)
-	// Host returns the progress of the last Set or Remove; Zone returns the status of the zone.
+	// Host returns how far the last Set or Remove of a host is. Zone returns the status of the whole zone.
 	Host(host string) zones.Progress
 	Zone() ZoneProgress
-	// Stop ends the publisher and waits until it has ended. What was published stays.
+	// Stop ends the publisher and returns when it has ended. Its records stay in the zone.
 	Stop()
 }
 
-// ZoneProgress is a publisher's status of its zone.
+// ZoneProgress is a publisher's status of its whole zone.
 type ZoneProgress struct {
 	Read            time.Time // when it was read last; zero: never
-	Reason, Message string    // why it cannot be read or written now, or empty
-	Clusters        []string  // sorted
+	Reason, Message string    // why the zone cannot be read or written now, or empty
+	Clusters        []string  // the IDs of all clusters in the zone, sorted
 	Silent          []string  // the clusters that missed three heartbeats; sorted
 }
 
-// Setting configures a publisher. If a field changes, a new publisher is opened.
+// Setting configures a publisher. If a field changes, the publisher is replaced by a new one.
 type Setting struct {
 	Zone      string // canonical
 	Primary   string // address or name, with the port
@@ -68,10 +69,10 @@ type Setting struct {
 	PerMinute int32
 }
 
-// Reconciler handles all objects on each event. Its methods are for one goroutine.
+// Reconciler reconciles all DNSZones and DNSRecords in each call of Reconcile. Its methods are for one goroutine.
 type Reconciler struct {
 	Client  client.Client
-	Direct  client.Reader // for Gateways, a kind that the cluster may lack
+	Direct  client.Reader // reads Gateways without the cache, because a cluster may lack this kind
 	Events  events.EventRecorder
 	Log     *slog.Logger
 	Metrics *Metrics
@@ -79,7 +80,8 @@ type Reconciler struct {
 	// Namespace holds the Secrets of the keys.
 	Namespace string
 	ClusterID string
-	// Open starts a publisher. The publisher calls key for each message, and works before it removes an address of a dead cluster.
+	// Open starts a publisher. The publisher calls key for each message, and calls works before it removes an address of a dead
+	// cluster: if works returns true, the address stays.
 	Open   func(s Setting, key func() rfc2136.Key, works func(zone.Claim) bool) (Publisher, error)
 	Health *healthcheck.Checker
 
@@ -88,29 +90,30 @@ type Reconciler struct {
 	sick     map[healthcheck.Check]time.Time // since when each check fails
 }
 
-// opened is a publisher and the last instruction for each host.
+// opened is a running publisher, with the last instruction that it got for each host.
 type opened struct {
 	Publisher
 	setting Setting
 	key     atomic.Pointer[rfc2136.Key]
 	told    map[string]told // by host
 
-	mu     sync.Mutex // protects the fields below, which the publisher's goroutine reads
+	mu     sync.Mutex // guards the fields below, which the publisher's goroutine reads too
 	ranges []netip.Prefix
-	dead   map[string]time.Time // hosts of dead clusters that are probed before removal, by their name in Checker: time of the last request
+	// health checks of dead clusters' addresses, by their name in healthcheck.Checker: the time when their result was last used
+	dead map[string]time.Time
 }
 
-// told is the last instruction for a host; nil: remove it.
+// told is the last instruction for a host: publish publication, or remove the host if it is nil.
 type told struct{ publication *zone.Publication }
 
-// Close ends all publishers. What they published stays.
+// Close stops all publishers. Their records stay in the zones.
 func (r *Reconciler) Close() {
 	for name := range r.open {
 		r.close(name)
 	}
 }
 
-// Reconcile reads all objects, passes changes to the publishers, and writes the results.
+// Reconcile reads all objects, passes what has changed to the publishers, and writes finalizers and statuses.
 func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	if r.open == nil {
 		r.open, r.gateways = map[string]*opened{}, map[client.ObjectKey]lookedUp{}
@@ -154,10 +157,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	return ctrl.Result{RequeueAfter: lookAgain}, nil
 }
 
-// lookAgain is the interval for changes without an event: Gateways, health, heartbeats that stop, the minutes of a conflict.
+// lookAgain is the interval of reconcile runs for changes that send no event: Gateways, health, heartbeats that stop, and the minutes
+// counted in a conflict's message.
 const lookAgain = 10 * time.Second
 
-// quiet turns an error of a write to an outdated object into a retry, which need not be logged.
+// quiet schedules the next run at once if err is nil or a write conflict (the object had changed since it was read), which need not be
+// logged. It returns any other error.
 func quiet(err error) (ctrl.Result, error) {
 	if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return ctrl.Result{RequeueAfter: 10 * time.Millisecond}, nil
@@ -165,7 +170,7 @@ func quiet(err error) (ctrl.Result, error) {
 	return ctrl.Result{}, err
 }
 
-// prepare opens, updates or closes the publisher of each zone.
+// prepare starts, updates or stops the publisher of each DNSZone.
 func (r *Reconciler) prepare(ctx context.Context, plan *zones.Plan, dnsZones []v1alpha1.DNSZone) error {
 	present := map[string]bool{}
 	for i := range dnsZones {
@@ -201,7 +206,7 @@ func (r *Reconciler) prepare(ctx context.Context, plan *zones.Plan, dnsZones []v
 		}
 		if *o.key.Load() != key.Key {
 			o.key.Store(&key.Key)
-			r.Log.Info("key changed", "dnszone", z.Name, "key", key.Name)
+			r.Log.Info("the TSIG key of a zone changed", "dnszone", z.Name, "key", key.Name)
 		}
 	}
 	for name, o := range r.open {
@@ -216,7 +221,7 @@ func (r *Reconciler) prepare(ctx context.Context, plan *zones.Plan, dnsZones []v
 	return nil
 }
 
-// close ends a publisher. What it published stays.
+// close stops the publisher of a DNSZone. Its records stay in the zone.
 func (r *Reconciler) close(name string) {
 	o := r.open[name]
 	o.Stop()
@@ -241,7 +246,7 @@ func withPort(primary string) string {
 	return primary
 }
 
-// secret is a key, or the reason why there is none.
+// secret is a TSIG key, or the problem why its Secret has none.
 type secret struct {
 	rfc2136.Key
 	problem string
@@ -262,7 +267,7 @@ func (r *Reconciler) key(ctx context.Context, z *v1alpha1.DNSZone) (secret, erro
 	return secret{Key: key}, nil
 }
 
-// probe sets the health checks of all hosts, and removes from the plan the addresses that have failed for long.
+// probe configures the health checks of all hosts, and removes from the plan the addresses that have failed for withdrawAfter.
 func (r *Reconciler) probe(plan *zones.Plan, dnsZones []v1alpha1.DNSZone) {
 	now, known := r.Now(), map[healthcheck.Check]bool{}
 	for i := range dnsZones {
@@ -331,7 +336,7 @@ func checkOf(p *zone.Publication, a netip.Addr) healthcheck.Check {
 	return c
 }
 
-// tell passes changes to the publishers: publications, and hosts that this cluster leaves.
+// tell sends changed instructions to the publishers: what to publish, and which hosts to remove.
 func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 	for name, o := range r.open {
 		want, named := map[string]told{}, map[string]bool{}
@@ -339,13 +344,13 @@ func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 			want[host] = told{}
 		}
 		for i := range records {
-			// A record without the finalizer has published nothing. A record that is not published now may have been published by an
-			// earlier process.
+			// A record without the finalizer was never published. A record with it that is not to be published now may have been
+			// published by an earlier process, so its host is removed.
 			if p := plan.Records[keyOf(&records[i])]; p.Zone == name && slices.Contains(records[i].Finalizers, Finalizer) {
 				want[p.Host], named[p.Host] = told{}, true
 			}
 		}
-		for host, p := range plan.Zones[name].Hosts { // also if the key is invalid now: the previous key stays in use
+		for host, p := range plan.Zones[name].Hosts { // also if the Secret is invalid now: the publisher keeps the previous key
 			want[host] = told{&p}
 		}
 		for i := range records {
@@ -358,7 +363,7 @@ func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 		published := len(plan.Zones[name].Hosts) > 0
 		for host, t := range want {
 			if old, ok := o.told[host]; ok && reflect.DeepEqual(old, t) {
-				// Keep the last host: a publisher without hosts also deletes its heartbeat.
+				// Do not forget the last host: a publisher without hosts also deletes this cluster's heartbeat.
 				if t.publication == nil && !named[host] && published && o.Host(host).Done {
 					o.Forget(host)
 					delete(o.told, host)
@@ -382,7 +387,7 @@ func keyOf(rec *v1alpha1.DNSRecord) zones.Key {
 	return zones.Key{Namespace: rec.Namespace, Name: rec.Name}
 }
 
-// zonesInUse returns the DNSZones whose deletion must wait, each with one of its records.
+// zonesInUse returns, by name, the DNSZones that must not be deleted yet, each with the name of one DNSRecord that uses it.
 func zonesInUse(plan *zones.Plan, records []v1alpha1.DNSRecord) map[string]string {
 	out := map[string]string{}
 	for i := range records {
@@ -394,8 +399,8 @@ func zonesInUse(plan *zones.Plan, records []v1alpha1.DNSRecord) map[string]strin
 	return out
 }
 
-// hold adds the finalizer to objects that are about to be published. It returns false if it changed an object; then the next run
-// continues.
+// hold adds the finalizer to objects that are about to be published. It returns false if it changed an object: publishing then waits
+// for the next run, which sees the finalizer.
 func (r *Reconciler) hold(
 	ctx context.Context, plan *zones.Plan, dnsZones []v1alpha1.DNSZone, records []v1alpha1.DNSRecord,
 ) (done bool, err error) {
@@ -422,7 +427,8 @@ func (r *Reconciler) hold(
 	return done, nil
 }
 
-// release removes the finalizer from deleted objects whose records are gone from the zone.
+// release removes the finalizer from deleted DNSRecords whose records are gone from the zone, and from deleted DNSZones that nothing
+// uses.
 func (r *Reconciler) release(ctx context.Context, plan *zones.Plan, dnsZones []v1alpha1.DNSZone, records []v1alpha1.DNSRecord) error {
 	for i := range records {
 		rec := &records[i]
@@ -433,7 +439,7 @@ func (r *Reconciler) release(ctx context.Context, plan *zones.Plan, dnsZones []v
 			return err
 		}
 		rec.Finalizers = without(rec.Finalizers)
-		r.Log.Info("record released", "namespace", rec.Namespace, "name", rec.Name, "host", rec.Spec.Host, "policy", rec.Spec.DeletionPolicy)
+		r.Log.Info("finalizer of a deleted DNSRecord removed", "namespace", rec.Namespace, "name", rec.Name, "policy", rec.Spec.DeletionPolicy)
 	}
 	inUse := zonesInUse(plan, records)
 	for i := range dnsZones {
@@ -448,11 +454,12 @@ func (r *Reconciler) release(ctx context.Context, plan *zones.Plan, dnsZones []v
 	return nil
 }
 
-// lastBeat is how long the deletion of a DNSZone waits until this cluster's heartbeat is deleted, because otherwise other clusters would
-// report it as silent. The wait has a limit because orphans keep the heartbeat, and a primary that does not answer cannot delete it.
+// lastBeat is how long the deletion of a DNSZone waits for the deletion of this cluster's heartbeat in the zone, so that other clusters
+// do not report this cluster as silent. There is a limit because the heartbeat stays if records were left with deletionPolicy Orphan,
+// or if the primary does not answer.
 const lastBeat = 30 * time.Second
 
-// beats reports whether this cluster's heartbeat is about to be deleted from a zone that is being deleted.
+// beats reports whether the deletion of a DNSZone must still wait for the deletion of this cluster's heartbeat.
 func (r *Reconciler) beats(z *v1alpha1.DNSZone) bool {
 	o := r.open[z.Name]
 	if o == nil || r.Now().Sub(z.DeletionTimestamp.Time) > lastBeat {
@@ -462,7 +469,8 @@ func (r *Reconciler) beats(z *v1alpha1.DNSZone) bool {
 	return known.Reason == "" && slices.Contains(known.Clusters, r.ClusterID)
 }
 
-// gone reports whether the zone, as read back, has nothing that only this record published, or whether that does not matter.
+// gone reports whether a deleted record's finalizer can be removed: the zone, as read back, has none of its records any more, or its
+// deletionPolicy is Orphan.
 func (r *Reconciler) gone(plan *zones.Plan, rec *v1alpha1.DNSRecord) bool {
 	if orphan(rec) {
 		return true
@@ -476,7 +484,7 @@ func without(finalizers []string) []string {
 	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return f == Finalizer })
 }
 
-// finalizers writes the finalizers if the object has not changed since it was read.
+// finalizers writes an object's finalizers. It fails if the object has changed since it was read.
 func (r *Reconciler) finalizers(ctx context.Context, object client.Object, finalizers []string) error {
 	changed, ok := object.DeepCopyObject().(client.Object)
 	if !ok {

@@ -39,7 +39,7 @@ func (r *Reconciler) report(ctx context.Context, plan *zones.Plan, dnsZones []v1
 
 func (r *Reconciler) reportRecord(ctx context.Context, plan *zones.Plan, rec *v1alpha1.DNSRecord) error {
 	if rec.DeletionTimestamp != nil && !slices.Contains(rec.Finalizers, Finalizer) {
-		return nil // already released, or the finalizers left belong to others
+		return nil // the controller has already removed its finalizer; other finalizers delay the deletion
 	}
 	p := plan.Records[keyOf(rec)]
 	z := plan.Zones[p.Zone]
@@ -103,7 +103,8 @@ func (r *Reconciler) reportZone(ctx context.Context, plan *zones.Plan, z *v1alph
 	return nil
 }
 
-// zoneConditions returns the conditions of a DNSZone. waits is a record of the zone that delays its deletion.
+// zoneConditions returns the conditions of a DNSZone. known is nil if no publisher runs. waits names a DNSRecord for which the
+// DNSZone's deletion waits, or is empty.
 func zoneConditions(p *zones.Zone, z *v1alpha1.DNSZone, known *ZoneProgress, waits string) []metav1.Condition {
 	make := func(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
 		return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
@@ -142,7 +143,7 @@ func zoneConditions(p *zones.Zone, z *v1alpha1.DNSZone, known *ZoneProgress, wai
 	return []metav1.Condition{accepted, read, heard}
 }
 
-// setConditions updates conditions. A condition keeps its transition time while its status does not change.
+// setConditions sets conditions in a status. LastTransitionTime changes only if the condition's status changes.
 func setConditions(into *[]metav1.Condition, conditions []metav1.Condition, generation int64, now time.Time) {
 	for _, c := range conditions {
 		c.ObservedGeneration, c.LastTransitionTime = generation, metav1.NewTime(now)
@@ -151,7 +152,7 @@ func setConditions(into *[]metav1.Condition, conditions []metav1.Condition, gene
 	}
 }
 
-// shortened truncates a text to the API server's limit: 32 KiB for a condition's message, 1 KiB for an Event's note.
+// shortened truncates a text to most bytes. The API server's limits are 32 KiB for a condition's message and 1 KiB for an Event's note.
 func shortened(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -159,10 +160,10 @@ func shortened(text string, most int) string {
 	return strings.ToValidUTF8(text[:most-3], "") + "..."
 }
 
-// unfinished are the reasons of work in progress.
+// unfinished are the reasons that mean only that work is in progress.
 var unfinished = []string{zones.Writing, zones.Leaving, zones.NotRead, zones.NotAccepted, zones.NotChecked}
 
-// events emits an Event for each new reason, except for those of work in progress.
+// events emits an Event for each condition whose reason has changed, except for reasons of work in progress.
 func (r *Reconciler) events(object client.Object, before, now []metav1.Condition) {
 	target, ok := object.(runtime.Object)
 	if !ok {
@@ -182,7 +183,7 @@ func (r *Reconciler) events(object client.Object, before, now []metav1.Condition
 			kind = corev1.EventTypeNormal
 		}
 		r.Events.Eventf(target, nil, kind, c.Reason, c.Type, "%s", shortened(c.Message, 1000))
-		r.Log.Info("condition changed", "namespace", object.GetNamespace(), "name", object.GetName(),
+		r.Log.Info("a condition of an object changed", "namespace", object.GetNamespace(), "name", object.GetName(),
 			"type", c.Type, "status", c.Status, "reason", c.Reason, "message", c.Message)
 	}
 }

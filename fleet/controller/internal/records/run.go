@@ -25,13 +25,13 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zonewriter"
 )
 
-// lease is the name of the Lease for leader election.
+// lease is the name of the Lease object for leader election.
 const lease = "neardns-zones"
 
 // Options configure the controller.
 type Options struct {
-	Namespace string // of the keys' Secrets and the Lease
-	ClusterID string // empty: derived from the UID of the namespace kube-system
+	Namespace string // namespace of the TSIG keys' Secrets and of the Lease
+	ClusterID string // if empty, derived from the UID of the namespace kube-system
 	Metrics   string // address
 	Health    string // address
 	Log       *slog.Logger
@@ -48,7 +48,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Run leads, or waits to lead, until ctx ends. If it loses the lead it returns an error, and the program must exit.
+// Run leads, or waits to lead, until ctx ends. If it loses the Lease it returns an error, and the program must exit.
 func Run(ctx context.Context, config *rest.Config, o Options) error {
 	m, err := lead.New(config, lead.Options{
 		Lease: lease, Namespace: o.Namespace, Metrics: o.Metrics, Health: o.Health, Kinds: kinds, Log: o.Log,
@@ -67,7 +67,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	if err != nil {
 		return err
 	}
-	o.Log.Info("this cluster", "id", identity.Cluster, "instance", identity.Instance)
+	o.Log.Info("identity of this cluster in shared zones", "id", identity.Cluster, "instance", identity.Instance)
 	changed := make(chan event.GenericEvent, 1)
 	checker := healthcheck.New(ctx, o.Log, healthcheck.Options{})
 	r := &Reconciler{
@@ -76,7 +76,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		Open: opener(ctx, identity, zonewriter.NewMetrics(metrics.Registry), o.Log, func() {
 			select {
 			case changed <- event.GenericEvent{Object: &v1alpha1.DNSZone{}}:
-			default: // an event is already queued and covers this change
+			default: // an event is queued already; its reconcile run covers this change too
 			}
 		}),
 	}
@@ -93,11 +93,12 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	return err
 }
 
-// kinds are the kinds of objects that the role reads and writes.
+// kinds registers the types of objects that the zones role reads and writes.
 var kinds = []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToScheme}
 
-// identify returns this cluster's identity in zones. The id comes from the UID of kube-system, which stays the same for the cluster's
-// lifetime. The instance comes from the UID of the controller's namespace, which is different in a cluster that has the same id.
+// identify returns the identity under which this cluster writes in zones. The ID comes from the UID of kube-system, which never
+// changes. The instance comes from the UID of the controller's namespace, so it differs between a cluster and its clone that has the
+// same ID.
 func identify(ctx context.Context, reader client.Reader, o Options) (zone.Identity, error) {
 	var system, own corev1.Namespace
 	for name, into := range map[string]*corev1.Namespace{metav1.NamespaceSystem: &system, o.Namespace: &own} {
@@ -115,7 +116,7 @@ func identify(ctx context.Context, reader client.Reader, o Options) (zone.Identi
 	return id, nil
 }
 
-// slim reduces a Service to what serviceSource needs.
+// slim reduces a cached Service to the fields that serviceSource needs.
 func slim(object any) (any, error) {
 	s, ok := object.(*corev1.Service)
 	if !ok {
@@ -125,7 +126,7 @@ func slim(object any) (any, error) {
 		Spec: corev1.ServiceSpec{Type: s.Spec.Type}, Status: corev1.ServiceStatus{LoadBalancer: s.Status.LoadBalancer}}, nil
 }
 
-// matters filters out updates that only this program makes: those of statuses.
+// matters drops update events of DNSZones and DNSRecords in which only the status changed, because this controller wrote it.
 var matters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	switch e.ObjectNew.(type) {
 	case *v1alpha1.DNSZone, *v1alpha1.DNSRecord:

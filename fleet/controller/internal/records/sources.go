@@ -17,17 +17,17 @@ import (
 	"github.com/neardns/neardns/fleet/controller/zones"
 )
 
-// gatewayKind is read unstructured, because its Go types are in a module that nothing else here needs.
+// gatewayKind is the kind Gateway. It is read as unstructured data, because its Go types are in a module that nothing else here needs.
 var gatewayKind = schema.GroupVersionKind{Group: "gateway.networking.k8s.io", Version: "v1", Kind: "Gateway"}
 
-// lookedUp is the result of reading a Gateway, and when it was read.
+// lookedUp is what a Gateway's status had when it was read at the time at.
 type lookedUp struct {
 	at     time.Time
 	source zones.Source
 }
 
-// sources reads the objects of addressesFrom. Services are watched. Each Gateway is read every ten seconds, so that the service account
-// needs only the permission to get them by name, and a cluster without Gateways also works.
+// sources reads the objects that the records name in addressesFrom. Services come from the watch cache. Each Gateway is read every ten
+// seconds instead, so that the service account needs no permission to list or watch, and clusters without the Gateway kind work too.
 func (r *Reconciler) sources(ctx context.Context, records []v1alpha1.DNSRecord) (map[zones.Reference]zones.Source, error) {
 	out, gateways := map[zones.Reference]zones.Source{}, map[client.ObjectKey]lookedUp{}
 	for i := range records {
@@ -93,7 +93,7 @@ func (r *Reconciler) gateway(ctx context.Context, key client.ObjectKey) (zones.S
 	return gatewaySource(g, key), nil
 }
 
-// gatewaySource reads status.addresses. A missing type means IPAddress, the API's default.
+// gatewaySource takes the addresses from a Gateway's status.addresses. An entry without a type is an IPAddress, the API's default.
 func gatewaySource(g *unstructured.Unstructured, key client.ObjectKey) zones.Source {
 	var out zones.Source
 	addresses, _, err := unstructured.NestedSlice(g.Object, "status", "addresses")
@@ -112,7 +112,8 @@ func gatewaySource(g *unstructured.Unstructured, key client.ObjectKey) zones.Sou
 	return whole(out, "Gateway "+key.String())
 }
 
-// add adds one entry of a status. A value that is not an address is left out, because only its writer can correct it.
+// add adds one address entry of an object's status. It drops an invalid IP address: only the program that wrote the status can correct
+// it.
 func add(s *zones.Source, ip, hostname string) {
 	if a, err := netip.ParseAddr(ip); err == nil {
 		s.Addresses = append(s.Addresses, a.Unmap())
@@ -121,7 +122,8 @@ func add(s *zones.Source, ip, hostname string) {
 	}
 }
 
-// whole prefers addresses to a hostname, because every server can answer with addresses.
+// whole completes a Source: it drops the hostname if there are addresses, because every DNS server can answer addresses; if there is
+// neither, it sets Problem.
 func whole(s zones.Source, name string) zones.Source {
 	if len(s.Addresses) > 0 {
 		s.Hostname = ""

@@ -1,10 +1,10 @@
-// Package zonefile publishes shared zones without a cluster, as the role zones does in one: it reads DNSZones, DNSRecords and the Secrets
-// of their keys from a file, in the form that `kubectl get -o yaml` prints. It is for bootstrap, for recovery, and for tests of the
-// publishers.
+// Package zonefile publishes shared zones from a file, without a Kubernetes cluster. The file has the objects that the role zones reads
+// from the API server (DNSZones, DNSRecords and the Secrets of the zones' keys), in the form that `kubectl get -o yaml` prints. It is
+// for bootstrap, for recovery, and for tests of the publishers.
 //
 // It guarantees that a file with an error changes nothing, both at the start and when it is read again.
 //
-// A record that its zone does not accept is reported by name, and the other records are published.
+// If a zone does not accept a record, the record is reported by name, and the other records are published.
 package zonefile
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/neardns/neardns/fleet/zones/rfc2136"
 )
 
-// Defaults that an API server fills in and that a file may lack.
+// The values that a file may omit. In a cluster, the API server fills in the same defaults.
 const (
 	defaultTTL       = 60  // seconds
 	defaultHeartbeat = 300 // seconds
@@ -92,13 +92,13 @@ func Parse(data []byte) (*File, error) {
 	return f, nil
 }
 
-// part is one document of a YAML stream.
+// part is one document of a YAML stream, with the number of its first line.
 type part struct {
 	line int // of its first line
 	text []byte
 }
 
-// documents splits a YAML stream at lines of three dashes.
+// documents splits a YAML stream at lines that consist of three dashes.
 func documents(data []byte) []part {
 	var out []part
 	now := part{line: 1}
@@ -184,7 +184,7 @@ func (r *reader) object(object runtime.Object) {
 	}
 }
 
-// key returns the key of a zone. Its error never contains the secret.
+// key returns the TSIG key of a DNSZone from its Secret in the file. An error never contains the key itself.
 func (r *reader) key(z *v1alpha1.DNSZone) (rfc2136.Key, error) {
 	secret, ok := r.secrets[z.Spec.TSIG.SecretName]
 	if !ok {
@@ -197,7 +197,7 @@ func (r *reader) key(z *v1alpha1.DNSZone) (rfc2136.Key, error) {
 	return rfc2136.Key{Name: k.Name, Algorithm: k.Algorithm, Secret: k.Secret}, nil
 }
 
-// zone returns the DNSZone with this name or zone; "" returns the only one.
+// zone returns the DNSZone whose object name or zone name is name; "" stands for the only DNSZone of the file.
 func (f *File) zone(name string) (*v1alpha1.DNSZone, error) {
 	var all []string
 	for i := range f.Zones {

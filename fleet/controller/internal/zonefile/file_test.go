@@ -160,7 +160,7 @@ func FuzzParse(f *testing.F) {
 }
 
 // A record that the file lacks from one reading to the next leaves the zone, also if the DNSZone gets a new publisher at the same time.
-// Where the file has the DNSZone no more, a line reports what stays.
+// If the file no longer has the DNSZone, the log names it and the records that stay.
 func TestReread(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // the publishers end before they query the primary
@@ -194,7 +194,7 @@ func TestReread(t *testing.T) {
 	}
 	apply(strings.NewReplacer("name: shared}", "name: another}", "zone: shared.example", "zone: another.example", "app.shared", "app.another", "*.shared", "*.another").Replace(good))
 	p.wait()
-	if !strings.Contains(log.String(), "what was published stays in the zone") || !strings.Contains(log.String(), "shared.example") {
+	if !strings.Contains(log.String(), "its published records stay in the zone") || !strings.Contains(log.String(), "shared.example") {
 		t.Errorf("logged: %s", log.String())
 	}
 }

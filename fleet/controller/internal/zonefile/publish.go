@@ -27,22 +27,23 @@ import (
 type Publishing struct {
 	File     string
 	Identity zone.Identity
-	Prune    bool             // leave each host that this cluster publishes and the file does not name
-	Once     bool             // return when everything is published, or cannot be
+	Prune    bool             // remove each host that this cluster has in the zone and that the file does not name
+	Once     bool             // return when each host is published, or has a conflict that prevents it
 	JSON     bool             // print JSON lines, not text
-	Poll     time.Duration    // interval between queries for the zone's serial; 0: 5 s
+	Poll     time.Duration    // interval at which the primary is queried for the zone's serial; 0: 5 s
 	Reread   <-chan os.Signal // a signal that the file has changed
 	Out      io.Writer        // gets a line for each change of a host's state
 	Log      *slog.Logger
 }
 
-// lookEvery is the interval at which the state of each zone is read from its publisher, because publishers report only changes of hosts.
+// lookEvery is the interval at which Publish reads the status of each zone. Publishers announce changes of hosts only, not of the zone.
 const lookEvery = 200 * time.Millisecond
 
-// ErrConflict is returned by Publish with Once if a record could not be published.
+// ErrConflict is the error of Publish with Once if a record could not be published.
 var ErrConflict = errors.New("not all is as the file says")
 
-// Publish publishes the records of a file until ctx ends or, with Once, until they are published. What was published stays.
+// Publish publishes the records of a file until ctx ends or, with Once, until each is published or cannot be. Published records stay in
+// the zone when it returns.
 func Publish(ctx context.Context, o Publishing) error {
 	f, err := Read(o.File)
 	if err != nil {
@@ -79,7 +80,7 @@ func Publish(ctx context.Context, o Publishing) error {
 				err = p.apply(f)
 			}
 			if err != nil {
-				o.Log.Error("keep what the file said before", "error", err)
+				o.Log.Error("cannot use the changed file; publishing goes on with its earlier content", "error", err)
 			}
 		}
 	}
@@ -88,10 +89,10 @@ func Publish(ctx context.Context, o Publishing) error {
 // publishing is one run of Publish.
 type publishing struct {
 	Publishing
-	ctx     context.Context //nolint:containedctx // of the run, for publishers that start after a later read of the file
+	ctx     context.Context //nolint:containedctx // context of the whole run; publishers that a reread of the file starts need it too
 	zones   map[string]*running
 	changed chan struct{}
-	last    map[string]string // the lines printed last, by host or record
+	last    map[string]string // the last line that was printed, by host or record
 	bad     map[string]string // why a record is not accepted
 	busy    sync.WaitGroup
 }
@@ -101,7 +102,7 @@ type running struct {
 	spec      v1alpha1.DNSZoneSpec
 	publisher *zonewriter.Publisher
 	cancel    context.CancelFunc
-	hosts     map[string]bool // hosts that were set (true) or removed (false)
+	hosts     map[string]bool // by host: true if it was set, false if it was removed
 	pruned    bool
 
 	mu  sync.Mutex // guards key
@@ -129,7 +130,8 @@ func (p *publishing) tell(string) {
 	}
 }
 
-// apply passes the records of the file to the publishers. A zone whose primary or interval settings changed gets a new publisher.
+// apply passes the file's records to the publishers. If a DNSZone's primary, heartbeat, removal or message rate has changed, its
+// publisher is replaced by a new one.
 func (p *publishing) apply(f *File) error {
 	p.bad = map[string]string{}
 	for key, r := range f.Plan.Records {
@@ -137,7 +139,7 @@ func (p *publishing) apply(f *File) error {
 			p.bad[key.String()] = r.Reason + ": " + r.Message
 		}
 	}
-	before := map[string]map[string]bool{} // by zone: the hosts of publishers that end here
+	before := map[string]map[string]bool{} // by zone name: the hosts of a publisher that is stopped here
 	for name, z := range p.zones {
 		i := slices.IndexFunc(f.Zones, func(n v1alpha1.DNSZone) bool { return n.Name == name })
 		if i >= 0 && sameWay(f.Zones[i].Spec, z.spec) {
@@ -147,7 +149,7 @@ func (p *publishing) apply(f *File) error {
 		delete(p.zones, name)
 		before[zones.Canonical(z.spec.Zone)] = z.hosts
 		if i < 0 || f.Zones[i].Spec.Zone != z.spec.Zone {
-			p.Log.Warn("the file has the DNSZone no more; what was published stays in the zone", "dnszone", name, "zone", z.spec.Zone)
+			p.Log.Warn("the DNSZone is no longer in the file; its published records stay in the zone", "dnszone", name, "zone", z.spec.Zone)
 		}
 	}
 	for i := range f.Zones {
@@ -159,7 +161,8 @@ func (p *publishing) apply(f *File) error {
 		if err != nil {
 			return err
 		}
-		for host, set := range before[zones.Canonical(z.spec.Zone)] { // a new publisher does not know which hosts to leave
+		// A new publisher does not know which hosts the previous one had to remove.
+		for host, set := range before[zones.Canonical(z.spec.Zone)] {
 			if _, there := z.hosts[host]; !there {
 				z.hosts[host] = set
 				if !set {
@@ -184,14 +187,14 @@ func (p *publishing) apply(f *File) error {
 	return nil
 }
 
-// sameWay reports whether two specs can share one publisher. The field publishers only restricts which records are accepted, so it does
-// not count.
+// sameWay reports whether a publisher with the settings a also fits b. The field publishers decides only which records are accepted, so
+// a change of it needs no new publisher.
 func sameWay(a, b v1alpha1.DNSZoneSpec) bool {
 	return a.Zone == b.Zone && a.Primary == b.Primary && a.HeartbeatSeconds == b.HeartbeatSeconds && a.Removal == b.Removal &&
 		a.MessagesPerMinute == b.MessagesPerMinute
 }
 
-// open updates the key of the zone's publisher, or starts a publisher if there is none.
+// open returns the publisher of a DNSZone with its current key; it starts the publisher if none runs.
 func (p *publishing) open(spec *v1alpha1.DNSZone, key rfc2136.Key) (*running, error) {
 	if z := p.zones[spec.Name]; z != nil {
 		z.mu.Lock()
@@ -214,13 +217,13 @@ func (p *publishing) open(spec *v1alpha1.DNSZone, key rfc2136.Key) (*running, er
 	p.zones[spec.Name] = z
 	p.busy.Go(func() {
 		if err := z.publisher.Run(ctx); err != nil && ctx.Err() == nil {
-			p.Log.Error("the publisher ends", "zone", spec.Spec.Zone, "error", err)
+			p.Log.Error("publishing in a zone ended with an error", "zone", spec.Spec.Zone, "error", err)
 		}
 	})
 	return z, nil
 }
 
-// server adds DNS's port to a primary without a port.
+// server returns the primary's address with a port: 53 if it has none.
 func server(primary string) string {
 	if _, _, err := net.SplitHostPort(primary); err == nil {
 		return primary
@@ -228,16 +231,16 @@ func server(primary string) string {
 	return net.JoinHostPort(strings.Trim(primary, "[]"), "53")
 }
 
-// Line is the state of one host, as `zones publish --json` prints it.
+// Line is the state of one host, record or zone, as `zones publish --json` prints it.
 type Line struct {
 	Host       string   `json:"host,omitempty"`
-	Record     string   `json:"record,omitempty"` // a record that its zone does not accept
-	Zone       string   `json:"zone,omitempty"`   // a zone; Programmed then means that it was read
-	Programmed bool     `json:"programmed"`       // everything is in the zone, confirmed by reading it back
-	Left       bool     `json:"left,omitempty"`   // nothing of this cluster is in the zone, confirmed by reading it back
+	Record     string   `json:"record,omitempty"` // set instead of Host: name of a DNSRecord that its zone does not accept
+	Zone       string   `json:"zone,omitempty"`   // set instead of Host: a zone; Programmed then means that it was read
+	Programmed bool     `json:"programmed"`       // the zone has everything of this host, confirmed by reading it back
+	Left       bool     `json:"left,omitempty"`   // the zone has nothing of this cluster for this host, confirmed by reading it back
 	Reason     string   `json:"reason,omitempty"`
 	Message    string   `json:"message,omitempty"`
-	Conflict   string   `json:"conflict,omitempty"` // the reason again, if it prevents this cluster from writing
+	Conflict   string   `json:"conflict,omitempty"` // same as Reason, if that prevents this cluster from writing
 	Notes      []string `json:"notes,omitempty"`
 	Owners     []string `json:"owners,omitempty"`
 	Attempt    int      `json:"attempt,omitempty"`
@@ -246,7 +249,8 @@ type Line struct {
 	Writes     uint64   `json:"writes"`
 }
 
-// report prints the hosts whose state changed. done means that all hosts are settled; good, that all are as wanted.
+// report prints each host whose state has changed. done means that no host is in progress; good means that each is published or removed
+// as the file wants.
 func (p *publishing) report() (done, good bool) {
 	done, good = true, len(p.bad) == 0
 	for _, record := range slices.Sorted(maps.Keys(p.bad)) {
@@ -273,7 +277,8 @@ func (p *publishing) report() (done, good bool) {
 	return done, good
 }
 
-// prune leaves the hosts that this cluster publishes in the zone and the file does not name. It reports whether the zone was read.
+// prune removes the hosts that this cluster has in the zone and that the file does not name. It returns false if the zone was not read
+// yet.
 func (p *publishing) prune(z *running) bool {
 	state := z.publisher.Zone().State
 	if state == nil {
@@ -314,13 +319,13 @@ func line(s zonewriter.Status) Line {
 	return l
 }
 
-// print prints a line if it differs from the last one for the same host or record.
+// print prints a line, unless it equals the last line about the same host or record.
 func (p *publishing) print(about string, l Line) {
 	var text string
 	if p.JSON {
 		data, err := json.Marshal(l)
 		if err != nil {
-			p.Log.Error("print a state", "error", err) // cannot happen: every field of a Line can be encoded
+			p.Log.Error("cannot print a host's state as JSON", "error", err) // cannot happen: every field of a Line can be encoded as JSON
 			return
 		}
 		text = string(data)

@@ -20,14 +20,14 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// View is one zone of a file, and its primary.
+// View is one zone of a file, with a client of the zone's primary.
 type View struct {
 	File   *File
 	Zone   *v1alpha1.DNSZone
 	client *rfc2136.Client
 }
 
-// Open reads a file and selects a zone by its name; "" selects the only one.
+// Open reads a file and selects the DNSZone that name stands for; "" stands for the only one.
 func Open(path, name string) (*View, error) {
 	f, err := Read(path)
 	if err != nil {
@@ -51,7 +51,7 @@ func (v *View) read(ctx context.Context) (*zone.State, error) {
 	return zone.Parse(zones.Canonical(v.Zone.Spec.Zone), t.Full)
 }
 
-// Check prints which records the zone accepts, and whether its primary can be read. It writes nothing to the zone.
+// Check prints which records the zone accepts, and then tries to read the zone from its primary. It writes nothing to the zone.
 func (v *View) Check(ctx context.Context, out io.Writer) error {
 	var faults error
 	keys := slices.SortedFunc(maps.Keys(v.File.Plan.Records), func(a, b zones.Key) int { return strings.Compare(a.String(), b.String()) })
@@ -78,7 +78,7 @@ func (v *View) Check(ctx context.Context, out io.Writer) error {
 	return faults
 }
 
-// Get prints what the zone holds for the named hosts, or for all.
+// Get prints the records that the zone has for the named hosts, or for all hosts.
 func (v *View) Get(ctx context.Context, out io.Writer, hosts ...string) error {
 	s, err := v.read(ctx)
 	if err != nil {
@@ -119,7 +119,7 @@ func texts(addrs []netip.Addr) string {
 	return strings.Join(out, " ")
 }
 
-// clusters returns all clusters in the zone, sorted.
+// clusters returns the IDs of all clusters that have a heartbeat or a host in the zone, sorted.
 func clusters(s *zone.State) []string {
 	all := map[string]bool{}
 	for c := range s.Beats {
@@ -136,7 +136,8 @@ func clusters(s *zone.State) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// Owners prints the zone's clusters: their heartbeats, whether these change within watch, and how many hosts they publish.
+// Owners prints each cluster in the zone, with its heartbeat and the number of its hosts. It reads the zone twice, watch apart: a
+// cluster whose heartbeat has changed is alive.
 func (v *View) Owners(ctx context.Context, out io.Writer, watch time.Duration) error {
 	first, err := v.read(ctx)
 	if err != nil {
@@ -185,7 +186,7 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Plan prints the messages that the cluster would send now, as nsupdate commands, and sends none.
+// Plan prints, as nsupdate commands, the updates that the cluster would send now. It sends none.
 func (v *View) Plan(ctx context.Context, out io.Writer, id zone.Identity) error {
 	s, err := v.read(ctx)
 	if err != nil {
@@ -212,7 +213,7 @@ func (v *View) Plan(ctx context.Context, out io.Writer, id zone.Identity) error 
 	return nil
 }
 
-// nsupdate formats a message as commands for BIND's nsupdate.
+// nsupdate formats an update as commands for BIND's program nsupdate.
 func nsupdate(m zone.Message) string {
 	var b strings.Builder
 	for _, rr := range m.Prereqs {
@@ -245,11 +246,12 @@ func nsupdate(m zone.Message) string {
 
 func data(rr dns.RR) string { return strings.TrimPrefix(rr.String(), rr.Header().String()) }
 
-// ErrAlive is returned if the heartbeat of a cluster that is to be removed changes.
+// ErrAlive is the error of Remove if the cluster's heartbeat changes.
 var ErrAlive = errors.New("its heartbeat changes: it is alive")
 
-// Remove deletes everything that a dead cluster published in the zone. If really is false it only prints what it would send. It first
-// observes the heartbeat for the duration of watch; each message then has that heartbeat as a prerequisite.
+// Remove deletes everything that a dead cluster has in the zone. It first waits for watch: if the cluster's heartbeat changes
+// meanwhile, it fails with ErrAlive. Each update has the unchanged heartbeat as a prerequisite. If really is false, Remove only prints
+// the updates.
 func (v *View) Remove(ctx context.Context, out io.Writer, cluster string, really bool, watch time.Duration) error {
 	first, err := v.read(ctx)
 	if err != nil {
@@ -270,7 +272,7 @@ func (v *View) Remove(ctx context.Context, out io.Writer, cluster string, really
 	if err := wait(ctx, watch); err != nil {
 		return err
 	}
-	// A host needs a second message if the first leaves it without an owner, and more if other clusters change it at the same time.
+	// A host takes more than one update if the first one leaves it without an owner, or if other clusters change it at the same time.
 	for tries := 0; ; {
 		s, err := v.read(ctx)
 		if err != nil {
@@ -300,7 +302,7 @@ func (v *View) Remove(ctx context.Context, out io.Writer, cluster string, really
 	}
 }
 
-// guarded adds the prerequisite that the cluster's heartbeat is as it was read.
+// guarded adds to an update the prerequisite that the cluster's heartbeat has not changed since s was read.
 func (v *View) guarded(s *zone.State, cluster string, m zone.Message) zone.Message {
 	return zone.Message{Prereqs: append(s.BeatAsRead(cluster), m.Prereqs...), Changes: m.Changes}
 }
