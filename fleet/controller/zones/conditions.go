@@ -33,17 +33,17 @@ const (
 	Leaving      = "Leaving"      // the records are being removed from the zone
 )
 
-// Reasons of Healthy.
+// Reasons of the condition Healthy, then those of other conditions, as noted.
 const (
 	NotChecked   = "NotChecked"   // no health check, or no address
-	Healthy      = "Healthy"      // Reasons of the condition Healthy; the last seven are those of other conditions, as noted.
+	Healthy      = "Healthy"      // every address is healthy
 	SomeSick     = "SomeSick"     // some addresses are unhealthy
 	AllSick      = "AllSick"      // no address is healthy
-	NoConflict   = "NoConflict"   // of UnresolvedConflictDiscovered
-	ReadReason   = "Read"         // the reason of condition UnresolvedConflictDiscovered if there is no conflict
-	AllHeard     = "AllHeard"     // the reason of condition Read if the zone was read
-	Silent       = "Silent"       // a reason of condition ClustersHeard: every cluster has a heartbeat
-	NotRead      = "NotRead"      // a reason of condition ClustersHeard: a cluster has missed three heartbeats
+	NoConflict   = "NoConflict"   // the reason of condition UnresolvedConflictDiscovered if there is no conflict
+	ReadReason   = "Read"         // the reason of condition Read if the zone was read
+	AllHeard     = "AllHeard"     // a reason of condition ClustersHeard: no cluster is silent
+	Silent       = "Silent"       // a reason of condition ClustersHeard: a cluster has missed three heartbeats
+	NotRead      = "NotRead"      // a reason of conditions Read and ClustersHeard: the zone was not read yet
 	NoPublishing = "NotPublished" // a reason of condition Read: no publisher runs for the zone
 	NotReadable  = "NotReadable"  // a reason of condition Read: the primary's answer is not a valid zone
 )

@@ -1,10 +1,11 @@
-// Package rfc2136 reads and changes a DNS zone on its primary server over TCP: UPDATE with prerequisites (RFC 2136), transfers (RFC 5936,
-// RFC 1995) and SOA queries.
+// Package rfc2136 reads and changes a DNS zone on its primary server over TCP: UPDATE with prerequisites (RFC 2136), transfers (RFC
+// 5936, RFC 1995), and queries for the SOA and TXT records.
 //
-// It guarantees that every message is signed with TSIG (RFC 8945) if there is a key, and that only answers with a valid signature are
-// used. It does not interpret the records of a zone.
+// If there is a key, it guarantees that every message is signed with TSIG (RFC 8945) and that only correctly signed answers are used.
+// It does not interpret the records of a zone.
 //
-// On failure each error has a Kind, which reports whether the server may have made the change all the same. The package never retries.
+// Each error has a Kind. From it, Unsure decides whether the server may have made the change in spite of the error. The package never
+// retries.
 package rfc2136
 
 import (
@@ -29,7 +30,7 @@ import (
 
 // Key is a TSIG key. With the zero Key, messages are not signed.
 type Key struct {
-	Name      string // as configured on the server; compared without case
+	Name      string // name of the key on the server; case does not matter
 	Algorithm string // for example hmac-sha256
 	Secret    string // base64
 }
@@ -37,7 +38,7 @@ type Key struct {
 var algorithms = map[string]func() hash.Hash{dns.HmacSHA1: sha1.New, dns.HmacSHA224: sha256.New224, dns.HmacSHA256: sha256.New,
 	dns.HmacSHA384: sha512.New384, dns.HmacSHA512: sha512.New}
 
-// Validate returns what is wrong with the key. The error does not contain the secret.
+// Validate returns an error if a field is invalid. The error never contains the secret.
 func (k Key) Validate() error {
 	if _, ok := dns.IsDomainName(k.Name); !ok || k.Name == "" {
 		return fmt.Errorf("key name %q is no domain name", k.Name)
@@ -51,22 +52,23 @@ func (k Key) Validate() error {
 	return nil
 }
 
-// Client queries and updates one zone on one primary. It is safe for concurrent use; each call uses its own connection.
+// Client queries and updates one zone on its primary server. It is safe for concurrent use; each call opens its own connection.
 type Client struct {
 	Server  string        // host:port
 	Zone    string        // canonical
-	Key     func() Key    // called for each message, so that a key can be rotated; nil: messages are not signed
-	Timeout time.Duration // to connect, and for each message of an answer; 0: 5 s
-	Most    int           // maximum number of records in a transfer, each of Octets on average; 0: no limit
+	Key     func() Key    // called for each message, so that the key can change at any time; nil: messages are not signed
+	Timeout time.Duration // for connecting, and for each message of an answer; 0: 5 s
+	Most    int           // maximum number of records in a transfer, which may have Octets each on average; 0: no limit
 	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Octets is the maximum average size of records if their number is limited. A TXT record may have 64 KiB, so a limit on the number alone
-// would not limit memory. Names count in full, although compression may reduce them to two octets in a message. The clusters' own records
-// have about 60.
+// Octets is the maximum average size of a record if Client.Most limits their number. A number alone would not limit memory, because a
+// TXT record may have 64 KiB. Names count in full, although compression can make them shorter in a message. The records that clusters
+// write have about 60 octets.
 const Octets = 256
 
-// Fudge is how far the clocks may differ, as RFC 8945 section 10 recommends. A message that is delayed for longer is refused.
+// Fudge is how much the clocks of client and server may differ; RFC 8945 section 10 recommends the value. A server refuses a message
+// that arrives later than that.
 const Fudge = 300 * time.Second
 
 func (c *Client) timeout() time.Duration {
@@ -76,7 +78,7 @@ func (c *Client) timeout() time.Duration {
 	return c.Timeout
 }
 
-// Serial returns the serial of the primary's SOA.
+// Serial queries the primary for the serial of the zone's SOA.
 func (c *Client) Serial(ctx context.Context) (uint32, error) {
 	m := new(dns.Msg)
 	m.SetQuestion(c.Zone, dns.TypeSOA)
@@ -94,7 +96,7 @@ func (c *Client) Serial(ctx context.Context) (uint32, error) {
 	return 0, fmt.Errorf("ask the serial of %s: %w", c.Zone, none)
 }
 
-// TXT returns the TXT RRs of a name. A name that does not exist has none.
+// TXT queries the primary for the TXT records of a name. If the name does not exist, it returns none.
 func (c *Client) TXT(ctx context.Context, name string) ([]*dns.TXT, error) {
 	m := new(dns.Msg)
 	m.SetQuestion(name, dns.TypeTXT)
@@ -115,8 +117,8 @@ func (c *Client) TXT(ctx context.Context, name string) ([]*dns.TXT, error) {
 	return out, nil
 }
 
-// Update sends one UPDATE. If it returns nil, the server answered that it made all changes. The caller must read them back, because
-// servers silently drop changes that they object to. Update does not modify the RRs.
+// Update sends one UPDATE. If it returns nil, the server has answered that it made all changes. The caller must read the zone to be
+// sure, because servers drop some changes without an error. Update does not modify the RRs.
 func (c *Client) Update(ctx context.Context, prereqs, changes []dns.RR) error {
 	m := new(dns.Msg)
 	m.SetUpdate(c.Zone)
@@ -137,7 +139,7 @@ func (c *Client) exchange(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
 	return conv.receive()
 }
 
-// conversation is one query and its answers on a connection.
+// conversation is a query and its answers on one connection.
 type conversation struct {
 	conn    net.Conn
 	stop    func() bool
@@ -146,14 +148,14 @@ type conversation struct {
 	id      uint16
 	opcode  int
 	key     Key
-	mac     string // of the message before, which the signature of the next one covers
-	later   bool   // not the first answer: its signature covers only the timers of its TSIG (RFC 8945 section 5.3.1)
-	// unsigned and between are the number and the octets of the answers since the last signed one. The next signature covers them, too.
+	mac     string // MAC of the previous message, which the signature of the next one covers
+	later   bool   // an answer was received already; signatures of further ones cover only the TSIG's timers (RFC 8945 section 5.3.1)
+	// unsigned is the number of answers since the last signed one, and between has their bytes. The next signature covers them too.
 	unsigned int
 	between  []byte
 }
 
-// maxUnsigned is how many answers in a row may be unsigned (RFC 8945 section 5.3.1).
+// maxUnsigned is the maximum number of unsigned answers in a row (RFC 8945 section 5.3.1).
 const maxUnsigned = 99
 
 func (c *Client) send(ctx context.Context, m *dns.Msg) (*conversation, error) {
@@ -205,9 +207,9 @@ func (v *conversation) sign(m *dns.Msg) ([]byte, error) {
 	return wire, nil
 }
 
-// receive returns the next answer. An answer that is not signed with the key is rejected, unless it is an error: a server that does not
-// know the key cannot sign that. After the first answer of a transfer unsigned answers may follow; the caller must not use them before
-// verified reports true.
+// receive returns the next answer. It returns an error if the answer is not signed with the key. There are two exceptions: an answer
+// with an error code, because a server that does not know the key cannot sign; and, in a transfer, answers after the first one. These
+// must not be used before verified returns true.
 func (v *conversation) receive() (*dns.Msg, error) {
 	wire, err := v.read()
 	if err != nil {
@@ -245,16 +247,17 @@ func (v *conversation) receive() (*dns.Msg, error) {
 	return m, nil
 }
 
-// verified reports whether a signature covers all answers so far, or there is no key.
+// verified reports whether a valid signature covers all answers received so far, or there is no key.
 func (v *conversation) verified() bool { return v.unsigned == 0 }
 
-// verifier checks a signature that also covers the unsigned answers before it, which the library cannot do. It implements
-// dns.TsigProvider for verification only; the library signs the query.
+// verifier verifies a signature that also covers the unsigned answers before it; the dns library alone cannot do that. It implements
+// dns.TsigProvider, without Generate, because the library signs the query itself.
 type verifier struct{ *conversation }
 
 func (verifier) Generate([]byte, *dns.TSIG) ([]byte, error) { return nil, errors.ErrUnsupported }
 
-// Verify gets the octets that the TSIG covers: the previous message's MAC with its length, the message, and the TSIG variables.
+// Verify is called with the bytes that the signature covers: the previous message's MAC with its length, the message, and the TSIG
+// variables.
 func (v verifier) Verify(signed []byte, t *dns.TSIG) error {
 	secret, err := base64.StdEncoding.DecodeString(v.key.Secret)
 	if err != nil {
@@ -281,7 +284,7 @@ func (v verifier) Verify(signed []byte, t *dns.TSIG) error {
 func (v *conversation) read() ([]byte, error) {
 	_ = v.conn.SetReadDeadline(time.Now().Add(v.timeout))
 	if err := v.ctx.Err(); err != nil {
-		return nil, err // the deadline above may have replaced the one that was set when ctx ended
+		return nil, err // ctx has ended: SetReadDeadline above may have undone the deadline that interrupts the read
 	}
 	var size [2]byte
 	if _, err := io.ReadFull(v.conn, size[:]); err != nil {

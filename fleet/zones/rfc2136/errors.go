@@ -9,28 +9,28 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Kind classifies an error for the caller. It is a word for metrics and conditions.
+// Kind classifies an error in one word, for the caller, for metrics and for conditions.
 type Kind string
 
 // The kinds.
 const (
 	Unreachable  Kind = "Unreachable"  // no connection: nothing was sent
-	NoAnswer     Kind = "NoAnswer"     // sent, but no answer; the server may have made the change
-	BadAnswer    Kind = "BadAnswer"    // an unsigned or unusable answer; the server may have made the change
-	Prerequisite Kind = "Prerequisite" // a prerequisite does not hold; nothing was changed
-	NotPermitted Kind = "NotPermitted" // the key may not do this, or the server does not know the key
+	NoAnswer     Kind = "NoAnswer"     // the message was sent, but no answer came; the server may have made the change
+	BadAnswer    Kind = "BadAnswer"    // the answer is not signed or not usable; the server may have made the change
+	Prerequisite Kind = "Prerequisite" // a prerequisite is not met; nothing was changed
+	NotPermitted Kind = "NotPermitted" // the server does not let the key do this, or does not know the key
 	BadKey       Kind = "BadKey"       // the key cannot sign, or the server rejects its signature
-	ClockSkew    Kind = "ClockSkew"    // our clock and the server's differ by more than the 300 s that TSIG allows
+	ClockSkew    Kind = "ClockSkew"    // the clocks of server and client differ by more than the 300 s that TSIG allows
 	ServerFailed Kind = "ServerFailed" // SERVFAIL: nothing was changed
 	Refused      Kind = "Refused"      // any other answer: nothing was changed
-	TooLarge     Kind = "TooLarge"     // the message or the zone is too large
-	Cut          Kind = "Cut"          // an incomplete transfer
+	TooLarge     Kind = "TooLarge"     // the message or the zone exceeds a maximum size
+	Cut          Kind = "Cut"          // a transfer ended before it was complete
 )
 
-// Error is the reason why the primary did not make the change.
+// Error is the reason why a query failed, or why the server did not make a change.
 type Error struct {
 	Kind Kind
-	Skew time.Duration // with ClockSkew: the server's clock minus ours, in whole seconds
+	Skew time.Duration // for ClockSkew: the server's clock minus the local one, in whole seconds
 	Err  error
 }
 
@@ -43,7 +43,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// KindOf returns the kind of an error from this package; empty for nil and for other errors.
+// KindOf returns the Kind of an error of this package; "" for nil and for other errors.
 func KindOf(err error) Kind {
 	if e := (*Error)(nil); errors.As(err, &e) {
 		return e.Kind
@@ -51,13 +51,14 @@ func KindOf(err error) Kind {
 	return ""
 }
 
-// Unsure reports whether the server may have made the change in spite of the error.
+// Unsure reports whether the server may have made the change although there was an error.
 func Unsure(err error) bool {
 	k := KindOf(err)
 	return k == NoAnswer || k == BadAnswer
 }
 
-// rcode returns the error that an answer's code, or that of its TSIG (which may be nil), stands for.
+// rcode converts an answer's error code to an error; nil for NOERROR. t is the answer's TSIG, whose own error code counts first; it may
+// be nil.
 func rcode(m *dns.Msg, t *dns.TSIG) error {
 	said := func(k Kind) error {
 		return &Error{Kind: k, Err: fmt.Errorf("the server says %s", code(m.Rcode))}
@@ -66,7 +67,7 @@ func rcode(m *dns.Msg, t *dns.TSIG) error {
 		switch t.Error {
 		case dns.RcodeBadTime:
 			return &Error{Kind: ClockSkew, Skew: skew(t), Err: errors.New("the server says BADTIME")}
-		case dns.RcodeBadKey: // Knot also uses it for a key that may not do this
+		case dns.RcodeBadKey: // Knot answers this too if it knows the key, but does not let it do this
 			return &Error{Kind: NotPermitted, Err: errors.New("the server says BADKEY: it does not know the key, or the key may not do this")}
 		}
 		return &Error{Kind: BadKey, Err: fmt.Errorf("the server says %s", code(int(t.Error)))}
@@ -91,7 +92,7 @@ func code(rcode int) string {
 	return fmt.Sprintf("code %d", rcode)
 }
 
-// skew reads the server's time from a BADTIME error, which has six bytes (RFC 8945 section 5.2.3).
+// skew returns how much the clocks differ, from the server's time in a BADTIME error (six bytes: RFC 8945 section 5.2.3).
 func skew(t *dns.TSIG) time.Duration {
 	b, err := hex.DecodeString(t.OtherData)
 	if err != nil || len(b) != 6 {

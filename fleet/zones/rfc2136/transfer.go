@@ -8,20 +8,21 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Transfer is the result of a transfer: Full is a whole zone, Steps are its changes since a serial. Neither is set if nothing changed.
+// Transfer is the result of a transfer: the whole zone in Full, or its changes since a serial in Steps. If nothing has changed, both
+// are empty.
 type Transfer struct {
 	Serial uint32
 	Full   []dns.RR // the SOA first
-	Steps  []Delta  // each starts at the serial at which the previous one ends
+	Steps  []Delta  // each begins at the serial at which the one before it ends
 
-	Records, Octets int // including SOAs and deletions, with names uncompressed
+	Records, Octets int // what was transferred, including SOAs and deleted records, with names uncompressed
 }
 
-// Delta is one step from a serial to the next.
+// Delta is the change of a zone from one serial to the next.
 type Delta struct {
 	From, To       uint32
 	Deleted, Added []dns.RR // without SOAs
-	SOA            *dns.SOA // at the end of the step
+	SOA            *dns.SOA // the SOA after the change
 }
 
 // AXFR transfers the whole zone.
@@ -35,8 +36,8 @@ func (c *Client) AXFR(ctx context.Context) (*Transfer, error) {
 	return t, nil
 }
 
-// IXFR transfers the changes since a serial, or the whole zone if the server prefers. A server with an older serial answers with only
-// that serial: its zone was restored, and the caller must transfer the whole zone.
+// IXFR transfers the changes since a serial, or the whole zone if the server sends that instead. If the server's serial is older than
+// since, because its zone was restored from a backup, the Transfer has only that serial, and the caller must transfer the whole zone.
 func (c *Client) IXFR(ctx context.Context, since uint32) (*Transfer, error) {
 	m := new(dns.Msg)
 	m.SetIxfr(c.Zone, since, ".", ".")
@@ -81,8 +82,8 @@ func (c *Client) transfer(ctx context.Context, m *dns.Msg, a *assembler) (*Trans
 	}
 }
 
-// assembler collects the RRs of a transfer. A whole zone is between two copies of the same SOA. An increment starts with the new SOA and
-// then has, for each step, the old SOA, deletions, the new SOA, additions (RFC 1995 section 4).
+// assembler builds a Transfer from the RRs as they arrive. A whole zone begins and ends with the same SOA. An incremental transfer
+// begins with the new SOA; then each change has its old SOA, the deleted RRs, its new SOA, and the added RRs (RFC 1995 section 4).
 type assembler struct {
 	zone        string
 	incremental bool // an IXFR was requested
@@ -170,7 +171,7 @@ func (a *assembler) whole(rr dns.RR, soa *dns.SOA) error {
 	return nil
 }
 
-// end reports, after each message, whether the transfer is complete. A lone SOA means that nothing is newer.
+// end reports, after each message, whether the transfer is complete. If an IXFR is answered with a single SOA, nothing has changed.
 func (a *assembler) end() (bool, error) {
 	if a.t.Records == 0 {
 		return false, errors.New("a transfer without an RR")
@@ -181,5 +182,5 @@ func (a *assembler) end() (bool, error) {
 	return a.mode == done, nil
 }
 
-// Newer reports whether serial a comes after b (RFC 1982).
+// Newer reports whether serial a is newer than b, by the serial arithmetic of RFC 1982.
 func Newer(a, b uint32) bool { return a != b && a-b < 1<<31 }

@@ -6,15 +6,15 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Message is one UPDATE (RFC 2136). If all prerequisites hold, the server makes all changes in order; otherwise it makes none. The class
-// of each RR has the meaning that RFC 2136 gives it in its section.
+// Message is one DNS UPDATE (RFC 2136). If all prerequisites hold, the server makes all changes in order; otherwise it makes none. An
+// RR's class means what RFC 2136 defines for prerequisites and for updates.
 type Message struct{ Prereqs, Changes []dns.RR }
 
 // Empty reports whether the message changes nothing.
 func (m *Message) Empty() bool { return len(m.Changes) == 0 }
 
-// Compose returns all RRs that one cluster publishes for a host if no other cluster uses the zone: the addresses, its claim, and its part
-// of the shared bookkeeping. The publication must be normal, valid and not empty.
+// Compose returns all RRs that a cluster publishes for a host if it is the only cluster there: the addresses, its claim, and the TXT
+// records that clusters share. The claim's publication must be normalized, valid and not empty.
 func Compose(origin string, c Claim) []dns.RR {
 	n := names{origin}
 	rrs := []dns.RR{
@@ -34,7 +34,8 @@ func Compose(origin string, c Claim) []dns.RR {
 	return rrs
 }
 
-// answers returns the names that hold the claim's addresses, the host first.
+// answers returns the names at which a claim's addresses are published: the host, then the names below klb of its region and its
+// cluster.
 func (n names) answers(c *Claim) []string {
 	at := []string{c.Host}
 	if c.Strategy == LoadBalanced {

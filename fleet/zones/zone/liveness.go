@@ -9,23 +9,23 @@ import (
 	"time"
 )
 
-// ReportAfter and RemoveAfter count missed heartbeat periods of a cluster. After ReportAfter the cluster is reported as silent. After
-// RemoveAfter edges treat its addresses as unhealthy, and the first of the other clusters may remove it.
+// ReportAfter and RemoveAfter are numbers of missed heartbeats. After ReportAfter, a cluster is reported as silent. After RemoveAfter,
+// edges treat its addresses as unhealthy, and one of the other clusters may remove its records.
 const (
 	ReportAfter = 3
 	RemoveAfter = 6
 )
 
-// Watch measures how long each cluster's heartbeat has not changed. It uses the watcher's own monotonic clock, so the clocks of clusters
-// are never compared. The zero value is ready to use. Watch is for one goroutine.
+// Watch measures for how long each cluster's heartbeat has not changed. It uses only the local monotonic clock, so clocks of different
+// clusters are never compared. The zero value is ready to use. Its methods are for one goroutine.
 type Watch struct {
-	// Pace is the longest time between two observations while the watcher runs. A cluster's period that is shorter counts as Pace,
-	// because a watcher cannot see that a heartbeat is late if it changes more often than the watcher looks.
+	// Pace is the longest time between two reads of the zone. A cluster with a shorter heartbeat period is judged by Pace, because a
+	// heartbeat that changes between two reads cannot be seen to be late.
 	Pace time.Duration
 
 	seen  map[string]*seen
 	last  time.Time
-	crowd time.Time // the last time when more than a third of all clusters were silent
+	crowd time.Time // the last time at which more than a third of all clusters were silent
 }
 
 type seen struct {
@@ -33,7 +33,7 @@ type seen struct {
 	since time.Time // when this heartbeat was first seen
 }
 
-// Observe records a state that the primary had at now.
+// Observe records the state of the zone at the time now.
 func (w *Watch) Observe(s *State, now time.Time) {
 	w.ObserveBeats(s.Beats, now)
 	if w.crowded(s) {
@@ -41,8 +41,8 @@ func (w *Watch) Observe(s *State, now time.Time) {
 	}
 }
 
-// ObserveBeats records the heartbeats that the primary had at now. If the watcher was away for longer than a cluster's period, it has not
-// seen that cluster's silence, so it starts to measure it now.
+// ObserveBeats records the heartbeats in the zone at the time now. If the last observation is longer ago than a cluster's period, that
+// cluster's silence is measured from now on, because nothing is known about the time between.
 func (w *Watch) ObserveBeats(beats map[string]Beat, now time.Time) {
 	if w.seen == nil {
 		w.seen = map[string]*seen{}
@@ -61,11 +61,11 @@ func (w *Watch) ObserveBeats(beats map[string]Beat, now time.Time) {
 	w.last = now
 }
 
-// period is the time in which a living cluster's heartbeat changes at least once, as we see it: its own period, or that of our reads if it
-// is longer.
+// period is the time in which a live cluster's heartbeat must change at least once as seen here: the cluster's own period, or Pace if
+// that is longer.
 func (w *Watch) period(b Beat) time.Duration { return max(b.Period, w.Pace) }
 
-// crowded reports whether more than a third of all clusters are silent.
+// crowded reports whether more than a third of all clusters in the zone are silent.
 func (w *Watch) crowded(s *State) bool {
 	clusters := map[string]bool{}
 	for c := range w.seen {
@@ -79,8 +79,8 @@ func (w *Watch) crowded(s *State) bool {
 	return 3*len(w.Dead(ReportAfter)) > len(clusters)
 }
 
-// Silent returns how long a cluster's heartbeat has not changed, as a duration and as a number of the cluster's periods. ok is false if
-// the cluster has no heartbeat.
+// Silent returns for how long a cluster's heartbeat has not changed, as a duration and as a number of its periods. ok is false if the
+// cluster has no heartbeat.
 func (w *Watch) Silent(cluster string) (d time.Duration, periods float64, ok bool) {
 	x := w.seen[cluster]
 	if x == nil {
@@ -90,7 +90,7 @@ func (w *Watch) Silent(cluster string) (d time.Duration, periods float64, ok boo
 	return d, float64(d) / float64(w.period(x.beat)), true
 }
 
-// Dead returns the clusters that have been silent for at least the given number of their periods, sorted.
+// Dead returns the clusters whose heartbeat has not changed for at least the given number of their periods, sorted.
 func (w *Watch) Dead(periods float64) []string {
 	var dead []string
 	for cluster := range w.seen {
@@ -102,11 +102,12 @@ func (w *Watch) Dead(periods float64) []string {
 	return dead
 }
 
-// Removable returns the dead clusters that cluster me may remove from the state observed last. It returns none while more than a third of
-// all clusters are silent: then the network is the likely cause, or this cluster. When that ends, every dead cluster gets the full time
-// again to return, because some return later than others. A dead cluster is removable only if my own heartbeat changed while its
-// heartbeat did not. The survivors are ordered for each dead cluster, and the one at rank n waits n periods longer, so that only one
-// acts.
+// Removable returns the dead clusters whose records the cluster me may remove now.
+//
+// It returns none while more than a third of all clusters are silent, because then the cause is probably the network or this cluster
+// itself. After such a time, every dead cluster gets the full RemoveAfter periods again to come back. A dead cluster is removable only
+// if my own heartbeat has changed in the zone since the dead cluster's did last. So that only one cluster acts, the live clusters are
+// ranked for each dead one, and rank n waits n periods longer.
 func (w *Watch) Removable(me string) []string {
 	dead := w.Dead(ReportAfter)
 	mine := w.seen[me]
@@ -130,7 +131,7 @@ func (w *Watch) Removable(me string) []string {
 	return out
 }
 
-// place returns me's rank in the rendezvous order of the survivors of a dead cluster.
+// place returns the rank of the cluster me among the live clusters, by rendezvous hashing with the dead cluster.
 func (w *Watch) place(dead, me string, all []string) int {
 	n := 0
 	for c := range w.seen {
@@ -146,8 +147,8 @@ func score(dead, survivor string) uint64 {
 	return binary.BigEndian.Uint64(sum[:])
 }
 
-// MayRemove reports whether a dead cluster's part of a host may be removed: a cluster that is not dead has an address at the host, or a
-// target, and none of the dead cluster's own addresses works. If works is nil, a part that has a health check stays.
+// MayRemove reports whether a dead cluster's records of this host may be removed. They may if a live cluster has an address or a target
+// at the host, and works reports false for the dead cluster's claim. If works is nil, a claim with a health check is not removed.
 func (h *Host) MayRemove(cluster string, dead []string, works func(Claim) bool) bool {
 	c, ok := h.Claims[cluster]
 	if !ok {

@@ -10,17 +10,18 @@ import (
 	"github.com/miekg/dns"
 )
 
-// The labels of the bookkeeping. A hostname has no underscore, so no bookkeeping label can be part of a published host.
+// The labels of the TXT records with which clusters coordinate (bookkeeping). A hostname has no underscore, so none of these labels can
+// be part of a published host.
 const (
 	bookkeeping = "_neardns"
 	shared      = "_shared"
 	wildcard    = "_any"  // stands for *
 	apex        = "_apex" // stands for the zone itself
-	levels      = "klb"   // the label of the tree in Kuadrant's RFC 0008
+	levels      = "klb"   // the label above regions and clusters of a host, from Kuadrant's RFC 0008
 )
 
-// maxHost is the longest host that can have bookkeeping. It is the longest name (255 octets in RFC 1035's wire form) less the longest
-// bookkeeping of a host: an address, the labels for a wildcard at the apex, and the labels of the address's set.
+// maxHost is the greatest length of a host, so that the names of its bookkeeping still are valid: 255 octets in wire form (RFC 1035),
+// less the labels of the longest such name, which is that of an address's references for a wildcard at the apex.
 const maxHost = 253 - len("2001-0db8-ffff-ffff-ffff-ffff-ffff-ffff.") - len(wildcard+"."+apex+".r."+shared+"."+bookkeeping)
 
 func lower(name string) string {
@@ -30,7 +31,7 @@ func lower(name string) string {
 	return dns.CanonicalName(name)
 }
 
-// checkName checks that a name is an absolute hostname in lower case, with the labels of RFC 1123; punycode is allowed.
+// checkName returns an error unless a name is absolute, in lower case, and has only labels of RFC 1123; punycode is allowed.
 func checkName(name string) error {
 	if name == "." || !strings.HasSuffix(name, ".") {
 		return fmt.Errorf("%q is no absolute name", name)
@@ -73,7 +74,7 @@ func checkHost(host, origin string) error {
 	return nil
 }
 
-// CheckOrigin returns an error if a canonical name cannot be the origin of a shared zone.
+// CheckOrigin returns an error if the name, which must be canonical, cannot be a shared zone.
 func CheckOrigin(origin string) error {
 	if err := checkName(origin); err != nil {
 		return err
@@ -84,10 +85,11 @@ func CheckOrigin(origin string) error {
 	return nil
 }
 
-// names makes and reads the names of one zone. The zero value belongs to no zone.
+// names composes and parses the names in one zone. The zero value belongs to no zone.
 type names struct{ origin string }
 
-// word returns the host relative to the zone, as the bookkeeping spells it.
+// word returns the labels that stand for a host in the names of its bookkeeping: the host relative to the zone, with _any for * and
+// _apex for the zone itself.
 func (n names) word(host string) string {
 	switch host {
 	case n.origin:
@@ -102,7 +104,7 @@ func (n names) word(host string) string {
 	return rel
 }
 
-// host is the inverse of word. It returns false if no host has these labels.
+// host returns the host that the labels of word stand for, or false if there is none.
 func (n names) host(labels []string) (string, bool) {
 	star := ""
 	if len(labels) > 0 && labels[0] == wildcard {
@@ -135,8 +137,9 @@ func (n names) references(host string, a netip.Addr) string {
 	return strings.NewReplacer(".", "-", ":", "-").Replace(a.String()) + "." + n.set("r", host)
 }
 
-// level returns the name of one region's or one cluster's part of a host. For a wildcard it contains the label klb twice, which no host
-// has, because BIND by default refuses an address at a name with an underscore (check-names).
+// level returns the name LABEL.klb.HOST, which has the addresses of one region or one cluster of a host. For a wildcard host it is
+// LABEL.klb.klb.REST, which cannot be a host's. (With the label _any instead, BIND would by default refuse addresses at the name:
+// check-names.)
 func (n names) level(host, label string) string {
 	if rest, ok := strings.CutPrefix(host, "*."); ok {
 		host = levels + "." + rest
@@ -144,7 +147,8 @@ func (n names) level(host, label string) string {
 	return label + "." + levels + "." + host
 }
 
-// oldLevel returns the level of a wildcard that an older version wrote; it is empty for other hosts.
+// oldLevel returns the name that an older version used for a wildcard's region or cluster, so that it is cleaned up; it is empty for
+// other hosts.
 func (n names) oldLevel(host, label string) string {
 	if rest, ok := strings.CutPrefix(host, "*."); ok {
 		return label + "." + levels + "." + wildcard + "." + rest
@@ -152,7 +156,7 @@ func (n names) oldLevel(host, label string) string {
 	return ""
 }
 
-// address is the inverse of the first label in references.
+// address parses the label into which references converts an address.
 func address(label string) (netip.Addr, bool) {
 	for _, with := range []string{".", ":"} {
 		a, err := netip.ParseAddr(strings.ReplaceAll(label, "-", with))
@@ -163,11 +167,11 @@ func address(label string) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// kind is what a name of the zone is used for.
+// kind is the use of a name in the zone.
 type kind int
 
 const (
-	other kind = iota // not a name of the scheme; it may be a host
+	other kind = iota // neither bookkeeping nor below klb; it may be a host
 	broken
 	beatName
 	claimName
@@ -177,7 +181,7 @@ const (
 	levelName
 )
 
-// place is a parsed name of the zone.
+// place is the meaning of a name in the zone.
 type place struct {
 	kind    kind
 	host    string
@@ -186,7 +190,7 @@ type place struct {
 	addr    netip.Addr
 }
 
-// place parses a canonical name at or below the origin.
+// place parses a canonical name, which must be in the zone.
 func (n names) place(name string) place {
 	if name == n.origin {
 		return place{kind: other, host: name}

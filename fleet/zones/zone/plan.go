@@ -10,44 +10,46 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Writer identifies the cluster that plans, and sets the limits of its plans.
+// Writer identifies the cluster for which Plan plans, and has what limits the plan.
 type Writer struct {
 	Identity
-	Limit    int  // RRs that the server allows in a set (BIND: max-records-per-type); 0: no known limit
-	Takeover bool // this writer owns what another instance wrote under this cluster's id, because that instance is known to be dead
-	Heir     bool // the heartbeat is this writer's, so claims of another instance predate it
+	Limit int // maximum number of RRs in an RRset on the server (BIND: max-records-per-type); 0: unknown
+	// the instance that wrote under this cluster's ID before is known to be dead, so its records are treated as this writer's
+	Takeover bool
+	// the heartbeat in the zone is this writer's, so claims of another instance under this ID are older leftovers
+	Heir bool
 }
 
-// Memory is what a writer remembers of its own messages for one host. The zero value is a fresh start: the writer then treats whatever it
-// finds under its identity as its own.
+// Memory is what a writer remembers of its own updates for one host. With the zero value, the writer treats everything under its
+// identity in the zone as its own.
 type Memory struct {
-	Generation uint64          // the highest generation that it has used
-	Sent       map[string]bool // claims by this writer that the zone may hold: the one read back last, and those sent since
-	Gone       []Gone          // addresses that its messages deleted
+	Generation uint64          // the highest generation that the writer has used
+	Sent       map[string]bool // claims of this writer that the zone may have: the one that was last read back, and those sent since
+	Gone       []Gone          // addresses that its updates deleted
 }
 
-// Gone is an address that a message deleted from a name.
+// Gone is an address that an update deleted, and the name at which it was.
 type Gone struct {
 	Name string
 	Addr netip.Addr
 }
 
-// Reason is why a publication is not in the zone, or not as intended. It is a word for conditions and metrics.
+// Reason says in one word, for conditions and metrics, why a publication is not in the zone, or not as intended.
 type Reason string
 
-// The reasons. ConflictingStrategyDiscovered and RecordsMissing are from Kuadrant's RFC 0008.
+// The reasons that a plan can have. ConflictingStrategyDiscovered is from Kuadrant's RFC 0008.
 const (
 	ConflictingStrategy Reason = "ConflictingStrategyDiscovered"
 	ConflictingTTL      Reason = "ConflictingTTL"
-	ConflictingName     Reason = "ConflictingName"       // a CNAME or a delegation is at a name that the host's addresses need
-	ClusterIDInUse      Reason = "ClusterIDInUse"        // another instance writes under this cluster's id
-	ConflictingDefault  Reason = "ConflictingDefaultGeo" // clusters name two default regions; every cluster still writes
-	ZoneRolledBack      Reason = "ZoneRolledBack"        // the zone has an older claim than this writer wrote; the writer writes again
-	ForeignAddresses    Reason = "ForeignAddresses"      // manually added addresses are at the host; they stay
-	RRsetFull           Reason = "RRsetFull"             // the server's limit prevents more addresses at the host
+	ConflictingName     Reason = "ConflictingName"       // a CNAME, DNAME or delegation in the zone hides the host's addresses
+	ClusterIDInUse      Reason = "ClusterIDInUse"        // another instance writes under this cluster's ID
+	ConflictingDefault  Reason = "ConflictingDefaultGeo" // clusters want different default regions; each still writes
+	ZoneRolledBack      Reason = "ZoneRolledBack"        // the zone has an older claim than was written last (a restore?); it is written again
+	ForeignAddresses    Reason = "ForeignAddresses"      // the host has addresses that no cluster wrote; they stay
+	RRsetFull           Reason = "RRsetFull"             // an RRset is at the server's limit, so not all addresses are at the host
 )
 
-// Conflict is a reason with a message for a person.
+// Conflict is a reason with a message for the user.
 type Conflict struct {
 	Reason  Reason
 	Message string
@@ -57,31 +59,33 @@ func conflict(r Reason, format string, args ...any) *Conflict {
 	return &Conflict{r, fmt.Sprintf(format, args...)}
 }
 
-// Step is one change that brings the zone nearer to what a cluster wants to publish for one host. If it has no conflict and an empty
-// message, the zone is already as wanted.
+// Step is the next change of the zone toward what a cluster wants to publish for one host. If it has no conflict and an empty message,
+// the zone is already as wanted.
 type Step struct {
 	Host     string
 	Message  Message
-	Conflict *Conflict    // nothing is written while it lasts
-	Notes    []Conflict   // what a person should know; they do not prevent writing
-	Stands   string       // the writer's claim as read, in the same form as Claim; empty: none
-	Claim    string       // the claim that the message writes, or the present one if it writes none, in the form of Memory.Sent; empty: none
-	Next     uint64       // the generation of that claim, or the last one used
+	Conflict *Conflict  // if not nil, nothing is written
+	Notes    []Conflict // facts to report that do not prevent writing
+	// the cluster's claim as read from the zone, in the form of Memory.Sent; empty if there is none
+	Stands string
+	// the cluster's claim after the message, in the form of Memory.Sent; empty if there is none
+	Claim    string
+	Next     uint64       // the generation of Claim; the last one used if there is no claim
 	Gone     []Gone       // addresses that the message deletes
-	Unserved []netip.Addr // addresses not published: the host's record set has no room (room.go)
-	Leaves   bool         // the message ends the cluster's part, or removes bookkeeping without an owner
+	Unserved []netip.Addr // addresses that do not fit into the host's RRset (room.go)
+	Leaves   bool         // the message removes this cluster from the host, or bookkeeping without an owner
 
 	ttlBefore uint32 // the host's TTL as read
 }
 
-// Done reports whether the zone is as wanted.
+// Done reports whether the zone already is as wanted.
 func (st *Step) Done() bool { return st.Conflict == nil && st.Message.Empty() }
 
-// atOnce is how many addresses one message changes; the next messages bring the rest. It keeps a message within 64 KiB.
+// atOnce is the maximum number of addresses that one message changes, so that it stays below 64 KiB. Further messages change the rest.
 const atOnce = 100
 
-// Plan returns the next message for want's host: towards what want publishes, or, if want is empty, towards leaving the host. It compares
-// everything with the zone and nothing with an earlier plan, so a step that was interrupted or undone is planned again.
+// Plan returns the next step for a host: toward publishing want or, if want is empty, toward removing this cluster from the host. It
+// compares want with the zone only and not with earlier plans, so a step that was interrupted or undone is planned again.
 func (s *State) Plan(w Writer, m Memory, want Publication) Step {
 	p := planner{State: s, w: w, m: m, want: want, step: Step{Host: want.Host, Next: m.Generation}}
 	p.read()
@@ -96,8 +100,8 @@ func (s *State) Plan(w Writer, m Memory, want Publication) Step {
 	return p.step
 }
 
-// PlanRemoval returns the message that removes a dead cluster's part of one host, as if the cluster had left by itself. The caller adds
-// the prerequisite that the cluster is dead.
+// PlanRemoval returns the message that removes a dead cluster from a host, as if that cluster had left by itself. The caller must add
+// the prerequisite that the cluster's heartbeat has not changed.
 func (s *State) PlanRemoval(host, cluster string) Step {
 	p := planner{State: s, w: Writer{Identity: Identity{Cluster: cluster}}, want: Publication{Host: host}, step: Step{Host: host}}
 	p.read()
@@ -114,12 +118,12 @@ type planner struct {
 	step Step
 
 	host  *Host
-	claim Claim // mine, as read
-	has   bool  // the zone has a claim of mine
+	claim Claim // this cluster's claim, as read from the zone
+	has   bool  // the zone has a claim of this cluster
 	raw   *dns.TXT
-	mine  map[netip.Addr][]Reference // my references, as read
+	mine  map[netip.Addr][]Reference // this cluster's references to each address, as read
 	ttl   uint32                     // of the host's records after the step
-	wants Strategy                   // the strategy that this cluster wants, if the host keeps another one
+	wants Strategy                   // the strategy that this cluster wants, if it differs from the host's current one
 }
 
 func (p *planner) read() {
@@ -143,7 +147,7 @@ func (p *planner) read() {
 	}
 }
 
-// foreign returns a conflict if another instance wrote what is under my cluster id.
+// foreign returns a conflict if another instance has written under this cluster's ID.
 func (p *planner) foreign() *Conflict {
 	if b, ok := p.Beats[p.w.Cluster]; ok && b.Instance != p.w.Instance && !p.w.Takeover {
 		return conflict(ClusterIDInUse, "instance %s beats under the cluster id %s; give one of the two clusters another id",
@@ -178,7 +182,7 @@ func (p *planner) note(r Reason, format string, args ...any) {
 	p.step.Notes = append(p.step.Notes, Conflict{r, fmt.Sprintf(format, args...)})
 }
 
-// asRead adds the set as it was read as a prerequisite: exactly its RRs, or none if there were none.
+// asRead adds the prerequisite that an RRset is exactly as it was read, or does not exist if it did not.
 func (p *planner) asRead(name string, rrtype uint16) {
 	p.step.Message.Prereqs = append(p.step.Message.Prereqs, p.State.asRead(name, rrtype)...)
 }
@@ -230,7 +234,7 @@ func (p *planner) ttlOf(name string, a netip.Addr) (ttl uint32, ok bool) {
 	return 0, false
 }
 
-// others returns the references to an address by other clusters.
+// others returns the references of other clusters to an address.
 func (p *planner) others(a netip.Addr) (refs []Reference) {
 	for _, r := range p.host.References[a] {
 		if r.Cluster != p.w.Cluster {
@@ -240,8 +244,8 @@ func (p *planner) others(a netip.Addr) (refs []Reference) {
 	return refs
 }
 
-// before returns the addresses at the host that no cluster wrote, and, by type, the TTLs that such addresses had before the first cluster
-// published.
+// before returns the host's addresses that no cluster wrote. By record type, it also returns the TTL that such addresses had before the
+// first cluster published the host.
 func (p *planner) before() (foreign []netip.Addr, ttls map[uint16]uint32) {
 	old := p.old()
 	for _, a := range p.addresses(p.want.Host) {
@@ -260,7 +264,7 @@ func (p *planner) before() (foreign []netip.Addr, ttls map[uint16]uint32) {
 	return foreign, ttls
 }
 
-// old returns the addresses that are mine as read, or were until a message of mine deleted them, sorted.
+// old returns, sorted, the addresses that this cluster has at the host in the zone, and those that its own messages deleted.
 func (p *planner) old() []netip.Addr {
 	all := slices.Collect(maps.Keys(p.mine))
 	if p.has {
@@ -273,7 +277,7 @@ func (p *planner) old() []netip.Addr {
 	return slices.Compact(all)
 }
 
-// regions returns the region codes for which I may have published an address.
+// regions returns the regions for which this cluster may have published an address.
 func (p *planner) regions(a netip.Addr) []string {
 	var geos []string
 	for _, r := range p.mine[a] {

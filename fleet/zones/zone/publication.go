@@ -1,13 +1,14 @@
-// Package zone defines how many clusters publish hosts in one DNS zone without a central writer: the records, how to parse them, and the
-// UPDATE messages that change them.
+// Package zone defines how many clusters publish hosts in one DNS zone without a central writer: the DNS records, how to parse them,
+// and the UPDATE messages that change them.
 //
-// It guarantees that no message overwrites another cluster's change, because each message has what it was planned on as prerequisites. It
-// is pure: it has no clock and no network. Its values may be shared once they are made.
+// It guarantees that no message overwrites another cluster's change: the records on which a message was planned are its prerequisites.
+// The package is pure: it has no clock and no network. Its values do not change after they are made, so goroutines may share them.
 //
-// A host's addresses are at the host itself, so that a plain server answers with all of them. The bookkeeping is in two subtrees:
-// C._neardns.Z for what only cluster C writes, and _shared._neardns.Z for sets to which every cluster adds its own RR.
+// A host's addresses are at the host itself, so that a plain DNS server answers with all of them. TXT records for coordination (the
+// bookkeeping) are in two subtrees of the zone Z: C._neardns.Z, which only cluster C writes, and _shared._neardns.Z, where each cluster
+// adds its own RRs.
 //
-// On failure it writes nothing: a Step then has a Conflict. Bookkeeping that is foreign or broken is counted and ignored.
+// If a change must not be made, a Step has a Conflict and no message. Bookkeeping that cannot be parsed is counted and ignored.
 package zone
 
 import (
@@ -20,60 +21,63 @@ import (
 	"strings"
 )
 
-// Strategy is how the clusters of a host share it. All clusters of a host have the same one; it changes when all of them want another.
+// Strategy is how the clusters of a host share it. It is the same for all clusters, and changes when all of them want another one.
 type Strategy string
 
-// The strategies: all addresses at the host, or in addition a level for each region and cluster.
+// The strategies. Simple has all addresses at the host. LoadBalanced adds a name below klb for each region and each cluster, from which
+// edges choose.
 const (
 	Simple       Strategy = "Simple"
 	LoadBalanced Strategy = "LoadBalanced"
 )
 
-// Protocol is how an address's health is checked.
+// Protocol is the protocol of a health check.
 type Protocol string
 
-// The protocols. HTTPS verifies that the certificate is for the name.
+// The protocols. HTTPS also verifies that the certificate is valid for the host name.
 const (
 	HTTP  Protocol = "HTTP"
 	HTTPS Protocol = "HTTPS"
 	TCP   Protocol = "TCP"
 )
 
-// Health is the health check that edges make for an address.
+// Health is the health check that edges use for each address of a host.
 type Health struct {
 	Protocol Protocol
 	Port     uint16
 	Path     string // begins with /; empty for TCP
-	Host     string // the hostname in the request; empty: the published host
+	Host     string // the host name in the request; empty: the published host
 }
 
-// Publication is what one cluster wants to publish for one host. If it has neither an address nor a target, the cluster leaves the host.
+// Publication is what one cluster wants to publish for one host. If it has no address and no target, the cluster is to be removed from
+// the host.
 type Publication struct {
-	Host       string // canonical: lower case, absolute, the zone's apex or below; the first label may be *
+	Host       string // canonical: lower case, absolute; the zone's apex or a name below it; the first label may be *
 	Strategy   Strategy
-	TTL        uint32 // seconds; the same for all clusters of the host
+	TTL        uint32 // seconds; the same for all clusters that publish the host
 	Addresses  []netip.Addr
-	Target     string // a hostname in place of addresses, which only edges answer; LoadBalanced only
-	Geo        string // empty, or a code in Kuadrant's form: GEO-EU, IE, US-CA; in lower case after it was read from a zone
-	DefaultGeo bool   // clients whose region no cluster has get this region
-	Weight     uint32 // relative to the clusters of the same region; 0 is standby
+	Target     string // a hostname in place of addresses, for LoadBalanced only; only edges answer it
+	Geo        string // empty, or a region code as Kuadrant writes it: GEO-EU, IE, US-CA; in lower case if read from a zone
+	DefaultGeo bool   // edges use this region for clients in whose region no cluster is
+	Weight     uint32 // share of the clients, relative to the region's other clusters; 0: standby
 	Health     *Health
-	// Adopt: addresses of Addresses that were at the host before any cluster published it belong to the clusters from now on. The last
-	// cluster that leaves deletes them.
+	// Adopt applies to those Addresses that the host had before any cluster published it: with Adopt, the last cluster that leaves the
+	// host deletes them; without it they stay.
 	Adopt bool
 }
 
-// The maxima of one publication. MaxAddresses: a message that exchanges all of them stays below the 64 KiB of DNS over TCP.
+// The limits of one publication. MaxAddresses is so low that an update that replaces all addresses stays below 64 KiB, the maximum of
+// DNS over TCP.
 const (
 	MaxAddresses = 150
 	MaxWeight    = 1 << 16
 	MaxTTL       = 7 * 24 * 3600
 )
 
-// Empty reports whether p publishes nothing for its host.
+// Empty reports whether p has neither an address nor a target, so that the cluster is to be removed from the host.
 func (p *Publication) Empty() bool { return len(p.Addresses) == 0 && p.Target == "" }
 
-// under returns p as it is published at a host with the strategy s.
+// under returns p as it is to be published while the host has the strategy s: Simple has no region and no target.
 func (p Publication) under(s Strategy) Publication {
 	if p.Strategy = s; s == Simple {
 		p.Geo, p.DefaultGeo, p.Target = "", false, ""
@@ -81,7 +85,7 @@ func (p Publication) under(s Strategy) Publication {
 	return p
 }
 
-// Normal returns p as it is written: names and codes in lower case, addresses sorted and without duplicates. p does not change.
+// Normal returns a normalized copy of p: names and region codes in lower case, addresses sorted and without duplicates.
 func (p Publication) Normal() Publication {
 	p.Host, p.Target, p.Geo = lower(p.Host), lower(p.Target), strings.ToLower(p.Geo)
 	p.Addresses = slices.Clone(p.Addresses)
@@ -98,7 +102,8 @@ func (p Publication) Normal() Publication {
 	return p
 }
 
-// Validate returns every reason why a normal publication cannot be written in the zone origin (canonical), each with its field.
+// Validate returns all errors, each with the name of its field, because of which a normalized publication cannot be written in the zone
+// origin (canonical).
 func (p *Publication) Validate(origin string) error {
 	var faults []error
 	fault := func(field, format string, args ...any) {
@@ -181,7 +186,8 @@ func (p *Publication) validateHealth(fault func(string, string, ...any)) {
 	}
 }
 
-// validGeo accepts lower-case codes: geo-eu, ie, us-ca. In ISO 3166-2 a subdivision has one to three letters and digits.
+// validGeo reports whether a lower-case region code is valid: geo-eu, ie, us-ca. By ISO 3166-2, the part of a country has one to three
+// letters and digits.
 func validGeo(g string) bool {
 	place, part, two := strings.Cut(g, "-")
 	if place == "geo" {
@@ -190,13 +196,13 @@ func validGeo(g string) bool {
 	return len(place) == 2 && letters(place) && (!two || len(part) >= 1 && len(part) <= 3 && alphanumeric(part))
 }
 
-// Identity is the writer. Instance distinguishes a cluster from its clone, because both have the same Cluster.
+// Identity identifies a writer of the zone. A cluster and its clone have the same Cluster and differ in Instance.
 type Identity struct {
 	Cluster  string // 6 to 12 characters of a-z and 0-9
-	Instance string // stable over restarts, different in each installation; 1 to 32 characters of a-z and 0-9
+	Instance string // 1 to 32 characters of a-z and 0-9; the same after a restart, different in each installation
 }
 
-// Validate returns why no cluster may write under this identity.
+// Validate returns an error if the identity has an invalid field.
 func (i Identity) Validate() error {
 	if !validCluster(i.Cluster) {
 		return fmt.Errorf("cluster id %q is not six to twelve characters of a-z and 0-9", i.Cluster)
@@ -210,12 +216,12 @@ func (i Identity) Validate() error {
 func validCluster(s string) bool  { return len(s) >= 6 && len(s) <= 12 && alphanumeric(s) }
 func validInstance(s string) bool { return len(s) >= 1 && len(s) <= 32 && alphanumeric(s) }
 
-// ClusterID returns eight base36 characters of the SHA-256 of a UID, for example that of the namespace kube-system. The result is always
-// the same for one UID.
+// ClusterID returns eight characters of a-z and 0-9 that are always the same for a UID (the end of its SHA-256 in base 36), for example
+// for the UID of the namespace kube-system.
 func ClusterID(uid string) string {
 	sum := sha256.Sum256([]byte(uid))
 	text := new(big.Int).SetBytes(sum[:]).Text(36)
-	return text[len(text)-8:] // the low digits: there are always eight of them, and all values are equally likely
+	return text[len(text)-8:] // the last digits: unlike the first ones, all their values are equally likely
 }
 
 func letters(s string) bool {

@@ -7,10 +7,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ClaimName returns the name of a cluster's claim on a host.
+// ClaimName returns the name of a cluster's claim (its TXT record for a host).
 func (s *State) ClaimName(host, cluster string) string { return s.claim(host, cluster) }
 
-// HasTXT reports whether a name has exactly these TXT RRs.
+// HasTXT reports whether the TXT records of a name are exactly these.
 func (s *State) HasTXT(name string, is []*dns.TXT) bool {
 	texts := s.texts(name)
 	return len(texts) == len(is) && !slices.ContainsFunc(is, func(x *dns.TXT) bool {
@@ -18,17 +18,17 @@ func (s *State) HasTXT(name string, is []*dns.TXT) bool {
 	})
 }
 
-// BeatAsRead returns the prerequisite that a cluster's heartbeat is as in the state: this value, or none.
+// BeatAsRead returns the prerequisite that a cluster's heartbeat has not changed since the state was read.
 func (s *State) BeatAsRead(cluster string) []dns.RR { return s.asRead(s.beat(cluster), dns.TypeTXT) }
 
-// BeatIs returns the prerequisite that a cluster's heartbeat is b.
+// BeatIs returns the prerequisite that a cluster's heartbeat in the zone is b.
 func (s *State) BeatIs(cluster string, b Beat) []dns.RR {
 	is := txt(s.beat(cluster), b.text())
 	is.Header().Ttl = 0
 	return []dns.RR{is}
 }
 
-// PlanBeat returns the changes that set a cluster's heartbeat.
+// PlanBeat returns the changes that write b as a cluster's heartbeat.
 func (s *State) PlanBeat(cluster string, b Beat) []dns.RR {
 	name := s.beat(cluster)
 	add := txt(name, b.text())
@@ -38,7 +38,7 @@ func (s *State) PlanBeat(cluster string, b Beat) []dns.RR {
 	return []dns.RR{bare(name, dns.TypeTXT, dns.ClassANY), add}
 }
 
-// PlanNoBeat returns the changes that delete a cluster's heartbeat; none if it has no heartbeat.
+// PlanNoBeat returns the changes that delete a cluster's heartbeat; nil if it has none.
 func (s *State) PlanNoBeat(cluster string) []dns.RR {
 	name := s.beat(cluster)
 	if len(s.sets[name]) == 0 {
@@ -47,7 +47,7 @@ func (s *State) PlanNoBeat(cluster string) []dns.RR {
 	return []dns.RR{bare(name, dns.TypeTXT, dns.ClassANY)}
 }
 
-// Of returns the hosts for which a cluster has bookkeeping, sorted.
+// Of returns the hosts at which a cluster has any record, sorted.
 func (s *State) Of(cluster string) []string {
 	var hosts []string
 	for name, h := range s.Hosts {
@@ -71,8 +71,8 @@ func (h *Host) has(cluster string) bool {
 	return false
 }
 
-// Dropped returns the changes of a step that are missing in this state, which was read after the server answered NOERROR: names with
-// their types, sorted. It leaves out what another cluster may have changed since.
+// Dropped returns the changes of a step that the server did not make although it answered NOERROR. The state s must have been read
+// after that answer. Each result is a name with its record type; changes that another cluster may have undone are left out.
 func (s *State) Dropped(st *Step) []string {
 	var left []string
 	for _, rr := range st.Message.Changes {
@@ -88,7 +88,7 @@ func (s *State) Dropped(st *Step) []string {
 				missing = len(s.sets[name]) == 0
 			}
 		case dns.ClassNONE:
-			if h.Rrtype == dns.TypeTXT { // a reference or an owner's RR: only its cluster writes it
+			if h.Rrtype == dns.TypeTXT { // a TXT record of a set that clusters share: no other cluster deletes or adds it
 				c := dns.Copy(rr)
 				c.Header().Class = dns.ClassINET
 				missing = slices.ContainsFunc(s.sets[name], func(x dns.RR) bool { return dns.IsDuplicate(x, c) })
@@ -109,13 +109,14 @@ func (s *State) Dropped(st *Step) []string {
 	return slices.Compact(left)
 }
 
-// otherTTL reports whether another cluster changed the host's TTL since the step: it is neither the one before the step nor the step's.
+// otherTTL reports whether another cluster has changed the host's TTL since the step: the TTL is neither that before the step nor that
+// of the step.
 func (s *State) otherTTL(st *Step, ttl uint32) bool {
 	h := s.Hosts[st.Host]
 	return h != nil && h.TTL != ttl && h.TTL != st.ttlBefore
 }
 
-// stray reports whether an address that was deleted from a name is there although no cluster publishes it there.
+// stray reports whether an address that a step deleted from a name is there again or still, although no cluster publishes it there.
 func (s *State) stray(host string, g Gone) bool {
 	if !slices.Contains(s.addresses(g.Name), g.Addr) {
 		return false
@@ -130,7 +131,7 @@ func (s *State) stray(host string, g Gone) bool {
 	})
 }
 
-// Growth returns the size of the largest address set to which a message adds, as read and as it would become.
+// Growth returns the sizes, before and after the message, of the largest address RRset that the message makes larger.
 func (s *State) Growth(m *Message) (before, after int) {
 	type key struct {
 		name   string

@@ -11,7 +11,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// occupied returns a conflict if this zone cannot serve an address of the host.
+// occupied returns a conflict if the host is a name server of this zone, or if a CNAME, DNAME or delegation hides one of its names.
 func (p *planner) occupied() *Conflict {
 	for _, rr := range p.setOf(p.Origin, dns.TypeNS) {
 		if ns, ok := rr.(*dns.NS); ok && lower(ns.Ns) == p.want.Host {
@@ -28,7 +28,7 @@ func (p *planner) occupied() *Conflict {
 		}
 	}
 	for i, name := range names {
-		if c := p.cname(name); c != "" && i != 1 { // the cluster's own level may be a CNAME
+		if c := p.cname(name); c != "" && i != 1 { // the cluster's own name below klb may have a CNAME: its target
 			return conflict(ConflictingName, "%s is a CNAME to %s, and no address can be next to it; delete the CNAME", name, c)
 		}
 		if c := p.hidden(name); c != nil {
@@ -38,9 +38,9 @@ func (p *planner) occupied() *Conflict {
 	return nil
 }
 
-// hidden returns a conflict if a delegation or DNAME, at the name or above it, keeps a server from answering with the name's addresses
-// (RFC 1034 section 4.3.2, RFC 6672 section 2.4). The address of a name server that the delegation itself names is glue, which a server
-// does return.
+// hidden returns a conflict if a delegation or DNAME at the name or above it makes servers not answer with the name's addresses (RFC
+// 1034 section 4.3.2, RFC 6672 section 2.4). An exception is the address of a name server that the delegation names: servers return it
+// as glue.
 func (p *planner) hidden(name string) *Conflict {
 	for above, at := name, 0; above != p.Origin; above = name[at:] {
 		delegation := p.setOf(above, dns.TypeNS)
@@ -59,8 +59,8 @@ func (p *planner) hidden(name string) *Conflict {
 	return nil
 }
 
-// agreed decides a value that all clusters of a host share. The result is mine if all other claims want the same or there are none;
-// otherwise it is the zone's value. The second result describes the disagreement; it is empty if there is none.
+// agreed decides a value that all clusters of a host must share. It returns mine if every other cluster wants the same; otherwise it
+// returns the zone's current value and a text about who wants what.
 func agreed[V cmp.Ordered](p *planner, mine, zone V, wanted func(Claim) V) (V, string) {
 	clusters := map[V][]string{mine: {p.w.Cluster}}
 	for cluster, c := range p.host.Claims {
@@ -79,7 +79,8 @@ func agreed[V cmp.Ordered](p *planner, mine, zone V, wanted func(Claim) V) (V, s
 	return zone, fmt.Sprintf("%v; wanted are %s; make them the same", zone, strings.Join(wants, "; "))
 }
 
-// bounded returns the publication, or an intermediate one whose changes fit in one message.
+// bounded returns the wanted publication. If its changes do not fit in one message, it returns a publication that is between the
+// present and the wanted one.
 func (p *planner) bounded() Publication {
 	want := p.want
 	old := slices.Collect(maps.Keys(p.mine))
@@ -98,8 +99,8 @@ func (p *planner) bounded() Publication {
 	return want
 }
 
-// room returns the names at which each address is to be. A full set accepts no new address: then the address is only at the cluster's own
-// level, where edges find it.
+// room returns the names at which to publish each address. If the RRset of the host or region is at the server's limit, a new address
+// is only at the cluster's own name below klb, where edges find it.
 func (p *planner) room(want Publication) map[netip.Addr][]string {
 	free := map[string]int{}
 	left := func(name string, rrtype uint16) int {
@@ -149,8 +150,8 @@ func (p *planner) room(want Publication) map[netip.Addr][]string {
 	return places
 }
 
-// atOwn returns the addresses at the cluster's own level, as many of each type as fit. Addresses that the host has no room for come
-// first, because they are at no other name; then those that are already there.
+// atOwn returns the addresses to publish at the cluster's own name below klb, no more of each type than the server's limit. Addresses
+// that did not fit at the host are first, because they have no other name; then those that are already there.
 func (p *planner) atOwn(want Publication, own string) []netip.Addr {
 	all := slices.Clone(p.step.Unserved)
 	if want.Strategy == LoadBalanced {

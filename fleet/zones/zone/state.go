@@ -11,24 +11,25 @@ import (
 	"github.com/miekg/dns"
 )
 
-// State is a complete zone as it was read. It does not change; Apply returns a new State.
+// State is the content of a zone as it was read. It is never modified; Apply returns a new State.
 type State struct {
 	Origin  string // canonical
 	Serial  uint32
-	Hosts   map[string]*Host // by canonical name: each host for which a cluster has bookkeeping
+	Hosts   map[string]*Host // by canonical name: the hosts for which the zone has bookkeeping
 	Beats   map[string]Beat  // by cluster
-	Ignored int              // foreign and broken TXT RRs below _neardns
+	Ignored int              // TXT records below _neardns that cannot be parsed
 
 	names
 	sets    map[string]set                 // by canonical name
-	touched map[string]map[string]struct{} // the names of each host's bookkeeping and levels
-	junk    map[string]int                 // the number of ignored RRs of each name
+	touched map[string]map[string]struct{} // by host: the names of its bookkeeping and its names below klb
+	junk    map[string]int                 // by name: the number of its records that are ignored
 }
 
 // set is all RRs of one name.
 type set []dns.RR
 
-// written counts the RRs of the zone's writers. A primary that signs its zone adds RRs of its own to each name (RFC 4034).
+// written counts the RRs that clusters or other writers have written: all except RRSIG and NSEC, which a primary that signs the zone
+// adds by itself (RFC 4034).
 func (s set) written() (n int) {
 	for _, rr := range s {
 		if t := rr.Header().Rrtype; t != dns.TypeRRSIG && t != dns.TypeNSEC {
@@ -38,23 +39,23 @@ func (s set) written() (n int) {
 	return n
 }
 
-// Host is what the zone holds for one host.
+// Host is what the zone has for one host.
 type Host struct {
 	Name        string
 	Strategy    Strategy                // empty: no cluster has set one
 	TTL         uint32                  // as set with the strategy
-	Addresses   []netip.Addr            // at the host itself, as a plain server answers; sorted
-	Levels      map[string][]netip.Addr // by region code or cluster: the addresses at its name below klb
-	Targets     map[string]string       // by cluster: the hostname at its name below klb
-	CNAME       string                  // a foreign CNAME at the host, next to which no address can be
+	Addresses   []netip.Addr            // at the host's own name, as plain servers answer them; sorted
+	Levels      map[string][]netip.Addr // by region code or cluster ID: the addresses at LABEL.klb.HOST
+	Targets     map[string]string       // by cluster ID: the target of the CNAME at CLUSTER.klb.HOST
+	CNAME       string                  // the target of a CNAME at the host, which excludes addresses; no cluster wrote it
 	Claims      map[string]Claim        // by cluster
 	Owners      []string                // clusters, sorted
 	References  map[netip.Addr][]Reference
-	DefaultGeo  string   // the first, in sorted order, of the regions that clusters name as the default
-	DefaultGeos []string // all of them; more than one is a conflict
+	DefaultGeo  string   // the default region that edges use: the first of DefaultGeos
+	DefaultGeos []string // the default regions that clusters want, sorted; more than one is a conflict
 }
 
-// Held returns all addresses that the zone holds for the host, sorted: at its own name and at those of its regions and clusters.
+// Held returns, sorted, all addresses that the zone has for the host: at its own name, and below klb.
 func (h *Host) Held() []netip.Addr {
 	all := slices.Clone(h.Addresses)
 	for _, l := range h.Levels {
@@ -64,16 +65,16 @@ func (h *Host) Held() []netip.Addr {
 	return slices.Compact(all)
 }
 
-// Has reports whether the zone holds an address of a cluster's claim: at the host, or at the cluster's own name below klb, where a full
-// host puts new addresses.
+// Has reports whether the zone has an address of a cluster for the host: at the host's own name or, if the RRset there was full, only
+// at the cluster's name below klb.
 func (h *Host) Has(cluster string, a netip.Addr) bool {
 	_, at := slices.BinarySearchFunc(h.Addresses, a, netip.Addr.Compare)
 	_, below := slices.BinarySearchFunc(h.Levels[cluster], a, netip.Addr.Compare)
 	return at || below
 }
 
-// Parse builds the state from all RRs of a zone. The SOA may occur twice, as in a transfer. Foreign or broken bookkeeping is counted and
-// is not an error. A zone without an SOA, or an RR outside the zone, is an error.
+// Parse makes a State of all RRs of a zone. The SOA may occur twice, as in a transfer. It fails if there is no SOA, or an RR is not in
+// the zone. Bookkeeping that cannot be parsed is only counted.
 func Parse(origin string, rrs []dns.RR) (*State, error) {
 	s := &State{Origin: lower(origin), sets: map[string]set{}}
 	s.names = names{s.Origin}
@@ -106,7 +107,7 @@ func Parse(origin string, rrs []dns.RR) (*State, error) {
 	return s, nil
 }
 
-// index records which host a name belongs to, and parses a heartbeat.
+// index records to which host a name belongs and returns that host, or "". It also parses a heartbeat.
 func (s *State) index(name string) (host string) {
 	p := s.place(name)
 	switch p.kind {
@@ -149,7 +150,7 @@ func (s *State) ignore(name string, n int) {
 	}
 }
 
-// texts returns the TXT RRs of a name.
+// texts returns the TXT records of a name.
 func (s *State) texts(name string) []*dns.TXT {
 	var t []*dns.TXT
 	for _, rr := range s.sets[name] {
@@ -160,7 +161,7 @@ func (s *State) texts(name string) []*dns.TXT {
 	return t
 }
 
-// addresses returns the A and AAAA RRs of a name, sorted.
+// addresses returns the addresses in the A and AAAA records of a name, sorted.
 func (s *State) addresses(name string) []netip.Addr {
 	var addrs []netip.Addr
 	for _, rr := range s.sets[name] {
@@ -192,7 +193,7 @@ func (s *State) cname(name string) string {
 	return ""
 }
 
-// derive builds one host again from all names that belong to it.
+// derive parses all names of one host and replaces its entry in Hosts.
 func (s *State) derive(host string) {
 	if len(s.touched[host]) == 0 {
 		delete(s.touched, host)
@@ -205,7 +206,7 @@ func (s *State) derive(host string) {
 		s.read(h, name)
 	}
 	for cluster, c := range h.Claims {
-		if c.Strategy = h.Strategy; c.TTL == 0 { // an older version wrote the claim: that cluster writes only if it wants the zone's TTL
+		if c.Strategy = h.Strategy; c.TTL == 0 { // an older version wrote the claim; it writes only if it wants the zone's TTL
 			c.TTL = h.TTL
 		}
 		h.Claims[cluster] = c
@@ -220,12 +221,12 @@ func (s *State) derive(host string) {
 	s.Hosts[host] = h
 }
 
-// read adds one name's records to its host.
+// read parses one name that belongs to a host, and adds the result to h.
 func (s *State) read(h *Host, name string) {
 	p := s.place(name)
 	if p.kind == levelName {
 		if addrs := s.addresses(name); len(addrs) > 0 {
-			h.Levels[p.label] = append(h.Levels[p.label], addrs...) // a wildcard may also have an older version's level
+			h.Levels[p.label] = append(h.Levels[p.label], addrs...) // a wildcard may have addresses at an older version's name too
 			slices.SortFunc(h.Levels[p.label], netip.Addr.Compare)
 			h.Levels[p.label] = slices.Compact(h.Levels[p.label])
 		} else if target := s.cname(name); target != "" {
@@ -273,7 +274,7 @@ func (s *State) read(h *Host, name string) {
 	s.ignore(name, bad)
 }
 
-// claimAt returns the only claim at a name. RRs next to it that are not claims do not hide it; a second claim does.
+// claimAt returns the claim at a name, if exactly one TXT record there is a valid claim.
 func (s *State) claimAt(name string, p place) (Claim, *dns.TXT, bool) {
 	var claim Claim
 	var found *dns.TXT
@@ -290,17 +291,17 @@ func (s *State) claimAt(name string, p place) (Claim, *dns.TXT, bool) {
 	return claim, found, found != nil
 }
 
-// ErrNotNext is returned if a change does not start at the present state: the whole zone must be read again.
+// ErrNotNext is the error of Apply if a change does not fit this state. The caller must read the whole zone again.
 var ErrNotNext = errors.New("the change does not fit the zone as it was read")
 
-// Delta is one step of an incremental transfer (RFC 1995): RRs to delete, RRs to add, and the serial after the step.
+// Delta is one change from an incremental transfer (RFC 1995): RRs to delete, RRs to add, and the serial after them.
 type Delta struct {
 	Serial         uint32
 	Deleted, Added []dns.RR
 }
 
-// Apply returns the state after some steps, at the cost of one copy of the state's tables. It returns ErrNotNext if a step deletes an RR
-// that is not there or adds one that is: then the primary has a different history.
+// Apply returns the state after some changes. It returns ErrNotNext if a change deletes an RR that does not exist or adds one that
+// does: then this state is not what the primary had before the changes. It copies the state's maps once.
 func (s *State) Apply(steps ...Delta) (*State, error) {
 	n := &State{Origin: s.Origin, Serial: s.Serial, Ignored: s.Ignored, names: s.names, Hosts: maps.Clone(s.Hosts),
 		Beats: maps.Clone(s.Beats), sets: maps.Clone(s.sets), touched: maps.Clone(s.touched), junk: maps.Clone(s.junk)}
@@ -321,7 +322,7 @@ func (s *State) Apply(steps ...Delta) (*State, error) {
 	return n, nil
 }
 
-// apply changes only sets that edit has copied for this state.
+// apply makes one change. edit returns a name's RRset that this state does not share with the old one.
 func (s *State) apply(step Delta, edit func(name string) set) error {
 	s.Serial = step.Serial
 	for _, rr := range step.Deleted {
@@ -348,7 +349,7 @@ func (s *State) apply(step Delta, edit func(name string) set) error {
 	return nil
 }
 
-// reread derives the hosts that the names belong to.
+// reread parses the changed names, and derives the hosts to which they belong.
 func (s *State) reread(changed map[string]bool) {
 	hosts := map[string]bool{}
 	for name := range changed {
@@ -373,10 +374,10 @@ func (s *State) reread(changed map[string]bool) {
 	}
 }
 
-// Names returns how many names the zone has.
+// Names returns the number of names that have RRs.
 func (s *State) Names() int { return len(s.sets) }
 
-// Records returns all RRs of the zone except the SOA. The caller must not change them, because the state shares them.
+// Records returns all RRs of the zone except the SOA. The caller must not modify them, because the state uses them.
 func (s *State) Records() []dns.RR {
 	var all []dns.RR
 	for _, rrs := range s.sets {

@@ -10,9 +10,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// withdraw deletes an address from the names where I no longer publish it. keep has the names where it stays; ref is my new reference to
-// it, or nil for none. An address that another cluster also publishes stays. The set of all references is a prerequisite, so if two
-// clusters leave at the same time the second sees that it is the last.
+// withdraw deletes an address of this cluster from its names, except from those in keep and from those at which another cluster
+// publishes it too. ref is this cluster's new reference to the address, or nil if it publishes the address no longer. The RRset of all
+// references is a prerequisite: of two clusters that leave at the same time, the second one is refused and plans again as the last.
 func (p *planner) withdraw(a netip.Addr, ref *Reference, keep []string) {
 	refs := p.names.references(p.want.Host, a)
 	var gone []string
@@ -49,7 +49,8 @@ func (p *planner) withdraw(a netip.Addr, ref *Reference, keep []string) {
 	}
 }
 
-// dropOwn empties my own level except for what stays, and empties the level that an older version wrote.
+// dropOwn deletes from this cluster's own name below klb all addresses except addrs and any CNAME except target. It deletes everything
+// from the name that an older version used.
 func (p *planner) dropOwn(addrs []netip.Addr, target string) {
 	p.empty(p.level(p.want.Host, p.w.Cluster), addrs, target)
 	p.empty(p.oldLevel(p.want.Host, p.w.Cluster), nil, "")
@@ -66,8 +67,8 @@ func (p *planner) empty(own string, addrs []netip.Addr, target string) {
 	}
 }
 
-// leave ends the cluster's part of the host. The last cluster also deletes the strategy; any other cluster leaves it. So the set of
-// owners need not be a prerequisite, and clusters that leave at the same time do not conflict.
+// leave removes this cluster from the host. If it is the last cluster, it also deletes the strategy, with the RRset of owners as a
+// prerequisite. Otherwise that is no prerequisite, so several clusters can leave at the same time.
 func (p *planner) leave() {
 	name := p.names.claim(p.want.Host, p.w.Cluster)
 	for _, a := range p.old() {
@@ -95,11 +96,11 @@ func (p *planner) leave() {
 			}
 		}
 		guarded := map[uint16]bool{}
-		for _, a := range foreign { // restore the TTLs from before the first cluster
+		for _, a := range foreign { // the last cluster gives addresses that it did not write the TTL that they had before
 			before, known := ttls[typeOf(a)]
 			if ttl, _ := p.ttlOf(p.want.Host, a); known && ttl != before {
 				if !guarded[typeOf(a)] {
-					guarded[typeOf(a)] = true // a person may delete it at the same time
+					guarded[typeOf(a)] = true // prerequisite: a user may delete the address at the same time
 					p.asRead(p.want.Host, typeOf(a))
 				}
 				p.deleteRR(addressRR(p.want.Host, a, 0))
@@ -113,9 +114,10 @@ func (p *planner) leave() {
 	}
 }
 
-// agree decides the strategy and the TTL, which all clusters of a host share. If the clusters disagree, a cluster that already publishes
-// the host still writes its addresses. Its claim reports what it wants, and the cluster that sees the last claim agree changes the host. A
-// cluster that does not publish the host yet waits until its strategy is the host's.
+// agree decides the strategy and the TTL, which are the same for all clusters of a host. While the clusters want different values, the
+// host keeps its own, and a cluster that already publishes the host still updates its addresses. Its claim has the values that it
+// wants; the cluster that sees that all claims agree changes the host. A cluster that does not publish the host yet gets a conflict if
+// its strategy is another one.
 func (p *planner) agree() *Conflict {
 	strategy, disagreement := agreed(p, p.want.Strategy, p.host.Strategy, func(c Claim) Strategy { return cmp.Or(c.Wants, c.Strategy) })
 	if strategy != p.want.Strategy {
@@ -132,7 +134,7 @@ func (p *planner) agree() *Conflict {
 	return nil
 }
 
-// change plans the next change of the cluster's part of the host towards the wanted publication.
+// change plans the next message that brings this cluster's records of the host nearer to the wanted publication.
 func (p *planner) change() {
 	if p.step.Conflict = p.agree(); p.step.Conflict != nil {
 		return
@@ -176,7 +178,7 @@ func (p *planner) change() {
 	p.replaceClaim(want)
 }
 
-// noteForeign reports manually added addresses that stay at the host when the clusters leave.
+// noteForeign adds a note about addresses at the host that no cluster wrote and that stay when the clusters leave.
 func (p *planner) noteForeign() {
 	foreign, _ := p.before()
 	foreign = slices.DeleteFunc(foreign, func(a netip.Addr) bool { return p.want.Adopt && slices.Contains(p.want.Addresses, a) })
@@ -186,14 +188,14 @@ func (p *planner) noteForeign() {
 	}
 }
 
-// addStrategy sets the strategy and TTL if there are none, if no other cluster owns the host, or if all clusters want another TTL. If
-// they stay as they are, they become a prerequisite.
+// addStrategy writes the host's strategy and TTL if the zone has none, or if they change: because all clusters agree, or no other
+// cluster publishes the host. For a change, the RRset of owners is a prerequisite.
 func (p *planner) addStrategy() {
 	name := p.strategy(p.want.Host)
 	if p.host.Strategy == p.want.Strategy && p.host.TTL == p.ttl {
-		return // replaceClaim makes it a prerequisite if the step writes anything
+		return // if the step writes anything, replaceClaim makes the strategy a prerequisite
 	}
-	if p.host.Strategy != "" { // the owners are still those that agree, or this cluster alone
+	if p.host.Strategy != "" { // prerequisite: no cluster has joined that did not agree
 		p.asRead(p.owners(p.want.Host), dns.TypeTXT)
 	}
 	_, before := p.before()
@@ -203,7 +205,7 @@ func (p *planner) addStrategy() {
 	p.write(txt(name, strategyText(p.want.Strategy, p.ttl, before)))
 }
 
-// add adds what is missing or has another TTL.
+// add adds the owner, references, addresses and CNAME that the zone lacks or has with another TTL.
 func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 	full := func(name string) bool {
 		if p.w.Limit > 0 && len(p.setOf(name, dns.TypeTXT)) >= p.w.Limit {
@@ -219,7 +221,7 @@ func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 		}
 		p.write(txt(p.owners(want.Host), ownerText(p.w.Cluster)))
 	}
-	for _, a := range want.Addresses { // Knot keeps the old TTL if an RR that is already there is added
+	for _, a := range want.Addresses { // delete first: if an existing RR is added with another TTL, Knot keeps the old TTL
 		for _, name := range places[a] {
 			if ttl, there := p.ttlOf(name, a); there && ttl != p.ttl {
 				p.deleteRR(addressRR(name, a, 0))
@@ -236,7 +238,7 @@ func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 				return
 			}
 			p.write(txt(name, ref.text()))
-			if !want.Adopt && slices.Contains(foreign, a) { // also if another cluster marked it, which may leave at the same time
+			if !want.Adopt && slices.Contains(foreign, a) { // also if another cluster has written it: that one may leave at the same time
 				p.write(txt(name, Reference{}.text()))
 			}
 		}
@@ -248,7 +250,8 @@ func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 				continue
 			}
 			if !guarded[name] && name != p.level(want.Host, p.w.Cluster) {
-				guarded[name] = true // BIND and Knot answer NOERROR and drop an address next to a CNAME
+				// prerequisite: no CNAME; next to one, BIND and Knot drop an added address and answer NOERROR all the same
+				guarded[name] = true
 				p.asRead(name, dns.TypeCNAME)
 			}
 			p.write(addressRR(name, a, p.ttl))
@@ -268,13 +271,14 @@ func (p *planner) claimFor(want Publication, generation uint64) Claim {
 	return Claim{Publication: want, Identity: p.w.Identity, Generation: generation, Wants: p.wants}
 }
 
-// said reports whether my claim is as wanted.
+// said reports whether this cluster's claim in the zone already is as wanted.
 func (p *planner) said(want Publication) bool {
 	c := p.claimFor(want, p.claim.Generation)
 	return joined(c.text()) == joined(p.raw.Txt)
 }
 
-// replaceClaim ends each change. The claim as read is a prerequisite, so a message that was sent earlier cannot take effect later.
+// replaceClaim writes the new claim, as the last change of a message. The claim as read is a prerequisite, so that no earlier message
+// that is still under way can take effect later.
 func (p *planner) replaceClaim(want Publication) {
 	name := p.names.claim(want.Host, p.w.Cluster)
 	p.asRead(name, dns.TypeTXT)

@@ -13,32 +13,33 @@ import (
 	"github.com/miekg/dns"
 )
 
-// The values are strings key=value, v=1 first, all in lower case because PowerDNS compares TXT prerequisites without case. A reader
-// ignores keys that it does not know, so that a later release can add some.
+// A bookkeeping record has strings KEY=VALUE, the first one v=1. All are in lower case, because PowerDNS compares the TXT records of
+// prerequisites without case. Unknown keys are ignored, so that a later release can add some.
 const version = "v=1"
 
 const (
 	maxString = 255 // RFC 1035 section 3.3: one character-string
-	maxPath   = 80  // three times as long when escaped, it still fits in one string
+	maxPath   = 80  // escaping makes it at most three times as long, which fits in one string
 )
 
-// Claim is what one cluster publishes for one host.
+// Claim is the TXT record with which a cluster describes what it publishes for one host.
 type Claim struct {
 	Publication
 	Identity
-	Generation uint64   // increases with each write of the claim: no two writes have the same value
-	Wants      Strategy // the strategy that the cluster wants, if the host has another one: that stays in use until all clusters agree
+	Generation uint64 // increases with each write, so that no two claims of a cluster for a host are equal
+	// the strategy that the cluster wants, if the host has another one until all clusters agree
+	Wants Strategy
 }
 
-// Beat is one cluster's heartbeat. Other clusters check only whether it changes.
+// Beat is the heartbeat of one cluster, a TXT record. Other clusters only look whether it changes.
 type Beat struct {
 	Counter  uint64
 	Instance string
-	Period   time.Duration // whole seconds; the interval at which the cluster intends to change it
+	Period   time.Duration // interval of the cluster's heartbeats, in whole seconds
 }
 
-// text returns the strings of a claim. Its TTL is the one that the cluster wants: the host's TTL changes when all clusters want the same
-// one.
+// text returns the strings of the claim's TXT record. The TTL in it is the one that the cluster wants; the host's TTL changes when all
+// clusters want the same one.
 func (c *Claim) text() []string {
 	t := []string{version, "gen=" + strconv.FormatUint(c.Generation, 10), "inst=" + c.Instance}
 	if c.Geo != "" {
@@ -69,7 +70,7 @@ func (c *Claim) text() []string {
 	return append(t, addressStrings(c.Addresses)...)
 }
 
-// addressStrings puts as many addresses in each string as fit.
+// addressStrings returns strings addr=ADDRESS,..., each with as many addresses as fit.
 func addressStrings(addrs []netip.Addr) []string {
 	var t []string
 	line := ""
@@ -114,7 +115,7 @@ func fields(t []string) (map[string][]string, error) {
 	return f, nil
 }
 
-// one returns the value of a key; empty if the key is missing.
+// one returns the value of a key that occurs once, or "".
 func one(f map[string][]string, key string) string {
 	if v := f[key]; len(v) == 1 {
 		return v[0]
@@ -122,7 +123,7 @@ func one(f map[string][]string, key string) string {
 	return ""
 }
 
-// number parses digits without leading zeros, so that each number has one form.
+// number parses a decimal number. It refuses leading zeros, so that equal numbers have equal texts.
 func number(s string, bits int) (uint64, error) {
 	n, err := strconv.ParseUint(s, 10, bits)
 	if err == nil && strconv.FormatUint(n, 10) != s {
@@ -131,8 +132,8 @@ func number(s string, bits int) (uint64, error) {
 	return n, err
 }
 
-// parseClaim parses the strings of a claim. The caller fills in the strategy, and also the TTL if it is 0 because an older version wrote
-// the claim.
+// parseClaim parses the strings of a claim. The caller sets the strategy from the host and, if an older version wrote the claim and the
+// TTL is 0, the TTL too.
 func parseClaim(t []string, cluster, host string) (Claim, error) {
 	c := Claim{Publication: Publication{Host: host}, Identity: Identity{Cluster: cluster}}
 	f, err := fields(t)
@@ -155,7 +156,7 @@ func parseClaim(t []string, cluster, host string) (Claim, error) {
 			return c, err
 		}
 	}
-	c.Wants, _ = parseStrategy(f) // a strategy that only a later version knows counts as the host's
+	c.Wants, _ = parseStrategy(f) // an unknown strategy, of a later version, counts as agreement with the host's
 	if c.Geo = one(f, "geo"); c.Geo != "" && !validGeo(c.Geo) {
 		return c, fmt.Errorf("geo=%s is none", c.Geo)
 	}
@@ -216,7 +217,8 @@ func parseHealth(f map[string][]string) (*Health, error) {
 	return h, errors.Join(faults...)
 }
 
-// escape writes a path in lower case, with each byte that is not plain as %xx. Paths are case-sensitive and values are not.
+// escape returns a path in which all bytes but lower-case letters, digits and /-._~ are %xx, because paths are case-sensitive and TXT
+// records must not depend on case.
 func escape(path string) string {
 	var b strings.Builder
 	for i := range len(path) {
@@ -258,7 +260,8 @@ func (b Beat) text() []string {
 		"every=" + strconv.FormatInt(int64(b.Period/time.Second), 10)}
 }
 
-// MaxPeriod is the longest heartbeat period that is accepted. With a longer one a dead cluster would stay in the zone for good.
+// MaxPeriod is the longest heartbeat period that is accepted: with a longer one, it would take too long until a dead cluster is
+// noticed.
 const MaxPeriod = time.Hour
 
 func parseBeat(t []string) (Beat, error) {
@@ -293,8 +296,8 @@ func parseOwner(t []string) (string, error) {
 	return "", fmt.Errorf("c=%s is none", one(f, "c"))
 }
 
-// Reference records that a cluster publishes an address, and for which region. The zero Reference records that the address was at the
-// host before any cluster published it; such an address stays when all clusters leave.
+// Reference is a TXT record that a cluster publishes an address of the host, and for which region. The zero Reference records that the
+// address was there before any cluster published the host, so it stays when all clusters leave.
 type Reference struct{ Cluster, Geo string }
 
 const stoodBefore = "before=1"
@@ -325,7 +328,8 @@ func parseReference(t []string) (Reference, error) {
 	return r, nil
 }
 
-// ttlBefore has the strategy's keys for the TTLs that manually added addresses had before any cluster published the host.
+// ttlBefore has the keys under which the strategy's record keeps the TTLs that A and AAAA records of no cluster had before the first
+// cluster published the host.
 var ttlBefore = map[uint16]string{dns.TypeA: "a", dns.TypeAAAA: "aaaa"}
 
 func strategyText(s Strategy, ttl uint32, before map[uint16]uint32) []string {
@@ -336,7 +340,7 @@ func strategyText(s Strategy, ttl uint32, before map[uint16]uint32) []string {
 	return t
 }
 
-// parseBefore returns, by type, the TTLs that manually added addresses had before any cluster published the host.
+// parseBefore parses these TTLs: by record type, that of the host's address records before the first cluster published the host.
 func parseBefore(t []string) map[uint16]uint32 {
 	f, _ := fields(t)
 	before := map[uint16]uint32{}
@@ -348,7 +352,7 @@ func parseBefore(t []string) map[uint16]uint32 {
 	return before
 }
 
-// parseHost parses what all clusters of a host share: its strategy and TTL.
+// parseHost parses the record of a host's strategy and TTL, which all clusters share.
 func parseHost(t []string) (Strategy, uint32, error) {
 	f, err := fields(t)
 	if err != nil {
@@ -381,7 +385,7 @@ func parseTTL(f map[string][]string) (uint32, error) {
 	return uint32(ttl), nil
 }
 
-// bookTTL is the TTL of bookkeeping. It matters little: only servers that transfer the zone keep these records.
+// bookTTL is the TTL of bookkeeping records. Its value hardly matters, because clients do not query them.
 const bookTTL = 60
 
 func txt(name string, t []string) *dns.TXT {

@@ -7,44 +7,47 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// beat is the state of the cluster's own heartbeat, and the policy of when it is sent. It reads no clock.
+// beat is the state of this cluster's own heartbeat in the zone, and decides when to send it. It reads no clock: callers pass the time.
 type beat struct {
-	due     time.Time
-	rest    time.Time       // no message with only the heartbeat before this time, because the last one failed
-	counter uint64          // the highest counter that was sent
-	sent    map[uint64]bool // counters of our own messages that the zone may hold
+	due time.Time // the time at which the next heartbeat is due
+	// after a failed heartbeat: send no message with only a heartbeat before this time
+	rest    time.Time
+	counter uint64          // the highest counter in a heartbeat that was sent
+	sent    map[uint64]bool // counters of sent heartbeats that the zone may have
 	fence   fence           // whether an earlier message may still take effect
-	keep    time.Time       // keep the heartbeat until this time: a message that was sent when there was none may still arrive
-	foreign *zone.Beat      // the heartbeat of another writer under our id
-	written *zone.Beat      // sent together with a message that was accepted after the zone was read
+	// do not delete the heartbeat before this time: a message that was sent when the zone had none may still arrive
+	keep    time.Time
+	foreign *zone.Beat // the heartbeat of another writer under this cluster's ID; nil if there is none
+	written *zone.Beat // the heartbeat that was accepted, together with a change, since the zone was read
 }
 
-// fence reports whether messages with an unknown result may still take effect. The next heartbeat bars them, because the heartbeat is a
-// prerequisite of each message. Until then this writer may have written what is under the cluster's name.
+// fence says whether messages with an unknown result may still take effect. Each message has the current heartbeat as a prerequisite,
+// so the server refuses all earlier messages as soon as a new heartbeat is in the zone. Until then, a claim under this cluster's ID may
+// come from one of them.
 type fence int
 
 const (
-	started    fence = iota + 1 // this process has sent no message, but its predecessor may have
-	unanswered                  // a message got no answer
-	barred                      // no such message is left
+	started    fence = iota + 1 // this process has not written yet; messages of its predecessor may still take effect
+	unanswered                  // a message got no answer, so it may still take effect
+	barred                      // no earlier message can take effect any more
 )
 
-// outcome is what came of a message.
+// outcome is the result of a message.
 type outcome int
 
 const (
-	beatAccepted outcome = iota // with the heartbeat
-	beatOutrun                  // with the heartbeat; its prerequisites were not met
-	beatRefused                 // with the heartbeat, for another reason
-	beatLost                    // with the heartbeat; no answer
-	messageLost                 // any other message; no answer
+	beatAccepted outcome = iota // a message with a heartbeat was accepted
+	beatOutrun                  // a message with a heartbeat failed because of its prerequisites
+	beatRefused                 // a message with a heartbeat failed for another reason
+	beatLost                    // a message with a heartbeat got no answer
+	messageLost                 // a message without a heartbeat got no answer
 	outcomes
 )
 
-// table is what an outcome does, in each state of the fence.
+// table says what each outcome changes.
 var table = [outcomes]struct {
-	to              fence // 0: as before
-	due, rest, keep bool  // which of the times begin
+	to              fence // the new state of the fence; 0: unchanged
+	due, rest, keep bool  // which of these times of beat are set
 }{
 	beatAccepted: {to: barred, due: true},
 	beatRefused:  {rest: true},
@@ -52,15 +55,15 @@ var table = [outcomes]struct {
 	messageLost:  {to: unanswered, keep: true},
 }
 
-// part is what the zone and this process have of the cluster.
+// part is what the zone has of this cluster, and what this process is to publish.
 type part struct {
-	there bool // the zone has a heartbeat of the cluster
-	mine  bool // the zone has a host of the cluster
-	wants bool // the cluster wants a host
-	left  bool // it has left hosts and wants none
+	there bool // the zone has a heartbeat of this cluster
+	mine  bool // the zone has records of this cluster for a host
+	wants bool // the cluster is to publish a host
+	left  bool // the cluster was removed from hosts and is to publish none
 }
 
-// on applies the outcome of a message.
+// on applies the outcome of a message to the heartbeat's state.
 func (b *beat) on(o outcome, z part, period time.Duration, now time.Time) {
 	row := table[o]
 	if row.to != 0 {
@@ -77,7 +80,7 @@ func (b *beat) on(o outcome, z part, period time.Duration, now time.Time) {
 	}
 }
 
-// needed reports whether a message with only the heartbeat is due: a new one, or the deletion of one that has no use any more.
+// needed reports whether to send a message with only a heartbeat: a new heartbeat, or the deletion of one that is no longer needed.
 func (b *beat) needed(z part, now time.Time) bool {
 	switch {
 	case now.Before(b.rest):
@@ -90,8 +93,8 @@ func (b *beat) needed(z part, now time.Time) bool {
 	return z.there && z.left && now.After(b.keep)
 }
 
-// late returns by how many periods the heartbeat is overdue. If a writer was suspended for long, others may be removing it. So its next
-// change includes the heartbeat, which ends the removal.
+// late returns by how many periods the heartbeat is overdue, for example because the process was suspended. Others may already be
+// removing this cluster then, so its next change includes a heartbeat, which makes them stop.
 func (b *beat) late(period time.Duration, now time.Time) float64 {
 	if period == 0 || b.due.IsZero() {
 		return 0

@@ -11,7 +11,8 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// observe checks whether the heartbeat in the zone is ours. Claims without a heartbeat may belong to a live cluster that writes none.
+// observe looks whether the heartbeat in the zone is another writer's, and sets foreign. Claims without a heartbeat count as foreign
+// too if another instance wrote them: it may be alive and configured to send none.
 func (b *beat) observe(s *zone.State, me zone.Identity) {
 	x, ok := s.Beats[me.Cluster]
 	b.foreign = nil
@@ -35,43 +36,45 @@ func (b *beat) conflict(me zone.Identity, takeover bool) *zone.Conflict {
 		"instance %s writes under the cluster id %s, too; give one of the two clusters another id", b.foreign.Instance, me.Cluster)}
 }
 
-// fence makes the next heartbeat bar a message that got no answer.
+// fence records that a message without a heartbeat got no answer. The next heartbeat then makes sure that it can no longer take effect:
+// each message has the current heartbeat as a prerequisite.
 func (p *Publisher) fence() {
 	if p.o.Heartbeat > 0 {
 		p.beat.on(messageLost, p.part(), p.o.Heartbeat, time.Now())
 	}
 }
 
-// part returns what the zone and this process have of the cluster.
+// part returns what the zone has of this cluster, and what this process is to publish.
 func (p *Publisher) part() part {
 	_, there := p.state.Beats[p.o.Identity.Cluster]
 	wants, left := p.wants()
 	return part{there: there, mine: len(p.state.Of(p.o.Identity.Cluster)) > 0, wants: wants, left: left}
 }
 
-// takeover reports whether the other writer under our id is dead: its heartbeat has not changed for long enough to be removed.
+// takeover reports whether another writer under this cluster's ID is dead, because its heartbeat has not changed for RemoveAfter
+// periods.
 func (p *Publisher) takeover() bool {
 	_, periods, ok := p.watch.Silent(p.o.Identity.Cluster)
 	return p.beat.foreign != nil && ok && periods >= zone.RemoveAfter
 }
 
-// heir reports whether claims of another instance under our id belong to us. They do if the heartbeat is ours: it was written when there
-// was none, or it replaced one that had been silent for long.
+// heir reports whether claims of another instance under this cluster's ID are this writer's to replace. They are if the heartbeat is
+// this writer's: it wrote that when there was none, or in place of one that had not changed for long.
 func (p *Publisher) heir() bool {
 	b, ok := p.state.Beats[p.o.Identity.Cluster]
 	return ok && b.Instance == p.o.Identity.Instance && p.beat.foreign == nil
 }
 
-// beatMissing reports whether the next change should include a heartbeat.
+// beatMissing reports whether the next change must include a heartbeat.
 func (p *Publisher) beatMissing() bool {
 	b, ok := p.state.Beats[p.o.Identity.Cluster]
 	return p.o.Heartbeat > 0 && p.beat.written == nil && (!ok || b.Instance != p.o.Identity.Instance || p.beat.fence != barred || p.late() > 1)
 }
 
-// late returns by how many periods the heartbeat is overdue.
+// late returns by how many periods this cluster's heartbeat is overdue.
 func (p *Publisher) late() float64 { return p.beat.late(p.o.Heartbeat, time.Now()) }
 
-// beatDue reports whether to send a message with only the heartbeat.
+// beatDue reports whether to send a message with only a heartbeat now.
 func (p *Publisher) beatDue() bool {
 	if p.o.Heartbeat == 0 || p.beat.conflict(p.o.Identity, p.takeover()) != nil {
 		return false
@@ -80,7 +83,8 @@ func (p *Publisher) beatDue() bool {
 	return !now.Before(p.ailing.until) && p.beat.needed(p.part(), now)
 }
 
-// wants reports whether the cluster wants a host of the zone, and whether it has left hosts and wants none now.
+// wants reports whether this cluster is to publish a host of the zone (some), and whether it was removed from hosts and is to publish
+// none (left).
 func (p *Publisher) wants() (some, left bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,7 +94,8 @@ func (p *Publisher) wants() (some, left bool) {
 	return some, !some && len(p.hosts) > 0
 }
 
-// beatChanges returns the changes for the next heartbeat, or those that delete the heartbeat after the cluster has left the zone.
+// beatChanges returns the changes that write the next heartbeat. If alone is set and this cluster has left the zone, they delete the
+// heartbeat instead.
 func (p *Publisher) beatChanges(alone bool) []dns.RR {
 	cluster := p.o.Identity.Cluster
 	if alone && p.beat.fence == barred && len(p.state.Of(cluster)) == 0 {
@@ -104,7 +109,7 @@ func (p *Publisher) beatChanges(alone bool) []dns.RR {
 	return p.state.PlanBeat(cluster, p.ownBeat())
 }
 
-// ownBeat returns the heartbeat that was sent last.
+// ownBeat returns the heartbeat that this process sent last.
 func (p *Publisher) ownBeat() zone.Beat {
 	return zone.Beat{Counter: p.beat.counter, Instance: p.o.Identity.Instance, Period: p.o.Heartbeat.Truncate(time.Second)}
 }
@@ -130,7 +135,7 @@ func (p *Publisher) beatSent(err error) {
 	p.beat.on(result, p.part(), p.o.Heartbeat, time.Now())
 }
 
-// removeDead removes dead clusters: one message for each host, then the heartbeat.
+// removeDead removes the records of dead clusters, with one message for each host, and then their heartbeats.
 func (p *Publisher) removeDead(ctx context.Context) {
 	if !p.o.Remove || p.o.Heartbeat == 0 || p.beat.foreign != nil || time.Now().Before(p.removal) {
 		return
@@ -143,8 +148,8 @@ func (p *Publisher) removeDead(ctx context.Context) {
 	}
 }
 
-// removeOne reports whether the removal can continue with the next cluster. The dead cluster's heartbeat as observed is a prerequisite of
-// each message, so a cluster that is alive stops its removal with its next heartbeat.
+// removeOne removes one dead cluster's records, and returns false if the caller must stop for now. Each message has the dead cluster's
+// heartbeat as a prerequisite: if that cluster is alive after all, its next heartbeat stops the removal.
 func (p *Publisher) removeOne(ctx context.Context, cluster string, dead []string) bool {
 	watched, kept := p.state.BeatAsRead(cluster), 0
 	for _, name := range p.state.Of(cluster) {

@@ -9,15 +9,15 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// job is one host's step that is being sent.
+// job is the step of one host that is about to be sent.
 type job struct {
 	zone.Step
 	host   *host
-	taken  bool   // the server answered NOERROR
-	serial uint32 // of the zone as read before the message
+	taken  bool   // the server answered NOERROR to its message
+	serial uint32 // serial of the zone when the step was planned
 }
 
-// plan returns the steps that may be sent now, and updates the status of the others.
+// plan returns the steps that can be sent now, and updates the status of all other hosts. try counts the tries since the last success.
 func (p *Publisher) plan(try int) []*job {
 	now := time.Now()
 	w := zone.Writer{Identity: p.o.Identity, Takeover: p.takeover(), Heir: p.heir()}
@@ -38,7 +38,7 @@ func (p *Publisher) plan(try int) []*job {
 		if c := p.beat.conflict(p.o.Identity, w.Takeover); c != nil {
 			st.Conflict = c
 		}
-		if len(h.status.Unserved) > 0 && !st.Done() { // no address was deleted, but there may be room now
+		if len(h.status.Unserved) > 0 && !st.Done() { // no address was deleted, but the RRset may have room for these addresses now
 			h.status.Programmed = false
 		}
 		h.status.Held, h.status.Notes, h.status.Unserved = p.state.Hosts[name], st.Notes, st.Unserved
@@ -71,12 +71,12 @@ func (p *Publisher) plan(try int) []*job {
 	return jobs
 }
 
-// done records that the zone is as wanted for a host.
+// done records that the zone has what is wanted for a host.
 func (p *Publisher) done(h *host, now time.Time) {
 	s := &h.status
 	left := h.want.Empty()
 	if left && p.beat.fence == unanswered {
-		return // a message without an answer may still take effect: the next heartbeat bars it
+		return // a message that got no answer may still take effect until the next heartbeat
 	}
 	if s.Programmed == !left && s.Left == left && s.Conflict == nil {
 		if now.Sub(h.stable) > p.o.Validate {
@@ -89,8 +89,8 @@ func (p *Publisher) done(h *host, now time.Time) {
 	p.changed(h)
 }
 
-// gone reports whether the records of a programmed host are missing and must be written again later. They are written again at once the
-// first time, then after a pause that doubles.
+// gone handles a host that was programmed and whose records are missing now. It returns true if they must not be written again yet: the
+// first time they are written at once, later after a pause that doubles.
 func (p *Publisher) gone(h *host, try int, now time.Time) bool {
 	if h.status.Programmed && h.seen == h.set && try == 0 {
 		h.status.Programmed = false
@@ -105,12 +105,12 @@ func (p *Publisher) gone(h *host, try int, now time.Time) bool {
 	return h.repairs > 1 && h.seen == h.set && now.Before(h.next)
 }
 
-// later returns how long to wait after the nth failure in a row.
+// later returns how long to wait after a number of failures in a row: a pause that doubles, up to Validate.
 func (p *Publisher) later(n int) time.Duration {
 	return about(min(pause<<min(n, 12), p.o.Validate))
 }
 
-// report records why a host is not as wanted. The mutex is held.
+// report sets a host's conflict, and logs it if its reason is a new one. The mutex is held.
 func (p *Publisher) report(h *host, c *zone.Conflict) {
 	s := &h.status
 	if s.Conflict == nil || s.Conflict.Reason != c.Reason {
@@ -129,7 +129,7 @@ func (p *Publisher) changed(h *host) {
 	}
 }
 
-// tell wakes goroutines that wait for a status. The mutex is held.
+// tell wakes the goroutines that wait for a status change (Settle). The mutex is held.
 func (p *Publisher) tell() {
 	close(p.moved)
 	p.moved = make(chan struct{})

@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	tries     = 8                      // tries after an unmet prerequisite, before pause
-	firstWait = 5 * time.Millisecond   // before the second try; doubled, with jitter, up to
-	lastWait  = 250 * time.Millisecond // this maximum
-	pause     = 5 * time.Second        // after a failure that needs a person; doubled up to Validate
-	away      = time.Second            // before the next query to a primary that does not answer; doubled up to
-	longAway  = 4 * time.Second        // this maximum: a client that waits sees the primary return within 5 s, and has 5 s left to write
-	inARow    = 8                      // consecutive messages for one host without a pause, even if its change needs more
-	passing   = 6                      // SERVFAILs in a row that count as a busy server
-	perBatch  = 25                     // hosts in one message
-	share     = 20                     // reading a zone that is transferred whole for each change may take 1/20 of the time
-	longPoll  = 30 * time.Second       // the maximum poll interval for that reason
-	batchSize = 48 << 10               // bytes, uncompressed
+	tries     = 8                      // number of tries if prerequisites are not met; then the host waits for pause
+	firstWait = 5 * time.Millisecond   // wait before the second try; it doubles, with jitter, up to lastWait
+	lastWait  = 250 * time.Millisecond // maximum wait between two tries
+	pause     = 5 * time.Second        // wait after a failure that a user must correct; it doubles up to Validate
+	away      = time.Second            // wait before the next query to a primary that did not answer; it doubles up to longAway
+	longAway  = 4 * time.Second        // so short that a returned primary is noticed within 5 s, and written to within 10 s
+	inARow    = 8                      // number of messages for one host without a pause, if its change needs several
+	passing   = 6                      // SERVFAIL answers in a row that are taken for a server that is only busy
+	perBatch  = 25                     // maximum number of hosts in one message
+	share     = 20                     // if a primary sends the whole zone for each change, reading it takes at most 1/20 of the time
+	longPoll  = 30 * time.Second       // the maximum interval of polls, if share makes them rarer
+	batchSize = 48 << 10               // maximum size of a message in bytes, before compression
 )
 
-// Run keeps this cluster's part of the zone up to date until ctx ends, and then returns nil. What is published stays in the zone.
+// Run keeps this cluster's records in the zone as wanted until ctx ends, and then returns nil. The records stay in the zone.
 func (p *Publisher) Run(ctx context.Context) error {
 	defer p.o.Metrics.ended(p.o.Zone)
 	for ctx.Err() == nil {
@@ -43,11 +43,11 @@ func (p *Publisher) Run(ctx context.Context) error {
 	return nil
 }
 
-// round does everything that is due and returns when to call it again.
+// round does everything that is due, and returns the time of the next call.
 func (p *Publisher) round(ctx context.Context) time.Time {
 	now := time.Now()
 	if p.failures > 0 && now.Before(p.next.poll) {
-		return p.next.poll // the primary does not answer: new changes wait for the next poll
+		return p.next.poll // the primary did not answer: wait for the next poll, also with new changes
 	}
 	if p.state == nil || !now.Before(p.next.poll) || !now.Before(p.next.whole) {
 		if !p.refresh(ctx, p.state != nil) {
@@ -62,7 +62,8 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 		}
 		busy := p.busy
 		contended := p.send(ctx, steps, try >= tries/2)
-		if contended { // other writers came first; wait for them, so that the next read is newer
+		// wait, so that the next read has what the other writers changed
+		if contended {
 			tick.Pause(ctx, jitter(max(try, p.busy)))
 		}
 		look := func() bool { return p.refresh(ctx, false) }
@@ -71,7 +72,7 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 		}
 		p.verify(steps)
 		if !contended {
-			try = -1 // start over: the remaining changes are new
+			try = -1 // count the tries from 0: the changes that remain are new ones
 			continue
 		}
 		if slices.ContainsFunc(steps, func(j *job) bool { return j.taken }) {
@@ -85,7 +86,7 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 			break
 		}
 		if try == tries/2 {
-			p.next.whole = time.Time{} // the zone may differ from what the transferred steps made of it
+			p.next.whole = time.Time{} // the transferred changes may have missed something: read the whole zone
 		}
 		reason := rfc2136.Prerequisite
 		if p.busy > busy {
@@ -96,17 +97,17 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 	return p.wakeAt()
 }
 
-// jitter returns how long to wait before a retry, so that writers that collided once do not collide again.
+// jitter returns how long to wait before a retry. It is random, so that two writers do not collide again.
 func jitter(try int) time.Duration {
 	return firstWait + time.Duration(rand.Int64N(int64(min(firstWait<<try, lastWait-firstWait)))) //nolint:gosec // jitter needs no secrecy
 }
 
-// refresh reads the changes of the zone and reports whether it is up to date. If serialFirst is set, it queries the serial first, which
-// often saves a transfer.
+// refresh reads the zone and returns false if that failed. If serialFirst is set it first queries the serial, which saves the transfer
+// if nothing has changed.
 func (p *Publisher) refresh(ctx context.Context, serialFirst bool) bool {
 	whole := p.state == nil || !time.Now().Before(p.next.whole)
 	state, err := p.read(ctx, whole, serialFirst)
-	// BIND answers the eleventh concurrent transfer with SERVFAIL.
+	// BIND answers SERVFAIL if more than ten transfers run at once, so try again.
 	for try := 0; rfc2136.KindOf(err) == rfc2136.ServerFailed && try < tries; try++ {
 		p.o.Metrics.retry(p.o.Zone, string(rfc2136.ServerFailed))
 		tick.Pause(ctx, jitter(try))
@@ -125,7 +126,7 @@ func (p *Publisher) refresh(ctx context.Context, serialFirst bool) bool {
 	if whole {
 		p.next.whole = now.Add(about(p.o.Validate))
 	}
-	p.watch.Pace = 2 * p.rest() // allows for jitter and for the time that a read takes
+	p.watch.Pace = 2 * p.rest() // twice, to allow for jitter and for the time that reading takes
 	p.watch.Observe(state, now)
 	p.beat.observe(state, p.o.Identity)
 	if p.late() > zone.RemoveAfter-2 {
@@ -143,8 +144,9 @@ func (p *Publisher) refresh(ctx context.Context, serialFirst bool) bool {
 	return true
 }
 
-// rest returns how long to wait between two polls. A server without incremental transfers (PowerDNS) sends the whole zone to each reader
-// after each change. If many clusters filled a large zone, these transfers would keep the server from accepting their messages.
+// rest returns the time between two polls. A server without incremental transfers (PowerDNS) sends the whole zone to each reader after
+// each change. If many clusters did that often, the server would have no time for their updates; so polls become rarer if reads take
+// long.
 func (p *Publisher) rest() time.Duration {
 	most := longPoll
 	if p.o.Heartbeat > 0 {
@@ -168,8 +170,8 @@ func (p *Publisher) read(ctx context.Context, whole, serialFirst bool) (*zone.St
 		}
 		whole = !same || !rfc2136.Newer(serial, p.state.Serial)
 	}
-	// Small changes can together make a zone too large. So the zone is read whole when the records read since the last whole read exceed
-	// the limit.
+	// A zone can become too large by many small changes. Once the records read since the last whole transfer exceed the limit, transfer
+	// the whole zone, which checks the size.
 	if !whole && !p.seen.over(p.o.Records) {
 		begun := time.Now()
 		t, err := p.client.IXFR(ctx, p.state.Serial)
@@ -194,10 +196,11 @@ func (p *Publisher) read(ctx context.Context, whole, serialFirst bool) (*zone.St
 	return zone.Parse(p.o.Zone, t.Full)
 }
 
-// mostRecords is also the default of an edge. 100,000 records need 35 MiB of memory, and 70 MiB while the zone is read again.
+// mostRecords is the default limit of a zone's size, the same as that of an edge. So many records need 35 MiB of memory, and 70 MiB
+// while the zone is read again.
 const mostRecords = 100_000
 
-// size is how much of a zone was read: records and octets.
+// size is the amount of records that was read of a zone.
 type size struct{ records, octets int }
 
 func (s *size) add(t *rfc2136.Transfer) {
@@ -210,8 +213,8 @@ func (s *size) add(t *rfc2136.Transfer) {
 
 func (s size) over(records int) bool { return s.records > records || s.octets > records*rfc2136.Octets }
 
-// sameHistory reports whether the zone still has the claim that this cluster wrote last, as read back. A zone that was restored from a
-// backup does not, even if the writes of other clusters have raised its serial since.
+// sameHistory reports whether the zone still has the claim that this cluster wrote last. If the zone was restored from a backup, it
+// does not, even if later updates by other clusters have raised the serial again.
 func (p *Publisher) sameHistory(ctx context.Context) (bool, error) {
 	if p.latest == "" {
 		return true, nil
@@ -235,12 +238,12 @@ func next(s *zone.State, t *rfc2136.Transfer) (*zone.State, error) {
 	return s.Apply(steps...)
 }
 
-// failed records that the primary cannot be read.
+// failed records that the zone could not be read, and plans the next try.
 func (p *Publisher) failed(err error) {
 	p.failures++
 	wait := about(min(away<<min(p.failures-1, 10), longAway))
 	p.next.poll = time.Now().Add(wait)
-	p.next.whole = time.Time{} // a primary that was restored may reach our serial with a different history
+	p.next.whole = time.Time{} // read the whole zone: a restored primary may have the same serial with other content
 	p.o.Metrics.retry(p.o.Zone, string(rfc2136.KindOf(err)))
 	if p.failures == 1 {
 		p.o.Log.Warn("cannot read the zone from its primary; published records stay", "err", err)
@@ -257,7 +260,7 @@ func (p *Publisher) failed(err error) {
 	p.tell()
 }
 
-// wakeAt returns when the next action is due.
+// wakeAt returns the time at which the next action is due.
 func (p *Publisher) wakeAt() time.Time {
 	at := p.next.poll
 	earlier := func(t time.Time) {

@@ -8,7 +8,7 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// Metrics are for all zones of one process. A nil Metrics counts nothing.
+// Metrics are the metrics of all zones that a process publishes in. A nil *Metrics is valid and does nothing.
 type Metrics struct {
 	writes, specs, deletions, prunes, removals, messages, retries, conflicts *prometheus.CounterVec
 	beats, serial, readAt                                                    *prometheus.GaugeVec
@@ -96,7 +96,7 @@ func (m *Metrics) read(zoneName string, z ZoneStatus) {
 	}
 }
 
-// ended removes the gauges of a zone that is no longer read, because its age would grow forever. The counters stay.
+// ended removes the gauges of a zone that is no longer read, because their values would be outdated. The counters stay.
 func (m *Metrics) ended(zoneName string) {
 	if m == nil {
 		return

@@ -1,10 +1,10 @@
-// Package zonewriter publishes one cluster's hosts in one DNS zone that other clusters write too: it reads the zone, plans, sends
-// updates, and reads them back.
+// Package zonewriter publishes one cluster's hosts in a DNS zone that other clusters write too. It reads the zone, plans the changes,
+// sends them as updates, and reads the zone back.
 //
-// It guarantees that no cluster overwrites another's change, without a central writer and without a lock: each message carries what it
-// was planned on as prerequisites, and a host counts as programmed only after its records were read back.
+// It guarantees that no cluster overwrites another's change, without a central writer and without a lock: the records on which a change
+// was planned are prerequisites of its message. A host counts as programmed only after its records were read back.
 //
-// On failure it retries with backoff, and what is published stays in the zone. A host that cannot be written has a status with the
+// On failure it retries with backoff, and published records stay in the zone. The status of a host that cannot be written has the
 // reason.
 package zonewriter
 
@@ -32,104 +32,112 @@ type Options struct {
 	Key      func() rfc2136.Key
 	Identity zone.Identity
 
-	// Heartbeat is how often the heartbeat changes, ± 20 %. 0: there is none, so other clusters cannot detect that this one is dead.
+	// Heartbeat is the interval (± 20 %) at which this cluster changes its heartbeat record. With 0 it has none, and other clusters
+	// cannot see if it dies.
 	Heartbeat time.Duration
-	Remove    bool // remove dead clusters
-	// Works reports whether an address of a dead cluster passes its health check; nil: clusters with a health check stay.
+	Remove    bool // remove the records of dead clusters
+	// Works reports whether a dead cluster's addresses pass the health check; then they are not removed. nil: no claim with a health
+	// check is removed.
 	Works func(zone.Claim) bool
 
-	Poll     time.Duration // between queries for the serial, ± 20 %; 0: 5 s, or Heartbeat/3; longer if reads are expensive
-	Validate time.Duration // interval between reads of the whole zone, ± 20 %; 0: 15 min
+	// interval (± 20 %) of queries for the zone's serial; 0: 5 s, but at most Heartbeat/3. If reading takes long, it becomes longer.
+	Poll     time.Duration
+	Validate time.Duration // interval (± 20 %) at which the whole zone is read; 0: 15 min
 	Rate     float64       // update messages per second; 0: no limit
-	Records  int           // maximum of the zone, each of rfc2136.Octets on average; 0: 100,000; a larger zone is left alone
+	// maximum number of records in the zone, each of rfc2136.Octets on average; 0: 100,000. A larger zone is not read and not written.
+	Records int
 
-	Changed func(host string) // the status of a host changed. Run's goroutine calls it; it must not block. nil: no call
+	Changed func(host string) // called by Run's goroutine if a host's status has changed; must not block; may be nil
 	Metrics *Metrics          // nil: no metrics
 	Log     *slog.Logger      // nil: no log
-	Timeout time.Duration     // for each answer; 0: 5 s
+	Timeout time.Duration     // timeout of each answer; 0: 5 s
 	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Reasons in addition to those of package zone. Errors of the primary have package rfc2136's kinds as reasons.
+// Reasons of a Conflict, in addition to those of package zone. The Kinds of package rfc2136 are reasons too, for errors of the primary.
 const (
 	NotPermitted   = zone.Reason(rfc2136.NotPermitted)
-	RecordsMissing = zone.Reason("RecordsMissing") // another program deletes the cluster's records repeatedly
-	Contended      = zone.Reason("Contended")      // other clusters changed the same records on each try; the next try follows after a pause
+	RecordsMissing = zone.Reason("RecordsMissing") // another program keeps deleting this cluster's records
+	Contended      = zone.Reason("Contended")      // other clusters changed the same records at each try; tried again after a pause
 )
 
-// Status describes one host.
+// Status is the status of one host.
 type Status struct {
 	Host       string
-	Programmed bool           // the zone is as wanted, confirmed by reading it back
-	Left       bool           // Remove was called and the zone has nothing of this cluster, confirmed by reading it back
-	Conflict   *zone.Conflict // why the host is not as wanted, or nil; stops writes if of package zone, else slows them
-	Attempt    int            // messages and reads since the reason appeared
-	Since      time.Time      // when the reason appeared
+	Programmed bool // the zone has what is wanted, confirmed by reading it back
+	// Remove was called, and the zone has nothing of this cluster for the host, confirmed by reading it back
+	Left bool
+	// why the zone is not as wanted, or nil; with a reason of package zone nothing is written, with others it is tried more slowly
+	Conflict   *zone.Conflict
+	Attempt    int       // messages and reads since the conflict began
+	Since      time.Time // time at which the conflict began
 	Notes      []zone.Conflict
-	Unserved   []netip.Addr // addresses that the host has no room for
-	Generation uint64       // of the claim
-	Writes     uint64       // changes of this host that the primary accepted
-	Messages   uint64       // messages with changes of this host that were sent
-	Held       *zone.Host   // what the zone holds; nil: no cluster publishes the host, or the zone was not read yet
+	Unserved   []netip.Addr // addresses that do not fit into the host's RRset
+	Generation uint64       // generation of this cluster's claim
+	Writes     uint64       // number of changes of this host that the primary accepted
+	Messages   uint64       // number of sent messages with a change of this host
+	Held       *zone.Host   // what the zone has for the host; nil: nothing, or the zone was not read yet
 }
 
-// ZoneStatus describes the zone.
+// ZoneStatus is the status of the zone.
 type ZoneStatus struct {
-	State  *zone.State              // as read last; nil: never
-	Read   time.Time                // when State was last confirmed to be current
+	State  *zone.State              // the zone as it was last read; nil: never
+	Read   time.Time                // the last time at which State was known to be current
 	Err    error                    // why the zone cannot be read now, or nil
-	Silent map[string]time.Duration // how long the heartbeat of each cluster with one has not changed
-	Dead   []string                 // clusters that are silent for more than three of their periods
+	Silent map[string]time.Duration // by cluster: for how long its heartbeat has not changed
+	Dead   []string                 // the clusters whose heartbeat has not changed for three of their periods
 }
 
-// Publisher is one cluster's writer of one zone. Its methods are safe for concurrent use. Call Run once.
+// Publisher writes one cluster's records into one zone. Its methods are safe for concurrent use. Call Run once.
 type Publisher struct {
 	o      Options
 	client *rfc2136.Client
 	wake   tick.Chan
 	shared
 
-	// The fields below are used by Run only.
-	state    *zone.State
-	watch    zone.Watch
-	beat     beat
-	latest   string // the name of the claim that was written last
-	limit    limit
-	ailing   ailing
-	next     struct{ poll, whole time.Time }
-	seen     size          // of the last whole zone and of all changes read since
-	cost     time.Duration // of reading the last change, if the server sent the whole zone for it; 0: it sends changes
-	busy     int           // SERVFAILs in a row
-	failures int           // reads and messages without an answer, in a row
+	// Only Run's goroutine uses the fields below.
+	state  *zone.State
+	watch  zone.Watch
+	beat   beat
+	latest string // name of this cluster's claim that was written last
+	limit  limit
+	ailing ailing
+	next   struct{ poll, whole time.Time }
+	seen   size // records of the last whole transfer, and of all changes since
+	// how long the last read took if the server sent the whole zone for a change; 0 if it sends only changes
+	cost     time.Duration
+	busy     int // number of SERVFAIL answers in a row
+	failures int // number of reads in a row that failed
 	sent     time.Time
 	removal  time.Time // remove no dead cluster before this time
-	excused  time.Time // until then, missing records were deleted by clusters that considered this one dead
+	// until this time, missing records do not count as deleted by another program: other clusters may have removed this one as dead
+	excused time.Time
 }
 
-// shared has the fields that callers use as well.
+// shared has the fields that callers' goroutines use too.
 type shared struct {
-	mu    sync.Mutex // protects the fields below
+	mu    sync.Mutex // guards the fields below
 	hosts map[string]*host
 	zone  ZoneStatus
-	moved chan struct{} // closed each time a status changes
+	moved chan struct{} // closed when a status changes
 }
 
-// host is the state of one host. The mutex protects want, set and status.
+// host is the state of one host. The mutex guards want, set and status.
 type host struct {
-	want   zone.Publication // if empty, the cluster leaves
-	set    int              // increases with each Set and Remove
+	want   zone.Publication // wanted publication; if empty, this cluster is to be removed from the host
+	set    int              // number of changes of want
 	status Status
 
 	memory  zone.Memory
-	seen    int       // the value of set at the last plan
-	next    time.Time // send nothing before this time
-	repairs int       // how often the records of the programmed host were missing recently
+	seen    int       // value of set when the host was last planned
+	next    time.Time // send nothing for this host before this time
+	repairs int       // how often its records were found missing recently
 	stable  time.Time // since when it is programmed
-	drops   int       // messages in a row that the server refused or carried out only in part
-	taken   int       // messages in a row that were accepted in full but left more to do
+	drops   int       // number of messages in a row that the server refused or applied in part
+	taken   int       // number of accepted messages in a row that did not complete the change
 }
 
-// New makes a publisher. It does nothing before Run is called.
+// New returns a publisher, which does nothing before Run is called. It returns an error if an option is invalid.
 func New(o Options) (*Publisher, error) {
 	o.Zone = zone.Publication{Host: o.Zone}.Normal().Host
 	if err := errors.Join(zone.CheckOrigin(o.Zone), o.Identity.Validate()); err != nil {
@@ -140,7 +148,7 @@ func New(o Options) (*Publisher, error) {
 	}
 	if o.Poll == 0 {
 		o.Poll = 5 * time.Second
-		if o.Heartbeat > 0 { // a slower poll could not detect that a heartbeat has stopped
+		if o.Heartbeat > 0 { // with slower polls it could not see in time that a heartbeat has stopped
 			o.Poll = min(o.Poll, o.Heartbeat/3)
 		}
 	}
@@ -162,8 +170,8 @@ func New(o Options) (*Publisher, error) {
 		client: &rfc2136.Client{Server: o.Server, Zone: o.Zone, Key: o.Key, Timeout: o.Timeout, Dial: o.Dial, Most: o.Records}}, nil
 }
 
-// Set publishes pub for its host. If pub is invalid it returns an error and changes nothing. You may call it at any time, also before
-// Run. Setting the same publication again has no effect.
+// Set publishes a host, in place of the host's previous publication. An invalid publication returns an error and changes nothing. It
+// may be called before Run. Setting an equal publication again does nothing.
 func (p *Publisher) Set(pub zone.Publication) error {
 	pub = pub.Normal()
 	if pub.Empty() {
@@ -176,12 +184,12 @@ func (p *Publisher) Set(pub zone.Publication) error {
 	return nil
 }
 
-// Remove makes the cluster leave a host. Status reports when nothing of the cluster is left.
+// Remove removes this cluster from a host. Status.Left reports when the zone has nothing of it any more.
 func (p *Publisher) Remove(name string) {
 	p.want(zone.Publication{Host: zone.Publication{Host: name}.Normal().Host})
 }
 
-// Forget stops managing a host: its records stay in the zone, and this publisher no longer changes them.
+// Forget stops managing a host. Its records stay in the zone.
 func (p *Publisher) Forget(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -216,7 +224,7 @@ func equal(a, b zone.Publication) bool {
 		a.DefaultGeo == b.DefaultGeo && a.Weight == b.Weight && a.Adopt == b.Adopt
 }
 
-// Status returns the status of a host; false if Set and Remove were never called for it.
+// Status returns the status of a host, or false if neither Set nor Remove was called for it.
 func (p *Publisher) Status(name string) (Status, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -234,7 +242,8 @@ func (p *Publisher) Zone() ZoneStatus {
 	return p.zone
 }
 
-// Settle waits until each host is programmed, left or in conflict. It returns the hosts in conflict, sorted. Run must be running.
+// Settle waits until no host is in progress any more: each is programmed, left or in conflict. It returns the hosts in conflict,
+// sorted. Run must be running.
 func (p *Publisher) Settle(ctx context.Context) ([]Status, error) {
 	for {
 		p.mu.Lock()
@@ -270,7 +279,7 @@ func compare(a, b string) int {
 	return 0
 }
 
-// about returns d ± 20 %, so that clusters that started together do not stay synchronized.
+// about returns a random duration within 20 % of d, so that clusters that start at the same time do not keep acting at the same time.
 func about(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64())) //nolint:gosec // jitter needs no secrecy
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// send sends the steps, several hosts in a message, and reports whether another cluster's change came first. The steps after such a
-// message are planned again, because when many clusters start at once they collide at every host. If alone is set, each host has its own
-// message, so a host that others change all the time delays no other host.
+// send sends the steps, several hosts in one message, and reports whether another cluster's change came first (a prerequisite was not
+// met). It then does not send the rest, because these steps must probably be planned again too. If alone is set, each host gets its own
+// message and the rest is sent anyway, so that a host that others keep changing does not delay the other hosts.
 func (p *Publisher) send(ctx context.Context, jobs []*job, alone bool) (contended bool) {
 	if len(jobs) == 0 { // only a heartbeat is due
 		err := p.update(ctx, nil, p.beatChanges(true))
@@ -42,7 +42,7 @@ func (p *Publisher) send(ctx context.Context, jobs []*job, alone bool) (contende
 	return contended
 }
 
-// fill returns how many of the jobs fit in one message.
+// fill returns how many of the jobs fit into one message.
 func fill(jobs []*job) int {
 	size, n := 0, 0
 	for n < len(jobs) && n < perBatch {
@@ -57,8 +57,8 @@ func fill(jobs []*job) int {
 	return n
 }
 
-// sendBatch sends one message. It reports whether another cluster's change came first, and whether the round must stop: the primary's
-// state is unknown, or it accepts nothing.
+// sendBatch sends the jobs in one message. It returns contended if another cluster's change came first. It returns stop if no more may
+// be sent before the zone is read again: the result is unknown, or the server accepts nothing.
 func (p *Publisher) sendBatch(ctx context.Context, jobs []*job) (contended, stop bool) {
 	err := p.post(ctx, jobs)
 	if rfc2136.KindOf(err) != rfc2136.ServerFailed {
@@ -71,7 +71,7 @@ func (p *Publisher) sendBatch(ctx context.Context, jobs []*job) (contended, stop
 	return p.judge(ctx, jobs, err)
 }
 
-// post sends the jobs in one message.
+// post sends the jobs in one message, with a heartbeat if that is due or missing.
 func (p *Publisher) post(ctx context.Context, jobs []*job) error {
 	var prereqs, changes []dns.RR
 	for _, j := range jobs {
@@ -87,14 +87,14 @@ func (p *Publisher) post(ctx context.Context, jobs []*job) error {
 	err := p.update(ctx, prereqs, changes)
 	if withBeat && err == nil {
 		p.beatSent(nil)
-		b := p.ownBeat() // messages that are sent before the next read rely on it
+		b := p.ownBeat() // the prerequisite of messages that are sent before the next read
 		p.beat.written = &b
 	}
 	return err
 }
 
-// became handles every answer to a message except SERVFAIL. If the server refuses a message with several hosts, each host is sent alone
-// to find the cause.
+// became handles the result of a message, unless that is SERVFAIL. If the server refuses a message with several hosts, it sends each host
+// alone to find the one that is refused.
 func (p *Publisher) became(ctx context.Context, jobs []*job, err error) (contended, stop bool) {
 	switch kind := rfc2136.KindOf(err); {
 	case err == nil:
@@ -125,14 +125,15 @@ func (p *Publisher) took(jobs []*job) {
 	}
 }
 
-// note records which claims the zone may hold from now on because of this message.
+// note records, before a message is sent, which claims the zone may have after it.
 func (p *Publisher) note(jobs []*job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, j := range jobs {
 		h := j.host
 		if j.Claim != "" {
-			if len(h.memory.Sent) == 0 { // an existing claim counted as this cluster's own; it still does if the message is not accepted
+			// An existing claim was treated as this cluster's own. Keep it in Sent, in case the message is not accepted.
+			if len(h.memory.Sent) == 0 {
 				h.memory.Sent = map[string]bool{}
 				if j.Stands != "" {
 					h.memory.Sent[j.Stands] = true
@@ -151,8 +152,8 @@ func (p *Publisher) note(jobs []*job) {
 	}
 }
 
-// update sends one message. The heartbeat as read is a prerequisite of each message. So the next heartbeat bars every earlier message,
-// and a cluster that was removed changes nothing before it has read the zone again.
+// update sends one message. Each message has the current heartbeat as a prerequisite. So after the next heartbeat no earlier message
+// can take effect, and a cluster that others have removed cannot write before it has read the zone again.
 func (p *Publisher) update(ctx context.Context, prereqs, changes []dns.RR) error {
 	if p.o.Rate > 0 {
 		tick.Pause(ctx, time.Until(p.sent.Add(time.Duration(float64(time.Second)/p.o.Rate))))
@@ -181,7 +182,7 @@ func result(err error) string {
 	return string(rfc2136.KindOf(err))
 }
 
-// refused records that the server refuses a message.
+// refused records that the server refused a host's message, and when to try again.
 func (p *Publisher) refused(j *job, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -191,9 +192,9 @@ func (p *Publisher) refused(j *job, err error) {
 	p.report(h, &zone.Conflict{Reason: zone.Reason(rfc2136.KindOf(err)), Message: err.Error()})
 }
 
-// readBack reads the zone again while it lacks changes that the server accepted: for about half a second, or two seconds while its serial
-// does not change. BIND with inline-signing changes the zone before it signs it, and answers from the signed zone a moment later. It
-// reports whether the zone is up to date.
+// readBack reads the zone until it has all changes that the server accepted, for half a second at most, or two seconds if the serial
+// has not changed. BIND with inline-signing accepts a change before it has signed it, and answers from the signed zone a moment later.
+// It returns false if the zone cannot be read.
 func (p *Publisher) readBack(ctx context.Context, jobs []*job, look func() bool) bool {
 	for n := range 2 * tries {
 		lacks, moved := false, true
@@ -212,7 +213,8 @@ func (p *Publisher) readBack(ctx context.Context, jobs []*job, look func() bool)
 	return true
 }
 
-// verify compares what was read back with what the server accepted, and clears what is settled.
+// verify compares the zone, as read back, with the changes that the server accepted. Changes that are missing are reported as
+// NotPermitted.
 func (p *Publisher) verify(jobs []*job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -242,7 +244,7 @@ func (p *Publisher) verify(jobs []*job) {
 	p.tell()
 }
 
-// contended makes hosts wait whose prerequisites failed repeatedly.
+// contended makes hosts wait for a pause after their prerequisites failed tries times.
 func (p *Publisher) contended(jobs []*job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,30 +9,32 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// A server answers SERVFAIL for three reasons and does not tell them apart: it is busy for a moment (PowerDNS, while its database is
-// locked), it cannot write anything (its disk is full), or the message would make a set too large (BIND: max-records-per-type). A retry
-// finds the first. A heartbeat, the smallest message, finds the second. The third is assumed only if a message fails repeatedly while the
-// server accepts the same message without the part that enlarges the set.
+// A server answers SERVFAIL for three reasons that look the same: it is busy for a moment (PowerDNS, while its database is locked), it
+// cannot write at all (its disk is full), or the message would make an RRset larger than its limit (BIND: max-records-per-type). A
+// retry shows the first. A heartbeat, which is the smallest message, shows the second. The third is assumed only if a message keeps
+// failing, and the server accepts the same message without the addresses that enlarge the RRset.
 
-// ailing is the backoff from a server that accepts not even a heartbeat.
+// ailing is the backoff from a server that does not accept even a heartbeat.
 type ailing struct {
 	until time.Time // send nothing before this time
-	times int       // failures in a row
+	times int       // number of failures in a row
 	err   error
 }
 
-// limit is the known or assumed maximum number of RRs in a set on this server.
+// limit is the maximum number of RRs in an RRset on this server, known or only assumed.
 type limit struct {
-	n     int       // 0: no known limit
-	until time.Time // then try again: the limit may have been raised
+	n     int       // known limit; 0: none
+	until time.Time // when to try more again, because the limit may have been raised
 
-	guess int    // an assumed value for n; 0: none
-	host  string // the host whose messages test it
-	kept  bool   // the server accepted a message within the assumed limit; a message beyond it must now fail
+	guess int    // assumed limit, which is being tested; 0: none
+	host  string // the host whose messages test the assumption
+	// the server has accepted a message within the assumed limit; if a message beyond it fails, the assumption is right
+	kept bool
 }
 
-// judge sends again what failed while the server was busy. If the whole batch fails, it sends one host at a time. It does so only if the
-// server accepts a heartbeat now. The results are those of sendBatch.
+// judge decides what to do after too many SERVFAIL answers. It sends a heartbeat. If the server does not accept even that, it pauses
+// all writing (stop). Otherwise it sends the failed jobs again, first together, then each host alone. contended and stop have the
+// meaning that they have for sendBatch.
 func (p *Publisher) judge(ctx context.Context, jobs []*job, failed error) (contended, stop bool) {
 	if p.o.Heartbeat > 0 {
 		err := p.update(ctx, nil, p.beatChanges(false))
@@ -45,7 +47,7 @@ func (p *Publisher) judge(ctx context.Context, jobs []*job, failed error) (conte
 		case rfc2136.Prerequisite:
 			return true, false
 		}
-		if !p.refresh(ctx, false) { // the next message has the new heartbeat as a prerequisite
+		if !p.refresh(ctx, false) { // the heartbeat is now a prerequisite, so read it first
 			return false, true
 		}
 	}
@@ -66,7 +68,7 @@ func (p *Publisher) single(ctx context.Context, jobs []*job) (contended, stop bo
 	return false, false
 }
 
-// each calls do for one job after another until do reports stop.
+// each calls do for one job after the other, until do returns stop.
 func each(jobs []*job, do func(one []*job) (contended, stop bool)) (contended, stop bool) {
 	for i := range jobs {
 		var again bool
@@ -80,9 +82,10 @@ func each(jobs []*job, do func(one []*job) (contended, stop bool)) (contended, s
 	return contended, stop
 }
 
-// suspect checks whether a message may fail because it makes a set too large. It reports whether to plan again at once.
+// suspect decides whether a message may have failed because it makes an RRset too large. If so, it sets or confirms the assumed limit,
+// and returns true: the host must be planned again.
 func (p *Publisher) suspect(j *job) bool {
-	const installed = 100 // the default of BIND since 9.18.28
+	const installed = 100 // the default of max-records-per-type in BIND since 9.18.28
 	before, after := p.state.Growth(&j.Message)
 	l := &p.limit
 	tried := l.guess > 0 && l.host == j.Host
@@ -104,18 +107,18 @@ func (p *Publisher) suspect(j *job) bool {
 	return true
 }
 
-// tested records that the server accepted a message of the host that tests an assumed limit.
+// tested records that the server accepted a message of the host that tests the assumed limit.
 func (l *limit) tested(host string) {
 	if l.guess == 0 || l.host != host {
 		return
 	}
 	if l.kept {
-		l.guess = 0 // the server accepts more, so it was only busy
+		l.guess = 0 // the server accepts more than the assumed limit, so it was only busy
 	}
 	l.kept = true
 }
 
-// planned returns the host's next step with the known or assumed limit. The mutex is held.
+// planned plans a host's next step within the known or assumed limit. The mutex is held.
 func (p *Publisher) planned(w zone.Writer, m zone.Memory, want zone.Publication, now time.Time) zone.Step {
 	l := &p.limit
 	if l.n > 0 && now.After(l.until) {
@@ -128,12 +131,13 @@ func (p *Publisher) planned(w zone.Writer, m zone.Memory, want zone.Publication,
 	w.Limit = l.guess
 	st := p.state.Plan(w, m, want)
 	switch {
-	case st.Conflict == nil && !st.Message.Empty(): // the limit is only assumed, so nothing is reported yet
+	case st.Conflict == nil && !st.Message.Empty(): // the limit is only assumed: report nothing yet
 		st.Notes, st.Unserved = nil, nil
 	case len(st.Unserved) > 0 || st.Conflict != nil && st.Conflict.Reason == zone.RRsetFull:
-		// All records within the limit are already in the zone, by an earlier message, and the server has just accepted the heartbeat.
+		// The zone already has all records within the assumed limit, and the server has just accepted a heartbeat. So the limit is
+		// right.
 		*l = limit{n: l.guess, until: now.Add(about(p.o.Validate))}
-	default: // the wanted publication of the host has changed
+	default: // the host's publication has changed meanwhile: drop the assumption
 		*l = limit{n: l.n, until: l.until}
 		w.Limit = l.n
 		return p.state.Plan(w, m, want)
@@ -141,7 +145,7 @@ func (p *Publisher) planned(w zone.Writer, m zone.Memory, want zone.Publication,
 	return st
 }
 
-// wait reports that a host waits because the server accepts no message. The mutex is held.
+// wait reports that a host waits, because the server accepts no message at all. The mutex is held.
 func (p *Publisher) wait(h *host) {
 	p.report(h, &zone.Conflict{Reason: zone.Reason(rfc2136.ServerFailed), Message: fmt.Sprintf(
 		"%v, and to a heartbeat, too; it is tried again at %s", p.ailing.err, p.ailing.until.Format(time.TimeOnly))})
