@@ -141,7 +141,7 @@ func (n *Node) object() *corev1.Node {
 // mostObjections is the maximum number of causes that objections lists.
 const mostObjections = 5
 
-// objections says why nodes do not match a placement, most frequent cause first: "12 nodes lack a=b, 3 have taint c:NoSchedule". A node
+// objections returns why nodes do not match a placement, most frequent cause first: "12 nodes lack a=b, 3 have taint c:NoSchedule". A node
 // is counted for each label that it lacks, or, if it has all labels, for each taint that is not tolerated.
 func (r rule) objections(nodes []*Node) string {
 	counts := map[string]int{}

@@ -34,7 +34,7 @@ type Gone struct {
 	Addr netip.Addr
 }
 
-// Reason says in one word, for conditions and metrics, why a publication is not in the zone, or not as intended.
+// Reason is a word, for conditions and metrics, that names why a publication is not in the zone, or not as intended.
 type Reason string
 
 // The reasons that a plan can have. ConflictingStrategyDiscovered is from Kuadrant's RFC 0008.

@@ -271,7 +271,7 @@ func (p *planner) claimFor(want Publication, generation uint64) Claim {
 	return Claim{Publication: want, Identity: p.w.Identity, Generation: generation, Wants: p.wants}
 }
 
-// said reports whether this cluster's claim in the zone already is as wanted.
+// said reports whether the claim of this cluster in the zone already is as wanted.
 func (p *planner) said(want Publication) bool {
 	c := p.claimFor(want, p.claim.Generation)
 	return joined(c.text()) == joined(p.raw.Txt)

@@ -21,7 +21,7 @@ type beat struct {
 	written *zone.Beat // the heartbeat that was accepted, together with a change, since the zone was read
 }
 
-// fence says whether messages with an unknown result may still take effect. Each message has the current heartbeat as a prerequisite,
+// fence is whether messages with an unknown result may still take effect. Each message has the current heartbeat as a prerequisite,
 // so the server refuses all earlier messages as soon as a new heartbeat is in the zone. Until then, a claim under this cluster's ID may
 // come from one of them.
 type fence int
@@ -44,7 +44,7 @@ const (
 	outcomes
 )
 
-// table says what each outcome changes.
+// table has the changes that each outcome makes.
 var table = [outcomes]struct {
 	to              fence // the new state of the fence; 0: unchanged
 	due, rest, keep bool  // which of these times of beat are set
