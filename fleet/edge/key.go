@@ -12,7 +12,8 @@ import (
 	"github.com/neardns/neardns/fleet/zones/rfc2136"
 )
 
-// keyFolder is a mounted Secret with a TSIG key. It is read for each message, so that a key is rotated without a restart.
+// keyFolder is a folder with a TSIG key, usually a mounted Secret. It is read for each message, so that the key can be changed without
+// a restart.
 type keyFolder struct {
 	read   func(string) ([]byte, error)
 	folder string
@@ -23,7 +24,8 @@ type keyFolder struct {
 	said time.Time
 }
 
-// key returns the folder's key. If the folder cannot be read it returns the last valid key; if none is configured, the zero Key.
+// key returns the key in the folder. If it cannot be read or is invalid, key returns the last valid one. If no folder is configured, it
+// returns the zero Key.
 func (k *keyFolder) key() rfc2136.Key {
 	if k.folder == "" {
 		return rfc2136.Key{}
@@ -51,7 +53,7 @@ func (k *keyFolder) key() rfc2136.Key {
 		k.last = next
 	} else if time.Since(k.said) > time.Minute {
 		k.said = time.Now()
-		k.log.Error("the zone's key cannot be read", "folder", k.folder, "err", err)
+		k.log.Error("cannot read a zone's TSIG key; the last valid one stays in use", "folder", k.folder, "err", err)
 	}
 	return k.last
 }

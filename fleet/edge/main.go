@@ -1,10 +1,10 @@
-// Command neardns-edge is an authoritative DNS server for zones that several clusters share. It chooses a cluster for each client by
+// Command neardns-edge is an authoritative DNS server for zones that several clusters share. For each client it chooses a cluster by
 // region, health and weight, and answers with that cluster's addresses.
 //
-// It guarantees that its answers are parts of what a plain server of the zone answers. It writes nothing but its copies of the zones,
-// queries no API server and needs no agent.
+// It guarantees that its answers are part of what a plain server of the zone answers. It writes nothing but its copies of the zones,
+// and uses neither an API server nor the agent.
 //
-// If a primary does not answer, it serves the last copy. If a changed configuration is invalid, the previous one stays in effect.
+// If a primary does not answer, it serves its last copy of the zone. If a changed configuration is invalid, it keeps the previous one.
 package main
 
 import (
@@ -31,7 +31,7 @@ type env struct {
 	hangups        func(ctx context.Context) <-chan struct{}
 }
 
-// configError is an error in the configuration or in a file that it names. Nothing was changed.
+// configError is an error in the configuration file, or in a file that it names. It means that nothing was changed.
 type configError struct{ error }
 
 func (e configError) Unwrap() error { return e.error }

@@ -21,10 +21,10 @@ import (
 	"github.com/neardns/neardns/pkg/version"
 )
 
-// maxMisses is the maximum number of queries over UDP that CoreDNS processes at a time.
+// maxMisses is the maximum number of UDP queries that CoreDNS handles at a time; the fast path's queries are not among them.
 const maxMisses = 1024
 
-// checkConfig returns what is wrong with an EdgeConfig and the files that it names.
+// checkConfig returns an error if the EdgeConfig, or a file that it names, is invalid.
 func checkConfig(e env, path string) error {
 	read, err := readConfig(e, path)
 	return cmp.Or(err, read.geoFault)
@@ -35,11 +35,11 @@ type configuration struct {
 	*edgeconfig.Config
 	locator *geo.Locator
 	roots   *x509.CertPool // nil: the system's
-	// geoFault is why the locator has no database although the configuration names one; nil if it has. It is a configError.
+	// geoFault is the error because of which the configured geo database could not be read; otherwise nil. It is a configError.
 	geoFault error
 }
 
-// readConfig reads a configuration and the files that it names. An error is a configError.
+// readConfig reads an EdgeConfig and the files that it names. Its errors are configErrors.
 func readConfig(e env, path string) (c configuration, err error) {
 	if c.Config, err = edgeconfig.Load(path, edgeconfig.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile}); err != nil {
 		return c, configError{err}
@@ -75,9 +75,9 @@ func serve(ctx context.Context, e env, path string) error {
 		plugin: authoritative.New(authoritative.Options{}), wg: &wg}
 	wg.Go(r.checker.Wait)
 	r.apply(ctx, conf)
-	if conf.geoFault != nil { // a database that cannot be read must not stop an authoritative server
+	if conf.geoFault != nil { // serve anyway: without the database, only the choice of clusters is worse
 		r.reloads.Count(false)
-		log.Error("clients are located without the database until it can be read", "err", conf.geoFault)
+		log.Error("cannot read the geo database; clients are located without it", "err", conf.geoFault)
 	}
 
 	s := server.New(log, nil,
@@ -100,7 +100,8 @@ func serve(ctx context.Context, e env, path string) error {
 	return s.Stop()
 }
 
-// readLocator reads the location data. If it returns an error, its locator still has the ranges and the region of the configuration.
+// readLocator reads the data by which clients are located. If the geo database cannot be read, it returns an error, and a locator with
+// the configured ranges and region only.
 func readLocator(e env, conf edgeconfig.Geo) (*geo.Locator, error) {
 	l := &geo.Locator{Own: conf.Region}
 	for _, r := range conf.Ranges {
@@ -120,7 +121,7 @@ func readLocator(e env, conf edgeconfig.Geo) (*geo.Locator, error) {
 	return l, nil
 }
 
-// readRoots reads the CAs that may sign the certificates of targets; nil for the system's.
+// readRoots reads the CAs that may sign the certificates of health checks' targets; nil stands for the system's CAs.
 func readRoots(e env, path string) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, nil //nolint:nilnil // as in package tls

@@ -19,7 +19,7 @@ import (
 	"github.com/neardns/neardns/fleet/zones/rfc2136"
 )
 
-// edge is the part of a running edge that a changed configuration updates.
+// edge has those parts of the running program that a changed configuration affects.
 type edge struct {
 	env     env
 	path    string
@@ -30,7 +30,7 @@ type edge struct {
 	reloads secondary.Reloads
 	wg      *sync.WaitGroup // of the role's goroutines
 
-	mu    sync.Mutex // guards the fields below, which only apply changes
+	mu    sync.Mutex // guards the fields below, which only apply modifies
 	conf  *edgeconfig.Config
 	zones map[string]*zone // by name
 }
@@ -44,7 +44,7 @@ type zone struct {
 	done    chan struct{} // closed when its goroutines have ended
 }
 
-// reload applies a changed configuration completely or not at all.
+// reload reads the configuration again, and applies it completely or, if it has an error, not at all.
 func (r *edge) reload(ctx context.Context) {
 	next, err := readConfig(r.env, r.path)
 	if err = cmp.Or(err, next.geoFault); err == nil {
@@ -62,8 +62,8 @@ func (r *edge) reload(ctx context.Context) {
 	r.log.Info("configuration reloaded", "zones", len(next.Zones))
 }
 
-// apply puts a completely read configuration into effect; only one goroutine may call it at a time. Zones that it does not name are no
-// longer served; their files stay.
+// apply puts a configuration into effect. Only one goroutine at a time may call it. Zones that the configuration no longer has are no
+// longer served; their files stay on disk.
 func (r *edge) apply(ctx context.Context, next configuration) {
 	conf := next.Config
 	r.level.Set(conf.Level)
@@ -94,12 +94,12 @@ func (r *edge) apply(ctx context.Context, next configuration) {
 			<-z.done // otherwise it could be served again
 			r.plugin.Drop(name + ".")
 			r.checker.Set(name+".", nil, nil)
-			r.log.Info("the zone is not served any more", "zone", name)
+			r.log.Info("zone removed from the configuration; it is no longer served", "zone", name)
 		}
 	}
 }
 
-// begin starts to follow a zone until ctx ends. It serves the zone's file at once.
+// begin starts to serve a zone, at once from its file if there is one, and to follow its primary until ctx ends.
 func (r *edge) begin(ctx context.Context, conf *edgeconfig.Config, z edgeconfig.Zone) *zone {
 	ctx, stop := context.WithCancel(ctx)
 	out := &zone{conf: z, stop: stop, done: make(chan struct{})}
@@ -122,26 +122,27 @@ func (r *edge) begin(ctx context.Context, conf *edgeconfig.Config, z edgeconfig.
 	return out
 }
 
-// judge returns a function that checks the heartbeats of a zone's clusters and logs changes. Only one goroutine may call it at a time.
+// judge returns the function that looks at the heartbeats of a zone's clusters after each read, and logs if other clusters are silent
+// than before. Only one goroutine at a time may call it.
 func (r *edge) judge(origin string) func() {
 	var last []string
 	return func() {
 		silent := r.plugin.Current(origin)
 		if !slices.Equal(silent, last) {
-			r.log.Warn("clusters missed their heartbeats: their addresses are answered only if a health check finds them well, "+
-				"or if there are no others", "zone", origin, "silent", silent, "before", last)
+			r.log.Warn("the silent clusters have changed: a silent cluster's address is answered only if it passes a health check, "+
+				"or if the host has no others", "zone", origin, "silent", silent, "before", last)
 			last = silent
 		}
 	}
 }
 
-// client returns a client for a zone's primary.
+// client returns the client that reads a zone from its primary.
 func (r *edge) client(z edgeconfig.Zone, limits edgeconfig.Limits) *rfc2136.Client {
 	keys := &keyFolder{read: r.env.readFile, folder: z.Key, log: r.log}
 	return &rfc2136.Client{Server: z.Primary.Addr.String(), Zone: z.Name + ".", Key: keys.key, Most: limits.Records}
 }
 
-// files returns the files whose changes cause a reload. Keys are not among them, because they are read for each message.
+// files returns the files whose changes cause a reload. Key files are not among them, because they are read for each message.
 func (r *edge) files() (out []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,7 +154,7 @@ func (r *edge) files() (out []string) {
 	return out
 }
 
-// copies returns the copies of all served zones, in the order of the configuration.
+// copies returns the copies of all served zones, in the configuration's order.
 func (r *edge) copies() (out []*secondary.Copy) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -163,7 +164,8 @@ func (r *edge) copies() (out []*secondary.Copy) {
 	return out
 }
 
-// notified passes on a NOTIFY if it comes from the zone's primary or from a sender that the configuration names.
+// notified makes the edge read a zone after a NOTIFY. It returns false, and does nothing, if the sender is neither the zone's primary
+// nor configured.
 func (r *edge) notified(origin string, sender netip.Addr) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -176,7 +178,7 @@ func (r *edge) notified(origin string, sender netip.Addr) bool {
 	return false
 }
 
-// ready answers the readiness probe: an edge that lacks one of its zones must get no queries.
+// ready is the readiness check: it fails while a zone was never read, so that the edge gets no queries.
 func ready(copies []*secondary.Copy) (bool, string) {
 	for _, c := range copies {
 		if s := c.State(); s.Records == 0 {

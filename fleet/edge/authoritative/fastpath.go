@@ -15,20 +15,21 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// plainHost is a host whose A and AAAA answers are built from prepared bytes, without the plugin chain. It has no CNAME.
+// plainHost is a host whose A and AAAA answers the listener makes from prepared bytes, without CoreDNS's plugin chain. It has no CNAME.
 type plainHost struct {
 	*host
-	most   [2]int   // size of the longest answer by family; 0: no cluster has such addresses, and denied is the answer
-	denied []byte   // the authority section of an answer without records; nil: CoreDNS answers
-	types  []uint16 // types that the name has, in the zone or by the protocol; CoreDNS answers queries for them
+	// by family, A and AAAA: bytes of the longest answer; 0: the host has no such address, and the answer is denied
+	most   [2]int
+	denied []byte   // authority section of an answer without records; nil: CoreDNS must answer
+	types  []uint16 // record types that exist at the name, so that queries for them are not denied
 }
 
-// metaTypes is the range of types that stand for more than one type (RFC 6895, section 3.1).
+// metaTypes is the range of query types that do not name one type of record (RFC 6895, section 3.1), for example ANY and AXFR.
 const metaTypes, metaTypesEnd = 128, 255
 
-// plainHosts returns the hosts of a zone that can be answered from bytes, by their names in wire form. A host with a cluster that
-// publishes a hostname is left out, because its CNAME has no address in the zone. So is a host at the root, whose name is shorter than
-// the pointer to it.
+// plainHosts returns, by name in wire format, the hosts whose answers can be prepared. It leaves out a host for which a cluster
+// publishes a hostname, because the answer may then be a CNAME, and a host at the DNS root, whose name is shorter than the compression
+// pointer to it.
 func (z *Zone) plainHosts() (map[string]*plainHost, error) {
 	out := make(map[string]*plainHost, len(z.hosts))
 	for name, h := range z.hosts {
@@ -57,7 +58,7 @@ func (z *Zone) plainHosts() (map[string]*plainHost, error) {
 	return out, nil
 }
 
-// deny prepares what a plain server answers for types that the host does not have.
+// deny prepares the answer without records (NODATA) that a plain server gives for types that the host does not have.
 func (p *plainHost) deny(z *Zone, name string) error {
 	elem, ok := z.plain.Search(name)
 	if !ok {
@@ -67,7 +68,7 @@ func (p *plainHost) deny(z *Zone, name string) error {
 	if name == z.origin {
 		p.types = append(p.types, dns.TypeSOA, dns.TypeNS)
 	}
-	absent := dns.TypeNULL // obsolete; if a host has it after all, CoreDNS answers for that host
+	absent := dns.TypeNULL // an obsolete type; if the host has it after all, CoreDNS answers such queries
 	if slices.Contains(p.types, absent) {
 		return nil
 	}
@@ -91,7 +92,7 @@ func (p *plainHost) deny(z *Zone, name string) error {
 			return fmt.Errorf("%s: %w", name, msg.ErrName)
 		}
 		if sections[i] = b[msg.HeaderSize+len(question):]; len(f.ns) != 1 {
-			return nil // a signed zone has further records in this section
+			return nil // a signed zone has more records here: CoreDNS must answer
 		}
 	}
 	if string(sections[0]) == string(sections[1]) {
@@ -100,14 +101,15 @@ func (p *plainHost) deny(z *Zone, name string) error {
 	return nil
 }
 
-// FastPath returns the handler that answers plain queries for hosts without the plugin chain.
+// FastPath returns the handler that answers queries for hosts without CoreDNS's plugin chain.
 func (s *Server) FastPath(*dnsserver.Server, string) fastpath.Handler { return hits{s} }
 
-// hits answers from bytes what ServeDNS would answer, with the same metrics. It makes the random draw and applies the rate limit only if
-// it answers. If it left a query to CoreDNS after the draw, the answers would not follow the weights.
+// hits gives the same answers as ServeDNS, with the same metrics, but from prepared bytes. It decides whether CoreDNS must answer
+// before it draws the random number and applies the rate limit: a query that is handed over after the draw would change how often each
+// cluster is chosen.
 type hits struct{ *Server }
 
-// addressesMost is the maximum number of addresses in an answer over UDP: 1,232 bytes hold no more.
+// addressesMost is the maximum number of addresses in an answer over UDP, because its 1,232 bytes cannot hold more.
 const addressesMost = 80
 
 // Answer implements fastpath.Handler.
@@ -178,7 +180,8 @@ func (h hits) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool
 	return appendOPT(b, start, opt, subnet, bits), queryinfo.Miss, true
 }
 
-// appendHead appends an answer's header and its question section. It does not count the OPT, which counts itself.
+// appendHead appends the header and the question section of an answer. The header does not count the OPT record, because OPT.Append
+// counts it.
 func appendHead(b []byte, q *fastpath.Query, bit, answers, authorities int) []byte {
 	bits := uint16(msg.BitQR|bit) << 8
 	if q.RD {
@@ -191,7 +194,7 @@ func appendHead(b []byte, q *fastpath.Query, bit, answers, authorities int) []by
 	return append(h.Append(b), q.Question...)
 }
 
-// answerOPT returns the OPT that CoreDNS's writer would add: the client's own without its options, or a new one with the client subnet.
+// answerOPT returns the OPT record as CoreDNS would send it: the query's OPT without its options, or a new one with the client subnet.
 func answerOPT(q *fastpath.Query, o subnetOption) msg.OPT {
 	opt := q.OPT
 	if opt.Options = o.bytes; o.bytes != nil {
@@ -200,7 +203,7 @@ func answerOPT(q *fastpath.Query, o subnetOption) msg.OPT {
 	return opt
 }
 
-// appendOPT appends the OPT. scope is how many bits of the client subnet determined the answer.
+// appendOPT appends the OPT record. scope is the number of bits of the client subnet on which the answer depends.
 func appendOPT(b []byte, start int, opt msg.OPT, o subnetOption, scope int) []byte {
 	b = opt.Append(b, start)
 	if opt.Present && o.bytes != nil && o.network.Bits() > 0 {
@@ -209,18 +212,18 @@ func appendOPT(b []byte, start int, opt msg.OPT, o subnetOption, scope int) []by
 	return b
 }
 
-// subnetOption is an EDNS client subnet in its plain form (RFC 7871, section 6): no scope, an IPv4 or IPv6 network, and exactly the bytes
-// that the network needs.
+// subnetOption is an EDNS client subnet option in the form that the fast path accepts (RFC 7871, section 6): scope 0, an IPv4 or IPv6
+// network, and no more bytes than the network needs.
 type subnetOption struct {
 	bytes   []byte // including code and length; nil: none
 	network netip.Prefix
 }
 
-// scopeAt is the offset of the scope: it follows code, length, family and source length.
+// scopeAt is the offset of the scope in the option, behind code, length, family and source prefix length.
 const scopeAt = 7
 
-// subnetIn reads an OPT's options. ok is false if CoreDNS must handle one of them. Cookies are accepted here because BIND sends them with
-// each query. They are not answered, as by a server that does not implement them (RFC 7873, section 5.2).
+// subnetIn parses the options of an OPT record. ok is false if CoreDNS must handle one of them. Cookies, which BIND sends with each
+// query, are ignored, as by a server that does not implement them (RFC 7873, section 5.2).
 func subnetIn(options []byte) (o subnetOption, ok bool) {
 	for len(options) > 0 {
 		if len(options) < 4 {

@@ -9,13 +9,13 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// lookPace is the longest time between two reads of a zone by an edge, unless the primary did not answer or a transfer took long.
+// lookPace is the longest time between two reads of a zone by an edge, if the primary answers and no transfer takes long.
 const lookPace = 4 * time.Second
 
-// heartbeats determines which clusters of a zone are silent: their heartbeats have not changed for zone.RemoveAfter of their periods
-// while the primary answered. Addresses of a silent cluster without a health check count as unhealthy. If more than half of the clusters
-// are silent, none counts as silent, because the clusters may be alive but cut off from the primary. The state is kept when the zone is
-// compiled again.
+// heartbeats decides which clusters of a zone are silent: those whose heartbeats have not changed for zone.RemoveAfter of their periods
+// although the primary answered. Addresses of a silent cluster count as unhealthy, unless they have a health check. If more than half
+// of the clusters are silent, none counts as silent, because they are probably alive and cut off from the primary. The state is kept
+// when the zone's records change.
 type heartbeats struct {
 	mu       sync.Mutex // guards the fields below
 	watch    zone.Watch
@@ -23,7 +23,7 @@ type heartbeats struct {
 	silent   atomic.Int64 // number of silent clusters
 }
 
-// cluster is a Target for all addresses of a cluster that have no health check.
+// cluster is the Target of all addresses of one cluster that have no health check: they are healthy unless the cluster is silent.
 type cluster struct{ silent atomic.Bool }
 
 // Well implements Target.
@@ -44,7 +44,7 @@ func (h *heartbeats) of(name string) *cluster {
 	return c
 }
 
-// observe records heartbeats that the primary had at now, and returns the silent clusters.
+// observe records the heartbeats in the zone at the time now, and returns the silent clusters.
 func (h *heartbeats) observe(beats map[string]zone.Beat, now time.Time) (silent []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -60,7 +60,8 @@ func (h *heartbeats) observe(beats map[string]zone.Beat, now time.Time) (silent 
 	return silent
 }
 
-// either is a Target that is healthy if one of two is, for an address that two clusters publish.
+// either is the Target of an address that two clusters publish without a health check: it is healthy if one of the clusters is not
+// silent.
 type either [2]Target
 
 // Well implements Target.

@@ -8,30 +8,31 @@ import (
 	"time"
 )
 
-// Rate limits the answers to one network over UDP, so that an attacker who forges its address as the source of queries cannot flood it
-// with the edge's answers. The zero value sets no limit.
+// Rate limits how many answers over UDP each client network gets, so that an attacker who sends queries with a forged source address
+// cannot flood that network with answers. The zero value sets no limit.
 type Rate struct {
-	Answers int            // per second and network; 0: no limit
-	Slip    int            // one of every Slip answers above the limit is sent empty and truncated; 0: none
-	Exempt  []netip.Prefix // networks without a limit
+	Answers int // per second and network; 0: no limit
+	// of the answers above the limit, one in Slip is sent, empty and truncated, so that a real client retries over TCP; 0: none
+	Slip   int
+	Exempt []netip.Prefix // networks without a limit
 }
 
 func (r Rate) same(other Rate) bool {
 	return r.Answers == other.Answers && r.Slip == other.Slip && slices.Equal(r.Exempt, other.Exempt)
 }
 
-// The prefix lengths of the networks that are counted together: what one owner usually has, as in BIND and Knot.
+// The prefix lengths of a client network, for IPv4 and IPv6: the size that one owner usually has. BIND and Knot use the same.
 const (
 	networkBits4 = 24
 	networkBits6 = 56
 )
 
-// burst is how many seconds' worth of answers a network may get at once.
+// burst is the number of seconds for which a network's unused answers are saved up, to be used at once.
 const burst = 2
 
-// limiter counts answers by network in a table of fixed size; networks with the same hash share a slot. Each slot holds a time, as in the
-// generic cell rate algorithm (ITU-T I.371): it advances by the cost of each answer and must not be ahead of the present by more than the
-// burst. It is safe for concurrent use and does not allocate.
+// limiter counts the answers to each client network in a table of fixed size; networks with the same hash share a slot. A slot has a
+// time, as in the generic cell rate algorithm (ITU-T I.371). Each answer moves that time forward by 1/rate; an answer that would move
+// it further than burst ahead of now is over the limit. It is safe for concurrent use and does not allocate.
 type limiter struct {
 	rate    Rate
 	cost    int64 // nanoseconds
@@ -51,7 +52,7 @@ func newLimiter(r Rate) *limiter {
 	return l
 }
 
-// verdict is how a query is answered under the limit.
+// verdict is how the rate limit lets a query be answered: fully, with an empty truncated answer, or not at all.
 type verdict int
 
 const (
@@ -60,7 +61,7 @@ const (
 	none
 )
 
-// over returns how a client's query is answered.
+// over applies the rate limit to an answer to client, and returns the verdict.
 func (l *limiter) over(client netip.Addr) verdict {
 	if l.places == nil {
 		return full

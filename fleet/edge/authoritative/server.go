@@ -1,13 +1,13 @@
-// Package authoritative is the CoreDNS plugin that answers queries for zones that several clusters share. For each of their hosts it
-// chooses a cluster by region, health and weight, and answers with that cluster's addresses. It answers all other names as a plain
+// Package authoritative is a CoreDNS plugin that answers queries for zones that several clusters share. For a host, it chooses a
+// cluster by region, health and weight, and answers with that cluster's addresses. For all other names it answers as a plain
 // authoritative server does.
 //
-// It guarantees that an answer is a non-empty part of what a plain server answers, so that edges and plain servers can serve one zone
-// together. Health and region only narrow the choice. It never forwards or recurses, and never answers with an address that the zone does
-// not hold for the host.
+// It guarantees that an answer is a part, and never an empty part, of the answer of a plain server, so that edges and plain servers can
+// serve the same zone. Region and health only narrow the choice. It never forwards or recurses, and never answers with an address that
+// the zone does not have for the host.
 //
-// It does not read zones: its caller sets them. On failure a zone that was set is served until another version replaces it, however old
-// it is.
+// It does not read zones: its caller sets them. If the caller cannot read a zone any more, the last version is served, however old it
+// is.
 package authoritative
 
 import (
@@ -38,11 +38,11 @@ import (
 // Name is the plugin's directive.
 const Name = "shared"
 
-// Options configure which clients the edge serves, and how. The lists must not be modified.
+// Options are the options that can change while the server runs. Their lists must not be modified.
 type Options struct {
 	Rate      Rate
 	Resolvers []netip.Prefix // senders whose EDNS client subnet is used
-	// Notified is called when a zone's primary sends a NOTIFY. It must not block.
+	// Notified is called when a NOTIFY for a zone arrives; it returns whether the sender may send one. It must not block.
 	Notified func(zone string, sender netip.Addr) (taken bool)
 }
 
@@ -57,13 +57,13 @@ type Server struct {
 	mu sync.Mutex // guards changes of zones
 }
 
-// zones are the zones that are served. They are never modified.
+// zones are all zones that are served. A value is never modified, only replaced.
 type zones struct {
 	by    map[string]*Zone      // by origin
 	plain fastpath.Zones[*Zone] // the same, for plain queries
 }
 
-// New makes a server without zones or location data.
+// New returns a server without zones and without location data.
 func New(o Options) *Server {
 	s := &Server{counts: newCounts(), draw: rand.Uint64} //nolint:gosec // an attacker gains nothing by guessing it
 	s.Configure(o)
@@ -72,13 +72,13 @@ func New(o Options) *Server {
 	return s
 }
 
-// options are the configured options with their limiter.
+// options are Options with the rate limiter that belongs to them.
 type options struct {
 	Options
 	limit *limiter
 }
 
-// Configure sets the options, starting with the next query. If the rate does not change, the limiter keeps its state.
+// Configure sets the options for all queries from now on. If the rate is the same as before, the limiter keeps its counts.
 func (s *Server) Configure(o Options) {
 	next := &options{Options: o}
 	if old := s.options.Load(); old != nil && old.Rate.same(o.Rate) {
@@ -89,11 +89,11 @@ func (s *Server) Configure(o Options) {
 	s.options.Store(next)
 }
 
-// SetLocator sets how clients are located from now on. The server owns the locator.
+// SetLocator sets the data by which clients are located from now on. The caller must not modify it any more.
 func (s *Server) SetLocator(l *geo.Locator) { s.locator.Store(l) }
 
-// Taker returns a function that replaces a zone's records with those that it gets, which it keeps. If they are invalid it returns an
-// error and changes nothing. Only one goroutine may call it at a time.
+// Taker returns a function that replaces a zone's records. If the records are invalid, that function returns an error and changes
+// nothing. It keeps the records, and only one goroutine at a time may call it.
 func (s *Server) Taker(origin string, watch Watch) func(records []dns.RR) error {
 	beats := new(heartbeats)
 	return func(records []dns.RR) error {
@@ -105,8 +105,8 @@ func (s *Server) Taker(origin string, watch Watch) func(records []dns.RR) error 
 	}
 }
 
-// Current records that the primary has confirmed the zone as it is served. It returns the clusters whose heartbeats have not changed for
-// long. Their addresses are no longer in answers unless a health check finds them healthy or there are no other addresses.
+// Current must be called each time the primary has confirmed that the served zone is current. It returns the silent clusters, whose
+// heartbeats have stopped. Their addresses are in answers only if they pass a health check, or if the host has no others.
 func (s *Server) Current(origin string) (silent []string) {
 	if z := s.zones.Load().by[origin]; z != nil {
 		silent = z.heartbeats.observe(z.beats, time.Now())
@@ -155,7 +155,7 @@ func (s *Server) Setup(c *caddy.Controller) error {
 // Name implements plugin.Handler.
 func (s *Server) Name() string { return Name }
 
-// zone finds the zone of a canonical name; nil if there is none.
+// zone returns the served zone that contains a canonical name, or nil.
 func (s *Server) zone(name string) *Zone {
 	zones := s.zones.Load().by
 	for off, end := 0, false; !end; off, end = dns.NextLabel(name, off) {
@@ -166,7 +166,7 @@ func (s *Server) zone(name string) *Zone {
 	return zones["."]
 }
 
-// ServeDNS implements plugin.Handler. The plugin is the last of its plugin chain.
+// ServeDNS implements plugin.Handler. This plugin is the last of its plugin chain, so it calls no other.
 func (s *Server) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	sender := fairshare.Client(w.RemoteAddr())
 	q := r.Question[0]
@@ -176,7 +176,7 @@ func (s *Server) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (
 		switch o.limit.over(sender) {
 		case none:
 			s.counts.limited.Inc()
-			return dns.RcodeSuccess, nil // to CoreDNS this means that the answer was written
+			return dns.RcodeSuccess, nil // by CoreDNS's convention, success means that nothing is left to write
 		case short:
 			s.counts.slipped.Inc()
 			m := new(dns.Msg).SetReply(r)
@@ -215,7 +215,8 @@ func (s *Server) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (
 	return s.say(w, m, c, s.plain(m, z, state, c))
 }
 
-// choose answers for a host, without a record if no cluster has the type. bits is the scope of the answer.
+// choose returns a host's answer for one address family; it is empty if no cluster has such an address. bits is the scope for the EDNS
+// client subnet option.
 func (s *Server) choose(h *host, family int, c client) (answers []dns.RR, bits int) {
 	i, bits, draw := s.pick(h, family, c.address)
 	if i < 0 {
@@ -230,8 +231,8 @@ func (s *Server) choose(h *host, family int, c client) (answers []dns.RR, bits i
 	return answers, bits
 }
 
-// pick chooses a host's cluster for a client's address and counts the reason. It returns -1 if no cluster has the type. draw is the
-// random number that also determines the answer's first address.
+// pick chooses one of a host's clusters for a client's address, and counts the reason of the choice. It returns -1 if no cluster has an
+// address of the family. draw is the random number, which also decides which address is first in the answer.
 func (s *Server) pick(h *host, family int, from netip.Addr) (i, bits int, draw uint64) {
 	draw = s.draw()
 	if h.simple {
@@ -248,11 +249,11 @@ func (s *Server) pick(h *host, family int, from netip.Addr) (i, bits int, draw u
 	return i, bits, draw
 }
 
-// plain answers as a plain server does. If a CNAME or a wildcard leads to a host, it answers for that host.
+// plain fills in the answer of a plain server. If a CNAME or a wildcard leads to a host, it chooses among that host's clusters.
 func (s *Server) plain(m *dns.Msg, z *Zone, state request.Request, c client) (bits int) {
 	name, qtype := state.Name(), state.QType()
 	if qtype == dns.TypeANY {
-		// RFC 8482, section 4.2: an attacker who forges a sender's address gains little from such an answer.
+		// RFC 8482, section 4.2: the answer to ANY is small, so that an attacker who forges source addresses gains little.
 		if f := z.lookup(name, dns.TypeHINFO); f.result == file.NameError || f.result == file.Delegation {
 			return fill(m, f)
 		}
@@ -266,7 +267,7 @@ func (s *Server) plain(m *dns.Msg, z *Zone, state request.Request, c client) (bi
 	if !ok || f.result == file.Delegation || f.result == file.ServerFailure {
 		return fill(m, f)
 	}
-	// The CNAMEs come first, each followed by its target.
+	// The answer has the CNAMEs first, in order. Find the name to which the last one leads.
 	end, aliases := name, 0
 	for _, rr := range f.answer {
 		if alias, ok := rr.(*dns.CNAME); ok && aliases < len(f.answer) {
@@ -292,7 +293,7 @@ func (s *Server) plain(m *dns.Msg, z *Zone, state request.Request, c client) (bi
 	return bits
 }
 
-// fill copies the answer of a plain server.
+// fill copies a plain server's answer into m. It returns 0, because such an answer does not depend on the client.
 func fill(m *dns.Msg, f found) (bits int) {
 	m.Answer, m.Ns, m.Extra = f.answer, f.ns, slices.Clone(f.extra)
 	switch f.result {
@@ -306,7 +307,8 @@ func fill(m *dns.Msg, f found) (bits int) {
 	return 0
 }
 
-// wildcard finds the host that answers a name which the zone does not have: the wildcard at its closest encloser (RFC 4592).
+// wildcard returns the host that answers for a name which does not exist: the wildcard directly below the closest existing name above
+// it (RFC 4592), or nil.
 func (z *Zone) wildcard(name string) *host {
 	for off, end := 0, false; !end && !z.exists(name[off:]); {
 		off, end = dns.NextLabel(name, off)
@@ -314,14 +316,14 @@ func (z *Zone) wildcard(name string) *host {
 			break
 		}
 		star := "*." + name[off:]
-		if h := z.hosts[star]; h != nil || z.exists(star) { // a host that has only hostnames has no records at its name
+		if h := z.hosts[star]; h != nil || z.exists(star) { // a host that has only hostnames has no records at its own name
 			return h
 		}
 	}
 	return nil
 }
 
-// exists reports whether a name has records, or names below it do.
+// exists reports whether the zone has records at a name or below it.
 func (z *Zone) exists(name string) bool {
 	if _, ok := z.plain.Search(name); ok || name == z.origin {
 		return true
@@ -330,7 +332,7 @@ func (z *Zone) exists(name string) bool {
 	return ok && dns.IsSubDomain(name, next.Name())
 }
 
-// rename gives records the name as the query spells it, if the case of its letters differs.
+// rename changes the name of records to its spelling in the query, if they differ in upper and lower case.
 func rename(rrs []dns.RR, name, asked string) {
 	if name == asked {
 		return
@@ -340,7 +342,7 @@ func rename(rrs []dns.RR, name, asked string) {
 	}
 }
 
-// notified passes on a NOTIFY from a primary.
+// notified handles a NOTIFY. It refuses it if the zone is not served, or if Options.Notified does not accept the sender.
 func (s *Server) notified(w dns.ResponseWriter, r *dns.Msg, z *Zone, sender netip.Addr) (int, error) {
 	notify := s.options.Load().Notified
 	if !strings.EqualFold(r.Question[0].Name, z.origin) || notify == nil || !notify(z.origin, sender) {
@@ -352,7 +354,7 @@ func (s *Server) notified(w dns.ResponseWriter, r *dns.Msg, z *Zone, sender neti
 	return write(w, m)
 }
 
-// say writes an answer. bits is how many bits of the client's address determined it.
+// say writes the answer. bits is the number of bits of the client's address on which the answer depends.
 func (s *Server) say(w dns.ResponseWriter, m *dns.Msg, c client, bits int) (int, error) {
 	if c.subnet != nil {
 		opt := new(dns.OPT)
@@ -365,7 +367,7 @@ func (s *Server) say(w dns.ResponseWriter, m *dns.Msg, c client, bits int) (int,
 
 func write(w dns.ResponseWriter, m *dns.Msg) (int, error) {
 	if err := w.WriteMsg(m); err != nil {
-		// The client is gone or its buffer is full. CoreDNS must not write a second time, so the code means "written".
+		// The client is gone or its buffer is full. Return success: it keeps CoreDNS from writing a second answer.
 		return dns.RcodeSuccess, plugin.Error(Name, err)
 	}
 	return dns.RcodeSuccess, nil

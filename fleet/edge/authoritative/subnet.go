@@ -8,15 +8,15 @@ import (
 	"github.com/miekg/dns"
 )
 
-// client is the client for which an answer is chosen.
+// client is the client for whom an answer is chosen.
 type client struct {
 	address netip.Addr        // used to locate the client
-	subnet  *dns.EDNS0_SUBNET // from the query, if it is used; nil: address is the sender's
+	subnet  *dns.EDNS0_SUBNET // from the query, if its sender is a listed resolver; nil: address is the sender's own
 }
 
-// clientOf returns a query's client: the network in its EDNS client subnet if a listed resolver sends it, otherwise the sender. bad means
-// that the option is malformed, which is answered FORMERR (RFC 7871, section 7.1.2). The option of any other sender is ignored, and the
-// answer has none. Otherwise every sender could choose its location and fill the caches of resolvers.
+// clientOf returns the client of a query: the network in its EDNS client subnet option if the sender is one of the resolvers, else the
+// sender itself. bad reports a malformed option, which must be answered with FORMERR (RFC 7871, section 7.1.2). The options of all
+// other senders are ignored, because with them anyone could choose a location and fill resolvers' caches.
 func clientOf(sender netip.Addr, r *dns.Msg, resolvers []netip.Prefix) (c client, bad bool) {
 	c.address = sender
 	opt := r.IsEdns0()
@@ -46,7 +46,7 @@ func clientOf(sender netip.Addr, r *dns.Msg, resolvers []netip.Prefix) (c client
 	}
 	switch s.Family {
 	case 0:
-		// Family 0 has only the empty network: the client does not want to disclose its network (section 7.1.2).
+		// Family 0 has no address: the client wants its network to stay unknown (RFC 7871, section 7.1.2).
 		return c, s.SourceNetmask != 0 || len(s.Address) != 0 && !s.Address.IsUnspecified()
 	case 1, 2:
 	default:
@@ -64,13 +64,13 @@ func clientOf(sender netip.Addr, r *dns.Msg, resolvers []netip.Prefix) (c client
 	return c, false
 }
 
-// listed reports whether client subnets from this sender are used.
+// listed reports whether the sender is one of the resolvers whose EDNS client subnet option is used.
 func listed(resolvers []netip.Prefix, sender netip.Addr) bool {
 	return slices.ContainsFunc(resolvers, func(p netip.Prefix) bool { return p.Contains(sender) })
 }
 
-// option returns the option for an answer that bits of the client's address determined. If the client disclosed no address, the answer
-// has scope 0: it is valid for every client that does the same.
+// option returns the EDNS client subnet option of an answer. bits is the number of bits of the client's address on which the answer
+// depends. If the query's option has no address, the scope is 0: the answer is valid for all such clients.
 func (c client) option(bits int) *dns.EDNS0_SUBNET {
 	s := c.subnet
 	out := &dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: s.Family, SourceNetmask: s.SourceNetmask, Address: slices.Clone(s.Address)}

@@ -21,15 +21,15 @@ import (
 	"github.com/neardns/neardns/internal/dns/responsewriter"
 )
 
-// Zone is one zone as it is served: the answers of a plain server, by CoreDNS's own lookup, and the clusters to choose from for each
-// host. A Zone in use is never modified.
+// Zone is one zone as it is served: its records, from which CoreDNS's own lookup answers as a plain server does, and for each host the
+// clusters to choose from. A Zone in use is never modified.
 type Zone struct {
 	origin string
 	plain  *file.Zone
 	hosts  map[string]*host // by canonical name; "*.x." for a wildcard
 	byWire map[string]*plainHost
 	soa    *dns.SOA
-	// ignored is the number of foreign or broken TXT records in its bookkeeping.
+	// ignored is the number of TXT records below _neardns that cannot be parsed.
 	ignored    int
 	beats      map[string]zone.Beat // by cluster
 	heartbeats *heartbeats
@@ -42,22 +42,23 @@ type host struct {
 	answers    []answer // in the order of candidates
 }
 
-// answer is what one cluster has at a host: records of the zone, with the host's name.
+// answer has the records of one cluster at a host, under the host's name.
 type answer struct {
 	addresses [2][]address // by family
 	alias     *dns.CNAME   // in place of addresses; nil: none
-	cluster   *cluster     // the cluster that publishes them; nil if the host's clusters are joined
+	// the cluster that publishes them; nil if the answer has the addresses of all clusters (strategy Simple)
+	cluster *cluster
 }
 
 type address struct {
 	rr     dns.RR
-	wire   []byte // the same, with a pointer to the name in the question section
-	target Target // nil: its health is unknown, so it counts as healthy
+	wire   []byte // the record's bytes in an answer; its name is a pointer to the question section
+	target Target // nil: nothing is known about its health, so it counts as healthy
 }
 
 func (a *address) well() bool { return a.target == nil || a.target.Well() }
 
-// family is the index of a type's addresses in an answer; ok is false for other types.
+// family returns the index of A or AAAA in answer.addresses; ok is false for other types.
 func family(qtype uint16) (i int, ok bool) {
 	switch qtype {
 	case dns.TypeA:
@@ -68,18 +69,17 @@ func family(qtype uint16) (i int, ok bool) {
 	return 0, false
 }
 
-// Target reports whether an address is healthy; see healthcheck.Target.
+// Target reports whether an address is healthy; *healthcheck.Target is one.
 type Target interface{ Well() bool }
 
-// Watch sets the health checks of a zone, by the cluster that publishes them, and returns the targets that are checked; see
-// healthcheck.Checker.Set.
+// Watch sets the health checks of a zone, by cluster, and returns the Target of each check that is probed; see healthcheck.Checker.Set.
 type Watch func(zone string, checks map[string][]healthcheck.Check) map[healthcheck.Check]Target
 
-// compile makes a zone from its records, which it keeps. It calls watch once. beats carries the state of the clusters' heartbeats from
-// one compiled zone to the next.
+// compile makes a Zone from records, which it keeps, and calls watch once with the health checks in them. beats has the heartbeats'
+// state, which must outlive each version of the zone.
 //
-// Whatever a cluster's TXT records contain, only records of the zone are in answers: addresses at the host or at the cluster's own name
-// below klb, and the CNAME there of a cluster that publishes a hostname.
+// Whatever a cluster's TXT records contain, answers have only records that are in the zone: addresses at the host or at the cluster's
+// own name below klb, or the CNAME there if the cluster publishes a hostname.
 func compile(origin string, rrs []dns.RR, watch Watch, beats *heartbeats) (*Zone, error) {
 	state, err := zone.Parse(origin, rrs)
 	if err != nil {
@@ -106,8 +106,8 @@ func compile(origin string, rrs []dns.RR, watch Watch, beats *heartbeats) (*Zone
 	for name, h := range state.Hosts {
 		for cluster, c := range h.Claims {
 			for _, a := range c.Addresses {
-				// Only addresses that can be in an answer are checked: TXT records cost their writer nothing, and the number of targets
-				// is limited.
+				// Check only addresses that can be in an answer. A TXT record costs its writer nothing, but the number of targets is
+				// limited.
 				if check, ok := checkOf(name, a, c.Health); ok && h.Has(cluster, a) {
 					checks[cluster] = append(checks[cluster], check)
 				}
@@ -126,7 +126,7 @@ func compile(origin string, rrs []dns.RR, watch Watch, beats *heartbeats) (*Zone
 	return z, nil
 }
 
-// checkOf returns the health check of an address; ok is false if its cluster publishes none.
+// checkOf returns the health check of an address; ok is false if the cluster publishes no check.
 func checkOf(name string, a netip.Addr, h *zone.Health) (c healthcheck.Check, ok bool) {
 	if h == nil {
 		return c, false
@@ -141,8 +141,8 @@ func checkOf(name string, a netip.Addr, h *zone.Health) (c healthcheck.Check, ok
 	return c, true
 }
 
-// host collects what each cluster has at a host. It is nil where the zone answers as any server would: for an alias, a host without a
-// strategy, and one at or below a delegation or DNAME.
+// host returns each cluster's records at a host. It returns nil if the zone must answer as a plain server does: the host has a CNAME or
+// no strategy, or is at or below a delegation or DNAME.
 func (z *Zone) host(h *zone.Host, watched map[healthcheck.Check]Target) *host {
 	if h.CNAME != "" || h.Strategy == "" {
 		return nil
@@ -184,7 +184,7 @@ func (z *Zone) host(h *zone.Host, watched map[healthcheck.Check]Target) *host {
 	return out
 }
 
-// join merges a host's clusters into one and adds all other addresses that the zone has at the host.
+// join replaces a host's clusters by a single one that has all their addresses, and all other addresses of the zone at the host.
 func (h *host) join(of *zone.Host) {
 	var all gathered
 	for _, a := range h.answers {
@@ -200,13 +200,13 @@ func (h *host) join(of *zone.Host) {
 	h.candidates, h.answers = []loadbalance.Candidate{{Weight: 1}}, []answer{all.answer}
 }
 
-// gathered is an answer under construction. Names may have tens of thousands of addresses.
+// gathered is an answer under construction. It has an index, because a name may have tens of thousands of addresses.
 type gathered struct {
 	answer
 	at map[netip.Addr]int // index in the list of its family
 }
 
-// add adds an address. If it is already there, it merges the target.
+// add adds an address with its target. If the answer has the address already, it merges the two targets.
 func (a *gathered) add(h *zone.Host, ip netip.Addr, t Target) {
 	i, header := 0, dns.RR_Header{Name: h.Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: h.TTL}
 	var rr dns.RR = &dns.A{Hdr: header, A: ip.AsSlice()}
@@ -226,8 +226,8 @@ func (a *gathered) add(h *zone.Host, ip netip.Addr, t Target) {
 	}
 }
 
-// merge combines the targets of two clusters for one address: a health check is preferred to heartbeats, and of two heartbeats one
-// healthy cluster is enough.
+// merge returns the target of an address that two clusters publish: a health check if there is one; otherwise the address is healthy if
+// one of the clusters is not silent.
 func merge(a, b Target) Target {
 	switch {
 	case b == nil:
@@ -248,7 +248,8 @@ func ofHeartbeats(t Target) bool {
 	return false
 }
 
-// wireOf returns an address record as it is in an answer to a query for its name (RFC 1035, sections 3.2.1 and 4.1.4).
+// wireOf returns the bytes of an address record in an answer, with a pointer to the name in the question section (RFC 1035, sections 3.2.1 and
+// 4.1.4).
 func wireOf(ip netip.Addr, h dns.RR_Header) []byte {
 	b := []byte{0xc0, msg.HeaderSize}
 	b = binary.BigEndian.AppendUint16(b, h.Rrtype)
@@ -258,20 +259,20 @@ func wireOf(ip netip.Addr, h dns.RR_Header) []byte {
 	return append(b, ip.AsSlice()...)
 }
 
-// found is the answer of a plain server.
+// found is the answer that a plain server gives.
 type found struct {
 	answer, ns, extra []dns.RR
 	result            file.Result
 }
 
-// lookup is CoreDNS's own lookup. name is canonical.
+// lookup returns the answer of a plain server, by CoreDNS's own lookup. name must be canonical.
 func (z *Zone) lookup(name string, qtype uint16) found {
 	m := new(dns.Msg)
 	m.Question = []dns.Question{{Name: name, Qtype: qtype, Qclass: dns.ClassINET}}
 	return z.find(requestOf(z, m), name)
 }
 
-// requestOf returns an internal query in CoreDNS's form.
+// requestOf returns a query in the form that CoreDNS's lookup needs.
 func requestOf(z *Zone, m *dns.Msg) request.Request {
 	client := &responsewriter.Capture{Base: responsewriter.Base{Local: new(net.TCPAddr), Remote: new(net.TCPAddr)}}
 	return request.Request{W: client, Req: m, Zone: z.origin}
@@ -279,11 +280,11 @@ func requestOf(z *Zone, m *dns.Msg) request.Request {
 
 func (z *Zone) find(r request.Request, name string) (f found) {
 	f.answer, f.ns, f.extra, f.result = z.plain.Lookup(context.Background(), r, name)
-	// CoreDNS answers SERVFAIL if a CNAME leads out of the zone. The client can follow the CNAME itself.
+	// For a CNAME that leads out of the zone, CoreDNS answers SERVFAIL. Answer with the CNAME instead; the client can follow it.
 	if f.result == file.ServerFailure && len(f.answer) > 0 {
 		f.result, f.ns = file.Success, nil
 	}
-	for i, rr := range f.ns { // CoreDNS uses the SOA's own TTL. RFC 2308, section 3: the lower of that and MINIMUM
+	for i, rr := range f.ns { // RFC 2308, section 3: the TTL is the lower of the SOA's own and MINIMUM; CoreDNS uses the SOA's own
 		if soa, ok := rr.(*dns.SOA); ok && soa.Minttl < soa.Hdr.Ttl {
 			f.ns = slices.Clone(f.ns)
 			soa = dns.Copy(soa).(*dns.SOA) //nolint:errcheck,forcetypeassert // a copy has its type
@@ -294,17 +295,17 @@ func (z *Zone) find(r request.Request, name string) (f found) {
 	return f
 }
 
-// isDNAME reports whether a record redirects the names below its own, which hides what the zone holds there (RFC 6672, section 2.4).
+// isDNAME reports whether a record is a DNAME, which hides all names below its own (RFC 6672, section 2.4).
 func isDNAME(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeDNAME }
 
-// named returns a copy of a record with another name.
+// named returns a copy of a record under another name.
 func named(rr dns.RR, name string) dns.RR {
 	out := dns.Copy(rr)
 	out.Header().Name = name
 	return out
 }
 
-// addressOf returns the address of an A or AAAA record.
+// addressOf returns the address in an A or AAAA record.
 func addressOf(rr dns.RR) netip.Addr {
 	var a netip.Addr
 	switch x := rr.(type) {
@@ -317,7 +318,7 @@ func addressOf(rr dns.RR) netip.Addr {
 	return a
 }
 
-// state returns the state of a candidate for a type.
+// state returns whether the cluster with index i has addresses of the family, and whether one of them is healthy.
 func (h *host) state(i, family int) loadbalance.State {
 	a := &h.answers[i]
 	if a.alias != nil {
@@ -337,16 +338,18 @@ func (h *host) state(i, family int) loadbalance.State {
 	return loadbalance.Sick
 }
 
-// choose chooses a cluster for a client; -1 if no cluster has the type. It does not allocate.
+// choose returns the index of the cluster chosen for a client, and the reason; -1 if no cluster has an address of the family. It does
+// not allocate.
 func (h *host) choose(family int, place []string, draw uint64) (int, loadbalance.Reason) {
 	return loadbalance.Of(h.candidates, place, func(i int) loadbalance.State { return h.state(i, family) }, draw)
 }
 
-// answerMost limits the addresses of an answer, so that a name with tens of thousands of them, which Knot and PowerDNS allow, does not
-// cost each query as many steps. BIND allows 100 per name, and over UDP at most 80 fit.
+// answerMost is the maximum number of addresses in an answer. Knot and PowerDNS allow tens of thousands at one name, which would make
+// each query slow. BIND allows 100 at a name by default, and an answer over UDP holds at most 80.
 const answerMost = 1_000
 
-// addresses appends the chosen cluster's addresses, starting at a random one: only healthy ones if there are any.
+// addresses appends the chosen cluster's addresses of one family, beginning at a random one. If one is healthy, only healthy ones are
+// appended.
 func (h *host) addresses(to []*address, i, family int, draw uint64) []*address {
 	list, well := h.answers[i].addresses[family], h.state(i, family) == loadbalance.Well
 	for n := range list {

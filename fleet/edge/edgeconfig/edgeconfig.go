@@ -1,7 +1,7 @@
-// Package edgeconfig reads an EdgeConfig: the zones that an edge serves, and how.
+// Package edgeconfig reads an EdgeConfig, the configuration file of an edge: the zones that it serves, and how.
 //
-// It guarantees that a configuration that it returns is whole and in range. An error lists all faults, each with file, line, field and
-// remedy.
+// It guarantees that the configuration is complete and all values are in range. Otherwise it returns an error that lists everything
+// wrong, each with file, line, field and remedy.
 package edgeconfig
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// What the first two lines of the file must say.
+// The values that apiVersion and kind must have.
 const (
 	APIVersion = "neardns.io/v1alpha1"
 	Kind       = "EdgeConfig"
@@ -34,17 +34,17 @@ type Config struct {
 	Zones     []Zone
 	Geo       Geo
 	Rate      Rate
-	Roots     string // healthChecks.caFile: who may sign targets' certificates; "" for the system's
+	Roots     string // healthChecks.caFile: CAs that may sign the certificates of health checks' targets; "": the system's
 	StateDir  string // where zones are kept
 	Limits    Limits
 	Level     slog.Level // log.level
 	JSON      bool       // log.format
 }
 
-// Listen has the addresses of the HTTP endpoints; the zero value of one turns it off.
+// Listen has the addresses of the HTTP endpoints; an endpoint with the zero value is off.
 type Listen struct{ Metrics, Health netip.AddrPort }
 
-// Env is what of its surroundings Load uses.
+// Env is the part of the process's environment that Load uses.
 type Env struct {
 	LookupEnv func(string) (string, bool)
 	ReadFile  func(path string) ([]byte, error)
@@ -59,17 +59,18 @@ type Limits struct {
 // Zone is one zone that is served.
 type Zone struct {
 	Name    string             // lower case, without the final dot
-	Primary nameserver.Address // it is transferred from there, and NOTIFY comes from there
-	Key     string             // folder with the files name, secret and, where it is not hmac-sha256, algorithm; "" for none
-	Targets []netip.Prefix     // where health checks may connect to
-	Notify  []netip.Addr       // who may send NOTIFY besides the primary
+	Primary nameserver.Address // the server from which the zone is transferred, and which may send NOTIFY
+	// folder with the files name, secret and algorithm, which may be missing if it is hmac-sha256; "": no key
+	Key     string
+	Targets []netip.Prefix // where health checks may connect to
+	Notify  []netip.Addr   // who may send NOTIFY besides the primary
 }
 
 // Geo configures how clients are located.
 type Geo struct {
-	Region    geo.Place // of clients that nothing else locates: the edge's own
+	Region    geo.Place // region of clients whose address nothing else locates: usually the edge's own
 	Ranges    []Range
-	Database  string         // path of a MaxMind DB; "" for none
+	Database  string         // path of a MaxMind DB; "": none
 	Resolvers []netip.Prefix // whose EDNS client subnet counts
 }
 
@@ -86,7 +87,7 @@ type Rate struct {
 	Exempt  []netip.Prefix
 }
 
-// Default is what a file need not say.
+// Default returns the values of fields that a file does not set.
 func Default() Config {
 	at := func(port uint16) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
@@ -95,7 +96,7 @@ func Default() Config {
 		StateDir: "/var/lib/neardns-edge", Limits: Limits{TCPConnections: 1024, Records: 100_000}}
 }
 
-// Restart names the fields in which another configuration differs and that are read only when the edge starts.
+// Restart returns the names of the fields in which other differs and that are read only at the start of the edge.
 func (e *Config) Restart(other *Config) (fields []string) {
 	for _, f := range []struct {
 		name string
@@ -116,12 +117,12 @@ func (e *Config) Restart(other *Config) (fields []string) {
 	return fields
 }
 
-// Same reports whether two zones are followed in the same way.
+// Same reports whether a zone is read and checked in the same way by both configurations.
 func (z *Zone) Same(other *Zone) bool {
 	return z.Name == other.Name && z.Primary == other.Primary && z.Key == other.Key && slices.Equal(z.Targets, other.Targets)
 }
 
-// Load reads an EdgeConfig. An error lists every fault, each with file, line, field and remedy.
+// Load reads an EdgeConfig. An error lists everything wrong in it, each with file, line, field and remedy.
 func Load(path string, env Env) (*Config, error) {
 	data, err := env.ReadFile(path)
 	if err != nil {
@@ -154,7 +155,7 @@ func Load(path string, env Env) (*Config, error) {
 // reader reads the mappings of an EdgeConfig.
 type reader struct{ strict.Reader }
 
-// keys reads a mapping: each key by its function. Those that are required must be there.
+// keys reads a mapping by calling the function of each key. A missing required key is an error.
 func (r *reader) keys(v strict.Value, read map[string]func(strict.Value), required ...string) {
 	if v.Kind != strict.Object {
 		r.Mismatch(v, "a mapping of keys to values", "")
@@ -223,7 +224,7 @@ func (r *reader) edge(v strict.Value, e *Config) {
 				"level": func(v strict.Value) {
 					level := ""
 					one(r, v, &level, configfile.OneOf("debug", "info", "warn", "error"))
-					_ = e.Level.UnmarshalText([]byte(level)) // slog knows exactly these; of a fault nothing is left
+					_ = e.Level.UnmarshalText([]byte(level)) // an invalid level was reported already and has no effect
 				},
 				"format": func(v strict.Value) {
 					format := ""
@@ -276,7 +277,7 @@ func (r *reader) ranges(v strict.Value) (out []Range) {
 	return out
 }
 
-// addresses reads a list of addresses; one text may have several, with commas between them, as Kubernetes writes status.podIPs.
+// addresses reads a list of addresses. An item may have several addresses with commas between them, as Kubernetes writes status.podIPs.
 func (r *reader) addresses(v strict.Value) (out []netip.Addr) {
 	items := r.Items(v)
 	if v.Kind == strict.List && len(items) == 0 {
@@ -351,7 +352,7 @@ func many[T any](r *reader, v strict.Value, parse func(string) (T, error)) (out 
 	return out
 }
 
-// parseNetwork takes a network, or an address as the network of itself.
+// parseNetwork parses a network in CIDR notation; a plain address stands for the network that has only this address.
 func parseNetwork(s string) (netip.Prefix, error) {
 	if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" && !a.Is4In6() {
 		return netip.PrefixFrom(a, a.BitLen()), nil

@@ -10,8 +10,8 @@ import (
 	"github.com/oschwald/maxminddb-golang/v2"
 )
 
-// Database is a MaxMind DB with countries, and with continents and subdivisions if it has them (GeoLite2-Country, GeoLite2-City and
-// databases with the same fields). It is safe for concurrent use.
+// Database is a MaxMind DB with countries and, if it has them, continents and parts of countries: GeoLite2-Country, GeoLite2-City, and
+// others with the same fields. It is safe for concurrent use.
 type Database struct {
 	reader *maxminddb.Reader
 
@@ -19,7 +19,7 @@ type Database struct {
 	known map[uintptr]Place
 }
 
-// record is the part of GeoIP2's schema that a place needs.
+// record has those fields of GeoIP2's schema from which a Place is made.
 type record struct {
 	Continent struct {
 		Code string `maxminddb:"code"`
@@ -32,8 +32,8 @@ type record struct {
 	} `maxminddb:"subdivisions"`
 }
 
-// ReadDatabase reads a database from its bytes, which it keeps. They are not memory-mapped, because a file that is overwritten in place
-// would crash a process that has it mapped.
+// ReadDatabase makes a Database from the bytes of a file, which it keeps. The file is not memory-mapped, because overwriting a mapped
+// file would crash the process.
 func ReadDatabase(data []byte) (*Database, error) {
 	r, err := maxminddb.OpenBytes(data)
 	if err != nil {
@@ -42,21 +42,22 @@ func ReadDatabase(data []byte) (*Database, error) {
 	return &Database{reader: r, known: map[uintptr]Place{}}, nil
 }
 
-// find returns where an address is, and how many of its bits determined that. If the database does not know, the place is empty.
+// find returns the location of an address, and the number of its leading bits on which that depends. If the database does not have the
+// address, the Place is empty.
 func (d *Database) find(a netip.Addr) (Place, int) {
 	found := d.reader.Lookup(a)
 	if found.Err() != nil {
-		return nil, a.BitLen() // damaged, or without this family; other addresses may still be found
+		return nil, a.BitLen() // the database is damaged, or has no addresses of this family; other addresses may still be found
 	}
 	network := found.Prefix()
 	bits := network.Bits()
-	if a.Is4() && network.Addr().Is6() { // a part of the tree that holds more than IPv4
+	if a.Is4() && network.Addr().Is6() { // an IPv6 database has IPv4 addresses in ::/96
 		bits = max(0, bits-96)
 	}
 	if !found.Found() {
 		return nil, bits
 	}
-	// Networks share records: all networks of one country have the same one.
+	// Many networks have the same record (all networks of a country, for example), so the Place of each record is made once.
 	d.mu.RLock()
 	p, ok := d.known[found.Offset()]
 	d.mu.RUnlock()
@@ -82,7 +83,7 @@ func (r *record) place() (p Place) {
 	for _, s := range r.Subdivisions {
 		add(country + "-" + s.ISO)
 	}
-	slices.Reverse(p) // GeoIP2 lists subdivisions from the largest to the smallest
+	slices.Reverse(p) // GeoIP2 lists the parts of a country from the largest to the smallest
 	add(country)
 	add("geo-" + r.Continent.Code)
 	return p

@@ -6,14 +6,14 @@ import (
 	"unicode/utf8"
 )
 
-// Place is where a client is: codes in lower case, the smallest region first (us-ca, us, geo-na). It is never modified.
+// Place is a location as a list of region codes in lower case, the smallest region first (us-ca, us, geo-na). It is never modified.
 type Place []string
 
-// ParseCode reads a code in the form of Kuadrant and Route 53: a continent GEO-EU, a country IE (ISO 3166-1), or its subdivision US-CA
-// (ISO 3166-2). It returns the code in lower case, as in zones.
+// ParseCode parses a region code in the form that Kuadrant and Route 53 use: a continent GEO-EU, a country IE (ISO 3166-1), or a part
+// of a country US-CA (ISO 3166-2). It returns the code in lower case, as zones have it.
 func ParseCode(text string) (string, error) {
 	code := text
-	if !strings.ContainsFunc(text, func(r rune) bool { return r >= utf8.RuneSelf }) { // the lower case of İ starts with an ASCII i
+	if !strings.ContainsFunc(text, func(r rune) bool { return r >= utf8.RuneSelf }) { // İ in lower case begins with an ASCII i
 		code = strings.ToLower(text)
 	}
 	first, rest, parted := strings.Cut(code, "-")

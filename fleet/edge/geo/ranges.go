@@ -2,25 +2,25 @@ package geo
 
 import "net/netip"
 
-// Ranges maps networks to places; the longest network that contains an address applies. The zero value is empty. After it is filled it is
-// safe for concurrent use.
+// Ranges maps networks to places. If several networks contain an address, the longest one applies. The zero value is empty. Once
+// filled, it is safe for concurrent use.
 //
-// It is a binary tree over the bits of addresses. A search ends when no longer network can match. That depth is the scope: all addresses
-// with the same leading bits are in the same network of the list.
+// It is a binary tree over the bits of addresses. A search for an address ends at the depth at which no longer network can match. All
+// addresses with the same leading bits up to that depth have the same result.
 type Ranges struct {
 	v4, v6 tree
 }
 
 type tree []branch
 
-// branch is a node of the tree. Child 0 means no child, because the root is no node's child.
+// branch is a node of the tree. A child is an index in the tree; 0 means no child, because the root is at index 0.
 type branch struct {
 	child [2]int32
 	known bool
 	place Place
 }
 
-// Add sets the place of a network, and replaces an earlier place of the same network.
+// Add sets the place of a network, in place of an earlier one.
 func (r *Ranges) Add(network netip.Prefix, p Place) {
 	t, bits := r.of(network.Addr())
 	if len(*t) == 0 {
@@ -39,8 +39,8 @@ func (r *Ranges) Add(network netip.Prefix, p Place) {
 	(*t)[at].known, (*t)[at].place = true, p
 }
 
-// Find returns where an address is, and how many of its leading bits determined that. Every address with the same bits is in the same
-// network, or, like this one, in none.
+// Find returns the place of an address, and the number of its leading bits on which that depends. If no network contains the address,
+// ok is false, and bits is the number for which that is true of every address with the same bits.
 func (r *Ranges) Find(a netip.Addr) (p Place, bits int, ok bool) {
 	t, key := r.of(a)
 	if len(*t) == 0 {
@@ -60,7 +60,7 @@ func (r *Ranges) Find(a netip.Addr) (p Place, bits int, ok bool) {
 	}
 }
 
-// of returns the tree of an address's family, and its bits.
+// of returns the tree for an address's family, and the address as a key.
 func (r *Ranges) of(a netip.Addr) (*tree, key) {
 	if a.Is4() {
 		b := a.As4()
@@ -71,7 +71,7 @@ func (r *Ranges) of(a netip.Addr) (*tree, key) {
 	return &r.v6, a.As16()
 }
 
-// key is an address's bits from the first; IPv4 has 32 of them.
+// key has the bits of an address, the highest one first; an IPv4 address uses the first 32.
 type key [16]byte
 
 func (k *key) at(i int) byte { return k[i/8] >> (7 - i%8) & 1 }

@@ -40,8 +40,8 @@ const (
 	hostMost = 253
 )
 
-// permit returns why a check is not allowed; nil if it is. Every writer of a zone can make the edge connect to addresses of its choice.
-// So the edge connects only to the given ranges, and never to addresses close to itself.
+// permit returns why an address must not be probed; nil if it may be. Every writer of a zone chooses addresses to which the edge
+// connects. So the edge connects only to the given ranges, and never to loopback, link-local or multicast addresses.
 func (c Check) permit(ranges []netip.Prefix) error {
 	a := c.Address
 	switch {
@@ -86,7 +86,7 @@ func (c Check) url() (*url.URL, error) {
 		return nil, errors.New("the path names another host")
 	}
 	u.Scheme, u.Host = strings.ToLower(string(c.Protocol)), c.Host
-	if c.Port != map[Protocol]uint16{HTTP: 80, HTTPS: 443}[c.Protocol] { // as clients write Host, because proxies compare it with their routes
+	if c.Port != map[Protocol]uint16{HTTP: 80, HTTPS: 443}[c.Protocol] { // as in clients' Host headers, which proxies compare with routes
 		u.Host = fmt.Sprintf("%s:%d", c.Host, c.Port)
 	}
 	return u, nil

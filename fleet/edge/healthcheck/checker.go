@@ -20,15 +20,15 @@ import (
 	"time"
 )
 
-// Options configure the probes. A zero value means the default, which is at the end of each comment.
+// Options configure the probes. For a field with its zero value the default is used, which is the last word of its comment.
 type Options struct {
-	// Every is the longest time from one probe of a target to the next; each interval is shortened at random by up to a fifth. 10 s
+	// Every is the longest time between two probes of a target; each interval is shortened at random by up to a fifth. Default: 10 s
 	Every time.Duration
-	// Timeout limits one probe. With these defaults, a dead target is unhealthy after 33 s at the latest. 3 s
+	// Timeout is the time limit of one probe. With these defaults, a dead target is unhealthy after at most 33 s. Default: 3 s
 	Timeout  time.Duration
-	Failures int            // consecutive failures until a target is unhealthy. 3
-	Most     int            // maximum number of targets that are probed; further ones count as healthy. 10,000
-	Roots    *x509.CertPool // trusted CAs, until SetRoots changes them. The system's
+	Failures int            // number of failed probes in a row that make a target unhealthy. Default: 3
+	Most     int            // maximum number of targets; any others are not probed and count as healthy. Default: 10,000
+	Roots    *x509.CertPool // trusted CAs, until SetRoots changes them. Default: the system's
 	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
@@ -42,8 +42,8 @@ type Target struct {
 	stop   context.CancelFunc
 	asked  atomic.Bool
 	sick   atomic.Bool
-	left   atomic.Bool // no longer probed, because the limit is reached
-	failed int         // consecutive failures; used only by its own goroutine
+	left   atomic.Bool // whether it is no longer probed, because there are too many targets
+	failed int         // number of failed probes in a row; only its own goroutine uses it
 }
 
 // Well reports whether the target is healthy. It is safe for concurrent use.
@@ -91,9 +91,9 @@ func New(ctx context.Context, log *slog.Logger, o Options) *Checker {
 // SetRoots sets the trusted CAs for future probes; nil: the system's.
 func (c *Checker) SetRoots(roots *x509.CertPool) { c.roots.Store(roots) }
 
-// Set replaces the health checks of a zone, by the cluster that publishes them; none if the zone is gone. It returns the targets that are
-// probed. A check outside of ranges, or above the limit, has no target. If there are too many checks, the clusters share the capacity.
-// Zones share targets, and a target that remains keeps its state.
+// Set replaces the health checks of a zone, which are grouped by cluster; none if the zone is no longer served. It returns the targets
+// that are probed. A check of an address outside ranges, or above the limit on targets, gets no target. If there are too many checks,
+// the clusters share the limit fairly. Zones share the target of an equal check, and a target that stays keeps its state.
 func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Prefix) map[Check]*Target {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,14 +103,14 @@ func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Pre
 		}
 	}
 	refused, wanted := 0, map[Check]bool{}
-	var log func() // logs one cause only; there may be thousands
+	var log func() // log one reason for all refused targets; there may be thousands
 	for cluster, list := range checks {
 		own := make(map[Check]bool, len(list))
 		for _, check := range list {
 			if err := check.permit(ranges); err != nil {
 				refused++
 				log = func() {
-					c.log.Warn("targets are not probed", "zone", zone, "refused", refused, "cluster", cluster, "target", check.Address, "err", err)
+					c.log.Warn("addresses may not be probed", "zone", zone, "refused", refused, "cluster", cluster, "target", check.Address, "err", err)
 				}
 				continue
 			}
@@ -118,7 +118,7 @@ func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Pre
 		}
 		c.wanted[owner{zone, cluster}] = own
 	}
-	if log != nil && refused != c.refused[zone] { // zones are set on each of their changes
+	if log != nil && refused != c.refused[zone] { // log only if the number has changed, because Set is called for each change of the zone
 		log()
 	}
 	if c.refused[zone] = refused; len(checks) == 0 {
@@ -148,7 +148,7 @@ func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Pre
 		out[check] = t
 	}
 	if left > 0 {
-		c.log.Warn("too many targets: clusters share the probes, and the rest is taken to be well", "zone", zone, "most", c.o.Most,
+		c.log.Warn("too many health checks; addresses that are not probed count as healthy", "zone", zone, "most", c.o.Most,
 			"most_per_address", maxPerAddress, "left", left)
 	}
 	return out
@@ -163,7 +163,7 @@ func (c *Checker) isWanted(check Check) bool {
 	return false
 }
 
-// start starts the probes of a check. mu must be held.
+// start starts the goroutine that probes a check's target. c.mu must be held.
 func (c *Checker) start(check Check, o owner) *Target {
 	ctx, stop := context.WithCancel(c.ctx)
 	t := &Target{check: check, stop: stop}
@@ -171,7 +171,7 @@ func (c *Checker) start(check Check, o owner) *Target {
 	c.running[check] = t
 	c.wg.Go(func() { // ends with ctx
 		defer stop()
-		// The first probe is at a random time within the first interval, so that the targets of a new zone are not probed all at once.
+		// The first probe is at a random time in the first interval, so that a new zone's targets are not all probed at once.
 		for wait := rand.N(c.o.Every); ; { //nolint:gosec // no secret
 			timer := time.NewTimer(wait)
 			select {
@@ -208,13 +208,13 @@ func (c *Checker) ask(ctx context.Context, t *Target) {
 		c.ok.Add(1)
 		t.failed = 0
 		if t.sick.Swap(false) {
-			c.log.Info("a target is well again", "target", t.check.Address, "protocol", t.check.Protocol, "port", t.check.Port)
+			c.log.Info("an address passes its health check again", "target", t.check.Address, "protocol", t.check.Protocol, "port", t.check.Port)
 		}
 		return
 	}
 	c.bad.Add(1)
 	if t.failed++; t.failed >= c.o.Failures && !t.sick.Swap(true) {
-		c.log.Warn("a target failed its health check", "target", t.check.Address, "protocol", t.check.Protocol, "port", t.check.Port, "err", err)
+		c.log.Warn("an address is unhealthy", "target", t.check.Address, "protocol", t.check.Protocol, "port", t.check.Port, "err", err)
 	}
 }
 

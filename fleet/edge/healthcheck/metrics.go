@@ -38,7 +38,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(probesDesc(), prometheus.CounterValue, float64(c.bad.Load()), "failed")
 }
 
-// Counts returns how many targets are in each state: well, sick, unknown, refused.
+// Counts returns the number of targets in each state: well (healthy), sick (unhealthy), unknown (not probed yet), refused (never
+// probed).
 func (c *Checker) Counts() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,8 +16,8 @@ const headerMost = 16 << 10
 // dialer connects to an address, like (*net.Dialer).DialContext.
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// probe makes one probe. It returns nil if the target is healthy: it accepts a connection, or answers 2xx. A redirect is not followed and
-// counts as a failure. No proxy is used. With HTTPS, the certificate must be valid for the check's host.
+// probe checks a target once, and returns nil if it is healthy: it accepts a TCP connection, or answers an HTTP request with a status
+// of 200 to 299. Redirects count as failures, and no proxy is used. With HTTPS, the certificate must be valid for the check's host.
 func probe(ctx context.Context, c Check, roots *x509.CertPool, dial dialer) error {
 	at := netip.AddrPortFrom(c.Address, c.Port).String()
 	if c.Protocol == TCP {
@@ -32,7 +32,7 @@ func probe(ctx context.Context, c Check, roots *x509.CertPool, dial dialer) erro
 		return err
 	}
 	transport := &http.Transport{
-		// The hostname is never resolved: the address comes from the zone.
+		// The check's host name is not resolved: connect to the address from the zone.
 		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, "tcp", at) },
 		TLSClientConfig:        &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		DisableKeepAlives:      true,
@@ -49,7 +49,7 @@ func probe(ctx context.Context, c Check, roots *x509.CertPool, dial dialer) erro
 	if err != nil {
 		return err
 	}
-	_ = answer.Body.Close() // the body is unread, so the connection is closed too
+	_ = answer.Body.Close() // the body was not read, so this closes the connection too
 	if answer.StatusCode < 200 || answer.StatusCode > 299 {
 		return fmt.Errorf("answered %d", answer.StatusCode)
 	}

@@ -9,22 +9,22 @@ import (
 	"sync"
 )
 
-// owner is a cluster of a zone. Every writer of a zone can publish any number of addresses, also dead ones, whose probes take the
-// longest. So no cluster's probes wait for another's: the clusters share the capacity, and a cluster that needs less than its share gets
-// all that it needs.
+// owner is a cluster in a zone, which shares the capacity for probes with the others. Every writer of a zone can publish many
+// addresses, and dead ones take longest to probe. So each cluster has an equal share, of which one that needs less takes only what it
+// needs.
 type owner struct{ zone, cluster string }
 
 func (o owner) compare(p owner) int {
 	return cmp.Or(cmp.Compare(o.zone, p.zone), cmp.Compare(o.cluster, p.cluster))
 }
 
-// maxPerAddress is the maximum number of targets at one address, which may belong to anyone: thousands of hosts could each have a path of
-// their own there. 100 targets are 10 to 13 probes per second.
+// maxPerAddress is the maximum number of checks of one address, which may not belong to the zone's writers: thousands of hosts could
+// each check another path there. 100 checks are 10 to 13 probes per second.
 const maxPerAddress = 100
 
-// allot chooses which checks are probed, at most `most` in all, and to which cluster each of them counts. A check that several clusters
-// want counts to the one that wants the fewest, so that no cluster slows another's probes by publishing the same check. Within a
-// cluster's share, running checks come first.
+// allot returns the checks to probe, no more than `most`, and the cluster to which each one counts. A check that several clusters
+// have counts to the cluster with the fewest checks, so that a cluster cannot delay another's probes by publishing the same check. If a
+// cluster's share is too small for all its checks, those that run already come first.
 func allot(wanted map[owner]map[Check]bool, most int, runs func(Check) bool) map[Check]owner {
 	runningFirst := func(a, b Check) int {
 		if runsA := runs(a); runsA != runs(b) {
@@ -64,7 +64,7 @@ func allot(wanted map[owner]map[Check]bool, most int, runs func(Check) bool) map
 	return out
 }
 
-// ascending returns a map's owners, smallest size first.
+// ascending returns a map's owners, sorted by size, smallest first.
 func ascending[V any](m map[owner]V, size func(owner) int) []owner {
 	all := make([]owner, 0, len(m))
 	for o := range m {
@@ -74,8 +74,8 @@ func ascending[V any](m map[owner]V, size func(owner) int) []owner {
 	return all
 }
 
-// slots limit the number of concurrent probes. A free slot goes to the waiting owner with the fewest running probes; if there are
-// several, to the one that has waited longest. Its methods are safe for concurrent use.
+// slots limit the number of concurrent probes. A free slot goes to the waiting owner that has the fewest probes running; among equals,
+// to the one that has waited longest. The methods are safe for concurrent use.
 type slots struct {
 	mu      sync.Mutex
 	free    int
@@ -93,7 +93,7 @@ func newSlots(n int) *slots {
 	return &slots{free: n, going: map[owner]int{}, waiting: map[owner][]waiter{}}
 }
 
-// take waits for a slot. It returns false if ctx ends first. The caller must return the slot with give.
+// take waits for a slot, which the caller must return with give. It returns false if ctx ends first.
 func (s *slots) take(ctx context.Context, o owner) bool {
 	s.mu.Lock()
 	if s.free > 0 {
@@ -123,7 +123,7 @@ func (s *slots) take(ctx context.Context, o owner) bool {
 	return false
 }
 
-// give releases an owner's slot, and hands it to the next in line.
+// give returns an owner's slot, and passes it on to the next waiter.
 func (s *slots) give(o owner) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,7 +146,7 @@ func (s *slots) give(o owner) {
 	close(first.ready)
 }
 
-// keep stores the waiters that an owner still has.
+// keep stores the list of an owner's waiters, or deletes it if it is empty.
 func (s *slots) keep(o owner, list []waiter) {
 	if len(list) == 0 {
 		delete(s.waiting, o)

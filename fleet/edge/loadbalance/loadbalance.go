@@ -1,18 +1,20 @@
-// Package loadbalance chooses one of several clusters for one client: by region, then health, then weight.
+// Package loadbalance chooses one of several clusters for one client: by region, then by health, then by weight.
 //
-// It guarantees a choice whenever at least one cluster has what the client queries; region and health only narrow it. It is pure: the
-// client's location, the health and the random number come from its caller.
+// It guarantees a choice if at least one cluster has records of the queried type; region and health only narrow it. It is pure: its
+// caller supplies the client's location, the health and a random number.
 //
-// If no cluster is healthy it ignores health; if no region matches it uses the default region, then all clusters.
+// If no cluster is in a region of the client, it chooses from the host's default region, and after that from all clusters. If no
+// cluster at all is healthy, it ignores health.
 package loadbalance
 
 import "math/bits"
 
-// Candidate is one cluster that may be chosen. Geo is a code in lower case; "" for none.
+// Candidate is one cluster that may be chosen. Geo is its region code in lower case, or "".
 type Candidate struct {
 	Geo     string
-	Default bool   // its region is the host's default
-	Weight  uint32 // relative to the others of its region; 0: standby, chosen if no cluster with a weight can be
+	Default bool // its region is the host's default
+	// share among the clusters of its region; 0: standby, chosen only if no cluster with a weight can be
+	Weight uint32
 }
 
 // State is whether a candidate can be chosen now.
@@ -20,7 +22,7 @@ type State int
 
 // The states.
 const (
-	Absent State = iota // it has no record of the queried type
+	Absent State = iota // the cluster has no record of the queried type
 	Sick                // its health checks fail
 	Well
 )
@@ -32,8 +34,8 @@ type Reason int
 const (
 	Geo       Reason = iota // by the client's location
 	Default                 // no cluster is in the client's location
-	Any                     // no cluster is in the default region either
-	Unhealthy               // no cluster is healthy, so health is ignored
+	Any                     // no cluster that can be chosen is in the default region either
+	Unhealthy               // no cluster at all is healthy, so health is ignored
 	reasons
 )
 
@@ -42,13 +44,12 @@ func Reasons() []Reason { return []Reason{Geo, Default, Any, Unhealthy} }
 
 func (r Reason) String() string { return [reasons]string{"geo", "default", "any", "unhealthy"}[r] }
 
-// Of chooses a candidate and returns its index, or -1 if all are absent. place has the client's codes, the smallest region first. state
-// returns the state of the candidate at an index; it must return the same during one call. draw is a random number, uniform over all
-// values.
+// Of chooses a candidate and returns its index, or -1 if all are absent. place has the client's region codes, the smallest region
+// first. state returns a candidate's state, which must not change during the call. draw is a uniform random number.
 //
-// Of chooses from the first of these groups that is not empty: the candidates of the client's smallest region, of the next one, and so
-// on; those of the default region; all. A group contains only healthy candidates, unless no candidate is healthy. Within a group,
-// probabilities are proportional to the weights, or equal if all weights are 0. Of does not allocate.
+// Of chooses from the first of these groups that is not empty: the candidates in the client's smallest region, in its next larger one,
+// and so on; those in the default region; all. Unhealthy candidates are in no group, unless no candidate is healthy. Within a group,
+// the probability of a candidate is proportional to its weight; if all weights are 0, all are equally likely. Of does not allocate.
 func Of(candidates []Candidate, place []string, state func(int) State, draw uint64) (int, Reason) {
 	for _, least := range [...]State{Well, Sick} {
 		for _, code := range place {
@@ -73,7 +74,7 @@ func because(r Reason, least State) Reason {
 	return r
 }
 
-// group selects the candidates that are tried together.
+// group selects the candidates that are compared at the same time, for example those of one region.
 type group struct {
 	code           string
 	isDefault, all bool
@@ -83,9 +84,9 @@ func (g group) holds(c *Candidate) bool {
 	return g.all || g.isDefault && c.Default || g.code != "" && c.Geo == g.code
 }
 
-// pick chooses a candidate of a group by weight; -1 if the group is empty.
+// pick chooses a candidate of a group with a probability proportional to its weight; -1 if the group is empty.
 func pick(candidates []Candidate, g group, state func(int) State, least State, draw uint64) int {
-	var sum, count uint64 // at most 2^32 candidates with weights below 2^32
+	var sum, count uint64 // no overflow: at most 2^32 candidates, with weights below 2^32
 	for i := range candidates {
 		if g.holds(&candidates[i]) && state(i) >= least {
 			sum += uint64(candidates[i].Weight)
@@ -99,7 +100,7 @@ func pick(candidates []Candidate, g group, state func(int) State, least State, d
 	if equal {
 		sum = count
 	}
-	// The high word of the product is uniform over 0 to sum-1, with a bias of at most sum/2^64.
+	// The high word of the product is a uniform number from 0 to sum-1, except for a bias of at most sum/2^64.
 	at, _ := bits.Mul64(draw, sum)
 	for i := range candidates {
 		if !g.holds(&candidates[i]) || state(i) < least {

@@ -27,30 +27,33 @@ import (
 
 // Intervals of a copy.
 const (
-	pollMost  = 2 * time.Second  // between queries for the serial; each interval is shortened at random by up to a quarter
-	wholeMost = 15 * time.Minute // between whole transfers: incremental steps may fit a history that is not theirs
-	retryMost = 8 * time.Second  // between tries if the primary does not answer
-	saveRest  = time.Second      // between writes of the file
-	touchRest = time.Minute      // between updates of the file's time, and between tries if the disk is full
-	// lookRest is the minimum time between two reads, because anyone can forge NOTIFYs with the primary's address as sender.
+	// between two queries for the serial; each interval is shortened at random by up to a quarter
+	pollMost = 2 * time.Second
+	// between two transfers of the whole zone, which correct the copy if incremental changes were applied to the wrong version
+	wholeMost = 15 * time.Minute
+	retryMost = 8 * time.Second // between two tries if the primary does not answer
+	saveRest  = time.Second     // between writes of the file
+	// between two updates of the file's modification time, and between two tries to write the file if the disk is full
+	touchRest = time.Minute
+	// lookRest is the minimum time between two reads of the primary: otherwise forged NOTIFY messages could cause any number of reads.
 	lookRest = 100 * time.Millisecond
-	// together limits the duration of one read, for example the transfer of a large zone over a slow line.
+	// together is the time limit of one read, for example of the transfer of a large zone over a slow line.
 	together = 2 * time.Minute
 )
 
-// Primary is the server from which the zone is read; see rfc2136.Client.
+// Primary is the server from which the zone is read; *rfc2136.Client is one.
 type Primary interface {
 	Serial(ctx context.Context) (uint32, error)
 	AXFR(ctx context.Context) (*rfc2136.Transfer, error)
 	IXFR(ctx context.Context, since uint32) (*rfc2136.Transfer, error)
 }
 
-// Serve starts to serve a zone's records, the SOA first, and keeps them. If they cannot be served it returns an error and changes
-// nothing.
+// Serve is called with a zone's records, the SOA first, to serve them from then on; it keeps them. If it returns an error, nothing has
+// changed.
 type Serve func(records []dns.RR) error
 
-// Bounded returns serve with a limit on the zone's size, by records and by octets. Transfers have the same limit, but a zone can also
-// grow by increments, each of which is small.
+// Bounded returns serve with a limit on the zone's size: most records, and rfc2136.Octets for each on average. Transfers have the same
+// limit, but incremental changes could make the zone larger.
 func Bounded(serve Serve, most int) Serve {
 	return func(list []dns.RR) error {
 		octets := 0
@@ -64,9 +67,9 @@ func Bounded(serve Serve, most int) Serve {
 	}
 }
 
-// Copy is the copy of one zone. Its methods, except Run, are safe for concurrent use.
+// Copy is the copy of one zone. Call Run once; the other methods may be called concurrently.
 type Copy struct {
-	// Confirmed is called each time the primary has confirmed that the zone as it is served is current. Set it before Run; it may be nil.
+	// Confirmed is called each time the primary has confirmed that the served zone is current. Set it before Run; it may be nil.
 	Confirmed func()
 
 	zone     string
@@ -80,20 +83,21 @@ type Copy struct {
 
 	mu      sync.Mutex // guards the fields below
 	primary Primary
-	anew    bool               // serve the zone again, because the way it is served has changed
-	whole   bool               // transfer the whole zone next: the primary is another one, or may have a different history
+	anew    bool // serve the records again, because the way in which they are served changed
+	// transfer the whole zone next: incremental changes may not fit, because the primary is another one or was restored
+	whole   bool
 	cut     context.CancelFunc // cancels the current read
-	full    time.Time          // when to transfer the whole zone at the latest
+	full    time.Time          // time at which the whole zone is transferred at the latest
 	records records            // empty: the zone was never read
 	current time.Time          // when the primary last confirmed these records
-	fault   string             // the error of the last read; "" for none
+	fault   string             // error of the last read; "" if it succeeded
 	skip    bool               // the file already has these records
 }
 
-// counts are the numbers of transfers, for the metrics.
+// counts are the numbers of transfers by kind, for the metrics.
 type counts struct{ full, steps, failed atomic.Uint64 }
 
-// New makes a copy of a zone, given its canonical name, that is saved in a file. It serves the records in the file at once.
+// New returns the copy of the zone with a canonical name. If its file has records of an earlier run, they are served at once.
 func New(log *slog.Logger, zone, file string, primary Primary, serve Serve) *Copy {
 	c := &Copy{zone: zone, primary: primary, file: file, serve: serve, log: log.With("zone", zone),
 		notified: tick.New(), changed: tick.New(), cut: func() {}}
@@ -103,20 +107,20 @@ func New(log *slog.Logger, zone, file string, primary Primary, serve Serve) *Cop
 	}
 	switch {
 	case err != nil:
-		c.log.Warn("the zone's file is not used: the zone is transferred anew", "file", file, "err", err)
+		c.log.Warn("cannot use the zone's file; the zone is transferred from its primary", "file", file, "err", err)
 	case list != nil:
 		c.current = at
-		c.log.Info("zone read from its file", "serial", c.records.soa.Serial, "age", time.Since(at).Round(time.Second))
+		c.log.Info("zone loaded from its file and served", "serial", c.records.soa.Serial, "age", time.Since(at).Round(time.Second))
 	}
 	c.skip, c.whole = list != nil, true
 	return c
 }
 
-// Notify reports that the primary has a new version of the zone. It does not block.
+// Notify makes Run read the zone soon, because the primary has sent a NOTIFY. It does not block.
 func (c *Copy) Notify() { c.notified.Send() }
 
-// Follow makes the copy follow another primary, and serve its records again because the way they are served may have changed. It does not
-// block. The zone is then transferred whole, because the serials of two primaries cannot be compared.
+// Follow makes the copy read from another primary, and serve its records again because the way of serving may have changed. It does not
+// block. The whole zone is transferred next, because serials of two primaries cannot be compared.
 func (c *Copy) Follow(primary Primary) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,7 +129,7 @@ func (c *Copy) Follow(primary Primary) {
 	c.notified.Send()
 }
 
-// Run follows the primary until ctx ends, and saves the zone.
+// Run reads the zone from its primary, and saves it, until ctx ends.
 func (c *Copy) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { c.keep(ctx) })
@@ -153,7 +157,7 @@ func (c *Copy) Run(ctx context.Context) {
 			retry = 0
 		}
 		tick.Pause(ctx, lookRest)
-		timer := time.NewTimer(wait - rand.N(wait/4) - lookRest) //nolint:gosec // no secret: edges must not query at the same time
+		timer := time.NewTimer(wait - rand.N(wait/4) - lookRest) //nolint:gosec // no secret: keeps edges from querying at the same time
 		select {
 		case <-ctx.Done():
 		case <-c.notified:
@@ -163,7 +167,7 @@ func (c *Copy) Run(ctx context.Context) {
 	}
 }
 
-// note stores the result of a read and logs changes of it.
+// note records the result of a read, and logs it if it differs from that of the last read.
 func (c *Copy) note(err error) {
 	if err == nil && c.Confirmed != nil {
 		c.Confirmed()
@@ -175,9 +179,9 @@ func (c *Copy) note(err error) {
 		c.fault = err.Error()
 		c.counts.failed.Add(1)
 		switch rfc2136.KindOf(err) {
-		case rfc2136.Unreachable, rfc2136.NoAnswer: // it may be restored meanwhile and reach our serial with a different history
+		case rfc2136.Unreachable, rfc2136.NoAnswer: // it may be restored meanwhile, and have the same serial with other content
 			c.whole = true
-		case rfc2136.TooLarge: // the changes may be larger than the zone that is left
+		case rfc2136.TooLarge: // the changes may be larger than the zone after them
 			c.whole = true
 		}
 	} else {
@@ -186,13 +190,13 @@ func (c *Copy) note(err error) {
 	switch {
 	case c.fault == before:
 	case err != nil:
-		c.log.Warn("the zone is not current: the primary cannot be read", "kind", string(rfc2136.KindOf(err)), "err", err)
+		c.log.Warn("cannot read the zone from its primary; the last copy stays in use", "kind", string(rfc2136.KindOf(err)), "err", err)
 	default:
-		c.log.Info("the zone is current again")
+		c.log.Info("the primary can be read again; the zone is current")
 	}
 }
 
-// look reads the zone's changes from the primary.
+// look reads the zone's changes from the primary, or the whole zone if that is due.
 func (c *Copy) look(ctx context.Context) error {
 	c.mu.Lock()
 	has, primary, anew, whole := c.records, c.primary, c.anew, c.whole || time.Now().After(c.full)
@@ -213,18 +217,18 @@ func (c *Copy) look(ctx context.Context) error {
 	t, err := primary.IXFR(ctx, has.soa.Serial)
 	switch {
 	case err != nil && rfc2136.KindOf(err) != rfc2136.Unreachable && rfc2136.KindOf(err) != rfc2136.TooLarge:
-		// The server has no incremental transfers, or has a different history.
+		// The server has no incremental transfers, or does not know the changes since this serial.
 		return c.transfer(ctx, primary)
 	case err != nil:
 		return err
 	case t.Full != nil:
 		return c.takeWhole(t.Full)
-	case len(t.Steps) == 0: // its serial is older than ours: the zone was restored
+	case len(t.Steps) == 0: // the primary's serial is older than this copy's: the zone was restored from a backup
 		return c.transfer(ctx, primary)
 	}
 	next, err := has.apply(t.Steps)
 	if err != nil {
-		c.log.Info("the primary's changes do not fit: the zone is transferred whole", "err", err)
+		c.log.Info("incremental transfer does not fit; transferring the whole zone", "err", err)
 		return c.transfer(ctx, primary)
 	}
 	c.counts.steps.Add(1)
@@ -246,16 +250,16 @@ func (c *Copy) transfer(ctx context.Context, primary Primary) error {
 	return nil
 }
 
-// takeWhole serves the records of a whole transfer.
+// takeWhole serves the records of a whole transfer, and sets when the next whole transfer is due.
 func (c *Copy) takeWhole(list []dns.RR) error {
 	c.counts.full.Add(1)
 	c.mu.Lock()
-	c.full = time.Now().Add(wholeMost - rand.N(wholeMost/4)) //nolint:gosec // no secret: edges must not query at the same time
+	c.full = time.Now().Add(wholeMost - rand.N(wholeMost/4)) //nolint:gosec // no secret: keeps edges from transferring at the same time
 	c.mu.Unlock()
 	return c.take(list)
 }
 
-// take serves the records and has them saved later.
+// take serves the records, and wakes keep, which saves them.
 func (c *Copy) take(list []dns.RR) error {
 	next, err := index(c.zone, list)
 	if err != nil {
@@ -275,9 +279,9 @@ func (c *Copy) take(list []dns.RR) error {
 type State struct {
 	Zone    string
 	Serial  uint32
-	Records int       // 0: the zone was never read and is not served
+	Records int       // 0: the zone was never read, so it is not served
 	Current time.Time // when the primary last confirmed these records
-	Fault   string    // why it cannot confirm them now; "" for no fault
+	Fault   string    // why the primary cannot confirm the records now; "" if it can
 }
 
 // State returns the status of the copy.
@@ -298,7 +302,7 @@ type records struct {
 	count int
 }
 
-// index sorts a zone's records by name. The SOA may occur twice, as in a transfer.
+// index returns the records of a zone by name. The SOA may occur twice, as in a transfer.
 func index(zone string, list []dns.RR) (records, error) {
 	r := records{names: make(map[string][]dns.RR, len(list)/2)}
 	for _, rr := range list {
@@ -323,7 +327,7 @@ func index(zone string, list []dns.RR) (records, error) {
 	return r, nil
 }
 
-// list returns the records, the SOA first, those of each name together.
+// list returns all records, the SOA first; the records of a name are next to each other.
 func (r records) list() []dns.RR {
 	out := make([]dns.RR, 0, r.count)
 	out = append(out, r.soa)
@@ -333,13 +337,14 @@ func (r records) list() []dns.RR {
 	return out
 }
 
-// errNotNext is returned for a step that does not start at the present version.
+// errNotNext is the error for an incremental change that does not begin at this version of the zone.
 var errNotNext = errors.New("a change does not begin where the zone is")
 
-// crowded is the maximum number of records of one name that a step may change, because each of them is searched for in the whole set.
+// crowded is the maximum number of records at a name that an incremental change may touch; above it the whole zone is transferred. Each
+// changed record must be found among all records of its name, which takes long.
 const crowded = 1_000
 
-// apply returns the records after steps; r stays as it is.
+// apply returns the records after incremental changes. It does not modify r.
 func (r records) apply(steps []rfc2136.Delta) (records, error) {
 	next := records{soa: r.soa, names: make(map[string][]dns.RR, len(r.names)), count: r.count}
 	for name, set := range r.names {

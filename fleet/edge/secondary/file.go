@@ -17,10 +17,11 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// lastLine ends a zone's file, so that a truncated file is not mistaken for a whole one.
+// lastLine is the last line of a zone's file. If it is missing, the file is incomplete and is not used.
 const lastLine = "; the end of the zone"
 
-// keep saves changes and periodically updates the file's time, until ctx ends; then it saves once more.
+// keep saves the zone after each change, and updates the file's modification time once a minute, until ctx ends. Then it saves once
+// more.
 func (c *Copy) keep(ctx context.Context) {
 	for {
 		select {
@@ -51,7 +52,7 @@ func (c *Copy) save() {
 		err = os.Chtimes(c.file, time.Time{}, current)
 	}
 	if err != nil {
-		c.log.Error("the zone is not kept on disk: a restart has to transfer it", "file", c.file, "err", err)
+		c.log.Error("cannot save the zone to disk; after a restart it must be transferred", "file", c.file, "err", err)
 		return
 	}
 	c.mu.Lock()
@@ -59,18 +60,18 @@ func (c *Copy) save() {
 	c.mu.Unlock()
 }
 
-// touch sets the file's time to when the primary last confirmed its records. After a restart the zone's age is computed from that time.
-// So a file that is not what is served keeps its time.
+// touch sets the file's modification time to the time at which the primary last confirmed the records in it. After a restart, the
+// zone's age is computed from that. If the file does not have the served records, touch does nothing.
 func (c *Copy) touch() {
 	c.mu.Lock()
 	current, saved := c.current, c.skip
 	c.mu.Unlock()
 	if saved && !current.IsZero() {
-		_ = os.Chtimes(c.file, time.Time{}, current) // ignored: if the file is missing, the save that failed has logged the reason
+		_ = os.Chtimes(c.file, time.Time{}, current) // ignored: if the file is missing, the failed save has logged why
 	}
 }
 
-// print writes records as a zone file (RFC 1035, section 5).
+// print writes records as a zone file (RFC 1035, section 5), with lastLine at the end.
 func print(w io.Writer, list []dns.RR) error {
 	b := bufio.NewWriter(w)
 	for _, rr := range list {
@@ -80,7 +81,8 @@ func print(w io.Writer, list []dns.RR) error {
 	return b.Flush()
 }
 
-// load reads a zone's file and when it was last current. If there is no file it returns neither records nor an error.
+// load reads a zone's file. at is the time at which its records were last current. If there is no file, it returns no records and no
+// error.
 func load(zone, file string) (list []dns.RR, at time.Time, err error) {
 	data, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -9,7 +9,8 @@ import (
 
 const namespace = "neardns"
 
-// Collector returns the metrics of all copies that copies returns. Its zones come from the configuration, so there are few label values.
+// Collector returns the metrics of the zones' copies and of configuration reloads. The label values are the zones of the configuration,
+// so they are few.
 func Collector(copies func() []*Copy, reloads *Reloads) prometheus.Collector {
 	return collector{copies, reloads}
 }
@@ -19,13 +20,13 @@ type collector struct {
 	reloads *Reloads
 }
 
-// Reloads counts changed configurations. The zero value is ready; it is safe for concurrent use.
+// Reloads counts changes of the configuration. The zero value is ready to use, and safe for concurrent use.
 type Reloads struct {
 	taken, refused atomic.Uint64
 	stale          atomic.Bool // the last one was refused
 }
 
-// Count records a configuration that was accepted or refused.
+// Count records that a changed configuration was taken over, or refused.
 func (r *Reloads) Count(taken bool) {
 	if taken {
 		r.taken.Add(1)

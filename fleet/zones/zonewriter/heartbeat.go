@@ -159,7 +159,7 @@ func (p *Publisher) removeOne(ctx context.Context, cluster string, dead []string
 		}
 		st := p.state.PlanRemoval(name, cluster)
 		if err := p.update(ctx, append(st.Message.Prereqs, watched...), st.Message.Changes); err != nil {
-			p.o.Log.Warn("a dead cluster's records stay", "dead", cluster, "host", name, "err", err)
+			p.o.Log.Warn("cannot remove a dead cluster's records yet", "dead", cluster, "host", name, "err", err)
 			p.removal = time.Now().Add(about(p.o.Heartbeat))
 			p.refresh(ctx, false)
 			return false
