@@ -248,8 +248,8 @@ func ofHeartbeats(t Target) bool {
 	return false
 }
 
-// wireOf returns the bytes of an address record in an answer, with a pointer to the name in the question section (RFC 1035, sections 3.2.1 and
-// 4.1.4).
+// wireOf returns the bytes of an address record in an answer, with a pointer to the name in the question section (RFC 1035,
+// sections 3.2.1 and 4.1.4).
 func wireOf(ip netip.Addr, h dns.RR_Header) []byte {
 	b := []byte{0xc0, msg.HeaderSize}
 	b = binary.BigEndian.AppendUint16(b, h.Rrtype)

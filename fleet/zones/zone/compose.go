@@ -34,8 +34,7 @@ func Compose(origin string, c Claim) []dns.RR {
 	return rrs
 }
 
-// answers returns the names at which a claim's addresses are published: the host, then the names below klb of its region and its
-// cluster.
+// answers returns the names at which the claim c has its addresses: the host, then LABEL.klb.HOST for its region and its cluster.
 func (n names) answers(c *Claim) []string {
 	at := []string{c.Host}
 	if c.Strategy == LoadBalanced {

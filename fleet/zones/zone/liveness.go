@@ -152,7 +152,7 @@ func score(dead, survivor string) uint64 {
 func (h *Host) MayRemove(cluster string, dead []string, works func(Claim) bool) bool {
 	c, ok := h.Claims[cluster]
 	if !ok {
-		return true // bookkeeping without a claim serves no client
+		return true // only other TXT records are left of the cluster, which serve no client
 	}
 	if works == nil && c.Health != nil || works != nil && works(c) {
 		return false

@@ -88,8 +88,8 @@ func CheckOrigin(origin string) error {
 // names composes and parses the names in one zone. The zero value belongs to no zone.
 type names struct{ origin string }
 
-// word returns the labels that stand for a host in the names of its bookkeeping: the host relative to the zone, with _any for * and
-// _apex for the zone itself.
+// word returns the labels that stand for a host in the names of its TXT records below _neardns: the host relative to the zone, with
+// _any for * and _apex for the zone itself.
 func (n names) word(host string) string {
 	switch host {
 	case n.origin:
@@ -171,7 +171,7 @@ func address(label string) (netip.Addr, bool) {
 type kind int
 
 const (
-	other kind = iota // neither bookkeeping nor below klb; it may be a host
+	other kind = iota // not a name below _neardns or klb; it may be a host
 	broken
 	beatName
 	claimName
@@ -181,7 +181,7 @@ const (
 	levelName
 )
 
-// place is the meaning of a name in the zone.
+// place is a parsed name of the zone: its kind, with the host, cluster, region or address in it.
 type place struct {
 	kind    kind
 	host    string

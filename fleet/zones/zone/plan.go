@@ -24,7 +24,7 @@ type Writer struct {
 // identity in the zone as its own.
 type Memory struct {
 	Generation uint64          // the highest generation that the writer has used
-	Sent       map[string]bool // claims of this writer that the zone may have: the one that was last read back, and those sent since
+	Sent       map[string]bool // TXT records (claims) of this writer that the zone may have: the one last read back, and those sent since
 	Gone       []Gone          // addresses that its updates deleted
 }
 
@@ -44,7 +44,7 @@ const (
 	ConflictingName     Reason = "ConflictingName"       // a CNAME, DNAME or delegation in the zone hides the host's addresses
 	ClusterIDInUse      Reason = "ClusterIDInUse"        // another instance writes under this cluster's ID
 	ConflictingDefault  Reason = "ConflictingDefaultGeo" // clusters want different default regions; each still writes
-	ZoneRolledBack      Reason = "ZoneRolledBack"        // the zone has an older claim than was written last (a restore?); it is written again
+	ZoneRolledBack      Reason = "ZoneRolledBack"        // the zone has an older record than was written last; it is written again
 	ForeignAddresses    Reason = "ForeignAddresses"      // the host has addresses that no cluster wrote; they stay
 	RRsetFull           Reason = "RRsetFull"             // an RRset is at the server's limit, so not all addresses are at the host
 )
@@ -73,7 +73,7 @@ type Step struct {
 	Next     uint64       // the generation of Claim; the last one used if there is no claim
 	Gone     []Gone       // addresses that the message deletes
 	Unserved []netip.Addr // addresses that do not fit into the host's RRset (room.go)
-	Leaves   bool         // the message removes this cluster from the host, or bookkeeping without an owner
+	Leaves   bool         // the message removes this cluster from the host, or TXT records without an owner
 
 	ttlBefore uint32 // the host's TTL as read
 }
@@ -118,8 +118,8 @@ type planner struct {
 	step Step
 
 	host  *Host
-	claim Claim // this cluster's claim, as read from the zone
-	has   bool  // the zone has a claim of this cluster
+	claim Claim // this cluster's TXT record for the host, as read from the zone
+	has   bool  // the zone has such a record
 	raw   *dns.TXT
 	mine  map[netip.Addr][]Reference // this cluster's references to each address, as read
 	ttl   uint32                     // of the host's records after the step

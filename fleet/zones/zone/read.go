@@ -7,7 +7,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ClaimName returns the name of a cluster's claim (its TXT record for a host).
+// ClaimName returns the name of a cluster's claim: its TXT record for a host.
 func (s *State) ClaimName(host, cluster string) string { return s.claim(host, cluster) }
 
 // HasTXT reports whether the TXT records of a name are exactly these.

@@ -15,13 +15,13 @@ import (
 type State struct {
 	Origin  string // canonical
 	Serial  uint32
-	Hosts   map[string]*Host // by canonical name: the hosts for which the zone has bookkeeping
+	Hosts   map[string]*Host // by canonical name: the hosts for which the zone has TXT records below _neardns
 	Beats   map[string]Beat  // by cluster
 	Ignored int              // TXT records below _neardns that cannot be parsed
 
 	names
 	sets    map[string]set                 // by canonical name
-	touched map[string]map[string]struct{} // by host: the names of its bookkeeping and its names below klb
+	touched map[string]map[string]struct{} // by host: its names below _neardns and below klb
 	junk    map[string]int                 // by name: the number of its records that are ignored
 }
 
@@ -206,7 +206,7 @@ func (s *State) derive(host string) {
 		s.read(h, name)
 	}
 	for cluster, c := range h.Claims {
-		if c.Strategy = h.Strategy; c.TTL == 0 { // an older version wrote the claim; it writes only if it wants the zone's TTL
+		if c.Strategy = h.Strategy; c.TTL == 0 { // an older version wrote this; it writes only if it wants the zone's TTL
 			c.TTL = h.TTL
 		}
 		h.Claims[cluster] = c
@@ -274,7 +274,7 @@ func (s *State) read(h *Host, name string) {
 	s.ignore(name, bad)
 }
 
-// claimAt returns the claim at a name, if exactly one TXT record there is a valid claim.
+// claimAt returns the claim (a cluster's record for a host) at a name, if exactly one TXT record there is a valid one.
 func (s *State) claimAt(name string, p place) (Claim, *dns.TXT, bool) {
 	var claim Claim
 	var found *dns.TXT

@@ -195,7 +195,7 @@ func (p *planner) addStrategy() {
 	if p.host.Strategy == p.want.Strategy && p.host.TTL == p.ttl {
 		return // if the step writes anything, replaceClaim makes the strategy a prerequisite
 	}
-	if p.host.Strategy != "" { // prerequisite: no cluster has joined that did not agree
+	if p.host.Strategy != "" { // prerequisite: no other cluster has joined meanwhile
 		p.asRead(p.owners(p.want.Host), dns.TypeTXT)
 	}
 	_, before := p.before()
@@ -271,7 +271,7 @@ func (p *planner) claimFor(want Publication, generation uint64) Claim {
 	return Claim{Publication: want, Identity: p.w.Identity, Generation: generation, Wants: p.wants}
 }
 
-// said reports whether the claim of this cluster in the zone already is as wanted.
+// said reports whether this cluster's TXT record for the host already is as wanted.
 func (p *planner) said(want Publication) bool {
 	c := p.claimFor(want, p.claim.Generation)
 	return joined(c.text()) == joined(p.raw.Txt)

@@ -13,8 +13,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A bookkeeping record has strings KEY=VALUE, the first one v=1. All are in lower case, because PowerDNS compares the TXT records of
-// prerequisites without case. Unknown keys are ignored, so that a later release can add some.
+// A TXT record below _neardns has strings KEY=VALUE, the first one v=1. All are in lower case, because PowerDNS compares the TXT
+// records of prerequisites without case. Unknown keys are ignored, so that a later release can add some.
 const version = "v=1"
 
 const (
@@ -26,7 +26,7 @@ const (
 type Claim struct {
 	Publication
 	Identity
-	Generation uint64 // increases with each write, so that no two claims of a cluster for a host are equal
+	Generation uint64 // increases with each write, so that no two versions of a cluster's record for a host are equal
 	// the strategy that the cluster wants, if the host has another one until all clusters agree
 	Wants Strategy
 }
@@ -132,8 +132,8 @@ func number(s string, bits int) (uint64, error) {
 	return n, err
 }
 
-// parseClaim parses the strings of a claim. The caller sets the strategy from the host and, if an older version wrote the claim and the
-// TTL is 0, the TTL too.
+// parseClaim parses the TXT record of a cluster for a host. The caller sets the strategy from the host and, if an older version wrote
+// the record without a TTL, the TTL too.
 func parseClaim(t []string, cluster, host string) (Claim, error) {
 	c := Claim{Publication: Publication{Host: host}, Identity: Identity{Cluster: cluster}}
 	f, err := fields(t)
@@ -385,7 +385,7 @@ func parseTTL(f map[string][]string) (uint32, error) {
 	return uint32(ttl), nil
 }
 
-// bookTTL is the TTL of bookkeeping records. Its value hardly matters, because clients do not query them.
+// bookTTL is the TTL of the TXT records below _neardns. Its value hardly matters, because clients do not query them.
 const bookTTL = 60
 
 func txt(name string, t []string) *dns.TXT {

@@ -58,8 +58,8 @@ func (p *Publisher) takeover() bool {
 	return p.beat.foreign != nil && ok && periods >= zone.RemoveAfter
 }
 
-// heir reports whether claims of another instance under this cluster's ID are this writer's to replace. They are if the heartbeat is
-// this writer's: it wrote that when there was none, or in place of one that had not changed for long.
+// heir reports whether this writer may replace the TXT records (claims) that another instance wrote under this cluster's ID. It may if
+// the heartbeat is its own: then it wrote that when there was none, or in place of one that had not changed for long.
 func (p *Publisher) heir() bool {
 	b, ok := p.state.Beats[p.o.Identity.Cluster]
 	return ok && b.Instance == p.o.Identity.Instance && p.beat.foreign == nil

@@ -213,8 +213,8 @@ func (s *size) add(t *rfc2136.Transfer) {
 
 func (s size) over(records int) bool { return s.records > records || s.octets > records*rfc2136.Octets }
 
-// sameHistory reports whether the zone still has the claim that this cluster wrote last. If the zone was restored from a backup, it
-// does not, even if later updates by other clusters have raised the serial again.
+// sameHistory reports whether the zone still has the TXT record (claim) that this cluster wrote last. If the zone was restored from a
+// backup, it does not, even if later updates by other clusters have raised the serial again.
 func (p *Publisher) sameHistory(ctx context.Context) (bool, error) {
 	if p.latest == "" {
 		return true, nil

@@ -73,7 +73,7 @@ type Status struct {
 	Since      time.Time // time at which the conflict began
 	Notes      []zone.Conflict
 	Unserved   []netip.Addr // addresses that do not fit into the host's RRset
-	Generation uint64       // generation of this cluster's claim
+	Generation uint64       // version number in this cluster's TXT record for the host
 	Writes     uint64       // number of changes of this host that the primary accepted
 	Messages   uint64       // number of sent messages with a change of this host
 	Held       *zone.Host   // what the zone has for the host; nil: nothing, or the zone was not read yet
@@ -99,7 +99,7 @@ type Publisher struct {
 	state  *zone.State
 	watch  zone.Watch
 	beat   beat
-	latest string // name of this cluster's claim that was written last
+	latest string // name of the TXT record (claim) that this cluster wrote last
 	limit  limit
 	ailing ailing
 	next   struct{ poll, whole time.Time }

@@ -125,14 +125,15 @@ func (p *Publisher) took(jobs []*job) {
 	}
 }
 
-// note records, before a message is sent, which claims the zone may have after it.
+// note records, before a message is sent, which TXT records (claims) of this cluster the zone may have after it.
 func (p *Publisher) note(jobs []*job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, j := range jobs {
 		h := j.host
 		if j.Claim != "" {
-			// An existing claim was treated as this cluster's own. Keep it in Sent, in case the message is not accepted.
+			// A claim (TXT record) that was found in the zone was treated as this cluster's own. Keep it in Sent, in case the message
+			// is not accepted.
 			if len(h.memory.Sent) == 0 {
 				h.memory.Sent = map[string]bool{}
 				if j.Stands != "" {
