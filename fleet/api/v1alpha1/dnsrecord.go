@@ -87,7 +87,7 @@ type DNSRecordSpec struct {
 	TTL int32 `json:"ttl,omitempty"`
 
 	// weight is this cluster's share of the queries, relative to the other clusters of the same geo; the default is 100. With weight 0
-	// the cluster is a standby: edges choose it only while no cluster with a weight is healthy.
+	// the cluster is a standby: edges choose it only while no cluster of the same geo with a weight is healthy.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0

@@ -136,8 +136,8 @@ func clusters(s *zone.State) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// Owners prints each cluster in the zone, with its heartbeat and the number of its hosts. It reads the zone twice, watch apart: a
-// cluster whose heartbeat has changed is alive.
+// Owners prints each cluster in the zone, with its heartbeat and the number of its hosts. With a watch above 0, it reads the zone twice,
+// that time apart: a cluster whose heartbeat has changed is alive.
 func (v *View) Owners(ctx context.Context, out io.Writer, watch time.Duration) error {
 	first, err := v.read(ctx)
 	if err != nil {
