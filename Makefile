@@ -319,8 +319,8 @@ bin/tools/bench: FORCE
 	@$(BUILD) -buildvcs=false -o $@ ./integration/bench
 
 FAULTS = $(if $(ONLY),-only $(ONLY)) $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(SHORT),-short) $(if $(CHECK),-check) $(if $(LIST),-list) $(if $(JSON),-json $(JSON)) \
-	$(if $(ALONE),-alone) $(if $(BACKEND),-backend $(BACKEND)) $(if $(KERNEL),-kernel) $(if $(RENEW),-renew $(RENEW)) $(if $(LIFETIME),-lifetime $(LIFETIME))
-faults: deps build tools bin/tools/faults ## count what each fault costs pods, beside a stock CoreDNS (ROUNDS=5, ONLY=kill,oom, SHORT=1, CHECK=1, LIST=1, BACKEND=iptables, KERNEL=1: with hits in the kernel); bin/faults.json
+	$(if $(ALONE),-alone) $(if $(BACKEND),-backend $(BACKEND)) $(if $(KERNEL),-kernel $(KERNEL)) $(if $(RENEW),-renew $(RENEW)) $(if $(LIFETIME),-lifetime $(LIFETIME))
+faults: deps build tools bin/tools/faults ## count what each fault costs pods, beside a stock CoreDNS (ROUNDS=5, ONLY=kill,oom, SHORT=1, CHECK=1, LIST=1, BACKEND=iptables, KERNEL=off: without hits in the kernel); bin/faults.json
 	@bin/tools/faults $(FAULTS)
 
 BENEFIT = $(if $(ROUNDS),-rounds $(ROUNDS)) $(if $(LOSS),-loss $(LOSS)) $(if $(AWAY),-away $(AWAY))

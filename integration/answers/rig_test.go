@@ -167,16 +167,8 @@ func (n *node) write(name, text string) { n.t.Helper(); testutil.WriteFile(n.t, 
 // configure writes the NodeConfig of install/base, with this node's folders and addresses, and what a test adds.
 func (n *node) configure(more string) {
 	n.t.Helper()
-	base, err := os.ReadFile("../../install/base/nodeconfig.yaml")
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	text := string(base)
-	if at := strings.Index(text, "upstreams:"); strings.Contains(more, "upstreams:") {
-		text = text[:at]
-	}
-	n.write("node.yaml", fmt.Sprintf("%s\nredirects: [%s]\nclusterDomain: cluster.local\nlocalAddresses: []\nstateDir: %s\npersistDir: %s\n%s",
-		text, n.ClusterDNS()[0], n.path("run"), n.path("lib"), more))
+	n.write("node.yaml", programs.NodeConfig(n.t, fmt.Sprintf(
+		"redirects: [%s]\nclusterDomain: cluster.local\nlocalAddresses: []\nstateDir: %s\npersistDir: %s\n%s", n.ClusterDNS()[0], n.path("run"), n.path("lib"), more)))
 }
 
 // run starts a program in a namespace, with the files of its container.

@@ -23,6 +23,7 @@ web.shop.svc     IN AAAA fd00:96::77
 stock.shop.svc   IN A    10.96.8.8
 marker           IN A    192.0.2.1
 *.marker         IN A    192.0.2.1
+*.fresh.shop.svc IN A    10.96.9.9
 `
 	outsideZone = `$ORIGIN example.org.
 $TTL 300

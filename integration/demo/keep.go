@@ -51,6 +51,7 @@ func sweepKept() error {
 	if err := testutil.Program(context.Background(), io.Discard, func(t testutil.TB) { testutil.NewNS(t, "demo-sweep") }); err != nil {
 		return err
 	}
+	removeBPF()
 	if err := os.RemoveAll(folder); err != nil {
 		return fmt.Errorf("remove what an earlier run left: %w", err)
 	}

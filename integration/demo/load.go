@@ -63,7 +63,7 @@ func (s *show) startLoad(p *pod) (l *load, stop func()) {
 func (s *show) startAgent() {
 	s.tell("node$ neardns-agent node --config nodeconfig.yaml &")
 	start := time.Now()
-	s.agent = s.start(s.node.Host, agentLog, s.bin+"/neardns-agent", "node", "--config", nodeConfig)
+	s.agent = s.start(s.node.Host, agentLog, s.bin+"/neardns-agent", "node", "--config", nodeConfig, "--cni-cache", cniCache)
 	testutil.Eventually(s.t, func() error {
 		select {
 		case <-s.agent.Exited():
@@ -77,10 +77,37 @@ func (s *show) startAgent() {
 
 // ready reports whether the agent serves under its leases.
 func (s *show) ready() error {
-	out, _ := s.quiet("neardns-agent", "status", "--json", "--config", nodeConfig) // exit code 3: one fault or other, see Ready
-	var status struct{ Agent struct{ Ready bool } }
-	if err := json.Unmarshal([]byte(out), &status); err != nil || !status.Agent.Ready {
-		return fmt.Errorf("the agent does not serve yet:\n%s%s", out, s.read(agentLog))
+	if !s.status().Ready {
+		return fmt.Errorf("the agent does not serve yet:\n%s", s.read(agentLog))
 	}
 	return nil
+}
+
+// status is what the agent reports of itself.
+type status struct {
+	Ready      bool
+	KernelHits struct {
+		Answers int
+		Fault   string
+	}
+}
+
+// status is the agent's; empty if it does not answer.
+func (s *show) status() status {
+	out, _ := s.quiet("neardns-agent", "status", "--json", "--config", nodeConfig) // exit code 3: one fault or other, see Ready
+	var all struct{ Agent status }
+	_ = json.Unmarshal([]byte(out), &all)
+	return all.Agent
+}
+
+// heat has a pod ask until the kernel answers.
+func (s *show) heat(p *pod) {
+	testutil.Eventually(s.t, func() error {
+		before := s.status().KernelHits.Answers
+		s.freshen(p)
+		if s.status().KernelHits.Answers == before {
+			return fmt.Errorf("the kernel does not answer %s", p.name)
+		}
+		return nil
+	})
 }

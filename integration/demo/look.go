@@ -42,9 +42,9 @@ what the agent says nsenter --net=%s %s/neardns-agent status --config %s
 its log             tail -f %s
 its metrics         nsenter --net=%s curl -s http://127.0.0.1:9253/metrics
 kill it             kill -9 %d
-start it again      nsenter --net=%s %s/neardns-agent node --config %s
+start it again      nsenter --net=%s %s/neardns-agent node --config %s --cni-cache %s
 what kube-dns hears tail -f %s
 take it all away    make demo-clean (the next make demo does so too)`,
 		p.Path(), s.node.ClusterDNS()[0], s.legacy.Path(), localAddress, p.Path(), s.node.Host.Path(), s.node.Host.Path(), s.bin, nodeConfig, agentLog, s.node.Host.Path(),
-		s.agent.PID(), s.node.Host.Path(), s.bin, nodeConfig, s.kubeDNS.log)
+		s.agent.PID(), s.node.Host.Path(), s.bin, nodeConfig, cniCache, s.kubeDNS.log)
 }

@@ -10,6 +10,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/neardns/neardns/integration/programs"
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
@@ -82,16 +83,14 @@ func (s *show) network() {
   ]
 }
 `, cniIPAM, strings.Join(ranges, ", "), strings.Join(routes, ", ")))
-	s.write(nodeConfig, fmt.Sprintf(`apiVersion: neardns.io/v1alpha1
-kind: NodeConfig
-clusterDomain: cluster.local
+	s.write(nodeConfig, programs.NodeConfig(s.t, fmt.Sprintf(`clusterDomain: cluster.local
 redirects: [%s]
 localAddresses: [%s]
 upstreams:
   external: [%s]
 stateDir: %s
 persistDir: %s
-`, strings.Join(redirects, ", "), localAddress, filepath.Join(folder, "node-resolv.conf"), stateDir, persistDir))
+`, strings.Join(redirects, ", "), localAddress, filepath.Join(folder, "node-resolv.conf"), stateDir, persistDir)))
 }
 
 // addPod does what a container runtime does for a pod: a network namespace, a resolv.conf as the kubelet writes it, and

@@ -35,6 +35,8 @@ type show struct {
 	outside *server
 	agent   *testutil.Process
 	rules   *nft.Nftables // of the host's namespace, to look at
+	kernel  bool          // it answers hits
+	older   *pod          // made before neardns came
 	early   *pod          // made before the agent
 	late    *pod          // made after it
 	legacy  *pod          // names the local address

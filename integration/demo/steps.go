@@ -15,6 +15,7 @@ import (
 const (
 	webAnswer, webAnswer6 = "10.96.7.7", "fd00:96::77"
 	stockAnswer           = "10.96.8.8"
+	freshAnswer           = "10.96.9.9"
 	outsideAnswer         = "203.0.113.80"
 )
 
@@ -24,6 +25,7 @@ func (s *show) run(t testutil.TB) {
 	t.Cleanup(func() {
 		if !s.kept {
 			s.tellWhy()
+			removeBPF()
 			_ = os.RemoveAll(folder)
 			if s.node != nil {
 				_ = os.Remove(filepath.Dir(s.node.Host.Path())) // the namespaces' folder, if no other run has any there
@@ -42,11 +44,13 @@ func (s *show) run(t testutil.TB) {
 	s.tell("cluster DNS %s, kube-dns at %s, a DNS server outside at %s",
 		joined(s.node.ClusterDNS()), joined(s.node.KubeDNSAddrs()), s.node.ExternalAddrs()[0])
 
+	s.older = s.addPod("older", podOptions{})
 	before := s.install()
 	s.podBeforeAgent()
 	s.agentStarts()
 	s.podAfterAgent()
 	s.hits()
+	s.kernelHits()
 	s.otherPods()
 	s.conntrackEmpty()
 	s.agentKilled()
@@ -54,6 +58,7 @@ func (s *show) run(t testutil.TB) {
 	s.agentRestarted()
 	s.resolvConfs()
 	s.step("Pods end: CNI DEL leaves nothing of theirs")
+	s.end(s.older)
 	s.end(s.late)
 	s.end(s.plain)
 	if s.keep {
@@ -94,11 +99,15 @@ func (s *show) podBeforeAgent() {
 }
 
 func (s *show) agentStarts() {
-	s.step("The agent starts: it earns its leases by questions that come the pods' way, and proves the fallback")
+	s.step("The agent starts: it earns its leases by questions that come the pods' way, proves the fallback, and adopts a running pod")
+	s.expect("pod made before neardns", "no pod file", s.decisions(s.older))
+	s.mountBPF()
 	s.startAgent()
-	p := s.early
-	s.awaitSteered(p)
-	s.expect("pod made before the agent, now", "steered", s.decisions(p))
+	for _, p := range []*pod{s.early, s.older} {
+		s.awaitSteered(p)
+	}
+	s.expect("pod made before the agent, now", "steered", s.decisions(s.early))
+	s.expect("pod made before neardns, now", "steered", s.decisions(s.older))
 	_, _ = s.program("neardns-agent", "status", "--config", nodeConfig)
 }
 
@@ -155,11 +164,28 @@ func (s *show) digShort(p *pod) string {
 	return o.way(p)
 }
 
+// kernelHits has the kernel answer pods, where it can.
+func (s *show) kernelHits() {
+	s.step("A name that was asked for twice is answered in the kernel, at the pod's own link")
+	if why := s.status().KernelHits.Fault; why != "" {
+		s.tell("not on this machine: %s", why)
+		return
+	}
+	s.kernel = true
+	for _, p := range []*pod{s.older, s.late} {
+		s.heat(p)
+		s.expect(p.name+"'s question, a hit in the kernel", hit(webAnswer), s.digInKernel(p))
+	}
+}
+
+// digInKernel queries a name that the kernel has, without the cookie of dig, which the kernel leaves to the agent.
+func (s *show) digInKernel(p *pod) string { return s.dig(p, clusterName, "+nocookie").way(p) }
+
 // otherPods are one that knows of a cache on its node, as in a cluster with NodeLocal DNSCache, and one that wants none.
 func (s *show) otherPods() {
 	s.step("A pod that names the local address %s itself, and one that opted out", localAddress)
 	s.legacy = s.addPod("legacy", podOptions{nameservers: []netip.Addr{netip.MustParseAddr(localAddress)}})
-	s.freshen()
+	s.freshen(s.late)
 	o := s.dig(s.legacy, clusterName)
 	s.expect("pod that names "+localAddress, hit(webAnswer), o.way(s.legacy))
 	s.expect("its answer comes from", localAddress, o.server)
@@ -170,17 +196,23 @@ func (s *show) otherPods() {
 }
 
 // freshen makes sure that the next query is a hit, however long ago the last one was.
-func (s *show) freshen() {
+func (s *show) freshen(p *pod) {
 	at := netip.AddrPortFrom(s.node.ClusterDNS()[0], 53)
-	if _, err := testutil.Ask(s.late.NetNS, at, clusterName, typeA, "udp", testutil.AskOptions{}); err != nil {
-		s.t.Fatalf("%s: %v", s.late.name, err)
+	if _, err := testutil.Ask(p.NetNS, at, clusterName, typeA, "udp", testutil.AskOptions{}); err != nil {
+		s.t.Fatalf("%s: %v", p.name, err)
 	}
+}
+
+// fresh is a name that no pod has asked for.
+func (s *show) fresh() string {
+	s.markers++
+	return fmt.Sprintf("n%d.fresh.shop.svc.cluster.local.", s.markers)
 }
 
 func (s *show) conntrackEmpty() {
 	s.step("A hit leaves no trace in connection tracking, neither on the node nor in the pod")
 	p := s.late
-	s.freshen()
+	s.freshen(p)
 	testutil.FlushConntrack(s.node.Host)
 	testutil.FlushConntrack(p.NetNS)
 	s.expect("question after conntrack was flushed", hit(webAnswer), s.dig(p, clusterName).way(p))

@@ -11,20 +11,26 @@ import (
 
 func (s *show) agentKilled() {
 	p := s.late
-	s.step("The agent is killed: the next question is answered by kube-dns, at once")
+	s.step("The agent is killed: kube-dns answers at once, and the kernel what it has")
+	if s.kernel {
+		s.heat(p)
+	}
 	s.tell("node$ kill -9 %d", s.agent.PID())
 	s.agent.Kill()
 	// Before anything else, so that the leases may still stand.
-	o := s.dig(p, clusterName)
-	s.expect("question right after kill -9", fallback(webAnswer), o.way(p))
+	o := s.dig(p, s.fresh())
+	s.expect("question right after kill -9", fallback(freshAnswer), o.way(p))
 	s.expect("its answer comes from", s.node.ClusterDNS()[0].String(), o.server)
 	s.expect("and it comes", "within a second", within(o.took, time.Second))
-	s.expect("killed, question over TCP", fallback(webAnswer), s.dig(p, clusterName, "+tcp").way(p))
-	if s.ipv6 {
-		s.expect("killed, question to the IPv6 address", fallback(webAnswer), s.dig(p, clusterName, "@"+s.node.ClusterDNS()[1].String()).way(p))
+	if s.kernel {
+		s.expect("killed, question for a name that the kernel has", hit(webAnswer), s.digInKernel(p))
 	}
-	o = s.dig(s.legacy, clusterName)
-	s.expect("killed, pod that names "+localAddress, fallback(webAnswer), o.way(s.legacy))
+	s.expect("killed, question over TCP", fallback(freshAnswer), s.dig(p, s.fresh(), "+tcp").way(p))
+	if s.ipv6 {
+		s.expect("killed, question to the IPv6 address", fallback(freshAnswer), s.dig(p, s.fresh(), "@"+s.node.ClusterDNS()[1].String()).way(p))
+	}
+	o = s.dig(s.legacy, s.fresh())
+	s.expect("killed, pod that names "+localAddress, fallback(freshAnswer), o.way(s.legacy))
 	s.expect("its answer comes from", localAddress, o.server)
 	// The counterpart of the empty list above: what kube-proxy translates is tracked, and this is where it is seen.
 	tracked := "no entries"
@@ -38,24 +44,31 @@ func (s *show) agentKilled() {
 
 	s.step("The agent is back")
 	s.startAgent()
-	s.expect("agent back, first question", miss(webAnswer), s.dig(p, clusterName).way(p))
-	s.expect("agent back, second question", hit(webAnswer), s.dig(p, clusterName).way(p))
+	name := s.fresh()
+	s.expect("agent back, first question", miss(freshAnswer), s.dig(p, name).way(p))
+	s.expect("agent back, second question", hit(freshAnswer), s.dig(p, name).way(p))
 }
 
 func (s *show) agentHangs() {
 	p := s.late
 	s.step("The agent hangs: its sockets stay, its leases lapse")
+	if s.kernel {
+		s.heat(p)
+	}
 	s.tell("node$ kill -STOP %d", s.agent.PID())
 	s.agent.Stop()
 	without := s.firstAnswer(p)
 	s.tell("%s was without answers for %s", p.name, without.Round(10*time.Millisecond))
 	s.expect("agent hung, answers again", "within a second", within(without, time.Second))
-	s.expect("agent hung, question", fallback(webAnswer), s.dig(p, clusterName).way(p))
-	s.expect("agent hung, pod that names "+localAddress, fallback(webAnswer), s.dig(s.legacy, clusterName).way(s.legacy))
+	if s.kernel {
+		s.expect("agent hung, question for a name that the kernel has", hit(webAnswer), s.digInKernel(p))
+	}
+	s.expect("agent hung, question", fallback(freshAnswer), s.dig(p, s.fresh()).way(p))
+	s.expect("agent hung, pod that names "+localAddress, fallback(freshAnswer), s.dig(s.legacy, s.fresh()).way(s.legacy))
 	s.tell("node$ kill -CONT %d", s.agent.PID())
 	s.agent.Cont()
 	testutil.Eventually(s.t, s.ready)
-	s.freshen()
+	s.freshen(p)
 	s.expect("agent goes on, question", hit(webAnswer), s.dig(p, clusterName).way(p))
 }
 
@@ -82,7 +95,7 @@ func within(took, limit time.Duration) string {
 // resolvConfs looks at the pods' files after everything else.
 func (s *show) resolvConfs() {
 	s.step("What the pods' own settings saw of all this")
-	for _, p := range []*pod{s.early, s.late, s.legacy} {
+	for _, p := range []*pod{s.older, s.early, s.late, s.legacy} {
 		got := "unchanged"
 		if s.read(p.resolvConf) != p.original {
 			got = "changed"

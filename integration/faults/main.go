@@ -67,9 +67,9 @@ func (o *options) run(ctx context.Context, out, progress io.Writer) error {
 	if os.Geteuid() != 0 {
 		return errors.New("needs root, to make network namespaces and packet rules")
 	}
-	if o.lease.kernel {
+	if o.lease.kernel != kernelOff {
 		if err := ownBPF(); err != nil {
-			return fmt.Errorf("mount a BPF file system: %w", err)
+			return fmt.Errorf("mount a BPF file system, or run it with -kernel off: %w", err)
 		}
 	}
 	if o.root, err = os.Getwd(); err != nil {

@@ -47,7 +47,7 @@ func (o *options) flags(fs *flag.FlagSet) {
 		o.lease.rules, err = rules.Named(name)
 		return err
 	})
-	fs.BoolVar(&o.lease.kernel, "kernel", false, "with hits in the kernel (kernelHits)")
+	fs.StringVar(&o.lease.kernel, "kernel", "", "kernelHits.mode in place of the default one, such as off")
 	fs.BoolVar(&o.soak, "soak", false, "faults at random times on ours alone, then a look for leaks")
 	fs.DurationVar(&o.duration, "duration", 10*time.Minute, "of the soak, at most 24 h")
 	fs.Uint64Var(&o.seed, "seed", 0, "of the soak's random times (default: another each time)")
@@ -95,8 +95,8 @@ func (o *options) command() string {
 	if o.lease.rules.Recorded() != "" {
 		words = append(words, "BACKEND="+o.lease.rules.String())
 	}
-	if o.lease.kernel {
-		words = append(words, "KERNEL=1")
+	if o.lease.kernel != "" {
+		words = append(words, "KERNEL="+o.lease.kernel)
 	}
 	if o.lease.renew > 0 {
 		words = append(words, fmt.Sprintf("RENEW=%v", o.lease.renew))

@@ -23,15 +23,15 @@ type ours struct {
 	*stand
 	rules rules.Rules
 	lease lease
-	pods  int // that the plugin has steered
+	pods  int // that are steered
 }
 
-// lease is how long one lasts and how often it is renewed, 0 being the agent's default, in whose rules it is kept, and whether hits, which
-// no lease bounds, are answered in the kernel.
+// lease is how long one lasts and how often it is renewed, 0 being the agent's default, and in whose rules it is kept. kernel is a mode of
+// kernelHits, whose answers no lease bounds, in place of the default one.
 type lease struct {
 	renew, lifetime time.Duration
 	rules           rules.Kind
-	kernel          bool
+	kernel          string
 }
 
 // renewed is how often a lease is renewed by default.
@@ -51,12 +51,11 @@ func newOurs(t testutil.TB, bin func(string) string, dir string, l lease) *stand
 	o.rules = rules
 	s.node.Proxy.Add(second(s)...)
 	o.configure(-1)
+	s.noisy, o.pods = addPod(s, "noisy"), 1 // before neardns, which adopts it
 	s.up()
-	s.pod, s.noisy = addPod(s, "pod", o.entry()), addPod(s, "noisy", o.entry())
-	for _, p := range []string{"pod", "noisy"} {
-		programs.AwaitSteered(t, s.path("state"), p, "eth0")
-		o.pods++
-	}
+	programs.AwaitSteered(t, s.path("state"), "noisy", "eth0")
+	s.pod, o.pods = addPod(s, "pod", o.entry()), 2
+	programs.AwaitSteered(t, s.path("state"), "pod", "eth0")
 	s.await()
 	return s
 }
@@ -74,9 +73,11 @@ func (o *ours) configure(i int) {
 	if o.lease.lifetime > 0 {
 		terms = append(terms, "lifetime: "+o.lease.lifetime.String())
 	}
-	o.write("node.yaml", fmt.Sprintf(`apiVersion: neardns.io/v1alpha1
-kind: NodeConfig
-clusterDomain: cluster.local
+	kernel := ""
+	if o.lease.kernel != "" {
+		kernel = fmt.Sprintf("kernelHits: {mode: %q}\n", o.lease.kernel)
+	}
+	o.write("node.yaml", programs.NodeConfig(o.t, fmt.Sprintf(`clusterDomain: cluster.local
 redirects: [%s]
 localAddresses: [%q]
 upstreams: {external: []}
@@ -87,12 +88,11 @@ persistDir: %[5]s/persist
 listen: {metrics: "127.0.0.1:9253", health: "127.0.0.1:8080"}
 backend: %[7]s
 lease: {%[6]s}
-kernelHits: {mode: %[8]q}
-`, redirects, localAddress, i+1, o.node.KubeDNSAddrs()[0].String(), o.dir, strings.Join(terms, ", "), o.lease.rules, o.kernelMode()))
+%[8]s`, redirects, localAddress, i+1, o.node.KubeDNSAddrs()[0].String(), o.dir, strings.Join(terms, ", "), o.lease.rules, kernel)))
 }
 
 func (o *ours) command() *exec.Cmd {
-	return exec.Command(o.bin("neardns-agent"), "node", "--config", o.path("node.yaml"))
+	return exec.Command(o.bin("neardns-agent"), "node", "--config", o.path("node.yaml"), "--cni-cache", o.path("cni-cache"))
 }
 
 // successor starts a second agent next to the first one.
@@ -124,7 +124,7 @@ func (o *ours) ready() error {
 	if err == nil && (held < 2 || !proof.Covers(clusterDNS)) {
 		err = fmt.Errorf("%d leases, proof %v", held, proof.ClusterDNS)
 	}
-	if err == nil && o.lease.kernel {
+	if err == nil && o.lease.kernel != kernelOff {
 		var pods float64
 		if pods, err = o.metric(`neardns_kernel_pods{state="answered"}`); err == nil && int(pods) != o.pods {
 			err = fmt.Errorf("the kernel answers %v of %d pods", pods, o.pods)

@@ -135,7 +135,7 @@ func (s *stand) gone() bool {
 // inKernel is how many queries the kernel has answered so far, once the server is up again.
 func (s *stand) inKernel() int {
 	o, ok := s.subject.(*ours)
-	if !ok || !o.lease.kernel {
+	if !ok || o.lease.kernel == kernelOff {
 		return 0
 	}
 	if s.gone() {

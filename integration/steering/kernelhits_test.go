@@ -32,11 +32,17 @@ func newKernelNode(t *testing.T, s setup) *node {
 // kernelOn is the line of NodeConfig for it, where the machine can.
 func kernelOn(t *testing.T) string {
 	t.Helper()
+	needBPF(t)
+	return "kernelHits: {mode: \"on\"}\n"
+}
+
+// needBPF skips the test on a machine without a BPF file system.
+func needBPF(t *testing.T) {
+	t.Helper()
 	var there unix.Statfs_t
 	if err := unix.Statfs("/sys/fs/bpf", &there); err != nil || there.Type != unix.BPF_FS_MAGIC {
 		testutil.Skip(t, "there is no BPF file system")
 	}
-	return "kernelHits: {mode: \"on\"}\n"
 }
 
 // wantInKernel waits until the kernel answers so many pods, and so many are refused.

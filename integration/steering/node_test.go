@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/neardns/neardns/integration/programs"
 	"github.com/neardns/neardns/pkg/nodestate"
 	"github.com/neardns/neardns/pkg/podfile"
 	"github.com/neardns/neardns/pkg/steer"
@@ -59,6 +60,8 @@ type setup struct {
 	nameservers []netip.Addr
 	// transparent: the kernel's hits are all that the node has of the cache
 	transparent bool
+	// install: the agent has a new installation's NodeConfig, with this node's addresses and folders
+	install bool
 }
 
 func (s setup) String() string {
@@ -138,7 +141,7 @@ func (n *node) searches() []string {
 func (n *node) configure(more string) {
 	n.t.Helper()
 	var b strings.Builder
-	b.WriteString("apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\nclusterDomain: cluster.local\n")
+	b.WriteString("clusterDomain: cluster.local\n")
 	if !strings.Contains(more, "redirects:") {
 		b.WriteString("redirects:\n")
 		for _, a := range n.ClusterDNS() {
@@ -157,16 +160,20 @@ func (n *node) configure(more string) {
 		}
 	}
 	if n.setup.adopt {
-		b.WriteString("adoptPods: true\n")
+		b.WriteString("adoptPods: true\nresolvConf: {nri: \"off\"}\n") // not the machine's pods
 	}
 	if !strings.Contains(more, "lease:") {
 		b.WriteString(defaultLease())
 	}
-	if !strings.Contains(more, "upstreams:") {
+	if !strings.Contains(more, "upstreams:") && !n.setup.install {
 		b.WriteString("upstreams: {external: []}\n")
 	}
 	fmt.Fprintf(&b, "stateDir: %s\npersistDir: %s\nkubeDNSConfigMap: %s\n%s", n.stateDir(), n.persistDir(), n.path("kube-dns"), more)
-	n.write("node.yaml", b.String())
+	text := "apiVersion: neardns.io/v1alpha1\nkind: NodeConfig\n" + b.String()
+	if n.setup.install {
+		text = programs.NodeConfig(n.t, b.String())
+	}
+	n.write("node.yaml", text)
 }
 
 func (n *node) locals() []netip.Addr {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
-	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/pkg/testutil"
 )
@@ -20,11 +19,7 @@ import (
 func newTransparentNode(t *testing.T, s setup) *node {
 	t.Helper()
 	testutil.RequireRoot(t)
-	var there unix.Statfs_t
-	if err := unix.Statfs("/sys/fs/bpf", &there); err != nil || there.Type != unix.BPF_FS_MAGIC {
-		testutil.Skip(t, "there is no BPF file system")
-	}
-	s.transparent, s.proxy, s.config = true, testutil.NoProxy, "kernelHits: {mode: \"on\"}\n"
+	s.transparent, s.proxy, s.config = true, testutil.NoProxy, kernelOn(t)
 	return newNode(t, s)
 }
 
