@@ -33,6 +33,16 @@ func NewCgroup(t testing.TB, controller string) *Cgroup {
 	return g
 }
 
+// NewCgroups makes cgroups for CPU and memory of the same processes. In version 2, where a process is in one cgroup, they are the same.
+func NewCgroups(t testing.TB) (cpu, memory *Cgroup) {
+	t.Helper()
+	cpu = NewCgroup(t, "cpu")
+	if _, err := os.Stat(filepath.Join(cpu.dir, "memory.max")); err == nil {
+		return cpu, cpu
+	}
+	return cpu, NewCgroup(t, "memory")
+}
+
 // OpenCgroup is NewCgroup for programs: nil where none can be made.
 func OpenCgroup(t TB, controller string) *Cgroup {
 	t.Helper()
@@ -70,7 +80,9 @@ func (g *Cgroup) make(parent, controller string) bool {
 	if g.v2 {
 		file = controller + ".max"
 		// Refused where processes are in the parent itself, unless it is the root; then there is nothing to be had.
-		_ = os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte("+"+controller), 0)
+		for _, c := range []string{"cpu", "memory"} {
+			_ = os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte("+"+c), 0)
+		}
 	}
 	g.dir = filepath.Join(parent, fmt.Sprintf("neardns-test-%d-%d", os.Getpid(), time.Now().UnixNano()))
 	if os.Mkdir(g.dir, 0o755) != nil {
@@ -162,6 +174,26 @@ func (g *Cgroup) PeakMemory() (peak int64) {
 		peak += n
 	}
 	return peak
+}
+
+// OOMKills is how many of the cgroup's processes the kernel has killed at the memory limit. It is 0 in version 1 before Linux 4.13.
+func (g *Cgroup) OOMKills() int {
+	g.t.Helper()
+	file := "memory.oom_control"
+	if g.v2 {
+		file = "memory.events"
+	}
+	text, err := os.ReadFile(filepath.Join(g.dir, file))
+	if err != nil {
+		g.t.Fatalf("read the cgroup's OOM kills: %v", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if n, ok := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); ok {
+			kills, _ := strconv.Atoi(n) // the kernel's own number
+			return kills
+		}
+	}
+	return 0
 }
 
 // Contains reports whether a process is in the cgroup.

@@ -1,0 +1,46 @@
+//go:build timing
+
+package steering
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestTimingProposalLimits: within the proposal's limits no query of a pod is lost that sends 1,000 a second for 12 s, each tenth for a
+// name that is in no cache. The control sends queries to kube-dns's own address meanwhile: what it loses, the machine lost.
+//
+// State: TestProposalLimits (here).
+func TestTimingProposalLimits(t *testing.T) {
+	n, group := newLimited(t)
+	p := n.addPod(nil)
+	n.wantServed("within the limits", p)
+	names := hits(90)
+	n.warm(p, names)
+	n.warm(p, names) // an entry is offloaded at its second hit
+	for len(names) < 12_000 {
+		for range 10 {
+			names = append(names, fmt.Sprintf("ttl-5.miss%d.svc.cluster.local", len(names)))
+		}
+		names = append(names, names[:90]...)
+	}
+	stop := make(chan struct{})
+	time.AfterFunc(12*time.Second, func() { close(stop) })
+	before := n.kernelAnswers()
+	var got, control outcome
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		kubeDNS := load{from: p.NetNS, server: netip.AddrPortFrom(n.KubeDNSAddrs()[0], 53), qps: 200, sockets: 10, names: hits(90)}
+		control = kubeDNS.run(t, stop)
+	})
+	got = load{from: p.NetNS, server: n.all()[0].server(), qps: 1000, sockets: 10, names: names}.run(t, stop)
+	wg.Wait()
+	t.Logf("%v; the kernel answered %d; the control: %v", got, n.kernelAnswers()-before, control)
+	if got.lost() > 5*control.lost() || got.wrong > 0 {
+		t.Errorf("lost %d of %d, %d wrong; the control lost %d of %d", got.lost(), got.sent, got.wrong, control.lost(), control.sent)
+	}
+	n.wantAlive(group)
+}
