@@ -27,7 +27,7 @@ type judge struct {
 // bypass is the state of a client that the switch bypasses.
 type bypass struct {
 	podstate.Status
-	last time.Time // when the agent last told the switch to bypass the client
+	last time.Time // when the agent last sent the switch a control packet for the client
 	step int       // an index into the lengths of a bypass (steer.Hold); grows while trials fail
 	// triesItself is set if the agent knows no netns to run a trial from. The client's next query after the bypass then serves as the
 	// trial.
