@@ -65,7 +65,7 @@ func TestPlaceFlags(t *testing.T) {
 	}
 	p.Kill()
 	p = n.agent("-log-format", "json")
-	n.awaitLog(p, 0, `"msg":"packet rules"`)
+	n.awaitLog(p, 0, `"msg":"back end of the packet rules chosen"`)
 }
 
 // What the kubelet asks at -health-port is not tracked, in either direction; what is queried at another port of the same address is.

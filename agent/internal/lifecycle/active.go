@@ -13,18 +13,19 @@ import (
 	"github.com/neardns/neardns/internal/telemetry"
 )
 
-// activeAgent is this agent as its successors see it.
+// activeAgent implements handover.ActiveAgent: it hands this agent's node over to a successor.
 type activeAgent struct {
 	agent   *agent
 	node    yielder
 	server  *server.Server
 	metrics *telemetry.Metrics
 	lock    *os.File
-	closing func() // closes the listeners whose addresses the successor needs
+	closing func() // closes the listeners for metrics, health and status, because the successor needs their addresses
 	ending  func() // ends the agent as SIGTERM does
 }
 
-// yielder lets a successor serve at the same time, and hands the node over.
+// yielder is the part of an arrangement that takes part in a handover: it lets a successor serve at the same time, and then hands the
+// node over.
 type yielder interface {
 	AcceptSuccessor(successor string) (end func(), err error)
 	Yield(ctx context.Context, successor string, addresses []netip.Addr) (decide func(taken bool), err error)
@@ -66,7 +67,7 @@ func (h *activeAgent) Yield(ctx context.Context, successor handover.Claim, addre
 	}
 	return func(taken bool) {
 		if taken {
-			h.agent.handedOver.Store(true) // before decide ends the node
+			h.agent.handedOver.Store(true) // set first: decide(true) ends the node's loop, and then the cache must not be saved
 		}
 		decide(taken)
 		if taken {
@@ -76,7 +77,7 @@ func (h *activeAgent) Yield(ctx context.Context, successor handover.Claim, addre
 }
 
 func (h *activeAgent) StepDown(successor handover.Claim) {
-	h.agent.log.Warn("stopping for a newer agent with another handover version", "to", successor.String())
+	h.agent.log.Warn("a newer agent speaks another handover version; stopping so that it can start", "successor", successor.String())
 	h.ending()
 }
 
@@ -85,11 +86,11 @@ func (h *activeAgent) Done(successor handover.Claim, took time.Duration, err err
 	switch {
 	case err == nil:
 		h.metrics.Handover("given")
-		h.agent.log.Info("handed over", "to", successor.String(), "after", took.Round(time.Millisecond))
+		h.agent.log.Info("handed over to the successor", "to", successor.String(), "took", took.Round(time.Millisecond))
 	case errors.As(err, &refused):
 		h.metrics.Handover("refused")
 	default:
 		h.metrics.Handover("failed")
-		h.agent.log.Warn("handover failed", "to", successor.String(), "after", took.Round(time.Millisecond), "err", err)
+		h.agent.log.Warn("handover failed; this agent goes on", "to", successor.String(), "took", took.Round(time.Millisecond), "err", err)
 	}
 }

@@ -34,17 +34,17 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// role is how the roles `node` and `nodecache` differ, apart from their plans. Only read and derive are required.
+// role has the functions in which the roles `node` and `nodecache` differ. Only read and derive are required.
 type role struct {
-	read   func() (*config.Node, error) // the current configuration
+	read   func() (*config.Node, error) // reads the configuration, at the start and for each reload
 	derive func(*config.Node) (plan.Plan, upstream.Upstreams, error)
-	// recorder wraps the loop's recorder; nil: it stays as it is.
+	// recorder wraps the node.Recorder that the agent passes to the node's loop; nil: it is used unwrapped.
 	recorder func(node.Recorder) node.Recorder
 	serve    func(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, metrics http.Handler, h telemetry.Health)
-	cleanUp  func(plan.Plan) error // after an orderly end, unless a successor has the node; the plan is that of the start
+	cleanUp  func(plan.Plan) error // called with the plan of the start after an orderly end, unless a successor has taken over
 }
 
-// agent is a running role.
+// agent is the process's agent, in the role `node` or `nodecache`.
 type agent struct {
 	env        Env
 	role       role
@@ -53,52 +53,53 @@ type agent struct {
 	level      *slog.LevelVar
 	instance   string
 	claim      handover.Claim
-	mayTake    bool   // may take the node over from a running agent
+	mayTake    bool   // may take the node over from an active agent
 	podDir     string // "" if there is none
-	cache      string // libcni's
+	cache      string // root of libcni's cache
 	answers    *answers.Keeper
 	backend    rules.Kind
 	clients    *podindex.Clients
 	kernel     *kernel
-	handedOver atomic.Bool // the node was handed over to a successor, which saves the cache from now on
+	handedOver atomic.Bool // set once a successor has taken over; that agent saves the cache from then on
 
 	mu    sync.Mutex // guards the fields below, which a reload replaces
 	conf  *config.Node
-	files []string // from which the upstreams were read
-	// outside is what was last logged about the upstreams for names outside of the cluster.
+	files []string // the upstreams were read from these files; a change of one triggers a reload
+	// outside is the last logged list of upstreams for names outside of the cluster, so that it is logged only when it changes.
 	outside string
 }
 
-// runUntilEnd runs the agent until it ends.
+// runUntilEnd runs the agent until it ends. A start that ctx cancels is no error.
 func (a *agent) runUntilEnd(ctx context.Context) error {
 	err := a.run(ctx)
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		return nil // ended before it had the node
+		return nil // the signal came before this agent was active
 	}
 	return err
 }
 
-// arrangement is how an active agent answers pods: steered by the node's loop, or transparent, by hits in the kernel alone.
+// arrangement is how an active agent answers pods: steered (pods' packets are rewritten to the agent) or transparent (only the kernel
+// program answers, with cache hits).
 type arrangement interface {
 	reporter
 	yielder
-	// set has another plan served. Once it is, take puts the rest of its configuration in force.
+	// set serves a new plan. If that succeeds, it calls take, which applies the rest of the new configuration.
 	set(next plan.Plan, take func() (changed bool))
-	bypassed() map[netip.Addr]struct{} // sources that the switch bypasses
-	// run serves until ctx ends or a successor has the node. own outlives ctx until the agent has handed over or stopped.
+	bypassed() map[netip.Addr]struct{} // source addresses of clients that the switch bypasses
+	// run serves until ctx ends or a successor has taken over. own ends later than ctx: after the handover or the stop is complete.
 	run(ctx, own context.Context) error
-	// close frees what run left, once all other parts of the agent have ended.
+	// close frees the resources that run left open. It is called once all other parts of the agent have ended.
 	close() error
 }
 
-// reporter is what status, readiness and liveness show.
+// reporter provides what `status` and the readiness and liveness endpoints show.
 type reporter interface {
 	Alive() (bool, string)
 	Ready() (bool, string)
 	Status() node.Status
 }
 
-// run opens the parts, takes the node, and serves until ctx ends or a successor has the node.
+// run opens the agent's parts, becomes the active agent, and serves until ctx ends or a successor has taken over.
 func (a *agent) run(ctx context.Context) error {
 	var o opened
 	defer o.close()
@@ -124,10 +125,11 @@ func (a *agent) run(ctx context.Context) error {
 	return a.serveUntilEnd(ctx, &o, s, how)
 }
 
-// serveUntilEnd runs the arrangement together with the endpoints, the cache's snapshots, the pods' upkeep, and the handover socket.
+// serveUntilEnd runs the arrangement together with the HTTP endpoints, the periodic snapshots of the cache, the management of pods, and
+// the handover socket.
 func (a *agent) serveUntilEnd(ctx context.Context, o *opened, s *ownership, how arrangement) error {
 	var wg sync.WaitGroup
-	shared, closing := context.WithCancel(ctx) // of the listeners whose addresses a successor needs
+	shared, closing := context.WithCancel(ctx) // context of the listeners whose addresses a successor needs
 	own, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ctx, ending := context.WithCancel(ctx)
 	a.serve(shared, own, &wg, o.metrics, how)
@@ -137,10 +139,10 @@ func (a *agent) serveUntilEnd(ctx context.Context, o *opened, s *ownership, how 
 	wg.Go(func() { releaseStartMemory(own, a.log, how.Ready) })
 	a.managePods(own, o, &wg)
 	hangups := a.env.Hangups(own)
-	wg.Go(func() { a.follow(shared, hangups, s.waited, how.set, o.metrics.Read) }) // from here on, a.conf may change
+	wg.Go(func() { a.follow(shared, hangups, s.waited, how.set, o.metrics.Read) }) // from here on a reload may replace a.conf
 	if queries, err := handover.Listen(filepath.Join(o.plan.Folders.State, nodestate.HandoverName)); err != nil {
-		// The agent works without it: a successor then waits for this agent's end.
-		a.log.Warn("handover socket unavailable; a successor waits for this agent's end", "err", err)
+		// Not fatal: without the socket, a successor waits until this agent ends.
+		a.log.Warn("handover socket unavailable; a successor cannot take over before this agent ends", "err", err)
 	} else {
 		active := &activeAgent{agent: a, node: how, server: o.server, metrics: o.metrics, lock: s.lock, closing: closing, ending: ending}
 		wg.Go(func() { handover.Give(own, a.log, queries, active) })
@@ -157,7 +159,7 @@ func (a *agent) serveUntilEnd(ctx context.Context, o *opened, s *ownership, how 
 	return errors.Join(err, how.close())
 }
 
-// managePods adopts running pods and writes their resolv.conf, if the configuration is set to.
+// managePods starts the adoption of running pods and the NRI plugin that writes pods' resolv.conf, each if the configuration enables it.
 func (a *agent) managePods(own context.Context, o *opened, wg *sync.WaitGroup) {
 	adoption := a.adoption()
 	if c := a.conf.ResolvConf; !a.conf.KernelAlone() && c.Mode != conflist.ResolvConfOff && c.NRI != "" {
@@ -170,20 +172,20 @@ func (a *agent) managePods(own context.Context, o *opened, wg *sync.WaitGroup) {
 	}
 }
 
-// steered is the arrangement in which pods' packets are rewritten to the agent while it holds a lease.
+// steered is the arrangement in which pods' packets are rewritten to the agent; the switch delivers them while the agent has a lease.
 type steered struct{ *node.Node }
 
 func (s steered) set(next plan.Plan, take func() bool) { s.Set(next, take) }
 func (s steered) bypassed() map[netip.Addr]struct{}    { return bypassedSources(s.Evidence) }
 func (s steered) run(ctx, _ context.Context) error     { return s.Run(ctx) }
-func (steered) close() error                           { return nil } // Run has closed everything
+func (steered) close() error                           { return nil } // Node.Run closes everything before it returns
 
-// adoption is how running pods are adopted.
+// adoption returns the parameters for adopting running pods. Its Wanted reads the configuration in effect.
 func (a *agent) adoption() pods.Adoption {
 	return pods.Adoption{Root: a.cache, Paths: a.conf.ResolvConf.Paths, Wanted: func() pods.Wanted {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		locals, _ := steer.Locals(a.conf.LocalAddresses, a.conf.Redirects) // the configuration was checked
+		locals, _ := steer.Locals(a.conf.LocalAddresses, a.conf.Redirects) // cannot fail: the configuration was validated
 		w := pods.Wanted{Redirects: a.conf.Redirects, Locals: locals, Rules: a.conf.PodDNS}
 		if a.conf.KernelAlone() {
 			w.Alone = transparentNote
@@ -200,10 +202,10 @@ func (a *agent) cleanUp(first plan.Plan, err error) error {
 	return errors.Join(err, a.role.cleanUp(first))
 }
 
-// entry answers with the cache's entry for a question section, which the request has in hexadecimal wire form.
+// entry is an HTTP handler that looks up one cache entry. The form value "question" is a question section in wire format, in hexadecimal.
 func (a *agent) entry(w http.ResponseWriter, r *http.Request) {
 	question, err := hex.DecodeString(r.FormValue("question"))
-	if err != nil || len(question) < 5 || len(question) > 259 { // a name, type and class (RFC 1035, section 4.1.2)
+	if err != nil || len(question) < 5 || len(question) > 259 { // the length of a name, a type and a class (RFC 1035, section 4.1.2)
 		http.Error(w, "no question", http.StatusBadRequest)
 		return
 	}
@@ -213,10 +215,10 @@ func (a *agent) entry(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(inspect.CacheEntry{Found: found, Left: left})
 }
 
-// serve runs the endpoints for metrics, health and status: those at the node's addresses and in its state folder until shared ends, and
-// the socket in the pod's folder until own ends.
+// serve starts the endpoints for metrics, health and status. Those at the node's addresses and in the state folder run until shared ends;
+// the status socket in the pod's folder runs until own ends.
 func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, n reporter) {
-	conf := a.conf // of the start; a reload does not change the fields used here
+	conf := a.conf // the configuration of the start; a reload does not change the fields used here
 	status := func() node.Status {
 		s := n.Status()
 		s.PID, s.Version, s.Without, s.Unknown = os.Getpid(), a.env.Version, missingFeatures(iptables.MissingPrograms()), a.unknown()
@@ -236,7 +238,7 @@ func (a *agent) serve(shared, own context.Context, wg *sync.WaitGroup, m *teleme
 	health := telemetry.Health{Alive: n.Alive, Ready: n.Ready, Status: func() any { return status() }, Pods: func() any { return views() },
 		Config: a.shown, Entry: a.entry}
 	metrics := m.MetricsHandler(map[string]func() any{overview.Path: func() any {
-		now := views() // before the kernel's hits are read, which it counts
+		now := views() // first, because views counts the kernel's hits, which KernelHits then returns
 		return inspect.Overview(status(), now, a.clients.KernelHits(), conf.Listen.Namespaces, time.Now())
 	}})
 	if a.role.serve != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// chooseBackend chooses the back end of this agent's rules: the configured one, else the one whose rules are on the node already, else
-// nftables if the kernel accepts all of its rules, and iptables otherwise.
+// chooseBackend chooses the back end (nftables or iptables) of this agent's rules: the configured one; else the one whose rules are
+// already on the node; else nftables if the kernel accepts a trial of all rules, and iptables if it does not.
 func chooseBackend(ctx context.Context, log *slog.Logger, stats *iptables.Stats, want plan.Plan) (rules.Kind, error) {
 	stands := func() (rules.Kind, error) { return inspect.Installed(want.Folders.State) }
 	tried, err := rules.Candidates(want.Backend, stands, stats)
@@ -24,7 +24,8 @@ func chooseBackend(ctx context.Context, log *slog.Logger, stats *iptables.Stats,
 	}
 	var errs []error
 	for _, k := range tried {
-		// A lock that another program holds does not depend on the kernel, and must not move a node's rules to another back end.
+		// If another program holds iptables' lock, wait: the trial failed for no fault of the kernel, and must not make the agent choose
+		// another back end.
 		err := retryWhileBusy(ctx, log, "the trial of the rules", func() error { return k.Supported(-1, want.Addresses()...) })
 		if err == nil {
 			return k, nil
@@ -36,11 +37,11 @@ func chooseBackend(ctx context.Context, log *slog.Logger, stats *iptables.Stats,
 	return rules.Kind{}, errors.Join(errs...)
 }
 
-// busyPause is the pause between two tries while another program holds iptables' lock. A try itself waits some seconds for the lock.
+// busyPause is the pause between two tries while another program holds iptables' lock. Each try also waits some seconds for the lock.
 const busyPause = 250 * time.Millisecond
 
-// retryWhileBusy retries a step of the start for as long as another program holds iptables' lock, until ctx ends. Ending the agent instead
-// would not help: the kubelet restarts it with a growing delay, and pods have kube-dns meanwhile.
+// retryWhileBusy retries do while another program holds iptables' lock, until ctx ends. Ending the agent instead would not help: the
+// kubelet restarts it with a growing delay. Pods use kube-dns meanwhile. what names the step in the log.
 func retryWhileBusy(ctx context.Context, log *slog.Logger, what string, do func() error) error {
 	for logged := false; ; {
 		err := do()
@@ -48,7 +49,7 @@ func retryWhileBusy(ctx context.Context, log *slog.Logger, what string, do func(
 			return err
 		}
 		if !logged {
-			log.Warn("another program holds iptables' lock; waiting", "for", what, "err", err)
+			log.Warn("another program holds iptables' lock; waiting for it", "step", what, "err", err)
 			logged = true
 		}
 		if !tick.Pause(ctx, busyPause) {

@@ -25,11 +25,12 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// Clean removes everything of neardns from the node. Its steps are in an order in which no packet is ever sent to something that is gone:
-// the CNI configuration's entry, pods' local nameservers, pod tables, then the switch, then the link and the files. If a pod cannot be
-// entered, or names a local address by itself, the switch stays, because that pod still sends to it. p is the plan of the node, of
-// which it takes folders and link. cniConf is the folder of the runtime's networks. hostRoot is where the host's root is mounted; if it is
-// empty, the hosts file stays. A running agent prevents it (IsLocked); a running role hosts keeps its lines only.
+// Clean removes everything of neardns from the node. The order of its steps ensures that no packet is ever sent to something already
+// removed: first the plugin's entry in the CNI configuration, then pods' local nameservers, pods' tables, the host's rules (the switch),
+// the link and the files. If a pod's netns cannot be entered, or a pod still has a local address as nameserver, Clean fails and the
+// switch stays, because that pod still sends queries to it. p gives the folders and the link. cniConf is the folder of CNI
+// configurations. hostRoot is where the host's root is mounted; if it is empty, the hosts file is not changed. While an agent runs, Clean
+// fails at once (IsLocked); while the role `hosts` runs, only that role's lines stay.
 func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) error {
 	release, err := hold(p.Folders.State)
 	if err != nil {
@@ -53,7 +54,7 @@ func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) er
 	return nil
 }
 
-// cleanup is the state of a Clean under way.
+// cleanup is the state of a running Clean.
 type cleanup struct {
 	env               Env
 	plan              plan.Plan
@@ -62,7 +63,7 @@ type cleanup struct {
 	registry          *pods.Pods
 }
 
-// step is a part of Clean. If one fails, Clean ends.
+// step is one step of Clean. Clean returns the first error, without doing the later steps.
 type step struct {
 	what string
 	do   func(context.Context) error
@@ -71,18 +72,19 @@ type step struct {
 func (c *cleanup) steps() []step {
 	return []step{
 		{"the entry in CNI configurations", func(ctx context.Context) error { return unchain(ctx, c.env, c.cniConf) }},
-		// No pod is steered from here on, whatever the CNI configuration has.
+		// Without this record the plugin steers no pod, even if a CNI configuration still has its entry.
 		{"the record of the fallback check", func(context.Context) error { return nodestate.ProofFile(c.plan.Folders.Persist).Remove() }},
 		{"kernel hits", func(context.Context) error { return removeKernelHits(bpfFolder(c.plan.Folders.State, c.hostRoot)) }},
 		{"pods' local nameservers", c.nameservers},
 		{"pods' tables", c.tables},
-		// The installer's watch would restore the host's rules by this file.
+		// Removed before the rules, because the installer's watch restores missing rules that this file describes.
 		{"the record of the host's rules", func(context.Context) error { return nodestate.HostRulesFile(c.plan.Folders.State).Remove() }},
 		{"the host's rules", c.hostRules},
-		{"the prober's link", func(context.Context) error { return prober.RemoveLeftovers() }}, // of a killed agent in node-cache mode
+		{"the prober's link", func(context.Context) error { return prober.RemoveLeftovers() }}, // left by a killed agent in node-cache mode
 		{"the link", c.link},
 		{"files", c.files},
-		// Last, because nothing of the cache depends on it: a hosts file that cannot be written, or whose role runs, holds nothing else up.
+		// Last, because the cache does not depend on it: if the hosts file cannot be written, or the role `hosts` runs, all else is
+		// already removed.
 		{"lines in the hosts file", c.hosts},
 	}
 }
@@ -114,7 +116,7 @@ func (c *cleanup) tables(ctx context.Context) error {
 }
 
 func (c *cleanup) hostRules(context.Context) error {
-	for _, k := range append(c.backend.Others(), c.backend) { // an agent that was killed while it changed from one to the other left both
+	for _, k := range append(c.backend.Others(), c.backend) { // a killed agent may have left the rules of two back ends
 		if err := removeRules(k); err != nil {
 			return err
 		}
@@ -134,7 +136,7 @@ func (c *cleanup) link(context.Context) error {
 	}
 	if absent == nil {
 		c.say("link %s removed", name)
-	} else { // named, because --link may have a typo
+	} else { // reported with its name, because --link may have a typo
 		c.say("there is no link %s", name)
 	}
 	return nil
@@ -153,7 +155,7 @@ func (c *cleanup) files(context.Context) error {
 		removeFile(filepath.Join(state, nodestate.PluginLogName+".1")),
 		removeFile(filepath.Join(persist, nodestate.CacheSnapshotName)),
 		removeFile(filepath.Join(state, nodestate.AgentLockName)),
-		nodestate.Sweep(state, 0), // temporary files of writers that were killed
+		nodestate.Sweep(state, 0), // temporary files that killed processes left
 		nodestate.Sweep(persist, 0),
 	)
 }
@@ -162,15 +164,15 @@ func (c *cleanup) hosts(ctx context.Context) (err error) {
 	if c.hostRoot != "" {
 		err = removeHosts(ctx, c.plan.Folders.State, c.hostRoot, c.say)
 	}
-	// The folders themselves stay if they hold something else, or are mounted.
+	// Remove fails, and the folder stays, if it has other files or is a mount point.
 	for _, dir := range []string{c.plan.Folders.State, c.plan.Folders.Persist} {
 		_ = os.Remove(dir)
 	}
 	return err
 }
 
-// bpfFolder is the folder of kernel hits in the BPF file system, for a cleanup that sees the state folder below the host's root. If
-// hostRoot is empty, the root is what precedes the default state folder in stateDir.
+// bpfFolder returns the folder of kernel hits in the BPF file system, for a cleanup that sees the host's file system below hostRoot. If
+// hostRoot is empty, the root is the part of stateDir before the default state folder.
 func bpfFolder(stateDir, hostRoot string) string {
 	if above, usual := strings.CutSuffix(stateDir, nodestate.DefaultStateDir); hostRoot == "" && usual {
 		hostRoot = cmp.Or(above, "/")
@@ -182,7 +184,8 @@ func bpfFolder(stateDir, hostRoot string) string {
 	return filepath.Join(hostRoot, nodestate.BPFFolder("/"+below))
 }
 
-// removeRules removes the host's rules of one back end. A kernel that does not support the back end has none of its rules.
+// removeRules removes the host's rules of one back end. It returns nil if the kernel does not support the back end, because there are no
+// rules then.
 func removeRules(k rules.Kind) error {
 	rules, err := k.OpenHost(-1)
 	if err == nil {
@@ -195,7 +198,7 @@ func removeRules(k rules.Kind) error {
 	return err
 }
 
-// unchain removes the plugin's entry from the conflists with the installer, whose binary is next to the agent's.
+// unchain runs the installer, whose binary is next to the agent's, to remove the plugin's entry from the CNI configurations.
 func unchain(ctx context.Context, e Env, folder string) error {
 	named, err := namesPlugin(folder)
 	if err != nil || !named {
@@ -219,7 +222,7 @@ func unchain(ctx context.Context, e Env, folder string) error {
 	return nil
 }
 
-// namesPlugin reports whether a network in the folder has our entry. An absent folder has no networks.
+// namesPlugin reports whether a CNI configuration in the folder has the plugin's entry. If the folder is absent, it reports false.
 func namesPlugin(folder string) (bool, error) {
 	files, err := os.ReadDir(folder)
 	if errors.Is(err, os.ErrNotExist) {
@@ -249,7 +252,7 @@ func removeFile(path string) error {
 	return nil
 }
 
-// hold takes the lock for a command that must not run at the same time as an agent.
+// hold takes the agent's lock for a command that must not run at the same time as an agent. It returns a LockedError if an agent runs.
 func hold(stateDir string) (release func(), err error) {
 	f, err := lockNode(stateDir, fmt.Sprintf("process %d", os.Getpid()))
 	var held *LockedError

@@ -11,7 +11,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// watchIn reads the state of the installer's watch. A file that cannot be read counts as none, because the watch writes the next one soon.
+// watchIn returns a function that reads the state that the installer's watch wrote. If the file cannot be read, it reports none: the
+// watch writes a new one soon.
 func watchIn(stateDir string) func() (nodestate.Watch, bool) {
 	return func() (nodestate.Watch, bool) {
 		w, ok, err := nodestate.WatchFile(stateDir).Read()
@@ -19,7 +20,8 @@ func watchIn(stateDir string) func() (nodestate.Watch, bool) {
 	}
 }
 
-// switchCounters reads the counters of the host's rules on its own thread and socket, because a scrape may come at any time.
+// switchCounters returns a function that reads the packet counters of the host's rules. It opens a socket of its own each time, because a
+// metrics scrape may come while the loop uses the agent's socket.
 func switchCounters(k rules.Kind) func() ([]telemetry.Switch, error) {
 	return func() ([]telemetry.Switch, error) {
 		runtime.LockOSThread()
@@ -28,7 +30,7 @@ func switchCounters(k rules.Kind) func() ([]telemetry.Switch, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer host.Close() //nolint:errcheck // only read
+		defer host.Close() //nolint:errcheck // nothing was written
 		return switchOf(host)
 	}
 }
@@ -54,7 +56,7 @@ func switchOf(host rules.Rules) ([]telemetry.Switch, error) {
 	return out, nil
 }
 
-// programRuns returns the runs of iptables' programs for the metrics.
+// programRuns returns a function that counts the runs of the iptables programs for the metrics, by result.
 func programRuns(stats *iptables.Stats) func() telemetry.Programs {
 	return func() telemetry.Programs {
 		failed, locked := stats.Failed.Load(), stats.Locked.Load()

@@ -9,13 +9,13 @@ import (
 	"github.com/neardns/neardns/internal/dns/server"
 )
 
-// highDescriptor is the lowest descriptor number of the DNS sockets.
+// highDescriptor is the lowest descriptor number that a DNS socket gets.
 const highDescriptor = 256
 
-// reserveLow occupies the low descriptor numbers until release, so that the DNS sockets get high ones. The kernel closes a killed process's
-// descriptors from the highest number down (task_work_run takes the last first), and needs 10 ms and more for some, such as an inotify
-// (Linux 6.18). A dead agent's sockets would accept queries until those are closed. If the process may not open so many descriptors, only a
-// kill costs more.
+// reserveLow occupies the descriptor numbers below highDescriptor until release is called, so that the DNS sockets opened meanwhile get
+// higher numbers. The kernel closes a killed process's descriptors from the highest number down (task_work_run runs the last added
+// first), and needs 10 ms or more for some, such as an inotify (Linux 6.18). With low numbers, a killed agent's DNS sockets would still
+// accept queries during that time, and these would be lost. If the descriptor limit is too low, reserveLow occupies fewer.
 func reserveLow() (release func()) {
 	var held []int
 	null, err := os.Open(os.DevNull)
@@ -36,7 +36,7 @@ func reserveLow() (release func()) {
 	}
 }
 
-// highServer is a server whose sockets have high descriptor numbers.
+// highServer is a server that opens its sockets with high descriptor numbers (see reserveLow).
 type highServer struct{ *server.Server }
 
 func (s highServer) Start(ctx context.Context, cfg server.Config) error {

@@ -14,21 +14,21 @@ import (
 	"github.com/neardns/neardns/internal/telemetry"
 )
 
-// endpoint is one address of an HTTP endpoint, such as metrics or health.
+// endpoint is an address at which metrics or health are served by HTTP.
 type endpoint struct {
 	name, addr string
-	secure     bool // over TLS, by the flags
+	secure     bool // served over TLS, because -tls-enabled is set
 }
 
-// endpoints runs the endpoints that the current template names.
+// endpoints runs the HTTP endpoints that the current Corefile template and the flags name.
 type endpoints struct {
-	ctx     context.Context // ends all endpoints
+	ctx     context.Context // its end stops all endpoints
 	serve   func(ctx context.Context, e endpoint)
 	mu      sync.Mutex // guards the field below
 	running map[string]func()
 }
 
-// follow starts the new endpoints and ends those that are no longer wanted.
+// follow starts the wanted endpoints that do not run yet, and stops those that are no longer wanted.
 func (e *endpoints) follow(wanted []endpoint) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -50,13 +50,13 @@ func (e *endpoints) follow(wanted []endpoint) {
 
 func (w endpoint) key() string { return w.name + " " + w.addr }
 
-// serve runs the endpoints that flags and template name, until ctx ends.
+// serve implements role.serve: it runs the endpoints that the flags and the template name, until ctx ends.
 func (c *nodeCache) serve(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, metrics http.Handler, h telemetry.Health) {
 	m.Collect(c.faults.Collector())
 	handlers := map[string]http.Handler{"metrics": metrics, "health": h.NodeCacheHandler()}
 	e := &endpoints{ctx: ctx, running: map[string]func(){}, serve: func(ctx context.Context, w endpoint) {
 		wg.Go(func() {
-			select { // most of them listen at an address of the link
+			select { // wait for the link, because most endpoints listen at an address of it
 			case <-c.linked:
 				if w.secure {
 					telemetry.ServeTLS(ctx, c.log, w.name, w.addr, handlers[w.name], c.tlsConfig)
@@ -73,7 +73,7 @@ func (c *nodeCache) serve(ctx context.Context, wg *sync.WaitGroup, m *telemetry.
 	e.follow(c.wanted())
 }
 
-// wanted lists the endpoints, each address once. It is called with mu held.
+// wanted lists the endpoints that flags and template name, without those whose address an earlier one has. The caller holds mu.
 func (c *nodeCache) wanted() []endpoint {
 	var out []endpoint
 	add := func(name string, addrs ...string) {
@@ -94,7 +94,7 @@ func (c *nodeCache) wanted() []endpoint {
 	return out
 }
 
-// tlsConfig reads the files of the -tls- flags.
+// tlsConfig reads the certificate, the key and the client CA that the -tls- flags name.
 func (c *nodeCache) tlsConfig() (*tls.Config, error) {
 	o := c.opts.TLS
 	conf := &tls.Config{ClientAuth: o.Auth, MinVersion: o.Min} //nolint:gosec // the operator's to choose
@@ -122,7 +122,7 @@ func (c *nodeCache) tlsConfig() (*tls.Config, error) {
 	return conf, nil
 }
 
-// samePort reports whether two addresses conflict, so that only one can be listened on.
+// samePort reports whether two addresses conflict, so that only one of them can be listened on.
 func samePort(a, b string) bool {
 	hostA, portA, errA := net.SplitHostPort(a)
 	hostB, portB, errB := net.SplitHostPort(b)

@@ -12,8 +12,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// nodeCacheRecorder is the loop's recorder in node-cache mode. It also counts faults under node-cache's names, starts the endpoints
-// that wait for the link, and writes the pid file once the server runs.
+// nodeCacheRecorder is the node.Recorder in node-cache mode. In addition, it counts faults in node-cache's metrics, lets the endpoints
+// that wait for the link start, and writes the pid file once the server runs.
 type nodeCacheRecorder struct {
 	node.Recorder
 	c *nodeCache
@@ -28,7 +28,7 @@ func (r nodeCacheRecorder) PartChecked(part string, err error) {
 		c.once.Do(func() { close(c.linked) })
 		if err != nil {
 			if _, missing := net.InterfaceByName(c.opts.Interface); missing != nil {
-				_ = c.faults.Count(nodecache.FaultInterfaceAdd, err) // and below, as node-cache does
+				_ = c.faults.Count(nodecache.FaultInterfaceAdd, err) // a missing interface counts under both labels, as in node-cache
 			}
 		}
 		_ = c.faults.Count(nodecache.FaultInterfaceCheck, err)
@@ -37,18 +37,18 @@ func (r nodeCacheRecorder) PartChecked(part string, err error) {
 	case "server":
 		if file := c.opts.PIDFile; err == nil && file != "" {
 			if err := replaceFile(file, pidText()); err != nil {
-				c.log.Warn("file of -pidfile not written", "err", err)
+				c.log.Warn("cannot write the -pidfile file", "err", err)
 			}
 		}
 	}
 }
 
-// pidText is the content of the file of -pidfile.
+// pidText returns the content of the -pidfile file.
 func pidText() string { return fmt.Sprintln(os.Getpid()) }
 
-// rulesFault names why rules were not written: another program holds iptables' lock, or an error.
+// rulesFault returns node-cache's metric label for a failed write of the rules: another program holds iptables' lock, or any other error.
 func rulesFault(err error) string {
-	// If go-iptables ran the program, only its message shows the cause.
+	// go-iptables returns an error of its own type, so only the text tells that the lock was held.
 	if err != nil && (errors.Is(err, iptables.ErrLocked) || strings.Contains(err.Error(), "holding the xtables lock")) {
 		return nodecache.FaultIptablesLock
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Hosts keeps names of Services in the hosts file of the node whose root is mounted at hostRoot, until ctx ends. The lines stay then. It
-// works with or without an agent: it takes no lock and serves no DNS.
+// Hosts runs the role `hosts` until ctx ends: it keeps names of Services in the hosts file of the node, whose root is mounted at
+// hostRoot. The lines stay when it ends. It works with or without an agent on the node: it takes no lock and serves no DNS.
 func Hosts(ctx context.Context, e Env, path, hostRoot string) error {
 	conf, err := loadHosts(e, path)
 	if err != nil {
@@ -32,7 +32,7 @@ func Hosts(ctx context.Context, e Env, path, hostRoot string) error {
 		return &ConfigError{err}
 	}
 	log, level := setUpProcess(e, conf)
-	log.Info("starting", "version", e.Version, "services", kept.Services, "servers", kept.Servers)
+	log.Info("starting to keep Service names in the hosts file", "version", e.Version, "services", kept.Services, "servers", kept.Servers)
 
 	h := hostsfile.New(log, hostRoot, kept, nodestate.HostsFile(conf.StateDir).Write)
 	metrics := telemetry.NewRegistry(e.Version)
@@ -50,13 +50,13 @@ func Hosts(ctx context.Context, e Env, path, hostRoot string) error {
 	return nil
 }
 
-// The role's default ports, since the agent of the same node has the usual ones.
+// Default ports of the role `hosts`. They differ from the agent's, because both run in the network namespace of the same node.
 const (
 	hostsMetrics = 9263
 	hostsHealth  = 9264
 )
 
-// loadHosts reads the role's configuration.
+// loadHosts reads the configuration for the role `hosts`, with that role's default ports.
 func loadHosts(e Env, path string) (*config.Node, error) {
 	n, err := load(e, path)
 	if err != nil {
@@ -72,8 +72,9 @@ func loadHosts(e Env, path string) (*config.Node, error) {
 	return n, nil
 }
 
-// hostsConfig is the part of a NodeConfig that the role uses. It queries upstreams.cluster: the cluster DNS addresses, or the second
-// Service if this node's cache has taken those addresses.
+// hostsConfig returns the part of a NodeConfig that the role `hosts` uses. The role queries upstreams.cluster: the cluster DNS addresses,
+// or the addresses of a second Service if the node's cache serves at the cluster DNS addresses itself. A Service name that equals the
+// node's own name is an error.
 func hostsConfig(n *config.Node) (hostsfile.Config, error) {
 	out := hostsfile.Config{Services: n.Hosts.Services, Domain: n.ClusterDomain}
 	for _, a := range n.Upstreams.Cluster {
@@ -91,7 +92,8 @@ func hostsConfig(n *config.Node) (hostsfile.Config, error) {
 	return out, nil
 }
 
-// followHosts passes on each changed configuration. One with a fault, or with a change that needs a restart, has no effect.
+// followHosts sends each changed configuration to reload. It logs and ignores a configuration that has a fault or a change that needs a
+// restart.
 func followHosts(ctx context.Context, e Env, log *slog.Logger, level *slog.LevelVar, path string,
 	conf *config.Node, reload chan<- hostsfile.Config) {
 	var files []string
@@ -118,7 +120,7 @@ func followHosts(ctx context.Context, e Env, log *slog.Logger, level *slog.Level
 			}
 		}
 		if err != nil {
-			log.Error("changed configuration not applied", "err", err)
+			log.Error("changed configuration not applied; the old one stays in effect", "err", err)
 			continue
 		}
 		warnUnknown(log, next)
@@ -132,11 +134,11 @@ func followHosts(ctx context.Context, e Env, log *slog.Logger, level *slog.Level
 	}
 }
 
-// hostsAlive is how long after its last record the role `hosts` counts as running.
+// hostsAlive is the age up to which a record of the role `hosts` in the state folder means that the role runs.
 const hostsAlive = 90 * time.Second
 
-// removeHosts removes the role's lines, unless the role runs, because it would restore them. The lines have a marker, so they are found
-// even if the role left no record.
+// removeHosts removes the lines of the role `hosts` from the hosts file. It returns a LockedError if that role runs, because the role
+// would restore them. The lines have a marker, so they are found even if the role left no record.
 func removeHosts(ctx context.Context, stateDir, hostRoot string, say func(string, ...any)) error {
 	last, ok, err := nodestate.HostsFile(stateDir).Read()
 	if err != nil {

@@ -29,42 +29,43 @@ import (
 
 // Intervals of kernel hits.
 const (
-	kernelPoll  = time.Second      // between two checks whether pods, configuration or policies changed
-	kernelFull  = 10 * time.Second // between two full checks, whether or not something changed
-	kernelAgain = 30 * time.Second // before a retry after the level failed
+	kernelPoll  = time.Second      // between two checks whether the pods or the configuration changed
+	kernelFull  = 10 * time.Second // between two checks of all pods' links, even if nothing changed
+	kernelAgain = 30 * time.Second // before kernel hits are tried again after a failure
 )
 
-// kernelAnswers bounds the entries in the kernel. A node has some hundreds of hot names.
+// kernelAnswers is the maximum number of entries that the kernel program serves. A node has some hundreds of hot names.
 const kernelAnswers = 4096
 
-// oneGroup is the group of all addresses, because in the role node each server block answers at each of them.
+// oneGroup is the one group of entries that all addresses serve: in the role `node`, every server block answers at every address.
 const oneGroup = 1
 
-// kernel keeps kernel hits in the configured state. One goroutine calls run; the other methods may be called at any time.
+// kernel enables, checks and disables kernel hits as the configuration wants. One goroutine calls run; the other methods may be called at
+// any time.
 type kernel struct {
 	log         *slog.Logger
-	folder      string // in the BPF file system
+	folder      string // path in the BPF file system where program and maps are pinned
 	offloader   *offload.Offloader
 	clients     *podindex.Clients
 	registry    *pods.Pods
 	conf        func() *config.Node
 	served      func() []netip.AddrPort        // the addresses at which queries are answered
-	transparent *transparent                   // nil: pods are steered, and the agent gets the queries that the kernel does not answer
-	bypassed    func() map[netip.Addr]struct{} // sources that the switch bypasses
+	transparent *transparent                   // set with arrangement: transparent; nil if pods are steered
+	bypassed    func() map[netip.Addr]struct{} // source addresses of clients that the switch bypasses
 
-	mu         sync.Mutex // guards the fields below, and the level's life
+	mu         sync.Mutex // guards the fields below; level is opened and closed under it
 	level      *bpf.Level
 	keeper     *podlinks.Keeper
-	fault      string    // why there is no level although it is wanted
-	again      time.Time // the earliest time of the next try
-	paused     bool      // a successor serves at the same time
-	swept      bool      // what an earlier agent left was removed
+	fault      string    // why kernel hits do not work although the configuration enables them
+	again      time.Time // no new try before this time
+	paused     bool      // a handover is under way: a successor serves at the same time
+	swept      bool      // kernel hits are off, and what an earlier agent left was removed
 	seen       kernelInput
-	broken     error  // why mirrored queries cannot be read, until the level is opened again
+	broken     error  // why mirrored queries cannot be read; nil once the level is opened again
 	stopMirror func() // stops reading mirrored queries; nil if not running
 }
 
-// kernelInput is the input of the last check.
+// kernelInput has what the last check of the pods' links was based on. If nothing of it changed, the next check is skipped.
 type kernelInput struct {
 	at       time.Time
 	pods     []podfile.File
@@ -73,7 +74,7 @@ type kernelInput struct {
 	served   []netip.AddrPort
 }
 
-// run keeps the level until ctx ends. The kernel then serves its entries until they expire.
+// run keeps kernel hits in the configured state until ctx ends. The program stays attached, and serves its entries until they expire.
 func (k *kernel) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { k.offloader.Run(ctx) })
@@ -86,12 +87,12 @@ func (k *kernel) run(ctx context.Context) {
 	defer k.mu.Unlock()
 	if k.level != nil {
 		k.endMirror()
-		_ = k.level.Close() // at exit; the pins stay
+		_ = k.level.Close() // only descriptors are closed; program and maps stay pinned
 		k.level = nil
 	}
 }
 
-// reconcile brings the level to the configured state.
+// reconcile opens, attaches or closes the BPF program as the configuration wants.
 func (k *kernel) reconcile() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -128,7 +129,7 @@ func (k *kernel) reconcile() {
 	}
 }
 
-// excluded returns why mode: auto leaves this node without kernel hits.
+// excluded returns an error that says why kernelHits.mode: auto does not enable kernel hits on this node; nil in any other mode.
 func (k *kernel) excluded(conf *config.Node) error {
 	if !automatic(conf) {
 		return nil
@@ -139,10 +140,10 @@ func (k *kernel) excluded(conf *config.Node) error {
 	return nil
 }
 
-// automatic reports whether kernel hits are wanted only where they are possible, so that nothing that prevents them is a fault.
+// automatic reports whether kernelHits.mode is auto. Kernel hits are then optional: if they are impossible, the node is still healthy.
 func automatic(conf *config.Node) bool { return conf.KernelHits.Mode == config.KernelHitsAuto }
 
-// openLevel opens the level and tests it before it is attached to any pod's link.
+// openLevel loads the BPF program and its maps, and tests them before the program is attached to a pod's link.
 func (k *kernel) openLevel() error {
 	level, err := bpf.Open(bpf.Options{Folder: k.folder, Entries: kernelAnswers, Copies: k.transparent != nil, Log: k.log})
 	if err != nil {
@@ -157,7 +158,7 @@ func (k *kernel) openLevel() error {
 	if err := level.Test(); err != nil {
 		return fmt.Errorf("the self-test: %w", err)
 	}
-	if err := level.Retire(); err != nil { // before the first offload: this agent cannot revoke another build's entries
+	if err := level.Retire(); err != nil { // first: this agent cannot revoke other builds' entries
 		return fmt.Errorf("remove another build's kernel hits: %w", err)
 	}
 	if err := k.offloader.Begin(kernelTable{level}); err != nil {
@@ -179,7 +180,8 @@ func (k *kernel) serve(addresses []netip.AddrPort) error {
 	return k.level.Serve(groups)
 }
 
-// attach attaches the program to the wanted links, if anything changed.
+// attach attaches the BPF program to the links of the pods that should have it. It does nothing if its input has not changed, except for
+// a full check every kernelFull.
 func (k *kernel) attach(conf *config.Node) error {
 	now := kernelInput{at: time.Now(), pods: k.registry.List(), conf: conf, bypassed: k.bypassed(), served: k.served()}
 	if !slices.Equal(now.served, k.seen.served) {
@@ -199,7 +201,7 @@ func (k *kernel) attach(conf *config.Node) error {
 	return k.keeper.Reconcile(podsInKernel(now))
 }
 
-// refusals is the level at which reasons are logged why hits are not answered in the kernel.
+// refusals returns the log level for reasons why hits are not served in the kernel: they are warnings unless kernel hits are optional.
 func (k *kernel) refusals() slog.Level {
 	if automatic(k.conf()) {
 		return slog.LevelInfo
@@ -207,7 +209,7 @@ func (k *kernel) refusals() slog.Level {
 	return slog.LevelWarn
 }
 
-// podsInKernel lists the pods that should have the program, with the reason for each that cannot have it.
+// podsInKernel lists the pods for which kernel hits are enabled. Why is set for a pod that cannot have them.
 func podsInKernel(l kernelInput) []podlinks.Pod {
 	var out []podlinks.Pod
 	for _, f := range l.pods {
@@ -225,11 +227,11 @@ func podsInKernel(l kernelInput) []podlinks.Pod {
 	return out
 }
 
-// bypassedSources are the source addresses of clients that the switch bypasses.
+// bypassedSources returns the source addresses of clients that the switch bypasses.
 func bypassedSources(e node.Evidence) map[netip.Addr]struct{} {
 	out := map[netip.Addr]struct{}{}
 	if e == nil {
-		return out // the back end has none
+		return out // this back end records no evidence, so it bypasses no single client
 	}
 	for _, b := range e.Bypassed() {
 		out[b.Source] = struct{}{}
@@ -237,24 +239,24 @@ func bypassedSources(e node.Evidence) map[netip.Addr]struct{} {
 	return out
 }
 
-// disable removes what an earlier configuration or agent left, once.
+// disable closes the BPF program if it is open, and removes once what an earlier agent left.
 func (k *kernel) disable() {
 	k.fault, k.seen = "", kernelInput{}
 	if k.level != nil {
 		k.closeLevel()
-		k.log.Info("kernel hits disabled; the agent answers")
+		k.log.Info("kernel hits disabled; the agent answers all queries")
 	}
 	if k.swept {
 		return
 	}
 	if err := removeKernelHits(k.folder); err != nil {
-		k.log.Warn("kernel hits not removed; run `neardns-agent cleanup` on the host when the agent has ended", "err", err)
+		k.log.Warn("cannot remove an earlier agent's kernel hits; run `neardns-agent cleanup` on the host when the agent has ended", "err", err)
 	}
 	k.swept = true
 }
 
-// removeKernelHits removes what agents left in a folder of the BPF file system, and at links of this netns. It does not touch a missing
-// folder: in a container /sys is read-only, and removing even a missing file there is an error.
+// removeKernelHits removes pinned programs and maps from a folder of the BPF file system, and detaches the programs from links of this
+// netns. A missing folder is left alone: in a container /sys is read-only, where removing even a missing file is an error.
 func removeKernelHits(folder string) error {
 	if _, err := os.Lstat(folder); !errors.Is(err, fs.ErrNotExist) {
 		if err := bpf.Sweep(folder); err != nil {
@@ -264,26 +266,26 @@ func removeKernelHits(folder string) error {
 	return bpf.SweepLinks()
 }
 
-// fail falls back to the agent's own hits, and logs why.
+// fail disables kernel hits until a later retry, and logs err unless it was logged already. The agent answers all hits meanwhile.
 func (k *kernel) fail(err error) {
 	opened := k.level != nil
 	k.closeLevel()
 	if text := err.Error(); text != k.fault {
 		k.log.Log(context.Background(), k.refusals(), "kernel hits failed; the agent answers hits", "err", err)
 		k.fault = text
-		if !opened { // a program that an earlier agent left at pods' links answers by that agent's configuration
+		if !opened { // detach a program of an earlier agent, which would answer by that agent's configuration
 			if err := bpf.SweepLinks(); err != nil {
 				k.log.Warn("kernel program still attached to some pods", "err", err)
 			}
 		}
 	}
 	k.again = time.Now()
-	if !opened || !errors.Is(err, fs.ErrNotExist) { // else its pins were removed, and opening the level again makes them
+	if !opened || !errors.Is(err, fs.ErrNotExist) { // if another program removed the pins, a retry at once makes them again
 		k.again = k.again.Add(kernelAgain)
 	}
 }
 
-// closeLevel revokes the program's entries and detaches it from the pods' links.
+// closeLevel revokes all offloaded entries and detaches the program from the pods' links.
 func (k *kernel) closeLevel() {
 	if k.level == nil {
 		return
@@ -295,13 +297,13 @@ func (k *kernel) closeLevel() {
 	if err := k.keeper.Reconcile(nil); err != nil {
 		k.log.Warn("kernel program still attached to some pods", "err", err)
 	}
-	_ = k.level.Close() // Sweep removes the pins
+	_ = k.level.Close() // only descriptors are closed; bpf.Sweep removes the pins
 	k.level, k.keeper = nil, nil
 }
 
-// reportBroken makes run open the level again, because the reader of mirrored queries failed.
+// reportBroken records that mirrored queries cannot be read any more, so that run opens the program again.
 func (k *kernel) reportBroken(err error) {
-	go func() { // the lock's holder may be waiting for the caller
+	go func() { // in a goroutine, because the goroutine that holds mu may be waiting for the caller to end
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		k.broken = err
@@ -316,8 +318,8 @@ func (k *kernel) endMirror() {
 	}
 }
 
-// pause revokes all entries while a successor, which may have another configuration, serves at the same time. If the handover fails, resume
-// lets this agent offload again. If it succeeds, the successor takes over the pinned maps.
+// pause revokes all entries at the begin of a handover, because the successor, which may have another configuration, serves at the same
+// time. resume, called if the handover fails, lets this agent offload again. After a handover, the successor uses the pinned maps.
 func (k *kernel) pause() (resume func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -339,18 +341,18 @@ func (k *kernel) pause() (resume func()) {
 	}
 }
 
-// count adds the kernel's answers to the clients' counts before they are read.
+// count adds the kernel program's new hits to the clients' counts. Call it before reading these.
 func (k *kernel) count() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.keeper != nil && !k.paused {
 		if err := k.keeper.CountNow(); err != nil {
-			k.log.Debug("kernel hits not counted", "err", err)
+			k.log.Debug("cannot count kernel hits by pod", "err", err)
 		}
 	}
 }
 
-// status returns the state for `neardns-agent status`; nil if kernel hits are off.
+// status returns the state of kernel hits for `neardns-agent status`; nil if they are off.
 func (k *kernel) status() *node.KernelHits {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -373,7 +375,8 @@ func (k *kernel) status() *node.KernelHits {
 	return s
 }
 
-// series reads the kernel's own counts, which survive the agent's restarts; ok is false if kernel hits are off.
+// series returns the counts for the metrics. The hits are counted in pinned maps, which survive a restart of the agent. ok is false if
+// kernel hits are off.
 func (k *kernel) series() (_ telemetry.KernelHits, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -399,7 +402,7 @@ func (k *kernel) series() (_ telemetry.KernelHits, ok bool) {
 	return out, true
 }
 
-// hits reads the kernel's hits by series. It is called with mu held.
+// hits returns the number of kernel hits for each record type and response code; nil if they cannot be read. The caller holds mu.
 func (k *kernel) hits() []telemetry.KernelSeries {
 	if k.level == nil {
 		return nil
@@ -440,22 +443,22 @@ func (b kernelTable) Hits(each func(question string, hits uint64)) error {
 // HitsOf implements offload.Kernel.
 func (b kernelTable) HitsOf(key *msg.Key) (uint64, error) { return b.Level.HitsOf(oneGroup, key) }
 
-// series lists the series in which the kernel counts hits, by index.
+// series lists the combinations of record type and response code for which the BPF program counts hits, in the order of its indexes.
 func series() []telemetry.KernelSeries {
 	var out []telemetry.KernelSeries
 	for _, rcode := range []string{"NOERROR", "NXDOMAIN"} {
-		for _, kind := range []string{"A", "AAAA", "other"} { // as CoreDNS's metrics name them
+		for _, kind := range []string{"A", "AAAA", "other"} { // the same names as in CoreDNS's metrics
 			out = append(out, telemetry.KernelSeries{Type: kind, Rcode: rcode})
 		}
 	}
 	return out
 }
 
-// seriesOf is the index of the series in which the hits of an offloaded entry are counted.
+// seriesOf returns the index in series() at which hits of an offloaded entry are counted.
 func seriesOf(l offload.Item) uint16 {
 	kind, rcode := "other", "NOERROR"
 	b := l.Key.Bytes()
-	switch binary.BigEndian.Uint16(b[len(b)-5:]) { // before class and flags
+	switch binary.BigEndian.Uint16(b[len(b)-5:]) { // the record type is followed by the class and one byte of flags
 	case 1: // RFC 1035, section 3.2.2
 		kind = "A"
 	case 28: // RFC 3596, section 2.1

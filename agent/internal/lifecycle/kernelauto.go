@@ -12,16 +12,17 @@ import (
 	"github.com/neardns/neardns/agent/internal/config"
 )
 
-// nodeSigns are what a node shows of programs that may follow the answers of pods' queries: those that apply policies by name (D-083).
+// nodeSigns are signs on the node that a program may read the answers to pods' queries, as programs do that apply network policies by DNS
+// name (D-083). Kernel hits would bypass such a program.
 type nodeSigns struct {
-	links  []string // names of the network namespace's links
-	queues []string // netfilter queues that a program reads
-	groups []string // netfilter log groups that a program reads
-	err    error    // why the others are not known
+	links  []string // names of the links in the host's network namespace
+	queues []string // numbers of the netfilter queues that a program reads
+	groups []string // numbers of the netfilter log groups that a program reads
+	err    error    // the fields above are incomplete because of this error
 }
 
-// autoExcludes returns why mode: auto leaves a node without kernel hits; "" if it does not. A program that learns addresses from pods'
-// answers has to be in their path: at the pod's link, where podlinks finds it, or by one of these signs.
+// autoExcludes returns why kernelHits.mode: auto does not enable kernel hits on a node; "" if it does. A program that learns addresses
+// from pods' answers has to see these packets: at the pod's link, where podlinks detects it, or in a way that leaves one of these signs.
 func autoExcludes(conf *config.Node, signs nodeSigns) string {
 	const byName = ", which may apply policies by name"
 	has := func(name string) bool { return slices.Contains(signs.links, name) }
@@ -48,7 +49,7 @@ func autoExcludes(conf *config.Node, signs nodeSigns) string {
 	return ""
 }
 
-// readNodeSigns reads the signs below a folder such as /proc, of the network namespace of the process.
+// readNodeSigns reads the signs of this process's network namespace. proc is /proc, or a folder like it in tests.
 func readNodeSigns(proc string) (s nodeSigns) {
 	var errs [3]error
 	s.links, errs[0] = linkNames(filepath.Join(proc, "sys/net/ipv4/conf"))
@@ -58,7 +59,7 @@ func readNodeSigns(proc string) (s nodeSigns) {
 	return s
 }
 
-// linkNames lists the links by their folders of settings.
+// linkNames lists the network links: each has a folder of its own with sysctl settings.
 func linkNames(folder string) (names []string, err error) {
 	entries, err := os.ReadDir(folder)
 	for _, e := range entries {
@@ -67,7 +68,8 @@ func linkNames(folder string) (names []string, err error) {
 	return names, err
 }
 
-// bound lists what programs are bound to: the first number of each line. The kernel has no file before something loads the module.
+// bound lists the queues or groups to which programs are bound: the first number of each line. The file is absent until the kernel module
+// is loaded; then nothing is bound.
 func bound(file string) (numbers []string, err error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,11 +1,11 @@
 // Package lifecycle starts, runs and ends the agent of a node: Node with a NodeConfig, NodeCache with the flags of NodeLocal DNSCache's
 // node-cache. Clean removes what either left on the node.
 //
-// At most one agent is active on a node: the package owns the lock, the handover from a running agent, and the change from one back end's
-// rules to another's. Package node decides about leases, and package plan describes the rules.
+// At most one agent is active on a node. The package owns the node's lock, the handover from a running agent, and the move of the rules
+// from one back end to another. Package node decides about leases, and package plan describes the rules.
 //
-// Failure policy: a start that cannot get what it needs returns an error: a ConfigError if the configuration is at fault, and one that
-// IsLocked recognises if another agent has the node. An agent that serves keeps what it has if a reload fails.
+// Failure policy: a start that fails returns an error: a ConfigError if the configuration is at fault, and an error that IsLocked
+// recognises if another agent is active. A running agent keeps its configuration if a reload fails.
 package lifecycle
 
 import (
@@ -19,24 +19,24 @@ import (
 	"github.com/neardns/neardns/agent/internal/node/prober"
 )
 
-// Env is what a role uses of the process's environment.
+// Env is the part of the process's environment that a role uses; tests replace it.
 type Env struct {
 	Stdout, Stderr io.Writer
 	LookupEnv      func(string) (string, bool)
 	ReadFile       func(path string) ([]byte, error)
-	// Hangups delivers the signals that request a reload, until ctx ends.
+	// Hangups returns a channel that delivers the signals that request a reload, until ctx ends.
 	Hangups func(ctx context.Context) <-chan struct{}
 	Version string
 }
 
-// ConfigError means that the configuration is at fault. Nothing was changed.
+// ConfigError is a fault of the configuration. The node is unchanged.
 type ConfigError struct{ Err error }
 
 func (e *ConfigError) Error() string { return e.Err.Error() }
 
 func (e *ConfigError) Unwrap() error { return e.Err }
 
-// LockedError means that another process has the node's lock.
+// LockedError means that another process holds the lock of the node or of the hosts file.
 type LockedError struct{ path, owner string }
 
 func (e *LockedError) Error() string {
@@ -49,5 +49,6 @@ func IsLocked(err error) bool {
 	return errors.As(err, &held) || errors.Is(err, prober.ErrHeld)
 }
 
-// newInstance names this process to its own prober, so that the prober does not accept another program's answer.
+// newInstance returns a random name for this process. Answers to the agent's probes carry it, so that the prober does not accept another
+// program's answer.
 func newInstance() string { return strings.ToLower(rand.Text()[:13]) }

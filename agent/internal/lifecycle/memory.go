@@ -9,14 +9,15 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// The start is over settleRest after the node is ready, or settleMax after settle began, because a node may wait long for kube-dns.
+// releaseStartMemory considers the start complete settleRest after the node is ready. It waits for readiness at most settleMax, because
+// kube-dns may be down for long.
 const (
 	settleLook = 250 * time.Millisecond
 	settleRest = 500 * time.Millisecond
 	settleMax  = time.Minute
 )
 
-// releaseStartMemory frees, once, the memory that only the start needed.
+// releaseStartMemory waits until the start is complete, and then frees once the memory that only the start needed.
 func releaseStartMemory(ctx context.Context, log *slog.Logger, ready func() (bool, string)) {
 	for begun := time.Now(); ; {
 		if ok, _ := ready(); ok || time.Since(begun) >= settleMax {
@@ -31,8 +32,8 @@ func releaseStartMemory(ctx context.Context, log *slog.Logger, ready func() (boo
 	}
 	file, err := memtrim.Settle()
 	if err != nil {
-		log.Debug("memory of the start not released", "err", err)
+		log.Debug("memory that only the start needed not freed", "err", err)
 		return
 	}
-	log.Debug("memory of the start released", "of", "the program's file", "bytes", file)
+	log.Debug("memory that only the start needed freed", "program_file_bytes", file)
 }

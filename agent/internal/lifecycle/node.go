@@ -17,15 +17,15 @@ import (
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// Options are those of the role `node`.
+// Options are the command-line options of the role `node`.
 type Options struct {
-	Config string // the NodeConfig's file; "": everything is detected on the node
-	// TakeOver makes it take over from the agent that runs on this node, whichever of the two is newer.
+	Config string // path of the NodeConfig file; "": everything is detected on the node
+	// TakeOver makes the agent take over from the active agent even if that one is newer.
 	TakeOver bool
-	// PodDir is a folder of the agent's pod alone, which lives as long as the pod. With it, the agent takes over from the agent of an older
-	// pod, and has a second status socket there. "": there is none.
+	// PodDir is a folder that only this agent's pod has and that lives as long as the pod. With it, the agent takes over from an active
+	// agent whose pod is older, and serves a second status socket in the folder. "": there is no such folder.
 	PodDir string
-	// Cache is the root of libcni's cache, which lists the pods that run already.
+	// Cache is the root of libcni's cache, which lists the pods that already run.
 	Cache string
 }
 
@@ -34,20 +34,20 @@ func load(e Env, path string) (*config.Node, error) {
 	return config.Load(path, config.Env{LookupEnv: e.LookupEnv, ReadFile: e.ReadFile, Glob: filepath.Glob})
 }
 
-// setUpProcess opens the log, logs detected values and unknown keys, and bounds the process's memory.
+// setUpProcess makes the logger, logs detected values and unknown keys, and limits the process's memory.
 func setUpProcess(e Env, conf *config.Node) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
 	level.Set(conf.Log.Level)
 	log := telemetry.NewLogger(e.Stderr, level, conf.Log.Format == config.LogJSON)
 	for _, d := range conf.Detected() {
-		log.Info("detected", "field", d.Field, "value", d.Value, "source", d.Source)
+		log.Info("configuration value detected", "field", d.Field, "value", d.Value, "source", d.Source)
 	}
 	warnUnknown(log, conf)
 	process.LimitMemory(log, e.LookupEnv)
 	return log, level
 }
 
-// Node serves this node by a NodeConfig until ctx ends or a successor has the node.
+// Node runs the agent with a NodeConfig until ctx ends or a successor has taken over.
 func Node(ctx context.Context, e Env, o Options) error {
 	conf, err := load(e, o.Config)
 	if err != nil {
@@ -63,17 +63,17 @@ func Node(ctx context.Context, e Env, o Options) error {
 	}
 	born, err := handover.Birth(o.PodDir)
 	if err != nil {
-		// If the age of its pod is unknown, it must not take the node from an agent that may be newer.
-		log.Warn("age of this agent's pod unknown; it takes over from no agent", "err", err)
+		// Without a known age, only --take-over lets this agent take over: the active agent may be newer.
+		log.Warn("age of this agent's pod unknown; taking over from another agent only with --take-over", "err", err)
 	}
 	a.mayTake = o.TakeOver || o.PodDir != "" && err == nil
-	pod, _ := e.LookupEnv("POD_NAME") // only for messages
+	pod, _ := e.LookupEnv("POD_NAME") // used only in messages
 	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Pod: pod, Version: e.Version, Since: time.Now(),
 		Born: born, TakeOver: o.TakeOver}
 	kernel := steer.Kernel()
 	log.Info("starting", "version", e.Version, "instance", a.instance, "kernel", kernel)
 	if steer.OlderThanTried(kernel) {
-		log.Warn("kernel is older than any that neardns is tested with; checking what it supports", "kernel", kernel,
+		log.Warn("kernel is older than any that neardns is tested with; starting only if it supports what neardns needs", "kernel", kernel,
 			"oldest_tested", steer.LeastKernel)
 	}
 	for _, what := range missingFeatures(iptables.MissingPrograms()) {

@@ -29,8 +29,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// NodeCache serves this node in the place of NodeLocal DNSCache's node-cache, by its flags and template instead of a NodeConfig, until
-// ctx ends. Clients name its addresses; there is no plugin, and so no steering address.
+// NodeCache runs the agent in node-cache mode until ctx ends: in place of NodeLocal DNSCache's node-cache, with its flags and its
+// Corefile template instead of a NodeConfig. Clients send queries to the addresses of -localip. There is no CNI plugin, and so no
+// steering address.
 func NodeCache(ctx context.Context, e Env, opts nodecache.Options) error {
 	answer, err := opts.Resolve(e.LookupEnv, templateUpstream(opts, e.ReadFile))
 	if err != nil {
@@ -40,7 +41,7 @@ func NodeCache(ctx context.Context, e Env, opts nodecache.Options) error {
 	log := telemetry.NewLogger(e.Stderr, level, opts.JSONLog)
 	if !opts.Quiet {
 		for _, note := range slices.Concat(opts.Notes, answer.Notes) {
-			log.Info("flags", "note", note)
+			log.Info("note on the command-line flags", "note", note)
 		}
 	}
 	process.LimitMemory(log, e.LookupEnv)
@@ -53,7 +54,7 @@ func NodeCache(ctx context.Context, e Env, opts nodecache.Options) error {
 	a.role = role{read: c.read, derive: c.derive, recorder: func(r node.Recorder) node.Recorder { return nodeCacheRecorder{r, c} },
 		serve:   c.serve,
 		cleanUp: c.cleanUp}
-	pod, _ := e.LookupEnv("POD_NAME") // only for messages
+	pod, _ := e.LookupEnv("POD_NAME") // used only in messages
 	a.claim = handover.Claim{Instance: a.instance, PID: os.Getpid(), Pod: pod, Version: e.Version, Since: time.Now()}
 	log.Info("starting in node-cache mode", "version", e.Version, "instance", a.instance,
 		"addr", steer.JoinAddrs(opts.LocalIPs, ","), "upstream",
@@ -61,9 +62,9 @@ func NodeCache(ctx context.Context, e Env, opts nodecache.Options) error {
 	return a.runUntilEnd(ctx)
 }
 
-// templateUpstream returns the kube-dns address written literally in the Corefile template. It is needed if the environment has no
-// variable with kube-dns's address. It is the zero Addr if the template has the placeholder, or cannot be read; serving it then
-// reports the fault.
+// templateUpstream returns the address of kube-dns that the Corefile template names literally, for environments without a variable that
+// has the address. It returns the zero Addr if the template has the placeholder instead, or has a fault, which is reported when the
+// template is served.
 func templateUpstream(opts nodecache.Options, readFile func(string) ([]byte, error)) netip.Addr {
 	template, err := readFile(opts.Template)
 	if err != nil || strings.Contains(string(template), nodecache.ClusterDNS) {
@@ -81,7 +82,7 @@ func templateUpstream(opts nodecache.Options, readFile func(string) ([]byte, err
 	return survey.Forward[nodecache.Domain(survey.Zones)]
 }
 
-// nodeCache is the state of the role `nodecache`, in addition to the agent's.
+// nodeCache is the state that the role `nodecache` has in addition to the agent's.
 type nodeCache struct {
 	env      Env
 	opts     nodecache.Options
@@ -89,17 +90,17 @@ type nodeCache struct {
 	log      *slog.Logger
 	faults   *nodecache.Faults
 	instance string
-	linked   chan struct{} // closed once the addresses are there
-	once     sync.Once     // closes it
+	linked   chan struct{} // closed once the link and its addresses exist
+	once     sync.Once     // closes linked
 
 	mu        sync.Mutex // guards the fields below
-	loaded    bool       // a template was valid once
-	written   string     // the Corefile that was last written
+	loaded    bool       // a template was valid at least once
+	written   string     // the Corefile text that was last written to the -conf file
 	survey    nodecache.Survey
-	endpoints *endpoints // nil until serve
+	endpoints *endpoints // nil until serve is called
 }
 
-// read returns the parts of a NodeConfig that the agent uses. They come from flags, so they never change.
+// read returns the parts of a NodeConfig that the agent uses. They come from flags, so every call returns the same.
 func (c *nodeCache) read() (*config.Node, error) { return c.defaults(), nil }
 
 func (c *nodeCache) defaults() *config.Node {
@@ -108,7 +109,7 @@ func (c *nodeCache) defaults() *config.Node {
 	conf.KubeDNSConfigMap = c.opts.ConfigMap
 	conf.Link.Name = c.opts.Interface
 	conf.Corefile = c.opts.Template
-	conf.Listen = config.Listen{} // the template configures them
+	conf.Listen = config.Listen{} // the template names the endpoints
 	conf.Backend = c.opts.Backend
 	if c.opts.NoFastPath {
 		conf.FastPath = config.FastPathOff
@@ -119,8 +120,8 @@ func (c *nodeCache) defaults() *config.Node {
 	return &conf
 }
 
-// derive makes the plan from the template and the files that it includes. The first call never fails: with nothing to serve, the switch
-// alone keeps pods' DNS working.
+// derive makes the plan from the template and the files that it imports. The first call never fails: if the template has a fault, the
+// plan has no server, but the switch still sends pods' queries to kube-dns.
 func (c *nodeCache) derive(conf *config.Node) (plan.Plan, upstream.Upstreams, error) {
 	t, survey, up, err := c.template()
 	c.mu.Lock()
@@ -143,7 +144,7 @@ func (c *nodeCache) derive(conf *config.Node) (plan.Plan, upstream.Upstreams, er
 	return p, up, nil
 }
 
-// template fills the template in. The imported files are among up.Files even if the template cannot be served.
+// template fills in the Corefile template. Even if that fails, up.Files has the imported files, so that a change of one is noticed.
 func (c *nodeCache) template() (t plan.Template, survey nodecache.Survey, up upstream.Upstreams, err error) {
 	name := c.opts.Template
 	template, err := c.env.ReadFile(name)
@@ -182,8 +183,8 @@ func (c *nodeCache) template() (t plan.Template, survey nodecache.Survey, up ups
 	return t, survey, up, nil
 }
 
-// imports makes the imports of a Corefile absolute, and lists what to watch for them: the existing files, and the folders in which others
-// may appear. It adds a comment for each file, so that the Corefile's text changes when an imported file does.
+// imports makes the import paths of a Corefile absolute, and lists what to watch: the imported files, and the folders in which more may
+// appear. It appends a comment with each file's hash, so that the Corefile's text changes when an imported file does.
 func (c *nodeCache) imports(text string) (absolute string, files []string) {
 	at := c.opts.Corefile
 	if at == "" {
@@ -191,9 +192,9 @@ func (c *nodeCache) imports(text string) (absolute string, files []string) {
 	}
 	absolute, patterns := nodecache.Imports(text, filepath.Dir(at))
 	for _, p := range patterns {
-		matches, _ := filepath.Glob(p) // the parser reports a malformed pattern
+		matches, _ := filepath.Glob(p) // CoreDNS's parser reports a malformed pattern
 		for _, m := range matches {
-			content, _ := c.env.ReadFile(m) // and a file that cannot be read
+			content, _ := c.env.ReadFile(m) // CoreDNS's parser reports an unreadable file
 			absolute += fmt.Sprintf("\n# imported: %s, %x\n", m, sha256.Sum256(content))
 		}
 		files = append(append(files, matches...), filepath.Dir(p)+"/")
@@ -201,8 +202,8 @@ func (c *nodeCache) imports(text string) (absolute string, files []string) {
 	return absolute, files
 }
 
-// upstreams reads the kube-dns ConfigMap and the node's resolv.conf. If the ConfigMap, which others write, has a fault, a starting agent
-// ignores it, and a running one keeps its configuration.
+// upstreams reads the kube-dns ConfigMap and the node's resolv.conf. If the ConfigMap has a fault, an agent that starts ignores the
+// ConfigMap, and a running agent keeps its configuration.
 func (c *nodeCache) upstreams(domain string) (upstream.Upstreams, error) {
 	in := plan.NodeCacheUpstreams(c.opts, c.answer, domain, c.env.ReadFile)
 	up, err := upstream.Resolve(in)
@@ -212,35 +213,35 @@ func (c *nodeCache) upstreams(domain string) (upstream.Upstreams, error) {
 	if err == nil || loaded {
 		return up, err
 	}
-	c.log.Error("kube-dns ConfigMap ignored", "err", c.faults.Count(nodecache.FaultConfigmap, err))
+	c.log.Error("kube-dns ConfigMap ignored because of a fault", "err", c.faults.Count(nodecache.FaultConfigmap, err))
 	in.ConfigMap = ""
 	up, err = upstream.Resolve(in)
-	up.Files = append(up.Files, c.opts.ConfigMapFiles()...) // to read them again once they are repaired
+	up.Files = append(up.Files, c.opts.ConfigMapFiles()...) // watched, because a change may remove the fault
 	return up, err
 }
 
-// write writes the filled-in template to the file of -conf, for people to read. It is called with mu held.
+// write writes the filled-in template to the -conf file, for people to read. The agent does not read that file. The caller holds mu.
 func (c *nodeCache) write(text string) {
 	if c.opts.Corefile == "" || c.written == text {
 		return
 	}
 	c.written = text
 	if err := replaceFile(c.opts.Corefile, text); err != nil {
-		c.log.Warn("Corefile in use, but not written to its file", "err", err)
+		c.log.Warn("Corefile in use, but cannot be written to the -conf file", "err", err)
 	}
 }
 
-// replaceFile writes a file atomically.
+// replaceFile writes a file atomically, and makes its folder if it is missing.
 func replaceFile(path, text string) error {
 	return atomicfile.Write(path, []byte(text), atomicfile.Options{Mode: 0o644, Folder: true})
 }
 
-// cleanUp removes the file of -pidfile, as CoreDNS does, and the link if it is temporary. The switch always stays, because pods name the
-// agent's addresses.
+// cleanUp implements role.cleanUp. It removes the -pidfile file, as CoreDNS does, and the link if the plan says that it is temporary. The
+// switch always stays, because pods send queries to the agent's addresses.
 func (c *nodeCache) cleanUp(p plan.Plan) error {
 	if file := c.opts.PIDFile; file != "" {
 		if text, err := c.env.ReadFile(file); err == nil && string(text) == pidText() {
-			_ = os.Remove(file) // harmless if it stays
+			_ = os.Remove(file) // an error is harmless: the pid of an ended process stays
 		}
 	}
 	if !p.Link.Temporary {

@@ -24,14 +24,14 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// opened is what a role opens before it takes the node, and closes at its end.
+// opened has everything that an agent opens before it becomes the active one. close closes it when the agent ends.
 type opened struct {
-	plan      plan.Plan // of the start, for the back end in use
+	plan      plan.Plan // the plan of the start, with the back end in use
 	gate      *limit.Gate
 	upstreams *forward.Servers
 	offloader *offload.Offloader
 	server    *server.Server
-	programs  *iptables.Stats // the runs of iptables' programs
+	programs  *iptables.Stats // counts the runs of the iptables programs
 	registry  *pods.Pods
 	rules     *hostRules
 	lease     *steer.Lease
@@ -45,7 +45,7 @@ func (o *opened) close() {
 	}
 }
 
-// open makes the plan and opens what it needs. It does not change the node.
+// open makes the plan, and opens the parts that the plan needs. It changes nothing on the node.
 func (a *agent) open(ctx context.Context, o *opened) (err error) {
 	if err := a.openCache(o); err != nil || o.plan.KernelOnly() {
 		return err
@@ -56,7 +56,7 @@ func (a *agent) open(ctx context.Context, o *opened) (err error) {
 	if o.plan, err = o.plan.ForBackend(a.backend); err != nil {
 		return &ConfigError{err}
 	}
-	a.log.Info("packet rules", "backend", a.backend.String())
+	a.log.Info("back end of the packet rules chosen", "backend", a.backend.String())
 	a.openPods(o, func() (out []netip.AddrPort) {
 		for _, address := range o.server.Addresses() {
 			out = append(out, netip.AddrPortFrom(address, dnsPort))
@@ -78,7 +78,7 @@ func (a *agent) open(ctx context.Context, o *opened) (err error) {
 
 const dnsPort = 53 // RFC 1035, section 4.2.1
 
-// openPods opens the registry of pods, and kernel hits for the addresses that served returns.
+// openPods opens the registry of pods, and prepares kernel hits for queries to the addresses that served returns.
 func (a *agent) openPods(o *opened, served func() []netip.AddrPort) {
 	o.registry = pods.Open(o.plan.Folders.State, a.backend, a.log)
 	o.registry.Excludes = func(f podfile.File) string {
@@ -93,7 +93,7 @@ func (a *agent) openPods(o *opened, served func() []netip.AddrPort) {
 		conf: a.config, served: served}
 }
 
-// openCache makes the plan, the cache, and the server that answers from it.
+// openCache makes the plan, the cache, and the DNS server, which does not listen yet.
 func (a *agent) openCache(o *opened) (err error) {
 	if o.plan, err = a.plan(a.conf); err != nil {
 		return &ConfigError{err}
@@ -113,8 +113,8 @@ func (a *agent) openCache(o *opened) (err error) {
 	return nil
 }
 
-// beginSteered makes the node's loop once this agent is the active one: with what the predecessor handed over and with its own prober. It
-// replaces the rules of another back end first.
+// beginSteered makes the node's loop after this agent has become the active one. First it opens the prober and replaces another back
+// end's rules. After a handover, the loop begins with the leases and sockets of the predecessor.
 func (a *agent) beginSteered(ctx context.Context, o *opened, s *ownership) (arrangement, error) {
 	var probes *prober.Prober
 	err := retryWhileBusy(ctx, a.log, "the prober's pod table", func() (err error) {
@@ -139,7 +139,7 @@ func (a *agent) beginSteered(ctx context.Context, o *opened, s *ownership) (arra
 		Recorder:  recorder{o.metrics},
 	}
 	if a.backend.Caps().Evidence {
-		notes, err := a.backend.OpenEvidence() // a socket of its own, because it is read next to the loop
+		notes, err := a.backend.OpenEvidence() // a netlink socket of its own, because evidence is read concurrently with the loop
 		if err != nil {
 			return nil, err
 		}
@@ -160,10 +160,10 @@ func (a *agent) beginSteered(ctx context.Context, o *opened, s *ownership) (arra
 	return steered{n}, nil
 }
 
-// collect registers the metrics of every part.
+// collect registers the metrics of all parts.
 func (a *agent) collect(o *opened) {
 	m := o.metrics
-	if !o.plan.KernelOnly() { // else there is no switch
+	if !o.plan.KernelOnly() { // with arrangement: transparent there is no switch
 		m.CollectSwitch(switchCounters(a.backend))
 	}
 	if a.backend.Caps().Programs {

@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// nodeLink implements node.Link with the package link.
+// nodeLink implements node.Link with package link.
 type nodeLink struct{}
 
 func (nodeLink) Ensure(name string, addresses []netip.Addr) (string, error) {
@@ -32,14 +32,15 @@ func (nodeLink) Watch(ctx context.Context) (<-chan struct{}, error) {
 	return link.Watch(ctx, link.Config{})
 }
 
-// firewall implements node.Firewall with rules in iptables' filter table.
+// firewall implements node.Firewall with rules in the filter table of iptables that accept DNS packets.
 type firewall struct{}
 
 func (firewall) Ensure(addresses []netip.Addr, legacy bool) (string, error) {
 	return iptables.EnsureAccepts(addresses, legacy)
 }
 
-// missingFeatures describes what the agent cannot do if iptables' programs are missing, as in the slim image.
+// missingFeatures describes what the agent cannot do without the iptables programs, which the slim image lacks. It returns nil if none is
+// missing.
 func missingFeatures(missing []string) []string {
 	if len(missing) == 0 {
 		return nil
@@ -49,11 +50,11 @@ func missingFeatures(missing []string) []string {
 		"udp and tcp port 53 for our addresses), and backend: iptables cannot run", strings.Join(missing, ", "))}
 }
 
-// verifiedFallbacks keeps the record of the fallback check in the folder that survives a reboot. Only the goroutine of the fallback check
+// verifiedFallbacks stores which fallbacks were verified, in a folder that survives a reboot. Only the goroutine of the fallback check
 // uses it.
 type verifiedFallbacks struct {
 	dir     string
-	backend rules.Kind // a fallback verified with one back end's rules is not verified with another's
+	backend rules.Kind // the record counts only for the back end with which it was verified
 }
 
 func (p *verifiedFallbacks) Read() ([]netip.Addr, error) {
@@ -64,9 +65,10 @@ func (p *verifiedFallbacks) Read() ([]netip.Addr, error) {
 	return proof.ClusterDNS, nil
 }
 
-// surroundings distinguishes a lost fallback from a kube-dns that is down by querying kube-dns as the host's own processes do.
+// surroundings implements node.Surroundings: it finds out whether a failed fallback check is due to the fallback or to kube-dns being
+// down, by querying kube-dns as the host's own processes do.
 type surroundings struct {
-	// intercepted: the agent itself may answer the host's own queries, so an answer does not show that kube-dns works.
+	// intercepted means that the agent may answer the host's own queries, so an answer does not show that kube-dns works.
 	intercepted bool
 }
 
@@ -75,7 +77,7 @@ func (w surroundings) FallbackLost(ctx context.Context, clusterDNS netip.Addr, n
 		return ""
 	}
 	if err := inspect.Answers(ctx, clusterDNS, name); err != nil {
-		return "" // kube-dns may be down
+		return "" // kube-dns may be down, so the fallback is not at fault
 	}
 	return fmt.Sprintf("%s answers this host, but not the packets that fall back", clusterDNS)
 }
@@ -97,7 +99,7 @@ func (r recorder) Lease(addr netip.Addr, p steer.Protocol, held bool) {
 func (r recorder) LeaseGone(addr netip.Addr, p steer.Protocol) { r.Metrics.LeaseGone(addr, p.String()) }
 func (r recorder) Probe(f prober.Failure)                      { r.Metrics.Probe(string(f)) }
 
-// PartChecked implements node.Recorder. The status already shows the faults of a part.
+// PartChecked implements node.Recorder. It does nothing: `status` already shows the faults of a part, and no metric counts them.
 func (r recorder) PartChecked(string, error) {}
 
 func (r recorder) LeaseLost(f prober.Failure) { r.Metrics.LeaseLost(string(f)) }

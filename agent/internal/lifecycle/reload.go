@@ -12,8 +12,8 @@ import (
 	"github.com/neardns/neardns/internal/process"
 )
 
-// plan makes the plan from the configuration and the files that it names, logs warnings, and records the files to watch. The plan has no
-// back end yet.
+// plan makes a plan from the configuration and the files that it names, logs warnings, and records which files to watch. The caller sets
+// the plan's back end.
 func (a *agent) plan(conf *config.Node) (plan.Plan, error) {
 	p, up, err := a.role.derive(conf)
 	a.mu.Lock()
@@ -23,23 +23,24 @@ func (a *agent) plan(conf *config.Node) (plan.Plan, error) {
 	}
 	a.files = slices.Clone(up.Files)
 	if conf.Corefile != "" {
-		a.files = append(a.files, conf.Corefile) // also of a configuration that is refused, because its Corefile may be repaired
+		a.files = append(a.files, conf.Corefile) // also if the configuration is refused, because a change of its Corefile may remove the fault
 	}
 	if outside := up.Outside(); a.outside != outside {
 		a.log.Info("upstreams for names outside of the cluster", "servers", outside)
 		a.outside = outside
 	}
 	for _, w := range up.Warnings {
-		a.log.Warn("some configured upstreams cannot be used", "warning", w)
+		a.log.Warn("some configured upstreams cannot be used", "reason", w)
 	}
 	for _, note := range up.Notes {
-		a.log.Info("upstreams", "note", note)
+		a.log.Info("note on the upstreams", "note", note)
 	}
 	return p, nil
 }
 
-// load reads the configuration for a reload. take puts it in force together with its plan, which may still be refused, so that the agent
-// never runs half of a configuration. If a field that needs a restart has changed, load refuses it.
+// load reads the configuration for a reload and makes its plan. take applies the rest of the configuration; the caller calls it once the
+// plan is served, so that the agent never runs with half of a configuration. load returns an error if a field has changed that needs a
+// restart.
 func (a *agent) load() (p plan.Plan, take func() (changed bool), err error) {
 	next, err := a.role.read()
 	if err != nil {
@@ -58,7 +59,8 @@ func (a *agent) load() (p plan.Plan, take func() (changed bool), err error) {
 	return p, func() bool { return a.take(next) }, nil
 }
 
-// take puts the fields of a configuration in force that no plan has, and reports whether it differs from the one before.
+// take applies the fields of a configuration that the plan does not have. It reports whether the configuration differs from the previous
+// one.
 func (a *agent) take(next *config.Node) (changed bool) {
 	a.level.Set(next.Log.Level)
 	a.answers.Store.SetLimit(mebibytes(next.Cache.MemoryMiB))
@@ -70,7 +72,7 @@ func (a *agent) take(next *config.Node) (changed bool) {
 	return len(differs) > 0
 }
 
-// warnUnknown warns of unknown keys: misspelled ones, or those of a newer release.
+// warnUnknown logs the unknown keys of a configuration. Such a key is misspelled, or belongs to a newer release.
 func warnUnknown(log *slog.Logger, n *config.Node) {
 	for _, u := range n.Unknown() {
 		log.Warn("unknown configuration key; it has no effect", "warning", u)
@@ -84,23 +86,24 @@ func (a *agent) unknown() []string {
 	return a.conf.Unknown()
 }
 
-// config is the configuration in effect.
+// config returns the configuration in effect.
 func (a *agent) config() *config.Node {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.conf
 }
 
-// shown is the text of the configuration in effect.
+// shown returns the configuration in effect as text, for `neardns-agent config show`.
 func (a *agent) shown() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.conf.Show()
 }
 
-// follow calls set with a new plan at each hangup and when the configuration or a file that it names changes, until ctx ends. It calls
-// read with whether the configuration is valid. An invalid one is logged, and the loop keeps its plan. With stale, follow begins with a new
-// plan, because the files may have changed since the first one was made.
+// follow reloads the configuration when a signal arrives on hangups, and when the configuration file or a file that it names changes,
+// until ctx ends. For a valid configuration it calls set with the new plan; for an invalid one it logs the error, and the old plan stays.
+// read is called with whether it was valid. stale means that files may have changed since the first plan was made, so follow begins with
+// a reload.
 func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, stale bool, set func(next plan.Plan, take func() (changed bool)),
 	read func(ok bool)) {
 	reload := func() {

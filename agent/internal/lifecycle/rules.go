@@ -14,16 +14,17 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// hostRules implements node.Rules, and records for the plugin in which back end the host's rules are.
+// hostRules implements node.Rules. It also writes a file that tells the plugin and the installer's watch which back end the host's rules
+// use.
 type hostRules struct {
 	rules.Rules
 	kind     rules.Kind
 	stateDir string
-	secret   steer.Secret        // marks this agent's lease datagrams
-	written  nodestate.HostRules // what was last written for the plugin
+	secret   steer.Secret        // is in this agent's lease datagrams; the rules accept no others
+	written  nodestate.HostRules // last content of that file
 }
 
-// withSecret adds the secret of this start to a description of the rules.
+// withSecret adds this agent's secret to a description of the rules.
 func (h *hostRules) withSecret(rs steer.Ruleset) steer.Ruleset {
 	if host, ok := rs.(steer.Host); ok {
 		host.Secret = h.secret
@@ -45,7 +46,8 @@ func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
 	if reflect.DeepEqual(h.written, current) {
 		return drift, nil
 	}
-	// Written first, because the installer's watch restores the rules by this file.
+	// The file is written before another variant's rules are removed, because the installer's watch restores the rules that the file
+	// describes.
 	if err := nodestate.HostRulesFile(h.stateDir).Write(current); err != nil {
 		return drift, err
 	}
@@ -58,8 +60,8 @@ func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
 	return drift, nil
 }
 
-// replaceRules replaces another back end's rules on the node with those of this agent's back end. The node always has rules: the new ones
-// are added before the old ones are removed, and neither has a lease meanwhile. If there are no others, it does nothing.
+// replaceRules removes the rules of any other back end from the node, and adds those of this agent's back end first, so that the node
+// always has rules. No rules have a lease meanwhile, so kube-dns answers. If no other back end has rules, it does nothing.
 func (a *agent) replaceRules(ctx context.Context, k rules.Kind, own *hostRules, p plan.Plan, registry *pods.Pods) error {
 	for _, other := range k.Others() {
 		old, err := other.OpenStanding()
@@ -78,7 +80,8 @@ func (a *agent) replace(ctx context.Context, k rules.Kind, own *hostRules, old r
 	if err != nil {
 		return err
 	}
-	// Pods' tables of a back end that accepts the packets of any back end's switch are converted first; others only after the new rules.
+	// If this back end's pod tables work with the switch of any back end, convert the pods first and change the switch then. Otherwise
+	// the new switch comes first.
 	late := k.Caps().TakesAny
 	if !late {
 		if _, err := own.Repair(host); err != nil {
@@ -86,7 +89,7 @@ func (a *agent) replace(ctx context.Context, k rules.Kind, own *hostRules, old r
 		}
 	}
 	for _, err := range registry.Convert(ctx) {
-		a.log.Error("pod keeps the rules of another back end: restart it", "err", err)
+		a.log.Error("cannot convert a pod's rules to this back end; restart the pod", "err", err)
 	}
 	if late {
 		if _, err := own.Repair(host); err != nil {

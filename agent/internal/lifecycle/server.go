@@ -24,13 +24,13 @@ import (
 
 const rcodeServerFailure = 2 // RFC 1035, section 4.1.1
 
-// parts is the state that neardns's CoreDNS plugins share across all configurations.
+// parts has the state that neardns's CoreDNS plugins share. It outlives reloads of the Corefile.
 type parts struct {
 	gate      *limit.Gate
 	upstreams *forward.Servers
 	answers   *answers.Store
-	clients   *podindex.Clients  // nil: clients are neither known nor counted
-	offloader *offload.Offloader // nil: no kernel hits
+	clients   *podindex.Clients  // nil: clients are not identified and not counted
+	offloader *offload.Offloader // nil if there are no kernel hits
 }
 
 func newServer(log *slog.Logger, p parts) *server.Server {
@@ -52,7 +52,8 @@ func newServer(log *slog.Logger, p parts) *server.Server {
 	return s
 }
 
-// observer records each answered query.
+// observer implements listener.Observer: it counts each answered query, and notes SERVFAIL answers as a sign of trouble with the
+// upstreams.
 type observer struct {
 	*podindex.Clients
 	upstreams *forward.Servers
@@ -60,13 +61,14 @@ type observer struct {
 
 // Record implements listener.Observer.
 func (o observer) Record(a queryinfo.Answer) {
-	if a.Rcode == rcodeServerFailure { // also if an operator's Corefile forwards, which upstreams does not see
+	if a.Rcode == rcodeServerFailure { // upstreams does not see queries that an operator's Corefile forwards
 		o.upstreams.NoteTrouble()
 	}
 	o.Clients.Record(a)
 }
 
-// Check checks that a plan can be served, without serving it. path is the configuration's file, for errors: CoreDNS knows only the text.
+// Check returns an error if a plan's Corefile cannot be served. It opens no socket. path is the configuration file, for error messages,
+// because CoreDNS knows only the text.
 func Check(p plan.Plan, path string) error {
 	none := slog.New(slog.DiscardHandler)
 	return checkDNS(newServer(none,
@@ -82,5 +84,5 @@ func checkDNS(server *server.Server, conf server.Config, path string) error {
 	return err
 }
 
-// probeSources are the addresses that the probe plugin answers.
+// probeSources returns the client addresses to which the probe plugin answers: the prober's.
 func probeSources() []netip.Addr { return []netip.Addr{steer.ProbeSource4, steer.ProbeSource6} }

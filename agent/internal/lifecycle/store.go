@@ -16,7 +16,7 @@ import (
 
 func mebibytes(n int) int64 { return int64(n) << 20 }
 
-// newAnswers makes the store, which outlives every Corefile server of this process, and the keeper that saves and loads it.
+// newAnswers makes the cache's store, and the Keeper that saves it to a file and loads it. The store stays when the Corefile changes.
 func newAnswers(log *slog.Logger, conf *config.Node) *answers.Keeper {
 	return &answers.Keeper{
 		Store: answers.NewStore(mebibytes(conf.Cache.MemoryMiB)), Path: filepath.Join(conf.PersistDir, nodestate.CacheSnapshotName),
@@ -24,7 +24,8 @@ func newAnswers(log *slog.Logger, conf *config.Node) *answers.Keeper {
 	}
 }
 
-// bootClock returns the boot's ID and the time since, suspended time included. It returns the zero Boot if they cannot be read.
+// bootClock returns the ID of the current boot and the time since that boot, including suspended time. It returns the zero Boot if either
+// cannot be read.
 func bootClock() answers.Boot {
 	id, err := hex.DecodeString(strings.ReplaceAll(nodestate.ThisBoot(), "-", ""))
 	var since unix.Timespec

@@ -31,19 +31,20 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Times of a handover on the successor's side.
+// Times that the successor uses in a handover.
 const (
 	takeAgain   = 250 * time.Millisecond
-	takeMax     = 30 * time.Second       // then it ends with an error that names the active agent; the kubelet may restart it
-	relockMax   = 300 * time.Millisecond // between the end of a dying process's connections and that of its lock
+	takeMax     = 30 * time.Second       // then the successor exits with an error that names the active agent
+	relockMax   = 300 * time.Millisecond // a dying process may close its connections this long before it releases its lock
 	relockLook  = 10 * time.Millisecond
 	proberAgain = 5 * time.Millisecond
 	proberSoon  = time.Second
-	proberMax   = time.Minute // a predecessor may be frozen after it has handed over
+	proberMax   = time.Minute // a predecessor may be stopped (SIGSTOP) right after it has handed over
 )
 
-// lockNode makes sure that only one agent serves a state folder. The lock ends with the process, or passes to a successor with its
-// descriptor. who is written into the file, for the messages of other processes. It returns a *LockedError if another process has the lock.
+// lockNode takes the lock of a state folder, so that only one agent serves it. The kernel releases the lock when the process ends; a
+// handover passes it to the successor with its file descriptor. who is written into the lock file, for messages of other processes. It
+// returns a *LockedError if another process has the lock.
 func lockNode(stateDir, who string) (*os.File, error) {
 	if err := os.MkdirAll(stateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make state folder: %w", err)
@@ -55,12 +56,12 @@ func lockNode(stateDir, who string) (*os.File, error) {
 			return nil, fmt.Errorf("open lock: %w", err)
 		}
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			data, _ := io.ReadAll(io.LimitReader(f, 512)) // only to name the owner
+			data, _ := io.ReadAll(io.LimitReader(f, 512)) // used only to name the owner
 			_ = f.Close()
 			return nil, &LockedError{path: path, owner: strings.TrimSpace(string(data))}
 		}
 		if there, err := os.Stat(path); err != nil || !sameFile(f, there) {
-			_ = f.Close() // a cleanup has removed the file since, so this lock means nothing
+			_ = f.Close() // a cleanup removed the file after it was opened, so this lock protects nothing
 			continue
 		}
 		signLock(f, who)
@@ -73,18 +74,20 @@ func sameFile(f *os.File, there os.FileInfo) bool {
 	return err == nil && os.SameFile(mine, there)
 }
 
-// signLock writes who has the lock, for the messages of other processes. Errors are ignored: the agent serves even if the disk is full.
+// signLock writes who has the lock into the lock file, for messages of other processes. It ignores errors, so that the agent also serves
+// when the disk is full.
 func signLock(f *os.File, who string) {
 	if _, err := f.WriteAt([]byte(who+"\n"), 0); err == nil {
 		_ = f.Truncate(int64(len(who) + 1))
 	}
 }
 
-// netLock is the lock of the agent that owns the node's addresses in node-cache mode. It belongs to a netns, ends with its process, and
-// needs no shared folder, because node-cache's manifest has none.
+// netLock is the name of the lock that an agent in node-cache mode takes. There is one lock per netns, and it ends with the process. It
+// needs no shared folder, because node-cache's manifest mounts none.
 const netLock = "neardns-nodecache"
 
-// lockNetNS makes sure that only one agent in node-cache mode serves this netns. It returns a *LockedError if another does.
+// lockNetNS takes the lock of the netns, so that only one agent in node-cache mode serves it. It returns a *LockedError if another
+// process has the lock.
 func lockNetNS() (*os.File, error) {
 	f, err := instancelock.Take(netLock)
 	if errors.Is(err, instancelock.ErrHeld) {
@@ -103,17 +106,18 @@ func takeLock(l plan.Lock, who string) (*os.File, error) {
 	return lockNode(l.Folder, who)
 }
 
-// ownership is the node's lock and, after a handover, what the predecessor handed over.
+// ownership is what makes an agent the active one: the node's lock, and after a handover what the predecessor handed over.
 type ownership struct {
 	lock          *os.File
-	from          *node.Handover // nil: the node was free
-	served        []netip.Addr   // the addresses at which the server answers already
-	cacheRestored bool           // the cache was handed over
-	waited        bool           // it waited for another agent's end, perhaps for days
+	from          *node.Handover // nil if there was no handover
+	served        []netip.Addr   // addresses at which this agent's server already answers
+	cacheRestored bool           // the predecessor handed over its cache
+	waited        bool           // it waited until another agent ended, perhaps for days, so files may have changed
 }
 
-// takeNode makes this agent the active one: at once if the node is free, from a running agent if this one may take over. It returns the
-// error with exit code 3 if it may not, or if the active agent neither hands over nor ends.
+// takeNode makes this agent the active one: at once if no agent is active, or by a handover if this agent may take over. If it may not,
+// it waits for the other agent's end in node-cache mode, and returns a LockedError (exit code 3) otherwise. It also returns one if the
+// active agent neither hands over nor ends.
 func (a *agent) takeNode(ctx context.Context, o *opened) (*ownership, error) {
 	lock := func() (*os.File, error) { return takeLock(o.plan.Lock, a.claim.String()) }
 	t := &takeover{agent: a, first: o.plan, metrics: o.metrics, begun: time.Now(),
@@ -135,7 +139,7 @@ func (a *agent) takeNode(ctx context.Context, o *opened) (*ownership, error) {
 		case t.lastLogged == "":
 			t.lastLogged = "standing by"
 			a.ensureFallback(o.plan)
-			a.log.Info("another agent is active on this node; standing by", "active", held.owner)
+			a.log.Info("another agent is active on this node; standing by until it ends", "active", held.owner)
 		}
 		if !tick.Pause(ctx, takeAgain) {
 			return nil, ctx.Err()
@@ -143,20 +147,20 @@ func (a *agent) takeNode(ctx context.Context, o *opened) (*ownership, error) {
 	}
 }
 
-// takeover is the wait for a running agent to hand over.
+// takeover is the state of an agent that requests a handover from the active agent.
 type takeover struct {
 	agent      *agent
 	first      plan.Plan
 	metrics    *telemetry.Metrics
 	successor  *successor
 	begun      time.Time
-	lastLogged string // why it did not hand over, or that this agent stands by
+	lastLogged string // last logged reason why the handover failed, or "standing by"
 }
 
-// request requests the node from the active agent. If it returns neither an ownership nor an error, try again later.
+// request requests a handover from the active agent. If it returns neither an ownership nor an error, the caller tries again later.
 func (t *takeover) request(ctx context.Context, held *LockedError) (*ownership, error) {
 	a, s := t.agent, t.successor
-	release := reserveLow() // for the sockets that the active agent sends
+	release := reserveLow() // the sockets that the active agent sends then get high numbers
 	taken, err := handover.Take(ctx, a.log, filepath.Join(t.first.Folders.State, nodestate.HandoverName), a.claim, s)
 	release()
 	var refused *handover.RefusedError
@@ -169,7 +173,7 @@ func (t *takeover) request(ctx context.Context, held *LockedError) (*ownership, 
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case s.orphaned != nil:
-		a.log.Warn("active agent ended during the handover; its sockets and cache are kept", "from", held.owner, "err", err)
+		a.log.Warn("active agent ended during the handover; this agent goes on with its sockets and cache", "from", held.owner, "err", err)
 		from := &node.Handover{From: held.owner, At: time.Now(), Took: "0s"}
 		return &ownership{lock: s.orphaned, served: s.served, cacheRestored: s.restored, from: from}, nil
 	case errors.As(err, &refused) && !refused.Later:
@@ -184,11 +188,11 @@ func (t *takeover) request(ctx context.Context, held *LockedError) (*ownership, 
 	if time.Since(t.begun) > takeMax {
 		return nil, fmt.Errorf("%w, and did not hand over within %s: %w", held, takeMax, err)
 	}
-	return nil, nil //nolint:nilnil // neither: the caller tries again
+	return nil, nil //nolint:nilnil // the caller tries again
 }
 
-// ensureFallback makes what pods always need before this agent stands by: it adds missing rules to the switch, and makes the link if there
-// is none. The active agent keeps both; if it fails to, kube-dns answers through them.
+// ensureFallback makes sure that the fallback works before this agent stands by: it adds missing rules to the switch, and makes the link
+// if it is missing. The active agent maintains both too; if it fails to, kube-dns can answer pods.
 func (a *agent) ensureFallback(first plan.Plan) {
 	err := func() error {
 		rules, err := first.Host(nil, rules.Uplinks)
@@ -199,7 +203,7 @@ func (a *agent) ensureFallback(first plan.Plan) {
 		if err != nil {
 			return err
 		}
-		defer host.Close() //nolint:errcheck // all changes are written
+		defer host.Close() //nolint:errcheck // at this point all changes are written
 		if a.backend.Caps().Adds {
 			if whole, err := host.IsComplete(rules); err != nil || whole {
 				return err
@@ -212,11 +216,12 @@ func (a *agent) ensureFallback(first plan.Plan) {
 		err = errors.Join(err, linkErr)
 	}
 	if err != nil {
-		a.log.Warn("switch and link not checked; the active agent keeps them", "err", err)
+		a.log.Warn("cannot check the packet rules and the link while standing by; the active agent maintains them", "err", err)
 	}
 }
 
-// proberFor opens the prober once the predecessor has released the prober's lock, which it does right after the node's lock.
+// proberFor opens the prober. After a handover it waits until the predecessor has released the prober's lock, which the predecessor does
+// right after it has handed over the node's lock.
 func (s *ownership) proberFor(ctx context.Context, cfg prober.Config) (*prober.Prober, error) {
 	logged := false
 	for begun := time.Now(); ; {
@@ -235,7 +240,7 @@ func (s *ownership) proberFor(ctx context.Context, cfg prober.Config) (*prober.P
 	}
 }
 
-// successor is this agent while it takes the node over from another.
+// successor implements handover.Successor: it is this agent during a handover from the active agent.
 type successor struct {
 	log     *slog.Logger
 	server  *server.Server
@@ -243,24 +248,25 @@ type successor struct {
 	answers *answers.Keeper
 	lock    func() (*os.File, error)
 
-	restored bool // the active agent's cache
+	restored bool // the active agent's cache was restored
 	served   []netip.Addr
-	orphaned *os.File // the lock, if the active agent died during the handover
+	orphaned *os.File // the node's lock, if the active agent died during the handover and this agent took it
 }
 
-// Restore reads the active agent's cache. An agent of another version may write it in another format; the snapshot file is tried then.
+// Restore reads the active agent's cache from r. If the active agent is of another version and its format is unknown, the agent loads the
+// snapshot file later instead.
 func (s *successor) Restore(r io.Reader) {
 	done, err := s.answers.Restore(r)
 	if err != nil || done.Unknown {
-		s.log.Warn("cache of the active agent not taken over", "err", err)
+		s.log.Warn("cannot take over the active agent's cache; the snapshot file is loaded instead", "err", err)
 		return
 	}
 	s.restored = true
-	s.log.Info("cache taken over", "entries", done.Entries, "stale", done.Stale)
+	s.log.Info("active agent's cache taken over", "entries", done.Entries, "stale", done.Stale)
 }
 
-// Serve answers on the active agent's sockets, for the addresses that this agent's configuration also has. Its other addresses are served
-// later, when this agent owns the link.
+// Serve begins to answer on the active agent's sockets, for the addresses that this agent's configuration also has. The other configured
+// addresses are served later, when this agent owns the link.
 func (s *successor) Serve(ctx context.Context, _ handover.Claim, sockets []handover.Socket) ([]netip.Addr, error) {
 	var inherited []listener.Socket
 	count := map[netip.Addr]int{}
@@ -272,7 +278,7 @@ func (s *successor) Serve(ctx context.Context, _ handover.Claim, sockets []hando
 	cfg.Addresses = slices.DeleteFunc(slices.Clone(cfg.Addresses), func(a netip.Addr) bool { return count[a] != 2 })
 	if len(cfg.Addresses) == 0 {
 		for _, i := range inherited {
-			_ = i.File.Close() // only a copy
+			_ = i.File.Close() // the active agent has the original
 		}
 		return nil, nil
 	}
@@ -283,7 +289,8 @@ func (s *successor) Serve(ctx context.Context, _ handover.Claim, sockets []hando
 	return s.served, nil
 }
 
-// Abandon stops what Serve began, unless the active agent has died meanwhile: then this agent takes the lock and goes on.
+// Abandon stops the server that Serve started. If the active agent has died meanwhile, this agent takes the lock instead and keeps
+// serving.
 func (s *successor) Abandon() {
 	for begun := time.Now(); time.Since(begun) < relockMax; {
 		if lock, err := s.lock(); err == nil {
@@ -292,9 +299,9 @@ func (s *successor) Abandon() {
 		}
 		<-time.After(relockLook)
 	}
-	s.server.Pause() // the active agent answers the unread queries
+	s.server.Pause() // first stop reading, so that the active agent answers the unread queries
 	if err := s.server.Stop(); err != nil {
-		s.log.Warn("server did not stop cleanly", "err", err)
+		s.log.Warn("DNS server did not stop cleanly after a failed handover", "err", err)
 	}
 	s.served = nil
 }

@@ -23,14 +23,14 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// transparentNote is the note on each pod of a node with arrangement: transparent.
+// transparentNote is the note that `neardns-agent pods` shows for each pod of a node with arrangement: transparent.
 const transparentNote = "arrangement: transparent: nothing is laid in pods, and the kernel answers hits at their links"
 
-// backendsPoll is the interval between two looks at kube-dns's backends.
+// backendsPoll is the interval at which kube-dns's backends are looked up.
 const backendsPoll = time.Second
 
-// transparent is the arrangement in which the kernel program answers hits, and all other queries reach kube-dns as they would without
-// neardns (arrangement: transparent, D-073). No query depends on the agent, so none is lost if the agent fails.
+// transparent is the arrangement in which the kernel program answers cache hits, and all other queries reach kube-dns as they would
+// without neardns (arrangement: transparent, D-073). No query depends on the agent, so no query is lost if the agent fails.
 type transparent struct {
 	log       *slog.Logger
 	instance  string
@@ -40,26 +40,28 @@ type transparent struct {
 	mirror    *mirror.Listener
 	kernel    *kernel
 	registry  *pods.Pods
-	taken     chan struct{}    // a successor has the node; buffered, so that Yield never blocks
-	handover  *node.Handover   // how this agent got the node from another; nil: it was free
-	reloaded  func(taken bool) // counts a reload
-	// clusterDNS are the configured addresses.
+	taken     chan struct{}    // gets a value when a successor has taken over; buffered, so that Yield never blocks
+	handover  *node.Handover   // the handover in which this agent became active; nil if there was none
+	reloaded  func(taken bool) // counts a reload in the metrics
+	// clusterDNS returns the configured cluster DNS addresses.
 	clusterDNS func() []netip.Addr
 
 	mu       sync.Mutex // guards the fields below
 	plan     plan.Plan
-	fault    string           // why the new plan is not served
-	backends []netip.AddrPort // the backends of the cluster DNS addresses
-	unknown  string           // why the backends are not known
+	fault    string           // why the newest plan is not served; "" if it is
+	backends []netip.AddrPort // backends of the cluster DNS addresses
+	unknown  string           // why the backends cannot be found; "" if they are known
 }
 
-// agentClient marks the agent's own queries in a pod's stead: their answers may be offloaded.
+// agentClient is the client of queries that the agent makes because the kernel program mirrored a pod's query. Their answers may be
+// offloaded.
 type agentClient struct{}
 
 // MayOffload implements cache.OffloadClient.
 func (agentClient) MayOffload() bool { return true }
 
-// prepareTransparent opens the registry of pods and kernel hits before the agent takes the node. The returned function starts the server.
+// prepareTransparent opens the registry of pods and prepares kernel hits, before the agent becomes the active one. The function that it
+// returns starts the server afterwards.
 func (a *agent) prepareTransparent(o *opened) func(context.Context, *opened, *ownership) (arrangement, error) {
 	t := &transparent{log: a.log, instance: a.instance, started: time.Now(), server: o.server, upstreams: o.upstreams,
 		plan: o.plan, taken: make(chan struct{}, 1),
@@ -84,36 +86,36 @@ func (a *agent) prepareTransparent(o *opened) func(context.Context, *opened, *ow
 
 func (*transparent) bypassed() map[netip.Addr]struct{} { return nil }
 
-// run looks up kube-dns's backends until ctx ends or a successor has the node. The loop of kernel does the rest.
+// run looks up kube-dns's backends until ctx ends or a successor has taken over. kernel.run, which runs concurrently, does the rest.
 func (t *transparent) run(ctx, own context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	own, stop := context.WithCancel(own)
 	defer stop()
 	if changes, err := t.registry.Watch(own); err != nil {
-		t.log.Warn("pod files cannot be watched; polling", "err", err)
+		t.log.Warn("pod files cannot be watched for changes; polling them", "err", err)
 	} else {
-		wg.Go(func() { tick.Drain(changes) }) // the loop of kernel polls the pods
+		wg.Go(func() { tick.Drain(changes) }) // kernel.run polls the registry, so the events are not needed
 	}
 	wg.Go(func() { t.followBackends(own) })
 	select {
 	case <-ctx.Done():
 	case <-t.taken:
 	}
-	t.log.Info("stopping; the kernel serves its entries until they expire")
+	t.log.Info("stopping; the kernel keeps serving its entries until they expire")
 	return nil
 }
 
-// close stops the server, once no mirrored query is read any more.
+// close stops the server, after the queries for mirrored queries have ended.
 func (t *transparent) close() error {
 	t.mirror.Wait()
 	return t.server.Stop()
 }
 
-// AcceptSuccessor lets a successor serve at the same time.
+// AcceptSuccessor implements yielder. There are no probes, so it does nothing.
 func (*transparent) AcceptSuccessor(string) (func(), error) { return func() {}, nil }
 
-// Yield hands the node over at once, because no pod's query depends on the agent's answers.
+// Yield implements yielder. It checks nothing, because no pod's query depends on the agent's answers.
 func (t *transparent) Yield(context.Context, string, []netip.Addr) (func(bool), error) {
 	return func(taken bool) {
 		if taken {
@@ -122,7 +124,7 @@ func (t *transparent) Yield(context.Context, string, []netip.Addr) (func(bool), 
 	}, nil
 }
 
-// set implements arrangement.
+// set implements arrangement. If the new plan cannot be served, the old one stays.
 func (t *transparent) set(p plan.Plan, take func() (changed bool)) {
 	err := t.server.Restart(context.Background(), p.Server)
 	t.mu.Lock()
@@ -141,7 +143,7 @@ func (t *transparent) set(p plan.Plan, take func() (changed bool)) {
 	}
 }
 
-// listen reads the mirrored queries until the returned function is called.
+// listen starts to read mirrored queries from the kernel program, until the returned function is called.
 func (t *transparent) listen(level *bpf.Level) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
@@ -157,7 +159,7 @@ func (t *transparent) listen(level *bpf.Level) (end func()) {
 	}
 }
 
-// followBackends looks up kube-dns's backends at intervals until ctx ends.
+// followBackends keeps t.backends up to date until ctx ends.
 func (t *transparent) followBackends(ctx context.Context) {
 	var m backends.Memory
 	for ok := true; ok; ok = tick.Grid(ctx, backendsPoll) {
@@ -169,18 +171,19 @@ func (t *transparent) followBackends(ctx context.Context) {
 		found = found[:min(len(found), bpf.ServedMost-len(t.clusterDNS()))]
 		t.mu.Lock()
 		if !slices.Equal(found, t.backends) {
-			t.log.Info("backends of the cluster DNS addresses", "servers", found)
+			t.log.Info("backends of the cluster DNS addresses changed", "servers", found)
 		}
 		if why != "" && why != t.unknown {
-			t.log.Warn("backends of the cluster DNS addresses unknown; the kernel answers only queries to the addresses themselves", "err", err)
+			t.log.Warn("cannot find the backends of the cluster DNS addresses; the kernel answers only queries sent to these addresses",
+				"err", err)
 		}
 		t.backends, t.unknown = found, why
 		t.mu.Unlock()
 	}
 }
 
-// served are the addresses at which the kernel answers: the cluster DNS addresses, and their backends, which a datapath that translates at
-// sockets puts into the packets.
+// served returns the addresses to which the kernel program answers queries: the cluster DNS addresses, and their backends. A datapath
+// that translates Service addresses at the socket puts a backend's address into the packets.
 func (t *transparent) served() []netip.AddrPort {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -194,10 +197,10 @@ func withDNSPort(addresses []netip.Addr) (out []netip.AddrPort) {
 	return out
 }
 
-// Alive implements reporter. No pod depends on the agent, so a restart never helps.
+// Alive implements reporter. It is always true: no pod depends on the agent, so a restart by the kubelet would not help.
 func (t *transparent) Alive() (bool, string) { return true, "" }
 
-// Ready implements reporter: kernel hits work, or are not required.
+// Ready implements reporter. The agent is ready if kernel hits work or are optional, and its plan is served.
 func (t *transparent) Ready() (bool, string) {
 	s := t.Status()
 	why := s.Faults["server"]

@@ -10,14 +10,15 @@ import (
 	"github.com/neardns/neardns/internal/dns/server"
 )
 
-// upstreamChecker implements node.Upstreams: the agent's own queries go to the servers that misses are forwarded to. If an operator's
-// Corefile decides how misses are forwarded, the query passes through its plugin chain, for a name that no cache can have.
+// upstreamChecker implements node.Upstreams: it checks whether the servers to which misses are forwarded answer. If an operator's
+// Corefile decides how to forward, the check sends a query through that Corefile's plugin chain, for a name that no cache can have.
 type upstreamChecker struct {
 	*forward.Servers
 	server *server.Server
 }
 
-// chainQueries is how many queries go through a plugin chain at once, because CoreDNS's forward chooses one server at random for each.
+// chainQueries is the number of queries that one urgent check sends through a plugin chain at the same time, because CoreDNS's forward
+// plugin chooses a server at random for each.
 const chainQueries = 3
 
 func (a upstreamChecker) Check(ctx context.Context, domain string, pressing bool) error {

@@ -14,17 +14,17 @@ import (
 	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
-// Claim is how an agent describes itself to another.
+// Claim is an agent's description of itself, which it sends to the other agent in a handover.
 type Claim struct {
 	Instance string    `json:"instance"`
-	PID      int       `json:"pid"`           // in its own pid namespace
-	Pod      string    `json:"pod,omitempty"` // because agents of several pods may have the same pid
+	PID      int       `json:"pid"`           // in the agent's own PID namespace
+	Pod      string    `json:"pod,omitempty"` // name of the pod, because agents in different pods may have the same PID
 	Version  string    `json:"version"`
-	Since    time.Time `json:"since"` // when it was started
-	// Born orders agents: the start of the agent's pod, or else of the agent itself, in nanoseconds since boot (CLOCK_BOOTTIME, which no
-	// clock step moves). Only the younger agent takes over.
+	Since    time.Time `json:"since"` // when the agent started
+	// Born is the age that decides which agent may take over: only the younger one. It is the time when the agent's pod started (the
+	// agent itself if it has no pod), in nanoseconds since boot (CLOCK_BOOTTIME, which no clock step moves).
 	Born int64 `json:"born"`
-	// TakeOver means that the operator set --take-over. Born does not count then.
+	// TakeOver means that the operator set --take-over. The agent may then take over even if it is older.
 	TakeOver bool `json:"told,omitempty"`
 }
 
@@ -36,7 +36,7 @@ func (c Claim) String() string {
 	return fmt.Sprintf("process %d (version %s, since %s%s)", c.PID, c.Version, c.Since.UTC().Format(time.RFC3339), pod)
 }
 
-// CheckTakeover returns why c may not take the node over from the active agent; nil if it may.
+// CheckTakeover returns an error that says why c may not take over from the active agent; nil if it may.
 func (c Claim) CheckTakeover(active Claim) error {
 	switch {
 	case c.Instance == active.Instance:
@@ -61,14 +61,14 @@ func (c Claim) check() error {
 	return nil
 }
 
-// bornName is a file that lives as long as the folder's pod.
+// bornName is the file in the pod's folder that records when the pod started.
 const bornName = "born"
 
 const bootIDFile = "/proc/sys/kernel/random/boot_id"
 
-// Birth returns when the pod that dir belongs to began. The first call for a folder writes the current time there, so that a container that
-// restarts in an old pod is no newer than before. After a reboot, the time is written again. If dir is empty, Birth returns the current
-// time for this process. With an error, it also returns the current time.
+// Birth returns when the pod that owns the folder dir started, in nanoseconds since boot. The first call writes the current time into the
+// folder, so that a container that restarts in an old pod does not count as newer. After a reboot the time is written again. If dir is
+// empty, or on an error, Birth returns the current time (0 if the clock cannot be read).
 func Birth(dir string) (int64, error) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
@@ -90,14 +90,14 @@ func Birth(dir string) (int64, error) {
 		return born, nil
 	}
 	text := fmt.Sprintf("%s %d\n", strings.TrimSpace(string(boot)), now.Nano())
-	// Write renames the file into place, so a container that is killed meanwhile leaves no half of it.
+	// Write replaces the file atomically, so a container that is killed meanwhile does not leave a partial file.
 	if err := atomicfile.Write(path, []byte(text), atomicfile.Options{Mode: 0o600}); err != nil {
 		return now.Nano(), fmt.Errorf("write the pod's birth: %w", err)
 	}
 	return now.Nano(), nil
 }
 
-// parseBirth parses "boot-id nanoseconds". A time of another boot does not count.
+// parseBirth parses "BOOT-ID NANOSECONDS". It reports false if the text is malformed or from another boot.
 func parseBirth(text, boot string) (int64, bool) {
 	of, at, ok := strings.Cut(strings.TrimSuffix(text, "\n"), " ")
 	if !ok || of != boot {

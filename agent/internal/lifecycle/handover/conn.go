@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// conn is one side of a handover's connection. One goroutine reads, one writes.
+// conn is one end of the connection between two agents in a handover. At most one goroutine reads and one writes.
 type conn struct {
 	*net.UnixConn
-	buffer []byte // of receive
+	buffer []byte // receive reads messages into it
 	oob    []byte
 }
 
@@ -25,7 +25,7 @@ func newConn(c *net.UnixConn) (*conn, error) {
 	return &conn{UnixConn: c, buffer: make([]byte, maxMessage+1), oob: make([]byte, unix.CmsgSpace(4*(maxSockets+1)))}, nil
 }
 
-// checkPeer refuses everyone but root and this process's own user.
+// checkPeer returns an error unless the peer runs as root or as this process's user.
 func checkPeer(c *net.UnixConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -48,7 +48,7 @@ func checkUser(cred *unix.Ucred) error {
 	return nil
 }
 
-// send writes one message with descriptors, within wait.
+// send writes one message together with file descriptors. It fails after wait.
 func (c *conn) send(m message, wait time.Duration, files ...*os.File) error {
 	packet, err := encode(m)
 	if err != nil {
@@ -60,7 +60,7 @@ func (c *conn) send(m message, wait time.Duration, files ...*os.File) error {
 	if err := c.SetWriteDeadline(time.Now().Add(wait)); err != nil {
 		return err
 	}
-	// A file's descriptor is used within Control, so that it cannot be closed meanwhile.
+	// Each file's Control call encloses the next, so that no descriptor can be closed before the message is sent.
 	var fds []int
 	var write func(rest []*os.File) error
 	write = func(rest []*os.File) error {
@@ -91,8 +91,8 @@ func (c *conn) send(m message, wait time.Duration, files ...*os.File) error {
 	return nil
 }
 
-// receive reads one message and its descriptors, within wait. It returns io.EOF at the end of the connection. Only an offer and yours may
-// have descriptors; with any other message, they are closed and an error is returned.
+// receive reads one message and its file descriptors. It fails after wait, and returns io.EOF at the end of the connection. Only the
+// messages "offer" and "yours" may have descriptors; with any other message it closes them and returns an error.
 func (c *conn) receive(wait time.Duration) (message, []*os.File, error) {
 	if err := c.SetReadDeadline(time.Now().Add(wait)); err != nil {
 		return message{}, nil, err
@@ -105,7 +105,7 @@ func (c *conn) receive(wait time.Duration) (message, []*os.File, error) {
 	if err == nil {
 		switch {
 		case n == 0:
-			err = io.EOF // no message is empty
+			err = io.EOF // at the end of the connection; no message is empty
 		case n > maxMessage || flags&unix.MSG_TRUNC != 0:
 			err = errors.New("the message is too long")
 		case flags&unix.MSG_CTRUNC != 0:
@@ -158,6 +158,6 @@ func received(oob []byte) (files []*os.File, err error) {
 
 func closeFiles(files []*os.File) {
 	for _, f := range files {
-		_ = f.Close() // only a copy
+		_ = f.Close() // the sender has the originals
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Listen makes the socket at which successors request the node. It replaces the file at path atomically, so that a successor finds either
-// this agent or the previous one. Closing it leaves the file, which may be another agent's by then.
+// Listen makes the unix socket at which successors request a handover. It replaces the file at path atomically, so that a successor
+// always finds an agent: this one or its predecessor. Closing the listener leaves the file, because it may be another agent's by then.
 func Listen(path string) (*net.UnixListener, error) {
 	return atomicfile.Listen("unixpacket", path)
 }
@@ -24,8 +24,8 @@ func Listen(path string) (*net.UnixListener, error) {
 // acceptAgain is the pause after a failed accept.
 const acceptAgain = 100 * time.Millisecond
 
-// Give answers successors at l until ctx ends or the node is handed over, and closes l. It reports whether the node was handed over. It
-// serves one successor at a time, and refuses others until later.
+// Give answers the requests of successors at l until ctx ends or one has taken over, and closes l. It reports whether one has taken over.
+// It serves one successor at a time; others are refused and may try again later.
 func Give(ctx context.Context, log *slog.Logger, l *net.UnixListener, a ActiveAgent) (given bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -35,9 +35,9 @@ func Give(ctx context.Context, log *slog.Logger, l *net.UnixListener, a ActiveAg
 	defer wg.Wait()
 	for logged := false; ; {
 		c, err := l.AcceptUnix()
-		if err != nil && ctx.Err() == nil && !errors.Is(err, net.ErrClosed) { // most likely a temporary lack of descriptors
+		if err != nil && ctx.Err() == nil && !errors.Is(err, net.ErrClosed) { // most likely, the process has no free descriptor at the moment
 			if !logged {
-				log.Warn("a successor cannot connect to this agent yet, and waits", "err", err)
+				log.Warn("cannot accept a successor's connection; trying again", "err", err)
 				logged = true
 			}
 			tick.Pause(ctx, acceptAgain)
@@ -62,10 +62,10 @@ type giver struct {
 	agent ActiveAgent
 
 	mu    sync.Mutex // held while a successor is served
-	given bool       // guarded by mu; Give reads it once all calls of meet have ended
+	given bool       // a successor has taken over; guarded by mu, and read by Give after all calls of serve have ended
 }
 
-// serve serves one successor, and reports whether it has the node now.
+// serve answers one successor, and reports whether it has taken over.
 func (g *giver) serve(ctx context.Context, raw *net.UnixConn) bool {
 	c, err := newConn(raw)
 	if err != nil {
@@ -73,10 +73,10 @@ func (g *giver) serve(ctx context.Context, raw *net.UnixConn) bool {
 		return false
 	}
 	defer c.Close()
-	defer context.AfterFunc(ctx, func() { _ = c.CloseRead() })() // ends receive when the active agent ends
+	defer context.AfterFunc(ctx, func() { _ = c.CloseRead() })() // unblocks receive when this agent ends
 	m, _, err := c.receive(helloWait)
 	if err != nil || m.kind != kindHello {
-		if !errors.Is(err, io.EOF) { // a process may only check whether an active agent listens
+		if !errors.Is(err, io.EOF) { // no warning: a process may connect only to check whether an agent listens
 			g.log.Warn("refused to hand over to a successor; this agent goes on", "err", unexpected(m, err))
 		}
 		return false
@@ -116,7 +116,8 @@ func (g *giver) serve(ctx context.Context, raw *net.UnixConn) bool {
 		g.given = true
 	} else {
 		_ = c.send(message{kind: kindRefusal, refusal: refusal{Claim: g.agent.Claim(), Reason: err.Error(), Later: true}}, helloWait)
-		// The successor closes its DNS sockets before this connection. Until then, its answers to probes count as the active agent's own.
+		// The successor closes its DNS sockets before this connection. Wait for that, because until then its answers to probes count as
+		// this agent's own.
 		c.drain(goodbyeWait)
 	}
 	end()
@@ -124,7 +125,7 @@ func (g *giver) serve(ctx context.Context, raw *net.UnixConn) bool {
 	return g.given
 }
 
-// give goes through the steps of a handover. After an error, the active agent is as before.
+// give performs the steps of a handover. On an error, this agent goes on as the active one.
 func (g *giver) give(ctx context.Context, c *conn, who Claim) error {
 	if err := g.offer(c); err != nil {
 		return err
@@ -166,7 +167,8 @@ func (g *giver) offer(c *conn) error {
 	return c.send(m, offerWait, files...)
 }
 
-// cache sends the content of the cache. If it cannot be read, or is too large, the successor starts with an empty or partial cache.
+// cache sends the content of the cache. If the cache cannot be read or is too large, the successor gets only a part of it or nothing. An
+// error means that the connection failed.
 func (g *giver) cache(c *conn) error {
 	w := &chunks{c: c, left: maxCache, until: time.Now().Add(cacheWait)}
 	err := g.agent.Snapshot(w)
@@ -177,18 +179,18 @@ func (g *giver) cache(c *conn) error {
 		return fmt.Errorf("send the cache: %w", w.broken)
 	}
 	if err != nil {
-		g.log.Warn("cache not handed over completely", "err", err)
+		g.log.Warn("cannot hand over the whole cache; the successor gets a part of it", "err", err)
 	}
 	return c.send(message{kind: kindCacheEnd}, helloWait)
 }
 
-// chunks is a writer that sends what is written as messages.
+// chunks is an io.Writer that sends the data as cache messages, at most maxCache bytes before the deadline until.
 type chunks struct {
 	c      *conn
 	left   int
 	until  time.Time
 	buffer []byte
-	broken error // of the connection
+	broken error // error of the connection
 }
 
 func (w *chunks) Write(p []byte) (int, error) {
@@ -217,7 +219,7 @@ func (w *chunks) flush() error {
 	return w.broken
 }
 
-// drain waits until the other side closes the connection.
+// drain discards messages until the peer closes the connection, or wait has passed.
 func (c *conn) drain(wait time.Duration) {
 	for deadline := time.Now().Add(wait); ; {
 		_, files, err := c.receive(time.Until(deadline))
@@ -229,7 +231,7 @@ func (c *conn) drain(wait time.Duration) {
 	}
 }
 
-// unexpected returns an error for anything but the expected message.
+// unexpected returns the error for a received message that is not the expected one, or for the error of receive.
 func unexpected(m message, err error) error {
 	switch {
 	case errors.Is(err, io.EOF):

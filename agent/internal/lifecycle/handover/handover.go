@@ -1,15 +1,15 @@
 // Package handover passes a node from the active agent to its successor through a unix socket in the state folder: the open
 // sockets, the content of the cache, and the node's lock.
 //
-// The successor requests the node (Take), and the active agent hands it over or refuses (Give). Both then serve the same sockets; the
-// active agent stops reading, checks that the successor answers, and only then hands over the lock. The package implements the protocol
-// alone: Holder and Successor check answers and change sockets, leases and caches.
+// The successor requests the node (Take), and the active agent hands it over or refuses (Give). Both then answer on the same sockets. The
+// active agent stops reading, checks that the successor answers, and only then hands over the lock. The package implements only the
+// protocol; implementations of ActiveAgent and Successor check answers and change sockets, leases and caches.
 //
-// Failure policy: on any failure on either side, the active agent continues as before, and the successor's copies are closed. Each step has
-// a time limit and each message a size limit. Only the active agent's receipt of "taken" cannot be undone. Until then the active agent
-// keeps the prober's lock, without which no agent can renew a lease.
+// Failure policy: on any failure on either side, the active agent goes on as before, and the successor closes its copies of the sockets.
+// Each step has a time limit and each message a size limit. The handover is final once the active agent has received "taken". Until then
+// it keeps the prober's lock, without which no agent can renew a lease.
 //
-// The protocol, one packet a message (SOCK_SEQPACKET), JSON behind a byte for its kind:
+// The protocol has one message per packet (SOCK_SEQPACKET): a byte for its kind, then JSON (cache data for cache).
 //
 //	successor                     active agent
 //	hello {version, claim}  ──▶
@@ -30,72 +30,74 @@ import (
 	"time"
 )
 
-// Version is the protocol's version, which must be the same on both sides. If a successor has another one and may have the node, the active
-// agent ends in order: no query is lost then either, and kube-dns answers for a moment.
+// Version is the version of the protocol, which must be the same on both sides. If it differs and the successor may take over, the active
+// agent stops in order, without a handover. No query is lost; kube-dns answers until the successor serves.
 const Version = 1
 
-// Limits of what either side accepts from the other.
+// Limits on the messages that either side accepts from the other.
 const (
-	maxMessage = 64 << 10  // bytes; the kernel's default bounds a packet to 208 KiB (net.core.wmem_default)
-	maxSockets = 64        // the kernel's own limit is 253 descriptors a packet (SCM_MAX_FD)
-	maxCache   = 256 << 20 // bytes in all
+	maxMessage = 64 << 10  // bytes; by default the kernel limits a packet to 208 KiB (net.core.wmem_default)
+	maxSockets = 64        // descriptors; the kernel's limit is 253 per packet (SCM_MAX_FD)
+	maxCache   = 256 << 20 // bytes of all cache messages together
 )
 
-// Time limits. The successor's are longer than the active agent's for the same step, so that the active agent ends a step first.
+// Time limits of the steps. The successor waits longer than the active agent in the same step, so that the active agent is the first to
+// give up.
 const (
 	helloWait   = 2 * time.Second
 	offerWait   = 5 * time.Second
-	cacheWait   = 10 * time.Second // in all
-	serveWait   = 20 * time.Second // to read the cache and to start a server, on a busy node
+	cacheWait   = 10 * time.Second // for all cache messages together
+	serveWait   = 20 * time.Second // for the successor to read the cache and start a server, on a busy node
 	yieldWait   = 10 * time.Second
 	takenWait   = 2 * time.Second
 	goodbyeWait = 30 * time.Second
 )
 
-// Socket is one listening socket. The owner of the Socket closes File.
+// Socket is an open DNS socket. The owner of the Socket closes File.
 type Socket struct {
-	Protocol string // udp, tcp
+	Protocol string // udp or tcp
 	Address  netip.AddrPort
 	File     *os.File
 }
 
-// ActiveAgent is the running agent in a handover. Its methods are called by one goroutine at a time.
+// ActiveAgent is implemented by the agent that hands over. Its methods are called by one goroutine at a time.
 type ActiveAgent interface {
 	// Claim describes the agent.
 	Claim() Claim
-	// Sockets returns copies of its sockets' descriptors.
+	// Sockets returns the agent's DNS sockets, with duplicated file descriptors.
 	Sockets() ([]Socket, error)
 	// Snapshot writes the content of the cache. It stops when w fails.
 	Snapshot(w io.Writer) error
-	// AcceptSuccessor makes probes count the successor's answers as the active agent's own, until the returned function is called. It fails if
-	// the holder is ending, so that no successor may begin any more.
+	// AcceptSuccessor begins a handover: until end is called, the prober accepts the successor's answers as the active agent's own. It
+	// fails if the active agent is ending, so that no handover begins then.
 	AcceptSuccessor(successor Claim) (end func(), err error)
-	// Yield stops reading and returns once probes show that the successor answers at addresses. If they do not, it returns an error, and the
-	// holder reads again. After a nil error, decide is always called: with true, the successor has the node.
+	// Yield stops reading queries, and returns once probes show that the successor answers at addresses. If they do not, it returns an
+	// error, and the active agent reads again. After a nil error, decide is always called: decide(true) means that the successor has
+	// taken over.
 	Yield(ctx context.Context, successor Claim, addresses []netip.Addr) (decide func(taken bool), err error)
-	// StepDown ends the active agent as SIGTERM does, for a successor that may have the node and speaks another version.
+	// StepDown stops the active agent as SIGTERM does. It is called if a successor may take over but has another protocol version.
 	StepDown(successor Claim)
-	// Lock is the descriptor of the node's lock. The caller must not close it.
+	// Lock returns the file of the node's lock. The caller must not close it.
 	Lock() *os.File
-	// Done records how a handover ended.
+	// Done records the result of a handover.
 	Done(successor Claim, took time.Duration, err error)
 }
 
-// Successor is an agent that starts while another is active.
+// Successor is implemented by an agent that takes over from the active one.
 type Successor interface {
-	// Restore reads the content of the active agent's cache. Entries that cannot be read are skipped.
+	// Restore reads the active agent's cache from r. It skips entries that it cannot read.
 	Restore(r io.Reader)
-	// Serve begins to answer on sockets, which it owns from then on, and returns their addresses.
+	// Serve begins to answer on sockets, which it owns from then on, and returns the addresses that it serves.
 	Serve(ctx context.Context, active Claim, sockets []Socket) ([]netip.Addr, error)
 	// Abandon undoes Serve if the handover fails. It is called before the connection to the active agent is closed.
 	Abandon()
 }
 
-// RefusedError is the active agent's refusal.
+// RefusedError means that the active agent refused to hand over.
 type RefusedError struct {
-	By     Claim // zero if it is not known
+	By     Claim // the active agent; zero if unknown
 	Reason string
-	Later  bool // a later request may succeed
+	Later  bool // the same request may succeed later
 }
 
 func (e *RefusedError) Error() string {
@@ -105,5 +107,5 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("%s refused: %s", e.By, e.Reason)
 }
 
-// ErrNoActiveAgent means that no active agent listens.
+// ErrNoActiveAgent means that no agent listens at the handover socket.
 var ErrNoActiveAgent = errors.New("no running agent offers a handover")

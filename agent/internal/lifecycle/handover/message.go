@@ -9,7 +9,7 @@ import (
 	"net/netip"
 )
 
-// kind is a message's first byte.
+// kind is the first byte of a message; it tells what the rest is.
 type kind byte
 
 const (
@@ -45,7 +45,8 @@ func (k kind) String() string {
 	return fmt.Sprintf("unknown kind %d", byte(k))
 }
 
-// hello keeps these fields in every version of the protocol, so that an active agent of any version can decide whether to step down.
+// hello is the first message. It has these fields in every version of the protocol, so that an active agent of any version can decide
+// whether to stop for the successor.
 type hello struct {
 	Version int   `json:"version"`
 	Claim   Claim `json:"claim"`
@@ -53,7 +54,7 @@ type hello struct {
 
 type offer struct {
 	Claim   Claim  `json:"claim"`
-	Sockets []name `json:"sockets"` // in the order of the descriptors
+	Sockets []name `json:"sockets"` // in the same order as the message's descriptors
 }
 
 type name struct {
@@ -71,7 +72,7 @@ type serving struct {
 	Addresses []netip.Addr `json:"addresses"`
 }
 
-// message is one packet. Only the field of its kind is set.
+// message is one message of the protocol. Only the field that belongs to its kind is set.
 type message struct {
 	kind    kind
 	hello   hello
@@ -81,7 +82,7 @@ type message struct {
 	serving serving
 }
 
-// parse parses one packet. It accepts only what encode writes, except for hello, which may have more fields in later versions.
+// parse parses one message. It accepts only what encode writes; a hello may have additional fields, which later versions may add.
 func parse(packet []byte) (message, error) {
 	if len(packet) == 0 {
 		return message{}, errors.New("empty message")
@@ -132,7 +133,7 @@ func (o offer) check() error {
 	return o.Claim.check()
 }
 
-// decode is strict: unknown keys, and anything after the value, are errors.
+// decode parses JSON strictly: an unknown key, or data after the value, is an error.
 func decode(body []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()

@@ -13,16 +13,17 @@ import (
 	"time"
 )
 
-// Taken is the result of a successful handover.
+// Taken is the result of a handover, for the successor.
 type Taken struct {
 	From Claim
 	At   time.Time
 	Took time.Duration
-	Lock *os.File // holds the node's lock; the caller closes it at its end
+	Lock *os.File // the node's lock; the caller closes it when the agent ends
 }
 
-// Take requests the node from the active agent that listens at path. On an error, it keeps nothing of the active agent's, and it has called
-// Abandon if it had called Serve. It returns a *RefusedError if the active agent refuses, and ErrNoActiveAgent if no active agent listens.
+// Take requests the node from the active agent that listens at path, and receives its sockets, cache and lock. On an error, it has closed
+// everything that it received, and has called s.Abandon if it had called s.Serve. It returns a *RefusedError if the active agent refuses,
+// and ErrNoActiveAgent if no agent listens.
 func Take(ctx context.Context, log *slog.Logger, path string, me Claim, s Successor) (*Taken, error) {
 	begun := time.Now()
 	d := net.Dialer{Timeout: helloWait}
@@ -43,7 +44,7 @@ func Take(ctx context.Context, log *slog.Logger, path string, me Claim, s Succes
 	taken, err := t.take(ctx, me)
 	if err != nil {
 		if t.serving {
-			// Before the connection ends, because until then the active agent counts the successor's answers as its own.
+			// Abandon before the connection is closed: until then, the active agent counts the successor's answers as its own.
 			s.Abandon()
 		}
 		return nil, err
@@ -69,7 +70,7 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 		return nil, fmt.Errorf("wait for the active agent's offer: %w", err)
 	}
 	active := m.offer.Claim
-	t.log.Info("sockets received", "from", active.String(), "sockets", len(files))
+	t.log.Info("received the active agent's sockets", "from", active.String(), "sockets", len(files))
 	var sockets []Socket
 	for i, n := range m.offer.Sockets {
 		sockets = append(sockets, Socket{Protocol: n.Protocol, Address: n.Address, File: files[i]})
@@ -86,7 +87,7 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 	if err := t.conn.send(message{kind: kindServing, serving: serving{Addresses: addresses}}, helloWait); err != nil {
 		return nil, err
 	}
-	t.log.Info("serving next to the active agent", "from", active.String(), "addr", addresses)
+	t.log.Info("serving at the same time as the active agent", "from", active.String(), "addr", addresses)
 	m, files, err = t.conn.receive(yieldWait)
 	if err := t.expect(kindYours, m, err); err != nil {
 		closeFiles(files)
@@ -99,7 +100,7 @@ func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
 	return &Taken{From: active, Lock: files[0]}, nil
 }
 
-// expect turns everything but the wanted message into an error.
+// expect returns an error unless a message of the wanted kind was received.
 func (t *taker) expect(want kind, m message, err error) error {
 	switch {
 	case errors.Is(err, io.EOF):
@@ -114,17 +115,17 @@ func (t *taker) expect(want kind, m message, err error) error {
 	return nil
 }
 
-// cache streams the content of the active agent's cache to the successor. Entries that the successor does not read are discarded.
+// cache receives the active agent's cache and streams it to the successor's Restore. Data that Restore does not read is discarded.
 func (t *taker) cache() error {
 	r, w := io.Pipe()
 	restored := make(chan struct{})
-	go func() { // ends with the pipe
+	go func() { // ends when the pipe is closed
 		defer close(restored)
 		t.successor.Restore(r)
 		_, _ = io.Copy(io.Discard, r) // so that the writer below never blocks after Restore has returned
 	}()
 	err := t.chunks(w)
-	_ = w.CloseWithError(err) // nil is the end of file
+	_ = w.CloseWithError(err) // if err is nil, the reader gets io.EOF
 	<-restored
 	return err
 }
@@ -143,6 +144,6 @@ func (t *taker) chunks(w io.Writer) error {
 		if size += len(m.cache); size > maxCache {
 			return fmt.Errorf("the cache has more than %d bytes", maxCache)
 		}
-		_, _ = w.Write(m.cache) // the reader takes all of it
+		_, _ = w.Write(m.cache) // never fails: the goroutine in cache reads everything
 	}
 }

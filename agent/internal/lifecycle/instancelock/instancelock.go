@@ -1,12 +1,14 @@
-// Package instancelock gives one process of a network namespace a lock: to be its prober, or to own its addresses in node-cache mode.
+// Package instancelock provides a lock that one process in a network namespace can hold: to be the prober there, or to own the addresses
+// in node-cache mode.
 //
-// At most one process that has CAP_NET_ADMIN holds a lock, a process without that capability cannot block it, and it is released when the
-// process ends. A lock is an abstract unix socket, so containers need no shared folder. Any process may bind any such name, so the name
-// alone decides nothing: each holder binds a name of its own with a common prefix, and counts only if its socket has a receive buffer that
-// takes CAP_NET_ADMIN (SO_RCVBUFFORCE, socket(7)). The kernel lists all sockets of the netns to every process (sock_diag(7),
-// UDIAG_SHOW_MEMINFO).
+// At most one process holds a lock, only a process with CAP_NET_ADMIN can hold or block it, and the kernel releases it when the process
+// ends. A lock is an abstract unix socket, so containers need no shared folder. Because any process may bind any abstract name, a name
+// alone proves nothing: each process that takes the lock binds a unique name with a common prefix, and its socket counts only if its
+// receive buffer is larger than a process without CAP_NET_ADMIN can set (SO_RCVBUFFORCE, socket(7)). The kernel lists all unix sockets of
+// the netns to every process (sock_diag(7), UDIAG_SHOW_MEMINFO).
 //
-// Failure policy: Take returns an error and holds nothing. If the kernel has no sock_diag for unix sockets, the name alone is the lock.
+// Failure policy: if Take returns an error, it holds no lock. If the kernel cannot list unix sockets (no sock_diag), the first process to
+// bind the lock's name has the lock.
 package instancelock
 
 import (
@@ -28,15 +30,16 @@ import (
 var ErrHeld = errors.New("another process has this lock")
 
 const (
-	// markedBuffer is the buffer size that the kernel sets for the largest one that can be requested: it doubles math.MaxInt32/2.
+	// markedBuffer is the receive buffer size by which a lock's socket is recognised. The kernel doubles the requested size,
+	// math.MaxInt32/2, which is the largest possible.
 	markedBuffer = math.MaxInt32 - 1
-	// Two processes that try at the same time both give way, and try again after different pauses.
+	// If two processes try at the same time, both give up and try again after different pauses.
 	tries      = 5
 	retryPause = 20 * time.Millisecond
 )
 
-// Take takes the lock of that name in the calling thread's netns, until the returned file is closed or the process ends. It returns
-// ErrHeld if another process holds it. It needs CAP_NET_ADMIN.
+// Take takes the lock with this name in the calling thread's netns. Closing the returned file, or the end of the process, releases it. It
+// returns ErrHeld if another process holds it. It needs CAP_NET_ADMIN.
 func Take(name string) (*os.File, error) {
 	var err error
 	for range tries {
@@ -46,15 +49,15 @@ func Take(name string) (*os.File, error) {
 		} else if !errors.Is(err, ErrHeld) {
 			return f, err
 		}
-		<-time.After(retryPause/4 + mrand.N(retryPause)) //nolint:gosec // the pause need not be secret
+		<-time.After(retryPause/4 + mrand.N(retryPause)) //nolint:gosec // a random pause, which need not be secret
 	}
 	return nil, err
 }
 
-// errNoDiag means that the kernel cannot list unix sockets (CONFIG_UNIX_DIAG, usually a module).
+// errNoDiag means that the kernel cannot list unix sockets (CONFIG_UNIX_DIAG, which is usually a module).
 var errNoDiag = errors.New("no sock_diag for unix sockets")
 
-// byName takes the lock by its name alone, on kernels that cannot list other holders. The first process to bind the name keeps it.
+// byName takes the lock by binding its name, on kernels that cannot list unix sockets. The first process to bind the name has the lock.
 func byName(name string) (*os.File, error) {
 	f, err := bind(name)
 	if errors.Is(err, unix.EADDRINUSE) {
@@ -63,7 +66,7 @@ func byName(name string) (*os.File, error) {
 	return f, err
 }
 
-// bind opens a socket that has the lock's mark, and binds it to a name.
+// bind opens a unix socket with the buffer size that marks a lock, and binds it to an abstract name.
 func bind(name string) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -81,7 +84,7 @@ func bind(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// try takes the lock if no other process has or tries to take it.
+// try takes the lock unless another process has it or tries to take it at the same time. It returns ErrHeld then.
 func try(name string) (*os.File, error) {
 	own := fmt.Sprintf("%s.%d.%s", name, os.Getpid(), rand.Text())
 	f, err := bind(own)
@@ -106,7 +109,7 @@ func try(name string) (*os.File, error) {
 	return f, nil
 }
 
-// Numbers of linux/sock_diag.h and linux/unix_diag.h.
+// Constants from linux/sock_diag.h and linux/unix_diag.h.
 const (
 	sockDiagByFamily = 20
 	showName         = 0x1
@@ -116,7 +119,7 @@ const (
 	meminfoRcvbuf    = 1
 )
 
-// holders lists the names of the netns's sockets that count for a lock.
+// holders lists the names of all sockets in the netns that hold or try to take a lock.
 func holders(name string) (names []string, err error) {
 	c, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, nil)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
@@ -127,7 +130,7 @@ func holders(name string) (names []string, err error) {
 	defer c.Close()
 	request := make([]byte, 24) // struct unix_diag_req
 	request[0] = unix.AF_UNIX
-	binary.NativeEndian.PutUint32(request[4:], math.MaxUint32) // in any state
+	binary.NativeEndian.PutUint32(request[4:], math.MaxUint32) // sockets in any state
 	binary.NativeEndian.PutUint32(request[12:], showName|showMeminfo)
 	head := netlink.Header{Type: sockDiagByFamily, Flags: netlink.Request | netlink.Dump}
 	replies, err := c.Execute(netlink.Message{Header: head, Data: request})

@@ -1,9 +1,9 @@
-// Package memtrim frees memory that only the start of a process needed: freed heap, and pages of the program's file that package
-// initialisation and reading the configuration touched.
+// Package memtrim frees memory that only the start of a process needed: unused heap memory, and resident pages of the program's
+// executable that were used only during the start.
 //
-// It never drops a page that was written or is locked. A dropped page that is used again comes back from the page cache.
+// It never drops a page that was written or is locked. If a dropped page is used again, the kernel reads it from the page cache.
 //
-// Failure policy: pages that cannot be dropped stay resident. The error is for the log.
+// Failure policy: pages that cannot be dropped stay resident, and Settle returns an error to be logged.
 package memtrim
 
 import (
@@ -17,7 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Settle frees the memory, and returns how many bytes of the program's file it dropped. It stops the world as a garbage collection does.
+// Settle frees the memory, and returns how many bytes of the executable's pages it dropped. It stops all goroutines for a moment, as a
+// garbage collection does.
 func Settle() (file int64, err error) {
 	debug.FreeOSMemory()
 	exe, err := os.Readlink("/proc/self/exe")
@@ -30,7 +31,7 @@ func Settle() (file int64, err error) {
 	}
 	var errs []error
 	for _, a := range areas(string(smaps), exe) {
-		// The range is this process's own, and file pages that were never written come back unchanged.
+		// This is safe: the range is mapped by this process, and pages of a file that were never written are read again unchanged.
 		if _, _, code := unix.Syscall(unix.SYS_MADVISE, a.start, a.end-a.start, unix.MADV_DONTNEED); code != 0 {
 			errs = append(errs, fmt.Errorf("give back %#x-%#x: %w", a.start, a.end, code))
 			continue
@@ -40,14 +41,14 @@ func Settle() (file int64, err error) {
 	return file, errors.Join(errs...)
 }
 
-// area is one mapping of the address space.
+// area is one mapping in the process's address space.
 type area struct {
 	start, end uintptr
 	resident   int64 // bytes
 }
 
-// areas lists the read-only mappings of a file in /proc/PID/smaps (proc_pid_smaps(5)): its code and its constants. It leaves out a mapping
-// with a private page, into which a debugger or a tracer (uprobes) has written, and a locked one.
+// areas lists the read-only mappings of a file (its code and constants), from the text of /proc/PID/smaps (proc_pid_smaps(5)). It leaves
+// out locked mappings, and mappings with a private page, because a debugger or a tracer (uprobes) has written there.
 func areas(smaps, file string) []area {
 	var all []area
 	var a area
@@ -64,7 +65,7 @@ func areas(smaps, file string) []area {
 				a.resident = n << 10
 			case "Anonymous", "Swap", "Locked":
 				mine = err == nil && n == 0
-			case "VmFlags": // the last line of an area
+			case "VmFlags": // VmFlags is the last line of a mapping
 				all, mine = append(all, a), false
 			}
 			continue
@@ -74,12 +75,12 @@ func areas(smaps, file string) []area {
 	return all
 }
 
-// header parses the first line of a mapping, and reports whether it maps the file and is read-only.
+// header parses the first line of a mapping in smaps, and reports whether the mapping is read-only and of this file.
 func header(span, rest, file string) (area, bool) {
 	first, last, _ := strings.Cut(span, "-")
 	start, err := strconv.ParseUint(first, 16, strconv.IntSize)
 	end, err2 := strconv.ParseUint(last, 16, strconv.IntSize)
-	// Permissions, offset, device and inode come before the name, which may have spaces.
+	// Skip permissions, offset, device and inode; the file's name follows, and may contain spaces.
 	perms, rest, _ := strings.Cut(rest, " ")
 	for range 3 {
 		_, rest, _ = strings.Cut(strings.TrimLeft(rest, " "), " ")
