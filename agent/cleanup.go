@@ -12,8 +12,8 @@ func cleanupCommand(e env) *cobra.Command {
 	var path string
 	configFlag(c, &path)
 	fs := c.Flags()
-	cniConf := fs.String("cni-conf", "/etc/cni/net.d", "`FOLDER` of the network configurations; the plugin's entry is removed from them")
-	linkName := fs.String("link", "", "`NAME` of the link to remove, if it is another than the configuration's, such as nodelocaldns")
+	cniConf := fs.String("cni-conf", "/etc/cni/net.d", "`FOLDER` of the CNI network configurations, from which the plugin's entry is removed")
+	linkName := fs.String("link", "", "`NAME` of the network link to remove; default: link.name of the configuration. Example: nodelocaldns")
 	hostRoot := fs.String("host-root", "/", "`FOLDER` where the host's root is mounted: neardns's lines in its etc/hosts and its BPF "+
 		"pins in sys/fs/bpf are removed; empty: etc/hosts stays as it is")
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -21,7 +21,7 @@ func cleanupCommand(e env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		p, _, _ := plan.Read(conf, e.readFile, "cleanup") // its faults do not matter here
+		p, _, _ := plan.Read(conf, e.readFile, "cleanup") // a faulty configuration must not prevent the cleanup
 		if *linkName != "" {
 			p.Link.Name = *linkName
 		}

@@ -20,17 +20,17 @@ func rootCommand(e env) *cobra.Command {
 	return root
 }
 
-// run executes one command line and returns the exit code.
+// run executes the command line and returns the exit code.
 func run(ctx context.Context, e env) int {
 	args := e.args
 	if len(args) > 0 && strings.HasPrefix(args[0], "-") && args[0] != "-h" && args[0] != "--help" {
-		// A manifest's args for node-cache, whose image was changed for ours.
+		// Flags without a command are those of node-cache: a manifest of NodeLocal DNSCache in which only the image was changed.
 		args = append([]string{nodecacheName}, args...)
 	}
 	return cli.Run(ctx, rootCommand(e), args, e.stdout, e.stderr)
 }
 
-// edgeCommand names the program that the command became.
+// edgeCommand returns the former command `edge`, which only names the program that replaced it.
 func edgeCommand() *cobra.Command {
 	moved := func(*cobra.Command, []string) error {
 		return cli.Usagef("it is a program of its own: run neardns-edge with the same flags (fleet/docs/edge.md)")
@@ -38,10 +38,10 @@ func edgeCommand() *cobra.Command {
 	return &cobra.Command{Use: "edge", Hidden: true, DisableFlagParsing: true, Args: cobra.ArbitraryArgs, RunE: moved}
 }
 
-// badConfig is for errors of the configuration, which start with its file and line.
+// badConfig returns an error with the exit code for a faulty configuration. err begins with file and line, so no prefix is added.
 func badConfig(err error) error { return &cli.ExitError{Code: cli.Config, Err: err, Bare: true} }
 
-// ended gives an error of a role its exit code.
+// ended gives the error with which a role ended its exit code.
 func ended(err error) error {
 	switch {
 	case errors.As(err, new(*lifecycle.ConfigError)):

@@ -20,12 +20,12 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// configFlag adds the flag that every command with a configuration has.
+// configFlag adds the flag --config, which every command that reads the configuration has.
 func configFlag(c *cobra.Command, path *string) {
 	c.Flags().StringVar(path, "config", "", "NodeConfig `FILE`; without it, everything is detected on the node")
 }
 
-// loadConfig reads NodeConfig; its faults are exit code 2.
+// loadConfig reads the NodeConfig file. If it has faults, the error has exit code 2.
 func loadConfig(e env, path string) (*config.Node, error) {
 	n, err := config.Load(path, config.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile, Glob: filepath.Glob})
 	if err != nil {
@@ -37,13 +37,13 @@ func loadConfig(e env, path string) (*config.Node, error) {
 func configCommand(e env) *cobra.Command {
 	var path, format string
 	var rendered bool
-	check := &cobra.Command{Use: "check", Short: "check the configuration"}
+	check := &cobra.Command{Use: "check", Short: "check the configuration file and the files that it names"}
 	configFlag(check, &path)
 	check.RunE = func(*cobra.Command, []string) error { return checkConfig(e, path) }
 	show := &cobra.Command{Use: "show", Short: "print the configuration in effect, with the source of each value"}
 	configFlag(show, &path)
 	show.Flags().BoolVar(&rendered, "corefile", false, "print the Corefile that is rendered from it")
-	show.Flags().StringVar(&format, "format", "yaml", "print it as `FORMAT`: yaml; conflist-entry: the plugin's entry for the CNI conflist; "+
+	show.Flags().StringVar(&format, "format", "yaml", "output `FORMAT`: yaml; conflist-entry: the plugin's entry for the CNI conflist; "+
 		"kubelet: what was detected in the kubelet's configuration, as JSON, or nothing")
 	show.RunE = func(c *cobra.Command, _ []string) error {
 		switch {
@@ -61,7 +61,7 @@ func configCommand(e env) *cobra.Command {
 	return cli.Group("config", "check the configuration, or show it", check, show)
 }
 
-// render checks a configuration with the files that it names, and renders its Corefile.
+// render checks a configuration and the files that it names, and returns the Corefile that the agent would use.
 func render(e env, n *config.Node, path string) (string, error) {
 	p, _, err := plan.Read(n, e.readFile, "config")
 	if err != nil {
@@ -87,17 +87,17 @@ func checkConfig(e env, path string) error {
 		return err
 	}
 	if unknown := n.Unknown(); len(unknown) > 0 {
-		// A running agent ignores them (D-040); this command reports a slip.
+		// A running agent ignores unknown keys (D-040). This command reports them as a fault, because they may be misspelled.
 		return badConfig(errors.New(strings.Join(unknown, "\n")))
 	}
 	_, err = fmt.Fprintln(e.stdout, "configuration is good")
 	return err
 }
 
-// warnOfPods prints warnings on what pods cannot get.
+// warnOfPods prints warnings about settings that pods on this node do not get.
 func warnOfPods(e env, n *config.Node) {
 	warn(e, n.Warnings())
-	files, _ := podfile.List(n.StateDir) // files that cannot be read are skipped
+	files, _ := podfile.List(n.StateDir) // unreadable files are skipped
 	if lacks := inspect.Lever(n, files); lacks != "" {
 		warn(e, []string{lacks})
 	}
@@ -117,7 +117,7 @@ func showCorefile(e env, path string) error {
 	return err
 }
 
-// showEntry is for the installer, which passes the warnings on.
+// showEntry prints the plugin's conflist entry. The installer calls it, and passes the warnings on.
 func showEntry(e env, path string) error {
 	n, err := loadConfig(e, path)
 	if err != nil {
@@ -133,7 +133,8 @@ func showEntry(e env, path string) error {
 	return err
 }
 
-// showConfig prints the configuration in effect, with the servers for names outside of the cluster.
+// showConfig prints the configuration in effect. With upstreams.external: auto, it adds which servers get queries for names outside of
+// the cluster.
 func showConfig(ctx context.Context, e env, path string) error {
 	in, err := inspector(ctx, e, path)
 	if err != nil {
@@ -159,7 +160,8 @@ func warn(e env, lines []string) {
 	}
 }
 
-// showKubelet is for the installer, which writes it where containers find it that do not see the kubelet's folder.
+// showKubelet prints what was detected in the kubelet's configuration. The installer stores that for containers that cannot see the
+// kubelet's folder.
 func showKubelet(e env, path string) error {
 	n, err := loadConfig(e, path)
 	if err != nil {

@@ -17,10 +17,10 @@ func doctorCommand(e env) *cobra.Command {
 	var path, into string
 	in := inspect.Inspector{ReadFile: e.readFile}
 	configFlag(c, &path)
-	c.Flags().StringVar(&in.CNIConf, "cni-conf", "/etc/cni/net.d", "`FOLDER` of the network configurations")
-	c.Flags().StringVar(&in.CNIBin, "cni-bin", "/opt/cni/bin", "`FOLDER` of the network plugins")
+	c.Flags().StringVar(&in.CNIConf, "cni-conf", "/etc/cni/net.d", "`FOLDER` of the CNI network configurations")
+	c.Flags().StringVar(&in.CNIBin, "cni-bin", "/opt/cni/bin", "`FOLDER` of the CNI plugins")
 	c.Flags().StringVar(&into, "bundle", "",
-		"also pack what a bug report needs into `FILE`, a tar.gz; -: standard output, with the report in it")
+		"also write the data for a bug report to `FILE`, a tar.gz; \"-\" writes it to standard output, including the doctor's report")
 	out := cli.OutputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) (err error) {
 		format, err := out.Format()
@@ -48,7 +48,7 @@ func doctorCommand(e env) *cobra.Command {
 	return c
 }
 
-// writeBundle writes a report into a file that only its owner can read, or to stdout.
+// writeBundle writes the bundle to stdout if into is "-", and otherwise to the file into, which only its owner can read.
 func writeBundle(b *bundle.Bundle, stdout io.Writer, into string) error {
 	write := func() error { return b.Write(stdout) }
 	if into != "-" {

@@ -9,14 +9,14 @@ import (
 	"github.com/neardns/neardns/pkg/version"
 )
 
-// env is everything ambient that a command uses, so that tests can replace all of it.
+// env has everything that commands use of the process: arguments, environment, files, signals. Tests replace it.
 type env struct {
 	args      []string
 	stdout    io.Writer
 	stderr    io.Writer
 	lookupEnv func(string) (string, bool)
 	readFile  func(string) ([]byte, error)
-	// hangups delivers SIGHUP, and SIGUSR1, by which CoreDNS reloads, until ctx ends.
+	// hangups returns a channel that delivers SIGHUP, and SIGUSR1 (with which CoreDNS reloads), until ctx ends.
 	hangups func(ctx context.Context) <-chan struct{}
 	version string
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/lifecycle"
 )
 
-// hostsCommand is the role `hosts`, which runs until its context ends.
+// hostsCommand returns the command `hosts`, which runs that role until its context ends.
 func hostsCommand(e env) *cobra.Command {
 	c := &cobra.Command{Use: "hosts", Short: "keep Service names in the node's /etc/hosts (the command of the install/hosts DaemonSet)"}
 	var path string

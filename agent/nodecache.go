@@ -15,11 +15,12 @@ import (
 
 const nodecacheName = "nodecache"
 
-// nodecacheCommand is the role `nodecache`, which runs until its context ends. node-cache's flags have one dash, as the flag package's.
+// nodecacheCommand returns the command `nodecache`, which runs that role until its context ends. node-cache's flags begin with one dash,
+// so package flag parses them.
 func nodecacheCommand(e env) *cobra.Command {
 	return &cobra.Command{
 		Use: nodecacheName + " [node-cache's flags]", DisableFlagParsing: true, Args: cobra.ArbitraryArgs,
-		Short: "stand in for NodeLocal DNSCache's node-cache, with its flags and its Corefile template; flags without a command also run it",
+		Short: "run in place of NodeLocal DNSCache's node-cache, with its flags and its Corefile template; the default command if only flags are given",
 		RunE: func(c *cobra.Command, args []string) error {
 			opts, err := nodecache.Parse(args, e.stdout)
 			switch {

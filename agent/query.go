@@ -8,7 +8,7 @@ import (
 )
 
 func queryCommand(e env) *cobra.Command {
-	c := &cobra.Command{Use: "query NAME", Short: "query a name at the cache, at kube-dns and from a pod: which server answers, cached or not"}
+	c := &cobra.Command{Use: "query NAME", Short: "query a name at the cache, at kube-dns and from a pod; show which server answered and whether the name was cached"}
 	var path string
 	configFlag(c, &path)
 	c.Args = func(_ *cobra.Command, args []string) error {
@@ -17,8 +17,8 @@ func queryCommand(e env) *cobra.Command {
 		}
 		return nil
 	}
-	pod := c.Flags().String("pod", "", "`NAMESPACE/NAME` of a pod of this node: also query from its network namespace")
-	kind := c.Flags().String("type", "A", "`TYPE` of the records")
+	pod := c.Flags().String("pod", "", "`NAMESPACE/NAME` of a pod on this node, from whose network namespace to query too")
+	kind := c.Flags().String("type", "A", "record `TYPE` to query")
 	out := cli.OutputFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if _, err := out.Format(); err != nil {

@@ -12,17 +12,17 @@ import (
 )
 
 func readyCommand(e env) *cobra.Command {
-	c := &cobra.Command{Use: "ready", Short: "report whether the agent serves with its leases, or at least runs, for the kubelet's probes"}
+	c := &cobra.Command{Use: "ready", Short: "report whether the agent is ready (it serves and has its leases) or, with --alive, runs; for the kubelet's probes"}
 	var path string
 	configFlag(c, &path)
-	podDir := c.Flags().String("pod-dir", "", "`FOLDER` of the agent's pod, as given to the agent")
-	alive := c.Flags().Bool("alive", false, "report only whether it is alive: it runs, and so do its loops")
+	podDir := c.Flags().String("pod-dir", "", "`FOLDER` that the agent got as its --pod-dir; default: check the active agent")
+	alive := c.Flags().Bool("alive", false, "report only whether the agent is alive: the process answers and none of its loops hangs")
 	c.RunE = func(c *cobra.Command, _ []string) error { return ready(c.Context(), e, path, *podDir, *alive) }
 	return c
 }
 
-// ready reports whether one agent is ready, or alive: that of a pod's folder, or else the active one. Two may run at the same time during
-// a handover, so an address that both share could reach the wrong one.
+// ready reports whether one agent is ready or alive: the agent of the pod with folder dir, or the active agent if dir is empty. It uses
+// that agent's socket, because during a handover two agents run, and an address that both serve could reach the wrong one.
 func ready(ctx context.Context, e env, path, dir string, alive bool) error {
 	if dir == "" {
 		conf, err := loadConfig(e, path)

@@ -16,10 +16,10 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// watchEvery is the period of `status --watch`. A reading costs the node a few reads of the kernel's rules.
+// watchEvery is the refresh interval of `status --watch`. Each refresh costs a few reads of the kernel's rules.
 const watchEvery = 2 * time.Second
 
-// inEffect is the configuration that the node works with. Without a file it is the running agent's.
+// inEffect returns the configuration in effect on this node. Without a file, it is the running agent's.
 func inEffect(ctx context.Context, e env, path string) (conf *config.Node, fault, err error) {
 	conf, fault, err = inspect.InEffect(ctx, path, config.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile, Glob: filepath.Glob})
 	if err != nil {
@@ -28,17 +28,17 @@ func inEffect(ctx context.Context, e env, path string) (conf *config.Node, fault
 	return conf, fault, nil
 }
 
-// inspector inspects the node by the configuration in effect.
+// inspector returns an Inspector with the configuration in effect.
 func inspector(ctx context.Context, e env, path string) (*inspect.Inspector, error) {
 	conf, fault, err := inEffect(ctx, e, path)
 	return &inspect.Inspector{Conf: conf, Fault: fault, ReadFile: e.readFile}, err
 }
 
 func statusCommand(e env) *cobra.Command {
-	c := &cobra.Command{Use: "status", Short: "show what is served, with which leases and since when; --watch refreshes it"}
+	c := &cobra.Command{Use: "status", Short: "show whether the agent serves, its leases, faults, upstreams and pods; --watch refreshes the view"}
 	var path string
 	configFlag(c, &path)
-	watch := c.Flags().Bool("watch", false, "refresh every 2 s: which server answers, queries per second, top pods")
+	watch := c.Flags().Bool("watch", false, "refresh every 2 s; show which server answers, queries per second, and the pods with the most queries")
 	out := cli.OutputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		format, err := out.Format()
@@ -70,17 +70,17 @@ func statusCommand(e env) *cobra.Command {
 	return c
 }
 
-// watchStatus shows the node again and again until ctx ends.
+// watchStatus shows the status repeatedly until ctx ends.
 func watchStatus(ctx context.Context, e env, path string) error {
 	var before *inspect.Reading
 	for {
-		in, err := inspector(ctx, e, path) // the configuration may change meanwhile
+		in, err := inspector(ctx, e, path) // each time, because the configuration may have changed
 		if err != nil {
 			return err
 		}
 		now, err := in.Read(ctx)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the user ended it
+			return nil //nolint:nilerr // the user ended the command
 		}
 		if err != nil {
 			return err
@@ -96,7 +96,7 @@ func watchStatus(ctx context.Context, e env, path string) error {
 	}
 }
 
-// terminal is the size of the terminal; 0, 0 if out is none.
+// terminal returns the size of the terminal out, and 0, 0 if out is no terminal.
 func terminal(out io.Writer) (rows, cols int) {
 	f, ok := out.(*os.File)
 	if !ok {
@@ -107,7 +107,7 @@ func terminal(out io.Writer) (rows, cols int) {
 		return 0, 0
 	}
 	if size.Row == 0 || size.Col == 0 {
-		return 24, 80 // one that does not know its size, such as a serial line
+		return 24, 80 // a terminal without a known size, such as a serial line
 	}
 	return int(size.Row), int(size.Col)
 }

@@ -19,34 +19,35 @@ import (
 
 const (
 	name     = "etc/hosts"
-	maxTries = 5 // against another program that writes at the same moments
+	maxTries = 5 // a read and a write may each fail because another program writes the file at the same moment
 	lockWait = 5 * time.Second
 )
 
-// errMounted: the kernel lets no file take the place of one that is a mount point (EBUSY).
+// errMounted means that the hosts file is itself a mount point, which the kernel does not let another file replace (EBUSY).
 var errMounted = errors.New("the file itself is mounted, so it cannot be replaced: mount its folder, as install/hosts does")
 
-// exchanger's prefix names the files that a killed run leaves next to the hosts file.
+// exchanger returns the Exchanger that replaces the hosts file. Its prefix is that of its temporary files, which a killed process leaves
+// next to the hosts file.
 func exchanger() atomicfile.Exchanger { return atomicfile.Exchanger{Prefix: ".neardns-hosts-"} }
 
-// file is the node's hosts file below root, the folder where the host's root is mounted. It is used by one goroutine at a time.
+// file is the node's hosts file, below root, where the host's root is mounted. One goroutine uses it at a time.
 type file struct{ root string }
 
-// content is the file as it was read.
+// content is the hosts file as it was read.
 type content struct {
-	path string // with all links resolved
+	path string // with all symbolic links resolved
 	text []byte
 	info os.FileInfo
 }
 
-// read reads the file as a program would whose root is the folder: links, also absolute ones, lead to files below it (openat2, Linux
-// 5.6). It is an error where the text may not be the whole file, or where the file cannot be replaced without harm.
+// read reads the hosts file. It resolves symbolic links as a process whose root is the folder root would: absolute ones too lead to files
+// below it (openat2, Linux 5.6). It returns an error if the text may be incomplete, or if the file cannot be replaced safely.
 func (f *file) read() (c content, err error) {
 	top, err := unix.Open(f.root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return c, &os.PathError{Op: "open", Path: f.root, Err: err}
 	}
-	defer unix.Close(top) //nolint:errcheck // only used to resolve the path
+	defer unix.Close(top) //nolint:errcheck // only the path is resolved with it
 	fd, err := unix.Openat2(top, name, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_CLOEXEC | unix.O_NONBLOCK, Resolve: unix.RESOLVE_IN_ROOT})
 	if err != nil {
 		err = &os.PathError{Op: "open", Path: f.shown(), Err: err}
@@ -86,10 +87,10 @@ func (f *file) read() (c content, err error) {
 	return c, nil
 }
 
-// shown is the file's name in errors.
+// shown returns the file's path for error messages.
 func (f *file) shown() string { return filepath.Join(f.root, name) }
 
-// checkReplaceable refuses a mount point, and a hard link: its other name would keep the old text.
+// checkReplaceable returns an error if the file is a mount point or has a hard link. A hard link's other name would keep the old text.
 func checkReplaceable(fd int) error {
 	var st unix.Statx_t
 	switch err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_NLINK, &st); {
@@ -103,8 +104,8 @@ func checkReplaceable(fd int) error {
 	return nil
 }
 
-// apply gives the file the lines of entries. left are the names that another program's lines have. If another program writes meanwhile,
-// apply starts again with that program's text.
+// apply makes the lines of entries the only lines of neardns in the file. left has the names that are not written because another
+// program's lines have them. If another program replaces the file meanwhile, apply starts again with the new text.
 func (f *file) apply(ctx context.Context, entries []hostsfile.Entry) (written bool, left []string, err error) {
 	for range maxTries {
 		var c content
@@ -112,7 +113,7 @@ func (f *file) apply(ctx context.Context, entries []hostsfile.Entry) (written bo
 			return false, nil, err
 		}
 		written, left, err = f.write(ctx, c, entries)
-		// Another program may replace the file between our open and our readlink: the name is then that of the file that goes.
+		// If another program replaces the file between open and readlink, c.path is a name that no longer exists.
 		if !errors.Is(err, atomicfile.ErrMoved) && !errors.Is(err, os.ErrNotExist) {
 			break
 		}
@@ -142,11 +143,11 @@ func (f *file) write(ctx context.Context, c content, entries []hostsfile.Entry) 
 	}
 	err = exchanger().Write(c.path, c.text, after, atomicfile.Options{Mode: c.info.Mode().Perm(), Owner: c.info, Attributes: c.path})
 	switch {
-	case errors.Is(err, unix.EBUSY): // before Linux 5.8
+	case errors.Is(err, unix.EBUSY): // mount point, on kernels before 5.8
 		err = errMounted
 	case errors.Is(err, unix.EROFS):
 		err = fmt.Errorf("%w: mount the folder writable", err)
-	case errors.Is(err, atomicfile.ErrOpen): // its text would go into the file that we replace
+	case errors.Is(err, atomicfile.ErrOpen): // what that program writes would be lost with the replaced file
 		err = fmt.Errorf("%w: the lines are written when that program has closed it", err)
 	}
 	return err == nil, left, err
@@ -158,8 +159,8 @@ func lock(ctx context.Context, folder string) (unlock func(), err error) {
 	return atomicfile.Lock(ctx, folder)
 }
 
-// Remove takes our lines out of the hosts file below root, and removes what a killed run left next to it. had reports whether there were
-// any lines. A file that does not exist has none.
+// Remove removes neardns's lines from the hosts file below root, and temporary files that a killed process left next to it. had reports
+// whether the file had such lines; it is false if the file does not exist.
 func Remove(ctx context.Context, root string) (had bool, err error) {
 	f := &file{root: root}
 	c, err := f.read()
@@ -167,7 +168,7 @@ func Remove(ctx context.Context, root string) (had bool, err error) {
 	case errors.Is(err, os.ErrNotExist):
 		return false, nil
 	case err != nil && c.path != "":
-		if ours, readErr := hasMarker(c.path); readErr == nil && !ours { // whatever is wrong with it is not ours to report
+		if ours, readErr := hasMarker(c.path); readErr == nil && !ours { // without lines of neardns, the file's fault does not matter
 			return false, nil
 		}
 		return false, fmt.Errorf("remove lines that end in %q by hand, the file may have some: %w", hostsfile.Marker, err)
@@ -185,7 +186,7 @@ func Remove(ctx context.Context, root string) (had bool, err error) {
 	return had, exchanger().Sweep(filepath.Dir(c.path))
 }
 
-// hasMarker reports whether a file of any size has a line of ours.
+// hasMarker reports whether a file has a line of neardns. The file may have any size.
 func hasMarker(path string) (bool, error) {
 	if st, err := os.Lstat(path); err != nil || !st.Mode().IsRegular() {
 		return false, err

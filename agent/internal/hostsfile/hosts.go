@@ -1,11 +1,11 @@
-// Package hostsfile keeps names of Services in the node's hosts file, for programs on the node that do not use cluster DNS: above all the
-// container runtime, which pulls images by them.
+// Package hostsfile keeps names of Services in the node's hosts file, for programs on the node that do not use cluster DNS. The most
+// important one is the container runtime, which pulls images from a registry's Service name.
 //
-// It queries kube-dns, never this node's cache, and needs no API server, agent or controller. It changes its own lines in the file and
-// nothing else (pkg/hostsfile). Only an authoritative denial that lasts removes a line.
+// It queries kube-dns, never this node's cache, and needs no API server, agent or controller. It changes only its own lines in the file
+// (pkg/hostsfile). It removes a line only after kube-dns has authoritatively denied the name for some time.
 //
-// Failure policy: whatever fails, the lines stay as they are. A file that cannot be read or replaced is a fault in the status and the
-// metrics, is logged once, and is tried again at the next round or change.
+// Failure policy: on any failure, the lines stay as they are. If the file cannot be read or replaced, the status and the metrics show the
+// fault, it is logged once, and the next round or change of the file is the next try.
 package hostsfile
 
 import (
@@ -18,64 +18,66 @@ import (
 	"github.com/neardns/neardns/pkg/hostsfile"
 )
 
-// Config lists the names to keep.
+// Config says which names to keep in the hosts file, and which servers to query.
 type Config struct {
 	Services []string         // namespace/name
 	Domain   string           // the cluster's, without the final dot
-	Servers  []netip.AddrPort // of the cluster DNS, without TLS; the next one is queried if one fails
+	Servers  []netip.AddrPort // servers of the cluster DNS, without TLS; if one fails, the next is queried
 }
 
-// Times of the role. Those of rounds are in pace.go.
+// Times of the role `hosts`. The intervals of queries are in pace.go.
 const (
-	defaultEarly = time.Second // after a first round without an answer: a booting node gets its network last
-	// A denial counts after enoughDenials over this time: kube-dns without its API server may deny for a while.
+	defaultEarly = time.Second // pause after a first round without an answer: a booting node may have no network yet
+	// A name counts as deleted after enoughDenials denials over defaultPatience, because kube-dns without its API server may deny
+	// existing names for a while.
 	defaultPatience = 3 * time.Minute
 	enoughDenials   = 3
 )
 
-// maxAddresses limits a name's addresses of one family: a Service has one, a headless one has its pods'.
+// maxAddresses is the maximum number of addresses of one family that are kept for a name. A headless Service has one for each pod.
 const maxAddresses = 16
 
-// sentinel is a Service that every cluster has. A server that does not know it knows nothing of Services.
+// sentinel is a Service that exists in every cluster. Denials of a server that also denies this one do not count.
 const sentinel = "kubernetes.default.svc"
 
-// Names are the names of a Service in the file: without and with the cluster's domain.
+// Names returns the two names that the hosts file has for a Service: without and with the cluster's domain.
 func Names(service, domain string) []string {
 	namespace, name, _ := strings.Cut(service, "/")
 	short := name + "." + namespace + ".svc"
 	return []string{short, short + "." + domain}
 }
 
-// qtypes are the two families of addresses.
+// qtypes returns the query types for the two address families.
 func qtypes() []uint16 { return []uint16{dns.TypeA, dns.TypeAAAA} }
 
-// possible reports whether a Service can have the address. One that leads back to the node, or nowhere, is a mistake or an attack.
+// possible reports whether a Service can have the address. Loopback, multicast, link-local and similar addresses are a mistake or an
+// attack.
 func possible(a netip.Addr) bool {
 	return a.IsValid() && a.Zone() == "" && !a.Is4In6() && !a.IsLoopback() && !a.IsUnspecified() && !a.IsMulticast() &&
 		!a.IsLinkLocalUnicast() &&
 		a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// key is one query of a round: a Service's addresses of one family.
+// key identifies a query: a Service and the address family.
 type key struct {
 	service string
 	qtype   uint16
 }
 
-// fact is what is known about a key.
+// fact is what is known about the addresses of a key.
 type fact struct {
-	addrs    []netip.Addr // the last good answer, in order; empty: none yet, or a denial that lasted
-	answered time.Time    // zero: these are from the file
-	denials  int          // since the last answer, by a server that knows the sentinel
-	denied   time.Time    // the first of them
+	addrs    []netip.Addr // addresses of the last good answer, sorted; empty if there was none, or the name counts as deleted
+	answered time.Time    // time of that answer; zero: addrs come from the file
+	denials  int          // denials since the last good answer, by a server that knows the sentinel
+	denied   time.Time    // time of the first of these denials
 	failed   string       // why the last query had no answer; "" if it had one
-	ends     time.Time    // until when the server may answer the same from its cache; zero: not known
+	ends     time.Time    // until then the server may answer the same from its cache; zero: unknown
 }
 
-// memory has all facts.
+// memory has the facts about all keys.
 type memory map[key]fact
 
-// recall takes the lines of the file as the last good answers of keys that have had none yet.
+// recall takes the addresses in the file's lines as the last good answers, for keys without an answer so far.
 func (m memory) recall(conf Config, lines []hostsfile.Entry) {
 	services := map[string]string{}
 	for _, s := range conf.Services {
@@ -99,7 +101,7 @@ func (m memory) recall(conf Config, lines []hostsfile.Entry) {
 	}
 }
 
-// learn keeps an answer. trusted reports whether the server that denied knows the sentinel.
+// learn updates the fact about k with a reply. trusted reports whether the server that denied the name knows the sentinel.
 func (m memory) learn(k key, r reply, trusted bool, now time.Time, patience time.Duration) {
 	f := m[k]
 	f.failed = ""
@@ -111,7 +113,7 @@ func (m memory) learn(k key, r reply, trusted bool, now time.Time, patience time
 	}()
 	switch {
 	case r.err != nil:
-		f.failed = strings.ReplaceAll(r.err.Error(), "\n", "; ") // and denials so far still count
+		f.failed = strings.ReplaceAll(r.err.Error(), "\n", "; ") // addresses and denials so far are kept
 	case len(r.addrs) > 0:
 		f = fact{addrs: r.addrs, answered: now}
 	case len(f.addrs) == 0:
@@ -128,7 +130,7 @@ func (m memory) learn(k key, r reply, trusted bool, now time.Time, patience time
 	}
 }
 
-// entries lists the lines that the file should have.
+// entries returns the lines that the hosts file should have.
 func (m memory) entries(conf Config) (out []hostsfile.Entry) {
 	for _, k := range conf.keys() {
 		for _, a := range m[k].addrs {
@@ -138,7 +140,7 @@ func (m memory) entries(conf Config) (out []hostsfile.Entry) {
 	return out
 }
 
-// keys lists all queries of a round.
+// keys returns the queries of a full round.
 func (c Config) keys() (out []key) {
 	for _, s := range c.Services {
 		for _, qtype := range qtypes() {

@@ -15,31 +15,31 @@ import (
 	"github.com/neardns/neardns/pkg/nodestate"
 )
 
-// Hosts is the role. New makes one; Run is called once. The other methods may be called by any goroutine.
+// Hosts implements the role `hosts`. New makes it; Run is called once. The other methods may be called from any goroutine.
 type Hosts struct {
 	log      *slog.Logger
 	pace     pace
-	early    time.Duration // until the next round while a Service has had no answer yet; doubled each time, up to pace.every
+	early    time.Duration // pause before the next round while a Service has had no answer yet; doubled each time, up to pace.every
 	patience time.Duration
 	store    func(nodestate.Hosts) error
 	counts   *counts
 
-	// Of Run's goroutine alone.
+	// Fields that only Run's goroutine uses.
 	conf     Config
 	resolver *resolver
 	file     *file
 	known    memory
-	recalled bool              // known has the lines that the file had at the start
-	written  []hostsfile.Entry // our lines after our last write; if the file has others, another program undid it
+	recalled bool              // recall was called with the lines that the file had at the start
+	written  []hostsfile.Entry // neardns's lines after the last write; if the file has others, another program changed them
 	conflict backoff.Conflict
-	retry    *time.Timer // runs while a conflict delays the next repair
+	retry    *time.Timer // fires when a conflict with another program allows the next repair
 
 	mu    sync.Mutex // guards state
 	state nodestate.Hosts
 }
 
-// New makes the role for the hosts file below root, the folder where the host's root is mounted. store keeps what `status` and `doctor`
-// show; New's log gets its errors.
+// New returns the role `hosts` for the hosts file below root, where the host's root is mounted. store stores the state that `status` and
+// `doctor` show; its errors are logged.
 func New(log *slog.Logger, root string, conf Config, store func(nodestate.Hosts) error) *Hosts {
 	h := &Hosts{log: log, pace: defaultPace(), early: defaultEarly, patience: defaultPatience, store: store, counts: newCounts(),
 		file: &file{root: root}, known: memory{}, retry: stoppedTimer()}
@@ -47,7 +47,7 @@ func New(log *slog.Logger, root string, conf Config, store func(nodestate.Hosts)
 	return h
 }
 
-// configure takes over a configuration. Answers of Services that stay are kept.
+// configure applies a configuration. Facts about Services that stay in it are kept.
 func (h *Hosts) configure(conf Config) {
 	h.conf, h.resolver = conf, &resolver{domain: conf.Domain, servers: conf.Servers}
 	for k := range h.known {
@@ -63,7 +63,8 @@ func stoppedTimer() *time.Timer {
 	return t
 }
 
-// Run keeps the lines in the file until ctx ends, and leaves them there. A value from changed means that the file may have changed.
+// Run keeps the lines in the hosts file up to date until ctx ends; they stay in the file then. changed delivers a value when the file may
+// have changed.
 func (h *Hosts) Run(ctx context.Context, changed <-chan struct{}, reload <-chan Config) {
 	h.mu.Lock()
 	h.state.Since = time.Now()
@@ -76,7 +77,7 @@ func (h *Hosts) Run(ctx context.Context, changed <-chan struct{}, reload <-chan 
 	}()
 	early := h.early
 	round := func(keys []key) {
-		h.reconcile(ctx) // before the answers: kube-dns may be silent for long
+		h.reconcile(ctx) // before the queries, because kube-dns may take long to answer
 		if len(keys) > 0 {
 			h.query(ctx, keys)
 			h.reconcile(ctx)
@@ -105,13 +106,13 @@ func (h *Hosts) Run(ctx context.Context, changed <-chan struct{}, reload <-chan 
 			h.reconcile(ctx)
 		case conf := <-reload:
 			h.configure(conf)
-			h.log.Info("configuration taken over", "services", len(conf.Services))
+			h.log.Info("new configuration in effect", "services", len(conf.Services))
 			next.Reset(0)
 		}
 	}
 }
 
-// query sends a round of queries and keeps the answers.
+// query sends the queries for keys and learns from the replies.
 func (h *Hosts) query(ctx context.Context, keys []key) {
 	hasAddrs := map[key]bool{}
 	for _, k := range keys {
@@ -119,7 +120,7 @@ func (h *Hosts) query(ctx context.Context, keys []key) {
 	}
 	replies, trusted := h.resolver.round(ctx, keys, hasAddrs)
 	if ctx.Err() != nil {
-		return // we end: failed queries are no news about the servers
+		return // the role ends: the queries failed for that reason
 	}
 	now := time.Now()
 	for k, r := range replies {
@@ -128,7 +129,7 @@ func (h *Hosts) query(ctx context.Context, keys []key) {
 	}
 }
 
-// reconcile gives the file the lines that are known.
+// reconcile writes the lines that are known into the hosts file, unless a conflict delays that.
 func (h *Hosts) reconcile(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
@@ -142,7 +143,7 @@ func (h *Hosts) reconcile(ctx context.Context) {
 	if !h.recalled {
 		h.recalled = true
 		h.known.recall(h.conf, ours)
-		h.log.Info("hosts file read", "file", c.path, "lines", len(ours))
+		h.log.Info("hosts file read for the first time", "file", c.path, "lines", len(ours))
 	}
 	now := time.Now()
 	undone := h.written != nil && !slices.EqualFunc(ours, h.written, hostsfile.Entry.Equal)
@@ -152,7 +153,7 @@ func (h *Hosts) reconcile(ctx context.Context) {
 	}
 	entries := h.known.entries(h.conf)
 	written, left, err := h.file.apply(ctx, entries)
-	if err == nil { // not what the file has now: another program may have written it since
+	if err == nil { // computed instead of read from the file, because another program may have written it since
 		after, _ := hostsfile.Apply(c.text, entries)
 		h.written = append([]hostsfile.Entry{}, hostsfile.Ours(after)...)
 	}
@@ -160,7 +161,7 @@ func (h *Hosts) reconcile(ctx context.Context) {
 	h.report(left, err)
 }
 
-// count counts writes and repairs, and notices a conflict with another program.
+// count counts writes and repairs in the metrics, and logs the begin and the end of a conflict with another program.
 func (h *Hosts) count(written, undone bool, err error, now time.Time) {
 	switch {
 	case err != nil:
@@ -171,21 +172,21 @@ func (h *Hosts) count(written, undone bool, err error, now time.Time) {
 	if written && undone {
 		h.counts.repairs.Inc()
 		if h.conflict.Repaired(now) {
-			h.log.Warn("another program keeps removing our lines from the hosts file; repairs are less frequent until that ends")
+			h.log.Warn("another program keeps removing neardns's lines from the hosts file; repairs are less frequent until that ends")
 		}
 		if _, lasts := h.conflict.Lasts(); lasts {
 			h.retry.Reset(h.conflict.Until().Sub(now))
 		}
 		h.update(func(s *nodestate.Hosts) { s.Repairs++ })
 	} else if written {
-		h.log.Info("hosts file written", "lines", len(h.written))
+		h.log.Info("Service lines in the hosts file updated", "lines", len(h.written))
 	}
 	if repairs, ended := h.conflict.Ended(now); ended {
-		h.log.Info("our lines stay in the hosts file again", "repairs", repairs)
+		h.log.Info("no other program removes neardns's lines from the hosts file any more", "repairs", repairs)
 	}
 }
 
-// report stores the state, and logs what is new in it.
+// report stores the role's state, and logs what is new in it.
 func (h *Hosts) report(left []string, err error) {
 	fault := ""
 	if err != nil && !errors.Is(err, context.Canceled) {
@@ -202,9 +203,9 @@ func (h *Hosts) report(left []string, err error) {
 	})
 	switch {
 	case fault != "" && fault != before.Fault:
-		h.log.Error("hosts file not changed", "err", fault)
+		h.log.Error("cannot update the hosts file; it stays unchanged", "err", fault)
 	case fault == "" && before.Fault != "":
-		h.log.Info("hosts file can be written again")
+		h.log.Info("hosts file can be updated again")
 	}
 	for i, s := range services {
 		var old nodestate.HostsService
@@ -212,15 +213,15 @@ func (h *Hosts) report(left []string, err error) {
 			old = before.Services[i]
 		}
 		if !slices.Equal(old.Left, s.Left) && len(s.Left) > 0 {
-			h.log.Warn("another line of the hosts file has names of a Service, and wins", "service", s.Name, "names", s.Left)
+			h.log.Warn("another program's line in the hosts file has names of a Service; that line stays in effect", "service", s.Name, "names", s.Left)
 		}
 		if (old.Failed == "") != (s.Failed == "") {
-			h.log.Warn("cluster DNS answers changed", "service", s.Name, "failing", s.Failed)
+			h.log.Warn("queries for a Service began or ceased to fail", "service", s.Name, "failing", s.Failed)
 		}
 	}
 }
 
-// service sums up one Service.
+// service returns the state of one Service, for `status` and `doctor`.
 func (h *Hosts) service(s string, left []string) nodestate.HostsService {
 	out := nodestate.HostsService{Name: s, Addresses: []string{}}
 	names := Names(s, h.conf.Domain)
@@ -244,25 +245,25 @@ func (h *Hosts) service(s string, left []string) nodestate.HostsService {
 	return out
 }
 
-// update changes the state and stores it.
+// update changes the role's state and stores it.
 func (h *Hosts) update(change func(*nodestate.Hosts)) {
 	h.mu.Lock()
 	change(&h.state)
 	s := h.state
 	h.mu.Unlock()
 	if err := h.store(s); err != nil {
-		h.log.Warn("state not stored; status and doctor show an old one", "err", err)
+		h.log.Warn("cannot store the state; status and doctor show the previous one", "err", err)
 	}
 }
 
-// State is the role's state now.
+// State returns the role's current state.
 func (h *Hosts) State() nodestate.Hosts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.state
 }
 
-// Alive reports whether the loop runs, and if not, why.
+// Alive reports whether Run's loop works, and the reason if it does not.
 func (h *Hosts) Alive() (bool, string) {
 	s := h.State()
 	if since := time.Since(s.Looked); !s.Looked.IsZero() && since > 3*h.pace.every {

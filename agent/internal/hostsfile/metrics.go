@@ -10,7 +10,8 @@ import (
 
 const namespace = "neardns"
 
-// counts are the role's counters. Names of Services are in the status only: as labels, every client of the endpoint would see them.
+// counts has the counters of the role `hosts`. Names of Services are not labels, because every client of the metrics endpoint would see
+// them; they are in the status.
 type counts struct {
 	queries *prometheus.CounterVec
 	writes  *prometheus.CounterVec
@@ -22,7 +23,7 @@ func newCounts() *counts {
 		queries: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "hosts_questions_total",
 			Help: "Queries to the cluster DNS addresses for the hosts file, by result."}, []string{"result"}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "hosts_writes_total",
-			Help: "Writes of the hosts file, by result. A file that has its lines is not written."}, []string{"result"}),
+			Help: "Writes of the hosts file, by result. If the file already has the right lines, it is not written."}, []string{"result"}),
 		repairs: prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "hosts_repairs_total",
 			Help: "How often lines were restored that another program had removed from the hosts file."}),
 	}
@@ -35,7 +36,7 @@ func newCounts() *counts {
 	return c
 }
 
-// Collectors returns the role's metrics. The gauges are read from the state at each scrape.
+// Collectors returns the metrics of the role `hosts`. The gauges read its state at each scrape.
 func (h *Hosts) Collectors() []prometheus.Collector {
 	gauge := func(name, help string, labels prometheus.Labels, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help, ConstLabels: labels}, value)

@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// pace decides when to query. Rounds are `every` apart, a tenth more or less, so that not all nodes query at the same moment. A kube-dns
-// with a cache may give the old address until its TTL ends; a few queries between two rounds, right after that end, keep a change from
-// taking that time plus a round. It is pure: its caller passes the time.
+// pace decides when to query. Full rounds are `every` apart, plus or minus a tenth, so that not all nodes query at the same moment. A
+// kube-dns with a cache may give an old address until its TTL ends. So that a change is not seen as late as that time plus a round, pace
+// adds a few queries right after the TTL ends. It is pure: the caller passes the time.
 type pace struct {
 	every  time.Duration
-	gap    time.Duration // at least, from an answer to a query between rounds
-	spread time.Duration // over which nodes spread such queries: they share kube-dns's cache, and so the end of its TTL
+	gap    time.Duration // minimum time from an answer to a query between rounds
+	spread time.Duration // nodes spread such queries over this time, because they share kube-dns's cache and so the end of a TTL
 
-	round time.Time   // the next one
-	extra map[key]int // queries since the last round
+	round time.Time   // time of the next round
+	extra map[key]int // queries of each key since the last full round
 }
 
 func defaultPace() pace {
 	return pace{every: 30 * time.Second, gap: 2 * time.Second, spread: 1500 * time.Millisecond, extra: map[key]int{}}
 }
 
-// maxExtra limits the queries of a key between two rounds, however short TTLs are. One is enough for a kube-dns with one cache; the second
-// is for another replica's cache, which ends later.
+// maxExtra is the maximum number of queries of a key between two full rounds. One is enough for a kube-dns with one cache; the second is
+// for another replica, whose entry expires later.
 const maxExtra = 2
 
-// begin notes that a round begins, and returns the time to the next one.
+// begin is called when a full round begins. It returns the time until the next one.
 func (p *pace) begin(now time.Time) time.Duration {
 	tenth := p.every / 10
 	wait := p.every - tenth + rand.N(2*tenth) //nolint:gosec // no secret depends on it
@@ -34,7 +34,7 @@ func (p *pace) begin(now time.Time) time.Duration {
 	return wait
 }
 
-// between returns the time to the next query between two rounds, if there is to be one.
+// between returns the time until the next query between two full rounds; ok is false if there is none.
 func (p *pace) between(now time.Time, known memory) (wait time.Duration, ok bool) {
 	var first time.Time
 	for k, f := range known {
@@ -48,7 +48,7 @@ func (p *pace) between(now time.Time, known memory) (wait time.Duration, ok bool
 	return max(first.Sub(now), p.gap) + rand.N(p.spread), true //nolint:gosec // as above
 }
 
-// take lists the keys that are queried now, before the next full round, and counts them against their limit.
+// take returns the keys to query now, before the next full round, and counts the queries.
 func (p *pace) take(now time.Time, known memory) (keys []key) {
 	for k, f := range known {
 		if p.worth(k, f) && !f.ends.After(now) {
@@ -59,7 +59,7 @@ func (p *pace) take(now time.Time, known memory) (keys []key) {
 	return keys
 }
 
-// worth reports whether a query between rounds can bring news: not if the next round comes about when the TTL ends.
+// worth reports whether a query of k between full rounds can bring news. It cannot if the next full round is soon after the TTL ends.
 func (p *pace) worth(k key, f fact) bool {
 	return !f.ends.IsZero() && p.extra[k] < maxExtra && p.round.Sub(f.ends) > p.every/10
 }

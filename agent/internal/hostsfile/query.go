@@ -17,21 +17,21 @@ import (
 )
 
 const (
-	queryTimeout = time.Second      // of one try, over UDP or TCP
-	roundTimeout = 20 * time.Second // of all queries of a round
+	queryTimeout = time.Second      // for one try, over UDP or TCP
+	roundTimeout = 20 * time.Second // for all queries of a round
 )
 
-// reply is the outcome of one query: addresses, a denial (neither addresses nor an error), or an error.
+// reply is the outcome of one query: addresses; a denial, without addresses and without an error; or an error.
 type reply struct {
 	addrs  []netip.Addr
-	ttl    time.Duration // how long the server may answer the same from its cache; 0: not known
-	server int           // the one that answered
+	ttl    time.Duration // the server may answer the same from its cache for this long; 0: unknown
+	server int           // index of the server that answered
 	err    error
 }
 
 func (r reply) denied() bool { return r.err == nil && len(r.addrs) == 0 }
 
-// result is the reply's label in the metrics.
+// result returns the reply's label in the metrics.
 func (r reply) result() string {
 	switch {
 	case r.err != nil:
@@ -42,15 +42,15 @@ func (r reply) result() string {
 	return "answered"
 }
 
-// resolver queries the servers of the cluster DNS. It may be used by many goroutines.
+// resolver queries the servers of the cluster DNS. Several goroutines may use it at once.
 type resolver struct {
 	domain  string
 	servers []netip.AddrPort
-	best    atomic.Int64 // the server that answered last: it gets the next query first
+	best    atomic.Int64 // index of the server that answered last; it is queried first
 }
 
-// round queries all keys at the same time. If a server denies a key that has addresses, the server gets a query for the sentinel, too;
-// trusted reports whether it answered that one.
+// round queries all keys concurrently. If a server denies a key that has addresses, round also queries that server for the sentinel;
+// trusted reports whether the server knows it.
 func (r *resolver) round(ctx context.Context, keys []key, hasAddrs map[key]bool) (replies map[key]reply, trusted map[key]bool) {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
@@ -88,7 +88,7 @@ func (r *resolver) knowsSentinel(ctx context.Context, server int) bool {
 	return false
 }
 
-// query queries one server after the other until one answers.
+// query tries one server after the other until one answers.
 func (r *resolver) query(ctx context.Context, name string, qtype uint16) reply {
 	var errs []error
 	first := int(r.best.Load())
@@ -122,7 +122,8 @@ func (r *resolver) queryOne(ctx context.Context, server int, name string, qtype 
 	return out
 }
 
-// shortError leaves ports out of a network error: they change with each try, and the same fault has to have the same text.
+// shortError removes ports from a network error. They differ in each try, but the same fault must have the same text, so that it is
+// logged once.
 func shortError(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -134,8 +135,9 @@ func shortError(err error) error {
 	return err
 }
 
-// readAnswer returns the addresses in an answer. No address and no error is an authoritative denial: the name does not exist (RFC 8020),
-// or has no address of that family (RFC 2308, section 2.2). Any other message is an error, and so is an address that no Service can have.
+// readAnswer returns the addresses in an answer. If it returns none and no error, the server denied the name with authority: the name
+// does not exist (RFC 8020), or has no address of that family (RFC 2308, section 2.2). Any other answer, or an address that no Service
+// can have, is an error.
 func readAnswer(question, answer *dns.Msg) ([]netip.Addr, error) {
 	q := question.Question[0]
 	switch {
@@ -155,7 +157,7 @@ func readAnswer(question, answer *dns.Msg) ([]netip.Addr, error) {
 	}
 	var addrs []netip.Addr
 	owner := q.Name
-	for range answer.Answer { // a Service of type ExternalName: its CNAME records may be in any order
+	for range answer.Answer { // follow the CNAME records of a Service of type ExternalName, which may be in any order
 		for _, rr := range answer.Answer {
 			if alias, ok := rr.(*dns.CNAME); ok && strings.EqualFold(alias.Hdr.Name, owner) {
 				owner = alias.Target
@@ -186,7 +188,8 @@ func readAnswer(question, answer *dns.Msg) ([]netip.Addr, error) {
 	return addrs[:min(len(addrs), maxAddresses)], nil
 }
 
-// minTTL is the shortest TTL in an answer: of its records, or of a denial (RFC 2308, section 5).
+// minTTL returns the shortest TTL in an answer: of its records, or for a denial of its SOA (RFC 2308, section 5). It is 0 if there is
+// none.
 func minTTL(answer *dns.Msg) time.Duration {
 	var ttls []uint32
 	for _, rr := range answer.Answer {
@@ -205,7 +208,7 @@ func minTTL(answer *dns.Msg) time.Duration {
 	return time.Duration(slices.Min(ttls)) * time.Second
 }
 
-// sorted orders addresses without repetitions: a server that rotates them must not change the file.
+// sorted sorts addresses and removes duplicates, so that a server that rotates addresses does not change the file.
 func sorted(addrs []netip.Addr) []netip.Addr {
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	return slices.Compact(addrs)

@@ -6,21 +6,21 @@ import (
 	"github.com/neardns/neardns/pkg/nodestate"
 )
 
-// Standing is the state of a Service in the file.
+// Standing is the state of a Service's names in the hosts file.
 type Standing string
 
-// The standings, worst first.
+// The values of Standing, the worst first.
 const (
-	Missing Standing = "missing" // no line: kube-dns denies it, or has not answered yet
-	Foreign Standing = "foreign" // another program's line has one of its names, or both
-	Stale   Standing = "stale"   // its line comes from an old answer
+	Missing Standing = "missing" // no line: kube-dns denies the name, or has not answered yet
+	Foreign Standing = "foreign" // another program's line has at least one of the names
+	Stale   Standing = "stale"   // the line is from an old answer, and queries fail now
 	Current Standing = "current"
 )
 
-// staleAfter is how long kube-dns may be silent.
+// staleAfter is the time without an answer from kube-dns after which a line counts as stale.
 const staleAfter = 5 * time.Minute
 
-// StandingOf judges a Service by the state of a role that started at since.
+// StandingOf returns the Standing of a Service, of a role `hosts` that started at since.
 func StandingOf(s nodestate.HostsService, since, now time.Time) Standing {
 	heard := s.Answered
 	if heard.Before(since) {

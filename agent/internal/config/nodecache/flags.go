@@ -21,40 +21,41 @@ type Options struct {
 	LocalIPs      []netip.Addr
 	SetupIptables bool
 	Template      string        // -basecorefile
-	Corefile      string        // where the filled-in template is written; "" nowhere
+	Corefile      string        // file to write the filled-in template to; "" for none
 	ConfigMap     string        // folder of the kube-dns ConfigMap; it need not exist
 	Check         time.Duration // -syncinterval
-	// UpstreamService is the Service in the pod's namespace that gets queries for the cluster's names.
+	// UpstreamService is the Service of kube-dns, in this pod's namespace, to which queries for the cluster's names are forwarded.
 	UpstreamService string
-	// Fallback are addresses of kube-dns for an IP family whose Service address is not in the environment. It is a flag of ours.
+	// Fallback has the addresses of kube-dns to use if the agent does not answer, for an IP family whose Service address is not in the
+	// pod's environment. node-cache has no such flag.
 	Fallback       []netip.Addr
-	Backend        string // of the packet rules; a flag of ours
+	Backend        string // back end of the packet rules; node-cache has no such flag
 	PIDFile        string
 	JSONLog        bool
 	Quiet          bool
 	ShowPlugins    bool
 	ShowVersion    bool
-	Notes          []string // what was corrected or has no effect, for the log
-	LimitMemoryMiB int      // of the cache; 0: the agent's default
-	NoFastPath     bool     // hits go through CoreDNS
+	Notes          []string // for the log: which flags were corrected or have no effect
+	LimitMemoryMiB int      // maximum size of the cache; 0: the agent's default
+	NoFastPath     bool     // hits are answered by CoreDNS's plugin chain, not by the fast path
 }
 
-// Link is the interface with the addresses.
+// Link has the flags about the interface with the agent's addresses.
 type Link struct {
 	SetupInterface bool
 	Interface      string
-	SkipTeardown   bool // it stays when the agent ends
+	SkipTeardown   bool // the interface stays when the agent ends
 }
 
-// Endpoints are the addresses of metrics and health.
+// Endpoints has the flags about the HTTP addresses of metrics and health.
 type Endpoints struct {
 	SetupMetrics string // -metrics-listen-address, host:port; "" for none
-	TLS          TLS    // at that address
+	TLS          TLS    // of SetupMetrics
 	Prometheus   string // -prometheus-listen-address, for the template
-	HealthPort   uint16 // the kubelet's probes of it are not tracked; the template has the address of /health
+	HealthPort   uint16 // port of /health. Connections of the kubelet's probes to it are not tracked. The address is in the template
 }
 
-// DefaultConfigMap is where the manifest mounts the kube-dns ConfigMap.
+// DefaultConfigMap is the folder where node-cache's manifest mounts the kube-dns ConfigMap.
 const DefaultConfigMap = "/etc/kube-dns"
 
 // Limits of -syncinterval.
@@ -63,14 +64,14 @@ const (
 	maxCheck = time.Hour
 )
 
-// rawFlags are flags that Parse reads as text first.
+// rawFlags has the flags that Parse converts or checks before they become Options.
 type rawFlags struct {
 	localIP, fallback, interval, health, port, corefile, conf, logFormat, initialDelay string
 	clientAuth, minTLS                                                                 string
 	reload, ebtables                                                                   bool
 }
 
-// Parse reads node-cache's command line. For flag.ErrHelp it has written the flags to usage.
+// Parse parses node-cache's command line. If it returns flag.ErrHelp, it has written the list of flags to usage.
 func Parse(args []string, usage io.Writer) (Options, error) {
 	var o Options
 	var g rawFlags
@@ -159,51 +160,51 @@ func backends() []string {
 func flags(o *Options, g *rawFlags) *flag.FlagSet {
 	fs := flag.NewFlagSet("nodecache", flag.ContinueOnError)
 	fs.Usage = func() {}
-	// node-cache's own, with its defaults.
-	fs.StringVar(&g.localIP, "localip", "", "`ADDRESSES` to serve at, separated by commas, of either family")
-	fs.BoolVar(&o.SetupInterface, "setupinterface", true, "make the interface and put the addresses on it")
-	fs.StringVar(&o.Interface, "interfacename", "nodelocaldns", "`NAME` of the interface")
-	fs.StringVar(&g.interval, "syncinterval", "60", "`SECONDS`, or a duration, between two full checks of interface and rules; a "+
-		"change is repaired at once")
-	fs.StringVar(&o.SetupMetrics, "metrics-listen-address", "0.0.0.0:9353", "`HOST:PORT` of the metrics of set-up faults")
-	fs.StringVar(&o.Prometheus, "prometheus-listen-address", ":9253", "`HOST:PORT` in place of __PILLAR__PROMETHEUS__ENDPOINT__ in "+
-		"the template")
-	fs.BoolVar(&o.SetupIptables, "setupiptables", true, "false: write nothing into iptables; the switch is then in nftables, and "+
-		"without nf_tables the agent ends")
-	fs.StringVar(&o.Template, "basecorefile", "/etc/coredns/Corefile.base", "template Corefile, a `FILE`")
-	fs.StringVar(&g.corefile, "corefile", "/etc/Corefile", "`FILE` to write the filled-in template to, unless -conf names one")
-	fs.StringVar(&o.ConfigMap, "kubednscm", DefaultConfigMap, "`FOLDER` of the kube-dns ConfigMap; it need not exist")
-	fs.StringVar(&o.UpstreamService, "upstreamsvc", "kube-dns", "`NAME` of the Service in this pod's namespace that gets queries "+
-		"for the cluster's names")
-	fs.StringVar(&g.health, "health-port", "8080", "`PORT` of /health, to which the node's own connections are not tracked; the "+
-		"template's health line has its address")
-	fs.BoolVar(&o.SkipTeardown, "skipteardown", false, "keep the interface at the end; the switch always stays")
-	fs.BoolVar(&g.reload, "reloadwithsignal", false, "no effect: changed files take effect at once, and at SIGUSR1")
-	fs.BoolVar(&o.TLS.Enabled, "tls-enabled", false, "serve -metrics-listen-address over TLS; the other -tls- flags have no effect without")
-	fs.StringVar(&o.TLS.Cert, "tls-cert-file", "/etc/ssl/tls.crt", "`FILE` of the certificate, read for each connection")
-	fs.StringVar(&o.TLS.Key, "tls-private-key-file", "/etc/ssl/tls.key", "`FILE` of its key")
+	// Flags of node-cache, with node-cache's defaults.
+	fs.StringVar(&g.localIP, "localip", "", "IP `ADDRESSES` at which to serve DNS, separated by commas; IPv4 and IPv6")
+	fs.BoolVar(&o.SetupInterface, "setupinterface", true, "make the network interface and add the -localip addresses to it")
+	fs.StringVar(&o.Interface, "interfacename", "nodelocaldns", "`NAME` of the network interface with the -localip addresses")
+	fs.StringVar(&g.interval, "syncinterval", "60", "`SECONDS`, or a duration such as 1m, between two full checks of interface "+
+		"and rules; a change that the agent notices is repaired at once")
+	fs.StringVar(&o.SetupMetrics, "metrics-listen-address", "0.0.0.0:9353", "`HOST:PORT` of a second metrics endpoint, where node-cache has metrics of setup errors")
+	fs.StringVar(&o.Prometheus, "prometheus-listen-address", ":9253", "`HOST:PORT` that replaces __PILLAR__PROMETHEUS__ENDPOINT__ in "+
+		"the Corefile template")
+	fs.BoolVar(&o.SetupIptables, "setupiptables", true, "false: write no iptables rules; the packet rules are then in nftables, "+
+		"and the agent ends with an error if the kernel lacks nf_tables")
+	fs.StringVar(&o.Template, "basecorefile", "/etc/coredns/Corefile.base", "`FILE` with the Corefile template")
+	fs.StringVar(&g.corefile, "corefile", "/etc/Corefile", "`FILE` to write the filled-in Corefile template to, unless -conf is set")
+	fs.StringVar(&o.ConfigMap, "kubednscm", DefaultConfigMap, "`FOLDER` where the kube-dns ConfigMap is mounted; it may be absent")
+	fs.StringVar(&o.UpstreamService, "upstreamsvc", "kube-dns", "`NAME` of the Service, in this pod's namespace, to forward queries "+
+		"for the cluster's names to")
+	fs.StringVar(&g.health, "health-port", "8080", "`PORT` of the health endpoint; conntrack does not track the node's connections to it; "+
+		"the template's health line must name the same port")
+	fs.BoolVar(&o.SkipTeardown, "skipteardown", false, "keep the network interface when the agent ends; the packet rules always stay")
+	fs.BoolVar(&g.reload, "reloadwithsignal", false, "no effect: the agent always reloads when a file changes, and at SIGUSR1")
+	fs.BoolVar(&o.TLS.Enabled, "tls-enabled", false, "serve -metrics-listen-address over TLS; without it, the other -tls- flags have no effect")
+	fs.StringVar(&o.TLS.Cert, "tls-cert-file", "/etc/ssl/tls.crt", "`FILE` of the TLS certificate, in PEM; read for each connection")
+	fs.StringVar(&o.TLS.Key, "tls-private-key-file", "/etc/ssl/tls.key", "`FILE` of the TLS certificate's private key, in PEM")
 	fs.StringVar(&g.clientAuth, "tls-client-auth-type", "NoClientCert", "`POLICY` for client certificates: "+
 		strings.Join(slices.Sorted(maps.Keys(clientAuth())), ", "))
-	fs.StringVar(&o.TLS.ClientCA, "tls-client-ca-file", "", "`FILE` of the certificate authorities of clients")
-	fs.StringVar(&g.minTLS, "tls-min-version", "TLS13", "lowest `VERSION`: TLS10 to TLS13")
-	// Of earlier releases.
-	fs.StringVar(&g.initialDelay, "initialdelay", "", "no effect: rules are there before the first query")
+	fs.StringVar(&o.TLS.ClientCA, "tls-client-ca-file", "", "`FILE` of the CA certificates that sign client certificates, in PEM")
+	fs.StringVar(&g.minTLS, "tls-min-version", "TLS13", "minimum TLS `VERSION`: TLS10 to TLS13")
+	// Flags of earlier releases of node-cache.
+	fs.StringVar(&g.initialDelay, "initialdelay", "", "no effect: the packet rules exist before the first query")
 	fs.BoolVar(&g.ebtables, "setupebtables", false, "no effect")
-	// CoreDNS's.
-	fs.StringVar(&g.conf, "conf", "", "`FILE` to write the filled-in template to")
-	fs.StringVar(&g.port, "dns.port", "53", "`PORT` to serve: 53")
-	fs.StringVar(&g.port, "p", "53", "`PORT`, as -dns.port")
-	fs.StringVar(&o.PIDFile, "pidfile", "", "`FILE` to write the process's number to, once it serves")
+	// Flags of CoreDNS.
+	fs.StringVar(&g.conf, "conf", "", "`FILE` to write the filled-in Corefile template to")
+	fs.StringVar(&g.port, "dns.port", "53", "`PORT` at which to serve DNS; only 53 is possible")
+	fs.StringVar(&g.port, "p", "53", "`PORT` at which to serve DNS, the same as -dns.port")
+	fs.StringVar(&o.PIDFile, "pidfile", "", "`FILE` to write the process ID to, once the agent serves DNS")
 	fs.StringVar(&g.logFormat, "log-format", "text", "`FORMAT` of the log: text or json")
 	fs.BoolVar(&o.Quiet, "quiet", false, "do not log flags that were corrected or have no effect")
-	fs.BoolVar(&o.ShowPlugins, "plugins", false, "list the directives that a Corefile may use, and end")
-	fs.BoolVar(&o.ShowVersion, "version", false, "print the version, and end")
-	// Ours.
-	fs.StringVar(&g.fallback, "fallback", "", "kube-dns `ADDRESSES` to fall back to, one for each IP family without an "+
-		"address in the environment")
+	fs.BoolVar(&o.ShowPlugins, "plugins", false, "list the plugins that a Corefile may use, and exit")
+	fs.BoolVar(&o.ShowVersion, "version", false, "print the version, and exit")
+	// Flags that only neardns has.
+	fs.StringVar(&g.fallback, "fallback", "", "kube-dns `ADDRESSES` to fall back to, one for each IP family whose "+
+		"Service address the pod's environment does not have")
 	fs.StringVar(&o.Backend, "backend", "auto", "`NAME` of the back end of the packet rules: "+strings.Join(backends(), ", "))
-	fs.BoolVar(&o.NoFastPath, "nofastpath", false, "serve hits through CoreDNS, as all other queries")
-	fs.IntVar(&o.LimitMemoryMiB, "cachememory", 0, "`MEBIBYTES` of the cache, for all server blocks together (default 32)")
+	fs.BoolVar(&o.NoFastPath, "nofastpath", false, "answer cache hits through CoreDNS's plugins, as all other queries, not by the fast path")
+	fs.IntVar(&o.LimitMemoryMiB, "cachememory", 0, "maximum size of the cache in `MEBIBYTES`, for all server blocks together (default 32)")
 	return fs
 }
 

@@ -37,7 +37,7 @@ func Give(ctx context.Context, log *slog.Logger, l *net.UnixListener, a ActiveAg
 		c, err := l.AcceptUnix()
 		if err != nil && ctx.Err() == nil && !errors.Is(err, net.ErrClosed) { // most likely, the process has no free descriptor at the moment
 			if !logged {
-				log.Warn("cannot accept a successor's connection; trying again", "err", err)
+				log.Warn("a successor cannot connect to this agent yet; accepting is retried", "err", err)
 				logged = true
 			}
 			tick.Pause(ctx, acceptAgain)
