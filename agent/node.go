@@ -38,8 +38,8 @@ func nodeCommand(e env) *cobra.Command {
 	fs := c.Flags()
 	fs.BoolVar(&o.TakeOver, "take-over", false, "take over from the running agent even if it is newer than this one")
 	fs.StringVar(&o.PodDir, "pod-dir", "",
-		"`FOLDER` that exists as long as this agent's pod; with it, the agent takes over from the agent of an older pod, and has a status socket there")
-	fs.StringVar(&o.Cache, "cni-cache", attached.DefaultRoot, "`FOLDER` of libcni's cache, which lists running pods; with adoptPods, the agent steers these too")
+		"`FOLDER` that exists as long as this agent's pod: take over from an older pod's agent, and serve a status socket there")
+	fs.StringVar(&o.Cache, "cni-cache", attached.DefaultRoot, "`FOLDER` of libcni's cache, which lists running pods (for adoptPods)")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if o.PodDir != "" {
 			// A wrong folder means that the pod's mounts, and perhaps its network namespace, are wrong too. Fail before anything is

@@ -10,7 +10,7 @@ import (
 )
 
 func podsCommand(e env) *cobra.Command {
-	c := &cobra.Command{Use: "pods", Short: "list this node's pods: their DNS settings, whether the cache or kube-dns answers them and why, and their query counts"}
+	c := &cobra.Command{Use: "pods", Short: "list this node's pods: DNS settings, which server answers them and why, query counts"}
 	var path string
 	configFlag(c, &path)
 	out := cli.OutputFlag(c)

@@ -8,7 +8,7 @@ import (
 )
 
 func queryCommand(e env) *cobra.Command {
-	c := &cobra.Command{Use: "query NAME", Short: "query a name at the cache, at kube-dns and from a pod; show which server answered and whether the name was cached"}
+	c := &cobra.Command{Use: "query NAME", Short: "query a name at the cache, at kube-dns and from a pod; show which server answered"}
 	var path string
 	configFlag(c, &path)
 	c.Args = func(_ *cobra.Command, args []string) error {

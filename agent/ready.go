@@ -12,7 +12,7 @@ import (
 )
 
 func readyCommand(e env) *cobra.Command {
-	c := &cobra.Command{Use: "ready", Short: "report whether the agent is ready (it serves and has its leases) or, with --alive, runs; for the kubelet's probes"}
+	c := &cobra.Command{Use: "ready", Short: "report whether the agent serves and has its leases, for the kubelet's probes"}
 	var path string
 	configFlag(c, &path)
 	podDir := c.Flags().String("pod-dir", "", "`FOLDER` that the agent got as its --pod-dir; default: check the active agent")

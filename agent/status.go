@@ -35,10 +35,10 @@ func inspector(ctx context.Context, e env, path string) (*inspect.Inspector, err
 }
 
 func statusCommand(e env) *cobra.Command {
-	c := &cobra.Command{Use: "status", Short: "show whether the agent serves, its leases, faults, upstreams and pods; --watch refreshes the view"}
+	c := &cobra.Command{Use: "status", Short: "show whether the agent serves, its leases, faults, upstreams and pods"}
 	var path string
 	configFlag(c, &path)
-	watch := c.Flags().Bool("watch", false, "refresh every 2 s; show which server answers, queries per second, and the pods with the most queries")
+	watch := c.Flags().Bool("watch", false, "refresh every 2 s; show which server answers, query rates, busiest pods")
 	out := cli.OutputFlag(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		format, err := out.Format()

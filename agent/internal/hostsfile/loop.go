@@ -213,7 +213,7 @@ func (h *Hosts) report(left []string, err error) {
 			old = before.Services[i]
 		}
 		if !slices.Equal(old.Left, s.Left) && len(s.Left) > 0 {
-			h.log.Warn("another program's line in the hosts file has names of a Service; that line stays in effect", "service", s.Name, "names", s.Left)
+			h.log.Warn("another program's line in the hosts file has names of a Service, and wins", "service", s.Name, "names", s.Left)
 		}
 		if (old.Failed == "") != (s.Failed == "") {
 			h.log.Warn("queries for a Service began or ceased to fail", "service", s.Name, "failing", s.Failed)

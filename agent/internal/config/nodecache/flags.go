@@ -166,7 +166,7 @@ func flags(o *Options, g *rawFlags) *flag.FlagSet {
 	fs.StringVar(&o.Interface, "interfacename", "nodelocaldns", "`NAME` of the network interface with the -localip addresses")
 	fs.StringVar(&g.interval, "syncinterval", "60", "`SECONDS`, or a duration such as 1m, between two full checks of interface "+
 		"and rules; a change that the agent notices is repaired at once")
-	fs.StringVar(&o.SetupMetrics, "metrics-listen-address", "0.0.0.0:9353", "`HOST:PORT` of a second metrics endpoint, where node-cache has metrics of setup errors")
+	fs.StringVar(&o.SetupMetrics, "metrics-listen-address", "0.0.0.0:9353", "`HOST:PORT` of a second metrics endpoint (for setup errors)")
 	fs.StringVar(&o.Prometheus, "prometheus-listen-address", ":9253", "`HOST:PORT` that replaces __PILLAR__PROMETHEUS__ENDPOINT__ in "+
 		"the Corefile template")
 	fs.BoolVar(&o.SetupIptables, "setupiptables", true, "false: write no iptables rules; the packet rules are then in nftables, "+
@@ -180,7 +180,7 @@ func flags(o *Options, g *rawFlags) *flag.FlagSet {
 		"the template's health line must name the same port")
 	fs.BoolVar(&o.SkipTeardown, "skipteardown", false, "keep the network interface when the agent ends; the packet rules always stay")
 	fs.BoolVar(&g.reload, "reloadwithsignal", false, "no effect: the agent always reloads when a file changes, and at SIGUSR1")
-	fs.BoolVar(&o.TLS.Enabled, "tls-enabled", false, "serve -metrics-listen-address over TLS; without it, the other -tls- flags have no effect")
+	fs.BoolVar(&o.TLS.Enabled, "tls-enabled", false, "serve -metrics-listen-address over TLS; otherwise -tls- flags have no effect")
 	fs.StringVar(&o.TLS.Cert, "tls-cert-file", "/etc/ssl/tls.crt", "`FILE` of the TLS certificate, in PEM; read for each connection")
 	fs.StringVar(&o.TLS.Key, "tls-private-key-file", "/etc/ssl/tls.key", "`FILE` of the TLS certificate's private key, in PEM")
 	fs.StringVar(&g.clientAuth, "tls-client-auth-type", "NoClientCert", "`POLICY` for client certificates: "+
