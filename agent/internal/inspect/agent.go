@@ -16,11 +16,11 @@ import (
 	"github.com/neardns/neardns/pkg/nodestate"
 )
 
-// agentTimeout is how long a running agent may take to answer at its socket.
+// agentTimeout is the time limit for a running agent's answer at its socket.
 const agentTimeout = 3 * time.Second
 
-// Request sends a request to the socket of a running agent. good: the HTTP status is 200. An error means that no agent runs there, or that
-// it does not answer.
+// Request sends an HTTP request to a running agent's socket. good reports whether the status is 200. An error means that no agent runs
+// there, that this user may not use the socket, or that the agent does not answer.
 func Request(ctx context.Context, socket, path string) (text []byte, good bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
@@ -35,7 +35,7 @@ func Request(ctx context.Context, socket, path string) (text []byte, good bool, 
 	resp, err := client.Do(req)
 	var op *net.OpError
 	switch {
-	case errors.As(err, &op) && op.Op == "dial" && errors.Is(err, fs.ErrPermission): // one may run or not
+	case errors.As(err, &op) && op.Op == "dial" && errors.Is(err, fs.ErrPermission): // an agent may still run
 		return nil, false, fmt.Errorf("this user has no access to the agent's socket (%w)", op.Err)
 	case errors.As(err, &op) && op.Op == "dial":
 		return nil, false, fmt.Errorf("no agent runs on this node (%w)", op.Err)
@@ -50,7 +50,7 @@ func Request(ctx context.Context, socket, path string) (text []byte, good bool, 
 	return text, resp.StatusCode == http.StatusOK, nil
 }
 
-// readAgent reads what the running agent serves at a path of its socket.
+// readAgent returns the JSON value that the running agent serves at a path of its socket.
 func readAgent[T any](ctx context.Context, socket, path string) (v T, err error) {
 	text, _, err := Request(ctx, socket, path)
 	if err != nil {
@@ -62,9 +62,9 @@ func readAgent[T any](ctx context.Context, socket, path string) (v T, err error)
 	return v, nil
 }
 
-// InEffect is the configuration that this node's agent works with. Without a path it is the running agent's, or else what is detected. If
-// the file at path has a fault, the agent keeps the previous configuration: InEffect returns that one and the fault. If no agent runs, the
-// fault is the error.
+// InEffect returns the configuration in effect on this node. With a path it is the file's. Without one it is the running agent's, or if
+// no agent runs, a detected one. If the file has a fault, the agent keeps its previous configuration: InEffect then returns that one,
+// with the fault. If no agent runs, it returns the fault as the error.
 func InEffect(ctx context.Context, path string, e config.Env) (n *config.Node, fault, err error) {
 	n, err = config.Load(path, e)
 	if err == nil && path != "" {
@@ -80,7 +80,8 @@ func InEffect(ctx context.Context, path string, e config.Env) (n *config.Node, f
 	return running, fmt.Errorf("the file has a fault, and the agent serves by the one before: %w", err), nil
 }
 
-// ofAgent is the configuration that the running agent works with. It fails if none answers, or one of a release that this one cannot read.
+// ofAgent returns the running agent's configuration. It returns an error if no agent answers, or if the agent's release has a
+// configuration that this release cannot read.
 func ofAgent(ctx context.Context, path string, e config.Env) (*config.Node, error) {
 	text, good, err := Request(ctx, filepath.Join(config.StateDir(path, e), nodestate.AgentSocketName), "/config")
 	if err != nil {
@@ -90,7 +91,7 @@ func ofAgent(ctx context.Context, path string, e config.Env) (*config.Node, erro
 	}
 	const name = "the configuration in effect"
 	return config.Load(name, config.Env{LookupEnv: e.LookupEnv, ReadFile: func(path string) ([]byte, error) {
-		if path == name { // it leaves nothing to detect
+		if path == name { // it has every key, so nothing is detected
 			return text, nil
 		}
 		return e.ReadFile(path)

@@ -23,22 +23,24 @@ import (
 )
 
 const (
-	programTimeout = 10 * time.Second // of a program that prints rules or its version
-	maxFiles       = 500              // of one folder: a node has about a hundred pods
-	maxLog         = 4 << 20          // of a log's end, in bytes
+	programTimeout = 10 * time.Second // for a program that prints rules or its version
+	maxFiles       = 500              // files from one folder; a node has about a hundred pods
+	maxLog         = 4 << 20          // bytes from the end of a log
 )
 
-// logPaths are where the kubelet keeps our containers' logs, and where people who run the programs without it may.
+// logPaths are the patterns of log files: where the kubelet keeps the logs of neardns's containers, and where a program that runs without
+// kubelet may log.
 var logPaths = []string{"/var/log/pods/*_neardns*_*/*/*.log", "/var/log/neardns*.log"}
 
-// sysctls decide where packets go.
+// sysctls lists the kernel settings in the bundle, which influence where packets go.
 var sysctls = []string{"net/ipv4/ip_forward", "net/ipv4/conf/all/rp_filter", "net/ipv4/conf/all/route_localnet",
 	"net/ipv6/conf/all/forwarding",
 	"net/ipv6/conf/all/disable_ipv6", "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max",
 	"net/bridge/bridge-nf-call-iptables", "net/core/rmem_max", "net/ipv4/ip_local_port_range", "kernel/osrelease"}
 
-// Bundle packs what a bug report needs: report, status and pods, configuration, rules, links, state, logs and versions. Its manifest names
-// what could not be read, and what is private and was left out. configPath is the configuration's file; "" for none.
+// Bundle returns the files for a bug report: the doctor's report, status and pods, configuration, rules, links, state, logs and versions.
+// Its manifest lists what could not be read, and what was left out because it is private. configPath is the configuration file; "" for
+// none.
 func (in *Inspector) Bundle(ctx context.Context, report Report, version, configPath string) *bundle.Bundle {
 	c := &collector{Inspector: in, Bundle: bundle.New(version, time.Now())}
 	c.Put("doctor.txt", []byte(report.Text()), nil)
@@ -55,7 +57,7 @@ func (in *Inspector) Bundle(ctx context.Context, report Report, version, configP
 	return c.Bundle
 }
 
-// collector puts what it finds into a bundle.
+// collector reads from the node what belongs into a bundle, and adds it.
 type collector struct {
 	*Inspector
 	*bundle.Bundle
@@ -98,7 +100,7 @@ func (c *collector) configuration(path string) {
 	}
 }
 
-// folder adds the regular files of a folder of ours or the runtime's, without the cache's snapshot.
+// folder adds the regular files of a folder to the bundle, without the snapshot of the cache.
 func (c *collector) folder(name, path string) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
@@ -124,7 +126,7 @@ func (c *collector) folder(name, path string) {
 		text, err := root.ReadFile(at)
 		if strings.Contains(d.Name(), ".log") {
 			c.PutLog(in, text, err)
-		} else if !errors.Is(err, fs.ErrNotExist) { // a pod's file may go meanwhile
+		} else if !errors.Is(err, fs.ErrNotExist) { // a pod's file may be removed meanwhile
 			c.Put(in, text, err)
 		}
 		return nil
@@ -134,7 +136,7 @@ func (c *collector) folder(name, path string) {
 	}
 }
 
-// network has the output of the programs that print rules, and what the slim image has without them.
+// network adds the output of programs that print rules and links, and what the slim image can read without these programs.
 func (c *collector) network(ctx context.Context) {
 	for _, args := range [][]string{{"nft", "list", "ruleset"}, {"iptables-nft-save", "-c"}, {"ip6tables-nft-save", "-c"},
 		{"iptables-legacy-save", "-c"}, {"ip6tables-legacy-save", "-c"}, {"ip", "-d", "address"}, {"ip", "rule"}, {"ip", "-6", "rule"},
@@ -167,7 +169,7 @@ func (c *collector) network(ctx context.Context) {
 func (c *collector) logs() {
 	found := false
 	for _, pattern := range logPaths {
-		paths, _ := filepath.Glob(pattern) // an error is a bad pattern
+		paths, _ := filepath.Glob(pattern) // only a bad pattern is an error
 		for _, path := range paths {
 			found = true
 			text, err := tail(path)
@@ -180,7 +182,7 @@ func (c *collector) logs() {
 	}
 }
 
-// tail is the end of a file that may be large.
+// tail returns the last maxLog bytes of a file.
 func tail(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -216,7 +218,7 @@ func appendText(b *bytes.Buffer, name string, text []byte) {
 	fmt.Fprintf(b, "%s%s\n", name, bytes.TrimSpace(text))
 }
 
-// readOr is a file's text, or the error.
+// readOr returns the text of a file, or of the error.
 func readOr(path string) []byte {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -225,7 +227,7 @@ func readOr(path string) []byte {
 	return text
 }
 
-// output is what a program prints.
+// output returns what a program prints to standard output.
 func output(ctx context.Context, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, programTimeout)
 	defer cancel()
@@ -239,7 +241,8 @@ func output(ctx context.Context, args ...string) ([]byte, error) {
 	return text, nil
 }
 
-// readMetrics reads what a Prometheus would read now. The labels name zones and namespaces, and no names that pods queried.
+// readMetrics returns the metrics as Prometheus would read them now. Their labels have zones and namespaces, but no names that pods
+// queried.
 func readMetrics(ctx context.Context, address string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"github.com/neardns/neardns/agent/internal/node/plan"
 )
 
-// hasLease reports whether the kernel has the target's lease.
+// hasLease reports whether the kernel has a lease for the target's address and protocol.
 func (f *facts) hasLease(t plan.Target) bool {
 	for _, l := range f.leases {
 		if l.Address == t.Address && l.Protocol == t.Protocol {
@@ -22,7 +22,7 @@ func (f *facts) hasLease(t plan.Target) bool {
 	return false
 }
 
-// leaseCount counts the wanted leases, and those of them that the kernel has.
+// leaseCount returns the number of wanted leases, and how many of them the kernel has.
 func (f *facts) leaseCount() (granted, wanted int) {
 	targets := f.want.Targets()
 	for _, t := range targets {
@@ -38,7 +38,7 @@ func (f *facts) leasesMissing() bool {
 	return granted < wanted
 }
 
-// agentUnseen: this user has no access to the agent's socket.
+// agentUnseen reports whether this user has no access to the agent's socket, so the agent may run.
 func (f *facts) agentUnseen() bool { return errors.Is(f.agentErr, fs.ErrPermission) }
 
 func checkArrangement(f *facts, r *findings) string {
@@ -80,7 +80,7 @@ func checkAgent(f *facts, r *findings) string {
 		r.ok("it runs without %s", what)
 	}
 	for _, part := range slices.Sorted(maps.Keys(a.Faults)) {
-		if part != "upstreams" && part != "asking" && !strings.HasPrefix(part, "fallback ") { // other checks report these
+		if part != "upstreams" && part != "asking" && !strings.HasPrefix(part, "fallback ") { // reported by other checks
 			r.fail("fix what it names; the agent tries again all the time", "%s: %s", part, a.Faults[part])
 		}
 	}

@@ -15,23 +15,23 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// network is the runtime's CNI configuration.
+// network is what the doctor read of the runtime's CNI configuration.
 type network struct {
 	folder    string
-	effective string   // the file that the runtime takes: the first one
-	entry     bool     // it has our entry
-	elsewhere []string // other files that have
+	effective string   // path of the file that the runtime uses: the first one
+	entry     bool     // effective has the plugin's entry
+	elsewhere []string // other files with the plugin's entry
 	missing   []string // cluster DNS addresses that the entry does not redirect
-	plugin    string   // path of the binary
-	pluginErr string   // why it cannot be run
+	plugin    string   // path of the plugin's binary
+	pluginErr string   // why the binary cannot be run
 	err       error
 }
 
-// network reads the runtime's network: containerd and CRI-O take the first file of the folder, by name.
+// network reads the runtime's CNI configuration. containerd and CRI-O use the file whose name comes first in the folder.
 func (in *Inspector) network(redirects []steer.Redirect) network {
 	n := network{folder: in.CNIConf, plugin: filepath.Join(in.CNIBin, conflist.Type)}
 	var files []os.DirEntry
-	if files, n.err = os.ReadDir(in.CNIConf); n.err != nil { // sorted; an error also if it is only not mounted here
+	if files, n.err = os.ReadDir(in.CNIConf); n.err != nil { // ReadDir sorts by name; it also fails if the folder is not mounted here
 		return n
 	}
 	for _, f := range files {
@@ -57,7 +57,7 @@ func (in *Inspector) network(redirects []steer.Redirect) network {
 		}
 	}
 	switch info, err := os.Stat(n.plugin); {
-	case errors.Is(err, fs.ErrNotExist) && !exists(in.CNIBin): // not mounted here
+	case errors.Is(err, fs.ErrNotExist) && !exists(in.CNIBin): // the folder is not mounted here, so nothing is known
 	case err != nil:
 		n.pluginErr = err.Error()
 	case info.Mode()&0o111 == 0:
@@ -66,7 +66,7 @@ func (in *Inspector) network(redirects []steer.Redirect) network {
 	return n
 }
 
-// missingRedirects lists the cluster DNS addresses that the entry in a network list does not have.
+// missingRedirects returns the cluster DNS addresses for which the plugin's entry has no redirect.
 func missingRedirects(list []byte, redirects []steer.Redirect) (out []string) {
 	var doc struct {
 		Plugins []struct {
@@ -74,12 +74,12 @@ func missingRedirects(list []byte, redirects []steer.Redirect) (out []string) {
 			Redirects []json.RawMessage `json:"redirects"`
 		} `json:"plugins"`
 	}
-	_ = json.Unmarshal(list, &doc) // it was read as a list before
+	_ = json.Unmarshal(list, &doc) // conflist.Read has parsed it before
 	named := map[string]bool{}
 	for _, p := range doc.Plugins {
 		for _, raw := range p.Redirects {
 			var r steer.Redirect
-			if _ = json.Unmarshal(raw, &r); r.ClusterDNS.IsValid() && p.Type == conflist.Type { // an entry that cannot be read has none
+			if _ = json.Unmarshal(raw, &r); r.ClusterDNS.IsValid() && p.Type == conflist.Type { // an unreadable redirect counts as missing
 				named[r.ClusterDNS.String()] = true
 			}
 		}
@@ -92,8 +92,8 @@ func missingRedirects(list []byte, redirects []steer.Redirect) (out []string) {
 	return out
 }
 
-// watch reads the last state of `neardns-install watch`, which keeps our entry in that configuration; nil if none runs. A file that cannot
-// be read is a fault of its own.
+// watch returns the last state of `neardns-install watch`, which keeps the plugin's entry in the CNI configuration; nil if it has left
+// none. If the state cannot be read, the error is in Fault.
 func (in *Inspector) watch() *nodestate.Watch {
 	w, ok, err := nodestate.WatchFile(in.Conf.StateDir).Read()
 	if err != nil {
@@ -104,7 +104,8 @@ func (in *Inspector) watch() *nodestate.Watch {
 	return &w
 }
 
-// maxWatchAge is the age of a state from which on the watch counts as gone. It checks every 30 s, and every five minutes during a conflict.
+// maxWatchAge is the age of its last state after which the watch counts as ended. It writes one every 30 s, and every five minutes during
+// a conflict.
 const maxWatchAge = 15 * time.Minute
 
 func checkConflist(f *facts, r *findings) string {
@@ -113,7 +114,7 @@ func checkConflist(f *facts, r *findings) string {
 	watched := f.checkWatch(r)
 	switch {
 	case n.err != nil && watched:
-		// In the agent's container the network's folder is not mounted: other plugins keep credentials in it.
+		// The folder is not mounted in the agent's container, because other plugins keep credentials in it.
 		return "`neardns-install watch` found plugin and entry in network " + f.watch.Network
 	case n.err != nil:
 		r.warn("run the doctor as root in the host's namespaces, or name the runtime's folder with --cni-conf", "could not be read: %s", n.err)
@@ -137,7 +138,7 @@ func checkConflist(f *facts, r *findings) string {
 	return ""
 }
 
-// checkWatch reports whether a watch runs and the entry is in place by it.
+// checkWatch reports whether the installer's watch runs and has found the plugin's entry in place.
 func (f *facts) checkWatch(r *findings) (inPlace bool) {
 	const log = "see the log of `neardns-install watch`"
 	if f.watch == nil {

@@ -14,7 +14,7 @@ func checkFirewall(f *facts, r *findings) string {
 	}
 	var filters []string
 	for _, c := range f.chains {
-		known := c.Table == "filter" && c.Name == "INPUT" || c.Table == "kube-proxy" // the first is among the policies
+		known := c.Table == "filter" && c.Name == "INPUT" || c.Table == "kube-proxy" // INPUT is judged by f.dropping
 		if c.Input && c.Drops && !known {
 			filters = append(filters, c.String())
 		}
@@ -60,7 +60,7 @@ func checkKernel(f *facts, r *findings) string {
 	return "forwarding is on"
 }
 
-// crowded is the share of the conntrack table from which on new connections soon fail.
+// crowded is the used share of the conntrack table above which the doctor reports a failure, because new connections may soon fail.
 const crowded = 0.95
 
 func checkConntrack(f *facts, r *findings) string {

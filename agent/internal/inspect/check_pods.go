@@ -50,8 +50,8 @@ func checkPods(f *facts, r *findings) string {
 		counts["left-alone"], counts["gone"])
 }
 
-// checkPodDNS reports every overlay that did not reach its pod. Pods with the same trouble are one finding: it mostly comes from one
-// line in the configuration, or from one Deployment.
+// checkPodDNS reports all pods whose DNS settings (podDNS) are not in effect. Pods with the same problem become one finding, because it
+// mostly comes from one line of the configuration or from one Deployment.
 func checkPodDNS(f *facts, r *findings) string {
 	type trouble struct{ what, do string }
 	names := map[trouble][]string{}
@@ -79,7 +79,7 @@ func checkPodDNS(f *facts, r *findings) string {
 			do = "fix that, then restart the pod"
 		default:
 			if dns.Reason == "" || len(pod.File.Ignored) > 0 {
-				continue // no settings are wanted, or the ignored ones are reported already
+				continue // no settings are wanted, or the ignored ones were reported above
 			}
 			do = "write resolvConf.mode: auto, or remove podDNS"
 		}

@@ -17,24 +17,24 @@ import (
 	"github.com/neardns/neardns/internal/dns/forward/upstream"
 )
 
-// queryResult is the outcome of one real query.
+// queryResult is the result of one query that the doctor sent to a server.
 type queryResult struct {
 	server string
 	addr   netip.Addr
-	role   string // cluster, external, a stub domain, fallback
+	role   string // what the server is for: cluster, external, a stub domain, fallback
 	took   time.Duration
-	err    error // nil: the server answered
-	own    bool  // it is an address of the agent itself
+	err    error // nil if the server answered
+	own    bool  // the server's address is one of the agent's own
 }
 
-// resolvConf is one file that names upstreams.
+// resolvConf is one resolv.conf file that names upstreams.
 type resolvConf struct {
 	path    string
 	servers []netip.Addr
 	err     error
 }
 
-// queryServers sends every upstream, and every cluster DNS address as the host's own processes do, a real query, all at once.
+// queryServers sends a query to every upstream, and to every cluster DNS address as the host's own processes would, all concurrently.
 func (in *Inspector) queryServers(ctx context.Context, want plan.Plan, up upstream.Upstreams) (upstreams, fallbacks []*queryResult) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -56,7 +56,7 @@ func (in *Inspector) queryServers(ctx context.Context, want plan.Plan, up upstre
 	for _, r := range want.Redirects {
 		send(&fallbacks, "fallback", cluster, nameserver.At(r.ClusterDNS))
 	}
-	cluster.tcp = true // as the agent does
+	cluster.tcp = true // the agent also queries these over TCP
 	send(&upstreams, "cluster", cluster, up.Cluster...)
 	send(&upstreams, "external", query{name: ".", qtype: dns.TypeNS}, up.External...)
 	for _, domain := range slices.Sorted(maps.Keys(up.Stub)) {
@@ -65,7 +65,7 @@ func (in *Inspector) queryServers(ctx context.Context, want plan.Plan, up upstre
 	return upstreams, fallbacks
 }
 
-// resolvConf reads the files with upstreams.
+// resolvConf reads the resolv.conf files that name upstreams.
 func (in *Inspector) resolvConf(up upstream.Upstreams) (out []resolvConf) {
 	var paths []string
 	if up.By == upstream.ByNode {
@@ -132,7 +132,7 @@ func checkUpstreams(f *facts, r *findings) string {
 	return ""
 }
 
-// remedyForUpstreams finds by the kernel's error what keeps the node, and not its pods, from kube-dns.
+// remedyForUpstreams returns what to do if the node itself, but not its pods, cannot reach kube-dns. It judges by the error text why.
 func remedyForUpstreams(f *facts, why string) string {
 	verified := slices.ContainsFunc(f.clusterDNS(), func(a netip.Addr) bool { return f.agent.Faults["fallback "+a.String()] == "" })
 	switch {
@@ -152,13 +152,14 @@ func remedyForUpstreams(f *facts, why string) string {
 		"not nodes: admit the nodes' addresses, too"
 }
 
-// noUpstream reports whether no server of the cluster can be queried, by the agent's status or else by the doctor's own queries.
+// noUpstream reports whether no server for the cluster's names can be queried, according to the agent's status or to the doctor's own
+// queries.
 func (f *facts) noUpstream() bool {
 	if f.agent.CannotAsk != "" {
 		return true
 	}
 	queried := false
-	for _, r := range slices.Concat(f.upstreams, f.fallbacks) { // the fallback is the last resort
+	for _, r := range slices.Concat(f.upstreams, f.fallbacks) { // kube-dns, reached by the fallback, is the upstream of last resort
 		if r.role == "cluster" || r.role == "fallback" {
 			if r.err == nil {
 				return false

@@ -15,20 +15,20 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// maxCompared limits the queries that are compared.
+// maxCompared is the maximum number of queries whose answers are compared.
 const maxCompared = 24
 
-// comparison has what the agent and kube-dns answer to the same query.
+// comparison has the answers of the agent and of kube-dns to the same query.
 type comparison struct {
-	name           string // and type
+	name           string // name and record type
 	agent, kubeDNS reply
 }
 
-// reply is what a server answered.
+// reply is the part of a server's answer that is compared.
 type reply struct {
 	code    string   // NOERROR, NXDOMAIN, ...
 	records []string // without TTLs, sorted
-	err     error    // why there is no answer
+	err     error    // why the server did not answer
 }
 
 func (r reply) String() string {
@@ -43,11 +43,11 @@ func (r reply) String() string {
 	return r.code
 }
 
-// failed reports whether the reply has no information. How a server fails, and after how long, is no difference.
+// failed reports whether the server did not answer or failed. All such replies count as equal, because the kind of failure may vary.
 func (r reply) failed() bool { return r.err != nil || r.code == "SERVFAIL" || r.code == "REFUSED" }
 
-// differs reports whether pods get another answer from the agent than from kube-dns. Servers rotate the addresses of a name with many:
-// two answers that share one are the same.
+// differs reports whether the agent and kube-dns answer differently. Two lists of addresses count as equal if they share one, because
+// servers rotate the addresses of a name.
 func (c comparison) differs() bool {
 	switch {
 	case c.agent.failed() && c.kubeDNS.failed():
@@ -60,7 +60,7 @@ func (c comparison) differs() bool {
 	return !slices.ContainsFunc(c.agent.records, func(r string) bool { return slices.Contains(c.kubeDNS.records, r) })
 }
 
-// checkAnswers compares the answers that pods get with those of kube-dns.
+// checkAnswers compares the answers that pods get from the agent with those of kube-dns.
 func checkAnswers(f *facts, r *findings) string {
 	answered := func(of func(comparison) reply) bool {
 		return slices.ContainsFunc(f.compared, func(c comparison) bool { return of(c).err == nil })
@@ -69,7 +69,7 @@ func checkAnswers(f *facts, r *findings) string {
 	case len(f.compared) == 0:
 		return "nothing to compare: no query is steered to the agent"
 	case f.agentErr != nil || !answered(func(c comparison) reply { return c.agent }):
-		return "nothing to compare: no agent answers" // its addresses may lead out of the node, to any server
+		return "nothing to compare: no agent answers" // without the agent, its addresses may be routed to another server
 	case !answered(func(c comparison) reply { return c.kubeDNS }):
 		return "nothing to compare: kube-dns does not answer this host"
 	}
@@ -83,7 +83,8 @@ func checkAnswers(f *facts, r *findings) string {
 	return fmt.Sprintf("the agent and kube-dns give the same answers to %d queries", len(f.compared))
 }
 
-// compare sends the same queries to the agent, at an address of its own, and to kube-dns, at the cluster DNS address and past our rules.
+// compare sends the same queries to the agent, at its steering address, and to kube-dns, at the cluster DNS address and not steered by
+// the host's rules.
 func (in *Inspector) compare(ctx context.Context, want plan.Plan) []comparison {
 	if len(want.Redirects) == 0 || len(want.Addresses()) == 0 {
 		return nil
@@ -98,7 +99,7 @@ func (in *Inspector) compare(ctx context.Context, want plan.Plan) []comparison {
 		out[n] = comparison{name: q.name + " " + dns.TypeToString[q.qtype]}
 		past := q
 		if want.InterceptNode {
-			past.mark = steer.Mark // else the host's rules would lead the query to the agent
+			past.mark = steer.Mark // without the mark, the host's rules would steer the query to the agent
 		}
 		wg.Go(func() { out[n].agent = q.reply(ctx, r.Steering) })
 		wg.Go(func() { out[n].kubeDNS = past.reply(ctx, r.ClusterDNS) })
@@ -107,10 +108,10 @@ func (in *Inspector) compare(ctx context.Context, want plan.Plan) []comparison {
 	return out
 }
 
-// comparedQueries chooses names that show a difference if there is one: the cluster's own, one outside, and those that kube-dns's
-// Corefile and the configuration name.
+// comparedQueries returns queries that show a difference if there is one: for a name of the cluster, for one outside, and for the names
+// in kube-dns's Corefile and in the configuration.
 func (in *Inspector) comparedQueries(want plan.Plan) []query {
-	reverse, _ := dns.ReverseAddr(want.Redirects[0].ClusterDNS.String()) // it is an address
+	reverse, _ := dns.ReverseAddr(want.Redirects[0].ClusterDNS.String()) // cannot fail: it is an address
 	out := []query{
 		{name: "kubernetes.default.svc." + in.Conf.ClusterDomain + ".", qtype: dns.TypeA},
 		{name: "example.com.", qtype: dns.TypeA}, // reserved by IANA (RFC 2606)
@@ -126,13 +127,13 @@ func (in *Inspector) comparedQueries(want plan.Plan) []query {
 		}
 	}
 	for _, n := range names {
-		// The SOA shows which server answers for a zone whose top has no address.
+		// Compare the SOA record too: the zone's own name often has no address, and the SOA shows which server answered.
 		out = append(out, query{name: n, qtype: dns.TypeA}, query{name: n, qtype: dns.TypeSOA})
 	}
 	return out[:min(len(out), maxCompared)]
 }
 
-// reply takes from an answer what is compared: the code, and the records without their TTLs.
+// reply sends the query and returns what is compared: the response code, and the records without their TTLs.
 func (q query) reply(ctx context.Context, server netip.Addr) reply {
 	m, err := q.send(ctx, netip.AddrPortFrom(server, 53))
 	if err != nil {
@@ -148,7 +149,7 @@ func (q query) reply(ctx context.Context, server netip.Addr) reply {
 		case *dns.PTR:
 			out.records = append(out.records, rr.Ptr)
 		case *dns.SOA:
-			out.records = append(out.records, rr.Ns) // not the serial, which counts up
+			out.records = append(out.records, rr.Ns) // without the serial number, which changes
 		}
 	}
 	slices.Sort(out.records)

@@ -1,11 +1,11 @@
-// Package inspect inspects the node that it runs on, for the commands `status`, `pods` and `doctor`. It reads and sends queries, also if
-// the agent is dead.
+// Package inspect inspects the node that it runs on, for the commands `status`, `pods`, `query` and `doctor`. It reads the node's state
+// and sends queries. It does not need a running agent.
 //
-// It never changes anything, and never guesses: the doctor has a warning of its own for what could not be read. The checks are pure: they
-// judge the facts that were read before.
+// It never changes anything, and never guesses: if something cannot be read, the doctor warns of that. The checks are pure functions of
+// facts that were read before.
 //
-// Failure policy: the doctor notes what it cannot read and goes on; each check reports, also if all is well, so that silence never passes
-// for health. `status` is an error if the kernel's rules cannot be read.
+// Failure policy: if something cannot be read, the doctor reports that and goes on. Each check reports something, also if it finds no
+// problem, so that a missing line is not mistaken for health. `status` fails if the kernel's rules cannot be read.
 package inspect
 
 import (
@@ -17,8 +17,7 @@ import (
 // State is the severity of a finding.
 type State string
 
-// The states. A warning is about something that works and may stop working, or that could not be read; a failure is about something that
-// does not work now.
+// The states. Warn means that something works but may stop working, or could not be read. Fail means that something does not work now.
 const (
 	OK   State = "OK"
 	Warn State = "WARN"
@@ -30,36 +29,37 @@ type Finding struct {
 	Check string `json:"check"`
 	State State  `json:"state"`
 	What  string `json:"what"`
-	Do    string `json:"do,omitempty"` // empty where all is well
+	Do    string `json:"do,omitempty"` // remedy; empty for OK
 }
 
-// Report is all of it.
+// Report is the result of the doctor.
 type Report struct {
 	Findings []Finding `json:"findings"`
 	Verdict  string    `json:"verdict"`
-	Good     bool      `json:"good"` // nothing fails
+	Good     bool      `json:"good"` // no finding is Fail
 }
 
-// Doctor reports what is wrong on the node and what to do.
+// Doctor inspects the node, and reports problems and their remedies.
 func (in *Inspector) Doctor(ctx context.Context) Report { return diagnose(in.gather(ctx)) }
 
-// check judges one part of the node. good is its finding if it has neither a warning nor a failure; "" for none.
+// check is one of the doctor's checks. judge adds findings; good is the text of its finding if it has added neither a warning nor a
+// failure, and "" for none.
 type check struct {
 	name  string
 	judge func(*facts, *findings) (good string)
 	on    arrangements
 }
 
-// arrangements are the nodes that a check is for.
+// arrangements is a set of the arrangements of nodes for which a check is meant.
 type arrangements int
 
 const (
-	onSteered     arrangements = 1 << iota // with link, rules and leases
-	onKernelAlone                          // only the kernel serves hits
+	onSteered     arrangements = 1 << iota // arrangement: steered, with link, rules and leases
+	onKernelAlone                          // arrangement: transparent; only the kernel program answers
 	onEvery       = onSteered | onKernelAlone
 )
 
-// checks are in the order of a query's path through the node.
+// checks returns all checks, in the order of a query's path through the node.
 func checks() []check {
 	return []check{
 		{"arrangement", checkArrangement, onKernelAlone},
@@ -87,7 +87,7 @@ func checks() []check {
 	}
 }
 
-// diagnose judges what was read.
+// diagnose runs the checks on the facts.
 func diagnose(f *facts) Report {
 	node := onSteered
 	if f.want.KernelOnly() {
@@ -113,7 +113,7 @@ func diagnose(f *facts) Report {
 type findings struct {
 	check string
 	list  []Finding
-	bad   bool // it has a warning or a failure
+	bad   bool // list has a warning or a failure
 }
 
 func (r *findings) add(state State, do, format string, args ...any) {
@@ -125,7 +125,7 @@ func (r *findings) ok(format string, args ...any)       { r.add(OK, "", format, 
 func (r *findings) warn(do, format string, args ...any) { r.add(Warn, do, format, args...) }
 func (r *findings) fail(do, format string, args ...any) { r.add(Fail, do, format, args...) }
 
-// unreadable reports err, if it is one.
+// unreadable adds a warning if err is not nil.
 func (r *findings) unreadable(err error) {
 	if err != nil {
 		r.warn("run the doctor as root in the host's namespaces, with the agent's configuration", "could not be read: %s", err)
@@ -159,7 +159,7 @@ func verdict(list []Finding, f *facts) (string, bool) {
 	return "GOOD; " + answers, true
 }
 
-// some shortens a list.
+// some joins at most two items of a list, and the number of the others.
 func some(list []string) string {
 	const most = 2
 	if len(list) <= most {
@@ -182,7 +182,7 @@ func entries(n int) string {
 	return fmt.Sprintf("%d entries", n)
 }
 
-// texts returns values as text.
+// texts returns the String of each value.
 func texts[T fmt.Stringer](values []T) (out []string) {
 	for _, v := range values {
 		out = append(out, v.String())
@@ -190,7 +190,7 @@ func texts[T fmt.Stringer](values []T) (out []string) {
 	return out
 }
 
-// Text is the report for people: a line a finding, the verdict last.
+// Text returns the report as text: one line per finding, then the verdict.
 func (r Report) Text() string {
 	var b strings.Builder
 	for _, f := range r.Findings {

@@ -28,61 +28,61 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// facts is what the doctor read from a node. The checks judge it and read nothing else.
+// facts has everything that the doctor read from the node. The checks use nothing else.
 type facts struct {
 	basics
 	surroundings
 	now           time.Time
 	kernelHitsOff bool     // with arrangement: transparent
 	unknown       []string // unknown keys of the configuration, with their places
-	slow          []string // zones whose hits go through CoreDNS although the fast path is on, and why
-	holder        int      // the process that holds the state folder's lock; 0 if none is known
+	slow          []string // zones whose hits go through CoreDNS although the fast path is on, with the reason
+	holder        int      // PID of the process that holds the state folder's lock; 0 if unknown
 	linkDrift     []string
 	linkErr       error
-	sockets       []socket // of other processes on port 53 of our addresses
+	sockets       []socket // sockets of other processes on port 53 of the agent's addresses
 	tableDrift    []string
 	verified      []netip.Addr // cluster DNS addresses with a recorded fallback check
 	verifiedErr   error
-	fallbacks     []*queryResult // of the cluster DNS addresses, queried from the host
+	fallbacks     []*queryResult // results of queries from the host to the cluster DNS addresses
 	upstreams     []*queryResult
 	compared      []comparison
 	attachments   []pods.Verified
 	podErrs       []error
 }
 
-// surroundings are other programs and settings of the host.
+// surroundings has facts about other programs and settings of the host.
 type surroundings struct {
-	accepted, dropping []iptables.DropPolicy // policies at our addresses with and without our rules
+	accepted, dropping []iptables.DropPolicy // DROP policies that rules of neardns exempt its addresses from, and those without such rules
 	acceptErr          error
-	chains             []nft.Chain // of other programs
+	chains             []nft.Chain // chains of other programs
 	chainsErr          error
-	kubeProxy          string // the mode, by its rules
-	kubeProxyWanted    string // by the configuration
+	kubeProxy          string // kube-proxy's mode as its rules show it
+	kubeProxyWanted    string // kube-proxy's mode in the configuration
 	neighbours         []string
 	resolv             []resolvConf
 	network            network
-	watch              *nodestate.Watch // nil: none runs
+	watch              *nodestate.Watch // nil if no watch has left a state
 	hosts              Hosts
 	kernel             kernelSettings
-	unwritable         map[string]string // why a folder cannot be written
+	unwritable         map[string]string // by folder: why it cannot be written
 }
 
-// socket is one of another process.
+// socket is a socket of another process.
 type socket struct {
 	plan.Target
 	wildcard bool
 	holder   string // "" if unknown
 }
 
-// kernelSettings decide where packets go.
+// kernelSettings has kernel settings that influence where packets go.
 type kernelSettings struct {
-	noForward                []string // sysctls that are off and keep pods from kube-dns
+	noForward                []string // forwarding sysctls that are off, so that pods cannot reach kube-dns
 	bridgePods               bool     // steered pods are connected to a bridge
-	bridgeNF                 string   // bridge-nf-call-iptables: "1", "0", "" where the kernel has none
-	conntracked, conntrackOf int      // conntrackOf 0: no limit known
+	bridgeNF                 string   // value of bridge-nf-call-iptables: "1", "0", or "" if the kernel has none
+	conntracked, conntrackOf int      // used entries and their limit; limit 0: unknown
 }
 
-// gather reads what the doctor judges.
+// gather reads the facts from the node.
 func (in *Inspector) gather(ctx context.Context) *facts {
 	f := &facts{basics: *in.collect(ctx), now: time.Now(), unknown: in.Conf.Unknown(),
 		kernelHitsOff: in.Conf.KernelHits.Mode == config.KernelHitsOff || in.Conf.KernelHits.Mode == config.KernelHitsAuto, holder: in.holder()}
@@ -136,7 +136,8 @@ func (f *facts) clusterDNS() (out []netip.Addr) {
 
 func (f *facts) folders() []string { return []string{f.want.Folders.State, f.want.Folders.Persist} }
 
-// holder is the running process that the lock file names. The lock itself is not tried: a starting agent may want it.
+// holder returns the PID that the lock file names, if that process is a running agent, and 0 otherwise. It does not try to take the lock,
+// because a starting agent may want it.
 func (in *Inspector) holder() int {
 	data, err := os.ReadFile(filepath.Join(in.Conf.StateDir, nodestate.AgentLockName))
 	if err != nil {
@@ -155,14 +156,15 @@ func (in *Inspector) holder() int {
 	return pid
 }
 
-// sockets lists other programs' sockets on port 53 of our addresses. The lock keeps two agents apart.
+// sockets returns the sockets of other programs on port 53 of the agent's addresses. Other agents are ignored, because the lock ensures
+// that one agent serves.
 func sockets(targets []plan.Target) []socket {
 	var out []socket
 	listed := map[string]bool{}
 	for _, t := range targets {
 		exact, wildcard, err := portowners.Find(t.Protocol.String(), netip.AddrPortFrom(t.Address, 53))
 		if err != nil {
-			continue // no /proc: all other checks report it
+			continue // /proc cannot be read; other checks report that
 		}
 		for _, owner := range exact {
 			if !strings.HasPrefix(owner, "neardns-agent ") {
@@ -179,7 +181,7 @@ func sockets(targets []plan.Target) []socket {
 	return out
 }
 
-// verifyTable compares the host's rules with those of the configuration.
+// verifyTable compares the host's rules with those that the configuration wants.
 func (f *facts) verifyTable() {
 	if !f.present || f.tableErr != nil {
 		return
@@ -196,7 +198,7 @@ func (f *facts) verifyTable() {
 	}
 }
 
-// kubeProxyMode recognizes kube-proxy's mode by its chains, and IPVS by its Services.
+// kubeProxyMode returns kube-proxy's mode, found by its chains, or for IPVS by its virtual servers.
 func kubeProxyMode(others []nft.Chain) string {
 	if services, err := os.ReadFile("/proc/thread-self/net/ip_vs"); err == nil && strings.Contains(string(services), "TCP ") {
 		return config.KubeProxyIPVS
@@ -216,7 +218,7 @@ func kubeProxyMode(others []nft.Chain) string {
 	return mode
 }
 
-// Programs that may interfere.
+// Names of programs that may interfere with neardns.
 const (
 	cilium       = "cilium"
 	firewalld    = "firewalld"
@@ -224,7 +226,7 @@ const (
 	resolved     = "systemd-resolved"
 )
 
-// neighbours lists programs on the node that may interfere.
+// neighbours returns the programs on the node that may interfere with neardns.
 func neighbours(others []nft.Chain) (names []string) {
 	if exists("/sys/class/net/cilium_host") ||
 		slices.ContainsFunc(others, func(c nft.Chain) bool { return strings.HasPrefix(c.Name, "CILIUM_") }) {
@@ -266,12 +268,13 @@ func readKernelSettings(redirects []steer.Redirect, attachments []pods.Verified)
 			k.noForward = append(k.noForward, key)
 		}
 	}
-	k.conntracked, _ = strconv.Atoi(read("net.netfilter.nf_conntrack_count")) // without the module both are 0
+	k.conntracked, _ = strconv.Atoi(read("net.netfilter.nf_conntrack_count")) // both are 0 if the conntrack module is not loaded
 	k.conntrackOf, _ = strconv.Atoi(read("net.netfilter.nf_conntrack_max"))
 	return k
 }
 
-// unwritable is why a folder cannot be written; it does not write. A folder that does not exist yet is judged by its parent.
+// unwritable returns why a folder cannot be written; "" if it can. It does not write. For a folder that does not exist yet, it checks the
+// nearest existing parent.
 func unwritable(dir string) string {
 	for !exists(dir) && dir != filepath.Dir(dir) {
 		dir = filepath.Dir(dir)

@@ -11,20 +11,20 @@ import (
 	"github.com/neardns/neardns/pkg/nodestate"
 )
 
-// Hosts is the last state of `neardns-agent hosts`, the role that keeps names of Services in the hosts file.
+// Hosts is the last state that `neardns-agent hosts`, which keeps Service names in the hosts file, has stored.
 type Hosts struct {
-	Present bool `json:"present"` // one runs, or ran
+	Present bool `json:"present"` // the role has stored a state: it runs, or ran once
 	nodestate.Hosts
 	Services []HostsLine `json:"services"`
 }
 
-// HostsLine is one Service of the list.
+// HostsLine is the state of one Service in the hosts file.
 type HostsLine struct {
 	nodestate.HostsService
 	Standing hostsfile.Standing `json:"standing"`
 }
 
-// hosts reads the role's state. A file that cannot be read is a fault of its own.
+// hosts reads the stored state of the role `hosts`. If it cannot be read, the error is in Fault.
 func (in *Inspector) hosts(now time.Time) Hosts {
 	state, ok, err := nodestate.HostsFile(in.Conf.StateDir).Read()
 	if err != nil {
@@ -37,10 +37,10 @@ func (in *Inspector) hosts(now time.Time) Hosts {
 	return out
 }
 
-// maxHostsAge is the age of a state from which on the role, which writes one every 30 s, counts as gone.
+// maxHostsAge is the age of its last state after which the role counts as ended. It writes one every 30 s.
 const maxHostsAge = 5 * time.Minute
 
-// checkHosts judges the role `hosts`. It is no part of the cache: if it never ran, all is well.
+// checkHosts checks the role `hosts`. If that role never ran here, there is nothing to report, because the cache does not need it.
 func checkHosts(f *facts, r *findings) string {
 	h, age := f.hosts, f.now.Sub(f.hosts.Looked)
 	switch {
@@ -79,7 +79,7 @@ func checkHosts(f *facts, r *findings) string {
 	return ""
 }
 
-// hostsTable lists the names of Services in the hosts file.
+// hostsTable writes the table of Service names in the hosts file.
 func hostsTable(w io.Writer, h *Hosts) {
 	if h == nil {
 		return

@@ -17,10 +17,10 @@ import (
 
 // Inspector inspects the node that it runs on. It changes nothing.
 type Inspector struct {
-	Conf     *config.Node // in effect
-	Fault    error        // of its file, if the agent serves by the one before
+	Conf     *config.Node // the configuration in effect
+	Fault    error        // fault of the configuration file, if the agent therefore keeps the previous configuration
 	ReadFile func(path string) ([]byte, error)
-	// CNIConf and CNIBin are the folders of the runtime's networks and of its plugins. Only the doctor needs them.
+	// CNIConf and CNIBin are the folders of CNI configurations and of CNI plugins. Only the doctor needs them.
 	CNIConf, CNIBin string
 }
 
@@ -28,21 +28,21 @@ func (in *Inspector) socket() string {
 	return filepath.Join(in.Conf.StateDir, nodestate.AgentSocketName)
 }
 
-// basics is what every view of a node starts from. Each error is why the field before it is missing.
+// basics has the facts that every command needs. An error field tells why the fields before it are missing.
 type basics struct {
-	want     plan.Plan // what the node should be by the configuration, for the back end that its rules are in
-	faults   []error   // of the plan
+	want     plan.Plan // plan of the node by the configuration, for the back end of its present rules
+	faults   []error   // faults of the configuration and the plan
 	up       upstream.Upstreams
-	agent    *node.Status // of the running agent; nil: see agentErr
+	agent    *node.Status // status of the running agent; nil if there is none, see agentErr
 	agentErr error
 
-	kind    rules.Kind // of the node's rules
+	kind    rules.Kind // back end of the node's rules
 	kindErr error
 
-	host     rules.Rules // nil if it cannot be opened; close closes it
+	host     rules.Rules // nil if the rules cannot be read; close closes it
 	present  bool        // the host table exists
 	leases   []steer.LeaseState
-	tableErr error // of the three above
+	tableErr error // error of host, present and leases
 
 	pods *pods.Pods
 }
@@ -61,7 +61,7 @@ func (in *Inspector) collect(ctx context.Context) *basics {
 	f.agent, f.agentErr = readAgent[*node.Status](ctx, in.socket(), "/status")
 	f.pods = pods.Open(f.want.Folders.State, f.kind, slog.New(slog.DiscardHandler))
 	if f.want.KernelOnly() {
-		return f // there are no rules
+		return f // with arrangement: transparent there are no rules
 	}
 	if f.host, f.tableErr = f.kind.OpenHost(-1); f.tableErr != nil {
 		f.host = nil
@@ -75,11 +75,11 @@ func (in *Inspector) collect(ctx context.Context) *basics {
 
 func (f *basics) close() {
 	if f.host != nil {
-		_ = f.host.Close() // only read
+		_ = f.host.Close() // nothing was written
 	}
 }
 
-// Installed is the back end of the node's rules; nftables if there are none.
+// Installed returns the back end of the node's rules; nftables if there are none.
 func Installed(stateDir string) (rules.Kind, error) {
 	stand, _, err := nodestate.HostRulesFile(stateDir).Read()
 	if err != nil {

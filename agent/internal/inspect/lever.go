@@ -8,8 +8,8 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// Lever warns if pods should have the operator's DNS settings and nothing on this node can apply them: before the first pod by the
-// configuration, later by the pods' files. "" means that there is no warning.
+// Lever returns a warning if the configuration wants DNS settings for pods (podDNS) but nothing on this node can apply them to
+// containers; "" if there is none. It judges by the pods' files, and before the first pod by the configuration.
 func Lever(conf *config.Node, files []podfile.File) string {
 	if !conf.PodDNS.Overlays() || conf.ResolvConf.Mode == conflist.ResolvConfOff {
 		return ""

@@ -26,26 +26,26 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// An answer that a pod's counters do not show within countTries looks, countPause apart, is kube-dns's.
+// The counters of a pod are read up to countTries times, countPause apart. If they show no new query, kube-dns answered it.
 const (
 	countTries = 10
 	countPause = 30 * time.Millisecond
 )
 
-// CacheEntry is what the running agent serves at /entry: the entry for a name and type.
+// CacheEntry is the running agent's reply at /entry: the state of its cache entry for a name and type.
 type CacheEntry struct {
 	Found bool `json:"found"`
-	Left  int  `json:"left"` // seconds; at zero and below it is stale
+	Left  int  `json:"left"` // seconds until it expires; 0 or less: it is stale
 }
 
-// QueryType is a record type by its name.
+// QueryType returns the record type with a name such as AAAA.
 func QueryType(name string) (uint16, bool) {
 	t, ok := dns.StringToType[strings.ToUpper(name)]
 	return t, ok
 }
 
-// Lookup queries a name at the agent and at kube-dns, and from a pod's network namespace if one is named. The query may leave an entry in
-// the cache, as each pod's does.
+// Lookup sends a query for a name to the agent and to kube-dns, and also from the network namespace of pod if that is set. Like a pod's
+// query, it may add an entry to the cache.
 func (in *Inspector) Lookup(ctx context.Context, name string, qtype uint16, pod string) (*overview.Lookup, error) {
 	f := in.collect(ctx)
 	defer f.close()
@@ -82,8 +82,8 @@ func (in *Inspector) Lookup(ctx context.Context, name string, qtype uint16, pod 
 	return l, nil
 }
 
-// fromPod sends the query from a pod's network namespace to its cluster DNS address. The pod's counters tell which server answered it, as
-// kube-dns's answers are not counted; another query of the pod at the same time may be mistaken for it.
+// fromPod sends the query from a pod's network namespace to its cluster DNS address. The change of the pod's counters shows which server
+// answered: they do not count kube-dns's answers. If the pod sends another query at the same time, the result may be wrong.
 func (in *Inspector) fromPod(ctx context.Context, q query, pod string, l *overview.Lookup) (overview.Reply, error) {
 	files := pods.Open(in.Conf.StateDir, rules.Kind{}, slog.New(slog.DiscardHandler)).List()
 	i := slices.IndexFunc(files, func(f podfile.File) bool { return nameOf(f) == pod && len(f.Decisions) > 0 })
@@ -96,7 +96,7 @@ func (in *Inspector) fromPod(ctx context.Context, q query, pod string, l *overvi
 	if err != nil {
 		return overview.Reply{}, fmt.Errorf("enter the network namespace of %s: %w", pod, err)
 	}
-	defer ns.Close() //nolint:errcheck // only to enter
+	defer ns.Close() //nolint:errcheck // only used to enter the netns
 	counted := func() (queries, kernel uint64) {
 		views, _ := readAgent[[]PodView](ctx, in.socket(), "/pods")
 		for _, v := range views {
@@ -115,7 +115,7 @@ func (in *Inspector) fromPod(ctx context.Context, q query, pod string, l *overvi
 		})
 	}
 	r := q.timed(ctx, "pod", "kube-dns", d.Redirect.ClusterDNS)
-	for range countTries { // the agent counts a query after its answer has gone out
+	for range countTries { // retry, because the agent counts a query after it has sent the answer
 		switch nowQueries, nowKernel := counted(); {
 		case nowKernel > kernel:
 			r.By = "kernel"
@@ -129,7 +129,7 @@ func (in *Inspector) fromPod(ctx context.Context, q query, pod string, l *overvi
 	return r, nil
 }
 
-// timed sends the query to a server, and takes the answer with its lowest TTL.
+// timed sends the query to a server, and returns the answer with its lowest TTL and the time that it took.
 func (q query) timed(ctx context.Context, from, by string, server netip.Addr) overview.Reply {
 	r := overview.Reply{From: from, Server: server.String(), By: by}
 	begun := time.Now()
@@ -151,7 +151,7 @@ func (q query) timed(ctx context.Context, from, by string, server netip.Addr) ov
 	return r
 }
 
-// LookupText is the report for people.
+// LookupText returns the result of a Lookup as text.
 func LookupText(l *overview.Lookup) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s", l.Name, l.Type)

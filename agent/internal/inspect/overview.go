@@ -9,8 +9,8 @@ import (
 	"github.com/neardns/neardns/agent/internal/overview"
 )
 
-// Overview is what a running agent reports to kubectl-neardns. inKernel are the hits of the kernel program since the agent started. Without
-// tenants it names no pod.
+// Overview returns the node's state as a running agent reports it to kubectl-neardns. inKernel is the number of kernel hits since the
+// agent started. If tenants is false, it names no pod.
 func Overview(s node.Status, views []PodView, inKernel uint64, tenants bool, now time.Time) overview.Node {
 	o := overview.Node{Version: s.Version, Instance: s.Instance, Started: s.Started, Time: now, Serving: s.Ready && len(s.Faults) == 0,
 		Arranged: s.Arranged, Leases: []overview.Lease{}, Faults: map[string]string{}, States: map[string]int{},
@@ -27,7 +27,7 @@ func Overview(s node.Status, views []PodView, inKernel uint64, tenants bool, now
 		o.Steering = append(o.Steering, r.Steering)
 	}
 	what := func(part, text string) string {
-		if !tenants && (part == "pods" || part == "trials") { // these texts name pods
+		if !tenants && (part == "pods" || part == "trials") { // texts of these parts name pods
 			return "`neardns-agent status` on the node names the pods"
 		}
 		return text
@@ -47,7 +47,7 @@ func Overview(s node.Status, views []PodView, inKernel uint64, tenants bool, now
 	return o
 }
 
-// topOf sums the attachments of each pod up and returns the pods with the most queries.
+// topOf adds up the counts of each pod's interfaces, and returns the pods with the most queries.
 func topOf(views []PodView) []overview.Pod {
 	pods := map[string]*overview.Pod{}
 	for _, v := range views {

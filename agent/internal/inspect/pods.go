@@ -17,18 +17,18 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// PodView is what `pods` shows of one attachment.
+// PodView is what `neardns-agent pods` shows of one network interface of a pod.
 type PodView struct {
 	Pod       string       `json:"pod,omitempty"` // namespace/name
 	Container string       `json:"containerID"`
 	Interface string       `json:"interface"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 
-	// The pod's resolver settings; all empty if the runtime does not pass them on.
+	// The pod's DNS settings. All are empty if the container runtime does not pass them to CNI plugins.
 	Nameservers []string `json:"nameservers,omitempty"`
 	Searches    []string `json:"searches,omitempty"`
 	Options     []string `json:"options,omitempty"`
-	// Overlay is the state of the overlay on these settings, and Lever the way by which it reached the pod.
+	// Overlay is the state of podDNS's changes to these settings, and Lever the way in which they reached the pod.
 	Overlay podfile.DNSState `json:"overlay,omitempty"`
 	Lever   podfile.Lever    `json:"lever,omitempty"`
 	Reason  string           `json:"reason,omitempty"`
@@ -37,11 +37,11 @@ type PodView struct {
 	Decisions        []podfile.Decision `json:"decisions"`
 	Ignored          []podfile.Ignored  `json:"ignored,omitempty"`
 
-	// Since the agent's start, or since the pod's; absent where no agent counts.
+	// Counts since the start of the agent or of the pod, whichever is later. It is nil if no agent runs.
 	Counts *podindex.Counts `json:"counts,omitempty"`
 }
 
-// PodViews is what a running agent serves at /pods.
+// PodViews returns what a running agent serves at /pods.
 func PodViews(known []podindex.Pod) []PodView {
 	out := []PodView{}
 	for _, p := range known {
@@ -53,7 +53,8 @@ func PodViews(known []podindex.Pod) []PodView {
 	return out
 }
 
-// Pods lists the node's pods by the running agent's status. If there is none, noAgent is the reason, and the pods' files are read.
+// Pods returns the node's pods as the running agent reports them. If no agent answers, noAgent is the reason, and the pods' files are
+// read instead.
 func (in *Inspector) Pods(ctx context.Context) (views []PodView, noAgent error) {
 	views, noAgent = readAgent[[]PodView](ctx, in.socket(), "/pods")
 	if noAgent == nil {
@@ -81,7 +82,7 @@ func viewOf(f podfile.File, completed bool) PodView {
 	return v
 }
 
-// nameOf is a pod as namespace/name; "" if the runtime does not name it.
+// nameOf returns a pod's namespace/name; "" if the runtime did not pass them.
 func nameOf(f podfile.File) string { return strings.Trim(f.PodNamespace+"/"+f.PodName, "/") }
 
 func sortViews(views []PodView) {
@@ -90,7 +91,7 @@ func sortViews(views []PodView) {
 	})
 }
 
-// PodsText is the table for people. Names come from outside, so control characters are replaced.
+// PodsText returns the pods as a table. Control characters are replaced, because names come from other programs.
 func PodsText(views []PodView) string {
 	if len(views) == 0 {
 		return "no pods: none was made since the plugin is in the network's list\n"
@@ -125,7 +126,7 @@ func PodsText(views []PodView) string {
 
 func shortID(id string) string { return id[:min(13, len(id))] }
 
-// steered sums up the decisions: one word if they agree.
+// steered returns the state of a pod's decisions: one word if all are equal, or else each with its cluster DNS address.
 func steered(decisions []podfile.Decision) string {
 	states, each := map[string]bool{}, []string{}
 	for _, d := range decisions {
@@ -138,7 +139,7 @@ func steered(decisions []podfile.Decision) string {
 	return cmp.Or(strings.Join(each, ","), "-")
 }
 
-// stateOf is the state that people see of a decision.
+// stateOf returns the state of a decision as commands show it.
 func stateOf(d podfile.Decision) string {
 	switch {
 	case len(d.Unanswered) > 0:
@@ -158,7 +159,7 @@ func overlayOf(v PodView) string {
 	return string(v.Overlay) + " (" + string(v.Lever) + ")"
 }
 
-// line keeps text from breaking the table; "-" for none.
+// line replaces control characters in text, so that it fits into one row of a table; "-" if it is empty.
 func line(s string) string {
 	return cmp.Or(strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

@@ -20,11 +20,11 @@ const queryTimeout = 2 * time.Second
 
 // query is a DNS query to one server.
 type query struct {
-	name  string // with its final dot
+	name  string // with the final dot
 	qtype uint16
-	tcp   bool                                                        // over TCP only
-	mark  int                                                         // of the socket; 0: none
-	dial  func(ctx context.Context, network string) (net.Conn, error) // nil: from the host
+	tcp   bool                                                        // only over TCP
+	mark  int                                                         // SO_MARK of the socket; 0: none
+	dial  func(ctx context.Context, network string) (net.Conn, error) // nil: connect from the host's network namespace
 }
 
 // send sends the query over UDP, and over TCP if the answer is truncated or q.tcp is set.
@@ -69,8 +69,7 @@ func (q query) exchange(ctx context.Context, client *dns.Client, server netip.Ad
 	return answer, err
 }
 
-// answers reports whether a server answers the query: nil also for an answer that the name does not exist. To a server with TLS it only
-// connects.
+// answers returns nil if the server answers the query, also with NXDOMAIN. If the server uses TLS, answers only connects.
 func (q query) answers(ctx context.Context, server nameserver.Address) error {
 	if server.TLS {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", server.Addr.String())
@@ -86,12 +85,13 @@ func (q query) answers(ctx context.Context, server nameserver.Address) error {
 	return err
 }
 
-// Answers queries a server for the addresses of a name, as this host's own processes do: nil if it answers, also that there are none.
+// Answers sends a query for a name's address to a server, as the host's own processes do. It returns nil if the server answers, also with
+// NXDOMAIN.
 func Answers(ctx context.Context, server netip.Addr, name string) error {
 	return query{name: dns.Fqdn(name), qtype: dns.TypeA}.answers(ctx, nameserver.At(server))
 }
 
-// shortError leaves ports, which change with each try, out of a network error.
+// shortError returns a network error without ports, which change with each try.
 func shortError(err error) error {
 	var op *net.OpError
 	switch timeout := net.Error(nil); {

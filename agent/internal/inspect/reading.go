@@ -14,14 +14,14 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Reading is what `status --watch` reads from the node at one time.
+// Reading is the state of the node at one time, for `status --watch`.
 type Reading struct {
 	At     time.Time
 	Status *Status
-	Pods   []PodView // of the running agent; none while there is no agent
+	Pods   []PodView // pods of the running agent; none if there is no agent
 }
 
-// Read reads the node's status and pods.
+// Read returns the node's current status and pods.
 func (in *Inspector) Read(ctx context.Context) (*Reading, error) {
 	s, err := in.Status(ctx)
 	if err != nil {
@@ -29,20 +29,20 @@ func (in *Inspector) Read(ctx context.Context) (*Reading, error) {
 	}
 	m := &Reading{At: time.Now(), Status: s}
 	if s.Agent != nil {
-		m.Pods, _ = readAgent[[]PodView](ctx, in.socket(), "/pods") // if the agent has ended meanwhile, the next reading shows it
+		m.Pods, _ = readAgent[[]PodView](ctx, in.socket(), "/pods") // if this fails because the agent ended, the next reading shows that
 	}
 	return m, nil
 }
 
-// topPods is how many pods are shown: those with most queries.
+// topPods is the maximum number of pods that are shown: those with the most queries.
 const topPods = 10
 
-// Text shows which server answers, and rates since the reading before. before is nil at the first one: then no rate is known.
+// Text returns the reading as text, with rates since the reading before. If before is nil, it shows no rates.
 func (m *Reading) Text(before *Reading) string {
 	var ofKernel, ofAgent span
 	if before != nil {
 		ofKernel = span{before: before, seconds: m.At.Sub(before.At).Seconds()}
-		// Another agent counts from zero.
+		// A different agent has counted from zero.
 		if was, is := before.Status.Agent, m.Status.Agent; was != nil && is != nil && was.Instance == is.Instance {
 			ofAgent = ofKernel
 		}
@@ -68,13 +68,13 @@ func (m *Reading) Text(before *Reading) string {
 	return b.String()
 }
 
-// span is the time between two readings. The zero value is none.
+// span is the time between two readings, over which rates are computed. The zero value means that rates are unknown.
 type span struct {
 	before  *Reading
 	seconds float64
 }
 
-// rate is a counter's increase per second; "-" if unknown.
+// rate returns a counter's increase per second; "-" if unknown.
 func (s span) rate(before, now uint64) string {
 	if s.before == nil || s.seconds <= 0 || now < before {
 		return "-"
@@ -86,7 +86,7 @@ func (s span) rate(before, now uint64) string {
 	return fmt.Sprintf("%.0f", r)
 }
 
-// switchRates shows the kernel's own counters, which go on while no agent runs.
+// switchRates shows the rates of the kernel's counters, which also count while no agent runs.
 func (m *Reading) switchRates(w io.Writer, s span) {
 	if len(m.Status.Counters) == 0 {
 		return
@@ -102,7 +102,7 @@ func (m *Reading) switchRates(w io.Writer, s span) {
 	row(w, "to kube-dns", rate(steer.CounterFallbackUDP), rate(steer.CounterFallbackTCP))
 }
 
-// hitRatio shows the share of hits among the agent's queries.
+// hitRatio shows the share of hits among the queries that the agent answered.
 func (m *Reading) hitRatio(w io.Writer, s span) {
 	if s.before == nil || m.Status.Agent.Cache == nil || s.before.Status.Agent.Cache == nil {
 		return
@@ -116,7 +116,7 @@ func (m *Reading) hitRatio(w io.Writer, s span) {
 	fmt.Fprintf(w, "\nin the cache: %s; %d KiB of %d KiB used\n", share, now.Bytes>>10, now.Limit>>10)
 }
 
-// podRates lists the pods with most queries. Names are not counted anywhere.
+// podRates lists the pods with the most queries.
 func (m *Reading) podRates(b *strings.Builder, s span) {
 	if len(m.Pods) == 0 {
 		return
@@ -133,7 +133,7 @@ func (m *Reading) podRates(b *strings.Builder, s span) {
 	for _, v := range s.before.Pods {
 		was[[2]string{v.Container, v.Interface}] = v.Counts
 	}
-	sent := func(v PodView) uint64 { // since the reading before
+	sent := func(v PodView) uint64 { // number of queries since the reading before
 		old := was[[2]string{v.Container, v.Interface}]
 		if old == nil || v.Counts == nil || v.Counts.Queries <= old.Queries {
 			return 0
@@ -158,8 +158,8 @@ func (m *Reading) podRates(b *strings.Builder, s span) {
 	}
 }
 
-// Frame draws a text over the one before on a terminal of a size: lines are cut, and the rest of the old text is erased. If out is no
-// terminal, its size is 0, and the text follows the one before.
+// Frame returns text with the control codes that draw it over the previous text on a terminal: lines are cut to its width, and the rest
+// of the previous text is erased. If rows or cols is 0 (no terminal), the text is only followed by an empty line.
 func Frame(text string, rows, cols int) string {
 	if rows <= 0 || cols <= 0 {
 		return text + "\n"
@@ -168,7 +168,7 @@ func Frame(text string, rows, cols int) string {
 	var b strings.Builder
 	b.WriteString(home)
 	for i, l := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
-		if i == rows-1 { // a line feed in the last row would scroll
+		if i == rows-1 { // a line feed in the last row would scroll the screen
 			break
 		}
 		if r := []rune(l); len(r) > cols {

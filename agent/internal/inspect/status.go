@@ -20,18 +20,18 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// Status is what `status` shows: the agent's own status, and the kernel's and the pod files' state without it.
+// Status is what `status` shows: the agent's own status, and what can be read without the agent from the kernel and the pods' files.
 type Status struct {
 	Agent   *node.Status  `json:"agent,omitempty"`
 	NoAgent string        `json:"noAgent,omitempty"`
 	Leases  []kernelLease `json:"kernelLeases"`
 	Backend string        `json:"backend"`
-	// ConfigFault is what is wrong with the configuration's file, if the agent serves by the one before.
+	// ConfigFault is the fault of the configuration file, if the agent therefore keeps the previous configuration.
 	ConfigFault string                   `json:"configFault,omitempty"`
 	Switch      bool                     `json:"switch"` // the host table exists
 	Counters    map[string]steer.Counter `json:"counters"`
 	Pods        []podReport              `json:"pods"`
-	Hosts       *Hosts                   `json:"hosts,omitempty"` // of the role `hosts`, which is no part of the cache
+	Hosts       *Hosts                   `json:"hosts,omitempty"` // state of the role `hosts`, which the cache does not need
 }
 
 type kernelLease struct {
@@ -52,7 +52,7 @@ func (r *Status) Good() bool {
 	return r.Agent != nil && r.Agent.Ready && len(r.Agent.Faults) == 0 && r.ConfigFault == ""
 }
 
-// Status reads the node's status. It needs no agent.
+// Status reads the node's status. It works without a running agent.
 func (in *Inspector) Status(ctx context.Context) (*Status, error) {
 	f := in.collect(ctx)
 	defer f.close()
@@ -80,7 +80,7 @@ func (in *Inspector) Status(ctx context.Context) (*Status, error) {
 	return r, nil
 }
 
-// row writes a line of a table.
+// row writes one row of a table.
 func row(w io.Writer, cells ...any) {
 	texts := make([]string, len(cells))
 	for i, c := range cells {
@@ -92,7 +92,7 @@ func row(w io.Writer, cells ...any) {
 	fmt.Fprintln(w, strings.Join(texts, "\t"))
 }
 
-// rfc3339 is a time as text; "" for none.
+// rfc3339 returns a time as text; "" for the zero time.
 func rfc3339(at time.Time) string {
 	if at.IsZero() {
 		return ""
@@ -100,7 +100,7 @@ func rfc3339(at time.Time) string {
 	return at.Format(time.RFC3339)
 }
 
-// upstreamTable lists the upstreams and their state.
+// upstreamTable writes a table of the upstreams and their state.
 func upstreamTable(w io.Writer, upstreams []forward.Status) {
 	if len(upstreams) == 0 {
 		return
@@ -124,7 +124,7 @@ func upstreamTable(w io.Writer, upstreams []forward.Status) {
 	}
 }
 
-// counted lists counts by kind.
+// counted returns counts as text: each key with its count.
 func counted(counts map[string]int) string {
 	var out []string
 	for _, kind := range slices.Sorted(maps.Keys(counts)) {
@@ -133,7 +133,7 @@ func counted(counts map[string]int) string {
 	return strings.Join(out, ", ")
 }
 
-// verdict is the first line.
+// verdict returns the first line of the status.
 func (r *Status) verdict() string {
 	a := r.Agent
 	if a == nil {
@@ -146,7 +146,7 @@ func (r *Status) verdict() string {
 	return "DEGRADED (" + agent + ", started " + rfc3339(a.Started) + ")\n"
 }
 
-// faults lists what is wrong now, a line each.
+// faults returns the current faults, one per line.
 func (r *Status) faults() string {
 	if r.Agent == nil {
 		return ""
@@ -161,7 +161,7 @@ func (r *Status) faults() string {
 	return b.String()
 }
 
-// Text is the report for people: the verdict first.
+// Text returns the status as text, with the verdict first.
 func (r *Status) Text() string {
 	var b strings.Builder
 	b.WriteString(r.verdict() + r.faults())
@@ -191,7 +191,7 @@ func (r *Status) Text() string {
 	return b.String()
 }
 
-// agentLines shows what the agent reports of itself, a line each.
+// agentLines writes what the agent reports about itself, one fact per line.
 func (r *Status) agentLines(b *strings.Builder) {
 	a := r.Agent
 	line := func(format string, args ...any) { fmt.Fprintf(b, "  "+format+"\n", args...) }
@@ -230,7 +230,7 @@ func (r *Status) agentLines(b *strings.Builder) {
 	}
 }
 
-// kernelLines shows the state of kernel hits. alone: only the kernel serves hits on this node.
+// kernelLines writes the state of kernel hits. alone means that only the kernel program answers on this node.
 func kernelLines(line func(format string, args ...any), k *node.KernelHits, alone bool) {
 	if k.Fault == "" {
 		line("kernel hits: %s, %s offloaded, %d answers", plural(k.Pods, "pod"), entries(k.Lent), k.Answers)

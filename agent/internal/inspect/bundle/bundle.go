@@ -1,7 +1,7 @@
-// Package bundle packs what a bug report needs into one archive, and keeps out of it what is private: secrets, and the names that pods
-// query. A manifest in the archive lists what was left out and what could not be read.
+// Package bundle packs the files for a bug report into one archive. It leaves out private data: secrets, and the names that pods query. A
+// manifest in the archive lists what was left out and what could not be read.
 //
-// It opens no file and reads nothing of the node. If a text looks odd, it leaves out too much rather than too little.
+// It opens no file and reads nothing from the node. In doubt whether a text is private, it leaves it out.
 package bundle
 
 import (
@@ -15,38 +15,39 @@ import (
 	"time"
 )
 
-// folder is what everything in the archive is below, and manifestName the manifest's name there.
+// folder is the folder in the archive that has all files, among them the manifest.
 const (
 	folder       = "neardns-report"
 	manifestName = "MANIFEST.txt"
 )
 
-// maxFile bounds one file, in bytes. Of a longer one the end stays: in logs that is what happened last.
+// maxFile is the maximum size of one file in bytes. Of a larger file only the end is packed, because the end of a log is the newest part.
 const maxFile = 1 << 20
 
-// Bundle is a report in the making. It is used by one goroutine.
+// Bundle collects the files of an archive. One goroutine uses it.
 type Bundle struct {
 	made    time.Time
 	version string
 	files   []file
-	missing strings.Builder // what is not in it, and why
+	missing strings.Builder // what could not be read, and why
 }
 
 type file struct {
 	name string
 	text string
-	out  []string // what was left out
+	out  []string // descriptions of what was left out
 }
 
-// New begins a report of a program's version.
+// New returns an empty Bundle for a program's version.
 func New(version string, made time.Time) *Bundle {
 	return &Bundle{version: version, made: made.UTC().Truncate(time.Second)}
 }
 
-// Put adds a text without its secrets. If err is not nil, the manifest has it as the reason why the text is missing.
+// Put adds a file, without the secrets in its text. If err is not nil, the manifest instead lists the file as missing, with err as the
+// reason.
 func (b *Bundle) Put(name string, text []byte, err error) { b.put(name, text, err, withoutSecrets) }
 
-// PutLog also leaves out the lines of a log that name what pods query.
+// PutLog adds a log as Put does, and also leaves out lines with names that pods query.
 func (b *Bundle) PutLog(name string, text []byte, err error) {
 	b.put(name, text, err, withoutQueries, withoutSecrets)
 }
@@ -60,7 +61,7 @@ func (b *Bundle) put(name string, text []byte, err error, cleaners ...func(strin
 	if more := len(text) - maxFile; more > 0 {
 		text = text[more:]
 		if _, rest, ok := bytes.Cut(text, []byte("\n")); ok {
-			text = rest // a cut line may lack the word that marks a secret
+			text = rest // start at a whole line: a cut one may lack the word that marks a secret
 		}
 		f.out = append(f.out, fmt.Sprintf("its first %d bytes, for its size", more))
 	}
@@ -73,7 +74,7 @@ func (b *Bundle) put(name string, text []byte, err error, cleaners ...func(strin
 	b.files = append(b.files, f)
 }
 
-// Write writes the archive: a gzipped tar with the manifest first.
+// Write writes the archive as a gzipped tar, with the manifest first.
 func (b *Bundle) Write(w io.Writer) error {
 	zipped := gzip.NewWriter(w)
 	packed := tar.NewWriter(zipped)

@@ -9,30 +9,31 @@ import (
 	"unicode"
 )
 
-// leftOut takes the place of what was left out.
+// leftOut replaces the text that was left out.
 const leftOut = "(left out)"
 
 var (
-	// secretWord comes before a secret on the same line, or opens a block with one. "key" alone is such a word only as the name of a value.
+	// secretWord matches a word that precedes a secret in its line, or that begins an indented block with a secret. "key" alone matches
+	// only as the name of a value.
 	secretWord = regexp.MustCompile(`(?i)((?:secret|password|passwd|passphrase|token|credential|tsig|bearer|authorization)\w*|` +
 		`(private|api|access|signing)[-_ ]?key|key-?data|"key"\s*:|\bkey\s*[:=])`)
-	// inURL is the user's part of a URL.
+	// inURL matches the user and password in a URL.
 	inURL = regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^/@\s"']+@`)
-	// pem begins a block of keys or certificates.
+	// pem matches the first line of a PEM block.
 	pem    = regexp.MustCompile(`-----BEGIN [A-Z0-9 ]+-----`)
 	pemEnd = regexp.MustCompile(`-----END [A-Z0-9 ]+-----`)
-	// word is what may be a key by its looks: base64, base64url, or parts of a JWT.
+	// word matches text that may be a key by its form: base64, base64url, or parts of a JWT.
 	word = regexp.MustCompile(`[A-Za-z0-9+/_.=-]{20,}`)
 )
 
-// withoutSecrets returns text without what is or looks like a secret, and lists with its lines what it left out: PEM blocks, what follows
-// words such as secret, token or tsig, users of URLs, and long words of mixed letters and digits.
+// withoutSecrets returns text without anything that is or looks like a secret: PEM blocks, text after words such as secret, token or
+// tsig, users in URLs, and long words of mixed letters and digits. out lists what it left out, with line numbers.
 func withoutSecrets(text string) (clean string, out []string) {
 	var b strings.Builder
 	at := map[string][]int{}
 	note := func(i int, what string) { at[what] = append(at[what], i+1) }
 	inPEM := false
-	block := -1 // the indentation of a line that opened a block by a secret word; -1: none
+	block := -1 // indentation of the line with a secretWord whose block is being left out; -1: none
 	for i, l := range strings.SplitAfter(text, "\n") {
 		l, end := strings.TrimSuffix(l, "\n"), l[len(strings.TrimSuffix(l, "\n")):]
 		indent := len(l) - len(strings.TrimLeft(l, " \t"))
@@ -55,7 +56,7 @@ func withoutSecrets(text string) (clean string, out []string) {
 			rest := strings.TrimLeft(l[found[1]:], ` "':=`)
 			switch {
 			case strings.Trim(rest, ` "',}])`) == "" || rest == "|" || rest == ">" || rest == "|-" || rest == "{" || rest == "[":
-				block = indent // what follows is the value, if anything does
+				block = indent // the value is in the lines below, if there is one
 				note(i, "what is below a word for a secret")
 			default:
 				note(i, "what follows a word for a secret")
@@ -81,7 +82,7 @@ func withoutSecrets(text string) (clean string, out []string) {
 	return b.String(), out
 }
 
-// inLines names some of the lines.
+// inLines returns some of the line numbers as text.
 func inLines(lines []int) string {
 	const most = 5
 	if len(lines) == 1 {
@@ -94,8 +95,8 @@ func inLines(lines []int) string {
 	return text
 }
 
-// keyLike reports whether s looks like a key and not like a path, a name, a version or a hexadecimal ID: it mixes capitals, small letters
-// and digits without the order that words have, or ends as base64 does.
+// keyLike reports whether s looks like a key, and not like a path, a name, a version or a hexadecimal ID: it mixes capitals, small
+// letters and digits more often than words do, or ends in base64's padding.
 func keyLike(s string) bool {
 	bare := strings.TrimRight(s, "=")
 	var upper, lower, digit, mark, changes int
@@ -126,15 +127,15 @@ func keyLike(s string) bool {
 	return bare != s && upper+digit > 0 || upper > 0 && lower > 0 && digit > 1 && changes*3 >= len(bare)
 }
 
-// CleanLog returns a log as PutLog packs it.
+// CleanLog returns a log as PutLog would pack it.
 func CleanLog(text string) string {
 	text, _ = withoutQueries(text)
 	text, _ = withoutSecrets(text)
 	return text
 }
 
-// withoutQueries returns a log without the lines that name what pods query: the agent's own of `log: {queries}`, and those of CoreDNS's
-// plugins, which name what they failed at.
+// withoutQueries returns a log without the lines that have names that pods query: the agent's query log (log.queries), and messages of
+// CoreDNS's plugins about failed queries.
 func withoutQueries(text string) (clean string, out []string) {
 	var b strings.Builder
 	dropped := 0
