@@ -1,12 +1,12 @@
-// Package config reads NodeConfig, the agent's configuration file: it reads the YAML, takes what the file leaves out from the environment,
-// the kubelet's configuration and defaults, and checks the result.
+// Package config reads NodeConfig, the agent's configuration file. It parses the YAML, takes values that the file leaves out from the
+// environment, the kubelet's configuration or defaults, and validates the result.
 //
-// It never changes anything on the node, opens a socket or reads from the kernel, so that any user may run `config check` anywhere. It
-// reads only through Env.
+// It never changes anything on the node, and opens no socket, so that any user may run `config check` anywhere. It reads files and the
+// environment only through Env.
 //
-// Failure policy: Load returns a complete, checked Node, or an error that lists every fault with file, line, field and remedy. There is
-// no partly valid configuration, with one exception: an unknown key has no effect and is reported (Unknown), so that a release that is
-// rolled back starts with the file of the newer one.
+// Failure policy: Load returns a complete, valid Node, or an error that lists every fault with file, line, field and remedy. One
+// exception: an unknown key has no effect and is reported by Unknown, so that a release to which a node is rolled back starts with the
+// file of the newer release.
 package config
 
 import (
@@ -28,20 +28,20 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// The first two lines of a NodeConfig file.
+// The values of apiVersion and kind in a NodeConfig file.
 const (
 	APIVersion = "neardns.io/v1alpha1"
 	Kind       = "NodeConfig"
 )
 
-// Env is where the configuration reads beyond its file.
+// Env has the functions through which Load reads the environment and files.
 type Env struct {
 	LookupEnv func(name string) (string, bool)       // as os.LookupEnv
-	ReadFile  func(path string) ([]byte, error)      // as os.ReadFile; must report an absent file as fs.ErrNotExist
-	Glob      func(pattern string) ([]string, error) // as filepath.Glob, for drop-ins of the kubelet's configuration; nil: none
+	ReadFile  func(path string) ([]byte, error)      // like os.ReadFile; if the file is absent, errors.Is(err, fs.ErrNotExist)
+	Glob      func(pattern string) ([]string, error) // like filepath.Glob, for the kubelet's drop-in files; nil: there are none
 }
 
-// Node is a complete NodeConfig. Comments name the key if it differs from the field.
+// Node is a complete NodeConfig. A comment names the key of a field if the two differ.
 type Node struct {
 	Steering
 	Folders
@@ -49,7 +49,7 @@ type Node struct {
 	ClusterDomain    string // lower case, without the final dot
 	Upstreams        Upstreams
 	StubDomains      map[string][]nameserver.Address // by domain, lower case, without the final dot
-	KubeDNSConfigMap string                          // folder of a mounted kube-dns ConfigMap; it may not exist
+	KubeDNSConfigMap string                          // folder where the kube-dns ConfigMap is mounted; it may be absent
 	Cache            Cache
 	FastPath         string // on: hits are answered before CoreDNS
 	KernelHits       KernelHits
@@ -65,7 +65,7 @@ type Node struct {
 	origins
 }
 
-// Steering has the keys about how pods' queries reach the agent.
+// Steering has the keys that decide how pods' queries reach the agent.
 type Steering struct {
 	Arrangement    string           // one of the Arrangement constants
 	Redirects      []steer.Redirect // complete: each has its steering address
@@ -74,35 +74,35 @@ type Steering struct {
 	Backend        string // one of the Backend constants
 	KubeProxyMode  string // one of the KubeProxy constants
 	Steer          Steer
-	AdoptPods      bool // pods that ran before neardns are steered, too
+	AdoptPods      bool // also steer pods that ran before neardns was installed
 }
 
-// Folders has the keys of the folders on the node.
+// Folders has the keys that name folders on the node.
 type Folders struct {
 	StateDir   string
 	PersistDir string
 }
 
-// CorefileKeys has the keys about the text of the Corefile.
+// CorefileKeys has the keys that replace or extend the Corefile.
 type CorefileKeys struct {
-	Corefile     string            // path of a file that replaces the rendered Corefile; "" for none
-	CorefileText string            // its text
-	Snippets     map[string]string // lines added to the server block of a zone, by zone ("." is the root)
+	Corefile     string            // path of a file to use instead of the rendered Corefile; "" for none
+	CorefileText string            // content of that file
+	Snippets     map[string]string // lines to add to the server block of a zone, by zone ("." is the root)
 }
 
-// origins is where the values come from.
+// origins records where the values of a Node come from.
 type origins struct {
-	at      map[string]strict.Place // where each field was written
-	origin  map[string]string       // where the value of a field that was not written comes from
-	podDNS  strict.Value            // as it was written
-	unknown []*strict.Fault         // unknown keys, which are ignored
-	remarks map[string]string       // more text for Show's comments
+	at      map[string]strict.Place // position in the file, by field
+	origin  map[string]string       // source of each value that is not in the file, by field
+	podDNS  strict.Value            // the value of podDNS as it is in the file
+	unknown []*strict.Fault         // faults about unknown keys, which have no effect
+	remarks map[string]string       // additional text for Show's comments, by field
 
-	platform platform.Platform // whose kubelet's configuration was found; zero if none was
+	platform platform.Platform // the platform whose kubelet configuration was found; zero if none was
 }
 
-// Unknown lists the keys of the file that this release does not know, each with its place and the key that was probably meant. They
-// have no effect. If the file has other faults, it is empty: they are among the faults.
+// Unknown lists the keys of the file that this release does not know, each with its position and the known key that was probably meant.
+// They have no effect. If the file has other faults, Load returns an error that includes these.
 func (n *Node) Unknown() []string {
 	var out []string
 	for _, err := range n.unknown {
@@ -111,53 +111,53 @@ func (n *Node) Unknown() []string {
 	return out
 }
 
-// Upstreams are the servers that get misses.
+// Upstreams has the keys about the servers to which cache misses are forwarded.
 type Upstreams struct {
-	Cluster  []nameserver.Address // for the cluster domain and the reverse zones, without TLS
-	External []nameserver.Source  // for all other names; none: the cluster's get those, too
-	Auto     bool                 // external: auto: instead of External the node's resolvers, if kube-dns uses them, too
-	Corefile string               // kubeDNSCorefile: the mounted Corefile of kube-dns; it may not exist
-	NodeFile string               // nodeResolvConf: names the node's resolvers
+	Cluster  []nameserver.Address // for names of the cluster domain and the reverse zones; without TLS
+	External []nameserver.Source  // for all other names; if empty, the Cluster servers get those too
+	Auto     bool                 // external: auto: use the node's resolvers instead of External, if kube-dns forwards to them
+	Corefile string               // kubeDNSCorefile: path of the mounted Corefile of kube-dns; it may be absent
+	NodeFile string               // nodeResolvConf: path of the resolv.conf file that names the node's resolvers
 }
 
-// Cache has the limits of the cache.
+// Cache has the keys about the cache.
 type Cache struct {
 	Entries     int
-	NegativeTTL time.Duration // longest TTL of a denial
+	NegativeTTL time.Duration // maximum TTL of a negative answer
 	ServeStale  time.Duration // how long expired entries are served while upstreams fail; 0: never
-	MemoryMiB   int           // of all entries of all zones together
-	Prefetch    bool          // refresh entries in use before they expire
-	HoldDenials time.Duration // how long a denial of an existing name must last to count; 0: it counts at once
+	MemoryMiB   int           // maximum size of all entries of all zones together
+	Prefetch    bool          // refresh entries that are in use before they expire
+	HoldDenials time.Duration // a name that existed must be denied for this long before the denial is believed; 0: at once
 }
 
-// Limits bound what a flood or a slow upstream can use.
+// Limits has limits that protect the agent from a flood of queries or a slow upstream.
 type Limits struct {
-	Misses         int // queries to upstreams at the same time
-	TCPConnections int // of clients, open at the same time
+	Misses         int // maximum number of concurrent queries to upstreams
+	TCPConnections int // maximum number of clients' open TCP connections
 }
 
-// Lease has the times of the probes and of the leases that they renew.
+// Lease has the times of the probes and of the leases that probes renew.
 type Lease struct {
-	Renew    time.Duration // from one probe to the next
-	Lifetime time.Duration // of a lease after the last answered probe
+	Renew    time.Duration // interval between two probes
+	Lifetime time.Duration // a lease expires this long after the last answered probe
 }
 
-// Link is the interface with our addresses.
+// Link has the keys about the network interface that has the agent's addresses.
 type Link struct {
 	Name             string
 	ClusterDNSOnLink bool
 }
 
-// Hosts is for the role `hosts`.
+// Hosts has the keys of the role `hosts`.
 type Hosts struct {
-	Services []string // namespace/name; their names are kept in the node's hosts file
+	Services []string // Services (namespace/name) whose names are kept in the node's hosts file
 }
 
 // Values of arrangement.
 const (
-	ArrangementSteered = "steered" // by pods' own tables, or as link.clusterDNSOnLink has it
-	// ArrangementTransparent: the kernel serves hits, and all other queries go where they go without us. There are no rules in pods, on
-	// links or in netfilter.
+	ArrangementSteered = "steered" // pods' queries reach the agent by rules in pods, or because link.clusterDNSOnLink is set
+	// ArrangementTransparent means that the kernel program answers cache hits, and all other queries take the same way as without
+	// neardns. There are no rules in pods, on links or in netfilter.
 	ArrangementTransparent = "transparent"
 )
 
@@ -165,7 +165,7 @@ const (
 const (
 	BackendAuto     = "auto"
 	BackendNftables = "nftables"
-	BackendIptables = "iptables" // nft or legacy, whichever the node uses
+	BackendIptables = "iptables" // iptables-nft or iptables-legacy, whichever the node uses
 
 	BackendIptablesNFT    = "iptables-nft"
 	BackendIptablesLegacy = "iptables-legacy"
@@ -177,14 +177,14 @@ const (
 	KubeProxyIptables = "iptables"
 	KubeProxyIPVS     = "ipvs"
 	KubeProxyNftables = "nftables"
-	KubeProxyNone     = "none" // nothing on the node translates the cluster DNS address, so no pod may be steered
+	KubeProxyNone     = "none" // no netfilter rules translate the cluster DNS address, so no pod may be steered
 )
 
-// Listen holds the addresses of the HTTP endpoints; the zero value of one turns it off.
+// Listen has the addresses of the HTTP endpoints. The zero value disables an endpoint.
 type Listen struct {
 	Metrics    netip.AddrPort
 	Health     netip.AddrPort
-	Namespaces bool // metrics by namespace: any client of Metrics, also a pod, then sees the namespaces on the node
+	Namespaces bool // metrics by namespace; every client of Metrics, also a pod, then sees the node's namespaces
 }
 
 // Values of fastPath.
@@ -193,7 +193,7 @@ const (
 	FastPathOff = "off"
 )
 
-// KernelHits selects the pods whose hits the kernel serves, at their links.
+// KernelHits selects the pods whose cache hits the kernel program answers.
 type KernelHits struct {
 	Mode       string   // one of the KernelHits constants
 	Namespaces []string // for KernelHitsNamespaces
@@ -202,12 +202,12 @@ type KernelHits struct {
 // Values of kernelHits.mode.
 const (
 	KernelHitsOff        = "off"
-	KernelHitsNamespaces = "namespaces" // of pods in the listed namespaces, and of pods with the annotation "true"
-	KernelHitsOn         = "on"         // of all pods but those with the annotation "false"
-	KernelHitsAuto       = "auto"       // as on, where the node allows it: nothing that prevents them is a fault (D-083)
+	KernelHitsNamespaces = "namespaces" // for pods in the listed namespaces, and for pods with the annotation "true"
+	KernelHitsOn         = "on"         // for all pods except those with the annotation "false"
+	KernelHitsAuto       = "auto"       // like on, if the node allows it; if not, that is no fault (D-083)
 )
 
-// Steer selects the pods that are steered. A pod with the annotation neardns.io/steer: "false" never is.
+// Steer selects the pods that are steered. Pods with the annotation neardns.io/steer: "false" never are.
 type Steer struct {
 	Mode       string   // one of the Steer constants
 	Namespaces []string // for SteerNamespaces
@@ -218,10 +218,11 @@ const (
 	SteerAll        = "all"
 	SteerNamespaces = "namespaces" // pods in the listed namespaces, and pods with the annotation "true"
 	SteerAnnotated  = "annotated"  // pods with the annotation "true"
-	SteerNone       = "none"       // the agent runs and is probed, and kube-dns answers
+	SteerNone       = "none"       // no pod; the agent runs and is probed, but kube-dns answers
 )
 
-// Excludes returns why steer.mode does not select a pod; "" if it does. optIn: the pod has the annotation neardns.io/steer: "true".
+// Excludes returns why steer.mode does not select a pod; "" if it does. optIn means that the pod has the annotation neardns.io/steer:
+// "true".
 func (s Steer) Excludes(namespace string, optIn bool) string {
 	switch {
 	case s.Mode == SteerNone:
@@ -239,18 +240,19 @@ const (
 	LogText       = "text"
 	LogJSON       = "json"
 	QueriesOff    = "off"
-	QueriesErrors = "errors" // only those with an error
+	QueriesErrors = "errors" // only queries that ended with an error
 	QueriesAll    = "all"
 )
 
-// Log is what is logged, and how.
+// Log has the keys about the log.
 type Log struct {
 	Level   slog.Level
 	Format  string
 	Queries string
 }
 
-// Default returns the values of keys that are neither in the file nor detected. It is not valid: there is no default cluster DNS address.
+// Default returns the values of keys that are neither in the file nor detected. The result is not valid by itself, because there is no
+// default cluster DNS address.
 func Default() Node {
 	return Node{
 		Steering: Steering{Arrangement: ArrangementSteered, Backend: BackendAuto, KubeProxyMode: KubeProxyAuto,
@@ -272,7 +274,8 @@ func Default() Node {
 	}
 }
 
-// Load reads the file at path, completes it and checks it. An empty path stands for an empty file.
+// Load reads the configuration file at path, adds detected and default values, and validates the result. An empty path stands for an
+// empty file.
 func Load(path string, env Env) (*Node, error) {
 	n := Default()
 	n.at, n.origin = map[string]strict.Place{}, map[string]string{}
@@ -294,7 +297,7 @@ func Load(path string, env Env) (*Node, error) {
 	} else {
 		err = n.withBounds(err)
 	}
-	if err != nil { // which an unknown key may have caused
+	if err != nil { // add the unknown keys, because a misspelled key may have caused err
 		var all []error
 		for _, f := range n.unknown {
 			all = append(all, f)
@@ -304,14 +307,14 @@ func Load(path string, env Env) (*Node, error) {
 	return &n, nil
 }
 
-// withBounds adds the numbers that are out of range to the reason why there is no complete configuration. The other checks would judge
-// missing values.
+// withBounds adds errors about numbers that are out of range to err, the reason why the configuration is incomplete. The other checks of
+// Validate would also report missing values.
 func (n *Node) withBounds(err error) error {
 	return errors.Join(append([]error{err}, n.checkBounds()...)...)
 }
 
-// StateDir reads only the state folder, also from a faulty file, so that a command finds the agent that still serves. It is the default
-// if the file cannot be read or has none.
+// StateDir returns the state folder, also from a faulty file, so that a command finds the agent that still runs. If the file cannot be
+// read or does not name one, it returns the default.
 func StateDir(path string, env Env) string {
 	dir := nodestate.DefaultStateDir
 	data, err := env.ReadFile(path)
@@ -349,10 +352,10 @@ func (n *Node) readCorefile(env Env) error {
 // Steers reports whether pods may be steered on this node.
 func (n *Node) Steers() bool { return n.KubeProxyMode != KubeProxyNone }
 
-// Adopts reports whether pods that ran before neardns are steered: only if new ones are, too.
+// Adopts reports whether pods that ran before neardns was installed are steered too. That needs new pods to be steered.
 func (n *Node) Adopts() bool { return n.AdoptPods && n.steering() != conflist.SteerOff }
 
-// KernelAlone reports whether only the kernel serves hits on this node (arrangement: transparent).
+// KernelAlone reports whether only the kernel program answers pods on this node (arrangement: transparent).
 func (n *Node) KernelAlone() bool { return n.Arrangement == ArrangementTransparent }
 
 // ClusterDNS lists the cluster DNS addresses.
@@ -364,17 +367,17 @@ func (n *Node) ClusterDNS() []netip.Addr {
 	return out
 }
 
-// steering is the value for the plugin's entry; "" for its default.
+// steering returns the value of "steer" in the plugin's conflist entry; "" for its default.
 func (n *Node) steering() string {
-	if !n.Steers() || n.KernelAlone() || n.Link.ClusterDNSOnLink { // on the link, queries come without rules
+	if !n.Steers() || n.KernelAlone() || n.Link.ClusterDNSOnLink { // with clusterDNSOnLink, queries reach the agent without rules in pods
 		return conflist.SteerOff
 	}
 	return ""
 }
 
-// Own returns every address at which the agent answers. None of them may be an upstream: the agent would query itself. With
-// link.clusterDNSOnLink and with interceptNode the cluster DNS addresses are among them: they are on the agent's link, or the host's rules
-// lead the agent's own queries back to it.
+// Own returns every address at which the agent answers. None of them may be an upstream, because the agent would query itself. With
+// link.clusterDNSOnLink or interceptNode, the cluster DNS addresses are among them: the link has them, or the host's rules steer the
+// agent's own queries back to it.
 func (n *Node) Own() []netip.Addr {
 	own := slices.Clone(n.LocalAddresses)
 	for _, r := range n.Redirects {
@@ -386,7 +389,7 @@ func (n *Node) Own() []netip.Addr {
 	return own
 }
 
-// ConflistEntry renders the plugin's entry for this node, as JSON.
+// ConflistEntry returns the plugin's conflist entry for this node, as JSON.
 func (n *Node) ConflistEntry() ([]byte, error) {
 	return conflist.Entry(conflist.Settings{
 		Redirects:      n.Redirects,
@@ -401,7 +404,7 @@ func (n *Node) ConflistEntry() ([]byte, error) {
 	})
 }
 
-// fault places a message at its field, or else at the nearest field around it that is in the file.
+// fault returns an error with the position of the field in the file, or of the nearest enclosing field that is in the file.
 func (n *Node) fault(field, message string) error {
 	f := &strict.Fault{Field: field, Message: message}
 	for name := field; name != ""; name = parent(name) {
@@ -420,7 +423,7 @@ func (n *Node) fault(field, message string) error {
 	return f
 }
 
-// parent removes the last step of a field's name: a[0].b → a[0] → a.
+// parent returns the name of the enclosing field: a[0].b → a[0] → a.
 func parent(name string) string {
 	for i := len(name) - 1; i > 0; i-- {
 		if name[i] == '.' || name[i] == '[' {

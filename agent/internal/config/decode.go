@@ -9,16 +9,17 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Values are read field by field, not decoded into a struct. goccy/go-yaml's Strict() stops at the first fault, and an unknown key is one:
-// a file with five mistakes would take five tries, and a rolled back agent would not start with the file of the newer one.
+// Values are decoded field by field, not into a struct, because goccy/go-yaml's Strict() stops at the first fault. A file with five
+// mistakes would take five tries. An unknown key is such a fault too, so after a rollback, the older release would not start with the
+// newer release's file.
 
-// decoder reads values into a Node, and collects their faults.
+// decoder decodes values of the file into a Node, and collects their faults.
 type decoder struct {
 	strict.Reader
 	node *Node
 }
 
-// decoder makes a decoder that replaces ${NAME} in texts, if lookup is not nil.
+// decoder returns a decoder for n. It replaces ${NAME} in text values by environment variables, if lookup is not nil.
 func (n *Node) decoder(lookup func(string) (string, bool)) *decoder {
 	d := &decoder{node: n}
 	d.Wrong = configfile.Wrong
@@ -54,31 +55,31 @@ func (n *Node) decode(file string, data []byte, lookup func(string) (string, boo
 		return &strict.Fault{Place: body.Place, Message: "the file is " + configfile.Kind(body) + start}
 	}
 	d.group(body)
-	// Without these a file of another kind would only yield a list of unknown fields.
+	// For a file of another kind, faults about unknown keys alone would not show the cause, so report what is missing.
 	for _, want := range []struct{ key, value string }{{"apiVersion", APIVersion}, {"kind", Kind}} {
 		if _, ok := n.at[want.key]; !ok {
 			d.Add(&strict.Fault{Place: n.at[""], Field: want.key, Message: "missing: add the line " + want.key + ": " + want.value})
 		}
 	}
 	if !slices.ContainsFunc(d.Faults(), func(f *strict.Fault) bool { return !f.Unknown }) {
-		// A rolled back agent meets the file of the newer one: unknown keys must not keep it from starting.
+		// Unknown keys are no fault: after a rollback, the older agent must start with the file of the newer one.
 		n.unknown = d.Faults()
 		return nil
 	}
 	return d.Err(0)
 }
 
-// fail adds a fault at v. Its text has what is wrong and what to do.
+// fail adds a fault at the position of v. The text says what is wrong and what to do.
 func (d *decoder) fail(v strict.Value, format string, args ...any) {
 	message := fmt.Sprintf(format, args...)
 	if from := d.node.origin[v.Field]; from != "" {
-		// The quoted text is not in the file; this is.
+		// The message quotes the replaced text, but the file has ${NAME}: add where the text comes from.
 		message += " (the value comes " + from + ")"
 	}
 	d.Fault(v, "%s", message)
 }
 
-// pairs returns the keys of a mapping in their order.
+// pairs returns the key-value pairs of a mapping, in the order of the file.
 func (d *decoder) pairs(v strict.Value) []strict.Member {
 	if v.Kind != strict.Object {
 		d.Mismatch(v, "a mapping of keys to values", "")
@@ -87,7 +88,7 @@ func (d *decoder) pairs(v strict.Value) []strict.Member {
 	return d.Plain(v)
 }
 
-// group reads the keys of the whole file, or those under one prefix.
+// group decodes the keys of the whole file, or of the mapping at prefix.
 func (d *decoder) group(v strict.Value) {
 	if v.Field != "" {
 		d.node.at[v.Field] = v.Place
@@ -111,7 +112,7 @@ func (d *decoder) group(v strict.Value) {
 	}
 }
 
-// given refuses a key without a value: it may be a forgotten value or a wish for the default.
+// given adds a fault for a key without a value: the value may be forgotten, or the default may be meant.
 func (d *decoder) given(v strict.Value) bool {
 	if v.IsNull() {
 		d.fail(v, "has no value: give it one or take the key out")
@@ -132,7 +133,7 @@ func (d *decoder) raw(v strict.Value, want string) (string, bool) {
 
 func join(prefix, key string) string { return strings.TrimPrefix(prefix+"."+key, ".") }
 
-// retired reports why a key of former releases is gone. A file may still have it.
+// retired returns why a key of earlier releases was removed, for files that still have it.
 func retired(name string) (why string, ok bool) {
 	if name == "service" {
 		return "no release ever used what stands in it: take it out", true
@@ -140,7 +141,7 @@ func retired(name string) (why string, ok bool) {
 	return "", false
 }
 
-// known is the remedy for an unknown key of a mapping: the key that was probably meant, or all keys.
+// known returns the remedy for an unknown key of a mapping: the known key that was probably meant, or all known keys.
 func (d *decoder) known(prefix, key string) string {
 	if why, ok := retired(join(prefix, key)); ok {
 		return why

@@ -18,16 +18,16 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// The address that clients of a node's cache expect, from NodeLocal DNSCache.
+// The local addresses that NodeLocal DNSCache uses, and that clients of a node's cache therefore expect.
 var (
 	defaultLocal4 = netip.MustParseAddr("169.254.20.10")
 	defaultLocal6 = netip.MustParseAddr("fd00:90de:d95::a")
 )
 
-// Detected is a value that the file leaves out, and where it comes from instead.
+// Detected is a value that is not in the file, with its source.
 type Detected struct{ Field, Value, Source string }
 
-// Detected lists what was found on the node, to be printed once. Plain defaults are not in it.
+// Detected lists the detected values, to be logged once at the start. It leaves out defaults.
 func (n *Node) Detected() []Detected {
 	var out []Detected
 	for _, f := range table() {
@@ -38,26 +38,26 @@ func (n *Node) Detected() []Detected {
 	return out
 }
 
-// IsSet reports whether the file itself gives the field, by its name in the file.
+// IsSet reports whether the file has a value for a field, given by its name in the file.
 func (n *Node) IsSet(field string) bool {
 	_, ok := n.at[field]
 	return ok
 }
 
-// kubelet is what we look for in the kubelet's configuration. Everything else in there is the kubelet's own.
+// kubelet has the settings of the kubelet's configuration that neardns uses.
 type kubelet struct {
 	from          string // the files that it was read from
 	copied        bool   // from the installer's copy
 	clusterDomain string
 	clusterDNS    []netip.Addr // Services' addresses
-	cache         []netip.Addr // link-local ones: those of a cache on the node, from which pods were not spared
+	cache         []netip.Addr // link-local addresses in the kubelet's clusterDNS: those of a cache on the node
 	resolvConf    string
 }
 
-// detect fills in what the file leaves out and the node has.
+// detect fills in values that the file leaves out and that can be found on the node.
 func (n *Node) detect(env Env) error {
 	k, err := n.readKubelet(env)
-	// A file that cannot be read is a fault only where the node cannot do without it.
+	// A kubelet file that cannot be read is an error only if a value from it is needed.
 	if err != nil && !(n.IsSet("clusterDomain") && n.IsSet("redirects") && n.IsSet("localAddresses")) {
 		return err
 	}
@@ -101,7 +101,7 @@ func (n *Node) detectRedirects(env Env, k kubelet) error {
 		n.origin["redirects"] = k.from
 		return nil
 	}
-	// Set by Kubernetes in every pod of the namespace that the Service is in.
+	// Kubernetes sets this variable in every pod of the Service's namespace.
 	var variables []string
 	for _, p := range platform.All() {
 		name := p.ServiceHost()
@@ -128,7 +128,7 @@ func (n *Node) detectRedirects(env Env, k kubelet) error {
 		cmp.Or(k.from, "no file found"), strings.Join(slices.Compact(slices.Sorted(slices.Values(variables))), ", "), where))
 }
 
-// detectSteering fills in steering addresses by position, and notes that as their origin.
+// detectSteering fills in missing steering addresses, by the position of the redirect, and records that as their origin.
 func (n *Node) detectSteering() {
 	complete, err := steer.Complete(n.Redirects)
 	if err != nil {
@@ -150,8 +150,8 @@ func joinSources(a, b string) string {
 	return a + "; " + b
 }
 
-// detectLocal takes the address at which the kubelet already sends pods to a cache on the node, else the usual ones; one
-// for each family that has a fallback.
+// detectLocal fills in the local addresses, one for each IP family that has a fallback: the address of a cache on the node to which the
+// kubelet points pods, or else the usual ones.
 func (n *Node) detectLocal(k kubelet) {
 	for _, family := range []struct {
 		is4     bool
@@ -162,7 +162,7 @@ func (n *Node) detectLocal(k kubelet) {
 		}
 		upstream := func(u nameserver.Address) bool { return u.Addr.Addr().Is4() == family.is4 }
 		if n.Link.ClusterDNSOnLink && !slices.ContainsFunc(n.Upstreams.Cluster, upstream) {
-			continue // there a local address falls back to the second Service, which may have one family alone
+			continue // a local address then falls back to the second Service, which may have only one family
 		}
 		address := family.address
 		if i := slices.IndexFunc(k.cache, func(a netip.Addr) bool { return a.Is4() == family.is4 }); i >= 0 {
@@ -177,7 +177,7 @@ func (n *Node) detectLocal(k kubelet) {
 }
 
 func (n *Node) detectMetrics(env Env) {
-	const port = 9253 // what the node-local-dns manifests use, so that dashboards find it
+	const port = 9253 // the port in NodeLocal DNSCache's manifests, so that existing dashboards work
 	address, source := netip.AddrFrom4([4]byte{127, 0, 0, 1}), "NODE_IP holds no address"
 	if value, ok := env.LookupEnv("NODE_IP"); ok {
 		if a, err := netip.ParseAddr(value); err == nil {
@@ -188,7 +188,8 @@ func (n *Node) detectMetrics(env Env) {
 	n.origin["listen.metrics"] = source
 }
 
-// Kubelet returns the detected settings of the kubelet's own files, for programs that cannot read them; ok is false if there are none.
+// Kubelet returns the settings that were detected in the kubelet's files, for programs that cannot read these; ok is false if nothing was
+// detected.
 func (n *Node) Kubelet(env Env) (out nodestate.Kubelet, ok bool, err error) {
 	k, err := n.readKubelet(env)
 	if err != nil || k.from == "" || k.copied {
@@ -201,8 +202,8 @@ func (n *Node) Kubelet(env Env) (out nodestate.Kubelet, ok bool, err error) {
 	return out, true, nil
 }
 
-// readKubelet reads our part of the kubelet's configuration: of the first platform that has one here, or, if that is not mounted, of the
-// installer's copy in the state folder. A missing file is no fault: not every distribution has one.
+// readKubelet reads the settings that neardns uses from the kubelet's configuration: from the first platform's files that exist here; if
+// none is mounted, from the installer's copy in the state folder. A missing file is no error, because not every distribution has one.
 func (n *Node) readKubelet(env Env) (kubelet, error) {
 	const instead = "name clusterDomain, redirects and localAddresses in the configuration, so that it is not asked"
 	var k kubelet
@@ -225,8 +226,8 @@ func (n *Node) readKubelet(env Env) (kubelet, error) {
 	return k, nil
 }
 
-// addKubelet reads a file of the kubelet's over what was read before, as the kubelet does with its drop-ins. It passes over a file that is
-// not there, or is of another kind.
+// addKubelet reads one of the kubelet's files. Its values replace earlier ones, as in the kubelet's drop-ins. A file that is missing or
+// of another kind is skipped.
 func (n *Node) addKubelet(k *kubelet, env Env, file string) error {
 	data, err := env.ReadFile(file)
 	switch {
@@ -251,7 +252,7 @@ func (n *Node) addKubelet(k *kubelet, env Env, file string) error {
 		switch m.Key {
 		case "kind":
 			if m.Value.Text != "KubeletConfiguration" {
-				return nil // /etc/kubernetes/kubelet.conf is the kubelet's credentials on most platforms
+				return nil // on most platforms /etc/kubernetes/kubelet.conf has the kubelet's credentials instead
 			}
 		case "from":
 			from = file + ", a copy of " + m.Value.Text
@@ -265,7 +266,7 @@ func (n *Node) addKubelet(k *kubelet, env Env, file string) error {
 			d.kubeletDNS(&next, m.Value)
 		case "resolvConf":
 			if m.Value.Kind == strict.String && path.IsAbs(m.Value.Text) {
-				next.resolvConf = path.Clean(m.Value.Text) // with "" the kubelet uses none; set resolvConf.host for the policy Default
+				next.resolvConf = path.Clean(m.Value.Text) // "" means that the kubelet uses no file; dnsPolicy Default then needs resolvConf.host
 			}
 		}
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// field is one key of NodeConfig: how it is read and shown, and whether a running agent takes over a new value. The table is the only list
-// of keys; reading, `config show` and Diff use it.
+// field describes one key of NodeConfig: how to read and to show it, and whether a running agent can take a new value. The table of
+// fields is the only list of keys; decoding, `config show` and Diff use it.
 type field struct {
 	name   string // with its group: cache.entries
 	reload bool
@@ -29,7 +29,7 @@ type field struct {
 	show   func(n *Node) any // the value in YAML; nil: left out
 }
 
-// table lists the fields in the order in which they are shown. Those of a group are next to each other.
+// table returns the fields in the order in which they are shown. Fields of one group are adjacent.
 func table() []field {
 	const reload, restart = true, false
 	return []field{
@@ -100,7 +100,7 @@ func names() []string {
 	return out
 }
 
-// groups lists every proper prefix of a field's name: upstreams, cache.
+// groups returns every proper prefix of the fields' names, such as upstreams and cache.
 func groups() []string {
 	var out []string
 	for _, name := range names() {
@@ -113,7 +113,7 @@ func groups() []string {
 	return out
 }
 
-// fixed is a field that has one right value.
+// fixed returns a field that has only one valid value.
 func fixed(name, value string) field {
 	return field{name: name,
 		set: func(d *decoder, v strict.Value) {
@@ -124,7 +124,7 @@ func fixed(name, value string) field {
 		show: func(*Node) any { return value }}
 }
 
-// parsed is a field that is written as text. show returns nil if it is left out.
+// parsed returns a field whose value is a text that parse converts. show returns nil if the field is to be left out.
 func parsed[T any](name string, reload bool, want string, at func(*Node) *T, parse func(string) (T, error), show func(T) any) field {
 	return field{name: name, reload: reload,
 		set: func(d *decoder, v strict.Value) {
@@ -141,7 +141,7 @@ func parsed[T any](name string, reload bool, want string, at func(*Node) *T, par
 		show: func(n *Node) any { return show(*at(n)) }}
 }
 
-// text is a field of text whose parse also brings it into its one form.
+// text returns a field with a text value; parse checks the text and returns its canonical form.
 func text(name string, reload bool, at func(*Node) *string, parse func(string) (string, error)) field {
 	return parsed(name, reload, "text", at, parse, func(s string) any {
 		if s == "" {
@@ -190,7 +190,7 @@ func duration(name string, reload bool, at func(*Node) *time.Duration) field {
 	}, func(t time.Duration) any { return showDuration(t) })
 }
 
-// list is a field that holds a list of one kind of text. quiet leaves an empty one out of what is shown.
+// list returns a field whose value is a list of texts. quiet means that an empty list is not shown.
 func list[T any](name string, reload bool, at func(*Node) *[]T, parse func(string) (T, error), print func(T) string, quiet bool) field {
 	return field{name: name, reload: reload,
 		set: func(d *decoder, v strict.Value) { *at(d.node) = elements(d, v, parse) },
@@ -202,7 +202,7 @@ func list[T any](name string, reload bool, at func(*Node) *[]T, parse func(strin
 		}}
 }
 
-// elements reads a list of text, element by element, so that each fault names its own.
+// elements decodes a list of texts one by one, so that a fault names the element.
 func elements[T any](d *decoder, v strict.Value, parse func(string) (T, error)) []T {
 	out := []T{}
 	for _, e := range d.ItemsOf(v, "a list, such as [a, b]", "") {
@@ -231,7 +231,7 @@ func each[T any](values []T, print func(T) string) []string {
 	return out
 }
 
-// auto is the word for upstreams.external that leaves it to kube-dns's Corefile.
+// auto is the value of upstreams.external that leaves the choice to kube-dns's Corefile.
 const auto = "auto"
 
 // external takes a list, or auto.
@@ -260,7 +260,7 @@ func external(name string, reload bool) field {
 		}}
 }
 
-// redirects takes pairs, and for the common case an address alone.
+// redirects returns the field redirects: a list of pairs of addresses, or of cluster DNS addresses alone, which is the common case.
 func redirects(name string, reload bool) field {
 	return field{name: name, reload: reload,
 		set: func(d *decoder, v strict.Value) {
@@ -297,7 +297,7 @@ func (d *decoder) addr(v strict.Value) netip.Addr {
 	return a
 }
 
-// mapping is a field whose keys are domains. value reads what follows a key.
+// mapping returns a field whose value is a mapping with domains as keys. value decodes the value of a key.
 func mapping[T any](name string, at func(*Node) *map[string]T, root bool, value func(*decoder, strict.Value) (T, bool),
 	show func(T) any) field {
 	return field{name: name, reload: true,
@@ -337,14 +337,16 @@ func stubDomains(name string) field {
 		func(servers []nameserver.Address) any { return each(servers, nameserver.Address.Short) })
 }
 
-// snippets are not searched for ${NAME}: a Corefile has its own form of it, {$NAME}, and regular expressions besides.
+// snippets returns the field snippets. In its texts ${NAME} is not replaced, because a Corefile has its own {$NAME}, and may have regular
+// expressions.
 func snippets(name string) field {
 	return mapping(name, func(n *Node) *map[string]string { return &n.Snippets }, true,
 		func(d *decoder, v strict.Value) (string, bool) { return d.raw(v, "lines of a Corefile, after |") },
 		func(lines string) any { return lines })
 }
 
-// entries returns the keys of a mapping that are names of their own, not fields. A fault of one is where its key is.
+// entries returns the pairs of a mapping whose keys are names, such as domains, and not fields. A fault of a value is reported at the
+// position of its key.
 func (d *decoder) entries(v strict.Value) []strict.Member {
 	out := d.pairs(v)
 	for i := range out {
@@ -354,7 +356,7 @@ func (d *decoder) entries(v strict.Value) []strict.Member {
 	return out
 }
 
-// domain reads a key that is a domain. Two spellings of one domain are one domain, twice.
+// domain parses a key that is a domain. Two spellings of the same domain are a fault.
 func (d *decoder) domain(m strict.Member, taken func(string) bool) (string, bool) {
 	at := strict.Value{Field: m.Value.Field, Place: m.Name}
 	domain, err := configfile.ParseDomain(m.Key)
@@ -388,10 +390,10 @@ func logLevel(name string, reload bool) field {
 	}, func(l slog.Level) any { return strings.ToLower(l.String()) })
 }
 
-// off turns a listener or a socket off.
+// off is the value that disables a listener or a socket.
 const off = "off"
 
-// nri is the field of the socket's path, or off.
+// nri returns the field resolvConf.nri: the path of the NRI socket, or off.
 func nri(name string, reload bool) field {
 	socket := func(n *Node) *string { return &n.ResolvConf.NRI }
 	return parsed(name, reload, "a path, or off", socket, func(s string) (string, error) {

@@ -13,15 +13,15 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// ResolvConf is how pods' own resolv.conf files may be changed.
+// ResolvConf has the keys about how pods' resolv.conf files may be changed.
 type ResolvConf struct {
 	Mode  string   // one of the conflist's ResolvConf constants
-	Paths []string // where the runtime keeps a sandbox's file, as sandbox.CheckPattern wants them
-	Host  string   // the node's own file, as its kubelet uses it
-	NRI   string   // the socket of the runtime's NRI; "" for off
+	Paths []string // patterns of the paths at which the runtime keeps a sandbox's resolv.conf; see sandbox.CheckPattern
+	Host  string   // path of the node's resolv.conf that its kubelet uses
+	NRI   string   // path of the runtime's NRI socket; "" for off
 }
 
-// podDNS is the field for pods' DNS settings. pkg/overlay reads its keys.
+// podDNS returns the field podDNS, the DNS settings for pods. Package overlay decodes its keys.
 func podDNS(name string, reload bool) field {
 	return field{name: name, reload: reload,
 		set: func(d *decoder, v strict.Value) {
@@ -35,7 +35,7 @@ func podDNS(name string, reload bool) field {
 			for _, f := range r.Faults() {
 				d.Add(f)
 			}
-			// A key within a list, of an option, is no key that a later release may have added.
+			// Other unknown keys may belong to a later release, but not a key within a list of options.
 			if !slices.ContainsFunc(r.Faults(), func(f *strict.Fault) bool { return !f.Unknown || strings.Contains(f.Field, "[") }) {
 				d.node.PodDNS, d.node.podDNS = rules, v
 			}
@@ -48,7 +48,7 @@ func podDNS(name string, reload bool) field {
 		}}
 }
 
-// Warnings are about settings that no pod, or no usual one, can have: each with its place. They are no faults.
+// Warnings returns warnings about podDNS settings that no pod, or no usual pod, can have, each with its position. They are no faults.
 func (n *Node) Warnings() []string {
 	var clusterDNS []netip.Addr
 	for _, r := range n.Redirects {
@@ -61,7 +61,7 @@ func (n *Node) Warnings() []string {
 	return out
 }
 
-// plain returns v as JSON could have it: with ${NAME} replaced, and without what only YAML has. A fault of a member is where its key is.
+// plain returns v as a value that JSON can represent, with ${NAME} replaced. A fault of a member is reported at the position of its key.
 func (d *decoder) plain(v strict.Value) strict.Value {
 	switch v.Kind {
 	case strict.Object:
@@ -87,7 +87,7 @@ func (d *decoder) plain(v strict.Value) strict.Value {
 	return v
 }
 
-// showRules gives rules as the file has them: their JSON form has the same keys, and JSON is YAML.
+// showRules returns the rules in the form of the file: their JSON has the same keys, and JSON is valid YAML.
 func showRules(r overlay.Rules) any {
 	text, err := json.Marshal(r)
 	if err != nil {

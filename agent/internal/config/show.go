@@ -9,8 +9,9 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// Show renders the configuration in effect as a NodeConfig file that reads back as the same. Each value that is not from the file has a
-// comment with its origin. go-yaml cannot render it: a text with a tab, a carriage return or a leading blank would read back otherwise.
+// Show returns the configuration in effect as the text of a NodeConfig file, from which Load reads the same values. Each value that is
+// not from the file has a comment with its origin. It does not use go-yaml, which writes some texts (with a tab, a carriage return or a
+// leading space) so that they read back differently.
 func (n *Node) Show() string {
 	var b strings.Builder
 	var open []string // groups that we are in
@@ -33,7 +34,8 @@ func (n *Node) Show() string {
 	return b.String() + n.showPlatform()
 }
 
-// showPlatform describes, as a comment, what no key of NodeConfig has: the folders that the installer edits, and kube-dns's ConfigMap.
+// showPlatform returns a comment about detected facts for which NodeConfig has no key: the folders that the installer edits, and
+// kube-dns's ConfigMap.
 func (n *Node) showPlatform() string {
 	if n.platform.Name == "" {
 		return ""
@@ -45,7 +47,7 @@ func (n *Node) showPlatform() string {
 
 func indent(depth int) string { return strings.Repeat("  ", depth) }
 
-// value renders what comes after "key:", up to the end of the line.
+// value returns the text after "key:", up to the end of the line.
 func (n *Node) value(name string, value any, depth int) string {
 	comment := n.comment(name)
 	switch v := value.(type) {
@@ -65,7 +67,7 @@ func (n *Node) value(name string, value any, depth int) string {
 	return " " + flow(value) + comment + "\n"
 }
 
-// Remark adds a text to the comment that Show gives a field.
+// Remark adds a text to the comment that Show writes for a field.
 func (n *Node) Remark(field, text string) {
 	if n.remarks == nil {
 		n.remarks = map[string]string{}
@@ -96,20 +98,20 @@ func (n *Node) source(name string) string {
 	return ""
 }
 
-// block renders a value of more than one line as a literal block, any other in one line.
+// block returns a text of several lines as a literal block, and any other text in one line.
 func block(value any, depth int) string {
 	s, ok := value.(string)
 	if !ok {
 		return " " + flow(value)
 	}
 	if !strings.HasSuffix(s, "\n") || !plainLines(s) {
-		return " " + strconv.Quote(s) // snippets are not searched for ${NAME}, so there is nothing to escape
+		return " " + strconv.Quote(s) // ${NAME} is not replaced in snippets, so it needs no escape
 	}
 	lines := strings.Split(strings.TrimSuffix(s, "\n"), "\n")
 	return " |\n" + indent(depth) + strings.Join(lines, "\n"+indent(depth))
 }
 
-// plainLines reports whether a literal block reads back as s. Text that it would trim, or take for its own indentation, has to be quoted.
+// plainLines reports whether a literal block reads back as s. If YAML would trim s, or take its spaces for indentation, s must be quoted.
 func plainLines(s string) bool {
 	for line := range strings.SplitSeq(strings.TrimSuffix(s, "\n"), "\n") {
 		if line == "" || strings.ContainsFunc(line, func(r rune) bool { return r < ' ' || r == 0x7f || r == 0xfeff || r == 0x85 }) {
@@ -141,8 +143,8 @@ func inside[T any](brackets string, values []T, show func(T) string) string {
 	return brackets[:1] + strings.Join(each(values, show), ", ") + brackets[1:]
 }
 
-// scalar quotes text unless every YAML reader reads it as text. Go's escapes are YAML's, too. ${ is escaped so that the file reads back as
-// the same.
+// scalar returns text as a YAML value, quoted unless every YAML reader reads it as text. Go's escape sequences are valid in YAML. It
+// escapes ${ so that the file reads back as the same text.
 func scalar(s string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789./-_"
 	letter := s != "" && strings.Trim(s, plain) == "" && strings.ContainsAny(s[:1],
@@ -153,18 +155,18 @@ func scalar(s string) string {
 	return strconv.Quote(strings.ReplaceAll(s, "${", "$${"))
 }
 
-// ambiguous reports text that some reader takes for a number, a truth value or null.
+// ambiguous reports whether some YAML reader takes text for a number, a boolean or null.
 func ambiguous(s string) bool {
 	switch strings.ToLower(s) {
 	case "true", "false", "yes", "no", "on", "off", "null", "y", "n":
 		return true
 	}
-	// A time such as 150ms and an address of four parts are no numbers; anything closer to one is quoted.
+	// Texts such as 150ms and IPv4 addresses are no numbers in YAML; texts that are closer to a number are quoted.
 	digits := strings.Trim(s, "0123456789._-xXeEoObBaAcCdDfF") == ""
 	return digits && strings.Count(s, ".") != 3
 }
 
-// Diff lists the fields in which two configurations differ: those that a running agent takes over, and those that need a restart.
+// Diff returns the fields in which two configurations differ: those that a running agent can change, and those that need a restart.
 func Diff(before, after *Node) (reloadable, restart []string) {
 	for _, f := range table() {
 		same := flow(f.show(before)) == flow(f.show(after))

@@ -16,16 +16,16 @@ import (
 // maxServices are kept in the hosts file.
 const maxServices = 20
 
-// Validate checks each value and how they go together. It returns all faults joined.
+// Validate checks each value, and values that depend on each other. It returns all faults as one joined error.
 func (n *Node) Validate() error {
 	faults := n.checkAddresses()
-	if len(faults) == 0 { // with wrong addresses of our own, faults of upstreams would be wrong, too
+	if len(faults) == 0 { // if the agent's own addresses are wrong, checks of upstreams against them would be wrong too
 		faults = append(n.checkUpstreams(), n.checkStubDomains()...)
 	}
 	return errors.Join(slices.Concat(faults, n.checkBounds(), n.checkLease(), n.checkNames())...)
 }
 
-// checkAddresses checks redirects and local addresses, whose rules are pkg/steer's.
+// checkAddresses checks redirects and local addresses with the rules of pkg/steer.
 func (n *Node) checkAddresses() []error {
 	if _, err := configfile.ParseDomain(n.ClusterDomain); err != nil {
 		return []error{n.fault("clusterDomain", err.Error())}
@@ -50,7 +50,7 @@ func (n *Node) checkAddresses() []error {
 	return faults
 }
 
-// placed gives an error of pkg/steer, which starts with the field's name, its place, and a remedy where it has none.
+// placed adds the position in the file to an error of pkg/steer, which starts with the field's name, and a remedy if it has none.
 func (n *Node) placed(err error) error {
 	field, message, ok := strings.Cut(err.Error(), ": ")
 	if !ok {
@@ -73,7 +73,7 @@ func (n *Node) checkUpstreams() []error {
 	}
 	const second = "name the address of a second Service for the same pods, such as kube-dns-upstream"
 	switch {
-	case len(n.Upstreams.Cluster) == 0: // an empty external list is no fault: the cluster's servers get all queries
+	case len(n.Upstreams.Cluster) == 0: // an empty upstreams.external is no fault: the cluster's servers then get all queries
 		add("upstreams.cluster", "names no server: name one, or take the key out to query the cluster DNS addresses")
 	case n.Link.ClusterDNSOnLink && !n.IsSet("upstreams.cluster"):
 		add("link.clusterDNSOnLink", "true makes the cluster DNS address this node's own: set upstreams.cluster too and %s", second)
@@ -108,7 +108,7 @@ func (n *Node) checkUpstreams() []error {
 	return faults
 }
 
-// checkLoop refuses an upstream that is the agent itself.
+// checkLoop returns a fault if an upstream is one of the agent's own addresses.
 func (n *Node) checkLoop(field string, a nameserver.Address) []error {
 	if err := a.Refuse(n.Own()); err != nil {
 		return []error{n.fault(field, err.Error())}
@@ -136,8 +136,8 @@ func (n *Node) checkStubDomains() []error {
 	return faults
 }
 
-// checkBounds holds each number within what makes sense. The bounds are wide; beyond them it is a slip. It judges each field by itself, so
-// it may be called for a Node of which other fields could not be read.
+// checkBounds checks that each number is within a wide range of sensible values; a number beyond it is probably a typo. It checks each
+// field by itself, so it also works if other fields of the Node could not be read.
 func (n *Node) checkBounds() []error {
 	var faults []error
 	for _, b := range []struct {
@@ -168,9 +168,9 @@ func (n *Node) checkBounds() []error {
 		{"cache.serveStale", n.Cache.ServeStale, 0, 24 * time.Hour, "0s turns it off"},
 		{"cache.holdDenials", n.Cache.HoldDenials, 0, 5 * time.Minute,
 			"with 0s a denial counts at once; a removed name is answered that long"},
-		// A probe crosses two namespaces and CoreDNS; more often than this has no use.
+		// Each probe crosses two network namespaces and CoreDNS; a shorter interval has no use.
 		{"lease.renew", n.Lease.Renew, 20 * time.Millisecond, time.Second, "it is the time from one probe to the next"},
-		// Resolvers wait 5 s before they send again; a hung agent must be out of the way before that.
+		// Resolvers send a query again after 5 s. The lease of a hung agent must expire before that.
 		{"lease.lifetime", n.Lease.Lifetime, 100 * time.Millisecond, 4 * time.Second,
 			"pods wait that long for a hung agent, and resolvers send again after 5s"},
 	} {
@@ -192,7 +192,7 @@ func (n *Node) checkLease() []error {
 		showDuration(n.Lease.Lifetime), showDuration(n.Lease.Renew), showDuration(least)))}
 }
 
-// checkNames checks names of things on the node, and keys that exclude each other.
+// checkNames checks the names of things on the node, and keys that exclude each other.
 func (n *Node) checkNames() []error {
 	const instead = "arrangement: transparent changes nothing but hits: take one of the two out"
 	onLink, alone := n.Link.ClusterDNSOnLink, n.KernelAlone()
@@ -261,7 +261,7 @@ func (n *Node) checkServices() []error {
 	return faults
 }
 
-// checkTwice refuses a text that a list has twice.
+// checkTwice returns a fault for each text that is in a list twice.
 func (n *Node) checkTwice(field string, list []string) (faults []error) {
 	for i, s := range list {
 		if slices.Index(list, s) < i {

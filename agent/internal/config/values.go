@@ -13,7 +13,8 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Each parse function here turns one text into its typed form. Its error has what is wrong and what to write; the caller adds the place.
+// Each parse function in this file converts a text into a typed value. Its error says what is wrong and what to write; the caller adds
+// the position.
 
 // parseSource takes a path, or a server.
 func parseSource(s string) (nameserver.Source, error) {
@@ -34,7 +35,7 @@ func parseSource(s string) (nameserver.Source, error) {
 	return nameserver.Source{Address: a}, err
 }
 
-// parseService takes a Service as namespace/name. Both are DNS labels (RFC 1123, section 2.1), as Kubernetes has them.
+// parseService parses a Service in the form namespace/name. Both must be DNS labels (RFC 1123, section 2.1), as in Kubernetes.
 func parseService(s string) (string, error) {
 	if namespace, name, ok := strings.Cut(s, "/"); !ok || !isLabel(namespace) || !isLabel(name) {
 		return "", fmt.Errorf("%q is not a Service: write namespace/name, such as registry/image-registry", s)
@@ -49,7 +50,7 @@ func parseNamespace(s string) (string, error) {
 	return s, nil
 }
 
-// isLabel reports whether Kubernetes accepts the name for a namespace or a Service (RFC 1123, section 2.1, in lower case).
+// isLabel reports whether Kubernetes accepts a name for a namespace or a Service: a DNS label in lower case (RFC 1123, section 2.1).
 func isLabel(s string) bool {
 	return len(s) <= 63 && strict.IsDomain(s) && !strings.ContainsAny(s, "._") && strings.ToLower(s) == s
 }
@@ -63,7 +64,7 @@ func parseLinkName(s string) (string, error) {
 	return s, nil
 }
 
-// showDuration drops the zero units that time.Duration prints: 1h, not 1h0m0s.
+// showDuration returns a duration without the zero units that time.Duration prints: 1h, not 1h0m0s.
 func showDuration(t time.Duration) string {
 	s := t.String()
 	if strings.HasSuffix(s, "m0s") {

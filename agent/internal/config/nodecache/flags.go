@@ -133,7 +133,7 @@ func Parse(args []string, usage io.Writer) (Options, error) {
 	return o, errors.Join(errs...)
 }
 
-// checkBackend checks -backend and -setupiptables, which forbids our rules in iptables.
+// checkBackend checks -backend together with -setupiptables=false, which forbids neardns's rules in iptables.
 func (o *Options) checkBackend() error {
 	switch {
 	case !slices.Contains(backends(), o.Backend):
@@ -147,12 +147,12 @@ func (o *Options) checkBackend() error {
 	return nil
 }
 
-// isInterface is the kernel's own check (dev_valid_name in net/core/dev.c).
+// isInterface reports whether the kernel accepts a name for a network interface, by the same rules as dev_valid_name in net/core/dev.c.
 func isInterface(name string) bool {
 	return name != "" && len(name) <= 15 && name != "." && name != ".." && !strings.ContainsAny(name, "/: \t\n\v\f\r")
 }
 
-// backends are the values of -backend, as of NodeConfig's backend.
+// backends returns the values of -backend, which are those of NodeConfig's backend.
 func backends() []string {
 	return []string{"auto", "nftables", "iptables", "iptables-nft", "iptables-legacy"}
 }
@@ -208,7 +208,7 @@ func flags(o *Options, g *rawFlags) *flag.FlagSet {
 	return fs
 }
 
-// note records which flags were corrected, and which have no effect.
+// note records notes for the log: which flags were corrected, and which have no effect.
 func (o *Options) note(g rawFlags, set map[string]bool) {
 	add := func(format string, args ...any) { o.Notes = append(o.Notes, fmt.Sprintf(format, args...)) }
 	switch {
@@ -239,8 +239,8 @@ func (o *Options) note(g rawFlags, set map[string]bool) {
 	}
 }
 
-// interval reads -syncinterval. In node-cache it is a duration that is multiplied by a second: only 60ns means a minute there,
-// 60s overflows and 60 is refused.
+// interval parses -syncinterval. node-cache parses a duration and multiplies it by a second, so that a minute must be written as 60ns:
+// 60s overflows, and 60 is refused.
 func (o *Options) interval(text string) error {
 	seconds, err := strconv.ParseUint(text, 10, 31)
 	d := time.Duration(seconds) * time.Second //nolint:gosec // 31 bits
@@ -280,7 +280,7 @@ func addresses(flag, text string, needed bool) (out []netip.Addr, errs []error) 
 		a, err := netip.ParseAddr(part)
 		switch {
 		case part == "" && needed:
-			// The instructions remove ",__PILLAR__DNS__SERVER__", and some people leave the comma.
+			// The manifest's instructions tell users to remove ",__PILLAR__DNS__SERVER__". Accept a comma that is left.
 			continue
 		case strings.Contains(part, "__PILLAR__"):
 			errs = append(errs, fmt.Errorf("%s has the placeholder %s: %w", flag, part, errPlaceholder))

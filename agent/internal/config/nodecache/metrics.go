@@ -2,16 +2,17 @@ package nodecache
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Kinds of faults in the set-up, as node-cache names them.
+// Kinds of setup errors: the values of the label of node-cache's metric.
 const (
-	FaultIptables       = "iptables"        // the switch, or rules in iptables' filter table
-	FaultIptablesLock   = "iptables_lock"   // the same, because another program held iptables' lock
+	FaultIptables       = "iptables"        // the rules of the switch, or in iptables' filter table, could not be written
+	FaultIptablesLock   = "iptables_lock"   // the rules could not be written, because another program held iptables' lock
 	FaultInterfaceAdd   = "interface_add"   // the interface is missing and could not be made
 	FaultInterfaceCheck = "interface_check" // the interface and its addresses
 	FaultConfigmap      = "configmap"       // the template or the kube-dns ConfigMap
 )
 
-// Faults counts faults under node-cache's name, so that its dashboards and alerts continue to work. It may be used by any goroutine.
+// Faults counts setup errors in a metric with node-cache's name, so that dashboards and alerts for node-cache continue to work. Any
+// goroutine may use it.
 type Faults struct {
 	vec  *prometheus.CounterVec
 	each map[string]prometheus.Counter
@@ -33,7 +34,7 @@ func NewFaults() *Faults {
 // Collector is what a registry collects.
 func (f *Faults) Collector() prometheus.Collector { return f.vec }
 
-// Count counts err under one of the Fault names, if it is one, and returns it.
+// Count counts err as one of the kinds, unless it is nil, and returns it.
 func (f *Faults) Count(kind string, err error) error {
 	if err != nil {
 		f.each[kind].Inc()

@@ -1,7 +1,8 @@
 // Package nodecache reads the configuration of NodeLocal DNSCache's node-cache: its flags, its environment and its Corefile template, so
 // that the agent can replace it with an unchanged manifest.
 //
-// It is pure: it opens no file, sends no query and changes nothing. It corrects the traps of node-cache, and notes each correction.
+// It is pure: it opens no file, sends no query and changes nothing. It corrects values with which node-cache would fail or behave
+// unexpectedly, and returns a note about each correction.
 //
 // Failure policy: a function returns a complete result, or an error that names the flag, variable or placeholder, and the remedy.
 package nodecache
@@ -17,29 +18,31 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Answer is what follows from flags and environment: the upstream for the cluster, and the fallback of each address.
+// Answer has the addresses that follow from the flags and the environment: the upstream for the cluster's names, and the fallback of each
+// local address.
 type Answer struct {
 	Upstream netip.Addr    // for the cluster's names
-	Locals   []steer.Local // one for each of -localip, in its order
+	Locals   []steer.Local // one for each address of -localip, in the same order
 	Notes    []string
 }
 
-// ConfigMapFiles are the keys of the kube-dns ConfigMap that are read.
+// ConfigMapFiles returns the paths of the kube-dns ConfigMap's keys that the agent reads.
 func (o Options) ConfigMapFiles() []string {
 	return []string{path.Join(o.ConfigMap, "stubDomains"), path.Join(o.ConfigMap, "upstreamNameservers")}
 }
 
-// kubeDNS is the variable that the kubelet sets for the Service kube-dns in every pod of its namespace.
+// kubeDNS is the environment variable with the address of the Service kube-dns, which the kubelet sets in every pod of that Service's
+// namespace.
 const kubeDNS = "KUBE_DNS_SERVICE_HOST"
 
-// ServiceVariable is the environment variable that holds a Service's address, as the kubelet names it
+// ServiceVariable returns the name of the environment variable in which the kubelet passes a Service's address
 // (kubernetes.io/docs/concepts/services-networking/service/#environment-variables).
 func ServiceVariable(service string) string {
 	return strings.ToUpper(strings.ReplaceAll(service, "-", "_")) + "_SERVICE_HOST"
 }
 
-// Resolve finds the addresses. lookupEnv is as os.LookupEnv. named is the address to which the template itself forwards the cluster's
-// names, or the zero Addr.
+// Resolve returns the addresses of Answer. lookupEnv is like os.LookupEnv. named is the address to which the Corefile template forwards
+// the cluster's names, or the zero Addr.
 func (o Options) Resolve(lookupEnv func(string) (string, bool), named netip.Addr) (Answer, error) {
 	var a Answer
 	upstream, err := service(lookupEnv, ServiceVariable(o.UpstreamService))
@@ -98,15 +101,15 @@ func (o Options) Resolve(lookupEnv func(string) (string, bool), named netip.Addr
 	return a, nil
 }
 
-// fallback is the address that answers for ip if the agent does not.
+// fallback returns the address of kube-dns that answers queries to ip if the agent does not.
 func (o Options) fallback(ip, upstream, cluster netip.Addr) (netip.Addr, error) {
 	for _, candidate := range append(slices.Clone(o.Fallback), upstream, cluster) {
 		if candidate.IsValid() && candidate.Is4() == ip.Is4() {
 			return candidate, nil
 		}
 	}
-	// The variables have one family only. kube-proxy translates an address of kube-dns of the other family before the node delivers it
-	// locally.
+	// The environment has kube-dns's address of only one IP family. For the other family, -localip may have a Service address of
+	// kube-dns, which kube-proxy translates before the packet is delivered locally.
 	for i, other := range o.LocalIPs {
 		if other.Is4() == ip.Is4() && o.isService(i, cluster) {
 			return other, nil
@@ -121,8 +124,8 @@ func (o Options) fallback(ip, upstream, cluster netip.Addr) (netip.Addr, error) 
 		ip, family)
 }
 
-// isService reports whether the i-th of -localip is a Service's address. An IPv4 address of the cache is link-local. There is no such rule
-// for IPv6, where the first address is the cache's own, as in the manifest.
+// isService reports whether the i-th address of -localip is a Service's address, and not one of the cache's own. A link-local IPv4
+// address is the cache's own. For IPv6 it is the first address, as in node-cache's manifest.
 func (o Options) isService(i int, cluster netip.Addr) bool {
 	ip := o.LocalIPs[i]
 	if ip == cluster {
@@ -139,7 +142,7 @@ func service(lookupEnv func(string) (string, bool), variable string) (netip.Addr
 	if !ok || text == "" {
 		return netip.Addr{}, nil
 	}
-	if strings.EqualFold(text, "none") { // a headless Service has no variable; its YAML has None
+	if strings.EqualFold(text, "none") { // the value None comes from the YAML of a headless Service
 		return netip.Addr{}, fmt.Errorf("environment variable %s is %q: a Service without an address cannot be queried: give it one",
 			variable, text)
 	}
@@ -151,5 +154,5 @@ func service(lookupEnv func(string) (string, bool), variable string) (netip.Addr
 	return addr, nil
 }
 
-// errPlaceholder: the operator did not fill in a placeholder.
+// errPlaceholder means that a flag still has a placeholder of node-cache's manifest.
 var errPlaceholder = errors.New("fill it in first, as the instructions of NodeLocal DNSCache do (sed)")

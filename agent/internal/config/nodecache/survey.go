@@ -10,13 +10,13 @@ import (
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 )
 
-// Survey is the part of a Corefile for NodeLocal DNSCache that the agent handles itself.
+// Survey has what the agent itself uses of a Corefile written for NodeLocal DNSCache.
 type Survey struct {
-	Zones      []string              // of all server blocks, lower case, without the final dot; the root is "."
-	Prometheus []string              // host:port of the metrics, each once, as written
+	Zones      []string              // zones of all server blocks, lower case, without the final dot; the root is "."
+	Prometheus []string              // addresses of the prometheus directive (host:port), without duplicates
 	Health     []string              // addresses of /health
 	Ready      []string              // addresses of /ready
-	Forward    map[string]netip.Addr // by zone, the first address on port 53 to which it is forwarded
+	Forward    map[string]netip.Addr // by zone: the first server on port 53 to which it is forwarded
 }
 
 // kubeDNSPort is kube-dns's port.
@@ -29,7 +29,8 @@ const (
 	defaultReady      = ":8181"
 )
 
-// ReadCorefile surveys a Corefile. name is its name in errors. own are the agent's addresses: a forward to one of them is an error.
+// ReadCorefile parses a Corefile and returns its Survey. name is its name in errors. own has the agent's addresses; a forward to one of
+// them is an error.
 func ReadCorefile(name, text string, own []netip.Addr) (Survey, error) {
 	s := Survey{Forward: map[string]netip.Addr{}}
 	blocks, err := corefile.Blocks(name, text)
@@ -67,7 +68,8 @@ func ReadCorefile(name, text string, own []netip.Addr) (Survey, error) {
 	return s, nil
 }
 
-// bracketed adds the missing brackets of an IPv6 address before a port, as a sed over IPv4's form leaves it.
+// bracketed adds the brackets that an IPv6 address before a port needs. They are missing if a sed replaced an IPv4 address in the
+// template.
 func bracketed(at string) string {
 	i := max(strings.LastIndex(at, ":"), 0)
 	if a, err := netip.ParseAddr(at[:i]); err == nil && a.Is6() {
@@ -76,7 +78,7 @@ func bracketed(at string) string {
 	return at
 }
 
-// firstServer is the first address on kube-dns's port.
+// firstServer returns the first server address on port 53.
 func firstServer(words []corefile.Token) netip.Addr {
 	for _, t := range words {
 		if t.Text == "{" {
@@ -89,11 +91,11 @@ func firstServer(words []corefile.Token) netip.Addr {
 	return netip.Addr{}
 }
 
-// checkForward refuses servers that are the agent itself.
+// checkForward returns an error if a server of a forward directive is the agent itself.
 func checkForward(words []corefile.Token, own []netip.Addr) error {
 	for _, t := range words {
 		if t.Text == "{" {
-			return nil // options follow, and perhaps another forward, which CoreDNS checks
+			return nil // the options follow; another forward after them is for CoreDNS to check
 		}
 		at, err := nameserver.ParsePlain(strings.TrimPrefix(t.Text, "dns://"))
 		if err == nil && at.Refuse(own) != nil {

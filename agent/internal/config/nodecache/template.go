@@ -13,18 +13,18 @@ import (
 	"github.com/neardns/neardns/internal/dns/forward/nameserver"
 )
 
-// Fill has the values of a template's placeholders.
+// Fill has the values that replace the placeholders of a Corefile template.
 type Fill struct {
 	Locals     []netip.Addr // -localip
-	Upstream   netip.Addr   // for the cluster's names
-	External   string       // servers for all other names, as forward takes them; "": the cluster's
-	Chosen     bool         // by the kube-dns ConfigMap: they get queries over UDP, also if the template forces TCP
+	Upstream   netip.Addr   // the server for the cluster's names
+	External   string       // servers for all other names, as arguments of forward; "": the same as Upstream
+	Chosen     bool         // External comes from the kube-dns ConfigMap: forward over UDP, even if the template has force_tcp
 	Prometheus string       // host:port
-	Domain     string       // the cluster's, if the operator did not fill it in
+	Domain     string       // the cluster's domain, used if the operator left the placeholder
 }
 
-// The placeholders. The first three are the operator's to fill in, by the instructions; node-cache takes the first for all the
-// addresses and the second for none.
+// The placeholders. The operator should fill in the first three, by the manifest's instructions. node-cache replaces the first by all
+// local addresses and the second by nothing.
 const (
 	localDNS        = "__PILLAR__LOCAL__DNS__"
 	dnsServer       = "__PILLAR__DNS__SERVER__"
@@ -37,18 +37,18 @@ const (
 
 var (
 	placeholder = regexp.MustCompile(`__(PILLAR|PROMETHEUS)__[A-Z_]*__`)
-	// A local address with a port is one address, however many there are: "health __PILLAR__LOCAL__DNS__:8080".
+	// Before a port, the placeholder stands for one address even if there are several: "health __PILLAR__LOCAL__DNS__:8080".
 	localWithPort = regexp.MustCompile(localDNS + `:(\d+)`)
-	// A forward to the servers for all other names, with options.
+	// Matches a forward to the servers for all other names with a block of options.
 	upstreamBlock = regexp.MustCompile(`(forward[ \t]+\S+[ \t]+` + upstreamServers + `[ \t]*\{)([^{}]*)\}`)
 	forceTCP      = regexp.MustCompile(`(?m)^[ \t]*force_tcp[ \t]*(#.*)?\n`)
 )
 
-// Corefile fills in a template.
+// Corefile returns the template with its placeholders replaced, and notes for the log.
 func (f Fill) Corefile(template string) (text string, notes []string, err error) {
 	text = template
 	if f.Chosen {
-		// As node-cache, which looks for the text with one kind of indentation alone.
+		// node-cache does the same, but only for one kind of indentation.
 		text = upstreamBlock.ReplaceAllStringFunc(text, func(m string) string { return forceTCP.ReplaceAllString(m, "") })
 	}
 	external := cmp.Or(f.External, f.Upstream.String())
@@ -78,8 +78,8 @@ var (
 	snippetName = regexp.MustCompile(`(?m)^[ \t]*\(([^)\s]+)\)`)
 )
 
-// Imports makes the imports of a filled-in template absolute, and lists their patterns. node-cache resolves them
-// relative to the Corefile that it writes, in folder, wherever the template is mounted.
+// Imports makes the paths of a filled-in template's import directives absolute, and returns their patterns. node-cache resolves them
+// relative to folder, where it writes the Corefile, and not to the template's folder.
 func Imports(text, folder string) (absolute string, patterns []string) {
 	snippets := map[string]bool{}
 	for _, m := range snippetName.FindAllStringSubmatch(text, -1) {
@@ -102,10 +102,10 @@ func Imports(text, folder string) (absolute string, patterns []string) {
 	return absolute, patterns
 }
 
-// stubTTL is the longest TTL of a stub domain's answers, as in node-cache.
+// stubTTL is the maximum TTL in seconds for answers of stub domains, as in node-cache.
 const stubTTL = 30
 
-// Stubs are the server blocks of stub domains, without zones that the template serves itself.
+// Stubs returns server blocks for the stub domains, except for domains for which the template has a block.
 func Stubs(domains map[string][]nameserver.Address, served []string) (text string, notes []string) {
 	var b strings.Builder
 	for _, domain := range slices.Sorted(maps.Keys(domains)) {
@@ -122,7 +122,7 @@ func Stubs(domains map[string][]nameserver.Address, served []string) (text strin
 	return b.String(), notes
 }
 
-// Domain is the cluster's, by the zones that a template serves: the first that is neither the root nor a reverse zone.
+// Domain returns the cluster's domain, guessed from the zones of a template: the first zone that is neither the root nor a reverse zone.
 func Domain(zones []string) string {
 	for _, z := range zones {
 		if z != "." && !strings.HasSuffix(z, "arpa") {

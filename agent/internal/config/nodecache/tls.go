@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// TLS is the protection of -metrics-listen-address.
+// TLS has the TLS flags for -metrics-listen-address.
 type TLS struct {
 	Enabled   bool
 	Cert, Key string // files, PEM
@@ -18,7 +18,7 @@ type TLS struct {
 	Min       uint16 // version
 }
 
-// clientAuth are the values of -tls-client-auth-type, by crypto/tls's names.
+// clientAuth returns the values of -tls-client-auth-type, which are named as in crypto/tls.
 func clientAuth() map[string]tls.ClientAuthType {
 	return map[string]tls.ClientAuthType{
 		"NoClientCert": tls.NoClientCert, "RequestClientCert": tls.RequestClientCert, "RequireAnyClientCert": tls.RequireAnyClientCert,
@@ -26,12 +26,12 @@ func clientAuth() map[string]tls.ClientAuthType {
 	}
 }
 
-// versions are the values of -tls-min-version.
+// versions returns the values of -tls-min-version.
 func versions() map[string]uint16 {
 	return map[string]uint16{"TLS10": tls.VersionTLS10, "TLS11": tls.VersionTLS11, "TLS12": tls.VersionTLS12, "TLS13": tls.VersionTLS13}
 }
 
-// checkTLS reads the flags of TLS, if it is enabled.
+// checkTLS converts and checks the TLS flags, if -tls-enabled is set.
 func (o *Options) checkTLS(auth, minVersion string) error {
 	if !o.TLS.Enabled {
 		o.TLS = TLS{}
