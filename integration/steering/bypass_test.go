@@ -60,7 +60,7 @@ func (n *node) crowd(count int, note func(p *pod, at target, a *testutil.Answer,
 // again; it comes back, and is named. No other pod is bypassed. TestTimingEgressPolicy counts the queries that are lost.
 func TestEgressPolicy(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.IPTables})
+	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.IPTables, install: true})
 	p := n.addPod(nil)
 	n.startAgent()
 	end := n.crowd(50, nil)
@@ -104,7 +104,7 @@ func TestEgressPolicy(t *testing.T) {
 // when the policy goes. No other pod is bypassed.
 func TestLatePolicyAtTheLink(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.NFTables})
+	n := newNode(t, setup{families: testutil.Dual, proxy: testutil.NFTables, install: true})
 	p := n.addPod(nil)
 	n.startAgent()
 	end := n.crowd(20, nil)

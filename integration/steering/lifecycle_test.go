@@ -21,7 +21,7 @@ import (
 // steered once an agent has verified the fallback and tried the pod's path.
 func TestPodsBeforeTheAgent(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, setup{families: testutil.Dual, attach: testutil.BridgeCNI, proven: true})
+	n := newNode(t, setup{families: testutil.Dual, attach: testutil.BridgeCNI, proven: true, install: true})
 	p := n.addPod(nil)
 	testutil.Must(t, p.in(podfile.Pending))
 	if rules := p.rules(); rules != "" {
@@ -112,8 +112,8 @@ func TestLeftAlone(t *testing.T) {
 // tells of a pod's.
 func TestFlushedRules(t *testing.T) {
 	for _, s := range []setup{
-		{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.PTP},
-		{families: testutil.Dual, proxy: testutil.NFTables, attach: testutil.BridgeNF},
+		{families: testutil.Dual, proxy: testutil.IPTables, attach: testutil.PTP, install: true},
+		{families: testutil.Dual, proxy: testutil.NFTables, attach: testutil.BridgeNF, install: true},
 	} {
 		t.Run(s.String(), func(t *testing.T) {
 			t.Parallel()
@@ -169,7 +169,7 @@ func TestFlushedRules(t *testing.T) {
 // TestLinkIsRepaired: an address or the link itself taken away comes back, and pods are answered meanwhile.
 func TestLinkIsRepaired(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, setup{families: testutil.Dual})
+	n := newNode(t, setup{families: testutil.Dual, install: true})
 	p := n.addPod(nil)
 	n.startAgent()
 	for name, args := range map[string][]string{

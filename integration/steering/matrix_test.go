@@ -65,7 +65,7 @@ func walk(t *testing.T, s setup) {
 	t.Helper()
 	s.record(t, "")
 	// ptp's pods are steered at ADD, as pods are that an agent steered which is gone; the others wait for the first agent.
-	s.proven = s.attach != testutil.PTP
+	s.proven, s.install = s.attach != testutil.PTP, true
 	n := newNode(t, s)
 	p := n.addPod(nil)
 	before := n.all()

@@ -71,7 +71,7 @@ func TestUnableToAsk(t *testing.T) {
 	for _, h := range hardships() {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t, setup{families: testutil.Dual})
+			n := newNode(t, setup{families: testutil.Dual, install: true})
 			p := n.addPod(nil)
 			if h.bound < patience { // else the proof fails, too, and it begins with a turn
 				h.begin(n)
