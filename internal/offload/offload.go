@@ -25,7 +25,7 @@ const MaxTime = 30 * time.Second
 const (
 	maxOffers = 256             // waiting offers; more are declined, and come again with the next hit
 	pollEvery = 5 * time.Second // the period of reading the kernel's hits while an entry is offloaded
-	sample    = 16              // of the offloaded entries, of which the least used one is revoked if the table is full
+	sample    = 16              // how many offloaded entries evictOne compares
 )
 
 // Item is an entry as the kernel gets it.
@@ -44,9 +44,9 @@ type Kernel interface {
 	Put(Item) error     // replaces the entry with the same key
 	Remove(k *msg.Key) error
 	Invalidate() error // revokes all entries
-	// Hits calls each with the number of hits of an entry since Hits or HitsOf last reported it.
+	// Hits calls each with the hits of an entry since Hits or HitsOf last reported them.
 	Hits(each func(section string, hits uint64)) error
-	// HitsOf returns the same for one entry.
+	// HitsOf returns the hits of one entry since Hits or HitsOf last reported them.
 	HitsOf(k *msg.Key) (uint64, error)
 }
 
@@ -55,24 +55,24 @@ type Offloader struct {
 	store *answers.Store
 	max   int // entries offloaded at one time
 
-	enabled atomic.Bool // offers are accepted
+	enabled atomic.Bool // offers are accepted now
 	offers  chan offer
 
-	epoch atomic.Uint64 // of the Corefile server that answers
-	built atomic.Uint64 // of the one that is being built
+	epoch atomic.Uint64 // number of the Corefile server that answers
+	built atomic.Uint64 // number of the Corefile server that is being built
 
 	mu      sync.Mutex // guards the fields below; the store's locks come before it
 	kernel  Kernel     // nil: kernel hits are off
 	items   map[string]*item
 	fault   error         // why nothing is offloaded although kernel hits are on
-	offset  time.Duration // of the kernel's clock from the store's
+	offset  time.Duration // the kernel's clock minus the store's clock
 	refused uint64        // entries that the kernel did not accept
 }
 
 // item is an offloaded entry.
 type item struct {
 	entry   *answers.Entry
-	gap     time.Duration // the popularity gap of its hits
+	gap     time.Duration // as Source.Gap
 	until   answers.Instant
 	recent  uint64 // hits between the last two polls
 	counted uint64 // hits that CountHits has counted since the last poll
@@ -90,7 +90,7 @@ type Source struct {
 	offloader *Offloader
 	epoch     uint64
 	Space     *answers.Space
-	// Gap is the longest time between two hits that count as one popularity.
+	// Gap is the longest pause between two hits after which the entry still counts as popular (the Corefile's prefetch duration).
 	Gap    time.Duration
 	Rotate bool
 	// ValidUntil returns until when the block would serve an entry without a query to the upstream, given both entries of its name and
@@ -98,14 +98,14 @@ type Source struct {
 	ValidUntil func(e, success, denial *answers.Entry, now answers.Instant) (until answers.Instant, ok bool)
 }
 
-// offer is an entry that was served, and the size limit of its answer.
+// offer is an entry that was just served, with the size limit of the answer.
 type offer struct {
 	source *Source
 	entry  *answers.Entry
 	size   uint16
 }
 
-// Source makes s a source of the Corefile server that is being built.
+// Source registers s with the Corefile server that is being built.
 func (l *Offloader) Source(s Source) *Source {
 	s.offloader, s.epoch = l, l.built.Load()
 	return &s
@@ -126,8 +126,8 @@ func (s *Source) Offer(e *answers.Entry, now answers.Instant, size uint16) {
 	}
 }
 
-// Changed revokes every entry that the previous Corefile server offloaded, because the one whose sources were made last is about to answer.
-// Later offers of the previous one are ignored.
+// Changed switches to the Corefile server that was just built: it revokes every entry that the previous server offloaded, and later
+// offers of that server are ignored.
 func (l *Offloader) Changed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -138,7 +138,7 @@ func (l *Offloader) Changed() {
 	}
 }
 
-// Begin starts offloading to a kernel, after revoking all entries that it has.
+// Begin starts offloading to a kernel. It first revokes all entries that the kernel still has.
 func (l *Offloader) Begin(k Kernel) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,7 +165,7 @@ func (l *Offloader) End() error {
 	return l.fault
 }
 
-// Leave stops offloading and leaves the entries in the kernel until they end by themselves. An agent that ends calls it.
+// Leave stops offloading, but leaves the entries in the kernel until they expire. An agent calls it when it ends, so that hits continue.
 func (l *Offloader) Leave() {
 	l.enabled.Store(false)
 	l.mu.Lock()
@@ -221,7 +221,7 @@ func (l *Offloader) accept(o offer) {
 		}
 		k := o.entry.Key()
 		name := string(section(&k))
-		// If the entry cannot be offloaded, it is marked as if it were for a while, so that not every hit offers it again.
+		// Mark an entry that cannot be offloaded as offloaded for a while, so that not every hit offers it again.
 		again := min(until, now+answers.Instant(pollEvery))
 		if l.items[name] == nil && len(l.items) >= l.max && !l.evictOne(now) {
 			return again, true
@@ -239,13 +239,14 @@ func (l *Offloader) accept(o offer) {
 	})
 }
 
-// drift is how far the two clocks may differ more than at Begin. An answers.Keeper reports no shorter sleep of the machine to the store.
+// drift is how far the difference of the two clocks may move from what it was at Begin. answers.Keeper does not report a shorter sleep of
+// the machine to the store.
 const drift = time.Second
 
 func (l *Offloader) clockOffset() time.Duration { return l.kernel.Now() - time.Duration(l.store.Now()) }
 
-// clocksAgree reports whether the store's clock is right. After the machine slept, the store learns of it some seconds later than the
-// kernel, and until then its entries look younger than they are. mu is held.
+// clocksAgree reports whether the store's clock has caught up with the kernel's. The store notices a sleep of the machine some seconds
+// after the kernel, and until then it takes entries for younger than they are. mu is held.
 func (l *Offloader) clocksAgree() bool {
 	now := l.clockOffset()
 	if (now - l.offset).Abs() > drift {
@@ -268,8 +269,8 @@ func (l *Offloader) revoke(e *answers.Entry) {
 	}
 }
 
-// remove revokes an entry; mu is held. The entry loses its mark last: as long as it is marked as offloaded, a goroutine that replaces it
-// waits for mu.
+// remove revokes an entry; mu is held. It clears the entry's offload mark last: while the mark is set, a goroutine that replaces the
+// entry waits for mu.
 func (l *Offloader) remove(k *msg.Key) {
 	var err error
 	if l.kernel != nil {
@@ -304,7 +305,8 @@ func (l *Offloader) fail(err error) {
 	}
 }
 
-// evictOne revokes one of a few entries: one whose time is over, or the one with the fewest hits, unless all of them are in use.
+// evictOne revokes one of up to 16 entries: an expired one, else the one with the fewest hits. It returns false if all of them are in
+// use.
 func (l *Offloader) evictOne(now answers.Instant) bool {
 	var least *item
 	left := sample
@@ -328,8 +330,8 @@ func (l *Offloader) evictOne(now answers.Instant) bool {
 	return l.fault == nil
 }
 
-// Poll counts the kernel's hits in the store, so that entries in use are kept and refreshed before they expire. It also revokes entries
-// whose time is over.
+// Poll reads the kernel's hits and counts them in the store, so that used entries are kept and refreshed in time. It also revokes entries
+// that the kernel no longer serves.
 func (l *Offloader) Poll() {
 	l.mu.Lock()
 	k := l.kernel
@@ -388,5 +390,5 @@ func (one *item) count(now answers.Instant, hits uint64) {
 	}
 }
 
-// maxUses is the number of hits by which eviction sees that an entry is in use.
+// maxUses is the highest number of uses that the store's eviction counts for an entry (answers.maxUses).
 const maxUses = 3

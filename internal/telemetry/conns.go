@@ -17,8 +17,8 @@ const (
 	scrapeTimeout = 10 * time.Second
 )
 
-// fairListener keeps at most max connections open. One more closes the oldest connection of the source that has most (D-017), so that a
-// pod cannot keep a scraper or the kubelet out.
+// fairListener keeps at most max connections open. A connection beyond that closes the oldest one of the client address with the most
+// connections (D-017), so that a pod cannot lock out a scraper or the kubelet.
 type fairListener struct {
 	net.Listener
 	max int
@@ -48,7 +48,7 @@ func (l *fairListener) Accept() (net.Conn, error) {
 	return accepted, nil
 }
 
-// add counts a connection, and returns the one to close for it.
+// add counts a connection, and returns the connection to close if there are now too many.
 func (l *fairListener) add(c *countedConn) (excess *countedConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -6,23 +6,24 @@ import (
 	"github.com/neardns/neardns/internal/telemetry/scrape"
 )
 
-// KernelHits are the hits that the kernel serves.
+// KernelHits has the metrics of the hits that the kernel program serves.
 type KernelHits struct {
-	OK            bool // it serves
-	Auto          bool // it serves only where that is possible: elsewhere there is no series neardns_kernel_ok
+	OK            bool // the kernel serves hits
+	Auto          bool // kernelHits.mode is auto: without kernel support, neardns_kernel_ok is not exported
 	Pods, Refused int  // pods that it serves, pods that it does not serve although they should be
 	Entries       int  // offloaded entries
 	Series        []KernelSeries
 	Copies        map[string]uint64 // mirrored queries, by result; nil: it mirrors none
 }
 
-// KernelSeries are those of one type and response code.
+// KernelSeries has the hits of one query type and response code.
 type KernelSeries struct {
 	Type, Rcode string
 	Hits        uint64
 }
 
-// CollectKernelHits exports them at each scrape, where there are any. The kernel counts hits: they go on over the agent's restarts.
+// CollectKernelHits exports KernelHits at each scrape if read returns true. The kernel keeps the counts, so they continue over the
+// agent's restarts.
 func (m *Metrics) CollectKernelHits(read func() (KernelHits, bool)) {
 	var s scrape.Set
 	ok := s.Gauge(namespace+"_kernel_ok", "Whether hits are answered in the kernel where that is wanted; else the agent answers them.")

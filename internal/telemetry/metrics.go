@@ -1,7 +1,7 @@
-// Package telemetry owns what the agent shows of itself: one registry of metrics, the HTTP endpoints /metrics, /healthz
-// and /readyz, the status socket and the logger. It must never decide anything, and nothing waits for it.
+// Package telemetry has the agent's metrics registry, the HTTP endpoints /metrics, /healthz and /readyz, the status socket and the
+// logger. It decides nothing, and no query waits for it.
 //
-// Failure policy: an endpoint that cannot listen is tried again forever and logged once; the cache serves meanwhile.
+// On failure: an endpoint that cannot listen logs that once and retries forever; the cache serves meanwhile.
 package telemetry
 
 import (
@@ -17,10 +17,10 @@ import (
 
 const namespace = "neardns"
 
-// Registry is what a role exports. Its methods may be called by any goroutine.
+// Registry has the metrics of one program. Its methods are safe for concurrent use.
 type Registry struct{ registry *prometheus.Registry }
 
-// NewRegistry makes one. version stands in neardns_build_info.
+// NewRegistry returns a registry with neardns_build_info, which has version as a label.
 func NewRegistry(version string) *Registry {
 	r := &Registry{registry: prometheus.NewRegistry()}
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "build_info",
@@ -31,7 +31,7 @@ func NewRegistry(version string) *Registry {
 	return r
 }
 
-// Metrics is the registry of the agent and what is counted in it. Its methods may be called by any goroutine.
+// Metrics is the agent's registry with the agent's own counters. Its methods are safe for concurrent use.
 type Metrics struct {
 	*Registry
 	lease    *prometheus.GaugeVec
@@ -50,10 +50,10 @@ type Metrics struct {
 	held map[string]bool
 }
 
-// podStates are the values of the label of neardns_pods.
+// podStates are the values of neardns_pods' label state.
 var podStates = [...]string{"steered", "pending", "given-back", "left-alone", "gone"}
 
-// New makes the agent's.
+// New returns the agent's metrics.
 func New(version string) *Metrics {
 	m := &Metrics{Registry: NewRegistry(version), held: map[string]bool{}}
 	r := m.registry
@@ -99,7 +99,7 @@ func newEvents(r *prometheus.Registry, name, help, label string, values ...strin
 	return e
 }
 
-// count counts a value that is not in the list as "other", if the list has that, and not at all otherwise.
+// count counts a value that is not in the list as "other". If the list lacks "other", the value is not counted.
 func (e events) count(value string) {
 	c := e[value]
 	if c == nil {
@@ -110,16 +110,16 @@ func (e events) count(value string) {
 	}
 }
 
-// Gatherer returns everything to be scraped: ours, and what others registered with the default registry, which CoreDNS's
-// plugins use and which holds the process's own metrics.
+// Gatherer returns all metrics to scrape: the registry's, and those of the default registry, which CoreDNS's plugins and the Go and
+// process collectors use.
 func (r *Registry) Gatherer() prometheus.Gatherer {
 	return prometheus.Gatherers{r.registry, prometheus.DefaultGatherer}
 }
 
-// Totals sums counters up over their labels, in the order of names. One that counts nothing yet is 0.
+// Totals returns the sum of each named counter over its labels, 0 for a counter that has no value yet.
 func (m *Metrics) Totals(names ...string) []float64 {
 	out := make([]float64, len(names))
-	families, _ := m.Gatherer().Gather() // the rest is returned together with the error
+	families, _ := m.Gatherer().Gather() // on an error, Gather still returns what it could gather
 	for _, f := range families {
 		if at := slices.Index(names, f.GetName()); at >= 0 {
 			for _, metric := range f.GetMetric() {
@@ -134,7 +134,7 @@ func (m *Metrics) Totals(names ...string) []float64 {
 func (m *Metrics) Lease(addr netip.Addr, protocol string, held bool) {
 	address := addr.String()
 	m.lease.WithLabelValues(address, protocol).Set(scrape.Bool(held))
-	changes := m.changes.WithLabelValues(address, protocol) // made at once, so that its first change is seen
+	changes := m.changes.WithLabelValues(address, protocol) // created at once, so that rate() sees the first change
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if key := address + protocol; m.held[key] != held {
@@ -177,8 +177,8 @@ func (m *Metrics) Reload(taken bool) {
 	m.config.Set(scrape.Bool(taken))
 }
 
-// Read reports whether the configuration as it was last read is valid. An invalid one counts as a refused reload. A valid one is not
-// counted as a reload here, because it may be the one in effect, put back.
+// Read records whether the configuration file is valid as it was last read. An invalid one counts as a refused reload. A valid one does
+// not count as a reload, because it may equal the configuration in effect.
 func (m *Metrics) Read(ok bool) {
 	if ok {
 		m.config.Set(1)
@@ -207,10 +207,10 @@ func (m *Metrics) Pods(counts map[string]int) {
 	}
 }
 
-// CanQuery records whether the agent can query what pods need.
+// CanQuery records whether the agent's own query for the cluster's names was answered.
 func (m *Metrics) CanQuery(ok bool) { m.canQuery.Set(scrape.Bool(ok)) }
 
-// Collect exports what another part of the agent counts by itself. It must be called once for each, before any scrape.
+// Collect registers collectors for what other packages count. Call it once for each collector, before the first scrape.
 func (r *Registry) Collect(c ...prometheus.Collector) { r.registry.MustRegister(c...) }
 
 // Switch is the value of one of the switch's counters.
@@ -222,8 +222,8 @@ type Switch struct {
 	Packets  float64
 }
 
-// CollectSwitch exports the kernel's own counters of the switch at each scrape. They belong to the table: they go on over
-// the agent's restarts and begin at zero with a new table.
+// CollectSwitch exports the kernel's counters of the switch at each scrape. They are part of the host table, so they continue over the
+// agent's restarts and start at zero with a new table.
 func (m *Metrics) CollectSwitch(read func() ([]Switch, error)) {
 	var s scrape.Set
 	packets := s.Counter(namespace+"_switch_packets_total", "Queries that passed the switch, by way: packets over UDP, connections over TCP. "+

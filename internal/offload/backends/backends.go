@@ -1,10 +1,11 @@
-// Package backends finds the servers behind a Service in a cluster whose datapath translates at sockets, so that no packet carries the
-// Service's address. It connects UDP sockets to the Service as any process does, and reads their remote addresses from the kernel.
+// Package backends finds the servers behind a Service if the cluster's datapath translates addresses at sockets (Cilium's socket load
+// balancer), so that no packet carries the Service's address. It connects UDP sockets to the Service, as any process does, and reads
+// their remote addresses from /proc.
 //
-// It sends nothing, and it never names a server that no socket was connected to within the last seconds: the address may belong to another
-// pod soon after.
+// It sends no packet. It returns only servers that a socket was connected to within the last seconds, because an address may soon belong
+// to another pod.
 //
-// Failure policy: if sockets cannot be read, no new server is found, and the known ones expire.
+// On failure: if sockets cannot be read, no new server is found, and the known ones expire.
 package backends
 
 import (
@@ -20,10 +21,11 @@ import (
 )
 
 const (
-	// hold is how long a server stays known after a socket was last connected to it. That is several looks, because a datapath chooses the
-	// server at random.
+	// hold is how long a server stays known after a socket was last connected to it. It spans several calls of Look, because the datapath
+	// chooses the server of each socket at random.
 	hold = 5 * time.Second
-	// Sockets for one look at one Service: enough for each known server, so that within hold a server is hardly ever missed.
+	// How many sockets Look connects to one Service: several for each known server, so that a server is rarely missed for as long as
+	// hold.
 	socketsPerServer = 4
 	minSockets       = 8
 	maxSockets       = 128
@@ -34,8 +36,8 @@ type Memory struct {
 	seen map[netip.AddrPort]time.Time
 }
 
-// Look connects sockets to the Services and returns all known servers, in order. With an error, it returns those of earlier looks. Call it
-// in the host's netns, from a process that the datapath treats like a pod.
+// Look connects sockets to the Services and returns all known servers, sorted. On an error, it returns the servers that it knows together
+// with the error. Call it in the host's netns, from a process whose sockets the datapath translates as it does a pod's.
 func (m *Memory) Look(services []netip.AddrPort, now time.Time) ([]netip.AddrPort, error) {
 	found, err := remotes(services, min(max(minSockets, socketsPerServer*len(m.seen)), maxSockets))
 	return m.note(services, found, now), err
@@ -62,7 +64,7 @@ func (m *Memory) note(services, found []netip.AddrPort, now time.Time) []netip.A
 	return out
 }
 
-// remotes connects count sockets to each Service and returns their remote addresses. It sends nothing.
+// remotes connects count UDP sockets to each Service and returns their remote addresses as the kernel has them.
 func remotes(services []netip.AddrPort, count int) ([]netip.AddrPort, error) {
 	var errs []error
 	ours := map[uint64]bool{}
@@ -103,7 +105,7 @@ func remotes(services []netip.AddrPort, count int) ([]netip.AddrPort, error) {
 	return out, errors.Join(errs...)
 }
 
-// inodeOf is a socket's inode number, as /proc/net/udp lists it.
+// inodeOf returns a socket's inode number, which identifies it in /proc/net/udp.
 func inodeOf(c *net.UDPConn) (uint64, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

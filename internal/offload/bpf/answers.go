@@ -14,7 +14,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// kept is the agent's record of a slot. The zero value stands for an empty slot.
+// kept is what the agent remembers of a slot of the kernel's maps. The zero value is an empty slot.
 type kept struct {
 	group    uint32
 	section  string        // in lower case
@@ -31,26 +31,27 @@ func keptOf(s *objectSlot, c *objectControl) kept {
 	return kept{group: s.Group, section: s.section(), place: c.place(s.hash(c)), expires: time.Duration(s.Expires)}
 }
 
-// place is the part of a hash that the map of places uses: the tag in the upper half, the bucket's number in the lower.
+// place returns the number under which a hash is found in the map of places: the upper 32 bits are a tag, the lower ones the bucket.
 func (c *objectControl) place(hash uint64) uint64 { return hash>>32<<32 | hash&uint64(c.Mask) }
 
-// Now is the time since boot, suspend included. Answers expire by this clock.
+// Now returns the time since boot, including suspend. The kernel program uses the same clock for the expiry of answers.
 func Now() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
-		return 1<<63 - 1 // every supported kernel has it; without it, no answer is valid
+		return 1<<63 - 1 // every supported kernel has this clock; without it, treat all answers as expired
 	}
 	return time.Duration(t.Nano())
 }
 
-// Generation is the current generation. Put takes only answers of the current one.
+// Generation returns the current generation of answers. Put drops an answer of an older one.
 func (l *Level) Generation() uint32 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.control.Generation
 }
 
-// Invalidate ends all answers at once with one write, and also those that are about to be passed to Put.
+// Invalidate revokes all answers with one write to the map: it raises the generation. Answers that were prepared for the old generation
+// and reach Put later are dropped.
 func (l *Level) Invalidate() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,7 +66,7 @@ func (l *Level) Invalidate() error {
 		return fmt.Errorf("write the control: %w", err)
 	}
 	l.control = next
-	// The slots of the old generation are no longer answers. Free them.
+	// The program ignores slots of the old generation. Free them.
 	for at := range l.kept {
 		if l.kept[at].section != "" {
 			if err := l.forget(at); err != nil {
@@ -76,8 +77,9 @@ func (l *Level) Invalidate() error {
 	return nil
 }
 
-// Put adds an answer, or replaces the one with the same key. If no slot is free, an answer without recent hits is evicted. An answer of
-// another generation than the current one is dropped. ErrUnfit means that the kernel cannot serve it; its predecessor is removed too.
+// Put adds an answer, or replaces the one with the same key. If no slot is free, it evicts an answer without recent hits. It drops an
+// answer of an old generation. If the kernel program cannot serve the answer, Put returns ErrUnfit and removes the previous answer of
+// that key.
 func (l *Level) Put(a *Answer) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -120,7 +122,7 @@ func (l *Level) put(a *Answer) error {
 	if !there {
 		return nil
 	}
-	// The new answer is in a slot of the other size. Empty the old slot: the program may have found it already.
+	// The new answer is in a slot of the other size. Clear the old slot too: the program may have found it just before the place changed.
 	if err := l.write(was, &objectSlot{}); err != nil {
 		return err
 	}
@@ -132,7 +134,7 @@ func (l *Level) put(a *Answer) error {
 // isSmall reports whether a slot is a small one.
 func (l *Level) isSmall(at int) bool { return at < int(l.control.Small) }
 
-// kind is the index of a kind of slot in free and hand.
+// kind returns the index in Level.free and Level.hand for small or large slots.
 func kind(small bool) int {
 	if small {
 		return 0
@@ -158,7 +160,7 @@ func (l *Level) read(at int, s *objectSlot) error {
 	return nil
 }
 
-// slot is a slot's map and its key there.
+// slot returns the map that contains a slot, and the slot's key in that map.
 func (l *Level) slot(at int) (*ebpf.Map, uint32) {
 	if l.isSmall(at) {
 		return l.objects.Smalls, uint32(at)
@@ -166,7 +168,7 @@ func (l *Level) slot(at int) (*ebpf.Map, uint32) {
 	return l.objects.Slots, uint32(at) - l.control.Small
 }
 
-// lead points a place to a slot. If its bucket is full, it evicts the answer in the bucket with the fewest recent hits.
+// lead makes a place point to a slot. If the place's bucket is full, lead evicts the answer with the fewest recent hits from the bucket.
 func (l *Level) lead(place uint64, at int) error {
 	b := &l.buckets[uint32(place)]
 	way := slices.IndexFunc(b.Places[:], func(p uint64) bool { return p != 0 && p>>32 == place>>32 })
@@ -191,7 +193,7 @@ func (l *Level) lead(place uint64, at int) error {
 	return l.setPlace(place, way, uint64(at+1))
 }
 
-// setPlace writes one place of a bucket: the number of a slot plus 1, or 0 for none.
+// setPlace writes one place of a bucket: a slot's number plus 1, or 0 to clear it.
 func (l *Level) setPlace(place uint64, way int, slot uint64) error {
 	b := l.buckets[uint32(place)]
 	if b.Places[way] = 0; slot != 0 {
@@ -204,7 +206,7 @@ func (l *Level) setPlace(place uint64, way int, slot uint64) error {
 	return nil
 }
 
-// recent returns the hits of an answer since the previous call for it; 0 if the answer is expired.
+// recent returns how many hits an answer had since the previous call for its slot, or 0 if the answer has expired.
 func (l *Level) recent(at int) (uint64, error) {
 	k := &l.kept[at]
 	var hits uint64
@@ -218,7 +220,7 @@ func (l *Level) recent(at int) (uint64, error) {
 	return since, nil
 }
 
-// room returns a free slot of a kind, and evicts an answer if there is none.
+// room returns a free small or large slot. If there is none, it evicts an answer.
 func (l *Level) room(small bool) (int, error) {
 	free, hand := &l.free[kind(small)], &l.hand[kind(small)]
 	if n := len(*free); n > 0 {
@@ -235,8 +237,8 @@ func (l *Level) room(small bool) (int, error) {
 		*hand = (*hand + 1) % (past - first)
 		return at
 	}
-	// One round of the clock hand finds a slot without hits since the hand last passed, or ends at the first one, whose hits were noted at
-	// the start of the round. That one is evicted even if it had hits meanwhile.
+	// Evict by the clock algorithm: take the first slot without hits since the hand last passed it. If every slot had hits, evict the one
+	// at which the round began.
 	at := next()
 	for range past - first {
 		if hits, err := l.recent(at); err != nil {
@@ -285,7 +287,7 @@ func (l *Level) remove(group uint32, k *msg.Key) error {
 	if !there {
 		return nil
 	}
-	// The program may have found the slot already, so it is emptied, not only freed.
+	// Clear the slot as well as its place: the program may have found the slot just before.
 	if err := l.write(at, &objectSlot{}); err != nil {
 		return err
 	}

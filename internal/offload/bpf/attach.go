@@ -22,10 +22,11 @@ const (
 	filterHandle   = 0x6e64
 )
 
-// ErrPlace means that another program has the first place at the link, so one of the two would keep the other from running.
+// ErrPlace means that another program is first at the link. Only one program can be first, and it may keep the others from seeing
+// packets.
 var ErrPlace = errors.New("another program has the first place at the link")
 
-// way is one direction of a link, and the part of the program that sees its packets.
+// way is a direction of a link, with the program for its packets.
 type way struct {
 	program string
 	suffix  string // of a pin's name
@@ -33,7 +34,8 @@ type way struct {
 	clsact  uint32
 }
 
-// ways are in the order of attaching: without the part that sees answers, the other one would answer nothing.
+// ways lists the directions in the order of attaching. The egress program comes first: without it, the ingress program sees no pod's
+// answers and therefore serves no hits.
 var ways = [...]way{
 	{objectProgNeardnsAnswers, "-answers", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS},
 	{objectProgNeardnsHits, "", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},
@@ -46,15 +48,14 @@ func (l *Level) program(w way) *ebpf.Program {
 	return l.objects.NeardnsHits
 }
 
-// isOwn reports whether a program of this name is the level's, of whatever build.
+// isOwn reports whether a BPF program of this name is neardns's, of any build.
 func isOwn(name string) bool {
 	return slices.ContainsFunc(ways[:], func(w way) bool { return w.program == name })
 }
 
-// Attach attaches the program to a link, where it answers queries that arrive and sees the answers that leave: the host's end of a veth
-// whose other end is in another netns. The index is of the calling thread's netns. The program runs before all others: by tcx if the
-// kernel has it, else as clsact's first filter. If it is attached already, nothing changes. The first query is answered after the program
-// saw an answer to another one.
+// Attach attaches the programs to the host's end of a pod's veth, which index names in the calling thread's netns. They run before all
+// other programs: through tcx if the kernel has it (Linux 6.6), else as clsact's first filter. Attach does nothing if they are attached.
+// The first hit is served once a query of the pod was answered on the normal path.
 func (l *Level) Attach(index int) error {
 	_, there, err := l.link(index)
 	if err != nil {
@@ -78,7 +79,7 @@ func (l *Level) Attach(index int) error {
 	return err
 }
 
-// programID is the kernel's number of a program.
+// programID returns the kernel's ID of a loaded program.
 func programID(p *ebpf.Program) (ebpf.ProgramID, error) {
 	info, err := p.Info()
 	if err != nil {
@@ -110,7 +111,7 @@ func (l *Level) attachTCX(index int, w way) error {
 		if info, err := there.Info(); err == nil && info.TCX() != nil && int(info.TCX().Ifindex) == index {
 			return nil
 		}
-		// The pin is of a link that is gone, or that SweepLinks detached the program from.
+		// The pinned link's interface is gone, or SweepLinks has detached it.
 		if err := os.Remove(path); err != nil {
 			return err
 		}
@@ -165,8 +166,8 @@ func (l *Level) clsact(index int) error {
 	return nil
 }
 
-// hasClsact reports whether a link has the clsact qdisc. A link with an ingress qdisc cannot: they have the same handle, and an ingress
-// qdisc takes filters for egress and has them see what enters.
+// hasClsact reports whether a link has the clsact qdisc. With an ingress qdisc, which has the same handle, clsact cannot be added, and
+// egress filters would run on ingress.
 func hasClsact(h *netlink.Handle, index int) (bool, error) {
 	for {
 		all, err := h.QdiscList(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}})
@@ -213,8 +214,8 @@ func isOwnFilter(f netlink.Filter) bool {
 	return ok && b.Handle == filterHandle && b.Priority == filterPriority && b.Name == filterName
 }
 
-// Detach undoes Attach, also for a link that is gone, and returns how many queries were answered there. It is no error if the program is
-// not attached.
+// Detach undoes Attach, and returns how many queries the program answered at the link. The link may be gone already, and the program need
+// not be attached.
 func (l *Level) Detach(index int) (hits uint64, err error) {
 	var own []ebpf.ProgramID
 	for _, w := range ways {
@@ -224,8 +225,8 @@ func (l *Level) Detach(index int) (hits uint64, err error) {
 		}
 		own = append(own, id)
 	}
-	// Detach before the pin is removed: the kernel detaches the program only some time after the last reference is gone
-	// (bpf_link_put_deferred), and the program must answer no query once this returns. The pin may be gone already, too.
+	// Detach explicitly before removing the pin: without its pin, the kernel detaches the program some time later
+	// (bpf_link_put_deferred), but it must answer no query once Detach returns. The pin may also be gone already.
 	if err := dropTCX(index, func(p ebpf.ProgramID) bool { return slices.Contains(own, p) }); err != nil {
 		return 0, err
 	}
@@ -260,7 +261,7 @@ func detach(folder string, index int) error {
 	return dropFilter(h, index)
 }
 
-// dropFilter removes the program's clsact filters from a link, and clsact itself if it has no other ones.
+// dropFilter removes neardns's clsact filters from a link, and the clsact qdisc if no other filter is left.
 func dropFilter(h *netlink.Handle, index int) (err error) {
 	var own, others int
 	for _, w := range ways {
@@ -290,8 +291,8 @@ func dropFilter(h *netlink.Handle, index int) (err error) {
 	return nil
 }
 
-// Others lists the names of other programs that see the packets of a link: for each direction in the order in which they run, tcx first,
-// then nftables' chains and XDP.
+// Others lists the names of other programs that handle packets of a link: tcx programs and tc filters in the order in which they run,
+// then nftables chains and XDP.
 func (l *Level) Others(index int) ([]string, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -338,13 +339,13 @@ func programName(id ebpf.ProgramID) string {
 	return fmt.Sprint("program ", id)
 }
 
-// Retire removes what other builds left in the level's folder, and detaches their programs.
+// Retire removes the pinned maps of other builds of neardns, and detaches their programs.
 func (l *Level) Retire() error {
 	return sweep(filepath.Dir(l.folder), filepath.Base(l.folder))
 }
 
-// SweepLinks detaches the program from all links of the calling thread's netns, whichever process attached it and wherever it is pinned.
-// It needs no BPF file system. From Linux 6.6 on it needs CAP_SYS_ADMIN, and does nothing without it.
+// SweepLinks detaches neardns's programs of any build from all links of the calling thread's netns, wherever they are pinned. It works
+// without a BPF file system. On Linux 6.6 and later it needs CAP_SYS_ADMIN for tcx programs, and skips them without it.
 func SweepLinks() error {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -392,8 +393,8 @@ func dropTCX(index int, own func(ebpf.ProgramID) bool) error {
 	return nil
 }
 
-// Sweep detaches the programs and removes the pins in a folder ("": DefaultFolder), whichever version of neardns made them. A missing
-// folder is no error.
+// Sweep detaches the programs and removes the pins of all versions of neardns in folder ("": DefaultFolder). A missing folder is no
+// error.
 func Sweep(folder string) error {
 	if folder == "" {
 		folder = DefaultFolder
@@ -421,8 +422,8 @@ func sweep(folder, but string) error {
 	return errors.Join(errs...)
 }
 
-// sweepBuild removes one build's program and maps. The map of links names the attached ones; if it cannot be read, removing the pins
-// detaches them.
+// sweepBuild removes one build's programs and maps. It detaches from the links that the build's map of links lists; if that map cannot be
+// read, removing the pins detaches the programs.
 func sweepBuild(folder string) error {
 	var errs []error
 	if m, err := ebpf.LoadPinnedMap(filepath.Join(folder, objectMapLinks), nil); err == nil {

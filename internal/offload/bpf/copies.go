@@ -9,13 +9,13 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 )
 
-// copiesBytes bounds the mirrored queries that are not read yet, to about 1,400 of them. It is a power of two (bpf_map_create).
+// copiesBytes is the size of the ring buffer for mirrored queries, enough for about 1,400 unread ones. It must be a power of two
+// (bpf_map_create).
 const copiesBytes = 1 << 18
 
-// Copied calls each for every mirrored query, in order, until ctx ends, with the link that it came from and its message, which each must
-// not keep. Mirrored are queries that the program could answer but has no valid answer to; their packets pass on. One link's share of the
-// buffer is bounded, so that other links find room. If Copied is not running, or each is slow, mirrored queries are lost; the pods' own
-// queries are not. The level must have been opened with Copies, and only one call may run at a time.
+// Copied calls each for every mirrored query, in order, until ctx ends. The query is one that the program could answer but has no valid
+// answer to. each gets the link that the query came from and the DNS message, which it must not keep. If each is slow, mirrored queries
+// are lost; pods' own queries are not. It needs a level with Options.Copies, and only one call may run at a time.
 func (l *Level) Copied(ctx context.Context, each func(ifindex int, message []byte)) error {
 	r, err := ringbuf.NewReader(l.objects.Copies)
 	if err != nil {

@@ -53,7 +53,7 @@ func (l *Level) Links() (map[int]uint64, error) {
 	return out, nil
 }
 
-// link reads what is known of one link; there is false if the program is not attached to it.
+// link reads the map entry of one link. there is false if the program is not attached to it.
 func (l *Level) link(index int) (at objectLink, there bool, err error) {
 	if err := l.objects.Links.Lookup(uint32(index), &at); errors.Is(err, ebpf.ErrKeyNotExist) {
 		return at, false, nil
@@ -63,8 +63,8 @@ func (l *Level) link(index int) (at objectLink, there bool, err error) {
 	return at, true, nil
 }
 
-// Unanswered reports whether the program answers no hits at a link because the pod's own queries are not seen to be answered. A pod that
-// sends queries has a new sample each second, and one that sent none for a while is not unanswered.
+// Unanswered reports whether the program serves no hits at a link because the pod's sampled queries get no answer on the normal path. It
+// is false for a pod that has sent no query for 30 seconds.
 func (l *Level) Unanswered(index int) (bool, error) {
 	const good, stands = 8 * time.Second, 30 * time.Second // SAMPLE_GOOD and SAMPLE_STANDS of hits.bpf.c
 	at, _, err := l.link(index)
@@ -72,18 +72,18 @@ func (l *Level) Unanswered(index int) (bool, error) {
 	return at.Sampled > at.Answered && now-time.Duration(at.Sampled) < stands && now-time.Duration(at.Answered) > good, err
 }
 
-// Reason is why the program passed a query to a served address on to the agent.
+// Reason is why the program passed a query to the agent instead of answering it.
 type Reason uint32
 
 // The reasons.
 const (
 	Packet     Reason = iota + 1 // IP options, fragments, padding, a tag, an uncertain or a wrong checksum
-	Question                     // not of a form that the program answers
-	Unknown                      // no answer to it
-	Old                          // expired, or past Answer.Until
-	Size                         // too large for the client
-	Kernel                       // the kernel gave no room
-	Unanswered                   // the pod's own queries were not seen to be answered lately, or it is a sample
+	Question                     // the query has a form that the program does not answer
+	Unknown                      // the maps have no answer
+	Old                          // the answer is expired or past Answer.Until
+	Size                         // the answer is too large for the client
+	Kernel                       // a kernel helper failed, for example for lack of memory
+	Unanswered                   // the query is a sample, or the pod's samples get no answer
 	reasons
 
 	// The indexes of the counts that Uncopied reads.
@@ -108,8 +108,8 @@ func (l *Level) Passed() (map[Reason]uint64, error) {
 	return out, nil
 }
 
-// Uncopied reads how many queries were not mirrored since the level was loaded although the program had no valid answer: limited, because
-// their link had used its share, and full, because earlier ones were not read yet.
+// Uncopied returns how many queries without a valid answer were not mirrored since the level was loaded: limited, because their link had
+// used up its share of the ring buffer, and full, because the ring buffer was full.
 func (l *Level) Uncopied() (limited, full uint64, err error) {
 	if limited, err = l.passed(copyLimited); err == nil {
 		full, err = l.passed(copyFull)

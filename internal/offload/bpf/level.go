@@ -34,17 +34,17 @@ import (
 // DefaultFolder is where maps and program are pinned in the BPF file system.
 const DefaultFolder = "/sys/fs/bpf/neardns"
 
-// DefaultEntries is how many short answers fit: up to 192 bytes with the query's name and two bytes for each TTL but the first. A
-// quarter as many longer ones fit too. A short answer takes 256 bytes of memory, a longer one 1.6 KB.
+// DefaultEntries is the number of small slots, for answers of up to 192 bytes including the name and two bytes for each TTL but the
+// first. There are a quarter as many large slots. A small slot takes 256 bytes of memory, a large one 1.6 KB.
 const DefaultEntries = 4096
 
-// ServedMost is the largest number of addresses at which queries are answered. The program has two more, for Test.
+// ServedMost is the largest number of addresses for Serve. The program's map has room for two more, which Test uses.
 const ServedMost = 254
 
 // linksName is the folder of attached programs, by the link's index.
 const linksName = "attached"
 
-// Options say where a level lives and how large it is.
+// Options has a level's place in the BPF file system and its size.
 type Options struct {
 	Folder  string // in a mounted BPF file system; "": DefaultFolder. It is made.
 	Entries int    // short answers; 0: DefaultEntries
@@ -56,20 +56,20 @@ type Options struct {
 // Level is the kernel's part of a node's cache. Its methods may be called from several goroutines at once. Two processes may open the
 // same one: each write is atomic, and the last one wins.
 type Level struct {
-	folder  string // this object's own
+	folder  string // the folder with the pins of this build
 	log     *slog.Logger
 	objects objectObjects
 
 	mu      sync.Mutex // guards the fields below, and allows one writer at a time
 	control objectControl
 	kept    []kept         // by slot
-	byPlace map[uint64]int // the slot
-	buckets []objectBucket // the content of the map of places
-	free    [2][]int       // slots, small and large ones
-	hand    [2]int         // the slots that eviction looks at next
+	byPlace map[uint64]int // slot by place
+	buckets []objectBucket // what the map of places contains
+	free    [2][]int       // free slots, small and large
+	hand    [2]int         // the clock hands of eviction, for small and large slots
 }
 
-// load reads the object and sizes its maps for so many entries.
+// load reads the embedded BPF object and sets the sizes of its maps.
 func load(entries int, copies bool) (*ebpf.CollectionSpec, error) {
 	spec, err := loadObject()
 	if err != nil {
@@ -77,7 +77,7 @@ func load(entries int, copies bool) (*ebpf.CollectionSpec, error) {
 	}
 	spec.Maps[objectMapSmalls].MaxEntries, spec.Maps[objectMapSlots].MaxEntries = uint32(entries), uint32(larges(entries))
 	spec.Maps[objectMapHeat].MaxEntries, spec.Maps[objectMapPlaces].MaxEntries = uint32(entries+larges(entries)), uint32(buckets(entries))
-	spec.Maps[objectMapCopies].MaxEntries = uint32(os.Getpagesize()) // the least that the kernel takes
+	spec.Maps[objectMapCopies].MaxEntries = uint32(os.Getpagesize()) // the smallest size that the kernel accepts
 	if copies {
 		spec.Maps[objectMapCopies].MaxEntries = copiesBytes
 	}
@@ -88,14 +88,14 @@ func load(entries int, copies bool) (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// larges is how many large slots go with so many small ones.
+// larges returns the number of large slots for a number of small ones.
 func larges(entries int) int { return (entries + 3) / 4 }
 
 // buckets is how many buckets of 8 places so many entries need: a power of two, with two to four answers in each when all slots are taken.
 // At 2.5 answers on average, one bucket in a thousand would need more than 8 places.
 func buckets(entries int) int { return 1 << bits.Len(uint(entries+larges(entries)-1)/4) }
 
-// version names the layout of an object's maps and program, so that another build of the program never uses the maps of this one.
+// version returns the name of the pins' folder. It depends on the BPF object and the maps' sizes, so that no other build uses these maps.
 func version(o Options) string {
 	sum := sha256.Sum256(_ObjectBytes)
 	name := hex.EncodeToString(sum[:6]) + "-" + strconv.Itoa(o.Entries)
@@ -105,8 +105,8 @@ func version(o Options) string {
 	return name
 }
 
-// Open loads maps and program, or takes over those pinned in the folder if they are of this build and size. It attaches nothing. Files of
-// another build stay until Retire or Sweep.
+// Open loads the maps and programs and pins them, or reuses the pinned ones of the same build and size. It attaches nothing. The pins of
+// other builds stay until Retire or Sweep.
 func Open(o Options) (*Level, error) {
 	if o.Folder == "" {
 		o.Folder = DefaultFolder
@@ -148,7 +148,7 @@ func mounted(folder string) error {
 	return nil
 }
 
-// maps are the maps by the names of their files.
+// maps returns the fields for the maps by the names of their pins.
 func (l *Level) maps() map[string]**ebpf.Map {
 	m := &l.objects.objectMaps
 	return map[string]**ebpf.Map{
@@ -158,14 +158,14 @@ func (l *Level) maps() map[string]**ebpf.Map {
 	}
 }
 
-// programs are the program's two parts by the names of their files.
+// programs returns the fields for the programs by the names of their pins.
 func (l *Level) programs() map[string]**ebpf.Program {
 	p := &l.objects.objectPrograms
 	return map[string]**ebpf.Program{objectProgNeardnsAnswers: &p.NeardnsAnswers, objectProgNeardnsHits: &p.NeardnsHits}
 }
 
-// pinned takes over the maps and programs in the folder, and returns false if they are not complete: a process that pins or removes them
-// may be killed half-way.
+// pinned loads the pinned maps and programs. It returns false if some are missing, because a process was killed while it pinned or
+// removed them.
 func (l *Level) pinned() (bool, error) {
 	var err error
 	for name, to := range l.programs() {
@@ -256,7 +256,7 @@ func (l *Level) restore() error {
 	return l.tidy()
 }
 
-// add enters a slot at a place in this copy of a bucket, and returns false if the bucket is full.
+// add enters a slot into this copy of a bucket, and returns false if the bucket is full.
 func (b *objectBucket) add(place uint64, at int) bool {
 	way := slices.Index(b.Places[:], 0)
 	if way >= 0 {
@@ -265,7 +265,7 @@ func (b *objectBucket) add(place uint64, at int) bool {
 	return way >= 0
 }
 
-// tidy makes the map of places equal to the buckets that restore made. Two processes that wrote at once may have left differences.
+// tidy writes the buckets that restore computed to the map of places, where they differ: two processes may have written at the same time.
 func (l *Level) tidy() error {
 	for i, want := range l.buckets {
 		var b objectBucket
@@ -282,8 +282,8 @@ func (l *Level) tidy() error {
 	return nil
 }
 
-// Beat records that the agent runs. While it beats each second, a pod whose sampled queries are not answered loses its hits within ten
-// seconds.
+// Beat records that the agent runs; call it each second. While the heartbeat is fresh, a pod whose sampled queries get no answer loses
+// its hits 8 s after the last answer, else 30 s after it.
 func (l *Level) Beat() error {
 	if err := l.objects.Heartbeats.Put(uint32(0), uint64(Now())); err != nil {
 		return fmt.Errorf("write the heartbeat: %w", err)

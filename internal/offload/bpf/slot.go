@@ -10,7 +10,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// The limits of hits.bpf.c, from the sizes of its types.
+// Limits of hits.bpf.c, which follow from the sizes of its types.
 const (
 	maxName = 128
 	maxTTLs = 80
@@ -21,10 +21,10 @@ const (
 // or 80 records follow the question section, or the response code is neither NOERROR nor NXDOMAIN.
 var ErrUnfit = errors.New("not an answer for the kernel")
 
-// Answer is one answer with the settings that the fast path serves it by.
+// Answer is a cache entry with the settings by which it is served.
 type Answer struct {
 	Group      uint32 // as in Serve
-	Generation uint32 // Level.Generation from before the answer was found
+	Generation uint32 // the Level's Generation, read before the entry was looked up
 	Key        *msg.Key
 	Entry      *answers.Entry
 	Expires    time.Duration // since boot, suspend included (Now): when Entry.Left becomes 0
@@ -92,21 +92,21 @@ func (s *objectSlot) setQuestion(q []byte) (name []byte) {
 	return name
 }
 
-// ttlsAt is the index of the word where the TTLs' offsets begin.
+// ttlsAt returns the index in Data where the offsets of the TTLs begin.
 func (s *objectSlot) ttlsAt() int { return (int(s.NameSize)+7)/8 + (int(s.TailSize)+7)/8 }
 
-// lastAddress is the offset of the last of several addresses in the tail; 0: there is nothing to rotate.
+// lastAddress returns the offset of the last rotated address after the question section; 0 if nothing is rotated.
 func (s *objectSlot) lastAddress() int {
 	return int(s.RotateAt) + max(int(s.RotateCount)-1, 0)*int(s.RotateStep)
 }
 
-// small reports whether a slot's answer fits into a small slot.
+// small reports whether the answer fits into a small slot.
 func (s *objectSlot) small() bool {
 	const most = len(objectSmall{}.Data)
 	return s.ttlsAt()+(int(s.Ttls)+2)/4 <= most && (int(s.NameSize)+7)/8*8+s.lastAddress() <= most*8-16
 }
 
-// memory is a slot as the map of its kind stores it. A small slot is the beginning of a large one.
+// memory returns the bytes of s for a map of small or large slots. The fields of a small slot are the beginning of a large one.
 func (s *objectSlot) memory(small bool) []byte {
 	size := unsafe.Sizeof(*s)
 	if small {

@@ -31,8 +31,8 @@ const (
 // redirect is the program's action when it answers: TC_ACT_REDIRECT of linux/pkt_cls.h.
 const redirect = 7
 
-// Try runs the program on a query, as a client would send it by UDP to a served address, and returns its answer. ok is false if the
-// program passes the query on to the agent. The query counts as a client's.
+// Try runs the program on a DNS query by UDP to a served address, and returns its answer. ok is false if the program passes the query on
+// to the agent. The program counts the query like a client's.
 func (l *Level) Try(server netip.Addr, question []byte) (answer []byte, ok bool, err error) {
 	frame := frameOf(server, question)
 	o := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+maxTail+64)}
@@ -49,7 +49,8 @@ func (l *Level) Try(server netip.Addr, question []byte) (answer []byte, ok bool,
 	return o.DataOut[len(frame)-len(question):], true, nil
 }
 
-// frameOf makes an Ethernet frame with a query. Its checksum is the sum of UDP's pseudo-header, as local senders leave it to the link.
+// frameOf returns an Ethernet frame with the query. Its UDP checksum covers the pseudo-header only, as in a packet of a local sender with
+// checksum offload.
 func frameOf(server netip.Addr, question []byte) []byte {
 	const ethernet, udpSize = 14, 8
 	client, length := trialClient4, udpSize+len(question)
@@ -87,8 +88,8 @@ func onesSum(b []byte) uint16 {
 	return uint16(sum)
 }
 
-// Test puts an answer, queries it when it is expired and when it is valid, over both families, with and without EDNS, and removes it. An
-// error means that an answer differs from the fast path's, and that this kernel must not be used for hits.
+// Test puts an answer, queries it while it is expired and while it is valid, over IPv4 and IPv6, with and without EDNS, and removes it.
+// If an answer differs from the fast path's, Test returns an error, and the kernel must not serve hits.
 func (l *Level) Test() (err error) {
 	const name, ttl = "self-test.neardns.invalid.", 30
 	bare, err := msg.AppendQuestion(nil, name, 1, 1)

@@ -1,10 +1,10 @@
-// Package mirror looks up the answers to queries that pods send to kube-dns, so that the kernel program can answer the next such query: the
-// program lets them pass and mirrors them to the agent.
+// Package mirror fetches the answers to mirrored queries into the cache, so that the kernel program can serve the next such query. A
+// mirrored query is one that a pod sent to kube-dns and that the kernel program could not answer.
 //
-// It decides which mirrored queries are looked up, and how many at a time. It never makes the reader of mirrored queries wait, its memory
-// is bounded whatever pods send, and one pod cannot take the slots of all others.
+// It decides which queries are fetched, and how many at a time. It never blocks its caller, its memory is bounded, and one pod cannot
+// take all slots.
 //
-// Failure policy: a query without a free slot is dropped. Its pod still gets its answer from kube-dns.
+// On failure: a query without a free slot is dropped. The pod still gets its answer from kube-dns.
 package mirror
 
 import (
@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// maxSights is how many queries are remembered. Of queries with the same index, the last one is.
+	// maxSights is the size of the table of recent queries. A query overwrites an older one with the same index.
 	maxSights = 8192
-	// A query that comes a second time within sightTime is looked up. A name that is queried only once costs kube-dns no more than it would
-	// without the agent.
+	// sightTime is the time within which a query must come twice to be fetched. Fetching each query would double the load that names
+	// queried only once put on kube-dns.
 	sightTime = time.Minute
-	// pause is the least time between two fetches of one query: longer than the refresh takes that the first fetch began.
+	// pause is the shortest time between two fetches of one query. It is longer than the refresh that a fetch begins.
 	pause = 100 * time.Millisecond
-	// maxFetches bounds the fetches under way at one time, maxLinkFetches those for one pod.
+	// maxFetches limits the fetches under way, maxLinkFetches those for one pod's link.
 	maxFetches     = 128
 	maxLinkFetches = 32
-	// fetches is how often one query is looked up: the first fetch caches the entry, and two more hits make it ripe for offload
+	// fetches is how often a fetch looks the query up: the first time caches the entry, and two hits more make it eligible for offload
 	// (answers.Entry.ShouldOffer).
 	fetches = 3
 )
 
-// Listener takes mirrored queries. One goroutine calls Hear; the other methods may be called at the same time.
+// Listener receives mirrored queries. Only one goroutine may call Hear; the other methods are safe for concurrent use.
 type Listener struct {
 	fetch func(message []byte) error
 	seed  maphash.Seed
@@ -50,11 +50,11 @@ type sight struct {
 	at, fetch time.Time
 }
 
-// Counts are the mirrored queries by outcome. Each query is in one of them.
+// Counts has the number of mirrored queries by outcome. Each query is counted once.
 type Counts struct {
-	First   uint64 // the first one within a minute: not looked up
-	Fetched uint64 // looked up
-	Pending uint64 // the same query was being looked up, or had just been
+	First   uint64 // the first within sightTime, so not fetched
+	Fetched uint64 // a fetch began
+	Pending uint64 // a fetch of the same query was under way, or less than pause ago
 	Dropped uint64 // no slot was free
 }
 
@@ -64,7 +64,7 @@ func New(fetch func(message []byte) error) *Listener {
 	return &Listener{fetch: fetch, seed: maphash.MakeSeed(), links: map[int]int{}, busy: map[uint64]struct{}{}}
 }
 
-// Hear takes a query that came from a pod's link. It never waits, and does not keep message.
+// Hear handles a query that the program mirrored at a pod's link. It never blocks, and does not keep message.
 func (l *Listener) Hear(link int, message []byte, now time.Time) {
 	question, ok := msg.Question(message)
 	if !ok {
@@ -98,7 +98,7 @@ func (l *Listener) Hear(link int, message []byte, now time.Time) {
 	})
 }
 
-// begin takes a slot, and reports whether one was free.
+// begin takes a slot for a fetch, and returns false if there is none or the same query is being fetched.
 func (l *Listener) begin(link int, id uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,8 +141,8 @@ func (l *Listener) Counts() Counts {
 	return l.heard
 }
 
-// id identifies a question section, whatever case its name is in. Pods do not know the seed, so they cannot choose queries with the same
-// index.
+// id returns a hash of a question section, ignoring case. Its seed is secret, so that pods cannot choose queries that overwrite others in
+// the table.
 func (l *Listener) id(section []byte) uint64 {
 	var h maphash.Hash
 	h.SetSeed(l.seed)

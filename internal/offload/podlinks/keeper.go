@@ -1,10 +1,9 @@
-// Package podlinks keeps the kernel program, which answers hits, at the links of the pods that are to have it, and counts its answers
-// there.
+// Package podlinks attaches the kernel program to the links of the pods whose hits it should answer, detaches it from all others, and
+// counts its answers.
 //
-// It decides at which links the program is, and records why it is not at others. The program is never at the link of a pod that is not to
-// have it, and no answer is counted twice.
+// It guarantees that the program is at no other pod's link, and that no answer is counted twice.
 //
-// On failure: a pod whose link cannot have the program is listed with the reason, and the agent answers it as if there were no program.
+// On failure: a pod whose link cannot have the program is listed with the reason, and the agent answers its queries.
 package podlinks
 
 import (
@@ -22,26 +21,26 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// Program is the kernel program, at links that their indexes name.
+// Program attaches the kernel program to links, which are named by their interface indexes.
 type Program interface {
-	// Attach does nothing if the program is there already. If it fails, the program is not there unless it was before. After an error that is
-	// fs.ErrNotExist the program as a whole has to be made again: the files that keep it at links are gone.
+	// Attach does nothing if the program is attached already. If it fails, the program is not attached, unless it was before.
+	// fs.ErrNotExist means that the pins are gone and the whole program must be loaded again.
 	Attach(ifindex int) error
-	// Detach returns how many queries were answered at a link, which may be gone, since the program was attached there.
+	// Detach returns how many queries the program answered at the link since it was attached. The link may be gone.
 	Detach(ifindex int) (answers uint64, err error)
-	// Links returns how many queries were answered so far at each link that the program is at, or was when the link went, whichever agent
-	// attached it.
+	// Links returns how many queries the program has answered at each link that it was attached to, also by an earlier agent, and not yet
+	// detached from. A link may be gone.
 	Links() (map[int]uint64, error)
-	// Unanswered reports whether it answers nothing at a link because the pod's own queries are not seen to be answered.
+	// Unanswered reports whether the program serves no hits at a link because the pod's own queries get no answer.
 	Unanswered(ifindex int) (bool, error)
-	// Others names other programs that see what comes from a link or goes to it.
+	// Others names other programs that handle packets of a link.
 	Others(ifindex int) ([]string, error)
 }
 
 // Pod is an attachment that the program is wanted for.
 type Pod struct {
 	File podfile.File
-	Why  string // the reason if it cannot have it; "": it can
+	Why  string // why the pod cannot have the program; "": it can
 }
 
 // Refused is a pod whose hits are not answered in the kernel although that is wanted.
@@ -54,7 +53,7 @@ type Refused struct {
 type Keeper struct {
 	Log     *slog.Logger
 	Program Program
-	// AllowOthers attaches the program next to other programs at a link, which see all but its hits.
+	// AllowOthers permits attaching to a link that has other programs. They then do not see the hits.
 	AllowOthers bool
 	// Veth finds the link of a pod.
 	Veth func(podfile.File) (ifindex int, name string, err error)
@@ -64,14 +63,14 @@ type Keeper struct {
 	Refusals func() slog.Level
 
 	mu       sync.Mutex           // guards the fields below, and the program
-	at       map[int]podfile.File // whose link each is, of those that the program is at; nil before the first look
-	counted  map[int]uint64       // answers that were counted
+	at       map[int]podfile.File // the pod at each link with the program; nil before the first Reconcile
+	counted  map[int]uint64       // answers already counted, by link
 	podLinks map[key]podLink
 	refused  []Refused
-	answered int // links that the program is at whose pods' own queries are answered, as of the last look
+	answered int // links where the program serves hits, as of the last Reconcile
 }
 
-// key is an attachment.
+// key identifies an attachment.
 type key struct {
 	containerID, ifName string
 	inode               uint64 // of its netns
@@ -79,19 +78,19 @@ type key struct {
 
 func keyOf(f podfile.File) key { return key{f.ContainerID, f.IfName, f.NetNSInode} }
 
-// podLink is the link of an attachment. A veth keeps its index, and a pod has one veth for life; if it has another one, attaching to the
-// old one fails and the link is looked for again.
+// podLink is the link of an attachment, remembered because a veth keeps its index. If the pod gets another veth, attaching to the old one
+// fails, and the link is looked up again.
 type podLink struct {
 	ifindex int
 	name    string
 }
 
-// whyUnanswered is the reason of a pod whose own queries are not seen to be answered.
+// whyUnanswered is the reason for a pod whose own queries get no answer.
 const whyUnanswered = "its queries are not seen to be answered: a network policy or firewall drops them, " +
 	"or the answers do not pass the host's end of its link"
 
-// Reconcile attaches the program where it is wanted, detaches it elsewhere, and counts. It goes on after an error with one link; the
-// errors that it returns are of the program as a whole.
+// Reconcile attaches the program to the links of pods, detaches it from all others, and counts its answers. A failure at one link is
+// recorded as a refusal; Reconcile returns the errors that concern the whole program.
 func (k *Keeper) Reconcile(pods []Pod) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -100,7 +99,7 @@ func (k *Keeper) Reconcile(pods []Pod) error {
 		return fmt.Errorf("list where the program is: %w", err)
 	}
 	first := k.at == nil
-	if first { // an earlier agent has counted these answers
+	if first { // an earlier agent has counted the answers so far
 		k.at, k.counted, k.podLinks = map[int]podfile.File{}, there, map[key]podLink{}
 	}
 	wanted, refused := k.wanted(pods)
@@ -114,7 +113,7 @@ func (k *Keeper) Reconcile(pods []Pod) error {
 	for _, i := range slices.Sorted(maps.Keys(wanted)) {
 		f := wanted[i]
 		_, was := there[i]
-		// Another program may have detached it although Links still lists it: an agent that failed to open the level, or a cleaner of links.
+		// Attach even if Links lists the link: another process may have detached the program since.
 		if err := k.Program.Attach(i); err != nil {
 			refused = append(refused, Refused{name(f), err.Error()})
 			delete(k.podLinks, keyOf(f))
@@ -185,8 +184,7 @@ func (k *Keeper) wanted(pods []Pod) (map[int]podfile.File, []Refused) {
 	return out, refused
 }
 
-// checkOthers fails if other programs handle packets from or to a link: they would see neither the hits nor the answers, whatever they are
-// for.
+// checkOthers returns an error if other programs handle packets of the link: they would see neither the hits' queries nor their answers.
 func (k *Keeper) checkOthers(at podLink) error {
 	others, err := k.Program.Others(at.ifindex)
 	if err != nil {
@@ -198,7 +196,7 @@ func (k *Keeper) checkOthers(at podLink) error {
 	return nil
 }
 
-// count counts the answers since the last time. mu is held.
+// count counts the answers since the previous count. mu is held.
 func (k *Keeper) count() error {
 	answered, err := k.Program.Links()
 	if err != nil {
@@ -210,7 +208,7 @@ func (k *Keeper) count() error {
 	return nil
 }
 
-// add counts the answers at a link, of which there have been n in all. mu is held.
+// add counts the answers at a link that are new. n is the total since the program was attached. mu is held.
 func (k *Keeper) add(i int, f podfile.File, n uint64) {
 	if more := n - min(n, k.counted[i]); more > 0 {
 		k.Count(f, more)
@@ -218,7 +216,7 @@ func (k *Keeper) add(i int, f podfile.File, n uint64) {
 	}
 }
 
-// CountNow counts the answers since the last time, before the counts are read.
+// CountNow counts the answers since the previous count, so that the counts are current when they are read.
 func (k *Keeper) CountNow() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -241,11 +239,11 @@ func (k *Keeper) logRefused(refused []Refused) {
 
 // State is where the program is.
 type State struct {
-	Pods    int // whose hits it answers
+	Pods    int // pods whose hits the program serves
 	Refused []Refused
 }
 
-// State returns it, as of the last look.
+// State returns the state as of the last Reconcile.
 func (k *Keeper) State() State {
 	k.mu.Lock()
 	defer k.mu.Unlock()
