@@ -69,7 +69,7 @@ func (n *Node) decode(file string, data []byte, lookup func(string) (string, boo
 	return d.Err(0)
 }
 
-// fail adds a fault at the position of v. The text says what is wrong and what to do.
+// fail adds a fault at the position of v. Its text has what is wrong and what to do.
 func (d *decoder) fail(v strict.Value, format string, args ...any) {
 	message := fmt.Sprintf(format, args...)
 	if from := d.node.origin[v.Field]; from != "" {

@@ -13,8 +13,8 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Each parse function in this file converts a text into a typed value. Its error says what is wrong and what to write; the caller adds
-// the position.
+// Each parse function in this file converts a text into a typed value. Its error has what is wrong and what to write; the caller adds the
+// position.
 
 // parseSource takes a path, or a server.
 func parseSource(s string) (nameserver.Source, error) {

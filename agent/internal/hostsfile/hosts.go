@@ -18,7 +18,7 @@ import (
 	"github.com/neardns/neardns/pkg/hostsfile"
 )
 
-// Config says which names to keep in the hosts file, and which servers to query.
+// Config has the names to keep in the hosts file, and the servers to query.
 type Config struct {
 	Services []string         // namespace/name
 	Domain   string           // the cluster's, without the final dot

@@ -202,7 +202,8 @@ func (a *agent) cleanUp(first plan.Plan, err error) error {
 	return errors.Join(err, a.role.cleanUp(first))
 }
 
-// entry is an HTTP handler that looks up one cache entry. The form value "question" is a question section in wire format, in hexadecimal.
+// entry is an HTTP handler that looks up one cache entry. The request has the name, type and class as a question section in wire format,
+// in hexadecimal.
 func (a *agent) entry(w http.ResponseWriter, r *http.Request) {
 	question, err := hex.DecodeString(r.FormValue("question"))
 	if err != nil || len(question) < 5 || len(question) > 259 { // the length of a name, a type and a class (RFC 1035, section 4.1.2)

@@ -48,7 +48,7 @@ func pidText() string { return fmt.Sprintln(os.Getpid()) }
 
 // rulesFault returns node-cache's metric label for a failed write of the rules: another program holds iptables' lock, or any other error.
 func rulesFault(err error) string {
-	// go-iptables returns an error of its own type, so only the text tells that the lock was held.
+	// go-iptables returns an error of its own type, so only the text shows that the lock was held.
 	if err != nil && (errors.Is(err, iptables.ErrLocked) || strings.Contains(err.Error(), "holding the xtables lock")) {
 		return nodecache.FaultIptablesLock
 	}

@@ -129,7 +129,7 @@ func (k *kernel) reconcile() {
 	}
 }
 
-// excluded returns an error that says why kernelHits.mode: auto does not enable kernel hits on this node; nil in any other mode.
+// excluded returns the reason why kernelHits.mode: auto does not enable kernel hits on this node; nil in any other mode.
 func (k *kernel) excluded(conf *config.Node) error {
 	if !automatic(conf) {
 		return nil
@@ -256,7 +256,8 @@ func (k *kernel) disable() {
 }
 
 // removeKernelHits removes pinned programs and maps from a folder of the BPF file system, and detaches the programs from links of this
-// netns. A missing folder is left alone: in a container /sys is read-only, where removing even a missing file is an error.
+// netns. If the folder is missing, it removes nothing there: in a container /sys is read-only, where removing even a missing file is an
+// error.
 func removeKernelHits(folder string) error {
 	if _, err := os.Lstat(folder); !errors.Is(err, fs.ErrNotExist) {
 		if err := bpf.Sweep(folder); err != nil {

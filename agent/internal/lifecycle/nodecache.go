@@ -236,7 +236,7 @@ func replaceFile(path, text string) error {
 	return atomicfile.Write(path, []byte(text), atomicfile.Options{Mode: 0o644, Folder: true})
 }
 
-// cleanUp implements role.cleanUp. It removes the -pidfile file, as CoreDNS does, and the link if the plan says that it is temporary. The
+// cleanUp implements role.cleanUp. It removes the -pidfile file, as CoreDNS does, and the link if the plan has it as temporary. The
 // switch always stays, because pods send queries to the agent's addresses.
 func (c *nodeCache) cleanUp(p plan.Plan) error {
 	if file := c.opts.PIDFile; file != "" {

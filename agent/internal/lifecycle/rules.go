@@ -14,8 +14,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// hostRules implements node.Rules. It also writes a file that tells the plugin and the installer's watch which back end the host's rules
-// use.
+// hostRules implements node.Rules. It also records the back end and the rules in a file for the plugin and the installer's watch.
 type hostRules struct {
 	rules.Rules
 	kind     rules.Kind

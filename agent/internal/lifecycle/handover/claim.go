@@ -36,7 +36,7 @@ func (c Claim) String() string {
 	return fmt.Sprintf("process %d (version %s, since %s%s)", c.PID, c.Version, c.Since.UTC().Format(time.RFC3339), pod)
 }
 
-// CheckTakeover returns an error that says why c may not take over from the active agent; nil if it may.
+// CheckTakeover returns the reason why c may not take over from the active agent; nil if it may.
 func (c Claim) CheckTakeover(active Claim) error {
 	switch {
 	case c.Instance == active.Instance:

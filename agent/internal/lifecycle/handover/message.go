@@ -9,7 +9,7 @@ import (
 	"net/netip"
 )
 
-// kind is the first byte of a message; it tells what the rest is.
+// kind is the first byte of a message, which decides what follows.
 type kind byte
 
 const (
