@@ -31,7 +31,7 @@ func madeWith(cache string) ([]string, error) {
 	return pods, nil
 }
 
-// few joins at most five names and says how many more there are.
+// few joins at most five names and counts how many more there are.
 func few(names []string) string {
 	const most = 5
 	if len(names) > most {

@@ -105,7 +105,7 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	prepare(root)
-	if len(args) > 0 && args[0] == "help" { // cobra's help command exits with 0 even if the command in question does not exist
+	if len(args) > 0 && args[0] == "help" { // cobra's help command exits with 0 even if the command does not exist
 		args = args[1:]
 		if c, rest, err := root.Find(args); err == nil && (len(rest) == 0 || !c.HasSubCommands()) {
 			args = append(args[:len(args):len(args)], "--help")
