@@ -38,7 +38,7 @@ func edgeCommand() *cobra.Command {
 	return &cobra.Command{Use: "edge", Hidden: true, DisableFlagParsing: true, Args: cobra.ArbitraryArgs, RunE: moved}
 }
 
-// badConfig returns an error with the exit code for a faulty configuration. err begins with file and line, so no prefix is added.
+// badConfig gives an error of the configuration its exit code. It begins with file and line, so no prefix is added.
 func badConfig(err error) error { return &cli.ExitError{Code: cli.Config, Err: err, Bare: true} }
 
 // ended gives the error with which a role ended its exit code.

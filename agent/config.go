@@ -133,8 +133,7 @@ func showEntry(e env, path string) error {
 	return err
 }
 
-// showConfig prints the configuration in effect. With upstreams.external: auto, it adds which servers get queries for names outside of
-// the cluster.
+// showConfig prints the configuration in effect and, with upstreams.external: auto, the servers for other names.
 func showConfig(ctx context.Context, e env, path string) error {
 	in, err := inspector(ctx, e, path)
 	if err != nil {
@@ -160,8 +159,7 @@ func warn(e env, lines []string) {
 	}
 }
 
-// showKubelet prints what was detected in the kubelet's configuration. The installer stores that for containers that cannot see the
-// kubelet's folder.
+// showKubelet prints what was detected in the kubelet's configuration; the installer stores it for containers.
 func showKubelet(e env, path string) error {
 	n, err := loadConfig(e, path)
 	if err != nil {

@@ -48,7 +48,7 @@ func doctorCommand(e env) *cobra.Command {
 	return c
 }
 
-// writeBundle writes the bundle to stdout if into is "-", and otherwise to the file into, which only its owner can read.
+// writeBundle writes the bundle to stdout if into is "-", else to that file, which only its owner can read.
 func writeBundle(b *bundle.Bundle, stdout io.Writer, into string) error {
 	write := func() error { return b.Write(stdout) }
 	if into != "-" {

@@ -42,8 +42,7 @@ func nodeCommand(e env) *cobra.Command {
 	fs.StringVar(&o.Cache, "cni-cache", attached.DefaultRoot, "`FOLDER` of libcni's cache, which lists running pods (for adoptPods)")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if o.PodDir != "" {
-			// A wrong folder means that the pod's mounts, and perhaps its network namespace, are wrong too. Fail before anything is
-			// changed.
+			// A wrong folder means wrong mounts, and perhaps the wrong network namespace: change nothing.
 			if dir, err := os.Stat(o.PodDir); err != nil {
 				return cli.Usage(fmt.Errorf("--pod-dir: %w: mount the folder, or leave the flag out", err))
 			} else if !dir.IsDir() {

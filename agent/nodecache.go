@@ -15,8 +15,7 @@ import (
 
 const nodecacheName = "nodecache"
 
-// nodecacheCommand returns the command `nodecache`, which runs that role until its context ends. node-cache's flags begin with one dash,
-// so package flag parses them.
+// nodecacheCommand returns the command `nodecache`. Package flag parses node-cache's flags, which begin with one dash.
 func nodecacheCommand(e env) *cobra.Command {
 	return &cobra.Command{
 		Use: nodecacheName + " [node-cache's flags]", DisableFlagParsing: true, Args: cobra.ArbitraryArgs,
