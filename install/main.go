@@ -83,7 +83,7 @@ func (in *install) sourceFlags(set *pflag.FlagSet) {
 	set.StringVar(&in.nodeConfig, "nodeconfig", "", "`FILE` with the NodeConfig, from which the conflist entry is made")
 	set.StringVar(&in.entryFile, "entry", "", "`FILE` with the plugin's conflist entry as JSON, instead of --nodeconfig")
 	set.StringVar(&in.plugin, "plugin", siblingPath("neardns"), "path of the plugin's `BINARY` to install")
-	set.StringVar(&in.agent, "agent", siblingPath("neardns-agent"), "path of the agent's `BINARY`, which the installer runs to read the NodeConfig")
+	set.StringVar(&in.agent, "agent", siblingPath("neardns-agent"), "path of the agent's `BINARY`, which reads the NodeConfig")
 }
 
 func (in *install) validateSource() error {

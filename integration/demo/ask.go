@@ -161,3 +161,29 @@ func (s *show) tables(ns *testutil.NetNS) string {
 	}
 	return strings.Join(out, ", ")
 }
+
+// digShort queries a name that needs the search list. What reaches kube-dns is counted for the full name.
+func (s *show) digShort(p *pod) string {
+	before, heard := s.delivered(), len(s.heard(s.kubeDNS, otherName))
+	o := s.dig(p, "stock", "+search")
+	o.delivered = s.delivered() > before
+	o.kubeDNS = s.heard(s.kubeDNS, otherName)[heard:]
+	return o.way(p)
+}
+
+// digInKernel queries a name that the kernel has, without the cookie of dig, which the kernel leaves to the agent.
+func (s *show) digInKernel(p *pod) string { return s.dig(p, clusterName, "+nocookie").way(p) }
+
+// freshen makes sure that the next query is a hit, however long ago the last one was.
+func (s *show) freshen(p *pod) {
+	at := netip.AddrPortFrom(s.node.ClusterDNS()[0], 53)
+	if _, err := testutil.Ask(p.NetNS, at, clusterName, typeA, "udp", testutil.AskOptions{}); err != nil {
+		s.t.Fatalf("%s: %v", p.name, err)
+	}
+}
+
+// fresh is a name that no pod has asked for.
+func (s *show) fresh() string {
+	s.markers++
+	return fmt.Sprintf("n%d.fresh.shop.svc.cluster.local.", s.markers)
+}

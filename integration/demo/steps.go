@@ -155,15 +155,6 @@ func (s *show) hits() {
 	s.expect("questions that reached the server outside", "1, then 1", fmt.Sprintf("%d, then %d", asked, len(questions(s.t, s.outside.log, outsideName))))
 }
 
-// digShort queries a name that needs the search list. What reaches kube-dns is counted for the full name.
-func (s *show) digShort(p *pod) string {
-	before, heard := s.delivered(), len(s.heard(s.kubeDNS, otherName))
-	o := s.dig(p, "stock", "+search")
-	o.delivered = s.delivered() > before
-	o.kubeDNS = s.heard(s.kubeDNS, otherName)[heard:]
-	return o.way(p)
-}
-
 // kernelHits has the kernel answer pods, where it can.
 func (s *show) kernelHits() {
 	s.step("A name that was asked for twice is answered in the kernel, at the pod's own link")
@@ -178,9 +169,6 @@ func (s *show) kernelHits() {
 	}
 }
 
-// digInKernel queries a name that the kernel has, without the cookie of dig, which the kernel leaves to the agent.
-func (s *show) digInKernel(p *pod) string { return s.dig(p, clusterName, "+nocookie").way(p) }
-
 // otherPods are one that knows of a cache on its node, as in a cluster with NodeLocal DNSCache, and one that wants none.
 func (s *show) otherPods() {
 	s.step("A pod that names the local address %s itself, and one that opted out", localAddress)
@@ -193,20 +181,6 @@ func (s *show) otherPods() {
 	s.expect("pod that opted out", "left-alone", s.decisions(s.plain))
 	s.awaitNoTrials()
 	s.expect("a question of that pod", fallback(webAnswer), s.dig(s.plain, clusterName).way(s.plain))
-}
-
-// freshen makes sure that the next query is a hit, however long ago the last one was.
-func (s *show) freshen(p *pod) {
-	at := netip.AddrPortFrom(s.node.ClusterDNS()[0], 53)
-	if _, err := testutil.Ask(p.NetNS, at, clusterName, typeA, "udp", testutil.AskOptions{}); err != nil {
-		s.t.Fatalf("%s: %v", p.name, err)
-	}
-}
-
-// fresh is a name that no pod has asked for.
-func (s *show) fresh() string {
-	s.markers++
-	return fmt.Sprintf("n%d.fresh.shop.svc.cluster.local.", s.markers)
 }
 
 func (s *show) conntrackEmpty() {

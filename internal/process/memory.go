@@ -53,7 +53,7 @@ func limitMemory(log *slog.Logger, lookupEnv func(string) (string, bool),
 	default:
 		share := int64(limit / 100 * memoryShare) //nolint:gosec // memlimit caps it at what a machine can have
 		set(share)
-		log.Info("Go memory limit set to a share of the container's", "gomemlimit", bytesText(share), "container", bytesText(int64(limit)), "source", "cgroup")
+		log.Info("Go memory limit set from the cgroup", "gomemlimit", bytesText(share), "container", bytesText(int64(limit)), "source", "cgroup")
 	}
 }
 

@@ -162,8 +162,7 @@ func ambiguous(s string) bool {
 		return true
 	}
 	// Texts such as 150ms and IPv4 addresses are no numbers in YAML; texts that are closer to a number are quoted.
-	digits := strings.Trim(s, "0123456789._-xXeEoObBaAcCdDfF") == ""
-	return digits && strings.Count(s, ".") != 3
+	return strings.Trim(s, "0123456789._-xXeEoObBaAcCdDfF") == "" && strings.Count(s, ".") != 3
 }
 
 // Diff returns the fields in which two configurations differ: those that a running agent can change, and those that need a restart.

@@ -37,7 +37,7 @@ func TestStopped(t *testing.T) {
 
 // TestPace: five pods a second, however often and however late the caller comes, and none in a burst afterwards.
 func TestPace(t *testing.T) {
-	for _, every := range []time.Duration{0, 10 * time.Millisecond, 250 * time.Millisecond, 3 * time.Second} { // 0: when Next says
+	for _, every := range []time.Duration{0, 10 * time.Millisecond, 250 * time.Millisecond, 3 * time.Second} { // 0: when Next returns
 		synctest.Test(t, func(t *testing.T) {
 			a, c := Adoption{}, Census{Waiting: 110}
 			begin := time.Now()
