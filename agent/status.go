@@ -39,7 +39,7 @@ func statusCommand(e env) *cobra.Command {
 	var path string
 	configFlag(c, &path)
 	watch := c.Flags().Bool("watch", false, "refresh every 2 s; show which server answers, query rates, busiest pods")
-	out := cli.OutputFlag(c)
+	out := cli.OutputFlag(c, "wide")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		format, err := out.Format()
 		if err != nil {
@@ -59,7 +59,7 @@ func statusCommand(e env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := out.Print(e.stdout, s, s.Text); err != nil {
+		if err := out.Print(e.stdout, s, func() string { return s.Text(format == "wide") }); err != nil {
 			return err
 		}
 		if !s.Good() {

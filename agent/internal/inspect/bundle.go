@@ -68,7 +68,7 @@ func (c *collector) views(ctx context.Context) {
 	if err == nil {
 		text, err := json.MarshalIndent(s, "", "  ")
 		c.Put("status.json", text, err)
-		c.Put("status.txt", []byte(s.Text()), nil)
+		c.Put("status.txt", []byte(s.Text(true)), nil)
 	} else {
 		c.Put("status.txt", nil, err)
 	}

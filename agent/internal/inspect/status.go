@@ -161,8 +161,8 @@ func (r *Status) faults() string {
 	return b.String()
 }
 
-// Text returns the status as text, with the verdict first.
-func (r *Status) Text() string {
+// Text returns the report for people; the first line is the verdict. With wide, it does not shorten container IDs.
+func (r *Status) Text(wide bool) string {
 	var b strings.Builder
 	b.WriteString(r.verdict() + r.faults())
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -181,8 +181,12 @@ func (r *Status) Text() string {
 	if len(r.Pods) > 0 {
 		row(w, "\nPOD", "CONTAINER", "INTERFACE", "CLUSTER DNS", "STATE", "REASON")
 		for _, p := range r.Pods {
+			id := shortID(p.Container)
+			if wide {
+				id = p.Container
+			}
 			for _, d := range p.Decisions {
-				row(w, p.Name, shortID(p.Container), p.Interface, d.Redirect.ClusterDNS, stateOf(d), d.Reason)
+				row(w, p.Name, id, p.Interface, d.Redirect.ClusterDNS, stateOf(d), d.Reason)
 			}
 		}
 	}
@@ -235,15 +239,9 @@ func kernelLines(line func(format string, args ...any), k *node.KernelHits, alon
 	if k.Fault == "" {
 		line("kernel hits: %s, %s offloaded, %d answers", plural(k.Pods, "pod"), entries(k.Lent), k.Answers)
 	} else {
-		answerer := "the agent"
-		if alone {
-			answerer = "kube-dns"
-		}
-		none := "none"
-		if k.Auto {
-			none = "off (kernelHits.mode: auto)"
-		}
-		line("kernel hits: %s, %s answers them: %s", none, answerer, strings.ReplaceAll(k.Fault, "\n", "; "))
+		answerer := map[bool]string{true: "kube-dns", false: "the agent"}[alone]
+		off := map[bool]string{true: "off (kernelHits.mode: auto)", false: "none"}[k.Auto]
+		line("kernel hits: %s, %s answers them: %s", off, answerer, strings.ReplaceAll(k.Fault, "\n", "; "))
 	}
 	if len(k.Served) > 0 {
 		line("  in place of %s; the agent fetched %d times for them, and was too busy %d times", strings.Join(texts(k.Served), ", "),

@@ -68,11 +68,15 @@ HOSTS FILE     ADDRESSES          STATE    ANSWERED              REASON
 shop/registry  10.96.0.5,fd00::5  current  2026-01-02T03:04:05Z  
 shop/theirs                       foreign                        another line has theirs.shop.svc
 `
-	if diff := cmp.Diff(want, serving.Text()); diff != "" {
+	if diff := cmp.Diff(want, serving.Text(false)); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
+	if text := serving.Text(true); !strings.Contains(text, "0123456789abcdef") {
+		t.Errorf("-o wide shortens the container's ID:\n%s", text)
+	}
 	dead := &Status{NoAgent: "no agent runs on this node (connect: no such file or directory)"}
-	if text := dead.Text(); !strings.HasPrefix(text, "NOT SERVING: no agent runs") || !strings.Contains(text, "the switch is not installed") {
+	if text := dead.Text(false); !strings.HasPrefix(text, "NOT SERVING: no agent runs") ||
+		!strings.Contains(text, "the switch is not installed") {
 		t.Errorf("without an agent:\n%s", text)
 	}
 }
