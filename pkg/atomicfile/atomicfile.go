@@ -1,10 +1,10 @@
-// Package atomicfile writes files that other programs may read at the same time: a reader finds the old contents or the new ones, never a
-// part. For files that other programs write too, there is the Exchanger. (A pod's resolv.conf is changed in place, D-028.)
+// Package atomicfile replaces files in one step: a program that reads a file at the same time finds the old contents or the new ones,
+// never a part. Exchanger is for files that other programs write too. (A pod's resolv.conf is changed in place instead, D-028.)
 //
-// It is safe for concurrent use by several processes if the pattern for temporary files has a *.
+// Several processes may write the same file at once if the pattern for temporary files (Options.Pattern) has a *.
 //
-// On failure: a write is whole or absent. A process that is killed during a write leaves at most a temporary file in the same folder,
-// with the name that its options choose.
+// On failure: a write is complete or has no effect. A process that is killed during a write leaves at most a temporary file in the same
+// folder, named by Options.Pattern.
 package atomicfile
 
 import (
@@ -22,22 +22,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options control how a file is written. The zero value writes one that only root may read.
+// Options control how a file is written. The zero value writes a file of mode 0, which only root may read.
 type Options struct {
 	Mode    fs.FileMode // of the file, whatever the umask
-	Durable bool        // the file survives a power cut; state that a reboot removes anyway need not pay for it
-	Folder  bool        // its folder is made if it is missing
-	Owner   fs.FileInfo // the file gets this one's owner and group; nil: the process's
-	// Attributes names a file whose extended attributes (SELinux's label, ACLs) the new one gets, too. If one of them cannot be
-	// set, nothing is written, and the error is ErrAttributes. Attributes that the kernel does not list (trusted.*, without CAP_SYS_ADMIN)
-	// are not copied. "": none.
+	Durable bool        // sync to disk, so that the file survives a power cut; not worth it for state that a reboot removes anyway
+	Folder  bool        // make the folder of the file if it is missing
+	Owner   fs.FileInfo // give the file the owner and group of this one; nil: the process's
+	// Attributes is the path of a file whose extended attributes (SELinux label, ACLs) the new file gets too. If one of them cannot be
+	// set, nothing is written, and the error is ErrAttributes. Attributes that the kernel does not list (trusted.* without CAP_SYS_ADMIN)
+	// are not copied. "" copies none.
 	Attributes string
-	// Pattern names the temporary file in the same folder, as for os.CreateTemp. Without a * there is one such name, so that crashes do not
-	// leave more than one file; an existing file of that name is removed. "" is the file's own name with the suffix .new.
+	// Pattern is the name of the temporary file in the same folder, as for os.CreateTemp. Without a *, the name is always the same:
+	// crashes leave at most one such file, and the next write removes it. "" stands for the file's own name with the suffix .new.
 	Pattern string
 }
 
-// Write makes path hold data, or leaves it as it was.
+// Write replaces the contents of path by data. On an error path is unchanged, unless only the final sync of its folder failed.
 func Write(path string, data []byte, o Options) error {
 	return Stream(path, o, func(w io.Writer) error {
 		_, err := w.Write(data)
@@ -45,7 +45,7 @@ func Write(path string, data []byte, o Options) error {
 	})
 }
 
-// Stream makes path hold what fill writes, or leaves it as it was.
+// Stream replaces the contents of path by those that fill writes. On an error path is unchanged, as with Write.
 func Stream(path string, o Options, fill func(io.Writer) error) error {
 	temp, err := temporary(path, o, fill)
 	if err != nil {
@@ -58,7 +58,7 @@ func Stream(path string, o Options, fill func(io.Writer) error) error {
 	return nil
 }
 
-// Temp writes a complete file next to path and returns its name, for a caller that moves it into place by itself.
+// Temp writes data to a temporary file next to path and returns its name. The caller moves the file into place.
 func Temp(path string, data []byte, o Options) (name string, err error) {
 	return temporary(path, o, func(w io.Writer) error {
 		_, err := w.Write(data)
@@ -69,7 +69,7 @@ func Temp(path string, data []byte, o Options) (name string, err error) {
 func temporary(path string, o Options, fill func(io.Writer) error) (name string, err error) {
 	f, err := create(path, o.Pattern)
 	if o.Folder && errors.Is(err, fs.ErrNotExist) {
-		// Once after a reboot; afterwards the folder is there and costs nothing.
+		// Usually only the first write after a reboot finds the folder missing, so no other write pays for MkdirAll.
 		if err = os.MkdirAll(filepath.Dir(path), 0o755); err == nil {
 			f, err = create(path, o.Pattern)
 		}
@@ -85,7 +85,7 @@ func temporary(path string, o Options, fill func(io.Writer) error) (name string,
 	if err := fill(f); err != nil {
 		return "", err
 	}
-	// The mode first: after the change of owner it needs CAP_FOWNER.
+	// Set the mode before the owner: if the process does not own the file any more, Chmod needs CAP_FOWNER.
 	if err := f.Chmod(o.Mode); err != nil {
 		return "", err
 	}
@@ -96,7 +96,7 @@ func temporary(path string, o Options, fill func(io.Writer) error) (name string,
 			}
 		}
 	}
-	if o.Attributes != "" { // last: a change of the owner removes some
+	if o.Attributes != "" { // last, because a change of the owner removes some attributes
 		if err := copyAttributes(f, o.Attributes); err != nil {
 			return "", err
 		}
@@ -115,14 +115,14 @@ func create(path, pattern string) (*os.File, error) {
 	if pattern != "" {
 		name = filepath.Join(filepath.Dir(path), pattern)
 	}
-	// Opening a pipe for writing would wait for a reader.
+	// Remove an old file instead of opening it: it could be a pipe, and opening a pipe for writing waits for a reader.
 	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	return os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 }
 
-// Rename moves a finished file into place. If durable, it returns once a power cut can no longer undo that.
+// Rename moves a finished file into place. With durable, it also syncs the folder, so that the move survives a power cut.
 func Rename(from, to string, durable bool) error {
 	if err := os.Rename(from, to); err != nil || !durable {
 		return err
@@ -130,7 +130,7 @@ func Rename(from, to string, durable bool) error {
 	return SyncFolder(filepath.Dir(to))
 }
 
-// SyncFolder makes the names in a folder survive a power cut.
+// SyncFolder syncs a folder to disk, so that new, renamed and removed names in it survive a power cut.
 func SyncFolder(folder string) (err error) {
 	d, err := os.Open(folder)
 	if err != nil {
@@ -140,7 +140,7 @@ func SyncFolder(folder string) (err error) {
 	return d.Sync()
 }
 
-// Read reads a regular file of at most most bytes.
+// Read reads a regular file. It returns an error if the file has more than most bytes.
 func Read(path string, most int64) ([]byte, error) {
 	f, err := Open(path, os.O_RDONLY)
 	if err != nil {
@@ -157,7 +157,8 @@ func Read(path string, most int64) ([]byte, error) {
 	return data, nil
 }
 
-// Open opens a regular file with os.OpenFile's flags. It never waits: a pipe in the file's place must not hold up a pod's start.
+// Open opens a regular file with os.OpenFile's flags, and returns an error for any other kind of file. It never blocks: a pipe at this
+// path must not delay a pod's start.
 func Open(path string, flags int) (*os.File, error) {
 	f, err := os.OpenFile(path, flags|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -174,8 +175,8 @@ func Open(path string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// Sweep removes files with a prefix from a folder if they are older than age: temporary files that killed writers left. A missing folder
-// has none.
+// Sweep removes the files in a folder whose names begin with prefix, if they are older than age: temporary files of writers that were
+// killed. It succeeds if the folder is missing.
 func Sweep(folder, prefix string, age time.Duration) error {
 	d, err := os.Open(folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -198,9 +199,10 @@ func Sweep(folder, prefix string, age time.Duration) error {
 	return err
 }
 
-// Listen makes a socket that only root may use. network is "unix" or "unixpacket". It replaces the file at path in one step, so that a
-// client connects either to this socket or to the one before. Closing it leaves the file, which may belong to another process by then.
-// path may have at most 103 bytes, four less than the kernel allows (unix(7)), since the socket is first made with a suffix.
+// Listen makes a Unix socket that only root may use; network is "unix" or "unixpacket". It replaces the file at path in one step, so a
+// client connects either to the previous socket or to the new one. Closing the listener leaves the file, because another process may have
+// replaced it by then. path may have at most 103 bytes, four fewer than the kernel allows (unix(7)), because the socket is first made with
+// the suffix .new.
 func Listen(network, path string) (*net.UnixListener, error) {
 	fresh := path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {

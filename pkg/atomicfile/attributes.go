@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrAttributes means that a new file cannot have all extended attributes of an old one, so that the old one must not be replaced.
+// ErrAttributes means that the new file cannot get all extended attributes of the old one, so it must not replace the old one.
 var ErrAttributes = errors.New("an extended attribute cannot be kept")
 
-// copyAttributes gives f the extended attributes of the file at path. A filesystem without any has none to copy.
+// copyAttributes copies the extended attributes of the file at path to f. It does nothing if path's filesystem has none.
 func copyAttributes(f *os.File, path string) error {
 	names, err := attributes(path)
 	if err != nil {
@@ -26,7 +26,7 @@ func copyAttributes(f *os.File, path string) error {
 		} else if err != nil {
 			return fmt.Errorf("read attribute %s of %s: %w", name, path, err)
 		}
-		// The folder may have given it the same one: SELinux does, and setting it needs a separate permission.
+		// f may have the same value already: SELinux labels a new file by its folder. Setting a label would need another permission.
 		have, err := attribute(func(b []byte) (int, error) { return unix.Fgetxattr(int(f.Fd()), name, b) })
 		if err == nil && bytes.Equal(have, value) {
 			continue
@@ -38,7 +38,7 @@ func copyAttributes(f *os.File, path string) error {
 	return nil
 }
 
-// attributes lists the names of a file's extended attributes.
+// attributes lists the names of a file's extended attributes; none if its filesystem does not support them.
 func attributes(path string) ([]string, error) {
 	list, err := attribute(func(b []byte) (int, error) { return unix.Llistxattr(path, b) })
 	if errors.Is(err, unix.ENOTSUP) {
@@ -47,7 +47,8 @@ func attributes(path string) ([]string, error) {
 	return strings.FieldsFunc(string(list), func(r rune) bool { return r == 0 }), err
 }
 
-// attribute reads by a call that returns the needed size for an empty buffer. The size may grow between two calls.
+// attribute calls get with an empty buffer for the size, then with a buffer of that size. It starts over if the value grows in between
+// (ERANGE).
 func attribute(get func([]byte) (int, error)) ([]byte, error) {
 	for {
 		size, err := get(nil)

@@ -15,28 +15,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrMoved means that another program wrote the file meanwhile, so that a new text made from its old one is out of date.
+// ErrMoved means that another program changed or removed the file after it was read, so new contents made from the old ones are out of
+// date.
 var ErrMoved = errors.New("another program changed the file meanwhile")
 
-// ErrOpen means that a program has the file open for writing: what it writes later would go into the file that was replaced.
+// ErrOpen means that another program has the file open for writing. If the file were replaced, later writes of that program would be lost.
 var ErrOpen = errors.New("another program has the file open for writing")
 
-// Exchanger writes files that other programs write too, without a lock: it never loses their text (D-026). Prefix begins the names of its
-// temporary files in the same folder; they end in .tmp. One exchanger of a prefix works on a folder at a time (see Lock).
+// Exchanger replaces a file that another program, its owner, writes too and without a lock. It takes care not to lose what the owner writes
+// (D-026). Its temporary files are in the same folder; their names begin with Prefix and end in .tmp. Only one Exchanger with the same
+// Prefix may work in a folder at a time (see Lock).
 type Exchanger struct{ Prefix string }
 
-// tempSuffix ends the names: runtimes take every .conf, .conflist and .json in their folder for a network.
+// tempSuffix ends the names of temporary files. It must not be .conf, .conflist or .json: container runtimes take each such file in their
+// folder for a network's configuration.
 const tempSuffix = ".tmp"
 
-// putBacks bounds how often the owner's text is restored while the owner goes on writing.
+// putBacks is how often replace restores the text of the program that owns the file, if that program keeps writing.
 const putBacks = 5
 
-// The names of files that were exchanged or moved away contain the file's name, so that a later run can restore the owner's text if this
-// one is killed in between.
-func (x Exchanger) placedPrefix() string { return x.Prefix + "placed-" } // then the digest of what is put in place, a dash, the file's name
+// The names of temporary files contain the file's name, so that if this process is killed, Sweep of a later run can restore the text of
+// the file's owner. placedPrefix is for the new contents, asidePrefix for a file that is moved away to be removed.
+func (x Exchanger) placedPrefix() string { return x.Prefix + "placed-" } // then the digest of the new contents, a dash and the file's name
 func (x Exchanger) asidePrefix() string  { return x.Prefix + "old-" }    // then the file's name
 
-// placedName needs nothing random: one exchanger works on a folder at a time.
+// placedName needs no random part, because only one Exchanger works in a folder at a time.
 func (x Exchanger) placedName(file string, after []byte) string {
 	return x.placedPrefix() + digest(after) + "-" + filepath.Base(file) + tempSuffix
 }
@@ -46,15 +49,16 @@ func digest(content []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Write makes the file hold after, durably, if it holds before; else it returns ErrMoved, and the file holds what its owner wrote, or
-// ErrOpen, and the file is as it was. o's Pattern and Durable have no effect.
+// Write changes the file's contents from before, as they were read, to after, durably. If another program has changed the file, Write
+// returns ErrMoved, and the file keeps that program's contents. If another program has the file open for writing, Write returns ErrOpen,
+// and the file is unchanged. o.Pattern and o.Durable have no effect.
 func (x Exchanger) Write(file string, before, after []byte, o Options) error {
 	o.Pattern, o.Durable = x.Prefix+"*"+tempSuffix, true
 	temp, err := Temp(file, after, o)
 	if err != nil {
 		return err
 	}
-	// Only a complete file has a name from which a later run restores.
+	// Give the file this name only when it is complete, because a later run restores from files with such names.
 	placed := filepath.Join(filepath.Dir(file), x.placedName(file, after))
 	if err := os.Rename(temp, placed); err != nil {
 		return errors.Join(err, os.Remove(temp))
@@ -62,9 +66,10 @@ func (x Exchanger) Write(file string, before, after []byte, o Options) error {
 	return replace(placed, file, before)
 }
 
-// replace puts the finished file temp in to's place if to still holds before, else it returns ErrMoved, and to holds what its
-// owner wrote. Checking first and renaming then could lose a newer text of the owner; so the two files
-// change names in one step, and the old one is checked afterwards. temp is gone on return, unless the error names it.
+// replace puts the finished file temp in the place of to, if the contents of to still equal before. Otherwise it returns ErrMoved or
+// ErrOpen, and to has its owner's contents. A check and then a rename could lose text that the owner writes in between. So replace
+// exchanges the names of the two files in one step, and checks the old file afterwards. On return temp is removed, unless the error names
+// it.
 func replace(temp, to string, before []byte) error {
 	placed, now, err := readBoth(temp, to)
 	if err == nil && !bytes.Equal(now, before) {
@@ -77,7 +82,7 @@ func replace(temp, to string, before []byte) error {
 		err = exchange(temp, to)
 	}
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) {
-		// A filesystem without exchange, such as NFS: the check above has to suffice.
+		// This filesystem has no RENAME_EXCHANGE, for example NFS. The check above must suffice before a plain rename.
 		if err = Rename(temp, to, true); err == nil {
 			return nil
 		}
@@ -89,12 +94,12 @@ func replace(temp, to string, before []byte) error {
 		return errors.Join(err, os.Remove(temp))
 	}
 	out, err := lastText(temp, before)
-	open := hasWriter(temp) // a program may have opened it since the check above
+	open := hasWriter(temp) // another program may have opened it after the check above
 	if err == nil && bytes.Equal(out, before) && !open {
 		return remove(temp)
 	}
-	// The owner wrote meanwhile: restore that text. If the owner writes again during this, restore the newer one, until the exchange
-	// returns the text that was put in before.
+	// The owner wrote during the exchange: exchange again to restore its text. If the owner has written again by then, restore that newer
+	// text, and so on, until the file that comes out is the one that was put in last.
 	for range putBacks {
 		if err := errors.Join(err, exchange(temp, to)); err != nil {
 			return fmt.Errorf("give its owner's text back, which is in %s: %w", temp, err)
@@ -108,8 +113,8 @@ func replace(temp, to string, before []byte) error {
 	return errors.Join(ErrMoved, remove(temp))
 }
 
-// hasWriter reports whether a program has the file open for writing. The kernel refuses a read lease then (fcntl(2)). It is false if the
-// kernel cannot tell: another user's file, or a filesystem without leases.
+// hasWriter reports whether a program has the file open for writing, because the kernel then refuses a read lease (fcntl(2)). It returns
+// false if the kernel cannot tell: for another user's file, or on a filesystem without leases.
 func hasWriter(file string) bool {
 	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -120,11 +125,11 @@ func hasWriter(file string) bool {
 	return errors.Is(err, unix.EAGAIN)
 }
 
-// inFlight is how long a program may take from opening a file to writing into it: microseconds, and more on a busy CPU.
+// inFlight is how long a program may take from opening a file to writing to it. Usually it takes microseconds, on a busy CPU longer.
 const inFlight = 20 * time.Millisecond
 
-// lastText reads a file that was just taken out of its place. A program that writes in place may have opened it before
-// that and not have begun to write, so an unchanged text is read again after inFlight.
+// lastText reads a file that was just moved out of its place. A program may have opened the file before and write to it only now. So if
+// the contents are still old, lastText waits for inFlight and reads again.
 func lastText(file string, old []byte) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if err != nil || !bytes.Equal(text, old) {
@@ -146,9 +151,9 @@ func exchange(a, b string) error {
 	return unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE)
 }
 
-// Remove removes a file if it still holds before, and else returns ErrMoved and leaves it.
+// Remove removes a file if its contents still equal before. Otherwise it returns ErrMoved and the file stays.
 func (x Exchanger) Remove(file string, before []byte) error {
-	// It is taken out under a name of its own first, so that what is looked at is what is removed.
+	// Rename the file before it is checked, so that no other program can replace it between check and removal.
 	aside := filepath.Join(filepath.Dir(file), x.asidePrefix()+filepath.Base(file)+tempSuffix)
 	if err := os.Rename(file, aside); err != nil {
 		if errors.Is(err, os.ErrNotExist) {
@@ -161,13 +166,13 @@ func (x Exchanger) Remove(file string, before []byte) error {
 		return remove(aside)
 	}
 	back := unix.Renameat2(unix.AT_FDCWD, aside, unix.AT_FDCWD, file, unix.RENAME_NOREPLACE)
-	if errors.Is(back, unix.EEXIST) { // its owner has written once more
+	if errors.Is(back, unix.EEXIST) { // the owner has made a new file meanwhile
 		back = os.Remove(aside)
 	}
 	return errors.Join(back, err, ErrMoved)
 }
 
-// remove takes a file away, for good as far as the disk goes.
+// remove removes a file and syncs its folder, so that a power cut does not restore it. It succeeds if the file is missing.
 func remove(file string) error {
 	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -175,9 +180,9 @@ func remove(file string) error {
 	return SyncFolder(filepath.Dir(file))
 }
 
-// Sweep removes what an exchanger that was killed left in folder, and first restores files that it had moved away: a
-// file's owner may have written it meanwhile. It may run only under the lock, where no temporary file
-// belongs to anyone alive.
+// Sweep removes the temporary files that a killed Exchanger left in folder. First it restores files that the Exchanger had moved out of
+// their place, because their owner may have written to them meanwhile. Call it only under Lock: it would also remove the temporary files
+// of a running Exchanger.
 func (x Exchanger) Sweep(folder string) error {
 	stale, err := filepath.Glob(filepath.Join(folder, x.Prefix+"*"+tempSuffix))
 	if err != nil {
@@ -194,7 +199,7 @@ func (x Exchanger) Sweep(folder string) error {
 	return nil
 }
 
-// restore puts a file that an earlier run moved away back into place, unless its owner has written another one since.
+// restore puts a file that an earlier run moved away back into its place, unless the owner has written a newer one there.
 func (x Exchanger) restore(temp string) error {
 	folder, name := filepath.Split(temp)
 	name = strings.TrimSuffix(name, tempSuffix)
@@ -219,27 +224,29 @@ func (x Exchanger) restore(temp string) error {
 		return err
 	}
 	switch {
-	case digest(out) == placed: // it never reached its place, or was taken out again
+	case digest(out) == placed: // temp has the new contents, so the file in place is its owner's
 		return nil
 	case digest(in) == placed, newer(temp, file):
-		// The file in place is the exchanger's, or an older text of the owner. This run makes its change again.
+		// The file has the Exchanger's contents, or an older text of its owner; temp has the owner's last text. Restore that one; the
+		// current run then makes its change to it.
 		return errors.Join(exchange(temp, file), SyncFolder(folder))
 	}
 	return nil
 }
 
-// newer reports whether a was written after b.
+// newer reports whether file a was modified after file b.
 func newer(a, b string) bool {
 	x, errA := os.Lstat(a)
 	y, errB := os.Lstat(b)
 	return errA == nil && errB == nil && x.ModTime().After(y.ModTime())
 }
 
-// lockPoll is the pause between attempts to get a lock that another program holds.
+// lockPoll is the pause between two attempts to get the lock of Lock while another program has it.
 const lockPoll = 100 * time.Millisecond
 
 // Lock keeps two neardns programs from working on one folder at the same time, for example the old and the new pod of a rolling update. It
-// waits until ctx ends. It locks the folder itself: nothing is left behind, and the kernel frees it when the holder dies.
+// waits for the other program until ctx ends. It locks the folder itself, so there is no lock file to remove, and the kernel releases the
+// lock when the process ends.
 func Lock(ctx context.Context, folder string) (unlock func(), err error) {
 	d, err := os.Open(folder)
 	if err != nil {
