@@ -1,9 +1,10 @@
-// Package attached reads libcni's cache of results, which lists the containers that a runtime attached to a network. The cache outlives the
-// runtime and has a file for each attachment from the end of its ADD to the end of its DEL.
+// Package attached reads libcni's result cache, which shows the containers that a container runtime has attached to a network. The cache
+// has a file for each attachment, from the end of the CNI ADD to the end of the DEL, even while the runtime is not running.
 //
-// It only reads. It does not check that a container still exists: a file may be a leftover whose netns another container uses now.
+// The package only reads. It does not check that a container still exists: a file may be a leftover, and its netns may be another
+// container's now.
 //
-// On failure: an unreadable file is an error that names it; a missing one is fs.ErrNotExist.
+// On failure: the error for an unreadable file names the file. A missing file is fs.ErrNotExist.
 package attached
 
 import (
@@ -25,42 +26,44 @@ import (
 	"github.com/neardns/neardns/pkg/resolvconf"
 )
 
-// DefaultRoot is where libcni keeps its cache unless a runtime names another place.
+// DefaultRoot is the folder of libcni's cache, unless the runtime sets another one.
 const DefaultRoot = "/var/lib/cni"
 
-// Keys of the capability arguments that are read.
+// Keys of the capability arguments that Read uses.
 const (
 	keyDNS         = "dns"
 	keyAnnotations = "io.kubernetes.cri.pod-annotations"
 )
 
-// kind is what libcni writes into its files from version 0.8 on. Older ones are bare results, which name no container.
+// kind is the field "kind" in the files of libcni 0.8 and later. Files of earlier versions are bare CNI results, which do not name the
+// container.
 const kind = "cniCacheV1"
 
-// maxSize bounds what is read of one file, in bytes. The largest real ones hold a long list and a pod's annotations, which
-// Kubernetes bounds at 256 KiB.
+// maxSize is the maximum size of a cache file, in bytes. The largest real files have a long conflist and a pod's annotations, which
+// Kubernetes limits to 256 KiB.
 const maxSize = 1 << 20
 
-// Pod is one attachment. Fields are empty if unknown.
+// Pod is one attachment of a container to a network. Unknown fields are empty.
 type Pod struct {
-	File                         string // base name of the cache's file; "" if another source reported the pod
+	File                         string // base name of the cache file; "" if the runtime reported the pod over NRI
 	Network, ContainerID, IfName string
 	NetNS                        string // path
 	Namespace, Name, UID         string // of a kubelet's pod
-	Config                       []byte // the list that it was attached by
+	Config                       []byte // the conflist that the runtime used
 	Addresses                    []netip.Addr
-	DNS                          *resolvconf.Settings // as the runtime handed them to plugins
-	// Annotations are the pod's; nil if they are unknown, which is not the same as none.
+	DNS                          *resolvconf.Settings // as the runtime passed them to the plugins
+	// Annotations are the pod's annotations. nil means that they are unknown; an empty map means that the pod has none.
 	Annotations map[string]string
 	Made        time.Time // the end of its ADD
 }
 
-// Folders are the places below a root that hold attachments: libcni's own, and that of dockershim and cri-dockerd.
+// Folders returns the folders below a cache root that may have files: that of libcni, and that of dockershim and cri-dockerd.
 func Folders(root string) []string {
 	return []string{filepath.Join(root, "results"), filepath.Join(root, "cache", "results")}
 }
 
-// List returns the paths of all files, in order. Missing folders count as empty; known is false if all are missing.
+// List returns the paths of all cache files below root, sorted within each folder. A missing folder counts as empty; known is false if all
+// are missing.
 func List(root string) (paths []string, known bool, err error) {
 	for _, folder := range Folders(root) {
 		entries, err := os.ReadDir(folder)
@@ -80,12 +83,12 @@ func List(root string) (paths []string, known bool, err error) {
 	return paths, known, nil
 }
 
-// FileName is what libcni calls the file of an attachment.
+// FileName returns the name that libcni gives to the file of an attachment.
 func FileName(network, containerID, ifName string) string {
 	return network + "-" + containerID + "-" + ifName
 }
 
-// Read reads one file. libcni writes it in place, so a new file may be incomplete; that is an error like any other.
+// Read reads one cache file. libcni writes it in place, so a new file may be incomplete, and Read then returns an error.
 func Read(path string) (Pod, error) {
 	text, err := atomicfile.Read(path, maxSize)
 	if err != nil {
@@ -134,9 +137,9 @@ func decode(text []byte) (Pod, error) {
 			p.UID = a[1]
 		}
 	}
-	// A runtime may pass these in any form; an unreadable value counts as unknown.
+	// Runtimes may pass these arguments in any form. A value that cannot be decoded counts as unknown.
 	if raw, ok := cached.CapabilityArgs[keyDNS]; ok {
-		var dns struct{ Servers, Searches, Options []string } // containerd writes capitals, the convention has small letters
+		var dns struct{ Servers, Searches, Options []string } // decoded in any case: containerd writes "Servers", the CNI convention "servers"
 		if json.Unmarshal(raw, &dns) == nil {
 			p.DNS = &resolvconf.Settings{Nameservers: dns.Servers, Searches: dns.Searches, Options: dns.Options}
 		}
@@ -171,8 +174,8 @@ func decode(text []byte) (Pod, error) {
 	return p, nil
 }
 
-// Addresses picks the container's addresses of a result: those on the interface that the attachment is about. Results without
-// interfaces, as old plugins give, have only the container's.
+// Addresses returns the container's addresses in a CNI result: those of its interface ifName. Addresses without an interface, as old
+// plugins return them, are all the container's.
 func Addresses(r *types100.Result, ifName string) []netip.Addr {
 	var out []netip.Addr
 	for _, ip := range r.IPs {
@@ -191,12 +194,12 @@ func Addresses(r *types100.Result, ifName string) []netip.Addr {
 	return out
 }
 
-// IsPod reports whether an attachment belongs to a kubelet's pod with addresses other than loopback.
+// IsPod reports whether the attachment is of a Kubernetes pod that has an address other than loopback.
 func (p Pod) IsPod() bool {
 	return p.Namespace != "" && p.Name != "" && slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return !a.IsLoopback() })
 }
 
-// String names the pod for people, or else its container.
+// String returns the pod's namespace and name, or the container ID if they are unknown.
 func (p Pod) String() string {
 	if p.Namespace == "" || p.Name == "" {
 		return strings.TrimSpace("container " + p.ContainerID)
