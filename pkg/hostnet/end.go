@@ -15,14 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handle is a netlink socket for the links of one netns, and that netns for settings that are only in /proc. Lists that a
-// change interrupted are read again, except those of addresses and neighbours. The zero Handle can only be closed.
+// Handle is a netlink socket for the links of one netns, with the descriptor of that netns for settings that only /proc has. It reads a
+// list again if a change interrupted the dump, except lists of addresses and neighbours. The zero Handle may only be closed.
 type Handle struct {
 	netlinksafe.Handle
 	nsFD int
 }
 
-// OpenHandle opens the netns behind nsFD, which must stay open until Close and stays the caller's; 0: the calling thread's.
+// OpenHandle opens a Handle for the netns behind nsFD; 0 means the calling thread's netns. The caller owns nsFD and must keep it open
+// until it closes the Handle.
 func OpenHandle(nsFD int) (Handle, error) {
 	at := netns.None()
 	if nsFD > 0 && !IsHere(nsFD) { // entering even one's own netns needs CAP_SYS_ADMIN
@@ -43,8 +44,8 @@ func (h Handle) Do(f func() error) error {
 	return InNetNS(h.nsFD, f)
 }
 
-// AddVeth makes a pair of veths: one end here, its peer in the netns behind peerNS; 0: here, too. If the hardware addresses are
-// given, udev does not generate others.
+// AddVeth makes a veth pair: the end called name in the handle's netns, the end called peer in the netns behind peerNS (0: the handle's
+// netns, too). If mac and peerMAC are given, udev does not replace them.
 func (h Handle) AddVeth(name string, mac net.HardwareAddr, peer string, peerMAC net.HardwareAddr, peerNS int) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr = name, mac
@@ -58,7 +59,7 @@ func (h Handle) AddVeth(name string, mac net.HardwareAddr, peer string, peerMAC 
 	return nil
 }
 
-// RemoveVeth removes a veth and its peer. It succeeds if there is none, and leaves a link of another kind alone.
+// RemoveVeth removes a veth and with it its peer. It succeeds if there is no such link, and leaves a link of another kind as it is.
 func (h Handle) RemoveVeth(name string) error {
 	l, err := h.LinkByName(name)
 	if err == nil && l.Type() == "veth" {
@@ -70,20 +71,19 @@ func (h Handle) RemoveVeth(name string) error {
 	return nil
 }
 
-// IsNoLink reports whether an error means that the link does not exist.
+// IsNoLink reports whether err means that the link does not exist.
 func IsNoLink(err error) bool {
 	var notFound netlink.LinkNotFoundError
 	return errors.As(err, &notFound) || errors.Is(err, unix.ENODEV)
 }
 
-// HostNet returns the network that has only this address.
+// HostNet returns the network that contains only this address (/32 or /128).
 func HostNet(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
-// End is a link that its caller owns, for example one end of a veth pair. Each method makes sure of the property that it is named after
-// and writes only if it differs, compared with the link's state when the End was made. Done returns what they changed. It is for one
-// goroutine.
+// End is a link that its caller owns, for example one end of a veth pair. Each method sets the property that it is named after, unless the
+// link had it when the End was made. Done returns what was changed. An End is for one goroutine.
 type End struct {
 	Link     netlink.Link
 	h        Handle
@@ -100,10 +100,10 @@ func (h Handle) End(name string) (*End, error) {
 	return h.EndOf(l), nil
 }
 
-// EndOf returns the End of a link that was looked up already.
+// EndOf returns an End for a link that the caller has already looked up.
 func (h Handle) EndOf(l netlink.Link) *End { return &End{Link: l, h: h} }
 
-// Done describes what was changed since the last call, and returns the errors.
+// Done returns descriptions of the changes since its last call, and the errors.
 func (e *End) Done() (repaired []string, err error) {
 	repaired, err = e.repaired, errors.Join(e.errs...)
 	e.repaired, e.errs = nil, nil
@@ -127,12 +127,13 @@ func (e *End) MAC(mac net.HardwareAddr) {
 	e.step(wrong, "set hardware address", func() error { return e.h.LinkSetHardwareAddr(e.Link, mac) })
 }
 
-// NoMulticast keeps the kernel from announcing the groups that it joins for an address (IGMP, MLD) from that address.
+// NoMulticast turns multicast off on the link. Otherwise the kernel reports the multicast groups of the link's addresses (IGMP, MLD), with
+// such an address as source.
 func (e *End) NoMulticast() {
 	e.step(e.Link.Attrs().RawFlags&unix.IFF_MULTICAST != 0, "set multicast off", func() error { return e.h.LinkSetMulticastOff(e.Link) })
 }
 
-// NoARP keeps the link from resolving addresses: what it sends has its own hardware address as target.
+// NoARP turns address resolution off on the link. The kernel then sends all packets to the link's own hardware address.
 func (e *End) NoARP() {
 	e.step(e.Link.Attrs().RawFlags&unix.IFF_NOARP == 0, "set address resolution off", func() error { return e.h.LinkSetARPOff(e.Link) })
 }
@@ -145,7 +146,7 @@ func (e *End) Up() {
 // IsUp reports whether the link was up.
 func (e *End) IsUp() bool { return e.Link.Attrs().Flags&net.FlagUp != 0 }
 
-// IPv6 makes sure that the link can have IPv6 addresses, even if IPv6 is off on new links, and that the kernel generates none.
+// IPv6 makes sure that the link can have IPv6 addresses, even if new links have IPv6 disabled, and that the kernel generates none for it.
 func (e *End) IPv6() {
 	e.in6(func(conf string) error {
 		off, err := reads(conf+"disable_ipv6", "1")
@@ -164,12 +165,12 @@ func (e *End) IPv6() {
 	})
 }
 
-// NoGenerated keeps the kernel from giving the link a link-local address, if it has IPv6 at all. If the link is up, it
-// may have one already.
+// NoGenerated keeps the kernel from generating a link-local address for the link. It does nothing if the link has no IPv6. A link that is
+// already up may have such an address.
 func (e *End) NoGenerated() { e.in6(e.noGenerated) }
 
 func (e *End) noGenerated(conf string) error {
-	// Read from /proc: the library can set the mode but not read it.
+	// Read the mode from /proc, because the netlink library can set it but not read it.
 	const none = 1 // IN6_ADDR_GEN_MODE_NONE, linux/if_link.h
 	is, err := reads(conf+"addr_gen_mode", "1")
 	if errors.Is(err, os.ErrNotExist) {
@@ -181,7 +182,8 @@ func (e *End) noGenerated(conf string) error {
 	return nil
 }
 
-// in6 runs f with the folder of the link's IPv6 settings, on a thread that sees them: /proc/sys/net shows the reader's netns.
+// in6 calls f with the path of the link's IPv6 settings in /proc/sys/net. It does so on a thread in the link's netns, because that path
+// shows the netns of the thread that reads it.
 func (e *End) in6(f func(conf string) error) {
 	if err := e.h.Do(func() error { return f("/proc/sys/net/ipv6/conf/" + e.Link.Attrs().Name + "/") }); err != nil {
 		e.errs = append(e.errs, err)
@@ -196,13 +198,13 @@ func reads(file, value string) (bool, error) {
 	return string(bytes.TrimSpace(got)) == value, nil
 }
 
-// Address adds an address that the link does not have.
+// Address adds an address to the link if it is missing.
 func (e *End) Address(a *netlink.Addr) {
 	family := netlink.FAMILY_V6
 	if a.IP.To4() != nil {
 		family = netlink.FAMILY_V4
 	}
-	// An interrupted list is harmless: adding an address that exists is no error below.
+	// An interrupted dump may lack the address although the link has it. That is harmless, because EEXIST is no error below.
 	have, err := e.h.AddrList(e.Link, family)
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		e.errs = append(e.errs, fmt.Errorf("list addresses: %w", err))

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// links reads routes, links, addresses and neighbours of one netns. It requests single entries if possible: a node has
-// hundreds of links, and each pod's start would list them all.
+// links reads routes, links, addresses and neighbours of one netns by netlink. If possible, it requests a single entry instead of a list,
+// because a node has hundreds of links, and this runs at each pod's start.
 type links struct{ conn *netlink.Conn }
 
 func openLinks(nsFD int) (links, error) {
@@ -21,7 +21,7 @@ func openLinks(nsFD int) (links, error) {
 
 func (l links) close() { _ = l.conn.Close() }
 
-// familyNumber returns an address's family as netlink encodes it.
+// familyNumber returns an address's family as netlink encodes it (AF_INET or AF_INET6).
 func familyNumber(a netip.Addr) uint8 {
 	if a.Is4() {
 		return unix.AF_INET
@@ -29,7 +29,8 @@ func familyNumber(a netip.Addr) uint8 {
 	return unix.AF_INET6
 }
 
-// request sends a header of fixed form with attributes behind it, and returns the answers' payloads.
+// request sends a netlink message, which is a fixed header and attributes, and returns the payloads of the answers. It repeats an
+// interrupted dump, up to attempts times.
 func (l links) request(kind uint16, flags netlink.HeaderFlags, header []byte, attributes ...netlink.Attribute) ([][]byte, error) {
 	attrs, err := netlink.MarshalAttributes(attributes)
 	if err != nil {
@@ -57,10 +58,10 @@ func (l links) request(kind uint16, flags netlink.HeaderFlags, header []byte, at
 	return nil, err
 }
 
-// attempts bounds how often an interrupted dump (EINTR) is read from the start.
+// attempts is how often request tries a dump in total, because a change of the listed objects interrupts a dump (EINTR).
 const attempts = 8
 
-// Each calls f with every attribute of a message, behind its header of the given size.
+// Each calls f with each attribute of a netlink message. header is the size of the fixed header before the attributes, in bytes.
 func Each(data []byte, header int, f func(*netlink.AttributeDecoder)) error {
 	if len(data) < header {
 		return errors.New("short netlink message")
@@ -75,11 +76,11 @@ func Each(data []byte, header int, f func(*netlink.AttributeDecoder)) error {
 	return dec.Err()
 }
 
-// route is the kernel's answer to where a packet would go.
+// route is the kernel's answer to a route lookup for one address.
 type route struct {
 	kind    uint8 // RTN_UNICAST and so on
 	link    int
-	gateway netip.Addr // invalid: on the link itself
+	gateway netip.Addr // invalid if the address is on the link
 }
 
 func (l links) route(to netip.Addr) (route, error) {
@@ -102,7 +103,7 @@ func readRoute(data []byte) (r route, err error) {
 			r.link = int(dec.Uint32())
 		case unix.RTA_GATEWAY:
 			r.gateway, _ = netip.AddrFromSlice(dec.Bytes())
-		case unix.RTA_VIA: // a gateway of the other family: struct rtvia, two bytes of family and the address
+		case unix.RTA_VIA: // a gateway of the other IP family: struct rtvia is two bytes of family and the address
 			if b := dec.Bytes(); len(b) > 2 && !r.gateway.IsValid() {
 				r.gateway, _ = netip.AddrFromSlice(b[2:])
 			}
@@ -117,13 +118,13 @@ func readRoute(data []byte) (r route, err error) {
 // link is one interface.
 type link struct {
 	index        int
-	name, kind   string // kind is "" for hardware, whose drivers have none
-	peer, master int    // indexes; a veth's peer is one in the netns that nsid means
+	name, kind   string // kind is "" for a hardware link, because its driver reports none
+	peer, master int    // indexes of interfaces; the peer of a veth is in the netns that nsid means
 	nsid         int    // -1: this netns
 	mac          string // raw bytes
 }
 
-// errNoLink means that no link has that index.
+// errNoLink means that the netns has no link with this index.
 var errNoLink = errors.New("no such link")
 
 func (l links) link(index int) (link, error) {
@@ -171,7 +172,7 @@ func readLink(data []byte) (link, error) {
 	return out, err
 }
 
-// hasAddress reports whether this netns has an address; an IPv6 link-local one counts only on the given link.
+// hasAddress reports whether the netns has address a. An IPv6 link-local address counts only if it is on the link with index on.
 func (l links) hasAddress(a netip.Addr, on int) (bool, error) {
 	header := make([]byte, unix.SizeofIfAddrmsg)
 	header[0] = familyNumber(a)
@@ -191,7 +192,7 @@ func (l links) hasAddress(a netip.Addr, on int) (bool, error) {
 		}); err != nil {
 			return false, fmt.Errorf("list the host's addresses: %w", err)
 		}
-		if local == nil { // IPv6 has only the other, which in IPv4 may be a peer's
+		if local == nil { // IPv6 has only IFA_ADDRESS; in IPv4 that may be a point-to-point peer's address
 			local = address
 		}
 		got, ok := netip.AddrFromSlice(local)
@@ -205,7 +206,7 @@ func (l links) hasAddress(a netip.Addr, on int) (bool, error) {
 	return false, nil
 }
 
-// permanent returns the hardware address of a permanent neighbour entry; "" if there is none.
+// permanent returns the hardware address in the permanent neighbour entry for a on the link with index on; "" if there is none.
 func (l links) permanent(a netip.Addr, on int) (string, error) {
 	const header = unix.SizeofNdMsg
 	message := make([]byte, header)
@@ -235,9 +236,9 @@ func (l links) permanent(a netip.Addr, on int) (string, error) {
 	return "", nil
 }
 
-// nsidOf returns the ID that this netns has assigned to another one; -1 if it has assigned none.
+// nsidOf returns the ID (nsid) that this netns has for the netns behind nsFD; -1 if it has none.
 func (l links) nsidOf(nsFD int) (int, error) {
-	// struct rtgenmsg, a family, filled up to four bytes
+	// struct rtgenmsg has one byte, the family; netlink pads it to four bytes.
 	const header = 4
 	fd := netlink.Attribute{Type: unix.NETNSA_FD, Data: binary.NativeEndian.AppendUint32(nil, uint32(nsFD))}
 	replies, err := l.request(unix.RTM_GETNSID, 0, make([]byte, header), fd)

@@ -1,10 +1,11 @@
-// Package hostnet reads the network of a host and its pods: it enters network namespaces, finds the interface by which a pod's packets
-// enter the host and the links that lead away from it, opens netlink sockets and watches their events.
+// Package hostnet reads the network configuration of a host and its pods. It enters network namespaces, finds the interface by which a
+// pod's packets enter the host and the interfaces that lead away from the host, opens netlink sockets and watches their events.
 //
-// It decides nothing and changes only links that the caller passes as its own (End). It knows no rule and no name of neardns: they are
-// arguments.
+// It decides nothing, and changes only links that the caller passes as its own (End). It contains no rules and no names of neardns;
+// callers pass them as arguments.
 //
-// On failure: a fact that cannot be read is an error. If a pod's packets do not enter the host, the error is a *WayError with the reason.
+// On failure: if something cannot be read, the function returns an error. If a pod's packets do not enter the host, the error is a
+// *WayError with the reason.
 package hostnet
 
 import (
@@ -14,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HoldNetNS duplicates the descriptor of a netns; a negative one stands for the calling thread's netns. A socket is opened again after an
-// error, possibly after the caller closed its descriptor and the kernel reused the number: rules would then go to another netns.
+// HoldNetNS duplicates the descriptor of a netns, for a caller that opens sockets there later. If nsFD is negative, it opens the calling
+// thread's netns. Without a copy, the owner of nsFD could close it and the kernel reuse the number for another netns, and then rules would
+// go to the wrong netns.
 func HoldNetNS(nsFD int) (int, error) {
 	var own int
 	var err error
@@ -30,7 +32,7 @@ func HoldNetNS(nsFD int) (int, error) {
 	return own, nil
 }
 
-// IsHere reports whether a descriptor refers to the calling thread's own netns.
+// IsHere reports whether nsFD is the calling thread's netns.
 func IsHere(nsFD int) bool {
 	var there, here unix.Stat_t
 	if unix.Fstat(nsFD, &there) != nil || unix.Stat("/proc/thread-self/ns/net", &here) != nil {
@@ -39,8 +41,8 @@ func IsHere(nsFD int) bool {
 	return there.Ino == here.Ino && there.Dev == here.Dev
 }
 
-// ToEnter returns the descriptor for a library that enters a netns: 0 if the calling thread is in it already, because entering even one's
-// own netns needs CAP_SYS_ADMIN.
+// ToEnter returns the descriptor to pass to a library that enters a netns. It is 0, for none, if the calling thread is already in that
+// netns, because entering even one's own netns needs CAP_SYS_ADMIN.
 func ToEnter(nsFD int) int {
 	if IsHere(nsFD) {
 		return 0
@@ -48,8 +50,8 @@ func ToEnter(nsFD int) int {
 	return nsFD
 }
 
-// InNetNS runs f on a separate thread in the netns behind fd. If that thread cannot return to its own netns, it ends. If the calling
-// thread is in the netns already, it runs f itself, because entering even one's own netns needs CAP_SYS_ADMIN.
+// InNetNS runs f in the netns behind fd, on a separate thread. If that thread cannot return to its own netns, it ends. If the calling
+// thread is in the netns already, f runs on it, because entering even one's own netns needs CAP_SYS_ADMIN.
 func InNetNS(fd int, f func() error) error {
 	if IsHere(fd) {
 		return f()
@@ -70,7 +72,7 @@ func InNetNS(fd int, f func() error) error {
 			return
 		}
 		err = f()
-		// A thread that cannot go back stays locked, so the runtime ends it with this goroutine.
+		// If the thread cannot return to its netns, leave it locked: the Go runtime then ends it together with this goroutine.
 		if unix.Setns(home, unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread()
 		}

@@ -12,18 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is a blocking netlink socket without the runtime's poller. The kernel answers a request before the call that
-// sends it returns, so reading never blocks; mdlayher/netlink's own socket starts a goroutine at each call to
-// be ready for that, which costs a process as short as an ADD several times what the call does.
+// socket is a blocking netlink socket that does not use the Go runtime's poller. The kernel answers a request before the system call that
+// sends it returns, so a read never blocks. mdlayher/netlink's own socket starts a goroutine for each call. In a process as short as a CNI
+// ADD, that costs several times as much as the call itself.
 type socket struct{ fd int }
 
-// ReadBuffer holds the answers to one transaction or dump; netlink's default (208 KiB) overflows on a busy node.
+// ReadBuffer is the size of a netlink socket's receive buffer, in bytes: enough for the answers to one transaction or dump. The default
+// (208 KiB) overflows on a busy node.
 const ReadBuffer = 4 << 20
 
-// ErrInterrupted means that a commit happened between the parts of a dump, which the kernel reports by a flag.
+// ErrInterrupted means that the listed objects changed between the parts of a dump. The kernel reports this by a flag.
 var ErrInterrupted = fmt.Errorf("dump interrupted: %w", unix.EINTR)
 
-// Dial opens a socket of a netlink protocol in the netns behind nsFD. The caller closes it.
+// Dial opens a socket of a netlink protocol, for example NETLINK_ROUTE, in the netns behind nsFD. The caller closes it.
 func Dial(protocol, nsFD int) (*netlink.Conn, error) {
 	s := &socket{fd: -1}
 	open := func() (err error) {
@@ -36,7 +37,7 @@ func Dial(protocol, nsFD int) (*netlink.Conn, error) {
 	if err := unix.Bind(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return nil, errors.Join(fmt.Errorf("open netlink socket: %w", os.NewSyscallError("bind", err)), s.Close())
 	}
-	// Best effort: these add details to errors, and buffer space for many of them.
+	// Errors are ignored: these options only add texts to the kernel's errors, and a buffer for many of them.
 	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, ReadBuffer) != nil {
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, ReadBuffer)
 	}
@@ -54,7 +55,7 @@ func (s *socket) Close() error {
 // Send sends one message.
 func (s *socket) Send(m netlink.Message) error { return s.SendMessages([]netlink.Message{m}) }
 
-// SendMessages sends all messages in one call, as a transaction needs it.
+// SendMessages sends all messages in one datagram, because the kernel requires this for a transaction.
 func (s *socket) SendMessages(messages []netlink.Message) error {
 	var buf []byte
 	for _, m := range messages {
@@ -89,7 +90,7 @@ func (s *socket) Receive() ([]netlink.Message, error) {
 	return messages, err
 }
 
-// ReceiveIter yields the messages of one datagram. If the dump was interrupted, it yields only the error for the last datagram.
+// ReceiveIter yields the messages of one datagram. On an error, or if the datagram ends an interrupted dump, it yields only the error.
 func (s *socket) ReceiveIter() iter.Seq2[netlink.Message, error] {
 	return func(yield func(netlink.Message, error) bool) {
 		messages, err := s.Receive()
@@ -105,8 +106,8 @@ func (s *socket) ReceiveIter() iter.Seq2[netlink.Message, error] {
 	}
 }
 
-// interrupted reports whether a dump's final message has the flag for a commit during the dump. Only this message reports a commit during
-// the last part, which may then have rules of both generations, and netlink.Conn does not pass it on.
+// interrupted reports whether the messages have the end of a dump (NLMSG_DONE) with the flag NLM_F_DUMP_INTR. Only this message reports a
+// change during the last part of the dump, which may then mix old and new rules. netlink.Conn does not pass this message on.
 func interrupted(messages []netlink.Message) bool {
 	return slices.ContainsFunc(messages, func(m netlink.Message) bool {
 		return m.Header.Type == netlink.Done && m.Header.Flags&unix.NLM_F_DUMP_INTR != 0

@@ -9,18 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stream is a TCP connection of a netns over which data may still be sent.
+// Stream is a TCP connection in a netns that may still carry data.
 type Stream struct{ Local, Remote netip.AddrPort }
 
-// Streams lists the TCP connections of a netns to a port, including those that are being opened. It leaves out connections in TIME_WAIT:
-// a pod that opens one for each query has thousands. IPv4 addresses are unmapped, even if the socket is an IPv6 one. It needs the
-// kernel's socket diagnosis module (tcp_diag), which the kernel loads on demand.
+// Streams lists the TCP connections from a netns to a port, including those that are being opened. It omits connections in TIME_WAIT,
+// because a pod that opens a connection for each query has thousands of them. IPv4-mapped addresses of IPv6 sockets are returned as IPv4.
+// It needs the kernel module tcp_diag, which the kernel loads on demand.
 func Streams(nsFD int, port uint16) ([]Stream, error) {
 	var out []Stream
 	err := InNetNS(nsFD, func() error {
 		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 			sockets, err := netlink.SocketDiagTCP(family)
-			if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // entries of an interrupted dump are still valid
+			if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // the entries of an interrupted dump are right, even if some are missing
 				return fmt.Errorf("list connections: %w", err)
 			}
 			for _, s := range sockets {

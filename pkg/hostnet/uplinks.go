@@ -10,13 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Uplinks names the interfaces of the calling thread's netns that lead away from this node. Clients behind them must not be served from the
-// node's cache, or the node would be a resolver for its whole network segment; they get what the cluster DNS address gives.
+// Uplinks returns the names of the interfaces in the calling thread's netns that lead away from this node. Clients behind them must not be
+// served from the node's cache, because the node would then be a resolver for its whole network segment. Their queries to the cluster DNS
+// address go to kube-dns.
 //
-// A link is an uplink if it has a default route or a kind that leads away (a plain device, a VLAN, a bond, a tunnel between nodes). A
-// bridge or bond with an uplink as a port is one too, and so is the link below an uplink. No other kind is: pods are attached by veths,
-// bridges, ports of Open vSwitch, macvlan and ipvlan ends, netkit, tun, and kinds that do not exist yet. none names links that never
-// count: the caller's own, and those known to carry steered pods, since a pod without the cache is worse than a neighbour with it.
+// A link is an uplink if it has a default route, or if its kind leads to other machines (a plain device, a VLAN, a bond, a tunnel between
+// nodes). A bridge or bond with an uplink as a port is an uplink too, and so is the link below an uplink. No other link is,
+// because CNI plugins attach pods by the other kinds: veth, bridge, Open vSwitch port, macvlan, ipvlan, netkit, tun, and kinds that do not
+// exist yet.
+//
+// none names links that are never uplinks: the caller's own, and those that are known to have steered pods behind them. In doubt, serving
+// a neighbour of the node does less harm than leaving a pod without the cache.
 func Uplinks(none ...string) ([]string, error) {
 	links, err := netlinksafe.LinkList()
 	if err != nil {
@@ -37,9 +41,9 @@ func Uplinks(none ...string) ([]string, error) {
 type seenLink struct {
 	index    int
 	name     string
-	kind     string // "device" for hardware, whose drivers have none
+	kind     string // "device" for a hardware link, because its driver reports none
 	master   int    // 0: none
-	below    int    // the link below it, or its peer; 0: none, or in another netns
+	below    int    // index of the link below, or of the peer; 0 if there is none or it is in another netns
 	loopback bool
 }
 
@@ -52,7 +56,7 @@ func readSeenLink(l netlink.Link) seenLink {
 	return s
 }
 
-// leadsAway reports kinds of links that lead to other machines and that no CNI plugin attaches pods by.
+// leadsAway reports whether links of this kind lead to other machines. No CNI plugin attaches pods by such a link.
 func leadsAway(kind string) bool {
 	switch kind {
 	case "device", "vlan", "bond", "team",
@@ -62,7 +66,7 @@ func leadsAway(kind string) bool {
 	return false
 }
 
-// isPair reports kinds whose other end is a peer, not a link below.
+// isPair reports whether links of this kind have a peer, and no link below them.
 func isPair(kind string) bool { return kind == "veth" || kind == "netkit" }
 
 func uplinks(links []seenLink, defaults map[int]bool, none []string) []string {
@@ -70,7 +74,7 @@ func uplinks(links []seenLink, defaults map[int]bool, none []string) []string {
 	for _, l := range links {
 		up[l.index] = defaults[l.index] || leadsAway(l.kind) && !l.loopback
 	}
-	// Bridges stand on bonds and these on VLANs, so run until nothing changes.
+	// Links can be stacked (a bridge on a bond on a VLAN), so repeat this until nothing changes.
 	for changed := true; changed; {
 		changed = false
 		mark := func(index int) {
@@ -85,7 +89,8 @@ func uplinks(links []seenLink, defaults map[int]bool, none []string) []string {
 			if !isPair(l.kind) {
 				mark(l.below)
 			}
-			// Packets that enter by a port of a VRF have the port's name first.
+			// If the port of a VRF is an uplink, the VRF need not be one, because netfilter first sees a packet with the port as its
+			// interface.
 			if slices.ContainsFunc(links, func(m seenLink) bool { return m.index == l.master && m.kind != "vrf" }) {
 				mark(l.master)
 			}
@@ -101,9 +106,9 @@ func uplinks(links []seenLink, defaults map[int]bool, none []string) []string {
 	return names
 }
 
-// Detours names the veths with both ends in a netns. The route to a pod may lead to such a link although the pod's packets enter by
-// another one: a program, not a route, takes packets from its other end to the pod (Cilium's cilium_host, if pods have no routes of their
-// own). none names the caller's own veths, which lead to no pod.
+// Detours returns the names of the veths (and netkit links) whose two ends are both in the netns. The route to a pod may lead to such a
+// link although the pod's packets arrive by another one, because a program takes packets from the link's other end to the pod. An example
+// is Cilium's cilium_host, if pods have no routes of their own. none names the caller's own veths, which lead to no pod and are left out.
 func Detours(nsFD int, none ...string) ([]string, error) {
 	var names []string
 	err := InNetNS(nsFD, func() error {
@@ -130,7 +135,7 @@ func Detours(nsFD int, none ...string) ([]string, error) {
 	return names, err
 }
 
-// defaultRouteLinks returns the interfaces, by index, that hold a default route of either family in any table.
+// defaultRouteLinks returns the indexes of the interfaces that have a default route of either IP family, in any routing table.
 func defaultRouteLinks() (map[int]bool, error) {
 	out := map[int]bool{}
 	for _, fam := range []int{unix.AF_INET, unix.AF_INET6} {

@@ -11,9 +11,9 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Watch ticks for messages to groups of a netlink protocol for which matters is true, until ctx ends, which closes the channel. matters
-// is called by one goroutine; nil: every message matters. If the kernel dropped messages, Watch ticks too. nsFD refers to the netns to
-// listen in and may be closed afterwards; 0: the calling thread's.
+// Watch returns a channel that ticks when messages arrive for groups of a netlink protocol and matters returns true for them (nil: for
+// all). It also ticks if the kernel dropped messages. The channel is closed when ctx ends or the socket fails. matters is called by one
+// goroutine. nsFD is the netns in which to listen (0: the calling thread's), and may be closed after Watch returns.
 func Watch(ctx context.Context, nsFD, protocol int, matters func([]netlink.Message) bool, groups ...uint32) (<-chan struct{}, error) {
 	conn, err := listen(nsFD, protocol, groups...)
 	if err != nil {
@@ -36,7 +36,7 @@ func listen(nsFD, protocol int, groups ...uint32) (*netlink.Conn, error) {
 	return conn, nil
 }
 
-// follow closes conn when ctx ends, so that Receive returns.
+// follow receives the messages and sends the ticks. When ctx ends it closes conn, because this ends a waiting Receive.
 func follow(ctx context.Context, conn *netlink.Conn, matters func([]netlink.Message) bool) <-chan struct{} {
 	ticks := tick.New()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })

@@ -11,30 +11,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WayError is the reason why a pod's packets to a cluster DNS address do not pass this host's switch. Such a pod must not be steered: only
-// the switch knows the steering address that its packets would carry.
+// WayError is the reason why a pod's packets to a cluster DNS address do not pass the switch in this host's netns. Such a pod must not be
+// steered, because its packets would go to the steering address, which only the switch knows.
 type WayError struct{ Reason string }
 
 func (e *WayError) Error() string { return e.Reason }
 
 func noWay(format string, args ...any) error { return &WayError{Reason: fmt.Sprintf(format, args...)} }
 
-// Found is the result of Ways for one address: the interface, or why there is none.
+// Found is the result of Ways for one address: the host's interface, or the error if there is none.
 type Found struct {
 	HostInterface string
 	Err           error
 }
 
-// Way follows a pod's route to a cluster DNS address, without sending a packet. It returns the interface by which the
-// pod's packets enter the host's netns (the veth's host side, or the bridge it is a port of), or a *WayError if they
-// go elsewhere: another kind of link (macvlan, SR-IOV), a peer in another netns, an OVS port, or a next hop that is not
-// this host. podNS and hostNS are descriptors of the two namespaces. Other errors mean that the result is unknown.
+// Way follows a pod's route to a cluster DNS address, without sending a packet. It returns the interface by which the pod's packets enter
+// the host's netns: the host's end of the pod's veth, or the bridge that this end is a port of. It returns a *WayError if the packets go
+// elsewhere: by another kind of link (macvlan, SR-IOV), to a peer in another netns, to an Open vSwitch port, or to a next hop that is not
+// this host. Other errors mean that the result is unknown. podNS and hostNS are descriptors of the two namespaces.
 func Way(podNS, hostNS int, clusterDNS netip.Addr) (string, error) {
 	found := Ways(podNS, hostNS, clusterDNS)[0]
 	return found.HostInterface, found.Err
 }
 
-// Ways is Way for several addresses of one pod.
+// Ways does for several cluster DNS addresses of one pod what Way does for one.
 func Ways(podNS, hostNS int, clusterDNS ...netip.Addr) []Found {
 	out := make([]Found, len(clusterDNS))
 	w, err := openWays(podNS, hostNS)
@@ -50,7 +50,7 @@ func Ways(podNS, hostNS int, clusterDNS ...netip.Addr) []Found {
 	return out
 }
 
-// ways reads the networks of one pod and of the host.
+// ways reads the network configuration of one pod and of the host.
 type ways struct {
 	pod, host     links
 	podNS, hostNS int
@@ -94,8 +94,8 @@ func (w *ways) to(clusterDNS netip.Addr) (string, error) {
 	return entry.name, nil
 }
 
-// Veth finds the link in the host's netns by which a pod's packets to an address leave the pod: the host's end of its veth, even if
-// that is a port of a bridge. It returns a *WayError if there is none. The index is valid while a link of that name exists.
+// Veth finds the host's end of the veth by which a pod's packets to an address leave the pod, even if that end is a port of a bridge. It
+// returns a *WayError if there is none. The index is valid while a link of that name exists.
 func Veth(podNS, hostNS int, to netip.Addr) (index int, name string, err error) {
 	w, err := openWays(podNS, hostNS)
 	if err != nil {
@@ -107,7 +107,7 @@ func Veth(podNS, hostNS int, to netip.Addr) (index int, name string, err error) 
 	return peer.index, peer.name, err
 }
 
-// veth finds the pod's end and the host's.
+// veth returns the pod's route to an address, the pod's end of the veth that the route uses, and the host's end.
 func (w *ways) veth(to netip.Addr) (r route, own, peer link, err error) {
 	if r, err = w.pod.route(to); err != nil {
 		return r, own, peer, noWay("the pod has no route to %s (%v)", to, err)
@@ -126,8 +126,8 @@ func (w *ways) veth(to netip.Addr) (r route, own, peer link, err error) {
 	return r, own, peer, err
 }
 
-// hostPeer finds the other end of the pod's veth in the host's netns. Interface indexes are only unique in a netns, so the
-// peer must point back: by index, and to the pod's netns by ID if the kernel has one.
+// hostPeer finds the host's end of the pod's veth by its index. Indexes are unique only within a netns, so the link found must have the
+// pod's end as its peer: by index, and by the ID of the pod's netns if the kernel reports one.
 func (w *ways) hostPeer(own link) (link, error) {
 	if own.peer == 0 {
 		return link{}, noWay("%s: the kernel does not tell its peer", own.name)
@@ -142,15 +142,15 @@ func (w *ways) hostPeer(own link) (link, error) {
 	if peer.kind != "veth" || peer.peer != own.index {
 		return link{}, elsewhere
 	}
-	// Looking the peer up made the kernel give the netns at its other end an id here, so a pod's netns without an ID
-	// is not that netns.
+	// When the kernel answered the lookup of the peer, it gave the netns at the other end an ID. So if the pod's netns has no ID, it is
+	// not at the other end.
 	if id, err := w.host.nsidOf(w.podNS); err == nil && (id < 0 || peer.nsid != id) {
 		return link{}, elsewhere
 	}
 	return peer, nil
 }
 
-// nextHopIsHost checks that packets to the pod's next hop arrive in this host's IP stack.
+// nextHopIsHost returns an error unless packets to the pod's next hop arrive in this host's IP stack.
 func (w *ways) nextHopIsHost(clusterDNS netip.Addr, route route, own, peer, entry link) error {
 	family := familyNumber(clusterDNS)
 	gw := route.gateway
@@ -163,7 +163,7 @@ func (w *ways) nextHopIsHost(clusterDNS netip.Addr, route route, own, peer, entr
 		if isHost {
 			return nil
 		}
-		// The pod may have a permanent neighbour entry with the host link's hardware address, as the AWS VPC CNI writes it.
+		// The pod may have a permanent neighbour entry for the next hop with a hardware address of the host, as the AWS VPC CNI writes it.
 		if mac, err := w.pod.permanent(gw, own.index); err == nil && mac != "" && (mac == peer.mac || mac == entry.mac) {
 			return nil
 		}
@@ -181,7 +181,8 @@ func (w *ways) nextHopIsHost(clusterDNS netip.Addr, route route, own, peer, entr
 	return noWay("the pod's next hop %s is not an address of this host", gw)
 }
 
-// proxies reads proxy_arp or proxy_ndp of the links in the host's netns: if it is on, the host answers for any next hop.
+// proxies reports whether proxy_arp or proxy_ndp is on for a link in the host's netns. If so, the host may answer the pod's address
+// resolution for a next hop that is not its own address.
 func proxies(hostNS int, entry, peer string, family uint8) (bool, error) {
 	dir, file := "ipv4", "proxy_arp"
 	if family == unix.AF_INET6 {
