@@ -9,17 +9,17 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// HostRules describes the host's rules: their back end, the addresses that they cover, and the settings that they were made from. The
-// program that made the rules writes it. So plugin and agent use the same back end, an ADD need not run iptables, and a program that
-// finds the rules missing can restore them.
+// HostRules records the host's rules: their back end (nftables or iptables), the addresses that they cover, and their settings. The
+// program that makes the rules writes it. Therefore plugin and agent use the same back end, an ADD need not run iptables to read the
+// rules, and a program that finds rules missing can restore them.
 type HostRules struct {
 	Backend   string       `json:"backend"` // "" if there are no rules
 	Addresses []netip.Addr `json:"addresses"`
-	Switch    *Switch      `json:"switch,omitempty"` // nil if there is nothing to restore: an older agent, or one in node-cache's place
+	Switch    *Switch      `json:"switch,omitempty"` // nil if only the agent can restore the rules, or an older agent wrote the file
 }
 
-// Switch has the settings of the host's rules that the fallback needs. Without a lease no query is delivered to the agent, so pods that
-// opted out and the keys of leases are left out. It contains no secret: every process on the node may read it.
+// Switch has those settings of the host's rules that the fallback needs. Settings that matter only under a lease are left out, for example
+// pods that opted out and the lease secret. Every process on the node may read the file, so it must have no secret.
 type Switch struct {
 	Redirects     []steer.Redirect `json:"redirects,omitempty"`
 	FallbackOnly  []steer.Redirect `json:"fallbackOnly,omitempty"`
@@ -29,8 +29,8 @@ type Switch struct {
 	Lifetime      time.Duration    `json:"lifetime,omitempty"` // in nanoseconds
 }
 
-// SwitchOf returns the settings to store; nil for rules that only their own agent may restore, since they deliver packets to other
-// programs' sockets or to the node's own processes.
+// SwitchOf returns the settings to store. It returns nil for rules with OwnLocals or Ceded: they also deliver packets to other programs'
+// sockets or to the node's own processes, so only their own agent may restore them.
 func SwitchOf(rs steer.Ruleset) *Switch {
 	h, ok := rs.(steer.Host)
 	if !ok || h.OwnLocals || len(h.Ceded) > 0 {
@@ -39,13 +39,14 @@ func SwitchOf(rs steer.Ruleset) *Switch {
 	return &Switch{h.Redirects, h.FallbackOnly, h.Locals, h.Uplinks, h.InterceptNode, h.Lifetime}
 }
 
-// Host returns the rules that the settings describe.
+// Host returns the description of the host's rules that these settings give.
 func (s Switch) Host() steer.Host {
 	return steer.Host{Redirects: s.Redirects, FallbackOnly: s.FallbackOnly, Locals: s.Locals, Uplinks: s.Uplinks,
 		InterceptNode: s.InterceptNode, Lifetime: s.Lifetime}
 }
 
-// With adds to the plugin's own rules what only the file has: addresses that pods still name although the configuration does not.
+// With returns own, the rules of the plugin's configuration, with everything added that only the record has. Pods may still use an address
+// that is no longer in the configuration.
 func (h HostRules) With(own steer.Host) steer.Host {
 	if h.Switch == nil {
 		return own
@@ -68,13 +69,13 @@ func (h HostRules) With(own steer.Host) steer.Host {
 	return own
 }
 
-// Cover reports whether the rules cover all of the addresses.
+// Cover reports whether the recorded rules cover all of these addresses.
 func (h HostRules) Cover(addrs ...netip.Addr) bool {
 	return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !slices.Contains(h.Addresses, a) })
 }
 
-// HostRulesFile is the record in a state folder. Like the rules that it describes, it is gone after a reboot. A missing file is the zero
-// value.
+// HostRulesFile returns the record of the host's rules in a state folder. Like the rules, the file is gone after a reboot. A missing file
+// reads as the zero value.
 func HostRulesFile(stateDir string) Record[HostRules] {
 	return Record[HostRules]{Path: filepath.Join(stateDir, "host-rules"), what: "what the host's rules are"}
 }

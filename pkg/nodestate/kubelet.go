@@ -2,8 +2,8 @@ package nodestate
 
 import "path/filepath"
 
-// Kubelet has the parts of the kubelet's configuration that neardns uses, with the kubelet's own keys. The installer, which mounts the
-// kubelet's configuration, writes it for the agent, which does not.
+// Kubelet has the settings of the kubelet's configuration that neardns uses, under the kubelet's own keys. The installer mounts that
+// configuration and writes this copy for the agent, which does not mount it.
 type Kubelet struct {
 	From          string   `json:"from,omitempty"` // the files that it was read from
 	ClusterDomain string   `json:"clusterDomain,omitempty"`
@@ -11,7 +11,8 @@ type Kubelet struct {
 	ResolvConf    string   `json:"resolvConf,omitempty"`
 }
 
-// KubeletFile is the record in a state folder. Its name has a YAML suffix for readers of YAML, of which JSON is a subset.
+// KubeletFile returns the record of the kubelet's settings in a state folder. The file has JSON but is named .yaml, because the agent
+// reads it like the kubelet's own YAML files.
 func KubeletFile(stateDir string) Record[Kubelet] {
 	return Record[Kubelet]{Path: filepath.Join(stateDir, "kubelet.yaml"), what: "the kubelet's configuration"}
 }

@@ -1,11 +1,11 @@
-// Package nodestate names the two folders of neardns on a node and the files in them, and reads and writes the small files about the node
-// itself: the verified fallback, the host's rules, the last result of the watch, and the kubelet's DNS configuration. Pod files are in
-// pkg/podfile.
+// Package nodestate names the two folders in which neardns keeps its state on a node, and the files in them. It also reads and writes the
+// small files about the node itself: the verified fallback, the host's rules, the last results of the watch and of the role `hosts`, and
+// the kubelet's DNS settings. The files about pods are in pkg/podfile.
 //
-// Plugin, agent and installer communicate only through these files, so that none of them waits for another.
+// Plugin, agent and installer exchange their state only through these files, so that none of them waits for another.
 //
-// On failure: every write is whole or absent (pkg/atomicfile). An unreadable file is an error with its path; a missing one is the zero
-// value.
+// On failure: a write is complete or has no effect (pkg/atomicfile). The error for an unreadable file has its path. A missing file reads
+// as the zero value.
 package nodestate
 
 import (
@@ -17,27 +17,27 @@ import (
 	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
-// Default folders. The first is gone at reboot, as pods are; the second survives it.
+// Default folders. A reboot removes the first, as it ends the pods that its files describe; the second survives it.
 const (
 	DefaultStateDir   = "/run/neardns"
 	DefaultPersistDir = "/var/lib/neardns"
 )
 
-// Names in the state folder, in addition to the files that this package writes.
+// Names of files in the state folder, in addition to those that this package reads and writes.
 const (
 	AgentLockName   = "agent.lock"    // locked by the active agent
-	AgentSocketName = "agent.sock"    // where a running agent answers; also in a pod's own folder
+	AgentSocketName = "agent.sock"    // socket on which an agent reports its status; also in the folder of --pod-dir
 	HandoverName    = "handover.sock" // where a successor requests the handover
 	PluginLockName  = "plugin.lock"   // only locked, never read or written
-	PluginLogName   = "plugin.log"    // unless the plugin's entry names another place; one older file has the suffix .1
-	PodsName        = "pods"          // the folder with a file for each attachment
+	PluginLogName   = "plugin.log"    // default of the plugin's key logFile; the previous file has the suffix .1
+	PodsName        = "pods"          // folder of the pod files, one for each attachment
 )
 
-// CacheSnapshotName is in the folder that survives a reboot.
+// CacheSnapshotName is the name of the cache's snapshot in the folder that survives a reboot.
 const CacheSnapshotName = "cache.snapshot"
 
-// BPFFolder returns the folder for the kernel program's pins in the BPF file system. For the default state folder it has a well-known
-// name, for any other one a name of its own, without dots, which that file system does not allow.
+// BPFFolder returns the folder in the BPF file system where the kernel program's objects are pinned. It has a fixed name for the default
+// state folder. For any other, a hash makes the name unique, because names in that file system may have no dots.
 func BPFFolder(stateDir string) string {
 	const folder = "/sys/fs/bpf/neardns"
 	if stateDir == DefaultStateDir {
@@ -47,17 +47,16 @@ func BPFFolder(stateDir string) string {
 	return folder + "-" + hex.EncodeToString(sum[:6])
 }
 
-// MaxSize bounds what is read of a file of either folder. The largest real one is a few kilobytes; neardns writes
-// nothing larger.
+// MaxSize is the maximum size of a record or a pod file, in bytes; a larger file is an error. Real ones have a few kilobytes.
 const MaxSize = 1 << 20
 
-// TempPrefix marks files that are being written. It begins with a dot, so that no reader takes one for a pod file.
+// TempPrefix begins the names of files that are still being written. Readers of pod files skip names that begin with a dot.
 const TempPrefix = ".write-"
 
-// Options returns how a file of either folder is written.
+// Options returns the options with which a file of either folder is written.
 func Options(mode fs.FileMode) atomicfile.Options {
 	return atomicfile.Options{Mode: mode, Folder: true, Pattern: TempPrefix + "*"}
 }
 
-// Sweep removes temporary files that are older than age from a folder; killed writers leave them.
+// Sweep removes temporary files older than age from a folder. Writers that were killed left them.
 func Sweep(folder string, age time.Duration) error { return atomicfile.Sweep(folder, TempPrefix, age) }

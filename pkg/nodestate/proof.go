@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// Proof has the cluster DNS addresses whose fallback is verified on this node. Without it no pod is steered, because its queries could go
-// nowhere if the agent hangs. The agent writes it and the plugin reads it. The file outlives a reboot, but it is only valid in its own
-// boot.
+// Proof records the cluster DNS addresses whose fallback is verified on this node. Queries to other addresses are not steered (except with
+// `steer: always`), because they could get no answer if the agent hangs. The agent writes it and the plugin reads it. The file survives a
+// reboot, but counts only in the boot in which it was written.
 type Proof struct {
 	ClusterDNS []netip.Addr `json:"clusterDNS"`
 	Time       time.Time    `json:"time"`
-	Backend    string       `json:"backend,omitempty"` // the back end whose rules were verified; "" is nftables
-	Boot       string       `json:"boot,omitempty"`    // the boot in which it was verified; "" if the kernel has no boot ID
+	Backend    string       `json:"backend,omitempty"` // back end (nftables or iptables) whose rules were verified; "" is nftables
+	Boot       string       `json:"boot,omitempty"`    // ID of the boot in which it was verified; "" if the kernel has none
 }
 
-// bootID has the kernel's ID of this boot (random(4)).
+// bootID is the file with the kernel's ID of the current boot (random(4)).
 const bootID = "/proc/sys/kernel/random/boot_id"
 
-// ThisBoot returns the ID of this boot; "" if the kernel has none.
+// ThisBoot returns the ID of the current boot; "" if the kernel has none.
 func ThisBoot() string {
 	text, err := os.ReadFile(bootID)
 	if err != nil {
@@ -31,14 +31,14 @@ func ThisBoot() string {
 	return strings.TrimSpace(string(text))
 }
 
-// Outlived reports whether a proof is from an earlier boot, in which kube-proxy may have been another.
+// Outlived reports whether a proof is from an earlier boot. Another kube-proxy, on which the fallback depends, may run since then.
 func (p Proof) Outlived() bool { return p.Boot != "" && p.Boot != ThisBoot() }
 
-// Covers reports whether the fallback to addr is verified.
+// Covers reports whether the fallback to a cluster DNS address is verified.
 func (p Proof) Covers(addr netip.Addr) bool { return slices.Contains(p.ClusterDNS, addr) }
 
-// ProofFile is the record in the folder that survives a reboot. Operators check whether it exists. A missing file is the zero value. If the
-// file cannot be read, no fallback is verified.
+// ProofFile returns the record of the fallback check in the folder that survives a reboot. Operators check whether the file exists. A
+// missing file reads as the zero value. If the file cannot be read, no fallback counts as verified.
 func ProofFile(persistDir string) Record[Proof] {
 	return Record[Proof]{Path: filepath.Join(persistDir, "fallback-proven"), what: "proof of the fallback", durable: true}
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
-// Record is one JSON file about the node.
+// Record is a JSON file about the node that has one value.
 type Record[T any] struct {
 	Path    string
 	what    string // the name in errors
 	durable bool   // must survive a power cut
 }
 
-// Read returns the zero value, ok false and no error if there is no file.
+// Read returns the value in the file. If there is no file, it returns the zero value, ok false and no error.
 func (r Record[T]) Read() (v T, ok bool, err error) {
 	var none T
 	data, err := atomicfile.Read(r.Path, MaxSize)
@@ -33,7 +33,7 @@ func (r Record[T]) Read() (v T, ok bool, err error) {
 	return v, true, nil
 }
 
-// Write stores the file. Other programs see the old or the new content, never a part.
+// Write replaces the file. Other programs see its old or its new contents, never a part.
 func (r Record[T]) Write(v T) error {
 	data, err := json.Marshal(v)
 	if err != nil {
