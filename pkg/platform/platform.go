@@ -1,28 +1,29 @@
-// Package platform is a table of Kubernetes distributions: where a node of each has what neardns needs, and where kube-dns has its
-// Corefile. The agent and the installer look for these paths; the Helm chart has the same table.
+// Package platform is a table of Kubernetes distributions. It has the paths on their nodes that neardns needs, and the name of the
+// ConfigMap with kube-dns's Corefile. The agent and the installer look for these paths. The Helm chart has the same table.
 package platform
 
 import "strings"
 
-// Platform is a distribution.
+// Platform is one Kubernetes distribution.
 type Platform struct {
 	Name string `json:"-"`
-	// Kubelet is the kubelet's configuration: a file, which may have drop-ins in the folder FILE.d, or a folder of drop-ins. In the
-	// order of their names, later ones override earlier ones. "": the kubelet has flags alone.
+	// Kubelet is the path of the kubelet's configuration: a file, which may have drop-ins in the folder FILE.d, or a folder of drop-ins.
+	// Drop-ins are read in the order of their names, and later ones override earlier ones. "" means that the kubelet has only flags.
 	Kubelet string `json:"-"`
-	// Mount is what the installer's container sees of that: a file, or, with a slash at its end, a folder. "": nothing.
+	// Mount is the part of Kubelet that the installer's container mounts: a file, or, if it ends in a slash, a folder. "" means that it
+	// mounts nothing.
 	Mount string `json:"kubelet"`
-	// CNIBin and CNIConf are the container runtime's folders of CNI plugins and of network configurations.
+	// CNIBin and CNIConf are the container runtime's folders for CNI plugins and for network configurations.
 	CNIBin  string `json:"cniBin"`
 	CNIConf string `json:"cniConf"`
-	// Namespace and Corefile name kube-dns's ConfigMap. A pod can mount it only in its own namespace.
+	// Namespace and Corefile name the ConfigMap with kube-dns's Corefile. Only pods in that namespace can mount it.
 	Namespace string `json:"namespace"`
 	Corefile  string `json:"corefile"`
-	// Service is the start of the variables that Kubernetes sets in pods of that namespace for kube-dns's Service.
+	// Service is the prefix of the environment variables for kube-dns's Service that Kubernetes sets in pods of that namespace.
 	Service string `json:"-"`
 }
 
-// Names that the table has more than once.
+// Values that occur more than once in the table.
 const (
 	bin, conf        = "/opt/cni/bin", "/etc/cni/net.d"
 	kubeadm          = "/var/lib/kubelet/config.yaml"
@@ -32,7 +33,7 @@ const (
 	etc, home, snap  = "/etc/kubernetes/", "/home/kubernetes/", "/var/snap/microk8s/current/"
 )
 
-// All lists the platforms; the first whose kubelet's configuration is there is the node's. The sources, at github.com unless named:
+// All returns the platforms. Here chooses the first that matches a node. The sources, on github.com unless another site is named:
 //
 //   - kubeadm, kind, minikube: kubernetes/kubernetes cmd/kubeadm/app/constants (KubeletConfigurationFileName); the last two run kubeadm.
 //   - k3s: docs.k3s.io/installation/packaged-components and docs.k3s.io/advanced ("00-k3s-defaults.conf"); k3s-io/k3s
@@ -43,9 +44,10 @@ const (
 //   - eks: awslabs/amazon-eks-ami nodeadm/internal/kubelet/config.go (AL2023: config.json and config.json.d).
 //   - bottlerocket: bottlerocket-os/bottlerocket-core-kit packages/kubernetes-* (kubelet --config /etc/kubernetes/kubelet/config).
 //   - gke: kubernetes/kubernetes cluster/gce/gci/configure-helper.sh (kubelet-config.yaml and bin in /home/kubernetes).
-//   - aks: Azure/AgentBaker parts/linux/cloud-init/artifacts (kubeletconfig.json, only on some nodes; else flags in /etc/default/kubelet).
+//   - aks: Azure/AgentBaker parts/linux/cloud-init/artifacts (kubeletconfig.json on some nodes; others have flags in
+//     /etc/default/kubelet).
 //   - talos: siderolabs/talos internal/app/machined/pkg/system/services/kubelet.go (kubelet.yaml; go-cni's default folders).
-//   - microk8s: microk8s.io/docs/ref-services (args; the kubelet has flags alone).
+//   - microk8s: microk8s.io/docs/ref-services (args; the kubelet has only flags).
 func All() []Platform {
 	return []Platform{
 		{"kubeadm", kubeadm, kubeadm, bin, conf, system, coredns, kubeDNS},
@@ -58,15 +60,15 @@ func All() []Platform {
 		{"gke", home + "kubelet-config.yaml", home + "kubelet-config.yaml", home + "bin", conf, system, coredns, kubeDNS},
 		{"aks", "/etc/default/kubeletconfig.json", "", bin, conf, system, coredns, kubeDNS},
 		{"talos", etc + "kubelet.yaml", etc + "kubelet.yaml", bin, conf, system, coredns, kubeDNS},
-		// After the others: on a kubeadm node a file of this name has the kubelet's credentials.
+		// The entry of openshift comes after kubeadm's: on a kubeadm node, the file of this name has the kubelet's credentials.
 		{"openshift", etc + "kubelet.conf", etc + "kubelet.conf", "/var/lib/cni/bin", etc + "cni/net.d",
 			"openshift-dns", "dns-default", "DNS_DEFAULT"},
 		{"microk8s", "", "", snap + "opt/cni/bin", snap + "args/cni-network", system, coredns, kubeDNS},
 	}
 }
 
-// KubeletFiles lists the files of the kubelet's configuration in the order in which they count; the first one may be missing. glob is
-// filepath.Glob; nil: without drop-ins.
+// KubeletFiles returns the files of the kubelet's configuration in the order in which they apply; later ones override earlier ones. The
+// first one may be missing. glob is filepath.Glob, or nil to leave out drop-ins.
 func (p Platform) KubeletFiles(glob func(pattern string) ([]string, error)) []string {
 	if p.Kubelet == "" {
 		return nil
@@ -79,14 +81,15 @@ func (p Platform) KubeletFiles(glob func(pattern string) ([]string, error)) []st
 	if glob == nil {
 		return files
 	}
-	more, _ := glob(folder + "/*.conf") // in the order of their names; the pattern is good
+	more, _ := glob(folder + "/*.conf") // sorted by name; no error is possible with a valid pattern
 	return append(files, more...)
 }
 
-// ServiceHost is the environment variable with the cluster DNS address.
+// ServiceHost returns the name of the environment variable that has the cluster DNS address.
 func (p Platform) ServiceHost() string { return p.Service + "_SERVICE_HOST" }
 
-// Here is the platform of this node, the first one if none is found. exists reports whether a file or folder is there.
+// Here returns the platform of this node: the first whose kubelet configuration exists, or whose CNIConf is not the default folder and
+// exists. If there is none, it returns the first platform. exists reports whether a file or folder exists.
 func Here(exists func(path string) bool) Platform {
 	for _, p := range All() {
 		if p.Kubelet != "" && exists(p.Kubelet) || p.CNIConf != conf && exists(p.CNIConf) {
