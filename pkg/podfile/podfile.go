@@ -1,10 +1,10 @@
-// Package podfile reads and writes the pod files: one for each attachment, by which the plugin informs the agent about this node's pods.
-// Files about the node itself are in pkg/nodestate.
+// Package podfile reads and writes the pod files, one for each attachment of a pod to a network. By them the plugin informs the agent
+// about this node's pods. Files about the node itself are in pkg/nodestate.
 //
-// It stores decisions and makes none, and its only contact with the kernel is to open a netns that a file names.
+// The package stores decisions and makes none. It does not touch the network, except that it opens a netns that a pod file names.
 //
-// On failure: every write is whole or absent (temporary file and rename). An unreadable file is an error with its path. A missing one is
-// fs.ErrNotExist, or the zero value if absence has a meaning.
+// On failure: a write is complete or has no effect (temporary file and rename). The error for an unreadable file has its path. A missing
+// file is fs.ErrNotExist; a missing folder counts as empty.
 package podfile
 
 import (
@@ -29,44 +29,45 @@ import (
 )
 
 const (
-	// version is the file format written. A reader refuses a higher version: its fields may have another meaning.
+	// version is the version of the file format. A reader refuses a file of a higher version, because its fields may have another meaning.
 	version = 1
 	suffix  = ".json"
 )
 
-// State is what was decided for one redirect of one pod.
+// State is the decision about one redirect of one pod.
 type State string
 
-// The three states. The agent steers a pending redirect once the fallback is verified.
+// The three states. The agent steers a pending redirect once the fallback is verified and, if the pod needs a trial, that trial is
+// answered.
 const (
 	Steered   State = "steered"
 	Pending   State = "pending"
 	LeftAlone State = "left-alone"
 )
 
-// Decision is whether a pod's queries to one cluster DNS address are steered (a redirect), and if not, the reason.
+// Decision records whether a pod's queries to one cluster DNS address are steered (a redirect), and if not, the reason.
 type Decision struct {
 	Redirect steer.Redirect `json:"redirect"`
 	State    State          `json:"state"`
 	Reason   string         `json:"reason,omitempty"`
-	// Unanswered has the protocols over which the pod's queries or their answers were lost. Such a redirect is pending until a trial from
-	// the pod's netns is answered.
+	// Unanswered lists the protocols over which the pod's queries or their answers were lost. The redirect is then pending until a trial
+	// from the pod's netns is answered.
 	Unanswered []string `json:"unanswered,omitempty"`
-	// Untried: no trial has run in the pod's netns yet. Such a redirect is pending until one is answered.
+	// Untried means that no trial has run in the pod's netns yet. The redirect is then pending until one is answered.
 	Untried bool `json:"untried,omitempty"`
-	// Excluded: steer.mode does not select the pod, which is not steered until it does.
+	// Excluded means that the configuration key steer.mode does not select this pod. The pod is not steered until that changes.
 	Excluded bool `json:"excluded,omitempty"`
-	// Local is the node's local address that the pod names as nameserver in place of this cluster DNS address. The host's rules deliver
-	// such queries to the agent or to kube-dns, whatever the state.
+	// Local is the node's local address that the pod has as nameserver instead of this cluster DNS address. Whatever State is, the host's
+	// rules decide whether the agent or kube-dns gets the queries to it.
 	Local netip.Addr `json:"local,omitzero"`
 }
 
-// File is one pod attachment as the plugin saw it. ContainerID and IfName are its key.
+// File records one attachment of a pod to a network, as the plugin saw it. ContainerID and IfName identify it.
 type File struct {
 	Version     int    `json:"version"`
 	ContainerID string `json:"containerID"`
 	IfName      string `json:"ifName"`
-	Network     string `json:"network,omitempty"` // the conflist's name: GC lists are per network
+	Network     string `json:"network,omitempty"` // name of the conflist; a GC call is about the attachments of one network
 	NetNS       string `json:"netns"`
 	NetNSInode  uint64 `json:"netnsInode"`
 
@@ -77,38 +78,38 @@ type File struct {
 	Addresses     []netip.Addr `json:"addresses,omitempty"`
 	HostInterface string       `json:"hostInterface,omitempty"`
 
-	// From the runtime's dns capability; nil if it gave none.
+	// The DNS settings from the runtime's dns capability; nil if it passed none.
 	Nameservers []string `json:"nameservers,omitempty"`
 	Searches    []string `json:"searches,omitempty"`
 	Options     []string `json:"options,omitempty"`
 
 	Decisions []Decision `json:"decisions"`         // one per redirect
-	Backend   string     `json:"backend,omitempty"` // the back end of the rules in the netns; "" is nftables
+	Backend   string     `json:"backend,omitempty"` // back end of the rules in the netns; "" is nftables
 	OptOut    bool       `json:"optOut,omitempty"`  // annotation neardns.io/steer: "false"
 	OptIn     bool       `json:"optIn,omitempty"`   // annotation neardns.io/steer: "true"
 	// Adopted is the source by which the agent found a running pod; "" if the plugin wrote the file. The plugin may get no DEL for an
-	// adopted pod: CRI-O deletes a pod with the network list that it was created with.
+	// adopted pod, because CRI-O deletes a pod with the conflist with which it created the pod.
 	Adopted Finder `json:"adopted,omitempty"`
 
-	// DNS is nil in a file of an older plugin, which did not record it.
+	// DNS is nil if an older plugin wrote the file, which did not record it.
 	DNS *DNS `json:"dns,omitempty"`
-	// SearchCompletion is the value of the pod's annotation neardns.io/search-completion; nil if it is missing or ignored.
+	// SearchCompletion is the value of the pod's annotation neardns.io/search-completion; nil if the annotation is missing or ignored.
 	SearchCompletion *bool `json:"searchCompletion,omitempty"`
-	// KernelHits is the value of neardns.io/kernel-hits, likewise.
+	// KernelHits is the value of the pod's annotation neardns.io/kernel-hits; nil if the annotation is missing or ignored.
 	KernelHits *bool     `json:"kernelHits,omitempty"`
 	Ignored    []Ignored `json:"ignored,omitempty"`
 }
 
-// Finder is a source that reports running pods.
+// Finder is a source that reports running pods to the agent.
 type Finder string
 
 // The finders.
 const (
 	ByCache Finder = "cni-cache" // libcni's cache of results
-	ByNRI   Finder = "nri"       // the runtime itself
+	ByNRI   Finder = "nri"       // the container runtime, over NRI
 )
 
-// In returns the redirects whose decision is in the given state, ordered by cluster DNS address.
+// In returns the redirects that are in the given state, sorted by cluster DNS address.
 func (f File) In(s State) []steer.Redirect {
 	var out []steer.Redirect
 	for _, d := range f.Decisions {
@@ -120,7 +121,7 @@ func (f File) In(s State) []steer.Redirect {
 	return out
 }
 
-// Locals returns the local addresses that the pod names as nameservers.
+// Locals returns the node's local addresses that the pod has as nameservers.
 func (f File) Locals() []steer.Local {
 	var out []steer.Local
 	for _, d := range f.Decisions {
@@ -131,9 +132,9 @@ func (f File) Locals() []steer.Local {
 	return out
 }
 
-// Table describes the pod table of one netns: the steered redirects of all its attachments. If two redirect one address differently, the
-// first interface by name wins, since an address can have only one redirect. The result does not depend on the order of the arguments, so
-// plugin and agent describe the same table.
+// Table returns the description of the pod table in one netns, with the steered redirects of all attachments in that netns. An address can
+// have only one redirect, so if two attachments differ, the one whose interface name sorts first wins. The result does not depend on the
+// order of the arguments, so that plugin and agent describe the same table.
 func Table(attachments ...File) steer.Pod {
 	var all File
 	attachments = slices.Clone(attachments)
@@ -150,8 +151,8 @@ func Table(attachments ...File) steer.Pod {
 	return steer.Pod{Redirects: all.In(Steered)}
 }
 
-// OpenNetNS opens the attachment's netns. It fails if the path no longer leads to the recorded netns: paths are
-// reused, and rules must never be added to another pod. The caller closes the file.
+// OpenNetNS opens the attachment's netns. It fails if the path now leads to another netns than the recorded one, because paths are reused,
+// and rules must never go to another pod's netns. The caller closes the file.
 func (f File) OpenNetNS() (*os.File, error) {
 	ns, inode, err := OpenNetNS(f.NetNS)
 	if err != nil {
@@ -164,8 +165,8 @@ func (f File) OpenNetNS() (*os.File, error) {
 	return ns, nil
 }
 
-// OpenNetNS opens a netns path and returns its inode, which identifies the netns while it lives. A path that is no netns
-// is an error; a missing one wraps fs.ErrNotExist. It never blocks, not even on a pipe.
+// OpenNetNS opens the netns at path and returns its inode number, which identifies the netns while it exists. It returns an error if the
+// path is not a netns; the error wraps fs.ErrNotExist if the path is missing. It never blocks, not even on a pipe.
 func OpenNetNS(path string) (*os.File, uint64, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -180,7 +181,7 @@ func OpenNetNS(path string) (*os.File, uint64, error) {
 		unix.Close(fd)
 		return nil, 0, fmt.Errorf("stat netns %q: %w", path, err)
 	}
-	// A left-over path is an ordinary file on the file system that held the bind mount.
+	// A path from which the netns was unmounted remains as an ordinary file.
 	if vfs.Type != unix.NSFS_MAGIC {
 		unix.Close(fd)
 		return nil, 0, fmt.Errorf("%q is not a network namespace", path)
@@ -188,10 +189,10 @@ func OpenNetNS(path string) (*os.File, uint64, error) {
 	return os.NewFile(uintptr(fd), path), st.Ino, nil
 }
 
-// CheckKey returns an error if a container ID and an interface name cannot form a file name. The rules are those of the CNI
-// specification, so that exactly the values that a runtime may pass are accepted.
+// CheckKey returns an error if a container ID and an interface name cannot form a file name. It allows what the CNI specification allows,
+// but only up to 160 characters of container ID.
 func CheckKey(containerID, ifName string) error {
-	// 160 leaves room under NAME_MAX for the interface name, escapes and the temporary file's own suffix.
+	// 160 leaves room in a file name (NAME_MAX is 255) for the interface name with its escapes and the suffix.
 	if containerID == "" || len(containerID) > 160 {
 		return fmt.Errorf("container ID %.20q has %d characters: 1 to 160 are allowed", containerID, len(containerID))
 	}
@@ -207,15 +208,15 @@ func CheckKey(containerID, ifName string) error {
 	return nil
 }
 
-// escapeIfName keeps the last "-" of a file name the separator: container IDs may hold dashes, escaped interface names not.
+// escapeIfName escapes dashes in interface names, so that the last dash in a file name ends the container ID, which may have dashes.
 var escapeIfName = strings.NewReplacer("%", "%25", "-", "%2D")
 
-// Path names the file of an attachment.
+// Path returns the path of an attachment's file.
 func Path(stateDir, containerID, ifName string) string {
 	return filepath.Join(stateDir, nodestate.PodsName, containerID+"-"+escapeIfName.Replace(ifName)+suffix)
 }
 
-// keyOf is the inverse of Path for a bare file name.
+// keyOf returns the container ID and the interface name in the name of a pod file. It is the inverse of Path.
 func keyOf(name string) (containerID, ifName string, ok bool) {
 	base, ok := strings.CutSuffix(name, suffix)
 	at := strings.LastIndexByte(base, '-')
@@ -227,7 +228,7 @@ func keyOf(name string) (containerID, ifName string, ok bool) {
 	return containerID, ifName, CheckKey(containerID, ifName) == nil
 }
 
-// Write stores f, replacing an older file of the same attachment. It fills in f.Version.
+// Write stores f as the file of its attachment, and replaces an older one. It writes the current format version.
 func Write(stateDir string, f File) error {
 	data, err := encode(f)
 	if err != nil {
@@ -252,7 +253,7 @@ func encode(f File) ([]byte, error) {
 	return append(data, '\n'), nil
 }
 
-// Read reads one pod file. A missing one wraps fs.ErrNotExist.
+// Read reads one pod file. If the file is missing, the error wraps fs.ErrNotExist.
 func Read(path string) (File, error) {
 	data, err := atomicfile.Read(path, nodestate.MaxSize)
 	if err != nil {
@@ -262,7 +263,7 @@ func Read(path string) (File, error) {
 	if err != nil {
 		return File{}, fmt.Errorf("pod file %s: %w", path, err)
 	}
-	// DEL and GC find the file by its name; neardns never writes a file whose contents have another key.
+	// neardns never writes a file whose name does not fit its contents. DEL and GC find a file by its name alone.
 	if want := filepath.Base(Path("", f.ContainerID, f.IfName)); want != filepath.Base(path) {
 		return File{}, fmt.Errorf("pod file %s: its contents belong to %s", path, want)
 	}
@@ -298,7 +299,7 @@ func decode(data []byte) (File, error) {
 	return f, nil
 }
 
-// Remove deletes the file of an attachment. It succeeds if there is none.
+// Remove deletes the file of an attachment. It succeeds if there is no such file.
 func Remove(stateDir, containerID, ifName string) error {
 	if err := CheckKey(containerID, ifName); err != nil {
 		return err
@@ -309,8 +310,8 @@ func Remove(stateDir, containerID, ifName string) error {
 	return nil
 }
 
-// Update replaces the file of an attachment that still has one, and fails with fs.ErrNotExist otherwise: the agent must not
-// bring back the file of a pod that DEL has just removed.
+// Update replaces the file of an attachment, and fails with fs.ErrNotExist if there is none. So the agent cannot restore the file of a pod
+// that DEL has just removed.
 func Update(stateDir string, f File) error {
 	data, err := encode(f)
 	if err != nil {
@@ -321,9 +322,9 @@ func Update(stateDir string, f File) error {
 	if err != nil {
 		return fmt.Errorf("update pod file: %w", err)
 	}
-	defer os.Remove(temp) // after the exchange this is the old contents
+	defer os.Remove(temp) // after the exchange temp has the old contents
 	err = unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE)
-	// Some file systems have no exchange. The window is then as small as two system calls can make it.
+	// Some file systems have no RENAME_EXCHANGE. Then check and rename; only a DEL between these two system calls goes unnoticed.
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
 		if _, err = os.Lstat(path); err == nil {
 			err = os.Rename(temp, path)
@@ -335,9 +336,9 @@ func Update(stateDir string, f File) error {
 	return nil
 }
 
-// Amend reads the file of an attachment, passes it to change, and updates it if that returns true. Calls run one after the other, so that
-// none overwrites the change of another. Plugins do not wait for it: a runtime makes no two calls for one container at once, and the
-// agent acts after ADD. A missing file is fs.ErrNotExist.
+// Amend reads the file of an attachment, passes it to change, and stores it if change returns true. A lock makes calls of Amend run one
+// after the other, so that none overwrites another's change. The plugin does not need this lock: a runtime makes no two calls for one
+// container at once, and the agent acts after ADD. If the file is missing, the error wraps fs.ErrNotExist.
 func Amend(stateDir, containerID, ifName string, change func(*File) bool) error {
 	path := Path(stateDir, containerID, ifName)
 	dir, err := os.Open(filepath.Dir(path))
@@ -355,12 +356,12 @@ func Amend(stateDir, containerID, ifName string, change func(*File) bool) error 
 	return Update(stateDir, f)
 }
 
-// List reads every pod file. It returns the readable files and an error for each other one; a missing folder is an empty list.
+// List reads all pod files. It returns the readable ones, and an error for each unreadable one. A missing folder counts as empty.
 func List(stateDir string) ([]File, []error) {
 	return list(stateDir, func(string) bool { return true })
 }
 
-// Siblings reads the other attachments of a container: the same sandbox with one more interface.
+// Siblings reads the files of the container's attachments by other interfaces than ifName; with "", of all.
 func Siblings(stateDir, containerID, ifName string) ([]File, []error) {
 	return list(stateDir, func(name string) bool {
 		id, other, ok := keyOf(name)
@@ -394,7 +395,7 @@ func list(stateDir string, want func(name string) bool) ([]File, []error) {
 // Key names one attachment.
 type Key struct{ ContainerID, IfName string }
 
-// Keys returns the attachments that have a file, readable or not.
+// Keys returns all attachments that have a file, even if it is not readable.
 func Keys(stateDir string) ([]Key, error) {
 	names, err := entries(stateDir)
 	if err != nil {
@@ -409,7 +410,7 @@ func Keys(stateDir string) ([]Key, error) {
 	return keys, nil
 }
 
-// entries lists the pods folder in order; a missing folder has none.
+// entries returns the sorted names of the files in the pods folder; none if the folder is missing.
 func entries(stateDir string) ([]string, error) {
 	return namesIn(filepath.Join(stateDir, nodestate.PodsName))
 }
@@ -431,7 +432,7 @@ func namesIn(dir string) ([]string, error) {
 	return names, nil
 }
 
-// Sweep removes temporary pod files that are older than age; killed writers leave them.
+// Sweep removes temporary pod files older than age. Writers that were killed left them.
 func Sweep(stateDir string, age time.Duration) error {
 	return nodestate.Sweep(filepath.Join(stateDir, nodestate.PodsName), age)
 }
