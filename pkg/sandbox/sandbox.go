@@ -1,10 +1,10 @@
-// Package sandbox finds the resolv.conf that a container runtime has made for a pod, and changes it in place.
+// Package sandbox finds the resolv.conf that a container runtime made for a pod's sandbox, and changes it in place.
 //
-// Containers of the pod have this very file bind-mounted, so it keeps its inode, and with it owner, mode, label and open
-// descriptors; a rename would reach no container. It never creates, removes or truncates a file to nothing, and follows no link in the
-// file's own name.
+// The pod's containers have this file bind-mounted, so a new file under the same name would reach none of them. A change in place keeps
+// the inode, and with it owner, mode, label and open descriptors. The package never creates, removes or empties the file, and does not
+// follow a symbolic link in its place.
 //
-// Failure policy: a change that cannot be written completely is undone, and is an error.
+// On failure: a change that cannot be written completely is undone, and the error returned.
 package sandbox
 
 import (
@@ -22,14 +22,14 @@ import (
 	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
-// id is the placeholder for the sandbox's id in a pattern.
+// id is the placeholder for the sandbox's ID in a path pattern.
 const id = "{id}"
 
-// maxSize bounds what is read. A full search list has 2 KiB; more was not written by a runtime.
+// maxSize is the maximum size of a resolv.conf, in bytes. A full search list has 2 KiB, so no runtime writes a larger file.
 const maxSize = 64 << 10
 
-// Patterns returns where runtimes keep the file with their default folders: containerd, the one of k3s, the one of RKE2,
-// and CRI-O. The caller may change the slice.
+// Patterns returns the paths of a sandbox's resolv.conf in the default folders of containerd, of the containerd in k3s and in RKE2, and of
+// CRI-O. The caller may change the slice.
 func Patterns() []string {
 	return []string{
 		"/var/lib/containerd/io.containerd.grpc.v1.cri/sandboxes/{id}/resolv.conf",
@@ -39,7 +39,7 @@ func Patterns() []string {
 	}
 }
 
-// CheckPattern checks that a pattern is an absolute path with the id as one of its folders.
+// CheckPattern returns an error unless a pattern is an absolute path that has {id} as one of its folders.
 func CheckPattern(p string) error {
 	folders := strings.Count(filepath.Dir(p)+"/", "/"+id+"/")
 	if !filepath.IsAbs(p) || folders != 1 || strings.Count(p, id) != 1 || filepath.Clean(p) != p || strings.ContainsRune(p, 0) {
@@ -48,14 +48,14 @@ func CheckPattern(p string) error {
 	return nil
 }
 
-// File is a sandbox's resolv.conf as it was read.
+// File is a sandbox's resolv.conf with the contents that were read.
 type File struct {
 	Path string
 	Text []byte
 }
 
-// Find reads the first file that one of the patterns leads to for a sandbox. It is an error that wraps fs.ErrNotExist where none
-// does. The id must be one that podfile.CheckKey accepts, so that it cannot lead elsewhere.
+// Find reads a sandbox's resolv.conf at the first of the patterns where one exists. If there is none, the error wraps fs.ErrNotExist. The
+// ID must be one that podfile.CheckKey accepts, so that it cannot lead to another folder.
 func Find(patterns []string, sandboxID string) (File, error) {
 	for _, p := range patterns {
 		f, err := Read(strings.Replace(p, id, sandboxID, 1))
@@ -66,7 +66,7 @@ func Find(patterns []string, sandboxID string) (File, error) {
 	return File{}, fmt.Errorf("resolv.conf of sandbox %.12s: %w", sandboxID, fs.ErrNotExist)
 }
 
-// Read reads the file at a path.
+// Read reads a resolv.conf at a path.
 func Read(path string) (File, error) {
 	f, err := atomicfile.Open(path, os.O_RDONLY|unix.O_NOFOLLOW)
 	if err != nil {
@@ -77,8 +77,8 @@ func Read(path string) (File, error) {
 	return File{path, text}, err
 }
 
-// Write replaces the file's text, if it is still the one that was read. The file is never empty meanwhile: it grows first and is cut
-// last, and a failure puts the old contents back.
+// Write replaces the file's contents by text; if the file has changed since it was read, it returns an error instead. The file is never
+// empty meanwhile: Write overwrites it from the start, then cuts it to the new length. If this fails, it restores the old contents.
 func (f File) Write(text []byte) error {
 	file, err := atomicfile.Open(f.Path, os.O_RDWR|unix.O_NOFOLLOW)
 	if err != nil {
