@@ -11,27 +11,28 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// Versions returns the CNI versions that the plugin supports, oldest first. A list of another version must not get the neardns entry:
-// CRI-O drops the whole network when one plugin lacks the version, and others fail each pod start.
+// Versions returns the CNI versions that the plugin supports, oldest first. A list of another version must not get the neardns
+// entry: if one plugin of a list does not support its version, CRI-O drops the whole network, and other runtimes fail at each pod
+// start.
 func Versions() []string { return []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} }
 
-// ErrNoMain means that a list would have no plugin but neardns. There is no network to chain to then, and inventing one would break the
-// pods of the network that is installed later.
+// ErrNoMain means that neardns is the only plugin of a list. There is no network to chain it to, and a list without any plugin is
+// invalid.
 var ErrNoMain = errors.New("no plugin but neardns in it")
 
-// Network has the parts of a configuration list that the installer needs.
+// Network has the parts of a CNI configuration list that the installer needs.
 type Network struct {
 	Name        string
-	CNIVersions []string // what the list allows, in the order of its text; empty: none named
+	CNIVersions []string // the values of cniVersion and cniVersions, in the order of the text; empty if the list has neither
 	Types       []string // plugin types in their order, ours included
 }
 
-// Position returns the position of neardns's entry in the list, counted from 1; 0 if it has none.
+// Position returns the position of neardns's entry in the list, counted from 1, or 0 if there is no such entry.
 func (n Network) Position() int { return slices.Index(n.Types, Type) + 1 }
 
-// Speaks returns nil when a plugin that supports the given versions can be called for the network: it shares one with it, and
-// the network names none newer. Of the versions that a list names a runtime takes the highest that it knows itself (libcni 1.2
-// and later), so one that only a later runtime knows would fail each pod's start after that runtime's upgrade.
+// Speaks returns nil if a plugin that supports the given versions can join the network: the network declares at least one of them,
+// and none that is newer than all of them. A runtime uses the highest declared version that it supports itself (libcni 1.2 and
+// later). So after an upgrade of the runtime, a newer declared version would make each pod start fail.
 func (n Network) Speaks(supported []string) error {
 	shared := false
 	for _, v := range n.CNIVersions {
@@ -53,7 +54,7 @@ func (n Network) Speaks(supported []string) error {
 		strings.Join(supported, ", "))
 }
 
-// Read checks that list is a configuration list that a runtime would load, and returns its contents.
+// Read returns the contents of a configuration list, or an error if a runtime would not load the list.
 func Read(list []byte) (Network, error) {
 	d, err := parse(list)
 	if err != nil {
@@ -62,8 +63,8 @@ func Read(list []byte) (Network, error) {
 	return d.network, nil
 }
 
-// Append returns list with entry as its last plugin and only neardns entry. Every other byte is kept. If list needs no change, it is
-// returned itself, so that the caller can see whether to write.
+// Append returns list with entry as its last plugin and only neardns entry. Every other byte stays as it is. If list needs no
+// change, Append returns list itself, so that the caller knows that there is nothing to write.
 func Append(list, entry []byte) ([]byte, error) {
 	flat, err := checkEntry(entry)
 	if err != nil {
@@ -100,8 +101,8 @@ func Append(list, entry []byte) ([]byte, error) {
 	return append(out, rest[last.end:]...), nil
 }
 
-// Holds reports whether list has entry at any position, and no other neardns entry. A program that watches the list uses it instead of
-// Append: two such programs that both insist on the last position would rewrite the list forever.
+// Holds reports whether list has entry at any position after the first, and no other neardns entry. A program that watches the list
+// uses Holds instead of Append: two such programs that both want the last position would rewrite the list forever.
 func Holds(list, entry []byte) (bool, error) {
 	flat, err := checkEntry(entry)
 	if err != nil {
@@ -115,8 +116,8 @@ func Holds(list, entry []byte) (bool, error) {
 	return at > 0 && !slices.Contains(d.network.Types[at+1:], Type) && d.equals(list, at, flat), nil
 }
 
-// Drop returns list without neardns entries, every other byte kept; list itself if it has none. If it has nothing else, the error is
-// ErrNoMain, because an empty list is invalid.
+// Drop returns list without its neardns entries, and every other byte as it is. If there is no neardns entry, it returns list
+// itself. If there is no other plugin, the error is ErrNoMain, because an empty list is invalid.
 func Drop(list []byte) ([]byte, error) {
 	d, err := parse(list)
 	if err != nil {
@@ -125,9 +126,8 @@ func Drop(list []byte) ([]byte, error) {
 	return d.withoutEntry(list)
 }
 
-// FromPlugin returns the configuration list that means the same as a single plugin's configuration (a .conf or .json
-// file): the same name and cniVersion, the plugin's own text inside, as it is, and around it what was around that. ToPlugin
-// goes back.
+// FromPlugin converts the configuration of a single plugin (a .conf or .json file) to a configuration list that means the same. The
+// list has the plugin's name and cniVersion, and the plugin's text unchanged but for its indentation. ToPlugin converts it back.
 func FromPlugin(conf []byte) ([]byte, error) {
 	top, err := members(conf)
 	if err != nil {
@@ -150,7 +150,8 @@ func FromPlugin(conf []byte) ([]byte, error) {
 	if version != nil {
 		fmt.Fprintf(&out, "  \"cniVersion\": %s,\n", version.text(conf))
 	}
-	// Nothing inside the plugin's text may change, so it is shifted by whole lines; a JSON string cannot span lines.
+	// Indent the plugin's text by whole lines, so that nothing inside a line changes. This is safe because a JSON string cannot
+	// span lines.
 	inner := bytes.ReplaceAll(text, []byte("\n"), []byte(shifted))
 	fmt.Fprintf(&out, "  \"name\": %s,\n  \"plugins\": [\n    %s\n  ]\n}", name.text(conf), inner)
 	out.Write(conf[at+len(text):])
@@ -160,11 +161,11 @@ func FromPlugin(conf []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// shifted is the end of a line and the indentation of the next one within "plugins".
+// shifted is a line break and the indentation of the next line of a plugin's text inside "plugins".
 const shifted = "\n    "
 
-// ToPlugin returns the single plugin's configuration that FromPlugin made this list from, to the byte; false where it did not
-// make it.
+// ToPlugin returns the single plugin's configuration that FromPlugin converted to list, byte for byte. made is false if FromPlugin
+// did not make this list.
 func ToPlugin(list []byte) (conf []byte, made bool) {
 	d, err := parse(list)
 	if err != nil || len(d.plugins) != 1 {
@@ -178,14 +179,15 @@ func ToPlugin(list []byte) (conf []byte, made bool) {
 	return conf, err == nil && bytes.Equal(again, list)
 }
 
-// document is a list with the places of its plugins in the text.
+// document is a parsed configuration list with the positions of its plugins in the text.
 type document struct {
 	network Network
 	plugins []span
 	open    int // offset just after the '[' of "plugins"
 }
 
-// settled reports whether the list needs no change: its only neardns entry is the last one and equals flat.
+// settled reports whether Append has nothing to change: the only neardns entry is the last plugin and equals flat, the wanted entry
+// as compact JSON.
 func (d document) settled(list, flat []byte) bool {
 	at := len(d.plugins) - 1
 	if slices.Index(d.network.Types, Type) != at {
@@ -194,13 +196,13 @@ func (d document) settled(list, flat []byte) bool {
 	return d.equals(list, at, flat)
 }
 
-// equals reports whether the plugin at a position of the list is the same JSON as flat.
+// equals reports whether the plugin at index at is the same JSON as flat, which is compact.
 func (d document) equals(list []byte, at int, flat []byte) bool {
 	var have bytes.Buffer
 	return json.Compact(&have, d.plugins[at].text(list)) == nil && bytes.Equal(have.Bytes(), flat)
 }
 
-// withoutEntry cuts neardns entries out of the text, each with the comma next to it.
+// withoutEntry returns list without its neardns entries and the comma next to each, or ErrNoMain if there is no other plugin.
 func (d document) withoutEntry(list []byte) ([]byte, error) {
 	first := slices.IndexFunc(d.network.Types, func(t string) bool { return t != Type })
 	if first < 0 {
@@ -219,7 +221,7 @@ func (d document) withoutEntry(list []byte) ([]byte, error) {
 	return append(out, list[d.plugins[len(d.plugins)-1].end:]...), nil
 }
 
-// gap returns the white space before a plugin in this list, so that a new one looks like the others.
+// gap returns the white space before the last plugin of the list, so that an added entry is formatted like the others.
 func (d document) gap(list []byte) []byte {
 	from, to := d.open, d.plugins[0].start
 	if n := len(d.plugins); n > 1 {
@@ -229,7 +231,8 @@ func (d document) gap(list []byte) []byte {
 	return list[from:to]
 }
 
-// unit returns one step of indentation as the list has it: the white space before its first key.
+// unit returns one step of the list's indentation: the white space before its first key, or two spaces if that key is not on a line
+// of its own.
 func (d document) unit(list []byte) string {
 	_, rest, _ := bytes.Cut(list, []byte("{"))
 	space := rest[:len(rest)-len(bytes.TrimLeft(rest, " \t\r\n"))]

@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// span is the position of a JSON value in a text.
+// span has the start and end offset of a JSON value in a text.
 type span struct{ start, end int }
 
 func (s span) text(of []byte) []byte { return of[s.start:s.end] }
 
-// member is one key of an object and the place of its value.
+// member is one key of a JSON object, with the position of its value.
 type member struct {
 	key string
 	span
@@ -22,7 +22,7 @@ type member struct {
 
 type object []member
 
-// find returns the value of key, spelled exactly so: runtimes read the keys of a list by map, where case counts.
+// find returns the position of key's value, or nil. Case counts, because runtimes read the keys of a list into a map.
 func (o object) find(key string) *span {
 	for i := range o {
 		if o[i].key == key {
@@ -32,8 +32,8 @@ func (o object) find(key string) *span {
 	return nil
 }
 
-// parse reads a list as the runtimes do, but refuses a text that runtimes read differently, since an edit could change its meaning for
-// some.
+// parse reads a list as the runtimes do. It refuses a text that runtimes read in different ways, because an edit could change its
+// meaning for some of them.
 func parse(list []byte) (document, error) {
 	var d document
 	top, err := members(list)
@@ -72,7 +72,7 @@ func parse(list []byte) (document, error) {
 	return d, nil
 }
 
-// versions returns what cniVersion and cniVersions (a list, from CNI 1.1) name together.
+// versions returns all CNI versions that a list declares, in cniVersion and in cniVersions (a list of versions, since CNI 1.1).
 func versions(top object, list []byte) ([]string, error) {
 	var all []string
 	if v := top.find("cniVersion"); v != nil {
@@ -94,7 +94,8 @@ func versions(top object, list []byte) ([]string, error) {
 	return all, nil
 }
 
-// typeOf returns a plugin's type. Here case does not count, as it does not for the runtimes.
+// typeOf returns a plugin's type. The case of the key "type" does not count, because runtimes decode a plugin's configuration into
+// a struct, and encoding/json then ignores case.
 func typeOf(plugin []byte) (string, error) {
 	var p struct{ Type string }
 	if len(plugin) == 0 || plugin[0] != '{' {
@@ -109,7 +110,7 @@ func typeOf(plugin []byte) (string, error) {
 	return p.Type, nil
 }
 
-// members returns the keys of the one JSON object that text is, with the places of their values.
+// members returns the keys of a JSON object with the positions of their values. It is an error if text is anything but one object.
 func members(text []byte) (object, error) {
 	switch t := bytes.TrimSpace(text); {
 	case len(t) == 0:
@@ -119,7 +120,8 @@ func members(text []byte) (object, error) {
 	case t[0] != '{':
 		return nil, errors.New("not a JSON object")
 	}
-	// The whole first: a decoder that walks would accept some texts that a runtime refuses.
+	// Unmarshal the whole text first. The token decoder below accepts some texts that a runtime refuses, for example one with text
+	// after the object.
 	var whole map[string]json.RawMessage
 	if err := json.Unmarshal(text, &whole); err != nil {
 		return nil, describe(err, text)
@@ -147,7 +149,7 @@ func members(text []byte) (object, error) {
 	return out, nil
 }
 
-// elements returns the places of an array's elements, as offsets of text, and the offset after its opening bracket.
+// elements returns the positions of an array's elements in text, and the offset after the array's opening bracket.
 func elements(text []byte, array span) ([]span, int, error) {
 	raw := array.text(text)
 	if len(raw) == 0 || raw[0] != '[' {
@@ -169,7 +171,7 @@ func elements(text []byte, array span) ([]span, int, error) {
 	return out, open, nil
 }
 
-// next reads one value and returns its position.
+// next decodes one JSON value and returns its position in the decoder's input.
 func next(dec *json.Decoder) (span, error) {
 	var raw json.RawMessage
 	if err := dec.Decode(&raw); err != nil {
@@ -179,7 +181,7 @@ func next(dec *json.Decoder) (span, error) {
 	return span{end - len(raw), end}, nil
 }
 
-// describe puts the line and column of a syntax error in place of its byte offset.
+// describe replaces the byte offset in a JSON syntax error by the line and column in text.
 func describe(err error, text []byte) error {
 	var syntax *json.SyntaxError
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {

@@ -1,7 +1,7 @@
-// Package conflist renders the neardns entry of a CNI network configuration list, adds it to a list and removes it.
+// Package conflist renders the neardns entry of a CNI configuration list (conflist), adds it to a list and removes it.
 //
-// It never changes another plugin's entry. It imports neither YAML nor the agent, since the installer, which runs before the agent, links
-// it.
+// It never changes another plugin's entry. It imports neither a YAML library nor the agent, because the installer links it and runs
+// before the agent.
 //
 // On failure: an invalid list is an error and stays unchanged, byte for byte.
 package conflist
@@ -18,42 +18,43 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Type is the entry's "type": the file name of the plugin binary, by which neardns's entry is recognized.
+// Type is the value of the entry's key "type": the file name of the plugin's binary. neardns's entry is recognized by it.
 const Type = "neardns"
 
-// Values that the plugin takes for its key "steer".
+// Values of the entry's key "steer".
 const (
-	SteerProven = "proven" // only once the fallback is verified on this node
+	SteerProven = "proven" // steer pods only after the fallback is verified on this node
 	SteerAlways = "always" // without verification, for tests
 	SteerOff    = "off"    // never
 )
 
-// Values that the plugin takes for its key "resolvConf".
+// Values of the entry's key "resolvConf".
 const (
-	ResolvConfAuto = "auto" // pods' DNS settings are changed if that is wanted and the runtime allows it
+	ResolvConfAuto = "auto" // change a pod's DNS settings if the rules or its annotation want it and the runtime allows it
 	ResolvConfOff  = "off"  // never
 )
 
-// HostResolvConf is the node's own file, unless its kubelet is configured with another.
+// HostResolvConf is the resolv.conf that a kubelet uses unless its configuration names another file.
 const HostResolvConf = "/etc/resolv.conf"
 
-// Settings are the values of one entry. The zero value of a field leaves its key out, which gives the plugin's default.
+// Settings are the values of one neardns entry. If a field has its zero value, the entry omits the key, and the plugin uses its
+// default.
 type Settings struct {
-	Redirects      []steer.Redirect // at least one, each with its steering address
+	Redirects      []steer.Redirect // at least one cluster DNS address, each with its steering address
 	ClusterDomain  string
 	LocalAddresses []netip.Addr
-	Backend        string // nftables, iptables; "" or auto: the plugin decides
+	Backend        string // nftables or iptables; "" or auto lets the plugin choose
 	Steer          string // one of the Steer constants
 	StateDir       string
 	PersistDir     string
 
-	DNS             overlay.Rules // what is wanted of pods' DNS settings; of it, what is laid at ADD
+	DNS             overlay.Rules // the operator's rules for pods' DNS settings; the entry has only the part for ADD (Laid)
 	ResolvConf      string        // one of the ResolvConf constants
 	ResolvConfPaths []string      // as sandbox.Patterns has them; nil for these
-	HostResolvConf  string        // the node's own file, as its kubelet uses it
+	HostResolvConf  string        // path of the resolv.conf that the node's kubelet uses
 }
 
-// entry is the JSON of an entry; the order of its fields is the order of the keys.
+// entry is the JSON form of a neardns entry. The order of its fields is the order of the keys in the file.
 type entry struct {
 	Type           string           `json:"type"`
 	Redirects      []steer.Redirect `json:"redirects"`
@@ -72,16 +73,16 @@ type entry struct {
 	Capabilities capabilities `json:"capabilities"`
 }
 
-// capabilities has the runtime pass what the plugin can use: the pod's DNS settings, and its annotations for the pods that
-// opt out. A runtime that supports neither ignores the request.
+// capabilities are the CNI capabilities of the entry. They make the runtime pass the pod's DNS settings, and the pod's annotations,
+// by which a pod can opt out. A runtime ignores a capability that it does not support.
 type capabilities struct {
 	DNS         bool `json:"dns"`
 	Annotations bool `json:"io.kubernetes.cri.pod-annotations"`
 }
 
-// Entry renders the entry, indented, without a final newline. Equal settings give equal bytes, so that an installer can
-// compare them to see whether a list needs a change. Steering addresses are always written, so that plugin and agent agree on them whatever
-// their defaults are.
+// Entry renders the neardns entry as indented JSON without a final newline. Equal settings give equal bytes, so an installer can
+// compare entries to see whether a list needs a change. The entry always has the steering addresses, so that plugin and agent use
+// the same ones even if their defaults differ.
 func Entry(s Settings) ([]byte, error) {
 	redirects, err := steer.Complete(s.Redirects)
 	if err != nil {
@@ -114,7 +115,7 @@ func Entry(s Settings) ([]byte, error) {
 	return out, nil
 }
 
-// unless leaves out a value that is the default anyway.
+// unless returns "" for a value that equals its default, so that the entry omits the key.
 func unless(value, byDefault string) string {
 	if value == byDefault {
 		return ""
