@@ -1,7 +1,8 @@
-// Package hostsfile edits the text of a hosts file (hosts(5)): it adds lines of ours at the end, and removes them. It does no I/O.
+// Package hostsfile edits the text of a hosts file (hosts(5)): it adds neardns's lines at the end, and removes them. It does no
+// I/O.
 //
-// A line is ours if it has the marker. Every other byte stays, in its order, whatever the file holds. If a line without the marker has a
-// name, no line of ours has it: the administrator's line wins.
+// A line is neardns's if it has the marker. All other bytes stay as they are and in their order. If a line without the marker has a
+// name, neardns adds no line for that name, because the administrator's line takes precedence.
 package hostsfile
 
 import (
@@ -11,35 +12,36 @@ import (
 	"strings"
 )
 
-// Marker ends each line of ours, for people who read the file.
+// Marker is the comment at the end of each of neardns's lines. It explains the line to people, and Remove finds the line by it.
 const Marker = "# by neardns-agent hosts"
 
-// broke ends our first line if the text before it had no line break at its end, so that Remove removes the one that we added.
+// broke is the marker of neardns's first line if the text before it had no final line break. Remove then also removes the line
+// break that Apply added.
 const broke = Marker + ", with the line break above"
 
-// MaxSize is the size of the largest file that is edited, in bytes. Lists of blocked names are larger, and we do not copy those at each
-// change.
+// MaxSize is the maximum size in bytes of a hosts file that the agent edits. A larger file is usually a list of blocked names, and
+// copying it at each change would cost too much.
 const MaxSize = 1 << 20
 
-// Entry is one line: an address of either family, without a zone, and its names.
+// Entry is one line of a hosts file: an IP address without a zone, and its names.
 type Entry struct {
 	Addr  netip.Addr
 	Names []string
 }
 
-// Equal reports whether two entries make the same line.
+// Equal reports whether two entries give the same line.
 func (e Entry) Equal(o Entry) bool { return e.Addr == o.Addr && slices.Equal(e.Names, o.Names) }
 
-// Apply returns text with exactly one line of ours for each entry, behind all others and in the order of entries. left lists the
-// names, in lower case and sorted, that another line has already: no line of ours has them. An entry that makes no valid line, or has no
-// name left, is dropped. text is not changed.
+// Apply returns a copy of text whose neardns lines are replaced by one line for each entry, at the end of the text and in the order
+// of entries. A name that another line already has is left out; left lists these names, sorted and in lower case. An entry gets no
+// line if its address is invalid or none of its names remains.
 func Apply(text []byte, entries []Entry) (out []byte, left []string) {
 	base := Remove(text)
 	lines, left := render(base, entries)
 	return append(base, block(lines, unfinished(base))...), left
 }
 
-// render makes a line of each entry, without its marker, and lists the names that base already has.
+// render returns one line for each entry, without the marker, and the names that it left out because base already has them.
 func render(base []byte, entries []Entry) (lines, left []string) {
 	foreign := foreignNames(base)
 	for _, e := range entries {
@@ -60,7 +62,7 @@ func render(base []byte, entries []Entry) (lines, left []string) {
 	return lines, slices.Compact(left)
 }
 
-// block is the text of all our lines; breaks: the text before it has no line break at its end.
+// block returns the text of all neardns lines. breaks means that the text before them has no final line break.
 func block(lines []string, breaks bool) []byte {
 	var out []byte
 	mark := Marker
@@ -74,13 +76,13 @@ func block(lines []string, breaks bool) []byte {
 	return out
 }
 
-// Remove returns text without our lines, and a text that has none unchanged.
+// Remove returns text without neardns's lines. If it has none, it is returned unchanged.
 func Remove(text []byte) []byte {
 	base, _ := split(text)
 	return base
 }
 
-// Ours returns the entries of our lines, in their order and with names in lower case. A damaged line has none.
+// Ours returns the entries of neardns's lines, in their order and with names in lower case. It skips damaged lines.
 func Ours(text []byte) (entries []Entry) {
 	_, ours := split(text)
 	for _, line := range ours {
@@ -94,7 +96,7 @@ func Ours(text []byte) (entries []Entry) {
 // split separates our lines from all others.
 func split(text []byte) (base []byte, ours [][]byte) {
 	base = make([]byte, 0, len(text))
-	ending := -1 // the length of base at the line by which the break before it is ours
+	ending := -1 // length of base where a line with the marker broke follows; -1 if there is none
 	var added string
 	for line := range bytes.Lines(text) {
 		is, breaks := marked(line)
@@ -105,7 +107,7 @@ func split(text []byte) (base []byte, ours [][]byte) {
 		ours = append(ours, line)
 		if breaks {
 			ending, added = len(base), "\n"
-			if bytes.HasSuffix(line, []byte("\r\n")) { // an editor changed all line ends of the file
+			if bytes.HasSuffix(line, []byte("\r\n")) { // an editor has converted the file's line ends to CRLF
 				added = "\r\n"
 			}
 		}
@@ -116,18 +118,19 @@ func split(text []byte) (base []byte, ours [][]byte) {
 	return base, ours
 }
 
-// marked reports whether a line is ours, and whether the break before it is, too. An editor may have added blanks or a carriage return
-// after the marker. A line that begins with the marker was left by an earlier release, which wrote some files in place.
+// marked reports whether a line is neardns's (is), and whether neardns added the line break before it (breaks). It ignores blanks
+// and a carriage return after the marker, which an editor may have added. A line that begins with the marker is neardns's too: an
+// earlier release wrote some files in place and left such lines.
 func marked(line []byte) (is, breaks bool) {
 	content := bytes.TrimRight(line, " \t\r\n")
 	breaks = bytes.HasSuffix(content, []byte(broke)) || bytes.HasPrefix(content, []byte(broke))
 	return breaks || bytes.HasSuffix(content, []byte(Marker)) || bytes.HasPrefix(content, []byte(Marker)), breaks
 }
 
-// unfinished reports whether the last line of a text has no line break.
+// unfinished reports whether a text has no line break at its end.
 func unfinished(text []byte) bool { return len(text) > 0 && text[len(text)-1] != '\n' }
 
-// foreignNames is the set of names that resolvers find in the text, in lower case.
+// foreignNames returns the names that resolvers find in the text, in lower case.
 func foreignNames(text []byte) map[string]bool {
 	out := map[string]bool{}
 	for line := range bytes.Lines(text) {
@@ -142,8 +145,8 @@ func foreignNames(text []byte) map[string]bool {
 	return out
 }
 
-// read reads a line as resolvers do: they ignore text after a #, and after a NUL, which ends a C string. A line without an address that
-// glibc, musl and Go's resolver can read is ignored.
+// read parses a line as resolvers do: it ignores text after a #, and after a NUL byte, which ends a C string. ok is false if the
+// line has no name or does not begin with an IP address.
 func read(line []byte) (addr netip.Addr, names []string, ok bool) {
 	if i := bytes.IndexAny(line, "#\x00"); i >= 0 {
 		line = line[:i]
@@ -162,10 +165,10 @@ func read(line []byte) (addr netip.Addr, names []string, ok bool) {
 	return addr, names, true
 }
 
-// fold brings a name into the form in which names are compared.
+// fold returns the form of a name that is compared: in lower case, without the final dot.
 func fold(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
 
-// isName reports whether a line with the name can be read back.
+// isName reports whether resolvers can read the name back from a line of a hosts file.
 func isName(name string) bool {
 	return name != "" && len(name) <= 253 && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._") == ""
 }
