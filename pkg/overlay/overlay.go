@@ -1,10 +1,10 @@
-// Package overlay reads the DNS settings that the operator (the conflist's key dns) and a pod's owner (annotations) want for a pod, and
-// applies them to the pod's own settings in order of precedence.
+// Package overlay reads the DNS settings that the operator (key dns of the conflist entry) and a pod's owner (annotations) want for
+// a pod, and applies them to the pod's own settings in order of precedence.
 //
 // It is pure: its callers read and write the files. It keeps no state.
 //
-// On failure: the operator's rules are read strictly, whole or with an error. A pod never fails because of its wanted settings: a setting
-// that cannot be read or applied is left out, without the others, and returned as podfile.Ignored.
+// On failure: every fault in the operator's rules is reported. A pod never fails because of the settings wanted for it: a setting
+// that cannot be read or applied is left out and returned as podfile.Ignored, and the others apply.
 package overlay
 
 import (
@@ -25,28 +25,30 @@ const (
 	AnnotationKernelHits = "neardns.io/kernel-hits"
 )
 
-// Level is one level of the operator's rules: for all pods, or for those of a namespace.
+// Level has the operator's rules for all pods, or for the pods of one namespace.
 type Level struct {
 	resolvconf.Overlay
-	// SearchCompletion is read by the agent itself; nil leaves it to the level below.
+	// SearchCompletion lets the agent walk these pods' search lists for them. Only the agent uses it, not the plugin. In a
+	// namespace, nil means the value for all pods, where nil means false.
 	SearchCompletion *bool
-	// Annotations is whether these pods' annotations count; nil leaves it to the level below, and at the lowest they do.
+	// Annotations lets these pods' annotations take effect. In a namespace, nil means the value for all pods, where nil means true.
 	Annotations *bool
 }
 
-// Rules are the operator's rules. The zero value changes nothing and lets annotations count.
+// Rules are the operator's rules. The zero value changes no settings and lets annotations take effect.
 type Rules struct {
 	Level
-	Namespaces map[string]Level   // by name; they override the level for all pods
+	Namespaces map[string]Level   // by the namespace's name; each overrides the level for all pods
 	Limits     resolvconf.Profile // "" is resolvconf.Kubernetes
 	Excess     resolvconf.Excess
 	Unknown    Unknown // "" is Keep
 }
 
-// Unknown is the treatment of options that no resolver knows. A pod's own unknown options always stay.
+// Unknown selects what happens to an option that no resolver knows. A pod's own unknown options always stay.
 type Unknown string
 
-// Keep leaves them in the pod's file, with a note. Drop leaves them out, Refuse the level that has one.
+// Keep puts an unknown option into the pod's resolv.conf, with a note. Drop leaves the option out. Refuse ignores the whole level
+// that has the option.
 const (
 	Keep   Unknown = "keep"
 	Drop   Unknown = "drop"
@@ -61,7 +63,7 @@ const (
 	refuse   = "refuse"
 )
 
-// Keys of a level besides those of an overlay. The last four are allowed only at the level for all pods.
+// Keys of a Level that do not belong to its overlay. The last four are allowed only in the Level for all pods.
 const (
 	keyCompletion  = "searchCompletion"
 	keyAnnotations = "annotations"
@@ -71,7 +73,8 @@ const (
 	keyUnknown     = "unknownOptions"
 )
 
-// Read reads rules strictly and reports faults to r. If the only faults are unknown keys, the result has the other keys.
+// Read reads the operator's rules from v and adds all faults to r. If the only faults are unknown keys, the result has all other
+// keys.
 func Read(r *strict.Reader, v strict.Value) Rules {
 	var rules Rules
 	own := level(r, v, &rules.Level, true)
@@ -108,7 +111,8 @@ func Read(r *strict.Reader, v strict.Value) Rules {
 	return rules
 }
 
-// level reads one level and returns the values that do not belong to an overlay.
+// level reads one Level into l, and returns the values of the keys that do not belong to its overlay. whole means the Level for all
+// pods.
 func level(r *strict.Reader, v strict.Value, l *Level, whole bool) map[string]strict.Value {
 	if v.Kind != strict.Object {
 		r.Fault(v, `not an object: write it like {"options": ["ndots:2"]}`)
@@ -170,7 +174,7 @@ func oneOf(r *strict.Reader, v strict.Value, known ...string) string {
 	return s
 }
 
-// shown returns a value as it is written; of a list or an object, only its kind.
+// shown returns a value for a message as it is written. For a list or an object it returns only the kind.
 func shown(v strict.Value) string {
 	switch v.Kind {
 	case strict.String:
@@ -181,12 +185,12 @@ func shown(v strict.Value) string {
 	return string(v.Kind)
 }
 
-// isNamespace accepts what Kubernetes accepts as a namespace (RFC 1123, one label).
+// isNamespace reports whether s can be the name of a Kubernetes namespace (RFC 1123, one label).
 func isNamespace(s string) bool {
 	return s != "" && len(s) <= 63 && s[0] != '-' && s[len(s)-1] != '-' && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
-// MarshalJSON writes rules as Read reads them. Equal rules have equal bytes.
+// MarshalJSON writes the rules in the form that Read reads. Equal rules give equal bytes.
 func (r Rules) MarshalJSON() ([]byte, error) {
 	out := struct {
 		levelJSON
@@ -224,7 +228,7 @@ func (l Level) json() levelJSON {
 	return out
 }
 
-// IsZero reports whether the rules equal the default.
+// IsZero reports whether the rules are the default, which changes no settings.
 func (r Rules) IsZero() bool {
 	return r.Level.isZero() && len(r.Namespaces) == 0 && r.Limits == "" && r.Excess == resolvconf.Truncate && r.Unknown == ""
 }
@@ -238,7 +242,7 @@ func isEmpty(o resolvconf.Overlay) bool {
 	return !(o.Policy != "" || len(o.Nameservers)+len(o.Searches)+len(o.Options)+len(o.Instead) > 0)
 }
 
-// Completion reports whether the agent may complete searches for a namespace's pods without an annotation about it.
+// Completion reports whether the agent may walk the search list for the pods of a namespace that have no annotation about it.
 func (r Rules) Completion(namespace string) bool {
 	value := r.SearchCompletion
 	if own := r.Namespaces[namespace].SearchCompletion; own != nil {
@@ -247,7 +251,8 @@ func (r Rules) Completion(namespace string) bool {
 	return value != nil && *value
 }
 
-// Laid returns the part of the rules that ADD applies: all but SearchCompletion, whose current value the agent reads itself.
+// Laid returns the part of the rules that the plugin applies at ADD. It lacks SearchCompletion, because the agent reads the current
+// value from its own configuration.
 func (r Rules) Laid() Rules {
 	out := r
 	out.SearchCompletion, out.Namespaces = nil, nil
@@ -263,7 +268,7 @@ func (r Rules) Laid() Rules {
 	return out
 }
 
-// Overlays reports whether the rules change any pod's settings without an annotation.
+// Overlays reports whether the rules change the settings of some pod that has no annotation.
 func (r Rules) Overlays() bool {
 	return !isEmpty(r.Overlay) ||
 		slices.ContainsFunc(slices.Collect(maps.Values(r.Namespaces)), func(l Level) bool { return !isEmpty(l.Overlay) })

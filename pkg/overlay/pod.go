@@ -33,8 +33,9 @@ type layer struct {
 	overlay resolvconf.Overlay
 }
 
-// For returns the wanted settings of a pod with a namespace ("" if unknown) and annotations. The level for all pods overrides the pod's own
-// settings, its namespace's level overrides that, and its annotation overrides both. field is the rules' field path in their file.
+// For returns the settings that are wanted for a pod with the given namespace ("" if unknown) and annotations. The level for all
+// pods overrides the pod's own settings, the level of the pod's namespace overrides that level, and the pod's annotation overrides
+// both. field is the path of the rules in their file, for messages.
 func (r Rules) For(field, namespace string, annotations map[string]string) Wish {
 	w := Wish{limits: r.Limits, excess: r.Excess, unknown: r.Unknown}
 	heed := r.Annotations == nil || *r.Annotations
@@ -96,8 +97,8 @@ func (w *Wish) add(what string, o resolvconf.Overlay) {
 	}
 }
 
-// unusable returns why an address cannot be a nameserver's; "" if it can. Loopback and 169.254.0.0/16 can: a resolver in the pod, a cache
-// on the node.
+// unusable returns the reason why an address cannot be a nameserver, or "" if it can. Loopback and 169.254.0.0/16 can: a resolver
+// in the pod or a cache on the node may listen there.
 func unusable(s string) string {
 	a, err := netip.ParseAddr(s)
 	switch {
@@ -116,7 +117,7 @@ func unusable(s string) string {
 }
 
 func (w *Wish) ignore(what string, why error) {
-	// One line each, because they go into logs and tables.
+	// A reason must be one line, because logs and tables show it.
 	w.Ignored = append(w.Ignored, podfile.Ignored{What: what, Why: strings.ReplaceAll(why.Error(), "\n", "; ")})
 }
 
@@ -165,15 +166,16 @@ func truth(value string) (bool, error) {
 	return false, fmt.Errorf("%q is neither true nor false", strict.Clip(value))
 }
 
-// Wants reports whether any setting of the pod should change.
+// Wants reports whether the rules or the annotation change any DNS setting of the pod.
 func (w Wish) Wants() bool { return len(w.layers) > 0 }
 
-// NamesLocal reports whether a level wants the node's local address in place of the cluster DNS address.
+// NamesLocal reports whether the rules or the annotation want the node's local address as nameserver in place of the cluster DNS
+// address.
 func (w Wish) NamesLocal() bool {
 	return slices.ContainsFunc(w.layers, func(l layer) bool { return l.overlay.NamesLocal() })
 }
 
-// NeedsNode reports whether Lay needs the node's own resolv.conf.
+// NeedsNode reports whether Lay needs the node's resolv.conf, because a wanted overlay has a policy other than None.
 func (w Wish) NeedsNode() bool {
 	for _, l := range w.layers {
 		if l.overlay.Policy != "" && l.overlay.Policy != resolvconf.None {
@@ -183,9 +185,10 @@ func (w Wish) NeedsNode() bool {
 	return false
 }
 
-// Lay applies the wanted settings to a pod's own, level by level; a refused level is ignored without the others. It returns the remaining
-// levels as one overlay that does not depend on the node, nil for none, with the resulting settings. If nodeErr is set, the node's
-// resolv.conf is unknown, and levels that start from it are ignored.
+// Lay applies the overlays that are wanted for a pod (for all pods, for its namespace, by annotation) to the pod's own settings. A
+// refused overlay is left out, and the others apply. Lay returns the applied overlays as one that does not depend on the node (nil
+// if none was applied), the resulting settings, and everything that was left out. If nodeErr is set, the node's resolv.conf could
+// not be read, and overlays whose policy needs it are left out.
 func (w Wish) Lay(node resolvconf.Node, nodeErr error, namespace string, own resolvconf.Settings) (*resolvconf.Overlay,
 	resolvconf.Result, []podfile.Ignored) {
 	var all *resolvconf.Overlay
@@ -198,7 +201,7 @@ func (w Wish) Lay(node resolvconf.Node, nodeErr error, namespace string, own res
 		}
 		next := l.overlay.Spell(node, namespace)
 		if isEmpty(next) {
-			continue // the layer has only "nameservers: local", and this pod may not name the local address; the caller reports it
+			continue // it is only "nameservers: local", and this pod may not use the local address; the caller reports that
 		}
 		if all != nil {
 			next = next.Over(*all)
@@ -213,7 +216,8 @@ func (w Wish) Lay(node resolvconf.Node, nodeErr error, namespace string, own res
 	return all, result, ignored.Ignored
 }
 
-// Relay applies an overlay that Lay returned to the settings of the pod's resolv.conf, if that file is made later.
+// Relay applies an overlay that Lay returned to a pod's own settings. The agent calls it if the runtime writes the pod's
+// resolv.conf only after ADD.
 func Relay(o *resolvconf.Overlay, own resolvconf.Settings, limits resolvconf.Profile, excess resolvconf.Excess) resolvconf.Result {
 	return resolvconf.Form(resolvconf.Node{}, resolvconf.Pod{Policy: resolvconf.None, Config: &own}, o, limits.Limits(), excess)
 }

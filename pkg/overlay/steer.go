@@ -11,9 +11,9 @@ import (
 // OptedOut is the reason for not steering a pod that opted out by annotation.
 const OptedOut = "the pod's annotation " + AnnotationSteer + " says so"
 
-// AsksOthers returns the reason for not steering a pod without a cluster DNS address or local address among its nameservers; "" if it may
-// have one. Without nameservers they are unknown, or the host's own. Steering does no harm then, because it affects only queries to a
-// cluster DNS address.
+// AsksOthers returns the reason for not steering a pod if no nameserver of the pod is a cluster DNS address or a local address, or
+// else "". It returns "" too if the list is empty, because the nameservers are then unknown or the host's. Steering does no harm in
+// that case: it affects only queries to a cluster DNS address.
 func AsksOthers(nameservers []string, redirects []steer.Redirect, locals []steer.Local) string {
 	if len(nameservers) == 0 {
 		return ""
@@ -28,7 +28,7 @@ func AsksOthers(nameservers []string, redirects []steer.Redirect, locals []steer
 	return "none of the pod's nameservers (" + strings.Join(nameservers, ", ") + ") is a configured cluster DNS address or a local one"
 }
 
-// LocalOf returns the local address that a pod names in place of a cluster DNS address; the zero Addr for none.
+// LocalOf returns the local address that a pod has as nameserver in place of clusterDNS, or the zero Addr if it has none.
 func LocalOf(nameservers []string, locals []steer.Local, clusterDNS netip.Addr) netip.Addr {
 	for _, l := range locals {
 		if l.ClusterDNS == clusterDNS && slices.ContainsFunc(nameservers, func(s string) bool {
@@ -42,7 +42,7 @@ func LocalOf(nameservers []string, locals []steer.Local, clusterDNS netip.Addr) 
 	return netip.Addr{}
 }
 
-// plain parses a nameserver, without a zone and an IPv4 prefix in IPv6.
+// plain parses the address of a nameserver. It drops the zone, and converts an IPv4-mapped IPv6 address to IPv4.
 func plain(nameserver string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(nameserver)
 	return a.Unmap().WithZone(""), err == nil

@@ -10,9 +10,10 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Warnings returns the rules' effects on a usual pod that are probably not intended: an ignored level, settings beyond the limits, options
-// that resolvers do not accept. v is what the rules were read from, and gives each warning its place. A usual pod has the dnsPolicy
-// ClusterFirst, with the first of clusterDNS as nameserver and the search list of domain.
+// Warnings returns effects of the rules on a typical pod that are probably not intended: an ignored level, settings that exceed the
+// limits, options that resolvers do not accept. v is the value that the rules were read from; it gives each warning its place in
+// the file. A typical pod has the dnsPolicy ClusterFirst, the first of clusterDNS as nameserver and the search list of the cluster
+// domain.
 func Warnings(v strict.Value, rules Rules, clusterDNS []netip.Addr, domain string) []*strict.Fault {
 	node := resolvconf.Node{
 		Host:       &resolvconf.Settings{Nameservers: []string{"192.0.2.1"}}, // any address
@@ -43,7 +44,7 @@ func Warnings(v strict.Value, rules Rules, clusterDNS []netip.Addr, domain strin
 	return w.out
 }
 
-// warner collects warnings with their places. A warning about all pods is not repeated for a namespace.
+// warner collects warnings with their places. A warning about all pods is not repeated for each namespace.
 type warner struct {
 	seen map[string]bool
 	out  []*strict.Fault
@@ -55,7 +56,8 @@ func (w *warner) add(at strict.Value, message string) {
 	}
 	w.seen[message] = true
 	if known := resolvconf.KnownOptions(); strings.Contains(message, "known to no resolver") && !w.seen[known] {
-		w.seen[known] = true // once: a misspelled option is found in the list
+		// List the known options only once. The reader of the warning finds the right spelling there.
+		w.seen[known] = true
 		message += "; resolvers know " + known
 	}
 	w.out = append(w.out, &strict.Fault{Place: at.Place, Field: at.Field, Message: message})
@@ -92,7 +94,8 @@ func (w *warner) note(level strict.Value, n resolvconf.Note) {
 	}
 }
 
-// member returns a key's value in a level, or the level if the key is in the level below or has its other name.
+// member returns the value of a level's key, where "search" counts as "searches". If the level lacks the key, it returns the level
+// itself, because another level has the setting.
 func member(level strict.Value, key string) strict.Value {
 	m := level.Map()
 	if v, ok := m[key]; ok {
@@ -104,7 +107,8 @@ func member(level strict.Value, key string) strict.Value {
 	return level
 }
 
-// option returns one of a level's options by its word or name, or else the nearest value around it.
+// option returns the item of a level's options that is the given word or has it as name. If there is none, it returns the list of
+// options, or the level if it has no such list.
 func option(level strict.Value, word string) strict.Value {
 	options := member(level, "options")
 	items := options.Items()
