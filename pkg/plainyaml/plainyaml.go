@@ -1,12 +1,13 @@
-// Package plainyaml reads the plain part of YAML, as people write it into an annotation, into JSON: block mappings and lists,
-// flow ones on one line, plain and quoted words, comments. It exists because the plugin starts at every pod's start and links
-// no YAML library.
+// Package plainyaml converts the simple part of YAML that people write into annotations to JSON: block mappings and lists, flow
+// mappings and lists on one line, plain and quoted words, comments. The plugin runs at each pod start, so it links no YAML library
+// (D-027).
 //
-// It is pure and keeps nothing. It is no YAML library: documents, anchors, tags, block scalars and words of several lines are
-// refused, and so is every plain word that is not made of letters, digits and . _ - / : % (D-027).
+// It is pure and keeps no state. It refuses documents, anchors, tags, block scalars and words of several lines. A plain word may
+// only have letters, digits and . _ - / : %; any other word must be quoted.
 //
-// Failure policy: what it takes, every YAML library takes for the same (held by a differential fuzz test); what two libraries
-// may read differently, such as yes or 010, is an error that names the line and wants quotes. It never guesses.
+// Failure policy: every text that it accepts means the same to YAML libraries, which a differential fuzz test checks. A text that
+// two libraries may read differently, for example yes or 010, is an error that names the line and the remedy: quotes. It never
+// guesses.
 package plainyaml
 
 import (
@@ -18,12 +19,12 @@ import (
 )
 
 const (
-	maxSize  = 64 << 10 // an object's annotations together have at most 256 KiB
+	maxSize  = 64 << 10 // the API server allows at most 256 KiB for all annotations of an object
 	maxDepth = 16
 )
 
-// JSON reads text into JSON. What is JSON already comes back as it is. Keys keep their order, also equal ones, so that
-// the decoder finds them.
+// JSON converts text to JSON. Text that is already JSON is returned as it is. Keys keep their order, and duplicate keys stay, so
+// that the decoder of the JSON can report them.
 func JSON(text string) ([]byte, error) {
 	switch {
 	case len(text) > maxSize:
@@ -52,7 +53,7 @@ func JSON(text string) ([]byte, error) {
 	return p.out.Bytes(), nil
 }
 
-// line is a line with content, without indentation, comment and end.
+// line is a line that is neither blank nor only a comment. text has no indentation and no line end, but may end with a comment.
 type line struct {
 	number int // from 1
 	indent int
@@ -80,7 +81,7 @@ func (p *parser) split(text string) error {
 			continue
 		}
 		for i, r := range l.text {
-			// NEL, the separators and the byte order mark end lines, or vanish, for some readers only.
+			// Some YAML parsers treat NEL and the Unicode separators as line ends and drop a byte order mark; others do not.
 			if r < ' ' || r >= 0x7f && r <= 0xa0 || r == 0x2028 || r == 0x2029 || r == 0xfeff || r == 0xfffe || r == 0xffff {
 				return l.fault("character %d (%U) cannot stand here: indent with spaces", l.indent+i+1, r)
 			}
@@ -102,7 +103,7 @@ func (p *parser) least() int {
 	return out
 }
 
-// node reads what begins at the current line, which stands at the given indentation.
+// node reads the list, mapping or value that begins at the current line. indent is that line's indentation.
 func (p *parser) node(indent, depth int) error {
 	l := p.lines[p.at]
 	if depth > maxDepth {
@@ -131,7 +132,7 @@ func (p *parser) list(indent, depth int) error {
 			p.out.WriteByte(',')
 		}
 		l := &p.lines[p.at]
-		// The text after the dash is a node of its own, which begins at its column.
+		// The text after the dash is a node of its own. Its indentation is the column where it begins.
 		rest := strings.TrimLeft(l.text[1:], " ")
 		if rest == "" || rest[0] == '#' {
 			p.at++
@@ -177,7 +178,7 @@ func (p *parser) mapping(indent, depth int) error {
 			}
 			continue
 		}
-		// A list may stand at its key's own indentation.
+		// YAML allows a list to have the same indentation as its key.
 		if p.at < len(p.lines) && (p.lines[p.at].indent > indent || p.lines[p.at].indent == indent && isItem(p.lines[p.at].text)) {
 			if err := p.node(p.lines[p.at].indent, depth+1); err != nil {
 				return err
@@ -190,7 +191,8 @@ func (p *parser) mapping(indent, depth int) error {
 	return p.dedented(indent)
 }
 
-// dedented refuses a line after a list or mapping that is indented deeper than it: such a line has no parent.
+// dedented returns an error if the line after a list or mapping is indented deeper than that list or mapping: such a line has no
+// parent.
 func (p *parser) dedented(indent int) error {
 	if p.at < len(p.lines) && p.lines[p.at].indent > indent {
 		return p.lines[p.at].fault("it is indented deeper than the line that it belongs to; a value of several lines is not read here")
@@ -198,7 +200,7 @@ func (p *parser) dedented(indent int) error {
 	return nil
 }
 
-// value reads one line's value, in block style.
+// value reads a value in block style, which ends with its line.
 func (p *parser) value(l line, text string) error {
 	s := &scanner{line: l, rest: text}
 	if err := s.value(&p.out, false, 0); err != nil {
@@ -207,7 +209,7 @@ func (p *parser) value(l line, text string) error {
 	return s.end()
 }
 
-// pair takes "key: value" apart. Without a colon where one must stand it is none.
+// pair splits a line into a key, as JSON, and the text after its colon. isPair is false if the line has no colon that ends a key.
 func (l line) pair() (key []byte, rest string, isPair bool, err error) {
 	if c := l.text[0]; c == '[' || c == '{' {
 		return nil, "", false, nil
@@ -235,7 +237,7 @@ func (l line) pair() (key []byte, rest string, isPair bool, err error) {
 	return encode(word), strings.TrimLeft(l.text[at+1:], " "), true, nil
 }
 
-// colonAt finds the colon that ends a key: one before a space or at the end.
+// colonAt returns the index of the first colon before a space or at the end of text, which ends a key; -1 if there is none.
 func colonAt(text string) int {
 	for i := range len(text) {
 		if text[i] == ':' && (i+1 == len(text) || text[i+1] == ' ') {
@@ -245,7 +247,7 @@ func colonAt(text string) int {
 	return -1
 }
 
-// commentAt finds where a comment begins behind a plain word.
+// commentAt returns the index where a comment begins after a plain word, or -1.
 func commentAt(text string) int { return strings.Index(text, " #") }
 
 func isKey(word string) bool {

@@ -19,7 +19,7 @@ func (s *scanner) fault(format string, args ...any) error { return s.line.fault(
 
 func (s *scanner) space() { s.rest = strings.TrimLeft(s.rest, " ") }
 
-// end sees to it that nothing but a comment follows.
+// end returns an error if anything but a comment follows the value on its line.
 func (s *scanner) end() error {
 	if rest := strings.TrimLeft(s.rest, " "); rest != "" && (rest[0] != '#' || len(rest) == len(s.rest)) {
 		return s.fault("%q follows the end of the value", clip(rest))
@@ -27,7 +27,8 @@ func (s *scanner) end() error {
 	return nil
 }
 
-// colon takes the colon behind a quoted key. Within braces it may touch what follows, as in JSON.
+// colon skips the colon after a quoted key, and reports whether there is one. In a flow mapping, no space has to follow it, as in
+// JSON.
 func (s *scanner) colon(flow bool) bool {
 	rest := strings.TrimLeft(s.rest, " ")
 	if !strings.HasPrefix(rest, ":") || !flow && len(rest) > 1 && rest[1] != ' ' {
@@ -37,7 +38,8 @@ func (s *scanner) colon(flow bool) bool {
 	return true
 }
 
-// value reads a flow list or mapping, a quoted word or a plain one into out.
+// value converts the next value to JSON: a flow list or mapping, a quoted word or a plain word. flow means that the value is inside
+// brackets or braces.
 func (s *scanner) value(out *bytes.Buffer, flow bool, depth int) error {
 	if depth > maxDepth {
 		return s.fault("more than %d levels", maxDepth)
@@ -57,7 +59,7 @@ func (s *scanner) value(out *bytes.Buffer, flow bool, depth int) error {
 	return s.plain(out, word)
 }
 
-// flow reads what stands between brackets or braces, on this line.
+// flow reads a list in brackets or a mapping in braces, which must end on the same line. item reads one element.
 func (s *scanner) flow(out *bytes.Buffer, end byte, item func() error) error {
 	begin := s.rest[0]
 	unclosed := s.fault("%q has no %q on the same line: write it in one line, each part on a line of its own without brackets, or all "+
@@ -92,7 +94,7 @@ func (s *scanner) flow(out *bytes.Buffer, end byte, item func() error) error {
 	}
 }
 
-// open reports that the line ends before the brackets do.
+// open reports whether the line ends before the closing bracket or brace.
 func (s *scanner) open() bool { return s.rest == "" || s.rest[0] == '#' }
 
 func (s *scanner) flowPair(out *bytes.Buffer, depth int) error {
@@ -126,7 +128,7 @@ func (s *scanner) quoted(out *bytes.Buffer) error {
 		switch {
 		case quote == '"' && s.rest[i] == '\\':
 			i++
-			// YAML reads a half of a pair by itself, JSON both together.
+			// Refuse an escaped surrogate pair: YAML decodes each half by itself, JSON decodes both together.
 			if i+2 < len(s.rest) && s.rest[i] == 'u' && strings.ContainsRune("dD", rune(s.rest[i+1])) &&
 				strings.ContainsRune("89abcdefABCDEF", rune(s.rest[i+2])) {
 				return s.fault("write the character itself in place of \\%s", s.rest[i:i+3])
@@ -156,7 +158,8 @@ func (s *scanner) unquote(out *bytes.Buffer, word string) error {
 	return nil
 }
 
-// word cuts off a plain word: up to a comment, and within brackets up to what ends an item.
+// word returns the plain word that comes next, and skips it. It ends before a comment, and inside brackets also before a comma or
+// bracket.
 func (s *scanner) word(flow bool) string {
 	end := len(s.rest)
 	if at := commentAt(s.rest); at >= 0 {
@@ -172,9 +175,8 @@ func (s *scanner) word(flow bool) string {
 	return word
 }
 
-// plain writes a plain word as what every reader takes it for. Only words of a closed set of characters are plain: none of
-// these has a meaning in YAML within a word, in block or flow style, so that what is taken here is a part of YAML can be seen
-// without a reader of YAML at hand. All else wants quotes.
+// plain converts a plain word to JSON. It accepts only characters that have no meaning in YAML inside a word, in block or flow
+// style, so a reader can see that every accepted word is valid YAML. Any other word is an error and needs quotes.
 func (s *scanner) plain(out *bytes.Buffer, word string) error {
 	if word == "~" {
 		out.WriteString("null")
@@ -186,9 +188,9 @@ func (s *scanner) plain(out *bytes.Buffer, word string) error {
 	for i, c := range []byte(word) {
 		switch {
 		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == '/':
-		case c == '-' && len(word) > 1 && word[1] != '-': // a lone dash is an item, three a document
-		case c == '%' && i > 0: // at the start of a line a directive
-		case c == ':': // at the end of a word, where it has a meaning, it was refused above
+		case c == '-' && len(word) > 1 && word[1] != '-': // neither a lone dash, which begins a list item, nor ---, which begins a document
+		case c == '%' && i > 0: // at the start of a line, % begins a YAML directive
+		case c == ':': // a colon at the end of a word would end a key; the check above refuses it
 		case c == '-' || c == '%':
 			return s.fault("%q has a %q where it has a meaning in YAML: put it in quotes", clip(word), c)
 		default:
@@ -210,7 +212,7 @@ func (s *scanner) plain(out *bytes.Buffer, word string) error {
 	return nil
 }
 
-// meaning is what a plain word stands for.
+// meaning is the JSON type that a plain word stands for.
 type meaning int
 
 const (
@@ -221,7 +223,7 @@ const (
 	unsure
 )
 
-// resolve returns the meaning of a plain word in both YAML 1.1 and 1.2; it is unsure if they differ.
+// resolve returns the meaning that a plain word has in both YAML 1.1 and YAML 1.2, or unsure if the two differ.
 func resolve(word string) meaning {
 	switch word {
 	case "null", "Null", "NULL":
@@ -239,21 +241,22 @@ func resolve(word string) meaning {
 	unsigned := strings.TrimPrefix(word, "-")
 	digits := unsigned != "" && strings.TrimLeft(unsigned, "0123456789") == ""
 	switch {
-	// 18 digits fit every reader's integers; a leading 0 makes it octal for some.
+	// Every parser's integers hold 18 digits. Some parsers read a number with a leading 0 as octal.
 	case digits && len(unsigned) <= 18 && (word == "0" || unsigned[0] != '0'):
 		return integer
 	case strings.EqualFold(unsigned, ".inf") || strings.EqualFold(unsigned, ".nan"):
 		return unsure
 	case word == "." || isAddress(word):
 		return text
-	// All forms of numbers and times in YAML 1.1 and 1.2 consist of these characters, and so do some other words.
+	// All numbers and times of YAML 1.1 and 1.2 consist of these characters. Other words that do so need quotes too.
 	case strings.Trim(word, "0123456789abcdefABCDEFxXoO_.:-tTzZ") == "":
 		return unsure
 	}
 	return text
 }
 
-// isAddress finds IP addresses, but for those of digits and colons alone: YAML 1.1 has numbers to the base of 60.
+// isAddress reports whether a word is an IP address and cannot be a number. An address of only digits and single colons does not
+// count, because YAML 1.1 reads it as a number of base 60.
 func isAddress(word string) bool {
 	_, err := netip.ParseAddr(word)
 	return err == nil && strings.Trim(word, "0123456789:") != "" || err == nil && strings.Contains(word, "::")
