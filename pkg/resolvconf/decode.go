@@ -10,15 +10,15 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// DecodeOverlay reads an overlay from JSON, strictly: an unknown key, a key twice, a value of the wrong kind or one that cannot
-// stand in a resolv.conf is an error that names the field with its path. field is what the overlay is called where its
-// author wrote it, such as "dns". All faults are reported at once (the first eight), since each try may cost a round over all nodes.
+// DecodeOverlay reads an overlay from JSON. A key that is unknown or occurs twice is an error. So is a value of the wrong kind, and
+// one that cannot stand in a resolv.conf. field is the overlay's path in its source, for example "dns"; the errors name their field
+// with this path. The error has the first eight faults, so that the author does not need one attempt for each.
 //
 //	{"policy": "None", "nameservers": ["10.96.0.10"], "searches": ["svc.cluster.local"],
 //	 "options": [{"name": "ndots", "value": "2"}, {"name": "edns0"}]}
 //
-// Every key may be left out. "search" is another name of "searches"; a value may be an integer, an option also the word of a
-// resolv.conf ("ndots:2"). A nameserver may be the word Local, which needs no list where it is the only one.
+// Every key may be left out. "search" is another name of "searches". An option's value may be an integer, and an option may be
+// written as in a resolv.conf ("ndots:2"). A nameserver may be the word Local, which needs no list if it is the only nameserver.
 func DecodeOverlay(field string, data []byte) (*Overlay, error) {
 	v, err := strict.JSON("", field, data)
 	if err != nil {
@@ -38,7 +38,8 @@ func DecodeOverlay(field string, data []byte) (*Overlay, error) {
 	return &o, nil
 }
 
-// ReadOverlay reads the members of an overlay that stands within something greater. Faults go to r.
+// ReadOverlay reads an overlay from members of a larger object, for example a level of the operator's rules. It adds the first
+// eight faults to r, and the number of the others.
 func ReadOverlay(r *strict.Reader, members []strict.Member) Overlay {
 	d := decoder{}
 	d.Expand = r.Expand
@@ -53,7 +54,7 @@ func ReadOverlay(r *strict.Reader, members []strict.Member) Overlay {
 	return o
 }
 
-// name stands for a document without a name of its own.
+// name returns what messages call the overlay: its field, or "the overlay" if it has none.
 func name(field string) string {
 	if field == "" {
 		return "the overlay"
@@ -66,7 +67,7 @@ type decoder struct{ strict.Reader }
 
 func (d *decoder) overlay(v strict.Value) Overlay {
 	if v.Kind == strict.List {
-		// The likeliest slip in YAML, with more of its kind inside: tell of all of them.
+		// A list is the likeliest mistake in YAML. Check its items too, so that all their faults are reported at once.
 		d.Fault(v, "a list, but one object with nameservers, searches and options is wanted: take the brackets (in YAML the dash) away")
 		for _, item := range v.Items() {
 			if item.Kind == strict.Object {
@@ -125,7 +126,7 @@ func (d *decoder) nameservers(v strict.Value) []string {
 			d.Fault(item, "%s is not an IP address: write it without port, prefix, zone or name, like 10.96.0.10", strict.Quote(text))
 			return text
 		}
-		return a.String() // so that one address is one word, however it was written
+		return a.String() // in canonical form, so that equal addresses are equal strings
 	})
 }
 
@@ -137,11 +138,11 @@ func (d *decoder) searches(v strict.Value) []string {
 		if text == "." {
 			return text
 		}
-		return strings.TrimSuffix(text, ".") // with and without the dot are one domain
+		return strings.TrimSuffix(text, ".") // a domain is the same with and without the final dot
 	})
 }
 
-// options reads the objects of a list into words of a resolv.conf.
+// options reads a list of options, and returns them as words of a resolv.conf, for example ndots:2.
 func (d *decoder) options(v strict.Value) []string {
 	var out []string
 	for _, item := range d.Items(v) {
@@ -183,7 +184,7 @@ func (d *decoder) options(v strict.Value) []string {
 	return out
 }
 
-// option reads one written as in a resolv.conf.
+// option reads an option that is written as in a resolv.conf. It returns nil after a fault.
 func (d *decoder) option(v strict.Value) []string {
 	word, ok := d.Text(v)
 	name, value, _ := strings.Cut(word, ":")
@@ -200,7 +201,7 @@ func (d *decoder) option(v strict.Value) []string {
 	return []string{word}
 }
 
-// value reads a string or an integer; null and "" are none.
+// value reads an option's value, a string or an integer. null and "" mean that the option has no value.
 func (d *decoder) value(v strict.Value) string {
 	switch v.Kind {
 	case strict.Null:

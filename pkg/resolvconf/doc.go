@@ -1,10 +1,11 @@
-// Package resolvconf forms a pod's DNS settings from its policy, the node's resolv.conf, the cluster DNS addresses and an
-// overlay, exactly as the kubelet does, and reads and prints resolv.conf files without losing a line.
+// Package resolvconf computes a pod's DNS settings exactly as the kubelet does, from the pod's dnsPolicy, the node's resolv.conf
+// and the cluster DNS addresses, and then merges an overlay into them. It also reads and prints resolv.conf files without losing a
+// line.
 //
-// It is pure: no file, no clock, no kernel, nothing but the standard library, since the plugin links it. Equal input gives
-// equal output, in one order. Nothing here is kept or shared, so everything may be called from many goroutines; no argument
-// is changed, and no result shares memory with an argument that its caller might change.
+// It is pure: it uses no files, clock or kernel. Because the plugin links it, it imports only the standard library and pkg/strict.
+// Equal input gives equal output, in the same order. It has no state, so all functions may be called concurrently. It changes no
+// argument, and no result shares memory with an argument that the caller might change.
 //
-// Failure policy: a pod always gets settings. An overlay that cannot be applied is dropped whole, and the result has the reason; what
-// the pod has without it stays. A resolv.conf that cannot be understood is still printed as it was.
+// Failure policy: a pod always gets settings. An overlay that cannot be applied is dropped as a whole, and the result has the
+// reason and the settings that the pod has without it. A resolv.conf that cannot be parsed is still printed unchanged.
 package resolvconf

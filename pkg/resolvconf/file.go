@@ -10,8 +10,8 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// The keywords that are read. Every other line (domain, sortlist, comments, unknown keywords) is kept and has no meaning
-// here, as for the kubelet.
+// The keywords that are read. Every other line (sortlist, comments, unknown keywords) is kept and ignored, as in the kubelet. Only
+// the position of a domain line is used, when a search line is added.
 const (
 	keyNameserver = "nameserver"
 	keySearch     = "search"
@@ -19,29 +19,29 @@ const (
 	keyDomain     = "domain"
 )
 
-// File is a resolv.conf, line by line. The zero value is an empty one. It is never changed: With returns another.
+// File is a resolv.conf, line by line. The zero value is an empty file. A File is immutable: With returns a new one.
 type File struct {
 	lines []line
 }
 
-// line is one line with its end, as it stands in the file, and the words in it.
+// line is one line of a resolv.conf: its unchanged text with the line end, and the words in it.
 type line struct {
 	text    string
-	keyword string // "" for a comment or an empty line
+	keyword string // "" if the line is a comment or empty
 	args    []string
 }
 
 func newLine(text string) line {
 	l := line{text: text}
-	// The kubelet's reading, which trims what a C library would stumble over (an indented keyword is one). A ";" is no
-	// comment to it, but makes the first word an unknown one.
+	// Read a line as the kubelet does. It accepts an indented keyword, which C libraries do not. It does not take a line that
+	// begins with ";" as a comment, but the line's first word is no known keyword.
 	if words := strings.Fields(text); len(words) > 0 && !strings.HasPrefix(words[0], "#") {
 		l.keyword, l.args = words[0], words[1:]
 	}
 	return l
 }
 
-// Parse reads a resolv.conf. It never fails; Settings reports the faults.
+// Parse reads a resolv.conf. It never fails; the method Settings returns the faults.
 func Parse(text []byte) *File {
 	f := &File{}
 	for l := range strings.Lines(string(text)) {
@@ -50,7 +50,7 @@ func Parse(text []byte) *File {
 	return f
 }
 
-// Bytes prints the file: every byte that Parse read, but for the lines that With replaced.
+// Bytes returns the text of the file: every byte that Parse read, except the lines that With replaced.
 func (f *File) Bytes() []byte {
 	var out []byte
 	for _, l := range f.lines {
@@ -59,9 +59,9 @@ func (f *File) Bytes() []byte {
 	return out
 }
 
-// Settings returns the file's settings, word for word: nameservers accumulate, the last search line wins, options accumulate
-// and the last of a name wins (in the first one's place). The error names each nameserver line without an address; the
-// kubelet starts no pod with such a file, the settings returned with the error are the rest of it.
+// Settings returns the settings in the file, word for word. Nameservers accumulate, and the last search line wins. Options
+// accumulate too, but of one name only the last option is kept, in the position of the first. The error names each nameserver line
+// without an address. The kubelet starts no pod with such a file; the returned settings then lack these lines.
 func (f *File) Settings() (Settings, error) {
 	var s Settings
 	var faults []error
@@ -83,8 +83,8 @@ func (f *File) Settings() (Settings, error) {
 	return s, errors.Join(faults...)
 }
 
-// Host reads the file as a node's: as Settings does, and as the kubelet does it for this file alone, without the dot at
-// the end of a search domain and without "." itself.
+// Host returns the settings of a node's resolv.conf. It differs from Settings as the kubelet does for this one file: a search
+// domain has no final dot, and the search domain "." is left out.
 func (f *File) Host() (Settings, error) {
 	s, err := f.Settings()
 	var searches []string
@@ -97,14 +97,17 @@ func (f *File) Host() (Settings, error) {
 	return s, err
 }
 
-// With returns the file with the settings s. Lines of a kind that has them already stay as they are; of the others, the new lines take
-// the place of the last old one, or the end of the file. All other lines stay. It fails where a word of s cannot stand
-// in a line (white space, a control character, nothing), since that would be read as something else.
+// With returns a copy of the file that has the settings s. If the nameservers, the search domains or the options already are those
+// of s, their lines stay as they are. Otherwise they are removed, and the new lines take the place of the last of them, or follow
+// at the end of the file if there was none. All other lines stay. With fails if a word of s is empty or has white space or a
+// control character, because it would be read as something else.
 func (f *File) With(s Settings) (*File, error) {
 	if err := s.checkWords(); err != nil {
 		return nil, err
 	}
-	now, _ := f.Settings() // a nameserver line without an address has no meaning, and goes or stays with its kind
+	// Ignore the error: a nameserver line without an address has no meaning. It is kept or removed together with the other
+	// nameserver lines.
+	now, _ := f.Settings()
 	lines := slices.Clone(f.lines)
 	if !slices.Equal(now.Nameservers, s.Nameservers) {
 		var texts []string
@@ -114,7 +117,7 @@ func (f *File) With(s Settings) (*File, error) {
 		lines = replace(lines, keyNameserver, "", texts)
 	}
 	if !slices.Equal(now.Searches, s.Searches) {
-		// Of search and domain the last one wins in glibc, so ours comes behind both.
+		// In glibc, the last line with search or domain wins, so the new search line goes after both.
 		lines = replace(lines, keySearch, keyDomain, oneLine(keySearch, s.Searches))
 	}
 	if !slices.Equal(now.Options, s.Options) {
@@ -130,7 +133,8 @@ func oneLine(keyword string, words []string) []string {
 	return []string{keyword + " " + strings.Join(words, " ")}
 }
 
-// replace puts texts where the last line with the keyword, or with the one that must stay before it, stands.
+// replace removes the lines with keyword, and inserts texts after the last line with keyword or with the keyword before (if not
+// ""). If there is no such line, it inserts them at the end.
 func replace(lines []line, keyword, before string, texts []string) []line {
 	at := len(lines)
 	for i, l := range lines {
@@ -155,7 +159,7 @@ func replace(lines []line, keyword, before string, texts []string) []line {
 	return out
 }
 
-// checkWords reports whether every word of s fits in a line of a file.
+// checkWords returns an error for each word of s that does not fit in a line of a resolv.conf.
 func (s Settings) checkWords() error {
 	var faults []error
 	for _, part := range []struct {
@@ -171,7 +175,8 @@ func (s Settings) checkWords() error {
 	return strict.Bounded(faults, mostFaults)
 }
 
-// Print prints s as a file of its own: the nameservers, the search line, the options. It fails as With does.
+// Print returns a new resolv.conf with the settings s: the nameservers, the search line, the options. It fails in the same cases as
+// With.
 func (s Settings) Print() ([]byte, error) {
 	f, err := new(File).With(s)
 	if err != nil {

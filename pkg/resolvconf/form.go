@@ -9,42 +9,46 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Node is what a kubelet knows of its node.
+// Node has the settings of a node that determine its pods' DNS settings.
 type Node struct {
-	// Host is the node's resolv.conf as File.Host reads it; nil if the kubelet uses none (resolvConf: "").
+	// Host has the settings of the node's resolv.conf, from File.Host. It is nil if the kubelet is configured to use no file
+	// (resolvConf: "").
 	Host          *Settings
-	ClusterDNS    []netip.Addr // in the order in which pods get them
-	ClusterDomain string       // "" for none: then a pod's search list is the node's
-	// Addresses are the node's own. They count only without Host: a pod then queries the loopback address of each one's family.
+	ClusterDNS    []netip.Addr // the cluster DNS addresses, in the order in which pods get them
+	ClusterDomain string       // if it is "", a pod's search list is the node's
+	// Addresses are the node's IP addresses. They are used only if Host is nil: for each of them, a pod with the policy Default
+	// then gets the loopback address of the same family as nameserver.
 	Addresses []netip.Addr
-	// Locals has, by cluster DNS address, the node's local address that may stand in its place, as Overlay.Instead has them.
+	// Locals maps a cluster DNS address to the node's local address that a pod may use instead. It has the form of Overlay.Instead.
 	Locals map[string]string
 }
 
-// Pod is the DNS part of a pod's specification. A caller that knows only what a runtime was given (CNI's dns capability) passes
-// that as Config with policy None: such settings are merged already and come out as they are.
+// Pod is the DNS part of a pod's specification. A caller that knows only the settings that the kubelet passed to the runtime (CNI's
+// dns capability) puts them into Config, with policy None. The kubelet has merged these settings already, so they stay as they are.
 type Pod struct {
 	Policy      Policy
 	HostNetwork bool
 	Namespace   string
-	Config      *Settings // dnsConfig; nil for none, which is not the same as an empty one (that drops duplicates)
+	Config      *Settings // the pod's dnsConfig, nil if it has none; an empty one still makes the kubelet remove duplicates
 }
 
-// Result is a pod's settings and how they came about.
+// Result has a pod's settings, whether an overlay was applied, and notes about the settings.
 type Result struct {
 	Settings
-	// Overlaid: the overlay is in the settings. Without it they are exactly the kubelet's.
+	// Overlaid reports whether the overlay is in the settings. If not, they are the kubelet's, cut to the caller's limits with
+	// Truncate.
 	Overlaid bool
-	// Refused is why an overlay was dropped; nil if it was not, or if there was none.
+	// Refused is the reason why the overlay was dropped. It is nil if the overlay was applied or there was none.
 	Refused error
-	// Notes are about the settings as they are, the kubelet's own warnings first.
+	// Notes are about the resulting settings. Those that the kubelet warns about too come first.
 	Notes []Note
 }
 
-// Form forms the settings of a pod: as the kubelet does, from policy and dnsConfig, cut to the limits of Kubernetes; then with
-// the overlay (nil for none) merged into that, as one more dnsConfig would be; then cut to the limits given, or with Refuse
-// not cut but without an overlay that goes beyond them. An overlay that is wrong, or that would leave a pod without any
-// nameserver, is refused too. Steering is to be decided on the nameservers of the result.
+// Form computes a pod's settings. It first does what the kubelet does, from the pod's policy and dnsConfig and within the limits of
+// Kubernetes. It then merges the overlay (nil for none) into the result, like one more dnsConfig. Last, it applies the caller's
+// limits: with Truncate it cuts the settings, with Refuse it cuts nothing but drops an overlay that exceeds the limits. It also
+// drops an overlay that is invalid or that would leave the pod without a nameserver. Decide by the nameservers of the result
+// whether to steer the pod.
 func Form(node Node, pod Pod, overlay *Overlay, limits Limits, excess Excess) Result {
 	var r Result
 	r.Settings, r.Notes = form(node, pod)
@@ -69,7 +73,8 @@ func Form(node Node, pod Pod, overlay *Overlay, limits Limits, excess Excess) Re
 	return r
 }
 
-// lay merges the overlay into what the pod has of its own, or returns the reason why not. The notes are about the pod's own settings.
+// lay merges the overlay into the settings that the pod has without it, or returns the reason why it cannot. The notes are about
+// the settings before the merge.
 func lay(node Node, pod Pod, own Result, o Overlay, limits Limits, excess Excess) (Settings, []Note, error) {
 	if faults := o.check(""); len(faults) > 0 {
 		return Settings{}, nil, strict.Bounded(faults, mostFaults)
@@ -85,7 +90,8 @@ func lay(node Node, pod Pod, own Result, o Overlay, limits Limits, excess Excess
 	}
 	if excess == Refuse {
 		fit, cut := limits.fit(laid)
-		// A limit that the pod exceeded before is no reason: an option in the overlay does not change it.
+		// If the pod's own settings exceed a limit already, refuse the overlay only if it adds to that list. An overlay that only
+		// sets an option still applies.
 		tooMany := len(fit.Nameservers) < len(laid.Nameservers) && adds(o.Nameservers, base.Nameservers)
 		tooLong := len(fit.Searches) < len(laid.Searches) && adds(o.Searches, base.Searches)
 		if tooMany || tooLong {
@@ -101,19 +107,20 @@ func lay(node Node, pod Pod, own Result, o Overlay, limits Limits, excess Excess
 	return laid, notes, nil
 }
 
-// adds reports whether more has something that have lacks.
+// adds reports whether more has a word that have lacks.
 func adds(more, have []string) bool {
 	return slices.ContainsFunc(more, func(w string) bool { return !slices.Contains(have, w) })
 }
 
-// form is the kubelet's part (pkg/kubelet/network/dns/dns.go, GetPodDNS, Kubernetes 1.36).
+// form returns the settings that the kubelet gives a pod (pkg/kubelet/network/dns/dns.go, GetPodDNS, Kubernetes 1.36).
 func form(node Node, pod Pod) (Settings, []Note) {
 	var notes []Note
 	policy := pod.Policy
 	if p, err := ParsePolicy(string(policy)); err == nil {
 		policy = p
 	} else {
-		// Also on the host's network, where ClusterFirst would be Default.
+		// The kubelet takes an unknown policy as ClusterFirst, even on the host's network, where it takes ClusterFirst itself as
+		// Default.
 		policy = ClusterFirstWithHostNet
 		notes = append(notes, note(UnknownPolicy, "%v; taken as %s", err, ClusterFirst))
 	}
@@ -140,7 +147,8 @@ func form(node Node, pod Pod) (Settings, []Note) {
 	return s, append(notes, cut...)
 }
 
-// clusterFirst is what ClusterFirst starts from. The node's options have no part in it.
+// clusterFirst returns the settings of the policy ClusterFirst, to which dnsConfig is added. They have the node's search domains,
+// but not its options.
 func (n Node) clusterFirst(namespace string) Settings {
 	s := Settings{Options: []string{"ndots:5"}}
 	for _, a := range n.ClusterDNS {
@@ -159,12 +167,12 @@ func (n Node) clusterFirst(namespace string) Settings {
 	return s
 }
 
-// own is what Default starts from.
+// own returns the settings of the policy Default, to which dnsConfig is added.
 func (n Node) own() Settings {
 	if n.Host != nil {
 		return n.Host.clone()
 	}
-	// Without a file the pod gets the meaning of its absence (the kubelet's words: to effectively disable DNS lookups).
+	// If the kubelet is configured without a resolv.conf, it gives pods loopback nameservers, to effectively disable DNS lookups.
 	s := Settings{Searches: []string{"."}}
 	for _, a := range n.Addresses {
 		if a.Unmap().Is6() {

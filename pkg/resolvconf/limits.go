@@ -8,27 +8,27 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Limits bound the settings of a pod. A field that is 0 has the value of Kubernetes.
+// Limits are the maximums for a pod's settings. A field that is 0 means the limit of Kubernetes.
 type Limits struct {
 	Nameservers int // how many are queried
 	Searches    int // how many domains are tried
-	SearchChars int // characters of the search list, the spaces between its domains included
+	SearchChars int // characters in the search list, including the spaces between its domains
 }
 
 // Profile names a set of limits.
 type Profile string
 
-// The profiles. GlibcLegacy is what glibc had before 2.26 (2017), for images that are older; later ones have no limit of
-// their own but the nameservers.
+// The profiles. GlibcLegacy has the limits of glibc before 2.26 (2017), for older images. Later versions of glibc limit only the
+// number of nameservers.
 const (
 	Kubernetes  Profile = "kubernetes"
 	GlibcLegacy Profile = "glibc-legacy"
 )
 
-// Limits returns the profile's limits; an unknown profile has those of Kubernetes.
+// Limits returns the limits of the profile. An unknown profile has those of Kubernetes.
 func (p Profile) Limits() Limits {
 	if p == GlibcLegacy {
-		return Limits{Nameservers: 3, Searches: 6, SearchChars: 256} // MAXNS, MAXDNSRCH and the search buffer of resolv.h
+		return Limits{Nameservers: 3, Searches: 6, SearchChars: 256} // glibc's MAXNS, MAXDNSRCH and the size of its search buffer (resolv.h)
 	}
 	// kubernetes/kubernetes pkg/apis/core/validation: MaxDNSNameservers, MaxDNSSearchPaths, MaxDNSSearchListChars.
 	return Limits{Nameservers: 3, Searches: 32, SearchChars: 2048}
@@ -43,10 +43,10 @@ func ParseProfile(name string) (Profile, error) {
 	return "", fmt.Errorf("profile %s is not known: write %s or %s", strict.Quote(name), Kubernetes, GlibcLegacy)
 }
 
-// Excess is what happens to settings beyond the limits.
+// Excess selects what happens to settings that exceed the limits.
 type Excess int
 
-// Truncate cuts from the end, as the kubelet does. Refuse drops an overlay that would make a list longer than it may be.
+// Truncate cuts the lists at their end, as the kubelet does. Refuse drops an overlay that would make a list exceed its limit.
 const (
 	Truncate Excess = iota
 	Refuse
@@ -63,8 +63,8 @@ func (l Limits) complete() Limits {
 	return l
 }
 
-// fit cuts s to the limits, in the kubelet's order: first the number of domains, then those that are too long each, then
-// the whole list. It notes what is beyond them.
+// fit cuts s to the limits, in the kubelet's order. It first limits the number of search domains, then removes those that are too
+// long, then shortens the list to its maximum of characters. The notes name what it removed.
 func (l Limits) fit(s Settings) (Settings, []Note) {
 	l = l.complete()
 	var notes []Note
@@ -80,7 +80,8 @@ func (l Limits) fit(s Settings) (Settings, []Note) {
 		out.Searches = out.Searches[:l.Searches]
 	}
 	out.Searches = slices.DeleteFunc(out.Searches, func(domain string) bool {
-		// glibc 2.28 aborts at search domains of more than 255 characters, so the kubelet drops what is longer (dns.go).
+		// glibc 2.28 aborts on a search domain of more than 255 characters. Therefore the kubelet removes those of more than 253
+		// (dns.go).
 		if len(domain) > strict.MaxDomain {
 			left = append(left, domain)
 			return true

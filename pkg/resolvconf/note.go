@@ -10,60 +10,60 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Note is something in a pod's settings that its owner or the operator may want to know. It never changes them.
+// Note is a remark about a pod's settings for the pod's owner or the operator. It does not change the settings.
 type Note struct {
 	Code Code   `json:"code"`
 	Text string `json:"text"`
 }
 
-// Code is the kind of a note, from a closed list.
+// Code is the kind of a note, one of the constants below.
 type Code string
 
 // The kinds of notes.
 const (
-	MissingClusterDNS Code = "missing-cluster-dns" // no cluster DNS address is known; the settings are those of Default
+	MissingClusterDNS Code = "missing-cluster-dns" // no cluster DNS address is known; the pod gets the settings of Default
 	UnknownPolicy     Code = "unknown-policy"      // taken as ClusterFirst
-	NameserversCut    Code = "nameservers-cut"     // more than the limit; the last ones were left out
-	SearchesCut       Code = "searches-cut"        // the same for search domains
-	BeyondLimits      Code = "beyond-limits"       // more than the limits, and left so, since no overlay added to it
+	NameserversCut    Code = "nameservers-cut"     // more nameservers than the limit; the last ones were removed
+	SearchesCut       Code = "searches-cut"        // more search domains than the limits; some were removed
+	BeyondLimits      Code = "beyond-limits"       // with Refuse: a list exceeds its limit, but not because of an overlay, and stays as it is
 	LongLine          Code = "long-line"           // a line that musl ignores
 	UnknownOption     Code = "unknown-option"      // an option that no resolver reads
-	OptionValue       Code = "option-value"        // an option whose value no resolver takes as it stands
+	OptionValue       Code = "option-value"        // an option whose value is missing, too large or not allowed
 )
 
 func note(code Code, format string, args ...any) Note {
 	return Note{code, fmt.Sprintf(format, args...)}
 }
 
-// muslLine is the longest line that musl reads, with its end; a longer one is ignored whole, and with it the whole search
-// list (src/network/resolvconf.c of musl 1.2: line[256]).
+// muslLine is the maximum length of a line that musl reads, including the line end. musl ignores a longer line as a whole, so a
+// search line loses all its domains (src/network/resolvconf.c of musl 1.2: line[256]).
 const muslLine = 255
 
 // knownOption is the form of an option.
 type knownOption struct {
 	value bool // it needs a number
-	most  int  // greater ones are taken as this; 0: no bound
+	most  int  // the maximum; glibc uses it in place of a greater number
 }
 
-// knownOptions has those of resolv.conf(5), and of musl and Go, which know no others. The bounds are glibc's (RES_MAXNDOTS, RES_MAXRETRANS,
-// RES_MAXRETRY in resolv.h); musl takes up to 60 s and 10 attempts. no-aaaa is glibc's since 2.36. usevc and tcp are the BSDs' names of
-// use-vc, which Go takes too.
+// knownOptions are the options of resolv.conf(5), and usevc and tcp, which are the BSDs' names of use-vc and which Go accepts too.
+// musl and Go read no others. The maximums are glibc's (RES_MAXNDOTS, RES_MAXRETRANS, RES_MAXRETRY in resolv.h); musl accepts up to
+// 60 s and 10 attempts. no-aaaa exists since glibc 2.36.
 var knownOptions = map[string]knownOption{"ndots": {true, 15}, "timeout": {true, 30}, "attempts": {true, 5}, "debug": {}, "rotate": {},
 	"no-check-names": {}, "inet6": {}, "ip6-bytestring": {}, "ip6-dotint": {}, "no-ip6-dotint": {}, "edns0": {}, "single-request": {},
 	"single-request-reopen": {}, "no-tld-query": {}, "no_tld_query": {}, "use-vc": {}, "no-reload": {}, "trust-ad": {}, "no-aaaa": {},
 	"usevc": {}, "tcp": {}}
 
-// KnownOptions lists the options that a resolver reads, for messages.
+// KnownOptions returns the names of all options that some resolver reads, for messages.
 func KnownOptions() string { return strings.Join(slices.Sorted(maps.Keys(knownOptions)), ", ") }
 
-// Knows reports whether a resolver reads an option, as a word of a resolv.conf, whatever its value.
+// Knows reports whether some resolver reads an option, which is written as in a resolv.conf. The option's value does not matter.
 func Knows(option string) bool {
 	name, _, _ := strings.Cut(option, ":")
 	_, ok := knownOptions[name]
 	return ok
 }
 
-// lint notes what a resolver will not take as it was meant.
+// lint returns notes about settings that some resolver ignores or changes.
 func (s Settings) lint() []Note {
 	notes := lintOptions(s.Options)
 	for _, l := range []string{keySearch + " " + strings.Join(s.Searches, " "), keyOptions + " " + strings.Join(s.Options, " ")} {
@@ -76,7 +76,7 @@ func (s Settings) lint() []Note {
 	return notes
 }
 
-// lintOptions notes the first few: the number of a pod's options has no limit.
+// lintOptions returns notes about options. It stops after 8 notes, because the number of a pod's options has no limit.
 func lintOptions(options []string) []Note {
 	const most = 8
 	var notes []Note

@@ -11,16 +11,16 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Settings are a resolver's settings. The words are those of a resolv.conf: an option is "ndots:5" or, without a value,
-// "edns0". Runtimes (CRI, CNI's dns capability) use the same three lists.
+// Settings are the three lists of a resolv.conf. The words are those of the file: an option is "ndots:5" or, without a value,
+// "edns0". Container runtimes (CRI, CNI's dns capability) use the same three lists.
 type Settings struct {
 	Nameservers []string `json:"nameservers,omitempty"`
 	Searches    []string `json:"searches,omitempty"`
 	Options     []string `json:"options,omitempty"`
 }
 
-// Ndots returns how many dots a name needs to be queried as it is first: the option's last value that is a number, at most 15 as
-// in glibc and musl, and 1 without one (resolv.conf(5)).
+// Ndots returns how many dots a name must have to be queried as it is before the search list is tried. This is the last valid value
+// of the option ndots, at most 15 as in glibc and musl, or 1 if there is none (resolv.conf(5)).
 func (s Settings) Ndots() int {
 	ndots := 1
 	for _, o := range s.Options {
@@ -37,8 +37,8 @@ func (s Settings) clone() Settings {
 	return Settings{slices.Clone(s.Nameservers), slices.Clone(s.Searches), slices.Clone(s.Options)}
 }
 
-// merge appends more to s as the kubelet appends a pod's dnsConfig: nameservers and searches without what stands there
-// already, and options by name, the later value in the earlier one's place. An option with an empty value has none.
+// merge returns s with more added, as the kubelet adds a pod's dnsConfig. It leaves out nameservers and search domains that s
+// already has. An option replaces an earlier one of the same name, in its position. An option with an empty value loses its colon.
 func (s Settings) merge(more Settings) Settings {
 	options := lastOfEach(slices.Concat(s.Options, more.Options))
 	for i, o := range options {
@@ -53,7 +53,7 @@ func (s Settings) merge(more Settings) Settings {
 	}
 }
 
-// firstOfEach leaves out what stands there already.
+// firstOfEach removes duplicates, and keeps the first of each word.
 func firstOfEach(words []string) []string {
 	seen := make(map[string]bool, len(words))
 	var out []string
@@ -66,8 +66,8 @@ func firstOfEach(words []string) []string {
 	return out
 }
 
-// lastOfEach keeps the last option of each name, in the place of the first: the kubelet's rule, whose own order is that of
-// a map and changes from pod to pod (kubernetes/kubernetes pkg/kubelet/network/dns/dns.go, mergeDNSOptions).
+// lastOfEach keeps only the last option of each name, in the position of the first. The kubelet keeps the same options, but in the
+// random order of a Go map (kubernetes/kubernetes pkg/kubelet/network/dns/dns.go, mergeDNSOptions).
 func lastOfEach(options []string) []string {
 	at := make(map[string]int, len(options))
 	var out []string
@@ -83,10 +83,10 @@ func lastOfEach(options []string) []string {
 	return out
 }
 
-// Policy is what a pod's settings start from.
+// Policy is a pod's dnsPolicy. It selects the settings to which dnsConfig is added.
 type Policy string
 
-// The policies of Kubernetes. ClusterFirst is Default for a pod on the host's network.
+// The policies of Kubernetes. For a pod on the host's network, ClusterFirst means Default.
 const (
 	Default                 Policy = "Default"
 	ClusterFirst            Policy = "ClusterFirst"
@@ -94,10 +94,10 @@ const (
 	None                    Policy = "None"
 )
 
-// custom is the name that None had when it was proposed.
+// custom is the name that Kubernetes's proposal had for the policy None.
 const custom = "Custom"
 
-// ParsePolicy reads a policy's name. "Custom" is None.
+// ParsePolicy returns the policy of the given name. "Custom" is accepted for None.
 func ParsePolicy(name string) (Policy, error) {
 	switch p := Policy(name); p {
 	case Default, ClusterFirst, ClusterFirstWithHostNet, None:
@@ -109,24 +109,25 @@ func ParsePolicy(name string) (Policy, error) {
 		ClusterFirstWithHostNet, None)
 }
 
-// Overlay is the operator's change of pods' settings: merged as a pod's dnsConfig is, but last. With a policy it has all settings:
-// the settings start from that policy, and neither the pod's own policy nor its dnsConfig have a part in them.
+// Overlay is a change to a pod's settings. It is merged like a pod's dnsConfig, but after it. If the overlay has a policy, the
+// settings are those of this policy with the overlay merged into them, and the pod's own policy and dnsConfig are ignored.
 type Overlay struct {
 	Policy Policy `json:"policy,omitempty"`
 	Settings
-	// Instead has, by nameserver, the one that stands in its place, both as netip.Addr writes them. It is not written: it is what Spell
-	// makes of the word Local.
+	// Instead maps a nameserver to the nameserver that replaces it, both as netip.Addr.String writes them. Users cannot set it:
+	// Spell makes it from the word Local.
 	Instead map[string]string `json:"instead,omitempty"`
 }
 
-// Local is a word in the place of a nameserver: the node's local address takes the place of each cluster DNS address that the pod
-// has, of its own or by another level. With the policy None it also stands for these addresses. The pod's other nameservers stay.
+// Local is a word that an overlay may have as nameserver. It replaces each cluster DNS address among the pod's nameservers by the
+// node's local address, and leaves the other nameservers. With the policy None it first adds the cluster DNS addresses, because a
+// pod has no nameservers then.
 const Local = "local"
 
-// NamesLocal reports whether the word is among the nameservers.
+// NamesLocal reports whether the word Local is among the nameservers.
 func (o Overlay) NamesLocal() bool { return slices.Contains(o.Nameservers, Local) }
 
-// Over lays o on top of another overlay: laying the result gives what laying below first and o then gives.
+// Over returns an overlay with the same effect as applying below first and then o.
 func (o Overlay) Over(below Overlay) Overlay {
 	if o.Policy != "" {
 		return Overlay{o.Policy, o.clone(), maps.Clone(o.Instead)}
@@ -140,9 +141,9 @@ func (o Overlay) Over(below Overlay) Overlay {
 	return Overlay{below.Policy, below.merge(o.Settings), instead}
 }
 
-// Spell returns an overlay that gives a pod of the namespace the same and whose policy, if it has one, is None: what the policy
-// starts from on this node is written out in it, and so is what Local stands for here. An unknown policy is left as it is, for Form
-// to refuse.
+// Spell returns an overlay that has the same effect on a pod of the namespace but does not depend on the node. If o has a policy,
+// the result has the policy None and the settings of o's policy on this node. The word Local becomes the node's local addresses in
+// Instead. An unknown policy stays, so that Form refuses the overlay.
 func (o Overlay) Spell(node Node, namespace string) Overlay {
 	out := Overlay{o.Policy, o.clone(), maps.Clone(o.Instead)}
 	if o.NamesLocal() {
@@ -152,7 +153,7 @@ func (o Overlay) Spell(node Node, namespace string) Overlay {
 				out.Nameservers = append(out.Nameservers, n)
 				continue
 			}
-			if o.Policy == None { // it starts from nothing, so the addresses to be replaced are not there yet
+			if o.Policy == None { // None has no nameservers: add the cluster DNS addresses, which Instead then replaces
 				for _, a := range node.ClusterDNS {
 					out.Nameservers = append(out.Nameservers, a.Unmap().String())
 				}
@@ -166,7 +167,8 @@ func (o Overlay) Spell(node Node, namespace string) Overlay {
 	return out
 }
 
-// replace puts each nameserver's substitute into its place. One address is one, however it is written.
+// replace returns nameservers with each one replaced that is in Instead. It compares addresses, not their spelling, and removes
+// duplicates.
 func (o Overlay) replace(nameservers []string) []string {
 	if len(o.Instead) == 0 {
 		return nameservers
@@ -180,7 +182,8 @@ func (o Overlay) replace(nameservers []string) []string {
 	return firstOfEach(out)
 }
 
-// check finds what may not stand in an overlay. field is the overlay's own path in what its author wrote.
+// check returns an error for each field that may not be in an overlay. field is the overlay's path in its source, which the errors
+// begin with.
 func (o Overlay) check(field string) []error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
@@ -209,11 +212,11 @@ func (o Overlay) check(field string) []error {
 	return faults
 }
 
-// isSearch accepts what the API server accepts in dnsConfig (since Kubernetes 1.34 also a leading underscore and a lone dot), and also
-// capitals and underscores anywhere. It rejects labels that DNS cannot carry.
+// isSearch accepts the search domains that the API server accepts in dnsConfig (since Kubernetes 1.34 also ones with a leading
+// underscore, and "."). It also accepts capitals and underscores anywhere. It rejects labels that are too long for DNS.
 func isSearch(s string) bool {
 	return s == "." || strict.IsDomain(strings.TrimSuffix(s, "."))
 }
 
-// mostFaults limits the reported faults: an annotation may have 256 KiB of them.
+// mostFaults is the maximum number of reported faults. An annotation of 256 KiB could have a great many.
 const mostFaults = 8
