@@ -1,12 +1,12 @@
-// Package strict reads what people wrote as configuration: a decoded value and its place give what was found and every fault, all
-// of them at once, each with its place, its field and a remedy. NodeConfig, the plugin's entry in a conflist, overlays and
-// annotations are read through it, whether they were YAML or JSON.
+// Package strict checks configuration that people wrote. Its input is a decoded value with its position in the file. Its output is
+// what the value holds and all faults at once, each with its position, its field and a remedy. It reads NodeConfig, the plugin's
+// entry in a conflist, overlays and annotations, from YAML or JSON.
 //
-// It is a pure leaf: its callers read the files, and no value here knows its meaning. The plugin links it at every pod
-// start, so it has no reflection of its own.
+// It is pure: its callers read the files and know what the values mean. The plugin runs it at every pod start, so it uses no
+// reflection itself.
 //
-// Failure policy: a reader never guesses and never stops at the first fault. A value that could not be read is zero, together with a
-// fault. A Reader is for one goroutine; values may be shared.
+// Failure policy: a reader never guesses and never stops at the first fault. If a value cannot be read, the result is a zero value
+// and a fault. A Reader is for one goroutine; values may be shared.
 package strict
 
 import (
@@ -22,12 +22,12 @@ type Place struct {
 	Line, Column int    // from 1; 0 where unknown
 }
 
-// Fault is one thing that is wrong. Message ends with what to do about it.
-type Fault struct { //nolint:errname // people read of faults, several at once; callers take them apart by their fields
+// Fault is one error in a configuration. Message describes the error and ends with the remedy.
+type Fault struct { //nolint:errname // a fault is for people, who read several at once; callers use its fields
 	Place
 	Field   string // as redirects[0].clusterDNS; "" for the whole
 	Message string
-	Unknown bool // a key that is not known: a slip, or one of a newer release
+	Unknown bool // the key is unknown: it is misspelled, or belongs to a newer release
 }
 
 func (f *Fault) Error() string {
@@ -46,22 +46,24 @@ func (f *Fault) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", f.File, f.Line, f.Column, s)
 }
 
-// Reader collects what is wrong with the values that it reads. The zero value is ready, and words faults for JSON.
+// Reader reads values and collects their faults. The zero value is ready to use; its messages use the terms of JSON.
 type Reader struct {
-	// Expand, where set, replaces what a text stands for, such as ${NAME}.
+	// Expand, if set, replaces the variables in the text of v, for example ${NAME}. An error of Expand is a fault of v.
 	Expand func(v Value, text string) (string, error)
-	// Strange, where set, makes the fault of a key that is none of those that are known.
+	// Strange, if set, makes the fault for an unknown key in place of the default one.
 	Strange func(m Member, known []string) *Fault
-	// Wrong, where set, words that v is not the thing that is wanted ("a string"); remedy may be empty.
+	// Wrong, if set, makes the message for a value of the wrong kind. want is what is expected, for example "a string"; remedy may
+	// be empty.
 	Wrong func(v Value, want, remedy string) string
 
 	faults []*Fault
 }
 
-// Faults returns what was found wrong, in the order in which it was found.
+// Faults returns all faults found so far, in the order in which they were found.
 func (r *Reader) Faults() []*Fault { return r.faults }
 
-// Err joins the faults, at most the first most of them (0: all); nil for none.
+// Err joins the faults to one error, which has only the first most of them and the number of the others (0: all). It is nil if
+// there are none.
 func (r *Reader) Err(most int) error {
 	all := make([]error, 0, len(r.faults))
 	for _, f := range r.faults {
@@ -70,7 +72,7 @@ func (r *Reader) Err(most int) error {
 	return Bounded(all, most)
 }
 
-// Bounded joins errors, at most the first most of them (0: all): an annotation may hold 256 KiB of them.
+// Bounded joins the first most errors and adds the number of the others (0: all). An annotation of 256 KiB could have a great many.
 func Bounded(all []error, most int) error {
 	if most > 0 && len(all) > most {
 		all = append(slices.Clone(all[:most]), fmt.Errorf("and %d more", len(all)-most))
@@ -78,15 +80,15 @@ func Bounded(all []error, most int) error {
 	return errors.Join(all...)
 }
 
-// Add notes a fault that its maker has placed.
+// Add records a fault whose place and field the caller has set.
 func (r *Reader) Add(f *Fault) { r.faults = append(r.faults, f) }
 
-// Fault notes a fault of v. The text names the fault and the remedy.
+// Fault records a fault at v. The text describes the fault and gives the remedy.
 func (r *Reader) Fault(v Value, format string, args ...any) {
 	r.Add(&Fault{Place: v.Place, Field: v.Field, Message: fmt.Sprintf(format, args...)})
 }
 
-// Unknown notes a key that is none of those that are known.
+// Unknown records a fault for a key that is not in known.
 func (r *Reader) Unknown(m Member, known ...string) {
 	if r.Strange != nil {
 		r.Add(r.Strange(m, known))
@@ -95,7 +97,7 @@ func (r *Reader) Unknown(m Member, known ...string) {
 	r.Add(&Fault{Place: m.Value.Place, Field: m.Value.Field, Message: "unknown key: " + Suggest(m.Key, known...), Unknown: true})
 }
 
-// Mismatch notes that v is not the thing that is wanted ("a string").
+// Mismatch records a fault because v is not of the kind want, for example "a string".
 func (r *Reader) Mismatch(v Value, want, remedy string) {
 	switch {
 	case r.Wrong != nil:
@@ -107,12 +109,12 @@ func (r *Reader) Mismatch(v Value, want, remedy string) {
 	}
 }
 
-// Text reads a string; ok is false after a fault.
+// Text returns the string that v holds. ok is false after a fault: v is no string, or Expand failed.
 func (r *Reader) Text(v Value) (text string, ok bool) {
 	return r.TextOf(v, "a string", "put it in quotes")
 }
 
-// TextOf reads a string that is to hold what is wanted, such as "an address".
+// TextOf is Text for a string with a meaning: want names what is expected in a message, for example "an address".
 func (r *Reader) TextOf(v Value, want, remedy string) (text string, ok bool) {
 	if v.Kind != String {
 		r.Mismatch(v, want, remedy)
@@ -129,7 +131,7 @@ func (r *Reader) TextOf(v Value, want, remedy string) (text string, ok bool) {
 	return text, true
 }
 
-// OneOf reports whether text, read from v, is among the values that are known.
+// OneOf reports whether text, which was read from v, is in known. If not, it records a fault at v.
 func (r *Reader) OneOf(v Value, text string, known ...string) bool {
 	if slices.Contains(known, text) {
 		return true
@@ -138,7 +140,7 @@ func (r *Reader) OneOf(v Value, text string, known ...string) bool {
 	return false
 }
 
-// NotOne words that something is not among the values that are known.
+// NotOne returns the message for a value that is not in known.
 func NotOne(shown string, known ...string) string {
 	return shown + " is not known: write one of " + strings.Join(known, ", ")
 }
@@ -148,7 +150,7 @@ func (r *Reader) Items(v Value) []Value {
 	return r.ItemsOf(v, "a list", "put it in brackets (in YAML behind a dash)")
 }
 
-// ItemsOf reads a list that is to hold what is wanted.
+// ItemsOf returns the items of a list. If v is no list, it records a fault that names want, for example "a list of addresses".
 func (r *Reader) ItemsOf(v Value, want, remedy string) []Value {
 	if v.Kind != List {
 		r.Mismatch(v, want, remedy)
@@ -157,7 +159,7 @@ func (r *Reader) ItemsOf(v Value, want, remedy string) []Value {
 	return v.Items()
 }
 
-// Texts reads a list of strings, and returns what read makes of each.
+// Texts calls read for each string in a list and returns the results. An item that is no string is a fault and is left out.
 func (r *Reader) Texts(v Value, read func(item Value, text string) string) []string {
 	var out []string
 	for _, item := range r.Items(v) {
@@ -168,12 +170,12 @@ func (r *Reader) Texts(v Value, read func(item Value, text string) string) []str
 	return out
 }
 
-// maxKeys bounds an object's keys: no object here has more than a few, and each is compared with those before it. An
-// annotation of 64 KiB with 8,000 keys cost ADD 0.9 s of CPU time.
+// maxKeys limits the keys of an object. No configuration object has more than a few, and Members compares each key with all before
+// it: an annotation of 64 KiB with 8,000 keys cost an ADD 0.9 s of CPU time.
 const maxKeys = 64
 
-// Members reads an object in its own order. Keys that stand twice are faults, as most readers of JSON take the last of them
-// without a word.
+// Members returns an object's members in the order of the text. A key that occurs twice is a fault, because most JSON parsers use
+// the last one without an error.
 func (r *Reader) Members(v Value) []Member {
 	if v.Kind != Object {
 		r.Mismatch(v, "an object", "")
@@ -192,7 +194,8 @@ func (r *Reader) Members(v Value) []Member {
 	return all
 }
 
-// Plain returns an object's members, however many. Keys that are no text are faults, and left out.
+// Plain returns an object's members without a limit on their number. A key that is not a string, which only YAML allows, is a fault
+// and is left out.
 func (r *Reader) Plain(v Value) []Member {
 	return slices.DeleteFunc(v.Members(), func(m Member) bool {
 		if m.Odd != "" {
@@ -203,7 +206,7 @@ func (r *Reader) Plain(v Value) []Member {
 	})
 }
 
-// Suggest words the remedy for an unknown key: the one that was probably meant, or all that are known.
+// Suggest returns the remedy for an unknown key: the known key that was probably meant, or the list of all known keys.
 func Suggest(key string, known ...string) string {
 	if near, ok := Nearest(key, known...); ok {
 		return fmt.Sprintf("write %q", near)
@@ -211,8 +214,8 @@ func Suggest(key string, known ...string) string {
 	return "take it out, or use one of " + strings.Join(known, ", ")
 }
 
-// Nearest returns the first of the known keys that key is a slip of: at most two letters from it, in either case and without
-// regard to _ and -.
+// Nearest returns the known key that key probably is a misspelling of: the one that differs least, by at most two letters. Case, _
+// and - do not count.
 func Nearest(key string, known ...string) (near string, ok bool) {
 	plain := strings.NewReplacer("_", "", "-", "")
 	key = plain.Replace(strings.ToLower(key))
@@ -225,7 +228,8 @@ func Nearest(key string, known ...string) (near string, ok bool) {
 	return near, least < 3
 }
 
-// distance is the number of single edits between a and b (Levenshtein). It need not be exact for texts that no slip joins.
+// distance returns the Levenshtein distance of a and b. If their lengths differ by more than 2, it returns 3, which is too much for
+// Nearest anyway.
 func distance(a, b string) int {
 	if d := len(a) - len(b); d > 2 || d < -2 {
 		return 3
@@ -249,7 +253,7 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// Clip keeps a message short whatever was written.
+// Clip shortens s for a message to at most 60 characters.
 func Clip(s string) string { return ClipTo(s, 60) }
 
 // ClipTo keeps at most most characters.
@@ -260,7 +264,7 @@ func ClipTo(s string, most int) string {
 	return s
 }
 
-// Quote keeps a message readable whatever was written.
+// Quote returns s for a message: in quotes, with control characters escaped, and at most 60 characters of it.
 func Quote(s string) string {
 	if len(s) > 60 {
 		return fmt.Sprintf("%.60q…", s)
@@ -268,15 +272,16 @@ func Quote(s string) string {
 	return fmt.Sprintf("%q", s)
 }
 
-// IsWord accepts printable ASCII without white space: what every reader takes as one word.
+// IsWord reports whether s is printable ASCII without white space, which every parser reads as one word.
 func IsWord(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
-// MaxDomain is the longest name that DNS knows, written with dots (255 octets on the wire, RFC 1035, 2.3.4).
+// MaxDomain is the maximum length of a domain name in text form without its final dot (255 octets on the wire, RFC 1035, 2.3.4).
 const MaxDomain = 253
 
-// IsDomain accepts a domain without its final dot: labels of letters, digits, dashes within, and underscores.
+// IsDomain reports whether s is a domain name without its final dot. A label may have letters, digits, underscores and, except at
+// its ends, dashes.
 func IsDomain(s string) bool {
 	if s == "" || len(s) > MaxDomain {
 		return false
@@ -294,7 +299,8 @@ func IsDomain(s string) bool {
 	return true
 }
 
-// Join makes the path of a key. A key that is no word is quoted: it may have come from any source.
+// Join returns the path of a key in the object field. A key with unusual characters is quoted, because the configuration may come
+// from an untrusted source.
 func Join(field, key string) string {
 	if !IsWord(key) || len(key) > 60 {
 		key = Quote(key)

@@ -9,10 +9,10 @@ import (
 	"slices"
 )
 
-// Kind is the kind of a value; its text is for people.
+// Kind is the kind of a value, in the words that messages use.
 type Kind string
 
-// The kinds. Other is what only YAML has: anchors, aliases and tags.
+// The kinds of values. Other is for the parts of YAML that JSON lacks: anchors, aliases and tags.
 const (
 	Nothing Kind = "nothing"
 	Object  Kind = "an object"
@@ -24,14 +24,16 @@ const (
 	Other   Kind = "an anchor, alias or tag"
 )
 
-// Value is one decoded value, its path from the top, and its place. It must not be changed once it is read from.
+// Value is one decoded value, with its path in the configuration and its position in the file. It must not be changed after it was
+// first read.
 type Value struct {
 	Field string
 	Place Place
 	Kind  Kind
-	Text  string // of a String: what it holds; of the other scalars: as it is written
+	Text  string // contents of a string; any other scalar as it is written
 
-	raw     []byte // JSON, valid; what is inside is read from it when it is needed
+	// raw is the value's valid JSON, nil if it was decoded elsewhere. Items and Members decode it when they are called.
+	raw     []byte
 	items   []Value
 	members []Member
 }
@@ -39,13 +41,13 @@ type Value struct {
 // Member is one key of an object.
 type Member struct {
 	Key   string
-	Odd   string // the source text of a key that is not a string, which only YAML has
+	Odd   string // if the key is not a string, which only YAML allows: its source text
 	Name  Place  // of the key
 	Value Value
 }
 
-// JSON reads a text that is one value of JSON, and knows the line of each value in it. field is what the value is called where it
-// stands, file where it was read from ("" for none). A text that is no JSON is a *json.SyntaxError (see ErrorLine).
+// JSON returns the one JSON value in text, with the line of each value in it. field is the value's path in messages, and file the
+// name of the file that it was read from ("" if none). If text is not valid JSON, the error is a *json.SyntaxError (see ErrorLine).
 func JSON(file, field string, text []byte) (Value, error) {
 	var raw json.RawMessage
 	if err := json.Unmarshal(text, &raw); err != nil {
@@ -55,7 +57,7 @@ func JSON(file, field string, text []byte) (Value, error) {
 	return of(field, Place{File: file, Line: 1}.after(text[:start]), raw), nil
 }
 
-// ErrorLine is the line of text on which JSON found its error, from 1.
+// ErrorLine returns the line of text, counted from 1, where JSON found a syntax error.
 func ErrorLine(text []byte, err error) int {
 	at := len(text)
 	if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
@@ -64,13 +66,13 @@ func ErrorLine(text []byte, err error) int {
 	return 1 + bytes.Count(text[:at], []byte("\n"))
 }
 
-// after is the place behind a text that begins at p.
+// after returns the place where a text ends that begins at p.
 func (p Place) after(text []byte) Place {
 	p.Line += bytes.Count(text, []byte("\n"))
 	return p
 }
 
-// of makes a value of JSON that is known to be valid.
+// of returns the value of a JSON text that is known to be valid.
 func of(field string, at Place, raw []byte) Value {
 	raw = bytes.TrimSpace(raw)
 	v := Value{Field: field, Place: at, raw: raw}
@@ -92,10 +94,10 @@ func of(field string, at Place, raw []byte) Value {
 	return v
 }
 
-// inside calls take for each value in an object or a list of JSON, with its key, in their order.
+// inside calls take for each value in a JSON object or list, with its key, in the order of the text.
 func (v Value) inside(take func(key string, v Value)) {
 	dec := json.NewDecoder(bytes.NewReader(v.raw))
-	_, _ = dec.Token() // it is valid, from the opening bracket on
+	_, _ = dec.Token() // the JSON is valid; its first token is the opening bracket
 	for dec.More() {
 		var key string
 		if v.Kind == Object {
@@ -110,18 +112,18 @@ func (v Value) inside(take func(key string, v Value)) {
 	}
 }
 
-// Raw is the text of a value of JSON, nil for any other.
+// Raw returns the JSON text of a value that JSON returned, nil for any other value.
 func (v Value) Raw() []byte { return v.raw }
 
-// ListOf makes a list of values that were decoded elsewhere. Their fields follow from their position.
+// ListOf returns a list of values that another decoder has read. Items sets their fields from their positions.
 func ListOf(place Place, items []Value) Value { return Value{Kind: List, Place: place, items: items} }
 
-// ObjectOf makes an object of members that were decoded elsewhere. Their fields follow from their keys.
+// ObjectOf returns an object with members that another decoder has read. Members sets the fields of their values from their keys.
 func ObjectOf(place Place, members []Member) Value {
 	return Value{Kind: Object, Place: place, members: members}
 }
 
-// Items returns a list's values; none of anything else.
+// Items returns the values of a list, or none if v is no list.
 func (v Value) Items() []Value {
 	items := slices.Clone(v.items)
 	if v.Kind == List && v.raw != nil {
@@ -133,7 +135,7 @@ func (v Value) Items() []Value {
 	return items
 }
 
-// Members returns an object's members in their own order, with keys that stand twice; none of anything else.
+// Members returns an object's members in the order of the text, duplicate keys included, or none if v is no object.
 func (v Value) Members() []Member {
 	members := slices.Clone(v.members)
 	if v.Kind == Object && v.raw != nil {
@@ -145,7 +147,7 @@ func (v Value) Members() []Member {
 	return members
 }
 
-// Map returns an object's values by key, the last one of a key that is there twice, as encoding/json has it.
+// Map returns an object's values by key. If a key occurs twice, the last one counts, as in encoding/json.
 func (v Value) Map() map[string]Value {
 	out := map[string]Value{}
 	for _, m := range v.Members() {
@@ -154,7 +156,7 @@ func (v Value) Map() map[string]Value {
 	return out
 }
 
-// Sorted returns an object's members by key, the last one of a key that is there twice.
+// Sorted returns an object's members sorted by key. If a key occurs twice, the last one counts.
 func (v Value) Sorted() []Member {
 	all := v.Map()
 	out := make([]Member, 0, len(all))
@@ -164,8 +166,8 @@ func (v Value) Sorted() []Member {
 	return out
 }
 
-// At is the place of something within v that is not there, or is not read as a value: key's fault is at v.
+// At returns a stand-in for a missing value of the object v, for use in a fault: it has the field of key and the place of v.
 func (v Value) At(key string) Value { return Value{Field: Join(v.Field, key), Place: v.Place} }
 
-// IsNull reports whether nothing stands where a value may.
+// IsNull reports whether v is null, missing or the zero Value.
 func (v Value) IsNull() bool { return v.Kind == Null || v.Kind == Nothing || v.Kind == "" }
