@@ -1,7 +1,8 @@
-// Package tick provides what a loop waits for: ticks, which mean that something may have changed, and pauses. A tick has no value, and a
-// pending one covers all that are sent after it, so a burst of events costs a slow loop one pass.
+// Package tick lets a loop wait for ticks, which mean that something may have changed, and for a time. A tick has no value. While
+// one is pending, further ones are dropped, so a burst of events costs a slow loop one pass.
 //
-// A sender never blocks, and the last tick is never lost: a loop that receives a tick before it reads sees every change before that tick.
+// Sending a tick never blocks, and no change is missed: a loop that reads the state after it has received a tick sees every change
+// that was made before, including those whose ticks were dropped.
 package tick
 
 import (
@@ -10,10 +11,10 @@ import (
 	"time"
 )
 
-// Chan carries ticks to one loop. Any goroutine may send. Only its one owner may close it, after the last Send.
+// Chan is a channel of ticks for one loop. Any goroutine may send. Only its owner may close it, after the last Send.
 type Chan chan struct{}
 
-// New returns a channel in which one tick can wait.
+// New returns a channel that holds at most one pending tick.
 func New() Chan { return make(Chan, 1) }
 
 // Send sends a tick, unless one is pending. It never blocks.
@@ -24,7 +25,7 @@ func (c Chan) Send() {
 	}
 }
 
-// Join ticks when any of the sources does, and closes its channel when all of them are closed.
+// Join returns a channel that gets a tick when any of the sources gets one, and that is closed when all of them are closed.
 func Join(sources ...<-chan struct{}) <-chan struct{} {
 	ticks := New()
 	var open sync.WaitGroup
@@ -42,20 +43,20 @@ func Join(sources ...<-chan struct{}) <-chan struct{} {
 	return ticks
 }
 
-// Drain receives ticks until their channel is closed, and so waits for a watch that is ending.
+// Drain discards ticks until their channel is closed, which is when the watch that sends them has ended.
 func Drain(ticks <-chan struct{}) {
 	for range ticks { // no longer needed
 	}
 }
 
-// Grid waits for the next multiple of d on the wall clock, and reports whether ctx did not end before. Loops on the same grid
-// wake their process once together; the wake-up costs more than most of their work.
+// Grid waits until the wall clock reaches the next multiple of d. It returns false if ctx ended first. Loops that wait for the same
+// multiples wake the process only once for all of them; the wake-up costs more than most of their work.
 func Grid(ctx context.Context, d time.Duration) bool { return Pause(ctx, UntilGrid(d)) }
 
 // UntilGrid returns the time until the next multiple of d on the wall clock.
 func UntilGrid(d time.Duration) time.Duration { return d - time.Duration(time.Now().UnixNano())%d }
 
-// Pause waits for d, and reports whether ctx did not end before.
+// Pause waits for d. It returns false if ctx ended first.
 func Pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
