@@ -1,10 +1,10 @@
-// Package version is what a program calls itself.
+// Package version returns the version of the running program.
 package version
 
 import "runtime/debug"
 
-// String is the module's version as the go command noted it in the program: its tag, or where it was built from a checkout, a
-// pseudo-version with the commit; "unknown" where the go command noted none.
+// String returns the module version that the go command recorded in the program: the tag, or a pseudo-version with the commit if it
+// was built from a checkout. It returns "unknown" if the go command recorded none.
 func String() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok || info.Main.Version == "" {
