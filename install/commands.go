@@ -102,7 +102,7 @@ func followCommand(stdout io.Writer) *cobra.Command {
 		Short: "copy the node's resolv.conf and certificate authorities to a folder for the agent, again whenever they change"}
 	set := c.Flags()
 	set.StringVar(&f.from, "from", "", "`FOLDER` where the host's root is mounted, with etc and the targets of its links")
-	set.StringVar(&f.to, "to", "", "`FOLDER` to copy to")
+	set.StringVar(&f.to, "to", "", "`FOLDER` to copy resolv.conf and the certificate authorities to")
 	set.BoolVar(&f.once, "once", false, "copy once and exit")
 	set.DurationVar(&f.poll, "poll", 30*time.Second, "time between checks if no file change is seen")
 	c.RunE = func(c *cobra.Command, _ []string) error {

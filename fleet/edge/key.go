@@ -24,8 +24,8 @@ type keyFolder struct {
 	said time.Time
 }
 
-// key returns the key in the folder. If it cannot be read or is invalid, key returns the last valid one. If no folder is configured, it
-// returns the zero Key.
+// key returns the key in the folder. If it cannot be read or is invalid, key returns the last valid one, or, if there was none, one that
+// cannot sign, so that no message leaves unsigned. If no folder is configured, it returns the zero Key: messages are not signed.
 func (k *keyFolder) key() rfc2136.Key {
 	if k.folder == "" {
 		return rfc2136.Key{}
@@ -53,7 +53,7 @@ func (k *keyFolder) key() rfc2136.Key {
 		k.last = next
 	} else if time.Since(k.said) > time.Minute {
 		k.said = time.Now()
-		k.log.Error("cannot read a zone's TSIG key; the last valid one stays in use", "folder", k.folder, "err", err)
+		k.log.Error("no valid TSIG key for a zone; the last valid one stays in use, else it is not read", "folder", k.folder, "err", err)
 	}
 	return k.last
 }

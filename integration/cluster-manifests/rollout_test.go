@@ -50,7 +50,7 @@ func TestRolloutChoosesNodes(t *testing.T) {
 		{"## Prepare", patched, nil},
 		{"## Step 0: observe on one node", patched, []int{7}},
 		{"## Step 1: steer on one node", patched, []int{7}},
-		{"## Step 2: a tenth of the nodes", patched, []int{1, 7, 21, 31, 41}}, // 11 is virtual
+		{"## Step 2: 5 or 10 % of the nodes", patched, []int{1, 7, 21, 31, 41}}, // 11 is virtual
 		{"## Back out", patched, []int{1, 21, 31, 41}},
 		{"## Step 3: all nodes", base, slices.DeleteFunc(numbers(50), func(i int) bool { return i == 11 || i == 20 })},
 	} {

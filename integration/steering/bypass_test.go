@@ -95,7 +95,7 @@ func TestEgressPolicy(t *testing.T) {
 	n.wantBypassed(nil)
 	n.wantGivenBack(nil)
 	n.wantSteered(p.client(), "policy gone", n.all()...)
-	n.awaitLog(from, "served by the agent again")
+	n.awaitLog(from, "bypass ended")
 	end()
 }
 

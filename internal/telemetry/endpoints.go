@@ -142,7 +142,7 @@ func ServeAt(ctx context.Context, log *slog.Logger, name, addr string, handler h
 func ServeTLS(ctx context.Context, log *slog.Logger, name, addr string, handler http.Handler, conf func() (*tls.Config, error)) {
 	log = log.With("endpoint", name, "addr", addr)
 	if _, err := conf(); err != nil {
-		log.Error("TLS configuration invalid; every connection is refused until it is fixed", "err", err)
+		log.Error("TLS configuration of the endpoint is invalid; every handshake fails until it is fixed", "err", err)
 	}
 	serve(ctx, log, handler, func() (net.Listener, error) {
 		var lc net.ListenConfig

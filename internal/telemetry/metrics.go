@@ -62,7 +62,7 @@ func New(version string) *Metrics {
 	m.changes = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "lease_changes_total",
 		Help: "How often a lease began or ended."}, []string{"address", "protocol"})
 	m.verified = prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "fallback_proven",
-		Help: "Whether the fallback to kube-dns is verified for a cluster DNS address (1); if not (0), no new pod is steered."},
+		Help: "Whether the fallback to kube-dns is verified for a cluster DNS address (1); if not (0), it is steered for no further pod."},
 		[]string{"cluster_dns"})
 	m.probes = newEvents(r, "probes_total", "Probes, by result.", "result",
 		"ok", "timeout", "refused", "wrong-answer", "slow", "network", "canceled", "other")

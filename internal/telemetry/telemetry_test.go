@@ -176,7 +176,7 @@ neardns_conflist_ok 1
 # HELP neardns_conflist_repairs_total How often the watch had to put an unchanged conflist entry back since it began.
 # TYPE neardns_conflist_repairs_total counter
 neardns_conflist_repairs_total 2
-# HELP neardns_fallback_proven Whether the fallback to kube-dns is verified for a cluster DNS address (1); if not (0), no new pod is steered.
+# HELP neardns_fallback_proven Whether the fallback to kube-dns is verified for a cluster DNS address (1); if not (0), it is steered for no further pod.
 # TYPE neardns_fallback_proven gauge
 neardns_fallback_proven{cluster_dns="10.96.0.10"} 1
 neardns_fallback_proven{cluster_dns="fd00:10:96::a"} 0

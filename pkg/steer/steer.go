@@ -254,7 +254,7 @@ type Connection struct {
 // Host describes the rules in the host's netns, which deliver queries to the agent or send them to kube-dns. The order of
 // elements in its slices has no meaning.
 type Host struct {
-	Redirects     []Redirect    // their steering addresses may have a lease, and the agent then serves them
+	Redirects     []Redirect    // queries to their steering addresses go to the agent while it holds a lease for the address, else to kube-dns
 	FallbackOnly  []Redirect    // removed from the configuration, but a pod still uses them: never leased, always sent to kube-dns
 	Locals        []Local       // local addresses, from Locals()
 	Uplinks       []string      // interfaces that lead away from the node, whose clients are not served; see rules.Uplinks

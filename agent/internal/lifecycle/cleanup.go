@@ -136,7 +136,7 @@ func (c *cleanup) link(context.Context) error {
 	}
 	if absent == nil {
 		c.say("link %s removed", name)
-	} else { // reported with its name, because --link may have a typo
+	} else { // no error, but the name is printed, because --link may have a typo
 		c.say("there is no link %s", name)
 	}
 	return nil

@@ -32,8 +32,8 @@ func releaseStartMemory(ctx context.Context, log *slog.Logger, ready func() (boo
 	}
 	file, err := memtrim.Settle()
 	if err != nil {
-		log.Debug("memory that only the start needed not freed", "err", err)
+		log.Debug("cannot free all memory that only the start needed", "err", err)
 		return
 	}
-	log.Debug("memory that only the start needed freed", "program_file_bytes", file)
+	log.Debug("freed the memory that only the start needed", "program_file_bytes", file)
 }

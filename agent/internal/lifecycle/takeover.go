@@ -216,7 +216,7 @@ func (a *agent) ensureFallback(first plan.Plan) {
 		err = errors.Join(err, linkErr)
 	}
 	if err != nil {
-		a.log.Warn("cannot check the packet rules and the link while standing by; the active agent maintains them", "err", err)
+		a.log.Warn("cannot check the host's rules and neardns's interface while standing by; the active agent maintains them", "err", err)
 	}
 }
 

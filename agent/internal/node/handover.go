@@ -162,7 +162,8 @@ func (n *Node) checkSuccessorAt(ctx context.Context, t target, instance string) 
 				return nil
 			}
 		case err == nil:
-			err = fmt.Errorf("%s answered", r.Instance) // this agent had already read the probe when it stopped reading
+			// Not the successor: usually this agent, which was in a read when it stopped reading. Try again.
+			err = fmt.Errorf("%s answered", r.Instance)
 		}
 		if ctx.Err() != nil || !tick.Pause(ctx, successorAgain) {
 			return fmt.Errorf("the successor does not answer at %s: %w", t, err)

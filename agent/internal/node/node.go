@@ -385,7 +385,7 @@ func (n *Node) stop() error {
 	}
 	errs = append(errs, n.Server.Stop()) // answers the delivered queries first
 	errs = append(errs, n.Prober.Close())
-	n.Log.Info("stopped; kube-dns answers pods")
+	n.Log.Info("stopped; kube-dns answers pods, after up to 30 s of kernel hits")
 	return errors.Join(errs...)
 }
 

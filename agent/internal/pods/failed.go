@@ -8,9 +8,9 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// failedTrials has the attachments whose last trial the agent could not run, with the first error of each. The node's status shows the
-// error of one of them until that trial runs or the attachment is gone. So the log has a line for each such error, and none for each
-// repeated trial.
+// failedTrials has the pods' interfaces from which the agent could not send its last test query, with the first error of each. The
+// node's status shows the error of one of them until its query is sent or the interface is gone. The log has a line when the shown error
+// changes, and none for each repeated query.
 type failedTrials struct {
 	of    map[key]error
 	shown key

@@ -10,8 +10,8 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// census returns the state of an adopted pod for package adoption, derived from the states of its paths. started is true if this agent
-// has started the pod's adoption.
+// census classifies an adopted pod for package adoption by the states of its paths, one for each cluster DNS address. started is true if
+// this agent, not an earlier one, has started the pod's adoption.
 func census(states []podstate.State, started bool) adoption.Pod {
 	has := func(s podstate.State) bool { return slices.Contains(states, s) }
 	switch untried := has(podstate.Untried); {

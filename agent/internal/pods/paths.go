@@ -227,7 +227,7 @@ func (p *Pods) logState(f podfile.File, was, now podstate.State, s signal) {
 	about := []any{"pod", f.PodNamespace + "/" + f.PodName, "container_id", f.ContainerID}
 	switch {
 	case s.event == podstate.Selected:
-		p.log.Info("steer.mode now selects the pod; it is steered once its trial is answered", about...)
+		p.log.Info("steer.mode now selects the pod; kube-dns answers it until a test query from its netns is answered", about...)
 	case s.event == podstate.Deselected:
 		p.log.Info("pod not steered, kube-dns answers it", append(about, "reason", s.reason)...)
 	case s.event == podstate.TrialAnswered:

@@ -28,7 +28,7 @@ func (p *planner) occupied() *Conflict {
 		}
 	}
 	for i, name := range names {
-		if c := p.cname(name); c != "" && i != 1 { // the cluster's own name below klb may have a CNAME: its target
+		if c := p.cname(name); c != "" && i != 1 { // names[1], CLUSTER.klb.HOST, may be one: to the hostname that the cluster publishes
 			return conflict(ConflictingName, "%s is a CNAME to %s, and no address can be next to it; delete the CNAME", name, c)
 		}
 		if c := p.hidden(name); c != nil {

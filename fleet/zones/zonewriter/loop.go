@@ -186,7 +186,7 @@ func (p *Publisher) read(ctx context.Context, whole, serialFirst bool) (*zone.St
 		if err == nil {
 			return state, nil
 		}
-		p.o.Log.Info("incremental transfer failed; reading the whole zone", "err", err)
+		p.o.Log.Info("incremental transfer does not fit the zone as last read; reading the whole zone", "err", err)
 	}
 	t, err := p.client.AXFR(ctx)
 	if err != nil {

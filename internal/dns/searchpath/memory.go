@@ -19,7 +19,8 @@ const (
 	maxKeep = 30 * time.Second
 )
 
-// remembered is the maximum number of decisions in memory: about 1 MiB with usual names, at most 5 MiB.
+// remembered is the number of decisions, each of one pod and name, from which Memory evicts old ones: about 1 MiB with usual names, at
+// most 5 MiB. Walks in progress are not evicted.
 const remembered = 4096
 
 // Memory has recent decisions, by pod and name. All server blocks of a process share one Memory. It is safe for concurrent use.

@@ -217,7 +217,7 @@ func (l *Level) pin(o Options) error {
 	if err := l.objects.Controls.Put(uint32(0), &c); err != nil {
 		return fmt.Errorf("write the control: %w", err)
 	}
-	if err := os.RemoveAll(l.folder); err != nil { // a process that was killed may have left half of it
+	if err := os.RemoveAll(l.folder); err != nil { // a process that was killed while it pinned or removed them may have left some pins
 		return fmt.Errorf("clean %s: %w", l.folder, err)
 	}
 	if err := os.MkdirAll(filepath.Join(l.folder, linksName), 0o700); err != nil {

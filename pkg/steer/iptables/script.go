@@ -261,8 +261,8 @@ func remove(table string, have tableRules, names []string) string {
 // trialSuffix ends the names of chains that only test whether the kernel accepts the rules.
 const trialSuffix = "-TRY"
 
-// asTrial returns the script with trialSuffix in all of its chains' names and without jumps to them, so that no packet passes
-// them.
+// asTrial returns the script with trialSuffix in its chains' names, also where one chain jumps to another, but without the jumps from
+// base chains, so that no packet passes them.
 func (s script) asTrial() script {
 	out := script{is4: s.is4}
 	names := map[string]string{}

@@ -78,8 +78,8 @@ func renderPod(p steer.Pod) table {
 				// Do not match the port: later fragments of a large answer have none, and without conntrack in the pod they are
 				// not reassembled before this chain.
 				f.rule().saddr(r.Steering).notICMP().setSaddr(r.ClusterDNS).goTo(g.name("answered")),
-				// kube-dns's own answer counts, too, if the host's rules sent the query there. While the pod bypasses the agent
-				// it does not count, because the host's rules did not see the query.
+				// kube-dns's own answer also keeps the path trusted: the host's rules may have sent a steered query there. It does
+				// not restore trust, because queries of a path without trust do not pass the host's rules.
 				f.rule().saddr(r.ClusterDNS).anySport(53).in(wayKey, g.name("trusted")).goTo(g.name("answered")))
 		}
 		chains := g.chains()

@@ -167,8 +167,8 @@ func (g *giver) offer(c *conn) error {
 	return c.send(m, offerWait, files...)
 }
 
-// cache sends the content of the cache. If the cache cannot be read or is too large, the successor gets only a part of it or nothing. An
-// error means that the connection failed.
+// cache sends the content of the cache. If the cache cannot be read or is too large, what the successor gets is incomplete, and it uses
+// nothing of it. An error means that the connection failed.
 func (g *giver) cache(c *conn) error {
 	w := &chunks{c: c, left: maxCache, until: time.Now().Add(cacheWait)}
 	err := g.agent.Snapshot(w)
@@ -179,7 +179,7 @@ func (g *giver) cache(c *conn) error {
 		return fmt.Errorf("send the cache: %w", w.broken)
 	}
 	if err != nil {
-		g.log.Warn("cannot hand over the whole cache; the successor gets a part of it", "err", err)
+		g.log.Warn("cannot hand over the whole cache; the successor loads the snapshot file instead", "err", err)
 	}
 	return c.send(message{kind: kindCacheEnd}, helloWait)
 }

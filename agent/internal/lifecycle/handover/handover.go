@@ -85,7 +85,7 @@ type ActiveAgent interface {
 
 // Successor is implemented by an agent that takes over from the active one.
 type Successor interface {
-	// Restore reads the active agent's cache from r. It skips entries that it cannot read.
+	// Restore reads the active agent's cache from r. If r has only a part of it, Restore uses nothing.
 	Restore(r io.Reader)
 	// Serve begins to answer on sockets, which it owns from then on, and returns the addresses that it serves.
 	Serve(ctx context.Context, active Claim, sockets []Socket) ([]netip.Addr, error)

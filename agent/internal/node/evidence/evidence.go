@@ -203,7 +203,7 @@ func (e *Evidence) reconcile(suspects []steer.Suspect) {
 	e.mu.Unlock()
 	for _, c := range ended {
 		e.counts.ended.Inc()
-		e.log.Info("pod is served by the agent again",
+		e.log.Info("bypass ended; the client's queries go to the agent again",
 			"pod", e.pods.PodOf(c.Source), "source", c.Source, "addr", c.Address, "protocol", c.Protocol)
 	}
 }

@@ -197,7 +197,7 @@ func TestEvidence(t *testing.T) {
 		}
 
 		queries(k, int(podstate.Rarely/time.Second)+2, false)
-		if len(e.Bypassed()) != 0 || !strings.Contains(said.String(), "served by the agent again") {
+		if len(e.Bypassed()) != 0 || !strings.Contains(said.String(), "bypass ended") {
 			t.Errorf("did not come back: %+v\n%s", e.Bypassed(), said)
 		}
 		if got := gauges(t, e)["ipv4 udp"]; got != 0 {

@@ -115,8 +115,8 @@ func (j *judge) next(c steer.Client, knownPod bool, now time.Time) bypass {
 	return h
 }
 
-// noteBypass records that the switch bypasses a client from now on, and forgets the client's dropped queries, which came before the
-// bypass.
+// noteBypass records that the host's rules now send a client's queries to kube-dns, and forgets when its queries were first dropped,
+// because that was before the bypass.
 func (j *judge) noteBypass(c steer.Client, h bypass) {
 	j.bypassed[c] = h
 	delete(j.firstDropped, c)

@@ -156,8 +156,8 @@ func searchOf(f podfile.File, conf *config.Node) *searchpath.Search {
 	return searchpath.NewSearch(s.Searches, s.Ndots(), slices.Contains(s.Options, "no-tld-query"), conf.ClusterDomain)
 }
 
-// InKernel reports whether the configuration wants the kernel program to answer the hits of the pod with this file. why is the reason if
-// it cannot although it is wanted; else "".
+// InKernel reports whether the kernel program is to answer the hits of the pod with this pod file: by its annotation, else by kernelHits,
+// and never if the pod opted out or has no steered or pending path. why is what prevents it at present; else "".
 func InKernel(f podfile.File, conf *config.Node) (wanted bool, why string) {
 	k := conf.KernelHits
 	switch {

@@ -130,7 +130,7 @@ var table = [states][events]row{
 		FallbackVerified: {to: Steered, do: Steer | OffloadOn | Log, trial: watch},
 		LeaseGranted:     {trial: leased},
 		LeaseWithdrawn:   {trial: noLease},
-		Deselected:       {to: Unselected, do: Bypass | Log, trial: never}, // the pod's table may have been written, and its file not yet
+		Deselected:       {to: Unselected, do: Bypass | Log, trial: never}, // a killed agent may have written the pod's table, not its file
 	},
 	Steered: {
 		TrialAnswered:     {trial: watch},

@@ -165,11 +165,11 @@ func (r *Reconciler) label(ctx context.Context, node *corev1.Node, excluded bool
 	}
 	r.labels.sent(answer)
 	r.Metrics.labelled(excluded)
-	r.Log.Info("label neardns.io/cache of a node changed", "node", node.Name, "excluded", excluded)
+	r.Log.Info("set or removed the label neardns.io/cache of a node", "node", node.Name, "excluded", excluded)
 	return nil
 }
 
-// report writes the status if it changed, and emits an Event for each condition with a new reason.
+// report writes the status if it changed, and emits an Event for each condition with a new reason or for a new generation.
 func (r *Reconciler) report(ctx context.Context, object *v1alpha1.NodeDNS, d *placement.Decision) error {
 	old := object.Status.DeepCopy()
 	status := &object.Status
@@ -207,7 +207,7 @@ func (r *Reconciler) report(ctx context.Context, object *v1alpha1.NodeDNS, d *pl
 			kind = corev1.EventTypeWarning
 		}
 		r.Events.Eventf(object, nil, kind, c.Reason, c.Type, "%s", shortened(c.Message))
-		r.Log.Info("a condition of the NodeDNS changed", "type", c.Type, "true", c.True, "reason", c.Reason, "message", c.Message)
+		r.Log.Info("NodeDNS condition has a new reason or generation", "type", c.Type, "true", c.True, "reason", c.Reason, "message", c.Message)
 	}
 	return nil
 }

@@ -161,7 +161,7 @@ func (p *publishing) apply(f *File) error {
 		if err != nil {
 			return err
 		}
-		// A new publisher does not know which hosts the previous one had to remove.
+		// Hand over to a new publisher which hosts its predecessor had set (true) or had to remove (false), so that it removes the unwanted ones.
 		for host, set := range before[zones.Canonical(z.spec.Zone)] {
 			if _, there := z.hosts[host]; !there {
 				z.hosts[host] = set

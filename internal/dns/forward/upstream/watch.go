@@ -95,7 +95,7 @@ func (w *watcher) run(ctx context.Context, ticks tick.Chan) {
 			continue
 		case err := <-errs:
 			// The error may mean an overflow of the event queue, with lost events, so check.
-			w.log.Debug("file watcher failed; comparing the files", "err", err)
+			w.log.Debug("file watcher may have missed a change; checking the files once", "err", err)
 		case <-quiet:
 		case <-looking.C:
 		}
