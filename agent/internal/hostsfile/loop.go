@@ -106,7 +106,7 @@ func (h *Hosts) Run(ctx context.Context, changed <-chan struct{}, reload <-chan 
 			h.reconcile(ctx)
 		case conf := <-reload:
 			h.configure(conf)
-			h.log.Info("new configuration in effect", "services", len(conf.Services))
+			h.log.Info("new configuration in effect; its Services are queried now", "services", len(conf.Services))
 			next.Reset(0)
 		}
 	}
@@ -143,7 +143,7 @@ func (h *Hosts) reconcile(ctx context.Context) {
 	if !h.recalled {
 		h.recalled = true
 		h.known.recall(h.conf, ours)
-		h.log.Info("hosts file read for the first time", "file", c.path, "lines", len(ours))
+		h.log.Info("neardns's earlier lines read from the hosts file", "file", c.path, "lines", len(ours))
 	}
 	now := time.Now()
 	undone := h.written != nil && !slices.EqualFunc(ours, h.written, hostsfile.Entry.Equal)
@@ -172,7 +172,7 @@ func (h *Hosts) count(written, undone bool, err error, now time.Time) {
 	if written && undone {
 		h.counts.repairs.Inc()
 		if h.conflict.Repaired(now) {
-			h.log.Warn("another program keeps removing neardns's lines from the hosts file; repairs are less frequent until that ends")
+			h.log.Warn("another program keeps changing neardns's lines in the hosts file; repairs are less frequent until it stops")
 		}
 		if _, lasts := h.conflict.Lasts(); lasts {
 			h.retry.Reset(h.conflict.Until().Sub(now))
@@ -182,7 +182,7 @@ func (h *Hosts) count(written, undone bool, err error, now time.Time) {
 		h.log.Info("Service lines in the hosts file updated", "lines", len(h.written))
 	}
 	if repairs, ended := h.conflict.Ended(now); ended {
-		h.log.Info("no other program removes neardns's lines from the hosts file any more", "repairs", repairs)
+		h.log.Info("conflict over: no other program changes neardns's lines in the hosts file any more", "repairs", repairs)
 	}
 }
 
@@ -203,9 +203,9 @@ func (h *Hosts) report(left []string, err error) {
 	})
 	switch {
 	case fault != "" && fault != before.Fault:
-		h.log.Error("cannot update the hosts file; it stays unchanged", "err", fault)
+		h.log.Error("cannot read or update the hosts file; retried after the next queries", "err", fault)
 	case fault == "" && before.Fault != "":
-		h.log.Info("hosts file can be updated again")
+		h.log.Info("hosts file is up to date again")
 	}
 	for i, s := range services {
 		var old nodestate.HostsService
@@ -213,10 +213,10 @@ func (h *Hosts) report(left []string, err error) {
 			old = before.Services[i]
 		}
 		if !slices.Equal(old.Left, s.Left) && len(s.Left) > 0 {
-			h.log.Warn("another program's line in the hosts file has names of a Service, and wins", "service", s.Name, "names", s.Left)
+			h.log.Warn("hosts file already has a foreign line for names of a Service; they are left out", "service", s.Name, "names", s.Left)
 		}
 		if (old.Failed == "") != (s.Failed == "") {
-			h.log.Warn("queries for a Service began or ceased to fail", "service", s.Name, "failing", s.Failed)
+			h.log.Warn("queries for a Service fail now, or no longer if err is empty", "service", s.Name, "err", s.Failed)
 		}
 	}
 }
@@ -252,7 +252,7 @@ func (h *Hosts) update(change func(*nodestate.Hosts)) {
 	s := h.state
 	h.mu.Unlock()
 	if err := h.store(s); err != nil {
-		h.log.Warn("cannot store the state; status and doctor show the previous one", "err", err)
+		h.log.Warn("cannot write the state file of the role hosts; status and doctor show the previous state", "err", err)
 	}
 }
 

@@ -355,7 +355,7 @@ func TestAnotherProgram(t *testing.T) {
 	})
 	replace(base)
 	r.becomes(t, with(base, lines("10.96.0.5", "fd00:10:96::5")))
-	if n := strings.Count(logged.String(), "another program keeps removing"); n != 1 {
+	if n := strings.Count(logged.String(), "another program keeps changing"); n != 1 {
 		t.Errorf("it is logged %d times:\n%s", n, logged.String())
 	}
 }

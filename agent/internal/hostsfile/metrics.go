@@ -25,7 +25,7 @@ func newCounts() *counts {
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "hosts_writes_total",
 			Help: "Writes of the hosts file, by result. If the file already has the right lines, it is not written."}, []string{"result"}),
 		repairs: prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "hosts_repairs_total",
-			Help: "How often lines were restored that another program had removed from the hosts file."}),
+			Help: "How often neardns restored its lines after another program had changed them in the hosts file."}),
 	}
 	for _, result := range []string{"answered", "denied", "failed"} {
 		c.queries.WithLabelValues(result)
