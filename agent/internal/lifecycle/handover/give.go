@@ -37,7 +37,7 @@ func Give(ctx context.Context, log *slog.Logger, l *net.UnixListener, a ActiveAg
 		c, err := l.AcceptUnix()
 		if err != nil && ctx.Err() == nil && !errors.Is(err, net.ErrClosed) { // most likely, the process has no free descriptor at the moment
 			if !logged {
-				log.Warn("a successor cannot connect to this agent yet; accepting is retried", "err", err)
+				log.Warn("cannot accept connections from successors; retried", "err", err)
 				logged = true
 			}
 			tick.Pause(ctx, acceptAgain)
@@ -69,7 +69,7 @@ type giver struct {
 func (g *giver) serve(ctx context.Context, raw *net.UnixConn) bool {
 	c, err := newConn(raw)
 	if err != nil {
-		g.log.Warn("refused to hand over to a successor; this agent goes on", "err", err)
+		g.log.Warn("refused a connection to the handover socket", "err", err)
 		return false
 	}
 	defer c.Close()
@@ -77,13 +77,13 @@ func (g *giver) serve(ctx context.Context, raw *net.UnixConn) bool {
 	m, _, err := c.receive(helloWait)
 	if err != nil || m.kind != kindHello {
 		if !errors.Is(err, io.EOF) { // no warning: a process may connect only to check whether an agent listens
-			g.log.Warn("refused to hand over to a successor; this agent goes on", "err", unexpected(m, err))
+			g.log.Warn("refused a process at the handover socket, which sent no valid request", "err", unexpected(m, err))
 		}
 		return false
 	}
 	who := m.hello.Claim
 	refuse := func(reason error, later bool) {
-		g.log.Info("refused to hand over to a successor; this agent goes on", "to", who.String(), "reason", reason)
+		g.log.Info("refused to hand over to a successor; it gets this reason", "to", who.String(), "reason", reason)
 		_ = c.send(message{kind: kindRefusal, refusal: refusal{Claim: g.agent.Claim(), Reason: reason.Error(), Later: later}}, helloWait)
 	}
 	if err := who.CheckTakeover(g.agent.Claim()); err != nil {

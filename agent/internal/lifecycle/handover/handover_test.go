@@ -139,7 +139,7 @@ func TestNoDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	testutil.Eventually(t, func() error {
-		if !strings.Contains(r.log.String(), "cannot connect to this agent") {
+		if !strings.Contains(r.log.String(), "cannot accept connections from successors") {
 			return errors.New("the holder has not noticed that it cannot meet its successor")
 		}
 		return nil
