@@ -164,7 +164,7 @@ func TestStartsWithoutTemplate(t *testing.T) {
 	testutil.Eventually(t, func() error { return direct(pod.NetNS, local4, "udp") })
 	n.each(pod.NetNS, "a bad template at the start", direct, n.served()...)
 	n.template(good)
-	n.awaitLog(p, 0, "kube-dns ConfigMap ignored")
+	n.awaitLog(p, 0, "without the kube-dns ConfigMap")
 	n.awaitLeases(p, n.served()...)
 	n.each(pod.NetNS, "mended", cached, n.served()...)
 }

@@ -252,7 +252,7 @@ func TestAgentNeedsEachCapability(t *testing.T) {
 				testutil.Must(t, os.WriteFile(n.path("etc/nodeconfig.yaml"), []byte(nodeConfig+"kernelHits: {mode: auto}\n"), 0o600))
 				p := c.start(t, n.Host)
 				n.awaitReady(c, p)
-				n.awaitLog(p, "the agent answers hits")
+				n.awaitLog(p, "kernel hits are off until a retry succeeds")
 				return
 			}
 			p := c.start(t, n.Host)

@@ -246,7 +246,7 @@ func TestHolderDiesWithinAHandover(t *testing.T) {
 	n.agent.Stop()
 	next := n.successor("pod1")
 	testutil.Eventually(t, func() error {
-		if !strings.Contains(next.Output(), "takeover failed; will retry") {
+		if !strings.Contains(next.Output(), "takeover failed; retried") {
 			return fmt.Errorf("the successor does not wait:\n%s", next.Output())
 		}
 		return nil

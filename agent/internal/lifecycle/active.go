@@ -77,7 +77,7 @@ func (h *activeAgent) Yield(ctx context.Context, successor handover.Claim, addre
 }
 
 func (h *activeAgent) StepDown(successor handover.Claim) {
-	h.agent.log.Warn("a newer agent speaks another handover version; stopping so that it can start", "successor", successor.String())
+	h.agent.log.Warn("successor speaks another handover version; this agent stops so that it can start", "successor", successor.String())
 	h.ending()
 }
 
@@ -91,6 +91,6 @@ func (h *activeAgent) Done(successor handover.Claim, took time.Duration, err err
 		h.metrics.Handover("refused")
 	default:
 		h.metrics.Handover("failed")
-		h.agent.log.Warn("handover failed; this agent goes on", "to", successor.String(), "took", took.Round(time.Millisecond), "err", err)
+		h.agent.log.Warn("handover failed; this agent keeps the node", "to", successor.String(), "took", took.Round(time.Millisecond), "err", err)
 	}
 }

@@ -26,7 +26,7 @@ func chooseBackend(ctx context.Context, log *slog.Logger, stats *iptables.Stats,
 	for _, k := range tried {
 		// If another program holds iptables' lock, wait: the trial failed for no fault of the kernel, and must not make the agent choose
 		// another back end.
-		err := retryWhileBusy(ctx, log, "the trial of the rules", func() error { return k.Supported(-1, want.Addresses()...) })
+		err := retryWhileBusy(ctx, log, "test of the packet rules", func() error { return k.Supported(-1, want.Addresses()...) })
 		if err == nil {
 			return k, nil
 		} else if ctx.Err() != nil {
@@ -49,7 +49,7 @@ func retryWhileBusy(ctx context.Context, log *slog.Logger, what string, do func(
 			return err
 		}
 		if !logged {
-			log.Warn("another program holds iptables' lock; waiting for it", "step", what, "err", err)
+			log.Warn("another program holds iptables' lock; this step is retried until the lock is free", "step", what, "err", err)
 			logged = true
 		}
 		if !tick.Pause(ctx, busyPause) {

@@ -37,7 +37,7 @@ func (r nodeCacheRecorder) PartChecked(part string, err error) {
 	case "server":
 		if file := c.opts.PIDFile; err == nil && file != "" {
 			if err := replaceFile(file, pidText()); err != nil {
-				c.log.Warn("cannot write the -pidfile file", "err", err)
+				c.log.Warn("cannot write the process ID to the -pidfile file", "err", err)
 			}
 		}
 	}

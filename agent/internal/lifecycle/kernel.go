@@ -244,13 +244,13 @@ func (k *kernel) disable() {
 	k.fault, k.seen = "", kernelInput{}
 	if k.level != nil {
 		k.closeLevel()
-		k.log.Info("kernel hits disabled; the agent answers all queries")
+		k.log.Info("kernel hits disabled by the configuration")
 	}
 	if k.swept {
 		return
 	}
 	if err := removeKernelHits(k.folder); err != nil {
-		k.log.Warn("cannot remove an earlier agent's kernel hits; run `neardns-agent cleanup` on the host when the agent has ended", "err", err)
+		k.log.Warn("cannot remove all kernel programs of neardns; run `neardns-agent cleanup` on the host when the agent has ended", "err", err)
 	}
 	k.swept = true
 }
@@ -272,11 +272,11 @@ func (k *kernel) fail(err error) {
 	opened := k.level != nil
 	k.closeLevel()
 	if text := err.Error(); text != k.fault {
-		k.log.Log(context.Background(), k.refusals(), "kernel hits failed; the agent answers hits", "err", err)
+		k.log.Log(context.Background(), k.refusals(), "kernel hits are off until a retry succeeds", "err", err)
 		k.fault = text
 		if !opened { // detach a program of an earlier agent, which would answer by that agent's configuration
 			if err := bpf.SweepLinks(); err != nil {
-				k.log.Warn("kernel program still attached to some pods", "err", err)
+				k.log.Warn("an earlier agent's kernel program may still answer some pods; cannot detach it", "err", err)
 			}
 		}
 	}
@@ -292,11 +292,11 @@ func (k *kernel) closeLevel() {
 		return
 	}
 	if err := k.offloader.End(); err != nil {
-		k.log.Warn("kernel entries not revoked; they expire by themselves", "after", offload.MaxTime, "err", err)
+		k.log.Warn("some kernel entries not revoked; the kernel answers from them until they expire", "within", offload.MaxTime, "err", err)
 	}
 	k.endMirror()
 	if err := k.keeper.Reconcile(nil); err != nil {
-		k.log.Warn("kernel program still attached to some pods", "err", err)
+		k.log.Warn("cannot detach the kernel program from some pods; without entries it lets all queries pass", "err", err)
 	}
 	_ = k.level.Close() // only descriptors are closed; bpf.Sweep removes the pins
 	k.level, k.keeper = nil, nil
@@ -327,7 +327,7 @@ func (k *kernel) pause() (resume func()) {
 	k.paused = true
 	if k.level != nil {
 		if err := k.offloader.End(); err != nil {
-			k.log.Warn("kernel entries not revoked; they expire by themselves", "after", offload.MaxTime, "err", err)
+			k.log.Warn("some kernel entries not revoked; the kernel answers from them until they expire", "within", offload.MaxTime, "err", err)
 		}
 	}
 	return func() {
@@ -348,7 +348,7 @@ func (k *kernel) count() {
 	defer k.mu.Unlock()
 	if k.keeper != nil && !k.paused {
 		if err := k.keeper.CountNow(); err != nil {
-			k.log.Debug("cannot count kernel hits by pod", "err", err)
+			k.log.Debug("cannot read the kernel's hit counts of pods; the shown counts are older", "err", err)
 		}
 	}
 }
@@ -394,7 +394,7 @@ func (k *kernel) series() (_ telemetry.KernelHits, ok bool) {
 		out.Copies = map[string]uint64{"first": c.First, "fetched": c.Fetched, "pending": c.Pending, "dropped": c.Dropped}
 		if k.level != nil {
 			if limited, full, err := k.level.Uncopied(); err != nil {
-				k.log.Debug("kernel counters not read", "err", err)
+				k.log.Debug("cannot read how many queries the kernel program did not mirror", "err", err)
 			} else {
 				out.Copies["limited"], out.Copies["full"] = limited, full
 			}
@@ -410,7 +410,7 @@ func (k *kernel) hits() []telemetry.KernelSeries {
 	}
 	counts, err := k.level.Counts()
 	if err != nil {
-		k.log.Debug("kernel counters not read", "err", err)
+		k.log.Debug("cannot read the kernel program's hit counters; metrics and status lack them", "err", err)
 		return nil
 	}
 	var out []telemetry.KernelSeries

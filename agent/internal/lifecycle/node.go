@@ -64,7 +64,7 @@ func Node(ctx context.Context, e Env, o Options) error {
 	born, err := handover.Birth(o.PodDir)
 	if err != nil {
 		// Without a known age, only --take-over lets this agent take over: the active agent may be newer.
-		log.Warn("age of this agent's pod unknown; taking over from another agent only with --take-over", "err", err)
+		log.Warn("age of this agent's pod unknown; it takes over from another agent only with --take-over", "err", err)
 	}
 	a.mayTake = o.TakeOver || o.PodDir != "" && err == nil
 	pod, _ := e.LookupEnv("POD_NAME") // used only in messages
@@ -73,11 +73,11 @@ func Node(ctx context.Context, e Env, o Options) error {
 	kernel := steer.Kernel()
 	log.Info("starting", "version", e.Version, "instance", a.instance, "kernel", kernel)
 	if steer.OlderThanTried(kernel) {
-		log.Warn("kernel is older than any that neardns is tested with; starting only if it supports what neardns needs", "kernel", kernel,
+		log.Warn("kernel is older than any that neardns is tested with; the agent ends if it lacks what neardns needs", "kernel", kernel,
 			"oldest_tested", steer.LeastKernel)
 	}
 	for _, what := range missingFeatures(iptables.MissingPrograms()) {
-		log.Info("feature unavailable", "what", what)
+		log.Info("programs are missing, so features that need them are unavailable", "what", what)
 	}
 	return a.runUntilEnd(ctx)
 }

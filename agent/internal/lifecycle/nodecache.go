@@ -213,7 +213,7 @@ func (c *nodeCache) upstreams(domain string) (upstream.Upstreams, error) {
 	if err == nil || loaded {
 		return up, err
 	}
-	c.log.Error("kube-dns ConfigMap ignored because of a fault", "err", c.faults.Count(nodecache.FaultConfigmap, err))
+	c.log.Error("cannot determine the upstreams; retried without the kube-dns ConfigMap", "err", c.faults.Count(nodecache.FaultConfigmap, err))
 	in.ConfigMap = ""
 	up, err = upstream.Resolve(in)
 	up.Files = append(up.Files, c.opts.ConfigMapFiles()...) // watched, because a change may remove the fault
@@ -227,7 +227,7 @@ func (c *nodeCache) write(text string) {
 	}
 	c.written = text
 	if err := replaceFile(c.opts.Corefile, text); err != nil {
-		c.log.Warn("Corefile in use, but cannot be written to the -conf file", "err", err)
+		c.log.Warn("cannot write the filled-in Corefile template to its file, which only people read", "err", err)
 	}
 }
 
@@ -250,6 +250,6 @@ func (c *nodeCache) cleanUp(p plan.Plan) error {
 	if err := link.Remove(link.Config{Name: p.Link.Name}); err != nil {
 		return err
 	}
-	c.log.Info("interface removed; the rules stay and send pods' queries to kube-dns, or to node-cache if it runs", "link", p.Link.Name)
+	c.log.Info("interface removed; the packet rules stay and send pods' queries to kube-dns, or to node-cache if it runs", "link", p.Link.Name)
 	return nil
 }

@@ -117,7 +117,7 @@ func (a *agent) openCache(o *opened) (err error) {
 // end's rules. After a handover, the loop begins with the leases and sockets of the predecessor.
 func (a *agent) beginSteered(ctx context.Context, o *opened, s *ownership) (arrangement, error) {
 	var probes *prober.Prober
-	err := retryWhileBusy(ctx, a.log, "the prober's pod table", func() (err error) {
+	err := retryWhileBusy(ctx, a.log, "write the prober's pod table", func() (err error) {
 		probes, err = s.proberFor(ctx, prober.Config{Redirects: o.plan.Redirects, Locals: o.plan.LocalAddresses(), Rules: a.backend, Log: a.log})
 		return err
 	})
@@ -125,7 +125,7 @@ func (a *agent) beginSteered(ctx context.Context, o *opened, s *ownership) (arra
 		return nil, err
 	}
 	a.collect(o)
-	err = retryWhileBusy(ctx, a.log, "the rules of another back end", func() error {
+	err = retryWhileBusy(ctx, a.log, "replace the packet rules of another back end", func() error {
 		return a.replaceRules(ctx, a.backend, o.rules, o.plan, o.registry)
 	})
 	if err != nil {

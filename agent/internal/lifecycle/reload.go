@@ -26,11 +26,11 @@ func (a *agent) plan(conf *config.Node) (plan.Plan, error) {
 		a.files = append(a.files, conf.Corefile) // also if the configuration is refused, because a change of its Corefile may remove the fault
 	}
 	if outside := up.Outside(); a.outside != outside {
-		a.log.Info("upstreams for names outside of the cluster", "servers", outside)
+		a.log.Info("upstreams chosen for names outside of the cluster", "servers", outside)
 		a.outside = outside
 	}
 	for _, w := range up.Warnings {
-		a.log.Warn("some configured upstreams cannot be used", "reason", w)
+		a.log.Warn("no usable upstream for names outside of the cluster; the cluster's servers get these queries", "reason", w)
 	}
 	for _, note := range up.Notes {
 		a.log.Info("note on the upstreams", "note", note)

@@ -88,7 +88,7 @@ func (a *agent) replace(ctx context.Context, k rules.Kind, own *hostRules, old r
 		}
 	}
 	for _, err := range registry.Convert(ctx) {
-		a.log.Error("cannot convert a pod's rules to this back end; restart the pod", "err", err)
+		a.log.Error("cannot rewrite a pod's packet rules for another back end; restart the pod if its queries fail", "err", err)
 	}
 	if late {
 		if _, err := own.Repair(host); err != nil {
@@ -98,6 +98,6 @@ func (a *agent) replace(ctx context.Context, k rules.Kind, own *hostRules, old r
 	if err := old.Remove(); err != nil {
 		return err
 	}
-	a.log.Info("host rules moved to another back end", "backend", k.String())
+	a.log.Info("host's packet rules of another back end replaced", "backend", k.String())
 	return nil
 }

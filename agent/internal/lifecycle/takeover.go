@@ -139,7 +139,7 @@ func (a *agent) takeNode(ctx context.Context, o *opened) (*ownership, error) {
 		case t.lastLogged == "":
 			t.lastLogged = "standing by"
 			a.ensureFallback(o.plan)
-			a.log.Info("another agent is active on this node; standing by until it ends", "active", held.owner)
+			a.log.Info("another agent is active on this node; this one is standing by until it ends", "active", held.owner)
 		}
 		if !tick.Pause(ctx, takeAgain) {
 			return nil, ctx.Err()
@@ -173,7 +173,7 @@ func (t *takeover) request(ctx context.Context, held *LockedError) (*ownership, 
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case s.orphaned != nil:
-		a.log.Warn("active agent ended during the handover; this agent goes on with its sockets and cache", "from", held.owner, "err", err)
+		a.log.Warn("active agent ended during the handover; this agent has taken the node over", "from", held.owner, "err", err)
 		from := &node.Handover{From: held.owner, At: time.Now(), Took: "0s"}
 		return &ownership{lock: s.orphaned, served: s.served, cacheRestored: s.restored, from: from}, nil
 	case errors.As(err, &refused) && !refused.Later:
@@ -182,7 +182,7 @@ func (t *takeover) request(ctx context.Context, held *LockedError) (*ownership, 
 		t.metrics.Handover("failed")
 	}
 	if text := err.Error(); text != t.lastLogged {
-		a.log.Warn("takeover failed; will retry", "active", held.owner, "err", err)
+		a.log.Warn("takeover failed; retried for 30 s, then this agent ends", "active", held.owner, "err", err)
 		t.lastLogged = text
 	}
 	if time.Since(t.begun) > takeMax {
@@ -258,7 +258,7 @@ type successor struct {
 func (s *successor) Restore(r io.Reader) {
 	done, err := s.answers.Restore(r)
 	if err != nil || done.Unknown {
-		s.log.Warn("cannot take over the active agent's cache; the snapshot file is loaded instead", "err", err)
+		s.log.Warn("cannot read the active agent's cache; the snapshot file, if any, is loaded", "err", err, "unknown_format", done.Unknown)
 		return
 	}
 	s.restored = true

@@ -93,7 +93,7 @@ func (t *transparent) run(ctx, own context.Context) error {
 	own, stop := context.WithCancel(own)
 	defer stop()
 	if changes, err := t.registry.Watch(own); err != nil {
-		t.log.Warn("pod files cannot be watched for changes; polling them", "err", err)
+		t.log.Warn("cannot watch the pod files for changes; from now on they are read at each use", "err", err)
 	} else {
 		wg.Go(func() { tick.Drain(changes) }) // kernel.run polls the registry, so the events are not needed
 	}
@@ -102,7 +102,7 @@ func (t *transparent) run(ctx, own context.Context) error {
 	case <-ctx.Done():
 	case <-t.taken:
 	}
-	t.log.Info("stopping; the kernel keeps serving its entries until they expire")
+	t.log.Info("agent stops; entries that are still in the kernel program answer until they expire")
 	return nil
 }
 
@@ -174,7 +174,7 @@ func (t *transparent) followBackends(ctx context.Context) {
 			t.log.Info("backends of the cluster DNS addresses changed", "servers", found)
 		}
 		if why != "" && why != t.unknown {
-			t.log.Warn("cannot find the backends of the cluster DNS addresses; the kernel answers only queries sent to these addresses",
+			t.log.Warn("cannot look up all backends of the cluster DNS addresses; queries sent to unknown ones get no kernel hits",
 				"err", err)
 		}
 		t.backends, t.unknown = found, why
