@@ -120,7 +120,7 @@ func (e *Evidence) startTrials(ctx context.Context, lease func(steer.Client) (Le
 			defer func() { <-e.slots }()
 			known, err := e.pods.TryClient(ctx, c)
 			if err != nil {
-				e.log.Debug("cannot run the trial of a bypassed client", "client", c.String(), "err", err)
+				e.log.Debug("cannot run a test query from a bypassed client's netns; will retry", "client", c.String(), "err", err)
 			}
 			e.mu.Lock()
 			defer e.mu.Unlock()
@@ -187,7 +187,7 @@ func (e *Evidence) bypass(c steer.Client) error {
 	e.updateGauge()
 	if known {
 		e.counts.prolonged.Inc()
-		e.log.Debug("queries of a bypassed client are still dropped", "client", c.String(), "bypassed_for", steer.Hold(h.step))
+		e.log.Debug("bypassed client's queries are still dropped; bypass prolonged", "client", c.String(), "bypassed_for", steer.Hold(h.step))
 		return nil
 	}
 	e.counts.begun.Inc()
@@ -224,7 +224,7 @@ func (e *Evidence) logError(err error) {
 		text = err.Error()
 	}
 	if text != e.lastLogged && text != "" {
-		e.log.Warn("cannot read the kernel's records; pods whose queries a policy or firewall drops are not detected", "err", err)
+		e.log.Warn("cannot find or bypass pods whose queries a policy or firewall drops; will retry", "err", err)
 	}
 	e.lastLogged = text
 }

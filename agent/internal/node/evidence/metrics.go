@@ -29,7 +29,7 @@ func newCounts() *counts {
 		Help: "Clients (source, the agent's address, protocol) that kube-dns answers because their queries do not reach the agent."},
 		[]string{"family", "protocol"})
 	events := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "bypass_events_total",
-		Help: "Client bypasses by event: begun, prolonged (its trial failed), ended (the agent serves it again)."}, []string{"event"})
+		Help: "Client bypasses by event: begun, prolonged (queries still dropped), ended (one arrived, or none was sent)."}, []string{"event"})
 	c := &counts{all: []prometheus.Collector{clients, events}, clients: map[family]prometheus.Gauge{},
 		begun: events.WithLabelValues("begun"), prolonged: events.WithLabelValues("prolonged"), ended: events.WithLabelValues("ended")}
 	for _, name := range []string{"ipv4", "ipv6"} {
