@@ -28,7 +28,7 @@ func TestUnableToAsk(t *testing.T) {
 }
 `, "nft", "-f", "-")
 	testutil.Eventually(t, func() error { return n.all(pod.NetNS, direct, n.served()...) })
-	n.awaitLog(p, from, "this node cannot resolve the names that pods need")
+	n.awaitLog(p, from, "no upstream answers the agent's queries for the cluster's names")
 	for line := range strings.Lines(p.Output()[from:]) {
 		if strings.Contains(line, "lease lost") && strings.Contains(line, unix.EPERM.Error()) {
 			t.Errorf("the rules keep probes from the agent: %s", line)

@@ -132,7 +132,7 @@ func TestKubeDNSOutageKeepsLeases(t *testing.T) {
 	})
 }
 
-const cannotAsk = "this node cannot resolve the names that pods need"
+const cannotAsk = "no upstream answers the agent's queries for the cluster's names"
 
 // outages ends kube-dns in three ways while a pod queries a name in the cache.
 func outages(t *testing.T, watch func(t *testing.T, n *node, f *traffic)) {

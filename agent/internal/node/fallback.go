@@ -29,7 +29,7 @@ const (
 func (n *Node) readVerified() {
 	proven, err := n.Verified.Read()
 	if err != nil {
-		n.Log.Warn("cannot read the record of verified fallbacks; new pods are not steered until they are verified again", "err", err)
+		n.Log.Warn("cannot read the record of verified fallbacks; no further pod is steered until its fallback is verified again", "err", err)
 		return
 	}
 	n.mu.Lock()
@@ -118,7 +118,7 @@ func (n *Node) noteLost(clusterDNS netip.Addr, lost string) {
 	}
 	n.mu.Unlock()
 	if lost != "" && before == "" {
-		n.Log.Error("the fallback to kube-dns is lost for good; steered pods are bypassed", "cluster_dns", clusterDNS, "reason", lost)
+		n.Log.Error("kube-dns answers this node, but not the fallback; steered pods are bypassed", "cluster_dns", clusterDNS, "reason", lost)
 		n.kick.Send()
 	}
 }
@@ -154,11 +154,11 @@ func (n *Node) noteChecked(addr netip.Addr, err error, final bool) {
 	n.Recorder.FallbackVerified(addr, after)
 	switch {
 	case after && !before && !steers:
-		n.Log.Info("fallback verified", "cluster_dns", addr)
+		n.Log.Info("fallback to kube-dns works: fallback verified", "cluster_dns", addr)
 	case before && !after && !steers:
 		n.Log.Error("the fallback to kube-dns fails; queries that the agent does not answer are lost", "cluster_dns", addr, "err", err)
 	case after && !before:
-		n.Log.Info("fallback verified; pods may be steered", "cluster_dns", addr)
+		n.Log.Info("fallback to kube-dns verified; pods may be steered", "cluster_dns", addr)
 		n.kick.Send()
 	case before && !after:
 		n.Log.Error("the fallback to kube-dns fails; new pods are not steered", "cluster_dns", addr, "err", err)

@@ -115,7 +115,7 @@ func (n *Node) yield(y *yield, probes *group) bool {
 		err = errors.New("the successor did not take over")
 	}
 	n.Server.Resume()
-	n.Log.Warn("handover failed; this agent keeps serving the node", "err", err)
+	n.Log.Warn("handover failed; this agent reads queries again", "err", err)
 	return false
 }
 

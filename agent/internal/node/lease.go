@@ -263,10 +263,10 @@ func (n *Node) noteFailure(t target, r prober.Result, v lease.Verdict) {
 		n.kick.Send() // the host's firewall may be the reason, and some changes of it send no event: check the rules now
 		n.Recorder.Lease(t.Address, t.Protocol, false)
 		n.Recorder.LeaseLost(r.Failure)
-		n.Log.Warn("lease lost; kube-dns answers", "addr", t.Address, "protocol", t.Protocol, "reason", r.Err, "no_lease_for", rest)
+		n.Log.Warn("lease lost; kube-dns answers, except kernel hits", "addr", t.Address, "protocol", t.Protocol, "reason", r.Err, "wait", rest)
 	case news:
 		n.kick.Send()
-		n.Log.Info("no lease yet; kube-dns answers", "addr", t.Address, "protocol", t.Protocol, "reason", r.Err)
+		n.Log.Info("no lease; kube-dns answers, except kernel hits", "addr", t.Address, "protocol", t.Protocol, "reason", r.Err)
 	}
 }
 

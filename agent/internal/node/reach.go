@@ -275,14 +275,14 @@ func (n *Node) conclude(found map[netip.Addr]lease.Round, err error) {
 	n.Recorder.CanQuery(err == nil)
 	switch {
 	case c.fails && !c.failed:
-		n.Log.Error("this node cannot resolve the names that pods need", "err", err)
+		n.Log.Error("no upstream answers the agent's queries for the cluster's names", "err", err)
 	case !c.fails && c.failed:
-		n.Log.Info("this node can resolve the names that pods need again")
+		n.Log.Info("upstreams answer queries for the cluster's names again")
 	}
 	for _, t := range c.withdrawn {
 		n.Recorder.Lease(t.Address, t.Protocol, false)
 		n.Recorder.LeaseLost(lostUpstream)
-		n.Log.Warn("lease withdrawn; kube-dns answers", "addr", t.Address, "protocol", t.Protocol, "reason", c.reason)
+		n.Log.Warn("lease withdrawn; kube-dns answers, except kernel hits", "addr", t.Address, "protocol", t.Protocol, "reason", c.reason)
 	}
 	if c.allowed {
 		n.probeNow.send() // each target is probed at once

@@ -106,7 +106,7 @@ func (n *Node) reconcileServer(ctx context.Context, s plan.Plan) error {
 	}
 	// A server whose sockets have all failed still holds other resources. Stopping a server that never ran does nothing.
 	if err := n.Server.Stop(); err != nil {
-		n.Log.Warn("cannot stop the failed DNS server completely", "err", err)
+		n.Log.Warn("cannot stop the previous DNS server completely", "err", err)
 	}
 	if s.Unserved != nil {
 		return s.Unserved

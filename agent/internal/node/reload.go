@@ -100,7 +100,7 @@ func (n *Node) apply(ctx context.Context, old, next plan.Plan, probes *group) (a
 			undo = errors.Join(undo, n.Server.Restart(ctx, old.Server))
 		}
 		if undo != nil {
-			n.Log.Error("rollback to the old configuration incomplete", "err", undo)
+			n.Log.Error("rollback to the old configuration incomplete; the new one is retried", "err", undo)
 		}
 		return true, err
 	}

@@ -26,7 +26,7 @@ func (n *Node) noteFault(part string, err error) bool {
 	switch {
 	case text == before:
 	case text != "":
-		n.Log.Error("a part of the node cannot be repaired; will retry", "part", part, "err", err)
+		n.Log.Error("a part of the node has a fault; will retry", "part", part, "err", err)
 	default:
 		n.Log.Info("a part of the node works again", "part", part)
 	}
