@@ -119,10 +119,10 @@ func (p *Plugin) Run(ctx context.Context) {
 		var late *connectError
 		if !errors.As(err, &late) {
 			disconnected = p.now() // the connection lasted until now
-			p.Log.Warn("lost the connection to the runtime's NRI; retrying", "err", err, "lasted", p.now().Sub(began))
+			p.Log.Warn("lost the connection to the runtime's NRI; will retry", "err", err, "lasted", p.now().Sub(began))
 		} else if text := err.Error(); text != lastLogged {
 			lastLogged = text
-			p.Log.Debug("cannot connect to the runtime's NRI; retrying", "err", err) // recordNoNRI warns about each pod that needs it
+			p.Log.Debug("cannot connect to the runtime's NRI; will retry", "err", err) // recordNoNRI warns about each pod that needs it
 		}
 		if p.now().Sub(disconnected) >= grace {
 			p.recordNoNRI(err)
@@ -231,7 +231,7 @@ func (p *Plugin) Lay(sandboxID string) {
 	}
 	files, errs := podfile.Siblings(p.StateDir, sandboxID, "")
 	for _, err := range errs {
-		p.Log.Warn("cannot read the pod's state file; its DNS settings are not applied", "container_id", sandboxID, "err", err)
+		p.Log.Warn("cannot read a state file of the pod; DNS settings in it are not applied", "container_id", sandboxID, "err", err)
 	}
 	for _, f := range files {
 		if isWaiting(f) {
