@@ -171,7 +171,7 @@ func (k *adopter) candidates(paths []string, of map[string]podfile.File) []attac
 		}
 		if err != nil {
 			k.retry = k.retry || time.Since(modified(path)) < maxUnread // the runtime may still be writing it
-			k.logOnce(name, slog.LevelDebug, "attachment skipped", err.Error())
+			k.logOnce(name, slog.LevelDebug, "unreadable file in libcni's cache skipped; its pod is not adopted", err.Error())
 			continue
 		}
 		if !a.IsPod() {
@@ -256,8 +256,8 @@ func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 		k.hadFile[a.File] = a.Made
 	}
 	delete(k.lastLogged, a.File+a.ContainerID)
-	p.log.Info("running pod adopted; its trial decides about steering", "pod", a.String(), "container_id", a.ContainerID, "iface", a.IfName,
-		"found_by", f.Adopted, "annotations_known", a.Annotations != nil)
+	p.log.Info("running pod adopted; steered only once test queries from its netns are answered", "pod", a.String(),
+		"container_id", a.ContainerID, "iface", a.IfName, "found_by", f.Adopted, "annotations_known", a.Annotations != nil)
 	return nil
 }
 
@@ -413,11 +413,11 @@ func (k *adopter) dropRemoved(files []podfile.File, paths []string, known bool) 
 		}
 		if err := k.pods.drop(f); err != nil {
 			k.retry = true
-			k.logOnce(f.ContainerID+"-", slog.LevelWarn, "cleanup of a removed adopted pod failed", err.Error(),
+			k.logOnce(f.ContainerID+"-", slog.LevelWarn, "cannot remove rules and state file of a removed adopted pod; will retry", err.Error(),
 				"pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
 			continue
 		}
-		k.pods.log.Info("removed rules and state file of a deleted pod", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
+		k.pods.log.Info("removed rules and state file of a removed pod", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
 	}
 }
 

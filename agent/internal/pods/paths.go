@@ -229,12 +229,12 @@ func (p *Pods) logState(f podfile.File, was, now podstate.State, s signal) {
 	case s.event == podstate.Selected:
 		p.log.Info("steer.mode now selects the pod; kube-dns answers it until a test query from its netns is answered", about...)
 	case s.event == podstate.Deselected:
-		p.log.Info("pod not steered, kube-dns answers it", append(about, "reason", s.reason)...)
+		p.log.Info("pod not selected for steering; kube-dns answers it", append(about, "reason", s.reason)...)
 	case s.event == podstate.TrialAnswered:
-		p.log.Info("trial answered: the pod's path to the agent works", about...)
+		p.log.Info("test queries from the pod's netns answered; it is steered once its fallback is verified", about...)
 	case was == podstate.Untried:
-		p.log.Warn("pod not steered, kube-dns answers it", append(about, "reason", s.reason)...)
+		p.log.Warn("pod not steered, kube-dns answers it: its test query got no answer", append(about, "reason", s.reason)...)
 	default:
-		p.log.Warn("pod's queries bypass the cache; kube-dns answers them", append(about, "reason", s.reason)...)
+		p.log.Warn("pod no longer steered; kube-dns answers its queries from now on", append(about, "reason", s.reason)...)
 	}
 }

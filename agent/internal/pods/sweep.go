@@ -35,7 +35,7 @@ func (p *Pods) sweep(files []podfile.File) {
 				"pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "err", err)
 			continue
 		}
-		p.log.Info("removed the state file of a pod that is gone; the runtime never called DEL",
+		p.log.Info("removed the state file of a pod that is gone; no DEL removed it within 1 h",
 			"pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID, "netns", f.NetNS)
 	}
 	for k := range p.dead {

@@ -87,7 +87,7 @@ func (p *Pods) watch(ctx context.Context, watcher *fsnotify.Watcher, changed fun
 		}
 		var err error
 		if watcher, err = p.follow(); err != nil {
-			p.log.Warn("cannot watch the pod files for changes; reading them at each use", "err", err)
+			p.log.Warn("cannot watch the pod files for changes; they are read at each use until a retry succeeds", "err", err)
 			tick.Pause(ctx, retryDelay)
 		}
 		changed("")
