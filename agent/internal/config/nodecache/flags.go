@@ -180,7 +180,7 @@ func flags(o *Options, g *rawFlags) *flag.FlagSet {
 		"the template's health line must name the same port")
 	fs.BoolVar(&o.SkipTeardown, "skipteardown", false, "keep the network interface when the agent ends; the packet rules always stay")
 	fs.BoolVar(&g.reload, "reloadwithsignal", false, "no effect: the agent always reloads when a file changes, and at SIGUSR1")
-	fs.BoolVar(&o.TLS.Enabled, "tls-enabled", false, "serve -metrics-listen-address over TLS; otherwise -tls- flags have no effect")
+	fs.BoolVar(&o.TLS.Enabled, "tls-enabled", false, "serve -metrics-listen-address over TLS; otherwise the other -tls- flags have no effect")
 	fs.StringVar(&o.TLS.Cert, "tls-cert-file", "/etc/ssl/tls.crt", "`FILE` of the TLS certificate, in PEM; read for each connection")
 	fs.StringVar(&o.TLS.Key, "tls-private-key-file", "/etc/ssl/tls.key", "`FILE` of the TLS certificate's private key, in PEM")
 	fs.StringVar(&g.clientAuth, "tls-client-auth-type", "NoClientCert", "`POLICY` for client certificates: "+
