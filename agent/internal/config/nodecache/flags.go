@@ -228,13 +228,13 @@ func (o *Options) note(g rawFlags, set map[string]bool) {
 		add("-reloadwithsignal has no effect: changed files take effect at once, and at SIGUSR1")
 	}
 	if g.ebtables {
-		add("-setupebtables has no effect: bridged packets to the node's addresses pass the switch, too")
+		add("-setupebtables has no effect: the host's packet rules also see bridged packets to its addresses")
 	}
 	if set["initialdelay"] {
-		add("-initialdelay has no effect: the switch is there before the first query")
+		add("-initialdelay has no effect: the host's packet rules exist before the first query")
 	}
 	if !o.SetupIptables {
-		add("-setupiptables=false: iptables stays as it is. The switch is a table of its own in nftables, which leads queries to kube-dns if " +
+		add("-setupiptables=false: iptables stays as it is. The packet rules are an nftables table, which sends queries to kube-dns if " +
 			"this agent does not answer; a kernel without nf_tables needs iptables for it")
 	}
 }
