@@ -143,7 +143,7 @@ func verdict(list []Finding, f *facts) (string, bool) {
 	} else if f.want.KernelOnly() {
 		answers = "kube-dns answers all but the kernel's hits"
 	} else if !f.present && f.tableErr == nil {
-		answers = "without the switch, steered pods reach the agent if it listens, and no server if not"
+		answers = "without the host's packet rules, steered pods reach the agent if it listens, and no server if not"
 	} else if granted > 0 && f.noUpstream() {
 		answers = "steered pods get entries of the cache, and all other queries fail: no upstream can be queried"
 	} else if granted > 0 && granted == wanted {

@@ -93,7 +93,7 @@ func (c *cleanup) say(format string, args ...any) {
 	_, _ = fmt.Fprintf(c.env.Stdout, format+"\n", args...)
 }
 
-const keepsSwitch = "the switch stays for these pods; end them and run cleanup again"
+const keepsSwitch = "the host's packet rules stay for these pods; end the pods and run cleanup again"
 
 func (c *cleanup) nameservers(context.Context) (err error) {
 	if c.backend, err = inspect.Installed(c.plan.Folders.State); err != nil {

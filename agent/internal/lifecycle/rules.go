@@ -98,6 +98,6 @@ func (a *agent) replace(ctx context.Context, k rules.Kind, own *hostRules, old r
 	if err := old.Remove(); err != nil {
 		return err
 	}
-	a.log.Info("host's packet rules of another back end replaced", "backend", k.String())
+	a.log.Info("host's packet rules replaced by those of another back end", "backend", k.String())
 	return nil
 }

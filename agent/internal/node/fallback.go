@@ -154,11 +154,11 @@ func (n *Node) noteChecked(addr netip.Addr, err error, final bool) {
 	n.Recorder.FallbackVerified(addr, after)
 	switch {
 	case after && !before && !steers:
-		n.Log.Info("fallback to kube-dns works: fallback verified", "cluster_dns", addr)
+		n.Log.Info("fallback verified: kube-dns answers if the agent does not", "cluster_dns", addr)
 	case before && !after && !steers:
 		n.Log.Error("the fallback to kube-dns fails; queries that the agent does not answer are lost", "cluster_dns", addr, "err", err)
 	case after && !before:
-		n.Log.Info("fallback to kube-dns verified; pods may be steered", "cluster_dns", addr)
+		n.Log.Info("fallback verified: kube-dns answers if the agent does not; pods may be steered", "cluster_dns", addr)
 		n.kick.Send()
 	case before && !after:
 		n.Log.Error("the fallback to kube-dns fails; new pods are not steered", "cluster_dns", addr, "err", err)

@@ -246,7 +246,7 @@ func (p *Pods) tryPath(ctx context.Context, ns *os.File, t Trial, d triedPath, l
 	case slices.ContainsFunc(results, func(r verdict) bool { return r != isAnswered }):
 		return signal{event: podstate.TrialVoid}, errors.Join(errs...)
 	}
-	return signal{event: podstate.TrialAnswered, reason: "its trial was answered"}, errors.Join(errs...)
+	return signal{event: podstate.TrialAnswered, reason: "its test queries were answered"}, errors.Join(errs...)
 }
 
 // attachmentsOf reads again the files of all attachments in f's netns. It reads no others, because many pods may be tried at once.
