@@ -36,7 +36,7 @@ func (r role) command() *cobra.Command {
 			return cli.Usage(err)
 		}
 		if err := r.run(c, config); err != nil {
-			r.log.Error("the program ends, because a role failed", "role", r.name, "error", err)
+			r.log.Error("a role of the controller failed; the process ends", "role", r.name, "error", err)
 			return &cli.ExitError{Code: cli.Failed}
 		}
 		return nil

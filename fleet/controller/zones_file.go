@@ -68,7 +68,7 @@ func oneCluster(_ *cobra.Command, args []string) error {
 
 func (f *zonesFile) fileFlags(c *cobra.Command) {
 	c.Flags().StringVar(&f.file, "file", "", "`FILE` with a DNSZone, its key's Secret and DNSRecords, as kubectl get -o yaml prints them")
-	c.Flags().DurationVar(&f.timeout, "timeout", 0, "give up after this `TIME`; 0: publish never gives up, other commands do after a minute")
+	c.Flags().DurationVar(&f.timeout, "timeout", 0, "give up after this `TIME`; 0: never (publish), or after a minute plus --watch (others)")
 }
 
 func identityFlags(c *cobra.Command, f *zonesFile) {
@@ -92,7 +92,7 @@ func (f *zonesFile) check(identified bool) error {
 }
 
 func publishCommand(hangups <-chan os.Signal, stdout, stderr io.Writer) *cobra.Command {
-	c := &cobra.Command{Use: "publish", Short: "publish the file's DNSRecords as the role zones does; SIGHUP rereads the file, SIGTERM ends"}
+	c := &cobra.Command{Use: "publish", Short: "publish the file's DNSRecords until SIGTERM, as the role zones does; SIGHUP rereads the file"}
 	var f zonesFile
 	f.fileFlags(c)
 	identityFlags(c, &f)

@@ -36,7 +36,7 @@ func opener(ctx context.Context, identity zone.Identity, metrics *zonewriter.Met
 		l := &live{publisher: p, log: log, cancel: cancel, fresh: 2 * s.Heartbeat}
 		l.wg.Go(func() { // ends with Stop
 			if err := p.Run(running); err != nil {
-				log.Error("publishing in a zone ended with an error", "zone", s.Zone, "error", err)
+				log.Error("a zone's publisher ended with an error; nothing more is written to the zone", "zone", s.Zone, "error", err)
 			}
 		})
 		return l, nil
@@ -56,7 +56,7 @@ type live struct {
 
 func (l *live) Set(p zone.Publication) {
 	if err := l.publisher.Set(p); err != nil { // zones.Decide has validated it
-		l.log.Error("a host is not published, because its records are invalid", "host", p.Host, "error", err)
+		l.log.Error("a host's new records are invalid; its earlier ones, if any, stay published", "host", p.Host, "error", err)
 	}
 }
 

@@ -206,7 +206,7 @@ func (r *Reconciler) prepare(ctx context.Context, plan *zones.Plan, dnsZones []v
 		}
 		if *o.key.Load() != key.Key {
 			o.key.Store(&key.Key)
-			r.Log.Info("the TSIG key of a zone changed", "dnszone", z.Name, "key", key.Name)
+			r.Log.Info("a DNSZone's TSIG key changed; the new one signs from now on", "dnszone", z.Name, "key", key.Name)
 		}
 	}
 	for name, o := range r.open {

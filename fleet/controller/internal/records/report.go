@@ -183,7 +183,7 @@ func (r *Reconciler) events(object client.Object, before, now []metav1.Condition
 			kind = corev1.EventTypeNormal
 		}
 		r.Events.Eventf(target, nil, kind, c.Reason, c.Type, "%s", shortened(c.Message, 1000))
-		r.Log.Info("a condition of an object changed", "namespace", object.GetNamespace(), "name", object.GetName(),
+		r.Log.Info("a condition of a DNSZone or DNSRecord has a new reason", "namespace", object.GetNamespace(), "name", object.GetName(),
 			"type", c.Type, "status", c.Status, "reason", c.Reason, "message", c.Message)
 	}
 }

@@ -194,7 +194,7 @@ func TestReread(t *testing.T) {
 	}
 	apply(strings.NewReplacer("name: shared}", "name: another}", "zone: shared.example", "zone: another.example", "app.shared", "app.another", "*.shared", "*.another").Replace(good))
 	p.wait()
-	if !strings.Contains(log.String(), "its published records stay in the zone") || !strings.Contains(log.String(), "shared.example") {
+	if !strings.Contains(log.String(), "records stay unless another has the old zone") || !strings.Contains(log.String(), "shared.example") {
 		t.Errorf("logged: %s", log.String())
 	}
 }

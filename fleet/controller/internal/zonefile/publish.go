@@ -80,7 +80,7 @@ func Publish(ctx context.Context, o Publishing) error {
 				err = p.apply(f)
 			}
 			if err != nil {
-				o.Log.Error("cannot use the changed file; publishing goes on with its earlier content", "error", err)
+				o.Log.Error("cannot read or apply the file again; what was not applied keeps its earlier content", "error", err)
 			}
 		}
 	}
@@ -149,7 +149,7 @@ func (p *publishing) apply(f *File) error {
 		delete(p.zones, name)
 		before[zones.Canonical(z.spec.Zone)] = z.hosts
 		if i < 0 || f.Zones[i].Spec.Zone != z.spec.Zone {
-			p.Log.Warn("the DNSZone is no longer in the file; its published records stay in the zone", "dnszone", name, "zone", z.spec.Zone)
+			p.Log.Warn("DNSZone left the file or has a new zone; records stay unless another has the old zone", "dnszone", name, "zone", z.spec.Zone)
 		}
 	}
 	for i := range f.Zones {
@@ -217,7 +217,7 @@ func (p *publishing) open(spec *v1alpha1.DNSZone, key rfc2136.Key) (*running, er
 	p.zones[spec.Name] = z
 	p.busy.Go(func() {
 		if err := z.publisher.Run(ctx); err != nil && ctx.Err() == nil {
-			p.Log.Error("publishing in a zone ended with an error", "zone", spec.Spec.Zone, "error", err)
+			p.Log.Error("a zone's publisher ended with an error; nothing more is written to the zone", "zone", spec.Spec.Zone, "error", err)
 		}
 	})
 	return z, nil
@@ -325,7 +325,7 @@ func (p *publishing) print(about string, l Line) {
 	if p.JSON {
 		data, err := json.Marshal(l)
 		if err != nil {
-			p.Log.Error("cannot print a host's state as JSON", "error", err) // cannot happen: every field of a Line can be encoded as JSON
+			p.Log.Error("cannot encode the state of a host or zone as JSON", "error", err) // cannot happen: JSON can encode every field of a Line
 			return
 		}
 		text = string(data)

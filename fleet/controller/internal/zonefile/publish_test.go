@@ -164,7 +164,7 @@ func TestAlive(t *testing.T) {
 		t.Fatal(err)
 	}
 	reread <- syscall.SIGHUP
-	said(&log, "publishing goes on with its earlier content")
+	said(&log, "what was not applied keeps its earlier content")
 	if err := os.WriteFile(path, []byte(strings.Replace(beating, "192.0.2.1]", "192.0.2.7]", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
