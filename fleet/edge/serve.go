@@ -64,7 +64,7 @@ func serve(ctx context.Context, e env, path string) error {
 	level.Set(conf.Level)
 	log := telemetry.NewLogger(e.stderr, level, conf.JSON)
 	process.LimitMemory(log, e.lookupEnv)
-	log.Info("starting", "version", version.String(), "zones", len(conf.Zones), "addresses", conf.Addresses)
+	log.Info("edge is starting", "version", version.String(), "zones", len(conf.Zones), "addresses", conf.Addresses)
 
 	ctx, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -77,7 +77,7 @@ func serve(ctx context.Context, e env, path string) error {
 	r.apply(ctx, conf)
 	if conf.geoFault != nil { // serve anyway: without the database, only the choice of clusters is worse
 		r.reloads.Count(false)
-		log.Error("cannot read the geo database; clients are located without it", "err", conf.geoFault)
+		log.Error("cannot read the geo database; until a reload can, clients are located without it", "err", conf.geoFault)
 	}
 
 	s := server.New(log, nil,
@@ -96,7 +96,7 @@ func serve(ctx context.Context, e env, path string) error {
 	wg.Go(func() { telemetry.ServeTCP(ctx, log, "health", conf.Listen.Health, health.Handler()) })
 	wg.Go(func() { process.FollowFiles(ctx, log, hangups, false, r.files, func() { r.reload(ctx) }) })
 	<-ctx.Done()
-	log.Info("stopping")
+	log.Info("edge is stopping")
 	return s.Stop()
 }
 

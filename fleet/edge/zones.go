@@ -54,7 +54,7 @@ func (r *edge) reload(ctx context.Context) {
 	}
 	if err != nil {
 		r.reloads.Count(false)
-		r.log.Error("new configuration refused, the old one keeps serving", "err", err)
+		r.log.Error("new configuration refused; the old one keeps serving", "err", err)
 		return
 	}
 	r.apply(ctx, next)
@@ -94,7 +94,7 @@ func (r *edge) apply(ctx context.Context, next configuration) {
 			<-z.done // otherwise it could be served again
 			r.plugin.Drop(name + ".")
 			r.checker.Set(name+".", nil, nil)
-			r.log.Info("zone removed from the configuration; it is no longer served", "zone", name)
+			r.log.Info("zone removed from the configuration; it is not served any more, its file stays", "zone", name)
 		}
 	}
 }
@@ -129,8 +129,8 @@ func (r *edge) judge(origin string) func() {
 	return func() {
 		silent := r.plugin.Current(origin)
 		if !slices.Equal(silent, last) {
-			r.log.Warn("the silent clusters have changed: a silent cluster's address is answered only if it passes a health check, "+
-				"or if the host has no others", "zone", origin, "silent", silent, "before", last)
+			r.log.Warn("the list of silent clusters changed: their addresses count as unhealthy, "+
+				"except those with a health check that does not fail", "zone", origin, "silent", silent, "before", last)
 			last = silent
 		}
 	}

@@ -41,7 +41,7 @@ func ignoredDesc() *prometheus.Desc {
 
 func silentDesc() *prometheus.Desc {
 	return prometheus.NewDesc("neardns_edge_silent_clusters",
-		"Clusters of the zone whose heartbeats have not changed for six of their periods.", []string{"zone"}, nil)
+		"Clusters of the zone that count as silent: heartbeat unchanged for six of its periods; 0 if over half would.", []string{"zone"}, nil)
 }
 
 // Describe implements prometheus.Collector.

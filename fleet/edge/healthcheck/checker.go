@@ -27,7 +27,7 @@ type Options struct {
 	// Timeout is the time limit of one probe. With these defaults, a dead target is unhealthy after at most 33 s. Default: 3 s
 	Timeout  time.Duration
 	Failures int            // number of failed probes in a row that make a target unhealthy. Default: 3
-	Most     int            // maximum number of targets; any others are not probed and count as healthy. Default: 10,000
+	Most     int            // maximum number of targets; any others are not probed and get no Target. Default: 10,000
 	Roots    *x509.CertPool // trusted CAs, until SetRoots changes them. Default: the system's
 	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -110,7 +110,7 @@ func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Pre
 			if err := check.permit(ranges); err != nil {
 				refused++
 				log = func() {
-					c.log.Warn("addresses may not be probed", "zone", zone, "refused", refused, "cluster", cluster, "target", check.Address, "err", err)
+					c.log.Warn("some addresses get no probe", "zone", zone, "refused", refused, "cluster", cluster, "target", check.Address, "err", err)
 				}
 				continue
 			}
@@ -148,7 +148,7 @@ func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Pre
 		out[check] = t
 	}
 	if left > 0 {
-		c.log.Warn("too many health checks; addresses that are not probed count as healthy", "zone", zone, "most", c.o.Most,
+		c.log.Warn("too many health checks; an address without a probe is healthy unless its cluster is silent", "zone", zone, "most", c.o.Most,
 			"most_per_address", maxPerAddress, "left", left)
 	}
 	return out

@@ -15,8 +15,8 @@ type collector struct{ *Checker }
 
 func targetsDesc() *prometheus.Desc {
 	return prometheus.NewDesc(namespace+"_edge_targets", "Targets of health checks, by state: well; sick (failed three times in a row); "+
-		"unknown (not probed yet, treated as well); "+
-		"refused (never probed, treated as well: outside of the zone's target ranges, or one too many).", []string{"state"}, nil)
+		"unknown (not probed yet, treated as healthy); "+
+		"refused (never probed, healthy unless its cluster is silent: outside of the zone's target ranges, or too many).", []string{"state"}, nil)
 }
 
 func probesDesc() *prometheus.Desc {

@@ -107,10 +107,10 @@ func New(log *slog.Logger, zone, file string, primary Primary, serve Serve) *Cop
 	}
 	switch {
 	case err != nil:
-		c.log.Warn("cannot use the zone's file; the zone is transferred from its primary", "file", file, "err", err)
+		c.log.Warn("cannot use the zone's file; until its primary is read, the zone is not served", "file", file, "err", err)
 	case list != nil:
 		c.current = at
-		c.log.Info("zone loaded from its file and served", "serial", c.records.soa.Serial, "age", time.Since(at).Round(time.Second))
+		c.log.Info("zone is served from its file for now", "serial", c.records.soa.Serial, "age", time.Since(at).Round(time.Second))
 	}
 	c.skip, c.whole = list != nil, true
 	return c
@@ -190,9 +190,9 @@ func (c *Copy) note(err error) {
 	switch {
 	case c.fault == before:
 	case err != nil:
-		c.log.Warn("cannot read the zone from its primary; the last copy stays in use", "kind", string(rfc2136.KindOf(err)), "err", err)
+		c.log.Warn("cannot read or serve the zone; its last copy, if any, stays in use", "kind", string(rfc2136.KindOf(err)), "err", err)
 	default:
-		c.log.Info("the primary can be read again; the zone is current")
+		c.log.Info("zone was read from its primary again; its copy is current")
 	}
 }
 
@@ -228,7 +228,7 @@ func (c *Copy) look(ctx context.Context) error {
 	}
 	next, err := has.apply(t.Steps)
 	if err != nil {
-		c.log.Info("incremental transfer does not fit; transferring the whole zone", "err", err)
+		c.log.Info("the primary's changes do not fit the zone's copy; the whole zone is transferred once", "err", err)
 		return c.transfer(ctx, primary)
 	}
 	c.counts.steps.Add(1)
