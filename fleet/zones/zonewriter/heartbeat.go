@@ -159,12 +159,12 @@ func (p *Publisher) removeOne(ctx context.Context, cluster string, dead []string
 		}
 		st := p.state.PlanRemoval(name, cluster)
 		if err := p.update(ctx, append(st.Message.Prereqs, watched...), st.Message.Changes); err != nil {
-			p.o.Log.Warn("cannot remove a dead cluster's records yet", "dead", cluster, "host", name, "err", err)
+			p.o.Log.Warn("cannot remove a dead cluster's records of a host; tried again while it is dead", "dead", cluster, "host", name, "err", err)
 			p.removal = time.Now().Add(about(p.o.Heartbeat))
 			p.refresh(ctx, false)
 			return false
 		}
-		p.o.Log.Warn("a dead cluster's records were removed", "dead", cluster, "host", name)
+		p.o.Log.Warn("a dead cluster's records of a host were removed", "dead", cluster, "host", name)
 		p.o.Metrics.removed(p.o.Zone)
 		if !p.refresh(ctx, false) {
 			return false
@@ -175,7 +175,7 @@ func (p *Publisher) removeOne(ctx context.Context, cluster string, dead []string
 	}
 	if err := p.update(ctx, watched, p.state.PlanNoBeat(cluster)); err != nil {
 		p.removal = time.Now().Add(about(p.o.Heartbeat))
-		p.o.Log.Warn("cannot remove a dead cluster's heartbeat yet", "dead", cluster, "err", err)
+		p.o.Log.Warn("cannot remove a dead cluster's heartbeat; tried again while it is dead", "dead", cluster, "err", err)
 	}
 	return p.refresh(ctx, false)
 }

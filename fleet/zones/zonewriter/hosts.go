@@ -116,7 +116,7 @@ func (p *Publisher) report(h *host, c *zone.Conflict) {
 	if s.Conflict == nil || s.Conflict.Reason != c.Reason {
 		s.Since, s.Attempt = time.Now(), 0
 		p.o.Metrics.conflict(p.o.Zone, string(c.Reason))
-		p.o.Log.Warn("a host's records in the zone are not as wanted", "host", s.Host, "reason", string(c.Reason), "message", c.Message)
+		p.o.Log.Warn("a host's records are not as wanted, or not known to be", "host", s.Host, "reason", string(c.Reason), "message", c.Message)
 	}
 	s.Attempt++
 	s.Conflict, s.Programmed, s.Left = c, false, false

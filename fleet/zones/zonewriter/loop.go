@@ -246,7 +246,7 @@ func (p *Publisher) failed(err error) {
 	p.next.whole = time.Time{} // read the whole zone: a restored primary may have the same serial with other content
 	p.o.Metrics.retry(p.o.Zone, string(rfc2136.KindOf(err)))
 	if p.failures == 1 {
-		p.o.Log.Warn("cannot read the zone from its primary; published records stay", "err", err)
+		p.o.Log.Warn("cannot read the zone from its primary, to be retried; published records stay", "err", err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

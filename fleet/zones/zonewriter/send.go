@@ -172,7 +172,7 @@ func (p *Publisher) update(ctx context.Context, prereqs, changes []dns.RR) error
 		p.busy, p.ailing = 0, ailing{}
 	}
 	p.o.Metrics.message(p.o.Zone, result(err))
-	p.o.Log.Debug("update sent to the primary", "prerequisites", len(prereqs), "changes", len(changes), "err", err)
+	p.o.Log.Debug("update tried at the primary; it failed if err is set", "prerequisites", len(prereqs), "changes", len(changes), "err", err)
 	return err
 }
 
