@@ -50,7 +50,7 @@ func (b *Builder) Build(cfg Config, before *Chain) (*Chain, error) {
 	if err != nil {
 		for _, f := range before.instance.OnRestartFailed {
 			if again := f(); again != nil {
-				b.log.Warn("reload failed, and a plugin could not restore the old configuration", "err", again)
+				b.log.Warn("configuration reload failed, and a CoreDNS plugin could not restore the old one", "err", again)
 			}
 		}
 	}

@@ -155,8 +155,8 @@ func (s Slow) String() string {
 func (b *Builder) logSlow(cfg Config) error {
 	slow, err := SlowZones(cfg)
 	for _, s := range slow {
-		b.log.Info("no fast path for these zones: plugins must see each query", "zones", strings.Join(s.Zones, " "),
-			"plugins", strings.Join(s.Plugins, " "))
+		b.log.Info("cache hits of these zones take the slow way through CoreDNS: these plugins must see each query",
+			"zones", strings.Join(s.Zones, " "), "plugins", strings.Join(s.Plugins, " "))
 	}
 	return err
 }

@@ -81,7 +81,7 @@ func (s *server) recover(now time.Time) {
 	h.turn.Store(0)
 	h.changes.Add(1)
 	h.why, h.slow, h.since = reasonNone, false, now
-	s.log.Info("upstream answers again", "server", s.name, "failed_for", was.Round(time.Millisecond))
+	s.log.Info("upstream answers well again; it is tried in its turn", "server", s.name, "failed_for", was.Round(time.Millisecond))
 }
 
 // failed describes how a server failed a client's query.
@@ -123,7 +123,7 @@ func (s *server) fail(now time.Time, a *Block, f failed) {
 		}
 		h.changes.Add(1)
 		h.since = now
-		s.log.Warn("upstream fails clients' queries; it is tried last until it answers well",
+		s.log.Warn("upstream failed clients' queries; it is tried last, except for single tests, until it answers well",
 			"server", s.name, "reason", f.why.String(), "err", f.err)
 	}
 	if f.why.answered() {
@@ -277,7 +277,7 @@ func (s *server) streamFailed(now time.Time, why error) {
 		return
 	}
 	if was := s.health.datagramsUntil.Swap(s.at(now.Add(datagramsFor))); was == 0 {
-		s.log.Info("upstream does not accept TCP; UDP is tried first", "server", s.name, "err", why, "for", datagramsFor)
+		s.log.Info("upstream fails over TCP, not UDP; UDP is tried first, TCP once a pause", "server", s.name, "err", why, "pause", datagramsFor)
 	}
 }
 
@@ -287,7 +287,7 @@ func (s *server) streamWorks() {
 		s.health.streamFails.Store(0)
 	}
 	if s.health.datagramsUntil.Load() != 0 && s.health.datagramsUntil.Swap(0) != 0 {
-		s.log.Info("upstream accepts TCP again", "server", s.name)
+		s.log.Info("upstream answers over TCP again; UDP is no longer tried first", "server", s.name)
 	}
 }
 

@@ -109,7 +109,7 @@ func (a *Block) findLoops(ctx context.Context) (looped bool) {
 		case !back && err != nil:
 			// Without an answer it is not known whether the loop is gone.
 		case !back && a.loops[i].Swap(false):
-			a.servers.log.Info("upstream no longer leads back to this node", "server", s.name, "zone", a.zones[0])
+			a.servers.log.Info("upstream no longer leads back to this node; it is used again", "server", s.name, "zone", a.zones[0])
 		}
 		looped = looped || a.loops[i].Load()
 	}

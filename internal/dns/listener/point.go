@@ -109,7 +109,7 @@ func (p *point) serve(c *serving, gone func()) {
 	begun := sync.OnceFunc(func() { close(started) })
 	go func() { // ends with the socket
 		if err := p.read(begun); err != nil && !errors.Is(err, net.ErrClosed) {
-			p.log.Error("listening socket failed and is closed", "protocol", p.protocol, "addr", p.at, "err", err)
+			p.log.Error("listening socket failed and is closed; other sockets stay", "protocol", p.protocol, "addr", p.at, "err", err)
 		}
 		begun()
 		close(p.ended)
@@ -388,7 +388,7 @@ func (a acceptor) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if failed++; failed == acceptLogged {
-			a.p.log.Warn("cannot accept TCP connections; retrying", "addr", a.p.at, "err", err)
+			a.p.log.Warn("cannot accept TCP connections; they wait, and are tried again", "addr", a.p.at, "err", err)
 		}
 		<-time.After(acceptRetry)
 	}

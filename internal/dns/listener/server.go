@@ -215,7 +215,7 @@ func (s *Server) Restart(ctx context.Context, next Config, build Build) error {
 	s.old.Go(func() { // Stop waits for it
 		err := each(gone, (*point).finish)
 		if err = errors.Join(err, old.retire(maxDrain, false)); err != nil {
-			s.log.Warn("old configuration did not stop cleanly after a reload", "err", err)
+			s.log.Warn("old configuration did not stop cleanly after a reload; the new one serves", "err", err)
 		}
 	})
 	return nil

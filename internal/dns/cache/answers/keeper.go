@@ -56,14 +56,14 @@ func (k *Keeper) Load() {
 		var done Restored
 		if done, err = k.Restore(f); err == nil {
 			if done.Unknown {
-				k.Log.Info("cache starts empty: its snapshot file is from another boot, so its age is unknown", "path", k.Path)
+				k.Log.Info("cache starts empty: its snapshot file may be from another boot, so its age is unknown", "path", k.Path)
 				return
 			}
 			k.Log.Info("cache restored from file", "path", k.Path, "entries", done.Entries, "stale", done.Stale, "age", done.Age.Round(time.Second))
 			return
 		}
 	}
-	k.Log.Warn("cannot restore the cache from its snapshot file", "path", k.Path, "err", err)
+	k.Log.Warn("cannot restore the cache from its snapshot file; it starts empty", "path", k.Path, "err", err)
 }
 
 // Fresh returns when the snapshot was last known to match the store. Before the first snapshot, it is the time when Run began.
@@ -107,13 +107,13 @@ func (k *Keeper) Save() {
 	}
 	if err := k.write(); err != nil {
 		if !k.failing {
-			k.Log.Warn("cannot write the cache's snapshot file; after a restart the cache is empty or older", "path", k.Path, "err", err)
+			k.Log.Warn("cannot write the cache's snapshot file; while this lasts, a restart finds an older one or none", "path", k.Path, "err", err)
 		}
 		k.failing = true
 		return
 	}
 	if k.failing {
-		k.Log.Info("cache snapshot file can be written again", "path", k.Path)
+		k.Log.Info("the cache's snapshot file was written again after failures", "path", k.Path)
 	}
 	k.saved, k.failing = changes, false
 	k.isFresh()

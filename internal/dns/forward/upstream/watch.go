@@ -58,7 +58,7 @@ func (w *watcher) open() {
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
 		// The node has no inotify instance left, as with many log readers.
-		w.log.Warn("cannot watch files; polling them", "err", err, "every", w.poll)
+		w.log.Warn("cannot watch files; from now on they are only compared at intervals", "files", w.paths, "err", err, "every", w.poll)
 		return
 	}
 	w.notify = notify
