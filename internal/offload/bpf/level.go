@@ -132,7 +132,7 @@ func Open(o Options) (*Level, error) {
 	if err != nil {
 		return nil, errors.Join(err, l.objects.Close())
 	}
-	l.log.Info("kernel program and maps are ready", "reused_pinned", there, "entries", len(l.byPlace), "max_short_entries", o.Entries)
+	l.log.Info("kernel program and maps loaded or reused", "reused_pinned", there, "entries", len(l.byPlace), "max_short_entries", o.Entries)
 	return l, nil
 }
 

@@ -126,7 +126,7 @@ func (k *Keeper) Reconcile(pods []Pod) error {
 			continue
 		}
 		if !was || first {
-			k.Log.Info("kernel program attached to a pod's link; it answers the pod's hits", "pod", name(f), "ifindex", i)
+			k.Log.Info("kernel program is on a pod's link; it answers hits while samples are answered", "pod", name(f), "ifindex", i)
 		}
 		k.at[i] = f
 		if unanswered, err := k.Program.Unanswered(i); err != nil {
@@ -149,7 +149,7 @@ func (k *Keeper) detach(i int) error {
 	}
 	if f, ok := k.at[i]; ok {
 		k.add(i, f, answers)
-		k.Log.Info("kernel program detached from a pod's link; the agent answers the pod's hits", "pod", name(f), "ifindex", i)
+		k.Log.Info("kernel program detached from a pod's link; it answers none of the pod's hits", "pod", name(f), "ifindex", i)
 	}
 	delete(k.counted, i)
 	delete(k.at, i)
@@ -231,7 +231,7 @@ func (k *Keeper) logRefused(refused []Refused) {
 	slices.SortFunc(refused, func(a, b Refused) int { return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Why, b.Why)) })
 	for _, r := range refused {
 		if !slices.Contains(k.refused, r) {
-			k.Log.Log(context.Background(), k.Refusals(), "kernel program cannot answer a pod's hits; the agent does", "pod", r.Pod, "reason", r.Why)
+			k.Log.Log(context.Background(), k.Refusals(), "kernel program answers none of a pod's hits", "pod", r.Pod, "reason", r.Why)
 		}
 	}
 	k.refused = refused
