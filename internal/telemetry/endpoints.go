@@ -170,13 +170,13 @@ func serve(ctx context.Context, log *slog.Logger, handler http.Handler, listen f
 		l, err := listen()
 		if err == nil {
 			if logged {
-				log.Info("endpoint is served again after a failure")
+				log.Info("HTTP endpoint (metrics, health or status) is served again after a failure")
 			}
 			logged = false
 			err = serveOn(ctx, log, handler, l)
 		}
 		if err != nil && !logged && ctx.Err() == nil {
-			log.Warn("cannot serve the endpoint; retrying", "err", err)
+			log.Warn("cannot serve the HTTP endpoint (metrics, health or status); it is retried", "err", err)
 			logged = true
 		}
 		tick.Pause(ctx, listenAgain)

@@ -12,7 +12,7 @@ import (
 // CollectSnapshot exports the last time at which the cache's snapshot was known to match the cache.
 func (m *Metrics) CollectSnapshot(fresh func() time.Time) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Name: "cache_snapshot_timestamp_seconds",
-		Help: "When the cache's snapshot was last known to hold what the cache holds; at first, when the agent began to keep it."},
+		Help: "When the cache's snapshot file last matched the cache; at first, when the agent began to keep it."},
 		func() float64 { return seconds(fresh()) }))
 }
 

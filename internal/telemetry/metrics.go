@@ -24,7 +24,7 @@ type Registry struct{ registry *prometheus.Registry }
 func NewRegistry(version string) *Registry {
 	r := &Registry{registry: prometheus.NewRegistry()}
 	info := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "build_info",
-		Help: "A metric with a constant '1' value labeled by the agent's version and the Go release that built it."}, []string{"version",
+		Help: "A metric with a constant '1' value labeled by the program's version and the Go release that built it."}, []string{"version",
 		"goversion"})
 	info.WithLabelValues(version, runtime.Version()).Set(1)
 	r.registry.MustRegister(info)
@@ -58,9 +58,9 @@ func New(version string) *Metrics {
 	m := &Metrics{Registry: NewRegistry(version), held: map[string]bool{}}
 	r := m.registry
 	m.lease = prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "lease_held",
-		Help: "Whether the agent holds the lease for an address and protocol (1), or kube-dns answers (0)."}, []string{"address", "protocol"})
+		Help: "Whether the lease lets queries to an address and protocol reach the agent (1) or not (0)."}, []string{"address", "protocol"})
 	m.changes = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "lease_changes_total",
-		Help: "How often a lease began or ended."}, []string{"address", "protocol"})
+		Help: "How often the lease for an address and protocol began or ended."}, []string{"address", "protocol"})
 	m.verified = prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "fallback_proven",
 		Help: "Whether the fallback to kube-dns is verified for a cluster DNS address (1); if not (0), it is steered for no further pod."},
 		[]string{"cluster_dns"})
@@ -80,7 +80,7 @@ func New(version string) *Metrics {
 	m.canQuery = prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: "can_ask",
 		Help: "Whether the agent's own last query for the cluster's names was answered (1), or not, or none was sent yet (0)."})
 	m.pods = prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: "pods",
-		Help: "Pod attachments on this node, by what was decided for them."}, []string{"state"})
+		Help: "Interfaces of this node's pods, by whether their queries are steered to the cache."}, []string{"state"})
 	r.MustRegister(m.lease, m.changes, m.verified, m.pods, m.canQuery, m.config)
 	m.Pods(nil)
 	return m

@@ -155,7 +155,7 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("promlint: %s: %s", p.Metric, p.Text)
 	}
 	want := `
-# HELP neardns_cache_snapshot_timestamp_seconds When the cache's snapshot was last known to hold what the cache holds; at first, when the agent began to keep it.
+# HELP neardns_cache_snapshot_timestamp_seconds When the cache's snapshot file last matched the cache; at first, when the agent began to keep it.
 # TYPE neardns_cache_snapshot_timestamp_seconds gauge
 neardns_cache_snapshot_timestamp_seconds 1.7932752005e+09
 # HELP neardns_can_ask Whether the agent's own last query for the cluster's names was answered (1), or not, or none was sent yet (0).
@@ -207,11 +207,11 @@ neardns_kernel_ok 1
 # TYPE neardns_kernel_pods gauge
 neardns_kernel_pods{state="answered"} 2
 neardns_kernel_pods{state="refused"} 1
-# HELP neardns_lease_changes_total How often a lease began or ended.
+# HELP neardns_lease_changes_total How often the lease for an address and protocol began or ended.
 # TYPE neardns_lease_changes_total counter
 neardns_lease_changes_total{address="169.254.20.11",protocol="udp"} 2
 neardns_lease_changes_total{address="fd00:90de:d95::b",protocol="tcp"} 1
-# HELP neardns_lease_held Whether the agent holds the lease for an address and protocol (1), or kube-dns answers (0).
+# HELP neardns_lease_held Whether the lease lets queries to an address and protocol reach the agent (1) or not (0).
 # TYPE neardns_lease_held gauge
 neardns_lease_held{address="169.254.20.11",protocol="udp"} 0
 neardns_lease_held{address="fd00:90de:d95::b",protocol="tcp"} 1
@@ -224,7 +224,7 @@ neardns_lease_lost_total{reason="slow"} 1
 neardns_lease_lost_total{reason="timeout"} 0
 neardns_lease_lost_total{reason="upstream"} 0
 neardns_lease_lost_total{reason="wrong-answer"} 0
-# HELP neardns_pods Pod attachments on this node, by what was decided for them.
+# HELP neardns_pods Interfaces of this node's pods, by whether their queries are steered to the cache.
 # TYPE neardns_pods gauge
 neardns_pods{state="given-back"} 0
 neardns_pods{state="gone"} 0
@@ -361,7 +361,7 @@ func TestServeWaitsForItsAddress(t *testing.T) {
 	wg.Go(func() {
 		ServeTCP(ctx, NewLogger(out, slog.LevelInfo, false), "health", addr, Health{}.Handler())
 	})
-	waitFor(t, "the warning", func() bool { return strings.Contains(out.String(), "cannot serve the endpoint") })
+	waitFor(t, "the warning", func() bool { return strings.Contains(out.String(), "cannot serve the HTTP endpoint") })
 	held.Close()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	waitFor(t, "the endpoint", func() bool {
