@@ -70,7 +70,7 @@ func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 	if !p.Steers() && (v.conf.OnUnsupported != unsupportedFail || len(f.In(podfile.Pending)) == 0) {
 		// The pod is not steered, so this failure does not affect its DNS: only the state file, the exemption from node
 		// interception or the removal of old rules failed.
-		v.log.Warn("cannot update the state file or rules of an unsteered pod", "verb", v.name, "container_id", f.ContainerID, "err", err)
+		v.log.Warn("pod is not to be steered, but its file or rules cannot be changed", "verb", v.name, "container_id", f.ContainerID, "err", err)
 		return nil
 	}
 	undone := v.undo(ns, f)
@@ -90,7 +90,7 @@ func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 		}
 	}
 	if undone = errors.Join(undone, podfile.Write(v.conf.StateDir, *f)); undone != nil {
-		v.log.Warn("cannot undo a failed steering, or cannot record the failure", "verb", v.name, "container_id", f.ContainerID, "err", undone)
+		v.log.Warn("steering failed, and cannot be undone or recorded", "verb", v.name, "container_id", f.ContainerID, "err", undone)
 	}
 	return nil
 }
@@ -174,7 +174,7 @@ func (v *verb) logDecisions(f podfile.File) {
 func (v *verb) logSettings(f podfile.File) {
 	log := v.log.With("verb", v.name, "container_id", f.ContainerID, "pod", v.pod.String())
 	for _, i := range f.Ignored {
-		log.Warn("one of the pod's settings is ignored", "what", i.What, "why", i.Why)
+		log.Warn("a setting wanted for the pod has no effect", "what", i.What, "why", i.Why)
 	}
 	d := f.DNS
 	if d.Overlay == nil && d.Reason == "" {
@@ -182,9 +182,9 @@ func (v *verb) logSettings(f podfile.File) {
 	}
 	v.addOutcome("dns", d.State, "lever", d.Lever)
 	if d.State != podfile.Overlaid && d.State != podfile.HandedOn {
-		log.Warn("the DNS settings that are wanted for the pod are not applied to its resolv.conf", "state", d.State, "why", d.Reason)
+		log.Warn("DNS settings wanted for the pod are not in its resolv.conf; if state is waiting, not yet", "state", d.State, "why", d.Reason)
 	}
 	for _, n := range d.Notes {
-		log.Warn("the pod's DNS settings are applied; see the note", "note", n.Text)
+		log.Warn("DNS settings wanted for the pod are applied or handed to the runtime, but see the note", "note", n.Text)
 	}
 }

@@ -16,13 +16,13 @@ import (
 func (v *verb) chooseBackend() {
 	recorded, _, err := nodestate.HostRulesFile(v.conf.StateDir).Read()
 	if err != nil {
-		v.log.Warn("cannot read the record of the host's packet rules; assuming that there are none", "verb", v.name, "err", err)
+		v.log.Warn("cannot read the record of the host's packet rules; this call assumes that there are none", "verb", v.name, "err", err)
 	}
 	name := recorded.Backend
 	if name == "" {
 		name, err = v.wantedBackend()
 		if err != nil {
-			v.log.Warn("cannot determine this node's back end (nftables or iptables); pods may stay on kube-dns", "verb", v.name, "err", err)
+			v.log.Warn("cannot determine this node's back end (nftables or iptables); this call tries a default", "verb", v.name, "err", err)
 		}
 	}
 	v.useBackend(name, recorded)
@@ -47,7 +47,7 @@ func (v *verb) wantedBackend() (string, error) {
 func (v *verb) useBackend(name string, recorded nodestate.HostRules) {
 	k, err := rules.Named(name)
 	if err != nil {
-		v.log.Warn("recorded name of the back end (nftables or iptables) is unknown; using nftables", "verb", v.name, "err", err)
+		v.log.Warn("recorded back end (nftables or iptables) is unknown; this call uses nftables", "verb", v.name, "err", err)
 	}
 	v.backend, v.recorded = k, recorded
 }

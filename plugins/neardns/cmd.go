@@ -87,10 +87,10 @@ func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*ve
 		v.done(started, err)
 	}()
 	for _, note := range conf.Notes {
-		v.log.Warn("part of the CNI input cannot be read; ignored", "verb", name, "container_id", args.ContainerID, "note", note)
+		v.log.Warn("part of the CNI input cannot be read; this call ignores it", "verb", name, "container_id", args.ContainerID, "note", note)
 	}
 	for _, unknown := range conf.Unknown {
-		v.log.Warn("unknown configuration key ignored", "verb", name, "container_id", args.ContainerID, "key", unknown.Error())
+		v.log.Warn("unknown key in the plugin's conflist entry ignored", "verb", name, "container_id", args.ContainerID, "key", unknown.Error())
 	}
 	if confErr != nil {
 		if name != "del" {
@@ -110,7 +110,7 @@ func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*ve
 func (v *verb) lock(ctx context.Context) (unlock func()) {
 	unlock, err := podfile.Lock(ctx, v.conf.StateDir, v.args.ContainerID)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		v.log.Warn("cannot lock the container's state; going on without the lock", "verb", v.name, "container_id", v.args.ContainerID, "err", err)
+		v.log.Warn("cannot lock the container's state; this call has no lock", "verb", v.name, "container_id", v.args.ContainerID, "err", err)
 	}
 	return unlock
 }

@@ -30,7 +30,7 @@ func (v *verb) del(context.Context) error {
 	f, err := podfile.Read(podfile.Path(v.conf.StateDir, id, ifName))
 	known := err == nil
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		v.log.Warn("cannot read the pod's state file; looking for its rules in CNI_NETNS", "verb", v.name, "container_id", id, "err", err)
+		v.log.Warn("state file unreadable; the pod's rules are looked for in CNI_NETNS, if set", "verb", v.name, "container_id", id, "err", err)
 	}
 	var errs []error
 	if known {
@@ -58,7 +58,7 @@ func (v *verb) clear(f podfile.File, otherPath string) error {
 		ns, err = f.OpenNetNS()
 	}
 	if err != nil {
-		v.log.Debug("cannot open the pod's netns; no rules removed", "verb", v.name, "container_id", f.ContainerID, "err", err)
+		v.log.Debug("pod's netns is gone or cannot be opened; no rules removed", "verb", v.name, "container_id", f.ContainerID, "err", err)
 		return nil
 	}
 	defer ns.Close()
@@ -70,7 +70,7 @@ func (v *verb) clear(f podfile.File, otherPath string) error {
 func (v *verb) clearUnknown(path, containerID, ifName string) error {
 	ns, inode, err := podfile.OpenNetNS(path)
 	if err != nil {
-		v.log.Debug("cannot open the pod's netns; no rules removed", "verb", v.name, "container_id", containerID, "err", err)
+		v.log.Debug("cannot open the netns at CNI_NETNS; no rules removed", "verb", v.name, "container_id", containerID, "err", err)
 		return nil
 	}
 	defer ns.Close()
@@ -147,7 +147,7 @@ func (v *verb) collect(k podfile.Key) (bool, error) {
 		return false, nil
 	case err != nil:
 		// An unreadable file is of no use to any network.
-		v.log.Warn("cannot read a pod's state file; deleting the file", "verb", v.name, "container_id", k.ContainerID, "err", err)
+		v.log.Warn("cannot read an unlisted pod's state file; only the file goes", "verb", v.name, "container_id", k.ContainerID, "err", err)
 		return true, podfile.Remove(v.conf.StateDir, k.ContainerID, k.IfName)
 	case f.Network != v.conf.Name:
 		return false, nil
