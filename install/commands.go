@@ -14,7 +14,7 @@ import (
 func installCommand(stdout io.Writer) *cobra.Command {
 	in := install{out: stdout}
 	c := &cobra.Command{Use: "install",
-		Short: "put the plugin on this node, and its entry into the network configuration that the runtime uses"}
+		Short: "put the plugin on this node, and its entry into the conflist that the runtime uses (or --file)"}
 	set := c.Flags()
 	in.sourceFlags(set)
 	set.Bool("force", false, "no effect: install refuses no node any more")
@@ -23,8 +23,8 @@ func installCommand(stdout io.Writer) *cobra.Command {
 		"install prints the result of the fallback check that the agent recorded there")
 	in.dryRunFlag(set)
 	set.StringVar(&in.kubeletTo, "state-dir", "", "the agent's state `FOLDER` (NodeConfig's stateDir), where install writes "+
-		"the DNS settings from the kubelet's configuration, which the agent cannot read; empty: not written")
-	set.DurationVar(&in.wait, "wait", 0, "how long to wait until the runtime has a network configuration, for example 30s")
+		"the DNS settings from the kubelet's configuration, which the agent cannot read; empty, or with --entry: not written")
+	set.DurationVar(&in.wait, "wait", 0, "how long to wait for a network configuration that takes the entry, for example 30s; 0: not at all")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := in.validateSource(); err != nil {
 			return err
@@ -69,13 +69,13 @@ func checkCommand(stdout io.Writer) *cobra.Command {
 
 func uninstallCommand(stdout io.Writer) *cobra.Command {
 	un := uninstall{out: stdout}
-	c := &cobra.Command{Use: "uninstall", Short: "remove the plugin's entry from every network configuration on this node"}
+	c := &cobra.Command{Use: "uninstall", Short: "remove the plugin's entry from every conflist on this node (or only --file)"}
 	set := c.Flags()
 	un.flags(set)
 	un.dryRunFlag(set)
 	set.BoolVar(&un.removeBinary, "remove-binary", false, "also remove the plugin's binary, unless pods run that were started with it")
 	set.StringVar(&un.cache, "cni-cache", "/var/lib/cni", "`FOLDER` with libcni's cache, where --remove-binary looks for pods that were "+
-		"started with the plugin; empty: do not look")
+		"started with the plugin; empty: remove it without a look")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := un.validate(); err != nil {
 			return err
