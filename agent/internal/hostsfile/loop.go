@@ -204,7 +204,7 @@ func (h *Hosts) report(left []string, err error) {
 	switch {
 	case fault != "" && fault != before.Fault:
 		h.log.Error("cannot read or update the hosts file; retried after the next queries", "err", fault)
-	case fault == "" && before.Fault != "":
+	case err == nil && before.Fault != "":
 		h.log.Info("hosts file is up to date again")
 	}
 	for i, s := range services {
