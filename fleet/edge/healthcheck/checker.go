@@ -148,7 +148,7 @@ func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Pre
 		out[check] = t
 	}
 	if left > 0 {
-		c.log.Warn("too many health checks; an address without a probe is healthy unless its cluster is silent", "zone", zone, "most", c.o.Most,
+		c.log.Warn("too many health checks; the addresses left over are not probed, so no probe finds them unhealthy", "zone", zone, "most", c.o.Most,
 			"most_per_address", maxPerAddress, "left", left)
 	}
 	return out

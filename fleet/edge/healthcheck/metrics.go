@@ -20,7 +20,7 @@ func targetsDesc() *prometheus.Desc {
 }
 
 func probesDesc() *prometheus.Desc {
-	return prometheus.NewDesc(namespace+"_edge_probes_total", "Probes of targets, by what came of them.", []string{"result"}, nil)
+	return prometheus.NewDesc(namespace+"_edge_probes_total", "Health check probes of addresses, by result.", []string{"result"}, nil)
 }
 
 // Describe implements prometheus.Collector.

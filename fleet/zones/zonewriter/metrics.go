@@ -30,12 +30,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	return &Metrics{
 		writes:    counter("writes_total", "Changes of one host that the primary took."),
-		specs:     counter("record_spec_updates_total", "Hosts that were to be published otherwise than before."),
+		specs:     counter("record_spec_updates_total", "Changes of what this cluster wants to publish for a host."),
 		deletions: counter("deletes_total", "Deleted address records."),
-		prunes:    counter("prunes_total", "Hosts that were left, or whose shared records were pruned."),
+		prunes:    counter("prunes_total", "Updates that removed this cluster from a host, or records that no cluster owns."),
 		removals:  counter("removals_total", "Hosts of which a dead cluster's records were removed."),
-		messages:  counter("messages_total", "UPDATE messages, by what came of them.", "result"),
-		retries:   counter("retries_total", "Tries again, by reason.", "reason"),
+		messages:  counter("messages_total", "UPDATE messages to the primary, by result.", "result"),
+		retries:   counter("retries_total", "Reads and updates that failed and are retried, by reason.", "reason"),
 		conflicts: counter("conflicts_total", "Hosts that came into a conflict, by reason.", "reason"),
 		beats:     gauge("heartbeat_age_seconds", "How long a cluster's heartbeat has not changed.", "cluster"),
 		serial:    gauge("serial", "The serial of the zone as read."),
