@@ -148,8 +148,8 @@ func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Pre
 		out[check] = t
 	}
 	if left > 0 {
-		c.log.Warn("too many health checks; the addresses left over are not probed, so no probe finds them unhealthy", "zone", zone, "most", c.o.Most,
-			"most_per_address", maxPerAddress, "left", left)
+		c.log.Warn("too many health checks; the addresses left over are not probed, so no probe finds them unhealthy", "zone", zone,
+			"most", c.o.Most, "most_per_address", maxPerAddress, "left", left)
 	}
 	return out
 }
