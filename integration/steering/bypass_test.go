@@ -175,7 +175,7 @@ func (n *node) wantBypassed(p *pod) {
 	testutil.Eventually(n.t, func() error {
 		s, err := n.agentStatus()
 		if err != nil || len(s.Bypassed) != want {
-			return fmt.Errorf("want %d clients bypassed: %+v, %v", want, s, err)
+			return fmt.Errorf("want %d clients bypassed: %+v, %w", want, s, err)
 		}
 		for _, b := range s.Bypassed {
 			if b.Pod != "default/"+p.name || !slices.Contains(p.addrs, b.Source) || b.NextTrial.Before(b.Since) {

@@ -50,7 +50,7 @@ func (n *node) wantNoLease() {
 	testutil.Eventually(n.t, func() error {
 		s, err := n.agentStatus()
 		if err != nil || len(s.Leases) != len(n.all()) {
-			return fmt.Errorf("status: %+v, %v", s, err)
+			return fmt.Errorf("status: %+v, %w", s, err)
 		}
 		for _, l := range s.Leases {
 			if l.Held || !strings.Contains(l.Reason, "firewall") {

@@ -103,7 +103,7 @@ func TestIPTablesBesideNFTables(t *testing.T) {
 			n.launchAgent()
 			testutil.Eventually(t, func() error {
 				if s, err := n.agentStatus(); err != nil || s.Faults["fallback "+n.ClusterDNS()[0].String()] == "" {
-					return fmt.Errorf("status does not show the fallback's fault: %+v, %v", s, err)
+					return fmt.Errorf("status does not show the fallback's fault: %+v, %w", s, err)
 				}
 				return nil
 			})

@@ -87,7 +87,7 @@ func TestLeftAlone(t *testing.T) {
 		testutil.Eventually(t, func() error {
 			s, err := n.agentStatus()
 			if err != nil || len(s.Proven) > 0 {
-				return fmt.Errorf("status: %+v, %v", s, err)
+				return fmt.Errorf("status: %+v, %w", s, err)
 			}
 			for _, a := range n.ClusterDNS() {
 				if !strings.Contains(s.Faults["fallback "+a.String()], "kube-proxy") {

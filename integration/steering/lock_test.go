@@ -87,7 +87,7 @@ func TestLockHeld(t *testing.T) {
 	n.wantSteered(c, "the lock is free", n.all()...)
 	testutil.Eventually(t, func() error {
 		if s, err := n.agentStatus(); err != nil || len(s.Faults) > 0 {
-			return fmt.Errorf("faults are left: %+v, %v", s, err)
+			return fmt.Errorf("faults are left: %+v, %w", s, err)
 		}
 		return late.in(podfile.Steered)
 	})

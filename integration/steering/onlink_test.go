@@ -32,7 +32,7 @@ func TestClusterDNSOnLink(t *testing.T) {
 				n.launchAgent()
 				testutil.Eventually(t, func() error {
 					if s, err := n.agentStatus(); err != nil || !s.Ready {
-						return fmt.Errorf("the agent is not ready: %+v, %v\n%s", s, err, n.agent.Output())
+						return fmt.Errorf("the agent is not ready: %+v, %w\n%s", s, err, n.agent.Output())
 					}
 					return nil
 				})
