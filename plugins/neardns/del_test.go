@@ -77,7 +77,7 @@ func TestDelCorruptState(t *testing.T) {
 			t.Errorf("CHECK with %q: %v", data, out.Err)
 		}
 		out := r.must(addRequest("c1", pod, nil).with("DEL"))
-		if !strings.Contains(out.Stderr, "cannot read the pod's state file") {
+		if !strings.Contains(out.Stderr, "state file unreadable") {
 			t.Errorf("nothing said about %q: %s", data, out.Stderr)
 		}
 		wantNoTable(t, pod.NetNS)
