@@ -365,9 +365,6 @@ lint: bin/tools/golangci-lint bin/tools/actionlint findings ## check the code's 
 	@bin/tools/golangci-lint run
 	@for dir in $(LINTED); do (cd $$dir && $(CURDIR)/bin/tools/golangci-lint run --config $(CURDIR)/.golangci.yml); done
 
-# Built as `make build` builds: a machine that starts with nothing compiles what the products link once, not twice.
-lint findings ceilings: export GOFLAGS = -trimpath
-lint findings ceilings: export CGO_ENABLED = 0
 .PHONY: findings ceilings
 ceilings: findings ## lower the ceilings of make lint to what is counted now (LIST=Plain.Says: print a rule's findings instead)
 	@$(GO) run ./hack/ceilings $(if $(LIST),-list $(LIST),-lower) $(FINDINGS)/prose $(FINDINGS)/vet
