@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -19,16 +20,16 @@ type keyFolder struct {
 	folder string
 	log    *slog.Logger
 
-	mu   sync.Mutex // guards the fields below
-	last rfc2136.Key
-	said time.Time
+	mu     sync.Mutex // guards the fields below
+	last   rfc2136.Key
+	warned time.Time // when it was last logged that the folder has no valid key
 }
 
-// key returns the key in the folder. If it cannot be read or is invalid, key returns the last valid one, or, if there was none, one that
-// cannot sign, so that no message leaves unsigned. If no folder is configured, it returns the zero Key: messages are not signed.
-func (k *keyFolder) key() rfc2136.Key {
+// key returns the key in the folder. If it cannot be read or is invalid, key returns the last valid one, and an error if there was none. If
+// no folder is configured, it returns the zero Key: messages are not signed.
+func (k *keyFolder) key() (rfc2136.Key, error) {
 	if k.folder == "" {
-		return rfc2136.Key{}
+		return rfc2136.Key{}, nil
 	}
 	next := rfc2136.Key{Algorithm: "hmac-sha256"}
 	var errs []error
@@ -49,11 +50,14 @@ func (k *keyFolder) key() rfc2136.Key {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if err == nil {
+	switch {
+	case err == nil:
 		k.last = next
-	} else if time.Since(k.said) > time.Minute {
-		k.said = time.Now()
-		k.log.Error("no valid TSIG key for a zone; the last valid one stays in use, else it is not read", "folder", k.folder, "err", err)
+	case k.last.Name == "":
+		return rfc2136.Key{}, fmt.Errorf("no valid TSIG key in %s: %w", k.folder, err)
+	case time.Since(k.warned) > time.Minute:
+		k.warned = time.Now()
+		k.log.Error("no valid TSIG key for a zone; the last valid one stays in use", "folder", k.folder, "err", err)
 	}
-	return k.last
+	return k.last, nil
 }

@@ -138,7 +138,7 @@ func (r *edge) judge(origin string) func() {
 
 // client returns the client that reads a zone from its primary.
 func (r *edge) client(z edgeconfig.Zone, limits edgeconfig.Limits) *rfc2136.Client {
-	keys := &keyFolder{read: r.env.readFile, folder: z.Key, log: r.log, last: rfc2136.Key{Name: "no-valid-key."}}
+	keys := &keyFolder{read: r.env.readFile, folder: z.Key, log: r.log}
 	return &rfc2136.Client{Server: z.Primary.Addr.String(), Zone: z.Name + ".", Key: keys.key, Most: limits.Records}
 }
 

@@ -157,11 +157,11 @@ func TestRepairFight(t *testing.T) {
 	})
 	foe.Kill()
 	log := n.agent.Output()
-	if said := strings.Count(log, "another program undid the repair"); said != 1 {
-		t.Errorf("said %d times", said)
+	if n := strings.Count(log, "another program undid the repair"); n != 1 {
+		t.Errorf("logged %d times", n)
 	}
-	if said := strings.Count(log, "repaired a part of the node"); said > 11 {
-		t.Errorf("%d repairs were logged", said)
+	if n := strings.Count(log, "repaired a part of the node"); n > 11 {
+		t.Errorf("%d repairs were logged", n)
 	}
 	n.awaitCached("the fight is over")
 	pods.end("fight")

@@ -109,11 +109,6 @@ func (n *node) install() {
 func (n *node) startAgent() {
 	n.t.Helper()
 	n.agent = n.Host.StartCmd(exec.CommandContext(context.Background(), product("neardns-agent"), "node", "--config", n.path("node.yaml")))
-	n.t.Cleanup(func() {
-		if n.t.Failed() {
-			n.t.Logf("agent's log:\n%s", n.agent.Output())
-		}
-	})
 	testutil.Eventually(n.t, func() error {
 		out, _ := n.Host.TryRun("", product("neardns-agent"), "status", "--config", n.path("node.yaml"), "--json") // 3 where degraded
 		var s struct {

@@ -55,7 +55,13 @@ func TestRuntimes(t *testing.T) {
 func (n *node) part(t *testing.T, name string, f func(*testing.T)) {
 	t.Run(name, func(t *testing.T) {
 		whole := n.t
-		defer func() { n.t, n.cri.t = whole, whole }()
+		defer func() {
+			if t.Failed() && n.agent != nil {
+				status, _ := n.Host.TryRun("", product("neardns-agent"), "status", "--config", n.path("node.yaml")) // 3 where degraded
+				t.Logf("the agent's status and log:\n%s%s", status, n.agent.Output())
+			}
+			n.t, n.cri.t = whole, whole
+		}()
 		n.t, n.cri.t = t, t
 		f(t)
 	})

@@ -24,7 +24,7 @@ func settings(nameservers, searches, options string) resolvconf.Settings {
 func decode(field string, data []byte) (*Rules, error) {
 	v, err := strict.JSON("", field, data)
 	if err != nil {
-		v = strict.Value{Field: field, Kind: strict.Nothing}
+		v = strict.Value{Field: field}
 	}
 	var r strict.Reader
 	rules := Read(&r, v)

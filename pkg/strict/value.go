@@ -14,7 +14,6 @@ type Kind string
 
 // The kinds of values. Other is for the parts of YAML that JSON lacks: anchors, aliases and tags.
 const (
-	Nothing Kind = "nothing"
 	Object  Kind = "an object"
 	List    Kind = "a list"
 	String  Kind = "a string"
@@ -170,4 +169,4 @@ func (v Value) Sorted() []Member {
 func (v Value) At(key string) Value { return Value{Field: Join(v.Field, key), Place: v.Place} }
 
 // IsNull reports whether v is null, missing or the zero Value.
-func (v Value) IsNull() bool { return v.Kind == Null || v.Kind == Nothing || v.Kind == "" }
+func (v Value) IsNull() bool { return v.Kind == Null || v.Kind == "" }

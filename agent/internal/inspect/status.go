@@ -239,8 +239,13 @@ func kernelLines(line func(format string, args ...any), k *node.KernelHits, alon
 	if k.Fault == "" {
 		line("kernel hits: %s, %s offloaded, %d answers", plural(k.Pods, "pod"), entries(k.Lent), k.Answers)
 	} else {
-		answerer := map[bool]string{true: "kube-dns", false: "the agent"}[alone]
-		off := map[bool]string{true: "off (kernelHits.mode: auto)", false: "none"}[k.Auto]
+		answerer, off := "the agent", "none"
+		if alone {
+			answerer = "kube-dns"
+		}
+		if k.Auto {
+			off = "off (kernelHits.mode: auto)"
+		}
 		line("kernel hits: %s, %s answers them: %s", off, answerer, strings.ReplaceAll(k.Fault, "\n", "; "))
 	}
 	if len(k.Served) > 0 {

@@ -226,11 +226,11 @@ func TestRefusedIsSaid(t *testing.T) {
 	}
 	for i, step := range []struct {
 		checks []healthcheck.Check
-		said   int
+		logged int
 	}{{outside("a"), 1}, {outside("a"), 1}, {outside("a", "b"), 2}, {nil, 2}, {outside("a"), 3}} {
 		c.Set("z.", map[string][]healthcheck.Check{"c": step.checks}, nil)
-		if n := strings.Count(log.String(), "some addresses get no probe"); n != step.said {
-			t.Errorf("step %d: said %d times, want %d:\n%s", i, n, step.said, &log)
+		if n := strings.Count(log.String(), "some addresses get no probe"); n != step.logged {
+			t.Errorf("step %d: logged %d times, want %d:\n%s", i, n, step.logged, &log)
 		}
 	}
 	cancel()

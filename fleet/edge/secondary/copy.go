@@ -83,7 +83,7 @@ type Copy struct {
 
 	mu      sync.Mutex // guards the fields below
 	primary Primary
-	anew    bool // serve the records again, because the way in which they are served changed
+	reserve bool // serve the records again, because the way in which they are served changed
 	// transfer the whole zone next: incremental changes may not fit, because the primary is another one or was restored
 	whole   bool
 	cut     context.CancelFunc // cancels the current read
@@ -110,7 +110,7 @@ func New(log *slog.Logger, zone, file string, primary Primary, serve Serve) *Cop
 		c.log.Warn("cannot use the zone's file; until its primary is read, the zone is not served", "file", file, "err", err)
 	case list != nil:
 		c.current = at
-		c.log.Info("zone is served from its file for now", "serial", c.records.soa.Serial, "age", time.Since(at).Round(time.Second))
+		c.log.Info("zone is served from its file until a transfer succeeds", "serial", c.records.soa.Serial, "age", time.Since(at).Round(time.Second))
 	}
 	c.skip, c.whole = list != nil, true
 	return c
@@ -124,7 +124,7 @@ func (c *Copy) Notify() { c.notified.Send() }
 func (c *Copy) Follow(primary Primary) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.primary, c.anew, c.whole = primary, true, true
+	c.primary, c.reserve, c.whole = primary, true, true
 	c.cut()
 	c.notified.Send()
 }
@@ -199,10 +199,10 @@ func (c *Copy) note(err error) {
 // look reads the zone's changes from the primary, or the whole zone if that is due.
 func (c *Copy) look(ctx context.Context) error {
 	c.mu.Lock()
-	has, primary, anew, whole := c.records, c.primary, c.anew, c.whole || time.Now().After(c.full)
-	c.anew = false
+	has, primary, reserve, whole := c.records, c.primary, c.reserve, c.whole || time.Now().After(c.full)
+	c.reserve = false
 	c.mu.Unlock()
-	if anew && has.soa != nil {
+	if reserve && has.soa != nil {
 		if err := c.serve(has.list()); err != nil {
 			return fmt.Errorf("serve: %w", err)
 		}

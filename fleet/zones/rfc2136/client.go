@@ -52,11 +52,14 @@ func (k Key) Validate() error {
 	return nil
 }
 
+// KeyFunc returns the key for the next message. With an error, no message is sent.
+type KeyFunc func() (Key, error)
+
 // Client queries and updates one zone on its primary server. It is safe for concurrent use; each call opens its own connection.
 type Client struct {
 	Server  string        // host:port
 	Zone    string        // canonical
-	Key     func() Key    // called for each message, so that the key can change at any time; nil: messages are not signed
+	Key     KeyFunc       // called for each message, so that the key can change at any time; nil: messages are not signed
 	Timeout time.Duration // for connecting, and for each message of an answer; 0: 5 s
 	Most    int           // maximum number of records in a transfer, which may have Octets each on average; 0: no limit
 	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
@@ -160,8 +163,11 @@ const maxUnsigned = 99
 
 func (c *Client) send(ctx context.Context, m *dns.Msg) (*conversation, error) {
 	var key Key
+	var err error
 	if c.Key != nil {
-		key = c.Key()
+		if key, err = c.Key(); err != nil {
+			return nil, &Error{Kind: BadKey, Err: err}
+		}
 	}
 	v := &conversation{ctx: ctx, timeout: c.timeout(), id: m.Id, opcode: m.Opcode, key: key}
 	wire, err := v.sign(m)

@@ -32,7 +32,7 @@ type fake struct {
 func client(t *testing.T, script func(q *dns.Msg, mac string) [][]byte) (*Client, *fake) {
 	f := &fake{t, script, make(chan *dns.Msg, 1), make(chan struct{})}
 	t.Cleanup(func() { <-f.done })
-	return &Client{Server: "192.0.2.1:53", Zone: origin, Key: func() Key { return key }, Timeout: 2 * time.Second,
+	return &Client{Server: "192.0.2.1:53", Zone: origin, Key: func() (Key, error) { return key, nil }, Timeout: 2 * time.Second,
 		Dial: func(context.Context, string, string) (net.Conn, error) {
 			near, far := net.Pipe()
 			go f.serve(far)
@@ -253,7 +253,7 @@ func TestEnds(t *testing.T) {
 }
 
 func TestTooLarge(t *testing.T) {
-	e := &Client{Zone: origin, Key: func() Key { return key }}
+	e := &Client{Zone: origin, Key: func() (Key, error) { return key, nil }}
 	long := strings.Repeat("x", 250)
 	var many []dns.RR
 	for range 300 {

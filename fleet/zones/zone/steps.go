@@ -167,7 +167,7 @@ func (p *planner) change() {
 
 	p.addStrategy()
 	p.add(want, places)
-	same := p.has && len(p.setOf(p.names.claim(want.Host, p.w.Cluster), dns.TypeTXT)) == 1 && p.said(want)
+	same := p.has && len(p.setOf(p.names.claim(want.Host, p.w.Cluster), dns.TypeTXT)) == 1 && p.claimed(want)
 	if same && p.step.Message.Empty() || p.step.Conflict != nil {
 		p.step.Message, p.step.Gone = Message{}, nil
 		if p.has {
@@ -271,8 +271,8 @@ func (p *planner) claimFor(want Publication, generation uint64) Claim {
 	return Claim{Publication: want, Identity: p.w.Identity, Generation: generation, Wants: p.wants}
 }
 
-// said reports whether this cluster's TXT record for the host already is as wanted.
-func (p *planner) said(want Publication) bool {
+// claimed reports whether this cluster's TXT record for the host already is as wanted.
+func (p *planner) claimed(want Publication) bool {
 	c := p.claimFor(want, p.claim.Generation)
 	return joined(c.text()) == joined(p.raw.Txt)
 }

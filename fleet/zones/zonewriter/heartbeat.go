@@ -148,8 +148,8 @@ func (p *Publisher) removeDead(ctx context.Context) {
 	}
 }
 
-// removeOne removes one dead cluster's records, and returns false if the caller must stop for now. Each message has the dead cluster's
-// heartbeat as a prerequisite: if that cluster is alive after all, its next heartbeat stops the removal.
+// removeOne removes one dead cluster's records, and returns false if the caller must not go on with the next one in this run. Each message
+// has the dead cluster's heartbeat as a prerequisite: if that cluster is alive after all, its next heartbeat stops the removal.
 func (p *Publisher) removeOne(ctx context.Context, cluster string, dead []string) bool {
 	watched, kept := p.state.BeatAsRead(cluster), 0
 	for _, name := range p.state.Of(cluster) {

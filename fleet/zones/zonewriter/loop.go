@@ -27,8 +27,8 @@ const (
 	batchSize = 48 << 10               // maximum size of a message in bytes, before compression
 )
 
-// Run keeps this cluster's records in the zone as wanted until ctx ends, and then returns nil. The records stay in the zone.
-func (p *Publisher) Run(ctx context.Context) error {
+// Run keeps this cluster's records in the zone as wanted until ctx ends. The records stay in the zone.
+func (p *Publisher) Run(ctx context.Context) {
 	defer p.o.Metrics.ended(p.o.Zone)
 	for ctx.Err() == nil {
 		next := p.round(ctx)
@@ -40,7 +40,6 @@ func (p *Publisher) Run(ctx context.Context) error {
 		}
 		timer.Stop()
 	}
-	return nil
 }
 
 // round does everything that is due, and returns the time of the next call.

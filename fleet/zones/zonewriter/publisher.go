@@ -29,7 +29,7 @@ import (
 type Options struct {
 	Zone     string // absolute
 	Server   string // the primary, host:port
-	Key      func() rfc2136.Key
+	Key      rfc2136.KeyFunc
 	Identity zone.Identity
 
 	// Heartbeat is the interval (± 20 %) at which this cluster changes its heartbeat record. With 0 it has none, and other clusters

@@ -40,8 +40,10 @@ func onEach(t *testing.T, config zoneserver.Config, f func(t *testing.T, s *zone
 	}
 }
 
-func keyOf(k zoneserver.Key) func() rfc2136.Key {
-	return func() rfc2136.Key { return rfc2136.Key{Name: k.Name, Algorithm: dns.HmacSHA256, Secret: k.Secret} }
+func keyOf(k zoneserver.Key) rfc2136.KeyFunc {
+	return func() (rfc2136.Key, error) {
+		return rfc2136.Key{Name: k.Name, Algorithm: dns.HmacSHA256, Secret: k.Secret}, nil
+	}
 }
 
 // cluster is a running publisher.
@@ -69,7 +71,7 @@ func start(t *testing.T, s *zoneserver.Server, o zonewriter.Options) *cluster {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = p.Run(ctx) })
+	wg.Go(func() { p.Run(ctx) })
 	c := &cluster{p, o.Identity.Cluster, func() { cancel(); wg.Wait() }}
 	t.Cleanup(c.stop)
 	return c

@@ -282,7 +282,7 @@ func TestPartly(t *testing.T) {
 		k := s.Key(of)
 		key.Store(&k)
 	}
-	o := zonewriter.Options{Identity: id(2), Heartbeat: time.Minute, Key: func() rfc2136.Key { return keyOf(*key.Load())() }}
+	o := zonewriter.Options{Identity: id(2), Heartbeat: time.Minute, Key: func() (rfc2136.Key, error) { return keyOf(*key.Load())() }}
 	served := func(want string) {
 		t.Helper()
 		z := read(t, s)

@@ -127,7 +127,7 @@ func TestMessages(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = p.Run(ctx) })
+	wg.Go(func() { p.Run(ctx) })
 	many.clean(t)
 	cancel()
 	wg.Wait()

@@ -164,8 +164,8 @@ func queries(k *kernel, seconds int, blocked bool) {
 
 func TestEvidence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k, said := newKernel(), new(bytes.Buffer)
-		e, stop := run(k, logTo(said))
+		k, logged := newKernel(), new(bytes.Buffer)
+		e, stop := run(k, logTo(logged))
 		queries(k, 60, false)
 		if k.reads != 0 {
 			t.Errorf("notes read %d times while everybody was heard", k.reads)
@@ -189,16 +189,16 @@ func TestEvidence(t *testing.T) {
 		if lost = k.unheard[steer.UDP] - lost; int(lost) != k.trials || k.trials < 100 || k.trials > 120 {
 			t.Errorf("an hour of a lasting policy: %d queries are lost, %d trials", lost, k.trials)
 		}
-		if got := strings.Count(said.String(), "level=WARN"); got != 1 || !strings.Contains(said.String(), "pod=default/web") {
-			t.Errorf("said %d times:\n%s", got, said)
+		if got := strings.Count(logged.String(), "level=WARN"); got != 1 || !strings.Contains(logged.String(), "pod=default/web") {
+			t.Errorf("logged %d times:\n%s", got, logged)
 		}
 		if k.suspects[other] != (time.Time{}) {
 			t.Error("the other one too")
 		}
 
 		queries(k, int(podstate.Rarely/time.Second)+2, false)
-		if len(e.Bypassed()) != 0 || !strings.Contains(said.String(), "bypass ended") {
-			t.Errorf("did not come back: %+v\n%s", e.Bypassed(), said)
+		if len(e.Bypassed()) != 0 || !strings.Contains(logged.String(), "bypass ended") {
+			t.Errorf("did not come back: %+v\n%s", e.Bypassed(), logged)
 		}
 		if got := gauges(t, e)["ipv4 udp"]; got != 0 {
 			t.Errorf("gauge: %v", got)
@@ -217,12 +217,12 @@ func TestEvidence(t *testing.T) {
 // A successor finds the suspects of the agent before it, and logs nothing about them until they are served again.
 func TestEvidenceOfAnEarlierAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k, said := newKernel(), new(bytes.Buffer)
+		k, logged := newKernel(), new(bytes.Buffer)
 		k.suspects[pod] = time.Now().Add(time.Minute)
-		e, stop := run(k, logTo(said))
+		e, stop := run(k, logTo(logged))
 		queries(k, 8, true)
-		if list := e.Bypassed(); len(list) != 1 || list[0].Pod != "default/web" || len(k.steps) != 0 || said.Len() > 0 {
-			t.Errorf("%+v, holds %v, said %s", list, k.steps, said)
+		if list := e.Bypassed(); len(list) != 1 || list[0].Pod != "default/web" || len(k.steps) != 0 || logged.Len() > 0 {
+			t.Errorf("%+v, holds %v, log %s", list, k.steps, logged)
 		}
 		queries(k, 5, true)
 		if !slices.Equal(k.steps, []int{steer.HoldSteps - 2}) || k.trials != 1 {
@@ -275,13 +275,13 @@ func TestEvidenceOfAnUnknownPod(t *testing.T) {
 // A reading or bypass that fails is logged once, and repeated until it works.
 func TestEvidenceWithoutASwitch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k, said := newKernel(), new(bytes.Buffer)
-		e, stop := run(k, logTo(said))
+		k, logged := newKernel(), new(bytes.Buffer)
+		e, stop := run(k, logTo(logged))
 		queries(k, 2, false)
 		k.fail(errors.New("no switch here"))
 		queries(k, 10, true)
-		if got := strings.Count(said.String(), "no switch here"); got != 1 {
-			t.Errorf("said %d times:\n%s", got, said)
+		if got := strings.Count(logged.String(), "no switch here"); got != 1 {
+			t.Errorf("logged %d times:\n%s", got, logged)
 		}
 		k.fail(nil)
 		queries(k, 3, true)

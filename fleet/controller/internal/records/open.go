@@ -19,12 +19,12 @@ import (
 )
 
 // open starts a publisher.
-type open func(Setting, func() rfc2136.Key, func(zone.Claim) bool) (Publisher, error)
+type open func(Setting, rfc2136.KeyFunc, func(zone.Claim) bool) (Publisher, error)
 
 // opener returns the function that starts this cluster's publisher for a zone. The publisher calls changed after each change of its
 // status; changed must not block.
 func opener(ctx context.Context, identity zone.Identity, metrics *zonewriter.Metrics, log *slog.Logger, changed func()) open {
-	return func(s Setting, key func() rfc2136.Key, works func(zone.Claim) bool) (Publisher, error) {
+	return func(s Setting, key rfc2136.KeyFunc, works func(zone.Claim) bool) (Publisher, error) {
 		p, err := zonewriter.New(zonewriter.Options{
 			Zone: s.Zone, Server: s.Primary, Key: key, Identity: identity, Heartbeat: s.Heartbeat, Remove: s.Remove, Works: works,
 			Rate: float64(s.PerMinute) / 60, Changed: func(string) { changed() }, Metrics: metrics, Log: log,
@@ -34,11 +34,7 @@ func opener(ctx context.Context, identity zone.Identity, metrics *zonewriter.Met
 		}
 		running, cancel := context.WithCancel(ctx)
 		l := &live{publisher: p, log: log, cancel: cancel, fresh: 2 * s.Heartbeat}
-		l.wg.Go(func() { // ends with Stop
-			if err := p.Run(running); err != nil {
-				log.Error("a zone's publisher ended with an error; nothing more is written to the zone", "zone", s.Zone, "error", err)
-			}
-		})
+		l.wg.Go(func() { p.Run(running) }) // ends with Stop
 		return l, nil
 	}
 }

@@ -82,7 +82,7 @@ type Reconciler struct {
 	ClusterID string
 	// Open starts a publisher. The publisher calls key for each message, and calls works before it removes an address of a dead
 	// cluster: if works returns true, the address stays.
-	Open   func(s Setting, key func() rfc2136.Key, works func(zone.Claim) bool) (Publisher, error)
+	Open   func(s Setting, key rfc2136.KeyFunc, works func(zone.Claim) bool) (Publisher, error)
 	Health *healthcheck.Checker
 
 	open     map[string]*opened // by DNSZone
@@ -95,7 +95,7 @@ type opened struct {
 	Publisher
 	setting Setting
 	key     atomic.Pointer[rfc2136.Key]
-	told    map[string]told // by host
+	sent    map[string]instruction // by host
 
 	mu     sync.Mutex // guards the fields below, which the publisher's goroutine reads too
 	ranges []netip.Prefix
@@ -103,8 +103,8 @@ type opened struct {
 	dead map[string]time.Time
 }
 
-// told is the last instruction for a host: publish publication, or remove the host if it is nil.
-type told struct{ publication *zone.Publication }
+// instruction is what the publisher is to do with a host: publish publication, or remove the host if it is nil.
+type instruction struct{ publication *zone.Publication }
 
 // Close stops all publishers. Their records stay in the zones.
 func (r *Reconciler) Close() {
@@ -197,9 +197,9 @@ func (r *Reconciler) prepare(ctx context.Context, plan *zones.Plan, dnsZones []v
 			o = nil
 		}
 		if o == nil {
-			o = &opened{setting: setting, told: map[string]told{}, dead: map[string]time.Time{}}
+			o = &opened{setting: setting, sent: map[string]instruction{}, dead: map[string]time.Time{}}
 			o.key.Store(&key.Key)
-			if o.Publisher, err = r.Open(setting, func() rfc2136.Key { return *o.key.Load() }, r.worksFor(z.Name, o)); err != nil {
+			if o.Publisher, err = r.Open(setting, func() (rfc2136.Key, error) { return *o.key.Load(), nil }, r.worksFor(z.Name, o)); err != nil {
 				return fmt.Errorf("open the zone of DNSZone %s: %w", z.Name, err)
 			}
 			r.open[z.Name] = o
@@ -339,38 +339,38 @@ func checkOf(p *zone.Publication, a netip.Addr) healthcheck.Check {
 // tell sends changed instructions to the publishers: what to publish, and which hosts to remove.
 func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 	for name, o := range r.open {
-		want, named := map[string]told{}, map[string]bool{}
-		for host := range o.told {
-			want[host] = told{}
+		want, named := map[string]instruction{}, map[string]bool{}
+		for host := range o.sent {
+			want[host] = instruction{}
 		}
 		for i := range records {
 			// A record without the finalizer was never published. A record with it that is not to be published now may have been
 			// published by an earlier process, so its host is removed.
 			if p := plan.Records[keyOf(&records[i])]; p.Zone == name && slices.Contains(records[i].Finalizers, Finalizer) {
-				want[p.Host], named[p.Host] = told{}, true
+				want[p.Host], named[p.Host] = instruction{}, true
 			}
 		}
 		for host, p := range plan.Zones[name].Hosts { // also if the Secret is invalid now: the publisher keeps the previous key
-			want[host] = told{&p}
+			want[host] = instruction{&p}
 		}
 		for i := range records {
 			if p := plan.Records[keyOf(&records[i])]; p.Zone == name && orphan(&records[i]) && want[p.Host].publication == nil {
 				o.Forget(p.Host)
 				delete(want, p.Host)
-				delete(o.told, p.Host)
+				delete(o.sent, p.Host)
 			}
 		}
 		published := len(plan.Zones[name].Hosts) > 0
 		for host, t := range want {
-			if old, ok := o.told[host]; ok && reflect.DeepEqual(old, t) {
+			if old, ok := o.sent[host]; ok && reflect.DeepEqual(old, t) {
 				// Do not forget the last host: a publisher without hosts also deletes this cluster's heartbeat.
 				if t.publication == nil && !named[host] && published && o.Host(host).Done {
 					o.Forget(host)
-					delete(o.told, host)
+					delete(o.sent, host)
 				}
 				continue
 			}
-			if o.told[host] = t; t.publication != nil {
+			if o.sent[host] = t; t.publication != nil {
 				o.Set(*t.publication)
 			} else {
 				o.Remove(host)

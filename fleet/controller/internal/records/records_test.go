@@ -213,7 +213,7 @@ func TestKeyRotated(t *testing.T) {
 		r := newRig(t)
 		r.publish(recordText("web", "host: www.shared.example, addresses: [192.0.2.1]"))
 		key := r.stubs["shared.example."].key
-		if k := key(); k.Name != "key." || k.Secret != "c2VjcmV0" || k.Algorithm != "hmac-sha256" {
+		if k, _ := key(); k.Name != "key." || k.Secret != "c2VjcmV0" || k.Algorithm != "hmac-sha256" {
 			t.Errorf("%+v", k)
 		}
 		rotate := func(name, secret string) {
@@ -228,12 +228,12 @@ func TestKeyRotated(t *testing.T) {
 			r.settle()
 		}
 		rotate("key2", "bmV4dA==")
-		if k := key(); k.Name != "key2." || k.Secret != "bmV4dA==" || r.opened != 1 {
+		if k, _ := key(); k.Name != "key2." || k.Secret != "bmV4dA==" || r.opened != 1 {
 			t.Errorf("%+v after %d starts", k, r.opened)
 		}
 		rotate("key2", "hunter2!")
 		r.want("web", "Accepted ZoneNotReady NotChecked NoConflict")
-		if k := key(); k.Secret != "bmV4dA==" {
+		if k, _ := key(); k.Secret != "bmV4dA==" {
 			t.Errorf("%+v", k)
 		}
 		if text := fmt.Sprint(r.zone().Status, r.record("web").Status); strings.Contains(text, "hunter2") || strings.Contains(text, "bmV4dA") || !strings.Contains(text, "the key that was there stays in use") {

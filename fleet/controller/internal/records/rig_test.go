@@ -33,7 +33,7 @@ import (
 // zoneStub stands for a publisher and its zone: it notes its instructions, and the test states what comes of it.
 type zoneStub struct {
 	setting Setting
-	key     func() rfc2136.Key
+	key     rfc2136.KeyFunc
 	calls   []string
 	hosts   map[string]zones.Progress
 	known   ZoneProgress
@@ -112,7 +112,7 @@ func (r *rig) restart() {
 		checker.Wait()
 	})
 	r.Reconciler = &Reconciler{Client: r.store, Direct: r.store, Events: r.events, Log: slog.New(slog.DiscardHandler), Metrics: m, Now: func() time.Time { return r.now },
-		Namespace: "neardns-zones", ClusterID: "aaaaaaaa", Health: checker, Open: func(s Setting, key func() rfc2136.Key, _ func(zone.Claim) bool) (Publisher, error) {
+		Namespace: "neardns-zones", ClusterID: "aaaaaaaa", Health: checker, Open: func(s Setting, key rfc2136.KeyFunc, _ func(zone.Claim) bool) (Publisher, error) {
 			r.opened++
 			stub := &zoneStub{setting: s, key: key, hosts: map[string]zones.Progress{}, known: ZoneProgress{Read: r.now, Clusters: []string{"aaaaaaaa"}}}
 			if old := r.stubs[s.Zone]; old != nil {

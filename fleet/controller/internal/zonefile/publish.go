@@ -109,10 +109,10 @@ type running struct {
 	key rfc2136.Key
 }
 
-func (z *running) current() rfc2136.Key {
+func (z *running) current() (rfc2136.Key, error) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	return z.key
+	return z.key, nil
 }
 
 func (p *publishing) wait() {
@@ -215,11 +215,7 @@ func (p *publishing) open(spec *v1alpha1.DNSZone, key rfc2136.Key) (*running, er
 	ctx, cancel := context.WithCancel(p.ctx)
 	z.cancel = cancel
 	p.zones[spec.Name] = z
-	p.busy.Go(func() {
-		if err := z.publisher.Run(ctx); err != nil && ctx.Err() == nil {
-			p.Log.Error("a zone's publisher ended with an error; nothing more is written to the zone", "zone", spec.Spec.Zone, "error", err)
-		}
-	})
+	p.busy.Go(func() { z.publisher.Run(ctx) })
 	return z, nil
 }
 

@@ -143,7 +143,7 @@ func TestAlive(t *testing.T) {
 		ended <- Publish(ctx, Publishing{File: path, Identity: zone.Identity{Cluster: "aaaaaaaa", Instance: "one"}, JSON: true, Reread: reread,
 			Out: &out, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	}()
-	said := func(out *testutil.Output, want string) {
+	wantText := func(out *testutil.Output, want string) {
 		t.Helper()
 		testutil.Eventually(t, func() error {
 			if !strings.Contains(out.String(), want) {
@@ -152,7 +152,7 @@ func TestAlive(t *testing.T) {
 			return nil
 		})
 	}
-	said(&out, `{"host":"app.shared.example.","programmed":true`)
+	wantText(&out, `{"host":"app.shared.example.","programmed":true`)
 	v, err := Open(path, "")
 	if err != nil {
 		t.Fatal(err)
@@ -164,7 +164,7 @@ func TestAlive(t *testing.T) {
 		t.Fatal(err)
 	}
 	reread <- syscall.SIGHUP
-	said(&log, "what was not applied keeps its earlier content")
+	wantText(&log, "what was not applied keeps its earlier content")
 	if err := os.WriteFile(path, []byte(strings.Replace(beating, "192.0.2.1]", "192.0.2.7]", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
