@@ -357,6 +357,13 @@ bench-go: deps build tools bin/tools/benchstat ## run the Go benchmarks (BENCH, 
 	@$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCHCOUNT) -timeout 60m -p 1 $(PKGS) | tee bin/bench.txt
 	@bin/tools/benchstat bin/bench.txt
 
+# Built, and not run by go test, whose limit of time and printing at the end do not fit. KEPT is read again: what it has is not tried again.
+.PHONY: mutants
+KEPT ?= bin/mutants-$(or $(SEED),1).json
+mutants: ## change the product in N places (200), drawn by SEED, and run the unit tests of the changed package: which fail? KEPT=the file of results, to go on; LIST=that of another commit; WHOLE=1: survivors again, with kernel tests as root; an hour
+	@$(GO) test -c -tags mutants -o bin/tools/mutants ./hack/mutants
+	@cd hack/mutants && nice -n 19 $(CURDIR)/bin/tools/mutants -test.run '^TestMutants$$' -seed $(or $(SEED),1) -n $(or $(N),200) -out $(abspath $(KEPT)) $(if $(LIST),-list $(abspath $(LIST))) $(if $(WHOLE),-whole)
+
 LINTED := integration/runtimes integration/kubelet-dns integration/cluster-manifests integration/cluster integration/controlplane
 lint: bin/tools/golangci-lint bin/tools/actionlint findings ## check the code's style, the dependency rules, each test's tier, and the ceilings for words and sizes
 	@! grep -v ': Message\.' $(FINDINGS)/vet # those are counted by the ceilings
