@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -61,9 +62,20 @@ func TestNoLeaseWithoutServer(t *testing.T) {
 		if ready, why := n.Ready(); ready || !strings.Contains(why, "held by dnsmasq") {
 			t.Errorf("ready %t, why %q", ready, why)
 		}
-		w.set(func() { delete(w.fails, "start") })
+		want := map[string]error{"link": nil, "rules": nil, "firewall": nil, "prober": nil, "server": w.fails["start"]}
+		w.set(func() {
+			if !maps.Equal(w.checked, want) {
+				t.Errorf("recorded %v, want %v", w.checked, want)
+			}
+			delete(w.fails, "start")
+		})
 		pass(12 * time.Second)
 		wantReady(t, n, "after the port came free")
+		w.set(func() {
+			if err := w.checked["server"]; err != nil {
+				t.Errorf("the server that runs is recorded as failed: %v", err)
+			}
+		})
 		end()
 	})
 }

@@ -44,7 +44,8 @@ type world struct {
 	fromPod func() error
 	trouble chan struct{}
 	heard   time.Time
-	gone    []string // leases and fallbacks that were reported as no longer wanted
+	gone    []string         // leases and fallbacks that were reported as no longer wanted
+	checked map[string]error // each part's last check
 }
 
 // die ends the server under the node.
@@ -58,7 +59,7 @@ func (w *world) die() {
 }
 
 func newWorld() *world {
-	return &world{fails: map[string]error{}, ticks: make(chan struct{}, 1), trouble: make(chan struct{}, 1),
+	return &world{fails: map[string]error{}, checked: map[string]error{}, ticks: make(chan struct{}, 1), trouble: make(chan struct{}, 1),
 		answer: func(netip.Addr, steer.Protocol) prober.Result { return prober.Result{Instance: self} },
 		prove:  func() error { return nil }}
 }
@@ -292,10 +293,13 @@ func (worldRecorder) Probe(prober.Failure)                   {}
 func (r worldRecorder) LeaseLost(reason prober.Failure)      { _ = r.call("count-lost %s", reason) }
 func (r worldRecorder) Repair(kind string)                   { _ = r.call("count-repair %s", kind) }
 func (r worldRecorder) Reload(ok bool)                       { _ = r.call("count-reload %t", ok) }
-func (worldRecorder) PartChecked(string, error)              {}
 func (worldRecorder) FallbackVerified(netip.Addr, bool)      {}
 func (worldRecorder) Pods(map[string]int)                    {}
 func (worldRecorder) CanQuery(bool)                          {}
+
+func (r worldRecorder) PartChecked(part string, err error) {
+	r.set(func() { r.checked[part] = err })
+}
 
 func (r worldRecorder) FallbackGone(addr netip.Addr) {
 	r.set(func() { r.gone = append(r.gone, "fallback "+addr.String()) })
