@@ -435,3 +435,19 @@ func TestLeavesPluginsTheirMessages(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// TestInZones compares with CoreDNS's own rule, which is slower.
+func TestInZones(t *testing.T) {
+	c := &Cache{policy: policy{zones: []string{"example.org.", "a.example.net."}}}
+	for name, want := range map[string]bool{
+		"example.org.": true, "www.EXAMPLE.org.": true, "a.example.net.": true, "x.y.a.example.net.": true, `a\.b.example.org.`: true,
+		"myexample.org.": false, `my\.example.org.`: false, "example.net.": false, "ba.example.net.": false, "org.": false, ".": false,
+	} {
+		if got := c.inZones(name); got != want || got != (plugin.Zones(c.zones).Matches(name) != "") {
+			t.Errorf("%s: %t, want %t", name, got, want)
+		}
+	}
+	if root := (&Cache{policy: policy{zones: []string{"."}}}); !root.inZones(".") || !root.inZones("example.org.") {
+		t.Error("the root zone has not all names")
+	}
+}

@@ -8,6 +8,7 @@
 package answers
 
 import (
+	"cmp"
 	"hash/maphash"
 	"maps"
 	"slices"
@@ -92,14 +93,7 @@ func (s *Store) Space(id uint64) *Space {
 
 // all returns the spaces, sorted by id.
 func (s *Store) all() []*Space {
-	spaces := slices.Collect(maps.Values(*s.spaces.Load()))
-	slices.SortFunc(spaces, func(a, b *Space) int {
-		if a.id < b.id {
-			return -1
-		}
-		return 1
-	})
-	return spaces
+	return slices.SortedFunc(maps.Values(*s.spaces.Load()), func(a, b *Space) int { return cmp.Compare(a.id, b.id) })
 }
 
 // Find reports whether a space in use has an entry with the key, and the highest remaining TTL of these entries in seconds. It does not

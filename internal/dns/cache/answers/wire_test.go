@@ -223,6 +223,10 @@ func TestNotKept(t *testing.T) {
 	if _, err := NewEntry(k, Success, good, 60); err != nil {
 		t.Error(err)
 	}
+	k, _ = key(t, "a.example.", 65280)
+	if _, err := NewEntry(k, Success, answer(t, "a.example.", 65280, `a.example. 60 IN TYPE65280 \# 0`), 60); err != nil {
+		t.Errorf("a record without data: %v", err)
+	}
 }
 
 func TestHits(t *testing.T) {
