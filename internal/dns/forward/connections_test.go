@@ -182,12 +182,12 @@ func TestNoTCP(t *testing.T) {
 			}
 		}
 		func(t testing.TB) {
-			known(t, serve(t, tcp, newFake(t, onUDP, answersAs("udp only")).addr), time.Second)
+			known(t, serve(t, tcp, newFake(t, onUDP, answersAs("udp only")).addr), quick)
 		}(named{t, "refused"})
 		func(t testing.TB) {
 			g := newFake(t, onUDP, answersAs("udp only"))
 			g.host.accept = func(c *end) { io.Copy(io.Discard, c) }
-			known(t, serve(t, tcp, g.addr), time.Second)
+			known(t, serve(t, tcp, g.addr), hedgeAfter)
 		}(named{t, "accepted and never answered"})
 		func(t testing.TB) {
 			f := newFake(t, onUDP, answersAs("udp only"))
