@@ -74,6 +74,15 @@ func many(n int) []netip.Addr {
 	return out
 }
 
+// TestEscape fixes the text, because clusters of several versions read it.
+func TestEscape(t *testing.T) {
+	for path, want := range map[string]string{"/a-z/09._~": "/a-z/09._~", "/Healthz?a=B%20": "/%48ealthz%3fa%3d%42%2520"} {
+		if got := escape(path); got != want {
+			t.Errorf("%s: %s, want %s", path, got, want)
+		}
+	}
+}
+
 // A claim comes back from its records as it was, over the wire and over a zone file.
 func TestComposeParse(t *testing.T) {
 	for name, c := range claims {
