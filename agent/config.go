@@ -98,7 +98,7 @@ func checkConfig(e env, path string) error {
 func warnOfPods(e env, n *config.Node) {
 	warn(e, n.Warnings())
 	files, _ := podfile.List(n.StateDir) // unreadable files are skipped
-	if lacks := inspect.Lever(n, files); lacks != "" {
+	if lacks := inspect.PodDNSWarning(n, files); lacks != "" {
 		warn(e, []string{lacks})
 	}
 }

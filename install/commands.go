@@ -39,7 +39,8 @@ func watchCommand(stdout io.Writer) *cobra.Command {
 	c := &cobra.Command{Use: "watch", Short: "keep the plugin and its conflist entry on this node, and put back what is removed"}
 	set := c.Flags()
 	w.sourceFlags(set)
-	set.DurationVar(&w.poll, "poll", 30*time.Second, "time between checks if no file change is seen")
+	set.DurationVar(&w.poll, "poll", 30*time.Second, "time between checks of plugin, conflist entry and (with --state-dir) host rules, if "+
+		"no change is seen")
 	set.StringVar(&w.stateDir, "state-dir", "", "the agent's state `FOLDER` (NodeConfig's stateDir), where the watch writes "+
 		"its state for the agent's metrics; empty: not written")
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -102,9 +103,9 @@ func followCommand(stdout io.Writer) *cobra.Command {
 		Short: "copy the node's resolv.conf and certificate authorities to a folder for the agent, again whenever they change"}
 	set := c.Flags()
 	set.StringVar(&f.from, "from", "", "`FOLDER` where the host's root is mounted, with etc and the targets of its links")
-	set.StringVar(&f.to, "to", "", "`FOLDER` to copy resolv.conf and the certificate authorities to")
+	set.StringVar(&f.to, "to", "", "`FOLDER` for the agent's copies of the node's resolv.conf and certificate authorities")
 	set.BoolVar(&f.once, "once", false, "copy once and exit")
-	set.DurationVar(&f.poll, "poll", 30*time.Second, "time between checks if no file change is seen")
+	set.DurationVar(&f.poll, "poll", 30*time.Second, "time between comparisons of copies and sources if no file change is seen")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if f.from == "" || f.to == "" {
 			return cli.Usagef("name --from and --to")

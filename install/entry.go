@@ -134,7 +134,7 @@ func (in install) await(ctx context.Context, entry []byte) error {
 }
 
 func (c change) checkVersions(versions []string) error {
-	if err := c.Speaks(versions); err != nil {
+	if err := c.CheckVersion(versions); err != nil {
 		return fmt.Errorf("%s: %w", c.from, err)
 	}
 	return nil

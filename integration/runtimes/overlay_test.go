@@ -47,15 +47,15 @@ resolvConf:
 `, n.ClusterDNS()[0], n.ClusterDNS()[1], n.stateDir(), n.persistDir(), n.dir, n.dir))
 			n.install()
 			n.startAgent()
-			lever := podfile.LeverFile
+			method := podfile.MethodFile
 			if c.Dir != "" {
-				lever = podfile.LeverNRI
-				n.awaitOverlay(t, lever)
+				method = podfile.MethodNRI
+				n.awaitOverlay(t, method)
 			}
-			n.part(t, "levels", func(t *testing.T) { n.testLevels(t, lever) })
-			n.part(t, "faults", func(t *testing.T) { n.testFaults(t, lever) })
-			n.part(t, "agent away", func(t *testing.T) { n.testAway(t, lever) })
-			n.part(t, "agent hung", func(t *testing.T) { n.testHung(t, lever) })
+			n.part(t, "levels", func(t *testing.T) { n.testLevels(t, method) })
+			n.part(t, "faults", func(t *testing.T) { n.testFaults(t, method) })
+			n.part(t, "agent away", func(t *testing.T) { n.testAway(t, method) })
+			n.part(t, "agent hung", func(t *testing.T) { n.testHung(t, method) })
 			n.wantNoFiles(t)
 		})
 	}
@@ -79,12 +79,12 @@ func (n *node) remove(t *testing.T, p *pod) {
 }
 
 // awaitOverlay waits until the agent is connected to a runtime that has only started to listen.
-func (n *node) awaitOverlay(t *testing.T, lever podfile.Lever) {
+func (n *node) awaitOverlay(t *testing.T, method podfile.Method) {
 	t.Helper()
 	testutil.Eventually(t, func() error {
 		p := n.mustRunPod(n.spec("early"))
 		defer n.remove(t, p)
-		if d := n.file(p).DNS; d.State != podfile.Overlaid || d.Lever != lever {
+		if d := n.file(p).DNS; d.State != podfile.Overlaid || d.Method != method {
 			return fmt.Errorf("%+v", d)
 		}
 		return nil
@@ -92,7 +92,7 @@ func (n *node) awaitOverlay(t *testing.T, lever podfile.Lever) {
 }
 
 // The settings stand when the runtime reports that the pod runs: nothing is awaited here.
-func (n *node) testLevels(t *testing.T, lever podfile.Lever) {
+func (n *node) testLevels(t *testing.T, method podfile.Method) {
 	cluster := n.ClusterDNS()[0].String()
 	const search = "search shop.svc.cluster.local svc.cluster.local cluster.local more.example"
 	for name, tc := range map[string]struct {
@@ -116,11 +116,11 @@ func (n *node) testLevels(t *testing.T, lever podfile.Lever) {
 			t.Errorf("%s: the pod reads\n%s\nwant\n%s", name, got, want)
 		}
 		f := n.file(p)
-		if f.DNS.State != podfile.Overlaid || f.DNS.Lever != lever || !strings.HasPrefix(f.DNS.Path, n.dir) {
+		if f.DNS.State != podfile.Overlaid || f.DNS.Method != method || !strings.HasPrefix(f.DNS.Path, n.dir) {
 			t.Errorf("%s: %+v", name, f.DNS)
 		}
 		// Where the file comes after ADD, a pod that has the cluster's nameserver by then is steered, which costs nothing.
-		if want := tc.state; lever == podfile.LeverFile || want == podfile.Steered {
+		if want := tc.state; method == podfile.MethodFile || want == podfile.Steered {
 			n.wantState(p, want)
 		}
 		if tc.state == podfile.Steered {
@@ -131,12 +131,12 @@ func (n *node) testLevels(t *testing.T, lever podfile.Lever) {
 }
 
 // Whatever is written for a pod, it starts; what was not done is in its file.
-func (n *node) testFaults(t *testing.T, lever podfile.Lever) {
+func (n *node) testFaults(t *testing.T, method podfile.Method) {
 	s := n.spec("faults")
 	s.annotations = map[string]string{"neardns.io/dns-params": "- options:\n  - name: ndots\n  - value: 1\n", "neardns.io/search-completion": "yes", "neardns.io/steer": "perhaps"}
 	p := n.mustRunPod(s)
 	f := n.file(p)
-	if len(f.Ignored) != 3 || f.DNS.Lever != lever {
+	if len(f.Ignored) != 3 || f.DNS.Method != method {
 		t.Errorf("ignored %+v, dns %+v", f.Ignored, f.DNS)
 	}
 	if text := n.settings(t, p); !strings.Contains(text, "options ndots:2 timeout:3") {
@@ -149,17 +149,17 @@ func (n *node) testFaults(t *testing.T, lever podfile.Lever) {
 	n.remove(t, p)
 }
 
-// Without an agent the file lever works as ever; where the agent is the lever, the pod starts with what the kubelet gave it and
+// Without an agent the file method works as ever; where the agent is the method, the pod starts with what the kubelet gave it and
 // is caught up with.
-func (n *node) testAway(t *testing.T, lever podfile.Lever) {
+func (n *node) testAway(t *testing.T, method podfile.Method) {
 	n.agent.Signal(unix.SIGKILL)
 	<-n.agent.Exited()
 	p := n.mustRunPod(n.spec("away"))
 	before := n.settings(t, p)
-	if has := strings.Contains(before, "ndots:2"); has != (lever == podfile.LeverFile) {
+	if has := strings.Contains(before, "ndots:2"); has != (method == podfile.MethodFile) {
 		t.Errorf("without the agent the pod reads %s", before)
 	}
-	if d := n.file(p).DNS; lever == podfile.LeverNRI && d.State != podfile.Waiting {
+	if d := n.file(p).DNS; method == podfile.MethodNRI && d.State != podfile.Waiting {
 		t.Errorf("%+v", d)
 	}
 	n.startAgent()
@@ -173,7 +173,7 @@ func (n *node) testAway(t *testing.T, lever podfile.Lever) {
 }
 
 // An agent that hangs holds up the runtime for its own timeout (2 s) and no pod beyond that.
-func (n *node) testHung(t *testing.T, lever podfile.Lever) {
+func (n *node) testHung(t *testing.T, method podfile.Method) {
 	n.agent.Signal(unix.SIGSTOP)
 	start := time.Now()
 	p := n.mustRunPod(n.spec("hung"))
@@ -183,7 +183,7 @@ func (n *node) testHung(t *testing.T, lever podfile.Lever) {
 	n.agent.Signal(unix.SIGCONT)
 	for _, p := range []*pod{p, q} {
 		testutil.Eventually(t, func() error {
-			if d := n.file(p).DNS; d.State != podfile.Overlaid || d.Lever != lever {
+			if d := n.file(p).DNS; d.State != podfile.Overlaid || d.Method != method {
 				return fmt.Errorf("%+v", d)
 			}
 			return nil
@@ -207,7 +207,7 @@ cni_plugin_dirs = ["%[1]s/bin"]
 network_config_dir = "%[1]s/net.d"
 `
 
-// TestPodman shows the lever that is in CNI's result: Podman 4 with the CNI back end puts it into a container's resolv.conf.
+// TestPodman shows the method that is in CNI's result: Podman 4 with the CNI back end puts it into a container's resolv.conf.
 func TestPodman(t *testing.T) {
 	testutil.RequireRoot(t)
 	n := &node{Node: testutil.NewNode(t, testutil.Options{Families: testutil.IPv4, Name: "podman"}), t: t, dir: t.TempDir()}

@@ -93,8 +93,8 @@ type Source struct {
 	// Gap is the longest pause between two hits after which the entry still counts as popular (the Corefile's prefetch duration).
 	Gap    time.Duration
 	Rotate bool
-	// ValidUntil returns until when the block would serve an entry without a query to the upstream, given both entries of its name and
-	// type; ok is false if it would not serve it now. It must not wait.
+	// ValidUntil returns, without waiting, until when the server block would answer a query with e and send nothing upstream; ok is false
+	// if not even now. success and denial are the entries stored for e's name and type, one of which is e; the other may be nil.
 	ValidUntil func(e, success, denial *answers.Entry, now answers.Instant) (until answers.Instant, ok bool)
 }
 

@@ -30,10 +30,10 @@ type Network struct {
 // Position returns the position of neardns's entry in the list, counted from 1, or 0 if there is no such entry.
 func (n Network) Position() int { return slices.Index(n.Types, Type) + 1 }
 
-// Speaks returns nil if a plugin that supports the given versions can join the network: the network declares at least one of them,
+// CheckVersion returns nil if a plugin that supports the given versions can join the network: the network declares at least one of them,
 // and none that is newer than all of them. A runtime uses the highest declared version that it supports itself (libcni 1.2 and
 // later). So after an upgrade of the runtime, a newer declared version would make each pod start fail.
-func (n Network) Speaks(supported []string) error {
+func (n Network) CheckVersion(supported []string) error {
 	shared := false
 	for _, v := range n.CNIVersions {
 		if slices.Contains(supported, v) {

@@ -254,7 +254,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-func TestSpeaks(t *testing.T) {
+func TestCheckVersion(t *testing.T) {
 	for list, ok := range map[string]bool{
 		`{"name":"n","plugins":[{"type":"a"}]}`:                                              false,
 		`{"name":"n","cniVersion":"","plugins":[{"type":"a"}]}`:                              false,
@@ -272,8 +272,8 @@ func TestSpeaks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := n.Speaks(Versions()); (err == nil) != ok {
-			t.Errorf("%s: Speaks: %v, want ok %v", list, err, ok)
+		if err := n.CheckVersion(Versions()); (err == nil) != ok {
+			t.Errorf("%s: CheckVersion: %v, want ok %v", list, err, ok)
 		}
 	}
 }

@@ -48,7 +48,7 @@ type Settings struct {
 	StateDir       string
 	PersistDir     string
 
-	DNS             overlay.Rules // the operator's rules for pods' DNS settings; the entry has only the part for ADD (Laid)
+	DNS             overlay.Rules // the operator's rules for pods' DNS settings; the entry has only the part for ADD (ForPlugin)
 	ResolvConf      string        // one of the ResolvConf constants
 	ResolvConfPaths []string      // as sandbox.Patterns has them; nil for these
 	HostResolvConf  string        // path of the resolv.conf that the node's kubelet uses
@@ -98,7 +98,7 @@ func Entry(s Settings) ([]byte, error) {
 		StateDir:   unless(s.StateDir, nodestate.DefaultStateDir),
 		PersistDir: unless(s.PersistDir, nodestate.DefaultPersistDir),
 
-		DNS:            s.DNS.Laid(),
+		DNS:            s.DNS.ForPlugin(),
 		ResolvConf:     unless(s.ResolvConf, ResolvConfAuto),
 		HostResolvConf: unless(s.HostResolvConf, HostResolvConf),
 		Capabilities: capabilities{

@@ -251,9 +251,9 @@ func (r Rules) Completion(namespace string) bool {
 	return value != nil && *value
 }
 
-// Laid returns the part of the rules that the plugin applies at ADD. It lacks SearchCompletion, because the agent reads the current
+// ForPlugin returns the part of the rules that the plugin applies at ADD. It lacks SearchCompletion, because the agent reads the current
 // value from its own configuration.
-func (r Rules) Laid() Rules {
+func (r Rules) ForPlugin() Rules {
 	out := r
 	out.SearchCompletion, out.Namespaces = nil, nil
 	for name, l := range r.Namespaces {

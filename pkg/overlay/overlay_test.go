@@ -99,10 +99,10 @@ func TestCompletion(t *testing.T) {
 		t.Error("off is not the default, or a namespace cannot turn it on")
 	}
 	// The plugin gets the rest.
-	if d := cmp.Diff(mustDecode(t, `{"namespaces": {"silent": {"options": ["ndots:1"]}}}`), ptr(r.Laid())); d != "" || r.SearchCompletion == nil {
+	if d := cmp.Diff(mustDecode(t, `{"namespaces": {"silent": {"options": ["ndots:1"]}}}`), ptr(r.ForPlugin())); d != "" || r.SearchCompletion == nil {
 		t.Errorf("(-want +got):\n%s", d)
 	}
-	if laid := mustDecode(t, `{"searchCompletion": true, "namespaces": {"on": {"searchCompletion": true}}}`).Laid(); !laid.IsZero() {
+	if laid := mustDecode(t, `{"searchCompletion": true, "namespaces": {"on": {"searchCompletion": true}}}`).ForPlugin(); !laid.IsZero() {
 		t.Errorf("%+v", laid)
 	}
 }
@@ -169,7 +169,7 @@ func TestPrecedence(t *testing.T) {
 				annotations[AnnotationParams] = tc.params
 			}
 			w := mustDecode(t, tc.rules).For("dns", tc.namespace, annotations)
-			all, r, ignored := w.Lay(node, nil, tc.namespace, own)
+			all, r, ignored := w.Apply(node, nil, tc.namespace, own)
 			if d := cmp.Diff(tc.want, r.Settings, cmpopts.EquateEmpty()); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
 			}
@@ -190,18 +190,18 @@ func TestPrecedence(t *testing.T) {
 				return
 			}
 			// The part that is left for the agent gives the same without a node.
-			if d := cmp.Diff(r.Settings, Relay(all, own, w.limits, w.excess).Settings); d != "" {
+			if d := cmp.Diff(r.Settings, Reapply(all, own, w.limits, w.excess).Settings); d != "" {
 				t.Errorf("laid again (-first +second):\n%s", d)
 			}
 			// And twice is as once.
-			if d := cmp.Diff(r.Settings, Relay(all, r.Settings, w.limits, w.excess).Settings); d != "" {
+			if d := cmp.Diff(r.Settings, Reapply(all, r.Settings, w.limits, w.excess).Settings); d != "" {
 				t.Errorf("laid over itself (-first +second):\n%s", d)
 			}
 		})
 	}
 }
 
-func completionOf(w Wish) string {
+func completionOf(w PodRules) string {
 	switch {
 	case w.SearchCompletion == nil:
 		return "none"
@@ -242,7 +242,7 @@ func TestNodeUnknown(t *testing.T) {
 	if !w.NeedsNode() || !w.Wants() || mustDecode(t, `{"policy": "None"}`).For("dns", "x", nil).NeedsNode() {
 		t.Error("what it needs of the node is wrong")
 	}
-	_, laid, ignored := w.Lay(node, errors.New("no such file"), "shop", own)
+	_, laid, ignored := w.Apply(node, errors.New("no such file"), "shop", own)
 	want := []podfile.Ignored{{What: "dns.namespaces.shop", Why: "policy Default starts from the node's resolv.conf: no such file"}}
 	if d := cmp.Diff(want, ignored); d != "" {
 		t.Error(d)
@@ -266,7 +266,7 @@ func FuzzFor(f *testing.F) {
 			return
 		}
 		w := r.For("dns", namespace, map[string]string{AnnotationParams: params})
-		all, laid, ignored := w.Lay(node, nil, namespace, own)
+		all, laid, ignored := w.Apply(node, nil, namespace, own)
 		if len(laid.Nameservers) == 0 {
 			t.Fatalf("a pod without nameservers: %+v", laid.Settings)
 		}

@@ -13,13 +13,9 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Wish is one pod's wanted settings.
-type Wish struct {
-	OptOut           bool  // the pod must not be steered
-	OptIn            bool  // steer.mode: namespaces or annotated selects the pod
-	SearchCompletion *bool // from the pod's annotation; nil without one
-	KernelHits       *bool // likewise
-	Ignored          []podfile.Ignored
+// PodRules is one pod's wanted settings.
+type PodRules struct {
+	podfile.Annotations
 
 	layers  []layer // the lowest first
 	limits  resolvconf.Profile
@@ -36,8 +32,8 @@ type layer struct {
 // For returns the settings that are wanted for a pod with the given namespace ("" if unknown) and annotations. The level for all
 // pods overrides the pod's own settings, the level of the pod's namespace overrides that level, and the pod's annotation overrides
 // both. field is the path of the rules in their file, for messages.
-func (r Rules) For(field, namespace string, annotations map[string]string) Wish {
-	w := Wish{limits: r.Limits, excess: r.Excess, unknown: r.Unknown}
+func (r Rules) For(field, namespace string, annotations map[string]string) PodRules {
+	w := PodRules{limits: r.Limits, excess: r.Excess, unknown: r.Unknown}
 	heed := r.Annotations == nil || *r.Annotations
 	w.add(field, r.Overlay)
 	if l, ok := r.Namespaces[namespace]; ok {
@@ -48,9 +44,9 @@ func (r Rules) For(field, namespace string, annotations map[string]string) Wish 
 	}
 	for _, a := range []struct {
 		name string
-		read func(*Wish, string) error
-	}{{AnnotationSteer, (*Wish).steer}, {AnnotationCompletion, (*Wish).completion}, {AnnotationKernelHits, (*Wish).kernelHits},
-		{AnnotationParams, (*Wish).params}} {
+		read func(*PodRules, string) error
+	}{{AnnotationSteer, (*PodRules).steer}, {AnnotationCompletion, (*PodRules).completion}, {AnnotationKernelHits, (*PodRules).kernelHits},
+		{AnnotationParams, (*PodRules).params}} {
 		value, ok := annotations[a.name]
 		if !ok {
 			continue
@@ -67,7 +63,7 @@ func (r Rules) For(field, namespace string, annotations map[string]string) Wish 
 	return w
 }
 
-func (w *Wish) add(what string, o resolvconf.Overlay) {
+func (w *PodRules) add(what string, o resolvconf.Overlay) {
 	o.Nameservers = slices.DeleteFunc(slices.Clone(o.Nameservers), func(s string) bool {
 		why := unusable(s)
 		if why != "" {
@@ -116,18 +112,18 @@ func unusable(s string) string {
 	return ""
 }
 
-func (w *Wish) ignore(what string, why error) {
+func (w *PodRules) ignore(what string, why error) {
 	// A reason must be one line, because logs and tables show it.
 	w.Ignored = append(w.Ignored, podfile.Ignored{What: what, Why: strings.ReplaceAll(why.Error(), "\n", "; ")})
 }
 
-func (w *Wish) steer(value string) error {
+func (w *PodRules) steer(value string) error {
 	yes, err := truth(value)
 	w.OptOut, w.OptIn = err == nil && !yes, err == nil && yes
 	return err
 }
 
-func (w *Wish) completion(value string) error {
+func (w *PodRules) completion(value string) error {
 	yes, err := truth(value)
 	if err == nil {
 		w.SearchCompletion = &yes
@@ -135,7 +131,7 @@ func (w *Wish) completion(value string) error {
 	return err
 }
 
-func (w *Wish) kernelHits(value string) error {
+func (w *PodRules) kernelHits(value string) error {
 	yes, err := truth(value)
 	if err == nil {
 		w.KernelHits = &yes
@@ -143,7 +139,7 @@ func (w *Wish) kernelHits(value string) error {
 	return err
 }
 
-func (w *Wish) params(value string) error {
+func (w *PodRules) params(value string) error {
 	text, err := plainyaml.JSON(value)
 	if err != nil {
 		return err
@@ -167,16 +163,16 @@ func truth(value string) (bool, error) {
 }
 
 // Wants reports whether the rules or the annotation change any DNS setting of the pod.
-func (w Wish) Wants() bool { return len(w.layers) > 0 }
+func (w PodRules) Wants() bool { return len(w.layers) > 0 }
 
 // NamesLocal reports whether the rules or the annotation want the node's local address as nameserver in place of the cluster DNS
 // address.
-func (w Wish) NamesLocal() bool {
+func (w PodRules) NamesLocal() bool {
 	return slices.ContainsFunc(w.layers, func(l layer) bool { return l.overlay.NamesLocal() })
 }
 
-// NeedsNode reports whether Lay needs the node's resolv.conf, because a wanted overlay has a policy other than None.
-func (w Wish) NeedsNode() bool {
+// NeedsNode reports whether Apply needs the node's resolv.conf, because a wanted overlay has a policy other than None.
+func (w PodRules) NeedsNode() bool {
 	for _, l := range w.layers {
 		if l.overlay.Policy != "" && l.overlay.Policy != resolvconf.None {
 			return true
@@ -185,15 +181,15 @@ func (w Wish) NeedsNode() bool {
 	return false
 }
 
-// Lay applies the overlays that are wanted for a pod (for all pods, for its namespace, by annotation) to the pod's own settings. A
-// refused overlay is left out, and the others apply. Lay returns the applied overlays as one that does not depend on the node (nil
+// Apply applies the overlays that are wanted for a pod (for all pods, for its namespace, by annotation) to the pod's own settings. A
+// refused overlay is left out, and the others apply. Apply returns the applied overlays as one that does not depend on the node (nil
 // if none was applied), the resulting settings, and everything that was left out. If nodeErr is set, the node's resolv.conf could
 // not be read, and overlays whose policy needs it are left out.
-func (w Wish) Lay(node resolvconf.Node, nodeErr error, namespace string, own resolvconf.Settings) (*resolvconf.Overlay,
+func (w PodRules) Apply(node resolvconf.Node, nodeErr error, namespace string, own resolvconf.Settings) (*resolvconf.Overlay,
 	resolvconf.Result, []podfile.Ignored) {
 	var all *resolvconf.Overlay
 	result := resolvconf.Result{Settings: own}
-	ignored := Wish{Ignored: w.Ignored}
+	ignored := PodRules{Annotations: podfile.Annotations{Ignored: w.Ignored}}
 	for _, l := range w.layers {
 		if p := l.overlay.Policy; p != "" && p != resolvconf.None && nodeErr != nil {
 			ignored.ignore(l.what, fmt.Errorf("policy %s starts from the node's resolv.conf: %w", p, nodeErr))
@@ -206,7 +202,7 @@ func (w Wish) Lay(node resolvconf.Node, nodeErr error, namespace string, own res
 		if all != nil {
 			next = next.Over(*all)
 		}
-		r := Relay(&next, own, w.limits, w.excess)
+		r := Reapply(&next, own, w.limits, w.excess)
 		if r.Refused != nil {
 			ignored.ignore(l.what, r.Refused)
 			continue
@@ -216,8 +212,8 @@ func (w Wish) Lay(node resolvconf.Node, nodeErr error, namespace string, own res
 	return all, result, ignored.Ignored
 }
 
-// Relay applies an overlay that Lay returned to a pod's own settings. The agent calls it if the runtime writes the pod's
+// Reapply applies an overlay that Apply returned to a pod's own settings. The agent calls it if the runtime writes the pod's
 // resolv.conf only after ADD.
-func Relay(o *resolvconf.Overlay, own resolvconf.Settings, limits resolvconf.Profile, excess resolvconf.Excess) resolvconf.Result {
+func Reapply(o *resolvconf.Overlay, own resolvconf.Settings, limits resolvconf.Profile, excess resolvconf.Excess) resolvconf.Result {
 	return resolvconf.Form(resolvconf.Node{}, resolvconf.Pod{Policy: resolvconf.None, Config: &own}, o, limits.Limits(), excess)
 }

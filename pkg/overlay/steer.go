@@ -11,10 +11,10 @@ import (
 // OptedOut is the reason for not steering a pod that opted out by annotation.
 const OptedOut = "the pod's annotation " + AnnotationSteer + " says so"
 
-// AsksOthers returns the reason for not steering a pod if no nameserver of the pod is a cluster DNS address or a local address, or
+// NotClusterDNS returns the reason for not steering a pod if no nameserver of the pod is a cluster DNS address or a local address, or
 // else "". It returns "" too if the list is empty, because the nameservers are then unknown or the host's. Steering does no harm in
 // that case: it affects only queries to a cluster DNS address.
-func AsksOthers(nameservers []string, redirects []steer.Redirect, locals []steer.Local) string {
+func NotClusterDNS(nameservers []string, redirects []steer.Redirect, locals []steer.Local) string {
 	if len(nameservers) == 0 {
 		return ""
 	}

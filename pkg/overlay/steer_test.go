@@ -8,14 +8,14 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-func TestAsksOthers(t *testing.T) {
+func TestNotClusterDNS(t *testing.T) {
 	redirects := []steer.Redirect{{ClusterDNS: netip.MustParseAddr("10.96.0.10")}, {ClusterDNS: netip.MustParseAddr("fd00:96::a")}}
 	locals := []steer.Local{{Address: netip.MustParseAddr("169.254.20.10"), ClusterDNS: redirects[0].ClusterDNS}}
 	for nameservers, others := range map[string]bool{
 		"": false, "10.96.0.10": false, "9.9.9.9 10.96.0.10": false, "fd00:96::a%eth0": false, "::ffff:10.96.0.10": false,
 		"9.9.9.9": true, "169.254.20.10": false, "9.9.9.9 ::ffff:169.254.20.10": false, "169.254.20.11": true, "not-an-address": true, "10.96.0.11 fd00:96::b": true,
 	} {
-		got := AsksOthers(strings.Fields(nameservers), redirects, locals)
+		got := NotClusterDNS(strings.Fields(nameservers), redirects, locals)
 		if (got != "") != others || others && !strings.Contains(got, strings.Fields(nameservers)[0]) {
 			t.Errorf("%q: %q", nameservers, got)
 		}

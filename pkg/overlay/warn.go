@@ -27,11 +27,11 @@ func Warnings(v strict.Value, rules Rules, clusterDNS []netip.Addr, domain strin
 		resolvconf.Truncate).Settings
 	w := warner{seen: map[string]bool{}}
 	try := func(name string, at strict.Value) {
-		_, laid, ignored := rules.For(v.Field, name, nil).Lay(node, nil, namespace, usual)
+		_, applied, ignored := rules.For(v.Field, name, nil).Apply(node, nil, namespace, usual)
 		for _, i := range ignored {
 			w.ignored(at, i)
 		}
-		for _, n := range laid.Notes {
+		for _, n := range applied.Notes {
 			w.note(at, n)
 		}
 	}

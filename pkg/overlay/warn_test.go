@@ -72,7 +72,7 @@ func TestUnknownOptions(t *testing.T) {
 			`annotation neardns.io/dns-params: option "y" is known to no resolver, and unknownOptions is refuse`},
 	} {
 		r := mustDecode(t, `{"unknownOptions": "`+unknown+`", "options": ["ndots:2", "x:1", "z"]}`)
-		_, laid, ignored := r.For("dns", "shop", map[string]string{AnnotationParams: "options: [\"y\"]\n"}).Lay(node, nil, "shop", own)
+		_, laid, ignored := r.For("dns", "shop", map[string]string{AnnotationParams: "options: [\"y\"]\n"}).Apply(node, nil, "shop", own)
 		var told []string
 		for _, i := range ignored {
 			told = append(told, i.What+": "+i.Why)

@@ -200,7 +200,7 @@ func (p *parser) dedented(indent int) error {
 	return nil
 }
 
-// value reads a value in block style, which ends with its line.
+// value reads the value that begins at text: a scalar, or a list or mapping in brackets or braces. Only a comment may follow on its line.
 func (p *parser) value(l line, text string) error {
 	s := &scanner{line: l, rest: text}
 	if err := s.value(&p.out, false, 0); err != nil {

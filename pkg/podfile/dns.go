@@ -9,31 +9,31 @@ import (
 // DNSState is the state of an overlay, the wanted changes to a pod's DNS settings.
 type DNSState string
 
-// The states. The plugin sets the first one in ADD. Afterwards only the agent changes it: from Waiting or NoLever to Overlaid, Failed or
-// NoLever.
+// The states. The plugin sets the first one in ADD. Afterwards only the agent changes it: from Waiting or NoMethod to Overlaid, Failed or
+// NoMethod.
 const (
 	AsGiven  DNSState = "as-given"  // no overlay is wanted, or none of it can be applied to this pod
 	Overlaid DNSState = "overlaid"  // the pod's resolv.conf has the overlay
 	HandedOn DNSState = "handed-on" // the plugin returned the settings to the runtime in the CNI result
 	Waiting  DNSState = "waiting"   // the runtime makes the pod's resolv.conf after ADD; the agent applies the overlay then
-	NoLever  DNSState = "no-lever"  // neither ADD nor the agent can change the pod's resolv.conf on this runtime
+	NoMethod DNSState = "no-lever"  // neither ADD nor the agent can change the pod's resolv.conf on this runtime
 	Failed   DNSState = "failed"    // the pod's resolv.conf exists but could not be changed
 )
 
-// Lever is the way by which an overlay gets into a pod's resolv.conf.
-type Lever string
+// Method is the way by which an overlay gets into a pod's resolv.conf.
+type Method string
 
-// The levers; "" means that there is none.
+// The methods; "" means that there is none.
 const (
-	LeverResult Lever = "result" // as dns in the CNI result
-	LeverFile   Lever = "file"   // the plugin changes the sandbox's resolv.conf in place
-	LeverNRI    Lever = "nri"    // the agent changes the same file, after the runtime has made it
+	MethodResult Method = "result" // as dns in the CNI result
+	MethodFile   Method = "file"   // the plugin changes the sandbox's resolv.conf in place
+	MethodNRI    Method = "nri"    // the agent changes the same file, after the runtime has made it
 )
 
 // DNS records a pod's DNS settings and how they were applied.
 type DNS struct {
 	State  DNSState `json:"state"`
-	Lever  Lever    `json:"lever,omitempty"`
+	Method Method   `json:"lever,omitempty"`
 	Reason string   `json:"reason,omitempty"` // why a wanted overlay is not (or not yet) in the resolv.conf
 	// Settings are the DNS settings of the pod's processes, as far as known: with the overlay in the states Overlaid and HandedOn,
 	// otherwise without it. All three lists are empty if nothing is known.
@@ -66,18 +66,18 @@ func (f File) Resolver() (s resolvconf.Settings, known bool) {
 	return s, len(s.Nameservers)+len(s.Searches)+len(s.Options) > 0
 }
 
-// check returns an error for a state or lever that this version of neardns does not know. A version that adds one must raise the file
+// check returns an error for a state or method that this version of neardns does not know. A version that adds one must raise the file
 // format's version.
 func (d *DNS) check() error {
 	switch d.State {
-	case AsGiven, Overlaid, HandedOn, Waiting, NoLever, Failed:
+	case AsGiven, Overlaid, HandedOn, Waiting, NoMethod, Failed:
 	default:
 		return fmt.Errorf("dns: unknown state %q", d.State)
 	}
-	switch d.Lever {
-	case "", LeverResult, LeverFile, LeverNRI:
+	switch d.Method {
+	case "", MethodResult, MethodFile, MethodNRI:
 	default:
-		return fmt.Errorf("dns: unknown lever %q", d.Lever)
+		return fmt.Errorf("dns: unknown method %q", d.Method)
 	}
 	return nil
 }

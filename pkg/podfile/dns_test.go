@@ -13,7 +13,7 @@ import (
 
 func dnsSample() *DNS {
 	return &DNS{
-		State: Overlaid, Lever: LeverFile, Path: "/run/sandboxes/abc/resolv.conf",
+		State: Overlaid, Method: MethodFile, Path: "/run/sandboxes/abc/resolv.conf",
 		Settings: resolvconf.Settings{Nameservers: []string{"10.96.0.10"}, Searches: []string{"shop.svc.cluster.local"}, Options: []string{"ndots:1"}},
 		Overlay:  &resolvconf.Overlay{Settings: resolvconf.Settings{Options: []string{"ndots:1"}}},
 		Limits:   resolvconf.GlibcLegacy, Refuse: true,
@@ -70,7 +70,7 @@ func TestUnknownFieldsAndValues(t *testing.T) {
 	}{
 		{"a field of a newer plugin", `"state": "overlaid"`, `"state": "overlaid", "mood": {"is": ["good"]}`, ""},
 		{"an unknown state", `"state": "overlaid"`, `"state": "baked"`, `unknown state "baked"`},
-		{"an unknown lever", `"lever": "file"`, `"lever": "crowbar"`, `unknown lever "crowbar"`},
+		{"an unknown method", `"lever": "file"`, `"lever": "crowbar"`, `unknown lever "crowbar"`},
 	} {
 		f := sample("abc", "eth0")
 		f.DNS = dnsSample()

@@ -85,19 +85,22 @@ type File struct {
 
 	Decisions []Decision `json:"decisions"`         // one per redirect
 	Backend   string     `json:"backend,omitempty"` // back end of the rules in the netns; "" is nftables
-	OptOut    bool       `json:"optOut,omitempty"`  // annotation neardns.io/steer: "false"
-	OptIn     bool       `json:"optIn,omitempty"`   // annotation neardns.io/steer: "true"
 	// Adopted is the source by which the agent found a running pod; "" if the plugin wrote the file. The plugin may get no DEL for an
 	// adopted pod, because CRI-O deletes a pod with the conflist with which it created the pod.
 	Adopted Finder `json:"adopted,omitempty"`
 
 	// DNS is nil if an older plugin wrote the file, which did not record it.
 	DNS *DNS `json:"dns,omitempty"`
-	// SearchCompletion is the value of the pod's annotation neardns.io/search-completion; nil if the annotation is missing or ignored.
-	SearchCompletion *bool `json:"searchCompletion,omitempty"`
-	// KernelHits is the value of the pod's annotation neardns.io/kernel-hits; nil if the annotation is missing or ignored.
-	KernelHits *bool     `json:"kernelHits,omitempty"`
-	Ignored    []Ignored `json:"ignored,omitempty"`
+	Annotations
+}
+
+// Annotations are the values of a pod's annotations neardns.io/... that are valid and not ignored.
+type Annotations struct {
+	OptOut           bool      `json:"optOut,omitempty"`           // neardns.io/steer: "false": the pod must not be steered
+	OptIn            bool      `json:"optIn,omitempty"`            // neardns.io/steer: "true", for steer.mode: namespaces or annotated
+	SearchCompletion *bool     `json:"searchCompletion,omitempty"` // neardns.io/search-completion; nil without one
+	KernelHits       *bool     `json:"kernelHits,omitempty"`       // neardns.io/kernel-hits; nil without one
+	Ignored          []Ignored `json:"ignored,omitempty"`          // those that were left out, and settings that were
 }
 
 // Finder is a source that reports running pods to the agent.

@@ -38,7 +38,8 @@ type Result struct {
 	// Overlaid reports whether the overlay is in the settings. If not, they are the kubelet's, cut to the caller's limits with
 	// Truncate.
 	Overlaid bool
-	// Refused is the reason why the overlay was dropped. It is nil if the overlay was applied or there was none.
+	// Refused is the reason why Form dropped the overlay (the wanted change to the pod's settings). It is nil if Form applied it or got
+	// none.
 	Refused error
 	// Notes are about the resulting settings. Those that the kubelet warns about too come first.
 	Notes []Note
@@ -53,11 +54,11 @@ func Form(node Node, pod Pod, overlay *Overlay, limits Limits, excess Excess) Re
 	var r Result
 	r.Settings, r.Notes = form(node, pod)
 	if overlay != nil {
-		laid, notes, err := lay(node, pod, r, *overlay, limits, excess)
+		merged, notes, err := merge(node, pod, r, *overlay, limits, excess)
 		if err != nil {
 			r.Refused = fmt.Errorf("overlay dropped: %w", err)
 		} else {
-			r = Result{Settings: laid, Notes: notes, Overlaid: true}
+			r = Result{Settings: merged, Notes: notes, Overlaid: true}
 		}
 	}
 	fit, cut := limits.fit(r.Settings)
@@ -73,9 +74,9 @@ func Form(node Node, pod Pod, overlay *Overlay, limits Limits, excess Excess) Re
 	return r
 }
 
-// lay merges the overlay into the settings that the pod has without it, or returns the reason why it cannot. The notes are about
+// merge merges the overlay into the settings that the pod has without it, or returns the reason why it cannot. The notes are about
 // the settings before the merge.
-func lay(node Node, pod Pod, own Result, o Overlay, limits Limits, excess Excess) (Settings, []Note, error) {
+func merge(node Node, pod Pod, own Result, o Overlay, limits Limits, excess Excess) (Settings, []Note, error) {
 	if faults := o.check(""); len(faults) > 0 {
 		return Settings{}, nil, strict.Bounded(faults, mostFaults)
 	}
@@ -83,17 +84,17 @@ func lay(node Node, pod Pod, own Result, o Overlay, limits Limits, excess Excess
 	if o.Policy != "" {
 		base, notes = form(node, Pod{Policy: o.Policy, HostNetwork: pod.HostNetwork, Namespace: pod.Namespace})
 	}
-	laid := base.merge(o.Settings)
-	laid.Nameservers = o.replace(laid.Nameservers)
-	if len(laid.Nameservers) == 0 && len(own.Nameservers) > 0 {
+	merged := base.merge(o.Settings)
+	merged.Nameservers = o.replace(merged.Nameservers)
+	if len(merged.Nameservers) == 0 && len(own.Nameservers) > 0 {
 		return Settings{}, nil, errors.New("nameservers: it leaves the pod without any: name one, or another policy")
 	}
 	if excess == Refuse {
-		fit, cut := limits.fit(laid)
+		fit, cut := limits.fit(merged)
 		// If the pod's own settings exceed a limit already, refuse the overlay only if it adds to that list. An overlay that only
 		// sets an option still applies.
-		tooMany := len(fit.Nameservers) < len(laid.Nameservers) && adds(o.Nameservers, base.Nameservers)
-		tooLong := len(fit.Searches) < len(laid.Searches) && adds(o.Searches, base.Searches)
+		tooMany := len(fit.Nameservers) < len(merged.Nameservers) && adds(o.Nameservers, base.Nameservers)
+		tooLong := len(fit.Searches) < len(merged.Searches) && adds(o.Searches, base.Searches)
 		if tooMany || tooLong {
 			var faults []error
 			for _, c := range cut {
@@ -104,7 +105,7 @@ func lay(node Node, pod Pod, own Result, o Overlay, limits Limits, excess Excess
 			return Settings{}, nil, errors.Join(faults...)
 		}
 	}
-	return laid, notes, nil
+	return merged, notes, nil
 }
 
 // adds reports whether more has a word that have lacks.

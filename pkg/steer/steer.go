@@ -263,9 +263,9 @@ type Host struct {
 	InterceptNode bool          // node interception: steer host processes and pods without a pod table, too
 	Lifetime      time.Duration // how long a lease lasts, rounded up to 20 ms (iptables: 1 s); 0 means DefaultLifetime
 	Secret        Secret        // secret that lease datagrams must contain; 0 keeps the one that the table has
-	// Ceded has those of neardns's addresses at which another program's socket is served without a lease. They are for a node
-	// where neardns replaced NodeLocal DNSCache, which may start again. The agent's own sockets at these addresses must have
-	// IP_TRANSPARENT, by which the rules distinguish the two even if the agent hangs.
+	// Ceded has those of neardns's addresses whose queries, while there is no lease, go to another program's socket bound there.
+	// They are for a node where neardns replaced NodeLocal DNSCache, which may start again. The agent's own sockets at these
+	// addresses must have IP_TRANSPARENT, by which the rules distinguish the two even if the agent hangs.
 	Ceded []netip.Addr
 	// OwnLocals sends queries of the node's own processes to a local address to kube-dns while there is no lease. For them the
 	// rules check the lease but no socket, so after the agent was killed, they get no answer for at most one lease lifetime.

@@ -58,7 +58,8 @@ func (v *verb) add(ctx context.Context) error {
 
 // apply carries the plan out in this order: the host's rules, the pod's state file, the pod table. Without the host's rules the
 // pod's rewritten queries would get no answer. Without the file no later call would find the pod table and remove it. If a step
-// fails, apply removes the pod's rules again and writes the reason into the file.
+// fails for a pod that this ADD steers, apply removes its table and file again; then ADD fails (onUnsupported: fail), or a new
+// file has the reason.
 func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 	f := &p.File
 	earlier, err := podfile.Read(podfile.Path(v.conf.StateDir, f.ContainerID, f.IfName))
@@ -180,7 +181,7 @@ func (v *verb) logSettings(f podfile.File) {
 	if d.Overlay == nil && d.Reason == "" {
 		return
 	}
-	v.addOutcome("dns", d.State, "lever", d.Lever)
+	v.addOutcome("dns", d.State, "method", d.Method)
 	if d.State != podfile.Overlaid && d.State != podfile.HandedOn {
 		log.Warn("DNS settings wanted for the pod are not in its resolv.conf; if state is waiting, not yet", "state", d.State, "why", d.Reason)
 	}

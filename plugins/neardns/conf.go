@@ -70,17 +70,22 @@ type Conf struct {
 	ResolvConfPaths []string      // paths at which runtimes keep a sandbox's resolv.conf, with {id} for its ID
 	HostResolvConf  string        // the node's own resolv.conf, from which its kubelet makes pods' settings
 
-	PrevResult  json.RawMessage      // nil if there is none
-	DNS         *podDNS              // nil if the runtime passed none
-	Annotations map[string]string    // the pod's, if the runtime passed them
-	Valid       []types.GCAttachment // GC: the attachments that still exist
-	ValidKnown  bool                 // GC: the runtime passed a list, even if it is empty
+	RuntimeInput
 
 	// Notes describe parts of the runtime's input that cannot be read. They never fail a call, because the pod's owner cannot
 	// correct them.
 	Notes []string
 	// Unknown are top-level keys that belong neither to neardns nor to a known runtime. They never fail a call.
 	Unknown []*strict.Fault
+}
+
+// RuntimeInput is what the runtime adds to the conflist's entry for one call.
+type RuntimeInput struct {
+	PrevResult  json.RawMessage      // nil if there is none
+	DNS         *podDNS              // nil if the runtime passed none
+	Annotations map[string]string    // the pod's, if the runtime passed them
+	Valid       []types.GCAttachment // GC: the attachments that still exist
+	ValidKnown  bool                 // GC: the runtime passed a list, even if it is empty
 }
 
 // podDNS is the value of CNI's dns capability. containerd writes its keys with a capital letter, the CNI convention in lower

@@ -172,13 +172,13 @@ func TestDNSKeysInEitherCase(t *testing.T) {
 func TestAnnotation(t *testing.T) {
 	for value, want := range map[string]bool{`"false"`: true, `"False"`: true, `"true"`: false, `"no"`: false, `""`: false, `false`: false} {
 		c, err := parseConf(withKeys(`"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"a":"b","neardns.io/steer":` + value + `}}`))
-		wish := c.Rules.For(keyDNS, "shop", c.Annotations)
-		if err != nil || wish.OptOut != want {
-			t.Errorf("%s: opted out %v, %v", value, wish.OptOut, err)
+		wanted := c.Rules.For(keyDNS, "shop", c.Annotations)
+		if err != nil || wanted.OptOut != want {
+			t.Errorf("%s: opted out %v, %v", value, wanted.OptOut, err)
 		}
 		odd := value == `"no"` || value == `""` || value == `false`
-		if told := len(c.Notes) + len(wish.Ignored); odd && told == 0 || !odd && told > 0 {
-			t.Errorf("%s: notes %q, ignored %q", value, c.Notes, wish.Ignored)
+		if told := len(c.Notes) + len(wanted.Ignored); odd && told == 0 || !odd && told > 0 {
+			t.Errorf("%s: notes %q, ignored %q", value, c.Notes, wanted.Ignored)
 		}
 	}
 }

@@ -22,8 +22,9 @@ type localFact struct {
 // locals decides which local addresses may be nameservers in a pod's resolv.conf. That requires that the pod's queries to the
 // cluster DNS address could be steered and that the host's rules exist. No pod table rewrites a local address, so only the
 // host's rules can send its queries to kube-dns while no agent runs.
-func (v *verb) locals(in call, wish overlay.Wish, ns *os.File) []localFact {
-	in.Settings = podSettings{OptOut: wish.OptOut} // leave out the pod's nameservers: they are what is being decided here
+func (v *verb) locals(in call, wanted overlay.PodRules, ns *os.File) []localFact {
+	// The pod's nameservers are left out: they are what is being decided here.
+	in.Settings = podSettings{Annotations: podfile.Annotations{OptOut: wanted.OptOut}}
 	f := v.collectFacts(in, ns)
 	out := planLocals(v.conf, in, f)
 	if f.SwitchComplete || !slices.ContainsFunc(out, func(l localFact) bool { return l.Err == nil }) {
@@ -70,7 +71,7 @@ func namedLocals(facts []localFact, own resolvconf.Settings) (map[string]string,
 			named[l.ClusterDNS.String()] = l.Local.String()
 			continue
 		}
-		if len(own.Nameservers) > 0 && overlay.AsksOthers(own.Nameservers, []steer.Redirect{{ClusterDNS: l.ClusterDNS}}, nil) != "" {
+		if len(own.Nameservers) > 0 && overlay.NotClusterDNS(own.Nameservers, []steer.Redirect{{ClusterDNS: l.ClusterDNS}}, nil) != "" {
 			continue // the pod has no such nameserver
 		}
 		cannot = append(cannot, podfile.Ignored{What: "nameserver local in place of " + l.ClusterDNS.String(), Why: l.Err.Error()})

@@ -33,7 +33,7 @@ func TestPlanLocals(t *testing.T) {
 		"told not to ask": {both + `,"steer":"always"`, call{}, facts{Ways: way}, [2]string{"169.254.20.10", "fd00:90de:d95::a"}},
 		"one family":      {`"redirects":["10.96.0.10","fd00:96::a"],"localAddresses":["fd00:90de:d95::a"]`, call{}, facts{Ways: way, Proof: proof}, [2]string{"!localAddresses has none", "fd00:90de:d95::a"}},
 		"off":             {both + `,"steer":"off"`, call{}, facts{}, [2]string{"!steer is off", "!steer is off"}},
-		"opted out":       {both, call{Settings: podSettings{OptOut: true}}, facts{Ways: way, Proof: proof}, [2]string{"!says so", "!says so"}},
+		"opted out":       {both, call{Settings: podSettings{Annotations: podfile.Annotations{OptOut: true}}}, facts{Ways: way, Proof: proof}, [2]string{"!says so", "!says so"}},
 		"the host's":      {both, call{SharesHost: true}, facts{}, [2]string{"!shares the host's", "!shares the host's"}},
 		"no way":          {both, call{}, facts{Ways: []hostnet.Found{{Err: errors.New("macvlan")}, way[0]}, Proof: proof}, [2]string{"!macvlan", "fd00:90de:d95::a"}},
 		"no rules": {both, call{}, facts{Ways: way, Proof: proof, Unsupported: errors.New("no nftables")},

@@ -75,7 +75,7 @@ func bypassReason(c *Conf, in call) string {
 	case c.Steer == steerOff:
 		return "steer is off in the configuration"
 	}
-	return overlay.AsksOthers(in.Settings.nameservers, c.Redirects, c.Locals)
+	return overlay.NotClusterDNS(in.Settings.nameservers, c.Redirects, c.Locals)
 }
 
 // needsFacts reports whether the plan depends on the pod's network path: the pod may be steered, or it opted out and must be
@@ -101,8 +101,7 @@ func makePlan(c *Conf, in call, f facts) (Plan, error) {
 		File: podfile.File{
 			ContainerID: in.ContainerID, IfName: in.IfName, Network: c.Name, NetNS: in.NetNS, NetNSInode: in.Inode,
 			PodName: in.Pod.Name, PodNamespace: in.Pod.Namespace, PodUID: in.Pod.UID,
-			Addresses: addresses, OptOut: s.OptOut, OptIn: s.OptIn, Backend: in.Backend, DNS: &s.DNS, SearchCompletion: s.Completion,
-			KernelHits: s.KernelHits, Ignored: s.Ignored,
+			Addresses: addresses, Backend: in.Backend, DNS: &s.DNS, Annotations: s.Annotations,
 		},
 	}
 	if c.DNS != nil {

@@ -15,12 +15,8 @@ import (
 
 // podSettings is the decision about a pod's DNS settings, and what ADD must write because of it.
 type podSettings struct {
-	DNS        podfile.DNS
-	Completion *bool
-	KernelHits *bool
-	Ignored    []podfile.Ignored
-	OptOut     bool
-	OptIn      bool
+	podfile.Annotations
+	DNS podfile.DNS
 
 	edit   *sandbox.File // the pod's resolv.conf, to be replaced with text; nil if it does not change
 	text   []byte
@@ -50,33 +46,33 @@ func (in call) byCRI() bool { return in.Pod.Namespace != "" }
 // applySettings decides the pod's DNS settings and writes them into its resolv.conf if that already exists. It runs before
 // makePlan, because steering depends on the nameservers that the pod really has.
 func (v *verb) applySettings(in call, ns *os.File) podSettings {
-	wish := v.conf.Rules.For(keyDNS, in.Pod.Namespace, v.conf.Annotations)
-	f := v.collectSettingsFacts(in, wish)
-	if wish.NamesLocal() {
-		f.Locals = v.locals(in, wish, ns)
+	wanted := v.conf.Rules.For(keyDNS, in.Pod.Namespace, v.conf.Annotations)
+	f := v.collectSettingsFacts(in, wanted)
+	if wanted.NamesLocal() {
+		f.Locals = v.locals(in, wanted, ns)
 	}
-	s := planSettings(v.conf, in, wish, f)
+	s := planSettings(v.conf, in, wanted, f)
 	if s.edit == nil {
 		return s
 	}
 	if f.EditErr = s.edit.Write(s.text); f.EditErr != nil {
-		s = planSettings(v.conf, in, wish, f)
+		s = planSettings(v.conf, in, wanted, f)
 	}
 	return s
 }
 
 // collectSettingsFacts reads the files that planSettings needs. For most pods it reads none.
-func (v *verb) collectSettingsFacts(in call, wish overlay.Wish) settingsFacts {
+func (v *verb) collectSettingsFacts(in call, wanted overlay.PodRules) settingsFacts {
 	f := settingsFacts{SandboxErr: errNotSearched}
 	for _, r := range v.conf.Redirects {
 		f.Node.ClusterDNS = append(f.Node.ClusterDNS, r.ClusterDNS)
 	}
 	f.Node.ClusterDomain = v.conf.ClusterDomain
-	changes := wish.Wants() && v.conf.ResolvConf != resolvConfOff
+	changes := wanted.Wants() && v.conf.ResolvConf != resolvConfOff
 	if in.byCRI() && !in.SharesHost && (changes || v.conf.DNS == nil) {
 		f.Sandbox, f.SandboxErr = sandbox.Find(v.conf.ResolvConfPaths, in.ContainerID)
 	}
-	if changes && wish.NeedsNode() {
+	if changes && wanted.NeedsNode() {
 		var text []byte
 		if text, f.NodeErr = os.ReadFile(v.conf.HostResolvConf); f.NodeErr == nil {
 			var host resolvconf.Settings
@@ -88,18 +84,16 @@ func (v *verb) collectSettingsFacts(in call, wish overlay.Wish) settingsFacts {
 }
 
 // planSettings makes the decision. It is pure.
-func planSettings(c *Conf, in call, wish overlay.Wish, f settingsFacts) podSettings {
+func planSettings(c *Conf, in call, wanted overlay.PodRules, f settingsFacts) podSettings {
 	own, inFile := ownSettings(c, in, f)
 	s := podSettings{
-		DNS:    podfile.DNS{State: podfile.AsGiven, Settings: own},
-		OptOut: wish.OptOut, OptIn: wish.OptIn,
-		Ignored: wish.Ignored, Completion: wish.SearchCompletion, KernelHits: wish.KernelHits, nameservers: own.Nameservers,
+		Annotations: wanted.Annotations, DNS: podfile.DNS{State: podfile.AsGiven, Settings: own}, nameservers: own.Nameservers,
 	}
 	if inFile {
 		s.DNS.Path = f.Sandbox.Path
 	}
 	switch {
-	case !wish.Wants():
+	case !wanted.Wants():
 		return s
 	case c.ResolvConf == resolvConfOff:
 		s.DNS.Reason = "resolvConf is off in the configuration"
@@ -110,7 +104,7 @@ func planSettings(c *Conf, in call, wish overlay.Wish, f settingsFacts) podSetti
 	}
 	var cannot []podfile.Ignored
 	f.Node.Locals, cannot = namedLocals(f.Locals, own)
-	all, laid, ignored := wish.Lay(f.Node, f.NodeErr, in.Pod.Namespace, own)
+	all, applied, ignored := wanted.Apply(f.Node, f.NodeErr, in.Pod.Namespace, own)
 	s.Ignored = slices.Concat(ignored, cannot)
 	if all == nil {
 		s.DNS.Reason = "none of the wanted settings can be applied"
@@ -118,24 +112,24 @@ func planSettings(c *Conf, in call, wish overlay.Wish, f settingsFacts) podSetti
 	}
 	s.DNS.Overlay, s.DNS.Limits, s.DNS.Refuse = all, c.Rules.Limits, c.Rules.Excess == resolvconf.Refuse
 	fail := func(err error) {
-		s.DNS.State, s.DNS.Lever, s.DNS.Reason = podfile.Failed, podfile.LeverFile, err.Error()
+		s.DNS.State, s.DNS.Method, s.DNS.Reason = podfile.Failed, podfile.MethodFile, err.Error()
 	}
 	switch {
 	case f.EditErr != nil:
 		fail(f.EditErr)
 	case !in.byCRI():
-		s.DNS.State, s.DNS.Lever, s.result = podfile.HandedOn, podfile.LeverResult, true
+		s.DNS.State, s.DNS.Method, s.result = podfile.HandedOn, podfile.MethodResult, true
 		s.nameservers = nil // the runtime may add others
-		s.DNS.Settings, s.DNS.Notes = laid.Settings, laid.Notes
+		s.DNS.Settings, s.DNS.Notes = applied.Settings, applied.Notes
 	case inFile:
-		changed, err := resolvconf.Parse(f.Sandbox.Text).With(laid.Settings)
+		changed, err := resolvconf.Parse(f.Sandbox.Text).With(applied.Settings)
 		if err != nil {
 			fail(err)
 			break
 		}
-		s.DNS.State, s.DNS.Lever = podfile.Overlaid, podfile.LeverFile
-		s.DNS.Settings, s.DNS.Notes = laid.Settings, laid.Notes
-		s.edit, s.text, s.nameservers = &f.Sandbox, changed.Bytes(), laid.Nameservers
+		s.DNS.State, s.DNS.Method = podfile.Overlaid, podfile.MethodFile
+		s.DNS.Settings, s.DNS.Notes = applied.Settings, applied.Notes
+		s.edit, s.text, s.nameservers = &f.Sandbox, changed.Bytes(), applied.Nameservers
 	case !errors.Is(f.SandboxErr, fs.ErrNotExist):
 		fail(f.SandboxErr)
 	default:
@@ -143,7 +137,7 @@ func planSettings(c *Conf, in call, wish overlay.Wish, f settingsFacts) podSetti
 		s.DNS.Reason = "the runtime makes the pod's resolv.conf after ADD: the agent changes it through NRI"
 		// The pod may have its own nameservers first and the wanted ones later. If either list has a cluster DNS address, steer the
 		// pod: a rule that never matches costs nothing.
-		s.nameservers = slices.Concat(own.Nameservers, laid.Nameservers)
+		s.nameservers = slices.Concat(own.Nameservers, applied.Nameservers)
 	}
 	return s
 }

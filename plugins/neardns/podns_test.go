@@ -26,7 +26,7 @@ func kubeletSettings(options ...string) resolvconf.Settings {
 	return resolvconf.Settings{Nameservers: []string{"10.96.0.10"}, Searches: []string{"shop.svc.cluster.local", "svc.cluster.local"}, Options: options}
 }
 
-// Which lever is taken, and what stands in the pod file, by what the runtime shows at ADD.
+// Which method is taken, and what stands in the pod file, by what the runtime shows at ADD.
 func TestPlanSettings(t *testing.T) {
 	const params = `neardns.io/dns-params":"options: [ndots:1]`
 	given := `"runtimeConfig":{"dns":{"Servers":["10.96.0.10"],"Searches":["shop.svc.cluster.local","svc.cluster.local"],"Options":["ndots:5"]},"io.kubernetes.cri.pod-annotations":{"` + params + `"}}`
@@ -44,29 +44,29 @@ func TestPlanSettings(t *testing.T) {
 		"nothing wanted": {`"x/y":1`, byCRI, false, inFile, podfile.DNS{State: podfile.AsGiven, Settings: kubeletSettings("ndots:5"),
 			Path: "/s/c1/resolv.conf"}, "10.96.0.10"},
 		"nothing known": {`"x/y":1`, byCRI, false, noFile, podfile.DNS{State: podfile.AsGiven}, ""},
-		"file": {given, byCRI, false, inFile, podfile.DNS{State: podfile.Overlaid, Lever: podfile.LeverFile,
+		"file": {given, byCRI, false, inFile, podfile.DNS{State: podfile.Overlaid, Method: podfile.MethodFile,
 			Settings: kubeletSettings("ndots:1"), Path: "/s/c1/resolv.conf"}, "10.96.0.10"},
 		"no file yet": {given, byCRI, false, noFile, podfile.DNS{State: podfile.Waiting, Settings: kubeletSettings("ndots:5"),
 			Reason: "the runtime makes the pod's resolv.conf after ADD"}, "10.96.0.10 10.96.0.10"},
 		"file unreadable": {given, byCRI, false, settingsFacts{SandboxErr: errors.New("no way")},
-			podfile.DNS{State: podfile.Failed, Lever: podfile.LeverFile, Settings: kubeletSettings("ndots:5"), Reason: "no way"}, "10.96.0.10"},
+			podfile.DNS{State: podfile.Failed, Method: podfile.MethodFile, Settings: kubeletSettings("ndots:5"), Reason: "no way"}, "10.96.0.10"},
 		"file not written": {given, byCRI, false, settingsFacts{Sandbox: inFile.Sandbox, EditErr: errors.New("disk full")},
-			podfile.DNS{State: podfile.Failed, Lever: podfile.LeverFile, Settings: kubeletSettings("ndots:5"), Path: "/s/c1/resolv.conf",
+			podfile.DNS{State: podfile.Failed, Method: podfile.MethodFile, Settings: kubeletSettings("ndots:5"), Path: "/s/c1/resolv.conf",
 				Reason: "disk full"}, "10.96.0.10"},
 		"off": {given + `,"resolvConf":"off"`, byCRI, false, noFile,
 			podfile.DNS{State: podfile.AsGiven, Settings: kubeletSettings("ndots:5"), Reason: "resolvConf is off in the configuration"}, "10.96.0.10"},
 		"the host's network": {given, byCRI, true, noFile, podfile.DNS{State: podfile.AsGiven, Settings: kubeletSettings("ndots:5"),
 			Reason: "the pod shares the host's network namespace"}, "10.96.0.10"},
 		"a result": {`"dns":{"options":["ndots:1"]},"prevResult":{"dns":{"nameservers":["10.96.0.10"]}}`, byPodman, false, noFile,
-			podfile.DNS{State: podfile.HandedOn, Lever: podfile.LeverResult, Settings: resolvconf.Settings{Nameservers: []string{"10.96.0.10"},
+			podfile.DNS{State: podfile.HandedOn, Method: podfile.MethodResult, Settings: resolvconf.Settings{Nameservers: []string{"10.96.0.10"},
 				Options: []string{"ndots:1"}}}, ""},
 		"other nameservers": {`"dns":{"policy":"None","nameservers":["9.9.9.9"]}`, byCRI, false, inFile,
-			podfile.DNS{State: podfile.Overlaid, Lever: podfile.LeverFile, Settings: resolvconf.Settings{Nameservers: []string{"9.9.9.9"}},
+			podfile.DNS{State: podfile.Overlaid, Method: podfile.MethodFile, Settings: resolvconf.Settings{Nameservers: []string{"9.9.9.9"}},
 				Path: "/s/c1/resolv.conf"}, "9.9.9.9"},
 		"back to the cluster": {`"dns":{"policy":"ClusterFirst"}`, byCRI, false,
 			settingsFacts{Sandbox: sandbox.File{Path: "/r", Text: []byte("nameserver 9.9.9.9\n")},
 				Node: resolvconf.Node{ClusterDNS: addrs("10.96.0.10"), ClusterDomain: "c.l"}},
-			podfile.DNS{State: podfile.Overlaid, Lever: podfile.LeverFile, Settings: resolvconf.Settings{Nameservers: []string{"10.96.0.10"},
+			podfile.DNS{State: podfile.Overlaid, Method: podfile.MethodFile, Settings: resolvconf.Settings{Nameservers: []string{"10.96.0.10"},
 				Searches: []string{"shop.svc.c.l", "svc.c.l", "c.l"}, Options: []string{"ndots:5"}}, Path: "/r"}, "10.96.0.10"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -140,7 +140,7 @@ func TestOverlayInTheSandboxsFile(t *testing.T) {
 	for range 2 { // twice is as once
 		wantText(t, path, want)
 		f := r.file("c1")
-		if f.DNS.State != podfile.Overlaid || f.DNS.Lever != podfile.LeverFile || f.DNS.Path != path || f.SearchCompletion == nil || !*f.SearchCompletion {
+		if f.DNS.State != podfile.Overlaid || f.DNS.Method != podfile.MethodFile || f.DNS.Path != path || f.SearchCompletion == nil || !*f.SearchCompletion {
 			t.Errorf("pod file %+v", f.DNS)
 		}
 		if d := cmp.Diff([]podfile.Ignored{{What: "annotation neardns.io/steer", Why: `"perhaps" is neither true nor false`}}, f.Ignored); d != "" {
@@ -255,7 +255,7 @@ func TestOverlayInTheResult(t *testing.T) {
 	if len(got.IPs) == 0 {
 		t.Error("the addresses are gone")
 	}
-	if f := r.file("c1"); f.DNS.State != podfile.HandedOn || f.DNS.Lever != podfile.LeverResult {
+	if f := r.file("c1"); f.DNS.State != podfile.HandedOn || f.DNS.Method != podfile.MethodResult {
 		t.Errorf("%+v", f.DNS)
 	}
 	r.must(add.with("CHECK"))
@@ -291,8 +291,8 @@ func TestReadmeAnnotation(t *testing.T) {
 	if !ok || !end {
 		t.Fatal("no such example")
 	}
-	wish := overlay.Rules{}.For(keyDNS, "shop", map[string]string{overlay.AnnotationParams: block})
-	all, laid, ignored := wish.Lay(resolvconf.Node{}, nil, "shop", kubeletSettings("ndots:5"))
+	wanted := overlay.Rules{}.For(keyDNS, "shop", map[string]string{overlay.AnnotationParams: block})
+	all, laid, ignored := wanted.Apply(resolvconf.Node{}, nil, "shop", kubeletSettings("ndots:5"))
 	if all == nil || laid.Ndots() != 1 || len(laid.Searches) != 3 || len(ignored) > 0 {
 		t.Errorf("%+v, ignored %v", laid.Settings, ignored)
 	}

@@ -265,8 +265,9 @@ func (n *Node) addKubelet(k *kubelet, env Env, file string) error {
 		case "clusterDNS":
 			d.kubeletDNS(&next, m.Value)
 		case "resolvConf":
+			// "" means that the kubelet uses no file. It is skipped: an earlier file's value stays, else the default /etc/resolv.conf.
 			if m.Value.Kind == strict.String && path.IsAbs(m.Value.Text) {
-				next.resolvConf = path.Clean(m.Value.Text) // "" means that the kubelet uses no file; dnsPolicy Default then needs resolvConf.host
+				next.resolvConf = path.Clean(m.Value.Text)
 			}
 		}
 	}

@@ -21,7 +21,7 @@ type counts struct {
 func newCounts() *counts {
 	c := &counts{
 		queries: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "hosts_questions_total",
-			Help: "Queries to the cluster DNS addresses for the hosts file, by result."}, []string{"result"}),
+			Help: "Queries to kube-dns for the addresses of the Services in hosts.services, by result."}, []string{"result"}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: "hosts_writes_total",
 			Help: "Writes of the hosts file, by result. If the file already has the right lines, it is not written."}, []string{"result"}),
 		repairs: prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: "hosts_repairs_total",

@@ -14,7 +14,7 @@ type pace struct {
 	spread time.Duration // nodes spread such queries over this time, because they share kube-dns's cache and so the end of a TTL
 
 	round time.Time   // time of the next round
-	extra map[key]int // queries of each key since the last full round
+	extra map[key]int // by key: the queries that take has counted since the last full round began
 }
 
 func defaultPace() pace {

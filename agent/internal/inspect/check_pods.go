@@ -72,7 +72,7 @@ func checkPodDNS(f *facts, r *findings) string {
 			continue
 		case podfile.Waiting:
 			do = "start the agent, connected to the runtime's NRI"
-		case podfile.NoLever:
+		case podfile.NoMethod:
 			do = "enable NRI in the runtime and mount its socket and the sandboxes' folder into the agent (install/overlays/pod-dns), or write " +
 				"resolvConf.mode: off"
 		case podfile.Failed:

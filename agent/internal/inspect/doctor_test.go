@@ -115,7 +115,7 @@ func faultyNodes() map[string]func(*facts) {
 				podWithDNS("shop/b", "steered", podfile.AsGiven, "none of the settings wanted can be given", bad),
 				podWithDNS("shop/c", "steered", podfile.Overlaid, "", bad),
 				podWithDNS("x/d", "gone", podfile.Failed, "gone"),
-				podWithDNS("x/e", "left-alone", podfile.NoLever, "no NRI"),
+				podWithDNS("x/e", "left-alone", podfile.NoMethod, "no NRI"),
 				podWithDNS("x/f", "left-alone", podfile.Waiting, "later"),
 				podWithDNS("x/g", "left-alone", podfile.Failed, "disk full"),
 				podWithDNS("x/h", "steered", podfile.AsGiven, "resolvConf is off in the configuration"),

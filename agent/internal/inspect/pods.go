@@ -28,9 +28,9 @@ type PodView struct {
 	Nameservers []string `json:"nameservers,omitempty"`
 	Searches    []string `json:"searches,omitempty"`
 	Options     []string `json:"options,omitempty"`
-	// Overlay is the state of podDNS's changes to these settings, and Lever the way in which they reached the pod.
+	// Overlay is the state of podDNS's changes to these settings, and Method the way in which they reached the pod.
 	Overlay podfile.DNSState `json:"overlay,omitempty"`
-	Lever   podfile.Lever    `json:"lever,omitempty"`
+	Method  podfile.Method   `json:"lever,omitempty"`
 	Reason  string           `json:"reason,omitempty"`
 
 	SearchCompletion bool               `json:"searchCompletion"`
@@ -77,7 +77,7 @@ func viewOf(f podfile.File, completed bool) PodView {
 		v.Nameservers, v.Searches, v.Options = s.Nameservers, s.Searches, s.Options
 	}
 	if f.DNS != nil {
-		v.Overlay, v.Lever, v.Reason = f.DNS.State, f.DNS.Lever, f.DNS.Reason
+		v.Overlay, v.Method, v.Reason = f.DNS.State, f.DNS.Method, f.DNS.Reason
 	}
 	return v
 }
@@ -153,10 +153,10 @@ func stateOf(d podfile.Decision) string {
 }
 
 func overlayOf(v PodView) string {
-	if v.Lever == "" {
+	if v.Method == "" {
 		return cmp.Or(string(v.Overlay), "-")
 	}
-	return string(v.Overlay) + " (" + string(v.Lever) + ")"
+	return string(v.Overlay) + " (" + string(v.Method) + ")"
 }
 
 // line replaces control characters in text, so that it fits into one row of a table; "-" if it is empty.

@@ -15,10 +15,11 @@ import (
 
 func TestPodsText(t *testing.T) {
 	yes := true
-	odd := podfile.File{PodNamespace: "shop", PodName: "we\nb", Addresses: addrs("10.244.1.5"), SearchCompletion: &yes,
-		DNS: &podfile.DNS{State: podfile.Overlaid, Lever: podfile.LeverFile,
+	odd := podfile.File{PodNamespace: "shop", PodName: "we\nb", Addresses: addrs("10.244.1.5"),
+		Annotations: podfile.Annotations{SearchCompletion: &yes,
+			Ignored: []podfile.Ignored{{What: "annotation neardns.io/steer", Why: "perhaps\tis neither true nor false"}}},
+		DNS: &podfile.DNS{State: podfile.Overlaid, Method: podfile.MethodFile,
 			Settings: resolvconf.Settings{Nameservers: []string{"10.96.0.10"}, Searches: []string{"a.b"}, Options: []string{"ndots:1"}}},
-		Ignored:   []podfile.Ignored{{What: "annotation neardns.io/steer", Why: "perhaps\tis neither true nor false"}},
 		Decisions: []podfile.Decision{{State: podfile.Steered}}}
 	conf := &config.Node{ClusterDomain: "cluster.local"}
 	views := []PodView{viewOf(odd, podindex.Completes(odd, conf)), viewOf(podfile.File{ContainerID: "0123456789abcdef", IfName: "eth0"}, false)}

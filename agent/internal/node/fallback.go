@@ -118,7 +118,8 @@ func (n *Node) noteLost(clusterDNS netip.Addr, lost string) {
 	}
 	n.mu.Unlock()
 	if lost != "" && before == "" {
-		n.Log.Error("kube-dns answers this node, but not the fallback; steered pods are bypassed", "cluster_dns", clusterDNS, "reason", lost)
+		n.Log.Error("kube-dns answers the node's own queries, but not those that fall back; steered pods are bypassed", "cluster_dns", clusterDNS,
+			"reason", lost)
 		n.kick.Send()
 	}
 }

@@ -22,7 +22,7 @@ const (
 	queryGap     = time.Second            // between two rounds that were started because clients' queries got no answer
 	queryAgain   = 500 * time.Millisecond // after a round that failed
 	queryTimeout = time.Second            // timeout of a single query that is not part of a round
-	roundLength  = 2 * time.Second        // length of a round; clients still accept an answer that takes 1.9 s
+	roundLength  = 2 * time.Second        // length of a round: longer than the 1.9 s that a client's query waits for silent upstreams
 	shortRound   = time.Second            // length of a round while leases are withdrawn, because pods then get nothing from the cache
 	// A round checks the fallback twice: at its beginning, if no upstream answered at once, and in its last part.
 	fallbackFirst = 150 * time.Millisecond

@@ -26,9 +26,9 @@ func (n *Node) noteFault(part string, err error) bool {
 	switch {
 	case text == before:
 	case text != "":
-		n.Log.Error("a part of the node has a fault; will retry", "part", part, "err", err)
+		n.Log.Error("this part of the agent's work failed; will retry", "part", part, "err", err)
 	default:
-		n.Log.Info("a part of the node works again", "part", part)
+		n.Log.Info("this part of the agent's work succeeds again", "part", part)
 	}
 	return err == nil
 }

@@ -74,7 +74,8 @@ type KernelHits struct {
 	Auto bool `json:"auto,omitempty"` // kernelHits.mode is auto: Fault and Refused do not count as faults
 	Pods int  `json:"pods"`           // pod links that have the kernel program
 	Lent int  `json:"lent"`           // offloaded entries
-	// Served are the addresses whose queries the kernel program answers, if they are not the agent's own.
+	// Served is only set with arrangement: transparent: the cluster DNS addresses and their backends, to which the kernel program
+	// answers queries.
 	Served []netip.AddrPort `json:"served,omitempty"`
 	// Fetched counts mirrored queries that the agent looked up, Dropped those for which it had no free slot.
 	Fetched uint64             `json:"fetched,omitempty"`

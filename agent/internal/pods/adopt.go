@@ -292,13 +292,12 @@ func (k *adopter) dnsSettings(a attached.Pod) resolvconf.Settings {
 
 // adoptedFile returns the pod file for a running pod: its paths are pending and untried, unless the settings exclude the pod. It is pure.
 func adoptedFile(a attached.Pod, want Wanted, inode uint64, backend string, own resolvconf.Settings) podfile.File {
-	wish := want.Rules.For("podDNS", a.Namespace, a.Annotations)
+	wanted := want.Rules.For("podDNS", a.Namespace, a.Annotations)
 	f := podfile.File{
 		ContainerID: a.ContainerID, IfName: a.IfName, Network: a.Network, NetNS: a.NetNS, NetNSInode: inode,
 		PodName: a.Name, PodNamespace: a.Namespace, PodUID: a.UID, Addresses: a.Addresses,
-		Backend: backend, OptOut: wish.OptOut, OptIn: wish.OptIn, Adopted: podfile.ByCache,
-		DNS:              &podfile.DNS{State: podfile.AsGiven, Settings: own},
-		SearchCompletion: wish.SearchCompletion, KernelHits: wish.KernelHits, Ignored: wish.Ignored,
+		Backend: backend, Adopted: podfile.ByCache, DNS: &podfile.DNS{State: podfile.AsGiven, Settings: own},
+		Annotations: wanted.Annotations,
 	}
 	if a.File == "" {
 		f.Adopted = podfile.ByNRI
@@ -306,18 +305,18 @@ func adoptedFile(a attached.Pod, want Wanted, inode uint64, backend string, own 
 	if a.DNS != nil {
 		f.Nameservers, f.Searches, f.Options = a.DNS.Nameservers, a.DNS.Searches, a.DNS.Options
 	}
-	if wish.Wants() {
+	if wanted.Wants() {
 		f.DNS.Reason = "the pod is older than neardns on this node; restart it to apply its DNS settings"
 	}
 	if a.Annotations == nil {
 		f.Ignored = append(f.Ignored, podfile.Ignored{What: "the pod's annotations",
 			Why: "the runtime reports annotations only at ADD; enable NRI for the agent, or restart the pod"})
 	}
-	reason := overlay.AsksOthers(own.Nameservers, want.Redirects, want.Locals)
+	reason := overlay.NotClusterDNS(own.Nameservers, want.Redirects, want.Locals)
 	if want.Alone != "" {
 		reason = want.Alone
 	}
-	if wish.OptOut {
+	if wanted.OptOut {
 		reason = overlay.OptedOut
 	}
 	for _, r := range want.Redirects {

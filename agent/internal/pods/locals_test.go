@@ -70,7 +70,7 @@ func TestRestoreNameservers(t *testing.T) {
 			f = naming(f, local4)
 		}
 		if id == "laid" {
-			f.DNS.State, f.DNS.Lever = podfile.Overlaid, podfile.LeverFile
+			f.DNS.State, f.DNS.Method = podfile.Overlaid, podfile.MethodFile
 			f.DNS.Overlay = &resolvconf.Overlay{Instead: map[string]string{"10.96.0.10": "169.254.20.10"}}
 		}
 		write(t, n.dir, f)

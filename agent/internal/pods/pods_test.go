@@ -56,8 +56,8 @@ func TestAccessors(t *testing.T) {
 		{HostInterface: "cali4", Decisions: decisions(podfile.Pending, old, r6)},
 		{HostInterface: "cali1", Decisions: decisions(podfile.Steered, old, moved)},
 		{HostInterface: "cali3", Decisions: decisions(podfile.LeftAlone, redirect("10.96.0.97", "169.254.20.13"))},
-		{OptOut: true, Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.9"), netip.MustParseAddr("fd00::9")}},
-		{OptOut: true, Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.8")}},
+		{Annotations: podfile.Annotations{OptOut: true}, Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.9"), netip.MustParseAddr("fd00::9")}},
+		{Annotations: podfile.Annotations{OptOut: true}, Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.8")}},
 	} {
 		f.ContainerID, f.IfName = string(rune('a'+i)), "eth0"
 		write(t, dir, f)

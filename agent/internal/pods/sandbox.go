@@ -10,7 +10,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// sandbox is one netns with its attachments. All its attachments share one pod table.
+// sandbox is one netns with the pod files of its attachments (its CNI interfaces). They share one pod table.
 type sandbox struct {
 	files []podfile.File
 	ns    *os.File // nil if the netns is gone, or not visible to the agent

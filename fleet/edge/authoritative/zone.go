@@ -53,7 +53,7 @@ type answer struct {
 type address struct {
 	rr     dns.RR
 	wire   []byte // the record's bytes in an answer; its name is a pointer to the question section
-	target Target // nil: nothing is known about its health, so it counts as healthy
+	target Target // nil: nothing is known about the address's health, so the address counts as healthy
 }
 
 func (a *address) well() bool { return a.target == nil || a.target.Well() }

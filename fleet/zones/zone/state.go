@@ -15,13 +15,13 @@ import (
 type State struct {
 	Origin  string // canonical
 	Serial  uint32
-	Hosts   map[string]*Host // by canonical name: the hosts for which the zone has TXT records below _neardns
+	Hosts   map[string]*Host // by canonical name: the hosts that have names with RRs below _neardns.ZONE or at LABEL.klb.HOST
 	Beats   map[string]Beat  // by cluster
 	Ignored int              // TXT records below _neardns that cannot be parsed
 
 	names
 	sets    map[string]set                 // by canonical name
-	touched map[string]map[string]struct{} // by host: its names below _neardns and below klb
+	namesOf map[string]map[string]struct{} // by host: the names with RRs that belong to it, below _neardns.ZONE or at LABEL.klb.HOST
 	junk    map[string]int                 // by name: the number of its records that are ignored
 }
 
@@ -97,11 +97,11 @@ func Parse(origin string, rrs []dns.RR) (*State, error) {
 		return nil, fmt.Errorf("parse %s: no SOA: the zone is not whole", s.Origin)
 	}
 	s.Hosts, s.Beats = map[string]*Host{}, map[string]Beat{}
-	s.touched, s.junk = map[string]map[string]struct{}{}, map[string]int{}
+	s.namesOf, s.junk = map[string]map[string]struct{}{}, map[string]int{}
 	for name := range s.sets {
 		s.index(name)
 	}
-	for host := range s.touched {
+	for host := range s.namesOf {
 		s.derive(host)
 	}
 	return s, nil
@@ -128,14 +128,14 @@ func (s *State) index(name string) (host string) {
 		s.ignore(name, s.sets[name].written())
 		return ""
 	}
-	of := s.touched[p.host]
+	of := s.namesOf[p.host]
 	if len(s.sets[name]) == 0 {
 		delete(of, name)
 		return p.host
 	}
 	if of == nil {
 		of = map[string]struct{}{}
-		s.touched[p.host] = of
+		s.namesOf[p.host] = of
 	}
 	of[name] = struct{}{}
 	return p.host
@@ -195,14 +195,14 @@ func (s *State) cname(name string) string {
 
 // derive parses all names of one host and replaces its entry in Hosts.
 func (s *State) derive(host string) {
-	if len(s.touched[host]) == 0 {
-		delete(s.touched, host)
+	if len(s.namesOf[host]) == 0 {
+		delete(s.namesOf, host)
 		delete(s.Hosts, host)
 		return
 	}
 	h := &Host{Name: host, Levels: map[string][]netip.Addr{}, Targets: map[string]string{}, Claims: map[string]Claim{},
 		References: map[netip.Addr][]Reference{}, Addresses: s.addresses(host), CNAME: s.cname(host)}
-	for name := range s.touched[host] {
+	for name := range s.namesOf[host] {
 		s.read(h, name)
 	}
 	for cluster, c := range h.Claims {
@@ -304,7 +304,7 @@ type Delta struct {
 // does: then this state is not what the primary had before the changes. It copies the state's maps once.
 func (s *State) Apply(steps ...Delta) (*State, error) {
 	n := &State{Origin: s.Origin, Serial: s.Serial, Ignored: s.Ignored, names: s.names, Hosts: maps.Clone(s.Hosts),
-		Beats: maps.Clone(s.Beats), sets: maps.Clone(s.sets), touched: maps.Clone(s.touched), junk: maps.Clone(s.junk)}
+		Beats: maps.Clone(s.Beats), sets: maps.Clone(s.sets), namesOf: maps.Clone(s.namesOf), junk: maps.Clone(s.junk)}
 	own := map[string]bool{} // sets that only the new state uses
 	edit := func(name string) set {
 		if !own[name] {
@@ -353,15 +353,15 @@ func (s *State) apply(step Delta, edit func(name string) set) error {
 func (s *State) reread(changed map[string]bool) {
 	hosts := map[string]bool{}
 	for name := range changed {
-		if p := s.place(name); p.kind != other && s.touched[p.host] != nil && !hosts[p.host] {
-			s.touched[p.host] = maps.Clone(s.touched[p.host]) // the old state keeps its map
+		if p := s.place(name); p.kind != other && s.namesOf[p.host] != nil && !hosts[p.host] {
+			s.namesOf[p.host] = maps.Clone(s.namesOf[p.host]) // the old state keeps its map
 			hosts[p.host] = true
 		}
 	}
 	for name := range changed {
 		if host := s.index(name); host != "" {
 			hosts[host] = true
-		} else if s.touched[name] != nil {
+		} else if s.namesOf[name] != nil {
 			hosts[name] = true // the host's own addresses
 		}
 		if len(s.sets[name]) == 0 {

@@ -296,8 +296,8 @@ func parseOwner(t []string) (string, error) {
 	return "", fmt.Errorf("c=%s is none", one(f, "c"))
 }
 
-// Reference is a TXT record that a cluster publishes an address of the host, and for which region. The zero Reference records that the
-// address was there before any cluster published the host, so it stays when all clusters leave.
+// Reference is a TXT record with a cluster that publishes an address of the host, and the region for which it does. The zero
+// Reference records that the address was there before any cluster published it, so it stays when all clusters leave.
 type Reference struct{ Cluster, Geo string }
 
 const stoodBefore = "before=1"

@@ -21,8 +21,8 @@ func (c *Cache) FastPath(server *dnsserver.Server, zone string) fastpath.Handler
 	return &hits{cache: c, at: seriesKey{server: server}}
 }
 
-// hits is the fast path of one block at one server. It gives the answers that ServeDNS would give at once and without a query to the
-// upstream.
+// hits is the fast path at one server for one zone of the cache's server block. It gives only answers that ServeDNS would give at
+// once and without a query to the upstream.
 type hits struct {
 	cache  *Cache
 	at     seriesKey

@@ -46,7 +46,7 @@ type health struct {
 
 	mu       sync.Mutex // guards the fields below
 	why      reason
-	slow     bool          // it fails because another server was faster; only a fast answer to a health check ends that
+	slow     bool          // the server is failing because another was faster; a slow answer to a health check does not end that
 	since    time.Time     // start of the present state; zero: the state has never changed
 	pause    time.Duration // before the next attempt while it fails
 	checking bool          // a goroutine sends health checks

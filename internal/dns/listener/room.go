@@ -72,8 +72,7 @@ func size(fd uintptr, bytes int) {
 	}
 }
 
-// underWay returns how many bytes in the socket's send buffer have not been sent, as the kernel counts (SIOCOUTQ; for UDP since Linux
-// 2.6.30).
+// underWay returns how many bytes in the socket's send buffer have not been sent, as the kernel counts (SIOCOUTQ).
 func underWay(fd uintptr) int {
 	n, _ := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) // an error: nothing can be sent either
 	return n

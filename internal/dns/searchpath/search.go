@@ -22,7 +22,7 @@ const (
 // pointer to a Search, so pods do not share them, and a pod keeps them while its Search stays the Same.
 type Search struct {
 	suffixes []string // in lower case, with the final dot; "." stands for the name as it was typed
-	first    []byte   // the first suffix in wire form; nil if it has none
+	first    []byte   // the first suffix in wire form; nil if it has no wire form
 	ndots    int
 	noTLD    bool
 	cluster  string // the cluster's domain, in lower case and with the final dot

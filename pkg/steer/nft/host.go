@@ -186,7 +186,8 @@ func (hf hostFamily) sets() []set {
 	}, hf.evidenceSets()...)
 }
 
-// chains returns the chains that choose, for each packet, between the agent and kube-dns.
+// chains returns the chains that choose, for each packet, between the agent and kube-dns, and those for lease datagrams and for the
+// agent's answers.
 func (hf hostFamily) chains(life time.Duration) []chain {
 	f := hf.family
 	fallback, conn := hf.name("fallback"), hf.name("fallback_conn")

@@ -183,7 +183,7 @@ func flags(o *Options, g *rawFlags) *flag.FlagSet {
 	fs.BoolVar(&o.TLS.Enabled, "tls-enabled", false, "serve -metrics-listen-address over TLS; otherwise the other -tls- flags have no effect")
 	fs.StringVar(&o.TLS.Cert, "tls-cert-file", "/etc/ssl/tls.crt", "`FILE` of the TLS certificate, in PEM; read for each connection")
 	fs.StringVar(&o.TLS.Key, "tls-private-key-file", "/etc/ssl/tls.key", "`FILE` of the TLS certificate's private key, in PEM")
-	fs.StringVar(&g.clientAuth, "tls-client-auth-type", "NoClientCert", "`POLICY` for client certificates: "+
+	fs.StringVar(&g.clientAuth, "tls-client-auth-type", "NoClientCert", "`POLICY` for clients' certificates at -metrics-listen-address: "+
 		strings.Join(slices.Sorted(maps.Keys(clientAuth())), ", "))
 	fs.StringVar(&o.TLS.ClientCA, "tls-client-ca-file", "", "`FILE` of the CA certificates that sign client certificates, in PEM")
 	fs.StringVar(&g.minTLS, "tls-min-version", "TLS13", "minimum TLS `VERSION`: TLS10 to TLS13")

@@ -124,8 +124,8 @@ func (o Options) fallback(ip, upstream, cluster netip.Addr) (netip.Addr, error) 
 		ip, family)
 }
 
-// isService reports whether the i-th address of -localip is a Service's address, and not one of the cache's own. A link-local IPv4
-// address is the cache's own. For IPv6 it is the first address, as in node-cache's manifest.
+// isService reports whether the i-th address of -localip is a Service's. The cache's own addresses, unless equal to cluster, are link-local
+// IPv4 addresses and the list's first IPv6 address (as in node-cache's manifest).
 func (o Options) isService(i int, cluster netip.Addr) bool {
 	ip := o.LocalIPs[i]
 	if ip == cluster {

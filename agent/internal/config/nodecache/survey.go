@@ -68,8 +68,8 @@ func ReadCorefile(name, text string, own []netip.Addr) (Survey, error) {
 	return s, nil
 }
 
-// bracketed adds the brackets that an IPv6 address before a port needs. They are missing if a sed replaced an IPv4 address in the
-// template.
+// bracketed adds the brackets that an IPv6 address before a port needs, if they are missing: an operator may have replaced an IPv4
+// address in the Corefile template.
 func bracketed(at string) string {
 	i := max(strings.LastIndex(at, ":"), 0)
 	if a, err := netip.ParseAddr(at[:i]); err == nil && a.Is6() {

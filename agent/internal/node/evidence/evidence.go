@@ -187,7 +187,8 @@ func (e *Evidence) bypass(c steer.Client) error {
 	e.updateGauge()
 	if known {
 		e.counts.prolonged.Inc()
-		e.log.Debug("bypassed client's queries are still dropped; bypass prolonged", "client", c.String(), "bypassed_for", steer.Hold(h.step))
+		e.log.Debug("a policy or firewall dropped a bypassed client's trial query; bypass prolonged", "client", c.String(),
+			"bypassed_for", steer.Hold(h.step))
 		return nil
 	}
 	e.counts.begun.Inc()

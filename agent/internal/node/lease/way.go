@@ -1,5 +1,7 @@
-// Package lease decides when a lease is granted, renewed and withdrawn. It is pure: each call takes the time and one observation, and
-// returns what to do.
+// Package lease decides when a lease is granted, renewed and withdrawn. A lease is an entry in the kernel that is valid for a short time;
+// meanwhile the packet rules deliver queries to one of the agent's addresses over one protocol.
+//
+// The package is pure: each call takes the time and one observation, and returns what to do.
 //
 // A Path decides for all leases behind one cluster DNS address, by whether the agent can query kube-dns. A Target decides for one address
 // and protocol, by the agent's probes. A lease needs the consent of both.

@@ -9,7 +9,7 @@ import (
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// Watch returns a channel that gets a tick whenever a link or an address in cfg's netns changes; it ignores cfg.Name. A tick that was not
+// Watch returns a channel that gets a tick whenever any link or address in cfg.NetNS changes, whatever cfg.Name is. A tick that was not
 // received yet stands for all later changes. If the kernel's queue overflows, that also makes a tick. The channel is closed after ctx
 // ends, or if the kernel ends the subscription, which does not happen in practice.
 func Watch(ctx context.Context, cfg Config) (<-chan struct{}, error) {

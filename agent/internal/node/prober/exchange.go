@@ -240,8 +240,8 @@ func bindToContext(ctx context.Context, f *os.File) func() {
 	})
 	return func() {
 		if !stop() {
-			// The function has begun to run. Wait until it has set the deadline, and remove that, so that the socket's next query does
-			// not get it.
+			// AfterFunc's function has begun to run. Wait until it has set the deadline, and remove that deadline, so that the
+			// socket's next query does not get it.
 			<-ended
 			_ = f.SetDeadline(time.Time{})
 		}

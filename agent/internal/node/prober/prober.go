@@ -116,7 +116,8 @@ func (p *Prober) Ensure() error {
 	return err
 }
 
-// Repair does what Ensure does, and returns a description if the link or the pod table was missing or differed.
+// Repair does what Ensure does, and returns a description if it made the link or repaired the pod table. Other repairs, such as of
+// the link's addresses and routes, are not described.
 func (p *Prober) Repair() (repaired string, err error) {
 	p.repair.Lock()
 	defer p.repair.Unlock()

@@ -203,7 +203,7 @@ func (h handler) Synchronize(_ context.Context, pods []*api.PodSandbox, _ []*api
 	h.plugin.mu.Unlock()
 	for _, pod := range pods {
 		h.plugin.record(pod)
-		h.plugin.Lay(pod.GetId())
+		h.plugin.ApplyDNS(pod.GetId())
 	}
 	h.plugin.setSettled()
 	return nil, nil
@@ -220,12 +220,12 @@ func (h handler) RemovePodSandbox(_ context.Context, pod *api.PodSandbox) error 
 // RunPodSandbox is called after CNI's ADD and before the pod's containers start.
 func (h handler) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
 	h.plugin.record(pod)
-	h.plugin.Lay(pod.GetId())
+	h.plugin.ApplyDNS(pod.GetId())
 	return nil
 }
 
-// Lay applies the DNS settings that wait in a sandbox's pod files to its resolv.conf.
-func (p *Plugin) Lay(sandboxID string) {
+// ApplyDNS applies the DNS settings that wait in a sandbox's pod files to its resolv.conf.
+func (p *Plugin) ApplyDNS(sandboxID string) {
 	if podfile.CheckKey(sandboxID, "x") != nil {
 		return // no pod file can have such an ID
 	}
@@ -242,7 +242,7 @@ func (p *Plugin) Lay(sandboxID string) {
 
 // isWaiting reports whether a pod's DNS settings have not been applied yet and still may be.
 func isWaiting(f podfile.File) bool {
-	return f.DNS != nil && f.DNS.Overlay != nil && (f.DNS.State == podfile.Waiting || f.DNS.State == podfile.NoLever)
+	return f.DNS != nil && f.DNS.Overlay != nil && (f.DNS.State == podfile.Waiting || f.DNS.State == podfile.NoMethod)
 }
 
 // amendDNS changes the DNS part of a pod's file by calling change, unless the settings no longer wait, and logs the result.
@@ -258,7 +258,7 @@ func (p *Plugin) amendDNS(f podfile.File, change func(id string, d *podfile.DNS)
 			return false
 		}
 		if now.DNS.State == podfile.Overlaid {
-			log.Info("pod's DNS settings applied to its resolv.conf", "by", now.DNS.Lever, "path", now.DNS.Path)
+			log.Info("pod's DNS settings applied to its resolv.conf", "by", now.DNS.Method, "path", now.DNS.Path)
 		} else {
 			log.Warn("pod's DNS settings not applied", "state", now.DNS.State, "reason", now.DNS.Reason)
 		}
@@ -273,11 +273,11 @@ func (p *Plugin) amendDNS(f podfile.File, change func(id string, d *podfile.DNS)
 // after it changed resolv.conf and before it wrote the pod's file.
 func (p *Plugin) applyOverlay(id string, d *podfile.DNS) {
 	fail := func(err error) {
-		d.State, d.Lever, d.Reason = podfile.Failed, podfile.LeverNRI, err.Error()
+		d.State, d.Method, d.Reason = podfile.Failed, podfile.MethodNRI, err.Error()
 	}
 	file, err := p.find(id)
 	if errors.Is(err, fs.ErrNotExist) {
-		d.State, d.Reason = podfile.NoLever, fmt.Sprintf("%v: add its path to resolvConf.paths, and mount it into the agent", err)
+		d.State, d.Reason = podfile.NoMethod, fmt.Sprintf("%v: add its path to resolvConf.paths, and mount it into the agent", err)
 		return
 	}
 	if err != nil {
@@ -289,7 +289,7 @@ func (p *Plugin) applyOverlay(id string, d *podfile.DNS) {
 	if d.Refuse {
 		excess = resolvconf.Refuse
 	}
-	applied := overlay.Relay(d.Overlay, own, d.Limits, excess)
+	applied := overlay.Reapply(d.Overlay, own, d.Limits, excess)
 	if applied.Refused != nil {
 		fail(applied.Refused)
 		return
@@ -302,7 +302,7 @@ func (p *Plugin) applyOverlay(id string, d *podfile.DNS) {
 		fail(err)
 		return
 	}
-	d.State, d.Lever, d.Reason = podfile.Overlaid, podfile.LeverNRI, ""
+	d.State, d.Method, d.Reason = podfile.Overlaid, podfile.MethodNRI, ""
 	d.Settings, d.Notes, d.Path = applied.Settings, applied.Notes, strings.TrimPrefix(file.Path, hostRoot)
 }
 
@@ -327,11 +327,11 @@ func (p *Plugin) find(id string) (sandbox.File, error) {
 func (p *Plugin) recordNoNRI(why error) {
 	files, _ := podfile.List(p.StateDir) // the registry reports unreadable files
 	for _, f := range files {
-		if !isWaiting(f) || f.DNS.State == podfile.NoLever {
+		if !isWaiting(f) || f.DNS.State == podfile.NoMethod {
 			continue
 		}
 		p.amendDNS(f, func(_ string, d *podfile.DNS) {
-			d.State, d.Reason = podfile.NoLever, fmt.Sprintf("the runtime makes the pod's resolv.conf after ADD, and the agent is not connected to its NRI (%v)", why)
+			d.State, d.Reason = podfile.NoMethod, fmt.Sprintf("the runtime makes the pod's resolv.conf after ADD, and the agent is not connected to its NRI (%v)", why)
 		})
 	}
 }

@@ -106,7 +106,7 @@ func TestLay(t *testing.T) {
 		text   string
 	}{
 		"waiting":  {nil, podfile.Overlaid, "", overlaidText},
-		"given-up": {func(d *podfile.DNS) { d.State = podfile.NoLever }, podfile.Overlaid, "", overlaidText},
+		"given-up": {func(d *podfile.DNS) { d.State = podfile.NoMethod }, podfile.Overlaid, "", overlaidText},
 		"as-given": {func(d *podfile.DNS) { d.State, d.Overlay = podfile.AsGiven, nil }, podfile.AsGiven, "later", kubeletText},
 		"overlaid": {func(d *podfile.DNS) { d.State = podfile.Overlaid }, podfile.Overlaid, "later", kubeletText},
 		"a-policy": {func(d *podfile.DNS) {
@@ -115,7 +115,7 @@ func TestLay(t *testing.T) {
 		"refused":    {func(d *podfile.DNS) { d.Overlay = &resolvconf.Overlay{Policy: resolvconf.None} }, podfile.Failed, "it leaves the pod without any", kubeletText},
 		"too-long":   {func(d *podfile.DNS) { d.Refuse = true; d.Overlay.Nameservers = []string{"::1", "::2", "::3"} }, podfile.Failed, "3 of 4 nameservers", kubeletText},
 		"cut":        {func(d *podfile.DNS) { d.Overlay.Nameservers = []string{"::1", "::2", "::3"} }, podfile.Overlaid, "", "search shop.svc.cluster.local svc.cluster.local\nnameserver 10.96.0.10\nnameserver ::1\nnameserver ::2\noptions ndots:1\n"},
-		"no-file":    {nil, podfile.NoLever, "add its path to resolvConf.paths", ""},
+		"no-file":    {nil, podfile.NoMethod, "add its path to resolvConf.paths", ""},
 		"a-folder":   {nil, podfile.Failed, "is no regular file", ""},
 		"no-podfile": {nil, "", "", kubeletText},
 	} {
@@ -132,7 +132,7 @@ func TestLay(t *testing.T) {
 				}
 			}
 			for range 2 { // twice is as once
-				w.plugin.Lay(id)
+				w.plugin.ApplyDNS(id)
 			}
 			if tc.text != "" {
 				defer w.wantText(id, tc.text)
@@ -144,12 +144,12 @@ func TestLay(t *testing.T) {
 			if d.State != tc.state || !strings.Contains(d.Reason, tc.reason) || (tc.reason == "") != (d.Reason == "") {
 				t.Errorf("%+v, want %s %q", d, tc.state, tc.reason)
 			}
-			if tc.reason == "" && (d.Lever != podfile.LeverNRI || d.Path != w.path(id) || len(d.Settings.Nameservers) == 0) {
+			if tc.reason == "" && (d.Method != podfile.MethodNRI || d.Path != w.path(id) || len(d.Settings.Nameservers) == 0) {
 				t.Errorf("%+v", d)
 			}
 		})
 	}
-	w.plugin.Lay("../../etc") // the ID of no pod, and no path either
+	w.plugin.ApplyDNS("../../etc") // the ID of no pod, and no path either
 }
 
 // nodeRuntime is the runtime's side of NRI, by the library that containerd has.
@@ -287,7 +287,7 @@ func TestRun(t *testing.T) {
 	w.waiting("broken", nil)
 	runtime.run(t, "broken")
 	runtime.run(t, "unknown")
-	if d := w.dns("broken"); d.State != podfile.NoLever {
+	if d := w.dns("broken"); d.State != podfile.NoMethod {
 		t.Errorf("%+v", d)
 	}
 	if told, _ := w.plugin.Pods(); len(told) != 24 {
@@ -344,7 +344,7 @@ func TestNobodyThere(t *testing.T) {
 			var wg sync.WaitGroup
 			wg.Go(func() { w.plugin.Run(ctx) })
 			testutil.Eventually(t, func() error {
-				if d := w.dns("a"); d.State != podfile.NoLever || !strings.Contains(d.Reason, "not connected to its NRI (connect to NRI: ") {
+				if d := w.dns("a"); d.State != podfile.NoMethod || !strings.Contains(d.Reason, "not connected to its NRI (connect to NRI: ") {
 					return fmt.Errorf("%+v", d)
 				}
 				return nil
@@ -355,7 +355,7 @@ func TestNobodyThere(t *testing.T) {
 			stop()
 			wg.Wait()
 			w.made("a")
-			w.plugin.Lay("a")
+			w.plugin.ApplyDNS("a")
 			w.wantText("a", overlaidText)
 		})
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // Before any pod is without its settings, and as long as one is.
-func TestLever(t *testing.T) {
+func TestPodDNSWarning(t *testing.T) {
 	wants := overlay.Rules{Level: overlay.Level{Overlay: resolvconf.Overlay{Settings: resolvconf.Settings{Options: []string{"ndots:1"}}}}}
 	pod := func(state podfile.DNSState) podfile.File {
 		return podfile.File{PodNamespace: "shop", PodName: "web", DNS: &podfile.DNS{State: state, Reason: "the runtime makes it later"}}
@@ -26,9 +26,9 @@ func TestLever(t *testing.T) {
 		"nobody knows yet":        {config.Node{PodDNS: wants}, []podfile.File{pod(podfile.AsGiven), {DNS: &podfile.DNS{State: podfile.HandedOn}}}, "apply install/overlays/pod-dns before any pod is made"},
 		"one has them":            {config.Node{PodDNS: wants}, []podfile.File{pod(podfile.AsGiven), pod(podfile.Overlaid)}, ""},
 		"one waits":               {config.Node{PodDNS: wants}, []podfile.File{pod(podfile.Overlaid), pod(podfile.Waiting)}, "pod shop/web waits for its settings (the runtime makes it later): apply install/overlays/pod-dns"},
-		"one waited for too long": {config.Node{PodDNS: wants}, []podfile.File{pod(podfile.NoLever)}, "shop/web"},
+		"one waited for too long": {config.Node{PodDNS: wants}, []podfile.File{pod(podfile.NoMethod)}, "shop/web"},
 	} {
-		if got := Lever(&tc.conf, tc.files); (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
+		if got := PodDNSWarning(&tc.conf, tc.files); (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}

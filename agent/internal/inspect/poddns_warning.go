@@ -8,9 +8,9 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// Lever returns a warning if the configuration wants DNS settings for pods (podDNS) but nothing on this node can apply them to
+// PodDNSWarning returns a warning if the configuration wants DNS settings for pods (podDNS) but nothing on this node can apply them to
 // containers; "" if there is none. It judges by the pods' files, and before the first pod by the configuration.
-func Lever(conf *config.Node, files []podfile.File) string {
+func PodDNSWarning(conf *config.Node, files []podfile.File) string {
 	if !conf.PodDNS.Overlays() || conf.ResolvConf.Mode == conflist.ResolvConfOff {
 		return ""
 	}
@@ -20,7 +20,7 @@ func Lever(conf *config.Node, files []podfile.File) string {
 			continue
 		}
 		switch f.DNS.State {
-		case podfile.NoLever, podfile.Waiting:
+		case podfile.NoMethod, podfile.Waiting:
 			return fmt.Sprintf("podDNS: pod %s waits for its settings (%s): apply install/overlays/pod-dns, which connects the agent to the "+
 				"runtime's NRI", nameOf(f), f.DNS.Reason)
 		case podfile.Overlaid:
