@@ -22,7 +22,7 @@ var (
 	root  = flag.String("root", "../..", "the top of the `repository`")
 	out   = flag.String("out", "", "the `file` of results, JSON lines; a mutant that it has is not tried again")
 	list  = flag.String("list", "", "take the mutants of this `file` of results, of another commit, in place of drawing")
-	whole = flag.Bool("whole", false, "try survivors again with kernel tests")
+	whole = flag.Bool("whole", false, "try survivors again with kernel tests, also those of packages that import theirs")
 )
 
 const areas = "./pkg/steer/... ./internal/dns/cache/... ./internal/dns/forward/... ./agent/internal/node/... ./agent/internal/pods/... ./fleet/zones/..."
@@ -45,7 +45,7 @@ func TestMutants(t *testing.T) {
 		if m.Result == "" || *whole && m.Result == "survived" {
 			pkg := "./" + filepath.Dir(m.File)
 			if !clean[pkg] {
-				if text, err := test(t, pkg, ""); err != nil {
+				if text, err := test(t, with(t, pkg), ""); err != nil {
 					t.Fatalf("%s fails without a mutant:\n%s", pkg, text)
 				}
 				clean[pkg] = true
@@ -147,7 +147,7 @@ func try(t *testing.T, m *mutant, pkg string) {
 			t.Fatal(err)
 		}
 	}
-	output, err := test(t, pkg, overlay)
+	output, err := test(t, with(t, pkg), overlay)
 	m.Result, m.Tests = "killed", ""
 	switch {
 	case err == nil:
@@ -162,16 +162,40 @@ func try(t *testing.T, m *mutant, pkg string) {
 	}
 }
 
-// test stops at the first failure. The limit ends loops without end; a package takes seconds, its kernel tests minutes.
-func test(t *testing.T, pkg, overlay string) (string, error) {
+// with returns a package, and with -whole those of the areas that import it.
+func with(t *testing.T, pkg string) []string {
 	t.Helper()
-	args := []string{"test", "-count=1", "-vet=off", "-failfast", "-overlay", overlay, "-timeout"}
+	pkgs := []string{pkg}
+	if !*whole {
+		return pkgs
+	}
+	const format = `{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}`
+	cmd := exec.Command("go", append([]string{"list", "-f", format}, strings.Fields(areas)...)...)
+	cmd.Dir, cmd.Stderr = *root, os.Stderr
+	lines, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(lines)) {
+		f := strings.Fields(line)
+		path := "github.com/neardns/neardns/" + strings.TrimPrefix(pkg, "./")
+		if f[0] != path && slices.Contains(f, path) {
+			pkgs = append(pkgs, f[0])
+		}
+	}
+	return pkgs
+}
+
+// test stops at the first failure. The limit ends loops without end; a package takes seconds, its kernel tests minutes.
+func test(t *testing.T, pkgs []string, overlay string) (string, error) {
+	t.Helper()
+	args := []string{"test", "-p=1", "-count=1", "-vet=off", "-failfast", "-overlay", overlay, "-timeout"}
 	if *whole {
 		args = append(args, "20m")
 	} else {
 		args = append(args, "3m", "-short")
 	}
-	cmd := exec.Command("go", append(args, pkg)...)
+	cmd := exec.Command("go", append(args, pkgs...)...)
 	cmd.Dir = *root
 	output, err := cmd.CombinedOutput()
 	return string(output), err
