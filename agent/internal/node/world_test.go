@@ -41,11 +41,12 @@ type world struct {
 	ending  time.Duration // what the server's stop takes
 	asked   func() error  // the result of a query to the upstreams; nil: leases do not depend on it
 	// fromPod is kube-dns's answer to a pod; nil: there is no pod.
-	fromPod func() error
-	trouble chan struct{}
-	heard   time.Time
-	gone    []string         // leases and fallbacks that were reported as no longer wanted
-	checked map[string]error // each part's last check
+	fromPod  func() error
+	trouble  chan struct{}
+	heard    time.Time
+	gone     []string // leases and fallbacks that were reported as no longer wanted
+	optedOut []netip.Addr
+	checked  map[string]error // each part's last check
 }
 
 // die ends the server under the node.
@@ -226,7 +227,10 @@ func (p worldPods) Watch(ctx context.Context) (<-chan struct{}, error) { return 
 func (worldPods) FallbackOnly([]steer.Redirect) []steer.Redirect       { return nil }
 func (worldPods) Locals([]steer.Local, []steer.Redirect) []steer.Local { return nil }
 func (worldPods) HostInterfaces() []string                             { return nil }
-func (worldPods) OptedOut() []netip.Addr                               { return nil }
+func (p worldPods) OptedOut() (out []netip.Addr) {
+	p.set(func() { out = slices.Clone(p.optedOut) })
+	return out
+}
 func (p worldPods) Reconcile(_ context.Context, fallback func(netip.Addr) pods.Fallback, deep bool) (map[string]int, error) {
 	now := fallback(vip)
 	if now.Lost != "" {
