@@ -52,7 +52,7 @@ type overlay struct {
 
 // parts are the kustomizations that the charts have whole; overlays are in the cache's by what they change.
 var parts = []string{"base", "uninstall", "hosts", "placement", "zones", "edge",
-	"monitoring", "hosts/monitoring", "placement/monitoring", "zones/monitoring", "edge/monitoring"}
+	"monitoring", "hosts/monitoring", "placement/monitoring", "placement/cluster-dns", "zones/monitoring", "edge/monitoring"}
 
 const generated = "# Rendered from %s by make update-golden.\n"
 
@@ -192,13 +192,14 @@ func TestChart(t *testing.T) {
 		values         values
 		kustomizations []string
 	}{
-		"base":      {nil, []string{"base"}},
-		"uninstall": {values{"uninstall": true, "hosts": enabled, "monitoring": enabled}, []string{"uninstall"}},
-		"all":       {values{"hosts": enabled, "monitoring": enabled}, []string{"base", "monitoring", "hosts", "hosts/monitoring"}},
-		"placement": {values{"placement": enabled}, []string{"placement"}},
-		"zones":     {values{"zones": enabled}, []string{"zones"}},
-		"edge":      {values{"edge": enabled, "monitoring": enabled}, []string{"edge", "edge/monitoring"}},
-		"fleet": {values{"placement": enabled, "zones": enabled, "edge": enabled, "monitoring": enabled},
+		"base":        {nil, []string{"base"}},
+		"uninstall":   {values{"uninstall": true, "hosts": enabled, "monitoring": enabled}, []string{"uninstall"}},
+		"all":         {values{"hosts": enabled, "monitoring": enabled}, []string{"base", "monitoring", "hosts", "hosts/monitoring"}},
+		"placement":   {values{"placement": enabled}, []string{"placement"}},
+		"zones":       {values{"zones": enabled}, []string{"zones"}},
+		"edge":        {values{"edge": enabled, "monitoring": enabled}, []string{"edge", "edge/monitoring"}},
+		"cluster DNS": {values{"placement": values{"enabled": true, "clusterDNS": true}}, []string{"placement", "placement/cluster-dns"}},
+		"fleet": {values{"placement": values{"enabled": true, "clusterDNS": true}, "zones": enabled, "edge": enabled, "monitoring": enabled},
 			slices.DeleteFunc(slices.Clone(parts), func(p string) bool { return chartWith(p) != fleetChart })},
 	}
 	for _, name := range kustomizations(t) {

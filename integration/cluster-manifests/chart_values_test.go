@@ -227,6 +227,23 @@ func TestFleetChartKnobs(t *testing.T) {
 	}
 }
 
+// On OpenShift, the controller looks for kube-dns by the name that it has there, and each right is in its namespace.
+func TestFleetChartOpenShift(t *testing.T) {
+	type values = map[string]any
+	text, err := helmOf(t, fleetChart, "openshift-dns", values{"platform": "openshift",
+		"placement": values{"enabled": true, "clusterDNS": true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := the[*appsv1.Deployment](t, decode(t, "openshift", text)).Spec.Template.Spec.Containers[0].Args
+	if want := []string{"placement", "--namespace=openshift-dns", "--kube-dns=dns-default"}; !slices.Equal(args, want) {
+		t.Errorf("%q, want %q", args, want)
+	}
+	if strings.Contains(text, "kube-system") || strings.Count(text, "system:serviceaccount:openshift-dns:neardns-controller") != 2 {
+		t.Error("an account or a role is of another namespace")
+	}
+}
+
 // A value that is none gets an error that names it.
 func TestChartRefuses(t *testing.T) {
 	for name, test := range map[string]struct {

@@ -121,18 +121,44 @@ func TestControllerRights(t *testing.T) {
 	objects := decode(t, "placement", render(t, "placement"))
 	out := rights(the[*rbacv1.ClusterRole](t, objects), objects)
 	want := []string{
+		"cluster: get operator.openshift.io/dnses default",
 		"cluster: get,list,watch neardns.io/nodedns",
 		"cluster: get,list,watch,patch nodes",
 		"cluster: update neardns.io/nodedns/status",
 		"default: create,patch events.k8s.io/events",
 		"kube-system: create coordination.k8s.io/leases",
 		"kube-system: create,patch events",
+		"kube-system: get apps/deployments coredns",
 		"kube-system: get,list,watch discovery.k8s.io/endpointslices",
 		"kube-system: get,list,watch pods",
 		"kube-system: get,update coordination.k8s.io/leases neardns-placement",
 	}
 	if d := cmp.Diff(want, out); d != "" {
 		t.Errorf("rights (-want +got):\n%s", d)
+	}
+}
+
+// The right to place kube-dns is apart, of two objects and the same account, and a policy says what of them.
+func TestClusterDNSRights(t *testing.T) {
+	objects := decode(t, "cluster-dns", render(t, "placement/cluster-dns"))
+	want := []string{"cluster: patch operator.openshift.io/dnses default", "kube-system: patch apps/deployments coredns"}
+	if d := cmp.Diff(want, rights(the[*rbacv1.ClusterRole](t, objects), objects)); d != "" {
+		t.Errorf("rights (-want +got):\n%s", d)
+	}
+	account := the[*corev1.ServiceAccount](t, decode(t, "placement", render(t, "placement")))
+	subjects := []rbacv1.Subject{{Kind: "ServiceAccount", Name: account.Name, Namespace: account.Namespace}}
+	if d := cmp.Diff([][]rbacv1.Subject{subjects, subjects},
+		[][]rbacv1.Subject{the[*rbacv1.RoleBinding](t, objects).Subjects, the[*rbacv1.ClusterRoleBinding](t, objects).Subjects}); d != "" {
+		t.Errorf("bindings (-want +got):\n%s", d)
+	}
+	policy := the[*admissionv1.ValidatingAdmissionPolicy](t, objects)
+	user := "request.userInfo.username == 'system:serviceaccount:" + account.Namespace + ":" + account.Name + "'"
+	if c := policy.Spec.MatchConditions; len(c) != 1 || c[0].Expression != user || *policy.Spec.FailurePolicy != admissionv1.Fail {
+		t.Errorf("the policy is about another account: %+v", c)
+	}
+	b := the[*admissionv1.ValidatingAdmissionPolicyBinding](t, objects).Spec
+	if b.PolicyName != policy.Name || !slices.Equal(b.ValidationActions, []admissionv1.ValidationAction{admissionv1.Deny}) {
+		t.Errorf("the policy is not in force: %+v", b)
 	}
 }
 

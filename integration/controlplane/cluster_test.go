@@ -28,10 +28,10 @@ type cluster struct {
 	running  int
 }
 
-// newCluster makes nodes: infra nodes have the label infra, the others none.
-func newCluster(t *testing.T, infra, others int) *cluster {
+// newCluster makes nodes: infra nodes have the label infra, the others none. more are names of further controllers.
+func newCluster(t *testing.T, infra, others int, more ...string) *cluster {
 	t.Helper()
-	c := &cluster{Plane: Start(t, true, controllers)}
+	c := &cluster{Plane: Start(t, true, strings.Join(append([]string{controllers}, more...), ","))}
 	c.kubelets = RunKubelets(t, c.Client)
 	for i := range infra {
 		AddNode(t, c.Client, fmt.Sprintf("infra%03d", i), map[string]string{"infra": ""})

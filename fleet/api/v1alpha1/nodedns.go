@@ -39,11 +39,42 @@ type NodeDNSList struct {
 	Items []NodeDNS `json:"items"`
 }
 
-// NodeDNSSpec is the desired placement of the cache.
+// NodeDNSSpec is the desired placement of the cache, and of cluster DNS.
 type NodeDNSSpec struct {
 	// nodePlacement chooses the nodes that run the cache.
 	// +optional
 	NodePlacement NodePlacement `json:"nodePlacement,omitempty"`
+	// clusterDNS places the pods of kube-dns itself. If unset, they run where their own manifest allows it; what the controller had
+	// set before is removed again.
+	// +optional
+	ClusterDNS *ClusterDNS `json:"clusterDNS,omitempty"`
+}
+
+// The modes of ClusterDNS.
+const (
+	ModeDryRun = "DryRun"
+	ModeApply  = "Apply"
+)
+
+// ClusterDNS is the desired placement of kube-dns's pods.
+type ClusterDNS struct {
+	// nodePlacement chooses the nodes that may run kube-dns, among those that its pods' own manifest allows. An empty nodeSelector
+	// adds no condition. tolerations are added to those of the manifest; if unset, none are.
+	// +optional
+	NodePlacement NodePlacement `json:"nodePlacement,omitempty"`
+	// mode is DryRun (the conditions report what would be written) or Apply.
+	//
+	// +optional
+	// +kubebuilder:default=DryRun
+	// +kubebuilder:validation:Enum=DryRun;Apply
+	Mode string `json:"mode,omitempty"`
+	// minReady is the number of kube-dns pods that must stay ready during a change. A change that could leave fewer is refused.
+	//
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	MinReady int32 `json:"minReady,omitempty"`
 }
 
 // NodePlacement selects nodes as nodeSelector and tolerations of a pod do. It can only narrow the choice of the DaemonSet, which runs
@@ -132,7 +163,8 @@ type NodeDNSStatus struct {
 	// excluded counts the nodes with the label neardns.io/cache: excluded, which keeps the cache off them.
 	// +optional
 	Excluded int32 `json:"excluded"`
-	// conditions are Accepted, Applied and Available.
+	// conditions are Accepted, Applied and Available, and of kube-dns: ClusterDNSAvailable, ClusterDNSProgressing and
+	// ClusterDNSDegraded if spec.clusterDNS is set, and WorkersIsolated.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -14,10 +14,10 @@ import (
 // Check validates a placement by the API server's own rules for nodeSelector and tolerations of a pod (ValidateTolerations and
 // ValidateNodeSelector in pkg/apis/core/validation, Kubernetes 1.36). The CRD's schema refuses nearly all errors already; Check also
 // finds those that no regular expression in a schema can. It refuses a nodeSelector with the label neardns.io/cache, because the
-// controller writes that label. Each error names its field.
-func Check(p *v1alpha1.NodePlacement) (faults []error) {
+// controller writes that label. Each error names its field, which begins with at, for example spec.nodePlacement.
+func Check(at string, p *v1alpha1.NodePlacement) (faults []error) {
 	add := func(field, format string, args ...any) {
-		faults = append(faults, fmt.Errorf("spec.nodePlacement."+field+": "+format, args...))
+		faults = append(faults, fmt.Errorf(at+"."+field+": "+format, args...))
 	}
 	all := func(field, value string, messages []string) {
 		if len(messages) > 0 {
@@ -33,29 +33,29 @@ func Check(p *v1alpha1.NodePlacement) (faults []error) {
 		all(fmt.Sprintf("nodeSelector[%s]", key), value, validation.IsValidLabelValue(value))
 	}
 	for i, t := range p.Tolerations {
-		at := fmt.Sprintf("tolerations[%d].", i)
+		item := fmt.Sprintf("tolerations[%d].", i)
 		if t.Key != "" {
-			all(at+"key", t.Key, validation.IsQualifiedName(t.Key))
+			all(item+"key", t.Key, validation.IsQualifiedName(t.Key))
 		} else if t.Operator != "Exists" {
-			add(at+"operator", "%q: it must be Exists where key is empty", t.Operator)
+			add(item+"operator", "%q: it must be Exists where key is empty", t.Operator)
 		}
 		switch t.Operator {
 		case "", "Equal":
-			all(at+"value", t.Value, validation.IsValidLabelValue(t.Value))
+			all(item+"value", t.Value, validation.IsValidLabelValue(t.Value))
 		case "Exists":
 			if t.Value != "" {
-				add(at+"value", "%q: it must be empty where operator is Exists", t.Value)
+				add(item+"value", "%q: it must be empty where operator is Exists", t.Value)
 			}
 		default:
-			add(at+"operator", "%q: it must be Equal or Exists", t.Operator)
+			add(item+"operator", "%q: it must be Equal or Exists", t.Operator)
 		}
 		switch t.Effect {
 		case "", "NoSchedule", "PreferNoSchedule", "NoExecute":
 		default:
-			add(at+"effect", "%q: it must be NoSchedule, PreferNoSchedule or NoExecute, or empty for all", t.Effect)
+			add(item+"effect", "%q: it must be NoSchedule, PreferNoSchedule or NoExecute, or empty for all", t.Effect)
 		}
 		if t.TolerationSeconds != nil && t.Effect != "NoExecute" {
-			add(at+"effect", "%q: it must be NoExecute where tolerationSeconds is set", t.Effect)
+			add(item+"effect", "%q: it must be NoExecute where tolerationSeconds is set", t.Effect)
 		}
 	}
 	return faults

@@ -40,7 +40,7 @@ func TestCheck(t *testing.T) {
 		"seconds and effect":  {tolerate(v1alpha1.Toleration{Key: "a", Effect: "NoSchedule", TolerationSeconds: &seconds}), "tolerations[0].effect"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			faults := Check(&c.placement)
+			faults := Check("spec.nodePlacement", &c.placement)
 			if c.want == "" {
 				if len(faults) > 0 {
 					t.Errorf("refused: %v", faults)

@@ -40,6 +40,7 @@ type Node struct {
 	Taints []corev1.Taint
 	Ready  bool // of the node itself
 	Cache  Cache
+	DNS    bool // a ready kube-dns pod runs on it
 }
 
 // Cache is the state of the cache pod on a node.
@@ -74,9 +75,21 @@ func Read(nodes []*corev1.Node, pods []*corev1.Pod, slice []*discoveryv1.Endpoin
 		caches[p.Spec.NodeName] = max(caches[p.Spec.NodeName], state) // during a handover there are two
 	}
 	c := Cluster{Nodes: make([]Node, 0, len(nodes))}
+	upstream := map[string]bool{}
+	for _, s := range slice {
+		for _, e := range s.Endpoints {
+			if len(e.Addresses) == 0 || e.Conditions.Ready != nil && !*e.Conditions.Ready { // by the API, nil means ready
+				continue
+			}
+			c.Upstreams++
+			if e.NodeName != nil {
+				upstream[*e.NodeName] = true
+			}
+		}
+	}
 	for _, n := range nodes {
 		c.Nodes = append(c.Nodes, Node{
-			Name: n.Name, Labels: n.Labels, Taints: n.Spec.Taints, Cache: caches[n.Name],
+			Name: n.Name, Labels: n.Labels, Taints: n.Spec.Taints, Cache: caches[n.Name], DNS: upstream[n.Name],
 			Ready: slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 				return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 			}),
@@ -84,12 +97,5 @@ func Read(nodes []*corev1.Node, pods []*corev1.Pod, slice []*discoveryv1.Endpoin
 	}
 	// Sorted by name, so that a new leader continues with the same nodes.
 	slices.SortFunc(c.Nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
-	for _, s := range slice {
-		for _, e := range s.Endpoints {
-			if len(e.Addresses) > 0 && (e.Conditions.Ready == nil || *e.Conditions.Ready) { // by the API, nil means ready
-				c.Upstreams++
-			}
-		}
-	}
 	return c
 }

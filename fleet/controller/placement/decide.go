@@ -32,6 +32,12 @@ func Reasons() map[string][]string {
 		ConditionAccepted:  {Accepted, Invalid, NoEligibleNodes},
 		ConditionApplied:   {Applied, Moving, NoReadyCache, NoUpstream, DeadlineExceeded},
 		ConditionAvailable: {Available, NoReadyCache, NoEligibleNodes},
+
+		ConditionDNSAvailable:   {Available, TooFewReady},
+		ConditionDNSProgressing: {AsExpected, DryRun, RollingOut, NotApplied},
+		ConditionDNSDegraded: {AsExpected, Invalid, NoWorkload, ManagedElsewhere, FieldTaken, NotEnoughNodes, UnsafeRollout, WriteRefused,
+			RolloutFailed},
+		ConditionWorkersIsolated: {Isolated, WorkersQueried},
 	}
 }
 
@@ -44,6 +50,17 @@ type Condition struct {
 	True    bool
 	Reason  string
 	Message string
+}
+
+// Warns reports whether the condition is one to warn of: all are better True, but Progressing and Degraded.
+func (c *Condition) Warns() bool {
+	switch c.Type {
+	case ConditionDNSProgressing:
+		return false
+	case ConditionDNSDegraded:
+		return c.True
+	}
+	return !c.True && c.Reason != Moving
 }
 
 // Decision is the next step and the status to report. Include names the nodes from which to remove the label, Exclude those to set it
@@ -155,7 +172,7 @@ func decideWithout(c Cluster) (d Decision) {
 // accept returns the placement in effect: the requested one if it is valid and some node matches it, else the last accepted one.
 func accept(nodes []*Node, w Want) (*v1alpha1.NodePlacement, rule, Condition) {
 	const stays = "; the placement before it stays in force (status.accepted; every node where that is empty)"
-	if faults := Check(w.Spec); len(faults) > 0 {
+	if faults := Check("spec.nodePlacement", w.Spec); len(faults) > 0 {
 		return w.Last, newRule(w.Last), Condition{ConditionAccepted, false, Invalid, errors.Join(faults...).Error() + stays}
 	}
 	r := newRule(w.Spec)

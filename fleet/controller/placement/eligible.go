@@ -138,24 +138,35 @@ func (n *Node) object() *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}}
 }
 
+var singular = strings.NewReplacer("lack ", "lacks ", "have ", "has ", "are ", "is ")
+
 // mostObjections is the maximum number of causes that objections lists.
 const mostObjections = 5
 
 // objections returns why nodes do not match a placement, most frequent cause first: "12 nodes lack a=b, 3 have taint c:NoSchedule". A node
-// is counted for each label that it lacks, or, if it has all labels, for each taint that is not tolerated.
+// is counted for each label that it lacks, or, if it has all labels, for each taint that is not tolerated, or, if there is none, because
+// it is not Ready.
 func (r rule) objections(nodes []*Node) string {
 	counts := map[string]int{}
 	for _, n := range nodes {
-		if !r.matches(n) {
-			for k, v := range r.selector {
-				if has, ok := n.Labels[k]; !ok || has != v {
-					counts[strings.TrimSuffix("lack "+k+"="+v, "=")]++
-				}
+		causes := 0
+		add := func(cause string) { counts[cause]++; causes++ }
+		for k, v := range r.selector {
+			if has, ok := n.Labels[k]; !ok || has != v {
+				add(strings.TrimSuffix("lack "+k+"="+v, "="))
 			}
+		}
+		if causes == 0 && !r.matches(n) {
+			add("have not what the pods' own node affinity requires")
+		}
+		if causes > 0 {
 			continue
 		}
 		for _, t := range r.untolerated(n) {
-			counts["have taint "+t.ToString()]++
+			add("have taint " + t.ToString())
+		}
+		if causes == 0 && !n.Ready {
+			add("are not Ready")
 		}
 	}
 	causes := slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return cmp.Or(counts[b]-counts[a], strings.Compare(a, b)) })
@@ -166,7 +177,7 @@ func (r rule) objections(nodes []*Node) string {
 			break
 		}
 		if counts[cause] == 1 {
-			cause = strings.Replace(strings.Replace(cause, "lack ", "lacks ", 1), "have ", "has ", 1)
+			cause = singular.Replace(cause)
 			out = append(out, "1 node "+cause)
 			continue
 		}

@@ -35,7 +35,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-func (m *Metrics) set(d *placement.Decision, object bool) {
+func (m *Metrics) set(d *placement.Decision, conditions []placement.Condition) {
 	for state, n := range map[string]int{
 		"all": d.Nodes, "eligible": d.Eligible, "ready": d.Ready, "excluded": d.ExcludedNodes, "entering": d.Entering, "leaving": d.Leaving,
 	} {
@@ -46,10 +46,8 @@ func (m *Metrics) set(d *placement.Decision, object bool) {
 			m.conditions.WithLabelValues(kind, reason).Set(0)
 		}
 	}
-	if object {
-		for _, c := range d.Conditions {
-			m.conditions.WithLabelValues(c.Type, c.Reason).Set(1)
-		}
+	for _, c := range conditions {
+		m.conditions.WithLabelValues(c.Type, c.Reason).Set(1)
 	}
 	m.labels.WithLabelValues("include")
 	m.labels.WithLabelValues("exclude")

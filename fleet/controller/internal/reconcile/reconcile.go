@@ -39,13 +39,16 @@ type Reconciler struct {
 	Log     *slog.Logger
 	Metrics *Metrics
 	Now     func() time.Time
+	Reader  client.Reader    // reads the workload of kube-dns from the API server
+	KubeDNS client.ObjectKey // of its Deployment
 
-	labels  labels
-	written *v1alpha1.NodeDNS // the NodeDNS as the API server returned it after the last write of its status
+	labels   labels
+	written  *v1alpha1.NodeDNS // the NodeDNS as the API server returned it after the last write of its status
+	gaveBack bool              // the workload of kube-dns has no field of the controller
 }
 
-// Reconcile reads the cluster, writes the status of the NodeDNS, and changes the labels of the next step. Every watched event triggers
-// it.
+// Reconcile reads the cluster, places kube-dns, writes the status of the NodeDNS, and changes the labels of the next step. Every watched
+// event triggers it.
 func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	looked := r.Now()
 	nodes, cluster, err := r.read(ctx)
@@ -53,6 +56,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 		return ctrl.Result{}, err
 	}
 	var want placement.Want
+	var dns *v1alpha1.ClusterDNS
 	object := &v1alpha1.NodeDNS{}
 	err = r.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.Name}, object)
 	switch {
@@ -64,16 +68,25 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 		object = r.asWritten(object)
 		late := unfinishedFor(object, looked) > placement.Deadline
 		want = placement.Want{Spec: &object.Spec.NodePlacement, Last: object.Status.Accepted, Late: late}
+		dns = object.Spec.ClusterDNS
 	}
 	d := placement.Decide(cluster, want)
-	r.Metrics.set(&d, object != nil)
+	conditions := r.clusterDNS(ctx, cluster, dns)
+	if conditions = slices.Concat(d.Conditions[:], conditions); object == nil {
+		conditions = nil
+	}
+	r.Metrics.set(&d, conditions)
 	if object != nil {
 		// Write the status first: if the controller stops here, its successor continues with the same accepted placement.
-		if err := r.report(ctx, object, &d); err != nil {
+		if err := r.report(ctx, object, &d, conditions); err != nil {
 			return ctrl.Result{}, err
 		}
 	}
-	return r.change(ctx, nodes, &d, looked, object)
+	result, err := r.change(ctx, nodes, &d, looked, object)
+	if (dns != nil || !r.gaveBack) && (result.RequeueAfter == 0 || result.RequeueAfter > pollDNS) {
+		result.RequeueAfter = pollDNS
+	}
+	return result, err
 }
 
 // read returns the nodes by name, and the input of placement.Decide.
@@ -170,7 +183,9 @@ func (r *Reconciler) label(ctx context.Context, node *corev1.Node, excluded bool
 }
 
 // report writes the status if it changed, and emits an Event for each condition with a new reason or for a new generation.
-func (r *Reconciler) report(ctx context.Context, object *v1alpha1.NodeDNS, d *placement.Decision) error {
+func (r *Reconciler) report(
+	ctx context.Context, object *v1alpha1.NodeDNS, d *placement.Decision, conditions []placement.Condition,
+) error {
 	old := object.Status.DeepCopy()
 	status := &object.Status
 	if status.ObservedGeneration != object.Generation {
@@ -179,7 +194,10 @@ func (r *Reconciler) report(ctx context.Context, object *v1alpha1.NodeDNS, d *pl
 	status.ObservedGeneration = object.Generation
 	status.Accepted = d.Accepted.DeepCopy()
 	status.Nodes, status.Eligible, status.Ready, status.Excluded = int32(d.Nodes), int32(d.Eligible), int32(d.Ready), int32(d.ExcludedNodes)
-	for _, c := range d.Conditions {
+	status.Conditions = slices.DeleteFunc(status.Conditions, func(old metav1.Condition) bool {
+		return !slices.ContainsFunc(conditions, func(c placement.Condition) bool { return c.Type == old.Type })
+	})
+	for _, c := range conditions {
 		value := metav1.ConditionFalse
 		if c.True {
 			value = metav1.ConditionTrue
@@ -197,13 +215,13 @@ func (r *Reconciler) report(ctx context.Context, object *v1alpha1.NodeDNS, d *pl
 		return fmt.Errorf("write the status of the NodeDNS: %w", err)
 	}
 	r.written = object.DeepCopy()
-	for _, c := range d.Conditions {
+	for _, c := range conditions {
 		before := meta.FindStatusCondition(old.Conditions, c.Type)
 		if before != nil && before.Reason == c.Reason && before.ObservedGeneration == object.Generation {
 			continue
 		}
 		kind := corev1.EventTypeNormal
-		if !c.True && c.Reason != placement.Moving {
+		if c.Warns() {
 			kind = corev1.EventTypeWarning
 		}
 		r.Events.Eventf(object, nil, kind, c.Reason, c.Type, "%s", shortened(c.Message))
@@ -231,7 +249,9 @@ func shortened(message string) string {
 }
 
 func order(condition string) int {
-	return slices.Index([]string{placement.ConditionAccepted, placement.ConditionApplied, placement.ConditionAvailable}, condition)
+	return slices.Index([]string{placement.ConditionAccepted, placement.ConditionApplied, placement.ConditionAvailable,
+		placement.ConditionDNSAvailable, placement.ConditionDNSProgressing, placement.ConditionDNSDegraded, placement.ConditionWorkersIsolated,
+	}, condition)
 }
 
 // unfinishedFor returns how long the current change of the placement has been in progress, or 0 if none is.

@@ -274,14 +274,14 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := placement.Decide(placement.Cluster{}, placement.Want{Spec: &v1alpha1.NodePlacement{}})
-	m.set(&d, true)
+	m.set(&d, d.Conditions[:])
 	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
 		t.Errorf("%v %v", problems, err)
 	}
 	if got := testutil.ToFloat64(m.conditions.WithLabelValues("Accepted", "NoEligibleNodes")); got != 1 {
 		t.Errorf("the reason is %v", got)
 	}
-	m.set(&d, false)
+	m.set(&d, nil)
 	if got := testutil.ToFloat64(m.conditions.WithLabelValues("Accepted", "NoEligibleNodes")); got != 0 {
 		t.Errorf("without an object the reason is %v", got)
 	}
@@ -325,7 +325,7 @@ func TestAlerts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.set(&placement.Decision{}, false)
+	m.set(&placement.Decision{}, nil)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -83,7 +83,8 @@ func (r *rig) restart() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.Reconciler = &Reconciler{Client: r.store, Events: r.events, Log: slog.New(slog.DiscardHandler), Metrics: metrics, Now: func() time.Time { return r.now }}
+	r.Reconciler = &Reconciler{Client: r.store, Events: r.events, Log: slog.New(slog.DiscardHandler), Metrics: metrics,
+		Now: func() time.Time { return r.now }, Reader: r.store, KubeDNS: client.ObjectKey{Namespace: "kube-system", Name: "coredns"}}
 }
 
 // daemonSet gives each node that is not excluded a Ready cache, and takes it from the others.

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,6 +33,7 @@ type Options struct {
 	Namespace string // of the cache, kube-dns and the Lease
 	Cache     string // label app.kubernetes.io/name of the cache's pods
 	KubeDNS   string // name of the Service
+	Workload  string // name of the Deployment of kube-dns
 	Metrics   string // address
 	Health    string // address
 	Log       *slog.Logger
@@ -55,7 +57,8 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	if err != nil {
 		return fmt.Errorf("register the metrics: %w", err)
 	}
-	r := &Reconciler{Client: m.GetClient(), Events: m.GetEventRecorder("neardns-controller"), Log: o.Log, Metrics: own, Now: time.Now}
+	r := &Reconciler{Client: m.GetClient(), Events: m.GetEventRecorder("neardns-controller"), Log: o.Log, Metrics: own, Now: time.Now,
+		Reader: m.GetAPIReader(), KubeDNS: client.ObjectKey{Namespace: o.Namespace, Name: o.Workload}}
 	once := lead.Once(v1alpha1.Name)
 	b := ctrl.NewControllerManagedBy(m).Named("placement")
 	for _, object := range []client.Object{&v1alpha1.NodeDNS{}, &corev1.Node{}, &corev1.Pod{}, &discoveryv1.EndpointSlice{}} {
@@ -68,7 +71,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 }
 
 // kinds registers the types of objects that the placement role reads and writes.
-var kinds = []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, v1alpha1.AddToScheme}
+var kinds = []func(*runtime.Scheme) error{appsv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, v1alpha1.AddToScheme}
 
 // slim reduces a cached object to the fields that placement.Read needs, so that thousands of nodes take little memory.
 func slim(object any) (any, error) {

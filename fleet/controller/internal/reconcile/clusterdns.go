@@ -1,0 +1,105 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
+	"github.com/neardns/neardns/fleet/controller/placement"
+)
+
+// pollDNS is how often the workload of kube-dns is read while there is a placement for it. It is not watched: a watch needs a right on
+// all Deployments of the namespace. A rollout also triggers Reconcile by its endpoints.
+const pollDNS = 10 * time.Second
+
+// operatorKind is OpenShift's object for cluster DNS. Its one object is named default.
+var operatorKind = schema.GroupVersionKind{Group: "operator.openshift.io", Version: "v1", Kind: "DNS"}
+
+// clusterDNS takes one step toward the placement of kube-dns and returns its conditions. want is nil if there is none: then it gives the
+// fields back that the controller owns, and reads the workload no more until it has written to it again.
+func (r *Reconciler) clusterDNS(ctx context.Context, c placement.Cluster, want *v1alpha1.ClusterDNS) []placement.Condition {
+	var out []placement.Condition
+	if isolation := placement.DNSIsolation(c); isolation.Type != "" {
+		out = append(out, isolation)
+	}
+	if want == nil && r.gaveBack {
+		return out
+	}
+	w, err := r.workload(ctx)
+	if want == nil && apierrors.IsForbidden(err) { // an account that may not read it has never written to it
+		err = nil
+	}
+	d := placement.DecideDNS(c, w, want)
+	if err == nil && d.Write {
+		if err = r.applyDNS(ctx, w, d.Spec); err == nil {
+			r.Log.Info("wrote the placement of kube-dns", "spec", d.Spec)
+		}
+	}
+	if err != nil {
+		d.Failed(err)
+		r.Log.Error("kube-dns does not get its placement; the controller tries again", "error", err)
+	}
+	r.gaveBack = want == nil && !d.Write && len(d.Conditions) == 0
+	return append(d.Conditions, out...)
+}
+
+// workload reads what runs kube-dns.
+func (r *Reconciler) workload(ctx context.Context) (w placement.Workload, err error) {
+	operator := &unstructured.Unstructured{}
+	operator.SetGroupVersionKind(operatorKind)
+	err = r.Reader.Get(ctx, client.ObjectKey{Name: "default"}, operator)
+	switch {
+	case err == nil:
+		return placement.Workload{Operator: operator}, nil
+	case !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err):
+		return w, fmt.Errorf("read dns.operator.openshift.io default: %w", err)
+	}
+	d := &appsv1.Deployment{}
+	if err := r.Reader.Get(ctx, r.KubeDNS, d); client.IgnoreNotFound(err) != nil {
+		return w, fmt.Errorf("read the Deployment of kube-dns: %w", err)
+	} else if err == nil {
+		w.Deployment = d
+	}
+	return w, nil
+}
+
+// applyDNS writes by server-side apply, without force: the API server refuses it if another manager has set a field, or if the object
+// has changed since it was read.
+func (r *Reconciler) applyDNS(ctx context.Context, w placement.Workload, spec map[string]any) error {
+	u := &unstructured.Unstructured{Object: map[string]any{}}
+	if w.Operator != nil {
+		u.SetGroupVersionKind(operatorKind)
+		u.SetName(w.Operator.GetName())
+		u.SetResourceVersion(w.Operator.GetResourceVersion())
+	} else {
+		u.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("Deployment"))
+		u.SetNamespace(w.Deployment.Namespace)
+		u.SetName(w.Deployment.Name)
+		u.SetResourceVersion(w.Deployment.ResourceVersion)
+	}
+	if spec != nil {
+		text, err := json.Marshal(spec)
+		if err != nil {
+			return fmt.Errorf("make a patch: %w", err)
+		}
+		plain := map[string]any{}
+		if err := json.Unmarshal(text, &plain); err != nil {
+			return fmt.Errorf("make a patch: %w", err)
+		}
+		u.Object["spec"] = plain
+	}
+	err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(placement.FieldManager))
+	if apierrors.IsForbidden(err) {
+		return fmt.Errorf("%w; kubectl apply -k fleet/install/placement/cluster-dns gives the right", err)
+	}
+	return err
+}

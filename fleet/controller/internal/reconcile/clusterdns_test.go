@@ -1,0 +1,190 @@
+package reconcile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
+	"github.com/neardns/neardns/fleet/controller/placement"
+)
+
+// refusing is a server that refuses calls about Deployments, as one without the right does.
+type refusing struct {
+	client.Client
+	get, apply error
+	applied    int
+	fields     []metav1.ManagedFieldsEntry // what was applied is owned by
+}
+
+func (f *refusing) Get(ctx context.Context, key client.ObjectKey, object client.Object, o ...client.GetOption) error {
+	if _, ok := object.(*appsv1.Deployment); ok && f.get != nil {
+		return f.get
+	}
+	if object.GetObjectKind().GroupVersionKind().Group == operatorKind.Group {
+		return &meta.NoKindMatchError{GroupKind: operatorKind.GroupKind()}
+	}
+	err := f.Client.Get(ctx, key, object, o...)
+	if d, ok := object.(*appsv1.Deployment); ok {
+		d.ManagedFields = f.fields
+	}
+	return err
+}
+
+// withDNS is a rig with a Deployment of kube-dns, and a NodeDNS that places it.
+func withDNS(t *testing.T, want *v1alpha1.ClusterDNS) (*rig, *refusing) {
+	t.Helper()
+	r := newRig(t, "infra0", "infra1", "w0")
+	two := int32(2)
+	labels := map[string]string{"k8s-app": "kube-dns"}
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "coredns", Namespace: "kube-system"}, Spec: appsv1.DeploymentSpec{
+		Replicas: &two, Selector: &metav1.LabelSelector{MatchLabels: labels},
+		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{}},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{
+			NodeSelector: map[string]string{"kubernetes.io/os": "linux"}, Containers: []corev1.Container{{Name: "coredns", Image: "coredns"}}}},
+	}, Status: appsv1.DeploymentStatus{Replicas: 2, UpdatedReplicas: 2, ReadyReplicas: 2, AvailableReplicas: 2}}
+	if err := r.store.Create(t.Context(), d); err != nil {
+		t.Fatal(err)
+	}
+	r.place(want)
+	server := &refusing{Client: r.store}
+	r.Client, r.Reader = server, server
+	return r, server
+}
+
+// Apply does for the Deployment's affinity what server-side apply does. (The store's own takes fields that are left out for null.)
+func (f *refusing) Apply(ctx context.Context, o runtime.ApplyConfiguration, _ ...client.ApplyOption) error {
+	if f.applied++; f.apply != nil {
+		return f.apply
+	}
+	text, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	d, sent := &appsv1.Deployment{}, &appsv1.Deployment{}
+	if err := json.Unmarshal(text, sent); err != nil {
+		return err
+	}
+	if err := f.Client.Get(ctx, client.ObjectKeyFromObject(sent), d); err != nil {
+		return err
+	}
+	d.Spec.Template.Spec.Affinity = sent.Spec.Template.Spec.Affinity
+	if sent.Spec.Template.Spec.Affinity != nil {
+		f.fields = []metav1.ManagedFieldsEntry{{Manager: placement.FieldManager, Operation: "Apply", FieldsV1: metav1.NewFieldsV1(
+			`{"f:spec":{"f:template":{"f:spec":{"f:affinity":{"f:nodeAffinity":{"f:requiredDuringSchedulingIgnoredDuringExecution":{}}}}}}}`)}}
+	} else {
+		f.fields = nil
+	}
+	return f.Client.Update(ctx, d)
+}
+
+// place sets spec.clusterDNS.
+func (r *rig) place(want *v1alpha1.ClusterDNS) {
+	r.t.Helper()
+	object := &v1alpha1.NodeDNS{ObjectMeta: metav1.ObjectMeta{Name: "default", Generation: 1, UID: "1"}}
+	if err := r.store.Get(r.t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
+		object.Spec.ClusterDNS = want
+		if err := r.store.Create(r.t.Context(), object); err != nil {
+			r.t.Fatal(err)
+		}
+		return
+	}
+	object.Spec.ClusterDNS = want
+	object.Generation++
+	if err := r.store.Update(r.t.Context(), object); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) affinity() *corev1.Affinity {
+	r.t.Helper()
+	d := &appsv1.Deployment{}
+	if err := r.store.Get(r.t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "coredns"}, d); err != nil {
+		r.t.Fatal(err)
+	}
+	return d.Spec.Template.Spec.Affinity
+}
+
+func infraDNS(mode string) *v1alpha1.ClusterDNS {
+	return &v1alpha1.ClusterDNS{Mode: mode, NodePlacement: v1alpha1.NodePlacement{NodeSelector: map[string]v1alpha1.LabelValue{"infra": ""}}}
+}
+
+// A dry run writes nothing, Apply writes once, and without a placement the field goes and the workload is left alone from then on.
+func TestClusterDNS(t *testing.T) {
+	r, server := withDNS(t, infraDNS(v1alpha1.ModeDryRun))
+	step := func(want string, applied int) {
+		t.Helper()
+		result, err := r.step()
+		if err != nil || r.reasons() != "Accepted Applied Available"+want || server.applied != applied {
+			t.Errorf("%v, %s, want %s; %d writes, want %d\n%+v", err, r.reasons(), want, server.applied, applied, r.object().Status.Conditions)
+		}
+		if polls := result.RequeueAfter == pollDNS; polls != (want != "") {
+			t.Errorf("%s: next look after %s", want, result.RequeueAfter)
+		}
+	}
+	step(" Available DryRun AsExpected", 0)
+	if r.affinity() != nil {
+		t.Error("a dry run writes")
+	}
+	r.place(infraDNS(v1alpha1.ModeApply))
+	step(" Available RollingOut AsExpected", 1)
+	step(" Available AsExpected AsExpected", 1)
+	terms := r.affinity().NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	if len(terms) != 1 || len(terms[0].MatchExpressions) != 1 || terms[0].MatchExpressions[0].Key != "infra" {
+		t.Errorf("affinity %+v", terms)
+	}
+	r.place(nil)
+	if _, err := r.step(); err != nil || server.applied != 2 {
+		t.Errorf("%v, %d writes", err, server.applied)
+	}
+	if _, err := r.step(); err != nil || r.affinity() != nil || !r.gaveBack {
+		t.Errorf("%v, affinity %v", err, r.affinity())
+	}
+	server.get = errors.New("it is read still")
+	step("", 2)
+	if noted := r.noted(); !strings.Contains(noted, "Normal DryRun mode: Apply would write") {
+		t.Errorf("Events:\n%s", noted)
+	}
+}
+
+// What the API server refuses is reported and tried again; nothing of the caches waits for it.
+func TestClusterDNSRefused(t *testing.T) {
+	deployments := schema.GroupResource{Group: "apps", Resource: "deployments"}
+	forbidden := apierrors.NewForbidden(deployments, "coredns", errors.New("no right"))
+	r, server := withDNS(t, infraDNS(v1alpha1.ModeApply))
+	server.apply = forbidden
+	result, err := r.step()
+	c := meta.FindStatusCondition(r.object().Status.Conditions, placement.ConditionDNSDegraded)
+	const remedy = "kubectl apply -k fleet/install/placement/cluster-dns"
+	if err != nil || result.RequeueAfter != pollDNS || c.Reason != placement.WriteRefused || !strings.Contains(c.Message, remedy) {
+		t.Errorf("%v, %+v, %+v", err, result, c)
+	}
+	if !strings.Contains(r.noted(), "Warning WriteRefused") {
+		t.Error("no Event warns of it")
+	}
+	server.apply = nil
+	if _, err := r.step(); err != nil || r.affinity() == nil {
+		t.Errorf("%v: it is not tried again", err)
+	}
+	server.get = forbidden
+	if _, err := r.step(); err != nil || !slices.Contains(strings.Fields(r.reasons()), placement.WriteRefused) {
+		t.Errorf("%v, %s", err, r.reasons())
+	}
+	// Who may not read it has nothing to give back.
+	r.place(nil)
+	if _, err := r.step(); err != nil || r.reasons() != "Accepted Applied Available" || !r.gaveBack {
+		t.Errorf("%v, %s", err, r.reasons())
+	}
+}

@@ -1,0 +1,236 @@
+package placement
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
+)
+
+// The conditions of a NodeDNS that are about kube-dns, and their reasons. The first three mean what those of OpenShift's DNS operator do.
+const (
+	ConditionDNSAvailable    = "ClusterDNSAvailable"   // at least minReady pods are ready
+	ConditionDNSProgressing  = "ClusterDNSProgressing" // pods move to other nodes
+	ConditionDNSDegraded     = "ClusterDNSDegraded"    // the placement is not in effect, or its rollout failed
+	ConditionWorkersIsolated = "WorkersIsolated"       // no worker's queries go to kube-dns on another worker
+
+	TooFewReady      = "TooFewReady"
+	AsExpected       = "AsExpected"
+	DryRun           = "DryRun"
+	RollingOut       = "RollingOut"
+	NotApplied       = "NotApplied"
+	NoWorkload       = "NoWorkload"
+	ManagedElsewhere = "ManagedElsewhere" // another program manages the whole workload
+	FieldTaken       = "FieldTaken"       // another field manager has set the field
+	NotEnoughNodes   = "NotEnoughNodes"
+	UnsafeRollout    = "UnsafeRollout"
+	WriteRefused     = "WriteRefused" // by the API server
+	RolloutFailed    = "RolloutFailed"
+	Isolated         = "Isolated"
+	WorkersQueried   = "WorkersQueried"
+)
+
+// Workload is what runs cluster DNS, as the API server has it.
+type Workload struct {
+	Deployment *appsv1.Deployment // nil: there is none of the name
+	// Operator is OpenShift's object of the kind DNS, dns.operator "default". If it is set, it is written in place of a workload:
+	// its operator owns the DaemonSet dns-default.
+	Operator *unstructured.Unstructured
+}
+
+// DNSDecision is what to write for the placement of kube-dns, and what to report.
+type DNSDecision struct {
+	Write bool
+	// Spec has the fields of the workload's spec that the controller is to own by server-side apply. nil: none, which gives back those
+	// that it owned.
+	Spec       map[string]any
+	Conditions []Condition
+}
+
+// refusal is why a placement of kube-dns is not written.
+type refusal struct{ reason, message string }
+
+// dnsPlan is a placement of one workload, before the decision.
+type dnsPlan struct {
+	name    string // of the workload
+	spec    map[string]any
+	differs bool     // the workload has other fields now
+	refused *refusal // another manager's field would change
+	rule    rule     // of the pods with the placement
+	need    int      // eligible nodes
+	ready   int      // pods
+	unsafe  func(minReady int, eligible []*Node) string
+	rolling string // why a rollout is not done; "": it is
+	failed  string // why it failed
+}
+
+// DecideDNS returns what to write into the workload of cluster DNS. want is the placement; nil: the controller's fields are given back.
+// It refuses what another manager owns, a placement with fewer eligible nodes than replicas (OpenShift: than minReady), and a change
+// whose rollout could leave fewer than minReady pods ready. What was written before then stays.
+func DecideDNS(c Cluster, w Workload, want *v1alpha1.ClusterDNS) (d DNSDecision) {
+	if w.Operator == nil && w.Deployment == nil {
+		if want != nil {
+			d.refuse(refusal{NoWorkload, "there is no Deployment of that name: name kube-dns's with --kube-dns-deployment and in the Role"})
+		}
+		return d
+	}
+	minReady, asked := 1, v1alpha1.NodePlacement{}
+	if want != nil {
+		minReady, asked = max(int(want.MinReady), 1), want.NodePlacement
+	}
+	plan := w.plan(c, &asked, minReady)
+	var eligible, others []*Node
+	for i := range c.Nodes {
+		if n := &c.Nodes[i]; n.Ready && plan.rule.matches(n) && len(plan.rule.untolerated(n)) == 0 {
+			eligible = append(eligible, n)
+		} else {
+			others = append(others, n)
+		}
+	}
+	unsafe := ""
+	if plan.differs {
+		unsafe = plan.unsafe(minReady, eligible)
+	}
+	if want == nil {
+		if d.Write = plan.differs && unsafe == ""; unsafe != "" {
+			d.Conditions = []Condition{{ConditionDNSDegraded, true, UnsafeRollout, "the placement cannot be taken back: " + unsafe}}
+		}
+		return d
+	}
+	d.Conditions = []Condition{
+		{ConditionDNSAvailable, plan.ready >= minReady, Available, fmt.Sprintf("%d pods of kube-dns are ready", plan.ready)},
+		{ConditionDNSProgressing, false, AsExpected, fmt.Sprintf("%s has the placement; %s", plan.name, listed("eligible", eligible))},
+		{ConditionDNSDegraded, false, AsExpected, "the placement is in effect"},
+	}
+	if plan.ready < minReady {
+		d.Conditions[0].Reason = TooFewReady
+		d.Conditions[0].Message += fmt.Sprintf(", of at least %d", minReady)
+	}
+	if r := w.refusal(&asked, &plan, len(eligible), others, unsafe); r != nil {
+		d.refuse(*r)
+		return d
+	}
+	progress, degraded := &d.Conditions[1], &d.Conditions[2]
+	switch {
+	case plan.differs && want.Mode != v1alpha1.ModeApply:
+		text, err := json.Marshal(plan.spec)
+		*progress = Condition{ConditionDNSProgressing, false, DryRun, fmt.Sprintf("mode: Apply would write spec: %s to %s; %s",
+			errors.Join(err, errors.New(string(text))), plan.name, listed("eligible", eligible))}
+		degraded.Message = "nothing is written"
+	case plan.differs:
+		d.Write, d.Spec = true, plan.spec
+		progress.True, progress.Reason = true, RollingOut
+		progress.Message = fmt.Sprintf("%s gets the placement; %s", plan.name, listed("eligible", eligible))
+	case plan.rolling != "":
+		*progress = Condition{ConditionDNSProgressing, true, RollingOut, plan.name + ": " + plan.rolling}
+	}
+	if !plan.differs && plan.failed != "" {
+		*degraded = Condition{ConditionDNSDegraded, true, RolloutFailed, plan.name + ": " + plan.failed}
+	}
+	return d
+}
+
+func (w Workload) plan(c Cluster, p *v1alpha1.NodePlacement, minReady int) dnsPlan {
+	if w.Operator != nil {
+		return planOperator(c, w.Operator, p, minReady)
+	}
+	return planDeployment(w.Deployment, p)
+}
+
+// refusal returns why the plan must not be written, or nil.
+func (w Workload) refusal(p *v1alpha1.NodePlacement, plan *dnsPlan, eligible int, others []*Node, unsafe string) *refusal {
+	if faults := Check("spec.clusterDNS.nodePlacement", p); len(faults) > 0 {
+		return &refusal{Invalid, errors.Join(faults...).Error()}
+	}
+	if w.Operator == nil {
+		if by := managedBy(w.Deployment); by != "" {
+			return &refusal{ManagedElsewhere, plan.name + " " + by}
+		}
+	}
+	switch {
+	case plan.refused != nil:
+		return plan.refused
+	case eligible < plan.need:
+		return &refusal{NotEnoughNodes, strings.TrimSuffix(fmt.Sprintf("%d nodes are eligible for kube-dns, of at least %d; of the others, %s",
+			eligible, plan.need, plan.rule.objections(others)), "; of the others, ")}
+	case unsafe != "":
+		return &refusal{UnsafeRollout, unsafe}
+	}
+	return nil
+}
+
+// refuse sets the conditions of a placement that is not in effect.
+func (d *DNSDecision) refuse(r refusal) {
+	d.Write = false
+	if len(d.Conditions) == 0 {
+		d.Conditions = make([]Condition, 1, 3)
+		d.Conditions[0] = Condition{ConditionDNSAvailable, false, TooFewReady, "no workload of kube-dns is known"}
+	}
+	d.Conditions = append(d.Conditions[:1], Condition{ConditionDNSProgressing, false, NotApplied, "nothing is written"},
+		Condition{ConditionDNSDegraded, true, r.reason, r.message})
+}
+
+// Failed replaces the result of a decision whose write the API server refused, or whose workload it did not show.
+func (d *DNSDecision) Failed(err error) {
+	d.refuse(refusal{WriteRefused, err.Error()})
+}
+
+// DNSIsolation reports whether workers use kube-dns on other workers. Misses of each cache, and all queries of nodes without one, go to
+// any kube-dns pod. A worker is a node that runs ordinary pods: it has no control-plane role and no taint that keeps them away. The
+// result has no type if no kube-dns pod's node is known.
+func DNSIsolation(c Cluster) Condition {
+	workers, known := 0, false
+	var queried []*Node
+	for i := range c.Nodes {
+		n := &c.Nodes[i]
+		known = known || n.DNS
+		if n.worker() {
+			if workers++; n.DNS {
+				queried = append(queried, n)
+			}
+		}
+	}
+	switch {
+	case !known:
+		return Condition{}
+	case len(queried) == 0 || workers == 1:
+		return Condition{ConditionWorkersIsolated, true, Isolated, "no worker queries kube-dns on another worker"}
+	}
+	return Condition{ConditionWorkersIsolated, false, WorkersQueried, fmt.Sprintf("kube-dns runs on %s, and %d workers query it: their "+
+		"caches' misses, and everything where there is no cache. Where workers must not talk to each other, set spec.clusterDNS",
+		strings.TrimPrefix(listed("workers", queried), "workers: "), workers)}
+}
+
+// worker reports whether the node runs ordinary pods. Taints of Kubernetes itself, for example of a cordoned node, pass.
+func (n *Node) worker() bool {
+	for _, role := range []string{"control-plane", "master"} {
+		if _, ok := n.Labels["node-role.kubernetes.io/"+role]; ok {
+			return false
+		}
+	}
+	for _, t := range n.Taints {
+		if t.Effect != corev1.TaintEffectPreferNoSchedule && !strings.HasPrefix(t.Key, "node.kubernetes.io/") {
+			return false
+		}
+	}
+	return true
+}
+
+// listed is a count of nodes with the first names: "eligible: 3 nodes (a, b, c)".
+func listed(what string, nodes []*Node) string {
+	var names []string
+	for _, n := range nodes {
+		if len(names) == mostObjections {
+			names = append(names, "…")
+			break
+		}
+		names = append(names, n.Name)
+	}
+	return fmt.Sprintf("%s: %d nodes (%s)", what, len(nodes), strings.Join(names, ", "))
+}

@@ -1,0 +1,507 @@
+package controlplane
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/neardns/neardns/integration/compat"
+)
+
+// kubeadmDNS is the Deployment of kubeadm (cmd/kubeadm/app/phases/addons/dns/manifests.go, Kubernetes 1.36) in what decides where pods run.
+const kubeadmDNS = `
+metadata: {name: coredns, namespace: kube-system, labels: {k8s-app: kube-dns}}
+spec:
+  replicas: 2
+  strategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 1}}
+  selector: {matchLabels: {k8s-app: kube-dns}}
+  template:
+    metadata: {labels: {k8s-app: kube-dns}}
+    spec:
+      tolerations:
+      - {key: CriticalAddonsOnly, operator: Exists}
+      - {key: node-role.kubernetes.io/control-plane, effect: NoSchedule}
+      nodeSelector: {kubernetes.io/os: linux}
+      affinity:
+        podAntiAffinity:
+          preferredDuringSchedulingIgnoredDuringExecution:
+          - weight: 100
+            podAffinityTerm:
+              labelSelector: {matchExpressions: [{key: k8s-app, operator: In, values: [kube-dns]}]}
+              topologyKey: kubernetes.io/hostname
+      containers:
+      - {name: coredns, image: coredns}
+`
+
+// newDNSCluster has three workers with kube-dns on two of them, and three control-plane nodes.
+func newDNSCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := newCluster(t, 0, 3, "deployment-controller", "replicaset-controller")
+	d := &appsv1.Deployment{}
+	if err := yaml.UnmarshalStrict([]byte(kubeadmDNS), d); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Client.Create(t.Context(), d, client.FieldOwner("kubeadm")); err != nil {
+		t.Fatal(err)
+	}
+	Await(t, "kube-dns is ready", func() error { return c.dnsOn("worker000", "worker001", "worker002") })
+	for i := range 3 {
+		AddNode(t, c.Client, fmt.Sprintf("m%d", i), map[string]string{"node-role.kubernetes.io/control-plane": ""},
+			corev1.Taint{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule})
+	}
+	return c
+}
+
+func (c *cluster) coredns() *appsv1.Deployment {
+	c.t.Helper()
+	d := &appsv1.Deployment{}
+	if err := c.Client.Get(c.t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "coredns"}, d); err != nil {
+		c.t.Fatal(err)
+	}
+	return d
+}
+
+// dnsPods are the nodes of kube-dns's ready pods.
+func (c *cluster) dnsPods() (out []string) {
+	c.t.Helper()
+	var pods corev1.PodList
+	err := c.Client.List(c.t.Context(), &pods, client.InNamespace("kube-system"), client.MatchingLabels{"k8s-app": "kube-dns"})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for i := range pods.Items {
+		if ready(&pods.Items[i]) {
+			out = append(out, pods.Items[i].Spec.NodeName)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// dnsOn reports whether kube-dns's two pods are ready on these nodes alone.
+func (c *cluster) dnsOn(nodes ...string) error {
+	on := c.dnsPods()
+	if len(on) != 2 || slices.ContainsFunc(on, func(n string) bool { return !slices.Contains(nodes, n) }) {
+		return fmt.Errorf("kube-dns is on %v", on)
+	}
+	return nil
+}
+
+// endpoints makes kube-dns's ready pods its endpoints, as the endpoint slice controller does.
+func (c *cluster) endpoints(nodes ...string) {
+	c.t.Helper()
+	slice := &discoveryv1.EndpointSlice{}
+	if err := c.Client.Get(c.t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "kube-dns-test"}, slice); err != nil {
+		c.t.Fatal(err)
+	}
+	slice.Endpoints = nil
+	for i, node := range nodes {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.244.0.%d", 10+i)}, NodeName: &node})
+	}
+	if err := c.Client.Update(c.t.Context(), slice); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// place sets spec.clusterDNS, from YAML; "": there is none.
+func (c *cluster) place(text string) {
+	c.t.Helper()
+	if text != "" {
+		text = "clusterDNS: " + text
+	}
+	c.apply("apiVersion: neardns.io/v1alpha1\nkind: NodeDNS\nmetadata: {name: default}\nspec: {" + text + "}\n")
+}
+
+// says waits until the conditions of kube-dns have the reasons, and one of them the words.
+func (c *cluster) says(reasons, words string) {
+	c.t.Helper()
+	c.reasons(strings.TrimSpace("Accepted Applied Available " + reasons))
+	for _, condition := range c.object().Status.Conditions {
+		if strings.Contains(condition.Message, words) {
+			return
+		}
+	}
+	c.t.Errorf("no condition has %q: %+v", words, c.object().Status.Conditions)
+}
+
+func (c *cluster) kubectl(args ...string) {
+	c.t.Helper()
+	if out, err := c.Kubectl(args...); err != nil {
+		c.t.Fatalf("kubectl %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+}
+
+// difference is "" if the fields are the same, and both as YAML if not.
+func difference(want, got any) string {
+	if equality.Semantic.DeepEqual(want, got) {
+		return ""
+	}
+	a, errA := yaml.Marshal(want)
+	b, errB := yaml.Marshal(got)
+	return fmt.Sprintf("%s\n(want)\n%s\n(got; %v)", a, b, errors.Join(errA, errB))
+}
+
+const masters = `nodePlacement: {nodeSelector: {node-role.kubernetes.io/control-plane: ""}}`
+
+// kube-dns moves from workers to the control plane and back, as its own rollout does it. A dry run, a missing right and each refusal change
+// nothing.
+func TestClusterDNSPlaced(t *testing.T) {
+	c := newDNSCluster(t)
+	before := c.coredns()
+	c.endpoints(c.dnsPods()...)
+	controller := c.controller()
+	text, err := os.ReadFile("../../fleet/conf/nodedns-cluster-dns.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.apply(string(text))
+	c.says("Available DryRun AsExpected WorkersQueried", "eligible: 3 nodes (m0, m1, m2)")
+	c.says("Available DryRun AsExpected WorkersQueried", "kube-dns runs on 2 nodes")
+	c.kubectl("patch", "nodedns", "default", "--type=merge", "-p", `{"spec":{"clusterDNS":{"mode":"Apply"}}}`)
+	c.says("Available NotApplied WriteRefused WorkersQueried", "kubectl apply -k fleet/install/placement/cluster-dns gives the right")
+	c.untouched("a dry run", before)
+
+	fewest := c.watchDNS()
+	c.kubectl("apply", "-k", "../../fleet/install/placement/cluster-dns")
+	Await(t, "kube-dns is on the control plane", func() error { return c.dnsOn("m0", "m1", "m2") })
+	c.endpoints(c.dnsPods()...)
+	c.says("Available AsExpected AsExpected Isolated", "Deployment kube-system/coredns has the placement")
+	placed := c.coredns()
+	pod := placed.Spec.Template.Spec.DeepCopy()
+	if pod.Affinity.NodeAffinity == nil {
+		t.Error("it has no node affinity")
+	}
+	pod.Affinity.NodeAffinity = nil
+	if diff := difference(&before.Spec.Template.Spec, pod); diff != "" {
+		t.Errorf("other fields of the template changed:\n%s", diff)
+	}
+
+	refusals := c.refusals(placed)
+	// Without a placement, the Deployment is as it was.
+	c.place("")
+	c.givenBack(before)
+	c.says("Isolated", "")
+	// Also where the NodeDNS goes while no controller runs.
+	c.place("{mode: Apply, " + masters + "}")
+	c.says("Available AsExpected AsExpected Isolated", "")
+	controller.Kill()
+	if err := c.Client.Delete(t.Context(), c.object()); err != nil {
+		t.Fatal(err)
+	}
+	if c.coredns().Spec.Template.Spec.Affinity.NodeAffinity == nil {
+		t.Fatal("it is given back before there is a controller")
+	}
+	c.controller()
+	c.givenBack(before)
+	least := fewest()
+	if least < 1 {
+		t.Errorf("%d pods of kube-dns were ready at the fewest", least)
+	}
+	compat.Say(t, "placement", "kube-dns itself", fmt.Sprintf("moves to the control plane and back by its own rollout, at least %d of 2 pods "+
+		"ready; a dry run, a missing right and %d refusals change nothing", least, refusals))
+}
+
+// refusals are placements that change nothing of the Deployment; it returns how many.
+func (c *cluster) refusals(placed *appsv1.Deployment) int {
+	c.t.Helper()
+	refused := map[string][]string{
+		`{mode: Apply, nodePlacement: {nodeSelector: {foo: bar}}}`: {
+			"NotEnoughNodes", "0 nodes are eligible for kube-dns, of at least 2; of the others, 6 nodes lack foo=bar"},
+		`{mode: Apply, nodePlacement: {tolerations: [{key: infra, operator: Exists}]}}`: {"FieldTaken", "kubeadm has set tolerations"},
+		`{mode: Apply, minReady: 2, nodePlacement: {nodeSelector: {kubernetes.io/os: linux}}}`: {
+			"UnsafeRollout", "may leave 1 of 2 pods, of at least 2: kubectl -n kube-system patch deployment coredns"},
+	}
+	for placement, want := range refused {
+		c.place(placement)
+		c.says("Available NotApplied "+want[0]+" Isolated", want[1])
+		c.untouched(placement, placed)
+	}
+	c.kubectl("-n", "kube-system", "label", "deployment", "coredns", "app.kubernetes.io/managed-by=Helm")
+	c.place(`{mode: Apply, nodePlacement: {nodeSelector: {kubernetes.io/os: linux}}}`)
+	c.says("Available NotApplied ManagedElsewhere Isolated", "is managed by Helm")
+	c.untouched("a placement of Helm's", placed)
+	c.kubectl("-n", "kube-system", "label", "deployment", "coredns", "app.kubernetes.io/managed-by-")
+	return len(refused) + 1
+}
+
+// untouched holds the Deployment to what it was.
+func (c *cluster) untouched(what string, d *appsv1.Deployment) {
+	c.t.Helper()
+	if diff := difference(d.Spec, c.coredns().Spec); diff != "" {
+		c.t.Errorf("%s changed the Deployment:\n%s", what, diff)
+	}
+}
+
+// givenBack waits until the Deployment is as it was.
+func (c *cluster) givenBack(before *appsv1.Deployment) {
+	c.t.Helper()
+	Await(c.t, "the field is given back", func() error {
+		if diff := difference(before.Spec, c.coredns().Spec); diff != "" {
+			return errors.New(diff)
+		}
+		return nil
+	})
+}
+
+// watchDNS counts ready pods of kube-dns all the time. The result ends it and gives the fewest.
+func (c *cluster) watchDNS() func() int {
+	fewest, stop := 1<<30, make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			var pods corev1.PodList
+			if c.Client.List(c.t.Context(), &pods, client.InNamespace("kube-system"), client.MatchingLabels{"k8s-app": "kube-dns"}) == nil {
+				n := 0
+				for i := range pods.Items {
+					if ready(&pods.Items[i]) {
+						n++
+					}
+				}
+				fewest = min(fewest, n)
+			}
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	return func() int {
+		close(stop)
+		wg.Wait()
+		return fewest
+	}
+}
+
+// dnsCRD is OpenShift's definition of dns.operator (operator/v1/types_dns.go of openshift/api) in what the controller reads and writes.
+const dnsCRD = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: dnses.operator.openshift.io, annotations: {api-approved.kubernetes.io: unapproved}}
+spec:
+  group: operator.openshift.io
+  names: {kind: DNS, listKind: DNSList, plural: dnses, singular: dns}
+  scope: Cluster
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    subresources: {status: {}}
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          spec:
+            type: object
+            properties:
+              logLevel: {type: string}
+              nodePlacement:
+                type: object
+                properties:
+                  nodeSelector: {type: object, additionalProperties: {type: string}}
+                  tolerations:
+                    type: array
+                    items:
+                      type: object
+                      properties:
+                        effect: {type: string}
+                        key: {type: string}
+                        operator: {type: string}
+                        tolerationSeconds: {type: integer, format: int64}
+                        value: {type: string}
+          status: {type: object, x-kubernetes-preserve-unknown-fields: true}
+`
+
+const dnsOperator = "apiVersion: operator.openshift.io/v1\nkind: DNS\nmetadata: {name: default}\nspec: {logLevel: Normal, nodePlacement: {}}\n"
+
+// openShift makes dns.operator "default", as OpenShift's own operator does.
+func (c *cluster) openShift() {
+	c.t.Helper()
+	c.write("crd.yaml", dnsCRD)
+	c.kubectl("apply", "-f", c.path("crd.yaml"))
+	c.write("dns.yaml", dnsOperator)
+	Await(c.t, "the definition is in force", func() error {
+		out, err := c.Kubectl("create", "--field-manager=dns-operator", "-f", c.path("dns.yaml"))
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+}
+
+func (c *cluster) operatorSpec() string {
+	c.t.Helper()
+	out, err := c.Kubectl("get", "dnses.operator.openshift.io", "default", "-o", "jsonpath={.spec}")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return out
+}
+
+// On OpenShift, the controller writes its operator's documented field and no workload, in steps that leave pods ready, and gives it back.
+func TestClusterDNSOpenShift(t *testing.T) {
+	c := newDNSCluster(t)
+	before := c.coredns()
+	c.openShift()
+	was := c.operatorSpec()
+	c.endpoints("worker000", "worker001")
+	c.kubectl("apply", "-k", "../../fleet/install/placement/cluster-dns")
+	c.controller()
+	const tolerate = `tolerations: [{key: node-role.kubernetes.io/control-plane, operator: Exists}]`
+	const both = `{mode: Apply, nodePlacement: {nodeSelector: {node-role.kubernetes.io/control-plane: ""}, ` + tolerate + `}}`
+	c.place(both)
+	c.says("Available NotApplied UnsafeRollout WorkersQueried", "only 0 of 2 pods of kube-dns are on nodes that stay")
+	c.place(`{mode: Apply, nodePlacement: {` + tolerate + `}}`)
+	c.says("Available AsExpected AsExpected WorkersQueried", "dns.operator default has the placement")
+	c.endpoints("m0", "worker000")
+	c.place(both)
+	c.says("Available AsExpected AsExpected WorkersQueried", "eligible: 3 nodes")
+	want := `{"logLevel":"Normal","nodePlacement":{"nodeSelector":{"node-role.kubernetes.io/control-plane":""},` +
+		`"tolerations":[{"key":"node-role.kubernetes.io/control-plane","operator":"Exists"}]}}`
+	if got := c.operatorSpec(); got != want {
+		t.Errorf("spec %s, want %s", got, want)
+	}
+	c.endpoints("m0")
+	c.says("Available AsExpected AsExpected Isolated", "")
+	status := func(text string) {
+		c.kubectl("patch", "dnses.operator.openshift.io", "default", "--type=merge", "--subresource=status", "-p", `{"status":`+text+`}`)
+	}
+	status(`{"conditions":[{"type":"Degraded","status":"True","message":"too few pods"},{"type":"Progressing","status":"True"}]}`)
+	c.says("Available RollingOut RolloutFailed Isolated", "too few pods")
+	status("null")
+	// Another's edit is not overwritten, and what is ours is given back.
+	c.place("")
+	Await(t, "the field is given back", func() error {
+		if got := c.operatorSpec(); got != was {
+			return fmt.Errorf("%s, want %s", got, was)
+		}
+		return nil
+	})
+	c.kubectl("patch", "dnses.operator.openshift.io", "default", "--type=merge", "--field-manager=someone", "-p",
+		`{"spec":{"nodePlacement":{"nodeSelector":{"a":"b"}}}}`)
+	c.place(both)
+	c.says("Available NotApplied FieldTaken Isolated", "someone has set spec.nodePlacement.nodeSelector of dns.operator default")
+	if diff := difference(before.Spec, c.coredns().Spec); diff != "" {
+		t.Errorf("the Deployment changed:\n%s", diff)
+	}
+}
+
+// The account may do nothing of kube-dns by default, and with the Role, two fields of one Deployment and one of OpenShift's object.
+func TestClusterDNSRights(t *testing.T) {
+	c := newDNSCluster(t)
+	c.openShift()
+	before := c.coredns()
+	account := c.As(c.Token("kube-system", "neardns-controller"))
+	allowed, tried := dnsWrites(t, account)
+	for what, f := range allowed {
+		if err := f(); !apierrors.IsForbidden(err) {
+			t.Errorf("%s before there is a Role: %v", what, err)
+		}
+	}
+	c.kubectl("apply", "-k", "../../fleet/install/placement/cluster-dns")
+	Await(t, "the policy is in force", func() error {
+		if err := tried["paused"](); !apierrors.IsInvalid(err) {
+			return fmt.Errorf("it lets another field through: %w", err)
+		}
+		return nil
+	})
+	for what, f := range tried {
+		if err := f(); !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
+			t.Errorf("%s: %v", what, err)
+		} else if apierrors.IsInvalid(err) && !strings.Contains(err.Error(), "neardns-controller may") {
+			t.Errorf("%s is refused for another reason: %v", what, err)
+		}
+	}
+	if diff := difference(before.Spec, c.coredns().Spec); diff != "" {
+		t.Errorf("the Deployment changed:\n%s", diff)
+	}
+	for what, f := range allowed {
+		if err := f(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	compat.Say(t, "placement", "rights over kube-dns", fmt.Sprintf("none by default; with a Role of its own, node affinity and tolerations; "+
+		"%d other things are refused", len(tried)))
+}
+
+// dnsWrites are what the account may write with the Role, and what not even then.
+func dnsWrites(t *testing.T, account client.Client) (allowed, tried map[string]func() error) {
+	patch := func(object client.Object, text string) func() error {
+		return func() error {
+			copied, ok := object.DeepCopyObject().(client.Object)
+			if !ok {
+				return errors.New("no object")
+			}
+			return account.Patch(t.Context(), copied, client.RawPatch("application/merge-patch+json", []byte(text)))
+		}
+	}
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "coredns", Namespace: "kube-system"}}
+	other := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "neardns-controller", Namespace: "kube-system"}}
+	operator := dnsObject()
+	pod := func(text string) func() error { return patch(deployment, `{"spec":{"template":{"spec":`+text+`}}}`) }
+	const affinity = `{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":` +
+		`{"nodeSelectorTerms":[{"matchExpressions":[{"key":"a","operator":"Exists"}]}]}}}}`
+	allowed = map[string]func() error{
+		"node affinity":  pod(affinity),
+		"tolerations":    pod(`{"tolerations":[{"key":"a","operator":"Exists"}]}`),
+		"node placement": patch(operator, `{"spec":{"nodePlacement":{"nodeSelector":{"a":"b"}}}}`),
+	}
+	tried = map[string]func() error{
+		"replicas":           patch(deployment, `{"spec":{"replicas":0}}`),
+		"paused":             patch(deployment, `{"spec":{"paused":true}}`),
+		"the strategy":       patch(deployment, `{"spec":{"strategy":{"rollingUpdate":{"maxSurge":2}}}}`),
+		"a label":            patch(deployment, `{"metadata":{"labels":{"a":"b"}}}`),
+		"an annotation":      patch(deployment, `{"metadata":{"annotations":{"a":"b"}}}`),
+		"a finalizer":        patch(deployment, `{"metadata":{"finalizers":["a.io/b"]}}`),
+		"an owner":           patch(deployment, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"a","uid":"1"}]}}`),
+		"a pod's label":      patch(deployment, `{"spec":{"template":{"metadata":{"labels":{"a":"b"}}}}}`),
+		"a pod's annotation": patch(deployment, `{"spec":{"template":{"metadata":{"annotations":{"a":"b"}}}}}`),
+		"an image":           pod(`{"containers":[{"name":"coredns","image":"other"}]}`),
+		"a container":        pod(`{"initContainers":[{"name":"a","image":"a"}]}`),
+		"the account":        pod(`{"serviceAccountName":"other"}`),
+		"host network":       pod(`{"hostNetwork":true}`),
+		"a node selector":    pod(`{"nodeSelector":{"a":"b"}}`),
+		"a node":             pod(`{"nodeName":"m0"}`),
+		"a volume":           pod(`{"volumes":[{"name":"a","hostPath":{"path":"/"}}]}`),
+		"pod anti-affinity":  pod(`{"affinity":{"podAntiAffinity":null}}`),
+		"pod affinity":       pod(`{"affinity":{"podAffinity":{}}}`),
+		"no affinity":        pod(`{"affinity":null}`),
+		"both":               pod(strings.TrimSuffix(affinity, "}") + `,"hostNetwork":true}`),
+		"scale": func() error {
+			return account.SubResource("scale").Patch(t.Context(), deployment.DeepCopy(),
+				client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":0}}`)))
+		},
+		"its deletion":       func() error { return account.Delete(t.Context(), deployment.DeepCopy()) },
+		"another Deployment": patch(other, `{"spec":{"replicas":0}}`),
+		"the list of Deployments": func() error {
+			return account.List(t.Context(), &appsv1.DeploymentList{}, client.InNamespace("kube-system"))
+		},
+		"the operator's log level": patch(operator, `{"spec":{"logLevel":"Debug"}}`),
+		"the operator's labels":    patch(operator, `{"metadata":{"labels":{"a":"b"}}}`),
+		"the operator's spec":      patch(operator, `{"spec":null}`),
+	}
+	return allowed, tried
+}
+
+func dnsObject() client.Object {
+	o := &metav1.PartialObjectMetadata{}
+	o.SetGroupVersionKind(schema.GroupVersionKind{Group: "operator.openshift.io", Version: "v1", Kind: "DNS"})
+	o.SetName("default")
+	return o
+}
