@@ -110,7 +110,8 @@ func New(log *slog.Logger, zone, file string, primary Primary, serve Serve) *Cop
 		c.log.Warn("cannot use the zone's file; until its primary is read, the zone is not served", "file", file, "err", err)
 	case list != nil:
 		c.current = at
-		c.log.Info("zone is served from its file until a transfer succeeds", "serial", c.records.soa.Serial, "age", time.Since(at).Round(time.Second))
+		c.log.Info("zone is served from its file until a transfer succeeds",
+			"serial", c.records.soa.Serial, "age", time.Since(at).Round(time.Second))
 	}
 	c.skip, c.whole = list != nil, true
 	return c

@@ -38,7 +38,8 @@ func Open(path, name string) (*View, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	key := f.Keys[z.Name]
-	client := &rfc2136.Client{Server: server(z.Spec.Primary), Zone: zones.Canonical(z.Spec.Zone), Key: func() (rfc2136.Key, error) { return key, nil }}
+	client := &rfc2136.Client{Server: server(z.Spec.Primary), Zone: zones.Canonical(z.Spec.Zone),
+		Key: func() (rfc2136.Key, error) { return key, nil }}
 	return &View{f, z, client}, nil
 }
 
