@@ -222,8 +222,8 @@ func TestFleetChartKnobs(t *testing.T) {
 			t.Errorf("%q is there %d times, not %d", part, n, times)
 		}
 	}
-	if kept != 3 {
-		t.Errorf("%d definitions are kept, want NodeDNS, DNSZone and DNSRecord", kept)
+	if kept != 4 {
+		t.Errorf("%d definitions are kept, want NodeDNS, DNSZone, DNSRecord and DNSPolicy", kept)
 	}
 }
 

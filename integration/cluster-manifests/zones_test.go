@@ -62,12 +62,15 @@ func TestZonesRights(t *testing.T) {
 	objects := decode(t, "zones", render(t, "zones"))
 	out := rights(the[*rbacv1.ClusterRole](t, objects), objects)
 	want := []string{
+		"cluster: create,delete neardns.io/dnsrecords",
 		"cluster: create,patch events.k8s.io/events",
 		"cluster: get gateway.networking.k8s.io/gateways",
 		"cluster: get namespaces kube-system,neardns-zones",
+		"cluster: get,list,watch neardns.io/dnspolicies",
 		"cluster: get,list,watch services",
 		"cluster: get,list,watch,patch neardns.io/dnszones,dnsrecords",
-		"cluster: update neardns.io/dnszones/status,dnsrecords/status",
+		"cluster: update neardns.io/dnspolicies/finalizers",
+		"cluster: update neardns.io/dnszones/status,dnsrecords/status,dnspolicies/status",
 		"neardns-zones: create coordination.k8s.io/leases",
 		"neardns-zones: create,patch events",
 		"neardns-zones: get,list,watch secrets",

@@ -8,10 +8,11 @@ import (
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 )
 
-// goodZone and goodRecord are taken; a bad one differs in one field.
+// goodZone, goodRecord and goodPolicy are taken; a bad one differs in one field.
 const (
 	goodZone   = `{zone: shared.example, primary: 192.0.2.53, tsig: {secretName: key}, publishers: [{namespaces: [shop], hosts: ["*.shared.example"], targets: [192.0.2.0/24]}]}`
 	goodRecord = `{host: www.shared.example, strategy: LoadBalanced, addresses: [192.0.2.1, "2001:db8::1"], weight: 0, geo: GEO-EU, defaultGeo: true, healthCheck: {protocol: HTTPS, port: 443, path: /ready, host: shop.example}}`
+	goodPolicy = `{targetRef: {name: web, sectionName: https}, strategy: LoadBalanced, weight: 0, geo: GEO-EU, defaultGeo: true, ttl: 30}`
 )
 
 // with sets a field of a flow mapping's first level, or takes it away where value is empty.
@@ -140,12 +141,22 @@ func TestZonesRefused(t *testing.T) {
 		{"DNSRecord", "healthCheck", "{protocol: HTTPS, port: 443, insecure: true}", `unknown field "spec.healthCheck.insecure"`},
 		{"DNSRecord", "deletionPolicy", "Retain", `supported values: "Delete", "Orphan"`},
 		{"DNSRecord", "providerRef", "{name: a}", `unknown field "spec.providerRef"`},
+		{"DNSPolicy", "targetRef", "", "spec.targetRef: Required"},
+		{"DNSPolicy", "targetRef", "{}", "spec.targetRef.name: Required"},
+		{"DNSPolicy", "targetRef", "{name: Web}", "name is an object's name"},
+		{"DNSPolicy", "targetRef", "{name: web, kind: Service}", `supported values: "Gateway"`},
+		{"DNSPolicy", "targetRef", "{name: web, group: example.com}", `supported values: "gateway.networking.k8s.io"`},
+		{"DNSPolicy", "targetRef", "{name: web, namespace: other}", `unknown field "spec.targetRef.namespace"`},
+		{"DNSPolicy", "targetRef", "{name: web, sectionName: a b}", "name is an object's name"},
+		{"DNSPolicy", "strategy", "Weighted", `supported values: "Simple", "LoadBalanced"`},
+		{"DNSPolicy", "geo", "", "defaultGeo needs a geo"},
+		{"DNSPolicy", "weight", "65536", "spec.weight"},
+		{"DNSPolicy", "ttl", "0", "spec.ttl"},
+		{"DNSPolicy", "healthCheck", "{protocol: TCP, port: 80, path: /}", "path needs protocol HTTP or HTTPS"},
+		{"DNSPolicy", "host", "www.shared.example", `unknown field "spec.host"`},
 	}
 	for _, r := range rows {
-		good := goodZone
-		if r.kind == "DNSRecord" {
-			good = goodRecord
-		}
+		good := map[string]string{"DNSZone": goodZone, "DNSRecord": goodRecord, "DNSPolicy": goodPolicy}[r.kind]
 		out, err := create(r.kind, with(good, r.field, r.value))
 		wantOneReason(t, fmt.Sprintf("%s with %s: %s", r.kind, r.field, r.value), out, err, r.want)
 	}
@@ -173,7 +184,7 @@ func TestZonesRefused(t *testing.T) {
 	t.Logf("%d bad inputs", len(rows)+8)
 
 	// What is good is taken, and cannot be made another thing.
-	for kind, good := range map[string]string{"DNSZone": goodZone, "DNSRecord": goodRecord} {
+	for kind, good := range map[string]string{"DNSZone": goodZone, "DNSRecord": goodRecord, "DNSPolicy": goodPolicy} {
 		if out, err := create(kind, good); err != nil {
 			t.Errorf("%s: %v: %s", kind, err, out)
 		}
@@ -183,6 +194,7 @@ func TestZonesRefused(t *testing.T) {
 		{"dnsrecord", "host", "other.shared.example", "a DNSRecord keeps its host"},
 		{"dnsrecord", "strategy", "Simple", "strategy cannot be changed"},
 		{"dnsrecord", "strategy", "null", "strategy cannot be changed"}, // the default is the other strategy
+		{"dnspolicy", "strategy", "Simple", "strategy cannot be changed"},
 	} {
 		clear := ""
 		if r.field == "strategy" {
@@ -203,10 +215,14 @@ func TestZonesRefused(t *testing.T) {
 	if out, err := p.Kubectl("create", "namespace", "shop"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for _, sample := range []string{"../../fleet/conf/dnszone.yaml", "../../fleet/conf/dnsrecord.yaml"} {
-		if out, err := p.Kubectl("create", "--validate=strict", "-f", sample); err != nil {
+	for _, sample := range []string{"dnszone.yaml", "dnsrecord.yaml", "dnspolicy.yaml"} {
+		if out, err := p.Kubectl("create", "--validate=strict", "-f", "../../fleet/conf/"+sample); err != nil {
 			t.Errorf("%s: %v: %s", sample, err, out)
 		}
+	}
+	p.write("object.yaml", "apiVersion: neardns.io/v1alpha1\nkind: DNSPolicy\nmetadata: {name: "+long+"}\nspec: {targetRef: {name: web}}\n")
+	if out, err := p.Kubectl("create", "-f", p.path("object.yaml")); err == nil || !strings.Contains(out, "at most 63 characters") {
+		t.Errorf("a name of 64 characters: %v: %s", err, out)
 	}
 	// A record with little in it.
 	p.write("object.yaml", "apiVersion: neardns.io/v1alpha1\nkind: DNSRecord\nmetadata: {name: little}\nspec: {host: '*.shared.example', addressesFrom: {kind: Gateway, name: web}}\n")

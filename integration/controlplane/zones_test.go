@@ -35,7 +35,7 @@ type member struct {
 
 func newMember(t *testing.T, flags ...string) *member {
 	t.Helper()
-	m := &member{Plane: Start(t, false, "serviceaccount-controller,service-lb-controller"), t: t, flags: flags}
+	m := &member{Plane: Start(t, false, "serviceaccount-controller,service-lb-controller,garbage-collector-controller"), t: t, flags: flags}
 	Await(t, "kubectl apply -k fleet/install/zones", func() error {
 		if out, err := m.Kubectl("apply", "-k", "../../fleet/install/zones"); err != nil {
 			return fmt.Errorf("%w: %s", err, out)
@@ -500,6 +500,24 @@ func TestZonesRights(t *testing.T) {
 		} else if apierrors.IsInvalid(err) && !strings.Contains(err.Error(), "neardns-zones may") {
 			t.Errorf("%s is refused for another reason: %v", name, err)
 		}
+	}
+	// A DNSPolicy's DNSRecord is the account's own.
+	yes := true
+	made := &v1alpha1.DNSRecord{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "made", OwnerReferences: []metav1.OwnerReference{
+		{APIVersion: "neardns.io/v1alpha1", Kind: "DNSPolicy", Name: "p", UID: "u", Controller: &yes, BlockOwnerDeletion: &yes}}},
+		Spec: v1alpha1.DNSRecordSpec{Host: "a.z.example", Addresses: []v1alpha1.Address{"192.0.2.1"}}}
+	if err := account.Create(t.Context(), made.DeepCopy()); err != nil {
+		t.Errorf("a DNSPolicy's DNSRecord cannot be made: %v", err)
+	}
+	for text, allowed := range map[string]bool{
+		`{"spec":{"ttl":61}}`: true, `{"metadata":{"labels":{"a":"b"}}}`: false, `{"metadata":{"ownerReferences":null}}`: false,
+	} {
+		if err := patch(made, text)(); (err == nil) != allowed {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if err := account.Delete(t.Context(), made.DeepCopy()); err != nil {
+		t.Errorf("a DNSPolicy's DNSRecord cannot be deleted: %v", err)
 	}
 	if err := account.List(t.Context(), &corev1.SecretList{}, client.InNamespace("neardns-zones")); err != nil {
 		t.Errorf("its own Secrets: %v", err)

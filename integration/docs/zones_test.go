@@ -5,13 +5,17 @@ import (
 	"testing"
 )
 
-// The objects of fleet/docs/shared-zones.md are the samples that the API server is tried with.
+// The objects of the pages about shared zones are the samples that the API server is tried with.
 func TestZonesSamples(t *testing.T) {
-	text := read(t, "fleet/docs/shared-zones.md")
-	for _, name := range []string{"fleet/conf/dnszone.yaml", "fleet/conf/dnsrecord.yaml"} {
+	for name, page := range map[string]string{
+		"fleet/conf/dnszone.yaml":   "fleet/docs/shared-zones.md",
+		"fleet/conf/dnsrecord.yaml": "fleet/docs/shared-zones.md",
+		"fleet/conf/dnspolicy.yaml": "fleet/docs/gateways.md",
+	} {
+		text := read(t, page)
 		_, object, _ := strings.Cut(read(t, name), "\napiVersion")
 		if !strings.Contains(text, "```yaml\napiVersion"+object+"```") {
-			t.Errorf("fleet/docs/shared-zones.md does not show %s as it is", name)
+			t.Errorf("%s does not show %s as it is", page, name)
 		}
 	}
 }

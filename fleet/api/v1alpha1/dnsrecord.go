@@ -39,10 +39,7 @@ type DNSRecordList struct {
 // DNSRecordSpec is what this cluster publishes for one host.
 //
 // +kubebuilder:validation:XValidation:rule="[has(self.addresses), has(self.hostname), has(self.addressesFrom)].filter(x, x).size() == 1",message="one of addresses, hostname and addressesFrom says where the host is"
-// +kubebuilder:validation:XValidation:rule="self.strategy == 'LoadBalanced' || !has(self.weight)",message="weight needs strategy LoadBalanced",fieldPath=".weight"
-// +kubebuilder:validation:XValidation:rule="self.strategy == 'LoadBalanced' || !has(self.geo)",message="geo needs strategy LoadBalanced",fieldPath=".geo"
 // +kubebuilder:validation:XValidation:rule="self.strategy == 'LoadBalanced' || !has(self.hostname)",message="hostname needs strategy LoadBalanced: only edges answer it",fieldPath=".hostname"
-// +kubebuilder:validation:XValidation:rule="!has(self.defaultGeo) || !self.defaultGeo || has(self.geo)",message="defaultGeo needs a geo",fieldPath=".defaultGeo"
 type DNSRecordSpec struct {
 	// host is the name to publish, in a zone of one of the DNSZones; the first label may be *. It cannot be changed, because the
 	// records of the old host would stay in the zone.
@@ -51,16 +48,6 @@ type DNSRecordSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a DNSRecord keeps its host; make another DNSRecord"
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('klb.') && !self.contains('.klb.')",message="the label klb is for regions and clusters of a host"
 	Host HostName `json:"host"`
-
-	// strategy is Simple (all addresses are equal) or LoadBalanced (edges choose among clusters by geo, health and weight). All
-	// clusters that publish the host must have the same strategy. It cannot be changed: delete the DNSRecord in all clusters, and
-	// create it with the other strategy.
-	//
-	// +optional
-	// +kubebuilder:default=Simple
-	// +kubebuilder:validation:Enum=Simple;LoadBalanced
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="strategy cannot be changed: delete the DNSRecord, in all clusters, and create it with the other strategy"
-	Strategy Strategy `json:"strategy,omitempty"`
 
 	// addresses lists the addresses to publish for the host.
 	//
@@ -77,6 +64,25 @@ type DNSRecordSpec struct {
 	// addressesFrom takes the addresses, or the hostname, from the status of an object in the same namespace.
 	// +optional
 	AddressesFrom *AddressesFrom `json:"addressesFrom,omitempty"`
+
+	PublishOptions `json:",inline"`
+}
+
+// PublishOptions is how a cluster publishes a host. A DNSRecord has them for its host, a DNSPolicy for all of its hosts.
+//
+// +kubebuilder:validation:XValidation:rule="self.strategy == 'LoadBalanced' || !has(self.weight)",message="weight needs strategy LoadBalanced",fieldPath=".weight"
+// +kubebuilder:validation:XValidation:rule="self.strategy == 'LoadBalanced' || !has(self.geo)",message="geo needs strategy LoadBalanced",fieldPath=".geo"
+// +kubebuilder:validation:XValidation:rule="!has(self.defaultGeo) || !self.defaultGeo || has(self.geo)",message="defaultGeo needs a geo",fieldPath=".defaultGeo"
+type PublishOptions struct {
+	// strategy is Simple (all addresses are equal) or LoadBalanced (edges choose among clusters by geo, health and weight). All
+	// clusters that publish the host must have the same strategy. It cannot be changed: delete the object in all clusters, and
+	// create it with the other strategy.
+	//
+	// +optional
+	// +kubebuilder:default=Simple
+	// +kubebuilder:validation:Enum=Simple;LoadBalanced
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="strategy cannot be changed: delete the object, in all clusters, and create it with the other strategy"
+	Strategy Strategy `json:"strategy,omitempty"`
 
 	// ttl is the time in seconds for which resolvers may cache an answer. All clusters that publish the host must have the same TTL.
 	//
@@ -157,12 +163,15 @@ type AddressesFrom struct {
 	// +kubebuilder:validation:Enum=Service;Gateway
 	Kind string `json:"kind"`
 	// name is the name of the object.
-	//
 	// +required
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="name is an object's name: letters, digits, '-' and '.', in lower case"
-	Name string `json:"name"`
+	Name ObjectName `json:"name"`
 }
+
+// ObjectName is the name of an object.
+//
+// +kubebuilder:validation:MaxLength=253
+// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="name is an object's name: letters, digits, '-' and '.', in lower case"
+type ObjectName string
 
 // HealthCheck describes how edges check an address.
 //

@@ -236,7 +236,7 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 	}
 	if from := s.AddressesFrom; from != nil {
 		field = "addressesFrom"
-		source := sources[Reference{r.Namespace, from.Kind, from.Name}]
+		source := sources[Reference{r.Namespace, from.Kind, string(from.Name)}]
 		if source.Problem != "" {
 			return p, Verdict{NoAddresses, "spec.addressesFrom: " + source.Problem}
 		}

@@ -18,7 +18,8 @@ import (
 
 var update = flag.Bool("update", false, "write the files")
 
-// The definitions of NodeDNS, DNSZone and DNSRecord, and the types' DeepCopy functions, are what controller-gen makes of the types now.
+// The definitions of NodeDNS, DNSZone, DNSRecord and DNSPolicy, and the types' DeepCopy functions, are what controller-gen makes of the
+// types now.
 func TestGenerated(t *testing.T) {
 	var makeCRD genall.Generator = crd.Generator{}
 	var makeCopy genall.Generator = deepcopy.Generator{}
@@ -34,8 +35,10 @@ func TestGenerated(t *testing.T) {
 		}
 	}
 	for file, parts := range map[string][]string{
-		"../../../fleet/install/placement/crd.yaml":            {"neardns.io_nodedns.yaml"},
-		"../../../fleet/install/zones/crd.yaml":                {"neardns.io_dnszones.yaml", "neardns.io_dnsrecords.yaml"},
+		"../../../fleet/install/placement/crd.yaml": {"neardns.io_nodedns.yaml"},
+		"../../../fleet/install/zones/crd.yaml": {
+			"neardns.io_dnszones.yaml", "neardns.io_dnsrecords.yaml", "neardns.io_dnspolicies.yaml",
+		},
 		"../../../fleet/api/v1alpha1/zz_generated.deepcopy.go": {"zz_generated.deepcopy.go"},
 	} {
 		var text string

@@ -1,5 +1,6 @@
 // Package records publishes this cluster's hosts in shared zones, as fleet/controller/zones decides: it reads DNSZones, DNSRecords,
-// Secrets, Services and Gateways, instructs the publisher of each zone, and writes finalizers, statuses, Events and metrics.
+// DNSPolicies, Secrets, Services and Gateways, instructs the publisher of each zone, and writes the DNSRecords of DNSPolicies, finalizers,
+// statuses, Events and metrics.
 //
 // It guarantees that a DNSRecord has its finalizer before it is published, and keeps the finalizer until its records are gone from the
 // zone. On failure, published records stay in the zone, and the status has the reason.
@@ -9,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -69,7 +71,7 @@ type Setting struct {
 	PerMinute int32
 }
 
-// Reconciler reconciles all DNSZones and DNSRecords in each call of Reconcile. Its methods are for one goroutine.
+// Reconciler reconciles all DNSZones, DNSRecords and DNSPolicies in each call of Reconcile. Its methods are for one goroutine.
 type Reconciler struct {
 	Client  client.Client
 	Direct  client.Reader // reads Gateways without the cache, because a cluster may lack this kind
@@ -127,6 +129,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	if err := r.Client.List(ctx, &dnsRecords); err != nil {
 		return ctrl.Result{}, fmt.Errorf("list the DNSRecords: %w", err)
 	}
+	maps.DeleteFunc(r.gateways, func(_ client.ObjectKey, g lookedUp) bool { return r.Now().Sub(g.at) >= lookAgain })
+	policies, err := r.applyPolicies(ctx, dnsZones.Items, &dnsRecords)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
 	sources, err := r.sources(ctx, dnsRecords.Items)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -146,7 +153,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	if err := r.report(ctx, plan, dnsZones.Items, dnsRecords.Items); err != nil {
 		return quiet(err)
 	}
-	if len(r.open) == 0 {
+	if err := r.reportPolicies(ctx, policies, dnsRecords.Items); err != nil || policies.changed {
+		return quiet(err)
+	}
+	if len(r.open)+len(policies.items) == 0 {
 		return ctrl.Result{}, nil
 	}
 	for i := range dnsZones.Items {

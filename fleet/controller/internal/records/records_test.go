@@ -279,11 +279,11 @@ func TestSources(t *testing.T) {
 			"has type ClusterIP": {Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP}},
 			"has no address yet": {Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}},
 		} {
-			if got := serviceSource(&spec); !strings.Contains(got.Problem, want) {
+			if got := zones.ServiceSource(&spec); !strings.Contains(got.Problem, want) {
 				t.Errorf("%+v", got)
 			}
 		}
-		named := serviceSource(&corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}, Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{Hostname: "a.example"}}}}})
+		named := zones.ServiceSource(&corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}, Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{Hostname: "a.example"}}}}})
 		if named.Hostname != "a.example" || named.Problem != "" {
 			t.Errorf("%+v", named)
 		}

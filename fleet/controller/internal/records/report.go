@@ -76,6 +76,7 @@ func (r *Reconciler) reportRecord(ctx context.Context, plan *zones.Plan, rec *v1
 		return fmt.Errorf("write the status of DNSRecord %s/%s: %w", rec.Namespace, rec.Name, err)
 	}
 	r.events(next, rec.Status.Conditions, conditions)
+	rec.Status = next.Status // for the status of its DNSPolicy
 	return nil
 }
 
@@ -183,7 +184,7 @@ func (r *Reconciler) events(object client.Object, before, now []metav1.Condition
 			kind = corev1.EventTypeNormal
 		}
 		r.Events.Eventf(target, nil, kind, c.Reason, c.Type, "%s", shortened(c.Message, 1000))
-		r.Log.Info("a condition of a DNSZone or DNSRecord has a new reason", "namespace", object.GetNamespace(), "name", object.GetName(),
+		r.Log.Info("a condition has a new reason", "namespace", object.GetNamespace(), "name", object.GetName(),
 			"type", c.Type, "status", c.Status, "reason", c.Reason, "message", c.Message)
 	}
 }

@@ -82,7 +82,7 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.store = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.DNSZone{}, &v1alpha1.DNSRecord{}).WithInterceptorFuncs(interceptor.Funcs{
+	r.store = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.DNSZone{}, &v1alpha1.DNSRecord{}, &v1alpha1.DNSPolicy{}).WithInterceptorFuncs(interceptor.Funcs{
 		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, object client.Object, o ...client.SubResourceUpdateOption) error {
 			r.writes++
 			return c.SubResource(sub).Update(ctx, object, o...)
@@ -129,7 +129,8 @@ func (r *rig) create(text string) {
 	if err := yaml.Unmarshal([]byte(text), &kind); err != nil {
 		r.t.Fatal(err)
 	}
-	object, ok := map[string]client.Object{"DNSZone": &v1alpha1.DNSZone{}, "DNSRecord": &v1alpha1.DNSRecord{}, "Secret": &corev1.Secret{}, "Service": &corev1.Service{}}[kind.Kind]
+	object, ok := map[string]client.Object{"DNSZone": &v1alpha1.DNSZone{}, "DNSRecord": &v1alpha1.DNSRecord{},
+		"DNSPolicy": &v1alpha1.DNSPolicy{}, "Secret": &corev1.Secret{}, "Service": &corev1.Service{}}[kind.Kind]
 	if !ok {
 		object = &unstructured.Unstructured{}
 	}

@@ -82,7 +82,9 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	}
 	once := lead.Once("all")
 	b := ctrl.NewControllerManagedBy(m).Named("zones").WatchesRawSource(source.Channel(changed, once))
-	for _, object := range []client.Object{&v1alpha1.DNSZone{}, &v1alpha1.DNSRecord{}, &corev1.Secret{}, &corev1.Service{}} {
+	for _, object := range []client.Object{
+		&v1alpha1.DNSZone{}, &v1alpha1.DNSRecord{}, &v1alpha1.DNSPolicy{}, &corev1.Secret{}, &corev1.Service{},
+	} {
 		b = b.Watches(object, once)
 	}
 	if err := b.WithEventFilter(matters).Complete(r); err != nil {
@@ -116,7 +118,7 @@ func identify(ctx context.Context, reader client.Reader, o Options) (zone.Identi
 	return id, nil
 }
 
-// slim reduces a cached Service to the fields that serviceSource needs.
+// slim reduces a cached Service to the fields that zones.ServiceSource needs.
 func slim(object any) (any, error) {
 	s, ok := object.(*corev1.Service)
 	if !ok {
@@ -126,10 +128,10 @@ func slim(object any) (any, error) {
 		Spec: corev1.ServiceSpec{Type: s.Spec.Type}, Status: corev1.ServiceStatus{LoadBalancer: s.Status.LoadBalancer}}, nil
 }
 
-// matters drops update events of DNSZones and DNSRecords in which only the status changed, because this controller wrote it.
+// matters drops update events of this controller's objects in which only the status changed, because this controller wrote it.
 var matters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	switch e.ObjectNew.(type) {
-	case *v1alpha1.DNSZone, *v1alpha1.DNSRecord:
+	case *v1alpha1.DNSZone, *v1alpha1.DNSRecord, *v1alpha1.DNSPolicy:
 		return e.ObjectNew.GetGeneration() != e.ObjectOld.GetGeneration() || e.ObjectNew.GetDeletionTimestamp() != nil ||
 			len(e.ObjectNew.GetFinalizers()) != len(e.ObjectOld.GetFinalizers())
 	}

@@ -1,6 +1,6 @@
 // Package zonefile publishes shared zones from a file, without a Kubernetes cluster. The file has the objects that the role zones reads
-// from the API server (DNSZones, DNSRecords and the Secrets of the zones' keys), in the form that `kubectl get -o yaml` prints. It is
-// for bootstrap, for recovery, and for tests of the publishers.
+// from the API server (DNSZones, DNSRecords, DNSPolicies, Gateways and the Secrets of the zones' keys), in the form that
+// `kubectl get -o yaml` prints. It is for bootstrap, for recovery, and for tests of the publishers.
 //
 // It guarantees that a file with an error changes nothing, both at the start and when it is read again.
 //
@@ -10,6 +10,7 @@ package zonefile
 import (
 	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -39,6 +41,8 @@ type File struct {
 	Records []v1alpha1.DNSRecord
 	Keys    map[string]rfc2136.Key // by DNSZone
 	Plan    *zones.Plan
+	// Policies has what is decided about each DNSPolicy. Records has their DNSRecords.
+	Policies map[zones.Key]*zones.Policy
 }
 
 // Read reads a file. The error names each fault with its line.
@@ -61,7 +65,8 @@ func Parse(data []byte) (*File, error) {
 		return nil, err
 	}
 	codecs := serializer.NewCodecFactory(scheme, serializer.EnableStrict)
-	r := reader{decoder: codecs.UniversalDeserializer(), secrets: map[string]corev1.Secret{}}
+	r := reader{decoder: codecs.UniversalDeserializer(), secrets: map[string]corev1.Secret{},
+		gateways: map[zones.Key]zones.Gateway{}, sources: map[zones.Reference]zones.Source{}}
 	for _, d := range documents(data) {
 		r.line = d.line
 		r.document(d.text)
@@ -81,15 +86,40 @@ func Parse(data []byte) (*File, error) {
 	if err := errors.Join(r.faults...); err != nil {
 		return nil, err
 	}
-	in := zones.Input{Zones: f.Zones, Records: f.Records, Sources: map[zones.Reference]zones.Source{}}
-	for _, r := range f.Records {
-		if from := r.Spec.AddressesFrom; from != nil {
-			in.Sources[zones.Reference{Namespace: r.Namespace, Kind: from.Kind, Name: from.Name}] = zones.Source{
-				Problem: "a file has no " + from.Kind + " to look at; write the addresses"}
+	f.decidePolicies(&r)
+	in := zones.Input{Zones: f.Zones, Records: f.Records, Sources: r.sources}
+	for _, record := range f.Records {
+		from := record.Spec.AddressesFrom
+		if from == nil {
+			continue
+		}
+		name := zones.Reference{Namespace: record.Namespace, Kind: from.Kind, Name: string(from.Name)}
+		if _, ok := r.sources[name]; !ok {
+			problem := fmt.Sprintf("the file has no %s %s/%s; write the addresses", name.Kind, name.Namespace, name.Name)
+			r.sources[name] = zones.Source{Problem: problem}
 		}
 	}
 	f.Plan = zones.Decide(in)
 	return f, nil
+}
+
+// decidePolicies adds the DNSRecords of the file's DNSPolicies, in place of those that a cluster's controller made for them.
+func (f *File) decidePolicies(r *reader) {
+	for i := range r.policies {
+		name := zones.Key{Namespace: r.policies[i].Namespace, Name: string(r.policies[i].Spec.TargetRef.Name)}
+		if _, ok := r.gateways[name]; !ok {
+			r.gateways[name] = zones.Gateway{Problem: fmt.Sprintf("the file has no Gateway %s", name)}
+		}
+	}
+	if len(r.policies) > 0 {
+		f.Records = slices.DeleteFunc(f.Records, func(record v1alpha1.DNSRecord) bool { return zones.PolicyOf(&record) != nil })
+	}
+	f.Policies = zones.DecidePolicies(r.policies, r.gateways, f.Zones, f.Records)
+	for _, p := range f.Policies {
+		for _, w := range p.Wanted {
+			f.Records = append(f.Records, *w.Record)
+		}
+	}
 }
 
 // part is one document of a YAML stream, with the number of its first line.
@@ -115,12 +145,15 @@ func documents(data []byte) []part {
 
 // reader collects a file's objects and faults.
 type reader struct {
-	decoder runtime.Decoder
-	line    int
-	zones   []v1alpha1.DNSZone
-	records []v1alpha1.DNSRecord
-	secrets map[string]corev1.Secret
-	faults  []error
+	decoder  runtime.Decoder
+	line     int
+	zones    []v1alpha1.DNSZone
+	records  []v1alpha1.DNSRecord
+	policies []v1alpha1.DNSPolicy
+	gateways map[zones.Key]zones.Gateway
+	sources  map[zones.Reference]zones.Source // of Gateways
+	secrets  map[string]corev1.Secret
+	faults   []error
 }
 
 func (r *reader) fault(format string, args ...any) {
@@ -135,6 +168,12 @@ func (r *reader) document(text []byte) {
 	}
 	if string(bytes.TrimSpace(data)) == "null" {
 		return // only comments
+	}
+	gateway := &unstructured.Unstructured{}
+	if json.Unmarshal(data, gateway) == nil && gateway.GroupVersionKind() == zones.GatewayKind {
+		name := zones.Key{Namespace: gateway.GetNamespace(), Name: gateway.GetName()}
+		r.gateways[name], r.sources[zones.Reference{Namespace: name.Namespace, Kind: "Gateway", Name: name.Name}] = zones.ReadGateway(gateway)
+		return
 	}
 	object, _, err := r.decoder.Decode(data, nil, nil)
 	if err != nil {
@@ -164,6 +203,10 @@ func (r *reader) object(object runtime.Object) {
 			r.fault("DNSRecord %s/%s is there twice", o.Namespace, o.Name)
 		}
 		r.records = append(r.records, *o)
+	case *v1alpha1.DNSPolicy:
+		o.Spec.TTL = cmp.Or(o.Spec.TTL, defaultTTL)
+		o.Spec.Strategy = cmp.Or(o.Spec.Strategy, v1alpha1.StrategySimple)
+		r.policies = append(r.policies, *o)
 	case *corev1.Secret:
 		if _, twice := r.secrets[o.Name]; twice {
 			r.fault("Secret %s is there twice", o.Name)
@@ -180,7 +223,7 @@ func (r *reader) object(object runtime.Object) {
 			r.document(item.Raw)
 		}
 	default:
-		r.fault("%s has no place here: write DNSZone, DNSRecord and Secret", object.GetObjectKind().GroupVersionKind().Kind)
+		r.fault("%s has no place here: write DNSZone, DNSRecord, DNSPolicy, Gateway and Secret", object.GetObjectKind().GroupVersionKind().Kind)
 	}
 }
 

@@ -2,11 +2,13 @@ package zonefile
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/neardns/neardns/fleet/controller/zones"
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
@@ -122,6 +124,59 @@ func TestVerdicts(t *testing.T) {
 				t.Errorf("%v: %s: %s: %s; want %s", change, key, r.Reason, r.Message, want)
 			}
 		}
+	}
+}
+
+// A file may have Gateways and DNSPolicies, and the DNSRecords that a cluster's controller made of them, which are made again.
+func TestParsePolicies(t *testing.T) {
+	const policy = `---
+apiVersion: neardns.io/v1alpha1
+kind: DNSPolicy
+metadata: {name: web, namespace: default}
+spec: {targetRef: {name: web}}
+`
+	const gateway = `---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web, namespace: default}
+spec: {gatewayClassName: any, listeners: [{name: a, hostname: www.shared.example}, {name: b}]}
+status: {addresses: [{value: 192.0.2.7}]}
+`
+	const made = `---
+apiVersion: neardns.io/v1alpha1
+kind: DNSRecord
+metadata:
+  name: web-old
+  namespace: default
+  ownerReferences: [{apiVersion: neardns.io/v1alpha1, kind: DNSPolicy, name: web, uid: u, controller: true}]
+spec: {host: old.shared.example, addressesFrom: {kind: Gateway, name: web}}
+`
+	f, err := Parse([]byte(good + policy + gateway + made))
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := zones.Key{Namespace: "default", Name: "web"}
+	hosts := f.Plan.Zones["shared"].Hosts
+	if www := hosts["www.shared.example."]; len(hosts) != 2 || fmt.Sprint(www.Addresses) != "[192.0.2.7]" || www.TTL != 60 {
+		t.Errorf("%+v", hosts)
+	}
+	if u := f.Policies[name].Unpublished; len(u) != 1 || u[0].Reason != zones.NoHost {
+		t.Errorf("%+v", u)
+	}
+	f, err = Parse([]byte(good + policy))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const missing = "the file has no Gateway default/web"
+	if p := f.Policies[name]; p.Reason != zones.TargetNotFound || !strings.Contains(p.Message, missing) {
+		t.Errorf("%+v", p)
+	}
+	if f, err = Parse([]byte(good + made)); err != nil {
+		t.Fatal(err)
+	}
+	name.Name = "web-old"
+	if r := f.Plan.Records[name]; r.Reason != zones.NoAddresses || !strings.Contains(r.Message, missing) {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -139,6 +139,14 @@ func (p *publishing) apply(f *File) error {
 			p.bad[key.String()] = r.Reason + ": " + r.Message
 		}
 	}
+	for key, policy := range f.Policies {
+		if !policy.Good() {
+			p.bad["DNSPolicy "+key.String()] = policy.Reason + ": " + policy.Message
+		}
+		for _, u := range policy.Unpublished {
+			p.Log.Warn("listener not published", "dnspolicy", key, "listener", u.Listener, "host", u.Host, "reason", u.Reason, "message", u.Message)
+		}
+	}
 	before := map[string]map[string]bool{} // by zone name: the hosts of a publisher that is stopped here
 	for name, z := range p.zones {
 		i := slices.IndexFunc(f.Zones, func(n v1alpha1.DNSZone) bool { return n.Name == name })
@@ -230,7 +238,7 @@ func server(primary string) string {
 // Line is the state of one host, record or zone, as `zones publish --json` prints it.
 type Line struct {
 	Host       string   `json:"host,omitempty"`
-	Record     string   `json:"record,omitempty"` // set instead of Host: name of a DNSRecord that its zone does not accept
+	Record     string   `json:"record,omitempty"` // set instead of Host: a DNSRecord that its zone does not accept, or "DNSPolicy NAME"
 	Zone       string   `json:"zone,omitempty"`   // set instead of Host: a zone; Programmed then means that it was read
 	Programmed bool     `json:"programmed"`       // the zone has everything of this host, confirmed by reading it back
 	Left       bool     `json:"left,omitempty"`   // the zone has nothing of this cluster for this host, confirmed by reading it back
@@ -344,7 +352,11 @@ func (l Line) String() string {
 	case l.Zone != "":
 		return l.Zone + " is not read yet"
 	case l.Record != "":
-		return fmt.Sprintf("DNSRecord %s is not accepted: %s: %s", l.Record, l.Reason, l.Message)
+		name := l.Record
+		if !strings.HasPrefix(name, "DNSPolicy ") {
+			name = "DNSRecord " + name
+		}
+		return fmt.Sprintf("%s is not accepted: %s: %s", name, l.Reason, l.Message)
 	case l.Left:
 		return l.Host + " left: nothing of this cluster is there"
 	case l.Programmed && l.Reason != "":

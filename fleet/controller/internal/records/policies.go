@@ -1,0 +1,121 @@
+package records
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
+	"github.com/neardns/neardns/fleet/controller/zones"
+)
+
+// policies are all DNSPolicies, what is decided about them, and why DNSRecords of theirs could not be written.
+type policies struct {
+	items    []v1alpha1.DNSPolicy
+	decided  map[zones.Key]*zones.Policy
+	problems map[zones.Key]zones.Verdict
+	changed  bool // a DNSRecord was written, so the next run has to follow at once
+}
+
+// applyPolicies creates, changes and deletes the DNSRecords of DNSPolicies. It leaves alone those that a person made, and those whose
+// DNSPolicy it does not find: they are for the garbage collector, which does not read from a cache. It adds what it creates to records, so
+// that a host whose DNSRecord a person deletes is never without one.
+func (r *Reconciler) applyPolicies(ctx context.Context, dnsZones []v1alpha1.DNSZone, records *v1alpha1.DNSRecordList) (*policies, error) {
+	var list v1alpha1.DNSPolicyList
+	if err := r.Client.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("list the DNSPolicies: %w", err)
+	}
+	gateways, known := map[zones.Key]zones.Gateway{}, map[types.UID]bool{}
+	for i := range list.Items {
+		p := &list.Items[i]
+		key := zones.Key{Namespace: p.Namespace, Name: string(p.Spec.TargetRef.Name)}
+		seen, err := r.gateway(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		gateways[key], known[p.UID] = seen.gateway, true
+	}
+	out := &policies{items: list.Items, problems: map[zones.Key]zones.Verdict{}}
+	out.decided = zones.DecidePolicies(list.Items, gateways, dnsZones, records.Items)
+	present := byKey(records.Items)
+	unwanted := map[zones.Key]*v1alpha1.DNSRecord{}
+	for key, rec := range present {
+		if o := zones.PolicyOf(rec); o != nil && known[o.UID] && rec.DeletionTimestamp == nil {
+			unwanted[key] = rec
+		}
+	}
+	for i := range list.Items {
+		p := &list.Items[i]
+		for _, w := range out.decided[client.ObjectKeyFromObject(p)].Wanted {
+			key, is := keyOf(w.Record), present[keyOf(w.Record)]
+			delete(unwanted, key)
+			switch {
+			case is == nil:
+				err := r.Client.Create(ctx, w.Record)
+				if apierrors.IsAlreadyExists(err) { // the cache does not have it yet
+					err = r.Direct.Get(ctx, key, w.Record)
+				}
+				if err == nil {
+					records.Items = append(records.Items, *w.Record)
+				}
+				out.note(key, err)
+			case is.DeletionTimestamp != nil || !metav1.IsControlledBy(is, p):
+				out.problems[key] = zones.Verdict{Reason: zones.NotWritten,
+					Message: "a DNSRecord of this name is being deleted, or is not of this DNSPolicy; its deletion makes room"}
+			case !reflect.DeepEqual(is.Spec, w.Record.Spec):
+				changed := is.DeepCopy()
+				changed.Spec = w.Record.Spec
+				out.note(key, r.Client.Patch(ctx, changed, client.MergeFromWithOptions(is, client.MergeFromWithOptimisticLock{})))
+			}
+		}
+	}
+	for key, rec := range unwanted {
+		out.note(key, r.Client.Delete(ctx, rec, client.Preconditions{UID: &rec.UID}))
+	}
+	return out, nil
+}
+
+// note takes the result of a write. That the object has changed or gone since it was read is no problem: the next run has it right.
+func (p *policies) note(key zones.Key, err error) {
+	if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		p.changed = true
+	} else {
+		p.problems[key] = zones.Verdict{Reason: zones.NotWritten, Message: err.Error()}
+	}
+}
+
+func byKey(records []v1alpha1.DNSRecord) map[zones.Key]*v1alpha1.DNSRecord {
+	out := map[zones.Key]*v1alpha1.DNSRecord{}
+	for i := range records {
+		out[keyOf(&records[i])] = &records[i]
+	}
+	return out
+}
+
+// reportPolicies writes the statuses of DNSPolicies that changed.
+func (r *Reconciler) reportPolicies(ctx context.Context, all *policies, records []v1alpha1.DNSRecord) error {
+	present := byKey(records)
+	for i := range all.items {
+		p := &all.items[i]
+		d := all.decided[client.ObjectKeyFromObject(p)]
+		next := p.DeepCopy()
+		conditions := next.Status.Conditions
+		next.Status = d.Status(present, all.problems)
+		now := next.Status.Conditions
+		next.Status.ObservedGeneration, next.Status.Conditions = p.Generation, conditions
+		setConditions(&next.Status.Conditions, now, p.Generation, r.Now())
+		if reflect.DeepEqual(p.Status, next.Status) {
+			continue
+		}
+		if err := r.Client.Status().Update(ctx, next); err != nil {
+			return fmt.Errorf("write the status of DNSPolicy %s/%s: %w", p.Namespace, p.Name, err)
+		}
+		r.events(next, p.Status.Conditions, now)
+	}
+	return nil
+}

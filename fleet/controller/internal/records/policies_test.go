@@ -1,0 +1,160 @@
+package records
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/neardns/neardns/fleet/api/v1alpha1"
+	"github.com/neardns/neardns/fleet/controller/zones"
+)
+
+const (
+	policyText = `{kind: DNSPolicy, apiVersion: neardns.io/v1alpha1, metadata: {name: web, namespace: shop, uid: u1},
+		spec: {targetRef: {name: edge}, strategy: Simple, ttl: 30, deletionPolicy: Delete}}`
+	gatewayText = `{kind: Gateway, apiVersion: gateway.networking.k8s.io/v1, metadata: {name: edge, namespace: shop}, spec: {listeners: [
+		{name: http, hostname: www.shared.example}, {name: https, hostname: www.shared.example}, {name: any, hostname: "*.shared.example"},
+		{name: other, hostname: www.example}, {name: all}]}}`
+)
+
+// policy reads the DNSPolicy, and prints its counts, its conditions' reasons, and what is not published.
+func (r *rig) policy(name string) string {
+	r.t.Helper()
+	p := &v1alpha1.DNSPolicy{}
+	if err := r.store.Get(r.t.Context(), client.ObjectKey{Namespace: "shop", Name: name}, p); err != nil {
+		r.t.Fatal(err)
+	}
+	out := fmt.Sprintf("%d/%d %s", p.Status.Programmed, p.Status.Records, reasons(p.Status.Conditions))
+	for _, u := range p.Status.Unpublished {
+		out += " " + u.Listener + ":" + u.Reason
+	}
+	return out
+}
+
+func (r *rig) wantPolicy(name, want string) {
+	r.t.Helper()
+	if got := r.policy(name); got != want {
+		r.t.Errorf("DNSPolicy %s is %q, want %q", name, got, want)
+	}
+}
+
+// changeGateway changes the Gateway, and lets the time pass after which it is read again.
+func (r *rig) changeGateway(f func(*unstructured.Unstructured)) {
+	r.t.Helper()
+	g := &unstructured.Unstructured{}
+	g.SetGroupVersionKind(zones.GatewayKind)
+	if err := r.store.Get(r.t.Context(), client.ObjectKey{Namespace: "shop", Name: "edge"}, g); err != nil {
+		r.t.Fatal(err)
+	}
+	f(g)
+	if err := r.store.Update(r.t.Context(), g); err != nil {
+		r.t.Fatal(err)
+	}
+	r.now = r.now.Add(lookAgain)
+	r.settle()
+}
+
+func withAddress(g *unstructured.Unstructured) {
+	g.Object["status"] = map[string]any{"addresses": []any{map[string]any{"value": "192.0.2.9"}}}
+}
+
+func withOneListener(g *unstructured.Unstructured) {
+	g.Object["spec"] = map[string]any{"listeners": []any{map[string]any{"name": "http", "hostname": "www.shared.example"}}}
+}
+
+// made is the name of one of the DNSRecords, of which there must be n.
+func (r *rig) made(n int) string {
+	r.t.Helper()
+	var list v1alpha1.DNSRecordList
+	if err := r.store.List(r.t.Context(), &list); err != nil || len(list.Items) != n {
+		r.t.Fatalf("%v %+v", err, list.Items)
+	}
+	return list.Items[0].Name
+}
+
+// A DNSPolicy publishes its Gateway's hosts and follows them, and its DNSRecords follow it.
+func TestPolicy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.publish(policyText)
+		r.wantPolicy("web", "0/0 TargetNotFound NotAccepted NotChecked NoConflict")
+		r.create(gatewayText)
+		r.now = r.now.Add(lookAgain)
+		r.settle()
+		r.wantPolicy("web", "0/2 Accepted NoAddresses NotChecked NoConflict http:NoAddresses any:NoAddresses other:NoZone all:NoHost")
+		r.changeGateway(withAddress)
+		r.wantPolicy("web", "2/2 Accepted Programmed NotChecked NoConflict other:NoZone all:NoHost")
+		r.wantCalls("set *.shared.example. [192.0.2.9], set www.shared.example. [192.0.2.9]")
+		writes := r.writes
+		r.now = r.now.Add(lookAgain)
+		if r.settle(); r.writes != writes {
+			t.Errorf("%d statuses are written where nothing changed", r.writes-writes)
+		}
+
+		// An edit of a DNSPolicy's DNSRecord does not last; the DNSPolicy's own change does.
+		name := r.made(2)
+		r.change(name, func(rec *v1alpha1.DNSRecord) { rec.Spec.TTL = 99 })
+		r.settle()
+		if got := r.record(name).Spec.TTL; got != 30 {
+			t.Errorf("TTL %d", got)
+		}
+		p := &v1alpha1.DNSPolicy{}
+		if err := r.store.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, p); err != nil {
+			t.Fatal(err)
+		}
+		p.Spec.TTL = 31
+		if err := r.store.Update(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		r.settle()
+		if got := r.record(name).Spec.TTL; got != 31 {
+			t.Errorf("TTL %d", got)
+		}
+		r.calls()
+		r.changeGateway(withOneListener)
+		r.wantPolicy("web", "1/1 Accepted Programmed NotChecked NoConflict")
+		r.wantCalls("remove *.shared.example.")
+	})
+}
+
+// A DNSPolicy leaves alone what a person made, and what an older DNSPolicy has. A host is never without an address meanwhile.
+func TestPolicyConflicts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.publish(gatewayText, policyText)
+		r.changeGateway(withAddress)
+		r.calls()
+		r.create(recordText("own", "host: www.shared.example, addresses: [192.0.2.1]"))
+		r.settle()
+		r.wantPolicy("web", "1/1 Accepted Programmed NotChecked Conflicted http:Conflicted other:NoZone all:NoHost")
+		r.want("own", programmed)
+		r.wantCalls("set www.shared.example. [192.0.2.1]")
+		r.changeGateway(withOneListener)
+		r.wantPolicy("web", "0/0 Conflicted NotAccepted NotChecked Conflicted http:Conflicted")
+		r.wantCalls("remove *.shared.example.")
+		if own := r.record("own"); own.Spec.TTL != 60 || len(own.OwnerReferences) > 0 {
+			t.Errorf("%+v", own)
+		}
+		r.delete(r.record("own"))
+		r.settle()
+		r.wantPolicy("web", "1/1 Accepted Programmed NotChecked NoConflict")
+		r.wantCalls("forget *.shared.example., set www.shared.example. [192.0.2.9]")
+
+		// A second one of the same Gateway waits, and what is there under its DNSRecord's name is not touched either.
+		r.create(strings.NewReplacer("name: web", "name: late", "uid: u1", "uid: u2").Replace(policyText))
+		r.settle()
+		r.wantPolicy("late", "0/0 Conflicted NotAccepted NotChecked Conflicted http:Conflicted")
+		mine := r.made(1)
+		r.delete(&v1alpha1.DNSPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}})
+		r.delete(r.record(mine)) // as the garbage collector does
+		r.create(recordText(strings.Replace(mine, "web-", "late-", 1), "host: x.shared.example, addresses: [192.0.2.1]"))
+		r.settle()
+		r.wantPolicy("late", "0/1 Accepted NotWritten NotChecked NoConflict http:NotWritten")
+		r.wantCalls("remove www.shared.example., set x.shared.example. [192.0.2.1]")
+	})
+}
