@@ -338,7 +338,7 @@ shared-zones: bin/neardns-controller bin/tools/sharedzones ## many clusters writ
 	@bin/tools/sharedzones -json bin/shared-zones$(if $(SERVER),-$(SERVER)).json $(SHARED)
 	$(PASSED)
 
-demo-zones: bin/neardns-controller bin/tools/sharedzones ## show two clusters that share one zone on a real server: join, clash, leave; a minute (SERVER=BIND)
+demo-zones: bin/neardns-controller bin/tools/sharedzones ## show two clusters that share one zone on a real server: join, clash, a Gateway and a DNSPolicy each, leave; a minute (SERVER=BIND)
 	@integration/tools/deps $(ZONESERVERS)
 	@bin/tools/sharedzones -demo $(if $(SERVER),-server $(SERVER))
 

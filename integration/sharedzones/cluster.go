@@ -76,6 +76,7 @@ type cluster struct {
 	relay   *relay
 	process *testutil.Process
 	records []record
+	gateway bool // the records' hosts are those of a Gateway's listeners, and a DNSPolicy publishes them
 	status  statusLog
 	printed int // lines before the process was started
 }

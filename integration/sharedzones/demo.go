@@ -13,14 +13,14 @@ import (
 	"github.com/neardns/neardns/pkg/testutil/zoneserver"
 )
 
-// demo shows one zone and two clusters, step by step: join, clash, leave. Each thing shown is also checked.
+// demo shows one zone and two clusters, step by step: join, clash, Gateways, leave. Each thing shown is also checked.
 func (o options) demo(ctx context.Context, out, stderr io.Writer) error {
 	kind := zoneserver.Knot
 	if o.server != "" {
 		kind = zoneserver.Kind(o.server)
 	}
 	return testutil.Program(ctx, stderr, func(t testutil.TB) {
-		s := newStand(t, kind, o.binary, []string{"dublin00", "oregon00"}, "app")
+		s := newStand(t, kind, o.binary, []string{"dublin00", "oregon00"}, "app", "shop", "api")
 		d := demonstration{s, out}
 		d.show()
 	})
@@ -77,6 +77,8 @@ func (d demonstration) show() {
 	d.whole(dublin, oregon)
 	d.look(oregon, "get")
 
+	d.gateways(dublin, oregon)
+
 	d.say("oregon00 dies, and nobody is left. An operator looks whose records there are, and removes them:")
 	oregon.process.Kill()
 	dublin.options.Key = d.server.Operator()
@@ -85,6 +87,28 @@ func (d demonstration) show() {
 	d.look(dublin, "remove", "--watch=2s", "--yes", "oregon00")
 	d.whole(dublin)
 	d.say("The zone is as empty as it was.")
+}
+
+// gateways has both clusters publish the hosts of a Gateway's listeners by one DNSPolicy, instead of by hand.
+func (d demonstration) gateways(dublin, oregon *cluster) {
+	d.say("No person writes hosts any more. Each cluster has a Gateway, and both apply the same DNSPolicy:")
+	address := func(text string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(text)} }
+	dublin.gateway, oregon.gateway = true, true
+	dublin.publish(record{Label: "shop", Addresses: address("192.0.2.1")}, record{Label: "api", Addresses: address("192.0.2.1")})
+	oregon.publish(record{Label: "shop", Addresses: address("198.51.100.1")}, record{Label: "api", Addresses: address("198.51.100.1")})
+	fmt.Fprintf(d.out, "%s---\n%s", policy, dublin.gatewayText())
+	d.whole(dublin, oregon)
+	d.look(dublin, "get")
+
+	d.say("dublin00's Gateway loses the listener of api, and oregon00's gets another address. The zone follows:")
+	dublin.publish(record{Label: "shop", Addresses: address("192.0.2.1")})
+	oregon.publish(record{Label: "shop", Addresses: address("198.51.100.7")}, record{Label: "api", Addresses: address("198.51.100.7")})
+	d.whole(dublin, oregon)
+	d.look(dublin, "get")
+	dublin.gateway, oregon.gateway = false, false
+	dublin.publish()
+	oregon.publish(record{Label: "app", Balanced: true, Weight: 1, Addresses: address("198.51.100.2")})
+	d.whole(dublin, oregon)
 }
 
 // whole waits until the zone has what these clusters say, and ends the demonstration where it does not.

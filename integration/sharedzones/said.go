@@ -39,6 +39,10 @@ spec:
   publishers:
   - {namespaces: ["*"], hosts: [%[3]q, "*.%[3]s"], targets: [0.0.0.0/0, "::/0"]}
 `, c.options.Key.Name, c.options.Key.Secret, zone, c.relay.addr(), c.options.Heartbeat, removal)
+	if c.gateway {
+		b.WriteString("---\n" + policy + "---\n" + c.gatewayText())
+		return b.String()
+	}
 	for _, r := range c.records {
 		ttl := r.TTL
 		if ttl == 0 {
@@ -61,4 +65,30 @@ spec:
 		}
 	}
 	return b.String()
+}
+
+// policy is the one DNSPolicy, the same in each cluster.
+const policy = `apiVersion: neardns.io/v1alpha1
+kind: DNSPolicy
+metadata: {name: web, namespace: default}
+spec: {targetRef: {group: gateway.networking.k8s.io, kind: Gateway, name: web}}
+`
+
+// gatewayText is a Gateway with a listener for each record's host, and the first record's addresses.
+func (c *cluster) gatewayText() string {
+	var listeners, addresses []string
+	for i, r := range c.records {
+		host := strings.TrimSuffix(c.stand.host(r.Label), ".")
+		listeners = append(listeners, fmt.Sprintf("\n  - {name: listener%d, port: 443, protocol: HTTPS, hostname: %s}", i+1, host))
+	}
+	for _, a := range c.records[0].Addresses {
+		addresses = append(addresses, fmt.Sprintf("{value: %q}", a))
+	}
+	return fmt.Sprintf(`apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web, namespace: default}
+spec:
+  listeners:%s
+status: {addresses: [%s]}
+`, strings.Join(listeners, ""), strings.Join(addresses, ", "))
 }
