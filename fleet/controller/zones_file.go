@@ -23,6 +23,7 @@ type zonesFile struct {
 	id                     zone.Identity
 	prune, once, json, yes bool
 	watch, timeout, poll   time.Duration
+	lasting                bool // runs until it is done, without --timeout
 }
 
 // zonesFileCommands returns the subcommands of `zones`. Each works with a file that has a DNSZone, the Secret of its key, and
@@ -56,6 +57,7 @@ func zonesFileCommands(hangups <-chan os.Signal, stdout, stderr io.Writer) []*co
 			}, func(ctx context.Context, v *zonefile.View, f *zonesFile, args []string) error {
 				return v.Remove(ctx, stdout, strings.ToLower(args[0]), f.yes, f.watch)
 			}),
+		adoptCommand(stdout, stderr),
 	}
 }
 
@@ -68,7 +70,8 @@ func oneCluster(_ *cobra.Command, args []string) error {
 
 func (f *zonesFile) fileFlags(c *cobra.Command) {
 	c.Flags().StringVar(&f.file, "file", "", "`FILE` with a DNSZone, its key's Secret and DNSRecords, as kubectl get -o yaml prints them")
-	c.Flags().DurationVar(&f.timeout, "timeout", 0, "give up after this `TIME`; 0: never (publish), or after a minute plus --watch (others)")
+	c.Flags().DurationVar(&f.timeout, "timeout", 0,
+		"give up after this `TIME`; 0: never (publish, adopt), or after a minute plus --watch (others)")
 }
 
 func identityFlags(c *cobra.Command, f *zonesFile) {
@@ -143,7 +146,7 @@ func viewCommand(use, about string, args cobra.PositionalArgs, flags func(*cobra
 		if err != nil {
 			return &cli.ExitError{Code: cli.Config, Err: err, Bare: true}
 		}
-		if f.timeout == 0 {
+		if f.timeout == 0 && !f.lasting {
 			f.timeout = time.Minute + f.watch
 		}
 		ctx, cancel := f.limit(c.Context())

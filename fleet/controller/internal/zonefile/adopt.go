@@ -1,0 +1,183 @@
+package zonefile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/neardns/neardns/fleet/zones/adopt"
+	"github.com/neardns/neardns/fleet/zones/rfc2136"
+	"github.com/neardns/neardns/pkg/atomicfile"
+)
+
+// Adoption is one call of `zones adopt`.
+type Adoption struct {
+	Export   string // path of the file that keeps the adoption
+	Registry adopt.Registry
+	Interval time.Duration // between two runs of the other controller
+	Undo     bool
+	Out, Log io.Writer // DNSRecords; what happens
+}
+
+// maxExport is the maximum size of an export in bytes: some 100,000 hosts.
+const maxExport = 64 << 20
+
+// maxFailures is how often in a row a server that is reached may fail to send the zone, until the command ends: a rest is long.
+const maxFailures = 10
+
+// Adopt makes the export in the first call. In the next one it waits until the hosts rest, takes them, and verifies that they stay
+// taken. It can be interrupted at any time; the next call goes on.
+func (v *View) Adopt(ctx context.Context, a Adoption) error {
+	data, err := atomicfile.Read(a.Export, maxExport)
+	if errors.Is(err, fs.ErrNotExist) && !a.Undo {
+		return v.export(ctx, a)
+	}
+	if err != nil {
+		return err
+	}
+	e, err := adopt.Decode(data)
+	if err != nil {
+		return fmt.Errorf("%s: %w", a.Export, err)
+	}
+	if e.Zone != v.client.Zone {
+		return fmt.Errorf("%s is of the zone %s, not of %s: name another file with --export", a.Export, e.Zone, v.client.Zone)
+	}
+	if !a.Undo && e.Registry != a.Registry {
+		return fmt.Errorf("%s has other values of --from, --owner or --txt-...: repeat those, or name another file with --export", a.Export)
+	}
+	return v.goOn(ctx, a, e)
+}
+
+// export makes the export, and prints what the user has to do before the next call.
+func (v *View) export(ctx context.Context, a Adoption) error {
+	z, err := v.readAdopted(ctx)
+	if err != nil {
+		return err
+	}
+	e, err := adopt.New(a.Registry, z, time.Now())
+	if err != nil {
+		return err
+	}
+	if err := a.save(e); err != nil {
+		return err
+	}
+	a.manifests(e)
+	a.log("%d hosts are exported to %s; standard output has their DNSRecords, to be applied when the hosts are taken", len(e.Hosts), a.Export)
+	for _, l := range e.Left {
+		a.log("stays with %s: %s: %s", e.From, l.Record, l.Reason)
+	}
+	a.log("%s\nThen run this command again.", e.Exclusion())
+	return nil
+}
+
+// goOn makes steps until the adoption, or its undoing, is complete or fails.
+func (v *View) goOn(ctx context.Context, a Adoption, e *adopt.Export) error {
+	shown := map[string]bool{}
+	for passes, failures := 0, 0; ; {
+		z, err := v.readAdopted(ctx)
+		if failures++; failures < maxFailures && (rfc2136.Unsure(err) || rfc2136.KindOf(err) == rfc2136.ServerFailed) {
+			a.log("%v; trying again", err)
+			if err := wait(ctx, time.Second); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		failures = 0
+		step := e.Step
+		var act adopt.Action
+		var fault error
+		if a.Undo {
+			act, fault = e.Undo(z)
+		} else {
+			act, fault = e.Next(z, time.Now(), a.Interval)
+		}
+		if err := a.save(e); err != nil {
+			return err
+		}
+		for _, line := range act.Foreign {
+			if !shown[line] {
+				shown[line] = true
+				a.log("%s", line)
+			}
+		}
+		if fault != nil {
+			return fault
+		}
+		if e.Step != step {
+			a.log("%s: %s", e.Step, e.Describe(a.Interval))
+		}
+		if act.Done {
+			if !a.Undo {
+				a.manifests(e)
+			}
+			return nil
+		}
+		if len(act.Updates) > 0 {
+			if passes++; passes > len(e.Hosts)+20 {
+				return fmt.Errorf("others change the same hosts all the time, or the server makes no change; %d hosts are left", len(act.Updates))
+			}
+			if act.Wait, err = v.send(ctx, a, e, act.Updates); err != nil {
+				return err
+			}
+		}
+		if err := wait(ctx, act.Wait); err != nil {
+			return err
+		}
+	}
+}
+
+// send sends updates until one of them may not have been made. It returns how long to wait until the zone is read again.
+func (v *View) send(ctx context.Context, a Adoption, e *adopt.Export, updates []adopt.Update) (time.Duration, error) {
+	for i, u := range updates {
+		err := v.client.Update(ctx, u.Prereqs, u.Changes)
+		switch kind := rfc2136.KindOf(err); {
+		case err == nil || kind == rfc2136.Prerequisite:
+			if !a.Undo {
+				e.Sent(u)
+			}
+		case kind == rfc2136.ServerFailed || rfc2136.Unsure(err):
+			return time.Second, nil
+		default:
+			return 0, err
+		}
+		if i%(len(updates)/20+1) == 0 { // not each: a large export is written at most 20 times more often than it needs to
+			if err := a.save(e); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return 0, nil
+}
+
+func (v *View) readAdopted(ctx context.Context) (*adopt.Zone, error) {
+	t, err := v.client.AXFR(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return adopt.Parse(v.client.Zone, t.Full)
+}
+
+func (a *Adoption) save(e *adopt.Export) error {
+	data, err := e.Encode()
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(a.Export, data, atomicfile.Options{Mode: 0o600, Durable: true})
+}
+
+func (a *Adoption) log(format string, args ...any) { _, _ = fmt.Fprintf(a.Log, format+"\n", args...) }
+
+func (a *Adoption) manifests(e *adopt.Export) {
+	var b strings.Builder
+	for i := range e.Hosts {
+		b.WriteString(e.Hosts[i].Manifest())
+	}
+	_, _ = io.WriteString(a.Out, b.String())
+}

@@ -1,0 +1,395 @@
+// Package adopt takes over hosts of a DNS zone that another controller (external-dns, Kuadrant) owns, and gives them back. The other
+// controller marks its records by TXT records: its registry. Taking a host deletes its registry records, so that the other no longer
+// takes the host for its own; the host's addresses stay as they are.
+//
+// It guarantees that no message overwrites a change that another program made: the RRsets of a host, as the export has them, are the
+// prerequisites of each message. An address is never deleted, except to give it back the TTL that it had.
+//
+// The package is pure: it has no clock and no network. All state is in the export (a file) and in the zone, so that an adoption goes on
+// where it was interrupted. If another program writes a host, that is reported and stays.
+package adopt
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// Step is how far an adoption is.
+type Step string
+
+// The steps, in their order. Undone can follow each of them.
+const (
+	Exported  Step = "exported"  // the user excludes the hosts in the other controller
+	Resting   Step = "resting"   // the other's records have not changed since Export.Since
+	Taking    Step = "taking"    // the hosts before Export.Taken are taken
+	Verifying Step = "verifying" // all hosts were taken at Export.Since
+	Verified  Step = "verified"
+	Undone    Step = "undone" // or being undone
+)
+
+func steps() []Step { return []Step{Exported, Resting, Taking, Verifying, Verified, Undone} }
+
+// Intervals is how many of the other controller's intervals the records rest before they are taken, and are watched afterwards: in one
+// alone, a run that had begun before the exclusion could still write.
+const Intervals = 2
+
+// Export is an adoption: the hosts as they were, and how far it is.
+type Export struct {
+	Registry
+	Zone  string    `json:"zone"`
+	Step  Step      `json:"step"`
+	Since time.Time `json:"since"`
+	Taken int       `json:"taken"` // the number of hosts, from the first one, that were taken or found changed by another program
+	Hosts []Host    `json:"hosts"` // sorted by name
+	Left  []Left    `json:"left"`
+}
+
+// New exports the hosts of a zone that a registry marks.
+func New(r Registry, z *Zone, now time.Time) (*Export, error) {
+	hosts, left, others, err := r.Read(z)
+	if err != nil {
+		return nil, err
+	}
+	if len(hosts) == 0 {
+		return nil, fmt.Errorf("%s has no addresses that a registry of %s %q marks; other owners in it: %q", z.origin, r.From, r.Owner, others)
+	}
+	return &Export{Registry: r, Zone: z.origin, Step: Exported, Since: now.UTC().Truncate(time.Second), Hosts: hosts, Left: left}, nil
+}
+
+// Encode returns the text of an export.
+func (e *Export) Encode() ([]byte, error) {
+	data, err := json.MarshalIndent(e, "", " ")
+	return append(data, '\n'), err
+}
+
+// Decode parses the text of an export. It refuses unknown fields and records that cannot be parsed.
+func Decode(data []byte) (*Export, error) {
+	e := &Export{}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(e); err != nil {
+		return nil, err
+	}
+	if !slices.Contains(steps(), e.Step) || e.Taken < 0 || e.Taken > len(e.Hosts) {
+		return nil, fmt.Errorf("step %q with %d of %d hosts taken: not written by zones adopt", e.Step, e.Taken, len(e.Hosts))
+	}
+	for _, h := range e.Hosts {
+		if records := parse(slices.Concat(h.Records, h.Registry)); len(records) != len(h.Records)+len(h.Registry) || len(h.Registry) == 0 {
+			return nil, fmt.Errorf("host %s: a record cannot be parsed", h.Name)
+		}
+	}
+	return e, e.Registry.Validate()
+}
+
+// Update is one DNS UPDATE (RFC 2136), for one host. If a prerequisite does not hold, it changes nothing.
+type Update struct {
+	Host             int // index in Export.Hosts
+	Prereqs, Changes []dns.RR
+}
+
+// Action is what is to be done next. The caller first saves the export.
+type Action struct {
+	Updates []Update      // to be sent in order; after each, the caller calls Sent
+	Wait    time.Duration // then read the zone again after this time
+	Foreign []string      // what another program wrote, a line for each host; it is not changed
+	Done    bool          // nothing is left to do
+}
+
+// ErrWrites is the error of Next if the other controller still writes. The export has its new records.
+var ErrWrites = errors.New("the other controller still writes: exclude the hosts there, and run this again")
+
+// ErrForeign is the error of Next and Undo at their end, if another program changed a host.
+var ErrForeign = errors.New("another program changed hosts, which were left as they are")
+
+// ErrUndone is the error of Next after Undo.
+var ErrUndone = errors.New("this adoption is undone, or was begun to be: complete that with --undo, or name another file with --export")
+
+// Next advances the export by what the zone has now. interval is the time between two runs of the other controller.
+func (e *Export) Next(z *Zone, now time.Time, interval time.Duration) (a Action, err error) {
+	now = now.UTC()
+	if e.Step == Exported {
+		e.Step, e.Since = Resting, now
+	}
+	if now.Before(e.Since) { // the clock was set back
+		e.Since = now
+	}
+	rest := e.Since.Add(Intervals * interval).Sub(now)
+	a.Wait = max(min(rest, interval/4), 0)
+	if e.Step == Resting {
+		if a.Foreign, err = e.refresh(z, now); err != nil || rest > 0 {
+			return a, err
+		}
+		e.Step, e.Taken = Taking, 0
+	}
+	standing := e.look(z, &a)
+	switch e.Step {
+	case Taking:
+		for _, i := range standing {
+			if i >= e.Taken {
+				a.Updates = append(a.Updates, e.take(z, i))
+			}
+		}
+		if len(a.Updates) > 0 {
+			a.Wait = 0
+			return a, nil
+		}
+		e.Step, e.Since, e.Taken = Verifying, now, len(e.Hosts)
+		rest, a.Wait = Intervals*interval, interval/4
+	case Undone:
+		return a, ErrUndone
+	}
+	for _, i := range standing {
+		a.Foreign = append(a.Foreign, e.Hosts[i].Name+" still has its registry records, or has them again")
+	}
+	if a.Done = e.Step == Verified || e.Step == Verifying && rest <= 0; !a.Done {
+		return a, nil
+	}
+	if len(a.Foreign) > 0 {
+		return a, ErrForeign
+	}
+	e.Step = Verified
+	return a, nil
+}
+
+// Sent notes that the server made an update, or refused it because of a prerequisite.
+func (e *Export) Sent(u Update) { e.Taken = u.Host + 1 }
+
+// refresh compares the export with the zone before anything is taken. If they differ, it exports them again and returns the differences.
+func (e *Export) refresh(z *Zone, now time.Time) ([]string, error) {
+	fresh, err := New(e.Registry, z, now)
+	if err != nil {
+		return nil, err
+	}
+	lines := func(hosts []Host) (all []string) {
+		for _, h := range hosts {
+			all = append(append(all, h.Records...), h.Registry...)
+		}
+		return all
+	}
+	diff := differences(lines(e.Hosts), lines(fresh.Hosts))
+	e.Left = fresh.Left
+	if len(diff) == 0 {
+		return nil, nil
+	}
+	e.Hosts, e.Since = fresh.Hosts, now
+	return diff, ErrWrites
+}
+
+// differences returns the lines of old that are not in now, with -, and the reverse, with +.
+func differences(old, now []string) (diff []string) {
+	without := func(sign string, from, what []string) {
+		have := map[string]bool{}
+		for _, l := range what {
+			have[l] = true
+		}
+		for _, l := range from {
+			if !have[l] {
+				diff = append(diff, sign+" "+l)
+			}
+		}
+	}
+	without("-", old, now)
+	without("+", now, old)
+	return diff
+}
+
+// state is what the zone has of a host, compared with the export.
+type state int
+
+const (
+	standing state = iota // as exported
+	taken                 // without its registry records
+	foreign               // otherwise
+)
+
+// current is what the zone has of each host by its registry, and of all exported ones.
+func (e *Export) current(z *Zone) map[string]Host {
+	all := map[string]Host{}
+	hosts, _, _, _ := e.Read(z) //nolint:dogsled // an encrypted record is another program's, and is found by its host
+	for _, h := range hosts {
+		all[h.Name] = h
+	}
+	return all
+}
+
+// compare returns the state of a host, and how it differs from the export.
+func (h *Host) compare(z *Zone, current map[string]Host) (state, []string) {
+	now := Host{Records: z.addresses(h)}
+	if c, ok := current[h.Name]; ok {
+		now.Registry = c.Registry
+	}
+	for _, line := range h.Registry { // also without the record that it is for
+		there := texts(z.of(parse([]string{line})[0].Header().Name, dns.TypeTXT))
+		if slices.Contains(there, line) && !slices.Contains(now.Registry, line) {
+			now.Registry = append(now.Registry, line)
+		}
+	}
+	records, registry := differences(h.Records, now.Records), differences(h.Registry, now.Registry)
+	switch {
+	case len(records) == 0 && len(registry) == 0:
+		return standing, nil
+	case len(now.Registry) == 0 && (len(records) == 0 || z.publisher(h.Name) != ""):
+		return taken, records
+	case len(now.Registry) == 0:
+		return foreign, records // without the registry records, whose absence is intended
+	}
+	return foreign, slices.Concat(records, registry)
+}
+
+// addresses returns the address records of a host, of the types that the export has.
+func (z *Zone) addresses(h *Host) (all []string) {
+	for _, rrtype := range h.types() {
+		all = append(all, texts(z.of(h.Name, rrtype))...)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (h *Host) types() (types []uint16) {
+	for _, rr := range parse(h.Records) {
+		if t := rr.Header().Rrtype; !slices.Contains(types, t) {
+			types = append(types, t)
+		}
+	}
+	return types
+}
+
+// look returns the hosts that are as exported, and adds those that another program changed to a.Foreign.
+func (e *Export) look(z *Zone, a *Action) (unchanged []int) {
+	current := e.current(z)
+	for i := range e.Hosts {
+		switch s, diff := e.Hosts[i].compare(z, current); s {
+		case standing:
+			unchanged = append(unchanged, i)
+		case foreign:
+			a.Foreign = append(a.Foreign, e.Hosts[i].Name+" was changed: "+strings.Join(diff, "; "))
+		}
+	}
+	return unchanged
+}
+
+// take returns the update that deletes a host's registry records, if host and registry are as exported.
+func (e *Export) take(z *Zone, i int) Update {
+	u := e.update(z, i)
+	for _, rr := range parse(e.Hosts[i].Registry) {
+		u.Changes = append(u.Changes, with(rr, dns.ClassNONE, 0))
+	}
+	return u
+}
+
+// update returns an update of a host without changes, with all RRsets that the export has of it as prerequisites.
+func (e *Export) update(z *Zone, i int) Update {
+	h, u := &e.Hosts[i], Update{Host: i}
+	for _, rrtype := range h.types() {
+		u.Prereqs = append(u.Prereqs, z.asRead(h.Name, rrtype)...)
+	}
+	var done []string
+	for _, rr := range parse(h.Registry) {
+		if name := rr.Header().Name; !slices.Contains(done, name) {
+			done = append(done, name)
+			u.Prereqs = append(u.Prereqs, z.asRead(name, dns.TypeTXT)...)
+		}
+	}
+	return u
+}
+
+// Undo returns the updates that give the hosts back as they were exported: registry records, TTLs and, where no address is left, the
+// addresses. The caller sends them and calls Undo with what the zone then has, until it returns Done.
+func (e *Export) Undo(z *Zone) (a Action, err error) {
+	e.Step = Undone
+	current := e.current(z)
+	for i := range e.Hosts {
+		h := &e.Hosts[i]
+		s, diff := h.compare(z, current)
+		switch by := z.publisher(h.Name); {
+		case s == standing:
+		case by != "":
+			a.Foreign = append(a.Foreign, fmt.Sprintf("%s is published by %s: delete its DNSRecord, then undo again", h.Name, by))
+		case s == taken || current[h.Name].Name == "" && h.restorable(z):
+			a.Updates = append(a.Updates, e.restore(z, i))
+		default:
+			a.Foreign = append(a.Foreign, h.Name+" was changed: "+strings.Join(diff, "; "))
+		}
+	}
+	if a.Done = len(a.Updates) == 0; a.Done && len(a.Foreign) > 0 {
+		return a, ErrForeign
+	}
+	return a, nil
+}
+
+// restorable reports whether a host has no address any more, or the exported ones with other TTLs, and none of its registry records.
+func (h *Host) restorable(z *Zone) bool {
+	for _, rr := range parse(h.Registry) {
+		if slices.ContainsFunc(z.of(rr.Header().Name, dns.TypeTXT), func(x dns.RR) bool { return dns.IsDuplicate(rr, x) }) {
+			return false
+		}
+	}
+	old := parse(h.Records)
+	for _, rr := range parse(z.addresses(h)) {
+		at := slices.IndexFunc(old, func(x dns.RR) bool { return dns.IsDuplicate(rr, x) })
+		if at < 0 {
+			return false
+		}
+		old = slices.Delete(old, at, at+1)
+	}
+	return len(old) == 0 || len(old) == len(h.Records) && len(z.of(h.Name, dns.TypeCNAME)) == 0
+}
+
+func (e *Export) restore(z *Zone, i int) Update {
+	h, u := &e.Hosts[i], e.update(z, i)
+	u.Prereqs = append(u.Prereqs, z.asRead(h.Name, dns.TypeCNAME)...) // next to one, servers drop an added address without an error
+	now := z.addresses(h)
+	for _, rr := range parse(h.Records) {
+		if slices.Contains(now, text(rr)) {
+			continue
+		}
+		if len(now) > 0 { // delete first: Knot keeps the old TTL if an existing RR is added with another one
+			u.Changes = append(u.Changes, with(rr, dns.ClassNONE, 0))
+		}
+		u.Changes = append(u.Changes, rr)
+	}
+	u.Changes = append(u.Changes, parse(h.Registry)...)
+	return u
+}
+
+// Exclusion returns what the user has to set in the other controller, so that it neither changes nor deletes the hosts.
+func (e *Export) Exclusion() string {
+	if e.From == Kuadrant {
+		return "Now stop Kuadrant's dns-operator in each cluster that publishes the hosts: kubectl -n kuadrant-system scale deployment " +
+			"dns-operator-controller-manager --replicas=0\nDo not delete its DNSRecords or DNSPolicies: that would delete the hosts."
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "Now add this to external-dns' flags, and keep the others:\n")
+	if len(e.Left) == 0 {
+		fmt.Fprintf(&b, "  --exclude-domains=%s\n", strings.TrimSuffix(e.Zone, "."))
+	} else {
+		for _, h := range e.Hosts { // it also excludes all names below
+			fmt.Fprintf(&b, "  --exclude-domains=%s\n", strings.TrimSuffix(h.Name, "."))
+		}
+	}
+	b.WriteString("Do not delete or annotate the sources (Services, Ingresses): with --policy=sync, external-dns would delete the hosts.")
+	return b.String()
+}
+
+// Describe returns what the present step means, for the user.
+func (e *Export) Describe(interval time.Duration) string {
+	until := e.Since.Add(Intervals * interval).Format(time.RFC3339)
+	switch e.Step {
+	case Resting:
+		return fmt.Sprintf("waiting until %s for a change by %s", until, e.From)
+	case Taking:
+		return fmt.Sprintf("deleting the registry records of %d hosts", len(e.Hosts))
+	case Verifying:
+		return fmt.Sprintf("the hosts are taken; waiting until %s for a change by %s", until, e.From)
+	case Verified:
+		return "the hosts are adopted; apply the DNSRecords that standard output has"
+	}
+	return "giving back what was taken"
+}

@@ -1,0 +1,280 @@
+package adopt
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/fleet/zones/zone"
+)
+
+// The controllers whose records can be adopted.
+const (
+	ExternalDNS = "external-dns"
+	Kuadrant    = "kuadrant"
+)
+
+// Registry describes how another controller marks its records in a zone: by TXT records with heritage=external-dns, whose names it
+// derives from the marked record's name and type. The formats are those of external-dns 0.10 to 0.22 and of Kuadrant's dns-operator.
+type Registry struct {
+	From     string `json:"from"`               // ExternalDNS or Kuadrant
+	Owner    string `json:"owner,omitempty"`    // external-dns: its --txt-owner-id. Kuadrant: empty, all owners of a host leave together
+	Prefix   string `json:"prefix,omitempty"`   // external-dns: its --txt-prefix, which may contain %{record_type}
+	Suffix   string `json:"suffix,omitempty"`   // external-dns: its --txt-suffix, likewise
+	Wildcard string `json:"wildcard,omitempty"` // external-dns: its --txt-wildcard-replacement
+}
+
+// Validate returns an error that names the flag of `zones adopt` with an invalid value.
+func (r Registry) Validate() error {
+	switch {
+	case r.From == Kuadrant && r != Registry{From: Kuadrant}:
+		return errors.New("--owner and --txt-... are for external-dns: leave them out, Kuadrant's owners of a host are adopted together")
+	case r.From == Kuadrant:
+		return nil
+	case r.From != ExternalDNS:
+		return fmt.Errorf("--from %q: write %s or %s", r.From, ExternalDNS, Kuadrant)
+	case r.Owner == "":
+		return errors.New("--owner is empty: name external-dns' --txt-owner-id, which is \"default\" unless set")
+	case r.Prefix != "" && r.Suffix != "":
+		return errors.New("--txt-prefix and --txt-suffix: external-dns has only one of them")
+	}
+	return nil
+}
+
+const recordType = "%{record_type}"
+
+// The types in names of registry records, as external-dns has them. An older registry record has none.
+var typed = regexp.MustCompile(`^(a|aaaa|cname|dname|ns|mx|ptr|srv|naptr|txt)-`)
+
+// names returns the names of a record's registry records: as external-dns writes them, and as versions before 0.18 also did; that is
+// empty if external-dns would read a type in it, and take it for another record's.
+func (r Registry) names(name, rrtype string) (now, before string) {
+	first, rest, _ := strings.Cut(name, ".")
+	if first == "*" && r.Wildcard != "" {
+		first = strings.ToLower(r.Wildcard)
+	}
+	affixes := strings.ToLower(r.Prefix + r.Suffix)
+	around := func(first, rrtype string) string {
+		fill := func(affix string) string { return strings.ReplaceAll(strings.ToLower(affix), recordType, rrtype) }
+		return fill(r.Prefix) + first + fill(r.Suffix) + "." + rest
+	}
+	if strings.Contains(affixes, recordType) {
+		now = around(first, rrtype)
+	} else {
+		now = around(rrtype+"-"+first, "")
+	}
+	if !typed.MatchString(first) {
+		before = around(first, "")
+	}
+	return now, before
+}
+
+// labels parses the text of a registry record; false if it is none.
+func labels(x *dns.TXT) (map[string]string, bool) {
+	found, all := false, map[string]string{}
+	for token := range strings.SplitSeq(strings.Join(x.Txt, ""), ",") {
+		key, value, _ := strings.Cut(token, "=")
+		if key == "heritage" && value != ExternalDNS {
+			return nil, false
+		}
+		found = found || key == "heritage"
+		all[strings.TrimPrefix(key, "external-dns/")] = value
+	}
+	return all, found
+}
+
+// encrypted reports whether a TXT record looks like one that external-dns has encrypted with AES-GCM: base64 of a nonce of 12 bytes, a
+// text, and a tag of 16.
+func encrypted(x *dns.TXT) bool {
+	data, err := base64.StdEncoding.DecodeString(strings.Join(x.Txt, ""))
+	return err == nil && len(data) > 12+16
+}
+
+// Kuadrant's names are kuadrant-, from version 1 on an owner's hash, then what external-dns has without prefix, wildcard for *.
+var (
+	kuadrantOwned = regexp.MustCompile(`^kuadrant-[0-9a-z]+-`)
+	kuadrantPlain = regexp.MustCompile(`^kuadrant-`)
+)
+
+// index returns the registry records of the owner by their name; Kuadrant's without its prefix and hash. It also returns the other
+// owners.
+func (r Registry) index(z *Zone) (ix map[string][]*dns.TXT, others []string) {
+	ix = map[string][]*dns.TXT{}
+	for name, set := range z.sets {
+		for _, rr := range set {
+			x, ok := rr.(*dns.TXT)
+			if !ok {
+				continue
+			}
+			l, ok := labels(x)
+			if !ok {
+				continue
+			}
+			key := name
+			switch {
+			case r.From == Kuadrant:
+				own := kuadrantPlain
+				if l["version"] == "1" {
+					own = kuadrantOwned
+				}
+				if key = strings.TrimPrefix(name, own.FindString(name)); key == name {
+					continue // external-dns' own
+				}
+			case l["owner"] != r.Owner:
+				others = append(others, l["owner"])
+				continue
+			}
+			ix[key] = append(ix[key], x)
+		}
+	}
+	slices.Sort(others)
+	return ix, slices.Compact(others)
+}
+
+// Host is one host that the other controller owns: its addresses, and the registry records that mark them as the other's.
+type Host struct {
+	Name     string   `json:"host"`
+	Records  []string `json:"records"`  // A and AAAA, sorted
+	Registry []string `json:"registry"` // TXT, sorted
+}
+
+// Left is a record of the other controller that stays with it.
+type Left struct {
+	Record string `json:"record"`
+	Reason string `json:"reason"`
+}
+
+// Read returns the hosts that the registry marks as the owner's, sorted by name, and the records that cannot be adopted. It fails if
+// the registry is encrypted.
+func (r Registry) Read(z *Zone) (hosts []Host, left []Left, others []string, err error) {
+	ix, others := r.index(z)
+	naming := r
+	if r.From == Kuadrant {
+		naming = Registry{Wildcard: "wildcard"}
+	}
+	claimed := map[*dns.TXT]bool{}
+	claims := func(name string, rrtype uint16) (all []*dns.TXT) {
+		now, before := naming.names(name, strings.ToLower(dns.TypeToString[rrtype]))
+		all = ix[now]
+		if rrtype != dns.TypeAAAA || r.From == Kuadrant { // as external-dns: the old format has no AAAA
+			all = slices.Concat(all, ix[before])
+		}
+		for _, x := range all {
+			claimed[x] = true
+		}
+		if there := z.of(now, dns.TypeTXT); r.From == ExternalDNS && len(all) == 0 && len(there) > 0 && encrypted(there[0].(*dns.TXT)) {
+			err = fmt.Errorf("%s: the registry is encrypted (--txt-encrypt-enabled): run external-dns without encryption until it has written "+
+				"plain text, and export again", now)
+		}
+		return all
+	}
+	for _, name := range z.names() {
+		h := Host{Name: name}
+		for _, rrtype := range z.types(name) {
+			registry := claims(name, rrtype)
+			if len(registry) == 0 {
+				continue
+			}
+			if rrtype != dns.TypeA && rrtype != dns.TypeAAAA {
+				left = append(left, Left{text(z.of(name, rrtype)[0]), "a DNSRecord publishes addresses only"})
+				continue
+			}
+			h.Records = append(h.Records, texts(z.of(name, rrtype))...)
+			for _, x := range registry {
+				h.Registry = append(h.Registry, text(x))
+			}
+		}
+		if len(h.Records) == 0 {
+			continue
+		}
+		slices.Sort(h.Records)
+		slices.Sort(h.Registry)
+		h.Registry = slices.Compact(h.Registry)
+		if fault := h.check(z.origin); fault != nil {
+			left = append(left, Left{h.Records[0], "no DNSRecord can be made of it: " + fault.Error()})
+			continue
+		}
+		hosts = append(hosts, h)
+	}
+	for _, all := range ix {
+		for _, x := range all {
+			if !claimed[x] {
+				left = append(left, Left{text(x), "a registry record, but the zone has no record for it"})
+			}
+		}
+	}
+	slices.SortFunc(left, func(a, b Left) int { return strings.Compare(a.Record, b.Record) })
+	return hosts, left, others, err
+}
+
+// maxAddresses is the API's limit of a DNSRecord.
+const maxAddresses = 64
+
+// check returns why no DNSRecord can publish the host.
+func (h *Host) check(origin string) error {
+	addrs := h.addresses()
+	if len(addrs) > maxAddresses {
+		return fmt.Errorf("%d addresses are more than %d", len(addrs), maxAddresses)
+	}
+	for _, a := range addrs {
+		if !a.IsGlobalUnicast() {
+			return fmt.Errorf("%s is no address that clients elsewhere can reach", a)
+		}
+	}
+	p := zone.Publication{Host: h.Name, Strategy: zone.Simple, TTL: h.ttl(), Addresses: addrs}
+	p = p.Normal()
+	return p.Validate(origin)
+}
+
+func (h *Host) addresses() (addrs []netip.Addr) {
+	for _, rr := range parse(h.Records) {
+		switch rr := rr.(type) {
+		case *dns.A:
+			a, _ := netip.AddrFromSlice(rr.A.To4())
+			addrs = append(addrs, a)
+		case *dns.AAAA:
+			a, _ := netip.AddrFromSlice(rr.AAAA)
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
+}
+
+// A DNSRecord's TTL in seconds: its default, which also replaces 0, external-dns' with RFC 2136 unless a source names one; its maximum.
+const (
+	defaultTTL = 60
+	maxTTL     = 86400
+)
+
+func (h *Host) ttl() uint32 {
+	ttl := uint32(maxTTL)
+	for _, rr := range parse(h.Records) {
+		ttl = min(ttl, rr.Header().Ttl)
+	}
+	if ttl == 0 {
+		return defaultTTL
+	}
+	return ttl
+}
+
+// Manifest returns a DNSRecord for the host. Without adopt, its deletion leaves the addresses in the zone, with the TTL that they had.
+func (h *Host) Manifest() string {
+	name := strings.TrimSuffix(h.Name, ".")
+	object := name
+	if rest, ok := strings.CutPrefix(name, "*."); ok {
+		object = rest + ".wildcard"
+	}
+	var quoted []string
+	for _, a := range h.addresses() {
+		quoted = append(quoted, fmt.Sprintf("%q", a))
+	}
+	return fmt.Sprintf("---\napiVersion: neardns.io/v1alpha1\nkind: DNSRecord\nmetadata:\n  name: %q\n"+
+		"spec:\n  host: %q\n  ttl: %d\n  addresses: [%s]\n  adopt: false\n",
+		object, name, h.ttl(), strings.Join(quoted, ", "))
+}
