@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -57,5 +59,36 @@ func TestUsage(t *testing.T) {
 		if code != want.code || !strings.Contains(said.String(), want.text) || silent.Len() > 0 {
 			t.Errorf("%q exits with %d: standard output %q, standard error %q", line, code, stdout.String(), stderr.String())
 		}
+	}
+}
+
+// The commands of the documents are ones that the program has, with their flags.
+func TestDocuments(t *testing.T) {
+	pages, err := filepath.Glob("../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(strings.ReplaceAll(string(text), "\\\n", " ")) {
+			line, _, _ = strings.Cut(line, " #")
+			line, _, _ = strings.Cut(line, " > ")
+			words := strings.Fields(line)
+			if len(words) < 2 || words[0] != "neardns-controller" {
+				continue
+			}
+			seen++
+			var stdout, stderr bytes.Buffer
+			if code := run(t.Context(), nil, append(words[1:], "--help"), &stdout, &stderr); code != cli.Good {
+				t.Errorf("%s: %s: %s", page, line, stderr.String())
+			}
+		}
+	}
+	if seen < 4 {
+		t.Errorf("%d commands found", seen)
 	}
 }
