@@ -27,7 +27,7 @@ import (
 
 // Options configure a Publisher. Zone, Server and Identity are required.
 type Options struct {
-	Zone     string // absolute
+	Zone     string // absolute, in lower case
 	Server   string // the primary, host:port
 	Key      rfc2136.KeyFunc
 	Identity zone.Identity
@@ -139,7 +139,6 @@ type host struct {
 
 // New returns a publisher, which does nothing before Run is called. It returns an error if an option is invalid.
 func New(o Options) (*Publisher, error) {
-	o.Zone = zone.Publication{Host: o.Zone}.Normal().Host
 	if err := errors.Join(zone.CheckOrigin(o.Zone), o.Identity.Validate()); err != nil {
 		return nil, fmt.Errorf("publish in %s: %w", o.Zone, err)
 	}
