@@ -115,5 +115,5 @@ func (h *health) down(now answers.Instant) bool {
 // probe reports whether a query may go to an upstream that is down: one may per probeEvery.
 func (h *health) probe(now answers.Instant) bool {
 	last := h.probing.Load()
-	return (last == 0 || time.Duration(int64(now)-last) >= probeEvery) && h.probing.CompareAndSwap(last, int64(now))
+	return time.Duration(int64(now)-last) >= probeEvery && h.probing.CompareAndSwap(last, int64(now))
 }

@@ -198,6 +198,14 @@ func TestNoTCP(t *testing.T) {
 			}
 			eventually(t, "asked again, over UDP", func() bool { who, _ := b.ask("udp", "x.example."); return who == "udp only" })
 		}(named{t, "found in the background"})
+		func(t testing.TB) {
+			g := newFake(t, onUDP, answersAs("udp only"))
+			g.host.accept = func(c *end) { io.Copy(io.Discard, c) }
+			b := serve(t, tcp, g.addr)
+			if took, err := b.server(g.addr).sound(b.Block); took != quick || err != nil {
+				t.Errorf("a health check takes %s: %v", took, err)
+			}
+		}(named{t, "checked, and TCP never answers"})
 	})
 }
 
