@@ -121,7 +121,7 @@ func (n *node) installer(command string, more ...string) string {
 // startAgent starts the agent and waits until it serves and the fallback is proven.
 func (n *node) startAgent() {
 	n.t.Helper()
-	n.agent = n.Host.Start(made.Path("neardns-agent"), "node", "--config", n.path("node.yaml"))
+	n.agent = n.Host.StartAgent(made.Path("neardns-agent"), "node", "--config", n.path("node.yaml"))
 	agent := n.agent
 	n.t.Cleanup(func() {
 		if n.t.Failed() {

@@ -100,7 +100,7 @@ func (n *node) add(pod *testutil.Pod) error {
 
 func (n *node) launch() {
 	n.t.Helper()
-	n.agent = n.Host.Start(made.Path("neardns-agent"), "node", "--config", n.path("node.yaml"))
+	n.agent = n.Host.StartAgent(made.Path("neardns-agent"), "node", "--config", n.path("node.yaml"))
 }
 
 // start starts the agent and waits until it serves under all of its leases.

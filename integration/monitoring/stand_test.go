@@ -47,7 +47,7 @@ func newStand(t *testing.T) *stand {
 	now := time.Now()
 	testutil.Must(t, nodestate.WatchFile(s.path("run")).Write(nodestate.Watch{Since: now, Looked: now, Network: "pods", OK: true}))
 	// A BPF file system of the agent's own, so that it has hits in the kernel to tell of.
-	s.agent = s.Host.Start("env", "GOMEMLIMIT=200MiB", "unshare", "--mount", "--propagation", "slave", "sh", "-c", `mount -t bpf bpf /sys/fs/bpf && exec "$0" "$@"`,
+	s.agent = s.Host.StartAgent("env", "GOMEMLIMIT=200MiB", "unshare", "--mount", "--propagation", "slave", "sh", "-c", `mount -t bpf bpf /sys/fs/bpf && exec "$0" "$@"`,
 		s.path("neardns-agent"), "node", "--config", s.path("node.yaml"))
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -188,7 +188,7 @@ func (n *node) container(name string, args ...string) *testutil.Process {
 	if n.bare {
 		cmd.Env = append(cmd.Env, envBare+"=1")
 	}
-	p := n.Host.StartCmd(cmd)
+	p := n.Host.StartAgentCmd(cmd)
 	n.t.Cleanup(func() {
 		if n.t.Failed() {
 			n.t.Logf("%s said:\n%s", name, p.Output())

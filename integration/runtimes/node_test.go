@@ -1,12 +1,10 @@
 package runtimes
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -108,7 +106,7 @@ func (n *node) install() {
 // startAgent starts the agent and waits until it serves and the fallback is proven.
 func (n *node) startAgent() {
 	n.t.Helper()
-	n.agent = n.Host.StartCmd(exec.CommandContext(context.Background(), product("neardns-agent"), "node", "--config", n.path("node.yaml")))
+	n.agent = n.Host.StartAgent(product("neardns-agent"), "node", "--config", n.path("node.yaml"))
 	testutil.Eventually(n.t, func() error {
 		out, _ := n.Host.TryRun("", product("neardns-agent"), "status", "--config", n.path("node.yaml"), "--json") // 3 where degraded
 		var s struct {

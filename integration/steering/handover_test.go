@@ -18,7 +18,7 @@ func (n *node) successor(pod string, args ...string) *testutil.Process {
 	n.t.Helper()
 	dir := n.path(pod)
 	testutil.Must(n.t, os.MkdirAll(dir, 0o700))
-	return n.Host.Start(n.agentCommand(append([]string{"node", "--config", n.configFile(), "--pod-dir", dir}, args...)...)...)
+	return n.Host.StartAgent(n.agentCommand(append([]string{"node", "--config", n.configFile(), "--pod-dir", dir}, args...)...)...)
 }
 
 // ready is what the kubelet learns about one pod's agent.
@@ -148,7 +148,7 @@ func TestWhoMayTakeOver(t *testing.T) {
 	n.wantSteered(p.client(), "after who may not", n.all()...)
 
 	old := n.agent
-	n.agent = n.Host.Start(append([]string{made.Path("neardns-agent")}, append(plain, "--take-over")...)...)
+	n.agent = n.Host.StartAgent(append([]string{made.Path("neardns-agent")}, append(plain, "--take-over")...)...)
 	n.awaitExit(old, 0)
 	n.awaitReady()
 	if _, text, _ := n.run("status", "--config", n.configFile()); !strings.Contains(text, fmt.Sprintf("taken over from process %d (", old.PID())) {

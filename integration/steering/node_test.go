@@ -193,7 +193,7 @@ func (n *node) startAgent() {
 
 func (n *node) launchAgent() {
 	n.t.Helper()
-	n.agent = n.Host.Start(n.agentCommand("node", "--config", n.configFile(), "--cni-cache", n.path("cni-cache"))...)
+	n.agent = n.Host.StartAgent(n.agentCommand("node", "--config", n.configFile(), "--cni-cache", n.path("cni-cache"))...)
 }
 
 // agentCommand is a command line of the agent's program.

@@ -31,6 +31,24 @@ func (n *NetNS) Start(args ...string) *Process {
 	return n.StartCmd(command(context.Background(), args...))
 }
 
+// StartAgent is Start for a neardns agent. The agent runs at agentNice, so that it gets the share of the processors that its container
+// requests on a node, whatever else this machine does. Else a busy machine would take its leases away, rightly, and the test with them.
+func (n *NetNS) StartAgent(args ...string) *Process {
+	n.t.Helper()
+	return n.StartAgentCmd(command(context.Background(), args...))
+}
+
+// StartAgentCmd is StartAgent for a prepared command.
+func (n *NetNS) StartAgentCmd(cmd *exec.Cmd) *Process {
+	n.t.Helper()
+	p := start(n.t, n.name, func() error {
+		// The priority of this thread alone, which the program inherits.
+		return errors.Join(unix.Setns(n.FD(), unix.CLONE_NEWNET), unix.Setpriority(unix.PRIO_PROCESS, 0, agentNice))
+	}, cmd, unix.SIGKILL)
+	n.t.Cleanup(p.Kill)
+	return p
+}
+
 // StartHere starts a prepared command in the network namespace of this process, for programs that keep to loopback. What it prints is kept
 // for Output, unless the command has writers of its own.
 func StartHere(t TB, cmd *exec.Cmd) *Process {
