@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
@@ -255,6 +256,24 @@ func TestPodOf(t *testing.T) {
 	for addr, want := range map[netip.Addr]string{four: "shop/cart", six: "shop/cart", netip.MustParseAddr("10.244.1.8"): "", netip.MustParseAddr("10.244.1.7"): ""} {
 		if got := p.PodOf(addr); got != want {
 			t.Errorf("%s: %q, want %q", addr, got, want)
+		}
+	}
+}
+
+func TestScanIsDue(t *testing.T) {
+	k := &adopter{Adoption: Adoption{Root: t.TempDir()}, pods: registry(t.TempDir())}
+	start := time.Unix(2_000_000_000, 0)
+	for _, c := range []struct {
+		after time.Duration
+		retry bool
+		want  bool
+	}{
+		{0, false, true}, {coarse, false, true}, {2 * coarse, false, false}, {2 * coarse, true, true},
+		{maxUnread - 1, false, false}, {maxUnread, false, true},
+	} {
+		k.scanned, k.retry = start, c.retry
+		if got := k.due(start.Add(c.after)); got != c.want {
+			t.Errorf("after %s, retry %t: due %t, want %t", c.after, c.retry, got, c.want)
 		}
 	}
 }

@@ -152,6 +152,24 @@ func TestKnownAgain(t *testing.T) {
 	}
 }
 
+// TestUsedBefore: an entry that replaces one that was used is more than a name of one query.
+func TestUsedBefore(t *testing.T) {
+	for _, used := range []bool{false, true} {
+		s := NewStore(0)
+		sp := s.Space(1)
+		k, e := entry(t, "a.example.", 600)
+		sp.Put(k, e)
+		if used {
+			sp.Get(k)
+		}
+		_, e = entry(t, "a.example.", 600)
+		sp.Put(k, e)
+		if q := &sp.shard(k.Hash(s.seed)).queue[Success]; (e.list == &q.main) != used {
+			t.Errorf("used %t: in the wrong queue", used)
+		}
+	}
+}
+
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewStore(0)
