@@ -93,8 +93,8 @@ func (r *relay) arm(p point) {
 	r.stop, r.seen, r.reached, r.dropped = p, map[bool]int{}, make(chan struct{}), make(chan struct{})
 }
 
-// note counts a message, and reports whether the relay is to stop at it.
-func (r *relay) note(wire []byte) (stop point, here bool) {
+// note counts a message, and returns what halts the relay if it is to stop at it; else nil.
+func (r *relay) note(wire []byte) (stop point, halt func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	update := wire[2]>>3&0xf == dns.OpcodeUpdate
@@ -102,12 +102,20 @@ func (r *relay) note(wire []byte) (stop point, here bool) {
 	if update && r.before != nil {
 		r.before(r.seen[update])
 	}
-	return r.stop, r.stop.n == r.seen[update] && r.stop.update == update
+	if r.stop.n != r.seen[update] || r.stop.update != update {
+		return r.stop, nil
+	}
+	reached, dropped := r.reached, r.dropped
+	return r.stop, func() {
+		close(reached)
+		<-dropped
+	}
 }
 
-func (r *relay) halt() {
-	close(r.reached)
-	<-r.dropped
+func (r *relay) interfere(before func(update int)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.before = before
 }
 
 func (r *relay) serve(conn net.Conn) {
@@ -120,9 +128,9 @@ func (r *relay) serve(conn net.Conn) {
 	if _, err := io.ReadFull(conn, wire); err != nil {
 		return
 	}
-	stop, here := r.note(wire)
-	if here && !stop.after {
-		r.halt()
+	stop, halt := r.note(wire)
+	if halt != nil && !stop.after {
+		halt()
 		return
 	}
 	server, err := net.Dial("tcp", r.server) //nolint:noctx // it ends with the server
@@ -131,9 +139,9 @@ func (r *relay) serve(conn net.Conn) {
 	}
 	defer server.Close()
 	_, _ = server.Write(append(size[:], wire...))
-	if here {
+	if halt != nil {
 		_, _ = io.ReadFull(server, size[:]) // the server has made it
-		r.halt()
+		halt()
 		return
 	}
 	go func() { // BIND keeps a connection that its client does not close, and takes no more than 150
@@ -344,6 +352,7 @@ func TestAdopt(t *testing.T) {
 	testutil.RequireRoot(t)
 	for kind, hosts := range map[zoneserver.Kind]int{zoneserver.BIND: 1000, zoneserver.Knot: 1000, zoneserver.PowerDNS: 100} {
 		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
 			zoneserver.Require(t, kind)
 			a := newAdoption(t, kind, hosts)
 			defer a.watch()()
@@ -385,18 +394,18 @@ func (a *adoption) adopt(hosts int) {
 		a.Fatalf("%d records were taken before the rest", n)
 	}
 	// Killed before and after messages, from the first to the last one; meanwhile another program changes a host.
-	a.relay.before = func(update int) {
+	a.relay.interfere(func(update int) {
 		if update == 7 {
 			a.foreign("h77."+a.server.Zone()+" 120 A 10.1.0.77", "h77."+a.server.Zone()+" 120 A 10.1.0.177")
 		}
-	}
+	})
 	for _, p := range []point{{true, 1, false}, {true, 1, true}, {true, 2, false}, {true, 9, true},
 		{true, hosts / 4, false}, {true, hosts / 5, true}} {
 		if !a.kill(p) {
 			a.Errorf("not killed %s", p)
 		}
 	}
-	a.relay.before = nil
+	a.relay.interfere(nil)
 	for a.kill(point{true, hosts / 6, true}) {
 	}
 	a.run(cli.Failed, "h77."+a.server.Zone()+" was changed", "--interval", "1ms")
