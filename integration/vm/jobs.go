@@ -76,6 +76,7 @@ func abroad() []job {
 		{Package: "agent/internal/hostsfile", Run: "^Test(KilledWriter|ForeignWriter|TwoWriters|File|Judge|Memory|Recall|Standing)"},
 		{Package: "internal/dns/listener", Run: "^(TestOverflowWraps|TestNoGoroutinePerMiss|TestNoDescriptors)$"},
 		{Package: "internal/dns/forward", Run: "^TestNoDescriptors$"},
+		{Package: "pkg/steer", Run: "^TestNoDescriptors$"},
 		{Package: "agent/internal/lifecycle/handover", Run: "^TestNoDescriptors$"},
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-func TestOpenLeaseWithoutDescriptors(t *testing.T) {
+func TestNoDescriptors(t *testing.T) {
 	testutil.RequireRoot(t)   // kernel tier: the test is a process
 	if !testutil.InChild(t) { // the limit is the whole process's
 		return
