@@ -277,6 +277,8 @@ func (c *cluster) watchDNS() func() int {
 				fewest = min(fewest, n)
 			}
 			select {
+			case <-c.t.Context().Done():
+				return
 			case <-stop:
 				return
 			case <-tick.C:
