@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/miekg/dns"
 
@@ -158,6 +157,7 @@ type adoption struct {
 	relay  *relay
 	client *rfc2136.Client
 	folder string
+	serial uint32   // of the last look
 	before []string // the zone's records
 }
 
@@ -250,6 +250,7 @@ func (a *adoption) kill(at point, more ...string) bool {
 	select {
 	case <-a.relay.reached:
 		p.Kill()
+		a.look()
 		a.served()
 		return true
 	case <-p.Exited():
@@ -271,6 +272,7 @@ func (a *adoption) run(code int, want string, more ...string) string {
 	case <-testutil.Context(a).Done():
 		a.Fatalf("%v does not end: %s", more, p.Output())
 	}
+	a.look()
 	if have := p.Cmd.ProcessState.ExitCode(); have != code || !strings.Contains(p.Output(), want) {
 		a.Fatalf("%v ends with %d, want %d and %q: %s", more, have, code, want, p.Output())
 	}
@@ -287,46 +289,34 @@ func (a *adoption) served() {
 	}
 }
 
-// watch looks at each change of the zone until the test's end: none deletes an address, but that other program's.
-func (a *adoption) watch() (end func()) {
-	serial, err := a.client.Serial(a.Context())
-	testutil.Must(a, err)
-	stop, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		for last := false; !last; {
-			select {
-			case <-stop:
-				last = true
-			case <-time.After(100 * time.Millisecond): // not more: BIND would have no time left for others
-			}
-			t, err := a.client.IXFR(a.Context(), serial)
-			if err != nil {
-				continue // a busy server
-			}
-			serial = t.Serial
-			deleted := []dns.RR{}
-			for _, d := range t.Steps {
-				deleted = append(deleted, d.Deleted...)
-			}
-			if len(t.Full) > 0 {
-				var now []string
-				for _, rr := range t.Full {
-					now = append(now, rr.String())
-				}
-				for _, l := range minus(a.before, now) {
-					rr, _ := dns.NewRR(l)
-					deleted = append(deleted, rr)
-				}
-			}
-			for _, rr := range deleted {
-				if t := rr.Header().Rrtype; t != dns.TypeTXT && t != dns.TypeSOA && !others(rr.String()) {
-					a.Errorf("at serial %d: gone: %s", serial, rr)
-				}
-			}
+// look reads each change of the zone since the last look: none deletes an address, but that other program's.
+func (a *adoption) look() {
+	a.Helper()
+	var t *rfc2136.Transfer
+	testutil.Eventually(a, func() (err error) { // a server may be busy
+		t, err = a.client.IXFR(a.Context(), a.serial)
+		return err
+	})
+	a.serial = t.Serial
+	deleted := []dns.RR{}
+	for _, d := range t.Steps {
+		deleted = append(deleted, d.Deleted...)
+	}
+	if len(t.Full) > 0 {
+		var now []string
+		for _, rr := range t.Full {
+			now = append(now, rr.String())
 		}
-	}()
-	return func() { close(stop); <-done }
+		for _, l := range minus(a.before, now) {
+			rr, _ := dns.NewRR(l)
+			deleted = append(deleted, rr)
+		}
+	}
+	for _, rr := range deleted {
+		if t := rr.Header().Rrtype; t != dns.TypeTXT && t != dns.TypeSOA && !others(rr.String()) {
+			a.Errorf("at serial %d: gone: %s", a.serial, rr)
+		}
+	}
 }
 
 func (a *adoption) foreign(del, add string) {
@@ -355,7 +345,9 @@ func TestAdopt(t *testing.T) {
 			t.Parallel()
 			zoneserver.Require(t, kind)
 			a := newAdoption(t, kind, hosts)
-			defer a.watch()()
+			serial, err := a.client.Serial(a.Context())
+			testutil.Must(t, err)
+			a.serial = serial
 			a.adopt(hosts)
 			a.undo(hosts)
 		})

@@ -30,7 +30,8 @@ func TestNoKeyIsNotUnsigned(t *testing.T) {
 	}}}
 	z := edgeconfig.Zone{Name: "glb.example", Key: "/etc/keys"}
 	z.Primary.Addr = netip.MustParseAddrPort(primary.Listener.Addr().String())
-	if _, err := r.client(z, edgeconfig.Limits{}).Serial(t.Context()); err == nil || !strings.Contains(err.Error(), "no valid TSIG key in /etc/keys") {
+	_, err := r.client(z, edgeconfig.Limits{}).Serial(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "no valid TSIG key in /etc/keys") {
 		t.Errorf("the zone's serial was read without a key: %v", err)
 	}
 	if err := primary.Shutdown(); err != nil {

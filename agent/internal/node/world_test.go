@@ -23,11 +23,16 @@ import (
 
 const self = "this-agent"
 
+// journal has the calls of a node's parts, in order.
+type journal struct {
+	mu    sync.Mutex
+	log   []string
+	fails map[string]error // by call
+}
+
 // world stands in for every part of a node: it records the loop's calls in order, and returns what the test sets.
 type world struct {
-	mu      sync.Mutex
-	log     []string
-	fails   map[string]error // by call
+	journal
 	answer  func(target netip.Addr, p steer.Protocol) prober.Result
 	prove   func() error
 	lost    string // why a fallback that fails is lost for good
@@ -60,7 +65,8 @@ func (w *world) die() {
 }
 
 func newWorld() *world {
-	return &world{fails: map[string]error{}, checked: map[string]error{}, ticks: make(chan struct{}, 1), trouble: make(chan struct{}, 1),
+	return &world{journal: journal{fails: map[string]error{}}, checked: map[string]error{},
+		ticks: make(chan struct{}, 1), trouble: make(chan struct{}, 1),
 		answer: func(netip.Addr, steer.Protocol) prober.Result { return prober.Result{Instance: self} },
 		prove:  func() error { return nil }}
 }

@@ -47,8 +47,8 @@ type Workload struct {
 // DNSDecision is what to write for the placement of kube-dns, and what to report.
 type DNSDecision struct {
 	Write bool
-	// Spec has the fields of the workload's spec that the controller is to own by server-side apply. nil: none, which gives back those
-	// that it owned.
+	// Spec has the fields of the workload's spec that the controller is to own by server-side apply. nil: none, and the API server then
+	// removes those that it owned.
 	Spec       map[string]any
 	Conditions []Condition
 }
@@ -70,9 +70,9 @@ type dnsPlan struct {
 	failed  string // why it failed
 }
 
-// DecideDNS returns what to write into the workload of cluster DNS. want is the placement; nil: the controller's fields are given back.
+// DecideDNS returns what to write into the workload of cluster DNS. want is the placement; nil: the controller's fields are removed.
 // It refuses what another manager owns, a placement with fewer eligible nodes than replicas (OpenShift: than minReady), and a change
-// whose rollout could leave fewer than minReady pods ready. What was written before then stays.
+// whose rollout could leave fewer than minReady pods ready. Then the fields that were written before stay.
 func DecideDNS(c Cluster, w Workload, want *v1alpha1.ClusterDNS) (d DNSDecision) {
 	if w.Operator == nil && w.Deployment == nil {
 		if want != nil {

@@ -109,7 +109,7 @@ func dnsNodes() []Node {
 type dnsCase struct {
 	w       Workload
 	want    *v1alpha1.ClusterDNS
-	write   string // the fields; nothing: no write; "": all are given back
+	write   string // the fields; nothing: no write; "": all are removed
 	reasons string // of Progressing and Degraded
 	message string // in a condition
 	nodes   []Node // unset: dnsNodes
@@ -304,7 +304,7 @@ func TestDNSOperator(t *testing.T) {
 	})
 }
 
-// What the API server refuses is reported in place of what was to be.
+// A refusal of the API server is reported in place of the decision's conditions.
 func TestDNSWriteRefused(t *testing.T) {
 	d := DecideDNS(Cluster{Nodes: dnsNodes()}, coredns(), apply("master="))
 	if !d.Write {

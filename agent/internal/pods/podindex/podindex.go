@@ -174,7 +174,7 @@ func InKernel(f podfile.File, conf *config.Node) (wanted bool, why string) {
 	case conf.KernelAlone():
 		return !f.OptOut, "" // the kernel program has each entry for one server's address, so the pod may query any server
 	case len(f.In(podfile.Steered))+len(f.In(podfile.Pending)) == 0:
-		return false, "" // every path of the pod is left alone, for example because steer.mode does not select the pod
+		return false, "" // no path of the pod is steered, for example because steer.mode does not select the pod
 	case slices.ContainsFunc(f.Decisions, func(d podfile.Decision) bool { return pods.StateOf(d) == podstate.Bypassed }):
 		return true, "it is bypassed, kube-dns answers it"
 	case len(f.In(podfile.Steered)) == 0:

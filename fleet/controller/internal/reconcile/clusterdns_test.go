@@ -121,7 +121,7 @@ func infraDNS(mode string) *v1alpha1.ClusterDNS {
 	return &v1alpha1.ClusterDNS{Mode: mode, NodePlacement: v1alpha1.NodePlacement{NodeSelector: map[string]v1alpha1.LabelValue{"infra": ""}}}
 }
 
-// A dry run writes nothing, Apply writes once, and without a placement the field goes and the workload is left alone from then on.
+// A dry run writes nothing, Apply writes once, and without a placement the field goes and the workload is not written from then on.
 func TestClusterDNS(t *testing.T) {
 	r, server := withDNS(t, infraDNS(v1alpha1.ModeDryRun))
 	step := func(want string, applied int) {
@@ -159,7 +159,7 @@ func TestClusterDNS(t *testing.T) {
 	}
 }
 
-// What the API server refuses is reported and tried again; nothing of the caches waits for it.
+// A refusal of the API server is reported and tried again; nothing of the caches waits for it.
 func TestClusterDNSRefused(t *testing.T) {
 	deployments := schema.GroupResource{Group: "apps", Resource: "deployments"}
 	forbidden := apierrors.NewForbidden(deployments, "coredns", errors.New("no right"))
@@ -182,7 +182,7 @@ func TestClusterDNSRefused(t *testing.T) {
 	if _, err := r.step(); err != nil || !slices.Contains(strings.Fields(r.reasons()), placement.WriteRefused) {
 		t.Errorf("%v, %s", err, r.reasons())
 	}
-	// Who may not read it has nothing to give back.
+	// An account that may not read it owns no field to remove.
 	r.place(nil)
 	if _, err := r.step(); err != nil || r.reasons() != "Accepted Applied Available" || !r.gaveBack {
 		t.Errorf("%v, %s", err, r.reasons())
