@@ -25,7 +25,8 @@ var (
 	whole = flag.Bool("whole", false, "try survivors again with kernel tests, also those of packages that import theirs")
 )
 
-const areas = "./pkg/steer/... ./internal/dns/cache/... ./internal/dns/forward/... ./agent/internal/node/... ./agent/internal/pods/... ./fleet/zones/..."
+const areas = "./pkg/steer/... ./internal/dns/cache/... ./internal/dns/forward/... " +
+	"./agent/internal/node/... ./agent/internal/pods/... ./fleet/zones/..."
 
 func TestMutants(t *testing.T) {
 	fmt.Printf("seed %d\n", *seed)

@@ -330,7 +330,8 @@ spec:
           status: {type: object, x-kubernetes-preserve-unknown-fields: true}
 `
 
-const dnsOperator = "apiVersion: operator.openshift.io/v1\nkind: DNS\nmetadata: {name: default}\nspec: {logLevel: Normal, nodePlacement: {}}\n"
+const dnsOperator = "apiVersion: operator.openshift.io/v1\nkind: DNS\nmetadata: {name: default}\n" +
+	"spec: {logLevel: Normal, nodePlacement: {}}\n"
 
 // openShift makes dns.operator "default", as OpenShift's own operator does.
 func (c *cluster) openShift() {

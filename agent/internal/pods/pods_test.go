@@ -52,13 +52,14 @@ func registry(dir string) *Pods { return Open(dir, rules.Kind{}, slog.New(slog.D
 func TestAccessors(t *testing.T) {
 	dir := t.TempDir()
 	old, moved := redirect("10.96.0.99", "169.254.20.12"), redirect("10.96.0.98", "169.254.20.11")
+	optOut := podfile.Annotations{OptOut: true}
 	for i, f := range []podfile.File{
 		{HostInterface: "cali2", Decisions: append(decisions(podfile.Steered, r4), decisions(podfile.LeftAlone, r6)...)},
 		{HostInterface: "cali4", Decisions: decisions(podfile.Pending, old, r6)},
 		{HostInterface: "cali1", Decisions: decisions(podfile.Steered, old, moved)},
 		{HostInterface: "cali3", Decisions: decisions(podfile.LeftAlone, redirect("10.96.0.97", "169.254.20.13"))},
-		{Annotations: podfile.Annotations{OptOut: true}, Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.9"), netip.MustParseAddr("fd00::9")}},
-		{Annotations: podfile.Annotations{OptOut: true}, Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.8")}},
+		{Annotations: optOut, Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.9"), netip.MustParseAddr("fd00::9")}},
+		{Annotations: optOut, Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.8")}},
 	} {
 		f.ContainerID, f.IfName = string(rune('a'+i)), "eth0"
 		write(t, dir, f)
