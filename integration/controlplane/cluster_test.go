@@ -120,7 +120,7 @@ func (c *cluster) included() (out []string) {
 // apply writes a placement, from a file's text or YAML.
 func (c *cluster) apply(text string) {
 	c.t.Helper()
-	if !strings.HasPrefix(text, "apiVersion") {
+	if !strings.Contains(text, "apiVersion") {
 		text = "apiVersion: neardns.io/v1alpha1\nkind: NodeDNS\nmetadata: {name: default}\nspec: {nodePlacement: " + text + "}\n"
 	}
 	want := &v1alpha1.NodeDNS{}
