@@ -363,10 +363,13 @@ func TestClusterDNSOpenShift(t *testing.T) {
 	before := c.coredns()
 	c.openShift()
 	was := c.operatorSpec()
+	// OpenShift's control plane has the old name's taint, which the operator tolerates by default.
+	c.kubectl("taint", "nodes", "m0", "m1", "m2", "node-role.kubernetes.io/control-plane:NoSchedule-",
+		"node-role.kubernetes.io/master:NoSchedule")
 	c.endpoints("worker000", "worker001")
 	c.kubectl("apply", "-k", "../../fleet/install/placement/cluster-dns")
 	c.controller()
-	const tolerate = `tolerations: [{key: node-role.kubernetes.io/control-plane, operator: Exists}]`
+	const tolerate = `tolerations: [{key: node-role.kubernetes.io/master, operator: Exists}]`
 	const both = `{mode: Apply, nodePlacement: {nodeSelector: {node-role.kubernetes.io/control-plane: ""}, ` + tolerate + `}}`
 	c.place(both)
 	c.says("Available NotApplied UnsafeRollout WorkersQueried", "only 0 of 2 pods of kube-dns are on nodes that stay")
@@ -376,7 +379,7 @@ func TestClusterDNSOpenShift(t *testing.T) {
 	c.place(both)
 	c.says("Available AsExpected AsExpected WorkersQueried", "eligible: 3 nodes")
 	want := `{"logLevel":"Normal","nodePlacement":{"nodeSelector":{"node-role.kubernetes.io/control-plane":""},` +
-		`"tolerations":[{"key":"node-role.kubernetes.io/control-plane","operator":"Exists"}]}}`
+		`"tolerations":[{"key":"node-role.kubernetes.io/master","operator":"Exists"}]}}`
 	if got := c.operatorSpec(); got != want {
 		t.Errorf("spec %s, want %s", got, want)
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -72,7 +73,8 @@ type dnsPlan struct {
 
 // DecideDNS returns what to write into the workload of cluster DNS. want is the placement; nil: the controller's fields are removed.
 // It refuses what another manager owns, a placement with fewer eligible nodes than replicas (OpenShift: than minReady), and a change
-// whose rollout could leave fewer than minReady pods ready. Then the fields that were written before stay.
+// whose rollout could leave fewer than minReady pods ready. Then the fields that were written before stay, unless too few pods of a
+// Deployment are ready and no node is left for others.
 func DecideDNS(c Cluster, w Workload, want *v1alpha1.ClusterDNS) (d DNSDecision) {
 	if w.Operator == nil && w.Deployment == nil {
 		if want != nil {
@@ -112,8 +114,19 @@ func DecideDNS(c Cluster, w Workload, want *v1alpha1.ClusterDNS) (d DNSDecision)
 		d.Conditions[0].Reason = TooFewReady
 		d.Conditions[0].Message += fmt.Sprintf(", of at least %d", minReady)
 	}
+	if !plan.differs && plan.rolling != "" {
+		d.Conditions[1] = Condition{ConditionDNSProgressing, true, RollingOut, plan.name + ": " + plan.rolling}
+	}
 	if r := w.refusal(&asked, &plan, len(eligible), others, unsafe); r != nil {
-		d.refuse(*r)
+		progress := d.Conditions[1]
+		if d.refuse(*r); plan.differs {
+			return d
+		}
+		d.Conditions[1] = progress
+		if r.reason == NotEnoughNodes && want.Mode == v1alpha1.ModeApply && plan.ready < minReady && w.strands(c, plan.rule, minReady) {
+			d.Write = true
+			d.Conditions[2].Message = "taken back, because no node has the labels and too few pods are ready: " + r.message
+		}
 		return d
 	}
 	progress, degraded := &d.Conditions[1], &d.Conditions[2]
@@ -127,8 +140,6 @@ func DecideDNS(c Cluster, w Workload, want *v1alpha1.ClusterDNS) (d DNSDecision)
 		d.Write, d.Spec = true, plan.spec
 		progress.True, progress.Reason = true, RollingOut
 		progress.Message = fmt.Sprintf("%s gets the placement; %s", plan.name, listed("eligible", eligible))
-	case plan.rolling != "":
-		*progress = Condition{ConditionDNSProgressing, true, RollingOut, plan.name + ": " + plan.rolling}
 	}
 	if !plan.differs && plan.failed != "" {
 		*degraded = Condition{ConditionDNSDegraded, true, RolloutFailed, plan.name + ": " + plan.failed}
@@ -141,6 +152,15 @@ func (w Workload) plan(c Cluster, p *v1alpha1.NodePlacement, minReady int) dnsPl
 		return planOperator(c, w.Operator, p, minReady)
 	}
 	return planDeployment(w.Deployment, p)
+}
+
+// strands reports whether the controller's fields keep the Deployment's pods from every node, Ready or not, and can be taken back.
+func (w Workload) strands(c Cluster, r rule, minReady int) bool {
+	if w.Operator != nil || slices.ContainsFunc(c.Nodes, func(n Node) bool { return r.matches(&n) }) {
+		return false
+	}
+	back := planDeployment(w.Deployment, &v1alpha1.NodePlacement{})
+	return back.differs && back.unsafe(minReady, nil) == ""
 }
 
 // refusal returns why the plan must not be written, or nil.
@@ -156,9 +176,9 @@ func (w Workload) refusal(p *v1alpha1.NodePlacement, plan *dnsPlan, eligible int
 	switch {
 	case plan.refused != nil:
 		return plan.refused
-	case eligible < plan.need:
+	case eligible < max(plan.need, 1):
 		return &refusal{NotEnoughNodes, strings.TrimSuffix(fmt.Sprintf("%d nodes are eligible for kube-dns, of at least %d; of the others, %s",
-			eligible, plan.need, plan.rule.objections(others)), "; of the others, ")}
+			eligible, max(plan.need, 1), plan.rule.objections(others)), "; of the others, ")}
 	case unsafe != "":
 		return &refusal{UnsafeRollout, unsafe}
 	}

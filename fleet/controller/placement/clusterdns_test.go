@@ -70,6 +70,10 @@ func label(key, value string) change {
 	return func(d *appsv1.Deployment) { d.Labels[key] = value }
 }
 
+func unready(d *appsv1.Deployment) { d.Status.ReadyReplicas = 0 }
+
+func oneReady(d *appsv1.Deployment) { d.Status.ReadyReplicas = 1 }
+
 func recreate(d *appsv1.Deployment) {
 	d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
 }
@@ -252,11 +256,38 @@ func TestDNSNodes(t *testing.T) {
 		"causes":  {coredns(), "master=", mixed, "4 nodes lack master, 2 nodes have taint x:NoSchedule, 1 node is not Ready"},
 		"cordoned": {coredns(), "master=", many("m", 3, "master=", "taint=node.kubernetes.io/unschedulable:NoSchedule"),
 			"3 nodes have taint node.kubernetes.io/unschedulable:NoSchedule"},
-		"the template's own affinity": {coredns(placed("arch=")), "", many("m", 2), "2 nodes have not what the pods' own node affinity requires"},
-		"nodes go later":              {coredns(placed("master=", controller)), "master=", many("w", 4), "4 nodes lack master"},
 	} {
 		cases[name] = dnsCase{c.w, apply(c.label), nothing, "NotApplied NotEnoughNodes", c.message, c.nodes}
 	}
+	cases["the template's own affinity"] = dnsCase{coredns(placed("arch=")), apply(""), nothing, "AsExpected NotEnoughNodes",
+		"2 nodes have not what the pods' own node affinity requires", many("m", 2)}
+	zero := func(d *appsv1.Deployment) { *d.Spec.Replicas, d.Status = 0, appsv1.DeploymentStatus{} }
+	cases["no node for no pod"] = dnsCase{coredns(zero), apply("foo="), nothing, "NotApplied NotEnoughNodes", "of at least 1", nil}
+	ours := func(changes ...change) Workload { return coredns(append(changes, placed("master=", controller))...) }
+	dry := apply("master=")
+	dry.Mode = v1alpha1.ModeDryRun
+	cordoned := many("m", 2, "master=", "taint=node.kubernetes.io/unschedulable:NoSchedule")
+	// A placement in effect stays, and is reported so, until no pod is ready and no node is left that may become eligible.
+	for name, c := range map[string]struct {
+		w     Workload
+		want  *v1alpha1.ClusterDNS
+		write string
+		nodes []Node
+	}{
+		"nodes go later":                 {ours(), apply("master="), nothing, many("w", 4)},
+		"one is cordoned":                {ours(), apply("master="), nothing, slices.Concat(many("m", 1, "master="), cordoned)},
+		"nodes and pods go":              {ours(unready), apply("master="), "", many("w", 4)},
+		"nodes and pods go, dry run":     {ours(unready), dry, nothing, many("w", 4)},
+		"nodes and pods go, not ours":    {coredns(unready, placed("master=", "eks")), apply("master="), nothing, many("w", 4)},
+		"nodes go, one of two pods":      {ours(oneReady, recreate), strictly(apply("master="), 2), nothing, many("w", 4)},
+		"pods go, and nodes are drained": {ours(unready), apply("master="), nothing, cordoned},
+	} {
+		cases[name] = dnsCase{c.w, c.want, c.write, "AsExpected NotEnoughNodes", "nodes are eligible for kube-dns, of at least 2", c.nodes}
+	}
+	taken := cases["nodes and pods go"]
+	taken.message = "taken back, because no node has the labels and too few pods are ready: 0 nodes are eligible"
+	cases["nodes and pods go"] = taken
+	cases["nodes and pods go, and another placement"] = dnsCase{ours(unready), apply("foo="), nothing, "NotApplied NotEnoughNodes", "", nil}
 	decideDNS(t, cases)
 }
 
@@ -268,7 +299,6 @@ func TestDNSRollouts(t *testing.T) {
 			d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{MaxUnavailable: &u, MaxSurge: &s}
 		}
 	}
-	unready := func(d *appsv1.Deployment) { d.Status.ReadyReplicas = 0 }
 	const safe, unsafe = "RollingOut AsExpected", "NotApplied UnsafeRollout"
 	decideDNS(t, map[string]dnsCase{
 		"minReady": {coredns(), strictly(apply("master="), 2), nothing, unsafe,
@@ -284,6 +314,8 @@ func TestDNSRollouts(t *testing.T) {
 // On OpenShift, the operator's field is written. Its DaemonSet's pods leave at once, so some must be on nodes that stay.
 func TestDNSOperator(t *testing.T) {
 	control := v1alpha1.Toleration{Key: "node-role.kubernetes.io/control-plane", Operator: "Exists"}
+	onMaster := many("x", 2, "x=", "taint=node-role.kubernetes.io/master:NoSchedule")
+	onMaster[0].DNS = true
 	const on = `{"spec":{"nodePlacement":{"nodeSelector":{"dns":""}}}`
 	reports := operator(on+`,"status":{"conditions":[{"type":"Progressing","status":"True","message":"Have 1 available DNS pods"},`+
 		`{"type":"Degraded","status":"True","message":"too few"},{"type":"Available","status":"False"}]}}`, owns(controller, placedField))
@@ -293,9 +325,16 @@ func TestDNSOperator(t *testing.T) {
 			"RollingOut AsExpected", "eligible: 7 nodes", nil},
 		"pods would leave at once": {operator(`{}`), apply("master=", control), nothing, "NotApplied UnsafeRollout",
 			"only 0 of 2 pods of kube-dns are on nodes that stay", nil},
-		"no pod to lose": {operator(`{}`), apply("x="), `{"nodePlacement":{"nodeSelector":{"x":""}}}`, "RollingOut AsExpected", "",
-			many("x", 1, "x=")},
-		"its default tolerates nothing": {operator(`{}`), apply("master="), nothing, "NotApplied NotEnoughNodes",
+		"no pod is seen": {operator(`{}`), apply("x="), nothing, "NotApplied UnsafeRollout",
+			"--namespace and --kube-dns must name openshift-dns and dns-default", many("x", 1, "x=")},
+		"given back without a pod": {operator(on+"}", owns(controller, placedField)), nil, "", "", "", many("x", 1)},
+		"its default tolerates masters": {operator(`{}`), apply("x="), `{"nodePlacement":{"nodeSelector":{"x":""}}}`,
+			"RollingOut AsExpected", "eligible: 2 nodes (x000, x001)", onMaster},
+		"given back on masters": {operator(on+"}", owns(controller, placedField)), nil, "", "", "", onMaster},
+		"done, with an effect": {operator(`{"spec":{"nodePlacement":{"tolerations":[{"effect":"NoSchedule","key":"x","operator":"Exists"}]}}}`,
+			owns(controller, `{"f:spec":{"f:nodePlacement":{"f:tolerations":{}}}}`)),
+			apply("", v1alpha1.Toleration{Key: "x", Operator: "Exists", Effect: "NoSchedule"}), nothing, "AsExpected AsExpected", "", nil},
+		"its default tolerates no other": {operator(`{}`), apply("master="), nothing, "NotApplied NotEnoughNodes",
 			"3 nodes have taint node-role.kubernetes.io/control-plane:NoSchedule", nil},
 		"another's field": {operator(`{"spec":{"nodePlacement":{"nodeSelector":{"a":"b"}}}}`, owns("kubectl-edit", placedField)), apply("dns="),
 			nothing, "NotApplied FieldTaken", "kubectl-edit has set spec.nodePlacement.nodeSelector of dns.operator default", nil},

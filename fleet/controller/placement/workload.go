@@ -162,11 +162,14 @@ func planOperator(c Cluster, o *unstructured.Unstructured, p *v1alpha1.NodePlace
 		}
 	}
 	pods := *p
-	if pods.Tolerations == nil { // the operator's default: none
-		pods.Tolerations = []v1alpha1.Toleration{}
+	if len(pods.Tolerations) == 0 { // the operator's default (tolerationsForDNS of openshift/cluster-dns-operator)
+		pods.Tolerations = []v1alpha1.Toleration{{Key: "node-role.kubernetes.io/master", Operator: "Exists"}}
 	}
 	plan.rule = newRule(&pods)
 	plan.unsafe = func(minReady int, eligible []*Node) string {
+		if plan.ready == 0 && plan.spec != nil {
+			return "no ready endpoint of kube-dns is known: --namespace and --kube-dns must name openshift-dns and dns-default"
+		}
 		stay := 0
 		for _, n := range eligible {
 			if n.DNS {
@@ -204,9 +207,14 @@ func (plan *dnsPlan) takes(field string, set bool, others string) {
 }
 
 func sameJSON(a, b any) bool {
-	x, errX := json.Marshal(a)
-	y, errY := json.Marshal(b)
-	return errX == nil && errY == nil && string(x) == string(y)
+	var values [2]any // decoded again, because a struct's fields have an order of their own
+	for i, v := range []any{a, b} {
+		text, err := json.Marshal(v)
+		if err != nil || json.Unmarshal(text, &values[i]) != nil {
+			return false
+		}
+	}
+	return equality.Semantic.DeepEqual(values[0], values[1])
 }
 
 // required is a nodeSelector as a node affinity; nil: an empty one. It is in order, so that it is the same each time.
