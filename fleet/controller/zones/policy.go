@@ -35,18 +35,19 @@ type Wanted struct {
 }
 
 // DecidePolicies returns the DNSRecords that each DNSPolicy wants. gateways must have an entry for each targetRef. A host of a Gateway
-// is for the oldest DNSPolicy that targets it, and for none if a person made a DNSRecord for it in the same namespace.
-func DecidePolicies(
-	policies []v1alpha1.DNSPolicy, gateways map[Key]Gateway, dnsZones []v1alpha1.DNSZone, records []v1alpha1.DNSRecord,
-) map[Key]*Policy {
+// is for the oldest DNSPolicy that targets it, and for none if a person made a DNSRecord for it in the same namespace that is accepted.
+func DecidePolicies(policies []v1alpha1.DNSPolicy, gateways map[Key]Gateway, in Input) map[Key]*Policy {
 	origins := map[string]*v1alpha1.DNSZone{}
-	for i := range dnsZones {
-		origins[Canonical(dnsZones[i].Spec.Zone)] = &dnsZones[i]
+	for i := range in.Zones {
+		origins[Canonical(in.Zones[i].Spec.Zone)] = &in.Zones[i]
 	}
+	in.Zones = slices.Clone(in.Zones)
+	in.Records = slices.DeleteFunc(slices.Clone(in.Records), func(r v1alpha1.DNSRecord) bool { return PolicyOf(&r) != nil })
+	alone := Decide(in).Records // without DNSPolicies' DNSRecords, which may be older and contradict a person's
 	type place struct{ namespace, gateway, host string }
 	taken := map[place]string{} // without a gateway, the DNSRecord that a person made for the host; with one, the DNSPolicy that has it
-	for i := range records {
-		if r := &records[i]; PolicyOf(r) == nil && r.DeletionTimestamp == nil {
+	for i := range in.Records {
+		if r := &in.Records[i]; alone[Key{Namespace: r.Namespace, Name: r.Name}].Good() {
 			taken[place{r.Namespace, "", Canonical(r.Spec.Host)}] = r.Name
 		}
 	}

@@ -36,7 +36,11 @@ func decided(p *Policy) string {
 }
 
 func TestDecidePolicies(t *testing.T) {
-	own := v1alpha1.DNSRecord{Spec: v1alpha1.DNSRecordSpec{Host: "own.shared.example"}}
+	own := v1alpha1.DNSRecord{Spec: v1alpha1.DNSRecordSpec{Host: "own.shared.example", Addresses: []v1alpha1.Address{"192.0.2.1"}}}
+	own.Spec.Strategy, own.Spec.TTL = v1alpha1.StrategySimple, 60
+	refused := own
+	refused.Namespace, refused.Name, refused.Spec.Host = "shop", "refused", "api.shared.example"
+	refused.Spec.Addresses = []v1alpha1.Address{"198.51.100.1"}
 	own.Namespace, own.Name = "shop", "by-hand"
 	leaving := v1alpha1.DNSRecord{Spec: v1alpha1.DNSRecordSpec{Host: "www.shared.example"}}
 	leaving.Namespace, leaving.Name, leaving.DeletionTimestamp = "shop", "leaves", &metav1.Time{}
@@ -64,6 +68,7 @@ func TestDecidePolicies(t *testing.T) {
 		"two without a host":       {nil, []Listener{{"a", ""}, {"b", ""}}, "", "p1 Accepted a:NoHost b:NoHost"},
 		"a person's own":           {nil, []Listener{www, {"b", "own.shared.example"}}, "", "p1 Accepted a=www b:Conflicted"},
 		"a person's own alone":     {nil, []Listener{{"b", "own.shared.example"}}, "", "p1 Conflicted b:Conflicted"},
+		"a person's, refused":      {nil, []Listener{api}, "", "p1 Accepted b=api"},
 		"two":                      {policies{second, first}, []Listener{www}, "", "p1 Accepted a=www; p2 Conflicted a:Conflicted"},
 		"two of two Gateways": {policies{first, policyOf("p2", "api", "")}, []Listener{www}, "",
 			"p1 Accepted a=www; p2 Accepted a=www"},
@@ -79,8 +84,11 @@ func TestDecidePolicies(t *testing.T) {
 			g := Gateway{Listeners: c.listeners, Problem: c.problem}
 			gateways := map[Key]Gateway{{Namespace: "shop", Name: "web"}: g, {Namespace: "shop", Name: "api"}: g}
 			var got []string
-			dnsZones := []v1alpha1.DNSZone{{Spec: v1alpha1.DNSZoneSpec{Zone: "shared.example"}}}
-			for key, p := range DecidePolicies(c.policies, gateways, dnsZones, []v1alpha1.DNSRecord{own, leaving, elsewhere, made}) {
+			in := Input{Zones: []v1alpha1.DNSZone{{Spec: v1alpha1.DNSZoneSpec{Zone: "shared.example", Publishers: []v1alpha1.Publisher{{
+				Namespaces: []v1alpha1.NamespaceName{"shop"}, Hosts: []v1alpha1.HostName{"*.shared.example"},
+				Targets: []v1alpha1.AddressRange{"192.0.2.0/24"},
+			}}}}}, Records: []v1alpha1.DNSRecord{own, leaving, elsewhere, made, refused}}
+			for key, p := range DecidePolicies(c.policies, gateways, in) {
 				got = append(got, key.Name+" "+decided(p))
 				for _, u := range p.Unpublished {
 					if u.Message == "" || u.Record != "" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,10 +24,14 @@ type policies struct {
 }
 
 // applyPolicies creates, changes and deletes the DNSRecords of DNSPolicies. It leaves alone those that a person made, and those whose
-// DNSPolicy it does not find: they are for the garbage collector, which does not read from a cache. It adds what it creates to records, so
-// that a host whose DNSRecord a person deletes is never without one.
+// DNSPolicy it does not find, or is deleted with --cascade=orphan: they are for the garbage collector, which does not read from a cache.
+// It adds what it creates to records, so that a host is never without one when a person deletes their own DNSRecord for it. If a person
+// deletes the DNSPolicy's DNSRecord, its finalizer first takes the host out of the zone, and a later run creates it again.
 func (r *Reconciler) applyPolicies(ctx context.Context, dnsZones []v1alpha1.DNSZone, records *v1alpha1.DNSRecordList) (*policies, error) {
 	var list v1alpha1.DNSPolicyList
+	if r.NoPolicies {
+		return &policies{}, nil
+	}
 	if err := r.Client.List(ctx, &list); err != nil {
 		return nil, fmt.Errorf("list the DNSPolicies: %w", err)
 	}
@@ -38,10 +43,14 @@ func (r *Reconciler) applyPolicies(ctx context.Context, dnsZones []v1alpha1.DNSZ
 		if err != nil {
 			return nil, err
 		}
-		gateways[key], known[p.UID] = seen.gateway, true
+		gateways[key], known[p.UID] = seen.gateway, !slices.Contains(p.Finalizers, metav1.FinalizerOrphanDependents)
+	}
+	sources, err := r.sources(ctx, records.Items)
+	if err != nil {
+		return nil, err
 	}
 	out := &policies{items: list.Items, problems: map[zones.Key]zones.Verdict{}}
-	out.decided = zones.DecidePolicies(list.Items, gateways, dnsZones, records.Items)
+	out.decided = zones.DecidePolicies(list.Items, gateways, zones.Input{Zones: dnsZones, Records: records.Items, Sources: sources})
 	present := byKey(records.Items)
 	unwanted := map[zones.Key]*v1alpha1.DNSRecord{}
 	for key, rec := range present {
@@ -57,11 +66,13 @@ func (r *Reconciler) applyPolicies(ctx context.Context, dnsZones []v1alpha1.DNSZ
 			switch {
 			case is == nil:
 				err := r.Client.Create(ctx, w.Record)
+				made := w.Record
 				if apierrors.IsAlreadyExists(err) { // the cache does not have it yet
-					err = r.Direct.Get(ctx, key, w.Record)
+					made = &v1alpha1.DNSRecord{}
+					err = r.Direct.Get(ctx, key, made)
 				}
-				if err == nil {
-					records.Items = append(records.Items, *w.Record)
+				if err == nil && metav1.IsControlledBy(made, p) {
+					records.Items = append(records.Items, *made)
 				}
 				out.note(key, err)
 			case is.DeletionTimestamp != nil || !metav1.IsControlledBy(is, p):

@@ -1,17 +1,24 @@
 package records
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 	"github.com/neardns/neardns/fleet/controller/zones"
+	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
 const (
@@ -156,5 +163,112 @@ func TestPolicyConflicts(t *testing.T) {
 		r.settle()
 		r.wantPolicy("late", "0/1 Accepted NotWritten NotChecked NoConflict http:NotWritten")
 		r.wantCalls("remove www.shared.example., set x.shared.example. [192.0.2.1]")
+	})
+}
+
+// What a DNSPolicy made stays if it is deleted with --cascade=orphan, until the garbage collector has made it the person's own.
+func TestPolicyOrphans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.publish(gatewayText, strings.Replace(policyText, "uid: u1", "uid: u1, finalizers: [orphan]", 1))
+		r.changeGateway(withAddress)
+		r.calls()
+		r.delete(&v1alpha1.DNSPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}})
+		r.settle()
+		r.wantPolicy("web", "0/0 Deleting NotAccepted NotChecked NoConflict")
+		r.want(r.made(2), programmed)
+		r.wantCalls("")
+	})
+}
+
+// A person's DNSRecord that is not accepted does not take a host from a DNSPolicy.
+func TestPolicyKeepsHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.publish(gatewayText, policyText)
+		r.changeGateway(withAddress)
+		r.calls()
+		r.create(recordText("own", "host: www.shared.example, addresses: [198.51.100.1]"))
+		r.create(recordText("none", "host: www.shared.example, addressesFrom: {kind: Service, name: none}"))
+		r.settle()
+		r.wantPolicy("web", "2/2 Accepted Programmed NotChecked NoConflict other:NoZone all:NoHost")
+		r.want("own", "NotAllowed NotAccepted NotChecked NoConflict")
+		r.want("none", "NoAddresses NotAccepted NotChecked NoConflict")
+		r.wantCalls("")
+	})
+}
+
+// failing is an API server that fails to send a Gateway.
+func (r *rig) failing(err error) client.Reader {
+	return interceptor.NewClient(r.store, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+			if o.GetObjectKind().GroupVersionKind() == zones.GatewayKind {
+				return err
+			}
+			return c.Get(ctx, key, o, options...)
+		}})
+}
+
+// A 404 that is not the API server's word about the Gateway removes no host.
+func TestGatewayUnserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.publish(gatewayText, policyText)
+		r.changeGateway(withAddress)
+		r.calls()
+		resource := schema.GroupResource{Group: zones.GatewayKind.Group, Resource: "gateways"}
+		r.Direct = r.failing(apierrors.NewGenericServerResponse(404, "get", resource, "edge", "404 page not found", 0, true))
+		r.now = r.now.Add(lookAgain)
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{}); err == nil {
+			t.Error("it is taken for a Gateway that is deleted")
+		}
+		r.made(2)
+		r.wantCalls("")
+		r.Direct = r.failing(apierrors.NewNotFound(resource, "edge"))
+		r.settle()
+		r.wantPolicy("web", "0/0 TargetNotFound NotAccepted NotChecked NoConflict")
+	})
+}
+
+// Without the DNSPolicy CRD the other kinds are watched, and no DNSPolicy is read.
+func TestNoPolicyKind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		mapper := meta.NewDefaultRESTMapper(nil)
+		mapper.Add(v1alpha1.GroupVersion.WithKind("DNSPolicy"), meta.RESTScopeNamespace)
+		if kinds := r.watched(mapper); len(kinds) != 5 || r.NoPolicies {
+			t.Errorf("%T", kinds)
+		}
+		if kinds := r.watched(meta.NewDefaultRESTMapper(nil)); len(kinds) != 4 || !r.NoPolicies {
+			t.Errorf("%T", kinds)
+		}
+		r.publish(gatewayText, policyText, recordText("own", "host: www.shared.example, addresses: [192.0.2.1]"))
+		r.made(1)
+		r.want("own", programmed)
+	})
+}
+
+// A person's DNSRecord that the cache does not have yet, under the name of a DNSPolicy's, is not taken for the DNSPolicy's.
+func TestPolicyCreateRace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.publish(gatewayText)
+		name := "web-" + zone.ClusterID("www.shared.example")
+		r.create(policyText)
+		r.create(recordText(name, "host: x.shared.example, addresses: [192.0.2.1]"))
+		r.Client = interceptor.NewClient(r.store, interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+				err := c.List(ctx, list, options...)
+				if records, ok := list.(*v1alpha1.DNSRecordList); ok {
+					records.Items = nil
+				}
+				return err
+			}})
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{}); err != nil {
+			t.Fatal(err)
+		}
+		if rec := r.record(name); len(rec.Finalizers) > 0 {
+			t.Errorf("%+v", rec.ObjectMeta)
+		}
 	})
 }

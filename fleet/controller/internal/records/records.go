@@ -80,8 +80,9 @@ type Reconciler struct {
 	Metrics *Metrics
 	Now     func() time.Time
 	// Namespace holds the Secrets of the keys.
-	Namespace string
-	ClusterID string
+	Namespace  string
+	ClusterID  string
+	NoPolicies bool // the cluster has no DNSPolicy CRD, so none is read
 	// Open starts a publisher. The publisher calls key for each message, and calls works before it removes an address of a dead
 	// cluster: if works returns true, the address stays.
 	Open   func(s Setting, key rfc2136.KeyFunc, works func(zone.Claim) bool) (Publisher, error)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -82,9 +83,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	}
 	once := lead.Once("all")
 	b := ctrl.NewControllerManagedBy(m).Named("zones").WatchesRawSource(source.Channel(changed, once))
-	for _, object := range []client.Object{
-		&v1alpha1.DNSZone{}, &v1alpha1.DNSRecord{}, &v1alpha1.DNSPolicy{}, &corev1.Secret{}, &corev1.Service{},
-	} {
+	for _, object := range r.watched(m.GetRESTMapper()) {
 		b = b.Watches(object, once)
 	}
 	if err := b.WithEventFilter(matters).Complete(r); err != nil {
@@ -93,6 +92,17 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	err = m.Start(ctx)
 	r.Close()
 	return err
+}
+
+// watched returns the kinds of objects that cause a reconcile run. A cluster can lack the DNSPolicy CRD, which is newer than the others.
+func (r *Reconciler) watched(mapper meta.RESTMapper) []client.Object {
+	objects := []client.Object{&v1alpha1.DNSZone{}, &v1alpha1.DNSRecord{}, &corev1.Secret{}, &corev1.Service{}}
+	_, err := mapper.RESTMapping(v1alpha1.GroupVersion.WithKind("DNSPolicy").GroupKind(), v1alpha1.GroupVersion.Version)
+	if r.NoPolicies = meta.IsNoMatchError(err); r.NoPolicies {
+		r.Log.Warn("this cluster has no DNSPolicy CRD: apply fleet/install/zones and restart this Deployment, if you want DNSPolicies")
+		return objects
+	}
+	return append(objects, &v1alpha1.DNSPolicy{})
 }
 
 // kinds registers the types of objects that the zones role reads and writes.

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -68,7 +69,8 @@ func (r *Reconciler) gateway(ctx context.Context, key client.ObjectKey) (lookedU
 	switch {
 	case meta.IsNoMatchError(err):
 		problem = "this cluster knows no Gateway of " + zones.GatewayKind.GroupVersion().String()
-	case apierrors.IsNotFound(err):
+	// A 404 of a proxy, or of an API server that does not serve the kind, has this cause. It must not remove hosts.
+	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
 		problem = fmt.Sprintf("there is no Gateway %s", key)
 	case err != nil:
 		return lookedUp{}, fmt.Errorf("read Gateway %s: %w", key, err)

@@ -86,8 +86,6 @@ func Parse(data []byte) (*File, error) {
 	if err := errors.Join(r.faults...); err != nil {
 		return nil, err
 	}
-	f.decidePolicies(&r)
-	in := zones.Input{Zones: f.Zones, Records: f.Records, Sources: r.sources}
 	for _, record := range f.Records {
 		from := record.Spec.AddressesFrom
 		if from == nil {
@@ -99,7 +97,8 @@ func Parse(data []byte) (*File, error) {
 			r.sources[name] = zones.Source{Problem: problem}
 		}
 	}
-	f.Plan = zones.Decide(in)
+	f.decidePolicies(&r)
+	f.Plan = zones.Decide(zones.Input{Zones: f.Zones, Records: f.Records, Sources: r.sources})
 	return f, nil
 }
 
@@ -114,7 +113,7 @@ func (f *File) decidePolicies(r *reader) {
 	if len(r.policies) > 0 {
 		f.Records = slices.DeleteFunc(f.Records, func(record v1alpha1.DNSRecord) bool { return zones.PolicyOf(&record) != nil })
 	}
-	f.Policies = zones.DecidePolicies(r.policies, r.gateways, f.Zones, f.Records)
+	f.Policies = zones.DecidePolicies(r.policies, r.gateways, zones.Input{Zones: f.Zones, Records: f.Records, Sources: r.sources})
 	for _, p := range f.Policies {
 		for _, w := range p.Wanted {
 			f.Records = append(f.Records, *w.Record)
