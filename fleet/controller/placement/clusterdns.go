@@ -188,15 +188,12 @@ func (w Workload) refusal(p *v1alpha1.NodePlacement, plan *dnsPlan, eligible int
 // refuse sets the conditions of a placement that is not in effect.
 func (d *DNSDecision) refuse(r refusal) {
 	d.Write = false
-	if len(d.Conditions) == 0 {
-		d.Conditions = make([]Condition, 1, 3)
-		d.Conditions[0] = Condition{ConditionDNSAvailable, false, TooFewReady, "no workload of kube-dns is known"}
-	}
-	d.Conditions = append(d.Conditions[:1], Condition{ConditionDNSProgressing, false, NotApplied, "nothing is written"},
+	d.Conditions = slices.DeleteFunc(slices.Clone(d.Conditions), func(c Condition) bool { return c.Type != ConditionDNSAvailable })
+	d.Conditions = append(d.Conditions, Condition{ConditionDNSProgressing, false, NotApplied, "nothing is written"},
 		Condition{ConditionDNSDegraded, true, r.reason, r.message})
 }
 
-// Failed replaces the result of a decision whose write the API server refused, or whose workload it did not show.
+// Failed replaces the result of a decision whose write the API server refused, or of the last one if it did not show the workload.
 func (d *DNSDecision) Failed(err error) {
 	d.refuse(refusal{WriteRefused, err.Error()})
 }

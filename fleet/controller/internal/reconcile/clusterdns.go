@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"reflect"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -21,6 +23,15 @@ import (
 // all Deployments of the namespace. A rollout also triggers Reconcile by its endpoints.
 const pollDNS = 10 * time.Second
 
+// dnsTimeout limits the calls about kube-dns in a pass: the caches' labels wait for them.
+const dnsTimeout = 15 * time.Second
+
+// The same placement of kube-dns is written at most mostWrites times within fightTime. A rollout takes about a minute.
+const (
+	mostWrites = 3
+	fightTime  = 10 * time.Minute
+)
+
 // operatorKind is OpenShift's object for cluster DNS. Its one object is named default.
 var operatorKind = schema.GroupVersionKind{Group: "operator.openshift.io", Version: "v1", Kind: "DNS"}
 
@@ -34,22 +45,46 @@ func (r *Reconciler) clusterDNS(ctx context.Context, c placement.Cluster, want *
 	if want == nil && r.gaveBack {
 		return out
 	}
+	ctx, cancel := context.WithTimeout(ctx, dnsTimeout)
+	defer cancel()
 	w, err := r.workload(ctx)
 	if want == nil && apierrors.IsForbidden(err) { // an account that may not read it has never written to it
 		err = nil
 	}
-	d := placement.DecideDNS(c, w, want)
+	d := placement.DNSDecision{Conditions: r.dns}
+	if err == nil {
+		d = placement.DecideDNS(c, w, want)
+	}
 	if err == nil && d.Write {
-		if err = r.applyDNS(ctx, w, d.Spec); err == nil {
+		if err = r.fought(d.Spec); err == nil {
+			err = r.applyDNS(ctx, w, d.Spec)
+		}
+		if err == nil {
+			r.writes = [mostWrites]time.Time(append(r.writes[1:], r.Now()))
 			r.Log.Info("wrote the placement of kube-dns", "spec", d.Spec)
 		}
 	}
-	if err != nil {
+	if err == nil && want == nil && len(d.Conditions) > 0 && !slices.Equal(d.Conditions, r.dns) { // there may be no NodeDNS to report it
+		r.Log.Warn("kube-dns keeps the placement", "reason", d.Conditions[0].Message)
+	}
+	if r.dns = d.Conditions; err != nil {
 		d.Failed(err)
 		r.Log.Error("kube-dns does not get its placement; the controller tries again", "error", err)
 	}
 	r.gaveBack = want == nil && !d.Write && len(d.Conditions) == 0
 	return append(d.Conditions, out...)
+}
+
+// fought returns an error if the fields were written too often lately: another program takes them away, and each write starts a rollout.
+func (r *Reconciler) fought(spec map[string]any) error {
+	if !reflect.DeepEqual(spec, r.wrote) {
+		r.wrote, r.writes = spec, [mostWrites]time.Time{}
+	}
+	if spec == nil || r.Now().Sub(r.writes[0]) > fightTime {
+		return nil
+	}
+	return fmt.Errorf("another program took the fields away %d times within %s: metadata.managedFields names it; place kube-dns there",
+		mostWrites, fightTime)
 }
 
 // workload reads what runs kube-dns.

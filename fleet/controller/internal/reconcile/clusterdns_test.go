@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -26,12 +28,19 @@ type refusing struct {
 	client.Client
 	get, apply error
 	applied    int
+	slow       func()                      // while the Deployment is read
+	limited    bool                        // the reads of the Deployment have a deadline
 	fields     []metav1.ManagedFieldsEntry // what was applied is owned by
 }
 
 func (f *refusing) Get(ctx context.Context, key client.ObjectKey, object client.Object, o ...client.GetOption) error {
-	if _, ok := object.(*appsv1.Deployment); ok && f.get != nil {
-		return f.get
+	if _, ok := object.(*appsv1.Deployment); ok {
+		if _, f.limited = ctx.Deadline(); f.slow != nil {
+			f.slow()
+		}
+		if f.get != nil {
+			return f.get
+		}
 	}
 	if object.GetObjectKind().GroupVersionKind().Group == operatorKind.Group {
 		return &meta.NoKindMatchError{GroupKind: operatorKind.GroupKind()}
@@ -179,12 +188,102 @@ func TestClusterDNSRefused(t *testing.T) {
 		t.Errorf("%v: it is not tried again", err)
 	}
 	server.get = forbidden
-	if _, err := r.step(); err != nil || !slices.Contains(strings.Fields(r.reasons()), placement.WriteRefused) {
+	// What was known of its pods stays.
+	if _, err := r.step(); err != nil || r.reasons() != "Accepted Applied Available Available NotApplied WriteRefused" {
 		t.Errorf("%v, %s", err, r.reasons())
 	}
 	// An account that may not read it owns no field to remove.
 	r.place(nil)
 	if _, err := r.step(); err != nil || r.reasons() != "Accepted Applied Available" || !r.gaveBack {
 		t.Errorf("%v, %s", err, r.reasons())
+	}
+}
+
+// A read that fails in the first pass is no statement about kube-dns's pods.
+func TestClusterDNSUnread(t *testing.T) {
+	r, server := withDNS(t, infraDNS(v1alpha1.ModeApply))
+	server.get = errors.New("not now")
+	if _, err := r.step(); err != nil || r.reasons() != "Accepted Applied Available NotApplied WriteRefused" {
+		t.Errorf("%v, %s", err, r.reasons())
+	}
+	server.get = nil
+	if _, err := r.step(); err != nil || r.reasons() != "Accepted Applied Available Available RollingOut AsExpected" {
+		t.Errorf("%v, %s", err, r.reasons())
+	}
+}
+
+// Another program that takes the field away is not fought without end.
+func TestClusterDNSFight(t *testing.T) {
+	r, server := withDNS(t, infraDNS(v1alpha1.ModeApply))
+	step := func(writes int, reasons string) {
+		t.Helper()
+		if _, err := r.step(); err != nil || server.applied != writes || !strings.HasSuffix(r.reasons(), reasons) {
+			t.Errorf("%v, %d writes, want %d; %s", err, server.applied, writes, r.reasons())
+		}
+		d := &appsv1.Deployment{}
+		if err := r.store.Get(t.Context(), r.KubeDNS, d); err != nil {
+			t.Fatal(err)
+		}
+		d.Spec.Template.Spec.Affinity, server.fields = nil, nil
+		if err := r.store.Update(t.Context(), d); err != nil {
+			t.Fatal(err)
+		}
+		r.now = r.now.Add(pollDNS)
+	}
+	for i := range 3 {
+		step(i+1, "RollingOut AsExpected")
+	}
+	step(3, "NotApplied WriteRefused")
+	c := meta.FindStatusCondition(r.object().Status.Conditions, placement.ConditionDNSDegraded)
+	if !strings.Contains(c.Message, "another program took the fields away 3 times within 10m0s") {
+		t.Error(c.Message)
+	}
+	r.now = r.now.Add(fightTime)
+	step(4, "RollingOut AsExpected")
+	other := infraDNS(v1alpha1.ModeApply)
+	other.NodePlacement.NodeSelector = map[string]v1alpha1.LabelValue{"kubernetes.io/os": "linux"}
+	r.place(other)
+	for i := range 3 {
+		step(5+i, "RollingOut AsExpected")
+	}
+}
+
+// Slow calls about kube-dns have a deadline, and nodes are moved nevertheless.
+func TestClusterDNSSlow(t *testing.T) {
+	r, server := withDNS(t, infraDNS(v1alpha1.ModeDryRun))
+	object := r.object()
+	object.Spec.NodePlacement.NodeSelector = map[string]v1alpha1.LabelValue{"infra": ""}
+	if err := r.store.Update(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+	server.slow = func() { r.now = r.now.Add(fresh + time.Millisecond) }
+	if _, err := r.step(); err != nil || !slices.Equal(r.excluded(), []string{"w0"}) || !server.limited {
+		t.Errorf("%v, excluded %v, deadline %t", err, r.excluded(), server.limited)
+	}
+}
+
+// A placement that cannot be taken back is logged once, because there may be no NodeDNS that reports it.
+func TestClusterDNSKept(t *testing.T) {
+	r, _ := withDNS(t, infraDNS(v1alpha1.ModeApply))
+	if _, err := r.step(); err != nil || r.affinity() == nil {
+		t.Fatal(err)
+	}
+	d := &appsv1.Deployment{}
+	if err := r.store.Get(t.Context(), r.KubeDNS, d); err != nil {
+		t.Fatal(err)
+	}
+	d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
+	if err := errors.Join(r.store.Update(t.Context(), d), r.store.Delete(t.Context(), r.object())); err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	r.Log = slog.New(slog.NewTextHandler(&log, nil))
+	for range 2 {
+		if _, err := r.step(); err != nil || r.affinity() == nil {
+			t.Errorf("%v, affinity %v", err, r.affinity())
+		}
+	}
+	if strings.Count(log.String(), "kube-dns keeps the placement") != 1 || !strings.Contains(log.String(), "cannot be taken back") {
+		t.Errorf("log:\n%s", &log)
 	}
 }

@@ -45,6 +45,10 @@ type Reconciler struct {
 	labels   labels
 	written  *v1alpha1.NodeDNS // the NodeDNS as the API server returned it after the last write of its status
 	gaveBack bool              // the workload of kube-dns has no field of the controller
+
+	dns    []placement.Condition // of kube-dns, by the last pass
+	wrote  map[string]any        // into the workload of kube-dns, at the times of writes, oldest first
+	writes [mostWrites]time.Time
 }
 
 // Reconcile reads the cluster, places kube-dns, writes the status of the NodeDNS, and changes the labels of the next step. Every watched
@@ -70,8 +74,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 		want = placement.Want{Spec: &object.Spec.NodePlacement, Last: object.Status.Accepted, Late: late}
 		dns = object.Spec.ClusterDNS
 	}
-	d := placement.Decide(cluster, want)
 	conditions := r.clusterDNS(ctx, cluster, dns)
+	if r.Now().Sub(looked) > fresh/2 { // it waited for the API server
+		looked = r.Now()
+		if nodes, cluster, err = r.read(ctx); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	d := placement.Decide(cluster, want)
 	if conditions = slices.Concat(d.Conditions[:], conditions); object == nil {
 		conditions = nil
 	}
