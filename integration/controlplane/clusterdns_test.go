@@ -19,8 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
-
-	"github.com/neardns/neardns/integration/compat"
 )
 
 // kubeadmDNS is the Deployment of kubeadm (cmd/kubeadm/app/phases/addons/dns/manifests.go, Kubernetes 1.36) in what decides where pods run.
@@ -212,8 +210,7 @@ func TestClusterDNSPlaced(t *testing.T) {
 	if least < 1 {
 		t.Errorf("%d pods of kube-dns were ready at the fewest", least)
 	}
-	compat.Say(t, "placement", "kube-dns itself", fmt.Sprintf("moves to the control plane and back by its own rollout, at least %d of 2 pods "+
-		"ready; a dry run, a missing right and %d refusals change nothing", least, refusals))
+	t.Logf("kube-dns moved to the control plane and back, at least %d of 2 pods ready; %d refusals", least, refusals)
 }
 
 // refusals are placements that change nothing of the Deployment; it returns how many.
@@ -422,6 +419,8 @@ func TestClusterDNSRights(t *testing.T) {
 	}
 	c.kubectl("apply", "-k", "../../fleet/install/placement/cluster-dns")
 	Await(t, "the policy is in force", func() error {
+		// An earlier try may have come before the policy, and the same change again would be none.
+		c.kubectl("patch", "deployment", "coredns", "-n", "kube-system", "--type=merge", "-p", `{"spec":{"paused":null}}`)
 		if err := tried["paused"](); !apierrors.IsInvalid(err) {
 			return fmt.Errorf("it lets another field through: %w", err)
 		}
@@ -442,8 +441,7 @@ func TestClusterDNSRights(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	compat.Say(t, "placement", "rights over kube-dns", fmt.Sprintf("none by default; with a Role of its own, node affinity and tolerations; "+
-		"%d other things are refused", len(tried)))
+	t.Logf("%d other things are refused", len(tried))
 }
 
 // dnsWrites are what the account may write with the Role, and what not even then.
