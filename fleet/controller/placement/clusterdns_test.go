@@ -316,6 +316,9 @@ func TestDNSOperator(t *testing.T) {
 	control := v1alpha1.Toleration{Key: "node-role.kubernetes.io/control-plane", Operator: "Exists"}
 	onMaster := many("x", 2, "x=", "taint=node-role.kubernetes.io/master:NoSchedule")
 	onMaster[0].DNS = true
+	onInfra := many("i", 1, "i=", "taint=infra:NoSchedule")
+	onInfra[0].DNS = true
+	const placedSelector = `{"f:spec":{"f:nodePlacement":{"f:nodeSelector":{"f:x":{}}}}}`
 	const on = `{"spec":{"nodePlacement":{"nodeSelector":{"dns":""}}}`
 	reports := operator(on+`,"status":{"conditions":[{"type":"Progressing","status":"True","message":"Have 1 available DNS pods"},`+
 		`{"type":"Degraded","status":"True","message":"too few"},{"type":"Available","status":"False"}]}}`, owns(controller, placedField))
@@ -330,6 +333,11 @@ func TestDNSOperator(t *testing.T) {
 		"given back without a pod": {operator(on+"}", owns(controller, placedField)), nil, "", "", "", many("x", 1)},
 		"its default tolerates masters": {operator(`{}`), apply("x="), `{"nodePlacement":{"nodeSelector":{"x":""}}}`,
 			"RollingOut AsExpected", "eligible: 2 nodes (x000, x001)", onMaster},
+		"another's tolerations count": {operator(`{"spec":{"nodePlacement":{"tolerations":[{"key":"infra"}]}}}`,
+			owns("kubectl-edit", `{"f:spec":{"f:nodePlacement":{"f:tolerations":{}}}}`)), apply("i="),
+			`{"nodePlacement":{"nodeSelector":{"i":""}}}`, "RollingOut AsExpected", "eligible: 1 nodes (i000)", onInfra},
+		"another's nodeSelector counts": {operator(`{"spec":{"nodePlacement":{"nodeSelector":{"x":""}}}}`, owns("kubectl-edit", placedSelector)),
+			apply("", v1alpha1.Toleration{Key: "infra"}), nothing, "NotApplied NotEnoughNodes", "1 node lacks x", onInfra},
 		"given back on masters": {operator(on+"}", owns(controller, placedField)), nil, "", "", "", onMaster},
 		"done, with an effect": {operator(`{"spec":{"nodePlacement":{"tolerations":[{"effect":"NoSchedule","key":"x","operator":"Exists"}]}}}`,
 			owns(controller, `{"f:spec":{"f:nodePlacement":{"f:tolerations":{}}}}`)),

@@ -3,6 +3,7 @@ package placement
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -153,6 +154,7 @@ func planOperator(c Cluster, o *unstructured.Unstructured, p *v1alpha1.NodePlace
 	if len(fields) > 0 {
 		plan.spec = map[string]any{"nodePlacement": fields}
 	}
+	pods := *p
 	placed, _, _ := unstructured.NestedMap(o.Object, "spec", "nodePlacement")
 	for _, field := range []string{"nodeSelector", "tolerations"} {
 		ours, others := managers(o.GetManagedFields(), "f:spec", "f:nodePlacement", "f:"+field)
@@ -160,8 +162,13 @@ func planOperator(c Cluster, o *unstructured.Unstructured, p *v1alpha1.NodePlace
 			plan.differs = true
 			plan.takes("spec.nodePlacement."+field, others != "", others)
 		}
+		if fields[field] == nil && others != "" { // it stays as the other manager has set it
+			text, err := json.Marshal(map[string]any{field: placed[field]})
+			if err = errors.Join(err, json.Unmarshal(text, &pods)); err != nil && plan.refused == nil {
+				plan.refused = &refusal{Invalid, "spec.nodePlacement of " + plan.name + ": " + err.Error()}
+			}
+		}
 	}
-	pods := *p
 	if len(pods.Tolerations) == 0 { // the operator's default (tolerationsForDNS of openshift/cluster-dns-operator)
 		pods.Tolerations = []v1alpha1.Toleration{{Key: "node-role.kubernetes.io/master", Operator: "Exists"}}
 	}
