@@ -154,7 +154,7 @@ func (w Workload) plan(c Cluster, p *v1alpha1.NodePlacement, minReady int) dnsPl
 	return planDeployment(w.Deployment, p)
 }
 
-// strands reports whether the controller's fields keep the Deployment's pods from every node, Ready or not, and can be taken back.
+// strands reports whether the controller's fields keep the Deployment's pods from every node, Ready or not, and can be removed.
 func (w Workload) strands(c Cluster, r rule, minReady int) bool {
 	if w.Operator != nil || slices.ContainsFunc(c.Nodes, func(n Node) bool { return r.matches(&n) }) {
 		return false

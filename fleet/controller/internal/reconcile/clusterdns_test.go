@@ -262,7 +262,7 @@ func TestClusterDNSSlow(t *testing.T) {
 	}
 }
 
-// A placement that cannot be taken back is logged once, because there may be no NodeDNS that reports it.
+// A placement that cannot be removed is logged once, because there may be no NodeDNS that reports it.
 func TestClusterDNSKept(t *testing.T) {
 	r, _ := withDNS(t, infraDNS(v1alpha1.ModeApply))
 	if _, err := r.step(); err != nil || r.affinity() == nil {
