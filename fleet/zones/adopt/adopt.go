@@ -57,6 +57,13 @@ func New(r Registry, z *Zone, now time.Time) (*Export, error) {
 	if err != nil {
 		return nil, err
 	}
+	hosts = slices.DeleteFunc(hosts, func(h Host) bool { // it has the cluster's addresses too, which its manifest would keep for ever
+		by := z.publisher(h.Name)
+		if by != "" {
+			left = append(left, Left{h.Records[0], "published by " + by + ": delete its DNSRecord first"})
+		}
+		return by != ""
+	})
 	if len(hosts) == 0 {
 		return nil, fmt.Errorf("%s has no addresses that a registry of %s %q marks; other owners in it: %q", z.origin, r.From, r.Owner, others)
 	}
@@ -96,10 +103,18 @@ type Update struct {
 
 // Action is what is to be done next. The caller first saves the export.
 type Action struct {
-	Updates []Update      // to be sent in order; after each, the caller calls Sent
-	Wait    time.Duration // then read the zone again after this time
-	Foreign []string      // what another program wrote, a line for each host; it is not changed
-	Done    bool          // nothing is left to do
+	Updates []Update        // to be sent in order; after each, the caller calls Sent
+	Wait    time.Duration   // then read the zone again after this time
+	Foreign []string        // what another program wrote, a line for each host; it is not changed
+	Changed map[string]bool // the hosts of Foreign, except while they rest
+	Done    bool            // nothing is left to do
+}
+
+func (a *Action) foreign(host, what string) {
+	if a.Changed == nil {
+		a.Changed = map[string]bool{}
+	}
+	a.Foreign, a.Changed[host] = append(a.Foreign, host+what), true
 }
 
 // ErrWrites is the error of Next if the other controller still writes. The export has its new records.
@@ -146,7 +161,7 @@ func (e *Export) Next(z *Zone, now time.Time, interval time.Duration) (a Action,
 		return a, ErrUndone
 	}
 	for _, i := range standing {
-		a.Foreign = append(a.Foreign, e.Hosts[i].Name+" still has its registry records, or has them again")
+		a.foreign(e.Hosts[i].Name, " still has its registry records, or has them again")
 	}
 	if a.Done = e.Step == Verified || e.Step == Verifying && rest <= 0; !a.Done {
 		return a, nil
@@ -269,7 +284,7 @@ func (e *Export) look(z *Zone, a *Action) (unchanged []int) {
 		case standing:
 			unchanged = append(unchanged, i)
 		case foreign:
-			a.Foreign = append(a.Foreign, e.Hosts[i].Name+" was changed: "+strings.Join(diff, "; "))
+			a.foreign(e.Hosts[i].Name, " was changed: "+strings.Join(diff, "; "))
 		}
 	}
 	return unchanged
@@ -324,6 +339,10 @@ func (e *Export) Undo(z *Zone) (a Action, err error) {
 	return a, nil
 }
 
+// unlike are the types next to which no address is restored: a host with one is another program's. Next to a CNAME, servers drop an added
+// address without an error.
+var unlike = []uint16{dns.TypeCNAME, dns.TypeA, dns.TypeAAAA}
+
 // restorable reports whether a host has no address any more, or the exported ones with other TTLs, and none of its registry records.
 func (h *Host) restorable(z *Zone) bool {
 	for _, rr := range parse(h.Registry) {
@@ -339,12 +358,17 @@ func (h *Host) restorable(z *Zone) bool {
 		}
 		old = slices.Delete(old, at, at+1)
 	}
-	return len(old) == 0 || len(old) == len(h.Records) && len(z.of(h.Name, dns.TypeCNAME)) == 0
+	other := func(rrtype uint16) bool { return len(z.of(h.Name, rrtype)) > 0 }
+	return len(old) == 0 || len(old) == len(h.Records) && !slices.ContainsFunc(unlike, other)
 }
 
 func (e *Export) restore(z *Zone, i int) Update {
 	h, u := &e.Hosts[i], e.update(z, i)
-	u.Prereqs = append(u.Prereqs, z.asRead(h.Name, dns.TypeCNAME)...) // next to one, servers drop an added address without an error
+	for _, rrtype := range unlike {
+		if !slices.Contains(h.types(), rrtype) {
+			u.Prereqs = append(u.Prereqs, z.asRead(h.Name, rrtype)...)
+		}
+	}
 	now := z.addresses(h)
 	for _, rr := range parse(h.Records) {
 		if slices.Contains(now, text(rr)) {
@@ -367,11 +391,13 @@ func (e *Export) Exclusion() string {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "Now add this to external-dns' flags, and keep the others:\n")
-	if len(e.Left) == 0 {
-		fmt.Fprintf(&b, "  --exclude-domains=%s\n", strings.TrimSuffix(e.Zone, "."))
-	} else {
-		for _, h := range e.Hosts { // it also excludes all names below
-			fmt.Fprintf(&b, "  --exclude-domains=%s\n", strings.TrimSuffix(h.Name, "."))
+	for _, h := range e.Hosts {
+		fmt.Fprintf(&b, "  --exclude-domains=%s\n", strings.TrimSuffix(h.Name, "."))
+	}
+	for _, l := range e.Left {
+		name, _, _ := strings.Cut(l.Record, " ")
+		if slices.ContainsFunc(e.Hosts, func(h Host) bool { return strings.HasSuffix(name, "."+h.Name) }) {
+			fmt.Fprintf(&b, "Attention: this also stops external-dns for %s, which is below a host\n", strings.TrimSuffix(name, "."))
 		}
 	}
 	b.WriteString("Do not delete or annotate the sources (Services, Ingresses): with --policy=sync, external-dns would delete the hosts.")

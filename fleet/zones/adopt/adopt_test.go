@@ -324,6 +324,7 @@ func TestUndo(t *testing.T) {
 		"another address":    {[]string{"shop 0 A 192.0.2.3"}, []string{"shop 0 A 192.0.2.4"}, true},
 		"one more":           {nil, []string{"shop 0 A 192.0.2.4"}, true},
 		"a CNAME":            {[]string{"shop 0 A 192.0.2.3"}, []string{"shop 0 CNAME app"}, true},
+		"of another type":    {[]string{"shop 0 A 192.0.2.3"}, []string{"shop 0 AAAA 2001:db8::9"}, true},
 		"another registry's": {nil, []string{"a-shop 0 TXT " + mine}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -629,7 +630,8 @@ func TestDecodeRefuses(t *testing.T) {
 
 // A write that comes between the look at the zone and the message makes the server refuse it.
 func TestPrerequisites(t *testing.T) {
-	for _, line := range []string{"app 300 A 192.0.2.7", "app 300 AAAA 2001:db8::7", `a-app 0 TXT "x"`, `aaaa-app 0 TXT "x"`} {
+	lines := []string{"app 300 A 192.0.2.7", "app 300 AAAA 2001:db8::7", `a-app 0 TXT "x"`, `aaaa-app 0 TXT "x"`}
+	for _, line := range lines {
 		p := newPrimary(t, two...)
 		e, rr := exported(t, p), records(t, line)[0]
 		u := e.take(p.read(), 0)
@@ -646,5 +648,43 @@ func TestPrerequisites(t *testing.T) {
 		if p.update(u) {
 			t.Errorf("%s: restored", line)
 		}
+	}
+}
+
+// An address of a type that the export does not have refuses what restores the host, too.
+func TestPrerequisiteOfAnotherType(t *testing.T) {
+	p := newPrimary(t, two...)
+	e, rr := exported(t, p), records(t, "shop 60 AAAA 2001:db8::7")[0]
+	u := e.restore(p.read(), 1)
+	p.sets[key(rr)] = rr
+	if p.update(u) {
+		t.Error("restored")
+	}
+}
+
+// A host that a cluster publishes next to the other controller has the cluster's addresses, which must not be exported as the other's.
+func TestPublishedBefore(t *testing.T) {
+	p := newPrimary(t, two...)
+	me := zone.Identity{Cluster: "aaaaaaaa", Instance: "a"}
+	host := exported(t, p).Hosts[1]
+	want := zone.Publication{Host: host.Name, Strategy: zone.Simple, TTL: 60, Adopt: true, Addresses: host.addresses()}
+	apply(p, p.read().state.Plan(zone.Writer{Identity: me}, zone.Memory{}, want.Normal()).Message.Changes)
+	e := exported(t, p)
+	if len(e.Hosts) != 1 || len(e.Left) != 1 || e.Left[0].Reason != "published by aaaaaaaa: delete its DNSRecord first" {
+		t.Errorf("%+v, left %+v", e.Hosts, e.Left)
+	}
+}
+
+// The hosts that another program changed are in Changed at the end.
+func TestChanged(t *testing.T) {
+	p := newPrimary(t, two...)
+	e := exported(t, p)
+	now := advance(t, p, e, Verifying)
+	for _, rr := range records(t, "shop 0 A 192.0.2.4", "a-app 0 TXT "+mine, "aaaa-app 0 TXT "+mine) {
+		p.sets[key(rr)] = rr
+	}
+	a, err := e.Next(p.read(), now, interval)
+	if !errors.Is(err, ErrForeign) || !a.Changed["shop.example.org."] || !a.Changed["app.example.org."] {
+		t.Errorf("%v, %+v", err, a)
 	}
 }

@@ -151,13 +151,14 @@ type Left struct {
 }
 
 // Read returns the hosts that the registry marks as the owner's, sorted by name, and the records that cannot be adopted. It fails if
-// the registry is encrypted.
+// the registry is encrypted, which it is if none of its hosts can be read.
 func (r Registry) Read(z *Zone) (hosts []Host, left []Left, others []string, err error) {
 	ix, others := r.index(z)
 	naming := r
 	if r.From == Kuadrant {
 		naming = Registry{Wildcard: "wildcard"}
 	}
+	var hidden []Left
 	claimed := map[*dns.TXT]bool{}
 	claims := func(name string, rrtype uint16) (all []*dns.TXT) {
 		now, before := naming.names(name, strings.ToLower(dns.TypeToString[rrtype]))
@@ -169,6 +170,7 @@ func (r Registry) Read(z *Zone) (hosts []Host, left []Left, others []string, err
 			claimed[x] = true
 		}
 		if there := z.of(now, dns.TypeTXT); r.From == ExternalDNS && len(all) == 0 && len(there) > 0 && encrypted(there[0].(*dns.TXT)) {
+			hidden = append(hidden, Left{text(there[0]), "it looks like an encrypted registry record"})
 			err = fmt.Errorf("%s: the registry is encrypted (--txt-encrypt-enabled): run external-dns without encryption until it has written "+
 				"plain text, and export again", now)
 		}
@@ -208,6 +210,9 @@ func (r Registry) Read(z *Zone) (hosts []Host, left []Left, others []string, err
 				left = append(left, Left{text(x), "a registry record, but the zone has no record for it"})
 			}
 		}
+	}
+	if len(hosts) > 0 { // the encrypted ones are another owner's
+		left, err = append(left, hidden...), nil
 	}
 	slices.SortFunc(left, func(a, b Left) int { return strings.Compare(a.Record, b.Record) })
 	return hosts, left, others, err

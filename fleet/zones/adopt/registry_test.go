@@ -87,6 +87,11 @@ func readings() map[string]reading {
 			[]string{"_u.example.org. 60 A", "a-gone.example.org. 60 TXT", "lo.example.org. 60 A", "www.example.org. 60 CNAME"}, ""},
 		"encrypted": {me, []string{"app" + a, `a-app "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5"`},
 			nil, nil, "encrypted"},
+		"another owner's encrypted": {me, []string{"app" + a, "b" + a, `a-app "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5"`, "a-b " + mine},
+			[]string{"b: 1, 1"}, []string{"a-app.example.org. 60 TXT"}, ""},
+		"signed": {me, []string{"app" + a, "app " + mine, "app NSEC b.example.org. A TXT RRSIG NSEC",
+			"app RRSIG A 13 3 60 20300101000000 20200101000000 1 example.org. MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5"},
+			[]string{"app: 1, 1"}, nil, ""},
 		"Kuadrant": {kuadrant, []string{"app" + a, "kuadrant-1x2y3z4w-a-app " + abc, "a-app " + mine},
 			[]string{"app: 1, 1"}, nil, ""},
 		"Kuadrant, two owners": {kuadrant, []string{"app" + a, "kuadrant-1-a-app " + abc, "kuadrant-2-a-app " + abc},
@@ -169,18 +174,20 @@ func TestManifest(t *testing.T) {
 	}
 }
 
-// The whole zone is excluded unless something of the owner's stays in it.
+// Each host is excluded. It is named if that stops external-dns for a name below that stays with it.
 func TestExclusion(t *testing.T) {
 	lines := []string{"app 1 A 192.0.2.1", "a-app 0 TXT " + mine}
 	for _, tt := range []struct {
 		more []string
 		want string
 	}{
-		{nil, "--exclude-domains=example.org\n"},
+		{nil, "--exclude-domains=app.example.org\n"},
+		{[]string{"x.app 1 CNAME www", "cname-x.app 0 TXT " + mine}, "Attention: this also stops external-dns for x.app.example.org,"},
 		{[]string{"www 1 CNAME app", "cname-www 0 TXT " + mine}, "--exclude-domains=app.example.org\n"},
 	} {
 		e, err := New(Registry{From: ExternalDNS, Owner: "me"}, made(t, slices.Concat(lines, tt.more)...), start)
-		if err != nil || !strings.Contains(e.Exclusion(), tt.want) {
+		below := strings.Contains(tt.want, "Attention") == strings.Contains(e.Exclusion(), "Attention")
+		if err != nil || !below || !strings.Contains(e.Exclusion(), tt.want) {
 			t.Errorf("%v, %v", err, e.Exclusion())
 		}
 	}

@@ -34,10 +34,11 @@ func Parse(origin string, rrs []dns.RR) (*Zone, error) {
 
 func (z *Zone) names() []string { return slices.Sorted(maps.Keys(z.sets)) }
 
-// types returns the record types of a name that a registry record can be for; TXT is not one, because registry records are TXT.
+// types returns the record types of a name that a registry record can be for; TXT is not one, because registry records are TXT, nor
+// are those of a signed zone.
 func (z *Zone) types(name string) (types []uint16) {
 	for _, rr := range z.sets[name] {
-		if t := rr.Header().Rrtype; t != dns.TypeTXT && !slices.Contains(types, t) {
+		if t := rr.Header().Rrtype; t != dns.TypeTXT && t != dns.TypeRRSIG && t != dns.TypeNSEC && !slices.Contains(types, t) {
 			types = append(types, t)
 		}
 	}

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/neardns/neardns/fleet/zones/adopt"
 	"github.com/neardns/neardns/fleet/zones/rfc2136"
@@ -32,6 +35,14 @@ const maxFailures = 10
 // Adopt makes the export in the first call. In the next one it waits until the hosts rest, takes them, and verifies that they stay
 // taken. It can be interrupted at any time; the next call goes on.
 func (v *View) Adopt(ctx context.Context, a Adoption) error {
+	lock, err := os.OpenFile(a.Export+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Close() }()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("%s: another run uses it: wait until that ends, or end it: %w", a.Export, err)
+	}
 	data, err := atomicfile.Read(a.Export, maxExport)
 	if errors.Is(err, fs.ErrNotExist) && !a.Undo {
 		return v.export(ctx, a)
@@ -65,7 +76,7 @@ func (v *View) export(ctx context.Context, a Adoption) error {
 	if err := a.save(e); err != nil {
 		return err
 	}
-	a.manifests(e)
+	a.manifests(e, nil)
 	a.log("%d hosts are exported to %s; standard output has their DNSRecords, to be applied when the hosts are taken", len(e.Hosts), a.Export)
 	for _, l := range e.Left {
 		a.log("stays with %s: %s: %s", e.From, l.Record, l.Reason)
@@ -108,6 +119,9 @@ func (v *View) goOn(ctx context.Context, a Adoption, e *adopt.Export) error {
 			}
 		}
 		if fault != nil {
+			if errors.Is(fault, adopt.ErrForeign) && !a.Undo {
+				a.manifests(e, act.Changed)
+			}
 			return fault
 		}
 		if e.Step != step {
@@ -115,7 +129,7 @@ func (v *View) goOn(ctx context.Context, a Adoption, e *adopt.Export) error {
 		}
 		if act.Done {
 			if !a.Undo {
-				a.manifests(e)
+				a.manifests(e, nil)
 			}
 			return nil
 		}
@@ -145,7 +159,7 @@ func (v *View) send(ctx context.Context, a Adoption, e *adopt.Export, updates []
 		case kind == rfc2136.ServerFailed || rfc2136.Unsure(err):
 			return time.Second, nil
 		default:
-			return 0, err
+			return 0, errors.Join(err, a.save(e))
 		}
 		if i%(len(updates)/20+1) == 0 { // not each: a large export is written at most 20 times more often than it needs to
 			if err := a.save(e); err != nil {
@@ -174,10 +188,13 @@ func (a *Adoption) save(e *adopt.Export) error {
 
 func (a *Adoption) log(format string, args ...any) { _, _ = fmt.Fprintf(a.Log, format+"\n", args...) }
 
-func (a *Adoption) manifests(e *adopt.Export) {
+// manifests prints the DNSRecords of hosts that another program did not change.
+func (a *Adoption) manifests(e *adopt.Export, changed map[string]bool) {
 	var b strings.Builder
 	for i := range e.Hosts {
-		b.WriteString(e.Hosts[i].Manifest())
+		if !changed[e.Hosts[i].Name] {
+			b.WriteString(e.Hosts[i].Manifest())
+		}
 	}
 	_, _ = io.WriteString(a.Out, b.String())
 }

@@ -110,9 +110,12 @@ func (f *File) decidePolicies(r *reader) {
 			r.gateways[name] = zones.Gateway{Problem: fmt.Sprintf("the file has no Gateway %s", name)}
 		}
 	}
-	if len(r.policies) > 0 {
-		f.Records = slices.DeleteFunc(f.Records, func(record v1alpha1.DNSRecord) bool { return zones.PolicyOf(&record) != nil })
-	}
+	f.Records = slices.DeleteFunc(f.Records, func(record v1alpha1.DNSRecord) bool {
+		owner := zones.PolicyOf(&record)
+		return owner != nil && slices.ContainsFunc(r.policies, func(p v1alpha1.DNSPolicy) bool {
+			return p.Namespace == record.Namespace && p.Name == owner.Name
+		})
+	})
 	f.Policies = zones.DecidePolicies(r.policies, r.gateways, zones.Input{Zones: f.Zones, Records: f.Records, Sources: r.sources})
 	for _, p := range f.Policies {
 		for _, w := range p.Wanted {

@@ -163,6 +163,13 @@ spec: {host: old.shared.example, addressesFrom: {kind: Gateway, name: web}}
 	if u := f.Policies[name].Unpublished; len(u) != 1 || u[0].Reason != zones.NoHost {
 		t.Errorf("%+v", u)
 	}
+	f, err = Parse([]byte(good + policy + gateway + strings.Replace(made, "name: web, uid", "name: another, uid", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if old := f.Plan.Zones["shared"].Hosts["old.shared.example."]; fmt.Sprint(old.Addresses) != "[192.0.2.7]" {
+		t.Errorf("of a DNSPolicy that the file does not have: %+v", old)
+	}
 	f, err = Parse([]byte(good + policy))
 	if err != nil {
 		t.Fatal(err)
