@@ -388,7 +388,7 @@ func TestClusterDNSOpenShift(t *testing.T) {
 	status(`{"conditions":[{"type":"Degraded","status":"True","message":"too few pods"},{"type":"Progressing","status":"True"}]}`)
 	c.says("Available RollingOut RolloutFailed Isolated", "too few pods")
 	status("null")
-	// Another's edit is not overwritten, and what is ours is given back.
+	// Another's edit is not overwritten, and what is ours is removed.
 	c.place("")
 	Await(t, "the field is given back", func() error {
 		if got := c.operatorSpec(); got != was {

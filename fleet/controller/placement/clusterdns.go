@@ -101,7 +101,7 @@ func DecideDNS(c Cluster, w Workload, want *v1alpha1.ClusterDNS) (d DNSDecision)
 	}
 	if want == nil {
 		if d.Write = plan.differs && unsafe == ""; unsafe != "" {
-			d.Conditions = []Condition{{ConditionDNSDegraded, true, UnsafeRollout, "the placement cannot be taken back: " + unsafe}}
+			d.Conditions = []Condition{{ConditionDNSDegraded, true, UnsafeRollout, "the placement cannot be removed: " + unsafe}}
 		}
 		return d
 	}
@@ -125,7 +125,7 @@ func DecideDNS(c Cluster, w Workload, want *v1alpha1.ClusterDNS) (d DNSDecision)
 		d.Conditions[1] = progress
 		if r.reason == NotEnoughNodes && want.Mode == v1alpha1.ModeApply && plan.ready < minReady && w.strands(c, plan.rule, minReady) {
 			d.Write = true
-			d.Conditions[2].Message = "taken back, because no node has the labels and too few pods are ready: " + r.message
+			d.Conditions[2].Message = "removed, because no node has the labels and too few pods are ready: " + r.message
 		}
 		return d
 	}

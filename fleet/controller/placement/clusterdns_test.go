@@ -182,7 +182,7 @@ func TestDecideDNS(t *testing.T) {
 
 		"none, nothing of ours": {coredns(), nil, nothing, "", "", nil},
 		"none, ours":            {coredns(placed("old=", controller), label("app.kubernetes.io/managed-by", "Helm")), nil, "", "", "", nil},
-		"none, unsafe":          {coredns(placed("old=", controller), recreate), nil, nothing, "UnsafeRollout", "cannot be taken back", nil},
+		"none, unsafe":          {coredns(placed("old=", controller), recreate), nil, nothing, "UnsafeRollout", "cannot be removed", nil},
 		"none, no workload":     {Workload{}, nil, nothing, "", "", nil},
 	})
 }
@@ -285,7 +285,7 @@ func TestDNSNodes(t *testing.T) {
 		cases[name] = dnsCase{c.w, c.want, c.write, "AsExpected NotEnoughNodes", "nodes are eligible for kube-dns, of at least 2", c.nodes}
 	}
 	taken := cases["nodes and pods go"]
-	taken.message = "taken back, because no node has the labels and too few pods are ready: 0 nodes are eligible"
+	taken.message = "removed, because no node has the labels and too few pods are ready: 0 nodes are eligible"
 	cases["nodes and pods go"] = taken
 	cases["nodes and pods go, and another placement"] = dnsCase{ours(unready), apply("foo="), nothing, "NotApplied NotEnoughNodes", "", nil}
 	decideDNS(t, cases)

@@ -283,7 +283,7 @@ func TestClusterDNSKept(t *testing.T) {
 			t.Errorf("%v, affinity %v", err, r.affinity())
 		}
 	}
-	if strings.Count(log.String(), "kube-dns keeps the placement") != 1 || !strings.Contains(log.String(), "cannot be taken back") {
+	if strings.Count(log.String(), "kube-dns keeps the placement") != 1 || !strings.Contains(log.String(), "cannot be removed") {
 		t.Errorf("log:\n%s", &log)
 	}
 }
