@@ -166,7 +166,7 @@ func TestPolicyConflicts(t *testing.T) {
 	})
 }
 
-// What a DNSPolicy made stays if it is deleted with --cascade=orphan, until the garbage collector has made it the person's own.
+// If a DNSPolicy is deleted with --cascade=orphan, its DNSRecords stay, until the garbage collector makes them the person's own.
 func TestPolicyOrphans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
