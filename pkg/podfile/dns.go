@@ -77,7 +77,7 @@ func (d *DNS) check() error {
 	switch d.Method {
 	case "", MethodResult, MethodFile, MethodNRI:
 	default:
-		return fmt.Errorf("dns: unknown method %q", d.Method)
+		return fmt.Errorf("dns: unknown lever %q", d.Method)
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ func TestUnknownFieldsAndValues(t *testing.T) {
 	}{
 		{"a field of a newer plugin", `"state": "overlaid"`, `"state": "overlaid", "mood": {"is": ["good"]}`, ""},
 		{"an unknown state", `"state": "overlaid"`, `"state": "baked"`, `unknown state "baked"`},
-		{"an unknown method", `"lever": "file"`, `"lever": "crowbar"`, `unknown lever "crowbar"`},
+		{"an unknown lever", `"lever": "file"`, `"lever": "crowbar"`, `unknown lever "crowbar"`},
 	} {
 		f := sample("abc", "eth0")
 		f.DNS = dnsSample()
