@@ -158,7 +158,7 @@ func TestOverlayInTheSandboxsFile(t *testing.T) {
 	if err := unix.Stat(path, &after); err != nil || after.Ino != before.Ino || after.Mode != before.Mode {
 		t.Errorf("%v: inode %d then %d, mode %o then %o", err, before.Ino, after.Ino, before.Mode, after.Mode)
 	}
-	for _, word := range []string{"msg=\"a setting wanted for the pod has no effect\"", "annotation neardns.io/steer", "neither true nor false", "dns=overlaid lever=file"} {
+	for _, word := range []string{"msg=\"a setting wanted for the pod has no effect\"", "annotation neardns.io/steer", "neither true nor false", "dns=overlaid method=file"} {
 		if !strings.Contains(first.Stderr, word) {
 			t.Errorf("the log does not say %q:\n%s", word, first.Stderr)
 		}
