@@ -214,6 +214,8 @@ func (n *node) testMany(t *testing.T) {
 	}
 	for i := range pods {
 		wg.Go(func() {
+			limit <- struct{}{}
+			defer func() { <-limit }()
 			if err := n.removePod(t.Context(), pods[i].sandbox); err != nil {
 				t.Error(err)
 			}
