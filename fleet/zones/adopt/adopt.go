@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
 // Step is how far an adoption is.
@@ -52,22 +54,22 @@ type Export struct {
 }
 
 // New exports the hosts of a zone that a registry marks.
-func New(r Registry, z *Zone, now time.Time) (*Export, error) {
+func New(r Registry, z *zone.State, now time.Time) (*Export, error) {
 	hosts, left, others, err := r.Read(z)
 	if err != nil {
 		return nil, err
 	}
 	hosts = slices.DeleteFunc(hosts, func(h Host) bool { // it has the cluster's addresses too, which its manifest would keep for ever
-		by := z.publisher(h.Name)
+		by := publisher(z, h.Name)
 		if by != "" {
 			left = append(left, Left{h.Records[0], "published by " + by + ": delete its DNSRecord first"})
 		}
 		return by != ""
 	})
 	if len(hosts) == 0 {
-		return nil, fmt.Errorf("%s has no addresses that a registry of %s %q marks; other owners in it: %q", z.origin, r.From, r.Owner, others)
+		return nil, fmt.Errorf("%s has no addresses that a registry of %s %q marks; other owners in it: %q", z.Origin, r.From, r.Owner, others)
 	}
-	return &Export{Registry: r, Zone: z.origin, Step: Exported, Since: now.UTC().Truncate(time.Second), Hosts: hosts, Left: left}, nil
+	return &Export{Registry: r, Zone: z.Origin, Step: Exported, Since: now.UTC().Truncate(time.Second), Hosts: hosts, Left: left}, nil
 }
 
 // Encode returns the text of an export.
@@ -127,7 +129,7 @@ var ErrForeign = errors.New("another program changed hosts, which were left as t
 var ErrUndone = errors.New("this adoption is undone, or was begun to be: complete that with --undo, or name another file with --export")
 
 // Next advances the export by what the zone has now. interval is the time between two runs of the other controller.
-func (e *Export) Next(z *Zone, now time.Time, interval time.Duration) (a Action, err error) {
+func (e *Export) Next(z *zone.State, now time.Time, interval time.Duration) (a Action, err error) {
 	now = now.UTC()
 	if e.Step == Exported {
 		e.Step, e.Since = Resting, now
@@ -177,7 +179,7 @@ func (e *Export) Next(z *Zone, now time.Time, interval time.Duration) (a Action,
 func (e *Export) Sent(u Update) { e.Taken = u.Host + 1 }
 
 // refresh compares the export with the zone before anything is taken. If they differ, it exports them again and returns the differences.
-func (e *Export) refresh(z *Zone, now time.Time) ([]string, error) {
+func (e *Export) refresh(z *zone.State, now time.Time) ([]string, error) {
 	fresh, err := New(e.Registry, z, now)
 	if err != nil {
 		return nil, err
@@ -225,7 +227,7 @@ const (
 )
 
 // current is what the zone has of each host by its registry, and of all exported ones.
-func (e *Export) current(z *Zone) map[string]Host {
+func (e *Export) current(z *zone.State) map[string]Host {
 	all := map[string]Host{}
 	hosts, _, _, _ := e.Read(z) //nolint:dogsled // an encrypted record is another program's, and is found by its host
 	for _, h := range hosts {
@@ -235,13 +237,13 @@ func (e *Export) current(z *Zone) map[string]Host {
 }
 
 // compare returns the state of a host, and how it differs from the export.
-func (h *Host) compare(z *Zone, current map[string]Host) (state, []string) {
-	now := Host{Records: z.addresses(h)}
+func (h *Host) compare(z *zone.State, current map[string]Host) (state, []string) {
+	now := Host{Records: h.in(z)}
 	if c, ok := current[h.Name]; ok {
 		now.Registry = c.Registry
 	}
 	for _, line := range h.Registry { // also without the record that it is for
-		there := texts(z.of(parse([]string{line})[0].Header().Name, dns.TypeTXT))
+		there := texts(z.RRset(parse([]string{line})[0].Header().Name, dns.TypeTXT))
 		if slices.Contains(there, line) && !slices.Contains(now.Registry, line) {
 			now.Registry = append(now.Registry, line)
 		}
@@ -250,7 +252,7 @@ func (h *Host) compare(z *Zone, current map[string]Host) (state, []string) {
 	switch {
 	case len(records) == 0 && len(registry) == 0:
 		return standing, nil
-	case len(now.Registry) == 0 && (len(records) == 0 || z.publisher(h.Name) != ""):
+	case len(now.Registry) == 0 && (len(records) == 0 || publisher(z, h.Name) != ""):
 		return taken, records
 	case len(now.Registry) == 0:
 		return foreign, records // without the registry records, whose absence is intended
@@ -258,10 +260,10 @@ func (h *Host) compare(z *Zone, current map[string]Host) (state, []string) {
 	return foreign, slices.Concat(records, registry)
 }
 
-// addresses returns the address records of a host, of the types that the export has.
-func (z *Zone) addresses(h *Host) (all []string) {
+// in returns the address records that a zone has of a host, of the types that the export has.
+func (h *Host) in(z *zone.State) (all []string) {
 	for _, rrtype := range h.types() {
-		all = append(all, texts(z.of(h.Name, rrtype))...)
+		all = append(all, texts(z.RRset(h.Name, rrtype))...)
 	}
 	slices.Sort(all)
 	return all
@@ -277,7 +279,7 @@ func (h *Host) types() (types []uint16) {
 }
 
 // look returns the hosts that are as exported, and adds those that another program changed to a.Foreign.
-func (e *Export) look(z *Zone, a *Action) (unchanged []int) {
+func (e *Export) look(z *zone.State, a *Action) (unchanged []int) {
 	current := e.current(z)
 	for i := range e.Hosts {
 		switch s, diff := e.Hosts[i].compare(z, current); s {
@@ -291,25 +293,25 @@ func (e *Export) look(z *Zone, a *Action) (unchanged []int) {
 }
 
 // take returns the update that deletes a host's registry records, if host and registry are as exported.
-func (e *Export) take(z *Zone, i int) Update {
+func (e *Export) take(z *zone.State, i int) Update {
 	u := e.update(z, i)
 	for _, rr := range parse(e.Hosts[i].Registry) {
-		u.Changes = append(u.Changes, with(rr, dns.ClassNONE, 0))
+		u.Changes = append(u.Changes, zone.Deletion(rr))
 	}
 	return u
 }
 
 // update returns an update of a host without changes, with all RRsets that the export has of it as prerequisites.
-func (e *Export) update(z *Zone, i int) Update {
+func (e *Export) update(z *zone.State, i int) Update {
 	h, u := &e.Hosts[i], Update{Host: i}
 	for _, rrtype := range h.types() {
-		u.Prereqs = append(u.Prereqs, z.asRead(h.Name, rrtype)...)
+		u.Prereqs = append(u.Prereqs, z.AsRead(h.Name, rrtype)...)
 	}
 	var done []string
 	for _, rr := range parse(h.Registry) {
 		if name := rr.Header().Name; !slices.Contains(done, name) {
 			done = append(done, name)
-			u.Prereqs = append(u.Prereqs, z.asRead(name, dns.TypeTXT)...)
+			u.Prereqs = append(u.Prereqs, z.AsRead(name, dns.TypeTXT)...)
 		}
 	}
 	return u
@@ -317,13 +319,13 @@ func (e *Export) update(z *Zone, i int) Update {
 
 // Undo returns the updates that give the hosts back as they were exported: registry records, TTLs and, where no address is left, the
 // addresses. The caller sends them and calls Undo with what the zone then has, until it returns Done.
-func (e *Export) Undo(z *Zone) (a Action, err error) {
+func (e *Export) Undo(z *zone.State) (a Action, err error) {
 	e.Step = Undone
 	current := e.current(z)
 	for i := range e.Hosts {
 		h := &e.Hosts[i]
 		s, diff := h.compare(z, current)
-		switch by := z.publisher(h.Name); {
+		switch by := publisher(z, h.Name); {
 		case s == standing:
 		case by != "":
 			a.Foreign = append(a.Foreign, fmt.Sprintf("%s is published by %s: delete its DNSRecord, then undo again", h.Name, by))
@@ -344,38 +346,38 @@ func (e *Export) Undo(z *Zone) (a Action, err error) {
 var unlike = []uint16{dns.TypeCNAME, dns.TypeA, dns.TypeAAAA}
 
 // restorable reports whether a host has no address any more, or the exported ones with other TTLs, and none of its registry records.
-func (h *Host) restorable(z *Zone) bool {
+func (h *Host) restorable(z *zone.State) bool {
 	for _, rr := range parse(h.Registry) {
-		if slices.ContainsFunc(z.of(rr.Header().Name, dns.TypeTXT), func(x dns.RR) bool { return dns.IsDuplicate(rr, x) }) {
+		if slices.ContainsFunc(z.RRset(rr.Header().Name, dns.TypeTXT), func(x dns.RR) bool { return dns.IsDuplicate(rr, x) }) {
 			return false
 		}
 	}
 	old := parse(h.Records)
-	for _, rr := range parse(z.addresses(h)) {
+	for _, rr := range parse(h.in(z)) {
 		at := slices.IndexFunc(old, func(x dns.RR) bool { return dns.IsDuplicate(rr, x) })
 		if at < 0 {
 			return false
 		}
 		old = slices.Delete(old, at, at+1)
 	}
-	other := func(rrtype uint16) bool { return len(z.of(h.Name, rrtype)) > 0 }
+	other := func(rrtype uint16) bool { return len(z.RRset(h.Name, rrtype)) > 0 }
 	return len(old) == 0 || len(old) == len(h.Records) && !slices.ContainsFunc(unlike, other)
 }
 
-func (e *Export) restore(z *Zone, i int) Update {
+func (e *Export) restore(z *zone.State, i int) Update {
 	h, u := &e.Hosts[i], e.update(z, i)
 	for _, rrtype := range unlike {
 		if !slices.Contains(h.types(), rrtype) {
-			u.Prereqs = append(u.Prereqs, z.asRead(h.Name, rrtype)...)
+			u.Prereqs = append(u.Prereqs, z.AsRead(h.Name, rrtype)...)
 		}
 	}
-	now := z.addresses(h)
+	now := h.in(z)
 	for _, rr := range parse(h.Records) {
 		if slices.Contains(now, text(rr)) {
 			continue
 		}
 		if len(now) > 0 { // delete first: Knot keeps the old TTL if an existing RR is added with another one
-			u.Changes = append(u.Changes, with(rr, dns.ClassNONE, 0))
+			u.Changes = append(u.Changes, zone.Deletion(rr))
 		}
 		u.Changes = append(u.Changes, rr)
 	}

@@ -3,10 +3,6 @@ package adopt
 import (
 	"bytes"
 	"errors"
-	"flag"
-	"fmt"
-	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -17,104 +13,9 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-var (
-	modelEpisodes = flag.Int("episodes", 150, "episodes of TestModel")
-	modelSeed     = flag.Uint64("seed", 1, "seed of TestModel's first episode")
-)
-
 var start = time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
 
 const interval = time.Minute
-
-// primary is a zone as a server holds it: RRs with their TTL by their text without it.
-type primary struct {
-	t    testing.TB
-	sets map[string]dns.RR
-}
-
-func newPrimary(t testing.TB, lines ...string) *primary {
-	p := &primary{t, map[string]dns.RR{}}
-	for _, rr := range records(t, append([]string{"@ 60 IN SOA ns hostmaster 1 60 60 60 60", "@ 60 IN NS ns"}, lines...)...) {
-		p.sets[key(rr)] = rr
-	}
-	return p
-}
-
-func key(rr dns.RR) string { return text(with(rr, dns.ClassINET, 0)) }
-
-func (p *primary) read() *Zone {
-	z, err := Parse(origin, slices.Collect(maps.Values(p.sets)))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return z
-}
-
-// lines are all records, sorted.
-func (p *primary) lines() []string {
-	return slices.Sorted(slices.Values(texts(slices.Collect(maps.Values(p.sets)))))
-}
-
-func (p *primary) set(name string, rrtype uint16) (keys []string) {
-	for k, rr := range p.sets {
-		if rr.Header().Rrtype == rrtype && dns.CanonicalName(rr.Header().Name) == name {
-			keys = append(keys, k)
-		}
-	}
-	slices.Sort(keys)
-	return keys
-}
-
-// update makes an update as RFC 2136 has it, whole or not at all.
-func (p *primary) update(u Update) bool {
-	want := map[string][]string{}
-	for _, rr := range u.Prereqs {
-		h := rr.Header()
-		k := fmt.Sprint(dns.CanonicalName(h.Name), " ", h.Rrtype)
-		if h.Class == dns.ClassNONE {
-			want[k] = nil
-		} else {
-			want[k] = append(want[k], key(rr))
-		}
-	}
-	for k, keys := range want {
-		var name string
-		var rrtype uint16
-		_, _ = fmt.Sscan(k, &name, &rrtype)
-		slices.Sort(keys)
-		if !slices.Equal(keys, p.set(name, rrtype)) {
-			return false
-		}
-	}
-	for _, rr := range u.Changes {
-		if rr.Header().Class == dns.ClassNONE {
-			delete(p.sets, key(rr))
-		} else {
-			p.sets[key(rr)] = rr
-		}
-	}
-	return true
-}
-
-func exported(t testing.TB, p *primary) *Export {
-	e, err := New(Registry{From: ExternalDNS, Owner: "me"}, p.read(), start)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return e
-}
-
-// two hosts of external-dns, of two types, and others' records.
-var two = []string{
-	"app 300 A 192.0.2.1", "app 300 A 192.0.2.2", "app 300 AAAA 2001:db8::1", "a-app 0 TXT " + mine, "aaaa-app 0 TXT " + mine,
-	"shop 0 A 192.0.2.3", "shop 60 TXT " + mine, `shop 60 TXT "v=spf1 -all"`, "mail 60 A 192.0.2.9", "a-mail 0 TXT " + yours,
-}
-
-func without(lines []string, prefixes ...string) []string {
-	return slices.DeleteFunc(slices.Clone(lines), func(l string) bool {
-		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(l, p) })
-	})
-}
 
 // The steps of an adoption that nothing disturbs: what the zone has after each, how long each waits, and that undo restores all.
 func TestSteps(t *testing.T) {
@@ -266,7 +167,7 @@ func TestPublished(t *testing.T) {
 				if publish {
 					want.Addresses = host.addresses()
 				}
-				m := p.read().state.Plan(zone.Writer{Identity: me}, zone.Memory{}, want.Normal()).Message
+				m := p.read().Plan(zone.Writer{Identity: me}, zone.Memory{}, want.Normal()).Message
 				apply(p, m.Changes)
 			}
 			for i := range e.Hosts {
@@ -360,240 +261,6 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// model is an adoption whose process is killed at any time, whose messages and answers are lost, and whose zone others write.
-type model struct {
-	*testing.T
-	*primary
-	r       *rand.Rand
-	now     time.Time
-	file    []byte // what the disk has
-	touched map[string]bool
-	takes   map[string]int // by host
-	unsaved map[string]int // kills between a host's update and the next write of the file
-	undo    bool
-	noisy   bool
-	met     map[string]bool // errors
-	last    error
-	done    bool
-	seen    map[string]bool // hosts that were reported
-}
-
-// TestModel: no message changes what another program wrote, no address is ever away by ours, a host is taken once, and undo restores
-// all that others did not touch.
-func TestModel(t *testing.T) {
-	ends := map[string]int{}
-	for i := range uint64(*modelEpisodes) {
-		seed := *modelSeed + i
-		m := newModel(t, seed)
-		before := m.lines()
-		m.noisy = m.r.IntN(3) > 0
-		for range 60 {
-			m.maybeDisturb(12)
-			m.run()
-			m.now = m.now.Add(time.Duration(m.r.IntN(40)) * time.Second)
-		}
-		e := m.load()
-		for err := range m.met {
-			ends[err]++
-		}
-		ends[fmt.Sprintf("noisy %v: %s, %v", m.noisy, e.Step, m.last)]++
-		if !m.noisy && (e.Step != Verified || len(m.seen) > 0) {
-			t.Errorf("seed %d: undisturbed, and %s, %v", seed, e.Step, m.last)
-		}
-		m.noisy = true
-		for range m.r.IntN(10) {
-			m.disturb()
-		}
-		m.undo, m.done = true, false
-		m.seen = map[string]bool{}
-		for i := range 40 {
-			m.noisy = i < 20
-			m.run()
-		}
-		if !m.done {
-			t.Errorf("seed %d: undo does not end: %v", seed, m.last)
-		}
-		m.restored(before, m.load())
-		if t.Failed() {
-			t.Fatalf("go test -run TestModel -episodes 1 -seed %d", seed)
-		}
-	}
-	for _, want := range []string{"noisy true: verified, <nil>", "noisy true: verifying, " + ErrForeign.Error(),
-		"noisy true: verified, " + ErrForeign.Error(), ErrWrites.Error()} {
-		if ends[want] == 0 && *modelEpisodes > 100 {
-			t.Errorf("no episode ends with %s; %v", want, ends)
-		}
-	}
-}
-
-func newModel(t *testing.T, seed uint64) *model {
-	m := &model{T: t, r: rand.New(rand.NewPCG(seed, 3)), now: start, met: map[string]bool{}, seen: map[string]bool{},
-		touched: map[string]bool{}, takes: map[string]int{}, unsaved: map[string]int{}}
-	lines := slices.Clone(two)
-	for i := range m.r.IntN(8) {
-		lines = append(lines, fmt.Sprintf("h%d %d A 192.0.2.%d", i, m.r.IntN(3)*60, 20+i), fmt.Sprintf("a-h%d 0 TXT %s", i, mine))
-		if m.r.IntN(2) == 0 {
-			lines = append(lines, fmt.Sprintf("h%d 60 TXT %s", i, mine))
-		}
-	}
-	m.primary = newPrimary(t, lines...)
-	m.save(exported(t, m.primary))
-	return m
-}
-
-func (m *model) save(e *Export) {
-	data, err := e.Encode()
-	if err != nil {
-		m.Fatal(err)
-	}
-	m.file = data
-}
-
-func (m *model) load() *Export {
-	e, err := Decode(m.file)
-	if err != nil {
-		m.Fatal(err)
-	}
-	if again, err := e.Encode(); err != nil || !bytes.Equal(again, m.file) {
-		m.Fatalf("decoded and encoded: %v\n%s", err, again)
-	}
-	return e
-}
-
-func (m *model) maybeDisturb(n int) {
-	if m.noisy && m.r.IntN(n) == 0 {
-		m.disturb()
-	}
-}
-
-// disturb is another program, which writes at one of the hosts.
-func (m *model) disturb() {
-	e := m.load()
-	h := e.Hosts[m.r.IntN(len(e.Hosts))]
-	m.touched[h.Name] = true
-	rrs := parse(slices.Concat(h.Records, h.Registry))
-	rr := rrs[m.r.IntN(len(rrs))]
-	switch m.r.IntN(4) {
-	case 0:
-		delete(m.sets, key(rr))
-	case 1:
-		m.sets[key(rr)] = rr // possibly back
-	case 2:
-		rr.Header().Ttl = 30
-		m.sets[key(rr)] = rr
-	default:
-		x := records(m, fmt.Sprintf("x 60 A 198.51.100.%d", m.r.IntN(3)))[0]
-		x.Header().Name = h.Name
-		m.sets[key(x)] = x
-	}
-}
-
-// run is one life of the process, as the command's loop has it, which a kill may end at any line.
-func (m *model) run() {
-	e := m.load()
-	killed := func() bool { return m.r.IntN(15) == 0 }
-	for range 4 {
-		var a Action
-		if m.undo {
-			a, m.last = e.Undo(m.read())
-		} else {
-			a, m.last = e.Next(m.read(), m.now, interval)
-		}
-		if killed() {
-			return
-		}
-		m.save(e)
-		for _, line := range a.Foreign {
-			m.seen[strings.Fields(strings.TrimLeft(line, "+- "))[0]] = true
-		}
-		m.done = m.undo && a.Done
-		m.met[fmt.Sprint(m.last)] = true
-		if m.last != nil || a.Done || killed() {
-			return
-		}
-		for _, u := range a.Updates {
-			lost := m.r.IntN(10)
-			if lost == 0 { // before the server has it
-				break
-			}
-			m.maybeDisturb(10)
-			name := e.Hosts[u.Host].Name
-			made := m.send(e, u)
-			if made && !m.undo {
-				m.takes[name]++
-			}
-			if lost == 1 { // the answer
-				break
-			}
-			if killed() {
-				m.unsaved[name]++
-				return
-			}
-			if !m.undo {
-				e.Sent(u)
-				m.save(e)
-			}
-			if m.takes[name] > 1+m.unsaved[name] {
-				m.Errorf("%s was taken %d times", name, m.takes[name])
-			}
-		}
-		m.now = m.now.Add(a.Wait)
-	}
-}
-
-// send makes an update, and checks that it changed nothing but what the export has.
-func (m *model) send(e *Export, u Update) bool {
-	h := e.Hosts[u.Host]
-	before := m.lines()
-	made := m.update(u)
-	after := m.lines()
-	served := func(lines []string) (addrs []string) {
-		for _, rr := range parse(lines) {
-			if t := rr.Header().Rrtype; t == dns.TypeA || t == dns.TypeAAAA {
-				addrs = append(addrs, key(rr))
-			}
-		}
-		return addrs
-	}
-	for _, d := range differences(served(before), served(after)) {
-		if !m.undo || d[0] == '-' {
-			m.Errorf("%s: served: %s", h.Name, d)
-		}
-	}
-	for _, d := range differences(before, after) {
-		line := d[2:]
-		switch exported := slices.Contains(h.Registry, line) || slices.Contains(h.Records, line); {
-		case !m.undo && d[0] == '-' && slices.Contains(h.Registry, line):
-		case m.undo && d[0] == '+' && exported:
-		case m.undo && slices.Contains(served(h.Records), key(parse([]string{line})[0])): // its TTL
-		default:
-			m.Errorf("%s: %s", h.Name, d)
-		}
-	}
-	return made
-}
-
-// restored checks the zone after undo: all is as before that no other program touched, and what one did is reported or as before.
-func (m *model) restored(before []string, e *Export) {
-	now := m.read()
-	for _, h := range e.Hosts {
-		s, diff := h.compare(now, e.current(now))
-		if s != standing && !m.touched[h.Name] {
-			m.Errorf("%s is not restored: %v", h.Name, diff)
-		}
-		if s != standing && !m.seen[h.Name] {
-			m.Errorf("%s is not restored, and not reported: %v", h.Name, diff)
-		}
-	}
-	for _, d := range differences(before, m.lines()) {
-		name, _, _ := strings.Cut(d[2:], " ")
-		host := strings.TrimPrefix(strings.TrimPrefix(name, "aaaa-"), "a-")
-		if !m.touched[host] && !m.touched[name] {
-			m.Errorf("after undo: %s", d)
-		}
-	}
-}
-
 // An export is what this program wrote: others are refused, and none makes it fail.
 func FuzzDecode(f *testing.F) {
 	p := newPrimary(f, two...)
@@ -668,7 +335,7 @@ func TestPublishedBefore(t *testing.T) {
 	me := zone.Identity{Cluster: "aaaaaaaa", Instance: "a"}
 	host := exported(t, p).Hosts[1]
 	want := zone.Publication{Host: host.Name, Strategy: zone.Simple, TTL: 60, Adopt: true, Addresses: host.addresses()}
-	apply(p, p.read().state.Plan(zone.Writer{Identity: me}, zone.Memory{}, want.Normal()).Message.Changes)
+	apply(p, p.read().Plan(zone.Writer{Identity: me}, zone.Memory{}, want.Normal()).Message.Changes)
 	e := exported(t, p)
 	if len(e.Hosts) != 1 || len(e.Left) != 1 || e.Left[0].Reason != "published by aaaaaaaa: delete its DNSRecord first" {
 		t.Errorf("%+v, left %+v", e.Hosts, e.Left)

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -104,34 +105,33 @@ var (
 
 // index returns the registry records of the owner by their name; Kuadrant's without its prefix and hash. It also returns the other
 // owners.
-func (r Registry) index(z *Zone) (ix map[string][]*dns.TXT, others []string) {
+func (r Registry) index(z *zone.State) (ix map[string][]*dns.TXT, others []string) {
 	ix = map[string][]*dns.TXT{}
-	for name, set := range z.sets {
-		for _, rr := range set {
-			x, ok := rr.(*dns.TXT)
-			if !ok {
-				continue
-			}
-			l, ok := labels(x)
-			if !ok {
-				continue
-			}
-			key := name
-			switch {
-			case r.From == Kuadrant:
-				own := kuadrantPlain
-				if l["version"] == "1" {
-					own = kuadrantOwned
-				}
-				if key = strings.TrimPrefix(name, own.FindString(name)); key == name {
-					continue // external-dns' own
-				}
-			case l["owner"] != r.Owner:
-				others = append(others, l["owner"])
-				continue
-			}
-			ix[key] = append(ix[key], x)
+	for _, rr := range z.Records() {
+		x, ok := rr.(*dns.TXT)
+		if !ok {
+			continue
 		}
+		l, ok := labels(x)
+		if !ok {
+			continue
+		}
+		name := dns.CanonicalName(x.Hdr.Name)
+		key := name
+		switch {
+		case r.From == Kuadrant:
+			own := kuadrantPlain
+			if l["version"] == "1" {
+				own = kuadrantOwned
+			}
+			if key = strings.TrimPrefix(name, own.FindString(name)); key == name {
+				continue // external-dns' own
+			}
+		case l["owner"] != r.Owner:
+			others = append(others, l["owner"])
+			continue
+		}
+		ix[key] = append(ix[key], x)
 	}
 	slices.Sort(others)
 	return ix, slices.Compact(others)
@@ -152,7 +152,7 @@ type Left struct {
 
 // Read returns the hosts that the registry marks as the owner's, sorted by name, and the records that cannot be adopted. It fails if
 // the registry is encrypted, which it is if none of its hosts can be read.
-func (r Registry) Read(z *Zone) (hosts []Host, left []Left, others []string, err error) {
+func (r Registry) Read(z *zone.State) (hosts []Host, left []Left, others []string, err error) {
 	ix, others := r.index(z)
 	naming := r
 	if r.From == Kuadrant {
@@ -169,25 +169,26 @@ func (r Registry) Read(z *Zone) (hosts []Host, left []Left, others []string, err
 		for _, x := range all {
 			claimed[x] = true
 		}
-		if there := z.of(now, dns.TypeTXT); r.From == ExternalDNS && len(all) == 0 && len(there) > 0 && encrypted(there[0].(*dns.TXT)) {
+		if there := z.RRset(now, dns.TypeTXT); r.From == ExternalDNS && len(all) == 0 && len(there) > 0 && encrypted(there[0].(*dns.TXT)) {
 			hidden = append(hidden, Left{text(there[0]), "it looks like an encrypted registry record"})
 			err = fmt.Errorf("%s: the registry is encrypted (--txt-encrypt-enabled): run external-dns without encryption until it has written "+
 				"plain text, and export again", now)
 		}
 		return all
 	}
-	for _, name := range z.names() {
+	types := typesOf(z)
+	for _, name := range slices.Sorted(maps.Keys(types)) {
 		h := Host{Name: name}
-		for _, rrtype := range z.types(name) {
+		for _, rrtype := range types[name] {
 			registry := claims(name, rrtype)
 			if len(registry) == 0 {
 				continue
 			}
 			if rrtype != dns.TypeA && rrtype != dns.TypeAAAA {
-				left = append(left, Left{text(z.of(name, rrtype)[0]), "a DNSRecord publishes addresses only"})
+				left = append(left, Left{text(z.RRset(name, rrtype)[0]), "a DNSRecord publishes addresses only"})
 				continue
 			}
-			h.Records = append(h.Records, texts(z.of(name, rrtype))...)
+			h.Records = append(h.Records, texts(z.RRset(name, rrtype))...)
 			for _, x := range registry {
 				h.Registry = append(h.Registry, text(x))
 			}
@@ -198,7 +199,7 @@ func (r Registry) Read(z *Zone) (hosts []Host, left []Left, others []string, err
 		slices.Sort(h.Records)
 		slices.Sort(h.Registry)
 		h.Registry = slices.Compact(h.Registry)
-		if fault := h.check(z.origin); fault != nil {
+		if fault := h.check(z.Origin); fault != nil {
 			left = append(left, Left{h.Records[0], "no DNSRecord can be made of it: " + fault.Error()})
 			continue
 		}

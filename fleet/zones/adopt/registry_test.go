@@ -8,14 +8,16 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
+
+	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
 const origin = "example.org."
 
 // made returns a zone with an SOA, an NS, and these lines, in which names are relative to it.
-func made(t testing.TB, lines ...string) *Zone {
+func made(t testing.TB, lines ...string) *zone.State {
 	t.Helper()
-	z, err := Parse(origin, records(t, append([]string{"@ 60 IN SOA ns hostmaster 1 60 60 60 60", "@ 60 IN NS ns"}, lines...)...))
+	z, err := zone.Parse(origin, records(t, append([]string{"@ 60 IN SOA ns hostmaster 1 60 60 60 60", "@ 60 IN NS ns"}, lines...)...))
 	if err != nil {
 		t.Fatal(err)
 	}

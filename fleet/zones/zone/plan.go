@@ -184,22 +184,30 @@ func (p *planner) note(r Reason, format string, args ...any) {
 
 // asRead adds the prerequisite that an RRset is exactly as it was read, or does not exist if it did not.
 func (p *planner) asRead(name string, rrtype uint16) {
-	p.step.Message.Prereqs = append(p.step.Message.Prereqs, p.State.asRead(name, rrtype)...)
+	p.step.Message.Prereqs = append(p.step.Message.Prereqs, p.State.AsRead(name, rrtype)...)
 }
 
-func (s *State) asRead(name string, rrtype uint16) []dns.RR {
-	var all []dns.RR
-	for _, rr := range s.sets[name] {
-		if rr.Header().Rrtype == rrtype {
-			c := dns.Copy(rr)
-			c.Header().Class, c.Header().Ttl = dns.ClassINET, 0
-			all = append(all, c)
-		}
+// AsRead returns the prerequisite that an RRset is exactly as it was read, or does not exist if it did not. Prerequisites do not compare
+// TTLs (RFC 2136 section 2.4).
+func (s *State) AsRead(name string, rrtype uint16) []dns.RR {
+	all := s.RRset(name, rrtype)
+	for i, rr := range all {
+		all[i] = inMessage(rr, dns.ClassINET)
 	}
 	if all == nil {
 		return []dns.RR{bare(name, rrtype, dns.ClassNONE)}
 	}
 	return all
+}
+
+// Deletion returns the change that deletes one RR.
+func Deletion(rr dns.RR) dns.RR { return inMessage(rr, dns.ClassNONE) }
+
+// inMessage returns a copy for a message's prerequisites or changes, where only added RRs have a TTL.
+func inMessage(rr dns.RR, class uint16) dns.RR {
+	c := dns.Copy(rr)
+	c.Header().Class, c.Header().Ttl = class, 0
+	return c
 }
 
 func bare(name string, rrtype, class uint16) dns.RR {
@@ -210,14 +218,11 @@ func (p *planner) write(rr dns.RR) { p.step.Message.Changes = append(p.step.Mess
 
 func (p *planner) deleteSet(name string, rrtype uint16) { p.write(bare(name, rrtype, dns.ClassANY)) }
 
-func (p *planner) deleteRR(rr dns.RR) {
-	c := dns.Copy(rr)
-	c.Header().Class, c.Header().Ttl = dns.ClassNONE, 0
-	p.write(c)
-}
+func (p *planner) deleteRR(rr dns.RR) { p.write(Deletion(rr)) }
 
-func (p *planner) setOf(name string, rrtype uint16) (all []dns.RR) {
-	for _, rr := range p.sets[name] {
+// RRset returns the RRs of a canonical name and type. The caller must not modify them, because the state uses them.
+func (s *State) RRset(name string, rrtype uint16) (all []dns.RR) {
+	for _, rr := range s.sets[name] {
 		if rr.Header().Rrtype == rrtype {
 			all = append(all, rr)
 		}

@@ -19,7 +19,7 @@ func (s *State) HasTXT(name string, is []*dns.TXT) bool {
 }
 
 // BeatAsRead returns the prerequisite that a cluster's heartbeat has not changed since the state was read.
-func (s *State) BeatAsRead(cluster string) []dns.RR { return s.asRead(s.beat(cluster), dns.TypeTXT) }
+func (s *State) BeatAsRead(cluster string) []dns.RR { return s.AsRead(s.beat(cluster), dns.TypeTXT) }
 
 // BeatIs returns the prerequisite that a cluster's heartbeat in the zone is b.
 func (s *State) BeatIs(cluster string, b Beat) []dns.RR {

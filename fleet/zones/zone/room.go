@@ -13,7 +13,7 @@ import (
 
 // occupied returns a conflict if the host is a name server of this zone, or if a CNAME, DNAME or delegation hides one of its names.
 func (p *planner) occupied() *Conflict {
-	for _, rr := range p.setOf(p.Origin, dns.TypeNS) {
+	for _, rr := range p.RRset(p.Origin, dns.TypeNS) {
 		if ns, ok := rr.(*dns.NS); ok && lower(ns.Ns) == p.want.Host {
 			return conflict(ConflictingName,
 				"%s is a name server of the zone, which would be without its address when the last cluster leaves; "+
@@ -43,7 +43,7 @@ func (p *planner) occupied() *Conflict {
 // as glue.
 func (p *planner) hidden(name string) *Conflict {
 	for above, at := name, 0; above != p.Origin; above = name[at:] {
-		delegation := p.setOf(above, dns.TypeNS)
+		delegation := p.RRset(above, dns.TypeNS)
 		glue := above != name && slices.ContainsFunc(delegation, func(rr dns.RR) bool { return lower(rr.(*dns.NS).Ns) == name })
 		if len(delegation) > 0 && !glue {
 			return conflict(ConflictingName,
@@ -52,7 +52,7 @@ func (p *planner) hidden(name string) *Conflict {
 		}
 		next, _ := dns.NextLabel(name, at)
 		at = next
-		if redirect := p.setOf(name[at:], dns.TypeDNAME); len(redirect) > 0 {
+		if redirect := p.RRset(name[at:], dns.TypeDNAME); len(redirect) > 0 {
 			return conflict(ConflictingName, "%s has a DNAME, which hides %s; delete the DNAME", name[at:], name)
 		}
 	}
@@ -106,7 +106,7 @@ func (p *planner) room(want Publication) map[netip.Addr][]string {
 	left := func(name string, rrtype uint16) int {
 		key := fmt.Sprint(name, rrtype)
 		if _, ok := free[key]; !ok {
-			free[key] = p.w.Limit - len(p.setOf(name, rrtype))
+			free[key] = p.w.Limit - len(p.RRset(name, rrtype))
 		}
 		return free[key]
 	}

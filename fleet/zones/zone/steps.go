@@ -30,7 +30,7 @@ func (p *planner) withdraw(a netip.Addr, ref *Reference, keep []string) {
 	}
 	last := ref == nil && !slices.ContainsFunc(others, func(r Reference) bool { return r != Reference{} })
 	var drop []dns.RR
-	for _, rr := range p.setOf(refs, dns.TypeTXT) {
+	for _, rr := range p.RRset(refs, dns.TypeTXT) {
 		r, err := parseReference(rr.(*dns.TXT).Txt)
 		if err == nil && (r.Cluster == p.w.Cluster && (ref == nil || r != *ref) || last && r == Reference{}) {
 			drop = append(drop, rr)
@@ -75,11 +75,11 @@ func (p *planner) leave() {
 		p.withdraw(a, nil, nil)
 	}
 	p.dropOwn(nil, "")
-	if len(p.setOf(name, dns.TypeTXT)) > 0 {
+	if len(p.RRset(name, dns.TypeTXT)) > 0 {
 		p.deleteSet(name, dns.TypeTXT)
 	}
 	owners := p.owners(p.want.Host)
-	for _, rr := range p.setOf(owners, dns.TypeTXT) {
+	for _, rr := range p.RRset(owners, dns.TypeTXT) {
 		if o, err := parseOwner(rr.(*dns.TXT).Txt); err == nil && o == p.w.Cluster {
 			p.deleteRR(rr)
 		}
@@ -88,7 +88,7 @@ func (p *planner) leave() {
 	if rest := slices.DeleteFunc(slices.Clone(p.host.Owners), func(o string) bool { return o == p.w.Cluster }); len(rest) == 0 {
 		strategy := p.strategy(p.want.Host)
 		for _, n := range []string{strategy, owners} {
-			if len(p.setOf(n, dns.TypeTXT)) > 0 {
+			if len(p.RRset(n, dns.TypeTXT)) > 0 {
 				p.asRead(n, dns.TypeTXT)
 				p.deleteSet(n, dns.TypeTXT)
 			} else if n == owners && !p.step.Message.Empty() {
@@ -167,7 +167,7 @@ func (p *planner) change() {
 
 	p.addStrategy()
 	p.add(want, places)
-	same := p.has && len(p.setOf(p.names.claim(want.Host, p.w.Cluster), dns.TypeTXT)) == 1 && p.claimed(want)
+	same := p.has && len(p.RRset(p.names.claim(want.Host, p.w.Cluster), dns.TypeTXT)) == 1 && p.claimed(want)
 	if same && p.step.Message.Empty() || p.step.Conflict != nil {
 		p.step.Message, p.step.Gone = Message{}, nil
 		if p.has {
@@ -199,7 +199,7 @@ func (p *planner) addStrategy() {
 		p.asRead(p.owners(p.want.Host), dns.TypeTXT)
 	}
 	_, before := p.before()
-	if len(p.setOf(name, dns.TypeTXT)) > 0 {
+	if len(p.RRset(name, dns.TypeTXT)) > 0 {
 		p.deleteSet(name, dns.TypeTXT)
 	}
 	p.write(txt(name, strategyText(p.want.Strategy, p.ttl, before)))
@@ -208,7 +208,7 @@ func (p *planner) addStrategy() {
 // add adds the owner, references, addresses and CNAME that the zone lacks or has with another TTL.
 func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 	full := func(name string) bool {
-		if p.w.Limit > 0 && len(p.setOf(name, dns.TypeTXT)) >= p.w.Limit {
+		if p.w.Limit > 0 && len(p.RRset(name, dns.TypeTXT)) >= p.w.Limit {
 			p.step.Conflict = conflict(RRsetFull, "%s has %d TXT RRs, as many as the server takes; raise max-records-per-type on BIND",
 				name, p.w.Limit)
 			return true
@@ -258,7 +258,7 @@ func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 		}
 	}
 	own := p.level(want.Host, p.w.Cluster)
-	old := p.setOf(own, dns.TypeCNAME)
+	old := p.RRset(own, dns.TypeCNAME)
 	if want.Target != "" && (len(old) == 0 || p.cname(own) != want.Target || old[0].Header().Ttl != p.ttl) {
 		if p.cname(own) == want.Target {
 			p.deleteSet(own, dns.TypeCNAME)
@@ -286,7 +286,7 @@ func (p *planner) replaceClaim(want Publication) {
 	p.step.Next = max(p.m.Generation, p.claim.Generation) + 1
 	c := p.claimFor(want, p.step.Next)
 	p.step.Claim = joined(c.text())
-	if len(p.setOf(name, dns.TypeTXT)) > 0 {
+	if len(p.RRset(name, dns.TypeTXT)) > 0 {
 		p.deleteSet(name, dns.TypeTXT)
 	}
 	p.write(txt(name, c.text()))

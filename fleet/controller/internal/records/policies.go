@@ -25,9 +25,9 @@ type policies struct {
 
 // applyPolicies creates, changes and deletes the DNSRecords of DNSPolicies. It leaves alone those that a person made, and those whose
 // DNSPolicy it does not find, or is deleted with --cascade=orphan: they are for the garbage collector, which does not read from a cache.
-// It adds what it creates to records, so that a host is never without one when a person deletes their own DNSRecord for it. If a person
-// deletes the DNSPolicy's DNSRecord, its finalizer first takes the host out of the zone, and a later run creates it again.
-func (r *Reconciler) applyPolicies(ctx context.Context, dnsZones []v1alpha1.DNSZone, records *v1alpha1.DNSRecordList) (*policies, error) {
+// It adds what it creates to in, with the Gateways, so that a host is never without one when a person deletes their own DNSRecord for it.
+// If a person deletes the DNSPolicy's DNSRecord, its finalizer first takes the host out of the zone, and a later run creates it again.
+func (r *Reconciler) applyPolicies(ctx context.Context, in *zones.Input) (*policies, error) {
 	var list v1alpha1.DNSPolicyList
 	if r.NoPolicies {
 		return &policies{}, nil
@@ -44,14 +44,11 @@ func (r *Reconciler) applyPolicies(ctx context.Context, dnsZones []v1alpha1.DNSZ
 			return nil, err
 		}
 		gateways[key], known[p.UID] = seen.gateway, !slices.Contains(p.Finalizers, metav1.FinalizerOrphanDependents)
-	}
-	sources, err := r.sources(ctx, records.Items)
-	if err != nil {
-		return nil, err
+		in.Sources[zones.Reference{Namespace: key.Namespace, Kind: zones.GatewayKind.Kind, Name: key.Name}] = seen.source
 	}
 	out := &policies{items: list.Items, problems: map[zones.Key]zones.Verdict{}}
-	out.decided = zones.DecidePolicies(list.Items, gateways, zones.Input{Zones: dnsZones, Records: records.Items, Sources: sources})
-	present := byKey(records.Items)
+	out.decided = zones.DecidePolicies(list.Items, gateways, *in)
+	present := byKey(in.Records)
 	unwanted := map[zones.Key]*v1alpha1.DNSRecord{}
 	for key, rec := range present {
 		if o := zones.PolicyOf(rec); o != nil && known[o.UID] && rec.DeletionTimestamp == nil {
@@ -72,7 +69,7 @@ func (r *Reconciler) applyPolicies(ctx context.Context, dnsZones []v1alpha1.DNSZ
 					err = r.Direct.Get(ctx, key, made)
 				}
 				if err == nil && metav1.IsControlledBy(made, p) {
-					records.Items = append(records.Items, *made)
+					in.Records = append(in.Records, *made)
 				}
 				out.note(key, err)
 			case is.DeletionTimestamp != nil || !metav1.IsControlledBy(is, p):

@@ -131,30 +131,31 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 		return ctrl.Result{}, fmt.Errorf("list the DNSRecords: %w", err)
 	}
 	maps.DeleteFunc(r.gateways, func(_ client.ObjectKey, g lookedUp) bool { return r.Now().Sub(g.at) >= lookAgain })
-	policies, err := r.applyPolicies(ctx, dnsZones.Items, &dnsRecords)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
 	sources, err := r.sources(ctx, dnsRecords.Items)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	plan := zones.Decide(zones.Input{Zones: dnsZones.Items, Records: dnsRecords.Items, Sources: sources})
+	in := zones.Input{Zones: dnsZones.Items, Records: dnsRecords.Items, Sources: sources}
+	policies, err := r.applyPolicies(ctx, &in)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	plan := zones.Decide(in)
 	if err := r.prepare(ctx, plan, dnsZones.Items); err != nil {
 		return ctrl.Result{}, err
 	}
-	if done, err := r.hold(ctx, plan, dnsZones.Items, dnsRecords.Items); err != nil || !done {
+	if done, err := r.hold(ctx, plan, dnsZones.Items, in.Records); err != nil || !done {
 		return quiet(err)
 	}
 	r.probe(plan, dnsZones.Items)
-	r.tell(plan, dnsRecords.Items)
-	if err := r.release(ctx, plan, dnsZones.Items, dnsRecords.Items); err != nil {
+	r.tell(plan, in.Records)
+	if err := r.release(ctx, plan, dnsZones.Items, in.Records); err != nil {
 		return quiet(err)
 	}
-	if err := r.report(ctx, plan, dnsZones.Items, dnsRecords.Items); err != nil {
+	if err := r.report(ctx, plan, dnsZones.Items, in.Records); err != nil {
 		return quiet(err)
 	}
-	if err := r.reportPolicies(ctx, policies, dnsRecords.Items); err != nil || policies.changed {
+	if err := r.reportPolicies(ctx, policies, in.Records); err != nil || policies.changed {
 		return quiet(err)
 	}
 	if len(r.open)+len(policies.items) == 0 {

@@ -65,7 +65,7 @@ func (v *View) Adopt(ctx context.Context, a Adoption) error {
 
 // export makes the export, and prints what the user has to do before the next call.
 func (v *View) export(ctx context.Context, a Adoption) error {
-	z, err := v.readAdopted(ctx)
+	z, err := v.read(ctx)
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func (v *View) export(ctx context.Context, a Adoption) error {
 func (v *View) goOn(ctx context.Context, a Adoption, e *adopt.Export) error {
 	shown := map[string]bool{}
 	for passes, failures := 0, 0; ; {
-		z, err := v.readAdopted(ctx)
+		z, err := v.read(ctx)
 		if failures++; failures < maxFailures && (rfc2136.Unsure(err) || rfc2136.KindOf(err) == rfc2136.ServerFailed) {
 			a.log("%v; trying again", err)
 			if err := wait(ctx, time.Second); err != nil {
@@ -168,14 +168,6 @@ func (v *View) send(ctx context.Context, a Adoption, e *adopt.Export, updates []
 		}
 	}
 	return 0, nil
-}
-
-func (v *View) readAdopted(ctx context.Context) (*adopt.Zone, error) {
-	t, err := v.client.AXFR(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return adopt.Parse(v.client.Zone, t.Full)
 }
 
 func (a *Adoption) save(e *adopt.Export) error {

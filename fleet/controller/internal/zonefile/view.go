@@ -49,7 +49,7 @@ func (v *View) read(ctx context.Context) (*zone.State, error) {
 	if err != nil {
 		return nil, err
 	}
-	return zone.Parse(zones.Canonical(v.Zone.Spec.Zone), t.Full)
+	return zone.Parse(v.client.Zone, t.Full)
 }
 
 // Check prints which records the zone accepts, and then tries to read the zone from its primary. It writes nothing to the zone.
