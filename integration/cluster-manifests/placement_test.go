@@ -138,7 +138,7 @@ func TestControllerRights(t *testing.T) {
 	}
 }
 
-// The right to place kube-dns is apart, of two objects and the same account, and a policy says what of them.
+// The Role for the placement of kube-dns is separate. It names two objects, and an admission policy limits the fields.
 func TestClusterDNSRights(t *testing.T) {
 	objects := decode(t, "cluster-dns", render(t, "placement/cluster-dns"))
 	want := []string{"cluster: patch operator.openshift.io/dnses default", "kube-system: patch apps/deployments coredns"}

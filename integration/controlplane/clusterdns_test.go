@@ -125,16 +125,16 @@ func (c *cluster) place(text string) {
 	c.apply("apiVersion: neardns.io/v1alpha1\nkind: NodeDNS\nmetadata: {name: default}\nspec: {" + text + "}\n")
 }
 
-// says waits until the conditions of kube-dns have the reasons, and one of them the words.
-func (c *cluster) says(reasons, words string) {
+// wantReasons waits until the conditions of kube-dns have the reasons. One of their messages must contain the text.
+func (c *cluster) wantReasons(reasons, text string) {
 	c.t.Helper()
 	c.reasons(strings.TrimSpace("Accepted Applied Available " + reasons))
 	for _, condition := range c.object().Status.Conditions {
-		if strings.Contains(condition.Message, words) {
+		if strings.Contains(condition.Message, text) {
 			return
 		}
 	}
-	c.t.Errorf("no condition has %q: %+v", words, c.object().Status.Conditions)
+	c.t.Errorf("no condition has %q: %+v", text, c.object().Status.Conditions)
 }
 
 func (c *cluster) kubectl(args ...string) {
@@ -168,17 +168,17 @@ func TestClusterDNSPlaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.apply(string(text))
-	c.says("Available DryRun AsExpected WorkersQueried", "eligible: 3 nodes (m0, m1, m2)")
-	c.says("Available DryRun AsExpected WorkersQueried", "kube-dns runs on 2 nodes")
+	c.wantReasons("Available DryRun AsExpected WorkersQueried", "eligible: 3 nodes (m0, m1, m2)")
+	c.wantReasons("Available DryRun AsExpected WorkersQueried", "kube-dns runs on 2 nodes")
 	c.kubectl("patch", "nodedns", "default", "--type=merge", "-p", `{"spec":{"clusterDNS":{"mode":"Apply"}}}`)
-	c.says("Available NotApplied WriteRefused WorkersQueried", "kubectl apply -k fleet/install/placement/cluster-dns gives the right")
+	c.wantReasons("Available NotApplied WriteRefused WorkersQueried", "kubectl apply -k fleet/install/placement/cluster-dns gives the right")
 	c.untouched("a dry run", before)
 
 	fewest := c.watchDNS()
 	c.kubectl("apply", "-k", "../../fleet/install/placement/cluster-dns")
 	Await(t, "kube-dns is on the control plane", func() error { return c.dnsOn("m0", "m1", "m2") })
 	c.endpoints(c.dnsPods()...)
-	c.says("Available AsExpected AsExpected Isolated", "Deployment kube-system/coredns has the placement")
+	c.wantReasons("Available AsExpected AsExpected Isolated", "Deployment kube-system/coredns has the placement")
 	placed := c.coredns()
 	pod := placed.Spec.Template.Spec.DeepCopy()
 	if pod.Affinity.NodeAffinity == nil {
@@ -193,10 +193,10 @@ func TestClusterDNSPlaced(t *testing.T) {
 	// Without a placement, the Deployment is as it was.
 	c.place("")
 	c.givenBack(before)
-	c.says("Isolated", "")
+	c.wantReasons("Isolated", "")
 	// Also where the NodeDNS goes while no controller runs.
 	c.place("{mode: Apply, " + masters + "}")
-	c.says("Available AsExpected AsExpected Isolated", "")
+	c.wantReasons("Available AsExpected AsExpected Isolated", "")
 	controller.Kill()
 	if err := c.Client.Delete(t.Context(), c.object()); err != nil {
 		t.Fatal(err)
@@ -225,12 +225,12 @@ func (c *cluster) refusals(placed *appsv1.Deployment) int {
 	}
 	for placement, want := range refused {
 		c.place(placement)
-		c.says("Available NotApplied "+want[0]+" Isolated", want[1])
+		c.wantReasons("Available NotApplied "+want[0]+" Isolated", want[1])
 		c.untouched(placement, placed)
 	}
 	c.kubectl("-n", "kube-system", "label", "deployment", "coredns", "app.kubernetes.io/managed-by=Helm")
 	c.place(`{mode: Apply, nodePlacement: {nodeSelector: {kubernetes.io/os: linux}}}`)
-	c.says("Available NotApplied ManagedElsewhere Isolated", "is managed by Helm")
+	c.wantReasons("Available NotApplied ManagedElsewhere Isolated", "is managed by Helm")
 	c.untouched("a placement of Helm's", placed)
 	c.kubectl("-n", "kube-system", "label", "deployment", "coredns", "app.kubernetes.io/managed-by-")
 	return len(refused) + 1
@@ -369,24 +369,24 @@ func TestClusterDNSOpenShift(t *testing.T) {
 	const tolerate = `tolerations: [{key: node-role.kubernetes.io/master, operator: Exists}]`
 	const both = `{mode: Apply, nodePlacement: {nodeSelector: {node-role.kubernetes.io/control-plane: ""}, ` + tolerate + `}}`
 	c.place(both)
-	c.says("Available NotApplied UnsafeRollout WorkersQueried", "only 0 of 2 pods of kube-dns are on nodes that stay")
+	c.wantReasons("Available NotApplied UnsafeRollout WorkersQueried", "only 0 of 2 pods of kube-dns are on nodes that stay")
 	c.place(`{mode: Apply, nodePlacement: {` + tolerate + `}}`)
-	c.says("Available AsExpected AsExpected WorkersQueried", "dns.operator default has the placement")
+	c.wantReasons("Available AsExpected AsExpected WorkersQueried", "dns.operator default has the placement")
 	c.endpoints("m0", "worker000")
 	c.place(both)
-	c.says("Available AsExpected AsExpected WorkersQueried", "eligible: 3 nodes")
+	c.wantReasons("Available AsExpected AsExpected WorkersQueried", "eligible: 3 nodes")
 	want := `{"logLevel":"Normal","nodePlacement":{"nodeSelector":{"node-role.kubernetes.io/control-plane":""},` +
 		`"tolerations":[{"key":"node-role.kubernetes.io/master","operator":"Exists"}]}}`
 	if got := c.operatorSpec(); got != want {
 		t.Errorf("spec %s, want %s", got, want)
 	}
 	c.endpoints("m0")
-	c.says("Available AsExpected AsExpected Isolated", "")
+	c.wantReasons("Available AsExpected AsExpected Isolated", "")
 	status := func(text string) {
 		c.kubectl("patch", "dnses.operator.openshift.io", "default", "--type=merge", "--subresource=status", "-p", `{"status":`+text+`}`)
 	}
 	status(`{"conditions":[{"type":"Degraded","status":"True","message":"too few pods"},{"type":"Progressing","status":"True"}]}`)
-	c.says("Available RollingOut RolloutFailed Isolated", "too few pods")
+	c.wantReasons("Available RollingOut RolloutFailed Isolated", "too few pods")
 	status("null")
 	// Another's edit is not overwritten, and what is ours is removed.
 	c.place("")
@@ -399,7 +399,7 @@ func TestClusterDNSOpenShift(t *testing.T) {
 	c.kubectl("patch", "dnses.operator.openshift.io", "default", "--type=merge", "--field-manager=someone", "-p",
 		`{"spec":{"nodePlacement":{"nodeSelector":{"a":"b"}}}}`)
 	c.place(both)
-	c.says("Available NotApplied FieldTaken Isolated", "someone has set spec.nodePlacement.nodeSelector of dns.operator default")
+	c.wantReasons("Available NotApplied FieldTaken Isolated", "someone has set spec.nodePlacement.nodeSelector of dns.operator default")
 	if diff := difference(before.Spec, c.coredns().Spec); diff != "" {
 		t.Errorf("the Deployment changed:\n%s", diff)
 	}

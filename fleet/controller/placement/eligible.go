@@ -71,12 +71,7 @@ func newRule(p *v1alpha1.NodePlacement) rule {
 		r.selector = BasePod().NodeSelector
 	}
 	if p.Tolerations != nil {
-		r.tolerations = automatic()
-		for _, t := range p.Tolerations {
-			r.tolerations = append(r.tolerations, corev1.Toleration{
-				Key: t.Key, Operator: corev1.TolerationOperator(t.Operator), Value: t.Value, Effect: corev1.TaintEffect(t.Effect),
-			})
-		}
+		r.tolerations = append(automatic(), tolerations(p.Tolerations)...)
 	}
 	r.required = nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: corev1.PodSpec{NodeSelector: r.selector}})
 	return r

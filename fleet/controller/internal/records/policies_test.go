@@ -129,13 +129,20 @@ func TestPolicy(t *testing.T) {
 	})
 }
 
+// newPolicyRig has a DNSPolicy whose hosts are published.
+func newPolicyRig(t *testing.T, policy string) *rig {
+	t.Helper()
+	r := newRig(t)
+	r.publish(gatewayText, policy)
+	r.changeGateway(withAddress)
+	r.calls()
+	return r
+}
+
 // A DNSPolicy leaves alone what a person made, and what an older DNSPolicy has. A host is never without an address meanwhile.
 func TestPolicyConflicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		r.publish(gatewayText, policyText)
-		r.changeGateway(withAddress)
-		r.calls()
+		r := newPolicyRig(t, policyText)
 		r.create(recordText("own", "host: www.shared.example, addresses: [192.0.2.1]"))
 		r.settle()
 		r.wantPolicy("web", "1/1 Accepted Programmed NotChecked Conflicted http:Conflicted other:NoZone all:NoHost")
@@ -169,10 +176,7 @@ func TestPolicyConflicts(t *testing.T) {
 // If a DNSPolicy is deleted with --cascade=orphan, its DNSRecords stay, until the garbage collector makes them the person's own.
 func TestPolicyOrphans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		r.publish(gatewayText, strings.Replace(policyText, "uid: u1", "uid: u1, finalizers: [orphan]", 1))
-		r.changeGateway(withAddress)
-		r.calls()
+		r := newPolicyRig(t, strings.Replace(policyText, "uid: u1", "uid: u1, finalizers: [orphan]", 1))
 		r.delete(&v1alpha1.DNSPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}})
 		r.settle()
 		r.wantPolicy("web", "0/0 Deleting NotAccepted NotChecked NoConflict")
@@ -184,10 +188,7 @@ func TestPolicyOrphans(t *testing.T) {
 // A person's DNSRecord that is not accepted does not take a host from a DNSPolicy.
 func TestPolicyKeepsHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		r.publish(gatewayText, policyText)
-		r.changeGateway(withAddress)
-		r.calls()
+		r := newPolicyRig(t, policyText)
 		r.create(recordText("own", "host: www.shared.example, addresses: [198.51.100.1]"))
 		r.create(recordText("none", "host: www.shared.example, addressesFrom: {kind: Service, name: none}"))
 		r.settle()
@@ -212,10 +213,7 @@ func (r *rig) failing(err error) client.Reader {
 // A 404 that is not the API server's word about the Gateway removes no host.
 func TestGatewayUnserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t)
-		r.publish(gatewayText, policyText)
-		r.changeGateway(withAddress)
-		r.calls()
+		r := newPolicyRig(t, policyText)
 		resource := schema.GroupResource{Group: zones.GatewayKind.Group, Resource: "gateways"}
 		r.Direct = r.failing(apierrors.NewGenericServerResponse(404, "get", resource, "edge", "404 page not found", 0, true))
 		r.now = r.now.Add(lookAgain)

@@ -1,0 +1,178 @@
+package node
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/neardns/neardns/pkg/steer"
+)
+
+func TestFallbackIsProvenWatchedAndTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		no := errors.New("no answer")
+		w.prove = func() error { return no }
+		_, end := begin(t, w, plainPlan())
+		pass(10 * time.Second)
+		if len(w.record()) > 0 || w.count("tend proven=true") > 0 {
+			t.Error("proven without proof")
+		}
+		w.set(func() { w.prove = func() error { return nil } })
+		pass(5 * time.Second)
+		if !slices.Equal(w.record(), []netip.Addr{vip}) || w.count("tend proven=true") == 0 {
+			t.Errorf("record %v; pods were not tended", w.record())
+		}
+		// Two failures in a row are a restart of kube-dns, three are the end of it.
+		var failures int
+		w.set(func() {
+			w.prove = func() error {
+				if failures++; failures <= 2 {
+					return no
+				}
+				return nil
+			}
+		})
+		pass(40 * time.Second)
+		if len(w.record()) != 1 {
+			t.Error("two failures took the proof")
+		}
+		w.set(func() { w.prove = func() error { return no } })
+		pass(60 * time.Second)
+		if len(w.record()) != 0 {
+			t.Error("the proof outlives the fallback")
+		}
+		end()
+	})
+}
+
+// A reload corrects a wrong cluster DNS address: no fault of the old address is left afterwards.
+func TestFallbackThatGoesIsNoFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.prove = func() error { return errors.New("no answer") }
+		n, end := begin(t, w, plainPlan())
+		defer end()
+		pass(10 * time.Second)
+		if n.Status().Faults["fallback 10.96.0.10"] == "" {
+			t.Fatal("a fallback that fails is no fault")
+		}
+		next := plainPlan()
+		next.Redirects = []steer.Redirect{{ClusterDNS: netip.MustParseAddr("10.96.0.11"), Steering: steer2}}
+		next.Server.Addresses = next.Addresses()
+		w.set(func() { w.prove = func() error { return nil } })
+		n.Set(next, taken(true))
+		pass(10 * time.Second)
+		if faults := n.Status().Faults; len(faults) > 0 {
+			t.Errorf("faults after the reload: %v", faults)
+		}
+		gone := func(want ...string) {
+			t.Helper()
+			w.set(func() {
+				if got := slices.Sorted(slices.Values(w.gone)); !slices.Equal(got, want) {
+					t.Errorf("gone are %v, want %v", got, want)
+				}
+				w.gone = nil
+			})
+		}
+		gone("fallback 10.96.0.10", "lease 169.254.20.11/tcp", "lease 169.254.20.11/udp")
+		next.Steers = false
+		n.Set(next, taken(true))
+		pass(10 * time.Second)
+		gone("fallback 10.96.0.11")
+	})
+}
+
+func TestProofFromBeforeARebootCountsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.proofs = []netip.Addr{vip}
+		w.prove = func() error { return errors.New("kube-dns is not up yet") }
+		_, end := begin(t, w, plainPlan())
+		pass(100 * time.Millisecond)
+		if w.count("tend proven=true") == 0 {
+			t.Error("the earlier proof was not used")
+		}
+		end()
+	})
+}
+
+func TestNothingIsSteeredWithoutTranslation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.proofs = []netip.Addr{vip}
+		s := plainPlan()
+		s.Steers = false
+		_, end := begin(t, w, s)
+		pass(10 * time.Second)
+		if len(w.record()) > 0 || w.count("tend proven=true") > 0 {
+			t.Error("kubeProxyMode none, but the proof stands")
+		}
+		end()
+	})
+}
+
+func TestAnswerWithoutSwitchProvesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.fails["rules"] = errors.New("apply rules: operation not permitted")
+		_, end := begin(t, w, plainPlan())
+		pass(10 * time.Second)
+		if len(w.record()) > 0 {
+			t.Error("proven while the host table could not be installed")
+		}
+		end()
+	})
+}
+
+// A fallback that fails for minutes counts as lost only if its path is gone. If kube-dns is only down, pods keep the cache.
+func TestFallbackIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.prove = func() error { return nil }
+		n, end := begin(t, w, plainPlan())
+		defer end()
+		pass(time.Minute)
+		w.set(func() { w.prove = func() error { return errors.New("no answer") } })
+		pass(2 * lostAfter)
+		if got := w.count("give back"); got > 0 {
+			t.Errorf("given back %d times while kube-dns may only be away", got)
+		}
+		w.set(func() { w.lost = "nothing translates it any more" })
+		pass(time.Minute)
+		if w.count("give back: nothing translates it any more") == 0 {
+			t.Error("not given back although the way is gone")
+		}
+		if n.isVerified(vip) {
+			t.Error("still proven")
+		}
+		w.set(func() { w.prove = func() error { return nil } })
+		pass(time.Minute)
+		w.forget()
+		pass(time.Minute)
+		if w.count("give back") > 0 || w.count("tend proven=true") == 0 {
+			t.Errorf("after the proof: %v", w.calls())
+		}
+	})
+}
+
+// Less than some minutes are no loss, whatever the rules say: kube-proxy may be restarting.
+func TestFallbackIsNotLostAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.lost, w.prove = "nothing translates it", func() error { return nil }
+		_, end := begin(t, w, plainPlan())
+		defer end()
+		pass(time.Minute)
+		w.set(func() { w.prove = func() error { return errors.New("no answer") } })
+		pass(lostAfter - 10*time.Second)
+		w.set(func() { w.prove = func() error { return nil } })
+		pass(time.Minute)
+		if w.count("give back") > 0 {
+			t.Error("given back within the time that a restart of kube-proxy takes")
+		}
+	})
+}

@@ -1,0 +1,175 @@
+package node
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/neardns/neardns/agent/internal/node/plan"
+)
+
+func TestReloadMovesAddressesBeforeTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		n, end := begin(t, w, plainPlan())
+		pass(time.Second)
+		w.forget()
+		n.Set(movedPlan(), taken(false))
+		pass(time.Second)
+		var order []string
+		for _, c := range w.calls() {
+			if word := strings.Fields(c)[0]; slices.Contains([]string{"withdraw", "link", "restart", "reconfigure"}, word) {
+				order = append(order, c)
+			}
+		}
+		want := []string{"withdraw 169.254.20.11/udp", "withdraw 169.254.20.11/tcp", "link [169.254.20.12 169.254.20.11]", "restart [169.254.20.12]"}
+		if len(order) < 5 || cmp.Diff(want, order[:4]) != "" || !strings.HasPrefix(order[4], "reconfigure") {
+			t.Errorf("order of reload: %v", order)
+		}
+		w.set(func() {
+			if !slices.Equal(w.kept, []netip.Addr{steer2}) {
+				t.Errorf("the link holds %v afterwards", w.kept)
+			}
+		})
+		wantReady(t, n, "after the reload")
+		if w.count("count-reload true") != 1 {
+			t.Error("reload not counted")
+		}
+		end()
+	})
+}
+
+// A configuration that differs in nothing of the plan, such as the cache's memory, is a reload as any other; one that does not differ is
+// none.
+func TestReloadBesideThePlan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		n, end := begin(t, w, plainPlan())
+		pass(time.Second)
+		for i, changed := range []bool{false, true, false, true} {
+			n.Set(plainPlan(), taken(changed))
+			pass(time.Second)
+			if got, want := w.count("count-reload true"), (i+1)/2; got != want {
+				t.Errorf("%d reloads after plan %d, want %d", got, i, want)
+			}
+		}
+		n.Set(plainPlan(), taken(true))
+		n.Set(plainPlan(), taken(false)) // before the loop saw the other
+		pass(time.Second)
+		if got := w.count("count-reload true"); got != 2 || w.count("restart") > 0 {
+			t.Errorf("%d reloads, want 2, and no restart: %v", got, w.calls())
+		}
+		end()
+	})
+}
+
+func TestBadReloadKeepsTheOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		n, end := begin(t, w, plainPlan())
+		pass(time.Second)
+		w.set(func() { w.fails["restart"] = errors.New("listen on udp 169.254.20.12:53: in use") })
+		n.Set(movedPlan(), func() bool {
+			t.Error("the rest of a refused configuration was put in force")
+			return true
+		})
+		pass(2 * time.Second)
+		wantReady(t, n, "after a refused reload")
+		if s := n.Status(); s.Redirects[0].Steering != steer1 || len(s.Leases) != 2 {
+			t.Errorf("the old configuration is gone: %+v", s)
+		}
+		if w.count("count-reload false") != 1 {
+			t.Error("refusal not counted")
+		}
+		end()
+	})
+}
+
+// movedPlan is plainPlan at another steering address.
+func movedPlan() plan.Plan {
+	next := plainPlan()
+	next.Redirects[0].Steering = steer2
+	next.Server.Addresses = next.Addresses()
+	return next
+}
+
+// Of plans that are set one after the other the last counts, also while one before it is to be tried again.
+func TestLastPlanCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		third := movedPlan()
+		third.Terms.Lifetime += time.Second
+		n, end := begin(t, w, plainPlan(), func(n *Node) {
+			n.Set(movedPlan(), taken(false))
+			n.Set(plainPlan(), taken(false))
+		})
+		pass(time.Second)
+		if s := n.Status(); s.Redirects[0].Steering != steer1 || w.count("count-reload") > 0 {
+			t.Errorf("a plan that another had replaced was tried: %v", w.calls())
+		}
+		w.set(func() { w.fails["reconfigure"] = errors.New("another program holds iptables' lock") })
+		n.Set(movedPlan(), taken(false))
+		pass(time.Minute)
+		if s := n.Status(); s.Faults["configuration"] == "" {
+			t.Errorf("nothing tells of the plan that is owed: %+v", s)
+		}
+		n.Set(plainPlan(), taken(false))
+		w.set(func() { delete(w.fails, "reconfigure") })
+		pass(time.Minute)
+		if s := n.Status(); s.Redirects[0].Steering != steer1 || len(s.Faults) > 0 || w.count("count-reload true") > 0 {
+			t.Errorf("taken back: %+v", s)
+		}
+		n.Set(third, taken(false))
+		pass(time.Second)
+		if n.plan().Terms != third.Terms || w.count("count-reload true") != 1 {
+			t.Errorf("the last plan does not run: %+v", n.plan())
+		}
+		end()
+	})
+}
+
+// TestReloadIsTriedAgain has something in a reload's way that is no fault of the configuration, such as a held lock: the old
+// one is what runs, whole, until the new one can be taken over.
+func TestReloadIsTriedAgain(t *testing.T) {
+	for _, part := range []string{"rules", "link", "reconfigure"} {
+		t.Run(part, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				n, end := begin(t, w, plainPlan())
+				pass(time.Second)
+				w.forget()
+				w.set(func() { w.fails[part] = errors.New("another program holds iptables' lock") })
+				n.Set(movedPlan(), taken(false))
+				pass(time.Minute)
+				if s := n.Status(); s.Redirects[0].Steering != steer1 || !strings.Contains(s.Faults["configuration"], "lock") {
+					t.Errorf("meanwhile: %+v", s)
+				}
+				if tries := w.count("count-reload false"); tries < 6 || tries > 20 {
+					t.Errorf("%d tries in a minute", tries)
+				}
+				last := ""
+				for _, c := range w.calls() {
+					if strings.HasPrefix(c, "restart ") {
+						last = c
+					}
+				}
+				if last != "" && last != "restart [169.254.20.11]" {
+					t.Errorf("the server serves the new configuration: %s", last)
+				}
+				w.set(func() { delete(w.fails, part) })
+				pass(12 * time.Second)
+				if s := n.Status(); s.Redirects[0].Steering != steer2 || len(s.Faults) > 0 || w.count("count-reload true") != 1 {
+					t.Errorf("afterwards: %+v", s)
+				}
+				wantReady(t, n, "at the end")
+				end()
+			})
+		})
+	}
+}
