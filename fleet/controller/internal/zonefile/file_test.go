@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -151,8 +152,18 @@ metadata:
   ownerReferences: [{apiVersion: neardns.io/v1alpha1, kind: DNSPolicy, name: web, uid: u, controller: true}]
 spec: {host: old.shared.example, addressesFrom: {kind: Gateway, name: web}}
 `
-	f, err := Parse([]byte(good + policy + gateway + made))
+	f, err := Parse([]byte(good + policy + strings.Replace(made, "old.shared.example", "old.other.example", 1)))
 	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, l := range f.notAccepted() {
+		lines = append(lines, l.String())
+	}
+	if slices.Sort(lines); len(lines) != 1 || !strings.HasPrefix(lines[0], "DNSPolicy default/web is not accepted: TargetNotFound: ") {
+		t.Errorf("%q", lines)
+	}
+	if f, err = Parse([]byte(good + policy + gateway + made)); err != nil {
 		t.Fatal(err)
 	}
 	name := zones.Key{Namespace: "default", Name: "web"}

@@ -93,7 +93,7 @@ type publishing struct {
 	zones   map[string]*running
 	changed chan struct{}
 	last    map[string]string // the last line that was printed, by host or record
-	bad     map[string]string // why a record is not accepted
+	bad     map[string]Line   // by "DNSRecord NAME" or "DNSPolicy NAME", for those that are not accepted
 	busy    sync.WaitGroup
 }
 
@@ -133,16 +133,8 @@ func (p *publishing) tell(string) {
 // apply passes the file's records to the publishers. If a DNSZone's primary, heartbeat, removal or message rate has changed, its
 // publisher is replaced by a new one.
 func (p *publishing) apply(f *File) error {
-	p.bad = map[string]string{}
-	for key, r := range f.Plan.Records {
-		if !r.Good() {
-			p.bad[key.String()] = r.Reason + ": " + r.Message
-		}
-	}
+	p.bad = f.notAccepted()
 	for key, policy := range f.Policies {
-		if !policy.Good() {
-			p.bad["DNSPolicy "+key.String()] = policy.Reason + ": " + policy.Message
-		}
 		for _, u := range policy.Unpublished {
 			p.Log.Warn("listener not published", "dnspolicy", key, "listener", u.Listener, "host", u.Host, "reason", u.Reason, "message", u.Message)
 		}
@@ -235,10 +227,27 @@ func server(primary string) string {
 	return net.JoinHostPort(strings.Trim(primary, "[]"), "53")
 }
 
+// notAccepted returns a line for each object that is not accepted, by "DNSRecord NAME" or "DNSPolicy NAME".
+func (f *File) notAccepted() map[string]Line {
+	bad := map[string]Line{}
+	for key, r := range f.Plan.Records {
+		if !r.Good() {
+			bad["DNSRecord "+key.String()] = Line{Record: key.String(), Reason: r.Reason, Message: r.Message}
+		}
+	}
+	for key, policy := range f.Policies {
+		if !policy.Good() {
+			bad["DNSPolicy "+key.String()] = Line{Policy: key.String(), Reason: policy.Reason, Message: policy.Message}
+		}
+	}
+	return bad
+}
+
 // Line is the state of one host, record or zone, as `zones publish --json` prints it.
 type Line struct {
 	Host       string   `json:"host,omitempty"`
-	Record     string   `json:"record,omitempty"` // set instead of Host: a DNSRecord that its zone does not accept, or "DNSPolicy NAME"
+	Record     string   `json:"record,omitempty"` // set instead of Host: a DNSRecord that its zone does not accept
+	Policy     string   `json:"policy,omitempty"` // set instead of Host: a DNSPolicy that is not accepted
 	Zone       string   `json:"zone,omitempty"`   // set instead of Host: a zone; Programmed then means that it was read
 	Programmed bool     `json:"programmed"`       // the zone has everything of this host, confirmed by reading it back
 	Left       bool     `json:"left,omitempty"`   // the zone has nothing of this cluster for this host, confirmed by reading it back
@@ -257,9 +266,8 @@ type Line struct {
 // as the file wants.
 func (p *publishing) report() (done, good bool) {
 	done, good = true, len(p.bad) == 0
-	for _, record := range slices.Sorted(maps.Keys(p.bad)) {
-		reason, message, _ := strings.Cut(p.bad[record], ": ")
-		p.print(record, Line{Record: record, Reason: reason, Message: message})
+	for _, object := range slices.Sorted(maps.Keys(p.bad)) {
+		p.print(object, p.bad[object])
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.zones)) {
 		z := p.zones[name]
@@ -352,11 +360,9 @@ func (l Line) String() string {
 	case l.Zone != "":
 		return l.Zone + " is not read yet"
 	case l.Record != "":
-		name := l.Record
-		if !strings.HasPrefix(name, "DNSPolicy ") {
-			name = "DNSRecord " + name
-		}
-		return fmt.Sprintf("%s is not accepted: %s: %s", name, l.Reason, l.Message)
+		return fmt.Sprintf("DNSRecord %s is not accepted: %s: %s", l.Record, l.Reason, l.Message)
+	case l.Policy != "":
+		return fmt.Sprintf("DNSPolicy %s is not accepted: %s: %s", l.Policy, l.Reason, l.Message)
 	case l.Left:
 		return l.Host + " left: nothing of this cluster is there"
 	case l.Programmed && l.Reason != "":
