@@ -13,8 +13,8 @@ type Message struct{ Prereqs, Changes []dns.RR }
 // Empty reports whether the message changes nothing.
 func (m *Message) Empty() bool { return len(m.Changes) == 0 }
 
-// Compose returns all RRs that a cluster publishes for a host if it is the only cluster there: the addresses, its claim, and the TXT
-// records that clusters share. The claim's publication must be normalized, valid and not empty.
+// Compose returns all RRs that a cluster publishes for a host if it is the only cluster there: its addresses or the CNAME to its target,
+// its claim, and the TXT records that clusters share. The claim's publication must be normalized, valid and not empty.
 func Compose(origin string, c Claim) []dns.RR {
 	n := names{origin}
 	rrs := []dns.RR{
@@ -34,7 +34,8 @@ func Compose(origin string, c Claim) []dns.RR {
 	return rrs
 }
 
-// answers returns the names at which the claim c has its addresses: the host, then LABEL.klb.HOST for its region and its cluster.
+// answers returns the names at which the addresses of the claim c are to be: the host and, with the strategy LoadBalanced,
+// LABEL.klb.HOST for the claim's region and for its cluster.
 func (n names) answers(c *Claim) []string {
 	at := []string{c.Host}
 	if c.Strategy == LoadBalanced {

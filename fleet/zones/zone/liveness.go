@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// ReportAfter and RemoveAfter are numbers of missed heartbeats. After ReportAfter, a cluster is reported as silent. After RemoveAfter,
-// edges treat its addresses as unhealthy, and one of the other clusters may remove its records.
+// ReportAfter and RemoveAfter are numbers of heartbeat periods without a new heartbeat. After ReportAfter, a cluster is reported as silent.
+// After RemoveAfter, edges treat its addresses without a health check as unhealthy, and one of the other clusters may remove its records.
 const (
 	ReportAfter = 3
 	RemoveAfter = 6
@@ -19,13 +19,13 @@ const (
 // Watch measures for how long each cluster's heartbeat has not changed. It uses only the local monotonic clock, so clocks of different
 // clusters are never compared. The zero value is ready to use. Its methods are for one goroutine.
 type Watch struct {
-	// Pace is the longest time between two reads of the zone. A cluster with a shorter heartbeat period is judged by Pace, because a
-	// heartbeat that changes between two reads cannot be seen to be late.
+	// Pace is the longest time between two reads of the zone. It replaces the heartbeat period of a cluster whose period is shorter,
+	// because such a heartbeat cannot be seen to change more often than the zone is read.
 	Pace time.Duration
 
 	seen  map[string]*seen
 	last  time.Time
-	crowd time.Time // the last time at which more than a third of all clusters were silent
+	crowd time.Time // the last observation in which more than a third of all clusters were silent; zero: none
 }
 
 type seen struct {
@@ -61,8 +61,8 @@ func (w *Watch) ObserveBeats(beats map[string]Beat, now time.Time) {
 	w.last = now
 }
 
-// period is the time in which a live cluster's heartbeat must change at least once as seen here: the cluster's own period, or Pace if
-// that is longer.
+// period is the time within which the observer must see a live cluster's heartbeat change: the cluster's own period, or Pace if that is
+// longer.
 func (w *Watch) period(b Beat) time.Duration { return max(b.Period, w.Pace) }
 
 // crowded reports whether more than a third of all clusters in the zone are silent.
@@ -79,8 +79,8 @@ func (w *Watch) crowded(s *State) bool {
 	return 3*len(w.Dead(ReportAfter)) > len(clusters)
 }
 
-// Silent returns for how long a cluster's heartbeat has not changed, as a duration and as a number of its periods. ok is false if the
-// cluster has no heartbeat.
+// Silent returns for how long a cluster's heartbeat had not changed at the last observation, as a duration and as a number of the
+// cluster's periods. ok is false if the cluster has no heartbeat.
 func (w *Watch) Silent(cluster string) (d time.Duration, periods float64, ok bool) {
 	x := w.seen[cluster]
 	if x == nil {
@@ -90,7 +90,7 @@ func (w *Watch) Silent(cluster string) (d time.Duration, periods float64, ok boo
 	return d, float64(d) / float64(w.period(x.beat)), true
 }
 
-// Dead returns the clusters whose heartbeat has not changed for at least the given number of their periods, sorted.
+// Dead returns, sorted, the clusters whose heartbeat has not changed for at least the given number of their heartbeat periods.
 func (w *Watch) Dead(periods float64) []string {
 	var dead []string
 	for cluster := range w.seen {
@@ -106,8 +106,8 @@ func (w *Watch) Dead(periods float64) []string {
 //
 // It returns none while more than a third of all clusters are silent, because then the cause is probably the network or this cluster
 // itself. After such a time, every dead cluster gets the full RemoveAfter periods again to come back. A dead cluster is removable only
-// if my own heartbeat has changed in the zone since the dead cluster's did last. So that only one cluster acts, the live clusters are
-// ranked for each dead one, and rank n waits n periods longer.
+// if me's own heartbeat has changed in the zone since the dead cluster's last change, and within the last two of me's periods. So that
+// only one cluster acts, the live clusters are ranked for each dead one, and the cluster of rank n (from 0) waits n periods longer.
 func (w *Watch) Removable(me string) []string {
 	dead := w.Dead(ReportAfter)
 	mine := w.seen[me]
@@ -131,7 +131,8 @@ func (w *Watch) Removable(me string) []string {
 	return out
 }
 
-// place returns the rank of the cluster me among the live clusters, by rendezvous hashing with the dead cluster.
+// place returns the rank, from 0, of the cluster me among the live clusters, by rendezvous hashing with one dead cluster. all are the
+// clusters that are not live.
 func (w *Watch) place(dead, me string, all []string) int {
 	n := 0
 	for c := range w.seen {
@@ -148,11 +149,11 @@ func score(dead, survivor string) uint64 {
 }
 
 // MayRemove reports whether a dead cluster's records of this host may be removed. They may if a live cluster has an address or a target
-// at the host, and works reports false for the dead cluster's claim. If works is nil, a claim with a health check is not removed.
+// at the host, and works returns false for the dead cluster's claim. With a nil works they may only if the claim has no health check.
 func (h *Host) MayRemove(cluster string, dead []string, works func(Claim) bool) bool {
 	c, ok := h.Claims[cluster]
 	if !ok {
-		return true // only other TXT records are left of the cluster, which serve no client
+		return true // without its claim, the cluster's other records of the host are leftovers
 	}
 	if works == nil && c.Health != nil || works != nil && works(c) {
 		return false

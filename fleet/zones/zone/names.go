@@ -10,18 +10,18 @@ import (
 	"github.com/miekg/dns"
 )
 
-// The labels of the TXT records with which clusters coordinate (bookkeeping). A hostname has no underscore, so none of these labels can
-// be part of a published host.
+// Labels of the names that clusters add to the zone: of the TXT records with which they coordinate (bookkeeping), and klb. None of them
+// can be part of a published host: a hostname has no underscore, and checkHost refuses klb.
 const (
 	bookkeeping = "_neardns"
 	shared      = "_shared"
 	wildcard    = "_any"  // stands for *
 	apex        = "_apex" // stands for the zone itself
-	levels      = "klb"   // the label above regions and clusters of a host, from Kuadrant's RFC 0008
+	levels      = "klb"   // in the names LABEL.klb.HOST of a host's regions and clusters, from Kuadrant's RFC 0008
 )
 
-// maxHost is the greatest length of a host, so that the names of its bookkeeping still are valid: 255 octets in wire form (RFC 1035),
-// less the labels of the longest such name, which is that of an address's references for a wildcard at the apex.
+// maxHost is the maximum length of a host, with which the names of its bookkeeping still are valid: 255 octets in wire form (RFC 1035),
+// less the labels that the longest such name adds. That is the name of an address's references for a wildcard at the apex.
 const maxHost = 253 - len("2001-0db8-ffff-ffff-ffff-ffff-ffff-ffff.") - len(wildcard+"."+apex+".r."+shared+"."+bookkeeping)
 
 func lower(name string) string {
@@ -104,7 +104,7 @@ func (n names) word(host string) string {
 	return rel
 }
 
-// host returns the host that the labels of word stand for, or false if there is none.
+// host is the inverse of word: it returns the host for which the labels stand, or false if they stand for none.
 func (n names) host(labels []string) (string, bool) {
 	star := ""
 	if len(labels) > 0 && labels[0] == wildcard {
@@ -137,9 +137,9 @@ func (n names) references(host string, a netip.Addr) string {
 	return strings.NewReplacer(".", "-", ":", "-").Replace(a.String()) + "." + n.set("r", host)
 }
 
-// level returns the name LABEL.klb.HOST, which has the addresses of one region or one cluster of a host. For a wildcard host it is
-// LABEL.klb.klb.REST, which cannot be a host's. (With the label _any instead, BIND would by default refuse addresses at the name:
-// check-names.)
+// level returns the name LABEL.klb.HOST, which has the addresses of one region or one cluster of a host. For a wildcard host *.REST it is
+// LABEL.klb.klb.REST, which no other host has, because klb cannot be a host's label. (With the label _any in its place, BIND would by
+// default refuse addresses at the name: check-names.)
 func (n names) level(host, label string) string {
 	if rest, ok := strings.CutPrefix(host, "*."); ok {
 		host = levels + "." + rest
@@ -147,8 +147,8 @@ func (n names) level(host, label string) string {
 	return label + "." + levels + "." + host
 }
 
-// oldLevel returns the name that an older version used for a wildcard's region or cluster, so that it is cleaned up; it is empty for
-// other hosts.
+// oldLevel returns the name that an older version used in place of level for a wildcard host. The planner deletes what is left there. For
+// other hosts oldLevel returns "".
 func (n names) oldLevel(host, label string) string {
 	if rest, ok := strings.CutPrefix(host, "*."); ok {
 		return label + "." + levels + "." + wildcard + "." + rest
@@ -156,7 +156,7 @@ func (n names) oldLevel(host, label string) string {
 	return ""
 }
 
-// address parses the label into which references converts an address.
+// address parses the label that references makes of an address: 192-0-2-1, 2001-db8--1.
 func address(label string) (netip.Addr, bool) {
 	for _, with := range []string{".", ":"} {
 		a, err := netip.ParseAddr(strings.ReplaceAll(label, "-", with))
@@ -181,13 +181,13 @@ const (
 	levelName
 )
 
-// place is a parsed name of the zone: its kind, with the host, cluster, region or address in it.
+// place is a parsed name of the zone: its kind, and the host, cluster, region or address that the name contains.
 type place struct {
 	kind    kind
 	host    string
-	cluster string // claimName, beatName
-	label   string // levelName: a region or a cluster
-	addr    netip.Addr
+	cluster string     // for claimName and beatName
+	label   string     // for levelName: a region code or a cluster ID
+	addr    netip.Addr // for referencesName
 }
 
 // place parses a canonical name, which must be in the zone.
@@ -215,7 +215,7 @@ func (n names) place(name string) place {
 	return place{kind: other, host: name}
 }
 
-// book parses the labels before _neardns.
+// book parses the labels that a bookkeeping name has before _neardns.
 func (n names) book(labels []string) place {
 	last := len(labels) - 1
 	if last < 0 {

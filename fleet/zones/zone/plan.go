@@ -10,22 +10,23 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Writer identifies the cluster for which Plan plans, and has what limits the plan.
+// Writer is the cluster for which Plan plans, with what it knows about its server and about other writers under its ID.
 type Writer struct {
 	Identity
 	Limit int // maximum number of RRs in an RRset on the server (BIND: max-records-per-type); 0: unknown
 	// the instance that wrote under this cluster's ID before is known to be dead, so its records are treated as this writer's
 	Takeover bool
-	// the heartbeat in the zone is this writer's, so claims of another instance under this ID are older leftovers
+	// the cluster's heartbeat in the zone is this writer's, so claims of another instance under the cluster's ID are older leftovers
 	Heir bool
 }
 
 // Memory is what a writer remembers of its own updates for one host. With the zero value, the writer treats everything under its
 // identity in the zone as its own.
 type Memory struct {
-	Generation uint64          // the highest generation that the writer has used
-	Sent       map[string]bool // TXT records (claims) of this writer that the zone may have: the one last read back, and those sent since
-	Gone       []Gone          // addresses that its updates deleted
+	Generation uint64 // the highest generation that the writer has used in a claim of the host
+	// by the strings of the TXT record: the writer's claims that the zone may have, which are the one last read back and those sent since
+	Sent map[string]bool
+	Gone []Gone // addresses that updates deleted and that no read has confirmed to be gone
 }
 
 // Gone is an address that an update deleted, and the name at which it was.
@@ -34,22 +35,24 @@ type Gone struct {
 	Addr netip.Addr
 }
 
-// Reason is a word, for conditions and metrics, that names why a publication is not in the zone, or not as intended.
+// Reason names, in one word for conditions and metrics, why a publication is not in the zone or not as intended.
 type Reason string
 
 // The reasons that a plan can have. ConflictingStrategyDiscovered is from Kuadrant's RFC 0008.
 const (
 	ConflictingStrategy Reason = "ConflictingStrategyDiscovered"
 	ConflictingTTL      Reason = "ConflictingTTL"
-	ConflictingName     Reason = "ConflictingName"       // a CNAME, DNAME or delegation in the zone hides the host's addresses
-	ClusterIDInUse      Reason = "ClusterIDInUse"        // another instance writes under this cluster's ID
-	ConflictingDefault  Reason = "ConflictingDefaultGeo" // clusters want different default regions; each still writes
-	ZoneRolledBack      Reason = "ZoneRolledBack"        // the zone has an older record than was written last; it is written again
-	ForeignAddresses    Reason = "ForeignAddresses"      // the host has addresses that no cluster wrote; they stay
-	RRsetFull           Reason = "RRsetFull"             // an RRset is at the server's limit, so not all addresses are at the host
+	// a CNAME, DNAME or delegation in the zone hides the host's addresses, or the host is a name server of the zone
+	ConflictingName    Reason = "ConflictingName"
+	ClusterIDInUse     Reason = "ClusterIDInUse"        // another instance writes under this cluster's ID
+	ConflictingDefault Reason = "ConflictingDefaultGeo" // clusters want different default regions; each still writes its records
+	ZoneRolledBack     Reason = "ZoneRolledBack"        // the zone has an older claim than this cluster wrote last; the cluster writes again
+	ForeignAddresses   Reason = "ForeignAddresses"      // the host has addresses that no cluster wrote; they stay
+	// an RRset is at the server's limit: as a note, some addresses are not at the host; as a conflict, a TXT record does not fit
+	RRsetFull Reason = "RRsetFull"
 )
 
-// Conflict is a reason with a message for the user.
+// Conflict is why a publication is not in the zone or not as intended, with a message for the user.
 type Conflict struct {
 	Reason  Reason
 	Message string
@@ -68,20 +71,21 @@ type Step struct {
 	Notes    []Conflict // facts to report that do not prevent writing
 	// the cluster's claim as read from the zone, in the form of Memory.Sent; empty if there is none
 	Stands string
-	// the cluster's claim after the message, in the form of Memory.Sent; empty if there is none
+	// the claim that the cluster has after the message, in the form of Memory.Sent; empty if it then has none
 	Claim    string
-	Next     uint64       // the generation of Claim; the last one used if there is no claim
+	Next     uint64       // the generation of Claim; without a claim: the highest one that the cluster has used
 	Gone     []Gone       // addresses that the message deletes
 	Unserved []netip.Addr // addresses that do not fit into the host's RRset (room.go)
-	Leaves   bool         // the message removes this cluster from the host, or TXT records without an owner
+	Leaves   bool         // the message removes this cluster from the host, or deletes TXT records that have no owner
 
-	ttlBefore uint32 // the host's TTL as read
+	ttlBefore uint32 // the host's TTL in the zone as read
 }
 
 // Done reports whether the zone already is as wanted.
 func (st *Step) Done() bool { return st.Conflict == nil && st.Message.Empty() }
 
-// atOnce is the maximum number of addresses that one message changes, so that it stays below 64 KiB. Further messages change the rest.
+// atOnce is the maximum number of addresses by which one message changes those that a cluster has at a host, so that the message stays
+// below 64 KiB. Further messages change the rest. A first publication and a withdrawal of all addresses need only one message.
 const atOnce = 100
 
 // Plan returns the next step for a host: toward publishing want or, if want is empty, toward removing this cluster from the host. It
@@ -100,8 +104,8 @@ func (s *State) Plan(w Writer, m Memory, want Publication) Step {
 	return p.step
 }
 
-// PlanRemoval returns the message that removes a dead cluster from a host, as if that cluster had left by itself. The caller must add
-// the prerequisite that the cluster's heartbeat has not changed.
+// PlanRemoval returns the step that removes a dead cluster from a host, as if that cluster had left by itself. The caller must add the
+// prerequisite that the dead cluster's heartbeat has not changed.
 func (s *State) PlanRemoval(host, cluster string) Step {
 	p := planner{State: s, w: Writer{Identity: Identity{Cluster: cluster}}, want: Publication{Host: host}, step: Step{Host: host}}
 	p.read()
@@ -122,7 +126,7 @@ type planner struct {
 	has   bool  // the zone has such a record
 	raw   *dns.TXT
 	mine  map[netip.Addr][]Reference // this cluster's references to each address, as read
-	ttl   uint32                     // of the host's records after the step
+	ttl   uint32                     // TTL that the host's address records have after the step
 	wants Strategy                   // the strategy that this cluster wants, if it differs from the host's current one
 }
 
@@ -147,7 +151,8 @@ func (p *planner) read() {
 	}
 }
 
-// foreign returns a conflict if another instance has written under this cluster's ID.
+// foreign returns a conflict if another instance, which may be alive, has written under this cluster's ID. If the zone went back to an
+// older claim of this writer, it only adds the note ZoneRolledBack.
 func (p *planner) foreign() *Conflict {
 	if b, ok := p.Beats[p.w.Cluster]; ok && b.Instance != p.w.Instance && !p.w.Takeover {
 		return conflict(ClusterIDInUse, "instance %s beats under the cluster id %s; give one of the two clusters another id",
@@ -182,13 +187,13 @@ func (p *planner) note(r Reason, format string, args ...any) {
 	p.step.Notes = append(p.step.Notes, Conflict{r, fmt.Sprintf(format, args...)})
 }
 
-// asRead adds the prerequisite that an RRset is exactly as it was read, or does not exist if it did not.
+// asRead adds to the step the prerequisite that AsRead returns.
 func (p *planner) asRead(name string, rrtype uint16) {
 	p.step.Message.Prereqs = append(p.step.Message.Prereqs, p.State.AsRead(name, rrtype)...)
 }
 
-// AsRead returns the prerequisite that an RRset is exactly as it was read, or does not exist if it did not. Prerequisites do not compare
-// TTLs (RFC 2136 section 2.4).
+// AsRead returns the prerequisite that an RRset in the zone is exactly the one in s, or does not exist if s has none. Prerequisites do
+// not compare TTLs (RFC 2136 section 2.4).
 func (s *State) AsRead(name string, rrtype uint16) []dns.RR {
 	all := s.RRset(name, rrtype)
 	for i, rr := range all {
@@ -203,7 +208,7 @@ func (s *State) AsRead(name string, rrtype uint16) []dns.RR {
 // Deletion returns the change that deletes one RR.
 func Deletion(rr dns.RR) dns.RR { return inMessage(rr, dns.ClassNONE) }
 
-// inMessage returns a copy for a message's prerequisites or changes, where only added RRs have a TTL.
+// inMessage returns a copy of an RR for a message's prerequisites or deletions, where all TTLs are 0.
 func inMessage(rr dns.RR, class uint16) dns.RR {
 	c := dns.Copy(rr)
 	c.Header().Class, c.Header().Ttl = class, 0
@@ -249,8 +254,8 @@ func (p *planner) others(a netip.Addr) (refs []Reference) {
 	return refs
 }
 
-// before returns the host's addresses that no cluster wrote. By record type, it also returns the TTL that such addresses had before the
-// first cluster published the host.
+// before returns the host's addresses that no cluster wrote and, by record type, the TTL that such addresses had before the first cluster
+// published the host.
 func (p *planner) before() (foreign []netip.Addr, ttls map[uint16]uint32) {
 	old := p.old()
 	for _, a := range p.addresses(p.want.Host) {
@@ -269,7 +274,8 @@ func (p *planner) before() (foreign []netip.Addr, ttls map[uint16]uint32) {
 	return foreign, ttls
 }
 
-// old returns, sorted, the addresses that this cluster has at the host in the zone, and those that its own messages deleted.
+// old returns, sorted, the addresses that this cluster has at the host in the zone, and those that its own messages deleted without a
+// confirmation by a read.
 func (p *planner) old() []netip.Addr {
 	all := slices.Collect(maps.Keys(p.mine))
 	if p.has {
@@ -282,7 +288,7 @@ func (p *planner) old() []netip.Addr {
 	return slices.Compact(all)
 }
 
-// regions returns the regions for which this cluster may have published an address.
+// regions returns the codes of the regions for which this cluster may have published an address.
 func (p *planner) regions(a netip.Addr) []string {
 	var geos []string
 	for _, r := range p.mine[a] {

@@ -1,4 +1,4 @@
-// Package zone defines how many clusters publish hosts in one DNS zone without a central writer: the DNS records, how to parse them,
+// Package zone defines how clusters publish hosts together in one DNS zone, without a central writer: the DNS records, how to parse them,
 // and the UPDATE messages that change them.
 //
 // It guarantees that no message overwrites another cluster's change: the records on which a message was planned are its prerequisites.
@@ -21,11 +21,11 @@ import (
 	"strings"
 )
 
-// Strategy is how the clusters of a host share it. It is the same for all clusters, and changes when all of them want another one.
+// Strategy is how the clusters that publish a host share it. A host has one strategy, which changes when all its clusters want another.
 type Strategy string
 
-// The strategies. Simple has all addresses at the host. LoadBalanced adds a name below klb for each region and each cluster, from which
-// edges choose.
+// The strategies. With Simple, all addresses are at the host. LoadBalanced adds a name LABEL.klb.HOST for each region and each cluster, and
+// edges answer each client with the addresses of one cluster.
 const (
 	Simple       Strategy = "Simple"
 	LoadBalanced Strategy = "LoadBalanced"
@@ -46,7 +46,7 @@ type Health struct {
 	Protocol Protocol
 	Port     uint16
 	Path     string // begins with /; empty for TCP
-	Host     string // the host name in the request; empty: the published host
+	Host     string // the host name in the HTTP request; empty: the published host
 }
 
 // Publication is what one cluster wants to publish for one host. If it has no address and no target, the cluster is to be removed from
@@ -54,11 +54,11 @@ type Health struct {
 type Publication struct {
 	Host       string // canonical: lower case, absolute; the zone's apex or a name below it; the first label may be *
 	Strategy   Strategy
-	TTL        uint32 // seconds; the same for all clusters that publish the host
+	TTL        uint32 // seconds; takes effect when all clusters that publish the host want the same
 	Addresses  []netip.Addr
-	Target     string // a hostname in place of addresses, for LoadBalanced only; only edges answer it
-	Geo        string // empty, or a region code as Kuadrant writes it: GEO-EU, IE, US-CA; in lower case if read from a zone
-	DefaultGeo bool   // edges use this region for clients in whose region no cluster is
+	Target     string // a hostname in place of addresses, for LoadBalanced only; only edges answer with it
+	Geo        string // empty, or a region code as Kuadrant writes it: GEO-EU, IE, US-CA; in lower case if normalized or read from a zone
+	DefaultGeo bool   // edges use the region Geo for clients in whose own region no cluster is
 	Weight     uint32 // share of the clients, relative to the region's other clusters; 0: standby
 	Health     *Health
 	// Adopt applies to those Addresses that the host had before any cluster published it: with Adopt, the last cluster that leaves the
@@ -66,8 +66,8 @@ type Publication struct {
 	Adopt bool
 }
 
-// The limits of one publication. MaxAddresses is so low that an update that replaces all addresses stays below 64 KiB, the maximum of
-// DNS over TCP.
+// The limits of one publication; MaxTTL is in seconds. MaxAddresses is so low that an update with all addresses stays below 64 KiB, the
+// maximum of DNS over TCP.
 const (
 	MaxAddresses = 150
 	MaxWeight    = 1 << 16
@@ -77,7 +77,7 @@ const (
 // Empty reports whether p has neither an address nor a target, so that the cluster is to be removed from the host.
 func (p *Publication) Empty() bool { return len(p.Addresses) == 0 && p.Target == "" }
 
-// under returns p as it is to be published while the host has the strategy s: Simple has no region and no target.
+// under returns p as the cluster publishes it while the host has the strategy s: with Simple, without region and target.
 func (p Publication) under(s Strategy) Publication {
 	if p.Strategy = s; s == Simple {
 		p.Geo, p.DefaultGeo, p.Target = "", false, ""
@@ -85,7 +85,8 @@ func (p Publication) under(s Strategy) Publication {
 	return p
 }
 
-// Normal returns a normalized copy of p: names and region codes in lower case, addresses sorted and without duplicates.
+// Normal returns a normalized copy of p: names absolute and in lower case, the region code in lower case, the addresses sorted and without
+// IPv4 mapping and duplicates.
 func (p Publication) Normal() Publication {
 	p.Host, p.Target, p.Geo = lower(p.Host), lower(p.Target), strings.ToLower(p.Geo)
 	p.Addresses = slices.Clone(p.Addresses)
@@ -102,8 +103,8 @@ func (p Publication) Normal() Publication {
 	return p
 }
 
-// Validate returns all errors, each with the name of its field, because of which a normalized publication cannot be written in the zone
-// origin (canonical).
+// Validate returns an error, with the name and the fault of each wrong field, if the normalized publication p cannot be written in the zone
+// with the canonical name origin.
 func (p *Publication) Validate(origin string) error {
 	var faults []error
 	fault := func(field, format string, args ...any) {
@@ -139,7 +140,7 @@ func (p *Publication) Validate(origin string) error {
 
 func (p *Publication) validateTarget(fault func(string, string, ...any)) {
 	if p.Strategy == Simple && (p.Geo != "" || p.DefaultGeo) {
-		fault("geo", "is for %s alone", LoadBalanced)
+		fault("geo", "is only for %s", LoadBalanced)
 	}
 	if p.DefaultGeo && p.Geo == "" {
 		fault("defaultGeo", "needs a geo")
@@ -148,10 +149,10 @@ func (p *Publication) validateTarget(fault func(string, string, ...any)) {
 		return
 	}
 	if len(p.Addresses) > 0 {
-		fault("target", "stands in place of addresses; name one of both")
+		fault("target", "replaces addresses; set only one of them")
 	}
 	if p.Strategy == Simple {
-		fault("target", "is for %s alone: a plain server cannot answer it beside addresses", LoadBalanced)
+		fault("target", "is only for %s: a plain server cannot answer with it next to addresses", LoadBalanced)
 	}
 	if err := checkName(p.Target); err != nil {
 		fault("target", "%w", err)
@@ -186,8 +187,8 @@ func (p *Publication) validateHealth(fault func(string, string, ...any)) {
 	}
 }
 
-// validGeo reports whether a lower-case region code is valid: geo-eu, ie, us-ca. By ISO 3166-2, the part of a country has one to three
-// letters and digits.
+// validGeo reports whether a region code in lower case is valid: geo-eu, ie, us-ca. ISO 3166-2 has one to three letters and digits for a
+// part of a country.
 func validGeo(g string) bool {
 	place, part, two := strings.Cut(g, "-")
 	if place == "geo" {
@@ -198,7 +199,7 @@ func validGeo(g string) bool {
 
 // Identity identifies a writer of the zone. A cluster and its clone have the same Cluster and differ in Instance.
 type Identity struct {
-	Cluster  string // 6 to 12 characters of a-z and 0-9
+	Cluster  string // the cluster's ID: 6 to 12 characters of a-z and 0-9
 	Instance string // 1 to 32 characters of a-z and 0-9; the same after a restart, different in each installation
 }
 
@@ -216,8 +217,8 @@ func (i Identity) Validate() error {
 func validCluster(s string) bool  { return len(s) >= 6 && len(s) <= 12 && alphanumeric(s) }
 func validInstance(s string) bool { return len(s) >= 1 && len(s) <= 32 && alphanumeric(s) }
 
-// ClusterID returns eight characters of a-z and 0-9 that are always the same for a UID (the end of its SHA-256 in base 36), for example
-// for the UID of the namespace kube-system.
+// ClusterID makes a cluster ID from a UID, for example that of the namespace kube-system: the last eight characters of its SHA-256 in base
+// 36 (a-z, 0-9). The same UID always gives the same ID.
 func ClusterID(uid string) string {
 	sum := sha256.Sum256([]byte(uid))
 	text := new(big.Int).SetBytes(sum[:]).Text(36)

@@ -7,10 +7,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// ClaimName returns the name of a cluster's claim: its TXT record for a host.
+// ClaimName returns the DNS name of a cluster's claim, which is its TXT record for a host.
 func (s *State) ClaimName(host, cluster string) string { return s.claim(host, cluster) }
 
-// HasTXT reports whether the TXT records of a name are exactly these.
+// HasTXT reports whether the TXT records of a name have the same strings as those in is, in any order.
 func (s *State) HasTXT(name string, is []*dns.TXT) bool {
 	texts := s.texts(name)
 	return len(texts) == len(is) && !slices.ContainsFunc(is, func(x *dns.TXT) bool {
@@ -18,7 +18,7 @@ func (s *State) HasTXT(name string, is []*dns.TXT) bool {
 	})
 }
 
-// BeatAsRead returns the prerequisite that a cluster's heartbeat has not changed since the state was read.
+// BeatAsRead returns the prerequisite that a cluster's heartbeat in the zone is still the one in s.
 func (s *State) BeatAsRead(cluster string) []dns.RR { return s.AsRead(s.beat(cluster), dns.TypeTXT) }
 
 // BeatIs returns the prerequisite that a cluster's heartbeat in the zone is b.
@@ -38,7 +38,7 @@ func (s *State) PlanBeat(cluster string, b Beat) []dns.RR {
 	return []dns.RR{bare(name, dns.TypeTXT, dns.ClassANY), add}
 }
 
-// PlanNoBeat returns the changes that delete a cluster's heartbeat; nil if it has none.
+// PlanNoBeat returns the changes that delete a cluster's heartbeat; nil if the cluster has none.
 func (s *State) PlanNoBeat(cluster string) []dns.RR {
 	name := s.beat(cluster)
 	if len(s.sets[name]) == 0 {
@@ -71,8 +71,8 @@ func (h *Host) has(cluster string) bool {
 	return false
 }
 
-// Dropped returns the changes of a step that the server did not make although it answered NOERROR. The state s must have been read
-// after that answer. Each result is a name with its record type; changes that another cluster may have undone are left out.
+// Dropped returns the changes of a step that the server did not make although it answered NOERROR to the step's message. The state s must
+// have been read after that answer. Each result is a name with its record type; changes that another cluster may have undone are left out.
 func (s *State) Dropped(st *Step) []string {
 	var left []string
 	for _, rr := range st.Message.Changes {
@@ -88,7 +88,7 @@ func (s *State) Dropped(st *Step) []string {
 				missing = len(s.sets[name]) == 0
 			}
 		case dns.ClassNONE:
-			if h.Rrtype == dns.TypeTXT { // a TXT record of a set that clusters share: no other cluster deletes or adds it
+			if h.Rrtype == dns.TypeTXT { // in an RRset that clusters share: no other cluster deletes or adds this cluster's TXT record
 				c := dns.Copy(rr)
 				c.Header().Class = dns.ClassINET
 				missing = slices.ContainsFunc(s.sets[name], func(x dns.RR) bool { return dns.IsDuplicate(x, c) })
@@ -109,14 +109,14 @@ func (s *State) Dropped(st *Step) []string {
 	return slices.Compact(left)
 }
 
-// otherTTL reports whether another cluster has changed the host's TTL since the step: the TTL is neither that before the step nor that
-// of the step.
+// otherTTL reports whether another cluster has changed the host's TTL since the step: it is neither the TTL before the step nor ttl, which
+// the step wrote.
 func (s *State) otherTTL(st *Step, ttl uint32) bool {
 	h := s.Hosts[st.Host]
 	return h != nil && h.TTL != ttl && h.TTL != st.ttlBefore
 }
 
-// stray reports whether an address that a step deleted from a name is there again or still, although no cluster publishes it there.
+// stray reports whether an address that a step deleted from a name is at the name, although no cluster publishes it there.
 func (s *State) stray(host string, g Gone) bool {
 	if !slices.Contains(s.addresses(g.Name), g.Addr) {
 		return false
@@ -131,7 +131,8 @@ func (s *State) stray(host string, g Gone) bool {
 	})
 }
 
-// Growth returns the sizes, before and after the message, of the largest address RRset that the message makes larger.
+// Growth returns the numbers of RRs, before and after the message, of the largest address RRset that the message makes larger. If there is
+// no such RRset, both are 0.
 func (s *State) Growth(m *Message) (before, after int) {
 	type key struct {
 		name   string

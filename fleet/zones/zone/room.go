@@ -28,7 +28,7 @@ func (p *planner) occupied() *Conflict {
 		}
 	}
 	for i, name := range names {
-		if c := p.cname(name); c != "" && i != 1 { // names[1], CLUSTER.klb.HOST, may be one: to the hostname that the cluster publishes
+		if c := p.cname(name); c != "" && i != 1 { // names[1], CLUSTER.klb.HOST, may have a CNAME: to the hostname that the cluster publishes
 			return conflict(ConflictingName, "%s is a CNAME to %s, and no address can be next to it; delete the CNAME", name, c)
 		}
 		if c := p.hidden(name); c != nil {
@@ -38,9 +38,9 @@ func (p *planner) occupied() *Conflict {
 	return nil
 }
 
-// hidden returns a conflict if a delegation or DNAME at the name or above it makes servers not answer with the name's addresses (RFC
-// 1034 section 4.3.2, RFC 6672 section 2.4). An exception is the address of a name server that the delegation names: servers return it
-// as glue.
+// hidden returns a conflict if servers would not answer with the name's addresses, because of a delegation at the name or above it, or a
+// DNAME above it (RFC 1034 section 4.3.2, RFC 6672 section 2.4). The name of a name server below its own delegation is no conflict: servers
+// return its addresses as glue.
 func (p *planner) hidden(name string) *Conflict {
 	for above, at := name, 0; above != p.Origin; above = name[at:] {
 		delegation := p.RRset(above, dns.TypeNS)
@@ -59,8 +59,8 @@ func (p *planner) hidden(name string) *Conflict {
 	return nil
 }
 
-// agreed decides a value that all clusters of a host must share. It returns mine if every other cluster wants the same; otherwise it
-// returns the zone's current value and a text about who wants what.
+// agreed decides a value that all clusters of a host must share. It returns mine if every other cluster wants the same or the host has no
+// strategy yet; otherwise it returns the zone's current value, and a text that lists which clusters want which value.
 func agreed[V cmp.Ordered](p *planner, mine, zone V, wanted func(Claim) V) (V, string) {
 	clusters := map[V][]string{mine: {p.w.Cluster}}
 	for cluster, c := range p.host.Claims {
@@ -79,8 +79,8 @@ func agreed[V cmp.Ordered](p *planner, mine, zone V, wanted func(Claim) V) (V, s
 	return zone, fmt.Sprintf("%v; wanted are %s; make them the same", zone, strings.Join(wants, "; "))
 }
 
-// bounded returns the wanted publication. If its changes do not fit in one message, it returns a publication that is between the
-// present and the wanted one.
+// bounded returns the wanted publication. If that changes more than atOnce of the addresses that this cluster has at the host, bounded
+// returns a publication between the present and the wanted one.
 func (p *planner) bounded() Publication {
 	want := p.want
 	old := slices.Collect(maps.Keys(p.mine))
@@ -99,8 +99,8 @@ func (p *planner) bounded() Publication {
 	return want
 }
 
-// room returns the names at which to publish each address. If the RRset of the host or region is at the server's limit, a new address
-// is only at the cluster's own name below klb, where edges find it.
+// room returns the names at which to publish each address. Names whose RRset is at the server's limit get no new address. An address that
+// does not fit at the host is left for the cluster's own name below klb, where edges find it; room adds it to the step's Unserved.
 func (p *planner) room(want Publication) map[netip.Addr][]string {
 	free := map[string]int{}
 	left := func(name string, rrtype uint16) int {
@@ -150,8 +150,8 @@ func (p *planner) room(want Publication) map[netip.Addr][]string {
 	return places
 }
 
-// atOwn returns the addresses to publish at the cluster's own name below klb, no more of each type than the server's limit. Addresses
-// that did not fit at the host are first, because they have no other name; then those that are already there.
+// atOwn returns the addresses to publish at the cluster's own name below klb, no more of each type than the server's limit. Addresses that
+// did not fit at the host come first, because edges find them only at this name; then those that the name already has.
 func (p *planner) atOwn(want Publication, own string) []netip.Addr {
 	all := slices.Clone(p.step.Unserved)
 	if want.Strategy == LoadBalanced {

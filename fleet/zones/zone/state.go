@@ -15,21 +15,21 @@ import (
 type State struct {
 	Origin  string // canonical
 	Serial  uint32
-	Hosts   map[string]*Host // by canonical name: the hosts that have names with RRs below _neardns.ZONE or at LABEL.klb.HOST
-	Beats   map[string]Beat  // by cluster
-	Ignored int              // TXT records below _neardns that cannot be parsed
+	Hosts   map[string]*Host // by canonical name: the hosts for which the zone has RRs below _neardns.ZONE or at LABEL.klb.HOST
+	Beats   map[string]Beat  // valid heartbeats, by cluster ID
+	Ignored int              // number of RRs below _neardns.ZONE that are no valid bookkeeping
 
 	names
 	sets    map[string]set                 // by canonical name
-	namesOf map[string]map[string]struct{} // by host: the names with RRs that belong to it, below _neardns.ZONE or at LABEL.klb.HOST
-	junk    map[string]int                 // by name: the number of its records that are ignored
+	namesOf map[string]map[string]struct{} // by host: the names with RRs that belong to the host, below _neardns.ZONE or at LABEL.klb.HOST
+	junk    map[string]int                 // by name: how many of its RRs are counted in Ignored
 }
 
 // set is all RRs of one name.
 type set []dns.RR
 
-// written counts the RRs that clusters or other writers have written: all except RRSIG and NSEC, which a primary that signs the zone
-// adds by itself (RFC 4034).
+// written returns the number of RRs in the set that clusters or other writers have written: all except RRSIG and NSEC, which a primary that
+// signs the zone adds by itself (RFC 4034).
 func (s set) written() (n int) {
 	for _, rr := range s {
 		if t := rr.Header().Rrtype; t != dns.TypeRRSIG && t != dns.TypeNSEC {
@@ -43,19 +43,19 @@ func (s set) written() (n int) {
 type Host struct {
 	Name        string
 	Strategy    Strategy                // empty: no cluster has set one
-	TTL         uint32                  // as set with the strategy
-	Addresses   []netip.Addr            // at the host's own name, as plain servers answer them; sorted
+	TTL         uint32                  // seconds; from the TXT record that has the strategy
+	Addresses   []netip.Addr            // at the host's own name, sorted; plain servers answer with them
 	Levels      map[string][]netip.Addr // by region code or cluster ID: the addresses at LABEL.klb.HOST
 	Targets     map[string]string       // by cluster ID: the target of the CNAME at CLUSTER.klb.HOST
 	CNAME       string                  // the target of a CNAME at the host, which excludes addresses; no cluster wrote it
-	Claims      map[string]Claim        // by cluster
-	Owners      []string                // clusters, sorted
+	Claims      map[string]Claim        // by cluster ID
+	Owners      []string                // IDs of the clusters that publish the host, by its TXT records of owners; sorted
 	References  map[netip.Addr][]Reference
-	DefaultGeo  string   // the default region that edges use: the first of DefaultGeos
+	DefaultGeo  string   // the default region that edges use: the first of DefaultGeos; empty: none
 	DefaultGeos []string // the default regions that clusters want, sorted; more than one is a conflict
 }
 
-// Held returns, sorted, all addresses that the zone has for the host: at its own name, and below klb.
+// Held returns, sorted, all addresses that the zone has for the host: at its own name, and at LABEL.klb.HOST.
 func (h *Host) Held() []netip.Addr {
 	all := slices.Clone(h.Addresses)
 	for _, l := range h.Levels {
@@ -65,16 +65,16 @@ func (h *Host) Held() []netip.Addr {
 	return slices.Compact(all)
 }
 
-// Has reports whether the zone has an address of a cluster for the host: at the host's own name or, if the RRset there was full, only
-// at the cluster's name below klb.
+// Has reports whether the zone has an address at the host's own name or at CLUSTER.klb.HOST. The latter has an address alone if the host's
+// RRset was full.
 func (h *Host) Has(cluster string, a netip.Addr) bool {
 	_, at := slices.BinarySearchFunc(h.Addresses, a, netip.Addr.Compare)
 	_, below := slices.BinarySearchFunc(h.Levels[cluster], a, netip.Addr.Compare)
 	return at || below
 }
 
-// Parse makes a State of all RRs of a zone. The SOA may occur twice, as in a transfer. It fails if there is no SOA, or an RR is not in
-// the zone. Bookkeeping that cannot be parsed is only counted.
+// Parse makes a State of all RRs of a zone. The SOA may occur twice, as in a transfer. Parse returns an error if there is no SOA, or an RR
+// is not in the zone. Bookkeeping that cannot be parsed is only counted.
 func Parse(origin string, rrs []dns.RR) (*State, error) {
 	s := &State{Origin: lower(origin), sets: map[string]set{}}
 	s.names = names{s.Origin}
@@ -107,7 +107,8 @@ func Parse(origin string, rrs []dns.RR) (*State, error) {
 	return s, nil
 }
 
-// index records to which host a name belongs and returns that host, or "". It also parses a heartbeat.
+// index records to which host a name below _neardns.ZONE or klb belongs, and returns that host; "" if the name belongs to none. If the name
+// is that of a heartbeat, index parses it.
 func (s *State) index(name string) (host string) {
 	p := s.place(name)
 	switch p.kind {
@@ -193,7 +194,7 @@ func (s *State) cname(name string) string {
 	return ""
 }
 
-// derive parses all names of one host and replaces its entry in Hosts.
+// derive parses the RRs at all names of one host, and replaces that host's entry in Hosts.
 func (s *State) derive(host string) {
 	if len(s.namesOf[host]) == 0 {
 		delete(s.namesOf, host)
@@ -206,7 +207,7 @@ func (s *State) derive(host string) {
 		s.read(h, name)
 	}
 	for cluster, c := range h.Claims {
-		if c.Strategy = h.Strategy; c.TTL == 0 { // an older version wrote this; it writes only if it wants the zone's TTL
+		if c.Strategy = h.Strategy; c.TTL == 0 { // the claim of an older version, which publishes only if it wants the host's TTL
 			c.TTL = h.TTL
 		}
 		h.Claims[cluster] = c
@@ -221,12 +222,12 @@ func (s *State) derive(host string) {
 	s.Hosts[host] = h
 }
 
-// read parses one name that belongs to a host, and adds the result to h.
+// read parses the RRs at one name that belongs to the host h, and adds the result to h.
 func (s *State) read(h *Host, name string) {
 	p := s.place(name)
 	if p.kind == levelName {
 		if addrs := s.addresses(name); len(addrs) > 0 {
-			h.Levels[p.label] = append(h.Levels[p.label], addrs...) // a wildcard may have addresses at an older version's name too
+			h.Levels[p.label] = append(h.Levels[p.label], addrs...) // a wildcard host may have some at its oldLevel name too
 			slices.SortFunc(h.Levels[p.label], netip.Addr.Compare)
 			h.Levels[p.label] = slices.Compact(h.Levels[p.label])
 		} else if target := s.cname(name); target != "" {
@@ -274,7 +275,7 @@ func (s *State) read(h *Host, name string) {
 	s.ignore(name, bad)
 }
 
-// claimAt returns the claim (a cluster's record for a host) at a name, if exactly one TXT record there is a valid one.
+// claimAt returns the claim (a cluster's TXT record for a host) at a name, if exactly one TXT record at the name is a valid claim.
 func (s *State) claimAt(name string, p place) (Claim, *dns.TXT, bool) {
 	var claim Claim
 	var found *dns.TXT
@@ -291,7 +292,7 @@ func (s *State) claimAt(name string, p place) (Claim, *dns.TXT, bool) {
 	return claim, found, found != nil
 }
 
-// ErrNotNext is the error of Apply if a change does not fit this state. The caller must read the whole zone again.
+// ErrNotNext is the error that Apply returns if a change does not fit the state. The caller must then read the whole zone again.
 var ErrNotNext = errors.New("the change does not fit the zone as it was read")
 
 // Delta is one change from an incremental transfer (RFC 1995): RRs to delete, RRs to add, and the serial after them.
@@ -300,12 +301,13 @@ type Delta struct {
 	Deleted, Added []dns.RR
 }
 
-// Apply returns the state after some changes. It returns ErrNotNext if a change deletes an RR that does not exist or adds one that
-// does: then this state is not what the primary had before the changes. It copies the state's maps once.
+// Apply returns the state after the changes in steps, and leaves s as it is. It returns ErrNotNext if a change deletes an RR that does not
+// exist, adds one that does, or adds one outside of the zone: then s is not what the primary had before the changes. Apply copies the
+// state's maps once.
 func (s *State) Apply(steps ...Delta) (*State, error) {
 	n := &State{Origin: s.Origin, Serial: s.Serial, Ignored: s.Ignored, names: s.names, Hosts: maps.Clone(s.Hosts),
 		Beats: maps.Clone(s.Beats), sets: maps.Clone(s.sets), namesOf: maps.Clone(s.namesOf), junk: maps.Clone(s.junk)}
-	own := map[string]bool{} // sets that only the new state uses
+	own := map[string]bool{} // names whose sets the new state no longer shares with s
 	edit := func(name string) set {
 		if !own[name] {
 			own[name] = true
@@ -322,7 +324,7 @@ func (s *State) Apply(steps ...Delta) (*State, error) {
 	return n, nil
 }
 
-// apply makes one change. edit returns a name's RRset that this state does not share with the old one.
+// apply makes one change. edit returns a name's set after making sure that s does not share it with the state before.
 func (s *State) apply(step Delta, edit func(name string) set) error {
 	s.Serial = step.Serial
 	for _, rr := range step.Deleted {
@@ -349,7 +351,7 @@ func (s *State) apply(step Delta, edit func(name string) set) error {
 	return nil
 }
 
-// reread parses the changed names, and derives the hosts to which they belong.
+// reread parses the RRs at the changed names, and derives the hosts to which these names belong.
 func (s *State) reread(changed map[string]bool) {
 	hosts := map[string]bool{}
 	for name := range changed {
@@ -362,7 +364,7 @@ func (s *State) reread(changed map[string]bool) {
 		if host := s.index(name); host != "" {
 			hosts[host] = true
 		} else if s.namesOf[name] != nil {
-			hosts[name] = true // the host's own addresses
+			hosts[name] = true // the name is itself a host, whose own addresses may have changed
 		}
 		if len(s.sets[name]) == 0 {
 			delete(s.sets, name)
@@ -377,7 +379,7 @@ func (s *State) reread(changed map[string]bool) {
 // Names returns the number of names that have RRs.
 func (s *State) Names() int { return len(s.sets) }
 
-// Records returns all RRs of the zone except the SOA. The caller must not modify them, because the state uses them.
+// Records returns all RRs of the zone except the SOA, in no particular order. The caller must not modify them: the state uses them.
 func (s *State) Records() []dns.RR {
 	var all []dns.RR
 	for _, rrs := range s.sets {

@@ -10,9 +10,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// withdraw deletes an address of this cluster from its names, except from those in keep and from those at which another cluster
-// publishes it too. ref is this cluster's new reference to the address, or nil if it publishes the address no longer. The RRset of all
-// references is a prerequisite: of two clusters that leave at the same time, the second one is refused and plans again as the last.
+// withdraw deletes an address of this cluster at the host and at the names of its regions, except at the names in keep and where another
+// cluster publishes the address too. ref is this cluster's new reference to the address, or nil if the cluster no longer publishes the
+// address. All references to the address are a prerequisite: if two clusters leave at the same time, the server refuses the second one's
+// message, and that cluster plans again as the last one.
 func (p *planner) withdraw(a netip.Addr, ref *Reference, keep []string) {
 	refs := p.names.references(p.want.Host, a)
 	var gone []string
@@ -49,8 +50,8 @@ func (p *planner) withdraw(a netip.Addr, ref *Reference, keep []string) {
 	}
 }
 
-// dropOwn deletes from this cluster's own name below klb all addresses except addrs and any CNAME except target. It deletes everything
-// from the name that an older version used.
+// dropOwn deletes at CLUSTER.klb.HOST all addresses except addrs, and a CNAME unless it leads to target. At the name that an older version
+// used for it, dropOwn deletes all addresses and any CNAME.
 func (p *planner) dropOwn(addrs []netip.Addr, target string) {
 	p.empty(p.level(p.want.Host, p.w.Cluster), addrs, target)
 	p.empty(p.oldLevel(p.want.Host, p.w.Cluster), nil, "")
@@ -67,8 +68,8 @@ func (p *planner) empty(own string, addrs []netip.Addr, target string) {
 	}
 }
 
-// leave removes this cluster from the host. If it is the last cluster, it also deletes the strategy, with the RRset of owners as a
-// prerequisite. Otherwise that is no prerequisite, so several clusters can leave at the same time.
+// leave removes this cluster from the host. If the cluster is the last one, leave also deletes the strategy, with the RRset of owners as a
+// prerequisite. Without this prerequisite for the others, several clusters can leave at the same time.
 func (p *planner) leave() {
 	name := p.names.claim(p.want.Host, p.w.Cluster)
 	for _, a := range p.old() {
@@ -96,11 +97,11 @@ func (p *planner) leave() {
 			}
 		}
 		guarded := map[uint16]bool{}
-		for _, a := range foreign { // the last cluster gives addresses that it did not write the TTL that they had before
+		for _, a := range foreign { // the last cluster restores the TTL of the addresses that no cluster wrote
 			before, known := ttls[typeOf(a)]
 			if ttl, _ := p.ttlOf(p.want.Host, a); known && ttl != before {
 				if !guarded[typeOf(a)] {
-					guarded[typeOf(a)] = true // prerequisite: a user may delete the address at the same time
+					guarded[typeOf(a)] = true // with a prerequisite, because a user may delete the address at the same time
 					p.asRead(p.want.Host, typeOf(a))
 				}
 				p.deleteRR(addressRR(p.want.Host, a, 0))
@@ -115,9 +116,9 @@ func (p *planner) leave() {
 }
 
 // agree decides the strategy and the TTL, which are the same for all clusters of a host. While the clusters want different values, the
-// host keeps its own, and a cluster that already publishes the host still updates its addresses. Its claim has the values that it
-// wants; the cluster that sees that all claims agree changes the host. A cluster that does not publish the host yet gets a conflict if
-// its strategy is another one.
+// host keeps its present ones, and a cluster that already publishes the host still updates its addresses. Each cluster's claim has the
+// values that the cluster wants; the cluster that sees that all claims agree changes the host. A cluster that does not publish the host
+// yet gets a conflict if it wants another strategy than the host's.
 func (p *planner) agree() *Conflict {
 	strategy, disagreement := agreed(p, p.want.Strategy, p.host.Strategy, func(c Claim) Strategy { return cmp.Or(c.Wants, c.Strategy) })
 	if strategy != p.want.Strategy {
@@ -134,7 +135,7 @@ func (p *planner) agree() *Conflict {
 	return nil
 }
 
-// change plans the next message that brings this cluster's records of the host nearer to the wanted publication.
+// change plans the next message that brings this cluster's records of the host nearer to what it wants to publish.
 func (p *planner) change() {
 	if p.step.Conflict = p.agree(); p.step.Conflict != nil {
 		return
@@ -147,7 +148,7 @@ func (p *planner) change() {
 		slices.Sort(all)
 		all = slices.DeleteFunc(slices.Compact(all), func(g string) bool { return g == "" })
 		if len(all) > 1 {
-			p.note(ConflictingDefault, "%s are each called the default region of %s; edges take %s until one is left",
+			p.note(ConflictingDefault, "%s are each called the default region of %s; edges use %s until one is left",
 				strings.Join(all, ", "), p.want.Host, all[0])
 		}
 	}
@@ -188,14 +189,14 @@ func (p *planner) noteForeign() {
 	}
 }
 
-// addStrategy writes the host's strategy and TTL if the zone has none, or if they change: because all clusters agree, or no other
-// cluster publishes the host. For a change, the RRset of owners is a prerequisite.
+// addStrategy writes the host's strategy and TTL if the zone has none, or if they change because all clusters agree or no other cluster
+// publishes the host. For a change, the RRset of owners is a prerequisite.
 func (p *planner) addStrategy() {
 	name := p.strategy(p.want.Host)
 	if p.host.Strategy == p.want.Strategy && p.host.TTL == p.ttl {
 		return // if the step writes anything, replaceClaim makes the strategy a prerequisite
 	}
-	if p.host.Strategy != "" { // prerequisite: no other cluster has joined meanwhile
+	if p.host.Strategy != "" { // then no other cluster may have joined meanwhile
 		p.asRead(p.owners(p.want.Host), dns.TypeTXT)
 	}
 	_, before := p.before()
@@ -205,7 +206,8 @@ func (p *planner) addStrategy() {
 	p.write(txt(name, strategyText(p.want.Strategy, p.ttl, before)))
 }
 
-// add adds the owner, references, addresses and CNAME that the zone lacks or has with another TTL.
+// add writes this cluster's TXT records of the owner and of references, and the addresses and CNAME, that the zone lacks or has with
+// another TTL.
 func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 	full := func(name string) bool {
 		if p.w.Limit > 0 && len(p.RRset(name, dns.TypeTXT)) >= p.w.Limit {
@@ -238,7 +240,7 @@ func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 				return
 			}
 			p.write(txt(name, ref.text()))
-			if !want.Adopt && slices.Contains(foreign, a) { // also if another cluster has written it: that one may leave at the same time
+			if !want.Adopt && slices.Contains(foreign, a) { // even if a cluster has written this: that cluster may leave at the same time
 				p.write(txt(name, Reference{}.text()))
 			}
 		}
@@ -250,7 +252,7 @@ func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 				continue
 			}
 			if !guarded[name] && name != p.level(want.Host, p.w.Cluster) {
-				// prerequisite: no CNAME; next to one, BIND and Knot drop an added address and answer NOERROR all the same
+				// The name must have no CNAME: next to a CNAME, BIND and Knot drop an added address, and still answer NOERROR.
 				guarded[name] = true
 				p.asRead(name, dns.TypeCNAME)
 			}
@@ -271,14 +273,14 @@ func (p *planner) claimFor(want Publication, generation uint64) Claim {
 	return Claim{Publication: want, Identity: p.w.Identity, Generation: generation, Wants: p.wants}
 }
 
-// claimed reports whether this cluster's TXT record for the host already is as wanted.
+// claimed reports whether this cluster's claim as read, which must exist, is the one for want.
 func (p *planner) claimed(want Publication) bool {
 	c := p.claimFor(want, p.claim.Generation)
 	return joined(c.text()) == joined(p.raw.Txt)
 }
 
-// replaceClaim writes the new claim, as the last change of a message. The claim as read is a prerequisite, so that no earlier message
-// that is still under way can take effect later.
+// replaceClaim writes the new claim, as the last change of a message. The claim as read is a prerequisite of each such message. So once
+// this message has taken effect, no earlier one that is still under way can.
 func (p *planner) replaceClaim(want Publication) {
 	name := p.names.claim(want.Host, p.w.Cluster)
 	p.asRead(name, dns.TypeTXT)

@@ -13,33 +13,33 @@ import (
 	"github.com/miekg/dns"
 )
 
-// A TXT record below _neardns has strings KEY=VALUE, the first one v=1. All are in lower case, because PowerDNS compares the TXT
-// records of prerequisites without case. Unknown keys are ignored, so that a later release can add some.
+// version is the first string of each TXT record below _neardns. All strings are KEY=VALUE in lower case, because PowerDNS ignores case
+// when it compares TXT records with prerequisites. Unknown keys are ignored, so that a later release can add some.
 const version = "v=1"
 
 const (
-	maxString = 255 // RFC 1035 section 3.3: one character-string
-	maxPath   = 80  // escaping makes it at most three times as long, which fits in one string
+	maxString = 255 // bytes in one string of a TXT record (RFC 1035 section 3.3)
+	maxPath   = 80  // bytes in the path of a health check: escaped, it is at most three times as long, which fits in one string
 )
 
 // Claim is the TXT record with which a cluster describes what it publishes for one host.
 type Claim struct {
 	Publication
 	Identity
-	Generation uint64 // increases with each write, so that no two versions of a cluster's record for a host are equal
-	// the strategy that the cluster wants, if the host has another one until all clusters agree
+	Generation uint64 // increases with each write, so that no two versions of a cluster's claim for a host are equal
+	// the strategy that the cluster wants, if the host still has another one because its clusters do not agree; else empty
 	Wants Strategy
 }
 
-// Beat is the heartbeat of one cluster, a TXT record. Other clusters only look whether it changes.
+// Beat is the heartbeat of one cluster, a TXT record. Other clusters look whether it changes within its period.
 type Beat struct {
-	Counter  uint64
+	Counter  uint64 // increases with each heartbeat
 	Instance string
 	Period   time.Duration // interval of the cluster's heartbeats, in whole seconds
 }
 
-// text returns the strings of the claim's TXT record. The TTL in it is the one that the cluster wants; the host's TTL changes when all
-// clusters want the same one.
+// text returns the strings of the claim's TXT record. The TTL among them is the one that the cluster wants; the host's TTL changes when
+// all clusters want the same one.
 func (c *Claim) text() []string {
 	t := []string{version, "gen=" + strconv.FormatUint(c.Generation, 10), "inst=" + c.Instance}
 	if c.Geo != "" {
@@ -70,7 +70,7 @@ func (c *Claim) text() []string {
 	return append(t, addressStrings(c.Addresses)...)
 }
 
-// addressStrings returns strings addr=ADDRESS,..., each with as many addresses as fit.
+// addressStrings returns strings addr=ADDRESS,ADDRESS..., each with as many addresses as fit.
 func addressStrings(addrs []netip.Addr) []string {
 	var t []string
 	line := ""
@@ -91,7 +91,7 @@ func addressStrings(addrs []netip.Addr) []string {
 	return t
 }
 
-// fields parses strings key=value.
+// fields parses the strings of a TXT record, and returns the values by key. Only addr may occur more than once.
 func fields(t []string) (map[string][]string, error) {
 	if len(t) == 0 || t[0] != version {
 		return nil, errors.New("does not begin with " + version)
@@ -108,7 +108,7 @@ func fields(t []string) (map[string][]string, error) {
 			}
 		}
 		if key != "addr" && len(f[key]) > 0 {
-			return nil, fmt.Errorf("%s stands there twice", key)
+			return nil, fmt.Errorf("%s occurs twice", key)
 		}
 		f[key] = append(f[key], value)
 	}
@@ -123,7 +123,7 @@ func one(f map[string][]string, key string) string {
 	return ""
 }
 
-// number parses a decimal number. It refuses leading zeros, so that equal numbers have equal texts.
+// number parses a decimal number of at most the given bits. It refuses leading zeros, so that equal numbers have equal texts.
 func number(s string, bits int) (uint64, error) {
 	n, err := strconv.ParseUint(s, 10, bits)
 	if err == nil && strconv.FormatUint(n, 10) != s {
@@ -132,8 +132,8 @@ func number(s string, bits int) (uint64, error) {
 	return n, err
 }
 
-// parseClaim parses the TXT record of a cluster for a host. The caller sets the strategy from the host and, if an older version wrote
-// the record without a TTL, the TTL too.
+// parseClaim parses a cluster's claim, its TXT record for a host. The caller must set the claim's strategy to the host's, and the TTL too
+// if it is 0, because an older version wrote claims without a TTL.
 func parseClaim(t []string, cluster, host string) (Claim, error) {
 	c := Claim{Publication: Publication{Host: host}, Identity: Identity{Cluster: cluster}}
 	f, err := fields(t)
@@ -156,7 +156,7 @@ func parseClaim(t []string, cluster, host string) (Claim, error) {
 			return c, err
 		}
 	}
-	c.Wants, _ = parseStrategy(f) // an unknown strategy, of a later version, counts as agreement with the host's
+	c.Wants, _ = parseStrategy(f) // if a later version wants a strategy that is unknown here, count that as agreement with the host's
 	if c.Geo = one(f, "geo"); c.Geo != "" && !validGeo(c.Geo) {
 		return c, fmt.Errorf("geo=%s is none", c.Geo)
 	}
@@ -217,8 +217,8 @@ func parseHealth(f map[string][]string) (*Health, error) {
 	return h, errors.Join(faults...)
 }
 
-// escape returns a path in which all bytes but lower-case letters, digits and /-._~ are %xx, because paths are case-sensitive and TXT
-// records must not depend on case.
+// escape returns a path in which all bytes except lower-case letters, digits and /-._~ are written as %xx, because paths are case-sensitive
+// and TXT records must not depend on case.
 func escape(path string) string {
 	var b strings.Builder
 	for i := range len(path) {
@@ -260,8 +260,7 @@ func (b Beat) text() []string {
 		"every=" + strconv.FormatInt(int64(b.Period/time.Second), 10)}
 }
 
-// MaxPeriod is the longest heartbeat period that is accepted: with a longer one, it would take too long until a dead cluster is
-// noticed.
+// MaxPeriod is the longest heartbeat period that is accepted. With a longer one, a dead cluster would be noticed too late.
 const MaxPeriod = time.Hour
 
 func parseBeat(t []string) (Beat, error) {
@@ -296,8 +295,8 @@ func parseOwner(t []string) (string, error) {
 	return "", fmt.Errorf("c=%s is none", one(f, "c"))
 }
 
-// Reference is a TXT record with a cluster that publishes an address of the host, and the region for which it does. The zero
-// Reference records that the address was there before any cluster published it, so it stays when all clusters leave.
+// Reference is a TXT record that names a cluster that publishes an address of a host, and the region for which the cluster does. The zero
+// Reference records that the host had the address before any cluster published it, so the address stays when all clusters leave.
 type Reference struct{ Cluster, Geo string }
 
 const stoodBefore = "before=1"
@@ -328,8 +327,8 @@ func parseReference(t []string) (Reference, error) {
 	return r, nil
 }
 
-// ttlBefore has the keys under which the strategy's record keeps the TTLs that A and AAAA records of no cluster had before the first
-// cluster published the host.
+// ttlBefore has, by record type, the key in a strategy's TXT record. The key's value is the TTL that the host's A or AAAA records, which no
+// cluster wrote, had before the first cluster published the host.
 var ttlBefore = map[uint16]string{dns.TypeA: "a", dns.TypeAAAA: "aaaa"}
 
 func strategyText(s Strategy, ttl uint32, before map[uint16]uint32) []string {
@@ -340,7 +339,7 @@ func strategyText(s Strategy, ttl uint32, before map[uint16]uint32) []string {
 	return t
 }
 
-// parseBefore parses these TTLs: by record type, that of the host's address records before the first cluster published the host.
+// parseBefore parses the values of the keys in ttlBefore from a strategy's TXT record, and returns them by record type.
 func parseBefore(t []string) map[uint16]uint32 {
 	f, _ := fields(t)
 	before := map[uint16]uint32{}
@@ -352,7 +351,7 @@ func parseBefore(t []string) map[uint16]uint32 {
 	return before
 }
 
-// parseHost parses the record of a host's strategy and TTL, which all clusters share.
+// parseHost parses the TXT record with a host's strategy and TTL, which all clusters share.
 func parseHost(t []string) (Strategy, uint32, error) {
 	f, err := fields(t)
 	if err != nil {
@@ -385,7 +384,7 @@ func parseTTL(f map[string][]string) (uint32, error) {
 	return uint32(ttl), nil
 }
 
-// bookTTL is the TTL of the TXT records below _neardns. Its value hardly matters, because clients do not query them.
+// bookTTL is the TTL, in seconds, of the TXT records below _neardns. It hardly matters, because clients do not query these records.
 const bookTTL = 60
 
 func txt(name string, t []string) *dns.TXT {
