@@ -217,7 +217,7 @@ func TestValidate(t *testing.T) {
 		"geo: is only for LoadBalanced":             func(p *Publication) { p.Strategy, p.Geo = Simple, "ie" },
 		"defaultGeo: needs a geo":                   func(p *Publication) { p.DefaultGeo = true },
 		"weight: 65537":                             func(p *Publication) { p.Weight = MaxWeight + 1 },
-		"target: stands in place":                   func(p *Publication) { p.Target = "a.example.com." },
+		"target: replaces addresses":                func(p *Publication) { p.Target = "a.example.com." },
 		"target: is only for LoadBalanced":          func(p *Publication) { p.Strategy, p.Target, p.Addresses = Simple, "a.example.com.", nil },
 		"target: is the host itself":                func(p *Publication) { p.Target, p.Addresses = p.Host, nil },
 		"target: \"10\" is no absolute":             func(p *Publication) { p.Target, p.Addresses = "10", nil },
