@@ -1,10 +1,10 @@
 // Package rfc2136 reads and changes a DNS zone on its primary server over TCP: UPDATE with prerequisites (RFC 2136), transfers (RFC
 // 5936, RFC 1995), and queries for the SOA and TXT records.
 //
-// If there is a key, it guarantees that every message is signed with TSIG (RFC 8945) and that only correctly signed answers are used.
-// It does not interpret the records of a zone.
+// If there is a key, the package guarantees that every message is signed with TSIG (RFC 8945) and that an answer that is not correctly
+// signed is an error. It does not interpret the records of a zone.
 //
-// Each error has a Kind. From it, Unsure decides whether the server may have made the change in spite of the error. The package never
+// Each error has a Kind. From the Kind, Unsure decides whether the server may have made the change in spite of the error. The package never
 // retries.
 package rfc2136
 
@@ -30,7 +30,7 @@ import (
 
 // Key is a TSIG key. With the zero Key, messages are not signed.
 type Key struct {
-	Name      string // name of the key on the server; case does not matter
+	Name      string // name of the key on the server, a domain name; case does not matter
 	Algorithm string // for example hmac-sha256
 	Secret    string // base64
 }
@@ -52,7 +52,7 @@ func (k Key) Validate() error {
 	return nil
 }
 
-// KeyFunc returns the key for the next message. With an error, no message is sent.
+// KeyFunc returns the key for the next message. If it returns an error, the message is not sent.
 type KeyFunc func() (Key, error)
 
 // Client queries and updates one zone on its primary server. It is safe for concurrent use; each call opens its own connection.
@@ -60,18 +60,18 @@ type Client struct {
 	Server  string        // host:port
 	Zone    string        // canonical
 	Key     KeyFunc       // called for each message, so that the key can change at any time; nil: messages are not signed
-	Timeout time.Duration // for connecting, and for each message of an answer; 0: 5 s
+	Timeout time.Duration // for connecting, for sending, and for each message of an answer; 0: 5 s
 	Most    int           // maximum number of records in a transfer, which may have Octets each on average; 0: no limit
 	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Octets is the maximum average size of a record if Client.Most limits their number. A number alone would not limit memory, because a
-// TXT record may have 64 KiB. Names count in full, although compression can make them shorter in a message. The records that clusters
-// write have about 60 octets.
+// Octets is the maximum average size, in bytes, of a transfer's records if Client.Most limits their number. A number alone would not limit
+// memory, because a TXT record may have 64 KiB. Names count in full, although compression can make them shorter in a message. The records
+// that clusters write have about 60 bytes.
 const Octets = 256
 
 // Fudge is how much the clocks of client and server may differ; RFC 8945 section 10 recommends the value. A server refuses a message
-// that arrives later than that.
+// that arrives longer than that after it was signed.
 const Fudge = 300 * time.Second
 
 func (c *Client) timeout() time.Duration {
@@ -88,7 +88,7 @@ func (c *Client) Serial(ctx context.Context) (uint32, error) {
 	m.RecursionDesired = false
 	in, err := c.exchange(ctx, m)
 	if err != nil {
-		return 0, fmt.Errorf("ask the serial of %s: %w", c.Zone, err)
+		return 0, fmt.Errorf("query the serial of %s: %w", c.Zone, err)
 	}
 	for _, rr := range in.Answer {
 		if soa, ok := rr.(*dns.SOA); ok && dns.CanonicalName(soa.Hdr.Name) == c.Zone {
@@ -96,7 +96,7 @@ func (c *Client) Serial(ctx context.Context) (uint32, error) {
 		}
 	}
 	none := &Error{Kind: BadAnswer, Err: errors.New("no SOA in the answer: the server has no such zone")}
-	return 0, fmt.Errorf("ask the serial of %s: %w", c.Zone, none)
+	return 0, fmt.Errorf("query the serial of %s: %w", c.Zone, none)
 }
 
 // TXT queries the primary for the TXT records of a name. If the name does not exist, it returns none.
@@ -109,7 +109,7 @@ func (c *Client) TXT(ctx context.Context, name string) ([]*dns.TXT, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", name, err)
+		return nil, fmt.Errorf("query TXT of %s: %w", name, err)
 	}
 	var out []*dns.TXT
 	for _, rr := range in.Answer {
@@ -151,8 +151,8 @@ type conversation struct {
 	id      uint16
 	opcode  int
 	key     Key
-	mac     string // MAC of the previous message, which the signature of the next one covers
-	later   bool   // an answer was received already; signatures of further ones cover only the TSIG's timers (RFC 8945 section 5.3.1)
+	mac     string // MAC of the previous signed message, which the next signature covers
+	later   bool   // a signed answer was received; further signatures cover only the TSIG's timers (RFC 8945 section 5.3.1)
 	// unsigned is the number of answers since the last signed one, and between has their bytes. The next signature covers them too.
 	unsigned int
 	between  []byte
@@ -213,9 +213,9 @@ func (v *conversation) sign(m *dns.Msg) ([]byte, error) {
 	return wire, nil
 }
 
-// receive returns the next answer. It returns an error if the answer is not signed with the key. There are two exceptions: an answer
-// with an error code, because a server that does not know the key cannot sign; and, in a transfer, answers after the first one. These
-// must not be used before verified returns true.
+// receive returns the next answer. An answer with an error code is an error of that code, even if it is not signed, because a server that
+// does not know the key cannot sign. Any other answer that is not signed with the key is a BadAnswer, except in a transfer after the first
+// answer: these answers must not be used before verified returns true.
 func (v *conversation) receive() (*dns.Msg, error) {
 	wire, err := v.read()
 	if err != nil {
@@ -226,7 +226,7 @@ func (v *conversation) receive() (*dns.Msg, error) {
 		return nil, &Error{Kind: BadAnswer, Err: err}
 	}
 	if m.Id != v.id || !m.Response || m.Opcode != v.opcode {
-		return nil, &Error{Kind: BadAnswer, Err: errors.New("answers another question")}
+		return nil, &Error{Kind: BadAnswer, Err: errors.New("the message is no answer to this query")}
 	}
 	t := m.IsTsig()
 	if err := rcode(m, t); err != nil {
@@ -257,7 +257,7 @@ func (v *conversation) receive() (*dns.Msg, error) {
 func (v *conversation) verified() bool { return v.unsigned == 0 }
 
 // verifier verifies a signature that also covers the unsigned answers before it; the dns library alone cannot do that. It implements
-// dns.TsigProvider, without Generate, because the library signs the query itself.
+// dns.TsigProvider. Its Generate only returns an error, because it is not used: dns.TsigGenerate signs the query.
 type verifier struct{ *conversation }
 
 func (verifier) Generate([]byte, *dns.TSIG) ([]byte, error) { return nil, errors.ErrUnsupported }

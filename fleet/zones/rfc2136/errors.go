@@ -17,14 +17,14 @@ const (
 	Unreachable  Kind = "Unreachable"  // no connection: nothing was sent
 	NoAnswer     Kind = "NoAnswer"     // the message was sent, but no answer came; the server may have made the change
 	BadAnswer    Kind = "BadAnswer"    // the answer is not signed or not usable; the server may have made the change
-	Prerequisite Kind = "Prerequisite" // a prerequisite is not met; nothing was changed
+	Prerequisite Kind = "Prerequisite" // a prerequisite is not met, so nothing was changed; or the queried name does not exist
 	NotPermitted Kind = "NotPermitted" // the server does not let the key do this, or does not know the key
 	BadKey       Kind = "BadKey"       // the key cannot sign, or the server rejects its signature
 	ClockSkew    Kind = "ClockSkew"    // the clocks of server and client differ by more than the 300 s that TSIG allows
 	ServerFailed Kind = "ServerFailed" // SERVFAIL: nothing was changed
-	Refused      Kind = "Refused"      // any other answer: nothing was changed
+	Refused      Kind = "Refused"      // any other error code: nothing was changed
 	TooLarge     Kind = "TooLarge"     // the message or the zone exceeds a maximum size
-	Cut          Kind = "Cut"          // a transfer ended before it was complete
+	Cut          Kind = "Cut"          // the connection ended, or no message came in time, before a transfer was complete
 )
 
 // Error is the reason why a query failed, or why the server did not make a change.
@@ -61,16 +61,16 @@ func Unsure(err error) bool {
 // be nil.
 func rcode(m *dns.Msg, t *dns.TSIG) error {
 	said := func(k Kind) error {
-		return &Error{Kind: k, Err: fmt.Errorf("the server says %s", code(m.Rcode))}
+		return &Error{Kind: k, Err: fmt.Errorf("the server answered %s", code(m.Rcode))}
 	}
 	if t != nil && t.Error != dns.RcodeSuccess {
 		switch t.Error {
 		case dns.RcodeBadTime:
-			return &Error{Kind: ClockSkew, Skew: skew(t), Err: errors.New("the server says BADTIME")}
-		case dns.RcodeBadKey: // Knot answers this too if it knows the key, but does not let it do this
-			return &Error{Kind: NotPermitted, Err: errors.New("the server says BADKEY: it does not know the key, or the key may not do this")}
+			return &Error{Kind: ClockSkew, Skew: skew(t), Err: errors.New("the server answered BADTIME")}
+		case dns.RcodeBadKey: // Knot answers this too if it knows the key, but the key has no permission
+			return &Error{Kind: NotPermitted, Err: errors.New("the server answered BADKEY: it does not know the key, or the key may not do this")}
 		}
-		return &Error{Kind: BadKey, Err: fmt.Errorf("the server says %s", code(int(t.Error)))}
+		return &Error{Kind: BadKey, Err: fmt.Errorf("the server answered %s", code(int(t.Error)))}
 	}
 	switch m.Rcode {
 	case dns.RcodeSuccess:
@@ -92,7 +92,8 @@ func code(rcode int) string {
 	return fmt.Sprintf("code %d", rcode)
 }
 
-// skew returns how much the clocks differ, from the server's time in a BADTIME error (six bytes: RFC 8945 section 5.2.3).
+// skew returns the server's clock minus the local one, by the server's time in a BADTIME error (six bytes: RFC 8945 section 5.2.3); 0 if
+// the error has no such time.
 func skew(t *dns.TSIG) time.Duration {
 	b, err := hex.DecodeString(t.OtherData)
 	if err != nil || len(b) != 6 {

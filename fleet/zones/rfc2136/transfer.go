@@ -8,14 +8,14 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Transfer is the result of a transfer: the whole zone in Full, or its changes since a serial in Steps. If nothing has changed, both
-// are empty.
+// Transfer is the result of a transfer: the whole zone in Full, or the zone's changes since a serial in Steps. If nothing has changed,
+// both are empty.
 type Transfer struct {
-	Serial uint32
+	Serial uint32   // the zone's serial on the server
 	Full   []dns.RR // the SOA first
 	Steps  []Delta  // each begins at the serial at which the one before it ends
 
-	Records, Octets int // what was transferred, including SOAs and deleted records, with names uncompressed
+	Records, Octets int // numbers of transferred records, including SOAs and deleted records, and of their bytes with names uncompressed
 }
 
 // Delta is the change of a zone from one serial to the next.
@@ -37,7 +37,7 @@ func (c *Client) AXFR(ctx context.Context) (*Transfer, error) {
 }
 
 // IXFR transfers the changes since a serial, or the whole zone if the server sends that instead. If the server's serial is older than
-// since, because its zone was restored from a backup, the Transfer has only that serial, and the caller must transfer the whole zone.
+// since, because its zone was restored from a backup, the Transfer has only Serial, and the caller must transfer the whole zone.
 func (c *Client) IXFR(ctx context.Context, since uint32) (*Transfer, error) {
 	m := new(dns.Msg)
 	m.SetIxfr(c.Zone, since, ".", ".")
@@ -83,7 +83,8 @@ func (c *Client) transfer(ctx context.Context, m *dns.Msg, a *assembler) (*Trans
 }
 
 // assembler builds a Transfer from the RRs as they arrive. A whole zone begins and ends with the same SOA. An incremental transfer
-// begins with the new SOA; then each change has its old SOA, the deleted RRs, its new SOA, and the added RRs (RFC 1995 section 4).
+// begins and ends with the newest SOA. Between them, each change has its old SOA, the deleted RRs, its new SOA, and the added RRs (RFC
+// 1995 section 4).
 type assembler struct {
 	zone        string
 	incremental bool // an IXFR was requested
@@ -98,10 +99,10 @@ type mode int
 
 const (
 	begin   mode = iota
-	second       // the new SOA was read
-	whole        // a whole zone's RRs
-	deleted      // after a step's old SOA
-	added        // after a step's new SOA
+	second       // the first SOA was read
+	whole        // among a whole zone's RRs
+	deleted      // after a step's old SOA, among the RRs that the step deletes
+	added        // after a step's new SOA, among the RRs that the step adds
 	done
 )
 
@@ -171,7 +172,8 @@ func (a *assembler) whole(rr dns.RR, soa *dns.SOA) error {
 	return nil
 }
 
-// end reports, after each message, whether the transfer is complete. If an IXFR is answered with a single SOA, nothing has changed.
+// end reports, after each message, whether the transfer is complete. An IXFR's answer with a single SOA that is not newer than since is
+// complete, and has no change.
 func (a *assembler) end() (bool, error) {
 	if a.t.Records == 0 {
 		return false, errors.New("a transfer without an RR")

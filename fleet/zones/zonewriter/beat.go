@@ -12,42 +12,42 @@ type beat struct {
 	due time.Time // the time at which the next heartbeat is due
 	// after a failed heartbeat: send no message with only a heartbeat before this time
 	rest    time.Time
-	counter uint64          // the highest counter in a heartbeat that was sent
+	counter uint64          // the counter of the heartbeat that was sent last; 0: this process has sent none
 	sent    map[uint64]bool // counters of sent heartbeats that the zone may have
 	fence   fence           // whether an earlier message may still take effect
 	// do not delete the heartbeat before this time: a message that was sent when the zone had none may still arrive
 	keep    time.Time
 	foreign *zone.Beat // the heartbeat of another writer under this cluster's ID; nil if there is none
-	written *zone.Beat // the heartbeat that was accepted, together with a change, since the zone was read
+	written *zone.Beat // the heartbeat that the server has accepted, together with a host's change, since the zone was read; nil: none
 }
 
-// fence is whether messages with an unknown result may still take effect. Each message has the current heartbeat as a prerequisite,
+// fence says whether messages with an unknown result may still take effect. Each message has the current heartbeat as a prerequisite,
 // so the server refuses all earlier messages as soon as a new heartbeat is in the zone. Until then, a claim under this cluster's ID may
-// come from one of them.
+// come from an earlier message.
 type fence int
 
 const (
-	started    fence = iota + 1 // this process has not written yet; messages of its predecessor may still take effect
-	unanswered                  // a message got no answer, so it may still take effect
-	barred                      // no earlier message can take effect any more
+	started    fence = iota + 1 // no heartbeat of this process was accepted yet; messages of its predecessor may still take effect
+	unanswered                  // a message got no answer, so that message may still take effect
+	barred                      // no earlier message can take effect any more; also the state if heartbeats are off
 )
 
-// outcome is the result of a message.
+// outcome is the result of a message, as far as it matters for the heartbeat.
 type outcome int
 
 const (
 	beatAccepted outcome = iota // a message with a heartbeat was accepted
-	beatOutrun                  // a message with a heartbeat failed because of its prerequisites
-	beatRefused                 // a message with a heartbeat failed for another reason
-	beatLost                    // a message with a heartbeat got no answer
-	messageLost                 // a message without a heartbeat got no answer
+	beatOutrun                  // a message with only a heartbeat failed because of its prerequisites; changes nothing
+	beatRefused                 // a message with only a heartbeat failed for another reason
+	beatLost                    // a message with only a heartbeat got no usable answer
+	messageLost                 // a message with hosts' changes got no usable answer
 	outcomes
 )
 
-// table has the changes that each outcome makes.
+// table has, by outcome, what that outcome changes in beat.
 var table = [outcomes]struct {
 	to              fence // the new state of the fence; 0: unchanged
-	due, rest, keep bool  // which of these times of beat are set
+	due, rest, keep bool  // which of the fields of beat with these names are set
 }{
 	beatAccepted: {to: barred, due: true},
 	beatRefused:  {rest: true},
@@ -55,12 +55,12 @@ var table = [outcomes]struct {
 	messageLost:  {to: unanswered, keep: true},
 }
 
-// part is what the zone has of this cluster, and what this process is to publish.
+// part is what the zone has of this cluster, and what this process wants to publish.
 type part struct {
 	there bool // the zone has a heartbeat of this cluster
-	mine  bool // the zone has records of this cluster for a host
-	wants bool // the cluster is to publish a host
-	left  bool // the cluster was removed from hosts and is to publish none
+	mine  bool // the zone has records of this cluster for at least one host
+	wants bool // at least one host is to be published
+	left  bool // hosts were passed to Remove, and none is to be published
 }
 
 // on applies the outcome of a message to the heartbeat's state.
@@ -93,8 +93,8 @@ func (b *beat) needed(z part, now time.Time) bool {
 	return z.there && z.left && now.After(b.keep)
 }
 
-// late returns by how many periods the heartbeat is overdue, for example because the process was suspended. Others may already be
-// removing this cluster then, so its next change includes a heartbeat, which makes them stop.
+// late returns by how many periods the heartbeat is overdue, for example because the process was suspended; a negative number if the
+// heartbeat is not due yet. Other clusters may already be removing a late one, so its next change includes a heartbeat, which stops them.
 func (b *beat) late(period time.Duration, now time.Time) float64 {
 	if period == 0 || b.due.IsZero() {
 		return 0

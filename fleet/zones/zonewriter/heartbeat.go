@@ -11,8 +11,8 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// observe looks whether the heartbeat in the zone is another writer's, and sets foreign. Claims without a heartbeat count as foreign
-// too if another instance wrote them: it may be alive and configured to send none.
+// observe looks whether the heartbeat in the zone is another writer's, and sets foreign. Before this process has sent a heartbeat, claims
+// of another instance without a heartbeat count as foreign too: that instance may be alive and configured to send none.
 func (b *beat) observe(s *zone.State, me zone.Identity) {
 	x, ok := s.Beats[me.Cluster]
 	b.foreign = nil
@@ -36,15 +36,15 @@ func (b *beat) conflict(me zone.Identity, takeover bool) *zone.Conflict {
 		"instance %s writes under the cluster id %s, too; give one of the two clusters another id", b.foreign.Instance, me.Cluster)}
 }
 
-// fence records that a message without a heartbeat got no answer. The next heartbeat then makes sure that it can no longer take effect:
-// each message has the current heartbeat as a prerequisite.
+// fence records that a message with hosts' changes got no usable answer. The next heartbeat then makes sure that this message can no
+// longer take effect, because each message has the current heartbeat as a prerequisite.
 func (p *Publisher) fence() {
 	if p.o.Heartbeat > 0 {
 		p.beat.on(messageLost, p.part(), p.o.Heartbeat, time.Now())
 	}
 }
 
-// part returns what the zone has of this cluster, and what this process is to publish.
+// part returns what the zone has of this cluster, and what this process wants to publish.
 func (p *Publisher) part() part {
 	_, there := p.state.Beats[p.o.Identity.Cluster]
 	wants, left := p.wants()
@@ -59,7 +59,7 @@ func (p *Publisher) takeover() bool {
 }
 
 // heir reports whether this writer may replace the TXT records (claims) that another instance wrote under this cluster's ID. It may if
-// the heartbeat is its own: then it wrote that when there was none, or in place of one that had not changed for long.
+// the heartbeat in the zone is its own: it wrote that heartbeat when there was none, or in place of one that had not changed for long.
 func (p *Publisher) heir() bool {
 	b, ok := p.state.Beats[p.o.Identity.Cluster]
 	return ok && b.Instance == p.o.Identity.Instance && p.beat.foreign == nil
@@ -83,8 +83,8 @@ func (p *Publisher) beatDue() bool {
 	return !now.Before(p.ailing.until) && p.beat.needed(p.part(), now)
 }
 
-// wants reports whether this cluster is to publish a host of the zone (some), and whether it was removed from hosts and is to publish
-// none (left).
+// wants reports whether this cluster is to publish at least one host of the zone (some), and whether hosts were passed to Remove and none
+// is to be published (left).
 func (p *Publisher) wants() (some, left bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,8 +94,8 @@ func (p *Publisher) wants() (some, left bool) {
 	return some, !some && len(p.hosts) > 0
 }
 
-// beatChanges returns the changes that write the next heartbeat. If alone is set and this cluster has left the zone, they delete the
-// heartbeat instead.
+// beatChanges returns the changes that write the next heartbeat. If alone is set, no earlier message can take effect any more, and the
+// zone has no record of this cluster for any host, they delete the heartbeat instead.
 func (p *Publisher) beatChanges(alone bool) []dns.RR {
 	cluster := p.o.Identity.Cluster
 	if alone && p.beat.fence == barred && len(p.state.Of(cluster)) == 0 {
@@ -135,7 +135,8 @@ func (p *Publisher) beatSent(err error) {
 	p.beat.on(result, p.part(), p.o.Heartbeat, time.Now())
 }
 
-// removeDead removes the records of dead clusters, with one message for each host, and then their heartbeats.
+// removeDead removes the records of dead clusters, if Options.Remove is set, with one message for each host. Then it removes the
+// heartbeats of those that have no record left.
 func (p *Publisher) removeDead(ctx context.Context) {
 	if !p.o.Remove || p.o.Heartbeat == 0 || p.beat.foreign != nil || time.Now().Before(p.removal) {
 		return
@@ -148,7 +149,7 @@ func (p *Publisher) removeDead(ctx context.Context) {
 	}
 }
 
-// removeOne removes one dead cluster's records, and returns false if the caller must not go on with the next one in this run. Each message
+// removeOne removes one dead cluster's records, and returns false if the caller must not go on with the next dead cluster now. Each message
 // has the dead cluster's heartbeat as a prerequisite: if that cluster is alive after all, its next heartbeat stops the removal.
 func (p *Publisher) removeOne(ctx context.Context, cluster string, dead []string) bool {
 	watched, kept := p.state.BeatAsRead(cluster), 0
@@ -159,12 +160,12 @@ func (p *Publisher) removeOne(ctx context.Context, cluster string, dead []string
 		}
 		st := p.state.PlanRemoval(name, cluster)
 		if err := p.update(ctx, append(st.Message.Prereqs, watched...), st.Message.Changes); err != nil {
-			p.o.Log.Warn("cannot remove a dead cluster's records of a host; tried again while it is dead", "dead", cluster, "host", name, "err", err)
+			p.o.Log.Warn("cannot remove a dead cluster's records of a host; will retry while it is dead", "dead", cluster, "host", name, "err", err)
 			p.removal = time.Now().Add(about(p.o.Heartbeat))
 			p.refresh(ctx, false)
 			return false
 		}
-		p.o.Log.Warn("a dead cluster's records of a host were removed", "dead", cluster, "host", name)
+		p.o.Log.Warn("removed a dead cluster's records of a host", "dead", cluster, "host", name)
 		p.o.Metrics.removed(p.o.Zone)
 		if !p.refresh(ctx, false) {
 			return false
@@ -175,7 +176,7 @@ func (p *Publisher) removeOne(ctx context.Context, cluster string, dead []string
 	}
 	if err := p.update(ctx, watched, p.state.PlanNoBeat(cluster)); err != nil {
 		p.removal = time.Now().Add(about(p.o.Heartbeat))
-		p.o.Log.Warn("cannot remove a dead cluster's heartbeat; tried again while it is dead", "dead", cluster, "err", err)
+		p.o.Log.Warn("cannot remove a dead cluster's heartbeat; will retry while it is dead", "dead", cluster, "err", err)
 	}
 	return p.refresh(ctx, false)
 }

@@ -13,11 +13,12 @@ import (
 type job struct {
 	zone.Step
 	host   *host
-	taken  bool   // the server answered NOERROR to its message
-	serial uint32 // serial of the zone when the step was planned
+	taken  bool   // the server answered NOERROR to the message with this step
+	serial uint32 // serial of the zone, as last read before the step was sent
 }
 
-// plan returns the steps that can be sent now, and updates the status of all other hosts. try counts the tries since the last success.
+// plan returns the steps that can be sent now, and updates the status of all other hosts. try is the number of tries in this round since
+// the last one without contention.
 func (p *Publisher) plan(try int) []*job {
 	now := time.Now()
 	w := zone.Writer{Identity: p.o.Identity, Takeover: p.takeover(), Heir: p.heir()}
@@ -38,7 +39,7 @@ func (p *Publisher) plan(try int) []*job {
 		if c := p.beat.conflict(p.o.Identity, w.Takeover); c != nil {
 			st.Conflict = c
 		}
-		if len(h.status.Unserved) > 0 && !st.Done() { // no address was deleted, but the RRset may have room for these addresses now
+		if len(h.status.Unserved) > 0 && !st.Done() { // no program deleted addresses: the RRset may have room for the Unserved ones now
 			h.status.Programmed = false
 		}
 		h.status.Held, h.status.Notes, h.status.Unserved = p.state.Hosts[name], st.Notes, st.Unserved
@@ -71,7 +72,7 @@ func (p *Publisher) plan(try int) []*job {
 	return jobs
 }
 
-// done records that the zone has what is wanted for a host.
+// done records that the zone has what this cluster wants to publish for a host.
 func (p *Publisher) done(h *host, now time.Time) {
 	s := &h.status
 	left := h.want.Empty()
@@ -89,8 +90,8 @@ func (p *Publisher) done(h *host, now time.Time) {
 	p.changed(h)
 }
 
-// gone handles a host that was programmed and whose records are missing now. It returns true if they must not be written again yet: the
-// first time they are written at once, later after a pause that doubles.
+// gone handles a host that was programmed and whose records are missing or changed now. It returns true if they must not be written again
+// yet: the first time they are written at once, later after a pause that doubles. Until p.excused they are always written at once.
 func (p *Publisher) gone(h *host, try int, now time.Time) bool {
 	if h.status.Programmed && h.seen == h.set && try == 0 {
 		h.status.Programmed = false
@@ -105,12 +106,12 @@ func (p *Publisher) gone(h *host, try int, now time.Time) bool {
 	return h.repairs > 1 && h.seen == h.set && now.Before(h.next)
 }
 
-// later returns how long to wait after a number of failures in a row: a pause that doubles, up to Validate.
+// later returns how long to wait after n+1 failures in a row: pause, which doubles with each further failure, up to Validate.
 func (p *Publisher) later(n int) time.Duration {
 	return about(min(pause<<min(n, 12), p.o.Validate))
 }
 
-// report sets a host's conflict, and logs it if its reason is a new one. The mutex is held.
+// report sets a host's conflict, and logs it if the host did not have a conflict with this reason. The mutex is held.
 func (p *Publisher) report(h *host, c *zone.Conflict) {
 	s := &h.status
 	if s.Conflict == nil || s.Conflict.Reason != c.Reason {

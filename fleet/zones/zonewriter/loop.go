@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	tries     = 8                      // number of tries if prerequisites are not met; then the host waits for pause
+	tries     = 8                      // maximum number of tries in a row; if prerequisites then still are not met, the host waits for pause
 	firstWait = 5 * time.Millisecond   // wait before the second try; it doubles, with jitter, up to lastWait
 	lastWait  = 250 * time.Millisecond // maximum wait between two tries
 	pause     = 5 * time.Second        // wait after a failure that a user must correct; it doubles up to Validate
-	away      = time.Second            // wait before the next query to a primary that did not answer; it doubles up to longAway
+	away      = time.Second            // wait before the next message to a primary that does not answer or accept any; doubles up to longAway
 	longAway  = 4 * time.Second        // so short that a returned primary is noticed within 5 s, and written to within 10 s
 	inARow    = 8                      // number of messages for one host without a pause, if its change needs several
-	passing   = 6                      // SERVFAIL answers in a row that are taken for a server that is only busy
+	passing   = 6                      // number of SERVFAIL answers in a row that are taken for a server that is only busy
 	perBatch  = 25                     // maximum number of hosts in one message
-	share     = 20                     // if a primary sends the whole zone for each change, reading it takes at most 1/20 of the time
-	longPoll  = 30 * time.Second       // the maximum interval of polls, if share makes them rarer
-	batchSize = 48 << 10               // maximum size of a message in bytes, before compression
+	share     = 20                     // if a primary sends the whole zone for each change, reading the zone takes at most 1/20 of the time
+	longPoll  = 30 * time.Second       // maximum interval of polls, if share makes them rarer
+	batchSize = 48 << 10               // maximum size in bytes, before compression, of a message with several hosts
 )
 
 // Run keeps this cluster's records in the zone as wanted until ctx ends. The records stay in the zone.
@@ -46,7 +46,7 @@ func (p *Publisher) Run(ctx context.Context) {
 func (p *Publisher) round(ctx context.Context) time.Time {
 	now := time.Now()
 	if p.failures > 0 && now.Before(p.next.poll) {
-		return p.next.poll // the primary did not answer: wait for the next poll, also with new changes
+		return p.next.poll // the zone could not be read: wait for the next poll, even if there are new changes
 	}
 	if p.state == nil || !now.Before(p.next.poll) || !now.Before(p.next.whole) {
 		if !p.refresh(ctx, p.state != nil) {
@@ -61,7 +61,7 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 		}
 		busy := p.busy
 		contended := p.send(ctx, steps, try >= tries/2)
-		// wait, so that the next read has what the other writers changed
+		// Wait, so that the next read has what the other writers changed.
 		if contended {
 			tick.Pause(ctx, jitter(max(try, p.busy)))
 		}
@@ -77,7 +77,7 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 		if slices.ContainsFunc(steps, func(j *job) bool { return j.taken }) {
 			try = 0
 		}
-		if p.busy > busy { // the server was busy; no other writer came first
+		if p.busy > busy { // do not count this try: the server was busy, and no other writer came first
 			try--
 		}
 		if try+1 >= tries {
@@ -143,9 +143,9 @@ func (p *Publisher) refresh(ctx context.Context, serialFirst bool) bool {
 	return true
 }
 
-// rest returns the time between two polls. A server without incremental transfers (PowerDNS) sends the whole zone to each reader after
-// each change. If many clusters did that often, the server would have no time for their updates; so polls become rarer if reads take
-// long.
+// rest returns the time between two polls, before jitter. A server without incremental transfers (PowerDNS) sends the whole zone to each
+// reader after each change. If many clusters read the zone often, the server would have no time for their updates. So polls become rarer
+// if such reads take long.
 func (p *Publisher) rest() time.Duration {
 	most := longPoll
 	if p.o.Heartbeat > 0 {
@@ -154,6 +154,8 @@ func (p *Publisher) rest() time.Duration {
 	return max(p.o.Poll, min(share*p.cost, most))
 }
 
+// read reads the zone: completely if whole is set, else only its changes. If serialFirst is set, it first queries the serial, and reads
+// nothing if that is unchanged.
 func (p *Publisher) read(ctx context.Context, whole, serialFirst bool) (*zone.State, error) {
 	if !whole && serialFirst {
 		serial, err := p.client.Serial(ctx)
@@ -195,11 +197,11 @@ func (p *Publisher) read(ctx context.Context, whole, serialFirst bool) (*zone.St
 	return zone.Parse(p.o.Zone, t.Full)
 }
 
-// mostRecords is the default limit of a zone's size, the same as that of an edge. So many records need 35 MiB of memory, and 70 MiB
-// while the zone is read again.
+// mostRecords is the default of Options.Records, the same as that of an edge. A zone of this size needs 35 MiB of memory, and 70 MiB while
+// it is read again.
 const mostRecords = 100_000
 
-// size is the amount of records that was read of a zone.
+// size is how many records of a zone were read, and their bytes with names uncompressed.
 type size struct{ records, octets int }
 
 func (s *size) add(t *rfc2136.Transfer) {
@@ -212,8 +214,8 @@ func (s *size) add(t *rfc2136.Transfer) {
 
 func (s size) over(records int) bool { return s.records > records || s.octets > records*rfc2136.Octets }
 
-// sameHistory reports whether the zone still has the TXT record (claim) that this cluster wrote last. If the zone was restored from a
-// backup, it does not, even if later updates by other clusters have raised the serial again.
+// sameHistory reports whether the zone still has the TXT record (claim) that this cluster wrote last, or this process has written none. A
+// zone that was restored from a backup does not have it, even if later updates by other clusters have raised the serial again.
 func (p *Publisher) sameHistory(ctx context.Context) (bool, error) {
 	if p.latest == "" {
 		return true, nil
@@ -245,7 +247,7 @@ func (p *Publisher) failed(err error) {
 	p.next.whole = time.Time{} // read the whole zone: a restored primary may have the same serial with other content
 	p.o.Metrics.retry(p.o.Zone, string(rfc2136.KindOf(err)))
 	if p.failures == 1 {
-		p.o.Log.Warn("cannot read the zone from its primary, to be retried; published records stay", "err", err)
+		p.o.Log.Warn("cannot read the zone from its primary; will retry; published records stay", "err", err)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -259,7 +261,7 @@ func (p *Publisher) failed(err error) {
 	p.tell()
 }
 
-// wakeAt returns the time at which the next action is due.
+// wakeAt returns the time at which round is to be called again.
 func (p *Publisher) wakeAt() time.Time {
 	at := p.next.poll
 	earlier := func(t time.Time) {

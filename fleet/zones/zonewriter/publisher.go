@@ -32,25 +32,26 @@ type Options struct {
 	Key      rfc2136.KeyFunc
 	Identity zone.Identity
 
-	// Heartbeat is the interval (± 20 %) at which this cluster changes its heartbeat record. With 0 it has none, and other clusters
-	// cannot see if it dies.
+	// Heartbeat is the interval (± 20 %) at which this cluster changes its heartbeat record. With 0 the cluster has no heartbeat, and other
+	// clusters cannot see if it dies.
 	Heartbeat time.Duration
 	Remove    bool // remove the records of dead clusters
-	// Works reports whether a dead cluster's addresses pass the health check; then they are not removed. nil: no claim with a health
-	// check is removed.
+	// Works reports whether a dead cluster's addresses pass the health check of its claim; then they are not removed. If Works is nil, no
+	// claim with a health check is removed.
 	Works func(zone.Claim) bool
 
 	// interval (± 20 %) of queries for the zone's serial; 0: 5 s, but at most Heartbeat/3. If reading takes long, it becomes longer.
 	Poll     time.Duration
 	Validate time.Duration // interval (± 20 %) at which the whole zone is read; 0: 15 min
 	Rate     float64       // update messages per second; 0: no limit
-	// maximum number of records in the zone, each of rfc2136.Octets on average; 0: 100,000. A larger zone is not read and not written.
+	// maximum number of records in the zone, with at most rfc2136.Octets each on average; 0: 100,000. A larger zone is not read and not
+	// written.
 	Records int
 
-	Changed func(host string) // called by Run's goroutine if a host's status has changed; must not block; may be nil
+	Changed func(host string) // called by Run's goroutine when a host's status has changed; must not block; may be nil
 	Metrics *Metrics          // nil: no metrics
 	Log     *slog.Logger      // nil: no log
-	Timeout time.Duration     // timeout of each answer; 0: 5 s
+	Timeout time.Duration     // for connecting to the primary, and for each of its messages; 0: 5 s
 	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
@@ -58,7 +59,7 @@ type Options struct {
 const (
 	NotPermitted   = zone.Reason(rfc2136.NotPermitted)
 	RecordsMissing = zone.Reason("RecordsMissing") // another program keeps deleting this cluster's records
-	Contended      = zone.Reason("Contended")      // other clusters changed the same records at each try; tried again after a pause
+	Contended      = zone.Reason("Contended")      // other clusters changed the same records at each try; retried after a pause
 )
 
 // Status is the status of one host.
@@ -67,13 +68,14 @@ type Status struct {
 	Programmed bool // the zone has what is wanted, confirmed by reading it back
 	// Remove was called, and the zone has nothing of this cluster for the host, confirmed by reading it back
 	Left bool
-	// why the zone is not as wanted, or nil; with a reason of package zone nothing is written, with others it is tried more slowly
+	// why the zone is not as wanted, or nil. With a reason of package zone, nothing is written for the host; with others, writing is retried
+	// after pauses.
 	Conflict   *zone.Conflict
-	Attempt    int       // messages and reads since the conflict began
-	Since      time.Time // time at which the conflict began
+	Attempt    int       // how often the host was found to have Conflict; a new reason begins at 1
+	Since      time.Time // when Conflict began, with its present reason
 	Notes      []zone.Conflict
 	Unserved   []netip.Addr // addresses that do not fit into the host's RRset
-	Generation uint64       // version number in this cluster's TXT record for the host
+	Generation uint64       // version number of this cluster's claim for the host
 	Writes     uint64       // number of changes of this host that the primary accepted
 	Messages   uint64       // number of sent messages with a change of this host
 	Held       *zone.Host   // what the zone has for the host; nil: nothing, or the zone was not read yet
@@ -102,13 +104,13 @@ type Publisher struct {
 	latest string // name of the TXT record (claim) that this cluster wrote last
 	limit  limit
 	ailing ailing
-	next   struct{ poll, whole time.Time }
-	seen   size // records of the last whole transfer, and of all changes since
+	next   struct{ poll, whole time.Time } // when the zone is to be read next, and when to be read as a whole
+	seen   size                            // records of the last whole transfer, and of all changes since
 	// how long the last read took if the server sent the whole zone for a change; 0 if it sends only changes
 	cost     time.Duration
-	busy     int // number of SERVFAIL answers in a row
-	failures int // number of reads in a row that failed
-	sent     time.Time
+	busy     int       // number of SERVFAIL answers in a row to updates
+	failures int       // number of reads in a row that failed
+	sent     time.Time // when the last update was sent
 	removal  time.Time // remove no dead cluster before this time
 	// until this time, missing records do not count as deleted by another program: other clusters may have removed this one as dead
 	excused time.Time
@@ -124,15 +126,15 @@ type shared struct {
 
 // host is the state of one host. The mutex guards want, set and status.
 type host struct {
-	want   zone.Publication // wanted publication; if empty, this cluster is to be removed from the host
-	set    int              // number of changes of want
+	want   zone.Publication // what this cluster is to publish; if empty, the cluster is to be removed from the host
+	set    int              // number of times that want was changed
 	status Status
 
 	memory  zone.Memory
-	seen    int       // value of set when the host was last planned
+	seen    int       // value of set that was last sent or found to need no message
 	next    time.Time // send nothing for this host before this time
-	repairs int       // how often its records were found missing recently
-	stable  time.Time // since when it is programmed
+	repairs int       // how often the host's records were found missing, since they stayed for longer than Validate
+	stable  time.Time // when the host was last found to be as wanted after a change or conflict
 	drops   int       // number of messages in a row that the server refused or applied in part
 	taken   int       // number of accepted messages in a row that did not complete the change
 }
@@ -147,7 +149,7 @@ func New(o Options) (*Publisher, error) {
 	}
 	if o.Poll == 0 {
 		o.Poll = 5 * time.Second
-		if o.Heartbeat > 0 { // with slower polls it could not see in time that a heartbeat has stopped
+		if o.Heartbeat > 0 { // with slower polls, the publisher would see too late that a heartbeat has stopped
 			o.Poll = min(o.Poll, o.Heartbeat/3)
 		}
 	}
@@ -169,8 +171,8 @@ func New(o Options) (*Publisher, error) {
 		client: &rfc2136.Client{Server: o.Server, Zone: o.Zone, Key: o.Key, Timeout: o.Timeout, Dial: o.Dial, Most: o.Records}}, nil
 }
 
-// Set publishes a host, in place of the host's previous publication. An invalid publication returns an error and changes nothing. It
-// may be called before Run. Setting an equal publication again does nothing.
+// Set makes Run publish a host, in place of the host's previous publication. For an invalid publication, Set returns an error and changes
+// nothing. It may be called before Run. Setting an equal publication again does nothing.
 func (p *Publisher) Set(pub zone.Publication) error {
 	pub = pub.Normal()
 	if pub.Empty() {
@@ -183,7 +185,7 @@ func (p *Publisher) Set(pub zone.Publication) error {
 	return nil
 }
 
-// Remove removes this cluster from a host. Status.Left reports when the zone has nothing of it any more.
+// Remove makes Run remove this cluster from a host. Status.Left is true once the zone has nothing of the cluster for the host any more.
 func (p *Publisher) Remove(name string) {
 	p.want(zone.Publication{Host: zone.Publication{Host: name}.Normal().Host})
 }
@@ -241,8 +243,8 @@ func (p *Publisher) Zone() ZoneStatus {
 	return p.zone
 }
 
-// Settle waits until no host is in progress any more: each is programmed, left or in conflict. It returns the hosts in conflict,
-// sorted. Run must be running.
+// Settle waits until each host is programmed, left or in a conflict other than Contended. It returns the statuses of the hosts in conflict,
+// sorted by host. Run must be running.
 func (p *Publisher) Settle(ctx context.Context) ([]Status, error) {
 	for {
 		p.mu.Lock()

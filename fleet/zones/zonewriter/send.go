@@ -14,9 +14,10 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// send sends the steps, several hosts in one message, and reports whether another cluster's change came first (a prerequisite was not
-// met). It then does not send the rest, because these steps must probably be planned again too. If alone is set, each host gets its own
-// message and the rest is sent anyway, so that a host that others keep changing does not delay the other hosts.
+// send sends the steps, several hosts in one message, or only a heartbeat if there are none. It returns contended if steps must be planned
+// again, because another cluster's change came first (a prerequisite was not met), or because the server was busy. It then does not send
+// the rest, because these steps must probably be planned again too. If alone is set, each host gets its own message and the rest is sent
+// anyway, so that a host that others keep changing does not delay the other hosts.
 func (p *Publisher) send(ctx context.Context, jobs []*job, alone bool) (contended bool) {
 	if len(jobs) == 0 { // only a heartbeat is due
 		err := p.update(ctx, nil, p.beatChanges(true))
@@ -57,8 +58,9 @@ func fill(jobs []*job) int {
 	return n
 }
 
-// sendBatch sends the jobs in one message. It returns contended if another cluster's change came first. It returns stop if no more may
-// be sent before the zone is read again: the result is unknown, or the server accepts nothing.
+// sendBatch sends the jobs in one message. It returns contended if jobs must be planned again: another cluster's change came first, or the
+// server was busy or has a smaller limit on RRsets. It returns stop if no more may be sent before the zone is read again: the result is
+// unknown, or the server accepts nothing.
 func (p *Publisher) sendBatch(ctx context.Context, jobs []*job) (contended, stop bool) {
 	err := p.post(ctx, jobs)
 	if rfc2136.KindOf(err) != rfc2136.ServerFailed {
@@ -71,7 +73,7 @@ func (p *Publisher) sendBatch(ctx context.Context, jobs []*job) (contended, stop
 	return p.judge(ctx, jobs, err)
 }
 
-// post sends the jobs in one message, with a heartbeat if that is due or missing.
+// post sends the jobs in one message, with a heartbeat if beatMissing requires one and not all jobs remove this cluster from their hosts.
 func (p *Publisher) post(ctx context.Context, jobs []*job) error {
 	var prereqs, changes []dns.RR
 	for _, j := range jobs {
@@ -87,14 +89,14 @@ func (p *Publisher) post(ctx context.Context, jobs []*job) error {
 	err := p.update(ctx, prereqs, changes)
 	if withBeat && err == nil {
 		p.beatSent(nil)
-		b := p.ownBeat() // the prerequisite of messages that are sent before the next read
+		b := p.ownBeat() // a prerequisite of the messages that are sent before the next read
 		p.beat.written = &b
 	}
 	return err
 }
 
-// became handles the result of a message, unless that is SERVFAIL. If the server refuses a message with several hosts, it sends each host
-// alone to find the one that is refused.
+// became handles the result of a message, unless that is SERVFAIL. If the server refuses a message with several hosts, became sends each
+// host in a message of its own, to find the one that is refused.
 func (p *Publisher) became(ctx context.Context, jobs []*job, err error) (contended, stop bool) {
 	switch kind := rfc2136.KindOf(err); {
 	case err == nil:
@@ -132,8 +134,8 @@ func (p *Publisher) note(jobs []*job) {
 	for _, j := range jobs {
 		h := j.host
 		if j.Claim != "" {
-			// A claim (TXT record) that was found in the zone was treated as this cluster's own. Keep it in Sent, in case the message
-			// is not accepted.
+			// With an empty Sent, the claim (TXT record) that was found in the zone was treated as this cluster's own. Keep that claim in
+			// Sent, in case the server does not accept the message.
 			if len(h.memory.Sent) == 0 {
 				h.memory.Sent = map[string]bool{}
 				if j.Stands != "" {
@@ -153,8 +155,9 @@ func (p *Publisher) note(jobs []*job) {
 	}
 }
 
-// update sends one message. Each message has the current heartbeat as a prerequisite. So after the next heartbeat no earlier message
-// can take effect, and a cluster that others have removed cannot write before it has read the zone again.
+// update sends one message, after a pause if Options.Rate requires it. If heartbeats are on, each message has the current heartbeat as a
+// prerequisite. So after the next heartbeat no earlier message can take effect, and a cluster that others have removed cannot write before
+// it has read the zone again.
 func (p *Publisher) update(ctx context.Context, prereqs, changes []dns.RR) error {
 	if p.o.Rate > 0 {
 		tick.Pause(ctx, time.Until(p.sent.Add(time.Duration(float64(time.Second)/p.o.Rate))))
@@ -193,9 +196,9 @@ func (p *Publisher) refused(j *job, err error) {
 	p.report(h, &zone.Conflict{Reason: zone.Reason(rfc2136.KindOf(err)), Message: err.Error()})
 }
 
-// readBack reads the zone until it has all changes that the server accepted, for half a second at most, or two seconds if the serial
-// has not changed. BIND with inline-signing accepts a change before it has signed it, and answers from the signed zone a moment later.
-// It returns false if the zone cannot be read.
+// readBack calls look, which reads the zone, until the zone has all changes that the server accepted, with 8 pauses (half a second
+// together) at most, or 16 (1.5 s) while the serial has not changed. BIND with inline-signing accepts a change before it has signed it, and
+// answers from the signed zone a moment later. readBack returns false if the zone cannot be read.
 func (p *Publisher) readBack(ctx context.Context, jobs []*job, look func() bool) bool {
 	for n := range 2 * tries {
 		lacks, moved := false, true
@@ -245,14 +248,14 @@ func (p *Publisher) verify(jobs []*job) {
 	p.tell()
 }
 
-// contended makes hosts wait for a pause after their prerequisites failed tries times.
+// contended makes the hosts that were not written wait for a pause, after their prerequisites failed in each of several tries.
 func (p *Publisher) contended(jobs []*job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, j := range jobs {
 		if !j.taken {
 			j.host.next = time.Now().Add(about(pause))
-			p.report(j.host, &zone.Conflict{Reason: Contended, Message: fmt.Sprintf("others changed the same %d times; it is tried again at %s",
+			p.report(j.host, &zone.Conflict{Reason: Contended, Message: fmt.Sprintf("others changed the same records in %d tries; next try at %s",
 				tries, j.host.next.Format(time.TimeOnly))})
 		}
 	}

@@ -24,17 +24,17 @@ type ailing struct {
 // limit is the maximum number of RRs in an RRset on this server, known or only assumed.
 type limit struct {
 	n     int       // known limit; 0: none
-	until time.Time // when to try more again, because the limit may have been raised
+	until time.Time // when to try more RRs again, because the server's limit may have been raised
 
 	guess int    // assumed limit, which is being tested; 0: none
 	host  string // the host whose messages test the assumption
-	// the server has accepted a message within the assumed limit; if a message beyond it fails, the assumption is right
+	// the server has accepted a message within the assumed limit; if a message beyond that limit then fails, the assumption is right
 	kept bool
 }
 
-// judge decides what to do after too many SERVFAIL answers. It sends a heartbeat. If the server does not accept even that, it pauses
-// all writing (stop). Otherwise it sends the failed jobs again, first together, then each host alone. contended and stop have the
-// meaning that they have for sendBatch.
+// judge decides what to do after too many SERVFAIL answers. It sends a heartbeat, if heartbeats are on. If the server does not accept even
+// that, judge pauses all writing and returns stop. Otherwise it sends the failed jobs again, first together, then each host in a message of
+// its own. contended and stop have the meaning that they have for sendBatch.
 func (p *Publisher) judge(ctx context.Context, jobs []*job, failed error) (contended, stop bool) {
 	if p.o.Heartbeat > 0 {
 		err := p.update(ctx, nil, p.beatChanges(false))
@@ -47,13 +47,15 @@ func (p *Publisher) judge(ctx context.Context, jobs []*job, failed error) (conte
 		case rfc2136.Prerequisite:
 			return true, false
 		}
-		if !p.refresh(ctx, false) { // the heartbeat is now a prerequisite, so read it first
+		if !p.refresh(ctx, false) { // the next message has this heartbeat as a prerequisite, so read the zone first
 			return false, true
 		}
 	}
 	return p.single(ctx, jobs)
 }
 
+// single sends the jobs in one message and, if the server answers SERVFAIL, each host in a message of its own. If a single host fails,
+// single assumes a limit on RRsets or reports that the server refused the host.
 func (p *Publisher) single(ctx context.Context, jobs []*job) (contended, stop bool) {
 	err := p.post(ctx, jobs)
 	switch {
@@ -90,7 +92,7 @@ func (p *Publisher) suspect(j *job) bool {
 	l := &p.limit
 	tried := l.guess > 0 && l.host == j.Host
 	switch {
-	case l.n > 0 && after > l.n: // other clusters added records meanwhile
+	case l.n > 0 && after > l.n: // other clusters have added records since the limit became known
 		return true
 	case tried && l.kept && after > l.guess:
 		p.limit = limit{n: max(l.guess, before), until: time.Now().Add(about(p.o.Validate))}
@@ -107,7 +109,7 @@ func (p *Publisher) suspect(j *job) bool {
 	return true
 }
 
-// tested records that the server accepted a message of the host that tests the assumed limit.
+// tested records that the server accepted a message of a host. It matters only for the host that tests the assumed limit.
 func (l *limit) tested(host string) {
 	if l.guess == 0 || l.host != host {
 		return
@@ -131,11 +133,11 @@ func (p *Publisher) planned(w zone.Writer, m zone.Memory, want zone.Publication,
 	w.Limit = l.guess
 	st := p.state.Plan(w, m, want)
 	switch {
-	case st.Conflict == nil && !st.Message.Empty(): // the limit is only assumed: report nothing yet
+	case st.Conflict == nil && !st.Message.Empty(): // do not report the assumed limit before a message has tested it
 		st.Notes, st.Unserved = nil, nil
 	case len(st.Unserved) > 0 || st.Conflict != nil && st.Conflict.Reason == zone.RRsetFull:
-		// The zone already has all records within the assumed limit, and the server has just accepted a heartbeat. So the limit is
-		// right.
+		// The zone already has all of the host's records that fit within the assumed limit, and the server has just accepted a heartbeat.
+		// So the limit is right.
 		*l = limit{n: l.guess, until: now.Add(about(p.o.Validate))}
 	default: // the host's publication has changed meanwhile: drop the assumption
 		*l = limit{n: l.n, until: l.until}
@@ -145,8 +147,8 @@ func (p *Publisher) planned(w zone.Writer, m zone.Memory, want zone.Publication,
 	return st
 }
 
-// wait reports that a host waits, because the server accepts no message at all. The mutex is held.
+// wait reports that a host waits because the server accepts no message at all. The mutex is held.
 func (p *Publisher) wait(h *host) {
 	p.report(h, &zone.Conflict{Reason: zone.Reason(rfc2136.ServerFailed), Message: fmt.Sprintf(
-		"%v, and to a heartbeat, too; it is tried again at %s", p.ailing.err, p.ailing.until.Format(time.TimeOnly))})
+		"%v, and to a heartbeat, too; next try at %s", p.ailing.err, p.ailing.until.Format(time.TimeOnly))})
 }
