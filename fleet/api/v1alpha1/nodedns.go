@@ -81,7 +81,7 @@ type ClusterDNS struct {
 // on Linux nodes except virtual ones (virtual kubelets).
 type NodePlacement struct {
 	// nodeSelector lists the labels that a node must have, all of them. If empty, the default is used, which is currently
-	// kubernetes.io/os: linux; this default is subject to change. If set, it replaces the default.
+	// kubernetes.io/os: linux; this default is subject to change. If set, it replaces the default. clusterDNS has no default.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxProperties=32
@@ -89,8 +89,8 @@ type NodePlacement struct {
 	// +kubebuilder:validation:XValidation:rule="!('neardns.io/cache' in self)",message="neardns.io/cache is what the controller writes: select by another label"
 	NodeSelector map[string]LabelValue `json:"nodeSelector,omitempty"`
 
-	// tolerations lists the taints that a node may have. If unset, every taint is tolerated. If empty, only the taints that every
-	// DaemonSet tolerates.
+	// tolerations lists the taints that a node may have. If unset, every taint is tolerated; under clusterDNS, those that kube-dns's
+	// manifest tolerates. If empty, only the taints that every DaemonSet tolerates; under clusterDNS, as if unset.
 	//
 	// +optional
 	// +listType=atomic
@@ -137,7 +137,8 @@ type Toleration struct {
 	// +kubebuilder:validation:Enum="";NoSchedule;PreferNoSchedule;NoExecute
 	Effect string `json:"effect,omitempty"`
 
-	// tolerationSeconds is accepted as in a pod, but has no effect: the cache is never evicted from a node after a delay.
+	// tolerationSeconds means the same as in a pod, for kube-dns under clusterDNS. For the cache it has no effect, because the cache is
+	// never evicted from a node after a delay.
 	//
 	// +optional
 	TolerationSeconds *int64 `json:"tolerationSeconds,omitempty"`

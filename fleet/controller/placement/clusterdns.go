@@ -29,6 +29,7 @@ const (
 	NoWorkload       = "NoWorkload"
 	ManagedElsewhere = "ManagedElsewhere" // another program manages the whole workload
 	FieldTaken       = "FieldTaken"       // another field manager has set the field
+	Paused           = "Paused"           // the workload's controller is told to leave the pods as they are
 	NotEnoughNodes   = "NotEnoughNodes"
 	UnsafeRollout    = "UnsafeRollout"
 	WriteRefused     = "WriteRefused" // by the API server
@@ -68,6 +69,7 @@ type dnsPlan struct {
 	ready   int      // pods
 	unsafe  func(minReady int, eligible []*Node) string
 	rolling string // why a rollout is not done; "": it is
+	paused  string // the field that keeps pods from following the spec, and what to do; "": none
 	failed  string // why it failed
 }
 
@@ -176,6 +178,8 @@ func (w Workload) refusal(p *v1alpha1.NodePlacement, plan *dnsPlan, eligible int
 	switch {
 	case plan.refused != nil:
 		return plan.refused
+	case plan.paused != "" && (plan.differs || plan.rolling != ""):
+		return &refusal{Paused, "no pod would follow the placement: " + plan.paused}
 	case eligible < max(plan.need, 1):
 		return &refusal{NotEnoughNodes, strings.TrimSuffix(fmt.Sprintf("%d nodes are eligible for kube-dns, of at least %d; of the others, %s",
 			eligible, max(plan.need, 1), plan.rule.objections(others)), "; of the others, ")}

@@ -74,6 +74,8 @@ func unready(d *appsv1.Deployment) { d.Status.ReadyReplicas = 0 }
 
 func oneReady(d *appsv1.Deployment) { d.Status.ReadyReplicas = 1 }
 
+func paused(d *appsv1.Deployment) { d.Spec.Paused = true }
+
 func recreate(d *appsv1.Deployment) {
 	d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
 }
@@ -299,6 +301,9 @@ func TestDNSRollouts(t *testing.T) {
 			d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{MaxUnavailable: &u, MaxSurge: &s}
 		}
 	}
+	half := func(d *appsv1.Deployment) { d.Status.UpdatedReplicas = 1 }
+	dry := apply("master=")
+	dry.Mode = v1alpha1.ModeDryRun
 	const safe, unsafe = "RollingOut AsExpected", "NotApplied UnsafeRollout"
 	decideDNS(t, map[string]dnsCase{
 		"minReady": {coredns(), strictly(apply("master="), 2), nothing, unsafe,
@@ -307,7 +312,13 @@ func TestDNSRollouts(t *testing.T) {
 		"minReady, rounded down": {coredns(most("49%", "25%")), strictly(apply("master="), 2), onMasters, safe, "", nil},
 		"minReady, both zero":    {coredns(most("10%", "0%")), strictly(apply("master="), 2), nothing, unsafe, "may leave 1 of 2", nil},
 		"Recreate":               {coredns(recreate), apply("master="), nothing, unsafe, "may leave 0 of 2", nil},
-		"no pod to lose":         {coredns(recreate, unready), apply("master="), onMasters, safe, "0 pods of kube-dns are ready, of", nil},
+		"paused": {coredns(paused), apply("master="), nothing, "NotApplied Paused",
+			"spec.paused of Deployment kube-system/coredns is true: kubectl -n kube-system rollout resume deployment coredns", nil},
+		"paused, dry run":         {coredns(paused), dry, nothing, "NotApplied Paused", "spec.paused", nil},
+		"paused amid the rollout": {coredns(paused, half, placed("master=", controller)), apply("master="), nothing, "RollingOut Paused", "", nil},
+		"paused after it":         {coredns(paused, placed("master=", controller)), apply("master="), nothing, "AsExpected AsExpected", "", nil},
+		"paused, given back":      {coredns(paused, placed("master=", controller)), nil, "", "", "", nil},
+		"no pod to lose":          {coredns(recreate, unready), apply("master="), onMasters, safe, "0 pods of kube-dns are ready, of", nil},
 	})
 }
 
@@ -346,6 +357,10 @@ func TestDNSOperator(t *testing.T) {
 			"3 nodes have taint node-role.kubernetes.io/control-plane:NoSchedule", nil},
 		"another's field": {operator(`{"spec":{"nodePlacement":{"nodeSelector":{"a":"b"}}}}`, owns("kubectl-edit", placedField)), apply("dns="),
 			nothing, "NotApplied FieldTaken", "kubectl-edit has set spec.nodePlacement.nodeSelector of dns.operator default", nil},
+		"Unmanaged": {operator(`{"spec":{"managementState":"Unmanaged"}}`), apply("", control), nothing, "NotApplied Paused",
+			"spec.managementState of dns.operator default is Unmanaged, so its operator writes nothing: set it to Managed", nil},
+		"Managed": {operator(`{"spec":{"managementState":"Managed"}}`), apply("dns="), `{"nodePlacement":{"nodeSelector":{"dns":""}}}`,
+			"RollingOut AsExpected", "", nil},
 		"done, and it reports": {reports, apply("dns="), nothing, "RollingOut RolloutFailed", "Have 1 available DNS pods", nil},
 		"given back":           {operator(on+"}", owns(controller, placedField)), nil, "", "", "", nil},
 	})

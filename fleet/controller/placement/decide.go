@@ -35,8 +35,8 @@ func Reasons() map[string][]string {
 
 		ConditionDNSAvailable:   {Available, TooFewReady},
 		ConditionDNSProgressing: {AsExpected, DryRun, RollingOut, NotApplied},
-		ConditionDNSDegraded: {AsExpected, Invalid, NoWorkload, ManagedElsewhere, FieldTaken, NotEnoughNodes, UnsafeRollout, WriteRefused,
-			RolloutFailed},
+		ConditionDNSDegraded: {AsExpected, Invalid, NoWorkload, ManagedElsewhere, FieldTaken, Paused, NotEnoughNodes, UnsafeRollout,
+			WriteRefused, RolloutFailed},
 		ConditionWorkersIsolated: {Isolated, WorkersQueried},
 	}
 }

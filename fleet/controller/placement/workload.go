@@ -52,6 +52,9 @@ func planDeployment(d *appsv1.Deployment, p *v1alpha1.NodePlacement) dnsPlan {
 		plan.rolling = fmt.Sprintf("%d of %d pods are of the present template, %d are available",
 			s.UpdatedReplicas, plan.need, s.AvailableReplicas)
 	}
+	if d.Spec.Paused {
+		plan.paused = fmt.Sprintf("spec.paused of %s is true: kubectl -n %s rollout resume deployment %s", plan.name, d.Namespace, d.Name)
+	}
 	for _, c := range s.Conditions {
 		if c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse {
 			plan.failed = c.Message
@@ -188,6 +191,9 @@ func planOperator(c Cluster, o *unstructured.Unstructured, p *v1alpha1.NodePlace
 		}
 		return fmt.Sprintf("only %d of %d pods of kube-dns are on nodes that stay, of at least %d. Add nodes before you take others away: "+
 			"first tolerations without a nodeSelector, and the nodeSelector when pods are ready on its nodes", stay, plan.ready, minReady)
+	}
+	if state, _, _ := unstructured.NestedString(o.Object, "spec", "managementState"); state == "Unmanaged" {
+		plan.paused = "spec.managementState of " + plan.name + " is Unmanaged, so its operator writes nothing: set it to Managed"
 	}
 	list, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
 	for _, item := range list {
