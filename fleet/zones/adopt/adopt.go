@@ -59,6 +59,7 @@ func New(r Registry, z *zone.State, now time.Time) (*Export, error) {
 	if err != nil {
 		return nil, err
 	}
+	marked := len(hosts)
 	hosts = slices.DeleteFunc(hosts, func(h Host) bool { // it has the cluster's addresses too, which its manifest would keep for ever
 		by := publisher(z, h.Name)
 		if by != "" {
@@ -66,6 +67,11 @@ func New(r Registry, z *zone.State, now time.Time) (*Export, error) {
 		}
 		return by != ""
 	})
+	if marked > 0 && len(hosts) == 0 {
+		last := left[len(left)-1]
+		return nil, fmt.Errorf("%s: neardns already publishes all %d hosts of %s %q; %s: %s",
+			z.Origin, marked, r.From, r.Owner, last.Record, last.Reason)
+	}
 	if len(hosts) == 0 {
 		return nil, fmt.Errorf("%s has no addresses that a registry of %s %q marks; other owners in it: %q", z.Origin, r.From, r.Owner, others)
 	}

@@ -334,11 +334,20 @@ func TestPublishedBefore(t *testing.T) {
 	p := newPrimary(t, two...)
 	me := zone.Identity{Cluster: "aaaaaaaa", Instance: "a"}
 	host := exported(t, p).Hosts[1]
-	want := zone.Publication{Host: host.Name, Strategy: zone.Simple, TTL: 60, Adopt: true, Addresses: host.addresses()}
-	apply(p, p.read().Plan(zone.Writer{Identity: me}, zone.Memory{}, want.Normal()).Message.Changes)
+	publish := func(host Host) {
+		want := zone.Publication{Host: host.Name, Strategy: zone.Simple, TTL: 60, Adopt: true, Addresses: host.addresses()}
+		apply(p, p.read().Plan(zone.Writer{Identity: me}, zone.Memory{}, want.Normal()).Message.Changes)
+	}
+	publish(host)
 	e := exported(t, p)
-	if len(e.Hosts) != 1 || len(e.Left) != 1 || e.Left[0].Reason != "published by aaaaaaaa: delete its DNSRecord first" {
+	const reason = "published by aaaaaaaa: delete its DNSRecord first"
+	if len(e.Hosts) != 1 || len(e.Left) != 1 || e.Left[0].Reason != reason {
 		t.Errorf("%+v, left %+v", e.Hosts, e.Left)
+	}
+	publish(e.Hosts[0])
+	if _, err := New(e.Registry, p.read(), start); err == nil || !strings.Contains(err.Error(), "example.org.: neardns already publishes all 2 hosts of external-dns") ||
+		!strings.HasSuffix(err.Error(), reason) {
+		t.Errorf("each has a publisher: %v", err)
 	}
 }
 
