@@ -378,14 +378,15 @@ func TestZonesRights(t *testing.T) {
 	}
 	// A DNSPolicy's DNSRecord is the account's own.
 	yes := true
-	made := &v1alpha1.DNSRecord{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "made", OwnerReferences: []metav1.OwnerReference{
+	made := &v1alpha1.DNSRecord{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p-made", OwnerReferences: []metav1.OwnerReference{
 		{APIVersion: "neardns.io/v1alpha1", Kind: "DNSPolicy", Name: "p", UID: "u", Controller: &yes, BlockOwnerDeletion: &yes}}},
-		Spec: v1alpha1.DNSRecordSpec{Host: "a.z.example", Addresses: []v1alpha1.Address{"192.0.2.1"}}}
+		Spec: v1alpha1.DNSRecordSpec{Host: "a.z.example", AddressesFrom: &v1alpha1.AddressesFrom{Kind: "Gateway", Name: "g"}}}
 	if err := account.Create(t.Context(), made.DeepCopy()); err != nil {
 		t.Errorf("a DNSPolicy's DNSRecord cannot be made: %v", err)
 	}
 	for text, allowed := range map[string]bool{
 		`{"spec":{"ttl":61}}`: true, `{"metadata":{"labels":{"a":"b"}}}`: false, `{"metadata":{"ownerReferences":null}}`: false,
+		`{"spec":{"addressesFrom":null,"addresses":["192.0.2.1"]}}`: false,
 	} {
 		if err := patch(made, text)(); (err == nil) != allowed {
 			t.Errorf("%s: %v", text, err)
@@ -394,10 +395,43 @@ func TestZonesRights(t *testing.T) {
 	if err := account.Delete(t.Context(), made.DeepCopy()); err != nil {
 		t.Errorf("a DNSPolicy's DNSRecord cannot be deleted: %v", err)
 	}
+	m.forged(account, made)
 	if err := account.List(t.Context(), &corev1.SecretList{}, client.InNamespace("neardns-zones")); err != nil {
 		t.Errorf("its own Secrets: %v", err)
 	}
 	if err := patch(ours, `{"metadata":{"finalizers":null}}`)(); err != nil {
 		t.Errorf("the finalizer cannot be taken away: %v", err)
 	}
+}
+
+// forged: DNSRecords with a DNSPolicy's reference that the controller does not make so are refused, or do not last.
+func (m *member) forged(account client.Client, made *v1alpha1.DNSRecord) {
+	m.t.Helper()
+	for name, change := range map[string]func(*v1alpha1.DNSRecord){
+		"with another name": func(r *v1alpha1.DNSRecord) { r.Name = "made" },
+		"with addresses": func(r *v1alpha1.DNSRecord) {
+			r.Spec.AddressesFrom, r.Spec.Addresses = nil, []v1alpha1.Address{"192.0.2.1"}
+		},
+		"with a Service's": func(r *v1alpha1.DNSRecord) { r.Spec.AddressesFrom.Kind = "Service" },
+		"of another kind":  func(r *v1alpha1.DNSRecord) { r.OwnerReferences[0].Kind = "Gateway" },
+		"of no controller": func(r *v1alpha1.DNSRecord) { r.OwnerReferences[0].Controller = nil },
+		"of another API":   func(r *v1alpha1.DNSRecord) { r.OwnerReferences[0].APIVersion = "a.io/v1" },
+	} {
+		r := made.DeepCopy()
+		change(r)
+		if err := account.Create(m.t.Context(), r); err == nil || !strings.Contains(err.Error(), "neardns-zones may") {
+			m.t.Errorf("a DNSRecord %s is made: %v", name, err)
+		}
+	}
+	none := made.DeepCopy()
+	none.Name = "p-none"
+	if err := account.Create(m.t.Context(), none); err != nil {
+		m.t.Fatal(err)
+	}
+	Await(m.t, "the garbage collector deletes a DNSRecord whose DNSPolicy does not exist", func() error {
+		if r := m.record("p-none"); r != nil && r.DeletionTimestamp == nil {
+			return fmt.Errorf("%+v", r.ObjectMeta)
+		}
+		return nil
+	})
 }
