@@ -1,12 +1,12 @@
-// Package adopt takes over hosts of a DNS zone that another controller (external-dns, Kuadrant) owns, and gives them back. The other
-// controller marks its records by TXT records: its registry. Taking a host deletes its registry records, so that the other no longer
-// takes the host for its own; the host's addresses stay as they are.
+// Package adopt takes over hosts of a DNS zone from another controller (external-dns, Kuadrant), and can undo that. The other controller
+// marks its records by TXT records, its registry. Taking a host deletes the host's registry records, so that the other controller no longer
+// treats the host as its own; the host's addresses stay as they are.
 //
-// It guarantees that no message overwrites a change that another program made: the RRsets of a host, as the export has them, are the
-// prerequisites of each message. An address is never deleted, except to give it back the TTL that it had.
+// It guarantees that no message overwrites a change that another program made: the RRsets of a host, as read from the zone, are the
+// prerequisites of each message. An address is never deleted, except to restore the TTL that it had.
 //
-// The package is pure: it has no clock and no network. All state is in the export (a file) and in the zone, so that an adoption goes on
-// where it was interrupted. If another program writes a host, that is reported and stays.
+// The package is pure: it has no clock and no network. All state is in the export (a file) and in the zone, so that an adoption continues
+// where it was interrupted. If another program changes a host, the change is reported and stays.
 package adopt
 
 import (
@@ -28,21 +28,21 @@ type Step string
 
 // The steps, in their order. Undone can follow each of them.
 const (
-	Exported  Step = "exported"  // the user excludes the hosts in the other controller
-	Resting   Step = "resting"   // the other's records have not changed since Export.Since
-	Taking    Step = "taking"    // the hosts before Export.Taken are taken
-	Verifying Step = "verifying" // all hosts were taken at Export.Since
-	Verified  Step = "verified"
-	Undone    Step = "undone" // or being undone
+	Exported  Step = "exported"  // next, the user excludes the hosts in the other controller
+	Resting   Step = "resting"   // waiting; the other controller's records have not changed since Export.Since
+	Taking    Step = "taking"    // the first Export.Taken hosts are taken, or were found changed by another program
+	Verifying Step = "verifying" // all hosts were taken by Export.Since; waiting for a change by the other controller
+	Verified  Step = "verified"  // the other controller has written nothing since
+	Undone    Step = "undone"    // the adoption is undone, or is being undone
 )
 
 func steps() []Step { return []Step{Exported, Resting, Taking, Verifying, Verified, Undone} }
 
-// Intervals is how many of the other controller's intervals the records rest before they are taken, and are watched afterwards: in one
-// alone, a run that had begun before the exclusion could still write.
+// Intervals is for how many of the other controller's intervals its records must stay unchanged before hosts are taken, and for how many
+// the hosts are watched afterwards. During the first one, a run that had begun before the exclusion could still write.
 const Intervals = 2
 
-// Export is an adoption: the hosts as they were, and how far it is.
+// Export is an adoption: the hosts as they were before, and how far the adoption is.
 type Export struct {
 	Registry
 	Zone  string    `json:"zone"`
@@ -50,17 +50,17 @@ type Export struct {
 	Since time.Time `json:"since"`
 	Taken int       `json:"taken"` // the number of hosts, from the first one, that were taken or found changed by another program
 	Hosts []Host    `json:"hosts"` // sorted by name
-	Left  []Left    `json:"left"`
+	Left  []Left    `json:"left"`  // sorted by record: records that stay with the other controller
 }
 
-// New exports the hosts of a zone that a registry marks.
+// New exports those hosts of a zone that a registry marks. It returns an error if there is none.
 func New(r Registry, z *zone.State, now time.Time) (*Export, error) {
 	hosts, left, others, err := r.Read(z)
 	if err != nil {
 		return nil, err
 	}
 	marked := len(hosts)
-	hosts = slices.DeleteFunc(hosts, func(h Host) bool { // it has the cluster's addresses too, which its manifest would keep for ever
+	hosts = slices.DeleteFunc(hosts, func(h Host) bool { // a published host has clusters' addresses too: its manifest would keep them for ever
 		by := publisher(z, h.Name)
 		if by != "" {
 			left = append(left, Left{h.Records[0], "published by " + by + ": delete its DNSRecord first"})
@@ -111,10 +111,10 @@ type Update struct {
 
 // Action is what is to be done next. The caller first saves the export.
 type Action struct {
-	Updates []Update        // to be sent in order; after each, the caller calls Sent
-	Wait    time.Duration   // then read the zone again after this time
-	Foreign []string        // what another program wrote, a line for each host; it is not changed
-	Changed map[string]bool // the hosts of Foreign, except while they rest
+	Updates []Update        // to be sent in order; after each one of Next, the caller calls Sent
+	Wait    time.Duration   // time after which to read the zone again
+	Foreign []string        // what another program wrote and is left alone: a line for each host, or for each record in the step Resting
+	Changed map[string]bool // the names of the hosts in Foreign; nil in the step Resting and from Undo
 	Done    bool            // nothing is left to do
 }
 
@@ -125,16 +125,17 @@ func (a *Action) foreign(host, what string) {
 	a.Foreign, a.Changed[host] = append(a.Foreign, host+what), true
 }
 
-// ErrWrites is the error of Next if the other controller still writes. The export has its new records.
+// ErrWrites is the error of Next if the other controller has changed its records in the step Resting. The export then has the new records.
 var ErrWrites = errors.New("the other controller still writes: exclude the hosts there, and run this again")
 
-// ErrForeign is the error of Next and Undo at their end, if another program changed a host.
+// ErrForeign is the error of Next and Undo, together with Action.Done, if another program changed a host.
 var ErrForeign = errors.New("another program changed hosts, which were left as they are")
 
 // ErrUndone is the error of Next after Undo.
 var ErrUndone = errors.New("this adoption is undone, or was begun to be: complete that with --undo, or name another file with --export")
 
-// Next advances the export by what the zone has now. interval is the time between two runs of the other controller.
+// Next advances the adoption by what the zone has now, and returns what to do. interval is the time between two runs of the other
+// controller.
 func (e *Export) Next(z *zone.State, now time.Time, interval time.Duration) (a Action, err error) {
 	now = now.UTC()
 	if e.Step == Exported {
@@ -181,10 +182,11 @@ func (e *Export) Next(z *zone.State, now time.Time, interval time.Duration) (a A
 	return a, nil
 }
 
-// Sent notes that the server made an update, or refused it because of a prerequisite.
+// Sent records that the server made an update of Next, or refused it because of a prerequisite.
 func (e *Export) Sent(u Update) { e.Taken = u.Host + 1 }
 
-// refresh compares the export with the zone before anything is taken. If they differ, it exports them again and returns the differences.
+// refresh compares the export with the zone before anything is taken. If the hosts' records differ, it exports the hosts again, and returns
+// the differences and ErrWrites.
 func (e *Export) refresh(z *zone.State, now time.Time) ([]string, error) {
 	fresh, err := New(e.Registry, z, now)
 	if err != nil {
@@ -205,7 +207,7 @@ func (e *Export) refresh(z *zone.State, now time.Time) ([]string, error) {
 	return diff, ErrWrites
 }
 
-// differences returns the lines of old that are not in now, with -, and the reverse, with +.
+// differences returns the lines of old that are not in now, each after "- ", and then the lines of now that are not in old, after "+ ".
 func differences(old, now []string) (diff []string) {
 	without := func(sign string, from, what []string) {
 		have := map[string]bool{}
@@ -227,12 +229,12 @@ func differences(old, now []string) (diff []string) {
 type state int
 
 const (
-	standing state = iota // as exported
-	taken                 // without its registry records
-	foreign               // otherwise
+	standing state = iota // addresses and registry records are as exported
+	taken                 // it has none of its registry records, and its addresses are as exported or a cluster publishes it
+	foreign               // anything else: another program changed it
 )
 
-// current is what the zone has of each host by its registry, and of all exported ones.
+// current returns, by name, the hosts that the registry in the zone marks now.
 func (e *Export) current(z *zone.State) map[string]Host {
 	all := map[string]Host{}
 	hosts, _, _, _ := e.Read(z) //nolint:dogsled // an encrypted record is another program's, and is found by its host
@@ -242,13 +244,13 @@ func (e *Export) current(z *zone.State) map[string]Host {
 	return all
 }
 
-// compare returns the state of a host, and how it differs from the export.
+// compare returns the state of a host, and the records in which the zone differs from the export. current is the result of Export.current.
 func (h *Host) compare(z *zone.State, current map[string]Host) (state, []string) {
 	now := Host{Records: h.in(z)}
 	if c, ok := current[h.Name]; ok {
 		now.Registry = c.Registry
 	}
-	for _, line := range h.Registry { // also without the record that it is for
+	for _, line := range h.Registry { // also find the registry records of an address that is gone
 		there := texts(z.RRset(parse([]string{line})[0].Header().Name, dns.TypeTXT))
 		if slices.Contains(there, line) && !slices.Contains(now.Registry, line) {
 			now.Registry = append(now.Registry, line)
@@ -266,7 +268,7 @@ func (h *Host) compare(z *zone.State, current map[string]Host) (state, []string)
 	return foreign, slices.Concat(records, registry)
 }
 
-// in returns the address records that a zone has of a host, of the types that the export has.
+// in returns, sorted, the host's address records in a zone, of the types that the export has.
 func (h *Host) in(z *zone.State) (all []string) {
 	for _, rrtype := range h.types() {
 		all = append(all, texts(z.RRset(h.Name, rrtype))...)
@@ -284,7 +286,7 @@ func (h *Host) types() (types []uint16) {
 	return types
 }
 
-// look returns the hosts that are as exported, and adds those that another program changed to a.Foreign.
+// look returns the indexes of the hosts that are as exported, and adds the hosts that another program changed to a.Foreign.
 func (e *Export) look(z *zone.State, a *Action) (unchanged []int) {
 	current := e.current(z)
 	for i := range e.Hosts {
@@ -298,7 +300,7 @@ func (e *Export) look(z *zone.State, a *Action) (unchanged []int) {
 	return unchanged
 }
 
-// take returns the update that deletes a host's registry records, if host and registry are as exported.
+// take returns the update that deletes the registry records of the host with index i, which must be as exported.
 func (e *Export) take(z *zone.State, i int) Update {
 	u := e.update(z, i)
 	for _, rr := range parse(e.Hosts[i].Registry) {
@@ -307,7 +309,8 @@ func (e *Export) take(z *zone.State, i int) Update {
 	return u
 }
 
-// update returns an update of a host without changes, with all RRsets that the export has of it as prerequisites.
+// update returns an update without changes for the host with index i. Its prerequisites are all RRsets of the host and of its registry that
+// the export names, as they are in z.
 func (e *Export) update(z *zone.State, i int) Update {
 	h, u := &e.Hosts[i], Update{Host: i}
 	for _, rrtype := range h.types() {
@@ -323,8 +326,8 @@ func (e *Export) update(z *zone.State, i int) Update {
 	return u
 }
 
-// Undo returns the updates that give the hosts back as they were exported: registry records, TTLs and, where no address is left, the
-// addresses. The caller sends them and calls Undo with what the zone then has, until it returns Done.
+// Undo returns the updates that restore the hosts as they were exported: registry records, TTLs and, where no address is left, the
+// addresses. The caller sends the updates and calls Undo with the zone as read after them, until Action.Done is set.
 func (e *Export) Undo(z *zone.State) (a Action, err error) {
 	e.Step = Undone
 	current := e.current(z)
@@ -347,11 +350,12 @@ func (e *Export) Undo(z *zone.State) (a Action, err error) {
 	return a, nil
 }
 
-// unlike are the types next to which no address is restored: a host with one is another program's. Next to a CNAME, servers drop an added
-// address without an error.
+// unlike are the types next to which deleted addresses are not restored: a host with such a record belongs to another program by now. Next
+// to a CNAME, servers drop an added address without an error.
 var unlike = []uint16{dns.TypeCNAME, dns.TypeA, dns.TypeAAAA}
 
-// restorable reports whether a host has no address any more, or the exported ones with other TTLs, and none of its registry records.
+// restorable reports whether a host has none of its registry records, and either no address and no CNAME, or exactly the exported
+// addresses, whatever their TTLs.
 func (h *Host) restorable(z *zone.State) bool {
 	for _, rr := range parse(h.Registry) {
 		if slices.ContainsFunc(z.RRset(rr.Header().Name, dns.TypeTXT), func(x dns.RR) bool { return dns.IsDuplicate(rr, x) }) {
@@ -425,5 +429,5 @@ func (e *Export) Describe(interval time.Duration) string {
 	case Verified:
 		return "the hosts are adopted; apply the DNSRecords that standard output has"
 	}
-	return "giving back what was taken"
+	return "restoring the hosts as they were exported"
 }

@@ -25,7 +25,7 @@ const (
 // derives from the marked record's name and type. The formats are those of external-dns 0.10 to 0.22 and of Kuadrant's dns-operator.
 type Registry struct {
 	From     string `json:"from"`               // ExternalDNS or Kuadrant
-	Owner    string `json:"owner,omitempty"`    // external-dns: its --txt-owner-id. Kuadrant: empty, all owners of a host leave together
+	Owner    string `json:"owner,omitempty"`    // external-dns: its --txt-owner-id. Kuadrant: empty; the records of all owners are adopted
 	Prefix   string `json:"prefix,omitempty"`   // external-dns: its --txt-prefix, which may contain %{record_type}
 	Suffix   string `json:"suffix,omitempty"`   // external-dns: its --txt-suffix, likewise
 	Wildcard string `json:"wildcard,omitempty"` // external-dns: its --txt-wildcard-replacement
@@ -50,11 +50,12 @@ func (r Registry) Validate() error {
 
 const recordType = "%{record_type}"
 
-// The types in names of registry records, as external-dns has them. An older registry record has none.
+// typed matches the record type at the beginning of a registry record's name, as external-dns writes it. The older format has no type.
 var typed = regexp.MustCompile(`^(a|aaaa|cname|dname|ns|mx|ptr|srv|naptr|txt)-`)
 
-// names returns the names of a record's registry records: as external-dns writes them, and as versions before 0.18 also did; that is
-// empty if external-dns would read a type in it, and take it for another record's.
+// names returns the two names that the registry record of a record can have: now, which external-dns writes, and before, which versions
+// before 0.18 wrote too. before is empty if the name begins like a record type, because external-dns would then take the registry record
+// for that of another record.
 func (r Registry) names(name, rrtype string) (now, before string) {
 	first, rest, _ := strings.Cut(name, ".")
 	if first == "*" && r.Wildcard != "" {
@@ -76,7 +77,7 @@ func (r Registry) names(name, rrtype string) (now, before string) {
 	return now, before
 }
 
-// labels parses the text of a registry record; false if it is none.
+// labels parses the text of a registry record, and returns its values by key; false if the TXT record is no registry record.
 func labels(x *dns.TXT) (map[string]string, bool) {
 	found, all := false, map[string]string{}
 	for token := range strings.SplitSeq(strings.Join(x.Txt, ""), ",") {
@@ -97,14 +98,15 @@ func encrypted(x *dns.TXT) bool {
 	return err == nil && len(data) > 12+16
 }
 
-// Kuadrant's names are kuadrant-, from version 1 on an owner's hash, then what external-dns has without prefix, wildcard for *.
+// A registry record of Kuadrant has a name that begins with kuadrant- and, from version 1 of its format on, a hash of its owner. The name
+// that external-dns writes without a prefix follows, with "wildcard" in place of *.
 var (
 	kuadrantOwned = regexp.MustCompile(`^kuadrant-[0-9a-z]+-`)
 	kuadrantPlain = regexp.MustCompile(`^kuadrant-`)
 )
 
-// index returns the registry records of the owner by their name; Kuadrant's without its prefix and hash. It also returns the other
-// owners.
+// index returns the owner's registry records by their names; those of Kuadrant by the names without Kuadrant's prefix and hash. others are
+// the other owners in the zone, sorted; none for Kuadrant.
 func (r Registry) index(z *zone.State) (ix map[string][]*dns.TXT, others []string) {
 	ix = map[string][]*dns.TXT{}
 	for _, rr := range z.Records() {
@@ -125,7 +127,7 @@ func (r Registry) index(z *zone.State) (ix map[string][]*dns.TXT, others []strin
 				own = kuadrantOwned
 			}
 			if key = strings.TrimPrefix(name, own.FindString(name)); key == name {
-				continue // external-dns' own
+				continue // a registry record of external-dns
 			}
 		case l["owner"] != r.Owner:
 			others = append(others, l["owner"])
@@ -150,8 +152,8 @@ type Left struct {
 	Reason string `json:"reason"`
 }
 
-// Read returns the hosts that the registry marks as the owner's, sorted by name, and the records that cannot be adopted. It fails if
-// the registry is encrypted, which it is if none of its hosts can be read.
+// Read returns the hosts that the registry marks as the owner's, sorted by name, the records that cannot be adopted, and the other owners
+// in the zone. It returns an error if registry records look encrypted and no host is found: then this owner's registry is encrypted.
 func (r Registry) Read(z *zone.State) (hosts []Host, left []Left, others []string, err error) {
 	ix, others := r.index(z)
 	naming := r
@@ -212,14 +214,14 @@ func (r Registry) Read(z *zone.State) (hosts []Host, left []Left, others []strin
 			}
 		}
 	}
-	if len(hosts) > 0 { // the encrypted ones are another owner's
+	if len(hosts) > 0 { // this owner's registry is readable, so encrypted registry records are another owner's
 		left, err = append(left, hidden...), nil
 	}
 	slices.SortFunc(left, func(a, b Left) int { return strings.Compare(a.Record, b.Record) })
 	return hosts, left, others, err
 }
 
-// maxAddresses is the API's limit of a DNSRecord.
+// maxAddresses is the maximum number of addresses in a DNSRecord.
 const maxAddresses = 64
 
 // check returns why no DNSRecord can publish the host.
@@ -252,7 +254,8 @@ func (h *Host) addresses() (addrs []netip.Addr) {
 	return addrs
 }
 
-// A DNSRecord's TTL in seconds: its default, which also replaces 0, external-dns' with RFC 2136 unless a source names one; its maximum.
+// The default and the maximum TTL, in seconds, of a DNSRecord. The default also replaces the TTL 0, which external-dns writes by RFC 2136
+// unless a source names a TTL.
 const (
 	defaultTTL = 60
 	maxTTL     = 86400
@@ -269,7 +272,8 @@ func (h *Host) ttl() uint32 {
 	return ttl
 }
 
-// Manifest returns a DNSRecord for the host. Without adopt, its deletion leaves the addresses in the zone, with the TTL that they had.
+// Manifest returns the YAML of a DNSRecord for the host. It has adopt: false, so if the DNSRecord is deleted, the addresses stay in the
+// zone, with the TTL that they had.
 func (h *Host) Manifest() string {
 	name := strings.TrimSuffix(h.Name, ".")
 	object := name

@@ -10,8 +10,8 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// typesOf returns the record types of each canonical name that a registry record can be for, sorted. TXT is not one, because registry
-// records are TXT, nor are those of a signed zone.
+// typesOf returns, by canonical name and sorted, the types of the zone's records that a registry record can mark: all but TXT, because
+// registry records are TXT themselves, and RRSIG and NSEC.
 func typesOf(z *zone.State) map[string][]uint16 {
 	types := map[string][]uint16{}
 	for _, rr := range z.Records() {
@@ -27,7 +27,7 @@ func typesOf(z *zone.State) map[string][]uint16 {
 	return types
 }
 
-// publisher returns the clusters that publish a host, or "".
+// publisher returns the IDs of the clusters that publish a host, separated by commas; "" if there is none.
 func publisher(z *zone.State, host string) string {
 	if h := z.Hosts[host]; h != nil {
 		return strings.Join(h.Owners, ", ")
@@ -35,7 +35,7 @@ func publisher(z *zone.State, host string) string {
 	return ""
 }
 
-// text returns a record as the export has it, the same for equal records.
+// text returns a record as the export writes it: canonical name, TTL, type and data. Equal records have the same text.
 func text(rr dns.RR) string {
 	h := rr.Header()
 	data := strings.TrimPrefix(rr.String(), h.String())
@@ -49,7 +49,7 @@ func texts(rrs []dns.RR) (all []string) {
 	return all
 }
 
-// parse returns the records of texts, which Decode or text has checked.
+// parse returns the records that texts contain. It leaves out texts that are no record; an export has none after Decode.
 func parse(texts []string) (rrs []dns.RR) {
 	for _, t := range texts {
 		if rr, err := dns.NewRR(t); err == nil && rr != nil {
