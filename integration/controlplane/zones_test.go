@@ -376,32 +376,40 @@ func TestZonesRights(t *testing.T) {
 			t.Errorf("%s is refused for another reason: %v", name, err)
 		}
 	}
-	// A DNSPolicy's DNSRecord is the account's own.
-	yes := true
-	made := &v1alpha1.DNSRecord{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p-made", OwnerReferences: []metav1.OwnerReference{
-		{APIVersion: "neardns.io/v1alpha1", Kind: "DNSPolicy", Name: "p", UID: "u", Controller: &yes, BlockOwnerDeletion: &yes}}},
-		Spec: v1alpha1.DNSRecordSpec{Host: "a.z.example", AddressesFrom: &v1alpha1.AddressesFrom{Kind: "Gateway", Name: "g"}}}
-	if err := account.Create(t.Context(), made.DeepCopy()); err != nil {
-		t.Errorf("a DNSPolicy's DNSRecord cannot be made: %v", err)
-	}
-	for text, allowed := range map[string]bool{
-		`{"spec":{"ttl":61}}`: true, `{"metadata":{"labels":{"a":"b"}}}`: false, `{"metadata":{"ownerReferences":null}}`: false,
-		`{"spec":{"addressesFrom":null,"addresses":["192.0.2.1"]}}`: false,
-	} {
-		if err := patch(made, text)(); (err == nil) != allowed {
-			t.Errorf("%s: %v", text, err)
-		}
-	}
-	if err := account.Delete(t.Context(), made.DeepCopy()); err != nil {
-		t.Errorf("a DNSPolicy's DNSRecord cannot be deleted: %v", err)
-	}
-	m.forged(account, made)
+	m.policyRights(account)
 	if err := account.List(t.Context(), &corev1.SecretList{}, client.InNamespace("neardns-zones")); err != nil {
 		t.Errorf("its own Secrets: %v", err)
 	}
 	if err := patch(ours, `{"metadata":{"finalizers":null}}`)(); err != nil {
 		t.Errorf("the finalizer cannot be taken away: %v", err)
 	}
+}
+
+// policyRights: a DNSPolicy's DNSRecord is the account's own. This one has a finalizer, because the garbage collector deletes it soon.
+func (m *member) policyRights(account client.Client) {
+	m.t.Helper()
+	yes := true
+	owner := metav1.OwnerReference{APIVersion: "neardns.io/v1alpha1", Kind: "DNSPolicy", Name: "p", UID: "u",
+		Controller: &yes, BlockOwnerDeletion: &yes}
+	made := &v1alpha1.DNSRecord{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p-made",
+		OwnerReferences: []metav1.OwnerReference{owner}, Finalizers: []string{"neardns.io/zones"}},
+		Spec: v1alpha1.DNSRecordSpec{Host: "a.z.example", AddressesFrom: &v1alpha1.AddressesFrom{Kind: "Gateway", Name: "g"}}}
+	if err := account.Create(m.t.Context(), made.DeepCopy()); err != nil {
+		m.t.Errorf("a DNSPolicy's DNSRecord cannot be made: %v", err)
+	}
+	for text, allowed := range map[string]bool{
+		`{"spec":{"ttl":61}}`: true, `{"metadata":{"labels":{"a":"b"}}}`: false, `{"metadata":{"ownerReferences":null}}`: false,
+		`{"spec":{"addressesFrom":null,"addresses":["192.0.2.1"]}}`: false,
+	} {
+		err := account.Patch(m.t.Context(), made.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(text)))
+		if (err == nil) != allowed {
+			m.t.Errorf("%s: %v", text, err)
+		}
+	}
+	if err := account.Delete(m.t.Context(), made.DeepCopy()); err != nil {
+		m.t.Errorf("a DNSPolicy's DNSRecord cannot be deleted: %v", err)
+	}
+	m.forged(account, made)
 }
 
 // forged: DNSRecords with a DNSPolicy's reference that the controller does not make so are refused, or do not last.

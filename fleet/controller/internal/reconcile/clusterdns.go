@@ -134,7 +134,7 @@ func (r *Reconciler) applyDNS(ctx context.Context, w placement.Workload, spec ma
 	}
 	err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(placement.FieldManager))
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("%w; kubectl apply -k fleet/install/placement/cluster-dns gives the right, or the chart's placement.clusterDNS=true", err)
+		return fmt.Errorf("%w; kubectl apply -k fleet/install/placement/cluster-dns gives the right (chart: placement.clusterDNS=true)", err)
 	}
 	return err
 }

@@ -36,15 +36,8 @@ func (l *labels) refuse(name string) {
 // refusedLast moves nodes whose last label change the API server refused to the end of the list, so that the next step starts with
 // others.
 func (l *labels) refusedLast(nodes []placement.Node) {
-	slices.SortStableFunc(nodes, func(a, b placement.Node) int {
-		switch {
-		case l.refused[a.Name] == l.refused[b.Name]:
-			return 0
-		case l.refused[a.Name]:
-			return 1
-		}
-		return -1
-	})
+	rank := map[bool]int{true: 1}
+	slices.SortStableFunc(nodes, func(a, b placement.Node) int { return rank[l.refused[a.Name]] - rank[l.refused[b.Name]] })
 }
 
 // asSent returns the node as the watch cache has it. If that is older than this controller's last write, the result has the label that
@@ -79,14 +72,6 @@ func older(a, b metav1.Object) bool {
 
 // forget drops nodes that no longer exist.
 func (l *labels) forget(nodes map[string]*corev1.Node) {
-	for name := range l.written {
-		if nodes[name] == nil {
-			delete(l.written, name)
-		}
-	}
-	for name := range l.refused {
-		if nodes[name] == nil {
-			delete(l.refused, name)
-		}
-	}
+	maps.DeleteFunc(l.written, func(name string, _ *corev1.Node) bool { return nodes[name] == nil })
+	maps.DeleteFunc(l.refused, func(name string, _ bool) bool { return nodes[name] == nil })
 }

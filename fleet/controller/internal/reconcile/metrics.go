@@ -54,9 +54,5 @@ func (m *Metrics) set(d *placement.Decision, conditions []placement.Condition) {
 }
 
 func (m *Metrics) labelled(excluded bool) {
-	if excluded {
-		m.labels.WithLabelValues("exclude").Inc()
-	} else {
-		m.labels.WithLabelValues("include").Inc()
-	}
+	m.labels.WithLabelValues(map[bool]string{true: "exclude", false: "include"}[excluded]).Inc()
 }

@@ -317,11 +317,7 @@ func (r *Reconciler) probe(plan *zones.Plan, dnsZones []v1alpha1.DNSZone) {
 			})
 		}
 	}
-	for check := range r.sick {
-		if !known[check] {
-			delete(r.sick, check)
-		}
-	}
+	maps.DeleteFunc(r.sick, func(check healthcheck.Check, _ time.Time) bool { return !known[check] })
 }
 
 func checksOf(p *zone.Publication) (out []healthcheck.Check) {
