@@ -1,8 +1,8 @@
 // Command neardns-edge is an authoritative DNS server for zones that several clusters share. For each client it chooses a cluster by
 // region, health and weight, and answers with that cluster's addresses.
 //
-// It guarantees that its answers are part of what a plain server of the zone answers. It writes nothing but its copies of the zones,
-// and uses neither an API server nor the agent.
+// It guarantees that its answers have only records of the zone, of which package authoritative says more. It writes nothing but its copies
+// of the zones, and uses neither an API server nor the agent.
 //
 // If a primary does not answer, it serves its last copy of the zone. If a changed configuration is invalid, it keeps the previous one.
 package main
@@ -31,7 +31,7 @@ type env struct {
 	hangups        func(ctx context.Context) <-chan struct{}
 }
 
-// configError is an error in the configuration file, or in a file that it names. It means that nothing was changed.
+// configError is an error in the configuration file, or in a file that the configuration names.
 type configError struct{ error }
 
 func (e configError) Unwrap() error { return e.error }

@@ -35,11 +35,12 @@ type configuration struct {
 	*edgeconfig.Config
 	locator *geo.Locator
 	roots   *x509.CertPool // nil: the system's
-	// geoFault is the error because of which the configured geo database could not be read; otherwise nil. It is a configError.
+	// geoFault is a configError if the configured geo database could not be read; otherwise nil. The locator then has no database.
 	geoFault error
 }
 
-// readConfig reads an EdgeConfig and the files that it names. Its errors are configErrors.
+// readConfig reads an EdgeConfig and the files that it names. Its errors are configErrors. A geo database that cannot be read is no error,
+// but sets geoFault.
 func readConfig(e env, path string) (c configuration, err error) {
 	if c.Config, err = edgeconfig.Load(path, edgeconfig.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile}); err != nil {
 		return c, configError{err}
@@ -75,9 +76,9 @@ func serve(ctx context.Context, e env, path string) error {
 		plugin: authoritative.New(authoritative.Options{}), wg: &wg}
 	wg.Go(r.checker.Wait)
 	r.apply(ctx, conf)
-	if conf.geoFault != nil { // serve anyway: without the database, only the choice of clusters is worse
+	if conf.geoFault != nil { // serve nevertheless: without the database, only the choice of clusters is worse
 		r.reloads.Count(false)
-		log.Error("cannot read the geo database; until a reload can, clients are located without it", "err", conf.geoFault)
+		log.Error("cannot read the geo database; until a reload succeeds, clients are located without it", "err", conf.geoFault)
 	}
 
 	s := server.New(log, nil,

@@ -28,7 +28,7 @@ type edge struct {
 	plugin  *authoritative.Server
 	checker *healthcheck.Checker
 	reloads secondary.Reloads
-	wg      *sync.WaitGroup // of the role's goroutines
+	wg      *sync.WaitGroup // of the goroutines that serve waits for at its end
 
 	mu    sync.Mutex // guards the fields below, which only apply modifies
 	conf  *edgeconfig.Config
@@ -39,9 +39,9 @@ type edge struct {
 type zone struct {
 	conf    edgeconfig.Zone // only apply uses it
 	copy    *secondary.Copy
-	targets atomic.Pointer[[]netip.Prefix] // where health checks may connect to
+	targets atomic.Pointer[[]netip.Prefix] // networks to which health checks may connect
 	stop    context.CancelFunc
-	done    chan struct{} // closed when its goroutines have ended
+	done    chan struct{} // closed when the zone's goroutine has ended
 }
 
 // reload reads the configuration again, and applies it completely or, if it has an error, not at all.
@@ -91,7 +91,7 @@ func (r *edge) apply(ctx context.Context, next configuration) {
 	for name, z := range before {
 		if zones[name] == nil {
 			z.stop()
-			<-z.done // otherwise it could be served again
+			<-z.done // otherwise the goroutine could serve the zone again
 			r.plugin.Drop(name + ".")
 			r.checker.Set(name+".", nil, nil)
 			r.log.Info("zone removed from the configuration; it is not served any more, its file stays", "zone", name)
@@ -122,8 +122,8 @@ func (r *edge) begin(ctx context.Context, conf *edgeconfig.Config, z edgeconfig.
 	return out
 }
 
-// judge returns the function that looks at the heartbeats of a zone's clusters after each read, and logs if other clusters are silent
-// than before. Only one goroutine at a time may call it.
+// judge returns a function to be called each time the zone's copy was confirmed to be current. That function judges which clusters are
+// silent, and logs if they are others than before. Only one goroutine at a time may call it.
 func (r *edge) judge(origin string) func() {
 	var last []string
 	return func() {
@@ -164,8 +164,8 @@ func (r *edge) copies() (out []*secondary.Copy) {
 	return out
 }
 
-// notified makes the edge read a zone after a NOTIFY. It returns false, and does nothing, if the sender is neither the zone's primary
-// nor configured.
+// notified makes the edge read a zone after a NOTIFY. It returns false, and does nothing, if the sender is neither the zone's primary nor
+// one of the zone's notify addresses.
 func (r *edge) notified(origin string, sender netip.Addr) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,7 +178,7 @@ func (r *edge) notified(origin string, sender netip.Addr) bool {
 	return false
 }
 
-// ready is the readiness check: it fails while a zone was never read, so that the edge gets no queries.
+// ready is the readiness check. It fails while a zone was never read, so that the edge then gets no queries through its Service.
 func ready(copies []*secondary.Copy) (bool, string) {
 	for _, c := range copies {
 		if s := c.State(); s.Records == 0 {

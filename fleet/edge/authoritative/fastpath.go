@@ -18,13 +18,13 @@ import (
 // plainHost is a host whose A and AAAA answers the listener makes from prepared bytes, without CoreDNS's plugin chain. It has no CNAME.
 type plainHost struct {
 	*host
-	// by family, A and AAAA: bytes of the longest answer; 0: the host has no such address, and the answer is denied
+	// by family, A and AAAA: bytes of the address records in the longest answer; 0: the host has no such address
 	most   [2]int
-	denied []byte   // authority section of an answer without records; nil: CoreDNS must answer
+	denied []byte   // authority section of the answer to a type that the host does not have; nil: CoreDNS must answer
 	types  []uint16 // record types that exist at the name, so that queries for them are not denied
 }
 
-// metaTypes is the range of query types that do not name one type of record (RFC 6895, section 3.1), for example ANY and AXFR.
+// metaTypes to metaTypesEnd are the query types that do not name one type of record (RFC 6895, section 3.1), for example ANY and AXFR.
 const metaTypes, metaTypesEnd = 128, 255
 
 // plainHosts returns, by name in wire format, the hosts whose answers can be prepared. It leaves out a host for which a cluster
@@ -58,7 +58,8 @@ func (z *Zone) plainHosts() (map[string]*plainHost, error) {
 	return out, nil
 }
 
-// deny prepares the answer without records (NODATA) that a plain server gives for types that the host does not have.
+// deny prepares the answer without records (NODATA) that a plain server gives for types that the host does not have. It leaves denied nil
+// if such answers can differ, for example in a signed zone.
 func (p *plainHost) deny(z *Zone, name string) error {
 	elem, ok := z.plain.Search(name)
 	if !ok {
@@ -101,7 +102,8 @@ func (p *plainHost) deny(z *Zone, name string) error {
 	return nil
 }
 
-// FastPath returns the handler that answers queries for hosts without CoreDNS's plugin chain.
+// FastPath returns the handler that answers queries for hosts without CoreDNS's plugin chain. It serves all zones, so it ignores its
+// arguments.
 func (s *Server) FastPath(*dnsserver.Server, string) fastpath.Handler { return hits{s} }
 
 // hits gives the same answers as ServeDNS, with the same metrics, but from prepared bytes. It decides whether CoreDNS must answer
@@ -109,7 +111,7 @@ func (s *Server) FastPath(*dnsserver.Server, string) fastpath.Handler { return h
 // cluster is chosen.
 type hits struct{ *Server }
 
-// addressesMost is the maximum number of addresses in an answer over UDP, because its 1,232 bytes cannot hold more.
+// addressesMost is the maximum number of addresses in an answer over UDP, whose 1,232 bytes cannot hold more.
 const addressesMost = 80
 
 // Answer implements fastpath.Handler.
@@ -171,7 +173,7 @@ func (h hits) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, bool
 		return appendOPT(b, start, opt, subnet, 0), queryinfo.Miss, true
 	}
 	var some [addressesMost]*address
-	i, bits, draw := s.pick(p.host, family, asked) // never -1: most is not 0
+	i, bits, draw := s.pick(p.host, family, asked) // i is never -1, because a cluster has an address of the family (most is not 0)
 	list := p.addresses(some[:0], i, family, draw)
 	b = appendHead(b, q, msg.BitAA, len(list), 0)
 	for _, a := range list {
@@ -203,7 +205,8 @@ func answerOPT(q *fastpath.Query, o subnetOption) msg.OPT {
 	return opt
 }
 
-// appendOPT appends the OPT record. scope is the number of bits of the client subnet on which the answer depends.
+// appendOPT appends the OPT record, if there is one. start is where the answer begins in b. scope is the number of bits of the client
+// subnet on which the answer depends.
 func appendOPT(b []byte, start int, opt msg.OPT, o subnetOption, scope int) []byte {
 	b = opt.Append(b, start)
 	if opt.Present && o.bytes != nil && o.network.Bits() > 0 {
@@ -251,7 +254,7 @@ func subnetIn(options []byte) (o subnetOption, ok bool) {
 	return o, true
 }
 
-// networkIn reads a client subnet's network.
+// networkIn reads the network from the content of a client subnet option; ok is false if CoreDNS must handle the option.
 func networkIn(b []byte) (p netip.Prefix, ok bool) {
 	if len(b) < 4 || b[3] != 0 || len(b) != 4+(int(b[2])+7)/8 {
 		return p, false

@@ -13,23 +13,23 @@ import (
 const lookPace = 4 * time.Second
 
 // heartbeats decides which clusters of a zone are silent: those whose heartbeats have not changed for zone.RemoveAfter of their periods
-// although the primary answered. Addresses of a silent cluster count as unhealthy, unless they have a health check. If more than half
-// of the clusters are silent, none counts as silent, because they are probably alive and cut off from the primary. The state is kept
-// when the zone's records change.
+// although the primary answered. Addresses of a silent cluster count as unhealthy, unless they are probed by a health check. If more than
+// half of the heartbeats have stopped, no cluster counts as silent, because the clusters are probably alive and cut off from the primary.
+// The state is kept when the zone's records change.
 type heartbeats struct {
 	mu       sync.Mutex // guards the fields below
 	watch    zone.Watch
-	clusters map[string]*cluster
-	silent   atomic.Int64 // number of silent clusters
+	clusters map[string]*cluster // by cluster ID
+	silent   atomic.Int64        // number of silent clusters
 }
 
-// cluster is the Target of all addresses of one cluster that have no health check: they are healthy unless the cluster is silent.
+// cluster is the Target of all addresses of one cluster that no health check probes: they are healthy unless the cluster is silent.
 type cluster struct{ silent atomic.Bool }
 
 // Well implements Target.
 func (c *cluster) Well() bool { return !c.silent.Load() }
 
-// of returns a cluster's Target.
+// of returns the Target of the cluster with the ID name, and makes it if there is none yet.
 func (h *heartbeats) of(name string) *cluster {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -60,8 +60,8 @@ func (h *heartbeats) observe(beats map[string]zone.Beat, now time.Time) (silent 
 	return silent
 }
 
-// either is the Target of an address that two clusters publish without a health check: it is healthy if one of the clusters is not
-// silent.
+// either is the Target of an address that two clusters publish without a health check: the address is healthy if one of the clusters is
+// not silent.
 type either [2]Target
 
 // Well implements Target.

@@ -35,11 +35,11 @@ const burst = 2
 // it further than burst ahead of now is over the limit. It is safe for concurrent use and does not allocate.
 type limiter struct {
 	rate    Rate
-	cost    int64 // nanoseconds
+	cost    int64 // nanoseconds by which an answer moves its slot's time
 	seed    maphash.Seed
 	begun   time.Time
-	places  []atomic.Int64 // nanoseconds since begun
-	slipped atomic.Uint64
+	places  []atomic.Int64 // the slots' times, in nanoseconds since begun; nil: no limit
+	slipped atomic.Uint64  // number of answers over the limit, of all networks
 }
 
 const limiterPlaces = 1 << 16
@@ -61,7 +61,7 @@ const (
 	none
 )
 
-// over applies the rate limit to an answer to client, and returns the verdict.
+// over counts an answer to client, and returns how the rate limit lets the query be answered.
 func (l *limiter) over(client netip.Addr) verdict {
 	if l.places == nil {
 		return full

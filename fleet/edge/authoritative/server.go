@@ -3,7 +3,8 @@
 // authoritative server does.
 //
 // It guarantees that an answer is a part, and never an empty part, of the answer of a plain server, so that edges and plain servers can
-// serve the same zone. Region and health only narrow the choice. It never forwards or recurses, and never answers with an address that
+// serve the same zone. Exceptions are ANY, hostnames, and addresses that did not fit at the host: the zone has the last two only at
+// CLUSTER.klb.HOST. Region and health only narrow the choice. The plugin never forwards or recurses, and never answers with an address that
 // the zone does not have for the host.
 //
 // It does not read zones: its caller sets them. If the caller cannot read a zone any more, the last version is served, however old it
@@ -42,7 +43,8 @@ const Name = "shared"
 type Options struct {
 	Rate      Rate
 	Resolvers []netip.Prefix // senders whose EDNS client subnet is used
-	// Notified is called when a NOTIFY for a zone arrives; it returns whether the sender may send one. It must not block.
+	// Notified is called when a NOTIFY for a served zone arrives. It returns whether the sender may send one, and must not block. nil: no
+	// sender may.
 	Notified func(zone string, sender netip.Addr) (taken bool)
 }
 
@@ -52,15 +54,15 @@ type Server struct {
 	locator atomic.Pointer[geo.Locator]
 	zones   atomic.Pointer[zones]
 	counts  *counts
-	draw    func() uint64 // random, uniform over all values
+	draw    func() uint64 // returns a random number, uniform over all values
 
-	mu sync.Mutex // guards changes of zones
+	mu sync.Mutex // held while zones is replaced
 }
 
 // zones are all zones that are served. A value is never modified, only replaced.
 type zones struct {
 	by    map[string]*Zone      // by origin
-	plain fastpath.Zones[*Zone] // the same, for plain queries
+	plain fastpath.Zones[*Zone] // the same zones, for the fast path
 }
 
 // New returns a server without zones and without location data.
@@ -89,11 +91,11 @@ func (s *Server) Configure(o Options) {
 	s.options.Store(next)
 }
 
-// SetLocator sets the data by which clients are located from now on. The caller must not modify it any more.
+// SetLocator sets the data by which clients are located from now on. The caller must not modify l any more.
 func (s *Server) SetLocator(l *geo.Locator) { s.locator.Store(l) }
 
-// Taker returns a function that replaces a zone's records. If the records are invalid, that function returns an error and changes
-// nothing. It keeps the records, and only one goroutine at a time may call it.
+// Taker returns a function that serves a zone with new records in place of the previous ones. If the records are invalid, that function
+// returns an error and changes nothing. It keeps the slice, and only one goroutine at a time may call it.
 func (s *Server) Taker(origin string, watch Watch) func(records []dns.RR) error {
 	beats := new(heartbeats)
 	return func(records []dns.RR) error {
@@ -105,8 +107,9 @@ func (s *Server) Taker(origin string, watch Watch) func(records []dns.RR) error 
 	}
 }
 
-// Current must be called each time the primary has confirmed that the served zone is current. It returns the silent clusters, whose
-// heartbeats have stopped. Their addresses are in answers only if they pass a health check, or if the host has no others.
+// Current must be called each time the primary has confirmed that the served zone is current. It returns the IDs of the silent clusters,
+// whose heartbeats have stopped. Their addresses are in answers only if a health check finds them healthy, or if none of the host's
+// addresses is healthy.
 func (s *Server) Current(origin string) (silent []string) {
 	if z := s.zones.Load().by[origin]; z != nil {
 		silent = z.heartbeats.observe(z.beats, time.Now())
@@ -114,16 +117,17 @@ func (s *Server) Current(origin string) (silent []string) {
 	return silent
 }
 
-// set has a zone answered.
+// set serves a zone, in place of the version before.
 func (s *Server) set(z *Zone) error {
 	return s.change(func(by map[string]*Zone) { by[z.origin] = z })
 }
 
 // Drop stops serving a zone.
 func (s *Server) Drop(origin string) {
-	_ = s.change(func(by map[string]*Zone) { delete(by, origin) }) // the remaining names were valid before
+	_ = s.change(func(by map[string]*Zone) { delete(by, origin) }) // no error: the remaining names were valid before
 }
 
+// change replaces zones by a copy that the function change has modified.
 func (s *Server) change(change func(by map[string]*Zone)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,8 +219,8 @@ func (s *Server) ServeDNS(_ context.Context, w dns.ResponseWriter, r *dns.Msg) (
 	return s.say(w, m, c, s.plain(m, z, state, c))
 }
 
-// choose returns a host's answer for one address family; it is empty if no cluster has such an address. bits is the scope for the EDNS
-// client subnet option.
+// choose returns a host's answer for one address family: the addresses or the CNAME of the chosen cluster; empty if no cluster has either.
+// bits is the scope for the EDNS client subnet option.
 func (s *Server) choose(h *host, family int, c client) (answers []dns.RR, bits int) {
 	i, bits, draw := s.pick(h, family, c.address)
 	if i < 0 {
@@ -231,8 +235,9 @@ func (s *Server) choose(h *host, family int, c client) (answers []dns.RR, bits i
 	return answers, bits
 }
 
-// pick chooses one of a host's clusters for a client's address, and counts the reason of the choice. It returns -1 if no cluster has an
-// address of the family. draw is the random number, which also decides which address is first in the answer.
+// pick chooses one of a host's clusters for the client with the address from, and counts the reason of the choice. It returns the cluster's
+// index i, or -1 if no cluster has an address of the family or a CNAME; the scope for the client subnet option; and the random number draw,
+// which the caller uses to choose the first address of the answer.
 func (s *Server) pick(h *host, family int, from netip.Addr) (i, bits int, draw uint64) {
 	draw = s.draw()
 	if h.simple {
@@ -307,8 +312,8 @@ func fill(m *dns.Msg, f found) (bits int) {
 	return 0
 }
 
-// wildcard returns the host that answers for a name which does not exist: the wildcard directly below the closest existing name above
-// it (RFC 4592), or nil.
+// wildcard returns the host that answers for a name that does not exist: the wildcard directly below the closest name above it that does
+// exist (RFC 4592); nil if that is no host, or if the name exists.
 func (z *Zone) wildcard(name string) *host {
 	for off, end := 0, false; !end && !z.exists(name[off:]); {
 		off, end = dns.NextLabel(name, off)
@@ -316,7 +321,7 @@ func (z *Zone) wildcard(name string) *host {
 			break
 		}
 		star := "*." + name[off:]
-		if h := z.hosts[star]; h != nil || z.exists(star) { // a host that has only hostnames has no records at its own name
+		if h := z.hosts[star]; h != nil || z.exists(star) { // hosts first: one with only hostnames has no records at its own name
 			return h
 		}
 	}
@@ -342,7 +347,8 @@ func rename(rrs []dns.RR, name, asked string) {
 	}
 }
 
-// notified handles a NOTIFY. It refuses it if the zone is not served, or if Options.Notified does not accept the sender.
+// notified handles a NOTIFY. It answers REFUSED if the queried name is not that of the zone z, or if Options.Notified does not accept the
+// sender.
 func (s *Server) notified(w dns.ResponseWriter, r *dns.Msg, z *Zone, sender netip.Addr) (int, error) {
 	notify := s.options.Load().Notified
 	if !strings.EqualFold(r.Question[0].Name, z.origin) || notify == nil || !notify(z.origin, sender) {
@@ -354,7 +360,8 @@ func (s *Server) notified(w dns.ResponseWriter, r *dns.Msg, z *Zone, sender neti
 	return write(w, m)
 }
 
-// say writes the answer. bits is the number of bits of the client's address on which the answer depends.
+// say writes the answer m, with the client subnet option if the query had one that counts. bits is the number of bits of the client's
+// address on which the answer depends.
 func (s *Server) say(w dns.ResponseWriter, m *dns.Msg, c client, bits int) (int, error) {
 	if c.subnet != nil {
 		opt := new(dns.OPT)
@@ -367,7 +374,7 @@ func (s *Server) say(w dns.ResponseWriter, m *dns.Msg, c client, bits int) (int,
 
 func write(w dns.ResponseWriter, m *dns.Msg) (int, error) {
 	if err := w.WriteMsg(m); err != nil {
-		// The client is gone or its buffer is full. Return success: it keeps CoreDNS from writing a second answer.
+		// The client is gone or its buffer is full. The code for success keeps CoreDNS from writing a second answer.
 		return dns.RcodeSuccess, plugin.Error(Name, err)
 	}
 	return dns.RcodeSuccess, nil

@@ -11,7 +11,7 @@ import (
 // client is the client for whom an answer is chosen.
 type client struct {
 	address netip.Addr        // used to locate the client
-	subnet  *dns.EDNS0_SUBNET // from the query, if its sender is a listed resolver; nil: address is the sender's own
+	subnet  *dns.EDNS0_SUBNET // the query's option, if its sender is a listed resolver; nil: none, or none that counts
 }
 
 // clientOf returns the client of a query: the network in its EDNS client subnet option if the sender is one of the resolvers, else the

@@ -26,18 +26,18 @@ import (
 type Zone struct {
 	origin string
 	plain  *file.Zone
-	hosts  map[string]*host // by canonical name; "*.x." for a wildcard
-	byWire map[string]*plainHost
+	hosts  map[string]*host      // by canonical name; "*.x." for a wildcard
+	byWire map[string]*plainHost // by name in wire format: the hosts whose answers the fast path can make
 	soa    *dns.SOA
-	// ignored is the number of TXT records below _neardns that cannot be parsed.
+	// ignored is the number of records below _neardns that are no valid bookkeeping.
 	ignored    int
-	beats      map[string]zone.Beat // by cluster
+	beats      map[string]zone.Beat // by cluster ID
 	heartbeats *heartbeats
 }
 
-// host is a name that clusters share.
+// host is a name that clusters publish.
 type host struct {
-	simple     bool // all healthy addresses are in the answer
+	simple     bool // strategy Simple: an answer has the healthy addresses of all clusters
 	candidates []loadbalance.Candidate
 	answers    []answer // in the order of candidates
 }
@@ -46,7 +46,7 @@ type host struct {
 type answer struct {
 	addresses [2][]address // by family
 	alias     *dns.CNAME   // in place of addresses; nil: none
-	// the cluster that publishes them; nil if the answer has the addresses of all clusters (strategy Simple)
+	// the cluster that publishes these records; nil if the answer has the addresses of all clusters (strategy Simple)
 	cluster *cluster
 }
 
@@ -95,7 +95,7 @@ func compile(origin string, rrs []dns.RR, watch Watch, beats *heartbeats) (*Zone
 		if rr.Header().Rrtype == dns.TypeNSEC3 || rr.Header().Rrtype == dns.TypeNSEC3PARAM {
 			continue // CoreDNS does not use them in answers
 		}
-		if err := z.plain.Insert(dns.Copy(rr)); err != nil { // it changes the case of letters
+		if err := z.plain.Insert(dns.Copy(rr)); err != nil { // a copy, because Insert changes the case of letters
 			return nil, fmt.Errorf("zone %s: %w", z.origin, err)
 		}
 	}
@@ -126,7 +126,7 @@ func compile(origin string, rrs []dns.RR, watch Watch, beats *heartbeats) (*Zone
 	return z, nil
 }
 
-// checkOf returns the health check of an address; ok is false if the cluster publishes no check.
+// checkOf returns the health check of an address of the host name; ok is false if the claim has none (h is nil).
 func checkOf(name string, a netip.Addr, h *zone.Health) (c healthcheck.Check, ok bool) {
 	if h == nil {
 		return c, false
@@ -141,8 +141,8 @@ func checkOf(name string, a netip.Addr, h *zone.Health) (c healthcheck.Check, ok
 	return c, true
 }
 
-// host returns each cluster's records at a host. It returns nil if the zone must answer as a plain server does: the host has a CNAME or
-// no strategy, or is at or below a delegation or DNAME.
+// host returns each cluster's records at a host. It returns nil if the zone must answer as a plain server does, because the host has a
+// CNAME or no strategy, is at or below a delegation or below a DNAME, or has no record of a cluster.
 func (z *Zone) host(h *zone.Host, watched map[healthcheck.Check]Target) *host {
 	if h.CNAME != "" || h.Strategy == "" {
 		return nil
@@ -226,8 +226,8 @@ func (a *gathered) add(h *zone.Host, ip netip.Addr, t Target) {
 	}
 }
 
-// merge returns the target of an address that two clusters publish: a health check if there is one; otherwise the address is healthy if
-// one of the clusters is not silent.
+// merge returns the target of an address that two clusters publish: that of a health check if one of them has one; otherwise the address
+// is healthy if one of the clusters is not silent.
 func merge(a, b Target) Target {
 	switch {
 	case b == nil:
@@ -259,7 +259,7 @@ func wireOf(ip netip.Addr, h dns.RR_Header) []byte {
 	return append(b, ip.AsSlice()...)
 }
 
-// found is the answer that a plain server gives.
+// found is the answer of a plain server.
 type found struct {
 	answer, ns, extra []dns.RR
 	result            file.Result
@@ -272,12 +272,13 @@ func (z *Zone) lookup(name string, qtype uint16) found {
 	return z.find(requestOf(z, m), name)
 }
 
-// requestOf returns a query in the form that CoreDNS's lookup needs.
+// requestOf returns the query m in the form that CoreDNS's lookup needs.
 func requestOf(z *Zone, m *dns.Msg) request.Request {
 	client := &responsewriter.Capture{Base: responsewriter.Base{Local: new(net.TCPAddr), Remote: new(net.TCPAddr)}}
 	return request.Request{W: client, Req: m, Zone: z.origin}
 }
 
+// find is lookup for a whole query, whose DNSSEC OK bit counts.
 func (z *Zone) find(r request.Request, name string) (f found) {
 	f.answer, f.ns, f.extra, f.result = z.plain.Lookup(context.Background(), r, name)
 	// For a CNAME that leads out of the zone, CoreDNS answers SERVFAIL. Answer with the CNAME instead; the client can follow it.
@@ -318,7 +319,7 @@ func addressOf(rr dns.RR) netip.Addr {
 	return a
 }
 
-// state returns whether the cluster with index i has addresses of the family, and whether one of them is healthy.
+// state returns whether the cluster with index i has addresses of the family or a CNAME, and whether one of these is healthy.
 func (h *host) state(i, family int) loadbalance.State {
 	a := &h.answers[i]
 	if a.alias != nil {
@@ -338,8 +339,8 @@ func (h *host) state(i, family int) loadbalance.State {
 	return loadbalance.Sick
 }
 
-// choose returns the index of the cluster chosen for a client, and the reason; -1 if no cluster has an address of the family. It does
-// not allocate.
+// choose returns the index of the cluster for a client at place, and the reason of the choice; -1 if no cluster has an address of the
+// family or a CNAME. draw is a random number. choose does not allocate.
 func (h *host) choose(family int, place []string, draw uint64) (int, loadbalance.Reason) {
 	return loadbalance.Of(h.candidates, place, func(i int) loadbalance.State { return h.state(i, family) }, draw)
 }
@@ -348,8 +349,8 @@ func (h *host) choose(family int, place []string, draw uint64) (int, loadbalance
 // each query slow. BIND allows 100 at a name by default, and an answer over UDP holds at most 80.
 const answerMost = 1_000
 
-// addresses appends the chosen cluster's addresses of one family, beginning at a random one. If one is healthy, only healthy ones are
-// appended.
+// addresses appends addresses of one family of the cluster with index i, beginning at one that draw selects, and no more than answerMost.
+// If at least one is healthy, it appends only healthy ones.
 func (h *host) addresses(to []*address, i, family int, draw uint64) []*address {
 	list, well := h.answers[i].addresses[family], h.state(i, family) == loadbalance.Well
 	for n := range list {
@@ -361,7 +362,7 @@ func (h *host) addresses(to []*address, i, family int, draw uint64) []*address {
 			to = append(to, one)
 		}
 	}
-	if len(to) == 0 { // they became unhealthy in the meantime
+	if len(to) == 0 { // all became unhealthy since the call of state
 		for n := range list[:min(len(list), answerMost)] {
 			to = append(to, &list[n])
 		}

@@ -35,7 +35,7 @@ type Config struct {
 	Geo       Geo
 	Rate      Rate
 	Roots     string // healthChecks.caFile: CAs that may sign the certificates of health checks' targets; "": the system's
-	StateDir  string // where zones are kept
+	StateDir  string // folder of the zones' copies
 	Limits    Limits
 	Level     slog.Level // log.level
 	JSON      bool       // log.format
@@ -50,41 +50,41 @@ type Env struct {
 	ReadFile  func(path string) ([]byte, error)
 }
 
-// Limits bound what an edge takes.
+// Limits are the limits of an edge.
 type Limits struct {
-	TCPConnections int
-	Records        int // of a zone
+	TCPConnections int // maximum number at a time
+	Records        int // maximum number in a zone
 }
 
 // Zone is one zone that is served.
 type Zone struct {
 	Name    string             // lower case, without the final dot
 	Primary nameserver.Address // the server from which the zone is transferred, and which may send NOTIFY
-	// folder with the files name, secret and algorithm, which may be missing if it is hmac-sha256; "": no key
+	// folder of the TSIG key, with the files name, secret and algorithm (if that is missing: hmac-sha256); "": no key
 	Key     string
-	Targets []netip.Prefix // where health checks may connect to
-	Notify  []netip.Addr   // who may send NOTIFY besides the primary
+	Targets []netip.Prefix // networks to which health checks may connect
+	Notify  []netip.Addr   // addresses that may send NOTIFY, in addition to the primary's
 }
 
 // Geo configures how clients are located.
 type Geo struct {
-	Region    geo.Place // region of clients whose address nothing else locates: usually the edge's own
+	Region    geo.Place // the place of clients whose address neither Ranges nor Database has: usually the edge's own
 	Ranges    []Range
 	Database  string         // path of a MaxMind DB; "": none
-	Resolvers []netip.Prefix // whose EDNS client subnet counts
+	Resolvers []netip.Prefix // senders whose EDNS client subnet is used
 }
 
-// Range reports where a network is.
+// Range is the place of a network.
 type Range struct {
 	Network netip.Prefix
 	Codes   geo.Place
 }
 
-// Rate bounds answers over UDP by network.
+// Rate limits the answers over UDP to each client network.
 type Rate struct {
-	Answers int // a second; 0: no bound
-	Slip    int
-	Exempt  []netip.Prefix
+	Answers int            // per second and network; 0: no limit
+	Slip    int            // of the answers above the limit, one in Slip is sent, truncated; 0: none
+	Exempt  []netip.Prefix // networks without a limit
 }
 
 // Default returns the values of fields that a file does not set.
@@ -96,7 +96,7 @@ func Default() Config {
 		StateDir: "/var/lib/neardns-edge", Limits: Limits{TCPConnections: 1024, Records: 100_000}}
 }
 
-// Restart returns the names of the fields in which other differs and that are read only at the start of the edge.
+// Restart returns the names of those fields in which e and other differ and which take effect only when the edge starts.
 func (e *Config) Restart(other *Config) (fields []string) {
 	for _, f := range []struct {
 		name string
@@ -117,7 +117,7 @@ func (e *Config) Restart(other *Config) (fields []string) {
 	return fields
 }
 
-// Same reports whether a zone is read and checked in the same way by both configurations.
+// Same reports whether z and other are read from the same primary with the same key, and checked in the same networks.
 func (z *Zone) Same(other *Zone) bool {
 	return z.Name == other.Name && z.Primary == other.Primary && z.Key == other.Key && slices.Equal(z.Targets, other.Targets)
 }
@@ -155,7 +155,7 @@ func Load(path string, env Env) (*Config, error) {
 // reader reads the mappings of an EdgeConfig.
 type reader struct{ strict.Reader }
 
-// keys reads a mapping by calling the function of each key. A missing required key is an error.
+// keys reads a mapping by calling, for each key in it, that key's function. An unknown key and a missing required key are faults.
 func (r *reader) keys(v strict.Value, read map[string]func(strict.Value), required ...string) {
 	if v.Kind != strict.Object {
 		r.Mismatch(v, "a mapping of keys to values", "")
@@ -239,7 +239,7 @@ func (r *reader) edge(v strict.Value, e *Config) {
 func (r *reader) zones(v strict.Value) (out []Zone) {
 	items := r.Items(v)
 	if v.Kind == strict.List && len(items) == 0 {
-		r.Fault(v, "names no zone: name one at least")
+		r.Fault(v, "names no zone: name at least one")
 	}
 	for _, item := range items {
 		var z Zone
@@ -281,7 +281,7 @@ func (r *reader) ranges(v strict.Value) (out []Range) {
 func (r *reader) addresses(v strict.Value) (out []netip.Addr) {
 	items := r.Items(v)
 	if v.Kind == strict.List && len(items) == 0 {
-		r.Fault(v, "names no address: name one at least")
+		r.Fault(v, "names no address: name at least one")
 	}
 	for _, item := range items {
 		text, ok := r.Text(item)
@@ -326,7 +326,7 @@ func (r *reader) number(v strict.Value, least, most int) int {
 	return least
 }
 
-// one reads a text.
+// one parses a string value into *to. An error of parse is a fault.
 func one[T any](r *reader, v strict.Value, to *T, parse func(string) (T, error)) {
 	if s, ok := r.Text(v); ok {
 		out, err := parse(s)
@@ -338,7 +338,7 @@ func one[T any](r *reader, v strict.Value, to *T, parse func(string) (T, error))
 	}
 }
 
-// many reads a list of texts.
+// many parses a list of strings, and returns the valid ones. An error of parse is a fault.
 func many[T any](r *reader, v strict.Value, parse func(string) (T, error)) (out []T) {
 	for _, item := range r.Items(v) {
 		if s, ok := r.Text(item); ok {

@@ -15,8 +15,8 @@ import (
 type Database struct {
 	reader *maxminddb.Reader
 
-	mu    sync.RWMutex // guards known
-	known map[uintptr]Place
+	mu    sync.RWMutex      // guards known
+	known map[uintptr]Place // by offset of the record in the database
 }
 
 // record has those fields of GeoIP2's schema from which a Place is made.

@@ -15,12 +15,12 @@ type tree []branch
 
 // branch is a node of the tree. A child is an index in the tree; 0 means no child, because the root is at index 0.
 type branch struct {
-	child [2]int32
-	known bool
+	child [2]int32 // by the next bit of the address
+	known bool     // a network ends at this node; place is its place
 	place Place
 }
 
-// Add sets the place of a network, in place of an earlier one.
+// Add sets the place of a network. If the network has a place already, p replaces it.
 func (r *Ranges) Add(network netip.Prefix, p Place) {
 	t, bits := r.of(network.Addr())
 	if len(*t) == 0 {
@@ -40,7 +40,7 @@ func (r *Ranges) Add(network netip.Prefix, p Place) {
 }
 
 // Find returns the place of an address, and the number of its leading bits on which that depends. If no network contains the address,
-// ok is false, and bits is the number for which that is true of every address with the same bits.
+// ok is false; then no network contains any address with the same first bits either.
 func (r *Ranges) Find(a netip.Addr) (p Place, bits int, ok bool) {
 	t, key := r.of(a)
 	if len(*t) == 0 {

@@ -40,13 +40,13 @@ const (
 	hostMost = 253
 )
 
-// permit returns why an address must not be probed; nil if it may be. Every writer of a zone chooses addresses to which the edge
-// connects. So the edge connects only to the given ranges, and never to loopback, link-local or multicast addresses.
+// permit returns why the check must not be made; nil if it may be. Every writer of a zone chooses addresses to which the edge connects. So
+// the edge connects only to the given ranges, and never to loopback, link-local or multicast addresses.
 func (c Check) permit(ranges []netip.Prefix) error {
 	a := c.Address
 	switch {
 	case !a.IsValid() || a.Zone() != "" || a.Is4In6():
-		return errors.New("not an address without zone and mapping")
+		return errors.New("not an IP address, or one with a zone or an IPv4 mapping")
 	case a.IsLoopback(), a.IsUnspecified(), a.IsMulticast(), a.IsLinkLocalUnicast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return errors.New("loopback, link-local, multicast and unspecified addresses are not probed")
 	case !slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) }):
@@ -72,7 +72,7 @@ func (c Check) url() (*url.URL, error) {
 	if c.Host == "" || len(c.Host) > hostMost || strings.ContainsFunc(c.Host, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '.' && r != '_'
 	}) {
-		return nil, fmt.Errorf("%q is not a name to ask for", c.Host)
+		return nil, fmt.Errorf("%q is not a hostname for a request", c.Host)
 	}
 	path := c.Path
 	if path == "" {

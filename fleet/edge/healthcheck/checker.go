@@ -1,8 +1,8 @@
 // Package healthcheck probes the addresses that clusters publish, with the health check that each cluster publishes for them, and reports
 // which are healthy.
 //
-// It guarantees that the number of concurrent probes is limited and shared fairly, so that no cluster delays another's probes. It knows
-// nothing of DNS and makes no choice between addresses.
+// It guarantees that the number of concurrent probes is limited and shared fairly, so that no cluster delays another's probes. The package
+// knows nothing of DNS and makes no choice between addresses.
 //
 // On failure: a target is unhealthy after three failed probes in a row, and healthy again after the first success. An address that may
 // not be probed counts as healthy.
@@ -20,11 +20,12 @@ import (
 	"time"
 )
 
-// Options configure the probes. For a field with its zero value the default is used, which is the last word of its comment.
+// Options configure the probes. A field with its zero value gets the default, with which its comment ends.
 type Options struct {
-	// Every is the longest time between two probes of a target; each interval is shortened at random by up to a fifth. Default: 10 s
+	// Every is the longest time between the starts of two probes of a target; each interval is shortened at random by up to a fifth.
+	// Default: 10 s
 	Every time.Duration
-	// Timeout is the time limit of one probe. With these defaults, a dead target is unhealthy after at most 33 s. Default: 3 s
+	// Timeout is the time limit of one probe. With the defaults, a target that dies is unhealthy after at most 33 s. Default: 3 s
 	Timeout  time.Duration
 	Failures int            // number of failed probes in a row that make a target unhealthy. Default: 3
 	Most     int            // maximum number of targets; any others are not probed and get no Target. Default: 10,000
@@ -40,13 +41,13 @@ type Target struct {
 	check  Check
 	owner  atomic.Pointer[owner] // the cluster to which its probes count
 	stop   context.CancelFunc
-	asked  atomic.Bool
-	sick   atomic.Bool
-	left   atomic.Bool // whether it is no longer probed, because there are too many targets
-	failed int         // number of failed probes in a row; only its own goroutine uses it
+	asked  atomic.Bool // at least one probe has ended
+	sick   atomic.Bool // the target is unhealthy by its probes
+	left   atomic.Bool // the target is no longer probed, because there are too many targets, and counts as healthy
+	failed int         // number of failed probes in a row; only the target's own goroutine uses this field
 }
 
-// Well reports whether the target is healthy. It is safe for concurrent use.
+// Well reports whether the target counts as healthy. It is safe for concurrent use.
 func (t *Target) Well() bool { return t == nil || !t.sick.Load() || t.left.Load() }
 
 // Checker probes targets. Its methods are safe for concurrent use.
@@ -56,12 +57,12 @@ type Checker struct {
 	ctx     context.Context //nolint:containedctx // of the goroutines that Set starts
 	slots   *slots
 	wg      sync.WaitGroup
-	ok, bad atomic.Uint64 // numbers of probes
+	ok, bad atomic.Uint64 // numbers of successful and of failed probes
 	roots   atomic.Pointer[x509.CertPool]
 
 	mu      sync.Mutex // guards the fields below
 	wanted  map[owner]map[Check]bool
-	refused map[string]int
+	refused map[string]int // by zone: number of checks that may not be probed
 	running map[Check]*Target
 }
 
@@ -91,9 +92,9 @@ func New(ctx context.Context, log *slog.Logger, o Options) *Checker {
 // SetRoots sets the trusted CAs for future probes; nil: the system's.
 func (c *Checker) SetRoots(roots *x509.CertPool) { c.roots.Store(roots) }
 
-// Set replaces the health checks of a zone, which are grouped by cluster; none if the zone is no longer served. It returns the targets
-// that are probed. A check of an address outside ranges, or above the limit on targets, gets no target. If there are too many checks,
-// the clusters share the limit fairly. Zones share the target of an equal check, and a target that stays keeps its state.
+// Set replaces the health checks of a zone, which are grouped by cluster; nil checks mean that the zone is no longer served. It returns the
+// targets that are probed. A check of an address outside ranges, or above the limit on targets, gets no target. If there are too many
+// checks, the clusters share the limit fairly. Zones share the target of an equal check, and a target that stays keeps its state.
 func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Prefix) map[Check]*Target {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,7 +131,7 @@ func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Pre
 			t.owner.Store(&o)
 			continue
 		}
-		t.left.Store(c.isWanted(check)) // another zone still wants it
+		t.left.Store(c.isWanted(check)) // if still wanted, it is over the limit: until the zone's next Set, it counts as healthy
 		t.stop()
 		delete(c.running, check)
 	}
@@ -190,7 +191,7 @@ func (c *Checker) start(check Check, o owner) *Target {
 	return t
 }
 
-// ask makes one probe.
+// ask makes one probe, once a slot is free, and records the result.
 func (c *Checker) ask(ctx context.Context, t *Target) {
 	o := *t.owner.Load()
 	if !c.slots.take(ctx, o) {
@@ -201,7 +202,7 @@ func (c *Checker) ask(ctx context.Context, t *Target) {
 	defer cancel()
 	err := probe(bounded, t.check, c.roots.Load(), c.o.Dial)
 	if ctx.Err() != nil {
-		return // we cancelled it
+		return // the probe was cancelled, so it has no result
 	}
 	t.asked.Store(true)
 	if err == nil {

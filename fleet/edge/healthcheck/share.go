@@ -9,22 +9,21 @@ import (
 	"sync"
 )
 
-// owner is a cluster in a zone, which shares the capacity for probes with the others. Every writer of a zone can publish many
-// addresses, and dead ones take longest to probe. So each cluster has an equal share, of which one that needs less takes only what it
-// needs.
+// owner is a cluster in a zone, which shares the capacity for probes with other clusters. Every writer of a zone can publish many
+// addresses, and dead ones take longest to probe. So each cluster has an equal share, and what a cluster does not need goes to the others.
 type owner struct{ zone, cluster string }
 
 func (o owner) compare(p owner) int {
 	return cmp.Or(cmp.Compare(o.zone, p.zone), cmp.Compare(o.cluster, p.cluster))
 }
 
-// maxPerAddress is the maximum number of checks of one address, which may not belong to the zone's writers: thousands of hosts could
-// each check another path there. 100 checks are 10 to 13 probes per second.
+// maxPerAddress is the maximum number of checks of one address. The address may not belong to the zone's writers, and without a limit
+// thousands of hosts could each check another path there. 100 checks are 10 to 13 probes per second.
 const maxPerAddress = 100
 
-// allot returns the checks to probe, no more than `most`, and the cluster to which each one counts. A check that several clusters
-// have counts to the cluster with the fewest checks, so that a cluster cannot delay another's probes by publishing the same check. If a
-// cluster's share is too small for all its checks, those that run already come first.
+// allot returns the checks to probe, no more than `most`, each with the cluster to which it counts. A check that several clusters have
+// counts to the cluster with the fewest checks, so that a cluster cannot delay another's probes by publishing the same check. If a
+// cluster's share is too small for all its checks, those for which runs returns true come first.
 func allot(wanted map[owner]map[Check]bool, most int, runs func(Check) bool) map[Check]owner {
 	runningFirst := func(a, b Check) int {
 		if runsA := runs(a); runsA != runs(b) {
@@ -78,14 +77,14 @@ func ascending[V any](m map[owner]V, size func(owner) int) []owner {
 // to the one that has waited longest. The methods are safe for concurrent use.
 type slots struct {
 	mu      sync.Mutex
-	free    int
-	turn    uint64
-	going   map[owner]int
+	free    int                // number of free slots
+	turn    uint64             // turn of the newest waiter
+	going   map[owner]int      // number of slots that each owner has
 	waiting map[owner][]waiter // in order of arrival
 }
 
 type waiter struct {
-	turn  uint64
+	turn  uint64        // increases with each waiter
 	ready chan struct{} // closed when the waiter gets its slot
 }
 
@@ -117,7 +116,7 @@ func (s *slots) take(ctx context.Context, o owner) bool {
 		s.keep(o, slices.Delete(s.waiting[o], at, at+1))
 	}
 	s.mu.Unlock()
-	if at < 0 { // the slot came at the same time
+	if at < 0 { // the waiter got a slot at the same time
 		s.give(o)
 	}
 	return false

@@ -12,7 +12,7 @@ import "math/bits"
 // Candidate is one cluster that may be chosen. Geo is its region code in lower case, or "".
 type Candidate struct {
 	Geo     string
-	Default bool // its region is the host's default
+	Default bool // its region is the host's default region
 	// share among the clusters of its region; 0: standby, chosen only if no cluster with a weight can be
 	Weight uint32
 }
@@ -23,8 +23,8 @@ type State int
 // The states.
 const (
 	Absent State = iota // the cluster has no record of the queried type
-	Sick                // its health checks fail
-	Well
+	Sick                // the cluster has such records, but none of them is healthy
+	Well                // at least one of them is healthy
 )
 
 // Reason is why a candidate was chosen.
@@ -33,7 +33,7 @@ type Reason int
 // The reasons, in the order in which they are tried.
 const (
 	Geo       Reason = iota // by the client's location
-	Default                 // no cluster is in the client's location
+	Default                 // no cluster that can be chosen is in a region of the client
 	Any                     // no cluster that can be chosen is in the default region either
 	Unhealthy               // no cluster at all is healthy, so health is ignored
 	reasons
@@ -84,7 +84,7 @@ func (g group) holds(c *Candidate) bool {
 	return g.all || g.isDefault && c.Default || g.code != "" && c.Geo == g.code
 }
 
-// pick chooses a candidate of a group with a probability proportional to its weight; -1 if the group is empty.
+// pick chooses a candidate of a group whose state is at least least, with a probability proportional to its weight; -1 if there is none.
 func pick(candidates []Candidate, g group, state func(int) State, least State, draw uint64) int {
 	var sum, count uint64 // no overflow: at most 2^32 candidates, with weights below 2^32
 	for i := range candidates {

@@ -29,7 +29,8 @@ import (
 const (
 	// between two queries for the serial; each interval is shortened at random by up to a quarter
 	pollMost = 2 * time.Second
-	// between two transfers of the whole zone, which correct the copy if incremental changes were applied to the wrong version
+	// between two transfers of the whole zone, which correct the copy if incremental changes were applied to the wrong version; shortened
+	// in the same way
 	wholeMost = 15 * time.Minute
 	retryMost = 8 * time.Second // between two tries if the primary does not answer
 	saveRest  = time.Second     // between writes of the file
@@ -83,14 +84,14 @@ type Copy struct {
 
 	mu      sync.Mutex // guards the fields below
 	primary Primary
-	reserve bool // serve the records again, because the way in which they are served changed
+	reserve bool // serve the records again with the next read, because the way in which they are served changed
 	// transfer the whole zone next: incremental changes may not fit, because the primary is another one or was restored
 	whole   bool
 	cut     context.CancelFunc // cancels the current read
-	full    time.Time          // time at which the whole zone is transferred at the latest
+	full    time.Time          // the first read after this time transfers the whole zone
 	records records            // empty: the zone was never read
 	current time.Time          // when the primary last confirmed these records
-	fault   string             // error of the last read; "" if it succeeded
+	fault   string             // error of the last read; "" if the read succeeded
 	skip    bool               // the file already has these records
 }
 
@@ -168,7 +169,7 @@ func (c *Copy) Run(ctx context.Context) {
 	}
 }
 
-// note records the result of a read, and logs it if it differs from that of the last read.
+// note records the result of a read, logs it if it differs from that of the last read, and calls Confirmed if the read succeeded.
 func (c *Copy) note(err error) {
 	if err == nil && c.Confirmed != nil {
 		c.Confirmed()
@@ -180,9 +181,9 @@ func (c *Copy) note(err error) {
 		c.fault = err.Error()
 		c.counts.failed.Add(1)
 		switch rfc2136.KindOf(err) {
-		case rfc2136.Unreachable, rfc2136.NoAnswer: // it may be restored meanwhile, and have the same serial with other content
+		case rfc2136.Unreachable, rfc2136.NoAnswer: // the primary may be restored meanwhile, and have the same serial with other content
 			c.whole = true
-		case rfc2136.TooLarge: // the changes may be larger than the zone after them
+		case rfc2136.TooLarge: // the changes may have more records than the zone has after them
 			c.whole = true
 		}
 	} else {
@@ -260,7 +261,7 @@ func (c *Copy) takeWhole(list []dns.RR) error {
 	return c.take(list)
 }
 
-// take serves the records, and wakes keep, which saves them.
+// take serves the records of the zone, and wakes keep, which saves them.
 func (c *Copy) take(list []dns.RR) error {
 	next, err := index(c.zone, list)
 	if err != nil {
@@ -282,7 +283,7 @@ type State struct {
 	Serial  uint32
 	Records int       // 0: the zone was never read, so it is not served
 	Current time.Time // when the primary last confirmed these records
-	Fault   string    // why the primary cannot confirm the records now; "" if it can
+	Fault   string    // error of the last read; "" if the read succeeded
 }
 
 // State returns the status of the copy.
@@ -299,8 +300,8 @@ func (c *Copy) State() State {
 // records are a zone's records by name.
 type records struct {
 	soa   *dns.SOA
-	names map[string][]dns.RR // canonical; without the SOA
-	count int
+	names map[string][]dns.RR // by canonical name; without the SOA
+	count int                 // with the SOA
 }
 
 // index returns the records of a zone by name. The SOA may occur twice, as in a transfer.
@@ -328,7 +329,7 @@ func index(zone string, list []dns.RR) (records, error) {
 	return r, nil
 }
 
-// list returns all records, the SOA first; the records of a name are next to each other.
+// list returns all records, the SOA first; records of the same name are next to each other.
 func (r records) list() []dns.RR {
 	out := make([]dns.RR, 0, r.count)
 	out = append(out, r.soa)
@@ -341,8 +342,8 @@ func (r records) list() []dns.RR {
 // errNotNext is the error for an incremental change that does not begin at this version of the zone.
 var errNotNext = errors.New("a change does not begin where the zone is")
 
-// crowded is the maximum number of records at a name that an incremental change may touch; above it the whole zone is transferred. Each
-// changed record must be found among all records of its name, which takes long.
+// crowded is the maximum number of records at a name that an incremental change may touch. Above it, the whole zone is transferred, because
+// each changed record must be found among all records of its name, which takes long.
 const crowded = 1_000
 
 // apply returns the records after incremental changes. It does not modify r.

@@ -20,8 +20,8 @@ import (
 // lastLine is the last line of a zone's file. If it is missing, the file is incomplete and is not used.
 const lastLine = "; the end of the zone"
 
-// keep saves the zone after each change, and updates the file's modification time once a minute, until ctx ends. Then it saves once
-// more.
+// keep saves the zone after each change, and after each minute without a change updates the file's modification time, until ctx ends. Then
+// it saves the zone once more.
 func (c *Copy) keep(ctx context.Context) {
 	for {
 		select {
@@ -32,13 +32,13 @@ func (c *Copy) keep(ctx context.Context) {
 			c.save()
 			tick.Pause(ctx, saveRest)
 		case <-time.After(touchRest):
-			c.save() // saves what an earlier try could not
+			c.save() // for the case that an earlier try failed
 			c.touch()
 		}
 	}
 }
 
-// save writes the zone's file.
+// save writes the zone's file, unless it already has the served records or there are none.
 func (c *Copy) save() {
 	c.mu.Lock()
 	has, current, skip := c.records, c.current, c.skip
@@ -60,14 +60,14 @@ func (c *Copy) save() {
 	c.mu.Unlock()
 }
 
-// touch sets the file's modification time to the time at which the primary last confirmed the records in it. After a restart, the
-// zone's age is computed from that. If the file does not have the served records, touch does nothing.
+// touch sets the file's modification time to the time at which the primary last confirmed the records in the file. After a restart, the
+// zone's age is computed from that time. If the file does not have the served records, touch does nothing.
 func (c *Copy) touch() {
 	c.mu.Lock()
 	current, saved := c.current, c.skip
 	c.mu.Unlock()
 	if saved && !current.IsZero() {
-		_ = os.Chtimes(c.file, time.Time{}, current) // ignored: if the file is missing, the failed save has logged why
+		_ = os.Chtimes(c.file, time.Time{}, current) // the error only makes the zone look older after a restart
 	}
 }
 
@@ -81,8 +81,8 @@ func print(w io.Writer, list []dns.RR) error {
 	return b.Flush()
 }
 
-// load reads a zone's file. at is the time at which its records were last current. If there is no file, it returns no records and no
-// error.
+// load reads a zone's file. at is the file's modification time, at which its records were last current. If there is no file, load returns
+// no records and no error.
 func load(zone, file string) (list []dns.RR, at time.Time, err error) {
 	data, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -99,7 +99,7 @@ func load(zone, file string) (list []dns.RR, at time.Time, err error) {
 		return nil, at, err
 	}
 	if at = info.ModTime(); at.After(time.Now()) {
-		at = time.Now() // the clock was set back
+		at = time.Now() // the clock was set back since the file was written
 	}
 	return list, at, nil
 }

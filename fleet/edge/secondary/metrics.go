@@ -23,7 +23,7 @@ type collector struct {
 // Reloads counts changes of the configuration. The zero value is ready to use, and safe for concurrent use.
 type Reloads struct {
 	taken, refused atomic.Uint64
-	stale          atomic.Bool // the last one was refused
+	stale          atomic.Bool // the last changed configuration was refused
 }
 
 // Count records that a changed configuration was taken over, or refused.
