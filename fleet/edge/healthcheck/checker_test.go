@@ -59,7 +59,7 @@ func TestPermit(t *testing.T) {
 		"loopback":              {tcp("127.0.0.1"), everywhere, "loopback"},
 		"loopback, another":     {tcp("127.1.2.3"), everywhere, "loopback"},
 		"loopback, IPv6":        {tcp("::1"), everywhere, "loopback"},
-		"loopback, mapped":      {tcp("::ffff:127.0.0.1"), everywhere, "without zone and mapping"},
+		"loopback, mapped":      {tcp("::ffff:127.0.0.1"), everywhere, "an IPv4 mapping"},
 		"metadata services":     {tcp("169.254.169.254"), everywhere, "link-local"},
 		"link-local, IPv6":      {tcp("fe80::1"), everywhere, "link-local"},
 		"link-local with scope": {tcp("fe80::1%eth0"), everywhere, "without zone"},

@@ -37,8 +37,8 @@ func (r *Reloads) Count(taken bool) {
 }
 
 func configDesc() *prometheus.Desc {
-	return prometheus.NewDesc(namespace+"_edge_config_ok", "Whether the edge serves by the configuration as it is now (1), "+
-		"or refused it and serves by the one before, or started without its geo.database (0).", nil, nil)
+	return prometheus.NewDesc(namespace+"_edge_config_ok", "1: the edge uses the current configuration. "+
+		"0: it refused that and uses the one before, or it started without its geo.database.", nil, nil)
 }
 
 func reloadsDesc() *prometheus.Desc {
@@ -51,20 +51,20 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 func serialDesc() *prometheus.Desc {
-	return desc("zone_serial", "Serial of the zone as it is served; none where it was never read.")
+	return desc("zone_serial", "Serial of the zone as it is served; no series if it was never read.")
 }
 
 func ageDesc() *prometheus.Desc {
-	return desc("zone_age_seconds", "How long ago the primary last said that the zone is as it is served; none where it was never read.")
+	return desc("zone_age_seconds", "Time since the primary last confirmed the zone as it is served; no series if it was never read.")
 }
 
 func recordsDesc() *prometheus.Desc {
-	return desc("zone_records", "Records of the zone as it is served; 0 where it was never read and is not served.")
+	return desc("zone_records", "Number of the zone's records as it is served; 0 if it was never read and is not served.")
 }
 
 func transfersDesc() *prometheus.Desc {
 	return desc("zone_transfers_total",
-		"What was read of the primary: the zone whole (full), what changed (steps), or nothing, as it failed (failed).", "result")
+		"Reads of the zone, by result: the whole zone (full), its changes (steps), or an error (failed).", "result")
 }
 
 // Describe implements prometheus.Collector.

@@ -29,17 +29,17 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return g
 	}
 	return &Metrics{
-		writes:    counter("writes_total", "Changes of one host that the primary took."),
+		writes:    counter("writes_total", "Changes of a host that the primary accepted; a message can have several."),
 		specs:     counter("record_spec_updates_total", "Changes of what this cluster wants to publish for a host."),
-		deletions: counter("deletes_total", "Deleted address records."),
-		prunes:    counter("prunes_total", "Updates that removed this cluster from a host, or records that no cluster owns."),
+		deletions: counter("deletes_total", "Address records that this cluster deleted."),
+		prunes:    counter("prunes_total", "Changes that removed this cluster from a host, or deleted bookkeeping without an owner."),
 		removals:  counter("removals_total", "Hosts of which a dead cluster's records were removed."),
 		messages:  counter("messages_total", "UPDATE messages to the primary, by result.", "result"),
-		retries:   counter("retries_total", "Reads and updates that failed and are retried, by reason.", "reason"),
-		conflicts: counter("conflicts_total", "Hosts that came into a conflict, by reason.", "reason"),
-		beats:     gauge("heartbeat_age_seconds", "How long a cluster's heartbeat has not changed.", "cluster"),
+		retries:   counter("retries_total", "Reads and rounds of updates that failed and are retried, by reason.", "reason"),
+		conflicts: counter("conflicts_total", "How often a host got a conflict, by reason.", "reason"),
+		beats:     gauge("heartbeat_age_seconds", "For how long a cluster's heartbeat had not changed at the last read.", "cluster"),
 		serial:    gauge("serial", "The serial of the zone as read."),
-		readAt:    gauge("read_timestamp_seconds", "When the zone as read was known to be the primary's."),
+		readAt:    gauge("read_timestamp_seconds", "Unix time at which the zone as read was last known to be current."),
 	}
 }
 
