@@ -357,8 +357,8 @@ func TestMetrics(t *testing.T) {
 		want int
 	}{{func() {}, 1}, {func() { reloads.Count(false) }, 0}, {func() { reloads.Count(true) }, 1}} {
 		step.do()
-		if err := promtest.CollectAndCompare(all, strings.NewReader(fmt.Sprintf("# HELP neardns_edge_config_ok Whether the edge serves by the configuration "+
-			"as it is now (1), or refused it and serves by the one before, or started without its geo.database (0).\n# TYPE neardns_edge_config_ok gauge\nneardns_edge_config_ok %d\n", step.want)), "neardns_edge_config_ok"); err != nil {
+		if err := promtest.CollectAndCompare(all, strings.NewReader(fmt.Sprintf("# HELP neardns_edge_config_ok 1: the edge uses the current configuration. "+
+			"0: it refused that and uses the one before, or it started without its geo.database.\n# TYPE neardns_edge_config_ok gauge\nneardns_edge_config_ok %d\n", step.want)), "neardns_edge_config_ok"); err != nil {
 			t.Errorf("step %d: %v", i, err)
 		}
 	}
