@@ -42,7 +42,7 @@ const (
 	NoConflict   = "NoConflict"   // the reason of condition UnresolvedConflictDiscovered if there is no conflict
 	ReadReason   = "Read"         // the reason of condition Read if the zone was read
 	AllHeard     = "AllHeard"     // a reason of condition ClustersHeard: no cluster is silent
-	Silent       = "Silent"       // a reason of condition ClustersHeard: a cluster has missed three heartbeats
+	Silent       = "Silent"       // a reason of condition ClustersHeard: a heartbeat has not changed for three of its periods
 	NotRead      = "NotRead"      // a reason of conditions Read and ClustersHeard: the zone was not read yet
 	NoPublishing = "NotPublished" // a reason of condition Read: no publisher runs for the zone
 	NotReadable  = "NotReadable"  // a reason of condition Read: the primary's answer is not a valid zone
@@ -50,35 +50,36 @@ const (
 
 // Progress is how far a publisher is with one host.
 type Progress struct {
-	// Done means that the zone, as it was read last, has exactly what this cluster publishes for the host. For a removed host it means
-	// that nothing of this cluster is left.
+	// Done means that the zone, as it was read last, has exactly what this cluster publishes for the host. For a removed host, Done means
+	// that the zone has nothing of this cluster for the host any more.
 	Done bool
 	// Reason and Message have the reason why the host is not done; both are empty while the change is in progress.
 	Reason, Message string
-	// Conflict is the reason of the condition UnresolvedConflictDiscovered: it keeps this cluster from writing the host, or is to be
-	// reported although the host is done. ConflictMessage has the details.
+	// Conflict is the reason of the condition UnresolvedConflictDiscovered; empty: there is no conflict. It keeps this cluster from writing
+	// the host, or is reported although the host is done. ConflictMessage has the details.
 	Conflict, ConflictMessage string
 	// Note is a reason to report with Programmed although the host is done, for example RRsetFull.
 	Note, NoteMessage string
-	// Attempt counts the tries since Since: the time when the host was last done, or when its publication changed.
+	// Attempt is how often the publisher found the host not done for its present reason, and Since is when that reason began. Both are zero
+	// if there is no reason.
 	Attempt    int
 	Since      time.Time
 	Owners     []string
 	Generation uint64
 	Writes     uint64
-	// Kept means that the DNSRecord has the finalizer, so the zone may still have its records until the host is done.
+	// Kept means that the DNSRecord has the finalizer, so the zone may have its records until Done is set.
 	Kept bool
 	// Away is the reason why the zone cannot be read now, or empty. Read is when it was last read. If that is longer ago than Fresh,
 	// Programmed becomes Unknown; Fresh 0 means never.
 	Away  string
 	Read  time.Time
 	Fresh time.Duration
-	// Held is what the zone has for the host; nil if the zone was not read yet.
+	// Held is what the zone has for the host, from all clusters; nil if it has nothing or was not read yet.
 	Held *v1alpha1.Published
 }
 
-// Conditions returns a DNSRecord's four conditions, always in the same order. checked lists the addresses that have a health check,
-// sick those of them that fail it.
+// Conditions returns a DNSRecord's four conditions, always in the same order. checked are the addresses that have a health check, sick are
+// those of checked that fail it.
 func Conditions(r *Record, zone *Zone, p Progress, checked, sick []netip.Addr, now time.Time) []metav1.Condition {
 	accepted := condition(ConditionAccepted, r.Good(), r.Reason, r.Message)
 	programmed := condition(ConditionProgrammed, false, NotAccepted, "nothing is published: "+r.Message)
@@ -142,7 +143,7 @@ func healthy(checked, sick []netip.Addr) metav1.Condition {
 	return out
 }
 
-// some lists the first ten addresses.
+// some returns the first ten addresses as text, and the number of the others.
 func some(addresses []netip.Addr) string {
 	var names []string
 	for i, a := range addresses {

@@ -28,7 +28,7 @@ const (
 	NotAllowed    = "NotAllowed"    // the DNSZone does not let this namespace publish this host, address or hostname
 	NoAddresses   = "NoAddresses"   // the object named in addressesFrom does not exist or has no address
 	Contradiction = "Contradiction" // an older DNSRecord for the same host has different values
-	Invalid       = "Invalid"       // the zone cannot hold it
+	Invalid       = "Invalid"       // a field has a value that cannot be published in the zone
 	Deleting      = "Deleting"      // the record is being deleted
 )
 
@@ -38,10 +38,10 @@ const (
 	NoKey     = "NoKey"     // the Secret of the TSIG key does not exist or has no valid key
 )
 
-// Key names a DNSRecord.
+// Key is the namespace and name of a DNSRecord, DNSPolicy or Gateway.
 type Key = types.NamespacedName
 
-// Source has the addresses or the hostname from the status of an object that a record names in addressesFrom.
+// Source has the addresses or the hostname from the status of an object that a DNSRecord names in addressesFrom.
 type Source struct {
 	Addresses []netip.Addr
 	Hostname  string
@@ -56,7 +56,7 @@ type Input struct {
 	Sources map[Reference]Source
 }
 
-// Reference identifies an object of addressesFrom.
+// Reference identifies an object that a DNSRecord names in addressesFrom.
 type Reference struct{ Namespace, Kind, Name string }
 
 // Verdict is a reason and its details.
@@ -77,7 +77,7 @@ type Plan struct {
 	Records map[Key]*Record
 }
 
-// Zone is one DNSZone's part.
+// Zone is what is decided about one DNSZone.
 type Zone struct {
 	Verdict
 	// Hosts has the publications by canonical name.
@@ -86,7 +86,7 @@ type Zone struct {
 	Records int
 }
 
-// Record is one DNSRecord's part.
+// Record is what is decided about one DNSRecord.
 type Record struct {
 	Verdict
 	Zone string // name of the DNSZone that contains the host; empty if there is none
@@ -101,7 +101,7 @@ func Canonical[T ~string](name T) string {
 	return strings.ToLower(strings.TrimSuffix(string(name), ".")) + "."
 }
 
-// Decide makes the plan.
+// Decide makes the plan. It sorts in.Zones and in.Records by age.
 func Decide(in Input) *Plan {
 	p := &Plan{Zones: map[string]*Zone{}, Records: map[Key]*Record{}}
 	slices.SortFunc(in.Zones, func(a, b v1alpha1.DNSZone) int {
@@ -170,7 +170,8 @@ func older(a, b time.Time, an, bn string) int {
 	return cmp.Or(a.Compare(b), strings.Compare(an, bn))
 }
 
-// zoneOf returns the DNSZone that contains a host, the one with the longest name if several do; nil if none does.
+// zoneOf returns the DNSZone whose zone contains a host, the one with the longest zone if several do; nil if none does. origins has the
+// DNSZones by canonical zone.
 func zoneOf(origins map[string]*v1alpha1.DNSZone, host string) *v1alpha1.DNSZone {
 	for name := host; name != ""; {
 		if z := origins[name]; z != nil {
@@ -181,7 +182,7 @@ func zoneOf(origins map[string]*v1alpha1.DNSZone, host string) *v1alpha1.DNSZone
 	return nil
 }
 
-// list names at most ten zones.
+// list returns the names of at most ten zones, sorted, as text.
 func list(origins map[string]*v1alpha1.DNSZone) string {
 	names := make([]string, 0, len(origins))
 	for _, z := range origins {
@@ -289,7 +290,7 @@ func covers(patterns []v1alpha1.HostName, name v1alpha1.HostName) bool {
 	})
 }
 
-// within reports whether an address is in one of the ranges and is a global unicast address. No schema has validated it if it comes
+// within reports whether an address is in one of the ranges and is a global unicast address. No schema has validated an address that comes
 // from an object's status.
 func within(ranges []v1alpha1.AddressRange, a netip.Addr) bool {
 	return a.IsGlobalUnicast() && a.Zone() == "" && slices.ContainsFunc(ranges, func(r v1alpha1.AddressRange) bool {
@@ -298,8 +299,8 @@ func within(ranges []v1alpha1.AddressRange, a netip.Addr) bool {
 	})
 }
 
-// merge adds a younger record's addresses to the publication of an older record for the same host. If the two contradict each other, it
-// returns the older one and the name of the field in which they differ.
+// merge adds a younger DNSRecord's addresses to the publication of an older one for the same host. If the two contradict each other, merge
+// returns the older publication and the name of the field in which they differ.
 func merge(old, young zone.Publication) (merged zone.Publication, field string) {
 	switch {
 	case old.Strategy != young.Strategy:

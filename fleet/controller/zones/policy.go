@@ -20,11 +20,11 @@ const (
 	NotWritten     = "NotWritten"     // the DNSRecord could not be created or changed
 )
 
-// Policy is one DNSPolicy's part.
+// Policy is what is decided about one DNSPolicy.
 type Policy struct {
 	Verdict
 	Wanted []Wanted
-	// Unpublished are the listeners that get no DNSRecord, with the reason.
+	// Unpublished are the listeners that get no DNSRecord, each with the reason.
 	Unpublished []v1alpha1.UnpublishedHost
 }
 
@@ -99,7 +99,7 @@ func DecidePolicies(policies []v1alpha1.DNSPolicy, gateways map[Key]Gateway, in 
 	return out
 }
 
-// targetOf is the verdict about a DNSPolicy's Gateway.
+// targetOf returns the verdict about a DNSPolicy and its Gateway.
 func targetOf(p *v1alpha1.DNSPolicy, g Gateway) Verdict {
 	section := string(p.Spec.TargetRef.SectionName)
 	switch {
@@ -113,7 +113,8 @@ func targetOf(p *v1alpha1.DNSPolicy, g Gateway) Verdict {
 	return verdict(Accepted, "publishes the hosts of Gateway %s", p.Spec.TargetRef.Name)
 }
 
-// recordOf returns a DNSPolicy's DNSRecord for a host. Its name depends on nothing else, so that no host gets two.
+// recordOf returns a DNSPolicy's DNSRecord for a host. The DNSRecord's name depends only on the DNSPolicy and the host, so that no host
+// gets two.
 func recordOf(p *v1alpha1.DNSPolicy, host string) *v1alpha1.DNSRecord {
 	owner := metav1.NewControllerRef(p, v1alpha1.GroupVersion.WithKind("DNSPolicy"))
 	name := p.Name + "-" + zone.ClusterID(host)
@@ -134,8 +135,8 @@ func PolicyOf(r *v1alpha1.DNSRecord) *metav1.OwnerReference {
 	return nil
 }
 
-// Status collects the conditions of a DNSPolicy's DNSRecords. records has them as they are now, and problems the reason why one of them
-// could not be written.
+// Status returns the DNSPolicy's status, which collects the conditions of its DNSRecords. records are the DNSRecords as they are now, and
+// problems are the reasons why some could not be written, both by the DNSRecord's key.
 func (p *Policy) Status(records map[Key]*v1alpha1.DNSRecord, problems map[Key]Verdict) v1alpha1.DNSPolicyStatus {
 	out := v1alpha1.DNSPolicyStatus{Records: int32(len(p.Wanted))}
 	checked := healthy(nil, nil)

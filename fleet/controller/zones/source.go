@@ -13,13 +13,13 @@ import (
 // GatewayKind is the kind Gateway. It is read as unstructured data, because its Go types are in a module that nothing else here needs.
 var GatewayKind = schema.GroupVersionKind{Group: "gateway.networking.k8s.io", Version: "v1", Kind: "Gateway"}
 
-// Gateway has the listeners of a Gateway, or the problem why it cannot be read.
+// Gateway has the listeners of a Gateway object. Problem is why they cannot be read; otherwise it is empty.
 type Gateway struct {
 	Listeners []Listener
 	Problem   string
 }
 
-// Listener is one listener of a Gateway. Host is empty if it has none.
+// Listener is one listener of a Gateway. Host is empty if the listener has no hostname.
 type Listener struct{ Name, Host string }
 
 // ReadGateway takes the listeners from a Gateway's spec, and the addresses from its status. An address without a type is an IPAddress, the
@@ -52,7 +52,7 @@ func ReadGateway(g *unstructured.Unstructured) (out Gateway, source Source) {
 	return out, source.whole("Gateway " + name.String())
 }
 
-// ServiceSource takes the addresses from a Service's status.
+// ServiceSource takes the addresses, or the hostname, from a Service's status.
 func ServiceSource(s *corev1.Service) Source {
 	name := types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
 	if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
@@ -66,8 +66,8 @@ func ServiceSource(s *corev1.Service) Source {
 	return out.whole("Service " + name.String())
 }
 
-// add adds one address entry of an object's status. It drops an invalid IP address: only the program that wrote the status can correct
-// it.
+// add adds one entry of an object's status, an address or a hostname. It drops an invalid IP address, because only the program that wrote
+// the status can correct it. Of several hostnames it takes the first.
 func (s *Source) add(ip, hostname string) {
 	if a, err := netip.ParseAddr(ip); err == nil {
 		s.Addresses = append(s.Addresses, a.Unmap())
@@ -76,8 +76,8 @@ func (s *Source) add(ip, hostname string) {
 	}
 }
 
-// whole completes a Source: it drops the hostname if there are addresses, because every DNS server can answer addresses; if there is
-// neither, it sets Problem.
+// whole completes a Source: if it has addresses, whole drops the hostname, because every DNS server can answer with addresses; if it has
+// neither, whole sets Problem.
 func (s Source) whole(name string) Source {
 	if len(s.Addresses) > 0 {
 		s.Hostname = ""

@@ -18,7 +18,7 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zonewriter"
 )
 
-// open starts a publisher.
+// open is the type of Reconciler.Open.
 type open func(Setting, rfc2136.KeyFunc, func(zone.Claim) bool) (Publisher, error)
 
 // opener returns the function that starts this cluster's publisher for a zone. The publisher calls changed after each change of its
@@ -45,8 +45,8 @@ type live struct {
 	log       *slog.Logger
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup
-	// for how long the last read of the zone counts as current; if removal is on, other clusters wait longer than that before they
-	// remove this cluster's addresses
+	// for how long the last read of the zone counts as current: two heartbeat periods. Other clusters wait longer than that before they
+	// remove this cluster's addresses.
 	fresh time.Duration
 }
 
@@ -80,8 +80,7 @@ func (l *live) Host(host string) zones.Progress {
 var disputes = []zone.Reason{zone.ConflictingStrategy, zone.ConflictingTTL, zone.ConflictingName, zone.ClusterIDInUse,
 	zone.ConflictingDefault, zone.ZoneRolledBack, zonewriter.RecordsMissing, zonewriter.Contended}
 
-// progress converts a publisher's status of a host to the input of zones.Conditions. away is the error why the zone cannot be read now,
-// or nil.
+// progress converts a publisher's status of a host to the input of zones.Conditions. away is why the zone cannot be read now, or nil.
 func progress(s *zonewriter.Status, away error) zones.Progress {
 	p := zones.Progress{Done: s.Programmed || s.Left, Attempt: s.Attempt, Since: s.Since, Generation: s.Generation, Writes: s.Writes}
 	if away != nil {
@@ -119,7 +118,7 @@ func texts(addresses []netip.Addr) []string {
 	return out
 }
 
-// reasonOf returns the condition's reason for an error in reading the zone.
+// reasonOf returns the reason, for a condition, of an error in reading the zone.
 func reasonOf(err error) string {
 	if kind := rfc2136.KindOf(err); kind != "" {
 		return string(kind)
@@ -148,9 +147,9 @@ func (l *live) Zone() ZoneProgress {
 	return p
 }
 
-// worksFor returns the function that a publisher calls before it removes a dead cluster's address. It reports true if the address may
-// still work, and then the address stays: it passes its health check, or has fewer than three results yet, or is outside the zone's
-// ranges and therefore may not be probed.
+// worksFor returns the function that a publisher calls before it removes a dead cluster's records of a host. That function returns true if
+// at least one address of the claim may still work, and then the records stay: the address passes its health check, or has not failed three
+// probes yet, or is outside the zone's ranges and therefore may not be probed. Without a health check it returns false.
 func (r *Reconciler) worksFor(dnsZone string, o *opened) func(zone.Claim) bool {
 	return func(c zone.Claim) bool {
 		key := "dead " + dnsZone + " " + c.Cluster + " " + c.Host
@@ -163,10 +162,11 @@ func (r *Reconciler) worksFor(dnsZone string, o *opened) func(zone.Claim) bool {
 	}
 }
 
-// deadFor is for how long a dead cluster's addresses are probed after the last call of the function that worksFor returns.
+// deadFor is for how long a dead cluster's addresses are probed after a publisher last called the function that worksFor returns.
 const deadFor = 10 * time.Minute
 
-// bury ends the health checks of dead clusters for which no publisher has called works for deadFor. If all is true it ends all of them.
+// bury ends the health checks of dead clusters' addresses for which the publisher of o has not called works for deadFor. With all set, it
+// ends all of them.
 func (r *Reconciler) bury(o *opened, all bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

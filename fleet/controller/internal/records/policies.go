@@ -88,7 +88,8 @@ func (r *Reconciler) applyPolicies(ctx context.Context, in *zones.Input) (*polic
 	return out, nil
 }
 
-// note takes the result of a write. That the object has changed or gone since it was read is no problem: the next run has it right.
+// note records the result of a write. If the object was changed or deleted since it was read, that is no problem, because the next run
+// follows at once.
 func (p *policies) note(key zones.Key, err error) {
 	if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		p.changed = true

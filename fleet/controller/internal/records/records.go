@@ -2,8 +2,8 @@
 // DNSPolicies, Secrets, Services and Gateways, instructs the publisher of each zone, and writes the DNSRecords of DNSPolicies, finalizers,
 // statuses, Events and metrics.
 //
-// It guarantees that a DNSRecord has its finalizer before it is published, and keeps the finalizer until its records are gone from the
-// zone. On failure, published records stay in the zone, and the status has the reason.
+// It guarantees that a DNSRecord has the finalizer before it is published, and keeps the finalizer until its records are gone from the
+// zone, except with deletionPolicy Orphan. On failure, published records stay in the zone, and the status has the reason.
 package records
 
 import (
@@ -36,14 +36,15 @@ import (
 // DNSRecord uses it.
 const Finalizer = "neardns.io/zones"
 
-// withdrawAfter is how long an address must fail its health check before this cluster removes it from the zone. Edges stop answering it
-// within seconds anyway; the removal is for clients of plain DNS servers. It is slow because it costs a write to the zone.
+// withdrawAfter is how long an address must fail its health check before this cluster removes the address from the zone. Edges stop
+// answering with it within about half a minute by their own checks; the removal is for clients of plain DNS servers. It comes so late because it
+// costs a write to the zone.
 const withdrawAfter = 3 * time.Minute
 
-// Publisher writes this cluster's records into one zone. Its methods return at once and are safe for concurrent use.
+// Publisher writes this cluster's records into one zone. Its methods except Stop return at once, and are safe for concurrent use.
 type Publisher interface {
-	// Set publishes a host, in place of what this cluster published for it before. Remove deletes this cluster's records of a host.
-	// Forget stops managing a host, and its records stay in the zone.
+	// Set makes the publisher publish a host, in place of what this cluster published for it before. Remove makes it delete this cluster's
+	// records of a host. Forget makes it stop managing a host; the records stay in the zone.
 	Set(p zone.Publication)
 	Remove(host string)
 	Forget(host string)
@@ -57,9 +58,9 @@ type Publisher interface {
 // ZoneProgress is a publisher's status of its whole zone.
 type ZoneProgress struct {
 	Read            time.Time // when it was read last; zero: never
-	Reason, Message string    // why the zone cannot be read or written now, or empty
+	Reason, Message string    // why the zone cannot be read now, or empty
 	Clusters        []string  // the IDs of all clusters in the zone, sorted
-	Silent          []string  // the clusters that missed three heartbeats; sorted
+	Silent          []string  // the IDs of the clusters whose heartbeat has not changed for three of its periods, sorted
 }
 
 // Setting configures a publisher. If a field changes, the publisher is replaced by a new one.
@@ -67,14 +68,14 @@ type Setting struct {
 	Zone      string // canonical
 	Primary   string // address or name, with the port
 	Heartbeat time.Duration
-	Remove    bool
-	PerMinute int32
+	Remove    bool  // remove dead clusters' records
+	PerMinute int32 // maximum number of updates
 }
 
 // Reconciler reconciles all DNSZones, DNSRecords and DNSPolicies in each call of Reconcile. Its methods are for one goroutine.
 type Reconciler struct {
 	Client  client.Client
-	Direct  client.Reader // reads Gateways without the cache, because a cluster may lack this kind
+	Direct  client.Reader // reads without the watch cache, for example Gateways, because a cluster may lack this kind
 	Events  events.EventRecorder
 	Log     *slog.Logger
 	Metrics *Metrics
@@ -83,12 +84,12 @@ type Reconciler struct {
 	Namespace  string
 	ClusterID  string
 	NoPolicies bool // the cluster has no DNSPolicy CRD, so none is read
-	// Open starts a publisher. The publisher calls key for each message, and calls works before it removes an address of a dead
-	// cluster: if works returns true, the address stays.
+	// Open starts a publisher. The publisher calls key for each message, and calls works before it removes a dead cluster's records of a
+	// host: if works returns true for that cluster's claim, the records stay.
 	Open   func(s Setting, key rfc2136.KeyFunc, works func(zone.Claim) bool) (Publisher, error)
 	Health *healthcheck.Checker
 
-	open     map[string]*opened // by DNSZone
+	open     map[string]*opened // by name of the DNSZone
 	gateways map[client.ObjectKey]lookedUp
 	sick     map[healthcheck.Check]time.Time // since when each check fails
 }
@@ -173,8 +174,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 // counted in a conflict's message.
 const lookAgain = 10 * time.Second
 
-// quiet schedules the next run at once if err is nil or a write conflict (the object had changed since it was read), which need not be
-// logged. It returns any other error.
+// quiet schedules the next run in 10 ms if err is nil, or if it only means that the object was changed or deleted since it was read, which
+// need not be logged. It returns any other error.
 func quiet(err error) (ctrl.Result, error) {
 	if err == nil || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return ctrl.Result{RequeueAfter: 10 * time.Millisecond}, nil
@@ -358,7 +359,7 @@ func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 				want[p.Host], named[p.Host] = instruction{}, true
 			}
 		}
-		for host, p := range plan.Zones[name].Hosts { // also if the Secret is invalid now: the publisher keeps the previous key
+		for host, p := range plan.Zones[name].Hosts { // even if the Secret is invalid now: the publisher keeps the previous key
 			want[host] = instruction{&p}
 		}
 		for i := range records {
@@ -447,7 +448,7 @@ func (r *Reconciler) release(ctx context.Context, plan *zones.Plan, dnsZones []v
 			return err
 		}
 		rec.Finalizers = without(rec.Finalizers)
-		r.Log.Info("finalizer of a deleted DNSRecord removed", "namespace", rec.Namespace, "name", rec.Name, "policy", rec.Spec.DeletionPolicy)
+		r.Log.Info("removed a deleted DNSRecord's finalizer", "namespace", rec.Namespace, "name", rec.Name, "policy", rec.Spec.DeletionPolicy)
 	}
 	inUse := zonesInUse(plan, records)
 	for i := range dnsZones {

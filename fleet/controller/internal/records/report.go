@@ -19,7 +19,7 @@ import (
 	"github.com/neardns/neardns/fleet/controller/zones"
 )
 
-// report writes statuses that changed, and emits an Event for each condition with a new reason.
+// report writes the statuses of DNSRecords and DNSZones that changed, and emits Events for conditions with a new reason.
 func (r *Reconciler) report(ctx context.Context, plan *zones.Plan, dnsZones []v1alpha1.DNSZone, records []v1alpha1.DNSRecord) error {
 	r.Metrics.begin()
 	for i := range records {
@@ -121,7 +121,7 @@ func zoneConditions(p *zones.Zone, z *v1alpha1.DNSZone, known *ZoneProgress, wai
 			accepted.Message = "the DNSZone is being deleted; it waits for what is in it: DNSRecord " + waits
 		}
 	}
-	read := make(zones.ConditionRead, metav1.ConditionFalse, zones.NoPublishing, "nobody asks the primary: "+p.Message)
+	read := make(zones.ConditionRead, metav1.ConditionFalse, zones.NoPublishing, "this cluster does not read the primary: "+p.Message)
 	heard := make(zones.ConditionClustersHeard, metav1.ConditionUnknown, zones.NotRead, "the zone was not read yet")
 	switch {
 	case known == nil:
@@ -161,10 +161,10 @@ func shortened(text string, most int) string {
 	return strings.ToValidUTF8(text[:most-3], "") + "..."
 }
 
-// unfinished are the reasons that mean only that work is in progress.
+// unfinished are the reasons for which no Event is emitted: work is in progress, or another condition has the cause.
 var unfinished = []string{zones.Writing, zones.Leaving, zones.NotRead, zones.NotAccepted, zones.NotChecked}
 
-// events emits an Event for each condition whose reason has changed, except for reasons of work in progress.
+// events emits an Event and a log line for each condition whose reason has changed, except for the reasons in unfinished.
 func (r *Reconciler) events(object client.Object, before, now []metav1.Condition) {
 	target, ok := object.(runtime.Object)
 	if !ok {
@@ -184,7 +184,7 @@ func (r *Reconciler) events(object client.Object, before, now []metav1.Condition
 			kind = corev1.EventTypeNormal
 		}
 		r.Events.Eventf(target, nil, kind, c.Reason, c.Type, "%s", shortened(c.Message, 1000))
-		r.Log.Info("a condition has a new reason", "namespace", object.GetNamespace(), "name", object.GetName(),
-			"type", c.Type, "status", c.Status, "reason", c.Reason, "message", c.Message)
+		r.Log.Info("a condition of a DNSZone, DNSRecord or DNSPolicy has a new reason", "namespace", object.GetNamespace(),
+			"name", object.GetName(), "type", c.Type, "status", c.Status, "reason", c.Reason, "message", c.Message)
 	}
 }

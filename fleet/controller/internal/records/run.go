@@ -33,12 +33,12 @@ const lease = "neardns-zones"
 type Options struct {
 	Namespace string // namespace of the TSIG keys' Secrets and of the Lease
 	ClusterID string // if empty, derived from the UID of the namespace kube-system
-	Metrics   string // address
-	Health    string // address
+	Metrics   string // address on which /metrics is served
+	Health    string // address on which /healthz and /readyz are served
 	Log       *slog.Logger
 }
 
-// Validate names the flag that is wrong.
+// Validate returns an error, which names the flag, if ClusterID is invalid.
 func (o *Options) Validate() error {
 	if o.ClusterID == "" {
 		return nil
@@ -138,7 +138,8 @@ func slim(object any) (any, error) {
 		Spec: corev1.ServiceSpec{Type: s.Spec.Type}, Status: corev1.ServiceStatus{LoadBalancer: s.Status.LoadBalancer}}, nil
 }
 
-// matters drops update events of this controller's objects in which only the status changed, because this controller wrote it.
+// matters drops update events of this controller's objects in which only the status or metadata changed, except finalizers and deletion:
+// this controller wrote the status itself.
 var matters = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	switch e.ObjectNew.(type) {
 	case *v1alpha1.DNSZone, *v1alpha1.DNSRecord, *v1alpha1.DNSPolicy:

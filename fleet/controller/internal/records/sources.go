@@ -16,7 +16,7 @@ import (
 	"github.com/neardns/neardns/fleet/controller/zones"
 )
 
-// lookedUp is what a Gateway had when it was read at the time at.
+// lookedUp is what a Gateway had at the time at, when it was read.
 type lookedUp struct {
 	at      time.Time
 	source  zones.Source
@@ -56,8 +56,8 @@ func (r *Reconciler) sources(ctx context.Context, records []v1alpha1.DNSRecord) 
 	return out, nil
 }
 
-// gateway reads a Gateway every ten seconds, so that the service account needs no permission to list or watch, and clusters without the
-// Gateway kind work too.
+// gateway reads a Gateway from the API server, at most once in ten seconds. It does not use the watch cache, so that the service account
+// needs no permission to list or watch, and clusters without the Gateway kind work too.
 func (r *Reconciler) gateway(ctx context.Context, key client.ObjectKey) (lookedUp, error) {
 	if seen, ok := r.gateways[key]; ok {
 		return seen, nil
@@ -69,7 +69,7 @@ func (r *Reconciler) gateway(ctx context.Context, key client.ObjectKey) (lookedU
 	switch {
 	case meta.IsNoMatchError(err):
 		problem = "this cluster knows no Gateway of " + zones.GatewayKind.GroupVersion().String()
-	// A 404 of a proxy, or of an API server that does not serve the kind, has this cause. It must not remove hosts.
+	// The 404 of a proxy, or of an API server that does not serve the kind, has this cause, and must not remove hosts.
 	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
 		problem = fmt.Sprintf("there is no Gateway %s", key)
 	case err != nil:
