@@ -91,6 +91,47 @@ func TestChartNodeConfig(t *testing.T) {
 	}
 }
 
+// With DNS settings for pods, the chart mounts what containerd 2 needs for them, and adds no setting of the overlay's example.
+func TestChartPodDNS(t *testing.T) {
+	type values = map[string]any
+	const containerd, nri = "/var/lib/containerd/io.containerd.grpc.v1.cri/sandboxes", "/var/run/nri"
+	settings := values{"searches": []any{"corp.example"}}
+	for name, test := range map[string]struct {
+		given values
+		want  []string // the mounts
+	}{
+		"settings":        {values{"nodeConfig": values{"podDNS": settings, "adoptPods": false}}, []string{nri, containerd}},
+		"for a namespace": {values{"nodeConfig": values{"podDNS": values{"namespaces": values{"shop": settings}}}}, []string{nri, containerd}},
+		"by name":         {values{"overlays": []any{"pod-dns"}, "nodeConfig": values{"podDNS": settings}}, []string{nri, containerd}},
+		"k3s": {values{"platform": "k3s", "nodeConfig": values{"podDNS": settings}},
+			[]string{nri, "/var/lib/rancher/k3s/agent/containerd/io.containerd.grpc.v1.cri/sandboxes"}},
+		"the agent's part alone": {values{"nodeConfig": values{"podDNS": values{"searchCompletion": true, "annotations": "ignore"}}}, nil},
+		"off":                    {values{"nodeConfig": values{"podDNS": settings, "resolvConf": values{"nri": "off"}}}, nil},
+		"none":                   {values{}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text, err := helm(t, "kube-system", test.given)
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects := decode(t, name, text)
+			var mounts []string
+			for _, m := range the[*appsv1.DaemonSet](t, objects).Spec.Template.Spec.Containers[0].VolumeMounts {
+				if strings.Contains(m.MountPath, "nri") || strings.Contains(m.MountPath, "sandboxes") {
+					mounts = append(mounts, m.MountPath)
+				}
+			}
+			config := the[*corev1.ConfigMap](t, objects).Data["nodeconfig.yaml"]
+			if named := strings.Contains(config, "nri: /var/run/nri/nri.sock"); !slices.Equal(mounts, test.want) || named != (test.want != nil) {
+				t.Errorf("mounts %v, want %v, with\n%s", mounts, test.want, config)
+			}
+			if strings.Contains(config, "ndots") != (name == "by name") || strings.Contains(config, "adoptPods: true") == (name == "settings") {
+				t.Error(config)
+			}
+		})
+	}
+}
+
 // Each platform gives the pods that install and uninstall its folders, and the installer the kubelet's configuration alone.
 func TestChartPlatforms(t *testing.T) {
 	for _, p := range platform.All() {

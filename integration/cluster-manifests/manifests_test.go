@@ -84,6 +84,22 @@ func TestOverlaysMean(t *testing.T) {
 	}
 }
 
+// The manifest with mounts for pods' DNS settings starts on each runtime: a node without containerd lacks its folders.
+func TestPodDNSOnEachRuntime(t *testing.T) {
+	folders := 0
+	pod := the[*appsv1.DaemonSet](t, decode(t, "pod-dns", render(t, "overlays/pod-dns"))).Spec.Template.Spec
+	for _, v := range pod.Volumes {
+		if v.Name == "nri" || v.Name == "sandboxes" {
+			if folders++; *v.HostPath.Type != corev1.HostPathDirectoryOrCreate {
+				t.Errorf("%s has to exist", v.HostPath.Path)
+			}
+		}
+	}
+	if folders != 2 {
+		t.Errorf("%d folders", folders)
+	}
+}
+
 // The enhancement writes the second Service out; the overlay has the same one.
 func TestServiceOfTheEnhancement(t *testing.T) {
 	service := the[*corev1.Service](t, decode(t, "cluster-dns-on-link", render(t, "overlays/cluster-dns-on-link")))
