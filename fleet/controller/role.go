@@ -17,7 +17,7 @@ type role struct {
 	name, about string
 	log         *slog.Logger
 	flags       func(*pflag.FlagSet)
-	check       func() error // validates the flags; nil if every value is valid
+	check       func() error // validates the flags; nil if every value of a flag is valid
 	run         func(*cobra.Command, *rest.Config) error
 }
 
@@ -44,8 +44,8 @@ func (r role) command() *cobra.Command {
 	return c
 }
 
-// connection returns the configuration of the API server's client: from the kubeconfig file, or from the pod's service account if that
-// is "".
+// connection returns the configuration of the API server's client: from the kubeconfig file or, if kubeconfig is "", from the pod's service
+// account.
 func connection(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		config, err := rest.InClusterConfig()

@@ -19,7 +19,7 @@ var intervals = map[string]time.Duration{adopt.ExternalDNS: time.Minute, adopt.K
 func adoptCommand(stdout, stderr io.Writer) *cobra.Command {
 	a := zonefile.Adoption{Out: stdout, Log: stderr}
 	r := &a.Registry
-	c := viewCommand("adopt", "take over the hosts of external-dns or Kuadrant, in steps; --undo gives them back", nil,
+	c := viewCommand("adopt", "take over the hosts of external-dns or Kuadrant, in steps; --undo restores them", nil,
 		func(c *cobra.Command, f *zonesFile) {
 			f.lasting = true
 			c.Flags().StringVar(&a.Export, "export", "", "`FILE` that keeps the hosts as they were, and the step; made by the first run")
@@ -30,7 +30,7 @@ func adoptCommand(stdout, stderr io.Writer) *cobra.Command {
 			c.Flags().StringVar(&r.Wildcard, "txt-wildcard-replacement", "", "`TEXT` of external-dns' flag of this name")
 			c.Flags().DurationVar(&a.Interval, "interval", 0,
 				"`TIME` between two runs of the other controller; default: its own default, 1m (external-dns) or 15m (kuadrant)")
-			c.Flags().BoolVar(&a.Undo, "undo", false, "give the hosts back as they were exported")
+			c.Flags().BoolVar(&a.Undo, "undo", false, "restore the hosts as they were exported")
 		}, func(ctx context.Context, v *zonefile.View, _ *zonesFile, _ []string) error {
 			return v.Adopt(ctx, a)
 		})

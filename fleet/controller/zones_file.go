@@ -23,7 +23,7 @@ type zonesFile struct {
 	id                     zone.Identity
 	prune, once, json, yes bool
 	watch, timeout, poll   time.Duration
-	lasting                bool // runs until it is done, without --timeout
+	lasting                bool // the command has no default for --timeout
 }
 
 // zonesFileCommands returns the subcommands of `zones`. Each works with a file that has a DNSZone, the Secret of its key, and
@@ -81,7 +81,7 @@ func identityFlags(c *cobra.Command, f *zonesFile) {
 		"`ID` that differs between the cluster and its clone; default: derived from the host name")
 }
 
-// check returns an error if the flags are invalid. identified is true for commands that need --cluster-id: publish and plan.
+// check returns an error if the flags are invalid. identified is true for the commands that need --cluster-id, which are publish and plan.
 func (f *zonesFile) check(identified bool) error {
 	switch {
 	case f.file == "":

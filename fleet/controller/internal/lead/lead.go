@@ -33,15 +33,15 @@ var leaseDuration, renewDeadline, retryPeriod = 15 * time.Second, 10 * time.Seco
 type Options struct {
 	Lease     string // name of the Lease object for leader election
 	Namespace string // namespace of the Lease
-	Metrics   string // address
-	Health    string // address
+	Metrics   string // address on which /metrics is served
+	Health    string // address on which /healthz and /readyz are served
 	Kinds     []func(*runtime.Scheme) error
-	Objects   map[client.Object]cache.ByObject // restricts the cache of a kind: selectors, transforms
+	Objects   map[client.Object]cache.ByObject // by kind: what restricts its watch cache, for example selectors and transforms
 	Log       *slog.Logger
 }
 
-// New makes a controller-runtime manager. Its Start leads, or waits to lead, until its context ends. If it loses the Lease it returns
-// an error, and the program must exit.
+// New makes a controller-runtime manager. The manager's Start leads, or waits to lead, until its context ends. If it loses the Lease, Start
+// returns an error, and the program must exit.
 func New(config *rest.Config, o Options) (manager.Manager, error) {
 	ctrl.SetLogger(logr.FromSlogHandler(o.Log.Handler()))
 	scheme, err := Scheme(o.Kinds)

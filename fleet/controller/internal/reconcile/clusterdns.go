@@ -19,11 +19,11 @@ import (
 	"github.com/neardns/neardns/fleet/controller/placement"
 )
 
-// pollDNS is how often the workload of kube-dns is read while there is a placement for it. It is not watched: a watch needs a right on
-// all Deployments of the namespace. A rollout also triggers Reconcile by its endpoints.
+// pollDNS is the time between two reads of the workload of kube-dns while there is a placement for it. The workload is not watched, because
+// a watch needs a right on all Deployments of the namespace. A rollout also triggers Reconcile by its endpoints.
 const pollDNS = 10 * time.Second
 
-// dnsTimeout limits the calls about kube-dns in a pass: the caches' labels wait for them.
+// dnsTimeout limits the calls about kube-dns in one run of Reconcile, because the caches' labels wait for them.
 const dnsTimeout = 15 * time.Second
 
 // The same placement of kube-dns is written at most mostWrites times within fightTime. A rollout takes about a minute.
@@ -32,11 +32,11 @@ const (
 	fightTime  = 10 * time.Minute
 )
 
-// operatorKind is OpenShift's object for cluster DNS. Its one object is named default.
+// operatorKind is the kind of OpenShift's object for cluster DNS. The only object of this kind is named default.
 var operatorKind = schema.GroupVersionKind{Group: "operator.openshift.io", Version: "v1", Kind: "DNS"}
 
-// clusterDNS takes one step toward the placement of kube-dns and returns its conditions. want is nil if there is none: then it gives the
-// fields back that the controller owns, and reads the workload no more until it has written to it again.
+// clusterDNS takes one step toward the placement of kube-dns, and returns the conditions about it. want is nil if there is no placement for
+// kube-dns: then clusterDNS removes the fields that the controller owns, and once they are gone no longer reads the workload.
 func (r *Reconciler) clusterDNS(ctx context.Context, c placement.Cluster, want *v1alpha1.ClusterDNS) []placement.Condition {
 	var out []placement.Condition
 	if isolation := placement.DNSIsolation(c); isolation.Type != "" {
@@ -48,7 +48,7 @@ func (r *Reconciler) clusterDNS(ctx context.Context, c placement.Cluster, want *
 	ctx, cancel := context.WithTimeout(ctx, dnsTimeout)
 	defer cancel()
 	w, err := r.workload(ctx)
-	if want == nil && apierrors.IsForbidden(err) { // an account that may not read it has never written to it
+	if want == nil && apierrors.IsForbidden(err) { // an account that may not read the workload has never written to it
 		err = nil
 	}
 	d := placement.DNSDecision{Conditions: r.dns}
@@ -69,13 +69,13 @@ func (r *Reconciler) clusterDNS(ctx context.Context, c placement.Cluster, want *
 	}
 	if r.dns = d.Conditions; err != nil {
 		d.Failed(err)
-		r.Log.Error("kube-dns does not get its placement; the controller tries again", "error", err)
+		r.Log.Error("kube-dns does not get its placement; will retry", "error", err)
 	}
 	r.gaveBack = want == nil && !d.Write && len(d.Conditions) == 0
 	return append(d.Conditions, out...)
 }
 
-// fought returns an error if the fields were written too often lately: another program takes them away, and each write starts a rollout.
+// fought returns an error if spec was written too often lately, because another program removes it each time. Each write starts a rollout.
 func (r *Reconciler) fought(spec map[string]any) error {
 	if !reflect.DeepEqual(spec, r.wrote) {
 		r.wrote, r.writes = spec, [mostWrites]time.Time{}
@@ -83,11 +83,11 @@ func (r *Reconciler) fought(spec map[string]any) error {
 	if spec == nil || r.Now().Sub(r.writes[0]) > fightTime {
 		return nil
 	}
-	return fmt.Errorf("another program took the fields away %d times within %s: metadata.managedFields names it; place kube-dns there",
+	return fmt.Errorf("another program removed the fields %d times within %s: metadata.managedFields names it; place kube-dns there",
 		mostWrites, fightTime)
 }
 
-// workload reads what runs kube-dns.
+// workload reads the object that runs kube-dns: OpenShift's dns.operator or, if there is none, the Deployment.
 func (r *Reconciler) workload(ctx context.Context) (w placement.Workload, err error) {
 	operator := &unstructured.Unstructured{}
 	operator.SetGroupVersionKind(operatorKind)
@@ -107,8 +107,8 @@ func (r *Reconciler) workload(ctx context.Context) (w placement.Workload, err er
 	return w, nil
 }
 
-// applyDNS writes by server-side apply, without force: the API server refuses it if another manager has set a field, or if the object
-// has changed since it was read.
+// applyDNS writes the fields in spec by server-side apply, without force; nil spec removes the controller's fields. The API server refuses
+// the write if another manager has set a field, or if the object has changed since it was read.
 func (r *Reconciler) applyDNS(ctx context.Context, w placement.Workload, spec map[string]any) error {
 	u := &unstructured.Unstructured{Object: map[string]any{}}
 	if w.Operator != nil {

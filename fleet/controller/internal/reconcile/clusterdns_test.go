@@ -235,7 +235,7 @@ func TestClusterDNSFight(t *testing.T) {
 	}
 	step(3, "NotApplied WriteRefused")
 	c := meta.FindStatusCondition(r.object().Status.Conditions, placement.ConditionDNSDegraded)
-	if !strings.Contains(c.Message, "another program took the fields away 3 times within 10m0s") {
+	if !strings.Contains(c.Message, "another program removed the fields 3 times within 10m0s") {
 		t.Error(c.Message)
 	}
 	r.now = r.now.Add(fightTime)

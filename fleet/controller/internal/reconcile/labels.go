@@ -11,13 +11,14 @@ import (
 	"github.com/neardns/neardns/fleet/controller/placement"
 )
 
-// labels remembers the node labels that this controller wrote and that the watch cache does not show yet. Without it, a node would be
+// labels remembers the node labels that this controller wrote and that the watch cache may not show yet. Without it, a node would be
 // patched twice for one change, and a step would exclude too many nodes.
 type labels struct {
 	written map[string]*corev1.Node // by node name: the node as the API server returned it after the write
-	refused map[string]bool         // by node name: the API server refused the last write
+	refused map[string]bool         // by node name: the last write of the label failed
 }
 
+// sent records the API server's answer to a write.
 func (l *labels) sent(answer *corev1.Node) {
 	if l.written == nil {
 		l.written = map[string]*corev1.Node{}
@@ -33,8 +34,8 @@ func (l *labels) refuse(name string) {
 	l.refused[name] = true
 }
 
-// refusedLast moves nodes whose last label change the API server refused to the end of the list, so that the next step starts with
-// others.
+// refusedLast moves the nodes for which the last write of the label failed to the end of the list, so that the next step starts with other
+// nodes.
 func (l *labels) refusedLast(nodes []placement.Node) {
 	rank := map[bool]int{true: 1}
 	slices.SortStableFunc(nodes, func(a, b placement.Node) int { return rank[l.refused[a.Name]] - rank[l.refused[b.Name]] })

@@ -1,8 +1,8 @@
 // Package reconcile applies the decisions of fleet/controller/placement: it reads nodes, pods and endpoints from the API server, sets
 // the label neardns.io/cache on nodes, writes the status of the NodeDNS, and reports changes by Events and metrics.
 //
-// It guarantees that it excludes a node only if it read the cluster less than 2 s ago and the node has not changed since. On failure it
-// reads the cluster and tries again; a node whose change the API server refuses does not delay other nodes.
+// It guarantees that it excludes a node only if it read the cluster at most 2 s ago and the node has not changed since. On failure it reads
+// the cluster again and retries; a node whose change the API server refuses does not delay other nodes.
 package reconcile
 
 import (
@@ -28,8 +28,8 @@ import (
 	"github.com/neardns/neardns/fleet/controller/placement"
 )
 
-// fresh is the maximum age of the cluster's data when a node is excluded. A controller that was suspended for longer reads the cluster
-// again first; if another replica leads by then, it has lost the lead.
+// fresh is the maximum age of what was read of the cluster, when a node is excluded. A controller that was suspended for longer first reads
+// the cluster again; if another replica leads by then, this one has lost the lead.
 const fresh = 2 * time.Second
 
 // Reconciler moves the cluster toward the placement, one step in each call of Reconcile. Its methods are for one goroutine.
@@ -44,11 +44,11 @@ type Reconciler struct {
 
 	labels   labels
 	written  *v1alpha1.NodeDNS // the NodeDNS as the API server returned it after the last write of its status
-	gaveBack bool              // the workload of kube-dns has no field of the controller
+	gaveBack bool              // without spec.clusterDNS: the workload of kube-dns was seen to have no field of the controller
 
-	dns    []placement.Condition // of kube-dns, by the last pass
-	wrote  map[string]any        // into the workload of kube-dns, at the times of writes, oldest first
-	writes [mostWrites]time.Time
+	dns    []placement.Condition // the conditions of kube-dns's placement, by the last run in which it was decided
+	wrote  map[string]any        // the fields that were last written into the workload of kube-dns
+	writes [mostWrites]time.Time // when these fields were written, oldest first; zero: not written so often
 }
 
 // Reconcile reads the cluster, places kube-dns, writes the status of the NodeDNS, and changes the labels of the next step. Every watched
@@ -75,7 +75,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 		dns = object.Spec.ClusterDNS
 	}
 	conditions := r.clusterDNS(ctx, cluster, dns)
-	if r.Now().Sub(looked) > fresh/2 { // it waited for the API server
+	if r.Now().Sub(looked) > fresh/2 { // clusterDNS waited for the API server
 		looked = r.Now()
 		if nodes, cluster, err = r.read(ctx); err != nil {
 			return ctrl.Result{}, err
@@ -99,7 +99,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result
 	return result, err
 }
 
-// read returns the nodes by name, and the input of placement.Decide.
+// read reads the cluster from the watch cache. It returns the nodes by name, and the input of placement.Decide.
 func (r *Reconciler) read(ctx context.Context) (map[string]*corev1.Node, placement.Cluster, error) {
 	var nodes corev1.NodeList
 	var pods corev1.PodList
@@ -132,9 +132,9 @@ func pointers[T any](items []T) []*T {
 	return out
 }
 
-// change writes the labels of one step, first for the nodes that get the cache. If a write fails, Reconcile is retried after it has
-// read the cluster again. If the API server refuses one node (because of a webhook, or because another program keeps changing it), the
-// other nodes are changed nevertheless.
+// change writes the labels of one step, first for the nodes that get the cache. If a write fails, it returns an error, so that Reconcile
+// runs again. If the API server refuses the change of one node (because of a webhook, or because another program keeps changing the node),
+// change first writes the labels of the other nodes.
 func (r *Reconciler) change(
 	ctx context.Context, nodes map[string]*corev1.Node, d *placement.Decision, looked time.Time, object *v1alpha1.NodeDNS,
 ) (ctrl.Result, error) {
@@ -157,7 +157,7 @@ func (r *Reconciler) change(
 		}
 	}
 	if len(refused) > 0 {
-		return ctrl.Result{}, fmt.Errorf("%d nodes keep their label, the others go on: %w", len(refused), refused[0])
+		return ctrl.Result{}, fmt.Errorf("%d nodes keep their label, the others were changed: %w", len(refused), refused[0])
 	}
 	if object == nil || d.Conditions[1].True || d.Conditions[1].Reason == placement.DeadlineExceeded {
 		return ctrl.Result{}, nil
@@ -166,8 +166,8 @@ func (r *Reconciler) change(
 	return ctrl.Result{RequeueAfter: max(placement.Deadline-unfinishedFor(object, looked), 0) + time.Second}, nil
 }
 
-// label sets or removes the label neardns.io/cache of a node. Setting it fails if the node has changed since it was read; the next run
-// then decides again.
+// label sets or removes the label neardns.io/cache of a node. Setting the label fails if the node has changed since it was read; the next
+// run then decides again.
 func (r *Reconciler) label(ctx context.Context, node *corev1.Node, excluded bool) error {
 	metadata := map[string]any{"labels": map[string]any{placement.Label: nil}}
 	if excluded {
@@ -199,7 +199,7 @@ func (r *Reconciler) report(
 	old := object.Status.DeepCopy()
 	status := &object.Status
 	if status.ObservedGeneration != object.Generation {
-		meta.RemoveStatusCondition(&status.Conditions, placement.ConditionApplied) // its time belongs to the previous change
+		meta.RemoveStatusCondition(&status.Conditions, placement.ConditionApplied) // LastTransitionTime belongs to the previous change
 	}
 	status.ObservedGeneration = object.Generation
 	status.Accepted = d.Accepted.DeepCopy()
@@ -240,8 +240,8 @@ func (r *Reconciler) report(
 	return nil
 }
 
-// asWritten returns the NodeDNS as the watch cache has it. If that is older than the last write of its status, it returns the result of
-// that write.
+// asWritten returns the NodeDNS as the watch cache has it. If that is older than the last write of its status, asWritten returns the result
+// of that write.
 func (r *Reconciler) asWritten(object *v1alpha1.NodeDNS) *v1alpha1.NodeDNS {
 	if r.written == nil || r.written.UID != object.UID || !older(object, r.written) {
 		return object

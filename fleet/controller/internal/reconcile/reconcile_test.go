@@ -93,7 +93,7 @@ func TestRefusedNode(t *testing.T) {
 		failed := 0
 		for range 30 {
 			if _, err := r.step(); err != nil {
-				if failed++; !strings.Contains(err.Error(), "1 nodes keep their label, the others go on: label node w00") {
+				if failed++; !strings.Contains(err.Error(), "1 nodes keep their label, the others were changed: label node w00") {
 					t.Fatal(err)
 				}
 			}

@@ -37,8 +37,8 @@ import (
 const Finalizer = "neardns.io/zones"
 
 // withdrawAfter is how long an address must fail its health check before this cluster removes the address from the zone. Edges stop
-// answering with it within about half a minute by their own checks; the removal is for clients of plain DNS servers. It comes so late because it
-// costs a write to the zone.
+// answering with it within about half a minute by their own checks; the removal is for clients of plain DNS servers. It comes so late
+// because it costs a write to the zone.
 const withdrawAfter = 3 * time.Minute
 
 // Publisher writes this cluster's records into one zone. Its methods except Stop return at once, and are safe for concurrent use.

@@ -21,19 +21,20 @@ import (
 type Adoption struct {
 	Export   string // path of the file that keeps the adoption
 	Registry adopt.Registry
-	Interval time.Duration // between two runs of the other controller
+	Interval time.Duration // time between two runs of the other controller
 	Undo     bool
-	Out, Log io.Writer // DNSRecords; what happens
+	Out, Log io.Writer // Out gets the hosts' DNSRecords as YAML, Log what happens
 }
 
-// maxExport is the maximum size of an export in bytes: some 100,000 hosts.
+// maxExport is the maximum size of an export in bytes, which is enough for some 100,000 hosts.
 const maxExport = 64 << 20
 
-// maxFailures is how often in a row a server that is reached may fail to send the zone, until the command ends: a rest is long.
+// maxFailures is the number of reads of the zone that may fail in a row before the command ends, if the server is reached. A single failure
+// must not end it, because the waits between steps are long.
 const maxFailures = 10
 
-// Adopt makes the export in the first call. In the next one it waits until the hosts rest, takes them, and verifies that they stay
-// taken. It can be interrupted at any time; the next call goes on.
+// Adopt makes the export in the first call. In the next one it waits until the other controller no longer changes the hosts' records, takes
+// the hosts, and verifies that they stay taken. It can be interrupted at any time; the next call continues.
 func (v *View) Adopt(ctx context.Context, a Adoption) error {
 	lock, err := os.OpenFile(a.Export+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -85,7 +86,7 @@ func (v *View) export(ctx context.Context, a Adoption) error {
 	return nil
 }
 
-// goOn makes steps until the adoption, or its undoing, is complete or fails.
+// goOn makes steps until the adoption, or its undoing, is complete or has failed.
 func (v *View) goOn(ctx context.Context, a Adoption, e *adopt.Export) error {
 	shown := map[string]bool{}
 	for passes, failures := 0, 0; ; {
@@ -147,7 +148,8 @@ func (v *View) goOn(ctx context.Context, a Adoption, e *adopt.Export) error {
 	}
 }
 
-// send sends updates until one of them may not have been made. It returns how long to wait until the zone is read again.
+// send sends updates, up to the first one that fails with SERVFAIL or an unknown result. It returns how long to wait before the zone is
+// read again.
 func (v *View) send(ctx context.Context, a Adoption, e *adopt.Export, updates []adopt.Update) (time.Duration, error) {
 	for i, u := range updates {
 		err := v.client.Update(ctx, u.Prereqs, u.Changes)
@@ -161,7 +163,7 @@ func (v *View) send(ctx context.Context, a Adoption, e *adopt.Export, updates []
 		default:
 			return 0, errors.Join(err, a.save(e))
 		}
-		if i%(len(updates)/20+1) == 0 { // not each: a large export is written at most 20 times more often than it needs to
+		if i%(len(updates)/20+1) == 0 { // at most 20 times in a call, because a large export takes long to write
 			if err := a.save(e); err != nil {
 				return 0, err
 			}

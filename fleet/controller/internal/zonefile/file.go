@@ -32,16 +32,16 @@ import (
 const (
 	defaultTTL       = 60  // seconds
 	defaultHeartbeat = 300 // seconds
-	defaultRate      = 600 // messages a minute
+	defaultRate      = 600 // messages per minute
 )
 
 // File is a parsed file.
 type File struct {
 	Zones   []v1alpha1.DNSZone
 	Records []v1alpha1.DNSRecord
-	Keys    map[string]rfc2136.Key // by DNSZone
+	Keys    map[string]rfc2136.Key // by name of the DNSZone
 	Plan    *zones.Plan
-	// Policies has what is decided about each DNSPolicy. Records has their DNSRecords.
+	// Policies has what is decided about each DNSPolicy. The DNSRecords that they want are in Records.
 	Policies map[zones.Key]*zones.Policy
 }
 
@@ -124,9 +124,9 @@ func (f *File) decidePolicies(r *reader) {
 	}
 }
 
-// part is one document of a YAML stream, with the number of its first line.
+// part is one document of a YAML stream.
 type part struct {
-	line int // of its first line
+	line int // number of its first line
 	text []byte
 }
 
@@ -153,8 +153,8 @@ type reader struct {
 	records  []v1alpha1.DNSRecord
 	policies []v1alpha1.DNSPolicy
 	gateways map[zones.Key]zones.Gateway
-	sources  map[zones.Reference]zones.Source // of Gateways
-	secrets  map[string]corev1.Secret
+	sources  map[zones.Reference]zones.Source // addresses of the file's Gateways
+	secrets  map[string]corev1.Secret         // by name
 	faults   []error
 }
 

@@ -23,12 +23,12 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zonewriter"
 )
 
-// Publishing holds the options of `zones publish`.
+// Publishing has the options of `zones publish`.
 type Publishing struct {
 	File     string
 	Identity zone.Identity
 	Prune    bool             // remove each host that this cluster has in the zone and that the file does not name
-	Once     bool             // return when each host is published, or has a conflict that prevents it
+	Once     bool             // return when each host is published or removed, or has a conflict that prevents it
 	JSON     bool             // print JSON lines, not text
 	Poll     time.Duration    // interval at which the primary is queried for the zone's serial; 0: 5 s
 	Reread   <-chan os.Signal // a signal that the file has changed
@@ -39,7 +39,7 @@ type Publishing struct {
 // lookEvery is the interval at which Publish reads the status of each zone. Publishers announce changes of hosts only, not of the zone.
 const lookEvery = 200 * time.Millisecond
 
-// ErrConflict is the error of Publish with Once if a record could not be published.
+// ErrConflict is the error of Publish with Once if a record could not be published, or ctx ended before all were.
 var ErrConflict = errors.New("not all is as the file says")
 
 // Publish publishes the records of a file until ctx ends or, with Once, until each is published or cannot be. Published records stay in
@@ -92,7 +92,7 @@ type publishing struct {
 	ctx     context.Context //nolint:containedctx // context of the whole run; publishers that a reread of the file starts need it too
 	zones   map[string]*running
 	changed chan struct{}
-	last    map[string]string // the last line that was printed, by host or record
+	last    map[string]string // the last line that was printed, by host, DNSZone, or kind and name of another object
 	bad     map[string]Line   // by "DNSRecord NAME" or "DNSPolicy NAME", for those that are not accepted
 	busy    sync.WaitGroup
 }
@@ -102,8 +102,8 @@ type running struct {
 	spec      v1alpha1.DNSZoneSpec
 	publisher *zonewriter.Publisher
 	cancel    context.CancelFunc
-	hosts     map[string]bool // by host: true if it was set, false if it was removed
-	pruned    bool
+	hosts     map[string]bool // by host: true if it was passed to Set last, false if to Remove
+	pruned    bool            // prune has run since the file was last applied
 
 	mu  sync.Mutex // guards key
 	key rfc2136.Key
@@ -122,7 +122,7 @@ func (p *publishing) wait() {
 	p.busy.Wait()
 }
 
-// tell wakes the loop. It never blocks.
+// tell wakes the loop of Publish. It never blocks.
 func (p *publishing) tell(string) {
 	select {
 	case p.changed <- struct{}{}:
@@ -130,8 +130,8 @@ func (p *publishing) tell(string) {
 	}
 }
 
-// apply passes the file's records to the publishers. If a DNSZone's primary, heartbeat, removal or message rate has changed, its
-// publisher is replaced by a new one.
+// apply passes the file's records to the publishers. If a DNSZone's zone, primary, heartbeat, removal or message rate has changed, apply
+// replaces its publisher by a new one.
 func (p *publishing) apply(f *File) error {
 	p.bad = f.notAccepted()
 	for key, policy := range f.Policies {
@@ -139,7 +139,7 @@ func (p *publishing) apply(f *File) error {
 			p.Log.Warn("listener not published", "dnspolicy", key, "listener", u.Listener, "host", u.Host, "reason", u.Reason, "message", u.Message)
 		}
 	}
-	before := map[string]map[string]bool{} // by zone name: the hosts of a publisher that is stopped here
+	before := map[string]map[string]bool{} // by zone: the field hosts of a publisher that is stopped here
 	for name, z := range p.zones {
 		i := slices.IndexFunc(f.Zones, func(n v1alpha1.DNSZone) bool { return n.Name == name })
 		if i >= 0 && sameWay(f.Zones[i].Spec, z.spec) {
@@ -187,8 +187,8 @@ func (p *publishing) apply(f *File) error {
 	return nil
 }
 
-// sameWay reports whether a publisher with the settings a also fits b. The field publishers decides only which records are accepted, so
-// a change of it needs no new publisher.
+// sameWay reports whether a publisher that was started for a also fits b. spec.publishers decides only which records are accepted, so a
+// change of it needs no new publisher.
 func sameWay(a, b v1alpha1.DNSZoneSpec) bool {
 	return a.Zone == b.Zone && a.Primary == b.Primary && a.HeartbeatSeconds == b.HeartbeatSeconds && a.Removal == b.Removal &&
 		a.MessagesPerMinute == b.MessagesPerMinute
@@ -262,8 +262,8 @@ type Line struct {
 	Writes     uint64   `json:"writes"`
 }
 
-// report prints each host whose state has changed. done means that no host is in progress; good means that each is published or removed
-// as the file wants.
+// report prints a line for each host, zone and refused object whose state has changed. done means that no host is in progress; good means
+// that each host is published or removed as the file wants, and every object is accepted.
 func (p *publishing) report() (done, good bool) {
 	done, good = true, len(p.bad) == 0
 	for _, object := range slices.Sorted(maps.Keys(p.bad)) {
@@ -289,8 +289,8 @@ func (p *publishing) report() (done, good bool) {
 	return done, good
 }
 
-// prune removes the hosts that this cluster has in the zone and that the file does not name. It returns false if the zone was not read
-// yet.
+// prune removes the hosts that this cluster has in the zone and that the file does not name. It does nothing and returns false if the zone
+// was not read yet.
 func (p *publishing) prune(z *running) bool {
 	state := z.publisher.Zone().State
 	if state == nil {
@@ -331,7 +331,7 @@ func line(s zonewriter.Status) Line {
 	return l
 }
 
-// print prints a line, unless it equals the last line about the same host or record.
+// print prints a line, unless it equals the last line about the same host, zone or object.
 func (p *publishing) print(about string, l Line) {
 	var text string
 	if p.JSON {

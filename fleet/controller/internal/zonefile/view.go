@@ -27,7 +27,7 @@ type View struct {
 	client *rfc2136.Client
 }
 
-// Open reads a file and selects the DNSZone that name stands for; "" stands for the only one.
+// Open reads a file and selects the DNSZone whose object name or zone is name; "" stands for the file's only DNSZone.
 func Open(path, name string) (*View, error) {
 	f, err := Read(path)
 	if err != nil {
@@ -52,7 +52,7 @@ func (v *View) read(ctx context.Context) (*zone.State, error) {
 	return zone.Parse(v.client.Zone, t.Full)
 }
 
-// Check prints which records the zone accepts, and then tries to read the zone from its primary. It writes nothing to the zone.
+// Check prints which of the file's DNSRecords are accepted, and then reads the zone from its primary. It writes nothing to the zone.
 func (v *View) Check(ctx context.Context, out io.Writer) error {
 	var faults error
 	keys := slices.SortedFunc(maps.Keys(v.File.Plan.Records), func(a, b zones.Key) int { return strings.Compare(a.String(), b.String()) })
@@ -103,7 +103,7 @@ func (v *View) Get(ctx context.Context, out io.Writer, hosts ...string) error {
 				said = c.Target
 			}
 			_, _ = fmt.Fprintln(w, strings.Join(append(row, cluster, c.Geo, fmt.Sprint(c.Weight), said), "\t"))
-			row = make([]string, len(row)) // the host's own columns are printed once
+			row = make([]string, len(row)) // print the columns of the host only in its first row
 		}
 		if len(h.Claims) == 0 {
 			_, _ = fmt.Fprintln(w, strings.Join(row, "\t"))
@@ -120,7 +120,7 @@ func texts(addrs []netip.Addr) string {
 	return strings.Join(out, " ")
 }
 
-// clusters returns the IDs of all clusters that have a heartbeat or a host in the zone, sorted.
+// clusters returns, sorted, the IDs of all clusters that have a heartbeat, or a claim or an owner record of a host, in the zone.
 func clusters(s *zone.State) []string {
 	all := map[string]bool{}
 	for c := range s.Beats {
@@ -187,7 +187,7 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Plan prints, as nsupdate commands, the updates that the cluster would send now. It sends none.
+// Plan prints, as nsupdate commands, the first update that the cluster would send now for each host. It sends none.
 func (v *View) Plan(ctx context.Context, out io.Writer, id zone.Identity) error {
 	s, err := v.read(ctx)
 	if err != nil {
@@ -201,7 +201,7 @@ func (v *View) Plan(ctx context.Context, out io.Writer, id zone.Identity) error 
 		case step.Conflict != nil:
 			_, _ = fmt.Fprintf(out, "; %s: nothing is written: %s: %s\n", name, step.Conflict.Reason, step.Conflict.Message)
 		case step.Message.Empty():
-			_, _ = fmt.Fprintf(out, "; %s: the zone says it already\n", name)
+			_, _ = fmt.Fprintf(out, "; %s: the zone already has it\n", name)
 			continue
 		default:
 			_, _ = fmt.Fprintf(out, "; %s\n%s", name, nsupdate(step.Message))
@@ -247,12 +247,12 @@ func nsupdate(m zone.Message) string {
 
 func data(rr dns.RR) string { return strings.TrimPrefix(rr.String(), rr.Header().String()) }
 
-// ErrAlive is the error of Remove if the cluster's heartbeat changes.
+// ErrAlive is the error of Remove if the cluster's heartbeat has changed.
 var ErrAlive = errors.New("its heartbeat changes: it is alive")
 
-// Remove deletes everything that a dead cluster has in the zone. It first waits for watch: if the cluster's heartbeat changes
-// meanwhile, it fails with ErrAlive. Each update has the unchanged heartbeat as a prerequisite. If really is false, Remove only prints
-// the updates.
+// Remove deletes everything that a dead cluster has in the zone. It first waits for the time watch: if the cluster's heartbeat changes
+// meanwhile, Remove returns ErrAlive. Each update has the unchanged heartbeat as a prerequisite. If really is false, Remove does not wait,
+// and only prints the updates.
 func (v *View) Remove(ctx context.Context, out io.Writer, cluster string, really bool, watch time.Duration) error {
 	first, err := v.read(ctx)
 	if err != nil {
@@ -273,7 +273,7 @@ func (v *View) Remove(ctx context.Context, out io.Writer, cluster string, really
 	if err := wait(ctx, watch); err != nil {
 		return err
 	}
-	// A host takes more than one update if the first one leaves it without an owner, or if other clusters change it at the same time.
+	// A host needs more than one update if other clusters change it at the same time, or if something of the cluster is left after the first.
 	for tries := 0; ; {
 		s, err := v.read(ctx)
 		if err != nil {
@@ -303,7 +303,7 @@ func (v *View) Remove(ctx context.Context, out io.Writer, cluster string, really
 	}
 }
 
-// guarded adds to an update the prerequisite that the cluster's heartbeat has not changed since s was read.
+// guarded adds to the update m the prerequisite that the cluster's heartbeat has not changed since s was read.
 func (v *View) guarded(s *zone.State, cluster string, m zone.Message) zone.Message {
 	return zone.Message{Prereqs: append(s.BeatAsRead(cluster), m.Prereqs...), Changes: m.Changes}
 }
