@@ -14,7 +14,8 @@ import (
 // Check validates a placement by the API server's own rules for nodeSelector and tolerations of a pod (ValidateTolerations and
 // ValidateNodeSelector in pkg/apis/core/validation, Kubernetes 1.36). The CRD's schema refuses nearly all errors already; Check also
 // finds those that no regular expression in a schema can. It refuses a nodeSelector with the label neardns.io/cache, because the
-// controller writes that label. Each error names its field, which begins with at, for example spec.nodePlacement.
+// controller writes that label. Each error begins with the path of its field. The parameter at is the path of p, for example
+// spec.nodePlacement.
 func Check(at string, p *v1alpha1.NodePlacement) (faults []error) {
 	add := func(field, format string, args ...any) {
 		faults = append(faults, fmt.Errorf(at+"."+field+": "+format, args...))

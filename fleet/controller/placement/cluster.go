@@ -1,12 +1,13 @@
-// Package placement decides which nodes run the cache, and which nodes change next. It is pure: its input is the state of the cluster,
-// its output is the labels to change and the conditions to report; fleet/controller/internal/reconcile reads and writes both. It is not
-// an internal package because integration/controlplane, a separate module, compares Eligible with the real DaemonSet controller.
+// Package placement decides which nodes run the cache, and which nodes change next; it also decides what to write to place kube-dns. It is
+// pure: its input is the state of the cluster, its output is the changes to make and the conditions to report;
+// fleet/controller/internal/reconcile reads the one and carries out the other. It is not an internal package because
+// integration/controlplane, a separate module, compares Eligible with the real DaemonSet controller.
 //
 // A node that is not to run the cache gets the label neardns.io/cache: excluded, and the DaemonSet in install/base avoids nodes with
 // it. The controller never edits the DaemonSet, so the cache pods of all other nodes keep running (docs/decisions/D-055.md).
 //
 // It guarantees that a step excludes nodes only while at least one eligible node has a Ready cache and kube-dns has a ready endpoint,
-// and that at most a tenth of the nodes lose the cache at a time.
+// and that at most a tenth of the nodes (but at least one) lose the cache at a time.
 //
 // If a placement is invalid or selects no node, the last accepted placement stays in effect; if there is none, every node runs the
 // cache.
@@ -38,9 +39,9 @@ type Node struct {
 	Name   string
 	Labels map[string]string
 	Taints []corev1.Taint
-	Ready  bool // of the node itself
+	Ready  bool // the node itself is Ready
 	Cache  Cache
-	DNS    bool // a ready kube-dns pod runs on it
+	DNS    bool // a ready kube-dns pod runs on the node
 }
 
 // Cache is the state of the cache pod on a node.
@@ -49,7 +50,7 @@ type Cache int
 // The states of the cache pod, from worst to best.
 const (
 	NoCache      Cache = iota // the node has no cache pod
-	UnreadyCache              // there is a cache pod, but it is not Ready or is being deleted
+	UnreadyCache              // the node has a cache pod, but none that is Ready and not being deleted
 	ReadyCache                // a cache pod is Ready and is not being deleted
 )
 
@@ -72,7 +73,7 @@ func Read(nodes []*corev1.Node, pods []*corev1.Pod, slice []*discoveryv1.Endpoin
 		}) {
 			state = ReadyCache
 		}
-		caches[p.Spec.NodeName] = max(caches[p.Spec.NodeName], state) // during a handover there are two
+		caches[p.Spec.NodeName] = max(caches[p.Spec.NodeName], state) // a node has two cache pods during a handover
 	}
 	c := Cluster{Nodes: make([]Node, 0, len(nodes))}
 	upstream := map[string]bool{}

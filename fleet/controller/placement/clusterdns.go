@@ -38,9 +38,9 @@ const (
 	WorkersQueried   = "WorkersQueried"
 )
 
-// Workload is what runs cluster DNS, as the API server has it.
+// Workload is the object that runs cluster DNS, as the API server has it.
 type Workload struct {
-	Deployment *appsv1.Deployment // nil: there is none of the name
+	Deployment *appsv1.Deployment // nil: there is no Deployment of the name
 	// Operator is OpenShift's object of the kind DNS, dns.operator "default". If it is set, it is written in place of a workload:
 	// its operator owns the DaemonSet dns-default.
 	Operator *unstructured.Unstructured
@@ -50,7 +50,7 @@ type Workload struct {
 type DNSDecision struct {
 	Write bool
 	// Spec has the fields of the workload's spec that the controller is to own by server-side apply. nil: none, and the API server then
-	// removes those that it owned.
+	// removes those that the controller owned.
 	Spec       map[string]any
 	Conditions []Condition
 }
@@ -60,23 +60,24 @@ type refusal struct{ reason, message string }
 
 // dnsPlan is a placement of one workload, before the decision.
 type dnsPlan struct {
-	name    string // of the workload
+	name    string // kind and name of the workload
 	spec    map[string]any
 	differs bool     // the workload has other fields now
-	refused *refusal // another manager's field would change
-	rule    rule     // of the pods with the placement
-	need    int      // eligible nodes
-	ready   int      // pods
+	refused *refusal // why the plan must not be written, if another manager's field would change; else nil
+	rule    rule     // which nodes the pods can run on, with the placement
+	need    int      // number of eligible nodes that are required
+	ready   int      // number of ready pods
+	// returns why a rollout of the plan could leave too few pods ready; "": it cannot
 	unsafe  func(minReady int, eligible []*Node) string
-	rolling string // why a rollout is not done; "": it is
+	rolling string // why the workload's last rollout is not complete; "": it is
 	paused  string // the field that keeps pods from following the spec, and what to do; "": none
-	failed  string // why it failed
+	failed  string // why the last rollout failed; "": it did not
 }
 
-// DecideDNS returns what to write into the workload of cluster DNS. want is the placement; nil: the controller's fields are removed.
-// It refuses what another manager owns, a placement with fewer eligible nodes than replicas (OpenShift: than minReady), and a change
-// whose rollout could leave fewer than minReady pods ready. Then the fields that were written before stay, unless too few pods of a
-// Deployment are ready and no node is left for others.
+// DecideDNS returns what to write into the workload of cluster DNS. want is the placement; nil means that the controller's fields are to
+// be removed. DecideDNS refuses to change what another manager owns, a placement with fewer eligible nodes than replicas (OpenShift: than
+// minReady), and a change whose rollout could leave fewer than minReady pods ready. Then the fields that were written before stay, unless
+// too few pods of a Deployment are ready and no node has the labels that these fields require.
 func DecideDNS(c Cluster, w Workload, want *v1alpha1.ClusterDNS) (d DNSDecision) {
 	if w.Operator == nil && w.Deployment == nil {
 		if want != nil {
@@ -165,7 +166,8 @@ func (w Workload) strands(c Cluster, r rule, minReady int) bool {
 	return back.differs && back.unsafe(minReady, nil) == ""
 }
 
-// refusal returns why the plan must not be written, or nil.
+// refusal returns why the plan for the placement p must not be written, or nil. others are the nodes that are not eligible, and unsafe is
+// the result of plan.unsafe.
 func (w Workload) refusal(p *v1alpha1.NodePlacement, plan *dnsPlan, eligible int, others []*Node, unsafe string) *refusal {
 	if faults := Check("spec.clusterDNS.nodePlacement", p); len(faults) > 0 {
 		return &refusal{Invalid, errors.Join(faults...).Error()}
@@ -189,7 +191,7 @@ func (w Workload) refusal(p *v1alpha1.NodePlacement, plan *dnsPlan, eligible int
 	return nil
 }
 
-// refuse sets the conditions of a placement that is not in effect.
+// refuse makes d a decision to write nothing, with conditions that report the refusal.
 func (d *DNSDecision) refuse(r refusal) {
 	d.Write = false
 	d.Conditions = slices.DeleteFunc(slices.Clone(d.Conditions), func(c Condition) bool { return c.Type != ConditionDNSAvailable })
@@ -197,14 +199,14 @@ func (d *DNSDecision) refuse(r refusal) {
 		Condition{ConditionDNSDegraded, true, r.reason, r.message})
 }
 
-// Failed replaces the result of a decision whose write the API server refused, or of the last one if it did not show the workload.
+// Failed turns a decision into a refusal with the error of reading or writing the workload.
 func (d *DNSDecision) Failed(err error) {
 	d.refuse(refusal{WriteRefused, err.Error()})
 }
 
-// DNSIsolation reports whether workers use kube-dns on other workers. Misses of each cache, and all queries of nodes without one, go to
-// any kube-dns pod. A worker is a node that runs ordinary pods: it has no control-plane role and no taint that keeps them away. The
-// result has no type if no kube-dns pod's node is known.
+// DNSIsolation returns the condition that reports whether workers query kube-dns on other workers. Misses of each cache, and all queries of
+// nodes without a cache, go to any kube-dns pod. A worker is a node that runs ordinary pods: it has no control-plane role, and no taint
+// that keeps such pods away. If the node of no kube-dns pod is known, the condition has no Type.
 func DNSIsolation(c Cluster) Condition {
 	workers, known := 0, false
 	var queried []*Node
@@ -228,7 +230,7 @@ func DNSIsolation(c Cluster) Condition {
 		strings.TrimPrefix(listed("workers", queried), "workers: "), workers)}
 }
 
-// worker reports whether the node runs ordinary pods. Taints of Kubernetes itself, for example of a cordoned node, pass.
+// worker reports whether the node runs ordinary pods. Taints of Kubernetes itself, for example of a cordoned node, do not count.
 func (n *Node) worker() bool {
 	for _, role := range []string{"control-plane", "master"} {
 		if _, ok := n.Labels["node-role.kubernetes.io/"+role]; ok {
@@ -243,7 +245,7 @@ func (n *Node) worker() bool {
 	return true
 }
 
-// listed is a count of nodes with the first names: "eligible: 3 nodes (a, b, c)".
+// listed returns the number of nodes and the first names: "eligible: 3 nodes (a, b, c)".
 func listed(what string, nodes []*Node) string {
 	var names []string
 	for _, n := range nodes {

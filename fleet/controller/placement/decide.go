@@ -12,7 +12,7 @@ import (
 // The types of a NodeDNS's conditions, and all their reasons.
 const (
 	ConditionAccepted  = "Accepted"  // the placement is in effect
-	ConditionApplied   = "Applied"   // every node is as the placement requires
+	ConditionApplied   = "Applied"   // nodes have, or have lost, the cache as the placement requires, as far as they are up
 	ConditionAvailable = "Available" // an eligible node has a Ready cache
 
 	Accepted         = "Accepted"
@@ -41,7 +41,8 @@ func Reasons() map[string][]string {
 	}
 }
 
-// Deadline is how long a change of the placement may take. After that it is reported as DeadlineExceeded; nothing else happens.
+// Deadline is how long a change of the placement may take. After that, the condition Applied has the reason DeadlineExceeded; the change
+// goes on.
 const Deadline = 10 * time.Minute
 
 // Condition is a condition of a NodeDNS, without the times.
@@ -52,7 +53,8 @@ type Condition struct {
 	Message string
 }
 
-// Warns reports whether the condition is one to warn of: all are better True, but Progressing and Degraded.
+// Warns reports whether the condition's Event is a warning: ClusterDNSDegraded if it is True, ClusterDNSProgressing never, and any other
+// condition if it is False, except for the reason Moving.
 func (c *Condition) Warns() bool {
 	switch c.Type {
 	case ConditionDNSProgressing:
@@ -63,23 +65,24 @@ func (c *Condition) Warns() bool {
 	return !c.True && c.Reason != Moving
 }
 
-// Decision is the next step and the status to report. Include names the nodes from which to remove the label, Exclude those to set it
-// on. No node is in both. Carry out Include first.
+// Decision is the next step and the status to report. Include names the nodes from which to remove the label, Exclude the nodes on which to
+// set it. No node is in both. Carry out Include first.
 type Decision struct {
 	Include, Exclude []string
 	// Accepted is the placement in effect; nil: every node runs the cache.
 	Accepted *v1alpha1.NodePlacement
-	// These counts have only nodes on which the cache can run. Entering counts nodes that are to get the cache and do not have it Ready
-	// yet; Leaving counts nodes that are to lose it and still have the pod.
+	// Numbers of nodes on which the cache can run. Entering counts nodes that are to get the cache and do not have it Ready yet, without
+	// nodes that are down and not excluded. Leaving counts nodes that are to lose the cache: those without the label, and those that are up
+	// and still have the pod.
 	Nodes, Eligible, Ready, ExcludedNodes, Entering, Leaving int
 	Conditions                                               [3]Condition // Accepted, Applied, Available
 }
 
 // Want is the requested placement, and how far the change to it is.
 type Want struct {
-	Spec *v1alpha1.NodePlacement // nil: there is no NodeDNS
-	Last *v1alpha1.NodePlacement // the last one accepted; nil: none
-	Late bool                    // the change has taken longer than Deadline
+	Spec *v1alpha1.NodePlacement // the requested placement; nil: there is no NodeDNS
+	Last *v1alpha1.NodePlacement // the placement that was last accepted; nil: none
+	Late bool                    // the change to Spec has taken longer than Deadline
 }
 
 // Decide returns the next step. Nodes that are to get the cache are included at once. Nodes that are to lose it are excluded only while
@@ -99,7 +102,7 @@ func Decide(c Cluster, w Want) Decision {
 	var r rule
 	d.Accepted, r, d.Conditions[0] = accept(nodes, w)
 	var leaving []string
-	// excluded nodes whose cache pod still exists; a pod on a node that is down may never disappear, so it does not count
+	// number of excluded nodes whose cache pod still exists; a node that is down does not count, because its pod may never disappear
 	onTheirWay := 0
 	d.Nodes = len(nodes)
 	for _, n := range nodes {
@@ -143,8 +146,8 @@ func Decide(c Cluster, w Want) Decision {
 	return d
 }
 
-// decideWithout returns the step if there is no NodeDNS: remove every label. There are no conditions, because no object could have
-// them.
+// decideWithout returns the step if there is no NodeDNS, which is to remove every label. It has no conditions, because there is no object
+// whose status could have them.
 func decideWithout(c Cluster) (d Decision) {
 	for i := range c.Nodes {
 		n := &c.Nodes[i]
@@ -169,7 +172,8 @@ func decideWithout(c Cluster) (d Decision) {
 	return d
 }
 
-// accept returns the placement in effect: the requested one if it is valid and some node matches it, else the last accepted one.
+// accept returns the placement in effect, as it is and as a rule: the requested one if it is valid and some node matches it, else the one
+// that was last accepted. It also returns the condition Accepted.
 func accept(nodes []*Node, w Want) (*v1alpha1.NodePlacement, rule, Condition) {
 	const stays = "; the placement before it stays in force (status.accepted; every node where that is empty)"
 	if faults := Check("spec.nodePlacement", w.Spec); len(faults) > 0 {

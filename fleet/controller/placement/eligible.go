@@ -57,7 +57,7 @@ type rule struct {
 	tolerations []corev1.Toleration
 }
 
-// newRule converts a placement to a rule. The rule of nil matches every node.
+// newRule converts a placement to a rule. For nil it returns a rule that matches every node.
 func newRule(p *v1alpha1.NodePlacement) rule {
 	everything := []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	if p == nil {
@@ -99,9 +99,9 @@ func (r rule) untolerated(n *Node) (out []corev1.Taint) {
 	}
 }
 
-// wants reports whether the node should run the cache. It should if it is eligible. It also should if its only untolerated taints are
-// those of a node that is down: the DaemonSet controller does not delete a running pod for these. But it starts none either, so a node
-// that is excluded already stays excluded.
+// wants reports whether the node should run the cache. It should if it matches the rule and the rule tolerates all its taints. It also
+// should if its only other taints are those of a node that is down, because the DaemonSet controller does not delete a running pod for
+// these. As that controller does not start a pod there either, a node that is already excluded then stays excluded.
 func (r rule) wants(n *Node) bool {
 	if !r.matches(n) {
 		return false

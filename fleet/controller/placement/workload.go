@@ -23,9 +23,10 @@ import (
 // FieldManager is the controller's name in server-side apply.
 const FieldManager = "neardns-controller"
 
-// planDeployment expresses the nodeSelector as a required node affinity. Kubernetes has one owner for a whole nodeSelector, and every
-// installer of CoreDNS sets one; of the affinity, a program can own this one field. So nothing of another manager's is overwritten, and
-// giving the field back restores what was before. Tolerations have one owner, too: they are added only to a template that has none.
+// planDeployment returns the plan for a Deployment. It expresses the nodeSelector as a required node affinity: Kubernetes has one owner for
+// a whole nodeSelector, and every installer of CoreDNS sets one, but of the affinity a program can own this one field. So no field of
+// another manager is overwritten, and removing the field restores what was before. Tolerations have one owner, too: they are written only
+// into a template that has none.
 func planDeployment(d *appsv1.Deployment, p *v1alpha1.NodePlacement) dnsPlan {
 	plan := dnsPlan{name: "Deployment " + d.Namespace + "/" + d.Name, need: 1, ready: int(d.Status.ReadyReplicas)}
 	if d.Spec.Replicas != nil {
@@ -63,7 +64,7 @@ func planDeployment(d *appsv1.Deployment, p *v1alpha1.NodePlacement) dnsPlan {
 	return plan
 }
 
-// narrow plans the required node affinity.
+// narrow adds the required node affinity to fields if there is to be one, and sets the plan's rule by it.
 func (plan *dnsPlan) narrow(d *appsv1.Deployment, p *v1alpha1.NodePlacement, fields map[string]any) {
 	template := d.Spec.Template.Spec
 	var has *corev1.NodeSelector
@@ -97,7 +98,7 @@ func (plan *dnsPlan) narrow(d *appsv1.Deployment, p *v1alpha1.NodePlacement, fie
 		Spec: corev1.PodSpec{NodeSelector: template.NodeSelector, Affinity: affinity(has)}})
 }
 
-// tolerate plans the tolerations that the template does not have.
+// tolerate adds the tolerations to fields unless the template already has them all, and sets the plan's rule by them.
 func (plan *dnsPlan) tolerate(d *appsv1.Deployment, p *v1alpha1.NodePlacement, fields map[string]any) {
 	has := d.Spec.Template.Spec.Tolerations
 	ours, others := managers(d.ManagedFields, "f:spec", "f:template", "f:spec", "f:tolerations")
@@ -117,7 +118,7 @@ func (plan *dnsPlan) tolerate(d *appsv1.Deployment, p *v1alpha1.NodePlacement, f
 	}
 }
 
-// unavailable is how many pods a rollout may take away before others are ready (ResolveFenceposts in pkg/controller/deployment/util,
+// unavailable returns how many pods a rollout may remove before others are ready (ResolveFenceposts in pkg/controller/deployment/util,
 // Kubernetes 1.36).
 func unavailable(d *appsv1.Deployment, replicas int) int {
 	r := d.Spec.Strategy.RollingUpdate
@@ -138,8 +139,8 @@ func unavailable(d *appsv1.Deployment, replicas int) int {
 	return most
 }
 
-// planOperator writes spec.nodePlacement of OpenShift's dns.operator, whose DaemonSet then runs on those nodes. A DaemonSet's pods leave
-// a node at once, so minReady of them must run on nodes that stay.
+// planOperator returns the plan for spec.nodePlacement of OpenShift's dns.operator, whose DaemonSet then runs on the nodes that it selects.
+// A DaemonSet's pods leave a node at once, so minReady of them must run on nodes that stay selected.
 func planOperator(c Cluster, o *unstructured.Unstructured, p *v1alpha1.NodePlacement, minReady int) dnsPlan {
 	plan := dnsPlan{name: "dns.operator " + o.GetName(), need: minReady}
 	for i := range c.Nodes {
@@ -165,7 +166,7 @@ func planOperator(c Cluster, o *unstructured.Unstructured, p *v1alpha1.NodePlace
 			plan.differs = true
 			plan.takes("spec.nodePlacement."+field, others != "", others)
 		}
-		if fields[field] == nil && others != "" { // it stays as the other manager has set it
+		if fields[field] == nil && others != "" { // the field stays as the other manager has set it
 			text, err := json.Marshal(map[string]any{field: placed[field]})
 			if err = errors.Join(err, json.Unmarshal(text, &pods)); err != nil && plan.refused == nil {
 				plan.refused = &refusal{Invalid, "spec.nodePlacement of " + plan.name + ": " + err.Error()}
@@ -211,7 +212,7 @@ func planOperator(c Cluster, o *unstructured.Unstructured, p *v1alpha1.NodePlace
 	return plan
 }
 
-// takes refuses to change a field that another manager has set.
+// takes sets plan.refused if set is true: the plan would change a field that the managers others have set.
 func (plan *dnsPlan) takes(field string, set bool, others string) {
 	if set && plan.refused == nil {
 		plan.refused = &refusal{FieldTaken, fmt.Sprintf("%s has set %s of %s: change the field there, or take it out there",
@@ -220,7 +221,7 @@ func (plan *dnsPlan) takes(field string, set bool, others string) {
 }
 
 func sameJSON(a, b any) bool {
-	var values [2]any // decoded again, because a struct's fields have an order of their own
+	var values [2]any // decoded from JSON, because a struct and a map are written in different orders
 	for i, v := range []any{a, b} {
 		text, err := json.Marshal(v)
 		if err != nil || json.Unmarshal(text, &values[i]) != nil {
@@ -230,7 +231,7 @@ func sameJSON(a, b any) bool {
 	return equality.Semantic.DeepEqual(values[0], values[1])
 }
 
-// required is a nodeSelector as a node affinity; nil: an empty one. It is in order, so that it is the same each time.
+// required returns a nodeSelector as a node affinity, sorted so that it is the same each time; nil if the nodeSelector is empty.
 func required(labels map[string]v1alpha1.LabelValue) *corev1.NodeSelector {
 	if len(labels) == 0 {
 		return nil
@@ -251,7 +252,7 @@ func tolerations(list []v1alpha1.Toleration) (out []corev1.Toleration) {
 	return out
 }
 
-// tolerated reports whether one of the list tolerates at least what t does.
+// tolerated reports whether a toleration in list tolerates at least what t tolerates.
 func tolerated(list []corev1.Toleration, t corev1.Toleration) bool {
 	return slices.ContainsFunc(list, func(has corev1.Toleration) bool {
 		exists := has.Operator == corev1.TolerationOpExists
@@ -261,7 +262,7 @@ func tolerated(list []corev1.Toleration, t corev1.Toleration) bool {
 	})
 }
 
-// managers reports whether the controller owns the field at the path, and names the others that do.
+// managers reports whether the controller owns the field at the path, and returns the names of the other managers that own it.
 func managers(entries []metav1.ManagedFieldsEntry, path ...string) (ours bool, others string) {
 	var names []string
 	for _, e := range entries {
@@ -278,7 +279,7 @@ func managers(entries []metav1.ManagedFieldsEntry, path ...string) (ours bool, o
 			at = next
 		}
 		switch {
-		case err != nil: // it has no such path
+		case err != nil: // this manager owns nothing at the path
 		case e.Manager == FieldManager:
 			ours = true
 		case !slices.Contains(names, e.Manager):
@@ -288,7 +289,8 @@ func managers(entries []metav1.ManagedFieldsEntry, path ...string) (ours bool, o
 	return ours, strings.Join(names, ", ")
 }
 
-// managedBy names the program that keeps the whole workload as it should be, by its mark, and the field to set there; "": none is known.
+// managedBy returns, as text, which program manages the whole Deployment, by an owner reference, label or annotation of that program, and
+// where to set the placement instead; "" if no such program is known.
 func managedBy(d *appsv1.Deployment) string {
 	for _, o := range d.OwnerReferences {
 		return fmt.Sprintf("belongs to %s %s (ownerReferences): place it there", o.Kind, o.Name)
