@@ -175,6 +175,7 @@ func TestClusterDNSPlaced(t *testing.T) {
 	c.untouched("a dry run", before)
 
 	fewest := c.watchDNS()
+	c.kubectl("apply", "-f", "../../fleet/install/placement/cluster-dns/policy.yaml") // first, as the guide has it
 	c.kubectl("apply", "-k", "../../fleet/install/placement/cluster-dns")
 	Await(t, "kube-dns is on the control plane", func() error { return c.dnsOn("m0", "m1", "m2") })
 	c.endpoints(c.dnsPods()...)

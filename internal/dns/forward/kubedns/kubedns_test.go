@@ -236,6 +236,9 @@ import /etc/coredns/custom/*.server`, false, "its Corefile imports what is not s
     }
 }
 import custom/*.server`, false, "its Corefile imports what is not seen here, line 18", nil},
+		{"AKS, without its imports", with(`    template ANY ANY reddog.microsoft.com {
+      rcode NXDOMAIN
+    }`), false, "its Corefile has the plugin template, line 13", []string{"reddog.microsoft.com."}},
 		{"DigitalOcean", with("    import custom/*.override"), false, "its Corefile imports what is not seen here, line 13", nil},
 		{"hosts in the Corefile", with("    hosts {\n      10.9.9.9 git.corp.local wiki.corp.local\n      fallthrough\n    }"), false,
 			"its Corefile has the plugin hosts, line 13", []string{"git.corp.local.", "wiki.corp.local."}},
