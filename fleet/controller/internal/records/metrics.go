@@ -1,14 +1,18 @@
 package records
 
 import (
+	"maps"
+
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/neardns/neardns/fleet/controller/zones"
 )
 
-// Metrics are the metrics of DNSZone and DNSRecord objects; package zonewriter has those of the DNS zones themselves. Only the replica
-// that leads sets them.
+// Metrics are the metrics of DNSZone, DNSRecord and DNSPolicy objects; package zonewriter has those of the DNS zones themselves. Only the
+// replica that leads sets them.
 type Metrics struct {
-	records, conditions *prometheus.GaugeVec
+	records, conditions, policies *prometheus.GaugeVec
 
 	counted map[[3]string]float64 // DNSZone, type, reason: of this report
 	seen    map[[3]string]bool
@@ -24,8 +28,10 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		conditions: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "neardns_dnszone_condition",
 			Help: "Conditions of a DNSZone: 1 for the current reason, 0 for earlier reasons."},
 			[]string{"dnszone", "type", "reason"}),
+		policies: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "neardns_dnspolicies",
+			Help: "DNSPolicies by the reason of their condition Accepted."}, []string{"reason"}),
 	}
-	for _, c := range []prometheus.Collector{m.records, m.conditions} {
+	for _, c := range []prometheus.Collector{m.records, m.conditions, m.policies} {
 		if err := registry.Register(c); err != nil {
 			return nil, err
 		}
@@ -38,14 +44,11 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 func (m *Metrics) begin() { m.counted = map[[3]string]float64{} }
 
 func (m *Metrics) end() {
-	for key := range m.seen {
-		if _, ok := m.counted[key]; !ok {
-			m.records.WithLabelValues(key[:]...).Set(0)
-		}
-	}
-	for key, n := range m.counted {
+	for key := range m.counted {
 		m.seen[key] = true
-		m.records.WithLabelValues(key[:]...).Set(n)
+	}
+	for key := range m.seen {
+		m.records.WithLabelValues(key[:]...).Set(m.counted[key])
 	}
 }
 
@@ -67,12 +70,19 @@ func (m *Metrics) zone(dnsZone string, conditions []metav1.Condition) {
 	}
 }
 
+// setPolicies counts DNSPolicies by the reason of Accepted. Each reason has a series.
+func (m *Metrics) setPolicies(decided map[zones.Key]*zones.Policy) {
+	counted := map[string]float64{zones.Accepted: 0, zones.Deleting: 0, zones.TargetNotFound: 0, zones.Conflicted: 0}
+	for _, p := range decided {
+		counted[p.Reason]++
+	}
+	for reason, n := range counted {
+		m.policies.WithLabelValues(reason).Set(n)
+	}
+}
+
 // forget drops the series of a DNSZone object that was deleted.
 func (m *Metrics) forget(dnsZone string) {
 	m.conditions.DeletePartialMatch(prometheus.Labels{"dnszone": dnsZone})
-	for key := range m.reasons {
-		if key[0] == dnsZone {
-			delete(m.reasons, key)
-		}
-	}
+	maps.DeleteFunc(m.reasons, func(key [2]string, _ string) bool { return key[0] == dnsZone })
 }

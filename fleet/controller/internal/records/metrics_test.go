@@ -27,6 +27,7 @@ func TestMetrics(t *testing.T) {
 	m.record("shared", []metav1.Condition{{Type: "Accepted", Reason: "Accepted"}})
 	m.end()
 	m.zone("shared", []metav1.Condition{{Type: "Read", Reason: "Read"}})
+	m.setPolicies(nil)
 	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
 		t.Errorf("%v %v", problems, err)
 	}
@@ -81,7 +82,7 @@ func TestAlerts(t *testing.T) {
 	for _, m := range ours {
 		known[m[1]] = true
 	}
-	reasons := []string{zones.Accepted, zones.Deleting, zones.ReadReason, zones.Programmed, zones.NotAccepted, zones.NoConflict, zones.SomeSick, zones.AllSick, zones.Silent, string(zone.RRsetFull)}
+	reasons := []string{zones.Accepted, zones.Deleting, zones.TargetNotFound, zones.ReadReason, zones.Programmed, zones.NotAccepted, zones.NoConflict, zones.SomeSick, zones.AllSick, zones.Silent, string(zone.RRsetFull)}
 	text := func(file string) string {
 		data, err := os.ReadFile("../../../conf/" + file)
 		if err != nil {
@@ -91,7 +92,7 @@ func TestAlerts(t *testing.T) {
 	}
 	dashboard := strings.ReplaceAll(text("zones-dashboard.json"), `\"`, `"`)
 	for file, content := range map[string]string{"zones-alerts.yaml": text("zones-alerts.yaml"), "zones-dashboard.json": dashboard} {
-		for _, name := range regexp.MustCompile(`neardns_(?:zone|dnszone|dnsrecord)\w*`).FindAllString(content, -1) {
+		for _, name := range regexp.MustCompile(`neardns_(?:zone|dnszone|dnsrecord|dnspolic)\w*`).FindAllString(content, -1) {
 			if !known[name] {
 				t.Errorf("%s asks for %s, which nothing exports", file, name)
 			}

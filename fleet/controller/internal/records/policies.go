@@ -109,6 +109,7 @@ func byKey(records []v1alpha1.DNSRecord) map[zones.Key]*v1alpha1.DNSRecord {
 // reportPolicies writes the statuses of DNSPolicies that changed.
 func (r *Reconciler) reportPolicies(ctx context.Context, all *policies, records []v1alpha1.DNSRecord) error {
 	present := byKey(records)
+	r.Metrics.setPolicies(all.decided)
 	for i := range all.items {
 		p := &all.items[i]
 		d := all.decided[client.ObjectKeyFromObject(p)]

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,6 +48,9 @@ func (r *rig) wantPolicy(name, want string) {
 	r.t.Helper()
 	if got := r.policy(name); got != want {
 		r.t.Errorf("DNSPolicy %s is %q, want %q", name, got, want)
+	}
+	if reason := strings.Fields(want)[1]; testutil.ToFloat64(r.Metrics.policies.WithLabelValues(reason)) < 1 {
+		r.t.Errorf("no DNSPolicy is counted as %s", reason)
 	}
 }
 
