@@ -57,7 +57,7 @@ type DNSRecordSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	Addresses []Address `json:"addresses,omitempty"`
 
-	// hostname is a name to publish in place of addresses. Only edges answer it, with a CNAME.
+	// hostname is a name to publish in place of addresses. Only edges answer with it, by a CNAME.
 	// +optional
 	Hostname DomainName `json:"hostname,omitempty"`
 
@@ -93,7 +93,7 @@ type PublishOptions struct {
 	TTL int32 `json:"ttl,omitempty"`
 
 	// weight is this cluster's share of the queries, relative to the other clusters of the same geo; the default is 100. With weight 0
-	// the cluster is a standby: edges choose it only while no cluster of the same geo with a weight is healthy.
+	// the cluster is a standby: edges choose it only while no cluster of the same geo with a weight above 0 is healthy.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -121,8 +121,8 @@ type PublishOptions struct {
 	// +optional
 	Adopt bool `json:"adopt,omitempty"`
 
-	// deletionPolicy decides when a deleted DNSRecord disappears. With Delete, it waits until its records are gone from the zone. With
-	// Orphan, it disappears at once and its records stay: use this if the primary is gone for good.
+	// deletionPolicy decides when a deleted DNSRecord disappears. With Delete, the DNSRecord stays until its records are gone from the
+	// zone. With Orphan, it disappears at once and its records stay: use this if the primary is gone for good.
 	//
 	// +optional
 	// +kubebuilder:default=Delete
@@ -217,11 +217,11 @@ type DNSRecordStatus struct {
 	// +optional
 	// +listType=set
 	Owners []string `json:"owners,omitempty"`
-	// generation is the version number of this cluster's records for the host, as last read from the zone. It increases with each
-	// write.
+	// generation is the version number of this cluster's records for the host. It increases with each update that changes them.
 	// +optional
 	Generation int64 `json:"generation,omitempty"`
-	// writes counts the DNS updates that this controller has sent for the host since it became the leader.
+	// writes counts the changes of the host that the primary has accepted from this controller since it became the leader or the
+	// DNSZone was changed.
 	// +optional
 	Writes int64 `json:"writes,omitempty"`
 	// published is what the zone has for the host now, from all clusters.

@@ -65,8 +65,8 @@ type DNSZoneSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	Publishers []Publisher `json:"publishers,omitempty"`
 
-	// heartbeatSeconds is the time between two heartbeats of this cluster, plus or minus a fifth. All clusters of a zone should have
-	// the same value, because others report this cluster as silent after three missed heartbeats.
+	// heartbeatSeconds is the time between two heartbeats of this cluster, plus or minus a fifth. Other clusters report this cluster as
+	// silent if its heartbeat does not change for three times this long.
 	//
 	// +optional
 	// +kubebuilder:default=300
@@ -186,7 +186,7 @@ type DNSZoneStatus struct {
 	// +optional
 	// +listType=set
 	Clusters []string `json:"clusters,omitempty"`
-	// silent lists the IDs of the clusters that have missed three heartbeats.
+	// silent lists the IDs of the clusters whose heartbeat has not changed for three of their heartbeat periods.
 	//
 	// +optional
 	// +listType=set

@@ -46,7 +46,7 @@ func (c Check) permit(ranges []netip.Prefix) error {
 	a := c.Address
 	switch {
 	case !a.IsValid() || a.Zone() != "" || a.Is4In6():
-		return errors.New("not an IP address, or one with a zone or an IPv4 mapping")
+		return errors.New("not an address, or one with a zone or an IPv4 mapping")
 	case a.IsLoopback(), a.IsUnspecified(), a.IsMulticast(), a.IsLinkLocalUnicast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return errors.New("loopback, link-local, multicast and unspecified addresses are not probed")
 	case !slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) }):
@@ -72,7 +72,7 @@ func (c Check) url() (*url.URL, error) {
 	if c.Host == "" || len(c.Host) > hostMost || strings.ContainsFunc(c.Host, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '.' && r != '_'
 	}) {
-		return nil, fmt.Errorf("%q is not a hostname for a request", c.Host)
+		return nil, fmt.Errorf("%q is not a name for the host of a request", c.Host)
 	}
 	path := c.Path
 	if path == "" {

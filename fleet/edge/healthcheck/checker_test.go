@@ -62,7 +62,7 @@ func TestPermit(t *testing.T) {
 		"loopback, mapped":      {tcp("::ffff:127.0.0.1"), everywhere, "an IPv4 mapping"},
 		"metadata services":     {tcp("169.254.169.254"), everywhere, "link-local"},
 		"link-local, IPv6":      {tcp("fe80::1"), everywhere, "link-local"},
-		"link-local with scope": {tcp("fe80::1%eth0"), everywhere, "without zone"},
+		"link-local with scope": {tcp("fe80::1%eth0"), everywhere, "with a zone"},
 		"unspecified":           {tcp("0.0.0.0"), everywhere, "unspecified"},
 		"unspecified, IPv6":     {tcp("::"), everywhere, "unspecified"},
 		"multicast":             {tcp("224.0.0.1"), everywhere, "multicast"},
