@@ -29,7 +29,7 @@ const (
 	NoWorkload       = "NoWorkload"
 	ManagedElsewhere = "ManagedElsewhere" // another program manages the whole workload
 	FieldTaken       = "FieldTaken"       // another field manager has set the field
-	Paused           = "Paused"           // the workload's controller is told to leave the pods as they are
+	Paused           = "Paused"           // the workload's controller leaves the pods as they are
 	NotEnoughNodes   = "NotEnoughNodes"
 	UnsafeRollout    = "UnsafeRollout"
 	WriteRefused     = "WriteRefused" // by the API server
