@@ -1,8 +1,8 @@
 // Command neardns-edge is an authoritative DNS server for zones that several clusters share. For each client it chooses a cluster by
 // region, health and weight, and answers with that cluster's addresses.
 //
-// It guarantees that its answers have only records of the zone, of which package authoritative says more. It writes nothing but its copies
-// of the zones, and uses neither an API server nor the agent.
+// It guarantees that its answers have only records of the zone (details: package authoritative). It writes nothing but its copies of the
+// zones, and uses neither an API server nor the agent.
 //
 // If a primary does not answer, it serves its last copy of the zone. If a changed configuration is invalid, it keeps the previous one.
 package main

@@ -113,7 +113,7 @@ type Update struct {
 type Action struct {
 	Updates []Update        // to be sent in order; after each one of Next, the caller calls Sent
 	Wait    time.Duration   // time after which to read the zone again
-	Foreign []string        // what another program wrote and is left alone: a line for each host, or for each record in the step Resting
+	Foreign []string        // what another program wrote, which stays: a line for each host, or for each record in the step Resting
 	Changed map[string]bool // the names of the hosts in Foreign; nil in the step Resting and from Undo
 	Done    bool            // nothing is left to do
 }

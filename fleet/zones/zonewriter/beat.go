@@ -21,9 +21,9 @@ type beat struct {
 	written *zone.Beat // the heartbeat that the server has accepted, together with a host's change, since the zone was read; nil: none
 }
 
-// fence says whether messages with an unknown result may still take effect. Each message has the current heartbeat as a prerequisite,
-// so the server refuses all earlier messages as soon as a new heartbeat is in the zone. Until then, a claim under this cluster's ID may
-// come from an earlier message.
+// fence is whether messages with an unknown result may still take effect. Each message has the current heartbeat as a prerequisite, so the
+// server refuses all earlier messages as soon as a new heartbeat is in the zone. Until then, a claim under this cluster's ID may come from
+// an earlier message.
 type fence int
 
 const (
