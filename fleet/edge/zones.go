@@ -28,7 +28,7 @@ type edge struct {
 	plugin  *authoritative.Server
 	checker *healthcheck.Checker
 	reloads secondary.Reloads
-	wg      *sync.WaitGroup // of the goroutines that serve waits for at its end
+	wg      *sync.WaitGroup // counts the goroutines that serve waits for before it returns
 
 	mu    sync.Mutex // guards the fields below, which only apply modifies
 	conf  *edgeconfig.Config

@@ -86,7 +86,7 @@ func (c Check) url() (*url.URL, error) {
 		return nil, errors.New("the path names another host")
 	}
 	u.Scheme, u.Host = strings.ToLower(string(c.Protocol)), c.Host
-	if c.Port != map[Protocol]uint16{HTTP: 80, HTTPS: 443}[c.Protocol] { // as in clients' Host headers, which proxies compare with routes
+	if c.Port != map[Protocol]uint16{HTTP: 80, HTTPS: 443}[c.Protocol] { // clients leave a default port out of the Host header
 		u.Host = fmt.Sprintf("%s:%d", c.Host, c.Port)
 	}
 	return u, nil

@@ -13,7 +13,7 @@ import "math/bits"
 type Candidate struct {
 	Geo     string
 	Default bool // its region is the host's default region
-	// share among the clusters of its region; 0: standby, chosen only if no cluster with a weight can be
+	// share among the clusters of its region; 0: standby, chosen only if no cluster with a weight above 0 can be
 	Weight uint32
 }
 

@@ -33,7 +33,7 @@ type seen struct {
 	since time.Time // when this heartbeat was first seen
 }
 
-// Observe records the state of the zone at the time now.
+// Observe records the heartbeats in the zone at the time now, and whether more than a third of all clusters are silent.
 func (w *Watch) Observe(s *State, now time.Time) {
 	w.ObserveBeats(s.Beats, now)
 	if w.crowded(s) {

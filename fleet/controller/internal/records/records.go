@@ -259,7 +259,7 @@ func withPort(primary string) string {
 	return primary
 }
 
-// secret is a TSIG key, or the problem why its Secret has none.
+// secret is a TSIG key. If its Secret has no valid key, problem is the reason; otherwise problem is empty.
 type secret struct {
 	rfc2136.Key
 	problem string

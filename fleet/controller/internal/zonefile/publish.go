@@ -161,7 +161,7 @@ func (p *publishing) apply(f *File) error {
 		if err != nil {
 			return err
 		}
-		// Hand over to a new publisher which hosts its predecessor had set (true) or had to remove (false), so that it removes the unwanted ones.
+		// Pass on to a new publisher which hosts its predecessor had set (true) or removed (false), so that it removes those not wanted now.
 		for host, set := range before[zones.Canonical(z.spec.Zone)] {
 			if _, there := z.hosts[host]; !there {
 				z.hosts[host] = set
@@ -248,8 +248,8 @@ type Line struct {
 	Host       string   `json:"host,omitempty"`
 	Record     string   `json:"record,omitempty"` // set instead of Host: a DNSRecord that its zone does not accept
 	Policy     string   `json:"policy,omitempty"` // set instead of Host: a DNSPolicy that is not accepted
-	Zone       string   `json:"zone,omitempty"`   // set instead of Host: a zone; Programmed then means that it was read
-	Programmed bool     `json:"programmed"`       // the zone has everything of this host, confirmed by reading it back
+	Zone       string   `json:"zone,omitempty"`   // set instead of Host: a zone; Programmed then means that it can be read now
+	Programmed bool     `json:"programmed"`       // the zone has what the file publishes for the host, confirmed by reading it back
 	Left       bool     `json:"left,omitempty"`   // the zone has nothing of this cluster for this host, confirmed by reading it back
 	Reason     string   `json:"reason,omitempty"`
 	Message    string   `json:"message,omitempty"`
