@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// maxLoopAge and maxProbeAge limit how long the loop and the probe of a target may go without progress. The loop runs a round every 30 s,
-// and may wait for locks of other programs. A target is probed several times a second, except for some seconds during a handover.
+// maxLoopAge limits how long the loop may go without progress: it runs a round at least every 30 s, and may wait for locks of other
+// programs. maxProbeAge limits this for the probes of a target, which is probed several times a second except for some seconds during a
+// handover, and for the agent's own queries.
 const (
 	maxLoopAge  = 5 * time.Minute
 	maxProbeAge = time.Minute
@@ -32,7 +33,7 @@ func (n *Node) Alive() (bool, string) {
 	return true, ""
 }
 
-// noteProgress stores the current time in *at, the time of the loop's last round or of the last query, for Alive.
+// noteProgress stores the current time in *at, which is n.lastRound or n.lastQuery, for Alive.
 func (n *Node) noteProgress(at *time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

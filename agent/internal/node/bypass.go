@@ -18,9 +18,9 @@ type Evidence interface {
 // second query gets it bypassed, and kube-dns answers its third.
 const evidenceEvery = 500 * time.Millisecond
 
-// Pace implements evidence.Node. Reads of the evidence coincide with the probes, so that the process wakes up less often. gap is the
-// lease's lifetime: an event that closes the path for all pods ends the lease within it, so such an event cannot explain two lost queries
-// further apart.
+// Pace implements evidence.Node. The kernel's evidence is read when probes are sent, so that the process wakes up less often. gap is the
+// lease's lifetime: an event that closes the path for all pods ends the lease within that time, so such an event cannot explain two lost
+// queries further apart.
 func (n *Node) Pace() (every, gap time.Duration) {
 	return n.roundToProbes(evidenceEvery), n.plan().Terms.Lifetime
 }

@@ -12,15 +12,15 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Intervals of the fallback check. It runs every 2 s until the fallback is verified, because new pods wait for that, and every 30 s
-// afterwards. A verified fallback counts as failed only after three failures in a row, because kube-dns may be restarting.
+// Intervals of the fallback check. After a failure it runs again in 2 s, because new pods wait for a verified fallback, and after a success
+// in 30 s. A verified fallback counts as failed only after three failures in a row, because kube-dns may be restarting.
 const (
 	checkSoon     = 2 * time.Second
 	checkLater    = 30 * time.Second
 	checkTimeout  = 2 * time.Second
 	checkFailures = 3
-	// If a fallback has failed for lostAfter, Surroundings.FallbackLost decides every checkLater whether it is lost for good or kube-dns
-	// may only be down.
+	// If a fallback has failed for lostAfter, the agent calls Surroundings.FallbackLost every checkLater, which decides whether the fallback
+	// is lost for good or kube-dns may only be down.
 	lostAfter = 3 * time.Minute
 )
 
@@ -42,7 +42,7 @@ func (n *Node) readVerified() {
 func (n *Node) isVerified(clusterDNS netip.Addr) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	// Until the first round after a reboot has made the host's rules, there is no fallback, even if the record on disk lists it as
+	// Before the first round after a reboot has made the host's rules, there is no fallback, even if the record on disk lists it as
 	// verified.
 	return n.now.Steers && n.verified[clusterDNS] && n.rulesMade && n.faults["rules"] == ""
 }
@@ -50,11 +50,12 @@ func (n *Node) isVerified(clusterDNS netip.Addr) bool {
 // checkFallbacks checks each fallback at intervals until ctx ends: it queries kube-dns on the path that a steered pod's packet takes if
 // the agent does not answer. It keeps the record of verified fallbacks on disk up to date.
 func (n *Node) checkFallbacks(ctx context.Context) {
-	failures := map[netip.Addr]int{}
-	failing := map[netip.Addr]time.Time{} // since when
-	looked := map[netip.Addr]time.Time{}
-	due := map[netip.Addr]time.Time{}
 	kept := false // the record on disk is up to date
+	// The following maps have cluster DNS addresses as keys.
+	failures := map[netip.Addr]int{}      // failed checks since the last success
+	failing := map[netip.Addr]time.Time{} // since when the checks have failed
+	looked := map[netip.Addr]time.Time{}  // when FallbackLost was last called
+	due := map[netip.Addr]time.Time{}     // when to check next
 	for {
 		s := n.plan()
 		for addr := range failures {
@@ -166,7 +167,7 @@ func (n *Node) noteChecked(addr netip.Addr, err error, final bool) {
 	}
 }
 
-// forgetFallback removes the fault and the metric of a fallback that the plan no longer has; no later check would clear them.
+// forgetFallback removes the fault and the metric of a fallback that the plan no longer has, because no later check would clear them.
 func (n *Node) forgetFallback(addr netip.Addr) {
 	n.mu.Lock()
 	delete(n.faults, "fallback "+addr.String())

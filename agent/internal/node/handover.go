@@ -15,14 +15,15 @@ import (
 )
 
 // Times of a handover. The two limits of the successor's check are well below a lease's lifetime, and below the time in which a busy
-// node's queries fill a socket's buffer. So if a successor hangs, the lease is not lost, and rarely a query.
+// node's queries fill a socket's buffer. So if a successor hangs, the lease is not lost, and
+// queries are lost rarely.
 const (
-	successorTimeout = 150 * time.Millisecond
-	successorMax     = 500 * time.Millisecond
-	successorAgain   = 10 * time.Millisecond
-	yieldMax         = 5 * time.Second // how long a successor's request waits for the loop
-	lastYield        = 5 * time.Second // how long an agent that has to end waits for a handover under way
-	yieldPoll        = 20 * time.Millisecond
+	successorTimeout = 150 * time.Millisecond // of one probe of the successor
+	successorMax     = 500 * time.Millisecond // of the whole check
+	successorAgain   = 10 * time.Millisecond  // between two probes of one target
+	yieldMax         = 5 * time.Second        // how long a successor's request waits for the loop
+	lastYield        = 5 * time.Second        // how long an agent that has to end waits for a handover under way
+	yieldPoll        = 20 * time.Millisecond  // how often lastYield checks whether that handover is over
 )
 
 // ErrEnding means that this agent is stopping, so it no longer accepts a successor.
@@ -39,8 +40,8 @@ type Handover struct {
 type yield struct {
 	instance  string
 	addresses []netip.Addr
-	checked   chan error
-	taken     chan bool
+	checked   chan error // gets nil once the successor has answered all probes, else the reason
+	taken     chan bool  // gets the argument of Yield's decide
 }
 
 // Inherit records that this agent takes the node over from a predecessor, and that its server already serves addresses on the
@@ -50,10 +51,10 @@ func (n *Node) Inherit(h Handover, addresses []netip.Addr) {
 	defer n.mu.Unlock()
 	n.inherited = &h
 	for _, f := range n.now.Fallbacks() {
-		// The predecessor's leases go on until this agent's own queries show otherwise.
+		// The predecessor's leases stay in force until this agent's own queries show otherwise.
 		n.paths[f.ClusterDNS] = lease.Serve(time.Now())
 	}
-	n.reloading = true // until the first round succeeds, so that a difference from the predecessor's rules is not logged as a fault
+	n.reloading = true // until the first round succeeds, so that a difference from the predecessor's rules does not count as a repair
 	if len(addresses) == 0 {
 		return
 	}
@@ -171,8 +172,8 @@ func (n *Node) checkSuccessorAt(ctx context.Context, t target, instance string) 
 	}
 }
 
-// lastYield makes this agent refuse new successors, waits for a handover that is under way, and returns its request; nil if there is
-// none.
+// lastYield makes this agent refuse new successors. If a handover is under way, it waits up to 5 s for the successor's request and returns
+// it; otherwise, or if none comes, nil.
 func (n *Node) lastYield() *yield {
 	n.mu.Lock()
 	n.ending = true

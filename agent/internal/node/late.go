@@ -10,12 +10,13 @@ import (
 )
 
 // slowBound is the time after which a probe's answer counts as too slow: a quarter of the lease's lifetime, 200 ms by default. An answer
-// usually takes well under a millisecond, and up to 100 ms if a CPU limit lets the agent run only once in each period (CFS bandwidth
-// control). Such an agent keeps its lease as long as it answers all queries.
+// usually takes well under a millisecond. It takes up to 100 ms if a CPU limit lets the agent run only once in each period (CFS bandwidth
+// control); such an agent is below the limit, and keeps its lease.
 func slowBound(lifetime time.Duration) time.Duration { return lifetime / 4 }
 
-// lateAnswer returns the failure for an answer that took longer than slowBound, or longer than the lease's lifetime, as after the process
-// was stopped (SIGSTOP). The texts contain no measured time, because each distinct reason is logged only once.
+// lateAnswer returns the failure for an answer that took longer than slowBound, or longer than the lease's lifetime, for example because
+// the process was stopped (SIGSTOP). It returns None and nil for an answer in time. The texts contain no measured time, because each
+// distinct reason is logged only once.
 func lateAnswer(took, lifetime time.Duration) (prober.Failure, error) {
 	switch {
 	case took > lifetime:

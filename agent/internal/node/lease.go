@@ -21,12 +21,12 @@ type target = plan.Target
 
 // targetLease is the state of one target's lease.
 type targetLease struct {
-	held    bool
-	since   time.Time // of the last change
-	lastOK  time.Time // of the last renewal
+	held    bool      // the agent has this lease
+	since   time.Time // when held last changed
+	lastOK  time.Time // when the lease was last renewed
 	probed  time.Time // when the last probe began
-	reason  string    // why it is not held
-	logged  []string  // the reasons logged since it was last held
+	reason  string    // why the lease is not held; "" while it is
+	logged  []string  // the reasons that were logged since the lease was last held
 	history lease.Target
 }
 
@@ -81,7 +81,7 @@ func (n *Node) probeAll(probes *group) {
 	}
 }
 
-// lacksLease reports whether a target of a running server has no lease.
+// lacksLease reports whether a known target has no lease. It is false until the server has run, because there is no target before.
 func (n *Node) lacksLease() bool {
 	return len(n.targetsWhere(func(l *targetLease) bool { return !l.held })) > 0
 }
@@ -108,7 +108,7 @@ func (n *Node) probeTarget(ctx context.Context, t target) {
 	for {
 		n.noteProbe(t)
 		begun := time.Now()
-		requested := n.probeNow.next() // taken before the probe is sent, so that a request that comes meanwhile is not lost
+		requested := n.probeNow.next() // called before the probe is sent, so that a request during the probe is not lost
 		s := n.plan()
 		probeCtx, cancel := context.WithTimeout(ctx, s.Terms.ProbeTimeout())
 		result := n.Prober.Probe(probeCtx, t.Queried, t.Protocol)
@@ -135,13 +135,13 @@ func (n *Node) probeTarget(ctx context.Context, t target) {
 	}
 }
 
-// broadcast wakes all goroutines that wait for its next event. The zero value is ready for use, from any goroutine.
+// broadcast wakes all waiting goroutines at each call of send. The zero value is ready for use, from any goroutine.
 type broadcast struct {
 	mu sync.Mutex
 	c  chan struct{}
 }
 
-// next returns a channel that is closed at the first event after this call.
+// next returns a channel that the first call of send after this one closes.
 func (b *broadcast) next() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -282,7 +282,7 @@ func (l *targetLease) isNews(reason string) bool {
 	return true
 }
 
-// samePlan reports whether two plans want the same state of the node. It ignores Unserved, which is only an explanation.
+// samePlan reports whether two plans want the same state of the node. It ignores Unserved, which only explains why nothing is served.
 func samePlan(a, b plan.Plan) bool {
 	a.Unserved, b.Unserved = nil, nil
 	return reflect.DeepEqual(a, b)
@@ -294,7 +294,7 @@ type group struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	mu     sync.Mutex
-	one    map[string]func()
+	one    map[string]func() // by name: stops that goroutine and waits for its end
 }
 
 func newGroup(ctx context.Context) *group {

@@ -36,8 +36,8 @@ import (
 const (
 	slowCheck  = 30 * time.Second       // between two full checks, which run without any event
 	minGap     = 50 * time.Millisecond  // between two rounds, so that a storm of events costs little
-	retryFirst = 250 * time.Millisecond // after a round that failed
-	retryLast  = 10 * time.Second
+	retryFirst = 250 * time.Millisecond // from a failed round to the next; doubles with each further failure
+	retryLast  = 10 * time.Second       // the longest time after a failed round
 )
 
 // Server answers DNS queries. Start serves either all addresses or none. If Restart fails, the old server keeps serving.
@@ -68,7 +68,8 @@ type Rules interface {
 }
 
 // Firewall adds rules that accept packets to the agent's addresses, if the host's own filter has a policy of dropping. Ensure returns
-// what it added. With legacy, it also checks iptables-legacy, for which the kernel sends no events; that starts a few processes.
+// what it added. With legacy, it also checks iptables-legacy, for which the kernel sends no events; that check starts a few
+// processes.
 type Firewall interface {
 	Ensure(addresses []netip.Addr, legacy bool) (repaired string, err error)
 }
@@ -100,8 +101,8 @@ type Pods interface {
 	// RunTrial runs one pod trial, and steers or bypasses the pod by its result. young is the timeout of each query of a pod whose path
 	// is new.
 	RunTrial(ctx context.Context, t pods.Trial, lease pods.Lease, young time.Duration, fallback func(netip.Addr) pods.Fallback)
-	// QueryKubeDNS queries clusterDNS for name's address from a steered pod's own address. It works only while there is no lease, which
-	// would deliver the query to the agent. sent is false if there is no such pod.
+	// QueryKubeDNS queries clusterDNS for name's address from steered pods' own addresses. Call it only without a lease: under a lease,
+	// the agent gets these queries. sent is false if there is no such pod.
 	QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name string) (sent bool, err error)
 }
 
@@ -122,10 +123,10 @@ type Surroundings interface {
 type Upstreams interface {
 	Status() []forward.Status
 	Faults() []string // what is wrong with the configured upstreams, one line each
-	// Check returns nil once a real query was answered. If none is until ctx ends, or earlier, it returns why. If pressing, it queries
-	// all servers over all protocols, repeatedly.
+	// Check sends queries to the servers and returns nil once one is answered. Otherwise it returns the reason, when ctx ends or earlier.
+	// If pressing, it queries all servers over all protocols, repeatedly.
 	Check(ctx context.Context, clusterDomain string, pressing bool) error
-	// LastAnswer returns how long ago an upstream last answered a client's query; false if that is not known.
+	// LastAnswer returns how long ago an upstream last answered a client's query; ok is false if that is not known.
 	LastAnswer(clusterDomain string) (ago time.Duration, ok bool)
 	// Trouble gets a value when a client's query is not answered soon.
 	Trouble() <-chan struct{}
@@ -134,7 +135,7 @@ type Upstreams interface {
 // Recorder counts what happens, as metrics. All label values come from closed lists.
 type Recorder interface {
 	Lease(addr netip.Addr, p steer.Protocol, held bool)
-	LeaseGone(addr netip.Addr, p steer.Protocol) // the target was removed from the plan
+	LeaseGone(addr netip.Addr, p steer.Protocol) // the agent no longer serves this address and protocol
 	Probe(result prober.Failure)                 // prober.None for success
 	LeaseLost(reason prober.Failure)             // a held lease was lost
 	// PartChecked records that a part (link, rules, firewall, prober) was checked and, if needed, repaired, or the error that prevented
@@ -143,7 +144,7 @@ type Recorder interface {
 	Repair(kind string)
 	Reload(ok bool)
 	FallbackVerified(clusterDNS netip.Addr, ok bool)
-	FallbackGone(clusterDNS netip.Addr) // the fallback was removed from the plan
+	FallbackGone(clusterDNS netip.Addr) // the plan no longer has the fallback
 	Pods(counts map[string]int)
 	CanQuery(ok bool) // whether upstreams answer the agent's own queries for names that pods need
 }
@@ -175,15 +176,15 @@ type Node struct {
 	instance  string
 	started   time.Time
 	kick      tick.Chan    // requests a round of the loop
-	probeNow  broadcast    // requests a probe of each target at once
+	probeNow  broadcast    // makes the probe loop of each target send a probe at once
 	exempt    []netip.Addr // addresses of pods that opted out of interception, as of the last round
 	conflicts map[string]*backoff.Conflict
-	partial   bool      // the predecessor's server lacks addresses of the plan; only the loop uses it once it runs
+	partial   bool      // the server runs on a predecessor's sockets and lacks addresses of the plan; in Run, only the loop uses this
 	pending   retryPlan // a new plan that is not applied yet; only the loop's goroutine uses it
 	yields    chan *yield
 	ended     chan struct{} // closed when Run has ended
-	queryNow  tick.Chan     // requests a query of the agent's own
-	tryNow    tick.Chan     // requests the pod trials that are due
+	queryNow  tick.Chan     // makes the agent query its upstreams now
+	tryNow    tick.Chan     // makes runTrials start the pod trials that are due
 	leaseLock sync.Mutex    // held while a lease is renewed or withdrawn, so that the two exclude each other; locked before mu
 
 	mu sync.Mutex // guards state, which Status reads
@@ -198,11 +199,11 @@ type state struct {
 	verified   map[netip.Addr]bool
 	lost       map[netip.Addr]string // fallbacks that are lost for good, each with the reason
 	serving    bool
-	reloading  bool           // a reload is changing link and rules
+	reloading  bool           // a reload or a takeover is changing link and rules, so changes do not count as repairs
 	rulesMade  bool           // the host's rules were made, or found as planned, at least once
-	ending     bool           // Run is to end
-	successors map[string]int // successors that read the same sockets, by instance, with the number of their requests
-	lastRound  time.Time      // the loop's last round
+	ending     bool           // Run is about to end, so no further successor is accepted
+	successors map[string]int // successors that read the same sockets: instance to number of open handover requests
+	lastRound  time.Time      // when the loop last waited for work, for Alive
 	// inherited is how this agent took the node over from another; nil if no agent ran before.
 	inherited *Handover
 	queries
@@ -211,18 +212,18 @@ type state struct {
 
 // queries are the results of the agent's own queries.
 type queries struct {
-	paths        map[netip.Addr]lease.Path // by cluster DNS address
-	lastQuery    time.Time                 // the last query was begun
+	paths        map[netip.Addr]lease.Path // cluster DNS address to the state that allows or forbids its leases
+	lastQuery    time.Time                 // when the goroutine of these queries last made progress, for Alive
 	everAnswered bool                      // a query was answered since the start
-	queryFault   string                    // why no query of the last round was answered; "" if one was
+	queryFault   string                    // why no query of the last round was answered; "" if one was, or before the first round
 }
 
 // troubles are the present and past faults.
 type troubles struct {
-	faults  map[string]string // the present faults by part
-	fault   *Fault            // the last fault
-	repair  string            // the last repair
-	repairs map[string]int    // by kind, since the start
+	faults  map[string]string // the present faults: part of the agent's work to error text
+	fault   *Fault            // the last fault, also if it is over; nil if there was none
+	repair  string            // time, part and description of the last repair
+	repairs map[string]int    // part (link, rules, firewall, prober) to number of repairs since the start
 }
 
 // New returns a node whose agent answers probes with instance, and whose first plan is first. Run starts it.
@@ -235,8 +236,8 @@ func New(instance string, first plan.Plan, parts Parts) *Node {
 			queries: queries{paths: map[netip.Addr]lease.Path{}}, troubles: troubles{faults: map[string]string{}, repairs: map[string]int{}}}}
 }
 
-// Run reconciles the node with its plan until ctx ends, and then withdraws the leases and stops the server, or until the node is handed
-// over (Yield). It returns nil after an orderly stop. Call it once.
+// Run reconciles the node with its plan until ctx ends or a successor takes the node over (Yield). If ctx ends, it withdraws the leases
+// and stops the server. It returns nil after an orderly stop. Call it once.
 func (n *Node) Run(ctx context.Context) error {
 	defer close(n.ended)
 	n.readVerified()
@@ -287,7 +288,8 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 }
 
-// startChecks starts the goroutines that run alongside the loop: fallback checks, pod trials, queries and evidence.
+// startChecks starts the goroutines that run alongside the loop: fallback checks, pod trials, queries to the upstreams, and the search for
+// clients whose queries are dropped.
 func (n *Node) startChecks(ctx context.Context) *group {
 	g := newGroup(ctx)
 	g.start("prove", n.checkFallbacks)
@@ -307,12 +309,12 @@ type loop struct {
 	probes, checks *group
 	slow           *time.Ticker
 	retry          *time.Timer
-	backoff        time.Duration // before the next retry
+	backoff        time.Duration // time from a failed round to its retry
 	full           bool          // the next round is a full check
 	ok             bool          // the last round succeeded
 }
 
-// round runs one round of the loop, and schedules the next.
+// round runs one round of the loop. It sets the retry timer if the round failed, or if a pending plan is to be tried later.
 func (l *loop) round(ctx context.Context) {
 	n := l.node
 	if next, due := n.dueNow(); due {
@@ -383,7 +385,7 @@ func (n *Node) stop() error {
 		}
 		n.Recorder.Lease(t.Address, t.Protocol, false)
 	}
-	errs = append(errs, n.Server.Stop()) // answers the delivered queries first
+	errs = append(errs, n.Server.Stop())
 	errs = append(errs, n.Prober.Close())
 	n.Log.Info("stopped; kube-dns answers pods, after up to 30 s of kernel hits")
 	return errors.Join(errs...)

@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// trialEvery is how often DueTrials reads the kernel's evidence of lost queries. A read costs almost nothing if there is none.
+// trialEvery is about the longest time between two calls of DueTrials.
 const trialEvery = 250 * time.Millisecond
 
 // watchPods returns a channel that gets a tick when pod files change; the pod trials that are due then run at once.
@@ -21,7 +21,7 @@ func (n *Node) watchPods(ctx context.Context) (<-chan struct{}, error) {
 		return nil, err
 	}
 	ticks := tick.New()
-	go func() { // ends with the watch
+	go func() { // ends when the watch closes changes
 		defer close(ticks)
 		for range changes {
 			n.tryNow.Send()
@@ -59,7 +59,7 @@ func (n *Node) runTrial(ctx context.Context, t pods.Trial) {
 	// A trial of a pod whose path is new waits as long as a probe does: an agent that answers probes within that time also answers
 	// trials.
 	n.Pods.RunTrial(ctx, t, n.leaseOf, n.plan().Terms.ProbeTimeout(), n.fallback)
-	n.tryNow.Send() // the next trial may be due soon
+	n.tryNow.Send() // the path's next trial may be due earlier than runTrials would wake up
 }
 
 // leaseOf implements pods.Lease.

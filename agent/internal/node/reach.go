@@ -24,7 +24,8 @@ const (
 	queryTimeout = time.Second            // timeout of a single query that is not part of a round
 	roundLength  = 2 * time.Second        // length of a round: longer than the 1.9 s that a client's query waits for silent upstreams
 	shortRound   = time.Second            // length of a round while leases are withdrawn, because pods then get nothing from the cache
-	// A round checks the fallback twice: at its beginning, if no upstream answered at once, and in its last part.
+	// If no upstream has answered by then, a round checks the fallback this long after its beginning. A short round has only the first
+	// check.
 	fallbackFirst = 150 * time.Millisecond
 	fallbackAgain = 1100 * time.Millisecond
 	// The result of a round that ends more than roundStalled late is ignored: the process or the whole machine was stopped meanwhile.
@@ -36,7 +37,7 @@ func (n *Node) mayHaveLease(t target) (bool, string) {
 	if n.Upstreams == nil {
 		return true, ""
 	}
-	// If pods have no fallback, withholding the lease helps no pod. So the lease is only withheld until the first query has ended.
+	// Without a fallback, withholding the lease helps no pod. So it is withheld only until the agent's first query has ended.
 	if n.paths[n.now.ClusterDNSOf(t.Address)].Allows() || !n.now.Steers && (n.everAnswered || n.queryFault != "") {
 		return true, ""
 	}
@@ -44,7 +45,7 @@ func (n *Node) mayHaveLease(t target) (bool, string) {
 	case !n.everAnswered && n.queryFault == "":
 		return false, "none of the agent's own queries was answered yet"
 	case n.queryFault == "":
-		return false, "the agent could not query for the names that pods need a moment ago; it waits before the next try"
+		return false, "upstreams did not answer the agent's queries a moment ago; kube-dns answers until they do so steadily"
 	}
 	return false, "the agent cannot query for the names that pods need"
 }
@@ -60,7 +61,7 @@ func (n *Node) canQuery() (bool, string) {
 	return false, n.queryFault
 }
 
-// runQueries sends the agent's own queries to its upstreams until ctx ends. By their results, leases are allowed or withdrawn.
+// runQueries sends the agent's own queries to its upstreams until ctx ends, and allows or withdraws leases by the results.
 func (n *Node) runQueries(ctx context.Context) {
 	for ctx.Err() == nil {
 		n.noteProgress(&n.lastQuery)
@@ -96,7 +97,8 @@ func (n *Node) runQueries(ctx context.Context) {
 	}
 }
 
-// awaitTrouble waits until the next query is due, and reports whether it is due because a client's query got no answer.
+// awaitTrouble waits until the agent must query its upstreams, or until ctx ends. It reports whether the reason is a client's query without
+// an answer.
 func (n *Node) awaitTrouble(ctx context.Context) bool {
 	idle := time.NewTimer(queryIdle)
 	defer idle.Stop()
@@ -129,8 +131,8 @@ func (n *Node) concludeAnswered() {
 	n.conclude(found, nil)
 }
 
-// queryRound queries the upstreams for the length of a round, and meanwhile checks whether kube-dns answers pods. It concludes from both
-// whether leases are allowed.
+// queryRound queries the upstreams until one answers, at most for the length of a round, and meanwhile checks whether kube-dns answers
+// pods. Both results decide whether leases are allowed.
 func (n *Node) queryRound(parent context.Context) {
 	s := n.plan()
 	began := time.Now()
@@ -155,7 +157,7 @@ func (n *Node) queryRound(parent context.Context) {
 	for _, f := range s.Fallbacks() {
 		note(f.ClusterDNS, func(*lease.Round) {})
 		if !s.Steers {
-			continue // there is no fallback
+			continue // without steering, the node has no fallback to check
 		}
 		checks.Go(func() {
 			answered := n.checkFallback(ctx, f.Queried, name, length)
@@ -190,8 +192,9 @@ func (n *Node) queryRound(parent context.Context) {
 	n.conclude(found, err)
 }
 
-// checkFallback runs the fallback check at the beginning and towards the end of a round. The result is Unknown unless both checks agree,
-// because kube-dns may have gone down or come back in between.
+// checkFallback runs the fallback check at the beginning of a round and, unless it is a short one, towards its end. The result is Unknown
+// unless both checks agree, because kube-dns may have gone down or come back in between. It is also Unknown if the host's rules are missing
+// or ctx ends.
 func (n *Node) checkFallback(ctx context.Context, asked netip.Addr, name string, length time.Duration) lease.Answer {
 	at := []time.Duration{fallbackFirst, fallbackAgain}
 	if length < roundLength {
@@ -224,8 +227,8 @@ func (n *Node) checkFallback(ctx context.Context, asked netip.Addr, name string,
 	return lease.Unknown
 }
 
-// queryFromPod queries kube-dns from a steered pod's own address, if there is a pod. The result decides about the leases of all pods, and
-// never about this pod alone.
+// queryFromPod queries kube-dns from the addresses of up to three steered pods. It returns Unknown if there is no such pod. The result
+// decides about the leases, and so about all pods, never about these pods alone.
 func (n *Node) queryFromPod(ctx context.Context, clusterDNS netip.Addr, name string) lease.Answer {
 	sent, err := n.Pods.QueryKubeDNS(ctx, clusterDNS, name)
 	switch {
@@ -237,7 +240,7 @@ func (n *Node) queryFromPod(ctx context.Context, clusterDNS netip.Addr, name str
 	return lease.Yes
 }
 
-// pathsWithoutLease returns the paths, by cluster DNS address, whose leases are withdrawn now.
+// pathsWithoutLease returns the cluster DNS addresses whose leases are withdrawn now. It leaves out those that never had one (Starting).
 func (n *Node) pathsWithoutLease() map[netip.Addr]bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -252,13 +255,14 @@ func (n *Node) pathsWithoutLease() map[netip.Addr]bool {
 
 // conclusion lists what a round of queries changed.
 type conclusion struct {
-	fails, failed bool     // the agent's queries fail now; they failed before
-	allowed       bool     // a path allows leases again
-	withdrawn     []target // whose leases must be withdrawn
-	reason        string   // why they must be
+	fails, failed bool     // fails: no upstream answers the agent's queries now; failed: none did before this round
+	allowed       bool     // a path that forbade leases allows them now
+	withdrawn     []target // targets whose leases must be withdrawn
+	reason        string   // why these leases must be withdrawn
 }
 
-// conclude grants or withdraws leases by the results of a round. err is why the agent's own queries were not answered; nil if one was.
+// conclude allows or withdraws leases by the results of a round; found has them by cluster DNS address. err is why the agent's own queries
+// were not answered; nil if one was.
 func (n *Node) conclude(found map[netip.Addr]lease.Round, err error) {
 	why := ""
 	if err != nil {
@@ -330,8 +334,8 @@ const lostUpstream prober.Failure = "upstream"
 // faultAsking is the key in a node's faults for upstreams that do not answer the agent's own queries.
 const faultAsking = "asking"
 
-// noteRefused records why a target has no lease although its probe was answered. It does not log the reason, because conclude has logged
-// it once for all targets.
+// noteRefused records why a target has no lease although its probe was answered. It logs nothing, because conclude has logged that no
+// upstream answers.
 func (n *Node) noteRefused(t target, why string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -340,7 +344,7 @@ func (n *Node) noteRefused(t target, why string) {
 	}
 }
 
-// grant renews a target's lease if the target may have one; if not, refused is the reason.
+// grant renews a target's lease. If the results of the agent's own queries forbid that, it returns the reason in refused.
 func (n *Node) grant(t target) (refused string, err error) {
 	n.leaseLock.Lock() // so that no lease is renewed right after conclude has withdrawn it
 	defer n.leaseLock.Unlock()

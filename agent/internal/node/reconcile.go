@@ -9,7 +9,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// reconcile reconciles all parts of the node with the plan, in the order of a start, and reports whether all of them are as planned.
+// reconcile reconciles all parts of the node with the plan, in the order of a start, and reports whether all of them are as planned. It
+// also returns true if ctx ends meanwhile.
 func (n *Node) reconcile(ctx context.Context, deep bool, probes *group) bool {
 	s := n.plan()
 	linkErr := n.reconcileLink(s)
@@ -42,7 +43,7 @@ func (n *Node) reconcileLink(s plan.Plan) error {
 }
 
 // reconcileFirewall makes the host's filter accept the agent's addresses. It checks iptables-legacy only at full checks (the first round
-// is one) and while a lease is missing. An error is ignored while every lease is held: another rule then already accepts the addresses.
+// is one) and while a lease is missing. It ignores an error while no lease is missing: another rule then already accepts the addresses.
 func (n *Node) reconcileFirewall(s plan.Plan, deep bool) error {
 	if !s.Firewall {
 		return nil
@@ -71,8 +72,8 @@ func (n *Node) reconcileRules(s plan.Plan) error {
 		n.rulesMade = true
 		n.mu.Unlock()
 		if len(drift) > 0 {
-			// A rebuilt table has no leases, and no record of connections that the agent still serves. Until the next renewal, packets of
-			// these connections go to kube-dns, which resets them.
+			// A rebuilt host table has no leases, and no record of TCP connections that the agent still serves. Until a probe renews the
+			// lease, packets of these connections go to kube-dns, which resets them.
 			n.probeNow.send()
 		}
 		return summarize(drift), nil
@@ -124,7 +125,8 @@ func (n *Node) reconcileServer(ctx context.Context, s plan.Plan) error {
 	return nil
 }
 
-// follow waits in the background for the server's end (done), and then records that nothing is served and starts a round.
+// follow waits in the background until done is closed, because the server has ended. It then records that nothing is served, and starts a
+// round.
 func (n *Node) follow(done <-chan struct{}) {
 	go func() { // ends with the server
 		<-done

@@ -50,13 +50,13 @@ func (n *Node) reload(ctx context.Context, next plan.Plan, probes *group) {
 		return
 	}
 	n.mu.Lock()
-	n.reloading = true // from here on changes are intended, so they do not count as repairs
+	n.reloading = true // the following changes of link and rules are intended, so they do not count as repairs
 	n.mu.Unlock()
 	defer n.endReload()
 	again, err := n.apply(ctx, old, next, probes)
 	n.Recorder.Reload(err == nil)
 	if err != nil {
-		if !again || n.pending.pause == 0 { // log it once
+		if !again || n.pending.pause == 0 { // of a plan that is retried, log the first failure only
 			n.Log.Error("new configuration not applied; the old one keeps serving", "err", err, "will_retry", again)
 		}
 		if !again {
@@ -74,7 +74,7 @@ func (n *Node) reload(ctx context.Context, next plan.Plan, probes *group) {
 	n.Log.Info(reloaded)
 }
 
-// clearPending records that no plan is left to take over.
+// clearPending records that no new plan waits to be applied.
 func (n *Node) clearPending() {
 	n.pending = retryPlan{}
 	n.noteFault("configuration", nil)
@@ -86,7 +86,7 @@ func (n *Node) apply(ctx context.Context, old, next plan.Plan, probes *group) (a
 	// Addresses are added to the link before the server binds them, and lose their lease before the server closes them.
 	n.withdrawGone(old, next, probes)
 	if err := errors.Join(n.reconcileLink(next.WithAddressesOf(old)), n.reconcileRules(next)); err != nil {
-		return true, err // the next round brings link and rules back to the old plan
+		return true, err // the next round of the loop changes link and rules back to the old plan
 	}
 	serves := n.isServing()
 	if serves {
@@ -114,9 +114,9 @@ func (n *Node) apply(ctx context.Context, old, next plan.Plan, probes *group) (a
 // retryPlan is a new plan that is not applied yet, with the time of its next try. The zero value stands for no plan.
 type retryPlan struct {
 	plan  plan.Plan
-	take  func() (changed bool) // Set's argument
-	due   time.Time
-	pause time.Duration // pause before the next try; 0: the plan was not tried yet
+	take  func() (changed bool) // Set's argument take
+	due   time.Time             // when to try the plan next; zero: there is no plan
+	pause time.Duration         // pause before the next try; 0: the plan was not tried yet
 }
 
 func (d *retryPlan) postpone(now time.Time) {
@@ -133,12 +133,12 @@ func (d *retryPlan) hasten(now time.Time) {
 
 func (d *retryPlan) isDue(now time.Time) bool { return !d.due.IsZero() && !now.Before(d.due) }
 
-// wait is how long to wait for the next try, if a plan is pending.
+// wait returns how long to wait for the next try; false if there is no plan.
 func (d *retryPlan) wait(now time.Time) (time.Duration, bool) {
 	return max(d.due.Sub(now), 0), !d.due.IsZero()
 }
 
-// endReload records that a difference from the plan counts as a fault again.
+// endReload makes changes of link and rules count as repairs again.
 func (n *Node) endReload() {
 	n.mu.Lock()
 	n.reloading = false

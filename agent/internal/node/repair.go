@@ -6,9 +6,8 @@ import (
 	"github.com/neardns/neardns/agent/internal/node/backoff"
 )
 
-// repairPart calls repair, which checks and repairs one part of the node (link, rules, firewall, prober). It skips the call while it
-// backs off because another program keeps undoing the repairs. During a reload it always calls repair, and does not count the changes as
-// repairs.
+// repairPart calls repair, which checks and repairs one part of the node (link, rules, firewall, prober). It skips the call during the
+// backoff from a program that keeps undoing the repairs. During a reload it always calls repair, and does not count the changes as repairs.
 func (n *Node) repairPart(kind string, repair func() (repaired string, err error)) error {
 	q := n.conflicts[kind]
 	if q == nil {
@@ -24,7 +23,7 @@ func (n *Node) repairPart(kind string, repair func() (repaired string, err error
 	if repaired != "" && !moving {
 		q.Repaired(time.Now())
 		if _, lasts := q.Lasts(); lasts {
-			time.AfterFunc(time.Until(q.Until()), n.kick.Send) // the next check
+			time.AfterFunc(time.Until(q.Until()), n.kick.Send) // starts the next check
 		}
 	}
 	if repaired != "" {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// noteFault records and logs that a part of the node has a fault or, with a nil err, that its fault is over. It returns true without a
-// fault.
+// noteFault records and logs that a part of the agent's work has a fault or, with a nil err, that its fault is over. It reports whether err
+// is nil.
 func (n *Node) noteFault(part string, err error) bool {
 	text := ""
 	if err != nil {
@@ -34,8 +34,8 @@ func (n *Node) noteFault(part string, err error) bool {
 }
 
 // noteRepair records and logs that a part of the node differed from the plan and was repaired. Before the server runs, and during a
-// reload, it logs the change as a setup instead. quietly lowers the log level: while another program keeps undoing repairs, only the
-// first are warnings.
+// reload, it logs the change as a setup instead. With quietly, it logs the repair at debug level: while another program keeps undoing
+// repairs, only the first are warnings.
 func (n *Node) noteRepair(kind, what string, quietly bool) {
 	n.mu.Lock()
 	building := !n.serving || n.reloading

@@ -23,7 +23,7 @@ type Status struct {
 	Version   string            `json:"version,omitempty"` // package lifecycle sets it
 	Started   time.Time         `json:"started"`
 	Serving   bool              `json:"serving"`
-	Ready     bool              `json:"ready"`               // every target has its lease, and upstreams answer the agent's own queries
+	Ready     bool              `json:"ready"`               // the server runs, each target has its lease, and upstreams answer the agent
 	CannotAsk string            `json:"cannotAsk,omitempty"` // why upstreams do not answer the agent's own queries
 	Redirects []steer.Redirect  `json:"redirects"`
 	Leases    []LeaseStatus     `json:"leases"`
@@ -31,7 +31,7 @@ type Status struct {
 	Faults    map[string]string `json:"faults"`
 	LastFault *Fault            `json:"lastFault,omitempty"`
 	Repair    string            `json:"lastRepair,omitempty"`
-	Repairs   map[string]int    `json:"repairs"` // since the start, by kind
+	Repairs   map[string]int    `json:"repairs"` // part (link, rules, firewall, prober) to number of repairs since the start
 	Upstreams []forward.Status  `json:"upstreams,omitempty"`
 	External  string            `json:"external,omitempty"` // the upstreams for names outside of the cluster, and how they were chosen
 	Cache     *CacheStatus      `json:"cache,omitempty"`    // package lifecycle sets it
@@ -42,7 +42,7 @@ type Status struct {
 
 // Process is the part of the state that package lifecycle sets.
 type Process struct {
-	// Arranged is the arrangement's name on a node that has only kernel hits; else "".
+	// Arranged is "transparent" if only the kernel program answers pods on this node (arrangement: transparent); else "".
 	Arranged string `json:"arrangement,omitempty"`
 	// SteerMode is the value of steer.mode; "" if it is "all".
 	SteerMode string `json:"steerMode,omitempty"`
@@ -77,11 +77,11 @@ type KernelHits struct {
 	// Served is only set with arrangement: transparent: the cluster DNS addresses and their backends, to which the kernel program
 	// answers queries.
 	Served []netip.AddrPort `json:"served,omitempty"`
-	// Fetched counts mirrored queries that the agent looked up, Dropped those for which it had no free slot.
+	// Fetched counts mirrored queries that the agent looked up. Dropped counts mirrored queries for which it had no free slot.
 	Fetched uint64             `json:"fetched,omitempty"`
 	Dropped uint64             `json:"dropped,omitempty"`
 	Answers uint64             `json:"answers"`           // hits since the program was loaded
-	Refused []podlinks.Refused `json:"refused,omitempty"` // pods whose link should have the kernel program and cannot
+	Refused []podlinks.Refused `json:"refused,omitempty"` // pods whose link should have the kernel program, but cannot have it
 	Fault   string             `json:"fault,omitempty"`   // why there are no kernel hits
 }
 
@@ -90,8 +90,8 @@ type LeaseStatus struct {
 	Address  netip.Addr `json:"address"`
 	Protocol string     `json:"protocol"`
 	Held     bool       `json:"held"`
-	Since    time.Time  `json:"since"`
-	Reason   string     `json:"reason,omitempty"`
+	Since    time.Time  `json:"since"`            // when the lease was granted or lost
+	Reason   string     `json:"reason,omitempty"` // why the lease is not held; "" while it is
 }
 
 // Status returns the current state. It may be called at any time.
@@ -118,8 +118,8 @@ func (n *Node) Status() Status {
 	can, s.CannotAsk = n.canQuery()
 	s.Ready = can && n.serving && len(n.targets) > 0
 	for t, l := range n.targets {
-		// Check the time of the last renewal too: a process that was stopped (SIGSTOP, a paused machine) has not yet noticed that its
-		// lease expired.
+		// Check the time of the last renewal too: in a process that was stopped (SIGSTOP, a paused machine), l.held is still set although
+		// the kernel has let the lease expire.
 		held := l.held && time.Since(l.lastOK) <= n.now.Terms.Lifetime
 		s.Ready = s.Ready && held
 		s.Leases = append(s.Leases, LeaseStatus{Address: t.Address, Protocol: t.Protocol.String(), Held: held, Since: l.since, Reason: l.reason})
@@ -133,7 +133,7 @@ func (n *Node) Status() Status {
 	return s
 }
 
-// Ready reports whether pods are served under a lease on every address, and if not, why.
+// Ready returns the status's Ready, and if it is false, the reason.
 func (n *Node) Ready() (bool, string) {
 	s := n.Status()
 	if s.Ready {
