@@ -6,7 +6,7 @@ cd "$FOLDER/$ZONE"
 {
   echo "server 127.0.0.1 $PORT"
   echo "zone $ZONE."
-  for server in "$@" $(cat name-servers); do # those of before, too, or their addresses would stay
+  for server in "$@" $(cat name-servers); do # the previous name servers too, so that their addresses go
     echo "update delete ${server%%=*}.$ZONE. A"
     echo "update delete ${server%%=*}.$ZONE. AAAA"
   done
