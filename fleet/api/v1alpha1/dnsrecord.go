@@ -38,8 +38,8 @@ type DNSRecordList struct {
 
 // DNSRecordSpec is what this cluster publishes for one host.
 //
-// +kubebuilder:validation:XValidation:rule="[has(self.addresses), has(self.hostname), has(self.addressesFrom)].filter(x, x).size() == 1",message="one of addresses, hostname and addressesFrom says where the host is"
-// +kubebuilder:validation:XValidation:rule="self.strategy == 'LoadBalanced' || !has(self.hostname)",message="hostname needs strategy LoadBalanced: only edges answer it",fieldPath=".hostname"
+// +kubebuilder:validation:XValidation:rule="[has(self.addresses), has(self.hostname), has(self.addressesFrom)].filter(x, x).size() == 1",message="set exactly one of addresses, hostname and addressesFrom"
+// +kubebuilder:validation:XValidation:rule="self.strategy == 'LoadBalanced' || !has(self.hostname)",message="hostname needs strategy LoadBalanced: only edges answer with it",fieldPath=".hostname"
 type DNSRecordSpec struct {
 	// host is the name to publish, in a zone of one of the DNSZones; the first label may be *. It cannot be changed, because the
 	// records of the old host would stay in the zone.

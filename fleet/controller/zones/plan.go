@@ -252,7 +252,7 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 	}
 	if hostname != "" {
 		if s.Strategy != v1alpha1.StrategyLoadBalanced { // possible for addressesFrom; for spec.hostname the API server refuses it
-			return p, verdict(Invalid, "spec.%s: it gives the hostname %s, which needs strategy LoadBalanced: only edges answer it",
+			return p, verdict(Invalid, "spec.%s: it gives the hostname %s, which needs strategy LoadBalanced: only edges answer with it",
 				field, hostname)
 		}
 		if !slices.ContainsFunc(pointers(z.Spec.Publishers), func(b *v1alpha1.Publisher) bool {
