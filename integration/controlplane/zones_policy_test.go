@@ -55,6 +55,12 @@ func (s *shared) policyConflicts() {
 	}
 	s.a.waitPolicy("1/1 Accepted Programmed NotChecked Conflicted l1:Conflicted")
 	s.awaits("api", "A 192.0.2.2") // the listener is gone
+	Await(s.t, "the DNSRecord of that listener is gone, too", func() error {
+		if left := s.a.records(); len(left) != 2 {
+			return fmt.Errorf("%v", left)
+		}
+		return nil
+	})
 	s.want("lb", "A 192.0.2.9")
 	if own := s.a.record("own"); own.Generation != 1 || own.Spec.TTL != 60 {
 		s.t.Errorf("%+v", own)
