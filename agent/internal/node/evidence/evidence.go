@@ -3,7 +3,7 @@
 //
 // The kernel records which clients sent a query, before the filters, and whose queries passed them (see pkg/steer/nft). This package
 // reads the records, reports them to podstate as events, and sends the control packets that start or prolong a bypass. It bypasses no
-// client while the prober's own path may be closed, writes no rule, and costs a query nothing.
+// client while the prober's own path may be closed, writes no rule, and does no work for each query.
 //
 // On failure: if the records cannot be read, the package logs that once and bypasses no further client; the switch goes on delivering.
 package evidence
@@ -22,30 +22,35 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Limits of the CPU time for reading the kernel's records. If a client's queries from many addresses are all dropped, the next read waits
-// for share times as long as the last read took, but for slowest at most: a read may also take long because the process gets little CPU.
+// Limits of the CPU time for reading the kernel's records of clients. After a read, the next one waits for share times as long as that read
+// took, because a client whose queries from many addresses are dropped makes the records long. It waits for slowest at most, because a read
+// may also take long if the process gets little CPU time.
 const (
 	share   = 20
 	slowest = time.Second
 )
 
-const maxTrials = 16 // pod trials that may run at the same time
+const maxTrials = 16 // pod trials of bypassed clients that may run at the same time
 
 // Switch reads the records in the host table. Only the goroutine of Run uses it.
 type Switch interface {
+	// Unheard returns, by protocol, how many queries were delivered and did not pass the host's filters since the table was made.
 	Unheard() (map[steer.Protocol]int64, error)
+	// Notes returns which clients' queries were delivered, and which of them passed the host's filters.
 	Notes() (steer.Notes, error)
+	// Suspects returns the clients that the switch bypasses, also those whose next query it delivers as a trial.
 	Suspects() ([]steer.Suspect, error)
 }
 
 // Bypasser sends the control packets that make the switch bypass a client.
 type Bypasser interface {
+	// Hold starts or prolongs the bypass of c, for the time steer.Hold(step).
 	Hold(c steer.Client, step int) error
 }
 
 // Pods are the pods of the node.
 type Pods interface {
-	// PodOf returns the name of the pod that has an address, "" if there is none.
+	// PodOf returns the namespace/name of the pod that has an address; "" if no such pod is known.
 	PodOf(netip.Addr) string
 	// TryClient runs a pod trial for a client that the switch bypasses, from its pod's netns. known is false if no known pod has its
 	// address.
@@ -68,7 +73,7 @@ type Bypassed struct {
 	Address   netip.Addr `json:"address"`
 	Protocol  string     `json:"protocol"`
 	Since     time.Time  `json:"since"`
-	NextTrial time.Time  `json:"nextTrial"` // when its path is tried next
+	NextTrial time.Time  `json:"nextTrial"` // when the client's path to the agent is tried next
 }
 
 // Evidence reads the kernel's records and bypasses clients by them. All methods are safe for concurrent use.
@@ -82,11 +87,11 @@ type Evidence struct {
 	slots    chan struct{} // limits how many trials run at once
 
 	before     map[steer.Protocol]int64 // count of dropped queries at the last read, by protocol
-	stale      bool                     // the records must be read at the next turn: more queries were dropped
+	stale      bool                     // the records must be read: more queries were dropped, or a read or a bypass must be repeated
 	next       time.Time                // the records are not read before this time
 	lastLogged string                   // the last error that was logged
 
-	mu    sync.Mutex // guards judge.bypassed
+	mu    sync.Mutex // guards the contents of judge
 	judge *judge
 }
 
@@ -110,7 +115,7 @@ func (e *Evidence) Run(ctx context.Context, n Node) {
 	}
 }
 
-// startTrials starts the trials that are due of bypassed clients.
+// startTrials starts the pod trials of bypassed clients that are due.
 func (e *Evidence) startTrials(ctx context.Context, lease func(steer.Client) (Lease, bool)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -132,8 +137,8 @@ func (e *Evidence) startTrials(ctx context.Context, lease func(steer.Client) (Le
 	}
 }
 
-// read reads how many queries were dropped, and the records of clients only if that number grew. It has the clients bypassed whose
-// queries were dropped.
+// read reads how many queries were dropped, and the records of clients only if that number grew or an earlier read must be repeated. It
+// makes the switch bypass the clients whose queries were dropped.
 func (e *Evidence) read(gap time.Duration, lease func(steer.Client) (Lease, bool)) error {
 	// An earlier agent may have bypassed clients, and the switch may have ended some bypasses.
 	if e.before == nil || e.anyBypassed() {
@@ -215,7 +220,7 @@ func (e *Evidence) anyBypassed() bool {
 	return len(e.judge.bypassed) > 0
 }
 
-// updateGauge sets the gauge; mu is held.
+// updateGauge sets the metric of bypassed clients. The caller holds mu.
 func (e *Evidence) updateGauge() { e.counts.set(maps.Keys(e.judge.bypassed)) }
 
 // logError logs an error unless the last one had the same text.

@@ -20,15 +20,15 @@ type Lease struct {
 // judge finds clients whose queries are dropped, and records those that the switch bypasses. It is pure: times are arguments. Package
 // podstate decides what happens to a client.
 type judge struct {
-	firstDropped map[steer.Client]time.Time // clients with a dropped query, each with the time of its earliest one
+	firstDropped map[steer.Client]time.Time // clients with a dropped query, each with the time of the earliest one that still counts
 	bypassed     map[steer.Client]bypass
 }
 
 // bypass is the state of a client that the switch bypasses.
 type bypass struct {
 	podstate.Status
-	last time.Time // when the agent last sent the switch a control packet for the client
-	step int       // an index into the lengths of a bypass (steer.Hold); grows while trials fail
+	last time.Time // when this agent last made the switch bypass the client, or first found it bypassed
+	step int       // the argument of steer.Hold, which returns the length of the bypass
 	// triesItself is set if the agent knows no netns to run a trial from. The client's next query after the bypass then serves as the
 	// trial.
 	triesItself bool
@@ -49,8 +49,8 @@ func (h bypass) nextTrial() time.Time {
 // findDropped returns the clients whose queries were dropped, by one reading of the kernel's records that began at now. A client counts
 // if the switch delivered two of its queries at least gap apart and the host's filters let neither, nor any between them, pass. The lease
 // must have been held since before the first, and renewed after the second, which shows that the prober's path was open. For a client
-// that was bypassed, one query is enough: it was its trial. again is set if only the lease's next renewal is missing, so the records must
-// be read again.
+// that is bypassed, one query is enough: it was the client's trial. again is set if only the lease's next renewal is missing, so the
+// records must be read again.
 //
 // gap must be at least the lease's lifetime: an event that closes the path for all pods ends the lease within that time.
 func (j *judge) findDropped(now time.Time, notes steer.Notes, gap time.Duration, lease func(steer.Client) (Lease, bool)) (
@@ -70,7 +70,7 @@ func (j *judge) findDropped(now time.Time, notes steer.Notes, gap time.Duration,
 		}
 		l, ok := lease(c)
 		if !ok || asked.Before(l.Since) {
-			// The switch delivers a query only under a lease, so this query came before an earlier lease ended.
+			// The switch delivers a query only under a lease, so this one was delivered under an earlier lease, about which nothing is known.
 			delete(j.firstDropped, c)
 			continue
 		}

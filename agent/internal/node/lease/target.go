@@ -14,13 +14,13 @@ import "time"
 // kube-dns answers. A loss to late answers counts as a second one from the start. An agent with too little CPU thus has its lease for a
 // second or two at a time, three times in the first minute and once in each further minute.
 const (
-	resultsKept = 5
-	maxFailures = 3
+	resultsKept = 5 // how many results count: answers and explicit failures
+	maxFailures = 3 // with so many failures among them, the lease is withdrawn
 
 	restSilent   = 2 * time.Second // after a first loss to missing answers: the agent may have hung, or had no CPU time
 	restFirst    = 8 * time.Second // after a second loss, or a first loss to late answers
-	restMax      = time.Minute
-	forgiveAfter = time.Minute // if the lease was held this long, its earlier losses are forgotten
+	restMax      = time.Minute     // the longest rest
+	forgiveAfter = time.Minute     // if the lease was held this long, its earlier losses are forgotten
 	// After a rest, one answered probe is not enough: an agent with too little CPU answers some probes quickly.
 	answersInARow = 3
 )
@@ -43,7 +43,7 @@ type Verdict int
 // The verdicts.
 const (
 	Wait     Verdict = iota // neither renew nor withdraw
-	Renew                   // answered
+	Renew                   // answered: renew the lease, or grant it
 	Withdraw                // failed too often: withdraw the lease now
 	Lapse                   // no answer for too long: the kernel has let the lease expire
 )
@@ -51,15 +51,15 @@ const (
 // Target is the history of one address and protocol: its probes and the losses of its lease. The zero value may have a lease.
 type Target struct {
 	failed    []bool    // the last explicit results, oldest first; true for a failure
-	inARow    int       // answered probes
+	inARow    int       // probes answered without a break, up to the last one
 	losses    int       // losses that are not forgotten yet
-	restUntil time.Time // no lease before
+	restUntil time.Time // no lease before this time
 	rested    bool      // after the last loss, the target had to wait for its next lease
-	heldSince time.Time
+	heldSince time.Time // when the lease was last granted
 }
 
-// Next adds the result of a probe to the history and returns what to do with the lease. held: the lease is held now. expired: its
-// lifetime has passed since its last renewal.
+// Next adds the result of a probe to the history and returns what to do with the lease. held is true if the lease is held now, and expired
+// if its lifetime has passed since its last renewal.
 func (t *Target) Next(p Probe, held, expired bool, now time.Time) Verdict {
 	if p == Answered {
 		t.inARow++

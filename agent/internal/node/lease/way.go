@@ -3,8 +3,8 @@
 //
 // The package is pure: each call takes the time and one observation, and returns what to do.
 //
-// A Path decides for all leases behind one cluster DNS address, by whether the agent can query kube-dns. A Target decides for one address
-// and protocol, by the agent's probes. A lease needs the consent of both.
+// A Path decides for all leases of addresses that fall back to one cluster DNS address, by whether the agent can query kube-dns. A Target
+// decides for one address and protocol, by the agent's probes. A lease is granted only if its Path and its Target both allow it.
 //
 // Without an answered probe there is no lease. If observations stop, the caller no longer renews, and the kernel lets the lease expire.
 package lease
@@ -15,20 +15,20 @@ import "time"
 // packets of the node differently from those of pods. Then every miss fails, and pods are better off with kube-dns. The observations come
 // in rounds of about two seconds: the agent's own queries, repeated to all servers over all protocols, and meanwhile the fallback check,
 // which shows whether kube-dns answers pods. A round succeeds if one of the agent's queries or one client's query was answered, so a lost
-// packet, a slow kube-dns or a pod that queries names without an answer does not fail it.
+// packet, a slow kube-dns or a pod that queries names for which no server answers does not fail it.
 //
 // If neither the agent's queries nor the fallback check is answered, kube-dns is probably down. Withdrawing the leases would then only
 // cost pods the entries in the cache, so the leases stay. From time to time a Trial withdraws them, because a policy may let pods reach
 // kube-dns while it drops the node's and the prober's packets. In a Trial, the answer to a query from a pod's address decides at once. If
 // there is no pod to query from, the Trial lasts, and pods' own retries reach kube-dns.
 const (
-	firstTrial    = 8 * time.Second // BothDown lasts so long before its first Trial: longer than most restarts of kube-dns
-	trialInterval = 50 * time.Second
-	trialLength   = 10 * time.Second
-	unservedLimit = 10 * time.Second // how long Fallback lasts without an answer from kube-dns
+	firstTrial    = 8 * time.Second  // BothDown lasts so long before its first Trial: longer than most restarts of kube-dns
+	trialInterval = 50 * time.Second // how long BothDown lasts before a later Trial
+	trialLength   = 10 * time.Second // how long a Trial lasts if no pod's query decides earlier
+	unservedLimit = 10 * time.Second // how long Fallback lasts while kube-dns answers neither the agent nor pods
 )
 
-// State decides about the leases behind one cluster DNS address.
+// State says whether the addresses that fall back to one cluster DNS address may have leases, and why.
 type State int
 
 // The states. Only Serving and BothDown allow leases.
@@ -37,10 +37,10 @@ const (
 	Serving               // the agent can query kube-dns
 	Fallback              // the agent cannot query kube-dns, and kube-dns answers pods
 	BothDown              // kube-dns answers neither the agent nor pods, so the cache is all that pods have
-	Trial                 // as BothDown, but leases are withdrawn for a while, to see whether kube-dns answers pods
+	Trial                 // as BothDown, but without leases for a while, to see whether kube-dns answers pods
 )
 
-// Answer is the result of a check.
+// Answer is the result of a check whether kube-dns answers.
 type Answer int
 
 // The results.
@@ -82,14 +82,14 @@ func (r Round) event() event {
 // Path is the state of the path to one cluster DNS address. The zero value is Starting.
 type Path struct {
 	State  State
-	until  time.Time // Fallback: no lease before. BothDown: when the next Trial begins. Trial: when it ends
-	since  time.Time // Serving: when it began. Fallback: since when kube-dns answers nothing; zero while it answers
-	inARow int       // answered rounds
-	losses int       // not forgiven yet
+	until  time.Time // in Fallback: no lease before this time; in BothDown: when the next Trial begins; in Trial: when it ends
+	since  time.Time // in Serving: when it began; in Fallback: since when kube-dns answers nothing, zero while it answers
+	inARow int       // rounds without a break, up to the last one, in which an upstream answered
+	losses int       // times that the leases were withdrawn, without those that are forgiven
 }
 
-// Serve returns a Path in state Serving. An agent that took the node over starts with it, so that leases go on until its own queries show
-// more.
+// Serve returns a Path in state Serving. An agent that took the node over starts with it, so that its predecessor's leases stay in force
+// until its own queries have results.
 func Serve(since time.Time) Path { return Path{State: Serving, since: since} }
 
 // Allows reports whether leases are allowed.
@@ -109,7 +109,7 @@ type transition struct {
 var transitions = []transition{
 	{Starting, answered, always, Serving, begin},
 	{Starting, served, always, Fallback, restAtFirst},
-	{Starting, down, always, Trial, deadline(trialLength)}, // no pod has a lease to lose yet
+	{Starting, down, always, Trial, deadline(trialLength)}, // there was no lease yet, so a Trial costs nothing
 
 	{Serving, answered, forgivable, Serving, forgive},
 	{Serving, served, always, Fallback, lose},
@@ -162,7 +162,7 @@ func forgivable(w Path, _ Round, now time.Time) bool {
 	return w.losses > 0 && now.Sub(w.since) >= forgiveAfter
 }
 
-// rested allows leases again once the waiting time is over and several rounds in a row were answered.
+// rested reports whether Fallback may end: its waiting time is over, and an upstream answered in several rounds in a row.
 func rested(w Path, r Round, now time.Time) bool { return due(w, r, now) && w.inARow >= answersInARow }
 
 func unserved(w Path, _ Round, now time.Time) bool {
@@ -175,13 +175,13 @@ func begin(w *Path, now time.Time) { w.since = now }
 
 func forgive(w *Path, _ time.Time) { w.losses = 0 }
 
-// lose counts a loss of the lease, and sets the time before which there is no new one.
+// lose counts a withdrawal of the leases, and sets the time before which there is no new lease.
 func lose(w *Path, now time.Time) {
 	w.losses++
 	restAtFirst(w, now)
 }
 
-// restAtFirst sets the time before which there is no lease, without counting a loss, because there was no lease.
+// restAtFirst sets the time before which there is no lease. It counts no loss, because in Starting there was no lease.
 func restAtFirst(w *Path, now time.Time) {
 	w.since = time.Time{}
 	w.until = now.Add(max(restSilent, restAfter(w.losses)))

@@ -3,7 +3,7 @@
 //
 // It never changes another program's link, address or route, and none of its addresses becomes a source address of the node's own
 // packets. The link stays when the agent stops, so that the next agent need not create it again; `cleanup` removes it, and in node-cache
-// mode an orderly stop.
+// mode an orderly stop does so too.
 //
 // On failure: Ensure does all that it can and joins the errors, so that an address that another program uses does not affect the others.
 // It does not retry; the caller does. An address that is already in use is reported as a *ConflictError.
@@ -52,8 +52,8 @@ func (c Changes) Any() bool {
 // ConflictError means that another link or a route already uses an address. Retrying does not help; the operator has to act.
 type ConflictError struct {
 	Address netip.Addr
-	Link    string // name of the other link that has the address; or, if empty:
-	Route   string // the route that leads to the address elsewhere
+	Link    string // name of the other link that has the address; "" if the conflict is with a route
+	Route   string // the route that leads to the address elsewhere; set if Link is ""
 }
 
 func (e *ConflictError) Error() string {
@@ -120,8 +120,8 @@ func openKernel(netNS int) (kernel, error) {
 	return kernel{h}, err
 }
 
-// dumpAll repeats a netlink dump until no concurrent change interrupted it. An interrupted dump may lack existing entries, which Ensure
-// would then add needlessly.
+// dumpAll repeats a netlink dump, up to eight times, until no concurrent change interrupts it. An interrupted dump may lack links or
+// addresses that exist, which Ensure would then add needlessly.
 func dumpAll[T any](dump func() ([]T, error)) ([]T, error) {
 	const attempts = 8
 	var out []T
@@ -136,9 +136,9 @@ func dumpAll[T any](dump func() ([]T, error)) ([]T, error) {
 
 // addresses are the addresses of a netns, with those on the agent's link sorted into good and bad ones.
 type addresses struct {
-	all  []netlink.Addr // of all links
-	good map[netip.Addr]bool
-	bad  []netlink.Addr // on the link, but unwanted or with wrong properties
+	all  []netlink.Addr      // addresses of all links in the netns
+	good map[netip.Addr]bool // wanted addresses that the agent's link has, with the right properties
+	bad  []netlink.Addr      // addresses that the agent's link has, but which are unwanted or have wrong properties
 }
 
 func (k kernel) listAddresses(l netlink.Link, want []netip.Addr) (p addresses, err error) {
@@ -249,14 +249,14 @@ func (k kernel) ensureAddresses(l netlink.Link, want []netip.Addr, done *Changes
 
 // addrOf returns the netlink address for a, with properties that keep it from becoming a source of the node's own packets: routes to pods
 // lead to veths without addresses, for which the kernel picks a source from another link. The kernel does not pick an IPv4 address of
-// scope link for a route by another link, and a deprecated IPv6 address (preferred lifetime 0) only if there is no other (RFC 6724, rule
-// 3).
+// scope link for a route through another link, and picks a deprecated IPv6 address (preferred lifetime 0) only if there is no other
+// (RFC 6724, rule 3).
 func addrOf(a netip.Addr) *netlink.Addr {
 	if a.Is4() {
 		return &netlink.Addr{IPNet: hostnet.HostNet(a), Scope: unix.RT_SCOPE_LINK}
 	}
-	// The netlink library sends lifetimes only if one is above 0, hence the valid lifetime "forever". nodad: no other host is on the
-	// link, and a tentative address cannot be bound. noprefixroute: the kernel's local route is enough.
+	// The netlink library sends the lifetimes only if one of them is above 0, so the valid lifetime is "forever". nodad: no other host is on
+	// the link, and a tentative address cannot be bound. noprefixroute: the kernel's local route is enough.
 	forever := int64(^uint32(0))
 	return &netlink.Addr{IPNet: hostnet.HostNet(a), Flags: unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE, ValidLft: int(forever), PreferedLft: 0}
 }

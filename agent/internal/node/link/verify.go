@@ -11,7 +11,8 @@ import (
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// Verify returns a description of each difference that Ensure would repair, and changes nothing.
+// Verify describes how the link differs from cfg, and changes nothing: the link is missing, down or another program's, or its addresses are
+// wrong or in use elsewhere. It does not check the other properties that Ensure sets (multicast, IPv6).
 func Verify(cfg Config) (drift []string, err error) {
 	k, err := openKernel(cfg.NetNS)
 	if err != nil {
@@ -38,7 +39,7 @@ func Verify(cfg Config) (drift []string, err error) {
 	for _, a := range have.bad {
 		prefix := prefixOf(a)
 		if !slices.Contains(cfg.Addresses, prefix.Addr()) {
-			drift = append(drift, fmt.Sprintf("%s on it is not ours", prefix))
+			drift = append(drift, fmt.Sprintf("it has the address %s, which the configuration does not have", prefix))
 		}
 		state[prefix.Addr()] = "has other properties than it should"
 	}

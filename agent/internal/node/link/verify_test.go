@@ -26,7 +26,7 @@ func TestVerify(t *testing.T) {
 	for _, tc := range []struct{ name, command, want string }{
 		{"down", "ip link set neardns0 down", "it is down"},
 		{"address gone", "ip address del " + first + "/32 dev neardns0", "address " + first + " is missing"},
-		{"foreign", "ip address add 192.0.2.7/32 dev neardns0", "192.0.2.7/32 on it is not ours"},
+		{"foreign", "ip address add 192.0.2.7/32 dev neardns0", "it has the address 192.0.2.7/32, which the configuration does not have"},
 		{"properties", "ip address del " + first + "/32 dev neardns0 && ip address add " + first + "/32 dev neardns0", "other properties"},
 	} {
 		if _, err := Ensure(cfg); err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Read makes the plan of a NodeConfig and of the files that it names, which it reads with readFile. instance is the text by which this
-// agent answers its probes. The returned Upstreams are the servers that the plan forwards to, how they were chosen, and the files to
+// Read makes the plan of a NodeConfig and of the files that it names, which it reads with readFile. instance is the text that this agent
+// returns in answers to probes. The returned Upstreams are the servers that the plan forwards to, how they were chosen, and the files to
 // watch.
 func Read(n *config.Node, readFile func(string) ([]byte, error), instance string) (Plan, upstream.Upstreams, error) {
 	in := upstream.Input{
@@ -24,7 +24,7 @@ func Read(n *config.Node, readFile func(string) ([]byte, error), instance string
 	}
 	up, err := upstream.Resolve(in)
 	if err != nil {
-		p, _ := Of(n, up, instance) // only the error of the upstreams is returned; an error of the plan shows once they are repaired
+		p, _ := Of(n, up, instance) // return only the upstreams' error; the plan's error shows once the upstreams are right
 		return p, up, err
 	}
 	p, err := Of(n, up, instance)
@@ -44,7 +44,7 @@ func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 	if n.KernelAlone() {
 		p.Arrangement, p.Redirects, p.Steers, p.Firewall = Transparent, nil, false, false
 	} else if n.Link.ClusterDNSOnLink {
-		p.Arrangement, p.Redirects = OnLink, nil // pods' queries arrive at the address itself
+		p.Arrangement, p.Redirects = OnLink, nil // pods' queries arrive at the cluster DNS address itself, which is on the link
 		p.Locals, err = localsOnLink(n)
 	} else {
 		p.Locals, err = steer.Locals(n.LocalAddresses, n.Redirects)
@@ -71,7 +71,7 @@ func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 	if p.KernelOnly() {
 		p.Server.Addresses, p.Server.Deaf = []netip.Addr{nowhere}, true
 	}
-	if p.Steers && p.Arrangement == Steered { // in the other arrangements, the cluster DNS address is the agent's own
+	if p.Steers && p.Arrangement == Steered { // in arrangement OnLink, the agent itself has the cluster DNS address
 		for _, r := range p.Redirects {
 			p.Server.LastResort = append(p.Server.LastResort, nameserver.At(r.ClusterDNS))
 		}
@@ -86,7 +86,8 @@ func Of(n *config.Node, up upstream.Upstreams, instance string) (Plan, error) {
 var nowhere = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
 // localsOnLink returns the local addresses of arrangement OnLink, each with its fallback. A cluster DNS address on the link falls back to
-// itself, which kube-proxy translates if the switch lets it; a local address falls back to the second Service (upstreams.cluster).
+// itself: if the switch lets a packet to it pass, kube-proxy translates the address. A local address falls back to the second Service
+// (upstreams.cluster).
 func localsOnLink(n *config.Node) ([]steer.Local, error) {
 	var out []steer.Local
 	for _, r := range n.Redirects {
@@ -103,7 +104,8 @@ func localsOnLink(n *config.Node) ([]steer.Local, error) {
 	return out, steer.CheckLocals(out)
 }
 
-// auto returns the settings for choosing the upstreams for other names by kube-dns's Corefile; nil if the configuration names upstreams.
+// auto returns the settings by which kube-dns's Corefile decides the upstreams for names outside of the cluster; nil if the configuration
+// lists these upstreams.
 func auto(n *config.Node) *upstream.Auto {
 	if !n.Upstreams.Auto {
 		return nil

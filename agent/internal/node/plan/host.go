@@ -21,8 +21,8 @@ type Pods interface {
 	OptedOut() []netip.Addr
 }
 
-// Uplinks finds the host's links that lead away from this node; the agent serves no client behind them. The links in podSide are
-// excluded. rules.Uplinks implements it.
+// Uplinks returns the host's links that lead away from this node; the agent serves no client whose packets arrive there. It leaves out
+// the links in podSide. rules.Uplinks implements it.
 type Uplinks func(podSide ...string) ([]string, error)
 
 // Host describes the host's packet rules for the plan and the node's pods; pods is nil if no pod is known yet. All code that needs the
@@ -30,8 +30,8 @@ type Uplinks func(podSide ...string) ([]string, error)
 func (p Plan) Host(pods Pods, uplinks Uplinks) (steer.Host, error) {
 	h := steer.Host{
 		Redirects: p.Redirects, Locals: p.Locals, InterceptNode: p.InterceptNode, Lifetime: p.Terms.Lifetime,
-		// Clients that use a local address need this rule to reach kube-dns if the agent does not answer. In arrangement Steered, the
-		// node's own processes use the cluster DNS address instead.
+		// OwnLocals lets the node's own processes that use a local address reach kube-dns if the agent does not answer. In arrangement
+		// Steered they use the cluster DNS address instead.
 		OwnLocals: p.Arrangement != Steered, HealthPort: p.HealthPort,
 	}
 	if p.Arrangement == NodeCache {
@@ -52,7 +52,8 @@ func (p Plan) Host(pods Pods, uplinks Uplinks) (steer.Host, error) {
 // then shows nothing about kube-dns.
 func (p Plan) InterceptsNode() bool { return p.InterceptNode || p.Arrangement != Steered }
 
-// ForBackend returns the plan with the back end k. It returns an error if that back end's rules lack something that the plan needs.
+// ForBackend returns the plan with the back end k and the lease lifetime that its rules can keep. It returns an error if its rules lack
+// something that the plan needs.
 func (p Plan) ForBackend(k rules.Kind) (Plan, error) {
 	p.Backend = k.String()
 	caps := k.Caps()

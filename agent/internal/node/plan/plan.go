@@ -3,8 +3,8 @@
 // node-cache mode too. The loop, a reload, a change of the back end, the doctor, `config show` and `cleanup` use it, and only it
 // describes the host's rules.
 //
-// It is pure: it opens no file, does not read the kernel's state and sends no query. The same configuration and files always make the
-// same plan.
+// It is pure: it reads files only by the function that Read is given, does not read the kernel's state and sends no query. The same
+// configuration and files always make the same plan.
 //
 // Failure policy: with an error, the plan lacks only the part that is at fault. The doctor compares the node with such a plan; an agent
 // does not start with it.
@@ -40,18 +40,18 @@ const (
 // Plan is the wanted state of a node for one configuration. Its slices and maps must not be written to.
 type Plan struct {
 	Arrangement Arrangement
-	Backend     string // of the rules, as configured; ForBackend sets it to the one in use
+	Backend     string // back end of the packet rules, as configured; ForBackend sets it to the one in use
 	Link        Link
 
 	Redirects     []steer.Redirect // none unless the arrangement is Steered
 	Locals        []steer.Local    // addresses that clients themselves use as nameservers, each with its fallback
 	InterceptNode bool
-	HealthPort    uint16 // port of the kubelet's health checks at local addresses, kept out of conntrack; 0: none
-	// Firewall keeps the agent's addresses accepted in iptables' filter table if its policy drops.
+	HealthPort    uint16 // port of the kubelet's health checks at local addresses, whose connections bypass conntrack; 0: none
+	// Firewall is set if the agent must make the host's filter accept packets to its addresses.
 	Firewall bool
 
 	ClusterDomain string
-	Steers        bool // false: nothing on this node translates the cluster DNS address, so no pod may be steered
+	Steers        bool // false: no pod may be steered (kubeProxyMode none, or arrangement Transparent)
 	Server        server.Config
 	// Unserved is the reason why the agent can serve nothing yet; nil if it can. The switch then sends all queries to kube-dns.
 	Unserved error
@@ -97,8 +97,8 @@ type Lock struct {
 	Waits  bool   // if another agent has the lock, this one waits until that agent ends
 }
 
-// StartsUnserved reports whether an agent also starts if the server's configuration cannot be served. In node-cache mode it does: pods
-// use the agent's addresses directly, and without the switch no server would answer there.
+// StartsUnserved reports whether an agent starts even if it cannot serve the configured Corefile. In node-cache mode it does: pods use the
+// agent's addresses directly, and only the switch, which the agent makes, sends those queries to kube-dns.
 func (p Plan) StartsUnserved() bool { return p.Arrangement == NodeCache }
 
 // KernelOnly reports whether only the kernel program answers pods from the cache. The agent then listens on no address and writes no
@@ -171,7 +171,8 @@ func (p Plan) Fallbacks() []Fallback {
 	return out
 }
 
-// ClusterDNSOf returns the cluster DNS address that queries to one of the agent's addresses fall back to; the zero Addr if it is not one.
+// ClusterDNSOf returns the cluster DNS address that queries to one of the agent's addresses fall back to; the zero Addr
+// if address is not one of them.
 func (p Plan) ClusterDNSOf(address netip.Addr) netip.Addr {
 	for _, r := range p.Redirects {
 		if r.Steering == address {
