@@ -18,15 +18,15 @@ import (
 // port is the DNS port.
 const port = 53
 
-// maxAnswer is the buffer for an answer, larger than any answer to the prober's queries. A longer datagram is truncated and does not
-// count.
+// maxAnswer is the size of the buffer for an answer in bytes. No answer to the prober's queries is larger. The kernel truncates a longer
+// datagram, which then cannot be parsed.
 const maxAnswer = 4096
 
 // datagrams is a connected UDP socket that stays open between queries, because opening a socket would be most of a probe's cost.
 type datagrams struct {
 	mu      sync.Mutex // one query at a time
 	f       *os.File
-	retired atomic.Bool // close the socket as soon as no query is in flight
+	retired atomic.Bool // set by retire: the query in flight, if there is one, closes the socket at its end
 	buffer  [maxAnswer]byte
 }
 
@@ -53,7 +53,7 @@ func (d *datagrams) retire() {
 	}
 }
 
-// exchange sends the query wire and returns the first packet for which mine is true. It waits until ctx ends.
+// exchange sends the query wire and returns the first received packet for which mine is true. It returns an error when ctx ends.
 func (d *datagrams) exchange(ctx context.Context, wire []byte, mine func([]byte) bool) ([]byte, error) {
 	d.mu.Lock()
 	defer func() {
@@ -65,7 +65,7 @@ func (d *datagrams) exchange(ctx context.Context, wire []byte, mine func([]byte)
 	defer bindToContext(ctx, d.f)()
 	_, err := d.f.Write(wire)
 	if errors.Is(err, unix.ECONNREFUSED) {
-		// The kernel may now report an ICMP error of an earlier query; this query must not fail because of it.
+		// The kernel may report here the ICMP error that an earlier query got. Send again, so that this query does not fail because of it.
 		_, err = d.f.Write(wire)
 	}
 	for err == nil {
@@ -168,7 +168,8 @@ func prepare(fd, kind int, source netip.Addr) error {
 		if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
 			return fmt.Errorf("set linger: %w", err)
 		}
-		// The kernel chooses the port at connect, when it knows the other end, which is cheaper. If that fails, bind chooses a port.
+		// With this option the kernel chooses the source port in connect(2), where it knows the destination, which is cheaper. If the
+		// option cannot be set, bind(2) chooses a port.
 		_ = unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
 	}
 	if err := unix.Bind(fd, sockaddr(source, 0)); err != nil {

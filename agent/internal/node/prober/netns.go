@@ -11,17 +11,17 @@ import (
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// netns is the netns that the prober queries from, usually its own. It has no name; a descriptor and a thread that never leaves it keep
-// it alive. A socket belongs to the netns of the thread that creates it, so sockets are created on that thread; any goroutine may then
-// use them. A permanent thread is cheaper than one that enters and leaves the netns for each TCP probe.
+// netns is the netns that the prober queries from, usually its own. The prober's own netns has no name; a descriptor and a thread that
+// never leaves it keep it alive. A socket belongs to the netns of the thread that creates it, so sockets are created on that thread; any
+// goroutine may then use them. A permanent thread is cheaper than one that enters and leaves the netns for each TCP probe.
 type netns struct {
 	ns   *os.File
-	work chan func()
+	work chan func()   // functions that the thread is to run
 	gone chan struct{} // closed when the thread has ended
-	once sync.Once
+	once sync.Once     // makes close run once
 
-	mu     sync.Mutex // guards the fields below
-	spare  map[socketKind][]int
+	mu     sync.Mutex           // guards the fields below
+	spare  map[socketKind][]int // descriptors of sockets that were created in advance
 	closed bool
 }
 
@@ -50,8 +50,8 @@ func newNetNS() error {
 	return nil
 }
 
-// joinNetNS moves the calling thread to the netns of the descriptor fd. It does nothing if the thread is there already, because even
-// entering one's own netns needs CAP_SYS_ADMIN.
+// joinNetNS moves the calling thread to the netns of the descriptor fd. It does nothing if fd is 0 or the thread is there already, because
+// even entering one's own netns needs CAP_SYS_ADMIN.
 func joinNetNS(fd int) error {
 	if fd <= 0 || hostnet.IsHere(fd) {
 		return nil
@@ -80,7 +80,8 @@ func (r *netns) run(enter func() error, ready chan<- error) {
 	}
 }
 
-// do runs f on the thread in the netns. It must not be called after close, and f must return soon, because all sockets wait for it.
+// do runs f on the thread in the netns. It must not be called after close. f must return soon, because meanwhile no other socket
+// can be created.
 func (r *netns) do(f func()) {
 	done := make(chan struct{})
 	select {
@@ -90,7 +91,7 @@ func (r *netns) do(f func()) {
 	}
 }
 
-// socket returns a non-blocking socket of the netns, created now or earlier.
+// socket returns a non-blocking socket of the netns: a spare one, or else a new one.
 func (r *netns) socket(k socketKind) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -54,8 +54,8 @@ func openHost(nsFD int) (host, error) {
 	return host{h}, err
 }
 
-// removeStale removes a dead predecessor's veth, so that its name is free. It keeps a veth whose peer leadsToUs recognizes, and reports
-// that as there. Any other veth of that name belongs to a dead process, because this one has the prober's lock. A link of another kind
+// removeStale removes a dead predecessor's veth, so that its name is free. It keeps a veth for which leadsToUs is true, and then returns
+// there = true. Any other veth of that name belongs to a dead process, because this process has the prober's lock. A link of another kind
 // belongs to another program: it stays, and removeStale returns an error.
 func (h host) removeStale(leadsToUs func(netlink.Link) bool) (there bool, err error) {
 	l, err := h.LinkByName(steer.ProberInterface)
@@ -126,7 +126,7 @@ func (h host) ensure(families []family) error {
 	return nil
 }
 
-// inside is what the prober has in its own netns: the veth's end and the pod table.
+// inside manages what the prober has in its own netns: one end of the veth, and the prober's pod table.
 type inside struct {
 	netns *netns
 	nl    hostnet.Handle
@@ -266,7 +266,7 @@ func checkLocal(nl hostnet.Handle, families []family) error {
 	return nil
 }
 
-// route ensures a route to dst by this link, via gateway if that is valid.
+// route ensures a route to dst through this link: via gateway, or directly if gateway is the zero Addr.
 func (e end) route(f family, dst *net.IPNet, gateway netip.Addr) error {
 	want := &netlink.Route{LinkIndex: e.Link.Attrs().Index, Dst: dst, Protocol: unix.RTPROT_STATIC, Scope: netlink.SCOPE_LINK}
 	if gateway.IsValid() {
@@ -292,7 +292,7 @@ func (e end) route(f family, dst *net.IPNet, gateway netip.Addr) error {
 
 func (e end) neighbour(f family, a netip.Addr, mac net.HardwareAddr) error {
 	have, err := e.nl.NeighList(e.Link.Attrs().Index, f.af)
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // if a change interrupted it, setting an existing entry is harmless
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // an interrupted list may lack the entry; setting it again is harmless
 		return fmt.Errorf("list neighbours: %w", err)
 	}
 	for _, h := range have {

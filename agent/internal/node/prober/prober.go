@@ -2,10 +2,10 @@
 // set up like a pod's: its own netns and veth with a pod table. A query takes the same path as pods' queries (pod table, veth, the host's
 // switch, then INPUT to the agent, or the translation to kube-dns), so an answer means that pods get theirs.
 //
-// The package never renews a lease itself, and leaves nothing on the node: the netns has no name, so the kernel removes it and the veth
-// when the process ends, even if it is killed. In node-cache mode the agent may lack the capability to create a netns. Then the prober
-// queries from addresses in the host's netns, as the node's own processes do (D-031), and an answer does not show that INPUT accepts
-// pods' packets.
+// The package never renews a lease itself. Its netns has no name, so the kernel removes it and the veth when the process ends, even if it
+// is killed. In node-cache mode the agent may lack the capability to create a netns. Then the prober queries from addresses in the host's
+// netns, as the node's own processes do (D-031): an answer does not show that INPUT accepts pods' packets, and a killed prober leaves its
+// veth pair there, which its successor or RemoveLeftovers removes.
 //
 // Failure policy: a probe reports a Result and never retries; the caller decides what it means. Ensure creates whatever is missing; the
 // caller calls it at each check and after each fault.
@@ -50,14 +50,14 @@ type Prober struct {
 	log      *slog.Logger
 	rules    rules.Kind
 	host     host
-	lock     *os.File // the prober's lock of this netns; nil: not held
+	lock     *os.File // holds the prober's lock of the host's netns; nil: not held
 	netns    *netns
 	inside   inside // unused if hostOnly
 	hostOnly bool   // the prober has no netns of its own and queries from the host's
 
 	// repair serialises Ensure, Reconfigure and Close, and guards the field below. It is held while the kernel is changed.
 	repair   sync.Mutex
-	repaired []string // what was repaired since the last call of Repair
+	repaired []string // what ensure has created or repaired since the last call of Repair
 
 	// mu guards the fields below. It is held only briefly, so that a slow repair does not delay a probe.
 	mu        sync.Mutex
@@ -164,7 +164,7 @@ func (p *Prober) Close() error {
 	p.endSockets((*datagrams).close)
 	var errs []error
 	if p.lock != nil {
-		// Only its owner may delete the link.
+		// Only the owner of the lock may delete the link.
 		errs = append(errs, p.host.RemoveVeth(steer.ProberInterface))
 	}
 	errs = append(errs, p.inside.close())
@@ -206,7 +206,8 @@ func takeLock(h host) (lock *os.File, err error) {
 	return lock, err
 }
 
-// ensure creates and repairs everything. The caller holds p.repair, or has not published p yet.
+// ensure creates or repairs the veth, its addresses and routes, and the prober's pod table. The caller holds p.repair, or has not published
+// p yet.
 func (p *Prober) ensure() error {
 	p.mu.Lock()
 	redirects, locals, closed := p.redirects, p.locals, p.closed
@@ -242,7 +243,7 @@ func (p *Prober) ensure() error {
 	return nil
 }
 
-// ensureHostOnly does what ensure does, for a prober without a netns of its own.
+// ensureHostOnly does what ensure does, for a prober that queries from the host's netns.
 func (p *Prober) ensureHostOnly(redirects []steer.Redirect, want []family) error {
 	if len(redirects) > 0 {
 		return fmt.Errorf("%d redirects need a pod table, and so a netns of the prober's own: grant the container SYS_ADMIN", len(redirects))
@@ -259,8 +260,8 @@ func (p *Prober) noteMade(made bool) {
 	}
 }
 
-// Probe queries target, a cluster DNS address or a local address, for the name of the agent that answers there, and waits until ctx ends.
-// UDP probes of the same target run one after the other; all others run concurrently.
+// Probe queries target, a cluster DNS address or a local address, for the name of the agent that answers there. It waits for the
+// answer until ctx ends. UDP probes of the same target run one after the other; all others run concurrently.
 func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Protocol) Result {
 	q := newQuestion()
 	source := steer.ProbeSource(target.Is4())

@@ -31,7 +31,7 @@ const (
 	Refused     Failure = "refused"      // the kernel refused: no process listens there
 	WrongAnswer Failure = "wrong-answer" // another server than the agent answered, so the query took the fallback
 	Slow        Failure = "slow"         // answered, but later than the caller accepts; the caller sets it, Probe never does
-	Network     Failure = "network"      // the query could not be sent, or the connection broke
+	Network     Failure = "network"      // any other error: for example, the query could not be sent, or the connection broke
 	Canceled    Failure = "canceled"     // the caller gave up; no result
 )
 
@@ -41,10 +41,10 @@ type Result struct {
 	Instance string        // the text of the agent that answered; set if and only if the probe succeeded
 	Failure  Failure       // None if the probe succeeded
 	Err      error         // why the probe failed, for logs and status
-	Took     time.Duration // from sending the query until the answer, or until the prober gave up
+	Took     time.Duration // from making the query until the answer or the failure; 0 if the prober is closed or has no UDP socket
 }
 
-// OK reports whether the agent answered.
+// OK reports whether an agent answered.
 func (r Result) OK() bool { return r.Failure == None }
 
 // question is one query in wire format, with the fields by which its answer is recognized.
@@ -67,9 +67,9 @@ func newQuestion() question {
 	return q
 }
 
-// Trial is the query of a pod trial, for a random name in Zone. To a pod, the agent answers it with NXDOMAIN by itself. So an answer
-// shows that the pod's path to the agent works, whether or not the upstreams answer. Any other query might be forwarded, even one of
-// class CHAOS.
+// Trial is the query of a pod trial, for a random name in Zone. If a pod sends it, the agent answers NXDOMAIN without an upstream. So an
+// answer shows that the pod's path to the agent works, whether or not the upstreams answer. Any other query might be forwarded, even one
+// of class CHAOS.
 type Trial struct{ q question }
 
 // NewTrial returns a Trial with a new random name.
@@ -78,7 +78,7 @@ func NewTrial() Trial { return Trial{newQuestion()} }
 // Wire is the message to send.
 func (t Trial) Wire() []byte { return t.q.wire }
 
-// Answered reports whether packet is its answer.
+// Answered reports whether packet is the answer to this query.
 func (t Trial) Answered(packet []byte) bool { return t.q.matches(packet) }
 
 // addressQuestion makes a query for name's address in the IP family of server, as a pod would send it.
@@ -179,7 +179,7 @@ func resultOf(err error) Result {
 		err = errors.New("refused: no process listens there, or a firewall on this node (INPUT chain) rejects pods' packets to it")
 		return Result{Failure: Refused, Err: err}
 	case errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.EACCES):
-		// The socket's errors if a firewall rejects packets with ICMP "administratively prohibited": in IPv4, and in IPv6.
+		// If a firewall rejects packets with ICMP "administratively prohibited", the socket returns EHOSTUNREACH in IPv4, EACCES in IPv6.
 		err = fmt.Errorf("rejected: a firewall on this node (INPUT chain) rejects pods' packets to the agent: %w", err)
 		return Result{Failure: Network, Err: err}
 	}
