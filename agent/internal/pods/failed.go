@@ -8,15 +8,15 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// failedTrials has the pods' interfaces from which the agent could not send its last test query, with the first error of each. The
-// node's status shows the error of one of them until its query is sent or the interface is gone. The log has a line when the shown error
-// changes, and none for each repeated query.
+// failedTrials has the pods' network interfaces for which the last trial could not be run, with the first error of each. The node's status
+// shows the error of one of them until a trial of that interface can be run or its pod file is gone. The agent logs a line when the shown
+// error changes, and none for each failed trial.
 type failedTrials struct {
-	of    map[key]error
-	shown key
+	of    map[key]error // interface to the first error since its last trial that could be run
+	shown key           // the interface whose error fault last returned
 }
 
-// note records how the last trial of an attachment ended: err is nil if it could be run.
+// note records how the last trial of a pod's interface ended: err is nil if the trial could be run.
 func (t *failedTrials) note(k key, err error) {
 	if err == nil {
 		delete(t.of, k)
@@ -25,7 +25,7 @@ func (t *failedTrials) note(k key, err error) {
 	}
 }
 
-// fault returns the error of one attachment that still has a file; nil if no trial fails.
+// fault returns the error of one interface that still has a pod file; nil if all last trials could be run.
 func (t *failedTrials) fault(files []podfile.File) error {
 	if len(t.of) == 0 {
 		return nil

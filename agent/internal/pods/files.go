@@ -15,9 +15,9 @@ import (
 type cachedFiles struct {
 	files   []podfile.File
 	changed map[string]struct{} // names of files that changed since they were read
-	errs    []error             // of the last reading
-	folder  stamp
-	watched bool // a watch reports changes, so files are read again only after a change
+	errs    []error             // errors of the files that could not be read
+	folder  stamp               // of the folder, when all files were last read
+	watched bool                // a watch reports changes, so files are read again only after a change
 }
 
 // read returns the pod files, and the errors of those that cannot be read. It reads from disk only what may have changed: all files if
@@ -26,8 +26,7 @@ type cachedFiles struct {
 func (p *Pods) read() ([]podfile.File, []error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// Clear the marks before reading, so that a file that changes meanwhile is read again the next time. Only a watch and this process
-	// set them.
+	// Clear the marks (stale, changed) before reading, so that a file that changes during the read is read again the next time.
 	all, changed := p.stale.Swap(false) || !p.cached.watched, p.cached.changed
 	p.cached.changed = nil
 	if !all && len(changed) > 0 && !p.update(changed) {
@@ -40,8 +39,8 @@ func (p *Pods) read() ([]podfile.File, []error) {
 	return p.cached.files, p.cached.errs
 }
 
-// update reads the named files again. It returns false if one of them, or a file at the last read, is unreadable: then read reads all
-// files. It replaces the slice and does not change it, because callers of read still use it.
+// update reads the named files again. It returns false if one of them is unreadable, or one was at the last read; read then reads all
+// files. It makes a new slice and does not change the old one, because callers of read still use that.
 func (p *Pods) update(names map[string]struct{}) bool {
 	if len(p.cached.errs) > 0 {
 		return false
@@ -76,7 +75,7 @@ func (p *Pods) Outdate() {
 	p.version.Add(1)
 }
 
-// outdateFile marks one file as changed, by its name in the folder.
+// outdateFile marks the pod file with this name in the folder as changed, so that the next use reads it again.
 func (p *Pods) outdateFile(name string) {
 	p.mu.Lock()
 	if p.cached.changed == nil {

@@ -24,17 +24,17 @@ type index[T any] struct {
 	byKey   map[[2]string]*T // container ID and interface
 }
 
-// NewIndex makes an index of p's pods. keep returns the data of an attachment, given its file and its previous data (nil if it is new).
-// After a pod file may have changed, keep is called for all attachments, one after the other.
+// NewIndex makes an index of p's pods. keep returns the data for a pod file, given the previous data for the same container and interface
+// (nil if it is new). The first Find or All after a pod file may have changed calls keep for all pod files, one after the other.
 func NewIndex[T any](p *Pods, keep func(f podfile.File, old *T) *T) *Index[T] {
 	x := &Index[T]{pods: p, keep: keep}
 	x.made.Store(&index[T]{})
 	return x
 }
 
-// Find returns the data of the pod that has an address; nil for none. If the files of two attachments name the address, it returns the
-// data of the one whose netns still exists: if the runtime skipped a DEL, the pod that has the address now must not get a dead pod's
-// settings. If both exist, it returns nil.
+// Find returns the data of the pod that has an address; nil for none. If two pod files name the address, it returns the data of the one
+// whose netns still exists: if the runtime skipped a DEL, the pod that has the address now must not get a dead pod's settings. If both
+// netns exist, it returns nil.
 func (x *Index[T]) Find(addr netip.Addr) *T { return x.current().byAddr[addr] }
 
 // All returns the data by container ID and interface. The caller must not change the map.
@@ -74,7 +74,7 @@ func (x *Index[T]) current() *index[T] {
 	return next
 }
 
-// alive reports whether an attachment's netns is still there.
+// alive reports whether the netns of a pod file still exists.
 func alive(f podfile.File) bool {
 	ns, err := enter(f)
 	if err != nil {

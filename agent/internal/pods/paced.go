@@ -11,7 +11,7 @@ import (
 )
 
 // census classifies an adopted pod for package adoption by the states of its paths, one for each cluster DNS address. started is true if
-// this agent, not an earlier one, has started the pod's adoption.
+// this process has allowed the pod's first trial.
 func census(states []podstate.State, started bool) adoption.Pod {
 	has := func(s podstate.State) bool { return slices.Contains(states, s) }
 	switch untried := has(podstate.Untried); {
@@ -37,9 +37,9 @@ func WaitsForAdoption(f podfile.File) bool {
 	})
 }
 
-// paceAdoption starts the adoption of the next pod if that is allowed. It returns the pods that still wait, for which no trial may run,
-// and the time of the next start; zero if that depends on no time. It starts a pod only if it could be steered at once. Otherwise, many
-// started pods would all be steered at the moment when the obstacle is gone.
+// paceAdoption allows the first trial of the next adopted pod if package adoption does. It returns the pods that still wait, for which no
+// trial may run, and when the next pod may start; zero if no time is known. It starts a pod only if the pod could be steered at once.
+// Otherwise many started pods would all be steered at the moment when the obstacle is gone.
 func (p *Pods) paceAdoption(files []podfile.File, lease Lease, fallback func(netip.Addr) Fallback,
 	now time.Time) (waiting map[key]bool, next time.Time) {
 	waiting = map[key]bool{}
@@ -72,7 +72,7 @@ func (p *Pods) paceAdoption(files []podfile.File, lease Lease, fallback func(net
 			started[k] = true
 		}
 	}
-	p.due.started = started // pods without a file or a selection are forgotten, so such a pod waits again if it is selected again
+	p.due.started = started // without pods that are gone or not selected: if such a pod is selected again, it waits again
 	start, next := p.due.adoption.Next(c, could != (key{}), now)
 	if start {
 		delete(waiting, could)

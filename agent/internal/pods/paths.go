@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// key identifies an attachment, that is, one network interface of a pod.
+// key identifies one network interface of a pod, which has one pod file. Other comments call it an attachment (of the pod to a network).
 type key struct{ containerID, ifName string }
 
 func keyOf(f podfile.File) key { return key{f.ContainerID, f.IfName} }
@@ -42,7 +42,8 @@ func StateOf(d podfile.Decision) podstate.State {
 	return podstate.Waiting
 }
 
-// report passes an event about a path to podstate's state table, and returns the path's new status and what must be done.
+// report passes an event about a path to podstate's state table, and returns the path's new status and the effects that the caller must
+// carry out.
 func (p *Pods) report(f podfile.File, d podfile.Decision, e podstate.Event, now time.Time) (podstate.Status, podstate.Effect) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -52,7 +53,8 @@ func (p *Pods) report(f podfile.File, d podfile.Decision, e podstate.Event, now 
 	return s, do
 }
 
-// selection returns the event to report if steer.mode now decides otherwise about a path than the path's state.
+// selection returns the event to report if steer.mode now selects the pod and the path's state is Unselected, or the other way round.
+// differs is false if there is nothing to report.
 func (p *Pods) selection(f podfile.File, d podfile.Decision) (s signal, differs bool) {
 	state := StateOf(d)
 	if state == 0 || p.Excludes == nil {
@@ -76,8 +78,8 @@ func (p *Pods) reportSteered(f podfile.File, e podstate.Event) {
 	}
 }
 
-// reportTables reports pods whose own tables bypass the agent, because its answers do not arrive. It looks once per podstate.Soon at
-// most, because a look enters each pod's netns.
+// reportTables reports to podstate the paths that a pod's own table bypasses, because the agent's answers do not arrive. It reads the pod
+// tables at most once per podstate.Soon, because that enters each pod's netns.
 func (p *Pods) reportTables(files []podfile.File, now time.Time) error {
 	if !p.backend.Caps().Evidence || now.Sub(p.due.tablesRead) < podstate.Soon {
 		return p.due.tablesErr
@@ -103,8 +105,8 @@ func (p *Pods) reportTables(files []podfile.File, now time.Time) error {
 	return p.due.tablesErr
 }
 
-// bypassedBy returns the paths that a sandbox's own pod table bypasses now. known is false if the back end's tables keep no such record,
-// or if there is no table.
+// bypassedBy returns the paths that a sandbox's own pod table bypasses now, because its queries got no answer. known is false if the back
+// end's pod tables keep no record of that, or if the pod should have no table.
 func (p *Pods) bypassedBy(box *sandbox) (ways []steer.PodWay, known bool, err error) {
 	want := podfile.Table(box.files...)
 	if box.ns == nil || len(want.Redirects) == 0 {
@@ -129,9 +131,9 @@ type signal struct {
 	protocols []string // protocols over which a trial's queries were not answered
 }
 
-// decide reports signals about a sandbox's paths to podstate's table, and carries out the decisions: first in the pod table, then in the
-// pod's files. If the agent ends between the two, the files still record the old rules, so a later agent knows of them. changed is true
-// if a trial was answered, so that the pod may be steered now.
+// decide calls signalOf for each path of a sandbox, reports the signals to podstate, and carries out its decisions: first in the pod table,
+// then in the pod files. If the agent ends between the two, the files still record the old rules, so a later agent knows of them. changed
+// is true if a trial was answered, so that the pod may be steered now.
 func (p *Pods) decide(box *sandbox, signalOf func(podfile.File, podfile.Decision) (signal, bool)) (changed bool, err error) {
 	files, effects := slices.Clone(box.files), podstate.Effect(0)
 	var logs []func()
@@ -182,8 +184,8 @@ func (p *Pods) decide(box *sandbox, signalOf func(podfile.File, podfile.Decision
 	return changed, nil
 }
 
-// leaveTime is how long a pod that is no longer steered keeps its table for answers that are still to come. It is longer than the 5 s for
-// which a resolver waits for an answer (resolv.conf(5)), and as long as the server keeps an idle connection.
+// leaveTime is how long a pod that is no longer steered keeps its pod table, which then only rewrites answers that are still to come. It is
+// longer than the 5 s for which a resolver waits for an answer (resolv.conf(5)), and as long as the server keeps an idle connection.
 const leaveTime = 10 * time.Second
 
 // shrink rewrites a sandbox's table so that it has only the redirects that are still steered. If there are none, it removes the table: at
@@ -208,7 +210,8 @@ func (p *Pods) shrink(was, box *sandbox) error {
 	return p.removeOthers(box.ns)
 }
 
-// endLeaving removes a table that the pod keeps only for answers that are still to come, because it would rewrite the answer to a trial.
+// endLeaving removes a pod table that is kept only for answers that are still to come (leaveTime), because the table would rewrite the
+// answer to a trial.
 func (p *Pods) endLeaving(f podfile.File) error {
 	if _, leaves := p.leaving.Load(f.NetNSInode); !leaves {
 		return nil

@@ -45,12 +45,12 @@ type Pods struct {
 	reconciling sync.Mutex // held while pods' namespaces are changed
 	// busy is set if, since Reconcile began, another program held iptables' lock. Pod tables are then left to the next Reconcile.
 	busy    atomic.Bool
-	stale   atomic.Bool   // any file may have changed since it was read
-	version atomic.Uint64 // grows each time files may have changed, so that an Index knows that it is outdated
+	stale   atomic.Bool   // any pod file may have changed since it was read, so the next read reads all of them
+	version atomic.Uint64 // grows each time pod files may have changed, so that an Index knows that it is outdated
 
 	// reconciling guards the next two, too.
-	verified map[key]fingerprint // of a pod's table, when it last had no difference from the pod's files
-	dead     map[key]time.Time   // the time at which this process first found that a file's netns is gone
+	verified map[key]fingerprint // pods' interfaces to the fingerprint that the pod table had when it last matched the pod's files
+	dead     map[key]time.Time   // pods' interfaces to the time at which this process first found that their netns is gone
 
 	// leaving has, by the netns's inode, the time until which a pod that is no longer steered keeps its table.
 	leaving sync.Map
@@ -59,24 +59,24 @@ type Pods struct {
 
 	mu       sync.Mutex // guards the fields below
 	cached   cachedFiles
-	switched map[steer.Redirect]bool // redirects that the switch has, see FallbackOnly
-	paths    map[path]podstate.Status
+	switched map[steer.Redirect]bool  // redirects that the switch has, see FallbackOnly
+	paths    map[path]podstate.Status // the status of each path, as podstate last returned it
 	failed   failedTrials
 }
 
 // dueTrials is state that only DueTrials uses.
 type dueTrials struct {
-	tablesRead time.Time // when the pods' own tables were last read
-	tablesErr  error     // of that reading
+	tablesRead time.Time // when reportTables last read the pod tables
+	tablesErr  error     // the error of that reading
 	adoption   adoption.Adoption
-	started    map[key]bool // adopted pods whose adoption this process has started
+	started    map[key]bool // adopted pods for which this process has allowed the first trial
 }
 
-// fingerprint is compared to see, without reading the rules, whether a pod's table is unchanged since it was verified.
+// fingerprint shows, without reading the rules, whether a pod table may have changed since it was verified.
 type fingerprint struct {
 	inode      uint64
 	generation uint32 // the kernel's counter of nftables changes in that netns
-	want       string
+	want       string // the pod table that the pod's files describe, as text
 }
 
 // Open makes a registry of the pod files below stateDir. Pods' rules are those of the back end. All methods must be called in the host's
@@ -94,7 +94,7 @@ func open(stateDir, hostNS string, log *slog.Logger) *Pods {
 	return p
 }
 
-// List returns all attachments whose pod files can be read. The caller may keep and change the slice.
+// List returns all pod files that can be read, one for each network interface of a pod. The caller may keep and change the slice.
 func (p *Pods) List() []podfile.File {
 	files, _ := p.read()
 	return slices.Clone(files)
@@ -114,8 +114,8 @@ func (p *Pods) all() (files []podfile.File, hostInode uint64, errs []error) {
 	return files, hostInode, errs
 }
 
-// LookAgain marks the files as changed if their folder has changed, without waiting for the watch, so that the next read sees every
-// change before this call.
+// LookAgain marks the pod files as changed if their folder has changed, without waiting for the watch. So the next read sees all changes
+// that were made before this call.
 func (p *Pods) LookAgain() {
 	changed := modified(p.dir())
 	p.mu.Lock()
@@ -136,7 +136,7 @@ type stamp struct {
 // coarse is longer than a tick of the clock that gives files their times: a jiffy, at most 10 ms (HZ=100), before Linux 6.13.
 const coarse = 20 * time.Millisecond
 
-// next returns the stamp for a read of the folder that begins now.
+// next returns the folder's stamp at the time now, given its previous stamp s. Call it before the folder is read.
 func (s stamp) next(folder string, now time.Time) stamp {
 	changed := modified(folder)
 	if !changed.Equal(s.changed) || s.seen.IsZero() {
@@ -156,8 +156,8 @@ func modified(folder string) time.Time {
 
 // FallbackOnly returns the redirects that pods still use although the configuration does not have them. The switch must go on sending
 // queries for their steering addresses to kube-dns. It leaves out a steering address that the configuration pairs with another cluster
-// DNS address, because the switch cannot send its queries two ways. From then on, Reconcile steers pods only to the configured and the
-// returned redirects.
+// DNS address, because the switch cannot send its queries two ways. After this call, Reconcile steers pods only to the configured and
+// the returned redirects.
 func (p *Pods) FallbackOnly(configured []steer.Redirect) []steer.Redirect {
 	files, _ := p.read()
 	taken, switched := map[netip.Addr]bool{}, map[steer.Redirect]bool{}
@@ -183,7 +183,7 @@ func (p *Pods) FallbackOnly(configured []steer.Redirect) []steer.Redirect {
 }
 
 // HostInterfaces returns, sorted, the host's links by which steered pods' packets arrive; these cannot be uplinks. It leaves out the
-// links of pending pods, because a pod's link is checked again when the pod is steered.
+// links of pending pods, because Reconcile checks a pod's link when it steers the pod.
 func (p *Pods) HostInterfaces() []string {
 	files, _ := p.read()
 	var out []string
@@ -220,7 +220,7 @@ func (p *Pods) PodOf(addr netip.Addr) string {
 	return ""
 }
 
-// Stale returns the attachments whose netns is gone, or not visible to this process.
+// Stale returns the pod files whose netns is gone, or not visible to this process.
 func (p *Pods) Stale() []podfile.File {
 	files, _ := p.read()
 	var out []podfile.File
@@ -235,7 +235,7 @@ func (p *Pods) Stale() []podfile.File {
 	return out
 }
 
-// Name returns the pod's name and its attachment, for messages.
+// Name names a pod, its container and the network interface of the pod file, for messages.
 func Name(f podfile.File) string {
 	if f.PodName == "" {
 		return fmt.Sprintf("container %.12s (%s)", f.ContainerID, f.IfName)

@@ -20,8 +20,8 @@ import (
 const maxQueried = 3
 
 // QueryKubeDNS queries clusterDNS over UDP for name's address from the netns of steered pods, and so from their addresses and by their
-// routes. It returns nil once one of the queries is answered. sent is false if no pod's netns can be entered. Call it only without a
-// lease: the queries take the pods' own path, so under a lease the agent would answer them.
+// routes. It waits until each query is answered or has failed, and returns nil if one was answered. sent is false if it could send no query.
+// Call it only without a lease: the queries take the pods' own path, so under a lease the agent would answer them.
 func (p *Pods) QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name string) (sent bool, err error) {
 	conns := p.conns(clusterDNS)
 	answers := make(chan error, len(conns))
@@ -39,7 +39,7 @@ func (p *Pods) QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name str
 	return len(conns) > 0, err
 }
 
-// conns opens one UDP socket to clusterDNS in the netns of each of up to maxQueried steered pods, the newest pods first.
+// conns opens one UDP socket to clusterDNS in the netns of each of up to maxQueried steered pods.
 func (p *Pods) conns(clusterDNS netip.Addr) []net.Conn {
 	files, _ := p.read() // Reconcile reports unreadable files
 	var out []net.Conn
@@ -67,8 +67,8 @@ func (p *Pods) conns(clusterDNS netip.Addr) []net.Conn {
 }
 
 // lookUp sends one query over conn, which it closes, and returns nil for any answer with NOERROR or NXDOMAIN. It sets the CD bit (RFC
-// 4035, section 3.2.2): the kernel program does not answer such queries, and non-validating servers ignore the bit. So an answer shows
-// that the server that pods' packets reach has answered.
+// 4035, section 3.2.2): the kernel program does not answer such queries, and non-validating servers ignore the bit. So an answer comes
+// from the server that pods' packets reach.
 func lookUp(ctx context.Context, conn net.Conn, name string, ipv4 bool) error {
 	defer conn.Close() //nolint:errcheck // nothing was written to keep
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()

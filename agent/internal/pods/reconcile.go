@@ -18,32 +18,32 @@ import (
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// The states by which Reconcile counts attachments: Gone if the netns is gone, Bypassed if one of the paths is bypassed, and otherwise
-// the best state of the paths.
+// The states by which Reconcile counts pods' network interfaces: Gone if the netns is gone, Bypassed if one of the interface's paths is
+// bypassed, and otherwise the first of Steered, Pending and LeftAlone that one of its paths has.
 const (
 	Steered   = string(podfile.Steered)
 	Pending   = string(podfile.Pending)
 	LeftAlone = string(podfile.LeftAlone)
-	Bypassed  = "given-back" // the name in metrics and outputs
+	Bypassed  = "given-back" // an older word, which metrics and outputs keep
 	Gone      = "gone"
 )
 
-// maxSteering is the maximum number of pods that are steered at the same time. Steering a pod mostly waits for the kernel, and a node
-// that adopts its pods steers a hundred of them.
+// maxSteering is the maximum number of pods whose tables Reconcile writes at the same time. That work mostly waits for the kernel, and a
+// node that adopts its pods steers a hundred of them.
 const maxSteering = 8
 
 // Fallback is the state of the fallback to one cluster DNS address: whether kube-dns answers queries that the agent does not.
 type Fallback struct {
-	Verified bool
+	Verified bool // the fallback check has succeeded, and the host's rules are in place
 	// Lost is the reason if the fallback is lost for good, so that pods must not stay steered; else "". A fallback that is merely not
 	// verified at the moment is not lost.
 	Lost string
 }
 
-// Reconcile reports lost fallbacks and changed selections to podstate, and steers and bypasses pods as it decides. It steers only pods
-// whose route leads through this host, and only to redirects that the switch has. With deep it also repairs the tables of steered pods,
-// unless their fallback is not verified: a pod without its table reaches kube-dns directly meanwhile. It returns how many attachments are
-// in each state.
+// Reconcile reports lost fallbacks and changes of steer.mode to podstate, and steers and bypasses pods as podstate decides. It steers only
+// pods whose route leads through this host, and only to redirects that the switch has. With deep it also repairs the tables of steered
+// pods whose fallback is verified; a pod without its table reaches kube-dns directly. It returns how many pods' network interfaces are in
+// each state.
 func (p *Pods) Reconcile(ctx context.Context, fallback func(netip.Addr) Fallback, deep bool) (map[string]int, error) {
 	counts := map[string]int{Steered: 0, Pending: 0, LeftAlone: 0, Bypassed: 0, Gone: 0}
 	host, hostInode, err := podfile.OpenNetNS(p.hostNS)
@@ -70,15 +70,15 @@ func (p *Pods) Reconcile(ctx context.Context, fallback func(netip.Addr) Fallback
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", Name(box.files[0]), err))
 		}
-		if p.busy.Load() { // otherwise each pod in turn would wait for the iptables lock
+		if p.busy.Load() { // without this, each further pod would wait for the iptables lock
 			break
 		}
 	}
 	return counts, errors.Join(errs...)
 }
 
-// reconcileAll reconciles every sandbox, except for repairs of tables, and counts the attachments by state. It returns the pod files as
-// they were before.
+// reconcileAll reconciles every sandbox, except for repairs of tables, and adds each network interface to counts, by state. It returns the
+// pod files as they were before.
 func (p *Pods) reconcileAll(ctx context.Context, host *os.File, hostInode uint64, fallback func(netip.Addr) Fallback, deep bool,
 	counts map[string]int) ([]podfile.File, []error) {
 	p.reconciling.Lock()
@@ -112,7 +112,7 @@ func (p *Pods) reconcileAll(ctx context.Context, host *os.File, hostInode uint64
 			// A pod that shares the host's netns is never steered, because a pod table must never be in the host's netns.
 			ofHost := box.files[0].NetNSInode == hostInode
 			var more []error
-			if !ofHost && box.ns != nil && !p.busy.Load() { // otherwise each pod in turn would wait for the iptables lock
+			if !ofHost && box.ns != nil && !p.busy.Load() { // without this, each further pod would wait for the iptables lock
 				more = p.reconcile(&box, host, fallback)
 			}
 			p.busy.CompareAndSwap(false, slices.ContainsFunc(more, iptables.Busy))
@@ -157,9 +157,9 @@ func (p *Pods) reconcile(box *sandbox, host *os.File, fallback func(netip.Addr) 
 	return errs
 }
 
-// steerPending steers the pending paths of one attachment whose fallback is verified. It writes the pod table first and then the file, so
-// that the plugin's CHECK never finds a steered pod without its rules. If the agent ends between the two, the next agent finds the path
-// pending and steers it again.
+// steerPending steers those pending paths of the pod file box.files[i] whose fallback is verified. It writes the pod table first and then
+// the file, so that the plugin's CHECK never finds a steered pod without its rules. If the agent ends between the two, the next agent finds
+// the path pending and steers it again.
 func (p *Pods) steerPending(box *sandbox, i int, host *os.File, verified func(netip.Addr) bool) error {
 	before := box.files[i]
 	after, err := p.route(before, box.ns, host, verified)
@@ -170,7 +170,7 @@ func (p *Pods) steerPending(box *sandbox, i int, host *os.File, verified func(ne
 		return err
 	}
 	box.files[i] = after
-	steers := len(after.In(podfile.Steered)) > len(before.In(podfile.Steered)) // otherwise only reasons for not steering a path were added
+	steers := len(after.In(podfile.Steered)) > len(before.In(podfile.Steered)) // if false, route only found reasons not to steer a path
 	if steers {
 		if applyErr := p.apply(box); applyErr != nil {
 			box.files[i] = before
@@ -189,8 +189,8 @@ func (p *Pods) steerPending(box *sandbox, i int, host *os.File, verified func(ne
 	return errors.Join(err, updateErr)
 }
 
-// writeDecisions writes an attachment's decisions, its host interface and its back end into its pod file. It keeps the rest of the file,
-// which may have changed since it was read.
+// writeDecisions writes the decisions, host interface and back end of f into the pod file on disk. It keeps the rest of that file, which
+// may have changed since f was read.
 func (p *Pods) writeDecisions(f podfile.File) error {
 	defer p.outdateFile(fileName(f))
 	return podfile.Amend(p.stateDir, f.ContainerID, f.IfName, func(now *podfile.File) bool {
@@ -202,7 +202,8 @@ func (p *Pods) writeDecisions(f podfile.File) error {
 	})
 }
 
-// deleted reports whether DEL has removed the pod file meanwhile. DEL may then have removed the pod's rules before the agent added them.
+// deleted reports whether the pod file is gone, because DEL has removed it. DEL may then have removed the pod's rules too, before the agent
+// adds them.
 func (p *Pods) deleted(f podfile.File) (bool, error) {
 	_, err := os.Lstat(podfile.Path(p.stateDir, f.ContainerID, f.IfName))
 	if errors.Is(err, fs.ErrNotExist) {

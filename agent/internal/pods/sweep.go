@@ -9,7 +9,7 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// deadFor is how long the agent keeps a pod file after its netns is gone, because the runtime's DEL or GC should remove it.
+// deadFor is how long the agent keeps a pod file after it found the netns gone: the runtime's DEL or GC should remove the file first.
 const deadFor = time.Hour
 
 // sweep removes the files of pods that are gone and for which the runtime never called DEL. The caller holds p.reconciling.

@@ -17,8 +17,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// repair repairs the pod table of a steered sandbox, and removes a table that no file records. If the back end's tables keep no evidence,
-// it also reports that to podstate, so that a trial checks the pod.
+// repair repairs the pod table of a steered sandbox, and removes a pod table that no pod file records. If the back end's pod tables keep no
+// record of unanswered queries (iptables), it also reports that to podstate, so that a trial checks the pod.
 func (p *Pods) repair(box *sandbox, verified func(netip.Addr) bool) error {
 	want := podfile.Table(box.files...)
 	if len(want.Redirects) == 0 {
@@ -63,9 +63,10 @@ func (p *Pods) repair(box *sandbox, verified func(netip.Addr) bool) error {
 	return nil
 }
 
-// removeUnrecorded removes a pod table that no file records: the pod is no longer steered since leaveTime, its file was lost, or the
+// removeUnrecorded removes a pod table that no pod file records: the pod has not been steered for leaveTime, its file was lost, or the
 // process that steered it ended before it wrote the file. The table rewrites the source of answers, so a trial of such a pod would never
-// be answered. With a back end that counts no changes (iptables), only the first call looks, because a look starts programs.
+// be answered. With a back end that counts no changes (iptables), only the first call for a netns checks it, because each check starts
+// programs.
 func (p *Pods) removeUnrecorded(box *sandbox) error {
 	at, seen := keyOf(box.files[0]), fingerprint{inode: box.files[0].NetNSInode}
 	if until, leaves := p.leaving.Load(seen.inode); leaves && time.Now().Before(until.(time.Time)) {
@@ -100,7 +101,7 @@ func (p *Pods) removeUnrecorded(box *sandbox) error {
 	return nil
 }
 
-// connections returns the open TCP connections from a sandbox to port 53, by remote address and local port.
+// connections returns the remote address and local port of each open TCP connection from a sandbox to port 53.
 func (p *Pods) connections(box *sandbox) []steer.Connection {
 	streams, err := hostnet.Streams(int(box.ns.Fd()), 53)
 	if err != nil {
@@ -124,15 +125,15 @@ func (p *Pods) apply(box *sandbox) error {
 }
 
 // steer writes a sandbox's pod table, and exempts TCP connections that the pod already has to kube-dns, which would otherwise be reset.
-// The table first records the packets of every connection. The connections that the kernel then lists, and those recorded until the rules
-// are in place, are exempt.
+// First the table only records which connections send packets. Exempt are the connections that the kernel lists after that, and those that
+// the table records until its rules are complete.
 func (p *Pods) steer(table rules.Rules, box *sandbox, want steer.Pod) error {
 	if n, ok := table.(steer.ConnectionRecorder); ok && len(want.Redirects) > 0 {
 		recording, err := n.RecordConnections(want)
 		if err != nil {
 			return err
 		}
-		if recording { // otherwise the existing table already knows the connections
+		if recording { // if false, the pod table existed before and already has the exempt connections
 			want.Open = p.connections(box)
 		}
 	}
@@ -165,7 +166,7 @@ func (p *Pods) RemoveTables(ctx context.Context) []error {
 			box.close()
 			return append(errs, fmt.Errorf("not all pod tables removed: %w", ctx.Err()))
 		}
-		if box.files[0].NetNSInode == hostInode { // the table in the host's netns is the switch
+		if box.files[0].NetNSInode == hostInode { // the table in the host's netns is the host table, not a pod table
 			box.close()
 			continue
 		}

@@ -11,16 +11,16 @@ import (
 	"github.com/neardns/neardns/pkg/steer/nft"
 )
 
-// Verified is the result of Verify for one attachment.
+// Verified is the result of Verify for one network interface of a pod. If interfaces share a netns, only the first has Drift, Mesh and Err.
 type Verified struct {
 	File  podfile.File
 	State string   // one of the states that Reconcile counts
-	Drift []string // how its pod table differs from its files; empty if it is not steered
-	Mesh  bool     // its netns has nftables chains of a service mesh (Istio)
-	Err   error    // why its netns could not be checked
+	Drift []string // how the pod table differs from the pod's files; empty if the pod is not steered
+	Mesh  bool     // the pod's netns has nftables chains of a service mesh (Istio)
+	Err   error    // why the pod's netns could not be checked
 }
 
-// Verify checks every attachment's pod table, and changes nothing. The returned errors are about unreadable pod files.
+// Verify checks every pod's table, and changes nothing. The returned errors are about unreadable pod files.
 func (p *Pods) Verify() ([]Verified, []error) {
 	p.stale.Store(true)
 	files, errs := p.read()

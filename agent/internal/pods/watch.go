@@ -14,7 +14,7 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// poll is how often the files are read again even though no event reported a change.
+// poll is how often all pod files count as changed even without an event, in case an event was lost.
 const poll = 10 * time.Second
 
 // retryDelay is the pause before the next attempt to set up the watch. Until then, every use reads the files from disk.
@@ -23,8 +23,8 @@ const retryDelay = time.Second
 // dir returns the folder of the pod files.
 func (p *Pods) dir() string { return filepath.Dir(podfile.Path(p.stateDir, "x", "y")) }
 
-// Watch returns a channel that gets a tick when pod files may have changed. A tick that was not received yet stands for later changes
-// too. The channel is closed after ctx ends.
+// Watch returns a channel that gets a tick when pod files may have changed. While a tick waits to be received, further changes add none.
+// The channel is closed after ctx ends.
 func (p *Pods) Watch(ctx context.Context) (<-chan struct{}, error) {
 	watcher, err := p.follow()
 	if err != nil {
@@ -69,8 +69,8 @@ func (p *Pods) follow() (*fsnotify.Watcher, error) {
 	return watcher, nil
 }
 
-// watch reports changes to changed until ctx ends, with the name of the file, or "" if any file may have changed. While there is no
-// watch, every use reads the files from disk. If the folder is removed, watch creates it again and uses a new watcher, because the old
+// watch calls changed for each change until ctx ends, with the name of the pod file, or "" if any file may have changed. While there is no
+// watcher, every use reads the files from disk. If the folder is removed, watch creates it again and uses a new watcher, because the old
 // one refers to the removed folder for some time.
 func (p *Pods) watch(ctx context.Context, watcher *fsnotify.Watcher, changed func(name string)) {
 	slow := time.NewTicker(poll)
@@ -97,7 +97,7 @@ func (p *Pods) watch(ctx context.Context, watcher *fsnotify.Watcher, changed fun
 	}
 }
 
-// events passes changed files to changed until ctx ends, or until the folder is removed.
+// events calls changed with the name of each pod file that changes, until ctx ends or the folder is removed.
 func (p *Pods) events(ctx context.Context, watcher *fsnotify.Watcher, slow <-chan time.Time, changed func(name string)) {
 	for {
 		select {
