@@ -37,7 +37,7 @@ const (
 
 // Adoption has the arguments of Adopt.
 type Adoption struct {
-	Root  string   // folder of libcni's cache, which lists running containers
+	Root  string   // folder of libcni's cache, which has a file for each network interface of a running container
 	Paths []string // patterns of the paths of sandboxes' resolv.conf, for sandbox.Find
 	// Wanted returns the current settings for pods.
 	Wanted func() Wanted
@@ -51,7 +51,7 @@ type Wanted struct {
 	Redirects []steer.Redirect
 	Locals    []steer.Local
 	Rules     overlay.Rules // for pods' DNS settings
-	Alone     string        // the reason if no pod of this node may be steered; else ""
+	Alone     string        // why no pod of this node may be steered; "" if pods may
 }
 
 // Adopt finds running pods without a pod file, which started before the plugin was in the CNI configuration, and writes a file for each,
@@ -73,16 +73,16 @@ func (p *Pods) Adopt(ctx context.Context, a Adoption) {
 type adopter struct {
 	Adoption
 	pods     *Pods
-	scanned  time.Time      // the last scan
+	scanned  time.Time      // when the last scan began
 	stamps   []stamp        // of the folders that scan reads, to see changes
-	retry    bool           // the last scan could not decide about a pod, so the next one is due at once
-	reported int            // how many pods the runtime reported at the last check
-	files    []podfile.File // of the current scan
-	// hadFile has the attachments that had a pod file since this process started, with the modification time of their file in libcni's
-	// cache. If the pod file is gone, the plugin's DEL has removed it although the runtime has not finished the DEL, so the pod is not
-	// adopted again.
+	retry    bool           // the last scan could not decide about a pod, so the next scan is due at the next check
+	reported int            // how many pods the runtime had reported at the last check
+	files    []podfile.File // pod files as the current scan read them, and those that it wrote
+	// hadFile has the files in libcni's cache for which there was a pod file since this process started, by name, each with its
+	// modification time. If such a pod file is gone, the plugin's DEL has removed it although the runtime has not finished the DEL, so
+	// the pod is not adopted again.
 	hadFile    map[string]time.Time
-	lastLogged map[string]string // the last logged reason for each attachment, so that each reason is logged once
+	lastLogged map[string]string // what logOnce logged about (a cache file, container or folder) to the reason that it logged last
 }
 
 // due reports whether anything that a scan reads may have changed since the last scan.
@@ -135,7 +135,7 @@ func (k *adopter) scan(ctx context.Context) {
 				"pod", a.String(), "container_id", a.ContainerID, "netns", a.NetNS)
 		}
 	}
-	for name := range k.lastLogged { // forget attachments that are gone
+	for name := range k.lastLogged { // forget what was logged about files that are no longer in libcni's cache
 		isOf := func(path string) bool { return strings.HasPrefix(name, filepath.Base(path)) }
 		if !strings.Contains(name, "-") || slices.ContainsFunc(paths, isOf) {
 			continue
@@ -200,7 +200,7 @@ func (k *adopter) candidates(paths []string, of map[string]podfile.File) []attac
 	return out
 }
 
-// adopt writes the pod file of one running pod. It returns an error if the pod cannot be adopted, and nil if it need not be.
+// adopt writes the pod file of one running pod. It returns an error if the pod cannot be adopted, and nil if it is adopted or need not be.
 func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 	p := k.pods
 	if err := podfile.CheckKey(a.ContainerID, a.IfName); err != nil {
@@ -230,7 +230,7 @@ func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 		return err
 	}
 	defer unlock()
-	// While this lock is held, neither the plugin nor another agent changes this container.
+	// While this lock is held, neither the plugin nor another agent changes this container's pod files.
 	has := func(folder string) bool { return !modified(filepath.Join(folder, a.File)).IsZero() }
 	if a.File != "" && !slices.ContainsFunc(attached.Folders(k.Root), has) {
 		return nil // the runtime has removed the container meanwhile
@@ -276,15 +276,15 @@ func (k *adopter) lock(ctx context.Context, containerID string) (unlock func(), 
 	return unlock, err
 }
 
-// dnsSettings returns the pod's DNS settings, as the runtime reported them, or else from the pod's resolv.conf. The result is empty if
-// neither is known.
+// dnsSettings returns the pod's DNS settings: those that the runtime reported, or else those in the pod's resolv.conf. The result is empty
+// if both are unknown.
 func (k *adopter) dnsSettings(a attached.Pod) resolvconf.Settings {
 	if a.DNS != nil {
 		return *a.DNS
 	}
 	file, err := resolver.Find(k.Paths, a.ContainerID)
 	if err != nil {
-		return resolvconf.Settings{} // unknown
+		return resolvconf.Settings{}
 	}
 	own, _ := resolvconf.Parse(file.Text).Settings() // a nameserver line without an address is ignored
 	return own
@@ -331,12 +331,12 @@ func adoptedFile(a attached.Pod, want Wanted, inode uint64, backend string, own 
 	return f
 }
 
-// checkRoutes sets redirects in f to "not steered" if the pod's queries for them do not pass this host's switch, as ADD does.
+// checkRoutes marks those redirects in f as not steered for which the pod's queries do not pass this host's switch. ADD does the same.
 func checkRoutes(f *podfile.File, ns, host *os.File) error {
 	for i := range f.Decisions {
 		d := &f.Decisions[i]
 		if d.State == podfile.LeftAlone && !f.OptOut {
-			continue // then no redirect is steered, all for the same reason
+			continue // adoptedFile found that none of the pod's redirects may be steered
 		}
 		way := hostnet.Ways(int(ns.Fd()), int(host.Fd()), d.Redirect.ClusterDNS)[0]
 		var noWay *hostnet.WayError
@@ -395,8 +395,8 @@ func checkAddresses(ns *os.File, ifName string, addrs []netip.Addr) error {
 	return nil
 }
 
-// dropRemoved removes the file and the rules of adopted pods that the runtime has removed. known is false if libcni's cache is not
-// visible, so that a pod missing from it may still run.
+// dropRemoved removes the pod file and the rules of adopted pods that the runtime has removed. known is false if the agent cannot see
+// libcni's cache, so a pod that is missing in paths may still run.
 func (k *adopter) dropRemoved(files []podfile.File, paths []string, known bool) {
 	inCache := map[string]bool{}
 	for _, path := range paths {
@@ -420,7 +420,7 @@ func (k *adopter) dropRemoved(files []podfile.File, paths []string, known bool) 
 	}
 }
 
-// drop removes an attachment's rules from its netns, and then its pod file, as the plugin's DEL does.
+// drop removes the rules of one pod interface from the pod's netns, and then its pod file, as the plugin's DEL does.
 func (p *Pods) drop(f podfile.File) error {
 	p.reconciling.Lock()
 	defer p.reconciling.Unlock()
@@ -450,7 +450,7 @@ func (p *Pods) drop(f podfile.File) error {
 	return p.forget(f)
 }
 
-// logOnce logs a reason about an attachment or a folder, unless it was the last one logged about it.
+// logOnce logs why something failed, unless the last reason that it logged for the same thing (about) was equal.
 func (k *adopter) logOnce(about string, level slog.Level, message, why string, args ...any) {
 	if k.lastLogged[about] == why {
 		return

@@ -13,8 +13,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// Convert replaces the rules of another back end in every steered pod by those of this one. Each error names a pod that keeps its old
-// rules. Pods with nftables rules accept the fallback's answers from either back end, so they may be converted after the host; pods with
+// Convert replaces, in every steered pod, the rules of another back end by those of the current back end. Each error names a pod that keeps
+// its old rules. Pods with nftables rules accept the fallback's answers from either back end, so they may be converted after the host; pods with
 // iptables rules must be converted before the host changes to nftables.
 func (p *Pods) Convert(ctx context.Context) []error {
 	p.reconciling.Lock()
@@ -38,7 +38,8 @@ func (p *Pods) Convert(ctx context.Context) []error {
 	return errs
 }
 
-// convert replaces the rules in a sandbox's netns if its files record another back end, and records this one in the files.
+// convert replaces the rules in a sandbox's netns if one of its pod files records another back end, and records the current back end in the
+// files.
 func (p *Pods) convert(box *sandbox, want steer.Pod) error {
 	at := slices.IndexFunc(box.files, func(f podfile.File) bool {
 		return len(f.In(podfile.Steered)) > 0 && f.Backend != p.backend.Recorded()

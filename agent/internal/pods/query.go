@@ -20,7 +20,7 @@ import (
 const maxQueried = 3
 
 // QueryKubeDNS queries clusterDNS over UDP for name's address from the netns of steered pods, and so from their addresses and by their
-// routes. It waits until each query is answered or has failed, and returns nil if one was answered. sent is false if it could send no query.
+// routes. It waits until each query is answered or fails, and returns nil if one was answered. sent is false if no query could be sent.
 // Call it only without a lease: the queries take the pods' own path, so under a lease the agent would answer them.
 func (p *Pods) QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name string) (sent bool, err error) {
 	conns := p.conns(clusterDNS)

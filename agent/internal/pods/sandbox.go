@@ -10,14 +10,14 @@ import (
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// sandbox is one netns with the pod files of its attachments (its CNI interfaces). They share one pod table.
+// sandbox is one netns with the pod files of its network interfaces, which share one pod table.
 type sandbox struct {
 	files []podfile.File
 	ns    *os.File // nil if the netns is gone, or not visible to the agent
 }
 
-// inSandbox calls do with the sandbox of an attachment, after reading its files again. No other goroutine changes the sandbox meanwhile.
-// It returns nil if the attachment is gone.
+// inSandbox reads the pod files of f's netns again and calls do with that sandbox. No other goroutine changes the sandbox meanwhile. If the
+// netns or the file f is gone, it returns nil and does not call do.
 func (p *Pods) inSandbox(f podfile.File, do func(*sandbox) error) error {
 	p.reconciling.Lock()
 	defer p.reconciling.Unlock()
@@ -29,10 +29,10 @@ func (p *Pods) inSandbox(f podfile.File, do func(*sandbox) error) error {
 			return err
 		}
 	}
-	return nil // it is gone
+	return nil
 }
 
-// sandboxes groups attachments by netns, in the order of the files, and opens each netns. If a file's path leads nowhere, or to another
+// sandboxes groups pod files by netns, in the order of the files, and opens each netns. If a file's path leads nowhere, or to another
 // netns than the file records, ns is nil, because the recorded inode may belong to another pod now. The caller closes each sandbox.
 func sandboxes(files []podfile.File) iter.Seq[sandbox] {
 	type place struct {
@@ -52,7 +52,7 @@ func sandboxes(files []podfile.File) iter.Seq[sandbox] {
 		}
 		out[i].files = append(out[i].files, f)
 	}
-	for _, same := range paths { // there is rarely more than one path; those that lead to the netns form one sandbox
+	for _, same := range paths { // if several paths lead to one netns, which is rare, their files form one sandbox
 		first := -1
 		for _, i := range same {
 			switch {
@@ -79,7 +79,7 @@ func sandboxes(files []podfile.File) iter.Seq[sandbox] {
 	}
 }
 
-// leadsToNetNS reports whether an attachment's path leads to the netns whose inode its file records.
+// leadsToNetNS reports whether the netns path in a pod file leads to the netns whose inode the file records.
 func leadsToNetNS(f podfile.File) bool {
 	ns, err := enter(f)
 	if err != nil {
@@ -95,7 +95,7 @@ func (s sandbox) close() {
 	}
 }
 
-// enter opens an attachment's netns. If the agent runs in a container without that path, it uses the path below the host's root.
+// enter opens the netns of a pod file. If the agent runs in a container without that path, it uses the path below the host's root.
 func enter(f podfile.File) (*os.File, error) {
 	ns, err := f.OpenNetNS()
 	if err == nil {

@@ -23,11 +23,12 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// The times of a pod trial. A pod's path fails if two queries were lost during one lease, and that lease was renewed after the second was
-// sent: the agent then answered the prober meanwhile, but not the pod. The prober's own queries are answered within milliseconds.
+// The times of a pod trial. A path fails its trial if two queries were lost during one lease, and that lease was renewed after the second
+// was sent: the agent then answered the prober meanwhile, but not the pod. The agent answers the prober within milliseconds. A bypassed
+// path fails with one lost query.
 const (
-	trialTimeout = time.Second
-	trialQueries = 2
+	trialTimeout = time.Second // of a query
+	trialQueries = 2           // queries over one protocol, if none is answered
 	// renewalTimeout is how long a trial waits for the lease's renewal after its last query.
 	renewalTimeout = 2 * time.Second
 	maxTrials      = 64 // trials that may run at the same time
@@ -37,7 +38,7 @@ const (
 // false if there is no lease.
 type Lease func(address netip.Addr, p steer.Protocol) (since, renewed time.Time, held bool)
 
-// Trial is one attachment with those of its paths that are to be tried.
+// Trial has those paths of one pod file that are to be tried.
 type Trial struct {
 	file  podfile.File
 	paths []triedPath
@@ -57,14 +58,14 @@ func (t Trial) triedIn(r steer.Redirect, state podstate.State) bool {
 // Due is what DueTrials returns.
 type Due struct {
 	Trials  []Trial
-	Next    time.Time // when the next trial is due; zero: none is scheduled
+	Next    time.Time // when to call DueTrials next; zero: nothing is scheduled
 	Fault   error     // why trials could not be run
 	Stopped error     // the reason if the adoption of running pods has stopped; else nil
 }
 
 // DueTrials reports to podstate the records of the pods' own tables and the state of the leases. It returns the trials that podstate then
-// starts, which the caller runs. An adopted pod has its first trial when package adoption allows it. A steered path without any doubt
-// costs one map access.
+// starts, which the caller runs. An adopted pod has its first trial when package adoption allows it. A steered path for which no trial is
+// scheduled costs one map access.
 func (p *Pods) DueTrials(lease Lease, fallback func(netip.Addr) Fallback) Due {
 	now := time.Now()
 	files, _ := p.read()
@@ -105,7 +106,7 @@ func (p *Pods) DueTrials(lease Lease, fallback func(netip.Addr) Fallback) Due {
 }
 
 // leaseEvent returns LeaseGranted if a trial's result would mean something, else LeaseWithdrawn. A steered path needs a lease for one of
-// the protocols, because one without answers is enough to bypass it; any other path needs both.
+// the protocols, because one protocol without answers is enough to bypass the path; any other path needs both.
 func leaseEvent(lease Lease, address netip.Addr, state podstate.State) podstate.Event {
 	_, _, udp := lease(address, steer.UDP)
 	_, _, tcp := lease(address, steer.TCP)
@@ -128,8 +129,8 @@ func (p *Pods) suspected(at path, now time.Time) bool {
 	return !s.Next.IsZero()
 }
 
-// RunTrial tries the paths of one attachment, reports the results to podstate, and steers the pod if it may be. The trial's queries go
-// from the pod's netns and address directly to the steering address, so they need no pod table, and no query of the pod is lost. young is
+// RunTrial tries the paths of one pod file, reports the results to podstate, and steers the pod if that is allowed now. Its queries go from
+// the pod's netns and address directly to the steering address, so they need no pod table, and no query of the pod is lost. young is
 // the timeout of each query of a young path, which is tried again soon. A trial that cannot be run is repeated, and DueTrials returns its
 // error.
 func (p *Pods) RunTrial(ctx context.Context, t Trial, lease Lease, young time.Duration, fallback func(netip.Addr) Fallback) {
@@ -249,7 +250,8 @@ func (p *Pods) tryPath(ctx context.Context, ns *os.File, t Trial, d triedPath, l
 	return signal{event: podstate.TrialAnswered, reason: "its test queries were answered"}, errors.Join(errs...)
 }
 
-// attachmentsOf reads again the files of all attachments in f's netns. It reads no others, because many pods may be tried at once.
+// attachmentsOf reads the pod files of all network interfaces in f's netns again. It reads no others, because many pods may be tried at
+// once.
 func (p *Pods) attachmentsOf(f podfile.File) []podfile.File {
 	known, _ := p.read()
 	var out []podfile.File
@@ -257,7 +259,7 @@ func (p *Pods) attachmentsOf(f podfile.File) []podfile.File {
 		if g.NetNSInode != f.NetNSInode {
 			continue
 		}
-		if now, err := podfile.Read(podfile.Path(p.stateDir, g.ContainerID, g.IfName)); err == nil { // an error: it is gone
+		if now, err := podfile.Read(podfile.Path(p.stateDir, g.ContainerID, g.IfName)); err == nil { // leave out a file that is gone
 			out = append(out, now)
 		}
 	}
@@ -272,9 +274,9 @@ const (
 	isLost
 )
 
-// tryProtocol tries one path over one protocol. A query counts as lost only if the agent's lease was held before it and renewed after it,
-// and if the pod's table recorded no answer. With Hidden, the table's record is ignored, because it may be of the kernel program's
-// answers.
+// tryProtocol tries one path over one protocol. The queries count as lost only if the agent's lease was held before them and renewed after
+// the last, and if the pod's table recorded no answer. With Hidden, it ignores the table's record of UDP answers, because those may be the
+// kernel program's. For a bypassed path it sends one query, which counts as lost if it is not answered.
 func (p *Pods) tryProtocol(
 	ctx context.Context, ns *os.File, t Trial, d triedPath, proto steer.Protocol, lease Lease, timeout time.Duration,
 ) (verdict, error) {
@@ -286,7 +288,7 @@ func (p *Pods) tryProtocol(
 		if err := p.releaseClients(t.file, d.Redirect.Steering, proto); err != nil {
 			return unknown, err
 		}
-		return query(ctx, ns, d.Redirect, proto, timeout) // without an answer, it stays bypassed
+		return query(ctx, ns, d.Redirect, proto, timeout) // without an answer, the path stays bypassed
 	}
 	newLease := time.Since(begun) < trialTimeout
 	var sent time.Time
@@ -302,7 +304,7 @@ func (p *Pods) tryProtocol(
 		if d.Hidden && proto == steer.UDP { // over TCP the table's record counts, because the kernel program answers nothing over TCP
 			continue
 		}
-		if d.Status.State == podstate.Steered { // only then does the pod table have this path
+		if d.Status.State == podstate.Steered { // the pod table has only steered paths
 			if seen, err := p.tableSawAnswer(ns, t, d, proto); err != nil || seen {
 				return isAnswered, err
 			}
@@ -356,8 +358,8 @@ func (p *Pods) TryClient(ctx context.Context, c steer.Client) (known bool, err e
 	return false, nil
 }
 
-// tableSawAnswer reports whether the pod's own table recorded an answer. While the table steers a path, it rewrites the source of
-// answers, so the trial's socket does not receive them.
+// tableSawAnswer reports whether the pod's own table recorded an answer to the pod on this path. The table rewrites the source of answers
+// to the cluster DNS address, so the trial's TCP socket does not receive them.
 func (p *Pods) tableSawAnswer(ns *os.File, t Trial, d triedPath, proto steer.Protocol) (bool, error) {
 	files, _ := p.read()
 	files = slices.DeleteFunc(slices.Clone(files), func(f podfile.File) bool { return f.NetNSInode != t.file.NetNSInode })
@@ -403,7 +405,8 @@ func query(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Proto
 }
 
 // queryOverTCP does what query does, over TCP. An established connection does not count as an answer, because a filter may drop later
-// packets. If the agent closes the connection without an answer, it had no free slot for this client, so the result is unknown.
+// packets. If the agent closes the connection without an answer, it had no free slot for this client's TCP connection, so the result is
+// unknown.
 func queryOverTCP(ctx context.Context, ns *os.File, to netip.AddrPort, message prober.Trial, timeout time.Duration) (verdict, error) {
 	deadline := time.Now().Add(timeout)
 	var conn net.Conn

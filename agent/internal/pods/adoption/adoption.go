@@ -26,10 +26,10 @@ type Pod int
 
 // The states.
 const (
-	Other      Pod = iota // not selected by steer.mode, or never steered
-	Waiting               // its adoption has not started
-	Started               // its first trial is under way
-	Answered              // steered, or about to be
+	Other      Pod = iota // none of the following: for example, steer.mode does not select it, or an earlier agent started it
+	Waiting               // its first trial is not allowed yet
+	Started               // its first trial is allowed, and has no result yet
+	Answered              // its trial was answered: it is steered, or about to be
 	Unanswered            // bypassed, because a trial was not answered
 	pods
 )
@@ -46,12 +46,12 @@ func (c Census) Stopped() bool {
 // Adoption has the time of the next start, and whether adoption has stopped. The zero value is ready to use.
 type Adoption struct {
 	next    time.Time // no pod is started before this time
-	stopped error
+	stopped error     // why adoption has stopped; nil if it goes on
 }
 
-// Next reports whether a pod may be started now. ready is true if a waiting pod could be steered at once. If no pod may be started, again
-// is the time for the next call; zero if no time is known, but a trial's end or a pod's readiness is awaited. Call Next each time pods
-// were counted, because it also ends a stop.
+// Next reports whether a pod may be started now. ready is true if a waiting pod could be steered at once. again is when the next pod may
+// be started; zero if that depends on the result of a trial or on a pod that could be steered. Call Next each time pods were counted,
+// because it also ends a stop.
 func (a *Adoption) Next(c Census, ready bool, now time.Time) (start bool, again time.Time) {
 	switch {
 	case !c.Stopped():

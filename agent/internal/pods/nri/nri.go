@@ -3,8 +3,8 @@
 // file, and this package changes resolv.conf.
 //
 // The runtime calls it between the creation of the pod's sandbox and the start of the first container, so every process of the pod sees
-// the change. After an absence of the agent, it changes resolv.conf of pods that started meanwhile; resolver libraries reload a changed
-// file.
+// the change. When the agent connects after an absence, it changes resolv.conf of pods that started meanwhile; resolver libraries reload a
+// changed file.
 //
 // On failure: the pod still starts. No call from the runtime gets an error or an adjustment as its answer, and none blocks. The pod's
 // file records the change, or the reason why there was none. If the runtime offers no NRI, Run tries to connect again every 5 s.
@@ -37,11 +37,11 @@ import (
 const (
 	// reconnectDelay is the pause before the next attempt to connect.
 	reconnectDelay = 5 * time.Second
-	// grace is how long the agent may be disconnected before it records in the files of waiting pods that their DNS settings cannot be
-	// applied. A runtime or an agent that is just starting needs some time to connect.
+	// grace is how long the agent may be disconnected before it records, in the files of pods whose DNS settings wait to be applied, that
+	// there is no method to apply them. A runtime or an agent that is just starting needs some time to connect.
 	grace = 30 * time.Second
-	// hostRoot is where an agent in a container sees the host's files, if it has the permission. It is used for files that are not
-	// mounted.
+	// hostRoot is where an agent in a container sees the host's files, if it has the permission. The agent uses this path for files that
+	// are not mounted into its container.
 	hostRoot = "/proc/1/root"
 	// index is the plugin's place in the order of NRI plugins. Any value works, because no other plugin changes resolv.conf.
 	index, name = "50", "neardns"
@@ -50,9 +50,9 @@ const (
 // Config configures a Plugin.
 type Config struct {
 	Log      *slog.Logger
-	StateDir string   // of the pod files
+	StateDir string   // state folder, which has the folder of the pod files
 	Paths    []string // patterns of the paths where the runtime keeps a sandbox's resolv.conf (sandbox.CheckPattern)
-	Socket   string   // of the runtime's NRI
+	Socket   string   // path of the runtime's NRI socket
 }
 
 // Plugin changes pods' resolv.conf as their pod files demand. All methods are safe for concurrent use.
@@ -61,9 +61,9 @@ type Plugin struct {
 	now            func() time.Time
 	reconnectDelay time.Duration // see the constant
 
-	mu      sync.Mutex // guards the fields below
-	pods    map[string]attached.Pod
-	settled bool // the runtime has reported its pods, or the first attempt to connect has failed
+	mu      sync.Mutex              // guards the fields below
+	pods    map[string]attached.Pod // pods that the runtime reported, by container ID
+	settled bool                    // the runtime has reported its pods, or the first attempt to connect has failed
 }
 
 // New makes a Plugin, which connects to the runtime when Run is called.
@@ -79,7 +79,7 @@ func (p *Plugin) Pods() (pods map[string]attached.Pod, settled bool) {
 	return maps.Clone(p.pods), p.settled
 }
 
-// record stores the runtime's report of a pod. NRI does not name the pod's interface, but all runtimes call its first one eth0.
+// record stores the runtime's report of a pod. NRI does not name the pod's network interface; all runtimes call the first one eth0.
 func (p *Plugin) record(pod *api.PodSandbox) {
 	a := attached.Pod{ContainerID: pod.GetId(), IfName: "eth0", Namespace: pod.GetNamespace(), Name: pod.GetName(), UID: pod.GetUid(),
 		Annotations: map[string]string{}}
@@ -122,7 +122,7 @@ func (p *Plugin) Run(ctx context.Context) {
 			p.Log.Warn("lost the connection to the runtime's NRI; will retry", "err", err, "lasted", p.now().Sub(began))
 		} else if text := err.Error(); text != lastLogged {
 			lastLogged = text
-			p.Log.Debug("cannot connect to the runtime's NRI; will retry", "err", err) // recordNoNRI warns about each pod that needs it
+			p.Log.Debug("cannot connect to the runtime's NRI; will retry", "err", err) // recordNoNRI logs a warning for each pod that needs NRI
 		}
 		if p.now().Sub(disconnected) >= grace {
 			p.recordNoNRI(err)
@@ -245,7 +245,8 @@ func isWaiting(f podfile.File) bool {
 	return f.DNS != nil && f.DNS.Overlay != nil && (f.DNS.State == podfile.Waiting || f.DNS.State == podfile.NoMethod)
 }
 
-// amendDNS changes the DNS part of a pod's file by calling change, unless the settings no longer wait, and logs the result.
+// amendDNS changes the DNS part of a pod's file by calling change, and logs the result. It does nothing if the settings have been applied
+// meanwhile.
 func (p *Plugin) amendDNS(f podfile.File, change func(id string, d *podfile.DNS)) {
 	log := p.Log.With("pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
 	err := podfile.Amend(p.StateDir, f.ContainerID, f.IfName, func(now *podfile.File) bool {
@@ -269,8 +270,8 @@ func (p *Plugin) amendDNS(f podfile.File, change func(id string, d *podfile.DNS)
 	}
 }
 
-// applyOverlay changes the resolv.conf of the sandbox id, and records in d what it did. It is idempotent, because the agent may be killed
-// after it changed resolv.conf and before it wrote the pod's file.
+// applyOverlay applies d's DNS settings to the resolv.conf of the sandbox id, and records the result in d. It is idempotent, because the
+// agent may be killed after it changed resolv.conf and before it wrote the pod's file.
 func (p *Plugin) applyOverlay(id string, d *podfile.DNS) {
 	fail := func(err error) {
 		d.State, d.Method, d.Reason = podfile.Failed, podfile.MethodNRI, err.Error()
@@ -322,10 +323,10 @@ func (p *Plugin) find(id string) (sandbox.File, error) {
 	return file, err
 }
 
-// recordNoNRI records in the files of waiting pods that the agent is not connected to NRI. A later connection still applies their DNS
-// settings.
+// recordNoNRI records, in the files of pods whose DNS settings wait to be applied, that the agent is not connected to NRI. After a later
+// connection, the agent still applies them.
 func (p *Plugin) recordNoNRI(why error) {
-	files, _ := podfile.List(p.StateDir) // the registry reports unreadable files
+	files, _ := podfile.List(p.StateDir) // package pods reports unreadable files
 	for _, f := range files {
 		if !isWaiting(f) || f.DNS.State == podfile.NoMethod {
 			continue

@@ -1,5 +1,6 @@
-// Package podindex finds the pod that sent a query by its address. It has the pod's search list for search completion, whether the kernel
-// program may answer the pod's hits, and counts of the pod's queries, hits and failures, which are also summed by namespace.
+// Package podindex finds the pod that sent a query by the query's source address. For each pod it has the search list for search
+// completion, whether the kernel program may answer the pod's hits, and counts of the pod's queries, hits and failures, which are also
+// summed by namespace.
 //
 // A lookup costs one map access per query, and the number of namespaces with metrics of their own is bounded.
 //
@@ -33,8 +34,8 @@ type Clients struct {
 
 	kernelHits atomic.Uint64
 
-	mu         sync.Mutex // guards the field below; the counts are atomic
-	namespaces map[string]*tally
+	mu         sync.Mutex        // guards the field below; the counts are atomic
+	namespaces map[string]*tally // by namespace; otherNamespaces has the rest
 }
 
 // client is one attachment of a pod.
@@ -42,7 +43,7 @@ type client struct {
 	of        *Clients
 	file      podfile.File
 	search    *searchpath.Search // nil: search completion is off for its queries
-	inKernel  bool               // the kernel program answers its hits
+	inKernel  bool               // the kernel program may answer the pod's hits
 	tally     *tally
 	namespace *tally // counts of the pod's namespace, which outlive the pod
 }
@@ -69,7 +70,7 @@ func (c *Clients) Follow(registry *pods.Pods) {
 	c.pods, c.index = registry, pods.NewIndex(registry, c.clientFor)
 }
 
-// Configure applies a new configuration, also to running pods.
+// Configure applies a new configuration, also to running pods. Call it after Follow.
 func (c *Clients) Configure(conf *config.Node) {
 	c.conf.Store(conf)
 	c.pods.Outdate()
@@ -87,7 +88,7 @@ type Counts struct {
 // Pod is what the index knows of one network interface of a pod.
 type Pod struct {
 	File      podfile.File
-	Completed bool // search completion is on for it: the agent walks its search list
+	Completed bool // search completion is on for the pod: the agent walks its search list
 	Counts    Counts
 }
 
@@ -103,7 +104,7 @@ func (c *Clients) Pods() []Pod {
 	return out
 }
 
-// clientFor returns the data of an attachment, with the counts of its previous data (old).
+// clientFor returns the data for a pod file. It takes the counts over from old, the previous data for the same network interface.
 func (c *Clients) clientFor(f podfile.File, old *client) *client {
 	conf := c.conf.Load()
 	next := &client{of: c, file: f, search: searchOf(f, conf), tally: new(tally), namespace: c.namespace(f.PodNamespace)}
@@ -142,7 +143,7 @@ func wantsCompletion(f podfile.File, conf *config.Node) bool {
 // Completes reports whether, with this configuration, search completion is on for the pod with this file.
 func Completes(f podfile.File, conf *config.Node) bool { return searchOf(f, conf) != nil }
 
-// searchOf returns the search list of a pod; nil if search completion is off for it.
+// searchOf returns the search list of a pod; nil if search completion is off for the pod, or its search list is unknown.
 func searchOf(f podfile.File, conf *config.Node) *searchpath.Search {
 	if !wantsCompletion(f, conf) {
 		return nil
@@ -156,8 +157,9 @@ func searchOf(f podfile.File, conf *config.Node) *searchpath.Search {
 	return searchpath.NewSearch(s.Searches, s.Ndots(), slices.Contains(s.Options, "no-tld-query"), conf.ClusterDomain)
 }
 
-// InKernel reports whether the kernel program is to answer the hits of the pod with this pod file: by its annotation, else by kernelHits,
-// and never if the pod opted out or has no steered or pending path. why is what prevents it at present; else "".
+// InKernel reports whether the kernel program is to answer the hits of the pod with this pod file: by the pod's annotation, else by
+// kernelHits. With kernelHits.mode off, it is false for all pods; in arrangement transparent, for pods that opted out; and in the others,
+// for pods without a steered or pending path. why is what prevents these answers at present; else "".
 func InKernel(f podfile.File, conf *config.Node) (wanted bool, why string) {
 	k := conf.KernelHits
 	switch {
@@ -172,7 +174,7 @@ func InKernel(f podfile.File, conf *config.Node) (wanted bool, why string) {
 	case !wanted:
 		return false, ""
 	case conf.KernelAlone():
-		return !f.OptOut, "" // the kernel program has each entry for one server's address, so the pod may query any server
+		return !f.OptOut, "" // each entry in the kernel's maps is for one server's address, so the pod may use any server
 	case len(f.In(podfile.Steered))+len(f.In(podfile.Pending)) == 0:
 		return false, "" // no path of the pod is steered, for example because steer.mode does not select the pod
 	case slices.ContainsFunc(f.Decisions, func(d podfile.Decision) bool { return pods.StateOf(d) == podstate.Bypassed }):
@@ -189,8 +191,8 @@ func InKernel(f podfile.File, conf *config.Node) (wanted bool, why string) {
 // MayOffload implements cache.OffloadClient.
 func (c *client) MayOffload() bool { return c.inKernel }
 
-// AnsweredInKernel counts queries of an attachment that the kernel program answered. All of them are hits, and none is a failure. If the
-// pod is gone, they still count for its namespace.
+// AnsweredInKernel counts queries that the kernel program answered for the pod interface of f. All of them are hits, and none is a failure.
+// If the pod is gone, they still count for its namespace.
 func (c *Clients) AnsweredInKernel(f podfile.File, queries uint64) {
 	c.kernelHits.Add(queries)
 	n := c.namespace(f.PodNamespace)
@@ -253,8 +255,8 @@ func (c *Clients) Record(a queryinfo.Answer) {
 	}
 }
 
-// Namespaces returns the counts by namespace, for /metrics. If there are maxNamespaces namespaces, one without pods on this node is
-// removed after its last counts were returned.
+// Namespaces returns the counts of each namespace, for /metrics. If there are maxNamespaces namespaces, it forgets those without pods on
+// this node after it has returned their last counts.
 func (c *Clients) Namespaces() []telemetry.Namespace {
 	alive := map[string]bool{otherNamespaces: true}
 	for _, p := range c.index.All() {

@@ -31,7 +31,7 @@ type Event int
 // The events.
 const (
 	TrialAnswered     Event = iota // queries from the pod's netns reached the agent, and their answers arrived, over UDP and TCP
-	TrialUnanswered                // a query was not answered, although the agent held its lease before and renewed it afterwards
+	TrialUnanswered                // a query under a lease was not answered; unless the path was bypassed, the agent renewed the lease afterwards
 	TrialVoid                      // the trial's result means nothing: the lease was missing at times, or kube-dns answered
 	TrialFailed                    // the agent could not run a trial, or could not carry out its result
 	TableBypasses                  // the pod's own table sends queries to kube-dns, because answers of the agent do not arrive
@@ -57,8 +57,8 @@ const (
 	Bypass                        // remove the path from the pod's table, or have the switch bypass the client
 	Trial                         // start a trial now, and report its result
 	OffloadOn                     // the kernel program may answer the pod's hits
-	OffloadOff                    // it must not
-	Log                           // log the change, once
+	OffloadOff                    // the kernel program must not answer the pod's hits
+	Log                           // log the change of state
 )
 
 // The pauses between two trials of a path.
@@ -66,7 +66,7 @@ const (
 	Retry   = 500 * time.Millisecond // of a path without any result, and of a young path
 	Soon    = 10 * time.Second       // of a bypassed path
 	Rarely  = time.Minute            // of a path bypassed for longer than Patient: a permanent policy then drops few queries
-	Patient = 10 * time.Minute
+	Patient = 10 * time.Minute       // how long a bypassed path is tried every Soon
 )
 
 // Youth is how long a path counts as young after it was first seen untried. Network policies often follow a pod's start by some seconds.
@@ -84,8 +84,8 @@ func Pause(bypassed time.Duration) time.Duration {
 type Status struct {
 	State     State
 	Offloaded bool
-	Since     time.Time // of the state
-	Next      time.Time // of the next trial; zero: none is scheduled
+	Since     time.Time // when the path entered the state
+	Next      time.Time // when the next trial is due; zero: none is scheduled
 	NoLease   bool      // no lease: a trial's result would mean nothing, so none starts
 	Untried   time.Time // when this agent first saw the path untried; zero: it never did
 	// Hidden is set if the pod's own table may have recorded only answers of the kernel program, or none. The next trial then ignores the
@@ -105,14 +105,14 @@ type timing int
 
 const (
 	asBefore timing = iota
-	never
-	now
-	retry
-	later   // after Retry while the path is young, otherwise after Soon or Rarely
-	watch   // after Retry while the path is young, otherwise never; sets Hidden, because the pod may have sent no query since
-	noLease // none until the agent has its lease again
-	leased  // at once, if one waited for the lease
-	ifDue   // start one now if its time has come
+	never           // no trial is scheduled
+	now             // at once
+	retry           // after Retry
+	later           // after Retry while the path is young, otherwise after Soon or Rarely
+	watch           // after Retry while the path is young, otherwise never; sets Hidden, because the pod may have sent no query since
+	noLease         // no trial starts until the agent has the lease again
+	leased          // at once, if a trial waited for the lease
+	ifDue           // start a trial now if its time has come
 )
 
 // table has a cell for every state and event. A cell that is not listed changes nothing.
