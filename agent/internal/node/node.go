@@ -387,7 +387,7 @@ func (n *Node) stop() error {
 	}
 	errs = append(errs, n.Server.Stop())
 	errs = append(errs, n.Prober.Close())
-	n.Log.Info("stopped; kube-dns answers pods, after up to 30 s of kernel hits")
+	n.Log.Info("stopped; kube-dns answers pods; kernel hits end within 30 s")
 	return errors.Join(errs...)
 }
 

@@ -416,7 +416,7 @@ func (k *adopter) dropRemoved(files []podfile.File, paths []string, known bool) 
 				"pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
 			continue
 		}
-		k.pods.log.Info("removed rules and state file of a removed pod", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
+		k.pods.log.Info("removed rules and state file of a pod that is gone", "pod", f.PodNamespace+"/"+f.PodName, "container_id", f.ContainerID)
 	}
 }
 

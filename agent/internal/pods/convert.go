@@ -14,8 +14,8 @@ import (
 )
 
 // Convert replaces, in every steered pod, the rules of another back end by those of the current back end. Each error names a pod that keeps
-// its old rules. Pods with nftables rules accept the fallback's answers from either back end, so they may be converted after the host; pods with
-// iptables rules must be converted before the host changes to nftables.
+// its old rules. Pods with nftables rules accept the fallback's answers from either back end, so they may be converted after the host;
+// pods with iptables rules must be converted before the host changes to nftables.
 func (p *Pods) Convert(ctx context.Context) []error {
 	p.reconciling.Lock()
 	defer p.reconciling.Unlock()

@@ -259,7 +259,7 @@ func (p *Plugin) amendDNS(f podfile.File, change func(id string, d *podfile.DNS)
 			return false
 		}
 		if now.DNS.State == podfile.Overlaid {
-			log.Info("pod's DNS settings applied to its resolv.conf", "by", now.DNS.Method, "path", now.DNS.Path)
+			log.Info("pod's DNS settings applied to its resolv.conf", "method", now.DNS.Method, "path", now.DNS.Path)
 		} else {
 			log.Warn("pod's DNS settings not applied", "state", now.DNS.State, "reason", now.DNS.Reason)
 		}

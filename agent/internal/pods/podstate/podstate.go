@@ -30,8 +30,8 @@ type Event int
 
 // The events.
 const (
-	TrialAnswered     Event = iota // queries from the pod's netns reached the agent, and their answers arrived, over UDP and TCP
-	TrialUnanswered                // a query under a lease was not answered; unless the path was bypassed, the agent renewed the lease afterwards
+	TrialAnswered     Event = iota // queries from the pod's netns reached the agent and were answered, over each protocol tried
+	TrialUnanswered                // a query under a lease was not answered; unless the path was bypassed, the lease was renewed after it
 	TrialVoid                      // the trial's result means nothing: the lease was missing at times, or kube-dns answered
 	TrialFailed                    // the agent could not run a trial, or could not carry out its result
 	TableBypasses                  // the pod's own table sends queries to kube-dns, because answers of the agent do not arrive
@@ -40,10 +40,10 @@ const (
 	HostDelivers                   // a query of a client that the switch had bypassed passed the host's filters
 	FallbackVerified               // kube-dns answers queries on the fallback path
 	FallbackLost                   // kube-dns no longer answers on the fallback path, for good
-	LeaseGranted                   // the agent has the leases of the path
-	LeaseWithdrawn                 // the agent does not have the leases of the path
+	LeaseGranted                   // the agent has the leases that a trial of the path needs
+	LeaseWithdrawn                 // the agent lacks a lease that a trial of the path needs
 	Selected                       // steer.mode selects the pod
-	Deselected                     // steer.mode does not select the pod, or no longer
+	Deselected                     // steer.mode does not select the pod
 	Heartbeat                      // reported at intervals while the agent runs, so that due trials start
 	events
 )
