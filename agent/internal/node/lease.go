@@ -245,7 +245,7 @@ func (n *Node) noteFailure(t target, r prober.Result, v lease.Verdict) {
 		rest = l.history.Lose(leaseProbe(r.Failure), now)
 	}
 	news := false
-	if !l.held && r.Err != nil { // an answered probe leaves the recorded reason as it is
+	if !l.held && r.Err != nil { // after an answered probe, r.Err is nil and the recorded reason stays
 		news = l.isNews(r.Err.Error())
 		l.reason = r.Err.Error()
 	}

@@ -34,7 +34,7 @@ import (
 
 // Times of the loop.
 const (
-	slowCheck  = 30 * time.Second       // between two full checks, which run without any event
+	slowCheck  = 30 * time.Second       // between two full checks, which the loop runs even without an event
 	minGap     = 50 * time.Millisecond  // between two rounds, so that a storm of events costs little
 	retryFirst = 250 * time.Millisecond // from a failed round to the next; doubles with each further failure
 	retryLast  = 10 * time.Second       // the longest time after a failed round
@@ -62,7 +62,7 @@ type Link interface {
 // Rules are the host's packet rules. Repair changes them to what rs describes, and returns the differences that it found.
 type Rules interface {
 	Repair(rs steer.Ruleset) (drift []string, err error)
-	// Unexempt lets pods' addresses be intercepted again. Repair only adds exemptions, because the plugin adds some too.
+	// Unexempt ends the exemption of pods' addresses from interception. Repair only adds exemptions, because the plugin adds some too.
 	Unexempt(addrs ...netip.Addr) error
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
@@ -93,8 +93,8 @@ type Prober interface {
 type Pods interface {
 	Watch(ctx context.Context) (<-chan struct{}, error)
 	plan.Pods
-	// Reconcile steers or bypasses pods by the state of the fallback to each cluster DNS address, and repairs steered pods' tables. It
-	// returns how many pods are in each state.
+	// Reconcile steers or bypasses pods by the state of the fallback to each cluster DNS address and, with deep, repairs steered pods'
+	// tables. It returns how many of the pods' network interfaces are in each state.
 	Reconcile(ctx context.Context, fallback func(netip.Addr) pods.Fallback, deep bool) (counts map[string]int, err error)
 	// DueTrials returns the pod trials to run now, and when the next one is due.
 	DueTrials(lease pods.Lease, fallback func(netip.Addr) pods.Fallback) pods.Due
@@ -274,7 +274,7 @@ func (n *Node) Run(ctx context.Context) error {
 			l.probes = newGroup(lasting)
 			n.probeAll(l.probes)
 		case _, ok := <-events:
-			if !ok { // ctx ends
+			if !ok { // the watches end with ctx
 				events = nil
 				continue
 			}

@@ -19,8 +19,8 @@ import (
 // queryIdle. A client's query that gets no answer soon starts a round of queries at once. A round ends with its first answer.
 const (
 	queryIdle    = 10 * time.Second
-	queryGap     = time.Second            // between two rounds that were started because clients' queries got no answer
-	queryAgain   = 500 * time.Millisecond // after a round that failed
+	queryGap     = time.Second            // from the end of a round that a client's unanswered query started to the next one
+	queryAgain   = 500 * time.Millisecond // from a failed round to the next query
 	queryTimeout = time.Second            // timeout of a single query that is not part of a round
 	roundLength  = 2 * time.Second        // length of a round: longer than the 1.9 s that a client's query waits for silent upstreams
 	shortRound   = time.Second            // length of a round while leases are withdrawn, because pods then get nothing from the cache
@@ -28,7 +28,7 @@ const (
 	// check.
 	fallbackFirst = 150 * time.Millisecond
 	fallbackAgain = 1100 * time.Millisecond
-	// The result of a round that ends more than roundStalled late is ignored: the process or the whole machine was stopped meanwhile.
+	// The failure of a round that ends more than roundStalled late is ignored, because the process or the whole machine was stopped.
 	roundStalled = 500 * time.Millisecond
 )
 

@@ -69,7 +69,7 @@ func (n *Node) reload(ctx context.Context, next plan.Plan, probes *group) {
 	}
 	n.pending.take()
 	n.clearPending()
-	// Remove addresses from the link that only the old plan has.
+	// Remove from the link the addresses that only the old plan has.
 	n.noteFault("link", n.reconcileLink(next))
 	n.Log.Info(reloaded)
 }
@@ -83,7 +83,7 @@ func (n *Node) clearPending() {
 // apply replaces the plan old by next, or keeps old. again reports that the node and not the configuration was the obstacle, for example
 // a lock that another program holds, so that a retry may succeed.
 func (n *Node) apply(ctx context.Context, old, next plan.Plan, probes *group) (again bool, err error) {
-	// Addresses are added to the link before the server binds them, and lose their lease before the server closes them.
+	// A new address is put on the link before the server binds it, and an old one loses its lease before the server closes it.
 	n.withdrawGone(old, next, probes)
 	if err := errors.Join(n.reconcileLink(next.WithAddressesOf(old)), n.reconcileRules(next)); err != nil {
 		return true, err // the next round of the loop changes link and rules back to the old plan

@@ -25,7 +25,7 @@ func (t *failedTrials) note(k key, err error) {
 	}
 }
 
-// fault returns the error of one interface that still has a pod file; nil if all last trials could be run.
+// fault returns the error of one interface whose pod file still exists; nil if there is no such error.
 func (t *failedTrials) fault(files []podfile.File) error {
 	if len(t.of) == 0 {
 		return nil

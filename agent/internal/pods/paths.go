@@ -69,7 +69,7 @@ func (p *Pods) selection(f podfile.File, d podfile.Decision) (s signal, differs 
 	return s, false
 }
 
-// reportSteered reports an event about every steered path of an attachment.
+// reportSteered reports the event e to podstate for each steered path of a pod file.
 func (p *Pods) reportSteered(f podfile.File, e podstate.Event) {
 	for _, d := range f.Decisions {
 		if d.State == podfile.Steered {

@@ -38,7 +38,7 @@ type Pods struct {
 	Excludes func(podfile.File) string
 
 	stateDir string
-	hostNS   string // path of the host's netns
+	hostNS   string // path that leads to the host's netns
 	backend  rules.Kind
 	log      *slog.Logger
 
@@ -48,7 +48,7 @@ type Pods struct {
 	stale   atomic.Bool   // any pod file may have changed since it was read, so the next read reads all of them
 	version atomic.Uint64 // grows each time pod files may have changed, so that an Index knows that it is outdated
 
-	// reconciling guards the next two, too.
+	// reconciling also guards verified and dead.
 	verified map[key]fingerprint // pods' interfaces to the fingerprint that the pod table had when it last matched the pod's files
 	dead     map[key]time.Time   // pods' interfaces to the time at which this process first found that their netns is gone
 

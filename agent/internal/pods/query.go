@@ -61,7 +61,7 @@ func (p *Pods) conns(clusterDNS netip.Addr) []net.Conn {
 			}
 			return err
 		})
-		_ = ns.Close() // only to enter
+		_ = ns.Close() // was opened only to enter the netns
 	}
 	return out
 }
@@ -70,7 +70,7 @@ func (p *Pods) conns(clusterDNS netip.Addr) []net.Conn {
 // 4035, section 3.2.2): the kernel program does not answer such queries, and non-validating servers ignore the bit. So an answer comes
 // from the server that pods' packets reach.
 func lookUp(ctx context.Context, conn net.Conn, name string, ipv4 bool) error {
-	defer conn.Close() //nolint:errcheck // nothing was written to keep
+	defer conn.Close() //nolint:errcheck // the result is known
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	kind := dns.TypeAAAA
 	if ipv4 {

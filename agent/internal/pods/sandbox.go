@@ -71,7 +71,7 @@ func sandboxes(files []podfile.File) iter.Seq[sandbox] {
 			if len(box.files) == 0 {
 				continue
 			}
-			box.ns, _ = enter(box.files[0]) // an error means that the netns is gone
+			box.ns, _ = enter(box.files[0]) // after an error, ns is nil: the netns is gone, or not visible
 			if !yield(box) {
 				return
 			}
@@ -91,7 +91,7 @@ func leadsToNetNS(f podfile.File) bool {
 
 func (s sandbox) close() {
 	if s.ns != nil {
-		_ = s.ns.Close() // only to enter
+		_ = s.ns.Close() // was opened only to enter the netns
 	}
 }
 

@@ -154,7 +154,7 @@ func (p *Pods) runTrial(ctx context.Context, t Trial, lease Lease, young time.Du
 	if err != nil {
 		return nil //nolint:nilerr // the netns is gone, so DEL is under way
 	}
-	defer ns.Close() //nolint:errcheck // only to enter
+	defer ns.Close() //nolint:errcheck // opened only to enter the netns
 	if err := p.endLeaving(t.file); err != nil {
 		return fmt.Errorf("%s: %w", Name(t.file), err)
 	}
@@ -336,8 +336,8 @@ func (p *Pods) releaseClients(f podfile.File, address netip.Addr, proto steer.Pr
 }
 
 // TryClient tries the path of a client that the switch bypasses: it makes the switch deliver the client's next query, and sends one from
-// the pod's netns. If the query passes the host's filters, the switch itself ends the bypass. known is false if no known pod has the
-// client's address.
+// the pod's netns. If the query passes the host's filters, the switch itself ends the bypass. known is false if the agent knows no
+// pod with the client's address, or cannot enter its netns.
 func (p *Pods) TryClient(ctx context.Context, c steer.Client) (known bool, err error) {
 	files, _ := p.read()
 	for _, f := range files {
@@ -348,7 +348,7 @@ func (p *Pods) TryClient(ctx context.Context, c steer.Client) (known bool, err e
 		if err != nil {
 			continue // the pod is gone, and another one may have its address now
 		}
-		defer ns.Close() //nolint:errcheck // only to enter
+		defer ns.Close() //nolint:errcheck // opened only to enter the netns
 		if err := p.Release(c); err != nil {
 			return true, err
 		}
@@ -383,7 +383,7 @@ func query(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Proto
 	if err = errors.Join(err, opened); err != nil {
 		return unknown, err
 	}
-	defer conn.Close() //nolint:errcheck // nothing was written to keep
+	defer conn.Close() //nolint:errcheck // the result is known
 	_ = conn.SetDeadline(time.Now().Add(timeout))
 	if _, err := conn.WriteToUDPAddrPort(message.Wire(), to); err != nil {
 		return isLost, nil //nolint:nilerr // without a route, the query counts as lost
@@ -421,7 +421,7 @@ func queryOverTCP(ctx context.Context, ns *os.File, to netip.AddrPort, message p
 	case dialed != nil:
 		return isLost, nil
 	}
-	defer conn.Close() //nolint:errcheck // nothing was written to keep
+	defer conn.Close() //nolint:errcheck // the result is known
 	_ = conn.SetDeadline(deadline)
 	wire := message.Wire()
 	if _, err = conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(wire))), wire...)); err == nil { //nolint:gosec // short

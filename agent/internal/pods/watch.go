@@ -114,7 +114,7 @@ func (p *Pods) events(ctx context.Context, watcher *fsnotify.Watcher, slow <-cha
 			if !ok {
 				return
 			}
-			changed("") // events were lost
+			changed("") // the watcher may have lost events
 		case <-slow:
 			p.Outdate()
 		}

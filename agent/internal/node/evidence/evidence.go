@@ -52,8 +52,8 @@ type Bypasser interface {
 type Pods interface {
 	// PodOf returns the namespace/name of the pod that has an address; "" if no such pod is known.
 	PodOf(netip.Addr) string
-	// TryClient runs a pod trial for a client that the switch bypasses, from its pod's netns. known is false if no known pod has its
-	// address.
+	// TryClient runs a pod trial for a client that the switch bypasses, from its pod's netns. known is false if the agent knows no pod
+	// with the client's address, or cannot enter its netns.
 	TryClient(ctx context.Context, c steer.Client) (known bool, err error)
 }
 

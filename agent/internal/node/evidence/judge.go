@@ -122,7 +122,7 @@ func (j *judge) noteBypass(c steer.Client, h bypass) {
 	delete(j.firstDropped, c)
 }
 
-// dueTrials lists the bypassed clients whose trial podstate starts now.
+// dueTrials returns the bypassed clients for which the agent must run a pod trial now, as podstate decides.
 func (j *judge) dueTrials(now time.Time, lease func(steer.Client) (Lease, bool)) (due []steer.Client) {
 	for c, h := range j.bypassed {
 		granted := podstate.LeaseWithdrawn

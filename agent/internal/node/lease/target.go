@@ -34,7 +34,7 @@ const (
 	Silent                // no answer
 	Canceled              // unknown: the caller gave the probe up
 	Slow                  // an answer that came too late
-	Failed                // any other explicit failure
+	Failed                // any other explicit failure: for example, a refusal
 )
 
 // Verdict is what the caller must do with the lease after a probe.
@@ -50,7 +50,7 @@ const (
 
 // Target is the history of one address and protocol: its probes and the losses of its lease. The zero value may have a lease.
 type Target struct {
-	failed    []bool    // the last explicit results, oldest first; true for a failure
+	failed    []bool    // the last answers (false) and explicit failures (true), oldest first
 	inARow    int       // probes answered without a break, up to the last one
 	losses    int       // losses that are not forgotten yet
 	restUntil time.Time // no lease before this time

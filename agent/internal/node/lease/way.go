@@ -53,11 +53,11 @@ const (
 // Round has what one round of queries showed.
 type Round struct {
 	Answered bool   // an upstream answered a query of the agent or of a client
-	Fallback Answer // whether kube-dns answered the fallback check throughout the round
+	Fallback Answer // Yes if kube-dns answered each fallback check of the round, No if none, else Unknown
 	Pod      Answer // whether kube-dns answered a query from a pod's address; Unknown under a lease, because the agent would answer it
 }
 
-// event is the conclusion from a round.
+// event is what a Round means for the state table.
 type event int
 
 const (

@@ -77,7 +77,7 @@ type Link struct {
 type Terms struct {
 	Renew    time.Duration // between two probes
 	Lifetime time.Duration // lifetime of a lease since its last renewal
-	// Check is the time between two full checks, which run without any event; 0 stands for 30 s. A reload does not change it.
+	// Check is the time between two full checks, which run even without an event; 0 stands for 30 s. A reload does not change it.
 	Check time.Duration
 }
 

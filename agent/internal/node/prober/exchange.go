@@ -71,7 +71,7 @@ func (d *datagrams) exchange(ctx context.Context, wire []byte, mine func([]byte)
 	for err == nil {
 		var n int
 		n, err = d.f.Read(d.buffer[:])
-		if errors.Is(err, io.EOF) { // an empty datagram
+		if errors.Is(err, io.EOF) { // os.File.Read returns io.EOF for an empty datagram
 			err = nil
 		}
 		if err == nil && mine(d.buffer[:n]) {

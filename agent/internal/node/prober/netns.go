@@ -42,7 +42,7 @@ func startNetNS(enter func() error) (*netns, error) {
 	return r, nil
 }
 
-// newNetNS moves the calling thread to a netns of its own.
+// newNetNS moves the calling thread to a new netns.
 func newNetNS() error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("make a netns: %w", err)
