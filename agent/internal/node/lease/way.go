@@ -28,7 +28,7 @@ const (
 	unservedLimit = 10 * time.Second // how long Fallback lasts while kube-dns answers neither the agent nor pods
 )
 
-// State says whether the addresses that fall back to one cluster DNS address may have leases, and why.
+// State is the reason why the addresses that fall back to one cluster DNS address may or may not have leases.
 type State int
 
 // The states. Only Serving and BothDown allow leases.
