@@ -89,19 +89,17 @@ func (s *stand) kubeDNS(away time.Duration) {
 	s.node.Proxy.Set(testutil.DNSService(s.clusterDNS().Addr(), at...)...)
 }
 
-// agent starts neardns, and waits for its leases and the fallback's proof.
+// agent starts neardns with the NodeConfig of a new installation, and waits for its leases and the fallback's proof.
 func (s *stand) agent() {
 	s.t.Helper()
-	s.must(os.WriteFile(s.path("node.yaml"), []byte(fmt.Sprintf(`apiVersion: neardns.io/v1alpha1
-kind: NodeConfig
-clusterDomain: cluster.local
+	s.must(os.WriteFile(s.path("node.yaml"), []byte(programs.NodeConfig(s.t, fmt.Sprintf(`clusterDomain: cluster.local
 redirects: [%q]
 localAddresses: [%q]
 upstreams: {external: []}
 kubeDNSConfigMap: %[3]s/none
 stateDir: %[3]s/state
 persistDir: %[3]s/persist
-`, s.clusterDNS().Addr(), localAddress, s.dir)), 0o644))
+`, s.clusterDNS().Addr(), localAddress, s.dir))), 0o644))
 	server := s.node.Host.Start(s.bin("neardns-agent"), "node", "--config", s.path("node.yaml"))
 	rules, err := nft.Open(s.node.Host.FD())
 	s.must(err)

@@ -141,7 +141,7 @@ func newMany(t *testing.T, count int) *many {
 		m.servers[i], addresses = k, append(addresses, at)
 	}
 	for i := range count {
-		n := newNode(t, setup{families: testutil.IPv4, proven: true})
+		n := newNode(t, setup{families: testutil.IPv4, proven: true, install: true})
 		link := fmt.Sprintf("node%d", i)
 		testutil.VethPair(t, n.Host, "cluster0", segment, link)
 		segment.Port("seg0", link)

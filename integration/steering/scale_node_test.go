@@ -86,7 +86,7 @@ func reAdd(t *testing.T, p *pod) (add, del time.Duration) {
 
 // TestScaleNode is a node full of pods, 109 of which send 545 queries per second while it is looked at and broken.
 func TestScaleNode(t *testing.T) {
-	n := newNode(t, setup{families: testutil.Dual, attach: testutil.PTP, proven: true, adopt: true})
+	n := newNode(t, setup{families: testutil.Dual, attach: testutil.PTP, proven: true, install: true})
 	f := &figures{t: t, name: "node", drawing: drawing{Head: []string{"a node of 110 pods, dual stack", "takes", "queries lost meanwhile"}}}
 	group := testutil.NewCgroup(t, "memory")
 	running := n.addRunningPods(fullNode/2, nil)
