@@ -20,21 +20,22 @@ import (
 const maxQueried = 3
 
 // QueryKubeDNS queries clusterDNS over UDP for name's address from the netns of steered pods, and so from their addresses and by their
-// routes. It waits until each query is answered or fails, and returns nil if one was answered. sent is false if no query could be sent.
+// routes. It returns nil at the first answer, else an error once all queries failed. sent is false if no query could be sent.
 // Call it only without a lease: the queries take the pods' own path, so under a lease the agent would answer them.
 func (p *Pods) QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name string) (sent bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	conns := p.conns(clusterDNS)
 	answers := make(chan error, len(conns))
 	for _, c := range conns {
 		go func() { answers <- lookUp(ctx, c, name, clusterDNS.Is4()) }() // ends with an answer, or with ctx
 	}
-	answered := false
 	for range conns {
 		one := <-answers
-		answered, err = answered || one == nil, errors.Join(err, one)
-	}
-	if answered {
-		err = nil
+		if one == nil {
+			return true, nil
+		}
+		err = errors.Join(err, one)
 	}
 	return len(conns) > 0, err
 }
@@ -43,7 +44,7 @@ func (p *Pods) QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name str
 func (p *Pods) conns(clusterDNS netip.Addr) []net.Conn {
 	files, _ := p.read() // Reconcile reports unreadable files
 	var out []net.Conn
-	for _, f := range slices.Backward(files) {
+	for _, f := range files {
 		if len(out) == maxQueried {
 			break
 		}
