@@ -104,7 +104,8 @@ func faultyNodes() map[string]func(*facts) {
 			f.kubeProxy = "none"
 		},
 		"link-and-rules": func(f *facts) {
-			f.linkDrift = []string{"it is down", "address 169.254.20.11 is missing", "it has the address 192.0.2.7/32, which the configuration does not have"}
+			f.linkDrift = []string{"it is down", "address 169.254.20.11 is missing",
+				"it has the address 192.0.2.7/32, which the configuration does not have"}
 			f.tableDrift = []string{"chain switch4 lacks rule 2: goto fallback4", "set ours4 lacks 169.254.20.11", "counter probe is missing"}
 			f.agent.Faults = map[string]string{"rules": "another program undid the repair 5 times within 10s"}
 		},

@@ -17,7 +17,8 @@ func TestQueryKubeDNS(t *testing.T) {
 	write(t, n.dir, fileOf(other, "b", "eth0", decisions(podfile.Pending, r4)))
 	want := func(sent, answered bool) {
 		t.Helper()
-		if got, err := n.QueryKubeDNS(t.Context(), r4.ClusterDNS, "kubernetes.default.svc.cluster.local"); got != sent || (err == nil) != answered {
+		got, err := n.QueryKubeDNS(t.Context(), r4.ClusterDNS, "kubernetes.default.svc.cluster.local")
+		if got != sent || (err == nil) != answered {
 			t.Errorf("sent %v, %v; want sent %v, answered %v", got, err, sent, answered)
 		}
 	}

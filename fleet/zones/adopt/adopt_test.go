@@ -345,7 +345,8 @@ func TestPublishedBefore(t *testing.T) {
 		t.Errorf("%+v, left %+v", e.Hosts, e.Left)
 	}
 	publish(e.Hosts[0])
-	if _, err := New(e.Registry, p.read(), start); err == nil || !strings.Contains(err.Error(), "example.org.: neardns already publishes all 2 hosts of external-dns") ||
+	_, err := New(e.Registry, p.read(), start)
+	if err == nil || !strings.Contains(err.Error(), "example.org.: neardns already publishes all 2 hosts of external-dns") ||
 		!strings.HasSuffix(err.Error(), reason) {
 		t.Errorf("each has a publisher: %v", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/miekg/dns"
@@ -285,6 +286,8 @@ func (s *suite) withoutAgent(f func()) {
 	s.t.Helper()
 	old := s.agent()
 	s.kubectl("label", "node", node.Name, "neardns.io/cache=excluded")
+	include := sync.OnceFunc(func() { s.kubectl("label", "node", node.Name, "neardns.io/cache-") })
+	defer include()                                                 // for the steps that follow, if this one fails
 	_, _ = s.Run(s.t.Context(), "kill", "-KILL", strconv.Itoa(old)) // fails if the label has ended it already
 	s.eventually(func() error {
 		found, err := s.Agents()
@@ -294,7 +297,7 @@ func (s *suite) withoutAgent(f func()) {
 		return err
 	})
 	f()
-	s.kubectl("label", "node", node.Name, "neardns.io/cache-")
+	include()
 	s.eventually(s.serving)
 	s.awaitAnsweredBy(cached, s.loaded[0])
 }
