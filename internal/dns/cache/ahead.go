@@ -29,12 +29,12 @@ type ahead struct {
 
 	mu     sync.Mutex // guards the fields below; not held while an entry is refreshed
 	due    dueNext
-	timer  *time.Timer // nil: there never was one
+	timer  *time.Timer // nil until the first name is scheduled
 	ended  bool
 	credit int
-	swept  answers.Instant // when makeRoom last looked
+	swept  answers.Instant // when makeRoom last visited all names
 	cut    int             // refreshes that brought only the rest of the old TTL, minus those with a full TTL; 0 to 2*cutMany
-	begun  int             // names that were watched
+	begun  int             // number of calls of add
 }
 
 // The earnings and costs of the credit, in tenths of a query.
@@ -80,20 +80,20 @@ const coldAfter = 4
 type watched struct {
 	// A weak pointer, so that an evicted entry is freed at once: it may be large, and expire much later.
 	entry  weak.Pointer[answers.Entry]
-	ends   answers.Instant // the entry
-	at     answers.Instant // when it is checked, and fetched
-	series *series         // of the client
-	hits   int             // of the entry, when it was stored
-	pause  time.Duration   // between two hits, on average
-	ttl    time.Duration   // the longest so far
+	ends   answers.Instant // when the entry's TTL ends
+	at     answers.Instant // when fire checks the name next, to refresh its entry
+	series *series         // counters of the client whose hit made the name popular
+	hits   int             // the entry's count of hits when it was stored: it inherits the count of the entry that it replaced
+	pause  time.Duration   // average time between two hits; 0: not measured yet
+	ttl    time.Duration   // longest TTL that an entry of the name had so far
 	lapses answers.Instant // when the entry would have expired if nothing had refreshed it early
-	took   time.Duration   // to fetch it
-	ours   bool            // no client waited for the entry
+	took   time.Duration   // duration of the last refresh
+	ours   bool            // the entry comes from a refresh by ahead, so no client waited for it
 	// The upstream is a cache that answers with the remaining TTL of its own entry, so the refresh comes when the entry has expired.
 	shared bool
 }
 
-// add watches an entry that was marked.
+// add starts to watch an entry that the caller has marked (Entry.Mark).
 func (h *ahead) add(e *answers.Entry, s *series) {
 	w := &watched{entry: weak.Make(e), ends: ends(e), series: s, ttl: ttlOf(e), lapses: ends(e)}
 	h.mu.Lock()
@@ -112,7 +112,7 @@ func ends(e *answers.Entry) answers.Instant { return e.Stored() + answers.Instan
 func (h *ahead) push(w *watched) {
 	if h.ended {
 		if e := w.entry.Value(); e != nil {
-			e.Unmark() // the next chain watches it
+			e.Unmark() // so that the plugin chain of the next configuration can watch the entry
 		}
 		return
 	}
@@ -144,7 +144,7 @@ func (h *ahead) makeRoom() bool {
 	return len(h.due) < before
 }
 
-// arm is called with mu held.
+// arm sets the timer to the time when the first name is due. It is called with mu held.
 func (h *ahead) arm() {
 	if len(h.due) == 0 {
 		return
@@ -202,13 +202,13 @@ func (h *ahead) check(w *watched, now answers.Instant) {
 	}()
 }
 
-// queryOf rebuilds the query that an entry answers; ok is false if the entry's key is not in wire form.
+// queryOf rebuilds the query that an entry answers; ok is false if the question section in the entry's key cannot be parsed.
 func queryOf(e *answers.Entry) (a *query, r *dns.Msg, ok bool) {
 	k := e.Key()
 	q, do, cd := k.Section()
 	name, end, err := dns.UnpackDomainName(q, 0)
 	if err != nil || len(q)-end != 4 {
-		return nil, nil, false // it did not come from a message
+		return nil, nil, false
 	}
 	r = new(dns.Msg).SetQuestion(name, binary.BigEndian.Uint16(q[end:]))
 	r.Question[0].Qclass, r.CheckingDisabled = binary.BigEndian.Uint16(q[end+2:]), cd
@@ -260,7 +260,7 @@ func (h *ahead) worth(w *watched, e *answers.Entry, now answers.Instant) bool {
 			// within an average pause. For others take the last hit: it is better to count too few spared queries than too many.
 			first := last
 			if w.isHot() {
-				first = min(last, max(w.lapses, e.Stored())+answers.Instant(w.pause)) // there was no hit between the two
+				first = min(last, max(w.lapses, e.Stored())+answers.Instant(w.pause)) // no hit can be later than the last
 			}
 			w.lapses = first + answers.Instant(w.ttl)
 		}
@@ -331,7 +331,7 @@ func (d dueNext) Swap(i, j int)      { d[i], d[j] = d[j], d[i] }
 // Push implements heap.Interface, as Pop does.
 func (d *dueNext) Push(w any) { *d = append(*d, w.(*watched)) } //nolint:errcheck // nothing else is pushed
 
-// Pop removes the last one.
+// Pop removes and returns the last element of the slice.
 func (d *dueNext) Pop() any {
 	old := *d
 	last := old[len(old)-1]

@@ -34,7 +34,7 @@ type Cache struct {
 	raw     bool            // no plugin before the cache reads or changes replies, so they are written as bytes
 	source  *offload.Source // offers entries to the kernel program; nil: this block offers none
 
-	bound   sync.Once // before the first answer is stored
+	bound   sync.Once // calls setBounds, at start-up or before the first answer is stored
 	series  answers.CowMap[seriesKey, *series]
 	flights flights
 	health  health
@@ -133,7 +133,7 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 	return dns.RcodeSuccess, nil
 }
 
-// look finds the current entry.
+// look returns the entry of k that can be served now, and its remaining TTL in seconds (see choose). It counts no use.
 func (c *Cache) look(k *msg.Key) (e *answers.Entry, left int) {
 	success, denial := c.space.Peek(k)
 	return c.choose(success, denial, c.store.Now())
@@ -189,7 +189,7 @@ func (c *Cache) servable(e *answers.Entry, left int) bool {
 	}
 	if c.onSilence {
 		if _, silent, ever := e.Failed(); ever && !silent {
-			return false // the upstream answered
+			return false // the upstream sent an answer to the last refresh that failed
 		}
 	}
 	return true
@@ -227,7 +227,7 @@ func (c *Cache) stale(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *
 		// because only a silent upstream permits a stale answer.
 		if f != nil && c.verify && (!c.health.down(now) || c.onSilence) && c.await(f, leads) {
 			if f.entry == nil || !f.kept && !leads {
-				return c.miss(ctx, w, r, a, nil, s) // the new answer is each client's own
+				return c.miss(ctx, w, r, a, nil, s) // the new answer cannot be shared, so forward this client's query
 			}
 			c.reply(w, r, a, f.entry, f.left(c.store.Now()))
 			return dns.RcodeSuccess, nil
@@ -251,7 +251,7 @@ func (c *Cache) await(f *flight, leads bool) bool {
 	}
 	left := c.verifyWait - time.Duration(c.store.Now()-f.begun)
 	if left <= 0 {
-		return false // an earlier client has waited already
+		return false // the refresh has lasted longer than verifyWait
 	}
 	t := time.NewTimer(left)
 	defer t.Stop()
@@ -266,9 +266,9 @@ func (c *Cache) await(f *flight, leads bool) bool {
 	}
 }
 
-// mayRefresh reports whether the upstream may be queried again for an entry. After a failed refresh it may be after recheck (the failure
-// recheck timer of RFC 8767, section 5), or as soon as a silent upstream has sent any answer. While the upstream is down, it may be once
-// per probeEvery, for all entries together.
+// mayRefresh reports whether the upstream may be queried again for an entry. After a failed refresh, a query may follow after recheck (the
+// failure recheck timer of RFC 8767, section 5), or as soon as a silent upstream has sent any answer. While the upstream is down, the
+// block may send one query per probeEvery, for all its entries together.
 func (c *Cache) mayRefresh(e *answers.Entry, now answers.Instant, recheck time.Duration) bool {
 	if c.health.down(now) {
 		return c.health.probe(now)

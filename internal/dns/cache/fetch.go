@@ -110,14 +110,14 @@ type fetch struct {
 
 	cache      *Cache
 	query      query
-	request    *dns.Msg // the client's; not changed
-	good       *answers.Entry
-	flight     *flight // nil: no other query waits for this answer
+	request    *dns.Msg       // the client's; not changed
+	good       *answers.Entry // the key's success entry before this query, for hold_denials; may be nil
+	flight     *flight        // nil: no other query waits for this answer
 	series     *series
 	background bool
 	written    bool
-	failure    bool // the answer is not about the name
-	plain      bool // the upstream has refused EDNS
+	failure    bool // the answer is a server failure or unusable, not an answer about the name
+	plain      bool // the upstream has refused EDNS for this query
 }
 
 // run forwards the query. If no server answers, it stores that failure (RFC 9520, section 3.2).
@@ -176,7 +176,7 @@ func (q *fetch) upstreamQuery() *dns.Msg {
 	if !q.plain {
 		size := uint16(ednsSize)
 		if o := q.request.IsEdns0(); o != nil {
-			size = max(size, o.UDPSize()) // a truncated answer is not for others
+			size = max(size, o.UDPSize()) // a truncated answer could not be shared
 		}
 		r.SetEdns0(size, q.query.do)
 	}
@@ -216,7 +216,7 @@ func (q *fetch) WriteMsg(res *dns.Msg) error {
 		c.reply(q.ResponseWriter, q.request, &q.query, t.entry, t.ttl)
 		return nil
 	}
-	m := *res // plugins hand out messages that they keep
+	m := *res // a copy, because the plugin that wrote the message may keep it
 	if match(q.request, res) {
 		m.Question = q.request.Question // in the client's case
 	}

@@ -11,8 +11,8 @@ import (
 
 // flights are the upstream queries in progress, at most one for each key.
 type flights struct {
-	mu    sync.Mutex // guards the field below
-	under map[string]*flight
+	mu    sync.Mutex         // guards the field below
+	under map[string]*flight // by the bytes of the query's key
 }
 
 // flight is an upstream query in progress, and its result.
@@ -26,7 +26,7 @@ type flight struct {
 	entry     *answers.Entry // nil: no answer for other clients
 	ttl       uint32         // of the reply; a stored entry's remaining TTL may be lower
 	kept      bool           // all clients may get the entry, not only the first
-	refreshed bool           // it replaces the stale entry
+	refreshed bool           // the upstream's answer replaces the key's stale entry
 }
 
 // join returns the flight of a key, or starts one. If it started one, leads is true, and the caller must call end.
@@ -84,13 +84,13 @@ func (f *flight) left(now answers.Instant) uint32 {
 // health is the state of a block's upstream: how many queries in a row got no answer, and when the last answer came.
 type health struct {
 	silent  atomic.Int32 // queries without an answer since the last answer, at most downAfter
-	last    atomic.Int64 // answer
-	probing atomic.Int64 // last query while it was down
+	last    atomic.Int64 // when the last answer came, in nanoseconds on the store's clock
+	probing atomic.Int64 // when probe last permitted a query, on the same clock
 }
 
 const (
 	downAfter  = 3                      // unanswered queries in a row; more than one, because a single name may be unresolvable
-	minDown    = 2 * time.Second        // without any answer
+	minDown    = 2 * time.Second        // the upstream must also have sent no answer for longer than this
 	probeEvery = 100 * time.Millisecond // the pace of queries while the upstream is down, to notice when it is back
 )
 

@@ -42,7 +42,7 @@ func (h *hits) Answer(b []byte, q *fastpath.Query) ([]byte, queryinfo.Level, boo
 		return b, queryinfo.Miss, false
 	}
 	if c.needsServeDNS(e, now) {
-		return b, queryinfo.Miss, false // ServeDNS does it
+		return b, queryinfo.Miss, false
 	}
 	if e.Size()+q.OPT.Len() > q.OPT.MaxAnswer(q.TCP) {
 		return b, queryinfo.Miss, false

@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 )
 
-// heldRecheck is how often the upstream is queried for a name whose denial does not count yet (hold_denials).
+// heldRecheck is the longest pause between two refreshes of a name whose denial does not count yet (hold_denials).
 const heldRecheck = 2 * time.Second
 
 // taken is the result of take.
@@ -23,7 +23,7 @@ type taken struct {
 	kept      bool // stored
 	held      bool // entry is an earlier answer, in place of a denial that does not count yet
 	refreshes bool // the answer replaces stale entries (RFC 8767, section 4)
-	failure   bool // it is not about the name
+	failure   bool // the upstream's answer is a server failure or unusable, not an answer about the name
 }
 
 // kind is the kind of an upstream's answer. It decides how the cache treats the answer.
@@ -106,8 +106,8 @@ func (c *Cache) storeAnswer(q *fetch, res *dns.Msg, k kind, class answers.Class,
 	return t
 }
 
-// pass handles an answer that is not stored and goes only to the client whose query was forwarded. Even so, it removes stale entries of
-// the key (RFC 8767, section 4): the answer may show that an address is gone or that an alias has changed.
+// pass handles an answer that is not stored and goes only to the client whose query was forwarded. Even so, it removes the key's entries
+// that are stale or failures (RFC 8767, section 4): the answer may show that an address is gone or that an alias has changed.
 func (c *Cache) pass(q *fetch, res *dns.Msg, class answers.Class, ttl uint32) taken {
 	if q.query.rd { // without RD, the upstream's answer may be incomplete
 		now := c.store.Now()
@@ -119,7 +119,7 @@ func (c *Cache) pass(q *fetch, res *dns.Msg, class answers.Class, ttl uint32) ta
 		}
 	}
 	if !q.background {
-		return taken{} // as it came
+		return taken{} // the client gets the upstream's answer as it came
 	}
 	t := taken{ttl: ttl, refreshes: true}
 	if !res.Truncated && res.Rcode <= 15 { // otherwise the client that waits sends its own query
@@ -133,7 +133,7 @@ func (c *Cache) pass(q *fetch, res *dns.Msg, class answers.Class, ttl uint32) ta
 func (c *Cache) holdBack(good *answers.Entry) (taken, bool) {
 	now := c.store.Now()
 	if !good.Denied() && time.Duration(-good.Left(now))*time.Second >= max(c.staleFor, c.hold) {
-		return taken{}, false // it expired long ago
+		return taken{}, false // the earlier answer expired too long ago
 	}
 	if time.Duration(now-good.Deny(now)) >= c.hold {
 		return taken{}, false

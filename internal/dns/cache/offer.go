@@ -13,7 +13,7 @@ import (
 // queries from offloaded entries.
 type OffloadClient interface{ MayOffload() bool }
 
-// offer offers an entry that was just served for offload, if the kernel program could answer such a query.
+// offer is called after e has answered q. It offers e for offload if the kernel program could answer such a query.
 func (c *Cache) offer(e *answers.Entry, q *fastpath.Query, now answers.Instant) {
 	if q.TCP || !q.RD || q.CD || q.OPT.DO() {
 		return

@@ -37,7 +37,7 @@ type policy struct {
 	keepTTL  bool
 	rotate   bool // change the order of an answer's addresses from reply to reply
 
-	staleFor       time.Duration // 0: never
+	staleFor       time.Duration // how long after its TTL an entry may be served; 0: not at all
 	verify         bool
 	verifyWait     time.Duration // 0: as long as the upstream takes
 	staleTTL       uint32
@@ -53,8 +53,8 @@ type policy struct {
 type refresh struct {
 	prefetch   int // hits that make an entry popular, with at most gap between them; 0: no refresh
 	gap        time.Duration
-	percentage int  // of the TTL
-	timed      bool // by a timer when the TTL ends, not by a hit shortly before
+	percentage int  // without timed: a hit refreshes the entry if at most this percentage of the TTL is left
+	timed      bool // a timer refreshes the entry shortly before its TTL ends (see ahead)
 }
 
 func defaults() policy {

@@ -30,7 +30,7 @@ func (c *Cache) reply(w dns.ResponseWriter, r *dns.Msg, a *query, e *answers.Ent
 	// CoreDNS adds the OPT record, and truncates a message that is too long.
 	m := new(dns.Msg)
 	if err := m.Unpack(b); err != nil {
-		m.SetRcode(r, dns.RcodeServerFailure) // it was packed by the same library
+		m.SetRcode(r, dns.RcodeServerFailure) // not expected: the same library packed the message
 	}
 	_ = w.WriteMsg(m)
 }

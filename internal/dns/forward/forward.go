@@ -50,15 +50,15 @@ const (
 // Block is the plugin's handler in one server block. It forwards queries to the servers that its directive lists.
 type Block struct {
 	servers *Servers
-	zones   []string // the block's, lower case, fully qualified
+	zones   []string // the server block's zones, in lower case and fully qualified
 	specs   []spec
-	resorts []spec // the last resort
-	stream  bool   // try TCP first
-	holds   []string
+	resorts []spec   // the servers of the last resort
+	stream  bool     // try TCP first
+	holds   []string // zones that the servers should hold, see judge
 
-	list     []*server // specs, then resorts; from start to stop
-	first    int       // the index of the first last resort
-	loops    []atomic.Bool
+	list     []*server     // specs, then resorts; set between start and stop
+	first    int           // index in list of the first server of the last resort
+	loops    []atomic.Bool // by index in list: whether the server sends queries back to this node
 	trials   trials
 	resorted atomic.Uint64 // queries that the last resort answered
 

@@ -22,7 +22,7 @@ type try struct {
 
 	state     state
 	why       reason
-	worth     verdict // of its answer
+	worth     verdict // of its answer; good also if there is none
 	err       error
 	began     time.Time
 	connected *atomic.Bool // set when the try gets a connection; nil: it began with one
@@ -48,12 +48,12 @@ type hedgedQuery struct {
 	began, end  time.Time
 	patience    time.Time // when the query ends if no server has sent anything since it began
 	overTCP     bool      // the client uses TCP, so a truncated answer is of no use to it
-	trial       bool      // every server was dead when it began
+	trial       bool      // all servers of its tries were failing when it began
 	suspected   bool      // health checks of the servers that sent nothing have been started
 	tries       [maxTries]try
-	count       int // tries planned
-	next        int // the first try that has not begun
-	best        *dns.Msg
+	count       int       // number of planned tries
+	next        int       // index of the first try that has not begun
+	best        *dns.Msg  // the best answer so far; nil: none came
 	worth       verdict   // of best
 	truncatedAt time.Time // when best, a truncated answer, came
 	late        bool      // this process was delayed, so a late answer proves nothing about a server
@@ -160,7 +160,7 @@ func (r *hedgedQuery) begin(wire []byte) (*pendingTry, *dns.Msg) {
 	if r.end.Before(until) {
 		until = r.end
 	}
-	_ = l.conn.SetDeadline(until) // see over
+	_ = l.conn.SetDeadline(until) // fails only if the socket is closed, and then sending fails too
 	id, err := l.send(wire)
 	sent := err == nil
 	var m *dns.Msg
@@ -194,9 +194,9 @@ type contest struct {
 	wire     []byte
 	request  *dns.Msg // a copy, because a losing try may read it after the caller has changed its own
 	outcomes chan outcome
-	active   int // running tries
+	active   int // number of running tries
 	timer    *time.Timer
-	due      time.Time // of timer
+	due      time.Time // when timer fires
 }
 
 // contend runs tries until one gives a good answer, another try cannot help, or the time is up.
@@ -250,7 +250,7 @@ func (c *contest) open(pending *pendingTry) {
 	if c.tries[0].rejected != nil {
 		c.react(tryRejected, 0)
 	} else if c.react(timerFired, 0) {
-		c.wait(hedgeAgain) // overdue only because this process was stopped: the answer may have come meanwhile
+		c.wait(hedgeAgain) // the query is overdue only because this process was stopped, so its answer may have come meanwhile
 	}
 }
 
@@ -340,7 +340,7 @@ func (r *hedgedQuery) checkLate(due time.Time) { r.late = r.late || time.Since(d
 
 // listen continues to wait for the answer to a pending try.
 func (s *server) listen(ctx context.Context, p *pendingTry, req *dns.Msg, end time.Time, rejected func(error)) (*dns.Msg, error) {
-	_ = p.line.conn.SetDeadline(end) // see over
+	_ = p.line.conn.SetDeadline(end) // fails only if the socket is closed, and then receiving fails too
 	if p.line.rejected != nil {
 		p.line.extend(end)
 	}

@@ -23,7 +23,7 @@ type line struct {
 	conn     net.Conn
 	stream   bool
 	until    time.Time // it is not reused after this time
-	idle     time.Time // since when it waits in the pool
+	idle     time.Time // when it was last returned to the pool
 	served   bool      // it has carried an answer, so the server may have closed it since
 	rejected error     // the first ICMP error for its datagram, see func rejection
 
@@ -112,7 +112,7 @@ func (l *line) extend(end time.Time) {
 	if soon := time.Now().Add(hedgeAfter); soon.Before(end) {
 		end = soon
 	}
-	_ = l.conn.SetDeadline(end) // see over
+	_ = l.conn.SetDeadline(end) // fails only if the socket is closed, and then receiving fails too
 }
 
 // maxRejections is how often a query is sent if the kernel returns the ICMP error for an earlier datagram instead of sending it.

@@ -17,9 +17,9 @@ import (
 
 // counts are a server's counters.
 type counts struct {
-	results [reasons]atomic.Uint64
-	opened  [2]atomic.Uint64 // connections, by protocol
-	probes  atomic.Uint64
+	results [reasons]atomic.Uint64 // tries, by their result
+	opened  [2]atomic.Uint64       // connections opened: UDP, then TCP or TLS (see index)
+	probes  atomic.Uint64          // queries that checked whether the failing server answers again
 
 	observers [16]atomic.Pointer[prometheus.Observer] // by response code; higher codes are looked up in vec
 	durations sync.Once

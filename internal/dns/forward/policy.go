@@ -16,7 +16,7 @@ const (
 	stepWait          step = iota
 	stepStart              // start the next try
 	stepStartInBudget      // start the next try if the hedging budget allows it, so that a slow upstream does not get every query twice
-	stepFinish             // the client gets what there is
+	stepFinish             // end the query with the best answer so far, or an error (see finish)
 )
 
 // situation has everything on which the next step depends. It has no clock and no servers, so that a test can check all cases.

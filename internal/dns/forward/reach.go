@@ -92,7 +92,7 @@ func (ss *Servers) blockOf(name string) *Block {
 	return found
 }
 
-// press queries all servers over all protocols.
+// press queries all servers at the times of reachUDP and reachTCP; a server with TLS only over TLS, at the times of reachTCP.
 func (a *Block) press(ctx context.Context, req *dns.Msg) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the attempts that still wait
@@ -152,7 +152,7 @@ func once(errs []error) error {
 func (a *Block) reach(ctx context.Context, s *server, req *dns.Msg, stream bool) error {
 	buf, wire, err := s.bufs.pack(req)
 	if err != nil {
-		return err // cannot happen: the name was packed before
+		return err // the name has no wire form
 	}
 	defer s.bufs.put(buf)
 	m, err := s.exchange(ctx, req, wire, way{stream: stream, fresh: true}, time.Now().Add(silentEnd))

@@ -27,15 +27,15 @@ const (
 
 // server is one upstream with its connections, health and counters. All server blocks that list it share it, also across a reload.
 type server struct {
-	name    string // as the Corefile has it
+	name    string // nameserver.Address.String
 	addr    string // address:port
 	tls     *tls.Config
-	mark    int
+	mark    int // of packets to the server, see prepare; 0: none
 	log     *slog.Logger
 	bufs    *buffers
 	life    context.Context // canceled when no server block lists the server any more
 	end     context.CancelFunc
-	tasks   sync.WaitGroup // probes
+	tasks   sync.WaitGroup // goroutines that send health checks
 	maxAge  time.Duration
 	connect connect
 	born    time.Time // the zero of the server's clock
@@ -163,8 +163,8 @@ const (
 	reasonNone        reason = iota
 	reasonSilent             // no answer in time
 	reasonSlow               // another server answered first, although it was queried later
-	reasonRefuses            // nothing listens: ECONNREFUSED, or an ICMP rejection
-	reasonUnreachable        // no route, a firewall's ICMP
+	reasonRefuses            // ECONNREFUSED: nothing listens, so a TCP reset or an ICMP "port unreachable" came
+	reasonUnreachable        // no route, an ICMP error of a firewall, or another failure to connect
 	reasonBroken             // the connection ended before the answer
 	reasonMalformed          // not a DNS answer to the query
 	reasonTLS                // no TLS, or not with this certificate

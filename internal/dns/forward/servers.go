@@ -99,10 +99,10 @@ func (ss *Servers) leave(a *Block) {
 // Status is the state of one server.
 type Status struct {
 	Server     string    `json:"server"`
-	Zones      []string  `json:"zones"`                // whose names are forwarded to it
-	LastResort bool      `json:"lastResort,omitempty"` // everywhere tried only when the others fail
+	Zones      []string  `json:"zones"`                // zones of the server blocks that list the server
+	LastResort bool      `json:"lastResort,omitempty"` // it is the last resort of every block that lists it
 	Failing    bool      `json:"failing,omitempty"`    // tried last, until it answers well
-	Reason     string    `json:"reason,omitempty"`     // why
+	Reason     string    `json:"reason,omitempty"`     // how it fails; "" if it does not
 	Since      time.Time `json:"since,omitzero"`       // start of the present state; zero: it has never changed
 	NoTCP      bool      `json:"noTCP,omitempty"`      // has not accepted TCP lately, so UDP is tried first
 	Loops      []string  `json:"loops,omitempty"`      // zones for which it sends queries back to this node, so it is not used for them
@@ -173,7 +173,7 @@ func (ss *Servers) Faults() []string {
 type hedges struct{ saved, granted atomic.Int64 }
 
 const (
-	hedgeCost = 10  // queries
+	hedgeCost = 10  // queries that pay for one such try
 	maxHedges = 100 // tries that may be saved up
 )
 

@@ -31,17 +31,17 @@ type Entry struct {
 	flags byte   // of the key
 	class Class
 
-	uses    atomic.Uint32 // hits since eviction last looked at the entry, at most maxUses
+	uses    atomic.Uint32 // for eviction, at most maxUses: a hit adds one, and eviction subtracts one when it passes over the entry
 	ttl     uint32        // seconds
-	turn    atomic.Uint32 // replies that were rotated
+	turn    atomic.Uint32 // number of replies made with Reply.Rotate
 	marked  atomic.Bool   // see Mark
 	offload atomic.Int64  // see offload.go
 	stored  int64         // nanoseconds on the store's clock
-	hash    uint64
+	hash    uint64        // of the key
 
 	heat   atomic.Uint64 // time of the last hit in ms on the store's clock, and in the low hitsBits the count of hits
 	failed atomic.Int64  // when a refresh last failed; see Failed
-	denied atomic.Int64  // when it was first denied
+	denied atomic.Int64  // when the upstream first denied what the entry answers; 0: it has not; see Deny
 
 	list       *list // guarded by the shard's lock, as prev and next are
 	prev, next *Entry
@@ -100,7 +100,7 @@ const setSize = 4
 // one owner, type (A or AAAA) and class. at has the offsets of all TTLs, and start is the offset of the answer section. It returns 0, 0
 // if there is no such set.
 func addresses(m []byte, at []uint16, start int) (first, count uint16) {
-	before := 0 // where the record before begins
+	before := 0 // offset of the previous record
 	for i := range msg.ReadHeader(m).Ancount {
 		ttl := int(at[i])
 		size := int(binary.BigEndian.Uint16(m[ttl+4:]))
@@ -261,7 +261,7 @@ func (e *Entry) matches(k *msg.Key) bool {
 // hitsBits is the number of bits of heat that count hits; the other bits are enough for five hundred years in milliseconds.
 const hitsBits = 20
 
-// Hit counts a hit, and returns the number of hits up to it without a pause longer than gap.
+// Hit counts a hit, and returns the number of hits up to and including it that had no pause longer than gap between them.
 func (e *Entry) Hit(now Instant, gap time.Duration) int { return e.AddHits(now, gap, 1) }
 
 // AddHits counts n hits, the last of them now. It returns what Hit does.

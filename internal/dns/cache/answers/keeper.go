@@ -28,7 +28,7 @@ const (
 // a file. If the file cannot be written or read, the next process starts with an empty or older cache.
 type Keeper struct {
 	Store *Store
-	Path  string      // of the snapshot; its folder is made
+	Path  string      // of the snapshot file; Save makes its folder if necessary
 	Boot  func() Boot // reads the boot ID and the time since boot; the zero value if unknown
 	Log   *slog.Logger
 

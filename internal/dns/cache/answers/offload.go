@@ -49,7 +49,7 @@ func (e *Entry) inherit(old *Entry) {
 
 // Key returns the key of the queries that the entry answers.
 func (e *Entry) Key() msg.Key {
-	question, _ := msg.Question(e.blob) // fill has read it already
+	question, _ := msg.Question(e.blob) // always valid, because fill has parsed it
 	var k msg.Key
 	k.SetFlags([]byte(question), e.flags)
 	return k

@@ -15,8 +15,8 @@ const (
 
 // shard is a part of a space with a lock of its own.
 //
-// Eviction is S3-FIFO (Yang et al., SOSP 2023). A new entry goes into a small queue, which has a tenth of the entries. If the entry is
-// used again there, it moves on to the main queue, and stays as long as it is used. So a flood of names that are queried once passes
+// Eviction is S3-FIFO (Yang et al., SOSP 2023). A new entry goes into a small queue, which eviction cuts to a tenth of the entries. If the
+// entry is used there, it moves on to the main queue, and stays as long as it is used. So a flood of names that are queried once passes
 // through the small queue and evicts nothing else. The hashes of entries that were evicted from the small queue are remembered for a
 // while: such an entry goes to the main queue when it is stored again.
 type shard struct {

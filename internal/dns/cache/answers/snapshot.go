@@ -15,12 +15,13 @@ import (
 
 // A snapshot, all numbers in network order:
 //
-//	header   "neardnsC", version (2 bytes), wall clock in ms (8, for people alone), boot (16), time since boot in ms (8)
+//	header   "neardnsC", version (2 bytes), wall clock in ms (8, not read by Restore), boot ID (16), time since boot in ms (8)
 //	space    1, id (8)
 //	entry    2, flags (1), class (1), queue (1), TTL (4), age in ms (8), size (2), message
 //	end      0, entries (4), CRC-32C of all before it (4)
 //
-// Entries belong to the space above them. The message's question section has one record, in lower case, and there is no OPT.
+// An entry belongs to the last space before it. Its queue is 0 (small) or 1 (main). Its message has one question, in lower case, and no
+// OPT record.
 const (
 	snapshotMagic   = "neardnsC"
 	snapshotVersion = 1
@@ -95,8 +96,8 @@ func (s *Store) Snapshot(w io.Writer, boot Boot) error {
 
 // Restored is the result of a Restore.
 type Restored struct {
-	Entries int           // that were taken over
-	Stale   int           // of these, past their TTL
+	Entries int           // number of entries that were put into the store
+	Stale   int           // how many of these are past their TTL
 	Age     time.Duration // of the snapshot
 	// Unknown: the snapshot is from another boot, or a boot ID is unknown. So its age is unknown, and nothing was restored.
 	Unknown bool

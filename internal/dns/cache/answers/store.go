@@ -34,7 +34,7 @@ type Store struct {
 	slept atomic.Int64 // nanoseconds of suspend, when the monotonic clock stood still
 	limit atomic.Int64
 	bytes atomic.Int64
-	puts  atomic.Uint64 // counts puts and removals, so that an unchanged store is not saved
+	puts  atomic.Uint64 // see Changes
 
 	onRevoke atomic.Pointer[func(*Entry)]
 
@@ -69,7 +69,8 @@ func (s *Store) Slept(d time.Duration) { s.slept.Add(int64(max(d, 0))) }
 // Bytes returns the store's memory now, and its limit.
 func (s *Store) Bytes() (now, limit int64) { return s.bytes.Load(), s.limit.Load() }
 
-// Changes returns a count that grows with each entry that is put or removed.
+// Changes returns a count that grows with each entry that is put, removed or swept; the Keeper does not save an unchanged store. An
+// eviction alone does not count.
 func (s *Store) Changes() uint64 { return s.puts.Load() }
 
 // Space returns the space with this id, which it makes if necessary. Server blocks whose answers may differ must use different ids; an id
@@ -164,7 +165,7 @@ func (s *Store) Sweep() {
 	}
 }
 
-// Bounds are a space's own.
+// Bounds are the limits of one space.
 type Bounds struct {
 	Entries [classes]int  // maximum for each class; 0: limited only by the store's bytes
 	Keep    time.Duration // how long after its TTL an entry is still useful
@@ -174,7 +175,7 @@ type Bounds struct {
 type Space struct {
 	id    uint64
 	store *Store
-	users atomic.Int64 // chains that lead here
+	users atomic.Int64 // calls of Retain minus calls of Release
 
 	caps   [classes]atomic.Int64
 	keep   atomic.Int64 // nanoseconds
@@ -186,7 +187,7 @@ type Space struct {
 	shards [shardCount]shard
 }
 
-// ID is the argument of Store.Space.
+// ID returns the id with which Store.Space made the space.
 func (sp *Space) ID() uint64 { return sp.id }
 
 // Retain marks the space as in use until Release. A cache plugin calls it while its configuration serves.

@@ -69,12 +69,12 @@ func Read(text, clusterDomain string) Verdict {
 
 // reader walks one Corefile.
 type reader struct {
-	own     []string
+	own     []string // the cluster's zones, whose names kube-dns resolves in any case
 	tokens  []caddyfile.Token
-	root    string // the key of the server block for all names
-	forward string // the directive that forwards all names to the node's resolvers
-	against string // the first reason against it
-	names   []string
+	root    string   // the key of the server block for all names
+	forward string   // the directive that forwards all names to the node's resolvers
+	against string   // the first reason to send queries to kube-dns
+	names   []string // see Verdict.Names
 }
 
 func (r *reader) object(format string, args ...any) {
@@ -244,7 +244,7 @@ type directive struct {
 	name    string
 	line    int
 	args    []string
-	options []directive // of its block, the first level alone
+	options []directive // the lines of its block, without the blocks nested in it
 }
 
 // directives returns the directives of a server block in the order of their lines. The parser groups them by name.

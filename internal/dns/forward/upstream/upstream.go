@@ -71,7 +71,7 @@ type Upstreams struct {
 	Cluster  []nameserver.Address
 	External []nameserver.Address            // none: use Cluster
 	Found    bool                            // External has the node's own resolvers, because the configuration does not set it
-	By       By                              // the servers for everything else
+	By       By                              // which servers answer for names outside the cluster and the stub domains
 	Why      string                          // the reason for By; "" if the configuration sets the servers
 	Stub     map[string][]nameserver.Address // by domain, in lower case and without the final dot
 	Files    []string                        // the files that were read or were missing, for Watch
@@ -110,7 +110,7 @@ func Resolve(in Input) (Upstreams, error) {
 			}
 		}
 	}
-	if len(r.out.External) > 0 { // another of them serves
+	if len(r.out.External) > 0 { // another source has servers, so the warnings need no action
 		r.out.Notes = append(r.out.Notes, r.out.Warnings...)
 		r.out.Warnings = nil
 	}

@@ -49,9 +49,9 @@ type watcher struct {
 	log                    *slog.Logger
 	settle, patience, poll time.Duration
 
-	notify  *fsnotify.Watcher // nil: poll alone
-	folders []string          // that notify is on
-	last    [sha256.Size]byte
+	notify  *fsnotify.Watcher // nil: inotify is not available, so changes are found only by polling
+	folders []string          // the folders that notify watches
+	last    [sha256.Size]byte // content at the last check
 }
 
 func (w *watcher) open() {
@@ -121,7 +121,7 @@ func (w *watcher) check(ticks tick.Chan) {
 func (w *watcher) follow() {
 	var want []string
 	for _, p := range w.paths {
-		for range 8 { // a loop of symlinks ends here
+		for range 8 { // at most eight symlinks, so that a loop of them ends
 			if dir := filepath.Dir(p); !slices.Contains(want, dir) {
 				want = append(want, dir)
 			}
@@ -156,7 +156,7 @@ func names(p string) []string {
 	if !strings.HasSuffix(p, "/") {
 		return nil
 	}
-	entries, _ := os.ReadDir(p) // none where it is not there
+	entries, _ := os.ReadDir(p) // a missing folder has no files
 	var out []string
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), "..") {
