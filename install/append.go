@@ -37,7 +37,7 @@ func networks(folder string) ([]string, error) {
 }
 
 // planAppend finds the network configuration that the runtime uses and appends entry to its plugin list. If that file does not parse,
-// planAppend returns an error and does not try the next file: the runtime has no network then, and no pod would get the next file's.
+// planAppend returns an error and does not try the next file: the runtime then has no network, and uses no later file for pods.
 func planAppend(folder, file string, entry []byte) (change, error) {
 	names, err := networks(folder)
 	if err != nil {

@@ -180,7 +180,7 @@ func followFolders(ctx context.Context, poll time.Duration, say func(string, ...
 				return
 			case <-watcher.Events:
 			case err := <-watcher.Errors: // events were lost, so something happened
-				if err == nil { // closed
+				if err == nil { // the watcher is closed
 					return
 				}
 			}

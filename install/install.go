@@ -65,7 +65,7 @@ func (in install) pass(ctx context.Context) (outcome, error) {
 }
 
 func (in install) place(ctx context.Context, entry []byte) (outcome, error) {
-	// Find the faults that show without a write before the first write.
+	// Before the first write, find the faults that can be found without one.
 	if err := in.await(ctx, entry); err != nil {
 		return outcome{}, err
 	}

@@ -54,7 +54,7 @@ func coded(err error) error {
 // folders has the paths and flags that install, watch, check and uninstall share.
 type folders struct {
 	bin, conf string
-	file      string // name of the conflist in conf; "": the one that the runtime uses
+	file      string // name of the conflist in conf; "": the one that the runtime uses, or for uninstall all of them
 	dryRun    bool
 }
 

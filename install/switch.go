@@ -22,14 +22,14 @@ const (
 )
 
 // keeper restores the host's rules if they disappear while no agent repairs them: without these rules, queries of steered pods are lost.
-// A file in the state folder describes the rules. The keeper adds rules and removes none, and it grants no lease, so that pods' queries
-// go to kube-dns.
+// A file in the state folder describes the rules. The keeper grants no lease, so that pods' queries go to kube-dns. It removes rules only
+// if a cleanup ran while it restored them.
 type keeper struct {
 	stateDir string
 	poll     time.Duration // between two checks without an event
 	say      func(format string, args ...any)
 	repairs  atomic.Int64
-	repaired tick.Chan // receives after each repair
+	repaired tick.Chan // gets a value after each repair
 
 	pace      pace
 	lastFault string // the last fault that was logged, so that it is logged once
@@ -82,7 +82,7 @@ func (k *keeper) follow(ctx context.Context) error {
 	}
 	defer func() {
 		stop()
-		for range changed { // closed when the goroutines of Watch have ended
+		for range changed { // Watch closes the channel when its goroutines have ended
 		}
 	}()
 	again := time.NewTimer(k.poll)

@@ -36,8 +36,8 @@ type watch struct {
 	keeper    *keeper
 	pace      pace
 	state     nodestate.Watch
-	mute      bool   // a failure to write the state was logged
-	entry     []byte // of the last pass that succeeded
+	mute      bool   // the last write of the state failed, and that was logged
+	entry     []byte // the conflist entry of the last pass that succeeded; nil before the first
 	lastFault string // the last fault that was logged, so that it is logged once
 }
 

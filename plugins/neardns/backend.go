@@ -34,7 +34,7 @@ func (v *verb) wantedBackend() (string, error) {
 	case rules.Nftables, rules.Iptables, rules.IptablesNFT, rules.IptablesLegacy:
 		found, err := rules.Candidates(v.conf.Backend, nil, nil)
 		if err != nil {
-			return rules.IptablesNFT, err // each pod's file will have the reason
+			return rules.IptablesNFT, err // each pod's state file will have the reason
 		}
 		return found[0].String(), nil
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// check is the CNI verb CHECK: it compares the pod's rules with those that its state file records, as ADD or the agent last
-// wrote it.
+// check is the CNI verb CHECK: it compares the pod's rules and resolv.conf with what the pod's state file records, as ADD or the
+// agent last wrote it. For a steered pod, it also checks that the host has neardns's rules.
 func check(ctx context.Context, e env, args *skel.CmdArgs) error {
 	return run(ctx, e, "check", args, (*verb).check)
 }

@@ -84,7 +84,7 @@ type RuntimeInput struct {
 	PrevResult  json.RawMessage      // nil if there is none
 	DNS         *podDNS              // nil if the runtime passed none
 	Annotations map[string]string    // the pod's, if the runtime passed them
-	Valid       []types.GCAttachment // GC: the attachments that still exist
+	Valid       []types.GCAttachment // GC: the containers' network interfaces that still exist
 	ValidKnown  bool                 // GC: the runtime passed a list, even if it is empty
 }
 

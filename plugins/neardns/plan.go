@@ -15,15 +15,15 @@ import (
 
 // facts is the state of the node that ADD reads before it decides about a pod.
 type facts struct {
-	Ways        []hostnet.Found // the pod's path to the host, for each redirect; empty if bypassReason already returns a reason
+	Ways        []hostnet.Found // the pod's network path to the host, for each redirect; empty if needsFacts is false
 	Proof       nodestate.Proof // result of the agent's fallback check, as stored on the node
 	ProofErr    error           // the stored result exists but cannot be read
 	Unsupported error           // why the host's rules cannot serve this pod yet; see missingRules
-	Siblings    []podfile.File  // other attachments of the same netns
+	Siblings    []podfile.File  // state files of the container's other interfaces in the same netns
 	// SwitchComplete is true if the host's rules already have everything that this pod needs. Uplinks is then not read and
 	// stays empty.
 	SwitchComplete bool
-	Uplinks        []string
+	Uplinks        []string // links that lead away from the node; pods are not behind them
 	// UplinksErr is set if the node's uplinks could not be read. The pod is then not steered, because host rules without a list
 	// of uplinks would also serve other hosts.
 	UplinksErr error
@@ -136,8 +136,8 @@ func hostRules(c *Conf, uplinks []string) steer.Host {
 }
 
 // afterTrial makes a redirect pending: the agent steers it after a trial query from the pod's netns was answered, because a
-// network policy may let the pod reach only kube-dns. It is not called for a pod with a local address as nameserver, because
-// that pod's queries go to the node's own address without steering.
+// network policy may let the pod reach only kube-dns. It is not called with steer: always, nor for a pod with a local address
+// as nameserver, because that pod's queries go to the node's own address without steering.
 func afterTrial(d podfile.Decision) podfile.Decision {
 	if d.State == podfile.Steered {
 		d.State, d.Reason = podfile.Pending, "its path to the agent is not tried yet"

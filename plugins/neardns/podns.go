@@ -39,7 +39,7 @@ type settingsFacts struct {
 // errNotSearched is the SandboxErr if this call did not need the pod's resolv.conf and did not search for it.
 var errNotSearched = fmt.Errorf("not searched for: %w", fs.ErrNotExist)
 
-// byCRI reports whether a CRI runtime makes this call; only those pass a pod namespace. They all ignore the key dns of the CNI
+// byCRI reports whether a CRI runtime makes this call; only CRI runtimes pass a pod namespace. They all ignore the key dns of the CNI
 // result, and all keep one resolv.conf file for a sandbox.
 func (in call) byCRI() bool { return in.Pod.Namespace != "" }
 
