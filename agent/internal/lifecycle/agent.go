@@ -48,7 +48,7 @@ type role struct {
 type agent struct {
 	env        Env
 	role       role
-	path       string
+	path       string // path of the NodeConfig file; "" if there is none
 	log        *slog.Logger
 	level      *slog.LevelVar
 	instance   string
@@ -58,9 +58,9 @@ type agent struct {
 	cache      string // root of libcni's cache
 	answers    *answers.Keeper
 	backend    rules.Kind
-	clients    *podindex.Clients
-	kernel     *kernel
-	handedOver atomic.Bool // set once a successor has taken over; that agent saves the cache from then on
+	clients    *podindex.Clients // identifies clients as pods and counts their queries
+	kernel     *kernel           // kernel hits
+	handedOver atomic.Bool       // set once a successor has taken over; that agent saves the cache from then on
 
 	mu    sync.Mutex // guards the fields below, which a reload replaces
 	conf  *config.Node
@@ -194,7 +194,7 @@ func (a *agent) adoption() pods.Adoption {
 	}}
 }
 
-// cleanUp runs the role's cleanup after an orderly end, unless a successor has the node.
+// cleanUp runs the role's cleanup with the plan of the start, unless a successor has taken over. It joins the cleanup's error to err.
 func (a *agent) cleanUp(first plan.Plan, err error) error {
 	if a.role.cleanUp == nil || a.handedOver.Load() {
 		return err

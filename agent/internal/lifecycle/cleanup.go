@@ -72,7 +72,7 @@ type step struct {
 func (c *cleanup) steps() []step {
 	return []step{
 		{"the entry in CNI configurations", func(ctx context.Context) error { return unchain(ctx, c.env, c.cniConf) }},
-		// Without this record the plugin steers no pod, even if a CNI configuration still has its entry.
+		// Without this record the plugin steers no pod, even if a CNI configuration still has its entry (except with steer: always).
 		{"the record of the fallback check", func(context.Context) error { return nodestate.ProofFile(c.plan.Folders.Persist).Remove() }},
 		{"kernel hits", func(context.Context) error { return removeKernelHits(bpfFolder(c.plan.Folders.State, c.hostRoot)) }},
 		{"pods' local nameservers", c.nameservers},
@@ -252,7 +252,8 @@ func removeFile(path string) error {
 	return nil
 }
 
-// hold takes the agent's lock for a command that must not run at the same time as an agent. It returns a LockedError if an agent runs.
+// hold takes the agent's lock for a command that must not run at the same time as an agent. It returns a LockedError if an agent, or
+// another such command, has the lock.
 func hold(stateDir string) (release func(), err error) {
 	f, err := lockNode(stateDir, fmt.Sprintf("process %d", os.Getpid()))
 	var held *LockedError

@@ -24,8 +24,8 @@ type endpoint struct {
 type endpoints struct {
 	ctx     context.Context // its end stops all endpoints
 	serve   func(ctx context.Context, e endpoint)
-	mu      sync.Mutex // guards the field below
-	running map[string]func()
+	mu      sync.Mutex        // guards the field below
+	running map[string]func() // by endpoint.key: stops a running endpoint
 }
 
 // follow starts the wanted endpoints that do not run yet, and stops those that are no longer wanted.

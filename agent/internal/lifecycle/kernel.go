@@ -31,7 +31,7 @@ import (
 const (
 	kernelPoll  = time.Second      // between two checks whether the pods or the configuration changed
 	kernelFull  = 10 * time.Second // between two checks of all pods' links, even if nothing changed
-	kernelAgain = 30 * time.Second // before kernel hits are tried again after a failure
+	kernelAgain = 30 * time.Second // pause after a failure before kernel hits are enabled again
 )
 
 // kernelAnswers is the maximum number of entries that the kernel program serves. A node has some hundreds of hot names.
@@ -57,15 +57,16 @@ type kernel struct {
 	level      *bpf.Level
 	keeper     *podlinks.Keeper
 	fault      string    // why kernel hits do not work although the configuration enables them
-	again      time.Time // no new try before this time
+	again      time.Time // after a failure: no new try before this time, unless the configuration changes
 	paused     bool      // a handover is under way: a successor serves at the same time
-	swept      bool      // kernel hits are off, and what an earlier agent left was removed
+	swept      bool      // kernel hits are off, and the removal of an earlier agent's programs and maps was tried
 	seen       kernelInput
 	broken     error  // why mirrored queries cannot be read; nil once the level is opened again
 	stopMirror func() // stops reading mirrored queries; nil if not running
 }
 
-// kernelInput has what the last check of the pods' links was based on. If nothing of it changed, the next check is skipped.
+// kernelInput has what the last check of the pods' links was based on. If nothing but the time has changed, no check is made until
+// kernelFull has passed.
 type kernelInput struct {
 	at       time.Time
 	pods     []podfile.File
@@ -74,7 +75,8 @@ type kernelInput struct {
 	served   []netip.AddrPort
 }
 
-// run keeps kernel hits in the configured state until ctx ends. The program stays attached, and serves its entries until they expire.
+// run keeps kernel hits in the configured state until ctx ends. After that, the kernel program stays attached to the pods' links, and
+// serves its entries until they expire.
 func (k *kernel) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { k.offloader.Run(ctx) })
@@ -129,7 +131,8 @@ func (k *kernel) reconcile() {
 	}
 }
 
-// excluded returns the reason why kernelHits.mode: auto does not enable kernel hits on this node; nil in any other mode.
+// excluded returns the reason why kernelHits.mode: auto does not enable kernel hits on this node. It returns nil if that mode does enable
+// them, and in any other mode.
 func (k *kernel) excluded(conf *config.Node) error {
 	if !automatic(conf) {
 		return nil
@@ -201,7 +204,7 @@ func (k *kernel) attach(conf *config.Node) error {
 	return k.keeper.Reconcile(podsInKernel(now))
 }
 
-// refusals returns the log level for reasons why hits are not served in the kernel: they are warnings unless kernel hits are optional.
+// refusals returns the log level for reasons why hits are not served in the kernel: Info if kernel hits are optional, else Warn.
 func (k *kernel) refusals() slog.Level {
 	if automatic(k.conf()) {
 		return slog.LevelInfo
@@ -239,7 +242,8 @@ func bypassedSources(e node.Evidence) map[netip.Addr]struct{} {
 	return out
 }
 
-// disable closes the BPF program if it is open, and removes once what an earlier agent left.
+// disable closes the BPF program if it is open. At the first call after kernel hits were on or the agent started, it also removes the
+// programs and maps that an earlier agent left.
 func (k *kernel) disable() {
 	k.fault, k.seen = "", kernelInput{}
 	if k.level != nil {
@@ -302,7 +306,8 @@ func (k *kernel) closeLevel() {
 	k.level, k.keeper = nil, nil
 }
 
-// reportBroken records that mirrored queries cannot be read any more, so that run opens the program again.
+// reportBroken records that mirrored queries cannot be read any more. run then closes the kernel program, and opens it again after
+// kernelAgain.
 func (k *kernel) reportBroken(err error) {
 	go func() { // in a goroutine, because the goroutine that holds mu may be waiting for the caller to end
 		k.mu.Lock()
@@ -319,7 +324,7 @@ func (k *kernel) endMirror() {
 	}
 }
 
-// pause revokes all entries at the begin of a handover, because the successor, which may have another configuration, serves at the same
+// pause revokes all entries at the beginning of a handover, because the successor, which may have another configuration, serves at the same
 // time. resume, called if the handover fails, lets this agent offload again. After a handover, the successor uses the pinned maps.
 func (k *kernel) pause() (resume func()) {
 	k.mu.Lock()
@@ -342,7 +347,7 @@ func (k *kernel) pause() (resume func()) {
 	}
 }
 
-// count adds the kernel program's new hits to the clients' counts. Call it before reading these.
+// count adds the kernel program's new hits to the clients' counts. Call it before reading the clients' counts.
 func (k *kernel) count() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -353,7 +358,7 @@ func (k *kernel) count() {
 	}
 }
 
-// status returns the state of kernel hits for `neardns-agent status`; nil if they are off.
+// status returns the state of kernel hits for `neardns-agent status`; nil if kernelHits.mode is off.
 func (k *kernel) status() *node.KernelHits {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -377,7 +382,7 @@ func (k *kernel) status() *node.KernelHits {
 }
 
 // series returns the counts for the metrics. The hits are counted in pinned maps, which survive a restart of the agent. ok is false if
-// kernel hits are off.
+// kernelHits.mode is off.
 func (k *kernel) series() (_ telemetry.KernelHits, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

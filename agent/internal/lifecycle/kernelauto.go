@@ -59,7 +59,8 @@ func readNodeSigns(proc string) (s nodeSigns) {
 	return s
 }
 
-// linkNames lists the network links: each has a folder of its own with sysctl settings.
+// linkNames lists the network links: each has a folder of its own with sysctl settings. The list also has the folders "all" and "default",
+// which are no links.
 func linkNames(folder string) (names []string, err error) {
 	entries, err := os.ReadDir(folder)
 	for _, e := range entries {

@@ -36,7 +36,7 @@ func (e *ConfigError) Error() string { return e.Err.Error() }
 
 func (e *ConfigError) Unwrap() error { return e.Err }
 
-// LockedError means that another process holds the lock of the node or of the hosts file.
+// LockedError means that another process holds the node's lock or, in Clean, that the role `hosts` runs.
 type LockedError struct{ path, owner string }
 
 func (e *LockedError) Error() string {

@@ -99,7 +99,8 @@ func (r recorder) Lease(addr netip.Addr, p steer.Protocol, held bool) {
 func (r recorder) LeaseGone(addr netip.Addr, p steer.Protocol) { r.Metrics.LeaseGone(addr, p.String()) }
 func (r recorder) Probe(f prober.Failure)                      { r.Metrics.Probe(string(f)) }
 
-// PartChecked implements node.Recorder. It does nothing: `status` already shows the faults of a part, and no metric counts them.
+// PartChecked implements node.Recorder. It does nothing: `status` shows the faults of a part, and only node-cache mode counts them in
+// metrics (nodeCacheRecorder).
 func (r recorder) PartChecked(string, error) {}
 
 func (r recorder) LeaseLost(f prober.Failure) { r.Metrics.LeaseLost(string(f)) }

@@ -23,7 +23,7 @@ func (a *agent) plan(conf *config.Node) (plan.Plan, error) {
 	}
 	a.files = slices.Clone(up.Files)
 	if conf.Corefile != "" {
-		a.files = append(a.files, conf.Corefile) // also if the configuration is refused, because a change of its Corefile may remove the fault
+		a.files = append(a.files, conf.Corefile) // watched even if the server refuses the Corefile later: a change may remove the fault
 	}
 	if outside := up.Outside(); a.outside != outside {
 		a.log.Info("upstreams chosen for names outside of the cluster", "servers", outside)
@@ -102,8 +102,8 @@ func (a *agent) shown() string {
 
 // follow reloads the configuration when a signal arrives on hangups, and when the configuration file or a file that it names changes,
 // until ctx ends. For a valid configuration it calls set with the new plan; for an invalid one it logs the error, and the old plan stays.
-// read is called with whether it was valid. stale means that files may have changed since the first plan was made, so follow begins with
-// a reload.
+// After each try, follow calls read with whether the new configuration was accepted. stale means that files may have changed since the
+// first plan was made, so follow begins with a reload.
 func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, stale bool, set func(next plan.Plan, take func() (changed bool)),
 	read func(ok bool)) {
 	reload := func() {

@@ -20,7 +20,7 @@ type hostRules struct {
 	kind     rules.Kind
 	stateDir string
 	secret   steer.Secret        // is in this agent's lease datagrams; the rules accept no others
-	written  nodestate.HostRules // last content of that file
+	written  nodestate.HostRules // last content that this agent wrote to that file; zero before the first write
 }
 
 // withSecret adds this agent's secret to a description of the rules.
@@ -35,7 +35,8 @@ func (h *hostRules) withSecret(rs steer.Ruleset) steer.Ruleset {
 // Unexempt implements node.Rules.
 func (h *hostRules) Unexempt(addrs ...netip.Addr) error { return h.Exempt(nil, addrs) }
 
-// Repair implements node.Rules. Only the loop's goroutine calls it.
+// Repair implements node.Rules. One goroutine at a time calls it: at the start the one that replaces another back end's rules
+// (replaceRules), then the node's loop.
 func (h *hostRules) Repair(rs steer.Ruleset) ([]string, error) {
 	drift, err := h.Rules.Repair(h.withSecret(rs))
 	if err != nil {

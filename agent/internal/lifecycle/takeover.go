@@ -33,13 +33,13 @@ import (
 
 // Times that the successor uses in a handover.
 const (
-	takeAgain   = 250 * time.Millisecond
-	takeMax     = 30 * time.Second       // then the successor exits with an error that names the active agent
-	relockMax   = 300 * time.Millisecond // a dying process may close its connections this long before it releases its lock
-	relockLook  = 10 * time.Millisecond
-	proberAgain = 5 * time.Millisecond
-	proberSoon  = time.Second
-	proberMax   = time.Minute // a predecessor may be stopped (SIGSTOP) right after it has handed over
+	takeAgain   = 250 * time.Millisecond // pause between two tries to become the active agent
+	takeMax     = 30 * time.Second       // after this time without success, the successor exits with an error that names the active agent
+	relockMax   = 300 * time.Millisecond // a dying process may close its connections this long before the kernel releases its lock
+	relockLook  = 10 * time.Millisecond  // pause between two tries to take a dying agent's lock
+	proberAgain = 5 * time.Millisecond   // pause between two tries to take the prober's lock
+	proberSoon  = time.Second            // after this time without the prober's lock, the successor logs a warning
+	proberMax   = time.Minute            // limit of the wait for that lock: the predecessor may be stopped (SIGSTOP) while it has the lock
 )
 
 // lockNode takes the lock of a state folder, so that only one agent serves it. The kernel releases the lock when the process ends; a
@@ -112,12 +112,12 @@ type ownership struct {
 	from          *node.Handover // nil if there was no handover
 	served        []netip.Addr   // addresses at which this agent's server already answers
 	cacheRestored bool           // the predecessor handed over its cache
-	waited        bool           // it waited until another agent ended, perhaps for days, so files may have changed
+	waited        bool           // this agent waited for another one to end, perhaps for days, so files may have changed
 }
 
 // takeNode makes this agent the active one: at once if no agent is active, or by a handover if this agent may take over. If it may not,
 // it waits for the other agent's end in node-cache mode, and returns a LockedError (exit code 3) otherwise. It also returns one if the
-// active agent neither hands over nor ends.
+// active agent refuses for good, or neither hands over nor ends.
 func (a *agent) takeNode(ctx context.Context, o *opened) (*ownership, error) {
 	lock := func() (*os.File, error) { return takeLock(o.plan.Lock, a.claim.String()) }
 	t := &takeover{agent: a, first: o.plan, metrics: o.metrics, begun: time.Now(),
@@ -191,8 +191,8 @@ func (t *takeover) request(ctx context.Context, held *LockedError) (*ownership, 
 	return nil, nil //nolint:nilnil // the caller tries again
 }
 
-// ensureFallback makes sure that the fallback works before this agent stands by: it adds missing rules to the switch, and makes the link
-// if it is missing. The active agent maintains both too; if it fails to, kube-dns can answer pods.
+// ensureFallback adds missing rules to the switch, and makes the link if it is missing, before this agent stands by. The active agent
+// maintains both, too. If that agent fails, kube-dns can then answer pods.
 func (a *agent) ensureFallback(first plan.Plan) {
 	err := func() error {
 		rules, err := first.Host(nil, rules.Uplinks)
@@ -250,7 +250,7 @@ type successor struct {
 
 	restored bool // the active agent's cache was restored
 	served   []netip.Addr
-	orphaned *os.File // the node's lock, if the active agent died during the handover and this agent took it
+	orphaned *os.File // file of the node's lock, if the active agent died during the handover and this agent took it
 }
 
 // Restore reads the active agent's cache from r. If the active agent is of another version and its format is unknown, the agent loads the

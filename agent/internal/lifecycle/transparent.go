@@ -42,13 +42,13 @@ type transparent struct {
 	registry  *pods.Pods
 	taken     chan struct{}    // gets a value when a successor has taken over; buffered, so that Yield never blocks
 	handover  *node.Handover   // the handover in which this agent became active; nil if there was none
-	reloaded  func(taken bool) // counts a reload in the metrics
+	reloaded  func(taken bool) // counts a reload in the metrics; taken: the new configuration is in effect
 	// clusterDNS returns the configured cluster DNS addresses.
 	clusterDNS func() []netip.Addr
 
 	mu       sync.Mutex // guards the fields below
 	plan     plan.Plan
-	fault    string           // why the newest plan is not served; "" if it is
+	fault    string           // why the newest plan is not served; "" if the server serves that plan
 	backends []netip.AddrPort // backends of the cluster DNS addresses
 	unknown  string           // why the backends cannot be found; "" if they are known
 }
@@ -182,7 +182,7 @@ func (t *transparent) followBackends(ctx context.Context) {
 	}
 }
 
-// served returns the addresses to which the kernel program answers queries: the cluster DNS addresses, and their backends. A datapath
+// served returns the addresses whose queries the kernel program answers: the cluster DNS addresses, and their backends. A datapath
 // that translates Service addresses at the socket puts a backend's address into the packets.
 func (t *transparent) served() []netip.AddrPort {
 	t.mu.Lock()
@@ -200,7 +200,7 @@ func withDNSPort(addresses []netip.Addr) (out []netip.AddrPort) {
 // Alive implements reporter. It is always true: no pod depends on the agent, so a restart by the kubelet would not help.
 func (t *transparent) Alive() (bool, string) { return true, "" }
 
-// Ready implements reporter. The agent is ready if kernel hits work or are optional, and its plan is served.
+// Ready implements reporter. The agent is ready if its newest plan is served, and kernel hits work, are optional or are off.
 func (t *transparent) Ready() (bool, string) {
 	s := t.Status()
 	why := s.Faults["server"]

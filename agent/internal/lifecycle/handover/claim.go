@@ -21,8 +21,8 @@ type Claim struct {
 	Pod      string    `json:"pod,omitempty"` // name of the pod, because agents in different pods may have the same PID
 	Version  string    `json:"version"`
 	Since    time.Time `json:"since"` // when the agent started
-	// Born is the age that decides which agent may take over: only the younger one. It is the time when the agent's pod started (the
-	// agent itself if it has no pod), in nanoseconds since boot (CLOCK_BOOTTIME, which no clock step moves).
+	// Born is the time when the agent's pod started (the agent itself if it has no pod), in nanoseconds since boot (CLOCK_BOOTTIME, which
+	// no clock step moves). Only the agent with the later Born may take over, unless TakeOver is set.
 	Born int64 `json:"born"`
 	// TakeOver means that the operator set --take-over. The agent may then take over even if it is older.
 	TakeOver bool `json:"told,omitempty"`

@@ -15,7 +15,7 @@ import (
 type conn struct {
 	*net.UnixConn
 	buffer []byte // receive reads messages into it
-	oob    []byte
+	oob    []byte // receive reads control messages, which have the file descriptors, into it
 }
 
 func newConn(c *net.UnixConn) (*conn, error) {

@@ -62,7 +62,7 @@ type giver struct {
 	agent ActiveAgent
 
 	mu    sync.Mutex // held while a successor is served
-	given bool       // a successor has taken over; guarded by mu, and read by Give after all calls of serve have ended
+	given bool       // a successor has taken over; guarded by mu, except in Give, which reads it after all calls of serve have ended
 }
 
 // serve answers one successor, and reports whether it has taken over.

@@ -57,7 +57,7 @@ type taker struct {
 	log       *slog.Logger
 	conn      *conn
 	successor Successor
-	serving   bool
+	serving   bool // successor.Serve was called
 }
 
 func (t *taker) take(ctx context.Context, me Claim) (*Taken, error) {
