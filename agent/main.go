@@ -1,5 +1,5 @@
 // Command neardns-agent is the part of neardns that runs on a node: the cache itself (role node) and the commands that
-// show, check and take away what it does. README.md next to this file lists them.
+// show, check and undo what it does. README.md next to this file lists them.
 package main
 
 import (

@@ -19,7 +19,8 @@ import (
 // watchEvery is the refresh interval of `status --watch`. Each refresh costs a few reads of the kernel's rules.
 const watchEvery = 2 * time.Second
 
-// inEffect returns the configuration in effect on this node. Without a file, it is the running agent's.
+// inEffect returns the configuration in effect on this node: that of the file, or without a file the running agent's, or if no agent
+// runs, a detected one.
 func inEffect(ctx context.Context, e env, path string) (conf *config.Node, fault, err error) {
 	conf, fault, err = inspect.InEffect(ctx, path, config.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile, Glob: filepath.Glob})
 	if err != nil {

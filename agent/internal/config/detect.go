@@ -46,10 +46,10 @@ func (n *Node) IsSet(field string) bool {
 
 // kubelet has the settings of the kubelet's configuration that neardns uses.
 type kubelet struct {
-	from          string // the files that it was read from
-	copied        bool   // from the installer's copy
+	from          string // paths of the files that the settings were read from; "" if there are none
+	copied        bool   // no kubelet file exists here, so the installer's copy, if any, was read
 	clusterDomain string
-	clusterDNS    []netip.Addr // Services' addresses
+	clusterDNS    []netip.Addr // Services' addresses in the kubelet's clusterDNS, without duplicates
 	cache         []netip.Addr // link-local addresses in the kubelet's clusterDNS: those of a cache on the node
 	resolvConf    string
 }
@@ -101,7 +101,7 @@ func (n *Node) detectRedirects(env Env, k kubelet) error {
 		n.origin["redirects"] = k.from
 		return nil
 	}
-	// Kubernetes sets this variable in every pod of the Service's namespace.
+	// Kubernetes sets such a variable in every pod of the Service's namespace.
 	var variables []string
 	for _, p := range platform.All() {
 		name := p.ServiceHost()
@@ -188,8 +188,8 @@ func (n *Node) detectMetrics(env Env) {
 	n.origin["listen.metrics"] = source
 }
 
-// Kubelet returns the settings that were detected in the kubelet's files, for programs that cannot read these; ok is false if nothing was
-// detected.
+// Kubelet returns the settings that were detected in the kubelet's files, for programs that cannot read these. ok is false if nothing was
+// detected, or only the installer's copy was read.
 func (n *Node) Kubelet(env Env) (out nodestate.Kubelet, ok bool, err error) {
 	k, err := n.readKubelet(env)
 	if err != nil || k.from == "" || k.copied {
@@ -295,7 +295,7 @@ func (d *decoder) kubeletDNS(k *kubelet, v strict.Value) {
 			d.fail(e, "%q is not an IP address", s)
 		case a.IsLinkLocalUnicast():
 			k.cache = append(k.cache, a)
-		case !slices.Contains(k.clusterDNS, a): // twice does the kubelet no harm
+		case !slices.Contains(k.clusterDNS, a): // a duplicate does the kubelet no harm
 			k.clusterDNS = append(k.clusterDNS, a)
 		}
 	}

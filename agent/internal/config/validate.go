@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// maxServices are kept in the hosts file.
+// maxServices is the maximum number of Services in hosts.services.
 const maxServices = 20
 
 // Validate checks each value, and values that depend on each other. It returns all faults as one joined error.

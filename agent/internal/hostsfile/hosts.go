@@ -67,7 +67,7 @@ type key struct {
 // fact is what is known about the addresses of a key.
 type fact struct {
 	addrs    []netip.Addr // addresses of the last good answer, sorted; empty if there was none, or the name counts as deleted
-	answered time.Time    // time of that answer; zero: addrs come from the file
+	answered time.Time    // time of that answer, or of the denial that left addrs empty; zero: none yet, addrs come from the file
 	denials  int          // denials since the last good answer, by a server that knows the sentinel
 	denied   time.Time    // time of the first of these denials
 	failed   string       // why the last query had no answer; "" if it had one

@@ -20,7 +20,7 @@ type Hosts struct {
 	log      *slog.Logger
 	pace     pace
 	early    time.Duration // pause before the next round while a Service has had no answer yet; doubled each time, up to pace.every
-	patience time.Duration
+	patience time.Duration // how long kube-dns must deny a name before its lines are removed
 	store    func(nodestate.Hosts) error
 	counts   *counts
 
@@ -64,7 +64,7 @@ func stoppedTimer() *time.Timer {
 }
 
 // Run keeps the lines in the hosts file up to date until ctx ends; they stay in the file then. changed delivers a value when the file may
-// have changed.
+// have changed, and reload each new configuration.
 func (h *Hosts) Run(ctx context.Context, changed <-chan struct{}, reload <-chan Config) {
 	h.mu.Lock()
 	h.state.Since = time.Now()

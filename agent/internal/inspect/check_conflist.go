@@ -104,8 +104,8 @@ func (in *Inspector) watch() *nodestate.Watch {
 	return &w
 }
 
-// maxWatchAge is the age of its last state after which the watch counts as ended. It writes one every 30 s, and every five minutes during
-// a conflict.
+// maxWatchAge is the age of the watch's last state after which the watch counts as ended. By default, it writes a state every 30 s, and
+// during a conflict at least every five minutes.
 const maxWatchAge = 15 * time.Minute
 
 func checkConflist(f *facts, r *findings) string {

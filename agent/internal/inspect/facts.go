@@ -33,7 +33,7 @@ type facts struct {
 	basics
 	surroundings
 	now           time.Time
-	kernelHitsOff bool     // with arrangement: transparent
+	kernelHitsOff bool     // kernelHits.mode is off or auto, with which arrangement: transparent has no kernel hits
 	unknown       []string // unknown keys of the configuration, with their places
 	slow          []string // zones whose hits go through CoreDNS although the fast path is on, with the reason
 	holder        int      // PID of the process that holds the state folder's lock; 0 if unknown
@@ -70,7 +70,7 @@ type surroundings struct {
 // socket is a socket of another process.
 type socket struct {
 	plan.Target
-	wildcard bool
+	wildcard bool   // the socket listens on every address
 	holder   string // "" if unknown
 }
 

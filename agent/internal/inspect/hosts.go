@@ -37,7 +37,7 @@ func (in *Inspector) hosts(now time.Time) Hosts {
 	return out
 }
 
-// maxHostsAge is the age of its last state after which the role counts as ended. It writes one every 30 s.
+// maxHostsAge is the age of the last state of the role `hosts` after which the role counts as ended. It writes a state about every 30 s.
 const maxHostsAge = 5 * time.Minute
 
 // checkHosts checks the role `hosts`. If that role never ran here, there is nothing to report, because the cache does not need it.

@@ -47,7 +47,7 @@ type podReport struct {
 	Decisions []podfile.Decision `json:"decisions"`
 }
 
-// Good reports whether the agent runs and neither it nor its configuration has a fault.
+// Good reports whether the agent runs, is ready, and has no fault, and the configuration file has none.
 func (r *Status) Good() bool {
 	return r.Agent != nil && r.Agent.Ready && len(r.Agent.Faults) == 0 && r.ConfigFault == ""
 }

@@ -7,8 +7,8 @@ const (
 	FaultIptables       = "iptables"        // the rules of the switch, or in iptables' filter table, could not be written
 	FaultIptablesLock   = "iptables_lock"   // the rules could not be written, because another program held iptables' lock
 	FaultInterfaceAdd   = "interface_add"   // the interface is missing and could not be made
-	FaultInterfaceCheck = "interface_check" // the interface and its addresses
-	FaultConfigmap      = "configmap"       // the template or the kube-dns ConfigMap
+	FaultInterfaceCheck = "interface_check" // the interface or its addresses could not be checked or repaired
+	FaultConfigmap      = "configmap"       // the template or the kube-dns ConfigMap cannot be read, or has a fault
 )
 
 // Faults counts setup errors in a metric with node-cache's name, so that dashboards and alerts for node-cache continue to work. Any

@@ -16,7 +16,7 @@ type Survey struct {
 	Prometheus []string              // addresses of the prometheus directive (host:port), without duplicates
 	Health     []string              // addresses of /health
 	Ready      []string              // addresses of /ready
-	Forward    map[string]netip.Addr // by zone: the first server on port 53 to which it is forwarded
+	Forward    map[string]netip.Addr // by zone: the first server on port 53 to which the zone is forwarded
 }
 
 // kubeDNSPort is kube-dns's port.

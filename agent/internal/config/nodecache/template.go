@@ -32,7 +32,7 @@ const (
 	ClusterDNS      = "__PILLAR__CLUSTER__DNS__" // the address of -upstreamsvc
 	upstreamServers = "__PILLAR__UPSTREAM__SERVERS__"
 	metricsEndpoint = "__PILLAR__PROMETHEUS__ENDPOINT__"
-	metricsShort    = "__PROMETHEUS__ENDPOINT__" // its end, which some templates have
+	metricsShort    = "__PROMETHEUS__ENDPOINT__" // the end of metricsEndpoint; some templates have only this
 )
 
 var (

@@ -22,7 +22,7 @@ type Agent struct {
 	Node     string `json:"node"`
 	Pod      string `json:"pod,omitempty"`
 	Excluded bool   `json:"-"` // no agent is wanted there
-	Why      string `json:"-"` // why the agent cannot be read; "" if it can
+	Why      string `json:"-"` // why the agent cannot be read; "" if it can be read
 }
 
 // namesOnly is an Accept header that makes the API server return only the metadata of objects.
