@@ -18,14 +18,14 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// MaxTime is how long an entry is offloaded at most. If the agent dies, no one can revoke its entries, so the kernel program serves them
-// for at most this long (D-070).
+// MaxTime is the longest time for which an entry is offloaded. If the agent dies, no process can revoke its entries, so the kernel program
+// serves them for at most this long (D-070).
 const MaxTime = 30 * time.Second
 
 const (
-	maxOffers = 256             // waiting offers; more are declined, and come again with the next hit
-	pollEvery = 5 * time.Second // the period of reading the kernel's hits while an entry is offloaded
-	sample    = 16              // how many offloaded entries evictOne compares
+	maxOffers = 256             // offers that wait for Run; beyond it, an offer is declined, and the entry's next hit makes a new one
+	pollEvery = 5 * time.Second // how often Run reads the kernel's hit counts while any entry is offloaded
+	sample    = 16              // how many offloaded entries evictOne compares at most
 )
 
 // Item is an entry as the kernel gets it.
@@ -34,39 +34,39 @@ type Item struct {
 	Entry *answers.Entry
 	// Expires is when the entry's TTL ends, and Until when the kernel stops serving it, by the clock of Kernel.Now.
 	Expires, Until time.Duration
-	Rotate         bool   // each answer begins with another address of the set
-	Size           uint16 // the largest UDP answer in bytes for a client that allows more, and the size in its OPT
+	Rotate         bool   // each answer begins with another one of the entry's addresses
+	Size           uint16 // limit in bytes of a UDP answer to an EDNS client; a larger size in its OPT is lowered to this limit
 }
 
 // Kernel serves offloaded entries. Its methods may be called concurrently.
 type Kernel interface {
-	Now() time.Duration // a clock that goes on while the machine sleeps
-	Put(Item) error     // replaces the entry with the same key
+	Now() time.Duration // a clock that also counts while the machine sleeps
+	Put(Item) error     // serves the item, instead of the offloaded entry with the same key
 	Remove(k *msg.Key) error
-	Invalidate() error // revokes all entries
-	// Hits calls each with the hits of an entry since Hits or HitsOf last reported them.
+	Invalidate() error // removes all entries
+	// Hits calls each for every entry that was hit since Hits or HitsOf last reported its hits. section is the question section.
 	Hits(each func(section string, hits uint64)) error
-	// HitsOf returns the hits of one entry since Hits or HitsOf last reported them.
+	// HitsOf returns one entry's hits since Hits or HitsOf last reported them.
 	HitsOf(k *msg.Key) (uint64, error)
 }
 
 // Offloader chooses the entries that are offloaded. Its methods may be called concurrently.
 type Offloader struct {
 	store *answers.Store
-	max   int // entries offloaded at one time
+	max   int // how many entries may be offloaded at one time
 
 	enabled atomic.Bool // offers are accepted now
 	offers  chan offer
 
-	epoch atomic.Uint64 // number of the Corefile server that answers
+	epoch atomic.Uint64 // number of the Corefile server that answers queries; offers of other servers are ignored
 	built atomic.Uint64 // number of the Corefile server that is being built
 
-	mu      sync.Mutex // guards the fields below; the store's locks come before it
+	mu      sync.Mutex // guards the fields below; if both are needed, lock the store's shard before mu
 	kernel  Kernel     // nil: kernel hits are off
 	items   map[string]*item
 	fault   error         // why nothing is offloaded although kernel hits are on
-	offset  time.Duration // the kernel's clock minus the store's clock
-	refused uint64        // entries that the kernel did not accept
+	offset  time.Duration // Kernel.Now minus the store's clock, when clocksAgree last returned true
+	refused uint64        // failed calls of Kernel.Put
 }
 
 // item is an offloaded entry.
@@ -74,18 +74,18 @@ type item struct {
 	entry   *answers.Entry
 	gap     time.Duration // as Source.Gap
 	until   answers.Instant
-	recent  uint64 // hits between the last two polls
-	counted uint64 // hits that CountHits has counted since the last poll
+	recent  uint64 // kernel hits between the last two calls of Poll
+	counted uint64 // kernel hits that CountHits has read since the last Poll
 }
 
-// New returns an Offloader for the store's entries, max at one time. It offloads nothing before Begin.
+// New returns an Offloader for the store's entries, at most maxItems at one time. It offloads nothing before Begin.
 func New(store *answers.Store, maxItems int) *Offloader {
 	l := &Offloader{store: store, max: maxItems, offers: make(chan offer, maxOffers), items: map[string]*item{}}
 	l.built.Store(1)
 	return l
 }
 
-// Source is a server block that serves a space's entries. It offers each entry that it has just served.
+// Source is a server block of the Corefile that serves the entries of one space of the store, and offers those that it has just served.
 type Source struct {
 	offloader *Offloader
 	epoch     uint64
@@ -93,12 +93,13 @@ type Source struct {
 	// Gap is the longest pause between two hits after which the entry still counts as popular (the Corefile's prefetch duration).
 	Gap    time.Duration
 	Rotate bool
-	// ValidUntil returns, without waiting, until when the server block would answer a query with e and send nothing upstream; ok is false
-	// if not even now. success and denial are the entries stored for e's name and type, one of which is e; the other may be nil.
+	// ValidUntil returns the time until which the server block would answer a query with e and send nothing upstream. ok is false if it
+	// would not do so even now. It does not wait. success and denial are the entries stored for e's key, one of which is e; the other entry
+	// may be nil.
 	ValidUntil func(e, success, denial *answers.Entry, now answers.Instant) (until answers.Instant, ok bool)
 }
 
-// offer is an entry that was just served, with the size limit of the answer.
+// offer is an entry that was just served. size is as in Item.
 type offer struct {
 	source *Source
 	entry  *answers.Entry
@@ -126,8 +127,8 @@ func (s *Source) Offer(e *answers.Entry, now answers.Instant, size uint16) {
 	}
 }
 
-// Changed switches to the Corefile server that was just built: it revokes every entry that the previous server offloaded, and later
-// offers of that server are ignored.
+// Changed switches to the Corefile server that was just built: it revokes every entry that the previous server offloaded, and ignores the
+// previous server's later offers.
 func (l *Offloader) Changed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -138,7 +139,8 @@ func (l *Offloader) Changed() {
 	}
 }
 
-// Begin starts offloading to a kernel. It first revokes all entries that the kernel still has.
+// Begin starts offloading to a kernel. It first revokes all entries that the kernel still has. If that fails, it returns the error, and
+// nothing is offloaded.
 func (l *Offloader) Begin(k Kernel) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -151,7 +153,7 @@ func (l *Offloader) Begin(k Kernel) error {
 	return l.fault
 }
 
-// End revokes all entries, and offloads nothing until the next Begin.
+// End revokes all entries, and offloads nothing until the next Begin. It returns the first fault since the last Begin.
 func (l *Offloader) End() error {
 	l.enabled.Store(false)
 	l.mu.Lock()
@@ -159,7 +161,7 @@ func (l *Offloader) End() error {
 	if l.kernel == nil {
 		return nil
 	}
-	l.revokeAll() // before the store stops calling revoke, so that an entry replaced meanwhile is revoked too
+	l.revokeAll() // before OnRevoke(nil), so that an entry that the store replaces in between is revoked too
 	l.store.OnRevoke(nil)
 	l.kernel = nil
 	return l.fault
@@ -176,7 +178,7 @@ func (l *Offloader) Leave() {
 // State is the state of an Offloader.
 type State struct {
 	Items   int    // offloaded entries
-	Refused uint64 // entries that the kernel did not accept
+	Refused uint64 // how often the kernel did not accept an entry
 	Fault   error  // why nothing is offloaded although kernel hits are on
 }
 
@@ -187,7 +189,7 @@ func (l *Offloader) State() State {
 	return State{Items: len(l.items), Refused: l.refused, Fault: l.fault}
 }
 
-// Run accepts offers until ctx ends.
+// Run accepts offers, and calls Poll every pollEvery while entries are offloaded, until ctx ends.
 func (l *Offloader) Run(ctx context.Context) {
 	var poll <-chan time.Time // nil while nothing is offloaded
 	for {
@@ -206,7 +208,7 @@ func (l *Offloader) Run(ctx context.Context) {
 	}
 }
 
-// accept offloads an offered entry if it would still be served.
+// accept offloads an offered entry if its server block would still answer with it.
 func (l *Offloader) accept(o offer) {
 	o.source.Space.Offload(o.entry, func(success, denial *answers.Entry) (answers.Instant, bool) {
 		l.mu.Lock()
@@ -232,21 +234,21 @@ func (l *Offloader) accept(o offer) {
 			Expires: at + time.Duration(expires-now), Until: at + time.Duration(until-now)})
 		if err != nil {
 			l.refused++
-			return again, true // the agent goes on answering it
+			return again, true // the agent continues to answer with this entry
 		}
 		l.items[name] = &item{entry: o.entry, gap: o.source.Gap, until: until}
 		return until, true
 	})
 }
 
-// drift is how far the difference of the two clocks may move from what it was at Begin. answers.Keeper does not report a shorter sleep of
-// the machine to the store.
+// drift is how far the difference of the store's and the kernel's clock may change between two calls of clocksAgree. answers.Keeper does
+// not correct the store's clock after a shorter sleep of the machine.
 const drift = time.Second
 
 func (l *Offloader) clockOffset() time.Duration { return l.kernel.Now() - time.Duration(l.store.Now()) }
 
-// clocksAgree reports whether the store's clock has caught up with the kernel's. The store notices a sleep of the machine some seconds
-// after the kernel, and until then it takes entries for younger than they are. mu is held.
+// clocksAgree reports whether the store's clock has caught up with the kernel's after a sleep of the machine. The store's clock is
+// corrected some time after the kernel's, and until then entries seem younger than they are. mu is held.
 func (l *Offloader) clocksAgree() bool {
 	now := l.clockOffset()
 	if (now - l.offset).Abs() > drift {
@@ -256,7 +258,8 @@ func (l *Offloader) clocksAgree() bool {
 	return true
 }
 
-// section returns the question section of a key: only queries without DO and CD are answered from offloaded entries.
+// section returns the question section of a key. It leaves out the key's last byte, the DO and CD flags, because offloaded entries answer
+// only queries with neither flag.
 func section(k *msg.Key) []byte { return k.Bytes()[:len(k.Bytes())-1] }
 
 // revoke implements answers.Store.OnRevoke.
@@ -269,8 +272,8 @@ func (l *Offloader) revoke(e *answers.Entry) {
 	}
 }
 
-// remove revokes an entry; mu is held. It clears the entry's offload mark last: while the mark is set, a goroutine that replaces the
-// entry waits for mu.
+// remove revokes an entry; mu is held. It calls Decline only after the kernel has removed the entry: before Decline, a goroutine that
+// replaces the entry in the store calls revoke, and so waits for mu.
 func (l *Offloader) remove(k *msg.Key) {
 	var err error
 	if l.kernel != nil {
@@ -285,7 +288,7 @@ func (l *Offloader) remove(k *msg.Key) {
 	}
 }
 
-// revokeAll revokes all entries, in the order of remove; mu is held.
+// revokeAll revokes all entries, first in the kernel and then by Decline, as remove does; mu is held.
 func (l *Offloader) revokeAll() {
 	err := l.kernel.Invalidate()
 	for _, one := range l.items {
@@ -305,8 +308,8 @@ func (l *Offloader) fail(err error) {
 	}
 }
 
-// evictOne revokes one of up to 16 entries: an expired one, else the one with the fewest hits. It returns false if all of them are in
-// use.
+// evictOne compares up to 16 entries and revokes one: an expired entry, else the one with the fewest recent hits. It returns false if each
+// had more than one recent hit, or if revoking failed.
 func (l *Offloader) evictOne(now answers.Instant) bool {
 	var least *item
 	left := sample
@@ -330,8 +333,8 @@ func (l *Offloader) evictOne(now answers.Instant) bool {
 	return l.fault == nil
 }
 
-// Poll reads the kernel's hits and counts them in the store, so that used entries are kept and refreshed in time. It also revokes entries
-// that the kernel no longer serves.
+// Poll reads the kernel's hit counts and adds them to the store's, so that the store keeps and refreshes entries in use. It also removes
+// entries whose time in the kernel is over.
 func (l *Offloader) Poll() {
 	l.mu.Lock()
 	k := l.kernel
@@ -340,7 +343,7 @@ func (l *Offloader) Poll() {
 		return
 	}
 	hits := map[string]uint64{}
-	err := k.Hits(func(question string, n uint64) { hits[question] = n }) // without mu, because a query may wait for it
+	err := k.Hits(func(question string, n uint64) { hits[question] = n }) // do not hold mu here: it takes long, and a query may wait for mu
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil {
@@ -358,7 +361,8 @@ func (l *Offloader) Poll() {
 	}
 }
 
-// CountHits counts the kernel's hits of e in the store, if e is offloaded. Call it before a decision that depends on them.
+// CountHits adds the kernel's hits of e since the last read to the store's count, if e is offloaded. Call it before a decision that depends
+// on e's hits.
 func (s *Source) CountHits(e *answers.Entry) {
 	l := s.offloader
 	k := e.Key()
@@ -377,7 +381,7 @@ func (s *Source) CountHits(e *answers.Entry) {
 	one.counted += hits
 }
 
-// count counts the kernel's hits in the store.
+// count adds the kernel's hits of an entry to its uses and hits in the store.
 func (one *item) count(now answers.Instant, hits uint64) {
 	if hits == 0 {
 		return

@@ -2,8 +2,8 @@
 // balancer), so that no packet carries the Service's address. It connects UDP sockets to the Service, as any process does, and reads
 // their remote addresses from /proc.
 //
-// It sends no packet. It returns only servers that a socket was connected to within the last seconds, because an address may soon belong
-// to another pod.
+// It sends no packet. It returns only servers that one of its sockets was connected to within the last 5 s, because an address may soon
+// belong to another pod.
 //
 // On failure: if sockets cannot be read, no new server is found, and the known ones expire.
 package backends
@@ -21,17 +21,17 @@ import (
 )
 
 const (
-	// hold is how long a server stays known after a socket was last connected to it. It spans several calls of Look, because the datapath
-	// chooses the server of each socket at random.
+	// hold is how long a server stays known after Look last had a socket connected to it. It spans several calls of Look, because the
+	// datapath chooses the server of each socket at random, and one call may miss some.
 	hold = 5 * time.Second
-	// How many sockets Look connects to one Service: several for each known server, so that a server is rarely missed for as long as
-	// hold.
+	// How many sockets Look connects to one Service: several for each known server, so that the calls of Look within hold rarely miss a
+	// server.
 	socketsPerServer = 4
 	minSockets       = 8
 	maxSockets       = 128
 )
 
-// Memory holds the known servers. One goroutine uses it.
+// Memory holds the known servers. Only one goroutine may use it at a time.
 type Memory struct {
 	seen map[netip.AddrPort]time.Time
 }
@@ -64,7 +64,8 @@ func (m *Memory) note(services, found []netip.AddrPort, now time.Time) []netip.A
 	return out
 }
 
-// remotes connects count UDP sockets to each Service and returns their remote addresses as the kernel has them.
+// remotes connects count UDP sockets to each Service and returns their remote addresses as /proc shows them, also from sockets that
+// connected before an error.
 func remotes(services []netip.AddrPort, count int) ([]netip.AddrPort, error) {
 	var errs []error
 	ours := map[uint64]bool{}
@@ -72,7 +73,7 @@ func remotes(services []netip.AddrPort, count int) ([]netip.AddrPort, error) {
 		for range count {
 			c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(s))
 			if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
-				break // no datapath translates it at sockets, and the host has no route to it
+				break // no datapath translates this Service's address at sockets, and the host has no route to it
 			}
 			if err != nil {
 				errs = append(errs, fmt.Errorf("connect a socket to %s: %w", s, err))

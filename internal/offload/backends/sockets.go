@@ -14,8 +14,8 @@ type socket struct {
 	inode  uint64
 }
 
-// sockets parses /proc/net/udp or udp6 (net/ipv4/udp.c, udp4_format_sock). In each line, the third field is the remote address in
-// hexadecimal machine words, and the tenth is the inode. Lines that do not parse are skipped, as the heading is.
+// sockets parses /proc/net/udp or udp6 (net/ipv4/udp.c, udp4_format_sock). In each line, the third field is the remote address, as 32-bit
+// words of the machine's byte order in hexadecimal, and the tenth is the inode. It skips lines that do not parse, the heading too.
 func sockets(text string) []socket {
 	var out []socket
 	for line := range strings.Lines(text) {

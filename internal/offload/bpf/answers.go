@@ -14,14 +14,14 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// kept is what the agent remembers of a slot of the kernel's maps. The zero value is an empty slot.
+// kept is what the agent remembers of an answer's slot in the kernel maps. If section is "", the slot is empty.
 type kept struct {
-	group    uint32
-	section  string        // in lower case
-	place    uint64        // as in Level.byPlace
-	expires  time.Duration // since boot
-	reported uint64        // hits that Hits and HitsOf have reported
-	lastSeen uint64        // hits when eviction last read them
+	group    uint32        // as in Answer.Group
+	section  string        // the question section in lower case
+	place    uint64        // as objectControl.place returns it
+	expires  time.Duration // as in Answer.Expires
+	reported uint64        // value of the slot's hit counter when Hits or HitsOf last read it
+	lastSeen uint64        // value of the slot's hit counter when eviction last read it
 }
 
 func keptOf(s *objectSlot, c *objectControl) kept {
@@ -31,7 +31,8 @@ func keptOf(s *objectSlot, c *objectControl) kept {
 	return kept{group: s.Group, section: s.section(), place: c.place(s.hash(c)), expires: time.Duration(s.Expires)}
 }
 
-// place returns the number under which a hash is found in the map of places: the upper 32 bits are a tag, the lower ones the bucket.
+// place returns where the kernel map of places lists the answer with this hash: the lower 32 bits are the number of the bucket, the upper
+// ones the tag that identifies the answer in the bucket.
 func (c *objectControl) place(hash uint64) uint64 { return hash>>32<<32 | hash&uint64(c.Mask) }
 
 // Now returns the time since boot, including suspend. The kernel program uses the same clock for the expiry of answers.
@@ -56,7 +57,7 @@ func (l *Level) Invalidate() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var next objectControl
-	if err := l.objects.Controls.Lookup(uint32(0), &next); err != nil { // another process may have changed it
+	if err := l.objects.Controls.Lookup(uint32(0), &next); err != nil { // another process may have changed the kernel's control since Open
 		return fmt.Errorf("read the control: %w", err)
 	}
 	if next.Generation++; next.Generation == 0 {
@@ -77,9 +78,9 @@ func (l *Level) Invalidate() error {
 	return nil
 }
 
-// Put adds an answer, or replaces the one with the same key. If no slot is free, it evicts an answer without recent hits. It drops an
-// answer of an old generation. If the kernel program cannot serve the answer, Put returns ErrUnfit and removes the previous answer of
-// that key.
+// Put adds an answer, or replaces the one with the same key. If no slot is free, it evicts another answer, if possible one without recent
+// hits. It drops an answer of an old generation, and returns nil. If the kernel program cannot serve the answer, Put returns ErrUnfit and
+// removes the previous answer of that key.
 func (l *Level) Put(a *Answer) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,7 +123,8 @@ func (l *Level) put(a *Answer) error {
 	if !there {
 		return nil
 	}
-	// The new answer is in a slot of the other size. Clear the old slot too: the program may have found it just before the place changed.
+	// The new answer is in a slot of the other size. Clear the old slot too: the program may have read its number just before the place
+	// changed.
 	if err := l.write(was, &objectSlot{}); err != nil {
 		return err
 	}
@@ -168,7 +170,8 @@ func (l *Level) slot(at int) (*ebpf.Map, uint32) {
 	return l.objects.Slots, uint32(at) - l.control.Small
 }
 
-// lead makes a place point to a slot. If the place's bucket is full, lead evicts the answer with the fewest recent hits from the bucket.
+// lead writes into the kernel map of places that the answer at place (see objectControl.place) is in slot at. If the place's bucket is
+// full, lead evicts the answer with the fewest recent hits from the bucket.
 func (l *Level) lead(place uint64, at int) error {
 	b := &l.buckets[uint32(place)]
 	way := slices.IndexFunc(b.Places[:], func(p uint64) bool { return p != 0 && p>>32 == place>>32 })
@@ -193,7 +196,7 @@ func (l *Level) lead(place uint64, at int) error {
 	return l.setPlace(place, way, uint64(at+1))
 }
 
-// setPlace writes one place of a bucket: a slot's number plus 1, or 0 to clear it.
+// setPlace writes the element with index way of the place's bucket. slot is a slot's number plus 1, or 0 to clear the element.
 func (l *Level) setPlace(place uint64, way int, slot uint64) error {
 	b := l.buckets[uint32(place)]
 	if b.Places[way] = 0; slot != 0 {
@@ -260,7 +263,7 @@ func (l *Level) release(at int) {
 	*free = append(*free, at)
 }
 
-// forget removes an answer from the places and frees its slot.
+// forget removes an answer from the kernel map of places and frees its slot. It does not clear the slot in the kernel.
 func (l *Level) forget(at int) error {
 	k := &l.kept[at]
 	b := &l.buckets[uint32(k.place)]
@@ -294,7 +297,7 @@ func (l *Level) remove(group uint32, k *msg.Key) error {
 	return l.forget(at)
 }
 
-// find returns the slot of an answer by its key.
+// find returns the number of the slot with the answer for a key.
 func (l *Level) find(group uint32, k *msg.Key) (at int, there bool) {
 	q, do, cd := k.Section()
 	if do || cd || len(q) < 5 || len(q)-4 > maxName {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Without tcx (before Linux 6.6), the program is the first of the clsact qdisc's ingress filters.
+// Without tcx (before Linux 6.6), the programs are the clsact qdisc's first ingress filter and first egress filter.
 const (
 	filterName     = "neardns"
 	filterPriority = 1
@@ -29,13 +29,13 @@ var ErrPlace = errors.New("another program has the first place at the link")
 // way is a direction of a link, with the program for its packets.
 type way struct {
 	program string
-	suffix  string // of a pin's name
+	suffix  string // of the name of the attachment's pin
 	tcx     ebpf.AttachType
 	clsact  uint32
 }
 
-// ways lists the directions in the order of attaching. The egress program comes first: without it, the ingress program sees no pod's
-// answers and therefore serves no hits.
+// ways lists the directions in the order of attaching. The egress program comes first, because the ingress program serves hits only after
+// the egress program has seen the pod's samples answered.
 var ways = [...]way{
 	{objectProgNeardnsAnswers, "-answers", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS},
 	{objectProgNeardnsHits, "", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},
@@ -54,8 +54,8 @@ func isOwn(name string) bool {
 }
 
 // Attach attaches the programs to the host's end of a pod's veth, which index names in the calling thread's netns. They run before all
-// other programs: through tcx if the kernel has it (Linux 6.6), else as clsact's first filter. Attach does nothing if they are attached.
-// The first hit is served once a query of the pod was answered on the normal path.
+// programs that the link already has: through tcx if the kernel has it (Linux 6.6), else as clsact's first filters. Attach does nothing if
+// they are attached. The first hit is served once a query of the pod was answered on the normal path.
 func (l *Level) Attach(index int) error {
 	_, there, err := l.link(index)
 	if err != nil {
@@ -120,7 +120,7 @@ func (l *Level) attachTCX(index int, w way) error {
 	}
 	made, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: l.program(w), Attach: w.tcx, Anchor: link.Head()})
 	if errors.Is(err, fs.ErrExist) {
-		return nil // it is attached, and another BPF file system was mounted over the one with its pin
+		return nil // the program is attached, and another BPF file system was mounted over the one with the pin
 	}
 	if err != nil {
 		return err
@@ -261,7 +261,7 @@ func detach(folder string, index int) error {
 	return dropFilter(h, index)
 }
 
-// dropFilter removes neardns's clsact filters from a link, and the clsact qdisc if no other filter is left.
+// dropFilter removes neardns's clsact filters from a link. If there were any and no other filter is left, it removes the clsact qdisc too.
 func dropFilter(h *netlink.Handle, index int) (err error) {
 	var own, others int
 	for _, w := range ways {
@@ -278,7 +278,7 @@ func dropFilter(h *netlink.Handle, index int) (err error) {
 	}
 	if err == nil && own > 0 && others == 0 {
 		var is bool
-		if is, err = hasClsact(h, index); is { // else it is another program's ingress qdisc
+		if is, err = hasClsact(h, index); is { // otherwise the qdisc is another program's ingress qdisc
 			err = h.QdiscDel(clsactQdisc(index))
 		}
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
@@ -353,7 +353,7 @@ func SweepLinks() error {
 	}
 	defer h.Close()
 	links, err := h.LinkList()
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // it can miss only a link that has just been made
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) { // an interrupted list lacks at most links that were just made
 		return fmt.Errorf("list links: %w", err)
 	}
 	var errs []error
@@ -427,7 +427,7 @@ func sweep(folder, but string) error {
 func sweepBuild(folder string) error {
 	var errs []error
 	if m, err := ebpf.LoadPinnedMap(filepath.Join(folder, objectMapLinks), nil); err == nil {
-		var before any // the keys alone: another build's values are others
+		var before any // read only the keys: the values of another build may have another form
 		var index uint32
 		for err = m.NextKey(before, &index); err == nil; err = m.NextKey(before, &index) {
 			errs, before = append(errs, detach(folder, int(index))), index

@@ -9,19 +9,19 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 )
 
-// copiesBytes is the size of the ring buffer for mirrored queries, enough for about 1,400 unread ones. It must be a power of two
-// (bpf_map_create).
+// copiesBytes is the size of the ring buffer for mirrored queries, enough for almost 1,500 unread ones of 176 bytes each. It must be a
+// power of two (bpf_map_create).
 const copiesBytes = 1 << 18
 
-// Copied calls each for every mirrored query, in order, until ctx ends. The query is one that the program could answer but has no valid
-// answer to. each gets the link that the query came from and the DNS message, which it must not keep. If each is slow, mirrored queries
-// are lost; pods' own queries are not. It needs a level with Options.Copies, and only one call may run at a time.
+// Copied calls each for every mirrored query, in order, until ctx ends. The kernel program mirrors a query if it could answer its form but
+// has no valid answer. each gets the index of the link that the query came from, and the DNS message, which it must not keep. If each is
+// slow, mirrored queries are lost; pods' own queries are not. It needs a level with Options.Copies, and only one call may run at a time.
 func (l *Level) Copied(ctx context.Context, each func(ifindex int, message []byte)) error {
 	r, err := ringbuf.NewReader(l.objects.Copies)
 	if err != nil {
 		return fmt.Errorf("read copied questions: %w", err)
 	}
-	defer context.AfterFunc(ctx, func() { _ = r.Close() })() // ends ReadInto
+	defer context.AfterFunc(ctx, func() { _ = r.Close() })() // makes ReadInto return when ctx ends
 	defer r.Close()                                          //nolint:errcheck // only read
 	var record ringbuf.Record
 	for {
@@ -38,7 +38,7 @@ func (l *Level) Copied(ctx context.Context, each func(ifindex int, message []byt
 	}
 }
 
-// copiedOf parses a record: struct copied of the program.
+// copiedOf parses a ring buffer record, which contains a struct copied of hits.bpf.c.
 func copiedOf(b []byte) (ifindex int, message []byte, ok bool) {
 	const head, zeros = 8, 4
 	if len(b) < int(unsafe.Sizeof(objectCopied{})) {

@@ -8,12 +8,12 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Count is the hits of one series since the level was loaded.
+// Count has the hits of one series since the kernel maps were made, which an earlier process may have done.
 type Count struct {
 	Hits                       uint64
-	QuestionBytes, AnswerBytes uint64
-	QuestionsOver100           uint64    // of more than 100 bytes; the largest has 155
-	Answers                    [7]uint64 // of up to 100, 200, 300, 400, 511, 1023 and 2047 bytes, each in one
+	QuestionBytes, AnswerBytes uint64    // sums of the sizes of the DNS messages
+	QuestionsOver100           uint64    // queries of more than 100 bytes; the largest has 155
+	Answers                    [7]uint64 // answers by size: up to 100, 200, 300, 400, 511, 1023 and 2047 bytes, each counted once
 }
 
 // Counts reads the counts of all series, indexed by Answer.Series.
@@ -38,7 +38,7 @@ func (l *Level) Counts() ([]Count, error) {
 	return out, nil
 }
 
-// Links reads the hits at each attached link since it was attached, by the link's index.
+// Links reads the number of hits at each link since the program was attached to it, by the link's index.
 func (l *Level) Links() (map[int]uint64, error) {
 	out := map[int]uint64{}
 	var index uint32
@@ -53,7 +53,7 @@ func (l *Level) Links() (map[int]uint64, error) {
 	return out, nil
 }
 
-// link reads the map entry of one link. there is false if the program is not attached to it.
+// link reads a link's entry in the kernel map of links. there is false if the map has none, so that the link has no hits.
 func (l *Level) link(index int) (at objectLink, there bool, err error) {
 	if err := l.objects.Links.Lookup(uint32(index), &at); errors.Is(err, ebpf.ErrKeyNotExist) {
 		return at, false, nil
@@ -63,8 +63,8 @@ func (l *Level) link(index int) (at objectLink, there bool, err error) {
 	return at, true, nil
 }
 
-// Unanswered reports whether the program serves no hits at a link because the pod's sampled queries get no answer on the normal path. It
-// is false for a pod that has sent no query for 30 seconds.
+// Unanswered reports whether the program serves no hits at a link because the pod's sampled queries get no answer on the normal path. It is
+// false if the pod has sent no query that could be a hit for 30 seconds.
 func (l *Level) Unanswered(index int) (bool, error) {
 	const good, stands = 8 * time.Second, 30 * time.Second // SAMPLE_GOOD and SAMPLE_STANDS of hits.bpf.c
 	at, _, err := l.link(index)
@@ -77,9 +77,9 @@ type Reason uint32
 
 // The reasons.
 const (
-	Packet     Reason = iota + 1 // IP options, fragments, padding, a tag, an uncertain or a wrong checksum
+	Packet     Reason = iota + 1 // IP options, fragments, padding, a VLAN tag, or a checksum that is wrong or of uncertain kind
 	Question                     // the query has a form that the program does not answer
-	Unknown                      // the maps have no answer
+	Unknown                      // the kernel maps have no answer to the query
 	Old                          // the answer is expired or past Answer.Until
 	Size                         // the answer is too large for the client
 	Kernel                       // a kernel helper failed, for example for lack of memory
@@ -95,7 +95,7 @@ func (r Reason) String() string {
 	return [...]string{"", "packet", "question", "unknown", "old", "size", "kernel", "unanswered"}[r]
 }
 
-// Passed reads how many queries to served addresses the program passed on, by reason, since the level was loaded.
+// Passed reads how many queries to served addresses the program passed on since the kernel maps were made, by reason.
 func (l *Level) Passed() (map[Reason]uint64, error) {
 	out := map[Reason]uint64{}
 	for r := Packet; r < reasons; r++ {
@@ -108,8 +108,8 @@ func (l *Level) Passed() (map[Reason]uint64, error) {
 	return out, nil
 }
 
-// Uncopied returns how many queries without a valid answer were not mirrored since the level was loaded: limited, because their link had
-// used up its share of the ring buffer, and full, because the ring buffer was full.
+// Uncopied returns how many queries without a valid answer were not mirrored since the kernel maps were made: limited, because their link
+// had used up its share of the ring buffer, and full, because the ring buffer was full.
 func (l *Level) Uncopied() (limited, full uint64, err error) {
 	if limited, err = l.passed(copyLimited); err == nil {
 		full, err = l.passed(copyFull)

@@ -2,8 +2,8 @@
 // the answer back into the pod, without waking a process. All other packets pass unchanged.
 //
 // It is the only package that uses BPF. Only the agent writes the maps; a pod can neither write nor grow them. The program's answer equals
-// the fast path's byte for byte, except for the ID, the TTL and the rotation of addresses, and ends at the time that the agent set. The
-// maps and the attached program outlive the process: hits go on until their entries expire.
+// the fast path's byte for byte, except for the ID, the TTL and the rotation of addresses. The program stops serving an answer at the time
+// that the agent set. The maps and the attached program outlive the process, so the program serves hits until the answers expire.
 //
 // Failure policy: the program passes a packet on unless every bit of it is a query that the maps answer. If the kernel cannot run the
 // program, Open returns an error.
@@ -31,23 +31,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultFolder is where maps and program are pinned in the BPF file system.
+// DefaultFolder is the folder in the BPF file system where maps and programs are pinned.
 const DefaultFolder = "/sys/fs/bpf/neardns"
 
-// DefaultEntries is the number of small slots, for answers of up to 192 bytes including the name and two bytes for each TTL but the
-// first. There are a quarter as many large slots. A small slot takes 256 bytes of memory, a large one 1.6 KB.
+// DefaultEntries is the number of small slots. In a small slot, the name, the records and two bytes for each TTL except the first may have
+// up to 192 bytes together. There are a quarter as many large slots. A small slot takes 256 bytes of memory, a large one 1.6 KB.
 const DefaultEntries = 4096
 
 // ServedMost is the largest number of addresses for Serve. The program's map has room for two more, which Test uses.
 const ServedMost = 254
 
-// linksName is the folder of attached programs, by the link's index.
+// linksName is the name of the folder with the pins that keep the programs attached, one per network link and direction.
 const linksName = "attached"
 
-// Options has a level's place in the BPF file system and its size.
+// Options has a level's folder in the BPF file system and its size.
 type Options struct {
-	Folder  string // in a mounted BPF file system; "": DefaultFolder. It is made.
-	Entries int    // short answers; 0: DefaultEntries
+	Folder  string // in a mounted BPF file system; Open makes the folder; "": DefaultFolder
+	Entries int    // number of small slots, as in DefaultEntries; 0: DefaultEntries
 	// Copies makes the level mirror the queries that it has no valid answer to. Copied reads them.
 	Copies bool
 	Log    *slog.Logger
@@ -62,10 +62,10 @@ type Level struct {
 
 	mu      sync.Mutex // guards the fields below, and allows one writer at a time
 	control objectControl
-	kept    []kept         // by slot
-	byPlace map[uint64]int // slot by place
-	buckets []objectBucket // what the map of places contains
-	free    [2][]int       // free slots, small and large
+	kept    []kept         // by slot number
+	byPlace map[uint64]int // slot numbers by place, as objectControl.place returns it
+	buckets []objectBucket // a copy of the kernel map of places
+	free    [2][]int       // numbers of free slots, small and large
 	hand    [2]int         // the clock hands of eviction, for small and large slots
 }
 
@@ -81,7 +81,7 @@ func load(entries int, copies bool) (*ebpf.CollectionSpec, error) {
 	if copies {
 		spec.Maps[objectMapCopies].MaxEntries = copiesBytes
 	}
-	// Kernels before 5.11 count maps as locked memory. A process that may not raise the limit may already have a sufficient one.
+	// Kernels before 5.11 count maps as locked memory. Ignore EPERM: the process's limit may be high enough already.
 	if err := rlimit.RemoveMemlock(); err != nil && !errors.Is(err, unix.EPERM) {
 		return nil, fmt.Errorf("raise the limit of locked memory: %w", err)
 	}
@@ -91,8 +91,8 @@ func load(entries int, copies bool) (*ebpf.CollectionSpec, error) {
 // larges returns the number of large slots for a number of small ones.
 func larges(entries int) int { return (entries + 3) / 4 }
 
-// buckets is how many buckets of 8 places so many entries need: a power of two, with two to four answers in each when all slots are taken.
-// At 2.5 answers on average, one bucket in a thousand would need more than 8 places.
+// buckets is the number of buckets of 8 places for a number of small slots: a power of two, so that a bucket has two to four answers on
+// average when all slots are taken. At 2.5 answers on average, one bucket in a thousand would need more than 8 places.
 func buckets(entries int) int { return 1 << bits.Len(uint(entries+larges(entries)-1)/4) }
 
 // version returns the name of the pins' folder. It depends on the BPF object and the maps' sizes, so that no other build uses these maps.
@@ -148,7 +148,7 @@ func mounted(folder string) error {
 	return nil
 }
 
-// maps returns the fields for the maps by the names of their pins.
+// maps returns pointers to l's fields for the kernel maps, by the names of the maps' pins.
 func (l *Level) maps() map[string]**ebpf.Map {
 	m := &l.objects.objectMaps
 	return map[string]**ebpf.Map{
@@ -158,14 +158,14 @@ func (l *Level) maps() map[string]**ebpf.Map {
 	}
 }
 
-// programs returns the fields for the programs by the names of their pins.
+// programs returns pointers to l's fields for the programs, by the names of the programs' pins.
 func (l *Level) programs() map[string]**ebpf.Program {
 	p := &l.objects.objectPrograms
 	return map[string]**ebpf.Program{objectProgNeardnsAnswers: &p.NeardnsAnswers, objectProgNeardnsHits: &p.NeardnsHits}
 }
 
-// pinned loads the pinned maps and programs. It returns false if some are missing, because a process was killed while it pinned or
-// removed them.
+// pinned loads the pinned maps and programs. It returns false if any pin is missing: none were made yet, or a process was killed while it
+// pinned or removed them.
 func (l *Level) pinned() (bool, error) {
 	var err error
 	for name, to := range l.programs() {
@@ -217,7 +217,7 @@ func (l *Level) pin(o Options) error {
 	if err := l.objects.Controls.Put(uint32(0), &c); err != nil {
 		return fmt.Errorf("write the control: %w", err)
 	}
-	if err := os.RemoveAll(l.folder); err != nil { // a process that was killed while it pinned or removed them may have left some pins
+	if err := os.RemoveAll(l.folder); err != nil { // a process that was killed while it pinned or removed may have left some pins
 		return fmt.Errorf("clean %s: %w", l.folder, err)
 	}
 	if err := os.MkdirAll(filepath.Join(l.folder, linksName), 0o700); err != nil {
@@ -236,7 +236,7 @@ func (l *Level) pin(o Options) error {
 	return nil
 }
 
-// restore reads the state of the slots from the maps.
+// restore fills the Level's fields from the kernel maps, and corrects the map of places.
 func (l *Level) restore() error {
 	if err := l.objects.Controls.Lookup(uint32(0), &l.control); err != nil {
 		return fmt.Errorf("read the control: %w", err)
@@ -256,7 +256,7 @@ func (l *Level) restore() error {
 	return l.tidy()
 }
 
-// add enters a slot into this copy of a bucket, and returns false if the bucket is full.
+// add enters slot at into the agent's copy of a bucket, and returns false if the bucket is full.
 func (b *objectBucket) add(place uint64, at int) bool {
 	way := slices.Index(b.Places[:], 0)
 	if way >= 0 {
@@ -265,7 +265,8 @@ func (b *objectBucket) add(place uint64, at int) bool {
 	return way >= 0
 }
 
-// tidy writes the buckets that restore computed to the map of places, where they differ: two processes may have written at the same time.
+// tidy writes the buckets that restore computed to the kernel map of places, if they differ, because two processes may have written to the
+// map at the same time.
 func (l *Level) tidy() error {
 	for i, want := range l.buckets {
 		var b objectBucket
@@ -282,8 +283,8 @@ func (l *Level) tidy() error {
 	return nil
 }
 
-// Beat records that the agent runs; call it each second. While the heartbeat is fresh, a pod whose sampled queries get no answer loses
-// its hits 8 s after the last answer, else 30 s after it.
+// Beat writes a heartbeat, which shows the kernel program that the agent runs; call it each second. A pod whose sampled queries get no
+// answer loses its hits 8 s after the last answer while the heartbeat is fresh, and otherwise 30 s after it.
 func (l *Level) Beat() error {
 	if err := l.objects.Heartbeats.Put(uint32(0), uint64(Now())); err != nil {
 		return fmt.Errorf("write the heartbeat: %w", err)
@@ -294,7 +295,7 @@ func (l *Level) Beat() error {
 // Close closes the descriptors of maps and program. The attached program keeps running.
 func (l *Level) Close() error { return l.objects.Close() }
 
-// Serve sets the addresses at which queries are answered, each with the group of answers that it serves; group 0 is the self-test's.
+// Serve sets the addresses to which the program answers queries, each with the group of answers that it serves; group 0 is for Test.
 // Queries to any other address are no longer answered.
 func (l *Level) Serve(addresses map[netip.AddrPort]uint32) error {
 	l.mu.Lock()
@@ -338,7 +339,7 @@ func (l *Level) unserve(a netip.AddrPort) error {
 	return nil
 }
 
-// servedAt is an address in the program's form. The program is compiled for little-endian machines.
+// servedAt returns an address as the kernel map of served addresses has it. The program is compiled for little-endian machines.
 func servedAt(a netip.AddrPort) *objectServedAddress {
 	return &objectServedAddress{Bytes: a.Addr().As16(), Port: bits.ReverseBytes16(a.Port())}
 }

@@ -17,8 +17,8 @@ const (
 	maxTail = len(objectSlot{}.Data)*8 - maxName - maxTTLs*2
 )
 
-// ErrUnfit means that the kernel program cannot serve an answer: DO or CD is set, the name has more than 128 bytes, more than 1,216 bytes
-// or 80 records follow the question section, or the response code is neither NOERROR nor NXDOMAIN.
+// ErrUnfit means that the kernel program cannot serve an answer: DO or CD is set, the name has more than 128 bytes, nothing or more than
+// 1,216 bytes or 80 records follow the question section, or the response code is neither NOERROR nor NXDOMAIN.
 var ErrUnfit = errors.New("not an answer for the kernel")
 
 // Answer is a cache entry with the settings by which it is served.
@@ -27,15 +27,15 @@ type Answer struct {
 	Generation uint32 // the Level's Generation, read before the entry was looked up
 	Key        *msg.Key
 	Entry      *answers.Entry
-	Expires    time.Duration // since boot, suspend included (Now): when Entry.Left becomes 0
-	Until      time.Duration // since boot: from then on queries go to the agent, which refreshes the entry
-	FixedTTL   uint32        // seconds that clients see; 0: the remaining ones
+	Expires    time.Duration // on the clock of Now: when Entry.Left becomes 0
+	Until      time.Duration // on the clock of Now: from then on queries go to the agent, which refreshes the entry
+	FixedTTL   uint32        // the TTL in seconds that clients see; 0: the entry's remaining TTL
 	Rotate     bool          // as in answers.Reply
 	Size       uint16        // the largest size of an EDNS answer that the configuration allows; 0: any
 	Series     uint16        // index in Counts; below SeriesMost
 }
 
-// SeriesMost is how many series of counts there are. The program has one more, for Test.
+// SeriesMost is the number of series for which Counts returns hits. The program has one more series, for Test.
 const SeriesMost = 255
 
 // fill encodes an answer into a slot.
@@ -74,11 +74,11 @@ func (s *objectSlot) fill(a *Answer) error {
 	}
 	if a.Rotate && message.Addresses > 1 {
 		places := message.TTLs[message.First:]
-		first := places[0] + 6 // behind TTL and length
+		first := places[0] + 6 // after the record's TTL and data length
 		s.RotateAt, s.RotateCount, s.RotateStep = first-uint16(start), uint8(message.Addresses), places[1]-places[0]
 		s.RotateWords = m[first-1] / 4
 		if s.lastAddress() > maxTail-16 {
-			return ErrUnfit // the program moves addresses where the longest has room
+			return ErrUnfit // the program needs room for 16 bytes at each rotated address, even an IPv4 one
 		}
 	}
 	return nil
@@ -100,13 +100,14 @@ func (s *objectSlot) lastAddress() int {
 	return int(s.RotateAt) + max(int(s.RotateCount)-1, 0)*int(s.RotateStep)
 }
 
-// small reports whether the answer fits into a small slot.
+// small reports whether the answer in s fits into a small slot.
 func (s *objectSlot) small() bool {
 	const most = len(objectSmall{}.Data)
 	return s.ttlsAt()+(int(s.Ttls)+2)/4 <= most && (int(s.NameSize)+7)/8*8+s.lastAddress() <= most*8-16
 }
 
-// memory returns the bytes of s for a map of small or large slots. The fields of a small slot are the beginning of a large one.
+// memory returns the bytes of s as an element of the map of small slots or of large slots. A small slot has the same fields as a large one,
+// with less Data.
 func (s *objectSlot) memory(small bool) []byte {
 	size := unsafe.Sizeof(*s)
 	if small {
@@ -115,10 +116,10 @@ func (s *objectSlot) memory(small bool) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(s)), size)
 }
 
-// wordsOf is how many 64-bit words b takes.
+// wordsOf is the number of 64-bit words that b takes.
 func wordsOf(b []byte) int { return (len(b) + 7) / 8 }
 
-// count reads a number of records in the byte order of the message.
+// count reads a record count of a DNS header, and keeps the bytes in the header's order, as the program's slots have them.
 func count(m string) uint16 { return uint16(m[0]) | uint16(m[1])<<8 }
 
 // words writes bytes into words in memory order, followed by zeros.
@@ -138,7 +139,7 @@ func bytesOf(from []uint64, n int) []byte {
 	return b
 }
 
-// hash is the program's hash of a slot's question section.
+// hash computes the hash of a slot's question section and group as the kernel program does.
 func (s *objectSlot) hash(c *objectControl) uint64 {
 	h := c.Seed ^ uint64(s.TypeClass) ^ uint64(s.Group)<<32
 	for _, w := range s.Data[:(int(s.NameSize)+7)/8] {

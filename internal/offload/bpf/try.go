@@ -24,11 +24,11 @@ const (
 	dnsPort = 53 // RFC 1035, section 4.2.1
 
 	trialGroup  = 0
-	trialTime   = 30 * time.Second // as long as entries are offloaded
-	trialSeries = SeriesMost       // for the hits of Test, which count for no client
+	trialTime   = 30 * time.Second // as offload.MaxTime
+	trialSeries = SeriesMost       // for the hits of Test, so that no client's series counts them
 )
 
-// redirect is the program's action when it answers: TC_ACT_REDIRECT of linux/pkt_cls.h.
+// redirect is what the program returns after it made the packet an answer: TC_ACT_REDIRECT of linux/pkt_cls.h.
 const redirect = 7
 
 // Try runs the program on a DNS query by UDP to a served address, and returns its answer. ok is false if the program passes the query on
@@ -88,8 +88,9 @@ func onesSum(b []byte) uint16 {
 	return uint16(sum)
 }
 
-// Test puts an answer, queries it while it is expired and while it is valid, over IPv4 and IPv6, with and without EDNS, and removes it.
-// If an answer differs from the fast path's, Test returns an error, and the kernel must not serve hits.
+// Test runs the program on queries for an answer of its own, which it removes at the end. While the answer is expired, the program must
+// pass the query on. While it is valid, the program must answer as the fast path does, over IPv4 and IPv6, with and without EDNS. If Test
+// returns an error, the kernel must not serve hits.
 func (l *Level) Test() (err error) {
 	const name, ttl = "self-test.neardns.invalid.", 30
 	bare, err := msg.AppendQuestion(nil, name, 1, 1)
@@ -126,7 +127,7 @@ func (l *Level) Test() (err error) {
 	plain := append([]byte{0xbe, 0xef, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, bare...)
 	if _, ok, err := l.Try(trialServer4, plain); err != nil {
 		return err
-	} else if ok { // D-070: no entry would expire in time
+	} else if ok { // entries would be served for longer than D-070 allows
 		return errors.New("the program answers when an answer's time is over: this process has another clock than the kernel (a time namespace)")
 	}
 	a.Expires, a.Until = Now()+trialTime, Now()+trialTime

@@ -16,55 +16,57 @@ import (
 )
 
 const (
-	// maxSights is the size of the table of recent queries. A query overwrites an older one with the same index.
+	// maxSights is the size of Listener.seen, a hash table of recent queries. A query overwrites an older one with the same index.
 	maxSights = 8192
-	// sightTime is the time within which a query must come twice to be fetched. Fetching each query would double the load that names
-	// queried only once put on kube-dns.
+	// sightTime is the time within which the same query must come twice before its answer is fetched. If each query was fetched, names that
+	// pods query only once would load kube-dns twice.
 	sightTime = time.Minute
-	// pause is the shortest time between two fetches of one query. It is longer than the refresh that a fetch begins.
+	// pause is the shortest time between the starts of two fetches for the same query. It is meant to be longer than the refresh of a cache
+	// entry that a fetch may begin.
 	pause = 100 * time.Millisecond
-	// maxFetches limits the fetches under way, maxLinkFetches those for one pod's link.
+	// maxFetches limits the concurrent fetches, and maxLinkFetches those for queries from one pod's link.
 	maxFetches     = 128
 	maxLinkFetches = 32
-	// fetches is how often a fetch looks the query up: the first time caches the entry, and two hits more make it eligible for offload
+	// fetches is how often one fetch queries the cache: the first query caches the entry, and two hits more make it eligible for offload
 	// (answers.Entry.ShouldOffer).
 	fetches = 3
 )
 
 // Listener receives mirrored queries. Only one goroutine may call Hear; the other methods are safe for concurrent use.
 type Listener struct {
-	fetch func(message []byte) error
+	fetch func(message []byte) error // as in New
 	seed  maphash.Seed
-	seen  [maxSights]sight // only Hear uses it
+	seen  [maxSights]sight // recent queries, by id modulo maxSights; only Hear uses it
 
-	mu    sync.Mutex // guards the fields below
-	links map[int]int
-	busy  map[uint64]struct{}
+	mu    sync.Mutex          // guards the fields below
+	links map[int]int         // number of running fetches by ifindex of the pod's link
+	busy  map[uint64]struct{} // ids of the queries that are being fetched
 	work  sync.WaitGroup
 	heard Counts
 }
 
-// sight has the times when the kernel program last mirrored a query, and when the agent last fetched its answer.
+// sight has a query's id and the time when the kernel program last mirrored the query.
 type sight struct {
 	question  uint64
-	at, fetch time.Time
+	at, fetch time.Time // fetch is when the last fetch began; zero if none did
 }
 
 // Counts has the number of mirrored queries by outcome. Each query is counted once.
 type Counts struct {
-	First   uint64 // the first within sightTime, so not fetched
+	First   uint64 // the query was not seen in the last sightTime, so it was not fetched
 	Fetched uint64 // a fetch began
 	Pending uint64 // a fetch of the same query was under way, or less than pause ago
-	Dropped uint64 // no slot was free
+	Dropped uint64 // as many fetches ran as maxFetches or maxLinkFetches allow
 }
 
-// New makes a listener. fetch looks an answer up in the cache, forwards the query on a miss, and returns when there is an answer or there
-// will be none. Several goroutines call it at the same time.
+// New makes a listener. fetch must look the query up in the cache, forward it on a miss, and return nil when there is an answer, or an
+// error. Several goroutines call fetch at the same time.
 func New(fetch func(message []byte) error) *Listener {
 	return &Listener{fetch: fetch, seed: maphash.MakeSeed(), links: map[int]int{}, busy: map[uint64]struct{}{}}
 }
 
-// Hear handles a query that the program mirrored at a pod's link. It never blocks, and does not keep message.
+// Hear handles a query that the kernel program mirrored at the pod's link with ifindex link. It does not wait for the fetch, and does not
+// keep message.
 func (l *Listener) Hear(link int, message []byte, now time.Time) {
 	question, ok := msg.Question(message)
 	if !ok {
@@ -98,7 +100,7 @@ func (l *Listener) Hear(link int, message []byte, now time.Time) {
 	})
 }
 
-// begin takes a slot for a fetch, and returns false if there is none or the same query is being fetched.
+// begin registers a fetch, and returns false if too many are running or the same query is being fetched.
 func (l *Listener) begin(link int, id uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -134,15 +136,15 @@ func (l *Listener) count(add func(*Counts)) {
 // Wait returns when no fetch is under way. Hear must not be called meanwhile.
 func (l *Listener) Wait() { l.work.Wait() }
 
-// Counts returns the counts so far.
+// Counts returns the counts since New.
 func (l *Listener) Counts() Counts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.heard
 }
 
-// id returns a hash of a question section, ignoring case. Its seed is secret, so that pods cannot choose queries that overwrite others in
-// the table.
+// id returns a hash of a question section, ignoring case. Its seed is secret, so that a pod cannot choose queries that overwrite other
+// pods' queries in Listener.seen.
 func (l *Listener) id(section []byte) uint64 {
 	var h maphash.Hash
 	h.SetSeed(l.seed)

@@ -1,7 +1,7 @@
 // Package podlinks attaches the kernel program to the links of the pods whose hits it should answer, detaches it from all others, and
 // counts its answers.
 //
-// It guarantees that the program is at no other pod's link, and that no answer is counted twice.
+// It guarantees that after a Reconcile without error the program is at no other pod's link, and that no answer is counted twice.
 //
 // On failure: a pod whose link cannot have the program is listed with the reason, and the agent answers its queries.
 package podlinks
@@ -23,27 +23,27 @@ import (
 
 // Program attaches the kernel program to links, which are named by their interface indexes.
 type Program interface {
-	// Attach does nothing if the program is attached already. If it fails, the program is not attached, unless it was before.
-	// fs.ErrNotExist means that the pins are gone and the whole program must be loaded again.
+	// Attach does nothing if the program is attached already. If it fails, the program may be attached in one direction. fs.ErrNotExist
+	// means that the program's pins in the BPF file system are gone, so that the program must be loaded again.
 	Attach(ifindex int) error
 	// Detach returns how many queries the program answered at the link since it was attached. The link may be gone.
 	Detach(ifindex int) (answers uint64, err error)
-	// Links returns how many queries the program has answered at each link that it was attached to, also by an earlier agent, and not yet
-	// detached from. A link may be gone.
+	// Links returns, by ifindex, how many queries the program has answered at each link to which this agent or an earlier one attached it,
+	// since then, and from which none has detached it. A link may be gone.
 	Links() (map[int]uint64, error)
-	// Unanswered reports whether the program serves no hits at a link because the pod's own queries get no answer.
+	// Unanswered reports whether the program serves no hits at a link because the pod's sample queries get no answer.
 	Unanswered(ifindex int) (bool, error)
 	// Others names other programs that handle packets of a link.
 	Others(ifindex int) ([]string, error)
 }
 
-// Pod is an attachment that the program is wanted for.
+// Pod is a network interface of a pod whose hits the program should answer.
 type Pod struct {
 	File podfile.File
-	Why  string // why the pod cannot have the program; "": it can
+	Why  string // why the program may not be attached for this pod; "": it may
 }
 
-// Refused is a pod whose hits are not answered in the kernel although that is wanted.
+// Refused is a pod whose hits the kernel program should answer, but does not.
 type Refused struct {
 	Pod string `json:"pod"`
 	Why string `json:"why"`
@@ -55,37 +55,37 @@ type Keeper struct {
 	Program Program
 	// AllowOthers permits attaching to a link that has other programs. They then do not see the hits.
 	AllowOthers bool
-	// Veth finds the link of a pod.
+	// Veth finds the host's end of a pod's veth.
 	Veth func(podfile.File) (ifindex int, name string, err error)
 	// Count adds answers that the kernel program gave at a pod's link.
 	Count func(f podfile.File, answers uint64)
-	// Refusals returns the level at which refused pods are logged.
+	// Refusals returns the log level for new refusals.
 	Refusals func() slog.Level
 
 	mu       sync.Mutex           // guards the fields below, and the program
 	at       map[int]podfile.File // the pod at each link with the program; nil before the first Reconcile
 	counted  map[int]uint64       // answers already counted, by link
-	podLinks map[key]podLink
-	refused  []Refused
-	answered int // links where the program serves hits, as of the last Reconcile
+	podLinks map[key]podLink      // links that Veth found, of the pods of the last Reconcile
+	refused  []Refused            // as of the last Reconcile
+	answered int                  // number of links where the program serves hits, as of the last Reconcile
 }
 
-// key identifies an attachment.
+// key identifies a pod's network interface.
 type key struct {
 	containerID, ifName string
-	inode               uint64 // of its netns
+	inode               uint64 // of the pod's netns
 }
 
 func keyOf(f podfile.File) key { return key{f.ContainerID, f.IfName, f.NetNSInode} }
 
-// podLink is the link of an attachment, remembered because a veth keeps its index. If the pod gets another veth, attaching to the old one
-// fails, and the link is looked up again.
+// podLink is the host's end of a pod's veth. The Keeper remembers it, because a veth keeps its index. If the pod gets another veth,
+// attaching to the old one fails, and the next Reconcile calls Veth for the pod again.
 type podLink struct {
 	ifindex int
 	name    string
 }
 
-// whyUnanswered is the reason for a pod whose own queries get no answer.
+// whyUnanswered is the reason for a pod whose sample queries get no answer.
 const whyUnanswered = "its queries are not seen to be answered: a network policy or firewall drops them, " +
 	"or the answers do not pass the host's end of its link"
 
@@ -99,7 +99,7 @@ func (k *Keeper) Reconcile(pods []Pod) error {
 		return fmt.Errorf("list where the program is: %w", err)
 	}
 	first := k.at == nil
-	if first { // an earlier agent has counted the answers so far
+	if first { // count only answers from now on: an earlier agent has counted those before
 		k.at, k.counted, k.podLinks = map[int]podfile.File{}, there, map[key]podLink{}
 	}
 	wanted, refused := k.wanted(pods)
@@ -156,7 +156,7 @@ func (k *Keeper) detach(i int) error {
 	return nil
 }
 
-// wanted returns the links that the program should be attached to, and the pods that it refuses, with the reason.
+// wanted returns the pods' interfaces to whose links the program should be attached, by ifindex, and the refused pods. mu is held.
 func (k *Keeper) wanted(pods []Pod) (map[int]podfile.File, []Refused) {
 	out, found := map[int]podfile.File{}, map[key]podLink{}
 	var refused []Refused
@@ -184,7 +184,8 @@ func (k *Keeper) wanted(pods []Pod) (map[int]podfile.File, []Refused) {
 	return out, refused
 }
 
-// checkOthers returns an error if other programs handle packets of the link: they would see neither the hits' queries nor their answers.
+// checkOthers returns an error if programs other than neardns's handle packets of the link: they would see neither the queries of hits nor
+// the answers to them.
 func (k *Keeper) checkOthers(at podLink) error {
 	others, err := k.Program.Others(at.ifindex)
 	if err != nil {
@@ -196,7 +197,7 @@ func (k *Keeper) checkOthers(at podLink) error {
 	return nil
 }
 
-// count counts the answers since the previous count. mu is held.
+// count passes each link's answers since the previous count to Count. mu is held.
 func (k *Keeper) count() error {
 	answered, err := k.Program.Links()
 	if err != nil {
@@ -208,7 +209,7 @@ func (k *Keeper) count() error {
 	return nil
 }
 
-// add counts the answers at a link that are new. n is the total since the program was attached. mu is held.
+// add passes a link's answers that are not yet counted to Count. n is the total since the program was attached. mu is held.
 func (k *Keeper) add(i int, f podfile.File, n uint64) {
 	if more := n - min(n, k.counted[i]); more > 0 {
 		k.Count(f, more)
@@ -237,7 +238,7 @@ func (k *Keeper) logRefused(refused []Refused) {
 	k.refused = refused
 }
 
-// State is where the program is.
+// State has the number of pods whose hits the program serves, and the refused pods.
 type State struct {
 	Pods    int // pods whose hits the program serves
 	Refused []Refused
