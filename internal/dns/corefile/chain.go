@@ -146,8 +146,8 @@ func (a *queryContext) Value(key any) any {
 	return nil
 }
 
-// Close ends the chain's plugins. All its queries must be answered before, because a miss needs the forwarding plugin. final is true if
-// no other chain replaces it.
+// Close ends the chain's plugins. A query that is still in progress may then fail, because a miss needs the forwarding plugin. final is
+// true if no other chain replaces this one.
 func (c *Chain) Close(final bool) error {
 	process.mu.Lock()
 	defer process.mu.Unlock()

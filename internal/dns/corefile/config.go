@@ -45,12 +45,12 @@ type Config struct {
 	// Addresses are the addresses at which queries arrive, at least one. A wildcard is refused, because the node must not become a
 	// resolver for its network.
 	Addresses []netip.Addr
-	Port      uint16 // 53
+	Port      uint16 // default: 53
 
 	// ClusterDomain and ReverseZones are the zones whose queries go to Cluster, over TCP. All zones in Config are in lower case, without
 	// the final dot.
 	ClusterDomain string
-	ReverseZones  []string             // in-addr.arpa, ip6.arpa
+	ReverseZones  []string             // usually in-addr.arpa and ip6.arpa
 	Cluster       []nameserver.Address // in order of preference; without TLS
 	// LastResort are the cluster DNS addresses, which are tried when all servers before them fail. Those that are in Cluster too are
 	// ignored.
@@ -93,7 +93,7 @@ type Config struct {
 // Cache configures what the caches keep, and for how long.
 type Cache struct {
 	Entries     int           // maximum per server block of success entries, and of denials
-	NegativeTTL time.Duration // at most; whole seconds
+	NegativeTTL time.Duration // the longest time for which a denial is cached; whole seconds
 	// ServeStale is how long after its TTL an entry may be served if the upstream fails (RFC 8767). 0: never.
 	ServeStale time.Duration
 	// NoPrefetch turns off that popular entries are refreshed before they expire.

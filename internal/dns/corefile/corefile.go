@@ -97,7 +97,7 @@ func override(cfg Config) (blocks []*block, notes []string, err error) {
 				return nil, nil, fmt.Errorf("%s: %w", field, err)
 			}
 			if checkBufsize(sb.Tokens[dirBufsize], cfg.BufferSize) != nil {
-				delete(sb.Tokens, dirBufsize) // ours is set below
+				delete(sb.Tokens, dirBufsize) // the agent's bufsize is set below
 				notes = append(notes, fmt.Sprintf("Made smaller: bufsize (answers over UDP have %d bytes at most).", cfg.BufferSize))
 			}
 		}

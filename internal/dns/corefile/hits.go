@@ -21,13 +21,13 @@ import (
 // hits is the fast path of one address, which answers hits without CoreDNS. It finds the zone, and does what the plugins before the cache
 // would do. It leaves a query to CoreDNS if a plugin must see its message.
 type hits struct {
-	zones   fastpath.Zones[*zoneHits] // nil: CoreDNS answers that zone
+	zones   fastpath.Zones[*zoneHits] // a nil value means that CoreDNS answers the zone
 	options bool                      // the authoritative zones read EDNS options
 }
 
 // zoneHits has what the plugins of one zone, at one server, do with a hit.
 type zoneHits struct {
-	maxSize    uint16           // bufsize: of UDP answers
+	maxSize    uint16           // from bufsize: maximum size of a UDP answer in bytes
 	searchPath bool             // searchpath: leave queries that it may complete to CoreDNS
 	counter    *metrics.Counter // metrics; nil: nothing is counted
 	answers    fastpath.Handler // the cache, or the edge's zones

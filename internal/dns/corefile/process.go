@@ -12,8 +12,9 @@ import (
 )
 
 // process is what CoreDNS and caddy have once per process: the list of plugins, which panics when a name is registered twice, the order
-// of directives, and the log. It is this package's only variable, because what it guards is global too. The goroutine that builds or ends
-// a chain holds mu and sets current to its Builder's plugins, so one process can have servers with different plugins, as in tests.
+// of directives, and the log. It is this package's only global state, because what it guards is global too. The goroutine that builds or
+// ends a chain holds mu. For building, it also sets current to its Builder's plugins, so one process can have servers with different
+// plugins, as in tests.
 var process struct {
 	mu         sync.Mutex // guards the fields below, and the package variables of caddy and dnsserver
 	registered []string

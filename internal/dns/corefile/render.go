@@ -246,9 +246,9 @@ func answersOf(cfg Config) []string {
 type origin int
 
 const (
-	fromOthers  origin = iota
-	fromCluster        // kube-dns's, about names of others
-	ofCluster          // about the cluster's own names
+	fromOthers  origin = iota // other servers
+	fromCluster               // kube-dns, for names outside the cluster
+	ofCluster                 // kube-dns, for the cluster's own names
 )
 
 func cacheLines(c Cache, w origin, more ...string) []string {

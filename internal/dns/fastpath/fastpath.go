@@ -25,7 +25,7 @@ type Handler interface {
 // Query is a query for a Handler. Each reader of a socket has one, and reuses it.
 type Query struct {
 	Wire     []byte     // the message as it came; over UDP it may be cut at 512 bytes
-	Client   netip.Addr // without zone and mapping
+	Client   netip.Addr // without zone and IPv4 mapping
 	Identity any        // what the listener's Observer knows of the client
 	TCP      bool
 	Received time.Time
@@ -58,7 +58,7 @@ func (z *Zones[V]) Add(zone string, v V) error {
 	return nil
 }
 
-// Find returns the zone of a query.
+// Find returns the value of the longest zone that contains the query's name; ok is false if there is none.
 func (z *Zones[V]) Find(q *msg.Query) (v V, ok bool) {
 	name := q.Name()
 	for at := 0; at < len(name); at += int(name[at]) + 1 {

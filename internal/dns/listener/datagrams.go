@@ -34,20 +34,20 @@ const (
 type datagrams struct {
 	p      *point
 	raw    syscall.RawConn
-	inWork sync.WaitGroup // queries that the chain has
+	inWork sync.WaitGroup // queries that workers run through the plugin chain
 
 	in      packets
 	buffers [batchSize][maxQuery]byte
 	read    func(fd uintptr) (done bool) // the method receive, bound once so that a read allocates nothing
-	rounds  int                          // reads since there was nothing to read
-	got     int                          // by the last read
+	rounds  int                          // system calls since the socket was last empty
+	got     int                          // number of datagrams that the last read returned
 	err     error                        // of the last read
-	failed  int                          // reads that failed since one did not
+	failed  int                          // number of reads in a row that failed
 
 	query   fastpath.Query
 	answers [batchSize][]byte
 	out     packets
-	ready   int // answers in out
+	ready   int // number of answers in out that are not sent yet
 	writer  writer
 	room    room // the socket's send buffer; workers write to the socket too
 }
@@ -174,17 +174,17 @@ func (d *datagrams) serveBatch(n int) {
 		}
 	}
 	c.leave()
-	_ = d.writer.write(d.out.headers[:d.ready]) // an error: a client is gone
+	_ = d.writer.write(d.out.headers[:d.ready]) // an answer that cannot be sent is dropped, as UDP allows
 	d.ready = 0
 	for i := range n {
 		if left&(1<<i) != 0 {
 			d.hand(i)
 		}
-		d.in.headers[i].header.Namelen = unix.SizeofSockaddrInet6 // the kernel wrote over it
+		d.in.headers[i].header.Namelen = unix.SizeofSockaddrInet6 // the kernel has overwritten it with the client's address length
 	}
 }
 
-// datagram is the ith of a batch.
+// datagram returns the bytes of the batch's datagram i, at most maxQuery.
 func (d *datagrams) datagram(i int) []byte {
 	return d.buffers[i][:min(d.in.headers[i].size, maxQuery)]
 }
@@ -202,7 +202,7 @@ func (d *datagrams) reply(i int) {
 func (d *datagrams) hand(i int) {
 	m := d.datagram(i)
 	if len(m) < msg.HeaderSize {
-		return // no DNS message
+		return // too short for a DNS header
 	}
 	for d.p.quota.full() {
 		<-time.After(fullPoll)
@@ -238,10 +238,10 @@ func (a *address) udp() *net.UDPAddr {
 // writer sends packets. One goroutine uses it.
 type writer struct {
 	raw   syscall.RawConn
-	room  *room                        // the socket's
+	room  *room                        // the state of the socket's send buffer
 	send  func(fd uintptr) (done bool) // the method sendAll, bound once so that a write allocates nothing
-	rest  []packet
-	error error // of the last packet that could not be sent
+	rest  []packet                     // the packets of this write that are not sent yet
+	error error                        // of the last packet that could not be sent
 }
 
 func (w *writer) open(raw syscall.RawConn, r *room) { w.raw, w.room, w.send = raw, r, w.sendAll }
@@ -310,7 +310,7 @@ func (q *datagram) serve() {
 // server does.
 func (p *point) handle(source netip.Addr, w dns.ResponseWriter, wire []byte) {
 	r := new(dns.Msg)
-	head := r.Unpack(wire[:msg.HeaderSize]) // alone it is a message, too
+	head := r.Unpack(wire[:msg.HeaderSize]) // the header alone is a message, too
 	action := dns.DefaultMsgAcceptFunc(dns.Header(msg.ReadHeader(wire)))
 	switch {
 	case head != nil || action == dns.MsgIgnore:

@@ -27,11 +27,11 @@ import (
 // Times of a point's end.
 const (
 	minFlush  = 50 * time.Millisecond // by then, queries that the switch let through before the lease was withdrawn have reached the socket
-	maxFlush  = time.Second
-	flushLook = 5 * time.Millisecond
-	maxIdle   = time.Second     // when the server stops, an open connection without a query is closed after this time
-	maxDrain  = 5 * time.Second // as in CoreDNS; a miss takes 4.5 s at most
-	maxCut    = 2 * time.Second
+	maxFlush  = time.Second           // flush then returns even if queries still wait in the socket
+	flushLook = 5 * time.Millisecond  // how often flush checks whether queries wait
+	maxIdle   = time.Second           // when the server stops, an open connection without a query is closed after this time
+	maxDrain  = 5 * time.Second       // as in CoreDNS; a miss takes 4.5 s at most
+	maxCut    = 2 * time.Second       // after maxDrain, for closing the connections that are still open
 )
 
 // Time limits of a TCP connection, as in CoreDNS: for its first query, for writing an answer, and between queries. The number of queries
@@ -153,7 +153,7 @@ func widen(conn *net.UDPConn) {
 // led is a plugin chain with its fast path for the point's address.
 type led struct {
 	*serving
-	first fastpath.Handler // nil: nothing
+	first fastpath.Handler // nil: there is no fast path
 }
 
 // lead makes the plugin chain c answer all further queries of the point.
@@ -165,7 +165,7 @@ func (p *point) enter() *led {
 		if c := p.chain.Load(); c.enter() {
 			return c
 		}
-		// This chain was retired after Load: another has replaced it.
+		// The chain was retired after Load returned it. Another chain has replaced it, so load again.
 	}
 }
 
@@ -260,7 +260,7 @@ func (p *point) end() error {
 	ctx, cancel := context.WithTimeout(context.Background(), maxCut)
 	defer cancel()
 	if p.server != nil {
-		_ = p.server.ShutdownContext(ctx) // the result shows below
+		_ = p.server.ShutdownContext(ctx) // whether it has worked is seen by p.ended below
 	}
 	_ = p.socket.Close()
 	select {
@@ -277,7 +277,7 @@ type reader struct {
 	dns.Reader
 	p      *point
 	query  fastpath.Query
-	answer []byte // of the fast path
+	answer []byte // buffer for the fast path's answers
 }
 
 // maxQueryTCP is how many bytes of a TCP query are read. A longer query is cut and so invalid, as over UDP. The library would allocate up
@@ -288,7 +288,8 @@ const maxQueryTCP = 4096
 const answerKept = 4096
 
 // ReadTCP reads queries, and answers them by the fast path or hands them to workers, until the connection ends. It returns a query only
-// if the client has its share of workers in use; the library then answers it before it reads the next one.
+// if the client has its share of workers in use, or if the query is too short for a header. The library then handles that query before it
+// reads the next one.
 func (r *reader) ReadTCP(conn net.Conn, timeout time.Duration) ([]byte, error) {
 	s, ok := conn.(*stream)
 	if !ok {
@@ -382,7 +383,7 @@ func (a acceptor) Accept() (net.Conn, error) {
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded): // a pause, or the end
 			continue
-		case errors.Is(err, unix.EINVAL) && listenAgain(a.TCPListener) == nil: // it was destroyed
+		case errors.Is(err, unix.EINVAL) && listenAgain(a.TCPListener) == nil: // another program had destroyed the socket
 			continue
 		case errors.Is(err, net.ErrClosed), failed >= maxFailures && !resourceerr.Is(err):
 			return nil, err
@@ -397,7 +398,7 @@ func (a acceptor) Accept() (net.Conn, error) {
 // If a connection cannot be accepted, it waits in the kernel, and Accept tries again.
 const (
 	acceptRetry  = 10 * time.Millisecond
-	acceptLogged = 50 // tries before it is logged
+	acceptLogged = 50 // the failed attempt of one Accept that is logged
 )
 
 // listenAgain repairs a listening socket that another program destroyed (SOCK_DESTROY, by `ss -K`; the kernel destroys no MPTCP

@@ -31,8 +31,8 @@ type quota struct {
 	packets fairshare.Pool
 	conns   fairshare.Pool
 	piped   fairshare.Pool            // TCP queries in progress next to another one of their connection
-	visits  map[netip.Addr]*list.List // of *stream: a client's part of waiting
-	waiting list.List                 // of *stream: connections that wait for a query, in the order in which they began to wait
+	visits  map[netip.Addr]*list.List // by client: those of the connections in waiting that are the client's (*stream)
+	waiting list.List                 // connections (*stream) that wait for a query, in the order in which they began to wait
 }
 
 func newQuota(cfg Config) *quota {
@@ -88,7 +88,7 @@ func (c *quota) takePiped(src netip.Addr) bool {
 	return true
 }
 
-// givePiped frees that slot.
+// givePiped frees a slot that takePiped took.
 func (c *quota) givePiped(src netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 // Except for dropped, it is used only inside syscall.RawConn.Write, which holds the socket's lock for writing.
 type room struct {
 	most    int                 // the original size of the buffer, in bytes as the kernel counts; 0: it has not been full
-	slow    map[netip.Addr]bool // clients with a packet in a queue
-	dropped *atomic.Uint64      // the quota's
+	slow    map[netip.Addr]bool // clients whose last packet was still queued after its system call
+	dropped *atomic.Uint64      // quota.dropped
 }
 
 // maxSlow is the maximum of slow clients that are remembered. When it is reached, all are forgotten, and found again at their next
@@ -58,7 +58,7 @@ func (r *room) send(fd uintptr, packets []packet) (last error) {
 func (r *room) fill(fd uintptr) {
 	most, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
 	if err != nil {
-		most = 1 // cannot be: the socket is open
+		most = 1 // not expected, because the socket is open
 	}
 	r.most, r.slow = most, map[netip.Addr]bool{}
 	size(fd, 2*most)

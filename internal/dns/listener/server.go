@@ -141,7 +141,7 @@ func (s *Server) Start(ctx context.Context, cfg Config, build Build, inherited [
 	return nil
 }
 
-// heard are the addresses to listen on.
+// heard returns the addresses to listen on: none if Deaf is set.
 func (c Config) heard() []netip.Addr {
 	if c.Deaf {
 		return nil
@@ -157,11 +157,11 @@ func (c Config) clone() Config {
 // CloseAll closes the descriptors of sockets that the caller does not need any more.
 func CloseAll(sockets []Socket) {
 	for _, i := range sockets {
-		_ = i.File.Close() // only a copy
+		_ = i.File.Close() // the descriptor is a copy, so the socket itself stays open elsewhere
 	}
 }
 
-// serve is called with mu held.
+// serve makes the points serve with the current plugin chain. It is called with mu held.
 func (s *Server) serve(points []*point) {
 	s.census.join(len(points))
 	for _, p := range points {

@@ -33,10 +33,10 @@ type stream struct {
 	waits    bool // waits for its next query; guarded by of.mu, as are the next three
 	answered bool // it has had at least one query
 	partly   bool // its next query has begun to arrive
-	inWork   int  // queries that workers have
+	inWork   int  // number of its queries that workers have not answered yet
 
-	writing sync.Mutex     // one whole answer after the other
-	pending sync.WaitGroup // counts what inWork does
+	writing sync.Mutex     // held while one answer is written, so that answers do not mix
+	pending sync.WaitGroup // counts the same queries as inWork, to wait for them
 
 	source       netip.Addr
 	inside       bool          // counted in the quota; guarded by the quota's lock, as are the next two

@@ -12,8 +12,8 @@ const idleWorkers = 64
 // The zero value is ready to use by several goroutines.
 type workers struct {
 	mu   sync.Mutex // guards the fields below
-	idle []chan job // busy last: last
-	over bool       // no worker stays
+	idle []chan job // channels of the idle workers; the worker that was busy last is at the end
+	over bool       // a worker ends after its query, see dismiss
 }
 
 // job is a query that a worker runs through the chain.
@@ -30,7 +30,7 @@ func (w *workers) do(q job) {
 		return
 	}
 	w.mu.Unlock()
-	go w.work(q) // ends where enough others are idle
+	go w.work(q) // ends after a query if enough others are idle
 }
 
 func (w *workers) work(q job) {

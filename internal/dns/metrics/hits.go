@@ -13,7 +13,7 @@ import (
 type Counter struct {
 	metrics *Metrics
 	key     seriesKey
-	writer  string
+	writer  string                 // name of the plugin that counts as the one that wrote the answer
 	series  atomic.Pointer[series] // nil until the first hit
 }
 

@@ -30,8 +30,8 @@ type series struct {
 
 	duration     prometheus.Observer
 	do           lazy[prometheus.Counter]
-	requestSize  [2]lazy[prometheus.Observer] // by protocol
-	responseSize [2]lazy[prometheus.Observer]
+	requestSize  [2]lazy[prometheus.Observer]              // by protocol: UDP, TCP
+	responseSize [2]lazy[prometheus.Observer]              // by protocol
 	requests     [2][2][typeSlots]lazy[prometheus.Counter] // by protocol, family, type
 	responses    answers.CowMap[answerKey, prometheus.Counter]
 }
@@ -53,7 +53,7 @@ func newSeries(key seriesKey) *series {
 // answer has what the metrics need to know of one answer.
 type answer struct {
 	rcode, size int
-	plugin      string // that wrote it
+	plugin      string // name of the plugin that wrote the answer
 }
 
 func (s *series) report(q *sample, a *answer) {

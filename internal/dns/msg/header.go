@@ -62,7 +62,7 @@ func (h Header) Append(b []byte) []byte {
 // IsResponse reports whether a message of at least HeaderSize bytes is a response.
 func IsResponse(m []byte) bool { return m[2]&BitQR != 0 }
 
-// IsWholeAnswer reports whether a message is a response to one query with opcode QUERY, and is not truncated.
+// IsWholeAnswer reports whether a message is a response with opcode QUERY and one record in its question section, and is not truncated.
 func IsWholeAnswer(m []byte) bool {
 	return len(m) >= HeaderSize && len(m) <= MaxSize && m[2]&(BitQR|BitTC|opcodeMask) == BitQR && binary.BigEndian.Uint16(m[4:]) == 1
 }

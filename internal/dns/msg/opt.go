@@ -3,7 +3,7 @@ package msg
 import "encoding/binary"
 
 const (
-	optSize = 11 // without options (RFC 6891, section 6.1.2)
+	optSize = 11 // size in bytes of an OPT record without options (RFC 6891, section 6.1.2)
 	bitDO   = 1 << 7
 	minUDP  = 512 // every client accepts UDP answers of this size (RFC 1035, section 4.2.1)
 )
@@ -11,7 +11,7 @@ const (
 // OPT is an EDNS record of version 0 (RFC 6891, section 6.1). The zero value means that the message has none.
 type OPT struct {
 	Present bool
-	Size    uint16 // of UDP answers
+	Size    uint16 // the maximum size of a UDP answer in bytes
 	Flags   byte   // the first byte of the flags; the second is ignored, and sent as zero
 	Options []byte // in wire form
 }

@@ -24,7 +24,7 @@ const Zone = "probe.neardns.invalid."
 // Probe answers TXT queries for <nonce>.<Zone> with the instance's ID.
 type Probe struct {
 	Instance string
-	Sources  []netip.Addr // whose queries are answered, besides loopback
+	Sources  []netip.Addr // the prober's addresses: only they and loopback addresses get the ID
 }
 
 // Name implements plugin.Handler.

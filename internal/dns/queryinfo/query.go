@@ -40,7 +40,7 @@ func (q *Query) Found(l Level) {
 	}
 }
 
-// Level returns what was noted last.
+// Level returns the level of the last call of Found; Miss if there was none.
 func (q *Query) Level() Level {
 	if q == nil {
 		return Miss

@@ -31,7 +31,7 @@ type Memory struct {
 	known map[decisionKey]*decision
 }
 
-// NewMemory makes an empty one.
+// NewMemory returns an empty Memory.
 func NewMemory() *Memory { return &Memory{now: time.Now, known: map[decisionKey]*decision{}} }
 
 // decisionKey is a pod, represented by its Search, and a name. Pods with equal search lists share no decisions, because only a pod's own
@@ -44,8 +44,8 @@ type decisionKey struct {
 // end is where a walk ends.
 type end struct {
 	target string   // the name of the walk that has addresses; "" if the resolver must walk the list itself
-	first  bool     // it is the walk's first name
-	absent bool     // none of them exists
+	first  bool     // target is the first name of the walk
+	absent bool     // no name of the walk exists
 	ttl    uint32   // how long this is valid, in seconds from the start of the walk
 	denial []dns.RR // the SOA of the first query's denial
 }

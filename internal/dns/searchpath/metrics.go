@@ -13,11 +13,11 @@ type result int
 
 const (
 	resultCompleted result = iota // answered with the walk's end
-	resultFirst                   // it was the walk's end itself
+	resultFirst                   // the queried name has addresses, so the walk ends with it
 	resultAbsent                  // no name of the walk exists
 	resultLeft                    // left to the resolver, because resolvers differ or something failed
 	resultLater                   // it was a later query of the walk for a longer name
-	results                       // how many there are
+	results                       // the number of results
 )
 
 // Values of the label result, by result.

@@ -132,7 +132,7 @@ func (c *SearchPath) complete(
 		return 0, false
 	}
 	c.metrics.count(resultCompleted)
-	_ = w.WriteMsg(answer(r, found, &d.end, c.memory.left(d))) // like CoreDNS's cache: the client is gone
+	_ = w.WriteMsg(answer(r, found, &d.end, c.memory.left(d))) // an error means that the client is gone
 	return dns.RcodeSuccess, true
 }
 

@@ -121,7 +121,7 @@ const (
 	absent                 // there is no such name
 	empty                  // it exists without addresses of the family
 	alias                  // it is a CNAME to a name without addresses of the family
-	has
+	has                    // it has an address of the family, perhaps by a CNAME
 )
 
 func read(m *dns.Msg, qtype uint16) outcome {
