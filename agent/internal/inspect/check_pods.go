@@ -46,8 +46,8 @@ func checkPods(f *facts, r *findings) string {
 	if mesh > 0 {
 		r.ok("%s with a service mesh that captures DNS in the pod: the mesh wins", plural(mesh, "pod"))
 	}
-	return fmt.Sprintf("%d steered, %d pending, %d bypassed, %d gone: every table is right", counts["steered"], counts["pending"],
-		counts["left-alone"], counts["gone"])
+	return fmt.Sprintf("%d steered, %d pending, %d bypassed, %d gone: every table is right", counts[pods.Steered], counts[pods.Pending],
+		counts[pods.Bypassed], counts[pods.Gone])
 }
 
 // checkPodDNS reports all pods whose DNS settings (podDNS) are not in effect. Pods with the same problem become one finding, because it
