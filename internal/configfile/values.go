@@ -19,7 +19,7 @@ import (
 // ParseAddr parses an IP address.
 func ParseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
-	if err != nil && strings.Contains(s, " - ") { // YAML joins a list item that is indented deeper than the one above with it
+	if err != nil && strings.Contains(s, " - ") { // YAML reads a list item that is indented deeper than the item above as part of that
 		return netip.Addr{}, fmt.Errorf("%q is not an IP address: indent each list item as the one before", s)
 	}
 	if err != nil {

@@ -90,7 +90,8 @@ type Source struct {
 	offloader *Offloader
 	epoch     uint64
 	Space     *answers.Space
-	// Gap is the longest pause between two hits after which the entry still counts as popular (the Corefile's prefetch duration).
+	// Gap is the longest pause between two hits after which the entry still counts as popular (the duration of the Corefile's prefetch or
+	// refresh). 0: hits do not count for popularity.
 	Gap    time.Duration
 	Rotate bool
 	// ValidUntil returns the time until which the server block would answer a query with e and send nothing upstream. ok is false if it

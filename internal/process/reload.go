@@ -48,7 +48,7 @@ func FollowFiles(ctx context.Context, log *slog.Logger, hangups <-chan struct{},
 				// returned to that, it would report no change.
 				again = true
 			case _, ok := <-changes:
-				if ok { // closed channel: ctx ended
+				if ok { // else the channel is closed, because ctx has ended
 					reload()
 					again = !slices.Equal(files, followed())
 				}

@@ -11,9 +11,9 @@ import (
 
 // Limits of the endpoints: pods reach some of them, and each connection and scrape takes the agent's memory.
 const (
-	maxHeader     = 8 << 10 // of a request; Go's default is 1 MiB
-	maxConns      = 64      // of one endpoint: a scraper keeps one
-	maxScrapes    = 2       // in work at the same time
+	maxHeader     = 8 << 10 // bytes of a request's header; Go's default is 1 MiB
+	maxConns      = 64      // connections to one endpoint; a scraper keeps one
+	maxScrapes    = 2       // requests in work at the same time
 	scrapeTimeout = 10 * time.Second
 )
 

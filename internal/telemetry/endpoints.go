@@ -30,12 +30,12 @@ const (
 
 // Health has the functions behind the endpoints.
 type Health struct {
-	Alive  func() (bool, string) // all loops run; if not, which one does not. nil: alive while the process runs
-	Ready  func() (bool, string) // serving under a lease, with upstreams that can be queried; if not, why
-	Status func() any            // for the status socket, as JSON
-	Pods   func() any            // for the same
-	Config func() string         // for the same: the configuration in effect, as NodeConfig
-	Entry  http.HandlerFunc      // for the same: the cache's entry for a name and type
+	Alive  func() (bool, string) // whether all of the agent's loops run, else which one does not; nil: alive while the process runs
+	Ready  func() (bool, string) // whether pods are served under a lease and upstreams can be queried, else why not
+	Status func() any            // status socket, path /status: a value that is sent as JSON
+	Pods   func() any            // status socket, path /pods: a value that is sent as JSON
+	Config func() string         // status socket, path /config: the configuration in effect, as NodeConfig
+	Entry  http.HandlerFunc      // status socket, path /entry: the cache's entry for a name and type; nil: the path does not exist
 }
 
 // MetricsHandler serves /metrics, and the values of more as JSON at their paths. Every pod can read them.

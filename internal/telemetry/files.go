@@ -16,7 +16,8 @@ func (m *Metrics) CollectSnapshot(fresh func() time.Time) {
 		func() float64 { return seconds(fresh()) }))
 }
 
-// CollectWatch exports the watch's state at each scrape. If there is no watch, read returns that, and nothing is exported.
+// CollectWatch exports the state of the watch of the CNI configuration at each scrape. If there is no watch, read returns false, and
+// nothing is exported.
 func (m *Metrics) CollectWatch(read func() (nodestate.Watch, bool)) {
 	var s scrape.Set
 	ok := s.Gauge("neardns_conflist_ok", "Whether the watch found plugin and conflist entry on the node, or put them there, when it "+
@@ -40,5 +41,5 @@ func (m *Metrics) CollectWatch(read func() (nodestate.Watch, bool)) {
 	}))
 }
 
-// seconds is a time as Prometheus has it.
+// seconds returns a time as Prometheus has it: Unix time in seconds.
 func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1e3 }

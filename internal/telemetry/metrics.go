@@ -200,7 +200,7 @@ func (m *Metrics) FallbackGone(clusterDNS netip.Addr) {
 	m.verified.DeleteLabelValues(clusterDNS.String())
 }
 
-// Pods records how many attachments are in each state.
+// Pods records how many of the pods' network interfaces are in each state.
 func (m *Metrics) Pods(counts map[string]int) {
 	for _, s := range podStates {
 		m.pods.WithLabelValues(s).Set(float64(counts[s]))

@@ -364,7 +364,7 @@ func SweepLinks() error {
 	return errors.Join(errs...)
 }
 
-// dropTCX detaches the programs that own accepts from a link's tcx.
+// dropTCX detaches those of a link's tcx programs for which own returns true.
 func dropTCX(index int, own func(ebpf.ProgramID) bool) error {
 	for _, w := range ways {
 		result, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: w.tcx})

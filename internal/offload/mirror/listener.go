@@ -47,7 +47,7 @@ type Listener struct {
 
 // sight has a query's id and the time when the kernel program last mirrored the query.
 type sight struct {
-	question  uint64
+	question  uint64    // hash of the query's question section, see id
 	at, fetch time.Time // fetch is when the last fetch began; zero if none did
 }
 
