@@ -24,10 +24,10 @@ import (
 
 // Options control how a file is written. The zero value writes a file of mode 0, which only root may read.
 type Options struct {
-	Mode    fs.FileMode // of the file, whatever the umask
+	Mode    fs.FileMode // mode of the file; the umask does not change it
 	Durable bool        // sync to disk, so that the file survives a power cut; not worth it for state that a reboot removes anyway
 	Folder  bool        // make the folder of the file if it is missing
-	Owner   fs.FileInfo // give the file the owner and group of this one; nil: the process's
+	Owner   fs.FileInfo // the new file gets the owner and group of this file; nil: those of the process
 	// Attributes is the path of a file whose extended attributes (SELinux label, ACLs) the new file gets too. If one of them cannot be
 	// set, nothing is written, and the error is ErrAttributes. Attributes that the kernel does not list (trusted.* without CAP_SYS_ADMIN)
 	// are not copied. "" copies none.
@@ -37,7 +37,8 @@ type Options struct {
 	Pattern string
 }
 
-// Write replaces the contents of path by data. On an error path is unchanged, unless only the final sync of its folder failed.
+// Write replaces the contents of the file at path by data. If it returns an error, the file is unchanged, unless only the final sync of its
+// folder failed.
 func Write(path string, data []byte, o Options) error {
 	return Stream(path, o, func(w io.Writer) error {
 		_, err := w.Write(data)
@@ -45,7 +46,7 @@ func Write(path string, data []byte, o Options) error {
 	})
 }
 
-// Stream replaces the contents of path by those that fill writes. On an error path is unchanged, as with Write.
+// Stream replaces the contents of the file at path by those that fill writes. On an error, the file is unchanged, as with Write.
 func Stream(path string, o Options, fill func(io.Writer) error) error {
 	temp, err := temporary(path, o, fill)
 	if err != nil {
@@ -69,7 +70,7 @@ func Temp(path string, data []byte, o Options) (name string, err error) {
 func temporary(path string, o Options, fill func(io.Writer) error) (name string, err error) {
 	f, err := create(path, o.Pattern)
 	if o.Folder && errors.Is(err, fs.ErrNotExist) {
-		// Usually only the first write after a reboot finds the folder missing, so no other write pays for MkdirAll.
+		// Call MkdirAll only after a failure: usually only the first write after a reboot finds the folder missing.
 		if err = os.MkdirAll(filepath.Dir(path), 0o755); err == nil {
 			f, err = create(path, o.Pattern)
 		}

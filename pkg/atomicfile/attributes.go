@@ -21,7 +21,7 @@ func copyAttributes(f *os.File, path string) error {
 	}
 	for _, name := range names {
 		value, err := attribute(func(b []byte) (int, error) { return unix.Lgetxattr(path, name, b) })
-		if errors.Is(err, unix.ENODATA) { // removed meanwhile
+		if errors.Is(err, unix.ENODATA) { // the attribute was removed meanwhile
 			continue
 		} else if err != nil {
 			return fmt.Errorf("read attribute %s of %s: %w", name, path, err)

@@ -36,8 +36,8 @@ const putBacks = 5
 
 // The names of temporary files contain the file's name, so that if this process is killed, Sweep of a later run can restore the text of
 // the file's owner. placedPrefix is for the new contents, asidePrefix for a file that is moved away to be removed.
-func (x Exchanger) placedPrefix() string { return x.Prefix + "placed-" } // then the digest of the new contents, a dash and the file's name
-func (x Exchanger) asidePrefix() string  { return x.Prefix + "old-" }    // then the file's name
+func (x Exchanger) placedPrefix() string { return x.Prefix + "placed-" } // followed by the new contents' digest, a dash, the file's name
+func (x Exchanger) asidePrefix() string  { return x.Prefix + "old-" }    // followed by the file's name
 
 // placedName needs no random part, because only one Exchanger works in a folder at a time.
 func (x Exchanger) placedName(file string, after []byte) string {
@@ -113,14 +113,14 @@ func replace(temp, to string, before []byte) error {
 	return errors.Join(ErrMoved, remove(temp))
 }
 
-// hasWriter reports whether a program has the file open for writing, because the kernel then refuses a read lease (fcntl(2)). It returns
-// false if the kernel cannot tell: for another user's file, or on a filesystem without leases.
+// hasWriter reports whether a program has the file open for writing. The kernel then refuses a read lease on the file (fcntl(2)). It
+// returns false if the kernel cannot tell: for another user's file, or on a filesystem without leases.
 func hasWriter(file string) bool {
 	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return false
 	}
-	defer f.Close() // ends the lease
+	defer f.Close() // ends the read lease on the file
 	_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
 	return errors.Is(err, unix.EAGAIN)
 }
@@ -218,7 +218,7 @@ func (x Exchanger) restore(temp string) error {
 	file = filepath.Join(folder, file)
 	out, in, err := readBoth(temp, file)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // its owner has removed it
+		return nil // the file's owner has removed it
 	}
 	if err != nil {
 		return err

@@ -1,5 +1,5 @@
 // Package overlay reads the DNS settings that the operator (key dns of the conflist entry) and a pod's owner (annotations) want for
-// a pod, and applies them to the pod's own settings in order of precedence.
+// a pod, and applies them in order of precedence to the settings that the runtime gives the pod.
 //
 // It is pure: its callers read and write the files. It keeps no state.
 //
@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Annotations of a pod that are read.
+// The annotations of a pod that neardns reads.
 const (
 	AnnotationSteer      = "neardns.io/steer"
 	AnnotationParams     = "neardns.io/dns-params"
@@ -38,17 +38,17 @@ type Level struct {
 // Rules are the operator's rules. The zero value changes no settings and lets annotations take effect.
 type Rules struct {
 	Level
-	Namespaces map[string]Level   // by the namespace's name; each overrides the level for all pods
+	Namespaces map[string]Level   // namespace name → its level, which overrides the level for all pods
 	Limits     resolvconf.Profile // "" is resolvconf.Kubernetes
 	Excess     resolvconf.Excess
 	Unknown    Unknown // "" is Keep
 }
 
-// Unknown selects what happens to an option that no resolver knows. A pod's own unknown options always stay.
+// Unknown selects what happens to an option of an overlay that no resolver knows. Unknown options that the pod has from the runtime stay.
 type Unknown string
 
-// Keep puts an unknown option into the pod's resolv.conf, with a note. Drop leaves the option out. Refuse ignores the whole level
-// that has the option.
+// Keep puts an unknown option into the pod's resolv.conf, with a note. Drop leaves the option out. Refuse ignores the whole overlay
+// (of a level or of the annotation) that has the option.
 const (
 	Keep   Unknown = "keep"
 	Drop   Unknown = "drop"

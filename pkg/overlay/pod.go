@@ -17,7 +17,7 @@ import (
 type PodRules struct {
 	podfile.Annotations
 
-	layers  []layer // the lowest first
+	layers  []layer // in order of precedence, the lowest first
 	limits  resolvconf.Profile
 	excess  resolvconf.Excess
 	unknown Unknown
@@ -25,13 +25,13 @@ type PodRules struct {
 
 // layer is an overlay and its source.
 type layer struct {
-	what    string // the source's name
+	what    string // the source's name for messages, for example "annotation neardns.io/dns-params"
 	overlay resolvconf.Overlay
 }
 
 // For returns the settings that are wanted for a pod with the given namespace ("" if unknown) and annotations. The level for all
 // pods overrides the pod's own settings, the level of the pod's namespace overrides that level, and the pod's annotation overrides
-// both. field is the path of the rules in their file, for messages.
+// both. field is the rules' path in the configuration, for messages, for example "dns".
 func (r Rules) For(field, namespace string, annotations map[string]string) PodRules {
 	w := PodRules{limits: r.Limits, excess: r.Excess, unknown: r.Unknown}
 	heed := r.Annotations == nil || *r.Annotations
@@ -99,7 +99,7 @@ func unusable(s string) string {
 	a, err := netip.ParseAddr(s)
 	switch {
 	case err != nil:
-		return "" // reported when it was read
+		return "" // not an IP address, which resolvconf reports; or the word "local"
 	case a.Unmap().IsUnspecified():
 		return "it is the unspecified address: write 127.0.0.1 or ::1 for a resolver in the pod"
 	case a.Unmap().IsMulticast():
@@ -197,7 +197,7 @@ func (w PodRules) Apply(node resolvconf.Node, nodeErr error, namespace string, o
 		}
 		next := l.overlay.Spell(node, namespace)
 		if isEmpty(next) {
-			continue // it is only "nameservers: local", and this pod may not use the local address; the caller reports that
+			continue // the overlay has only "nameservers: local", and this pod may not use the local address; the caller reports that
 		}
 		if all != nil {
 			next = next.Over(*all)

@@ -25,9 +25,9 @@ type Method string
 
 // The methods; "" means that there is none.
 const (
-	MethodResult Method = "result" // as dns in the CNI result
+	MethodResult Method = "result" // the plugin returns the settings to the runtime, as dns in the CNI result
 	MethodFile   Method = "file"   // the plugin changes the sandbox's resolv.conf in place
-	MethodNRI    Method = "nri"    // the agent changes the same file, after the runtime has made it
+	MethodNRI    Method = "nri"    // the agent changes the sandbox's resolv.conf, which the runtime makes only after ADD
 )
 
 // DNS records a pod's DNS settings and how they were applied.
@@ -47,7 +47,7 @@ type DNS struct {
 	Refuse bool               `json:"refuse,omitempty"`
 	// Path is the path of the pod's resolv.conf on the host; "" if it was not found.
 	Path  string            `json:"path,omitempty"`
-	Notes []resolvconf.Note `json:"notes,omitempty"` // about Settings
+	Notes []resolvconf.Note `json:"notes,omitempty"` // remarks about Settings, for example that a list was cut
 }
 
 // Ignored is a wanted setting that has no effect on a pod, for example an unreadable annotation or an overlay with too long a list.

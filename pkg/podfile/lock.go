@@ -18,13 +18,14 @@ import (
 // LockPath returns the path of the file that Lock locks.
 func LockPath(stateDir string) string { return filepath.Join(stateDir, nodestate.PluginLockName) }
 
-// lockPoll is the pause between attempts to get a lock that another call of the plugin has. A call takes a few milliseconds.
+// lockPoll is the pause between attempts to get a lock that another call of the plugin has. A plugin call takes a few milliseconds.
 const lockPoll = 2 * time.Millisecond
 
-// Lock waits until no other call of the plugin works on the container, and makes later calls wait until unlock is called. A runtime should
-// not make two calls for one container at once. But if an ADD times out, the kubelet sends the DEL immediately, and the two would undo
-// each other's work. The kernel releases the lock when the process ends. One empty file serves all containers: each locks one byte of it,
-// chosen by a hash of its ID (open file description locks, Linux 3.15). unlock is never nil.
+// Lock waits until no other caller of Lock (a call of the plugin, or the agent when it adopts a pod) works on the container, and makes
+// later callers wait until unlock is called. It returns an error if ctx ends first. A runtime should not make two plugin calls for one
+// container at once. But if an ADD times out, the kubelet sends the DEL immediately, and the two would undo each other's work. The kernel
+// releases the lock when the process ends. One empty file serves all containers: each locks one byte of it, chosen by a hash of its ID
+// (open file description locks, Linux 3.15). unlock is never nil.
 func Lock(ctx context.Context, stateDir, containerID string) (unlock func(), err error) {
 	f, err := os.OpenFile(LockPath(stateDir), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
@@ -32,7 +33,7 @@ func Lock(ctx context.Context, stateDir, containerID string) (unlock func(), err
 	}
 	unlock = func() { _ = f.Close() }
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(containerID)) // a hash never fails
+	_, _ = h.Write([]byte(containerID)) // Write of a hash never returns an error
 	for {
 		one := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(h.Sum64() >> 1), Len: 1}
 		err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &one)

@@ -1,5 +1,6 @@
-// Package podfile reads and writes the pod files, one for each attachment of a pod to a network. By them the plugin informs the agent
-// about this node's pods. Files about the node itself are in pkg/nodestate.
+// Package podfile reads and writes the pod files: one JSON file for each attachment, which is a network interface that CNI made for a pod.
+// The plugin and the agent exchange their decisions about this node's pods through these files. Files about the node itself are in
+// pkg/nodestate.
 //
 // The package stores decisions and makes none. It does not touch the network, except that it opens a netns that a pod file names.
 //
@@ -40,9 +41,9 @@ type State string
 // The three states. The agent steers a pending redirect once the fallback is verified and, if the pod needs a trial, that trial is
 // answered.
 const (
-	Steered   State = "steered"
-	Pending   State = "pending"
-	LeftAlone State = "left-alone"
+	Steered   State = "steered"    // the pod's nftables or iptables rules send its queries to the node's cache
+	Pending   State = "pending"    // the pod's queries go to kube-dns for now
+	LeftAlone State = "left-alone" // the pod's queries go to kube-dns
 )
 
 // Decision records whether a pod's queries to one cluster DNS address are steered (a redirect), and if not, the reason.
@@ -53,7 +54,7 @@ type Decision struct {
 	// Unanswered lists the protocols over which the pod's queries or their answers were lost. The redirect is then pending until a trial
 	// from the pod's netns is answered.
 	Unanswered []string `json:"unanswered,omitempty"`
-	// Untried means that no trial has run in the pod's netns yet. The redirect is then pending until one is answered.
+	// Untried means that no trial has run in the pod's netns yet. The redirect is then pending until a trial is answered.
 	Untried bool `json:"untried,omitempty"`
 	// Excluded means that the configuration key steer.mode does not select this pod. The pod is not steered until that changes.
 	Excluded bool `json:"excluded,omitempty"`
@@ -98,9 +99,9 @@ type File struct {
 type Annotations struct {
 	OptOut           bool      `json:"optOut,omitempty"`           // neardns.io/steer: "false": the pod must not be steered
 	OptIn            bool      `json:"optIn,omitempty"`            // neardns.io/steer: "true", for steer.mode: namespaces or annotated
-	SearchCompletion *bool     `json:"searchCompletion,omitempty"` // neardns.io/search-completion; nil without one
-	KernelHits       *bool     `json:"kernelHits,omitempty"`       // neardns.io/kernel-hits; nil without one
-	Ignored          []Ignored `json:"ignored,omitempty"`          // those that were left out, and settings that were
+	SearchCompletion *bool     `json:"searchCompletion,omitempty"` // neardns.io/search-completion; nil without this annotation
+	KernelHits       *bool     `json:"kernelHits,omitempty"`       // neardns.io/kernel-hits; nil without this annotation
+	Ignored          []Ignored `json:"ignored,omitempty"`          // annotations and configured settings that have no effect on the pod
 }
 
 // Finder is a source that reports running pods to the agent.
@@ -112,7 +113,7 @@ const (
 	ByNRI   Finder = "nri"       // the container runtime, over NRI
 )
 
-// In returns the redirects that are in the given state, sorted by cluster DNS address.
+// In returns the pod's redirects that are in the given state, sorted by cluster DNS address.
 func (f File) In(s State) []steer.Redirect {
 	var out []steer.Redirect
 	for _, d := range f.Decisions {
@@ -325,7 +326,7 @@ func Update(stateDir string, f File) error {
 	if err != nil {
 		return fmt.Errorf("update pod file: %w", err)
 	}
-	defer os.Remove(temp) // after the exchange temp has the old contents
+	defer os.Remove(temp) // after RENAME_EXCHANGE, temp has the pod file's old contents
 	err = unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE)
 	// Some file systems have no RENAME_EXCHANGE. Then check and rename; only a DEL between these two system calls goes unnoticed.
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
@@ -340,15 +341,15 @@ func Update(stateDir string, f File) error {
 }
 
 // Amend reads the file of an attachment, passes it to change, and stores it if change returns true. A lock makes calls of Amend run one
-// after the other, so that none overwrites another's change. The plugin does not need this lock: a runtime makes no two calls for one
-// container at once, and the agent acts after ADD. If the file is missing, the error wraps fs.ErrNotExist.
+// after the other, so that none overwrites another's change. The plugin writes without this lock, because Lock orders its calls for one
+// container, and the agent acts after ADD. If the file is missing, the error wraps fs.ErrNotExist.
 func Amend(stateDir, containerID, ifName string, change func(*File) bool) error {
 	path := Path(stateDir, containerID, ifName)
 	dir, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return fmt.Errorf("amend pod file: %w", err)
 	}
-	defer dir.Close() // and with it the lock
+	defer dir.Close() // releases the lock, too
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("lock %s: %w", dir.Name(), err)
 	}
@@ -364,7 +365,8 @@ func List(stateDir string) ([]File, []error) {
 	return list(stateDir, func(string) bool { return true })
 }
 
-// Siblings reads the files of the container's attachments by other interfaces than ifName; with "", of all.
+// Siblings reads the files of the container's attachments by other interfaces than ifName. If ifName is "", it reads the files of all its
+// attachments.
 func Siblings(stateDir, containerID, ifName string) ([]File, []error) {
 	return list(stateDir, func(name string) bool {
 		id, other, ok := keyOf(name)
@@ -387,7 +389,7 @@ func list(stateDir string, want func(name string) bool) ([]File, []error) {
 		switch {
 		case err == nil:
 			files = append(files, f)
-		case errors.Is(err, fs.ErrNotExist): // removed since the folder was read
+		case errors.Is(err, fs.ErrNotExist): // the pod file was removed after the folder was read
 		default:
 			errs = append(errs, err)
 		}
@@ -395,7 +397,7 @@ func list(stateDir string, want func(name string) bool) ([]File, []error) {
 	return files, errs
 }
 
-// Key names one attachment.
+// Key identifies one attachment.
 type Key struct{ ContainerID, IfName string }
 
 // Keys returns all attachments that have a file, even if it is not readable.

@@ -28,8 +28,8 @@ const id = "{id}"
 // maxSize is the maximum size of a resolv.conf, in bytes. A full search list has 2 KiB, so no runtime writes a larger file.
 const maxSize = 64 << 10
 
-// Patterns returns the paths of a sandbox's resolv.conf in the default folders of containerd, of the containerd in k3s and in RKE2, and of
-// CRI-O. The caller may change the slice.
+// Patterns returns the path patterns of a sandbox's resolv.conf in the default folders of containerd, of the containerd in k3s and in RKE2,
+// and of CRI-O. The caller may change the slice.
 func Patterns() []string {
 	return []string{
 		"/var/lib/containerd/io.containerd.grpc.v1.cri/sandboxes/{id}/resolv.conf",
@@ -66,7 +66,7 @@ func Find(patterns []string, sandboxID string) (File, error) {
 	return File{}, fmt.Errorf("resolv.conf of sandbox %.12s: %w", sandboxID, fs.ErrNotExist)
 }
 
-// Read reads a resolv.conf at a path.
+// Read reads the resolv.conf at path. It returns an error if path is a symbolic link or another file that is not regular.
 func Read(path string) (File, error) {
 	f, err := atomicfile.Open(path, os.O_RDONLY|unix.O_NOFOLLOW)
 	if err != nil {
@@ -77,8 +77,9 @@ func Read(path string) (File, error) {
 	return File{path, text}, err
 }
 
-// Write replaces the file's contents by text; if the file has changed since it was read, it returns an error instead. The file is never
-// empty meanwhile: Write overwrites it from the start, then cuts it to the new length. If this fails, it restores the old contents.
+// Write replaces the file's contents by text. If the file has changed since it was read, Write leaves it as it is, and returns an error
+// unless the file has text already. The file is never empty meanwhile, because Write overwrites it from the start and then cuts it to the
+// new length. If this fails, Write restores the old contents.
 func (f File) Write(text []byte) error {
 	file, err := atomicfile.Open(f.Path, os.O_RDWR|unix.O_NOFOLLOW)
 	if err != nil {
