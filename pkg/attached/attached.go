@@ -47,14 +47,14 @@ const maxSize = 1 << 20
 type Pod struct {
 	File                         string // base name of the cache file; "" if the runtime reported the pod over NRI
 	Network, ContainerID, IfName string
-	NetNS                        string // path
-	Namespace, Name, UID         string // of a kubelet's pod
+	NetNS                        string // path of the container's netns
+	Namespace, Name, UID         string // of the Kubernetes pod
 	Config                       []byte // the conflist that the runtime used
 	Addresses                    []netip.Addr
 	DNS                          *resolvconf.Settings // as the runtime passed them to the plugins
 	// Annotations are the pod's annotations. nil means that they are unknown; an empty map means that the pod has none.
 	Annotations map[string]string
-	Made        time.Time // the end of its ADD
+	Made        time.Time // when libcni wrote the file, at the end of the CNI ADD
 }
 
 // Folders returns the folders below a cache root that may have files: that of libcni, and that of dockershim and cri-dockerd.
@@ -139,13 +139,14 @@ func decode(text []byte) (Pod, error) {
 	}
 	// Runtimes may pass these arguments in any form. A value that cannot be decoded counts as unknown.
 	if raw, ok := cached.CapabilityArgs[keyDNS]; ok {
-		var dns struct{ Servers, Searches, Options []string } // decoded in any case: containerd writes "Servers", the CNI convention "servers"
+		// encoding/json ignores the letter case of keys: containerd writes "Servers", the CNI convention is "servers".
+		var dns struct{ Servers, Searches, Options []string }
 		if json.Unmarshal(raw, &dns) == nil {
 			p.DNS = &resolvconf.Settings{Nameservers: dns.Servers, Searches: dns.Searches, Options: dns.Options}
 		}
 	}
 	if raw, ok := cached.CapabilityArgs[keyAnnotations]; ok {
-		p.Annotations = map[string]string{} // null is a pod without any
+		p.Annotations = map[string]string{} // JSON null means a pod without annotations
 		if json.Unmarshal(raw, &p.Annotations) != nil {
 			p.Annotations = nil
 		} else if p.Annotations == nil {

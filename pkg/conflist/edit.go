@@ -24,7 +24,7 @@ var ErrNoMain = errors.New("no plugin but neardns in it")
 type Network struct {
 	Name        string
 	CNIVersions []string // the values of cniVersion and cniVersions, in the order of the text; empty if the list has neither
-	Types       []string // plugin types in their order, ours included
+	Types       []string // types of the list's plugins in their order, neardns's included
 }
 
 // Position returns the position of neardns's entry in the list, counted from 1, or 0 if there is no such entry.

@@ -50,7 +50,7 @@ type Settings struct {
 
 	DNS             overlay.Rules // the operator's rules for pods' DNS settings; the entry has only the part for ADD (ForPlugin)
 	ResolvConf      string        // one of the ResolvConf constants
-	ResolvConfPaths []string      // as sandbox.Patterns has them; nil for these
+	ResolvConfPaths []string      // where pods' resolv.conf files are, in the form of sandbox.Patterns; nil: the paths of sandbox.Patterns
 	HostResolvConf  string        // path of the resolv.conf that the node's kubelet uses
 }
 

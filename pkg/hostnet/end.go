@@ -143,7 +143,7 @@ func (e *End) Up() {
 	e.step(!e.IsUp(), "set up", func() error { return e.h.LinkSetUp(e.Link) })
 }
 
-// IsUp reports whether the link was up.
+// IsUp reports whether the link was up when the End was made.
 func (e *End) IsUp() bool { return e.Link.Attrs().Flags&net.FlagUp != 0 }
 
 // IPv6 makes sure that the link can have IPv6 addresses, even if new links have IPv6 disabled, and that the kernel generates none for it.

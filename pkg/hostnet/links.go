@@ -78,8 +78,8 @@ func Each(data []byte, header int, f func(*netlink.AttributeDecoder)) error {
 
 // route is the kernel's answer to a route lookup for one address.
 type route struct {
-	kind    uint8 // RTN_UNICAST and so on
-	link    int
+	kind    uint8      // RTN_UNICAST and so on
+	link    int        // index of the interface by which packets leave
 	gateway netip.Addr // invalid if the address is on the link
 }
 
@@ -120,8 +120,8 @@ type link struct {
 	index        int
 	name, kind   string // kind is "" for a hardware link, because its driver reports none
 	peer, master int    // indexes of interfaces; the peer of a veth is in the netns that nsid means
-	nsid         int    // -1: this netns
-	mac          string // raw bytes
+	nsid         int    // the ID that this netns has for the netns of the peer; -1: the peer is in this netns
+	mac          string // the hardware address as raw bytes
 }
 
 // errNoLink means that the netns has no link with this index.

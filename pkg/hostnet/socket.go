@@ -37,7 +37,7 @@ func Dial(protocol, nsFD int) (*netlink.Conn, error) {
 	if err := unix.Bind(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return nil, errors.Join(fmt.Errorf("open netlink socket: %w", os.NewSyscallError("bind", err)), s.Close())
 	}
-	// Errors are ignored: these options only add texts to the kernel's errors, and a buffer for many of them.
+	// Errors are ignored. Without these options, the socket has a smaller receive buffer, and the kernel's errors have no text.
 	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, ReadBuffer) != nil {
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, ReadBuffer)
 	}
@@ -45,7 +45,7 @@ func Dial(protocol, nsFD int) (*netlink.Conn, error) {
 	return netlink.NewConn(s, 0), nil
 }
 
-// Close, Send, SendMessages, Receive and ReceiveIter implement netlink.Socket.
+// Close closes the socket. Like the other exported methods, it implements netlink.Socket.
 func (s *socket) Close() error {
 	fd := s.fd
 	s.fd = -1 // a second Close must not close a reused descriptor

@@ -47,7 +47,7 @@ func (r Record[T]) Write(v T) error {
 	return nil
 }
 
-// Remove succeeds if there is no file.
+// Remove removes the file. It succeeds if there is none.
 func (r Record[T]) Remove() error {
 	if err := os.Remove(r.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove %s: %w", r.what, err)

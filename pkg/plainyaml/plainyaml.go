@@ -94,7 +94,7 @@ func (p *parser) split(text string) error {
 	return nil
 }
 
-// least is the smallest indentation.
+// least returns the smallest indentation of all lines.
 func (p *parser) least() int {
 	out := p.lines[0].indent
 	for _, l := range p.lines {
@@ -260,7 +260,7 @@ func isKey(word string) bool {
 	return word != "" && resolve(word) == text
 }
 
-// encode gives a string in JSON.
+// encode returns s as a JSON string.
 func encode(s string) []byte {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

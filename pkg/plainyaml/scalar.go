@@ -262,5 +262,5 @@ func isAddress(word string) bool {
 	return err == nil && strings.Trim(word, "0123456789:") != "" || err == nil && strings.Contains(word, "::")
 }
 
-// clip keeps a message short.
+// clip shortens a text for a message to at most 40 characters, as strict.ClipTo does.
 func clip(s string) string { return strict.ClipTo(s, 40) }

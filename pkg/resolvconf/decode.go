@@ -62,7 +62,7 @@ func name(field string) string {
 	return field
 }
 
-// decoder collects what is wrong.
+// decoder reads an overlay and collects its faults.
 type decoder struct{ strict.Reader }
 
 func (d *decoder) overlay(v strict.Value) Overlay {

@@ -160,7 +160,7 @@ func (n Node) clusterFirst(namespace string) Settings {
 		host = n.Host.Searches
 	}
 	if n.ClusterDomain == "" {
-		s.Searches = slices.Clone(host) // not even without duplicates
+		s.Searches = slices.Clone(host) // as they are: duplicates stay, too
 		return s
 	}
 	svc := "svc." + n.ClusterDomain

@@ -10,8 +10,8 @@ import (
 
 // Limits are the maximums for a pod's settings. A field that is 0 means the limit of Kubernetes.
 type Limits struct {
-	Nameservers int // how many are queried
-	Searches    int // how many domains are tried
+	Nameservers int // number of nameservers
+	Searches    int // number of search domains
 	SearchChars int // characters in the search list, including the spaces between its domains
 }
 
@@ -102,7 +102,7 @@ func (l Limits) fit(s Settings) (Settings, []Note) {
 	return out, notes
 }
 
-// list names the first few of many.
+// list returns the first three words in quotes, and the number of the others.
 func list(words []string) string {
 	const most = 3
 	var out []string

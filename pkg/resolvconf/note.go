@@ -22,7 +22,7 @@ type Code string
 // The kinds of notes.
 const (
 	MissingClusterDNS Code = "missing-cluster-dns" // no cluster DNS address is known; the pod gets the settings of Default
-	UnknownPolicy     Code = "unknown-policy"      // taken as ClusterFirst
+	UnknownPolicy     Code = "unknown-policy"      // the policy is unknown, and is taken as ClusterFirst
 	NameserversCut    Code = "nameservers-cut"     // more nameservers than the limit; the last ones were removed
 	SearchesCut       Code = "searches-cut"        // more search domains than the limits; some were removed
 	BeyondLimits      Code = "beyond-limits"       // with Refuse: a list exceeds its limit, but not because of an overlay, and stays as it is
@@ -41,8 +41,8 @@ const muslLine = 255
 
 // knownOption is the form of an option.
 type knownOption struct {
-	value bool // it needs a number
-	most  int  // the maximum; glibc uses it in place of a greater number
+	value bool // the option needs a number as its value
+	most  int  // the maximum of that number; glibc uses it in place of a greater one
 }
 
 // knownOptions are the options of resolv.conf(5), and usevc and tcp, which are the BSDs' names of use-vc and which Go accepts too.

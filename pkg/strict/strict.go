@@ -25,7 +25,7 @@ type Place struct {
 // Fault is one error in a configuration. Message describes the error and ends with the remedy.
 type Fault struct { //nolint:errname // a fault is for people, who read several at once; callers use its fields
 	Place
-	Field   string // as redirects[0].clusterDNS; "" for the whole
+	Field   string // path of the field, for example redirects[0].clusterDNS; "" for the whole configuration
 	Message string
 	Unknown bool // the key is unknown: it is misspelled, or belongs to a newer release
 }
@@ -253,10 +253,10 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// Clip shortens s for a message to at most 60 characters.
+// Clip shortens s for a message to at most 60 characters, as ClipTo does.
 func Clip(s string) string { return ClipTo(s, 60) }
 
-// ClipTo keeps at most most characters.
+// ClipTo returns at most the given number of the first characters of s, with … after them if it left some out.
 func ClipTo(s string, most int) string {
 	if r := []rune(s); len(r) > most {
 		return string(r[:most]) + "…"
