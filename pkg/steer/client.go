@@ -36,9 +36,9 @@ func (c Client) Compare(o Client) int {
 
 // Notes has what the host's rules recorded about clients, each record with its age.
 type Notes struct {
-	// age of the last query that the rules sent to the agent, before the host's own filters saw it
+	// time since the last query that the rules sent to the agent, before the host's own filters saw the query
 	Delivered map[Client]time.Duration
-	// age of the last query that had also passed the host's filters
+	// time since the last query that had also passed the host's filters
 	Arrived map[Client]time.Duration
 	// Slack is how far the two ages of a client may differ although one packet set both: the time between reading the two sets,
 	// and one tick of the kernel's clock, which limits the precision of ages.

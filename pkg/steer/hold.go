@@ -48,7 +48,7 @@ type rawSocket struct {
 	err error
 }
 
-// IPPROTO_RAW means that the packet contains its IP header (raw(7)). It needs CAP_NET_RAW.
+// openRaw opens a socket whose packets contain their IP header (IPPROTO_RAW, raw(7)). It needs CAP_NET_RAW.
 func openRaw(domain int) rawSocket {
 	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_RAW)
 	if err != nil {

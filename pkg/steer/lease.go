@@ -43,7 +43,7 @@ func DrawSecret() Secret {
 // Bytes returns the secret in the form that packets and rules contain.
 func (s Secret) Bytes() []byte { return binary.BigEndian.AppendUint64(nil, uint64(s)) }
 
-// String hides it, from logs too.
+// String hides the secret, from logs too.
 func (Secret) String() string { return "the agent's secret" }
 
 // ErrNoSwitch means that no rule dropped a lease datagram, so it had no effect: the host table is missing, damaged, or has

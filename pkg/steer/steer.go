@@ -233,7 +233,7 @@ func (Host) ruleset() {}
 
 // Pod describes the pod table: the rules in a pod's netns that send the pod's queries to its own node.
 type Pod struct {
-	Redirects []Redirect // queries to them are steered, and the source of their answers is translated back
+	Redirects []Redirect // queries to their cluster DNS addresses are steered, and the source of the answers is translated back
 	// Always steers a query even if earlier ones got no answer; otherwise the rules then send it to kube-dns (see podTrust in
 	// package nft). The prober needs it, because it must not take kube-dns's answers for the agent's.
 	Always bool
@@ -270,8 +270,9 @@ type Host struct {
 	// OwnLocals sends queries of the node's own processes to a local address to kube-dns while there is no lease. For them the
 	// rules check the lease but no socket, so after the agent was killed, they get no answer for at most one lease lifetime.
 	OwnLocals bool
-	// Detours are links by which the route to a pod may lead although its packets arrive by another link, so a source may
-	// differ from its route there. nil means those that exist when the rules are made.
+	// Detours are links over which the host may route packets to a pod although the pod's own packets come in on another link.
+	// The rules accept a source address whose route leads over a detour from any link. nil means the detours that exist when
+	// the rules are made.
 	Detours []string
 	// HealthPort is the port of the local addresses at which the kubelet probes the cache's health. The rules keep TCP
 	// connections of the node to it out of conntrack. 0 means none.

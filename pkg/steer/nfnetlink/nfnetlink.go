@@ -63,7 +63,7 @@ func IptablesChange(m netlink.Message) (table, chain string, ok bool) {
 		return "", "", false
 	}
 	var chainAttr uint16
-	switch uint16(m.Header.Type) & 0xff { // the rest is the subsystem
+	switch uint16(m.Header.Type) & 0xff { // the upper byte is the subsystem
 	case unix.NFT_MSG_DELTABLE:
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
 		chainAttr = unix.NFTA_CHAIN_NAME
@@ -74,7 +74,7 @@ func IptablesChange(m netlink.Message) (table, chain string, ok bool) {
 	}
 	err := hostnet.Each(m.Data, HeaderSize, func(dec *netlink.AttributeDecoder) {
 		switch dec.Type() {
-		case unix.NFTA_TABLE_NAME: // 1 in all of them
+		case unix.NFTA_TABLE_NAME: // the same number, 1, in messages about tables, chains and rules
 			table = dec.String()
 		case chainAttr:
 			chain = dec.String()

@@ -72,7 +72,7 @@ func (hf hostFamily) evidenceChains() []chain {
 	ours := hf.name("ours")
 	through := func(protocol string, b func() *ruleBuilder, counter string) chain {
 		return chain{name: hf.name("heard_" + protocol), rules: []rule{
-			// Queries of the node itself and of the prober are not recorded when they are delivered.
+			// The rules that deliver queries of the node itself and of the prober do not record them either.
 			f.rule().iif("lo").ret(),
 			f.rule().iif(steer.ProberInterface).ret(),
 			b().count(counter).goTo(hf.name("through")),
@@ -95,7 +95,8 @@ func (hf hostFamily) evidenceChains() []chain {
 }
 
 // holdRules returns rules that apply the agent's control packets to suspect and bypass. Such a packet has the client's own
-// source address, so that its key is written as in every other rule, and a saved listing of the table can be loaded again.
+// source address, so that these rules take the key of the sets from the packet as all other rules do, and nft can load a saved
+// listing of the table again.
 func (hf hostFamily) holdRules() []rule {
 	var rules []rule
 	for step := range steer.HoldSteps {

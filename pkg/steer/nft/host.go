@@ -102,8 +102,8 @@ func interfaces(name string, links []string) set {
 // hostFamily has the part of a host description that concerns one IP family.
 type hostFamily struct {
 	*family
-	redirects []steer.Redirect // those in served, and those that always go to kube-dns
-	served    []steer.Redirect
+	redirects []steer.Redirect // the redirects in served, and those of Host.FallbackOnly
+	served    []steer.Redirect // Host.Redirects of this IP family
 	locals    []steer.Local
 	zones     []uint16 // conntrack zone of each local address, in the same order as locals
 	intercept bool
@@ -275,7 +275,7 @@ func (hf hostFamily) control(life time.Duration) chain {
 	return c
 }
 
-// gotoOnly returns a rule with the verdict goto and no text of its own.
+// gotoOnly ends a rule with the verdict goto. The rule's text is then only that of the verdict.
 func (b *ruleBuilder) gotoOnly(chain string) rule {
 	b.phrases = nil
 	return b.goTo(chain)
@@ -343,7 +343,7 @@ func (hf hostFamily) hostChains() []chain {
 	conn := hf.name("host_conn")
 	undo := f.rule().setDaddrFrom(hf.name("cluster")).end()
 	// The agent queries the cluster DNS addresses if its other upstreams fail. Without this rule, those queries would come back
-	// to it.
+	// to the agent.
 	own := f.rule().mark(steer.Mark).clearMark().ret()
 	udp := chain{name: hf.name("host_udp"), rules: []rule{
 		own,

@@ -40,7 +40,7 @@ func (b *ruleBuilder) addTo(k packetKey, set string) *ruleBuilder {
 // and goes on with the next one.
 func (b *ruleBuilder) update(k packetKey, set string) *ruleBuilder { return b.updateFor(k, set, 0) }
 
-// updateFor is update with a timeout of its own; 0 means the set's.
+// updateFor is update with a timeout for the element; 0 means the set's timeout.
 func (b *ruleBuilder) updateFor(k packetKey, set string, timeout time.Duration) *ruleBuilder {
 	return b.change(k, set, "update", unix.NFT_DYNSET_OP_UPDATE, timeout)
 }

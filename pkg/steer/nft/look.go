@@ -32,7 +32,7 @@ func (n *Nftables) hasRules(chain string) (bool, error) {
 	return len(replies) > 0, err
 }
 
-// elements returns the elements of a set or map. If there is no such set, it has none.
+// elements returns the elements of a set or map. If there is no such set, it returns none.
 func (n *Nftables) elements(name string) ([]element, error) {
 	what := "list elements of " + name
 	replies, err := n.request(what, unix.NFT_MSG_GETSETELEM, netlink.Dump,
@@ -127,7 +127,7 @@ func (e *element) read(dec *netlink.AttributeDecoder) error {
 	return nil
 }
 
-// hasAddresses is the quick check of an ADD, when the table is usually complete: the first base chain has rules, and the sets
+// hasAddresses is the quick check of an ADD, when the table is usually complete: the chain prerouting has rules, and the sets
 // have the description's addresses. Nothing is removed because of its result.
 func (n *Nftables) hasAddresses(rs steer.Ruleset) (bool, error) {
 	ruled, err := n.hasRules("prerouting")

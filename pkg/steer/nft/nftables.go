@@ -242,8 +242,8 @@ func (n *Nftables) Remove() error {
 	})
 }
 
-// IsComplete is a quick check of a host table: it exists, has rules, and has the addresses of rs. If it returns true, Ensure
-// would change nothing.
+// IsComplete is a quick check: it reports whether the table's chain prerouting has rules and its sets have the addresses of rs.
+// If it returns true, Ensure would change nothing.
 func (n *Nftables) IsComplete(rs steer.Ruleset) (bool, error) {
 	return retried(n, "check rules", func() (bool, error) { return n.hasAddresses(rs) })
 }

@@ -19,7 +19,7 @@ func (n *Nftables) Notes() (steer.Notes, error) {
 		if out.Delivered, err = n.clients("asked", askedMemory); err != nil {
 			return out, err
 		}
-		// Read heard after asked, so that it is never the older one.
+		// Read heard after asked: a query that is recorded in asked may be recorded in heard only a moment later.
 		out.Arrived, err = n.clients("heard", heardMemory)
 		out.Slack = time.Since(start) + kernelTick()
 		return out, err
@@ -43,7 +43,7 @@ func (n *Nftables) Suspects() ([]steer.Suspect, error) {
 }
 
 // clients returns the clients in a set, of both IP families, with the time since each was last updated. memory is the set's
-// timeout.
+// timeout. With memory 0, each value is minus the time until the element expires.
 func (n *Nftables) clients(set string, memory time.Duration) (map[steer.Client]time.Duration, error) {
 	out := map[steer.Client]time.Duration{}
 	for _, f := range families() {

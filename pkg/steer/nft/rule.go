@@ -30,13 +30,14 @@ const (
 	zoneSet         // ct original zone set reg 1
 )
 
-// Register numbers, as nft uses them: the first three of 4 bytes each for IPv4, and of 16 bytes for IPv6.
+// Numbers of the registers for the parts of a set's key. After a 4-byte part, the next part is in reg32b and then in reg32c.
+// After a 16-byte part, it is in reg2, and after that in reg32f.
 const (
 	reg1   = unix.NFT_REG_1
 	reg2   = unix.NFT_REG_2
 	reg32b = 9  // NFT_REG32_01, the second 4 bytes
 	reg32c = 10 // NFT_REG32_02
-	reg32f = 13 // NFT_REG32_05, after a 16-byte address and a port
+	reg32f = 13 // NFT_REG32_05, after a 16-byte address and a part of 4 bytes
 )
 
 // family has what differs between IPv4 and IPv6 in a rule.

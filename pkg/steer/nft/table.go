@@ -20,14 +20,14 @@ type table struct {
 type contents uint8
 
 const (
-	exact   contents = iota // none
-	atLeast                 // any that the plugin added
-	dynamic                 // any: packets add and remove elements; a reconcile adds the described ones and removes none
+	exact   contents = iota // no others
+	atLeast                 // also others, which the plugin added
+	dynamic                 // also others: packets add and remove elements; a reconcile adds the described ones and removes none
 )
 
 type set struct {
 	name     string
-	key      []nftables.SetDatatype // if several, their concatenation
+	key      []nftables.SetDatatype // types of the parts of the key; several parts are concatenated
 	value    *nftables.SetDatatype  // type of a map's values; nil for a set
 	contents contents
 	timeout  time.Duration // lifetime of elements in a dynamic set; 0: each rule gives its own
@@ -42,13 +42,13 @@ func (s set) ofLinks() bool { return s.key[0].Name == nftables.TypeIFName.Name }
 // element is a key in a set, or a key and value in a map, in the kernel's byte form.
 type element struct {
 	key, value []byte
-	text       string
+	text       string        // as nft prints the element, for messages
 	expires    time.Duration // of an element in the kernel: time until it expires; 0: never
 }
 
 type chain struct {
 	name  string
-	hook  *hook // nil: no base chain, other chains jump to it
+	hook  *hook // nil: not a base chain, so it is entered only by jumps from other chains
 	rules []rule
 	// filledElsewhere: another process writes the chain's rules, so only its existence is compared.
 	filledElsewhere bool

@@ -75,8 +75,8 @@ func (b byIptables) Leases(renew, lifetime time.Duration) ([]steer.LeaseState, e
 	return b.Iptables.Leases(2*renew+100*time.Millisecond, iptables.Lifetime(lifetime))
 }
 
-// IsComplete reports whether packets of the IP families of rs still enter neardns's chains. A complete check would start
-// iptables programs.
+// IsComplete reports whether packets of the IP families of rs still enter neardns's chains. It does not compare the rules,
+// because that would start iptables programs.
 func (b byIptables) IsComplete(rs steer.Ruleset) (bool, error) {
 	families := map[bool]bool{}
 	for _, a := range Addresses(rs) {
@@ -103,7 +103,7 @@ func (t withHairpin) Repair(rs steer.Ruleset) ([]string, error) {
 	if err != nil {
 		return drift, errors.Join(hairpinErr, err)
 	}
-	more, err := t.Iptables.Repair(rs) // worth doing without the hairpin, too: only packets to kube-dns need it
+	more, err := t.Iptables.Repair(rs) // repair the rules even if the hairpin failed: only packets to kube-dns need the hairpin
 	return append(drift, more...), errors.Join(hairpinErr, err)
 }
 
@@ -148,8 +148,8 @@ func (t withHairpin) onBridges(rs steer.Ruleset) (steer.Ruleset, error) {
 	return host, nil
 }
 
-// Missing repairs the hairpin and does not only report what is missing there: finding out takes the same work, only neardns
-// uses the hairpin, and all versions make it alike.
+// Missing repairs the hairpin, and does not only report what the hairpin lacks: finding out takes the same work, only neardns
+// uses the hairpin, and all versions make it alike. It does not change the chains.
 func (t withHairpin) Missing(rs steer.Host) ([]string, error) {
 	repaired, hairpinErr := t.hairpin.Ensure(fallbackAddresses(rs), hasOwn(rs))
 	gone, err := t.Iptables.Missing(rs)

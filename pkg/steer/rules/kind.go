@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer/nft"
 )
 
-// Names of back ends in configurations. State files have Nftables and the names of iptables' two variants, too.
+// Names of back ends in configurations. State files have Nftables or "" (see Kind.Recorded), IptablesNFT or IptablesLegacy.
 const (
 	Nftables       = "nftables"     // the default
 	Iptables       = "iptables"     // whichever variant of iptables the node has and uses
@@ -127,8 +127,8 @@ func (k Kind) Supported(nsFD int, addrs ...netip.Addr) error {
 	return errors.Join(n.Supported(addrs...), n.Close())
 }
 
-// Others lists the back ends that may have rules from before k was chosen. It has one of each kind, because the iptables back
-// end removes the chains of both variants.
+// Others lists the back ends that may have rules from before k was chosen. It names only one variant of iptables, because the
+// iptables back end removes the chains of both variants.
 func (k Kind) Others() []Kind {
 	if k.isIptables() {
 		return []Kind{{}}

@@ -20,11 +20,12 @@ import (
 // Rules has the operations on neardns's packet rules in one netns. The plugin and the agent may work on one netns at the same
 // time. A value is for one goroutine at a time; other goroutines open their own.
 type Rules interface {
-	// Repair makes the rules equal to rs in one transaction, and describes the differences that it found. If there are none, it
-	// changes nothing. Leases, counters and exemptions that the plugin added stay.
+	// Repair makes the rules equal to rs, with nftables in one transaction, with iptables in one for each table and IP family.
+	// It describes the differences that it found. If there are none, it changes nothing. Leases, counters and exemptions that
+	// the plugin added stay.
 	Repair(rs steer.Ruleset) (drift []string, err error)
-	// Ensure adds what rs has and the rules lack. It neither changes nor removes anything that another version of neardns
-	// wrote.
+	// Ensure adds what rs has and the rules lack. With Caps.Adds, it neither changes nor removes anything that another version
+	// of neardns wrote; other back ends replace their chains.
 	Ensure(rs steer.Ruleset) error
 	// IsComplete reports whether Ensure would find nothing to add. It is a cheap check that may overlook damage, which Missing
 	// finds.
@@ -61,7 +62,7 @@ type Caps struct {
 	Evidence bool
 	// Intercept: node interception (steer.Host.InterceptNode) is possible.
 	Intercept bool
-	// Step is the unit to which a lease's lifetime is rounded up. 0 means no rounding.
+	// Step is the unit to which a lease's lifetime is rounded up. 0 means a unit too small to matter (20 ms with nftables).
 	Step time.Duration
 	// Adds: Ensure can add single addresses to existing rules. Other back ends replace whole chains, which would remove
 	// addresses that only the agent knows.
@@ -76,8 +77,8 @@ type Caps struct {
 	Programs bool
 }
 
-// Lifetime returns how long a lease really lasts in this back end, given the configured lifetime. If the back end rounds
-// lifetimes, 0 means the default.
+// Lifetime returns how long a lease lasts in this back end, given the configured lifetime: rounded up to Step. If Step is not
+// 0, lifetime 0 means steer.DefaultLifetime.
 func (c Caps) Lifetime(lifetime time.Duration) time.Duration {
 	if c.Step == 0 {
 		return lifetime
