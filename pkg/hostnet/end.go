@@ -82,8 +82,8 @@ func HostNet(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
-// End is a link that its caller owns, for example one end of a veth pair. Each method sets the property that it is named after, unless the
-// link had it when the End was made. Done returns what was changed. An End is for one goroutine.
+// End is a link that its caller owns, for example one end of a veth pair. Each method sets the link property that it is named after, unless
+// the link has the property already. Done returns what was changed. An End is for one goroutine.
 type End struct {
 	Link     netlink.Link
 	h        Handle
@@ -91,7 +91,7 @@ type End struct {
 	errs     []error
 }
 
-// End looks a link up.
+// End returns an End for the link with this name, or an error if there is no such link.
 func (h Handle) End(name string) (*End, error) {
 	l, err := h.LinkByName(name)
 	if err != nil {
@@ -103,7 +103,7 @@ func (h Handle) End(name string) (*End, error) {
 // EndOf returns an End for a link that the caller has already looked up.
 func (h Handle) EndOf(l netlink.Link) *End { return &End{Link: l, h: h} }
 
-// Done returns descriptions of the changes since its last call, and the errors.
+// Done returns descriptions of the changes that were made since the last call of Done, and the errors of those that failed.
 func (e *End) Done() (repaired []string, err error) {
 	repaired, err = e.repaired, errors.Join(e.errs...)
 	e.repaired, e.errs = nil, nil

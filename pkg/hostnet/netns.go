@@ -24,7 +24,7 @@ func HoldNetNS(nsFD int) (int, error) {
 	if nsFD < 0 {
 		own, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	} else {
-		own, err = unix.FcntlInt(uintptr(nsFD), unix.F_DUPFD_CLOEXEC, 3) // never 0, which means none to netlink.Config
+		own, err = unix.FcntlInt(uintptr(nsFD), unix.F_DUPFD_CLOEXEC, 3) // at least 3, because netlink.Config takes 0 as no netns
 	}
 	if err != nil {
 		return -1, fmt.Errorf("open netns: %w", err)

@@ -12,8 +12,8 @@ import (
 // Stream is a TCP connection in a netns that may still carry data.
 type Stream struct{ Local, Remote netip.AddrPort }
 
-// Streams lists the TCP connections from a netns to a port, including those that are being opened. It omits connections in TIME_WAIT,
-// because a pod that opens a connection for each query has thousands of them. IPv4-mapped addresses of IPv6 sockets are returned as IPv4.
+// Streams lists the TCP connections from a netns to a remote port, including those that are being opened. It omits connections in
+// TIME_WAIT, because a pod that opens a connection for each query has thousands of them. IPv4-mapped addresses are returned as IPv4.
 // It needs the kernel module tcp_diag, which the kernel loads on demand.
 func Streams(nsFD int, port uint16) ([]Stream, error) {
 	var out []Stream

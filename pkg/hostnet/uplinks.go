@@ -37,12 +37,12 @@ func Uplinks(none ...string) ([]string, error) {
 	return uplinks(seen, defaults, none), nil
 }
 
-// seenLink has the properties of a link that decide whether it is an uplink.
+// seenLink has the properties of a network interface that decide whether it is an uplink.
 type seenLink struct {
 	index    int
 	name     string
 	kind     string // "device" for a hardware link, because its driver reports none
-	master   int    // 0: none
+	master   int    // index of the bridge, bond or VRF that the link is a port of; 0: none
 	below    int    // index of the link below, or of the peer; 0 if there is none or it is in another netns
 	loopback bool
 }
@@ -74,7 +74,7 @@ func uplinks(links []seenLink, defaults map[int]bool, none []string) []string {
 	for _, l := range links {
 		up[l.index] = defaults[l.index] || leadsAway(l.kind) && !l.loopback
 	}
-	// Links can be stacked (a bridge on a bond on a VLAN), so repeat this until nothing changes.
+	// Links can be stacked (a bridge on a bond on a VLAN), so repeat the loop until it marks no further link as an uplink.
 	for changed := true; changed; {
 		changed = false
 		mark := func(index int) {

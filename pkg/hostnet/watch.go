@@ -11,9 +11,10 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Watch returns a channel that ticks when messages arrive for groups of a netlink protocol and matters returns true for them (nil: for
-// all). It also ticks if the kernel dropped messages. The channel is closed when ctx ends or the socket fails. matters is called by one
-// goroutine. nsFD is the netns in which to listen (0: the calling thread's), and may be closed after Watch returns.
+// Watch returns a channel that ticks when messages arrive for the multicast groups of a netlink protocol and matters returns true for them.
+// If matters is nil, all messages count. The channel also ticks if the kernel dropped messages. It is closed when ctx ends or the socket
+// fails. matters is called by one goroutine. nsFD is the netns in which to listen (0: the calling thread's), and may be closed after Watch
+// returns.
 func Watch(ctx context.Context, nsFD, protocol int, matters func([]netlink.Message) bool, groups ...uint32) (<-chan struct{}, error) {
 	conn, err := listen(nsFD, protocol, groups...)
 	if err != nil {

@@ -19,7 +19,7 @@ func (e *WayError) Error() string { return e.Reason }
 
 func noWay(format string, args ...any) error { return &WayError{Reason: fmt.Sprintf(format, args...)} }
 
-// Found is the result of Ways for one address: the host's interface, or the error if there is none.
+// Found is the result of Ways for one cluster DNS address: the interface by which the pod's packets enter the host, or the error.
 type Found struct {
 	HostInterface string
 	Err           error
@@ -95,7 +95,7 @@ func (w *ways) to(clusterDNS netip.Addr) (string, error) {
 }
 
 // Veth finds the host's end of the veth by which a pod's packets to an address leave the pod, even if that end is a port of a bridge. It
-// returns a *WayError if there is none. The index is valid while a link of that name exists.
+// returns a *WayError if there is none. The index is valid as long as that link exists.
 func Veth(podNS, hostNS int, to netip.Addr) (index int, name string, err error) {
 	w, err := openWays(podNS, hostNS)
 	if err != nil {

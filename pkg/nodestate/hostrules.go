@@ -9,9 +9,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// HostRules records the host's rules: their back end (nftables or iptables), the addresses that they cover, and their settings. The
-// program that makes the rules writes it. Therefore plugin and agent use the same back end, an ADD need not run iptables to read the
-// rules, and a program that finds rules missing can restore them.
+// HostRules records the host's packet rules: their back end (nftables or iptables), the addresses that they cover, and their settings. The
+// program that makes the rules writes this record. Therefore plugin and agent use the same back end, an ADD need not run iptables to read
+// the rules, and a program that finds rules missing can restore them.
 type HostRules struct {
 	Backend   string       `json:"backend"` // "" if there are no rules
 	Addresses []netip.Addr `json:"addresses"`
@@ -39,14 +39,15 @@ func SwitchOf(rs steer.Ruleset) *Switch {
 	return &Switch{h.Redirects, h.FallbackOnly, h.Locals, h.Uplinks, h.InterceptNode, h.Lifetime}
 }
 
-// Host returns the description of the host's rules that these settings give.
+// Host returns the description of the host's rules that have these settings.
 func (s Switch) Host() steer.Host {
 	return steer.Host{Redirects: s.Redirects, FallbackOnly: s.FallbackOnly, Locals: s.Locals, Uplinks: s.Uplinks,
 		InterceptNode: s.InterceptNode, Lifetime: s.Lifetime}
 }
 
-// With returns own, the rules of the plugin's configuration, with everything added that only the record has. Pods may still use an address
-// that is no longer in the configuration.
+// With returns own, the rules of the plugin's configuration, with these settings of the record added: redirects that own lacks (as
+// FallbackOnly), local addresses that own lacks, InterceptNode, and Lifetime if own has none. Pods may still use an address that is no
+// longer in the configuration.
 func (h HostRules) With(own steer.Host) steer.Host {
 	if h.Switch == nil {
 		return own

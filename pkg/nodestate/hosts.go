@@ -10,7 +10,7 @@ import (
 type Hosts struct {
 	Since    time.Time      `json:"since"`           // when the role started
 	Looked   time.Time      `json:"looked"`          // when it last checked the file
-	Ended    bool           `json:"ended,omitempty"` // the role ended on request; the lines stay
+	Ended    bool           `json:"ended,omitempty"` // the role ended on request; its lines stay in the hosts file
 	Fault    string         `json:"fault,omitempty"` // why the last check failed; the file may lack the lines
 	Fighting bool           `json:"fighting"`        // another program keeps removing the lines, so the role restores them less often
 	Repairs  int            `json:"repairs"`         // how often the role has restored lines since it started
@@ -21,9 +21,9 @@ type Hosts struct {
 type HostsService struct {
 	Name      string    `json:"name"`              // namespace/name
 	Addresses []string  `json:"addresses"`         // addresses in the hosts file; empty: the file has no line for the Service
-	Answered  time.Time `json:"answered,omitzero"` // when kube-dns last answered a query for it, NXDOMAIN included; zero: not since the start
-	Failed    string    `json:"failed,omitempty"`  // why queries for it fail now
-	Left      []string  `json:"left,omitempty"`    // its names that other programs' lines have
+	Answered  time.Time `json:"answered,omitzero"` // when kube-dns last answered a query for the Service, even with NXDOMAIN; zero: never
+	Failed    string    `json:"failed,omitempty"`  // why queries for the Service fail now
+	Left      []string  `json:"left,omitempty"`    // the Service's names that are left out, because other programs' lines have them
 }
 
 // HostsFile returns the record of the role `hosts` in a state folder. It need not survive a reboot.

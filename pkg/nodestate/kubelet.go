@@ -5,7 +5,7 @@ import "path/filepath"
 // Kubelet has the settings of the kubelet's configuration that neardns uses, under the kubelet's own keys. The installer mounts that
 // configuration and writes this copy for the agent, which does not mount it.
 type Kubelet struct {
-	From          string   `json:"from,omitempty"` // the files that it was read from
+	From          string   `json:"from,omitempty"` // the kubelet's configuration files from which the installer read these settings
 	ClusterDomain string   `json:"clusterDomain,omitempty"`
 	ClusterDNS    []string `json:"clusterDNS,omitempty"`
 	ResolvConf    string   `json:"resolvConf,omitempty"`

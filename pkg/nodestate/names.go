@@ -28,9 +28,9 @@ const (
 	AgentLockName   = "agent.lock"    // locked by the active agent
 	AgentSocketName = "agent.sock"    // socket on which an agent reports its status; also in the folder of --pod-dir
 	HandoverName    = "handover.sock" // where a successor requests the handover
-	PluginLockName  = "plugin.lock"   // only locked, never read or written
+	PluginLockName  = "plugin.lock"   // an empty file that podfile.Lock locks
 	PluginLogName   = "plugin.log"    // default of the plugin's key logFile; the previous file has the suffix .1
-	PodsName        = "pods"          // folder of the pod files, one for each attachment
+	PodsName        = "pods"          // folder of the pod files, one for each network interface that CNI made for a pod
 )
 
 // CacheSnapshotName is the name of the cache's snapshot in the folder that survives a reboot.
@@ -53,7 +53,7 @@ const MaxSize = 1 << 20
 // TempPrefix begins the names of files that are still being written. Readers of pod files skip names that begin with a dot.
 const TempPrefix = ".write-"
 
-// Options returns the options with which a file of either folder is written.
+// Options returns the options with which a file in the state folder or the persistent folder is written.
 func Options(mode fs.FileMode) atomicfile.Options {
 	return atomicfile.Options{Mode: mode, Folder: true, Pattern: TempPrefix + "*"}
 }

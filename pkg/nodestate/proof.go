@@ -31,10 +31,11 @@ func ThisBoot() string {
 	return strings.TrimSpace(string(text))
 }
 
-// Outlived reports whether a proof is from an earlier boot. Another kube-proxy, on which the fallback depends, may run since then.
+// Outlived reports whether the record is from an earlier boot. Another kube-proxy, on which the fallback depends, may run since then. A
+// record without a boot ID never counts as outlived.
 func (p Proof) Outlived() bool { return p.Boot != "" && p.Boot != ThisBoot() }
 
-// Covers reports whether the fallback to a cluster DNS address is verified.
+// Covers reports whether the record lists a cluster DNS address. The caller also checks Backend and Outlived.
 func (p Proof) Covers(addr netip.Addr) bool { return slices.Contains(p.ClusterDNS, addr) }
 
 // ProofFile returns the record of the fallback check in the folder that survives a reboot. Operators check whether the file exists. A

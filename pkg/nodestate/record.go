@@ -13,8 +13,8 @@ import (
 // Record is a JSON file about the node that has one value.
 type Record[T any] struct {
 	Path    string
-	what    string // the name in errors
-	durable bool   // must survive a power cut
+	what    string // what errors call the file's contents
+	durable bool   // Write syncs the file to disk, so that it survives a power cut
 }
 
 // Read returns the value in the file. If there is no file, it returns the zero value, ok false and no error.

@@ -13,8 +13,8 @@ type Watch struct {
 	Network  string    `json:"network,omitempty"` // name of the CNI network that the runtime uses
 	OK       bool      `json:"ok"`                // the plugin and its conflist entry are in place, or were restored
 	Fault    string    `json:"fault,omitempty"`   // why OK is false
-	Repairs  int       `json:"repairs"`           // how often it had to restore the same entry since it started
-	Restored int64     `json:"restored"`          // how often it restored the host's rules because no agent did
+	Repairs  int       `json:"repairs"`           // how often the watch had to restore the same entry since it started
+	Restored int64     `json:"restored"`          // how often the watch restored the host's rules because no agent did
 	Fighting bool      `json:"fighting"`          // another program keeps removing the entry, so the watch restores it less often
 }
 

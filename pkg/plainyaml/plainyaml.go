@@ -1,6 +1,6 @@
-// Package plainyaml converts the simple part of YAML that people write into annotations to JSON: block mappings and lists, flow
-// mappings and lists on one line, plain and quoted words, comments. The plugin runs at each pod start, so it links no YAML library
-// (D-027).
+// Package plainyaml converts YAML to JSON. It reads only the simple part of YAML that people write into annotations: block mappings and
+// lists, flow mappings and lists on one line, plain and quoted words, comments. The plugin runs at each pod start, so it links no YAML
+// library (D-027).
 //
 // It is pure and keeps no state. It refuses documents, anchors, tags, block scalars and words of several lines. A plain word may
 // only have letters, digits and . _ - / : %; any other word must be quoted.
@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	maxSize  = 64 << 10 // the API server allows at most 256 KiB for all annotations of an object
-	maxDepth = 16
+	maxSize  = 64 << 10 // bytes of text; the API server allows at most 256 KiB for all annotations of an object
+	maxDepth = 16       // levels of nested lists and mappings
 )
 
 // JSON converts text to JSON. Text that is already JSON is returned as it is. Keys keep their order, and duplicate keys stay, so
@@ -55,8 +55,8 @@ func JSON(text string) ([]byte, error) {
 
 // line is a line that is neither blank nor only a comment. text has no indentation and no line end, but may end with a comment.
 type line struct {
-	number int // from 1
-	indent int
+	number int // line number in the text, from 1
+	indent int // column where text begins, from 0
 	text   string
 }
 
@@ -247,7 +247,7 @@ func colonAt(text string) int {
 	return -1
 }
 
-// commentAt returns the index where a comment begins after a plain word, or -1.
+// commentAt returns the index of the space before a comment that follows a plain word, or -1 if there is no comment.
 func commentAt(text string) int { return strings.Index(text, " #") }
 
 func isKey(word string) bool {

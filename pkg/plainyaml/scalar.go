@@ -12,7 +12,7 @@ import (
 // scanner reads a value within one line.
 type scanner struct {
 	line line
-	rest string
+	rest string // the part of the line that is not read yet
 }
 
 func (s *scanner) fault(format string, args ...any) error { return s.line.fault(format, args...) }
@@ -121,7 +121,7 @@ func (s *scanner) flowPair(out *bytes.Buffer, depth int) error {
 	return s.value(out, true, depth+1)
 }
 
-// quoted reads a quoted word.
+// quoted reads the quoted word at the start of rest, and writes it to out as a JSON string.
 func (s *scanner) quoted(out *bytes.Buffer) error {
 	quote := s.rest[0]
 	for i := 1; i < len(s.rest); i++ {
@@ -158,8 +158,8 @@ func (s *scanner) unquote(out *bytes.Buffer, word string) error {
 	return nil
 }
 
-// word returns the plain word that comes next, and skips it. It ends before a comment, and inside brackets also before a comma or
-// bracket.
+// word returns the plain word that comes next, and skips it. A word ends before a comment; inside brackets or braces (flow), it also ends
+// before a comma, bracket or brace.
 func (s *scanner) word(flow bool) string {
 	end := len(s.rest)
 	if at := commentAt(s.rest); at >= 0 {

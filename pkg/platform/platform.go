@@ -1,4 +1,4 @@
-// Package platform is a table of Kubernetes distributions. It has the paths on their nodes that neardns needs, and the name of the
+// Package platform has a table of Kubernetes distributions: the paths on their nodes that neardns needs, and the name of the
 // ConfigMap with kube-dns's Corefile. The agent and the installer look for these paths. The Helm chart has the same table.
 package platform
 
@@ -33,7 +33,8 @@ const (
 	etc, home, snap  = "/etc/kubernetes/", "/home/kubernetes/", "/var/snap/microk8s/current/"
 )
 
-// All returns the platforms. Here chooses the first that matches a node. The sources, on github.com unless another site is named:
+// All returns the platforms. The function Here returns the first that matches a node. The table's sources, on github.com unless another
+// site is named:
 //
 //   - kubeadm, kind, minikube: kubernetes/kubernetes cmd/kubeadm/app/constants (KubeletConfigurationFileName); the last two run kubeadm.
 //   - k3s: docs.k3s.io/installation/packaged-components and docs.k3s.io/advanced ("00-k3s-defaults.conf"); k3s-io/k3s
@@ -81,7 +82,7 @@ func (p Platform) KubeletFiles(glob func(pattern string) ([]string, error)) []st
 	if glob == nil {
 		return files
 	}
-	more, _ := glob(folder + "/*.conf") // sorted by name; no error is possible with a valid pattern
+	more, _ := glob(folder + "/*.conf") // filepath.Glob sorts by name, and returns no error for a valid pattern
 	return append(files, more...)
 }
 

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Chan is a channel of ticks for one loop. Any goroutine may send. Only its owner may close it, after the last Send.
+// Chan is a channel of ticks for one loop. Any goroutine may send. Only the channel's owner may close it, after the last Send.
 type Chan chan struct{}
 
 // New returns a channel that holds at most one pending tick.
@@ -36,7 +36,7 @@ func Join(sources ...<-chan struct{}) <-chan struct{} {
 			}
 		})
 	}
-	go func() { // ends with the sources
+	go func() { // this goroutine ends when all sources are closed
 		defer close(ticks)
 		open.Wait()
 	}()
@@ -45,7 +45,7 @@ func Join(sources ...<-chan struct{}) <-chan struct{} {
 
 // Drain discards ticks until their channel is closed, which is when the watch that sends them has ended.
 func Drain(ticks <-chan struct{}) {
-	for range ticks { // no longer needed
+	for range ticks { // discard the tick
 	}
 }
 
