@@ -43,7 +43,7 @@ const kind = "cniCacheV1"
 // Kubernetes limits to 256 KiB.
 const maxSize = 1 << 20
 
-// Pod is one attachment of a container to a network. Unknown fields are empty.
+// Pod is one attachment of a container to a network, made by one CNI ADD. Unknown fields are empty.
 type Pod struct {
 	File                         string // base name of the cache file; "" if the runtime reported the pod over NRI
 	Network, ContainerID, IfName string
@@ -115,7 +115,7 @@ func decode(text []byte) (Pod, error) {
 		Config         []byte                     `json:"config"` // base64 in the file
 		IfName         string                     `json:"ifName"`
 		NetworkName    string                     `json:"networkName"`
-		NetNS          string                     `json:"netns"` // not before libcni 1.3
+		NetNS          string                     `json:"netns"` // libcni before 1.3 does not write this key
 		CNIArgs        [][2]string                `json:"cniArgs"`
 		CapabilityArgs map[string]json.RawMessage `json:"capabilityArgs"`
 		Result         json.RawMessage            `json:"result"`
@@ -175,8 +175,8 @@ func decode(text []byte) (Pod, error) {
 	return p, nil
 }
 
-// Addresses returns the container's addresses in a CNI result: those of its interface ifName. Addresses without an interface, as old
-// plugins return them, are all the container's.
+// Addresses returns the addresses in a CNI result that the container has on its interface ifName. An address without an interface, as old
+// plugins return it, counts as such an address.
 func Addresses(r *types100.Result, ifName string) []netip.Addr {
 	var out []netip.Addr
 	for _, ip := range r.IPs {

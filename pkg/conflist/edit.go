@@ -196,7 +196,7 @@ func (d document) settled(list, flat []byte) bool {
 	return d.equals(list, at, flat)
 }
 
-// equals reports whether the plugin at index at is the same JSON as flat, which is compact.
+// equals reports whether the plugin at index at, as compact JSON, equals flat.
 func (d document) equals(list []byte, at int, flat []byte) bool {
 	var have bytes.Buffer
 	return json.Compact(&have, d.plugins[at].text(list)) == nil && bytes.Equal(have.Bytes(), flat)
@@ -221,7 +221,7 @@ func (d document) withoutEntry(list []byte) ([]byte, error) {
 	return append(out, list[d.plugins[len(d.plugins)-1].end:]...), nil
 }
 
-// gap returns the white space before the last plugin of the list, so that an added entry is formatted like the others.
+// gap returns the white space before the list's last plugin. Append puts the same before the entry, to format it like the others.
 func (d document) gap(list []byte) []byte {
 	from, to := d.open, d.plugins[0].start
 	if n := len(d.plugins); n > 1 {

@@ -24,23 +24,23 @@ const Type = "neardns"
 // Values of the entry's key "steer".
 const (
 	SteerProven = "proven" // steer pods only after the fallback is verified on this node
-	SteerAlways = "always" // without verification, for tests
-	SteerOff    = "off"    // never
+	SteerAlways = "always" // steer pods even if the fallback is not verified, for tests
+	SteerOff    = "off"    // never steer pods
 )
 
 // Values of the entry's key "resolvConf".
 const (
 	ResolvConfAuto = "auto" // change a pod's DNS settings if the rules or its annotation want it and the runtime allows it
-	ResolvConfOff  = "off"  // never
+	ResolvConfOff  = "off"  // never change a pod's DNS settings
 )
 
 // HostResolvConf is the resolv.conf that a kubelet uses unless its configuration names another file.
 const HostResolvConf = "/etc/resolv.conf"
 
-// Settings are the values of one neardns entry. If a field has its zero value, the entry omits the key, and the plugin uses its
-// default.
+// Settings are the values of one neardns entry. If a field has its zero value or the default, the entry omits the key, and the plugin
+// uses its default.
 type Settings struct {
-	Redirects      []steer.Redirect // at least one cluster DNS address, each with its steering address
+	Redirects      []steer.Redirect // at least one; Entry adds missing steering addresses
 	ClusterDomain  string
 	LocalAddresses []netip.Addr
 	Backend        string // nftables or iptables; "" or auto lets the plugin choose

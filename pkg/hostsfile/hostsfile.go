@@ -2,7 +2,7 @@
 // I/O.
 //
 // A line is neardns's if it has the marker. All other bytes stay as they are and in their order. If a line without the marker has a
-// name, neardns adds no line for that name, because the administrator's line takes precedence.
+// name, neardns leaves that name out of its own lines, because the administrator's line takes precedence.
 package hostsfile
 
 import (
@@ -93,7 +93,7 @@ func Ours(text []byte) (entries []Entry) {
 	return entries
 }
 
-// split separates our lines from all others.
+// split separates neardns's lines (ours) from all others (base). It removes the line break that Apply added before the first of its lines.
 func split(text []byte) (base []byte, ours [][]byte) {
 	base = make([]byte, 0, len(text))
 	ending := -1 // length of base where a line with the marker broke follows; -1 if there is none
@@ -165,7 +165,7 @@ func read(line []byte) (addr netip.Addr, names []string, ok bool) {
 	return addr, names, true
 }
 
-// fold returns the form of a name that is compared: in lower case, without the final dot.
+// fold returns a name in lower case and without its final dot, for comparison with other names.
 func fold(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
 
 // isName reports whether resolvers can read the name back from a line of a hosts file.

@@ -110,7 +110,7 @@ func (d *decoder) members(members []strict.Member) Overlay {
 }
 
 func (d *decoder) nameservers(v strict.Value) []string {
-	if v.Kind == strict.String && v.Text == Local { // the one word that stands by itself
+	if v.Kind == strict.String && v.Text == Local { // the word Local needs no list around it
 		return []string{Local}
 	}
 	if v.Kind == strict.String {
@@ -138,7 +138,7 @@ func (d *decoder) searches(v strict.Value) []string {
 		if text == "." {
 			return text
 		}
-		return strings.TrimSuffix(text, ".") // a domain is the same with and without the final dot
+		return strings.TrimSuffix(text, ".") // a search domain means the same with and without the final dot
 	})
 }
 

@@ -15,7 +15,7 @@ type Node struct {
 	// (resolvConf: "").
 	Host          *Settings
 	ClusterDNS    []netip.Addr // the cluster DNS addresses, in the order in which pods get them
-	ClusterDomain string       // if it is "", a pod's search list is the node's
+	ClusterDomain string       // if it is "", a pod with the policy ClusterFirst gets the node's search list
 	// Addresses are the node's IP addresses. They are used only if Host is nil: for each of them, a pod with the policy Default
 	// then gets the loopback address of the same family as nameserver.
 	Addresses []netip.Addr
@@ -41,7 +41,7 @@ type Result struct {
 	// Refused is the reason why Form dropped the overlay (the wanted change to the pod's settings). It is nil if Form applied it or got
 	// none.
 	Refused error
-	// Notes are about the resulting settings. Those that the kubelet warns about too come first.
+	// Notes are remarks about the resulting settings. Remarks that the kubelet makes too come first.
 	Notes []Note
 }
 

@@ -63,8 +63,8 @@ func (l Limits) complete() Limits {
 	return l
 }
 
-// fit cuts s to the limits, in the kubelet's order. It first limits the number of search domains, then removes those that are too
-// long, then shortens the list to its maximum of characters. The notes name what it removed.
+// fit cuts s to the limits, in the kubelet's order. It limits the number of nameservers and of search domains, then removes search
+// domains that are too long, then shortens the search list to its maximum of characters. The notes name what it removed.
 func (l Limits) fit(s Settings) (Settings, []Note) {
 	l = l.complete()
 	var notes []Note

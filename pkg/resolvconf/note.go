@@ -26,7 +26,7 @@ const (
 	NameserversCut    Code = "nameservers-cut"     // more nameservers than the limit; the last ones were removed
 	SearchesCut       Code = "searches-cut"        // more search domains than the limits; some were removed
 	BeyondLimits      Code = "beyond-limits"       // with Refuse: a list exceeds its limit, but not because of an overlay, and stays as it is
-	LongLine          Code = "long-line"           // a line that musl ignores
+	LongLine          Code = "long-line"           // a line that is too long for musl, which ignores it
 	UnknownOption     Code = "unknown-option"      // an option that no resolver reads
 	OptionValue       Code = "option-value"        // an option whose value is missing, too large or not allowed
 )
@@ -76,7 +76,7 @@ func (s Settings) lint() []Note {
 	return notes
 }
 
-// lintOptions returns notes about options. It stops after 8 notes, because the number of a pod's options has no limit.
+// lintOptions returns notes about unknown options and wrong values. It stops after 8 notes, because a pod may have any number of options.
 func lintOptions(options []string) []Note {
 	const most = 8
 	var notes []Note

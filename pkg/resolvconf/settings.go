@@ -218,5 +218,5 @@ func isSearch(s string) bool {
 	return s == "." || strict.IsDomain(strings.TrimSuffix(s, "."))
 }
 
-// mostFaults is the maximum number of reported faults. An annotation of 256 KiB could have a great many.
+// mostFaults is the maximum number of faults that are reported for one overlay. An annotation of 256 KiB could have a great many.
 const mostFaults = 8

@@ -16,10 +16,10 @@ import (
 	"strings"
 )
 
-// Place is where something stands in a file.
+// Place is the position of a value or key in a file.
 type Place struct {
-	File         string // "" if unknown
-	Line, Column int    // from 1; 0 where unknown
+	File         string // name of the file; "" if unknown
+	Line, Column int    // from 1; 0 if unknown
 }
 
 // Fault is one error in a configuration. Message describes the error and ends with the remedy.
@@ -62,8 +62,8 @@ type Reader struct {
 // Faults returns all faults found so far, in the order in which they were found.
 func (r *Reader) Faults() []*Fault { return r.faults }
 
-// Err joins the faults to one error, which has only the first most of them and the number of the others (0: all). It is nil if
-// there are none.
+// Err joins the faults to one error. It has at most the first most faults, and the number of the others; if most is 0, it has all. It
+// is nil if there are none.
 func (r *Reader) Err(most int) error {
 	all := make([]error, 0, len(r.faults))
 	for _, f := range r.faults {
@@ -72,7 +72,8 @@ func (r *Reader) Err(most int) error {
 	return Bounded(all, most)
 }
 
-// Bounded joins the first most errors and adds the number of the others (0: all). An annotation of 256 KiB could have a great many.
+// Bounded joins the first most errors and adds the number of the others; if most is 0, it joins all. An annotation of 256 KiB could have
+// a great many faults.
 func Bounded(all []error, most int) error {
 	if most > 0 && len(all) > most {
 		all = append(slices.Clone(all[:most]), fmt.Errorf("and %d more", len(all)-most))
@@ -145,7 +146,7 @@ func NotOne(shown string, known ...string) string {
 	return shown + " is not known: write one of " + strings.Join(known, ", ")
 }
 
-// Items reads a list.
+// Items returns the items of a list. If v is no list, it records a fault.
 func (r *Reader) Items(v Value) []Value {
 	return r.ItemsOf(v, "a list", "put it in brackets (in YAML behind a dash)")
 }
@@ -174,8 +175,8 @@ func (r *Reader) Texts(v Value, read func(item Value, text string) string) []str
 // it: an annotation of 64 KiB with 8,000 keys cost an ADD 0.9 s of CPU time.
 const maxKeys = 64
 
-// Members returns an object's members in the order of the text. A key that occurs twice is a fault, because most JSON parsers use
-// the last one without an error.
+// Members returns an object's members in the order of the text. If v is no object or has more than 64 keys, it records a fault and returns
+// none. A key that occurs twice is a fault, because most JSON parsers use the last one without an error.
 func (r *Reader) Members(v Value) []Member {
 	if v.Kind != Object {
 		r.Mismatch(v, "an object", "")

@@ -31,7 +31,7 @@ type Value struct {
 	Kind  Kind
 	Text  string // contents of a string; any other scalar as it is written
 
-	// raw is the value's valid JSON, nil if it was decoded elsewhere. Items and Members decode it when they are called.
+	// raw is the value's valid JSON, nil if another decoder read the value. Items and Members decode raw when they are called.
 	raw     []byte
 	items   []Value
 	members []Member
@@ -82,7 +82,7 @@ func of(field string, at Place, raw []byte) Value {
 		v.Kind = List
 	case '"':
 		v.Kind = String
-		_ = json.Unmarshal(raw, &v.Text) // a valid string is one
+		_ = json.Unmarshal(raw, &v.Text) // cannot fail, because raw is a valid JSON string
 	case 't', 'f':
 		v.Kind, v.Text = Boolean, string(raw)
 	case 'n':
