@@ -83,7 +83,7 @@ type host struct {
 	exempt   []netip.Addr
 	uplinks  []string
 	bridges  []string
-	seconds  int
+	seconds  int // how long a lease lasts, in seconds
 	// whether to check that a source address is routed by the link its packets came in on: the kernel can (see
 	// Iptables.routes), and there are no detours
 	routes bool
@@ -268,7 +268,7 @@ func (h host) uplinksToKubeDNS() []string {
 func (h host) onLinkChain() chain {
 	c := chain{table: "raw", name: onLinkChain}
 	for _, u := range h.uplinks {
-		c.rules = append(c.rules, "-i "+u+" -j RETURN") // go to kube-proxy, as without neardns
+		c.rules = append(c.rules, "-i "+u+" -j RETURN") // packets from outside the node go to kube-proxy, as without neardns
 	}
 	c.rules = append(c.rules, h.probe(steer.FallbackCheckSource(h.is4))+" -j RETURN",
 		h.probe(steer.ProbeSource(h.is4))+" -m socket "+comment(steer.CounterProbe)+" -g "+deliverChain)

@@ -29,10 +29,10 @@ import (
 // Iptables is the iptables back end in one netns. It is safe for concurrent use.
 type Iptables struct {
 	programs
-	postponed atomic.Bool // the rules may have changed, but Repair has postponed the check
-	mu        sync.Mutex  // guards the fields below; locked during a check and the repair after it
-	checked   time.Time   // when a check last started programs
-	checkTook time.Duration
+	postponed atomic.Bool   // the rules may have changed, but Repair has postponed the check
+	mu        sync.Mutex    // guards the fields below; locked during a check and the repair after it
+	checked   time.Time     // when the last check that started programs ended
+	checkTook time.Duration // duration of that check
 	// last is the description that a check last found in force, and good the fingerprint of the kernel's rules then.
 	last, good string
 	sizes      string    // sizes of iptables-legacy's tables at that check
@@ -276,7 +276,7 @@ func (b *Iptables) remove(variant Variant) error {
 		for _, table := range slices.Backward(tableOrder()) {
 			all := ownChains()[table]
 			for _, name := range slices.Clone(all) {
-				all = append(all, name+trialSuffix) // left by an agent that was killed during Supported
+				all = append(all, name+trialSuffix) // an agent that was killed during Supported may have left such chains
 			}
 			names, err := b.chains(variant, is4, table, all...)
 			if err != nil {

@@ -128,8 +128,8 @@ func (b *Iptables) eachList(f func(file string, p steer.Protocol) error) error {
 	})
 }
 
-// listOwner is the user and group ID to which the lists' files are given. It is above the range of Kubernetes' runAsUser, so no
-// process has it.
+// listOwner is the ID of the user and group that restrictLists makes the owners of the lists' files. It is above the range of
+// Kubernetes' runAsUser, so no process has it.
 const listOwner = 0xefffffff
 
 // restrictLists keeps root processes without capabilities from writing leases: xt_recent creates its files writable for root,

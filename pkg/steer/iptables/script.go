@@ -40,9 +40,9 @@ type placing uint8
 
 const (
 	inPlace placing = iota
-	absent
-	tooLate // after a rule that the jump must precede
-	twice   // added twice, by plugin and agent at the same time: its packets would be counted twice
+	absent          // there is no jump
+	tooLate         // after a rule that the jump must precede
+	twice           // added twice, by plugin and agent at the same time: its packets would be counted twice
 )
 
 func (c chain) jumpRule() string { return "-j " + c.name }
