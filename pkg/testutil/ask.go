@@ -16,10 +16,10 @@ import (
 
 // AskOptions are the options of a query. The zero value is a plain query from any port, with Attempt to wait.
 type AskOptions struct {
-	Timeout time.Duration  // per query; 0: Attempt. Silence where no answer may come
+	Timeout time.Duration  // for one query; 0: Attempt. Set it to Silence if no answer may come
 	Source  netip.AddrPort // local address and port, either may be unset
 	EDNS    uint16         // UDP payload size to announce; 0: no EDNS
-	Options []dns.EDNS0    // to be sent with EDNS
+	Options []dns.EDNS0    // EDNS options of the query
 	Abort   bool           // close TCP by a reset, so that the same ports may be used again at once
 }
 
@@ -33,9 +33,9 @@ func (o AskOptions) timeout() time.Duration {
 // Answer is what came back.
 type Answer struct {
 	Who    string         // the DNSServer that made the answer; "" if none of them did
-	Serial int            // that server's count at that answer: a cached answer has an old one
-	Client netip.Addr     // the client as that server saw it
-	From   netip.AddrPort // whence the answer came: always the server that was queried
+	Serial int            // that server's count of queries at this answer; a cached answer has an old count
+	Client netip.Addr     // the client's address as that server saw it
+	From   netip.AddrPort // source of the answer, which is always the server that was queried
 	Msg    *dns.Msg
 	Size   int // of the message, in bytes
 	Took   time.Duration
@@ -194,7 +194,7 @@ type Conn struct {
 	network string
 	server  netip.AddrPort
 	opts    AskOptions
-	lastID  uint16 // counted, since random ids would meet in a long pipeline
+	lastID  uint16 // message IDs are counted, because random ones would collide in a long pipeline
 }
 
 // Dial connects from ns. The caller closes the Conn.

@@ -43,7 +43,7 @@ func NewCgroups(t testing.TB) (cpu, memory *Cgroup) {
 	return cpu, NewCgroup(t, "memory")
 }
 
-// OpenCgroup is NewCgroup for programs: nil where none can be made.
+// OpenCgroup is NewCgroup for programs. It returns nil if no cgroup can be made.
 func OpenCgroup(t TB, controller string) *Cgroup {
 	t.Helper()
 	own, err := os.ReadFile("/proc/self/cgroup")

@@ -37,7 +37,7 @@ func NoDescriptors(t TB) (lift func()) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
 		t.Fatalf("read the limit of descriptors: %v", err)
 	}
-	next, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 0) // the lowest that is free
+	next, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 0) // the lowest free descriptor
 	if err != nil {
 		t.Fatalf("look for a free descriptor: %v", err)
 	}

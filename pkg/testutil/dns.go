@@ -22,14 +22,14 @@ const whoName = "who.invalid."
 
 // DNSConfig describes a scripted DNS server. The zero value of each field but Name and Listen is sensible.
 type DNSConfig struct {
-	Name    string           // who answers, such as "KUBEDNS"
-	Listen  []netip.AddrPort // each over UDP and TCP
-	Zones   []string         // names that it answers itself; none: all
-	Forward netip.AddrPort   // the server for other names; invalid: they are refused
-	Records []string         // in zone file form; a name that has some has no others
+	Name    string           // the name that its answers contain, for example "KUBEDNS"
+	Listen  []netip.AddrPort // addresses, each served over UDP and TCP
+	Zones   []string         // zones whose names the server answers itself; none: it answers all names
+	Forward netip.AddrPort   // the server for other names; invalid: queries for them are refused
+	Records []string         // in zone file form; a name with records here gets no made-up ones
 	Strict  bool             // names without records do not exist
 	TTL     uint32           // default 30
-	Quiet   bool             // count only, keep no log: for load tests
+	Quiet   bool             // count queries but keep no log of them, for load tests
 	// Transparent sets IP_TRANSPARENT on its sockets.
 	Transparent bool
 }
@@ -56,9 +56,9 @@ type DNSServer struct {
 
 // Behaviour changes how a server answers every query.
 type Behaviour struct {
-	Drop    bool          // no answer, as a hung process
-	Delay   time.Duration // before each answer
-	Rcode   int           // answer with this code and nothing else
+	Drop    bool          // send no answer, like a hung process
+	Delay   time.Duration // pause before each answer
+	Rcode   int           // if not 0, answer with only this response code
 	Handler func(Question) *dns.Msg
 	// Handler answers instead of everything else; nil drops the query, DNSServer.Answer(q) is the usual answer.
 }

@@ -46,7 +46,7 @@ type Service struct {
 	Namespace, Name, Port string // Port is the port's name
 	Protocol              string // "udp" or "tcp"
 	ClusterIP             netip.AddrPort
-	Endpoints             []netip.AddrPort // none: kube-proxy rejects
+	Endpoints             []netip.AddrPort // none: kube-proxy rejects packets to the Service
 }
 
 // DNSService is kube-dns: ports dns and dns-tcp of one cluster DNS address, answered by the endpoints.
@@ -103,7 +103,7 @@ type Proxy struct {
 	t        TB
 	ns       *NetNS
 	mode     ProxyMode
-	legacy   bool // its iptables are iptables-legacy
+	legacy   bool // whether it uses iptables-legacy
 	services []Service
 }
 

@@ -53,10 +53,10 @@ type Options struct {
 	Families Families
 	Proxy    ProxyMode
 	Attach   Attach
-	External bool   // with a DNS server outside of the cluster, which kube-dns queries for names that are not the cluster's
-	NoDNS    bool   // no scripted server in KubeDNS nor in ExternalNS: the caller runs its own there
-	Legacy   bool   // kube-proxy in iptables mode uses iptables-legacy, instead of what iptables is on this machine
-	Name     string // in the namespaces' names; default "node"
+	External bool   // make a DNS server outside the cluster, to which kube-dns forwards names outside the cluster
+	NoDNS    bool   // start no scripted server in KubeDNS and ExternalNS, because the caller runs its own there
+	Legacy   bool   // kube-proxy in iptables mode uses iptables-legacy instead of this machine's program iptables
+	Name     string // part of the namespaces' names; default "node"
 }
 
 // Node is one cluster node made of namespaces, with the little of a cluster that DNS needs:
@@ -75,8 +75,8 @@ type Node struct {
 
 	t       TB
 	options Options
-	made    []*NetNS // all of its namespaces
-	pods    int      // how many were made; the next one's addresses come of it
+	made    []*NetNS // all namespaces of the node
+	pods    int      // number of pods made so far, from which the next pod's addresses follow
 }
 
 // NewNode builds a node. All of it is removed by Cleanup.

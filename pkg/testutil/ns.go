@@ -30,7 +30,7 @@ const runTimeout = 5 * time.Minute
 // NetNS is a network namespace of its own, with loopback up. All methods may be called from any goroutine.
 type NetNS struct {
 	t      TB
-	name   string // as given, for messages
+	name   string // the name that NewNS got, for messages
 	path   string
 	lock   *os.File // flocked while the owner lives
 	file   *os.File
@@ -127,7 +127,7 @@ func removeNS(path string) {
 	_ = unix.Unmount(path, unix.MNT_DETACH)
 	_ = os.Remove(path)
 	_ = os.Remove(path + ".keep")
-	_ = os.Remove(path + ".lock") // last: while it stands, sweep knows of the rest
+	_ = os.Remove(path + ".lock") // remove it last: while it exists, sweep finds what is left of the namespace
 }
 
 // Keep lets the namespace outlive this process: neither Close nor a later sweep removes it, RemoveKept does.
@@ -233,7 +233,7 @@ func (n *NetNS) enter(f func()) error {
 	case panicked != nil:
 		panic(panicked)
 	case !returned:
-		runtime.Goexit() // f called t.Fatal: end the caller as if it had
+		runtime.Goexit() // f called t.Fatal, so end the caller as if the caller had called it
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func (n *Node) settle(p *Pod) {
 	if a := n.options.Attach; a == MACVLAN || a == Elsewhere || a == NoneAttach {
 		return // the host is not their next hop
 	}
-	const nobody = 9 // discard: refused at once by a stack that is there
+	const nobody = 9 // port "discard": a stack that answers refuses it at once
 	for _, host := range n.HostAddrs() {
 		Eventually(n.t, func() error {
 			var err error

@@ -38,7 +38,7 @@ type Rig struct {
 	Agent *testutil.DNSServer // nil until Listen
 
 	t     testing.TB
-	there bool // our addresses
+	there bool // whether neardns's addresses are on a link
 }
 
 // New makes a node and applies the rules that the agent would, as the functions change them.

@@ -109,20 +109,20 @@ func addresses(is4 bool) map[string]netip.Addr {
 		"steering":    v("169.254.20.11", "fd00:90de:d95::b"),   // what stands for the cluster DNS address
 		"retired":     v("169.254.20.12", "fd00:90de:d95::c"),   // a steering address taken out of the configuration; it stands for second
 		"local":       v("169.254.20.10", "fd00:90de:d95::a"),   // the local address
-		"pod":         v("10.244.1.5", "fd00:244:1::5"),         // by its own link
+		"pod":         v("10.244.1.5", "fd00:244:1::5"),         // a pod whose packets come by its own link
 		"neighbour":   v("10.244.1.6", "fd00:244:1::6"),         // a pod, whose name another pod may take
 		"opted-out":   v("10.244.1.7", "fd00:244:1::7"),         // a pod that is left alone
 		"detoured":    v("10.244.1.8", "fd00:244:1::8"),         // a pod to which the route leads by another link
 		"lan":         v("192.0.2.9", "2001:db8::9"),            // another machine on the node's network
-		"unroutable":  v("203.0.113.9", "2001:db8:9::9"),        // the default route leads there
+		"unroutable":  v("203.0.113.9", "2001:db8:9::9"),        // an address that only the default route covers
 		"node":        v("192.0.2.5", "2001:db8::5"),            // the node itself
 		"kube-dns":    v("10.244.2.9", "fd00:244:2::9"),         // kube-dns's pod
 		"outside":     v("198.51.100.53", "2001:db8:53::53"),    // some other DNS server
-		"probe":       steer.ProbeSource(is4),                   // the prober's
+		"probe":       steer.ProbeSource(is4),                   // source of the prober's probes
 		"proof":       steer.FallbackCheckSource(is4),           //
 		"prober":      v("169.254.20.240", "fd00:90de:d95::f0"), // the prober's interface, another source
-		"turn":        steer.HairpinSource(is4),                 // of what the node itself sends by the turn
-		"turn-of-pod": first(steer.HairpinSources(is4)),         // of what pods send by it to a bridge
+		"turn":        steer.HairpinSource(is4),                 // source of the node's own packets in the hairpin
+		"turn-of-pod": first(steer.HairpinSources(is4)),         // source of pods' packets that leave the hairpin for a bridge
 	}
 }
 

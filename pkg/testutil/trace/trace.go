@@ -50,23 +50,23 @@ type Packet struct {
 	Src, Dst         netip.Addr
 	Protocol         steer.Protocol
 	SrcPort, DstPort uint16
-	Flags            byte   // TCP's
+	Flags            byte   // the flags of a TCP packet
 	Later            bool   // a later fragment, which has no transport header
-	In, Out          string // links; "" where the packet has none yet
+	In, Out          string // links by which the packet comes and goes; "": not decided yet
 	Mark             uint32
-	Root             bool         // root's process sent it
-	Secret           steer.Secret // behind UDP's header, or in the place of TCP's sequence numbers
-	Socket           Socket       // what a look-up by the packet's addresses finds
+	Root             bool         // a process of root sent the packet
+	Secret           steer.Secret // the lease secret, after the UDP header or in place of TCP's sequence numbers
+	Socket           Socket       // the socket that a look-up by the packet's addresses finds
 
 	Zone       uint16 // of connection tracking, in the original direction
 	Conn       *Conn  // nil before connection tracking, and of what is not tracked
 	Reply      bool
-	New        bool // the first packet of its connection
+	New        bool // whether this is the first packet of its connection
 	Untracked  bool
 	Dropped    bool
 	Accepted   bool // by the filter table, so that a policy of DROP does not meet it
 	Settled    bool // in the nat table, so that no later rule there sees it
-	Translated bool // by kube-proxy
+	Translated bool // kube-proxy has translated the destination
 	SourceNAT  string
 	Counted    []string
 }
@@ -81,10 +81,10 @@ const (
 
 // Socket is what a look-up by a packet's addresses finds.
 type Socket struct {
-	Owner       string // agent, other, foreign; "" where nothing is bound
-	Wildcard    bool   // bound to all addresses
-	Transparent bool   // made with IP_TRANSPARENT
-	Request     bool   // half-open: the third packet of a handshake finds it
+	Owner       string // owner: agent, other or foreign; "" if no socket is bound
+	Wildcard    bool   // whether the socket is bound to all addresses
+	Transparent bool   // whether the socket has the option IP_TRANSPARENT
+	Request     bool   // a half-open connection, which the third packet of a handshake finds
 }
 
 // Found reports whether there is a socket at all.
@@ -104,7 +104,7 @@ func (p *Packet) tuple() tuple {
 type Conn struct {
 	original tuple
 	dst      netip.Addr // where the original direction's packets go
-	proxied  bool       // kube-proxy translates it
+	proxied  bool       // whether kube-proxy translates the connection
 	Zone     uint16
 	Mark     uint32
 }

@@ -18,7 +18,7 @@ const DefaultZone = "shared.example."
 // Config describes a server of one shared zone. The zero value is a server with no cluster's key.
 type Config struct {
 	Zone     string   // absolute; "": DefaultZone
-	Clusters []string // their ids; each gets a key of its own
+	Clusters []string // IDs of the clusters; each cluster gets a key of its own
 	// Hosts may be published by each cluster, relative to the zone. Knot's rules need them; the other servers allow any host.
 	Hosts      []string
 	Records    []string         // lines of the zone's file, relative to the zone, besides its SOA and NS
@@ -33,8 +33,8 @@ type Config struct {
 type Key struct {
 	Name    string // absolute, lower case
 	Secret  string // base64
-	Cluster string // whose key it is; "": the operator's or the edges'
-	IsEdge  bool   // may transfer the zone, and change nothing
+	Cluster string // ID of the cluster that owns the key; "": the operator's key or the edges'
+	IsEdge  bool   // the edges' key, which may transfer the zone but change nothing
 }
 
 // Names of the two keys that are no cluster's, as the first label below the zone.
