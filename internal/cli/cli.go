@@ -100,7 +100,8 @@ func unknownCommand(c *cobra.Command, name string) error {
 	return Usagef("there is no command %q;%s `%s --help` lists them", name, hint, c.CommandPath())
 }
 
-// Run executes a command line and returns the exit code. An error that is not an ExitError means Failed.
+// Run executes a command line and returns the exit code. An error that is not an ExitError means Failed, or Config if it comes before the
+// command began.
 func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)

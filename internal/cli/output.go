@@ -74,7 +74,7 @@ type build struct {
 	Program  string `json:"program"`
 	Version  string `json:"version"`
 	Commit   string `json:"commit,omitempty"`
-	Date     string `json:"date,omitempty"` // of the commit, RFC 3339
+	Date     string `json:"date,omitempty"` // time of the commit, RFC 3339
 	Modified bool   `json:"modified,omitempty"`
 	Go       string `json:"go"`
 	Platform string `json:"platform"`

@@ -47,7 +47,8 @@ func ParseDomain(s string) (string, error) {
 	return d, nil
 }
 
-// ParsePath accepts an absolute path only: the meaning of a relative one would depend on the program's working directory.
+// ParsePath returns an absolute path, cleaned. It refuses a relative one, whose meaning would depend on the program's working directory,
+// and the root folder.
 func ParsePath(s string) (string, error) {
 	if !path.IsAbs(s) || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return "", fmt.Errorf("%q is not a whole path: start it with /", s)

@@ -70,7 +70,7 @@ func (l *fairListener) add(c *countedConn) (excess *countedConn) {
 	return excess
 }
 
-// remove is called with mu held. A connection may be removed twice.
+// remove removes c from open, if c is still there. mu is held.
 func (l *fairListener) remove(c *countedConn) {
 	l.open = slices.DeleteFunc(l.open, func(o *countedConn) bool { return o == c })
 }
@@ -82,8 +82,8 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// limitScrapes runs maxScrapes requests at the same time; others wait. TimeoutHandler buffers the answer, so that a client that reads
-// slowly does not hold a slot.
+// limitScrapes runs at most maxScrapes requests at the same time; others wait. TimeoutHandler buffers the answer, so that a client that
+// reads slowly does not keep others waiting.
 func limitScrapes(h http.Handler) http.Handler {
 	slots := make(chan struct{}, maxScrapes)
 	return http.TimeoutHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

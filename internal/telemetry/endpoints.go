@@ -20,12 +20,12 @@ import (
 
 // Times of the endpoints.
 const (
-	listenAgain   = 500 * time.Millisecond // an address may appear after the agent's start (the node's own, at boot)
+	listenAgain   = 500 * time.Millisecond // pause before another try to listen: at boot, the node may not have the address yet
 	headerTimeout = 5 * time.Second
-	readTimeout   = 10 * time.Second // of the whole request, which is only a header
-	writeTimeout  = 30 * time.Second // a scrape of a busy node on a busy node
-	idleTimeout   = 2 * time.Minute  // Prometheus scrapes every minute by default
-	stopTimeout   = time.Second
+	readTimeout   = 10 * time.Second // for reading the whole request, which is only a header
+	writeTimeout  = 30 * time.Second // for handling a request and writing the answer; on a busy node a scrape is large and slow
+	idleTimeout   = 2 * time.Minute  // of a connection between two requests; Prometheus scrapes every minute by default
+	stopTimeout   = time.Second      // for running requests when the endpoint stops
 )
 
 // Health has the functions behind the endpoints.
@@ -88,7 +88,7 @@ func (h Health) mux() *http.ServeMux {
 	return mux
 }
 
-// SocketHandler serves /status, /pods, /config and /entry too. They name this node's pods, so they are for root only.
+// SocketHandler serves what Handler does, and /status, /pods, /config and /entry. These name the node's pods, so only root may read them.
 func (h Health) SocketHandler() http.Handler {
 	mux := h.mux()
 	serveJSON(mux, map[string]func() any{"/status": h.Status, "/pods": h.Pods})
@@ -183,7 +183,8 @@ func serve(ctx context.Context, log *slog.Logger, handler http.Handler, listen f
 	}
 }
 
-// serveOn serves until ctx ends or l fails. When it returns, no request is in work any more.
+// serveOn serves until ctx ends or l fails. When ctx ends, it waits up to stopTimeout for running requests, and then closes their
+// connections.
 func serveOn(ctx context.Context, log *slog.Logger, handler http.Handler, l net.Listener) error {
 	s := &http.Server{Handler: handler, MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout,
 		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,

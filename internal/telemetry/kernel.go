@@ -8,12 +8,12 @@ import (
 
 // KernelHits has the metrics of the hits that the kernel program serves.
 type KernelHits struct {
-	OK            bool // the kernel serves hits
+	OK            bool // the kernel program serves hits
 	Auto          bool // kernelHits.mode is auto: without kernel support, neardns_kernel_ok is not exported
 	Pods, Refused int  // pods whose hits the kernel answers, and pods whose hits it does not answer although that is wanted
 	Entries       int  // offloaded entries
 	Series        []KernelSeries
-	Copies        map[string]uint64 // mirrored queries, by result; nil: the kernel mirrors none
+	Copies        map[string]uint64 // mirrored queries, by what the agent did with them; nil: the kernel mirrors none
 }
 
 // KernelSeries has the hits of one query type and response code.

@@ -46,8 +46,8 @@ type Metrics struct {
 	canQuery prometheus.Gauge
 	config   prometheus.Gauge
 
-	mu   sync.Mutex // guards held
-	held map[string]bool
+	mu   sync.Mutex      // guards held
+	held map[string]bool // whether each lease was held at the last call of Lease, by address and protocol
 }
 
 // podStates are the values of neardns_pods' label state.
@@ -143,7 +143,7 @@ func (m *Metrics) Lease(addr netip.Addr, protocol string, held bool) {
 	}
 }
 
-// LeaseGone removes the metrics of a lease that is not wanted any more.
+// LeaseGone removes the metrics of a lease that the agent no longer keeps.
 func (m *Metrics) LeaseGone(addr netip.Addr, protocol string) {
 	address := addr.String()
 	m.lease.DeleteLabelValues(address, protocol)
@@ -153,7 +153,7 @@ func (m *Metrics) LeaseGone(addr netip.Addr, protocol string) {
 	delete(m.held, address+protocol)
 }
 
-// Probe counts one probe; "" is a success.
+// Probe counts one probe by its failure; "" means that it succeeded.
 func (m *Metrics) Probe(failure string) {
 	if failure == "" {
 		failure = "ok"
@@ -161,7 +161,7 @@ func (m *Metrics) Probe(failure string) {
 	m.probes.count(failure)
 }
 
-// LeaseLost counts a lease that was held and is not any more because probes failed.
+// LeaseLost counts a lease that ended because probes failed, by the failure of the last probe.
 func (m *Metrics) LeaseLost(reason string) { m.lost.count(reason) }
 
 // Repair counts one repair.
@@ -195,7 +195,7 @@ func (m *Metrics) FallbackVerified(clusterDNS netip.Addr, ok bool) {
 	m.verified.WithLabelValues(clusterDNS.String()).Set(scrape.Bool(ok))
 }
 
-// FallbackGone removes the metrics of a fallback that is not wanted any more.
+// FallbackGone removes the metric of a cluster DNS address that is no longer configured.
 func (m *Metrics) FallbackGone(clusterDNS netip.Addr) {
 	m.verified.DeleteLabelValues(clusterDNS.String())
 }
@@ -215,10 +215,11 @@ func (r *Registry) Collect(c ...prometheus.Collector) { r.registry.MustRegister(
 
 // Switch is the value of one of the switch's counters.
 type Switch struct {
-	// Way is delivered, heard (of these, after the host's filters), fallback, uplink and stranger (to kube-dns, too), host, dropped or
-	// probe.
+	// Way is where the queries went: delivered to the agent; heard, which are those of the delivered ones that also passed the host's
+	// filters; fallback, uplink and stranger, which were sent to kube-dns; host, which are from host processes to the agent; and probe,
+	// which are the prober's.
 	Way      string
-	Protocol string // udp, tcp
+	Protocol string // udp or tcp; any for uplink, stranger and probe
 	Packets  float64
 }
 
@@ -231,7 +232,7 @@ func (m *Metrics) CollectSwitch(read func() ([]Switch, error)) {
 	m.Collect(s.Read(func(to chan<- prometheus.Metric) {
 		values, err := read()
 		if err != nil {
-			return // no table: nothing has passed it
+			return // export nothing: without the host table there are no counters
 		}
 		for _, v := range values {
 			packets.Send(to, v.Packets, v.Way, v.Protocol)

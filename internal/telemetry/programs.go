@@ -14,7 +14,7 @@ type Programs struct {
 	Time               time.Duration
 }
 
-// CollectPrograms exports the runs of iptables, where that is the back end.
+// CollectPrograms exports the runs of iptables' programs at each scrape. Call it only if iptables is the back end.
 func (m *Metrics) CollectPrograms(read func() Programs) {
 	var s scrape.Set
 	runs := s.Counter(namespace+"_iptables_runs_total",

@@ -34,7 +34,7 @@ const (
 	ownRule    = 95 // rule that routes all other packets of the node itself as if there were no hairpin
 	// rule that rejects packets from the hairpin that kube-proxy did not translate, so that they do not enter it again
 	backRule    = 96
-	throughRule = 97
+	throughRule = 97 // rule that routes packets to a cluster DNS address into the hairpin, by hairpinTable
 	loopRule    = 98 // rule that rejects packets to HairpinSource that belong to no connection, because they would loop
 
 	protocol = unix.RTPROT_KERNEL

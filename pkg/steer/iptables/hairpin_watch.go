@@ -47,7 +47,7 @@ func changesHairpin(msgs []netlink.Message) bool {
 				}
 			}
 		case unix.RTM_NEWNETCONF, unix.RTM_DELNETCONF:
-			// the kernel also sends it when a link is added or removed, which happens a few times per second at most
+			// the kernel also sends this message when a link is added or removed, which happens a few times per second at most
 			return true
 		}
 	}

@@ -77,9 +77,9 @@ type pair struct {
 // host is the part of a steer.Host that concerns one IP family.
 type host struct {
 	is4      bool
-	served   []pair // addresses that may have a lease
-	fallback []pair // addresses that never have a lease, so their packets go to kube-dns
-	onLink   []netip.Addr
+	served   []pair       // addresses that may have a lease
+	fallback []pair       // addresses that never have a lease, so their packets go to kube-dns
+	onLink   []netip.Addr // local addresses that are their own fallback, because kube-proxy translates them; see onLinkChain
 	exempt   []netip.Addr
 	uplinks  []string
 	bridges  []string

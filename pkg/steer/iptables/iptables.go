@@ -4,12 +4,12 @@
 // reader of iptables-legacy's tables (xtables.go); and ACCEPT rules for hosts with a filter policy of DROP, which the nftables
 // back end uses as well.
 //
-// It guarantees that it changes only its own chains, and one jump to each of them from a base chain. It writes whole chains
-// with iptables-restore --noflush. It never writes to or refers to a chain of kube-proxy, because kube-proxy cannot delete a
-// chain that another rule refers to (D-022). The programs that it starts have a time limit and are counted.
+// It guarantees that it changes only its own chains, and the jumps to them from base chains. It writes whole chains with
+// iptables-restore --noflush. It never writes to or refers to a chain of kube-proxy, because kube-proxy cannot delete a chain
+// that another rule refers to (D-022). The programs that it starts have a time limit and are counted.
 //
-// On failure it returns an error that names the program and the rule. Each table is written in one transaction, so its chains
-// are then as before.
+// On failure it returns an error that names the program and the rule. Each table is written in one transaction, so the chains
+// of a table that could not be written are as before.
 package iptables
 
 import (

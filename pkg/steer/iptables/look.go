@@ -67,9 +67,9 @@ func (b *Iptables) Counters() (map[string]steer.Counter, error) {
 	return out, nil
 }
 
-// Leases lists the leases that are renewed while it watches xt_recent's lists, for as long as within, which must be at least
-// twice the time between renewals. One read does not show whether a lease is in force: xt_recent keeps expired addresses, and
-// its times are in ticks of a clock that it does not show.
+// Leases lists the leases that are renewed while it watches xt_recent's lists, for at most within, which must be at least twice
+// the time between renewals. Each LeaseState has lifetime as Expires. One read does not show whether a lease is in force:
+// xt_recent keeps expired addresses, and its times are in ticks of a clock that it does not show.
 func (b *Iptables) Leases(within, lifetime time.Duration) ([]steer.LeaseState, error) {
 	begun, err := b.recent()
 	if err != nil || len(begun) == 0 {

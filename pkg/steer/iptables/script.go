@@ -12,11 +12,11 @@ import (
 // chain describes one of neardns's chains in one table.
 type chain struct {
 	table, name string
-	from        []jump // the jumps to it from base chains
+	from        []jump // the jumps to this chain from base chains
 	rules       []string
 }
 
-// jump is the one rule that neardns has in a base chain: a jump to one of its own chains.
+// jump is a rule in a base chain that jumps to one of neardns's chains. neardns changes no other rule of a base chain.
 type jump struct {
 	base string
 	last bool // whether the jump is after the existing rules; otherwise it is before them
@@ -27,8 +27,8 @@ type jump struct {
 
 // foreign matches a rule of another program in the form that iptables -S prints.
 type foreign struct {
-	about  string // a text that occurs in it
-	ending string // the text that it ends with
+	about  string // a text that the rule contains
+	ending string // the text that the rule ends with
 }
 
 func (f foreign) is(rule string) bool {

@@ -26,8 +26,8 @@ func (b *Iptables) anyUDPRule(matches func(rule string) bool) (bool, error) {
 
 // Verify returns nil if the chains have the same effect as rs, otherwise a *steer.DriftError that names the differences.
 func (b *Iptables) Verify(rs steer.Ruleset) error {
-	// Do not try whether the kernel has the match rpfilter, because Verify changes nothing. If it does, the existing rules have
-	// the match.
+	// Do not try whether the kernel has the match rpfilter, because Verify changes nothing. If the kernel has the match, the
+	// existing rules use it.
 	routes, err := b.anyUDPRule(func(rule string) bool { return strings.Contains(rule, "-m rpfilter ") })
 	if err != nil {
 		return err
