@@ -17,8 +17,8 @@ const (
 	maxTail = len(objectSlot{}.Data)*8 - maxName - maxTTLs*2
 )
 
-// ErrUnfit means that the kernel program cannot serve an answer: DO or CD is set, the name has more than 128 bytes, nothing or more than
-// 1,216 bytes or 80 records follow the question section, or the response code is neither NOERROR nor NXDOMAIN.
+// ErrUnfit means that the kernel program cannot serve an answer: DO or CD is set, the name has more than 128 bytes, the question section is
+// followed by nothing, by more than 1,216 bytes or by more than 80 records, or the response code is neither NOERROR nor NXDOMAIN.
 var ErrUnfit = errors.New("not an answer for the kernel")
 
 // Answer is a cache entry with the settings by which it is served.
