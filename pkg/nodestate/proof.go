@@ -35,7 +35,7 @@ func ThisBoot() string {
 // record without a boot ID never counts as outlived.
 func (p Proof) Outlived() bool { return p.Boot != "" && p.Boot != ThisBoot() }
 
-// Covers reports whether the record lists a cluster DNS address. The caller also checks Backend and Outlived.
+// Covers reports whether the record lists a cluster DNS address. It checks neither Backend nor Outlived.
 func (p Proof) Covers(addr netip.Addr) bool { return slices.Contains(p.ClusterDNS, addr) }
 
 // ProofFile returns the record of the fallback check in the folder that survives a reboot. Operators check whether the file exists. A

@@ -41,7 +41,7 @@ type Value struct {
 type Member struct {
 	Key   string
 	Odd   string // if the key is not a string, which only YAML allows: its source text
-	Name  Place  // position of the key
+	Name  Place  // position of the key; in values that the function JSON returned, that of Value
 	Value Value
 }
 

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AskOptions are the options of a query. The zero value is a plain query from any port, with Attempt to wait.
+// AskOptions are the options of a query. The zero value is a plain query from any port, which waits Attempt for its answer.
 type AskOptions struct {
 	Timeout time.Duration  // for one query; 0: Attempt. Set it to Silence if no answer may come
 	Source  netip.AddrPort // local address and port, either may be unset
@@ -30,18 +30,18 @@ func (o AskOptions) timeout() time.Duration {
 	return o.Timeout
 }
 
-// Answer is what came back.
+// Answer is a server's answer to one query.
 type Answer struct {
 	Who    string         // the DNSServer that made the answer; "" if none of them did
 	Serial int            // that server's count of queries at this answer; a cached answer has an old count
 	Client netip.Addr     // the client's address as that server saw it
 	From   netip.AddrPort // source of the answer, which is always the server that was queried
 	Msg    *dns.Msg
-	Size   int // of the message, in bytes
+	Size   int // size of the DNS message in bytes
 	Took   time.Duration
 }
 
-// Rcode is the answer's code in words, such as "NOERROR".
+// Rcode returns the name of the answer's response code, for example "NOERROR".
 func (a *Answer) Rcode() string { return dns.RcodeToString[a.Msg.Rcode] }
 
 func (a *Answer) String() string {
@@ -151,7 +151,7 @@ func OpenUDP(ns *NetNS, is4 bool, opts AskOptions) (*Socket, error) {
 	return &Socket{conn: conn, opts: opts}, nil
 }
 
-// Ask queries a server and waits for its answer; answers to earlier queries are passed over.
+// Ask queries a server and waits for its answer. It ignores answers to earlier queries.
 func (s *Socket) Ask(server netip.AddrPort, name string, qtype uint16) (*Answer, error) {
 	m := question(name, qtype, s.opts)
 	raw, err := m.Pack()
@@ -231,7 +231,7 @@ func Dial(ns *NetNS, network string, server netip.AddrPort, opts AskOptions) (*C
 	return &Conn{conn: &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize}, network: network, server: server, opts: opts}, nil
 }
 
-// Ask sends a query and waits for the answer; late answers to earlier queries are passed over.
+// Ask sends a query and waits for its answer. It ignores late answers to earlier queries.
 func (c *Conn) Ask(name string, qtype uint16) (*Answer, error) {
 	return c.exchange(c.question(name, qtype))
 }
@@ -260,13 +260,13 @@ func (c *Conn) exchange(m *dns.Msg) (*Answer, error) {
 	}
 }
 
-// Send sends a query without waiting; Receive takes the answer, known by its id.
+// Send sends a query without waiting for the answer. Receive returns the answer, which has the same ID.
 func (c *Conn) Send(name string, qtype uint16) (id uint16, err error) {
 	m := c.question(name, qtype)
 	return m.Id, c.write(m)
 }
 
-// Receive waits for the next answer, to whichever query.
+// Receive waits for the next answer to any of the queries.
 func (c *Conn) Receive() (*Answer, error) { return c.read(time.Now().Add(c.opts.timeout())) }
 
 // Pipeline sends a query for each name before it reads the first answer, and returns the answers in the names' order.
@@ -310,7 +310,7 @@ func (c *Conn) read(deadline time.Time) (*Answer, error) {
 	return parseAnswer(raw, c.server)
 }
 
-// Local is the connection's own address and port: the same as long as it is open.
+// Local returns the connection's local address and port, which do not change while it is open.
 func (c *Conn) Local() netip.AddrPort {
 	local, _ := netip.ParseAddrPort(c.conn.LocalAddr().String())
 	return netip.AddrPortFrom(local.Addr().Unmap(), local.Port())

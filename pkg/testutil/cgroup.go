@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cgroup is a control group with one controller, below the one that the test runs in. What runs in it at the end of the
-// test must have ended by then.
+// Cgroup is a control group with one controller, below the cgroup that the test runs in. Its processes must have ended at
+// the end of the test.
 type Cgroup struct {
 	t   TB
 	dir string
@@ -23,7 +23,7 @@ type Cgroup struct {
 }
 
 // NewCgroup makes a cgroup with controller ("cpu" or "memory"), of version 1 or 2, whichever the machine uses for it. It
-// skips the test where none can be made.
+// skips the test if it cannot make one.
 func NewCgroup(t testing.TB, controller string) *Cgroup {
 	t.Helper()
 	g := OpenCgroup(t, controller)
@@ -67,7 +67,7 @@ func OpenCgroup(t TB, controller string) *Cgroup {
 	return nil
 }
 
-// roots are where the hierarchy may be mounted: version 2 alone or next to version 1.
+// roots returns the folders where the cgroup hierarchy may be mounted: version 2 alone or next to version 1.
 func (g *Cgroup) roots(controllers string) []string {
 	if g.v2 {
 		return []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
@@ -98,9 +98,9 @@ func (g *Cgroup) make(parent, controller string) bool {
 	return true
 }
 
-// Remove takes the cgroup away, once what ran in it has ended. It may be called twice.
+// Remove waits until the cgroup's processes have ended, then removes the cgroup. It may be called twice.
 func (g *Cgroup) Remove() {
-	// Processes that were killed leave it a moment later.
+	// A killed process leaves its cgroup a moment later.
 	Eventually(g.t, func() error {
 		if err := os.Remove(g.dir); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove cgroup: %w", err)
@@ -122,8 +122,8 @@ func (g *Cgroup) Add(pid int) {
 	g.set("cgroup.procs", strconv.Itoa(pid))
 }
 
-// LimitCPU lets the cgroup run for quota in every 100 ms, as the kubelet sets it: 5 ms is a limit of 50m. Zero takes the
-// limit away.
+// LimitCPU lets the cgroup run for quota in every 100 ms, as the kubelet sets it: 5 ms is a limit of 50m. Zero removes the
+// limit.
 func (g *Cgroup) LimitCPU(quota time.Duration) {
 	g.t.Helper()
 	const period = 100_000
@@ -141,7 +141,7 @@ func (g *Cgroup) LimitCPU(quota time.Duration) {
 	}
 }
 
-// LimitMemory lets the cgroup have so many bytes; beyond them the kernel kills what runs in it.
+// LimitMemory limits the cgroup's memory to limit bytes. If the cgroup needs more, the kernel kills processes in it.
 func (g *Cgroup) LimitMemory(limit int64) {
 	g.t.Helper()
 	file := "memory.limit_in_bytes"
@@ -151,15 +151,16 @@ func (g *Cgroup) LimitMemory(limit int64) {
 	g.set(file, strconv.FormatInt(limit, 10))
 }
 
-// PeakMemory is the most memory, in bytes, that the cgroup had: that of its processes, the pages of files that they were the first to read,
-// and what their TCP sockets held. Version 1 counts the sockets apart, so there it is the sum of two peaks.
+// PeakMemory returns the maximum memory, in bytes, that the cgroup has used: by its processes, by pages of files that these were the first
+// to read, and by their TCP sockets. Version 1 counts the sockets separately, so the result is the sum of two maximums. In version 2 before
+// Linux 5.19, the result is the memory in use now.
 func (g *Cgroup) PeakMemory() (peak int64) {
 	g.t.Helper()
 	files := []string{"memory.max_usage_in_bytes", "memory.kmem.tcp.max_usage_in_bytes"}
 	if g.v2 {
 		files = []string{"memory.peak"}
 		if _, err := os.Stat(filepath.Join(g.dir, files[0])); err != nil {
-			files[0] = "memory.current" // before Linux 5.19
+			files[0] = "memory.current" // Linux before 5.19 has no memory.peak
 		}
 	}
 	for _, file := range files {
@@ -176,7 +177,7 @@ func (g *Cgroup) PeakMemory() (peak int64) {
 	return peak
 }
 
-// OOMKills is how many of the cgroup's processes the kernel has killed at the memory limit. It is 0 in version 1 before Linux 4.13.
+// OOMKills returns how many of the cgroup's processes the kernel has killed at the memory limit. It is 0 in version 1 before Linux 4.13.
 func (g *Cgroup) OOMKills() int {
 	g.t.Helper()
 	file := "memory.oom_control"
@@ -189,7 +190,7 @@ func (g *Cgroup) OOMKills() int {
 	}
 	for line := range strings.Lines(string(text)) {
 		if n, ok := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); ok {
-			kills, _ := strconv.Atoi(n) // the kernel's own number
+			kills, _ := strconv.Atoi(n) // cannot fail, because the kernel writes a number
 			return kills
 		}
 	}

@@ -9,10 +9,10 @@ import (
 )
 
 // Conntrack lists the namespace's connection tracking entries that have port 53 in either direction, one line each; the
-// zone is named where it is not the default. An empty list is what an untracked answer leaves.
+// zone is named if it is not the default zone. A query whose packets are not tracked leaves no entry.
 func Conntrack(ns *NetNS) []string { ns.t.Helper(); return ConntrackOf(ns, 53) }
 
-// ConntrackOf lists those that have another port.
+// ConntrackOf is Conntrack for another port than 53.
 func ConntrackOf(ns *NetNS, port uint16) []string {
 	ns.t.Helper()
 	var lines []string
@@ -42,7 +42,7 @@ func conntrackLine(f *netlink.ConntrackFlow) string {
 	return line
 }
 
-// FlushConntrack forgets every connection of the namespace.
+// FlushConntrack removes all connection tracking entries of the namespace.
 func FlushConntrack(ns *NetNS) {
 	ns.t.Helper()
 	if err := ns.handle.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
@@ -50,7 +50,7 @@ func FlushConntrack(ns *NetNS) {
 	}
 }
 
-// WantNoConntrack fails the test when the namespace tracks anything on port 53.
+// WantNoConntrack fails the test if the namespace has a connection tracking entry with port 53.
 func WantNoConntrack(t TB, ns *NetNS) {
 	t.Helper()
 	if lines := Conntrack(ns); len(lines) > 0 {

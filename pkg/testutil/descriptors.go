@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// InChild runs the test that calls it once more, alone in a process of its own, for what changes the whole process: one that the program
-// by makes, such as setpriv, with its arguments, if there is one. It reports whether this is that process; where it is not, the test is
-// done, and has failed with a child that failed or skipped.
+// InChild runs the calling test once more, alone in a child process, because the test changes the whole process. by is an optional program
+// with arguments that starts the child, for example setpriv. InChild returns true in the child. In the parent it returns false after the
+// child has ended, and the test has failed if the child failed or skipped it.
 func InChild(t testing.TB, by ...string) bool {
 	t.Helper()
 	const child = "NEARDNS_TEST_IN_CHILD"
@@ -30,7 +30,8 @@ func InChild(t testing.TB, by ...string) bool {
 	return false
 }
 
-// NoDescriptors has the process get no further descriptor until lift is called, once or more often. Only a test InChild may call it.
+// NoDescriptors makes each attempt of the process to open a further descriptor fail until lift is called. lift may be called more than
+// once. Only a test InChild may call NoDescriptors.
 func NoDescriptors(t TB) (lift func()) {
 	t.Helper()
 	var was unix.Rlimit

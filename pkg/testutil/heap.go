@@ -2,7 +2,8 @@ package testutil
 
 import "runtime"
 
-// Heap is how many bytes of the heap are in use, after garbage was collected: the second time takes what the first one finalized.
+// Heap returns how many bytes of the heap are in use after two garbage collections. The second one frees what finalizers of the first
+// released.
 func Heap() int64 {
 	runtime.GC()
 	runtime.GC()

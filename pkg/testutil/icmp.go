@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Forger sends ICMP errors that quote another program's datagram, as a router would that could not pass it on. It belongs to the netns that
-// it was made in.
+// Forger sends ICMP errors that quote another program's datagram, as a router does that cannot forward it. It sends them in the netns in
+// which it was made.
 type Forger struct {
 	t        testing.TB
 	fd4, fd6 int
 }
 
-// NewForger makes one in the calling thread's netns. It needs root.
+// NewForger makes a Forger in the calling thread's netns. It needs root.
 func NewForger(t testing.TB) *Forger {
 	t.Helper()
 	RequireRoot(t)
@@ -51,7 +51,7 @@ func (f *Forger) Send(kind, code byte, rest uint32, from, to netip.AddrPort) {
 	m = append(m, 0, 40, 0, 0)
 	fd := f.fd6
 	var at unix.Sockaddr = &unix.SockaddrInet6{Addr: from.Addr().As16()}
-	if from.Addr().Is4() { // of ICMPv6 the kernel makes the checksum
+	if from.Addr().Is4() { // only for ICMPv4; the kernel computes the checksum of ICMPv6
 		fd, at = f.fd4, &unix.SockaddrInet4{Addr: from.Addr().As4()}
 		sum := uint32(0)
 		for i := 0; i < len(m); i += 2 {

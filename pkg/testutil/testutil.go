@@ -1,5 +1,5 @@
-// Package testutil owns the ground that kernel tests stand on: network namespaces and what goes into them, scripted DNS
-// servers, clients that see which address answered, kube-proxy's rules, and a whole node made of these.
+// Package testutil has what kernel tests need: network namespaces with links and addresses, scripted DNS servers, clients
+// that see which address answered, kube-proxy's rules, and a whole node made of these.
 //
 // It must never touch the network namespace of the process itself: every link, address, rule and sysctl goes into a
 // namespace that it made. It is imported by tests and by the demo, never by a product.
@@ -39,8 +39,8 @@ func Skip(t testing.TB, reason string) {
 	t.Skip(reason)
 }
 
-// RequireRoot makes a test one of the kernel tier (CONTRIBUTING.md, "Tests"): it is skipped with -short, and if root does not run
-// it. In CI (the variable CI or NEARDNS_REQUIRE_ROOT is set) it fails instead of the latter.
+// RequireRoot makes a test one of the kernel tier (CONTRIBUTING.md, "Tests"). With -short, the test is skipped. If the test does not run
+// as root, it is skipped, too; in CI (the variable CI or NEARDNS_REQUIRE_ROOT is set) it fails instead.
 func RequireRoot(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
@@ -55,7 +55,7 @@ func RequireRoot(t testing.TB) {
 	Skip(t, "needs root")
 }
 
-// RequireSysctl skips a test where the kernel lacks a sysctl (in ns), such as net.bridge.bridge-nf-call-iptables.
+// RequireSysctl skips a test if the kernel has no sysctl key in ns, for example net.bridge.bridge-nf-call-iptables.
 func RequireSysctl(t testing.TB, ns *NetNS, key string) {
 	t.Helper()
 	if !ns.HasSysctl(key) {
@@ -63,8 +63,8 @@ func RequireSysctl(t testing.TB, ns *NetNS, key string) {
 	}
 }
 
-// Slowness is how much slower than a real machine the one at hand is, as the variable NEARDNS_SLOWNESS has it; 1 by default.
-// Software emulation takes about ten times as long. What a test adds to a promised time for busy machines is multiplied by it.
+// Slowness returns the factor by which this machine is slower than a real one, from the variable NEARDNS_SLOWNESS; 1 by default. Software
+// emulation takes about ten times as long. A test multiplies by Slowness the time that it adds to a promised time for busy machines.
 func Slowness() time.Duration {
 	n, err := strconv.Atoi(os.Getenv("NEARDNS_SLOWNESS"))
 	if err != nil {
@@ -73,18 +73,18 @@ func Slowness() time.Duration {
 	return time.Duration(max(n, 1))
 }
 
-// Patience bounds every wait of a test on the kernel: for a process, a rule, an answer that must come. It is the same everywhere
-// and far above what anything takes, so that it ends a test that hangs and never judges how fast something was: that is what
-// the timing tier is for.
+// Patience returns the maximum time that a kernel test waits for a process, a rule or an answer that must come. It is the same in all tests
+// and far above the time that anything takes, so that it ends a test that hangs but does not judge speed. Timing tests judge speed.
 func Patience() time.Duration { return time.Minute * Slowness() }
 
-// Attempt is how long one query waits for its answer. Eventually has time for several; far above what an answer takes.
+// Attempt is how long one query waits for its answer. It is far above the time that an answer takes, and Eventually has time for several
+// attempts.
 const Attempt = 10 * time.Second
 
 // Silence is how long a test waits for an answer that must not come. A shorter time can only let a fault pass, never fail a test.
 const Silence = time.Second
 
-// Context ends with the test, and after Patience at the latest.
+// Context returns a context that ends with the test, and after Patience at the latest.
 func Context(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience())
@@ -92,7 +92,7 @@ func Context(t testing.TB) context.Context {
 	return ctx
 }
 
-// Receive waits for a value of c, and ends the test when none comes within Patience.
+// Receive waits for a value from c and returns it. If none comes within Patience, it fails and ends the test.
 func Receive[T any](t TB, c <-chan T) (value T) {
 	t.Helper()
 	select {
@@ -103,13 +103,13 @@ func Receive[T any](t TB, c <-chan T) (value T) {
 	return value
 }
 
-// Eventually calls f until it returns nil, and ends the test with f's last error when that takes longer than Patience.
+// Eventually calls f until f returns nil. If this takes longer than Patience, it fails and ends the test with f's last error.
 func Eventually(t TB, f func() error) {
 	t.Helper()
 	Within(t, Patience(), f)
 }
 
-// Within is Eventually for what takes longer than Patience by itself, as the start of a cluster or of its programs does.
+// Within is Eventually with another limit than Patience, for steps that take longer, for example the start of a cluster.
 func Within(t TB, limit time.Duration, f func() error) {
 	t.Helper()
 	deadline := time.Now().Add(limit)
@@ -126,7 +126,7 @@ func Within(t TB, limit time.Duration, f func() error) {
 	}
 }
 
-// Must ends the test with an error, if there is one.
+// Must fails and ends the test if err is not nil.
 func Must(t TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -134,7 +134,7 @@ func Must(t TB, err error) {
 	}
 }
 
-// WithoutCapabilities runs f on a thread that has none, though it is root's, as containers without rights run.
+// WithoutCapabilities runs f as root on a thread without capabilities, as in a container that drops all of them.
 func WithoutCapabilities(t TB, f func()) {
 	t.Helper()
 	var err error
@@ -152,13 +152,15 @@ func WithoutCapabilities(t TB, f func()) {
 	Must(t, err)
 }
 
-// WriteFile makes a file hold text. It is renamed into place, as a mounted ConfigMap's files are; its folder is made where it is missing.
+// WriteFile writes text to the file at path. It renames the new file into place, as the kubelet does with a ConfigMap's files, and makes
+// the folder if it is missing.
 func WriteFile(t TB, path, text string) {
 	t.Helper()
 	Must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path+".new", []byte(text), 0o644), os.Rename(path+".new", path)))
 }
 
-// sysctlPath turns "net.ipv4.conf.eth0/1.forwarding" into its file; as in sysctl(8), a slash stands for a dot in a name.
+// sysctlPath returns the file of a sysctl key, for example of "net.ipv4.conf.eth0/1.forwarding". As in sysctl(8), a slash stands for a dot
+// in a name.
 func sysctlPath(key string) string {
 	b := []byte(key)
 	for i, c := range b {
