@@ -22,7 +22,7 @@ func Hold(step int) time.Duration {
 type Client struct {
 	Source   netip.Addr
 	Protocol Protocol
-	Address  netip.Addr // the steering or local address that it queries, of the source's family
+	Address  netip.Addr // the steering or local address that Source queries, of the same IP family
 }
 
 func (c Client) String() string {

@@ -12,8 +12,8 @@ const (
 	CounterProbe        = "probe"           // queries of the prober, delivered without a lease
 	CounterHostUDP      = "host_udp"        // packets of host processes that node interception sent to the agent
 	CounterHostTCP      = "host_tcp"        // connections of host processes that node interception sent to the agent
-	CounterUplink       = "refused_uplink"  // queries from other hosts, which the cache does not serve: sent to kube-dns
-	CounterStranger     = "refused_source"  // queries from an address that is not routed by the link they came in on: sent to kube-dns
+	CounterUplink       = "refused_uplink"  // packets of queries from other hosts, which the cache does not serve: sent to kube-dns
+	CounterStranger     = "refused_source"  // packets whose source address is not routed by the link they came in on: sent to kube-dns
 	CounterLeaseRenewal = "lease_datagrams" // the agent's control packets, which renew or withdraw leases, or hold or release suspects
 )
 

@@ -85,13 +85,13 @@ func controlPacket(c Client, port int, secret Secret) ([]byte, error) {
 	}
 	b := make([]byte, header+transport)
 	if c.Source.Is4() {
-		b[0] = 0x45 // version 4, five words
+		b[0] = 0x45 // IP version 4, header of five 32-bit words
 		binary.BigEndian.PutUint16(b[2:], uint16(len(b)))
 		b[8], b[9] = 1, byte(c.Protocol) // time to live, protocol
 		copy(b[12:], c.Source.AsSlice())
 		copy(b[16:], c.Address.AsSlice())
 	} else {
-		b[0] = 0x60 // version 6
+		b[0] = 0x60 // IP version 6
 		binary.BigEndian.PutUint16(b[4:], uint16(transport))
 		b[6], b[7] = byte(c.Protocol), 1 // next header, hop limit
 		copy(b[8:], c.Source.AsSlice())
@@ -103,7 +103,7 @@ func controlPacket(c Client, port int, secret Secret) ([]byte, error) {
 		copy(b[header+8:], secret.Bytes())
 	} else {
 		copy(b[header+4:], secret.Bytes())
-		b[header+12] = 5 << 4 // data offset, in words
+		b[header+12] = 5 << 4 // data offset: a header of five 32-bit words
 	}
 	return b, nil
 }

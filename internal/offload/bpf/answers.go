@@ -323,7 +323,7 @@ func (l *Level) Hits(each func(group uint32, section string, hits uint64)) error
 	defer l.mu.Unlock()
 	keys, values := make([]uint32, len(l.kept)), make([]uint64, len(l.kept))
 	n, err := l.objects.Heat.BatchLookup(new(ebpf.MapBatchCursor), keys, values, nil)
-	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) { // the error that it returns at the end of the map
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) { // BatchLookup returns ErrKeyNotExist at the end of the map
 		return fmt.Errorf("read hits: %w", err)
 	}
 	for i := range n {

@@ -42,7 +42,7 @@ func netdevChains(link string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	const hookDevices = 4 // NFTA_HOOK_DEVS of linux/netfilter/nf_tables.h: a chain may have several
+	const hookDevices = 4 // NFTA_HOOK_DEVS of linux/netfilter/nf_tables.h: a chain may be at several devices
 	var out []string
 	for _, m := range messages {
 		var table, chain string

@@ -64,7 +64,7 @@ type Keeper struct {
 
 	mu       sync.Mutex           // guards the fields below, and the program
 	at       map[int]podfile.File // the pod at each link with the program; nil before the first Reconcile
-	counted  map[int]uint64       // answers already counted, by link
+	counted  map[int]uint64       // answers since the program was attached that were passed to Count, by ifindex
 	podLinks map[key]podLink      // links that Veth found, of the pods of the last Reconcile
 	refused  []Refused            // as of the last Reconcile
 	answered int                  // number of links where the program serves hits, as of the last Reconcile

@@ -42,7 +42,7 @@ const (
 	inPlace placing = iota
 	absent          // there is no jump
 	tooLate         // after a rule that the jump must precede
-	twice           // added twice, by plugin and agent at the same time: its packets would be counted twice
+	twice           // added twice, by plugin and agent at the same time: the chain would count its packets twice
 )
 
 func (c chain) jumpRule() string { return "-j " + c.name }

@@ -22,7 +22,7 @@ import (
 type legacyRule struct {
 	chain  string // for a base chain in capitals, for example PREROUTING
 	target string // an extension (DNAT, REJECT), a chain, or ACCEPT, DROP, RETURN; "" for none
-	entry  []byte // the rule in the kernel's form, without counters and jump offsets, which change without the rule
+	entry  []byte // the rule in the kernel's form, without counters and jump offsets, which may change although the rule does not
 }
 
 // legacyTable has the chains and rules of one table, in the kernel's order.

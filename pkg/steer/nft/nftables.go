@@ -44,7 +44,7 @@ func Open(nsFD int) (*Nftables, error) {
 	}
 	conn, err := hostnet.Dial(unix.NETLINK_NETFILTER, nsFD)
 	if err != nil {
-		if errors.Is(err, unix.EPROTONOSUPPORT) { // nf_tables needs nfnetlink
+		if errors.Is(err, unix.EPROTONOSUPPORT) { // the kernel has no nfnetlink, which nf_tables needs
 			err = fmt.Errorf("%w: %w", steer.ErrNotSupported, err)
 		}
 		return nil, errors.Join(err, unix.Close(nsFD))

@@ -179,11 +179,11 @@ func (g group) chains() []chain {
 			anyFamily().in(wayKey, g.name("trusted")).goTo(g.name("steer")),
 			anyFamily().in(wayKey, g.name("waiting")).goTo(g.name("direct")),
 			anyFamily().update(wayKey, g.name("waiting")).update(sameKey(wayKey), g.name("trusted")).goTo(g.name("steer")),
-			anyFamily().gotoOnly(g.name("steer")), // the set is full
+			anyFamily().gotoOnly(g.name("steer")), // reached only if a set is full, because the rule above then ends early
 		}},
 		{name: g.name("direct"), rules: []rule{
 			anyFamily().update(tcpPortKey, g.name("direct")).accept(),
-			anyFamily().syn(true).goTo(g.name("steer")), // the set is full
+			anyFamily().syn(true).goTo(g.name("steer")), // a SYN gets here only if the set direct is full
 		}},
 		{name: g.name("answered"), rules: []rule{
 			// Only a SYN-ACK counts as an answer, not a reset: a host that lost its rules sends a reset.

@@ -42,7 +42,7 @@ const (
 
 // family has what differs between IPv4 and IPv6 in a rule.
 type family struct {
-	suffix       string // ends the names of chains and sets
+	suffix       string // end of the names of this IP family's chains and sets
 	word         string // ip or ip6
 	nfproto      byte
 	addrType     nftables.SetDatatype

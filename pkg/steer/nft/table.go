@@ -42,7 +42,7 @@ func (s set) ofLinks() bool { return s.key[0].Name == nftables.TypeIFName.Name }
 // element is a key in a set, or a key and value in a map, in the kernel's byte form.
 type element struct {
 	key, value []byte
-	text       string        // as nft prints the element, for messages
+	text       string        // the element as messages show it
 	expires    time.Duration // of an element in the kernel: time until it expires; 0: never
 }
 
