@@ -16,11 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// whoName owns the TXT record in the additional section by which every answer of a DNSServer reports who gave it, as which
-// query of that server's (the serial: a cached answer has an old one), and for which client. Caches keep it.
+// whoName is the name of a TXT record in the additional section of every answer of a DNSServer. The record has the server's name, the
+// serial of the answer (an answer from a cache has an old one) and the client's address. Caches keep the record.
 const whoName = "who.invalid."
 
-// DNSConfig describes a scripted DNS server. The zero value of each field but Name and Listen is sensible.
+// DNSConfig describes a scripted DNS server. Name and Listen must be set; the other fields may have their zero value.
 type DNSConfig struct {
 	Name    string           // the name that its answers contain, for example "KUBEDNS"
 	Listen  []netip.AddrPort // addresses, each served over UDP and TCP
@@ -30,14 +30,14 @@ type DNSConfig struct {
 	Strict  bool             // names without records do not exist
 	TTL     uint32           // default 30
 	Quiet   bool             // count queries but keep no log of them, for load tests
-	// Transparent sets IP_TRANSPARENT on its sockets.
+	// Transparent sets IP_TRANSPARENT on the server's sockets.
 	Transparent bool
 }
 
 // DNSServer is a DNS server inside this process whose sockets are in a namespace.
 //
-// A name with no record of its own gets an answer made up from its labels, any of which may be an order:
-// size-3000 (a TXT of so many bytes), rcode-2 (SERVFAIL), delay-200 (milliseconds), ttl-5, drop (no answer at all).
+// A query for a name without a record gets an answer that the server makes up. Labels of the name may control it:
+// size-3000 (a TXT record of 3000 bytes), rcode-2 (SERVFAIL), delay-200 (milliseconds), ttl-5 (seconds), drop (no answer).
 type DNSServer struct {
 	ns      *NetNS
 	config  DNSConfig
@@ -60,7 +60,8 @@ type Behaviour struct {
 	Delay   time.Duration // pause before each answer
 	Rcode   int           // if not 0, answer with only this response code
 	Handler func(Question) *dns.Msg
-	// Handler answers instead of everything else; nil drops the query, DNSServer.Answer(q) is the usual answer.
+	// Handler, if set, makes each answer, and Rcode has no effect. If Handler returns nil, the server sends no answer. DNSServer.Answer(q)
+	// returns the usual answer.
 }
 
 // Question is one query as a server got it.
@@ -73,10 +74,10 @@ type Question struct {
 	Msg      *dns.Msg
 }
 
-// Late holds up a Handler's answer, as a server that is slow by itself does.
+// Late delays the answer of a Handler that calls it by a duration, as a slow server does.
 func (Question) Late(by time.Duration) { time.Sleep(by) }
 
-// ServeDNS starts a server in ns; it is stopped by Cleanup.
+// ServeDNS starts a server in ns. Cleanup stops the server.
 func ServeDNS(t TB, ns *NetNS, config DNSConfig) *DNSServer {
 	t.Helper()
 	if config.TTL == 0 {
@@ -96,7 +97,7 @@ func ServeDNS(t TB, ns *NetNS, config DNSConfig) *DNSServer {
 	return s
 }
 
-// end is Stop that waits for the answers being made: they need the namespace, which goes next.
+// end stops the server and waits for the answers that it is still making, because these need the namespace, which Cleanup removes next.
 func (s *DNSServer) end() {
 	s.Stop()
 	s.mu.Lock()
@@ -105,8 +106,8 @@ func (s *DNSServer) end() {
 	s.answering.Wait()
 }
 
-// readBuffer has room for seconds of a test's queries. Linux gives 208 KiB, 270 queries, and then drops what comes while a
-// busy machine does not let the server read.
+// readBuffer is the size of a socket's receive buffer in bytes, enough for a test's queries of some seconds. Linux's default of 208 KiB has
+// room for 270 queries. If a busy machine does not let the server read for so long, Linux drops further ones.
 const readBuffer = 4 << 20
 
 // control sets a socket's options before it is bound.
@@ -129,7 +130,7 @@ func (c DNSConfig) control(network, _ string, conn syscall.RawConn) (err error) 
 	return err
 }
 
-// Start binds the sockets and serves. A running server is left alone.
+// Start binds the sockets and serves. It does nothing if the server is running.
 func (s *DNSServer) Start() {
 	s.ns.t.Helper()
 	s.mu.Lock()
@@ -182,7 +183,8 @@ func (s *DNSServer) Stop() {
 	}
 }
 
-// family makes "udp" "udp4" or "udp6": a wildcard address must mean its own family only.
+// family returns the network with the address's IP family, for example "udp4" for "udp". Otherwise a socket on the IPv6 wildcard address
+// would get IPv4 packets, too.
 func family(network string, at netip.AddrPort) string {
 	if at.Addr().Is4() {
 		return network + "4"
@@ -197,7 +199,7 @@ func (s *DNSServer) Behave(b Behaviour) {
 	s.behaviour = b
 }
 
-// Questions is how many queries came over "udp", "tcp" or, with "", both, since the start or the last Forget.
+// Questions returns how many queries the server has received over "udp", "tcp" or ("") both, since the start or the last Forget.
 func (s *DNSServer) Questions(network string) int {
 	n := int64(0)
 	if network != "tcp" {
@@ -209,7 +211,7 @@ func (s *DNSServer) Questions(network string) int {
 	return int(n)
 }
 
-// Asked is how many queries came for a name, whatever the type and case.
+// Asked returns how many queries for a name, of any type and case, are in the log. It is 0 with DNSConfig.Quiet, which keeps no log.
 func (s *DNSServer) Asked(name string) int {
 	n := 0
 	for _, q := range s.Log() {
@@ -220,7 +222,7 @@ func (s *DNSServer) Asked(name string) int {
 	return n
 }
 
-// Log lists the queries that came, oldest first.
+// Log returns the queries that the server has received, oldest first; none with DNSConfig.Quiet.
 func (s *DNSServer) Log() []Question {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -289,7 +291,7 @@ func (s *DNSServer) serve(w dns.ResponseWriter, m *dns.Msg, network string, at n
 	_ = w.WriteMsg(answer) // the client may be gone
 }
 
-// Answer is the server's usual answer to a query, nil where it gives none.
+// Answer returns the server's usual answer to a query, or nil if it gives none.
 func (s *DNSServer) Answer(q Question) *dns.Msg {
 	name := strings.ToLower(q.Name)
 	answer := new(dns.Msg).SetReply(q.Msg)
@@ -349,7 +351,7 @@ func (s *DNSServer) forward(q Question, answer *dns.Msg) *dns.Msg {
 	return answer
 }
 
-// makeUp answers by the orders in the name's labels and reports whether there is an answer.
+// makeUp fills in the answer as the labels of the queried name control it, and reports whether there is an answer.
 func (s *DNSServer) makeUp(q Question, answer *dns.Msg) bool {
 	size, ttl := 0, s.config.TTL
 	for _, label := range dns.SplitDomainName(strings.ToLower(q.Name)) {
@@ -395,7 +397,7 @@ func (s *DNSServer) makeUp(q Question, answer *dns.Msg) bool {
 	return true
 }
 
-// bigText is a TXT of size bytes whose first string still names who answered.
+// bigText returns the strings of a TXT record of size bytes. The first string has the name of the server that answered.
 func bigText(name string, size int) []string {
 	text := []string{name}
 	for left := size - len(name) - 1; left > 0; left -= 256 {

@@ -20,8 +20,8 @@ const (
 	IPVS     ProxyMode = "ipvs" // takes ipvsadm, ipset and the modules ip_vs and dummy; the guests of integration/vm have them
 )
 
-// Proxies are the modes that tests go through: those in the variable NEARDNS_PROXIES, with commas between them, or else those
-// that every kernel has.
+// Proxies returns the modes that tests run with: those in the variable NEARDNS_PROXIES, separated by commas, or IPTables and NFTables if it
+// is empty.
 func Proxies() []ProxyMode {
 	var out []ProxyMode
 	for name := range strings.SplitSeq(os.Getenv("NEARDNS_PROXIES"), ",") {
@@ -62,7 +62,7 @@ func DNSService(clusterDNS netip.Addr, endpoints ...netip.Addr) []Service {
 	}
 }
 
-// ManyServices makes n further Services of a family with one endpoint each: the load of a large cluster.
+// ManyServices returns n Services of an IP family with one endpoint each, for the load of a large cluster.
 func ManyServices(is4 bool, n int) []Service {
 	ip, endpoint := netip.MustParseAddr("10.100.0.0"), netip.MustParseAddr("10.245.0.0")
 	if !is4 {
@@ -81,13 +81,13 @@ func ManyServices(is4 bool, n int) []Service {
 
 func (s Service) String() string { return s.Namespace + "/" + s.Name + ":" + s.Port }
 
-// chainHash is what kube-proxy in iptables mode puts after KUBE-SVC- and, with the endpoint, KUBE-SEP-.
+// chainHash returns the part of a chain's name that kube-proxy in iptables mode puts after KUBE-SVC- or, for an endpoint, KUBE-SEP-.
 func (s Service) chainHash(endpoint string) string {
 	sum := sha256.Sum256([]byte(s.String() + s.Protocol + endpoint))
 	return base32.StdEncoding.EncodeToString(sum[:])[:16]
 }
 
-// chainName is what kube-proxy in nftables mode puts after service- and, with the endpoint, endpoint-.
+// chainName returns the part of a chain's name that kube-proxy in nftables mode puts after service- or, for an endpoint, endpoint-.
 func (s Service) chainName(endpoint netip.AddrPort) string {
 	name := s.Namespace + "/" + s.Name + "/" + s.Protocol + "/" + s.Port
 	if endpoint.IsValid() {
@@ -107,7 +107,7 @@ type Proxy struct {
 	services []Service
 }
 
-// InstallProxy writes kube-proxy's rules for the services into ns. The namespace's end is the rules' end too.
+// InstallProxy writes kube-proxy's rules for the services into ns. The kernel removes the rules with the namespace.
 func InstallProxy(t TB, ns *NetNS, mode ProxyMode, services ...Service) *Proxy {
 	t.Helper()
 	return installProxy(&Proxy{t: t, ns: ns, mode: mode}, services)
@@ -122,7 +122,7 @@ func installProxy(p *Proxy, services []Service) *Proxy {
 // Mode is the proxy's mode.
 func (p *Proxy) Mode() ProxyMode { return p.mode }
 
-// Set replaces all services; established connections keep their entries, as with kube-proxy.
+// Set replaces all services. Like Remove, it also removes all connection tracking entries.
 func (p *Proxy) Set(services ...Service) {
 	p.t.Helper()
 	p.Remove()
@@ -135,8 +135,8 @@ func (p *Proxy) Set(services ...Service) {
 	}
 }
 
-// Add adds services to those there are, in one transaction and without touching the rest: what a sync of kube-proxy
-// does. It is also the load that a large cluster puts on the kernel.
+// Add adds services in one transaction for each IP family and does not touch the existing ones, like a sync of kube-proxy.
+// With many services, it puts the load of a large cluster on the kernel.
 func (p *Proxy) Add(services ...Service) {
 	p.t.Helper()
 	p.services = append(p.services, services...)
@@ -157,7 +157,7 @@ func ofFamily(services []Service, is4 bool) []Service {
 	return own
 }
 
-// Loader is the command that takes Rules on its standard input.
+// Loader returns the command that reads the text of Base and Rules from its standard input and makes these rules.
 func (p *Proxy) Loader(is4 bool) []string {
 	switch p.mode {
 	case NFTables:
@@ -182,7 +182,7 @@ func (p *Proxy) load(is4 bool, rules string) {
 	}
 }
 
-// Base is the text, for Loader, of the rules that stand whatever services there are.
+// Base returns the text, for Loader, of the rules that do not depend on the services.
 func (p *Proxy) Base(is4 bool) string {
 	switch p.mode {
 	case IPTables:
@@ -195,7 +195,7 @@ func (p *Proxy) Base(is4 bool) string {
 	return ""
 }
 
-// Rules is the text, for Loader, that adds services of one family.
+// Rules returns the text, for Loader, of the rules that add services of one IP family.
 func (p *Proxy) Rules(is4 bool, services []Service) string {
 	switch p.mode {
 	case IPTables:
@@ -208,7 +208,7 @@ func (p *Proxy) Rules(is4 bool, services []Service) string {
 	return ""
 }
 
-// Remove takes all rules away: a node whose addresses nothing translates. Tracked connections are forgotten with them.
+// Remove removes all rules, so that no program translates Service addresses, and all connection tracking entries.
 func (p *Proxy) Remove() {
 	p.t.Helper()
 	if p.mode == IPVS && len(p.services) > 0 {

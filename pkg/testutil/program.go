@@ -8,9 +8,9 @@ import (
 	"sync"
 )
 
-// Program runs f with a TB that is no test: what a demonstration needs. It returns Fatalf's text, or ctx's error where
-// ctx ended first, and in every case runs the cleanups, last registered first, before it returns. f is then left to
-// itself: the caller should exit. Logf writes lines to out.
+// Program runs f with a TB outside of a test, for example for a demonstration. It returns Fatalf's text as error, or ctx's error if ctx
+// ends before f does; f may then still be running, so the caller should exit. In each case it first runs the cleanups, the last
+// registered first. Logf writes lines to out.
 func Program(ctx context.Context, out io.Writer, f func(TB)) error {
 	p := &program{out: out}
 	done := make(chan struct{})
@@ -54,7 +54,7 @@ func (p *program) Logf(format string, args ...any) {
 	fmt.Fprintf(p.out, format+"\n", args...)
 }
 
-// Fatalf ends f as testing does, by ending its goroutine; the first one counts.
+// Fatalf ends the calling goroutine, as in package testing. Program returns the text of the first call.
 func (p *program) Fatalf(format string, args ...any) {
 	p.mu.Lock()
 	if p.err == nil {
@@ -64,7 +64,7 @@ func (p *program) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// Cleanup after the end (f may still be running when it was interrupted) cleans at once.
+// Cleanup registers f. If Program has run the cleanups already, because ctx ended before its function did, Cleanup calls f at once.
 func (p *program) Cleanup(f func()) {
 	p.mu.Lock()
 	late := p.cleaned
@@ -90,7 +90,7 @@ func (p *program) clean() {
 		p.cleanups = p.cleanups[:n-1]
 		p.mu.Unlock()
 		done := make(chan struct{})
-		// On a goroutine of its own: a cleanup that calls Fatalf must not end the others.
+		// Call the cleanup on a separate goroutine: if it calls Fatalf, the other cleanups must still run.
 		go func() { defer close(done); f() }()
 		<-done
 	}
