@@ -23,13 +23,13 @@ import (
 
 // Program attaches the kernel program to links, which are named by their interface indexes.
 type Program interface {
-	// Attach does nothing if the program is attached already. If it fails, the program may be attached in one direction. fs.ErrNotExist
-	// means that the program's pins in the BPF file system are gone, so that the program must be loaded again.
+	// Attach does nothing if the program is attached already. If it fails, the program may be attached in only one direction of the link.
+	// fs.ErrNotExist means that the program's pins in the BPF file system are gone, so that the program must be loaded again.
 	Attach(ifindex int) error
 	// Detach returns how many queries the program answered at the link since it was attached. The link may be gone.
 	Detach(ifindex int) (answers uint64, err error)
-	// Links returns, by ifindex, how many queries the program has answered at each link to which this agent or an earlier one attached it,
-	// since then, and from which none has detached it. A link may be gone.
+	// Links returns, by ifindex, how many queries the program has answered at each link since it was attached there, by this agent or an
+	// earlier one. Links from which it was detached are left out. A link may be gone.
 	Links() (map[int]uint64, error)
 	// Unanswered reports whether the program serves no hits at a link because the pod's sample queries get no answer.
 	Unanswered(ifindex int) (bool, error)
