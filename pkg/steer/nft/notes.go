@@ -19,7 +19,7 @@ func (n *Nftables) Notes() (steer.Notes, error) {
 		if out.Delivered, err = n.clients("asked", askedMemory); err != nil {
 			return out, err
 		}
-		// Read heard after asked: a query that is recorded in asked may be recorded in heard only a moment later.
+		// Read the set heard after the set of delivered queries, because the rules record a query in heard a moment later.
 		out.Arrived, err = n.clients("heard", heardMemory)
 		out.Slack = time.Since(start) + kernelTick()
 		return out, err
