@@ -1,9 +1,10 @@
-// Package rig is a node with a host's rules and a stand-in for the agent: a server on our addresses, and leases by hand. The tests
-// of both back ends stand on it, and the cases that both must pass (pkg/steer/rules).
+// Package rig makes a node with the host's packet rules and a stand-in for the agent: a DNS server on neardns's addresses, and leases that
+// the test renews and withdraws. The tests of both back ends (nftables, iptables) and the cases that both must pass use it
+// (pkg/steer/rules).
 //
-// It must never know what a rule looks like: it opens a back end through pkg/steer/rules.
+// It must not know what a rule looks like: it opens a back end through pkg/steer/rules.
 //
-// Failure policy: as testutil's. A method that waits for what must come fails the test at its deadline.
+// Failure policy: as testutil's. A method that waits for an event fails the test at its deadline.
 package rig
 
 import (
@@ -22,13 +23,13 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// Forever is a lifetime that no test outlives: leases then end by withdrawal alone.
+// Forever is a lifetime of leases that is longer than any test, so that leases end only if the test withdraws them.
 const Forever = 10 * time.Minute
 
-// Secret is that of every lease here.
+// Secret is the secret of all leases of a Rig.
 const Secret steer.Secret = 0x6e65617264736e64
 
-// Rig is for one goroutine. What it made goes with the test.
+// Rig is a node with rules and a stand-in agent, for one goroutine. The test's Cleanup removes all of it.
 type Rig struct {
 	Node  *testutil.Node
 	Kind  rules.Kind
@@ -41,7 +42,7 @@ type Rig struct {
 	there bool // whether neardns's addresses are on a link
 }
 
-// New makes a node and applies the rules that the agent would, as the functions change them.
+// New makes a node and applies the host rules that the agent would make. The functions in change may modify their description first.
 func New(t testing.TB, kind rules.Kind, o testutil.Options, change ...func(*steer.Host)) *Rig {
 	t.Helper()
 	testutil.RequireRoot(t)
@@ -78,8 +79,9 @@ func New(t testing.TB, kind rules.Kind, o testutil.Options, change ...func(*stee
 	return r
 }
 
-// NewNodeCache is New for what a NodeLocal DNSCache has: local and cluster DNS addresses on one link, no redirects, a second Service
-// behind. Where kube-proxy is in IPVS mode it has the cluster DNS address itself, and the manifest leaves it out.
+// NewNodeCache is New for the addresses of a NodeLocal DNSCache: local and cluster DNS addresses on one link, no redirects, and a second
+// Service (Upstream) that leads to kube-dns. With kube-proxy in IPVS mode, the cluster DNS address is left out, as in NodeLocal DNSCache's
+// manifest, because kube-proxy has that address on its own link.
 func NewNodeCache(t testing.TB, kind rules.Kind, o testutil.Options, change ...func(*steer.Host)) *Rig {
 	t.Helper()
 	shape := func(h *steer.Host) {
@@ -100,14 +102,14 @@ func NewNodeCache(t testing.TB, kind rules.Kind, o testutil.Options, change ...f
 	return r
 }
 
-// Cede gives what others bind at the local addresses to them.
+// Cede cedes all local addresses: packets go to the sockets that other programs bind there.
 func Cede(h *steer.Host) {
 	for _, l := range h.Locals {
 		h.Ceded = append(h.Ceded, l.Address)
 	}
 }
 
-// Upstream is a second Service's address, as kube-dns-upstream of NodeLocal DNSCache.
+// Upstream returns the address of a second Service for kube-dns, like kube-dns-upstream of NodeLocal DNSCache.
 func Upstream(is4 bool) netip.Addr {
 	if is4 {
 		return netip.MustParseAddr("10.96.0.11")
@@ -115,7 +117,7 @@ func Upstream(is4 bool) netip.Addr {
 	return netip.MustParseAddr("fd00:10:96::b")
 }
 
-// local is the local address of a family, as every node has it.
+// local returns the local address of an IP family, which is the same on every node.
 func local(is4 bool) netip.Addr {
 	if is4 {
 		return netip.MustParseAddr("169.254.20.10")
@@ -149,7 +151,7 @@ func (r *Rig) Apply(h steer.Host) {
 	})
 }
 
-// Leftovers are the rules that a killed NodeLocal DNSCache leaves, in the tables that the back end's programs write.
+// Leftovers makes the rules that a killed NodeLocal DNSCache leaves, in the tables that the back end's programs write.
 func (r *Rig) Leftovers() {
 	r.t.Helper()
 	kind := "nft"
@@ -159,7 +161,7 @@ func (r *Rig) Leftovers() {
 	r.Node.Host.NodeCacheRules(kind, r.Ours()...)
 }
 
-// Ours lists our addresses, steering ones first.
+// Ours returns neardns's addresses on the node, the steering addresses first.
 func (r *Rig) Ours() []netip.Addr {
 	var out []netip.Addr
 	for _, d := range r.Host.Redirects {
@@ -171,14 +173,14 @@ func (r *Rig) Ours() []netip.Addr {
 	return out
 }
 
-// Addresses puts our addresses on a link without ports, as the agent does where the kernel has no dummy.
+// Addresses puts neardns's addresses on a bridge without ports, as the agent does if the kernel has no dummy links.
 func (r *Rig) Addresses() {
 	r.t.Helper()
 	r.Node.Host.Serving("neardns0", r.Ours()...)
 	r.there = true
 }
 
-// Listen starts the stand-in agent at our addresses.
+// Listen starts the stand-in agent on neardns's addresses.
 func (r *Rig) Listen() {
 	r.t.Helper()
 	if r.Agent != nil {
@@ -191,7 +193,8 @@ func (r *Rig) Listen() {
 	r.Agent = r.Server("AGENT", len(r.Host.Ceded) > 0)
 }
 
-// Server starts a server at our addresses; transparent ones are bound with IP_TRANSPARENT, as the agent's are where it cedes them.
+// Server starts a DNS server on neardns's addresses. transparent sets IP_TRANSPARENT on its sockets, as the agent does if it cedes
+// addresses.
 func (r *Rig) Server(name string, transparent bool) *testutil.DNSServer {
 	r.t.Helper()
 	return testutil.ServeDNS(r.t, r.Node.Host, testutil.DNSConfig{Name: name, Listen: ports(r.Ours()), Transparent: transparent})
@@ -205,7 +208,7 @@ func ports(addrs []netip.Addr) []netip.AddrPort {
 	return out
 }
 
-// Kill ends the stand-in agent; leases stay as they are.
+// Kill stops the stand-in agent. The leases stay.
 func (r *Rig) Kill() { r.Agent.Stop() }
 
 // Renew renews all leases.
@@ -214,7 +217,8 @@ func (r *Rig) Renew() { r.t.Helper(); r.each(r.Lease.Renew) }
 // Withdraw ends all leases.
 func (r *Rig) Withdraw() { r.t.Helper(); r.each(r.Lease.Withdraw) }
 
-// Turns withdraws the leases and renews them by turns, and after each calls f with who is to answer now.
+// Turns alternately withdraws and renews all leases. It makes turns changes in all. After each change it calls f with the name of the
+// server that must answer.
 func (r *Rig) Turns(turns int, f func(turn int, want string)) {
 	r.t.Helper()
 	for turn := range turns {
@@ -237,14 +241,14 @@ func (r *Rig) each(f func(netip.Addr, steer.Protocol) error) {
 	}
 }
 
-// Serve brings the stand-in agent all the way up.
+// Serve starts the stand-in agent and renews all leases.
 func (r *Rig) Serve() {
 	r.t.Helper()
 	r.Listen()
 	r.Renew()
 }
 
-// Pod adds a pod, and waits until its addresses serve.
+// Pod adds a pod without a pod table, and waits until its addresses are usable.
 func (r *Rig) Pod(name string) *testutil.Pod {
 	r.t.Helper()
 	pod := r.Node.AddPod(name)
@@ -255,7 +259,7 @@ func (r *Rig) Pod(name string) *testutil.Pod {
 	return pod
 }
 
-// Steered adds a pod with a pod's rules.
+// Steered adds a pod and makes its pod rules, which steer its queries.
 func (r *Rig) Steered(name string) *testutil.Pod {
 	r.t.Helper()
 	pod := r.Pod(name)
@@ -263,7 +267,7 @@ func (r *Rig) Steered(name string) *testutil.Pod {
 	return pod
 }
 
-// Steer writes a pod's rules.
+// Steer makes the pod rules in a pod's netns.
 func (r *Rig) Steer(ns *testutil.NetNS) {
 	r.t.Helper()
 	in, err := r.Kind.Open(ns.FD())
@@ -272,7 +276,7 @@ func (r *Rig) Steer(ns *testutil.NetNS) {
 	r.must(errors.Join(err, in.Close()))
 }
 
-// ClusterDNS lists the redirected cluster DNS addresses with their port.
+// ClusterDNS returns the redirected cluster DNS addresses with port 53.
 func (r *Rig) ClusterDNS() []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, d := range r.Host.Redirects {
@@ -281,7 +285,7 @@ func (r *Rig) ClusterDNS() []netip.AddrPort {
 	return out
 }
 
-// Local lists the local addresses with their port.
+// Local returns the local addresses with port 53.
 func (r *Rig) Local() []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, l := range r.Host.Locals {
@@ -290,13 +294,13 @@ func (r *Rig) Local() []netip.AddrPort {
 	return out
 }
 
-// Servers lists all that steered pods query.
+// Servers returns all addresses that steered pods query: those of ClusterDNS, then those of Local.
 func (r *Rig) Servers() []netip.AddrPort { return slices.Concat(r.ClusterDNS(), r.Local()) }
 
-// Networks are those that a server is queried by.
+// Networks returns the protocols over which the methods query a server.
 func Networks() []string { return []string{"udp", "tcp"} }
 
-// Want queries each server over both protocols and fails unless who answers each, from the address that was queried.
+// Want queries each server over UDP and TCP. It fails the test unless the server named who gives each answer, from the queried address.
 func (r *Rig) Want(who string, from *testutil.NetNS, when string, servers ...netip.AddrPort) {
 	r.t.Helper()
 	for _, server := range servers {
@@ -312,7 +316,7 @@ func (r *Rig) Want(who string, from *testutil.NetNS, when string, servers ...net
 	}
 }
 
-// WantNone queries each server over both protocols and fails if one answers.
+// WantNone queries each server over UDP and TCP. It fails the test if one answers.
 func (r *Rig) WantNone(from *testutil.NetNS, when string, servers ...netip.AddrPort) {
 	r.t.Helper()
 	r.WantSilence(when, servers, func(server netip.AddrPort, network string) (*testutil.Answer, error) {
@@ -320,7 +324,7 @@ func (r *Rig) WantNone(from *testutil.NetNS, when string, servers ...netip.AddrP
 	})
 }
 
-// WantSilence calls ask for each server and protocol, for all at once since each waits, and fails if one is answered.
+// WantSilence calls ask concurrently for each server over UDP and TCP, because each call waits. It fails the test if a query is answered.
 func (r *Rig) WantSilence(when string, servers []netip.AddrPort, ask func(server netip.AddrPort, network string) (*testutil.Answer, error)) {
 	r.t.Helper()
 	var wg sync.WaitGroup
@@ -336,8 +340,9 @@ func (r *Rig) WantSilence(when string, servers []netip.AddrPort, ask func(server
 	}
 }
 
-// WantUntracked fails if what who answers leaves an entry in the host's connection tracking. The last packets of connections that
-// kube-dns served before may come late and leave one, so entries must come each time to count. iptables' rules track TCP.
+// WantUntracked fails the test if queries that the server named who answers leave an entry in the host's connection tracking. Late packets
+// of connections that kube-dns served before may leave one, so WantUntracked tries again until no entry is left. With the iptables back
+// end, only UDP counts, because its rules track TCP.
 func (r *Rig) WantUntracked(who string, from *testutil.NetNS, servers ...netip.AddrPort) {
 	r.t.Helper()
 	tcp := !r.Kind.Caps().Programs
@@ -353,13 +358,13 @@ func (r *Rig) WantUntracked(who string, from *testutil.NetNS, servers ...netip.A
 	})
 }
 
-// Conn is an open connection.
+// Conn is an open TCP connection to a DNS server.
 type Conn struct {
 	t    testing.TB
 	conn *testutil.Conn
 }
 
-// Dial opens a connection to a server, which is closed with the test.
+// Dial opens a connection to a server. The test's Cleanup closes it.
 func (r *Rig) Dial(from *testutil.NetNS, server netip.AddrPort) Conn {
 	r.t.Helper()
 	c, err := testutil.Dial(from, "tcp", server, testutil.AskOptions{})
@@ -368,7 +373,7 @@ func (r *Rig) Dial(from *testutil.NetNS, server netip.AddrPort) Conn {
 	return Conn{r.t, c}
 }
 
-// Want sends queries by the connection and fails unless who answers.
+// Want sends a query over the connection, and fails the test unless the server named who answers it.
 func (c Conn) Want(who string) {
 	c.t.Helper()
 	if answer, err := c.conn.Ask("a.cluster.local", dns.TypeTXT); err != nil || answer.Who != who {
