@@ -18,10 +18,10 @@ const (
 
 func (f Families) String() string { return [...]string{"ipv4", "ipv6", "dual"}[f] }
 
-// Has reports whether a family is among them.
+// Has reports whether f has IPv4 (is4) or IPv6 (not is4).
 func (f Families) Has(is4 bool) bool { return f == Dual || is4 == (f == IPv4) }
 
-// Attach is how pods hang on their node.
+// Attach is the way in which pods are connected to their node.
 type Attach string
 
 // The ways that primary CNI plugins attach pods.
@@ -59,7 +59,7 @@ type Options struct {
 	Name     string // part of the namespaces' names; default "node"
 }
 
-// Node is one cluster node made of namespaces, with the little of a cluster that DNS needs:
+// Node is one cluster node made of network namespaces, with the parts of a cluster that DNS needs:
 //
 //	pods ── Host ── eth0 ─ segment ─ Neighbour ── ExternalNS
 //	         └───── KubeDNS, the pod behind the cluster DNS address, in another part of the pod range
@@ -69,8 +69,8 @@ type Node struct {
 	Neighbour  *NetNS // a host next to the node on its uplink segment (bridge seg0), and the way out
 	ExternalNS *NetNS // nil without Options.External
 
-	DNS      *DNSServer // answers as "KUBEDNS"; nil with Options.NoDNS
-	External *DNSServer // answers as "EXTERNAL"; nil without
+	DNS      *DNSServer // the server named "KUBEDNS" in KubeDNS; nil with Options.NoDNS
+	External *DNSServer // the server named "EXTERNAL" in ExternalNS; nil without Options.External or with Options.NoDNS
 	Proxy    *Proxy
 
 	t       TB
@@ -79,7 +79,7 @@ type Node struct {
 	pods    int      // number of pods made so far, from which the next pod's addresses follow
 }
 
-// NewNode builds a node. All of it is removed by Cleanup.
+// NewNode makes a node. Cleanup removes all of it.
 func NewNode(t TB, o Options) *Node {
 	t.Helper()
 	if o.Name == "" {
@@ -122,7 +122,7 @@ func (n *Node) ns(name string) *NetNS {
 	return ns
 }
 
-// Keep lets all of the node's namespaces outlive this process, for people to look around in. RemoveKept removes them.
+// Keep keeps all of the node's namespaces after this process has ended, so that people can look at them. RemoveKept removes them.
 func (n *Node) Keep() {
 	n.t.Helper()
 	for _, ns := range n.made {
@@ -130,27 +130,28 @@ func (n *Node) Keep() {
 	}
 }
 
-// ClusterDNS is the cluster DNS address of each family that the node has, IPv4 first.
+// ClusterDNS returns the cluster DNS address of each IP family that the node has, IPv4 first.
 func (n *Node) ClusterDNS() []netip.Addr { return n.both(clusterDNS4, clusterDNS6) }
 
-// Service is the cluster DNS address of a family, port 53.
+// Service returns the cluster DNS address of an IP family, with port 53.
 func (n *Node) Service(is4 bool) netip.AddrPort {
 	return netip.AddrPortFrom(n.pick(is4, clusterDNS4, clusterDNS6), 53)
 }
 
-// KubeDNSAddrs is the address of kube-dns's pod in each family.
+// KubeDNSAddrs returns the address of kube-dns's pod in each IP family that the node has.
 func (n *Node) KubeDNSAddrs() []netip.Addr { return n.both(kubeDNS4, kubeDNS6) }
 
-// HostAddrs is the node's own address (on eth0) in each family.
+// HostAddrs returns the node's address on eth0 in each IP family that the node has.
 func (n *Node) HostAddrs() []netip.Addr { return n.both(hostUplink4, hostUplink6) }
 
-// ExternalAddrs is the external server's address in each family.
+// ExternalAddrs returns the external server's address in each IP family that the node has.
 func (n *Node) ExternalAddrs() []netip.Addr { return n.both(external4, external6) }
 
-// Gateways is the address of the host towards pods (ptp, bridge) in each family; also what host-local would give.
+// Gateways returns the host's address that is the pods' gateway (with ptp and bridge) in each IP family. The plugin host-local would choose
+// the same.
 func (n *Node) Gateways() []netip.Addr { return n.both(podGateway4, podGateway6) }
 
-// PodRange is the node's part of the pod range.
+// PodRange returns the node's part of the cluster's pod addresses of an IP family.
 func (n *Node) PodRange(is4 bool) netip.Prefix {
 	if is4 {
 		return netip.PrefixFrom(podGateway4, 24).Masked()
@@ -169,7 +170,7 @@ func (n *Node) pick(is4 bool, v4, v6 netip.Addr) netip.Addr {
 	return v6
 }
 
-// forward makes a namespace a router.
+// forward turns IP forwarding on in a namespace.
 func (n *Node) forward(ns *NetNS) {
 	n.t.Helper()
 	ns.Sysctl("net.ipv4.ip_forward", "1")
@@ -205,7 +206,7 @@ func (n *Node) uplink() {
 	}
 }
 
-// kubeDNS attaches kube-dns's pod by a routed veth, whatever the way of the other pods.
+// kubeDNS connects kube-dns's pod by a routed veth, even if the other pods are connected in another way.
 func (n *Node) kubeDNS() {
 	n.t.Helper()
 	VethPair(n.t, n.Host, "kubedns0", n.KubeDNS, "eth0")
@@ -229,7 +230,7 @@ func (n *Node) external() {
 	}
 }
 
-// serve starts the scripted servers.
+// serve starts the scripted DNS servers.
 func (n *Node) serve() {
 	n.t.Helper()
 	config := DNSConfig{Name: "KUBEDNS", Listen: port53(n.KubeDNSAddrs())}
@@ -258,7 +259,7 @@ func (n *Node) bridge() {
 	n.setBridgeNF(n.Host, map[Attach]string{BridgeCNI: "0", BridgeNF: "1"}[n.options.Attach])
 }
 
-// setBridgeNF sets whether bridged packets pass iptables; the kernel keeps it per namespace, and defaults to 1.
+// setBridgeNF sets whether bridged packets pass iptables in a namespace. The kernel's default is 1, which means that they do.
 func (n *Node) setBridgeNF(ns *NetNS, value string) {
 	n.t.Helper()
 	const key = "net.bridge.bridge-nf-call-"
@@ -272,8 +273,8 @@ func (n *Node) setBridgeNF(ns *NetNS, value string) {
 	ns.Sysctl(key+"ip6tables", value)
 }
 
-// routeByGateway gives a pod's eth0 an address and routes as the reference ptp plugin does: the gateway on the link,
-// everything else, the pod's own subnet included, through it.
+// routeByGateway gives a pod's eth0 an address and routes as the reference ptp plugin does: a route on the link to the gateway, and routes
+// through the gateway to all other addresses, even to those of the pod's subnet.
 func (n *Node) routeByGateway(pod *NetNS, address netip.Prefix, gateway netip.Addr) {
 	n.t.Helper()
 	pod.AddAddr("eth0", address)
@@ -281,5 +282,5 @@ func (n *Node) routeByGateway(pod *NetNS, address netip.Prefix, gateway netip.Ad
 	pod.AddRoute(DefaultRoute(gateway), gateway, "eth0")
 }
 
-// String names the node's options, for subtests.
+// String returns families, proxy mode and attachment of pods, as the name of a subtest.
 func (o Options) String() string { return fmt.Sprintf("%s/%s/%s", o.Families, o.Proxy, o.Attach) }

@@ -20,14 +20,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nsDir holds the namespaces' bind mounts. Not /run/netns: `ip netns add` may bind that directory over itself while a
-// test runs, after which a mount made before can no longer be taken away.
+// nsDir is the folder of the namespaces' bind mounts. It is not /run/netns, because `ip netns add` may mount that folder over itself while
+// a test runs, and then earlier mounts in it cannot be removed.
 const nsDir = "/run/neardns-test"
 
-// runTimeout ends a command that hangs; far above what the slowest rule load takes.
+// runTimeout ends a command that hangs. It is far above the time that the slowest loading of rules takes.
 const runTimeout = 5 * time.Minute
 
-// NetNS is a network namespace of its own, with loopback up. All methods may be called from any goroutine.
+// NetNS is a network namespace that NewNS made, with loopback up. All methods may be called from any goroutine.
 type NetNS struct {
 	t      TB
 	name   string // the name that NewNS got, for messages
@@ -40,7 +40,7 @@ type NetNS struct {
 	closed bool
 }
 
-// NewNS makes a network namespace; name only helps the reader, the path is unique. It is removed by t.Cleanup.
+// NewNS makes a network namespace, which t.Cleanup removes. name is for messages and need not be unique.
 func NewNS(t TB, name string) *NetNS {
 	t.Helper()
 	sweep()
@@ -70,7 +70,7 @@ func (n *NetNS) create() (err error) {
 
 	done := make(chan error)
 	go func() {
-		// Never unlocked: the thread has left the process's namespace and ends with this goroutine.
+		// Never unlock the thread: it has left the process's namespace, and the Go runtime ends it with this goroutine.
 		runtime.LockOSThread()
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			done <- fmt.Errorf("unshare: %w", err)
@@ -94,7 +94,8 @@ func (n *NetNS) create() (err error) {
 	return n.handle.LinkSetUp(lo)
 }
 
-// lockFile makes <path>.lock, already locked when it appears under that name: sweep takes what no process holds.
+// lockFile makes the file <path>.lock. It is locked before it gets this name, because sweep removes namespaces whose lock file no process
+// has locked.
 func lockFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
@@ -106,7 +107,7 @@ func lockFile(path string) (*os.File, error) {
 	return f, os.Rename(path+".new", path+".lock")
 }
 
-// sweep removes the namespaces of test runs that were killed: those whose lock no process holds, but not the kept ones.
+// sweep removes the namespaces of test runs that were killed: those whose lock file no process has locked, except those of Keep.
 func sweep() {
 	locks, _ := filepath.Glob(filepath.Join(nsDir, "*.lock"))
 	for _, lock := range locks {
@@ -130,7 +131,7 @@ func removeNS(path string) {
 	_ = os.Remove(path + ".lock") // remove it last: while it exists, sweep finds what is left of the namespace
 }
 
-// Keep lets the namespace outlive this process: neither Close nor a later sweep removes it, RemoveKept does.
+// Keep keeps the namespace after this process has ended: neither Close nor a later sweep removes it, only RemoveKept.
 func (n *NetNS) Keep() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -142,7 +143,7 @@ func (n *NetNS) Keep() {
 	}
 }
 
-// RemoveKept removes every namespace that Keep left. Processes in them are the caller's business.
+// RemoveKept removes all namespaces for which Keep was called, in this process or an earlier one. The caller ends the processes in them.
 func RemoveKept() {
 	kept, _ := filepath.Glob(filepath.Join(nsDir, "*.keep"))
 	for _, path := range kept {
@@ -150,7 +151,7 @@ func RemoveKept() {
 	}
 }
 
-// Close removes the namespace; the kernel frees it once the last socket and process in it is gone. It may be called twice.
+// Close removes the namespace. The kernel frees it when the last socket and process in it is gone. Close may be called twice.
 func (n *NetNS) Close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -166,16 +167,16 @@ func (n *NetNS) Close() {
 	_ = n.lock.Close()
 }
 
-// Name is the name given to NewNS.
+// Name returns the name that was passed to NewNS.
 func (n *NetNS) Name() string { return n.name }
 
-// Path is where the namespace is mounted: what CNI_NETNS and nsenter --net= take.
+// Path returns the path where the namespace is mounted, for CNI_NETNS and nsenter --net=.
 func (n *NetNS) Path() string { return n.path }
 
-// FD is an open descriptor of the namespace, valid until Close.
+// FD returns an open descriptor of the namespace, which is valid until Close.
 func (n *NetNS) FD() int { return int(n.file.Fd()) }
 
-// Inode is the namespace's inode number, by which the kernel names it.
+// Inode returns the namespace's inode number, which identifies it while it exists.
 func (n *NetNS) Inode() uint64 {
 	info := unix.Stat_t{}
 	if err := unix.Fstat(n.FD(), &info); err != nil {
@@ -184,10 +185,10 @@ func (n *NetNS) Inode() uint64 {
 	return info.Ino
 }
 
-// Netlink is a route netlink handle in the namespace, valid until Close and safe for concurrent use.
+// Netlink returns a route netlink handle in the namespace, which is valid until Close and safe for concurrent use.
 func (n *NetNS) Netlink() *netlink.Handle { return n.handle }
 
-// Do runs f on a thread of its own in the namespace and waits for it. Sockets that f opens stay in the namespace.
+// Do runs f on a separate thread in the namespace and waits for it. Sockets that f opens stay in the namespace.
 // Goroutines that f starts do not run in it. f may end the test with Fatal.
 func (n *NetNS) Do(f func()) {
 	n.t.Helper()
@@ -196,7 +197,7 @@ func (n *NetNS) Do(f func()) {
 	}
 }
 
-// enter is Do for callers that may run after the namespace was closed, as servers' goroutines do.
+// enter is Do for callers that may run after Close, for example goroutines of servers. It then returns an error.
 func (n *NetNS) enter(f func()) error {
 	var failed error
 	var panicked any
@@ -211,7 +212,7 @@ func (n *NetNS) enter(f func()) error {
 			return
 		}
 		defer func() {
-			// A thread that cannot get home stays locked and ends with this goroutine.
+			// If the thread cannot return to the process's namespace, it stays locked, and the Go runtime ends it with this goroutine.
 			if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
 				runtime.UnlockOSThread()
 			}
@@ -238,7 +239,7 @@ func (n *NetNS) enter(f func()) error {
 	return nil
 }
 
-// command prepares a command; the system directories are searched even where the caller's PATH lacks them.
+// command prepares a command. It finds programs in the system's folders even if the caller's PATH lacks these.
 func command(ctx context.Context, args ...string) *exec.Cmd {
 	name := args[0]
 	if !strings.Contains(name, "/") {
@@ -254,13 +255,14 @@ func command(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, name, args[1:]...)
 }
 
-// Run runs a command in the namespace and returns its standard output; a failure ends the test with all it printed.
+// Run runs a command in the namespace and returns its standard output. If the command fails, Run fails and ends the test with the command's
+// output.
 func (n *NetNS) Run(args ...string) string {
 	n.t.Helper()
 	return n.RunInput("", args...)
 }
 
-// RunInput is Run with a standard input.
+// RunInput is Run with text for the command's standard input.
 func (n *NetNS) RunInput(stdin string, args ...string) string {
 	n.t.Helper()
 	out, err := n.TryRun(stdin, args...)
@@ -270,7 +272,7 @@ func (n *NetNS) RunInput(stdin string, args ...string) string {
 	return out
 }
 
-// TryRun is RunInput for commands that may fail; the error carries the command and what it printed.
+// TryRun is RunInput for commands that may fail. The error has the command and its output.
 func (n *NetNS) TryRun(stdin string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), runTimeout)
 	defer cancel()
@@ -299,7 +301,7 @@ func (n *NetNS) Sysctl(key, value string) {
 	}
 }
 
-// HasSysctl reports whether the kernel knows a sysctl.
+// HasSysctl reports whether the namespace has a sysctl.
 func (n *NetNS) HasSysctl(key string) bool {
 	var err error
 	n.Do(func() { _, err = os.Stat(sysctlPath(key)) })
