@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// VethPair joins two namespaces by a veth pair, both ends up. The pair is born in the namespaces, never in the machine's.
+// VethPair joins two namespaces by a veth pair and sets both ends up. It makes the ends in these namespaces, never in the machine's.
 func VethPair(t TB, a *NetNS, aName string, b *NetNS, bName string) {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -28,7 +28,7 @@ func VethPair(t TB, a *NetNS, aName string, b *NetNS, bName string) {
 	b.Up(bName)
 }
 
-// Bridge adds a bridge, up, with the given ports.
+// Bridge adds a bridge with the given ports and sets it up.
 func (n *NetNS) Bridge(name string, ports ...string) {
 	n.t.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -47,7 +47,7 @@ func (n *NetNS) Bridge(name string, ports ...string) {
 	}
 }
 
-// randomMAC is an unused hardware address.
+// randomMAC returns a random hardware address.
 func randomMAC() net.HardwareAddr {
 	mac := make(net.HardwareAddr, 6)
 	_, _ = rand.Read(mac)     // never fails
@@ -63,8 +63,8 @@ func (n *NetNS) Port(bridge, port string) {
 	}
 }
 
-// NoDAD turns duplicate address detection and router solicitation off on one link, so that its IPv6 addresses serve at
-// once. Only links of the topology get this: a product's own link must behave as on a real node.
+// NoDAD turns duplicate address detection and router solicitation off on one link, so that its IPv6 addresses are usable at
+// once. Use it only for links that testutil makes, because neardns's own link must behave as on a real node.
 func (n *NetNS) NoDAD(link string) {
 	n.t.Helper()
 	if !n.HasSysctl("net.ipv6") {
@@ -85,7 +85,7 @@ func slashDots(link string) string {
 	return string(b)
 }
 
-// Link finds a link by name.
+// Link returns the link with this name. It fails and ends the test if there is none.
 func (n *NetNS) Link(name string) netlink.Link {
 	n.t.Helper()
 	link, err := n.handle.LinkByName(name)
@@ -111,7 +111,7 @@ func (n *NetNS) Down(link string) {
 	}
 }
 
-// DelLink deletes a link; its absence is fine.
+// DelLink deletes a link. It does nothing if there is no such link.
 func (n *NetNS) DelLink(name string) {
 	n.t.Helper()
 	link, err := n.handle.LinkByName(name)
@@ -135,7 +135,7 @@ func (n *NetNS) SetMAC(link, mac string) {
 	}
 }
 
-// AddAddr adds an address (with its prefix length) to a link; IPv6 without duplicate address detection.
+// AddAddr adds an address with its prefix length to a link, for IPv6 without duplicate address detection.
 func (n *NetNS) AddAddr(link string, prefix netip.Prefix) {
 	n.t.Helper()
 	if err := n.handle.AddrAdd(n.Link(link), netlinkAddr(prefix)); err != nil {
@@ -143,7 +143,7 @@ func (n *NetNS) AddAddr(link string, prefix netip.Prefix) {
 	}
 }
 
-// DelAddr takes an address away.
+// DelAddr removes an address from a link.
 func (n *NetNS) DelAddr(link string, prefix netip.Prefix) {
 	n.t.Helper()
 	if err := n.handle.AddrDel(n.Link(link), netlinkAddr(prefix)); err != nil {
@@ -163,11 +163,11 @@ func ipNet(prefix netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen())}
 }
 
-// Host is the prefix of one address: /32 or /128.
+// Host returns the prefix that contains only a: /32 or /128.
 func Host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// AddRoute adds a route to dst by gateway via, on link. An invalid via means on-link (scope link), an empty link lets the
-// kernel find it by the gateway. An existing route to dst is replaced.
+// AddRoute adds a route to dst through the gateway via, on link. If via is invalid, the route has no gateway (scope link). If link
+// is empty, the kernel chooses the link that leads to the gateway. AddRoute replaces an existing route to dst.
 func (n *NetNS) AddRoute(dst netip.Prefix, via netip.Addr, link string) {
 	n.t.Helper()
 	route := &netlink.Route{Dst: ipNet(dst.Masked())}
@@ -193,7 +193,7 @@ func (n *NetNS) DelRoute(dst netip.Prefix, link string) {
 	}
 }
 
-// DefaultRoute is the prefix of everything, in via's family.
+// DefaultRoute returns the prefix of all addresses of via's IP family: 0.0.0.0/0 or ::/0.
 func DefaultRoute(via netip.Addr) netip.Prefix {
 	if via.Is4() {
 		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)

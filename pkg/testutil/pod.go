@@ -20,7 +20,7 @@ type Pod struct {
 	node *Node
 }
 
-// Addr is the pod's address of a family; invalid if it has none.
+// Addr returns the pod's address of an IP family, or the zero Addr if it has none.
 func (p *Pod) Addr(is4 bool) netip.Addr {
 	for _, a := range p.Addrs {
 		if a.Is4() == is4 {
@@ -30,7 +30,7 @@ func (p *Pod) Addr(is4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// AddPod makes a pod and attaches it in the node's way. It must not be called concurrently.
+// AddPod makes a pod and connects it as Options.Attach of the node selects. It must not be called concurrently.
 func (n *Node) AddPod(name string) *Pod {
 	n.t.Helper()
 	n.pods++
@@ -52,8 +52,8 @@ func (n *Node) AddPod(name string) *Pod {
 	return p
 }
 
-// settle waits until the host's stack answers the pod. The kernel completes an IPv6 address in the background, also without
-// duplicate detection, and a first query that meets it half done waits a second for the next neighbour solicitation.
+// settle waits until the host's IP stack answers the pod. Even without duplicate address detection, the kernel completes an IPv6 address in
+// the background. A query that comes before that waits a second for the next neighbour solicitation.
 func (n *Node) settle(p *Pod) {
 	n.t.Helper()
 	if a := n.options.Attach; a == MACVLAN || a == Elsewhere || a == NoneAttach {
@@ -85,7 +85,8 @@ func (p *Pod) Delete() {
 	p.NetNS.Close()
 }
 
-// place gives the pod its next addresses after first, in the families of the node.
+// place sets the pod's address in each IP family of the node: the one that follows first4 or first6 at a distance of n.pods, the number of
+// pods that the node has had.
 func (n *Node) place(p *Pod, first4, first6 netip.Addr) {
 	for _, a := range n.both(first4, first6) {
 		for range n.pods {
@@ -179,7 +180,7 @@ func (n *Node) attachElsewhere(p *Pod) {
 	}
 }
 
-// HostLink is the host's end of the pod's veth as netlink sees it; nil where it has none.
+// HostLink returns the host's end of the pod's veth, or nil if the pod has no veth.
 func (p *Pod) HostLink() netlink.Link {
 	if p.HostInterface == "" {
 		return nil
@@ -187,5 +188,5 @@ func (p *Pod) HostLink() netlink.Link {
 	return p.node.Host.Link(p.HostInterface)
 }
 
-// MAC is the hardware address of the pod's eth0.
+// MAC returns the hardware address of the pod's eth0.
 func (p *Pod) MAC() net.HardwareAddr { return p.Link("eth0").Attrs().HardwareAddr }

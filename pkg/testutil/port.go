@@ -7,15 +7,16 @@ import (
 	"strconv"
 )
 
-// The ports that FreePort chooses from. Linux gives clients ports from 32,768 on (net.ipv4.ip_local_port_range), so no client gets one of
-// these by chance between a test's look and its bind.
+// FreePort chooses from these ports. Linux gives clients ports from 32,768 on (net.ipv4.ip_local_port_range), so no client gets one of
+// these by chance between FreePort's check and the caller's bind.
 const (
 	portLeast = 20_000
 	portMost  = 32_000
 )
 
-// FreePort returns a port of this netns that is free on each address, for UDP and TCP. No address: 127.0.0.1. The caller binds it. Until
-// the end of the test no other caller gets it from this function, in whichever process: a server may take its time to bind it.
+// FreePort returns a port of this netns that is free on each of the addresses, for UDP and TCP. Without addresses, it checks 127.0.0.1. The
+// caller binds the port. Until the end of the test, FreePort returns the port to no other caller in any process, because a server may bind
+// it late.
 func FreePort(t TB, addresses ...string) uint16 {
 	t.Helper()
 	if len(addresses) == 0 {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process is a program running in a namespace. It is killed by Cleanup, and by the kernel should the test process die.
+// Process is a program running in a namespace. Cleanup kills it; if the test process dies, the kernel kills it.
 type Process struct {
 	Cmd *exec.Cmd
 
@@ -32,12 +32,12 @@ func (n *NetNS) Start(args ...string) *Process {
 	return n.StartCmd(command(context.Background(), args...))
 }
 
-// agentNice is the priority of agents in tests that promise no time. It gives an agent the share of the processors that its container
-// requests on a node, whatever else this machine does. Else a busy machine would take its leases away, rightly, and the test with them.
+// agentNice is the nice value of agents in tests that are not timing tests. It gives an agent the CPU share that its container requests on
+// a node, even if this machine is busy. Otherwise the agent would rightly lose its leases, and the test would fail.
 const agentNice = -10
 
-// StartAgent is Start for a neardns agent, which gets agentNice. In a timing test it has the priority of all programs, because it is
-// measured against those.
+// StartAgent is Start for a neardns agent, which gets the nice value agentNice. In a timing test it gets 0, because it is measured against
+// the other programs.
 func (n *NetNS) StartAgent(args ...string) *Process {
 	n.t.Helper()
 	return n.StartAgentCmd(command(context.Background(), args...))
@@ -51,15 +51,15 @@ func (n *NetNS) StartAgentCmd(cmd *exec.Cmd) *Process {
 		nice = 0
 	}
 	p := start(n.t, n.name, func() error {
-		// The priority of this thread alone, which the program inherits.
+		// Set the priority of only this thread; the program inherits it.
 		return errors.Join(unix.Setns(n.FD(), unix.CLONE_NEWNET), unix.Setpriority(unix.PRIO_PROCESS, 0, nice))
 	}, cmd, unix.SIGKILL)
 	n.t.Cleanup(p.Kill)
 	return p
 }
 
-// StartHere starts a prepared command in the network namespace of this process, for programs that keep to loopback. What it prints is kept
-// for Output, unless the command has writers of its own.
+// StartHere starts a prepared command in the network namespace of this process, for programs that use only loopback. Output returns what
+// the command prints, unless the command has its own writers.
 func StartHere(t TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := start(t, "this process's namespace", func() error { return nil }, cmd, unix.SIGKILL)
@@ -67,8 +67,8 @@ func StartHere(t TB, cmd *exec.Cmd) *Process {
 	return p
 }
 
-// StartCmd starts a prepared command in the namespace. What it prints is kept for Output, unless the command has
-// writers of its own.
+// StartCmd starts a prepared command in the namespace. Output returns what the command prints, unless the command has its
+// own writers.
 func (n *NetNS) StartCmd(cmd *exec.Cmd) *Process {
 	n.t.Helper()
 	p := n.start(cmd, unix.SIGKILL)
@@ -76,21 +76,21 @@ func (n *NetNS) StartCmd(cmd *exec.Cmd) *Process {
 	return p
 }
 
-// StartDetached is StartCmd for a program that is to outlive this process, in a namespace that is kept; nothing kills
-// it. Its output should go to a file: pipes end with this process.
+// StartDetached is StartCmd for a program that outlives this process, in a namespace for which Keep was called. Neither
+// Cleanup nor the kernel kills it. Send its output to a file, because pipes end with this process.
 func (n *NetNS) StartDetached(cmd *exec.Cmd) *Process {
 	n.t.Helper()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return n.start(cmd, 0)
 }
 
-// start starts cmd; the kernel sends it deathSignal when this process dies.
+// start starts cmd in the namespace. The kernel sends deathSignal to cmd when this process dies.
 func (n *NetNS) start(cmd *exec.Cmd, deathSignal syscall.Signal) *Process {
 	n.t.Helper()
 	return start(n.t, n.name, func() error { return unix.Setns(n.FD(), unix.CLONE_NEWNET) }, cmd, deathSignal)
 }
 
-// start starts cmd on a thread that has gone where enter leads.
+// start starts cmd from a thread that has called enter, for example to enter a namespace. where names that place in messages.
 func start(t TB, where string, enter func() error, cmd *exec.Cmd, deathSignal syscall.Signal) *Process {
 	t.Helper()
 	p := &Process{Cmd: cmd, t: t, output: &output{}, exited: make(chan struct{})}
@@ -126,10 +126,10 @@ func start(t TB, where string, enter func() error, cmd *exec.Cmd, deathSignal sy
 	return p
 }
 
-// PID is the program's process id.
+// PID returns the program's process ID.
 func (p *Process) PID() int { return p.Cmd.Process.Pid }
 
-// Signal sends a signal; an ended program takes none, and that is fine.
+// Signal sends a signal. It does nothing if the program has ended.
 func (p *Process) Signal(s os.Signal) {
 	p.t.Helper()
 	if err := p.Cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -137,7 +137,7 @@ func (p *Process) Signal(s os.Signal) {
 	}
 }
 
-// Stop freezes the program (SIGSTOP) and returns when it stands still: a hung process, its sockets still bound.
+// Stop freezes the program by SIGSTOP and returns when it has stopped. Its sockets stay bound, as in a hung process.
 func (p *Process) Stop() {
 	p.t.Helper()
 	p.Signal(unix.SIGSTOP)
@@ -149,7 +149,7 @@ func (p *Process) Stop() {
 	})
 }
 
-// Cont lets a stopped program go on.
+// Cont continues a stopped program (SIGCONT).
 func (p *Process) Cont() {
 	p.t.Helper()
 	p.Signal(unix.SIGCONT)
@@ -160,7 +160,7 @@ func (p *Process) state() byte {
 	if err != nil {
 		return 'X'
 	}
-	// The name in parentheses may hold anything; the state follows the last one.
+	// The program's name in parentheses may have any characters. The process state follows the last closing parenthesis.
 	if at := bytes.LastIndexByte(stat, ')'); at >= 0 && at+2 < len(stat) {
 		return stat[at+2]
 	}
@@ -173,7 +173,8 @@ func (p *Process) Kill() {
 	<-p.exited
 }
 
-// KillAfter kills the program after a while, if it has not ended by itself. A test tries moments of its life with it, and judges none.
+// KillAfter kills the program after d, if it has not ended by then. A test uses it to end a program at different moments, and does not
+// judge the time.
 func (p *Process) KillAfter(d time.Duration) {
 	select {
 	case <-p.exited:
@@ -182,7 +183,7 @@ func (p *Process) KillAfter(d time.Duration) {
 	}
 }
 
-// Terminate sends SIGTERM, waits for the end as ExitCode does and returns how it came.
+// Terminate sends SIGTERM, waits for the program's end as ExitCode does, and returns the error of Wait.
 func (p *Process) Terminate(timeout time.Duration) error {
 	p.t.Helper()
 	p.Signal(unix.SIGTERM)
@@ -190,8 +191,8 @@ func (p *Process) Terminate(timeout time.Duration) error {
 	return p.waitErr
 }
 
-// ExitCode waits for the program's end and returns its exit code, -1 where a signal ended it; after timeout, times
-// the machine's slowness, it kills and fails the test.
+// ExitCode waits for the program's end and returns its exit code, or -1 if a signal ended it. After timeout multiplied by
+// Slowness, it kills the program and fails the test.
 func (p *Process) ExitCode(timeout time.Duration) int {
 	p.t.Helper()
 	timeout *= Slowness()
@@ -210,10 +211,10 @@ func (p *Process) Wait() error {
 	return p.waitErr
 }
 
-// Exited is closed when the program has ended.
+// Exited returns a channel that is closed when the program has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Output is what the program printed so far, both streams.
+// Output returns what the program has printed so far to standard output and standard error.
 func (p *Process) Output() string { return p.output.String() }
 
 type output struct {

@@ -32,7 +32,8 @@ func (n *NetNS) Settle(link string) {
 
 }
 
-// Serving puts addresses on a link without ports, as the agent does where the kernel has no dummy, and waits until they serve.
+// Serving makes a bridge without ports, as the agent does if the kernel has no dummy links, adds the addresses to it, and waits until they
+// are usable.
 func (n *NetNS) Serving(link string, addrs ...netip.Addr) {
 	n.t.Helper()
 	n.Bridge(link)
