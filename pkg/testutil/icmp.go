@@ -35,8 +35,8 @@ func NewForger(t testing.TB) *Forger {
 	return f
 }
 
-// Send reports an error, by its type and code, to from, the sender of a datagram to to; rest is the last word of the ICMP header (RFC 792,
-// RFC 4443).
+// Send sends an ICMP error of the given type (kind) and code to from, the sender of a UDP datagram to to. rest is the last 32-bit word of
+// the ICMP header (RFC 792, RFC 4443).
 func (f *Forger) Send(kind, code byte, rest uint32, from, to netip.AddrPort) {
 	f.t.Helper()
 	m := binary.BigEndian.AppendUint32([]byte{kind, code, 0, 0}, rest)

@@ -1,7 +1,7 @@
-// Package golden owns the comparison of a test's output with a file: one next to the test, a part of a document, or a case's own wish. It
-// writes such a file only when the test binary is run with -update, and never deletes one.
+// Package golden compares a test's output with the expected text in a file: a file next to the test, a part of a document, or the last
+// section of a case file. It writes such a file only if the test binary runs with -update, and never deletes one.
 //
-// It is a package of its own so that the flag stands in test binaries that use it and nowhere else.
+// It is a separate package so that only test binaries that use it have the flag.
 package golden
 
 import (
@@ -43,8 +43,8 @@ func File(t testing.TB, path, got string) {
 	}
 }
 
-// Part compares got with what stands in a document between the comments <!-- name --> and <!-- end of name -->. With -update it puts it
-// there.
+// Part compares got with the text in a document between the comments <!-- name --> and <!-- end of name -->. With -update it replaces that
+// text by got.
 func Part(t testing.TB, path, name, got string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -60,8 +60,8 @@ func Part(t testing.TB, path, name, got string) {
 	File(t, path, head+begin+got+end+tail)
 }
 
-// Cases runs f for each file that the pattern matches, as a subtest of the file's name without its ending. A file has sections, each below
-// a line "-- name --"; the last one, want, is compared with what f returns. With -update it is written.
+// Cases runs f for each file that the pattern matches, as a subtest with the file's name without its ending. A file has sections, each
+// below a line "-- name --". Cases compares the last section, want, with the result of f. With -update it writes that section.
 func Cases(t *testing.T, pattern string, f func(t *testing.T, sections map[string]string) string) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)
@@ -81,7 +81,7 @@ func Cases(t *testing.T, pattern string, f func(t *testing.T, sections map[strin
 	}
 }
 
-// Sections cuts a case into its sections, by name.
+// Sections returns the sections of a case file: name → text.
 func Sections(text string) map[string]string {
 	out := map[string]string{}
 	name := ""

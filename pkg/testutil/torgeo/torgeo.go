@@ -14,7 +14,7 @@ import (
 	"github.com/neardns/neardns/pkg/testutil"
 )
 
-// Ranges calls each for every range of a country, IPv4's first, in order. The test is skipped where the package is not there.
+// Ranges calls each for every address range of a country, in order, IPv4 first. It skips the test if the package is not installed.
 func Ranges(t testing.TB, each func(from, to netip.Addr, country string)) {
 	t.Helper()
 	for _, name := range []string{"geoip", "geoip6"} {
@@ -37,7 +37,7 @@ func Ranges(t testing.TB, each func(from, to netip.Addr, country string)) {
 	}
 }
 
-// address reads an address of the files: IPv4 as a number.
+// address parses an address as the files have it. They have IPv4 addresses as numbers.
 func address(t testing.TB, text string) netip.Addr {
 	t.Helper()
 	if n, err := strconv.ParseUint(text, 10, 32); err == nil {

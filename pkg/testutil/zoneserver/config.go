@@ -19,12 +19,13 @@ const DefaultZone = "shared.example."
 type Config struct {
 	Zone     string   // absolute; "": DefaultZone
 	Clusters []string // IDs of the clusters; each cluster gets a key of its own
-	// Hosts may be published by each cluster, relative to the zone. Knot's rules need them; the other servers allow any host.
+	// Hosts are the host names, relative to the zone, that each cluster may publish. Only Knot's rules need them; the other servers allow
+	// any host.
 	Hosts      []string
-	Records    []string         // lines of the zone's file, relative to the zone, besides its SOA and NS
+	Records    []string         // lines of the zone's file, relative to the zone, in addition to its SOA and NS
 	Notify     []netip.AddrPort // secondaries that are informed of each change
 	MaxRecords int              // BIND: records that one set may have; 0: as installed, 100
-	// In is the namespace that the server runs in, at Address; nil: this process's own, and then Address is on loopback.
+	// In is the namespace in which the server runs, at Address. nil means this process's namespace, with Address on loopback.
 	In      *testutil.NetNS
 	Address netip.Addr // not set: 127.0.0.1
 }
@@ -37,13 +38,13 @@ type Key struct {
 	IsEdge  bool   // the edges' key, which may transfer the zone but change nothing
 }
 
-// Names of the two keys that are no cluster's, as the first label below the zone.
+// Names of the two keys that belong to no cluster, as the first label below the zone.
 const (
 	operator = "operator"
 	edge     = "edge"
 )
 
-// view is what the templates of the folder conf are filled with. Names in it have no final dot: PowerDNS's commands want none.
+// view has the values for the templates in the folder conf. Names in it have no final dot, because PowerDNS's commands want none.
 type view struct {
 	Zone       string
 	Keys       []Key
@@ -61,18 +62,18 @@ var conf embed.FS
 
 var templates = template.Must(template.New("").ParseFS(conf, "conf/*.tmpl"))
 
-// Files are the parts of a server's configuration that deal with the shared zone, as fleet/docs/shared-zones-servers.md shows them: by
-// name, in the order of the document.
+// files lists the names of the configuration files about the shared zone for each kind of server, in the order in which
+// fleet/docs/shared-zones-servers.md shows them.
 var files = map[Kind][]string{
 	BIND:     {"named.conf"},
 	Knot:     {"knot.conf"},
 	PowerDNS: {"pdns.conf", "shared-zone.lua", "pdns.sh"},
 }
 
-// Part is one file of a server's configuration, or with the ending sh the commands that it needs once.
+// Part is one file of a server's configuration. If its name ends in sh, it has the commands that the server needs once.
 type Part struct{ Name, Text string }
 
-// Example gives the files of the documented example: two clusters, two hosts and an edge, where Debian keeps such files.
+// Example returns the files of the documented example, with two clusters, two hosts and an edge, and with Debian's file paths.
 func Example(kind Kind) ([]Part, error) {
 	c := Config{
 		Clusters: []string{"k1x9m2qa", "7hw3zp0c"}, Hosts: []string{"app", "shop"}, Notify: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.10:53")},
@@ -83,7 +84,7 @@ func Example(kind Kind) ([]Part, error) {
 	return v.parts(kind)
 }
 
-// ExampleZone is the zone's file of the documented example.
+// ExampleZone returns the zone's file of the documented example.
 func ExampleZone() (string, error) { return Config{}.view().render("zone") }
 
 func (c Config) view() view {
@@ -100,7 +101,7 @@ func (c Config) view() view {
 	return v
 }
 
-// key makes a key whose secret follows from its name: the document's example must not change from run to run.
+// key makes a key whose secret is derived from its name, because the document's example must not change from run to run.
 func key(name, cluster string, isEdge bool) Key {
 	secret := sha256.Sum256([]byte("not a secret: " + name))
 	return Key{Name: name, Secret: base64.StdEncoding.EncodeToString(secret[:]), Cluster: cluster, IsEdge: isEdge}

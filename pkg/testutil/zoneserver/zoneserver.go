@@ -37,7 +37,7 @@ const (
 	PowerDNS Kind = "PowerDNS"
 )
 
-// Kinds lists them in the order of tables.
+// Kinds returns the servers in the order of the documents' tables.
 func Kinds() []Kind { return []Kind{BIND, Knot, PowerDNS} }
 
 // programs that a kind needs, with Debian's packages; the Makefile has the same list (ZONESERVERS).
@@ -50,8 +50,7 @@ var programs = map[Kind][][2]string{
 // readyTimeout is above what PowerDNS takes to make its database on a busy machine.
 const readyTimeout = time.Minute
 
-// Require skips a test where a server of these kinds is not installed, or where the test is to be short. In CI it fails instead of the
-// first.
+// Require skips a test if a server of these kinds is not installed, or with -short. In CI, it fails the test if a server is not installed.
 func Require(t testing.TB, kinds ...Kind) {
 	t.Helper()
 	if testing.Short() {
@@ -68,7 +67,7 @@ func Require(t testing.TB, kinds ...Kind) {
 	}
 }
 
-// Installed reports what is missing for a kind, with Debian's package.
+// Installed returns an error that names a missing program of a kind and its Debian package, or nil if all are there.
 func Installed(kind Kind) error {
 	for _, p := range programs[kind] {
 		if _, err := find(p[0]); err != nil {
@@ -78,7 +77,7 @@ func Installed(kind Kind) error {
 	return nil
 }
 
-// find also looks where a plain user's PATH does not lead.
+// find returns a program's path. It also looks in folders that are not in an ordinary user's PATH.
 func find(program string) (string, error) {
 	path, err := exec.LookPath(program)
 	for _, dir := range []string{"/usr/sbin", "/sbin"} {
@@ -129,29 +128,29 @@ func Start(t testutil.TB, kind Kind, c Config) *Server {
 	return s
 }
 
-// Kind is the server's implementation.
+// Kind returns the server's implementation.
 func (s *Server) Kind() Kind { return s.kind }
 
-// Addr is where the server listens, over UDP and TCP.
+// Addr returns the address and port where the server listens over UDP and TCP.
 func (s *Server) Addr() netip.AddrPort { return s.at }
 
-// Zone is the zone's name, absolute.
+// Zone returns the zone's absolute name.
 func (s *Server) Zone() string { return dns.Fqdn(s.view.Zone) }
 
-// Process is the running server, for tests that stop it (SIGSTOP) or read its log.
+// Process returns the running server's process, for tests that stop it (SIGSTOP) or read its log.
 func (s *Server) Process() *testutil.Process { return s.process }
 
-// Key is a cluster's own key.
+// Key returns the key of a cluster.
 func (s *Server) Key(cluster string) Key {
 	return s.key(func(k Key) bool { return k.Cluster == cluster })
 }
 
-// Operator is the key that may write the whole zone.
+// Operator returns the key that may write the whole zone.
 func (s *Server) Operator() Key {
 	return s.key(func(k Key) bool { return k.Cluster == "" && !k.IsEdge })
 }
 
-// Edge is the key that may transfer the zone and change nothing.
+// Edge returns the key that may transfer the zone and change nothing.
 func (s *Server) Edge() Key { return s.key(func(k Key) bool { return k.IsEdge }) }
 
 func (s *Server) key(fits func(Key) bool) Key {
@@ -169,7 +168,7 @@ func (s *Server) key(fits func(Key) bool) Key {
 // Kill ends the server by SIGKILL.
 func (s *Server) Kill() { s.process.Kill() }
 
-// Terminate ends the server as its operator does.
+// Terminate ends the server by SIGTERM, as its operator does.
 func (s *Server) Terminate() {
 	s.t.Helper()
 	_ = s.process.Terminate(readyTimeout) // PowerDNS ends with a status of its own
@@ -204,7 +203,7 @@ func (s *Server) Run() {
 	}
 }
 
-// answers queries the zone's SOA.
+// answers queries the zone's SOA, and returns an error if the server does not answer.
 func (s *Server) answers() error {
 	conn, err := s.Dial()
 	if err != nil {
@@ -388,7 +387,7 @@ func (s *Server) configure() error {
 	return nil
 }
 
-// command is how the server is run in the foreground.
+// command returns the command that runs the server in the foreground.
 func (s *Server) command() (*exec.Cmd, error) {
 	args := map[Kind][]string{
 		BIND:     {"-g", "-c", filepath.Join(s.folder, "main.conf")},
