@@ -13,7 +13,7 @@ const (
 	podLink, otherLink, uplink, detourLink, bridge = "pod0", "pod1", "eth0", "cilium_host", "cni0"
 )
 
-// Secret is the agent's in the cases.
+// Secret is the agent's lease secret in the cases.
 const Secret = steer.Secret(0x6e65617264736e64)
 
 // Arrangement is one way in which a node has its addresses.
@@ -38,7 +38,7 @@ func local(address, clusterDNS netip.Addr) steer.Local {
 	return steer.Local{Address: address, ClusterDNS: clusterDNS, Service: address == addresses(address.Is4())["cluster"]}
 }
 
-// Arrangements lists those of the cases, as the agent describes them.
+// Arrangements returns the arrangements of the cases, with the host's rules as the agent would describe them.
 func Arrangements() []Arrangement {
 	node := steer.Host{Uplinks: []string{uplink}, Bridges: []string{bridge}, Secret: Secret}
 	steered, intercepting, onLink, nodeCache := node, node, node, node
@@ -71,16 +71,16 @@ func Arrangements() []Arrangement {
 	}
 }
 
-// transparent reports whether the agent's sockets are transparent, as they are where it cedes addresses.
+// transparent reports whether the agent's sockets have IP_TRANSPARENT, which it sets if it cedes addresses.
 func (a Arrangement) transparent() bool { return len(a.Host.Ceded) > 0 }
 
-// ours reports whether an address is on our link.
+// ours reports whether an address is on neardns's link.
 func (a Arrangement) ours(addr netip.Addr) bool {
 	return slices.ContainsFunc(slices.Concat(a.Host.Redirects, a.Host.FallbackOnly), func(r steer.Redirect) bool { return r.Steering == addr }) ||
 		slices.ContainsFunc(a.Host.Locals, func(l steer.Local) bool { return l.Address == addr })
 }
 
-// leased lists the addresses of one family that the agent proves.
+// leased returns the addresses of one IP family for which the agent renews leases.
 func (a Arrangement) leased(is4 bool) []netip.Addr {
 	var out []netip.Addr
 	for _, r := range a.Host.Redirects {
@@ -92,10 +92,10 @@ func (a Arrangement) leased(is4 bool) []netip.Addr {
 	return slices.DeleteFunc(out, func(a netip.Addr) bool { return a.Is4() != is4 })
 }
 
-// Address is what a word for an address stands for in a family.
+// Address returns the address in an IP family for a word of the cases, for example "cluster".
 func Address(word string, is4 bool) netip.Addr { return addresses(is4)[word] }
 
-// addresses are the words for addresses in the cases.
+// addresses returns the addresses of an IP family by their words in the cases.
 func addresses(is4 bool) map[string]netip.Addr {
 	v := func(four, six string) netip.Addr {
 		if is4 {
@@ -128,7 +128,7 @@ func addresses(is4 bool) map[string]netip.Addr {
 
 func first(a, _ netip.Addr) netip.Addr { return a }
 
-// routes say by which link each of them is reached. Those of the host lead nowhere.
+// routes returns the links by which addresses are reached: address → link, "" for the host's addresses. The others use the default route.
 func routes(words map[string]netip.Addr) map[netip.Addr]string {
 	out := map[netip.Addr]string{}
 	for word, link := range map[string]string{

@@ -30,10 +30,10 @@ func (c Case) String() string {
 	return words
 }
 
-// columns are the head of each table in the list.
+// columns are the column titles of each table in the list of cases.
 var columns = []string{"place", "packet", "from", "to", "lease", "socket", "before", "nftables", "iptables", "why"}
 
-// Cases reads the list.
+// Cases returns the cases in cases.md.
 func Cases() ([]Case, error) { return parse(list) }
 
 // parse reads a list: a heading of the second level names an arrangement, and a table under it has the cases.
@@ -78,7 +78,7 @@ func parse(text string) ([]Case, error) {
 	return out, nil
 }
 
-// check holds the columns of results against each other.
+// check returns an error if the columns nftables, iptables and why do not fit together, for example if a difference has no reason.
 func (c Case) check() error {
 	differs := c.Iptables != "=" && c.Iptables != "-"
 	switch {
@@ -106,7 +106,7 @@ func plain(result string) string {
 	return before + after
 }
 
-// Want is the result of a case for a back end, and whether there is one.
+// Want returns the expected result of a case for a back end, and whether the case applies to it.
 func (c Case) Want(backend string) (string, bool) {
 	switch {
 	case backend == "nftables":

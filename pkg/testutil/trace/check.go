@@ -13,7 +13,7 @@ type Backend struct {
 	Pod  func(Arrangement) Program
 }
 
-// programs renders each arrangement once.
+// programs has the rules of each arrangement, each rendered once.
 type programs map[string]Program
 
 func (b Backend) programs() programs {
@@ -29,7 +29,7 @@ func (b Backend) programs() programs {
 	return out
 }
 
-// place names the program of a case.
+// place returns the key in programs of a case's rules.
 func (c Case) place() string {
 	if c.OfPod() {
 		return "pod " + c.Arrangement.Name
@@ -39,7 +39,7 @@ func (c Case) place() string {
 
 var families = map[bool]string{true: "IPv4", false: "IPv6"}
 
-// Check traces all cases, each in both families.
+// Check traces all cases, each in both IP families, and fails the test if a result differs from the list.
 func (b Backend) Check(t *testing.T) {
 	t.Helper()
 	cases, err := Cases()
@@ -67,15 +67,15 @@ func (b Backend) Check(t *testing.T) {
 	}
 }
 
-// CheckRules takes each rule away in turn, and fails unless one of the cases shows it. unseen are the rules for which none does,
-// each with the reason.
+// CheckRules leaves out each rule in turn, and fails the test unless the result of a case changes. unseen has the rules for which none
+// changes, each with the reason.
 func (b Backend) CheckRules(t *testing.T, unseen map[string]string) {
 	t.Helper()
 	cases, err := Cases()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A case can show only those rules that its packets met the conditions of. So few cases are traced for each rule.
+	// Leaving out a rule can change only those cases whose packets met the rule's conditions. So few cases are traced for each rule.
 	type family struct {
 		c   Case
 		is4 bool

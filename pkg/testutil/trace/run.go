@@ -26,7 +26,7 @@ type run struct {
 	rules Rules
 }
 
-// Run traces a case in one family, without the rule of a key, and returns where its packet goes.
+// Run traces a case in one IP family and returns where its packet goes. It leaves out the rule with the key without; "" leaves out none.
 func (c Case) Run(program Program, without string, is4 bool) (string, error) {
 	return c.run(program, without, is4, nil)
 }
@@ -58,7 +58,7 @@ func (c Case) run(program Program, without string, is4 bool, took map[string]boo
 // OfPod reports whether the case is about a pod's own rules.
 func (c Case) OfPod() bool { return strings.HasPrefix(c.Place, "pod ") }
 
-// hooks are those that the case's packet passes.
+// hooks returns the netfilter hooks that the case's packet passes.
 func (r *run) hooks() ([]Hook, error) {
 	switch r.c.Place {
 	case "pod out":
@@ -73,7 +73,7 @@ func (r *run) hooks() ([]Hook, error) {
 	return nil, fmt.Errorf("no place is called %q", r.c.Place)
 }
 
-// packet is the case's own, as it comes to its place.
+// packet returns the case's packet as it arrives at the first hook.
 func (r *run) packet() (Packet, error) {
 	var p Packet
 	words := strings.Fields(r.c.Packet)
@@ -188,7 +188,7 @@ func (r *run) socket(word string) (Socket, error) {
 	return Socket{}, fmt.Errorf("no socket is called %q", word)
 }
 
-// opening is the packet that the case's own connection began with.
+// opening returns the packet with which the connection of the case's packet began.
 func opening(p Packet) Packet {
 	if p.Protocol == steer.TCP {
 		p.Flags = SYN
@@ -196,7 +196,7 @@ func opening(p Packet) Packet {
 	return p
 }
 
-// reverse is the query of an answer.
+// reverse returns the query of the answer p: source and destination are exchanged, and a TCP packet becomes a SYN.
 func reverse(p Packet) Packet {
 	p = opening(p)
 	p.Src, p.Dst, p.SrcPort, p.DstPort, p.In, p.Out = p.Dst, p.Src, p.DstPort, p.SrcPort, p.Out, p.In

@@ -1,5 +1,5 @@
-// Package trace owns the one list of cases (cases.md) of where a packet goes, for both back ends of pkg/steer, and the
-// world that a packet is traced in: sockets, routes, connection tracking, kube-proxy and a clock, all of them in memory.
+// Package trace has the list of cases (cases.md) that say where a packet goes, for both back ends of pkg/steer. It also has the
+// world in which a packet is traced: sockets, routes, connection tracking, kube-proxy and a clock, all of them in memory.
 //
 // It needs no root and no kernel. What a rule means is the business of each back end's own tracer, which lives in that back end's
 // tests and implements Program. It is imported by tests alone, never by a product.
@@ -39,9 +39,10 @@ type Program interface {
 
 // Rules are one netns's rules, with what packets left in their sets.
 type Rules interface {
-	// Pass takes a packet through everything at one hook. It calls the World for what is not ours, at its place among our chains.
+	// Pass takes a packet through all chains at one hook. Where other programs' chains or connection tracking stand among neardns's chains,
+	// it calls the methods of w.
 	Pass(h Hook, p *Packet, w *World) error
-	// Noted names the sets of the evidence per pod that a client stands in.
+	// Noted returns the names of the evidence sets that have the client c.
 	Noted(c steer.Client, w *World) []string
 }
 
@@ -79,7 +80,7 @@ const (
 	ACK byte = 0x10
 )
 
-// Socket is what a look-up by a packet's addresses finds.
+// Socket is the socket that the kernel's lookup by a packet's addresses finds.
 type Socket struct {
 	Owner       string // owner: agent, other or foreign; "" if no socket is bound
 	Wildcard    bool   // whether the socket is bound to all addresses
@@ -90,7 +91,7 @@ type Socket struct {
 // Found reports whether there is a socket at all.
 func (s Socket) Found() bool { return s.Owner != "" }
 
-// tuple is what connection tracking knows a direction by.
+// tuple is the key by which connection tracking finds one direction of a connection.
 type tuple struct {
 	protocol steer.Protocol
 	src, dst netip.AddrPort
@@ -129,16 +130,16 @@ func (w *World) Took(chain, rule string) {
 	}
 }
 
-// Key names a rule.
+// Key returns the name of a rule: its chain and its text.
 func Key(chain, rule string) string { return chain + ": " + rule }
 
 // links are numbered from 1 in this order.
 var links = []string{"lo", podLink, otherLink, uplink, steer.ProberInterface, detourLink, steer.HairpinOut, steer.HairpinIn, bridge}
 
-// Index is a link's number, 0 for none.
+// Index returns a link's interface index, or 0 if there is no such link.
 func (w *World) Index(link string) uint32 { return uint32(slices.Index(links, link) + 1) } //nolint:gosec // a handful
 
-// Route is the link by which an address is reached, "" for one of the host's own.
+// Route returns the link by which the host reaches an address, or "" if the address is the host's.
 func (w *World) Route(a netip.Addr) string {
 	if link, ok := w.routes[a]; ok {
 		return link
@@ -156,7 +157,7 @@ func (w *World) Raw(h Hook, p *Packet) {
 	}
 }
 
-// Track is connection tracking at its own place in a hook.
+// Track does what connection tracking does with a packet at its priority in a hook.
 func (w *World) Track(p *Packet) {
 	if p.Untracked || p.Dropped || p.Conn != nil || p.Later {
 		return
@@ -197,7 +198,7 @@ func (w *World) Translate(h Hook, p *Packet) {
 // DNAT changes the destination of a packet and of its connection.
 func (p *Packet) DNAT(to netip.Addr) { p.Dst, p.Conn.dst, p.Settled = to, to, true }
 
-// Count notes a counter.
+// Count records that the packet incremented a counter.
 func (p *Packet) Count(name string) { p.Counted = append(p.Counted, name) }
 
 // SNAT changes the source of a connection.
