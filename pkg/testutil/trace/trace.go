@@ -1,4 +1,4 @@
-// Package trace has the list of cases (cases.md) that say where a packet goes, for both back ends of pkg/steer. It also has the
+// Package trace has the list of cases (cases.md) that show where a packet goes, for both back ends of pkg/steer. It also has the
 // world in which a packet is traced: sockets, routes, connection tracking, kube-proxy and a clock, all of them in memory.
 //
 // It needs no root and no kernel. What a rule means is the business of each back end's own tracer, which lives in that back end's
