@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // Place is the position of a value or key in a file.
@@ -267,7 +268,7 @@ func ClipTo(s string, most int) string {
 
 // Quote returns s for a message: in quotes, with control characters escaped, and at most 60 characters of it.
 func Quote(s string) string {
-	if len(s) > 60 {
+	if utf8.RuneCountInString(s) > 60 {
 		return fmt.Sprintf("%.60q…", s)
 	}
 	return fmt.Sprintf("%q", s)

@@ -158,3 +158,15 @@ func TestErrorLine(t *testing.T) {
 		}
 	}
 }
+
+func TestQuote(t *testing.T) {
+	for s, want := range map[string]string{
+		strings.Repeat("x", 60): `"` + strings.Repeat("x", 60) + `"`,
+		strings.Repeat("x", 61): `"` + strings.Repeat("x", 60) + `"…`,
+		strings.Repeat("ü", 60): `"` + strings.Repeat("ü", 60) + `"`,
+	} {
+		if got := Quote(s); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
