@@ -2,9 +2,9 @@
 
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernel's part of a hit: a question that comes from a pod's veth is answered from a map and goes back into the pod. A packet that
-// is not, in each bit, a question with an answer in the map goes on as it came. Package kernelhits has the words; its Go side is
-// the only writer of what is read here.
+// The kernel's part of a hit: a query that comes from a pod's veth is answered from a map, and the answer goes back into the pod. Any
+// packet whose query has no answer in the map goes on unchanged. Package offload (internal/offload) defines the terms; package bpf,
+// in this folder, is the only writer of the maps of answers and addresses.
 
 #include <stddef.h>
 #include <linux/bpf.h>
@@ -18,7 +18,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-// Bounds. The Go side reads them from the types and constants below (constants.go).
+// Bounds. bpf2go generates the Go types from the types below (object_bpfel.go).
 #define NAME_WORDS 16   // of a question's name in wire form, zeros behind it
 #define TAIL_WORDS 152  // of an answer behind its question: with header and shortest question 1,232 bytes and less
 #define TTLS_MOST 80    // records of an answer
