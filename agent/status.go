@@ -19,8 +19,7 @@ import (
 // watchEvery is the refresh interval of `status --watch`. Each refresh costs a few reads of the kernel's rules.
 const watchEvery = 2 * time.Second
 
-// inEffect returns the configuration in effect on this node: that of the file, or without a file the running agent's, or if no agent
-// runs, a detected one.
+// inEffect returns this node's configuration: the file's, else that of the running agent, else a detected one.
 func inEffect(ctx context.Context, e env, path string) (conf *config.Node, fault, err error) {
 	conf, fault, err = inspect.InEffect(ctx, path, config.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile, Glob: filepath.Glob})
 	if err != nil {

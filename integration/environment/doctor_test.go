@@ -34,7 +34,7 @@ func TestDoctorSeesFaults(t *testing.T) {
 		command, check string
 		words          []string
 	}{
-		{"ip address add 192.0.2.77/32 dev neardns0", "link", []string{"192.0.2.77/32", "not ours"}},
+		{"ip address add 192.0.2.77/32 dev neardns0", "link", []string{"192.0.2.77/32", "which the configuration does not have"}},
 		{"ip address del 169.254.20.11/32 dev neardns0", "link", []string{"169.254.20.11 is missing"}},
 		{"ip link set neardns0 down", "link", []string{"down"}},
 		{"ip link del neardns0", "link", []string{"no such link"}},
