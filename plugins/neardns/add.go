@@ -136,8 +136,8 @@ func (v *verb) steer(ctx context.Context, p *Plan, ns *os.File, hadRules bool) e
 	return errors.Join(hostErr, err)
 }
 
-// undo removes the pod's state file and its rules after a failure to steer. Repair is one transaction, so rules that still
-// exist are from an earlier ADD.
+// undo removes the pod's state file and its rules after a failure to steer. The rules may be from an earlier ADD or, with
+// iptables, which writes each IP family by itself, a part of those that this ADD wrote.
 func (v *verb) undo(ns *os.File, f *podfile.File) error {
 	err := podfile.Remove(v.conf.StateDir, f.ContainerID, f.IfName)
 	return errors.Join(err, v.withRules(int(ns.Fd()), func(pod rules.Rules) error {

@@ -15,8 +15,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// check is the CNI verb CHECK: it compares the pod's rules and resolv.conf with what the pod's state file records, as ADD or the
-// agent last wrote it. For a steered pod, it also checks that the host has neardns's rules.
+// check is the CNI verb CHECK. For a pod that its state file records as steered, it compares the pod's rules with that file, and
+// checks that the host has neardns's rules. For any pod whose resolv.conf neardns changed, it compares that file's DNS settings
+// with the state file. A pod without a state file passes.
 func check(ctx context.Context, e env, args *skel.CmdArgs) error {
 	return run(ctx, e, "check", args, (*verb).check)
 }
@@ -67,7 +68,8 @@ func (v *verb) check(context.Context) error {
 	return v.checkSwitch()
 }
 
-// checkSettings returns an error if the pod's resolv.conf no longer has the DNS settings that ADD wrote into it.
+// checkSettings returns an error if the pod's resolv.conf no longer has the DNS settings that ADD or the agent wrote into it. It
+// returns nil if neither wrote any.
 func checkSettings(f podfile.File) error {
 	if err := drifted(f.DNS); err != nil {
 		return failure(codeDrift, "DNS settings: %v: restart the pod", err)
@@ -91,8 +93,8 @@ func (v *verb) checkSwitch() error {
 	})
 }
 
-// status is the CNI verb STATUS. An error makes the whole node NotReady, so status returns one only if ADD would fail for every
-// pod.
+// status is the CNI verb STATUS. An error makes the whole node NotReady, so status returns one only with onUnsupported: fail, if
+// the kernel does not support the rules or the state folder cannot be written.
 func status(ctx context.Context, e env, args *skel.CmdArgs) error {
 	return run(ctx, e, "status", args, (*verb).status)
 }

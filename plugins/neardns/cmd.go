@@ -25,7 +25,7 @@ const (
 	codeNetNS     = 100 // CNI_NETNS is no network namespace
 	codeNotSteer  = 101 // ADD: the pod cannot be steered, and the configuration has onUnsupported: fail
 	codeDrift     = 102 // CHECK: the pod's rules or resolv.conf differ from what its state file records
-	codeState     = 103 // CHECK: the pod file cannot be used
+	codeState     = 103 // CHECK: the pod's state file is unreadable, or is about another network namespace
 	codeGC        = 104 // GC: something could not be removed
 	verbDeadline  = 5 * time.Second
 	sweepOlder    = time.Minute
@@ -105,8 +105,8 @@ func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*ve
 	return v.explain(f(v, ctx))
 }
 
-// lock serializes ADD and DEL of one container. If it cannot lock, the call goes on without: before the node's first ADD the
-// folder does not exist, and if it cannot be created, ADD fails later and steers nothing.
+// lock serializes ADD and DEL of one container. If it cannot lock, the call goes on without a lock: before the node's first ADD
+// the state folder does not exist, and if ADD cannot create that folder, it steers nothing.
 func (v *verb) lock(ctx context.Context) (unlock func()) {
 	unlock, err := podfile.Lock(ctx, v.conf.StateDir, v.args.ContainerID)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -182,8 +182,8 @@ func (v *verb) netns(path string) (ns *os.File, inode uint64, isHost bool, err e
 	return ns, inode, inode == ownInode, nil
 }
 
-// delAnyway runs del after the CNI library (skel) has rejected a DEL, and returns no error: what the container had is removed,
-// and the runtime goes on with the plugins earlier in the conflist.
+// delAnyway runs del after the CNI library (skel) has rejected a DEL, and returns no error, so that the runtime goes on with the
+// plugins earlier in the conflist. del then has no configuration, and finds the container's rules only by the default folders.
 func delAnyway(ctx context.Context, e env, getenv func(string) string, refused *types.Error) *types.Error {
 	args := &skel.CmdArgs{ContainerID: getenv("CNI_CONTAINERID"), Netns: getenv("CNI_NETNS"),
 		IfName: getenv("CNI_IFNAME"), Args: getenv("CNI_ARGS")}

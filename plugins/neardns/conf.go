@@ -111,8 +111,9 @@ func (e *confError) Error() string {
 	return strings.Join(parts, "; ")
 }
 
-// parseConf reads the JSON that a call gets on stdin. It returns a usable configuration with an error, too: a key with a wrong
-// value has its default, so that DEL can still clean up.
+// parseConf reads the JSON that a call gets on stdin. It returns a configuration with an error, too, so that DEL can still clean
+// up: a key of the wrong type, and a path that is not absolute, have their defaults. Other keys may have a value that is not
+// allowed.
 func parseConf(stdin []byte) (*Conf, error) {
 	c := &Conf{
 		ClusterDomain: domainDefault, Steer: steerProven, Backend: backendAuto, OnUnsupported: unsupportedAllow,

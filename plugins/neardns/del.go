@@ -102,8 +102,8 @@ func (v *verb) clearNS(ns *os.File, inode uint64, containerID, ifName string) er
 	return nil
 }
 
-// gc is the CNI verb GC: it removes, as DEL does, the rules and files of every pod interface that the runtime does not list as
-// valid.
+// gc is the CNI verb GC: it removes, as DEL does, the rules and files of every pod interface of this network that the runtime
+// does not list as valid. An unlisted state file that cannot be read is removed whatever its network.
 func gc(ctx context.Context, e env, args *skel.CmdArgs) error {
 	return run(ctx, e, "gc", args, (*verb).gc)
 }
@@ -138,8 +138,9 @@ func (v *verb) gc(context.Context) error {
 	return nil
 }
 
-// collect removes the rules and the file of one interface that is not in the runtime's list, if it belongs to this network.
-// Lists are per network, and a node may have neardns in several networks. It returns true if it found something to remove.
+// collect removes the rules and the state file of one interface that is not in the runtime's list, if the interface belongs to
+// this network or the file cannot be read. Lists are per network, and a node may have neardns in several networks. collect
+// returns true if it found something to remove.
 func (v *verb) collect(k podfile.Key) (bool, error) {
 	f, err := podfile.Read(podfile.Path(v.conf.StateDir, k.ContainerID, k.IfName))
 	switch {

@@ -12,8 +12,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// collectFacts reads from the node what the plan depends on. If it cannot read something, the pod is not steered; it never
-// returns an error.
+// collectFacts reads from the node what the plan depends on. It returns no error: makePlan decides by the facts' errors whether
+// the pod is steered. With steer: always, the result of the fallback check may be missing.
 func (v *verb) collectFacts(in call, ns *os.File) facts {
 	var f facts
 	if !needsFacts(v.conf, in) {

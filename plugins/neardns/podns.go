@@ -21,7 +21,7 @@ type podSettings struct {
 	edit   *sandbox.File // the pod's resolv.conf, to be replaced with text; nil if it does not change
 	text   []byte
 	result bool // DNS.Settings are written into the CNI result
-	// nameservers are those that the pod will have in its resolv.conf; empty if they are not known for certain.
+	// nameservers are those that the pod will or may have in its resolv.conf; empty if they are unknown.
 	nameservers []string
 }
 
@@ -83,7 +83,7 @@ func (v *verb) collectSettingsFacts(in call, wanted overlay.PodRules) settingsFa
 	return f
 }
 
-// planSettings makes the decision. It is pure.
+// planSettings decides a pod's DNS settings from its arguments alone: it reads and writes no file.
 func planSettings(c *Conf, in call, wanted overlay.PodRules, f settingsFacts) podSettings {
 	own, inFile := ownSettings(c, in, f)
 	s := podSettings{
@@ -142,7 +142,8 @@ func planSettings(c *Conf, in call, wanted overlay.PodRules, f settingsFacts) po
 	return s
 }
 
-// drifted returns an error that names the difference if the pod's resolv.conf no longer has the settings that ADD wrote.
+// drifted returns an error that names the first difference between the pod's resolv.conf and d, the settings that ADD or the
+// agent wrote into it. It returns nil if neither wrote any.
 func drifted(d *podfile.DNS) error {
 	if d == nil || d.State != podfile.Overlaid || d.Path == "" {
 		return nil

@@ -64,7 +64,7 @@ type agent struct {
 
 	mu    sync.Mutex // guards the fields below, which a reload replaces
 	conf  *config.Node
-	files []string // the upstreams were read from these files; a change of one triggers a reload
+	files []string // the Corefile and the files that name the upstreams; a change of one triggers a reload
 	// outside is the last logged list of upstreams for names outside of the cluster, so that it is logged only when it changes.
 	outside string
 }

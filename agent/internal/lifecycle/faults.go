@@ -12,8 +12,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// nodeCacheRecorder is the node.Recorder in node-cache mode. In addition, it counts faults in node-cache's metrics, lets the endpoints
-// that wait for the link start, and writes the pid file once the server runs.
+// nodeCacheRecorder is the node.Recorder in node-cache mode. In addition, it counts faults in node-cache's metrics, starts the waiting
+// endpoints after the first check of the link, and writes the -pidfile file at each check at which the server runs.
 type nodeCacheRecorder struct {
 	node.Recorder
 	c *nodeCache

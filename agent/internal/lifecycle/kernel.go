@@ -40,8 +40,8 @@ const kernelAnswers = 4096
 // oneGroup is the one group of entries that all addresses serve: in the role `node`, every server block answers at every address.
 const oneGroup = 1
 
-// kernel enables, checks and disables kernel hits as the configuration wants. One goroutine calls run; the other methods may be called at
-// any time.
+// kernel enables, checks and disables kernel hits as the configuration wants. One goroutine calls run. Other goroutines may call pause,
+// count, status, series and reportBroken at any time; these lock mu. Callers of other methods that use the fields below mu hold it.
 type kernel struct {
 	log         *slog.Logger
 	folder      string // path in the BPF file system where program and maps are pinned

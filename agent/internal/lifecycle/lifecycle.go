@@ -1,5 +1,5 @@
 // Package lifecycle starts, runs and ends the agent of a node: Node with a NodeConfig, NodeCache with the flags of NodeLocal DNSCache's
-// node-cache. Clean removes what either left on the node.
+// node-cache. Hosts runs the role `hosts`, which keeps Service names in the node's hosts file. Clean removes what they left on the node.
 //
 // At most one agent is active on a node. The package owns the node's lock, the handover from a running agent, and the move of the rules
 // from one back end to another. Package node decides about leases, and package plan describes the rules.
@@ -36,14 +36,14 @@ func (e *ConfigError) Error() string { return e.Err.Error() }
 
 func (e *ConfigError) Unwrap() error { return e.Err }
 
-// LockedError means that another process holds the node's lock or, in Clean, that the role `hosts` runs.
+// LockedError means that another process holds the lock of the node or of its netns or, in Clean, that the role `hosts` runs.
 type LockedError struct{ path, owner string }
 
 func (e *LockedError) Error() string {
 	return fmt.Sprintf("another agent (%s) holds %s", e.owner, e.path)
 }
 
-// IsLocked reports whether an error means that another agent has the lock of the node or of its prober.
+// IsLocked reports whether an error is a LockedError, or means that another agent has the prober's lock.
 func IsLocked(err error) bool {
 	var held *LockedError
 	return errors.As(err, &held) || errors.Is(err, prober.ErrHeld)

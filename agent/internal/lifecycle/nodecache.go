@@ -90,7 +90,7 @@ type nodeCache struct {
 	log      *slog.Logger
 	faults   *nodecache.Faults
 	instance string
-	linked   chan struct{} // closed once the link and its addresses exist
+	linked   chan struct{} // closed after the first attempt to make the link and its addresses, even if it failed
 	once     sync.Once     // closes linked
 
 	mu        sync.Mutex // guards the fields below
@@ -144,7 +144,8 @@ func (c *nodeCache) derive(conf *config.Node) (plan.Plan, upstream.Upstreams, er
 	return p, up, nil
 }
 
-// template fills in the Corefile template. Even if that fails, up.Files has the imported files, so that a change of one is noticed.
+// template fills in the Corefile template. If a step after the search for imported files fails, up.Files has these files, so that a change
+// of one is noticed.
 func (c *nodeCache) template() (t plan.Template, survey nodecache.Survey, up upstream.Upstreams, err error) {
 	name := c.opts.Template
 	template, err := c.env.ReadFile(name)

@@ -45,7 +45,8 @@ func (o *opened) close() {
 	}
 }
 
-// open makes the plan, and opens the parts that the plan needs. It changes nothing on the node.
+// open makes the plan, and opens the parts that the plan needs. It changes nothing on the node, except that the test of a back end of
+// iptables makes chains to which no rule jumps, and deletes them.
 func (a *agent) open(ctx context.Context, o *opened) (err error) {
 	if err := a.openCache(o); err != nil || o.plan.KernelOnly() {
 		return err
@@ -160,7 +161,7 @@ func (a *agent) beginSteered(ctx context.Context, o *opened, s *ownership) (arra
 	return steered{n}, nil
 }
 
-// collect registers the metrics of all parts.
+// collect registers the metrics of the parts, except those of package evidence, which beginSteered registers.
 func (a *agent) collect(o *opened) {
 	m := o.metrics
 	if !o.plan.KernelOnly() { // with arrangement: transparent there is no switch

@@ -50,8 +50,8 @@ func missingFeatures(missing []string) []string {
 		"udp and tcp port 53 for our addresses), and backend: iptables cannot run", strings.Join(missing, ", "))}
 }
 
-// verifiedFallbacks stores which fallbacks were verified, in a folder that survives a reboot. Only the goroutine of the fallback check
-// uses it.
+// verifiedFallbacks stores which fallbacks were verified, in a folder that survives a reboot. It is read at the start of node.Run, and then
+// used only by the goroutine of the fallback check.
 type verifiedFallbacks struct {
 	dir     string
 	backend rules.Kind // the record counts only for the back end with which it was verified

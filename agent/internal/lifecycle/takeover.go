@@ -253,8 +253,8 @@ type successor struct {
 	orphaned *os.File // file of the node's lock, if the active agent died during the handover and this agent took it
 }
 
-// Restore reads the active agent's cache from r. If the active agent is of another version and its format is unknown, the agent loads the
-// snapshot file later instead.
+// Restore reads the active agent's cache from r. If r cannot be read, or its format is unknown because the active agent is of another
+// version, this agent loads the snapshot file later instead.
 func (s *successor) Restore(r io.Reader) {
 	done, err := s.answers.Restore(r)
 	if err != nil || done.Unknown {

@@ -60,7 +60,8 @@ type Socket struct {
 	File     *os.File
 }
 
-// ActiveAgent is implemented by the agent that hands over. Its methods are called by one goroutine at a time.
+// ActiveAgent is implemented by the agent that hands over. Several goroutines may call Claim, StepDown and Done at the same time, one for
+// each connected successor. The other methods are called by one goroutine at a time.
 type ActiveAgent interface {
 	// Claim describes the agent.
 	Claim() Claim
@@ -79,7 +80,8 @@ type ActiveAgent interface {
 	StepDown(successor Claim)
 	// Lock returns the file of the node's lock. The caller must not close it.
 	Lock() *os.File
-	// Done records the result of a handover.
+	// Done records the result of a handover, or a refusal because the successor may not take over (took is 0). Other refusals are not
+	// recorded.
 	Done(successor Claim, took time.Duration, err error)
 }
 
