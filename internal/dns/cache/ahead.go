@@ -46,8 +46,8 @@ const (
 )
 
 // An entry is refreshed this long before it expires: a hundredth of its TTL, but at most leadUsual; or twice the time that its last fetch
-// took, if that is longer, but at most 1/leadShare of the TTL. Times are rounded down to multiples of leadStep, so that many names wake
-// the process at most forty times a second.
+// took, if that is longer, but at most 1/leadShare of the TTL. The times of early refreshes are rounded down to multiples of leadStep, so
+// that many names wake the process at most forty times a second.
 const (
 	leadUsual = 100 * time.Millisecond
 	leadShare = 11

@@ -25,8 +25,9 @@ const maxFollow = 5 * time.Second
 // CNAME's target. That query must not wait for the one that caused it.
 type inFlight struct{}
 
-// miss forwards a query. Equal queries that arrive meanwhile wait for its answer, and share it if it is stored. An answer that is not
-// stored is only for the client whose query was forwarded.
+// miss forwards a query. Equal queries that arrive meanwhile wait for its answer. They share it if it is stored, if it is an earlier answer
+// in place of a denial (hold_denials), or if it is a failure because of a limit of this process. Any other answer is only for the client
+// whose query was forwarded.
 func (c *Cache) miss(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *query, good *answers.Entry, s *series) (int, error) {
 	q := &fetch{ResponseWriter: w, cache: c, query: *a, request: r, good: good, series: s}
 	if a.rd && ctx.Value(inFlight{}) == nil {
@@ -143,8 +144,8 @@ func (q *fetch) run(ctx context.Context) (int, error) {
 		c.health.silence()
 		var own interface{ Limit() bool }
 		if errors.As(err, &own) && own.Limit() {
-			// A limit of this process refused the query; the upstream did not fail. The failure is not stored, because the next query may
-			// be answered, but equal queries that wait get it too.
+			// A limit of this process ended the query, for example its time limit, so the upstream might still have answered. The failure
+			// is not stored, because the next query may be answered, but equal queries that wait get it too.
 			if e := c.entry(q, answers.Denial, new(dns.Msg).SetRcode(r, dns.RcodeServerFailure), 0); e != nil && q.flight != nil {
 				q.flight.settle(e, 0, true, false)
 			}

@@ -166,8 +166,8 @@ func (c *Cache) keepFailure(q *fetch, r *dns.Msg) *answers.Entry {
 	return e
 }
 
-// put stores an entry and reports whether it did. It does not store a failure while a denial of the key can be served: the server's
-// failure does not make its earlier answer wrong (RFC 8767, section 4).
+// put passes an entry to the store. It returns false, without doing so, for a failure while a denial of the key can be served: the
+// server's failure does not make its earlier answer wrong (RFC 8767, section 4).
 func (c *Cache) put(q *fetch, e *answers.Entry) bool {
 	if failed(e.Rcode()) {
 		if _, denial := c.space.Peek(&q.query.key); denial != nil && !failed(denial.Rcode()) {

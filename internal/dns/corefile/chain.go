@@ -120,7 +120,7 @@ func (b *Builder) build(cfg Config) (*Chain, error) {
 }
 
 // ServeDNS passes a query that came to the address at to the plugins. They answer by writing to w, or leave it unanswered. It returns
-// when all plugins have returned. The plugins find q in the context; it is nil if no client sent the query.
+// when all plugins have returned. The plugins find q in the context. If the agent itself sent the query, q.Client is not valid.
 func (c *Chain) ServeDNS(at netip.AddrPort, w dns.ResponseWriter, r *dns.Msg, q *queryinfo.Query) {
 	server := c.servers[at]
 	server.ServeDNS(&queryContext{Context: context.Background(), server: server, query: q}, w, r)

@@ -52,8 +52,8 @@ type Config struct {
 	ClusterDomain string
 	ReverseZones  []string             // usually in-addr.arpa and ip6.arpa
 	Cluster       []nameserver.Address // in order of preference; without TLS
-	// LastResort are the cluster DNS addresses, which are tried when all servers before them fail. Those that are in Cluster too are
-	// ignored.
+	// LastResort are the cluster DNS addresses, which are tried when all servers before them fail. A server block leaves out those that
+	// it lists as its servers anyway.
 	LastResort []nameserver.Address
 	// LastResortMark is the mark of packets to LastResort, by which the host table lets them pass. 0: none.
 	LastResortMark int
@@ -86,7 +86,8 @@ type Config struct {
 	// Shared serves only the edge's zones. Of the other fields, only the addresses, port, buffer size, fast path and instance ID then
 	// have an effect.
 	Shared bool
-	// InstanceID is the text that answers the prober's queries; if it is empty, they get no answer.
+	// InstanceID is the text that answers the prober's queries. If it is empty, the Corefile has no server block for them, and they are
+	// handled like queries for other names.
 	InstanceID string
 }
 

@@ -28,7 +28,8 @@ func bridge(log *slog.Logger) {
 // unbridge removes the logger of a server that has ended, so that nothing is written to it later.
 func unbridge(log *slog.Logger) { process.output.log.CompareAndSwap(log, nil) }
 
-// Write implements io.Writer. It never fails, because no caller could handle an error.
+// Write implements io.Writer. Without a logger, it writes to standard error. With one, it never fails, because no caller could handle an
+// error.
 func (l *lines) Write(p []byte) (int, error) {
 	log := l.log.Load()
 	if log == nil {

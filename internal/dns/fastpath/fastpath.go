@@ -24,7 +24,7 @@ type Handler interface {
 
 // Query is a query for a Handler. Each reader of a socket has one, and reuses it.
 type Query struct {
-	Wire     []byte     // the message as it came; over UDP it may be cut at 512 bytes
+	Wire     []byte     // the message as it came, but cut after 512 bytes over UDP and after 4096 over TCP
 	Client   netip.Addr // without zone and IPv4 mapping
 	Identity any        // what the listener's Observer knows of the client
 	TCP      bool

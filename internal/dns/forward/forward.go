@@ -42,8 +42,8 @@ const (
 	// maxTries is the maximum number of tries for one query. It limits the connections and goroutines of a query that goes badly.
 	maxTries = 4
 	// maxTrials is the maximum number of queries in flight that are forwarded although all servers are failing. They show when a server
-	// answers again; all other queries fail at once. Clients share the number fairly (package fairshare); each client's first query does
-	// not count.
+	// answers again; all other queries fail at once. Clients share the number fairly (package fairshare), but each client may have one such
+	// query in any case, even above the maximum.
 	maxTrials = 64
 )
 

@@ -26,7 +26,8 @@ const (
 	batchSize = 32             // datagrams in one system call
 )
 
-// datagrams reads a UDP socket and answers its queries. One system call reads all queries that wait, and another sends all their answers.
+// datagrams reads a UDP socket and answers its queries. One system call reads up to batchSize queries, and another sends the fast path's
+// answers to them. Workers send the other answers one by one.
 // The socket is bound to one address, so answers have the right source address. Each answer goes to the socket address from which its
 // query came, with an IPv6 scope if there was one.
 //
@@ -122,7 +123,8 @@ func (d *datagrams) receive(fd uintptr) (done bool) {
 	}
 }
 
-// maxFailures is the number of reads in a row, a millisecond apart, that must fail before the socket counts as dead.
+// maxFailures is the number of failures in a row after which a socket counts as dead: of reads over UDP, a millisecond apart, or of
+// attempts to accept a TCP connection, acceptRetry apart.
 const maxFailures = 1000
 
 // serve reads and answers queries until the point ends; it returns an error if the socket is dead. All queries that were read get their

@@ -18,8 +18,8 @@ import (
 )
 
 // Query sends a query for a random name in zone through the plugin chain, as if a client had sent it to one of the server's addresses. So
-// it tests that zone's configuration, also in an operator's Corefile. It returns nil if any answer came, a denial included. Otherwise, or
-// if ctx ends first, the error has what happened.
+// it tests that zone's configuration, also in an operator's Corefile. It returns nil if the answer is NOERROR or NXDOMAIN. It returns an
+// error if the answer has another response code, if there is no answer, or if ctx ends first.
 func (s *Server) Query(ctx context.Context, zone string) error {
 	s.mu.Lock()
 	c, cfg := s.chain, s.config

@@ -12,12 +12,13 @@ import (
 // count against the socket's buffer until they leave. So one such pod could fill the buffer with its answers, and no other pod would get
 // any.
 //
-// When the buffer is full, its size is doubled. From then on, a client counts as slow if its packet is still queued after the system
-// call; packets to other clients have left by then. A slow client gets no answers while more than half of the original buffer is queued.
+// When the buffer is full, its size is doubled, until less than a sixteenth of the original size is queued. Meanwhile, a client counts as
+// slow if its packet is still queued after the system call; packets to other clients have left by then. A slow client gets no answers
+// while more than half of the original size is queued.
 //
 // Except for dropped, it is used only inside syscall.RawConn.Write, which holds the socket's lock for writing.
 type room struct {
-	most    int                 // the original size of the buffer, in bytes as the kernel counts; 0: it has not been full
+	most    int                 // the buffer's size before it was doubled, in bytes as the kernel counts; 0: it is not doubled
 	slow    map[netip.Addr]bool // clients whose last packet was still queued after its system call
 	dropped *atomic.Uint64      // quota.dropped
 }

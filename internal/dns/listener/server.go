@@ -54,7 +54,8 @@ type Chain interface {
 // Build fails.
 type Build func(before Chain) (Chain, error)
 
-// Server is the listener of one agent. Its methods may be called by several goroutines; they run one after the other.
+// Server is the listener of one agent. It is safe for concurrent use. Calls of Start, Restart, Pause, Resume and Stop run one after the
+// other; Query and Fetch do not delay them.
 type Server struct {
 	log      *slog.Logger
 	observer Observer // nil: none

@@ -118,8 +118,9 @@ func (m *Memory) decide(k decisionKey, walk func(*end)) *decision {
 	return d
 }
 
-// evict makes room if the memory is full. It removes expired decisions, and a quarter of the rest from the pods that have most. So it
-// runs once per thousand names, and a pod that queries ever new names loses its own decisions. Walks in progress stay.
+// evict makes room if the memory is full. It removes expired decisions, and then decisions of the pods that have most, until at most three
+// quarters of remembered are left. So it runs once per thousand names, and a pod that queries ever new names loses its own decisions. Walks
+// in progress stay.
 func (m *Memory) evict() {
 	if len(m.known) < remembered {
 		return

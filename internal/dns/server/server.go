@@ -30,7 +30,7 @@ func (c Config) listener() listener.Config {
 		Misses: c.Misses, Connections: c.Connections}
 }
 
-// Server is an embedded CoreDNS with its sockets. Its methods may be called by several goroutines; they run one after the other.
+// Server is an embedded CoreDNS with its sockets. Except for OnChange, its methods are safe for concurrent use.
 type Server struct {
 	*listener.Server
 	chains  *corefile.Builder

@@ -51,7 +51,7 @@ type Auto struct {
 // By names the servers that answer for names outside the cluster.
 type By string
 
-// The kinds.
+// The values of By.
 const (
 	ByNode          By = "the node's resolvers"
 	ByKubeDNS       By = "kube-dns"

@@ -121,7 +121,7 @@ func (w *watcher) check(ticks tick.Chan) {
 func (w *watcher) follow() {
 	var want []string
 	for _, p := range w.paths {
-		for range 8 { // at most eight symlinks, so that a loop of them ends
+		for range 8 { // at most eight folders for each path, so that a loop of symlinks ends
 			if dir := filepath.Dir(p); !slices.Contains(want, dir) {
 				want = append(want, dir)
 			}
