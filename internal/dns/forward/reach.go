@@ -131,10 +131,14 @@ func (a *Block) press(ctx context.Context, req *dns.Msg) error {
 		})
 	}
 	wg.Wait()
-	if answered.Load() {
+	err := once(errs)
+	switch {
+	case answered.Load():
 		return nil
+	case err == nil:
+		return ctx.Err() // it ended before any attempt began
 	}
-	return once(errs)
+	return err
 }
 
 // once joins errors, each text once.

@@ -76,6 +76,10 @@ func TestReach(t *testing.T) {
 				if err := ss.Reach(ctx, "www.example.", true); !errors.Is(err, ErrNotAsked) {
 					t.Errorf("a name of no block: %v", err)
 				}
+				cancel()
+				if ss.Reach(ctx, "kubernetes.default.svc.cluster.local", tc.pressing) == nil {
+					t.Error("an answer after the end of the context")
+				}
 				for _, s := range a.list {
 					if s.health.failing.Load() || s.health.fails.Load() > 0 {
 						t.Error("the question counts against the server")
