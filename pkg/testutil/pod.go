@@ -59,13 +59,13 @@ func (n *Node) settle(p *Pod) {
 	if a := n.options.Attach; a == MACVLAN || a == Elsewhere || a == NoneAttach {
 		return // the host is not their next hop
 	}
-	const nobody = 9 // port "discard": a stack that answers refuses it at once
+	const discard = 9 // the port: a stack that answers refuses it at once
 	for _, host := range n.HostAddrs() {
 		Eventually(n.t, func() error {
 			var err error
 			p.Do(func() {
 				var c net.Conn
-				if c, err = net.DialTimeout("tcp", netip.AddrPortFrom(host, nobody).String(), 2*time.Second); err == nil {
+				if c, err = net.DialTimeout("tcp", netip.AddrPortFrom(host, discard).String(), 2*time.Second); err == nil {
 					err = c.Close()
 				}
 			})

@@ -58,8 +58,8 @@ func (v *verb) add(ctx context.Context) error {
 
 // apply carries the plan out in this order: the host's rules, the pod's state file, the pod table. Without the host's rules the
 // pod's rewritten queries would get no answer. Without the file no later call would find the pod table and remove it. If a step
-// fails for a pod that this ADD steers, apply removes its table and file again; then ADD fails (onUnsupported: fail), or a new
-// file has the reason.
+// fails for a pod that this ADD steers, or with onUnsupported: fail for a pending pod, apply removes the pod's table and file
+// again. Then ADD fails (onUnsupported: fail), or a new file has the reason.
 func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 	f := &p.File
 	earlier, err := podfile.Read(podfile.Path(v.conf.StateDir, f.ContainerID, f.IfName))

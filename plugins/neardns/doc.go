@@ -3,7 +3,7 @@
 // trial gets it from the plugin. When the pod ends, the plugin removes both.
 //
 // It guarantees that a call needs no running agent and no API server or DNS, that stdout has only the CNI result, and that it
-// removes nothing that the agent added to the host's rules.
+// removes none of the host's rules but an ended pod's exemption from node interception.
 //
 // On failure: ADD returns an error only for a wrong configuration or environment. A pod that cannot be steered starts without
 // steering, and its state file and the log have the reason, unless the configuration has onUnsupported: fail. A pod is never

@@ -23,7 +23,7 @@ type localFact struct {
 // cluster DNS address could be steered and that the host's rules exist. No pod table rewrites a local address, so only the
 // host's rules can send its queries to kube-dns while no agent runs.
 func (v *verb) locals(in call, wanted overlay.PodRules, ns *os.File) []localFact {
-	// The pod's nameservers are left out: they are what is being decided here.
+	// Only the opt-out counts: whether the pod's nameservers may become local addresses is what is being decided.
 	in.Settings = podSettings{Annotations: podfile.Annotations{OptOut: wanted.OptOut}}
 	f := v.collectFacts(in, ns)
 	out := planLocals(v.conf, in, f)

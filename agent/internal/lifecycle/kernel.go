@@ -171,7 +171,7 @@ func (k *kernel) openLevel() error {
 		k.stopMirror = k.transparent.listen(level)
 	}
 	k.fault, k.swept, k.broken = "", false, nil
-	k.log.Info("kernel hits enabled", "mode", k.conf().KernelHits.Mode)
+	k.log.Info("kernel program for hits loaded and tested; it is attached to pods' links next", "mode", k.conf().KernelHits.Mode)
 	return nil
 }
 

@@ -77,7 +77,7 @@ func Node(ctx context.Context, e Env, o Options) error {
 			"oldest_tested", steer.LeastKernel)
 	}
 	for _, what := range missingFeatures(iptables.MissingPrograms()) {
-		log.Info("programs are missing, so features that need them are unavailable", "what", what)
+		log.Info("iptables programs are missing, so features that need them are unavailable", "what", what)
 	}
 	return a.runUntilEnd(ctx)
 }

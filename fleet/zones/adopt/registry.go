@@ -105,8 +105,8 @@ var (
 	kuadrantPlain = regexp.MustCompile(`^kuadrant-`)
 )
 
-// index returns the owner's registry records by their names; those of Kuadrant by the names without Kuadrant's prefix and hash. others are
-// the other owners in the zone, sorted; none for Kuadrant.
+// index returns the registry records by their names. Of external-dns, those are r.Owner's, and others are the zone's other owners, sorted.
+// Of Kuadrant, those are all owners', by the names without Kuadrant's prefix and, from version 1 on, hash; others is empty.
 func (r Registry) index(z *zone.State) (ix map[string][]*dns.TXT, others []string) {
 	ix = map[string][]*dns.TXT{}
 	for _, rr := range z.Records() {

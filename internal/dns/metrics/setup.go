@@ -59,7 +59,7 @@ func setBuildInfo() {
 	if err := prometheus.Register(vec); err != nil {
 		var there prometheus.AlreadyRegisteredError
 		if !errors.As(err, &there) {
-			return // it has other labels than expected: no build info is better than a wrong one
+			return // the metric exists with other labels or another help: no build info is better than a wrong one
 		}
 		existing, ok := there.ExistingCollector.(*prometheus.GaugeVec)
 		if !ok {

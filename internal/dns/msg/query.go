@@ -69,39 +69,6 @@ func (q *Query) Read(m []byte) bool {
 	return ok
 }
 
-// readName reads a name of plain characters, without compression pointers, and returns the offset after it.
-func (q *Query) readName(b []byte) (end int, ok bool) {
-	q.labels = [4]uint64{}
-	at := 0
-	for {
-		if at >= len(b) || at >= MaxName {
-			return 0, false
-		}
-		q.labels[at>>6] |= 1 << (at & 63)
-		size := int(b[at])
-		if size == 0 {
-			return at + 1, true
-		}
-		if at++; size > maxLabel || at+size > len(b) {
-			return 0, false
-		}
-		for _, c := range b[at : at+size] {
-			if !plain[c] {
-				return 0, false
-			}
-		}
-		at += size
-	}
-}
-
-// plain has the characters of plain names, which presentation form writes without escapes.
-var plain = func() (t [256]bool) {
-	for _, c := range []byte("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") {
-		t[c] = true
-	}
-	return t
-}()
-
 // Name returns the queried name in wire form, in lower case.
 func (q *Query) Name() []byte { return q.Key.Bytes()[:len(q.Question)-4] }
 

@@ -172,7 +172,7 @@ func looseFilter(name string) (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	// Use netlink, which needs only CAP_NET_ADMIN: /proc/sys is usually read-only in a container.
+	// Set rp_filter by netlink, which needs only CAP_NET_ADMIN: /proc/sys is usually read-only in a container.
 	const inetConf, rpFilter, loose = 1, 8, 2 // IFLA_INET_CONF, IPV4_DEVCONF_RP_FILTER
 	req := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)

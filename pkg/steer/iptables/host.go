@@ -262,9 +262,9 @@ func (h host) uplinksToKubeDNS() []string {
 	return rules
 }
 
-// onLinkChain makes the rules for an address that is on the agent's link and that kube-proxy translates, as in KEP-1024: a
-// packet that is not tracked skips kube-proxy's translation and reaches the link. TCP packets are not tracked either, and each
-// is decided by itself, so an open connection to kube-dns is cut when a lease begins.
+// onLinkChain makes the rules for a cluster DNS address that is on the agent's link and that kube-proxy translates too, as in
+// KEP-1024. Under a lease, a packet goes untracked, so kube-proxy does not translate it and it reaches the agent. TCP packets
+// are decided one by one too, so an open connection to kube-dns is cut when a lease begins.
 func (h host) onLinkChain() chain {
 	c := chain{table: "raw", name: onLinkChain}
 	for _, u := range h.uplinks {

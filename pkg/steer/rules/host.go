@@ -107,8 +107,8 @@ func (t withHairpin) Repair(rs steer.Ruleset) ([]string, error) {
 	return append(drift, more...), errors.Join(hairpinErr, err)
 }
 
-// Watch ticks on changes of the rules and of the hairpin. If it returns an error, one of the two watches may run until ctx
-// ends.
+// Watch returns a channel that ticks when the rules, or the hairpin's veth pair and its settings, may have changed. If it returns
+// an error, one of the two watches may run until ctx ends.
 func (t withHairpin) Watch(ctx context.Context) (<-chan struct{}, error) {
 	rules, err := t.Iptables.Watch(ctx)
 	if err != nil {

@@ -186,7 +186,7 @@ func flags(o *Options, g *rawFlags) *flag.FlagSet {
 	fs.StringVar(&g.clientAuth, "tls-client-auth-type", "NoClientCert", "`POLICY` for clients' certificates at -metrics-listen-address: "+
 		strings.Join(slices.Sorted(maps.Keys(clientAuth())), ", "))
 	fs.StringVar(&o.TLS.ClientCA, "tls-client-ca-file", "", "`FILE` of the CA certificates that sign client certificates, in PEM")
-	fs.StringVar(&g.minTLS, "tls-min-version", "TLS13", "minimum TLS `VERSION`: TLS10 to TLS13")
+	fs.StringVar(&g.minTLS, "tls-min-version", "TLS13", "minimum TLS `VERSION` at -metrics-listen-address: TLS10 to TLS13")
 	// Flags of earlier releases of node-cache.
 	fs.StringVar(&g.initialDelay, "initialdelay", "", "no effect: the packet rules exist before the first query")
 	fs.BoolVar(&g.ebtables, "setupebtables", false, "no effect")

@@ -41,8 +41,7 @@ const (
 	maxCache   = 256 << 20 // bytes of all cache messages together
 )
 
-// Time limits of the steps. The successor waits longer than the active agent in the same step, so that the active agent is the first to
-// give up.
+// Time limits of the steps: for one message, or until the other side's next one arrives.
 const (
 	helloWait   = 2 * time.Second
 	offerWait   = 5 * time.Second

@@ -50,7 +50,7 @@ const (
 	No
 )
 
-// Round has what one round of queries showed.
+// Round is the result of one round for one cluster DNS address: queries to the upstreams, fallback checks and a query from a pod's address.
 type Round struct {
 	Answered bool   // an upstream answered a query of the agent or of a client
 	Fallback Answer // Yes if kube-dns answered each fallback check of the round, No if none, else Unknown

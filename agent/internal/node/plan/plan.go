@@ -153,8 +153,9 @@ func (p Plan) Targets() []Target {
 // Fallback is one path to kube-dns: the address that answers there, and the one that the fallback check queries.
 type Fallback struct{ ClusterDNS, Queried netip.Addr }
 
-// Fallbacks returns the paths to kube-dns, each once. The fallback check queries the cluster DNS address itself if a redirect has it,
-// because the prober's pod table rewrites it; otherwise it queries the local address.
+// Fallbacks returns one path for each cluster DNS address of the redirects and locals. For a redirect's path, the fallback check queries
+// the cluster DNS address itself, because the prober's pod table rewrites that query; for a local address's path, it queries the local
+// address. If both have the same cluster DNS address, the redirect's path counts.
 func (p Plan) Fallbacks() []Fallback {
 	var out []Fallback
 	add := func(clusterDNS, asked netip.Addr) {

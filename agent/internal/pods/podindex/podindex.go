@@ -157,9 +157,10 @@ func searchOf(f podfile.File, conf *config.Node) *searchpath.Search {
 	return searchpath.NewSearch(s.Searches, s.Ndots(), slices.Contains(s.Options, "no-tld-query"), conf.ClusterDomain)
 }
 
-// InKernel reports whether the kernel program is to answer the hits of the pod with this pod file: by the pod's annotation, else by
-// kernelHits. With kernelHits.mode off, it is false for all pods; in arrangement transparent, for pods that opted out; and in the others,
-// for pods without a steered or pending path. why is what prevents these answers at present; else "".
+// InKernel reports whether the kernel program is wanted to answer the hits of the pod with this pod file. The pod's annotation decides,
+// else kernelHits. The program is never wanted with kernelHits.mode off; in arrangement transparent, for a pod that opted out; in every
+// other arrangement, for a pod without a steered or pending path. If it is wanted, why is what prevents it at present, for example a
+// bypass; "" if nothing does.
 func InKernel(f podfile.File, conf *config.Node) (wanted bool, why string) {
 	k := conf.KernelHits
 	switch {

@@ -289,8 +289,8 @@ func (p *publishing) report() (done, good bool) {
 	return done, good
 }
 
-// prune removes the hosts that this cluster has in the zone and that the file does not name. It does nothing and returns false if the zone
-// was not read yet.
+// prune has the publisher remove from the zone the hosts that are this cluster's and that the file of DNSRecords does not name. It does
+// nothing and returns false if the zone was not read from its server yet.
 func (p *publishing) prune(z *running) bool {
 	state := z.publisher.Zone().State
 	if state == nil {
