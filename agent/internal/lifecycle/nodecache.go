@@ -214,7 +214,8 @@ func (c *nodeCache) upstreams(domain string) (upstream.Upstreams, error) {
 	if err == nil || loaded {
 		return up, err
 	}
-	c.log.Error("cannot determine the upstreams at the start; will try without the kube-dns ConfigMap", "err", c.faults.Count(nodecache.FaultConfigmap, err))
+	c.log.Error("cannot determine the upstreams at the start; will try without the kube-dns ConfigMap",
+		"err", c.faults.Count(nodecache.FaultConfigmap, err))
 	in.ConfigMap = ""
 	up, err = upstream.Resolve(in)
 	up.Files = append(up.Files, c.opts.ConfigMapFiles()...) // watched, because a change may remove the fault

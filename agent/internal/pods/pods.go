@@ -72,8 +72,8 @@ type dueTrials struct {
 	started    map[key]bool // adopted pods for which this process has allowed the first trial
 }
 
-// fingerprint is what a pod table was verified under. While it is equal to the stored one, neither the nftables rules in the pod's netns nor
-// the wanted table has changed, and the rules need not be read.
+// fingerprint is what a pod table was verified under. While it is equal to the stored one, neither the nftables rules in the pod's netns
+// nor the wanted table has changed, and the rules need not be read.
 type fingerprint struct {
 	inode      uint64
 	generation uint32 // the kernel's counter of nftables changes in that netns

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -131,14 +132,10 @@ func (a *Block) press(ctx context.Context, req *dns.Msg) error {
 		})
 	}
 	wg.Wait()
-	err := once(errs)
-	switch {
-	case answered.Load():
+	if answered.Load() {
 		return nil
-	case err == nil:
-		return ctx.Err() // it ended before any attempt began
 	}
-	return err
+	return cmp.Or(once(errs), ctx.Err()) // ctx may have ended before any attempt began
 }
 
 // once joins errors, each text once.

@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -139,4 +140,13 @@ func routes(words map[string]netip.Addr) map[netip.Addr]string {
 		out[words[word]] = link
 	}
 	return out
+}
+
+func (r *run) word(a netip.Addr) string {
+	for _, word := range slices.Sorted(maps.Keys(r.words)) {
+		if r.words[word] == a {
+			return word
+		}
+	}
+	return a.String()
 }

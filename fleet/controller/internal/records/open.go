@@ -12,7 +12,6 @@ import (
 
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 	"github.com/neardns/neardns/fleet/controller/zones"
-	"github.com/neardns/neardns/fleet/edge/healthcheck"
 	"github.com/neardns/neardns/fleet/zones/rfc2136"
 	"github.com/neardns/neardns/fleet/zones/zone"
 	"github.com/neardns/neardns/fleet/zones/zonewriter"
@@ -145,35 +144,4 @@ func (l *live) Zone() ZoneProgress {
 		p.Clusters = slices.Sorted(maps.Keys(clusters))
 	}
 	return p
-}
-
-// worksFor returns the function that a publisher calls before it removes a dead cluster's records of a host. That function returns true if
-// at least one address of the claim may still work, and then the records stay: the address passes its health check, or has not failed three
-// probes yet, or is outside the zone's ranges and therefore may not be probed. Without a health check it returns false.
-func (r *Reconciler) worksFor(dnsZone string, o *opened) func(zone.Claim) bool {
-	return func(c zone.Claim) bool {
-		key := "dead " + dnsZone + " " + c.Cluster + " " + c.Host
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		o.dead[key] = time.Now()
-		checks := checksOf(&c.Publication)
-		asked := r.Health.Set(key, map[string][]healthcheck.Check{c.Cluster: checks}, o.ranges)
-		return slices.ContainsFunc(checks, func(check healthcheck.Check) bool { return asked[check].Well() })
-	}
-}
-
-// deadFor is for how long a dead cluster's addresses are probed after a publisher last called the function that worksFor returns.
-const deadFor = 10 * time.Minute
-
-// bury ends the health checks of dead clusters' addresses for which the publisher of o has not called works for deadFor. With all set, it
-// ends all of them.
-func (r *Reconciler) bury(o *opened, all bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for key, at := range o.dead {
-		if all || time.Since(at) > deadFor {
-			r.Health.Set(key, nil, nil)
-			delete(o.dead, key)
-		}
-	}
 }
