@@ -22,7 +22,7 @@ import (
 
 // configFlag adds the flag --config, which every command that reads the configuration has.
 func configFlag(c *cobra.Command, path *string) {
-	c.Flags().StringVar(path, "config", "", "NodeConfig `FILE`; without it, everything is detected on the node")
+	c.Flags().StringVar(path, "config", "", "NodeConfig `FILE`; without it, each value is detected on the node or is the default")
 }
 
 // loadConfig reads the NodeConfig file. If it has faults, the error has exit code 2.

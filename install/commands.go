@@ -24,7 +24,8 @@ func installCommand(stdout io.Writer) *cobra.Command {
 	in.dryRunFlag(set)
 	set.StringVar(&in.kubeletTo, "state-dir", "", "the agent's state `FOLDER` (NodeConfig's stateDir), where install writes "+
 		"the DNS settings from the kubelet's configuration, which the agent cannot read; empty, or with --entry: not written")
-	set.DurationVar(&in.wait, "wait", 0, "how long to wait for a network configuration that takes the entry, for example 30s; 0: not at all")
+	set.DurationVar(&in.wait, "wait", 0, "how long to wait for a network configuration to which the entry can be added, "+
+		"for example 30s; 0: not at all")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := in.validateSource(); err != nil {
 			return err

@@ -9,8 +9,8 @@ import (
 // DNSState is the state of an overlay, the wanted changes to a pod's DNS settings.
 type DNSState string
 
-// The states. The plugin sets the first one in ADD. Afterwards only the agent changes it: from Waiting or NoMethod to Overlaid, Failed or
-// NoMethod.
+// The states. The plugin sets a pod's state in ADD, and the agent sets AsGiven for a pod that it adopts. Afterwards only the agent changes
+// the state: from Waiting or NoMethod to Overlaid, Failed or NoMethod.
 const (
 	AsGiven  DNSState = "as-given"  // no overlay is wanted, or none of it can be applied to this pod
 	Overlaid DNSState = "overlaid"  // the pod's resolv.conf has the overlay

@@ -21,7 +21,7 @@ func (v *verb) collectFacts(in call, ns *os.File) facts {
 	}
 	f.Proof, _, f.ProofErr = nodestate.ProofFile(v.conf.PersistDir).Read()
 	if f.Proof.Backend != v.backend.Recorded() || f.Proof.Outlived() {
-		// A fallback that was verified with another back end, or before a reboot with another kube-proxy, may not work now.
+		// The fallback was verified with another back end, or in an earlier boot, perhaps with another kube-proxy. It may not work now.
 		f.Proof = nodestate.Proof{}
 	}
 	f.Unsupported = v.missingRules(rules.Addresses(hostRules(v.conf, nil))...)

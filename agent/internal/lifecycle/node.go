@@ -19,7 +19,7 @@ import (
 
 // Options are the command-line options of the role `node`.
 type Options struct {
-	Config string // path of the NodeConfig file; "": everything is detected on the node
+	Config string // path of the NodeConfig file; "": each value is detected on the node or is the default
 	// TakeOver makes the agent take over from the active agent even if that one is newer.
 	TakeOver bool
 	// PodDir is a folder that only this agent's pod has and that lives as long as the pod. With it, the agent takes over from an active

@@ -69,7 +69,7 @@ type CacheStatus struct {
 	Misses int64 `json:"misses"`
 }
 
-// KernelHits is the state of kernel hits.
+// KernelHits is the state of kernel hits: the cache hits that the kernel program at the pods' links answers.
 type KernelHits struct {
 	Auto bool `json:"auto,omitempty"` // kernelHits.mode is auto: Fault and Refused do not count as faults
 	Pods int  `json:"pods"`           // pod links that have the kernel program

@@ -9,8 +9,8 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// Veth returns the link in the host's netns at which a pod's queries arrive. It tries the routes of steered redirects first, then those
-// of the others. It returns an error if the pod has no such link or is gone.
+// Veth returns the host's end of the veth by which a pod's queries leave it. It follows the pod's routes to its cluster DNS addresses,
+// those of steered redirects first. It returns an error if the pod has no such veth or is gone.
 func (p *Pods) Veth(f podfile.File) (index int, name string, err error) {
 	redirects := slices.Concat(f.In(podfile.Steered), f.In(podfile.LeftAlone), f.In(podfile.Pending))
 	if len(redirects) == 0 {

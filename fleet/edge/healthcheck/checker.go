@@ -149,7 +149,7 @@ func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Pre
 		out[check] = t
 	}
 	if left > 0 {
-		c.log.Warn("too many health checks; the addresses left over are not probed, so no probe finds them unhealthy", "zone", zone,
+		c.log.Warn("too many health checks; those left over do not run, so they find no address unhealthy", "zone", zone,
 			"most", c.o.Most, "most_per_address", maxPerAddress, "left", left)
 	}
 	return out

@@ -123,7 +123,7 @@ func (s *server) fail(now time.Time, a *Block, f failed) {
 		}
 		h.changes.Add(1)
 		h.since = now
-		s.log.Warn("upstream failed clients' queries; it is tried last, except for single tests, until it answers well",
+		s.log.Warn("upstream failed clients' queries; until it answers well, it is tried last, except by test queries",
 			"server", s.name, "reason", f.why.String(), "err", f.err)
 	}
 	if f.why.answered() {

@@ -38,7 +38,7 @@ func (s *serving) leave() {
 	}
 }
 
-// retire waits until the chain has answered its queries, for grace at most, and closes it. No point may lead to it any more.
+// retire waits until the chain has answered its queries, for grace at most, and closes it. No listening socket may use it any more.
 func (s *serving) retire(grace time.Duration, final bool) error {
 	s.leave()
 	select {

@@ -156,7 +156,7 @@ func (k *Keeper) detach(i int) error {
 	return nil
 }
 
-// wanted returns the pods' interfaces to whose links the program should be attached, by ifindex, and the refused pods. mu is held.
+// wanted returns the pods whose links should have the program, by the link's ifindex, and the refused pods. mu is held.
 func (k *Keeper) wanted(pods []Pod) (map[int]podfile.File, []Refused) {
 	out, found := map[int]podfile.File{}, map[key]podLink{}
 	var refused []Refused

@@ -148,7 +148,7 @@ func links(names []string) []string {
 	return out
 }
 
-// hosts returns the host's rules: one script for each IP family with an address to serve.
+// hosts returns the host's rules: one script for each IP family that has a steering or local address.
 func hosts(h steer.Host, routes bool) []script {
 	var out []script
 	for _, is4 := range []bool{true, false} {

@@ -127,8 +127,8 @@ func (e *element) read(dec *netlink.AttributeDecoder) error {
 	return nil
 }
 
-// hasAddresses is the quick check of an ADD, when the table is usually complete: the chain prerouting has rules, and the sets
-// have the description's addresses. Nothing is removed because of its result.
+// hasAddresses reports whether the chain prerouting has rules and the sets have the addresses of rs. It is the quick check for callers
+// that only add what is missing, such as ADD, which usually finds the table complete.
 func (n *Nftables) hasAddresses(rs steer.Ruleset) (bool, error) {
 	ruled, err := n.hasRules("prerouting")
 	if err != nil || !ruled {

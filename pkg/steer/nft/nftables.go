@@ -33,7 +33,8 @@ type Nftables struct {
 }
 
 // attempts is how often an operation is tried at most. EINTR means that another program's commit interrupted a dump. ENOENT or
-// EEXIST means that a transaction lost a race with another neardns process. Each attempt first reads the kernel's state again.
+// EEXIST means that a transaction lost a race with another neardns process. An attempt that
+// depends on the kernel's state reads it again.
 const attempts = 8
 
 // Open opens the back end in the netns behind nsFD; -1 means the calling thread's. The descriptor may be closed afterwards.

@@ -11,8 +11,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Notes returns the records of delivered queries and of those that passed the host's filters. A query on its way at this moment
-// makes no wrong record: if it was delivered and then passed the filters, it is in Arrived.
+// Notes returns the clients whose queries the rules sent to the agent, and those whose queries then passed the host's filters. It reads
+// them in this order, so that a query in flight does not look like one that the filters dropped.
 func (n *Nftables) Notes() (steer.Notes, error) {
 	return retried(n, "read evidence", func() (out steer.Notes, err error) {
 		start := time.Now()

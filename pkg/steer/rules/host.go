@@ -65,7 +65,7 @@ func (n byNftables) Leases(time.Duration, time.Duration) ([]steer.LeaseState, er
 
 type byIptables struct{ *iptables.Iptables }
 
-// Ensure makes the chains equal to rs: an iptables chain is either complete or absent, so there is no other way to add a rule.
+// Ensure makes the chains equal to rs. It does not add single rules: this back end always writes a chain as a whole.
 func (b byIptables) Ensure(rs steer.Ruleset) error { return b.Apply(rs) }
 
 // Exempt does nothing: with iptables, the agent writes the exemptions into its rules from the pods' state files.

@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zonewriter"
 )
 
-// open is the type of Reconciler.Open.
+// open is a function for Reconciler.Open, which describes its arguments.
 type open func(Setting, rfc2136.KeyFunc, func(zone.Claim) bool) (Publisher, error)
 
 // opener returns the function that starts this cluster's publisher for a zone. The publisher calls changed after each change of its

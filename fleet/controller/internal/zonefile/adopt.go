@@ -182,7 +182,7 @@ func (a *Adoption) save(e *adopt.Export) error {
 
 func (a *Adoption) log(format string, args ...any) { _, _ = fmt.Fprintf(a.Log, format+"\n", args...) }
 
-// manifests prints the DNSRecords of hosts that another program did not change.
+// manifests prints the DNSRecords of the exported hosts, except those in changed: another program has changed them since the export.
 func (a *Adoption) manifests(e *adopt.Export, changed map[string]bool) {
 	var b strings.Builder
 	for i := range e.Hosts {

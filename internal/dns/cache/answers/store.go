@@ -181,7 +181,7 @@ type Space struct {
 	keep   atomic.Int64 // nanoseconds
 	count  [classes]atomic.Int64
 	bytes  [classes]atomic.Int64
-	cursor atomic.Uint32 // the shard that eviction looks at next
+	cursor atomic.Uint32 // modulo shardCount: the shard at which eviction looked last
 	closed atomic.Bool
 
 	shards [shardCount]shard
