@@ -57,9 +57,9 @@ func (v *verb) add(ctx context.Context) error {
 }
 
 // apply carries the plan out in this order: the host's rules, the pod's state file, the pod table. Without the host's rules the
-// pod's rewritten queries would get no answer. Without the file no later call would find the pod table and remove it. If a step
-// fails for a pod that this ADD steers, or with onUnsupported: fail for a pending pod, apply removes the pod's table and file
-// again. Then ADD fails (onUnsupported: fail), or a new file has the reason.
+// pod's rewritten queries would get no answer. Without the file neither GC nor the agent would find the pod table. If a step fails
+// for a pod that this ADD steers, or with onUnsupported: fail for a pending pod, apply removes the pod's table and file again. Then
+// ADD fails (onUnsupported: fail), or a new file has the reason.
 func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 	f := &p.File
 	earlier, err := podfile.Read(podfile.Path(v.conf.StateDir, f.ContainerID, f.IfName))
@@ -69,7 +69,7 @@ func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 		return nil
 	}
 	if !p.Steers() && (v.conf.OnUnsupported != unsupportedFail || len(f.In(podfile.Pending)) == 0) {
-		// The pod is not steered, so this failure does not affect its DNS: only the state file, the exemption from node
+		// This ADD does not steer the pod, so the failure does not affect its DNS: only the state file, the exemption from node
 		// interception or the removal of old rules failed.
 		v.log.Warn("pod is not to be steered, but its file or rules cannot be changed", "verb", v.name, "container_id", f.ContainerID, "err", err)
 		return nil
@@ -81,8 +81,8 @@ func (v *verb) apply(ctx context.Context, p *Plan, ns *os.File) error {
 	}
 	state := podfile.LeftAlone
 	if errors.Is(err, context.DeadlineExceeded) || iptables.Busy(err) {
-		// This call had too little time, because the node starts all of its pods at once or another program holds iptables'
-		// lock. The agent steers a pending pod later.
+		// This call had too little time, for example because the node starts all of its pods at once or another program holds
+		// iptables' lock. The agent steers a pending pod later.
 		state = podfile.Pending
 	}
 	for i := range f.Decisions {
@@ -158,7 +158,7 @@ func (v *verb) removeTable(pod rules.Rules, containerID, ifName string, inode ui
 	return pod.Remove()
 }
 
-// logDecisions adds the decision for each cluster DNS address, one per IP family, to the call's log line.
+// logDecisions adds the decision for each cluster DNS address to the attributes that done logs.
 func (v *verb) logDecisions(f podfile.File) {
 	var parts []string
 	for _, d := range f.Decisions {

@@ -10,9 +10,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// chooseBackend sets the back end (nftables or iptables) that this call uses: the one that wrote the host's rules. If the host
-// has no rules, it is the configured one; if none is configured, the one with which the agent verified the fallback on this
-// node.
+// chooseBackend sets the back end (nftables or iptables) that this call uses: the one that wrote the host's rules. If these are not
+// recorded, it is the configured one; if none is configured, the one with which the agent verified the fallback on this node; else
+// nftables.
 func (v *verb) chooseBackend() {
 	recorded, _, err := nodestate.HostRulesFile(v.conf.StateDir).Read()
 	if err != nil {
@@ -34,7 +34,7 @@ func (v *verb) wantedBackend() (string, error) {
 	case rules.Nftables, rules.Iptables, rules.IptablesNFT, rules.IptablesLegacy:
 		found, err := rules.Candidates(v.conf.Backend, nil, nil)
 		if err != nil {
-			return rules.IptablesNFT, err // each pod's state file will have the reason
+			return rules.IptablesNFT, err // the caller logs the error
 		}
 		return found[0].String(), nil
 	}
@@ -99,8 +99,8 @@ func (v *verb) ensureSwitch(host rules.Rules, own steer.Host) error {
 	return nodestate.HostRulesFile(v.conf.StateDir).Write(made)
 }
 
-// recordedRules are the host's rules for a back end that starts a program for each read (iptables), which takes longer than the
-// rest of an ADD. It trusts the record of the process that made the rules, and checks only that packets still reach them.
+// recordedRules are the host's rules for a back end that starts a program for each read (iptables), which is slow. It trusts the
+// record of the process that made the rules, and checks only that packets still reach them.
 type recordedRules struct {
 	rules.Rules
 	recorded nodestate.HostRules

@@ -93,8 +93,8 @@ func (v *verb) checkSwitch() error {
 	})
 }
 
-// status is the CNI verb STATUS. An error makes the whole node NotReady, so status returns one only with onUnsupported: fail, if
-// the kernel does not support the rules or the state folder cannot be written.
+// status is the CNI verb STATUS. An error makes the whole node NotReady, so with a correct configuration status returns one only with
+// onUnsupported: fail, if the kernel does not support the rules or the state folder cannot be written.
 func status(ctx context.Context, e env, args *skel.CmdArgs) error {
 	return run(ctx, e, "status", args, (*verb).status)
 }

@@ -24,7 +24,7 @@ import (
 const (
 	codeNetNS     = 100 // CNI_NETNS is no network namespace
 	codeNotSteer  = 101 // ADD: the pod cannot be steered, and the configuration has onUnsupported: fail
-	codeDrift     = 102 // CHECK: the pod's rules or resolv.conf differ from what its state file records
+	codeDrift     = 102 // CHECK: the pod's rules or resolv.conf differ from its state file, or the host has no rules
 	codeState     = 103 // CHECK: the pod's state file is unreadable, or is about another network namespace
 	codeGC        = 104 // GC: something could not be removed
 	verbDeadline  = 5 * time.Second
@@ -63,14 +63,14 @@ type verb struct {
 	pod  podArgs
 	// backend is the kind of packet rules (nftables or iptables) that this call uses; see chooseBackend.
 	backend  rules.Kind
-	recorded nodestate.HostRules // description of the host's rules, as stored in the state folder; zero if there is none
-	outcome  []any               // attributes of the call's one log line
+	recorded nodestate.HostRules // description of the host's rules, as stored in the state folder; zero if none can be read
+	outcome  []any               // attributes that done logs
 }
 
 func (v *verb) addOutcome(attrs ...any) { v.outcome = append(v.outcome, attrs...) }
 
-// run does what all verbs have in common: it parses the configuration, sets a deadline, calls f, turns a panic into an error,
-// and writes one log line.
+// run does what all verbs have in common: it sets a deadline, parses the configuration, calls f, turns a panic into an error,
+// and logs the result in one line.
 func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*verb, context.Context) error) (err error) {
 	started := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, verbDeadline)
@@ -106,7 +106,7 @@ func run(ctx context.Context, e env, name string, args *skel.CmdArgs, f func(*ve
 }
 
 // lock serializes ADD and DEL of one container. If it cannot lock, the call goes on without a lock: before the node's first ADD
-// the state folder does not exist, and if ADD cannot create that folder, it steers nothing.
+// the state folder may not exist, and if ADD cannot create that folder, it steers nothing.
 func (v *verb) lock(ctx context.Context) (unlock func()) {
 	unlock, err := podfile.Lock(ctx, v.conf.StateDir, v.args.ContainerID)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -120,7 +120,7 @@ func failure(code uint, format string, args ...any) *types.Error {
 	return types.NewError(code, fmt.Sprintf(format, args...), "")
 }
 
-// done writes the call's log line.
+// done logs the result of the call.
 func (v *verb) done(started time.Time, err error) {
 	level := slog.LevelInfo
 	if v.name == "status" {
@@ -136,7 +136,7 @@ func (v *verb) done(started time.Time, err error) {
 	v.log.Log(context.Background(), level, "CNI call finished", attrs...)
 }
 
-// subject names the call's pod, container or network. Error messages begin with it, because runtimes show only the message.
+// subject names the call's pod, container or network. explain puts it into error messages, because runtimes show only the message.
 func (v *verb) subject() string {
 	if name := v.pod.String(); name != "" {
 		return "pod " + name
@@ -155,7 +155,7 @@ func (v *verb) confFault(err error) error {
 	return types.NewError(ce.Code, messagePrefix+"configuration of network "+v.conf.Name+": "+ce.Error(), "")
 }
 
-// explain puts the name of the pod or network in front of an error's message, and keeps its CNI error code.
+// explain puts v.subject in front of an error's message. It keeps a CNI error code; an error without one gets ErrInternal.
 func (v *verb) explain(err error) error {
 	var te *types.Error
 	switch {
@@ -183,7 +183,7 @@ func (v *verb) netns(path string) (ns *os.File, inode uint64, isHost bool, err e
 }
 
 // delAnyway runs del after the CNI library (skel) has rejected a DEL, and returns no error, so that the runtime goes on with the
-// plugins earlier in the conflist. del then has no configuration, and finds the container's rules only by the default folders.
+// plugins earlier in the conflist. del then has no configuration: it looks for the pod's state file in the default folder.
 func delAnyway(ctx context.Context, e env, getenv func(string) string, refused *types.Error) *types.Error {
 	args := &skel.CmdArgs{ContainerID: getenv("CNI_CONTAINERID"), Netns: getenv("CNI_NETNS"),
 		IfName: getenv("CNI_IFNAME"), Args: getenv("CNI_ARGS")}

@@ -19,7 +19,7 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Names that runtimes and people write.
+// Keys and values in the configuration, written by runtimes or operators.
 const (
 	keyAnnotations   = "io.kubernetes.cri.pod-annotations"
 	keyValid         = "cni.dev/valid-attachments"
@@ -35,14 +35,14 @@ const (
 )
 
 // ownKeys are the top-level keys of neardns. A misspelt key would silently get its default on every node, so `neardns
-// validate`, and the installer before it writes an entry, refuse unknown keys. A CNI call only logs them (D-052).
+// validate`, and the installer before it uses a hand-written entry, refuse unknown keys. A CNI call only logs them (D-052).
 var ownKeys = []string{
 	"redirects", "clusterDomain", "localAddresses", "backend", "steer", "stateDir", "persistDir", "onUnsupported",
 	"logFile", "logLevel", keyDNS, keyResolvConf, keyResolvConfPaths, keyHostResolvConf,
 }
 
-// foreignKeys are the keys that runtimes and libcni put into a plugin's configuration. Every key with a slash belongs to
-// another program, too.
+// foreignKeys are keys of CNI, of runtimes and of other plugins that may be in a plugin's configuration. Keys with a slash count as
+// foreign, too.
 var foreignKeys = []string{
 	"name", "type", "cniVersion", "cniVersions", "capabilities", "args", "runtimeConfig", "prevResult", "ipam", "ipMasq",
 	"disableCheck", "disableGC", "loadOnlyInlinedPlugins",
@@ -82,7 +82,7 @@ type Conf struct {
 // RuntimeInput is what the runtime adds to the conflist's entry for one call.
 type RuntimeInput struct {
 	PrevResult  json.RawMessage      // nil if there is none
-	DNS         *podDNS              // nil if the runtime passed none
+	DNS         *podDNS              // nil if the runtime passed none that can be read
 	Annotations map[string]string    // the pod's, if the runtime passed them
 	Valid       []types.GCAttachment // GC: the containers' network interfaces that still exist
 	ValidKnown  bool                 // GC: the runtime passed a list, even if it is empty
@@ -96,8 +96,8 @@ type podDNS struct {
 	Options  []string `json:"options"`
 }
 
-// confError has all faults of a configuration, so that the operator can correct them at once: each attempt costs a rollout to
-// all nodes.
+// confError has all faults found in a configuration, so that the operator can correct them together: each attempt costs a rollout
+// to all nodes.
 type confError struct {
 	Code   uint
 	Faults []*strict.Fault
@@ -111,9 +111,9 @@ func (e *confError) Error() string {
 	return strings.Join(parts, "; ")
 }
 
-// parseConf reads the JSON that a call gets on stdin. It returns a configuration with an error, too, so that DEL can still clean
-// up: a key of the wrong type, and a path that is not absolute, have their defaults. Other keys may have a value that is not
-// allowed.
+// parseConf reads the JSON that a call gets on stdin. It returns a configuration even with an error, so that DEL can still clean
+// up: a string key of the wrong type, or a path that is not absolute, has its default. Other keys may be empty or have a value that
+// is not allowed.
 func parseConf(stdin []byte) (*Conf, error) {
 	c := &Conf{
 		ClusterDomain: domainDefault, Steer: steerProven, Backend: backendAuto, OnUnsupported: unsupportedAllow,

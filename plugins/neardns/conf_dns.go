@@ -9,7 +9,7 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Keys about pods' own DNS settings.
+// Keys about pods' own DNS settings, their values and one default.
 const (
 	keyDNS             = "dns"
 	keyResolvConf      = "resolvConf"
@@ -29,7 +29,7 @@ func (r *confReader) podDNSKeys(c *Conf) {
 		items := v.Items()
 		c.ResolvConfPaths = nil
 		if len(items) == 0 || slices.ContainsFunc(items, func(p strict.Value) bool { return p.Kind != strict.String }) {
-			r.Fault(v, `not a list of paths: write it like [%q], or take it out`, sandbox.Patterns()[0])
+			r.Fault(v, `not a list of paths, or empty: write it like [%q], or take it out`, sandbox.Patterns()[0])
 			items = nil
 		}
 		for _, p := range items {
@@ -55,7 +55,7 @@ func (r *confReader) podDNSKeys(c *Conf) {
 		}
 		if l.SearchCompletion != nil {
 			r.fault(field+".searchCompletion",
-				"belongs into podDNS of the agent's NodeConfig, where it holds for pods that run, too: take it out here")
+				"belongs into podDNS of the agent's NodeConfig, where it also applies to running pods: take it out here")
 		}
 	}
 	c.Rules = rules

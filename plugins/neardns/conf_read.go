@@ -98,7 +98,7 @@ func (r *confReader) addr(v strict.Value) netip.Addr {
 	return a
 }
 
-// text reads a string. If the key is absent or no string, it leaves the default.
+// text reads a string. If the key is absent, or its value is not a string (which is a fault), *into does not change.
 func (r *confReader) text(key string, into *string) {
 	if v, ok := r.top[key]; ok {
 		if s, ok := r.Text(v); ok {
@@ -111,7 +111,7 @@ func (r *confReader) oneOf(key, value string, allowed ...string) {
 	r.OneOf(strict.Value{Field: key}, value, allowed...)
 }
 
-// path reads an absolute path. If it is not absolute, path reports a fault and leaves the default.
+// path reads an absolute path. If the value is not one, path reports a fault and leaves the default in *into.
 func (r *confReader) path(key string, into *string) {
 	p := *into
 	r.text(key, &p)

@@ -10,9 +10,9 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// runtime reads the keys that the container runtime adds. If it cannot read one, it adds a note and goes on: a pod must not
-// fail because of something that its owner cannot change. An unreadable list of valid attachments, which only GC gets, is a
-// fault, so that GC removes nothing.
+// runtime reads the keys that libcni and the container runtime add. If it cannot read runtimeConfig or a key in it, it adds a note
+// and goes on: a pod must not fail because of something that its owner cannot change. An unreadable list of valid attachments,
+// which only GC gets, is a fault, so that GC removes nothing.
 func (r *confReader) runtime(c *Conf) {
 	note := func(what string, err error) {
 		c.Notes = append(c.Notes, fmt.Sprintf("%s cannot be read: %v", what, err))

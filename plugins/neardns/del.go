@@ -15,8 +15,8 @@ import (
 )
 
 // del is the CNI verb DEL. It never returns an error: DEL calls the plugins in reverse order, so neardns is early, and its
-// error would keep the plugins that release the pod's addresses from running. It logs what it could not remove; the agent or GC
-// removes that later.
+// error would keep the plugins that release the pod's addresses from running. It logs what it could not remove. The agent or GC
+// removes a readable state file that is left; the pod's rules end with its netns.
 func del(ctx context.Context, e env, args *skel.CmdArgs) error {
 	_ = run(ctx, e, "del", args, (*verb).del)
 	return nil
@@ -66,7 +66,7 @@ func (v *verb) clear(f podfile.File, otherPath string) error {
 }
 
 // clearUnknown removes the rules of an interface without a readable state file from the netns at path. It removes nothing if
-// another pod's state file has this netns: in a repeated DEL, the path may contain a process ID that was reused.
+// another state file has this netns: in a repeated DEL, the path may contain a process ID that was reused.
 func (v *verb) clearUnknown(path, containerID, ifName string) error {
 	ns, inode, err := podfile.OpenNetNS(path)
 	if err != nil {
@@ -92,7 +92,7 @@ func (v *verb) clearNS(ns *os.File, inode uint64, containerID, ifName string) er
 	}
 	own.Close()
 	if inode == ownInode {
-		v.addOutcome("note", "CNI_NETNS is the host's: its table stays")
+		v.addOutcome("note", "the netns is the host's: its rules stay")
 		return nil
 	}
 	err = v.withRules(int(ns.Fd()), func(pod rules.Rules) error { return v.removeTable(pod, containerID, ifName, inode) })
@@ -139,8 +139,8 @@ func (v *verb) gc(context.Context) error {
 }
 
 // collect removes the rules and the state file of one interface that is not in the runtime's list, if the interface belongs to
-// this network or the file cannot be read. Lists are per network, and a node may have neardns in several networks. collect
-// returns true if it found something to remove.
+// this network: lists are per network, and a node may have neardns in several networks. If the file cannot be read, it removes only
+// the file. collect returns true if it found something to remove.
 func (v *verb) collect(k podfile.Key) (bool, error) {
 	f, err := podfile.Read(podfile.Path(v.conf.StateDir, k.ContainerID, k.IfName))
 	switch {
@@ -148,7 +148,7 @@ func (v *verb) collect(k podfile.Key) (bool, error) {
 		return false, nil
 	case err != nil:
 		// An unreadable file is of no use to any network.
-		v.log.Warn("cannot read an unlisted pod's state file; only the file goes", "verb", v.name, "container_id", k.ContainerID, "err", err)
+		v.log.Warn("cannot read an unlisted pod's state file; only the file is removed", "verb", v.name, "container_id", k.ContainerID, "err", err)
 		return true, podfile.Remove(v.conf.StateDir, k.ContainerID, k.IfName)
 	case f.Network != v.conf.Name:
 		return false, nil

@@ -5,8 +5,8 @@
 // It guarantees that a call needs no running agent and no API server or DNS, that stdout has only the CNI result, and that it
 // removes none of the host's rules but an ended pod's exemption from node interception.
 //
-// On failure: ADD returns an error only for a wrong configuration or environment. A pod that cannot be steered starts without
-// steering, and its state file and the log have the reason, unless the configuration has onUnsupported: fail. A pod is never
-// left with a part of its rules. DEL always succeeds, because an error would keep the plugins earlier in the conflist from
-// releasing what they own.
+// On failure: ADD returns an error for wrong input (configuration, environment, prevResult). A pod that cannot be steered starts
+// without steering, and its state file and the log have the reason, unless the configuration has onUnsupported: fail. If a pod's
+// rules cannot be written completely, ADD removes them again. DEL always succeeds, because an error would keep the plugins earlier
+// in the conflist from releasing what they own.
 package main

@@ -48,9 +48,9 @@ func (v *verb) collectFacts(in call, ns *os.File) facts {
 
 func hasWay(w hostnet.Found) bool { return w.Err == nil }
 
-// inspectSwitch reports whether the host's rules have everything that this call would add, as they do at every ADD but the
-// first. If those rules treat the pod's own link as an uplink, they send its queries to kube-dns, so inspectSwitch sets an
-// error for that path. If the rules cannot be read, it returns false; the attempt to add rules then returns the reason.
+// inspectSwitch reports whether the host's rules have everything that this call would add, as they usually do after the first
+// ADD. If those rules treat the pod's own link as an uplink, they send its queries to kube-dns, so inspectSwitch sets an error for
+// that path. If the rules cannot be read, it returns false; the attempt to add rules then returns the reason.
 func (v *verb) inspectSwitch(ways []hostnet.Found) (complete bool) {
 	_ = v.withRules(-1, func(host rules.Rules) (err error) {
 		up := map[string]bool{} // both families usually share one link
@@ -93,7 +93,7 @@ func (v *verb) ways(ns *os.File) []hostnet.Found {
 func (v *verb) siblings(containerID, ifName string, inode uint64) []podfile.File {
 	files, errs := podfile.Siblings(v.conf.StateDir, containerID, ifName)
 	for _, err := range errs {
-		v.log.Warn("state file of a pod's other interface unreadable; its rules may go", "verb", v.name, "container_id", containerID, "err", err)
+		v.log.Warn("state file of a pod's other interface unreadable; its rules may be removed", "verb", v.name, "container_id", containerID, "err", err)
 	}
 	return slices.DeleteFunc(files, func(f podfile.File) bool { return f.NetNSInode != inode })
 }

@@ -20,10 +20,10 @@ type localFact struct {
 }
 
 // locals decides which local addresses may be nameservers in a pod's resolv.conf. That requires that the pod's queries to the
-// cluster DNS address could be steered and that the host's rules exist. No pod table rewrites a local address, so only the
-// host's rules can send its queries to kube-dns while no agent runs.
+// cluster DNS address could be steered and that the host's rules exist; locals adds those that are missing. No pod table rewrites a
+// local address, so only the host's rules can send queries for it to kube-dns while no agent runs.
 func (v *verb) locals(in call, wanted overlay.PodRules, ns *os.File) []localFact {
-	// Only the opt-out counts: whether the pod's nameservers may become local addresses is what is being decided.
+	// Leave out the pod's nameservers: this call decides whether they may become local addresses.
 	in.Settings = podSettings{Annotations: podfile.Annotations{OptOut: wanted.OptOut}}
 	f := v.collectFacts(in, ns)
 	out := planLocals(v.conf, in, f)

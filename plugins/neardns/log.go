@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLog is the size in bytes at which the log file is rotated, about ten thousand pods' lines. One rotated file is kept.
+// maxLog is the size in bytes at which the log file is rotated. One rotated file is kept.
 const maxLog = 1 << 20
 
 // newLog returns a logger that writes to the log file and to stderr, which runtimes copy into their own log. It never writes to

@@ -29,7 +29,7 @@ type facts struct {
 	UplinksErr error
 }
 
-// hostInterface returns the host's link at which the pod's packets arrive; "" if the pod's packets do not come to the host.
+// hostInterface returns the host's link at which the pod's packets arrive; "" if there is none or it is not known.
 func (f facts) hostInterface() string {
 	for _, w := range f.Ways {
 		if w.Err == nil {
@@ -39,7 +39,7 @@ func (f facts) hostInterface() string {
 	return ""
 }
 
-// Plan is everything that an ADD writes: files, rules and the CNI result.
+// Plan is what an ADD writes, apart from the pod's resolv.conf: the pod's state file, rules and the CNI result.
 type Plan struct {
 	File           podfile.File // the pod's state file, which the agent reads
 	Pod            steer.Pod    // the rules for the pod's netns; without redirects the pod gets none
@@ -49,7 +49,7 @@ type Plan struct {
 	Result         []byte       // the CNI result to print
 }
 
-// Touches reports whether the plan changes the host's rules.
+// Touches reports whether the plan may change the host's rules.
 func (p Plan) Touches() bool { return p.Steers() && !p.SwitchComplete || len(p.Exempt) > 0 }
 
 // Steers reports whether this ADD writes steering rules into the pod's netns.
@@ -135,9 +135,9 @@ func hostRules(c *Conf, uplinks []string) steer.Host {
 	return steer.Host{Redirects: c.Redirects, Locals: c.Locals, Uplinks: uplinks}
 }
 
-// afterTrial makes a redirect pending: the agent steers it after a trial query from the pod's netns was answered, because a
-// network policy may let the pod reach only kube-dns. It is not called with steer: always, nor for a pod with a local address
-// as nameserver, because that pod's queries go to the node's own address without steering.
+// afterTrial makes a steered redirect pending: the agent steers it after a trial query from the pod's netns was answered, because a
+// network policy may let the pod reach only kube-dns. It is not called with steer: always, nor if the pod has a local address as
+// nameserver in place of the cluster DNS address, because those queries go to the node's own address without steering.
 func afterTrial(d podfile.Decision) podfile.Decision {
 	if d.State == podfile.Steered {
 		d.State, d.Reason = podfile.Pending, "its path to the agent is not tried yet"

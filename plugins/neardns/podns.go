@@ -61,7 +61,8 @@ func (v *verb) applySettings(in call, ns *os.File) podSettings {
 	return s
 }
 
-// collectSettingsFacts reads the files that planSettings needs. For most pods it reads none.
+// collectSettingsFacts reads the files that planSettings needs. If no overlay is wanted for the pod and the runtime passed the pod's
+// DNS settings, it reads none.
 func (v *verb) collectSettingsFacts(in call, wanted overlay.PodRules) settingsFacts {
 	f := settingsFacts{SandboxErr: errNotSearched}
 	for _, r := range v.conf.Redirects {

@@ -269,7 +269,7 @@ func TestPodDNSFaults(t *testing.T) {
 		`"dns":{"searchCompletion":true}`:                                                    "dns.searchCompletion: belongs into podDNS",
 		`"dns":{"namespaces":{"b":{"searchCompletion":true}}}`:                               "dns.namespaces.b.searchCompletion: belongs into podDNS",
 		`"resolvConf":"on"`:              `resolvConf: "on" is not known: write one of auto, off`,
-		`"resolvConfPaths":[]`:           "resolvConfPaths: not a list of paths",
+		`"resolvConfPaths":[]`:           "resolvConfPaths: not a list of paths, or empty",
 		`"resolvConfPaths":["/a/b"]`:     `resolvConfPaths[0]: "/a/b" is not a path from the root with {id}`,
 		`"hostResolvConf":"resolv.conf"`: `hostResolvConf: "resolv.conf" is not an absolute path`,
 	} {

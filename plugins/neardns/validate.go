@@ -102,7 +102,7 @@ func checkList(data []byte) report {
 		if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
 			field, is = wrong.Field, wrong.Value
 		}
-		r.fault(field, "%s instead of a network configuration list: write an object with cniVersion, name and plugins", is)
+		r.fault(field, "%s is the wrong type in a network configuration list: write an object with cniVersion, name and plugins", is)
 		return r
 	}
 	if list.Plugins == nil && list.Type == "neardns" {
@@ -174,7 +174,7 @@ func (r *report) entry(prefix string, raw json.RawMessage) *Conf {
 	}
 	_ = json.Unmarshal(raw, &asks)
 	for _, c := range []struct{ key, effect string }{
-		{"dns", "pods with their own nameservers cannot be distinguished from others"},
+		{"dns", "pods with their own nameservers may not be recognized"},
 		{keyAnnotations, "pods cannot opt out by annotation " + overlay.AnnotationSteer},
 	} {
 		if !asks.Capabilities[c.key] {
