@@ -30,7 +30,7 @@ type Watch struct {
 
 type seen struct {
 	beat  Beat
-	since time.Time // when this heartbeat was first seen
+	since time.Time // when this heartbeat was first seen, or seen again after a gap between observations
 }
 
 // Observe records the heartbeats in the zone at the time now, and whether more than a third of all clusters are silent.
@@ -148,8 +148,9 @@ func score(dead, survivor string) uint64 {
 	return binary.BigEndian.Uint64(sum[:])
 }
 
-// MayRemove reports whether a dead cluster's records of this host may be removed. They may if a live cluster has an address or a target
-// at the host, and works returns false for the dead cluster's claim. With a nil works they may only if the claim has no health check.
+// MayRemove reports whether a dead cluster's records of this host may be removed. They may if the dead cluster has no claim there, or if a
+// live cluster has an address or a target at the host and works returns false for the dead cluster's claim. If works is nil, a claim with
+// a health check counts as working, and one without as not working.
 func (h *Host) MayRemove(cluster string, dead []string, works func(Claim) bool) bool {
 	c, ok := h.Claims[cluster]
 	if !ok {

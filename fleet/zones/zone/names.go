@@ -20,8 +20,8 @@ const (
 	levels      = "klb"   // in the names LABEL.klb.HOST of a host's regions and clusters, from Kuadrant's RFC 0008
 )
 
-// maxHost is the maximum length of a host, with which the names of its bookkeeping still are valid: 255 octets in wire form (RFC 1035),
-// less the labels that the longest such name adds. That is the name of an address's references for a wildcard at the apex.
+// maxHost is the maximum length of a host, so that the names of its bookkeeping have at most 255 octets in wire form (RFC 1035). The
+// longest of these names is that of the references to an IPv6 address, for a wildcard at the apex.
 const maxHost = 253 - len("2001-0db8-ffff-ffff-ffff-ffff-ffff-ffff.") - len(wildcard+"."+apex+".r."+shared+"."+bookkeeping)
 
 func lower(name string) string {
@@ -31,7 +31,8 @@ func lower(name string) string {
 	return dns.CanonicalName(name)
 }
 
-// checkName returns an error unless a name is absolute, in lower case, and has only labels of RFC 1123; punycode is allowed.
+// checkName returns an error unless a name is absolute, in lower case, at most 253 characters long without the final dot, and has only
+// labels of RFC 1123; punycode is allowed.
 func checkName(name string) error {
 	if name == "." || !strings.HasSuffix(name, ".") {
 		return fmt.Errorf("%q is no absolute name", name)
@@ -69,7 +70,7 @@ func checkHost(host, origin string) error {
 		}
 	}
 	if len(host) > maxHost {
-		return fmt.Errorf("%s has %d characters; with %d there is room for its bookkeeping", host, len(host), maxHost)
+		return fmt.Errorf("%s has %d characters; at most %d leave room for its bookkeeping", host, len(host), maxHost)
 	}
 	return nil
 }
@@ -171,7 +172,7 @@ func address(label string) (netip.Addr, bool) {
 type kind int
 
 const (
-	other kind = iota // not a name below _neardns or klb; it may be a host
+	other kind = iota // neither below _neardns nor LABEL.klb.HOST; it may be a host
 	broken
 	beatName
 	claimName

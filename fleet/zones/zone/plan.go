@@ -23,7 +23,7 @@ type Writer struct {
 // Memory is what a writer remembers of its own updates for one host. With the zero value, the writer treats everything under its
 // identity in the zone as its own.
 type Memory struct {
-	Generation uint64 // the highest generation that the writer has used in a claim of the host
+	Generation uint64 // the highest generation that the writer has used, or read in its claim of the host
 	// by the strings of the TXT record: the writer's claims that the zone may have, which are the one last read back and those sent since
 	Sent map[string]bool
 	Gone []Gone // addresses that updates deleted and that no read has confirmed to be gone
@@ -71,10 +71,10 @@ type Step struct {
 	Notes    []Conflict // facts to report that do not prevent writing
 	// the cluster's claim as read from the zone, in the form of Memory.Sent; empty if there is none
 	Stands string
-	// the claim that the cluster has after the message, in the form of Memory.Sent; empty if it then has none
+	// the claim that the cluster has after the message, in the form of Memory.Sent; empty if it then has none, and for most conflicts
 	Claim    string
-	Next     uint64       // the generation of Claim; without a claim: the highest one that the cluster has used
-	Gone     []Gone       // addresses that the message deletes
+	Next     uint64       // the generation of Claim; without a claim: Memory.Generation
+	Gone     []Gone       // addresses that the message deletes at the host or at the names of its regions
 	Unserved []netip.Addr // addresses that do not fit into the host's RRset (room.go)
 	Leaves   bool         // the message removes this cluster from the host, or deletes TXT records that have no owner
 
@@ -89,7 +89,7 @@ func (st *Step) Done() bool { return st.Conflict == nil && st.Message.Empty() }
 const atOnce = 100
 
 // Plan returns the next step for a host: toward publishing want or, if want is empty, toward removing this cluster from the host. It
-// compares want with the zone only and not with earlier plans, so a step that was interrupted or undone is planned again.
+// compares want with the zone and not with earlier plans, so a step that was interrupted or undone is planned again.
 func (s *State) Plan(w Writer, m Memory, want Publication) Step {
 	p := planner{State: s, w: w, m: m, want: want, step: Step{Host: want.Host, Next: m.Generation}}
 	p.read()
@@ -126,8 +126,8 @@ type planner struct {
 	has   bool  // the zone has such a record
 	raw   *dns.TXT
 	mine  map[netip.Addr][]Reference // this cluster's references to each address, as read
-	ttl   uint32                     // TTL that the host's address records have after the step
-	wants Strategy                   // the strategy that this cluster wants, if it differs from the host's current one
+	ttl   uint32                     // TTL of the addresses and the CNAME that change writes
+	wants Strategy                   // the strategy that this cluster wants, if the host keeps another one; else empty
 }
 
 func (p *planner) read() {
@@ -151,11 +151,11 @@ func (p *planner) read() {
 	}
 }
 
-// foreign returns a conflict if another instance, which may be alive, has written under this cluster's ID. If the zone went back to an
-// older claim of this writer, it only adds the note ZoneRolledBack.
+// foreign returns a conflict if another writer, which may be alive, has written under this cluster's ID. If the zone went back to an
+// older claim of this writer, foreign only adds the note ZoneRolledBack.
 func (p *planner) foreign() *Conflict {
 	if b, ok := p.Beats[p.w.Cluster]; ok && b.Instance != p.w.Instance && !p.w.Takeover {
-		return conflict(ClusterIDInUse, "instance %s beats under the cluster id %s; give one of the two clusters another id",
+		return conflict(ClusterIDInUse, "instance %s sends heartbeats under the cluster id %s; give one of the two clusters another id",
 			b.Instance, p.w.Cluster)
 	}
 	if !p.has || p.w.Takeover {
@@ -244,7 +244,7 @@ func (p *planner) ttlOf(name string, a netip.Addr) (ttl uint32, ok bool) {
 	return 0, false
 }
 
-// others returns the references of other clusters to an address.
+// others returns the references to an address that are not this cluster's, including the zero Reference.
 func (p *planner) others(a netip.Addr) (refs []Reference) {
 	for _, r := range p.host.References[a] {
 		if r.Cluster != p.w.Cluster {

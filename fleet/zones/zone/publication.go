@@ -1,12 +1,13 @@
 // Package zone defines how clusters publish hosts together in one DNS zone, without a central writer: the DNS records, how to parse them,
 // and the UPDATE messages that change them.
 //
-// It guarantees that no message overwrites another cluster's change: the records on which a message was planned are its prerequisites.
-// The package is pure: it has no clock and no network. Its values do not change after they are made, so goroutines may share them.
+// It guarantees that no message overwrites another cluster's change: by its prerequisites, the server refuses a message if TXT records on
+// which it depends have changed since they were read. The package is pure: it has no clock and no network. A State does not change after
+// it is made, so goroutines may share it.
 //
-// A host's addresses are at the host itself, so that a plain DNS server answers with all of them. TXT records for coordination (the
-// bookkeeping) are in two subtrees of the zone Z: C._neardns.Z, which only cluster C writes, and _shared._neardns.Z, where each cluster
-// adds its own RRs.
+// A host's addresses are at the host itself, as far as they fit, so that a plain DNS server answers with all of them. TXT records for
+// coordination (the bookkeeping) are in two subtrees of the zone Z: C._neardns.Z for cluster C, and _shared._neardns.Z, where all clusters
+// write.
 //
 // If a change must not be made, a Step has a Conflict and no message. Bookkeeping that cannot be parsed is counted and ignored.
 package zone
@@ -24,8 +25,8 @@ import (
 // Strategy is how the clusters that publish a host share it. A host has one strategy, which changes when all its clusters want another.
 type Strategy string
 
-// The strategies. With Simple, all addresses are at the host. LoadBalanced adds a name LABEL.klb.HOST for each region and each cluster, and
-// edges answer each client with the addresses of one cluster.
+// The strategies. With Simple, the addresses are at the host, as far as they fit. LoadBalanced adds a name LABEL.klb.HOST for each region
+// and each cluster, and edges answer each client with the addresses of one cluster.
 const (
 	Simple       Strategy = "Simple"
 	LoadBalanced Strategy = "LoadBalanced"
@@ -41,12 +42,12 @@ const (
 	TCP   Protocol = "TCP"
 )
 
-// Health is the health check that edges use for each address of a host.
+// Health is the health check of each address that a cluster publishes for a host.
 type Health struct {
 	Protocol Protocol
 	Port     uint16
 	Path     string // begins with /; empty for TCP
-	Host     string // the host name in the HTTP request; empty: the published host
+	Host     string // the host name in the HTTP request; empty: the published host, without a leading *.
 }
 
 // Publication is what one cluster wants to publish for one host. If it has no address and no target, the cluster is to be removed from
@@ -61,8 +62,8 @@ type Publication struct {
 	DefaultGeo bool   // edges use the region Geo for clients in whose own region no cluster is
 	Weight     uint32 // share of the clients, relative to the region's other clusters; 0: standby
 	Health     *Health
-	// Adopt applies to those Addresses that the host had before any cluster published it: with Adopt, the last cluster that leaves the
-	// host deletes them; without it they stay.
+	// Adopt applies to those Addresses that were at the host before any cluster published them. With Adopt, the last cluster that
+	// withdraws such an address deletes it; without Adopt, the address stays at the host.
 	Adopt bool
 }
 
@@ -197,10 +198,11 @@ func validGeo(g string) bool {
 	return len(place) == 2 && letters(place) && (!two || len(part) >= 1 && len(part) <= 3 && alphanumeric(part))
 }
 
-// Identity identifies a writer of the zone. A cluster and its clone have the same Cluster and differ in Instance.
+// Identity identifies a writer of the zone. Instance distinguishes two writers with the same Cluster, for example those of a cluster and
+// of its clone.
 type Identity struct {
 	Cluster  string // the cluster's ID: 6 to 12 characters of a-z and 0-9
-	Instance string // 1 to 32 characters of a-z and 0-9; the same after a restart, different in each installation
+	Instance string // 1 to 32 characters of a-z and 0-9; the same after a restart
 }
 
 // Validate returns an error if the identity has an invalid field.

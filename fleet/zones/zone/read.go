@@ -88,7 +88,7 @@ func (s *State) Dropped(st *Step) []string {
 				missing = len(s.sets[name]) == 0
 			}
 		case dns.ClassNONE:
-			if h.Rrtype == dns.TypeTXT { // in an RRset that clusters share: no other cluster deletes or adds this cluster's TXT record
+			if h.Rrtype == dns.TypeTXT { // in an RRset that clusters share; no other cluster adds this cluster's TXT records again
 				c := dns.Copy(rr)
 				c.Header().Class = dns.ClassINET
 				missing = slices.ContainsFunc(s.sets[name], func(x dns.RR) bool { return dns.IsDuplicate(x, c) })
@@ -116,7 +116,7 @@ func (s *State) otherTTL(st *Step, ttl uint32) bool {
 	return h != nil && h.TTL != ttl && h.TTL != st.ttlBefore
 }
 
-// stray reports whether an address that a step deleted from a name is at the name, although no cluster publishes it there.
+// stray reports whether an address that a step deleted from a name is at the name, although no TXT record of references lists it there.
 func (s *State) stray(host string, g Gone) bool {
 	if !slices.Contains(s.addresses(g.Name), g.Addr) {
 		return false

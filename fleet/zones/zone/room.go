@@ -11,7 +11,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// occupied returns a conflict if the host is a name server of this zone, or if a CNAME, DNAME or delegation hides one of its names.
+// occupied returns a conflict if the host is a name server of this zone, or if a CNAME, DNAME or delegation hides the addresses at the host
+// or at LABEL.klb.HOST.
 func (p *planner) occupied() *Conflict {
 	for _, rr := range p.RRset(p.Origin, dns.TypeNS) {
 		if ns, ok := rr.(*dns.NS); ok && lower(ns.Ns) == p.want.Host {
@@ -80,7 +81,7 @@ func agreed[V cmp.Ordered](p *planner, mine, zone V, wanted func(Claim) V) (V, s
 }
 
 // bounded returns the wanted publication. If that changes more than atOnce of the addresses that this cluster has at the host, bounded
-// returns a publication between the present and the wanted one.
+// returns a publication between the present and the wanted one, unless the cluster has no address there yet or wants a target.
 func (p *planner) bounded() Publication {
 	want := p.want
 	old := slices.Collect(maps.Keys(p.mine))

@@ -46,7 +46,7 @@ type Host struct {
 	TTL         uint32                  // seconds; from the TXT record that has the strategy
 	Addresses   []netip.Addr            // at the host's own name, sorted; plain servers answer with them
 	Levels      map[string][]netip.Addr // by region code or cluster ID: the addresses at LABEL.klb.HOST
-	Targets     map[string]string       // by cluster ID: the target of the CNAME at CLUSTER.klb.HOST
+	Targets     map[string]string       // by cluster ID or region code: the target of a CNAME at LABEL.klb.HOST, if no address is there
 	CNAME       string                  // the target of a CNAME at the host, which excludes addresses; no cluster wrote it
 	Claims      map[string]Claim        // by cluster ID
 	Owners      []string                // IDs of the clusters that publish the host, by its TXT records of owners; sorted
@@ -65,16 +65,16 @@ func (h *Host) Held() []netip.Addr {
 	return slices.Compact(all)
 }
 
-// Has reports whether the zone has an address at the host's own name or at CLUSTER.klb.HOST. The latter has an address alone if the host's
-// RRset was full.
+// Has reports whether the zone has an address at the host's own name or at CLUSTER.klb.HOST. If the host's RRset was full, the address is
+// only at the latter.
 func (h *Host) Has(cluster string, a netip.Addr) bool {
 	_, at := slices.BinarySearchFunc(h.Addresses, a, netip.Addr.Compare)
 	_, below := slices.BinarySearchFunc(h.Levels[cluster], a, netip.Addr.Compare)
 	return at || below
 }
 
-// Parse makes a State of all RRs of a zone. The SOA may occur twice, as in a transfer. Parse returns an error if there is no SOA, or an RR
-// is not in the zone. Bookkeeping that cannot be parsed is only counted.
+// Parse makes a State of all RRs of a zone. The SOA may occur twice, as in a transfer. Parse returns an error if there is no SOA or one
+// that is not this zone's, or if an RR is not in the zone. Bookkeeping that cannot be parsed is only counted.
 func Parse(origin string, rrs []dns.RR) (*State, error) {
 	s := &State{Origin: lower(origin), sets: map[string]set{}}
 	s.names = names{s.Origin}
@@ -376,7 +376,7 @@ func (s *State) reread(changed map[string]bool) {
 	}
 }
 
-// Names returns the number of names that have RRs.
+// Names returns the number of names that have RRs other than the SOA.
 func (s *State) Names() int { return len(s.sets) }
 
 // Records returns all RRs of the zone except the SOA, in no particular order. The caller must not modify them: the state uses them.

@@ -11,9 +11,9 @@ import (
 )
 
 // withdraw deletes an address of this cluster at the host and at the names of its regions, except at the names in keep and where another
-// cluster publishes the address too. ref is this cluster's new reference to the address, or nil if the cluster no longer publishes the
-// address. All references to the address are a prerequisite: if two clusters leave at the same time, the server refuses the second one's
-// message, and that cluster plans again as the last one.
+// reference shows that the address must stay. It also deletes this cluster's references to the address, except the new one, ref, which is
+// nil if the cluster no longer publishes the address. All references to the address are a prerequisite: if two clusters withdraw it at the
+// same time, the server refuses the second one's message, and that cluster plans again as the last one.
 func (p *planner) withdraw(a netip.Addr, ref *Reference, keep []string) {
 	refs := p.names.references(p.want.Host, a)
 	var gone []string
@@ -69,7 +69,7 @@ func (p *planner) empty(own string, addrs []netip.Addr, target string) {
 }
 
 // leave removes this cluster from the host. If the cluster is the last one, leave also deletes the strategy, with the RRset of owners as a
-// prerequisite. Without this prerequisite for the others, several clusters can leave at the same time.
+// prerequisite. The other clusters leave without this prerequisite, so that several can leave at the same time.
 func (p *planner) leave() {
 	name := p.names.claim(p.want.Host, p.w.Cluster)
 	for _, a := range p.old() {
@@ -118,7 +118,7 @@ func (p *planner) leave() {
 // agree decides the strategy and the TTL, which are the same for all clusters of a host. While the clusters want different values, the
 // host keeps its present ones, and a cluster that already publishes the host still updates its addresses. Each cluster's claim has the
 // values that the cluster wants; the cluster that sees that all claims agree changes the host. A cluster that does not publish the host
-// yet gets a conflict if it wants another strategy than the host's.
+// yet gets a conflict if it wants another strategy than the host's, unless all others want that one too.
 func (p *planner) agree() *Conflict {
 	strategy, disagreement := agreed(p, p.want.Strategy, p.host.Strategy, func(c Claim) Strategy { return cmp.Or(c.Wants, c.Strategy) })
 	if strategy != p.want.Strategy {
@@ -196,7 +196,7 @@ func (p *planner) addStrategy() {
 	if p.host.Strategy == p.want.Strategy && p.host.TTL == p.ttl {
 		return // if the step writes anything, replaceClaim makes the strategy a prerequisite
 	}
-	if p.host.Strategy != "" { // then no other cluster may have joined meanwhile
+	if p.host.Strategy != "" { // the server must refuse this change if another cluster has joined since the read
 		p.asRead(p.owners(p.want.Host), dns.TypeTXT)
 	}
 	_, before := p.before()
@@ -206,8 +206,8 @@ func (p *planner) addStrategy() {
 	p.write(txt(name, strategyText(p.want.Strategy, p.ttl, before)))
 }
 
-// add writes this cluster's TXT records of the owner and of references, and the addresses and CNAME, that the zone lacks or has with
-// another TTL.
+// add writes what the zone lacks of this cluster: its TXT records of the owner and of references, its addresses and its CNAME. It replaces
+// addresses and a CNAME that have another TTL. If the RRset for a TXT record is full, the step gets a conflict.
 func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 	full := func(name string) bool {
 		if p.w.Limit > 0 && len(p.RRset(name, dns.TypeTXT)) >= p.w.Limit {
@@ -240,7 +240,8 @@ func (p *planner) add(want Publication, places map[netip.Addr][]string) {
 				return
 			}
 			p.write(txt(name, ref.text()))
-			if !want.Adopt && slices.Contains(foreign, a) { // even if a cluster has written this: that cluster may leave at the same time
+			// The zone may have this TXT record already. Write it again, because the cluster that wrote it may leave at the same time.
+			if !want.Adopt && slices.Contains(foreign, a) {
 				p.write(txt(name, Reference{}.text()))
 			}
 		}

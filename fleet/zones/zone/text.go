@@ -26,12 +26,12 @@ const (
 type Claim struct {
 	Publication
 	Identity
-	Generation uint64 // increases with each write, so that no two versions of a cluster's claim for a host are equal
+	Generation uint64 // increases with each write, so that a new version of the claim always differs from the one that it replaces
 	// the strategy that the cluster wants, if the host still has another one because its clusters do not agree; else empty
 	Wants Strategy
 }
 
-// Beat is the heartbeat of one cluster, a TXT record. Other clusters look whether it changes within its period.
+// Beat is the heartbeat of one cluster, a TXT record. Other clusters and edges check whether it changes within its period.
 type Beat struct {
 	Counter  uint64 // increases with each heartbeat
 	Instance string
@@ -132,8 +132,8 @@ func number(s string, bits int) (uint64, error) {
 	return n, err
 }
 
-// parseClaim parses a cluster's claim, its TXT record for a host. The caller must set the claim's strategy to the host's, and the TTL too
-// if it is 0, because an older version wrote claims without a TTL.
+// parseClaim parses a cluster's claim, its TXT record for a host. The result has no strategy, and its TTL is 0 if an older version wrote
+// the claim; derive sets both to the host's.
 func parseClaim(t []string, cluster, host string) (Claim, error) {
 	c := Claim{Publication: Publication{Host: host}, Identity: Identity{Cluster: cluster}}
 	f, err := fields(t)
@@ -144,11 +144,11 @@ func parseClaim(t []string, cluster, host string) (Claim, error) {
 		return c, fmt.Errorf("gen: %w", err)
 	}
 	if c.Instance = one(f, "inst"); !validInstance(c.Instance) {
-		return c, fmt.Errorf("inst=%s is none", c.Instance)
+		return c, fmt.Errorf("inst=%s is not valid", c.Instance)
 	}
 	w, err := number(one(f, "weight"), 32)
 	if err != nil || w > MaxWeight {
-		return c, fmt.Errorf("weight=%s is none", one(f, "weight"))
+		return c, fmt.Errorf("weight=%s is not valid", one(f, "weight"))
 	}
 	c.Weight = uint32(w)
 	if f["ttl"] != nil {
@@ -158,7 +158,7 @@ func parseClaim(t []string, cluster, host string) (Claim, error) {
 	}
 	c.Wants, _ = parseStrategy(f) // if a later version wants a strategy that is unknown here, count that as agreement with the host's
 	if c.Geo = one(f, "geo"); c.Geo != "" && !validGeo(c.Geo) {
-		return c, fmt.Errorf("geo=%s is none", c.Geo)
+		return c, fmt.Errorf("geo=%s is not valid", c.Geo)
 	}
 	c.DefaultGeo = one(f, "default") == "1" && c.Geo != ""
 	if c.Target = one(f, "target"); c.Target != "" {
@@ -182,7 +182,7 @@ func parseAddresses(lines []string) ([]netip.Addr, error) {
 		for s := range strings.SplitSeq(line, ",") {
 			a, err := netip.ParseAddr(s)
 			if err != nil || a.Zone() != "" || a.Is4In6() || a.String() != s {
-				return nil, fmt.Errorf("addr: %q is none", s)
+				return nil, fmt.Errorf("addr: %q is not valid", s)
 			}
 			addrs = append(addrs, a)
 		}
@@ -274,10 +274,10 @@ func parseBeat(t []string) (Beat, error) {
 	}
 	every, err := number(one(f, "every"), 32)
 	if b.Period = time.Duration(every) * time.Second; err != nil || b.Period <= 0 || b.Period > MaxPeriod {
-		return Beat{}, fmt.Errorf("every=%s is no number of seconds up to %d", one(f, "every"), MaxPeriod/time.Second)
+		return Beat{}, fmt.Errorf("every=%s is no number of seconds from 1 to %d", one(f, "every"), MaxPeriod/time.Second)
 	}
 	if !validInstance(b.Instance) {
-		return Beat{}, fmt.Errorf("inst=%s is none", b.Instance)
+		return Beat{}, fmt.Errorf("inst=%s is not valid", b.Instance)
 	}
 	return b, nil
 }
@@ -292,7 +292,7 @@ func parseOwner(t []string) (string, error) {
 	if c := one(f, "c"); validCluster(c) {
 		return c, nil
 	}
-	return "", fmt.Errorf("c=%s is none", one(f, "c"))
+	return "", fmt.Errorf("c=%s is not valid", one(f, "c"))
 }
 
 // Reference is a TXT record that names a cluster that publishes an address of a host, and the region for which the cluster does. The zero
@@ -322,7 +322,7 @@ func parseReference(t []string) (Reference, error) {
 	f, _ := fields(t) // parseOwner has already checked the error
 	r := Reference{Cluster: c, Geo: one(f, "geo")}
 	if r.Geo != "" && !validGeo(r.Geo) {
-		return Reference{}, fmt.Errorf("geo=%s is none", r.Geo)
+		return Reference{}, fmt.Errorf("geo=%s is not valid", r.Geo)
 	}
 	return r, nil
 }
@@ -379,7 +379,7 @@ func parseStrategy(f map[string][]string) (Strategy, error) {
 func parseTTL(f map[string][]string) (uint32, error) {
 	ttl, err := number(one(f, "ttl"), 32)
 	if err != nil || ttl == 0 || ttl > MaxTTL {
-		return 0, fmt.Errorf("ttl=%s is none", one(f, "ttl"))
+		return 0, fmt.Errorf("ttl=%s is not valid", one(f, "ttl"))
 	}
 	return uint32(ttl), nil
 }
