@@ -31,7 +31,7 @@ const (
 // The socket is bound to one address, so answers have the right source address. Each answer goes to the socket address from which its
 // query came, with an IPv6 scope if there was one.
 //
-// Only one goroutine uses it.
+// Only one goroutine uses it, except that workers use p, raw, inWork and room.
 type datagrams struct {
 	p      *point
 	raw    syscall.RawConn
@@ -92,14 +92,15 @@ func newDatagrams(p *point, conn *net.UDPConn) (*datagrams, error) {
 
 func (a *address) bytes() *byte { return (*byte)(unsafe.Pointer(a)) }
 
-// rawReads: one of so many reads is a system call by the Go runtime, the others are raw system calls. The runtime wants to know of system
-// calls, so that it can run other goroutines while one blocks. These reads never block, and each report wakes the runtime's monitor
-// (sysmon), which then polls about every 20 µs: at 1,000 queries a second that causes three of four context switches. But the monitor
-// also preempts goroutines that have run for 10 ms, so a goroutine that always finds queries must wake it now and then.
+// rawReads: as long as the socket is not empty, one of so many reads is a system call through the Go runtime, and the others are raw system
+// calls. The runtime wants to know of system calls, so that it can run other goroutines while one blocks. These reads never block, and each
+// report wakes the runtime's monitor (sysmon), which then polls about every 20 µs: at 1,000 queries a second that causes three of four
+// context switches. But the monitor also preempts goroutines that have run for 10 ms, so a goroutine that always finds queries must wake it
+// now and then.
 const rawReads = 16
 
-// receive reads the datagrams that wait in the socket. If there are none, it returns false, and the runtime calls it again when some
-// arrive.
+// receive reads up to batchSize datagrams that wait in the socket. If there are none, it returns false, and the runtime calls it again when
+// some arrive.
 func (d *datagrams) receive(fd uintptr) (done bool) {
 	for {
 		call := unix.RawSyscall6
@@ -127,8 +128,8 @@ func (d *datagrams) receive(fd uintptr) (done bool) {
 // attempts to accept a TCP connection, acceptRetry apart.
 const maxFailures = 1000
 
-// serve reads and answers queries until the point ends; it returns an error if the socket is dead. All queries that were read get their
-// answers before it returns.
+// serve reads and answers queries until the point ends; it returns an error if the socket is dead. It returns only after the workers have
+// finished all queries.
 func (d *datagrams) serve() error {
 	defer d.inWork.Wait()
 	for {
@@ -260,7 +261,7 @@ func (w *writer) write(packets []packet) error {
 	return w.error
 }
 
-// sendAll sends the rest.
+// sendAll sends the packets in rest. It always returns true, so that RawConn.Write does not wait for the socket.
 func (w *writer) sendAll(fd uintptr) (done bool) {
 	for len(w.rest) > 0 {
 		if w.room.most > 0 {

@@ -11,13 +11,15 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// Observer records each UDP and TCP query once, no matter whether the fast path or the plugin chain answers it. It does not see messages
-// that are refused because they are not queries. Its methods run for each query, also concurrently, and must be quick.
+// Observer records each UDP and TCP query once, no matter whether the fast path or the plugin chain answers it. It does not see dropped
+// queries, and messages that are refused because they are not valid queries. Its methods run for each query, also concurrently, and must be
+// quick.
 type Observer interface {
 	// Identify returns what is known about a client; nil: nothing. The result goes with the query. It may be called several times for a
 	// query.
 	Identify(client netip.Addr) any
-	// Record gets the outcome of a query as soon as it is answered. For the agent's own queries, Client is the zero value.
+	// Record gets the outcome of a query when the fast path or the plugin chain has finished it. For the agent's own queries, Client is the
+	// zero value.
 	Record(a queryinfo.Answer)
 }
 

@@ -18,8 +18,8 @@ func (s *Server) Collector() prometheus.Collector {
 	open := set.Gauge("neardns_tcp_connections", "TCP connections that are open.")
 	maxOpen := set.Gauge("neardns_tcp_connections_limit", "How many TCP connections may be open (limits.tcpConnections).")
 	shed := set.Counter("neardns_tcp_connections_shed_total",
-		"TCP connections that were closed for others, by reason: idle (the longest idle one made room for another) "+
-			"or refused (there was no slot and no idle one).", "reason")
+		"TCP connections that were closed because of the limit, by reason: idle (the longest idle one made room for another) "+
+			"or refused (its client had its share, or there was no slot, and none could be closed for it).", "reason")
 	return set.Read(func(to chan<- prometheus.Metric) {
 		packets, conns := s.quota.counts()
 		inFlight.Send(to, float64(packets.taken))

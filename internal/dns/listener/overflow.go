@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// overflows counts the UDP queries that the kernel dropped because a socket's receive buffer was full, since the server has the socket.
-// It is safe for concurrent use.
+// overflows counts the UDP queries that the kernel dropped, nearly always because a socket's receive buffer was full, since the server has
+// the socket. It is safe for concurrent use.
 type overflows struct {
 	mu   sync.Mutex             // guards the fields below
 	past uint64                 // of sockets that are closed

@@ -29,8 +29,8 @@ const (
 	minFlush  = 50 * time.Millisecond // by then, queries that the switch let through before the lease was withdrawn have reached the socket
 	maxFlush  = time.Second           // flush then returns even if queries still wait in the socket
 	flushLook = 5 * time.Millisecond  // how often flush checks whether queries wait
-	maxIdle   = time.Second           // when the server stops, an open connection without a query is closed after this time
-	maxDrain  = 5 * time.Second       // as in CoreDNS; a miss takes 4.5 s at most
+	maxIdle   = time.Second           // when the point ends, an open connection without a query is closed after this time
+	maxDrain  = 5 * time.Second       // for the queries in progress, as in CoreDNS; package forward takes 4.5 s at most
 	maxCut    = 2 * time.Second       // after maxDrain, for closing the connections that are still open
 )
 
@@ -43,7 +43,8 @@ const (
 )
 
 // point is a listening socket, for one address and protocol, with the plugin chain that answers its queries. The point stays while one
-// chain replaces another. It owns the socket and its connections. TCP is read by the DNS library's server, as in CoreDNS.
+// chain replaces another. It owns the socket and its connections. Over TCP, the DNS library's server runs the connections, as in CoreDNS,
+// and reader reads their queries.
 type point struct {
 	protocol string // udp, tcp
 	at       netip.AddrPort
@@ -101,8 +102,8 @@ func (s *Server) newPoint(protocol string, at netip.AddrPort, f *os.File) (*poin
 	return p, nil
 }
 
-// serve starts to read and answer queries in the background, until end. It returns as soon as the point reads. gone is called when the
-// point has ended.
+// serve starts to read and answer queries in the background, until the point ends or its socket is dead. It returns as soon as the point
+// reads. gone is called when the point has ended.
 func (p *point) serve(c *serving, gone func()) {
 	p.lead(c)
 	started := make(chan struct{})
@@ -132,8 +133,8 @@ func (p *point) read(begun func()) error {
 }
 
 // bufferBytes is the size of a UDP socket's receive buffer, as the kernel counts: about 5,400 queries, or 270 ms of 20,000 queries a
-// second. Linux's default of 208 KiB (net.core.rmem_default) is 13 ms, less than some time slices of other processes. An agent that gets
-// no CPU does not answer from so long a queue for long: its probes wait in it too, and if they are late the lease expires.
+// second. Linux's default of 208 KiB (net.core.rmem_default) is 14 ms, less than some time slices of other processes. An agent that gets no
+// CPU does not answer from so long a queue for long: its probes wait in it too, and if they are late the lease expires.
 const bufferBytes = 4 << 20
 
 // widen sets a UDP socket's receive buffer to bufferBytes. Without CAP_NET_ADMIN, net.core.rmem_max limits it.
@@ -216,7 +217,7 @@ func (p *point) flush() {
 	}
 }
 
-// waiting returns how much waits in the socket: bytes of UDP queries, or connections to accept.
+// waiting returns the size of the next UDP query in the socket, or the number of connections to accept; 0 if nothing waits.
 func (p *point) waiting() (n int) {
 	raw, err := p.socket.SyscallConn()
 	if err != nil {
@@ -235,9 +236,9 @@ func (p *point) waiting() (n int) {
 	return n
 }
 
-// end stops reading and accepting for good, and answers the queries that were read. It closes each TCP connection right after an answer,
-// when the next query is least likely to be on its way, or after maxIdle without one. It returns an error if the point is still served
-// after maxDrain and maxCut. Unread queries stay in the socket for another process that has it.
+// end stops reading UDP queries and accepting connections for good, and answers the queries that were read. It closes each TCP connection
+// right after an answer, when the next query is least likely to be on its way, or after maxIdle without one. It returns an error if the
+// point is still served after maxDrain and maxCut. What is not read or accepted stays in the socket for another process that has it.
 func (p *point) end() error {
 	p.pauser.end()
 	if p.protocol == "tcp" {
@@ -271,8 +272,8 @@ func (p *point) end() error {
 	}
 }
 
-// reader reads a TCP connection's queries for the DNS library's server. It can tell where one query ends and the next begins. Only one
-// goroutine uses it.
+// reader reads a TCP connection's queries for the DNS library's server. It records when a query begins and ends, so that end closes a
+// connection between two. Only one goroutine uses it.
 type reader struct {
 	dns.Reader
 	p      *point
@@ -280,8 +281,8 @@ type reader struct {
 	answer []byte // buffer for the fast path's answers
 }
 
-// maxQueryTCP is how many bytes of a TCP query are read. A longer query is cut and so invalid, as over UDP. The library would allocate up
-// to 64 KiB for each connection, as its client announces.
+// maxQueryTCP is how many bytes of a TCP query are kept; the rest is read and dropped. A longer query is cut and so invalid, as over UDP.
+// The library would allocate up to 64 KiB for each connection, as its client announces.
 const maxQueryTCP = 4096
 
 // answerKept is the maximum size of an answer buffer that a connection keeps for the next answer. Common answers fit.
@@ -398,7 +399,7 @@ func (a acceptor) Accept() (net.Conn, error) {
 // If a connection cannot be accepted, it waits in the kernel, and Accept tries again.
 const (
 	acceptRetry  = 10 * time.Millisecond
-	acceptLogged = 50 // the failed attempt of one Accept that is logged
+	acceptLogged = 50 // the 50th failure of one Accept is logged
 )
 
 // listenAgain repairs a listening socket that another program destroyed (SOCK_DESTROY, by `ss -K`; the kernel destroys no MPTCP

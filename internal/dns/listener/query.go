@@ -17,9 +17,9 @@ import (
 	"github.com/neardns/neardns/internal/dns/responsewriter"
 )
 
-// Query sends a query for a random name in zone through the plugin chain, as if a client had sent it to one of the server's addresses. So
-// it tests that zone's configuration, also in an operator's Corefile. It returns nil if the answer is NOERROR or NXDOMAIN. It returns an
-// error if the answer has another response code, if there is no answer, or if ctx ends first.
+// Query sends a query for a random name in zone through the plugin chain, as if a client had sent it to the first of the server's
+// addresses. So it tests that zone's configuration, also in an operator's Corefile. It returns nil if the answer is NOERROR or NXDOMAIN. It
+// returns an error if the answer has another response code, if there is no answer, if ctx ends first, or if the server is not started.
 func (s *Server) Query(ctx context.Context, zone string) error {
 	s.mu.Lock()
 	c, cfg := s.chain, s.config
@@ -29,7 +29,7 @@ func (s *Server) Query(ctx context.Context, zone string) error {
 	}
 	at, w := cfg.internalClient()
 	answers := make(chan *dns.Msg, 1)
-	go func() { // ends with the answer, for which each plugin limits the time
+	go func() { // ends when the plugin chain returns, which may be after ctx
 		defer c.leave()
 		c.answer(s.observer, at, netip.Addr{}, w, new(dns.Msg).SetQuestion(strings.ToLower(rand.Text())+"."+dns.Fqdn(zone), dns.TypeA))
 		answers <- w.Msg
@@ -81,7 +81,6 @@ func (c *Config) internalClient() (at netip.AddrPort, w *responsewriter.Capture)
 	return at, &responsewriter.Capture{Base: responsewriter.Base{Local: own, Remote: own}}
 }
 
-// fetchFast tries the fast path.
 func fetchFast(first fastpath.Handler, message []byte, identity any) (code int, ok bool) {
 	if first == nil {
 		return 0, false

@@ -10,9 +10,9 @@ import (
 	"github.com/neardns/neardns/internal/dns/fairshare"
 )
 
-// running is how many UDP queries may be in progress in addition to those that wait for upstreams; each has a goroutine of some
-// kilobytes. A few keep two processors busy; more would only wait here instead of in the socket. The DNS library has no limit: a CoreDNS
-// with 2.8 million goroutines and 60 GiB was reported (coredns/coredns#8312).
+// running is how many UDP queries may be in progress in addition to those that wait for upstreams, and how many TCP queries workers may
+// answer at a time; each has a goroutine of some kilobytes. A few keep two processors busy; more would only wait here instead of in the
+// socket. The DNS library has no limit: a CoreDNS with 2.8 million goroutines and 60 GiB was reported (coredns/coredns#8312).
 const running = 256
 
 // fullPoll is how often a reader checks whether a slot has become free.
@@ -21,7 +21,7 @@ const fullPoll = time.Millisecond
 // quota limits the UDP queries in progress and the TCP connections of one server, and divides them among clients. All points share it. It
 // is safe for concurrent use.
 //
-// Package fairshare does the division. It also limits the number of clients that are remembered.
+// Package fairshare does the division. It remembers only clients that have a slot.
 type quota struct {
 	idled, refused atomic.Uint64 // connections closed to make room for others, and connections refused
 	dropped        atomic.Uint64 // datagrams: queries, and answers (see room)
@@ -30,8 +30,8 @@ type quota struct {
 	mu      sync.Mutex // guards the fields below
 	packets fairshare.Pool
 	conns   fairshare.Pool
-	piped   fairshare.Pool            // TCP queries in progress next to another one of their connection
-	visits  map[netip.Addr]*list.List // by client: those of the connections in waiting that are the client's (*stream)
+	piped   fairshare.Pool            // TCP queries that workers answer
+	visits  map[netip.Addr]*list.List // by client: its connections (*stream) in waiting, in the same order
 	waiting list.List                 // connections (*stream) that wait for a query, in the order in which they began to wait
 }
 
@@ -97,9 +97,9 @@ func (c *quota) givePiped(src netip.Addr) {
 
 // enter admits a connection, or refuses it. It may return another connection, victim, which the caller must close.
 //
-// If a client has its share, the new connection replaces the client's longest idle one. Otherwise, if all slots are taken, it replaces
-// the longest idle connection of all, if that one's client has more connections than the new one's. A connection with a query in progress
-// is never closed.
+// If a client has its share, the new connection replaces the client's longest idle one. If it has none and all slots are taken, the new
+// connection replaces the longest idle one of all, if that one's client has more connections than the new one's. Otherwise the new
+// connection is refused. A connection with a query in progress is not replaced.
 func (c *quota) enter(s *stream) (victim *stream, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -27,7 +27,8 @@ type room struct {
 // answer.
 const maxSlow = 1024
 
-// send sends the packets one by one, except those for slow clients that must wait. It returns the last error.
+// send sends the packets one by one. It drops those for slow clients while more than half of the original size is queued. It returns the
+// last error.
 func (r *room) send(fd uintptr, packets []packet) (last error) {
 	for i := range packets {
 		client := (*address)(unsafe.Pointer(packets[i].header.Name)).client()
@@ -55,7 +56,7 @@ func (r *room) send(fd uintptr, packets []packet) (last error) {
 	return last
 }
 
-// fill notes that the socket is full.
+// fill doubles the size of the socket's send buffer, which is full.
 func (r *room) fill(fd uintptr) {
 	most, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
 	if err != nil {

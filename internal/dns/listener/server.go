@@ -1,10 +1,11 @@
-// Package listener owns the DNS sockets: it reads queries, limits what each client may use, and passes each query to the plugin chain.
+// Package listener owns the DNS sockets: it reads queries, limits what each client may use, and passes the queries to the plugin chain or
+// its fast path.
 //
-// Replacing the plugin chain loses no query. The package reads no signals, flags or files, and writes no packet rules. Whether pods may
-// reach its sockets is not decided here: the lease does that.
+// Replacing the plugin chain loses no query. The package reads no signals, flags or configuration files, and writes no packet rules.
+// Whether pods may reach its sockets is not decided here: the lease does that.
 //
-// If Start fails, it serves none of the addresses, and the error names the program that has one of them. If Restart fails, the old plugin
-// chain serves on.
+// If Start fails, it serves none of the addresses; if another program has one of them, the error names the program where it is visible. If
+// Restart fails, the old plugin chain serves on.
 package listener
 
 import (
@@ -29,10 +30,11 @@ type Config struct {
 	// Deaf: listen on no address. Only this process sends queries (Query, Fetch), as if to the first of Addresses.
 	Deaf bool
 	Port uint16
-	// Transparent sets IP_TRANSPARENT on the sockets. By that the switch distinguishes them from another program's sockets at the same
-	// addresses. It needs CAP_NET_ADMIN or CAP_NET_RAW. It has no other effect on a socket that is bound to a local address.
+	// Transparent sets IP_TRANSPARENT or IPV6_TRANSPARENT on the sockets that the server opens. By that the switch distinguishes them from
+	// another program's sockets at the same addresses. It needs CAP_NET_ADMIN or CAP_NET_RAW. It has no other effect on a socket that is bound
+	// to a local address.
 	Transparent bool
-	// Misses is how many queries may wait for upstreams. It is added to the maximum of UDP queries in progress.
+	// Misses is how many queries may wait for upstreams. The maximum of UDP queries in progress is larger than it by running.
 	Misses int
 	// Connections is the maximum of open TCP connections, of all addresses together.
 	Connections int
@@ -44,7 +46,7 @@ type Chain interface {
 	// ServeDNS answers a query that came to address at by writing to w, or leaves it unanswered. It returns when all plugins have
 	// returned. It records in q whether the answer was a hit, stale or a miss. It is safe for concurrent use.
 	ServeDNS(at netip.AddrPort, w dns.ResponseWriter, r *dns.Msg, q *queryinfo.Query)
-	// FastPath returns a handler that answers hits at an address as the chain would, or nil if there is none.
+	// FastPath returns a handler that gives the chain's answers to some of the queries at an address without waiting, or nil if there is none.
 	FastPath(at netip.AddrPort) fastpath.Handler
 	// Close ends the chain. final is true if no other chain replaces it.
 	Close(final bool) error
@@ -55,7 +57,7 @@ type Chain interface {
 type Build func(before Chain) (Chain, error)
 
 // Server is the listener of one agent. It is safe for concurrent use. Calls of Start, Restart, Pause, Resume and Stop run one after the
-// other; Query and Fetch do not delay them.
+// other; Query and Fetch run at any time.
 type Server struct {
 	log      *slog.Logger
 	observer Observer // nil: none
@@ -79,7 +81,7 @@ type census struct {
 	done chan struct{} // closed when none is left
 }
 
-// join adds n points. If the last one has ended already, done stays closed, and the goroutine that waits for it restarts the server.
+// join adds n points. If the last one has ended already, done stays closed. The caller of Done then starts the server again.
 func (c *census) join(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,7 +97,7 @@ func (c *census) leave() {
 	}
 }
 
-// usual is the value of both limits before the first Start, for a scrape of the metrics.
+// usual is the value of Config's Misses and Connections before the first Start, for a scrape of the metrics.
 const usual = 1024
 
 // New returns a server that is not started. observer may be nil.
@@ -110,13 +112,13 @@ var (
 )
 
 // Start listens on every address over UDP and TCP, and serves with the plugin chain that build makes. It serves all addresses or, if it
-// returns an error, none. The error names those that failed and, if visible, the processes that have them (*BusyError). ctx limits only
-// the start.
+// returns an error, none; ErrStarted changes nothing. For an address that is in use, the error has a *BusyError with the processes that
+// have it, if they are visible. ctx limits only the start.
 //
-// inherited are listening sockets of another process. They are used as they are, with the queries that wait in them; an address without
-// one gets a new socket. Start owns inherited, and closes those whose address is not in cfg.
+// inherited are listening sockets of another process, which are served with the queries that wait in them. An address and protocol without
+// one gets a new socket. Start closes all files of inherited; the server has copies of those that it serves.
 func (s *Server) Start(ctx context.Context, cfg Config, build Build, inherited []Socket) error {
-	defer CloseAll(inherited) // points have descriptors of their own
+	defer CloseAll(inherited) // each point has a copy
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.chain != nil {
@@ -171,8 +173,8 @@ func (s *Server) serve(points []*point) {
 }
 
 // Restart replaces the plugin chain, the addresses and the limits. The sockets and connections of addresses that stay are not touched, so
-// no query is lost. The old chain gets up to five seconds for the queries that it has. If Restart returns an error, the old chain serves
-// on.
+// no query is lost. After the removed addresses have ended, the old chain gets up to five seconds for the queries that it has. If Restart
+// returns an error, the old chain serves on.
 func (s *Server) Restart(ctx context.Context, next Config, build Build) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,7 +224,7 @@ func (s *Server) Restart(ctx context.Context, next Config, build Build) error {
 	return nil
 }
 
-// finish reads and answers what waits in the socket, and ends the point.
+// finish waits until what is in the socket has been read, and ends the point.
 func (p *point) finish() error {
 	p.flush()
 	return p.end()
@@ -256,7 +258,7 @@ func (s *Server) Sockets() ([]Socket, error) {
 	return out, nil
 }
 
-// Addresses returns the addresses that are served now, including those of Deaf.
+// Addresses returns the configured addresses, even if Deaf is set; none if the server is not started.
 func (s *Server) Addresses() []netip.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,9 +285,9 @@ func (s *Server) pause(yes bool) {
 	}
 }
 
-// Stop answers the queries that are in the sockets or in progress, and closes the sockets: UDP at once, each TCP connection after its
-// next answer or after a second without a query, and all of them after five seconds. The lease must be withdrawn before, so that no more
-// queries arrive. If the server is not started, Stop does nothing.
+// Stop answers the queries that are in the sockets or in progress, and closes the sockets: UDP after the last answer, each TCP connection
+// after its next answer or after a second without a query, and the rest after about six seconds. The lease must be withdrawn before, so
+// that no more queries arrive. If the server is not started, Stop does nothing.
 func (s *Server) Stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -307,8 +309,8 @@ func (s *Server) Stop() error {
 	return nil
 }
 
-// Done returns a channel that is closed when no socket is served any more, because of Stop or because all are dead; nil before Start. One
-// dead socket among several does not close it; the prober finds that.
+// Done returns a channel that is closed when no socket is served any more, because of Stop or because all are dead; nil before Start. With
+// Deaf it is never closed. One dead socket among several does not close it; the agent's prober finds that.
 func (s *Server) Done() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -183,7 +183,7 @@ type piped struct {
 }
 
 // pipe gives a query to a worker, so that the queries after it on the connection need not wait for its answer (RFC 7766, sections 6.2.1.1
-// and 7). It returns false if the client has its share of such queries in progress.
+// and 7). It returns false if the client has its share of such queries in progress, or if the query is too short for a header.
 func (p *point) pipe(c *stream, question []byte) bool {
 	if len(question) < msg.HeaderSize || !p.quota.takePiped(c.source) {
 		return false

@@ -13,7 +13,7 @@ const idleWorkers = 64
 type workers struct {
 	mu   sync.Mutex // guards the fields below
 	idle []chan job // channels of the idle workers; the worker that was busy last is at the end
-	over bool       // a worker ends after its query, see dismiss
+	over bool       // workers end after their query, see dismiss
 }
 
 // job is a query that a worker runs through the chain.
@@ -46,7 +46,7 @@ func (w *workers) work(q job) {
 	}
 }
 
-// rest adds a worker to the idle ones, and returns false if there are enough.
+// rest adds a worker to the idle ones. It returns false if there are enough, or after dismiss.
 func (w *workers) rest(next chan job) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -57,7 +57,7 @@ func (w *workers) rest(next chan job) bool {
 	return true
 }
 
-// open lets workers stay.
+// open undoes dismiss.
 func (w *workers) open() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
