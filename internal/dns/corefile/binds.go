@@ -59,7 +59,8 @@ func joinAddrs(addresses []netip.Addr) string {
 	return strings.Join(out, ", ")
 }
 
-// Directives lists the directives that an operator's Corefile may have: those that are served, and those that the agent takes out.
+// Directives lists the directives that an operator's Corefile may have, except for metrics: those that are served, and those that the agent
+// takes out.
 func Directives() []string {
 	out := slices.DeleteFunc(directives(), func(d string) bool { return d == dirProbe || d == dirMetrics || d == dirShared })
 	for name := range taken() {

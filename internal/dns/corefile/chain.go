@@ -15,9 +15,9 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// Chain is one embedded CoreDNS: the plugins of one configuration and, for each address, the CoreDNS server that passes queries to them.
-// It has no socket: sockets belong to the listener and outlive every chain, so a reload does not touch them. Its methods, except for
-// Close, are safe for concurrent use.
+// Chain is one embedded CoreDNS: the plugins of one configuration and, for each address, the CoreDNS server that passes queries to them. It
+// has no socket: sockets belong to the listener, so a reload does not touch them. Its methods, except for Close, are safe for concurrent
+// use.
 type Chain struct {
 	log      *slog.Logger
 	instance *caddy.Instance

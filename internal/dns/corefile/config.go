@@ -2,10 +2,10 @@
 // answers the queries that the listener passes to it; it has no socket.
 //
 // Only this package touches CoreDNS's process-wide settings. It reads no signals, no command-line flags, and only those files that an
-// operator's Corefile names.
+// operator's Corefile or snippets name.
 //
-// If Build fails, it returns an error and no plugin of the new chain runs. A query is answered SERVFAIL only if no stale answer may be
-// served.
+// If Build fails, it returns an error and no plugin of the new chain runs. If the upstreams of a query fail, it is answered SERVFAIL only
+// if no stale answer may be served.
 package corefile
 
 import (
@@ -26,13 +26,13 @@ import (
 // Defaults for what a Config leaves zero.
 const (
 	defaultPort       = 53
-	defaultBufferSize = 1232 // dnsflagday.net/2020: passes every path without fragments
+	defaultBufferSize = 1232 // dnsflagday.net/2020: not fragmented where the MTU is 1280, IPv6's minimum, or more
 )
 
 // Queries is which queries are logged.
 type Queries string
 
-// The values of Queries. With QueriesOff, failing queries are still logged, once a minute for each server block.
+// The values of Queries. With QueriesOff, each server block still logs the first query of a minute that fails, and then how many failed.
 const (
 	QueriesOff    Queries = "off"
 	QueriesErrors Queries = "errors"
@@ -52,8 +52,8 @@ type Config struct {
 	ClusterDomain string
 	ReverseZones  []string             // usually in-addr.arpa and ip6.arpa
 	Cluster       []nameserver.Address // in order of preference; without TLS
-	// LastResort are the cluster DNS addresses, which are tried when all servers before them fail. A server block leaves out those that
-	// it lists as its servers anyway.
+	// LastResort are the cluster DNS addresses, which are tried when all servers before them fail; not for StubDomains. A server block leaves
+	// out those that it lists as its servers anyway.
 	LastResort []nameserver.Address
 	// LastResortMark is the mark of packets to LastResort, by which the host table lets them pass. 0: none.
 	LastResortMark int
@@ -74,8 +74,8 @@ type Config struct {
 	// Snippets are Corefile directives by zone ("." for all other names). A directive replaces the rendered one of the same name. For a
 	// zone without a server block, the directives change a copy of the block of ".".
 	Snippets map[string]string
-	// Override is an operator's Corefile that replaces the rendered one. The agent still sets the addresses, the buffer size and the
-	// metrics, and adds the prober's zone.
+	// Override is an operator's Corefile that replaces the rendered one. The agent still sets the addresses, adds metrics, searchpath and the
+	// prober's zone, and adds the buffer size and the limit where they are missing.
 	Override string
 	// OverrideName is the source of Override, for messages. Default: "corefile"
 	OverrideName string
@@ -83,7 +83,7 @@ type Config struct {
 	// addresses that its bind directive lists; this name, and a missing bind, stand for all of the agent's addresses. Misses that
 	// CoreDNS's forward handles get a time limit. If Binds is "", bind directives are removed.
 	Binds string
-	// Shared serves only the edge's zones. Of the other fields, only the addresses, port, buffer size, fast path and instance ID then
+	// Shared serves only the edge's zones. Of the other fields, only the addresses, port, misses, buffer size, fast path and instance ID then
 	// have an effect.
 	Shared bool
 	// InstanceID is the text that answers the prober's queries. If it is empty, the Corefile has no server block for them, and they are
@@ -95,7 +95,8 @@ type Config struct {
 type Cache struct {
 	Entries     int           // maximum per server block of success entries, and of denials
 	NegativeTTL time.Duration // the longest time for which a denial is cached; whole seconds
-	// ServeStale is how long after its TTL an entry may be served if the upstream fails (RFC 8767). 0: never.
+	// ServeStale is how long after its TTL an entry may be served if the upstream fails (RFC 8767); for the cluster's names at most
+	// clusterStale. 0: never.
 	ServeStale time.Duration
 	// NoPrefetch turns off that popular entries are refreshed before they expire.
 	NoPrefetch bool
@@ -103,8 +104,8 @@ type Cache struct {
 	HoldDenials time.Duration
 }
 
-// Complete sets the defaults. It also checks what the server itself depends on: the addresses, and that no zone or name contains Corefile
-// syntax. Numbers and servers were checked where they were read.
+// Complete sets the defaults. It also checks what the server itself depends on: the addresses, the buffer size, that Cluster is not empty,
+// and that no zone or instance ID contains Corefile syntax. Other numbers and the servers were checked where they were read.
 func (c Config) Complete() (Config, error) {
 	var errs []error
 	fault := func(field, format string, args ...any) {

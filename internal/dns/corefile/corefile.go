@@ -16,8 +16,9 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/transport"
 )
 
-// taken returns the directives of common Corefiles that the agent replaces, and why. They are removed with a note in the rendered text,
-// so that an operator can use the Corefile of a NodeLocal DNSCache unchanged.
+// taken returns the directives that the agent removes from an operator's Corefile, and why. The rendered text has a note about them, except
+// for bind if Config.Binds is set. So an operator can use the Corefile of a NodeLocal DNSCache unchanged. A snippet may not have these
+// directives.
 func taken() map[string]string {
 	return map[string]string{
 		dirBind:       "the agent listens on its own addresses",
@@ -74,8 +75,8 @@ func balanced(text string) bool {
 	return depth == 0
 }
 
-// override makes server blocks from the operator's Corefile, without the directives that the agent replaces; notes lists these. The
-// Corefile is parsed and printed again, so that imports, variables and comments cannot hide anything.
+// override makes server blocks from the operator's Corefile, without the directives that the agent removes; notes lists these, and changes
+// of bufsize. The Corefile is parsed and printed again, so that imports, variables and comments cannot hide anything.
 func override(cfg Config) (blocks []*block, notes []string, err error) {
 	field := cmp.Or(cfg.OverrideName, "corefile")
 	parsed, err := parseCorefile(field, cfg.Override)
@@ -272,7 +273,7 @@ func startsLine(before, t caddyfile.Token) bool {
 	return before.File != t.File || before.Line+strings.Count(before.Text, "\n") < t.Line
 }
 
-// quote returns a word so that the lexer reads it back: in quotes if it contains white space or #, or begins with a quote.
+// quote returns a word so that the lexer reads it back: in quotes if it is empty, contains white space or #, or begins with a quote.
 func quote(s string) string {
 	if s != "" && s[0] != '"' && !strings.Contains(s, "#") && !strings.ContainsFunc(s, unicode.IsSpace) {
 		return s

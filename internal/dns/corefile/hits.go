@@ -109,7 +109,8 @@ func pluginsOf(config *dnsserver.Config) []plugin.Handler {
 	return out
 }
 
-// zoneHitsOf makes a zone's fast path. It returns nil if a plugin before the cache, or before the edge's zones, must see each message.
+// zoneHitsOf makes a zone's fast path. It returns nil if the block has neither the cache nor the edge's zones, or if a plugin before them
+// must see each message.
 func zoneHitsOf(plugins []plugin.Handler, server *dnsserver.Server, zone string) *zoneHits {
 	last := slices.IndexFunc(plugins, func(p plugin.Handler) bool { return p.Name() == dirCache || p.Name() == dirShared })
 	z := &zoneHits{maxSize: 1<<16 - 1}

@@ -13,7 +13,8 @@ import (
 )
 
 // lines is the writer to which CoreDNS logs. CoreDNS writes one JSON object per line, and each becomes a record of the agent's logger.
-// CoreDNS and the standard library have one log per process, so there is one lines; it has the logger of the server that started last.
+// CoreDNS and the standard library have one log per process, so there is one lines; it has the logger of the server that last started or
+// reloaded.
 //
 // The logger must not write to the standard library's log package, as slog's default does: its lines would come here again.
 type lines struct{ log atomic.Pointer[slog.Logger] }
@@ -25,7 +26,7 @@ func bridge(log *slog.Logger) {
 	_ = clog.Configure("json", &process.output)
 }
 
-// unbridge removes the logger of a server that has ended, so that nothing is written to it later.
+// unbridge removes the logger of a server that has ended or did not start, so that nothing is written to it later.
 func unbridge(log *slog.Logger) { process.output.log.CompareAndSwap(log, nil) }
 
 // Write implements io.Writer. Without a logger, it writes to standard error. With one, it never fails, because no caller could handle an
@@ -56,7 +57,7 @@ func emit(log *slog.Logger, line []byte) {
 	}
 	level, text := slog.LevelInfo, strings.TrimSpace(record.Msg)
 	if err := level.UnmarshalText([]byte(record.Level)); err != nil {
-		level = slog.LevelError // FATAL is CoreDNS's own word
+		level = slog.LevelError // CoreDNS's FATAL, which slog does not have
 	}
 	attrs := []slog.Attr{slog.String("text", text)}
 	switch {
@@ -66,7 +67,7 @@ func emit(log *slog.Logger, line []byte) {
 	case record.Plugin != "":
 		attrs = append(attrs, slog.String("plugin", record.Plugin))
 		if record.Plugin == "errors" && level > slog.LevelWarn {
-			level = slog.LevelWarn // an upstream fails, but the server still serves
+			level = slog.LevelWarn // a query failed, but the server still serves
 		}
 	default:
 		level, attrs[0].Value = caddyLevel(level, text)

@@ -21,7 +21,7 @@ var process struct {
 	current    map[string]caddy.SetupFunc
 	context    caddy.Context  // caddy's context of the instance under construction; caddy passes it only to plugins
 	blocks     map[int]served // the server blocks of that instance, by their index
-	output     lines          // CoreDNS's log; safe by itself
+	output     lines          // CoreDNS's log; safe without mu
 }
 
 // Builder makes chains, one after the other. It is safe for concurrent use.
@@ -45,8 +45,8 @@ type Plugin struct {
 	Setup caddy.SetupFunc
 }
 
-// enter locks the process's global state, and prepares it for one call of caddy with this Builder's plugins. The caller must call leave
-// afterwards.
+// enter locks the process's global state, and prepares it for one call of caddy with this Builder's plugins. If it succeeds, the caller
+// must call leave afterwards.
 func (b *Builder) enter() (leave func(), err error) {
 	process.mu.Lock()
 	leave = func() {
@@ -76,7 +76,7 @@ func (b *Builder) enter() (leave func(), err error) {
 	return leave, nil
 }
 
-// dispatch returns the set-up function of a directive. It runs inside caddy.Start, under mu, and calls the set-up function of the
+// dispatch returns the set-up function of a directive. It runs inside caddy.Start or Check, under mu, and calls the set-up function of the
 // Builder's plugin. The first call for a Corefile also saves caddy's context, and makes caddy stop before it listens.
 func dispatch(name string) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {

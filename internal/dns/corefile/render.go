@@ -22,7 +22,7 @@ const (
 	dirShared     = "shared"
 )
 
-// CoreDNS's directives that the fast path handles.
+// Directives with CoreDNS's names on which the fast path depends, or which it may ignore.
 const (
 	dirCache  = "cache"
 	dirDebug  = "debug"
@@ -40,21 +40,21 @@ const (
 // probeZone is the zone of the prober's queries, which the plugin probe answers.
 const probeZone = "probe.neardns.invalid"
 
-// How stale entries are served (RFC 8767, sections 5 and 6). The upstream has 500 ms to answer. Then the client gets the stale entry with
-// a TTL of 30 s, and the upstream is not queried again for 30 s. 500 ms are a hundred times what kube-dns takes, and leave a client that
-// waits for 1 s the other half.
+// How stale entries are served (RFC 8767, sections 5 and 6). The upstream has 500 ms to answer. Then the client gets the stale entry with a
+// TTL of 30 s. The upstream is queried again for the entry after 30 s, or as soon as it has answered another query. 500 ms are a hundred
+// times what kube-dns takes, and leave a client that waits for 1 s the other half.
 const staleTerms = "verify 500ms 30s 30s"
 
 // The cluster's own records change hands: minutes later, a pod's address may be another pod's. So their stale entries are served for a
-// minute at most, and only if kube-dns was silent for as long as a query may take. Their TTL in replies is 5 s, and the upstream is
-// queried again after 5 s.
+// minute at most, and only if kube-dns was silent for as long as a query may take. Their TTL in replies is 5 s, and the upstream is queried
+// again after 5 s, or as soon as it has answered another query.
 const (
 	clusterStale      = time.Minute
 	clusterStaleTerms = "verify 0s 5s 5s"
 )
 
-// Which entries are refreshed before they expire: those with three hits less than a minute apart; denials too. With three hits, a name
-// that is queried by chance causes no refresh.
+// Which entries are refreshed before they expire: those with three hits at most a minute apart; denials too. With three hits, a name that
+// is queried by chance causes no refresh.
 const refreshTerms = "refresh 3 1m"
 
 // The longest and the shortest time in seconds for which an answer is cached. The longest is CoreDNS's. Its minimum of 5 s is not used,
@@ -66,9 +66,9 @@ const (
 	minTTL        = 0
 )
 
-// missLimit limits the time of a miss if a snippet uses CoreDNS's forward; package forward has its own limit. CoreDNS limits reading from
-// an upstream (2 s), but not connecting: if an address drops packets, the first connections take up to 30 s, and each query that waits
-// for one holds a goroutine. 4 s are enough for two reads, and clients that wait for 5 s still get the failure.
+// missLimit limits the time of a miss if a snippet, or an Override with Binds, uses CoreDNS's forward; package forward has its own limit.
+// CoreDNS limits reading from an upstream (2 s), but not connecting: if an address drops packets, the first connections take up to 30 s,
+// and each query that waits for one holds a goroutine. 4 s are enough for two reads, and clients that wait for 5 s still get the failure.
 const missLimit = "cancel 4s"
 
 // directives lists the directives of a Corefile in the order in which their plugins see a query. It is CoreDNS's order
@@ -113,8 +113,8 @@ func (b *block) print(w *strings.Builder, port uint16) {
 	w.WriteString("}\n")
 }
 
-// Render returns the Corefile for cfg, or all errors in cfg. It opens no file, with one exception: an operator's Corefile or snippet may
-// contain import, and {$NAME} for environment variables.
+// Render returns the Corefile for cfg. It opens no file, except those that an operator's Corefile or snippet imports. Both may also contain
+// {$NAME} for environment variables.
 func Render(cfg Config) (string, error) {
 	cfg, err := cfg.Complete()
 	if err != nil {
@@ -174,8 +174,8 @@ func rendered(cfg Config) ([]*block, error) {
 	common.set(dirLimit, limitLine(cfg))
 	switch cfg.Queries {
 	default: // off
-		// One line a minute for each server block, the first one at once. If an upstream is down, thousands of queries fail, and the
-		// metrics count them.
+		// At most two lines a minute for each server block: the first failure at once, and later how many there were. If an upstream is down,
+		// thousands of queries fail, and the metrics count them.
 		common.set(dirErrors, "errors {", "    consolidate 1m .* warning show_first", "}")
 	case QueriesErrors:
 		common.set(dirErrors, "errors")
@@ -223,7 +223,7 @@ func rendered(cfg Config) ([]*block, error) {
 	return blocks, nil
 }
 
-// sharedZones makes the only server block of an edge. It has no upstream, and refuses names outside its zones.
+// sharedZones makes the server block of an edge's zones. It has no upstream, and refuses names outside its zones.
 func sharedZones(cfg Config) *block {
 	b := &block{zones: []string{"."}}
 	b.set(dirBufsize, fmt.Sprintf("%s %d", dirBufsize, cfg.BufferSize))
@@ -315,8 +315,8 @@ func resort(cfg Config, servers []nameserver.Address) []string {
 	return lines
 }
 
-// askLines renders the forwarding directive with the servers in the given order, which is the order in which they are tried. body is the
-// text inside its braces.
+// askLines renders the forwarding directive with the servers in the given order, which is the order of preference. body is the text inside
+// its braces.
 func askLines(servers []nameserver.Address, body ...string) []string {
 	line := dirAsk + " " + nameserver.Join(servers)
 	if len(body) == 0 {
