@@ -1,7 +1,7 @@
 // Package fastpath is the interface between a socket and a handler that answers queries without CoreDNS: the cache, or an authoritative
 // server's zones.
 //
-// A hit costs no allocation, and the goroutine that reads the socket never waits. The package knows neither CoreDNS nor sockets.
+// A handler allocates nothing for a hit of the cache, and never waits. The package knows neither CoreDNS nor sockets.
 //
 // If a handler cannot answer a query, the plugin chain does.
 package fastpath

@@ -1,8 +1,8 @@
 // Package metrics is the CoreDNS plugin that counts queries under CoreDNS's own metric names.
 //
-// CoreDNS's prometheus plugin opens another HTTP listener, and looks up six metrics by label for every query. This plugin opens no
-// listener, because the agent serves CoreDNS's registry together with its own, and it keeps the counters that it has looked up. It has
-// the same series as CoreDNS's plugin: those of plugin/metrics/vars, in Prometheus's default registry.
+// CoreDNS's prometheus plugin opens another HTTP listener, and looks up five or six metrics by label for every query. This plugin opens no
+// listener, because the agent serves CoreDNS's registry together with its own, and it keeps the counters that it has looked up. It has the
+// same series as CoreDNS's plugin: those of plugin/metrics/vars, in Prometheus's default registry.
 //
 // It never refuses a query. A value that it does not know is counted as "other", or under the root zone.
 package metrics

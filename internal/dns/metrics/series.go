@@ -114,8 +114,8 @@ func client(a net.Addr) (tcp, v6 bool) {
 	return false, false
 }
 
-// typeSlots is the number of values of the label type. Types below 65 have a slot each, and so have the four higher ones that CoreDNS
-// names; all others are counted as "other".
+// typeSlots is the number of slots for query types. A type that CoreDNS's label names has its own slot: below 65 that of its number,
+// otherwise one of the four below. All other types share slotOther.
 const typeSlots = 65 + 4
 
 const (

@@ -3,7 +3,7 @@
 // It sees the network namespace of the calling thread and the processes of this PID namespace, and changes nothing. It reads every
 // descriptor of every process, so call it only after a failure, or when a person wants to know.
 //
-// On failure it returns what it has found, and the error.
+// On failure At returns what it has found, and the error; Find returns only the error.
 package portowners
 
 import (
@@ -19,8 +19,8 @@ import (
 	"strings"
 )
 
-// Sockets are the sockets that prevent another one from binding to an address, by inode. Exact are bound to the same address, Wildcard to
-// the wildcard address.
+// Sockets are the sockets that may prevent another one from binding to an address, by inode. Exact are bound to the same address, Wildcard
+// to the wildcard address.
 type Sockets struct{ Exact, Wildcard []string }
 
 const proc = "/proc"

@@ -1,9 +1,9 @@
 // Package probe is the CoreDNS plugin that answers the agent's prober with the ID of the agent instance that serves the address.
 //
 // Its zone has a server block of its own, so queries for other zones do not pass it. It queries no upstream, its answers are not cached,
-// and only the prober learns which instance answers.
+// and only the prober and loopback addresses learn which instance answers.
 //
-// Every other query in its zone gets NXDOMAIN, by which the prober sees that the answer is not the agent's.
+// Every other query in its zone gets NXDOMAIN.
 package probe
 
 import (

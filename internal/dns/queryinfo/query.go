@@ -1,7 +1,7 @@
 // Package queryinfo defines what accompanies a query from the socket to the last plugin, apart from its message: the client's identity,
 // and whether the answer was a hit, a miss or stale.
 //
-// A plugin can read and set it at any time. It imports no other package of this module.
+// A plugin can read it, and set the level, at any time. It imports no other package of this module.
 //
 // It cannot fail: a context without a Query is that of one of the agent's own queries.
 package queryinfo
@@ -18,7 +18,7 @@ type Level uint32
 // The levels. Hit and Stale are answers from the cache.
 const (
 	Miss  Level = iota // answered by an upstream or by the configuration, or not answered
-	Hit                // answered from the cache within the TTL, or by the answer that refreshed an expired entry in time
+	Hit                // answered from the cache within the TTL, or by the upstream after the cache found an expired entry
 	Stale              // answered from the cache after the TTL
 )
 

@@ -43,8 +43,7 @@ func Pack(w io.Writer, m *dns.Msg) error {
 	return err
 }
 
-// Capture is the ResponseWriter of a query that this process sends to itself. It keeps the answer in Msg. Without addresses, it may only
-// be passed to code that does not use them.
+// Capture is the ResponseWriter of a query that this process sends to itself. It keeps the answer in Msg.
 type Capture struct {
 	Base
 	Msg *dns.Msg // the last answer, or nil; it must not be changed, because a plugin may still use it
