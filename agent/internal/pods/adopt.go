@@ -55,8 +55,9 @@ type Wanted struct {
 }
 
 // Adopt finds running pods without a pod file, which started before the plugin was in the CNI configuration, and writes a file for each,
-// until ctx ends. The file has what ADD would have written, except that the pod is untried: it is steered only after a trial, because a
-// running pod must not lose a query. When the runtime removes an adopted pod, Adopt removes its file and its rules.
+// until ctx ends. The file has what ADD would have written, but the pod's resolv.conf does not change, and even with steer: always a path
+// is steered only after a trial, because a running pod must not lose a query. When the runtime removes an adopted pod, Adopt removes its
+// file and its rules.
 func (p *Pods) Adopt(ctx context.Context, a Adoption) {
 	k := &adopter{Adoption: a, pods: p, hadFile: map[string]time.Time{}, lastLogged: map[string]string{}}
 	for {
@@ -75,14 +76,14 @@ type adopter struct {
 	pods     *Pods
 	scanned  time.Time      // when the last scan began
 	stamps   []stamp        // of the folders that scan reads, to see changes
-	retry    bool           // the last scan could not decide about a pod, so the next scan is due at the next check
+	retry    bool           // the last scan could not decide about a pod or not remove one, so the next scan is due at the next check
 	reported int            // how many pods the runtime had reported at the last check
 	files    []podfile.File // pod files as the current scan read them, and those that it wrote
 	// hadFile has the files in libcni's cache for which there was a pod file since this process started, by name, each with its
 	// modification time. If such a pod file is gone, the plugin's DEL has removed it although the runtime has not finished the DEL, so
 	// the pod is not adopted again.
 	hadFile    map[string]time.Time
-	lastLogged map[string]string // what logOnce logged about (a cache file, container or folder) to the reason that it logged last
+	lastLogged map[string]string // by what logOnce logged about (a cache file, container or folder): the reason that it logged last
 }
 
 // due reports whether anything that a scan reads may have changed since the last scan.
@@ -144,8 +145,8 @@ func (k *adopter) scan(ctx context.Context) {
 	}
 }
 
-// candidates returns the running pods without a pod file, the newest first: if two files in libcni's cache name the same netns, the older
-// one is a leftover.
+// candidates returns the running pods without a pod file that may be adopted now, the newest first: if two files in libcni's cache name the
+// same netns, the older one is a leftover.
 func (k *adopter) candidates(paths []string, of map[string]podfile.File) []attached.Pod {
 	reported, settled := map[string]attached.Pod(nil), true
 	if k.Runtime != nil {
@@ -171,7 +172,7 @@ func (k *adopter) candidates(paths []string, of map[string]podfile.File) []attac
 		}
 		if err != nil {
 			k.retry = k.retry || time.Since(modified(path)) < maxUnread // the runtime may still be writing it
-			k.logOnce(name, slog.LevelDebug, "unreadable file in libcni's cache skipped; its pod is not adopted", err.Error())
+			k.logOnce(name, slog.LevelDebug, "unreadable file in libcni's cache skipped", err.Error())
 			continue
 		}
 		if !a.IsPod() {
@@ -230,13 +231,13 @@ func (k *adopter) adopt(ctx context.Context, a attached.Pod) error {
 		return err
 	}
 	defer unlock()
-	// While this lock is held, neither the plugin nor another agent changes this container's pod files.
+	// While this lock is held, no ADD and no other agent makes a pod file for this container.
 	has := func(folder string) bool { return !modified(filepath.Join(folder, a.File)).IsZero() }
 	if a.File != "" && !slices.ContainsFunc(attached.Folders(k.Root), has) {
 		return nil // the runtime has removed the container meanwhile
 	}
 	if !modified(podfile.Path(p.stateDir, a.ContainerID, a.IfName)).IsZero() {
-		return nil // ADD or another agent has written the file meanwhile
+		return nil // ADD or another agent has written the pod file meanwhile
 	}
 	for _, f := range k.files {
 		if f.NetNSInode == inode && f.ContainerID != a.ContainerID && leadsToNetNS(f) {
@@ -290,7 +291,7 @@ func (k *adopter) dnsSettings(a attached.Pod) resolvconf.Settings {
 	return own
 }
 
-// adoptedFile returns the pod file for a running pod: its paths are pending and untried, unless the settings exclude the pod. It is pure.
+// adoptedFile returns the pod file for a running pod: its paths are pending and untried, unless the pod must not be steered. It is pure.
 func adoptedFile(a attached.Pod, want Wanted, inode uint64, backend string, own resolvconf.Settings) podfile.File {
 	wanted := want.Rules.For("podDNS", a.Namespace, a.Annotations)
 	f := podfile.File{

@@ -13,9 +13,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// Convert replaces, in every steered pod, the rules of another back end by those of the current back end. Each error names a pod that keeps
-// its old rules. Pods with nftables rules accept the fallback's answers from either back end, so they may be converted after the host;
-// pods with iptables rules must be converted before the host changes to nftables.
+// Convert replaces, in every steered pod, the rules of another back end by those of the current back end. After an error a pod may still
+// have its old rules. Pods with nftables rules accept the fallback's answers from either back end, so they may be converted after the
+// host; pods with iptables rules must be converted before the host changes to nftables.
 func (p *Pods) Convert(ctx context.Context) []error {
 	p.reconciling.Lock()
 	defer p.reconciling.Unlock()
@@ -38,8 +38,8 @@ func (p *Pods) Convert(ctx context.Context) []error {
 	return errs
 }
 
-// convert replaces the rules in a sandbox's netns if one of its pod files records another back end, and records the current back end in the
-// files.
+// convert replaces the rules in a sandbox's netns if a pod file with steered paths records another back end, and records the current back
+// end in the files.
 func (p *Pods) convert(box *sandbox, want steer.Pod) error {
 	at := slices.IndexFunc(box.files, func(f podfile.File) bool {
 		return len(f.In(podfile.Steered)) > 0 && f.Backend != p.backend.Recorded()
@@ -54,7 +54,7 @@ func (p *Pods) convert(box *sandbox, want steer.Pod) error {
 	if err := p.apply(box); err != nil {
 		return err
 	}
-	if !old.Alike(p.backend) { // the two iptables variants have the same rules, and Repair leaves the other variant's chains in place
+	if !old.Alike(p.backend) { // removing one iptables variant's chains removes the other's, too; both have the same rules and may stay
 		if err := removeOf(old, box.ns); err != nil {
 			return err
 		}

@@ -14,7 +14,7 @@ import (
 // cachedFiles are the pod files as read last.
 type cachedFiles struct {
 	files   []podfile.File
-	changed map[string]struct{} // names of files that changed since they were read
+	changed map[string]struct{} // names of files that may have changed since they were read
 	errs    []error             // errors of the files that could not be read
 	folder  stamp               // of the folder, when all files were last read
 	watched bool                // a watch reports changes, so files are read again only after a change

@@ -34,7 +34,7 @@ func NewIndex[T any](p *Pods, keep func(f podfile.File, old *T) *T) *Index[T] {
 
 // Find returns the data of the pod that has an address; nil for none. If two pod files name the address, it returns the data of the one
 // whose netns still exists: if the runtime skipped a DEL, the pod that has the address now must not get a dead pod's settings. If both
-// netns exist, it returns nil.
+// netns exist, or neither, it returns nil.
 func (x *Index[T]) Find(addr netip.Addr) *T { return x.current().byAddr[addr] }
 
 // All returns the data by container ID and interface. The caller must not change the map.
@@ -74,7 +74,7 @@ func (x *Index[T]) current() *index[T] {
 	return next
 }
 
-// alive reports whether the netns of a pod file still exists.
+// alive reports whether the netns of a pod file still exists and is visible to the agent.
 func alive(f podfile.File) bool {
 	ns, err := enter(f)
 	if err != nil {

@@ -29,7 +29,7 @@ func census(states []podstate.State, started bool) adoption.Pod {
 	return adoption.Other
 }
 
-// WaitsForAdoption reports whether the pod ran before the plugin was installed and no agent has tried it yet.
+// WaitsForAdoption reports whether the pod ran before the plugin was installed, and no path of it is steered or has a trial's result.
 func WaitsForAdoption(f podfile.File) bool {
 	return f.Adopted != "" && !slices.ContainsFunc(f.Decisions, func(d podfile.Decision) bool {
 		s := StateOf(d)

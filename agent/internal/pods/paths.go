@@ -106,7 +106,7 @@ func (p *Pods) reportTables(files []podfile.File, now time.Time) error {
 }
 
 // bypassedBy returns the paths that a sandbox's own pod table bypasses now, because its queries got no answer. known is false if the back
-// end's pod tables keep no record of that, or if the pod should have no table.
+// end's pod tables keep no record of that, if the pod should have no table, or if its netns cannot be opened.
 func (p *Pods) bypassedBy(box *sandbox) (ways []steer.PodWay, known bool, err error) {
 	want := podfile.Table(box.files...)
 	if box.ns == nil || len(want.Redirects) == 0 {
@@ -131,9 +131,9 @@ type signal struct {
 	protocols []string // protocols over which a trial's queries were not answered
 }
 
-// decide calls signalOf for each path of a sandbox, reports the signals to podstate, and carries out its decisions: first in the pod table,
-// then in the pod files. If the agent ends between the two, the files still record the old rules, so a later agent knows of them. changed
-// is true if a trial was answered, so that the pod may be steered now.
+// decide calls signalOf for each path of a sandbox, reports the signals to podstate, and carries out its decisions, except that it steers
+// no path: first in the pod table, then in the pod files. If the agent ends between the two, the files still record the old rules, so a
+// later agent knows of them. changed is true if an answered trial changed a path's state, so that the pod may be steered now.
 func (p *Pods) decide(box *sandbox, signalOf func(podfile.File, podfile.Decision) (signal, bool)) (changed bool, err error) {
 	files, effects := slices.Clone(box.files), podstate.Effect(0)
 	var logs []func()

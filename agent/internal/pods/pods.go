@@ -2,8 +2,8 @@
 // the plugin writes, reports events about each pod to podstate's state table, and steers, tries and bypasses pods as the table decides.
 // It repairs pod tables that are missing or changed, and removes all of them at cleanup.
 //
-// It enters only the netns that a file names, by path and inode. It never steers a redirect that the switch does not have, and never
-// writes the file of a pod that is gone.
+// It enters only a netns that a pod file names, by path and inode, or that the runtime names for a running pod without a file. It never
+// steers a redirect that the switch does not have, and never restores the file of a pod that is gone.
 //
 // On failure: an error about one pod names it, and the work on the others goes on. A pod whose netns is gone is no error, because the
 // plugin's DEL or GC will follow.
@@ -27,8 +27,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// Pods is the registry. All methods are safe for concurrent use; those that change pods' namespaces, such as Reconcile and RemoveTables,
-// run one at a time.
+// Pods is the registry. All methods are safe for concurrent use, except that only one goroutine may call DueTrials. Methods that change
+// pods' namespaces, such as Reconcile and RemoveTables, wait for each other.
 type Pods struct {
 	// Release makes the switch deliver the next query of a client that it bypasses. It is nil if the back end's switch bypasses no
 	// client.
@@ -43,7 +43,7 @@ type Pods struct {
 	log      *slog.Logger
 
 	reconciling sync.Mutex // held while pods' namespaces are changed
-	// busy is set if, since Reconcile began, another program held iptables' lock. Pod tables are then left to the next Reconcile.
+	// busy is set if, since Reconcile last began, another program held iptables' lock. Pod tables are then left to the next Reconcile.
 	busy    atomic.Bool
 	stale   atomic.Bool   // any pod file may have changed since it was read, so the next read reads all of them
 	version atomic.Uint64 // grows each time pod files may have changed, so that an Index knows that it is outdated
@@ -72,16 +72,16 @@ type dueTrials struct {
 	started    map[key]bool // adopted pods for which this process has allowed the first trial
 }
 
-// fingerprint is what a pod table was verified under. While it is equal to the stored one, neither the nftables rules in the pod's netns
-// nor the wanted table has changed, and the rules need not be read.
+// fingerprint identifies the state in which a pod table was verified. While it is equal to the stored one, neither the nftables rules in
+// the pod's netns nor the wanted table has changed, and the rules need not be read.
 type fingerprint struct {
 	inode      uint64
 	generation uint32 // the kernel's counter of nftables changes in that netns
 	want       string // the pod table that the pod's files describe, as text
 }
 
-// Open makes a registry of the pod files below stateDir. Pods' rules are those of the back end. All methods must be called in the host's
-// netns. Open itself reads nothing.
+// Open makes a registry of the pod files below stateDir. rules is the back end that writes pods' rules. All methods must be called in the
+// host's netns. Open itself reads nothing.
 func Open(stateDir string, rules rules.Kind, log *slog.Logger) *Pods {
 	p := open(stateDir, "/proc/thread-self/ns/net", log)
 	p.backend = rules
@@ -115,8 +115,8 @@ func (p *Pods) all() (files []podfile.File, hostInode uint64, errs []error) {
 	return files, hostInode, errs
 }
 
-// LookAgain marks the pod files as changed if their folder has changed, without waiting for the watch. So the next read sees all changes
-// that were made before this call.
+// LookAgain marks the pod files as changed if their folder may have changed, without waiting for the watch. So the next read sees all
+// changes that were made before this call.
 func (p *Pods) LookAgain() {
 	changed := modified(p.dir())
 	p.mu.Lock()

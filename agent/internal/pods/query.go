@@ -20,8 +20,8 @@ import (
 const maxQueried = 3
 
 // QueryKubeDNS queries clusterDNS over UDP for name's address from the netns of steered pods, and so from their addresses and by their
-// routes. It returns nil at the first answer, else an error once all queries failed. sent is false if no query could be sent.
-// Call it only without a lease: the queries take the pods' own path, so under a lease the agent would answer them.
+// routes. It returns nil at the first answer, and an error once all queries failed. sent is false, with a nil error, if no steered pod's
+// netns could be used. Call it only without a lease: the queries take the pods' own path, so under a lease the agent would answer them.
 func (p *Pods) QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name string) (sent bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -18,8 +18,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer/iptables"
 )
 
-// The states by which Reconcile counts pods' network interfaces: Gone if the netns is gone, Bypassed if one of the interface's paths is
-// bypassed, and otherwise the first of Steered, Pending and LeftAlone that one of its paths has.
+// The states by which Reconcile counts pods' network interfaces: LeftAlone in the host's netns, Gone if the netns is gone or not visible,
+// Bypassed if one of the interface's paths is bypassed, else Steered or Pending if one of its paths is, else LeftAlone.
 const (
 	Steered   = string(podfile.Steered)
 	Pending   = string(podfile.Pending)
@@ -29,7 +29,7 @@ const (
 )
 
 // maxSteering is the maximum number of pods whose tables Reconcile writes at the same time. That work mostly waits for the kernel, and a
-// node that adopts its pods steers a hundred of them.
+// node may have a hundred pods to steer when its fallback is verified.
 const maxSteering = 8
 
 // Fallback is the state of the fallback to one cluster DNS address: whether kube-dns answers queries that the agent does not.
@@ -157,9 +157,9 @@ func (p *Pods) reconcile(box *sandbox, host *os.File, fallback func(netip.Addr) 
 	return errs
 }
 
-// steerPending steers those pending paths of the pod file box.files[i] whose fallback is verified. It writes the pod table first and then
-// the file, so that the plugin's CHECK never finds a steered pod without its rules. If the agent ends between the two, the next agent finds
-// the path pending and steers it again.
+// steerPending steers the paths of the pod file box.files[i] that route allows. It writes the pod table first and then the file, so that
+// the plugin's CHECK never finds a steered pod without its rules. If the agent ends between the two, the next agent finds the path pending
+// and steers it again.
 func (p *Pods) steerPending(box *sandbox, i int, host *os.File, verified func(netip.Addr) bool) error {
 	before := box.files[i]
 	after, err := p.route(before, box.ns, host, verified)
@@ -212,8 +212,8 @@ func (p *Pods) deleted(f podfile.File) (bool, error) {
 	return false, err
 }
 
-// route returns f with those pending paths steered whose fallback is verified, whose redirect the switch has, and whose route leads
-// through this host. It marks a path with another route as not steered.
+// route returns f with those paths steered that need no trial first (podstate.Waiting), whose fallback is verified, whose redirect the
+// switch has, and whose route leads through this host. It marks a path with another route as not steered.
 func (p *Pods) route(f podfile.File, ns, host *os.File, verified func(netip.Addr) bool) (podfile.File, error) {
 	p.mu.Lock()
 	switched := p.switched

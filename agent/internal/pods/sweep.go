@@ -12,7 +12,7 @@ import (
 // deadFor is how long the agent keeps a pod file after it found the netns gone: the runtime's DEL or GC should remove the file first.
 const deadFor = time.Hour
 
-// sweep removes the files of pods that are gone and for which the runtime never called DEL. The caller holds p.reconciling.
+// sweep removes the files of pods that have been gone for deadFor without a DEL. The caller holds p.reconciling.
 func (p *Pods) sweep(files []podfile.File) {
 	gone := map[key]bool{}
 	now := time.Now()

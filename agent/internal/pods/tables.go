@@ -124,9 +124,9 @@ func (p *Pods) apply(box *sandbox) error {
 	return p.steer(table, box, podfile.Table(box.files...))
 }
 
-// steer writes a sandbox's pod table, and exempts TCP connections that the pod already has to kube-dns, which would otherwise be reset.
-// First the table only records which connections send packets. Exempt are the connections that the kernel lists after that, and those that
-// the table records until its rules are complete.
+// steer writes a sandbox's pod table. With nftables, it exempts TCP connections that the pod already has to kube-dns, which would otherwise
+// be reset. First the table only records which connections send packets. Exempt are the connections that the kernel lists after that, and
+// those that the table records until its rules are complete.
 func (p *Pods) steer(table rules.Rules, box *sandbox, want steer.Pod) error {
 	if n, ok := table.(steer.ConnectionRecorder); ok && len(want.Redirects) > 0 {
 		recording, err := n.RecordConnections(want)
@@ -155,8 +155,8 @@ func (p *Pods) removeOthers(ns *os.File) error {
 	return errors.Join(errs...)
 }
 
-// RemoveTables removes every pod's table, for cleanup, and records in the files that the pods are no longer steered. Each error names a
-// pod that could not be entered and may still be steered, in which case the caller must not remove the switch.
+// RemoveTables removes every pod's table, for cleanup, and records in the files that the pods are no longer steered. After an error a pod
+// may still be steered, for example because its netns cannot be entered, so the caller must not remove the switch.
 func (p *Pods) RemoveTables(ctx context.Context) []error {
 	p.reconciling.Lock()
 	defer p.reconciling.Unlock()
@@ -180,12 +180,12 @@ func (p *Pods) RemoveTables(ctx context.Context) []error {
 func (p *Pods) release(box sandbox) error {
 	if box.ns == nil {
 		if len(podfile.Table(box.files...).Redirects) == 0 {
-			return nil // never steered
+			return nil // no file records a steered path
 		}
 		return p.surelyGone(box.files)
 	}
 	defer box.ns.Close()
-	// Remove the rules even if the files record no steered path, because an ADD may have been interrupted before it wrote its file.
+	// Remove the rules even if the files record no steered path: an agent that was killed may have written the table and not the file.
 	if err := p.remove(box.ns); err != nil {
 		return err
 	}

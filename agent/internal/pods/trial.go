@@ -59,7 +59,7 @@ func (t Trial) triedIn(r steer.Redirect, state podstate.State) bool {
 type Due struct {
 	Trials  []Trial
 	Next    time.Time // when to call DueTrials next; zero: nothing is scheduled
-	Fault   error     // why trials could not be run
+	Fault   error     // why pod tables could not be read, or trials not be run
 	Stopped error     // the reason if the adoption of running pods has stopped; else nil
 }
 
@@ -250,8 +250,8 @@ func (p *Pods) tryPath(ctx context.Context, ns *os.File, t Trial, d triedPath, l
 	return signal{event: podstate.TrialAnswered, reason: "its test queries were answered"}, errors.Join(errs...)
 }
 
-// attachmentsOf reads the pod files of all network interfaces in f's netns again. It reads no others, because many pods may be tried at
-// once.
+// attachmentsOf reads the pod files of all network interfaces in f's netns again. It finds them in the list that read returns, which
+// usually costs no further file, because many pods may be tried at once.
 func (p *Pods) attachmentsOf(f podfile.File) []podfile.File {
 	known, _ := p.read()
 	var out []podfile.File
@@ -358,8 +358,8 @@ func (p *Pods) TryClient(ctx context.Context, c steer.Client) (known bool, err e
 	return false, nil
 }
 
-// tableSawAnswer reports whether the pod's own table recorded an answer to the pod on this path. The table rewrites the source of answers
-// to the cluster DNS address, so the trial's TCP socket does not receive them.
+// tableSawAnswer reports whether the pod's own table does not count this path as unanswered. The table rewrites the source of answers to
+// the cluster DNS address, so the trial's TCP socket does not receive them.
 func (p *Pods) tableSawAnswer(ns *os.File, t Trial, d triedPath, proto steer.Protocol) (bool, error) {
 	files, _ := p.read()
 	files = slices.DeleteFunc(slices.Clone(files), func(f podfile.File) bool { return f.NetNSInode != t.file.NetNSInode })

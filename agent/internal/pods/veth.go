@@ -9,12 +9,12 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// Veth returns the host's end of the veth by which a pod's queries leave it. It follows the pod's routes to its cluster DNS addresses,
-// those of steered redirects first. It returns an error if the pod has no such veth or is gone.
+// Veth returns the host's end of the veth by which a pod's queries leave it. It tries the pod's routes to steered cluster DNS addresses
+// first, then to the others. It returns an error if the pod has no such veth or is gone.
 func (p *Pods) Veth(f podfile.File) (index int, name string, err error) {
 	redirects := slices.Concat(f.In(podfile.Steered), f.In(podfile.LeftAlone), f.In(podfile.Pending))
 	if len(redirects) == 0 {
-		return 0, "", errors.New("it queries no cluster DNS address")
+		return 0, "", errors.New("its state file has no cluster DNS address")
 	}
 	host, _, err := podfile.OpenNetNS(p.hostNS)
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package adoption decides when the agent may start the adoption of a pod that ran before the plugin was installed, by a first trial. It
 // is pure: the caller counts the pods and passes the time.
 //
-// It starts one pod every Pause, so that a node full of pods changes over slowly. It stops while more than 5 % of the pods that it has
-// started get no answer in their trials: something on the node then keeps pods' queries from the agent, so the other pods stay on
+// It starts at most one pod every Pause, so that a node full of pods changes over slowly. It stops while more than 5 % of the tried pods,
+// of which there must be MinTried, get no answer: something on the node then keeps pods' queries from the agent, so the other pods stay on
 // kube-dns. Once those trials are answered, or the pods end, it goes on. It cannot fail.
 package adoption
 
@@ -30,7 +30,7 @@ const (
 	Waiting               // its first trial is not allowed yet
 	Started               // its first trial is allowed, and has no result yet
 	Answered              // its trial was answered: it is steered, or about to be
-	Unanswered            // bypassed, because a trial was not answered
+	Unanswered            // bypassed, because its queries are not answered
 	pods
 )
 

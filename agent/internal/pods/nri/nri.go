@@ -43,7 +43,7 @@ const (
 	// hostRoot is where an agent in a container sees the host's files, if it has the permission. The agent uses this path for files that
 	// are not mounted into its container.
 	hostRoot = "/proc/1/root"
-	// index is the plugin's place in the order of NRI plugins. Any value works, because no other plugin changes resolv.conf.
+	// index is the plugin's place in the order of NRI plugins. Any value works, because this plugin requests no adjustment.
 	index, name = "50", "neardns"
 )
 

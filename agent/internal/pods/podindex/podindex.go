@@ -42,7 +42,7 @@ type Clients struct {
 type client struct {
 	of        *Clients
 	file      podfile.File
-	search    *searchpath.Search // nil: search completion is off for its queries
+	search    *searchpath.Search // nil: search completion is off for its queries, or its search list is unknown
 	inKernel  bool               // the kernel program may answer the pod's hits
 	tally     *tally
 	namespace *tally // counts of the pod's namespace, which outlive the pod
@@ -177,7 +177,7 @@ func InKernel(f podfile.File, conf *config.Node) (wanted bool, why string) {
 	case conf.KernelAlone():
 		return !f.OptOut, "" // each entry in the kernel's maps is for one server's address, so the pod may use any server
 	case len(f.In(podfile.Steered))+len(f.In(podfile.Pending)) == 0:
-		return false, "" // no path of the pod is steered, for example because steer.mode does not select the pod
+		return false, "" // no path of the pod may be steered, for example because steer.mode does not select the pod
 	case slices.ContainsFunc(f.Decisions, func(d podfile.Decision) bool { return pods.StateOf(d) == podstate.Bypassed }):
 		return true, "it is bypassed, kube-dns answers it"
 	case len(f.In(podfile.Steered)) == 0:

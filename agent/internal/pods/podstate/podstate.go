@@ -1,9 +1,9 @@
-// Package podstate decides who answers a pod's DNS queries, the agent or kube-dns, and whether the kernel program may answer its hits. No
-// other package decides about a single pod.
+// Package podstate decides, after the plugin's ADD, whether the agent or kube-dns answers a pod's DNS queries, and when a trial of the
+// pod's path runs.
 //
 // One table maps each state and event to the next state and to the effects. The package reads no clock and changes nothing outside:
 // callers report what they observe as events, with the time, and carry out the effects. A bypassed path is tried every Soon, or every
-// Rarely after it was bypassed for Patient, and is steered again after an answered trial. A new path is tried every Retry while it is
+// Rarely after it was bypassed for Patient, and may be steered again after an answered trial. A new path is tried every Retry while it is
 // young, so that a policy that comes just after the pod's start costs it few queries.
 //
 // On failure: if a caller cannot carry out an effect, it reports the next event with the state that is really in force.
@@ -17,10 +17,10 @@ type State int
 
 // The states. In a row of the table, zero as the next state stands for no change.
 const (
-	Untried    State = iota + 1 // pending: kube-dns answers until a trial from the pod's netns is answered
+	Untried    State = iota + 1 // pending: kube-dns answers, and no trial from the pod's netns has a result yet
 	Waiting                     // pending: kube-dns answers until the fallback is verified
 	Steered                     // the agent answers while it has its lease
-	Bypassed                    // kube-dns answers until a trial is answered
+	Bypassed                    // kube-dns answers, because queries to the agent or its answers were lost
 	Unselected                  // kube-dns answers, and no trial runs, until steer.mode selects the pod
 	states
 )
@@ -32,7 +32,7 @@ type Event int
 const (
 	TrialAnswered     Event = iota // queries from the pod's netns reached the agent and were answered, over each protocol tried
 	TrialUnanswered                // a query under a lease was not answered; unless the path was bypassed, the lease was renewed after it
-	TrialVoid                      // the trial's result means nothing: the lease was missing at times, or kube-dns answered
+	TrialVoid                      // the trial shows nothing, for example because the lease was missing at times, or kube-dns answered
 	TrialFailed                    // the agent could not run a trial, or could not carry out its result
 	TableBypasses                  // the pod's own table sends queries to kube-dns, because answers of the agent do not arrive
 	TableKnowsNothing              // reported at intervals for a pod whose table keeps no record of missing answers (iptables)
@@ -48,7 +48,7 @@ const (
 	events
 )
 
-// Effect is a set of actions that the caller must carry out after an event.
+// Effect is a set of effects of an event. The caller must carry out Steer, Bypass and Trial.
 type Effect int
 
 // The effects, as bits.
@@ -56,9 +56,9 @@ const (
 	Steer      Effect = 1 << iota // add the path to the pod's table
 	Bypass                        // remove the path from the pod's table, or have the switch bypass the client
 	Trial                         // start a trial now, and report its result
-	OffloadOn                     // the kernel program may answer the pod's hits
-	OffloadOff                    // the kernel program must not answer the pod's hits
-	Log                           // log the change of state
+	OffloadOn                     // the kernel program may answer the pod's hits: On sets Status.Offloaded
+	OffloadOff                    // the kernel program must not answer the pod's hits: On clears Status.Offloaded
+	Log                           // the change of state is to be logged
 )
 
 // The pauses between two trials of a path.
@@ -89,7 +89,7 @@ type Status struct {
 	NoLease   bool      // no lease: a trial's result would mean nothing, so none starts
 	Untried   time.Time // when this agent first saw the path untried; zero: it never did
 	// Hidden is set if the pod's own table may have recorded only answers of the kernel program, or none. The next trial then ignores the
-	// table's record.
+	// table's record of UDP answers.
 	Hidden bool
 }
 
@@ -109,7 +109,7 @@ const (
 	now             // at once
 	retry           // after Retry
 	later           // after Retry while the path is young, otherwise after Soon or Rarely
-	watch           // after Retry while the path is young, otherwise never; sets Hidden, because the pod may have sent no query since
+	watch           // if the path is young, after Retry and with Hidden, because the pod may have sent no query since; otherwise never
 	noLease         // no trial starts until the agent has the lease again
 	leased          // at once, if a trial waited for the lease
 	ifDue           // start a trial now if its time has come
@@ -136,7 +136,7 @@ var table = [states][events]row{
 		TrialAnswered:     {trial: watch},
 		TrialUnanswered:   {to: Bypassed, do: Bypass | OffloadOff | Log, trial: later},
 		TrialVoid:         {trial: watch},
-		TrialFailed:       {trial: later}, // in the other states, a trial is scheduled anyway
+		TrialFailed:       {trial: later}, // for untried and bypassed paths, a trial is scheduled anyway
 		TableBypasses:     {trial: now},
 		TableKnowsNothing: {trial: now},
 		HostDrops:         {to: Bypassed, do: Bypass | OffloadOff | Log, trial: later},
@@ -192,7 +192,7 @@ func (s Status) watch(at time.Time) Status {
 	return s
 }
 
-// pause returns the time until the next trial of a path that is not steered.
+// pause returns the time until the next trial: Retry for a young path, otherwise Pause.
 func (s Status) pause(at time.Time) time.Duration {
 	if s.Young(at) {
 		return Retry
