@@ -23,7 +23,7 @@ var ErrNoMain = errors.New("no plugin but neardns in it")
 // Network has the parts of a CNI configuration list that the installer needs.
 type Network struct {
 	Name        string
-	CNIVersions []string // the values of cniVersion and cniVersions, in the order of the text; empty if the list has neither
+	CNIVersions []string // the value of cniVersion, then those of cniVersions; empty if the list has neither
 	Types       []string // types of the list's plugins in their order, neardns's included
 }
 
@@ -39,7 +39,7 @@ func (n Network) CheckVersion(supported []string) error {
 		if slices.Contains(supported, v) {
 			shared = true
 		} else if newer, err := version.GreaterThanOrEqualTo(v, supported[len(supported)-1]); err == nil && newer {
-			return fmt.Errorf("cniVersions names %s, neardns speaks %s: take %[1]s out, or a runtime that knows it could start no pod", v,
+			return fmt.Errorf("it declares CNI version %s, neardns speaks %s: take %[1]s out, or a runtime that knows it could start no pod", v,
 				strings.Join(supported, ", "))
 		}
 	}
@@ -54,7 +54,8 @@ func (n Network) CheckVersion(supported []string) error {
 		strings.Join(supported, ", "))
 }
 
-// Read returns the contents of a configuration list, or an error if a runtime would not load the list.
+// Read returns the parts of a configuration list that Network has. It returns an error if a runtime would not load the list, or if runtimes
+// could read it in different ways.
 func Read(list []byte) (Network, error) {
 	d, err := parse(list)
 	if err != nil {
@@ -231,8 +232,8 @@ func (d document) gap(list []byte) []byte {
 	return list[from:to]
 }
 
-// unit returns one step of the list's indentation: the white space before its first key, or two spaces if that key is not on a line
-// of its own.
+// unit returns one step of the list's indentation: the white space before its first key, or two spaces if no indented line begins
+// with that key.
 func (d document) unit(list []byte) string {
 	_, rest, _ := bytes.Cut(list, []byte("{"))
 	space := rest[:len(rest)-len(bytes.TrimLeft(rest, " \t\r\n"))]

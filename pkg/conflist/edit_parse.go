@@ -181,7 +181,7 @@ func next(dec *json.Decoder) (span, error) {
 	return span{end - len(raw), end}, nil
 }
 
-// describe replaces the byte offset in a JSON syntax error by the line and column in text.
+// describe makes an error of encoding/json readable. To a syntax error it adds the line and column in text.
 func describe(err error, text []byte) error {
 	var syntax *json.SyntaxError
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {

@@ -1,4 +1,5 @@
-// Package conflist renders the neardns entry of a CNI configuration list (conflist), adds it to a list and removes it.
+// Package conflist renders the neardns entry of a CNI configuration list (conflist), adds it to a list and removes it. It also converts a
+// single plugin's configuration to a list and back.
 //
 // It never changes another plugin's entry. It imports neither a YAML library nor the agent, because the installer links it and runs
 // before the agent.
@@ -37,8 +38,8 @@ const (
 // HostResolvConf is the resolv.conf that a kubelet uses unless its configuration names another file.
 const HostResolvConf = "/etc/resolv.conf"
 
-// Settings are the values of one neardns entry. If a field has its zero value or the default, the entry omits the key, and the plugin
-// uses its default.
+// Settings are the values of one neardns entry. If a field has its zero value, or (except ClusterDomain) the plugin's default, the entry
+// omits the key, and the plugin uses its default.
 type Settings struct {
 	Redirects      []steer.Redirect // at least one; Entry adds missing steering addresses
 	ClusterDomain  string

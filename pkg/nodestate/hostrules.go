@@ -18,19 +18,20 @@ type HostRules struct {
 	Switch    *Switch      `json:"switch,omitempty"` // nil if only the agent can restore the rules, or an older agent wrote the file
 }
 
-// Switch has those settings of the host's rules that the fallback needs. Settings that matter only under a lease are left out, for example
-// pods that opted out and the lease secret. Every process on the node may read the file, so it must have no secret.
+// Switch has those settings of the host's rules that the fallback needs, and the lifetime of a lease. Other settings that matter only under
+// a lease are left out, for example pods that opted out and the lease secret. Every process on the node may read the file, so it must have
+// no secret.
 type Switch struct {
 	Redirects     []steer.Redirect `json:"redirects,omitempty"`
 	FallbackOnly  []steer.Redirect `json:"fallbackOnly,omitempty"`
 	Locals        []steer.Local    `json:"locals,omitempty"`
 	Uplinks       []string         `json:"uplinks,omitempty"`
 	InterceptNode bool             `json:"interceptNode,omitempty"`
-	Lifetime      time.Duration    `json:"lifetime,omitempty"` // in nanoseconds
+	Lifetime      time.Duration    `json:"lifetime,omitempty"` // of a lease, in nanoseconds
 }
 
-// SwitchOf returns the settings to store. It returns nil for rules with OwnLocals or Ceded: they also deliver packets to other programs'
-// sockets or to the node's own processes, so only their own agent may restore them.
+// SwitchOf returns the settings to store. It returns nil for rules with OwnLocals or Ceded: they also decide about queries of the
+// node's own processes and queries to other programs' sockets, so only their own agent may restore them.
 func SwitchOf(rs steer.Ruleset) *Switch {
 	h, ok := rs.(steer.Host)
 	if !ok || h.OwnLocals || len(h.Ceded) > 0 {

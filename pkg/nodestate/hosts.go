@@ -12,7 +12,7 @@ type Hosts struct {
 	Looked   time.Time      `json:"looked"`          // when it last checked the file
 	Ended    bool           `json:"ended,omitempty"` // the role ended on request; its lines stay in the hosts file
 	Fault    string         `json:"fault,omitempty"` // why the last check failed; the file may lack the lines
-	Fighting bool           `json:"fighting"`        // another program keeps removing the lines, so the role restores them less often
+	Fighting bool           `json:"fighting"`        // another program keeps changing the lines, so the role restores them less often
 	Repairs  int            `json:"repairs"`         // how often the role has restored lines since it started
 	Services []HostsService `json:"services"`
 }
@@ -20,8 +20,8 @@ type Hosts struct {
 // HostsService is one of the Services that the role is configured for.
 type HostsService struct {
 	Name      string    `json:"name"`              // namespace/name
-	Addresses []string  `json:"addresses"`         // addresses in the hosts file; empty: the file has no line for the Service
-	Answered  time.Time `json:"answered,omitzero"` // when kube-dns last answered a query for the Service, even with NXDOMAIN; zero: never
+	Addresses []string  `json:"addresses"`         // addresses that the role last wrote to the hosts file; empty: no line for the Service
+	Answered  time.Time `json:"answered,omitzero"` // when kube-dns last answered the role for this Service, even with NXDOMAIN; zero: never
 	Failed    string    `json:"failed,omitempty"`  // why queries for the Service fail now
 	Left      []string  `json:"left,omitempty"`    // the Service's names that are left out, because other programs' lines have them
 }

@@ -11,7 +11,7 @@ import (
 
 // Proof records the cluster DNS addresses whose fallback is verified on this node. Queries to other addresses are not steered (except with
 // `steer: always`), because they could get no answer if the agent hangs. The agent writes it and the plugin reads it. The file survives a
-// reboot, but counts only in the boot in which it was written.
+// reboot, but a record of an earlier boot does not count (Outlived).
 type Proof struct {
 	ClusterDNS []netip.Addr `json:"clusterDNS"`
 	Time       time.Time    `json:"time"`

@@ -18,7 +18,7 @@ import (
 // LockPath returns the path of the file that Lock locks.
 func LockPath(stateDir string) string { return filepath.Join(stateDir, nodestate.PluginLockName) }
 
-// lockPoll is the pause between attempts to get a lock that another call of the plugin has. A plugin call takes a few milliseconds.
+// lockPoll is the pause between attempts to get a lock that another caller of Lock has. A plugin call takes a few milliseconds.
 const lockPoll = 2 * time.Millisecond
 
 // Lock waits until no other caller of Lock (a call of the plugin, or the agent when it adopts a pod) works on the container, and makes

@@ -5,7 +5,7 @@
 // The package stores decisions and makes none. It does not touch the network, except that it opens a netns that a pod file names.
 //
 // On failure: a write is complete or has no effect (temporary file and rename). The error for an unreadable file has its path. A missing
-// file is fs.ErrNotExist; a missing folder counts as empty.
+// file is fs.ErrNotExist when it is read or updated; a missing folder counts as empty.
 package podfile
 
 import (
@@ -38,12 +38,12 @@ const (
 // State is the decision about one redirect of one pod.
 type State string
 
-// The three states. The agent steers a pending redirect once the fallback is verified and, if the pod needs a trial, that trial is
-// answered.
+// The three states. The agent steers a pending redirect once the fallback is verified, the host's rules have the redirect and, if the pod
+// needs a trial, that trial is answered.
 const (
 	Steered   State = "steered"    // the pod's nftables or iptables rules send its queries to the node's cache
-	Pending   State = "pending"    // the pod's queries go to kube-dns for now
-	LeftAlone State = "left-alone" // the pod's queries go to kube-dns
+	Pending   State = "pending"    // the pod's queries to the cluster DNS address go to kube-dns for now
+	LeftAlone State = "left-alone" // the pod's queries are not rewritten
 )
 
 // Decision records whether a pod's queries to one cluster DNS address are steered (a redirect), and if not, the reason.
@@ -52,9 +52,9 @@ type Decision struct {
 	State    State          `json:"state"`
 	Reason   string         `json:"reason,omitempty"`
 	// Unanswered lists the protocols over which the pod's queries or their answers were lost. The redirect is then pending until a trial
-	// from the pod's netns is answered.
+	// from the pod's netns is answered, or the host's filters let a query of the pod pass again.
 	Unanswered []string `json:"unanswered,omitempty"`
-	// Untried means that no trial has run in the pod's netns yet. The redirect is then pending until a trial is answered.
+	// Untried means that no trial from the pod's netns has had a result yet. The redirect is then pending until a trial is answered.
 	Untried bool `json:"untried,omitempty"`
 	// Excluded means that the configuration key steer.mode does not select this pod. The pod is not steered until that changes.
 	Excluded bool `json:"excluded,omitempty"`
@@ -63,7 +63,8 @@ type Decision struct {
 	Local netip.Addr `json:"local,omitzero"`
 }
 
-// File records one attachment of a pod to a network, as the plugin saw it. ContainerID and IfName identify it.
+// File records one attachment of a pod to a network, as the plugin (if Adopted is set, the agent) found it. ContainerID and IfName
+// identify it.
 type File struct {
 	Version     int    `json:"version"`
 	ContainerID string `json:"containerID"`
@@ -170,7 +171,7 @@ func (f File) OpenNetNS() (*os.File, error) {
 }
 
 // OpenNetNS opens the netns at path and returns its inode number, which identifies the netns while it exists. It returns an error if the
-// path is not a netns; the error wraps fs.ErrNotExist if the path is missing. It never blocks, not even on a pipe.
+// path is not a namespace; the error wraps fs.ErrNotExist if the path is missing. It never blocks, not even on a pipe.
 func OpenNetNS(path string) (*os.File, uint64, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -342,7 +343,7 @@ func Update(stateDir string, f File) error {
 
 // Amend reads the file of an attachment, passes it to change, and stores it if change returns true. A lock makes calls of Amend run one
 // after the other, so that none overwrites another's change. The plugin writes without this lock, because Lock orders its calls for one
-// container, and the agent acts after ADD. If the file is missing, the error wraps fs.ErrNotExist.
+// container, and the agent changes a file only after ADD has written it. If the file is missing, the error wraps fs.ErrNotExist.
 func Amend(stateDir, containerID, ifName string, change func(*File) bool) error {
 	path := Path(stateDir, containerID, ifName)
 	dir, err := os.Open(filepath.Dir(path))
