@@ -31,7 +31,7 @@ type Exchanger struct{ Prefix string }
 // folder for a network's configuration.
 const tempSuffix = ".tmp"
 
-// putBacks is how often replace restores the text of the program that owns the file, if that program keeps writing.
+// putBacks is how often at most replace restores the text of the program that owns the file, if that program keeps writing.
 const putBacks = 5
 
 // The names of temporary files contain the file's name, so that if this process is killed, Sweep of a later run can restore the text of

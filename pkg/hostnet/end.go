@@ -82,8 +82,8 @@ func HostNet(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
-// End is a link that its caller owns, for example one end of a veth pair. Each method sets the link property that it is named after, unless
-// the link has the property already. Done returns what was changed. An End is for one goroutine.
+// End is a link that its caller owns, for example one end of a veth pair. Each method except Done and IsUp sets the link property that it
+// is named after, unless the link has the property already. Done returns what was changed. An End is for one goroutine.
 type End struct {
 	Link     netlink.Link
 	h        Handle

@@ -1,11 +1,11 @@
 // Package hostnet reads the network configuration of a host and its pods. It enters network namespaces, finds the interface by which a
 // pod's packets enter the host and the interfaces that lead away from the host, opens netlink sockets and watches their events.
 //
-// It decides nothing, and changes only links that the caller passes as its own (End). It contains no rules and no names of neardns;
+// It decides nothing, and changes only links that its caller owns (Handle, End). It contains no rules and no names of neardns;
 // callers pass them as arguments.
 //
-// On failure: if something cannot be read, the function returns an error. If a pod's packets do not enter the host, the error is a
-// *WayError with the reason.
+// On failure: if something cannot be read, the function returns an error (IsHere: false). If a pod's packets do not enter the host, the
+// error is a *WayError with the reason.
 package hostnet
 
 import (

@@ -107,7 +107,7 @@ func (s *socket) ReceiveIter() iter.Seq2[netlink.Message, error] {
 }
 
 // interrupted reports whether the messages have the end of a dump (NLMSG_DONE) with the flag NLM_F_DUMP_INTR. Only this message reports a
-// change during the last part of the dump, which may then mix old and new rules. netlink.Conn does not pass this message on.
+// change during the last part of the dump, which may then mix old and new objects. netlink.Conn does not pass this message on.
 func interrupted(messages []netlink.Message) bool {
 	return slices.ContainsFunc(messages, func(m netlink.Message) bool {
 		return m.Header.Type == netlink.Done && m.Header.Flags&unix.NLM_F_DUMP_INTR != 0

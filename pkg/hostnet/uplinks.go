@@ -15,9 +15,9 @@ import (
 // address go to kube-dns.
 //
 // A link is an uplink if it has a default route, or if its kind leads to other machines (a plain device, a VLAN, a bond, a tunnel between
-// nodes). A bridge or bond with an uplink as a port is an uplink too, and so is the link below an uplink. No other link is,
-// because CNI plugins attach pods by the other kinds: veth, bridge, Open vSwitch port, macvlan, ipvlan, netkit, tun, and kinds that do not
-// exist yet.
+// nodes). A link that has an uplink as a port (a bridge or bond, but not a VRF) is an uplink too, and so is the link below an uplink. No
+// other link is, because CNI plugins attach pods by the other kinds: veth, bridge, Open vSwitch port, macvlan, ipvlan, netkit, tun, and
+// kinds that do not exist yet.
 //
 // none names links that are never uplinks: the caller's own, and those that are known to have steered pods behind them. In doubt, serving
 // a neighbour of the node does less harm than leaving a pod without the cache.

@@ -127,7 +127,7 @@ func (w *ways) veth(to netip.Addr) (r route, own, peer link, err error) {
 }
 
 // hostPeer finds the host's end of the pod's veth by its index. Indexes are unique only within a netns, so the link found must have the
-// pod's end as its peer: by index, and by the ID of the pod's netns if the kernel reports one.
+// pod's end as its peer: by index, and by the ID of the pod's netns if the lookup of that ID works.
 func (w *ways) hostPeer(own link) (link, error) {
 	if own.peer == 0 {
 		return link{}, noWay("%s: the kernel does not tell its peer", own.name)

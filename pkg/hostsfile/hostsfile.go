@@ -34,7 +34,7 @@ func (e Entry) Equal(o Entry) bool { return e.Addr == o.Addr && slices.Equal(e.N
 
 // Apply returns a copy of text whose neardns lines are replaced by one line for each entry, at the end of the text and in the order
 // of entries. A name that another line already has is left out; left lists these names, sorted and in lower case. An entry gets no
-// line if its address is invalid or none of its names remains.
+// line if its address is invalid or has a zone, or if none of its names remains.
 func Apply(text []byte, entries []Entry) (out []byte, left []string) {
 	base := Remove(text)
 	lines, left := render(base, entries)

@@ -1,10 +1,10 @@
-// Package overlay reads the DNS settings that the operator (key dns of the conflist entry) and a pod's owner (annotations) want for
-// a pod, and applies them in order of precedence to the settings that the runtime gives the pod.
+// Package overlay reads the DNS settings that the operator (podDNS in NodeConfig, dns in the conflist entry) and a pod's owner
+// (annotations) want for a pod, and applies them in order of precedence to the settings that the runtime gives the pod.
 //
 // It is pure: its callers read and write the files. It keeps no state.
 //
-// On failure: every fault in the operator's rules is reported. A pod never fails because of the settings wanted for it: a setting
-// that cannot be read or applied is left out and returned as podfile.Ignored, and the others apply.
+// On failure: the faults in the operator's rules are reported together, at most eight for each overlay. A pod never fails because of the
+// settings wanted for it: a setting that cannot be read or applied is left out and returned as podfile.Ignored, and the others apply.
 package overlay
 
 import (
@@ -73,7 +73,7 @@ const (
 	keyUnknown     = "unknownOptions"
 )
 
-// Read reads the operator's rules from v and adds all faults to r. If the only faults are unknown keys, the result has all other
+// Read reads the operator's rules from v and adds the faults to r. If the only faults are unknown keys, the result has all other
 // keys.
 func Read(r *strict.Reader, v strict.Value) Rules {
 	var rules Rules

@@ -183,7 +183,7 @@ func (w PodRules) NeedsNode() bool {
 
 // Apply applies the overlays that are wanted for a pod (for all pods, for its namespace, by annotation) to the pod's own settings. A
 // refused overlay is left out, and the others apply. Apply returns the applied overlays as one that does not depend on the node (nil
-// if none was applied), the resulting settings, and everything that was left out. If nodeErr is set, the node's resolv.conf could
+// if none was applied), the resulting settings, and what was left out. If nodeErr is set, the node's resolv.conf could
 // not be read, and overlays whose policy needs it are left out.
 func (w PodRules) Apply(node resolvconf.Node, nodeErr error, namespace string, own resolvconf.Settings) (*resolvconf.Overlay,
 	resolvconf.Result, []podfile.Ignored) {

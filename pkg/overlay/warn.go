@@ -107,8 +107,8 @@ func member(level strict.Value, key string) strict.Value {
 	return level
 }
 
-// option returns the item of a level's options that is the given word or has it as name. If there is none, it returns the list of
-// options, or the level if it has no such list.
+// option returns the item of a level's options that is the given word, or an object with that name or name:value. If there is none, it
+// returns the list of options, or the level if it has no such list.
 func option(level strict.Value, word string) strict.Value {
 	options := member(level, "options")
 	items := options.Items()

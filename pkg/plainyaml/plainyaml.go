@@ -28,7 +28,7 @@ const (
 func JSON(text string) ([]byte, error) {
 	switch {
 	case len(text) > maxSize:
-		return nil, fmt.Errorf("%d characters: %d are read at most", len(text), maxSize)
+		return nil, fmt.Errorf("%d bytes: %d are read at most", len(text), maxSize)
 	case json.Valid([]byte(text)):
 		return []byte(text), nil
 	case !utf8.ValidString(text):

@@ -223,7 +223,7 @@ const (
 	unsure
 )
 
-// resolve returns the meaning that a plain word has in both YAML 1.1 and YAML 1.2, or unsure if the two differ.
+// resolve returns the meaning that a plain word has in both YAML 1.1 and YAML 1.2, or unsure if the two differ or may differ.
 func resolve(word string) meaning {
 	switch word {
 	case "null", "Null", "NULL":

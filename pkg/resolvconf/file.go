@@ -97,10 +97,10 @@ func (f *File) Host() (Settings, error) {
 	return s, err
 }
 
-// With returns a copy of the file that has the settings s. If the nameservers, the search domains or the options already are those
-// of s, their lines stay as they are. Otherwise they are removed, and the new lines take the place of the last of them, or follow
-// at the end of the file if there was none. All other lines stay. With fails if a word of s is empty or has white space or a
-// control character, because it would be read as something else.
+// With returns a copy of the file that has the settings s. If the nameservers, the search domains or the options already are those of s,
+// their lines stay as they are. Otherwise they are removed, and the new lines take the place of the last of them (for search domains: of
+// the last search or domain line), or follow at the end of the file if there was none. All other lines stay. With fails if a word of s is
+// empty or has white space or a control character, because it would be read as something else.
 func (f *File) With(s Settings) (*File, error) {
 	if err := s.checkWords(); err != nil {
 		return nil, err
@@ -159,7 +159,7 @@ func replace(lines []line, keyword, before string, texts []string) []line {
 	return out
 }
 
-// checkWords returns an error for each word of s that does not fit in a line of a resolv.conf.
+// checkWords returns an error with the first eight words of s that do not fit in a line of a resolv.conf.
 func (s Settings) checkWords() error {
 	var faults []error
 	for _, part := range []struct {

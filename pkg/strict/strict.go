@@ -23,7 +23,7 @@ type Place struct {
 	Line, Column int    // from 1; 0 if unknown
 }
 
-// Fault is one error in a configuration. Message describes the error and ends with the remedy.
+// Fault is one error in a configuration. Message describes the error and usually ends with the remedy.
 type Fault struct { //nolint:errname // a fault is for people, who read several at once; callers use its fields
 	Place
 	Field   string // path of the field, for example redirects[0].clusterDNS; "" for the whole configuration
@@ -301,8 +301,8 @@ func IsDomain(s string) bool {
 	return true
 }
 
-// Join returns the path of a key in the object field. A key with unusual characters is quoted, because the configuration may come
-// from an untrusted source.
+// Join returns the path of a key in the object field. A key with unusual characters, or of more than 60, is quoted and cut to 60
+// characters, because the configuration may come from an untrusted source.
 func Join(field, key string) string {
 	if !IsWord(key) || len(key) > 60 {
 		key = Quote(key)
