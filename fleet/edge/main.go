@@ -1,8 +1,8 @@
 // Command neardns-edge is an authoritative DNS server for zones that several clusters share. For each client it chooses a cluster by
 // region, health and weight, and answers with that cluster's addresses.
 //
-// It guarantees that its answers have only records of the zone (details: package authoritative). It writes nothing but its copies of the
-// zones, and uses neither an API server nor the agent.
+// It guarantees that the addresses in its answers are those of the zone (details: package authoritative). It writes nothing but its copies
+// of the zones, and uses neither an API server nor the agent.
 //
 // If a primary does not answer, it serves its last copy of the zone. If a changed configuration is invalid, it keeps the previous one.
 package main
@@ -31,7 +31,7 @@ type env struct {
 	hangups        func(ctx context.Context) <-chan struct{}
 }
 
-// configError is an error in the configuration file, or in a file that the configuration names.
+// configError is an error in the configuration file, in its geo.database or in its healthChecks.caFile.
 type configError struct{ error }
 
 func (e configError) Unwrap() error { return e.error }
@@ -47,7 +47,7 @@ func main() {
 func run(ctx context.Context, e env, args []string) int {
 	root := cli.New("neardns-edge", "zones that clusters share, answered by geo, health and weight", version.String())
 	path := root.Flags().String("config", "/etc/neardns/edgeconfig.yaml", "`FILE` with an EdgeConfig")
-	check := root.Flags().Bool("check", false, "check the configuration and the files that it names, and end")
+	check := root.Flags().Bool("check", false, "check the configuration, its geo.database and its healthChecks.caFile, and exit")
 	root.RunE = func(c *cobra.Command, _ []string) (err error) {
 		if !*check {
 			err = serve(c.Context(), e, *path)

@@ -21,16 +21,17 @@ import (
 	"github.com/neardns/neardns/pkg/version"
 )
 
-// maxMisses is the maximum number of UDP queries that CoreDNS handles at a time; the fast path's queries are not among them.
+// maxMisses is added to package listener's maximum of UDP queries that CoreDNS handles at a time. Queries that the fast path answers do
+// not count.
 const maxMisses = 1024
 
-// checkConfig returns an error if the EdgeConfig, or a file that it names, is invalid.
+// checkConfig returns an error if the EdgeConfig, its geo database or its file of CAs is invalid.
 func checkConfig(e env, path string) error {
 	read, err := readConfig(e, path)
 	return cmp.Or(err, read.geoFault)
 }
 
-// configuration is an EdgeConfig with the contents of the files that it names.
+// configuration is an EdgeConfig with the contents of its geo database and its file of CAs.
 type configuration struct {
 	*edgeconfig.Config
 	locator *geo.Locator
@@ -39,8 +40,8 @@ type configuration struct {
 	geoFault error
 }
 
-// readConfig reads an EdgeConfig and the files that it names. Its errors are configErrors. A geo database that cannot be read is no error,
-// but sets geoFault.
+// readConfig reads an EdgeConfig, its geo database and its file of CAs. Its errors are configErrors. A geo database that cannot be read is
+// no error, but sets geoFault.
 func readConfig(e env, path string) (c configuration, err error) {
 	if c.Config, err = edgeconfig.Load(path, edgeconfig.Env{LookupEnv: e.lookupEnv, ReadFile: e.readFile}); err != nil {
 		return c, configError{err}

@@ -99,7 +99,7 @@ func (r *edge) apply(ctx context.Context, next configuration) {
 	}
 }
 
-// begin starts to serve a zone, at once from its file if there is one, and to follow its primary until ctx ends.
+// begin starts to serve a zone, at once from its file if there is one, and to follow its primary until ctx ends or apply removes the zone.
 func (r *edge) begin(ctx context.Context, conf *edgeconfig.Config, z edgeconfig.Zone) *zone {
 	ctx, stop := context.WithCancel(ctx)
 	out := &zone{conf: z, stop: stop, done: make(chan struct{})}
@@ -130,7 +130,7 @@ func (r *edge) judge(origin string) func() {
 		silent := r.plugin.Current(origin)
 		if !slices.Equal(silent, last) {
 			r.log.Warn("the list of silent clusters changed: their addresses count as unhealthy, "+
-				"except those with a health check that does not fail", "zone", origin, "silent", silent, "before", last)
+				"except those that a health check probes", "zone", origin, "silent", silent, "before", last)
 			last = silent
 		}
 	}

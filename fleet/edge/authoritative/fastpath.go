@@ -15,7 +15,8 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// plainHost is a host whose A and AAAA answers the listener makes from prepared bytes, without CoreDNS's plugin chain. It has no CNAME.
+// plainHost is a host whose A and AAAA answers the fast path makes from prepared bytes, without CoreDNS's plugin chain. No cluster
+// publishes a hostname for it, so no answer is a CNAME.
 type plainHost struct {
 	*host
 	// by family, A and AAAA: bytes of the address records in the longest answer; 0: the host has no such address
@@ -59,7 +60,7 @@ func (z *Zone) plainHosts() (map[string]*plainHost, error) {
 }
 
 // deny prepares the answer without records (NODATA) that a plain server gives for types that the host does not have. It leaves denied nil
-// if such answers can differ, for example in a signed zone.
+// if such answers can differ, for example in a signed zone, and if the zone has no record at the name.
 func (p *plainHost) deny(z *Zone, name string) error {
 	elem, ok := z.plain.Search(name)
 	if !ok {
@@ -106,12 +107,13 @@ func (p *plainHost) deny(z *Zone, name string) error {
 // arguments.
 func (s *Server) FastPath(*dnsserver.Server, string) fastpath.Handler { return hits{s} }
 
-// hits gives the same answers as ServeDNS, with the same metrics, but from prepared bytes. It decides whether CoreDNS must answer
-// before it draws the random number and applies the rate limit: a query that is handed over after the draw would change how often each
-// cluster is chosen.
+// hits gives the same answers as ServeDNS, with the same metrics, but from prepared bytes. It decides whether CoreDNS must answer before it
+// applies the rate limit and draws the random number. Otherwise a query that CoreDNS answers would count twice against the limit, and would
+// change how often each cluster is chosen.
 type hits struct{ *Server }
 
-// addressesMost is the maximum number of addresses in an answer over UDP, whose 1,232 bytes cannot hold more.
+// addressesMost is the number of addresses for which Answer needs no allocation. An answer over UDP, of at most 1,232 bytes, cannot hold
+// more; one over TCP can.
 const addressesMost = 80
 
 // Answer implements fastpath.Handler.
@@ -205,8 +207,8 @@ func answerOPT(q *fastpath.Query, o subnetOption) msg.OPT {
 	return opt
 }
 
-// appendOPT appends the OPT record, if there is one. start is where the answer begins in b. scope is the number of bits of the client
-// subnet on which the answer depends.
+// appendOPT appends the OPT record, if there is one. start is where the answer begins in b. scope is the number of bits of the client's
+// address on which the answer depends.
 func appendOPT(b []byte, start int, opt msg.OPT, o subnetOption, scope int) []byte {
 	b = opt.Append(b, start)
 	if opt.Present && o.bytes != nil && o.network.Bits() > 0 {
@@ -226,7 +228,7 @@ type subnetOption struct {
 const scopeAt = 7
 
 // subnetIn parses the options of an OPT record. ok is false if CoreDNS must handle one of them. Cookies, which BIND sends with each
-// query, are ignored, as by a server that does not implement them (RFC 7873, section 5.2).
+// query, are ignored, as by a server that does not implement them (RFC 6891, section 6.1.2).
 func subnetIn(options []byte) (o subnetOption, ok bool) {
 	for len(options) > 0 {
 		if len(options) < 4 {

@@ -17,7 +17,7 @@ const lookPace = 4 * time.Second
 // half of the heartbeats have stopped, no cluster counts as silent, because the clusters are probably alive and cut off from the primary.
 // The state is kept when the zone's records change.
 type heartbeats struct {
-	mu       sync.Mutex // guards the fields below
+	mu       sync.Mutex // guards watch and clusters
 	watch    zone.Watch
 	clusters map[string]*cluster // by cluster ID
 	silent   atomic.Int64        // number of silent clusters
@@ -60,8 +60,8 @@ func (h *heartbeats) observe(beats map[string]zone.Beat, now time.Time) (silent 
 	return silent
 }
 
-// either is the Target of an address that two clusters publish without a health check: the address is healthy if one of the clusters is
-// not silent.
+// either is the Target of an address that two or more clusters publish and that no health check probes: the address is healthy if one of
+// the clusters is not silent. For more than two clusters, one of the Targets is itself an either.
 type either [2]Target
 
 // Well implements Target.

@@ -61,7 +61,7 @@ const (
 	none
 )
 
-// over counts an answer to client, and returns how the rate limit lets the query be answered.
+// over counts an answer to client, unless it is over the limit, and returns how the rate limit lets the query be answered.
 func (l *limiter) over(client netip.Addr) verdict {
 	if l.places == nil {
 		return full

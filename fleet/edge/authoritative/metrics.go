@@ -7,7 +7,9 @@ import (
 )
 
 const answersHelp = "Answers of the edge, by what led to them: geo, default, any and unhealthy chose a cluster; " +
-	"simple gave all addresses; plain is everything else of a zone; refused: the zone is not served; " +
+	"simple gave the addresses of all clusters; plain is everything else of a zone, except answers to ANY " +
+	"(if a wildcard or CNAME leads to a host, the answer counts as plain and as its choice); " +
+	"refused: no such zone, a transfer, a refused NOTIFY or a malformed client subnet; " +
 	"limited got no answer, and slipped an empty one, because their network sends too many queries."
 
 // counts are the counters of queries. Their labels have fixed values: names of hosts and clusters would be visible to every client of the
@@ -36,7 +38,7 @@ type collector struct{ *Server }
 
 func ignoredDesc() *prometheus.Desc {
 	return prometheus.NewDesc("neardns_edge_zone_ignored_records",
-		"TXT records of the zone's bookkeeping that are foreign or broken, and are ignored.", []string{"zone"}, nil)
+		"Records of the zone's bookkeeping (below _neardns) that are foreign or broken, and are ignored.", []string{"zone"}, nil)
 }
 
 func silentDesc() *prometheus.Desc {

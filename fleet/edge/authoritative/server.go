@@ -1,6 +1,7 @@
-// Package authoritative is a CoreDNS plugin that answers queries for zones that several clusters share. For a host, it chooses a
-// cluster by region, health and weight, and answers with that cluster's addresses. For all other names it answers as a plain
-// authoritative server does.
+// Package authoritative is a CoreDNS plugin that answers queries for zones that several clusters share. For a host with strategy
+// LoadBalanced, it chooses a cluster by region, health and weight, and answers with that cluster's addresses; for a host with strategy
+// Simple, it answers with the addresses of all clusters. It leaves out unhealthy addresses while others are healthy. For all other names
+// it answers as a plain authoritative server does.
 //
 // It guarantees that an answer is a part, and never an empty part, of the answer of a plain server, so that edges and plain servers can
 // serve the same zone. Exceptions are ANY, hostnames, and addresses that did not fit at the host: the zone has the last two only at
@@ -95,7 +96,7 @@ func (s *Server) Configure(o Options) {
 func (s *Server) SetLocator(l *geo.Locator) { s.locator.Store(l) }
 
 // Taker returns a function that serves a zone with new records in place of the previous ones. If the records are invalid, that function
-// returns an error and changes nothing. It keeps the slice, and only one goroutine at a time may call it.
+// returns an error, and the previous ones stay served. It keeps the slice, and only one goroutine at a time may call it.
 func (s *Server) Taker(origin string, watch Watch) func(records []dns.RR) error {
 	beats := new(heartbeats)
 	return func(records []dns.RR) error {
@@ -108,8 +109,7 @@ func (s *Server) Taker(origin string, watch Watch) func(records []dns.RR) error 
 }
 
 // Current must be called each time the primary has confirmed that the served zone is current. It returns the IDs of the silent clusters,
-// whose heartbeats have stopped. Their addresses are in answers only if a health check finds them healthy, or if none of the host's
-// addresses is healthy.
+// whose heartbeats have stopped. Those of their addresses that no health check probes count as unhealthy from then on.
 func (s *Server) Current(origin string) (silent []string) {
 	if z := s.zones.Load().by[origin]; z != nil {
 		silent = z.heartbeats.observe(z.beats, time.Now())
@@ -313,7 +313,7 @@ func fill(m *dns.Msg, f found) (bits int) {
 }
 
 // wildcard returns the host that answers for a name that does not exist: the wildcard directly below the closest name above it that does
-// exist (RFC 4592); nil if that is no host, or if the name exists.
+// exist (RFC 4592). It returns nil if that wildcard is no host, or if the name exists.
 func (z *Zone) wildcard(name string) *host {
 	for off, end := 0, false; !end && !z.exists(name[off:]); {
 		off, end = dns.NextLabel(name, off)

@@ -76,9 +76,9 @@ type Target interface{ Well() bool }
 type Watch func(zone string, checks map[string][]healthcheck.Check) map[healthcheck.Check]Target
 
 // compile makes a Zone from records, which it keeps, and calls watch once with the health checks in them. beats has the heartbeats'
-// state, which must outlive each version of the zone.
+// state; pass the same one for each version of the zone.
 //
-// Whatever a cluster's TXT records contain, answers have only records that are in the zone: addresses at the host or at the cluster's
+// Whatever a cluster's TXT records contain, the answers for a host have only addresses that the zone has at the host or at the cluster's
 // own name below klb, or the CNAME there if the cluster publishes a hostname.
 func compile(origin string, rrs []dns.RR, watch Watch, beats *heartbeats) (*Zone, error) {
 	state, err := zone.Parse(origin, rrs)
@@ -226,8 +226,8 @@ func (a *gathered) add(h *zone.Host, ip netip.Addr, t Target) {
 	}
 }
 
-// merge returns the target of an address that two clusters publish: that of a health check if one of them has one; otherwise the address
-// is healthy if one of the clusters is not silent.
+// merge returns the target of an address that two clusters publish: that of a health check if one of the two is; otherwise the address is
+// healthy if one of the clusters is not silent. nil is the target of an address that no cluster publishes.
 func merge(a, b Target) Target {
 	switch {
 	case b == nil:
@@ -346,7 +346,7 @@ func (h *host) choose(family int, place []string, draw uint64) (int, loadbalance
 }
 
 // answerMost is the maximum number of addresses in an answer. Knot and PowerDNS allow tens of thousands at one name, which would make
-// each query slow. BIND allows 100 at a name by default, and an answer over UDP holds at most 80.
+// each query slow. BIND allows 100 of a type at a name by default, and an answer over UDP holds at most 80.
 const answerMost = 1_000
 
 // addresses appends addresses of one family of the cluster with index i, beginning at one that draw selects, and no more than answerMost.

@@ -1,7 +1,7 @@
 // Package edgeconfig reads an EdgeConfig, the configuration file of an edge: the zones that it serves, and how.
 //
-// It guarantees that the configuration is complete and all values are in range. Otherwise it returns an error that lists everything
-// wrong, each with file, line, field and remedy.
+// It guarantees that the configuration is complete and all values are in range. Otherwise it returns an error. If the file is valid YAML,
+// the error lists all faults, each with file, line, field and remedy.
 package edgeconfig
 
 import (
@@ -38,7 +38,7 @@ type Config struct {
 	StateDir  string // folder of the zones' copies
 	Limits    Limits
 	Level     slog.Level // log.level
-	JSON      bool       // log.format
+	JSON      bool       // log.format is json
 }
 
 // Listen has the addresses of the HTTP endpoints; an endpoint with the zero value is off.
@@ -122,7 +122,7 @@ func (z *Zone) Same(other *Zone) bool {
 	return z.Name == other.Name && z.Primary == other.Primary && z.Key == other.Key && slices.Equal(z.Targets, other.Targets)
 }
 
-// Load reads an EdgeConfig. An error lists everything wrong in it, each with file, line, field and remedy.
+// Load reads an EdgeConfig. If the file is valid YAML, an error lists all faults in it, each with file, line, field and remedy.
 func Load(path string, env Env) (*Config, error) {
 	data, err := env.ReadFile(path)
 	if err != nil {
@@ -362,7 +362,7 @@ func parseNetwork(s string) (netip.Prefix, error) {
 		return p, fmt.Errorf("%q is not a network: write one such as 10.1.0.0/16 or fd00:1::/32", s)
 	}
 	if p != p.Masked() {
-		return p, fmt.Errorf("%s has bits behind its length: write %s", p, p.Masked())
+		return p, fmt.Errorf("%s has bits set beyond the prefix length: write %s", p, p.Masked())
 	}
 	return p, nil
 }

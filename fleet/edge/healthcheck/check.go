@@ -40,15 +40,15 @@ const (
 	hostMost = 253
 )
 
-// permit returns why the check must not be made; nil if it may be. Every writer of a zone chooses addresses to which the edge connects. So
-// the edge connects only to the given ranges, and never to loopback, link-local or multicast addresses.
+// permit returns why the check must not be made; nil if it may be. Each writer of a zone can name addresses to probe. So the checker
+// connects only to the given ranges, and never to loopback, link-local, multicast, broadcast or unspecified addresses.
 func (c Check) permit(ranges []netip.Prefix) error {
 	a := c.Address
 	switch {
 	case !a.IsValid() || a.Zone() != "" || a.Is4In6():
 		return errors.New("not an address, or one with a zone or an IPv4 mapping")
 	case a.IsLoopback(), a.IsUnspecified(), a.IsMulticast(), a.IsLinkLocalUnicast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return errors.New("loopback, link-local, multicast and unspecified addresses are not probed")
+		return errors.New("loopback, link-local, multicast, broadcast and unspecified addresses are not probed")
 	case !slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) }):
 		return errors.New("in none of the zone's target ranges")
 	case c.Port == 0:

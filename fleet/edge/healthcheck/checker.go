@@ -1,11 +1,11 @@
 // Package healthcheck probes the addresses that clusters publish, with the health check that each cluster publishes for them, and reports
 // which are healthy.
 //
-// It guarantees that the number of concurrent probes is limited and shared fairly, so that no cluster delays another's probes. The package
-// knows nothing of DNS and makes no choice between addresses.
+// It guarantees that the number of concurrent probes is limited and shared fairly among clusters, so that a cluster with many dead targets
+// delays mainly its own probes. The package knows nothing of DNS and makes no choice between addresses.
 //
-// On failure: a target is unhealthy after three failed probes in a row, and healthy again after the first success. An address that may
-// not be probed counts as healthy.
+// On failure: a target is unhealthy after three failed probes in a row (Options.Failures), and healthy again after the first success. A
+// check that may not be made has no Target.
 package healthcheck
 
 import (
@@ -22,28 +22,30 @@ import (
 
 // Options configure the probes. A field with its zero value gets the default, with which its comment ends.
 type Options struct {
-	// Every is the longest time between the starts of two probes of a target; each interval is shortened at random by up to a fifth.
+	// Every is the time between two probes of a target, shortened at random by up to a fifth; it is longer if no slot is free.
 	// Default: 10 s
 	Every time.Duration
-	// Timeout is the time limit of one probe. With the defaults, a target that dies is unhealthy after at most 33 s. Default: 3 s
+	// Timeout is the time limit of one probe. With the defaults and free slots, a target that dies is unhealthy after at most 33 s.
+	// Default: 3 s
 	Timeout  time.Duration
 	Failures int            // number of failed probes in a row that make a target unhealthy. Default: 3
 	Most     int            // maximum number of targets; any others are not probed and get no Target. Default: 10,000
 	Roots    *x509.CertPool // trusted CAs, until SetRoots changes them. Default: the system's
-	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
+	// Dial opens the probes' connections. Default: that of a net.Dialer
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // atOnce is the maximum number of concurrent probes.
 const atOnce = 256
 
-// Target is one address with its health. A nil Target counts as healthy, because its health is unknown.
+// Target is the address of one check, with its health. A nil Target counts as healthy, because its health is unknown.
 type Target struct {
 	check  Check
 	owner  atomic.Pointer[owner] // the cluster to which its probes count
 	stop   context.CancelFunc
 	asked  atomic.Bool // at least one probe has ended
 	sick   atomic.Bool // the target is unhealthy by its probes
-	left   atomic.Bool // the target is no longer probed, because there are too many targets, and counts as healthy
+	left   atomic.Bool // the target is no longer probed, because it is above a limit on targets, and counts as healthy
 	failed int         // number of failed probes in a row; only the target's own goroutine uses this field
 }
 
@@ -93,8 +95,9 @@ func New(ctx context.Context, log *slog.Logger, o Options) *Checker {
 func (c *Checker) SetRoots(roots *x509.CertPool) { c.roots.Store(roots) }
 
 // Set replaces the health checks of a zone, which are grouped by cluster; nil checks mean that the zone is no longer served. It returns the
-// targets that are probed. A check of an address outside ranges, or above the limit on targets, gets no target. If there are too many
-// checks, the clusters share the limit fairly. Zones share the target of an equal check, and a target that stays keeps its state.
+// targets of those checks that are probed. A check that must not be made (see permit), for example of an address outside ranges, or that is
+// above a limit on targets, gets no target. If there are too many checks, the clusters share the limit fairly. Zones share the target of an
+// equal check, and a target that stays keeps its state.
 func (c *Checker) Set(zone string, checks map[string][]Check, ranges []netip.Prefix) map[Check]*Target {
 	c.mu.Lock()
 	defer c.mu.Unlock()

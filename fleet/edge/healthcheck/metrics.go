@@ -16,7 +16,8 @@ type collector struct{ *Checker }
 func targetsDesc() *prometheus.Desc {
 	return prometheus.NewDesc(namespace+"_edge_targets", "Targets of health checks, by state: well; sick (failed three times in a row); "+
 		"unknown (not probed yet, treated as healthy); "+
-		"refused (never probed, healthy unless its cluster is silent: outside of the zone's target ranges, or too many).", []string{"state"}, nil)
+		"refused (not probed, healthy unless its cluster is silent: outside of the zone's target ranges, invalid, or too many).",
+		[]string{"state"}, nil)
 }
 
 func probesDesc() *prometheus.Desc {
@@ -38,8 +39,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(probesDesc(), prometheus.CounterValue, float64(c.bad.Load()), "failed")
 }
 
-// Counts returns the number of targets in each state: well (healthy), sick (unhealthy), unknown (not probed yet), refused (never
-// probed).
+// Counts returns the number of targets in each state: well (healthy), sick (unhealthy), unknown (not probed yet), refused (they get no
+// probe).
 func (c *Checker) Counts() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,10 +1,10 @@
-// Package loadbalance chooses one of several clusters for one client: by region, then by health, then by weight.
+// Package loadbalance chooses one of several clusters for one client: among the healthy ones by region, then by weight.
 //
 // It guarantees a choice if at least one cluster has records of the queried type; region and health only narrow it. It is pure: its
 // caller supplies the client's location, the health and a random number.
 //
-// If no cluster is in a region of the client, it chooses from the host's default region, and after that from all clusters. If no
-// cluster at all is healthy, it ignores health.
+// If no healthy cluster is in a region of the client, it chooses from the host's default region, and after that from all healthy clusters.
+// If no cluster at all is healthy, it ignores health.
 package loadbalance
 
 import "math/bits"
@@ -13,7 +13,8 @@ import "math/bits"
 type Candidate struct {
 	Geo     string
 	Default bool // its region is the host's default region
-	// share among the clusters of its region; 0: standby, chosen only if no cluster with a weight above 0 can be
+	// share among the candidates of the same group (see Of), for example of the same region; 0: standby, chosen only if no candidate of
+	// the group with a weight above 0 can be
 	Weight uint32
 }
 
@@ -48,8 +49,9 @@ func (r Reason) String() string { return [reasons]string{"geo", "default", "any"
 // first. state returns a candidate's state, which must not change during the call. draw is a uniform random number.
 //
 // Of chooses from the first of these groups that is not empty: the candidates in the client's smallest region, in its next larger one,
-// and so on; those in the default region; all. Unhealthy candidates are in no group, unless no candidate is healthy. Within a group,
-// the probability of a candidate is proportional to its weight; if all weights are 0, all are equally likely. Of does not allocate.
+// and so on; those in the default region; all. Absent candidates are in no group, and neither are Sick ones unless no candidate is Well.
+// Within a group, the probability of a candidate is proportional to its weight; if all weights are 0, all are equally likely. Of does not
+// allocate.
 func Of(candidates []Candidate, place []string, state func(int) State, draw uint64) (int, Reason) {
 	for _, least := range [...]State{Well, Sick} {
 		for _, code := range place {
@@ -74,7 +76,7 @@ func because(r Reason, least State) Reason {
 	return r
 }
 
-// group selects the candidates that are compared at the same time, for example those of one region.
+// group selects the candidates among which pick chooses, for example those of one region.
 type group struct {
 	code           string
 	isDefault, all bool

@@ -1,7 +1,7 @@
 // Package secondary keeps a copy of a zone: it transfers the zone from its primary, follows its changes, and saves it on disk, so that
 // the edge can serve it while the primary does not answer and after a restart.
 //
-// It guarantees that a zone that was read once is served until a newer version replaces it, without a time limit; its age is in the
+// It guarantees that a zone that was read once is served until another version replaces it, without a time limit; its age is in the
 // metrics. It owns only the zone's file and knows nothing of CoreDNS: its caller serves the records.
 //
 // On failure: a transfer that is incomplete or not of the zone changes nothing. A disk that is slow or cannot be written delays no answer
@@ -32,9 +32,9 @@ const (
 	// between two transfers of the whole zone, which correct the copy if incremental changes were applied to the wrong version; shortened
 	// in the same way
 	wholeMost = 15 * time.Minute
-	retryMost = 8 * time.Second // between two tries if the primary does not answer
+	retryMost = 8 * time.Second // the longest wait after a failed read
 	saveRest  = time.Second     // between writes of the file
-	// between two updates of the file's modification time, and between two tries to write the file if the disk is full
+	// between two updates of the file's modification time, and between two tries to write the file after a failed one
 	touchRest = time.Minute
 	// lookRest is the minimum time between two reads of the primary: otherwise forged NOTIFY messages could cause any number of reads.
 	lookRest = 100 * time.Millisecond
@@ -49,8 +49,8 @@ type Primary interface {
 	IXFR(ctx context.Context, since uint32) (*rfc2136.Transfer, error)
 }
 
-// Serve is called with a zone's records, the SOA first, to serve them from then on; it keeps them. If it returns an error, nothing has
-// changed.
+// Serve is called with a zone's records, the SOA first, to serve them from then on; it keeps them. If it returns an error, the zone is
+// served as before.
 type Serve func(records []dns.RR) error
 
 // Bounded returns serve with a limit on the zone's size: most records, and rfc2136.Octets for each on average. Transfers have the same
@@ -62,7 +62,8 @@ func Bounded(serve Serve, most int) Serve {
 			octets += dns.Len(rr)
 		}
 		if len(list) > most || octets > most*rfc2136.Octets {
-			return fmt.Errorf("%d records of %d octets are more than %d, or than %d octets", len(list), octets, most, most*rfc2136.Octets)
+			return fmt.Errorf("the zone has %d records with %d octets; at most %d records with %d octets are served",
+				len(list), octets, most, most*rfc2136.Octets)
 		}
 		return serve(list)
 	}
@@ -85,7 +86,7 @@ type Copy struct {
 	mu      sync.Mutex // guards the fields below
 	primary Primary
 	reserve bool // serve the records again with the next read, because the way in which they are served changed
-	// transfer the whole zone next: incremental changes may not fit, because the primary is another one or was restored
+	// transfer the whole zone next: incremental changes may not fit, for example because the primary is another one or was restored
 	whole   bool
 	cut     context.CancelFunc // cancels the current read
 	full    time.Time          // the first read after this time transfers the whole zone
@@ -95,7 +96,7 @@ type Copy struct {
 	skip    bool               // the file already has these records
 }
 
-// counts are the numbers of transfers by kind, for the metrics.
+// counts are the numbers of whole transfers, of incremental ones and of failed reads, for the metrics.
 type counts struct{ full, steps, failed atomic.Uint64 }
 
 // New returns the copy of the zone with a canonical name. If its file has records of an earlier run, they are served at once.
@@ -219,7 +220,7 @@ func (c *Copy) look(ctx context.Context) error {
 	t, err := primary.IXFR(ctx, has.soa.Serial)
 	switch {
 	case err != nil && rfc2136.KindOf(err) != rfc2136.Unreachable && rfc2136.KindOf(err) != rfc2136.TooLarge:
-		// The server has no incremental transfers, or does not know the changes since this serial.
+		// For example, the server has no incremental transfers, or does not know the changes since this serial.
 		return c.transfer(ctx, primary)
 	case err != nil:
 		return err
@@ -230,7 +231,7 @@ func (c *Copy) look(ctx context.Context) error {
 	}
 	next, err := has.apply(t.Steps)
 	if err != nil {
-		c.log.Info("the primary's changes do not fit the zone's copy; the whole zone is transferred once", "err", err)
+		c.log.Info("the primary's changes cannot be applied to the zone's copy; the whole zone is transferred once", "err", err)
 		return c.transfer(ctx, primary)
 	}
 	c.counts.steps.Add(1)
@@ -339,11 +340,11 @@ func (r records) list() []dns.RR {
 	return out
 }
 
-// errNotNext is the error for an incremental change that does not begin at this version of the zone.
-var errNotNext = errors.New("a change does not begin where the zone is")
+// errNotNext is the error for an incremental change that does not fit this version of the zone.
+var errNotNext = errors.New("a change does not fit the zone's copy")
 
-// crowded is the maximum number of records at a name that an incremental change may touch. Above it, the whole zone is transferred, because
-// each changed record must be found among all records of its name, which takes long.
+// crowded is the maximum number of records that a name may have if an incremental change touches it. If it has more, the whole zone is
+// transferred, because each changed record must be found among all records of its name, which takes long.
 const crowded = 1_000
 
 // apply returns the records after incremental changes. It does not modify r.
@@ -360,7 +361,7 @@ func (r records) apply(steps []rfc2136.Delta) (records, error) {
 			name := dns.CanonicalName(rr.Header().Name)
 			set := next.names[name]
 			if len(set) > crowded {
-				return records{}, fmt.Errorf("%s has too many records for a change of it", name)
+				return records{}, fmt.Errorf("%s has too many records for an incremental change", name)
 			}
 			at := slices.IndexFunc(set, func(o dns.RR) bool { return dns.IsDuplicate(o, rr) })
 			if at < 0 {
@@ -372,7 +373,7 @@ func (r records) apply(steps []rfc2136.Delta) (records, error) {
 		for _, rr := range s.Added {
 			name := dns.CanonicalName(rr.Header().Name)
 			if len(next.names[name]) > crowded {
-				return records{}, fmt.Errorf("%s has too many records for a change of it", name)
+				return records{}, fmt.Errorf("%s has too many records for an incremental change", name)
 			}
 			if slices.ContainsFunc(next.names[name], func(o dns.RR) bool { return dns.IsDuplicate(o, rr) }) {
 				return records{}, fmt.Errorf("%w: it adds %s", errNotNext, rr)

@@ -23,10 +23,10 @@ type collector struct {
 // Reloads counts changes of the configuration. The zero value is ready to use, and safe for concurrent use.
 type Reloads struct {
 	taken, refused atomic.Uint64
-	stale          atomic.Bool // the last changed configuration was refused
+	stale          atomic.Bool // the last call of Count was with false
 }
 
-// Count records that a changed configuration was taken over, or refused.
+// Count records that a changed configuration was taken over or refused. A start without the configured geo database also counts as refused.
 func (r *Reloads) Count(taken bool) {
 	if taken {
 		r.taken.Add(1)
@@ -43,7 +43,8 @@ func configDesc() *prometheus.Desc {
 
 func reloadsDesc() *prometheus.Desc {
 	return prometheus.NewDesc(namespace+"_edge_reloads_total",
-		"Changed configurations of the edge, taken over or refused.", []string{"result"}, nil)
+		"Changed configurations of the edge, taken over or refused; a start without its geo.database counts as refused.",
+		[]string{"result"}, nil)
 }
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
