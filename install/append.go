@@ -64,7 +64,7 @@ func planAppend(folder, file string, entry []byte) (change, error) {
 		}
 	}
 	if c.Network, err = conflist.Read(list); err != nil {
-		return c, fmt.Errorf("%s: %w: no pod can start with it: have the network's own installer write it again, or use --wait; it is unchanged",
+		return c, fmt.Errorf("%s: %w: a runtime may not load it: have the network's own installer write it again, or use --wait; it is unchanged",
 			c.from, err)
 	}
 	if first := c.Types[0]; file == "" && (first == "multus" || first == "multus-shim") {

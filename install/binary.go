@@ -16,7 +16,7 @@ import (
 	"github.com/neardns/neardns/pkg/conflist"
 )
 
-// probeTimeout limits how long the plugin may take to answer the CNI command VERSION. It needs milliseconds.
+// probeTimeout limits how long the plugin may take to answer the CNI command VERSION or to check an entry. It needs milliseconds.
 const probeTimeout = 10 * time.Second
 
 // binaryPath returns the path of the installed plugin. Its file name must be the "type" of the conflist entry, because the runtime finds

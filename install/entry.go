@@ -62,7 +62,7 @@ func (in install) writeKubelet(ctx context.Context) error {
 	if in.kubeletTo == "" || in.dryRun || in.nodeConfig == "" {
 		return nil
 	}
-	text, _, err := in.show(ctx, "kubelet") // show already printed these warnings when it made the entry
+	text, _, err := in.show(ctx, "kubelet") // the method entry has printed the same warnings
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func validate(ctx context.Context, plugin, file string) error {
 	cmd.Stderr = &stderr
 	err := cmd.Run()
 	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.ExitCode() != cli.Config {
-		return nil // the entry is valid, or the plugin does not run, which placeBinary reports later
+		return nil // the entry is valid, or the plugin does not run: placeBinary reports that if it needs the plugin
 	}
 	var faults []string
 	for line := range strings.Lines(stderr.String()) {

@@ -10,7 +10,7 @@ import (
 	"github.com/neardns/neardns/pkg/atomicfile"
 )
 
-// exchanger replaces conflists atomically, and detects if another program wrote the file in the meantime.
+// exchanger returns the Exchanger with which conflists are replaced. It detects if another program wrote the file in the meantime.
 func exchanger() atomicfile.Exchanger { return atomicfile.Exchanger{Prefix: tempPrefix} }
 
 // putBack renames temp to the .conf file that uninstall restores. If that file exists already (the network's installer restored it, or an

@@ -52,7 +52,7 @@ type outcome struct {
 	change // the network configuration that the runtime uses
 }
 
-// pass makes the entry and brings the plugin's binary and the conflist up to date, once.
+// pass makes the entry, writes the kubelet's settings, and brings the plugin's binary and the conflist up to date, once.
 func (in install) pass(ctx context.Context) (outcome, error) {
 	entry, err := in.entry(ctx)
 	if err != nil {
@@ -105,7 +105,7 @@ func (in install) place(ctx context.Context, entry []byte) (outcome, error) {
 }
 
 // plan computes the new conflist without writing it. If in.anyPlace is set, a right entry may stay at any position except the first,
-// where no network interface exists yet.
+// where no network interface exists yet. If in.gentle is set, so may any neardns entry.
 func (in install) plan(entry []byte) (change, error) {
 	c, err := planAppend(in.conf, in.file, entry)
 	if err != nil || c.from != c.to {

@@ -21,7 +21,7 @@ func madeWith(cache string) ([]string, error) {
 	for _, path := range paths {
 		p, err := attached.Read(path)
 		if err != nil {
-			continue // the pod was stopped meanwhile
+			continue // the pod was stopped meanwhile, or the file is not libcni's
 		}
 		if list, err := conflist.Read(p.Config); err != nil || !slices.Contains(list.Types, conflist.Type) {
 			continue

@@ -2,7 +2,7 @@
 // the network configuration that the container runtime uses.
 //
 // It never creates a network configuration of its own, never writes a file that it could not parse, and never leaves a half-written file
-// where a runtime looks. The entry with the DNS settings comes from NodeConfig, which the agent's binary reads.
+// where a runtime looks. The entry is made from NodeConfig, which the agent's binary reads, or read from a file (--entry).
 //
 // On failure: an error before the first write leaves the node unchanged. After a later error, pods can still start, and the next run
 // continues. Exit codes: 0 success, 1 failed, 2 bad configuration.
@@ -63,7 +63,7 @@ func (f *folders) flags(set *pflag.FlagSet) {
 	set.StringVar(&f.bin, "cni-bin", here.CNIBin, "`FOLDER` with the runtime's CNI plugins")
 	set.StringVar(&f.conf, "cni-conf", here.CNIConf, "`FOLDER` with the runtime's network configurations (conflists)")
 	set.StringVar(&f.file, "file", "", "`NAME` of the conflist in --cni-conf to edit; default: the first one, which the "+
-		"runtime uses. Needed for CRI-O with cni_default_network, and for the network that Multus delegates to")
+		"runtime uses (uninstall: all). Needed for CRI-O with cni_default_network, and for the network that Multus delegates to")
 }
 
 func (f *folders) dryRunFlag(set *pflag.FlagSet) {

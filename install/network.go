@@ -27,8 +27,8 @@ type change struct {
 // cost 14 s of CPU.
 const maxList = 1 << 20
 
-// open reads a network configuration. It follows a symbolic link only to a file in the same folder. A target elsewhere belongs to another
-// program, and replacing the link by a file would detach it from that program's updates.
+// open reads a network configuration. It follows a symbolic link only to a file in the same folder with the same extension. A target
+// elsewhere belongs to another program, and replacing the link by a file would detach it from that program's updates.
 func open(folder, name string) (change, error) {
 	path := filepath.Join(folder, name)
 	info, err := os.Lstat(path)
@@ -66,8 +66,8 @@ func open(folder, name string) (change, error) {
 	return change{from: path, to: path, before: text, after: text, info: info}, nil
 }
 
-// convert turns a configuration with a single plugin (.conf) into a list (.conflist), without writing it. apply writes the list before it
-// removes the .conf; until then the runtime uses the .conf, which sorts first.
+// convert turns a configuration with a single plugin (.conf or .json) into a list (.conflist), without writing it. apply writes the list
+// before it removes the old file; until then the runtime uses the one that sorts first. Both describe the same network.
 func (c *change) convert(folder string, first bool, names []string) ([]byte, error) {
 	list, err := conflist.FromPlugin(c.before)
 	if err != nil {
@@ -89,8 +89,8 @@ func (c *change) convert(folder string, first bool, names []string) ([]byte, err
 	return list, nil
 }
 
-// ownLeftover returns nil if the .conflist that exists next to the .conf is one that an earlier run made from it. Both exist if that run
-// was cut off, or if the network's own installer has restored its .conf.
+// ownLeftover returns nil if the .conflist that exists next to the .conf has the same name and plugins (except neardns), as one that an
+// earlier run made from it. Both exist if that run was cut off, or if the network's own installer has restored its .conf.
 func (c *change) ownLeftover() error {
 	both := fmt.Errorf("%s and %s both exist and are not the same network: remove the one that is out of date", c.from, c.to)
 	// open refuses a pipe, which would block the read.
@@ -118,7 +118,7 @@ func (c *change) ownLeftover() error {
 }
 
 // apply writes the change with the mode and owner of the old file. It returns atomicfile.ErrMoved if another program changed the file
-// since it was read; then it has changed nothing.
+// since it was read; that file then stays, but c.to may exist already if it is another one. The caller then plans again.
 func (c change) apply() (err error) {
 	if c.from == c.to {
 		o := atomicfile.Options{Mode: c.info.Mode().Perm(), Owner: c.info}

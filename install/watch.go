@@ -24,9 +24,9 @@ const (
 // watch keeps the plugin and its conflist entry on the node until ctx ends, and the host's rules while no agent does (keeper). It removes
 // nothing at its end, because the watch of the next release may already run.
 //
-// The first pass, and the first after a change of the configuration, do all that `install` does. The others only add what is missing:
-// during a rollout, two watches of different releases run on the node, and each would else replace the other's binary and entry. For the
-// same reason, a right entry may be at any position in the list.
+// The first pass, and the first after a change of the configuration, change plugin and conflist as `install` does. The others only add what
+// is missing: during a rollout, two watches of different releases run on the node, and each would else replace the other's binary and
+// entry. For the same reason, a right entry may be at any position in the list.
 type watch struct {
 	install
 	poll     time.Duration // between two passes without an event
