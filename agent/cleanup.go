@@ -21,7 +21,7 @@ func cleanupCommand(e env) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		p, _, _ := plan.Read(conf, e.readFile, "cleanup") // a faulty configuration must not prevent the cleanup
+		p, _, _ := plan.Read(conf, e.readFile, "cleanup") // cleanup works without the files that the configuration names
 		if *linkName != "" {
 			p.Link.Name = *linkName
 		}

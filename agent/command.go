@@ -38,10 +38,10 @@ func edgeCommand() *cobra.Command {
 	return &cobra.Command{Use: "edge", Hidden: true, DisableFlagParsing: true, Args: cobra.ArbitraryArgs, RunE: moved}
 }
 
-// badConfig gives an error of the configuration its exit code. It begins with file and line, so no prefix is added.
+// badConfig gives an error of the configuration its exit code. Most of these errors begin with file and line, so no prefix is added.
 func badConfig(err error) error { return &cli.ExitError{Code: cli.Config, Err: err, Bare: true} }
 
-// ended gives the error with which a role ended its exit code.
+// ended gives the error with which node, nodecache, hosts or cleanup ended its exit code.
 func ended(err error) error {
 	switch {
 	case errors.As(err, new(*lifecycle.ConfigError)):

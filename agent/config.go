@@ -94,7 +94,7 @@ func checkConfig(e env, path string) error {
 	return err
 }
 
-// warnOfPods prints warnings about settings that pods on this node do not get.
+// warnOfPods prints warnings about DNS settings that pods of this node, or pods in general, do not get.
 func warnOfPods(e env, n *config.Node) {
 	warn(e, n.Warnings())
 	files, _ := podfile.List(n.StateDir) // unreadable files are skipped
@@ -133,7 +133,7 @@ func showEntry(e env, path string) error {
 	return err
 }
 
-// showConfig prints the configuration in effect and, with upstreams.external: auto, the servers for other names.
+// showConfig prints the configuration in effect and, with upstreams.external: auto, the servers for names outside the cluster.
 func showConfig(ctx context.Context, e env, path string) error {
 	in, err := inspector(ctx, e, path)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/neardns/neardns/pkg/version"
 )
 
-// env has everything that commands use of the process, so that tests can replace it.
+// env has those parts of the process that tests replace.
 type env struct {
 	args      []string
 	stdout    io.Writer

@@ -1,8 +1,8 @@
 // Command kubectl-neardns shows the caches of all nodes of a cluster, for example with `kubectl neardns status`. It is a kubectl plugin
 // and runs on the user's machine.
 //
-// status and top read one endpoint of each agent through the API server (pods/proxy); doctor, query and bundle run the agent's own
-// program on the nodes (pods/exec). It changes nothing in the cluster.
+// status and top read one endpoint of each agent through the API server (pods/proxy). doctor, query and bundle, and top if that endpoint
+// lists no pods, run the agent's own program on the nodes (pods/exec). It changes nothing in the cluster.
 //
 // On failure: a node that does not answer within the timeout is listed with the reason, and does not delay the others.
 package main

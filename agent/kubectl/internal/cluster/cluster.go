@@ -218,7 +218,7 @@ func (c *Cluster) Read(ctx context.Context, pod, path string, out any) error {
 }
 
 // Exec runs the agent's program in a pod and returns what it prints. An exit code other than 0 is an error only if the program prints
-// nothing on stdout, because `doctor` exits with one after a report of faults.
+// nothing on stdout, because `doctor` exits with 3 after a report of faults.
 func (c *Cluster) Exec(ctx context.Context, pod string, args ...string) ([]byte, error) {
 	u := c.base.JoinPath(c.podPath(pod), "exec")
 	u.RawQuery = url.Values{"container": {container}, "command": append([]string{program}, args...), "stdout": {"true"},

@@ -1,7 +1,7 @@
-// Package commands implements the commands of `kubectl neardns`. Each reads something from all nodes and prints a table or a report.
+// Package commands implements the commands of `kubectl neardns`. query reads from one node; the others read from all nodes. They print a
+// table or a report.
 //
-// On failure: a node that cannot be read gets a row or a finding with the reason, and the command exits with the code for a degraded
-// node.
+// On failure: a node that cannot be read is listed with the reason, and the command exits with code 3 (degraded). query fails instead.
 package commands
 
 import (

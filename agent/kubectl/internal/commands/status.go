@@ -115,7 +115,8 @@ func (r *reading) countFrom(before reading) {
 }
 
 func intervalFlag(c *cobra.Command) *time.Duration {
-	return c.Flags().Duration("interval", 0, "time between two reads of each node (5s), to count what is between; default: since its start")
+	return c.Flags().Duration("interval", 0, "time between two reads of each node, for example 5s, to count queries in between; "+
+		"default: count since the agent's start")
 }
 
 func statusCommand(o *cluster.Options) *cobra.Command {

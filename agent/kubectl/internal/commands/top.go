@@ -26,7 +26,7 @@ type usage struct {
 }
 
 func topCommand(o *cluster.Options) *cobra.Command {
-	c := &cobra.Command{Use: "top", Short: "show the pods or namespaces with the most queries, misses and failures"}
+	c := &cobra.Command{Use: "top", Short: "show the pods or namespaces with the most queries, and their misses and failures"}
 	interval, out := intervalFlag(c), cli.OutputFlag(c)
 	namespaces := c.Flags().Bool("namespaces", false, "add up the pods of each namespace")
 	limit := c.Flags().Int("limit", 20, "`NUMBER` of lines; 0: all")

@@ -15,9 +15,9 @@ import (
 
 const dnsPort = 53
 
-// Blocking returns, as namespace/name, the egress policies that let pods query DNS servers but not the steering addresses. Most policy
+// Blocking returns, as namespace/name, the egress policies that let pods query DNS servers but not each steering address. Most policy
 // engines check a packet after the pod table has rewritten its destination to such an address, so these pods stay on kube-dns. Blocking
-// examines only policies of type NetworkPolicy.
+// examines only policies of the Kubernetes kind NetworkPolicy.
 func Blocking(policies []networkingv1.NetworkPolicy, steering []netip.Addr) (names []string) {
 	for _, p := range policies {
 		if !restrictsEgress(&p) {
