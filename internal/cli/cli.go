@@ -1,5 +1,5 @@
-// Package cli gives all neardns programs the same command line: cobra's help, completion and suggestions, the same exit codes and the
-// same output formats.
+// Package cli gives neardns's programs, except the CNI plugin and the iptables wrapper, the same command line: cobra's help, completion and
+// suggestions, the same exit codes and the same output formats.
 //
 // On failure: a wrong command line changes nothing. The program exits with code 2 and names the command whose --help lists what is
 // allowed.
@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Exit codes of every command of every program.
+// Exit codes of the commands.
 const (
 	Good     = 0
 	Failed   = 1

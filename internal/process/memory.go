@@ -1,5 +1,5 @@
-// Package process has what every long-running neardns program does for itself: it reloads when its configuration files change or SIGHUP
-// comes, and limits its memory to the container's.
+// Package process has what the agent and neardns-edge do for themselves: they reload when their configuration files change or SIGHUP
+// comes, and limit their memory to the container's.
 //
 // It guarantees that a change or SIGHUP that comes during a reload leads to another reload.
 //

@@ -12,7 +12,7 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Hangups returns a channel that receives at each SIGHUP, and at each SIGUSR1, with which CoreDNS reloads, until ctx ends.
+// Hangups returns a channel that ticks after SIGHUP, and after SIGUSR1, with which CoreDNS reloads, until ctx ends.
 func Hangups(ctx context.Context) <-chan struct{} {
 	signals, out := make(chan os.Signal, 1), tick.New()
 	signal.Notify(signals, syscall.SIGHUP, syscall.SIGUSR1)

@@ -30,15 +30,15 @@ const (
 
 // Health has the functions behind the endpoints.
 type Health struct {
-	Alive  func() (bool, string) // whether all of the agent's loops run, else which one does not; nil: alive while the process runs
-	Ready  func() (bool, string) // whether pods are served under a lease and upstreams can be queried, else why not
+	Alive  func() (bool, string) // whether all of the program's loops run, else which one does not; nil: alive while the process runs
+	Ready  func() (bool, string) // whether the program serves (the agent: under a lease, and upstreams answer), else why not
 	Status func() any            // status socket, path /status: a value that is sent as JSON
 	Pods   func() any            // status socket, path /pods: a value that is sent as JSON
 	Config func() string         // status socket, path /config: the configuration in effect, as NodeConfig
 	Entry  http.HandlerFunc      // status socket, path /entry: the cache's entry for a name and type; nil: the path does not exist
 }
 
-// MetricsHandler serves /metrics, and the values of more as JSON at their paths. Every pod can read them.
+// MetricsHandler serves /metrics, and the values of more as JSON at their paths. Pods may be able to read them.
 func (r *Registry) MetricsHandler(more map[string]func() any) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(r.Gatherer(), promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
@@ -69,7 +69,7 @@ func (h Health) alive(w http.ResponseWriter, text string) {
 	_, _ = io.WriteString(w, text) // a client that is gone needs no answer
 }
 
-// Handler serves /healthz (the agent's loops run) and /readyz (pods are served under a lease, and upstreams can be queried).
+// Handler serves /healthz (Alive) and /readyz (Ready).
 func (h Health) Handler() http.Handler { return h.mux() }
 
 func (h Health) mux() *http.ServeMux {
@@ -88,7 +88,8 @@ func (h Health) mux() *http.ServeMux {
 	return mux
 }
 
-// SocketHandler serves what Handler does, and /status, /pods, /config and /entry. These name the node's pods, so only root may read them.
+// SocketHandler serves what Handler does, and /status, /pods, /config and /entry. Some of these name the node's pods, so only root may read
+// them.
 func (h Health) SocketHandler() http.Handler {
 	mux := h.mux()
 	serveJSON(mux, map[string]func() any{"/status": h.Status, "/pods": h.Pods})
@@ -101,8 +102,7 @@ func (h Health) SocketHandler() http.Handler {
 	return mux
 }
 
-// NodeCacheHandler serves the paths of CoreDNS's plugins health and ready: /health (the agent's loops run) and /ready (pods are served
-// under a lease).
+// NodeCacheHandler serves the paths of CoreDNS's plugins health and ready: /health (Alive) and /ready (Ready).
 func (h Health) NodeCacheHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
@@ -208,7 +208,7 @@ func serveOn(ctx context.Context, log *slog.Logger, handler http.Handler, l net.
 	return err
 }
 
-// NewLogger makes the agent's logger: text or JSON, to w.
+// NewLogger makes a logger that writes text or JSON to w.
 func NewLogger(w io.Writer, level slog.Leveler, asJSON bool) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: level}
 	if asJSON {

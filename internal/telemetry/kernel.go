@@ -9,11 +9,11 @@ import (
 // KernelHits has the metrics of the hits that the kernel program serves.
 type KernelHits struct {
 	OK            bool // the kernel program serves hits
-	Auto          bool // kernelHits.mode is auto: without kernel support, neardns_kernel_ok is not exported
+	Auto          bool // kernelHits.mode is auto: unless OK is set, neardns_kernel_ok is not exported
 	Pods, Refused int  // pods whose hits the kernel answers, and pods whose hits it does not answer although that is wanted
 	Entries       int  // offloaded entries
 	Series        []KernelSeries
-	Copies        map[string]uint64 // mirrored queries, by what the agent did with them; nil: the kernel mirrors none
+	Copies        map[string]uint64 // queries by what became of their mirrored copy; nil: the kernel mirrors none
 }
 
 // KernelSeries has the hits of one query type and response code.
@@ -22,8 +22,8 @@ type KernelSeries struct {
 	Hits        uint64
 }
 
-// CollectKernelHits exports KernelHits at each scrape if read returns true. The kernel keeps the counts, so they continue over the
-// agent's restarts.
+// CollectKernelHits exports KernelHits at each scrape if read returns true. The kernel keeps the counts of hits, so these continue over
+// the agent's restarts.
 func (m *Metrics) CollectKernelHits(read func() (KernelHits, bool)) {
 	var s scrape.Set
 	ok := s.Gauge(namespace+"_kernel_ok", "Whether hits are answered in the kernel where that is wanted; else the agent answers them.")

@@ -66,7 +66,8 @@ func New(version string) *Metrics {
 		[]string{"cluster_dns"})
 	m.probes = newEvents(r, "probes_total", "Probes, by result.", "result",
 		"ok", "timeout", "refused", "wrong-answer", "slow", "network", "canceled", "other")
-	m.lost = newEvents(r, "lease_lost_total", "Leases that were lost because probes failed, by the failure of the last probe.", "reason",
+	m.lost = newEvents(r, "lease_lost_total",
+		"Leases that were lost, by the failure of the last probe, or upstream: no upstream answered.", "reason",
 		"timeout", "refused", "wrong-answer", "slow", "network", "upstream", "other")
 	m.repairs = newEvents(r, "repairs_total", "Repairs of things on the node that were not as they should be, by kind.", "kind",
 		"link", "rules", "firewall", "prober", "other")
@@ -161,7 +162,7 @@ func (m *Metrics) Probe(failure string) {
 	m.probes.count(failure)
 }
 
-// LeaseLost counts a lease that ended because probes failed, by the failure of the last probe.
+// LeaseLost counts a lost lease, by the failure of the last probe, or "upstream" if no upstream answered the agent.
 func (m *Metrics) LeaseLost(reason string) { m.lost.count(reason) }
 
 // Repair counts one repair.

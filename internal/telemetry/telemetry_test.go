@@ -215,7 +215,7 @@ neardns_lease_changes_total{address="fd00:90de:d95::b",protocol="tcp"} 1
 # TYPE neardns_lease_held gauge
 neardns_lease_held{address="169.254.20.11",protocol="udp"} 0
 neardns_lease_held{address="fd00:90de:d95::b",protocol="tcp"} 1
-# HELP neardns_lease_lost_total Leases that were lost because probes failed, by the failure of the last probe.
+# HELP neardns_lease_lost_total Leases that were lost, by the failure of the last probe, or upstream: no upstream answered.
 # TYPE neardns_lease_lost_total counter
 neardns_lease_lost_total{reason="network"} 0
 neardns_lease_lost_total{reason="other"} 1
