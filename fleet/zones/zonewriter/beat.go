@@ -17,7 +17,7 @@ type beat struct {
 	fence   fence           // whether an earlier message may still take effect
 	// do not delete the heartbeat before this time: a message that was sent when the zone had none may still arrive
 	keep    time.Time
-	foreign *zone.Beat // the heartbeat of another writer under this cluster's ID; nil if there is none
+	foreign *zone.Beat // another writer under this cluster's ID: its heartbeat, or only the Instance of its claim; nil if there is none
 	written *zone.Beat // the heartbeat that the server has accepted, together with a host's change, since the zone was read; nil: none
 }
 
@@ -36,8 +36,8 @@ const (
 type outcome int
 
 const (
-	beatAccepted outcome = iota // a message with a heartbeat was accepted
-	beatOutrun                  // a message with only a heartbeat failed because of its prerequisites; changes nothing
+	beatAccepted outcome = iota // a message with a heartbeat or its deletion was accepted
+	beatOutrun                  // a message with only a heartbeat failed because of its prerequisites; changes nothing in beat
 	beatRefused                 // a message with only a heartbeat failed for another reason
 	beatLost                    // a message with only a heartbeat got no usable answer
 	messageLost                 // a message with hosts' changes got no usable answer
@@ -94,7 +94,8 @@ func (b *beat) needed(z part, now time.Time) bool {
 }
 
 // late returns by how many periods the heartbeat is overdue, for example because the process was suspended; a negative number if the
-// heartbeat is not due yet. Other clusters may already be removing a late one, so its next change includes a heartbeat, which stops them.
+// heartbeat is not due yet. Other clusters may already be removing a cluster whose heartbeat is late, so its next change includes a
+// heartbeat, which stops them.
 func (b *beat) late(period time.Duration, now time.Time) float64 {
 	if period == 0 || b.due.IsZero() {
 		return 0

@@ -11,8 +11,8 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// observe looks whether the heartbeat in the zone is another writer's, and sets foreign. Before this process has sent a heartbeat, claims
-// of another instance without a heartbeat count as foreign too: that instance may be alive and configured to send none.
+// observe sets foreign if the heartbeat in the zone is another writer's. If the zone has no heartbeat of this cluster, and this process has
+// sent none, claims of another instance count as foreign too: that instance may be alive and configured to send no heartbeat.
 func (b *beat) observe(s *zone.State, me zone.Identity) {
 	x, ok := s.Beats[me.Cluster]
 	b.foreign = nil
@@ -36,8 +36,8 @@ func (b *beat) conflict(me zone.Identity, takeover bool) *zone.Conflict {
 		"instance %s writes under the cluster id %s, too; give one of the two clusters another id", b.foreign.Instance, me.Cluster)}
 }
 
-// fence records that a message with hosts' changes got no usable answer. The next heartbeat then makes sure that this message can no
-// longer take effect, because each message has the current heartbeat as a prerequisite.
+// fence records, if heartbeats are on, that a message with hosts' changes got no usable answer. The next heartbeat then makes sure that
+// this message can no longer take effect, because each message has the current heartbeat as a prerequisite.
 func (p *Publisher) fence() {
 	if p.o.Heartbeat > 0 {
 		p.beat.on(messageLost, p.part(), p.o.Heartbeat, time.Now())
@@ -74,7 +74,7 @@ func (p *Publisher) beatMissing() bool {
 // late returns by how many periods this cluster's heartbeat is overdue.
 func (p *Publisher) late() float64 { return p.beat.late(p.o.Heartbeat, time.Now()) }
 
-// beatDue reports whether to send a message with only a heartbeat now.
+// beatDue reports whether to send a message with only a heartbeat, or its deletion, now.
 func (p *Publisher) beatDue() bool {
 	if p.o.Heartbeat == 0 || p.beat.conflict(p.o.Identity, p.takeover()) != nil {
 		return false
@@ -94,8 +94,8 @@ func (p *Publisher) wants() (some, left bool) {
 	return some, !some && len(p.hosts) > 0
 }
 
-// beatChanges returns the changes that write the next heartbeat. If alone is set, no earlier message can take effect any more, and the
-// zone has no record of this cluster for any host, they delete the heartbeat instead.
+// beatChanges returns the changes that write the next heartbeat. They delete it instead if the message has no other changes (alone), no
+// earlier message can take effect any more, and the zone has no record of this cluster for any host.
 func (p *Publisher) beatChanges(alone bool) []dns.RR {
 	cluster := p.o.Identity.Cluster
 	if alone && p.beat.fence == barred && len(p.state.Of(cluster)) == 0 {
@@ -109,12 +109,12 @@ func (p *Publisher) beatChanges(alone bool) []dns.RR {
 	return p.state.PlanBeat(cluster, p.ownBeat())
 }
 
-// ownBeat returns the heartbeat that this process sent last.
+// ownBeat returns the heartbeat with the counter that this process used last, which was sent or is about to be sent.
 func (p *Publisher) ownBeat() zone.Beat {
 	return zone.Beat{Counter: p.beat.counter, Instance: p.o.Identity.Instance, Period: p.o.Heartbeat.Truncate(time.Second)}
 }
 
-// beatSent records the result of a message with a heartbeat.
+// beatSent records the result of a message with a heartbeat or its deletion.
 func (p *Publisher) beatSent(err error) {
 	result := beatRefused
 	switch {
@@ -135,8 +135,8 @@ func (p *Publisher) beatSent(err error) {
 	p.beat.on(result, p.part(), p.o.Heartbeat, time.Now())
 }
 
-// removeDead removes the records of dead clusters, if Options.Remove is set, with one message for each host. Then it removes the
-// heartbeats of those that have no record left.
+// removeDead removes the records of those dead clusters that Watch.Removable returns, if Options.Remove is set and heartbeats are on. It
+// does nothing while another writer uses this cluster's ID, or before p.removal.
 func (p *Publisher) removeDead(ctx context.Context) {
 	if !p.o.Remove || p.o.Heartbeat == 0 || p.beat.foreign != nil || time.Now().Before(p.removal) {
 		return
@@ -149,8 +149,9 @@ func (p *Publisher) removeDead(ctx context.Context) {
 	}
 }
 
-// removeOne removes one dead cluster's records, and returns false if the caller must not go on with the next dead cluster now. Each message
-// has the dead cluster's heartbeat as a prerequisite: if that cluster is alive after all, its next heartbeat stops the removal.
+// removeOne removes one dead cluster's records, except those that MayRemove keeps, and the heartbeat if none is kept. It returns false if
+// the caller must not go on with the next dead cluster now. Each message has the dead cluster's heartbeat as a prerequisite: if that
+// cluster is alive after all, its next heartbeat stops the removal.
 func (p *Publisher) removeOne(ctx context.Context, cluster string, dead []string) bool {
 	watched, kept := p.state.BeatAsRead(cluster), 0
 	for _, name := range p.state.Of(cluster) {

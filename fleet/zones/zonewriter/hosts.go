@@ -17,8 +17,7 @@ type job struct {
 	serial uint32 // serial of the zone, as last read before the step was sent
 }
 
-// plan returns the steps that can be sent now, and updates the status of all other hosts. try is the number of tries in this round since
-// the last one without contention.
+// plan returns the steps that can be sent now, and updates the hosts' statuses. try is 0 unless an earlier try of this round was contended.
 func (p *Publisher) plan(try int) []*job {
 	now := time.Now()
 	w := zone.Writer{Identity: p.o.Identity, Takeover: p.takeover(), Heir: p.heir()}
@@ -59,7 +58,7 @@ func (p *Publisher) plan(try int) []*job {
 			p.done(h, now)
 		case p.gone(h, try, now):
 			p.report(h, &zone.Conflict{Reason: RecordsMissing, Message: fmt.Sprintf(
-				"another program deletes the records of %s; they are written again at %s", name, h.next.Format(time.TimeOnly))})
+				"another program deletes or changes the records of %s; they are written again at %s", name, h.next.Format(time.TimeOnly))})
 		case now.Before(h.next):
 		case now.Before(p.ailing.until):
 			p.wait(h)
@@ -90,8 +89,8 @@ func (p *Publisher) done(h *host, now time.Time) {
 	p.changed(h)
 }
 
-// gone handles a host that was programmed and whose records are missing or changed now. It returns true if they must not be written again
-// yet: the first time they are written at once, later after a pause that doubles. Until p.excused they are always written at once.
+// gone counts how often a programmed host's records were found missing or changed. It returns true if they must not be written again yet:
+// the first time they are written at once, later after a pause that doubles. Before p.excused, nothing is counted.
 func (p *Publisher) gone(h *host, try int, now time.Time) bool {
 	if h.status.Programmed && h.seen == h.set && try == 0 {
 		h.status.Programmed = false
@@ -106,7 +105,7 @@ func (p *Publisher) gone(h *host, try int, now time.Time) bool {
 	return h.repairs > 1 && h.seen == h.set && now.Before(h.next)
 }
 
-// later returns how long to wait after n+1 failures in a row: pause, which doubles with each further failure, up to Validate.
+// later returns how long to wait (± 20 %) after n+1 failures in a row: pause, which doubles with each further failure, up to Validate.
 func (p *Publisher) later(n int) time.Duration {
 	return about(min(pause<<min(n, 12), p.o.Validate))
 }

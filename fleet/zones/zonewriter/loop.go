@@ -14,17 +14,17 @@ import (
 
 const (
 	tries     = 8                      // maximum number of tries in a row; if prerequisites then still are not met, the host waits for pause
-	firstWait = 5 * time.Millisecond   // wait before the second try; it doubles, with jitter, up to lastWait
+	firstWait = 5 * time.Millisecond   // minimum wait between two tries; a random part is added, whose maximum doubles with each try
 	lastWait  = 250 * time.Millisecond // maximum wait between two tries
-	pause     = 5 * time.Second        // wait after a failure that a user must correct; it doubles up to Validate
-	away      = time.Second            // wait before the next message to a primary that does not answer or accept any; doubles up to longAway
+	pause     = 5 * time.Second        // wait of a host after tries or inARow messages; after a refusal it doubles, up to Validate
+	away      = time.Second            // wait if the primary cannot be read, or accepts no message; doubles up to longAway
 	longAway  = 4 * time.Second        // so short that a returned primary is noticed within 5 s, and written to within 10 s
 	inARow    = 8                      // number of messages for one host without a pause, if its change needs several
 	passing   = 6                      // number of SERVFAIL answers in a row that are taken for a server that is only busy
 	perBatch  = 25                     // maximum number of hosts in one message
-	share     = 20                     // if a primary sends the whole zone for each change, reading the zone takes at most 1/20 of the time
+	share     = 20                     // if a primary sends the whole zone for each change, the poll interval is 20 times as long as a read
 	longPoll  = 30 * time.Second       // maximum interval of polls, if share makes them rarer
-	batchSize = 48 << 10               // maximum size in bytes, before compression, of a message with several hosts
+	batchSize = 48 << 10               // maximum bytes, before compression, of the hosts' records in a message with several hosts
 )
 
 // Run keeps this cluster's records in the zone as wanted until ctx ends. The records stay in the zone.
@@ -42,7 +42,7 @@ func (p *Publisher) Run(ctx context.Context) {
 	}
 }
 
-// round does everything that is due, and returns the time of the next call.
+// round does everything that is due, and returns when to call it again at the latest.
 func (p *Publisher) round(ctx context.Context) time.Time {
 	now := time.Now()
 	if p.failures > 0 && now.Before(p.next.poll) {
@@ -61,7 +61,7 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 		}
 		busy := p.busy
 		contended := p.send(ctx, steps, try >= tries/2)
-		// Wait, so that the next read has what the other writers changed.
+		// Wait, so that the next read has what the other writers changed, or so that the server is no longer busy.
 		if contended {
 			tick.Pause(ctx, jitter(max(try, p.busy)))
 		}
@@ -71,13 +71,13 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 		}
 		p.verify(steps)
 		if !contended {
-			try = -1 // count the tries from 0: the changes that remain are new ones
+			try = -1 // nothing was contended: count the tries from 0
 			continue
 		}
 		if slices.ContainsFunc(steps, func(j *job) bool { return j.taken }) {
 			try = 0
 		}
-		if p.busy > busy { // do not count this try: the server was busy, and no other writer came first
+		if p.busy > busy { // do not count this try: the server was busy
 			try--
 		}
 		if try+1 >= tries {
@@ -96,13 +96,13 @@ func (p *Publisher) round(ctx context.Context) time.Time {
 	return p.wakeAt()
 }
 
-// jitter returns how long to wait before a retry. It is random, so that two writers do not collide again.
+// jitter returns how long to wait before a retry. It is random, so that two writers do not keep colliding.
 func jitter(try int) time.Duration {
 	return firstWait + time.Duration(rand.Int64N(int64(min(firstWait<<try, lastWait-firstWait)))) //nolint:gosec // jitter needs no secrecy
 }
 
-// refresh reads the zone and returns false if that failed. If serialFirst is set it first queries the serial, which saves the transfer
-// if nothing has changed.
+// refresh reads the zone and returns false if that failed. If serialFirst is set, and the whole zone need not be read, it first queries the
+// serial, which saves the transfer if nothing has changed.
 func (p *Publisher) refresh(ctx context.Context, serialFirst bool) bool {
 	whole := p.state == nil || !time.Now().Before(p.next.whole)
 	state, err := p.read(ctx, whole, serialFirst)
@@ -154,8 +154,8 @@ func (p *Publisher) rest() time.Duration {
 	return max(p.o.Poll, min(share*p.cost, most))
 }
 
-// read reads the zone: completely if whole is set, else only its changes. If serialFirst is set, it first queries the serial, and reads
-// nothing if that is unchanged.
+// read reads the zone: completely if whole is set or the changes alone are not enough, else only its changes. If serialFirst is set and
+// whole is not, it first queries the serial and the claim that sameHistory compares, and reads nothing more if both are unchanged.
 func (p *Publisher) read(ctx context.Context, whole, serialFirst bool) (*zone.State, error) {
 	if !whole && serialFirst {
 		serial, err := p.client.Serial(ctx)
@@ -171,8 +171,8 @@ func (p *Publisher) read(ctx context.Context, whole, serialFirst bool) (*zone.St
 		}
 		whole = !same || !rfc2136.Newer(serial, p.state.Serial)
 	}
-	// A zone can become too large by many small changes. Once the records read since the last whole transfer exceed the limit, transfer
-	// the whole zone, which checks the size.
+	// A zone can become too large by many small changes. Once the records of the last whole transfer, together with those read since, exceed
+	// the limit, transfer the whole zone, which checks the size.
 	if !whole && !p.seen.over(p.o.Records) {
 		begun := time.Now()
 		t, err := p.client.IXFR(ctx, p.state.Serial)
@@ -187,7 +187,7 @@ func (p *Publisher) read(ctx context.Context, whole, serialFirst bool) (*zone.St
 		if err == nil {
 			return state, nil
 		}
-		p.o.Log.Info("incremental transfer does not fit the zone as last read; reading the whole zone", "err", err)
+		p.o.Log.Info("the answer to an incremental transfer cannot be used; transferring the whole zone", "err", err)
 	}
 	t, err := p.client.AXFR(ctx)
 	if err != nil {
@@ -214,8 +214,8 @@ func (s *size) add(t *rfc2136.Transfer) {
 
 func (s size) over(records int) bool { return s.records > records || s.octets > records*rfc2136.Octets }
 
-// sameHistory reports whether the zone still has the TXT record (claim) that this cluster wrote last, or this process has written none. A
-// zone that was restored from a backup does not have it, even if later updates by other clusters have raised the serial again.
+// sameHistory reports whether the claim (TXT record) that this process changed last is in the zone as p.state has it; true if there was no
+// change. It is not in a zone that was restored from an older backup, even if later updates by other clusters have raised the serial again.
 func (p *Publisher) sameHistory(ctx context.Context) (bool, error) {
 	if p.latest == "" {
 		return true, nil
@@ -261,7 +261,7 @@ func (p *Publisher) failed(err error) {
 	p.tell()
 }
 
-// wakeAt returns the time at which round is to be called again.
+// wakeAt returns when round is to be called again at the latest.
 func (p *Publisher) wakeAt() time.Time {
 	at := p.next.poll
 	earlier := func(t time.Time) {

@@ -31,7 +31,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return &Metrics{
 		writes:    counter("writes_total", "Changes of a host that the primary accepted; a message can have several."),
 		specs:     counter("record_spec_updates_total", "Changes of what this cluster wants to publish for a host."),
-		deletions: counter("deletes_total", "Address records that this cluster deleted."),
+		deletions: counter("deletes_total", "Addresses that this cluster deleted at hosts and at the names of hosts' regions."),
 		prunes:    counter("prunes_total", "Changes that removed this cluster from a host, or deleted bookkeeping without an owner."),
 		removals:  counter("removals_total", "Hosts of which a dead cluster's records were removed."),
 		messages:  counter("messages_total", "UPDATE messages to the primary, by result.", "result"),

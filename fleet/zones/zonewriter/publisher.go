@@ -1,8 +1,8 @@
 // Package zonewriter publishes one cluster's hosts in a DNS zone that other clusters write too. It reads the zone, plans the changes,
 // sends them as updates, and reads the zone back.
 //
-// It guarantees that no cluster overwrites another's change, without a central writer and without a lock: the records on which a change
-// was planned are prerequisites of its message. A host counts as programmed only after its records were read back.
+// It guarantees that no cluster overwrites another's change, without a central writer and without a lock: a message has as prerequisites
+// the records that must not have changed since it was planned. A host counts as programmed only after its records were read back.
 //
 // On failure it retries with backoff, and published records stay in the zone. The status of a host that cannot be written has the
 // reason.
@@ -35,30 +35,33 @@ type Options struct {
 	// Heartbeat is the interval (± 20 %) at which this cluster changes its heartbeat record. With 0 the cluster has no heartbeat, and other
 	// clusters cannot see if it dies.
 	Heartbeat time.Duration
-	Remove    bool // remove the records of dead clusters
-	// Works reports whether a dead cluster's addresses pass the health check of its claim; then they are not removed. If Works is nil, no
-	// claim with a health check is removed.
+	Remove    bool // remove the records of dead clusters; needs Heartbeat
+	// Works reports whether at least one address of a dead cluster's claim may still work, by the claim's health check; then that host's
+	// records are not removed. If Works is nil, no claim with a health check is removed.
 	Works func(zone.Claim) bool
 
-	// interval (± 20 %) of queries for the zone's serial; 0: 5 s, but at most Heartbeat/3. If reading takes long, it becomes longer.
+	// interval (± 20 %) of queries for the zone's serial; 0: 5 s or, with a Heartbeat below 15 s, Heartbeat/3. It becomes longer if the
+	// server sends the whole zone for each change, and that takes long.
 	Poll     time.Duration
 	Validate time.Duration // interval (± 20 %) at which the whole zone is read; 0: 15 min
-	Rate     float64       // update messages per second; 0: no limit
-	// maximum number of records in the zone, with at most rfc2136.Octets each on average; 0: 100,000. A larger zone is not read and not
-	// written.
+	Rate     float64       // maximum number of update messages per second; 0: no limit
+	// maximum number of records in a transfer of the zone, whose bytes are limited to Records*rfc2136.Octets; 0: 100,000. A larger zone is
+	// not read and not written.
 	Records int
 
-	Changed func(host string) // called by Run's goroutine when a host's status has changed; must not block; may be nil
-	Metrics *Metrics          // nil: no metrics
-	Log     *slog.Logger      // nil: no log
-	Timeout time.Duration     // for connecting to the primary, and for each of its messages; 0: 5 s
+	// called by Run's goroutine, with the mutex held, when a host becomes programmed or left, and each time it is found in a conflict; must
+	// neither block nor call the Publisher; may be nil
+	Changed func(host string)
+	Metrics *Metrics      // nil: no metrics
+	Log     *slog.Logger  // nil: no log
+	Timeout time.Duration // for connecting to the primary, for sending, and for each message of an answer; 0: 5 s
 	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Reasons of a Conflict, in addition to those of package zone. The Kinds of package rfc2136 are reasons too, for errors of the primary.
 const (
 	NotPermitted   = zone.Reason(rfc2136.NotPermitted)
-	RecordsMissing = zone.Reason("RecordsMissing") // another program keeps deleting this cluster's records
+	RecordsMissing = zone.Reason("RecordsMissing") // another program keeps deleting or changing this cluster's records
 	Contended      = zone.Reason("Contended")      // other clusters changed the same records at each try; retried after a pause
 )
 
@@ -75,10 +78,10 @@ type Status struct {
 	Since      time.Time // when Conflict began, with its present reason
 	Notes      []zone.Conflict
 	Unserved   []netip.Addr // addresses that do not fit into the host's RRset
-	Generation uint64       // version number of this cluster's claim for the host
+	Generation uint64       // the highest version number of this cluster's claim (TXT record) for the host, in the zone or in a message
 	Writes     uint64       // number of changes of this host that the primary accepted
-	Messages   uint64       // number of sent messages with a change of this host
-	Held       *zone.Host   // what the zone has for the host; nil: nothing, or the zone was not read yet
+	Messages   uint64       // number of messages with a change of this host, whatever their result
+	Held       *zone.Host   // what the zone has for the host; nil: no cluster publishes it, or the zone was not read yet
 }
 
 // ZoneStatus is the status of the zone.
@@ -101,14 +104,14 @@ type Publisher struct {
 	state  *zone.State
 	watch  zone.Watch
 	beat   beat
-	latest string // name of the TXT record (claim) that this cluster wrote last
+	latest string // name of the TXT record (claim) that this process wrote or deleted last, confirmed by reading it back; empty: none
 	limit  limit
 	ailing ailing
 	next   struct{ poll, whole time.Time } // when the zone is to be read next, and when to be read as a whole
 	seen   size                            // records of the last whole transfer, and of all changes since
-	// how long the last read took if the server sent the whole zone for a change; 0 if it sends only changes
+	// how long the last incremental transfer took if the server sent the whole zone instead; else 0
 	cost     time.Duration
-	busy     int       // number of SERVFAIL answers in a row to updates
+	busy     int       // number of SERVFAIL answers to updates since the last accepted one, at most passing
 	failures int       // number of reads in a row that failed
 	sent     time.Time // when the last update was sent
 	removal  time.Time // remove no dead cluster before this time
@@ -121,7 +124,7 @@ type shared struct {
 	mu    sync.Mutex // guards the fields below
 	hosts map[string]*host
 	zone  ZoneStatus
-	moved chan struct{} // closed when a status changes
+	moved chan struct{} // closed, and replaced by a new one, when hosts' statuses may have changed
 }
 
 // host is the state of one host. The mutex guards want, set and status.
@@ -131,15 +134,15 @@ type host struct {
 	status Status
 
 	memory  zone.Memory
-	seen    int       // value of set that was last sent or found to need no message
+	seen    int       // value of set that was last sent, or found to need no message or to have a conflict
 	next    time.Time // send nothing for this host before this time
-	repairs int       // how often the host's records were found missing, since they stayed for longer than Validate
+	repairs int       // how often records were found missing or changed since Set, or since they stayed for longer than Validate
 	stable  time.Time // when the host was last found to be as wanted after a change or conflict
 	drops   int       // number of messages in a row that the server refused or applied in part
-	taken   int       // number of accepted messages in a row that did not complete the change
+	taken   int       // number of accepted messages since the host was last found to be as wanted
 }
 
-// New returns a publisher, which does nothing before Run is called. It returns an error if an option is invalid.
+// New returns a publisher, which does nothing before Run is called. It returns an error if Zone, Identity or Heartbeat is invalid.
 func New(o Options) (*Publisher, error) {
 	if err := errors.Join(zone.CheckOrigin(o.Zone), o.Identity.Validate()); err != nil {
 		return nil, fmt.Errorf("publish in %s: %w", o.Zone, err)
@@ -225,7 +228,7 @@ func equal(a, b zone.Publication) bool {
 		a.DefaultGeo == b.DefaultGeo && a.Weight == b.Weight && a.Adopt == b.Adopt
 }
 
-// Status returns the status of a host, or false if neither Set nor Remove was called for it.
+// Status returns the status of a host, or false if neither Set nor Remove was called for it, or Forget was called since.
 func (p *Publisher) Status(name string) (Status, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

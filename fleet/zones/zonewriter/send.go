@@ -14,10 +14,10 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// send sends the steps, several hosts in one message, or only a heartbeat if there are none. It returns contended if steps must be planned
-// again, because another cluster's change came first (a prerequisite was not met), or because the server was busy. It then does not send
-// the rest, because these steps must probably be planned again too. If alone is set, each host gets its own message and the rest is sent
-// anyway, so that a host that others keep changing does not delay the other hosts.
+// send sends the jobs, several hosts in one message; without jobs, it sends only a heartbeat or its deletion. It returns contended if steps
+// must be planned again, for the reasons that sendBatch has. It then does not send the rest, because these steps must probably be planned
+// again too. If alone is set, each host gets its own message, and a contended host does not keep the rest from being sent, so that a host
+// that others keep changing does not delay the other hosts.
 func (p *Publisher) send(ctx context.Context, jobs []*job, alone bool) (contended bool) {
 	if len(jobs) == 0 { // only a heartbeat is due
 		err := p.update(ctx, nil, p.beatChanges(true))
@@ -60,7 +60,7 @@ func fill(jobs []*job) int {
 
 // sendBatch sends the jobs in one message. It returns contended if jobs must be planned again: another cluster's change came first, or the
 // server was busy or has a smaller limit on RRsets. It returns stop if no more may be sent before the zone is read again: the result is
-// unknown, or the server accepts nothing.
+// unknown, the server cannot be reached or accepts nothing, or ctx has ended.
 func (p *Publisher) sendBatch(ctx context.Context, jobs []*job) (contended, stop bool) {
 	err := p.post(ctx, jobs)
 	if rfc2136.KindOf(err) != rfc2136.ServerFailed {
@@ -196,9 +196,9 @@ func (p *Publisher) refused(j *job, err error) {
 	p.report(h, &zone.Conflict{Reason: zone.Reason(rfc2136.KindOf(err)), Message: err.Error()})
 }
 
-// readBack calls look, which reads the zone, until the zone has all changes that the server accepted, with 8 pauses (half a second
-// together) at most, or 16 (1.5 s) while the serial has not changed. BIND with inline-signing accepts a change before it has signed it, and
-// answers from the signed zone a moment later. readBack returns false if the zone cannot be read.
+// readBack calls look, which reads the zone, until the zone has all changes that the server accepted, with 8 pauses (about half a second
+// together) at most, or 16 (about 1.5 s) while the serial has not changed. BIND with inline-signing accepts a change before it has signed
+// it, and answers from the signed zone a moment later. readBack returns false if the zone cannot be read, or ctx has ended.
 func (p *Publisher) readBack(ctx context.Context, jobs []*job, look func() bool) bool {
 	for n := range 2 * tries {
 		lacks, moved := false, true
@@ -248,7 +248,7 @@ func (p *Publisher) verify(jobs []*job) {
 	p.tell()
 }
 
-// contended makes the hosts that were not written wait for a pause, after their prerequisites failed in each of several tries.
+// contended makes the hosts that were not written wait for a pause, after the last of several contended tries.
 func (p *Publisher) contended(jobs []*job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 
 // A server answers SERVFAIL for three reasons that look the same: it is busy for a moment (PowerDNS, while its database is locked), it
 // cannot write at all (its disk is full), or the message would make an RRset larger than its limit (BIND: max-records-per-type). A
-// retry shows the first. A heartbeat, which is the smallest message, shows the second. The third is assumed only if a message keeps
-// failing, and the server accepts the same message without the addresses that enlarge the RRset.
+// retry shows the first. A heartbeat, which is the smallest message, shows the second. The third is assumed if a message that enlarges an
+// RRset keeps failing. The host's next messages test this: first within the assumed limit, then beyond it.
 
 // ailing is the backoff from a server that does not accept even a heartbeat.
 type ailing struct {
@@ -23,7 +23,7 @@ type ailing struct {
 
 // limit is the maximum number of RRs in an RRset on this server, known or only assumed.
 type limit struct {
-	n     int       // known limit; 0: none
+	n     int       // known limit; 0: none is known
 	until time.Time // when to try more RRs again, because the server's limit may have been raised
 
 	guess int    // assumed limit, which is being tested; 0: none
@@ -32,9 +32,9 @@ type limit struct {
 	kept bool
 }
 
-// judge decides what to do after too many SERVFAIL answers. It sends a heartbeat, if heartbeats are on. If the server does not accept even
-// that, judge pauses all writing and returns stop. Otherwise it sends the failed jobs again, first together, then each host in a message of
-// its own. contended and stop have the meaning that they have for sendBatch.
+// judge decides what to do after too many SERVFAIL answers. If heartbeats are on, it first sends one. If that also gets SERVFAIL, or no
+// usable answer, judge pauses all writing and returns stop. If its prerequisites are not met, judge returns contended. Otherwise single
+// sends the failed jobs again. contended and stop have the meaning that they have for sendBatch.
 func (p *Publisher) judge(ctx context.Context, jobs []*job, failed error) (contended, stop bool) {
 	if p.o.Heartbeat > 0 {
 		err := p.update(ctx, nil, p.beatChanges(false))
@@ -84,8 +84,8 @@ func each(jobs []*job, do func(one []*job) (contended, stop bool)) (contended, s
 	return contended, stop
 }
 
-// suspect decides whether a message may have failed because it makes an RRset too large. If so, it sets or confirms the assumed limit,
-// and returns true: the host must be planned again.
+// suspect decides whether a message may have failed because it makes an RRset too large. If so, it returns true: the host must be planned
+// again, within the limit that is known, or that suspect now assumes or has confirmed.
 func (p *Publisher) suspect(j *job) bool {
 	const installed = 100 // the default of max-records-per-type in BIND since 9.18.28
 	before, after := p.state.Growth(&j.Message)
@@ -120,7 +120,7 @@ func (l *limit) tested(host string) {
 	l.kept = true
 }
 
-// planned plans a host's next step within the known or assumed limit. The mutex is held.
+// planned plans a host's next step within the known limit or, if the host is to test the assumed one, within that. The mutex is held.
 func (p *Publisher) planned(w zone.Writer, m zone.Memory, want zone.Publication, now time.Time) zone.Step {
 	l := &p.limit
 	if l.n > 0 && now.After(l.until) {
@@ -136,10 +136,10 @@ func (p *Publisher) planned(w zone.Writer, m zone.Memory, want zone.Publication,
 	case st.Conflict == nil && !st.Message.Empty(): // do not report the assumed limit before a message has tested it
 		st.Notes, st.Unserved = nil, nil
 	case len(st.Unserved) > 0 || st.Conflict != nil && st.Conflict.Reason == zone.RRsetFull:
-		// The zone already has all of the host's records that fit within the assumed limit, and the server has just accepted a heartbeat.
-		// So the limit is right.
+		// The zone already has all of the host's records that fit within the assumed limit. If heartbeats are on, the server has just
+		// accepted one. So the limit is right.
 		*l = limit{n: l.guess, until: now.Add(about(p.o.Validate))}
-	default: // the host's publication has changed meanwhile: drop the assumption
+	default: // nothing is left that could test the assumption, for example because the publication has changed: drop it
 		*l = limit{n: l.n, until: l.until}
 		w.Limit = l.n
 		return p.state.Plan(w, m, want)
@@ -147,8 +147,8 @@ func (p *Publisher) planned(w zone.Writer, m zone.Memory, want zone.Publication,
 	return st
 }
 
-// wait reports that a host waits because the server accepts no message at all. The mutex is held.
+// wait reports that a host waits because the server did not accept even a heartbeat. The mutex is held.
 func (p *Publisher) wait(h *host) {
 	p.report(h, &zone.Conflict{Reason: zone.Reason(rfc2136.ServerFailed), Message: fmt.Sprintf(
-		"%v, and to a heartbeat, too; next try at %s", p.ailing.err, p.ailing.until.Format(time.TimeOnly))})
+		"%v, and a heartbeat failed, too; next try at %s", p.ailing.err, p.ailing.until.Format(time.TimeOnly))})
 }
