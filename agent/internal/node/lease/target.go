@@ -8,11 +8,11 @@ import "time"
 // failures, so that one stray answer does not. A missing answer needs no count, because the kernel lets the lease expire; nor do late
 // answers in a row, which renew nothing.
 //
-// After one loss to an explicit failure the target may have its lease again at once; after one loss to missing answers, two seconds
+// After one loss to a refusal or a wrong answer the target may have its lease again at once; after one loss to missing answers, two seconds
 // later. If losses follow one another, the agent is not dead but overloaded, or a fault comes and goes: probes are answered as soon as
-// the load is gone, and the load comes back with the lease. So each further loss doubles the time without a lease (the rest), while
-// kube-dns answers. A loss to late answers counts as a second one from the start. An agent with too little CPU thus has its lease for a
-// second or two at a time, three times in the first minute and once in each further minute.
+// the load is gone, and the load comes back with the lease. So the second loss costs 8 s without a lease (the rest), and each further one
+// twice as long, up to a minute; meanwhile kube-dns answers. A first loss to late answers counts as a second one. An agent with too little
+// CPU thus has its lease for a second or two at a time, three times in the first minute and once in each further minute.
 const (
 	resultsKept = 5 // how many results count: answers and explicit failures
 	maxFailures = 3 // with so many failures among them, the lease is withdrawn
@@ -45,13 +45,14 @@ const (
 	Wait     Verdict = iota // neither renew nor withdraw
 	Renew                   // answered: renew the lease, or grant it
 	Withdraw                // failed too often: withdraw the lease now
-	Lapse                   // no answer for too long: the kernel has let the lease expire
+	Lapse                   // not renewed for too long: the kernel has let the lease expire
 )
 
-// Target is the history of one address and protocol: its probes and the losses of its lease. The zero value may have a lease.
+// Target is the history of one address and protocol: its probes and the losses of its lease. The zero value gets a lease at its first
+// answered probe.
 type Target struct {
-	failed    []bool    // the last answers (false) and explicit failures (true), oldest first
-	inARow    int       // probes answered without a break, up to the last one
+	failed    []bool    // the last resultsKept answers in time (false) and explicit failures (true), oldest first
+	inARow    int       // number of consecutive answered probes up to the last one, since the last loss
 	losses    int       // losses that are not forgotten yet
 	restUntil time.Time // no lease before this time
 	rested    bool      // after the last loss, the target had to wait for its next lease
@@ -106,7 +107,7 @@ func (t *Target) Lose(p Probe, now time.Time) time.Duration {
 	return d
 }
 
-// restAfter returns how long a target waits for its next lease after the given number of losses.
+// restAfter returns how long a target or a Path waits for its next lease after the given number of losses, without restSilent.
 func restAfter(losses int) time.Duration {
 	if losses < 2 {
 		return 0

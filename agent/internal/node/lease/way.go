@@ -1,31 +1,31 @@
 // Package lease decides when a lease is granted, renewed and withdrawn. A lease is an entry in the kernel that is valid for a short time;
 // meanwhile the packet rules deliver queries to one of the agent's addresses over one protocol.
 //
-// The package is pure: each call takes the time and one observation, and returns what to do.
+// The package reads no clock and does no I/O: the caller passes each observation with its time, and acts on the result.
 //
 // A Path decides for all leases of addresses that fall back to one cluster DNS address, by whether the agent can query kube-dns. A Target
-// decides for one address and protocol, by the agent's probes. A lease is granted only if its Path and its Target both allow it.
+// decides for one address and protocol, by the agent's probes. On a node that may steer pods, a lease needs the permission of both.
 //
-// Without an answered probe there is no lease. If observations stop, the caller no longer renews, and the kernel lets the lease expire.
+// Without an answered probe there is no lease. If the probes stop, the caller no longer renews, and the kernel lets the lease expire.
 package lease
 
 import "time"
 
 // An agent that answers probes may still be unable to query kube-dns, because the host's own filter, its routes or a network policy treat
 // packets of the node differently from those of pods. Then every miss fails, and pods are better off with kube-dns. The observations come
-// in rounds of about two seconds: the agent's own queries, repeated to all servers over all protocols, and meanwhile the fallback check,
-// which shows whether kube-dns answers pods. A round succeeds if one of the agent's queries or one client's query was answered, so a lost
-// packet, a slow kube-dns or a pod that queries names for which no server answers does not fail it.
+// in rounds of two seconds at most: the agent's own queries, repeated to all servers over all protocols, and meanwhile the fallback check,
+// which shows whether kube-dns answers pods. A round succeeds if one of the agent's queries or one client's query was answered, so one lost
+// packet, or a pod that queries names for which no server answers, does not fail it.
 //
 // If neither the agent's queries nor the fallback check is answered, kube-dns is probably down. Withdrawing the leases would then only
 // cost pods the entries in the cache, so the leases stay. From time to time a Trial withdraws them, because a policy may let pods reach
-// kube-dns while it drops the node's and the prober's packets. In a Trial, the answer to a query from a pod's address decides at once. If
-// there is no pod to query from, the Trial lasts, and pods' own retries reach kube-dns.
+// kube-dns while it drops the node's and the prober's packets. In a Trial, the result of a query from a pod's address decides at once. If
+// there is no pod to query from, the Trial lasts for trialLength, and meanwhile clients' own retries go to kube-dns.
 const (
-	firstTrial    = 8 * time.Second  // BothDown lasts so long before its first Trial: longer than most restarts of kube-dns
-	trialInterval = 50 * time.Second // how long BothDown lasts before a later Trial
-	trialLength   = 10 * time.Second // how long a Trial lasts if no pod's query decides earlier
-	unservedLimit = 10 * time.Second // how long Fallback lasts while kube-dns answers neither the agent nor pods
+	firstTrial    = 8 * time.Second  // from Serving's change to BothDown until a Trial: longer than most restarts of kube-dns
+	trialInterval = 50 * time.Second // from any other change to BothDown until a Trial
+	trialLength   = 10 * time.Second // how long a Trial lasts if no result decides earlier
+	unservedLimit = 10 * time.Second // how long Fallback lasts if no round shows that kube-dns answers the agent or pods
 )
 
 // State is the reason why the addresses that fall back to one cluster DNS address may or may not have leases.
@@ -33,9 +33,9 @@ type State int
 
 // The states. Only Serving and BothDown allow leases.
 const (
-	Starting State = iota // none of the agent's queries was answered yet
+	Starting State = iota // no round has had a clear result yet
 	Serving               // the agent can query kube-dns
-	Fallback              // the agent cannot query kube-dns, and kube-dns answers pods
+	Fallback              // kube-dns answered pods but not the agent, which must wait and then be answered several times in a row
 	BothDown              // kube-dns answers neither the agent nor pods, so the cache is all that pods have
 	Trial                 // as BothDown, but without leases for a while, to see whether kube-dns answers pods
 )
@@ -50,7 +50,7 @@ const (
 	No
 )
 
-// Round is the result of one round for one cluster DNS address: queries to the upstreams, fallback checks and a query from a pod's address.
+// Round is the result of one round for one cluster DNS address: queries to the upstreams, fallback checks and queries from pods' addresses.
 type Round struct {
 	Answered bool   // an upstream answered a query of the agent or of a client
 	Fallback Answer // Yes if kube-dns answered each fallback check of the round, No if none, else Unknown
@@ -82,10 +82,10 @@ func (r Round) event() event {
 // Path is the state of the path to one cluster DNS address. The zero value is Starting.
 type Path struct {
 	State  State
-	until  time.Time // in Fallback: no lease before this time; in BothDown: when the next Trial begins; in Trial: when it ends
-	since  time.Time // in Serving: when it began; in Fallback: since when kube-dns answers nothing, zero while it answers
-	inARow int       // rounds without a break, up to the last one, in which an upstream answered
-	losses int       // times that the leases were withdrawn, without those that are forgiven
+	until  time.Time // in Fallback: no return to Serving before it; in BothDown: no Trial before it; in Trial: the end if no result decides
+	since  time.Time // in Serving: when it began; in Fallback: the first unanswered round since kube-dns last answered pods, zero if none
+	inARow int       // number of consecutive rounds, up to the last one, in which an upstream answered
+	losses int       // changes to Fallback from states other than Starting, since the last call of forgive
 }
 
 // Serve returns a Path in state Serving. An agent that took the node over starts with it, so that its predecessor's leases stay in force
@@ -162,7 +162,7 @@ func forgivable(w Path, _ Round, now time.Time) bool {
 	return w.losses > 0 && now.Sub(w.since) >= forgiveAfter
 }
 
-// rested reports whether Fallback may end: its waiting time is over, and an upstream answered in several rounds in a row.
+// rested reports whether Fallback may change to Serving: its waiting time is over, and an upstream answered in several rounds in a row.
 func rested(w Path, r Round, now time.Time) bool { return due(w, r, now) && w.inARow >= answersInARow }
 
 func unserved(w Path, _ Round, now time.Time) bool {
@@ -175,13 +175,14 @@ func begin(w *Path, now time.Time) { w.since = now }
 
 func forgive(w *Path, _ time.Time) { w.losses = 0 }
 
-// lose counts a withdrawal of the leases, and sets the time before which there is no new lease.
+// lose counts a loss, and sets the time before which the Path does not return to Serving.
 func lose(w *Path, now time.Time) {
 	w.losses++
 	restAtFirst(w, now)
 }
 
-// restAtFirst sets the time before which there is no lease. It counts no loss, because in Starting there was no lease.
+// restAtFirst sets the time before which the Path does not return to Serving. Starting has had no lease, so its change to Fallback calls
+// only this, and counts no loss.
 func restAtFirst(w *Path, now time.Time) {
 	w.since = time.Time{}
 	w.until = now.Add(max(restSilent, restAfter(w.losses)))
