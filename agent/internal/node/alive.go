@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// maxLoopAge limits how long the loop may go without progress: it runs a round at least every 30 s, and may wait for locks of other
-// programs. maxProbeAge limits this for the probes of a target, which is probed several times a second except for some seconds during a
-// handover, and for the agent's own queries.
+// maxLoopAge limits how long the loop may go without progress: by default it runs a round at least every 30 s, and may wait for locks of
+// other programs. maxProbeAge limits this for the probes of a target, which is probed several times a second except for some seconds during
+// a handover, and for the agent's own queries.
 const (
 	maxLoopAge  = 5 * time.Minute
 	maxProbeAge = time.Minute

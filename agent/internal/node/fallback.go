@@ -24,8 +24,7 @@ const (
 	lostAfter = 3 * time.Minute
 )
 
-// readVerified reads from disk the fallbacks that an earlier agent verified in this boot, with the same back end and the same Service
-// translation (kube-proxy or its replacement).
+// readVerified reads from disk the fallbacks that an earlier agent verified in this boot, with the same back end.
 func (n *Node) readVerified() {
 	proven, err := n.Verified.Read()
 	if err != nil {
@@ -42,7 +41,7 @@ func (n *Node) readVerified() {
 func (n *Node) isVerified(clusterDNS netip.Addr) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	// Before the first round after a reboot has made the host's rules, there is no fallback, even if the record on disk lists it as
+	// Until a round has made the host's rules or found them in place, there may be no fallback, even if the record on disk lists it as
 	// verified.
 	return n.now.Steers && n.verified[clusterDNS] && n.rulesMade && n.faults["rules"] == ""
 }
@@ -101,7 +100,7 @@ func (n *Node) checkFallbacks(ctx context.Context) {
 		}
 		if !kept && n.rulesInPlace() {
 			n.writeVerified(s)
-			kept = s.Steers // if pods may not be steered, each iteration removes a record on disk
+			kept = s.Steers // if pods may not be steered, each iteration makes sure that no record is on disk
 		}
 		if !tick.Grid(ctx, n.roundToProbes(checkSoon/20)) {
 			return
@@ -125,7 +124,7 @@ func (n *Node) noteLost(clusterDNS netip.Addr, lost string) {
 	}
 }
 
-// errNoSwitch replaces the result of a fallback check that ran while the host's rules were missing, because the agent itself may have
+// errNoSwitch replaces the success of a fallback check that ran while the host's rules were missing, because the agent itself may have
 // answered.
 var errNoSwitch = errors.New("the host's rules are not in place, so the answer does not verify the fallback")
 
@@ -167,7 +166,7 @@ func (n *Node) noteChecked(addr netip.Addr, err error, final bool) {
 	}
 }
 
-// forgetFallback removes the fault and the metric of a fallback that the plan no longer has, because no later check would clear them.
+// forgetFallback removes the fault and the metric of a fallback that is no longer checked, because no later check would clear them.
 func (n *Node) forgetFallback(addr netip.Addr) {
 	n.mu.Lock()
 	delete(n.faults, "fallback "+addr.String())

@@ -14,9 +14,8 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Times of a handover. The two limits of the successor's check are well below a lease's lifetime, and below the time in which a busy
-// node's queries fill a socket's buffer. So if a successor hangs, the lease is not lost, and
-// queries are lost rarely.
+// Times of a handover. The successor's check is shorter than a lease's default lifetime (0.8 s), and than the time in which a busy node's
+// queries fill a socket's buffer. So if a successor hangs, leases and queries are rarely lost.
 const (
 	successorTimeout = 150 * time.Millisecond // of one probe of the successor
 	successorMax     = 500 * time.Millisecond // of the whole check
@@ -136,7 +135,7 @@ func (n *Node) withdrawUnserved(served []netip.Addr, probes *group) {
 }
 
 // checkSuccessor probes every target that has a lease until the successor has answered there, and renews its lease. It returns an error
-// if one target gets no such answer within successorMax.
+// if that does not succeed at every target within successorMax.
 func (n *Node) checkSuccessor(instance string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), successorMax)
 	defer cancel()
@@ -167,7 +166,7 @@ func (n *Node) checkSuccessorAt(ctx context.Context, t target, instance string) 
 			err = fmt.Errorf("%s answered", r.Instance)
 		}
 		if ctx.Err() != nil || !tick.Pause(ctx, successorAgain) {
-			return fmt.Errorf("the successor does not answer at %s: %w", t, err)
+			return fmt.Errorf("check of the successor at %s failed: %w", t, err)
 		}
 	}
 }

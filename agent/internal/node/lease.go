@@ -22,7 +22,7 @@ type target = plan.Target
 // targetLease is the state of one target's lease.
 type targetLease struct {
 	held    bool      // the agent has this lease
-	since   time.Time // when held last changed
+	since   time.Time // when held last changed, or when the target was added
 	lastOK  time.Time // when the lease was last renewed
 	probed  time.Time // when the last probe began
 	reason  string    // why the lease is not held; "" while it is
@@ -30,7 +30,7 @@ type targetLease struct {
 	history lease.Target
 }
 
-// startProbes starts a probe loop for each target of the plan that has none.
+// startProbes starts a probe loop for each target of the plan that has none. It does nothing while the server does not run.
 func (n *Node) startProbes(s plan.Plan, probes *group) {
 	if !n.isServing() {
 		return
@@ -102,8 +102,8 @@ func (n *Node) targetsWhere(want func(*targetLease) bool) []target {
 	return out
 }
 
-// probeTarget probes one target at intervals until ctx ends, and renews its lease after each good answer. Only one probe is in flight at
-// a time, so after the process was stopped (SIGSTOP) it can act on at most one old answer.
+// probeTarget probes one target at intervals until ctx ends, and passes each result to judge. Only one probe is in flight at a time, so
+// after the process was stopped (SIGSTOP) it can act on at most one old answer.
 func (n *Node) probeTarget(ctx context.Context, t target) {
 	for {
 		n.noteProbe(t)

@@ -3,12 +3,13 @@
 //
 // Its invariant: a packet reaches the agent's socket only while that socket has just answered a probe that took the pods' path. The
 // package decides only the order of changes, the retries, and when a lease is renewed or withdrawn; small interfaces hide the parts that
-// do the work. One goroutine changes kernel state, and one goroutine per target probes it and renews its lease. At the end the leases are
-// withdrawn and the server stops; link and host rules stay, because pods keep sending to the agent's addresses. The package reads no
-// configuration: New and Set take the plan.
+// do the work. One goroutine changes link, rules and server, and one goroutine per target probes it and renews its lease. At the end the
+// leases are withdrawn, unless a successor keeps them, and the server stops; link and host rules stay, because pods keep sending to the
+// agent's addresses. The package reads no configuration: New and Set take the plan.
 //
-// Failure policy: the loop retries a failed step until it succeeds, with a bounded backoff, and logs each distinct error once. Without a
-// running server there is no lease, so kube-dns answers pods meanwhile. Only a watch that cannot be opened at the start ends Run early.
+// Failure policy: the loop retries a failed step until it succeeds, with a bounded backoff, and logs the error of a part when its text
+// changes. Without a running server no probe is answered, so kube-dns answers pods meanwhile. Only a watch that cannot be opened at the
+// start ends Run early.
 package node
 
 import (
@@ -37,7 +38,7 @@ const (
 	slowCheck  = 30 * time.Second       // between two full checks, which the loop runs even without an event
 	minGap     = 50 * time.Millisecond  // between two rounds, so that a storm of events costs little
 	retryFirst = 250 * time.Millisecond // from a failed round to the next; doubles with each further failure
-	retryLast  = 10 * time.Second       // the longest time after a failed round
+	retryLast  = 10 * time.Second       // the longest time from a failed round to the next
 )
 
 // Server answers DNS queries. Start serves either all addresses or none. If Restart fails, the old server keeps serving.
@@ -102,7 +103,7 @@ type Pods interface {
 	// is new.
 	RunTrial(ctx context.Context, t pods.Trial, lease pods.Lease, young time.Duration, fallback func(netip.Addr) pods.Fallback)
 	// QueryKubeDNS queries clusterDNS for name's address from steered pods' own addresses. Call it only without a lease: under a lease,
-	// the agent gets these queries. sent is false if there is no such pod.
+	// the agent gets these queries. sent is false if no query could be sent, for example because no pod is steered.
 	QueryKubeDNS(ctx context.Context, clusterDNS netip.Addr, name string) (sent bool, err error)
 }
 
@@ -115,7 +116,7 @@ type VerifiedFallbacks interface {
 // Surroundings queries kube-dns as the host's own processes do.
 type Surroundings interface {
 	// FallbackLost returns the reason if a failing fallback is lost for good: kube-dns answers the host's own queries, but not those that
-	// fall back. It returns "" if kube-dns may only be down.
+	// fall back. It returns "" if kube-dns may only be down, or if the agent may answer the host's own queries.
 	FallbackLost(ctx context.Context, clusterDNS netip.Addr, name string) string
 }
 
@@ -124,15 +125,16 @@ type Upstreams interface {
 	Status() []forward.Status
 	Faults() []string // what is wrong with the configured upstreams, one line each
 	// Check sends queries to the servers and returns nil once one is answered. Otherwise it returns the reason, when ctx ends or earlier.
-	// If pressing, it queries all servers over all protocols, repeatedly.
+	// With pressing, it queries all servers at the same time, each several times and over UDP and TCP; if an operator's Corefile decides
+	// how to forward, it sends several queries through that Corefile's plugin chain.
 	Check(ctx context.Context, clusterDomain string, pressing bool) error
-	// LastAnswer returns how long ago an upstream last answered a client's query; ok is false if that is not known.
+	// LastAnswer returns how long ago an upstream last gave a good answer to a client's query; ok is false if that is not known.
 	LastAnswer(clusterDomain string) (ago time.Duration, ok bool)
 	// Trouble gets a value when a client's query is not answered soon.
 	Trouble() <-chan struct{}
 }
 
-// Recorder counts what happens, as metrics. All label values come from closed lists.
+// Recorder counts what happens, as metrics. All label values come from closed lists, or are addresses of the plan.
 type Recorder interface {
 	Lease(addr netip.Addr, p steer.Protocol, held bool)
 	LeaseGone(addr netip.Addr, p steer.Protocol) // the agent no longer serves this address and protocol
@@ -183,9 +185,9 @@ type Node struct {
 	pending   retryPlan // a new plan that is not applied yet; only the loop's goroutine uses it
 	yields    chan *yield
 	ended     chan struct{} // closed when Run has ended
-	queryNow  tick.Chan     // makes the agent query its upstreams now
+	queryNow  tick.Chan     // wakes up runQueries, which queries the upstreams unless one answered a client within queryIdle
 	tryNow    tick.Chan     // makes runTrials start the pod trials that are due
-	leaseLock sync.Mutex    // held while a lease is renewed or withdrawn, so that the two exclude each other; locked before mu
+	leaseLock sync.Mutex    // held by grant and conclude, so that no lease is renewed right after conclude withdrew it; locked before mu
 
 	mu sync.Mutex // guards state, which Status reads
 	state

@@ -15,20 +15,21 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Intervals of the agent's own queries to its upstreams. While clients' queries are answered, or there are none, the agent queries every
-// queryIdle. A client's query that gets no answer soon starts a round of queries at once. A round ends with its first answer.
+// Intervals of the agent's own queries to its upstreams. Every queryIdle the agent sends one, unless an upstream has answered a client
+// meanwhile. A client's query that gets no answer soon starts a round of queries, at once or queryGap after the round before. A round ends
+// with its first answer.
 const (
 	queryIdle    = 10 * time.Second
 	queryGap     = time.Second            // from the end of a round that a client's unanswered query started to the next one
-	queryAgain   = 500 * time.Millisecond // from a failed round to the next query
-	queryTimeout = time.Second            // timeout of a single query that is not part of a round
+	queryAgain   = 500 * time.Millisecond // pause after a check or a round while no upstream answers or a path is not in the state Serving
+	queryTimeout = time.Second            // timeout of a check outside of a round, which queries the servers one after the other
 	roundLength  = 2 * time.Second        // length of a round: longer than the 1.9 s that a client's query waits for silent upstreams
 	shortRound   = time.Second            // length of a round while leases are withdrawn, because pods then get nothing from the cache
 	// If no upstream has answered by then, a round checks the fallback this long after its beginning. A short round has only the first
 	// check.
 	fallbackFirst = 150 * time.Millisecond
 	fallbackAgain = 1100 * time.Millisecond
-	// The failure of a round that ends more than roundStalled late is ignored, because the process or the whole machine was stopped.
+	// The failure of a round that ends more than roundStalled late is ignored, because the process or the machine was probably stopped.
 	roundStalled = 500 * time.Millisecond
 )
 
@@ -37,7 +38,7 @@ func (n *Node) mayHaveLease(t target) (bool, string) {
 	if n.Upstreams == nil {
 		return true, ""
 	}
-	// Without a fallback, withholding the lease helps no pod. So it is withheld only until the agent's first query has ended.
+	// Without a fallback, withholding the lease helps no pod. So it is withheld only until the first result of the agent's queries.
 	if n.paths[n.now.ClusterDNSOf(t.Address)].Allows() || !n.now.Steers && (n.everAnswered || n.queryFault != "") {
 		return true, ""
 	}
@@ -45,7 +46,7 @@ func (n *Node) mayHaveLease(t target) (bool, string) {
 	case !n.everAnswered && n.queryFault == "":
 		return false, "none of the agent's own queries was answered yet"
 	case n.queryFault == "":
-		return false, "upstreams did not answer the agent's queries a moment ago; kube-dns answers until they do so steadily"
+		return false, "upstreams do not answer the agent's queries steadily yet; kube-dns answers until they do"
 	}
 	return false, "the agent cannot query for the names that pods need"
 }
@@ -97,8 +98,8 @@ func (n *Node) runQueries(ctx context.Context) {
 	}
 }
 
-// awaitTrouble waits until the agent must query its upstreams, or until ctx ends. It reports whether the reason is a client's query without
-// an answer.
+// awaitTrouble waits until a client's query gets no answer, queryNow has a value, queryIdle is over, or ctx ends. It returns true for the
+// first.
 func (n *Node) awaitTrouble(ctx context.Context) bool {
 	idle := time.NewTimer(queryIdle)
 	defer idle.Stop()
@@ -194,7 +195,7 @@ func (n *Node) queryRound(parent context.Context) {
 
 // checkFallback runs the fallback check at the beginning of a round and, unless it is a short one, towards its end. The result is Unknown
 // unless both checks agree, because kube-dns may have gone down or come back in between. It is also Unknown if the host's rules are missing
-// or ctx ends.
+// or ctx ends before a check.
 func (n *Node) checkFallback(ctx context.Context, asked netip.Addr, name string, length time.Duration) lease.Answer {
 	at := []time.Duration{fallbackFirst, fallbackAgain}
 	if length < roundLength {
@@ -227,8 +228,8 @@ func (n *Node) checkFallback(ctx context.Context, asked netip.Addr, name string,
 	return lease.Unknown
 }
 
-// queryFromPod queries kube-dns from the addresses of up to three steered pods. It returns Unknown if there is no such pod. The result
-// decides about the leases, and so about all pods, never about these pods alone.
+// queryFromPod queries kube-dns from the addresses of up to three steered pods. It returns Unknown if no query could be sent from one. The
+// result decides about the leases, and so about all pods, never about these pods alone.
 func (n *Node) queryFromPod(ctx context.Context, clusterDNS netip.Addr, name string) lease.Answer {
 	sent, err := n.Pods.QueryKubeDNS(ctx, clusterDNS, name)
 	switch {
@@ -240,7 +241,7 @@ func (n *Node) queryFromPod(ctx context.Context, clusterDNS netip.Addr, name str
 	return lease.Yes
 }
 
-// pathsWithoutLease returns the cluster DNS addresses whose leases are withdrawn now. It leaves out those that never had one (Starting).
+// pathsWithoutLease returns the cluster DNS addresses for which leases are not allowed now, without those in the state Starting.
 func (n *Node) pathsWithoutLease() map[netip.Addr]bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -255,14 +256,14 @@ func (n *Node) pathsWithoutLease() map[netip.Addr]bool {
 
 // conclusion lists what a round of queries changed.
 type conclusion struct {
-	fails, failed bool     // fails: no upstream answers the agent's queries now; failed: none did before this round
+	fails, failed bool     // fails: no upstream answered in this round; failed: none did in the previous one
 	allowed       bool     // a path that forbade leases allows them now
 	withdrawn     []target // targets whose leases must be withdrawn
 	reason        string   // why these leases must be withdrawn
 }
 
 // conclude allows or withdraws leases by the results of a round; found has them by cluster DNS address. err is why the agent's own queries
-// were not answered; nil if one was.
+// were not answered; nil if one was, or a client's.
 func (n *Node) conclude(found map[netip.Addr]lease.Round, err error) {
 	why := ""
 	if err != nil {
@@ -281,7 +282,7 @@ func (n *Node) conclude(found map[netip.Addr]lease.Round, err error) {
 	case c.fails && !c.failed:
 		n.Log.Error("no upstream answers the agent's queries for the cluster's names", "err", err)
 	case !c.fails && c.failed:
-		n.Log.Info("upstreams answer queries for the cluster's names again")
+		n.Log.Info("upstreams answer queries for the cluster's names now")
 	}
 	for _, t := range c.withdrawn {
 		n.Recorder.Lease(t.Address, t.Protocol, false)
@@ -293,7 +294,8 @@ func (n *Node) conclude(found map[netip.Addr]lease.Round, err error) {
 	}
 }
 
-// updatePaths updates the state of each path by the results of a round, and lists the leases that must be withdrawn.
+// updatePaths updates the state of each path by the results of a round. It marks as not held the leases that conclude must withdraw, and
+// lists them.
 func (n *Node) updatePaths(found map[netip.Addr]lease.Round, why string, now time.Time) conclusion {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -334,8 +336,8 @@ const lostUpstream prober.Failure = "upstream"
 // faultAsking is the key in a node's faults for upstreams that do not answer the agent's own queries.
 const faultAsking = "asking"
 
-// noteRefused records why a target has no lease although its probe was answered. It logs nothing, because conclude has logged that no
-// upstream answers.
+// noteRefused records why a target has no lease although its probe was answered. It logs nothing, because conclude logs when no upstream
+// answers.
 func (n *Node) noteRefused(t target, why string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

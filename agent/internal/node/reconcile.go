@@ -9,8 +9,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// reconcile reconciles all parts of the node with the plan, in the order of a start, and reports whether all of them are as planned. It
-// also returns true if ctx ends meanwhile.
+// reconcile reconciles all parts of the node with the plan, in the order of a start, and reports whether all of them are as planned. If ctx
+// ends before the pods are reconciled, it returns true.
 func (n *Node) reconcile(ctx context.Context, deep bool, probes *group) bool {
 	s := n.plan()
 	linkErr := n.reconcileLink(s)
@@ -43,7 +43,8 @@ func (n *Node) reconcileLink(s plan.Plan) error {
 }
 
 // reconcileFirewall makes the host's filter accept the agent's addresses. It checks iptables-legacy only at full checks (the first round
-// is one) and while a lease is missing. It ignores an error while no lease is missing: another rule then already accepts the addresses.
+// is one) and while a lease is missing. It ignores an error while no probed target lacks its lease: packets to the addresses are then
+// accepted anyway, or no target is probed yet.
 func (n *Node) reconcileFirewall(s plan.Plan, deep bool) error {
 	if !s.Firewall {
 		return nil

@@ -86,7 +86,7 @@ func (n *Node) apply(ctx context.Context, old, next plan.Plan, probes *group) (a
 	// A new address is put on the link before the server binds it, and an old one loses its lease before the server closes it.
 	n.withdrawGone(old, next, probes)
 	if err := errors.Join(n.reconcileLink(next.WithAddressesOf(old)), n.reconcileRules(next)); err != nil {
-		return true, err // the next round of the loop changes link and rules back to the old plan
+		return true, err // reconcile, which follows in the same round, changes link and rules back to the old plan
 	}
 	serves := n.isServing()
 	if serves {

@@ -7,7 +7,8 @@ import (
 )
 
 // repairPart calls repair, which checks and repairs one part of the node (link, rules, firewall, prober). It skips the call during the
-// backoff from a program that keeps undoing the repairs. During a reload it always calls repair, and does not count the changes as repairs.
+// backoff from a program that keeps undoing the repairs. During a reload, or after a takeover until the first successful round, it always
+// calls repair, and does not count the changes as repairs.
 func (n *Node) repairPart(kind string, repair func() (repaired string, err error)) error {
 	q := n.conflicts[kind]
 	if q == nil {

@@ -33,9 +33,9 @@ func (n *Node) noteFault(part string, err error) bool {
 	return err == nil
 }
 
-// noteRepair records and logs that a part of the node differed from the plan and was repaired. Before the server runs, and during a
-// reload, it logs the change as a setup instead. With quietly, it logs the repair at debug level: while another program keeps undoing
-// repairs, only the first are warnings.
+// noteRepair records and logs that a part of the node differed from the plan and was repaired. While the server does not run, and during a
+// reload or takeover, it only logs the change, as a setup. With quietly, it logs the repair at debug level: while another program keeps
+// undoing repairs, only the first are warnings.
 func (n *Node) noteRepair(kind, what string, quietly bool) {
 	n.mu.Lock()
 	building := !n.serving || n.reloading

@@ -18,12 +18,14 @@ type redirect = steer.Redirect
 // Status is the agent's state, for `neardns-agent status` and the readiness endpoint.
 type Status struct {
 	Process
-	Instance  string            `json:"instance"`
-	PID       int               `json:"pid,omitempty"`     // package lifecycle sets it
-	Version   string            `json:"version,omitempty"` // package lifecycle sets it
-	Started   time.Time         `json:"started"`
-	Serving   bool              `json:"serving"`
-	Ready     bool              `json:"ready"`               // the server runs, each target has its lease, and upstreams answer the agent
+	Instance string    `json:"instance"`
+	PID      int       `json:"pid,omitempty"`     // package lifecycle sets it
+	Version  string    `json:"version,omitempty"` // package lifecycle sets it
+	Started  time.Time `json:"started"`
+	Serving  bool      `json:"serving"`
+	// Ready means that the server runs, each target has its lease, and upstreams answer the agent. With arrangement: transparent, it means
+	// that the newest plan is served, and that kernel hits work, are optional or are off.
+	Ready     bool              `json:"ready"`
 	CannotAsk string            `json:"cannotAsk,omitempty"` // why upstreams do not answer the agent's own queries
 	Redirects []steer.Redirect  `json:"redirects"`
 	Leases    []LeaseStatus     `json:"leases"`
@@ -42,7 +44,7 @@ type Status struct {
 
 // Process is the part of the state that package lifecycle sets.
 type Process struct {
-	// Arranged is "transparent" if only the kernel program answers pods on this node (arrangement: transparent); else "".
+	// Arranged is "transparent" if only the kernel program answers pods from the cache (arrangement: transparent); else "".
 	Arranged string `json:"arrangement,omitempty"`
 	// SteerMode is the value of steer.mode; "" if it is "all".
 	SteerMode string `json:"steerMode,omitempty"`
@@ -72,7 +74,7 @@ type CacheStatus struct {
 // KernelHits is the state of kernel hits: the cache hits that the kernel program at the pods' links answers.
 type KernelHits struct {
 	Auto bool `json:"auto,omitempty"` // kernelHits.mode is auto: Fault and Refused do not count as faults
-	Pods int  `json:"pods"`           // pod links that have the kernel program
+	Pods int  `json:"pods"`           // pod links where the kernel program serves hits
 	Lent int  `json:"lent"`           // offloaded entries
 	// Served is only set with arrangement: transparent: the cluster DNS addresses and their backends, to which the kernel program
 	// answers queries.
@@ -80,8 +82,8 @@ type KernelHits struct {
 	// Fetched counts mirrored queries that the agent looked up. Dropped counts mirrored queries for which it had no free slot.
 	Fetched uint64             `json:"fetched,omitempty"`
 	Dropped uint64             `json:"dropped,omitempty"`
-	Answers uint64             `json:"answers"`           // hits since the program was loaded
-	Refused []podlinks.Refused `json:"refused,omitempty"` // pods whose link should have the kernel program, but cannot have it
+	Answers uint64             `json:"answers"`           // hits since the kernel maps were made; 0 while the program is not loaded
+	Refused []podlinks.Refused `json:"refused,omitempty"` // pods whose hits the kernel program should answer, but does not
 	Fault   string             `json:"fault,omitempty"`   // why there are no kernel hits
 }
 
@@ -90,7 +92,7 @@ type LeaseStatus struct {
 	Address  netip.Addr `json:"address"`
 	Protocol string     `json:"protocol"`
 	Held     bool       `json:"held"`
-	Since    time.Time  `json:"since"`            // when the lease was granted or lost
+	Since    time.Time  `json:"since"`            // when the lease was granted or lost, or when the target was added
 	Reason   string     `json:"reason,omitempty"` // why the lease is not held; "" while it is
 }
 
@@ -98,7 +100,7 @@ type LeaseStatus struct {
 func (n *Node) Status() Status {
 	var bypassed []evidence.Bypassed
 	if n.Evidence != nil {
-		bypassed = n.Evidence.Bypassed() // Evidence calls methods of n that lock mu, so mu must not be held
+		bypassed = n.Evidence.Bypassed() // mu must not be held here: Evidence locks it while it holds its own lock
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
