@@ -22,9 +22,9 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// Limits of the CPU time for reading the kernel's records of clients. After a read, the next one waits for share times as long as that read
-// took, because a client whose queries from many addresses are dropped makes the records long. It waits for slowest at most, because a read
-// may also take long if the process gets little CPU time.
+// Limits of the CPU time for reading the kernel's records of clients. From the start of one read to the next, share times the duration of
+// the read must pass, because a client whose queries from many addresses are dropped makes the records long. It is slowest at most, because
+// a read may also take long if the process gets little CPU time.
 const (
 	share   = 20
 	slowest = time.Second
@@ -137,8 +137,8 @@ func (e *Evidence) startTrials(ctx context.Context, lease func(steer.Client) (Le
 	}
 }
 
-// read reads how many queries were dropped, and the records of clients only if that number grew or an earlier read must be repeated. It
-// makes the switch bypass the clients whose queries were dropped.
+// read reads how many queries were dropped, and the records of clients only if that number grew or an earlier read or bypass must be
+// repeated. It makes the switch bypass the clients whose queries were dropped.
 func (e *Evidence) read(gap time.Duration, lease func(steer.Client) (Lease, bool)) error {
 	// An earlier agent may have bypassed clients, and the switch may have ended some bypasses.
 	if e.before == nil || e.anyBypassed() {

@@ -17,8 +17,8 @@ type Lease struct {
 	Renewed time.Time // when the lease was last renewed
 }
 
-// judge finds clients whose queries are dropped, and records those that the switch bypasses. It is pure: times are arguments. Package
-// podstate decides what happens to a client.
+// judge finds clients whose queries are dropped, and records those that the switch bypasses. It reads no clock: times are arguments.
+// Package podstate decides what happens to a client.
 type judge struct {
 	firstDropped map[steer.Client]time.Time // clients with a dropped query, each with the time of the earliest one that still counts
 	bypassed     map[steer.Client]bypass

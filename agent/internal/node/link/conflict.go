@@ -11,7 +11,7 @@ import (
 )
 
 // zeroconf is the on-link route that many distributions put on the first interface (RFC 3927). Hosts pick their addresses in it at random
-// and check them by ARP, so no service has a fixed address there, and the route does not count as a conflict.
+// and check them by ARP, so the route does not show that a host has a certain address, and does not count as a conflict.
 var zeroconf = netip.MustParsePrefix("169.254.0.0/16")
 
 // conflict returns a *ConflictError if another link has addr, or if a route other than the default route leads to it elsewhere. It checks
@@ -67,7 +67,7 @@ func leadsElsewhere(own netlink.Link, r netlink.Route) bool {
 	return true
 }
 
-// routePrefix returns the route's destination, which the netlink library leaves nil for a default route.
+// routePrefix returns the route's destination; the zero Prefix if the route has none.
 func routePrefix(r netlink.Route) netip.Prefix {
 	if r.Dst == nil {
 		return netip.Prefix{}

@@ -3,7 +3,7 @@
 //
 // It never changes another program's link, address or route, and none of its addresses becomes a source address of the node's own
 // packets. The link stays when the agent stops, so that the next agent need not create it again; `cleanup` removes it, and in node-cache
-// mode an orderly stop does so too.
+// mode an orderly stop may do so too (plan.Link.Temporary).
 //
 // On failure: Ensure does all that it can and joins the errors, so that an address that another program uses does not affect the others.
 // It does not retry; the caller does. An address that is already in use is reported as a *ConflictError.
@@ -37,7 +37,7 @@ const (
 
 // Changes lists what Ensure changed. If it changed nothing, only Kind is set.
 type Changes struct {
-	Kind     string         // "dummy" or "bridge"; empty if there is no link
+	Kind     string         // "dummy" or "bridge"; empty if Ensure could neither find nor create the link
 	Created  bool           // the link was missing
 	Repaired []string       // properties of the link that were corrected, for the log
 	Added    []netip.Addr   // wanted addresses that were missing or had wrong properties
@@ -120,8 +120,8 @@ func openKernel(netNS int) (kernel, error) {
 	return kernel{h}, err
 }
 
-// dumpAll repeats a netlink dump, up to eight times, until no concurrent change interrupts it. An interrupted dump may lack links or
-// addresses that exist, which Ensure would then add needlessly.
+// dumpAll makes a netlink dump, and repeats it, with eight attempts in all, until no concurrent change interrupts it. An interrupted dump
+// may lack links or addresses that exist.
 func dumpAll[T any](dump func() ([]T, error)) ([]T, error) {
 	const attempts = 8
 	var out []T

@@ -1,10 +1,10 @@
 // Package plan turns a configuration into the wanted state of a node, as one value: how queries reach the agent, the link, the host's
 // rules, what is probed and served, the timing of leases, and the node's lock. The agent makes a plan for each configuration, in
-// node-cache mode too. The loop, a reload, a change of the back end, the doctor, `config show` and `cleanup` use it, and only it
+// node-cache mode too. The loop, a reload, a change of the back end, the doctor, `config show` and `cleanup` use it. In the agent, only it
 // describes the host's rules.
 //
-// It is pure: it reads files only by the function that Read is given, does not read the kernel's state and sends no query. The same
-// configuration and files always make the same plan.
+// It is pure: it reads files, pods and links only by the arguments of Read and Host, and sends no query. The same configuration and files
+// always make the same plan.
 //
 // Failure policy: with an error, the plan lacks only the part that is at fault. The doctor compares the node with such a plan; an agent
 // does not start with it.
@@ -53,7 +53,8 @@ type Plan struct {
 	ClusterDomain string
 	Steers        bool // false: no pod may be steered (kubeProxyMode none, or arrangement Transparent)
 	Server        server.Config
-	// Unserved is the reason why the agent can serve nothing yet; nil if it can. The switch then sends all queries to kube-dns.
+	// Unserved is the reason why the agent can serve nothing yet; nil if it can. Without a server, the switch sends all queries to
+	// kube-dns.
 	Unserved error
 
 	Terms    Terms
@@ -87,7 +88,7 @@ func (t Terms) ProbeTimeout() time.Duration { return max(t.Lifetime-2*t.Renew, t
 
 // Folders are the folders of the agent's files; pkg/nodestate has the files' names.
 type Folders struct {
-	State   string // emptied by a reboot, as are pods
+	State   string // emptied by a reboot, which ends the pods too
 	Persist string // survives a reboot
 }
 

@@ -18,8 +18,8 @@ import (
 // port is the DNS port.
 const port = 53
 
-// maxAnswer is the size of the buffer for an answer in bytes. No answer to the prober's queries is larger. The kernel truncates a longer
-// datagram, which then cannot be parsed.
+// maxAnswer is the size of the buffer for an answer over UDP, in bytes. No answer to the prober's queries is larger. The kernel truncates a
+// longer datagram, which then cannot be parsed.
 const maxAnswer = 4096
 
 // datagrams is a connected UDP socket that stays open between queries, because opening a socket would be most of a probe's cost.
@@ -81,8 +81,8 @@ func (d *datagrams) exchange(ctx context.Context, wire []byte, mine func([]byte)
 	return nil, contextErrorOf(ctx, err)
 }
 
-// queryRepeatedly sends the query over a new UDP socket, and repeats it each second until it is answered or ctx ends: a lost packet does
-// not mean that the path fails.
+// queryRepeatedly sends the query over a new UDP socket, and repeats it each second until it is answered, another error occurs or ctx ends:
+// a lost packet does not mean that the path fails.
 func queryRepeatedly(ctx context.Context, r *netns, source, target netip.Addr, q question) ([]byte, error) {
 	const again = time.Second
 	d, err := openDatagrams(r, source, target)
@@ -100,8 +100,8 @@ func queryRepeatedly(ctx context.Context, r *netns, source, target netip.Addr, q
 	}
 }
 
-// openAndQuery sends the query over a new TCP connection, so that an answer also shows that the server accepts connections. It ends the
-// connection with a reset, which leaves no TIME_WAIT on either side. If the process is killed, no half-closed socket keeps the netns
+// openAndQuery sends the query over a new TCP connection, so that an answer also shows that the server accepts connections. The connection
+// ends with a reset, even if the process is killed. So there is no TIME_WAIT on either side, and no half-closed socket keeps the netns
 // alive.
 func openAndQuery(ctx context.Context, r *netns, source, target netip.Addr, wire []byte) ([]byte, error) {
 	f, err := open(r, unix.SOCK_STREAM, source)
@@ -228,8 +228,8 @@ func sockaddr(a netip.Addr, port int) unix.Sockaddr {
 	return &unix.SockaddrInet6{Addr: a.As16(), Port: port}
 }
 
-// bindToContext makes f's reads and writes fail once ctx ends. The caller must call the returned function, which undoes that. The socket
-// has no deadline until then, which saves a timer for each probe.
+// bindToContext makes f's reads and writes fail once ctx ends. The caller must call the returned function, which undoes that. f has no
+// deadline before ctx ends, which saves a timer for each probe.
 func bindToContext(ctx context.Context, f *os.File) func() {
 	if ctx.Done() == nil {
 		return func() {}

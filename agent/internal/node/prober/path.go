@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// ownInterface is the veth's end in the prober's netns.
+// ownInterface is the name of the veth's end in the prober's netns.
 const ownInterface = "eth0"
 
 // The hardware addresses of the veth's two ends. Each end has a permanent neighbour entry for the other, so that neither needs ARP,
@@ -84,8 +84,8 @@ func (h host) ensureLink(own inside) (made bool, err error) {
 	return err == nil, err
 }
 
-// ensureSources creates a veth pair with both ends in the host's netns, and puts the prober's addresses on it, for a prober that may not
-// create a netns.
+// ensureSources creates or repairs a veth pair with both ends in the host's netns and the prober's addresses on it, for a prober that may
+// not create a netns. made reports whether it created the pair.
 func (h host) ensureSources(families []family) (made bool, err error) {
 	there, err := h.removeStale(func(l netlink.Link) bool { return arePeers(l, h.Handle, steer.SourcesInterface, ownMAC()) })
 	if err == nil && !there {
@@ -222,8 +222,8 @@ func (e end) addresses(families []family) error {
 	return err
 }
 
-// awaitSettled waits until the kernel has set up both ends, which usually takes a millisecond and at worst a second. Before that, the
-// ends have no transmit queue and drop packets, and IPv6 addresses have no local route, so answers do not arrive.
+// awaitSettled waits, for 1.5 s at most, until the kernel has set up both ends, which usually takes a millisecond. Before that, the ends
+// have no transmit queue and drop packets, and IPv6 addresses have no local route, so answers do not arrive.
 func (i inside) awaitSettled(h host, families []family) error {
 	return awaitSettled(func() error {
 		return errors.Join(checkUp(i.nl, ownInterface), checkUp(h.Handle, steer.ProberInterface), checkLocal(i.nl, families))

@@ -3,12 +3,12 @@
 // switch, then INPUT to the agent, or the translation to kube-dns), so an answer means that pods get theirs.
 //
 // The package never renews a lease itself. Its netns has no name, so the kernel removes it and the veth when the process ends, even if it
-// is killed. In node-cache mode the agent may lack the capability to create a netns. Then the prober queries from addresses in the host's
-// netns, as the node's own processes do (D-031): an answer does not show that INPUT accepts pods' packets, and a killed prober leaves its
-// veth pair there, which its successor or RemoveLeftovers removes.
+// is killed. If the agent has no redirects (as in node-cache mode) and lacks the capability to create a netns, the prober queries from
+// addresses in the host's netns, as the node's own processes do (D-031): an answer does not show that INPUT accepts pods' packets, and a
+// killed prober leaves its veth pair there, which its successor or RemoveLeftovers removes.
 //
-// Failure policy: a probe reports a Result and never retries; the caller decides what it means. Ensure creates whatever is missing; the
-// caller calls it at each check and after each fault.
+// Failure policy: a probe reports a Result and never retries; the caller decides what it means. Repair creates whatever is missing; the
+// agent calls it in each round of its loop.
 package prober
 
 import (
@@ -42,7 +42,7 @@ type Config struct {
 // run. The error that wraps it names the process.
 var ErrHeld = errors.New("another agent's prober is running here")
 
-// errClosed answers calls after Close.
+// errClosed is the error of calls after Close.
 var errClosed = errors.New("prober is closed")
 
 // Prober sends queries as a pod would. All methods are safe for concurrent use.
@@ -55,7 +55,7 @@ type Prober struct {
 	inside   inside // unused if hostOnly
 	hostOnly bool   // the prober has no netns of its own and queries from the host's
 
-	// repair serialises Ensure, Reconfigure and Close, and guards the field below. It is held while the kernel is changed.
+	// repair serialises Repair, Reconfigure and Close, and guards the field below. It is held while the kernel is changed.
 	repair   sync.Mutex
 	repaired []string // what ensure has created or repaired since the last call of Repair
 
@@ -260,7 +260,7 @@ func (p *Prober) noteMade(made bool) {
 	}
 }
 
-// Probe queries target, a cluster DNS address or a local address, for the name of the agent that answers there. It waits for the
+// Probe queries target, a cluster DNS address or a local address, to learn which agent answers there (Result.Instance). It waits for the
 // answer until ctx ends. UDP probes of the same target run one after the other; all others run concurrently.
 func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Protocol) Result {
 	q := newQuestion()
@@ -282,9 +282,9 @@ func (p *Prober) Probe(ctx context.Context, target netip.Addr, protocol steer.Pr
 	return Result{Failure: Network, Err: fmt.Errorf("cannot probe over %s", protocol)}
 }
 
-// CheckFallback queries clusterDNS for name's address over UDP and TCP, from the fallback check's source address, whose packets the
-// switch always sends to kube-dns. It returns nil if both are answered. Call it only while the host's rules are in place, because without
-// them the agent itself would answer.
+// CheckFallback queries clusterDNS, a cluster DNS address or a local address, for name's address over UDP and TCP, from the fallback
+// check's source address, whose packets the switch always sends to kube-dns. It returns nil if both are answered with NOERROR or NXDOMAIN.
+// Call it only while the host's rules are in place, because without them the agent itself could answer.
 func (p *Prober) CheckFallback(ctx context.Context, clusterDNS netip.Addr, name string) error {
 	ns, err := p.openNetNS()
 	if err != nil {

@@ -28,8 +28,8 @@ type Failure string
 const (
 	None        Failure = ""
 	Timeout     Failure = "timeout"      // no answer in time: the server hangs, a packet was dropped, or no host has the address
-	Refused     Failure = "refused"      // the kernel refused: no process listens there
-	WrongAnswer Failure = "wrong-answer" // another server than the agent answered, so the query took the fallback
+	Refused     Failure = "refused"      // refused: no process listens there, or a firewall rejects the packets
+	WrongAnswer Failure = "wrong-answer" // no answer of this agent: from another server, as by the fallback, or from another agent
 	Slow        Failure = "slow"         // answered, but later than the caller accepts; the caller sets it, Probe never does
 	Network     Failure = "network"      // any other error: for example, the query could not be sent, or the connection broke
 	Canceled    Failure = "canceled"     // the caller gave up; no result
@@ -41,7 +41,7 @@ type Result struct {
 	Instance string        // the text of the agent that answered; set if and only if the probe succeeded
 	Failure  Failure       // None if the probe succeeded
 	Err      error         // why the probe failed, for logs and status
-	Took     time.Duration // from making the query until the answer or the failure; 0 if the prober is closed or has no UDP socket
+	Took     time.Duration // from making the query until the answer or the failure; 0 if the prober is closed or cannot open a UDP socket
 }
 
 // OK reports whether an agent answered.
@@ -55,9 +55,9 @@ type question struct {
 	start time.Time
 }
 
-// newQuestion makes a probe's query, for a random name that was never queried before. So no cache on the path can answer, and a late
-// answer to an earlier probe never counts for this one. Recursion is not desired, so that kube-dns does not forward the query if it falls
-// back.
+// newQuestion makes the query of a probe or a pod trial, for a random name that was never queried before. So no cache on the path can
+// answer, and a late answer to an earlier query never counts for this one. Recursion is not desired, so that kube-dns does not forward the
+// query if it falls back.
 func newQuestion() question {
 	nonce := rand.Uint64() //nolint:gosec // unique is enough, because only the switch can deliver an answer to this netns
 	q, err := newQuery(fmt.Sprintf("%016x.%s", nonce, Zone), dns.TypeTXT, false)
@@ -68,8 +68,8 @@ func newQuestion() question {
 }
 
 // Trial is the query of a pod trial, for a random name in Zone. If a pod sends it, the agent answers NXDOMAIN without an upstream. So an
-// answer shows that the pod's path to the agent works, whether or not the upstreams answer. Any other query might be forwarded, even one
-// of class CHAOS.
+// answer from the agent's address shows that the pod's path to the agent works, whether or not the upstreams answer. Any other query might
+// be forwarded, even one of class CHAOS.
 type Trial struct{ q question }
 
 // NewTrial returns a Trial with a new random name.
@@ -167,7 +167,7 @@ func resultOfContext(ctx context.Context, err error) Result {
 	return resultOf(err)
 }
 
-// resultOf returns the Result for an error. It gives each kind of failure a constant text, so that the caller logs each reason once.
+// resultOf returns the Result for an error. It gives the usual failures constant texts, so that the caller logs each reason once.
 func resultOf(err error) Result {
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -186,7 +186,7 @@ func resultOf(err error) Result {
 	return Result{Failure: Network, Err: err}
 }
 
-// explainFallback gives an error of CheckFallback a constant text with its likely cause, as resultOf does for probes.
+// explainFallback gives the usual errors of CheckFallback constant texts with their likely cause, as resultOf does for probes.
 func explainFallback(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
