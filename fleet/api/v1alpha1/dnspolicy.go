@@ -5,7 +5,8 @@ import (
 )
 
 // DNSPolicy publishes the host names of a Gateway's listeners with the Gateway's addresses. The controller makes a DNSRecord for each
-// host that is in a DNSZone, and deletes it when the listener or the DNSPolicy is gone.
+// host that is in a DNSZone, unless an older DNSPolicy or a DNSRecord of the user has the host, and deletes it when the listener or the
+// DNSPolicy is gone.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -74,13 +75,13 @@ type DNSPolicyStatus struct {
 	// observedGeneration is the metadata.generation of the spec that this status is about.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// records counts the hosts for which the DNSPolicy has a DNSRecord.
+	// records counts the hosts for which the controller makes a DNSRecord.
 	// +optional
 	Records int32 `json:"records"`
 	// programmed counts those of them that the zone has, confirmed by reading it back.
 	// +optional
 	Programmed int32 `json:"programmed"`
-	// unpublished lists the listeners and hosts that are not published, with the reason.
+	// unpublished lists the listeners and hosts that are not known to be published, with the reason.
 	//
 	// +optional
 	// +listType=atomic
@@ -93,7 +94,7 @@ type DNSPolicyStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// UnpublishedHost is a host of a listener that the zone does not have.
+// UnpublishedHost is a listener's host that is not known to be in the zone, or a listener without a host.
 type UnpublishedHost struct {
 	// listener is the name of the Gateway's listener.
 	Listener string `json:"listener"`

@@ -107,7 +107,7 @@ type PublishOptions struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(GEO-(AF|AN|AS|EU|NA|OC|SA)|[A-Z]{2}(-[A-Z0-9]{1,3})?)$')",message="geo is a continent (GEO-AF, -AN, -AS, -EU, -NA, -OC, -SA), a country's two letters (IE), or those and a part of it (US-CA)"
 	Geo string `json:"geo,omitempty"`
 
-	// defaultGeo makes edges answer with this geo for clients whose location matches the geo of no cluster.
+	// defaultGeo makes edges answer with this geo if no cluster whose geo matches the client's location is healthy.
 	// +optional
 	DefaultGeo bool `json:"defaultGeo,omitempty"`
 
@@ -130,7 +130,7 @@ type PublishOptions struct {
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
 }
 
-// Strategy is how edges choose among clusters.
+// Strategy decides whether edges answer with the addresses of all clusters (Simple) or of one that they choose (LoadBalanced).
 type Strategy string
 
 // The strategies.
@@ -195,8 +195,8 @@ type HealthCheck struct {
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="self.matches('^/[-A-Za-z0-9._~!$&()*+,/:;=@%?]*$')",message="path begins with / and has only characters of a URL"
 	Path string `json:"path,omitempty"`
-	// host is the Host header of the request, and with HTTPS the name that the certificate must have; the default is the DNSRecord's
-	// host.
+	// host is the name in the Host header of the request, and with HTTPS the name that the certificate must have; the default is the
+	// published host, without a leading "*.".
 	// +optional
 	Host DomainName `json:"host,omitempty"`
 }

@@ -59,7 +59,8 @@ const (
 // ClusterDNS is the desired placement of kube-dns's pods.
 type ClusterDNS struct {
 	// nodePlacement chooses the nodes that may run kube-dns, among those that its pods' own manifest allows. An empty nodeSelector
-	// adds no condition. tolerations are added to those of the manifest; if unset, none are.
+	// restricts nothing. tolerations are written only into a manifest that has none; if it has some, they must tolerate the same taints.
+	// On OpenShift, nodePlacement is written into spec.nodePlacement of dns.operator.
 	// +optional
 	NodePlacement NodePlacement `json:"nodePlacement,omitempty"`
 	// mode is DryRun (the conditions report what would be written) or Apply.
@@ -77,8 +78,8 @@ type ClusterDNS struct {
 	MinReady int32 `json:"minReady,omitempty"`
 }
 
-// NodePlacement selects nodes as nodeSelector and tolerations of a pod do. It can only narrow the choice of the DaemonSet, which runs
-// on Linux nodes except virtual ones (virtual kubelets).
+// NodePlacement selects nodes as nodeSelector and tolerations of a pod do. For the cache, it can only narrow the choice of the DaemonSet,
+// which runs on Linux nodes except virtual ones (virtual kubelets).
 type NodePlacement struct {
 	// nodeSelector lists the labels that a node must have, all of them. If empty, the default is used, which is currently
 	// kubernetes.io/os: linux; this default is subject to change. If set, it replaces the default. clusterDNS has no default.
@@ -111,7 +112,7 @@ type LabelValue string
 // +kubebuilder:validation:XValidation:rule="!(has(self.operator) && self.operator == 'Exists') || !has(self.value) || self.value == \"\"",message="value must be empty where operator is Exists",fieldPath=".value"
 // +kubebuilder:validation:XValidation:rule="!has(self.tolerationSeconds) || has(self.effect) && self.effect == 'NoExecute'",message="effect must be NoExecute where tolerationSeconds is set",fieldPath=".effect"
 type Toleration struct {
-	// key is the key of the taint. If it is empty, operator must be Exists, and every taint is tolerated.
+	// key is the key of the taint. If it is empty, operator must be Exists, and taints of every key and value match.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=317
@@ -158,14 +159,15 @@ type NodeDNSStatus struct {
 	// eligible counts the nodes that the placement selects to run the cache.
 	// +optional
 	Eligible int32 `json:"eligible"`
-	// ready counts the eligible nodes whose cache pod is Ready.
+	// ready counts the eligible nodes that are Ready and whose cache pod is Ready.
 	// +optional
 	Ready int32 `json:"ready"`
 	// excluded counts the nodes with the label neardns.io/cache: excluded, which keeps the cache off them.
 	// +optional
 	Excluded int32 `json:"excluded"`
 	// conditions are Accepted, Applied and Available, and of kube-dns: ClusterDNSAvailable, ClusterDNSProgressing and
-	// ClusterDNSDegraded if spec.clusterDNS is set, and WorkersIsolated.
+	// ClusterDNSDegraded if spec.clusterDNS is set or an earlier one is still to be removed, and WorkersIsolated if it is known on which
+	// nodes kube-dns runs.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
