@@ -74,7 +74,7 @@ func TestBug03ConfBecomesConflist(t *testing.T) {
 	}
 	// And back, to the byte.
 	code, out = n.uninstall()
-	want(t, code, 0, out, n.conf+"/10-bridge.conflist is one plugin's file again: "+n.conf+"/10-bridge.conf")
+	want(t, code, 0, out, "replaced "+n.conf+"/10-bridge.conflist by the single plugin's file from which it was made: "+n.conf+"/10-bridge.conf")
 	if d := cmp.Diff(strings.Replace(mainConf, "1.50e3", "9000", 1), n.read("10-bridge.conf")); d != "" {
 		t.Errorf("not as before (-want +got):\n%s", d)
 	}

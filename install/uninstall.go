@@ -124,7 +124,7 @@ func (un uninstall) dropFrom(name string) error {
 		}
 		un.say("removed neardns from %s", c.from)
 		if c.from != c.to {
-			un.say("%s is one plugin's file again: %s", c.from, c.to)
+			un.say("replaced %s by the single plugin's file from which it was made: %s", c.from, c.to)
 		}
 		return nil
 	}

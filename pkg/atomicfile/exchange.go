@@ -102,7 +102,7 @@ func replace(temp, to string, before []byte) error {
 	// text, and so on, until the file that comes out is the one that was put in last.
 	for range putBacks {
 		if err := errors.Join(err, exchange(temp, to)); err != nil {
-			return fmt.Errorf("give its owner's text back, which is in %s: %w", temp, err)
+			return fmt.Errorf("restore the text of the file's owner, which is in %s: %w", temp, err)
 		}
 		back := out
 		if out, err = os.ReadFile(temp); err == nil && bytes.Equal(out, placed) {
@@ -266,7 +266,7 @@ func Lock(ctx context.Context, folder string) (unlock func(), err error) {
 		select {
 		case <-ctx.Done():
 			_ = d.Close()
-			return nil, fmt.Errorf("another program of ours works on %s: %w", folder, ctx.Err())
+			return nil, fmt.Errorf("another neardns program works on %s: %w", folder, ctx.Err())
 		case <-tick.C:
 		}
 	}

@@ -44,7 +44,7 @@ type Settings struct {
 	Redirects      []steer.Redirect // at least one; Entry adds missing steering addresses
 	ClusterDomain  string
 	LocalAddresses []netip.Addr
-	Backend        string // nftables or iptables; "" or auto lets the plugin choose
+	Backend        string // nftables, iptables or one of iptables' variants; "" or auto lets the plugin choose
 	Steer          string // one of the Steer constants
 	StateDir       string
 	PersistDir     string

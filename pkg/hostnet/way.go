@@ -130,7 +130,7 @@ func (w *ways) veth(to netip.Addr) (r route, own, peer link, err error) {
 // pod's end as its peer: by index, and by the ID of the pod's netns if the lookup of that ID works.
 func (w *ways) hostPeer(own link) (link, error) {
 	if own.peer == 0 {
-		return link{}, noWay("%s: the kernel does not tell its peer", own.name)
+		return link{}, noWay("%s: the kernel does not report its peer", own.name)
 	}
 	elsewhere := noWay("the peer of %s is not in this host's netns", own.name)
 	peer, err := w.host.link(own.peer)
@@ -176,7 +176,8 @@ func (w *ways) nextHopIsHost(clusterDNS netip.Addr, route route, own, peer, entr
 		return nil
 	}
 	if !gw.IsValid() {
-		return noWay("the pod reaches %s on the link itself, and %s does no proxy ARP: the next hop is not this host", clusterDNS, entry.name)
+		return noWay("the pod reaches %s on the link itself, and %s does no proxy ARP or NDP: the next hop is not this host", clusterDNS,
+			entry.name)
 	}
 	return noWay("the pod's next hop %s is not an address of this host", gw)
 }

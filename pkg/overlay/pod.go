@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// PodRules is one pod's wanted settings.
+// PodRules has the DNS settings that the operator's rules and the pod's annotations want for one pod.
 type PodRules struct {
 	podfile.Annotations
 

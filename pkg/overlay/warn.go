@@ -70,7 +70,7 @@ func (w *warner) ignored(level strict.Value, i podfile.Ignored) {
 	case strings.HasPrefix(i.What, "option "):
 		w.add(option(level, strings.Fields(i.What)[1]), i.Why)
 	default:
-		w.add(level, "no usual pod gets it: "+i.Why)
+		w.add(level, "no pod with the kubelet's settings gets it: "+i.Why)
 	}
 }
 

@@ -172,8 +172,8 @@ func (r *Reader) Texts(v Value, read func(item Value, text string) string) []str
 	return out
 }
 
-// maxKeys limits the keys of an object. No configuration object has more than a few, and Members compares each key with all before
-// it: an annotation of 64 KiB with 8,000 keys cost an ADD 0.9 s of CPU time.
+// maxKeys limits the keys of an object. No configuration object needs as many, and Members compares each key with all before it: an
+// annotation of 64 KiB with 8,000 keys cost an ADD 0.9 s of CPU time.
 const maxKeys = 64
 
 // Members returns an object's members in the order of the text. If v is no object or has more than 64 keys, it records a fault and returns

@@ -120,7 +120,7 @@ func TestValidateWarns(t *testing.T) {
 	var out, errs bytes.Buffer
 	code := validate(path, &out, &errs)
 	want := path + ":6: warning: plugins[1].dns.options[1]: option \"ndots:abc\" needs a number behind the colon and has no effect as it is\n" +
-		path + ":8: warning: plugins[1].dns.namespaces.shop: no usual pod gets it: overlay dropped: 3 of 4 nameservers are within the limit; beyond it: \"192.0.2.3\"\n"
+		path + ":8: warning: plugins[1].dns.namespaces.shop: no pod with the kubelet's settings gets it: overlay dropped: 3 of 4 nameservers are within the limit; beyond it: \"192.0.2.3\"\n"
 	if code != 0 || errs.String() != want {
 		t.Errorf("exit %d\n%s\nwant\n%s", code, errs.String(), want)
 	}

@@ -233,7 +233,7 @@ shop/web   a      6.0         6000      83.3%    1000     50.0%    7
 shop/web   b      6.0         6000      83.3%    1000     50.0%    7
 pay/api    a      4.0         4000      100.0%   0        25.0%    0
 `
-	if diff := cmp.Diff(want, out); diff != "" || code != cli.Degraded || !strings.Contains(errs, "without node c: 502") {
+	if diff := cmp.Diff(want, out); diff != "" || code != cli.Degraded || !strings.Contains(errs, "node c is not counted: 502") {
 		t.Errorf("exit code %d, %s (-want +got):\n%s", code, errs, diff)
 	}
 	_, out, _ = small().command(t, "top --namespaces")
@@ -259,7 +259,7 @@ pay         2      8.0         8000      100.0%   0        25.0%    0
 	f = &fakeAPI{nodes: []fakeNode{n}}
 	f.nodes[0].pods = ""
 	if code, _, errs := f.command(t, "top"); code != cli.Degraded ||
-		!strings.Contains(errs, "without node a: it names no pods at /v1/status") {
+		!strings.Contains(errs, "node a is not counted: it names no pods at /v1/status") {
 		t.Errorf("without pods/exec: %d %s", code, errs)
 	}
 }

@@ -54,7 +54,7 @@ func topCommand(o *cluster.Options) *cobra.Command {
 		}
 		bad := slices.DeleteFunc(nodes, func(r reading) bool { return r.Status != nil || r.Verdict == excluded })
 		for _, r := range bad {
-			fmt.Fprintf(c.ErrOrStderr(), "without node %s: %s\n", r.Node, r.Reason)
+			fmt.Fprintf(c.ErrOrStderr(), "node %s is not counted: %s\n", r.Node, r.Reason)
 		}
 		if len(bad) > 0 {
 			return &cli.ExitError{Code: cli.Degraded}
