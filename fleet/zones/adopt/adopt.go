@@ -31,7 +31,7 @@ const (
 	Exported  Step = "exported"  // next, the user excludes the hosts in the other controller
 	Resting   Step = "resting"   // waiting; the other controller's records have not changed since Export.Since
 	Taking    Step = "taking"    // the first Export.Taken hosts are taken, or were found changed by another program
-	Verifying Step = "verifying" // all hosts were taken by Export.Since; waiting for a change by the other controller
+	Verifying Step = "verifying" // since Export.Since no host is left to take; watching whether the other controller changes the hosts
 	Verified  Step = "verified"  // the other controller has written nothing since
 	Undone    Step = "undone"    // the adoption is undone, or is being undone
 )
@@ -50,17 +50,17 @@ type Export struct {
 	Since time.Time `json:"since"`
 	Taken int       `json:"taken"` // the number of hosts, from the first one, that were taken or found changed by another program
 	Hosts []Host    `json:"hosts"` // sorted by name
-	Left  []Left    `json:"left"`  // sorted by record: records that stay with the other controller
+	Left  []Left    `json:"left"`  // records that stay with the other controller
 }
 
-// New exports those hosts of a zone that a registry marks. It returns an error if there is none.
+// New exports those hosts of a zone that a registry marks and no cluster publishes. It returns an error if there is none.
 func New(r Registry, z *zone.State, now time.Time) (*Export, error) {
 	hosts, left, others, err := r.Read(z)
 	if err != nil {
 		return nil, err
 	}
 	marked := len(hosts)
-	hosts = slices.DeleteFunc(hosts, func(h Host) bool { // a published host has clusters' addresses too: its manifest would keep them for ever
+	hosts = slices.DeleteFunc(hosts, func(h Host) bool { // a published host has clusters' addresses too: its Manifest would publish them
 		by := publisher(z, h.Name)
 		if by != "" {
 			left = append(left, Left{h.Records[0], "published by " + by + ": delete its DNSRecord first"})
@@ -73,7 +73,7 @@ func New(r Registry, z *zone.State, now time.Time) (*Export, error) {
 			z.Origin, marked, r.From, r.Owner, last.Record, last.Reason)
 	}
 	if len(hosts) == 0 {
-		return nil, fmt.Errorf("%s has no addresses that a registry of %s %q marks; other owners in it: %q", z.Origin, r.From, r.Owner, others)
+		return nil, fmt.Errorf("%s: a registry of %s %q marks no host to adopt; other owners in it: %q", z.Origin, r.From, r.Owner, others)
 	}
 	return &Export{Registry: r, Zone: z.Origin, Step: Exported, Since: now.UTC().Truncate(time.Second), Hosts: hosts, Left: left}, nil
 }
@@ -84,7 +84,7 @@ func (e *Export) Encode() ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// Decode parses the text of an export. It refuses unknown fields and records that cannot be parsed.
+// Decode parses the text of an export. It refuses unknown fields, invalid values, and records that cannot be parsed.
 func Decode(data []byte) (*Export, error) {
 	e := &Export{}
 	d := json.NewDecoder(bytes.NewReader(data))
@@ -97,7 +97,7 @@ func Decode(data []byte) (*Export, error) {
 	}
 	for _, h := range e.Hosts {
 		if records := parse(slices.Concat(h.Records, h.Registry)); len(records) != len(h.Records)+len(h.Registry) || len(h.Registry) == 0 {
-			return nil, fmt.Errorf("host %s: a record cannot be parsed", h.Name)
+			return nil, fmt.Errorf("host %s: a record cannot be parsed, or there is no registry record", h.Name)
 		}
 	}
 	return e, e.Registry.Validate()
@@ -111,10 +111,10 @@ type Update struct {
 
 // Action is what is to be done next. The caller first saves the export.
 type Action struct {
-	Updates []Update        // to be sent in order; after each one of Next, the caller calls Sent
+	Updates []Update        // to be sent in order; for those of Next, the caller also calls Sent
 	Wait    time.Duration   // time after which to read the zone again
-	Foreign []string        // what another program wrote, which stays: a line for each host, or for each record in the step Resting
-	Changed map[string]bool // the names of the hosts in Foreign; nil in the step Resting and from Undo
+	Foreign []string        // a line for each host that another program changed or owns, or in the step Resting for each changed record
+	Changed map[string]bool // the names of the hosts in Foreign; nil if there is none, in the step Resting, and from Undo
 	Done    bool            // nothing is left to do
 }
 
@@ -237,14 +237,15 @@ const (
 // current returns, by name, the hosts that the registry in the zone marks now.
 func (e *Export) current(z *zone.State) map[string]Host {
 	all := map[string]Host{}
-	hosts, _, _, _ := e.Read(z) //nolint:dogsled // an encrypted record is another program's, and is found by its host
+	hosts, _, _, _ := e.Read(z) //nolint:dogsled // only the hosts matter here, not the error about an encrypted registry
 	for _, h := range hosts {
 		all[h.Name] = h
 	}
 	return all
 }
 
-// compare returns the state of a host, and the records in which the zone differs from the export. current is the result of Export.current.
+// compare returns the state of a host, and the records in which the zone differs from the export, without the registry records if all are
+// gone. current is the result of Export.current.
 func (h *Host) compare(z *zone.State, current map[string]Host) (state, []string) {
 	now := Host{Records: h.in(z)}
 	if c, ok := current[h.Name]; ok {
@@ -326,8 +327,9 @@ func (e *Export) update(z *zone.State, i int) Update {
 	return u
 }
 
-// Undo returns the updates that restore the hosts as they were exported: registry records, TTLs and, where no address is left, the
-// addresses. The caller sends the updates and calls Undo with the zone as read after them, until Action.Done is set.
+// Undo returns the updates that restore the hosts as they were exported: registry records, TTLs and, if no address is left, the addresses.
+// Hosts that a cluster publishes, or that another program changed, stay as they are. The caller sends the updates and calls Undo with the
+// zone as read after them, until Action.Done is set.
 func (e *Export) Undo(z *zone.State) (a Action, err error) {
 	e.Step = Undone
 	current := e.current(z)
@@ -354,8 +356,8 @@ func (e *Export) Undo(z *zone.State) (a Action, err error) {
 // to a CNAME, servers drop an added address without an error.
 var unlike = []uint16{dns.TypeCNAME, dns.TypeA, dns.TypeAAAA}
 
-// restorable reports whether a host has none of its registry records, and either no address and no CNAME, or exactly the exported
-// addresses, whatever their TTLs.
+// restorable reports whether a host has none of its registry records, and either no address and no CNAME, or exactly the exported addresses
+// of the exported types, whatever their TTLs.
 func (h *Host) restorable(z *zone.State) bool {
 	for _, rr := range parse(h.Registry) {
 		if slices.ContainsFunc(z.RRset(rr.Header().Name, dns.TypeTXT), func(x dns.RR) bool { return dns.IsDuplicate(rr, x) }) {
@@ -421,11 +423,11 @@ func (e *Export) Describe(interval time.Duration) string {
 	until := e.Since.Add(Intervals * interval).Format(time.RFC3339)
 	switch e.Step {
 	case Resting:
-		return fmt.Sprintf("waiting until %s for a change by %s", until, e.From)
+		return fmt.Sprintf("watching until %s whether %s changes the hosts", until, e.From)
 	case Taking:
 		return fmt.Sprintf("deleting the registry records of %d hosts", len(e.Hosts))
 	case Verifying:
-		return fmt.Sprintf("the hosts are taken; waiting until %s for a change by %s", until, e.From)
+		return fmt.Sprintf("no host is left to take; watching until %s whether %s changes them", until, e.From)
 	case Verified:
 		return "the hosts are adopted; apply the DNSRecords that standard output has"
 	}

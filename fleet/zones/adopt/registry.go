@@ -98,15 +98,15 @@ func encrypted(x *dns.TXT) bool {
 	return err == nil && len(data) > 12+16
 }
 
-// A registry record of Kuadrant has a name that begins with kuadrant- and, from version 1 of its format on, a hash of its owner. The name
-// that external-dns writes without a prefix follows, with "wildcard" in place of *.
+// A registry record of Kuadrant has a name that begins with kuadrant- and, in version 1 of its format, a hash of its owner. The name that
+// external-dns writes without a prefix follows, with "wildcard" in place of *.
 var (
 	kuadrantOwned = regexp.MustCompile(`^kuadrant-[0-9a-z]+-`)
 	kuadrantPlain = regexp.MustCompile(`^kuadrant-`)
 )
 
-// index returns the registry records by their names. Of external-dns, those are r.Owner's, and others are the zone's other owners, sorted.
-// Of Kuadrant, those are all owners', by the names without Kuadrant's prefix and, from version 1 on, hash; others is empty.
+// index returns the registry records by name. For external-dns these are r.Owner's records, and others has the zone's other owners, sorted.
+// For Kuadrant these are the records of all owners, by the name without Kuadrant's prefix and, in version 1, the hash; others is empty.
 func (r Registry) index(z *zone.State) (ix map[string][]*dns.TXT, others []string) {
 	ix = map[string][]*dns.TXT{}
 	for _, rr := range z.Records() {
@@ -153,7 +153,8 @@ type Left struct {
 }
 
 // Read returns the hosts that the registry marks as the owner's, sorted by name, the records that cannot be adopted, and the other owners
-// in the zone. It returns an error if registry records look encrypted and no host is found: then this owner's registry is encrypted.
+// in the zone. It returns an error if registry records look encrypted and no host is found: then this owner's registry is probably
+// encrypted.
 func (r Registry) Read(z *zone.State) (hosts []Host, left []Left, others []string, err error) {
 	ix, others := r.index(z)
 	naming := r
@@ -224,7 +225,7 @@ func (r Registry) Read(z *zone.State) (hosts []Host, left []Left, others []strin
 // maxAddresses is the maximum number of addresses in a DNSRecord.
 const maxAddresses = 64
 
-// check returns why no DNSRecord can publish the host.
+// check returns why no DNSRecord can publish the host, or nil.
 func (h *Host) check(origin string) error {
 	addrs := h.addresses()
 	if len(addrs) > maxAddresses {

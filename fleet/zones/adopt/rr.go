@@ -10,8 +10,8 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// typesOf returns, by canonical name and sorted, the types of the zone's records that a registry record can mark: all but TXT, because
-// registry records are TXT themselves, and RRSIG and NSEC.
+// typesOf returns, by canonical name and sorted, the types of the zone's records for which to look for a registry record: all except RRSIG,
+// NSEC and SOA, and except TXT, which registry records are themselves.
 func typesOf(z *zone.State) map[string][]uint16 {
 	types := map[string][]uint16{}
 	for _, rr := range z.Records() {

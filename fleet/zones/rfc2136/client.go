@@ -1,11 +1,11 @@
 // Package rfc2136 reads and changes a DNS zone on its primary server over TCP: UPDATE with prerequisites (RFC 2136), transfers (RFC
 // 5936, RFC 1995), and queries for the SOA and TXT records.
 //
-// If there is a key, the package guarantees that every message is signed with TSIG (RFC 8945) and that an answer that is not correctly
-// signed is an error. It does not interpret the records of a zone.
+// If there is a key, the package guarantees that it signs every message with TSIG (RFC 8945), and that an answer is an error unless a valid
+// signature covers it. Of a zone's records, it interprets only the SOA.
 //
-// Each error has a Kind. From the Kind, Unsure decides whether the server may have made the change in spite of the error. The package never
-// retries.
+// Each error of a Client has a Kind. From the Kind, Unsure decides whether the server may have made the change in spite of the error. The
+// package never retries.
 package rfc2136
 
 import (
@@ -61,13 +61,13 @@ type Client struct {
 	Zone    string        // canonical
 	Key     KeyFunc       // called for each message, so that the key can change at any time; nil: messages are not signed
 	Timeout time.Duration // for connecting, for sending, and for each message of an answer; 0: 5 s
-	Most    int           // maximum number of records in a transfer, which may have Octets each on average; 0: no limit
+	Most    int           // maximum number of records in a transfer, and, times Octets, of their bytes; 0: no limit
 	Dial    func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Octets is the maximum average size, in bytes, of a transfer's records if Client.Most limits their number. A number alone would not limit
-// memory, because a TXT record may have 64 KiB. Names count in full, although compression can make them shorter in a message. The records
-// that clusters write have about 60 bytes.
+// Octets is the number of bytes for each record that Client.Most allows: a transfer may have Most*Octets bytes. A number of records alone
+// would not limit memory, because a TXT record may have 64 KiB. Names count in full, although compression can make them shorter in a
+// message. Most records that clusters write have about 60 bytes.
 const Octets = 256
 
 // Fudge is how much the clocks of client and server may differ; RFC 8945 section 10 recommends the value. A server refuses a message
@@ -152,7 +152,7 @@ type conversation struct {
 	opcode  int
 	key     Key
 	mac     string // MAC of the previous signed message, which the next signature covers
-	later   bool   // a signed answer was received; further signatures cover only the TSIG's timers (RFC 8945 section 5.3.1)
+	later   bool   // a signed answer was received; of the TSIG's variables, further signatures cover only the timers (RFC 8945 section 5.3.1)
 	// unsigned is the number of answers since the last signed one, and between has their bytes. The next signature covers them too.
 	unsigned int
 	between  []byte
@@ -214,8 +214,8 @@ func (v *conversation) sign(m *dns.Msg) ([]byte, error) {
 }
 
 // receive returns the next answer. An answer with an error code is an error of that code, even if it is not signed, because a server that
-// does not know the key cannot sign. Any other answer that is not signed with the key is a BadAnswer, except in a transfer after the first
-// answer: these answers must not be used before verified returns true.
+// does not know the key cannot sign. If there is a key, any other answer that is not signed with it is a BadAnswer, except after the first
+// answer of a transfer, where up to maxUnsigned in a row are valid: they must not be used before verified returns true.
 func (v *conversation) receive() (*dns.Msg, error) {
 	wire, err := v.read()
 	if err != nil {
@@ -262,8 +262,8 @@ type verifier struct{ *conversation }
 
 func (verifier) Generate([]byte, *dns.TSIG) ([]byte, error) { return nil, errors.ErrUnsupported }
 
-// Verify is called with the bytes that the signature covers: the previous message's MAC with its length, the message, and the TSIG
-// variables.
+// Verify is called with the bytes that the signature covers, except the unsigned answers, which it inserts: the previous message's MAC with
+// its length, the message, and the TSIG variables.
 func (v verifier) Verify(signed []byte, t *dns.TSIG) error {
 	secret, err := base64.StdEncoding.DecodeString(v.key.Secret)
 	if err != nil {

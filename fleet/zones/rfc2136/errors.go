@@ -15,19 +15,19 @@ type Kind string
 // The kinds.
 const (
 	Unreachable  Kind = "Unreachable"  // no connection: nothing was sent
-	NoAnswer     Kind = "NoAnswer"     // the message was sent, but no answer came; the server may have made the change
+	NoAnswer     Kind = "NoAnswer"     // the message was sent, at least in part, but no answer came; the server may have made the change
 	BadAnswer    Kind = "BadAnswer"    // the answer is not signed or not usable; the server may have made the change
 	Prerequisite Kind = "Prerequisite" // a prerequisite is not met, so nothing was changed; or the queried name does not exist
-	NotPermitted Kind = "NotPermitted" // the server does not let the key do this, or does not know the key
-	BadKey       Kind = "BadKey"       // the key cannot sign, or the server rejects its signature
+	NotPermitted Kind = "NotPermitted" // the server does not let the key do this, does not know the key, or does not have the zone
+	BadKey       Kind = "BadKey"       // there is no key that can sign the message, or the server rejects the signature
 	ClockSkew    Kind = "ClockSkew"    // the clocks of server and client differ by more than the 300 s that TSIG allows
 	ServerFailed Kind = "ServerFailed" // SERVFAIL: nothing was changed
 	Refused      Kind = "Refused"      // any other error code: nothing was changed
-	TooLarge     Kind = "TooLarge"     // the message or the zone exceeds a maximum size
-	Cut          Kind = "Cut"          // the connection ended, or no message came in time, before a transfer was complete
+	TooLarge     Kind = "TooLarge"     // the message, or the transfer of the zone, exceeds a maximum size
+	Cut          Kind = "Cut"          // the connection ended, or no message came in time, after a transfer's first record and before its end
 )
 
-// Error is the reason why a query failed, or why the server did not make a change.
+// Error is the reason why a query, a transfer or an update failed.
 type Error struct {
 	Kind Kind
 	Skew time.Duration // for ClockSkew: the server's clock minus the local one, in whole seconds
