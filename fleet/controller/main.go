@@ -1,5 +1,6 @@
 // Command neardns-controller does what a node cannot do, because it needs the API server. It has two roles: placement decides which
-// nodes run the cache, and zones publishes hosts of this cluster in DNS zones that it shares with other clusters.
+// nodes run the cache and, on request, which run kube-dns; zones publishes hosts of this cluster in DNS zones that it shares with other
+// clusters.
 //
 // It is not part of the agent, because the agent runs on every node and does not use the API server. Of two replicas, one is elected as
 // leader, and only that one acts.
@@ -36,7 +37,7 @@ func main() {
 // run executes one command line and returns the exit code of the process.
 func run(ctx context.Context, hangups <-chan os.Signal, args []string, stdout, stderr io.Writer) int {
 	const name = "neardns-controller"
-	root := cli.New(name, "what a cluster's caches need of the API server", version.String())
+	root := cli.New(name, "decide which nodes run the cache, and publish hosts in DNS zones shared by clusters", version.String())
 	root.AddCommand(placementCommand(stderr), zonesCommand(hangups, stdout, stderr), cli.Version(name, version.String()))
 	return cli.Run(ctx, root, args, stdout, stderr)
 }

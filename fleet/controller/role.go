@@ -17,7 +17,7 @@ type role struct {
 	name, about string
 	log         *slog.Logger
 	flags       func(*pflag.FlagSet)
-	check       func() error // validates the flags; nil if every value of a flag is valid
+	check       func() error // validates the flags; nil: there is nothing to validate
 	run         func(*cobra.Command, *rest.Config) error
 }
 
@@ -50,7 +50,7 @@ func connection(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		config, err := rest.InClusterConfig()
 		if err != nil {
-			return nil, fmt.Errorf("find the API server: %w: run it as install/ does, in a pod with a service account, "+
+			return nil, fmt.Errorf("find the API server: %w: run it as fleet/install does, in a pod with a service account, "+
 				"or name a file with --kubeconfig", err)
 		}
 		return config, nil

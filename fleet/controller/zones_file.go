@@ -17,7 +17,7 @@ import (
 	"github.com/neardns/neardns/internal/cli"
 )
 
-// zonesFile has the flags of one command that works with a file.
+// zonesFile has the flags of one of the commands that work with a file.
 type zonesFile struct {
 	file, zone             string
 	id                     zone.Identity
@@ -26,8 +26,8 @@ type zonesFile struct {
 	lasting                bool // the command has no default for --timeout
 }
 
-// zonesFileCommands returns the subcommands of `zones`. Each works with a file that has a DNSZone, the Secret of its key, and
-// DNSRecords.
+// zonesFileCommands returns the subcommands of `zones`. Each works with a file that has a DNSZone and the Secret of its key, and may have
+// DNSRecords, DNSPolicies and Gateways.
 func zonesFileCommands(hangups <-chan os.Signal, stdout, stderr io.Writer) []*cobra.Command {
 	return []*cobra.Command{
 		publishCommand(hangups, stdout, stderr),
@@ -46,7 +46,7 @@ func zonesFileCommands(hangups <-chan os.Signal, stdout, stderr io.Writer) []*co
 			}, func(ctx context.Context, v *zonefile.View, f *zonesFile, _ []string) error {
 				return v.Owners(ctx, stdout, f.watch)
 			}),
-		viewCommand("plan", "print the updates that publish would send, as nsupdate commands", nil, identityFlags,
+		viewCommand("plan", "print the first update that publish would send for each host, as nsupdate commands", nil, identityFlags,
 			func(ctx context.Context, v *zonefile.View, f *zonesFile, _ []string) error {
 				return v.Plan(ctx, stdout, f.id)
 			}),
@@ -99,9 +99,9 @@ func publishCommand(hangups <-chan os.Signal, stdout, stderr io.Writer) *cobra.C
 	var f zonesFile
 	f.fileFlags(c)
 	identityFlags(c, &f)
-	c.Flags().BoolVar(&f.prune, "prune", false, "remove hosts that this cluster publishes in the zone and that are not in the file")
+	c.Flags().BoolVar(&f.prune, "prune", false, "remove hosts that this cluster has in the zone, but no accepted DNSRecord in the file")
 	c.Flags().BoolVar(&f.once, "once", false, "exit when everything is published, or with code 1 if something cannot be")
-	c.Flags().BoolVar(&f.json, "json", false, "print the state of hosts as lines of JSON")
+	c.Flags().BoolVar(&f.json, "json", false, "print each line as JSON")
 	c.Flags().DurationVar(&f.poll, "poll", 5*time.Second, "`INTERVAL` (± 20 %) at which to query the primary for changes of the zone")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if err := f.check(true); err != nil {

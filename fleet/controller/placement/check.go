@@ -11,10 +11,10 @@ import (
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 )
 
-// Check validates a placement by the API server's own rules for nodeSelector and tolerations of a pod (ValidateTolerations and
-// ValidateNodeSelector in pkg/apis/core/validation, Kubernetes 1.36). The CRD's schema refuses nearly all errors already; Check also
-// finds those that no regular expression in a schema can. It refuses a nodeSelector with the label neardns.io/cache, because the
-// controller writes that label. Each error begins with the path of its field. The parameter at is the path of p, for example
+// Check validates a placement by the API server's own rules for nodeSelector and tolerations of a pod (ValidatePodSpec, which calls
+// ValidateLabels, and ValidateTolerations in pkg/apis/core/validation, Kubernetes 1.36). The CRD's schema refuses nearly all errors
+// already; Check also finds those that no regular expression in a schema can. It refuses a nodeSelector with the label neardns.io/cache,
+// because the controller writes that label. Each error begins with the path of its field. The parameter at is the path of p, for example
 // spec.nodePlacement.
 func Check(at string, p *v1alpha1.NodePlacement) (faults []error) {
 	add := func(field, format string, args ...any) {

@@ -1,10 +1,10 @@
 // Package placement decides which nodes run the cache, and which nodes change next; it also decides what to write to place kube-dns. It is
 // pure: its input is the state of the cluster, its output is the changes to make and the conditions to report;
-// fleet/controller/internal/reconcile reads the one and carries out the other. It is not an internal package because
+// fleet/controller/internal/reconcile reads the input and carries out the output. It is not an internal package because
 // integration/controlplane, a separate module, compares Eligible with the real DaemonSet controller.
 //
 // A node that is not to run the cache gets the label neardns.io/cache: excluded, and the DaemonSet in install/base avoids nodes with
-// it. The controller never edits the DaemonSet, so the cache pods of all other nodes keep running (docs/decisions/D-055.md).
+// it. The controller never edits the DaemonSet, so the cache pods of all other nodes keep running (docs/decisions/D-056.md).
 //
 // It guarantees that a step excludes nodes only while at least one eligible node has a Ready cache and kube-dns has a ready endpoint,
 // and that at most a tenth of the nodes (but at least one) lose the cache at a time.

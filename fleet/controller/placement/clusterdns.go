@@ -76,8 +76,8 @@ type dnsPlan struct {
 
 // DecideDNS returns what to write into the workload of cluster DNS. want is the placement; nil means that the controller's fields are to
 // be removed. DecideDNS refuses to change what another manager owns, a placement with fewer eligible nodes than replicas (OpenShift: than
-// minReady), and a change whose rollout could leave fewer than minReady pods ready. Then the fields that were written before stay, unless
-// too few pods of a Deployment are ready and no node has the labels that these fields require.
+// minReady), and a change whose rollout could leave fewer ready pods than minReady, or than now if that is fewer. Then the fields that were
+// written before stay, unless too few pods of a Deployment are ready and no node has the labels that these fields require.
 func DecideDNS(c Cluster, w Workload, want *v1alpha1.ClusterDNS) (d DNSDecision) {
 	if w.Operator == nil && w.Deployment == nil {
 		if want != nil {

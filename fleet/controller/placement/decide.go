@@ -9,7 +9,7 @@ import (
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 )
 
-// The types of a NodeDNS's conditions, and all their reasons.
+// The types of those conditions of a NodeDNS that are about the cache, and their reasons.
 const (
 	ConditionAccepted  = "Accepted"  // the placement is in effect
 	ConditionApplied   = "Applied"   // nodes have, or have lost, the cache as the placement requires, as far as they are up
@@ -146,8 +146,8 @@ func Decide(c Cluster, w Want) Decision {
 	return d
 }
 
-// decideWithout returns the step if there is no NodeDNS, which is to remove every label. It has no conditions, because there is no object
-// whose status could have them.
+// decideWithout returns the step if there is no NodeDNS: remove every label. It has no conditions, because there is no object whose status
+// could have them.
 func decideWithout(c Cluster) (d Decision) {
 	for i := range c.Nodes {
 		n := &c.Nodes[i]
@@ -175,14 +175,14 @@ func decideWithout(c Cluster) (d Decision) {
 // accept returns the placement in effect, as it is and as a rule: the requested one if it is valid and some node matches it, else the one
 // that was last accepted. It also returns the condition Accepted.
 func accept(nodes []*Node, w Want) (*v1alpha1.NodePlacement, rule, Condition) {
-	const stays = "; the placement before it stays in force (status.accepted; every node where that is empty)"
+	const stays = "; the last accepted placement stays in effect (status.accepted; every node if that is empty)"
 	if faults := Check("spec.nodePlacement", w.Spec); len(faults) > 0 {
 		return w.Last, newRule(w.Last), Condition{ConditionAccepted, false, Invalid, errors.Join(faults...).Error() + stays}
 	}
 	r := newRule(w.Spec)
 	for _, n := range nodes {
 		if r.wants(n) {
-			return w.Spec, r, Condition{ConditionAccepted, true, Accepted, "nodes are judged by it"}
+			return w.Spec, r, Condition{ConditionAccepted, true, Accepted, "the placement is in effect"}
 		}
 	}
 	why := "there are no nodes that can run a cache"

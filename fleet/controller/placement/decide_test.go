@@ -115,7 +115,7 @@ func TestDecide(t *testing.T) {
 		},
 		"no node satisfies it": {
 			nodes: []Node{node("a", "infra="), node("b", "out"), node("c", "out")}, want: Want{Spec: selector("foo=bar"), Last: infra},
-			reasons: "NoEligibleNodes Applied Available", message: "none of 3 nodes satisfies it: 3 nodes lack foo=bar; the placement before it stays",
+			reasons: "NoEligibleNodes Applied Available", message: "none of 3 nodes satisfies it: 3 nodes lack foo=bar; the last accepted placement stays",
 		},
 		"new nodes are judged by the one before": {
 			nodes: append(many("i", 9, "infra="), node("new")), want: Want{Spec: selector("foo=bar"), Last: infra}, exclude: "new",

@@ -83,7 +83,7 @@ func (r rule) matches(n *Node) bool {
 	return ok && err == nil
 }
 
-// untolerated returns the node's taints that keep the cache pod away from it. PreferNoSchedule never does.
+// untolerated returns the node's taints that the rule does not tolerate and that keep a pod away. PreferNoSchedule never does.
 func (r rule) untolerated(n *Node) (out []corev1.Taint) {
 	taints := n.Taints
 	for {
@@ -114,7 +114,7 @@ func (r rule) wants(n *Node) bool {
 }
 
 // Eligible reports whether a DaemonSet with the pods of install/base, restricted to the placement, would start a pod on the node. Pods
-// that run on the node now make no difference. A nil placement selects every node.
+// that run on the node now make no difference. A nil placement adds no restriction.
 func Eligible(p *v1alpha1.NodePlacement, n *Node) bool {
 	r := newRule(p)
 	return possible(n) && r.matches(n) && len(r.untolerated(n)) == 0
@@ -135,12 +135,12 @@ func (n *Node) object() *corev1.Node {
 
 var singular = strings.NewReplacer("lack ", "lacks ", "have ", "has ", "are ", "is ")
 
-// mostObjections is the maximum number of causes that objections lists.
+// mostObjections is the maximum number of causes that objections returns, and of names that listed returns.
 const mostObjections = 5
 
-// objections returns why nodes do not match a placement, most frequent cause first: "12 nodes lack a=b, 3 have taint c:NoSchedule". A node
-// is counted for each label that it lacks, or, if it has all labels, for each taint that is not tolerated, or, if there is none, because
-// it is not Ready.
+// objections returns why nodes do not match a placement, most frequent cause first: "12 nodes lack a=b, 3 nodes have taint c:NoSchedule". A
+// node is counted for each label that it lacks. If it lacks none, it is counted because it does not match the pods' own node affinity; if it
+// does, for each taint that is not tolerated; if there is none, because it is not Ready.
 func (r rule) objections(nodes []*Node) string {
 	counts := map[string]int{}
 	for _, n := range nodes {

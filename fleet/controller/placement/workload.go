@@ -98,7 +98,7 @@ func (plan *dnsPlan) narrow(d *appsv1.Deployment, p *v1alpha1.NodePlacement, fie
 		Spec: corev1.PodSpec{NodeSelector: template.NodeSelector, Affinity: affinity(has)}})
 }
 
-// tolerate adds the tolerations to fields unless the template already has them all, and sets the plan's rule by them.
+// tolerate adds the tolerations to fields unless the template's own ones tolerate as much, and sets the plan's rule by both.
 func (plan *dnsPlan) tolerate(d *appsv1.Deployment, p *v1alpha1.NodePlacement, fields map[string]any) {
 	has := d.Spec.Template.Spec.Tolerations
 	ours, others := managers(d.ManagedFields, "f:spec", "f:template", "f:spec", "f:tolerations")
@@ -212,7 +212,8 @@ func planOperator(c Cluster, o *unstructured.Unstructured, p *v1alpha1.NodePlace
 	return plan
 }
 
-// takes sets plan.refused if set is true: the plan would change a field that the managers others have set.
+// takes sets plan.refused, if it is not set yet, when the plan would change a field that other managers have set. Then set is true, and
+// others names them, or is empty if they are unknown.
 func (plan *dnsPlan) takes(field string, set bool, others string) {
 	if set && plan.refused == nil {
 		plan.refused = &refusal{FieldTaken, fmt.Sprintf("%s has set %s of %s: change the field there, or take it out there",

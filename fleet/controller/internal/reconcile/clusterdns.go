@@ -19,8 +19,8 @@ import (
 	"github.com/neardns/neardns/fleet/controller/placement"
 )
 
-// pollDNS is the time between two reads of the workload of kube-dns while there is a placement for it. The workload is not watched, because
-// a watch needs a right on all Deployments of the namespace. A rollout also triggers Reconcile by its endpoints.
+// pollDNS is the time between two reads of the workload of kube-dns while there is a placement for it, or one to remove. The workload is
+// not watched, so that the account needs no right to list and watch Deployments. A rollout also triggers Reconcile by its endpoints.
 const pollDNS = 10 * time.Second
 
 // dnsTimeout limits the calls about kube-dns in one run of Reconcile, because the caches' labels wait for them.
@@ -48,7 +48,7 @@ func (r *Reconciler) clusterDNS(ctx context.Context, c placement.Cluster, want *
 	ctx, cancel := context.WithTimeout(ctx, dnsTimeout)
 	defer cancel()
 	w, err := r.workload(ctx)
-	if want == nil && apierrors.IsForbidden(err) { // an account that may not read the workload has never written to it
+	if want == nil && apierrors.IsForbidden(err) { // without the right to read the workload, there is nothing that can be removed
 		err = nil
 	}
 	d := placement.DNSDecision{Conditions: r.dns}
@@ -64,12 +64,12 @@ func (r *Reconciler) clusterDNS(ctx context.Context, c placement.Cluster, want *
 			r.Log.Info("wrote the placement of kube-dns", "spec", d.Spec)
 		}
 	}
-	if err == nil && want == nil && len(d.Conditions) > 0 && !slices.Equal(d.Conditions, r.dns) { // there may be no NodeDNS to report it
+	if err == nil && want == nil && len(d.Conditions) > 0 && !slices.Equal(d.Conditions, r.dns) { // maybe no NodeDNS has a status for it
 		r.Log.Warn("kube-dns keeps the placement", "reason", d.Conditions[0].Message)
 	}
 	if r.dns = d.Conditions; err != nil {
 		d.Failed(err)
-		r.Log.Error("kube-dns does not get its placement; will retry", "error", err)
+		r.Log.Error("cannot read or change the placement of kube-dns; will retry", "error", err)
 	}
 	r.gaveBack = want == nil && !d.Write && len(d.Conditions) == 0
 	return append(d.Conditions, out...)

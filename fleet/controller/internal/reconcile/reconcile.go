@@ -1,8 +1,9 @@
-// Package reconcile applies the decisions of fleet/controller/placement: it reads nodes, pods and endpoints from the API server, sets
-// the label neardns.io/cache on nodes, writes the status of the NodeDNS, and reports changes by Events and metrics.
+// Package reconcile applies the decisions of fleet/controller/placement: it reads nodes, pods and endpoints from the API server by a watch
+// cache, sets or removes the label neardns.io/cache on nodes, writes the placement of kube-dns and the status of the NodeDNS, and reports
+// changes by Events and metrics.
 //
-// It guarantees that it excludes a node only if it read the cluster at most 2 s ago and the node has not changed since. On failure it reads
-// the cluster again and retries; a node whose change the API server refuses does not delay other nodes.
+// It guarantees that it excludes a node only if it read the watch cache at most 2 s ago and the node has not changed since. On failure it
+// reads the cluster again and retries; a node whose change the API server refuses does not delay other nodes.
 package reconcile
 
 import (
@@ -28,8 +29,8 @@ import (
 	"github.com/neardns/neardns/fleet/controller/placement"
 )
 
-// fresh is the maximum age of what was read of the cluster, when a node is excluded. A controller that was suspended for longer first reads
-// the cluster again; if another replica leads by then, this one has lost the lead.
+// fresh is the maximum age of what was read of the cluster, when a node is excluded. A controller that was suspended for longer reads the
+// cluster again first, or exits because it has lost the Lease.
 const fresh = 2 * time.Second
 
 // Reconciler moves the cluster toward the placement, one step in each call of Reconcile. Its methods are for one goroutine.
@@ -40,19 +41,19 @@ type Reconciler struct {
 	Metrics *Metrics
 	Now     func() time.Time
 	Reader  client.Reader    // reads the workload of kube-dns from the API server
-	KubeDNS client.ObjectKey // of its Deployment
+	KubeDNS client.ObjectKey // namespace and name of the Deployment of kube-dns
 
 	labels   labels
 	written  *v1alpha1.NodeDNS // the NodeDNS as the API server returned it after the last write of its status
-	gaveBack bool              // without spec.clusterDNS: the workload of kube-dns was seen to have no field of the controller
+	gaveBack bool              // without spec.clusterDNS: there is no field of the controller in the workload of kube-dns, or no right to read
 
 	dns    []placement.Condition // the conditions of kube-dns's placement, by the last run in which it was decided
-	wrote  map[string]any        // the fields that were last written into the workload of kube-dns
+	wrote  map[string]any        // the fields that were last written, or to be written, into the workload of kube-dns
 	writes [mostWrites]time.Time // when these fields were written, oldest first; zero: not written so often
 }
 
-// Reconcile reads the cluster, places kube-dns, writes the status of the NodeDNS, and changes the labels of the next step. Every watched
-// event triggers it.
+// Reconcile reads the cluster, places kube-dns, writes the status of the NodeDNS, and changes the labels of the next step. Watched events
+// trigger it, except those that matters drops.
 func (r *Reconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	looked := r.Now()
 	nodes, cluster, err := r.read(ctx)
@@ -104,8 +105,8 @@ func (r *Reconciler) read(ctx context.Context) (map[string]*corev1.Node, placeme
 	var nodes corev1.NodeList
 	var pods corev1.PodList
 	var slices discoveryv1.EndpointSliceList
-	// The lists are complete: Run restricts the cache to this namespace, and to the pods of the node cache and the endpoints of
-	// kube-dns.
+	// The lists need no selector: of pods and EndpointSlices, Run has restricted the watch cache to those of the node cache and of kube-dns in
+	// one namespace.
 	for what, list := range map[string]client.ObjectList{"nodes": &nodes, "the cache's pods": &pods, "kube-dns's endpoints": &slices} {
 		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, placement.Cluster{}, fmt.Errorf("list %s: %w", what, err)
@@ -133,8 +134,8 @@ func pointers[T any](items []T) []*T {
 }
 
 // change writes the labels of one step, first for the nodes that get the cache. If a write fails, it returns an error, so that Reconcile
-// runs again. If the API server refuses the change of one node (because of a webhook, or because another program keeps changing the node),
-// change first writes the labels of the other nodes.
+// runs again. If the API server refuses the change of one node and names a reason (a webhook, or another program that keeps changing the
+// node), change first writes the labels of the other nodes.
 func (r *Reconciler) change(
 	ctx context.Context, nodes map[string]*corev1.Node, d *placement.Decision, looked time.Time, object *v1alpha1.NodeDNS,
 ) (ctrl.Result, error) {
@@ -157,7 +158,7 @@ func (r *Reconciler) change(
 		}
 	}
 	if len(refused) > 0 {
-		return ctrl.Result{}, fmt.Errorf("%d nodes keep their label, the others were changed: %w", len(refused), refused[0])
+		return ctrl.Result{}, fmt.Errorf("the labels of %d nodes were not changed, those of the others were: %w", len(refused), refused[0])
 	}
 	if object == nil || d.Conditions[1].True || d.Conditions[1].Reason == placement.DeadlineExceeded {
 		return ctrl.Result{}, nil
@@ -199,7 +200,7 @@ func (r *Reconciler) report(
 	old := object.Status.DeepCopy()
 	status := &object.Status
 	if status.ObservedGeneration != object.Generation {
-		meta.RemoveStatusCondition(&status.Conditions, placement.ConditionApplied) // LastTransitionTime belongs to the previous change
+		meta.RemoveStatusCondition(&status.Conditions, placement.ConditionApplied) // its LastTransitionTime is of the previous placement
 	}
 	status.ObservedGeneration = object.Generation
 	status.Accepted = d.Accepted.DeepCopy()
@@ -249,7 +250,8 @@ func (r *Reconciler) asWritten(object *v1alpha1.NodeDNS) *v1alpha1.NodeDNS {
 	return r.written.DeepCopy()
 }
 
-// shortened truncates an Event's note to the API server's limit of 1,024 bytes (noteLengthLimit in pkg/apis/core/validation/events.go).
+// shortened truncates an Event's note, for which the API server has a limit of 1,024 bytes (noteLengthLimit in
+// pkg/apis/core/validation/events.go).
 func shortened(message string) string {
 	const most = 1000
 	if len(message) <= most {

@@ -48,7 +48,7 @@ func TestMove(t *testing.T) {
 				t.Errorf("%s was patched %d times", name, n)
 			}
 		}
-		for _, want := range []string{"Normal Accepted nodes are judged by it", "Normal Moving", "Normal Applied 2 nodes run the cache, 28 are excluded", "Normal Available"} {
+		for _, want := range []string{"Normal Accepted the placement is in effect", "Normal Moving", "Normal Applied 2 nodes run the cache, 28 are excluded", "Normal Available"} {
 			if noted := r.noted(); !strings.Contains(noted, want) {
 				r.events.Events <- noted
 				if !strings.Contains(noted, want) {
@@ -93,7 +93,7 @@ func TestRefusedNode(t *testing.T) {
 		failed := 0
 		for range 30 {
 			if _, err := r.step(); err != nil {
-				if failed++; !strings.Contains(err.Error(), "1 nodes keep their label, the others were changed: label node w00") {
+				if failed++; !strings.Contains(err.Error(), "the labels of 1 nodes were not changed, those of the others were: label node w00") {
 					t.Fatal(err)
 				}
 			}

@@ -73,7 +73,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 // kinds registers the types of objects that the placement role reads and writes.
 var kinds = []func(*runtime.Scheme) error{appsv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, v1alpha1.AddToScheme}
 
-// slim reduces a cached object to the fields that placement.Read needs, so that thousands of nodes take little memory.
+// slim reduces a cached object to the fields that this package and placement.Read need, so that thousands of nodes take little memory.
 func slim(object any) (any, error) {
 	switch o := object.(type) {
 	case *corev1.Node:
