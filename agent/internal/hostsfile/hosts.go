@@ -2,7 +2,8 @@
 // important one is the container runtime, which pulls images from a registry's Service name.
 //
 // It queries kube-dns, never this node's cache, and needs no API server, agent or controller. It changes only its own lines in the file
-// (pkg/hostsfile). It removes a line only after kube-dns has authoritatively denied the name for some time.
+// (pkg/hostsfile). Failing queries never remove a line, and a denial does so only after kube-dns has authoritatively denied the name for
+// some time.
 //
 // Failure policy: on any failure, the lines stay as they are. If the file cannot be read or replaced, the status and the metrics show the
 // fault, it is logged once, and the next round or change of the file is the next try.
@@ -27,7 +28,7 @@ type Config struct {
 
 // Times of the role `hosts`. The intervals of queries are in pace.go.
 const (
-	defaultEarly = time.Second // pause after a first round without an answer: a booting node may have no network yet
+	defaultEarly = time.Second // pause after a first round in which a query got no answer: a booting node may have no network yet
 	// A name counts as deleted after enoughDenials denials over defaultPatience, because kube-dns without its API server may deny
 	// existing names for a while.
 	defaultPatience = 3 * time.Minute
@@ -37,7 +38,7 @@ const (
 // maxAddresses is the maximum number of addresses of one family that are kept for a name. A headless Service has one for each pod.
 const maxAddresses = 16
 
-// sentinel is a Service that exists in every cluster. Denials of a server that also denies this one do not count.
+// sentinel is a Service that exists in every cluster. Denials of a server that does not know this one do not count.
 const sentinel = "kubernetes.default.svc"
 
 // Names returns the two names that the hosts file has for a Service: without and with the cluster's domain.
@@ -68,9 +69,9 @@ type key struct {
 type fact struct {
 	addrs    []netip.Addr // addresses of the last good answer, sorted; empty if there was none, or the name counts as deleted
 	answered time.Time    // time of that answer, or of the denial that left addrs empty; zero: none yet, addrs come from the file
-	denials  int          // denials since the last good answer, by a server that knows the sentinel
+	denials  int          // denials by servers that know the sentinel, since the last good answer or the last other denial
 	denied   time.Time    // time of the first of these denials
-	failed   string       // why the last query had no answer; "" if it had one
+	failed   string       // why the last query had no answer that counts; "" if it had one
 	ends     time.Time    // until then the server may answer the same from its cache; zero: unknown
 }
 

@@ -30,7 +30,7 @@ type Hosts struct {
 	file     *file
 	known    memory
 	recalled bool              // recall was called with the lines that the file had at the start
-	written  []hostsfile.Entry // neardns's lines after the last write; if the file has others, another program changed them
+	written  []hostsfile.Entry // neardns's lines after the last successful update; if the file has others, another program changed them
 	conflict backoff.Conflict
 	retry    *time.Timer // fires when a conflict with another program allows the next repair
 
@@ -267,7 +267,7 @@ func (h *Hosts) State() nodestate.Hosts {
 func (h *Hosts) Alive() (bool, string) {
 	s := h.State()
 	if since := time.Since(s.Looked); !s.Looked.IsZero() && since > 3*h.pace.every {
-		return false, "the file was last read " + since.Round(time.Second).String() + " ago"
+		return false, "the hosts file was last checked " + since.Round(time.Second).String() + " ago"
 	}
 	return true, ""
 }

@@ -46,12 +46,12 @@ func (h *Hosts) Collectors() []prometheus.Collector {
 			s := h.State()
 			return scrape.Bool(s.Fault == "" && !s.Looked.IsZero())
 		}),
-		gauge("hosts_fighting", "Whether another program keeps removing our lines, so that repairs are less frequent (1).", nil,
+		gauge("hosts_fighting", "Whether another program keeps changing our lines, so that repairs are less frequent (1).", nil,
 			func() float64 { return scrape.Bool(h.State().Fighting) })}
 	for _, standing := range []Standing{Missing, Foreign, Stale, Current} {
 		out = append(out, gauge("hosts_services", "Services of hosts.services, by their state in the hosts file: current; stale (kube-dns has "+
-			"not answered for five minutes); missing (no line, as there is no such Service, or none was answered yet); foreign (a line that is "+
-			"not ours has one of the names).", prometheus.Labels{"state": string(standing)}, func() (n float64) {
+			"not answered for five minutes); missing (no line, as there is no such Service, or kube-dns has not answered yet); foreign (a line "+
+			"that is not ours has one of the names).", prometheus.Labels{"state": string(standing)}, func() (n float64) {
 			s := h.State()
 			for _, service := range s.Services {
 				n += scrape.Bool(StandingOf(service, s.Since, time.Now()) == standing)

@@ -7,7 +7,7 @@ import (
 
 // pace decides when to query. Full rounds are `every` apart, plus or minus a tenth, so that not all nodes query at the same moment. A
 // kube-dns with a cache may give an old address until its TTL ends. So that a change is not seen as late as that time plus a round, pace
-// adds a few queries right after the TTL ends. It is pure: the caller passes the time.
+// adds a few queries soon after the TTL ends. It reads no clock: the caller passes the time.
 type pace struct {
 	every  time.Duration
 	gap    time.Duration // minimum time from an answer to a query between rounds

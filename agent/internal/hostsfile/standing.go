@@ -11,16 +11,16 @@ type Standing string
 
 // The values of Standing, the worst first.
 const (
-	Missing Standing = "missing" // no line: kube-dns denies the name, or has not answered yet
+	Missing Standing = "missing" // no line: kube-dns denies the name or has not answered yet, or the file cannot be written
 	Foreign Standing = "foreign" // another program's line has at least one of the names
 	Stale   Standing = "stale"   // the line is from an old answer, and queries fail now
 	Current Standing = "current"
 )
 
-// staleAfter is the time without an answer from kube-dns after which a line counts as stale.
+// staleAfter is the time without an answer from kube-dns after which a line counts as stale, if queries fail.
 const staleAfter = 5 * time.Minute
 
-// StandingOf returns the Standing of a Service, of a role `hosts` that started at since.
+// StandingOf returns the Standing of a Service, by the state s that a role `hosts` stored, which started at since.
 func StandingOf(s nodestate.HostsService, since, now time.Time) Standing {
 	heard := s.Answered
 	if heard.Before(since) {

@@ -22,9 +22,9 @@ type Node struct {
 	Instance string    `json:"instance"` // a different instance has counted from zero
 	Started  time.Time `json:"started"`
 	Time     time.Time `json:"time"` // by the node's clock
-	// Serving means that the agent has its leases and no fault.
+	// Serving means that the agent is ready (it has its leases, if it needs any) and has no fault.
 	Serving bool `json:"serving"`
-	// Arranged is set if only the kernel program answers pods on this node (arrangement: transparent). There are no leases and no steered
+	// Arranged is set if only the kernel program answers pods from the cache (arrangement: transparent). There are no leases and no steered
 	// pods then.
 	Arranged  string            `json:"arrangement,omitempty"`
 	Leases    []Lease           `json:"leases"`
@@ -53,10 +53,10 @@ type Fault struct {
 	What string    `json:"what"`
 }
 
-// Counts has the queries that the agent or the kernel program answered, without those that kube-dns answered.
+// Counts has the queries that the agent or the kernel program answered, without those that pods sent to kube-dns itself.
 type Counts struct {
 	Queries uint64 `json:"queries"`
-	Hits    uint64 `json:"hits"`   // number of Queries answered from the cache
+	Hits    uint64 `json:"hits"`   // number of Queries answered from the cache, by the agent or the kernel program
 	Kernel  uint64 `json:"kernel"` // number of Queries answered by the kernel program
 	// Failures is the number of Queries whose response code is not NOERROR or NXDOMAIN. It is counted only for pods.
 	Failures uint64 `json:"failures,omitempty"`
@@ -75,7 +75,7 @@ func (c Counts) Add(d Counts) Counts {
 
 // Pod has the query counts of one pod, since the start of the agent or of the pod, whichever is later.
 type Pod struct {
-	Pod    string `json:"pod"` // namespace/name
+	Pod    string `json:"pod"` // namespace/name, or a short container ID if the name is unknown
 	State  string `json:"state,omitempty"`
 	Counts Counts `json:"counts"`
 }
