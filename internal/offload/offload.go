@@ -1,10 +1,10 @@
 // Package offload chooses which cache entries the kernel program serves, pushes them, and revokes them before they change.
 //
-// It guarantees that the kernel never serves an entry that the fast path would not serve at that moment, nor one that the store has
-// replaced or dropped. A query never waits for it.
+// It guarantees that between Begin and Leave the kernel serves no entry that the fast path would not serve at that moment, nor one that the
+// store has replaced or dropped. Offering an entry never waits; a change of an offloaded entry waits until the entry is revoked.
 //
-// On failure: the agent answers what cannot be offloaded. If the kernel does not revoke an entry, all entries are revoked, and nothing is
-// offloaded until the next Begin.
+// On failure: an entry that cannot be offloaded is served as without this package. If the kernel does not revoke an entry, all entries are
+// revoked, and nothing is offloaded until the next Begin.
 package offload
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// MaxTime is the longest time for which an entry is offloaded. If the agent dies, no process can revoke its entries, so the kernel program
+// MaxTime is the longest time for which an entry is offloaded. If the agent dies, its entries stay in the kernel, and the kernel program
 // serves them for at most this long (D-070).
 const MaxTime = 30 * time.Second
 
@@ -65,7 +65,7 @@ type Offloader struct {
 	kernel  Kernel     // nil: kernel hits are off
 	items   map[string]*item
 	fault   error         // why nothing is offloaded although kernel hits are on
-	offset  time.Duration // Kernel.Now minus the store's clock, when clocksAgree last returned true
+	offset  time.Duration // Kernel.Now minus the store's clock, at Begin or when clocksAgree last returned true
 	refused uint64        // failed calls of Kernel.Put
 }
 
@@ -249,7 +249,7 @@ const drift = time.Second
 func (l *Offloader) clockOffset() time.Duration { return l.kernel.Now() - time.Duration(l.store.Now()) }
 
 // clocksAgree reports whether the store's clock has caught up with the kernel's after a sleep of the machine. The store's clock is
-// corrected some time after the kernel's, and until then entries seem younger than they are. mu is held.
+// corrected some time after the wake-up, and until then entries seem younger than they are. mu is held.
 func (l *Offloader) clocksAgree() bool {
 	now := l.clockOffset()
 	if (now - l.offset).Abs() > drift {

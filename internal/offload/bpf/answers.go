@@ -44,7 +44,7 @@ func Now() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// Generation returns the current generation of answers. Put drops an answer of an older one.
+// Generation returns the current generation of answers. Put drops an answer of another one.
 func (l *Level) Generation() uint32 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,9 +78,9 @@ func (l *Level) Invalidate() error {
 	return nil
 }
 
-// Put adds an answer, or replaces the one with the same key. If no slot is free, it evicts another answer, if possible one without recent
-// hits. It drops an answer of an old generation, and returns nil. If the kernel program cannot serve the answer, Put returns ErrUnfit and
-// removes the previous answer of that key.
+// Put adds an answer, or replaces the one with the same key. If no slot of the needed size is free, or the answer's bucket is full, it
+// evicts another answer, if possible one without recent hits. It drops an answer of another generation, and returns nil. If the kernel
+// program cannot serve the answer, Put returns ErrUnfit and removes the previous answer of that key.
 func (l *Level) Put(a *Answer) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

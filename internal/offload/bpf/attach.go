@@ -53,7 +53,7 @@ func isOwn(name string) bool {
 	return slices.ContainsFunc(ways[:], func(w way) bool { return w.program == name })
 }
 
-// Attach attaches the programs to the host's end of a pod's veth, which index names in the calling thread's netns. They run before all
+// Attach attaches the programs to the host's end of a pod's veth, which index names in the calling thread's netns. They run before all tc
 // programs that the link already has: through tcx if the kernel has it (Linux 6.6), else as clsact's first filters. Attach does nothing if
 // they are attached. The first hit is served once a query of the pod was answered on the normal path.
 func (l *Level) Attach(index int) error {

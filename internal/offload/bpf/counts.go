@@ -72,18 +72,18 @@ func (l *Level) Unanswered(index int) (bool, error) {
 	return at.Sampled > at.Answered && now-time.Duration(at.Sampled) < stands && now-time.Duration(at.Answered) > good, err
 }
 
-// Reason is why the program passed a query to the agent instead of answering it.
+// Reason is why the program passed a query on instead of answering it.
 type Reason uint32
 
 // The reasons.
 const (
-	Packet     Reason = iota + 1 // IP options, fragments, padding, a VLAN tag, or a checksum that is wrong or of uncertain kind
+	Packet     Reason = iota + 1 // for example IP options, fragments, padding, a VLAN tag, a checksum that is wrong or of uncertain kind
 	Question                     // the query has a form that the program does not answer
 	Unknown                      // the kernel maps have no answer to the query
 	Old                          // the answer is expired or past Answer.Until
 	Size                         // the answer is too large for the client
-	Kernel                       // a kernel helper failed, for example for lack of memory
-	Unanswered                   // the query is a sample, or the pod's samples get no answer
+	Kernel                       // a kernel helper failed, for example for lack of memory, or the program interrupted its own run on the CPU
+	Unanswered                   // the query is a sample, or no recent sample of the pod is known to be answered
 	reasons
 
 	// The indexes of the counts that Uncopied reads.
@@ -108,8 +108,8 @@ func (l *Level) Passed() (map[Reason]uint64, error) {
 	return out, nil
 }
 
-// Uncopied returns how many queries without a valid answer were not mirrored since the kernel maps were made: limited, because their link
-// had used up its share of the ring buffer, and full, because the ring buffer was full.
+// Uncopied returns how many queries without a valid answer were not mirrored since the kernel maps were made: limited, because 16 queries
+// of their link had been mirrored in the same 67 ms, and full, because the ring buffer was full.
 func (l *Level) Uncopied() (limited, full uint64, err error) {
 	if limited, err = l.passed(copyLimited); err == nil {
 		full, err = l.passed(copyFull)

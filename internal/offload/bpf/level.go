@@ -1,9 +1,10 @@
 // Package bpf answers DNS queries in the kernel: a tc program on the host's side of a pod's veth looks a query up in its maps and sends
-// the answer back into the pod, without waking a process. All other packets pass unchanged.
+// the answer back into the pod, without waking a process. All other packets of the pod pass unchanged.
 //
-// It is the only package that uses BPF. Only the agent writes the maps; a pod can neither write nor grow them. The program's answer equals
-// the fast path's byte for byte, except for the ID, the TTL and the rotation of addresses. The program stops serving an answer at the time
-// that the agent set. The maps and the attached program outlive the process, so the program serves hits until the answers expire.
+// It is the only package of the agent that uses BPF. Only the agent adds answers to the maps; a pod can neither write nor grow them. The
+// program's answer equals the fast path's byte for byte, except for the ID, the TTL and the rotation of addresses. The program stops
+// serving an answer at the time that the agent set. The maps and the attached program outlive the process, so the program serves hits until
+// the answers expire.
 //
 // Failure policy: the program passes a packet on unless every bit of it is a query that the maps answer. If the kernel cannot run the
 // program, Open returns an error.

@@ -18,21 +18,22 @@ const (
 )
 
 // ErrUnfit means that the kernel program cannot serve an answer: DO or CD is set, the name has more than 128 bytes, the question section is
-// followed by nothing, by more than 1,216 bytes or by more than 80 records, or the response code is neither NOERROR nor NXDOMAIN.
+// followed by nothing, by more than 1,216 bytes or by more than 80 records, the last of the addresses to rotate begins less than 16 bytes
+// before that limit, the response code is neither NOERROR nor NXDOMAIN, or the series is invalid.
 var ErrUnfit = errors.New("not an answer for the kernel")
 
 // Answer is a cache entry with the settings by which it is served.
 type Answer struct {
 	Group      uint32 // as in Serve
-	Generation uint32 // the Level's Generation, read before the entry was looked up
+	Generation uint32 // the Level's Generation when this answer was prepared
 	Key        *msg.Key
 	Entry      *answers.Entry
 	Expires    time.Duration // on the clock of Now: when Entry.Left becomes 0
-	Until      time.Duration // on the clock of Now: from then on queries go to the agent, which refreshes the entry
+	Until      time.Duration // on the clock of Now: from then on the program passes the queries on, so that the entry can be refreshed
 	FixedTTL   uint32        // the TTL in seconds that clients see; 0: the entry's remaining TTL
 	Rotate     bool          // as in answers.Reply
 	Size       uint16        // the largest size of an EDNS answer that the configuration allows; 0: any
-	Series     uint16        // index in Counts; below SeriesMost
+	Series     uint16        // index in Counts, below SeriesMost; Test uses SeriesMost
 }
 
 // SeriesMost is the number of series for which Counts returns hits. The program has one more series, for Test.

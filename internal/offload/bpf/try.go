@@ -31,8 +31,8 @@ const (
 // redirect is what the program returns after it made the packet an answer: TC_ACT_REDIRECT of linux/pkt_cls.h.
 const redirect = 7
 
-// Try runs the program on a DNS query by UDP to a served address, and returns its answer. ok is false if the program passes the query on
-// to the agent. The program counts the query like a client's.
+// Try runs the program on a DNS query by UDP to a served address, and returns its answer. ok is false if the program passes the query on.
+// The program counts the query like a client's.
 func (l *Level) Try(server netip.Addr, question []byte) (answer []byte, ok bool, err error) {
 	frame := frameOf(server, question)
 	o := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+maxTail+64)}

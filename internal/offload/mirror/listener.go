@@ -59,8 +59,8 @@ type Counts struct {
 	Dropped uint64 // as many fetches ran as maxFetches or maxLinkFetches allow
 }
 
-// New makes a listener. fetch must look the query up in the cache, forward it on a miss, and return nil when there is an answer, or an
-// error. Several goroutines call fetch at the same time.
+// New makes a listener. fetch must look the query up in the cache, forward it on a miss, and return an error if there is no answer. Several
+// goroutines call fetch at the same time.
 func New(fetch func(message []byte) error) *Listener {
 	return &Listener{fetch: fetch, seed: maphash.MakeSeed(), links: map[int]int{}, busy: map[uint64]struct{}{}}
 }

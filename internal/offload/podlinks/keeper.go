@@ -3,7 +3,7 @@
 //
 // It guarantees that after a Reconcile without error the program is at no other pod's link, and that no answer is counted twice.
 //
-// On failure: a pod whose link cannot have the program is listed with the reason, and the agent answers its queries.
+// On failure: a pod whose link cannot have the program is listed with the reason, and its queries are answered as without kernel hits.
 package podlinks
 
 import (
@@ -64,7 +64,7 @@ type Keeper struct {
 
 	mu       sync.Mutex           // guards the fields below, and the program
 	at       map[int]podfile.File // the pod at each link with the program; nil before the first Reconcile
-	counted  map[int]uint64       // answers since the program was attached that were passed to Count, by ifindex
+	counted  map[int]uint64       // answers since the program was attached that this agent or an earlier one has counted, by ifindex
 	podLinks map[key]podLink      // links that Veth found, of the pods of the last Reconcile
 	refused  []Refused            // as of the last Reconcile
 	answered int                  // number of links where the program serves hits, as of the last Reconcile
@@ -89,8 +89,8 @@ type podLink struct {
 const whyUnanswered = "its queries are not seen to be answered: a network policy or firewall drops them, " +
 	"or the answers do not pass the host's end of its link"
 
-// Reconcile attaches the program to the links of pods, detaches it from all others, and counts its answers. A failure at one link is
-// recorded as a refusal; Reconcile returns the errors that concern the whole program.
+// Reconcile attaches the program to the links of pods, detaches it from all others, and counts its answers. If the program cannot be
+// attached to a link, Reconcile records a refusal; it returns all other errors, and fs.ErrNotExist of Attach.
 func (k *Keeper) Reconcile(pods []Pod) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
