@@ -71,7 +71,7 @@ func TestUninstallLeavesNoTrace(t *testing.T) {
 			<-n.agent.Exited()
 			a.wantKubeDNS("c.cluster.local.")
 			out = n.Host.Run(n.cleanup()...)
-			if want := "2 pods query kube-dns directly from now on"; !strings.Contains(out, want) {
+			if want := "(2 pod files): pods query kube-dns directly now"; !strings.Contains(out, want) {
 				t.Errorf("no %q in:\n%s", want, out)
 			}
 			a.wantKubeDNS("d.cluster.local.")

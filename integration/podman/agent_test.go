@@ -150,7 +150,7 @@ func TestAgent(t *testing.T) {
 			}
 			status, err := c.exec("/bin/neardns-agent", "status", "--config=/etc/neardns/nodeconfig.yaml")
 			doctor, _ := c.exec("/bin/neardns-agent", "doctor", "--config=/etc/neardns/nodeconfig.yaml", "--cni-conf=/host/etc/cni/net.d")
-			const lacks = "iptables-nft, ip6tables-nft, iptables-legacy, ip6tables-legacy: the agent cannot add rules where the policy of the filter table is DROP"
+			const lacks = "iptables-nft, ip6tables-nft, iptables-legacy, ip6tables-legacy: the agent cannot add rules where the policy of their filter table is DROP"
 			for what, text := range map[string]string{"log": p.Output(), "status": status, "doctor": doctor} {
 				if strings.Contains(text, lacks) != (image == slimImage) {
 					t.Errorf("%s (%v):\n%s", what, err, text)

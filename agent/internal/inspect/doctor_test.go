@@ -163,7 +163,7 @@ func faultyNodes() map[string]func(*facts) {
 			f.neighbours = []string{firewalld, resolved}
 		},
 		"slim": func(f *facts) {
-			f.agent.Without = []string{"iptables-nft, iptables-legacy: the agent cannot add rules where the policy of the filter table is DROP"}
+			f.agent.Without = []string{"iptables-nft, iptables-legacy: the agent cannot add rules where the policy of their filter table is DROP"}
 		},
 		"fallback-fails": func(f *facts) {
 			f.agent.Faults = map[string]string{"fallback 10.96.0.10": "check the fallback to 10.96.0.10 over udp: no answer"}

@@ -41,7 +41,7 @@ type role struct {
 	// recorder wraps the node.Recorder that the agent passes to the node's loop; nil: it is used unwrapped.
 	recorder func(node.Recorder) node.Recorder
 	serve    func(ctx context.Context, wg *sync.WaitGroup, m *telemetry.Metrics, metrics http.Handler, h telemetry.Health)
-	cleanUp  func(plan.Plan) error // called with the plan of the start after an orderly end, unless a successor has taken over
+	cleanUp  func(plan.Plan) error // called with the plan of the start when the agent ends, unless a successor has taken over
 }
 
 // agent is the process's agent, in the role `node` or `nodecache`.
@@ -141,7 +141,7 @@ func (a *agent) serveUntilEnd(ctx context.Context, o *opened, s *ownership, how 
 	hangups := a.env.Hangups(own)
 	wg.Go(func() { a.follow(shared, hangups, s.waited, how.set, o.metrics.Read) }) // from here on a reload may replace a.conf
 	if queries, err := handover.Listen(filepath.Join(o.plan.Folders.State, nodestate.HandoverName)); err != nil {
-		// Not fatal: without the socket, a successor waits until this agent ends.
+		// Not fatal: without the socket, a successor can take over only after this agent has ended.
 		a.log.Warn("handover socket unavailable; a successor cannot take over before this agent ends", "err", err)
 	} else {
 		active := &activeAgent{agent: a, node: how, server: o.server, metrics: o.metrics, lock: s.lock, closing: closing, ending: ending}

@@ -14,8 +14,9 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// chooseBackend chooses the back end (nftables or iptables) of this agent's rules: the configured one; else the one whose rules are
-// already on the node; else nftables if the kernel accepts a trial of all rules, and iptables if it does not.
+// chooseBackend chooses the back end (nftables or iptables) of this agent's rules: the first one for which the kernel accepts a trial of
+// all rules. It tries only the configured one. If none is configured, it begins with iptables if the node already has such rules, and with
+// nftables otherwise.
 func chooseBackend(ctx context.Context, log *slog.Logger, stats *iptables.Stats, want plan.Plan) (rules.Kind, error) {
 	stands := func() (rules.Kind, error) { return inspect.Installed(want.Folders.State) }
 	tried, err := rules.Candidates(want.Backend, stands, stats)

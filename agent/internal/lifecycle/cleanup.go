@@ -25,12 +25,12 @@ import (
 	"github.com/neardns/neardns/pkg/steer/rules"
 )
 
-// Clean removes everything of neardns from the node. The order of its steps ensures that no packet is ever sent to something already
-// removed: first the plugin's entry in the CNI configuration, then pods' local nameservers, pods' tables, the host's rules (the switch),
-// the link and the files. If a pod's netns cannot be entered, or a pod still has a local address as nameserver, Clean fails and the
-// switch stays, because that pod still sends queries to it. p gives the folders and the link. cniConf is the folder of CNI
+// Clean removes what the plugin and the agents made on the node. The order of its steps ensures that no packet is ever sent to something
+// already removed: first the plugin's entry in the CNI configuration, then pods' local nameservers, pods' tables, the host's rules (the
+// switch), the link and the files. If a pod's netns cannot be entered, or a pod still has a local address as nameserver, Clean fails and
+// the switch stays, because that pod may still send queries to it. p gives the folders and the link. cniConf is the folder of CNI
 // configurations. hostRoot is where the host's root is mounted; if it is empty, the hosts file is not changed. While an agent runs, Clean
-// fails at once (IsLocked); while the role `hosts` runs, only that role's lines stay.
+// fails at once (IsLocked). While the role `hosts` runs, it removes everything except that role's lines, and then fails (IsLocked).
 func Clean(ctx context.Context, e Env, p plan.Plan, cniConf, hostRoot string) error {
 	release, err := hold(p.Folders.State)
 	if err != nil {
@@ -111,7 +111,7 @@ func (c *cleanup) tables(ctx context.Context) error {
 	if err := errors.Join(c.registry.RemoveTables(ctx)...); err != nil {
 		return fmt.Errorf("%w: %s", err, keepsSwitch)
 	}
-	c.say("pod tables removed: %d pods query kube-dns directly from now on; the runtime still calls the plugin when they end", living)
+	c.say("pod tables removed (%d pod files): pods query kube-dns directly now; the runtime still calls the plugin when they end", living)
 	return nil
 }
 
@@ -124,7 +124,7 @@ func (c *cleanup) hostRules(context.Context) error {
 	if err := iptables.RemoveAccepts(); err != nil {
 		return err
 	}
-	c.say("host table removed")
+	c.say("host's packet rules removed")
 	return nil
 }
 

@@ -73,7 +73,8 @@ func (c *nodeCache) serve(ctx context.Context, wg *sync.WaitGroup, m *telemetry.
 	e.follow(c.wanted())
 }
 
-// wanted lists the endpoints that flags and template name, without those whose address an earlier one has. The caller holds mu.
+// wanted lists the endpoints that flags and template name, without those whose address conflicts with an earlier one's. The caller holds
+// mu.
 func (c *nodeCache) wanted() []endpoint {
 	var out []endpoint
 	add := func(name string, addrs ...string) {

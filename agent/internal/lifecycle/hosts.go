@@ -92,8 +92,8 @@ func hostsConfig(n *config.Node) (hostsfile.Config, error) {
 	return out, nil
 }
 
-// followHosts sends each changed configuration to reload. It logs and ignores a configuration that has a fault or a change that needs a
-// restart.
+// followHosts reads the configuration again after each change of its file and each signal, and sends it to reload. It logs and ignores a
+// configuration that has a fault or a change that needs a restart.
 func followHosts(ctx context.Context, e Env, log *slog.Logger, level *slog.LevelVar, path string,
 	conf *config.Node, reload chan<- hostsfile.Config) {
 	var files []string

@@ -271,7 +271,8 @@ func removeKernelHits(folder string) error {
 	return bpf.SweepLinks()
 }
 
-// fail disables kernel hits until a later retry, and logs err unless it was logged already. The agent answers all hits meanwhile.
+// fail disables kernel hits until a later retry, and logs err unless it was logged already. Meanwhile the agent answers the hits, or
+// kube-dns with arrangement: transparent.
 func (k *kernel) fail(err error) {
 	opened := k.level != nil
 	k.closeLevel()

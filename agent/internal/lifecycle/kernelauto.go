@@ -69,8 +69,8 @@ func linkNames(folder string) (names []string, err error) {
 	return names, err
 }
 
-// bound lists the queues or groups to which programs are bound: the first number of each line. The file is absent until the kernel module
-// is loaded; then nothing is bound.
+// bound lists the queues or groups to which programs are bound: the first number of each line. While the kernel module is not loaded, the
+// file is absent and nothing is bound.
 func bound(file string) (numbers []string, err error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -109,7 +109,7 @@ func (c *nodeCache) defaults() *config.Node {
 	conf.KubeDNSConfigMap = c.opts.ConfigMap
 	conf.Link.Name = c.opts.Interface
 	conf.Corefile = c.opts.Template
-	conf.Listen = config.Listen{} // the template names the endpoints
+	conf.Listen = config.Listen{} // the template and the flags name the endpoints
 	conf.Backend = c.opts.Backend
 	if c.opts.NoFastPath {
 		conf.FastPath = config.FastPathOff

@@ -45,8 +45,8 @@ func (o *opened) close() {
 	}
 }
 
-// open makes the plan, and opens the parts that the plan needs. It changes nothing on the node, except that the test of a back end of
-// iptables makes chains to which no rule jumps, and deletes them.
+// open makes the plan, and opens the parts that the plan needs. It changes neither links nor packet rules, except that the test of a back
+// end of iptables makes chains to which no rule jumps, and deletes them.
 func (a *agent) open(ctx context.Context, o *opened) (err error) {
 	if err := a.openCache(o); err != nil || o.plan.KernelOnly() {
 		return err

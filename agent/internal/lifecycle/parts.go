@@ -39,15 +39,15 @@ func (firewall) Ensure(addresses []netip.Addr, legacy bool) (string, error) {
 	return iptables.EnsureAccepts(addresses, legacy)
 }
 
-// missingFeatures describes what the agent cannot do without the iptables programs, which the slim image lacks. It returns nil if none is
-// missing.
+// missingFeatures describes what the agent cannot do without the missing iptables programs. The slim image has none of them. It returns nil
+// if none is missing.
 func missingFeatures(missing []string) []string {
 	if len(missing) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s: the agent cannot add rules where the policy of the filter table is DROP "+
+	return []string{fmt.Sprintf("%s: the agent cannot add rules where the policy of their filter table is DROP "+
 		"(kube-dns answers there unless you accept "+
-		"udp and tcp port 53 for our addresses), and backend: iptables cannot run", strings.Join(missing, ", "))}
+		"udp and tcp port 53 for our addresses), and backend: iptables cannot use them", strings.Join(missing, ", "))}
 }
 
 // verifiedFallbacks stores which fallbacks were verified, in a folder that survives a reboot. It is read at the start of node.Run, and then
@@ -77,7 +77,7 @@ func (w surroundings) FallbackLost(ctx context.Context, clusterDNS netip.Addr, n
 		return ""
 	}
 	if err := inspect.Answers(ctx, clusterDNS, name); err != nil {
-		return "" // kube-dns may be down, so the fallback is not at fault
+		return "" // kube-dns may be down, so the fallback may not be at fault
 	}
 	return fmt.Sprintf("%s answers this host, but not the packets that fall back", clusterDNS)
 }

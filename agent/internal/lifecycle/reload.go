@@ -102,8 +102,8 @@ func (a *agent) shown() string {
 
 // follow reloads the configuration when a signal arrives on hangups, and when the configuration file or a file that it names changes,
 // until ctx ends. For a valid configuration it calls set with the new plan; for an invalid one it logs the error, and the old plan stays.
-// After each try, follow calls read with whether the new configuration was accepted. stale means that files may have changed since the
-// first plan was made, so follow begins with a reload.
+// Before that, follow calls read with whether the new configuration is valid. stale means that files may have changed since the first plan
+// was made, so follow begins with a reload.
 func (a *agent) follow(ctx context.Context, hangups <-chan struct{}, stale bool, set func(next plan.Plan, take func() (changed bool)),
 	read func(ok bool)) {
 	reload := func() {

@@ -216,12 +216,12 @@ func (a *agent) ensureFallback(first plan.Plan) {
 		err = errors.Join(err, linkErr)
 	}
 	if err != nil {
-		a.log.Warn("cannot check the host's rules and neardns's interface while standing by; the active agent maintains them", "err", err)
+		a.log.Warn("cannot check or restore the host's rules and neardns's link while standing by; the active agent maintains them", "err", err)
 	}
 }
 
-// proberFor opens the prober. After a handover it waits until the predecessor has released the prober's lock, which the predecessor does
-// right after it has handed over the node's lock.
+// proberFor opens the prober. After a handover it waits, for proberMax at most, until the predecessor has released the prober's lock, which
+// the predecessor does right after it has handed over the node's lock.
 func (s *ownership) proberFor(ctx context.Context, cfg prober.Config) (*prober.Prober, error) {
 	logged := false
 	for begun := time.Now(); ; {

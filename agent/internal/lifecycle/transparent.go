@@ -23,8 +23,8 @@ import (
 	"github.com/neardns/neardns/pkg/tick"
 )
 
-// transparentNote is the note that `neardns-agent pods` shows for each pod of a node with arrangement: transparent.
-const transparentNote = "arrangement: transparent: nothing is laid in pods, and the kernel answers hits at their links"
+// transparentNote is the note that `neardns-agent pods` shows for each pod of a node with arrangement: transparent that has not opted out.
+const transparentNote = "arrangement: transparent: no rules are written into pods, and the kernel answers hits at their links"
 
 // backendsPoll is the interval at which kube-dns's backends are looked up.
 const backendsPoll = time.Second
@@ -40,7 +40,7 @@ type transparent struct {
 	mirror    *mirror.Listener
 	kernel    *kernel
 	registry  *pods.Pods
-	taken     chan struct{}    // gets a value when a successor has taken over; buffered, so that Yield never blocks
+	taken     chan struct{}    // gets a value when a successor has taken over; buffered, so that the send never blocks
 	handover  *node.Handover   // the handover in which this agent became active; nil if there was none
 	reloaded  func(taken bool) // counts a reload in the metrics; taken: the new configuration is in effect
 	// clusterDNS returns the configured cluster DNS addresses.
@@ -50,7 +50,7 @@ type transparent struct {
 	plan     plan.Plan
 	fault    string           // why the newest plan is not served; "" if the server serves that plan
 	backends []netip.AddrPort // backends of the cluster DNS addresses
-	unknown  string           // why the backends cannot be found; "" if they are known
+	unknown  string           // why not all backends were found; "" if all were
 }
 
 // agentClient is the client of queries that the agent makes because the kernel program mirrored a pod's query. Their answers may be

@@ -5,9 +5,10 @@
 // active agent stops reading, checks that the successor answers, and only then hands over the lock. The package implements only the
 // protocol; implementations of ActiveAgent and Successor check answers and change sockets, leases and caches.
 //
-// Failure policy: on any failure on either side, the active agent goes on as before, and the successor closes its copies of the sockets.
-// Each step has a time limit and each message a size limit. The handover is final once the active agent has received "taken". Until then
-// it keeps the prober's lock, without which no agent can renew a lease.
+// Failure policy: on any failure on either side, an active agent that still runs goes on as before, and the successor closes its copies of
+// the sockets. If the active agent has ended, the successor may keep them. Each step has a time limit and each message a size limit. The
+// handover is final once the active agent has received "taken". Until then it keeps the prober's lock, without which no agent can renew a
+// lease.
 //
 // The protocol has one message per packet (SOCK_SEQPACKET): a byte for its kind, then JSON (cache data for cache).
 //
@@ -90,7 +91,8 @@ type Successor interface {
 	Restore(r io.Reader)
 	// Serve begins to answer on sockets, which it owns from then on, and returns the addresses that it serves.
 	Serve(ctx context.Context, active Claim, sockets []Socket) ([]netip.Addr, error)
-	// Abandon undoes Serve if the handover fails. It is called before the connection to the active agent is closed.
+	// Abandon undoes Serve if the handover fails, unless the active agent has ended and the successor keeps serving. It is called before
+	// the connection to the active agent is closed.
 	Abandon()
 }
 

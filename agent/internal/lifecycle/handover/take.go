@@ -22,8 +22,8 @@ type Taken struct {
 }
 
 // Take requests the node from the active agent that listens at path, and receives its sockets, cache and lock. On an error, it has closed
-// everything that it received, and has called s.Abandon if it had called s.Serve. It returns a *RefusedError if the active agent refuses,
-// and ErrNoActiveAgent if no agent listens.
+// all received files that it did not pass to s.Serve, and has called s.Abandon if it had called s.Serve. It returns a *RefusedError if the
+// active agent refuses, and ErrNoActiveAgent if no agent listens.
 func Take(ctx context.Context, log *slog.Logger, path string, me Claim, s Successor) (*Taken, error) {
 	begun := time.Now()
 	d := net.Dialer{Timeout: helloWait}

@@ -8,7 +8,7 @@
 // the netns to every process (sock_diag(7), UDIAG_SHOW_MEMINFO).
 //
 // Failure policy: if Take returns an error, it holds no lock. If the kernel cannot list unix sockets (no sock_diag), the first process to
-// bind the lock's name has the lock.
+// bind the lock's name has the lock, so any process can block it.
 package instancelock
 
 import (
@@ -33,7 +33,7 @@ const (
 	// markedBuffer is the receive buffer size by which a lock's socket is recognised. The kernel doubles the requested size,
 	// math.MaxInt32/2, which is the largest possible.
 	markedBuffer = math.MaxInt32 - 1
-	// If two processes try at the same time, both give up and try again after different pauses.
+	// If two processes try at the same time, both may find the other's socket. They then try again after random pauses.
 	tries      = 5
 	retryPause = 20 * time.Millisecond
 )

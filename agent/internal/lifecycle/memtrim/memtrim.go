@@ -1,7 +1,7 @@
-// Package memtrim frees memory that only the start of a process needed: unused heap memory, and resident pages of the program's
-// executable that were used only during the start.
+// Package memtrim frees memory that only the start of a process needed: unused heap memory, and the resident read-only pages of the
+// program's executable.
 //
-// It never drops a page that was written or is locked. If a dropped page is used again, the kernel reads it from the page cache.
+// It never drops a page that was written or is locked. If a dropped page is used again, the kernel maps it again from the executable.
 //
 // Failure policy: pages that cannot be dropped stay resident, and Settle returns an error to be logged.
 package memtrim
@@ -33,7 +33,7 @@ func Settle() (file int64, err error) {
 	for _, a := range areas(string(smaps), exe) {
 		// This is safe: the range is mapped by this process, and pages of a file that were never written are read again unchanged.
 		if _, _, code := unix.Syscall(unix.SYS_MADVISE, a.start, a.end-a.start, unix.MADV_DONTNEED); code != 0 {
-			errs = append(errs, fmt.Errorf("give back %#x-%#x: %w", a.start, a.end, code))
+			errs = append(errs, fmt.Errorf("drop the pages at %#x-%#x: %w", a.start, a.end, code))
 			continue
 		}
 		file += a.resident
@@ -48,7 +48,7 @@ type area struct {
 }
 
 // areas lists the read-only mappings of a file (its code and constants), from the text of /proc/PID/smaps (proc_pid_smaps(5)). It leaves
-// out locked mappings, and mappings with a private page, because a debugger or a tracer (uprobes) has written there.
+// out locked mappings, and mappings with a private page, because a debugger or a tracer (uprobes) may have written there.
 func areas(smaps, file string) []area {
 	var all []area
 	var a area
