@@ -19,7 +19,7 @@ import (
 	"github.com/neardns/neardns/fleet/zones/rfc2136"
 )
 
-// edge has those parts of the running program that a changed configuration affects.
+// edge has those parts of the running program that a reload of the configuration needs.
 type edge struct {
 	env     env
 	path    string

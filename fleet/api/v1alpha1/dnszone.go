@@ -103,7 +103,7 @@ const (
 )
 
 // TSIGKey names a Secret in the controller's namespace with the keys name (the key's name on the server), secret (base64, as tsig-keygen
-// and keymgr print it) and algorithm (hmac-sha256 where it is missing).
+// and keymgr print it) and algorithm (default: hmac-sha256).
 type TSIGKey struct {
 	// secretName is the name of the Secret. If the Secret changes, the controller uses the new key from the next message on.
 	//

@@ -17,8 +17,8 @@ func (o owner) compare(p owner) int {
 	return cmp.Or(cmp.Compare(o.zone, p.zone), cmp.Compare(o.cluster, p.cluster))
 }
 
-// maxPerAddress is the maximum number of checks of one address. The address may not belong to the zone's writers, and without a limit
-// thousands of hosts could each check another path there. 100 checks are 10 to 13 probes per second.
+// maxPerAddress is the maximum number of checks of one address. The address can belong to a third party; without a limit, thousands of
+// hosts could each check another path there. With the default interval, 100 checks are 10 to 13 probes per second.
 const maxPerAddress = 100
 
 // allot returns the checks to probe, no more than `most`, each with the cluster to which it counts. A check that several clusters have

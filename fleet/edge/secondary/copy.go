@@ -85,7 +85,7 @@ type Copy struct {
 
 	mu      sync.Mutex // guards the fields below
 	primary Primary
-	reserve bool // serve the records again with the next read, because the way in which they are served changed
+	reserve bool // serve the same records again at the next read, because Follow was called
 	// transfer the whole zone next: incremental changes may not fit, for example because the primary is another one or was restored
 	whole   bool
 	cut     context.CancelFunc // cancels the current read
@@ -122,8 +122,8 @@ func New(log *slog.Logger, zone, file string, primary Primary, serve Serve) *Cop
 // Notify makes Run read the zone soon, because the primary has sent a NOTIFY. It does not block.
 func (c *Copy) Notify() { c.notified.Send() }
 
-// Follow makes the copy read from another primary, and serve its records again because the way of serving may have changed. It does not
-// block. The whole zone is transferred next, because serials of two primaries cannot be compared.
+// Follow makes the copy read from another primary, and serve its records again, because the caller's Serve may handle them in another way
+// now. It does not block. The whole zone is transferred next, because serials of two primaries cannot be compared.
 func (c *Copy) Follow(primary Primary) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -176,7 +176,7 @@ func (p *planner) foreign() *Conflict {
 			"another writer has made generation %d of %s under the cluster id %s; give one of the two clusters another id",
 			p.claim.Generation, p.want.Host, p.w.Cluster)
 	}
-	p.note(ZoneRolledBack, "the zone has generation %d of %s, older than %d, which it had before; it is written again",
+	p.note(ZoneRolledBack, "the zone has generation %d of %s, older than %d, which this cluster sent last; it is written again",
 		p.claim.Generation, p.want.Host, p.m.Generation)
 	return nil
 }

@@ -5,9 +5,9 @@
 // which it depends have changed since they were read. The package is pure: it has no clock and no network. A State does not change after
 // it is made, so goroutines may share it.
 //
-// A host's addresses are at the host itself, as far as they fit, so that a plain DNS server answers with all of them. TXT records for
-// coordination (the bookkeeping) are in two subtrees of the zone Z: C._neardns.Z for cluster C, and _shared._neardns.Z, where all clusters
-// write.
+// A host's addresses are at the host itself, up to the server's limit for an RRset, so that a plain DNS server answers with all of them.
+// TXT records for coordination (the bookkeeping) are in two subtrees of the zone Z: C._neardns.Z for cluster C, and _shared._neardns.Z,
+// where all clusters write.
 //
 // If a change must not be made, a Step has a Conflict and no message. Bookkeeping that cannot be parsed is counted and ignored.
 package zone
@@ -25,8 +25,8 @@ import (
 // Strategy is how the clusters that publish a host share it. A host has one strategy, which changes when all its clusters want another.
 type Strategy string
 
-// The strategies. With Simple, the addresses are at the host, as far as they fit. LoadBalanced adds a name LABEL.klb.HOST for each region
-// and each cluster, and edges answer each client with the addresses of one cluster.
+// The strategies. With Simple, the addresses are at the host; only those above the server's limit for an RRset are at CLUSTER.klb.HOST.
+// LoadBalanced adds a name LABEL.klb.HOST for each region and each cluster, and edges answer each client with the addresses of one cluster.
 const (
 	Simple       Strategy = "Simple"
 	LoadBalanced Strategy = "LoadBalanced"

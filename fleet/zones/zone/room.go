@@ -48,7 +48,7 @@ func (p *planner) hidden(name string) *Conflict {
 		glue := above != name && slices.ContainsFunc(delegation, func(rr dns.RR) bool { return lower(rr.(*dns.NS).Ns) == name })
 		if len(delegation) > 0 && !glue {
 			return conflict(ConflictingName,
-				"%s is delegated to other name servers, and so is %s; delete the NS of %s, or publish the host in the zone below",
+				"%s is delegated to other name servers, which hides addresses of %s; delete the NS of %s, or publish the host in the zone below",
 				above, p.want.Host, above)
 		}
 		next, _ := dns.NextLabel(name, at)
