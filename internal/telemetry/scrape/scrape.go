@@ -1,6 +1,6 @@
 // Package scrape makes collectors for Prometheus of values that the program counts by itself.
 //
-// It guarantees that values are read at each scrape only, so that counting costs a query nothing.
+// It guarantees that values are read at each scrape only, so that exporting them costs a query nothing.
 //
 // On failure: a wrong number of labels panics at the scrape, as in client_golang.
 package scrape
