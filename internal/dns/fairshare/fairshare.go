@@ -30,7 +30,7 @@ func (p *Pool) Size() int { return p.size }
 // Used returns the number of slots in use.
 func (p *Pool) Used() int { return p.used }
 
-// Free returns the number of free slots; it is negative after the pool shrank below what is in use.
+// Free returns the number of free slots; it is negative if more slots are in use than the pool has.
 func (p *Pool) Free() int { return p.size - p.used }
 
 // UsedBy returns the number of slots that a client has.
@@ -58,7 +58,7 @@ func (p *Pool) Release(client netip.Addr) {
 
 // Client returns the address for which slots are counted: remote without port, zone and IPv4 mapping. IPv6 addresses count one by one.
 // Counting by /64 would be fairer between hosts of the Internet, but here a /64 is the pod range of a whole node, and a pod needs
-// CAP_NET_ADMIN for a second address. Refreshes for which no client waits have no address, and share the zero value.
+// CAP_NET_ADMIN for a second address. The cache's refreshes for which no client waits have no address, and share the zero value.
 func Client(remote net.Addr) netip.Addr {
 	switch c := remote.(type) {
 	case *net.UDPAddr:

@@ -33,7 +33,7 @@ func New(limit int) *Gate {
 // SetLimit changes the limit. Queries in flight above it continue.
 func (g *Gate) SetLimit(limit int) { g.limit.Store(int64(limit)) }
 
-// reason is why a miss was refused, or admitted.
+// reason is why a miss was refused; admitted if it was not.
 type reason int
 
 const (

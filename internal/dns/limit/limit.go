@@ -3,8 +3,8 @@
 // It comes after the cache, so it sees only misses: a hit never waits and is never refused, whatever floods the node. It never waits and
 // sends no query itself.
 //
-// A query above the limit is refused at once with SERVFAIL, but without a written answer. So the cache before it serves a stale entry if
-// it has one, and does not store the failure.
+// A query above the limit or the client's fair share is refused at once with SERVFAIL, but without a written answer. So the cache before
+// it serves a stale entry if it has one, and does not store the failure.
 package limit
 
 import (
@@ -29,8 +29,8 @@ func (a *Limit) Name() string { return "limit" }
 func (a *Limit) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	client := fairshare.Client(w.RemoteAddr())
 	if a.gate.enter(client) != admitted {
-		// No error is returned. With an error, CoreDNS's cache would store the SERVFAIL, so one pod's flood would make a name fail for
-		// all pods. The errors plugin would also log each refusal, 20,000 a second; the gate has counted them.
+		// No error is returned. With an error, the cache would store the SERVFAIL, so one pod's flood would make a name fail for all
+		// pods. The errors plugin would also log each refusal, thousands a second during a flood; the gate has counted them.
 		return dns.RcodeServerFailure, nil
 	}
 	defer a.gate.leave(client)

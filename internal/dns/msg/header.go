@@ -1,5 +1,4 @@
-// Package msg reads and writes DNS messages byte by byte: header, names, question section, OPT record and cache key. No other package
-// parses a message by hand.
+// Package msg reads and writes DNS messages byte by byte: header, names, question section, OPT record and cache key.
 //
 // No input makes it read beyond the message, and reading a plain query allocates nothing. It knows only messages: no sockets, no CoreDNS,
 // no cache.
@@ -9,7 +8,7 @@ package msg
 
 import "encoding/binary"
 
-// Sizes in bytes (RFC 1035, sections 2.3.4 and 4.1.1).
+// Sizes in bytes (RFC 1035, sections 2.3.4, 4.1.1 and 4.2.2).
 const (
 	HeaderSize = 12
 	MaxSize    = 1<<16 - 1 // of a message

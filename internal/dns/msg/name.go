@@ -26,8 +26,8 @@ func SkipName(m []byte, off int) (end int, ok bool) {
 	return 0, false
 }
 
-// Question returns the question section of a message, which must have one record. It fails on a compression pointer, because there is no
-// name before the section to point to.
+// Question returns a message's question section, which must have one record. It fails on a compression pointer, because there is no name
+// before the section to point to.
 func Question[B []byte | string](m B) (question B, ok bool) {
 	off := HeaderSize
 	for off < len(m) && m[off] != 0 {
@@ -43,7 +43,7 @@ func Question[B []byte | string](m B) (question B, ok bool) {
 }
 
 // AppendQuestion appends a question section: the name, whose case it does not change, type and class. The name is in presentation form
-// and ends with a dot; it may have the escapes \. and \DDD (RFC 1035, section 5.1).
+// and ends with a dot; it may have the escapes \X and \DDD (RFC 1035, section 5.1).
 func AppendQuestion(b []byte, name string, qtype, qclass uint16) ([]byte, error) {
 	start, label := len(b), len(b)
 	b = append(b, 0)
@@ -124,7 +124,7 @@ func lower(b []byte) {
 	}
 }
 
-// readName reads a name of plain characters, without compression pointers, and returns the offset after it.
+// readName reads a name of plain characters, without compression pointers. It sets q.labels, and returns the offset after the name.
 func (q *Query) readName(b []byte) (end int, ok bool) {
 	q.labels = [4]uint64{}
 	at := 0

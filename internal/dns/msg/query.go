@@ -16,8 +16,8 @@ const (
 // IsOPT reports whether a record's type is OPT.
 func IsOPT(rrtype uint16) bool { return rrtype == typeOPT }
 
-// Query is a plain query that was read from its bytes. It has opcode QUERY, class IN, one name of letters, digits, hyphens and
-// underscores, and at most an OPT record of version 0; no other flag, record or byte.
+// Query is a plain query that was read from its bytes: opcode QUERY, class IN, one name of letters, digits, hyphens and underscores, no
+// flag except RD, AD and CD, and no other record than an OPT record of version 0. Read leaves out a few types, for example AXFR.
 type Query struct {
 	ID       uint16
 	Key      Key

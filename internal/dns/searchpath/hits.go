@@ -20,7 +20,7 @@ func MayComplete(q *fastpath.Query) bool {
 	return s != nil && s.mayBegin(&q.Query)
 }
 
-// mayBegin reports whether nameOf might accept the query's name, because it ends in the first suffix.
+// mayBegin reports whether nameOf might accept the query's name: it ends in the first suffix, or that has no wire form.
 func (s *Search) mayBegin(q *msg.Query) bool {
 	return s.first == nil || q.IsIn(s.first) && len(q.Name()) > len(s.first)
 }

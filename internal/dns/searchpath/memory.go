@@ -12,15 +12,15 @@ import (
 	"github.com/miekg/dns"
 )
 
-// How long a decision is kept. With the minimum, the A and AAAA queries of a lookup get the same decision, and so do those of a resolver
-// that walks the list itself. The maximum is kube-dns's TTL, so that no decision is older than an answer may be.
+// How long a decision is kept. With the minimum, the A and AAAA queries of a lookup get the same decision, and later queries of the
+// resolver's own walk are recognised (walked). The maximum is kube-dns's TTL, so that no decision is older than an answer may be.
 const (
 	minKeep = 5 * time.Second
 	maxKeep = 30 * time.Second
 )
 
-// remembered is the number of decisions, each of one pod and name, from which Memory evicts old ones: about 1 MiB with usual names, at
-// most 5 MiB. Walks in progress are not evicted.
+// remembered is the number of decisions, each of one pod and name, at which Memory evicts a part: about 1 MiB with usual names, at most
+// 5 MiB. Walks in progress are not evicted.
 const remembered = 4096
 
 // Memory has recent decisions, by pod and name. All server blocks of a process share one Memory. It is safe for concurrent use.
@@ -43,15 +43,14 @@ type decisionKey struct {
 
 // end is where a walk ends.
 type end struct {
-	target string   // the name of the walk that has addresses; "" if the resolver must walk the list itself
+	target string   // the name of the walk that has addresses; "" if there is none, or the resolver must walk the list itself
 	first  bool     // target is the first name of the walk
 	absent bool     // no name of the walk exists
 	ttl    uint32   // how long this is valid, in seconds from the start of the walk
-	denial []dns.RR // the SOA of the first query's denial
+	denial []dns.RR // the SOA of the denial of the walk's first name
 }
 
-// decision is the result of a walk. Its fields may be read after done is closed or once until is set, which is set last; they do not
-// change then.
+// decision is the result of a walk. After done is closed, its fields do not change and may be read without a lock.
 type decision struct {
 	end
 	done  chan struct{}
@@ -59,8 +58,9 @@ type decision struct {
 	until time.Time
 }
 
-// walked reports whether memory has a decision about k, so there was a query for it a moment ago, and its resolver may be walking the
-// list itself. It may do so even after a completed walk: a program that wants one family goes on if only the other family has an address.
+// walked reports whether there is a decision about k, or a walk in progress. If so, the pod queried the name a moment ago, and its resolver
+// may be walking the list itself. It may do so even after a completed walk: a program that wants one family goes on if only the other
+// family has an address.
 func (m *Memory) walked(k decisionKey) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -79,7 +79,7 @@ func (m *Memory) over(d *decision) bool { return !d.until.IsZero() && !m.now().B
 
 // decide returns the decision about k. If there is none, it calls walk; other queries about k wait for the result. If walk takes longer
 // than maxWalk, the decision for all of them is that the resolver walks the list itself, because the A and AAAA queries must get the same
-// decision. walk then continues in the background, because the resolver will probably send the same queries.
+// decision. The walk's queries in flight then continue in the background, because the resolver will probably send the same ones.
 func (m *Memory) decide(k decisionKey, walk func(*end)) *decision {
 	m.mu.Lock()
 	if d := m.known[k]; d != nil && !m.over(d) {
@@ -119,8 +119,8 @@ func (m *Memory) decide(k decisionKey, walk func(*end)) *decision {
 }
 
 // evict makes room if the memory is full. It removes expired decisions, and then decisions of the pods that have most, until at most three
-// quarters of remembered are left. So it runs once per thousand names, and a pod that queries ever new names loses its own decisions. Walks
-// in progress stay.
+// quarters of remembered are left. So it usually runs once per thousand new names, and a pod that queries ever new names loses its own
+// decisions. Walks in progress stay.
 func (m *Memory) evict() {
 	if len(m.known) < remembered {
 		return

@@ -12,11 +12,11 @@ import (
 type result int
 
 const (
-	resultCompleted result = iota // answered with the walk's end
+	resultCompleted result = iota // answered with the answer for the name where the walk ends
 	resultFirst                   // the queried name has addresses, so the walk ends with it
 	resultAbsent                  // no name of the walk exists
-	resultLeft                    // left to the resolver, because resolvers differ or something failed
-	resultLater                   // it was a later query of the walk for a longer name
+	resultLeft                    // left to the resolver: resolvers differ, something failed, or the name has ndots dots
+	resultLater                   // it may be a later query of the walk for a longer name
 	results                       // the number of results
 )
 

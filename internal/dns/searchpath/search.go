@@ -106,7 +106,7 @@ func join(name, suffix string) string {
 	return name + "." + suffix
 }
 
-// cutSuffix removes a suffix and the dot before it from a name. It returns false if the name does not end in the suffix.
+// cutSuffix removes a suffix and the dot before it from a name. It returns false if the name is not below the suffix.
 func cutSuffix(name, suffix string) (string, bool) {
 	at := len(name) - len(suffix)
 	if at < 2 || name[at-1] != '.' || !strings.EqualFold(name[at:], suffix) {

@@ -1,12 +1,12 @@
-// Package searchpath is the CoreDNS plugin that walks a pod's search list on the pod's behalf. With ndots:5 a resolver sends up to ten
-// queries for one name outside the cluster. For a pod that opts in, the first of them is answered with the result of the whole walk, so
-// that two remain: one for each family.
+// Package searchpath is the CoreDNS plugin that walks a pod's search list on the pod's behalf. With ndots:5 a resolver sends eight
+// queries or more for one name outside the cluster. If completion is on for the pod, the first of them is answered with the result of the
+// whole walk, so that two remain: one for each family.
 //
 // The walk sees the same answers as the pod would: the plugin comes before the cache, and sends its own queries through the same server,
 // cache included. It remembers recent decisions by pod and name. Its answers depend on the client, so no plugin that stores whole answers
 // may come before it.
 //
-// On failure, and whenever the resolver's own walk could end differently in any libc, the query is passed on unchanged.
+// On failure, and whenever resolvers (glibc, musl, Go) could end the walk differently, the query is passed on unchanged.
 package searchpath
 
 import (
@@ -22,9 +22,8 @@ import (
 	"github.com/neardns/neardns/internal/dns/queryinfo"
 )
 
-// maxWalk is how long a query waits for a walk before it is passed on unchanged. Forwarding it may take another 1.9 s, or 4.5 s if the
-// name is slow (package forward). musl retries after 2.5 s, glibc and Go after 5 s. By then, the answers that the pod's own walk needs
-// are in the cache, or their queries are in progress.
+// maxWalk is how long a query waits for a walk before it is passed on unchanged; the walk begins no further name then. Forwarding the query
+// may take another 1.9 s, or 4.5 s if the name is slow (package forward). musl retries after 2.5 s, glibc and Go after 5 s.
 const maxWalk = 500 * time.Millisecond
 
 // SearchPath is the plugin's handler in one server block.
@@ -37,10 +36,10 @@ type SearchPath struct {
 // Client is a pod, as the listener's Observer knows it. It is the Identity of a Query; queries without one are not completed. Its methods
 // are safe for concurrent use.
 type Client interface {
-	// Search returns the pod's search list if the pod has opted in, else nil. It may be outdated for a moment when pods start or stop.
+	// Search returns the pod's search list if completion is on for the pod and the list is known, else nil. It may be outdated for a moment
+	// when pods start or stop.
 	Search() *Search
-	// SearchNow returns the search list of the pod that has the address now. It may be another pod than that of Search. It may cost
-	// system calls.
+	// SearchNow is Search for the pod that has the address now, which may be another pod. It may cost system calls.
 	SearchNow(addr netip.Addr) *Search
 }
 
@@ -61,8 +60,8 @@ func (c *SearchPath) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.
 	return plugin.NextOrFailure(c.Name(), c.next, ctx, w, r)
 }
 
-// wanted returns the search list with which the query may be completed, or nil. Only A and AAAA queries are completed, because resolvers
-// walk the list only for these. A client that validates signatures (DO, CD) could not use an unsigned CNAME.
+// wanted returns the search list with which the query may be completed, or nil. Only A and AAAA queries are completed, because a
+// walk looks for addresses. A client that validates signatures (DO, CD) could not use an unsigned CNAME.
 func (c *SearchPath) wanted(ctx context.Context, r *dns.Msg) *Search {
 	q := queryinfo.From(ctx)
 	if q == nil {
@@ -90,8 +89,8 @@ func (c *SearchPath) wanted(ctx context.Context, r *dns.Msg) *Search {
 	return s
 }
 
-// complete answers the first query of a walk with the walk's result, if every resolver would come to that result. Otherwise done is
-// false.
+// complete answers the first query of a walk with the answer for the name where the walk ends. done is false if the walk ends at its first
+// name or finds no name, or if resolvers might end it elsewhere; the query is then passed on.
 func (c *SearchPath) complete(
 	ctx context.Context, k *walker, w dns.ResponseWriter, r *dns.Msg, s *Search, name string,
 ) (rcode int, done bool) {
@@ -143,7 +142,7 @@ func answer(r, found *dns.Msg, d *end, ttl uint32) *dns.Msg {
 	m.SetRcode(r, found.Rcode)
 	m.RecursionAvailable = true
 	if len(found.Answer) == 0 {
-		// Without an address, add no CNAME either: glibc ends the walk at any answer section that is not empty, even if the answer for
+		// If found has no records, add no CNAME either: glibc ends the walk at any answer section that is not empty, even if the answer for
 		// the other family was lost (coredns/coredns#7179).
 		for _, rr := range d.denial {
 			own := dns.Copy(rr) // a plugin before us may change it

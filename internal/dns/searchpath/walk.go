@@ -13,8 +13,8 @@ import (
 	"github.com/neardns/neardns/internal/dns/responsewriter"
 )
 
-// walker sends queries to its own server for one client. It may continue after the client's query is answered, so it keeps no reference
-// to that query.
+// walker sends queries for one client to the server that received the client's query. It may continue after that query is answered, so it
+// keeps no reference to it.
 type walker struct {
 	server *dnsserver.Server
 	client responsewriter.Base
@@ -37,21 +37,21 @@ func overTCP(a net.Addr) net.Addr {
 	return net.TCPAddrFromAddrPort(at)
 }
 
-// inner reports whether this server sent the query to itself: by this plugin, or for a CNAME's target.
+// inner reports whether this server sent the query to itself: by this plugin, or by another, for example for a CNAME's target.
 func inner(ctx context.Context) bool {
 	n, _ := ctx.Value(dnsserver.LoopKey{}).(int)
 	return n > 0
 }
 
-// walk queries the names of the search list in order, until one has addresses, or until resolvers would differ about the next step. It
-// queries A and AAAA for each name, because a resolver decides by both; both of the client's queries then get the same decision. Below
-// the cluster's suffixes, one denial is enough for all names that end in the same label: com.shop.svc.cluster.local is queried once, and
-// not for each name in com.
+// walk queries the names of the search list in order, until one has addresses, until resolvers would differ about the next step, or until
+// maxWalk is over. It queries A and AAAA for each name, because a resolver decides by both; both of the client's queries then get the same
+// decision. Below the cluster's suffixes, one denial is enough for all names that end in the same label: com.shop.svc.cluster.local is
+// queried once, and not for each name in com.
 //
 // glibc (2.36, res_search), musl (1.2.3, name_from_dns_search) and Go (1.25, goLookupIPCNAMEOrder) agree on this: a name that has an
 // address in one family ends the walk, and a name that does not exist in either family continues it. At a name without addresses, and at
 // a failure, musl stops and the others continue. A CNAME to a name without addresses stops only glibc. If one family's answer denies a
-// name that the other family has, musl continues; it still does, because it gets both answers.
+// name that the other family has, musl continues; with completion it does so too, because it gets both answers.
 func (k *walker) walk(ctx context.Context, s *Search, name string, d *end) {
 	begun := time.Now()
 	ctx = queryinfo.With(ctx, nil) // no client gets these answers
@@ -61,7 +61,7 @@ func (k *walker) walk(ctx context.Context, s *Search, name string, d *end) {
 			return
 		}
 		if parent := s.parentOf(name, step); parent != "" {
-			if m := k.query(ctx, parent, dns.TypeA); read(m, dns.TypeA) == absent && len(m.Answer) == 0 { // an alias would exist
+			if m := k.query(ctx, parent, dns.TypeA); read(m, dns.TypeA) == absent && len(m.Answer) == 0 { // with a CNAME, parent itself would exist
 				soa, good := denial(m)
 				if i == 0 {
 					d.denial = soa
@@ -103,7 +103,7 @@ func (k *walker) both(ctx context.Context, name string) (v4, v6 *dns.Msg) {
 	return v4, v6
 }
 
-// query sends a query to the server as the client would. It returns nil if no plugin wrote an answer.
+// query sends a query to the server as the client would. It returns nil if no answer was written.
 func (k *walker) query(ctx context.Context, name string, qtype uint16) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetQuestion(name, qtype)
@@ -118,7 +118,7 @@ type outcome int
 
 const (
 	unclear outcome = iota // a failure, or truncated
-	absent                 // there is no such name
+	absent                 // NXDOMAIN: the name, or the target of its CNAME, does not exist
 	empty                  // it exists without addresses of the family
 	alias                  // it is a CNAME to a name without addresses of the family
 	has                    // it has an address of the family, perhaps by a CNAME
