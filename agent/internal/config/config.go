@@ -4,9 +4,9 @@
 // It never changes anything on the node, and opens no socket, so that any user may run `config check` anywhere. It reads files and the
 // environment only through Env.
 //
-// Failure policy: Load returns a complete, valid Node, or an error that lists every fault with file, line, field and remedy. One
-// exception: an unknown key has no effect and is reported by Unknown, so that a release to which a node is rolled back starts with the
-// file of the newer release.
+// Failure policy: Load returns a complete, valid Node, or an error that lists the faults, each with field and remedy, and with file and
+// line if it is in the file. Faults that depend on faulty values are not listed. One exception: an unknown key has no effect and is
+// reported by Unknown, so that a release to which a node is rolled back starts with the file of the newer release.
 package config
 
 import (
@@ -87,22 +87,22 @@ type Folders struct {
 type CorefileKeys struct {
 	Corefile     string            // path of a file to use instead of the rendered Corefile; "" for none
 	CorefileText string            // content of that file
-	Snippets     map[string]string // lines to add to the server block of a zone, by zone ("." is the root)
+	Snippets     map[string]string // directives that replace those of the same names in a zone's server block, by zone ("." is the root)
 }
 
 // origins records where the values of a Node come from.
 type origins struct {
 	at      map[string]strict.Place // position in the file, by field
-	origin  map[string]string       // source of each value that is not in the file, by field
-	podDNS  strict.Value            // the value of podDNS as it is in the file
+	origin  map[string]string       // source of each value that was detected or has a ${NAME}, by field
+	podDNS  strict.Value            // the value of podDNS in the file, with each ${NAME} replaced
 	unknown []*strict.Fault         // faults about unknown keys, which have no effect
 	remarks map[string]string       // additional text for Show's comments, by field
 
 	platform platform.Platform // the platform whose kubelet configuration was found; zero if none was
 }
 
-// Unknown lists the keys of the file that this release does not know, each with its position and the known key that was probably meant.
-// They have no effect. If the file has other faults, Load returns an error that includes these.
+// Unknown lists the keys of the file that this release does not know, each with its position and the known key that was probably meant, or
+// all known keys. They have no effect. If the file has other faults, Load returns an error that includes these.
 func (n *Node) Unknown() []string {
 	var out []string
 	for _, err := range n.unknown {
@@ -180,7 +180,7 @@ const (
 	KubeProxyNone     = "none" // no netfilter rules translate the cluster DNS address, so no pod may be steered
 )
 
-// Listen has the addresses of the HTTP endpoints. The zero value disables an endpoint.
+// Listen has the addresses of the HTTP endpoints. A zero address disables an endpoint.
 type Listen struct {
 	Metrics    netip.AddrPort
 	Health     netip.AddrPort
@@ -193,7 +193,8 @@ const (
 	FastPathOff = "off"
 )
 
-// KernelHits selects the pods whose cache hits the kernel program answers.
+// KernelHits selects the pods whose cache hits the kernel program answers. Except with KernelHitsOff, a pod's annotation
+// neardns.io/kernel-hits decides for it.
 type KernelHits struct {
 	Mode       string   // one of the KernelHits constants
 	Namespaces []string // for KernelHitsNamespaces
@@ -202,8 +203,8 @@ type KernelHits struct {
 // Values of kernelHits.mode.
 const (
 	KernelHitsOff        = "off"
-	KernelHitsNamespaces = "namespaces" // for pods in the listed namespaces, and for pods with the annotation "true"
-	KernelHitsOn         = "on"         // for all pods except those with the annotation "false"
+	KernelHitsNamespaces = "namespaces" // for pods in the listed namespaces
+	KernelHitsOn         = "on"         // for all pods
 	KernelHitsAuto       = "auto"       // like on, if the node allows it; if not, that is no fault (D-083)
 )
 
@@ -274,8 +275,8 @@ func Default() Node {
 	}
 }
 
-// Load reads the configuration file at path, adds detected and default values, and validates the result. An empty path stands for an
-// empty file.
+// Load reads the configuration file at path, adds detected and default values, and validates the result. If path is empty, it reads no
+// configuration file.
 func Load(path string, env Env) (*Node, error) {
 	n := Default()
 	n.at, n.origin = map[string]strict.Place{}, map[string]string{}
@@ -313,8 +314,8 @@ func (n *Node) withBounds(err error) error {
 	return errors.Join(append([]error{err}, n.checkBounds()...)...)
 }
 
-// StateDir returns the state folder, also from a faulty file, so that a command finds the agent that still runs. If the file cannot be
-// read or does not name one, it returns the default.
+// StateDir returns the state folder, also from a faulty file, so that a command finds the agent that still runs. If the file cannot be read
+// or names no valid one, it returns the default.
 func StateDir(path string, env Env) string {
 	dir := nodestate.DefaultStateDir
 	data, err := env.ReadFile(path)
@@ -349,7 +350,7 @@ func (n *Node) readCorefile(env Env) error {
 	return nil
 }
 
-// Steers reports whether pods may be steered on this node.
+// Steers reports whether kubeProxyMode allows pods to be steered on this node.
 func (n *Node) Steers() bool { return n.KubeProxyMode != KubeProxyNone }
 
 // Adopts reports whether pods that ran before neardns was installed are steered too. That needs new pods to be steered.

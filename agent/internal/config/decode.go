@@ -88,7 +88,7 @@ func (d *decoder) pairs(v strict.Value) []strict.Member {
 	return d.Plain(v)
 }
 
-// group decodes the keys of the whole file, or of the mapping at prefix.
+// group decodes the keys of the whole file, or of a group such as cache.
 func (d *decoder) group(v strict.Value) {
 	if v.Field != "" {
 		d.node.at[v.Field] = v.Place
@@ -112,7 +112,7 @@ func (d *decoder) group(v strict.Value) {
 	}
 }
 
-// given adds a fault for a key without a value: the value may be forgotten, or the default may be meant.
+// given reports whether a key has a value. If not, it adds a fault: the value may be forgotten, or the default may be meant.
 func (d *decoder) given(v strict.Value) bool {
 	if v.IsNull() {
 		d.fail(v, "has no value: give it one or take the key out")

@@ -18,16 +18,16 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// The local addresses that NodeLocal DNSCache uses, and that clients of a node's cache therefore expect.
+// The default local addresses. NodeLocal DNSCache uses the IPv4 one too, so clients of a node's cache expect it.
 var (
 	defaultLocal4 = netip.MustParseAddr("169.254.20.10")
 	defaultLocal6 = netip.MustParseAddr("fd00:90de:d95::a")
 )
 
-// Detected is a value that is not in the file, with its source.
+// Detected is a value that was detected or has a ${NAME} in the file, with its source.
 type Detected struct{ Field, Value, Source string }
 
-// Detected lists the detected values, to be logged once at the start. It leaves out defaults.
+// Detected lists the values that have a source in origins, to be logged once at the start. It leaves out the values of Default.
 func (n *Node) Detected() []Detected {
 	var out []Detected
 	for _, f := range table() {
@@ -205,7 +205,7 @@ func (n *Node) Kubelet(env Env) (out nodestate.Kubelet, ok bool, err error) {
 // readKubelet reads the settings that neardns uses from the kubelet's configuration: from the first platform's files that exist here; if
 // none is mounted, from the installer's copy in the state folder. A missing file is no error, because not every distribution has one.
 func (n *Node) readKubelet(env Env) (kubelet, error) {
-	const instead = "name clusterDomain, redirects and localAddresses in the configuration, so that it is not asked"
+	const instead = "name clusterDomain, redirects and localAddresses in the configuration, which then needs no file of the kubelet"
 	var k kubelet
 	for _, p := range platform.All() {
 		for _, file := range p.KubeletFiles(env.Glob) {

@@ -234,7 +234,7 @@ func each[T any](values []T, print func(T) string) []string {
 // auto is the value of upstreams.external that leaves the choice to kube-dns's Corefile.
 const auto = "auto"
 
-// external takes a list, or auto.
+// external returns the field upstreams.external: a list of servers and files, or auto.
 func external(name string, reload bool) field {
 	const want = "auto, or a list of servers and files, such as [10.1.2.3, /etc/resolv.conf]"
 	return field{name: name, reload: reload,
@@ -297,7 +297,7 @@ func (d *decoder) addr(v strict.Value) netip.Addr {
 	return a
 }
 
-// mapping returns a field whose value is a mapping with domains as keys. value decodes the value of a key.
+// mapping returns a field whose value is a mapping with domains as keys; root allows the key ".". value decodes the value of a key.
 func mapping[T any](name string, at func(*Node) *map[string]T, root bool, value func(*decoder, strict.Value) (T, bool),
 	show func(T) any) field {
 	return field{name: name, reload: true,
@@ -345,8 +345,8 @@ func snippets(name string) field {
 		func(lines string) any { return lines })
 }
 
-// entries returns the pairs of a mapping whose keys are names, such as domains, and not fields. A fault of a value is reported at the
-// position of its key.
+// entries returns the pairs of a mapping whose keys are names, such as domains, and not fields. A fault that Validate finds in a value is
+// reported at the position of its key.
 func (d *decoder) entries(v strict.Value) []strict.Member {
 	out := d.pairs(v)
 	for i := range out {

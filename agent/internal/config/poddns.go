@@ -35,7 +35,7 @@ func podDNS(name string, reload bool) field {
 			for _, f := range r.Faults() {
 				d.Add(f)
 			}
-			// Other unknown keys may belong to a later release, but not a key within a list of options.
+			// An unknown key may belong to a later release, and only has no effect. But if it is within a list of options, all of podDNS has none.
 			if !slices.ContainsFunc(r.Faults(), func(f *strict.Fault) bool { return !f.Unknown || strings.Contains(f.Field, "[") }) {
 				d.node.PodDNS, d.node.podDNS = rules, v
 			}
@@ -61,7 +61,8 @@ func (n *Node) Warnings() []string {
 	return out
 }
 
-// plain returns v as a value that JSON can represent, with ${NAME} replaced. A fault of a member is reported at the position of its key.
+// plain returns v as a value that JSON can represent, with ${NAME} replaced. Each member gets the position of its key, so faults that are
+// found later are reported there.
 func (d *decoder) plain(v strict.Value) strict.Value {
 	switch v.Kind {
 	case strict.Object:

@@ -47,7 +47,7 @@ func (n *Node) showPlatform() string {
 
 func indent(depth int) string { return strings.Repeat("  ", depth) }
 
-// value returns the text after "key:", up to the end of the line.
+// value returns the text after "key:", which may have several lines.
 func (n *Node) value(name string, value any, depth int) string {
 	comment := n.comment(name)
 	switch v := value.(type) {
@@ -67,7 +67,7 @@ func (n *Node) value(name string, value any, depth int) string {
 	return " " + flow(value) + comment + "\n"
 }
 
-// Remark adds a text to the comment that Show writes for a field.
+// Remark sets a text that Show adds to its comment for a field.
 func (n *Node) Remark(field, text string) {
 	if n.remarks == nil {
 		n.remarks = map[string]string{}
@@ -98,7 +98,7 @@ func (n *Node) source(name string) string {
 	return ""
 }
 
-// block returns a text of several lines as a literal block, and any other text in one line.
+// block returns a text that ends with a newline as a literal block if that reads back as the same text, and any other value in one line.
 func block(value any, depth int) string {
 	s, ok := value.(string)
 	if !ok {

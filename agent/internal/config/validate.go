@@ -16,7 +16,7 @@ import (
 // maxServices is the maximum number of Services in hosts.services.
 const maxServices = 20
 
-// Validate checks each value, and values that depend on each other. It returns all faults as one joined error.
+// Validate checks each value, and values that depend on each other. It returns the faults as one joined error.
 func (n *Node) Validate() error {
 	faults := n.checkAddresses()
 	if len(faults) == 0 { // if the agent's own addresses are wrong, checks of upstreams against them would be wrong too
@@ -25,7 +25,7 @@ func (n *Node) Validate() error {
 	return errors.Join(slices.Concat(faults, n.checkBounds(), n.checkLease(), n.checkNames())...)
 }
 
-// checkAddresses checks redirects and local addresses with the rules of pkg/steer.
+// checkAddresses checks the cluster domain, and with the rules of pkg/steer the redirects and local addresses.
 func (n *Node) checkAddresses() []error {
 	if _, err := configfile.ParseDomain(n.ClusterDomain); err != nil {
 		return []error{n.fault("clusterDomain", err.Error())}
@@ -202,7 +202,7 @@ func (n *Node) checkNames() []error {
 		field, message string
 	}{
 		{n.Link.Name == "lo" || strings.HasPrefix(n.Link.Name, steer.ProberInterface), "link.name",
-			n.Link.Name + " belongs to another program: name a link of our own, such as neardns0"},
+			n.Link.Name + " has another use: name a link of its own for the agent's addresses, such as neardns0"},
 		{onLink && n.InterceptNode, "interceptNode",
 			"link.clusterDNSOnLink: true catches what is for the cluster DNS address already: take one of the two out"},
 		{onLink && n.KubeProxyMode == KubeProxyIPVS, "link.clusterDNSOnLink",

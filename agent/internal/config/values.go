@@ -13,10 +13,10 @@ import (
 	"github.com/neardns/neardns/pkg/strict"
 )
 
-// Each parse function in this file converts a text into a typed value. Its error has what is wrong and what to write; the caller adds the
+// Each parse function in this file checks a text and returns its value. Its error has what is wrong and what to write; the caller adds the
 // position.
 
-// parseSource takes a path, or a server.
+// parseSource parses the path of a file that lists servers, or a server's address.
 func parseSource(s string) (nameserver.Source, error) {
 	if strings.HasPrefix(s, "/") {
 		p, err := configfile.ParsePath(s)
@@ -50,12 +50,12 @@ func parseNamespace(s string) (string, error) {
 	return s, nil
 }
 
-// isLabel reports whether Kubernetes accepts a name for a namespace or a Service: a DNS label in lower case (RFC 1123, section 2.1).
+// isLabel reports whether s is a DNS label in lower case (RFC 1123, section 2.1), as the names of namespaces and Services must be.
 func isLabel(s string) bool {
 	return len(s) <= 63 && strict.IsDomain(s) && !strings.ContainsAny(s, "._") && strings.ToLower(s) == s
 }
 
-// parseLinkName takes what the kernel takes.
+// parseLinkName accepts a name that the kernel accepts for a link, if it is in ASCII and has no %.
 func parseLinkName(s string) (string, error) {
 	bad := func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '/' || r == ':' || r == '%' }
 	if s == "" || len(s) > 15 || s == "." || s == ".." || strings.ContainsFunc(s, bad) {

@@ -26,8 +26,8 @@ type Options struct {
 	Check         time.Duration // -syncinterval
 	// UpstreamService is the Service of kube-dns, in this pod's namespace, to which queries for the cluster's names are forwarded.
 	UpstreamService string
-	// Fallback has the addresses of kube-dns to use if the agent does not answer, for an IP family whose Service address is not in the
-	// pod's environment. node-cache has no such flag.
+	// Fallback has the addresses of kube-dns to use if the agent does not answer. They precede the Services' addresses in the pod's
+	// environment, which may have only one IP family. node-cache has no such flag.
 	Fallback       []netip.Addr
 	Backend        string // back end of the packet rules; node-cache has no such flag
 	PIDFile        string
@@ -64,7 +64,7 @@ const (
 	maxCheck = time.Hour
 )
 
-// rawFlags has the flags that Parse converts or checks before they become Options.
+// rawFlags has the flags that Parse converts, checks or ignores.
 type rawFlags struct {
 	localIP, fallback, interval, health, port, corefile, conf, logFormat, initialDelay string
 	clientAuth, minTLS                                                                 string
@@ -133,7 +133,7 @@ func Parse(args []string, usage io.Writer) (Options, error) {
 	return o, errors.Join(errs...)
 }
 
-// checkBackend checks -backend together with -setupiptables=false, which forbids neardns's rules in iptables.
+// checkBackend checks -backend together with -setupiptables=false, which forbids neardns's rules in iptables: auto then becomes nftables.
 func (o *Options) checkBackend() error {
 	switch {
 	case !slices.Contains(backends(), o.Backend):
@@ -254,7 +254,7 @@ func (o *Options) interval(text string) error {
 			d *= time.Second
 			note = fmt.Sprintf("-syncinterval %s is read as %s, as node-cache does", text, d)
 		default:
-			note = fmt.Sprintf("-syncinterval %s is %s (in node-cache it overflows)", text, d)
+			note = fmt.Sprintf("-syncinterval %s is %s (node-cache multiplies it by a billion)", text, d)
 		}
 	}
 	if d < minCheck || d > maxCheck {

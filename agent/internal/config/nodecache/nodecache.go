@@ -1,8 +1,8 @@
 // Package nodecache reads the configuration of NodeLocal DNSCache's node-cache: its flags, its environment and its Corefile template, so
 // that the agent can replace it with an unchanged manifest.
 //
-// It is pure: it opens no file, sends no query and changes nothing. It corrects values with which node-cache would fail or behave
-// unexpectedly, and returns a note about each correction.
+// It sends no query, changes nothing, and opens no file except those that a Corefile imports. It corrects values with which node-cache
+// would fail or behave unexpectedly, and returns a note about each correction.
 //
 // Failure policy: a function returns a complete result, or an error that names the flag, variable or placeholder, and the remedy.
 package nodecache

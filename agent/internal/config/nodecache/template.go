@@ -78,8 +78,8 @@ var (
 	snippetName = regexp.MustCompile(`(?m)^[ \t]*\(([^)\s]+)\)`)
 )
 
-// Imports makes the paths of a filled-in template's import directives absolute, and returns their patterns. node-cache resolves them
-// relative to folder, where it writes the Corefile, and not to the template's folder.
+// Imports makes the paths of a filled-in template's import directives absolute, and returns their patterns; it skips imports of snippets.
+// node-cache resolves them relative to folder, where it writes the Corefile, and not to the template's folder.
 func Imports(text, folder string) (absolute string, patterns []string) {
 	snippets := map[string]bool{}
 	for _, m := range snippetName.FindAllStringSubmatch(text, -1) {
@@ -105,7 +105,7 @@ func Imports(text, folder string) (absolute string, patterns []string) {
 // stubTTL is the maximum TTL in seconds for answers of stub domains, as in node-cache.
 const stubTTL = 30
 
-// Stubs returns server blocks for the stub domains, except for domains for which the template has a block.
+// Stubs returns server blocks for the stub domains, except for domains that have a block in the template or no server.
 func Stubs(domains map[string][]nameserver.Address, served []string) (text string, notes []string) {
 	var b strings.Builder
 	for _, domain := range slices.Sorted(maps.Keys(domains)) {
@@ -122,7 +122,8 @@ func Stubs(domains map[string][]nameserver.Address, served []string) (text strin
 	return b.String(), notes
 }
 
-// Domain returns the cluster's domain, guessed from the zones of a template: the first zone that is neither the root nor a reverse zone.
+// Domain returns the cluster's domain, guessed from the zones of a template: the first zone that is neither the root nor a reverse zone,
+// else cluster.local.
 func Domain(zones []string) string {
 	for _, z := range zones {
 		if z != "." && !strings.HasSuffix(z, "arpa") {
