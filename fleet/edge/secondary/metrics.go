@@ -65,7 +65,7 @@ func recordsDesc() *prometheus.Desc {
 
 func transfersDesc() *prometheus.Desc {
 	return desc("zone_transfers_total",
-		"Reads of the zone, by result: the whole zone (full), its changes (steps), or an error (failed).", "result")
+		"Transfers of the zone: the whole zone (full) or its changes (steps); failed: reads of the primary that ended with an error.", "result")
 }
 
 // Describe implements prometheus.Collector.

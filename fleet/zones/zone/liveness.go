@@ -10,7 +10,8 @@ import (
 )
 
 // ReportAfter and RemoveAfter are numbers of heartbeat periods without a new heartbeat. After ReportAfter, a cluster is reported as silent.
-// After RemoveAfter, edges treat its addresses without a health check as unhealthy, and one of the other clusters may remove its records.
+// After RemoveAfter, edges may treat those of its addresses that no health check probes as unhealthy, and one of the other clusters may
+// remove its records.
 const (
 	ReportAfter = 3
 	RemoveAfter = 6

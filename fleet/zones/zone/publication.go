@@ -59,7 +59,7 @@ type Publication struct {
 	Addresses  []netip.Addr
 	Target     string // a hostname in place of addresses, for LoadBalanced only; only edges answer with it
 	Geo        string // empty, or a region code as Kuadrant writes it: GEO-EU, IE, US-CA; in lower case if normalized or read from a zone
-	DefaultGeo bool   // edges use the region Geo for clients in whose own region no cluster is
+	DefaultGeo bool   // edges use the region Geo for clients in whose own region no healthy cluster is
 	Weight     uint32 // share of the clients, relative to the region's other clusters; 0: standby
 	Health     *Health
 	// Adopt applies to those Addresses that were at the host before any cluster published them. With Adopt, the last cluster that
