@@ -139,8 +139,8 @@ var singular = strings.NewReplacer("lack ", "lacks ", "have ", "has ", "are ", "
 const mostObjections = 5
 
 // objections returns why nodes do not match a placement, most frequent cause first: "12 nodes lack a=b, 3 nodes have taint c:NoSchedule". A
-// node is counted for each label that it lacks. If it lacks none, it is counted because it does not match the pods' own node affinity; if it
-// does, for each taint that is not tolerated; if there is none, because it is not Ready.
+// node is counted for each label that it lacks. If it lacks none, it is counted because it does not match the pods' own node affinity; if
+// it does, for each taint that is not tolerated; if there is none, because it is not Ready.
 func (r rule) objections(nodes []*Node) string {
 	counts := map[string]int{}
 	for _, n := range nodes {

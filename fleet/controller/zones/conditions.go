@@ -12,8 +12,8 @@ import (
 	"github.com/neardns/neardns/fleet/api/v1alpha1"
 )
 
-// The types of conditions: four of a DNSRecord, the last of them from Kuadrant's RFC 0008; then those of a DNSZone, in addition to
-// Accepted.
+// The types of conditions: four of a DNSRecord and a DNSPolicy, the last of them from Kuadrant's RFC 0008; then those of a DNSZone, in
+// addition to Accepted.
 const (
 	ConditionAccepted   = "Accepted"
 	ConditionProgrammed = "Programmed"
@@ -26,9 +26,9 @@ const (
 
 // Reasons of the condition Programmed, in addition to those that a publisher reports.
 const (
-	Programmed   = "Programmed"   // the zone has all records of the host, confirmed by reading it back
+	Programmed   = "Programmed"   // the zone has what this cluster publishes for the host, confirmed by reading it back
 	NotAccepted  = "NotAccepted"  // nothing is published, because Accepted is False
-	ZoneNotReady = "ZoneNotReady" // the DNSZone is not accepted
+	ZoneNotReady = "ZoneNotReady" // the DNSZone is not accepted, or no longer exists
 	Writing      = "Writing"      // the update was not sent, or not read back from the zone yet
 	Leaving      = "Leaving"      // the records are being removed from the zone
 )
@@ -43,7 +43,7 @@ const (
 	ReadReason   = "Read"         // the reason of condition Read if the zone was read
 	AllHeard     = "AllHeard"     // a reason of condition ClustersHeard: no cluster is silent
 	Silent       = "Silent"       // a reason of condition ClustersHeard: a heartbeat has not changed for three of its periods
-	NotRead      = "NotRead"      // a reason of conditions Read and ClustersHeard: the zone was not read yet
+	NotRead      = "NotRead"      // a reason of conditions Read and ClustersHeard: the zone was not read yet (ClustersHeard: or is not read)
 	NoPublishing = "NotPublished" // a reason of condition Read: no publisher runs for the zone
 	NotReadable  = "NotReadable"  // a reason of condition Read: the primary's answer is not a valid zone
 )
@@ -53,10 +53,10 @@ type Progress struct {
 	// Done means that the zone, as it was read last, has exactly what this cluster publishes for the host. For a removed host, Done means
 	// that the zone has nothing of this cluster for the host any more.
 	Done bool
-	// Reason and Message have the reason why the host is not done; both are empty while the change is in progress.
+	// Reason and Message have the reason why the host is not done; both are empty if it is, or while the change is in progress.
 	Reason, Message string
-	// Conflict is the reason of the condition UnresolvedConflictDiscovered; empty: there is no conflict. It keeps this cluster from writing
-	// the host, or is reported although the host is done. ConflictMessage has the details.
+	// Conflict is the reason of the condition UnresolvedConflictDiscovered; empty: there is no conflict. It prevents or delays this cluster's
+	// change of the host, or is reported although the host is done. ConflictMessage has the details.
 	Conflict, ConflictMessage string
 	// Note is a reason to report with Programmed although the host is done, for example RRsetFull.
 	Note, NoteMessage string
@@ -69,12 +69,12 @@ type Progress struct {
 	Writes     uint64
 	// Kept means that the DNSRecord has the finalizer, so the zone may have its records until Done is set.
 	Kept bool
-	// Away is the reason why the zone cannot be read now, or empty. Read is when it was last read. If that is longer ago than Fresh,
-	// Programmed becomes Unknown; Fresh 0 means never.
+	// Away is the reason why the zone cannot be read now, or empty. Read is when it was last read. If Away is set and Read is longer ago than
+	// Fresh, the condition Programmed of a host that is done becomes Unknown; with Fresh 0 it never does.
 	Away  string
 	Read  time.Time
 	Fresh time.Duration
-	// Held is what the zone has for the host, from all clusters; nil if it has nothing or was not read yet.
+	// Held is what the zone has for the host, from all clusters; nil if no cluster publishes the host, or the zone was not read yet.
 	Held *v1alpha1.Published
 }
 
@@ -108,9 +108,9 @@ func Conditions(r *Record, zone *Zone, p Progress, checked, sick []netip.Addr, n
 	default:
 		programmed.Reason, programmed.Message = p.Reason, p.Message+attempts(p, now)
 	}
-	conflict := condition(ConditionConflict, false, NoConflict, "no other cluster, and no record of another, stands against it")
+	conflict := condition(ConditionConflict, false, NoConflict, "neither another cluster nor another DNSRecord conflicts with it")
 	if r.Reason == Contradiction {
-		conflict.Message = "no other cluster stands against it; Accepted names the record that does"
+		conflict.Message = "no other cluster conflicts with it; Accepted names the DNSRecord that does"
 	}
 	if p.Conflict != "" && r.Good() {
 		conflict = condition(ConditionConflict, true, p.Conflict, p.ConflictMessage+attempts(p, now))
@@ -118,8 +118,8 @@ func Conditions(r *Record, zone *Zone, p Progress, checked, sick []netip.Addr, n
 	return []metav1.Condition{accepted, programmed, healthy(checked, sick), conflict}
 }
 
-// attempts returns the phrase that Kuadrant's RFC 0008 prescribes for a conflict. It counts whole minutes, so that the status is not
-// written every second.
+// attempts returns the phrase that Kuadrant's RFC 0008 prescribes for a conflict, or "" if nothing was counted. It counts whole minutes, so
+// that the status is not written every second.
 func attempts(p Progress, now time.Time) string {
 	if p.Attempt == 0 || p.Since.IsZero() {
 		return ""

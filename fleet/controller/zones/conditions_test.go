@@ -43,7 +43,7 @@ func TestConditions(t *testing.T) {
 			message: "DNSZone z: NoKey: no Secret"},
 		"an older record says otherwise": {record: &Record{Verdict: Verdict{Contradiction, "spec.ttl"}, Zone: "z"}, zone: ready, progress: Progress{Done: true},
 			want:    "Accepted=False/Contradiction Programmed=False/NotAccepted Healthy=Unknown/NotChecked UnresolvedConflictDiscovered=False/NoConflict",
-			message: "no other cluster stands against it; Accepted names the record that does"},
+			message: "no other cluster conflicts with it; Accepted names the DNSRecord that does"},
 		"refused": {record: refused, zone: ready, progress: Progress{Done: true},
 			want:    "Accepted=False/NotAllowed Programmed=False/NotAccepted Healthy=Unknown/NotChecked UnresolvedConflictDiscovered=False/NoConflict",
 			message: "nothing is published: not allowed"},

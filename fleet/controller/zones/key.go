@@ -8,7 +8,7 @@ import (
 	"github.com/neardns/neardns/fleet/zones/rfc2136"
 )
 
-// ReadKey reads a TSIG key from the data of a DNSZone's Secret. An error names the field of the Secret and never contains its value.
+// ReadKey reads a TSIG key from the data of a DNSZone's Secret. An error names the field of the Secret and never contains the key's secret.
 func ReadKey(data map[string][]byte) (rfc2136.Key, error) {
 	text := func(key string) string { return strings.TrimSpace(string(data[key])) }
 	k := rfc2136.Key{Name: text("name"), Algorithm: strings.ToLower(text("algorithm")), Secret: text("secret")}

@@ -26,7 +26,7 @@ const (
 	Accepted      = "Accepted"
 	NoZone        = "NoZone"        // the host is in no DNSZone
 	NotAllowed    = "NotAllowed"    // the DNSZone does not let this namespace publish this host, address or hostname
-	NoAddresses   = "NoAddresses"   // the object named in addressesFrom does not exist or has no address
+	NoAddresses   = "NoAddresses"   // the object named in addressesFrom does not exist, or gives neither an address nor a hostname
 	Contradiction = "Contradiction" // an older DNSRecord for the same host has different values
 	Invalid       = "Invalid"       // a field has a value that cannot be published in the zone
 	Deleting      = "Deleting"      // the record is being deleted
@@ -49,7 +49,7 @@ type Source struct {
 	Problem string
 }
 
-// Input is the input of Decide. Sources must have an entry for each addressesFrom in Records.
+// Input is the input of Decide. Sources must have an entry for each addressesFrom in Records, except in records that are being deleted.
 type Input struct {
 	Zones   []v1alpha1.DNSZone
 	Records []v1alpha1.DNSRecord
@@ -73,7 +73,7 @@ func (v Verdict) Good() bool { return v.Reason == Accepted }
 type Plan struct {
 	// Zones has every DNSZone by its name.
 	Zones map[string]*Zone
-	// Records has every DNSRecord by its name. A record that is being deleted is not published, so no Zone.Hosts has it.
+	// Records has every DNSRecord by its namespace and name, also those that are not published.
 	Records map[Key]*Record
 }
 
@@ -101,7 +101,7 @@ func Canonical[T ~string](name T) string {
 	return strings.ToLower(strings.TrimSuffix(string(name), ".")) + "."
 }
 
-// Decide makes the plan. It sorts in.Zones and in.Records by age.
+// Decide makes the plan. It sorts in.Zones and in.Records by age, the oldest first.
 func Decide(in Input) *Plan {
 	p := &Plan{Zones: map[string]*Zone{}, Records: map[Key]*Record{}}
 	slices.SortFunc(in.Zones, func(a, b v1alpha1.DNSZone) int {
@@ -198,7 +198,7 @@ func list(origins map[string]*v1alpha1.DNSZone) string {
 	return strings.Join(names, ", ")
 }
 
-// compose converts a DNSRecord to a publication. If the DNSZone does not allow it, the verdict has the reason.
+// compose converts a DNSRecord to a publication. If it must not be published, the verdict has the reason.
 func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]Source) (zone.Publication, Verdict) {
 	s := &r.Spec
 	p := zone.Publication{Host: Canonical(s.Host), Strategy: zone.Strategy(s.Strategy), TTL: uint32(s.TTL),
@@ -231,7 +231,7 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 	for _, a := range s.Addresses {
 		address, err := netip.ParseAddr(string(a))
 		if err != nil {
-			return p, verdict(Invalid, "spec.addresses: %q is no IP address", a) // possible only if the installed CRD is older than this program
+			return p, verdict(Invalid, "spec.addresses: %q is no IP address", a) // possible only in a file, or with an older CRD
 		}
 		addresses = append(addresses, address)
 	}
@@ -251,7 +251,7 @@ func compose(r *v1alpha1.DNSRecord, z *v1alpha1.DNSZone, sources map[Reference]S
 		}
 	}
 	if hostname != "" {
-		if s.Strategy != v1alpha1.StrategyLoadBalanced { // possible for addressesFrom; for spec.hostname the API server refuses it
+		if s.Strategy != v1alpha1.StrategyLoadBalanced { // for spec.hostname possible only in a file: the API server refuses it
 			return p, verdict(Invalid, "spec.%s: it gives the hostname %s, which needs strategy LoadBalanced: only edges answer with it",
 				field, hostname)
 		}
@@ -300,7 +300,7 @@ func within(ranges []v1alpha1.AddressRange, a netip.Addr) bool {
 }
 
 // merge adds a younger DNSRecord's addresses to the publication of an older one for the same host. If the two contradict each other, merge
-// returns the older publication and the name of the field in which they differ.
+// returns the older publication and the name of the first field in which they differ.
 func merge(old, young zone.Publication) (merged zone.Publication, field string) {
 	switch {
 	case old.Strategy != young.Strategy:

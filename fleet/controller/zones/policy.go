@@ -24,7 +24,7 @@ const (
 type Policy struct {
 	Verdict
 	Wanted []Wanted
-	// Unpublished are the listeners that get no DNSRecord, each with the reason.
+	// Unpublished are the listeners whose hosts get no DNSRecord, each with the reason.
 	Unpublished []v1alpha1.UnpublishedHost
 }
 
@@ -34,8 +34,9 @@ type Wanted struct {
 	Record   *v1alpha1.DNSRecord
 }
 
-// DecidePolicies returns the DNSRecords that each DNSPolicy wants. gateways must have an entry for each targetRef. A host of a Gateway
-// is for the oldest DNSPolicy that targets it, and for none if a person made a DNSRecord for it in the same namespace that is accepted.
+// DecidePolicies returns the DNSRecords that each DNSPolicy wants. gateways must have an entry for each targetRef. If several DNSPolicies
+// target listeners of one Gateway with the same host, only the oldest one gets a DNSRecord for it. None gets one if the namespace has an
+// accepted DNSRecord for the host that a person made.
 func DecidePolicies(policies []v1alpha1.DNSPolicy, gateways map[Key]Gateway, in Input) map[Key]*Policy {
 	origins := map[string]*v1alpha1.DNSZone{}
 	for i := range in.Zones {
@@ -127,7 +128,7 @@ func recordOf(p *v1alpha1.DNSPolicy, host string) *v1alpha1.DNSRecord {
 	}
 }
 
-// PolicyOf returns a DNSRecord's reference to the DNSPolicy that made it. It returns nil if a person made it.
+// PolicyOf returns a DNSRecord's reference to the DNSPolicy for which it was made. It returns nil if there is none: a person made it.
 func PolicyOf(r *v1alpha1.DNSRecord) *metav1.OwnerReference {
 	if o := metav1.GetControllerOf(r); o != nil && o.Kind == "DNSPolicy" && o.APIVersion == v1alpha1.GroupVersion.String() {
 		return o
@@ -140,7 +141,7 @@ func PolicyOf(r *v1alpha1.DNSRecord) *metav1.OwnerReference {
 func (p *Policy) Status(records map[Key]*v1alpha1.DNSRecord, problems map[Key]Verdict) v1alpha1.DNSPolicyStatus {
 	out := v1alpha1.DNSPolicyStatus{Records: int32(len(p.Wanted))}
 	checked := healthy(nil, nil)
-	conflict := condition(ConditionConflict, false, NoConflict, "nothing stands against a host of the DNSPolicy")
+	conflict := condition(ConditionConflict, false, NoConflict, "nothing conflicts with a host of the DNSPolicy")
 	for _, u := range p.Unpublished {
 		if u.Reason == Conflicted {
 			conflict = condition(ConditionConflict, true, Conflicted, u.Message)

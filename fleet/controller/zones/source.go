@@ -22,8 +22,8 @@ type Gateway struct {
 // Listener is one listener of a Gateway. Host is empty if the listener has no hostname.
 type Listener struct{ Name, Host string }
 
-// ReadGateway takes the listeners from a Gateway's spec, and the addresses from its status. An address without a type is an IPAddress, the
-// API's default.
+// ReadGateway takes the listeners from a Gateway's spec, and the addresses or the hostname from its status. An address without a type is an
+// IPAddress, the API's default.
 func ReadGateway(g *unstructured.Unstructured) (out Gateway, source Source) {
 	name := types.NamespacedName{Namespace: g.GetNamespace(), Name: g.GetName()}
 	items, _, err := unstructured.NestedSlice(g.Object, "spec", "listeners")

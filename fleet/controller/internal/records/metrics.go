@@ -81,7 +81,7 @@ func (m *Metrics) setPolicies(decided map[zones.Key]*zones.Policy) {
 	}
 }
 
-// forget drops the series of a DNSZone object that was deleted.
+// forget drops the condition series of a DNSZone object that was deleted, or that is a duplicate.
 func (m *Metrics) forget(dnsZone string) {
 	m.conditions.DeletePartialMatch(prometheus.Labels{"dnszone": dnsZone})
 	maps.DeleteFunc(m.reasons, func(key [2]string, _ string) bool { return key[0] == dnsZone })

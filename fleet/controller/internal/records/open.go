@@ -20,8 +20,8 @@ import (
 // open is a function for Reconciler.Open, which describes its arguments.
 type open func(Setting, rfc2136.KeyFunc, func(zone.Claim) bool) (Publisher, error)
 
-// opener returns the function that starts this cluster's publisher for a zone. The publisher calls changed after each change of its
-// status; changed must not block.
+// opener returns the function that starts this cluster's publisher for a zone. The publisher calls changed when a host's status has
+// changed; changed must not block.
 func opener(ctx context.Context, identity zone.Identity, metrics *zonewriter.Metrics, log *slog.Logger, changed func()) open {
 	return func(s Setting, key rfc2136.KeyFunc, works func(zone.Claim) bool) (Publisher, error) {
 		p, err := zonewriter.New(zonewriter.Options{
@@ -33,7 +33,7 @@ func opener(ctx context.Context, identity zone.Identity, metrics *zonewriter.Met
 		}
 		running, cancel := context.WithCancel(ctx)
 		l := &live{publisher: p, log: log, cancel: cancel, fresh: 2 * s.Heartbeat}
-		l.wg.Go(func() { p.Run(running) }) // ends with Stop
+		l.wg.Go(func() { p.Run(running) }) // ends with Stop, or with ctx
 		return l, nil
 	}
 }

@@ -20,13 +20,14 @@ type policies struct {
 	items    []v1alpha1.DNSPolicy
 	decided  map[zones.Key]*zones.Policy
 	problems map[zones.Key]zones.Verdict
-	changed  bool // a DNSRecord was written, so the next run has to follow at once
+	changed  bool // a DNSRecord was written, or had changed since it was read, so the next run has to follow at once
 }
 
-// applyPolicies creates, changes and deletes the DNSRecords of DNSPolicies. It leaves alone those that a person made, and those whose
-// DNSPolicy it does not find, or is deleted with --cascade=orphan: they are for the garbage collector, which does not read from a cache.
-// It adds what it creates to in, with the Gateways, so that a host is never without one when a person deletes their own DNSRecord for it.
-// If a person deletes the DNSPolicy's DNSRecord, its finalizer first takes the host out of the zone, and a later run creates it again.
+// applyPolicies creates, changes and deletes the DNSRecords of DNSPolicies. It does not touch DNSRecords that a person made, nor those
+// whose DNSPolicy is missing in the watch cache or is being deleted with --cascade=orphan: the garbage collector handles these, because it
+// checks at the API server. It adds the DNSRecords that it creates, and the addresses of the Gateways, to the input in, so that a host
+// stays published when a person deletes their own DNSRecord for it. If a person deletes a DNSPolicy's DNSRecord, the finalizer first takes
+// the host out of the zone, and a later run creates the DNSRecord again.
 func (r *Reconciler) applyPolicies(ctx context.Context, in *zones.Input) (*policies, error) {
 	var list v1alpha1.DNSPolicyList
 	if r.NoPolicies {
@@ -64,7 +65,7 @@ func (r *Reconciler) applyPolicies(ctx context.Context, in *zones.Input) (*polic
 			case is == nil:
 				err := r.Client.Create(ctx, w.Record)
 				made := w.Record
-				if apierrors.IsAlreadyExists(err) { // the cache does not have it yet
+				if apierrors.IsAlreadyExists(err) { // the watch cache does not have it yet
 					made = &v1alpha1.DNSRecord{}
 					err = r.Direct.Get(ctx, key, made)
 				}
@@ -106,7 +107,7 @@ func byKey(records []v1alpha1.DNSRecord) map[zones.Key]*v1alpha1.DNSRecord {
 	return out
 }
 
-// reportPolicies writes the statuses of DNSPolicies that changed.
+// reportPolicies writes those statuses of DNSPolicies that changed, and emits Events for conditions with a new reason.
 func (r *Reconciler) reportPolicies(ctx context.Context, all *policies, records []v1alpha1.DNSRecord) error {
 	present := byKey(records)
 	r.Metrics.setPolicies(all.decided)

@@ -13,7 +13,8 @@ import (
 	"github.com/neardns/neardns/fleet/zones/zone"
 )
 
-// probe configures the health checks of all hosts, and removes from the plan the addresses that have failed for withdrawAfter.
+// probe configures the health checks of all hosts, and removes from the plan the addresses that have been unhealthy for withdrawAfter,
+// unless no other address of the host is left.
 func (r *Reconciler) probe(plan *zones.Plan, dnsZones []v1alpha1.DNSZone) {
 	now, known := r.Now(), map[healthcheck.Check]bool{}
 	for i := range dnsZones {
@@ -80,7 +81,7 @@ func checkOf(p *zone.Publication, a netip.Addr) healthcheck.Check {
 
 // worksFor returns the function that a publisher calls before it removes a dead cluster's records of a host. That function returns true if
 // at least one address of the claim may still work, and then the records stay: the address passes its health check, or has not failed three
-// probes yet, or is outside the zone's ranges and therefore may not be probed. Without a health check it returns false.
+// probes yet, or is not probed, for example because it is outside the zone's ranges. Without a health check it returns false.
 func (r *Reconciler) worksFor(dnsZone string, o *opened) func(zone.Claim) bool {
 	return func(c zone.Claim) bool {
 		key := "dead " + dnsZone + " " + c.Cluster + " " + c.Host

@@ -36,8 +36,8 @@ import (
 // DNSRecord uses it.
 const Finalizer = "neardns.io/zones"
 
-// withdrawAfter is how long an address must fail its health check before this cluster removes the address from the zone. Edges stop
-// answering with it within about half a minute by their own checks; the removal is for clients of plain DNS servers. It comes so late
+// withdrawAfter is how long an address must be unhealthy (three failed probes) before this cluster removes the address from the zone. Edges
+// stop answering with it within about half a minute by their own checks; the removal is for clients of plain DNS servers. It comes so late
 // because it costs a write to the zone.
 const withdrawAfter = 3 * time.Minute
 
@@ -69,7 +69,7 @@ type Setting struct {
 	Primary   string // address or name, with the port
 	Heartbeat time.Duration
 	Remove    bool  // remove dead clusters' records
-	PerMinute int32 // maximum number of updates
+	PerMinute int32 // maximum number of updates per minute
 }
 
 // Reconciler reconciles all DNSZones, DNSRecords and DNSPolicies in each call of Reconcile. Its methods are for one goroutine.
@@ -91,7 +91,7 @@ type Reconciler struct {
 
 	open     map[string]*opened // by name of the DNSZone
 	gateways map[client.ObjectKey]lookedUp
-	sick     map[healthcheck.Check]time.Time // since when each check fails
+	sick     map[healthcheck.Check]time.Time // by check whose address is unhealthy: since when
 }
 
 // opened is a running publisher, with the last instruction that it got for each host.
@@ -101,9 +101,9 @@ type opened struct {
 	key     atomic.Pointer[rfc2136.Key]
 	sent    map[string]instruction // by host
 
-	mu     sync.Mutex // guards the fields below, which the publisher's goroutine reads too
+	mu     sync.Mutex // guards the fields below, which the publisher's goroutine uses too
 	ranges []netip.Prefix
-	// health checks of dead clusters' addresses, by their name in healthcheck.Checker: the time when their result was last used
+	// health checks of dead clusters' addresses, by the zone name under which healthcheck.Checker has them: when a result was last used
 	dead map[string]time.Time
 }
 
@@ -280,7 +280,7 @@ func (r *Reconciler) key(ctx context.Context, z *v1alpha1.DNSZone) (secret, erro
 	return secret{Key: key}, nil
 }
 
-// tell sends changed instructions to the publishers: what to publish, and which hosts to remove.
+// tell sends changed instructions to the publishers: what to publish, and which hosts to remove or to forget.
 func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 	for name, o := range r.open {
 		want, named := map[string]instruction{}, map[string]bool{}
@@ -307,7 +307,8 @@ func (r *Reconciler) tell(plan *zones.Plan, records []v1alpha1.DNSRecord) {
 		published := len(plan.Zones[name].Hosts) > 0
 		for host, t := range want {
 			if old, ok := o.sent[host]; ok && reflect.DeepEqual(old, t) {
-				// Do not forget the last host: a publisher without hosts also deletes this cluster's heartbeat.
+				// If nothing is published, do not forget the removed hosts: the publisher deletes this cluster's heartbeat only if
+				// Remove was called for a host that it still has.
 				if t.publication == nil && !named[host] && published && o.Host(host).Done {
 					o.Forget(host)
 					delete(o.sent, host)
@@ -343,8 +344,8 @@ func zonesInUse(plan *zones.Plan, records []v1alpha1.DNSRecord) map[string]strin
 	return out
 }
 
-// hold adds the finalizer to objects that are about to be published. It returns false if it changed an object: publishing then waits
-// for the next run, which sees the finalizer.
+// hold adds the finalizer to DNSRecords that are about to be published, and to their DNSZones. It returns false if it changed an object:
+// publishing then waits for the next run, which sees the finalizer.
 func (r *Reconciler) hold(
 	ctx context.Context, plan *zones.Plan, dnsZones []v1alpha1.DNSZone, records []v1alpha1.DNSRecord,
 ) (done bool, err error) {
@@ -371,8 +372,8 @@ func (r *Reconciler) hold(
 	return done, nil
 }
 
-// release removes the finalizer from deleted DNSRecords whose records are gone from the zone, and from deleted DNSZones that nothing
-// uses.
+// release removes the finalizer from deleted DNSRecords for which gone returns true, and from deleted DNSZones that no DNSRecord uses and
+// that need not wait for the heartbeat (beats).
 func (r *Reconciler) release(ctx context.Context, plan *zones.Plan, dnsZones []v1alpha1.DNSZone, records []v1alpha1.DNSRecord) error {
 	for i := range records {
 		rec := &records[i]
@@ -398,9 +399,9 @@ func (r *Reconciler) release(ctx context.Context, plan *zones.Plan, dnsZones []v
 	return nil
 }
 
-// lastBeat is how long the deletion of a DNSZone waits for the deletion of this cluster's heartbeat in the zone, so that other clusters
-// do not report this cluster as silent. There is a limit because the heartbeat stays if records were left with deletionPolicy Orphan,
-// or if the primary does not answer.
+// lastBeat is how long, at most, the deletion of a DNSZone waits for the deletion of this cluster's heartbeat in the zone, so that other
+// clusters do not report this cluster as silent. There is a limit because the heartbeat stays if records were left with deletionPolicy
+// Orphan, or if the primary does not accept its deletion.
 const lastBeat = 30 * time.Second
 
 // beats reports whether the deletion of a DNSZone must still wait for the deletion of this cluster's heartbeat.

@@ -19,7 +19,7 @@ import (
 	"github.com/neardns/neardns/fleet/controller/zones"
 )
 
-// report writes the statuses of DNSRecords and DNSZones that changed, and emits Events for conditions with a new reason.
+// report writes those statuses of DNSRecords and DNSZones that changed, and emits Events for conditions with a new reason.
 func (r *Reconciler) report(ctx context.Context, plan *zones.Plan, dnsZones []v1alpha1.DNSZone, records []v1alpha1.DNSRecord) error {
 	r.Metrics.begin()
 	for i := range records {
@@ -161,10 +161,11 @@ func shortened(text string, most int) string {
 	return strings.ToValidUTF8(text[:most-3], "") + "..."
 }
 
-// unfinished are the reasons for which no Event is emitted: work is in progress, or another condition has the cause.
+// unfinished are the reasons for which no Event is emitted: work is in progress, another condition has the cause, or there is no check.
 var unfinished = []string{zones.Writing, zones.Leaving, zones.NotRead, zones.NotAccepted, zones.NotChecked}
 
-// events emits an Event and a log line for each condition whose reason has changed, except for the reasons in unfinished.
+// events emits an Event and a log line for each condition whose reason has changed, except for the reasons in unfinished, and except for
+// NoConflict and AllHeard if the condition is new.
 func (r *Reconciler) events(object client.Object, before, now []metav1.Condition) {
 	target, ok := object.(runtime.Object)
 	if !ok {

@@ -94,7 +94,8 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	return err
 }
 
-// watched returns the kinds of objects that cause a reconcile run. A cluster can lack the DNSPolicy CRD, which is newer than the others.
+// watched returns the kinds of objects that cause a reconcile run, and sets NoPolicies. A cluster can lack the DNSPolicy CRD, which is
+// newer than the others.
 func (r *Reconciler) watched(mapper meta.RESTMapper) []client.Object {
 	objects := []client.Object{&v1alpha1.DNSZone{}, &v1alpha1.DNSRecord{}, &corev1.Secret{}, &corev1.Service{}}
 	_, err := mapper.RESTMapping(v1alpha1.GroupVersion.WithKind("DNSPolicy").GroupKind(), v1alpha1.GroupVersion.Version)
@@ -108,9 +109,9 @@ func (r *Reconciler) watched(mapper meta.RESTMapper) []client.Object {
 // kinds registers the types of objects that the zones role reads and writes.
 var kinds = []func(*runtime.Scheme) error{corev1.AddToScheme, v1alpha1.AddToScheme}
 
-// identify returns the identity under which this cluster writes in zones. The ID comes from the UID of kube-system, which never
-// changes. The instance comes from the UID of the controller's namespace, so it differs between a cluster and its clone that has the
-// same ID.
+// identify returns the identity under which this cluster writes in zones. Without o.ClusterID, the ID comes from the UID of kube-system,
+// which never changes. The instance comes from the UID of the controller's namespace, so it differs between two clusters that have the same
+// ID, unless one is a copy of the other's etcd.
 func identify(ctx context.Context, reader client.Reader, o Options) (zone.Identity, error) {
 	var system, own corev1.Namespace
 	for name, into := range map[string]*corev1.Namespace{metav1.NamespaceSystem: &system, o.Namespace: &own} {

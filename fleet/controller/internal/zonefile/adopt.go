@@ -29,12 +29,13 @@ type Adoption struct {
 // maxExport is the maximum size of an export in bytes, which is enough for some 100,000 hosts.
 const maxExport = 64 << 20
 
-// maxFailures is the number of reads of the zone that may fail in a row before the command ends, if the server is reached. A single failure
-// must not end it, because the waits between steps are long.
+// maxFailures is the number of reads of the zone in a row that end the command if they fail with SERVFAIL or without a usable answer. A
+// single such failure must not end it, because the waits between steps are long. Any other failure ends it at once.
 const maxFailures = 10
 
-// Adopt makes the export in the first call. In the next one it waits until the other controller no longer changes the hosts' records, takes
-// the hosts, and verifies that they stay taken. It can be interrupted at any time; the next call continues.
+// Adopt makes the export in the first call. The next call checks for a while that the other controller no longer changes the hosts'
+// records, takes the hosts, and verifies that they stay taken. It can be interrupted at any time; the next call continues. With Undo, Adopt
+// restores the hosts.
 func (v *View) Adopt(ctx context.Context, a Adoption) error {
 	lock, err := os.OpenFile(a.Export+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -2,7 +2,7 @@
 // from the API server (DNSZones, DNSRecords, DNSPolicies, Gateways and the Secrets of the zones' keys), in the form that
 // `kubectl get -o yaml` prints. It is for bootstrap, for recovery, and for tests of the publishers.
 //
-// It guarantees that a file with an error changes nothing, both at the start and when it is read again.
+// It guarantees that a file that Read refuses changes nothing, both at the start and when it is read again.
 //
 // If a zone does not accept a record, the record is reported by name, and the other records are published.
 package zonefile
@@ -28,7 +28,7 @@ import (
 	"github.com/neardns/neardns/fleet/zones/rfc2136"
 )
 
-// The values that a file may omit. In a cluster, the API server fills in the same defaults.
+// Defaults of values that a file may omit. In a cluster, the API server fills in the same defaults.
 const (
 	defaultTTL       = 60  // seconds
 	defaultHeartbeat = 300 // seconds
@@ -45,7 +45,7 @@ type File struct {
 	Policies map[zones.Key]*zones.Policy
 }
 
-// Read reads a file. The error names each fault with its line.
+// Read reads a file. The error lists all faults; those of a document have the number of its first line.
 func Read(path string) (*File, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -229,7 +229,7 @@ func (r *reader) object(object runtime.Object) {
 	}
 }
 
-// key returns the TSIG key of a DNSZone from its Secret in the file. An error never contains the key itself.
+// key returns the TSIG key of a DNSZone from its Secret in the file. An error never contains the key's secret.
 func (r *reader) key(z *v1alpha1.DNSZone) (rfc2136.Key, error) {
 	secret, ok := r.secrets[z.Spec.TSIG.SecretName]
 	if !ok {

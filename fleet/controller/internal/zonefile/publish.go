@@ -27,12 +27,12 @@ import (
 type Publishing struct {
 	File     string
 	Identity zone.Identity
-	Prune    bool             // remove each host that this cluster has in the zone and that the file does not name
+	Prune    bool             // remove each host that this cluster has in the zone, but no accepted record in the file
 	Once     bool             // return when each host is published or removed, or has a conflict that prevents it
 	JSON     bool             // print JSON lines, not text
 	Poll     time.Duration    // interval at which the primary is queried for the zone's serial; 0: 5 s
 	Reread   <-chan os.Signal // a signal that the file has changed
-	Out      io.Writer        // gets a line for each change of a host's state
+	Out      io.Writer        // gets a line for each change of the state of a host, zone or refused object
 	Log      *slog.Logger
 }
 
@@ -243,7 +243,7 @@ func (f *File) notAccepted() map[string]Line {
 	return bad
 }
 
-// Line is the state of one host, record or zone, as `zones publish --json` prints it.
+// Line is the state of one host or zone, or of a DNSRecord or DNSPolicy that is not accepted, as `zones publish --json` prints it.
 type Line struct {
 	Host       string   `json:"host,omitempty"`
 	Record     string   `json:"record,omitempty"` // set instead of Host: a DNSRecord that its zone does not accept
@@ -253,7 +253,7 @@ type Line struct {
 	Left       bool     `json:"left,omitempty"`   // the zone has nothing of this cluster for this host, confirmed by reading it back
 	Reason     string   `json:"reason,omitempty"`
 	Message    string   `json:"message,omitempty"`
-	Conflict   string   `json:"conflict,omitempty"` // same as Reason, if that prevents this cluster from writing
+	Conflict   string   `json:"conflict,omitempty"` // same as Reason, if the host is not as wanted; empty if Reason is only a note
 	Notes      []string `json:"notes,omitempty"`
 	Owners     []string `json:"owners,omitempty"`
 	Attempt    int      `json:"attempt,omitempty"`
@@ -262,8 +262,8 @@ type Line struct {
 	Writes     uint64   `json:"writes"`
 }
 
-// report prints a line for each host, zone and refused object whose state has changed. done means that no host is in progress; good means
-// that each host is published or removed as the file wants, and every object is accepted.
+// report prints a line for each host, zone and refused object whose state has changed. done means that no host is in progress and, with
+// Prune, that prune has run; good means that each host is published or removed as the file wants, and every object is accepted.
 func (p *publishing) report() (done, good bool) {
 	done, good = true, len(p.bad) == 0
 	for _, object := range slices.Sorted(maps.Keys(p.bad)) {
@@ -289,8 +289,8 @@ func (p *publishing) report() (done, good bool) {
 	return done, good
 }
 
-// prune has the publisher remove from the zone the hosts that are this cluster's and that the file of DNSRecords does not name. It does
-// nothing and returns false if the zone was not read from its server yet.
+// prune has the publisher remove from the zone those hosts of this cluster for which the file has no accepted record. It does nothing and
+// returns false if the zone was not read from its server yet.
 func (p *publishing) prune(z *running) bool {
 	state := z.publisher.Zone().State
 	if state == nil {
@@ -331,7 +331,7 @@ func line(s zonewriter.Status) Line {
 	return l
 }
 
-// print prints a line, unless it equals the last line about the same host, zone or object.
+// print prints a line, unless it equals the last line that was printed with the same about: a host, zone or object.
 func (p *publishing) print(about string, l Line) {
 	var text string
 	if p.JSON {

@@ -79,7 +79,7 @@ func (v *View) Check(ctx context.Context, out io.Writer) error {
 	return faults
 }
 
-// Get prints the records that the zone has for the named hosts, or for all hosts.
+// Get prints what the zone has for the named hosts, or for all hosts that a cluster publishes.
 func (v *View) Get(ctx context.Context, out io.Writer, hosts ...string) error {
 	s, err := v.read(ctx)
 	if err != nil {
@@ -187,7 +187,8 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Plan prints, as nsupdate commands, the first update that the cluster would send now for each host. It sends none.
+// Plan prints, as nsupdate commands, the first update that the cluster would send now for each host of the file, or why there is none. It
+// sends none.
 func (v *View) Plan(ctx context.Context, out io.Writer, id zone.Identity) error {
 	s, err := v.read(ctx)
 	if err != nil {
@@ -247,12 +248,12 @@ func nsupdate(m zone.Message) string {
 
 func data(rr dns.RR) string { return strings.TrimPrefix(rr.String(), rr.Header().String()) }
 
-// ErrAlive is the error of Remove if the cluster's heartbeat has changed.
+// ErrAlive is the error of Remove if the cluster's heartbeat has changed, appeared or disappeared.
 var ErrAlive = errors.New("its heartbeat changes: it is alive")
 
 // Remove deletes everything that a dead cluster has in the zone. It first waits for the time watch: if the cluster's heartbeat changes
 // meanwhile, Remove returns ErrAlive. Each update has the unchanged heartbeat as a prerequisite. If really is false, Remove does not wait,
-// and only prints the updates.
+// and only prints the updates of hosts.
 func (v *View) Remove(ctx context.Context, out io.Writer, cluster string, really bool, watch time.Duration) error {
 	first, err := v.read(ctx)
 	if err != nil {
