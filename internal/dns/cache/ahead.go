@@ -16,14 +16,14 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// ahead refreshes popular entries shortly before they expire, by a timer. So no client waits for such a name, and an entry is used for
+// ahead refreshes popular entries shortly before they expire, by a timer. So clients rarely wait for such a name, and an entry is used for
 // nearly all of its TTL.
 //
 // A credit bounds the cost: the upstream gets at most 1.1 times the queries that it would get if entries expired, plus one for each name
-// that has just become unpopular, plus maxCredit. The credit counts tenths of a query. A query that a client waits for earns one. A
+// that has just become unpopular, plus 20 (maxCredit). The credit counts tenths of a query. A query that a client waits for earns one. A
 // refresh costs ten. It earns eleven if, without it, a client's hit would have had to fetch the expired entry.
 //
-// While no name is popular there is no timer.
+// While no name is watched, no timer runs.
 type ahead struct {
 	cache *Cache
 
@@ -45,7 +45,7 @@ const (
 	maxCredit   = 200
 )
 
-// An entry is refreshed this long before it expires: a hundredth of its TTL, but at most leadUsual; or twice the time that its last fetch
+// An entry is refreshed this long before it expires: a hundredth of its TTL, but at most leadUsual; or twice the time that its last refresh
 // took, if that is longer, but at most 1/leadShare of the TTL. The times of early refreshes are rounded down to multiples of leadStep, so
 // that many names wake the process at most forty times a second.
 const (
@@ -55,14 +55,14 @@ const (
 )
 
 // If cut is at least cutMany, the upstream is taken for a cache that answers with the remaining TTL of its own entries, so that an early
-// refresh gains nothing. Then only every tryAgain-th name is refreshed early, as a test; all others when they expire.
+// refresh gains nothing. Then only every tryAgain-th name that becomes popular is refreshed early, as a test; the others when they expire.
 const (
 	cutMany  = 3
 	tryAgain = 16
 )
 
 // hotHits is how many hits within a TTL make a name hot: its refreshes nearly pay for themselves. Without them the name would cost one
-// upstream query for each TTL plus the time until the next hit, which is an eighth of the TTL. Colder names are refreshed only from
+// upstream query for each TTL plus the time until the next hit, which is at most an eighth of the TTL. Colder names are refreshed only from
 // credit that hot names leave over.
 const hotHits = 8
 
@@ -72,8 +72,8 @@ const roomEvery = time.Second
 // pauseKeeps smooths the average pause between hits: a new measurement has the weight 1/pauseKeeps.
 const pauseKeeps = 4
 
-// A name is cold, and no longer refreshed, after coldAfter times its average pause without a hit. If hits come at random, that stops one
-// popular name in fifty by mistake (e^-4).
+// A name is cold, and no longer refreshed, after coldAfter times its average pause without a hit. If hits come at random, each check stops
+// one popular name in fifty by mistake (e^-4).
 const coldAfter = 4
 
 // watched is one popular name.
@@ -82,14 +82,14 @@ type watched struct {
 	entry  weak.Pointer[answers.Entry]
 	ends   answers.Instant // when the entry's TTL ends
 	at     answers.Instant // when fire checks the name next, to refresh its entry
-	series *series         // counters of the client whose hit made the name popular
+	series *series         // the counters for the hit that made the name popular
 	hits   int             // the entry's count of hits when it was stored: it inherits the count of the entry that it replaced
 	pause  time.Duration   // average time between two hits; 0: not measured yet
 	ttl    time.Duration   // longest TTL that an entry of the name had so far
 	lapses answers.Instant // when the entry would have expired if nothing had refreshed it early
 	took   time.Duration   // duration of the last refresh
 	ours   bool            // the entry comes from a refresh by ahead, so no client waited for it
-	// The upstream is a cache that answers with the remaining TTL of its own entry, so the refresh comes when the entry has expired.
+	// The upstream seems to be a cache that answers with the remaining TTL of its own entry, so the refresh comes when the entry expires.
 	shared bool
 }
 
@@ -130,8 +130,8 @@ func (h *ahead) push(w *watched) {
 	}
 }
 
-// makeRoom removes the names whose entries the store has evicted, at most once per roomEvery, and reports whether it removed any. It is
-// called with mu held.
+// makeRoom removes the names whose evicted entries have been garbage-collected, at most once per roomEvery, and reports whether it removed
+// any. It is called with mu held.
 func (h *ahead) makeRoom() bool {
 	now := h.cache.store.Now()
 	if time.Duration(now-h.swept) < roomEvery {
@@ -281,7 +281,7 @@ func (h *ahead) again(w *watched, old *answers.Entry, k *msg.Key, begun answers.
 	c := h.cache
 	e, left := c.look(k)
 	if e == nil || left <= 0 || e == old || !e.Mark() {
-		return // the fetch failed
+		return // the refresh failed, or the new entry is watched already
 	}
 	w.took = time.Duration(c.store.Now() - begun)
 	h.mu.Lock()

@@ -2,11 +2,11 @@
 // syntax and metrics. It stores answers in wire form, in a store that outlives the server, so that a reloaded configuration or a
 // successor process starts with the same entries.
 //
-// It serves an entry after its TTL only if the operator has enabled stale answers. Server blocks share entries only if their settings
-// lead to the same answers.
+// It serves an entry after its TTL only if the Corefile enables that (serve_stale, hold_denials). Server blocks share entries only if their
+// settings lead to the same answers.
 //
-// If the upstream fails, it serves a stale entry; without one, the client gets the failure. An answer that cannot be cached is passed on
-// unchanged.
+// If the upstream fails, it serves a stale entry if the Corefile allows one; otherwise the client gets the failure. An answer that cannot
+// be cached still goes to the client.
 package cache
 
 import (
@@ -96,7 +96,7 @@ func (c *Cache) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) 
 		return plugin.NextOrFailure(c.Name(), c.next, ctx, w, r)
 	case len(r.Question) > 1: // malformed (RFC 9619)
 		return dns.RcodeFormatError, nil
-	case r.Question[0].Qtype == dns.TypeAXFR || r.Question[0].Qtype == dns.TypeIXFR: // it has sections of its own
+	case r.Question[0].Qtype == dns.TypeAXFR || r.Question[0].Qtype == dns.TypeIXFR: // a zone transfer is not cached
 		return plugin.NextOrFailure(c.Name(), c.next, ctx, w, r)
 	case !c.inZones(r.Question[0].Name) || !a.read(r):
 		return plugin.NextOrFailure(c.Name(), c.next, ctx, w, r)
@@ -206,16 +206,16 @@ func (c *Cache) needsServeDNS(e *answers.Entry, now answers.Instant) bool {
 	return c.early(e, now) && e.Hits(now, c.gap) >= c.prefetch
 }
 
-// early reports whether a popular entry is due for refresh: at most the configured percentage of its TTL is left. The time is exact to
-// the nanosecond, whereas CoreDNS counts whole seconds: with a TTL of 5 s it refreshes when a fifth is left, and so sends a fifth more
-// queries.
+// early reports whether an entry, if it is popular, is due for refresh: at most the configured percentage of its TTL is left. The time is
+// exact to the nanosecond, whereas CoreDNS counts whole seconds: with a TTL of 5 s it refreshes when a fifth is left, and so sends up to a
+// quarter more queries.
 func (c *Cache) early(e *answers.Entry, now answers.Instant) bool {
 	ttl := time.Duration(e.TTL()) * time.Second
 	return ttl-time.Duration(now-e.Stored()) <= ttl/100*time.Duration(c.percentage)
 }
 
-// stale answers a query for which there is only an expired entry. It starts a refresh. With verify, the client waits for the new answer
-// for the configured time; otherwise, and if none comes, it gets the expired entry.
+// stale answers a query with an expired entry. It starts a refresh if mayRefresh permits it. With verify, the client waits for the new
+// answer for the configured time; otherwise, and if none comes, it gets the expired entry.
 func (c *Cache) stale(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *query, e *answers.Entry, s *series) (int, error) {
 	now := c.store.Now()
 	if c.mayRefresh(e, now, c.recheck) {
@@ -243,7 +243,8 @@ func (c *Cache) stale(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *
 	return dns.RcodeSuccess, nil
 }
 
-// await waits for a refresh, at most until verifyWait after its start, and reports whether it replaced the stale entry.
+// await waits for a refresh, at most until verifyWait after its start (0: without limit), and reports whether its answer replaces the stale
+// entry.
 func (c *Cache) await(f *flight, leads bool) bool {
 	if c.verifyWait == 0 {
 		<-f.done
@@ -267,8 +268,8 @@ func (c *Cache) await(f *flight, leads bool) bool {
 }
 
 // mayRefresh reports whether the upstream may be queried again for an entry. After a failed refresh, a query may follow after recheck (the
-// failure recheck timer of RFC 8767, section 5), or as soon as a silent upstream has sent any answer. While the upstream is down, the
-// block may send one query per probeEvery, for all its entries together.
+// failure recheck timer of RFC 8767, section 5; for a denied entry at most heldRecheck), or as soon as a silent upstream has sent any
+// answer. While the upstream is down, the block may send one query per probeEvery, for all its entries together.
 func (c *Cache) mayRefresh(e *answers.Entry, now answers.Instant, recheck time.Duration) bool {
 	if c.health.down(now) {
 		return c.health.probe(now)
@@ -283,7 +284,7 @@ func (c *Cache) mayRefresh(e *answers.Entry, now answers.Instant, recheck time.D
 	return time.Duration(now-at) >= recheck || silent && c.health.heard() > at
 }
 
-// failed reports whether a response code means a failure of the server, rather than an answer about the name.
+// failed reports whether the response code of an entry means a failure of the server, rather than an answer about the name.
 func failed(rcode int) bool {
 	return rcode == dns.RcodeServerFailure || rcode == dns.RcodeNotImplemented
 }

@@ -25,9 +25,9 @@ const maxFollow = 5 * time.Second
 // CNAME's target. That query must not wait for the one that caused it.
 type inFlight struct{}
 
-// miss forwards a query. Equal queries that arrive meanwhile wait for its answer. They share it if it is stored, if it is an earlier answer
-// in place of a denial (hold_denials), or if it is a failure because of a limit of this process. Any other answer is only for the client
-// whose query was forwarded.
+// miss forwards a query. Equal queries with RD that arrive meanwhile wait for its answer. They share it if it is stored, if it is an
+// earlier answer in place of a denial (hold_denials), or if it is a failure because of a limit of this process. Any other answer is only
+// for the client whose query was forwarded.
 func (c *Cache) miss(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *query, good *answers.Entry, s *series) (int, error) {
 	q := &fetch{ResponseWriter: w, cache: c, query: *a, request: r, good: good, series: s}
 	if a.rd && ctx.Value(inFlight{}) == nil {
@@ -51,9 +51,8 @@ func (c *Cache) miss(ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *q
 	return q.run(ctx)
 }
 
-// refresh starts an upstream query for an entry in the background, unless one with its key is in flight; leads is true if it started one.
-// w is the writer of a client that needs the new answer, or nil if the entry is still valid. f is nil if too many refreshes are in
-// flight.
+// refresh starts an upstream query for an entry in the background, unless one with its key is in flight; leads is true if it started one. w
+// is the writer of the client whose query found the entry expired; otherwise nil. f is nil if too many refreshes are in flight.
 func (c *Cache) refresh(
 	ctx context.Context, w dns.ResponseWriter, r *dns.Msg, a *query, e *answers.Entry, s *series,
 ) (f *flight, leads bool) {
@@ -100,7 +99,7 @@ func (c *Cache) refresh(
 			e.Fail(now, false)
 		case err != nil:
 			e.Fail(now, true)
-		} // else the query was refused under load, and the next one may retry at once
+		} // else no plugin answered, for example because limit refused the query; the next one may retry at once
 	}()
 	return f, true
 }
@@ -117,11 +116,12 @@ type fetch struct {
 	series     *series
 	background bool
 	written    bool
-	failure    bool // the answer is a server failure or unusable, not an answer about the name
+	failure    bool // see taken.failure
 	plain      bool // the upstream has refused EDNS for this query
 }
 
-// run forwards the query. If no server answers, it stores that failure (RFC 9520, section 3.2).
+// run forwards the query. If no server answers, it stores that failure (RFC 9520, section 3.2), unless a limit of this process was the
+// reason.
 func (q *fetch) run(ctx context.Context) (int, error) {
 	c := q.cache
 	inner := ctx
@@ -159,12 +159,12 @@ func (q *fetch) run(ctx context.Context) (int, error) {
 }
 
 // ednsSize is the UDP payload size in queries to the upstream, unless the client's is larger. Such an answer fits into a packet of 1280
-// bytes, which IPv6 carries everywhere. It is also the agent's limit for answers to its clients.
+// bytes, which IPv6 carries everywhere. It is also the agent's default limit for answers to its clients.
 const ednsSize = 1232
 
-// upstreamQuery returns the query for the upstream. Of the client's query it copies only what is part of the entry's key, because other
-// clients get the answer too. It copies no EDNS options, which are hop by hop (RFC 6891, section 6.1.1), for example cookies (RFC 7873,
-// section 5) and the client's subnet (RFC 7871, section 7.2).
+// upstreamQuery returns the query for the upstream. From the client's query it takes what is part of the entry's key, the ID, RD and a
+// larger UDP size. It takes nothing else, because other clients get the answer too. It copies no EDNS options, which are hop by hop (RFC
+// 6891, section 6.1.1), for example cookies (RFC 7873, section 5) and the client's subnet (RFC 7871, section 7.2).
 func (q *fetch) upstreamQuery() *dns.Msg {
 	r := new(dns.Msg)
 	asked := q.request.Question[0]

@@ -9,7 +9,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 )
 
-// flights are the upstream queries in progress, at most one for each key.
+// flights are the upstream queries in progress for whose answers other queries may wait, at most one for each key.
 type flights struct {
 	mu    sync.Mutex         // guards the field below
 	under map[string]*flight // by the bytes of the query's key
@@ -23,7 +23,7 @@ type flight struct {
 	once sync.Once
 	done chan struct{} // closed when the fields below are final
 
-	entry     *answers.Entry // nil: no answer for other clients
+	entry     *answers.Entry // nil: no answer for waiting clients
 	ttl       uint32         // of the reply; a stored entry's remaining TTL may be lower
 	kept      bool           // all clients may get the entry, not only the first
 	refreshed bool           // the upstream's answer replaces the key's stale entry
@@ -44,7 +44,7 @@ func (fs *flights) join(key []byte, now answers.Instant) (f *flight, leads bool)
 	return f, true
 }
 
-// end removes a flight. If it has no result, the clients that wait for it send their own queries.
+// end removes a flight. If it has no result, the queries that wait for it are forwarded themselves, or get the stale entry.
 func (fs *flights) end(f *flight) {
 	fs.mu.Lock()
 	delete(fs.under, f.key)
@@ -73,7 +73,8 @@ func (f *flight) follow(ctx context.Context) bool {
 	return false
 }
 
-// left returns the TTL of a reply from the flight's result: f.ttl, or the entry's remaining TTL if that is lower.
+// left returns the TTL of a reply from the flight's result: f.ttl, or the entry's remaining TTL if that is lower and the entry has not
+// expired.
 func (f *flight) left(now answers.Instant) uint32 {
 	if left := f.entry.Left(now); left > 0 && uint32(left) < f.ttl {
 		return uint32(left)
@@ -107,7 +108,7 @@ func (h *health) silence() {
 
 func (h *health) heard() answers.Instant { return answers.Instant(h.last.Load()) }
 
-// down reports whether the upstream counts as down, so that no client waits for it.
+// down reports whether the upstream counts as down. Then clients with a stale entry do not wait for it, except with stale_on_silence.
 func (h *health) down(now answers.Instant) bool {
 	return h.silent.Load() >= downAfter && time.Duration(int64(now)-h.last.Load()) > minDown
 }

@@ -13,24 +13,24 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 )
 
-// heldRecheck is the longest pause between two refreshes of a name whose denial does not count yet (hold_denials).
+// heldRecheck is the maximum of the recheck time for a name whose denial does not count yet (hold_denials).
 const heldRecheck = 2 * time.Second
 
 // taken is the result of take.
 type taken struct {
-	entry     *answers.Entry // what the client gets; nil: the upstream's answer unchanged
+	entry     *answers.Entry // what the client gets; nil: the upstream's own answer
 	ttl       uint32
 	kept      bool // stored
 	held      bool // entry is an earlier answer, in place of a denial that does not count yet
 	refreshes bool // the answer replaces stale entries (RFC 8767, section 4)
-	failure   bool // the upstream's answer is a server failure or unusable, not an answer about the name
+	failure   bool // the upstream's answer is a server failure or, with stale_on_silence, unusable
 }
 
 // kind is the kind of an upstream's answer. It decides how the cache treats the answer.
 type kind int
 
 const (
-	unusable         kind = iota // truncated, a referral or a protocol error: passed on unchanged
+	unusable         kind = iota // truncated, a referral, or an error other than SERVFAIL and NOTIMP: not cached
 	positive                     // the answer to the query
 	denial                       // the name does not exist, or has no data of the type
 	uncachedPositive             // an answer to the query that must not be cached
@@ -81,8 +81,8 @@ func (c *Cache) take(q *fetch, res *dns.Msg) taken {
 	return t
 }
 
-// storeAnswer makes an entry of an answer. It does not store the entry if its TTL is 0, if the query lacks RD, or if a disable directive
-// names its zone.
+// storeAnswer makes an entry of an answer, and stores it unless its TTL is 0, the query lacks RD, a disable directive names its zone, or
+// put refuses it.
 func (c *Cache) storeAnswer(q *fetch, res *dns.Msg, k kind, class answers.Class, ttl uint32) taken {
 	e := c.entry(q, class, res, ttl)
 	if e == nil {
@@ -119,7 +119,7 @@ func (c *Cache) pass(q *fetch, res *dns.Msg, class answers.Class, ttl uint32) ta
 		}
 	}
 	if !q.background {
-		return taken{} // the client gets the upstream's answer as it came
+		return taken{} // the client gets the upstream's own answer
 	}
 	t := taken{ttl: ttl, refreshes: true}
 	if !res.Truncated && res.Rcode <= 15 { // otherwise the client that waits sends its own query
@@ -189,7 +189,7 @@ func (c *Cache) setBounds() {
 	c.space.SetBounds(answers.Bounds{Entries: c.capacity, Keep: max(c.staleFor, 2*c.hold)})
 }
 
-// entry makes an entry of an answer. If the answer cannot be packed, it returns nil and counts it as dropped.
+// entry makes an entry of an answer. If the answer cannot be packed or is not one to the query, it returns nil and counts it as dropped.
 func (c *Cache) entry(q *fetch, class answers.Class, res *dns.Msg, ttl uint32) *answers.Entry {
 	m := *res
 	m.Extra = withoutOPT(res.Extra)

@@ -108,7 +108,7 @@ func (m *Metrics) remove(c *Cache) {
 	m.serves = slices.DeleteFunc(m.serves, func(o *Cache) bool { return o == c })
 }
 
-// seriesKey is the key of a block's counters: the server's address and the view.
+// seriesKey is the key of a block's counters: the server and the view.
 type seriesKey struct {
 	server *dnsserver.Server
 	view   string

@@ -13,7 +13,7 @@ import (
 // queries from offloaded entries.
 type OffloadClient interface{ MayOffload() bool }
 
-// offer is called after e has answered q. It offers e for offload if the kernel program could answer such a query.
+// offer is called for a hit: e answers q. It offers e for offload if the kernel program could answer such a query.
 func (c *Cache) offer(e *answers.Entry, q *fastpath.Query, now answers.Instant) {
 	if q.TCP || !q.RD || q.CD || q.OPT.DO() {
 		return
@@ -34,8 +34,9 @@ func (c *Cache) popular() time.Duration {
 	return c.gap
 }
 
-// validUntil returns until when the cache serves e for its key: until e expires if the timer watches it or nothing is refreshed,
-// otherwise until it is due for refresh. ok is false if the cache would not serve e now. It implements offload.Source.ValidUntil.
+// validUntil returns until when the cache serves e for its key: until e expires if the timer watches it or nothing is refreshed, otherwise
+// until it is due for refresh. ok is false if e has expired, or if the cache serves or may prefer the key's other entry. It implements
+// offload.Source.ValidUntil.
 func (c *Cache) validUntil(e, success, denial *answers.Entry, now answers.Instant) (until answers.Instant, ok bool) {
 	if e == denial && success != nil && c.preferPositive {
 		return 0, false // the success entry may be preferred at any moment

@@ -13,7 +13,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/cache/answers"
 )
 
-// Defaults and limits. Most are CoreDNS's; defaultStaleTTL and defaultRecheck are recommended by RFC 8767.
+// Defaults and limits. They are CoreDNS's, except for maxHold, and for defaultStaleTTL and defaultRecheck, which RFC 8767 recommends.
 const (
 	defaultCapacity = 10000
 	defaultMaxTTL   = time.Hour
@@ -69,7 +69,7 @@ func defaults() policy {
 	}
 }
 
-// parse reads "cache [TTL] [ZONES...]" and its block, with CoreDNS's syntax.
+// parse reads "cache [TTL] [ZONES...]" and its block: CoreDNS's syntax, with properties that only this plugin has.
 func parse(c *caddy.Controller) (policy, error) {
 	p := defaults()
 	for i := 0; c.Next(); i++ {
@@ -93,7 +93,7 @@ func parse(c *caddy.Controller) (policy, error) {
 			name := c.Val()
 			if name == "serve_stale_policy" {
 				if policySet {
-					return p, c.Err("serve_stale_policy stands twice")
+					return p, c.Err("serve_stale_policy is set twice")
 				}
 				policySet = true
 			}
@@ -341,7 +341,7 @@ func duration(s string, limit time.Duration) (time.Duration, error) {
 
 func seconds(c *caddy.Controller, what string, n, minimum int) (time.Duration, error) {
 	if n < minimum || n > 1<<31-1 {
-		return 0, c.Errf("%s of %d s: write %d or more", what, n, minimum)
+		return 0, c.Errf("%s of %d s: write %d to 2147483647", what, n, minimum)
 	}
 	return time.Duration(n) * time.Second, nil
 }

@@ -85,8 +85,8 @@ func read(words []caddyfile.Token) (s, servers step) {
 	return s, servers
 }
 
-// isRaw reports whether no plugin before the cache reads or changes messages, so that replies can be written as bytes. The plugin metrics
-// reads the response code from the bytes, and searchpath unpacks them (responsewriter.Capture).
+// isRaw reports whether no plugin before the cache reads or changes replies, so that they can be written as bytes. The plugin metrics reads
+// the response code from the bytes, and searchpath unpacks them (responsewriter.Capture).
 func (s surroundings) isRaw() bool {
 	return !slices.ContainsFunc(s.before, func(name string) bool {
 		switch name {
@@ -97,9 +97,9 @@ func (s surroundings) isRaw() bool {
 	})
 }
 
-// scope returns a hash of everything that determines a block's answers: zones, upstreams, the directives after the cache, and what is
-// stored for how long. Blocks with equal scopes share entries, also across a reload, a restart and a handover; others never do. Settings
-// that do not change answers (capacities, prefetch, stale answers) are left out.
+// scope returns a hash of everything that determines which of the upstreams' answers a block stores: zones, upstreams, the directives after
+// the cache, the limits of TTLs, and the zones of disable. Blocks with equal scopes share entries, also across a reload, a restart and a
+// handover; others never do. Other settings (capacities, prefetch, stale answers, servfail) are left out.
 func (p *policy) scope(keys []string, around surroundings) uint64 {
 	h := sha256.New()
 	asked := around.servers

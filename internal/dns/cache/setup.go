@@ -12,7 +12,8 @@ import (
 )
 
 // Setup returns the set-up function of the cache directive, which the caller registers. All blocks of the process store their entries in
-// store and count in m; blocks with equal scopes share entries. If offloader is not nil, blocks offer it entries for kernel hits.
+// store and count in m; blocks with equal scopes share entries. If offloader is not nil, blocks without keepttl offer it entries for kernel
+// hits.
 func Setup(store *answers.Store, m *Metrics, offloader *offload.Offloader) caddy.SetupFunc {
 	return func(c *caddy.Controller) error {
 		if m.err != nil {

@@ -31,9 +31,9 @@ type Entry struct {
 	flags byte   // of the key
 	class Class
 
-	uses    atomic.Uint32 // for eviction, at most maxUses: a hit adds one, and eviction subtracts one when it passes over the entry
+	uses    atomic.Uint32 // for eviction, at most maxUses: Use adds one, and eviction lowers it when it passes over the entry
 	ttl     uint32        // seconds
-	turn    atomic.Uint32 // number of replies made with Reply.Rotate
+	turn    atomic.Uint32 // number of rotated replies, made from this entry and from those that it replaced
 	marked  atomic.Bool   // see Mark
 	offload atomic.Int64  // see offload.go
 	stored  int64         // nanoseconds on the store's clock
@@ -96,9 +96,9 @@ func (e *Entry) fill(m []byte) error {
 // setSize is the size of the two numbers in blob that describe the set of addresses, before the TTL offsets.
 const setSize = 4
 
-// addresses finds the first set of records in the answer section whose addresses can be rotated: consecutive records of equal length with
-// one owner, type (A or AAAA) and class. at has the offsets of all TTLs, and start is the offset of the answer section. It returns 0, 0
-// if there is no such set.
+// addresses finds the first set of records in the answer section whose addresses can be rotated: consecutive records at equal distances
+// with one owner, type (A or AAAA) and class. at has the offsets of all TTLs, and start is the offset of the answer section. count is 0 if
+// there is no such set.
 func addresses(m []byte, at []uint16, start int) (first, count uint16) {
 	before := 0 // offset of the previous record
 	for i := range msg.ReadHeader(m).Ancount {
@@ -162,7 +162,7 @@ func parse(m []byte, at []uint16) (question []byte, _ []uint16, err error) {
 	return question, at, nil
 }
 
-// Reply has the parts of a reply that depend on the client's query.
+// Reply has the parts of a reply that do not come from the entry.
 type Reply struct {
 	ID       uint16
 	Question []byte // in wire form, in the client's case
@@ -236,7 +236,7 @@ func (e *Entry) Size() int { return int(e.size) }
 // Rcode is the answer's response code.
 func (e *Entry) Rcode() int { return int(e.blob[3] & msg.RcodeMask) }
 
-// Class is the class that NewEntry was given.
+// Class is the entry's class.
 func (e *Entry) Class() Class { return e.class }
 
 // TTL is the time in seconds for which the answer is valid after it was stored.
@@ -300,7 +300,7 @@ func (e *Entry) Use() {
 		return
 	}
 	if n := e.uses.Load(); n < maxUses {
-		e.uses.CompareAndSwap(n, n+1) // if it fails, another goroutine has just counted a use
+		e.uses.CompareAndSwap(n, n+1) // if it fails, another goroutine has just changed the count
 	}
 }
 
@@ -352,7 +352,7 @@ type Layout struct {
 	Bytes     string   // the message with ID 0, RD and CD clear, AD as the upstream set it, and its question section in lower case
 	TTLs      []uint16 // the offsets of the TTLs of all records, in their order
 	First     int      // index of the first record of the set of addresses that replies may rotate
-	Addresses int      // number of records in the set, all of one length; 0: there is no set
+	Addresses int      // number of records in the set, which are at equal distances; 0: there is no set
 }
 
 // Layout returns the entry's message and offsets.

@@ -39,7 +39,7 @@ type Keeper struct {
 	fresh atomic.Int64 // for Fresh, Unix time in ms; atomic, because mu is held while a slow disk writes
 }
 
-// Snapshot writes what the store holds.
+// Snapshot writes a snapshot of the store.
 func (k *Keeper) Snapshot(w io.Writer) error { return k.Store.Snapshot(w, k.Boot()) }
 
 // Restore reads a snapshot that another process's Keeper wrote, and puts its entries into the store.
@@ -47,7 +47,7 @@ func (k *Keeper) Restore(r io.Reader) (Restored, error) { return k.Store.Restore
 
 // Load restores the snapshot file if there is one, and logs the result.
 func (k *Keeper) Load() {
-	f, err := atomicfile.Open(k.Path, os.O_RDONLY|syscall.O_NOFOLLOW) // a link must lead nowhere else
+	f, err := atomicfile.Open(k.Path, os.O_RDONLY|syscall.O_NOFOLLOW) // a symbolic link could lead to another file
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}

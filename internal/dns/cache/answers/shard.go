@@ -6,7 +6,7 @@ import (
 	"github.com/neardns/neardns/internal/dns/msg"
 )
 
-// A space has sixteen shards, each with a lock. That is enough for the cores of a node, because a lock is held for some tens of
+// A space has sixteen shards, each with a lock. That is enough for the cores of a node, because a lookup holds a lock for some tens of
 // nanoseconds.
 const (
 	shardBits  = 4

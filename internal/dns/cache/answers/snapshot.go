@@ -99,7 +99,7 @@ type Restored struct {
 	Entries int           // number of entries that were put into the store
 	Stale   int           // how many of these are past their TTL
 	Age     time.Duration // of the snapshot
-	// Unknown: the snapshot is from another boot, or a boot ID is unknown. So its age is unknown, and nothing was restored.
+	// Unknown: the snapshot is from another boot, or its age cannot be computed. Nothing was restored.
 	Unknown bool
 }
 
@@ -198,7 +198,7 @@ func (in *summed) snapshot() (all []found, then Boot, err error) {
 		case tagEntry:
 			f, err := in.entry()
 			if err == nil && !begun {
-				err = fmt.Errorf("%w: an entry stands before the first space", ErrSnapshot)
+				err = fmt.Errorf("%w: an entry comes before the first space", ErrSnapshot)
 			}
 			if err != nil {
 				return nil, Boot{}, err
@@ -208,7 +208,7 @@ func (in *summed) snapshot() (all []found, then Boot, err error) {
 		case tagEnd:
 			return all, then, in.end(len(all))
 		default:
-			return nil, Boot{}, fmt.Errorf("%w: nothing begins with %d", ErrSnapshot, tag[0])
+			return nil, Boot{}, fmt.Errorf("%w: unknown tag %d", ErrSnapshot, tag[0])
 		}
 	}
 }
@@ -223,7 +223,7 @@ func (in *summed) entry() (found, error) {
 	age := binary.BigEndian.Uint64(b[7:])
 	// At most a hundred years, so that no sum with it can overflow.
 	if !msg.ValidFlags(e.flags) || e.class >= classes || b[2] > 1 || age > 100*365*24*3600*1000 {
-		return found{}, fmt.Errorf("%w: an entry of an unknown kind", ErrSnapshot)
+		return found{}, fmt.Errorf("%w: an entry has invalid fields", ErrSnapshot)
 	}
 	f.age = time.Duration(age) * time.Millisecond
 	if b, err = in.take(int(binary.BigEndian.Uint16(b[15:]))); err != nil {
@@ -241,7 +241,7 @@ func (in *summed) end(entries int) error {
 		return err
 	}
 	if n := binary.BigEndian.Uint32(b); n != uint32(entries) {
-		return fmt.Errorf("%w: %d entries, it speaks of %d", ErrSnapshot, entries, n)
+		return fmt.Errorf("%w: it has %d entries, but its end says %d", ErrSnapshot, entries, n)
 	}
 	want := in.sum.Sum32()
 	if b, err = in.take(4); err != nil {

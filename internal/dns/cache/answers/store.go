@@ -1,8 +1,8 @@
 // Package answers stores DNS answers in wire form. An entry is the message with the offsets of the parts that differ between replies, so
 // a hit copies the message and changes a few bytes.
 //
-// It keeps the store within its limits of bytes and of entries, and reports for each entry how long it is valid. It knows only messages:
-// no sockets, no CoreDNS, no configuration. Everything in it is safe for concurrent use unless its comment states otherwise.
+// It keeps the store within its limits of bytes and of entries, and reports for each entry how long it is valid. It knows only messages: no
+// sockets, no CoreDNS, no configuration. Its exported methods are safe for concurrent use unless a comment states otherwise.
 //
 // A message that it cannot parse is not stored. A snapshot that it cannot parse is refused as a whole.
 package answers
@@ -116,7 +116,7 @@ func (s *Store) Find(k *msg.Key) (left int, found bool) {
 }
 
 // fit evicts entries until the store is within its limit. It evicts from the space and class with most bytes, so that a flood of names in
-// one space evicts no entries of another.
+// one space evicts no entries of a smaller one.
 func (s *Store) fit() (evicted [classes]int) {
 	for s.bytes.Load() > s.limit.Load() {
 		var most *Space
@@ -190,7 +190,7 @@ type Space struct {
 // ID returns the id with which Store.Space made the space.
 func (sp *Space) ID() uint64 { return sp.id }
 
-// Retain marks the space as in use until Release. A cache plugin calls it while its configuration serves.
+// Retain marks the space as in use until Release. A cache plugin calls it when its configuration begins to serve.
 func (sp *Space) Retain() { sp.users.Add(1) }
 
 // Release undoes one Retain. The entries stay, because the next configuration may use the same space.
@@ -233,7 +233,7 @@ func (sp *Space) Peek(k *msg.Key) (success, denial *Entry) {
 	return sh.find(k, h)
 }
 
-// TryPeek is like Peek, but never waits: ok is false if a writer holds the lock.
+// TryPeek is like Peek, but never waits: ok is false if a writer holds the lock or waits for it.
 func (sp *Space) TryPeek(k *msg.Key) (success, denial *Entry, ok bool) {
 	h := k.Hash(sp.store.seed)
 	sh := sp.shard(h)
