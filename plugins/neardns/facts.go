@@ -93,7 +93,7 @@ func (v *verb) ways(ns *os.File) []hostnet.Found {
 func (v *verb) siblings(containerID, ifName string, inode uint64) []podfile.File {
 	files, errs := podfile.Siblings(v.conf.StateDir, containerID, ifName)
 	for _, err := range errs {
-		v.log.Warn("cannot read another interface's state file; its rules may be removed", "verb", v.name, "container_id", containerID, "err", err)
+		v.log.Warn("another interface's state file unreadable; its rules may be removed", "verb", v.name, "container_id", containerID, "err", err)
 	}
 	return slices.DeleteFunc(files, func(f podfile.File) bool { return f.NetNSInode != inode })
 }

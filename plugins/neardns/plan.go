@@ -16,7 +16,7 @@ import (
 // facts is the state of the node that ADD reads before it decides about a pod.
 type facts struct {
 	Ways        []hostnet.Found // the pod's network path to the host, for each redirect; empty if needsFacts is false
-	Proof       nodestate.Proof // result of the agent's fallback check, as stored on the node
+	Proof       nodestate.Proof // stored result of the agent's fallback check; zero if it does not count for this call
 	ProofErr    error           // the stored result exists but cannot be read
 	Unsupported error           // why the host's rules cannot serve this pod yet; see missingRules
 	Siblings    []podfile.File  // state files of the container's other interfaces in the same netns

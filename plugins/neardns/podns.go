@@ -31,7 +31,7 @@ type settingsFacts struct {
 	SandboxErr error        // why Sandbox is not known; nil if it is
 	Node       resolvconf.Node
 	NodeErr    error       // the node's own resolv.conf cannot be read
-	Locals     []localFact // which local addresses may be nameservers; empty if no configuration level names "local"
+	Locals     []localFact // which local addresses may be nameservers; empty if no wanted overlay names "local"
 	// EditErr is the error of writing the pod's resolv.conf; nil if that succeeded or was not tried.
 	EditErr error
 }

@@ -36,7 +36,7 @@ import (
 
 // role has the functions in which the roles `node` and `nodecache` differ. Only read and derive are required.
 type role struct {
-	read   func() (*config.Node, error) // reads the configuration, at the start and for each reload
+	read   func() (*config.Node, error) // reads the configuration for a reload
 	derive func(*config.Node) (plan.Plan, upstream.Upstreams, error)
 	// recorder wraps the node.Recorder that the agent passes to the node's loop; nil: it is used unwrapped.
 	recorder func(node.Recorder) node.Recorder
@@ -54,7 +54,7 @@ type agent struct {
 	instance   string
 	claim      handover.Claim
 	mayTake    bool   // may take the node over from an active agent
-	podDir     string // "" if there is none
+	podDir     string // Options.PodDir
 	cache      string // root of libcni's cache
 	answers    *answers.Keeper
 	backend    rules.Kind

@@ -83,7 +83,7 @@ func (c *cleanup) steps() []step {
 		{"the prober's link", func(context.Context) error { return prober.RemoveLeftovers() }}, // left by a killed agent in node-cache mode
 		{"the link", c.link},
 		{"files", c.files},
-		// Last, because the cache does not depend on it: if the hosts file cannot be written, or the role `hosts` runs, all else is
+		// Last, because pods' DNS does not depend on it: if the hosts file cannot be written, or the role `hosts` runs, all else is
 		// already removed.
 		{"lines in the hosts file", c.hosts},
 	}

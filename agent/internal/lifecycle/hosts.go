@@ -72,9 +72,8 @@ func loadHosts(e Env, path string) (*config.Node, error) {
 	return n, nil
 }
 
-// hostsConfig returns the part of a NodeConfig that the role `hosts` uses. The role queries upstreams.cluster: the cluster DNS addresses,
-// or the addresses of a second Service if the node's cache serves at the cluster DNS addresses itself. A Service name that equals the
-// node's own name is an error.
+// hostsConfig returns the part of a NodeConfig that the role `hosts` uses. The role queries upstreams.cluster, by default the cluster DNS
+// addresses. A Service name that equals the node's own name is an error.
 func hostsConfig(n *config.Node) (hostsfile.Config, error) {
 	out := hostsfile.Config{Services: n.Hosts.Services, Domain: n.ClusterDomain}
 	for _, a := range n.Upstreams.Cluster {

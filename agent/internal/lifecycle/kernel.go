@@ -49,7 +49,7 @@ type kernel struct {
 	clients     *podindex.Clients
 	registry    *pods.Pods
 	conf        func() *config.Node
-	served      func() []netip.AddrPort        // the addresses at which queries are answered
+	served      func() []netip.AddrPort        // the addresses whose queries the kernel program answers
 	transparent *transparent                   // set with arrangement: transparent; nil if pods are steered
 	bypassed    func() map[netip.Addr]struct{} // source addresses of clients that the switch bypasses
 

@@ -52,8 +52,8 @@ func newServer(log *slog.Logger, p parts) *server.Server {
 	return s
 }
 
-// observer implements listener.Observer: it counts each answered query, and notes SERVFAIL answers as a sign of trouble with the
-// upstreams.
+// observer implements listener.Observer: it counts each answered query of a known pod, and notes SERVFAIL answers as a sign of trouble with
+// the upstreams.
 type observer struct {
 	*podindex.Clients
 	upstreams *forward.Servers

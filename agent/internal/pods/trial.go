@@ -152,7 +152,7 @@ func (p *Pods) runTrial(ctx context.Context, t Trial, lease Lease, young time.Du
 	defer func() { <-p.slots }()
 	ns, err := enter(t.file)
 	if err != nil {
-		return nil //nolint:nilerr // the netns is gone, so DEL is under way
+		return nil //nolint:nilerr // the netns is gone or not visible, so there is nothing to try
 	}
 	defer ns.Close() //nolint:errcheck // opened only to enter the netns
 	if err := p.endLeaving(t.file); err != nil {
@@ -405,8 +405,8 @@ func query(ctx context.Context, ns *os.File, r steer.Redirect, proto steer.Proto
 }
 
 // queryOverTCP does what query does, over TCP. An established connection does not count as an answer, because a filter may drop later
-// packets. If the agent closes the connection without an answer, it had no free slot for this client's TCP connection, so the result is
-// unknown.
+// packets. If the agent closes the connection without an answer, it probably had no free slot for this client's TCP connection, so the
+// result is unknown.
 func queryOverTCP(ctx context.Context, ns *os.File, to netip.AddrPort, message prober.Trial, timeout time.Duration) (verdict, error) {
 	deadline := time.Now().Add(timeout)
 	var conn net.Conn

@@ -71,7 +71,7 @@ func (p *Pods) follow() (*fsnotify.Watcher, error) {
 
 // watch calls changed for each change until ctx ends, with the name of the pod file, or "" if any file may have changed. While there is no
 // watcher, every use reads the files from disk. If the folder is removed, watch creates it again and uses a new watcher, because the old
-// one refers to the removed folder for some time.
+// one watches the removed folder.
 func (p *Pods) watch(ctx context.Context, watcher *fsnotify.Watcher, changed func(name string)) {
 	slow := time.NewTicker(poll)
 	defer slow.Stop()

@@ -158,6 +158,6 @@ func received(oob []byte) (files []*os.File, err error) {
 
 func closeFiles(files []*os.File) {
 	for _, f := range files {
-		_ = f.Close() // the sender has the originals
+		_ = f.Close() // the files are duplicates
 	}
 }

@@ -26,7 +26,7 @@ type Pod int
 
 // The states.
 const (
-	Other      Pod = iota // none of the following: for example, steer.mode does not select it, or an earlier agent started it
+	Other      Pod = iota // none of the following: for example, steer.mode does not select it, or an earlier agent tried it
 	Waiting               // its first trial is not allowed yet
 	Started               // its first trial is allowed, and has no result yet
 	Answered              // its trial was answered: it is steered, or about to be
@@ -34,7 +34,7 @@ const (
 	pods
 )
 
-// Census counts the adopted pods by state. Pods that an earlier agent started count as Other.
+// Census counts the adopted pods by state. Pods that an earlier agent tried count as Other.
 type Census [pods]int
 
 // Stopped reports whether no further pod may be started, because too many of the tried pods get no answer. It is false if no pod waits.

@@ -175,7 +175,7 @@ func InKernel(f podfile.File, conf *config.Node) (wanted bool, why string) {
 	case !wanted:
 		return false, ""
 	case conf.KernelAlone():
-		return !f.OptOut, "" // each entry in the kernel's maps is for one server's address, so the pod may use any server
+		return !f.OptOut, "" // the kernel program answers only queries to addresses of kube-dns, so the pod may have any nameservers
 	case len(f.In(podfile.Steered))+len(f.In(podfile.Pending)) == 0:
 		return false, "" // no path of the pod may be steered, for example because steer.mode does not select the pod
 	case slices.ContainsFunc(f.Decisions, func(d podfile.Decision) bool { return pods.StateOf(d) == podstate.Bypassed }):

@@ -48,7 +48,7 @@ const (
 	events
 )
 
-// Effect is a set of effects of an event. The caller must carry out Steer, Bypass and Trial.
+// Effect is a set of actions that follow from an event. The caller must carry out Steer, Bypass and Trial.
 type Effect int
 
 // The effects, as bits.
