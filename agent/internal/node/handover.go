@@ -166,7 +166,7 @@ func (n *Node) checkSuccessorAt(ctx context.Context, t target, instance string) 
 			err = fmt.Errorf("%s answered", r.Instance)
 		}
 		if ctx.Err() != nil || !tick.Pause(ctx, successorAgain) {
-			return fmt.Errorf("check of the successor at %s failed: %w", t, err)
+			return fmt.Errorf("the successor fails its check at %s: %w", t, err)
 		}
 	}
 }

@@ -68,7 +68,7 @@ type Rules interface {
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
-// Firewall adds rules that accept packets to the agent's addresses, if the host's own filter has a policy of dropping. Ensure returns
+// Firewall adds rules that accept DNS packets to and from the agent's addresses, if the host's own filter has policy DROP. Ensure returns
 // what it added. With legacy, it also checks iptables-legacy, for which the kernel sends no events; that check starts a few
 // processes.
 type Firewall interface {
@@ -206,7 +206,7 @@ type state struct {
 	ending     bool           // Run is about to end, so no further successor is accepted
 	successors map[string]int // successors that read the same sockets: instance to number of open handover requests
 	lastRound  time.Time      // when the loop last waited for work, for Alive
-	// inherited is how this agent took the node over from another; nil if no agent ran before.
+	// inherited is how this agent took the node over from a running one; nil if it did not.
 	inherited *Handover
 	queries
 	troubles

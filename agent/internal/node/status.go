@@ -39,7 +39,7 @@ type Status struct {
 	Cache     *CacheStatus      `json:"cache,omitempty"`    // package lifecycle sets it
 	// Bypassed are the clients that kube-dns answers because their queries do not reach the agent.
 	Bypassed []evidence.Bypassed `json:"bypassed,omitempty"`
-	Handover *Handover           `json:"handover,omitempty"` // how this agent took the node over from another; nil if no agent ran before
+	Handover *Handover           `json:"handover,omitempty"` // how this agent took the node over from a running one; nil if it did not
 }
 
 // Process is the part of the state that package lifecycle sets.
@@ -48,7 +48,7 @@ type Process struct {
 	Arranged string `json:"arrangement,omitempty"`
 	// SteerMode is the value of steer.mode; "" if it is "all".
 	SteerMode string `json:"steerMode,omitempty"`
-	// Unknown are the configuration keys that this release does not know, with their line numbers.
+	// Unknown are the configuration keys that this release does not know, each with its position and perhaps the key that was meant.
 	Unknown []string `json:"unknown,omitempty"`
 	// Without describes the features that this agent lacks on this node, and why.
 	Without []string `json:"without,omitempty"`
@@ -100,7 +100,7 @@ type LeaseStatus struct {
 func (n *Node) Status() Status {
 	var bypassed []evidence.Bypassed
 	if n.Evidence != nil {
-		bypassed = n.Evidence.Bypassed() // mu must not be held here: Evidence locks it while it holds its own lock
+		bypassed = n.Evidence.Bypassed() // mu must not be held here: Evidence locks mu while it holds its own lock
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()

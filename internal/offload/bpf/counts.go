@@ -108,8 +108,8 @@ func (l *Level) Passed() (map[Reason]uint64, error) {
 	return out, nil
 }
 
-// Uncopied returns how many queries without a valid answer were not mirrored since the kernel maps were made: limited, because 16 queries
-// of their link had been mirrored in the same 67 ms, and full, because the ring buffer was full.
+// Uncopied returns how many queries without a valid answer were not mirrored since the kernel maps were made. limited counts those whose
+// link had already had 16 queries mirrored in the same 67 ms, and full those for which the ring buffer had no room.
 func (l *Level) Uncopied() (limited, full uint64, err error) {
 	if limited, err = l.passed(copyLimited); err == nil {
 		full, err = l.passed(copyFull)

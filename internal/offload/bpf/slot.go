@@ -18,8 +18,8 @@ const (
 )
 
 // ErrUnfit means that the kernel program cannot serve an answer: DO or CD is set, the name has more than 128 bytes, the question section is
-// followed by nothing, by more than 1,216 bytes or by more than 80 records, the last of the addresses to rotate begins less than 16 bytes
-// before that limit, the response code is neither NOERROR nor NXDOMAIN, or the series is invalid.
+// followed by nothing, by more than 1,216 bytes or by more than 80 records, or the response code is neither NOERROR nor NXDOMAIN. It is
+// also returned if the last of several addresses to rotate begins less than 16 bytes before that limit, or if the series is invalid.
 var ErrUnfit = errors.New("not an answer for the kernel")
 
 // Answer is a cache entry with the settings by which it is served.

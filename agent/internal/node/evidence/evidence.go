@@ -68,7 +68,7 @@ type Node interface {
 
 // Bypassed is a client that the switch sends to kube-dns because its queries do not reach the agent.
 type Bypassed struct {
-	Pod       string     `json:"pod,omitempty"` // namespace/name, if the plugin recorded the source address as a pod's
+	Pod       string     `json:"pod,omitempty"` // namespace/name; "" if no known pod has the source address
 	Source    netip.Addr `json:"source"`
 	Address   netip.Addr `json:"address"`
 	Protocol  string     `json:"protocol"`

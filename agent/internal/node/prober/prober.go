@@ -4,8 +4,8 @@
 //
 // The package never renews a lease itself. Its netns has no name, so the kernel removes it and the veth when the process ends, even if it
 // is killed. If the agent has no redirects (as in node-cache mode) and lacks the capability to create a netns, the prober queries from
-// addresses in the host's netns, as the node's own processes do (D-031): an answer does not show that INPUT accepts pods' packets, and a
-// killed prober leaves its veth pair there, which its successor or RemoveLeftovers removes.
+// addresses in the host's netns, as the node's own processes do (D-031). An answer then does not show that INPUT accepts pods' packets, and
+// a killed prober leaves its veth pair there, which its successor or RemoveLeftovers removes.
 //
 // Failure policy: a probe reports a Result and never retries; the caller decides what it means. Repair creates whatever is missing; the
 // agent calls it in each round of its loop.
@@ -39,7 +39,7 @@ type Config struct {
 }
 
 // ErrHeld means that another live process has the prober's lock in this netns: an agent that is being replaced, or one that should not
-// run. The error that wraps it names the process.
+// run. The error that wraps it names the process, if the kernel shows which one it is.
 var ErrHeld = errors.New("another agent's prober is running here")
 
 // errClosed is the error of calls after Close.
