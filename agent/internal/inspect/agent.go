@@ -20,7 +20,7 @@ import (
 const agentTimeout = 3 * time.Second
 
 // Request sends an HTTP request to a running agent's socket. good reports whether the status is 200. An error means that no agent runs
-// there, that this user may not use the socket, or that the agent does not answer.
+// there, that this user may not use the socket, or that the agent gives no complete answer.
 func Request(ctx context.Context, socket, path string) (text []byte, good bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, agentTimeout)
 	defer cancel()
@@ -91,7 +91,7 @@ func ofAgent(ctx context.Context, path string, e config.Env) (*config.Node, erro
 	}
 	const name = "the configuration in effect"
 	return config.Load(name, config.Env{LookupEnv: e.LookupEnv, ReadFile: func(path string) ([]byte, error) {
-		if path == name { // it has every key, so nothing is detected
+		if path == name { // it has every key that could be detected, so nothing is
 			return text, nil
 		}
 		return e.ReadFile(path)

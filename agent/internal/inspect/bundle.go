@@ -32,15 +32,15 @@ const (
 // kubelet may log.
 var logPaths = []string{"/var/log/pods/*_neardns*_*/*/*.log", "/var/log/neardns*.log"}
 
-// sysctls lists the kernel settings in the bundle, which influence where packets go.
+// sysctls lists the kernel settings in the bundle. Most influence where packets go.
 var sysctls = []string{"net/ipv4/ip_forward", "net/ipv4/conf/all/rp_filter", "net/ipv4/conf/all/route_localnet",
 	"net/ipv6/conf/all/forwarding",
 	"net/ipv6/conf/all/disable_ipv6", "net/netfilter/nf_conntrack_count", "net/netfilter/nf_conntrack_max",
 	"net/bridge/bridge-nf-call-iptables", "net/core/rmem_max", "net/ipv4/ip_local_port_range", "kernel/osrelease"}
 
-// Bundle returns the files for a bug report: the doctor's report, status and pods, configuration, rules, links, state, logs and versions.
-// Its manifest lists what could not be read, and what was left out because it is private. configPath is the configuration file; "" for
-// none.
+// Bundle returns the files for a bug report: the doctor's report, status, pods, metrics, configuration, CNI configuration, rules, links,
+// state, logs and versions. Its manifest lists what could not be read, and what was left out because it is private or too large. configPath
+// is the configuration file; "" for none.
 func (in *Inspector) Bundle(ctx context.Context, report Report, version, configPath string) *bundle.Bundle {
 	c := &collector{Inspector: in, Bundle: bundle.New(version, time.Now())}
 	c.Put("doctor.txt", []byte(report.Text()), nil)
@@ -100,7 +100,8 @@ func (c *collector) configuration(path string) {
 	}
 }
 
-// folder adds the regular files of a folder to the bundle, without the snapshot of the cache.
+// folder adds the regular files of a folder to the bundle, at most maxFiles, without the plugin's lock, temporary files and the snapshot of
+// the cache.
 func (c *collector) folder(name, path string) {
 	root, err := os.OpenRoot(path)
 	if err != nil {

@@ -117,14 +117,14 @@ func checkRules(f *facts, r *findings) string {
 	case f.tableErr != nil:
 		r.unreadable(f.tableErr)
 	case !f.present && f.agentErr != nil:
-		r.fail("start the agent; steered pods have no DNS until then", "there is no table inet neardns")
+		r.fail("start the agent; steered pods have no DNS until then", "the host has no packet rules of neardns")
 	case !f.present:
-		r.fail("find the program that deletes it (`nft monitor`); the agent restores it", "there is no table inet neardns")
+		r.fail("find the program that deletes it (`nft monitor`); the agent restores it", "the host has no packet rules of neardns")
 	case len(f.tableDrift) > 0:
 		r.fail("nothing, if an agent runs: it repairs this at once; if it stays, find the program that changes it (`nft monitor`)", "%s",
 			some(f.tableDrift))
 	}
-	return "table inet neardns is as configured"
+	return "the host's packet rules are as configured"
 }
 
 func checkLeases(f *facts, r *findings) string {

@@ -138,7 +138,7 @@ func checkConflist(f *facts, r *findings) string {
 	return ""
 }
 
-// checkWatch reports whether the installer's watch runs and has found the plugin's entry in place.
+// checkWatch reports whether the installer's watch runs and has found or restored the plugin's entry.
 func (f *facts) checkWatch(r *findings) (inPlace bool) {
 	const log = "see the log of `neardns-install watch`"
 	if f.watch == nil {
@@ -146,7 +146,7 @@ func (f *facts) checkWatch(r *findings) (inPlace bool) {
 	}
 	switch w, age := f.watch, f.now.Sub(f.watch.Looked); {
 	case w.Fault != "":
-		r.fail("fix that; the watch tries again by itself", "the watch cannot install plugin and entry: %s", w.Fault)
+		r.fail("fix that; the watch tries again by itself", "the watch cannot install plugin and entry, or its state cannot be read: %s", w.Fault)
 	case w.Fighting:
 		r.warn(log+", which names the file and its first plugin, and stop what writes it",
 			"another program keeps removing the entry; the watch has restored it %s", plural(w.Repairs, "time"))

@@ -132,7 +132,8 @@ func checkUpstreams(f *facts, r *findings) string {
 	return ""
 }
 
-// remedyForUpstreams returns what to do if the node itself, but not its pods, cannot reach kube-dns. It judges by the error text why.
+// remedyForUpstreams returns what to do if the agent cannot query kube-dns from the node itself. It infers the cause from the error text
+// and from whether the fallback works.
 func remedyForUpstreams(f *facts, why string) string {
 	verified := slices.ContainsFunc(f.clusterDNS(), func(a netip.Addr) bool { return f.agent.Faults["fallback "+a.String()] == "" })
 	switch {

@@ -46,8 +46,8 @@ func (r reply) String() string {
 // failed reports whether the server did not answer or failed. All such replies count as equal, because the kind of failure may vary.
 func (r reply) failed() bool { return r.err != nil || r.code == "SERVFAIL" || r.code == "REFUSED" }
 
-// differs reports whether the agent and kube-dns answer differently. Two lists of addresses count as equal if they share one, because
-// servers rotate the addresses of a name.
+// differs reports whether the agent and kube-dns answer differently. Two lists of records count as equal if they share one, because a
+// server may give different addresses of a name at each query.
 func (c comparison) differs() bool {
 	switch {
 	case c.agent.failed() && c.kubeDNS.failed():
@@ -83,8 +83,8 @@ func checkAnswers(f *facts, r *findings) string {
 	return fmt.Sprintf("the agent and kube-dns give the same answers to %d queries", len(f.compared))
 }
 
-// compare sends the same queries to the agent, at its steering address, and to kube-dns, at the cluster DNS address and not steered by
-// the host's rules.
+// compare sends the same queries to the agent and to kube-dns, at the steering address and the cluster DNS address of the first redirect.
+// The host's rules do not steer the queries to kube-dns.
 func (in *Inspector) compare(ctx context.Context, want plan.Plan) []comparison {
 	if len(want.Redirects) == 0 || len(want.Addresses()) == 0 {
 		return nil
@@ -108,8 +108,8 @@ func (in *Inspector) compare(ctx context.Context, want plan.Plan) []comparison {
 	return out
 }
 
-// comparedQueries returns queries that show a difference if there is one: for a name of the cluster, for one outside, and for the names
-// in kube-dns's Corefile and in the configuration.
+// comparedQueries returns queries by which a difference is likely to be seen: for two names of the cluster, for one outside, and for the
+// names in kube-dns's Corefile and in stubDomains; at most maxCompared.
 func (in *Inspector) comparedQueries(want plan.Plan) []query {
 	reverse, _ := dns.ReverseAddr(want.Redirects[0].ClusterDNS.String()) // cannot fail: it is an address
 	out := []query{
@@ -133,7 +133,7 @@ func (in *Inspector) comparedQueries(want plan.Plan) []query {
 	return out[:min(len(out), maxCompared)]
 }
 
-// reply sends the query and returns what is compared: the response code, and the records without their TTLs.
+// reply sends the query and returns what is compared: the response code, and the A, AAAA, PTR and SOA records without their TTLs.
 func (q query) reply(ctx context.Context, server netip.Addr) reply {
 	m, err := q.send(ctx, netip.AddrPortFrom(server, 53))
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package inspect inspects the node that it runs on, for the commands `status`, `pods`, `query` and `doctor`. It reads the node's state
 // and sends queries. It does not need a running agent.
 //
-// It never changes anything, and never guesses: if something cannot be read, the doctor warns of that. The checks are pure functions of
-// facts that were read before.
+// It changes nothing, except that its queries may add entries to the agent's cache. The checks are pure functions of facts that were read
+// before.
 //
 // Failure policy: if something cannot be read, the doctor reports that and goes on. Each check reports something, also if it finds no
 // problem, so that a missing line is not mistaken for health. `status` fails if the kernel's rules cannot be read.
@@ -59,7 +59,7 @@ const (
 	onEvery       = onSteered | onKernelAlone
 )
 
-// checks returns all checks, in the order of a query's path through the node.
+// checks returns all checks, in the order of the report: first those along a query's path through the node.
 func checks() []check {
 	return []check{
 		{"arrangement", checkArrangement, onKernelAlone},
@@ -145,7 +145,7 @@ func verdict(list []Finding, f *facts) (string, bool) {
 	} else if !f.present && f.tableErr == nil {
 		answers = "without the host's packet rules, steered pods reach the agent if it listens, and no server if not"
 	} else if granted > 0 && f.noUpstream() {
-		answers = "steered pods get entries of the cache, and all other queries fail: no upstream can be queried"
+		answers = "steered pods get entries of the cache, but no server for the cluster's names can be queried"
 	} else if granted > 0 && granted == wanted {
 		answers = "steered pods are answered by the cache"
 	} else if granted > 0 {

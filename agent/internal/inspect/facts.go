@@ -41,7 +41,7 @@ type facts struct {
 	linkErr       error
 	sockets       []socket // sockets of other processes on port 53 of the agent's addresses
 	tableDrift    []string
-	verified      []netip.Addr // cluster DNS addresses with a recorded fallback check
+	verified      []netip.Addr // cluster DNS addresses whose fallback was recorded as verified
 	verifiedErr   error
 	fallbacks     []*queryResult // results of queries from the host to the cluster DNS addresses
 	upstreams     []*queryResult
@@ -74,7 +74,7 @@ type socket struct {
 	holder   string // "" if unknown
 }
 
-// kernelSettings has kernel settings that influence where packets go.
+// kernelSettings has kernel settings that influence where packets go, and the fill of the conntrack table.
 type kernelSettings struct {
 	noForward                []string // forwarding sysctls that are off, so that pods cannot reach kube-dns
 	bridgePods               bool     // steered pods are connected to a bridge
@@ -164,7 +164,7 @@ func sockets(targets []plan.Target) []socket {
 	for _, t := range targets {
 		exact, wildcard, err := portowners.Find(t.Protocol.String(), netip.AddrPortFrom(t.Address, 53))
 		if err != nil {
-			continue // /proc cannot be read; other checks report that
+			continue // /proc cannot be read
 		}
 		for _, owner := range exact {
 			if !strings.HasPrefix(owner, "neardns-agent ") {

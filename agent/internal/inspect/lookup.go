@@ -82,8 +82,8 @@ func (in *Inspector) Lookup(ctx context.Context, name string, qtype uint16, pod 
 	return l, nil
 }
 
-// fromPod sends the query from a pod's network namespace to its cluster DNS address. The change of the pod's counters shows which server
-// answered: they do not count kube-dns's answers. If the pod sends another query at the same time, the result may be wrong.
+// fromPod sends the query from a pod's network namespace to its first cluster DNS address. The change of the pod's counters shows which
+// server answered: they do not count kube-dns's answers. If the pod sends another query at the same time, the result may be wrong.
 func (in *Inspector) fromPod(ctx context.Context, q query, pod string, l *overview.Lookup) (overview.Reply, error) {
 	files := pods.Open(in.Conf.StateDir, rules.Kind{}, slog.New(slog.DiscardHandler)).List()
 	i := slices.IndexFunc(files, func(f podfile.File) bool { return nameOf(f) == pod && len(f.Decisions) > 0 })
@@ -115,7 +115,7 @@ func (in *Inspector) fromPod(ctx context.Context, q query, pod string, l *overvi
 		})
 	}
 	r := q.timed(ctx, "pod", "kube-dns", d.Redirect.ClusterDNS)
-	for range countTries { // retry, because the agent counts a query after it has sent the answer
+	for range countTries { // retry, because the agent may count a query after it has sent the answer
 		switch nowQueries, nowKernel := counted(); {
 		case nowKernel > kernel:
 			r.By = "kernel"

@@ -8,8 +8,8 @@ import (
 	"github.com/neardns/neardns/pkg/podfile"
 )
 
-// PodDNSWarning returns a warning if the configuration wants DNS settings for pods (podDNS) but nothing on this node can apply them to
-// containers; "" if there is none. It judges by the pods' files, and before the first pod by the configuration.
+// PodDNSWarning returns a warning if the configuration wants DNS settings for pods (podDNS), and either a pod still waits for its settings,
+// or no pod has them and resolvConf.nri is not set; "" if there is none.
 func PodDNSWarning(conf *config.Node, files []podfile.File) string {
 	if !conf.PodDNS.Overlays() || conf.ResolvConf.Mode == conflist.ResolvConfOff {
 		return ""

@@ -126,7 +126,7 @@ func PodsText(views []PodView) string {
 
 func shortID(id string) string { return id[:min(13, len(id))] }
 
-// steered returns the state of a pod's decisions: one word if all are equal, or else each with its cluster DNS address.
+// steered returns the state of a pod's decisions: one state if all are equal, or else each with its cluster DNS address.
 func steered(decisions []podfile.Decision) string {
 	states, each := map[string]bool{}, []string{}
 	for _, d := range decisions {

@@ -24,10 +24,10 @@ type query struct {
 	qtype uint16
 	tcp   bool                                                        // only over TCP
 	mark  int                                                         // SO_MARK of the socket; 0: none
-	dial  func(ctx context.Context, network string) (net.Conn, error) // nil: connect from the host's network namespace
+	dial  func(ctx context.Context, network string) (net.Conn, error) // nil: connect from this process's network namespace
 }
 
-// send sends the query over UDP, and over TCP if the answer is truncated or q.tcp is set.
+// send sends the query over UDP, and again over TCP if the answer is truncated. If q.tcp is set, it sends it only over TCP.
 func (q query) send(ctx context.Context, server netip.AddrPort) (*dns.Msg, error) {
 	dialer := &net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		if q.mark == 0 {
@@ -69,7 +69,7 @@ func (q query) exchange(ctx context.Context, client *dns.Client, server netip.Ad
 	return answer, err
 }
 
-// answers returns nil if the server answers the query, also with NXDOMAIN. If the server uses TLS, answers only connects.
+// answers returns nil if the server answers the query with NOERROR or NXDOMAIN. If the server uses TLS, answers only connects.
 func (q query) answers(ctx context.Context, server nameserver.Address) error {
 	if server.TLS {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", server.Addr.String())
@@ -85,8 +85,8 @@ func (q query) answers(ctx context.Context, server nameserver.Address) error {
 	return err
 }
 
-// Answers sends a query for a name's address to a server, as the host's own processes do. It returns nil if the server answers, also with
-// NXDOMAIN.
+// Answers sends a query for a name's address to a server, as the host's own processes do. It returns nil if the server answers with NOERROR
+// or NXDOMAIN.
 func Answers(ctx context.Context, server netip.Addr, name string) error {
 	return query{name: dns.Fqdn(name), qtype: dns.TypeA}.answers(ctx, nameserver.At(server))
 }

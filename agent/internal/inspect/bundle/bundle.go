@@ -1,5 +1,5 @@
-// Package bundle packs the files for a bug report into one archive. It leaves out private data: secrets, and the names that pods query. A
-// manifest in the archive lists what was left out and what could not be read.
+// Package bundle packs the files for a bug report into one archive. It leaves out private data: secrets, and lines of logs with names that
+// pods query. A manifest in the archive lists what was left out and what could not be read.
 //
 // It opens no file and reads nothing from the node. In doubt whether a text is private, it leaves it out.
 package bundle
@@ -63,7 +63,7 @@ func (b *Bundle) put(name string, text []byte, err error, cleaners ...func(strin
 		if _, rest, ok := bytes.Cut(text, []byte("\n")); ok {
 			text = rest // start at a whole line: a cut one may lack the word that marks a secret
 		}
-		f.out = append(f.out, fmt.Sprintf("its first %d bytes, for its size", more))
+		f.out = append(f.out, fmt.Sprintf("at least its first %d bytes, for its size", more))
 	}
 	f.text = string(text)
 	for _, clean := range cleaners {

@@ -26,8 +26,8 @@ var (
 	word = regexp.MustCompile(`[A-Za-z0-9+/_.=-]{20,}`)
 )
 
-// withoutSecrets returns text without anything that is or looks like a secret: PEM blocks, text after words such as secret, token or
-// tsig, users in URLs, and long words of mixed letters and digits. out lists what it left out, with line numbers.
+// withoutSecrets returns text without what looks like a secret: PEM blocks, text after words such as secret, token or tsig, users in URLs,
+// and long words of mixed letters and digits. out lists what it left out, with line numbers.
 func withoutSecrets(text string) (clean string, out []string) {
 	var b strings.Builder
 	at := map[string][]int{}
@@ -127,15 +127,15 @@ func keyLike(s string) bool {
 	return bare != s && upper+digit > 0 || upper > 0 && lower > 0 && digit > 1 && changes*3 >= len(bare)
 }
 
-// CleanLog returns a log as PutLog would pack it.
+// CleanLog returns a log without what PutLog leaves out, except that it does not shorten a long one.
 func CleanLog(text string) string {
 	text, _ = withoutQueries(text)
 	text, _ = withoutSecrets(text)
 	return text
 }
 
-// withoutQueries returns a log without the lines that have names that pods query: the agent's query log (log.queries), and messages of
-// CoreDNS's plugins about failed queries.
+// withoutQueries returns a log without the lines that have names that pods query: the agent's query log (log.queries), and all messages of
+// CoreDNS's plugins, because many are about failed queries.
 func withoutQueries(text string) (clean string, out []string) {
 	var b strings.Builder
 	dropped := 0
