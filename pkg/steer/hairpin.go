@@ -12,12 +12,12 @@ const (
 
 // OwnMark is the packet mark that routes queries of the node's own processes into the hairpin when they are to go to kube-dns
 // (see Host.OwnLocals). It is cleared when the packet comes in by HairpinIn. It has none of the bits that kube-proxy (0x4000,
-// 0x8000), Calico (0xffff0000), Cilium (0xff00) and the CNI of AWS (0x80) use.
+// 0x8000), Calico (0xffff0000) and the CNI of AWS (0x80) use by default.
 const OwnMark = 0x35
 
 // AnswerMark is the mark that routes kube-dns's answers back into the hairpin through which the query came, although their
-// destination is a pod. Connection tracking stores the mark, and an answer has it from its arrival until it enters the hairpin.
-// Rules change only the bits in MarkMask, which other programs do not use.
+// destination is a pod. Connection tracking stores the mark, and an answer has it from its arrival until it comes out of the
+// hairpin. Rules change only the bits in MarkMask, which the programs named above do not use either.
 const (
 	AnswerMark = 0x36
 	MarkMask   = 0x3f
@@ -44,8 +44,8 @@ func HairpinSources(is4 bool) (first, last netip.Addr) {
 	return netip.AddrFrom16(prefix), netip.AddrFrom16(end)
 }
 
-// HairpinAddress is the address of HairpinIn, for IPv4 alone: a loose reverse path filter drops every packet that arrives on a
-// link without an address (net/ipv4/fib_frontend.c, no_addr).
+// HairpinAddress is the address of HairpinIn, for IPv4 alone. If a link has no address, even a loose reverse path filter drops
+// packets whose source is not routed by that link (net/ipv4/fib_frontend.c, no_addr).
 func HairpinAddress() netip.Addr { return netip.AddrFrom4([4]byte{169, 254, 20, 248}) }
 
 func isHairpinSource(a netip.Addr) bool {

@@ -19,7 +19,7 @@ func (l *Lease) Hold(c Client, step int) error {
 func (l *Lease) Release(c Client) error { return l.sendAs(c, PortRelease) }
 
 // sendAs sends a control packet with the client's source address and protocol. A rule in this host's output hook drops the
-// packet, so that address never appears on a link.
+// packet.
 func (l *Lease) sendAs(c Client, port int) error {
 	packet, err := controlPacket(c, port, l.secret)
 	if err != nil {

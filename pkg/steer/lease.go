@@ -11,13 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lease sends the datagrams that renew and withdraw leases. A rule in the host's output hook changes a set by them and then
-// drops them. So a renewal needs no nftables transaction, which would raise the ruleset's generation, so that other programs'
-// dumps and restores start over, and may wait many seconds for the kernel's commit mutex.
+// Lease sends the datagrams that renew and withdraw leases, and the control packets of Hold and Release. Rules in the host's
+// output hook change sets (with iptables: xt_recent's lists) by them and then drop them. So a renewal needs no nftables
+// transaction, which would raise the ruleset's generation, so that other programs' dumps and restores start over, and may wait
+// many seconds for the kernel's commit mutex.
 //
 // Each datagram contains a secret, which the agent draws when it starts (DrawSecret) and writes into the host table
-// (Host.Secret). Without it any container could renew leases: since Linux 5.17 sending marked packets needs only CAP_NET_RAW,
-// which containers have by default. Reading the host table needs CAP_NET_ADMIN.
+// (Host.Secret). Without it any root container on the host's network could renew leases: since Linux 5.17 sending marked
+// packets needs only CAP_NET_RAW, which containers have by default. Reading the host table needs CAP_NET_ADMIN. The iptables
+// rules check only the mark.
 //
 // A Lease must be opened in the host's netns by root, and is safe for concurrent use.
 type Lease struct {
@@ -30,7 +32,7 @@ type Lease struct {
 	closed bool
 }
 
-// Secret shows the host's rules that a lease datagram is from the agent. Zero means that there is no secret.
+// Secret shows the host's rules that a control packet is from the agent. Zero means that there is no secret.
 type Secret uint64
 
 // DrawSecret returns a random secret, different at each start of an agent.
@@ -46,12 +48,12 @@ func (s Secret) Bytes() []byte { return binary.BigEndian.AppendUint64(nil, uint6
 // String hides the secret, from logs too.
 func (Secret) String() string { return "the agent's secret" }
 
-// ErrNoSwitch means that no rule dropped a lease datagram, so it had no effect: the host table is missing, damaged, or has
+// ErrNoSwitch means that no rule dropped a control packet, so it had no effect: the host's rules are missing or damaged, or have
 // another agent's secret.
 var ErrNoSwitch = errors.New("no rule took the lease datagram: the host table is missing, damaged or another agent's")
 
-// OpenLease opens the sockets in the calling thread's netns. Each datagram will contain the secret. It needs CAP_NET_ADMIN to
-// set the mark. Without CAP_NET_RAW, Hold and Release fail; renewing works.
+// OpenLease opens the sockets in the calling thread's netns. Each datagram will contain the secret. To set the mark it needs
+// CAP_NET_ADMIN or, since Linux 5.17, CAP_NET_RAW. Without CAP_NET_RAW, Hold and Release fail; renewing works.
 func OpenLease(secret Secret) (*Lease, error) {
 	fd4, err := leaseSocket(unix.AF_INET)
 	if err != nil {

@@ -1,7 +1,6 @@
 package steer
 
-// Destination ports of the datagrams that renew and withdraw leases. A rule in the host's output hook drops the datagrams, so
-// they never leave the host.
+// Destination ports of the datagrams that renew and withdraw leases. A rule in the host's output hook drops the datagrams.
 const (
 	PortRenewUDP    = 17
 	PortRenewTCP    = 6

@@ -11,7 +11,8 @@ import (
 // WantRedirect names the two forms of a redirect, for error messages about another value.
 const WantRedirect = "an address, such as 10.96.0.10, or clusterDNS and steering"
 
-// ReadRedirect reads a redirect from a configuration: either the cluster DNS address alone, or an object with both addresses.
+// ReadRedirect reads a redirect from a configuration: the cluster DNS address as a string, or an object with that address and
+// optionally the steering address.
 // addr reads one address and reports a fault to r.
 func ReadRedirect(r *strict.Reader, v strict.Value, addr func(strict.Value) netip.Addr) Redirect {
 	var out Redirect

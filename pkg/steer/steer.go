@@ -6,7 +6,7 @@
 // It guarantees that a description that passed its checks is consistent, and it neither reads nor writes rules. It knows no
 // Kubernetes type, no flag and no logger.
 //
-// On failure it returns an error that names the wrong field. If no rule took a lease datagram, the error is ErrNoSwitch.
+// On failure it returns an error that names the wrong field or value. If no rule took a lease datagram, the error is ErrNoSwitch.
 package steer
 
 import (
@@ -22,18 +22,19 @@ import (
 const (
 	// TableName is the name of neardns's nftables table (family inet), in a pod's netns and in the host's.
 	TableName = "neardns"
-	// ProberInterface is the host end of the prober's veth. The host's rules accept the prober's source addresses only from
-	// this link.
+	// ProberInterface is the host end of the prober's veth. The host's rules know the prober's source addresses only on this
+	// link and, with Host.OwnLocals, in packets of the node itself.
 	ProberInterface = "neardns-prober"
 	// SourcesInterface is the other end of the prober's veth, with the prober's addresses, if the prober has no netns of its
 	// own (D-031).
 	SourcesInterface = "neardns-frames"
-	// Mark is the packet mark of the agent's lease datagrams, and of its own queries to a cluster DNS address if host processes
-	// are intercepted. Rules in the host's output hook drop the datagrams and clear the mark of the queries, so that no other
-	// program's rules or routes see it. The mark distinguishes these packets from other root processes' packets; it is no
-	// protection.
+	// Mark is the packet mark of the agent's control packets (lease datagrams, Hold, Release) and, with node interception, of
+	// neardns's own queries that must reach kube-dns. Rules in the host's output hook drop the control packets and clear the
+	// mark of the queries, so that no other program's rules or routes see it. The mark distinguishes these packets from other
+	// root processes' packets; it is no protection.
 	Mark = 0x6e646e73
-	// DefaultLifetime is how long a lease lasts after an answered probe, unless the configuration has another value.
+	// DefaultLifetime is how long a lease lasts after an answered probe, unless the configuration has another value. A back
+	// end may round it up (rules.Caps.Step).
 	DefaultLifetime = 800 * time.Millisecond
 )
 
@@ -48,7 +49,7 @@ var (
 	FallbackCheckSource6 = netip.MustParseAddr("fd00:90de:d95::fb")
 )
 
-// OwnLinks names neardns's veths whose two ends are both in the host's netns, so that no pod is behind them.
+// OwnLinks names the ends of neardns's veths that may be in the host's netns. No pod is behind them.
 func OwnLinks() []string {
 	return []string{ProberInterface, SourcesInterface, HairpinOut, HairpinIn}
 }
@@ -117,8 +118,8 @@ type Local struct {
 }
 
 // Complete returns the redirects with each missing steering address filled in by its position in the family (169.254.20.11+i,
-// fd00:90de:d95::b+i). It returns an error unless every address is a unicast address, a pair is of one family, and no address
-// occurs twice. It does not modify its argument.
+// fd00:90de:d95::b+i). It returns an error unless every address is a unicast address that neardns does not use itself, each pair
+// is of one family, and no address occurs twice. It does not modify its argument.
 func Complete(redirects []Redirect) ([]Redirect, error) {
 	out := slices.Clone(redirects)
 	next4, next6 := firstSteering4, firstSteering6
@@ -225,23 +226,24 @@ func checkAddr(a netip.Addr) error {
 	return nil
 }
 
-// Ruleset describes one neardns table: a Pod or a Host. The zero value of either describes an empty table.
+// Ruleset describes neardns's packet rules in one netns: a Pod or a Host.
 type Ruleset interface{ ruleset() }
 
 func (Pod) ruleset()  {}
 func (Host) ruleset() {}
 
-// Pod describes the pod table: the rules in a pod's netns that send the pod's queries to its own node.
+// Pod describes the rules in a pod's netns that send the pod's queries to its own node.
 type Pod struct {
 	Redirects []Redirect // queries to their cluster DNS addresses are steered, and the source of the answers is translated back
-	// Always steers a query even if earlier ones got no answer; otherwise the rules then send it to kube-dns (see podTrust in
-	// package nft). The prober needs it, because it must not take kube-dns's answers for the agent's.
+	// Always steers a query even if earlier ones got no answer; without it, nftables rules then send the query to kube-dns (see
+	// podTrust in package nft). The prober needs Always, because it must not take kube-dns's answers for the agent's.
 	Always bool
 	// Leaving sends new queries and new connections to kube-dns, while answers on their way and open connections to the agent
 	// still pass. It needs a back end with rules.Caps.Leaves.
 	Leaving bool
-	// Open has the TCP connections that the pod had before its rules existed. They stay on kube-dns until they end. A
-	// comparison with existing rules ignores them. The iptables back end ignores them too: its rules rewrite only the SYN.
+	// Open has the TCP connections that the pod had before its rules existed. They stay on kube-dns, within the limits podConn
+	// and podConns of package nft. A comparison with existing rules ignores them. The iptables back end ignores them too: its
+	// rules rewrite only the SYN.
 	Open []Connection
 }
 
@@ -256,19 +258,20 @@ type Connection struct {
 type Host struct {
 	Redirects     []Redirect    // queries to their steering addresses go to the agent while it holds a lease for the address, else to kube-dns
 	FallbackOnly  []Redirect    // removed from the configuration, but a pod still uses them: never leased, always sent to kube-dns
-	Locals        []Local       // local addresses, from Locals()
+	Locals        []Local       // local addresses
 	Uplinks       []string      // interfaces that lead away from the node, whose clients are not served; see rules.Uplinks
-	Bridges       []string      // bridges with pods on them; only the iptables back end uses them, and fills them in itself
-	Exempt        []netip.Addr  // pods that opted out and that node interception must ignore; the plugin adds and removes some
+	Bridges       []string      // the host's bridges; only the iptables back end uses them, and fills them in itself
+	Exempt        []netip.Addr  // pods that opted out: ignored by node interception (nftables) and by on-link rules (iptables)
 	InterceptNode bool          // node interception: steer host processes and pods without a pod table, too
 	Lifetime      time.Duration // how long a lease lasts, rounded up to 20 ms (iptables: 1 s); 0 means DefaultLifetime
-	Secret        Secret        // secret that lease datagrams must contain; 0 keeps the one that the table has
+	Secret        Secret        // secret that lease datagrams must contain (nftables); 0 keeps the one that the table has
 	// Ceded has those of neardns's addresses whose queries, while there is no lease, go to another program's socket bound there.
 	// They are for a node where neardns replaced NodeLocal DNSCache, which may start again. The agent's own sockets at these
 	// addresses must have IP_TRANSPARENT, by which the rules distinguish the two even if the agent hangs.
 	Ceded []netip.Addr
-	// OwnLocals sends queries of the node's own processes to a local address to kube-dns while there is no lease. For them the
-	// rules check the lease but no socket, so after the agent was killed, they get no answer for at most one lease lifetime.
+	// OwnLocals: if a process of the node queries a local or steering address without a lease, kube-dns answers. The rules check
+	// only the lease for such queries, no socket, so after the agent was killed, they get no answer for at most one lease
+	// lifetime.
 	OwnLocals bool
 	// Detours are links over which the host may route packets to a pod although the pod's own packets come in on another link.
 	// The rules accept a source address whose route leads over a detour from any link. nil means the detours that exist when
@@ -302,5 +305,5 @@ type DriftError struct{ Items []string }
 
 func (e *DriftError) Error() string { return "rules differ: " + strings.Join(e.Items, "; ") }
 
-// ErrNotSupported is wrapped by errors of a kernel that lacks something that the rules need; the wrapping error names what.
+// ErrNotSupported is wrapped by an error if this kernel lacks something that the rules need.
 var ErrNotSupported = errors.New("not supported by this kernel")
