@@ -22,8 +22,8 @@ import (
 const (
 	// TableName is the name of neardns's nftables table (family inet), in a pod's netns and in the host's.
 	TableName = "neardns"
-	// ProberInterface is the host end of the prober's veth. The host's rules know the prober's source addresses only on this
-	// link and, with Host.OwnLocals, in packets of the node itself.
+	// ProberInterface is the host end of the prober's veth. The host's rules take a query for the prober's only if it comes from
+	// this link or, with Host.OwnLocals, from the node itself.
 	ProberInterface = "neardns-prober"
 	// SourcesInterface is the other end of the prober's veth, with the prober's addresses, if the prober has no netns of its
 	// own (D-031).

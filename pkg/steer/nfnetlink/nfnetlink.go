@@ -1,8 +1,8 @@
 // Package nfnetlink reads nf_tables rules and events from the kernel over netlink, for both back ends, because iptables-nft
 // writes its rules into nf_tables, too.
 //
-// It guarantees that equal rules have the same text, whichever kernel version wrote them, and that the results of one request
-// are of one ruleset generation. It changes no rule.
+// It guarantees that equal rules have the same text, whichever kernel version wrote them, and that a dump which the kernel
+// reports as interrupted is an error. It changes no rule.
 //
 // On failure it returns an error. An object that does not exist is no error: the result is then empty.
 package nfnetlink
@@ -56,8 +56,9 @@ func Named(kind uint16, name string) netlink.Attribute {
 	return netlink.Attribute{Type: kind, Data: append([]byte(name), 0)}
 }
 
-// IptablesChange returns which table and chain of iptables-nft a netlink event concerns. chain is "" if the whole table was
-// deleted. For events about other tables, ok is false.
+// IptablesChange returns the table and chain that a netlink event concerns, if it is about a chain, a rule or a deleted table of
+// the families ip and ip6, which are those of iptables-nft. chain is "" if the whole table was deleted. For any other event, ok
+// is false.
 func IptablesChange(m netlink.Message) (table, chain string, ok bool) {
 	if len(m.Data) < HeaderSize || m.Data[0] != unix.NFPROTO_IPV4 && m.Data[0] != unix.NFPROTO_IPV6 {
 		return "", "", false

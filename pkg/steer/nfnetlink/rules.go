@@ -15,8 +15,8 @@ import (
 )
 
 // The canonical form of a rule has its expressions as netlink attributes, without what has no meaning: set IDs (the kernel
-// renumbers them), attributes of value zero (some kernel versions omit them) and nesting flags. A rule that nft wrote has the
-// same form as its copy in a kernel dump. This package parses rules itself, because google/nftables cannot read one with a
+// renumbers them), attributes of value zero (some kernel versions omit them) and nesting flags. A rule that package nft encodes
+// has the same form as its copy in a kernel dump. This package parses rules itself, because google/nftables cannot read one with a
 // conntrack direction in it.
 
 // setID returns the attribute type by which an expression refers to a set that the same transaction adds; 0 if it has none.
@@ -30,7 +30,7 @@ func setID(name string) uint16 {
 	return 0
 }
 
-// CanonicalExpr is an expression in canonical form.
+// CanonicalExpr returns an expression's canonical form. data has the expression's netlink attributes.
 func CanonicalExpr(data []byte) (string, error) {
 	attrs, err := netlink.UnmarshalAttributes(data)
 	if err != nil {

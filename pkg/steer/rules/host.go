@@ -50,8 +50,8 @@ func (k Kind) OpenHost(nsFD int) (Rules, error) {
 // byNftables implements Rules with nftables.
 type byNftables struct{ *nft.Nftables }
 
-// Ensure adds what is missing. For a host's rules it compares them completely, without the quick check by which the plugin
-// avoids most calls.
+// Ensure adds what is missing. For a host's rules it skips the quick check IsComplete, which the plugin makes before it calls
+// Ensure.
 func (n byNftables) Ensure(rs steer.Ruleset) error {
 	if host, ok := rs.(steer.Host); ok {
 		return n.Restore(host)
@@ -75,8 +75,8 @@ func (b byIptables) Leases(renew, lifetime time.Duration) ([]steer.LeaseState, e
 	return b.Iptables.Leases(2*renew+100*time.Millisecond, iptables.Lifetime(lifetime))
 }
 
-// IsComplete reports whether packets of the IP families of rs still enter neardns's chains. It does not compare the rules,
-// because that would start iptables programs.
+// IsComplete reports whether packets of the IP families of a host's description still enter neardns's chains. It does not
+// compare the rules, because that would start iptables programs. For a pod's description it returns true.
 func (b byIptables) IsComplete(rs steer.Ruleset) (bool, error) {
 	families := map[bool]bool{}
 	for _, a := range Addresses(rs) {
@@ -107,8 +107,8 @@ func (t withHairpin) Repair(rs steer.Ruleset) ([]string, error) {
 	return append(drift, more...), errors.Join(hairpinErr, err)
 }
 
-// Watch returns a channel that ticks when the rules, or the hairpin's veth pair and its settings, may have changed. If it returns
-// an error, one of the two watches may run until ctx ends.
+// Watch returns a channel that ticks when the rules, or the hairpin's routes, routing rules and reverse path filter, may have
+// changed. If it returns an error, the watch of the rules may run until ctx ends.
 func (t withHairpin) Watch(ctx context.Context) (<-chan struct{}, error) {
 	rules, err := t.Iptables.Watch(ctx)
 	if err != nil {
@@ -129,7 +129,8 @@ func (t withHairpin) Verify(rs steer.Ruleset) error {
 	return t.Iptables.Verify(rs)
 }
 
-// onBridges adds the names of the node's bridges and detours to a host's description.
+// onBridges adds the names of the node's bridges to a host's description, and those of its detours if the description has none
+// (nil).
 func (t withHairpin) onBridges(rs steer.Ruleset) (steer.Ruleset, error) {
 	host, ok := rs.(steer.Host)
 	if !ok {
@@ -148,8 +149,8 @@ func (t withHairpin) onBridges(rs steer.Ruleset) (steer.Ruleset, error) {
 	return host, nil
 }
 
-// Missing repairs the hairpin, and does not only report what the hairpin lacks: finding out takes the same work, only neardns
-// uses the hairpin, and all versions make it alike. It does not change the chains.
+// Missing repairs the hairpin, and does not only report what the hairpin lacks, because finding out takes the same work and only
+// neardns uses the hairpin. It does not change the chains.
 func (t withHairpin) Missing(rs steer.Host) ([]string, error) {
 	repaired, hairpinErr := t.hairpin.Ensure(fallbackAddresses(rs), hasOwn(rs))
 	gone, err := t.Iptables.Missing(rs)

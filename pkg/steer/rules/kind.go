@@ -15,7 +15,7 @@ import (
 
 // Names of back ends in configurations. State files have Nftables or "" (see Kind.Recorded), IptablesNFT or IptablesLegacy.
 const (
-	Nftables       = "nftables"     // the default
+	Nftables       = "nftables"
 	Iptables       = "iptables"     // whichever variant of iptables the node has and uses
 	IptablesNFT    = "iptables-nft" // as iptables.NFT
 	IptablesLegacy = "iptables-legacy"
@@ -43,9 +43,9 @@ func Named(name string) (Kind, error) {
 	return Kind{}, fmt.Errorf("back end %q is not known: it is %s, %s or %s", name, Nftables, iptables.NFT, iptables.Legacy)
 }
 
-// Candidates lists the back ends that a configured word allows, the best first. For "auto" and any unknown word these are all
-// that the node has. Only then does it call current, which returns the back end of the host's existing rules. stats counts the
-// runs of iptables programs; it may be nil.
+// Candidates lists the back ends that a configured word allows, the best first. For "auto" and any unknown word these are
+// nftables, and the variants of iptables whose programs the node has. Only for these words does it call current, which returns
+// the back end of the host's existing rules. stats counts the runs of iptables programs; it may be nil.
 func Candidates(word string, current func() (Kind, error), stats *iptables.Stats) ([]Kind, error) {
 	switch word {
 	case Nftables:
@@ -109,9 +109,9 @@ func (k Kind) Needs() string {
 		"(Linux 5.10 or later, modules nf_tables, nft_socket, nft_fib_inet, nft_ct, nft_masq)"
 }
 
-// Supported returns an error that wraps steer.ErrNotSupported if the kernel refuses any expression that rules for these
-// addresses use. It tries them in the netns behind nsFD; -1 means the calling thread's. Without addresses it tries both IP
-// families.
+// Supported returns an error that wraps steer.ErrNotSupported if the kernel refuses a kind of rule that the back end needs for
+// the IP families of addrs (both if there are none). It tries the rules in the netns behind nsFD; -1 means the calling thread's.
+// nftables always tries both families.
 func (k Kind) Supported(nsFD int, addrs ...netip.Addr) error {
 	if k.isIptables() {
 		b, err := iptables.Open(nsFD, k.variant, k.stats)
@@ -127,8 +127,8 @@ func (k Kind) Supported(nsFD int, addrs ...netip.Addr) error {
 	return errors.Join(n.Supported(addrs...), n.Close())
 }
 
-// Others lists the back ends that may have rules from before k was chosen. It names only one variant of iptables, because the
-// iptables back end removes the chains of both variants.
+// Others lists the back ends that are not alike to k (see Alike) and may have rules from before k was chosen. It names only one
+// variant of iptables, because the iptables back end removes the chains of both variants.
 func (k Kind) Others() []Kind {
 	if k.isIptables() {
 		return []Kind{{}}

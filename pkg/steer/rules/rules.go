@@ -4,7 +4,7 @@
 //
 // It guarantees the same interface for both back ends. It never chooses one: the agent does so, once at each start.
 //
-// On failure every call either leaves the kernel's rules as described or returns an error.
+// On failure every call returns an error.
 package rules
 
 import (
@@ -21,23 +21,23 @@ import (
 // time. A value is for one goroutine at a time; other goroutines open their own.
 type Rules interface {
 	// Repair makes the rules equal to rs, with nftables in one transaction, with iptables in one for each table and IP family.
-	// It describes the differences that it found. If there are none, it changes nothing. Leases, counters and exemptions that
-	// the plugin added stay.
+	// It describes the differences that it found. If there are none, nftables rules do not change; iptables may rewrite chains
+	// (see iptables.Repair). Leases stay, and with nftables also counters and the exemptions that the plugin added.
 	Repair(rs steer.Ruleset) (drift []string, err error)
 	// Ensure adds what rs has and the rules lack. With Caps.Adds, it neither changes nor removes anything that another version
 	// of neardns wrote; other back ends replace their chains.
 	Ensure(rs steer.Ruleset) error
-	// IsComplete reports whether Ensure would find nothing to add. It is a cheap check that may overlook damage, which Missing
-	// finds.
+	// IsComplete is a cheap check whether Ensure would find nothing to add. It may overlook damage that Missing finds.
 	IsComplete(rs steer.Ruleset) (bool, error)
-	// Missing describes what a host's rules lack. A rule that another version of neardns wrote in another form does not count
-	// as missing, so a caller that restores only what is missing removes nothing of a newer agent.
+	// Missing describes what a host's rules lack, and with iptables repairs the hairpin. A rule that another version of neardns
+	// wrote in another form does not count as missing, so a caller that restores only what is missing removes nothing of a newer
+	// agent.
 	Missing(rs steer.Host) ([]string, error)
-	// Verify returns nil if the rules have the same effect as rs, otherwise a *steer.DriftError that names the differences.
+	// Verify returns nil if the rules are as rs describes them. If they differ, the error is a *steer.DriftError.
 	Verify(rs steer.Ruleset) error
-	// Present reports whether the netns has any of neardns's rules.
+	// Present reports whether the netns has any of this back end's rules.
 	Present() (bool, error)
-	// Remove removes all of neardns's rules. If there are none, it succeeds.
+	// Remove removes all of this back end's rules. If there are none, it succeeds.
 	Remove() error
 	// IsUplink reports whether the rules treat this link as leading away from the node, so that clients behind it are not
 	// served.
@@ -50,7 +50,8 @@ type Rules interface {
 	// Leases lists the leases in force. renew and lifetime are the agent's settings; iptables needs them, because there only a
 	// renewal during this call shows that a lease is in force.
 	Leases(renew, lifetime time.Duration) ([]steer.LeaseState, error)
-	// Watch returns a channel that ticks when the rules may have changed. It is closed when ctx ends.
+	// Watch returns a channel that ticks when the rules may have changed. It is closed when ctx ends, and with nftables also if
+	// the netlink socket fails.
 	Watch(ctx context.Context) (<-chan struct{}, error)
 	// Close releases descriptors and sockets; the rules stay.
 	Close() error
@@ -73,7 +74,7 @@ type Caps struct {
 	// Leaves: a pod's rules rewrite each packet by itself, so a pod that is no longer steered keeps rules as steer.Pod.Leaving
 	// for a while. With other back ends, conntrack entries outlive the rules and have that effect.
 	Leaves bool
-	// Programs: each check starts programs, which takes as long as everything else in a plugin call.
+	// Programs: a full check of the rules starts programs, which takes as long as everything else in a plugin call.
 	Programs bool
 }
 
