@@ -91,7 +91,7 @@ func (b *batch) addCounter(name string) {
 	})
 }
 
-// addSet adds a set or map. id is a number by which later messages of the same batch refer to a new set.
+// addSet adds a set or map. The kernel requires an id, a number that no other new set of the batch has.
 func (b *batch) addSet(s set, id uint32) {
 	b.add("add set "+s.name, unix.NFT_MSG_NEWSET, netlink.Create, func(e *netlink.AttributeEncoder) {
 		e.String(unix.NFTA_SET_TABLE, b.tableName())

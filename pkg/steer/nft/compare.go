@@ -126,8 +126,8 @@ func compareChain(c chain, have loaded) []string {
 }
 
 // change adds the messages that make the kernel's table equal to want. It empties a chain that differs, and fills it in the
-// same transaction, so that no packet passes half of the chain. The table itself, leases, remembered connections and counters
-// stay.
+// same transaction, so that no packet passes half of the chain. The table itself and counters stay, and so do leases and
+// remembered connections, except in sets that declare deletes.
 func (b *batch) change(want table, have loaded) {
 	b.addTable()
 	b.declare(want, have)

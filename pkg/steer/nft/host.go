@@ -14,19 +14,19 @@ import (
 
 // Times and sizes in the host table.
 const (
-	// drainTime is how long open TCP connections to the agent still reach it after its lease was withdrawn or expired. Each
-	// renewal restarts it, so that an expired lease that is soon renewed cuts no connection. It is longer than CoreDNS keeps an
-	// idle connection (by default 10 s since the last query; clients wait 5 s at most for an answer, resolv.conf(5) "timeout").
+	// drainTime is how long open TCP connections to the agent still reach it after its lease was withdrawn or last renewed. So
+	// an expired lease that is soon renewed cuts no connection. It is as long as the agent keeps an idle connection (10 s since
+	// the last query; clients wait 5 s at most for an answer, resolv.conf(5) "timeout").
 	drainTime = 10 * time.Second
 	// lifetimeStep is the unit to which lease lifetimes are rounded up. The kernel keeps timeouts in ticks of its clock, which
-	// has 100, 250, 300 or 1000 a second. Any lifetime that is no multiple of 20 ms would read back changed, and count as a
-	// difference forever.
+	// has 100, 250, 300 or 1000 a second. On some of these kernels, a lifetime that is no multiple of 20 ms would read back
+	// changed, and count as a difference forever.
 	lifetimeStep = 20 * time.Millisecond
 	// connMemory is how long after its last packet the host's rules remember that a TCP connection goes to kube-dns. kube-dns
 	// closes idle connections sooner.
 	connMemory = 5 * time.Minute
-	// connBound is the maximum number of remembered connections. If the set is full, only connections that do not fit are
-	// affected.
+	// connBound is the maximum number of remembered connections in a set. If the set is full, only connections that do not fit
+	// are affected.
 	connBound = 65536
 	// homeMemory is how long the host's rules trust that a source address is behind a link, without another route lookup. A
 	// lookup costs more than half as much as all their other work for a packet (BenchmarkDelivery). If an address moves to
@@ -38,7 +38,7 @@ const (
 	// zoneBase is the conntrack zone of the first local address; each local address has its own, by which answers are
 	// recognized. It is high, to avoid the small numbers that service meshes and OVN use.
 	zoneBase = 0x6e64
-	// leaseBound is the maximum number of leases in a set, far more than the few addresses that a node serves.
+	// leaseBound is the size of the sets of leases and drains, far more than the few addresses that a node serves.
 	leaseBound = 256
 )
 
@@ -48,8 +48,8 @@ func hostCounters() []string {
 		steer.CounterHostUDP, steer.CounterHostTCP, steer.CounterUplink, steer.CounterStranger, steer.CounterLeaseRenewal}
 }
 
-// renderHost returns the host table for a description. Addresses are in sets and maps where possible, so that all nodes have
-// the same chains, and the plugin can add a redirect without changing a rule.
+// renderHost returns the host table for a description. Addresses are in sets and maps where possible, so that the plugin can add
+// a redirect without changing a rule.
 func renderHost(h steer.Host) table {
 	life := (cmp.Or(h.Lifetime, steer.DefaultLifetime) + lifetimeStep - 1).Truncate(lifetimeStep)
 	t := table{counters: hostCounters()}
@@ -195,8 +195,8 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 	probe, proof := steer.ProbeSource(f.is4()), steer.FallbackCheckSource(f.is4())
 
 	dns := chain{name: hf.name("dns"), rules: slices.Concat([]rule{
-		// A query of a process on the node to a local or steering address reaches the socket or is refused. From this hook it
-		// cannot be sent to kube-dns.
+		// A query that comes in by lo is from a process of the node. It reaches the socket or is refused: from this hook it cannot
+		// be sent to kube-dns.
 		f.rule().iif("lo").ret(),
 	}, hf.skipUplinkServices(), []rule{
 		f.rule().in(linkKey, "uplinks").in(destKey, hf.name("ours")).count(steer.CounterUplink).goTo(fallback),
@@ -216,8 +216,8 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 	otherwise := f.rule().textf("goto %s", fallback).gotoOnly(fallback)
 	sw := chain{name: hf.name("switch"), rules: []rule{
 		f.rule().in(homeKey, hf.name("home")).goTo(hf.name("known")),
-		// A source address that is not routed by the link its packet came in on is neither served nor recorded, so that it
-		// cannot use up entries in the sets or its link's share of misses.
+		// If a source address is not routed by the link that its packet came in on, the query is neither served nor recorded. So
+		// forged addresses use up no entries in the sets, and no other pod's share of the misses in flight.
 		f.rule().stranger("detours").count(steer.CounterStranger).goTo(fallback),
 		f.rule().addTo(homeKey, hf.name("home")).end(),
 		f.rule().gotoOnly(hf.name("known")),
@@ -259,7 +259,7 @@ func (hf hostFamily) chains(life time.Duration) []chain {
 	return []chain{dns, probeChain, sw, known, deliverUDP, tcp, syn, deliverTCP, fb, hf.control(life), answer}
 }
 
-// control returns the chain that applies lease datagrams to the sets of leases.
+// control returns the chain that applies the agent's control packets to the sets, and drops them.
 func (hf hostFamily) control(life time.Duration) chain {
 	leaseUDP, leaseTCP, drain := hf.name("lease_udp"), hf.name("lease_tcp"), hf.name("drain")
 	c := chain{name: hf.name("control"), rules: []rule{
@@ -282,7 +282,7 @@ func (b *ruleBuilder) gotoOnly(chain string) rule {
 }
 
 // output returns rules that keep the agent's answers, and queries of the node itself to the agent, out of conntrack, and that
-// send lease datagrams to their chain.
+// send control packets to the chain secret.
 func (hf hostFamily) output() []rule {
 	f := hf.family
 	rules := []rule{f.rule().in(destKey, hf.name("ours")).mark(steer.Mark).root().goTo(hf.name("secret"))}
@@ -298,9 +298,9 @@ func (hf hostFamily) output() []rule {
 	return append(rules, hf.healthProbes()...)
 }
 
-// secretChain returns the chain that passes lease datagrams with the agent's secret on to control. It does not drop others, so
-// their sender learns that they had no effect. Programs that do not know the secret (the plugin, doctor) create the chain and
-// leave its rules to the agent.
+// secretChain returns the chain that passes control packets with the agent's secret on to the chain control. It does not drop
+// others, so their sender learns that they had no effect. Programs that do not know the secret (the plugin, the installer)
+// create the chain empty and leave its rules to the agent.
 func (hf hostFamily) secretChain(s steer.Secret) chain {
 	c := chain{name: hf.name("secret"), filledElsewhere: s == 0}
 	if s != 0 {
@@ -336,8 +336,9 @@ func (hf hostFamily) postrouting() []rule {
 }
 
 // hostChains returns the chains of node interception for the node's own processes. They check only for a lease, because in the
-// output hook a socket match would find the sender's own socket. They rewrite the destination first, and back if there is no
-// lease, so that one map is enough. The kernel routes a packet again only if its destination has changed.
+// output hook a socket match would find the sender's own socket. They rewrite the destination before they look for a lease,
+// because leases are of steering addresses, and back if there is none. The kernel routes a packet again only if its destination
+// has changed.
 func (hf hostFamily) hostChains() []chain {
 	f := hf.family
 	conn := hf.name("host_conn")

@@ -74,8 +74,8 @@ func linkKey(*ruleBuilder) key {
 	return key{"iifname", []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg1}}}
 }
 
-// homeKey is the link that a packet came in on, and its source address. The set home has the pairs for which the kernel's route
-// to the source leads back by that link.
+// homeKey is the link that a packet came in on, and its source address. The set home has the pairs that passed the rule stranger
+// within homeMemory.
 func homeKey(b *ruleBuilder) key {
 	b.needFamily()
 	return key{"iif . " + b.fam.word + " saddr", []expr.Any{&expr.Meta{Key: expr.MetaKeyIIF, Register: reg1}, b.network(b.fam.saddr, reg32b)}}

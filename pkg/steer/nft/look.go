@@ -149,8 +149,8 @@ func (n *Nftables) hasAddresses(rs steer.Ruleset) (bool, error) {
 	return true, nil
 }
 
-// addressSets returns the sets that have a description's addresses. It does not render the rules, which would be most of the
-// work.
+// addressSets returns the sets that have a description's addresses. For a host it does not render the rules, which would be most
+// of the work.
 func addressSets(rs steer.Ruleset) []set {
 	h, isHost := rs.(steer.Host)
 	if !isHost {

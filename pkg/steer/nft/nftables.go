@@ -32,9 +32,9 @@ type Nftables struct {
 	reader *nftables.Conn // to read everything else; nil until read opens it
 }
 
-// attempts is how often an operation is tried at most. EINTR means that another program's commit interrupted a dump. ENOENT or
-// EEXIST means that a transaction lost a race with another neardns process. An attempt that
-// depends on the kernel's state reads it again.
+// attempts is how often an operation is tried at most. EINTR means that another program's commit interrupted a dump. ENOENT,
+// EEXIST or EBUSY means that a transaction lost a race with another neardns process, EAGAIN that two reads differed
+// (errUnsettled). An attempt that depends on the kernel's state reads it again.
 const attempts = 8
 
 // Open opens the back end in the netns behind nsFD; -1 means the calling thread's. The descriptor may be closed afterwards.
@@ -100,8 +100,8 @@ func tableRef() *nftables.Table {
 	return &nftables.Table{Name: steer.TableName, Family: nftables.TableFamilyINet}
 }
 
-// Apply makes the table equal to rs in one transaction. If it already is, Apply changes nothing. Leases, counters and
-// exemptions that the plugin added stay.
+// Apply makes the table equal to rs in one transaction. If it already is, Apply changes nothing. Counters stay, and so do leases
+// and the exemptions that the plugin added, unless another version declared their set in another way (see declare).
 func (n *Nftables) Apply(rs steer.Ruleset) error {
 	_, err := n.Repair(rs)
 	return err
@@ -154,8 +154,8 @@ func (n *Nftables) apply(want table) (drift []string, err error) {
 	return drift, err
 }
 
-// Ensure adds what rs has and the table lacks. It never changes or removes anything. If another version of the agent wrote the
-// table, Ensure adds only missing addresses.
+// Ensure adds what rs has and the table lacks, unless a quick check finds the table complete (see IsComplete). It never changes
+// or removes a rule or an element.
 func (n *Nftables) Ensure(rs steer.Ruleset) error {
 	return n.retry("ensure rules", func() error {
 		whole, err := n.hasAddresses(rs)
@@ -195,7 +195,7 @@ func render(rs steer.Ruleset) table {
 	panic(fmt.Sprintf("no rules for a %T", rs)) // there are no other implementations of Ruleset
 }
 
-// rendered returns the table for rs. If a host's description has no detours, it reads them from this netns.
+// rendered returns the table for rs. If a host's description has no detours (nil), it reads them from this netns.
 func (n *Nftables) rendered(rs steer.Ruleset) (table, error) {
 	if h, ok := rs.(steer.Host); ok && h.Detours == nil {
 		var err error
@@ -207,9 +207,9 @@ func (n *Nftables) rendered(rs steer.Ruleset) (table, error) {
 	return render(rs), nil
 }
 
-// Verify returns nil if the table has the same effect as rs, otherwise a *steer.DriftError that names the differences. A
-// difference counts only if two reads in a row find it: a dump that overlaps another transaction may contain rules of both
-// generations. If the dump began after the kernel had raised the generation number, no flag shows this.
+// Verify returns nil if the table has the same effect as rs. If it differs, the error is a *steer.DriftError that names the
+// differences. A difference counts only if two reads in a row find it: a dump that overlaps another transaction may contain
+// rules of both generations. If the dump began after the kernel had raised the generation number, no flag shows this.
 func (n *Nftables) Verify(rs steer.Ruleset) error {
 	want, err := n.rendered(rs)
 	if err != nil {
@@ -244,7 +244,7 @@ func (n *Nftables) Remove() error {
 }
 
 // IsComplete is a quick check: it reports whether the table's chain prerouting has rules and its sets have the addresses of rs.
-// If it returns true, Ensure would change nothing.
+// If it returns true, Ensure adds nothing.
 func (n *Nftables) IsComplete(rs steer.Ruleset) (bool, error) {
 	return retried(n, "check rules", func() (bool, error) { return n.hasAddresses(rs) })
 }
@@ -259,8 +259,8 @@ func (n *Nftables) IsUplink(name string) (bool, error) {
 }
 
 // Supported returns an error that wraps steer.ErrNotSupported if the kernel refuses an expression that the tables use. It tries
-// them in one transaction on a scratch table, which it never commits. The error names what is missing as precisely as the
-// kernel does. The result does not depend on the addresses, because both IP families are in one table.
+// a pod table and a host table, each in a transaction that is never committed. The error names what is missing as precisely as
+// the kernel does. The result does not depend on the addresses, because both IP families are in one table.
 func (n *Nftables) Supported(...netip.Addr) error {
 	host := steer.Example()
 	host.InterceptNode, host.HealthPort, host.Secret = true, 8080, 1
@@ -284,8 +284,7 @@ func (n *Nftables) Supported(...netip.Addr) error {
 // Present reports whether the neardns table exists.
 func (n *Nftables) Present() (bool, error) { return retried(n, "look for table", n.present) }
 
-// retry calls f, up to attempts times, until it returns no error, or one that does not mean that another transaction
-// interfered.
+// retry calls f up to attempts times, until it returns no error or one that no other transaction can have caused.
 func (n *Nftables) retry(what string, f func() error) error {
 	var err error
 	for range attempts {

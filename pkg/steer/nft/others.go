@@ -11,7 +11,7 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Chain is a chain of another program's nftables table. It is only shown to people, never used for a decision.
+// Chain is a chain of another program's nftables table. neardns uses it only for reports to people.
 type Chain struct {
 	Family string // ip, ip6, inet
 	Table  string

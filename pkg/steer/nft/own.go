@@ -7,8 +7,9 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// This file has the rules for a node where neardns replaced a NodeLocal DNSCache. Its clients, which include the node's own
-// processes, query a local address. NodeLocal DNSCache may start again at any time, and must then get its packets.
+// This file has the rules for addresses that the node's own processes query: local addresses where neardns replaced a NodeLocal
+// DNSCache, and a cluster DNS address on neardns's link. NodeLocal DNSCache may start again at any time, and must then get its
+// packets.
 
 // cededTo returns rules that deliver packets to another program's socket at a ceded address (steer.Host.Ceded). The agent's own
 // sockets there are transparent, so the rules tell the two apart even if the agent hangs, and also work while no agent runs.
@@ -50,8 +51,8 @@ func (hf hostFamily) cededChains() []chain {
 	}}}
 }
 
-// ownChains returns the chains for queries of the node's own processes to a local address. They check only for a lease, because
-// in the output hook a socket match would find the sender's own socket.
+// ownChains returns the chains for queries of the node's own processes to the agent's addresses. They check only for a lease,
+// because in the output hook a socket match would find the sender's own socket.
 func (hf hostFamily) ownChains() []chain {
 	if !hf.ownLocals {
 		return nil

@@ -13,9 +13,10 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// Priorities of the base chains. raw (-300) is before conntrack, so the rewrites need no connection entry, and conntrack, if
-// anything has enabled it, sees the rewritten addresses. 300 is after every nat chain, so that a service mesh that captures DNS
-// in the pod's "nat OUTPUT" takes precedence. It also covers traffic that is forwarded inside the pod (nested containers, VMs).
+// Priorities of the base chains. In a pod, raw (-300) is before conntrack, so the rewrites need no connection entry, and if
+// anything has enabled conntrack, it sees the cluster DNS address in both directions. 300 is after every nat chain, so that a
+// service mesh that captures DNS in the pod's "nat OUTPUT" takes precedence. It also covers traffic that is forwarded inside the
+// pod (nested containers, VMs).
 const (
 	prioRaw = -300
 	// prioBeforeRaw is the priority in the host's netns, just before iptables' raw table. A NodeLocal DNSCache that was killed
@@ -34,8 +35,8 @@ const (
 // broken fallback.
 const (
 	// podTrust is how long a pod waits for an answer before its later queries bypass the agent. Resolvers repeat a query after
-	// 5 s (resolv.conf(5)) or 2.5 s (musl), and TCP its second SYN after 3 s, so the repetition is answered. The agent answers
-	// sooner, except for names whose servers are slow: then another query of the pod may go to kube-dns.
+	// 5 s (resolv.conf(5)) or 2.5 s (musl), and TCP sends its third SYN after 3 s, so the repetition is answered. The agent
+	// answers sooner, except for names whose servers are slow: then another query of the pod may go to kube-dns.
 	podTrust = 2 * time.Second
 	// podHold is how long a pod bypasses the agent. An answer from the steering address, for example to the agent's pod trial,
 	// ends that earlier. Afterwards, one query tries the agent again.
@@ -79,7 +80,7 @@ func renderPod(p steer.Pod) table {
 				// not reassembled before this chain.
 				f.rule().saddr(r.Steering).notICMP().setSaddr(r.ClusterDNS).goTo(g.name("answered")),
 				// kube-dns's own answer also keeps the path trusted: the host's rules may have sent a steered query there. It does
-				// not restore trust, because queries of a path without trust do not pass the host's rules.
+				// not restore trust, because queries of a path without trust are not steered.
 				f.rule().saddr(r.ClusterDNS).anySport(53).in(wayKey, g.name("trusted")).goTo(g.name("answered")))
 		}
 		chains := g.chains()
@@ -98,8 +99,8 @@ func renderPod(p steer.Pod) table {
 }
 
 // renderNote returns a pod table that does not steer yet: each packet of a TCP connection records that the connection is to
-// stay on kube-dns. It covers connections that the pod opens after the agent has listed them and before the steering rules
-// exist.
+// stay on kube-dns. It covers connections that the pod opens after the agent has listed the open ones and before the steering
+// rules exist.
 func renderNote(p steer.Pod) table {
 	out := renderPod(p)
 	for _, g := range groupsOf(p) {

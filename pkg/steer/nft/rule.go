@@ -177,7 +177,7 @@ func (b *ruleBuilder) anyDport(port uint16) *ruleBuilder {
 	return b.needFamily().portOf("th", "dport", 2, port)
 }
 
-// secret matches the secret in a lease datagram: in UDP the first eight bytes of the payload, in TCP, which may have no
+// secret matches the secret in a control packet: in UDP the first eight bytes of the payload, in TCP, where the packet has no
 // payload, the sequence and acknowledgement numbers.
 func (b *ruleBuilder) secret(p steer.Protocol, s steer.Secret) *ruleBuilder {
 	b.hidden = true
@@ -214,13 +214,13 @@ func (b *ruleBuilder) boundSocket() *ruleBuilder {
 	return b.socket("wildcard", expr.SocketKeyWildcard, 0)
 }
 
-// anySocket matches if there is an established, request or listening socket that is not transparent. The agent's sockets are
-// not, unless there are ceded addresses.
+// anySocket matches if the kernel finds a socket for the packet that is not transparent, for TCP also a request socket. The
+// agent's sockets are not transparent, unless there are ceded addresses.
 func (b *ruleBuilder) anySocket() *ruleBuilder {
 	return b.socket("transparent", expr.SocketKeyTransparent, 0)
 }
 
-// transparentSocket matches if there is such a socket with IP_TRANSPARENT.
+// transparentSocket matches if the kernel finds a socket for the packet that has IP_TRANSPARENT.
 func (b *ruleBuilder) transparentSocket() *ruleBuilder {
 	return b.socket("transparent", expr.SocketKeyTransparent, 1)
 }
@@ -276,8 +276,8 @@ func (b *ruleBuilder) write(offset uint32) *expr.Payload {
 		CsumType: b.fam.csumType, CsumOffset: b.fam.csumOffset, CsumFlags: unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR}
 }
 
-// setDaddrFrom replaces the destination address by its value in map m. If the map does not have the address, the rule ends
-// without effect.
+// setDaddrFrom replaces the destination address by its value in map m. If the map does not have the address, the kernel skips the
+// rest of the rule.
 func (b *ruleBuilder) setDaddrFrom(m string) *ruleBuilder { return b.setFrom("daddr", b.fam.daddr, m) }
 func (b *ruleBuilder) setSaddrFrom(m string) *ruleBuilder { return b.setFrom("saddr", b.fam.saddr, m) }
 

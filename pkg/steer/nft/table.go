@@ -8,7 +8,7 @@ import (
 	"github.com/google/nftables"
 )
 
-// table describes a whole nftables table as data. render makes it from a description; the back end compares it with the
+// table describes a whole nftables table as data. render makes it from a steer.Ruleset; the back end compares it with the
 // kernel's and writes it.
 type table struct {
 	counters []string
@@ -16,13 +16,13 @@ type table struct {
 	chains   []chain
 }
 
-// contents limits which elements a set may have besides those of its description.
+// contents limits which elements a set in the kernel may have besides set.elements.
 type contents uint8
 
 const (
 	exact   contents = iota // no others
 	atLeast                 // also others, which the plugin added
-	dynamic                 // also others: packets add and remove elements; a reconcile adds the described ones and removes none
+	dynamic                 // also others: packets add and remove elements; batch.change adds set.elements and removes none
 )
 
 type set struct {
@@ -36,7 +36,8 @@ type set struct {
 	elements []element
 }
 
-// ofLinks reports whether a set's elements are interface names. Only the agent changes those, because links come and go.
+// ofLinks reports whether a set's elements are interface names. Once such a set exists, only the agent changes it, because links
+// come and go.
 func (s set) ofLinks() bool { return s.key[0].Name == nftables.TypeIFName.Name }
 
 // element is a key in a set, or a key and value in a map, in the kernel's byte form.
@@ -50,7 +51,7 @@ type chain struct {
 	name  string
 	hook  *hook // nil: not a base chain, so it is entered only by jumps from other chains
 	rules []rule
-	// filledElsewhere: another process writes the chain's rules, so only its existence is compared.
+	// filledElsewhere: another process writes the chain's rules, so they are not compared.
 	filledElsewhere bool
 }
 
@@ -67,7 +68,7 @@ type rule struct {
 	hidden  bool // the text contains the agent's secret, so never print it
 }
 
-// phrase is a part of a rule's text, formatted only when an error needs it: a CNI ADD that succeeds needs no text.
+// phrase is a part of a rule's text, formatted only when a message needs it: a CNI ADD that succeeds needs no text.
 type phrase struct {
 	format string
 	args   []any

@@ -16,7 +16,8 @@ import (
 
 var _ steer.BypassReader = (*Nftables)(nil)
 
-// Unanswered implements steer.BypassReader. If there is no pod table, or it is another version's, it returns none.
+// Unanswered implements steer.BypassReader. If there is no pod table, or another version's without the set waiting, it returns
+// none.
 func (n *Nftables) Unanswered(of steer.Pod) ([]steer.PodWay, error) {
 	return retried(n, "read a pod's unanswered queries", func() (out []steer.PodWay, err error) {
 		for _, g := range groupsOf(of) {

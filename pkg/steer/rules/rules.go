@@ -30,8 +30,8 @@ type Rules interface {
 	// IsComplete is a cheap check whether Ensure would find nothing to add. It may overlook damage that Missing finds.
 	IsComplete(rs steer.Ruleset) (bool, error)
 	// Missing describes what a host's rules lack, and with iptables repairs the hairpin. A rule that another version of neardns
-	// wrote in another form does not count as missing, so a caller that restores only what is missing removes nothing of a newer
-	// agent.
+	// wrote in another form does not count as missing, so that the installer's watch does not replace a newer agent's rules
+	// because of it.
 	Missing(rs steer.Host) ([]string, error)
 	// Verify returns nil if the rules are as rs describes them. If they differ, the error is a *steer.DriftError.
 	Verify(rs steer.Ruleset) error
