@@ -39,7 +39,7 @@ func TestDrift(t *testing.T) {
 		"nothing":         {tableRules{"OUTPUT": nil}, []string{"IPv4 raw: chain OURS is missing", "IPv4 raw: OUTPUT does not jump to OURS"}},
 		"no jump":         {tableRules{"OUTPUT": {"-p udp -j OURS"}, "OURS": {stamp, "-j ACCEPT"}}, []string{"IPv4 raw: OUTPUT does not jump to OURS"}},
 		"too late": {tableRules{"OUTPUT": {"-d 10.0.0.1/32 -p udp -j CT --notrack", "-j OURS"}, "OURS": {stamp, "-j ACCEPT"}},
-			[]string{"IPv4 raw: OUTPUT jumps to OURS after another program's rules for neardns's addresses"}},
+			[]string{"IPv4 raw: OUTPUT jumps to OURS after another program's rules that it must precede"}},
 		"behind what does not matter": {tableRules{"OUTPUT": {"-d 10.0.0.11/32 -j CT --notrack", "-d 10.0.0.1/32 -j ACCEPT", "-j OURS"}, "OURS": {stamp, "-j ACCEPT"}}, nil},
 		"before it":                   {tableRules{"OUTPUT": {"-j OURS", "-d 10.0.0.1/32 -j CT --notrack"}, "OURS": {stamp, "-j ACCEPT"}}, nil},
 		"another version":             {tableRules{"OUTPUT": {"-j OURS"}, "OURS": {"-m comment --comment neardns:0", "-j ACCEPT"}}, []string{"IPv4 raw: chain OURS has other rules"}},

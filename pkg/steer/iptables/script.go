@@ -211,7 +211,7 @@ func (s script) drift(have map[string]tableRules, printed map[string][]string) (
 			case twice:
 				add(c.table, j.base+" jumps to "+c.name+" twice")
 			case tooLate:
-				add(c.table, j.base+" jumps to "+c.name+" after another program's rules for neardns's addresses")
+				add(c.table, j.base+" jumps to "+c.name+" after another program's rules that it must precede")
 			}
 		}
 	}

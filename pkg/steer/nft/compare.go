@@ -68,12 +68,12 @@ func compare(want table, have loaded) []string {
 	}
 	for _, name := range slices.Sorted(maps.Keys(have.chains)) {
 		if !chainNames[name] {
-			add("chain %s does not belong to neardns", name)
+			add("chain %s is not one of this version's", name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(have.sets)) {
 		if !setNames[name] {
-			add("set %s does not belong to neardns", name)
+			add("set %s is not one of this version's", name)
 		}
 	}
 	return items
@@ -95,7 +95,7 @@ func compareSet(s set, have loaded) []string {
 		items = append(items, fmt.Sprintf("set %s lacks %s", s.name, e.text))
 	}
 	if extra := missing(h.elements, s.elements); s.contents == exact && len(extra) > 0 {
-		items = append(items, fmt.Sprintf("set %s has %d foreign elements", s.name, len(extra)))
+		items = append(items, fmt.Sprintf("set %s has %d unexpected elements", s.name, len(extra)))
 	}
 	return items
 }

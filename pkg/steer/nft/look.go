@@ -13,8 +13,8 @@ import (
 	"github.com/neardns/neardns/pkg/steer/nfnetlink"
 )
 
-// request sends one request about the neardns table and returns the kernel's replies. If the requested object does not exist,
-// there are none.
+// request sends one request to nf_tables for the family inet, and returns the kernel's replies. If the requested object does not
+// exist, there are none.
 func (n *Nftables) request(
 	what string, kind uint16, flags netlink.HeaderFlags, attributes ...netlink.Attribute,
 ) ([]netlink.Message, error) {
