@@ -16,8 +16,8 @@ import (
 
 // Chains with ACCEPT rules for queries to, and answers from, steering and local addresses. A node needs them if the policy of
 // its filter table's INPUT or OUTPUT is DROP: that table still drops a packet that the neardns nftables table has accepted. So
-// the nftables back end uses them too, through coreos/go-iptables, in the filter table of the iptables variant that the host
-// uses. In other chains it adds only one jump to each of these; it does not change native nftables tables or firewalld's.
+// the agent uses them with the nftables back end too, through coreos/go-iptables, in each filter table with such a policy. In
+// other chains it adds only one jump to each of these; it does not change native nftables tables or firewalld's.
 //
 // If the node has no iptables, or it fails, the error names what the operator has to allow. Pods use kube-dns until then,
 // because the prober's queries pass the same filter, so no lease is granted.
@@ -31,7 +31,7 @@ const filterTable = "filter"
 // filterLockWait is how many seconds an iptables program waits for the xtables lock.
 const filterLockWait = 2
 
-// DropPolicy is a base chain of the filter table with policy DROP.
+// DropPolicy is a base chain of a filter table, INPUT or OUTPUT, with policy DROP.
 type DropPolicy struct {
 	Is4    bool
 	Legacy bool   // whether the table is that of iptables-legacy; otherwise of iptables-nft
@@ -53,7 +53,7 @@ func filterPrograms(legacy bool) programs {
 	return programs{variant: NFT}
 }
 
-// DropPolicies lists the base chains with policy DROP in the calling thread's netns. It reads them from the kernel, without a
+// DropPolicies lists the chains INPUT and OUTPUT with policy DROP in the calling thread's netns. It reads them from the kernel, without a
 // program. It reads iptables-legacy's table only if legacy is true, and only if that table is in use.
 func DropPolicies(legacy bool) ([]DropPolicy, error) {
 	var out []DropPolicy
@@ -233,7 +233,8 @@ func addAccepts(p DropPolicy, addrs []netip.Addr) (added bool, err error) {
 	return !have.chain || !have.jump, err
 }
 
-// HasLegacyChain reports whether a table of iptables-legacy has this chain, for example kube-proxy's in nat.
+// HasLegacyChain reports whether an IPv4 table of iptables-legacy has this chain, for example kube-proxy's in nat. It returns false
+// if the table cannot be read.
 func HasLegacyChain(table, chain string) bool {
 	found, err := chainsOf(here, Legacy, true, table, chain)
 	return err == nil && len(found) > 0
@@ -258,7 +259,7 @@ func removeAccepts(is4, legacy bool) error {
 	}
 	ipt, err := openFilter(is4, legacy)
 	if errors.Is(err, exec.ErrNotFound) {
-		return fmt.Errorf("its filter table has chains of neardns, and %w: remove them yourself, or run this where it is installed", err)
+		return fmt.Errorf("the filter table has chains of neardns, and %w: remove them yourself, or run this where iptables is installed", err)
 	} else if err != nil {
 		return err
 	}

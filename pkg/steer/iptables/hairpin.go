@@ -19,8 +19,9 @@ import (
 
 // Hairpin makes the hairpin in the host's netns: a veth pair with both ends there. Packets that are to go to kube-dns leave by
 // one end and come in by the other. So they pass the nat table a second time, where kube-proxy's rules translate their cluster
-// DNS address. Other packets do not use it: its route is in a table of its own, which routing rules select only for cluster DNS
-// addresses that kube-proxy has not translated. It is for one goroutine.
+// DNS address. kube-dns's answers come back through the hairpin. Other packets do not use it: the routes to cluster DNS addresses
+// are in a table of their own, which routing rules select only for packets that kube-proxy has not translated. It is for one
+// goroutine.
 //
 // Ensure stops at the first failure and names it; the caller calls it again later. Remove removes whatever exists.
 type Hairpin struct {
@@ -117,8 +118,8 @@ func (t *Hairpin) links() (made bool, err error) {
 	return made, nil
 }
 
-// address adds the address of the second end (see steer.HairpinAddress). With scope link, the kernel never chooses it as a
-// source address.
+// address adds the address of the second end (see steer.HairpinAddress). With scope link, the kernel does not choose it as source
+// of packets that leave by another link.
 func (t *Hairpin) address() (added bool, err error) {
 	return t.configure(steer.HairpinIn, func(e *hostnet.End) {
 		e.Address(&netlink.Addr{IPNet: hostnet.HostNet(steer.HairpinAddress()), Scope: unix.RT_SCOPE_LINK})

@@ -31,7 +31,7 @@ const (
 	localRule = 93
 	// rule that routes marked packets of the node itself, which are to go to kube-dns, into the hairpin; before ownRule
 	markedRule = 94
-	ownRule    = 95 // rule that routes all other packets of the node itself as if there were no hairpin
+	ownRule    = 95 // rule that routes all other packets of the node itself to a cluster DNS address by the main table
 	// rule that rejects packets from the hairpin that kube-proxy did not translate, so that they do not enter it again
 	backRule    = 96
 	throughRule = 97 // rule that routes packets to a cluster DNS address into the hairpin, by hairpinTable
@@ -128,8 +128,8 @@ func wantedRules(is4 bool, clusterDNS []netip.Addr, own bool) []routingRule {
 	return out
 }
 
-// rules adds the missing routing rules for these addresses. It removes neardns's rules for other addresses, and every rule with
-// one of neardns's priorities that is for one of these addresses alone. If another program's rule with such a priority applies
+// rules adds the missing routing rules for these addresses. It removes neardns's rules for other addresses, and every other rule
+// with one of neardns's priorities that is for one of these addresses alone. If another program's rule with such a priority applies
 // to more, rules leaves it and returns an error that names it.
 func (t *Hairpin) rules(is4 bool, clusterDNS []netip.Addr, own bool) (changed bool, err error) {
 	have, err := t.listRules(family(is4))
@@ -281,8 +281,8 @@ func (t *Hairpin) deleteRule(r kernelRule) error {
 	return nil
 }
 
-// routes adds three kinds of routes: to the cluster DNS addresses by HairpinOut, to all addresses by HairpinIn (each in a table
-// of its own), and to HairpinSource in the main table.
+// routes adds the missing routes: in hairpinTable to the cluster DNS addresses by HairpinOut, in answerTable to all addresses by
+// HairpinIn, and in the main table to HairpinSource by HairpinIn.
 func (t *Hairpin) routes(is4 bool, clusterDNS []netip.Addr) (changed bool, err error) {
 	type route struct {
 		link  string

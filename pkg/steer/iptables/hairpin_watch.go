@@ -12,14 +12,15 @@ import (
 )
 
 // Watch returns a channel that ticks when routing rules, the hairpin's routes or the reverse path filter may have changed. It
-// is closed when ctx ends. It does not watch links, because the agent already does so for its own link.
+// is closed when ctx ends or the netlink socket fails. It does not watch links, because package link in the agent watches all of
+// them.
 func (t *Hairpin) Watch(ctx context.Context) (<-chan struct{}, error) {
 	return hostnet.Watch(ctx, t.nsFD, unix.NETLINK_ROUTE, changesHairpin, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF)
 }
 
-// changesHairpin reports whether a netlink message concerns the hairpin's routes or a rule with one of its priorities. On a
-// node that speaks BGP, a hundred thousand other routes may change.
+// changesHairpin reports whether a netlink message concerns the hairpin's routes, a rule with one of its priorities, or IPv4
+// settings of links. On a node that speaks BGP, a hundred thousand other routes may change.
 func changesHairpin(msgs []netlink.Message) bool {
 	for _, m := range msgs {
 		switch uint16(m.Header.Type) {

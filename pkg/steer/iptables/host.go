@@ -31,8 +31,7 @@ const (
 	turnChain        = "NEARDNS-TURN"
 )
 
-// ownChains lists, by table, every chain that this package makes or that an earlier version made, so that those are removed,
-// too.
+// ownChains lists all chains of this back end, by table.
 func ownChains() map[string][]string {
 	return map[string][]string{
 		"raw":    {preroutingChain, udpChain, tcpChain, onLinkChain, deliverChain, rawOutputChain, ownChain},
@@ -131,7 +130,7 @@ func ofFamily(addrs []netip.Addr, is4 bool) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return a.Is4() != is4 })
 }
 
-// links returns interface names in iptables-restore's syntax, sorted. The kernel allows nearly any character in a name. It
+// links returns interface names in iptables-restore's syntax, sorted. The kernel allows nearly any character in a name. links
 // leaves out a name that ends in "+": iptables would match every name that begins alike, which may be pods' links. To serve
 // clients of another host is better than to cut off pods (D-044).
 func links(names []string) []string {
@@ -284,8 +283,8 @@ func (h host) onLinkChain() chain {
 	return c
 }
 
-// rawOutput returns the chain that applies the agent's lease datagrams, and keeps the agent's answers out of connection
-// tracking.
+// rawOutput returns the chain for packets of the node itself. It applies the agent's lease datagrams, keeps the agent's answers to
+// untracked queries out of connection tracking and, with own, sends the queries of the node's own processes to ownChain.
 func (h host) rawOutput() chain {
 	c := chain{table: "raw", name: rawOutputChain, from: []jump{{base: "OUTPUT", before: h.untracked()}}}
 	for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
@@ -307,8 +306,8 @@ func (h host) rawOutput() chain {
 		}
 	}
 	for _, a := range h.onLink {
-		// These rules are also for the node's own processes. They exclude the agent's marked queries, which it sends to this
-		// address when its other upstreams fail.
+		// The rules for queries are for the node's own processes. They exclude queries with the agent's mark, which must reach
+		// kube-dns.
 		for _, p := range []steer.Protocol{steer.UDP, steer.TCP} {
 			c.rules = append(c.rules,
 				fmt.Sprintf("%s -m mark ! --mark %#x -m recent --rcheck --seconds %d --name %s --rdest -j CT --notrack",
@@ -445,7 +444,8 @@ func pods(p steer.Pod) []script {
 	return out
 }
 
-// counters adds up the packets and bytes of rules by the counter's name in their comment. text is the output of iptables -v -S.
+// counters adds up the packets and bytes of rules by the name in their comment: a counter's name or, for a chain's first rule,
+// the digest in its stamp. text is the output of iptables -v -S.
 func counters(text string, into map[string]steer.Counter) {
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)

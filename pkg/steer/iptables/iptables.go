@@ -4,12 +4,13 @@
 // reader of iptables-legacy's tables (xtables.go); and ACCEPT rules for hosts with a filter policy of DROP, which the nftables
 // back end uses as well.
 //
-// It guarantees that it changes only its own chains, and the jumps to them from base chains. It writes whole chains with
-// iptables-restore --noflush. It never writes to or refers to a chain of kube-proxy, because kube-proxy cannot delete a chain
-// that another rule refers to (D-022). The programs that it starts have a time limit and are counted.
+// It guarantees that, in the tables of iptables, it changes only its own chains and the jumps to them from base chains. It never
+// writes to or refers to a chain of kube-proxy, because kube-proxy cannot delete a chain that another rule refers to (D-022).
+// Except in filter.go, it writes whole chains with iptables-restore --noflush, in one transaction for each table, and its runs
+// of programs have a time limit and are counted.
 //
-// On failure it returns an error that names the program and the rule. Each table is written in one transaction, so the chains
-// of a table that could not be written are as before.
+// On failure it returns an error that names the program and, if the program reports it, the rule. The chains of a table that
+// could not be written are as before.
 package iptables
 
 import (
@@ -31,23 +32,23 @@ type Iptables struct {
 	programs
 	postponed atomic.Bool   // the rules may have changed, but Repair has postponed the check
 	mu        sync.Mutex    // guards the fields below; locked during a check and the repair after it
-	checked   time.Time     // when the last check that started programs ended
+	checked   time.Time     // when Repair's last check that started programs ended
 	checkTook time.Duration // duration of that check
-	// last is the description that a check last found in force, and good the fingerprint of the kernel's rules then.
+	// last is the description that this check wrote or found; "" if it failed. good is the fingerprint of the kernel's rules
+	// then; "" if it is not known, or if they still differed.
 	last, good string
-	sizes      string    // sizes of iptables-legacy's tables at that check
-	compared   time.Time // when the fingerprint was last found equal to good
-	// printed is the text in which the programs printed each of our chains right after writing it, by IP family, table and
-	// stamp. Later checks compare the whole text: a chain in which another program replaced a rule has the same number of
-	// rules.
+	sizes      string    // sizes of iptables-legacy's tables after that check
+	compared   time.Time // when the fingerprint was last computed by that check, or found equal to good
+	// printed has the rules of each of our chains as the programs printed them right after writing it, by script.key. Later
+	// checks compare the whole text: a chain in which another program replaced a rule has the same number of rules.
 	printed map[string][]string
 
 	tried  sync.Mutex // guards the field below
 	routes *bool      // whether the kernel has the match rpfilter; nil if not tried yet
 }
 
-// recheckAfter is the minimum time between two checks that start programs. Later damage is found by the next check, for which
-// Watch ticks.
+// recheckAfter is the minimum time between two checks of Repair that start programs. Damage in between is found by the next
+// check, for which Watch ticks.
 const recheckAfter = 300 * time.Millisecond
 
 // checkedRecently reports whether it is too early for another check that starts programs. After a slow check, for example
@@ -88,7 +89,7 @@ func render(rs steer.Ruleset, routes bool) ([]script, error) {
 	return nil, fmt.Errorf("unknown kind of rules %T", rs)
 }
 
-// render returns the scripts for a description, without a match that this kernel lacks.
+// render returns the scripts for a description, without the match rpfilter if this kernel lacks it.
 func (b *Iptables) render(rs steer.Ruleset) ([]script, error) {
 	if _, ok := rs.(steer.Host); !ok {
 		return render(rs, false)
@@ -109,8 +110,9 @@ func (b *Iptables) Apply(rs steer.Ruleset) error {
 }
 
 // Repair is Apply, and also returns the differences that it found, as Verify reports them. While the kernel's rules are the
-// ones that the last check found correct, it starts no program. If another process made a host's rules, Repair first writes
-// them again, because it has to know how the programs print them.
+// ones that the last check found correct, it starts no program. If a check ended too short a time ago, Repair postpones the next
+// one and returns nil; Watch then ticks again. In its first call, and after one that failed, it first rewrites a host's existing
+// chains, because it has to know how the programs print them.
 func (b *Iptables) Repair(rs steer.Ruleset) (drift []string, err error) {
 	key := fmt.Sprintf("%+v", rs)
 	b.mu.Lock()
@@ -156,7 +158,8 @@ func (b *Iptables) Repair(rs steer.Ruleset) (drift []string, err error) {
 }
 
 // unchanged reports whether the kernel's rules are the ones that the last check found correct. The kernel returns a table of
-// iptables-legacy only as a whole, which can be many megabytes, so within a few seconds it only compares the tables' sizes.
+// iptables-legacy only as a whole, which can be many megabytes. So until 9 s after it last compared those tables' rules, it
+// compares only their sizes.
 func (b *Iptables) unchanged(scripts []script) bool {
 	sizes, err := b.tableSizes()
 	if err != nil || b.good == "" || sizes != b.sizes {
@@ -257,7 +260,7 @@ func (b *Iptables) drift(scripts []script) (items []string, err error) {
 	return items, nil
 }
 
-// Remove removes neardns's chains from the tables of both variants. If there are none, it succeeds.
+// Remove removes this back end's chains from the tables of both variants. If there are none, it succeeds.
 func (b *Iptables) Remove() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

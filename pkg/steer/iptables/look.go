@@ -48,7 +48,8 @@ func (b *Iptables) Entered(is4 bool) (bool, error) {
 	}), nil
 }
 
-// Counters returns the host's counters by the names that package steer defines.
+// Counters returns the host's counters by the names that package steer defines, and also the packets that enter each chain, by its
+// stamp's digest.
 func (b *Iptables) Counters() (map[string]steer.Counter, error) {
 	out := map[string]steer.Counter{}
 	for _, is4 := range []bool{true, false} {
@@ -97,7 +98,7 @@ type leaseKey struct {
 	proto steer.Protocol
 }
 
-// recent reads xt_recent's lists. The result has, for each address, a text that changes whenever a packet renews the address.
+// recent reads xt_recent's lists of leases. The result has, for each address and protocol, a text that changes with each renewal.
 func (b *Iptables) recent() (map[leaseKey]string, error) {
 	out := map[leaseKey]string{}
 	err := b.eachList(func(file string, p steer.Protocol) error {
@@ -113,7 +114,7 @@ func (b *Iptables) recent() (map[leaseKey]string, error) {
 	return out, err
 }
 
-// eachList calls f with the file of each list of leases, if the kernel has that list.
+// eachList calls f with the path of each list of leases. f's error counts unless it means that the kernel has no such list.
 func (b *Iptables) eachList(f func(file string, p steer.Protocol) error) error {
 	return hostnet.InNetNS(b.nsFD, func() error {
 		for _, is4 := range []bool{true, false} {
@@ -129,11 +130,12 @@ func (b *Iptables) eachList(f func(file string, p steer.Protocol) error) error {
 }
 
 // listOwner is the ID of the user and group that restrictLists makes the owners of the lists' files. It is above the range of
-// Kubernetes' runAsUser, so no process has it.
+// Kubernetes' runAsUser.
 const listOwner = 0xefffffff
 
 // restrictLists keeps root processes without capabilities from writing leases: xt_recent creates its files writable for root,
-// and checks no capability. Rules can still change the lists. Without CAP_CHOWN, it leaves the files as they are.
+// and checks no capability. Rules can still change the lists. Without CAP_CHOWN, the files become read-only but stay root's, so
+// that such a process can make them writable again.
 func (b *Iptables) restrictLists() error {
 	return b.eachList(func(file string, _ steer.Protocol) error {
 		var st unix.Stat_t

@@ -6,18 +6,20 @@ import (
 	"github.com/neardns/neardns/pkg/steer"
 )
 
-// This file has the rules for a node where neardns replaced a NodeLocal DNSCache. Its clients, which include the node's own
-// processes, query a local address, and node-cache may start again at any time. Package nft has the same rules.
+// This file has the rules for addresses that the node's own processes query: local addresses where neardns replaced a NodeLocal
+// DNSCache, and a cluster DNS address on neardns's link. node-cache may start again at any time. Package nft has rules for the
+// same cases.
 //
-// A packet for kube-dns must be tracked, and must pass neardns's translation before kube-proxy's. Therefore neardns's jumps
-// precede node-cache's NOTRACK rules and kube-proxy's jumps, and a packet that neardns's chains have decided about does not go
-// on to those.
+// A packet for kube-dns must be tracked, and must pass neardns's translation before kube-proxy's, except to a Service's address
+// (see untranslated). Therefore neardns's jumps precede node-cache's NOTRACK rules and kube-proxy's jumps, and a packet that
+// neardns's chains have decided about does not go on to those rules.
 
 // ownMark matches packets of the node's own processes that were marked to go to kube-dns through the hairpin.
 func ownMark() string { return fmt.Sprintf("-m mark --mark %#x", steer.OwnMark) }
 
-// tracked is the verdict in table raw for a packet that stays tracked, so that table nat decides about it. With h.own it is
-// ACCEPT, so that node-cache's NOTRACK rules do not see the packet.
+// tracked is the verdict for a packet that stays tracked: in table raw, so that table nat decides about it, and in table nat, so
+// that it reaches the agent. With h.own it is ACCEPT, so that node-cache's NOTRACK rules and kube-proxy's rules do not see the
+// packet.
 func (h host) tracked() string {
 	if h.own {
 		return "ACCEPT"
@@ -25,7 +27,7 @@ func (h host) tracked() string {
 	return "RETURN"
 }
 
-// untracked matches node-cache's NOTRACK rules for the same addresses (KEP-1024). If they are missing, node-cache inserts them
+// untracked matches node-cache's NOTRACK rules for the addresses of h (KEP-1024). If they are missing, node-cache inserts them
 // before all other rules.
 func (h host) untracked() []foreign {
 	if !h.own {
@@ -88,7 +90,7 @@ func (h host) toCeded(proto, ours, others string) []string {
 }
 
 // ownRaw returns the chain for queries of the node's own processes. A UDP query under a lease is not tracked. All others are
-// marked for the hairpin: their source may be the local address itself, so later rules can recognize them only by a mark.
+// marked, because their source may be the local address itself, so that later rules can recognize them only by a mark.
 func (h host) ownRaw() []chain {
 	if !h.own {
 		return nil
@@ -114,8 +116,8 @@ func (h host) ownProber() []string {
 	return append(rules, "-s "+proof+" -j ACCEPT")
 }
 
-// ownNAT returns the chain that sends the node's own queries to kube-dns if there is no lease, and the prober's fallback checks
-// always.
+// ownNAT returns the chain that sends the node's own tracked queries to kube-dns, except over TCP under a lease; the prober's
+// fallback checks always go to kube-dns.
 func (h host) ownNAT() []chain {
 	if !h.own {
 		return nil

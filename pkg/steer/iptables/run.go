@@ -113,7 +113,7 @@ func (p programs) missing(is4 bool) bool {
 	return errors.Is(err, exec.ErrNotFound)
 }
 
-// list runs a program that prints rules, and returns what it prints. It does not take the lock.
+// list runs a program that prints rules, and returns what it prints. It does not take the lock (see noLock).
 func (p programs) list(is4 bool, args ...string) (string, error) {
 	path, err := p.path(is4, "")
 	if err != nil {
@@ -166,7 +166,7 @@ func reason(stderr string) string {
 	return strings.Join(out, "; ")
 }
 
-// restore passes rules to iptables-restore. Its error contains the line that was refused.
+// restore passes rules to iptables-restore. Its error contains the refused line, if the program names it.
 func (p programs) restore(is4 bool, text string) error {
 	if text == "" {
 		return nil

@@ -19,7 +19,7 @@ type chain struct {
 // jump is a rule in a base chain that jumps to one of neardns's chains. neardns changes no other rule of a base chain.
 type jump struct {
 	base string
-	last bool // whether the jump is after the existing rules; otherwise it is before them
+	last bool // whether the jump is appended to the base chain's rules; otherwise it is inserted before them
 	// before matches rules of other programs that the jump must precede, because they would decide about neardns's packets. The
 	// jump may follow any other rule, because some programs also insist on being first.
 	before []foreign
@@ -47,9 +47,9 @@ const (
 
 func (c chain) jumpRule() string { return "-j " + c.name }
 
-// stampPrefix begins the comment of each chain's first rule. That rule has no effect; its comment contains a digest of the
-// other rules. The text of printed rules differs from what was written, and between versions, so it can only be compared with
-// what the same program printed before.
+// stampPrefix begins the comments of counting rules, which have a counter's name, and the comment of each chain's first rule.
+// That rule has no effect; its comment contains a digest of the other rules. The text of printed rules differs from what was
+// written, and between versions, so it can only be compared with what the same program printed before.
 const stampPrefix = "neardns:"
 
 func (c chain) stamp() string {
@@ -57,7 +57,7 @@ func (c chain) stamp() string {
 	return stampPrefix + hex.EncodeToString(sum[:6])
 }
 
-// script has all of neardns's chains for one IP family in one netns.
+// script has neardns's chains for one IP family in one netns.
 type script struct {
 	is4    bool
 	chains []chain
@@ -143,7 +143,8 @@ func (s script) key(c chain) string {
 	return s.family() + " " + c.table + " " + c.name + " " + c.stamp()
 }
 
-// verdictOf returns the end of a rule, from its -j or -g on, which every version of iptables prints in the same words.
+// verdictOf returns a rule's -j or -g and its target, without the target's options, because every version of iptables prints
+// these in the same words.
 func verdictOf(rule string) string {
 	for _, option := range []string{" -j ", " -g "} {
 		if i := strings.LastIndex(" "+rule, option); i >= 0 {
@@ -155,7 +156,7 @@ func verdictOf(rule string) string {
 }
 
 // differs describes how the kernel's chain differs from c, or returns "". printed is how the program printed the chain right
-// after it was written. If that is not known (nil), only the rules' verdicts are compared.
+// after it was written. If that is not known (nil), only the stamp, the number of rules and their verdicts are compared.
 func (c chain) differs(have tableRules, printed []string) string {
 	rules, ok := have[c.name]
 	switch {
@@ -218,7 +219,7 @@ func (s script) drift(have map[string]tableRules, printed map[string][]string) (
 	return items, tables
 }
 
-// missing describes the chains, rules and jumps of the script that the kernel does not have.
+// missing describes the script's chains that are missing or empty in the kernel, and the jumps that are missing.
 func (s script) missing(have map[string]tableRules) []string {
 	var out []string
 	for _, c := range s.chains {

@@ -13,8 +13,8 @@ import (
 	"github.com/neardns/neardns/pkg/hostnet"
 )
 
-// readTables reads the script's chains, and the base chains that jump to them, as the programs print them. In table nat it
-// lists each chain by itself, because kube-proxy may have a hundred thousand rules there.
+// readTables reads the script's tables, as the programs print them. In table nat it lists only the script's chains and the base
+// chains that jump to them, because kube-proxy may have a hundred thousand rules there.
 func (b *Iptables) readTables(s script) (map[string]tableRules, error) {
 	have := map[string]tableRules{}
 	for _, table := range s.tables() {

@@ -60,8 +60,8 @@ func (b *Iptables) Supported(addrs ...netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// try adds tables of a script whose chains nothing jumps to, and deletes them. refusal is why the kernel refuses a rule; err
-// means that the result is unknown.
+// try adds the chains of a script, to which nothing jumps, to these tables, and deletes them. refusal is why they were refused.
+// err means that the result is unknown or that the chains could not be deleted.
 func (b *Iptables) try(s script, tables ...string) (refusal, err error) {
 	err = b.restore(s.is4, s.restore(tables, func(chain, jump) placing { return inPlace }))
 	if err != nil && !Busy(err) {

@@ -31,8 +31,8 @@ func kubeletChains() []string { return []string{"KUBE-IPTABLES-HINT", "KUBE-KUBE
 
 // KubeletVariant returns the variant that the kubelet uses, by its chain in the calling thread's netns; why describes the
 // evidence. Since Kubernetes 1.17 the kubelet keeps a chain in table mangle, with its host's iptables (KEP-3178). The order of
-// the checks is that of github.com/kubernetes-sigs/iptables-wrappers. If there is no such chain, or none can be read, it is
-// nft, which every distribution now uses. It needs CAP_NET_ADMIN, and changes nothing.
+// the checks is that of github.com/kubernetes-sigs/iptables-wrappers. If there is no such chain, or none can be read, the result
+// is NFT, the default of current distributions. It needs CAP_NET_ADMIN, and changes nothing.
 func KubeletVariant() (v Variant, why string) {
 	for _, v := range Variants() {
 		for _, is4 := range []bool{true, false} {
@@ -44,8 +44,8 @@ func KubeletVariant() (v Variant, why string) {
 	return NFT, "no kubelet's chain found"
 }
 
-// Find lists the variants whose programs this node has, the best first: the one with neardns's chains, then the kubelet's, then
-// iptables-nft. Its error wraps exec.ErrNotFound if the node has no iptables.
+// Find lists the variants whose programs this node has, the best first: the one with this back end's chains, then the kubelet's,
+// then iptables-nft. Its error wraps exec.ErrNotFound if the node has no iptables.
 func Find(nsFD int) ([]Variant, error) {
 	b, err := Open(nsFD, NFT, nil)
 	if err != nil {
@@ -83,7 +83,7 @@ func Find(nsFD int) ([]Variant, error) {
 	return out, nil
 }
 
-// hasChains reports whether neardns has any chain in a table of variant f.
+// hasChains reports whether a table of variant f has any of this back end's chains.
 func (b *Iptables) hasChains(f Variant) (bool, error) {
 	for _, is4 := range []bool{true, false} {
 		for _, table := range tableOrder() {
@@ -95,7 +95,7 @@ func (b *Iptables) hasChains(f Variant) (bool, error) {
 	return false, nil
 }
 
-// Present reports whether neardns has any chain, in tables of either variant.
+// Present reports whether a table of either variant has any of this back end's chains.
 func (b *Iptables) Present() (bool, error) {
 	for _, f := range Variants() {
 		if there, err := b.hasChains(f); err != nil || there {
@@ -105,7 +105,7 @@ func (b *Iptables) Present() (bool, error) {
 	return false, nil
 }
 
-// RemoveOthers removes neardns's chains from the tables of the other variant.
+// RemoveOthers removes this back end's chains from the tables of the other variant.
 func (b *Iptables) RemoveOthers() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

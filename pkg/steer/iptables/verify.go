@@ -24,10 +24,11 @@ func (b *Iptables) anyUDPRule(matches func(rule string) bool) (bool, error) {
 	return false, nil
 }
 
-// Verify returns nil if the chains have the same effect as rs, otherwise a *steer.DriftError that names the differences.
+// Verify returns nil if the chains are as rs describes them. If they differ, the error is a *steer.DriftError that names the
+// differences. If this process did not write the chains, Verify does not compare the rules' matches (see chain.differs).
 func (b *Iptables) Verify(rs steer.Ruleset) error {
-	// Do not try whether the kernel has the match rpfilter, because Verify changes nothing. If the kernel has the match, the
-	// existing rules use it.
+	// Do not try whether the kernel has the match rpfilter, because Verify changes nothing. If the kernel has it and there are no
+	// detours, the existing rules use it.
 	routes, err := b.anyUDPRule(func(rule string) bool { return strings.Contains(rule, "-m rpfilter ") })
 	if err != nil {
 		return err
@@ -45,9 +46,9 @@ func (b *Iptables) Verify(rs steer.Ruleset) error {
 	return &steer.DriftError{Items: items}
 }
 
-// Missing describes which chains of a host's rules, and which jumps to them, do not exist or are empty. Other rules in a chain,
-// which may be another version's, are not missing. It also restricts access to the lease lists, because the installer's watch,
-// which calls it, may be permitted to when the agent is not.
+// Missing describes the chains of a host's rules that are missing or empty, and the missing jumps to them. A chain with other
+// rules, which may be another version's, does not count. Missing also restricts access to the lease lists, because the
+// installer's watch, which calls it, may be permitted to do so when the agent is not.
 func (b *Iptables) Missing(rs steer.Host) ([]string, error) {
 	scripts, err := render(rs, false) // with and without the match the chains have the same names
 	if err != nil {

@@ -23,8 +23,8 @@ const (
 )
 
 // Watch returns a channel that ticks when the rules may have changed, and every checkEvery. It is closed when ctx ends. With
-// iptables-nft it ticks at the kernel's events, with iptables-legacy when the size of a table changes. It also ticks again if
-// Repair has postponed a check.
+// iptables-nft it ticks at the kernel's events, with iptables-legacy when the size of a table changes. If Repair postpones its
+// check after such a tick, Watch ticks again every recheckAfter until the check is made.
 func (b *Iptables) Watch(ctx context.Context) (<-chan struct{}, error) {
 	events, err := b.changes(ctx)
 	if err != nil {

@@ -67,14 +67,14 @@ const (
 )
 
 // readLegacy reads a table of iptables-legacy in the calling thread's netns. With onlyInfo it reads only struct ipt_getinfo,
-// which is cheap, while a table may be many megabytes. It needs CAP_NET_ADMIN if the table is in use; if not, the result is
-// empty.
+// which is cheap, while a table may be many megabytes. If the table is in use, it needs CAP_NET_ADMIN. If the table is not in use,
+// the result is empty.
 func readLegacy(is4 bool, table string, onlyInfo bool) (info []byte, out legacyTable, err error) {
 	used, err := legacyInUse(is4, table)
 	if err != nil || !used {
 		return nil, out, err
 	}
-	// If another program replaces the table between the requests for its size and for its content, the kernel returns EAGAIN.
+	// If the table's size changes between the requests for its size and for its content, the kernel returns EAGAIN.
 	for range 10 {
 		var entries []byte
 		if info, entries, err = fetchLegacy(is4, table, onlyInfo); err == nil && !onlyInfo {
@@ -145,8 +145,8 @@ const (
 
 var errShape = errors.New("the kernel's reply has an unknown form")
 
-// parseEntries parses a table's rule entries. info is a struct ipt_getinfo, which has the hooks with a base chain and where
-// each chain begins.
+// parseEntries parses a table's rule entries. info is a struct ipt_getinfo, which has the hooks with a base chain and where each
+// base chain begins.
 func parseEntries(is4 bool, info, entries []byte) (legacyTable, error) {
 	l := layoutOf(is4)
 	begins, err := chainBegins(l, info, entries)
