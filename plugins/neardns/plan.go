@@ -135,9 +135,10 @@ func hostRules(c *Conf, uplinks []string) steer.Host {
 	return steer.Host{Redirects: c.Redirects, Locals: c.Locals, Uplinks: uplinks}
 }
 
-// afterTrial makes a steered redirect pending: the agent steers it after a trial query from the pod's netns was answered, because a
-// network policy may let the pod reach only kube-dns. It is not called with steer: always, nor if the pod has a local address as
-// nameserver in place of the cluster DNS address, because those queries go to the node's own address without steering.
+// afterTrial makes a steered redirect pending, and marks any pending one as untried: the agent steers it after a trial query from the
+// pod's netns was answered, because a network policy may let the pod reach only kube-dns. It is not called with steer: always, nor if
+// the pod has a local address as nameserver in place of the cluster DNS address, because those queries go to the node's own address
+// without steering.
 func afterTrial(d podfile.Decision) podfile.Decision {
 	if d.State == podfile.Steered {
 		d.State, d.Reason = podfile.Pending, "its path to the agent is not tried yet"

@@ -172,7 +172,8 @@ func (c *cleanup) hosts(ctx context.Context) (err error) {
 }
 
 // bpfFolder returns the folder of kernel hits in the BPF file system, for a cleanup that sees the host's file system below hostRoot. If
-// hostRoot is empty, the root is the part of stateDir before the default state folder.
+// hostRoot is empty, the root is the part of stateDir before the default state folder, or this process's root if stateDir does not end with
+// that folder.
 func bpfFolder(stateDir, hostRoot string) string {
 	if above, usual := strings.CutSuffix(stateDir, nodestate.DefaultStateDir); hostRoot == "" && usual {
 		hostRoot = cmp.Or(above, "/")
