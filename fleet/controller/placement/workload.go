@@ -24,7 +24,7 @@ import (
 const FieldManager = "neardns-controller"
 
 // planDeployment returns the plan for a Deployment. It expresses the nodeSelector as a required node affinity: Kubernetes has one owner for
-// a whole nodeSelector, and every installer of CoreDNS sets one, but of the affinity a program can own this one field. So no field of
+// a whole nodeSelector, and installers of CoreDNS (kubeadm) set one, but of the affinity a program can own this one field. So no field of
 // another manager is overwritten, and removing the field restores what was before. Tolerations have one owner, too: they are written only
 // into a template that has none.
 func planDeployment(d *appsv1.Deployment, p *v1alpha1.NodePlacement) dnsPlan {

@@ -43,7 +43,7 @@ const (
 	ReadReason   = "Read"         // the reason of condition Read if the zone was read
 	AllHeard     = "AllHeard"     // a reason of condition ClustersHeard: no cluster is silent
 	Silent       = "Silent"       // a reason of condition ClustersHeard: a heartbeat has not changed for three of its periods
-	NotRead      = "NotRead"      // a reason of conditions Read and ClustersHeard: the zone was not read yet (ClustersHeard: or is not read)
+	NotRead      = "NotRead"      // a reason of conditions Read and ClustersHeard: the zone was not read yet, or (ClustersHeard) is not read
 	NoPublishing = "NotPublished" // a reason of condition Read: no publisher runs for the zone
 	NotReadable  = "NotReadable"  // a reason of condition Read: the primary's answer is not a valid zone
 )

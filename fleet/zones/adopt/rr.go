@@ -11,7 +11,7 @@ import (
 )
 
 // typesOf returns, by canonical name and sorted, the types of the zone's records for which to look for a registry record: all except RRSIG,
-// NSEC and SOA, and except TXT, which registry records are themselves.
+// NSEC and SOA, and except TXT, the type of registry records.
 func typesOf(z *zone.State) map[string][]uint16 {
 	types := map[string][]uint16{}
 	for _, rr := range z.Records() {

@@ -10,7 +10,7 @@ import (
 // beat is the state of this cluster's own heartbeat in the zone, and decides when to send it. It reads no clock: callers pass the time.
 type beat struct {
 	due time.Time // the time at which the next heartbeat is due
-	// after a failed heartbeat: send no message with only a heartbeat before this time
+	// after a failed heartbeat: needed returns false before this time
 	rest    time.Time
 	counter uint64          // the counter of the heartbeat that was sent last; 0: this process has sent none
 	sent    map[uint64]bool // counters of sent heartbeats that the zone may have
@@ -47,7 +47,7 @@ const (
 // table has, by outcome, what that outcome changes in beat.
 var table = [outcomes]struct {
 	to              fence // the new state of the fence; 0: unchanged
-	due, rest, keep bool  // which of the fields of beat with these names are set
+	due, rest, keep bool  // which of the fields of beat with these names are set; keep only if the zone has no heartbeat
 }{
 	beatAccepted: {to: barred, due: true},
 	beatRefused:  {rest: true},

@@ -17,7 +17,7 @@ type job struct {
 	serial uint32 // serial of the zone, as last read before the step was sent
 }
 
-// plan returns the steps that can be sent now, and updates the hosts' statuses. try is 0 unless an earlier try of this round was contended.
+// plan returns the steps that can be sent now, and updates the hosts' statuses. try is above 0 only after a contended try of this round.
 func (p *Publisher) plan(try int) []*job {
 	now := time.Now()
 	w := zone.Writer{Identity: p.o.Identity, Takeover: p.takeover(), Heir: p.heir()}
@@ -38,7 +38,7 @@ func (p *Publisher) plan(try int) []*job {
 		if c := p.beat.conflict(p.o.Identity, w.Takeover); c != nil {
 			st.Conflict = c
 		}
-		if len(h.status.Unserved) > 0 && !st.Done() { // no program deleted addresses: the RRset may have room for the Unserved ones now
+		if len(h.status.Unserved) > 0 && !st.Done() { // maybe no address was deleted, but the RRset has room for the Unserved ones now
 			h.status.Programmed = false
 		}
 		h.status.Held, h.status.Notes, h.status.Unserved = p.state.Hosts[name], st.Notes, st.Unserved

@@ -214,8 +214,9 @@ func (s *size) add(t *rfc2136.Transfer) {
 
 func (s size) over(records int) bool { return s.records > records || s.octets > records*rfc2136.Octets }
 
-// sameHistory reports whether the claim (TXT record) that this process changed last is in the zone as p.state has it; true if there was no
-// change. It is not in a zone that was restored from an older backup, even if later updates by other clusters have raised the serial again.
+// sameHistory reports whether the zone has the claim (TXT record) that this process changed last as p.state has it, or this process has
+// changed none. In a zone that was restored from an older backup that claim differs, even if later updates by other clusters have raised
+// the serial again.
 func (p *Publisher) sameHistory(ctx context.Context) (bool, error) {
 	if p.latest == "" {
 		return true, nil

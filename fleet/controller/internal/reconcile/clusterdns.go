@@ -64,7 +64,7 @@ func (r *Reconciler) clusterDNS(ctx context.Context, c placement.Cluster, want *
 			r.Log.Info("wrote the placement of kube-dns", "spec", d.Spec)
 		}
 	}
-	if err == nil && want == nil && len(d.Conditions) > 0 && !slices.Equal(d.Conditions, r.dns) { // maybe no NodeDNS has a status for it
+	if err == nil && want == nil && len(d.Conditions) > 0 && !slices.Equal(d.Conditions, r.dns) { // there may be no NodeDNS status for it
 		r.Log.Warn("kube-dns keeps the placement", "reason", d.Conditions[0].Message)
 	}
 	if r.dns = d.Conditions; err != nil {

@@ -45,7 +45,7 @@ type Reconciler struct {
 
 	labels   labels
 	written  *v1alpha1.NodeDNS // the NodeDNS as the API server returned it after the last write of its status
-	gaveBack bool              // without spec.clusterDNS: there is no field of the controller in the workload of kube-dns, or no right to read
+	gaveBack bool              // without spec.clusterDNS: the workload of kube-dns has no field of the controller, or must not be read
 
 	dns    []placement.Condition // the conditions of kube-dns's placement, by the last run in which it was decided
 	wrote  map[string]any        // the fields that were last written, or to be written, into the workload of kube-dns
@@ -134,8 +134,8 @@ func pointers[T any](items []T) []*T {
 }
 
 // change writes the labels of one step, first for the nodes that get the cache. If a write fails, it returns an error, so that Reconcile
-// runs again. If the API server refuses the change of one node and names a reason (a webhook, or another program that keeps changing the
-// node), change first writes the labels of the other nodes.
+// runs again. If the API server refuses the change of one node with a status reason (for example Forbidden by a webhook, or Conflict with
+// another program's change), change first writes the labels of the other nodes.
 func (r *Reconciler) change(
 	ctx context.Context, nodes map[string]*corev1.Node, d *placement.Decision, looked time.Time, object *v1alpha1.NodeDNS,
 ) (ctrl.Result, error) {

@@ -14,9 +14,9 @@ import (
 type Metrics struct {
 	records, conditions, policies *prometheus.GaugeVec
 
-	counted map[[3]string]float64 // DNSZone, type, reason: of this report
+	counted map[[3]string]float64 // by DNSZone, type and reason of a condition: number of DNSRecords, since begin
 	seen    map[[3]string]bool
-	reasons map[[2]string]string // DNSZone, type: of the previous report
+	reasons map[[2]string]string // by DNSZone and type of its condition: the reason in the last call of zone
 }
 
 // NewMetrics registers the metrics.

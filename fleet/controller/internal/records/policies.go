@@ -26,8 +26,8 @@ type policies struct {
 // applyPolicies creates, changes and deletes the DNSRecords of DNSPolicies. It does not touch DNSRecords that a person made, nor those
 // whose DNSPolicy is missing in the watch cache or is being deleted with --cascade=orphan: the garbage collector handles these, because it
 // checks at the API server. It adds the DNSRecords that it creates, and the addresses of the Gateways, to the input in, so that a host
-// stays published when a person deletes their own DNSRecord for it. If a person deletes a DNSPolicy's DNSRecord, the finalizer first takes
-// the host out of the zone, and a later run creates the DNSRecord again.
+// stays published when a person deletes their own DNSRecord for it. If a person deletes a DNSPolicy's DNSRecord, the host first leaves the
+// zone, because of the finalizer, and a later run creates the DNSRecord again.
 func (r *Reconciler) applyPolicies(ctx context.Context, in *zones.Input) (*policies, error) {
 	var list v1alpha1.DNSPolicyList
 	if r.NoPolicies {
@@ -75,7 +75,7 @@ func (r *Reconciler) applyPolicies(ctx context.Context, in *zones.Input) (*polic
 				out.note(key, err)
 			case is.DeletionTimestamp != nil || !metav1.IsControlledBy(is, p):
 				out.problems[key] = zones.Verdict{Reason: zones.NotWritten,
-					Message: "a DNSRecord of this name is being deleted, or is not of this DNSPolicy; its deletion makes room"}
+					Message: "a DNSRecord of this name is being deleted, or is not of this DNSPolicy; when it is gone, another is made"}
 			case !reflect.DeepEqual(is.Spec, w.Record.Spec):
 				changed := is.DeepCopy()
 				changed.Spec = w.Record.Spec
