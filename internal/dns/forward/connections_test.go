@@ -285,7 +285,7 @@ func TestLongDead(t *testing.T) {
 			}
 			wg.Wait()
 			eventually(t, "no connection more", func() bool { return openEnds.Load() <= open+4 })
-			if faults := strings.Join(b.Block.servers.Faults(), "\n"); !strings.Contains(faults, "no server answers for .: ") {
+			if faults := strings.Join(b.Block.servers.Faults(), "\n"); !strings.Contains(faults, "no server answers well for .: ") {
 				t.Errorf("faults: %q", faults)
 			}
 		}

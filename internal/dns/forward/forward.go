@@ -3,10 +3,11 @@
 //
 // It owns the connections to the servers, their health and the detection of forwarding loops. A server's health follows from answers to
 // clients' queries; health checks run only for servers that failed or were silent. It stores no answer, makes none itself, and starts no
-// goroutine for a query that its first server answers at once.
+// goroutine for a query that its first server answers soon over an open connection.
 //
-// On failure: a query without a good answer ends in SERVFAIL within the budget, with each server's reason in the error. An error that
-// comes from a limit of this process is marked, so that the cache does not store it. A failing server is tried last, but never dropped.
+// On failure: a query without a good answer gets the best other answer, for example SERVFAIL, or within the budget an error with each
+// server's reason. An error that comes from a limit of this process is marked, so that the cache does not store it. A failing server is
+// tried last.
 package forward
 
 import (
@@ -24,26 +25,26 @@ import (
 	"github.com/neardns/neardns/internal/dns/fairshare"
 )
 
-// Time limits of a query. A client waits 5 s for an answer before it retries or gives up (resolv.conf(5), "timeout"). musl and some
-// others retry after half of that, and accept the answer to either query.
+// Limits of a query. A client waits 5 s for an answer before it retries or gives up (resolv.conf(5), "timeout"). musl and some others retry
+// after half of that, and accept the answer to either query.
 const (
 	// budget is the maximum time of a query. It is almost as long as clients wait, for names whose authoritative servers are slow.
 	budget = 4500 * time.Millisecond
-	// silentEnd is the maximum time of a query if none of its servers has sent anything since it began, not even an answer to another
-	// query. A SERVFAIL within 2 s leaves every client time for another try.
+	// silentEnd is the maximum time of a query if none of the servers that it waits for has sent anything since it began, not even an
+	// answer to another query. A SERVFAIL within 2 s leaves every client time for another try.
 	silentEnd = 1900 * time.Millisecond
-	// hedgeAfter is how long a try runs alone before a second one starts: to the next server, or to the same one over a new connection.
-	// If all servers are silent, the fourth try starts after 900 ms; with three servers before it, that is the last resort. A shorter
-	// time would double the queries to a resolver that takes long for its answers.
+	// hedgeAfter is how long the latest try runs before another one starts: to the next server, or to the same one over a new connection.
+	// If all servers are silent and the hedging budget suffices, the fourth try starts after 900 ms; with three servers before it, that is
+	// the last resort. With a shorter time, a resolver that takes long for its answers would get more queries twice.
 	hedgeAfter = 300 * time.Millisecond
-	// hedgeAgain is the pause after the hedging budget (Servers.hedges) has refused a try, until it is tried again. If the running try
-	// fails meanwhile, the next one needs no budget.
+	// hedgeAgain is the time until the timer fires again if it has fired and no try was started, for example because the hedging budget
+	// (Servers.hedges) refused one. If the running try fails meanwhile, the next one needs no budget.
 	hedgeAgain = 50 * time.Millisecond
 	// maxTries is the maximum number of tries for one query. It limits the connections and goroutines of a query that goes badly.
 	maxTries = 4
-	// maxTrials is the maximum number of queries in flight that are forwarded although all servers are failing. They show when a server
-	// answers again; all other queries fail at once. Clients share the number fairly (package fairshare), but each client may have one such
-	// query in any case, even above the maximum.
+	// maxTrials is the maximum number of queries in flight of one server block that are forwarded although all servers are failing. They
+	// show when a server answers again; all other queries fail at once. Clients share the number fairly (package fairshare), but each
+	// client may have one such query in any case, even above the maximum.
 	maxTrials = 64
 )
 
@@ -56,7 +57,7 @@ type Block struct {
 	stream  bool     // try TCP first
 	holds   []string // zones that the servers should hold, see judge
 
-	list     []*server     // specs, then resorts; set between start and stop
+	list     []*server     // specs, then resorts; set by start
 	first    int           // index in list of the first server of the last resort
 	loops    []atomic.Bool // by index in list: whether the server sends queries back to this node
 	trials   trials
@@ -69,7 +70,7 @@ type Block struct {
 // Name implements plugin.Handler.
 func (a *Block) Name() string { return "ask" }
 
-// Errors of queries that are not forwarded.
+// Errors of resolve.
 var (
 	errLoop   = errors.New("every server leads back to this node, see the log and neardns-agent status")
 	errTrials = errors.New("every server fails, and enough queries probe them already")
@@ -83,7 +84,7 @@ type limited struct{ error }
 // Limit marks the error for package cache, which looks for this method because it does not import this package.
 func (limited) Limit() bool { return true }
 
-// Unwrap returns the failures so far.
+// Unwrap returns the failures of the tries.
 func (l limited) Unwrap() error { return l.error }
 
 // trials are the queries in flight that are forwarded although all servers are failing (see maxTrials).
@@ -110,7 +111,7 @@ func (t *trials) leave(client netip.Addr) {
 	t.slots.Release(client)
 }
 
-// ServeDNS implements plugin.Handler. It is the last plugin of its server block, and calls no other.
+// ServeDNS implements plugin.Handler. It never calls the next plugin.
 func (a *Block) ServeDNS(ctx context.Context, w dns.ResponseWriter, r *dns.Msg) (int, error) {
 	if len(r.Question) == 1 && r.Question[0].Qtype == loopType && a.servers.nonces.seen(r.Question[0].Name) {
 		return dns.RcodeRefused, nil // the agent's loop detection query came back
@@ -151,12 +152,13 @@ func (a *Block) resolve(ctx context.Context, req *dns.Msg, client net.Addr) (*dn
 	return r.run(ctx)
 }
 
-// maxUDPSize is the maximum size of an answer over UDP in bytes, because a waiting query has a buffer of that size. Longer answers come
-// over TCP.
+// maxUDPSize is the maximum size of an answer over UDP in bytes, because a waiting query has a buffer of the size that it permits. Longer
+// answers come over TCP.
 const maxUDPSize = 4096
 
-// stripOptions returns a query without the client's EDNS options, if a cache has not removed them already. Cookies and padding are only
-// for the path between client and agent (RFC 7873, section 5; RFC 7830, section 3), and the client's subnet must not reach the upstream.
+// stripOptions returns a query without the client's EDNS options, if a cache has not removed them already, and with a UDP size of at most
+// maxUDPSize. Cookies and padding are only for the path between client and agent (RFC 7873, section 5; RFC 7830, section 3), and the
+// client's subnet must not reach the upstream.
 func stripOptions(req *dns.Msg) *dns.Msg {
 	o := req.IsEdns0()
 	if o == nil || len(o.Option) == 0 && o.UDPSize() <= maxUDPSize {

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// failLimit is the number of queries in a row that a server must fail before it counts as failing. One or two may be lost packets, or
-	// names that no server can resolve.
+	// failLimit is the number of clients' queries in a row that a server must fail before bad marks it as failing. One or two may be lost
+	// packets, or names that no server can resolve.
 	failLimit = 3
-	// soundFor is how long a server may send nothing after a health check begins, before it counts as failing. The check begins
-	// silentAfter after a client's query, so it is decided at silentEnd, when the client gets its answer.
+	// soundFor is how long a server may send nothing after a health check begins, before it counts as failing. A check that
+	// hedgedQuery.suspect starts begins silentAfter after a client's query, so it is decided at silentEnd, when the client gets its answer.
 	soundFor = silentEnd - silentAfter
 	// The first and the longest pause between attempts to use a failing server. Each pause is twice as long as the one before.
 	probeFirst = 500 * time.Millisecond
@@ -32,13 +32,13 @@ const (
 	streamTurn   = time.Second
 )
 
-// health is a server's state. It follows from answers to clients' queries, and from health checks if no server answered.
+// health is a server's state. It follows from answers to clients' queries and from health checks.
 type health struct {
 	fails   atomic.Int32 // clients' queries that failed in a row
 	failing atomic.Bool
 	last    atomic.Int64 // when the server last sent anything, on the server's clock (see at)
 	well    atomic.Int64 // when it last gave a good answer to a client's query, on the same clock
-	turn    atomic.Int64 // when the next client's query may try this failing server in its place; 0: only health checks try it
+	turn    atomic.Int64 // when the next client's query may try this failing server in its configured place; 0: none may
 	changes atomic.Uint64
 
 	streamFails    atomic.Int32 // streams that failed in a row
@@ -81,7 +81,7 @@ func (s *server) recover(now time.Time) {
 	h.turn.Store(0)
 	h.changes.Add(1)
 	h.why, h.slow, h.since = reasonNone, false, now
-	s.log.Info("upstream answers well again; it is tried in its turn", "server", s.name, "failed_for", was.Round(time.Millisecond))
+	s.log.Info("upstream answers again; it is tried in its turn", "server", s.name, "failed_for", was.Round(time.Millisecond))
 }
 
 // failed describes how a server failed a client's query.
@@ -89,7 +89,7 @@ type failed struct {
 	why    reason
 	err    error
 	beaten bool // another server answered it well
-	slow   bool // another server was only faster
+	slow   bool // another server answered first, and this one had not failed
 }
 
 // bad records that a server failed a client's query. If another server answered the query well, the third failure in a row makes this
@@ -123,7 +123,7 @@ func (s *server) fail(now time.Time, a *Block, f failed) {
 		}
 		h.changes.Add(1)
 		h.since = now
-		s.log.Warn("upstream failed clients' queries; until it answers well, it is tried last, except by test queries",
+		s.log.Warn("upstream failed clients' queries; until it recovers, it is tried last, except by test queries",
 			"server", s.name, "reason", f.why.String(), "err", f.err)
 	}
 	if f.why.answered() {
@@ -157,7 +157,7 @@ func (s *server) takeTurn(now time.Time) bool {
 	return true
 }
 
-// suspect starts a health check of a server that sent nothing, unless one is running.
+// suspect starts a health check of the server, unless one is running.
 func (s *server) suspect(a *Block) {
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
@@ -197,8 +197,9 @@ func (s *server) startChecks(a *Block) {
 	})
 }
 
-// check runs a health check. If the server sends nothing within soundFor, to any query, it is marked as failing. The check itself waits
-// as long as a client's query, so that a server whose answers are all slow counts as alive.
+// check runs a health check. If the server sends nothing within soundFor, to any query, it is marked as failing, and also if the check
+// fails sooner without any answer. The check itself waits as long as a client's query, so that a server whose answers are all slow counts
+// as alive.
 func (s *server) check(a *Block) {
 	began := time.Now()
 	silence := time.AfterFunc(soundFor, func() {
@@ -227,7 +228,7 @@ func (s *server) check(a *Block) {
 	}
 }
 
-// sound sends the query of a health check, for the NS records of the block's zone, and returns how long the answer took. Any answer
+// sound sends the query of a health check, for the NS records of the block's first zone, and returns how long the answer took. Any answer
 // counts as success. Clients do not choose the name, so none can make the check fail. If TCP fails, the query is repeated over UDP.
 func (s *server) sound(a *Block) (took time.Duration, err error) {
 	zone := new(dns.Msg).SetQuestion(a.zones[0], dns.TypeNS)
@@ -277,7 +278,7 @@ func (s *server) streamFailed(now time.Time, why error) {
 		return
 	}
 	if was := s.health.datagramsUntil.Swap(s.at(now.Add(datagramsFor))); was == 0 {
-		s.log.Info("upstream fails over TCP, not UDP; UDP is tried first, TCP once a pause", "server", s.name, "err", why, "pause", datagramsFor)
+		s.log.Info("upstream fails over TCP, not UDP; for a pause, UDP is tried first", "server", s.name, "err", why, "pause", datagramsFor)
 	}
 }
 

@@ -17,7 +17,7 @@ type try struct {
 	server *server
 	at     int  // index in the list of servers
 	stream bool // over TCP or TLS
-	again  bool // an earlier try of this query went to the same server
+	again  bool // an earlier try of this query goes to the same server
 	fresh  bool // over a new connection
 
 	state     state
@@ -40,13 +40,13 @@ const (
 	ended
 )
 
-// hedgedQuery is a client's query while it is forwarded. For up to hedgeAfter, the first try runs in the goroutine of the client's query.
-// After that each try has its own goroutine, and the first good answer wins.
+// hedgedQuery is a client's query while it is forwarded. For up to hedgeAfter, the first try runs in the goroutine of the client's query,
+// unless it needs a new TCP connection. After that each try has its own goroutine, and the first good answer wins.
 type hedgedQuery struct {
 	a           *Block
 	req         *dns.Msg
 	began, end  time.Time
-	patience    time.Time // when the query ends if no server has sent anything since it began
+	patience    time.Time // when the query ends if no server that it waits for has sent anything since it began
 	overTCP     bool      // the client uses TCP, so a truncated answer is of no use to it
 	trial       bool      // all servers of its tries were failing when it began
 	suspected   bool      // health checks of the servers that sent nothing have been started
@@ -59,8 +59,9 @@ type hedgedQuery struct {
 	late        bool      // this process was delayed, so a late answer proves nothing about a server
 }
 
-// plan sets the order in which servers are tried: healthy ones as configured, then the last resort, then failing ones. Tries that are
-// left repeat the servers from the start.
+// plan sets the order in which servers are tried: healthy ones as configured, and with them failing ones whose turn it is (takeTurn); then
+// the last resort if it is healthy; then the other failing ones. Tries that are left repeat the servers from the start. Servers that lead
+// back to this node are left out.
 func (r *hedgedQuery) plan(stream bool) {
 	now := r.began
 	add := func(s *server, at int, again bool) {
@@ -187,7 +188,7 @@ func (r *hedgedQuery) begin(wire []byte) (*pendingTry, *dns.Msg) {
 	return nil, nil
 }
 
-// contest runs the tries of a hedgedQuery after the first one, each in a goroutine.
+// contest runs the tries of a hedgedQuery that begin has not completed, each in a goroutine.
 type contest struct {
 	*hedgedQuery
 	ctx      context.Context
@@ -230,7 +231,8 @@ func (r *hedgedQuery) contend(ctx context.Context, wire []byte, pending *pending
 	return r.finish(nil)
 }
 
-// open continues a pending first try in a goroutine, and starts the second try if that is allowed already.
+// open continues a pending first try in a goroutine, and starts the second try if that is allowed already. If none is pending, it starts
+// the first try, or reacts to its failure.
 func (c *contest) open(pending *pendingTry) {
 	switch {
 	case pending == nil && c.next == 0:
@@ -243,7 +245,7 @@ func (c *contest) open(pending *pendingTry) {
 	c.checkLate(c.began.Add(hedgeAfter))
 	c.active++
 	s, end := c.tries[0].server, c.end
-	go func() { // ends with an answer, at the time end, or when ctx is canceled
+	go func() { // ends with an answer or an error, at the latest at the time end or when ctx is canceled
 		m, err := s.listen(c.ctx, pending, c.request, end, c.rejection(0))
 		c.outcomes <- outcome{try: 0, msg: m, err: err}
 	}()
@@ -261,7 +263,7 @@ func (c *contest) start() {
 	c.active++
 	c.prepare(i)
 	t, end, own := c.tries[i], c.end, slices.Clone(c.wire)
-	go func() { // ends with an answer, at the time end, or when ctx is canceled
+	go func() { // ends with an answer or an error, at the latest at the time end or when ctx is canceled
 		m, err := t.server.exchange(c.ctx, c.request, own, way{t.stream, t.fresh, t.connected, c.rejection(i)}, end)
 		c.outcomes <- outcome{try: i, msg: m, err: err}
 	}()
@@ -272,7 +274,7 @@ func (c *contest) rejection(try int) func(error) {
 	return func(err error) { c.outcomes <- outcome{try: try, err: err, rejected: true} }
 }
 
-// wait sets the timer to fire after d, or at the time r.patience if that is sooner.
+// wait sets the timer to fire after d, or at the time c.patience if that is sooner and not past.
 func (c *contest) wait(d time.Duration) {
 	now := time.Now()
 	if left := c.patience.Sub(now); left > 0 {
@@ -354,8 +356,8 @@ func (s *server) listen(ctx context.Context, p *pendingTry, req *dns.Msg, end ti
 	return m, nil
 }
 
-// prepare chooses the protocol of a try, and whether it needs a new connection. A repeated try to a server uses a new one; if that does
-// not help either, it uses the other protocol.
+// prepare chooses the protocol of a try, and whether it needs a new connection. A repeated try to a server uses a new one. If that
+// does not help either, or a TCP connection could not be made, the next one uses the other protocol.
 func (r *hedgedQuery) prepare(i int) {
 	t := &r.tries[i]
 	t.state, t.began, t.connected = running, time.Now(), new(atomic.Bool)

@@ -89,7 +89,7 @@ func (l *line) send(wire []byte) (id uint16, err error) {
 	return id, err
 }
 
-// await waits for the answer with receive. After an ICMP error for the query, it calls rejected, if that is not nil, and waits for
+// await waits for the answer with receive. After the first ICMP error for the query, it calls rejected, if that is not nil, and waits for
 // hedgeAfter more, but not beyond end.
 func (l *line) await(ctx context.Context, b *buffers, req *dns.Msg, id uint16, end time.Time, rejected func(error)) (*dns.Msg, error) {
 	known := l.rejected != nil
@@ -115,7 +115,7 @@ func (l *line) extend(end time.Time) {
 	_ = l.conn.SetDeadline(end) // fails only if the socket is closed, and then receiving fails too
 }
 
-// maxRejections is how often a query is sent if the kernel returns the ICMP error for an earlier datagram instead of sending it.
+// maxRejections is how often a query is sent at most, if the kernel returns the ICMP error for an earlier datagram instead of sending it.
 const maxRejections = 3
 
 // rejection reports whether err is an ICMP error for a datagram, as Linux returns it from the socket (icmp_err_convert,

@@ -78,18 +78,18 @@ func proxyDurations() *prometheus.HistogramVec {
 func (ss *Servers) Collector() prometheus.Collector {
 	const prefix = "neardns_upstream_"
 	var set scrape.Set
-	requests := set.Counter(prefix+"requests_total", "Queries to an upstream, by result; answered is a good answer, including a denial.",
+	requests := set.Counter(prefix+"requests_total", "Queries to an upstream, by result; answered includes denials and truncated answers.",
 		"server", "result")
 	healthy := set.Gauge(prefix+"healthy", "Whether an upstream is tried in its turn (1), or last because it failed clients' queries (0).",
 		"server")
 	changes := set.Counter(prefix+"health_changes_total", "How often an upstream began to fail or answered again.", "server")
 	probes := set.Counter(prefix+"probes_total", "Queries that check whether a failing upstream answers again.", "server")
 	opened := set.Counter(prefix+"connections_opened_total", "Connections and sockets opened to an upstream.", "server", "protocol")
-	hedged := set.Counter(prefix+"hedges_total", "Queries sent a second time while the first had no answer yet.")
+	hedged := set.Counter(prefix+"hedges_total", "Tries from the hedging budget: sent while another try of the query had no answer yet.")
 	shed := set.Counter(prefix+"shed_total",
 		"Queries that were not forwarded, because every upstream was dead and their client had its share of the queries that probe them.")
 	resorted := set.Counter(prefix+"last_resort_total",
-		"Queries answered by the cluster DNS address because the upstreams before it failed.", "zone")
+		"Queries answered by the last resort, because the upstreams before it failed or were slow.", "zone")
 	loops := set.Gauge(prefix+"loop", "Whether an upstream leads back to this node (1) and is not used for the zone.", "server", "zone")
 	return set.Read(func(to chan<- prometheus.Metric) {
 		ss.mu.Lock()

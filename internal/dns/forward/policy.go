@@ -29,7 +29,7 @@ type situation struct {
 	idle      bool // no try is running
 	free      bool // a running try waits for a failing server, or for its connection and so has not sent the query
 	alone     bool // only one try has begun
-	overdue   bool // the query has taken silentEnd, so it ends if its servers have sent nothing
+	overdue   bool // the query has taken silentEnd, so it ends unless heard is true
 	heard     bool // a server with a running try has sent something since the query began
 	headOnly  bool // there is a truncated answer, the whole one does not come soon, and the client can retry over TCP
 }

@@ -15,14 +15,14 @@ const (
 	maxIdle = 512
 )
 
-// pool has the idle connections to one server over one protocol. It reuses the one that was opened or used longest ago, so that the
-// source ports of UDP queries vary.
+// pool has the idle connections to one server over one protocol. It reuses the one that has been idle longest, so that the source ports of
+// UDP queries vary.
 type pool struct {
 	bufs *buffers
 
 	mu     sync.Mutex // guards the fields below
 	lines  []*line
-	sweep  *time.Timer // armed while lines wait
+	sweep  *time.Timer // will run expire; nil: nothing is scheduled
 	closed bool
 }
 
@@ -82,7 +82,7 @@ func (p *pool) expire() {
 	}
 }
 
-// flush closes all idle connections, because the endpoint at their other end is gone.
+// flush closes all idle connections, for example because the endpoint at their other end is gone.
 func (p *pool) flush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -25,7 +25,7 @@ func reachUDP() []time.Duration {
 }
 func reachTCP() []time.Duration { return []time.Duration{0, 700 * time.Millisecond} }
 
-// Reach queries name's address as a miss would be forwarded: from this network namespace, to the same servers, the last resort included.
+// Reach queries name's A record as a miss would be forwarded: from this network namespace, to the same servers, the last resort included.
 // It returns nil as soon as a server has answered well. When all have failed or ctx ends, it returns the reasons. If pressing is true, it
 // queries all servers at the same time, over both protocols and several times; otherwise one after the other.
 //
@@ -66,8 +66,8 @@ func (ss *Servers) Heard(name string) (ago time.Duration, ok bool) {
 	return ago, ok
 }
 
-// Trouble returns a channel that receives a value when a query is not answered as soon as it should be. It is for one reader; several
-// values may be merged into one.
+// Trouble returns a channel that receives a value when a query is not answered as it should be: not soon, after an ICMP error, or with
+// SERVFAIL. It is for one reader; several values may be merged into one.
 func (ss *Servers) Trouble() <-chan struct{} { return ss.trouble }
 
 // NoteTrouble sends a value to Trouble: a query was not answered as it should be, by these servers or others. It never blocks.

@@ -64,7 +64,7 @@ func (s *server) at(t time.Time) int64 { return int64(t.Sub(s.born)) + 1 }
 // heard reports whether the server has sent anything since t.
 func (s *server) heard(t time.Time) bool { return s.health.last.Load() >= s.at(t) }
 
-// open makes a new line.
+// open opens a UDP socket, or a TCP or TLS connection, to the server.
 func (s *server) open(ctx context.Context, stream bool) (*line, error) {
 	l, err := dial(ctx, s.connect, s.addr, stream, s.tls, s.mark)
 	if err != nil {
@@ -162,12 +162,12 @@ type reason uint8
 const (
 	reasonNone        reason = iota
 	reasonSilent             // no answer in time
-	reasonSlow               // another server answered first, although it was queried later
+	reasonSlow               // no answer yet when the query ended, usually because another server answered it
 	reasonRefuses            // ECONNREFUSED: nothing listens, so a TCP reset or an ICMP "port unreachable" came
 	reasonUnreachable        // no route, an ICMP error of a firewall, or another failure to connect
-	reasonBroken             // the connection ended before the answer
+	reasonBroken             // the connection ended before the answer, or another error
 	reasonMalformed          // not a DNS answer to the query
-	reasonTLS                // no TLS, or not with this certificate
+	reasonTLS                // the server has no TLS or another certificate, or sent a TLS alert
 	reasonServfail
 	reasonRefused
 	reasonLame

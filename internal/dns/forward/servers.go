@@ -35,7 +35,7 @@ type Servers struct {
 	hedges  hedges
 	nonces  nonces
 	shed    atomic.Uint64 // queries that were refused because all servers are failing and enough others probe them
-	trouble tick.Chan     // receives a value when a query is not answered as soon as it should be
+	trouble tick.Chan     // see Trouble
 
 	mu     sync.Mutex // guards the fields below
 	byName map[string]*server
@@ -48,7 +48,7 @@ func NewServers(log *slog.Logger) *Servers {
 		byName: map[string]*server{}, trouble: tick.New()}
 }
 
-// acquire finds or makes a server.
+// acquire finds or makes a server. Each call needs a call of release.
 func (ss *Servers) acquire(sp spec) *server {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -101,11 +101,11 @@ type Status struct {
 	Server     string    `json:"server"`
 	Zones      []string  `json:"zones"`                // zones of the server blocks that list the server
 	LastResort bool      `json:"lastResort,omitempty"` // it is the last resort of every block that lists it
-	Failing    bool      `json:"failing,omitempty"`    // tried last, until it answers well
+	Failing    bool      `json:"failing,omitempty"`    // tried last, until it recovers
 	Reason     string    `json:"reason,omitempty"`     // how it fails; "" if it does not
 	Since      time.Time `json:"since,omitzero"`       // start of the present state; zero: it has never changed
-	NoTCP      bool      `json:"noTCP,omitempty"`      // has not accepted TCP lately, so UDP is tried first
-	Loops      []string  `json:"loops,omitempty"`      // zones for which it sends queries back to this node, so it is not used for them
+	NoTCP      bool      `json:"noTCP,omitempty"`      // has not answered over TCP lately, only over UDP, so UDP is tried first
+	Loops      []string  `json:"loops,omitempty"`      // first zones of the server blocks for which it leads back to this node and is not used
 }
 
 // Status lists the servers by name.
@@ -160,7 +160,7 @@ func (ss *Servers) Faults() []string {
 			}
 		}
 		if failing == len(a.list) {
-			out = append(out, fmt.Sprintf("no server answers for %s: %s: check that they run and can be reached from this node, "+
+			out = append(out, fmt.Sprintf("no server answers well for %s: %s: check that they run and can be reached from this node, "+
 				"or name others under upstreams", strings.Join(a.zones, ", "), strings.Join(names, ", ")))
 		}
 	}
@@ -168,8 +168,9 @@ func (ss *Servers) Faults() []string {
 	return slices.Compact(out)
 }
 
-// hedges is the budget for tries that start while another try of the same query runs: one for ten queries, and maxHedges at the start,
-// for a server that falls silent. Without it, an upstream that is slow because of overload would get every query twice.
+// hedges is the budget for tries that start while another try of the same query runs (stepStartInBudget): one for ten queries, and
+// maxHedges at the start, for a server that falls silent. Without it, an upstream that is slow because of overload would get every query
+// twice.
 type hedges struct{ saved, granted atomic.Int64 }
 
 const (

@@ -8,8 +8,8 @@ import (
 	"github.com/neardns/neardns/internal/dns/resourceerr"
 )
 
-// errNoStream is recorded for a TCP connection that was still not established when another try had the answer.
-var errNoStream = errors.New("no connection within the time of a query")
+// errNoStream is recorded for a try over TCP that still ran when the query ended.
+var errNoStream = errors.New("no answer over TCP within the time of a query")
 
 // settle updates the health of each server that was tried. winner is the index of the try with the good answer, or -1.
 func (r *hedgedQuery) settle(winner int) {
@@ -80,7 +80,7 @@ func (r *hedgedQuery) settleOwn(winner int) {
 	won := &r.tries[winner]
 	for i := range r.next {
 		if t := &r.tries[i]; i != winner && t.server == won.server && t.state == running && t.hasConnection() {
-			// This connection leads to an endpoint that is gone, and others of the same age may too.
+			// This connection probably leads to an endpoint that is gone, and others of the same age may too.
 			won.server.pool(t.stream).flush()
 		}
 	}
@@ -120,8 +120,8 @@ func (r *hedgedQuery) failure(first int, won bool, now time.Time) (f failed, ok 
 	return f, ok
 }
 
-// silentAfter is how long a server must have sent nothing before it is suspected. If the client leaves sooner, its silence does not
-// count.
+// silentAfter is how long a server must have sent nothing before it is suspected. If the client leaves sooner, the server's silence does
+// not count.
 const silentAfter = 3 * hedgeAfter
 
 // stalled is the delay from which this process counts as stopped or without CPU. A server's silence then proves nothing.

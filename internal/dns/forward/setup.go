@@ -79,7 +79,7 @@ func (a *Block) property(c *caddy.Controller) error {
 			a.resorts[i].mark = int(n)
 		}
 		if a.resorts == nil {
-			return c.Err("mark without last_resort before it: it is for packets to the last resort")
+			return c.Err("mark without a last_resort before it that names another server: it is for packets to the last resort")
 		}
 	default:
 		return c.Errf("unknown property %q: write tcp, holds, last_resort or mark", name)

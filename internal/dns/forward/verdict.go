@@ -13,17 +13,17 @@ import (
 type verdict uint8
 
 const (
-	good      verdict = iota // an answer that the client gets; a denial is one too
+	good      verdict = iota // ends the client's query; a denial is good too
 	truncated                // the whole answer must be fetched over TCP
 	servfail
 	refused
-	lame // the server does not hold the zone: it sends a referral, or a denial from a parent zone
+	lame // the server does not hold the zone: it sends a referral or a denial from a parent zone
 )
 
 // judge classifies an answer. holds are the zones, in lower case and fully qualified, that the servers should hold.
 //
-// A server that does not hold a zone is recognised by a denial with the SOA of a parent zone (RFC 2308, section 2.1), or by a referral. A
-// denial with neither is good, because small servers leave the SOA out.
+// A server that does not hold a zone is recognised by a denial with the SOA of a parent zone (RFC 2308, section 2.1), or by a referral with
+// a parent zone's NS records. A denial with neither is good, because small servers leave the SOA out.
 func judge(m *dns.Msg, holds []string) verdict {
 	switch {
 	case m.Rcode == dns.RcodeServerFailure:

@@ -26,7 +26,7 @@ const NodeFile = "/etc/resolv.conf"
 // Verdict is the decision where queries for names outside the cluster go.
 type Verdict struct {
 	Node bool   // they go to the node's resolvers, because kube-dns would send them there and nowhere else
-	Why  string // the directive that justifies Node, or the first one that speaks against it, with its line
+	Why  string // the directive that justifies Node, with its line, or the first reason against it
 	// Names has the names that kube-dns may answer by itself according to its Corefile, in lower case with the final dot: zones, entries of
 	// hosts, rewritten names. At most maxNames.
 	Names []string

@@ -109,7 +109,7 @@ func cutName(s string) (rest, name string, err error) {
 	return before + tail, name, nil
 }
 
-// IsName reports whether s is a valid host name in lower case, without the final dot.
+// IsName reports whether s is a domain name of lower-case letters, digits, hyphens and underscores, without the final dot.
 func IsName(s string) bool {
 	if len(s) > 253 {
 		return false

@@ -3,7 +3,7 @@
 //
 // The agent never becomes its own upstream. The package resolves no name, opens no socket and queries no server.
 //
-// On failure: Resolve returns an error that names each faulty file and line with the remedy. Entries that it can skip without harm are in
+// On failure: Resolve returns an error that names the place and the remedy of each fault. Entries that it can skip without harm are in
 // Notes. If a resolv.conf names only the agent itself, queries go to the cluster's servers, so that the node keeps its DNS, and Warnings
 // has the reason. Watch never fails: if the kernel cannot report changes, it polls.
 package upstream
@@ -34,8 +34,8 @@ type Input struct {
 	ReadFile      func(path string) ([]byte, error)
 	// Auto, if not nil, chooses the servers for all other names by kube-dns's Corefile, in place of External.
 	Auto *Auto
-	// AskStub allows systemd-resolved's stub listener as upstream, if a resolv.conf lists only the stub and UplinkFile is missing. It is
-	// for a cache that does not mount that file, shares the node's loopback, and used the stub before.
+	// AskStub allows systemd-resolved's stub listener as upstream, if a resolv.conf lists no other server and UplinkFile cannot be read. It
+	// is for a cache that does not mount that file, shares the node's loopback, and used the stub before.
 	AskStub bool
 	Terms   Terms
 }
@@ -72,7 +72,7 @@ type Upstreams struct {
 	External []nameserver.Address            // none: use Cluster
 	Found    bool                            // External has the node's own resolvers, because the configuration does not set it
 	By       By                              // which servers answer for names outside the cluster and the stub domains
-	Why      string                          // the reason for By; "" if the configuration sets the servers
+	Why      string                          // the reason for By; "" if the configuration's own servers decide
 	Stub     map[string][]nameserver.Address // by domain, in lower case and without the final dot
 	Files    []string                        // the files that were read or were missing, for Watch
 	Notes    []string                        // entries that were skipped, with the reason; for the log
@@ -266,7 +266,7 @@ func (r *resolver) auto(corefile string, mounted bool) {
 func (r *resolver) by(replaced bool) {
 	switch {
 	case replaced:
-		r.out.By, r.out.Why = ByConfiguration, "upstreamNameservers of "+r.in.Terms.ConfigMap
+		r.out.By, r.out.Why = ByConfiguration, "upstreamNameservers of "+r.in.Terms.ConfigMap+" names them"
 	case r.in.Auto == nil && len(r.out.External) > 0:
 		r.out.By = ByConfiguration
 	case len(r.out.External) > 0:
@@ -328,8 +328,7 @@ func (r *resolver) resolvConf(file, via string) {
 		case a.isStub() && !askStub:
 			passed = append(passed, fmt.Sprintf("%s:%d: %s is systemd-resolved's stub", file, a.line, a.addr))
 		case a.addr.Zone() != "" || a.addr.Is6() && a.addr.IsLinkLocalUnicast():
-			// Routers announce themselves with link-local addresses. CoreDNS's forward drops the interface, and so could never reach
-			// them.
+			// Routers announce themselves with link-local addresses. See nameserver.ErrLinkLocal.
 			passed = append(passed, fmt.Sprintf("%s:%d: %s is link-local and cannot be queried from here", file, a.line, a.addr))
 		default:
 			left++
@@ -342,7 +341,8 @@ func (r *resolver) resolvConf(file, via string) {
 		r.note("%s names systemd-resolved's stub %s: it is queried itself, because its own servers are not available here (%s)",
 			file, addrs[stub].addr, UplinkFile)
 	}
-	remedy := fmt.Sprintf("the cluster's servers get every query: name a server in it, or others under %s", r.in.Terms.External)
+	remedy := fmt.Sprintf("without other upstreams, the cluster's servers are used: name a server in it, or others under %s",
+		r.in.Terms.External)
 	if r.in.Terms.External == "upstreams.external" {
 		remedy += " (if that is intended, write external: [])"
 	}

@@ -43,7 +43,7 @@ func Watch(ctx context.Context, log *slog.Logger, paths []string) <-chan struct{
 	return ticks
 }
 
-// watcher is the state of one Watch. Only its goroutine uses it, which ends with ctx.
+// watcher is the state of one Watch. Once Watch has returned, only its goroutine uses it, which ends with ctx.
 type watcher struct {
 	paths                  []string
 	log                    *slog.Logger
@@ -57,7 +57,7 @@ type watcher struct {
 func (w *watcher) open() {
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
-		// The node has no inotify instance left, as with many log readers.
+		// For example, the node has no inotify instance left, as with many log readers.
 		w.log.Warn("cannot watch files; from now on they are only compared at intervals", "files", w.paths, "err", err, "every", w.poll)
 		return
 	}
@@ -71,7 +71,7 @@ func (w *watcher) close() {
 	}
 }
 
-// run sends a tick for each change.
+// run checks the files after events and at intervals, until ctx ends.
 func (w *watcher) run(ctx context.Context, ticks tick.Chan) {
 	looking := time.NewTicker(w.poll)
 	defer looking.Stop()
@@ -151,7 +151,7 @@ func (w *watcher) follow() {
 	}
 }
 
-// names returns the files in a folder, except those that the kubelet swaps in a mounted ConfigMap; nil if p is not a folder.
+// names returns the files in a folder, except those that the kubelet swaps in a mounted ConfigMap; nil if p does not end in a slash.
 func names(p string) []string {
 	if !strings.HasSuffix(p, "/") {
 		return nil
@@ -166,7 +166,7 @@ func names(p string) []string {
 	return out
 }
 
-// content returns a hash over the contents of all files; a missing file counts too.
+// content returns a hash over the contents of all files and the names in all folders; a missing file counts too.
 func (w *watcher) content() [sha256.Size]byte {
 	digest := sha256.New()
 	for _, p := range w.paths {
