@@ -219,7 +219,7 @@ func (n *Node) checkNames() []error {
 		{alone && n.AdoptPods, "adoptPods", instead},
 		{(alone || onLink) && n.Steer.Mode != SteerAll, "steer.mode",
 			"has no effect without rules in pods (arrangement: transparent, link.clusterDNSOnLink): take it out; " +
-				"kernelHits.mode selects pods there"},
+				"with transparent, kernelHits.mode selects pods"},
 		{n.InterceptNode && (n.Steer.Mode == SteerNamespaces || n.Steer.Mode == SteerAnnotated), "steer.mode",
 			"interceptNode catches the queries of every pod: take it out, or write mode: all or none"},
 		{len(n.Steer.Namespaces) > 0 && n.Steer.Mode != SteerNamespaces, "steer.namespaces",

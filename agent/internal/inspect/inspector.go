@@ -28,7 +28,7 @@ func (in *Inspector) socket() string {
 	return filepath.Join(in.Conf.StateDir, nodestate.AgentSocketName)
 }
 
-// basics has the facts that every command needs. An error field has the reason why the fields before it are missing.
+// basics has the facts that the commands status, query and doctor need. An error field has the reason why the fields before it are missing.
 type basics struct {
 	want     plan.Plan // plan of the node by the configuration, for the back end of its present rules
 	faults   []error   // faults of the configuration and the plan

@@ -289,7 +289,7 @@ func sendmmsg(fd uintptr, packets []packet) (n int, err unix.Errno) {
 	return int(sent), err
 }
 
-// datagram is a UDP query while the plugin chain answers it. It is the chain's ResponseWriter.
+// datagram is a UDP query while the plugin chain answers it. It is the plugin chain's ResponseWriter.
 type datagram struct {
 	responsewriter.Base
 	of       *datagrams
@@ -299,7 +299,7 @@ type datagram struct {
 	toSize   uint32
 }
 
-// serve runs the query through the chain.
+// serve runs the query through the plugin chain.
 func (q *datagram) serve() {
 	defer q.of.inWork.Done()
 	defer q.of.p.quota.give(q.source)

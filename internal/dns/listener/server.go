@@ -34,7 +34,7 @@ type Config struct {
 	// another program's sockets at the same addresses. It needs CAP_NET_ADMIN or CAP_NET_RAW. It has no other effect on a socket that is bound
 	// to a local address.
 	Transparent bool
-	// Misses is how many queries may wait for upstreams. The maximum of UDP queries in progress is larger than it by running.
+	// Misses is how many queries may wait for upstreams. Up to Misses + running UDP queries may be in progress.
 	Misses int
 	// Connections is the maximum of open TCP connections, of all addresses together.
 	Connections int
@@ -46,7 +46,7 @@ type Chain interface {
 	// ServeDNS answers a query that came to address at by writing to w, or leaves it unanswered. It returns when all plugins have
 	// returned. It records in q whether the answer was a hit, stale or a miss. It is safe for concurrent use.
 	ServeDNS(at netip.AddrPort, w dns.ResponseWriter, r *dns.Msg, q *queryinfo.Query)
-	// FastPath returns a handler that gives the chain's answers to some of the queries at an address without waiting, or nil if there is none.
+	// FastPath returns a handler that answers some of the queries at an address without waiting, as the chain would, or nil if there is none.
 	FastPath(at netip.AddrPort) fastpath.Handler
 	// Close ends the chain. final is true if no other chain replaces it.
 	Close(final bool) error
@@ -310,7 +310,7 @@ func (s *Server) Stop() error {
 }
 
 // Done returns a channel that is closed when no socket is served any more, because of Stop or because all are dead; nil before Start. With
-// Deaf it is never closed. One dead socket among several does not close it; the agent's prober finds that.
+// Config.Deaf it is never closed. One dead socket among several does not close it; the agent's prober finds that.
 func (s *Server) Done() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -193,7 +193,7 @@ func (p *point) pipe(c *stream, question []byte) bool {
 	return true
 }
 
-// serve runs the query through the chain.
+// serve runs the query through the plugin chain.
 func (q *piped) serve() {
 	defer q.of.of.done(q.of)
 	defer q.p.quota.givePiped(q.of.source)

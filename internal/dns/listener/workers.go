@@ -16,7 +16,7 @@ type workers struct {
 	over bool       // workers end after their query, see dismiss
 }
 
-// job is a query that a worker runs through the chain.
+// job is a query that a worker runs through the plugin chain.
 type job interface{ serve() }
 
 // do gives a query to an idle worker, or to a new one. It never blocks.

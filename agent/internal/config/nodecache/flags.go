@@ -52,7 +52,7 @@ type Endpoints struct {
 	SetupMetrics string // -metrics-listen-address, host:port; "" for none
 	TLS          TLS    // of SetupMetrics
 	Prometheus   string // -prometheus-listen-address, for the template
-	HealthPort   uint16 // port of /health. Connections of the kubelet's probes to it are not tracked. The address is in the template
+	HealthPort   uint16 // port of /health. With SetupIptables, conntrack does not track the node's connections to it
 }
 
 // DefaultConfigMap is the folder where node-cache's manifest mounts the kube-dns ConfigMap.
@@ -166,7 +166,7 @@ func flags(o *Options, g *rawFlags) *flag.FlagSet {
 	fs.StringVar(&o.Interface, "interfacename", "nodelocaldns", "`NAME` of the network interface with the -localip addresses")
 	fs.StringVar(&g.interval, "syncinterval", "60", "`SECONDS`, or a duration such as 1m, between two full checks of interface "+
 		"and rules; a change that the agent notices is repaired at once")
-	fs.StringVar(&o.SetupMetrics, "metrics-listen-address", "0.0.0.0:9353", "`HOST:PORT` of a second metrics endpoint (for setup errors)")
+	fs.StringVar(&o.SetupMetrics, "metrics-listen-address", "0.0.0.0:9353", "`HOST:PORT` of a second endpoint with the same metrics")
 	fs.StringVar(&o.Prometheus, "prometheus-listen-address", ":9253", "`HOST:PORT` that replaces __PILLAR__PROMETHEUS__ENDPOINT__ in "+
 		"the Corefile template")
 	fs.BoolVar(&o.SetupIptables, "setupiptables", true, "false: write no iptables rules; the packet rules are then in nftables, "+
@@ -176,8 +176,8 @@ func flags(o *Options, g *rawFlags) *flag.FlagSet {
 	fs.StringVar(&o.ConfigMap, "kubednscm", DefaultConfigMap, "`FOLDER` where the kube-dns ConfigMap is mounted; it may be absent")
 	fs.StringVar(&o.UpstreamService, "upstreamsvc", "kube-dns", "`NAME` of the Service, in this pod's namespace, to forward queries "+
 		"for the cluster's names to")
-	fs.StringVar(&g.health, "health-port", "8080", "`PORT` of the health endpoint; conntrack does not track the node's connections to it; "+
-		"the template's health line must name the same port")
+	fs.StringVar(&g.health, "health-port", "8080", "`PORT` of the health endpoint; with -setupiptables, conntrack does not track "+
+		"the node's connections to it; the template's health line must name the same port")
 	fs.BoolVar(&o.SkipTeardown, "skipteardown", false, "keep the network interface when the agent ends; the packet rules always stay")
 	fs.BoolVar(&g.reload, "reloadwithsignal", false, "no effect: the agent always reloads when a file changes, and at SIGUSR1")
 	fs.BoolVar(&o.TLS.Enabled, "tls-enabled", false, "serve -metrics-listen-address over TLS; otherwise the other -tls- flags have no effect")
