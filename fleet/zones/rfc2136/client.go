@@ -214,8 +214,8 @@ func (v *conversation) sign(m *dns.Msg) ([]byte, error) {
 }
 
 // receive returns the next answer. An answer with an error code is an error of that code, even if it is not signed, because a server that
-// does not know the key cannot sign. If there is a key, any other answer that is not signed with it is a BadAnswer, except after the first
-// answer of a transfer, where up to maxUnsigned in a row are valid: they must not be used before verified returns true.
+// does not know the key cannot sign. If there is a key, any other answer that is not signed with it is a BadAnswer. Only after the first
+// answer of a transfer, up to maxUnsigned in a row need no signature: they must not be used before verified returns true.
 func (v *conversation) receive() (*dns.Msg, error) {
 	wire, err := v.read()
 	if err != nil {

@@ -80,8 +80,8 @@ func checkOf(p *zone.Publication, a netip.Addr) healthcheck.Check {
 }
 
 // worksFor returns the function that a publisher calls before it removes a dead cluster's records of a host. That function returns true if
-// at least one address of the claim may still work, and then the records stay: the address passes its health check, or has not failed three
-// probes yet, or is not probed, for example because it is outside the zone's ranges. Without a health check it returns false.
+// at least one address of the claim may still work, and then the records stay. Such an address passes its health check, or has not failed
+// three probes yet, or is not probed, for example because it is outside the zone's ranges. Without a health check it returns false.
 func (r *Reconciler) worksFor(dnsZone string, o *opened) func(zone.Claim) bool {
 	return func(c zone.Claim) bool {
 		key := "dead " + dnsZone + " " + c.Cluster + " " + c.Host
